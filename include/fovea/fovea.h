@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** fovea: efficient attention behind one C ABI.  This header includes every stable family. */
+#ifndef FOVEA_FOVEA_H
+#define FOVEA_FOVEA_H
+
+#include "attention.h"
+#include "cache.h"
+#include "core.h"
+#include "merge.h"
+#include "rope.h"
+
+#endif
