@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// An attention-like call, resolved: plain data that host loops and device kernels read alike, and
+// the index arithmetic of sequences, pages, positions and windows.  The params groups {seq} {paged}
+// {place} {mask} {score} {rope} of the public structs each have one struct here.
+#pragma once
+#include <cstdint>
+
+#include "fovea/core.h"
+
+#ifdef __CUDACC__
+#define FOVEA_HD __host__ __device__ __forceinline__
+#else
+#define FOVEA_HD inline
+#endif
+
+namespace fovea {
+
+// A strided tensor of N dimensions; data == nullptr: not given.  Strides in elements.
+template <int N>
+struct View {
+  void* data;
+  int64_t stride[N];
+  explicit FOVEA_HD operator bool() const { return data != nullptr; }
+  template <class T = float>
+  FOVEA_HD T* as() const { return static_cast<T*>(data); }
+};
+
+template <int N>
+View<N> view_of(const fovea_tensor& x) {
+  View<N> view{x.data, {}};
+  for (int i = 0; i < N; ++i) view.stride[i] = x.stride[i];
+  return view;
+}
+
+struct IntVector {
+  const int32_t* data;
+  int64_t stride;
+  explicit FOVEA_HD operator bool() const { return data != nullptr; }
+  FOVEA_HD int32_t operator[](int64_t i) const { return data[i * stride]; }
+};
+
+inline IntVector int_vector(const fovea_tensor& x) {
+  return {static_cast<const int32_t*>(x.data), x.stride[0]};
+}
+
+FOVEA_HD int64_t clamp_i64(int64_t x, int64_t low, int64_t high) {
+  return x < low ? low : x > high ? high : x;
+}
+
+// One sequence of the call.
+struct Sequence {
+  int64_t batch;      // index on the b axis of q, o, lse, mask, bias
+  int64_t row_begin;  // its first row on the s axis
+  int64_t rows;       // Lq
+  int64_t key_batch;  // index on the first axis of k, v (contiguous), or row of page_table; < 0: no keys
+  int64_t key_b;      // index on the first axis of key_position
+  int64_t key_begin;  // storage index of logical key 0 (key_start + key_first; paged: key_first)
+  int64_t key_first;  // column of mask and bias that logical key 0 has
+  int64_t keys;       // Lk
+};
+
+struct Sequences {
+  IntVector query_start, key_start, query_len, key_len, key_first, cache_row;
+  View<2> page_table;
+  int64_t count;      // r
+  int64_t s;          // extent of the row axis
+  int64_t capacity;   // keys a sequence can have: t, or pages * page
+  int64_t query_max;  // rows bound, >= 1 unless s is 0
+  int64_t key_max;    // keys bound
+  int64_t page;       // tokens a page; 0: contiguous
+  int64_t pool;       // pages in the pool
+
+  FOVEA_HD Sequence operator[](int64_t r) const {
+    Sequence q;
+    int64_t extent = s;
+    q.batch = r, q.row_begin = 0;
+    if (query_start) {
+      q.batch = 0, q.row_begin = clamp_i64(query_start[r], 0, s);
+      extent = clamp_i64(query_start[r + 1], q.row_begin, s) - q.row_begin;
+    }
+    if (query_len) extent = clamp_i64(query_len[r], 0, extent);
+    q.rows = extent < query_max ? extent : query_max;
+
+    int64_t keys = capacity;
+    q.key_batch = r, q.key_b = r, q.key_begin = 0, q.key_first = 0;
+    if (cache_row) q.key_batch = cache_row[r];
+    if (key_start) {
+      q.key_batch = 0, q.key_b = 0, q.key_begin = clamp_i64(key_start[r], 0, capacity);
+      keys = clamp_i64(key_start[r + 1], q.key_begin, capacity) - q.key_begin;
+    }
+    if (key_len) keys = clamp_i64(key_len[r], 0, keys);
+    if (key_max < keys) keys = key_max;
+    if (q.key_batch < 0) keys = 0;
+    if (key_first) {
+      q.key_first = clamp_i64(key_first[r], 0, keys);
+      q.key_begin += q.key_first;
+      keys -= q.key_first;
+    }
+    q.keys = keys;
+    return q;
+  }
+
+  // Pool page that holds storage index i of the sequence (paged only); -1: absent.
+  FOVEA_HD int64_t page_of(const Sequence& q, int64_t i) const {
+    const int64_t id = page_table.as<int32_t>()[q.key_batch * page_table.stride[0] +
+                                                i / page * page_table.stride[1]];
+    return id < pool ? id : -1;
+  }
+  // Element offset of logical key j for a tensor with strides {first axis, token axis}; -1: absent.
+  FOVEA_HD int64_t key_offset(const Sequence& q, int64_t j, const int64_t* stride) const {
+    const int64_t i = q.key_begin + j;
+    if (!page) return q.key_batch * stride[0] + i * stride[1];
+    const int64_t id = page_of(q, i);
+    return id < 0 ? -1 : id * stride[0] + i % page * stride[1];
+  }
+};
+
+// The window of one head, in the public convention: 0 means unlimited.
+struct Window {
+  int64_t left, right, sink, chunk;
+  FOVEA_HD bool sees(int64_t p_i, int64_t p_j) const {
+    if (right > 0 && p_j >= p_i + right) return false;
+    if (left > 0 && p_j <= p_i - left && p_j >= sink) return false;
+    if (chunk > 0 && floor_div(p_i) != floor_div(p_j)) return false;
+    return true;
+  }
+  FOVEA_HD int64_t floor_div(int64_t p) const { return p >= 0 ? p / chunk : -((chunk - 1 - p) / chunk); }
+};
+
+struct Mask {
+  Window window;  // of every head, causal folded in
+  View<2> head_window;
+  View<3> query_position, key_position;
+  View<4> bits;
+
+  FOVEA_HD Window of_head(int64_t h) const {
+    if (!head_window) return window;
+    const int32_t* row = head_window.as<int32_t>() + h * head_window.stride[0];
+    return {row[0], row[head_window.stride[1]], row[2 * head_window.stride[1]], window.chunk};
+  }
+  FOVEA_HD int64_t query_at(const Sequence& q, int64_t h, int64_t i) const {
+    if (!query_position) return i + q.keys - q.rows;
+    return query_position.as<int32_t>()[q.batch * query_position.stride[0] + h * query_position.stride[1] +
+                                        (q.row_begin + i) * query_position.stride[2]];
+  }
+  // Position of logical key j; the paged form of key_position is indexed by column, the packed one
+  // by storage index.
+  FOVEA_HD int64_t key_at(const Sequence& q, int64_t g, int64_t j) const {
+    if (!key_position) return j;
+    return key_position.as<int32_t>()[q.key_b * key_position.stride[0] + g * key_position.stride[1] +
+                                      (q.key_begin + j) * key_position.stride[2]];
+  }
+  FOVEA_HD bool bit(const Sequence& q, int64_t h, int64_t i, int64_t j) const {
+    if (!bits) return true;
+    const int64_t column = q.key_first + j;
+    const uint8_t byte = bits.as<uint8_t>()[q.batch * bits.stride[0] + h * bits.stride[1] +
+                                            (q.row_begin + i) * bits.stride[2] + column / 8 * bits.stride[3]];
+    return byte >> (column % 8) & 1;
+  }
+};
+
+struct Score {
+  float scale;    // resolved, > 0
+  float softcap;  // 0: none
+  View<4> bias;
+  int32_t bias_dtype;
+  View<2> alibi;       // (r, h)
+  View<1> sink_logit;  // (h)
+};
+
+struct Rope {
+  View<2> cos, sin;
+  int64_t positions, half;
+  int32_t begin, interleaved;
+};
+
+// k and v strides are {first axis, token, head, column}: (rows, t, g, d) or (pool, page, g, d).
+struct Attend {
+  View<4> q, k, v, o, q_value;
+  View<3> lse;
+  int32_t dtype, o_dtype;
+  int64_t b, s, t, h, g, d, e;
+  int64_t columns;  // extent of the column axis of bias and mask ("keys")
+  Sequences sequences;
+  Mask mask;
+  Score score;
+  Rope rope;
+  int32_t splits;  // as asked; 0: auto
+
+  // The call has neither positions, per-head windows, bit mask, bias, alibi, softcap, sinks,
+  // q_value, rope, chunk nor absent pages to think of: scale, window and lengths are all.
+  bool plain() const;
+};
+
+struct AttendBackward {
+  Attend forward;  // o and lse are inputs here
+  View<4> dout, dq, dk, dv, dbias;
+  View<3> dlse;
+  View<1> dsink_logit;
+  View<2> dalibi;
+  bool nondeterministic;
+};
+
+}  // namespace fovea

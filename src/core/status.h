@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Errors inside the library are exceptions; api.cpp and context.cpp turn them into a status and a
+// thread-local sentence at the C boundary.
+#pragma once
+#include <cstdarg>
+#include <exception>
+#include <new>
+
+#include "fovea/core.h"
+
+namespace fovea {
+
+constexpr int kErrorBytes = 1024;
+
+struct Error {
+  fovea_status status;
+  char text[kErrorBytes];
+};
+
+// fail(FOVEA_INVALID_ARGUMENT, "attention_forward: scale is %g, wanted > 0", scale)
+[[noreturn]] [[gnu::format(printf, 2, 3)]] void fail(fovea_status status, const char* format, ...);
+
+void set_last_error(const char* text) noexcept;
+const char* last_error() noexcept;
+
+// Runs f and maps what it throws to a status; every exported function that can fail goes through it.
+template <class F>
+fovea_status guarded(F&& f) noexcept {
+  set_last_error("");
+  try {
+    f();
+    return FOVEA_OK;
+  } catch (const Error& e) {
+    set_last_error(e.text);
+    return e.status;
+  } catch (const std::bad_alloc&) {
+    set_last_error("host memory is exhausted");
+    return FOVEA_OUT_OF_MEMORY;
+  } catch (const std::exception& e) {
+    set_last_error(e.what());
+    return FOVEA_INTERNAL_ERROR;
+  } catch (...) {
+    set_last_error("an unknown exception reached the boundary");
+    return FOVEA_INTERNAL_ERROR;
+  }
+}
+
+}  // namespace fovea
