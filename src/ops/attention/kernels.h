@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels plan() chooses from, best first: forward_host.cpp, forward.cu and their backward twins.
+#pragma once
+#include "core/attend.h"
+#include "core/plan.h"
+
+namespace fovea {
+
+extern const Kernel<Attend> attention_forward_host;
+extern const Kernel<AttendBackward> attention_backward_host;
+
+// CUDA builds only.  sm80: tensor cores (mma.sync), f16 and bf16; simt: anything valid.
+extern const Kernel<Attend> attention_forward_sm80, attention_forward_simt;
+extern const Kernel<AttendBackward> attention_backward_sm80, attention_backward_simt;
+
+}  // namespace fovea
