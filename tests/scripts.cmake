@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+# What is not a C++ program: headers, symbols, the install tree, bindings, examples, the model.
+# A sanitized library cannot be loaded into an ordinary interpreter, so these run on plain builds.
+if(FOVEA_SANITIZE)
+  return()
+endif()
+set(_python ${CMAKE_SOURCE_DIR}/.venv/bin/python)
+if(NOT EXISTS ${_python})
+  set(_python ${Python3_EXECUTABLE})
+endif()
+
+fovea_script(headers COMMAND bash tests/headers/check.sh include)
+fovea_script(symbols COMMAND bash tests/headers/symbols.sh $<TARGET_FILE:fovea>)
+fovea_script(install COMMAND bash tests/install.sh ${CMAKE_BINARY_DIR})
+fovea_script(python COMMAND ${_python} -m pytest -q tests/python --ignore=tests/python/test_smollm.py)
+fovea_script(rust COMMAND bash tests/rust.sh ${CMAKE_BINARY_DIR})
+fovea_script(julia COMMAND bash tests/julia.sh)
+fovea_script(smollm COMMAND ${_python} -m pytest -q tests/python/test_smollm.py TIMEOUT 1200)
