@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launching: one-dimensional grids that never overflow, large shared memory asked for once, errors
+// as status.  Kernels walk their work with `for (w = blockIdx.x; w < work; w += gridDim.x)`.
+#pragma once
+#include <atomic>
+#include <climits>
+#include <cstdint>
+
+#include "cuda/device.h"
+
+namespace fovea::cuda {
+
+inline unsigned grid_of(int64_t work) {
+  return static_cast<unsigned>(work < INT_MAX ? work : INT_MAX);
+}
+
+inline int64_t ceil_div(int64_t x, int64_t y) {
+  return (x + y - 1) / y;
+}
+
+// Lets the kernel use all dynamic shared memory of the current device; asked once per device.
+template <auto kernel>
+void allow_shared(int device, const char* op) {
+  static std::atomic<uint64_t> done{0};
+  const uint64_t bit = device < 64 ? uint64_t{1} << device : 0;
+  if (done.load(std::memory_order_acquire) & bit) return;
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)), op);
+  const int bytes =
+      device_info(device).shared_block_bytes - static_cast<int>(attributes.sharedSizeBytes);
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+        op);
+  done.fetch_or(bit, std::memory_order_release);
+}
+
+// Enqueues `work` blocks; none for no work.
+template <auto kernel, class... Args>
+void launch(Context& ctx, const char* op, int64_t work, int threads, int64_t shared_bytes,
+            const Args&... args) {
+  if (work <= 0) return;
+  if (shared_bytes > 48 * 1024) allow_shared<kernel>(ctx.device_index, op);
+  kernel<<<grid_of(work), threads, static_cast<size_t>(shared_bytes), stream(ctx)>>>(args...);
+  check(cudaGetLastError(), op);
+}
+
+}  // namespace fovea::cuda

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Source policy: which rows a block owns and where its keys lie, dense, packed and paged alike.
+// A group's query heads are folded into the rows ("packed" rows): packed row m of key head g is
+// query row m / group of query head g * group + m % group.
+#pragma once
+#include "core/attend.h"
+
+namespace fovea::cuda {
+
+// The packed rows of one sequence and one key head.
+struct PackedRows {
+  Sequence seq;
+  int64_t r, g, group;
+
+  FOVEA_HD int64_t count() const { return seq.rows * group; }
+  FOVEA_HD int64_t row(int64_t m) const { return m / group; }
+  FOVEA_HD int64_t head(int64_t m) const { return g * group + m % group; }
+  FOVEA_HD int64_t head_begin() const { return g * group; }
+  FOVEA_HD int64_t head_end() const { return (g + 1) * group; }
+  // Element offset of packed row m in a (b, s, h, column) tensor.
+  FOVEA_HD int64_t offset(int64_t m, const int64_t* stride) const {
+    return seq.batch * stride[0] + (seq.row_begin + row(m)) * stride[1] + head(m) * stride[2];
+  }
+  // The same in a (b, h, s) tensor.
+  FOVEA_HD int64_t lse_offset(int64_t m, const int64_t* stride) const {
+    return seq.batch * stride[0] + head(m) * stride[1] + (seq.row_begin + row(m)) * stride[2];
+  }
+};
+
+FOVEA_HD PackedRows packed_rows(const Attend& a, int64_t r, int64_t g) {
+  return {a.sequences[r], r, g, a.h / a.g};
+}
+
+// Where logical key j is stored: index on the first axis (row or pool page; -1: absent) and token.
+struct KeyPlace {
+  int64_t block, token;
+  FOVEA_HD bool absent() const { return block < 0; }
+  // Element offset in k or v: strides (first axis, token, head, column).
+  FOVEA_HD int64_t offset(int64_t g, const int64_t* stride) const {
+    return block * stride[0] + token * stride[1] + g * stride[2];
+  }
+};
+
+FOVEA_HD KeyPlace key_place(const Sequences& sequences, const Sequence& q, int64_t j) {
+  const int64_t i = q.key_begin + j;
+  if (!sequences.page) return {q.key_batch, i};
+  return {sequences.page_of(q, i), i % sequences.page};
+}
+
+}  // namespace fovea::cuda
