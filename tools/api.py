@@ -1,0 +1,362 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the public headers and writes everything that must agree with them.
+
+    tools/api.py            write bindings/api.json, the contract table, layout tests, raw bindings
+    tools/api.py --check    exit 1 and list the files that are not what would be written
+    tools/api.py --gate     exit 1 unless every lib/abi/<release>.json is a prefix of today's ABI
+    tools/api.py --headers DIR   read the headers of another folder (with any of the above)
+
+The headers are a strict dialect: one enum value or struct field a line, each field with its
+comment.  What this parser cannot read it refuses with file:line, so the dialect is kept.
+Standard library only.  emit_*.py beside this file turn the parsed ABI into text."""
+import importlib
+import json
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+HEADERS = ["core.h", "attention.h", "merge.h", "cache.h", "rope.h"]
+EMITTERS = ["emit_cpp", "emit_python", "emit_rust", "emit_julia"]
+
+SCALARS = {"int64_t": (8, "i64"), "float": (4, "f32"), "int32_t": (4, "i32"), "size_t": (8, "size"), "void*": (8, "pointer")}
+ORDER = {"size": 0, "tensor": 1, "i64": 2, "f32": 3, "i32": 4, "reserved": 5}
+DTYPES = "f32 f16 bf16 e4m3 e5m2 e2m1 i8 i32 i64 u8 i4 e8m0".split()
+# Names a comment may use for an extent.  src/core/contract.cpp gives the second line its meaning.
+DIMS = ("b s t h g d e f n u pages pool pool2 page positions half width "
+        "r key_b rows keys bytes").split()
+
+
+class Refused(Exception):
+    pass
+
+
+class Reader:
+    """The lines of one header; `refuse` names the line being read."""
+
+    def __init__(self, path):
+        self.path, self.lines, self.at = path, path.read_text().split("\n"), 0
+
+    def refuse(self, why):
+        raise Refused(f"{self.path}:{self.at}: {why}")
+
+    def next(self):
+        if self.at >= len(self.lines):
+            self.refuse("the file ends inside a declaration")
+        self.at += 1
+        return self.lines[self.at - 1].rstrip()
+
+    def more(self):
+        return self.at < len(self.lines)
+
+
+def doc_block(reader, line):
+    """A /** ... */ block as text: the common indent after ' *' is kept, so formulas stay aligned."""
+    text = [line.strip()[3:]]
+    while not text[-1].endswith("*/"):
+        line = reader.next()
+        if not line.startswith(" *"):
+            reader.refuse("a line of a /** block starts with ' *'")
+        text.append(line[2:])
+    text[-1] = text[-1][:-2]
+    lines = [t[1:] if t.startswith(" ") else t for t in text]
+    lines = [t[1:] if i and t.startswith(" ") else t for i, t in enumerate(lines)]
+    return "\n".join(t.rstrip() for t in lines).strip()
+
+
+def read_enum(reader, name, doc, text=""):
+    values = []
+    while True:
+        line = reader.next()
+        if line == f"}} {name};":
+            break
+        m = re.fullmatch(r"  (FOVEA_[A-Z0-9_]+) = (\d+)(,?)\s*(?:/\*\*< (.+) \*/)?", line)
+        if not m:
+            reader.refuse("wanted `  FOVEA_NAME = number, /**< words */`, one value a line")
+        values.append({"name": m[1], "value": int(m[2]), "doc": m[4] or ""})
+    if not values:
+        reader.refuse(f"enum {name} is empty")
+    if len({v["value"] for v in values}) != len(values):
+        reader.refuse(f"enum {name} gives one number twice")
+    return {"name": name, "doc": doc, "values": values}
+
+
+def dims_of(reader, text):
+    dims = [d.strip() for d in text.split(",")]
+    for dim in dims:
+        if not (dim in DIMS or dim == "r+1" or re.fullmatch(r"[1-9]\d*", dim)):
+            reader.refuse(f"unknown dim `{dim}`: add it to DIMS in tools/api.py if it is meant")
+    if len(dims) > 5:
+        reader.refuse(f"{len(dims)} dims, at most 5 fit a tensor")
+    return dims
+
+
+def read_tag(reader, comment, earlier):
+    """[dir, optional, sums] (dims) or paged (dims) as x or dtypes: words"""
+    m = re.fullmatch(r"\[(in|out|inout)(, optional)?(, sums)?\] \(([^)]*)\)(?: or paged \(([^)]*)\))? ([^:]*?)(?:: (.+))?", comment)
+    if not m:
+        reader.refuse("wanted `[in|out|inout, optional, sums] (dims) dtypes: words`")
+    direction, words = m[1], m[7] or ""
+    dtypes, dtype_as = m[6].split(), None
+    if dtypes[:1] == ["as"]:
+        dtype_as = dtypes[1] if len(dtypes) > 1 else ""
+        dtypes = dtypes[3:] if dtypes[2:3] == ["or"] else dtypes[2:] and ["?"]
+        target = earlier.get(dtype_as)
+        if not target or target["kind"] != "tensor" or target["optional"]:
+            reader.refuse(f"`as {dtype_as}` names no required tensor above this field")
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            reader.refuse(f"`{m[6]}` is not `as x`, `as x or dtypes` or dtypes")
+    if not dtypes and not dtype_as:
+        reader.refuse("no dtype")
+    if m[3] and direction == "in":
+        reader.refuse("only an output sums")
+    alias = None
+    if direction != "in" and "may be " in words:
+        a = re.search(r"\bmay be (\w+)(\[0\])?(?: exactly)?(?:, when (\w+) is absent)?", words)
+        if not a or a[1] not in earlier or (a[3] and a[3] not in earlier):
+            reader.refuse("wanted `may be x`, `may be x[0] exactly` (`, when y is absent`) of fields above")
+        alias = {"field": a[1], "first": bool(a[2]), "without": a[3]}
+    return {"direction": direction, "optional": bool(m[2]), "sums": bool(m[3]), "may_alias": alias,
+            "dims": dims_of(reader, m[4]), "paged_dims": dims_of(reader, m[5]) if m[5] else None,
+            "dtypes": dtypes, "dtype_as": dtype_as, "doc": words}
+
+
+def read_struct(reader, name, doc, structs, enums, constants):
+    fields, offset, is_params = {}, 0, name.endswith("_params")
+    while True:
+        line = reader.next()
+        if line == f"}} {name};":
+            break
+        m = re.fullmatch(r"  (void\*|\w+) (\w+)(?:\[(\w+)\])?;\s*(?:/\*\*< (.+) \*/)?", line)
+        if not m:
+            reader.refuse("wanted `  type name; /**< comment */`, one field a line")
+        ctype, field, count, comment = m[1], m[2], m[3], m[4] or ""
+        if field in fields:
+            reader.refuse(f"{field} stands twice in {name}")
+        if ctype in SCALARS:
+            size, kind = SCALARS[ctype]
+        elif ctype in structs:
+            size, kind = structs[ctype]["size"], "tensor" if ctype == "fovea_tensor" else "struct"
+        else:
+            reader.refuse(f"unknown type {ctype}: wanted one of {', '.join(list(SCALARS) + list(structs))}")
+        count = 1 if count is None else constants.get(count) or (int(count) if count.isdigit() else 0)
+        if count < 1:
+            reader.refuse(f"the extent of {field} is neither a number nor a #define above")
+        align = 8 if size % 8 == 0 else 4
+        if offset % align:
+            reader.refuse(f"hidden padding before {field}: it would move from byte {offset} to {offset + align - offset % align}")
+        if field.startswith("reserved"):
+            kind = "reserved"
+        entry = {"name": field, "type": ctype, "count": count, "offset": offset, "size": size * count, "kind": kind}
+        if is_params:
+            if not comment:
+                reader.refuse(f"{field} has no /**< comment */")
+            if not fields and (field, ctype, comment) != ("struct_size", "size_t", f"sizeof({name})"):
+                reader.refuse(f"the first field is `size_t struct_size; /**< sizeof({name}) */`")
+            if kind not in ORDER or (kind == "size" and fields):
+                reader.refuse(f"a params struct holds no {ctype} field")
+        if kind == "tensor" and is_params:
+            entry.update(read_tag(reader, comment, fields))
+        else:
+            entry["doc"] = comment
+            if comment in enums:
+                entry["enum"] = comment
+        fields[field] = entry
+        offset += size * count
+    if offset % 8:
+        reader.refuse(f"hidden padding at the end of {name}: add `int32_t reserved; /**< 0 */`")
+    return {"name": name, "header": reader.path.name, "doc": doc, "size": offset, "fields": list(fields.values())}
+
+
+def read_function(reader, line, doc):
+    start = reader.at
+    while not line.endswith(";"):
+        line += " " + reader.next().strip()
+    text = re.sub(r"\s+", " ", line).replace("( ", "(")
+    m = re.fullmatch(r"FOVEA_API ((?:const )?\w+\*?) (fovea_[a-z0-9_]+)\((.*)\);", text)
+    if not m:
+        reader.at = start
+        reader.refuse("wanted `FOVEA_API type fovea_name(type name, ...);`")
+    args = []
+    for arg in [] if m[3] == "void" else m[3].split(", "):
+        a = re.fullmatch(r"((?:const )?\w+\**) (\w+)", arg)
+        if not a:
+            reader.refuse(f"cannot read the argument `{arg}` of {m[2]}")
+        args.append({"name": a[2], "type": a[1]})
+    return {"name": m[2], "returns": m[1], "args": args, "doc": doc, "header": reader.path.name}
+
+
+def parse(folder):
+    enums, structs, functions, opaque, constants, docs = {}, {}, {}, [], {}, {}
+    for header in HEADERS:
+        reader, doc, brace = Reader(folder / header), "", 0
+        if reader.next() != "/* SPDX-License-Identifier: Apache-2.0 */":
+            reader.refuse("wanted the SPDX line first")
+        while reader.more():
+            line = reader.next()
+            if line == "":
+                continue
+            if line.startswith("/**"):
+                doc = doc_block(reader, line)
+                docs.setdefault(header, doc)
+                continue
+            if m := re.fullmatch(r"typedef enum (\w+) \{", line):
+                enums[m[1]] = read_enum(reader, m[1], doc)
+            elif m := re.fullmatch(r"typedef struct (\w+) \{", line):
+                first = header not in {s["header"] for s in structs.values()}
+                if not doc and first:
+                    doc = docs.get(header, "")
+                if not doc:
+                    reader.refuse(f"{m[1]} has no /** comment")
+                structs[m[1]] = read_struct(reader, m[1], doc, structs, enums, constants)
+            elif m := re.fullmatch(r"typedef struct (\w+) \1;", line):
+                opaque.append({"name": m[1], "doc": doc})
+            elif line.startswith("FOVEA_API "):
+                function = read_function(reader, line, doc)
+                if function["name"] in functions:
+                    reader.refuse(f"{function['name']} is declared twice")
+                functions[function["name"]] = function
+                if function["name"].endswith("_workspace"):
+                    continue  # the doc, if any, is the op's as well
+            elif m := re.fullmatch(r"#define (FOVEA_\w+) (\d+)", line):
+                constants[m[1]] = int(m[2])
+            elif line == 'extern "C" {':
+                brace += 1
+            elif line == "}":
+                brace -= 1
+            elif line.startswith("#define") and line.endswith("\\"):
+                while reader.next().endswith("\\"):
+                    pass
+            elif not re.fullmatch(r"#(ifndef \w+_H|define \w+_H|endif|ifdef __cplusplus|include [<\"][a-z0-9_./]+[>\"])", line):
+                reader.refuse(f"this is outside the dialect: `{line}`")
+            doc = ""
+        if brace:
+            reader.refuse('extern "C" is not closed')
+    return assemble(enums, structs, functions, opaque, constants)
+
+
+def read_registry():
+    """family_verb -> size at first release, from src/ops.inc."""
+    rows = {}
+    for number, line in enumerate((ROOT / "src/ops.inc").read_text().split("\n"), 1):
+        m = re.fullmatch(r"FOVEA_OP\((\w+), (\w+), (\d+)\)", line)
+        if m:
+            rows[f"{m[1]}_{m[2]}"] = (m[1], m[2], int(m[3]))
+        elif line and not line.startswith("//"):
+            raise Refused(f"src/ops.inc:{number}: wanted `FOVEA_OP(family, verb, bytes)`")
+    return rows
+
+
+def assemble(enums, structs, functions, opaque, constants):
+    """Checks what no single declaration shows, and gives the whole as one plain value."""
+    version = ".".join(str(constants[f"FOVEA_VERSION_{part}"]) for part in ("MAJOR", "MINOR", "PATCH"))
+    if {d.upper() for d in DTYPES} != {v["name"][6:] for v in enums["fovea_dtype"]["values"]}:
+        raise Refused("core.h: fovea_dtype and DTYPES of tools/api.py differ")
+    known = set(SCALARS) | set(structs) | set(enums) | {o["name"] for o in opaque} | {"void", "char"}
+    for f in functions.values():
+        for ctype in [f["returns"]] + [a["type"] for a in f["args"]]:
+            if ctype not in SCALARS and ctype.replace("const ", "").rstrip("*") not in known:
+                raise Refused(f"{f['header']}: {f['name']} uses the unknown type {ctype}")
+    ops, rows = [], read_registry()
+    for op, (family, verb, first_size) in rows.items():
+        params = structs.get(f"fovea_{op}_params")
+        if not params:
+            raise Refused(f"src/ops.inc: {op} has no struct fovea_{op}_params in the headers")
+        pointer = [{"name": "ctx", "type": "fovea_context*"}, {"name": "params", "type": f"const {params['name']}*"}]
+        for name, args in ((f"fovea_{op}", pointer), (f"fovea_{op}_workspace", pointer + [{"name": "bytes", "type": "size_t*"}])):
+            f = functions.get(name)
+            if not f or f["returns"] != "fovea_status" or f["args"] != args:
+                raise Refused(f"{params['header']}: wanted `fovea_status {name}({', '.join(a['type'] + ' ' + a['name'] for a in args)})`")
+            f["op"], f["doc"] = op, f["doc"] or params["doc"]
+        first = [f for f in params["fields"] if f["offset"] < first_size]
+        if first_size not in [f["offset"] for f in params["fields"]] + [params["size"]] or first_size % 8:
+            raise Refused(f"src/ops.inc: {op} was {first_size} bytes at its first release, but no field ends there ({params['size']} today)")
+        kinds = [ORDER[f["kind"]] for f in first]
+        if kinds != sorted(kinds):
+            raise Refused(f"{params['header']}: fields of {params['name']} stand as struct_size, tensors, i64, f32, i32, reserved")
+        ops.append({"name": op, "family": family, "verb": verb, "params": params["name"], "first_size": first_size})
+    stray = [s for s in structs if s.endswith("_params") and s[6:-7] not in rows]
+    if stray:
+        raise Refused(f"src/ops.inc: no row for {', '.join(stray)}")
+    return {"version": version, "constants": [{"name": k, "value": v} for k, v in constants.items()],
+            "enums": list(enums.values()), "opaque": opaque, "structs": list(structs.values()), "ops": ops, "functions": list(functions.values())}
+
+
+def gate(api, old, release):
+    """Sentences for whatever of `old` today's ABI no longer has in the same place."""
+    broken = []
+
+    def same(kind, before, now, keys):
+        for key in keys:
+            if before.get(key) != now.get(key):
+                broken.append(f"{release}: {kind}: {key} was {before.get(key)}, is {now.get(key)}")
+
+    def each(kind, before, now, visit):
+        now = {x["name"]: x for x in now}
+        for x in before:
+            if x["name"] not in now:
+                broken.append(f"{release}: {kind} {x['name']} is gone")
+            else:
+                visit(f"{kind} {x['name']}", x, now[x["name"]])
+
+    def enum(kind, a, b):
+        each(f"{kind}:", a["values"], b["values"], lambda k, x, y: same(k, x, y, ["value"]))
+
+    def struct(kind, a, b):
+        names = [f["name"] for f in b["fields"]][:len(a["fields"])]
+        each(f"{kind}:", a["fields"], b["fields"], lambda k, x, y: same(k, x, y, ["type", "count", "offset"]))
+        if names != [f["name"] for f in a["fields"]]:
+            broken.append(f"{release}: {kind}: the released fields are no prefix of today's")
+        if b["size"] != a["size"] and not a["name"].endswith("_params"):
+            broken.append(f"{release}: {kind} is frozen at {a['size']} bytes, is {b['size']}")
+
+    each("enum", old["enums"], api["enums"], enum)
+    each("struct", old["structs"], api["structs"], struct)
+    each("op", old["ops"], api["ops"], lambda k, x, y: same(k, x, y, ["params", "first_size"]))
+    each("function", old["functions"], api["functions"], lambda k, x, y: same(k, x, y, ["returns", "args"]))
+    return broken
+
+
+def outputs(api):
+    files = {}
+    for name in EMITTERS:
+        if (ROOT / "tools" / f"{name}.py").exists():
+            files.update({str(path): text for path, text in importlib.import_module(name).emit(api).items()})
+    return files
+
+
+def main(argv):
+    sys.path.insert(0, str(ROOT / "tools"))
+    folder = ROOT / "include/fovea"
+    if "--headers" in argv:
+        at = argv.index("--headers")
+        folder = pathlib.Path(argv[at + 1])
+        argv = argv[:at] + argv[at + 2:]
+    if argv not in ([], ["--check"], ["--gate"]):
+        sys.exit(__doc__)
+    try:
+        api = parse(folder)
+    except Refused as why:
+        sys.exit(f"api.py: {why}")
+    if argv == ["--gate"]:
+        releases = sorted((ROOT / "lib/abi").glob("*.json"))
+        broken = [b for path in releases for b in gate(api, json.loads(path.read_text()), path.stem)]
+        print("\n".join(broken) if broken else f"api.py: {len(releases)} releases are prefixes of today's ABI")
+        return 1 if broken else 0
+    changed = []
+    for path, text in outputs(api).items():
+        target = ROOT / path
+        if not target.exists() or target.read_text() != text:
+            changed.append(path)
+            if not argv:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(text)
+    for path in changed:
+        print(f"api.py: {path} {'differs: run tools/api.py' if argv else 'written'}")
+    return 1 if argv and changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
