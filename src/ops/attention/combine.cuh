@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keys cut into splits: how many, where each split's partial result lies, and the merge.
+//   L = max_c lse_c (and the sink logit),  w_c = exp(lse_c - L)
+//   o = sum_c w_c o_c / (sum_c w_c + exp(sink - L)),  lse = L + ln(sum_c w_c + exp(sink - L))
+// Splits write a normalised f32 o and a natural-log lse (-inf: no key, o is not read) without the
+// sink logit, which enters here, once.  c ascends, so the bits depend on the split count alone.
+#pragma once
+#include "core/attend.h"
+#include "core/workspace.h"
+#include "cuda/launch.h"
+
+namespace fovea::cuda {
+
+struct Partials {
+  float* o;      // (splits, b * s, h, e)
+  float* lse;    // (splits, b * s, h)
+  int64_t rows;  // b * s * h
+  int64_t h, e;
+  int32_t splits;
+
+  // `token` is batch * s + row on the s axis.
+  FOVEA_HD int64_t row(int64_t split, int64_t token, int64_t head) const {
+    return split * rows + token * h + head;
+  }
+  FOVEA_HD float* o_row(int64_t split, int64_t token, int64_t head) const {
+    return o + row(split, token, head) * e;
+  }
+  FOVEA_HD float* lse_row(int64_t split, int64_t token, int64_t head) const {
+    return lse + row(split, token, head);
+  }
+};
+
+struct PartialSlots {
+  Slot<float> o, lse;
+  PartialSlots() = default;
+  PartialSlots(Layout& layout, const Attend& a, int64_t splits)
+      : o(layout.add<float>(splits * a.b * a.s * a.h * a.e)),
+        lse(layout.add<float>(splits * a.b * a.s * a.h)) {}
+  Partials at(void* base, const Attend& a, int64_t splits) const {
+    return {o.at(base), lse.at(base), a.b * a.s * a.h, a.h, a.e, static_cast<int32_t>(splits)};
+  }
+};
+
+// Splits for `row_tiles` blocks of rows over at most `key_tiles` tiles of keys: the fewest that
+// keep the last wave of blocks nearly full.  From shapes alone, so graph replays are stable.
+// `head_bytes` is one key head's k and v; `masked` says windows already cut the keys a row reads.
+inline int64_t auto_splits(int64_t row_tiles, int64_t key_tiles, int64_t head_bytes, bool masked,
+                           const DeviceInfo& device) {
+  const int64_t multiprocessors = device.multiprocessors;
+  if (row_tiles <= 0 || key_tiles <= 1) return 1;
+  if (row_tiles * 10 >= multiprocessors * 8) {
+    // Rows that share a head would each stream it from memory: splits let it stay in L2.
+    if (head_bytes > device.l2_bytes && row_tiles >= 2 * multiprocessors && !masked)
+      return clamp_i64(ceil_div(head_bytes, device.l2_bytes), 1, key_tiles);
+    return 1;
+  }
+  if (key_tiles <= 4) return 1;
+  const int64_t most = clamp_i64(key_tiles, 1, multiprocessors < 128 ? multiprocessors : 128);
+  const auto efficiency = [&](int64_t splits) {
+    const double waves =
+        static_cast<double>(row_tiles * splits) / static_cast<double>(multiprocessors);
+    const double whole = static_cast<double>(ceil_div(row_tiles * splits, multiprocessors));
+    return waves / whole;
+  };
+  double best = 0;
+  for (int64_t s = 1; s <= most; ++s) best = efficiency(s) > best ? efficiency(s) : best;
+  int64_t splits = 1;
+  while (efficiency(splits) < 0.85 * best) ++splits;
+  return splits;
+}
+
+// Tiles [begin, end) of split `c` among a row tile's `tiles` key tiles.
+struct SplitRange {
+  int64_t begin, end;
+};
+FOVEA_HD SplitRange split_range(int64_t tiles, int64_t splits, int64_t c) {
+  return {tiles * c / splits, tiles * (c + 1) / splits};
+}
+
+// Enqueues the merge into a.o and a.lse, for rows that belong to a sequence.
+void combine(Context& ctx, const char* op, const Attend& a, const Partials& parts);
+
+}  // namespace fovea::cuda
