@@ -75,7 +75,8 @@ struct SmallFloat {
     if (Infinity ? magnitude > kInfinity : magnitude == kNan) return quiet_nan();
     if (Infinity && magnitude == kInfinity) return float_of(sign | 0x7f800000u);
     if (magnitude >> M)
-      return float_of(sign | (magnitude << (23 - M)) + (static_cast<uint32_t>(127 - kBias) << 23));
+      return float_of(sign |
+                      ((magnitude << (23 - M)) + (static_cast<uint32_t>(127 - kBias) << 23)));
     // Subnormal: mantissa * 2^(1 - bias - M), exact in f32.
     const float value =
         static_cast<float>(magnitude) * float_of(static_cast<uint32_t>(127 + 1 - kBias - M) << 23);

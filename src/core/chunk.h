@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Wide accesses of rows whose layout allows them.
+#pragma once
+#include <cstdint>
+
+#include "core/attend.h"
+
+namespace fovea {
+
+// V elements moved as one.
+template <class T, int V>
+struct alignas(sizeof(T) * V) Chunk {
+  T x[V];
+};
+
+// Whether every row of the view starts on a multiple of v elements of `bytes` and has unit column
+// stride; the width is the caller's to check.
+template <int N>
+bool chunked(const View<N>& view, size_t bytes, int v) {
+  bool fits = view.stride[N - 1] == 1 &&
+              reinterpret_cast<uintptr_t>(view.data) % (bytes * static_cast<size_t>(v)) == 0;
+  for (int i = 0; i + 1 < N; ++i) fits = fits && view.stride[i] % v == 0;
+  return fits;
+}
+
+}  // namespace fovea

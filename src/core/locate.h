@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a flat token number to its sequence: what operations on tokens alone (append, get, rope)
+// walk, so that a packed batch costs its tokens and not sequences times the longest.
+#pragma once
+#include "core/attend.h"
+
+namespace fovea {
+
+struct Token {
+  Sequence sequence;
+  int64_t number;  // of the sequence; < 0: the slot belongs to none
+  int64_t index;   // in the sequence
+};
+
+FOVEA_HD int64_t token_slots(const Sequences& q) {
+  return q.query_start ? q.s : q.count * q.query_max;
+}
+
+FOVEA_HD Token token_at(const Sequences& q, int64_t slot) {
+  Token token;
+  if (q.query_start) {
+    // The last sequence that starts at or before the slot; empty ones share their start.
+    int64_t low = 0, high = q.count;
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (q.query_start[middle] <= slot)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    token.number = low - 1;
+    if (token.number < 0) return token;
+    token.sequence = q[token.number];
+    token.index = slot - token.sequence.row_begin;
+  } else {
+    token.number = slot / q.query_max;
+    token.index = slot % q.query_max;
+    token.sequence = q[token.number];
+  }
+  if (token.index < 0 || token.index >= token.sequence.rows) token.number = -1;
+  return token;
+}
+
+}  // namespace fovea

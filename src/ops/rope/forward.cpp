@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/rope/forward.h"
+
+#include "ops/rope/kernels.h"
+
+namespace fovea {
+namespace {
+
+constexpr char kOp[] = "rope_forward";
+
+void check_flag(const char* field, int32_t value) {
+  if (value != 0 && value != 1)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %d, wanted 0 or 1", kOp, field, value);
+}
+
+RopeForward resolve(const fovea_rope_forward_params& p) {
+  RopeForward a{};
+  a.x = view_of<4>(p.x), a.y = view_of<4>(p.y), a.position = view_of<2>(p.position);
+  a.dtype = p.x.dtype;
+  a.h = p.x.shape[2], a.d = p.x.shape[3];
+  a.rope = {view_of<2>(p.cos), view_of<2>(p.sin), p.cos.shape[0],
+            p.cos.shape[1],    p.rope_begin,      p.rope_interleaved};
+  check_flag("rope_interleaved", p.rope_interleaved);
+  check_flag("inverse", p.inverse);
+  if (p.rope_begin < 0 || a.rope.half > (a.d - p.rope_begin) / 2)
+    fail(FOVEA_INVALID_ARGUMENT,
+         "%s: rope_begin is %d with 2 * %lld rotated columns, wanted them inside d = %lld", kOp,
+         p.rope_begin, static_cast<long long>(a.rope.half), static_cast<long long>(a.d));
+  a.sign = p.inverse ? -1.0f : 1.0f;
+
+  Sequences& q = a.sequences;
+  q.query_start = int_vector(p.start);
+  q.count = p.start.data ? p.start.shape[0] - 1 : p.x.shape[0];
+  q.s = q.query_max = p.x.shape[1];
+  return a;
+}
+
+}  // namespace
+
+Plan plan(const Context& ctx, const fovea_rope_forward_params& params) {
+  const RopeForward request = resolve(params);
+  if (ctx.backend == FOVEA_HOST) return choose(kOp, ctx, request, {rope_forward_host});
+#if FOVEA_WITH_CUDA
+  return choose(kOp, ctx, request, {rope_forward_cuda});
+#else
+  return choose<RopeForward>(kOp, ctx, request, {});
+#endif
+}
+
+}  // namespace fovea

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// y = x rotated: one item is one token, its heads one after another.
+#include "core/dtype.h"
+#include "core/locate.h"
+#include "core/rotate.h"
+#include "host/device.h"
+#include "ops/rope/kernels.h"
+
+namespace fovea {
+namespace {
+
+template <class T>
+void rotate_token(const RopeForward& a, int64_t slot) {
+  const Token token = token_at(a.sequences, slot);
+  if (token.number < 0) return;
+  const Sequence& q = token.sequence;
+  const int64_t row = q.row_begin + token.index;
+  const int64_t position =
+      a.position
+          ? a.position.as<int32_t>()[q.batch * a.position.stride[0] + row * a.position.stride[1]]
+          : token.index;
+  const Turn turn = turn_at(a.rope, position, a.sign);
+  const int64_t units = row_units(a.rope, a.d, 1);
+  for (int64_t head = 0; head < a.h; ++head) {
+    const T* x = a.x.as<T>() + q.batch * a.x.stride[0] + row * a.x.stride[1] + head * a.x.stride[2];
+    T* y = a.y.as<T>() + q.batch * a.y.stride[0] + row * a.y.stride[1] + head * a.y.stride[2];
+    const int64_t step_x = a.x.stride[3], step_y = a.y.stride[3];
+    for (int64_t unit = 0; unit < units; ++unit)
+      rotate_unit<1>(
+          a.rope, turn, unit,
+          [&](int64_t c, float(&value)[1]) { value[0] = to_float(x[c * step_x]); },
+          [&](int64_t c, const float(&value)[1]) { y[c * step_y] = from_float<T>(value[0]); },
+          [&](int64_t c) { y[c * step_y] = x[c * step_x]; });
+  }
+}
+
+std::string refuses(const Context&, const RopeForward&) {
+  return "";
+}
+
+void prepare(const Context&, const RopeForward& a, Plan& plan) {
+  plan.kernel += std::string(".") + dtype_name(a.dtype);
+  plan.launch = [a](Context& ctx, void*) {
+    if (!a.h || !a.d) return;
+    const int64_t slots = token_slots(a.sequences);
+    with_fp(a.dtype, [&](auto element) {
+      using T = decltype(element);
+      host::pool(ctx).run(slots, 2.0 * static_cast<double>(slots * a.h * a.d),
+                          [&](int64_t slot, int32_t) { rotate_token<T>(a, slot); });
+    });
+  };
+}
+
+}  // namespace
+
+const Kernel<RopeForward> rope_forward_host = {"rope_forward.host", refuses, prepare};
+
+}  // namespace fovea
