@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call against its table, in four steps: every tensor alone; b and r, which say how many
+// sequences there are; every extent against the ones before it; outputs against everything else.  A
+// name binds to the first extent that has it.  The names with conditions (glossary of core.h) are
+// in extent().
+#include "core/contract.h"
+
+#include <cstdio>
+#include <cstring>
+
+#include "core/dtype.h"
+
+namespace fovea {
+
+#include "core/contract.inc"
+
+namespace {
+
+constexpr int64_t kUnbound = -1;
+constexpr int kKeyMax = -2;  // in place of an owner: the scalar field key_max
+
+using Text = char[160];
+
+void describe(const Shape& shape, Text& text) {
+  int n = std::snprintf(text, sizeof(Text), "(");
+  for (int i = 0; i < shape.rank; ++i) {
+    const Dim dim = shape.dims[i];
+    const char* comma = i ? ", " : "";
+    n += dim.name == dim_literal
+             ? std::snprintf(text + n, sizeof(Text) - n, "%s%d", comma, dim.plus)
+             : std::snprintf(text + n, sizeof(Text) - n, dim.plus ? "%s%s+%d" : "%s%s", comma,
+                             dim_names[dim.name], dim.plus);
+  }
+  std::snprintf(text + n, sizeof(Text) - n, ")");
+}
+
+// " (d)", or nothing for an extent that is a number.
+void label(Dim dim, Text& text) {
+  if (dim.name == dim_literal) {
+    text[0] = 0;
+  } else {
+    std::snprintf(text, sizeof(Text), dim.plus ? " (%s+%d)" : " (%s)", dim_names[dim.name],
+                  dim.plus);
+  }
+}
+
+bool product_overflows(const fovea_tensor& x, int64_t element_bytes, bool* empty) {
+  int64_t count = element_bytes, reach = 0;
+  bool overflow = false;
+  *empty = false;
+  for (int i = 0; i < x.ndim; ++i) {
+    if (x.shape[i] == 0) {
+      *empty = true;
+      continue;
+    }
+    int64_t span;
+    overflow |= __builtin_mul_overflow(count, x.shape[i], &count);
+    overflow |= __builtin_mul_overflow(x.shape[i] - 1, x.stride[i], &span);
+    overflow |= __builtin_add_overflow(reach, span, &reach);
+  }
+  int64_t bytes;
+  return overflow || __builtin_mul_overflow(reach, element_bytes, &bytes) ||
+         __builtin_add_overflow(bytes, element_bytes, &bytes);
+}
+
+class Check {
+ public:
+  Check(const Contract& contract, const void* params)
+      : contract_(contract), params_(static_cast<const char*>(params)) {
+    for (int64_t& value : value_) value = kUnbound;
+  }
+
+  void run() {
+    paged_ = present(contract_.page_table);
+    for (int i = 0; i < contract_.count; ++i) alone(i);
+    sequences();
+    for (uint64_t rest = given_; rest; rest &= rest - 1) extents(__builtin_ctzll(rest));
+    for (uint64_t rest = solid_; rest; rest &= rest - 1) aliases(__builtin_ctzll(rest));
+    if (contract_.reserved) {
+      int32_t reserved;
+      std::memcpy(&reserved, params_ + contract_.reserved, sizeof reserved);
+      if (reserved)
+        fail(FOVEA_INVALID_ARGUMENT, "%s: reserved is %d, wanted 0", contract_.op, reserved);
+    }
+  }
+
+ private:
+  const Field& field(int i) const { return contract_.fields[i]; }
+  const char* name(int i) const { return field(i).name; }
+  const fovea_tensor& tensor(int i) const {
+    return *reinterpret_cast<const fovea_tensor*>(params_ + field(i).offset);
+  }
+  bool present(int i) const { return i >= 0 && tensor(i).data; }
+  const Shape& shape(const Field& f) const { return paged_ && f.paged.rank ? f.paged : f.shape; }
+
+  void alone(int i) {
+    const Field& f = field(i);
+    const fovea_tensor& x = tensor(i);
+    const Shape& wanted = shape(f);
+    if (!x.data) {
+      if (f.optional) return;
+      bool empty = false;
+      if (x.ndim == wanted.rank)
+        for (int axis = 0; axis < x.ndim; ++axis) empty |= x.shape[axis] == 0;
+      if (!empty) {
+        Text text;
+        describe(wanted, text);
+        fail(FOVEA_INVALID_ARGUMENT, "%s: %s.data is NULL, wanted a tensor %s", contract_.op,
+             f.name, text);
+      }
+    }
+    if (x.ndim != wanted.rank) {
+      Text text;
+      describe(wanted, text);
+      fail(FOVEA_INVALID_ARGUMENT, "%s: %s.ndim is %d, wanted %d: %s", contract_.op, f.name, x.ndim,
+           wanted.rank, text);
+    }
+    if (!accepts(f, x.dtype)) fail_dtype(f, x.dtype);
+    for (int axis = 0; axis < x.ndim; ++axis) {
+      if (x.shape[axis] < 0) {
+        Text text;
+        label(wanted.dims[axis], text);
+        fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[%d]%s is %lld, wanted >= 0", contract_.op,
+             f.name, axis, text, static_cast<long long>(x.shape[axis]));
+      }
+      if (x.stride[axis] < 0)
+        fail(FOVEA_INVALID_ARGUMENT, "%s: %s.stride[%d] is %lld, wanted >= 0", contract_.op, f.name,
+             axis, static_cast<long long>(x.stride[axis]));
+      if (f.out && !f.sums && x.stride[axis] == 0 && x.shape[axis] > 1)
+        fail(FOVEA_INVALID_ARGUMENT,
+             "%s: %s.stride[%d] is 0 over an extent of %lld, wanted > 0: it is written to",
+             contract_.op, f.name, axis, static_cast<long long>(x.shape[axis]));
+    }
+    const int64_t bytes = dtype_bytes(x.dtype);
+    bool empty;
+    if (product_overflows(x, bytes, &empty))
+      fail(FOVEA_INVALID_ARGUMENT,
+           "%s: %s.shape and %s.stride reach past 2^63 bytes, wanted offsets that fit int64_t",
+           contract_.op, f.name, f.name);
+    if (reinterpret_cast<uintptr_t>(x.data) % static_cast<uintptr_t>(bytes))
+      fail(FOVEA_INVALID_ARGUMENT, "%s: %s.data is %p, wanted a multiple of %lld (one %s)",
+           contract_.op, f.name, x.data, static_cast<long long>(bytes), dtype_name(x.dtype));
+    given_ |= uint64_t{1} << i;
+    if (!empty && x.data) solid_ |= uint64_t{1} << i;
+  }
+
+  bool accepts(const Field& f, int32_t dtype) const {
+    if (f.dtype_as >= 0 && dtype == tensor(f.dtype_as).dtype) return true;
+    return dtype > 0 && dtype < 32 && (f.dtypes >> dtype & 1);
+  }
+
+  [[noreturn]] void fail_dtype(const Field& f, int32_t dtype) const {
+    Text got, wanted = "";
+    int n = 0;
+    if (f.dtype_as >= 0)
+      n = std::snprintf(wanted, sizeof wanted, "%s as in %s", dtype_name(tensor(f.dtype_as).dtype),
+                        name(f.dtype_as));
+    for (int32_t i = 1; i < 32; ++i)
+      if (f.dtypes >> i & 1)
+        n += std::snprintf(wanted + n, sizeof wanted - n, "%s%s", n ? " or " : "", dtype_name(i));
+    if (dtype_info(dtype).bits) {
+      std::snprintf(got, sizeof got, "%s", dtype_name(dtype));
+    } else {
+      std::snprintf(got, sizeof got, "%d (no fovea_dtype)", dtype);
+    }
+    fail(FOVEA_INVALID_ARGUMENT, "%s: %s.dtype is %s, wanted %s", contract_.op, f.name, got,
+         wanted);
+  }
+
+  // r is the length of the *_start tensors less 1; without one it is b.
+  void sequences() {
+    int b_field = -1, b_axis = 0;
+    for (uint64_t rest = given_; rest; rest &= rest - 1) {
+      const int i = __builtin_ctzll(rest);
+      const Shape& wanted = shape(field(i));
+      if (wanted.dims[0].name == dim_r && wanted.dims[0].plus && value_[dim_r] == kUnbound) {
+        if (tensor(i).shape[0] < 1)
+          fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[0] (r+1) is 0, wanted >= 1", contract_.op,
+               name(i));
+        bind(dim_r, tensor(i).shape[0] - 1, i);
+      }
+      for (int axis = 0; axis < wanted.rank && b_field < 0; ++axis)
+        if (wanted.dims[axis].name == dim_b) b_field = i, b_axis = axis;
+    }
+    if (b_field < 0) return;
+    const int64_t b = tensor(b_field).shape[b_axis];
+    bind(dim_b, b, b_field);
+    if (present(contract_.packed)) {
+      if (b != 1)
+        fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[%d] (b) is %lld, wanted 1 with %s: packed",
+             contract_.op, name(b_field), b_axis, static_cast<long long>(b),
+             name(contract_.packed));
+    } else if (value_[dim_r] == kUnbound) {
+      bind(dim_r, b, b_field);
+    } else if (b != value_[dim_r]) {
+      fail_extent(b_field, b_axis, {dim_b}, b, value_[dim_r], owner_[dim_r]);
+    }
+  }
+
+  void bind(uint8_t dim, int64_t value, int owner) {
+    value_[dim] = value;
+    owner_[dim] = static_cast<int8_t>(owner);
+  }
+
+  void extents(int i) {
+    const Shape& wanted = shape(field(i));
+    for (int axis = 0; axis < wanted.rank; ++axis) extent(i, axis, wanted.dims[axis]);
+  }
+
+  void extent(int i, int axis, Dim dim) {
+    const int64_t got = tensor(i).shape[axis];
+    uint8_t key = dim.name;
+    if (key == dim_literal) {
+      if (got != dim.plus) fail_extent(i, axis, dim, got, dim.plus, -1);
+      return;
+    }
+    // A contiguous cache and a page table have a row for each sequence, or, with cache_row, any
+    // number; with key_start all keys stand in one row.
+    if (key == dim_rows && !present(contract_.cache_row))
+      key = i == contract_.page_table ? dim_r : dim_key_b;
+    if (key == dim_key_b) {
+      if (present(contract_.key_start) && contract_.key_start != contract_.packed) {
+        if (got != 1) fail_extent(i, axis, dim, got, 1, contract_.key_start);
+        return;
+      }
+      key = dim_r;
+    }
+    if (key == dim_keys || key == dim_bytes) {
+      const int64_t columns = key_columns(i);
+      if (key == dim_keys) {
+        if (got != columns) fail_extent(i, axis, dim, got, columns, columns_owner_);
+      } else if (got < columns / 8 + (columns % 8 != 0)) {
+        fail(FOVEA_INVALID_ARGUMENT,
+             "%s: %s.shape[%d] (bytes) is %lld, wanted at least %lld: a bit for each of %lld keys",
+             contract_.op, name(i), axis, static_cast<long long>(got),
+             static_cast<long long>(columns / 8 + (columns % 8 != 0)),
+             static_cast<long long>(columns));
+      }
+      return;
+    }
+    if (value_[key] == kUnbound) {
+      bind(key, got - dim.plus, i);
+    } else if (got != value_[key] + dim.plus) {
+      fail_extent(i, axis, dim, got, value_[key] + dim.plus, owner_[key]);
+    }
+  }
+
+  // The key columns that a row of scores has.  k and page_table stand before every field that asks.
+  int64_t key_columns(int asking) {
+    int64_t key_max = 0;
+    if (contract_.key_max) std::memcpy(&key_max, params_ + contract_.key_max, sizeof key_max);
+    if ((paged_ || present(contract_.key_start)) && key_max > 0) {
+      columns_owner_ = kKeyMax;
+      return key_max;
+    }
+    columns_owner_ = paged_ ? contract_.page_table : owner_[dim_t];
+    if (!paged_) return value_[dim_t];
+    int64_t columns;
+    if (__builtin_mul_overflow(tensor(contract_.page_table).shape[1], value_[dim_page], &columns))
+      fail(FOVEA_INVALID_ARGUMENT, "%s: %s has pages * page keys, which do not fit int64_t",
+           contract_.op, name(asking));
+    return columns;
+  }
+
+  [[noreturn]] void fail_extent(int i, int axis, Dim dim, int64_t got, int64_t wanted,
+                                int owner) const {
+    Text text, as = "";
+    label(dim, text);
+    if (owner != -1)
+      std::snprintf(as, sizeof as, " as in %s", owner == kKeyMax ? "key_max" : name(owner));
+    fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[%d]%s is %lld, wanted %lld%s", contract_.op, name(i),
+         axis, text, static_cast<long long>(got), static_cast<long long>(wanted), as);
+  }
+
+  void aliases(int i) const {
+    if (!field(i).out) return;
+    for (uint64_t rest = solid_; rest; rest &= rest - 1) {
+      const int j = __builtin_ctzll(rest);
+      if (j == i || tensor(j).data != tensor(i).data) continue;
+      if (field(i).alias == j && !present(field(i).alias_without)) {
+        same_elements(i, j);
+      } else if (field(j).alias != i || present(field(j).alias_without)) {
+        fail(FOVEA_INVALID_ARGUMENT, "%s: %s.data is that of %s, wanted memory of its own",
+             contract_.op, name(i), name(j));
+      }
+    }
+  }
+
+  // An output that may be an input must be it element by element, or it overwrites what is unread.
+  void same_elements(int out, int in) const {
+    const fovea_tensor &x = tensor(out), &y = tensor(in);
+    if (x.dtype != y.dtype)
+      fail(FOVEA_INVALID_ARGUMENT, "%s: %s.dtype is %s, wanted %s as in %s, whose memory it is",
+           contract_.op, name(out), dtype_name(x.dtype), dtype_name(y.dtype), name(in));
+    const int skip = field(out).alias_first ? 1 : 0;
+    for (int axis = 0; axis < x.ndim; ++axis)
+      if (x.shape[axis] > 1 && x.stride[axis] != y.stride[axis + skip])
+        fail(FOVEA_INVALID_ARGUMENT,
+             "%s: %s.stride[%d] is %lld, wanted %lld as in %s, whose memory it is", contract_.op,
+             name(out), axis, static_cast<long long>(x.stride[axis]),
+             static_cast<long long>(y.stride[axis + skip]), name(in));
+  }
+
+  const Contract& contract_;
+  const char* params_;
+  bool paged_ = false;
+  uint64_t given_ = 0;  // bit i: tensor i takes part, empty ones included
+  uint64_t solid_ = 0;  // bit i: it has elements
+  int64_t value_[dim_count];
+  int8_t owner_[dim_count];  // field that bound the name
+  int columns_owner_ = -1;
+};
+
+}  // namespace
+
+void check_contract(const Contract& contract, const void* params) {
+  Check(contract, params).run();
+}
+
+}  // namespace fovea
