@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The resolved calls of the cache operations and the kernels plan() chooses from.
+#pragma once
+#include "core/attend.h"
+#include "core/plan.h"
+
+namespace fovea {
+
+// Keys or values of an append: new rows and the cache they go to.
+struct AppendPart {
+  View<4> fresh, cache;
+  View<1> scale;  // (heads)
+  int32_t fresh_dtype, cache_dtype;
+  int64_t heads, width;
+  Rope rope;  // no cos: none
+  View<1> norm_weight;
+  int32_t norm_dtype;
+  int64_t norm_width;
+  float norm_eps;
+  explicit FOVEA_HD operator bool() const { return fresh.data != nullptr; }
+};
+
+struct Append {
+  AppendPart k, v;
+  Sequences sequences;  // without key_len: its `keys` is the room, not the length
+  IntVector key_len;
+  View<1> key_len_out;
+  View<2> position;
+  int64_t rows;  // of page_table, or of the contiguous cache
+  FOVEA_HD int64_t length(int64_t r) const { return key_len && key_len[r] > 0 ? key_len[r] : 0; }
+  // Tokens without a page count; a skipped sequence gets none.
+  FOVEA_HD int64_t length_after(int64_t r) const {
+    return length(r) + (cache_row_of(r) < 0 ? 0 : sequences[r].rows);
+  }
+  FOVEA_HD int64_t cache_row_of(int64_t r) const {
+    return sequences.cache_row ? sequences.cache_row[r] : r;
+  }
+};
+
+struct CacheCopy {
+  View<4> source, target;
+  View<2> pair;
+  int64_t pairs, source_pages, target_pages;
+  int64_t shape[3];  // page, g, d; trailing axes that are one run in both pools are joined
+  int32_t bytes;     // of an element
+};
+
+// The row axis of `sequences` is that of k_out, its keys are the cache.
+struct CacheGet {
+  View<4> k, k_out;
+  View<1> scale;
+  Sequences sequences;
+  int32_t k_dtype, out_dtype;
+  int64_t g, d, rows;
+};
+
+extern const Kernel<Append> cache_append_host;
+extern const Kernel<CacheCopy> cache_copy_host;
+extern const Kernel<CacheGet> cache_get_host;
+
+// CUDA builds only.
+extern const Kernel<Append> cache_append_cuda;
+extern const Kernel<CacheCopy> cache_copy_cuda;
+extern const Kernel<CacheGet> cache_get_cuda;
+
+}  // namespace fovea
