@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# tests/headers/check.sh <include dir> [--require]: every public header alone, in every C from C99
+# and every C++ from C++98, with gcc and clang, without a warning and without hidden padding; then
+# bindgen.  A missing tool is reported; with --require it is a failure.
+set -uo pipefail
+include=${1:?usage: tests/headers/check.sh <include dir> [--require]}
+require=${2:-}
+flags=(-fsyntax-only -pedantic -Wall -Wextra -Wpadded -Werror -I "$include")
+failures=0 checked=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+have() {
+  command -v "$1" >/dev/null 2>&1 && return 0
+  echo "headers: $1 is not installed"
+  [ "$require" = --require ] && failures=$((failures + 1))
+  return 1
+}
+
+# A layout is looked at (clang warns of padding only then) by asking for every size.
+unit() { # header
+  echo "#include \"fovea/$1\""
+  echo "extern int fovea_header_is_compiled;"
+  sed -n 's/^} \(fovea_[a-z_0-9]*\);$/typedef char size_of_\1[sizeof(\1)];/p' "$include/fovea/$1"
+}
+
+language() { # compiler, -x language, standards...
+  local compiler=$1 kind=$2 standard header
+  shift 2
+  have "$compiler" || return
+  for standard in "$@"; do
+    # What this run would let through if it let hidden padding through.
+    if printf 'struct padded { int a; long long b; };\ntypedef char size_of[sizeof(struct padded)];\n' |
+      "$compiler" -x "$kind" -std="$standard" "${flags[@]}" -Wno-long-long - 2>/dev/null; then
+      echo "headers: $compiler -std=$standard does not see hidden padding"
+      failures=$((failures + 1))
+    fi
+    for header in "$include"/fovea/*.h; do
+      header=${header##*/}
+      checked=$((checked + 1))
+      if ! unit "$header" | "$compiler" -x "$kind" -std="$standard" "${flags[@]}" - 2>"$work/log"; then
+        echo "headers: fovea/$header fails with $compiler -std=$standard"
+        cat "$work/log"
+        failures=$((failures + 1))
+      fi
+    done
+  done
+}
+
+for compiler in gcc clang; do language "$compiler" c c99 c11 c17 c2x; done
+for compiler in g++ clang++; do language "$compiler" c++ c++98 c++11 c++14 c++17 c++20; done
+if have bindgen; then
+  checked=$((checked + 1))
+  declared=$(cat "$include"/fovea/*.h | grep -c '^FOVEA_API')
+  if ! bindgen --no-layout-tests --allowlist-function 'fovea_.*' "$include/fovea/fovea.h" -- -I "$include" >"$work/fovea.rs" 2>"$work/log"; then
+    echo "headers: bindgen fails"
+    cat "$work/log"
+    failures=$((failures + 1))
+  elif [ "$(grep -c 'pub fn fovea_' "$work/fovea.rs")" != "$declared" ]; then
+    echo "headers: bindgen found $(grep -c 'pub fn fovea_' "$work/fovea.rs") functions, the headers declare $declared"
+    failures=$((failures + 1))
+  fi
+fi
+echo "headers: $checked checks, $failures failures"
+[ $failures = 0 ]
