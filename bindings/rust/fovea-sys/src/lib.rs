@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The C ABI of fovea, letter for letter: see include/fovea for what each call means.
+//!
+//! Linked by default (feature `static`: libfovea.a).  With the feature `dlopen` nothing is linked:
+//! [`load`] opens libfovea.so and looks every function up, and the functions here call through that
+//! table.  Either way the same names exist and `load` says whether they can be called.
+#![allow(non_camel_case_types)]
+
+/// Declares the functions of sys.rs, linked or looked up.
+macro_rules! functions {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
+        #[cfg(not(feature = "dlopen"))]
+        extern "C" {
+            $($(#[$doc])* pub fn $name($($arg: $ty),*) $(-> $ret)?;)*
+        }
+
+        /// Every function of the ABI in one table.
+        #[cfg(feature = "dlopen")]
+        pub(crate) struct Table {
+            $($name: unsafe extern "C" fn($($ty),*) $(-> $ret)?,)*
+        }
+
+        #[cfg(feature = "dlopen")]
+        impl Table {
+            pub(crate) fn read(library: &crate::dynamic::Library) -> Result<Table, String> {
+                Ok(Table {
+                    // A symbol of this name has this type: that is the ABI.
+                    $($name: unsafe { core::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C" fn($($ty),*) $(-> $ret)?>(
+                        library.symbol(concat!(stringify!($name), "\0"))?) },)*
+                })
+            }
+        }
+
+        $(
+            $(#[$doc])*
+            /// # Safety
+            /// As the C function; the first call panics where [`load`](crate::load) fails.
+            #[cfg(feature = "dlopen")]
+            #[inline]
+            pub unsafe fn $name($($arg: $ty),*) $(-> $ret)? {
+                (crate::dynamic::table().$name)($($arg),*)
+            }
+        )*
+    };
+}
+
+#[rustfmt::skip] // generated
+mod sys;
+pub use sys::*;
+
+/// Whether the library can be called: opened (feature `dlopen`) and of a fitting version.
+pub fn load() -> Result<(), String> {
+    #[cfg(feature = "dlopen")]
+    dynamic::load()?;
+    let version = unsafe { fovea_version() };
+    // Before 1.0 a minor version may break the ABI.
+    let epoch = |v: i32| if v < 10000 { v / 100 } else { v / 10000 * 100 };
+    if epoch(version) != epoch(FOVEA_VERSION) {
+        return Err(format!("libfovea is version {version}, these bindings are for {FOVEA_VERSION}"));
+    }
+    Ok(())
+}
+
+#[cfg(feature = "dlopen")]
+mod dynamic {
+    use core::ffi::{c_char, c_int, c_void, CStr};
+    use std::ffi::CString;
+    use std::sync::OnceLock;
+
+    extern "C" {
+        fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
+        fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+        fn dlerror() -> *const c_char;
+    }
+
+    /// The same number on Linux, the BSDs and macOS.
+    const RTLD_NOW: c_int = 2;
+    const NAME: &str = if cfg!(target_os = "macos") { "libfovea.0.dylib" } else { "libfovea.so.0" };
+
+    /// An open library; never closed, its functions live as long as the process.
+    pub(crate) struct Library(*mut c_void);
+
+    impl Library {
+        fn open(path: &str) -> Result<Library, String> {
+            let c_path = CString::new(path).map_err(|_| format!("{path:?} has a NUL byte"))?;
+            let handle = unsafe { dlopen(c_path.as_ptr(), RTLD_NOW) };
+            if handle.is_null() {
+                return Err(format!("cannot open libfovea: {}", last_error()));
+            }
+            Ok(Library(handle))
+        }
+
+        pub(crate) fn symbol(&self, name: &str) -> Result<*mut c_void, String> {
+            let address = unsafe { dlsym(self.0, name.as_ptr().cast()) };
+            if address.is_null() {
+                return Err(format!("libfovea is older than these bindings: {}", last_error()));
+            }
+            Ok(address)
+        }
+    }
+
+    fn last_error() -> String {
+        let text = unsafe { dlerror() };
+        if text.is_null() {
+            return "no reason given".to_string();
+        }
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+
+    static TABLE: OnceLock<Result<crate::sys::Table, String>> = OnceLock::new();
+
+    fn opened() -> &'static Result<crate::sys::Table, String> {
+        TABLE.get_or_init(|| {
+            let path = std::env::var("FOVEA_LIBRARY").unwrap_or_else(|_| NAME.to_string());
+            crate::sys::Table::read(&Library::open(&path)?)
+        })
+    }
+
+    pub(crate) fn load() -> Result<(), String> {
+        opened().as_ref().map(|_| ()).map_err(String::clone)
+    }
+
+    pub(crate) fn table() -> &'static crate::sys::Table {
+        match opened() {
+            Ok(table) => table,
+            Err(text) => panic!("{text}"),
+        }
+    }
+}

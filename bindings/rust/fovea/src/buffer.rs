@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Memory of a context, and the rule of who may use whose.
+use crate::{check, invalid, sys, Context, Format, Plain, Result, Tensor, TensorMut};
+use std::ffi::c_void;
+use std::marker::PhantomData;
+
+/// Memory that a context owns.  Its tensors serve that context alone (host buffers: any host
+/// context), which keeps reads, writes and the final free in one stream order.
+#[derive(Debug)]
+pub struct Buffer<'c> {
+    ctx: &'c Context,
+    data: *mut c_void,
+    bytes: usize,
+}
+
+impl<'c> Buffer<'c> {
+    pub(crate) fn owning(ctx: &'c Context, data: *mut c_void, bytes: usize) -> Buffer<'c> {
+        Buffer { ctx, data, bytes }
+    }
+
+    /// Its size.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Its address, on the device.
+    pub fn as_ptr(&self) -> *mut c_void {
+        self.data
+    }
+
+    /// Fills the front of the buffer; done when it returns.
+    pub fn write<T: Plain>(&mut self, from: &[T]) -> Result<()> {
+        self.fits("write", std::mem::size_of_val(from))?;
+        self.copy(self.data, from.as_ptr().cast(), std::mem::size_of_val(from))
+    }
+
+    /// Copies the front of the buffer out, after all work enqueued so far.
+    pub fn read<T: Plain>(&self, to: &mut [T]) -> Result<()> {
+        self.fits("read", std::mem::size_of_val(to))?;
+        self.copy(to.as_mut_ptr().cast(), self.data, std::mem::size_of_val(to))
+    }
+
+    /// A contiguous view of its front.
+    pub fn tensor<F: Format>(&self, shape: &[i64]) -> Result<Tensor<'_>> {
+        Tensor::over(self.data, self.capacity::<F>(), F::DTYPE, shape, self.home())
+    }
+
+    /// A contiguous writable view of its front.
+    pub fn tensor_mut<F: Format>(&mut self, shape: &[i64]) -> Result<TensorMut<'_>> {
+        let view = Tensor::over(self.data, self.capacity::<F>(), F::DTYPE, shape, self.home())?;
+        Ok(TensorMut::of_view(view))
+    }
+
+    fn copy(&self, to: *mut c_void, from: *const c_void, bytes: usize) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        check(unsafe { sys::fovea_copy(self.ctx.as_raw(), to, from, bytes) })?;
+        self.ctx.synchronize()
+    }
+
+    fn fits(&self, what: &str, bytes: usize) -> Result<()> {
+        if bytes <= self.bytes {
+            return Ok(());
+        }
+        invalid(format!("Buffer::{what}: {bytes} bytes, the buffer has {}", self.bytes))
+    }
+
+    fn capacity<F: Format>(&self) -> usize {
+        (self.bytes as u128 * 8 / F::BITS as u128).min(usize::MAX as u128) as usize
+    }
+
+    fn home(&self) -> Home {
+        match self.ctx.host {
+            true => Home::Host,
+            false => Home::Device(self.ctx.as_raw()),
+        }
+    }
+}
+
+impl Drop for Buffer<'_> {
+    fn drop(&mut self) {
+        unsafe { sys::fovea_free(self.ctx.as_raw(), self.data) };
+    }
+}
+
+/// Whose memory a view is of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Home {
+    Host,
+    Device(*mut sys::fovea_context),
+    Vouched, // by the unsafe constructors
+}
+
+/// What an operation's tensors ask of the context that runs it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places<'a> {
+    host: Option<&'static str>,
+    device: Option<(&'static str, *mut sys::fovea_context)>,
+    stranger: Option<&'static str>,
+    views: PhantomData<&'a mut ()>,
+}
+
+impl Places<'_> {
+    pub(crate) fn none() -> Self {
+        Places { host: None, device: None, stranger: None, views: PhantomData }
+    }
+
+    pub(crate) fn note(&mut self, field: &'static str, home: Home) {
+        match (home, self.device) {
+            (Home::Host, _) => self.host = Some(field),
+            (Home::Device(owner), Some((_, first))) if owner != first => self.stranger = Some(field),
+            (Home::Device(owner), _) => self.device = Some((field, owner)),
+            (Home::Vouched, _) => {}
+        }
+    }
+
+    /// A host context reads host memory, done on return; another reads buffers of its own.
+    pub(crate) fn check(&self, op: &str, ctx: &Context) -> Result<()> {
+        let foreign = match self.device {
+            Some((field, owner)) if ctx.host || owner != ctx.as_raw() => Some(field),
+            _ => self.stranger,
+        };
+        if let Some(field) = foreign {
+            return invalid(format!("{op}: {field} is a buffer of another context"));
+        }
+        match self.host {
+            Some(field) if !ctx.host => invalid(format!(
+                "{op}: {field} is host memory, this context computes on a device: upload it to a Buffer"
+            )),
+            _ => Ok(()),
+        }
+    }
+}

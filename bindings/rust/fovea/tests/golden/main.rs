@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every golden vector of tests/golden, called by its operation's name through the safe builders.
+//! The format is described in tests/harness/golden.h.
+#[rustfmt::skip] // generated
+mod call;
+mod json;
+mod vector;
+
+use fovea::Context;
+use std::path::Path;
+use vector::Vector;
+
+#[test]
+fn golden_vectors() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/golden");
+    let mut files: Vec<_> = std::fs::read_dir(&folder)
+        .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|x| x == "safetensors"))
+        .collect();
+    files.sort();
+    let ctx = Context::host().unwrap();
+    let mut seen = Vec::new();
+    let mut wrong = Vec::new();
+    for file in &files {
+        let vector = Vector::read(file);
+        if let Err(text) = vector.check(&ctx) {
+            wrong.push(format!("{}: {text}", file.display()));
+        }
+        assert!(ctx.last_kernel().starts_with(&format!("{}.host", vector.op)), "{}", ctx.last_kernel());
+        seen.push(vector.op);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for op in call::OPS {
+        assert!(seen.iter().any(|name| name == op), "no golden vector of {op} in {}", folder.display());
+    }
+    println!("{} vectors of {} operations", files.len(), call::OPS.len());
+}
