@@ -13,6 +13,10 @@ struct alignas(sizeof(T) * V) Chunk {
   T x[V];
 };
 
+// Elements that make 16 bytes of the wider of two types.
+template <class A, class B>
+constexpr int kWide = 16 / static_cast<int>(sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B));
+
 // Whether every row of the view starts on a multiple of v elements of `bytes` and has unit column
 // stride; the width is the caller's to check.
 template <int N>

@@ -87,11 +87,6 @@ FOVEA_HD float scaled(float x, float scale) {
   return canonical(static_cast<double>(x) / static_cast<double>(scale));
 }
 
-// Elements that make 16 bytes of the wider type.
-template <class New, class Cache>
-constexpr int kWide = 16 /
-                      static_cast<int>(sizeof(New) > sizeof(Cache) ? sizeof(New) : sizeof(Cache));
-
 template <class New, class Cache>
 bool wide(const AppendPart& part) {
   constexpr int v = kWide<New, Cache>;

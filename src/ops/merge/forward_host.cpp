@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// lse = ln sum_n exp(lse_n), o = sum_n exp(lse_n - lse) o_n: one item is one row of o, all heads.
+#include <cmath>
+#include <vector>
+
+#include "core/convert.h"
+#include "core/dtype.h"
+#include "host/device.h"
+#include "ops/merge/resolve.h"
+#include "ops/merge/source_host.h"
+
+namespace fovea {
+namespace {
+
+// Columns held at once while the parts pass by.
+constexpr int64_t kColumns = 128;
+
+template <class Part, class Out>
+void merge_row(const Merge& a, int64_t batch, int64_t i, int64_t head) {
+  float m = -INFINITY;
+  bool nan = false;
+  for (int64_t n = 0; n < a.n; ++n) {
+    const int64_t j = a.source_of(n, i);
+    const float lse = j < 0 ? -INFINITY : a.lse_of(n, batch, head, j);
+    nan = nan || std::isnan(lse);
+    if (lse > m) m = lse;
+  }
+  if (nan) m = NAN;
+  const auto weight_of = [&](int64_t n, int64_t j) {
+    const float lse = j < 0 ? -INFINITY : a.lse_of(n, batch, head, j);
+    return lse == -INFINITY ? 0.0f : std::exp(lse - m);
+  };
+  float l = 0;
+  for (int64_t n = 0; n < a.n; ++n) l += weight_of(n, a.source_of(n, i));
+
+  Out* out = a.o.as<Out>() + batch * a.o.stride[0] + i * a.o.stride[1] + head * a.o.stride[2];
+  for (int64_t begin = 0; begin < a.e; begin += kColumns) {
+    const int64_t width = std::min(kColumns, a.e - begin);
+    float sum[kColumns] = {};
+    for (int64_t n = 0; n < a.n; ++n) {
+      const int64_t j = a.source_of(n, i);
+      const float weight = weight_of(n, j);
+      if (weight == 0) continue;
+      const Part* part = a.o_part.as<Part>() + n * a.o_part.stride[0] + batch * a.o_part.stride[1] +
+                         j * a.o_part.stride[2] + head * a.o_part.stride[3] +
+                         begin * a.o_part.stride[4];
+      for (int64_t c = 0; c < width; ++c) sum[c] += weight * to_float(part[c * a.o_part.stride[4]]);
+    }
+    for (int64_t c = 0; c < width; ++c)
+      out[(begin + c) * a.o.stride[3]] = from_float<Out>(m == -INFINITY ? 0 : sum[c] / l);
+  }
+  // After the last read of lse_part, which it may be.
+  if (a.lse)
+    a.lse.as<float>()[batch * a.lse.stride[0] + head * a.lse.stride[1] + i * a.lse.stride[2]] =
+        m == -INFINITY ? m : m + std::log(l);
+}
+
+std::string refuses(const Context&, const Merge&) {
+  return "";
+}
+
+void prepare(const Context&, const Merge& request, Plan& plan) {
+  const Slot<int32_t> source = add_source(request, plan);
+  plan.kernel +=
+      std::string(".") + dtype_name(request.part_dtype) + "." + dtype_name(request.o_dtype);
+  plan.launch = [request, source](Context& ctx, void* base) {
+    Merge a = request;
+    a.source = source.at(base);
+    host::Pool& pool = host::pool(ctx);
+    if (a.source)
+      pool.run(a.n, static_cast<double>(a.n * (a.u + a.s)),
+               [&](int64_t n, int32_t) { invert_row(a, n); });
+    const double cost =
+        static_cast<double>(a.b * a.s * a.h) * static_cast<double>(a.n * (a.e + 20));
+    with_fp(a.part_dtype, [&](auto part) {
+      with_fp(a.o_dtype, [&](auto out) {
+        pool.run(a.b * a.s, cost, [&](int64_t item, int32_t) {
+          for (int64_t head = 0; head < a.h; ++head)
+            merge_row<decltype(part), decltype(out)>(a, item / a.s, item % a.s, head);
+        });
+      });
+    });
+  };
+}
+
+}  // namespace
+
+const Kernel<Merge> merge_forward_host = {"merge_forward.host", refuses, prepare};
+
+}  // namespace fovea
