@@ -39,6 +39,11 @@ FOVEA_HD float quiet_nan() {
   return float_of(0x7fffffffu);
 }
 
+// A computed NaN has one encoding on every machine.
+FOVEA_HD float canonical(double x) {
+  return x != x ? quiet_nan() : static_cast<float>(x);
+}
+
 // A small format with E exponent and M mantissa bits.  `Finite`: saturates, see above; `Infinity`:
 // the top exponent is reserved for infinity and NaN.
 template <int E, int M, bool Infinity, bool Finite>

@@ -28,11 +28,6 @@ FOVEA_HD Turn turn_at(const Rope& rope, int64_t position, float sign) {
           outside};
 }
 
-// A computed NaN has one encoding on every machine.
-FOVEA_HD float canonical(double x) {
-  return x != x ? quiet_nan() : static_cast<float>(x);
-}
-
 template <int V>
 FOVEA_HD void rotate(const Turn& turn, int64_t first, float (&a)[V], float (&b)[V]) {
   for (int i = 0; i < V; ++i) {
