@@ -34,7 +34,8 @@ class Pool {
       for (int64_t i = 0; i < count; ++i) f(i, 0);
       return;
     }
-    Job job{count, &f, [](void* body, int64_t i, int32_t worker) {
+    Job job{count, const_cast<void*>(static_cast<const void*>(&f)),
+            [](void* body, int64_t i, int32_t worker) {
               (*static_cast<std::remove_reference_t<F>*>(body))(i, worker);
             }};
     run(job);

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "host/simd.h"
+
+namespace fovea::host {
+namespace {
+
+const Simd& best() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    return simd_avx512;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return simd_avx2;
+#endif
+  return simd_base;
+}
+
+}  // namespace
+
+const Simd& simd() {
+  static const Simd& table = best();
+  return table;
+}
+
+}  // namespace fovea::host

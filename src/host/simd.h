@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The vector primitives, one table for each instruction set; simd() is the best one this CPU runs.
+// simd.inc is compiled once per table, so this header must stay free of inline functions.
+#pragma once
+#include <stdint.h>
+
+namespace fovea::host {
+
+// c[m][n] = (accumulate ? row_scale[m] * c[m][n] : 0) + sum_k a(m, k) b[k][n].  n: a multiple of
+// Simd::width.  a(m, k) is a[m * a_row + k], transposed: a[k * a_row + m].  Sums run k = 0, 1, ...
+struct Gemm {
+  int64_t m, n, k;
+  const float* a;
+  int64_t a_row;
+  const float* b;
+  int64_t b_row;
+  float* c;
+  int64_t c_row;
+  const float* row_scale;  // nullptr: 1
+  bool transposed, accumulate;
+};
+
+// Score tiles are x[key][row], `lanes` rows in lanes: a multiple of Simd::width.
+struct Simd {
+  const char* name;
+  int width;  // floats in a vector
+
+  void (*gemm)(const Gemm& x);
+
+  // x[j][i] = <k_j, q_i> for rows <= 4; q is [rows][q_row].
+  void (*dots)(int64_t keys, int64_t rows, int64_t d, const float* k, int64_t k_row, const float* q,
+               int64_t q_row, float* x, int64_t lanes);
+
+  // One step of the online softmax: x becomes 2^(log2(e) x - top), and top, sum move on; shrink is
+  // what earlier sums are to be multiplied with.  top is in units of log2.
+  void (*softmax)(int64_t keys, int64_t lanes, float* x, float* top, float* sum, float* shrink);
+
+  // x becomes p = 2^(log2(e) x - lse2), dp becomes p (dp - delta), 0 where p is.
+  void (*softmax_backward)(int64_t keys, int64_t lanes, float* x, float* dp, const float* lse2,
+                           const float* delta);
+
+  // x = cap tanh(x / cap); slope, if given, = 1 - tanh^2.
+  void (*softcap)(int64_t count, float* x, float cap, float* slope);
+
+  // x = -inf but where low[i] <= j < high[i] or first_low[i] <= j < first_high[i].
+  void (*mask)(int64_t keys, int64_t lanes, float* x, const int32_t* low, const int32_t* high,
+               const int32_t* first_low, const int32_t* first_high);
+
+  // Contiguous f16, bf16 (fovea_dtype) to float.
+  void (*widen)(int64_t count, const void* from, int32_t dtype, float* to);
+
+  // Any NaN or infinity among rows of `columns` floats?
+  bool (*finite)(int64_t rows, int64_t columns, const float* x, int64_t x_row);
+
+  // y = factor x, and <x, y>.
+  void (*scale)(int64_t count, const float* x, float factor, float* y);
+  float (*dot)(int64_t count, const float* x, const float* y);
+};
+
+extern const Simd simd_base;
+#if defined(__x86_64__)
+extern const Simd simd_avx2, simd_avx512;
+#endif
+
+const Simd& simd();
+
+}  // namespace fovea::host
