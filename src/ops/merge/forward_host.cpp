@@ -17,32 +17,25 @@ constexpr int64_t kColumns = 128;
 
 template <class Part, class Out>
 void merge_row(const Merge& a, int64_t batch, int64_t i, int64_t head) {
-  float m = -INFINITY;
-  bool nan = false;
-  for (int64_t n = 0; n < a.n; ++n) {
+  const auto lse_of = [&](int64_t n) {
     const int64_t j = a.source_of(n, i);
-    const float lse = j < 0 ? -INFINITY : a.lse_of(n, batch, head, j);
-    nan = nan || std::isnan(lse);
-    if (lse > m) m = lse;
-  }
-  if (nan) m = NAN;
-  const auto weight_of = [&](int64_t n, int64_t j) {
-    const float lse = j < 0 ? -INFINITY : a.lse_of(n, batch, head, j);
-    return lse == -INFINITY ? 0.0f : std::exp(lse - m);
+    return j < 0 ? -INFINITY : a.lse_of(n, batch, head, j);
   };
-  float l = 0;
-  for (int64_t n = 0; n < a.n; ++n) l += weight_of(n, a.source_of(n, i));
+  float m = -INFINITY, l = 0;
+  for (int64_t n = 0; n < a.n; ++n) m = greater(m, lse_of(n));
+  for (int64_t n = 0; n < a.n; ++n)
+    if (lse_of(n) != -INFINITY) l += std::exp(lse_of(n) - m);
 
   Out* out = a.o.as<Out>() + batch * a.o.stride[0] + i * a.o.stride[1] + head * a.o.stride[2];
   for (int64_t begin = 0; begin < a.e; begin += kColumns) {
     const int64_t width = std::min(kColumns, a.e - begin);
     float sum[kColumns] = {};
     for (int64_t n = 0; n < a.n; ++n) {
-      const int64_t j = a.source_of(n, i);
-      const float weight = weight_of(n, j);
-      if (weight == 0) continue;
+      const float lse = lse_of(n);
+      if (lse == -INFINITY) continue;
+      const float weight = std::exp(lse - m);
       const Part* part = a.o_part.as<Part>() + n * a.o_part.stride[0] + batch * a.o_part.stride[1] +
-                         j * a.o_part.stride[2] + head * a.o_part.stride[3] +
+                         a.source_of(n, i) * a.o_part.stride[2] + head * a.o_part.stride[3] +
                          begin * a.o_part.stride[4];
       for (int64_t c = 0; c < width; ++c) sum[c] += weight * to_float(part[c * a.o_part.stride[4]]);
     }

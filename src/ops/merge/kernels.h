@@ -29,6 +29,11 @@ struct Merge {
   }
 };
 
+// The larger, or NaN if either is.
+FOVEA_HD float greater(float x, float y) {
+  return x != x || x > y ? x : y;
+}
+
 struct MergeBackward {
   Merge forward;  // o and lse are inputs here
   View<4> dout;
