@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The online softmax of the rows a lane shares with its quad (fragments of tile/mma_sm80.cuh).
+// For scores x of a new tile, in units where the weight of a key is 2^(factor x):
+//   m' = max(m, max x), alpha = 2^(factor (m - m')), p = 2^(factor (x - m')), l = alpha l + sum p
+// m = -inf (nothing seen) counts as 0 in the exponents, so an empty row keeps l = 0 without a NaN.
+// l is the lane's own share; total() adds the quad's.
+#pragma once
+#include <cstdint>
+
+namespace fovea::cuda {
+
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+constexpr float kNegativeInfinity = -__builtin_huge_valf();
+
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ inline float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+template <int M>
+struct OnlineSoftmax {
+  float m[M][2], l[M][2];
+
+  __device__ OnlineSoftmax() {
+#pragma unroll
+    for (int i = 0; i < M; ++i) m[i][0] = m[i][1] = kNegativeInfinity, l[i][0] = l[i][1] = 0.f;
+  }
+
+  // Scores become weights; `o` is rescaled to the new maximum.
+  template <int N, int E>
+  __device__ void step(float (&x)[M][N][4], float (&o)[M][E][4], float factor) {
+#pragma unroll
+    for (int i = 0; i < M; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float top = m[i][half];
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+          top = fmaxf(top, fmaxf(x[i][j][2 * half], x[i][j][2 * half + 1]));
+        top = quad_max(top);
+        const float base = top == kNegativeInfinity ? 0.f : top * factor;
+        const float alpha = exp2_fast(m[i][half] * factor - base);
+        m[i][half] = top;
+        float sum = 0.f;
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+#pragma unroll
+          for (int c = 2 * half; c < 2 * half + 2; ++c) {
+            x[i][j][c] = exp2_fast(fmaf(x[i][j][c], factor, -base));
+            sum += x[i][j][c];
+          }
+        l[i][half] = fmaf(l[i][half], alpha, sum);
+#pragma unroll
+        for (int j = 0; j < E; ++j) o[i][j][2 * half] *= alpha, o[i][j][2 * half + 1] *= alpha;
+      }
+  }
+
+  __device__ float total(int i, int half) const {
+    return quad_sum(l[i][half]);
+  }
+};
+
+}  // namespace fovea::cuda

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one block of a tiled sweep works on: a tile of packed rows of one sequence and head, in
+// ints.
+#pragma once
+#include "cuda/loop/source.cuh"
+
+namespace fovea::cuda {
+
+constexpr int kTileKeys = 64;
+
+// How the flat grid is cut: (sequence, head, row tile, split), the last fastest.
+struct AttendGrid {
+  int64_t row_tiles, heads;
+  int32_t splits, group;  // group: heads folded into the rows, 1 or h / g
+  bool reversed;          // later row tiles first: under a causal mask they are the longest
+};
+
+// Lengths and windows of the tiled sweeps fit in an int with room for sums; the launcher sees to
+// it.
+constexpr int64_t kIndexMax = (1 << 30) - 1;
+
+// Tiles [begin, end) of part `split` among a row tile's `tiles`.
+struct TilePart {
+  int begin, end;
+  __device__ TilePart(int tiles, int splits, int split)
+      : begin(static_cast<int>(static_cast<int64_t>(tiles) * split / splits)),
+        end(static_cast<int>(static_cast<int64_t>(tiles) * (split + 1) / splits)) {}
+};
+
+// What a block works on; in shared memory, since only boundary tiles need most of it.
+struct RowTile {
+  PackedRows rows;
+  int begin, count;  // first packed row of the block; all packed rows of the sequence and head
+  int size;          // rows of the block that exist
+  int keys, shift;   // Lk, Lk - Lq
+
+  __device__ RowTile(const Attend& a, const AttendGrid& grid, int64_t r, int64_t head, int begin,
+                     int most)
+      : rows{a.sequences[r], r, head, grid.group}, begin(begin) {
+    count = static_cast<int>(rows.count());
+    size = count - begin < most ? count - begin : most;
+    keys = static_cast<int>(rows.seq.keys);
+    shift = keys - static_cast<int>(rows.seq.rows);
+  }
+  __device__ int group() const { return static_cast<int>(rows.group); }
+  __device__ int query(int m) const { return group() == 1 ? m : m / group(); }
+  __device__ int64_t head(int m) const {
+    return group() == 1 ? rows.g : rows.g * group() + m % group();
+  }
+  // Element offsets of packed row m in a (b, s, h, column) and a (b, h, s) tensor.
+  __device__ int64_t offset(int m, const int64_t* stride) const {
+    return rows.seq.batch * stride[0] + (rows.seq.row_begin + query(m)) * stride[1] +
+           head(m) * stride[2];
+  }
+  __device__ int64_t lse_offset(int m, const int64_t* stride) const {
+    return rows.seq.batch * stride[0] + head(m) * stride[1] +
+           (rows.seq.row_begin + query(m)) * stride[2];
+  }
+  __device__ int64_t token(const Attend& a, int m) const {
+    return rows.seq.batch * a.s + rows.seq.row_begin + query(m);
+  }
+  __device__ int64_t key_head(const Attend& a) const {
+    return group() == 1 ? rows.g / (a.h / a.g) : rows.g;
+  }
+  __device__ int first_query() const { return query(begin); }
+  __device__ int end_query() const { return query(begin + size - 1) + 1; }
+};
+
+// Calls f(i, half, m): fragment row of this lane and the packed row it is.
+template <int M, class F>
+__device__ __forceinline__ void each_row(int first, F f) {
+#pragma unroll
+  for (int i = 0; i < M; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      f(i, half, first + i * 16 + half * 8 + threadIdx.x % 32 / 4);
+}
+
+}  // namespace fovea::cuda

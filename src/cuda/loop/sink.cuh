@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sink policy of the forward sweeps: what becomes of a row's m, l and o.
+//   DirectSink   o / l in the dtype of o, lse = ln l + m, the sink logit added to l
+// An op may bring its own (ops/attention/forward_sm80.cuh has one for the partials of split keys).
+#pragma once
+#include "cuda/block/softmax.cuh"
+#include "cuda/loop/row_tile.cuh"
+#include "cuda/loop/score.cuh"
+#include "cuda/tile/mma_sm80.cuh"
+
+namespace fovea::cuda {
+
+// Fragment row `half` times `factor` to f32, `width` columns.
+template <int N>
+__device__ inline void store_wide(float* row, int width, const float (&o)[N][4], int half,
+                                  float factor) {
+#pragma unroll
+  for (int j = 0; j < N; ++j)
+    if (j * 8 < width)
+      *reinterpret_cast<float2*>(row + j * 8 + threadIdx.x % 4 * 2) =
+          make_float2(o[j][2 * half] * factor, o[j][2 * half + 1] * factor);
+}
+
+// The same to Dtype, 16 bytes a lane; a nullptr row only takes part in the exchange.
+template <int Dtype, int N>
+__device__ inline void store_row(uint16_t* row, int width, const float (&o)[N][4], int half,
+                                 float factor) {
+  static_assert(N % 4 == 0);
+  const int t = threadIdx.x % 4;
+#pragma unroll
+  for (int j = 0; j < N; j += 4) {
+    uint32_t w[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      w[i] = pack<Dtype>(o[j + i][2 * half] * factor, o[j + i][2 * half + 1] * factor);
+    quad_transpose(w);
+    if (row && (j + t) * 8 < width)
+      *reinterpret_cast<uint4*>(row + (j + t) * 8) = make_uint4(w[0], w[1], w[2], w[3]);
+  }
+}
+
+struct DirectSink {
+  // Fragment row `half` of packed row m; `valid` says the row exists.  All lanes of a quad agree.
+  template <int Dtype, int N>
+  __device__ void store(const Attend& a, const RowTile& tile, int m, bool valid, int, float top,
+                        float sum, const float (&o)[N][4], int half) const {
+    float inverse = sum == 0.f ? 0.f : 1.f / sum;
+    float lse = sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2;
+    if (a.score.sink_logit && valid) {
+      const float sink = sink_logit(a.score, tile.head(m)) * kLog2E;
+      const float most = fmaxf(top, sink);
+      const float scale = sum == 0.f ? 0.f : exp2f(top - most);
+      sum = sum * scale + (sink == kNegativeInfinity ? 0.f : exp2f(sink - most));
+      inverse = sum == 0.f ? 0.f : scale / sum;
+      lse = sum == 0.f ? kNegativeInfinity : (most + log2f(sum)) * kLn2;
+    }
+    const int64_t offset = valid ? tile.offset(m, a.o.stride) : 0;
+    const int width = static_cast<int>(a.e);
+    if (a.o_dtype != FOVEA_F32)
+      store_row<Dtype>(valid ? static_cast<uint16_t*>(a.o.data) + offset : nullptr, width, o, half,
+                       inverse);
+    else if (valid)
+      store_wide(a.o.as<float>() + offset, width, o, half, inverse);
+    if (a.lse && valid && threadIdx.x % 4 == 0) a.lse.as()[tile.lse_offset(m, a.lse.stride)] = lse;
+  }
+};
+
+}  // namespace fovea::cuda

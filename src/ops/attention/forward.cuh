@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between the forward launcher and its tuned instances (forward.inc), which are compiled apart.
+#pragma once
+#include "cuda/loop/row_tile.cuh"
+#include "ops/attention/combine.cuh"
+
+namespace fovea::cuda {
+
+enum class ForwardKind { whole, paged, rich, split, split_rich };
+
+// What a kernel needs beside the call; `parts` is read when the grid has splits.
+struct ForwardWork {
+  AttendGrid grid;
+  int64_t blocks;
+  Partials parts;
+};
+
+struct ForwardInstance {
+  int32_t dtype, d, e;
+  ForwardKind kind;
+  int32_t rows;  // of a block
+  int32_t shared_bytes;
+  void (*launch)(Context&, const Attend&, const ForwardWork&);
+};
+
+// Explicitly instantiated, one file for each dtype and width.
+template <int Dtype, int D, int E, ForwardKind Kind, int BM, int Warps, int Stages, int Blocks>
+ForwardInstance forward_sm80_instance();
+
+}  // namespace fovea::cuda

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// The choice among the sm_80 instances of attention_forward, and their grids.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "ops/attention/forward.cuh"
+#include "ops/attention/kernels.h"
+
+namespace fovea {
+namespace {
+
+using namespace cuda;
+
+const ForwardInstance kNone{};
+
+// Every row of forward.inc in this build, narrow widths first.
+const std::vector<ForwardInstance>& instances() {
+  static const std::vector<ForwardInstance> rows = {
+#define FOVEA_INSTANCE(dtype, d, e, kind, rows, warps, stages, blocks) \
+  forward_sm80_instance<dtype, d, e, ForwardKind::kind, rows, warps, stages, blocks>(),
+#include "instances/attention_forward_sm80.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+
+const ForwardInstance& find(const Attend& a, ForwardKind kind) {
+  for (const ForwardInstance& row : instances())
+    if (row.dtype == a.dtype && row.kind == kind && a.d <= row.d && a.e <= row.e) return row;
+  return kNone;
+}
+
+struct Choice {
+  const ForwardInstance* instance = &kNone;
+  AttendGrid grid{};
+  int64_t blocks = 0;
+};
+
+// Keys that a tile of rows may have to walk, from shapes alone.
+int64_t key_tiles_bound(const Attend& a, int64_t queries) {
+  const Window& w = a.mask.window;
+  int64_t keys = a.sequences.key_max;
+  if (!a.mask.query_position && !a.mask.key_position && !a.mask.head_window && w.left > 0 &&
+      w.right > 0)
+    keys = std::min(keys, clamp_i64(w.left, 0, keys) + clamp_i64(w.right, 0, keys) + queries +
+                              clamp_i64(w.sink, 0, keys));
+  return ceil_div(keys, kTileKeys);
+}
+
+// Heads of a group go into one row tile where that fills it better (dense attention with one query:
+// a whole group reads its keys once).
+int64_t folded(const Attend& a, int64_t rows) {
+  const int64_t group = a.h / a.g, queries = a.sequences.query_max;
+  const auto filled = [&](int64_t n) {
+    return static_cast<double>(n) / static_cast<double>(ceil_div(n, rows) * rows);
+  };
+  return group > 1 && filled(queries) < 0.9 * filled(queries * group) ? group : 1;
+}
+
+Choice choice(const DeviceInfo& device, const Attend& a) {
+  const bool plain = a.plain();
+  const int64_t queries = a.sequences.query_max, count = a.sequences.count, group = a.h / a.g;
+  const bool causal = a.mask.window.right > 0;
+  Choice c;
+  const ForwardInstance& whole = find(a, !plain             ? ForwardKind::rich
+                                         : a.sequences.page ? ForwardKind::paged
+                                                            : ForwardKind::whole);
+  const ForwardInstance& split = find(a, plain ? ForwardKind::split : ForwardKind::split_rich);
+  if (!whole.launch || !split.launch) return c;
+
+  const int64_t fold = folded(a, whole.rows);
+  const int64_t tiles = count * (a.h / fold) * ceil_div(queries * fold, whole.rows);
+  const int64_t split_tiles = count * a.g * ceil_div(queries * group, split.rows);
+  int64_t splits = a.splits;
+  const int64_t most = key_tiles_bound(a, ceil_div(split.rows, group));
+  if (!splits) {
+    const bool few = tiles * 10 < device.multiprocessors * 8;
+    const int64_t head_bytes = a.sequences.key_max * (a.d + a.e) * dtype_bytes(a.dtype);
+    splits =
+        few ? auto_splits(split_tiles, most, head_bytes, causal || a.mask.window.left > 0, device)
+            : 1;
+  }
+  splits = clamp_i64(splits, 1, std::max<int64_t>(most, 1));
+  const bool small = splits > 1 || queries * group <= split.rows;
+  c.instance = small ? &split : &whole;
+  const int64_t width = small ? group : fold;
+  c.grid = {ceil_div(queries * width, c.instance->rows), a.h / width, static_cast<int32_t>(splits),
+            static_cast<int32_t>(width), causal};
+  c.blocks = count * c.grid.heads * c.grid.row_tiles * splits;
+  return c;
+}
+
+// Rows of 16-byte pieces: the last stride 1, the others and the address whole pieces.
+bool in_pieces(const View<4>& x, const int64_t (&extent)[3], int64_t piece) {
+  if (x.stride[3] != 1 || reinterpret_cast<uintptr_t>(x.data) % 16) return false;
+  for (int i = 0; i < 3; ++i)
+    if (extent[i] > 1 && x.stride[i] % piece) return false;
+  return true;
+}
+
+std::string refuses(const Context& ctx, const Attend& a) {
+  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
+    return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
+  if (a.q_value) return "q_value is given";
+  if (a.rope.cos) return "cos and sin are given";
+  if (a.d % 8 || a.e % 8 || a.d > 256 || a.e > 256)
+    return "d=" + std::to_string(a.d) + ", e=" + std::to_string(a.e) +
+           " not multiples of 8 up to 256";
+  const int64_t many = 2;  // extents the call does not carry
+  if (!in_pieces(a.q, {a.b, a.s, a.h}, 8) || !in_pieces(a.k, {many, a.t, a.g}, 8) ||
+      !in_pieces(a.v, {many, a.t, a.g}, 8) ||
+      !in_pieces(a.o, {a.b, a.s, a.h}, a.o_dtype == FOVEA_F32 ? 4 : 8))
+    return "q, k, v or o has rows that are not contiguous and 16-byte aligned";
+  const Sequences& q = a.sequences;
+  if (q.key_max > kIndexMax ||
+      q.query_max * std::max<int64_t>(a.h / std::max<int64_t>(a.g, 1), 1) > kIndexMax)
+    return "more than 2^30 keys or rows in a sequence";
+  if (!a.h || !a.g) return "";
+  const Choice c = choice(device_info(ctx), a);
+  if (!c.instance->launch) return "no instance for this dtype and width in this build";
+  if (c.instance->shared_bytes > device_info(ctx).shared_block_bytes)
+    return "needs " + std::to_string(c.instance->shared_bytes) +
+           " bytes of shared memory in a block";
+  if (c.blocks > INT_MAX) return "more than 2^31 blocks of work";
+  return "";
+}
+
+void prepare(const Context& ctx, const Attend& a, Plan& plan) {
+  plan.kernel = std::string("attention_forward.cuda.sm80.") + dtype_name(a.dtype);
+  if (!a.h || !a.g) {
+    plan.launch = [](Context&, void*) {};
+    return;
+  }
+  const Choice c = choice(device_info(ctx), a);
+  plan.kernel += ".d" + std::to_string(c.instance->d);
+  if (!a.plain()) plan.kernel += ".rich";
+  if (c.grid.splits > 1) plan.kernel += ".split";
+  if (a.sequences.page) plan.kernel += ".paged";
+  PartialSlots slots;
+  if (c.grid.splits > 1) slots = PartialSlots(plan.workspace, a, c.grid.splits);
+  plan.launch = [a, c, slots](Context& ctx, void* workspace) {
+    ForwardWork work{c.grid, c.blocks, {}};
+    if (c.grid.splits > 1) work.parts = slots.at(workspace, a, c.grid.splits);
+    c.instance->launch(ctx, a, work);
+    if (c.grid.splits > 1) combine(ctx, "attention_forward", a, work.parts);
+  };
+}
+
+}  // namespace
+
+extern const Kernel<Attend> attention_forward_sm80;
+const Kernel<Attend> attention_forward_sm80{"sm80", refuses, prepare};
+
+}  // namespace fovea

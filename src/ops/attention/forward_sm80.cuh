@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention_forward on the sm_80 sweep: which policies a kind of instance is made of.
+#pragma once
+#include "cuda/loop/attend_sm80.cuh"
+#include "ops/attention/forward.cuh"
+
+namespace fovea::cuda {
+
+// A split's o / l and lse in f32 for the merge, which adds the sink logit; alone, the result
+// itself.
+struct SplitSink {
+  Partials parts;
+  int32_t splits;
+
+  template <int Dtype, int N>
+  __device__ void store(const Attend& a, const RowTile& tile, int m, bool valid, int split,
+                        float top, float sum, const float (&o)[N][4], int half) const {
+    if (splits == 1) {
+      DirectSink().store<Dtype>(a, tile, m, valid, split, top, sum, o, half);
+      return;
+    }
+    if (!valid) return;
+    const int64_t token = tile.token(a, m), h = tile.head(m);
+    store_wide(parts.o_row(split, token, h), static_cast<int>(a.e), o, half,
+               sum == 0.f ? 0.f : 1.f / sum);
+    if (threadIdx.x % 4 == 0)
+      *parts.lse_row(split, token, h) = sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2;
+  }
+};
+
+template <ForwardKind Kind, int Threads>
+struct ForwardPolicies {
+  using Load = GatheredKeys<kTileKeys, Threads>;
+  using Score = RichScore;
+  using Mask = RichMask;
+  using Sink = SplitSink;
+};
+template <int Threads>
+struct ForwardPolicies<ForwardKind::whole, Threads> {
+  using Load = ContiguousKeys<kTileKeys, Threads>;
+  using Score = PlainScore;
+  using Mask = WindowMask;
+  using Sink = DirectSink;
+};
+template <int Threads>
+struct ForwardPolicies<ForwardKind::paged, Threads> {
+  using Load = GatheredKeys<kTileKeys, Threads>;
+  using Score = PlainScore;
+  using Mask = WindowMask;
+  using Sink = DirectSink;
+};
+template <int Threads>
+struct ForwardPolicies<ForwardKind::rich, Threads>
+    : ForwardPolicies<ForwardKind::split_rich, Threads> {
+  using Sink = DirectSink;
+};
+template <int Threads>
+struct ForwardPolicies<ForwardKind::split, Threads> : ForwardPolicies<ForwardKind::paged, Threads> {
+  using Sink = SplitSink;
+};
+
+template <int Dtype, int D, int E, ForwardKind Kind, int BM, int Warps, int Stages, int Blocks>
+ForwardInstance forward_sm80_instance() {
+  using Shape = AttendShape<Dtype, D, E, BM, Warps, Stages, Blocks>;
+  using P = ForwardPolicies<Kind, Shape::threads>;
+  constexpr int kShared = Shape::shared_bytes + P::Load::shared_bytes;
+  constexpr auto launcher = [](Context& ctx, const Attend& a, const ForwardWork& work) {
+    typename P::Sink sink{};
+    if constexpr (std::is_same_v<typename P::Sink, SplitSink>)
+      sink = {work.parts, work.grid.splits};
+    launch<attend_sm80<Shape, typename P::Load, typename P::Score, typename P::Mask,
+                       typename P::Sink>>(ctx, "attention_forward", work.blocks, Shape::threads,
+                                          kShared, a, work.grid, sink);
+  };
+  return {Dtype, D, E, Kind, BM, kShared, launcher};
+}
+
+}  // namespace fovea::cuda
+
+#define FOVEA_INSTANCE(dtype, d, e, kind, rows, warps, stages, blocks)      \
+  template fovea::cuda::ForwardInstance fovea::cuda::forward_sm80_instance< \
+      dtype, d, e, fovea::cuda::ForwardKind::kind, rows, warps, stages, blocks>();
