@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+# Written by tools/api.py from include/fovea: edit the headers instead.
+"""The C ABI: enums, structs, functions."""
+import ctypes as C
+import enum
+
+VERSION = "0.1.0"
+MAX_DIMS = 5
+
+
+class Status(enum.IntEnum):
+    """What a call came to.  The sentence behind it is fovea_last_error()."""
+
+    OK = 0
+    INVALID_ARGUMENT = 1  # no fovea could run this: fix the caller
+    UNSUPPORTED = 2  # valid, but no kernel for it here (backend, device, build)
+    OUT_OF_MEMORY = 3  # the workspace or a buffer could not be had
+    DEVICE_ERROR = 4  # the device failed: destroy the context
+    INTERNAL_ERROR = 5  # a bug in fovea
+
+
+class Backend(enum.IntEnum):
+    """Where a context computes."""
+
+    HOST = 1  # the CPU: works everywhere
+    CUDA = 2  # an NVIDIA GPU, sm_80 or later
+
+
+class Dtype(enum.IntEnum):
+    """Element types.  Sub-byte types pack two elements a byte."""
+
+    F32 = 1
+    F16 = 2
+    BF16 = 3
+    E4M3 = 4
+    E5M2 = 5
+    E2M1 = 6
+    I8 = 7
+    I32 = 8
+    I64 = 9
+    U8 = 10
+    I4 = 11
+    E8M0 = 12
+
+
+class Memory(enum.IntEnum):
+    """Kinds of memory for fovea_alloc."""
+
+    DEVICE = 0  # the backend's own memory (plain host memory on FOVEA_HOST)
+    HOST = 1  # pinned host memory that the device reads at the same address
+
+
+class Property(enum.IntEnum):
+    """Keys of fovea_context_get."""
+
+    BACKEND = 1  # fovea_backend
+    DEVICE = 2  # device number
+    MULTIPROCESSORS = 3  # multiprocessors (host: hardware threads)
+    ARCHITECTURE = 4  # 10 * compute capability, 90 for Hopper (host: 0)
+    THREADS = 5  # threads an operation may use on the host
+    WORKSPACE_BYTES = 6  # bytes of the context's workspace now
+    FREE_BYTES = 7  # free memory of the device (host: available memory)
+    TOTAL_BYTES = 8  # total memory of the device or machine
+
+
+class Build(enum.IntEnum):
+    """Keys of fovea_build_get."""
+
+    VERSION = 1  # "0.1.0"
+    GIT = 2  # commit the library was built from, "unknown" outside git
+    TOOLKIT = 3  # CUDA toolkit, "13.0"; "none" in a host-only build
+    ARCHITECTURES = 4  # device code in the library, "80,90a"; "none" without
+    OPERATIONS = 5  # every operation, comma separated
+
+
+class Scaling(enum.IntEnum):
+    """How rope_table_get bends the frequencies of a longer context."""
+
+    NONE = 0  # base^(-i / half)
+    LINEAR = 1  # divided by factor
+    LLAMA3 = 2  # wavelengths above original_len / low_factor are divided by factor, below original_len / high_factor kept, blended between
+    YARN = 3  # ramp between low_factor and high_factor rotations within original_len; the caller folds mscale into scale
+
+
+class Tensor(C.Structure):
+    _fields_ = [
+        ("data", C.c_void_p),
+        ("dtype", C.c_int32),
+        ("ndim", C.c_int32),
+        ("shape", C.c_int64 * 5),
+        ("stride", C.c_int64 * 5),
+    ]
+
+
+class AttentionForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("q_value", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("key_first", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("query_position", Tensor),
+        ("key_position", Tensor),
+        ("head_window", Tensor),
+        ("mask", Tensor),
+        ("bias", Tensor),
+        ("alibi", Tensor),
+        ("sink_logit", Tensor),
+        ("cos", Tensor),
+        ("sin", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("local_chunk", C.c_int64),
+        ("scale", C.c_float),
+        ("softcap", C.c_float),
+        ("causal", C.c_int32),
+        ("rope_begin", C.c_int32),
+        ("rope_interleaved", C.c_int32),
+        ("splits", C.c_int32),
+    ]
+
+
+class AttentionBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("key_first", Tensor),
+        ("query_position", Tensor),
+        ("key_position", Tensor),
+        ("head_window", Tensor),
+        ("mask", Tensor),
+        ("bias", Tensor),
+        ("alibi", Tensor),
+        ("sink_logit", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("dout", Tensor),
+        ("dlse", Tensor),
+        ("dq", Tensor),
+        ("dk", Tensor),
+        ("dv", Tensor),
+        ("dsink_logit", Tensor),
+        ("dbias", Tensor),
+        ("dalibi", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("local_chunk", C.c_int64),
+        ("scale", C.c_float),
+        ("softcap", C.c_float),
+        ("causal", C.c_int32),
+        ("nondeterministic", C.c_int32),
+    ]
+
+
+class MergeForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("o_part", Tensor),
+        ("lse_part", Tensor),
+        ("row", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+    ]
+
+
+class MergeBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("o_part", Tensor),
+        ("lse_part", Tensor),
+        ("row", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("dout", Tensor),
+        ("dlse", Tensor),
+        ("do_part", Tensor),
+        ("dlse_part", Tensor),
+    ]
+
+
+class CacheAppendParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("k_new", Tensor),
+        ("v_new", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("position", Tensor),
+        ("cos", Tensor),
+        ("sin", Tensor),
+        ("norm_weight", Tensor),
+        ("k_scale", Tensor),
+        ("v_scale", Tensor),
+        ("key_len_out", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("norm_eps", C.c_float),
+        ("rope_begin", C.c_int32),
+        ("rope_interleaved", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class CacheCopyParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("source", Tensor),
+        ("target", Tensor),
+        ("pair", Tensor),
+    ]
+
+
+class CacheGetParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("k", Tensor),
+        ("key_start", Tensor),
+        ("key_len", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("k_scale", Tensor),
+        ("k_out", Tensor),
+        ("key_max", C.c_int64),
+    ]
+
+
+class RopeForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("y", Tensor),
+        ("position", Tensor),
+        ("start", Tensor),
+        ("cos", Tensor),
+        ("sin", Tensor),
+        ("rope_begin", C.c_int32),
+        ("rope_interleaved", C.c_int32),
+        ("inverse", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class RopeTableGetParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("cos", Tensor),
+        ("sin", Tensor),
+        ("frequency", Tensor),
+        ("position_begin", C.c_int64),
+        ("original_len", C.c_int64),
+        ("base", C.c_float),
+        ("factor", C.c_float),
+        ("low_factor", C.c_float),
+        ("high_factor", C.c_float),
+        ("scaling", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+SIZES = {
+    Tensor: 96,
+    AttentionForwardParams: 2192,
+    AttentionBackwardParams: 2472,
+    MergeForwardParams: 488,
+    MergeBackwardParams: 872,
+    CacheAppendParams: 1672,
+    CacheCopyParams: 296,
+    CacheGetParams: 688,
+    RopeForwardParams: 600,
+    RopeTableGetParams: 336,
+}
+for _struct, _size in SIZES.items():
+    if C.sizeof(_struct) != _size:
+        raise ImportError(f"{_struct.__name__} has {C.sizeof(_struct)} bytes here, {_size} in the library")
+
+FUNCTIONS = {
+    "fovea_version": (C.c_int32, ()),
+    "fovea_build_get": (C.c_char_p, (C.c_int,)),
+    "fovea_last_error": (C.c_char_p, ()),
+    "fovea_status_name": (C.c_char_p, (C.c_int,)),
+    "fovea_contiguous": (Tensor, (C.c_void_p, C.c_int, C.c_int32, C.POINTER(C.c_int64),)),
+    "fovea_device_count": (C.c_int, (C.c_int, C.POINTER(C.c_int32),)),
+    "fovea_context_create": (C.c_int, (C.c_int, C.c_int32, C.POINTER(C.c_void_p),)),
+    "fovea_context_destroy": (None, (C.c_void_p,)),
+    "fovea_context_set_stream": (C.c_int, (C.c_void_p, C.c_void_p,)),
+    "fovea_context_set_workspace": (C.c_int, (C.c_void_p, C.c_void_p, C.c_size_t,)),
+    "fovea_context_set_threads": (C.c_int, (C.c_void_p, C.c_int32,)),
+    "fovea_context_get": (C.c_int, (C.c_void_p, C.c_int, C.POINTER(C.c_int64),)),
+    "fovea_context_synchronize": (C.c_int, (C.c_void_p,)),
+    "fovea_context_wait": (C.c_int, (C.c_void_p, C.c_void_p,)),
+    "fovea_context_last_kernel": (C.c_char_p, (C.c_void_p,)),
+    "fovea_alloc": (C.c_int, (C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C.c_void_p),)),
+    "fovea_free": (C.c_int, (C.c_void_p, C.c_void_p,)),
+    "fovea_copy": (C.c_int, (C.c_void_p, C.c_void_p, C.c_void_p, C.c_size_t,)),
+    "fovea_attention_forward_workspace": (C.c_int, (C.c_void_p, C.POINTER(AttentionForwardParams), C.POINTER(C.c_size_t),)),
+    "fovea_attention_forward": (C.c_int, (C.c_void_p, C.POINTER(AttentionForwardParams),)),
+    "fovea_attention_backward_workspace": (C.c_int, (C.c_void_p, C.POINTER(AttentionBackwardParams), C.POINTER(C.c_size_t),)),
+    "fovea_attention_backward": (C.c_int, (C.c_void_p, C.POINTER(AttentionBackwardParams),)),
+    "fovea_merge_forward_workspace": (C.c_int, (C.c_void_p, C.POINTER(MergeForwardParams), C.POINTER(C.c_size_t),)),
+    "fovea_merge_forward": (C.c_int, (C.c_void_p, C.POINTER(MergeForwardParams),)),
+    "fovea_merge_backward_workspace": (C.c_int, (C.c_void_p, C.POINTER(MergeBackwardParams), C.POINTER(C.c_size_t),)),
+    "fovea_merge_backward": (C.c_int, (C.c_void_p, C.POINTER(MergeBackwardParams),)),
+    "fovea_cache_append_workspace": (C.c_int, (C.c_void_p, C.POINTER(CacheAppendParams), C.POINTER(C.c_size_t),)),
+    "fovea_cache_append": (C.c_int, (C.c_void_p, C.POINTER(CacheAppendParams),)),
+    "fovea_cache_copy_workspace": (C.c_int, (C.c_void_p, C.POINTER(CacheCopyParams), C.POINTER(C.c_size_t),)),
+    "fovea_cache_copy": (C.c_int, (C.c_void_p, C.POINTER(CacheCopyParams),)),
+    "fovea_cache_get_workspace": (C.c_int, (C.c_void_p, C.POINTER(CacheGetParams), C.POINTER(C.c_size_t),)),
+    "fovea_cache_get": (C.c_int, (C.c_void_p, C.POINTER(CacheGetParams),)),
+    "fovea_rope_forward_workspace": (C.c_int, (C.c_void_p, C.POINTER(RopeForwardParams), C.POINTER(C.c_size_t),)),
+    "fovea_rope_forward": (C.c_int, (C.c_void_p, C.POINTER(RopeForwardParams),)),
+    "fovea_rope_table_get_workspace": (C.c_int, (C.c_void_p, C.POINTER(RopeTableGetParams), C.POINTER(C.c_size_t),)),
+    "fovea_rope_table_get": (C.c_int, (C.c_void_p, C.POINTER(RopeTableGetParams),)),
+}
+
+
+def declare(lib):
+    """Gives every function of the library its types."""
+    for name, (result, arguments) in FUNCTIONS.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments

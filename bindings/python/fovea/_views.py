@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other people's arrays as fovea_tensor views, and new arrays like them.
+
+A viewer takes (array, context, write) and gives (address, dtype, shape, strides in elements); it
+says why not in a sentence that follows the field's name.  No array library is imported here unless
+the caller's array already comes from it, NumPy apart, which is optional."""
+import ctypes as C
+import functools
+import sys
+
+from ._abi import Dtype
+from ._errors import InvalidArgument
+
+CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # DLPack device types
+ITEM_BITS = {Dtype.F32: 32, Dtype.F16: 16, Dtype.BF16: 16, Dtype.E4M3: 8, Dtype.E5M2: 8, Dtype.E2M1: 4,
+             Dtype.I8: 8, Dtype.I32: 32, Dtype.I64: 64, Dtype.U8: 8, Dtype.I4: 4, Dtype.E8M0: 8}
+_NAMES = {"float32": 1, "float16": 2, "bfloat16": 3, "float8_e4m3fn": 4, "float8_e5m2": 5, "int8": 7,
+          "int32": 8, "int64": 9, "uint8": 10, "float8_e8m0fnu": 12}
+_NAME_OF = {code: name for name, code in _NAMES.items()}
+_TYPESTR = {"<f4": 1, "<f2": 2, "|i1": 7, "<i4": 8, "<i8": 9, "|u1": 10}
+_FORMATS = {"f": 1, "e": 2, "b": 7, "i": 8, "q": 9, "l": 9 if C.sizeof(C.c_long) == 8 else 8, "B": 10}
+_DLPACK = {(2, 32): 1, (2, 16): 2, (4, 16): 3, (10, 8): 4, (12, 8): 5, (0, 8): 7, (0, 32): 8, (0, 64): 9,
+           (1, 8): 10, (14, 8): 12}
+_address = C.c_size_t.from_address
+_capsule_pointer = C.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.restype, _capsule_pointer.argtypes = C.c_void_p, [C.py_object, C.c_char_p]
+_codes = {}  # a library's dtype object -> fovea_dtype
+
+
+def dtype_code(dtype):
+    """fovea_dtype of a dtype object or its name; bool, float64 and the like are TypeErrors."""
+    code = _codes.get(dtype)
+    if code is None:
+        name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
+        if not getattr(dtype, "isnative", True):
+            raise TypeError(f"has dtype {dtype} in foreign byte order")
+        code = _NAMES.get(name) or Dtype.__members__.get(name.upper())
+        if code is None:
+            raise TypeError(f"has dtype {name}, which fovea does not have: convert it first")
+        code = _codes[dtype] = int(code)
+    return code
+
+
+@functools.lru_cache(4096)
+def elements(shape, strides, item):
+    """Byte strides as element strides.  Where an extent is below 2 any stride means the same."""
+    out = []
+    for i, (extent, stride) in enumerate(zip(shape, strides)):
+        if extent < 2:
+            stride = max(stride - stride % item, 0)
+        if stride < 0:
+            raise InvalidArgument(f"has a negative stride in dimension {i}: copy it first")
+        if stride % item:
+            raise InvalidArgument(f"has {stride} bytes between elements of dimension {i}, not a multiple of {item}")
+        out.append(stride // item)
+    return tuple(out)
+
+
+@functools.lru_cache(4096)
+def contiguous(shape):
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+def _elsewhere(what, ctx):
+    raise InvalidArgument(f"is {what}, but the context computes on {ctx}: copy it there first")
+
+
+def _readonly():
+    raise InvalidArgument("is read-only, but the operation writes it")
+
+
+def _numpy(a, ctx, write):
+    if ctx._place > -1:
+        _elsewhere("a NumPy array in host memory", ctx)
+    if write and not a.flags.writeable:
+        _readonly()
+    dtype = a.dtype
+    # PyArrayInterface.data: a third of the price of __array_interface__
+    address = _address(_capsule_pointer(a.__array_struct__, None) + 40).value
+    shape = a.shape
+    return address, _codes.get(dtype) or dtype_code(dtype), shape, elements(shape, a.strides, dtype.itemsize)
+
+
+def _torch(t, ctx, write):
+    place = t.get_device() if t.is_cuda or t.is_cpu else -2
+    if place != ctx._place and ctx._place != -2 and not (place == -1 and t.is_pinned()):
+        _elsewhere(f"a torch tensor on {t.device}", ctx)
+    if place >= 0 and ctx._follows:
+        ctx._follow(sys.modules["torch"].cuda.current_stream(place).cuda_stream)
+    address, dtype, shape = t.data_ptr(), t.dtype, t.shape
+    if not address:
+        if t.numel():
+            raise InvalidArgument(f"is a torch tensor without memory ({t.device})")
+        address = 256  # NULL would mean "not given"
+    return address, _codes.get(dtype) or dtype_code(dtype), shape, t.stride()
+
+
+def _cupy(a, ctx, write):
+    if a.device.id != ctx._place and ctx._place != -2:
+        _elsewhere(f"a CuPy array on cuda:{a.device.id}", ctx)
+    if ctx._follows:
+        ctx._follow(sys.modules["cupy"].cuda.get_current_stream().ptr)
+    return a.data.ptr or 256, dtype_code(a.dtype), a.shape, elements(a.shape, a.strides, a.itemsize)
+
+
+def _buffer(b, ctx, write):
+    if b.place != ctx._place and ctx._place != -2 and not b.host:
+        _elsewhere(f"a Buffer on {'host' if b.place < 0 else f'cuda:{b.place}'}", ctx)
+    if b.address is None:
+        raise InvalidArgument("is a freed Buffer")
+    return b.address or 256, b.dtype, b.shape, contiguous(b.shape)
+
+
+def _interface(x, interface, write):
+    address, readonly = interface["data"]
+    if write and readonly:
+        _readonly()
+    if interface.get("mask") is not None:
+        raise InvalidArgument("has a mask, which fovea would not read")
+    code = _TYPESTR.get(interface["typestr"])
+    if code is None:
+        raise TypeError(f"has dtype {interface['typestr']}, which fovea cannot read here")
+    shape = tuple(interface["shape"])
+    strides = interface.get("strides")
+    item = ITEM_BITS[code] // 8
+    return address or 256, code, shape, elements(shape, tuple(strides), item) if strides else contiguous(shape)
+
+
+def _cuda_interface(x, ctx, write):
+    if ctx._place == -1:
+        _elsewhere(f"a {type(x).__name__} in CUDA memory", ctx)
+    interface = x.__cuda_array_interface__
+    if interface.get("stream") is not None:
+        ctx._after(interface["stream"])
+    return _interface(x, interface, write)
+
+
+def _array_interface(x, ctx, write):
+    if ctx._place > -1:
+        _elsewhere(f"a {type(x).__name__} in host memory", ctx)
+    return _interface(x, x.__array_interface__, write)
+
+
+class _DLTensor(C.Structure):
+    _fields_ = [("data", C.c_void_p), ("device_type", C.c_int32), ("device_id", C.c_int32), ("ndim", C.c_int32),
+                ("code", C.c_uint8), ("bits", C.c_uint8), ("lanes", C.c_uint16),
+                ("shape", C.POINTER(C.c_int64)), ("strides", C.POINTER(C.c_int64)), ("byte_offset", C.c_uint64)]
+
+
+class _DLManagedVersioned(C.Structure):
+    _fields_ = [("major", C.c_uint32), ("minor", C.c_uint32), ("context", C.c_void_p), ("deleter", C.c_void_p),
+                ("flags", C.c_uint64), ("tensor", _DLTensor)]
+
+
+_capsule_name = C.pythonapi.PyCapsule_GetName
+_capsule_name.restype, _capsule_name.argtypes = C.c_char_p, [C.py_object]
+
+
+def _dlpack(x, ctx, write):
+    kind, device = x.__dlpack_device__()
+    kind, device = int(kind), int(device)
+    on_gpu = kind in (CUDA, CUDA_MANAGED)
+    place = device if on_gpu else -1 if kind in (CPU, CUDA_HOST) else -3
+    if place != ctx._place and ctx._place != -2 and not (kind == CUDA_HOST and ctx._place >= 0):
+        _elsewhere(f"a {type(x).__name__} on DLPack device ({kind}, {device})", ctx)
+    wanted = {"stream": ctx._dlpack_stream()} if on_gpu else {}
+    try:
+        capsule = x.__dlpack__(max_version=(1, 0), **wanted)
+    except TypeError:  # a producer older than DLPack 1.0
+        capsule = x.__dlpack__(**wanted)
+    name = _capsule_name(capsule)
+    at = _capsule_pointer(capsule, name)
+    if name == b"dltensor_versioned":
+        managed = _DLManagedVersioned.from_address(at)
+        if managed.major != 1:
+            raise TypeError(f"offers DLPack {managed.major}.{managed.minor}; fovea reads 1.x and the form before it")
+        if write and managed.flags & 1:
+            _readonly()
+        tensor = managed.tensor
+    else:
+        tensor = _DLTensor.from_address(at)
+    code = _DLPACK.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    if code is None:
+        raise TypeError(f"has DLPack dtype (code {tensor.code}, {tensor.bits} bits), which fovea does not have")
+    shape = tuple(tensor.shape[:tensor.ndim])
+    strides = tuple(tensor.strides[:tensor.ndim]) if tensor.strides else contiguous(shape)
+    # The capsule, never renamed, owns the memory: it lives in the view for as long as the call.
+    return (tensor.data or 256) + tensor.byte_offset, code, shape, elements(shape, strides, 1), capsule
+
+
+class _PyBuffer(C.Structure):
+    _fields_ = [("buf", C.c_void_p)] + [(f"word{i}", C.c_size_t) for i in range(12)]
+
+
+def _memory(x, ctx, write):
+    """Anything with the buffer protocol: bytes, array.array, memoryview, ctypes arrays."""
+    if ctx._place > -1:
+        _elsewhere(f"a {type(x).__name__} in host memory", ctx)
+    view = memoryview(x)
+    if write and view.readonly:
+        _readonly()
+    code = _FORMATS.get(view.format.lstrip("@<="))
+    if code is None:
+        raise TypeError(f"has buffer format {view.format!r}, which fovea cannot read")
+    raw = _PyBuffer()
+    C.pythonapi.PyObject_GetBuffer(C.py_object(view), C.byref(raw), 0x18)  # PyBUF_STRIDES
+    address = raw.buf
+    C.pythonapi.PyBuffer_Release(C.byref(raw))  # `view` holds the exporter's memory in place
+    return address or 256, code, view.shape, elements(view.shape, view.strides, view.itemsize), view
+
+
+viewers = {}  # type -> viewer, filled as types are met
+
+
+def viewer_of(x):
+    """The viewer of a type met for the first time."""
+    cls = type(x)
+    family = {f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in cls.__mro__}
+    if "fovea.Buffer" in family:
+        viewer = _buffer
+    elif "numpy.MaskedArray" in family:
+        raise TypeError("is a masked array, whose mask fovea would not read")
+    elif "numpy.ndarray" in family:
+        viewer = _numpy
+    elif "torch.Tensor" in family:
+        viewer = _torch
+    elif "cupy.ndarray" in family:
+        viewer = _cupy
+    elif hasattr(x, "__cuda_array_interface__"):
+        viewer = _cuda_interface
+    elif hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+        viewer = _dlpack
+    elif hasattr(x, "__array_interface__"):
+        viewer = _array_interface
+    else:
+        try:
+            memoryview(x).release()
+        except TypeError:
+            raise TypeError(f"is a {cls.__name__}, wanted an array (NumPy, DLPack, CUDA array interface or buffer)") from None
+        viewer = _memory
+    viewers[cls] = viewer
+    return viewer
+
+
+def empty_like(like, shape, code, ctx):
+    """A new array for an output, from the library that `like` came from."""
+    viewer = viewers.get(type(like))
+    if viewer is _torch:
+        torch = sys.modules["torch"]
+        if _codes.get(like.dtype) == code:
+            return like.new_empty(shape)
+        return like.new_empty(shape, dtype=getattr(torch, _NAME_OF[code]))
+    if viewer is _cupy:
+        cupy = sys.modules["cupy"]
+        with like.device:
+            return cupy.empty(shape, dtype=numpy_dtype(code))
+    if viewer is _buffer or ctx._place > -1:
+        return ctx.empty(shape, code)
+    if viewer is _numpy and _codes.get(like.dtype) == code:
+        return sys.modules["numpy"].empty(shape, like.dtype)
+    try:
+        import numpy
+    except ImportError:
+        return ctx.empty(shape, code)
+    return numpy.empty(shape, numpy_dtype(code))
+
+
+def numpy_dtype(code):
+    import numpy
+    name = _NAME_OF[code]
+    if code in (Dtype.BF16, Dtype.E4M3, Dtype.E5M2, Dtype.E8M0):
+        import ml_dtypes
+        return numpy.dtype(getattr(ml_dtypes, name))
+    return numpy.dtype(name)

@@ -1,0 +1,659 @@
+# SPDX-License-Identifier: Apache-2.0
+# Written by tools/api.py from include/fovea: edit the headers instead.
+"""The operations.  Inputs first, then by keyword: outputs, optional inputs, numbers (0: the default)."""
+from . import _abi
+from ._call import Op
+from ._abi import Scaling
+
+__all__ = ["attention_forward", "attention_forward_workspace", "attention_backward",
+           "attention_backward_workspace", "merge_forward", "merge_forward_workspace",
+           "merge_backward", "merge_backward_workspace", "cache_append", "cache_append_workspace",
+           "cache_copy", "cache_copy_workspace", "cache_get", "cache_get_workspace", "rope_forward",
+           "rope_forward_workspace", "rope_table_get", "rope_table_get_workspace", "Scaling"]
+
+_attention_forward = Op("attention_forward", _abi.AttentionForwardParams)
+_attention_backward = Op("attention_backward", _abi.AttentionBackwardParams)
+_merge_forward = Op("merge_forward", _abi.MergeForwardParams)
+_merge_backward = Op("merge_backward", _abi.MergeBackwardParams)
+_cache_append = Op("cache_append", _abi.CacheAppendParams)
+_cache_copy = Op("cache_copy", _abi.CacheCopyParams)
+_cache_get = Op("cache_get", _abi.CacheGetParams)
+_rope_forward = Op("rope_forward", _abi.RopeForwardParams)
+_rope_table_get = Op("rope_table_get", _abi.RopeTableGetParams)
+
+
+def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_start=None,
+                      key_start=None, query_len=None, key_len=None, key_first=None, page_table=None,
+                      cache_row=None, query_position=None, key_position=None, head_window=None,
+                      mask=None, bias=None, alibi=None, sink_logit=None, cos=None, sin=None,
+                      query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
+                      local_chunk=0, scale=0.0, softcap=0.0, causal=0, rope_begin=0,
+                      rope_interleaved=0, splits=0):
+    """Attention of q over k and v; prefill, decode over contiguous or paged caches alike.
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q: may be a view of k
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: natural log of each row's sum
+
+    Optional inputs
+      q_value: (b, s, h, e) as q: second query, contracted with v (split MLA caches)
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table
+      query_len: (r) i32: rows in use, at most s or the packed extent
+      key_len: (r) i32: keys in use, key_first's among them, at most t, packed extent or pages *
+          page
+      key_first: (r) i32: keys skipped at the left of each sequence (left padding); positions count
+          from there
+      page_table: (rows, pages) i32: pool page of each logical page; -1: absent, its keys are not
+          seen
+      cache_row: (r) i32: row of page_table, or of k and v, that a sequence reads; -1: no keys;
+          absent: its own number
+      query_position: (b, h, s) i32: absent: row + Lk - Lq
+      key_position: (key_b, g, t) or paged (r, g, keys) i32: negative: no key here; absent: index in
+          the sequence from key_first
+      head_window: (h, 3) i32: window_left, window_right, sink_keys of each head; the three fields
+          and causal stay 0
+      mask: (b, h, s, bytes) u8: bit j % 8 of byte j / 8 is 1 where the row may see its sequence's
+          key column j
+      bias: (b, h, s, keys) f32 f16 bf16: added to scores; -inf masks; stride 0 broadcasts
+      alibi: (r, h) f32: slope times distance is subtracted
+      sink_logit: (h) f32: a learned term of the denominator: not scaled, capped or biased
+      cos: (positions, half) f32: keys are stored unrotated and turned by their position after
+          loading; v untouched
+      sin: (positions, half) f32: with cos
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t, or pages * page
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
+          itself
+      sink_keys: keys at positions below this stay visible through window_left
+      local_chunk: rows see keys of their own chunk of this many positions only; 0: off
+      scale: > 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value
+      softcap: 0: none
+      causal: 1: window_right = 1
+      rope_begin: first rotated column of k; 2 * half columns are turned
+      rope_interleaved: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
+      splits: parts the keys of a row are cut into; 0: chosen from shapes
+    """
+    call = ctx._call(_attention_forward)
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    if q_value is not None:
+        call.put("q_value", 488, q_value)
+    if query_start is not None:
+        call.put("query_start", 584, query_start)
+    if key_start is not None:
+        call.put("key_start", 680, key_start)
+    if query_len is not None:
+        call.put("query_len", 776, query_len)
+    if key_len is not None:
+        call.put("key_len", 872, key_len)
+    if key_first is not None:
+        call.put("key_first", 968, key_first)
+    if page_table is not None:
+        call.put("page_table", 1064, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 1160, cache_row)
+    if query_position is not None:
+        call.put("query_position", 1256, query_position)
+    if key_position is not None:
+        call.put("key_position", 1352, key_position)
+    if head_window is not None:
+        call.put("head_window", 1448, head_window)
+    if mask is not None:
+        call.put("mask", 1544, mask)
+    if bias is not None:
+        call.put("bias", 1640, bias)
+    if alibi is not None:
+        call.put("alibi", 1736, alibi)
+    if sink_logit is not None:
+        call.put("sink_logit", 1832, sink_logit)
+    if cos is not None:
+        call.put("cos", 1928, cos)
+    if sin is not None:
+        call.put("sin", 2024, sin)
+    o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if query_max:
+        call.scalar("q", 2120, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 2128, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 2136, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 2144, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 2152, sink_keys, "sink_keys")
+    if local_chunk:
+        call.scalar("q", 2160, local_chunk, "local_chunk")
+    if scale:
+        call.scalar("f", 2168, scale, "scale")
+    if softcap:
+        call.scalar("f", 2172, softcap, "softcap")
+    if causal:
+        call.scalar("i", 2176, causal, "causal")
+    if rope_begin:
+        call.scalar("i", 2180, rope_begin, "rope_begin")
+    if rope_interleaved:
+        call.scalar("i", 2184, rope_interleaved, "rope_interleaved")
+    if splits:
+        call.scalar("i", 2188, splits, "splits")
+    return call.run(o, lse)
+
+
+def attention_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that attention_forward with these arguments uses; raises what it would raise."""
+    return attention_forward(ctx.asking, *inputs, **fields)
+
+
+def attention_backward(ctx, q, k, v, o, lse, dout, *, dq=None, dk=None, dv=None, dsink_logit=None,
+                       dbias=None, dalibi=None, query_start=None, key_start=None, query_len=None,
+                       key_len=None, key_first=None, query_position=None, key_position=None,
+                       head_window=None, mask=None, bias=None, alibi=None, sink_logit=None,
+                       dlse=None, query_max=0, key_max=0, window_left=0, window_right=0,
+                       sink_keys=0, local_chunk=0, scale=0.0, softcap=0.0, causal=0,
+                       nondeterministic=0):
+    """Gradients of attention_forward from dout (and dlse).  The fields it shares say what the forward
+    was.  Each output is optional: absent = not computed.  Every element of an output is written:
+    rows and keys past their lengths get 0.
+      delta_i = <dout_i, o_i> - dlse_i,  p_ij = exp(score_ij - lse_i),  ds_ij = p_ij (<dout_i, v_j> - delta_i)
+      dv_j = sum_i p_ij dout_i, dbias_ij = ds_ij, dx_ij = ds_ij (1 - (x_ij / softcap)^2)
+      dq_i = scale sum_j dx_ij k_j,  dk_j = scale sum_i dx_ij q_i
+      dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i,  dalibi_bh = - sum ds_ij |p_i - p_j|
+    Same bits every run unless `nondeterministic`.  Workspace is linear in s and t.
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (key_b, t, g, d) as q
+      v: (key_b, t, g, e) as q
+      o: (b, s, h, e) as q or f32: of the forward
+      lse: (b, h, s) f32: of the forward
+      dout: (b, s, h, e) as o: the gradient of o
+
+    Outputs, new unless passed or False
+      dq: (b, s, h, d) as q
+      dk: (key_b, t, g, d) as q
+      dv: (key_b, t, g, e) as q
+
+    Outputs on request, by True or an array
+      dsink_logit: (h) f32: needs sink_logit
+      dbias: (b, h, s, keys) f32: needs bias; a stride of 0 receives the ordered sum over that
+          dimension
+      dalibi: (r, h) f32: needs alibi
+
+    Optional inputs
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+      key_first: (r) i32
+      query_position: (b, h, s) i32
+      key_position: (key_b, g, t) i32
+      head_window: (h, 3) i32
+      mask: (b, h, s, bytes) u8
+      bias: (b, h, s, keys) f32 f16 bf16
+      alibi: (r, h) f32
+      sink_logit: (h) f32
+      dlse: (b, h, s) f32: the gradient of lse; absent: 0
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      window_left: 0: all
+      window_right: 0: all
+      sink_keys: 0: none
+      local_chunk: 0: off
+      scale: 0: 1 / sqrt(d)
+      softcap: 0: none
+      causal: 1: window_right = 1
+      nondeterministic: 1: a faster kernel whose sums may change order may be used
+    """
+    call = ctx._call(_attention_backward)
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    if query_start is not None:
+        call.put("query_start", 296, query_start)
+    if key_start is not None:
+        call.put("key_start", 392, key_start)
+    if query_len is not None:
+        call.put("query_len", 488, query_len)
+    if key_len is not None:
+        call.put("key_len", 584, key_len)
+    if key_first is not None:
+        call.put("key_first", 680, key_first)
+    if query_position is not None:
+        call.put("query_position", 776, query_position)
+    if key_position is not None:
+        call.put("key_position", 872, key_position)
+    if head_window is not None:
+        call.put("head_window", 968, head_window)
+    if mask is not None:
+        call.put("mask", 1064, mask)
+    v_bias = None
+    if bias is not None:
+        v_bias = call.put("bias", 1160, bias, 4)
+    v_alibi = None
+    if alibi is not None:
+        v_alibi = call.put("alibi", 1256, alibi, 2)
+    v_sink_logit = None
+    if sink_logit is not None:
+        v_sink_logit = call.put("sink_logit", 1352, sink_logit, 1)
+    call.put("o", 1448, o)
+    call.put("lse", 1544, lse)
+    call.put("dout", 1640, dout)
+    if dlse is not None:
+        call.put("dlse", 1736, dlse)
+    dq = None if dq is False else call.out("dq", 1832, dq, v_q[2], v_q[1])
+    dk = None if dk is False else call.out("dk", 1928, dk, v_k[2], v_q[1])
+    dv = None if dv is False else call.out("dv", 2024, dv, v_v[2], v_q[1])
+    if dsink_logit is not None:
+        dsink_logit = None if dsink_logit is False else call.out("dsink_logit", 2120, dsink_logit,
+            lambda: call.twin("dsink_logit", "sink_logit", v_sink_logit), 1)
+    if dbias is not None:
+        dbias = None if dbias is False else call.out("dbias", 2216, dbias, lambda:
+            call.twin("dbias", "bias", v_bias), 1)
+    if dalibi is not None:
+        dalibi = None if dalibi is False else call.out("dalibi", 2312, dalibi, lambda:
+            call.twin("dalibi", "alibi", v_alibi), 1)
+    if query_max:
+        call.scalar("q", 2408, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 2416, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 2424, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 2432, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 2440, sink_keys, "sink_keys")
+    if local_chunk:
+        call.scalar("q", 2448, local_chunk, "local_chunk")
+    if scale:
+        call.scalar("f", 2456, scale, "scale")
+    if softcap:
+        call.scalar("f", 2460, softcap, "softcap")
+    if causal:
+        call.scalar("i", 2464, causal, "causal")
+    if nondeterministic:
+        call.scalar("i", 2468, nondeterministic, "nondeterministic")
+    return call.run(dq, dk, dv, dsink_logit, dbias, dalibi)
+
+
+def attention_backward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that attention_backward with these arguments uses; raises what it would raise."""
+    return attention_backward(ctx.asking, *inputs, **fields)
+
+
+def merge_forward(ctx, o_part, lse_part, *, o=None, lse=None, row=None, s=None):
+    """Merging of attention states: a row's (o, lse) over several key sets into its (o, lse) over all.
+      lse = ln sum_n exp(lse_n),  o = sum_n exp(lse_n - lse) o_n      (f32 arithmetic, n ascending)
+    No part, or every lse_n = -inf: o = 0, lse = -inf.  NaN propagates.  Serves FlashDecoding,
+    cascade attention over shared prefixes, chunked prefill, ring schemes.
+
+    Inputs
+      o_part: (n, b, u, h, e) f32 f16 bf16: u rows a part; u = s without row
+      lse_part: (n, b, h, u) f32: -inf: this part adds nothing, whatever its o
+
+    Outputs, new unless passed
+      o: (b, s, h, e) f32 f16 bf16: may be o_part[0] exactly, when row is absent
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: may be lse_part[0] exactly, when row is absent
+
+    Optional inputs
+      row: (n, u) i32: row of o that a part's row belongs to, -1: none; at most once per part
+          (repeated: the last counts)
+
+    s: extents of new outputs that no input tells.
+    """
+    call = ctx._call(_merge_forward)
+    v_o_part = call.put("o_part", 8, o_part, 5)
+    call.put("lse_part", 104, lse_part)
+    if row is not None:
+        call.put("row", 200, row)
+    o = call.out("o", 296, o, lambda: (v_o_part[2][1], call.size("s", s, (v_o_part if row is None
+        else None, 2, 0)), v_o_part[2][3], v_o_part[2][4]), v_o_part[1] if v_o_part[1] in (1, 2, 3)
+        else 1)
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 392, lse, lambda: (v_o_part[2][1],
+            v_o_part[2][3], call.size("s", s, (v_o_part if row is None else None, 2, 0))), 1)
+    return call.run(o, lse)
+
+
+def merge_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that merge_forward with these arguments uses; raises what it would raise."""
+    return merge_forward(ctx.asking, *inputs, **fields)
+
+
+def merge_backward(ctx, o_part, lse_part, o, lse, dout, *, do_part=None, dlse_part=None, row=None,
+                   dlse=None):
+    """Gradients of merge_forward, w_n = exp(lse_n - lse):
+      do_n = w_n dout,  dlse_n = w_n (<dout, o_n - o> + dlse)
+    A part's row that belongs to no row of o gets 0.
+
+    Inputs
+      o_part: (n, b, u, h, e) f32 f16 bf16
+      lse_part: (n, b, h, u) f32
+      o: (b, s, h, e) f32 f16 bf16: of the forward
+      lse: (b, h, s) f32: of the forward
+      dout: (b, s, h, e) as o: the gradient of o
+
+    Outputs, new unless passed or False
+      do_part: (n, b, u, h, e) as o_part
+      dlse_part: (n, b, h, u) f32
+
+    Optional inputs
+      row: (n, u) i32
+      dlse: (b, h, s) f32: the gradient of lse; absent: 0
+    """
+    call = ctx._call(_merge_backward)
+    v_o_part = call.put("o_part", 8, o_part, 5)
+    v_lse_part = call.put("lse_part", 104, lse_part, 4)
+    if row is not None:
+        call.put("row", 200, row)
+    call.put("o", 296, o)
+    call.put("lse", 392, lse)
+    call.put("dout", 488, dout)
+    if dlse is not None:
+        call.put("dlse", 584, dlse)
+    do_part = None if do_part is False else call.out("do_part", 680, do_part, v_o_part[2],
+        v_o_part[1])
+    dlse_part = None if dlse_part is False else call.out("dlse_part", 776, dlse_part, v_lse_part[2],
+        1)
+    return call.run(do_part, dlse_part)
+
+
+def merge_backward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that merge_backward with these arguments uses; raises what it would raise."""
+    return merge_backward(ctx.asking, *inputs, **fields)
+
+
+def cache_append(ctx, *, key_len_out=None, k_new=None, v_new=None, k=None, v=None, query_start=None,
+                 key_start=None, query_len=None, key_len=None, page_table=None, cache_row=None,
+                 position=None, cos=None, sin=None, norm_weight=None, k_scale=None, v_scale=None,
+                 r=None, query_max=0, key_max=0, norm_eps=0.0, rope_begin=0, rope_interleaved=0):
+    """Writes new token i of each sequence at index key_len + i of the cache, after the optional
+    RMSNorm of the first `width` columns of k_new, then the optional rotation, then the cast:
+    f32 f16 bf16 round to nearest even; e4m3 e5m2 i8 store value / scale, rounded to nearest even,
+    saturating.  A token whose page is -1 or that lies past the cache's extent is dropped.  Every
+    other byte of the cache stays as it was.
+
+    Outputs on request, by True or an array
+      key_len_out: (r) i32: key_len plus the new tokens; may be key_len
+
+    Optional inputs
+      k_new: (b, s, g, d) f32 f16 bf16: with k
+      v_new: (b, s, f, e) f32 f16 bf16: with v; its head count is free of g
+      k: (rows, t, g, d) or paged (pool, page, g, d) f32 f16 bf16 e4m3 e5m2 i8
+      v: (rows, t, f, e) or paged (pool, page, f, e) f32 f16 bf16 e4m3 e5m2 i8
+      query_start: (r+1) i32: first packed new token of each sequence; then b = 1
+      key_start: (r+1) i32: first packed cache slot of each sequence (rows = 1); not with page_table
+      query_len: (r) i32: new tokens of each sequence; absent: all
+      key_len: (r) i32: tokens in the cache before; absent: 0
+      page_table: (rows, pages) i32: -1: page absent
+      cache_row: (r) i32: row of page_table, or of k and v; -1 skips the sequence; absent: its own
+          number
+      position: (b, s) i32: rotary position of each new token; absent: key_len + i
+      cos: (positions, half) f32: rotates k_new; a position outside the table gives NaN
+      sin: (positions, half) f32: with cos
+      norm_weight: (width) f32 f16 bf16: RMSNorm of the first width <= d columns of k_new
+      k_scale: (g) f32: k stores value / scale (e4m3 e5m2 i8 only); absent: 1
+      v_scale: (f) f32: as k_scale, of v
+
+    r: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: most new tokens of a sequence, bounds the grid; 0: s
+      key_max: tokens past this index are dropped; 0: t, or pages * page
+      norm_eps: 0: 1e-6
+      rope_begin: first rotated column of k_new
+      rope_interleaved: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
+    """
+    call = ctx._call(_cache_append)
+    v_k_new = None
+    if k_new is not None:
+        v_k_new = call.put("k_new", 8, k_new, 4)
+    v_v_new = None
+    if v_new is not None:
+        v_v_new = call.put("v_new", 104, v_new, 4)
+    if k is not None:
+        call.put("k", 200, k, None, True)
+    if v is not None:
+        call.put("v", 296, v, None, True)
+    v_query_start = None
+    if query_start is not None:
+        v_query_start = call.put("query_start", 392, query_start, 1)
+    v_key_start = None
+    if key_start is not None:
+        v_key_start = call.put("key_start", 488, key_start, 1)
+    v_query_len = None
+    if query_len is not None:
+        v_query_len = call.put("query_len", 584, query_len, 1)
+    v_key_len = None
+    if key_len is not None:
+        v_key_len = call.put("key_len", 680, key_len, 1)
+    if page_table is not None:
+        call.put("page_table", 776, page_table)
+    v_cache_row = None
+    if cache_row is not None:
+        v_cache_row = call.put("cache_row", 872, cache_row, 1)
+    v_position = None
+    if position is not None:
+        v_position = call.put("position", 968, position, 2)
+    if cos is not None:
+        call.put("cos", 1064, cos)
+    if sin is not None:
+        call.put("sin", 1160, sin)
+    if norm_weight is not None:
+        call.put("norm_weight", 1256, norm_weight)
+    if k_scale is not None:
+        call.put("k_scale", 1352, k_scale)
+    if v_scale is not None:
+        call.put("v_scale", 1448, v_scale)
+    if key_len_out is not None:
+        key_len_out = None if key_len_out is False else call.out("key_len_out", 1544, key_len_out,
+            lambda: (call.size("r", r, (v_query_start, 0, 1), (v_key_start, 0, 1), (v_query_len, 0,
+            0), (v_key_len, 0, 0), (v_cache_row, 0, 0), (v_k_new, 0, 0), (v_v_new, 0, 0),
+            (v_position, 0, 0)),), 8)
+    if query_max:
+        call.scalar("q", 1640, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1648, key_max, "key_max")
+    if norm_eps:
+        call.scalar("f", 1656, norm_eps, "norm_eps")
+    if rope_begin:
+        call.scalar("i", 1660, rope_begin, "rope_begin")
+    if rope_interleaved:
+        call.scalar("i", 1664, rope_interleaved, "rope_interleaved")
+    return call.run(key_len_out)
+
+
+def cache_append_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that cache_append with these arguments uses; raises what it would raise."""
+    return cache_append(ctx.asking, *inputs, **fields)
+
+
+def cache_copy(ctx, source, target, pair):
+    """Copies whole pages, target[pair[i][1]] = source[pair[i][0]]: copy-on-write, swap, offload (one
+    pool in FOVEA_MEMORY_HOST).  A pair with a number outside its pool is skipped.  No page may be
+    a target twice, or a target and a source.
+
+    Inputs
+      source: (pool, page, g, d) f32 f16 bf16 e4m3 e5m2 i8 i32 u8
+      target: (pool2, page, g, d) as source: may be source
+      pair: (n, 2) i32: source page, target page; -1 skips
+    """
+    call = ctx._call(_cache_copy)
+    call.put("source", 8, source)
+    call.put("target", 104, target, None, True)
+    call.put("pair", 200, pair)
+    return call.run()
+
+
+def cache_copy_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that cache_copy with these arguments uses; raises what it would raise."""
+    return cache_copy(ctx.asking, *inputs, **fields)
+
+
+def cache_get(ctx, k, *, k_out=None, key_start=None, key_len=None, page_table=None, cache_row=None,
+              k_scale=None, b=None, u=None, key_max=0):
+    """Reads one cache tensor back, paged to contiguous: k_out[i, j] = k of sequence i, token j, times
+    k_scale, for j below the sequence's length; an absent page gives 0.  Other rows of k_out are not
+    written.  Keys and values are two calls.
+
+    Inputs
+      k: (rows, t, g, d) or paged (pool, page, g, d) f32 f16 bf16 e4m3 e5m2 i8
+
+    Outputs, new unless passed
+      k_out: (b, u, g, d) f32 f16 bf16
+
+    Optional inputs
+      key_start: (r+1) i32: k_out is packed, (1, total, g, d): first row of each sequence
+      key_len: (r) i32: tokens in use; absent: the extent of k_out or of its packed part
+      page_table: (rows, pages) i32: -1: page absent
+      cache_row: (r) i32: row of page_table, or of k; -1 skips the sequence
+      k_scale: (g) f32: absent: 1
+
+    b, u: extents of new outputs that no input tells.
+
+    Numbers
+      key_max: tokens past this index are not read; 0: t, or pages * page
+    """
+    call = ctx._call(_cache_get)
+    v_k = call.put("k", 8, k, 4)
+    v_key_start = None
+    if key_start is not None:
+        v_key_start = call.put("key_start", 104, key_start, 1)
+    v_key_len = None
+    if key_len is not None:
+        v_key_len = call.put("key_len", 200, key_len, 1)
+    if page_table is not None:
+        call.put("page_table", 296, page_table)
+    v_cache_row = None
+    if cache_row is not None:
+        v_cache_row = call.put("cache_row", 392, cache_row, 1)
+    if k_scale is not None:
+        call.put("k_scale", 488, k_scale)
+    k_out = call.out("k_out", 584, k_out, lambda: (call.size("b", b, (v_key_start if key_start is
+        None else None, 0, 1), (v_key_len if key_start is None else None, 0, 0), (v_cache_row if
+        key_start is None else None, 0, 0)), call.size("u", u), v_k[2][2], v_k[2][3]), v_k[1] if
+        v_k[1] in (1, 2, 3) else 1)
+    if key_max:
+        call.scalar("q", 680, key_max, "key_max")
+    return call.run(k_out)
+
+
+def cache_get_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that cache_get with these arguments uses; raises what it would raise."""
+    return cache_get(ctx.asking, *inputs, **fields)
+
+
+def rope_forward(ctx, x, cos, sin, *, y=None, position=None, start=None, rope_begin=0,
+                 rope_interleaved=0, inverse=0):
+    """y = x rotated; with `inverse` by the negative angle, which is also the gradient.
+
+    Inputs
+      x: (b, s, h, d) f32 f16 bf16
+      cos: (positions, half) f32
+      sin: (positions, half) f32
+
+    Outputs, new unless passed
+      y: (b, s, h, d) as x: may be x
+
+    Optional inputs
+      position: (b, s) i32: row of the table; outside it the rotated columns are NaN; absent: index
+          in the sequence
+      start: (r+1) i32: first packed row of each sequence; then b = 1
+
+    Numbers
+      rope_begin: first rotated column; 2 * half columns turn, the rest is copied
+      rope_interleaved: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
+      inverse: 1: the negative angle
+    """
+    call = ctx._call(_rope_forward)
+    v_x = call.put("x", 8, x, 4)
+    if position is not None:
+        call.put("position", 200, position)
+    if start is not None:
+        call.put("start", 296, start)
+    call.put("cos", 392, cos)
+    call.put("sin", 488, sin)
+    y = call.out("y", 104, y, v_x[2], v_x[1])
+    if rope_begin:
+        call.scalar("i", 584, rope_begin, "rope_begin")
+    if rope_interleaved:
+        call.scalar("i", 588, rope_interleaved, "rope_interleaved")
+    if inverse:
+        call.scalar("i", 592, inverse, "inverse")
+    return call.run(y)
+
+
+def rope_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that rope_forward with these arguments uses; raises what it would raise."""
+    return rope_forward(ctx.asking, *inputs, **fields)
+
+
+def rope_table_get(ctx, *, cos=None, sin=None, frequency=None, positions=None, half=None,
+                   position_begin=0, original_len=0, base=0.0, factor=0.0, low_factor=0.0,
+                   high_factor=0.0, scaling=0):
+    """Fills cos and sin for positions position_begin, position_begin + 1, ...  Angles are formed and
+    reduced in f64: errors stay below 2^-22 for positions below 2^22.
+
+    Outputs, new unless passed
+      cos: (positions, half) f32
+      sin: (positions, half) f32
+
+    Optional inputs
+      frequency: (half) f32: radians a position; absent: base^(-i / half); scaling applies to either
+
+    positions, half: extents of new outputs that no input tells.
+
+    Numbers
+      position_begin: position of row 0; may be negative
+      original_len: context length of training; 0: 8192 (llama3), 4096 (yarn)
+      base: 0: 10000
+      factor: >= 1; 0: 1
+      low_factor: 0: 1
+      high_factor: 0: 4 (llama3), 32 (yarn)
+      scaling: fovea_scaling
+    """
+    call = ctx._call(_rope_table_get)
+    v_frequency = None
+    if frequency is not None:
+        v_frequency = call.put("frequency", 200, frequency, 1)
+    cos = call.out("cos", 8, cos, lambda: (call.size("positions", positions), call.size("half",
+        half, (v_frequency, 0, 0))), 1)
+    sin = call.out("sin", 104, sin, lambda: (call.size("positions", positions), call.size("half",
+        half, (v_frequency, 0, 0))), 1)
+    if position_begin:
+        call.scalar("q", 296, position_begin, "position_begin")
+    if original_len:
+        call.scalar("q", 304, original_len, "original_len")
+    if base:
+        call.scalar("f", 312, base, "base")
+    if factor:
+        call.scalar("f", 316, factor, "factor")
+    if low_factor:
+        call.scalar("f", 320, low_factor, "low_factor")
+    if high_factor:
+        call.scalar("f", 324, high_factor, "high_factor")
+    if scaling:
+        call.enum(328, scaling, "scaling", _abi.Scaling)
+    return call.run(cos, sin)
+
+
+def rope_table_get_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that rope_table_get with these arguments uses; raises what it would raise."""
+    return rope_table_get(ctx.asking, *inputs, **fields)

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bindings/python/fovea/_abi.py (the ABI as ctypes) and ops.py (one function per operation)."""
+import keyword
+import textwrap
+
+DTYPES = "f32 f16 bf16 e4m3 e5m2 e2m1 i8 i32 i64 u8 i4 e8m0".split()  # fovea_dtype is index + 1
+BY_VALUE = {"void": "None", "int32_t": "C.c_int32", "int64_t": "C.c_int64", "size_t": "C.c_size_t",
+            "float": "C.c_float", "const char*": "C.c_char_p", "void*": "C.c_void_p",
+            "const void*": "C.c_void_p", "void**": "C.POINTER(C.c_void_p)",
+            "fovea_context*": "C.c_void_p", "fovea_context**": "C.POINTER(C.c_void_p)"}
+SCALARS = {"i64": ("q", "0"), "f32": ("f", "0.0"), "i32": ("i", "0")}
+# An extent that the header's words, not a tensor, give: r is b where no tensor has r and the reverse
+# without key_start (core.h); a merge without `row` writes as many rows as its parts have.
+IMPLIED = {"r": ("b", None), "b": ("r", "key_start"), "s": ("u", "row")}
+TOP = "# SPDX-License-Identifier: Apache-2.0\n# Written by tools/api.py from include/fovea: edit the headers instead.\n"
+
+
+def camel(name):
+    return "".join(word.capitalize() for word in name.removeprefix("fovea_").split("_"))
+
+
+def members(enum):
+    """Values with the enum's own prefix taken off: FOVEA_SCALING_YARN is YARN of Scaling."""
+    prefix = f"FOVEA_{enum['name'].removeprefix('fovea_').upper()}_"
+    for value in enum["values"]:
+        yield value["name"].removeprefix(prefix).removeprefix("FOVEA_"), value
+
+
+def ctype(name, api):
+    if name in BY_VALUE:
+        return BY_VALUE[name]
+    bare = name.removeprefix("const ").rstrip("*")
+    if bare in {e["name"] for e in api["enums"]}:
+        base = "C.c_int"
+    elif bare in {s["name"] for s in api["structs"]}:
+        base = camel(bare)
+    else:
+        base = BY_VALUE[bare]
+    return f"C.POINTER({base})" if name.endswith("*") else base
+
+
+def abi(api):
+    out = [TOP + '"""The C ABI: enums, structs, functions."""\nimport ctypes as C\nimport enum\n',
+           f'VERSION = "{api["version"]}"']
+    out += [f'{c["name"].removeprefix("FOVEA_")} = {c["value"]}' for c in api["constants"] if "VERSION" not in c["name"]]
+    for e in api["enums"]:
+        out.append(f'\n\nclass {camel(e["name"])}(enum.IntEnum):\n    """{e["doc"]}"""\n')
+        for name, value in members(e):
+            out.append(f"    {name} = {value['value']}" + (f"  # {value['doc']}" if value["doc"] else ""))
+    for s in api["structs"]:
+        out.append(f"\n\nclass {camel(s['name'])}(C.Structure):\n    _fields_ = [")
+        for f in s["fields"]:
+            base = ctype(f["type"], api)
+            out.append(f'        ("{f["name"]}", {base}{" * " + str(f["count"]) if f["count"] > 1 else ""}),')
+        out.append("    ]")
+    out.append("\n\nSIZES = {")
+    out += [f"    {camel(s['name'])}: {s['size']}," for s in api["structs"]]
+    out.append("}\nfor _struct, _size in SIZES.items():\n    if C.sizeof(_struct) != _size:\n"
+               '        raise ImportError(f"{_struct.__name__} has {C.sizeof(_struct)} bytes here, {_size} in the library")')
+    out.append("\nFUNCTIONS = {")
+    for f in api["functions"]:
+        args = "".join(f"{ctype(a['type'], api)}, " for a in f["args"])
+        out.append(f'    "{f["name"]}": ({ctype(f["returns"], api)}, ({args.rstrip()})),'.replace(",))", ",)),").replace(")),,", ")),"))
+    out.append('}\n\n\ndef declare(lib):\n    """Gives every function of the library its types."""\n'
+               "    for name, (result, arguments) in FUNCTIONS.items():\n"
+               "        function = getattr(lib, name)\n"
+               "        function.restype, function.argtypes = result, arguments\n")
+    return "\n".join(out)
+
+
+class Operation:
+    """What the text of one Python function needs to know about one operation."""
+
+    def __init__(self, op, struct):
+        self.name, self.struct = op["name"], struct
+        self.fields = struct["fields"]
+        self.tensors = [f for f in self.fields if f["kind"] == "tensor"]
+        self.scalars = [f for f in self.fields if f["kind"] in SCALARS]
+        self.inputs = [f for f in self.tensors if f["direction"] != "out"]
+        self.outputs = [f for f in self.tensors if f["direction"] == "out"]
+        self.required = [f for f in self.inputs if not f["optional"]]
+        self.twins = {f["name"]: self.twin(f) for f in self.outputs}
+        self.plans = {f["name"]: [] if self.twins[f["name"]] else self.plan(f) for f in self.outputs}
+        self.sources = {s[0] for plan in self.plans.values() for part in plan for s in part[1]}
+        self.given = [part[0] for plan in self.plans.values() for part in plan if part[2]]
+        self.given = list(dict.fromkeys(self.given))
+
+    def index_of(self, field, dim):
+        """(index, less) where `field` says the extent `dim`, whether paged or not."""
+        for i, d in enumerate(field["dims"]):
+            if d == dim or d == f"{dim}+1":
+                if not field["paged_dims"] or field["paged_dims"][i] == d:
+                    return i, int(d != dim)
+        return None
+
+    def twin(self, output):
+        """The input whose gradient or copy an output is: it has its shape."""
+        same = [f for f in self.inputs if f["dims"] == output["dims"] and not f["paged_dims"]]
+        return next((f for f in same if f"d{f['name']}" == output["name"]), None) or next(
+            (f for f in same if not f["optional"]), None)
+
+    def plan(self, output):
+        """For each dim: (dim, [(input, index, less, only without)], can the caller be asked)."""
+        plan = []
+        for dim in output["dims"]:
+            if dim.isdigit():
+                plan.append((dim, [], False))
+                continue
+            found = self.find(dim)
+            if not found and dim in IMPLIED or found and dim == "r" and not self.static(found):
+                other, without = IMPLIED[dim]
+                found = found + [(*s[:3], without) for s in self.find(other)]
+            plan.append((dim, found, not self.static(found)))
+        return plan
+
+    def find(self, dim):
+        """The first required input that says an extent, else every optional one that would."""
+        found = [(f["name"], *at, None) for f in self.inputs if (at := self.index_of(f, dim))]
+        first = next((s for s in found if s[0] in {f["name"] for f in self.required}), None)
+        return [first] if first else found
+
+    def static(self, found):
+        return len(found) == 1 and found[0][3] is None and found[0][0] in {f["name"] for f in self.required}
+
+    def wanted_by_default(self, output):
+        """A required output, or the gradient of a required input."""
+        return not output["optional"] or output["name"][1:] in {f["name"] for f in self.required}
+
+    def extent(self, part):
+        dim, found, ask = part
+        if not found and not ask:
+            return dim
+        if not ask:
+            name, index, less, _ = found[0]
+            return f"v_{name}[2][{index}]" + (f" - {less}" if less else "")
+        parts = [f"(v_{n}{f' if {without} is None else None' if without else ''}, {i}, {less})" for n, i, less, without in found]
+        return f'call.size({", ".join([repr(dim).replace(chr(39), chr(34)), dim, *parts])})'
+
+    def dtype(self, output):
+        codes = [DTYPES.index(d) + 1 for d in output["dtypes"]]
+        if output["dtype_as"]:
+            return f"v_{output['dtype_as']}[1]"
+        if len(codes) == 1:
+            return str(codes[0])
+        first = self.required[0]["name"]
+        return f"v_{first}[1] if v_{first}[1] in {tuple(codes)} else {codes[0]}"
+
+    def kept(self, name):
+        """Is the view of this field read again?"""
+        return name in self.sources or name in {t["name"] for t in self.twins.values() if t} or any(o["dtype_as"] == name for o in self.outputs) or (
+            any(not o["dtype_as"] and len(o["dtypes"]) > 1 for o in self.outputs) and name == self.required[0]["name"])
+
+
+def safe(name):
+    return name + "_" if keyword.iskeyword(name) else name
+
+
+def signature(op):
+    args = ["ctx"] + [safe(f["name"]) for f in op.required]
+    words = [f"{f['name']}=None" for f in op.outputs]
+    words += [f"{safe(f['name'])}=None" for f in op.inputs if f["optional"]]
+    words += [f"{dim}=None" for dim in op.given]
+    words += [f"{f['name']}={SCALARS[f['kind']][1]}" for f in op.scalars]
+    text = f"def {op.name}({', '.join(args + ['*'] * bool(words) + words)}):"
+    return textwrap.fill(text, 100, subsequent_indent=" " * (5 + len(op.name)))
+
+
+def described(f):
+    if f["kind"] != "tensor":
+        return f.get("doc", "")
+    dtypes = " or ".join(([f"as {f['dtype_as']}"] if f["dtype_as"] else []) + ([" ".join(f["dtypes"])] if f["dtypes"] else []))
+    paged = f" or paged ({', '.join(f['paged_dims'])})" if f["paged_dims"] else ""
+    return f"({', '.join(f['dims'])}){paged} {dtypes}" + (f": {f['doc']}" if f["doc"] else "")
+
+
+def docstring(op):
+    lines = op.struct["doc"].strip().split("\n")
+    out = ["    " + line if line else "" for line in lines]
+    out[0] = '    """' + out[0].lstrip()
+
+    def group(title, fields):
+        if fields:
+            out.extend(["", f"    {title}"])
+            for f in fields:
+                out.extend(textwrap.wrap(f"{f['name']}: {described(f)}", 100, initial_indent=" " * 6,
+                                         subsequent_indent=" " * 10, break_on_hyphens=False))
+
+    group("Inputs", op.required)
+    group("Outputs, new unless passed", [f for f in op.outputs if not f["optional"]])
+    group("Outputs, new unless passed or False", [f for f in op.outputs if f["optional"] and op.wanted_by_default(f)])
+    group("Outputs on request, by True or an array", [f for f in op.outputs if f["optional"] and not op.wanted_by_default(f)])
+    group("Optional inputs", [f for f in op.inputs if f["optional"]])
+    if op.given:
+        out.extend(["", f"    {', '.join(op.given)}: extents of new outputs that no input tells."])
+    group("Numbers", op.scalars)
+    out.append('    """')
+    return "\n".join(out)
+
+
+def body(op):
+    out = [f"    call = ctx._call(_{op.name})"]
+    for f in op.inputs:
+        name, var = f["name"], safe(f["name"])
+        kept = op.kept(name)
+        write = f["direction"] == "inout"
+        rank = len(f["dims"]) if kept else None
+        extra = f", {rank}, True" if write else f", {rank}" if rank else ""
+        put = f'{f"v_{name} = " if kept else ""}call.put("{name}", {f["offset"]}, {var}{extra})'
+        if not f["optional"]:
+            out.append("    " + put)
+        else:
+            if kept:
+                out.append(f"    v_{name} = None")
+            out.append(f"    if {var} is not None:\n        {put}")
+    for f in op.outputs:
+        name = f["name"]
+        twin = op.twins[name]
+        if twin and twin["optional"]:
+            shape = f'call.twin("{name}", "{twin["name"]}", v_{twin["name"]})'
+        elif twin:
+            shape = f"v_{twin['name']}[2]"
+        else:
+            shape = f"({', '.join(op.extent(part) for part in op.plans[name])}{chr(44) * (len(f['dims']) == 1)})"
+        if "call." in shape:  # not known at all, perhaps, when the output itself is passed
+            shape = "lambda: " + shape
+        call = f'call.out("{name}", {f["offset"]}, {name}, {shape}, {op.dtype(f)})'
+        if not f["optional"]:
+            out.append(f"    {name} = {call}")
+        elif op.wanted_by_default(f):
+            out.append(f"    {name} = None if {name} is False else {call}")
+        else:
+            out.append(f"    if {name} is not None:\n        {name} = None if {name} is False else {call}")
+    for f in op.scalars:
+        kind = SCALARS[f["kind"]][0]
+        if "enum" in f:
+            out.append(f"    if {f['name']}:\n        call.enum({f['offset']}, {f['name']}, \"{f['name']}\", _abi.{camel(f['enum'])})")
+        else:
+            out.append(f"    if {f['name']}:\n        call.scalar(\"{kind}\", {f['offset']}, {f['name']}, \"{f['name']}\")")
+    out.append(f"    return call.run({', '.join(f['name'] for f in op.outputs)})")
+    return "\n".join(fold(line) for text in out for line in text.split("\n"))
+
+
+def fold(line):
+    """A long call over several lines; no string in one has a space."""
+    indent = len(line) - len(line.lstrip())
+    return line if len(line) <= 100 else textwrap.fill(
+        line.strip(), 100, initial_indent=" " * indent, subsequent_indent=" " * (indent + 4), break_on_hyphens=False)
+
+
+def ops(api):
+    structs = {s["name"]: s for s in api["structs"]}
+    operations = [Operation(op, structs[op["params"]]) for op in api["ops"]]
+    names = [n for op in operations for n in (op.name, f"{op.name}_workspace")]
+    enums = {f["enum"] for op in operations for f in op.scalars if "enum" in f}
+    exported = [f'"{n}"' for n in names] + [f'"{camel(e)}"' for e in sorted(enums)]
+    out = [TOP + '"""The operations.  Inputs first, then by keyword: outputs, optional inputs, numbers (0: the default)."""',
+           "from . import _abi\nfrom ._call import Op"]
+    if enums:
+        out.append(f"from ._abi import {', '.join(camel(e) for e in sorted(enums))}")
+    out.append("\n" + textwrap.fill(f"__all__ = [{', '.join(exported)}]", 100, subsequent_indent=" " * 11))
+    out.append("\n" + "\n".join(f'_{op.name} = Op("{op.name}", _abi.{camel(op.struct["name"])})' for op in operations))
+    for op in operations:
+        out.append(f"\n\n{signature(op)}\n{docstring(op)}\n{body(op)}")
+        out.append(f'\n\ndef {op.name}_workspace(ctx, *inputs, **fields):\n'
+                   f'    """Bytes of workspace that {op.name} with these arguments uses; raises what it would raise."""\n'
+                   f"    return {op.name}(ctx.asking, *inputs, **fields)")
+    return "\n".join(out) + "\n"
+
+
+def emit(api):
+    return {"bindings/python/fovea/_abi.py": abi(api), "bindings/python/fovea/ops.py": ops(api)}
