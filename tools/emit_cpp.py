@@ -105,15 +105,16 @@ def abi_cpp(api):
 
 def contract_table(api):
     """tests/contract.cpp's own reading of the comments: text, so that it shares nothing with src."""
-    out = [GENERATED + "// FIELD(op, name, kind, offset, dims, paged_dims, dtypes, dtype_as, required, output, sums)"]
+    out = [GENERATED + "// FIELD(op, name, kind, offset, dims, paged_dims, dtypes, dtype_as, alias, required, output, sums)"]
     for op in api["ops"]:
         out.append(f"OP_BEGIN({op['name']}, {op['first_size']})")
         for f in params_of(api, op)["fields"]:
             if f["kind"] == "tensor":
-                text = [" ".join(f["dims"]), " ".join(f["paged_dims"] or []), " ".join(f["dtypes"]), f["dtype_as"] or ""]
+                text = [" ".join(f["dims"]), " ".join(f["paged_dims"] or []), " ".join(f["dtypes"]), f["dtype_as"] or "",
+                        f["may_alias"]["field"] if f["may_alias"] else ""]
                 flags = [not f["optional"], f["direction"] != "in", f["sums"]]
             else:
-                text, flags = [""] * 4, [False] * 3
+                text, flags = [""] * 5, [False] * 3
             cells = [op["name"], f["name"], f["kind"], str(f["offset"])] + [json.dumps(t) for t in text] + [str(x).lower() for x in flags]
             out.append(f"FIELD({', '.join(cells)})")
         out.append(f"OP_END({op['name']})")

@@ -9,11 +9,15 @@
 
 namespace fovea {
 
+// No release's params come near this: a larger struct_size was never set, and there may be no such
+// tail to read.
+constexpr size_t kParamsMax = 65536;
+
 template <class P>
 P copy_params(const char* op, const P* params, size_t first_size) {
   if (!params) fail(FOVEA_INVALID_ARGUMENT, "%s: params is NULL", op);
   const size_t size = params->struct_size;
-  if (size < first_size)
+  if (size < first_size || size > kParamsMax)
     fail(FOVEA_INVALID_ARGUMENT, "%s: struct_size is %zu, wanted sizeof(fovea_%s_params) (%zu)", op,
          size, op, sizeof(P));
   P copy{};

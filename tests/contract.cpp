@@ -1,0 +1,630 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every operation is called rightly, then wrongly in each way its header comments forbid, one field
+// at a time.  The answer must be the promised status with a sentence that starts with the op and
+// names the field, and `_workspace` must give the very same one.  The table is the comments
+// themselves, read by tools/api.py; the expectations here share nothing with the library.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "fovea/fovea.h"
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words split(const std::string& text) {
+  std::istringstream in(text);
+  Words words;
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+enum Kind { size, tensor, i64, f32, i32, reserved };
+
+struct Field {
+  std::string name;
+  Kind kind;
+  size_t offset;
+  Words dims, paged, dtypes;
+  std::string dtype_as, alias;
+  bool required, output, sums;
+};
+
+struct Op {
+  const char* name;
+  size_t bytes, first_bytes;
+  fovea_status (*call)(fovea_context*, const void*);
+  fovea_status (*query)(fovea_context*, const void*, size_t*);
+  std::vector<Field> fields;
+  const Field* find(const std::string& field) const {
+    for (const Field& f : fields)
+      if (f.name == field) return &f;
+    return nullptr;
+  }
+};
+
+// clang-format off
+#define OP_BEGIN(op, first_size)                                                             \
+  {#op, sizeof(fovea_##op##_params), first_size,                                             \
+   [](fovea_context* c, const void* p) {                                                     \
+     return fovea_##op(c, static_cast<const fovea_##op##_params*>(p)); },                    \
+   [](fovea_context* c, const void* p, size_t* n) {                                          \
+     return fovea_##op##_workspace(c, static_cast<const fovea_##op##_params*>(p), n); }, {
+#define FIELD(op, name, kind, offset, dims, paged, dtypes, as, alias, required, output, sums) \
+  {#name, kind, offset, split(dims), split(paged), split(dtypes), as, alias, required, output, sums},
+#define OP_END(op) }},
+// clang-format on
+const std::vector<Op>& ops() {
+  static const std::vector<Op> table = {
+#include "contract_table.inc"
+  };
+  return table;
+}
+
+const std::map<std::string, int> kDtypes = {
+    {"f32", FOVEA_F32},   {"f16", FOVEA_F16},   {"bf16", FOVEA_BF16}, {"e4m3", FOVEA_E4M3},
+    {"e5m2", FOVEA_E5M2}, {"e2m1", FOVEA_E2M1}, {"i8", FOVEA_I8},     {"i32", FOVEA_I32},
+    {"i64", FOVEA_I64},   {"u8", FOVEA_U8},     {"i4", FOVEA_I4},     {"e8m0", FOVEA_E8M0}};
+
+// A valid call: the optional tensors it gives, dtypes and extents that are not the default, and
+// integer scalars.
+struct Case {
+  const char *op, *name, *given, *settings;
+};
+
+const Case kCases[] = {
+    {"attention_forward", "plain", "lse", ""},
+    {"attention_forward", "half", "lse", "q:bf16"},
+    {"attention_forward", "options",
+     "lse q_value query_len key_len key_first query_position key_position mask bias alibi "
+     "sink_logit",
+     ""},
+    {"attention_forward", "head_window", "head_window", ""},
+    {"attention_forward", "rope", "cos sin", ""},
+    {"attention_forward", "rows", "cache_row", "rows=4"},
+    {"attention_forward", "packed", "lse query_start key_start key_position mask bias alibi",
+     "b=1 r=2"},
+    {"attention_forward", "packed_keys", "lse key_start bias", "keys=4 key_max=4"},
+    {"attention_forward", "paged", "lse page_table key_len key_position mask bias", ""},
+    {"attention_forward", "paged_packed", "query_start page_table cache_row bias",
+     "b=1 r=2 rows=3 keys=4 key_max=4"},
+    {"attention_backward", "plain", "dq dk dv", ""},
+    {"attention_backward", "options",
+     "query_len key_len key_first query_position key_position mask bias alibi sink_logit dlse dq "
+     "dk dv dsink_logit dbias dalibi",
+     ""},
+    {"attention_backward", "packed", "query_start key_start head_window bias dbias dq dk dv",
+     "b=1 r=2"},
+    {"merge_forward", "plain", "lse", ""},
+    {"merge_forward", "rows", "row lse", "u=4"},
+    {"merge_backward", "plain", "dlse do_part dlse_part", ""},
+    {"merge_backward", "rows", "row do_part", "u=4"},
+    {"cache_append", "keys", "k_new k query_len key_len position cos sin norm_weight key_len_out",
+     ""},
+    {"cache_append", "values", "v_new v", "f=3"},
+    {"cache_append", "packed", "k_new v_new k v query_start key_start", "b=1 r=2"},
+    {"cache_append", "paged", "k_new v_new k v page_table cache_row key_len k_scale v_scale",
+     "k:e4m3 v:i8 rows=3"},
+    {"cache_copy", "plain", "", ""},
+    {"cache_copy", "bytes", "", "source:u8"},
+    {"cache_get", "plain", "key_len", ""},
+    {"cache_get", "packed", "key_start key_len k_scale", "b=1 r=2 k:i8"},
+    {"cache_get", "paged", "page_table cache_row", "rows=3"},
+    {"rope_forward", "plain", "", ""},
+    {"rope_forward", "packed", "position start", "b=1 r=2 x:bf16"},
+    {"rope_table_get", "plain", "", ""},
+    {"rope_table_get", "frequency", "frequency", ""},
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.op << "_" << c.name;
+}
+
+// The params of one call, byte by byte, with room for a tail.
+class Params {
+ public:
+  explicit Params(const Op& op) : op_(&op), words_(op.bytes / 8 + 2) { set_size(op.bytes); }
+  void set_size(size_t bytes) { words_[0] = bytes; }
+  void* data() { return words_.data(); }
+  const void* data() const { return words_.data(); }
+  template <class T>
+  T& at(size_t offset) {
+    return *reinterpret_cast<T*>(reinterpret_cast<char*>(words_.data()) + offset);
+  }
+  fovea_tensor& operator[](const std::string& field) {
+    return at<fovea_tensor>(op_->find(field)->offset);
+  }
+  const Op& op() const { return *op_; }
+
+ private:
+  const Op* op_;
+  std::vector<uint64_t> words_;
+};
+
+// A small valid call with real memory behind every tensor.
+class Call {
+ public:
+  explicit Call(const Case& c) : op(find_op(c.op)), params(*op) {
+    extents_ = {{"b", 2},     {"s", 3},         {"t", 5},    {"h", 4},     {"g", 2},
+                {"d", 8},     {"e", 6},         {"f", 2},    {"n", 2},     {"u", 3},
+                {"pool", 6},  {"pool2", 6},     {"page", 2}, {"pages", 3}, {"half", 2},
+                {"width", 4}, {"positions", 16}};
+    for (const std::string& name : split(c.given)) given_[name] = true;
+    std::map<std::string, int> dtypes;
+    for (const std::string& setting : split(c.settings)) {
+      const size_t at = setting.find_first_of(":=");
+      const std::string name = setting.substr(0, at), value = setting.substr(at + 1);
+      if (setting[at] == ':') {
+        dtypes[name] = kDtypes.at(value);
+      } else if (op->find(name)) {
+        params.at<int64_t>(op->find(name)->offset) = std::stoll(value);
+      } else {
+        extents_[name] = std::stoll(value);
+      }
+    }
+    for (const Field& f : op->fields) {
+      if (f.kind != tensor || !has(f)) continue;
+      const int dtype = dtypes.count(f.name) ? dtypes.at(f.name)
+                        : f.dtype_as.empty() ? kDtypes.at(f.dtypes[0])
+                                             : params[f.dtype_as].dtype;
+      give(f, dtype);
+    }
+  }
+
+  bool has(const Field& f) const { return f.required || given_.count(f.name); }
+  bool has(const char* name) const { return given_.count(name) != 0; }
+  bool paged() const { return has("page_table"); }
+  const Words& dims(const Field& f) const { return paged() && !f.paged.empty() ? f.paged : f.dims; }
+  std::vector<const Field*> tensors() const {
+    std::vector<const Field*> list;
+    for (const Field& f : op->fields)
+      if (f.kind == tensor && has(f)) list.push_back(&f);
+    return list;
+  }
+
+  // Whether the extent must agree with another one of this call.
+  bool tied(const Field& f, int axis) const {
+    const std::string name = canonical(f, dims(f)[axis]);
+    if (name == "fixed") return true;
+    int uses = 0;
+    for (const Field* other : tensors())
+      for (const std::string& dim : dims(*other)) uses += canonical(*other, dim) == name;
+    return uses > 1;
+  }
+
+  const Op* op;
+  Params params;
+
+ private:
+  static const Op* find_op(const std::string& name) {
+    for (const Op& op : ops())
+      if (name == op.name) return &op;
+    return nullptr;
+  }
+
+  // The one field that packs the tensors of b.
+  bool packed() const {
+    return has("query_start") || has("start") || (!op->find("query_start") && has("key_start"));
+  }
+
+  // One name for all extents that must be equal; "fixed" for those that a single value fits.
+  std::string canonical(const Field& f, std::string dim) const {
+    if (dim == "bytes") return "bytes of " + f.name;  // any number from the need upward
+    if (isdigit(dim[0])) return "fixed";
+    if (dim == "rows" && has("cache_row")) return dim;
+    if (dim == "rows") dim = f.name == "page_table" ? "r" : "key_b";
+    if (dim == "key_b") dim = has("key_start") && op->find("query_start") ? "fixed" : "r";
+    if (dim == "keys") dim = paged() || has("key_start") ? "fixed" : "t";
+    if (dim == "b") dim = packed() ? "fixed" : "r";
+    if (dim == "pages") dim = !extents_.count("keys") && asks_keys() ? "fixed" : dim;
+    return dim == "r+1" ? "r" : dim;
+  }
+
+  bool asks_keys() const {
+    for (const Field* f : tensors())
+      for (const std::string& dim : dims(*f))
+        if (dim == "keys") return true;
+    return false;
+  }
+
+  int64_t extent(const Field& f, const std::string& dim) const {
+    if (isdigit(dim[0])) return std::stoll(dim);
+    const auto known = extents_.find(dim);
+    if (known != extents_.end()) return known->second;
+    if (dim == "r") return extents_.at("b");
+    if (dim == "r+1") return extent(f, "r") + 1;
+    if (dim == "key_b") return has("key_start") && op->find("query_start") ? 1 : extent(f, "r");
+    if (dim == "rows") return f.name == "page_table" ? extent(f, "r") : extent(f, "key_b");
+    if (dim == "keys")
+      return paged() ? extents_.at("pages") * extents_.at("page") : extents_.at("t");
+    return (extent(f, "keys") + 7) / 8;  // bytes
+  }
+
+  void give(const Field& f, int dtype) {
+    int64_t shape[FOVEA_MAX_DIMS] = {}, room = 64;
+    for (size_t i = 0; i < dims(f).size(); ++i)
+      shape[i] = extent(f, dims(f)[i]), room *= shape[i] + 1;
+    memory_.emplace_back(room);  // eight bytes an element and a lead, so larger extents fit as well
+    params[f.name] = fovea_contiguous(memory_.back().data(), static_cast<fovea_dtype>(dtype),
+                                      static_cast<int32_t>(dims(f).size()), shape);
+    auto* words = reinterpret_cast<int32_t*>(memory_.back().data());
+    if (f.dims[0] == "r+1")
+      for (int i = 0; i <= shape[0] + 1; ++i) words[i] = 2 * i;
+    if (f.name == "page_table" || f.name == "pair" || f.name == "cache_row")
+      for (int i = 0; i < 6; ++i) words[i] = i;
+    if (f.name == "row")
+      for (int64_t i = 0; i < shape[0] * shape[1]; ++i)
+        words[i] = static_cast<int32_t>(i % shape[1]) - 1;
+  }
+
+  std::map<std::string, int64_t> extents_;
+  std::map<std::string, bool> given_;
+  std::vector<std::vector<uint64_t>> memory_;
+};
+
+bool names(const std::string& text, const std::string& word) {
+  const auto part = [](char c) { return isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    if ((at == 0 || !part(text[at - 1])) && (end == text.size() || !part(text[end]))) return true;
+  }
+  return false;
+}
+
+struct Context {
+  Context() {
+    EXPECT_EQ(fovea_context_create(FOVEA_HOST, 0, &ctx), FOVEA_OK) << fovea_last_error();
+  }
+  ~Context() { fovea_context_destroy(ctx); }
+  fovea_context* ctx = nullptr;
+};
+
+// Both functions of the op; the same status and sentence from each.
+fovea_status answer(const Op& op, const void* params, std::string* text) {
+  Context context;
+  size_t bytes = 77;
+  const fovea_status asked = op.query(context.ctx, params, &bytes);
+  *text = fovea_last_error();
+  if (asked != FOVEA_OK) {
+    EXPECT_EQ(bytes, 0u) << *text;
+  }
+  const fovea_status called = op.call(context.ctx, params);
+  EXPECT_EQ(asked, called) << op.name << ": _workspace: " << *text
+                           << ", op: " << fovea_last_error();
+  EXPECT_EQ(*text, fovea_last_error());
+  EXPECT_EQ(called == FOVEA_OK, text->empty());
+  EXPECT_EQ(called == FOVEA_OK, *fovea_context_last_kernel(context.ctx) != 0);
+  return called;
+}
+
+void accepts(const Params& params) {
+  std::string text;
+  EXPECT_EQ(answer(params.op(), params.data(), &text), FOVEA_OK) << text;
+}
+
+void refuses(const Params& params, const std::string& field,
+             fovea_status status = FOVEA_INVALID_ARGUMENT) {
+  std::string text;
+  EXPECT_EQ(answer(params.op(), params.data(), &text), status) << text;
+  EXPECT_EQ(text.rfind(std::string(params.op().name) + ": ", 0), 0u) << text;
+  EXPECT_TRUE(names(text, field)) << text;
+}
+
+class Contract : public testing::TestWithParam<Case> {
+ protected:
+  Contract() : call(GetParam()) {}
+
+  // f(params, tensor) on a fresh copy of the valid call for each tensor it gives.
+  void each(const std::function<void(Params&, fovea_tensor&, const Field&)>& f) {
+    for (const Field* field : call.tensors()) {
+      SCOPED_TRACE(field->name);
+      Params params = call.params;
+      f(params, params[field->name], *field);
+    }
+  }
+  void each_axis(const std::function<void(Params&, fovea_tensor&, const Field&, int)>& f) {
+    each([&](Params&, fovea_tensor& x, const Field& field) {
+      for (int axis = 0; axis < x.ndim; ++axis) {
+        SCOPED_TRACE(axis);
+        Params params = call.params;
+        f(params, params[field.name], field, axis);
+      }
+    });
+  }
+  Call call;
+};
+
+TEST_P(Contract, ValidCallIsDone) {
+  accepts(call.params);
+}
+
+TEST_P(Contract, Rank) {
+  each([&](Params& params, fovea_tensor& x, const Field& f) {
+    for (const int ndim : {x.ndim - 1, x.ndim + 1, -1, FOVEA_MAX_DIMS + 1, INT_MAX, INT_MIN}) {
+      x.ndim = ndim;
+      refuses(params, f.name + ".ndim");
+    }
+  });
+}
+
+TEST_P(Contract, ExtentsAgree) {
+  each_axis([&](Params& params, fovea_tensor& x, const Field& f, int axis) {
+    ++x.shape[axis];
+    if (call.tied(f, axis)) {
+      refuses(params, f.name);
+    } else {
+      accepts(params);
+    }
+    if (call.dims(f)[axis] == "bytes") {
+      x.shape[axis] = 0;
+      refuses(params, f.name);
+    }
+  });
+}
+
+TEST_P(Contract, ExtentsAndStridesAreInRange) {
+  each_axis([&](Params& params, fovea_tensor& x, const Field& f, int axis) {
+    const int64_t extent = x.shape[axis], stride = x.stride[axis];
+    for (const int64_t bad : {int64_t{-1}, INT64_MIN}) {
+      x.shape[axis] = bad;
+      refuses(params, f.name + ".shape");
+      x.shape[axis] = extent, x.stride[axis] = bad;
+      refuses(params, f.name + ".stride");
+      x.stride[axis] = stride;
+    }
+    x.stride[axis] = INT64_MAX;
+    if (extent > 1) refuses(params, f.name + ".stride");
+    x.shape[axis] = INT64_MAX, x.stride[axis] = 1;
+    if (x.ndim > 1) refuses(params, f.name);
+  });
+}
+
+TEST_P(Contract, Dtype) {
+  each([&](Params& params, fovea_tensor& x, const Field& f) {
+    const int own = x.dtype;
+    for (int dtype = -1; dtype < 40; ++dtype) {
+      bool listed = dtype == own && !f.dtype_as.empty();
+      for (const std::string& name : f.dtypes) listed |= kDtypes.at(name) == dtype;
+      if (listed) continue;
+      SCOPED_TRACE(dtype);
+      x.dtype = dtype;
+      refuses(params, f.name + ".dtype");
+    }
+    for (const int dtype : {INT_MAX, INT_MIN}) {
+      x.dtype = dtype;
+      refuses(params, f.name + ".dtype");
+    }
+  });
+}
+
+TEST_P(Contract, RequiredTensorsAreGiven) {
+  each([&](Params& params, fovea_tensor& x, const Field& f) {
+    x.data = nullptr;
+    if (f.required) refuses(params, f.name + ".data");
+    x = {};
+    if (f.required) refuses(params, f.name + ".data");
+  });
+}
+
+TEST_P(Contract, Alignment) {
+  each([&](Params& params, fovea_tensor& x, const Field& f) {
+    const bool byte = x.dtype == FOVEA_U8 || x.dtype == FOVEA_I8 || x.dtype == FOVEA_E4M3 ||
+                      x.dtype == FOVEA_E5M2;
+    x.data = static_cast<char*>(x.data) + 1;
+    if (!byte) refuses(params, f.name + ".data");
+  });
+}
+
+TEST_P(Contract, OutputsAreDistinctElements) {
+  each_axis([&](Params& params, fovea_tensor& x, const Field& f, int axis) {
+    if (!f.output || x.shape[axis] < 2) return;
+    x.stride[axis] = 0;
+    if (f.sums) {
+      accepts(params);
+    } else {
+      refuses(params, f.name + ".stride");
+    }
+  });
+}
+
+TEST_P(Contract, OutputsShareNoMemory) {
+  each([&](Params& params, fovea_tensor& x, const Field& f) {
+    if (!f.output) return;
+    void* const own = x.data;
+    for (const Field* other : call.tensors()) {
+      if (other->name == f.name || other->name == f.alias || other->alias == f.name) continue;
+      SCOPED_TRACE(other->name);
+      x.data = params[other->name].data;
+      refuses(params, f.name);
+      refuses(params, other->name);
+      x.data = own;
+    }
+  });
+}
+
+TEST_P(Contract, ReservedIsZero) {
+  for (const Field& f : call.op->fields) {
+    if (f.kind != reserved) continue;
+    call.params.at<int32_t>(f.offset) = 1;
+    refuses(call.params, f.name);
+  }
+}
+
+// A caller built against an older header (its struct ends earlier), this one, and a newer one.
+TEST_P(Contract, StructSizeOfEveryCaller) {
+  Params& params = call.params;
+  const size_t bytes = call.op->bytes;
+  for (const size_t forgotten : {size_t{0}, call.op->first_bytes - 1, size_t{8}}) {
+    params.set_size(forgotten);
+    refuses(params, "struct_size");
+  }
+  for (const size_t newer : {bytes + 8, bytes + 16}) {
+    params.set_size(newer);
+    accepts(params);  // its new field is unset
+    for (size_t at = bytes; at < newer; ++at) {
+      params.at<unsigned char>(at) = 1;
+      refuses(params, "struct_size", FOVEA_UNSUPPORTED);
+      params.at<unsigned char>(at) = 0;
+    }
+  }
+  for (const size_t garbage : {SIZE_MAX, SIZE_MAX / 2, size_t{1} << 32}) {
+    params.set_size(garbage);
+    refuses(params, "struct_size");
+  }
+}
+
+// Nothing past the caller's struct_size is read: it ends where readable memory ends.
+TEST_P(Contract, OldCallersStructIsReadToItsEndOnly) {
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* memory =
+      mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  ASSERT_EQ(mprotect(static_cast<char*>(memory) + page, page, PROT_NONE), 0);
+  for (const size_t caller : {call.op->first_bytes, call.op->bytes}) {
+    call.params.set_size(caller);
+    void* end = static_cast<char*>(memory) + page - caller;
+    std::memcpy(end, call.params.data(), caller);
+    std::string text;
+    EXPECT_EQ(answer(*call.op, end, &text), FOVEA_OK) << text;
+  }
+  munmap(memory, 2 * page);
+}
+
+TEST_P(Contract, NullArguments) {
+  const Op& op = *call.op;
+  const std::string name = op.name;
+  Context context;
+  size_t bytes = 0;
+  const void* params = call.params.data();
+  const auto told = [&](const std::string& text) { EXPECT_EQ(text, fovea_last_error()); };
+  EXPECT_EQ(op.call(nullptr, params), FOVEA_INVALID_ARGUMENT);
+  told(name + ": ctx is NULL");
+  EXPECT_EQ(op.query(nullptr, params, &bytes), FOVEA_INVALID_ARGUMENT);
+  told(name + ": ctx is NULL");
+  EXPECT_EQ(op.call(context.ctx, nullptr), FOVEA_INVALID_ARGUMENT);
+  told(name + ": params is NULL");
+  EXPECT_EQ(op.query(context.ctx, nullptr, &bytes), FOVEA_INVALID_ARGUMENT);
+  told(name + ": params is NULL");
+  EXPECT_EQ(op.query(context.ctx, params, nullptr), FOVEA_INVALID_ARGUMENT);
+  told(name + "_workspace: bytes is NULL");
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, Contract, testing::ValuesIn(kCases), [](const auto& info) {
+  return std::string(info.param.op) + "_" + info.param.name;
+});
+
+Call valid(const char* op, const char* name) {
+  for (const Case& c : kCases)
+    if (std::string(c.op) == op && std::string(c.name) == name) return Call(c);
+  ADD_FAILURE() << "no case " << op << " " << name;
+  return Call(kCases[0]);
+}
+
+void says(const Params& params, const std::string& sentence) {
+  std::string text;
+  EXPECT_EQ(answer(params.op(), params.data(), &text), FOVEA_INVALID_ARGUMENT);
+  EXPECT_EQ(text, sentence);
+}
+
+TEST(ContractCases, EveryTensorOfEveryOpIsInACase) {
+  for (const Op& op : ops())
+    for (const Field& f : op.fields) {
+      bool seen = f.kind != tensor;
+      for (const Case& c : kCases) seen |= std::string(c.op) == op.name && Call(c).has(f);
+      EXPECT_TRUE(seen) << op.name << "." << f.name;
+    }
+}
+
+TEST(ContractWording, NamesGotAndWanted) {
+  Call call = valid("attention_forward", "plain");
+  Params p = call.params;
+  ++p["k"].shape[3];
+  says(p, "attention_forward: k.shape[3] (d) is 9, wanted 8 as in q");
+  p = call.params, p["k"].dtype = FOVEA_F16;
+  says(p, "attention_forward: k.dtype is f16, wanted f32 as in q");
+  p = call.params, p["q"].dtype = 99;
+  says(p, "attention_forward: q.dtype is 99 (no fovea_dtype), wanted f32 or f16 or bf16");
+  p = call.params, p["v"].ndim = 3;
+  says(p, "attention_forward: v.ndim is 3, wanted 4: (rows, t, g, e)");
+  p = call.params, p["o"].data = nullptr;
+  says(p, "attention_forward: o.data is NULL, wanted a tensor (b, s, h, e)");
+  p = call.params, p["lse"].stride[1] = 0;
+  says(p,
+       "attention_forward: lse.stride[1] is 0 over an extent of 4, wanted > 0: it is written to");
+  p = call.params, p["o"].data = p["q"].data;
+  says(p, "attention_forward: o.data is that of q, wanted memory of its own");
+  Call packed = valid("attention_forward", "packed");
+  p = packed.params, p["mask"].shape[3] = 0;
+  says(
+      p,
+      "attention_forward: mask.shape[3] (bytes) is 0, wanted at least 1: a bit for each of 5 keys");
+  p = packed.params, ++p["key_start"].shape[0];
+  says(p, "attention_forward: key_start.shape[0] (r+1) is 4, wanted 3 as in query_start");
+}
+
+// What a comment says an output may be: the same elements, or nothing.
+TEST(ContractAlias, OutputMayBeTheNamedInput) {
+  Call rope = valid("rope_forward", "plain");
+  Params p = rope.params;
+  p["y"].data = p["x"].data;
+  accepts(p);
+  std::swap(p["y"].stride[0], p["y"].stride[1]);
+  refuses(p, "y.stride");
+
+  Call append = valid("cache_append", "keys");
+  p = append.params, p["key_len_out"].data = p["key_len"].data;
+  accepts(p);
+
+  Call copy = valid("cache_copy", "plain");
+  p = copy.params, p["target"].data = p["source"].data;
+  accepts(p);
+  std::swap(p["target"].stride[0], p["target"].stride[1]);
+  refuses(p, "target.stride");
+}
+
+TEST(ContractAlias, MergeMayWriteItsFirstPart) {
+  Call plain = valid("merge_forward", "plain");
+  Params p = plain.params;
+  p["o"].data = p["o_part"].data, p["lse"].data = p["lse_part"].data;
+  accepts(p);
+  p["o"].stride[3] = 2;
+  refuses(p, "o.stride");
+  p["o"].stride[3] = 1, p["o"].dtype = FOVEA_BF16;
+  refuses(p, "o.dtype");
+  Call rows = valid("merge_forward", "rows");
+  p = rows.params, p["o"].data = p["o_part"].data;
+  refuses(p, "o_part");
+}
+
+// An empty tensor needs no memory; one with elements does.
+TEST(ContractEmpty, NoElementsNoMemory) {
+  Call call = valid("attention_forward", "plain");
+  Params p = call.params;
+  for (const char* name : {"q", "o", "lse"}) p[name].shape[name[0] == 'l' ? 2 : 1] = 0;
+  accepts(p);
+  p["q"].data = p["o"].data = nullptr;
+  accepts(p);
+  p["k"].data = nullptr;
+  refuses(p, "k.data");
+}
+
+TEST(ContractLastDimension, AnyStride) {
+  Call call = valid("attention_forward", "plain");
+  for (const char* name : {"q", "k", "v", "o"}) {
+    SCOPED_TRACE(name);
+    Params p = call.params;
+    for (int64_t& stride : p[name].stride) stride *= 2;
+    accepts(p);
+  }
+}
+
+}  // namespace
