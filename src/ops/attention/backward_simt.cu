@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel of last resort: takes every valid attention_backward.  Before the three gradients,
+// delta of each row; after them, the ordered sums of dalibi and dsink_logit.
+#include "ops/attention/backward_simt.cuh"
+
+#include "core/dtype.h"
+#include "ops/attention/backward_simt_bias.cuh"
+#include "ops/attention/kernels.h"
+
+namespace fovea {
+namespace cuda {
+namespace {
+
+constexpr char kOp[] = "attention_backward";
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+
+// delta = <dout, o> - dlse; a warp owns a row.
+__global__ void __launch_bounds__(kThreads)
+    delta_kernel(const __grid_constant__ BackwardSimt b, int64_t work) {
+  const Attend& a = b.call.forward;
+  const int lane = threadIdx.x % 32;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kWarps;
+  for (int64_t w = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32; w < work;
+       w += stride) {
+    const int64_t h = w % a.h, i = w / a.h % a.sequences.query_max;
+    const Sequence seq = a.sequences[w / a.h / a.sequences.query_max];
+    if (i >= seq.rows) continue;
+    const auto row = [&](const int64_t* x) {
+      return seq.batch * x[0] + (seq.row_begin + i) * x[1] + h * x[2];
+    };
+    const int64_t o = row(a.o.stride), dout = row(b.call.dout.stride);
+    float sum = 0;
+    for (int64_t c = lane; c < a.e; c += 32)
+      sum += load_float(a.o.data, a.o_dtype, o + c * a.o.stride[3]) *
+             load_float(b.call.dout.data, a.o_dtype, dout + c * b.call.dout.stride[3]);
+    sum = lanes_sum<32>(sum);
+    const View<3>& dlse = b.call.dlse;
+    if (dlse)
+      sum -= dlse.as()[seq.batch * dlse.stride[0] + h * dlse.stride[1] +
+                       (seq.row_begin + i) * dlse.stride[2]];
+    if (lane == 0) b.delta[side_offset(a, seq, h, i)] = sum;
+  }
+}
+
+// Zeroes a tensor, whatever its strides; `extent` is 1 where the stride is 0.
+struct Extents {
+  int64_t x[4];
+};
+__global__ void __launch_bounds__(kThreads)
+    zero_kernel(View<4> out, int32_t dtype, Extents extent, int64_t work) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t w = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; w < work;
+       w += stride) {
+    int64_t rest = w, offset = 0;
+    for (int i = 3; i >= 0; --i) offset += rest % extent.x[i] * out.stride[i], rest /= extent.x[i];
+    store_float(out.data, dtype, offset, 0);
+  }
+}
+
+void zero(Context& ctx, View<4> out, int32_t dtype, Extents extent) {
+  int64_t work = 1;
+  for (int i = 0; i < 4; ++i) {
+    work *= extent.x[i];
+    if (!out.stride[i]) extent.x[i] = 1;
+  }
+  if (!work) return;
+  work = extent.x[0] * extent.x[1] * extent.x[2] * extent.x[3];
+  launch<zero_kernel>(ctx, kOp, ceil_div(work, kThreads), kThreads, 0, out, dtype, extent, work);
+}
+
+// dalibi and dsink_logit: a block owns one element and sums its rows over `sequences` x `heads`,
+// from its own (r, h) on.
+struct RowSums {
+  View<2> out;                  // (r, h)
+  int64_t sequences, heads;     // what an element sums over
+  int64_t own_heads, elements;  // distinct elements
+};
+
+template <bool Sink>
+__global__ void __launch_bounds__(kThreads)
+    row_sums_kernel(const __grid_constant__ BackwardSimt b, const __grid_constant__ RowSums sums) {
+  __shared__ double s_sum[kWarps];
+  const Attend& a = b.call.forward;
+  for (int64_t w = blockIdx.x; w < sums.elements; w += gridDim.x) {
+    const int64_t r0 = w / sums.own_heads, h0 = w % sums.own_heads;
+    double sum = 0;
+    for (int64_t r = r0; r < r0 + sums.sequences; ++r) {
+      const Sequence seq = a.sequences[r];
+      for (int64_t h = h0; h < h0 + sums.heads; ++h)
+        for (int64_t i = threadIdx.x; i < seq.rows; i += kThreads) {
+          const int64_t side = side_offset(a, seq, h, i);
+          if (!Sink) {
+            sum += b.row_alibi[side];
+            continue;
+          }
+          const float lse = a.lse.as()[seq.batch * a.lse.stride[0] + h * a.lse.stride[1] +
+                                       (seq.row_begin + i) * a.lse.stride[2]];
+          if (lse != -INFINITY) sum -= expf(sink_logit(a.score, h) - lse) * b.delta[side];
+        }
+    }
+    sum = block_sum<kThreads>(sum, s_sum);
+    if (threadIdx.x == 0)
+      sums.out.as()[r0 * sums.out.stride[0] + h0 * sums.out.stride[1]] = static_cast<float>(sum);
+  }
+}
+
+template <bool Sink>
+void launch_row_sums(Context& ctx, const BackwardSimt& b, View<2> out) {
+  const Attend& a = b.call.forward;
+  const bool over_r = !out.stride[0], over_h = !out.stride[1];
+  if (!a.h) return;
+  const int64_t count = a.sequences.count;
+  RowSums sums{out, over_r ? count : 1, over_h ? a.h : 1, over_h ? 1 : a.h, 0};
+  sums.elements = (over_r ? 1 : count) * sums.own_heads;
+  launch<row_sums_kernel<Sink>>(ctx, kOp, sums.elements, kThreads, 0, b, sums);
+}
+
+// f<Chunks>() for accumulators of `width` columns.
+template <class F>
+void with_chunks(int64_t width, const F& f) {
+  const int64_t chunks = ceil_div(width, kStageTile);
+  if (chunks <= 1)
+    f.template operator()<1>();
+  else if (chunks <= 2)
+    f.template operator()<2>();
+  else if (chunks <= 4)
+    f.template operator()<4>();
+  else
+    f.template operator()<9>();
+}
+
+constexpr int64_t kShared = StageTiles<4>::bytes();
+
+void launch_rows(Context& ctx, const BackwardSimt& b) {
+  const Attend& a = b.call.forward;
+  const int64_t tiles = a.g ? ceil_div(a.sequences.query_max * (a.h / a.g), kStageTile) : 0;
+  const int64_t work = a.sequences.count * a.g * tiles;
+  with_chunks(b.call.dq ? a.d : 1, [&]<int Chunks> {
+    launch<rows_simt_kernel<Chunks>>(ctx, kOp, work, kStageThreads, kShared, b, tiles, work);
+  });
+}
+
+template <Owner owner>
+void launch_keys(Context& ctx, const BackwardSimt& b) {
+  const Attend& a = b.call.forward;
+  const int64_t tiles = ceil_div(a.sequences.key_max, kStageTile);
+  const int64_t work = a.sequences.count * a.g * tiles;
+  with_chunks(owner == Owner::dk ? a.d : a.e, [&]<int Chunks> {
+    launch<keys_simt_kernel<owner, Chunks>>(ctx, kOp, work, kStageThreads, kShared, b, tiles, work);
+  });
+}
+
+void launch_bias(Context& ctx, const BackwardSimt& b) {
+  const Attend& a = b.call.forward;
+  const Sequences& q = a.sequences;
+  const int64_t* stride = b.call.dbias.stride;
+  if (!q.count || !a.b || !a.s || !a.h || !a.columns) return;
+  // Packed sequences are apart in rows, padded ones on the batch axis.
+  const bool sums[4] = {q.query_start ? !stride[2] : !stride[0], !stride[1], !stride[2],
+                        !stride[3]};
+  const int64_t all[4] = {q.count, a.h, ceil_div(q.query_max, kStageTile),
+                          ceil_div(a.columns, kStageTile)};
+  BiasTiles grid{{}, {}, sums[2], sums[3]};
+  for (int i = 0; i < 4; ++i)
+    grid.own[i] = sums[i] ? 1 : all[i], grid.walk[i] = sums[i] ? all[i] : 1;
+  launch<bias_simt_kernel>(ctx, kOp, grid.work(), kStageThreads, kShared, b, grid);
+}
+
+// Some element of an output may belong to no row or key that a block visits.
+bool ragged(const Attend& a) {
+  const Sequences& q = a.sequences;
+  return q.query_start || q.key_start || q.query_len || q.key_len || q.key_first ||
+         q.query_max < q.s || q.key_max < q.capacity;
+}
+
+void enqueue(Context& ctx, const BackwardSimt& b) {
+  const AttendBackward& call = b.call;
+  const Attend& a = call.forward;
+  const Sequences& q = a.sequences;
+  if (ragged(a)) {
+    const int64_t key_b = q.key_start ? 1 : q.count;
+    if (call.dq) zero(ctx, call.dq, a.dtype, {a.b, a.s, a.h, a.d});
+    if (call.dk) zero(ctx, call.dk, a.dtype, {key_b, a.t, a.g, a.d});
+    if (call.dv) zero(ctx, call.dv, a.dtype, {key_b, a.t, a.g, a.e});
+    if (call.dbias) zero(ctx, call.dbias, FOVEA_F32, {a.b, a.h, a.s, a.columns});
+  }
+  const int64_t rows = q.count * q.query_max * a.h;
+  launch<delta_kernel>(ctx, kOp, ceil_div(rows, kWarps), kThreads, 0, b, rows);
+  if (call.dq || call.dalibi) launch_rows(ctx, b);
+  if (call.dk) launch_keys<Owner::dk>(ctx, b);
+  if (call.dv) launch_keys<Owner::dv>(ctx, b);
+  if (call.dbias) launch_bias(ctx, b);
+  if (call.dalibi && q.count) launch_row_sums<false>(ctx, b, call.dalibi);
+  if (call.dsink_logit)
+    launch_row_sums<true>(ctx, b, {call.dsink_logit.data, {0, call.dsink_logit.stride[0]}});
+}
+
+void prepare(const Context&, const AttendBackward& call, Plan& plan) {
+  const Attend& a = call.forward;
+  plan.kernel += std::string(".") + dtype_name(a.dtype);
+  const int64_t rows = a.b * a.h * a.s;
+  const Slot<float> delta = plan.workspace.add<float>(rows);
+  const Slot<float> alibi = plan.workspace.add<float>(call.dalibi ? rows : 0);
+  plan.launch = [=](Context& ctx, void* base) {
+    enqueue(ctx, {call, operand_of(a.q, a.dtype, a.d), operand_of(a.k, a.dtype, a.d),
+                  operand_of(a.v, a.dtype, a.e), operand_of(call.dout, a.o_dtype, a.e),
+                  delta.at(base), alibi.at(base)});
+  };
+}
+
+}  // namespace
+}  // namespace cuda
+
+extern const Kernel<AttendBackward> attention_backward_simt = {
+    "attention_backward.cuda.simt",
+    [](const Context&, const AttendBackward&) { return std::string(); }, cuda::prepare};
+
+}  // namespace fovea
