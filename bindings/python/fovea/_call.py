@@ -8,9 +8,9 @@ import struct
 
 from ._errors import FoveaError, InvalidArgument
 from ._library import check, lib
-from ._views import _codes, contiguous, empty_like, viewer_of, viewers
+from ._views import empty_like, layout, viewer_of, viewers
 
-_PACK = [struct.Struct(f"<Qii{n}q{8 * (5 - n)}x{n}q{8 * (5 - n)}x").pack_into for n in range(6)]
+_TENSOR = struct.Struct("<Q88s").pack_into
 _SCALARS = {kind: struct.Struct(kind).pack_into for kind in "qfi"}
 _KINDS = {"q": "a 64-bit integer", "f": "a float", "i": "a 32-bit integer"}
 
@@ -36,15 +36,13 @@ class Call:
         self.ctx, self.op, self.params, self.like, self.keep = ctx, op, op.params(op.size), None, None
 
     def put(self, name, offset, x, rank=None, write=False):
-        """Fills one tensor field; gives (address, dtype, shape, strides)."""
+        """Fills one tensor field; gives the view (_views.py)."""
         try:
             viewer = viewers.get(type(x)) or viewer_of(x)
             v = viewer(x, self.ctx, write)
-            shape = v[2]
-            ndim = len(shape)
-            if ndim > 5 or (rank is not None and ndim != rank):
-                raise InvalidArgument(f"has {ndim} dimensions {tuple(shape)}, wanted {'at most 5' if rank is None else rank}")
-            _PACK[ndim](self.params, offset, v[0], v[1], ndim, *shape, *v[3])
+            if rank is not None and len(v[2]) != rank:
+                raise InvalidArgument(f"has {len(v[2])} dimensions {tuple(v[2])}, wanted {rank}")
+            _TENSOR(self.params, offset, v[0], v[3])
         except (TypeError, FoveaError) as why:
             raise type(why)(f"{self.op.name}: {name} {why}") from None
         if len(v) > 4:  # the view owns something that must outlive the call
@@ -115,7 +113,7 @@ class Ask(Call):
         if x is not None and x is not True:
             return Call.out(self, name, offset, x, shape, code)
         shape = tuple(shape() if callable(shape) else shape)
-        _PACK[len(shape)](self.params, offset, 256, code, len(shape), *shape, *contiguous(shape))
+        _TENSOR(self.params, offset, 256, layout(code, shape, None))
         return True
 
     def run(self, *_):

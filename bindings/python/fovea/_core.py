@@ -138,8 +138,8 @@ class Context:
         """Copies between contiguous arrays or Buffers of equal bytes, in stream order, in any direction."""
         ends = view(to, _AnyPlace, True), view(source, _AnyPlace, False)
         sizes = []
-        for _, code, shape, strides, *_ in ends:
-            if any(n > 1 and a != b for n, a, b in zip(shape, strides, _views.contiguous(tuple(shape)))):
+        for _, code, shape, layout, *_ in ends:
+            if layout != _views.layout(code, shape, None):
                 raise InvalidArgument("copy: both arrays must be contiguous")
             sizes.append(_nbytes(code, shape))
         if sizes[0] != sizes[1]:

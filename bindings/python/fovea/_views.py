@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other people's arrays as fovea_tensor views, and new arrays like them.
 
-A viewer takes (array, context, write) and gives (address, dtype, shape, strides in elements); it
-says why not in a sentence that follows the field's name.  No array library is imported here unless
+A viewer takes (array, context, write) and gives (address, dtype, shape, layout[, owner]): `layout` is
+the bytes of fovea_tensor after `data`, remembered per shape and strides because packing them is most
+of a call's price.  It says why not in a sentence that follows the field's name.  No array library is imported here unless
 the caller's array already comes from it, NumPy apart, which is optional."""
 import ctypes as C
 import functools
+import struct
 import sys
 
 from ._abi import Dtype
@@ -41,28 +43,35 @@ def dtype_code(dtype):
     return code
 
 
-@functools.lru_cache(4096)
-def elements(shape, strides, item):
-    """Byte strides as element strides.  Where an extent is below 2 any stride means the same."""
-    out = []
-    for i, (extent, stride) in enumerate(zip(shape, strides)):
-        if extent < 2:
-            stride = max(stride - stride % item, 0)
-        if stride < 0:
-            raise InvalidArgument(f"has a negative stride in dimension {i}: copy it first")
-        if stride % item:
-            raise InvalidArgument(f"has {stride} bytes between elements of dimension {i}, not a multiple of {item}")
-        out.append(stride // item)
-    return tuple(out)
+_PACK = [struct.Struct(f"<ii{n}q{8 * (5 - n)}x{n}q{8 * (5 - n)}x").pack for n in range(6)]
 
 
 @functools.lru_cache(4096)
 def contiguous(shape):
+    """Row-major strides in elements."""
     strides, step = [], 1
     for extent in reversed(shape):
         strides.append(step)
         step *= max(extent, 1)
     return tuple(reversed(strides))
+
+
+@functools.lru_cache(4096)
+def layout(code, shape, strides, item=1):
+    """dtype, ndim, shape, stride of a fovea_tensor; strides in units of 1 / item elements.  Where an
+    extent is below 2 any stride means the same; NumPy's are 0 throughout an empty array."""
+    if len(shape) > 5:
+        raise InvalidArgument(f"has {len(shape)} dimensions {tuple(shape)}, wanted at most 5")
+    out = list(contiguous(shape))
+    for i, (extent, stride) in enumerate(zip(shape, strides or ())):
+        if extent < 2 or 0 in shape:
+            continue
+        if stride < 0:
+            raise InvalidArgument(f"has a negative stride in dimension {i}: copy it first")
+        if stride % item:
+            raise InvalidArgument(f"has {stride} bytes between elements of dimension {i}, not a multiple of {item}")
+        out[i] = stride // item
+    return _PACK[len(shape)](code, len(shape), *shape, *out)
 
 
 def _elsewhere(what, ctx):
@@ -81,8 +90,8 @@ def _numpy(a, ctx, write):
     dtype = a.dtype
     # PyArrayInterface.data: a third of the price of __array_interface__
     address = _address(_capsule_pointer(a.__array_struct__, None) + 40).value
-    shape = a.shape
-    return address, _codes.get(dtype) or dtype_code(dtype), shape, elements(shape, a.strides, dtype.itemsize)
+    code, shape = _codes.get(dtype) or dtype_code(dtype), a.shape
+    return address, code, shape, layout(code, shape, a.strides, dtype.itemsize)
 
 
 def _torch(t, ctx, write):
@@ -96,7 +105,8 @@ def _torch(t, ctx, write):
         if t.numel():
             raise InvalidArgument(f"is a torch tensor without memory ({t.device})")
         address = 256  # NULL would mean "not given"
-    return address, _codes.get(dtype) or dtype_code(dtype), shape, t.stride()
+    code = _codes.get(dtype) or dtype_code(dtype)
+    return address, code, shape, layout(code, shape, t.stride())
 
 
 def _cupy(a, ctx, write):
@@ -104,7 +114,8 @@ def _cupy(a, ctx, write):
         _elsewhere(f"a CuPy array on cuda:{a.device.id}", ctx)
     if ctx._follows:
         ctx._follow(sys.modules["cupy"].cuda.get_current_stream().ptr)
-    return a.data.ptr or 256, dtype_code(a.dtype), a.shape, elements(a.shape, a.strides, a.itemsize)
+    code = dtype_code(a.dtype)
+    return a.data.ptr or 256, code, a.shape, layout(code, a.shape, a.strides, a.itemsize)
 
 
 def _buffer(b, ctx, write):
@@ -112,7 +123,7 @@ def _buffer(b, ctx, write):
         _elsewhere(f"a Buffer on {'host' if b.place < 0 else f'cuda:{b.place}'}", ctx)
     if b.address is None:
         raise InvalidArgument("is a freed Buffer")
-    return b.address or 256, b.dtype, b.shape, contiguous(b.shape)
+    return b.address or 256, b.dtype, b.shape, layout(b.dtype, b.shape, None)
 
 
 def _interface(x, interface, write):
@@ -126,8 +137,7 @@ def _interface(x, interface, write):
         raise TypeError(f"has dtype {interface['typestr']}, which fovea cannot read here")
     shape = tuple(interface["shape"])
     strides = interface.get("strides")
-    item = ITEM_BITS[code] // 8
-    return address or 256, code, shape, elements(shape, tuple(strides), item) if strides else contiguous(shape)
+    return address or 256, code, shape, layout(code, shape, strides and tuple(strides), ITEM_BITS[code] // 8)
 
 
 def _cuda_interface(x, ctx, write):
@@ -187,9 +197,9 @@ def _dlpack(x, ctx, write):
     if code is None:
         raise TypeError(f"has DLPack dtype (code {tensor.code}, {tensor.bits} bits), which fovea does not have")
     shape = tuple(tensor.shape[:tensor.ndim])
-    strides = tuple(tensor.strides[:tensor.ndim]) if tensor.strides else contiguous(shape)
+    strides = tuple(tensor.strides[:tensor.ndim]) if tensor.strides else None
     # The capsule, never renamed, owns the memory: it lives in the view for as long as the call.
-    return (tensor.data or 256) + tensor.byte_offset, code, shape, elements(shape, strides, 1), capsule
+    return (tensor.data or 256) + tensor.byte_offset, code, shape, layout(code, shape, strides), capsule
 
 
 class _PyBuffer(C.Structure):
@@ -210,7 +220,7 @@ def _memory(x, ctx, write):
     C.pythonapi.PyObject_GetBuffer(C.py_object(view), C.byref(raw), 0x18)  # PyBUF_STRIDES
     address = raw.buf
     C.pythonapi.PyBuffer_Release(C.byref(raw))  # `view` holds the exporter's memory in place
-    return address or 256, code, view.shape, elements(view.shape, view.strides, view.itemsize), view
+    return address or 256, code, view.shape, layout(code, view.shape, view.strides, view.itemsize), view
 
 
 viewers = {}  # type -> viewer, filled as types are met
