@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+using Fovea
+using Test
+
+include("abi.jl")
+include("golden.jl")
+
+"o and lse of causal attention in Float64, by the formula; sizes as the library's, reversed."
+function reference(q, k, v)
+    d, heads, rows, batch = size(q)
+    keys, group = size(k, 3), heads ÷ size(k, 2)
+    o, lse = zeros(size(v, 1), heads, rows, batch), zeros(rows, heads, batch)
+    for n in 1:batch, h in 1:heads, i in 1:rows
+        g = (h - 1) ÷ group + 1
+        seen = 1:(i+keys-rows)
+        scores = [sum(Float64.(q[:, h, i, n]) .* Float64.(k[:, g, j, n])) / sqrt(d) for j in seen]
+        lse[i, h, n] = log(sum(exp, scores))
+        o[:, h, i, n] = sum(exp(s - lse[i, h, n]) .* Float64.(v[:, g, j, n]) for (j, s) in zip(seen, scores))
+    end
+    o, lse
+end
+
+sequence(T, salt, dims...) =
+    reshape([T(((i * 37 + 11 * salt) % 101) / 50 - 1) for i in 0:prod(dims)-1], dims)
+problem(T=Float32) = sequence(T, 1, 8, 4, 5, 2), sequence(T, 2, 8, 2, 7, 2), sequence(T, 3, 6, 2, 7, 2)
+
+@testset "Fovea" begin
+    @testset "layout of $T" for (T, size, fields) in LAYOUT
+        @test sizeof(T) == size
+        @test collect(fieldnames(T)) == first.(fields)
+        @test [fieldoffset(T, i) for i in 1:fieldcount(T)] == last.(fields)
+    end
+
+    @testset "facts" begin
+        @test Fovea.version() >= 100
+        @test occursin("attention_forward", Fovea.build(:operations))
+        @test device_count(:host) == 1
+        ctx = Context(:host)
+        @test last_kernel(ctx) == ""
+        @test property(set_threads!(ctx, 2), :threads) == 2
+        @test_throws Fovea.InvalidArgument property(ctx, 99)
+        @test_throws Fovea.InvalidArgument property(ctx, :nonsense)
+        wait_for!(ctx, Context(:host))
+        synchronize(ctx)
+        close(ctx)
+        close(ctx)
+        @test_throws Fovea.InvalidArgument synchronize(ctx)
+    end
+
+    @testset "attention in $T" for (T, tolerance) in ((Float32, 1e-6), (Float16, 2e-3), (BFloat16, 1.6e-2))
+        ctx = Context(:host)
+        q, k, v = problem(T)
+        want_o, want_lse = reference(Float32.(q), Float32.(k), Float32.(v))
+        o, lse = attention_forward(ctx, q, k, v; causal=true, lse=true)
+        @test startswith(last_kernel(ctx), "attention_forward.host")
+        @test eltype(o) == T && size(o) == (6, 4, 5, 2) && size(lse) == (5, 4, 2)
+        @test maximum(abs.(Float64.(Float32.(o)) .- want_o)) <= tolerance
+        @test maximum(abs.(lse .- want_lse)) <= 2e-6
+        @test attention_forward(ctx, q, k, v; causal=true) == o
+        mine = similar(o)
+        @test attention_forward(ctx, q, k, v; o=mine, causal=true) === mine
+        @test mine == o
+        @test workspace(ctx, attention_forward, q, k, v; causal=true, lse=true) isa Int
+    end
+
+    @testset "views and permutations" begin
+        ctx = Context(:host)
+        q, k, v = problem()
+        o = attention_forward(ctx, q, k, v)
+        wide = fill(NaN32, 8, 8, 5, 2)
+        wide[:, 1:2:8, :, :] = q
+        @test attention_forward(ctx, view(wide, :, 1:2:8, :, :), k, v) == o
+        turned = PermutedDimsArray(permutedims(q, (1, 3, 2, 4)), (1, 3, 2, 4)) # heads outermost
+        @test attention_forward(ctx, turned, k, v) == o
+        into = fill(NaN32, 8, 4, 5, 2)
+        attention_forward(ctx, q, k, v; o=view(into, 1:6, :, :, :))
+        @test into[1:6, :, :, :] == o && all(isnan, into[7:8, :, :, :])
+        @test_throws Fovea.InvalidArgument attention_forward(ctx, view(q, 8:-1:1, :, :, :), k, v)
+    end
+
+    @testset "gradients" begin
+        ctx = Context(:host)
+        q, k, v = problem()
+        o, lse = attention_forward(ctx, q, k, v; causal=true, lse=true)
+        dout = sequence(Float32, 4, size(o)...)
+        gradients = attention_backward(ctx, q, k, v, o, lse, dout; causal=true)
+        @test keys(gradients) == (:dq, :dk, :dv)
+        loss(q, k, v) = sum(Float64.(dout) .* reference(q, k, v)[1])
+        for (at, x, dx) in ((1, q, gradients.dq), (2, k, gradients.dk), (3, v, gradients.dv)), i in (1, 17, 60)
+            step = zeros(size(x))
+            step[i] = 1e-4
+            moved(sign) = [n == at ? y .+ sign .* step : Float64.(y) for (n, y) in enumerate((q, k, v))]
+            @test dx[i] ≈ (loss(moved(1)...) - loss(moved(-1)...)) / 2e-4 atol = 2e-5
+        end
+        only_dv = attention_backward(ctx, q, k, v, o, lse, dout; causal=true, dq=false, dk=false)
+        @test only_dv == gradients.dv
+        @test workspace(ctx, attention_backward, q, k, v, o, lse, dout; causal=true) > 0
+    end
+
+    @testset "rope and caches" begin
+        ctx = Context(:host)
+        cosine, sine = zeros(Float32, 4, 16), zeros(Float32, 4, 16)
+        rope_table_get!(ctx, cosine, sine; scaling=:linear, factor=2)
+        @test cosine[2, 4] ≈ cos(3 * 10000^(-1 / 4) / 2)
+        @test_throws Fovea.InvalidArgument rope_table_get!(ctx, cosine, sine; scaling=:cubic)
+        x = sequence(Float32, 1, 8, 2, 5, 1)
+        y = rope_forward(ctx, x, cosine, sine)
+        @test rope_forward(ctx, y, cosine, sine; inverse=true) ≈ x
+        @test rope_forward(ctx, x, cosine, sine; y=x) === x == y
+
+        pool, table = zeros(Float32, 8, 2, 4, 3), Int32[2 0]' |> collect # pages of 4 tokens, entries from 0
+        len = cache_append!(ctx; k_new=x, k=pool, page_table=table, key_len=Int32[0], key_len_out=true)
+        @test len == Int32[5]
+        @test pool[:, :, :, 3] == x[:, :, 1:4, 1] && pool[:, :, 1, 1] == x[:, :, 5, 1]
+        back = cache_get!(ctx, fill(NaN32, 8, 2, 5, 1), pool; page_table=table, key_len=len)
+        @test back === nothing
+        small = zeros(E4M3, 8, 2, 5, 1)
+        cache_append!(ctx; k_new=x, k=small)
+        @test maximum(abs.(Float32.(small) .- x)) <= 1 / 16
+    end
+
+    @testset "memory of the context" begin
+        ctx = Context(:host)
+        q, k, v = problem()
+        o, lse = attention_forward(ctx, DeviceArray(ctx, q), DeviceArray(ctx, k), DeviceArray(ctx, v); lse=true)
+        @test o isa DeviceArray{Float32,4} && size(o) == (6, 4, 5, 2)
+        @test Array(o) == attention_forward(ctx, q, k, v)
+        for i in 1:200
+            DeviceArray{Float32}(ctx, 1000)
+            i % 50 == 0 && GC.gc()
+        end
+        @test ctx.live < 200
+        @test_throws Fovea.InvalidArgument attention_forward(Context(:host), o, o, o)
+        @test_throws Fovea.InvalidArgument copyto!(zeros(Float32, 3), o)
+        close(ctx)
+        @test_throws Fovea.InvalidArgument Array(o)
+    end
+
+    @testset "errors" begin
+        ctx = Context(:host)
+        q, k, v = problem()
+        caught(f) = try f() catch e e end
+        e = caught(() -> attention_forward(ctx, q, k, v[:, :, 1:6, :]))
+        @test e isa Fovea.InvalidArgument && occursin("attention_forward", e.text) && occursin("v", e.text)
+        @test occursin(e.text, sprint(showerror, e))
+        @test caught(() -> attention_forward(ctx, q, Float16.(k), v)) isa Fovea.InvalidArgument
+        @test caught(() -> attention_forward(ctx, q, ComplexF32.(k), v)) isa Fovea.InvalidArgument
+        @test caught(() -> attention_forward(ctx, zeros(Float32, 1, 1, 1, 1, 1, 1), k, v)) isa Fovea.InvalidArgument
+        @test caught(() -> Context(:tpu)) isa Fovea.InvalidArgument
+        @test caught(() -> Context(:host, 7)) isa Fovea.InvalidArgument
+        device_count(:cuda) == 0 && @test caught(() -> Context(:cuda)) isa Fovea.FoveaError
+        o, lse = attention_forward(ctx, q, k, v; lse=true)
+        block = zeros(UInt8, 1)
+        set_workspace!(ctx, block)
+        GC.@preserve block begin
+            e = caught(() -> attention_backward(ctx, q, k, v, o, lse, o))
+        end
+        @test e isa Union{Fovea.OutOfMemory,Fovea.InvalidArgument}
+        set_workspace!(ctx, nothing)
+        @test keys(attention_backward(ctx, q, k, v, o, lse, o)) == (:dq, :dk, :dv)
+        @test_throws Fovea.InvalidArgument merge_forward(ctx, zeros(Float32, 8, 4, 5, 1, 2), zeros(Float32, 5, 4, 1, 2);
+                                                         row=zeros(Int32, 5, 2))
+    end
+
+    @testset "contexts side by side" begin
+        q, k, v = problem()
+        want = attention_forward(Context(:host), q, k, v)
+        tasks = map(1:4) do _
+            Threads.@spawn begin
+                ctx = Context(:host)
+                all(attention_forward(ctx, q, k, v) == want for _ in 1:50)
+            end
+        end
+        @test all(fetch.(tasks))
+    end
+
+    @testset "bfloat16" begin
+        @test Float32(BFloat16(1.0f0)) == 1 && Float32(BFloat16(-3.140625f0)) == -3.140625f0
+        @test reinterpret(UInt16, BFloat16(1.00390625f0)) == 0x3f80 # a tie goes to even
+        @test reinterpret(UInt16, BFloat16(1.01171875f0)) == 0x3f82
+        @test isnan(BFloat16(NaN)) && Float32(BFloat16(Inf32)) == Inf32
+        @test Float32(BFloat16(floatmax(Float32))) == Inf32
+        @test BFloat16(2) * BFloat16(3) + BFloat16(1) == BFloat16(7)
+        @test Float32(reinterpret(E4M3, 0x7e)) == 448 && isnan(Float32(reinterpret(E4M3, 0x7f)))
+        @test Float32(reinterpret(E4M3, 0x81)) == -2.0f0^-9 && Float32(reinterpret(E5M2, 0x7b)) == 57344
+    end
+
+    @testset "golden vectors" begin
+        folder = normpath(joinpath(@__DIR__, "..", "..", "..", "..", "tests", "golden"))
+        files = filter(endswith(".safetensors"), readdir(folder; join=true))
+        ctx = Context(:host)
+        seen = String[]
+        @testset "$(basename(file))" for file in files
+            push!(seen, test_golden(ctx, file))
+        end
+        @test issubset(first.(OPS), seen)
+    end
+end
