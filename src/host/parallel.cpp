@@ -20,11 +20,12 @@ struct Crew {
   std::atomic<uint64_t> round{0};
   host::Pool::Job* job = nullptr;  // this and what follows: under mutex
   int64_t places = 0;              // workers that may still join
-  int64_t active = 0;              // workers inside the job
+  int32_t joined = 0;              // workers that have
+  int32_t active = 0;              // workers inside the job
   bool stop = false;
   std::vector<std::thread> threads;
 
-  void serve(int32_t worker);
+  void serve();
 };
 
 namespace {
@@ -39,7 +40,7 @@ inline void relax() {
 
 }  // namespace
 
-void Crew::serve(int32_t worker) {
+void Crew::serve() {
   uint64_t seen = 0;
   for (;;) {
     for (int i = 0; i < kSpins && round.load(std::memory_order_relaxed) == seen; ++i) relax();
@@ -49,6 +50,7 @@ void Crew::serve(int32_t worker) {
     seen = round.load(std::memory_order_relaxed);
     if (!places) continue;
     --places, ++active;
+    const int32_t worker = ++joined;
     host::Pool::Job* mine = job;
     lock.unlock();
     mine->work(worker);
@@ -93,8 +95,7 @@ void Pool::start() {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    for (int32_t i = 1; i < threads_; ++i)
-      crew_->threads.emplace_back(&Crew::serve, crew_.get(), i);
+    for (int32_t i = 1; i < threads_; ++i) crew_->threads.emplace_back(&Crew::serve, crew_.get());
   } catch (const std::system_error&) {
     // The system's limit is reached: the threads there are do the work.
   }
@@ -123,6 +124,7 @@ void Pool::run(Job& job) {
     std::lock_guard lock(crew.mutex);
     crew.job = &job;
     crew.places = job.count - 1;
+    crew.joined = 0;
     crew.round.fetch_add(1, std::memory_order_relaxed);
   }
   crew.wake.notify_all();

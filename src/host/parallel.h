@@ -25,26 +25,28 @@ class Pool {
   void set_threads(int32_t threads);
   int32_t threads() const { return threads_; }
 
-  // f(item, worker) for every item of [0, count), worker in [0, threads()); the first exception is
-  // rethrown when all workers have stopped.  `cost` is the whole call's work in about nanoseconds
-  // of one core: too little of it stays on the calling thread.
+  // f(item, worker) for every item of [0, count), worker in [0, min(threads(), count)); the first
+  // exception is rethrown when all workers have stopped.  `cost` is the whole call's work in about
+  // nanoseconds of one core: too little of it stays on the calling thread.
   template <class F>
   void run(int64_t count, double cost, F&& f) {
     if (threads_ < 2 || count < 2 || cost < kWakeCost) {
       for (int64_t i = 0; i < count; ++i) f(i, 0);
       return;
     }
-    Job job{count, const_cast<void*>(static_cast<const void*>(&f)),
-            [](void* body, int64_t i, int32_t worker) {
-              (*static_cast<std::remove_reference_t<F>*>(body))(i, worker);
-            }};
+    Job job;
+    job.count = count;
+    job.body = const_cast<void*>(static_cast<const void*>(&f));
+    job.call = [](void* body, int64_t i, int32_t worker) {
+      (*static_cast<std::remove_reference_t<F>*>(body))(i, worker);
+    };
     run(job);
   }
 
   struct Job {
-    int64_t count;
-    void* body;
-    void (*call)(void* body, int64_t item, int32_t worker);
+    int64_t count = 0;
+    void* body = nullptr;
+    void (*call)(void* body, int64_t item, int32_t worker) = nullptr;
     std::atomic<int64_t> next{0};
     std::atomic<bool> failed{false};
     std::exception_ptr error;

@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention_backward on the CPU.  An item of work is (sequence, key head, part of the keys): it
+// alone owns dk and dv of its keys, kept in f32 while it walks the packed rows of all query heads
+// of the group, tile by tile:
+//   x = k q', p = 2^(x - lse), dp = v dout', ds = p (dp - delta), delta = <dout, o> - dlse
+//   dv += p dout,  dk += ds q,  dq += ds' k
+// With one part dq is complete when the row tile is; else the parts' sums are added in order.
+// Parts depend on shapes alone: the bits do not change with the number of threads.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/dtype.h"
+#include "host/device.h"
+#include "ops/attention/gradient_tile_host.h"
+#include "ops/attention/kernels.h"
+
+namespace fovea {
+namespace {
+
+using namespace attend_host;
+
+constexpr int64_t kItemsWanted = 8;  // (sequence, key head) pairs that need no parts
+constexpr int64_t kPartKeys = 256;   // the least keys worth a part
+constexpr int64_t kPartsMost = 16;
+constexpr double kFlopsPerNanosecond = 25;  // low enough for the slowest instruction set
+
+struct BackwardPlan {
+  AttendBackward b;
+  int64_t parts;
+  size_t worker_bytes;
+  GradientRoom room;  // this and dq, dk, dv, sums: within a worker's bytes
+  Slot<float> dq, dk, dv;
+  Slot<double> sums;
+  Slot<float> part_dq;
+  Slot<double> part_alibi, part_sink;
+  Slot<unsigned char> scratch;
+
+  BackwardPlan(const AttendBackward& request, const Call& call, Layout& worker)
+      : b(request), room(call, call.a.score.softcap > 0, worker) {}
+  bool sweeps() const { return b.dq || b.dk || b.dv || b.dalibi; }
+};
+
+int64_t parts_of(const Attend& a) {
+  const int64_t items = a.sequences.count * a.g;
+  if (items == 0 || items >= kItemsWanted) return 1;
+  const int64_t wanted = std::min(kPartsMost, ceil_div(2 * kItemsWanted, items));
+  return std::max<int64_t>(1, std::min(wanted, a.sequences.key_max / kPartKeys));
+}
+
+int64_t part_keys(int64_t keys, int64_t parts) {
+  return ceil_div(ceil_div(keys, parts), kKeys) * kKeys;
+}
+
+class Backward {
+ public:
+  Backward(const BackwardPlan& plan, void* base)
+      : plan_(plan), b_(plan.b), call_(plan.b.forward), a_(call_.a), base_(base) {}
+
+  void run(Context& ctx) {
+    host::Pool& pool = host::pool(ctx);
+    double pairs = 0;
+    for (int64_t r = 0; r < a_.sequences.count; ++r) {
+      const Sequence q = a_.sequences[r];
+      pairs += static_cast<double>(q.rows) * a_.h * (q.keys + 16.0);
+    }
+    const double cost = pairs * (a_.d + a_.e) / kFlopsPerNanosecond;
+    clear(pool);
+    if (plan_.sweeps()) {
+      pool.run(a_.sequences.count * a_.g * plan_.parts, 3 * cost,
+               [&](int64_t item, int32_t worker) { sweep(item, worker); });
+      if (plan_.parts > 1 && b_.dq) {
+        const int64_t rows = a_.sequences.query_max;
+        pool.run(a_.sequences.count * rows, static_cast<double>(rows) * a_.h * a_.d,
+                 [&](int64_t item, int32_t) { add_dq(item / rows, item % rows); });
+      }
+      if (b_.dalibi) add_alibi();
+    }
+    if (b_.dsink_logit) {
+      pool.run(a_.sequences.count * a_.h, cost / 16,
+               [&](int64_t item, int32_t worker) { sink(item, worker); });
+      for (int64_t h = 0; h < a_.h; ++h) {
+        double sum = 0;
+        for (int64_t r = 0; r < a_.sequences.count; ++r)
+          sum += plan_.part_sink.at(base_)[r * a_.h + h];
+        b_.dsink_logit.as()[h * b_.dsink_logit.stride[0]] = static_cast<float>(-sum);
+      }
+    }
+    if (b_.dbias)
+      pool.run(bias_items(b_), cost, [&](int64_t item, int32_t worker) {
+        void* room = room_of(worker);
+        GradientTile tile(call_, b_, plan_.room, room);
+        bias_item(call_, b_, item, tile, plan_.sums.at(room));
+      });
+  }
+
+ private:
+  void* room_of(int32_t worker) const {
+    return plan_.scratch.at(base_) + static_cast<size_t>(worker) * plan_.worker_bytes;
+  }
+
+  // Zeros for what no sequence reaches.
+  void clear(host::Pool& pool) const {
+    const Sequences& q = a_.sequences;
+    const int64_t key_batches = q.key_start ? 1 : q.count;
+    if (q.query_start || q.query_len || q.query_max < a_.s)
+      zero(pool, b_.dq, a_.dtype, a_.b, a_.s, a_.h, a_.d);
+    if (q.key_start || q.key_len || q.key_first || q.key_max < q.capacity) {
+      zero(pool, b_.dk, a_.dtype, key_batches, a_.t, a_.g, a_.d);
+      zero(pool, b_.dv, a_.dtype, key_batches, a_.t, a_.g, a_.e);
+    }
+    zero(pool, b_.dbias, FOVEA_F32, a_.b, a_.h, a_.s, a_.columns);
+  }
+
+  static void zero(host::Pool& pool, const View<4>& x, int32_t dtype, int64_t n0, int64_t n1,
+                   int64_t n2, int64_t n3) {
+    if (!x) return;
+    pool.run(n0 * n1, static_cast<double>(n0) * n1 * n2 * n3 / 4, [&](int64_t item, int32_t) {
+      const float nothing[1] = {0};
+      for (int64_t i = 0; i < n2; ++i)
+        for (int64_t j = 0; j < n3; ++j)
+          store_row(
+              x.data, dtype,
+              item / n1 * x.stride[0] + item % n1 * x.stride[1] + i * x.stride[2] + j * x.stride[3],
+              1, 1, nothing, 1);
+    });
+  }
+
+  int64_t row_index(const Sequence& q, const RowTile& rows, int r) const {
+    return (q.batch * a_.s + q.row_begin + rows.row[r]) * a_.h + rows.head[r];
+  }
+
+  void sweep(int64_t item, int32_t worker) {
+    const int64_t part = item % plan_.parts, key_head = item / plan_.parts % a_.g;
+    const int64_t sequence = item / plan_.parts / a_.g;
+    const Sequence q = a_.sequences[sequence];
+    const int64_t own = part_keys(q.keys, plan_.parts);
+    const int64_t begin = std::min(q.keys, part * own), end = std::min(q.keys, begin + own);
+    void* room = room_of(worker);
+    GradientTile tile(call_, b_, plan_.room, room);
+    float *dk = plan_.dk.at(room), *dv = plan_.dv.at(room), *dq = plan_.dq.at(room);
+    if (b_.dk) std::fill_n(dk, (end - begin) * call_.d_pad, 0.0f);
+    if (b_.dv) std::fill_n(dv, (end - begin) * call_.e_pad, 0.0f);
+    double* alibi = plan_.part_alibi.at(base_);
+    if (alibi) {
+      alibi += ((sequence * a_.g + key_head) * plan_.parts + part) * call_.group;
+      std::fill_n(alibi, call_.group, 0.0);
+    }
+
+    const int64_t rows_all = q.rows * call_.group;
+    for (int64_t row = 0; row < rows_all; row += kRows) {
+      const RowTile rows(call_, q, key_head, row, std::min<int64_t>(kRows, rows_all - row));
+      if (b_.dq) std::fill_n(dq, rows.count * call_.d_pad, 0.0f);
+      bool loaded = false;
+      for (int64_t j = begin; j < end; j += kKeys) {
+        const int64_t count = std::min<int64_t>(kKeys, end - j);
+        const Cover cover = rows.cover(j, j + count);
+        if (cover == Cover::none) continue;
+        if (!loaded) tile.load(q, rows), loaded = true;
+        const bool finite = tile.step(sequence, q, rows, j, count, cover, static_cast<bool>(b_.dq));
+        if (alibi) slopes(rows, tile, alibi);
+        if (a_.score.softcap > 0) tile.through_softcap(rows);
+        const Sums sums{dq, dk ? dk + (j - begin) * call_.d_pad : nullptr,
+                        dv ? dv + (j - begin) * call_.e_pad : nullptr};
+        if (finite)
+          add(rows, tile, sums);
+        else
+          add_seen(rows, tile, sums);
+      }
+      if (b_.dq) save_dq(q, rows, part, dq);
+    }
+    save_keys(b_.dk, q, key_head, begin, end, dk, a_.d, call_.d_pad);
+    save_keys(b_.dv, q, key_head, begin, end, dv, a_.e, call_.e_pad);
+  }
+
+  struct Sums {
+    float *dq, *dk, *dv;
+  };
+
+  void add(const RowTile& rows, const GradientTile& tile, const Sums& to) const {
+    const KeyTile& keys = tile.keys();
+    const int64_t lanes = rows.lanes, d_pad = call_.d_pad, e_pad = call_.e_pad;
+    if (b_.dv)
+      call_.simd.gemm({keys.count, e_pad, rows.count, tile.p, lanes, tile.dout, e_pad, to.dv, e_pad,
+                       nullptr, false, true});
+    if (b_.dk)
+      call_.simd.gemm({keys.count, d_pad, rows.count, tile.ds, lanes, tile.q, d_pad, to.dk, d_pad,
+                       nullptr, false, true});
+    if (b_.dq)
+      call_.simd.gemm({rows.count, d_pad, keys.count, tile.ds, lanes, keys.k, keys.k_row, to.dq,
+                       d_pad, nullptr, true, true});
+  }
+
+  // 0 * NaN is NaN: the same sums over the pairs that see each other.
+  void add_seen(const RowTile& rows, const GradientTile& tile, const Sums& to) const {
+    const KeyTile& keys = tile.keys();
+    const auto add_row = [](int64_t width, float factor, const float* from, float* sum) {
+      for (int64_t c = 0; c < width; ++c) sum[c] += factor * from[c];
+    };
+    for (int64_t j = 0; j < keys.count; ++j)
+      for (int64_t r = 0; r < rows.count; ++r) {
+        const int64_t at = j * rows.lanes + r;
+        if (!tile.seen[at]) continue;
+        if (b_.dv) add_row(a_.e, tile.p[at], tile.dout + r * call_.e_pad, to.dv + j * call_.e_pad);
+        if (b_.dk) add_row(a_.d, tile.ds[at], tile.q + r * call_.d_pad, to.dk + j * call_.d_pad);
+        if (b_.dq) add_row(a_.d, tile.ds[at], keys.k + j * keys.k_row, to.dq + r * call_.d_pad);
+      }
+  }
+
+  void slopes(const RowTile& rows, const GradientTile& tile, double* alibi) const {
+    const KeyTile& keys = tile.keys();
+    for (int64_t j = 0; j < keys.count; ++j)
+      for (int r = 0; r < rows.count; ++r)
+        alibi[rows.head[r] % call_.group] +=
+            static_cast<double>(tile.ds[j * rows.lanes + r]) *
+            static_cast<double>(std::abs(rows.position[r] - keys.position[j]));
+  }
+
+  void store_dq(const Sequence& q, int64_t row, int64_t head, const float* from) const {
+    const View<4>& to = b_.dq;
+    store_row(to.data, a_.dtype,
+              q.batch * to.stride[0] + (q.row_begin + row) * to.stride[1] + head * to.stride[2],
+              to.stride[3], a_.d, from, a_.score.scale);
+  }
+
+  void save_dq(const Sequence& q, const RowTile& rows, int64_t part, const float* dq) const {
+    const int64_t row_count = a_.b * a_.s * a_.h;
+    for (int r = 0; r < rows.count; ++r) {
+      const float* from = dq + r * call_.d_pad;
+      if (plan_.parts == 1)
+        store_dq(q, rows.row[r], rows.head[r], from);
+      else
+        std::copy_n(from, a_.d,
+                    plan_.part_dq.at(base_) + (part * row_count + row_index(q, rows, r)) * a_.d);
+    }
+  }
+
+  void add_dq(int64_t sequence, int64_t row) const {
+    const Sequence q = a_.sequences[sequence];
+    if (row >= q.rows) return;
+    const int64_t row_count = a_.b * a_.s * a_.h;
+    for (int64_t h = 0; h < a_.h; ++h) {
+      float* sum =
+          plan_.part_dq.at(base_) + ((q.batch * a_.s + q.row_begin + row) * a_.h + h) * a_.d;
+      for (int64_t part = 1; part < plan_.parts; ++part)
+        for (int64_t c = 0; c < a_.d; ++c) sum[c] += sum[part * row_count * a_.d + c];
+      store_dq(q, row, h, sum);
+    }
+  }
+
+  void save_keys(const View<4>& to, const Sequence& q, int64_t key_head, int64_t begin, int64_t end,
+                 const float* from, int64_t width, int64_t width_pad) const {
+    if (!to) return;
+    for (int64_t j = begin; j < end; ++j)
+      store_row(to.data, a_.dtype,
+                a_.sequences.key_offset(q, j, to.stride) + key_head * to.stride[2], to.stride[3],
+                width, from + (j - begin) * width_pad, 1);
+  }
+
+  // dalibi may be summed over sequences, over heads, or both: stride 0.
+  void add_alibi() const {
+    const View<2>& to = b_.dalibi;
+    for (int pass = 0; pass < 2; ++pass)
+      for (int64_t r = 0; r < a_.sequences.count; ++r)
+        for (int64_t h = 0; h < a_.h; ++h) {
+          float& out = to.as()[r * to.stride[0] + h * to.stride[1]];
+          if (pass == 0) {
+            out = 0;
+            continue;
+          }
+          double sum = 0;
+          const int64_t key_head = h / call_.group;
+          for (int64_t part = 0; part < plan_.parts; ++part)
+            sum += plan_.part_alibi.at(
+                base_)[((r * a_.g + key_head) * plan_.parts + part) * call_.group +
+                       h % call_.group];
+          out -= static_cast<float>(sum);
+        }
+  }
+
+  void sink(int64_t item, int32_t worker) const {
+    const int64_t h = item % a_.h;
+    const Sequence q = a_.sequences[item / a_.h];
+    void* room = room_of(worker);
+    const double logit = a_.score.sink_logit.as()[h * a_.score.sink_logit.stride[0]];
+    double sum = 0;
+    for (int64_t i = 0; i < q.rows; ++i) {
+      const int64_t row = q.row_begin + i;
+      const double lse =
+          a_.lse.as()[q.batch * a_.lse.stride[0] + h * a_.lse.stride[1] + row * a_.lse.stride[2]];
+      if (lse == -std::numeric_limits<double>::infinity()) continue;
+      sum += std::exp(logit - lse) *
+             delta_of(call_, b_, q.batch, row, h, plan_.room.o.at(room), plan_.room.dout.at(room));
+    }
+    plan_.part_sink.at(base_)[item] = sum;
+  }
+
+  const BackwardPlan& plan_;
+  const AttendBackward& b_;
+  const Call call_;
+  const Attend& a_;
+  void* base_;
+};
+
+std::string refuses(const Context&, const AttendBackward&) {
+  return "";
+}
+
+void prepare(const Context& ctx, const AttendBackward& b, Plan& plan) {
+  const Call call(b.forward);
+  const Attend& a = b.forward;
+  Layout worker;
+  BackwardPlan p(b, call, worker);
+  p.parts = parts_of(a);
+  const int64_t own = p.sweeps() ? part_keys(a.sequences.key_max, p.parts) : 0;
+  p.dq = worker.add<float>(b.dq ? kRows * call.d_pad : 0);
+  p.dk = worker.add<float>(b.dk ? own * call.d_pad : 0);
+  p.dv = worker.add<float>(b.dv ? own * call.e_pad : 0);
+  p.sums = worker.add<double>(b.dbias ? kBiasSums : 0);
+  p.worker_bytes = worker.bytes();
+  const int64_t items = std::max({a.sequences.count * a.g * p.parts, b.dbias ? bias_items(b) : 0,
+                                  b.dsink_logit ? a.sequences.count * a.h : 0, int64_t{1}});
+  const int64_t workers = std::min<int64_t>(ctx.threads, items);
+
+  p.part_dq = plan.workspace.add<float>(p.parts > 1 && b.dq ? p.parts * a.b * a.s * a.h * a.d : 0);
+  p.part_alibi = plan.workspace.add<double>(b.dalibi ? a.sequences.count * a.h * p.parts : 0);
+  p.part_sink = plan.workspace.add<double>(b.dsink_logit ? a.sequences.count * a.h : 0);
+  p.scratch = plan.workspace.add<unsigned char>(workers * static_cast<int64_t>(p.worker_bytes));
+
+  plan.kernel +=
+      std::string(".") + call.simd.name + "." + dtype_name(a.dtype) + ".d" + std::to_string(a.d);
+  plan.launch = [p](Context& context, void* base) { Backward(p, base).run(context); };
+}
+
+}  // namespace
+
+extern const Kernel<AttendBackward> attention_backward_host;
+const Kernel<AttendBackward> attention_backward_host = {"attention_backward.host", refuses,
+                                                        prepare};
+
+}  // namespace fovea
