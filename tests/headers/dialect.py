@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""tools/api.py against headers that are wrong in one line: each is refused with its file, its line
+and the reason.  Then the ABI gate: appends pass, everything else does not."""
+import copy
+import pathlib
+import shutil
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+import api  # noqa: E402
+
+# header, what is there, what is put there, words of the refusal
+WRONG = [
+    ("rope.h", "/* SPDX", "// SPDX", "SPDX line first"),
+    ("rope.h", "[in] (b, s, h, d) f32", "(b, s, h, d) f32", "wanted `[in|out|inout"),
+    ("rope.h", "[in] (b, s, h, d) f32", "[in] (b, s, h, D) f32", "unknown dim `D`"),
+    ("rope.h", "[in] (b, s, h, d) f32", "[in] (b, s, h, d, n, e) f32", "6 dims"),
+    ("rope.h", "[in] (b, s, h, d) f32", "[in] (b, s, h, d) f33", "is not `as x`"),
+    ("rope.h", "[in] (b, s, h, d) f32 f16 bf16", "[in] (b, s, h, d) ", "no dtype"),
+    ("rope.h", "[in] (b, s, h, d) f32", "[in, sums] (b, s, h, d) f32", "only an output sums"),
+    ("rope.h", "(b, s, h, d) as x: may be x", "(b, s, h, d) as q: may be x", "names no required tensor"),
+    ("rope.h", "(b, s, h, d) as x: may be x", "(b, s, h, d) as x: may be z", "wanted `may be x`"),
+    ("rope.h", "  int32_t reserved;         /**< 0 */\n} fovea_rope_forward", "} fovea_rope_forward", "hidden padding at the end"),
+    ("rope.h", "  int64_t position_begin;", "  int32_t position_begin;", "hidden padding before original_len"),
+    ("rope.h", "  float base;              /**< 0: 10000 */", "  float base;", "base has no /**< comment */"),
+    ("rope.h", "  float base; ", "  double base; ", "unknown type double"),
+    ("rope.h", "  float base; ", "  float base, root; ", "one field a line"),
+    ("rope.h", "  float factor; ", "  float base; ", "base stands twice"),
+    ("rope.h", "sizeof(fovea_rope_forward_params) */", "sizeof(rope) */", "the first field is"),
+    ("rope.h", "  FOVEA_SCALING_LINEAR = 1,", "  FOVEA_SCALING_LINEAR,", "one value a line"),
+    ("rope.h", "  FOVEA_SCALING_LINEAR = 1,", "  FOVEA_SCALING_LINEAR = 0,", "one number twice"),
+    ("rope.h", "#include \"core.h\"", "#include \"core.h\"\nint stray;", "outside the dialect"),
+    ("rope.h", "FOVEA_API fovea_status fovea_rope_forward(\n", "FOVEA_API fovea_status fovea_rope_forwards(\n", "wanted `fovea_status fovea_rope_forward("),
+    ("cache.h", "typedef struct fovea_cache_copy_params {", "#include \"core.h\"\ntypedef struct fovea_cache_copy_params {", "has no /** comment"),
+    ("rope.h", "    fovea_context* ctx, const fovea_rope_forward_params* params);", "    fovea_context*, const fovea_rope_forward_params* params);", "cannot read the argument"),
+    ("cache.h", "fovea_cache_copy_params", "fovea_cache_move_params", "no struct fovea_cache_copy_params"),
+    ("core.h", "  FOVEA_E8M0 = 12", "  FOVEA_E8M1 = 12", "fovea_dtype and DTYPES"),
+    ("core.h", "FOVEA_API fovea_status fovea_free(fovea_context* ctx, void* data)", "FOVEA_API fovea_status fovea_free(fovea_context* ctx, fovea_data* data)", "unknown type fovea_data*"),
+]
+
+
+class Dialect(unittest.TestCase):
+    def test_headers_are_read(self):
+        parsed = api.parse(ROOT / "include/fovea")
+        self.assertEqual(len(parsed["ops"]) * 2, sum("op" in f for f in parsed["functions"]))
+
+    def test_wrong_lines_are_refused(self):
+        for header, there, put, reason in WRONG:
+            with self.subTest(put=put), tempfile.TemporaryDirectory() as folder:
+                folder = pathlib.Path(folder) / "fovea"
+                shutil.copytree(ROOT / "include/fovea", folder)
+                text = (folder / header).read_text()
+                self.assertIn(there, text)
+                (folder / header).write_text(text.replace(there, put))
+                with self.assertRaises(api.Refused) as refused:
+                    api.parse(folder)
+                self.assertIn(reason, str(refused.exception))
+                self.assertRegex(str(refused.exception), r"\.h:\d+: |^\w+\.h: |^src/ops\.inc: ")
+
+
+class Gate(unittest.TestCase):
+    def setUp(self):
+        self.old = api.parse(ROOT / "include/fovea")
+        self.new = copy.deepcopy(self.old)
+        self.params = next(s for s in self.new["structs"] if s["name"] == "fovea_rope_table_get_params")
+
+    def broken(self):
+        return api.gate(self.new, self.old, "0.1.0")
+
+    def test_the_same_passes(self):
+        self.assertEqual(self.broken(), [])
+
+    def test_appends_pass(self):
+        size = self.params["size"]
+        self.params["fields"].append({"name": "added", "type": "int64_t", "count": 1, "offset": size, "size": 8, "kind": "i64"})
+        self.params["size"] = size + 8
+        self.new["enums"][0]["values"].append({"name": "FOVEA_NEW", "value": 6, "doc": ""})
+        self.new["functions"].append({"name": "fovea_new", "returns": "void", "args": []})
+        self.assertEqual(self.broken(), [])
+
+    def test_a_swap_of_two_fields_of_one_type_fails(self):
+        fields = self.params["fields"]
+        a, b = (next(i for i, f in enumerate(fields) if f["name"] == n) for n in ("low_factor", "high_factor"))
+        fields[a], fields[b] = fields[b], fields[a]
+        fields[a]["offset"], fields[b]["offset"] = fields[b]["offset"], fields[a]["offset"]
+        self.assertTrue(self.broken())
+
+    def test_every_other_change_fails(self):
+        def field(change):
+            return lambda: change(self.params["fields"][-2])
+        changes = {
+            "field renamed": field(lambda f: f.update(name="other")),
+            "field retyped": field(lambda f: f.update(type="float")),
+            "field moved": field(lambda f: f.update(offset=f["offset"] + 4)),
+            "field gone": lambda: self.params["fields"].pop(-2),
+            "struct gone": lambda: self.new["structs"].pop(),
+            "tensor grown": lambda: self.new["structs"][0].update(size=104),
+            "enum value changed": lambda: self.new["enums"][0]["values"][1].update(value=9),
+            "enum value gone": lambda: self.new["enums"][0]["values"].pop(),
+            "function gone": lambda: self.new["functions"].pop(),
+            "return changed": lambda: self.new["functions"][0].update(returns="int64_t"),
+            "argument changed": lambda: self.new["functions"][-1]["args"].pop(),
+            "first size changed": lambda: self.new["ops"][0].update(first_size=8),
+        }
+        for what, change in changes.items():
+            with self.subTest(what):
+                self.setUp()
+                change()
+                self.assertTrue(self.broken())
+
+
+if __name__ == "__main__":
+    unittest.main()
