@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// An attention call as one row of choices, and its name.  Forward and backward share it.
+#pragma once
+#include "harness/cases.h"
+
+namespace cases {
+
+using harness::Lay;
+
+enum class Span { full, causal, left, left_sink, band, chunk, head_window };
+constexpr const char* kSpanNames[] = {"full", "causal", "window",     "window_sink",
+                                      "band", "chunk",  "head_window"};
+
+enum class Bias { none, full, broadcast, minus_inf, bf16 };
+constexpr const char* kBiasNames[] = {"", "bias", "bias_broadcast", "bias_minus_inf", "bias_bf16"};
+
+// Where the tokens are.  `paged` goes with a page size.
+enum class Where { batched, lengths, varlen, varlen_queries, key_first, cache_row, paged };
+constexpr const char* kWhereNames[] = {"",          "lengths",   "varlen", "varlen_queries",
+                                       "key_first", "cache_row", "paged"};
+
+enum class Positions { none, query, both };
+constexpr const char* kPositionNames[] = {"", "query_position", "positions"};
+
+enum class Rope { none, half, interleaved };
+constexpr const char* kRopeNames[] = {"", "rope", "rope_interleaved"};
+
+// dense 10.1: D1 normal, D2 channels with a bias, D3 rare outliers; sharp: scores of about 30.
+enum class Data { normal, biased, outliers, sharp, huge };
+constexpr const char* kDataNames[] = {"", "biased", "outliers", "sharp", "huge"};
+
+struct AttentionCase {
+  std::string note;
+  int dtype = FOVEA_F32;
+  int64_t b = 1, s = 1, t = 1, h = 1, g = 1, d = 8, e = 8;
+  Span span = Span::full;
+  bool softcap = false, sink_logit = false, alibi = false, mask = false;
+  Bias bias = Bias::none;
+  Positions positions = Positions::none;
+  Where where = Where::batched;
+  int64_t page = 0;
+  Lay lay = Lay::contiguous;
+  Data data = Data::normal;
+  float scale = 0;
+  // forward
+  int splits = 0;
+  bool q_value = false, v_in_k = false, o_f32 = false, lse = true;
+  Rope rope = Rope::none;
+  // backward: which of dq dk dv dsink_logit dbias dalibi (bits), whether dlse arrives, whether
+  // dbias and dalibi sum over b and h
+  int outputs = 63;
+  bool dlse = false, sums = false, nondeterministic = false;
+  uint64_t page_seed = 0;  // another order of the same pages
+
+  int64_t cost() const { return b * s * t * h * (d + e); }
+};
+
+inline const char* dtype_name(int dtype) {
+  switch (dtype) {
+    case FOVEA_F32:
+      return "f32";
+    case FOVEA_F16:
+      return "f16";
+    case FOVEA_BF16:
+      return "bf16";
+    case FOVEA_E4M3:
+      return "e4m3";
+    case FOVEA_E5M2:
+      return "e5m2";
+    case FOVEA_I8:
+      return "i8";
+    case FOVEA_I32:
+      return "i32";
+    default:
+      return "u8";
+  }
+}
+
+inline std::string name_of(const AttentionCase& c, bool backward) {
+  auto number = [](const char* letter, int64_t n) {
+    return std::string(letter) + std::to_string(n);
+  };
+  std::string name = std::string(dtype_name(c.dtype)) + "/" + number("b", c.b) + number("_s", c.s) +
+                     number("_t", c.t) + number("_h", c.h) + number("_g", c.g) + number("_d", c.d) +
+                     number("_e", c.e) + "/" + kSpanNames[static_cast<int>(c.span)];
+  auto add = [&](const std::string& word) {
+    if (!word.empty()) name += "_" + word;
+  };
+  add(kWhereNames[static_cast<int>(c.where)] +
+      (c.where == Where::paged ? std::to_string(c.page) : ""));
+  if (c.softcap) add("softcap");
+  if (c.sink_logit) add("sink");
+  if (c.alibi) add("alibi");
+  add(kBiasNames[static_cast<int>(c.bias)]);
+  if (c.mask) add("mask");
+  add(kPositionNames[static_cast<int>(c.positions)]);
+  add(kDataNames[static_cast<int>(c.data)]);
+  if (c.lay != Lay::contiguous) add(harness::kLayNames[static_cast<int>(c.lay)]);
+  if (c.scale > 0) add("scale");
+  if (backward) {
+    if (c.outputs != 63) add("out" + std::to_string(c.outputs));
+    if (c.dlse) add("dlse");
+    if (c.sums) add("sums");
+    if (c.nondeterministic) add("nondeterministic");
+  } else {
+    add(kRopeNames[static_cast<int>(c.rope)]);
+    if (c.splits) add(number("splits", c.splits));
+    if (c.q_value) add("q_value");
+    if (c.v_in_k) add("v_in_k");
+    if (!c.lse) add("no_lse");
+  }
+  if (c.o_f32 && c.dtype != FOVEA_F32) add("o_f32");
+  add(c.note);
+  return name;
+}
+
+}  // namespace cases

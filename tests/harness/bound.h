@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call on a backend: its tensors in memory of the context, uploaded, run, read back.
+#pragma once
+#include <memory>
+#include <stdexcept>
+
+#include "harness/call.h"
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define FOVEA_TEST_ASAN 1
+#endif
+#elif defined(__SANITIZE_ADDRESS__)
+#define FOVEA_TEST_ASAN 1
+#endif
+#ifdef FOVEA_TEST_ASAN
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace harness {
+
+// A failure of the harness's own calls (context, memory, copies) ends the test.
+inline void must(fovea_status status, const char* what) {
+  if (status != FOVEA_OK)
+    throw std::runtime_error(std::string(what) + ": " + fovea_status_name(status) + ": " +
+                             fovea_last_error());
+}
+
+class Context {
+ public:
+  explicit Context(fovea_backend backend_) : backend(backend_) {
+    must(fovea_context_create(backend, 0, &ctx_), "context_create");
+  }
+  ~Context() { fovea_context_destroy(ctx_); }
+  Context(const Context&) = delete;
+  operator fovea_context*() const { return ctx_; }
+  const fovea_backend backend;
+
+ private:
+  fovea_context* ctx_ = nullptr;
+};
+
+inline const char* name_of(fovea_backend backend) {
+  return backend == FOVEA_HOST ? "host" : "cuda";
+}
+
+inline std::vector<fovea_backend> backends() {
+  std::vector<fovea_backend> found;
+  for (fovea_backend backend : {FOVEA_HOST, FOVEA_CUDA}) {
+    int32_t count = 0;
+    must(fovea_device_count(backend, &count), "device_count");
+    if (count > 0) found.push_back(backend);
+  }
+  return found;
+}
+
+class Memory {
+ public:
+  Memory(fovea_context* ctx, size_t bytes_) : bytes(bytes_), ctx_(ctx) {
+    must(fovea_alloc(ctx, FOVEA_MEMORY_DEVICE, bytes, &data), "alloc");
+  }
+  ~Memory() { fovea_free(ctx_, data); }
+  Memory(const Memory&) = delete;
+  void write(const std::vector<uint8_t>& from) {
+    must(fovea_copy(ctx_, data, from.data(), bytes), "copy");
+  }
+  std::vector<uint8_t> read() const {
+    std::vector<uint8_t> to(bytes);
+    must(fovea_copy(ctx_, to.data(), data, bytes), "copy");
+    must(fovea_context_synchronize(ctx_), "synchronize");
+    return to;
+  }
+  void* data = nullptr;
+  const size_t bytes;
+
+ private:
+  fovea_context* ctx_;
+};
+
+// Under ASan on the host, bytes that no tensor names may not be touched at all.
+inline void fence(const Storage& s, void* data, bool closed) {
+#ifdef FOVEA_TEST_ASAN
+  for (size_t i = 0; i + 8 <= s.cover.size(); i += 8) {
+    bool gap = true;
+    for (size_t k = 0; k < 8; ++k) gap = gap && s.cover[i + k] == kGap;
+    if (!gap) continue;
+    if (closed)
+      ASAN_POISON_MEMORY_REGION(static_cast<uint8_t*>(data) + i, 8);
+    else
+      ASAN_UNPOISON_MEMORY_REGION(static_cast<uint8_t*>(data) + i, 8);
+  }
+#else
+  (void)s, (void)data, (void)closed;
+#endif
+}
+
+using Bytes = std::vector<std::vector<uint8_t>>;  // of every storage of a call
+
+class Bound {
+ public:
+  Bound(Context& ctx, const Call& call) : ctx_(ctx), params_(call.params) {
+    for (size_t i = 0; i < call.storages.size(); ++i)
+      memory_.push_back(std::make_unique<Memory>(ctx, call.storages[i].image.size()));
+    for (const Field& f : call.fields)
+      reinterpret_cast<fovea_tensor*>(params_.data() + f.slot)->data =
+          static_cast<uint8_t*>(memory_[f.storage]->data) + f.start;
+  }
+
+  const void* params() const { return params_.data(); }
+
+  Bytes upload(const Call& call, bool poisoned) {
+    Bytes images;
+    for (size_t i = 0; i < memory_.size(); ++i) {
+      images.push_back(call.image(i, poisoned));
+      memory_[i]->write(images[i]);
+    }
+    return images;
+  }
+  Bytes download() const {
+    Bytes bytes;
+    for (const auto& m : memory_) bytes.push_back(m->read());
+    return bytes;
+  }
+  fovea_status run(const Call& call) {
+    const bool host = ctx_.backend == FOVEA_HOST;
+    for (size_t i = 0; host && i < memory_.size(); ++i)
+      fence(call.storages[i], memory_[i]->data, true);
+    const fovea_status status = call.op.run(ctx_, params());
+    for (size_t i = 0; host && i < memory_.size(); ++i)
+      fence(call.storages[i], memory_[i]->data, false);
+    return status;
+  }
+
+ private:
+  Context& ctx_;
+  std::vector<uint8_t> params_;
+  std::vector<std::unique_ptr<Memory>> memory_;
+};
+
+}  // namespace harness

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tolerance rule, for every floating output of every operation:
+//   err(kernel) <= 2 err(rounded oracle) + eps,   err against the float64 oracle, max and RMS.
+// eps is f32 accumulation noise: 2^-20 (16 roundings of 2^-24, the partial sums of a long row)
+// times the absolute sum of the terms, so cancellation is allowed for and nothing else.  A handful
+// of rows is too small a sample for the rounded oracle to show its typical error: below 64 rows eps
+// adds one rounding of the dtype, and of the scores, times the same sum.
+// Infinities must match exactly, NaN must be NaN.
+#pragma once
+#include <cmath>
+#include <cstdio>
+#include <string>
+
+#include "oracle/dense.h"
+
+namespace harness {
+
+struct Errors {
+  double max = 0, square_sum = 0;
+  int64_t count = 0;
+  void add(double x) {
+    max = std::max(max, std::abs(x));
+    square_sum += x * x;
+    ++count;
+  }
+  double rms() const { return count ? std::sqrt(square_sum / static_cast<double>(count)) : 0; }
+};
+
+constexpr double kAccumulation = 0x1p-20;
+constexpr int64_t kSample = 64;
+
+// "" or the sentence that says what is wrong.
+inline std::string compare(const oracle::Out& exact, const oracle::Out& rounded,
+                           const std::vector<double>& got, bool bitwise) {
+  Errors kernel, oracle_rounded;
+  size_t worst = 0;
+  char text[400];
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (!exact.written[i]) continue;
+    const double want = exact.value[i];
+    const bool same = got[i] == want || (std::isnan(got[i]) && std::isnan(want));
+    if (same && !std::isfinite(want)) continue;
+    if (!std::isfinite(want) || !std::isfinite(got[i]) || (bitwise && !same)) {
+      std::snprintf(text, sizeof text, "element %zu is %.9g, wanted %.9g", i, got[i], want);
+      return text;
+    }
+    if (std::abs(got[i] - want) > kernel.max) worst = i;
+    kernel.add(got[i] - want);
+    if (!bitwise) oracle_rounded.add(std::isfinite(rounded.value[i]) ? rounded.value[i] - want : 0);
+  }
+  if (bitwise) return "";
+  const double few = exact.samples < kSample ? exact.unit + 0x1p-22 * (1 + exact.condition) : 0;
+  const double max_limit = 2 * oracle_rounded.max + (kAccumulation + few) * exact.largest;
+  const double rms_limit = 2 * oracle_rounded.rms() + (kAccumulation + few) * exact.rms();
+  if (kernel.max <= max_limit && kernel.rms() <= rms_limit) return "";
+  std::snprintf(
+      text, sizeof text,
+      "max error %.3g (limit %.3g, rounded oracle %.3g) at element %zu: %.9g, wanted %.9g; "
+      "rms error %.3g (limit %.3g, rounded oracle %.3g)",
+      kernel.max, max_limit, oracle_rounded.max, worst, got[worst], exact.value[worst],
+      kernel.rms(), rms_limit, oracle_rounded.rms());
+  return text;
+}
+
+}  // namespace harness
