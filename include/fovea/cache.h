@@ -69,7 +69,7 @@ FOVEA_API fovea_status fovea_cache_copy(
 typedef struct fovea_cache_get_params {
   size_t struct_size;      /**< sizeof(fovea_cache_get_params) */
   fovea_tensor k;          /**< [in] (rows, t, g, d) or paged (pool, page, g, d) f32 f16 bf16 e4m3 e5m2 i8 */
-  fovea_tensor key_start;  /**< [in, optional] (r+1) i32: k_out is packed, (1, total, g, d): first row of each sequence */
+  fovea_tensor key_start;  /**< [in, optional] (r+1) i32: k_out is packed, (1, total, g, d): first row of each sequence; k keeps a row for each */
   fovea_tensor key_len;    /**< [in, optional] (r) i32: tokens in use; absent: the extent of k_out or of its packed part */
   fovea_tensor page_table; /**< [in, optional] (rows, pages) i32: -1: page absent */
   fovea_tensor cache_row;  /**< [in, optional] (r) i32: row of page_table, or of k; -1 skips the sequence */

@@ -6,7 +6,8 @@
  *      fovea_status fovea_X_workspace(fovea_context*, const fovea_X_params*, size_t* bytes);
  *  Zero the params struct, set struct_size and the fields you need: 0 is the default of every field.
  *  `_workspace` makes every decision of the call without touching data (pointers may be fake, but
- *  their alignment counts): it says "valid?", "supported?" and "how many bytes?".
+ *  their alignment counts, and that an output shares none): it says "valid?", "supported?" and "how
+ *  many bytes?".
  *
  *  Glossary, letter for letter in headers, kernels, oracles, tests and bindings:
  *    b batch, s queries, t keys, h query heads, g key heads (g divides h; query head i reads key

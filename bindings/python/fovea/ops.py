@@ -520,7 +520,8 @@ def cache_get(ctx, k, *, k_out=None, key_start=None, key_len=None, page_table=No
       k_out: (b, u, g, d) f32 f16 bf16
 
     Optional inputs
-      key_start: (r+1) i32: k_out is packed, (1, total, g, d): first row of each sequence
+      key_start: (r+1) i32: k_out is packed, (1, total, g, d): first row of each sequence; k keeps a
+          row for each
       key_len: (r) i32: tokens in use; absent: the extent of k_out or of its packed part
       page_table: (rows, pages) i32: -1: page absent
       cache_row: (r) i32: row of page_table, or of k; -1 skips the sequence

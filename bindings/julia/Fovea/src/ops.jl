@@ -392,7 +392,7 @@ written.  Keys and values are two calls.
 Sizes are Julia's, fastest first.
 - `k_out`: output, (d, g, u, b) f32 f16 bf16
 - `k`: (d, g, t, rows) or paged (d, g, page, pool) f32 f16 bf16 e4m3 e5m2 i8
-- `key_start`: (r+1) i32: k_out is packed, (1, total, g, d): first row of each sequence
+- `key_start`: (r+1) i32: k_out is packed, (1, total, g, d): first row of each sequence; k keeps a row for each
 - `key_len`: (r) i32: tokens in use; absent: the extent of k_out or of its packed part
 - `page_table`: (pages, rows) i32: -1: page absent
 - `cache_row`: (r) i32: row of page_table, or of k; -1 skips the sequence

@@ -918,7 +918,7 @@ impl<'a> CacheGet<'a> {
         Self { params, places }
     }
 
-    /// `(r+1)` i32: k_out is packed, (1, total, g, d): first row of each sequence
+    /// `(r+1)` i32: k_out is packed, (1, total, g, d): first row of each sequence; k keeps a row for each
     pub fn key_start(&mut self, key_start: &'a Tensor<'_>) -> &mut Self {
         self.params.key_start = key_start.raw;
         self.places.note("key_start", key_start.home);
