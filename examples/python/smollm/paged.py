@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention by fovea on a paged cache.
+
+Each layer has a pool of pages for keys and one for values; one page table serves all layers.  A step
+of n new tokens is, in each layer, three calls:
+
+    rope_forward       turns the n queries
+    cache_append       turns the n keys and writes keys and values at the end of the cache
+    attention_forward  attends over the cache, the last n positions being the queries'
+
+Prefill (n large) and decode (n = 1) are the same calls.  With backend "cuda" the cache stays on the
+GPU and q, k, v and o travel."""
+import fovea
+import numpy as np
+
+PAGE = 16  # tokens
+
+
+class PagedAttention:
+    def __init__(self, config, capacity, backend="host", dtype="f32", threads=0):
+        self.ctx = ctx = fovea.Context(backend, threads=threads)
+        self.dtype = numpy_dtype(dtype)
+        pages = -(-capacity // PAGE)
+        pool = (pages, PAGE, config.key_heads, config.head_dim)
+        self.k = [ctx.empty(pool, dtype) for _ in range(config.layers)]
+        self.v = [ctx.empty(pool, dtype) for _ in range(config.layers)]
+        self.free = list(range(pages))  # handed out from the end: a page's place says nothing
+        self.table = np.full((1, pages), -1, np.int32)
+        self.length = 0
+
+        table = (pages * PAGE, config.head_dim // 2)
+        self.cos, self.sin = ctx.empty(table, "f32"), ctx.empty(table, "f32")
+        fovea.rope_table_get(ctx, cos=self.cos, sin=self.sin, base=config.rope_base)
+        # GGUF stores the rows of Wq and Wk so that column pairs are (2i, 2i + 1).
+        self.rope = dict(cos=self.cos, sin=self.sin, rope_interleaved=1)
+        self.kernels = {}
+
+    def extend(self, n):
+        """Makes room for n more tokens: the page table grows, the lengths and positions move on."""
+        before, self.length = self.length, self.length + n
+        for i in range(-(-before // PAGE), -(-self.length // PAGE)):
+            self.table[0, i] = self.free.pop()
+        self.page_table = self.there(self.table)
+        self.len_before = self.there(np.array([before], np.int32))
+        self.len_after = self.there(np.array([self.length], np.int32))
+        self.position = self.there(np.arange(before, self.length, dtype=np.int32)[None])
+
+    def attend(self, layer, q, k, v):
+        q = self.there(q[None].astype(self.dtype))
+        k, v = self.there(k[None]), self.there(v[None])
+        cache = dict(k=self.k[layer], v=self.v[layer], page_table=self.page_table)
+        q = self.run(fovea.rope_forward, x=q, position=self.position, **self.rope)
+        self.run(fovea.cache_append, k_new=k, v_new=v, key_len=self.len_before, **cache, **self.rope)
+        o = self.run(fovea.attention_forward, q=q, key_len=self.len_after, key_max=self.length, causal=1, **cache)
+        return self.here(o)[0].astype(np.float32)
+
+    def run(self, operation, **fields):
+        result = operation(self.ctx, **fields)
+        self.kernels[self.ctx.last_kernel] = None  # in order of first use
+        return result
+
+    def there(self, x):
+        """A NumPy array where fovea computes."""
+        x = np.ascontiguousarray(x)
+        return x if self.ctx.backend == "host" else self.ctx.array(x)
+
+    def here(self, x):
+        return x if self.ctx.backend == "host" else x.numpy()
+
+
+def numpy_dtype(name):
+    if name == "bf16":
+        import ml_dtypes
+        return ml_dtypes.bfloat16
+    return {"f32": np.float32, "f16": np.float16}[name]
