@@ -11,7 +11,7 @@ from ._library import check, lib
 from ._views import empty_like, layout, viewer_of, viewers
 
 _TENSOR = struct.Struct("<Q88s").pack_into
-_SCALARS = {kind: struct.Struct(kind).pack_into for kind in "qfi"}
+_SCALARS = {kind: struct.Struct("<" + kind).pack_into for kind in "qfi"}
 _KINDS = {"q": "a 64-bit integer", "f": "a float", "i": "a 32-bit integer"}
 
 

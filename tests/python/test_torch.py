@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch tensors, where torch is installed: as they are, without fovea importing it."""
+import fovea
+import numpy as np
+import pytest
+import reference
+
+torch = pytest.importorskip("torch")
+CUDA = torch.cuda.is_available() and fovea.device_count("cuda") > 0
+
+
+def inputs(dtype=torch.float32, device="cpu"):
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(s, generator=generator).to(device, dtype) for s in ((2, 5, 4, 16), (2, 9, 2, 16), (2, 9, 2, 16))]
+
+
+def want(q, k, v, **options):
+    return reference.attention(*(x.double().cpu().numpy() for x in (q, k, v)), **options)
+
+
+def test_cpu_tensors(ctx):
+    for dtype, limit in ((torch.float32, 5e-6), (torch.float16, 2e-3), (torch.bfloat16, 2e-2)):
+        q, k, v = inputs(dtype)
+        o, lse = fovea.attention_forward(ctx, q, k, v, causal=True, lse=True)
+        assert type(o) is torch.Tensor and o.dtype == dtype and lse.dtype == torch.float32
+        o_want, lse_want = want(q, k, v, causal=True)
+        np.testing.assert_allclose(o.double(), o_want, atol=limit)
+        np.testing.assert_allclose(lse, lse_want, atol=2e-3)
+
+
+def test_head_major_memory_and_parameters(ctx):
+    q, k, v = (torch.nn.Parameter(x.transpose(1, 2).contiguous()) for x in inputs())
+    o = fovea.attention_forward(ctx, *(x.transpose(1, 2) for x in (q, k, v)))
+    np.testing.assert_allclose(o, want(*(x.detach().transpose(1, 2) for x in (q, k, v)))[0], atol=5e-6)
+
+
+def test_agrees_with_torch_attention_and_autograd(ctx):
+    q, k, v = (x.transpose(1, 2).detach().requires_grad_() for x in inputs())
+    theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    dout = torch.randn_like(theirs)
+    grads = torch.autograd.grad(theirs, (q, k, v), dout)
+    ours, lse = fovea.attention_forward(ctx, *(x.transpose(1, 2) for x in (q, k, v)), lse=True)
+    np.testing.assert_allclose(ours.transpose(1, 2), theirs.detach(), atol=1e-5)
+    mine = fovea.attention_backward(ctx, *(x.transpose(1, 2) for x in (q, k, v)), ours, lse, dout.transpose(1, 2))
+    for a, b in zip(mine, grads, strict=True):
+        np.testing.assert_allclose(a.transpose(1, 2), b, atol=2e-5)
+
+
+def test_dtypes_and_empty_tensors(ctx):
+    q, k, v = inputs()
+    with pytest.raises(TypeError, match="q has dtype float64"):
+        fovea.attention_forward(ctx, q.double(), k, v)
+    with pytest.raises(fovea.InvalidArgument, match="q is a torch tensor"):
+        fovea.attention_forward(ctx, q.to("meta"), k, v)
+    assert fovea.attention_forward(ctx, q[:0], k[:0], v[:0]).shape == (0, 5, 4, 16)
+
+
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+def test_cuda_tensors_follow_torchs_stream():
+    with fovea.Context("cuda") as ctx:
+        q, k, v = inputs(torch.bfloat16, "cuda")
+        for stream in (torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()):
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(20_000_000)
+                late = q * 2
+                o = fovea.attention_forward(ctx, late, k, v, causal=True)
+                again = (o + 0).cpu()
+            np.testing.assert_allclose(again.double(), want(q * 2, k, v, causal=True)[0], atol=2e-2)
+        assert ".cuda." in ctx.last_kernel
+
+
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+def test_cuda_arrays_of_every_protocol_and_buffers():
+    with fovea.Context("cuda") as ctx, fovea.Context("host") as host:
+        q, k, v = inputs(torch.float32, "cuda")
+        expected = want(q, k, v)[0]
+        with pytest.raises(fovea.InvalidArgument, match="q is a torch tensor on cuda:0, but the context computes on host"):
+            fovea.attention_forward(host, q, k, v)
+        with pytest.raises(fovea.InvalidArgument, match="k is a NumPy array in host memory"):
+            fovea.attention_forward(ctx, q, k.cpu().numpy(), v)
+
+        class DLPack:
+            def __init__(self, x):
+                self.__dlpack__, self.__dlpack_device__ = x.__dlpack__, x.__dlpack_device__
+
+        class Interface:
+            def __init__(self, x):
+                self.__cuda_array_interface__ = x.__cuda_array_interface__
+        for wrap in (lambda x: x, DLPack, Interface):
+            o = fovea.attention_forward(ctx, *(wrap(x) for x in (q, k, v)))
+            o = o if wrap(q) is q else torch.as_tensor(o, device="cuda")
+            np.testing.assert_allclose(o.cpu(), expected, atol=1e-5)
+        buffers = [ctx.array(x.cpu()) for x in (q, k, v)]
+        np.testing.assert_allclose(fovea.attention_forward(ctx, *buffers).numpy(), expected, atol=1e-5)
+        pinned = ctx.empty(q.shape, host=True)
+        ctx.copy(pinned, q)
+        ctx.synchronize()
+        assert np.array_equal(np.asarray(pinned), q.cpu().numpy())
+
+
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+def test_cuda_graph_capture():
+    with fovea.Context("cuda") as ctx:
+        q, k, v = inputs(torch.bfloat16, "cuda")
+        o = torch.empty_like(q)
+        run = lambda: fovea.attention_forward(ctx, q, k, v, causal=True, o=o)
+        run()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
+        for factor in (1, 3):
+            q.mul_(factor)
+            o.zero_()
+            graph.replay()
+            np.testing.assert_allclose(o.double().cpu(), want(q, k, v, causal=True)[0], atol=2e-2)
