@@ -147,18 +147,21 @@ class Op:
     def like_of(self, field):
         if self.like:
             return self.like["name"]
-        name = self.sources(field["dims"][-1])
-        return f"first_given(\"{self.name}\", \"{field['name']}\", {', '.join(n for n, _, _ in name)})"
+        dim = field["dims"][-1]
+        arrays = self.sources(dim) + [x for other, _ in self.follows(dim) for x in self.sources(other)]
+        return f"first_given({', '.join(name for name, _, _ in arrays)})"
 
     def words(self, f):
         if f["kind"] != "tensor":
             return f"- `{f['name']}`: {'a number or `:name` of fovea_' + f['enum'][6:] if f.get('enum') else f['doc']}"
-        kinds = ([f"as {f['dtype_as']}"] if f["dtype_as"] else []) + f["dtypes"]
+        kinds = " ".join(f["dtypes"])
+        if f["dtype_as"]:
+            kinds = f"as {f['dtype_as']}" + (f" or {kinds}" if kinds else "")
         sizes = f"({', '.join(reversed(f['dims']))})"
         if f["paged_dims"]:
             sizes += f" or paged ({', '.join(reversed(f['paged_dims']))})"
         mark = {"in": "", "out": "output, ", "inout": "updated, "}[f["direction"]]
-        return f"- `{f['name']}`: {mark}{sizes} {' '.join(kinds)}{': ' + f['doc'] if f['doc'] else ''}"
+        return f"- `{f['name']}`: {mark}{sizes} {kinds}{': ' + f['doc'] if f['doc'] else ''}"
 
     def text(self):
         flag = lambda f: f["kind"] == "i32" and f["doc"].startswith("1: ")
@@ -186,7 +189,7 @@ class Op:
                 rows.append(f"enumerated({f['enum'][6:].upper()}, {f['name']})" if f.get("enum") else f["name"])
         out += "".join(f"            {row},\n" for row in rows)[:-2] + ")\n"
         out += f"        done = launch(ctx, fovea_{self.name}, fovea_{self.name}_workspace, Ref(params))\n    end)\n"
-        named = ", ".join(f"named(Val(:{f['name']}), out_{f['name']})" for f in self.outputs)
+        named = ", ".join(f"named(Val(:{f['name']}), {var(f)})" for f in self.written + self.outputs)
         out += f"    results(done, {'merge(' + named + ')' if named else 'NamedTuple()'})\nend\n"
         return out
 

@@ -43,4 +43,5 @@ function Base.Float32(x::E4M3)
     bits > 0x7f ? -value : value
 end
 Base.Float32(x::E5M2) = Float32(reinterpret(Float16, UInt16(reinterpret(UInt8, x)) << 8))
+Base.zero(::Type{T}) where {T<:Union{E4M3,E5M2}} = reinterpret(T, 0x00)
 Base.show(io::IO, x::Union{E4M3,E5M2}) = print(io, typeof(x), "(", Float32(x), ")")

@@ -12,7 +12,7 @@ Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
 - `k`: (d, g, t, rows) or paged (d, g, page, pool) as q
 - `v`: (e, g, t, rows) or paged (e, g, page, pool) as q: may be a view of k
-- `o`: output, (e, h, s, b) as q f32
+- `o`: output, (e, h, s, b) as q or f32
 - `lse`: output, (s, h, b) f32: natural log of each row's sum
 - `q_value`: (e, h, s, b) as q: second query, contracted with v (split MLA caches)
 - `query_start`: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
@@ -114,7 +114,7 @@ Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
 - `k`: (d, g, t, key_b) as q
 - `v`: (e, g, t, key_b) as q
-- `o`: (e, h, s, b) as q f32: of the forward
+- `o`: (e, h, s, b) as q or f32: of the forward
 - `lse`: (s, h, b) f32: of the forward
 - `dout`: (e, h, s, b) as o: the gradient of o
 - `query_start`: (r+1) i32: as in the forward, and so for the fields below
@@ -325,7 +325,7 @@ function cache_append!(ctx;
     query_len=nothing, key_len=nothing, page_table=nothing, cache_row=nothing, position=nothing,
     cos=nothing, sin=nothing, norm_weight=nothing, k_scale=nothing, v_scale=nothing,
     key_len_out=false, query_max=0, key_max=0, norm_eps=0, rope_begin=0, rope_interleaved=false)
-    out_key_len_out = output(ctx, key_len_out, first_given("cache_append", "key_len_out", query_start, key_start, query_len, key_len, cache_row), Int32,
+    out_key_len_out = output(ctx, key_len_out, first_given(query_start, key_start, query_len, key_len, cache_row, k_new, v_new, position), Int32,
         () -> (extent("cache_append", "key_len_out", "r", (query_start, 1, -1), (key_start, 1, -1), (query_len, 1, 0), (key_len, 1, 0), (cache_row, 1, 0), (query_start === nothing ? k_new : nothing, 4, 0), (query_start === nothing ? v_new : nothing, 4, 0), (query_start === nothing ? position : nothing, 2, 0)),))
     GC.@preserve(k_new, v_new, k, v, query_start, key_start, query_len, key_len, page_table, cache_row,
         position, cos, sin, norm_weight, k_scale, v_scale, out_key_len_out, begin
@@ -379,7 +379,7 @@ function cache_copy!(ctx, target, source, pair;
             tensor(ctx, "cache_copy", "pair", pair))
         done = launch(ctx, fovea_cache_copy, fovea_cache_copy_workspace, Ref(params))
     end)
-    results(done, NamedTuple())
+    results(done, merge(named(Val(:target), target)))
 end
 
 """
@@ -414,7 +414,7 @@ function cache_get!(ctx, k_out, k;
             key_max)
         done = launch(ctx, fovea_cache_get, fovea_cache_get_workspace, Ref(params))
     end)
-    results(done, NamedTuple())
+    results(done, merge(named(Val(:k_out), k_out)))
 end
 
 """
@@ -490,5 +490,5 @@ function rope_table_get!(ctx, cos, sin;
             0)
         done = launch(ctx, fovea_rope_table_get, fovea_rope_table_get_workspace, Ref(params))
     end)
-    results(done, NamedTuple())
+    results(done, merge(named(Val(:cos), cos), named(Val(:sin), sin)))
 end

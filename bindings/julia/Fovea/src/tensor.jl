@@ -21,10 +21,14 @@ device_pointer(x::DeviceArray) = x.data
 host_memory(x) = pointer(x) isa Ptr
 host_memory(x::DeviceArray) = ishost(x.ctx)
 
-"An output whose memory nobody needs: its shape is all that `workspace` asks for."
-struct Shaped{T,N}
+"""
+An output whose memory nobody needs: its shape is all that `workspace` asks for.  Mutable, because
+GC.@preserve of a union of immutables trips an assertion of Julia 1.5's code generator.
+"""
+mutable struct Shaped{T,N}
     dims::NTuple{N,Int}
 end
+Shaped(::Type{T}, dims::NTuple{N,Int}) where {T,N} = Shaped{T,N}(dims)
 Base.ndims(::Shaped{T,N}) where {T,N} = N
 Base.eltype(::Shaped{T}) where {T} = T
 Base.size(x::Shaped) = x.dims
@@ -58,7 +62,8 @@ function tensor(target, op, field, x)
     Tensor(address(context(target), op, field, x), dtype(eltype(x)), n, reversed(dims), reversed(steps))
 end
 
-address(ctx, op, field, x::Shaped) = NOWHERE
+# Fake memory of its own for every object, aligned for every dtype.
+address(ctx, op, field, x::Shaped) = Ptr{Cvoid}(256 * UInt(pointer_from_objref(x)))
 function address(ctx, op, field, x)
     x isa DeviceArray && x.ctx !== ctx && invalid(op, ": ", field, " belongs to another context")
     host_memory(x) == ishost(ctx) || invalid(op, ": ", field, ishost(ctx) ?
@@ -75,18 +80,14 @@ extent(op, field, name) = invalid(op, ": give the array ", field, ": its extent 
 extent(op, field, name, source, more...) =
     source[1] === nothing ? extent(op, field, name, more...) : size(source[1], source[2]) + source[3]
 
-first_given(op, field) = invalid(op, ": give the array ", field, ": it resembles nothing given")
-first_given(op, field, x, more...) = x === nothing ? first_given(op, field, more...) : x
+first_given() = nothing
+first_given(x, more...) = x === nothing ? first_given(more...) : x
 
 "An output argument as an array or nothing; `dims` is called only where one is to be made."
 output(target, given, like, type, dims) = given
 output(target, ::Nothing, like, type, dims) = nothing
-output(ctx::Context, wanted::Bool, like, type, dims) = wanted ? similar(like, type, dims()) : nothing
-function output(::Query, wanted::Bool, like, type, dims)
-    wanted || return nothing
-    extents = dims()
-    Shaped{type,length(extents)}(extents)
-end
+output(ctx::Context, wanted::Bool, like, ::Type{T}, dims) where {T} = wanted ? similar(like, T, dims()) : nothing
+output(::Query, wanted::Bool, like, ::Type{T}, dims) where {T} = wanted ? Shaped(T, dims()) : nothing
 
 "Runs a call, or asks for its workspace."
 function launch(ctx::Context, run, query, params)
