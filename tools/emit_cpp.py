@@ -55,7 +55,7 @@ def contract_inc(api):
 
     out = [GENERATED]
     out.append("enum : uint8_t {\n  dim_literal,\n" + "".join(f"  dim_{n},\n" for n in names) + "  dim_count\n};")
-    out.append("constexpr const char* dim_names[] = {\"\", " + ", ".join(f'"{n}"' for n in names) + "};\n")
+    out.append("constexpr const char* kDimNames[] = {\"\", " + ", ".join(f'"{n}"' for n in names) + "};\n")
     for op in api["ops"]:
         struct = params_of(api, op)
         fields = tensors_of(struct)

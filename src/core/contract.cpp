@@ -29,7 +29,7 @@ void describe(const Shape& shape, Text& text) {
     n += dim.name == dim_literal
              ? std::snprintf(text + n, sizeof(Text) - n, "%s%d", comma, dim.plus)
              : std::snprintf(text + n, sizeof(Text) - n, dim.plus ? "%s%s+%d" : "%s%s", comma,
-                             dim_names[dim.name], dim.plus);
+                             kDimNames[dim.name], dim.plus);
   }
   std::snprintf(text + n, sizeof(Text) - n, ")");
 }
@@ -39,7 +39,7 @@ void label(Dim dim, Text& text) {
   if (dim.name == dim_literal) {
     text[0] = 0;
   } else {
-    std::snprintf(text, sizeof(Text), dim.plus ? " (%s+%d)" : " (%s)", dim_names[dim.name],
+    std::snprintf(text, sizeof(Text), dim.plus ? " (%s+%d)" : " (%s)", kDimNames[dim.name],
                   dim.plus);
   }
 }
@@ -199,7 +199,7 @@ class Check {
 
   void bind(uint8_t dim, int64_t value, int owner) {
     value_[dim] = value;
-    owner_[dim] = static_cast<int8_t>(owner);
+    owner_[dim] = static_cast<int16_t>(owner);
   }
 
   void extents(int i) {
@@ -227,14 +227,14 @@ class Check {
     }
     if (key == dim_keys || key == dim_bytes) {
       const int64_t columns = key_columns(i);
+      const int64_t bytes = columns / 8 + (columns % 8 != 0);
       if (key == dim_keys) {
         if (got != columns) fail_extent(i, axis, dim, got, columns, columns_owner_);
-      } else if (got < columns / 8 + (columns % 8 != 0)) {
+      } else if (got < bytes) {
         fail(FOVEA_INVALID_ARGUMENT,
              "%s: %s.shape[%d] (bytes) is %lld, wanted at least %lld: a bit for each of %lld keys",
              contract_.op, name(i), axis, static_cast<long long>(got),
-             static_cast<long long>(columns / 8 + (columns % 8 != 0)),
-             static_cast<long long>(columns));
+             static_cast<long long>(bytes), static_cast<long long>(columns));
       }
       return;
     }
@@ -307,7 +307,7 @@ class Check {
   uint64_t given_ = 0;  // bit i: tensor i takes part, empty ones included
   uint64_t solid_ = 0;  // bit i: it has elements
   int64_t value_[dim_count];
-  int8_t owner_[dim_count];  // field that bound the name
+  int16_t owner_[dim_count];  // field that bound the name
   int columns_owner_ = -1;
 };
 

@@ -12,7 +12,7 @@ constexpr int kMaxDims = FOVEA_MAX_DIMS;
 
 // One extent of a comment: a name, a name + 1, or a number.
 struct Dim {
-  uint8_t name;      // index into dim_names; dim_literal: the extent is `plus`
+  uint8_t name;      // index into kDimNames; dim_literal: the extent is `plus`
   uint8_t plus = 0;  // 1 for r+1
 };
 
@@ -26,12 +26,12 @@ struct Field {
   const char* name;
   uint32_t offset;  // of the fovea_tensor in the params struct
   bool out = false, optional = false, sums = false;
-  Shape shape, paged;         // paged: when page_table is given
-  uint32_t dtypes = 0;        // bit 1 << fovea_dtype
-  int8_t dtype_as = -1;       // the dtype of this field is accepted too
-  int8_t alias = -1;          // an output that may be this field,
-  bool alias_first = false;   // its slice [0] rather,
-  int8_t alias_without = -1;  // when that field is absent
+  Shape shape, paged;          // paged: when page_table is given
+  uint32_t dtypes = 0;         // bit 1 << fovea_dtype
+  int16_t dtype_as = -1;       // the dtype of this field is accepted too
+  int16_t alias = -1;          // an output that may be this field,
+  bool alias_first = false;    // its slice [0] rather,
+  int16_t alias_without = -1;  // when that field is absent
 };
 
 struct Contract {
@@ -40,8 +40,8 @@ struct Contract {
   int count;
   // The fields that give extents their conditional meaning.  With `packed` the tensors of b have
   // b = 1: query_start, start, or the key_start of cache_get.
-  int8_t packed = -1;
-  int8_t key_start = -1, page_table = -1, cache_row = -1;
+  int16_t packed = -1;
+  int16_t key_start = -1, page_table = -1, cache_row = -1;
   uint32_t key_max = 0, reserved = 0;  // offsets, 0: none
 };
 

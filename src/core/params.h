@@ -26,7 +26,9 @@ P copy_params(const char* op, const P* params, size_t first_size) {
   const auto* bytes = reinterpret_cast<const unsigned char*>(params);
   for (size_t i = sizeof(P); i < size; ++i)
     if (bytes[i])
-      fail(FOVEA_UNSUPPORTED, "%s: struct_size is %zu and byte %zu is set: a field newer than this library (%zu bytes) is in use",
+      fail(FOVEA_UNSUPPORTED,
+           "%s: struct_size is %zu and byte %zu is set: a field newer than this library (%zu "
+           "bytes) is in use",
            op, size, i, sizeof(P));
   copy.struct_size = sizeof(P);
   return copy;
