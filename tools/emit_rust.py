@@ -63,7 +63,8 @@ def sys_struct(struct):
         out += f"    pub {f['name']}: {ty if f['count'] == 1 else '[%s; %d]' % (ty, f['count'])},\n"
     out += f"}}\n\nimpl Default for {name} {{\n    /// All bytes zero: nothing given.\n"
     out += "    fn default() -> Self {\n        unsafe { core::mem::zeroed() }\n    }\n}\n\n"
-    out += f"const _: () = {{\n    assert!(size_of::<{name}>() == {struct['size']});\n"
+    out += f"const _: () = {{\n    assert!(size_of::<{name}>() == {struct['size']});\n}};\n"
+    out += "#[cfg(fovea_offset_of)] // rustc 1.77\nconst _: () = {\n"
     for f in struct["fields"]:
         out += f"    assert!(offset_of!({name}, {f['name']}) == {f['offset']});\n"
     return out + "};\n"
@@ -79,7 +80,7 @@ def sys_function(function):
 
 
 def sys_rs(api):
-    out = HEAD + "use core::ffi::{c_char, c_void};\nuse core::mem::{offset_of, size_of};\n\n"
+    out = HEAD + "#[cfg(fovea_offset_of)]\nuse core::mem::offset_of;\nuse core::mem::size_of;\nuse std::os::raw::{c_char, c_void};\n\n"
     for c in api["constants"]:
         out += f"pub const {c['name']}: {'usize' if 'MAX' in c['name'] else 'i32'} = {c['value']};\n"
     major, minor, patch = (int(part) for part in api["version"].split("."))

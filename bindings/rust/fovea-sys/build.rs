@@ -8,6 +8,12 @@ fn main() {
     for name in ["FOVEA_LIB_DIR", "PKG_CONFIG_PATH"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
+    if rustc_minor() >= 77 {
+        println!("cargo:rustc-cfg=fovea_offset_of");
+    }
+    if rustc_minor() >= 80 {
+        println!("cargo:rustc-check-cfg=cfg(fovea_offset_of)");
+    }
     if env::var_os("CARGO_FEATURE_DLOPEN").is_some() {
         return;
     }
@@ -53,6 +59,13 @@ fn link(dir: &Path, fixed: bool, flags: &[String]) {
             println!("cargo:rustc-link-lib={name}");
         }
     }
+}
+
+/// The 63 of "rustc 1.63.0".
+fn rustc_minor() -> u32 {
+    let output = Command::new(env::var_os("RUSTC").unwrap()).arg("--version").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap_or(0)
 }
 
 fn pkg_config(fixed: bool) -> Option<Vec<String>> {

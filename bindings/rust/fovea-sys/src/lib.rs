@@ -63,9 +63,11 @@ pub fn load() -> Result<(), String> {
 
 #[cfg(feature = "dlopen")]
 mod dynamic {
-    use core::ffi::{c_char, c_int, c_void, CStr};
-    use std::ffi::CString;
-    use std::sync::OnceLock;
+    use std::ffi::{CStr, CString};
+    use std::os::raw::{c_char, c_int, c_void};
+    use std::ptr::null_mut;
+    use std::sync::atomic::{AtomicPtr, Ordering};
+    use std::sync::Once;
 
     extern "C" {
         fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
@@ -107,13 +109,19 @@ mod dynamic {
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
-    static TABLE: OnceLock<Result<crate::sys::Table, String>> = OnceLock::new();
+    type Opened = Result<crate::sys::Table, String>;
 
-    fn opened() -> &'static Result<crate::sys::Table, String> {
-        TABLE.get_or_init(|| {
-            let path = std::env::var("FOVEA_LIBRARY").unwrap_or_else(|_| NAME.to_string());
-            crate::sys::Table::read(&Library::open(&path)?)
-        })
+    fn open() -> Opened {
+        let path = std::env::var("FOVEA_LIBRARY").unwrap_or_else(|_| NAME.to_string());
+        crate::sys::Table::read(&Library::open(&path)?)
+    }
+
+    fn opened() -> &'static Opened {
+        static ONCE: Once = Once::new();
+        static TABLE: AtomicPtr<Opened> = AtomicPtr::new(null_mut());
+        ONCE.call_once(|| TABLE.store(Box::into_raw(Box::new(open())), Ordering::Release));
+        // Set above, once, and never freed.
+        unsafe { &*TABLE.load(Ordering::Acquire) }
     }
 
     pub(crate) fn load() -> Result<(), String> {

@@ -101,7 +101,7 @@ fn invalid<T>(text: String) -> Result<T> {
 }
 
 /// Safety: NULL or a C string.
-unsafe fn text(c: *const std::ffi::c_char) -> String {
+unsafe fn text(c: *const std::os::raw::c_char) -> String {
     if c.is_null() {
         return String::new();
     }

@@ -58,7 +58,7 @@ impl<'a> AttentionForward<'a> {
         self
     }
 
-    /// `(r+1)` i32: first packed key of each sequence; not with page_table
+    /// `(r+1)` i32: first packed key of each sequence; not with page_table or cache_row
     pub fn key_start(&mut self, key_start: &'a Tensor<'_>) -> &mut Self {
         self.params.key_start = key_start.raw;
         self.places.note("key_start", key_start.home);
@@ -712,7 +712,7 @@ impl<'a> CacheAppend<'a> {
         self
     }
 
-    /// `(r+1)` i32: first packed cache slot of each sequence (rows = 1); not with page_table
+    /// `(r+1)` i32: first packed cache slot of each sequence (rows = 1); not with page_table or cache_row
     pub fn key_start(&mut self, key_start: &'a Tensor<'_>) -> &mut Self {
         self.params.key_start = key_start.raw;
         self.places.note("key_start", key_start.home);

@@ -112,7 +112,7 @@ impl<'a> Tensor<'a> {
         shape: &[i64],
         strides: &[i64],
     ) -> Result<Tensor<'a>> {
-        let mut view = Self::over(data.cast_mut(), usize::MAX, dtype, shape, Home::Vouched)?;
+        let mut view = Self::over(data as *mut c_void, usize::MAX, dtype, shape, Home::Vouched)?;
         view.restride(strides)?;
         Ok(view)
     }

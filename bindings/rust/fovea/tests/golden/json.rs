@@ -55,7 +55,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn space(&mut self) {
-        while self.bytes.get(self.at).is_some_and(|c| c.is_ascii_whitespace()) {
+        while self.bytes.get(self.at).map_or(false, |c| c.is_ascii_whitespace()) {
             self.at += 1;
         }
     }
