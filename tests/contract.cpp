@@ -434,4 +434,13 @@ TEST(ContractLastDimension, AnyStride) {
   }
 }
 
+// Two ways to say where a sequence's keys are cannot both hold.
+TEST(ContractTogether, PackedKeysHaveNoRows) {
+  const Case cases[] = {{"attention_forward", "", "key_start cache_row", "r=2"},
+                        {"attention_forward", "", "key_start page_table", "r=2"},
+                        {"cache_append", "", "k_new k key_start cache_row", "r=2 rows=1"},
+                        {"cache_append", "", "k_new k key_start page_table", "r=2"}};
+  for (const Case& c : cases) refuses(Call(c).params, "key_start");
+}
+
 }  // namespace

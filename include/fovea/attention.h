@@ -46,7 +46,7 @@ typedef struct fovea_attention_forward_params {
   fovea_tensor lse;            /**< [out, optional] (b, h, s) f32: natural log of each row's sum */
   fovea_tensor q_value;        /**< [in, optional] (b, s, h, e) as q: second query, contracted with v (split MLA caches) */
   fovea_tensor query_start;    /**< [in, optional] (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1 */
-  fovea_tensor key_start;      /**< [in, optional] (r+1) i32: first packed key of each sequence; not with page_table */
+  fovea_tensor key_start;      /**< [in, optional] (r+1) i32: first packed key of each sequence; not with page_table or cache_row */
   fovea_tensor query_len;      /**< [in, optional] (r) i32: rows in use, at most s or the packed extent */
   fovea_tensor key_len;        /**< [in, optional] (r) i32: keys in use, key_first's among them, at most t, packed extent or pages * page */
   fovea_tensor key_first;      /**< [in, optional] (r) i32: keys skipped at the left of each sequence (left padding); positions count from there */

@@ -23,7 +23,7 @@ typedef struct fovea_cache_append_params {
   fovea_tensor k;           /**< [inout, optional] (rows, t, g, d) or paged (pool, page, g, d) f32 f16 bf16 e4m3 e5m2 i8 */
   fovea_tensor v;           /**< [inout, optional] (rows, t, f, e) or paged (pool, page, f, e) f32 f16 bf16 e4m3 e5m2 i8 */
   fovea_tensor query_start; /**< [in, optional] (r+1) i32: first packed new token of each sequence; then b = 1 */
-  fovea_tensor key_start;   /**< [in, optional] (r+1) i32: first packed cache slot of each sequence (rows = 1); not with page_table */
+  fovea_tensor key_start;   /**< [in, optional] (r+1) i32: first packed cache slot of each sequence (rows = 1); not with page_table or cache_row */
   fovea_tensor query_len;   /**< [in, optional] (r) i32: new tokens of each sequence; absent: all */
   fovea_tensor key_len;     /**< [in, optional] (r) i32: tokens in the cache before; absent: 0 */
   fovea_tensor page_table;  /**< [in, optional] (rows, pages) i32: -1: page absent */

@@ -45,7 +45,7 @@ def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_sta
     Optional inputs
       q_value: (b, s, h, e) as q: second query, contracted with v (split MLA caches)
       query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
-      key_start: (r+1) i32: first packed key of each sequence; not with page_table
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
       query_len: (r) i32: rows in use, at most s or the packed extent
       key_len: (r) i32: keys in use, key_first's among them, at most t, packed extent or pages *
           page
@@ -400,6 +400,7 @@ def cache_append(ctx, *, key_len_out=None, k_new=None, v_new=None, k=None, v=Non
       v: (rows, t, f, e) or paged (pool, page, f, e) f32 f16 bf16 e4m3 e5m2 i8
       query_start: (r+1) i32: first packed new token of each sequence; then b = 1
       key_start: (r+1) i32: first packed cache slot of each sequence (rows = 1); not with page_table
+          or cache_row
       query_len: (r) i32: new tokens of each sequence; absent: all
       key_len: (r) i32: tokens in the cache before; absent: 0
       page_table: (rows, pages) i32: -1: page absent

@@ -73,6 +73,8 @@ Attend shared(const char* op, const P& p, const fovea_tensor* table, const fovea
             : p.key_start.data ? p.key_start.shape[0] - 1
                                : a.b;
   if (cache_row) q.cache_row = int_vector(*cache_row);
+  if (q.cache_row && q.key_start)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: key_start is given with cache_row, wanted one of them", op);
   if (table && table->data) {
     if (p.key_start.data)
       fail(FOVEA_INVALID_ARGUMENT, "%s: key_start is given with page_table, wanted one of them", op);

@@ -16,7 +16,7 @@ Sizes are Julia's, fastest first.
 - `lse`: output, (s, h, b) f32: natural log of each row's sum
 - `q_value`: (e, h, s, b) as q: second query, contracted with v (split MLA caches)
 - `query_start`: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
-- `key_start`: (r+1) i32: first packed key of each sequence; not with page_table
+- `key_start`: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
 - `query_len`: (r) i32: rows in use, at most s or the packed extent
 - `key_len`: (r) i32: keys in use, key_first's among them, at most t, packed extent or pages * page
 - `key_first`: (r) i32: keys skipped at the left of each sequence (left padding); positions count from there
@@ -302,7 +302,7 @@ Sizes are Julia's, fastest first.
 - `k`: updated, (d, g, t, rows) or paged (d, g, page, pool) f32 f16 bf16 e4m3 e5m2 i8
 - `v`: updated, (e, f, t, rows) or paged (e, f, page, pool) f32 f16 bf16 e4m3 e5m2 i8
 - `query_start`: (r+1) i32: first packed new token of each sequence; then b = 1
-- `key_start`: (r+1) i32: first packed cache slot of each sequence (rows = 1); not with page_table
+- `key_start`: (r+1) i32: first packed cache slot of each sequence (rows = 1); not with page_table or cache_row
 - `query_len`: (r) i32: new tokens of each sequence; absent: all
 - `key_len`: (r) i32: tokens in the cache before; absent: 0
 - `page_table`: (pages, rows) i32: -1: page absent
