@@ -2,6 +2,8 @@
 // The online softmax of the rows a lane shares with its quad (fragments of tile/mma_sm80.cuh).
 // For scores x of a new tile, in units where the weight of a key is 2^(factor x):
 //   m' = max(m, max x), alpha = 2^(factor (m - m')), p = 2^(factor (x - m')), l = alpha l + sum p
+// m is moved only when the new maximum is more than 2^kSlack times as heavy: p stays far below the
+// largest f16, sums keep their relative precision, and most tiles leave o alone.
 // m = -inf (nothing seen) counts as 0 in the exponents, so an empty row keeps l = 0 without a NaN.
 // l is the lane's own share; total() adds the quad's.
 #pragma once
@@ -11,6 +13,7 @@ namespace fovea::cuda {
 
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
+constexpr float kSlack = 8.f;
 constexpr float kNegativeInfinity = -__builtin_huge_valf();
 
 __device__ inline float exp2_fast(float x) {
@@ -37,9 +40,11 @@ struct OnlineSoftmax {
     for (int i = 0; i < M; ++i) m[i][0] = m[i][1] = kNegativeInfinity, l[i][0] = l[i][1] = 0.f;
   }
 
-  // Scores become weights; `o` is rescaled to the new maximum.
+  // Scores become weights; `o` follows when a maximum was moved.
   template <int N, int E>
   __device__ void step(float (&x)[M][N][4], float (&o)[M][E][4], float factor) {
+    float alpha[M][2];
+    bool moved = false;
 #pragma unroll
     for (int i = 0; i < M; ++i)
 #pragma unroll
@@ -49,8 +54,11 @@ struct OnlineSoftmax {
         for (int j = 0; j < N; ++j)
           top = fmaxf(top, fmaxf(x[i][j][2 * half], x[i][j][2 * half + 1]));
         top = quad_max(top);
+        const bool move = (top - m[i][half]) * factor > kSlack;
+        moved |= move;
+        if (!move) top = m[i][half];
         const float base = top == kNegativeInfinity ? 0.f : top * factor;
-        const float alpha = exp2_fast(m[i][half] * factor - base);
+        alpha[i][half] = move ? exp2_fast(m[i][half] * factor - base) : 1.f;
         m[i][half] = top;
         float sum = 0.f;
 #pragma unroll
@@ -60,10 +68,15 @@ struct OnlineSoftmax {
             x[i][j][c] = exp2_fast(fmaf(x[i][j][c], factor, -base));
             sum += x[i][j][c];
           }
-        l[i][half] = fmaf(l[i][half], alpha, sum);
-#pragma unroll
-        for (int j = 0; j < E; ++j) o[i][j][2 * half] *= alpha, o[i][j][2 * half + 1] *= alpha;
+        l[i][half] = fmaf(l[i][half], alpha[i][half], sum);
       }
+    if (!__any_sync(~0u, moved)) return;
+#pragma unroll
+    for (int i = 0; i < M; ++i)
+#pragma unroll
+      for (int j = 0; j < E; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) o[i][j][c] *= alpha[i][c / 2];
   }
 
   __device__ float total(int i, int half) const {

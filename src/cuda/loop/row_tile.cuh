@@ -47,14 +47,12 @@ struct RowTile {
   __device__ int64_t head(int m) const {
     return group() == 1 ? rows.g : rows.g * group() + m % group();
   }
-  // Element offsets of packed row m in a (b, s, h, column) and a (b, h, s) tensor.
-  __device__ int64_t offset(int m, const int64_t* stride) const {
-    return rows.seq.batch * stride[0] + (rows.seq.row_begin + query(m)) * stride[1] +
-           head(m) * stride[2];
-  }
-  __device__ int64_t lse_offset(int m, const int64_t* stride) const {
-    return rows.seq.batch * stride[0] + head(m) * stride[1] +
-           (rows.seq.row_begin + query(m)) * stride[2];
+  // Element offset of packed row m in a tensor with axes (b, s, h) or, by naming their places, (b,
+  // h, s).
+  __device__ int64_t offset(int m, const int64_t* stride, int head_axis = 2,
+                            int row_axis = 1) const {
+    return rows.seq.batch * stride[0] + (rows.seq.row_begin + query(m)) * stride[row_axis] +
+           head(m) * stride[head_axis];
   }
   __device__ int64_t token(const Attend& a, int m) const {
     return rows.seq.batch * a.s + rows.seq.row_begin + query(m);

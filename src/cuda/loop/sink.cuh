@@ -61,7 +61,8 @@ struct DirectSink {
                        inverse);
     else if (valid)
       store_wide(a.o.as<float>() + offset, width, o, half, inverse);
-    if (a.lse && valid && threadIdx.x % 4 == 0) a.lse.as()[tile.lse_offset(m, a.lse.stride)] = lse;
+    if (a.lse && valid && threadIdx.x % 4 == 0)
+      a.lse.as()[tile.offset(m, a.lse.stride, 1, 2)] = lse;
   }
 };
 

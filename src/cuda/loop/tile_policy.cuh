@@ -63,47 +63,125 @@ struct RichScore {
 #pragma unroll
           for (int c = 0; c < 4; ++c) x[i][j][c] *= scale;
     }
-    if (!a.score.alibi && !a.score.bias) return;
-    const PackedRows& rows = tile.rows;
+    if (a.score.alibi) distance(x, key, row);
+    if (a.score.bias) bias(x, key, row);
+  }
+
+ private:
+  template <int M, int N>
+  __device__ void distance(float (&x)[M][N][4], int key, int row) const {
+    const bool given = !default_positions(a.mask);
+    const int lane_key = key + threadIdx.x % 4 * 2;
     each_row<M>(row, [&](int i, int half, int m) {
       if (m >= tile.count) return;
-      const int64_t query = tile.query(m), h = tile.head(m);
-      const int64_t p_i = a.mask.query_at(rows.seq, h, query);
-      const float slope = alibi_slope(a.score, rows.r, h);
+      const int64_t h = tile.head(m);
+      const float slope = alibi_slope(a.score, tile.rows.r, h);
+      const int64_t p_i = a.mask.query_at(tile.rows.seq, h, tile.query(m));
+      const float from = static_cast<float>(p_i - lane_key);
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-          const int column = key + j * 8 + threadIdx.x % 4 * 2 + c;
-          float& score = x[i][j][2 * half + c];
-          if (column < tile.keys)
-            score =
-                biased(a.score, rows.seq, slope, h, query, column, p_i,
-                       a.score.alibi ? a.mask.key_at(rows.seq, h / (a.h / a.g), column) : 0, score);
+          float away = from - static_cast<float>(j * 8 + c);
+          if (given && lane_key + j * 8 + c < tile.keys)
+            away = static_cast<float>(
+                p_i - a.mask.key_at(tile.rows.seq, tile.key_head(a), lane_key + j * 8 + c));
+          x[i][j][2 * half + c] -= slope * fabsf(away);
         }
     });
+  }
+  template <int M, int N>
+  __device__ void bias(float (&x)[M][N][4], int key, int row) const {
+    const View<4>& b = a.score.bias;
+    const Sequence& q = tile.rows.seq;
+    const int bytes = a.score.bias_dtype == FOVEA_F32 ? 4 : 2;
+    const int lane_key = key + threadIdx.x % 4 * 2;
+    each_row<M>(row, [&](int i, int half, int m) {
+      if (m >= tile.count) return;
+      const char* at =
+          static_cast<const char*>(b.data) +
+          (tile.offset(m, b.stride, 1, 2) + (q.key_first + lane_key) * b.stride[3]) * bytes;
+      const bool pairs = b.stride[3] == 1 && reinterpret_cast<uintptr_t>(at) % (2 * bytes) == 0;
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const int column = lane_key + j * 8;
+        float2 add = {0.f, 0.f};
+        if (pairs && column + 1 < tile.keys)
+          add = load_pair(at + j * 8 * bytes, a.score.bias_dtype);
+        else {
+          if (column < tile.keys) add.x = load_float(at, a.score.bias_dtype, j * 8 * b.stride[3]);
+          if (column + 1 < tile.keys)
+            add.y = load_float(at, a.score.bias_dtype, (j * 8 + 1) * b.stride[3]);
+        }
+        x[i][j][2 * half] += add.x, x[i][j][2 * half + 1] += add.y;
+      }
+    });
+  }
+  __device__ static float2 load_pair(const char* at, int32_t dtype) {
+    if (dtype == FOVEA_F32) return *reinterpret_cast<const float2*>(at);
+    if (dtype == FOVEA_F16) return __half22float2(*reinterpret_cast<const __half2*>(at));
+    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(at));
   }
 };
 
 // Mask: scores of keys a row does not see become -inf
 
+// Tiles [begin, end) that every row of the block sees whole.  May be narrower than the truth: sink
+// keys are left out.
+struct FullTiles {
+  int begin, end;
+
+  __device__ FullTiles(const Attend& a, const RowTile& tile)
+      : begin(0), end(tile.keys / kTileKeys) {
+    if (!default_positions(a.mask) || a.mask.bits) end = 0;
+    const int first = tile.first_query() + tile.shift, last = tile.end_query() - 1 + tile.shift;
+    const int64_t heads = a.mask.head_window ? tile.rows.head_end() : tile.rows.head_begin() + 1;
+    for (int64_t h = tile.rows.head_begin(); h < heads; ++h) {
+      const Window w = a.mask.of_head(h);
+      int64_t from = w.left > 0 ? last + 1 - w.left : 0,
+              to = w.right > 0 ? first + w.right : tile.keys;
+      if (w.chunk > 0) {
+        const int64_t low = w.floor_div(last) * w.chunk, high = (w.floor_div(first) + 1) * w.chunk;
+        from = low > from ? low : from, to = high < to ? high : to;
+      }
+      begin =
+          max(begin, static_cast<int>((clamp_i64(from, 0, kIndexMax) + kTileKeys - 1) / kTileKeys));
+      end = min(end, static_cast<int>(clamp_i64(to, 0, kIndexMax) / kTileKeys));
+    }
+  }
+  __device__ bool full(int n) const { return n >= begin && n < end; }
+};
+
+// The keys of row p under a window, in tile columns from `origin`: [low, high), and those < sink.
+struct RowKeys {
+  int low, high, sink;
+  __device__ RowKeys(const Window& w, int keys, int p, int origin) {
+    const int64_t right = w.right > 0 ? p + w.right : keys;
+    int64_t from = w.left > 0 ? p - w.left + 1 : 0, to = right < keys ? right : keys, kept = 0;
+    if (w.left > 0) kept = w.sink;
+    if (w.chunk > 0) {
+      const int64_t chunk_low = w.floor_div(p) * w.chunk, chunk_high = chunk_low + w.chunk;
+      if (chunk_low > from) from = chunk_low;
+      if (chunk_high < to) to = chunk_high;
+      if (chunk_low > 0) kept = 0;
+    }
+    low = static_cast<int>(clamp_i64(from, 0, kIndexMax)) - origin;
+    high = static_cast<int>(clamp_i64(to, 0, kIndexMax)) - origin;
+    sink = static_cast<int>(clamp_i64(kept, 0, kIndexMax)) - origin;
+  }
+};
+
 // Scale, window and lengths are all: the keys of a row are one interval.
-struct WindowMask {
+struct WindowMask : FullTiles {
   static constexpr bool sinks = false;
   const RowTile& tile;
   int left, right;
-  int full_begin, full_end;  // tiles that every row of the block sees whole
 
   __device__ WindowMask(const Attend& a, const RowTile& tile)
-      : tile(tile),
+      : FullTiles(a, tile),
+        tile(tile),
         left(static_cast<int>(clamp_i64(a.mask.window.left, 0, kIndexMax))),
-        right(static_cast<int>(clamp_i64(a.mask.window.right, 0, kIndexMax))) {
-    const int from = left > 0 ? tile.end_query() + tile.shift - left : 0;
-    const int to = right > 0 ? min(tile.first_query() + tile.shift + right, tile.keys) : tile.keys;
-    full_begin = (max(from, 0) + kTileKeys - 1) / kTileKeys;
-    full_end = max(to, 0) / kTileKeys;
-  }
-  __device__ bool full(int n) const { return n >= full_begin && n < full_end; }
+        right(static_cast<int>(clamp_i64(a.mask.window.right, 0, kIndexMax))) {}
   template <int M, int N>
   __device__ void apply(float (&x)[M][N][4], int key, int row) const {
     const int lane_key = key + threadIdx.x % 4 * 2;
@@ -120,34 +198,71 @@ struct WindowMask {
   }
 };
 
-struct RichMask {
+struct RichMask : FullTiles {
   static constexpr bool sinks = true;
   const Attend& a;
   const RowTile& tile;
-  int64_t head_begin, head_end;
 
   __device__ RichMask(const Attend& a, const RowTile& tile)
-      : a(a), tile(tile), head_begin(tile.rows.head_begin()), head_end(tile.rows.head_end()) {}
-  __device__ bool full(int n) const {
-    const int begin = n * kTileKeys, end = begin + kTileKeys;
-    return end <= tile.keys && tile_full(a.mask, tile.rows.seq, head_begin, head_end,
-                                         tile.first_query(), tile.end_query(), begin, end);
-  }
+      : FullTiles(a, tile), a(a), tile(tile) {}
   template <int M, int N>
   __device__ void apply(float (&x)[M][N][4], int key, int row) const {
-    const PackedRows& rows = tile.rows;
+    if (!default_positions(a.mask))
+      positions(x, key, row);
+    else
+      windows(x, key, row);
+    if (a.mask.bits) bits(x, key, row);
+  }
+
+ private:
+  template <int M, int N>
+  __device__ void windows(float (&x)[M][N][4], int key, int row) const {
+    const int lane_key = key + threadIdx.x % 4 * 2;
     each_row<M>(row, [&](int i, int half, int m) {
       if (m >= tile.count) return;
-      const int64_t query = tile.query(m), h = tile.head(m), g = h / (a.h / a.g);
-      const int64_t p_i = a.mask.query_at(rows.seq, h, query);
+      const RowKeys seen(a.mask.of_head(tile.head(m)), tile.keys, tile.query(m) + tile.shift,
+                         lane_key);
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int column = j * 8 + c;
+          if (column >= seen.high || (column < seen.low && column >= seen.sink))
+            x[i][j][2 * half + c] = kNegativeInfinity;
+        }
+    });
+  }
+  template <int M, int N>
+  __device__ void positions(float (&x)[M][N][4], int key, int row) const {
+    const Sequence& q = tile.rows.seq;
+    each_row<M>(row, [&](int i, int half, int m) {
+      if (m >= tile.count) return;
+      const int64_t h = tile.head(m), p_i = a.mask.query_at(q, h, tile.query(m));
       const Window window = a.mask.of_head(h);
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const int column = key + j * 8 + threadIdx.x % 4 * 2 + c;
-          if (column >= tile.keys || !sees(a.mask, rows.seq, window, h, query, column, p_i,
-                                           a.mask.key_at(rows.seq, g, column)))
+          const int64_t p_j = column < tile.keys ? a.mask.key_at(q, tile.key_head(a), column) : -1;
+          if (p_j < 0 || !window.sees(p_i, p_j)) x[i][j][2 * half + c] = kNegativeInfinity;
+        }
+    });
+  }
+  // Bits past the last key are not read: the tile's tail is hidden already.
+  template <int M, int N>
+  __device__ void bits(float (&x)[M][N][4], int key, int row) const {
+    const Sequence& q = tile.rows.seq;
+    each_row<M>(row, [&](int i, int half, int m) {
+      if (m >= tile.count) return;
+      const uint8_t* bytes = a.mask.bits.as<uint8_t>() + tile.offset(m, a.mask.bits.stride, 1, 2);
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int column = key + j * 8 + threadIdx.x % 4 * 2 + c;
+          const int64_t bit = q.key_first + column;
+          if (column < tile.keys && !(bytes[bit / 8 * a.mask.bits.stride[3]] >> (bit % 8) & 1))
             x[i][j][2 * half + c] = kNegativeInfinity;
         }
     });

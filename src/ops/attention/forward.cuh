@@ -18,7 +18,8 @@ struct ForwardWork {
 struct ForwardInstance {
   int32_t dtype, d, e;
   ForwardKind kind;
-  int32_t rows;  // of a block
+  int32_t rows;    // of a block
+  int32_t blocks;  // a multiprocessor should hold
   int32_t shared_bytes;
   void (*launch)(Context&, const Attend&, const ForwardWork&);
 };

@@ -26,10 +26,17 @@ const std::vector<ForwardInstance>& instances() {
   return rows;
 }
 
-const ForwardInstance& find(const Attend& a, ForwardKind kind) {
-  for (const ForwardInstance& row : instances())
-    if (row.dtype == a.dtype && row.kind == kind && a.d <= row.d && a.e <= row.e) return row;
-  return kNone;
+constexpr int kReservedBytes = 1024;  // of shared memory in every block, by the system
+
+const ForwardInstance& find(const DeviceInfo& device, const Attend& a, ForwardKind kind) {
+  const ForwardInstance* found = &kNone;
+  for (const ForwardInstance& row : instances()) {
+    if (row.dtype != a.dtype || row.kind != kind || a.d > row.d || a.e > row.e) continue;
+    if (found->launch && (found->d != row.d || found->e != row.e)) break;
+    found = &row;
+    if (row.blocks * (row.shared_bytes + kReservedBytes) <= device.shared_sm_bytes) break;
+  }
+  return *found;
 }
 
 struct Choice {
@@ -64,10 +71,12 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
   const int64_t queries = a.sequences.query_max, count = a.sequences.count, group = a.h / a.g;
   const bool causal = a.mask.window.right > 0;
   Choice c;
-  const ForwardInstance& whole = find(a, !plain             ? ForwardKind::rich
-                                         : a.sequences.page ? ForwardKind::paged
-                                                            : ForwardKind::whole);
-  const ForwardInstance& split = find(a, plain ? ForwardKind::split : ForwardKind::split_rich);
+  const ForwardInstance& whole = find(device, a,
+                                      !plain             ? ForwardKind::rich
+                                      : a.sequences.page ? ForwardKind::paged
+                                                         : ForwardKind::whole);
+  const ForwardInstance& split =
+      find(device, a, plain ? ForwardKind::split : ForwardKind::split_rich);
   if (!whole.launch || !split.launch) return c;
 
   const int64_t fold = folded(a, whole.rows);
@@ -78,8 +87,10 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
   if (!splits) {
     const bool few = tiles * 10 < device.multiprocessors * 8;
     const int64_t head_bytes = a.sequences.key_max * (a.d + a.e) * dtype_bytes(a.dtype);
+    DeviceInfo slots = device;
+    slots.multiprocessors *= split.blocks;
     splits =
-        few ? auto_splits(split_tiles, most, head_bytes, causal || a.mask.window.left > 0, device)
+        few ? auto_splits(split_tiles, most, head_bytes, causal || a.mask.window.left > 0, slots)
             : 1;
   }
   splits = clamp_i64(splits, 1, std::max<int64_t>(most, 1));

@@ -72,7 +72,7 @@ ForwardInstance forward_sm80_instance() {
                        typename P::Sink>>(ctx, "attention_forward", work.blocks, Shape::threads,
                                           kShared, a, work.grid, sink);
   };
-  return {Dtype, D, E, Kind, BM, kShared, launcher};
+  return {Dtype, D, E, Kind, BM, Blocks, kShared, launcher};
 }
 
 }  // namespace fovea::cuda
