@@ -68,7 +68,7 @@ say "downloading $(echo "$packages" | wc -l) packages"
 # shellcheck disable=SC2086
 (cd "$work/debs" && apt-get -q download $packages >&2)
 count=0
-total=$(ls "$work/debs" | wc -l)
+total=$(echo "$packages" | wc -l)
 for deb in "$work"/debs/*.deb; do
   count=$((count + 1))
   say "unpacking $count/$total $(basename "$deb" | cut -d_ -f1)"

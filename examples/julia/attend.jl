@@ -5,7 +5,8 @@
 using Fovea
 using Printf
 
-fill_in(salt, dims...) = reshape([Float32(((i * 37 + 11 * salt) % 101) / 50 - 1) for i in 0:prod(dims)-1], dims)
+value(i, salt) = Float32(((i * 37 + 11 * salt) % 101) / 50 - 1)
+fill_in(salt, dims...) = reshape([value(i, salt) for i in 0:prod(dims)-1], dims)
 
 ctx = Context(get(ARGS, 1, "host") == "cuda" ? :cuda : :host)
 
@@ -14,7 +15,8 @@ q = DeviceArray(ctx, fill_in(1, 8, 4, 4, 1)) # (d, h, s, b)
 k = DeviceArray(ctx, fill_in(2, 8, 2, 6, 1)) # (d, g, t, b)
 v = DeviceArray(ctx, fill_in(3, 8, 2, 6, 1))
 
-bytes = workspace(ctx, attention_forward, q, k, v; causal=true, lse=true) # optional: valid? how many bytes?
+# Optional: valid? how many bytes?
+bytes = workspace(ctx, attention_forward, q, k, v; causal=true, lse=true)
 o, lse = Array.(Tuple(attention_forward(ctx, q, k, v; causal=true, lse=true)))
 
 for row in 1:4, head in 1:4
@@ -22,4 +24,4 @@ for row in 1:4, head in 1:4
     foreach(x -> @printf(" % .6f", x), o[:, head, row, 1])
     @printf(" lse % .6f\n", lse[row, head, 1])
 end
-println(stderr, "fovea ", Fovea.build(:version), ", kernel ", last_kernel(ctx), ", workspace ", bytes, " bytes")
+println(stderr, "fovea $(Fovea.build(:version)), kernel $(last_kernel(ctx)), workspace $bytes bytes")

@@ -40,7 +40,9 @@ fn main() {
         let dir = tree.canonicalize().unwrap();
         return link(&dir, fixed, &private_libraries(&dir));
     }
-    panic!("{file} not found: set FOVEA_LIB_DIR to its folder, install fovea.pc, or use the feature dlopen");
+    panic!(
+        "{file} not found: set FOVEA_LIB_DIR to its folder, install fovea.pc or use feature dlopen"
+    );
 }
 
 /// Library and folder; for the static library also what it stands on.

@@ -26,8 +26,8 @@ package.  Array types with a pointer of another kind add methods to `device_poin
 module Fovea
 
 export Context, DeviceArray, BFloat16, E4M3, E5M2
-export set_threads!, set_stream!, set_workspace!, synchronize, wait_for!, last_kernel, property, workspace
-export device_count
+export set_threads!, set_stream!, set_workspace!, synchronize, wait_for!
+export device_count, last_kernel, property, workspace
 
 include("floats.jl")
 include("abi.jl")
@@ -148,22 +148,35 @@ end
 handle(ctx::Context) = ctx.closed ? invalid("the context is closed") : ctx.handle
 
 "Threads a host operation may use; 0: all."
-set_threads!(ctx::Context, threads) = (check(fovea_context_set_threads(handle(ctx), Int32(threads))); ctx)
+function set_threads!(ctx::Context, threads)
+    check(fovea_context_set_threads(handle(ctx), Int32(threads)))
+    ctx
+end
 
 "Borrow a stream (a cudaStream_t as a `Ptr`); `C_NULL`: the context's own again."
-set_stream!(ctx::Context, stream) =
-    (check(fovea_context_set_stream(handle(ctx), reinterpret(Ptr{Cvoid}, stream))); ctx)
+function set_stream!(ctx::Context, stream)
+    check(fovea_context_set_stream(handle(ctx), reinterpret(Ptr{Cvoid}, stream)))
+    ctx
+end
 
 "A fixed workspace, an array that the caller keeps alive; `nothing`: the context's own again."
-set_workspace!(ctx::Context, ::Nothing) = (check(fovea_context_set_workspace(handle(ctx), C_NULL, 0)); ctx)
-set_workspace!(ctx::Context, x) =
-    (check(fovea_context_set_workspace(handle(ctx), device_pointer(x), length(x) * sizeof(eltype(x)))); ctx)
+function set_workspace!(ctx::Context, x)
+    data, bytes = x === nothing ? (C_NULL, 0) : (device_pointer(x), length(x) * sizeof(eltype(x)))
+    check(fovea_context_set_workspace(handle(ctx), data, bytes))
+    ctx
+end
 
 "Waits until all work is done; faults of earlier operations surface here."
-synchronize(ctx::Context) = (check(fovea_context_synchronize(handle(ctx))); ctx)
+function synchronize(ctx::Context)
+    check(fovea_context_synchronize(handle(ctx)))
+    ctx
+end
 
 "Later work of `ctx` waits for what `other` has enqueued so far."
-wait_for!(ctx::Context, other::Context) = (check(fovea_context_wait(handle(ctx), handle(other))); ctx)
+function wait_for!(ctx::Context, other::Context)
+    check(fovea_context_wait(handle(ctx), handle(other)))
+    ctx
+end
 
 "The kernel that the last operation ran; \"\" before any."
 last_kernel(ctx::Context) = unsafe_string(fovea_context_last_kernel(handle(ctx)))

@@ -56,15 +56,18 @@ Base.eltype(::DeviceArray{T}) where {T} = T
 Base.eltype(::Type{<:DeviceArray{T}}) where {T} = T
 Base.length(x::DeviceArray) = prod(x.dims)
 Base.strides(x::DeviceArray) = Base.size_to_strides(1, x.dims...)
-Base.similar(x::DeviceArray, ::Type{T}, dims::NTuple{N,Int}) where {T,N} = DeviceArray{T,N}(x.ctx, dims)
-Base.show(io::IO, x::DeviceArray{T}) where {T} = print(io, join(x.dims, "x"), " DeviceArray{", T, "}")
+Base.similar(x::DeviceArray, ::Type{T}, dims::NTuple{N,Int}) where {T,N} =
+    DeviceArray{T,N}(x.ctx, dims)
+Base.show(io::IO, x::DeviceArray{T}) where {T} =
+    print(io, join(x.dims, "x"), " DeviceArray{", T, "}")
 
 function Base.copyto!(to::DeviceArray{T}, from::Array{T}) where {T}
     length(to) == length(from) || invalid("copyto!: ", length(from), " elements into ", length(to))
     GC.@preserve to from move(to.ctx, to.data, pointer(from), sizeof(from))
     to
 end
-Base.copyto!(to::DeviceArray{T}, from::AbstractArray) where {T} = copyto!(to, convert(Array{T}, from))
+Base.copyto!(to::DeviceArray{T}, from::AbstractArray) where {T} =
+    copyto!(to, convert(Array{T}, from))
 
 function Base.copyto!(to::Array{T}, from::DeviceArray{T}) where {T}
     length(to) == length(from) || invalid("copyto!: ", length(from), " elements into ", length(to))

@@ -39,7 +39,8 @@ function Base.Float32(x::E4M3)
     bits = reinterpret(UInt8, x)
     magnitude = bits & 0x7f
     exponent, fraction = Int(magnitude >> 3), Float32(magnitude & 0x07) / 8
-    value = magnitude == 0x7f ? NaN32 : exponent == 0 ? fraction * 2.0f0^-6 : (1 + fraction) * 2.0f0^(exponent - 7)
+    value = exponent == 0 ? fraction * 2.0f0^-6 : (1 + fraction) * 2.0f0^(exponent - 7)
+    value = magnitude == 0x7f ? NaN32 : value
     bits > 0x7f ? -value : value
 end
 Base.Float32(x::E5M2) = Float32(reinterpret(Float16, UInt16(reinterpret(UInt8, x)) << 8))

@@ -56,10 +56,11 @@ workspace(ctx::Context, op, arguments...; keywords...) = op(Query(ctx), argument
 tensor(target, op, field, ::Nothing) = NONE
 function tensor(target, op, field, x)
     n = ndims(x)
-    n <= FOVEA_MAX_DIMS || invalid(op, ": ", field, " has ", n, " dimensions, at most ", FOVEA_MAX_DIMS)
-    dims, steps = size(x), strides(x)
+    n <= FOVEA_MAX_DIMS ||
+        invalid(op, ": ", field, " has ", n, " dimensions, at most ", FOVEA_MAX_DIMS)
+    data, dims, steps = address(context(target), op, field, x), size(x), strides(x)
     reversed(values) = ntuple(i -> i <= n ? Int64(values[n+1-i]) : Int64(0), Val(FOVEA_MAX_DIMS))
-    Tensor(address(context(target), op, field, x), dtype(eltype(x)), n, reversed(dims), reversed(steps))
+    Tensor(data, dtype(eltype(x)), n, reversed(dims), reversed(steps))
 end
 
 # Fake memory of its own for every object, aligned for every dtype.
@@ -76,9 +77,11 @@ end
 An extent of an output: of the first array that has it.  Each source is the array, the number of
 its dimension counted from the fastest, and what to add.
 """
-extent(op, field, name) = invalid(op, ": give the array ", field, ": its extent ", name, " follows from nothing given")
+extent(op, field, name) =
+    invalid(op, ": give the array ", field, ": its extent ", name, " follows from nothing given")
 extent(op, field, name, source, more...) =
-    source[1] === nothing ? extent(op, field, name, more...) : size(source[1], source[2]) + source[3]
+    source[1] === nothing ? extent(op, field, name, more...) :
+    size(source[1], source[2]) + source[3]
 
 first_given() = nothing
 first_given(x, more...) = x === nothing ? first_given(more...) : x
@@ -86,8 +89,10 @@ first_given(x, more...) = x === nothing ? first_given(more...) : x
 "An output argument as an array or nothing; `dims` is called only where one is to be made."
 output(target, given, like, type, dims) = given
 output(target, ::Nothing, like, type, dims) = nothing
-output(ctx::Context, wanted::Bool, like, ::Type{T}, dims) where {T} = wanted ? similar(like, T, dims()) : nothing
-output(::Query, wanted::Bool, like, ::Type{T}, dims) where {T} = wanted ? Shaped(T, dims()) : nothing
+output(::Context, wanted::Bool, like, ::Type{T}, dims) where {T} =
+    wanted ? similar(like, T, dims()) : nothing
+output(::Query, wanted::Bool, like, ::Type{T}, dims) where {T} =
+    wanted ? Shaped(T, dims()) : nothing
 
 "Runs a call, or asks for its workspace."
 function launch(ctx::Context, run, query, params)

@@ -107,7 +107,8 @@ function test_golden(ctx, path)
     _, call, positional = OPS[row]
     outputs = Symbol.(split(meta["outputs"], ','))
     after(name) = Symbol(name, ".after")
-    given = Dict{Symbol,Any}(name => x for (name, x) in tensors if !endswith(string(name), ".after"))
+    before(name) = !endswith(string(name), ".after")
+    given = Dict{Symbol,Any}(name => x for (name, x) in tensors if before(name))
     for name in outputs
         given[name] = haskey(tensors, after(name)) ? copy(tensors[name]) : poisoned(tensors[name])
     end

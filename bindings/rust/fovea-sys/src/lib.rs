@@ -25,8 +25,12 @@ macro_rules! functions {
             pub(crate) fn read(library: &crate::dynamic::Library) -> Result<Table, String> {
                 Ok(Table {
                     // A symbol of this name has this type: that is the ABI.
-                    $($name: unsafe { core::mem::transmute::<*mut core::ffi::c_void, unsafe extern "C" fn($($ty),*) $(-> $ret)?>(
-                        library.symbol(concat!(stringify!($name), "\0"))?) },)*
+                    $($name: unsafe {
+                        core::mem::transmute::<
+                            *mut core::ffi::c_void,
+                            unsafe extern "C" fn($($ty),*) $(-> $ret)?,
+                        >(library.symbol(concat!(stringify!($name), "\0"))?)
+                    },)*
                 })
             }
         }
@@ -56,7 +60,9 @@ pub fn load() -> Result<(), String> {
     // Before 1.0 a minor version may break the ABI.
     let epoch = |v: i32| if v < 10000 { v / 100 } else { v / 10000 * 100 };
     if epoch(version) != epoch(FOVEA_VERSION) {
-        return Err(format!("libfovea is version {version}, these bindings are for {FOVEA_VERSION}"));
+        return Err(format!(
+            "libfovea is version {version}, these bindings are for {FOVEA_VERSION}"
+        ));
     }
     Ok(())
 }

@@ -109,7 +109,9 @@ impl Places<'_> {
     pub(crate) fn note(&mut self, field: &'static str, home: Home) {
         match (home, self.device) {
             (Home::Host, _) => self.host = Some(field),
-            (Home::Device(owner), Some((_, first))) if owner != first => self.stranger = Some(field),
+            (Home::Device(owner), Some((_, first))) if owner != first => {
+                self.stranger = Some(field)
+            }
             (Home::Device(owner), _) => self.device = Some((field, owner)),
             (Home::Vouched, _) => {}
         }
@@ -126,7 +128,7 @@ impl Places<'_> {
         }
         match self.host {
             Some(field) if !ctx.host => invalid(format!(
-                "{op}: {field} is host memory, this context computes on a device: upload it to a Buffer"
+                "{op}: {field} is host memory, this context is on a device: upload it to a Buffer"
             )),
             _ => Ok(()),
         }

@@ -41,7 +41,9 @@ pub use buffer::Buffer;
 pub use ops::*;
 pub use sys::{fovea_backend as Backend, fovea_build as Build, fovea_dtype as DType};
 pub use sys::{fovea_memory as Memory, fovea_property as Property, fovea_scaling as Scaling};
-pub use tensor::{Bf16, E2m1, E4m3, E5m2, E8m0, Element, Format, Plain, Tensor, TensorMut, F16, I4};
+pub use tensor::{
+    Bf16, E2m1, E4m3, E5m2, E8m0, Element, Format, Plain, Tensor, TensorMut, F16, I4,
+};
 
 /// Why a call failed; the text names the operation, the field, what it got and what it wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +67,9 @@ impl Error {
     /// The sentence behind the failure.
     pub fn text(&self) -> &str {
         match self {
-            Error::InvalidArgument(text) | Error::Unsupported(text) | Error::OutOfMemory(text) => text,
+            Error::InvalidArgument(text) | Error::Unsupported(text) | Error::OutOfMemory(text) => {
+                text
+            }
             Error::Device(text) | Error::Internal(text) | Error::Library(text) => text,
         }
     }
@@ -148,8 +152,8 @@ impl Context {
         load()?;
         let mut raw = null_mut();
         check(unsafe { sys::fovea_context_create(backend, device, &mut raw) })?;
-        let raw =
-            NonNull::new(raw).ok_or_else(|| Error::Internal("fovea_context_create gave NULL".into()))?;
+        let raw = NonNull::new(raw)
+            .ok_or_else(|| Error::Internal("fovea_context_create gave NULL".into()))?;
         Ok(Context { raw, host: backend == Backend::HOST })
     }
 

@@ -37,7 +37,9 @@ macro_rules! plain {
     ($($ty:ty)*) => { $(impl sealed::Sealed for $ty {} impl Plain for $ty {})* };
 }
 macro_rules! element {
-    ($($ty:ty = $dtype:ident),*) => { $(impl Element for $ty { const DTYPE: DType = DType::$dtype; })* };
+    ($($ty:ty = $dtype:ident),*) => { $(impl Element for $ty {
+        const DTYPE: DType = DType::$dtype;
+    })* };
 }
 macro_rules! format {
     ($($(#[$doc:meta])* $name:ident: $storage:ty = $dtype:ident, $bits:literal;)*) => { $(
@@ -136,10 +138,18 @@ impl<'a> Tensor<'a> {
         home: Home,
     ) -> Result<Tensor<'a>> {
         if shape.len() > sys::FOVEA_MAX_DIMS {
-            return invalid(std::format!("tensor: {} dims, at most {}", shape.len(), sys::FOVEA_MAX_DIMS));
+            return invalid(std::format!(
+                "tensor: {} dims, at most {}",
+                shape.len(),
+                sys::FOVEA_MAX_DIMS
+            ));
         }
-        let mut raw =
-            sys::fovea_tensor { data, dtype: dtype.0, ndim: shape.len() as i32, ..Default::default() };
+        let mut raw = sys::fovea_tensor {
+            data,
+            dtype: dtype.0,
+            ndim: shape.len() as i32,
+            ..Default::default()
+        };
         let mut step = 1i64;
         for (i, &extent) in shape.iter().enumerate().rev() {
             raw.shape[i] = extent;
@@ -159,7 +169,11 @@ impl<'a> Tensor<'a> {
 
     fn restride(&mut self, strides: &[i64]) -> Result<()> {
         if strides.len() != self.raw.ndim as usize {
-            return invalid(std::format!("tensor: {} strides for {} dims", strides.len(), self.raw.ndim));
+            return invalid(std::format!(
+                "tensor: {} strides for {} dims",
+                strides.len(),
+                self.raw.ndim
+            ));
         }
         self.raw.stride[..strides.len()].copy_from_slice(strides);
         self.fits()
@@ -170,14 +184,19 @@ impl<'a> Tensor<'a> {
         let dims = self.raw.ndim as usize;
         let (shape, stride) = (&self.raw.shape[..dims], &self.raw.stride[..dims]);
         if shape.iter().chain(stride).any(|&x| x < 0) {
-            return invalid(std::format!("tensor: shape {shape:?}, strides {stride:?}: wanted >= 0"));
+            return invalid(std::format!(
+                "tensor: shape {shape:?}, strides {stride:?}: wanted >= 0"
+            ));
         }
-        let reach: i128 = shape.iter().zip(stride).map(|(&n, &step)| (n as i128 - 1) * step as i128).sum();
+        let reach: i128 =
+            shape.iter().zip(stride).map(|(&n, &step)| (n as i128 - 1) * step as i128).sum();
         if shape.contains(&0) || reach < self.count as i128 {
             return Ok(());
         }
         let count = self.count;
-        invalid(std::format!("tensor: shape {shape:?}, strides {stride:?} reach element {reach} of {count}"))
+        invalid(std::format!(
+            "tensor: shape {shape:?}, strides {stride:?} reach element {reach} of {count}"
+        ))
     }
 }
 
@@ -190,7 +209,13 @@ impl<'a> TensorMut<'a> {
     /// As [`TensorMut::new`], of a format: `TensorMut::of::<F16>(&mut bits, &shape)`.
     pub fn of<F: Format>(data: &'a mut [F::Storage], shape: &[i64]) -> Result<TensorMut<'a>> {
         let count = elements::<F>(data);
-        Ok(Self::of_view(Tensor::over(data.as_mut_ptr().cast(), count, F::DTYPE, shape, Home::Host)?))
+        Ok(Self::of_view(Tensor::over(
+            data.as_mut_ptr().cast(),
+            count,
+            F::DTYPE,
+            shape,
+            Home::Host,
+        )?))
     }
 
     /// A writable view of memory that Rust does not know.

@@ -7,7 +7,9 @@ fn a_missing_library_is_an_error() {
     std::env::set_var("FOVEA_LIBRARY", "/nowhere/libfovea.so");
     for _ in 0..2 {
         match fovea::Context::host() {
-            Err(fovea::Error::Library(text)) => assert!(text.contains("/nowhere/libfovea.so"), "{text}"),
+            Err(fovea::Error::Library(text)) => {
+                assert!(text.contains("/nowhere/libfovea.so"), "{text}")
+            }
             other => panic!("{other:?}"),
         }
     }

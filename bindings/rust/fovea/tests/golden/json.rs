@@ -128,7 +128,8 @@ impl Reader<'_> {
     fn number(&mut self) -> Json {
         let start = self.at;
         let rest = &self.bytes[start..];
-        let length = rest.iter().take_while(|c| c.is_ascii_alphanumeric() || b"+-.".contains(c)).count();
+        let length =
+            rest.iter().take_while(|c| c.is_ascii_alphanumeric() || b"+-.".contains(c)).count();
         self.at += length;
         let text = std::str::from_utf8(&rest[..length]).unwrap();
         Json::Number(text.parse().unwrap_or_else(|_| panic!("no number: {text}")))

@@ -27,12 +27,20 @@ fn golden_vectors() {
         if let Err(text) = vector.check(&ctx) {
             wrong.push(format!("{}: {text}", file.display()));
         }
-        assert!(ctx.last_kernel().starts_with(&format!("{}.host", vector.op)), "{}", ctx.last_kernel());
+        assert!(
+            ctx.last_kernel().starts_with(&format!("{}.host", vector.op)),
+            "{}",
+            ctx.last_kernel()
+        );
         seen.push(vector.op);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     for op in call::OPS {
-        assert!(seen.iter().any(|name| name == op), "no golden vector of {op} in {}", folder.display());
+        assert!(
+            seen.iter().any(|name| name == op),
+            "no golden vector of {op} in {}",
+            folder.display()
+        );
     }
     println!("{} vectors of {} operations", files.len(), call::OPS.len());
 }

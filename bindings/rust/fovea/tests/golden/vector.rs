@@ -63,7 +63,8 @@ impl Vector {
         for (name, entry) in header.object().iter().filter(|(name, _)| *name != "__metadata__") {
             let entry = entry.object();
             let range = entry["data_offsets"].integers();
-            let values = Values::read(entry["dtype"].text(), &data[range[0] as usize..range[1] as usize]);
+            let values =
+                Values::read(entry["dtype"].text(), &data[range[0] as usize..range[1] as usize]);
             tensors.insert(name.clone(), Stored { shape: entry["shape"].integers(), values });
         }
         let metadata = header.object()["__metadata__"].object();
@@ -86,9 +87,15 @@ impl Vector {
             }
             results.insert(name, result);
         }
-        let is_input = |name: &str| !self.outputs.iter().any(|o| o == name) && !name.ends_with(".after");
+        let is_input =
+            |name: &str| !self.outputs.iter().any(|o| o == name) && !name.ends_with(".after");
         let mut given = Given {
-            inputs: self.tensors.iter().map(|(n, t)| (n.as_str(), t)).filter(|(n, _)| is_input(n)).collect(),
+            inputs: self
+                .tensors
+                .iter()
+                .map(|(n, t)| (n.as_str(), t))
+                .filter(|(n, _)| is_input(n))
+                .collect(),
             outputs: results.iter_mut().map(|(name, tensor)| (*name, tensor)).collect(),
             params: &self.params,
         };
@@ -109,7 +116,9 @@ impl Vector {
         let (got, want) = (got.values.numbers(), want.values.numbers());
         assert_eq!(got.len(), want.len());
         for (i, (&g, &w)) in got.iter().zip(&want).enumerate() {
-            let near = g == w || (g.is_nan() && w.is_nan()) || (g - w).abs() <= tolerance * (1.0 + w.abs());
+            let near = g == w
+                || (g.is_nan() && w.is_nan())
+                || (g - w).abs() <= tolerance * (1.0 + w.abs());
             if !near {
                 return Err(format!("{name}[{i}] is {g}, wanted {w} within {tolerance}"));
             }
@@ -150,7 +159,8 @@ impl Stored {
 
 impl Values {
     fn read(dtype: &str, bytes: &[u8]) -> Values {
-        let halves = || bytes.chunks_exact(2).map(|b| u16::from_le_bytes(b.try_into().unwrap())).collect();
+        let halves =
+            || bytes.chunks_exact(2).map(|b| u16::from_le_bytes(b.try_into().unwrap())).collect();
         let words = || bytes.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap()));
         match dtype {
             "F32" => Values::F32(words().map(f32::from_bits).collect()),
