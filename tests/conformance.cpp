@@ -3,16 +3,40 @@
 //   conformance [--gtest_filter=attention_forward/cuda*causal*]
 //   conformance --export <dir>     writes the golden vectors (tests/golden, format in
 //   harness/golden.h)
-#include "cases/attention_forward.h"
-#include "cases/cache.h"
-#include "cases/merge.h"
-#include "cases/rope.h"
+#include "cases/all.h"
+#include "harness/golden.h"
+
+namespace {
+
+// Says what was unsupported, and fails on rows of the allow-list that nothing needed any more.
+class UnsupportedList : public testing::Environment {
+ public:
+  void TearDown() override {
+    const harness::UnsupportedSeen& seen = harness::unsupported_seen();
+    for (const std::string& text : seen.cases) std::printf("unsupported: %s\n", text.c_str());
+    std::printf("unsupported: %zu cases, %zu rows allow them\n", seen.cases.size(),
+                seen.rows.size());
+    if (testing::GTEST_FLAG(filter) != "*") return;
+    for (const std::string& row : harness::unsupported_allowed()) {
+      bool mine = false;  // of a backend that is here
+      for (fovea_backend backend : harness::backends())
+        mine = mine || row.find(harness::name_of(backend)) == 0;
+      EXPECT_TRUE(!mine || seen.rows.count(row))
+          << "tests/unsupported.txt: no case needs the row " << row;
+    }
+  }
+};
+
+}  // namespace
 
 int main(int argc, char** argv) {
+  const std::vector<harness::Case> cases = cases::all();
+  if (argc == 3 && std::string(argv[1]) == "--export") {
+    std::printf("%d golden vectors\n", harness::export_golden(cases, argv[2]));
+    return 0;
+  }
   testing::InitGoogleTest(&argc, argv);
-  harness::register_cases(cases::attention_forward_sweep());
-  harness::register_cases(cases::merge_cases());
-  harness::register_cases(cases::rope_cases());
-  harness::register_cases(cases::cache_cases());
+  testing::AddGlobalTestEnvironment(new UnsupportedList);
+  harness::register_cases(cases);
   return RUN_ALL_TESTS();
 }

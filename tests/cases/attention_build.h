@@ -192,20 +192,49 @@ class AttentionBuild {
 
   void tensors() {
     const double spread = c_.softcap ? 4 : c_.data == Data::sharp ? 5 : 1;
-    numbers("q", p_.q, c_.dtype, {b, s, c_.h, c_.d}, 1, c_.data, spread, c_.lay);
-    // Token tensors are filled by what token it is, so that another order of pages is the same
-    // data.
-    const size_t k =
-        call_.add("k", p_.k, Role::in, c_.dtype, {cache_rows_, slots_, c_.g, c_.d}, c_.lay);
-    fill(k, 2, c_.data, 1);
-    if (c_.v_in_k) {
-      fovea_tensor v = call_.fields[k].tensor;
-      v.shape[3] = c_.e;
-      call_.add_view("v", p_.v, Role::in, v, k, 0);
+    const bool broadcast = c_.shared == Shared::broadcast;
+    const size_t q =
+        broadcast ? call_.add_strided("q", p_.q, Role::in, broadcast_over_first({b, s, c_.h, c_.d}))
+                  : call_.add("q", p_.q, Role::in, c_.dtype, {b, s, c_.h, c_.d}, c_.lay);
+    fill(q, 1, c_.data, spread);
+    const Shape k_shape = {cache_rows_, slots_, c_.g, c_.d},
+                v_shape = {cache_rows_, slots_, c_.g, c_.e};
+    size_t k, v;
+    if (c_.shared == Shared::kv) {  // (rows, t, 2, g, d)
+      fovea_tensor x = broadcast_over_first(k_shape);
+      x.stride[1] *= 2, x.stride[0] = slots_ * x.stride[1];
+      k = call_.add_strided("k", p_.k, Role::in, x, 0, c_.g * c_.d);
+      v = call_.add_view("v", p_.v, Role::in, x, k, c_.g * c_.d);
+    } else if (broadcast) {
+      k = call_.add_strided("k", p_.k, Role::in, broadcast_over_first(k_shape));
+      v = call_.add_strided("v", p_.v, Role::in, broadcast_over_first(v_shape));
     } else {
-      numbers("v", p_.v, c_.dtype, {cache_rows_, slots_, c_.g, c_.e}, 3,
-              c_.data == Data::huge ? Data::normal : c_.data, 1, c_.lay);
+      k = call_.add("k", p_.k, Role::in, c_.dtype, k_shape, c_.lay);
+      fovea_tensor x = call_.fields[k].tensor;
+      x.shape[3] = c_.e;
+      v = c_.shared == Shared::v_in_k ? call_.add_view("v", p_.v, Role::in, x, k, 0)
+                                      : call_.add("v", p_.v, Role::in, c_.dtype, v_shape, c_.lay);
     }
+    fill(k, 2, c_.data, 1);
+    if (c_.shared != Shared::v_in_k) fill(v, 3, c_.data == Data::huge ? Data::normal : c_.data, 1);
+    spoil("q", Data::nan_q), spoil("k", Data::nan_k), spoil("v", Data::nan_v);
+  }
+
+  fovea_tensor broadcast_over_first(const Shape& shape) const {
+    fovea_tensor x = fovea_contiguous(nullptr, static_cast<fovea_dtype>(c_.dtype), 4, shape.data());
+    x.stride[0] = 0;
+    return x;
+  }
+
+  // One NaN: in row 1 (or key 1) of the first sequence.
+  void spoil(const char* name, Data when) {
+    if (c_.data != when) return;
+    const size_t field = call_.field(name);
+    call_.each(field, [&](const int64_t* i, int64_t byte) {
+      if (i[0] == 0 && i[1] == 1 && i[2] == 0 && i[3] == 0)
+        oracle::encode(c_.dtype, NAN,
+                       call_.storages[call_.fields[field].storage].image.data() + byte);
+    });
   }
 
   void load_places(oracle::Attention& at) {
@@ -235,7 +264,7 @@ class AttentionBuild {
   void write_token(const oracle::Place& to, int64_t sequence, int64_t token) {
     for (const char* name : {"k", "v"}) {
       const size_t field = call_.field(name);
-      if (c_.v_in_k && name[0] == 'v') continue;
+      if (c_.shared == Shared::v_in_k && name[0] == 'v') continue;
       const harness::Field& f = call_.fields[field];
       const harness::Random random(data_ ^ static_cast<uint64_t>(name[0]) << 32);
       for (int64_t g = 0; g < f.tensor.shape[2]; ++g)
@@ -365,7 +394,10 @@ class AttentionBuild {
       call_.fill(field, [&](const int64_t* i) {
         const uint64_t bits = random.bits(n) | random.bits(n << 32 | 1);
         ++n;
-        return i[2] % 7 == 5 ? 0.0 : static_cast<double>(bits & 255);
+        const bool blank =
+            c_.masked == Masked::all ||
+            (c_.masked == Masked::tiles ? i[3] / 8 % 2 == i[2] / 16 % 2 : i[2] % 7 == 5);
+        return blank ? 0.0 : static_cast<double>(bits & 255);
       });
       call_.account(field, [&](const int64_t* i) {
         return column_counts(i[0], i[2], i[3] * 8, i[3] * 8 + 8);

@@ -19,6 +19,14 @@ enum class Where { batched, lengths, varlen, varlen_queries, key_first, cache_ro
 constexpr const char* kWhereNames[] = {"",          "lengths",   "varlen", "varlen_queries",
                                        "key_first", "cache_row", "paged"};
 
+// masks that blank whole blocks of 64 keys for every other row of 16, or everything.
+enum class Masked { some, tiles, all };
+constexpr const char* kMaskedNames[] = {"mask", "masked_tiles", "masked_all"};
+
+// How k and v share memory with their neighbours.
+enum class Shared { none, kv, broadcast, v_in_k };
+constexpr const char* kSharedNames[] = {"", "kv_interleaved", "broadcast", "v_in_k"};
+
 enum class Positions { none, query, both };
 constexpr const char* kPositionNames[] = {"", "query_position", "positions"};
 
@@ -26,8 +34,10 @@ enum class Rope { none, half, interleaved };
 constexpr const char* kRopeNames[] = {"", "rope", "rope_interleaved"};
 
 // dense 10.1: D1 normal, D2 channels with a bias, D3 rare outliers; sharp: scores of about 30.
-enum class Data { normal, biased, outliers, sharp, huge };
-constexpr const char* kDataNames[] = {"", "biased", "outliers", "sharp", "huge"};
+// nan_*: NaN in one row of q, one key, one value.
+enum class Data { normal, biased, outliers, sharp, huge, nan_q, nan_k, nan_v };
+constexpr const char* kDataNames[] = {"",     "biased", "outliers", "sharp",
+                                      "huge", "nan_q",  "nan_k",    "nan_v"};
 
 struct AttentionCase {
   std::string note;
@@ -35,16 +45,18 @@ struct AttentionCase {
   int64_t b = 1, s = 1, t = 1, h = 1, g = 1, d = 8, e = 8;
   Span span = Span::full;
   bool softcap = false, sink_logit = false, alibi = false, mask = false;
+  Masked masked = Masked::some;  // with mask
   Bias bias = Bias::none;
   Positions positions = Positions::none;
   Where where = Where::batched;
   int64_t page = 0;
   Lay lay = Lay::contiguous;
   Data data = Data::normal;
+  Shared shared = Shared::none;
   float scale = 0;
   // forward
   int splits = 0;
-  bool q_value = false, v_in_k = false, o_f32 = false, lse = true;
+  bool q_value = false, o_f32 = false, lse = true;
   Rope rope = Rope::none;
   // backward: which of dq dk dv dsink_logit dbias dalibi (bits), whether dlse arrives, whether
   // dbias and dalibi sum over b and h
@@ -92,7 +104,8 @@ inline std::string name_of(const AttentionCase& c, bool backward) {
   if (c.sink_logit) add("sink");
   if (c.alibi) add("alibi");
   add(kBiasNames[static_cast<int>(c.bias)]);
-  if (c.mask) add("mask");
+  if (c.mask) add(kMaskedNames[static_cast<int>(c.masked)]);
+  add(kSharedNames[static_cast<int>(c.shared)]);
   add(kPositionNames[static_cast<int>(c.positions)]);
   add(kDataNames[static_cast<int>(c.data)]);
   if (c.lay != Lay::contiguous) add(harness::kLayNames[static_cast<int>(c.lay)]);
@@ -106,7 +119,6 @@ inline std::string name_of(const AttentionCase& c, bool backward) {
     add(kRopeNames[static_cast<int>(c.rope)]);
     if (c.splits) add(number("splits", c.splits));
     if (c.q_value) add("q_value");
-    if (c.v_in_k) add("v_in_k");
     if (!c.lse) add("no_lse");
   }
   if (c.o_f32 && c.dtype != FOVEA_F32) add("o_f32");

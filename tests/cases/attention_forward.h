@@ -112,7 +112,7 @@ inline AttentionCase attention_case(const harness::Row& x, bool backward) {
     c.q_value = x[15];
     c.rope = static_cast<Rope>(x[16]);
     c.lse = !x[18];
-    c.v_in_k = c.d == 576 && x[15] == 0;
+    if (c.d == 576 && x[15] == 0) c.shared = Shared::v_in_k;
   }
   const int64_t one = c.s * c.t * c.h * (c.d + c.e);
   c.b = one < 1500000 ? 3 : one < 5000000 ? 2 : 1;

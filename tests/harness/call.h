@@ -120,11 +120,13 @@ class Call {
     return add_strided(name, slot, role, x, lay == Lay::odd ? 1 : 0);
   }
 
-  // As add, with strides of the caller's choice, element 0 being number `start` of the storage.
+  // As add, with strides of the caller's choice, element 0 being number `start` of the storage, and
+  // `spare` elements behind the last for another view.
   size_t add_strided(const char* name, fovea_tensor& slot, Role role, const fovea_tensor& x,
-                     int64_t start = 0) {
+                     int64_t start = 0, int64_t spare = 0) {
     int64_t span = oracle::count_of(x) ? 1 : 0;
     for (int i = 0; i < x.ndim; ++i) span += span ? (x.shape[i] - 1) * x.stride[i] : 0;
+    span += spare;
     const int64_t size = oracle::bytes_of(x.dtype);
     const int64_t bytes = (kGuard + (start + span) * size + 255) / 256 * 256 + kGuard;
     storages.push_back({x.dtype, std::vector<uint8_t>(bytes), std::vector<uint8_t>(bytes, kGap)});

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tolerance rule, for every floating output of every operation:
 //   err(kernel) <= 2 err(rounded oracle) + eps,   err against the float64 oracle, max and RMS.
-// eps is f32 accumulation noise: 2^-20 (16 roundings of 2^-24, the partial sums of a long row)
-// times the absolute sum of the terms, so cancellation is allowed for and nothing else.  A handful
-// of rows is too small a sample for the rounded oracle to show its typical error: below 64 rows eps
-// adds one rounding of the dtype, and of the scores, times the same sum.
+// eps is f32 noise: 2^-20 (16 roundings of 2^-24, the partial sums of a long row) and one rounding
+// of the largest score, times the absolute sum of the terms: cancellation and huge scores are
+// allowed for and nothing else.  A handful of rows is too small a sample for the rounded oracle to
+// show its typical error: below 64 rows eps adds one rounding of the dtype and four of the scores.
 // Infinities must match exactly, NaN must be NaN.
 #pragma once
 #include <cmath>
@@ -49,9 +49,10 @@ inline std::string compare(const oracle::Out& exact, const oracle::Out& rounded,
     if (!bitwise) oracle_rounded.add(std::isfinite(rounded.value[i]) ? rounded.value[i] - want : 0);
   }
   if (bitwise) return "";
-  const double few = exact.samples < kSample ? exact.unit + 0x1p-22 * (1 + exact.condition) : 0;
-  const double max_limit = 2 * oracle_rounded.max + (kAccumulation + few) * exact.largest;
-  const double rms_limit = 2 * oracle_rounded.rms() + (kAccumulation + few) * exact.rms();
+  const double noise = kAccumulation + 0x1p-24 * exact.condition;
+  const double few = exact.samples < kSample ? exact.unit + 0x1p-22 * exact.condition : 0;
+  const double max_limit = 2 * oracle_rounded.max + (noise + few) * exact.largest;
+  const double rms_limit = 2 * oracle_rounded.rms() + (noise + few) * exact.rms();
   if (kernel.max <= max_limit && kernel.rms() <= rms_limit) return "";
   std::snprintf(
       text, sizeof text,

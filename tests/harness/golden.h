@@ -22,3 +22,140 @@
 //   |got - want| <= tolerance * (1 + |want|).   Integer tensors are compared exactly.
 // Scalar fields in params are JSON integers for integer fields and JSON numbers for float fields.
 #pragma once
+
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "harness/cases.h"
+
+namespace harness {
+
+// The scalar fields of a params struct by name, offset and kind: those of bindings/api.json, which
+// tests cannot read at run time.
+struct Scalar {
+  const char* name;
+  size_t offset;
+  char kind;  // i int32, l int64, f float
+};
+
+const std::vector<Scalar>& scalars_of(const std::string& op);
+
+inline const char* safetensors_name(int dtype) {
+  switch (dtype) {
+    case FOVEA_F32:
+      return "F32";
+    case FOVEA_F16:
+      return "F16";
+    case FOVEA_BF16:
+      return "BF16";
+    case FOVEA_I32:
+      return "I32";
+    case FOVEA_U8:
+      return "U8";
+    case FOVEA_I8:
+      return "I8";
+    case FOVEA_E4M3:
+      return "F8_E4M3";
+    default:
+      return "F8_E5M2";
+  }
+}
+
+// What a binding may be off by, relative to 1 + |want|: one rounding of the outputs' own coarsest
+// dtype and of the probabilities, and f32 noise.
+inline double golden_tolerance(const Call& call) {
+  double unit = 0;
+  for (const Field& f : call.fields) {
+    if (f.expected() && f.bitwise) continue;
+    if (oracle::is_float(f.tensor.dtype)) unit = std::max(unit, oracle::unit_of(f.tensor.dtype));
+  }
+  bool exact = true;
+  for (const Field& f : call.fields) exact = exact && (!f.expected() || f.bitwise);
+  return exact ? 0 : 4 * unit + 1e-5;
+}
+
+inline std::string json_number(double x) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.9g", x);
+  return text;
+}
+
+class Golden {
+ public:
+  explicit Golden(const Call& call) {
+    std::string outputs;
+    for (size_t i = 0; i < call.fields.size(); ++i) {
+      const Field& f = call.fields[i];
+      if (f.expected()) outputs += (outputs.empty() ? "" : ",") + f.name;
+      if (f.role != Role::out) tensor(f, f.name, oracle::load(f.tensor).value);
+      if (!f.expected()) continue;
+      std::vector<double> after =
+          f.role == Role::out ? f.exact.value : oracle::load(f.tensor).value;
+      for (size_t n = 0; n < after.size(); ++n)
+        if (f.exact.written[n]) after[n] = f.exact.value[n];
+      tensor(f, f.role == Role::out ? f.name : f.name + ".after", after);
+    }
+    std::string params;
+    for (const Scalar& s : scalars_of(call.op.name)) {
+      const uint8_t* at = call.params.data() + s.offset;
+      const double x = s.kind == 'f'   ? oracle::bits_at<float>(at)
+                       : s.kind == 'l' ? static_cast<double>(oracle::bits_at<int64_t>(at))
+                                       : oracle::bits_at<int32_t>(at);
+      if (x != 0)
+        params += (params.empty() ? "" : ", ") + ("\\\"" + std::string(s.name) + "\\\": ") +
+                  json_number(x);
+    }
+    header_ = "{\"__metadata__\": {\"op\": \"" + std::string(call.op.name) + "\", \"params\": \"{" +
+              params + "}\", \"outputs\": \"" + outputs + "\", \"tolerance\": \"" +
+              json_number(golden_tolerance(call)) + "\"}" + tensors_ + "}";
+    while (header_.size() % 8) header_ += ' ';
+  }
+
+  void write(const std::string& path) const {
+    std::ofstream file(path, std::ios::binary);
+    uint8_t size[8];
+    for (int i = 0; i < 8; ++i) size[i] = static_cast<uint8_t>(header_.size() >> 8 * i);
+    file.write(reinterpret_cast<const char*>(size), 8);
+    file.write(header_.data(), static_cast<std::streamsize>(header_.size()));
+    file.write(reinterpret_cast<const char*>(bytes_.data()),
+               static_cast<std::streamsize>(bytes_.size()));
+    file.close();
+    if (!file) throw std::runtime_error("cannot write " + path);
+  }
+
+ private:
+  void tensor(const Field& f, const std::string& name, const std::vector<double>& values) {
+    const size_t begin = bytes_.size(),
+                 size = static_cast<size_t>(oracle::bytes_of(f.tensor.dtype));
+    for (double x : values) {
+      uint8_t element[8] = {};
+      oracle::encode(f.tensor.dtype, x, element);
+      bytes_.insert(bytes_.end(), element, element + size);
+    }
+    std::ostringstream text;
+    text << ", \"" << name << "\": {\"dtype\": \"" << safetensors_name(f.tensor.dtype)
+         << "\", \"shape\": [";
+    for (int i = 0; i < f.tensor.ndim; ++i) text << (i ? ", " : "") << f.tensor.shape[i];
+    text << "], \"data_offsets\": [" << begin << ", " << bytes_.size() << "]}";
+    tensors_ += text.str();
+  }
+
+  std::string header_, tensors_;
+  std::vector<uint8_t> bytes_;
+};
+
+// Writes every tiny case; returns how many.
+inline int export_golden(const std::vector<Case>& cases, const std::string& folder) {
+  std::map<std::string, int> count;
+  int written = 0;
+  for (const Case& c : cases) {
+    if (!c.tiny) continue;
+    const Call call = c.build(seed_of(c.name));
+    Golden(call).write(folder + "/" + c.op + "_" + std::to_string(++count[c.op]) + ".safetensors");
+    ++written;
+  }
+  return written;
+}
+
+}  // namespace harness

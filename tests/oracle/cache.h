@@ -70,7 +70,8 @@ Appended cache_append(const fovea_cache_append_params& p, Mode mode) {
   for (int64_t r = 0; r < at.sequences; ++r) {
     const Sequence q = sequence(at, r);
     const int64_t before = key_len ? key_len.integer(r) : 0;
-    if (p.key_len_out.data) out.key_len_out.set(r, static_cast<double>(before + (q.cache < 0 ? 0 : q.rows)));
+    if (p.key_len_out.data)
+      out.key_len_out.set(r, static_cast<double>(before + (q.cache < 0 ? 0 : q.rows)));
     for (int64_t i = 0; i < q.rows; ++i) {
       const int64_t token = before + i;
       if (token >= q.keys) continue;  // past the cache's extent; no keys where cache_row is -1

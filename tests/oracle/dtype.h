@@ -7,7 +7,7 @@
 #include <cstring>
 #include <limits>
 
-#include "fovea/core.h"
+#include "fovea/fovea.h"
 
 namespace oracle {
 

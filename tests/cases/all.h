@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every case of every operation.
+#pragma once
+#include "cases/attention_edges.h"
+#include "cases/cache.h"
+#include "cases/merge.h"
+#include "cases/rope.h"
+
+namespace cases {
+
+inline std::vector<harness::Case> all() {
+  std::vector<harness::Case> out;
+  for (auto& more : {attention_forward_sweep(), attention_backward_sweep(), Edges().cases,
+                     merge_cases(), rope_cases(), cache_cases()})
+    out.insert(out.end(), more.begin(), more.end());
+  return out;
+}
+
+}  // namespace cases

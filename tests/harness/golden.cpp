@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "harness/golden.h"
+
+#include <cstddef>
+
+namespace harness {
+
+// Keeps in step with the headers because a field that is missing here would be lost from a golden
+// vector, and its expected outputs would then fail in every binding's test.
+#define INT(field) \
+  { #field, offsetof(P, field), 'i' }
+#define LONG(field) \
+  { #field, offsetof(P, field), 'l' }
+#define FLOAT(field) \
+  { #field, offsetof(P, field), 'f' }
+
+static std::vector<Scalar> attention_forward() {
+  using P = fovea_attention_forward_params;
+  return {LONG(query_max), LONG(key_max),     LONG(window_left),     LONG(window_right),
+          LONG(sink_keys), LONG(local_chunk), FLOAT(scale),          FLOAT(softcap),
+          INT(causal),     INT(rope_begin),   INT(rope_interleaved), INT(splits)};
+}
+static std::vector<Scalar> attention_backward() {
+  using P = fovea_attention_backward_params;
+  return {LONG(query_max), LONG(key_max),        LONG(window_left), LONG(window_right),
+          LONG(sink_keys), LONG(local_chunk),    FLOAT(scale),      FLOAT(softcap),
+          INT(causal),     INT(nondeterministic)};
+}
+static std::vector<Scalar> cache_append() {
+  using P = fovea_cache_append_params;
+  return {LONG(query_max), LONG(key_max), FLOAT(norm_eps), INT(rope_begin), INT(rope_interleaved)};
+}
+static std::vector<Scalar> cache_get() {
+  using P = fovea_cache_get_params;
+  return {LONG(key_max)};
+}
+static std::vector<Scalar> rope_forward() {
+  using P = fovea_rope_forward_params;
+  return {INT(rope_begin), INT(rope_interleaved), INT(inverse)};
+}
+static std::vector<Scalar> rope_table_get() {
+  using P = fovea_rope_table_get_params;
+  return {LONG(position_begin), LONG(original_len), FLOAT(base), FLOAT(factor),
+          FLOAT(low_factor),    FLOAT(high_factor), INT(scaling)};
+}
+
+const std::vector<Scalar>& scalars_of(const std::string& op) {
+  static const std::map<std::string, std::vector<Scalar>> table = {
+      {"attention_forward", attention_forward()},
+      {"attention_backward", attention_backward()},
+      {"cache_append", cache_append()},
+      {"cache_get", cache_get()},
+      {"rope_forward", rope_forward()},
+      {"rope_table_get", rope_table_get()},
+      {"merge_forward", {}},
+      {"merge_backward", {}},
+      {"cache_copy", {}}};
+  return table.at(op);
+}
+
+}  // namespace harness
