@@ -28,7 +28,6 @@ class Context:
         self._place = device if self.backend == "cuda" else -1
         self._stream, self._follows, self._helper = _FOLLOW, self.backend == "cuda", None
         self._lock = threading.RLock()
-        self.asking, self.preparing = _Stand(self, Ask), _Stand(self, Prepared)
         if threads:
             self.set_threads(threads)
         if stream is not None:
@@ -148,6 +147,16 @@ class Context:
 
     def _call(self, op):
         return Call(self, op)
+
+    @property
+    def asking(self):
+        """Operations called on this answer their bytes of workspace instead of running."""
+        return _Stand(self, Ask)
+
+    @property
+    def preparing(self):
+        """Operations called on this give an object that runs them when called."""
+        return _Stand(self, Prepared)
 
 
 class _AnyPlace:

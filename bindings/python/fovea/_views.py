@@ -82,16 +82,21 @@ def _readonly():
     raise InvalidArgument("is read-only, but the operation writes it")
 
 
+@functools.lru_cache(4096)
+def _described(dtype, shape, strides, item):
+    code = dtype_code(dtype)
+    return code, layout(code, shape, strides, item)
+
+
 def _numpy(a, ctx, write):
     if ctx._place > -1:
         _elsewhere("a NumPy array in host memory", ctx)
     if write and not a.flags.writeable:
         _readonly()
-    dtype = a.dtype
+    shape = a.shape
+    code, described = _described(a.dtype, shape, a.strides, a.itemsize)
     # PyArrayInterface.data: a third of the price of __array_interface__
-    address = _address(_capsule_pointer(a.__array_struct__, None) + 40).value
-    code, shape = _codes.get(dtype) or dtype_code(dtype), a.shape
-    return address, code, shape, layout(code, shape, a.strides, dtype.itemsize)
+    return _address(_capsule_pointer(a.__array_struct__, None) + 40).value, code, shape, described
 
 
 def _torch(t, ctx, write):
@@ -100,13 +105,13 @@ def _torch(t, ctx, write):
         _elsewhere(f"a torch tensor on {t.device}", ctx)
     if place >= 0 and ctx._follows:
         ctx._follow(sys.modules["torch"].cuda.current_stream(place).cuda_stream)
-    address, dtype, shape = t.data_ptr(), t.dtype, t.shape
+    address, shape = t.data_ptr(), t.shape
     if not address:
         if t.numel():
             raise InvalidArgument(f"is a torch tensor without memory ({t.device})")
         address = 256  # NULL would mean "not given"
-    code = _codes.get(dtype) or dtype_code(dtype)
-    return address, code, shape, layout(code, shape, t.stride())
+    code, described = _described(t.dtype, shape, t.stride(), 1)
+    return address, code, shape, described
 
 
 def _cupy(a, ctx, write):
@@ -114,8 +119,8 @@ def _cupy(a, ctx, write):
         _elsewhere(f"a CuPy array on cuda:{a.device.id}", ctx)
     if ctx._follows:
         ctx._follow(sys.modules["cupy"].cuda.get_current_stream().ptr)
-    code = dtype_code(a.dtype)
-    return a.data.ptr or 256, code, a.shape, layout(code, a.shape, a.strides, a.itemsize)
+    code, described = _described(a.dtype, a.shape, a.strides, a.itemsize)
+    return a.data.ptr or 256, code, a.shape, described
 
 
 def _buffer(b, ctx, write):

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""fovea beside PyTorch in one process: interleaved calls, medians, outputs compared with each other.
+
+    bench/bench.py [--backend host|cuda] [--filter REGEX] [--rounds N] [--threads N] [--list] [--dry]
+
+Prints a table and appends its rows to bench/results/<device>.tsv (not with --dry).  ratio is the
+peer's time over fovea's: above 1 fovea is faster.  Exits 1 where the two disagree."""
+import argparse
+import contextlib
+import datetime
+import pathlib
+import platform
+import re
+import statistics
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "bindings/python")]
+
+import torch  # noqa: E402
+
+import cases  # noqa: E402
+import fovea  # noqa: E402
+
+COLUMNS = "date device op case kernel ms tflops_or_gbs peer peer_ms ratio".split()
+L2_BYTES = 64 << 20  # rotating inputs of twice this leave nothing of the last call in a cache
+
+
+def device_name(backend):
+    if backend == "cuda":
+        return torch.cuda.get_device_name()
+    with contextlib.suppress(OSError, StopIteration):
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    return platform.processor() or platform.machine()
+
+
+class HostClock:
+    def time(self, run):
+        begin = time.perf_counter()
+        run()
+        return (time.perf_counter() - begin) * 1e3
+
+
+class CudaClock:
+    def time(self, run):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(400_000)  # the host gets ahead: what it spends on the call is not the kernel's
+        begin.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end)
+
+
+def peer_of(backend):
+    if backend == "host":
+        return "torch.sdpa", contextlib.nullcontext
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    return "torch.sdpa.flash", lambda: sdpa_kernel(SDPBackend.FLASH_ATTENTION)
+
+
+def distance(ours, theirs):
+    worst = 0.0
+    for a, b in zip(ours, theirs):
+        a, b = a.double(), b.double()
+        worst = max(worst, float((a - b).norm() / b.norm()))
+    return worst
+
+
+def measure(case, ctx, backend, rounds):
+    device = "cuda" if backend == "cuda" else "cpu"
+    clock = CudaClock() if backend == "cuda" else HostClock()
+    copies = min(max(2, -(-2 * L2_BYTES // case.bytes)), 8)
+    runs = [case.setup(ctx, device, seed) for seed in range(copies)]
+    off = max(distance(ours(), theirs()) for ours, theirs in runs)
+    kernel = ctx.last_kernel
+    samples = ([], [])
+    begun = time.perf_counter()
+    for i in range(rounds):
+        pair = runs[i % copies]
+        for side in ((0, 1), (1, 0))[i % 2]:  # neither always runs in the other's wake
+            samples[side].append(clock.time(pair[side]))
+        if i >= 8 and time.perf_counter() - begun > 20:
+            break
+    ms, peer_ms = (statistics.median(s[2:]) for s in samples)
+    return kernel, ms, peer_ms, off
+
+
+def save(rows, device):
+    slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+    path = HERE / "results" / f"{slug}.tsv"
+    path.parent.mkdir(exist_ok=True)
+    fresh = not path.exists()
+    with path.open("a") as out:
+        if fresh:
+            out.write("\t".join(COLUMNS) + "\n")
+        out.writelines("\t".join(row) + "\n" for row in rows)
+    return path
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", choices=["host", "cuda"], default="host")
+    parser.add_argument("--filter", default="", help="regular expression on `op/case`")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--threads", type=int, default=2, help="host threads of both")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--dry", action="store_true", help="append nothing to results/")
+    args = parser.parse_args()
+    chosen = [c for c in getattr(cases, args.backend)() if re.search(args.filter, f"{c.op}/{c.name}")]
+    if args.list:
+        return print("\n".join(f"{c.op}/{c.name}" for c in chosen))
+    torch.set_num_threads(args.threads)
+    peer, backend = peer_of(args.backend)
+    name = device_name(args.backend) + (f", {args.threads} threads" if args.backend == "host" else "")
+    print(f"{name}; fovea {fovea.build('version')} ({fovea.build('git')}); torch {torch.__version__}")
+    print(f"{'op/case':65} {'fovea ms':>9} {'rate':>15} {'peer ms':>9} {'ratio':>6}  {'apart':>7}  kernel", flush=True)
+    rows, wrong = [], 0
+    with fovea.Context(args.backend, threads=args.threads) as ctx, backend():
+        for case in chosen:
+            try:
+                kernel, ms, peer_ms, off = measure(case, ctx, args.backend, args.rounds)
+            except fovea.Unsupported as why:
+                print(f"{case.op}/{case.name}: {why}")
+                continue
+            rate = case.work / ms * 1e3 * case.scale
+            bad = not off <= case.limit
+            wrong += bad
+            print(f"{case.op + '/' + case.name:65} {ms:9.3f} {rate:7.3f} {case.unit:7} {peer_ms:9.3f} {peer_ms / ms:6.2f}"
+                  f"  {off:7.1e}  {kernel}{'  WRONG' if bad else ''}", flush=True)
+            date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ")
+            rows.append([date, name, case.op, case.name, kernel, f"{ms:.4f}", f"{rate:.3f}", peer, f"{peer_ms:.4f}",
+                         f"{peer_ms / ms:.3f}"])
+    if rows and not wrong and not args.dry:
+        print(f"appended to {save(rows, name)}")
+    return sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

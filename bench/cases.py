@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is measured.  A case makes inputs, runs fovea, runs the peer on the same numbers, and counts work.
+
+fovea gets (b, s, h, d) memory and torch (b, h, s, d) memory, each its natural contiguous layout;
+both allocate their outputs in every call, as their users do."""
+import dataclasses
+
+import fovea
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+# Largest relative Frobenius distance between fovea and the peer: each may be off by the limits of the
+# dense specification.
+LIMITS = {"f32": 4e-6, "f16": 9e-4, "bf16": 7e-3}
+BACKWARD_LIMITS = {"f32": 1e-5, "f16": 1.2e-3, "bf16": 1e-2}
+
+
+def pairs(s, t, causal):
+    """(query, key) pairs that are seen, bottom-right aligned."""
+    if not causal:
+        return s * t
+    return sum(min(max(i + t - s + 1, 0), t) for i in range(s))
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """Forward, or with `backward` the gradient alone (the peer's graph is built outside the clock)."""
+    b: int
+    h: int
+    n: int
+    d: int
+    dtype: str
+    causal: bool = False
+    backward: bool = False
+    g: int = 0
+    unit = "TFLOP/s"
+    scale = 1e-12
+
+    @property
+    def op(self):
+        return f"attention_{'backward' if self.backward else 'forward'}"
+
+    @property
+    def name(self):
+        heads = f"h{self.h}" + (f"_g{self.g}" if self.g else "")
+        return f"{self.dtype}/b{self.b}_{heads}_n{self.n}_d{self.d}/{'causal' if self.causal else 'full'}"
+
+    @property
+    def work(self):
+        return 2 * pairs(self.n, self.n, self.causal) * self.b * self.h * self.d * (5 if self.backward else 2)
+
+    @property
+    def limit(self):
+        return (BACKWARD_LIMITS if self.backward else LIMITS)[self.dtype]
+
+    @property
+    def bytes(self):
+        return self.b * self.n * (self.h + (self.g or self.h)) * 2 * self.d * DTYPES[self.dtype].itemsize
+
+    def setup(self, ctx, device, seed):
+        """(run fovea, run the peer), both giving tensors in (b, h, s, d) order."""
+        generator = torch.Generator(device).manual_seed(seed)
+        g = self.g or self.h
+
+        def normal(heads):
+            x = torch.randn(self.b, heads, self.n, self.d, generator=generator, device=device)
+            return x.to(DTYPES[self.dtype])
+        theirs = [normal(self.h), normal(g), normal(g)]
+        ours = [x.transpose(1, 2).contiguous() for x in theirs]
+        call = lambda: sdpa(*theirs, is_causal=self.causal, enable_gqa=bool(self.g))
+        if not self.backward:
+            def forward():
+                return [fovea.attention_forward(ctx, *ours, causal=self.causal).transpose(1, 2)]
+
+            def peer():
+                with torch.no_grad():
+                    return [call()]
+            return forward, peer
+        o, lse = fovea.attention_forward(ctx, *ours, causal=self.causal, lse=True)
+        dout = normal(self.h)
+        mine = dout.transpose(1, 2).contiguous()
+        for x in theirs:
+            x.requires_grad_()
+        result = call()
+
+        def backward():
+            grads = fovea.attention_backward(ctx, *ours, o, lse, mine, causal=self.causal)
+            return [x.transpose(1, 2) for x in grads]
+        return backward, lambda: torch.autograd.grad(result, theirs, dout, retain_graph=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decode:
+    """One query row a sequence against a cache; page 0 means a contiguous cache.  torch gets the
+    contiguous cache in either case, and the group folded into its query rows, which suits it best."""
+    b: int
+    h: int
+    g: int
+    t: int
+    d: int
+    dtype: str
+    page: int = 0
+    op = "attention_forward"
+    unit = "GB/s"
+    scale = 1e-9
+
+    @property
+    def name(self):
+        kind = f"page{self.page}" if self.page else "contiguous"
+        return f"{self.dtype}/decode_b{self.b}_h{self.h}_g{self.g}_t{self.t}_d{self.d}/{kind}"
+
+    @property
+    def work(self):
+        return (2 * self.t * self.g + 2 * self.h) * self.b * self.d * DTYPES[self.dtype].itemsize
+
+    bytes = work
+
+    @property
+    def limit(self):
+        return LIMITS[self.dtype]
+
+    def setup(self, ctx, device, seed):
+        generator = torch.Generator(device).manual_seed(seed)
+        dtype = DTYPES[self.dtype]
+        q = torch.randn(self.b, self.h, 1, self.d, generator=generator, device=device).to(dtype)
+        k, v = (torch.randn(self.b, self.g, self.t, self.d, generator=generator, device=device, dtype=dtype) for _ in "kv")
+        fields = {}
+        ours = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
+        if self.page:
+            count = self.t // self.page
+            order = torch.randperm(self.b * count, generator=generator, device=device)
+            fields["page_table"] = torch.argsort(order).reshape(self.b, count).to(torch.int32)
+            fields["key_len"] = torch.full((self.b,), self.t, dtype=torch.int32, device=device)
+            ours[1:] = (x.reshape(-1, self.page, self.g, self.d)[order] for x in ours[1:])
+        folded = q.view(self.b, self.g, self.h // self.g, self.d)
+
+        def forward():
+            return [fovea.attention_forward(ctx, *ours, **fields).transpose(1, 2)]
+
+        def peer():
+            with torch.no_grad():
+                return [sdpa(folded, k, v).view_as(q)]
+        return forward, peer
+
+
+def host():
+    yield from (Attention(1, 8, 2048, d, "f32", causal, backward)
+                for backward in (False, True) for d in (64, 128) for causal in (False, True))
+    yield Attention(1, 32, 1024, 128, "f32", True, g=8)
+    yield Attention(1, 8, 2048, 64, "bf16", True)
+    yield Decode(4, 32, 8, 4096, 128, "f32")
+    yield Decode(4, 32, 8, 4096, 128, "f32", 16)
+
+
+def cuda():
+    yield Attention(4, 16, 4096, 128, "bf16")
+    yield Attention(4, 16, 4096, 128, "bf16", True)
+    for b, n in ((16, 1024), (1, 16384)):
+        yield from (Attention(b, 16, n, 128, "bf16", causal) for causal in (False, True))
+    for h, d in ((32, 64), (8, 256)):
+        yield from (Attention(4, h, 4096, d, "bf16", causal) for causal in (False, True))
+    yield Attention(4, 16, 4096, 128, "f16", True)
+    yield Attention(4, 32, 4096, 128, "bf16", True, g=8)
+    for h, d in ((32, 64), (16, 128)):
+        yield from (Attention(4, h, 4096, d, "bf16", causal, True) for causal in (False, True))
+    yield Attention(4, 8, 4096, 256, "bf16", True, True)
+    for b, t in ((64, 8192), (1, 131072)):
+        yield from (Decode(b, 32, 8, t, 128, "bf16", page) for page in (0, 16))
