@@ -17,6 +17,14 @@ struct alignas(sizeof(T) * V) Chunk {
 template <class A, class B>
 constexpr int kWide = 16 / static_cast<int>(sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B));
 
+// Threads that share a row of `work` units: the smallest power of two that holds it, at most
+// `most`.
+inline int lanes_of(int64_t work, int most) {
+  int lanes = 1;
+  while (lanes < most && lanes < work) lanes *= 2;
+  return lanes;
+}
+
 // Whether every row of the view starts on a multiple of v elements of `bytes` and has unit column
 // stride; the width is the caller's to check.
 template <int N>

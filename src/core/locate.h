@@ -6,6 +6,12 @@
 
 namespace fovea {
 
+// x / y of counts >= 0; 64-bit division is slow on a device and rarely needed.
+FOVEA_HD int64_t quotient(int64_t x, int64_t y) {
+  return (x | y) >> 32 ? x / y
+                       : static_cast<int64_t>(static_cast<uint32_t>(x) / static_cast<uint32_t>(y));
+}
+
 struct Token {
   Sequence sequence;
   int64_t number;  // of the sequence; < 0: the slot belongs to none
@@ -33,8 +39,8 @@ FOVEA_HD Token token_at(const Sequences& q, int64_t slot) {
     token.sequence = q[token.number];
     token.index = slot - token.sequence.row_begin;
   } else {
-    token.number = slot / q.query_max;
-    token.index = slot % q.query_max;
+    token.number = quotient(slot, q.query_max);
+    token.index = slot - token.number * q.query_max;
     token.sequence = q[token.number];
   }
   if (token.index < 0 || token.index >= token.sequence.rows) token.number = -1;

@@ -15,29 +15,52 @@ struct Turn {
   int64_t cos_stride, sin_stride;
   float sign;  // -1 turns back
   bool outside;
+  bool wide;  // both rows are contiguous and start on 16 bytes
 };
 
 FOVEA_HD Turn turn_at(const Rope& rope, int64_t position, float sign) {
   const bool outside = position < 0 || position >= rope.positions;
   const int64_t row = outside ? 0 : position;
-  return {rope.cos.as<float>() + row * rope.cos.stride[0],
-          rope.sin.as<float>() + row * rope.sin.stride[0],
-          rope.cos.stride[1],
-          rope.sin.stride[1],
-          sign,
-          outside};
+  Turn turn{rope.cos.as<float>() + row * rope.cos.stride[0],
+            rope.sin.as<float>() + row * rope.sin.stride[0],
+            rope.cos.stride[1],
+            rope.sin.stride[1],
+            sign,
+            outside,
+            false};
+  turn.wide =
+      turn.cos_stride == 1 && turn.sin_stride == 1 &&
+      (reinterpret_cast<uintptr_t>(turn.cos) | reinterpret_cast<uintptr_t>(turn.sin)) % 16 == 0;
+  return turn;
+}
+
+// V entries of a table row.
+template <int V>
+FOVEA_HD void read_table(const float* row, int64_t stride, bool wide, int64_t first,
+                         float (&out)[V]) {
+  if constexpr (V % 4 == 0) {
+    if (wide) {
+      for (int i = 0; i < V; i += 4) {
+        const auto four = *reinterpret_cast<const Chunk<float, 4>*>(row + first + i);
+        for (int k = 0; k < 4; ++k) out[i + k] = four.x[k];
+      }
+      return;
+    }
+  }
+  for (int i = 0; i < V; ++i) out[i] = row[(first + i) * stride];
 }
 
 template <int V>
 FOVEA_HD void rotate(const Turn& turn, int64_t first, float (&a)[V], float (&b)[V]) {
+  if (turn.outside) {
+    for (int i = 0; i < V; ++i) a[i] = b[i] = quiet_nan();
+    return;
+  }
+  float cos[V], sin[V];
+  read_table(turn.cos, turn.cos_stride, turn.wide, first, cos);
+  read_table(turn.sin, turn.sin_stride, turn.wide, first, sin);
   for (int i = 0; i < V; ++i) {
-    if (turn.outside) {
-      a[i] = b[i] = quiet_nan();
-      continue;
-    }
-    const double c = turn.cos[(first + i) * turn.cos_stride];
-    const double s = turn.sign * turn.sin[(first + i) * turn.sin_stride];
-    const double x = a[i], y = b[i];
+    const double c = cos[i], s = turn.sign * sin[i], x = a[i], y = b[i];
     a[i] = canonical(x * c - y * s);
     b[i] = canonical(x * s + y * c);
   }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // New rows into the cache; the arithmetic is append_row.h's, which the host runs too.
-// Without a norm a thread owns one unit of one head row: V columns, or V column pairs that turn; V
-// elements are 16 bytes of the wider type where layout allows, else one.  Keys and values of the
-// same types share a launch, each with blocks of its own.  With a norm a warp owns a row: its lanes
-// hold the 32 partial sums, the butterfly adds them in the host's order (addition commutes).
-// key_len_out comes in a launch of its own: it may be key_len, which every block reads.
+// Without a norm `lanes` threads own one token, about four units of it each, keys and then values
+// where they share types; a unit is V columns of a head row, or V column pairs that turn; V
+// elements are 16 bytes of the wider type where layout allows, else one.  With a norm a warp owns a
+// head row: its lanes hold the 32 partial sums, and the butterfly adds them in the host's order
+// (addition commutes).  key_len_out comes in a launch of its own: it may be key_len, which every
+// block reads.
 #include "core/dtype.h"
 #include "cuda/launch.h"
 #include "ops/cache/append_row.h"
@@ -15,38 +16,39 @@ namespace {
 constexpr char kOp[] = "cache_append";
 constexpr int kThreads = 256;
 
+FOVEA_HD int64_t units_of(const AppendPart& part, bool present, int v) {
+  return present ? part.heads * row_units(part.rope, part.width, v) : 0;
+}
+
 template <class New, class Cache, int V>
-__device__ void append_one(const Append& a, const AppendPart& part, int64_t w) {
-  const int64_t units = row_units(part.rope, part.width, V);
-  const int64_t unit = w % units, head = w / units % part.heads;
-  const AppendToken to = append_token(a, w / units / part.heads);
-  if (to.number < 0) return;
-  const int64_t offset = cache_offset(a, part, to, head);
-  if (offset < 0) return;
-  Turn turn{};
-  if (part.rope.cos) turn = turn_at(part.rope, to.position, 1);
-  const float scale = part.scale ? part.scale.as<float>()[head * part.scale.stride[0]] : 1;
-  append_unit<V>(part, turn, unit, part.fresh.as<New>() + fresh_offset(part, to, head),
-                 part.cache.as<Cache>() + offset, 1, scale);
-}
-
-FOVEA_HD int64_t unit_work(const Append& a, const AppendPart& part, int v) {
-  return part ? token_slots(a.sequences) * part.heads * row_units(part.rope, part.width, v) : 0;
-}
-
-FOVEA_HD int64_t blocks_of(int64_t work) {
-  return (work + kThreads - 1) / kThreads;
+__device__ void append_one(const AppendPart& part, const AppendToken& to, int64_t offset,
+                           const Turn& turn, int64_t w) {
+  const int64_t units = row_units(part.rope, part.width, V), head = quotient(w, units);
+  append_unit<V>(part, turn, w - head * units,
+                 part.fresh.as<New>() + fresh_offset(part, to) + head * part.fresh.stride[2],
+                 part.cache.as<Cache>() + offset + head * part.cache.stride[2], 1,
+                 scale_of(part, head));
 }
 
 template <class New, class Cache, int V>
 __global__ void __launch_bounds__(kThreads)
-    append_kernel(const __grid_constant__ Append a, bool with_k, bool with_v) {
-  const int64_t work_k = with_k ? unit_work(a, a.k, V) : 0, blocks_k = blocks_of(work_k);
-  const int64_t work_v = with_v ? unit_work(a, a.v, V) : 0, blocks = blocks_k + blocks_of(work_v);
-  for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
-    const bool keys = block < blocks_k;
-    const int64_t w = (keys ? block : block - blocks_k) * kThreads + threadIdx.x;
-    if (w < (keys ? work_k : work_v)) append_one<New, Cache, V>(a, keys ? a.k : a.v, w);
+    append_kernel(const __grid_constant__ Append a, bool with_k, bool with_v, int lanes) {
+  const int64_t units_k = units_of(a.k, with_k, V), units = units_k + units_of(a.v, with_v, V);
+  const int64_t slots = token_slots(a.sequences), tokens = kThreads / lanes;
+  for (int64_t slot = blockIdx.x * tokens + threadIdx.x / lanes; slot < slots;
+       slot += gridDim.x * tokens) {
+    const AppendToken to = append_token(a, slot);
+    if (to.number < 0) continue;
+    const int64_t offset_k = with_k ? cache_offset(a, a.k, to) : -1;
+    const int64_t offset_v = with_v ? cache_offset(a, a.v, to) : -1;
+    if (offset_k < 0 && offset_v < 0) continue;
+    Turn turn{};
+    if (a.k.rope.cos) turn = turn_at(a.k.rope, to.position, 1);
+    for (int64_t w = threadIdx.x % lanes; w < units; w += lanes) {
+      const bool keys = w < units_k;
+      append_one<New, Cache, V>(keys ? a.k : a.v, to, keys ? offset_k : offset_v, turn,
+                                keys ? w : w - units_k);
+    }
   }
 }
 
@@ -58,21 +60,21 @@ __global__ void __launch_bounds__(kThreads) append_norm_kernel(const __grid_cons
   const int64_t rows = token_slots(a.sequences) * part.heads;
   for (int64_t w = (blockIdx.x * int64_t{kThreads} + threadIdx.x) / kLanes; w < rows;
        w += int64_t{gridDim.x} * (kThreads / kLanes)) {
-    const int64_t head = w % part.heads;
-    const AppendToken to = append_token(a, w / part.heads);
+    const int64_t slot = quotient(w, part.heads), head = w - slot * part.heads;
+    const AppendToken to = append_token(a, slot);
     if (to.number < 0) continue;
-    const int64_t offset = cache_offset(a, part, to, head);
+    const int64_t offset = cache_offset(a, part, to);
     if (offset < 0) continue;
-    const New* x = part.fresh.as<New>() + fresh_offset(part, to, head);
+    const New* x = part.fresh.as<New>() + fresh_offset(part, to) + head * part.fresh.stride[2];
+    Cache* y = part.cache.as<Cache>() + offset + head * part.cache.stride[2];
     double squares = lane_squares(part, x, lane);
     for (int step = kLanes / 2; step; step /= 2)
       squares += __shfl_xor_sync(0xffffffffu, squares, step);
     const double factor = norm_factor(part, squares);
     Turn turn{};
     if (part.rope.cos) turn = turn_at(part.rope, to.position, 1);
-    const float scale = part.scale ? part.scale.as<float>()[head * part.scale.stride[0]] : 1;
     for (int64_t unit = lane; unit < units; unit += kLanes)
-      append_unit<1>(part, turn, unit, x, part.cache.as<Cache>() + offset, factor, scale);
+      append_unit<1>(part, turn, unit, x, y, factor, scale_of(part, head));
   }
 }
 
@@ -98,14 +100,16 @@ void append_parts(Context& ctx, const Append& a, bool with_k, bool with_v) {
       }
       const bool is_wide = (!with_k || wide<New, Cache>(a.k)) && (!with_v || wide<New, Cache>(a.v));
       const int v = is_wide ? kV : 1;
-      const int64_t blocks = (with_k ? blocks_of(unit_work(a, a.k, v)) : 0) +
-                             (with_v ? blocks_of(unit_work(a, a.v, v)) : 0);
+      const int64_t work = units_of(a.k, with_k, v) + units_of(a.v, with_v, v);
+      if (!work) return;
+      const int lanes = lanes_of((work + 3) / 4, kThreads);
+      const int64_t blocks = cuda::ceil_div(token_slots(a.sequences), int64_t{kThreads / lanes});
       if (is_wide)
         cuda::launch<append_kernel<New, Cache, kV>>(ctx, kOp, blocks, kThreads, 0, a, with_k,
-                                                    with_v);
+                                                    with_v, lanes);
       else
-        cuda::launch<append_kernel<New, Cache, 1>>(ctx, kOp, blocks, kThreads, 0, a, with_k,
-                                                   with_v);
+        cuda::launch<append_kernel<New, Cache, 1>>(ctx, kOp, blocks, kThreads, 0, a, with_k, with_v,
+                                                   lanes);
     });
   });
 }
@@ -128,7 +132,8 @@ void prepare(const Context&, const Append& a, Plan& plan) {
       if (a.v) append_parts(ctx, a, false, true);
     }
     if (a.key_len_out)
-      cuda::launch<append_length_kernel>(ctx, kOp, blocks_of(a.sequences.count), kThreads, 0, a);
+      cuda::launch<append_length_kernel>(
+          ctx, kOp, cuda::ceil_div(a.sequences.count, int64_t{kThreads}), kThreads, 0, a);
   };
 }
 

@@ -20,16 +20,14 @@ template <int V, class New, class Cache>
 void append_rows(const Append& a, const AppendPart& part, const AppendToken& to) {
   Turn turn{};
   if (part.rope.cos) turn = turn_at(part.rope, to.position, 1);
-  const int64_t units = row_units(part.rope, part.width, V);
+  const int64_t units = row_units(part.rope, part.width, V), offset = cache_offset(a, part, to);
+  if (offset < 0) return;
   for (int64_t head = 0; head < part.heads; ++head) {
-    const int64_t offset = cache_offset(a, part, to, head);
-    if (offset < 0) return;
-    const New* x = part.fresh.as<New>() + fresh_offset(part, to, head);
-    Cache* y = part.cache.as<Cache>() + offset;
+    const New* x = part.fresh.as<New>() + fresh_offset(part, to) + head * part.fresh.stride[2];
+    Cache* y = part.cache.as<Cache>() + offset + head * part.cache.stride[2];
     const double factor = part.norm_weight ? factor_of(part, x) : 1;
-    const float scale = part.scale ? part.scale.as<float>()[head * part.scale.stride[0]] : 1;
     for (int64_t unit = 0; unit < units; ++unit)
-      append_unit<V>(part, turn, unit, x, y, factor, scale);
+      append_unit<V>(part, turn, unit, x, y, factor, scale_of(part, head));
   }
 }
 

@@ -43,16 +43,17 @@ FOVEA_HD AppendToken append_token(const Append& a, int64_t slot) {
   return to;
 }
 
-// Element offset of a head row in the cache; < 0: its page is absent.
-FOVEA_HD int64_t cache_offset(const Append& a, const AppendPart& part, const AppendToken& to,
-                              int64_t head) {
-  const int64_t offset = a.sequences.key_offset(to.sequence, to.key, part.cache.stride);
-  return offset < 0 ? -1 : offset + head * part.cache.stride[2];
+FOVEA_HD int64_t fresh_offset(const AppendPart& part, const AppendToken& to) {
+  return to.batch * part.fresh.stride[0] + to.row * part.fresh.stride[1];
 }
 
-FOVEA_HD int64_t fresh_offset(const AppendPart& part, const AppendToken& to, int64_t head) {
-  return to.batch * part.fresh.stride[0] + to.row * part.fresh.stride[1] +
-         head * part.fresh.stride[2];
+// Element offset in the cache; < 0: its page is absent.
+FOVEA_HD int64_t cache_offset(const Append& a, const AppendPart& part, const AppendToken& to) {
+  return a.sequences.key_offset(to.sequence, to.key, part.cache.stride);
+}
+
+FOVEA_HD float scale_of(const AppendPart& part, int64_t head) {
+  return part.scale ? part.scale.as<float>()[head * part.scale.stride[0]] : 1;
 }
 
 template <class New>

@@ -11,8 +11,10 @@ template <int V, class Cache, class Out>
 void get_rows(const CacheGet& a, int64_t slot) {
   const Token token = get_token(a, slot);
   if (token.number < 0) return;
+  const int64_t offset = a.sequences.key_offset(token.sequence, token.index, a.k.stride);
   for (int64_t head = 0; head < a.g; ++head)
-    for (int64_t unit = 0; unit < a.d / V; ++unit) get_unit<V, Cache, Out>(a, token, head, unit);
+    for (int64_t unit = 0; unit < a.d / V; ++unit)
+      get_unit<V, Cache, Out>(a, token, offset, head, unit);
 }
 
 std::string refuses(const Context&, const CacheGet&) {

@@ -26,12 +26,13 @@ bool wide(const CacheGet& a) {
   return a.d % v == 0 && chunked(a.k, sizeof(Cache), v) && chunked(a.k_out, sizeof(Out), v);
 }
 
+// `offset` is that of the token in the cache, < 0 where its page is absent.
 template <int V, class Cache, class Out>
-FOVEA_HD void get_unit(const CacheGet& a, const Token& token, int64_t head, int64_t unit) {
+FOVEA_HD void get_unit(const CacheGet& a, const Token& token, int64_t offset, int64_t head,
+                       int64_t unit) {
   const Sequence& q = token.sequence;
   const int64_t c = unit * V;
   const int64_t step_k = V > 1 ? 1 : a.k.stride[3], step_out = V > 1 ? 1 : a.k_out.stride[3];
-  const int64_t offset = a.sequences.key_offset(q, token.index, a.k.stride);
   auto& out = *reinterpret_cast<Chunk<Out, V>*>(a.k_out.as<Out>() + q.batch * a.k_out.stride[0] +
                                                 (q.row_begin + token.index) * a.k_out.stride[1] +
                                                 head * a.k_out.stride[2] + c * step_out);

@@ -5,6 +5,7 @@
 #include "core/chunk.h"
 #include "core/convert.h"
 #include "core/dtype.h"
+#include "core/locate.h"
 #include "ops/merge/resolve.h"
 #include "ops/merge/source.cuh"
 
@@ -28,9 +29,10 @@ __global__ void __launch_bounds__(kThreads) merge_backward_kernel(MergeBackward 
        base += int64_t{gridDim.x} * kThreads) {
     const int64_t w = base + threadIdx.x;
     const bool active = w < work;
-    const int64_t row = active ? w / lanes : 0, lane = w % lanes;
-    const int64_t head = row % a.h, j = row / a.h % a.u;
-    const int64_t batch = row / a.h / a.u % a.b, n = row / a.h / a.u / a.b;
+    const int64_t row = active ? quotient(w, lanes) : 0, lane = w & (lanes - 1);
+    const int64_t line = quotient(row, a.h), head = row - line * a.h;
+    const int64_t plane = quotient(line, a.u), j = line - plane * a.u;
+    const int64_t n = quotient(plane, a.b), batch = plane - n * a.b;
     const float lse_part = a.lse_of(n, batch, head, j);
     const int64_t i = target_of(a, n, j);
     const bool counts = active && i >= 0 && lse_part != -INFINITY;
@@ -104,7 +106,7 @@ void prepare(const Context&, const MergeBackward& request, Plan& plan) {
         using Out = decltype(out);
         constexpr int kV = kWide<Part, Out>;
         const bool is_wide = wide<Part, Out>(b);
-        const int lanes = lanes_of(a.e / (is_wide ? kV : 1));
+        const int lanes = lanes_of(a.e / (is_wide ? kV : 1), 32);
         const int64_t blocks = cuda::ceil_div(a.n * a.b * a.u * a.h * lanes, int64_t{kThreads});
         if (is_wide)
           cuda::launch<merge_backward_kernel<Part, Out, kV>>(ctx, kOp, blocks, kThreads, 0, b,

@@ -6,6 +6,7 @@
 #include "core/chunk.h"
 #include "core/convert.h"
 #include "core/dtype.h"
+#include "core/locate.h"
 #include "ops/merge/resolve.h"
 #include "ops/merge/source.cuh"
 
@@ -22,8 +23,9 @@ __global__ void __launch_bounds__(kThreads) merge_forward_kernel(Merge a, int la
        base += int64_t{gridDim.x} * kThreads) {
     const int64_t w = base + threadIdx.x;
     const bool active = w < work;
-    const int64_t row = active ? w / lanes : 0, lane = w % lanes;
-    const int64_t head = row % a.h, i = row / a.h % a.s, batch = row / a.h / a.s;
+    const int64_t row = active ? quotient(w, lanes) : 0, lane = w & (lanes - 1);
+    const int64_t line = quotient(row, a.h), head = row - line * a.h;
+    const int64_t batch = quotient(line, a.s), i = line - batch * a.s;
     const auto lse_of = [&](int64_t n) {
       const int64_t j = a.source_of(n, i);
       return j < 0 ? -INFINITY : a.lse_of(n, batch, head, j);
@@ -80,7 +82,7 @@ void prepare(const Context&, const Merge& request, Plan& plan) {
         constexpr int kV = kWide<Part, Out>;
         const bool wide =
             a.e % kV == 0 && chunked(a.o_part, sizeof(Part), kV) && chunked(a.o, sizeof(Out), kV);
-        const int lanes = lanes_of(a.e / (wide ? kV : 1));
+        const int lanes = lanes_of(a.e / (wide ? kV : 1), 32);
         const int64_t blocks = cuda::ceil_div(a.b * a.s * a.h * lanes, int64_t{kThreads});
         if (wide)
           cuda::launch<merge_forward_kernel<Part, Out, kV>>(ctx, kOp, blocks, kThreads, 0, a,
