@@ -3,11 +3,12 @@
 # symbol (an inline function of some header) compiled for AVX-512 could be the copy that the linker
 # keeps for all, so the test looks for them.
 
-set(_simd base)
+set(FOVEA_SIMD_WIDEST 16 CACHE STRING "Widest vectors the library may use, in floats: 4, 8 or 16")
+set_source_files_properties(src/host/simd.cpp PROPERTIES
+  COMPILE_DEFINITIONS FOVEA_SIMD_WIDEST=${FOVEA_SIMD_WIDEST})
 set_source_files_properties(src/host/simd_base.cpp PROPERTIES
   COMPILE_OPTIONS "-O3;-ffp-contract=fast;-Wno-psabi")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  list(APPEND _simd avx2 avx512)
   set_source_files_properties(src/host/simd_avx2.cpp PROPERTIES
     COMPILE_OPTIONS "-O3;-ffp-contract=fast;-Wno-psabi;-mavx2;-mfma")
   set_source_files_properties(src/host/simd_avx512.cpp PROPERTIES

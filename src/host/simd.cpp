@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host/simd.h"
 
+// The build can leave the wider tables unused, so that one machine can test them all.
+#ifndef FOVEA_SIMD_WIDEST
+#define FOVEA_SIMD_WIDEST 16
+#endif
+
 namespace fovea::host {
 namespace {
 
 const Simd& best() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+  if (FOVEA_SIMD_WIDEST >= 16 && __builtin_cpu_supports("avx512f") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl"))
     return simd_avx512;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return simd_avx2;
+  if (FOVEA_SIMD_WIDEST >= 8 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    return simd_avx2;
 #endif
   return simd_base;
 }

@@ -20,8 +20,8 @@ namespace {
 
 using namespace attend_host;
 
-constexpr int64_t kItemsWanted = 8;  // (sequence, key head) pairs that need no parts
-constexpr int64_t kPartKeys = 256;   // the least keys worth a part
+constexpr int64_t kItemsWanted = 32;  // (sequence, key head) pairs that need no parts
+constexpr int64_t kPartKeys = 256;    // the least keys worth a part
 constexpr int64_t kPartsMost = 16;
 constexpr double kFlopsPerNanosecond = 25;  // low enough for the slowest instruction set
 
@@ -44,7 +44,7 @@ struct BackwardPlan {
 int64_t parts_of(const Attend& a) {
   const int64_t items = a.sequences.count * a.g;
   if (items == 0 || items >= kItemsWanted) return 1;
-  const int64_t wanted = std::min(kPartsMost, ceil_div(2 * kItemsWanted, items));
+  const int64_t wanted = std::min(kPartsMost, ceil_div(kItemsWanted, items));
   return std::max<int64_t>(1, std::min(wanted, a.sequences.key_max / kPartKeys));
 }
 
@@ -149,11 +149,13 @@ class Backward {
 
     const int64_t rows_all = q.rows * call_.group;
     for (int64_t row = 0; row < rows_all; row += kRows) {
-      const RowTile rows(call_, q, key_head, row, std::min<int64_t>(kRows, rows_all - row));
+      const RowTile rows(call_, q, key_head * call_.group, call_.group, row,
+                         std::min<int64_t>(kRows, rows_all - row));
       if (b_.dq) std::fill_n(dq, rows.count * call_.d_pad, 0.0f);
       bool loaded = false;
-      for (int64_t j = begin; j < end; j += kKeys) {
-        const int64_t count = std::min<int64_t>(kKeys, end - j);
+      const int64_t last = std::min(end, rows.end);
+      for (int64_t j = std::max(begin, rows.begin); j < last; j += kKeys) {
+        const int64_t count = std::min<int64_t>(kKeys, last - j);
         const Cover cover = rows.cover(j, j + count);
         if (cover == Cover::none) continue;
         if (!loaded) tile.load(q, rows), loaded = true;

@@ -94,7 +94,7 @@ class Forward {
 
   RowTile row_tile(const Sequence& q, const Place& at) const {
     const int64_t begin = at.tile * kRows;
-    return RowTile(call_, q, at.key_head, begin,
+    return RowTile(call_, q, at.key_head * call_.group, call_.group, begin,
                    std::min<int64_t>(kRows, q.rows * call_.group - begin));
   }
 
@@ -114,10 +114,10 @@ class Forward {
     std::fill_n(o, rows.count * call_.e_pad, 0.0f);
 
     const int64_t part_keys = ceil_div(ceil_div(q.keys, plan_.parts), kKeys) * kKeys;
-    const int64_t key_end = std::min(q.keys, (part + 1) * part_keys);
+    const int64_t last = std::min(rows.end, (part + 1) * part_keys);
     load_queries(q, rows, room);
-    for (int64_t j = part * part_keys; j < key_end; j += kKeys) {
-      const int64_t count = std::min<int64_t>(kKeys, key_end - j);
+    for (int64_t j = std::max(rows.begin, part * part_keys); j < last; j += kKeys) {
+      const int64_t count = std::min<int64_t>(kKeys, last - j);
       const Cover cover = rows.cover(j, j + count);
       if (cover != Cover::none) visit(where.r, q, rows, j, count, cover, room, state);
     }

@@ -83,7 +83,7 @@ class BiasItem {
 
   void add(int64_t r, const Sequence& q, int64_t h, int64_t row, int64_t begin, int64_t end,
            int64_t shift) {
-    const RowTile rows(call_, q, h, row, std::min<int64_t>(kRows, q.rows - row), true);
+    const RowTile rows(call_, q, h, 1, row, std::min<int64_t>(kRows, q.rows - row));
     const Cover cover = rows.cover(begin, end);
     if (cover == Cover::none) return;
     if (r != loaded_[0] || h != loaded_[1] || row != loaded_[2]) tile_.load(q, rows);

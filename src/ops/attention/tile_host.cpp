@@ -49,29 +49,15 @@ Call::Call(const Attend& request) : a(request), simd(host::simd()), group(a.g ? 
       a.mask.query_position || a.mask.key_position || a.mask.bits || a.score.bias || a.score.alibi;
 }
 
-RowTile::RowTile(const Call& call, const Sequence& q, int64_t key_head, int64_t begin,
-                 int64_t count)
-    : key_head(key_head), count(static_cast<int>(count)) {
-  int64_t i = begin / call.group, within = begin % call.group;
-  for (int r = 0; r < count; ++r) {
-    row[r] = i, head[r] = key_head * call.group + within;
-    if (++within == call.group) within = 0, ++i;
-  }
-  place(call, q);
-}
-
-RowTile::RowTile(const Call& call, const Sequence& q, int64_t one_head, int64_t begin,
-                 int64_t count, bool)
-    : key_head(one_head / call.group), count(static_cast<int>(count)) {
-  for (int r = 0; r < count; ++r) row[r] = begin + r, head[r] = one_head;
-  place(call, q);
-}
-
-void RowTile::place(const Call& call, const Sequence& q) {
+RowTile::RowTile(const Call& call, const Sequence& q, int64_t first_head, int64_t heads,
+                 int64_t first, int64_t row_count)
+    : key_head(first_head / call.group),
+      count(static_cast<int>(row_count)),
+      lanes(static_cast<int>(call.padded(row_count))) {
   const Mask& mask = call.a.mask;
-  lanes = static_cast<int>(call.padded(count));
   const bool by_index = !mask.query_position && !mask.key_position;
   for (int r = 0; r < count; ++r) {
+    row[r] = (first + r) / heads, head[r] = first_head + (first + r) % heads;
     const Window w = window[r] = mask.of_head(head[r]);
     const int64_t p = position[r] = mask.query_at(q, head[r], row[r]);
     low[r] = first_low[r] = first_high[r] = 0, high[r] = q.keys;
@@ -92,15 +78,23 @@ void RowTile::place(const Call& call, const Sequence& q) {
       if (w.left <= p) low[r] = std::max(low[r], p - w.left + 1);
     }
   }
+  begin = q.keys, end = 0;
+  for (int r = 0; r < count; ++r) {
+    if (low[r] < high[r]) begin = std::min(begin, low[r]), end = std::max(end, high[r]);
+    if (first_low[r] < first_high[r]) {
+      begin = std::min(begin, first_low[r]), end = std::max(end, first_high[r]);
+    }
+  }
   for (int r = count; r < lanes; ++r) low[r] = high[r] = first_low[r] = first_high[r] = 0;
 }
 
-Cover RowTile::cover(int64_t begin, int64_t end) const {
+Cover RowTile::cover(int64_t key_begin, int64_t key_end) const {
   bool some = false, all = true;
   for (int r = 0; r < count; ++r) {
-    some |= std::max(low[r], begin) < std::min(high[r], end) ||
-            std::max(first_low[r], begin) < std::min(first_high[r], end);
-    all &= (low[r] <= begin && high[r] >= end) || (first_low[r] <= begin && first_high[r] >= end);
+    some |= std::max(low[r], key_begin) < std::min(high[r], key_end) ||
+            std::max(first_low[r], key_begin) < std::min(first_high[r], key_end);
+    all &= (low[r] <= key_begin && high[r] >= key_end) ||
+           (first_low[r] <= key_begin && first_high[r] >= key_end);
   }
   return all ? Cover::full : some ? Cover::part : Cover::none;
 }

@@ -42,13 +42,12 @@ struct RowTile {
   // positions given in tensors these are all keys, and the window is looked at score by score.
   int64_t low[kRows], high[kRows], first_low[kRows], first_high[kRows];
 
-  RowTile(const Call& call, const Sequence& q, int64_t key_head, int64_t begin, int64_t count);
-  // One query head only: rows [begin, begin + count).
-  RowTile(const Call& call, const Sequence& q, int64_t head, int64_t begin, int64_t count, bool);
-  Cover cover(int64_t key_begin, int64_t key_end) const;
+  int64_t begin, end;  // no lane sees a key outside
 
- private:
-  void place(const Call& call, const Sequence& q);
+  // Rows [first, first + count) of the `heads` heads from first_head on, packed.
+  RowTile(const Call& call, const Sequence& q, int64_t first_head, int64_t heads, int64_t first,
+          int64_t count);
+  Cover cover(int64_t key_begin, int64_t key_end) const;
 };
 
 struct KeyTile {
