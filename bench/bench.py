@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""fovea beside PyTorch in one process: interleaved calls, medians, outputs compared with each other.
+"""fovea beside PyTorch in one process: interleaved calls, medians, outputs compared.
 
-    bench/bench.py [--backend host|cuda] [--filter REGEX] [--rounds N] [--threads N] [--list] [--dry]
+    bench/bench.py [--backend host|cuda] [--filter REGEX] [--rounds N] [--threads N] [--list|--dry]
 
 Prints a table and appends its rows to bench/results/<device>.tsv (not with --dry).  ratio is the
 peer's time over fovea's: above 1 fovea is faster.  Exits 1 where the two disagree."""
+
 import argparse
 import contextlib
 import datetime
@@ -47,7 +48,9 @@ class HostClock:
 class CudaClock:
     def time(self, run):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(400_000)  # the host gets ahead: what it spends on the call is not the kernel's
+        torch.cuda._sleep(
+            400_000
+        )  # the host gets ahead: what it spends on the call is not the kernel's
         begin.record()
         run()
         end.record()
@@ -59,6 +62,7 @@ def peer_of(backend):
     if backend == "host":
         return "torch.sdpa", contextlib.nullcontext
     from torch.nn.attention import SDPBackend, sdpa_kernel
+
     return "torch.sdpa.flash", lambda: sdpa_kernel(SDPBackend.FLASH_ATTENTION)
 
 
@@ -102,7 +106,9 @@ def save(rows, device):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--backend", choices=["host", "cuda"], default="host")
     parser.add_argument("--filter", default="", help="regular expression on `op/case`")
     parser.add_argument("--rounds", type=int, default=30)
@@ -110,14 +116,24 @@ def main():
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--dry", action="store_true", help="append nothing to results/")
     args = parser.parse_args()
-    chosen = [c for c in getattr(cases, args.backend)() if re.search(args.filter, f"{c.op}/{c.name}")]
+    chosen = [
+        c for c in getattr(cases, args.backend)() if re.search(args.filter, f"{c.op}/{c.name}")
+    ]
     if args.list:
         return print("\n".join(f"{c.op}/{c.name}" for c in chosen))
     torch.set_num_threads(args.threads)
     peer, backend = peer_of(args.backend)
-    name = device_name(args.backend) + (f", {args.threads} threads" if args.backend == "host" else "")
-    print(f"{name}; fovea {fovea.build('version')} ({fovea.build('git')}); torch {torch.__version__}")
-    print(f"{'op/case':65} {'fovea ms':>9} {'rate':>15} {'peer ms':>9} {'ratio':>6}  {'apart':>7}  kernel", flush=True)
+    name = device_name(args.backend) + (
+        f", {args.threads} threads" if args.backend == "host" else ""
+    )
+    print(
+        f"{name}; fovea {fovea.build('version')} ({fovea.build('git')}); torch {torch.__version__}"
+    )
+    print(
+        f"{'op/case':65} {'fovea ms':>9} {'rate':>15} {'peer ms':>9} {'ratio':>6}"
+        f"  {'apart':>7}  kernel",
+        flush=True,
+    )
     rows, wrong = [], 0
     with fovea.Context(args.backend, threads=args.threads) as ctx, backend():
         for case in chosen:
@@ -129,11 +145,27 @@ def main():
             rate = case.work / ms * 1e3 * case.scale
             bad = not off <= case.limit
             wrong += bad
-            print(f"{case.op + '/' + case.name:65} {ms:9.3f} {rate:7.3f} {case.unit:7} {peer_ms:9.3f} {peer_ms / ms:6.2f}"
-                  f"  {off:7.1e}  {kernel}{'  WRONG' if bad else ''}", flush=True)
+            print(
+                f"{case.op + '/' + case.name:65} {ms:9.3f} {rate:7.3f} {case.unit:7}"
+                f" {peer_ms:9.3f} {peer_ms / ms:6.2f}"
+                f"  {off:7.1e}  {kernel}{'  WRONG' if bad else ''}",
+                flush=True,
+            )
             date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ")
-            rows.append([date, name, case.op, case.name, kernel, f"{ms:.4f}", f"{rate:.3f}", peer, f"{peer_ms:.4f}",
-                         f"{peer_ms / ms:.3f}"])
+            rows.append(
+                [
+                    date,
+                    name,
+                    case.op,
+                    case.name,
+                    kernel,
+                    f"{ms:.4f}",
+                    f"{rate:.3f}",
+                    peer,
+                    f"{peer_ms:.4f}",
+                    f"{peer_ms / ms:.3f}",
+                ]
+            )
     if rows and not wrong and not args.dry:
         print(f"appended to {save(rows, name)}")
     return sys.exit(1 if wrong else 0)

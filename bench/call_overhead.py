@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """call_overhead.c from Python: one line `language<tab>p50_ns` for each way to call."""
+
 import pathlib
 import statistics
 import sys
@@ -24,7 +25,9 @@ def p50(call, inputs):
 
 def report(language, ctx, make):
     xs = [make((0, s, 2, 64)) for s in (3, 4)]
-    print(f"{language}\t{p50(lambda x: fovea.attention_forward(ctx, x, x, x, o=x), xs)}", flush=True)
+    print(
+        f"{language}\t{p50(lambda x: fovea.attention_forward(ctx, x, x, x, o=x), xs)}", flush=True
+    )
     call = fovea.prepare(fovea.attention_forward, ctx, xs[0], xs[0], xs[0], o=xs[0])
     print(f"{language}, prepared\t{p50(lambda x: call(), xs)}", flush=True)
 
@@ -33,6 +36,7 @@ def main(backend="host"):
     with fovea.Context(backend) as ctx:
         if backend == "host":
             import numpy
+
             report("python, numpy", ctx, lambda shape: numpy.zeros(shape, numpy.float32))
         try:
             import torch

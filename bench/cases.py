@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured.  A case makes inputs, runs fovea, runs the peer on the same numbers, and counts work.
+"""What is measured.  A case makes inputs, runs fovea and its peer on them, and counts the work.
 
 fovea gets (b, s, h, d) memory and torch (b, h, s, d) memory, each its natural contiguous layout;
 both allocate their outputs in every call, as their users do."""
+
 import dataclasses
 
 import fovea
@@ -10,8 +11,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-# Largest relative Frobenius distance between fovea and the peer: each may be off by the limits of the
-# dense specification.
+# Largest relative Frobenius distance between fovea and the peer: each may be off by the limits of
+# the dense specification.
 LIMITS = {"f32": 4e-6, "f16": 9e-4, "bf16": 7e-3}
 BACKWARD_LIMITS = {"f32": 1e-5, "f16": 1.2e-3, "bf16": 1e-2}
 
@@ -25,7 +26,8 @@ def pairs(s, t, causal):
 
 @dataclasses.dataclass(frozen=True)
 class Attention:
-    """Forward, or with `backward` the gradient alone (the peer's graph is built outside the clock)."""
+    """Forward, or with `backward` the gradient alone (the peer's graph is built beforehand)."""
+
     b: int
     h: int
     n: int
@@ -44,11 +46,19 @@ class Attention:
     @property
     def name(self):
         heads = f"h{self.h}" + (f"_g{self.g}" if self.g else "")
-        return f"{self.dtype}/b{self.b}_{heads}_n{self.n}_d{self.d}/{'causal' if self.causal else 'full'}"
+        mask = "causal" if self.causal else "full"
+        return f"{self.dtype}/b{self.b}_{heads}_n{self.n}_d{self.d}/{mask}"
 
     @property
     def work(self):
-        return 2 * pairs(self.n, self.n, self.causal) * self.b * self.h * self.d * (5 if self.backward else 2)
+        return (
+            2
+            * pairs(self.n, self.n, self.causal)
+            * self.b
+            * self.h
+            * self.d
+            * (5 if self.backward else 2)
+        )
 
     @property
     def limit(self):
@@ -56,7 +66,14 @@ class Attention:
 
     @property
     def bytes(self):
-        return self.b * self.n * (self.h + (self.g or self.h)) * 2 * self.d * DTYPES[self.dtype].itemsize
+        return (
+            self.b
+            * self.n
+            * (self.h + (self.g or self.h))
+            * 2
+            * self.d
+            * DTYPES[self.dtype].itemsize
+        )
 
     def setup(self, ctx, device, seed):
         """(run fovea, run the peer), both giving tensors in (b, h, s, d) order."""
@@ -66,16 +83,19 @@ class Attention:
         def normal(heads):
             x = torch.randn(self.b, heads, self.n, self.d, generator=generator, device=device)
             return x.to(DTYPES[self.dtype])
+
         theirs = [normal(self.h), normal(g), normal(g)]
         ours = [x.transpose(1, 2).contiguous() for x in theirs]
         call = lambda: sdpa(*theirs, is_causal=self.causal, enable_gqa=bool(self.g))
         if not self.backward:
+
             def forward():
                 return [fovea.attention_forward(ctx, *ours, causal=self.causal).transpose(1, 2)]
 
             def peer():
                 with torch.no_grad():
                     return [call()]
+
             return forward, peer
         o, lse = fovea.attention_forward(ctx, *ours, causal=self.causal, lse=True)
         dout = normal(self.h)
@@ -87,13 +107,15 @@ class Attention:
         def backward():
             grads = fovea.attention_backward(ctx, *ours, o, lse, mine, causal=self.causal)
             return [x.transpose(1, 2) for x in grads]
+
         return backward, lambda: torch.autograd.grad(result, theirs, dout, retain_graph=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class Decode:
     """One query row a sequence against a cache; page 0 means a contiguous cache.  torch gets the
-    contiguous cache in either case, and the group folded into its query rows, which suits it best."""
+    contiguous cache in either case, the group folded into its query rows, which suits it best."""
+
     b: int
     h: int
     g: int
@@ -124,7 +146,12 @@ class Decode:
         generator = torch.Generator(device).manual_seed(seed)
         dtype = DTYPES[self.dtype]
         q = torch.randn(self.b, self.h, 1, self.d, generator=generator, device=device).to(dtype)
-        k, v = (torch.randn(self.b, self.g, self.t, self.d, generator=generator, device=device, dtype=dtype) for _ in "kv")
+        k, v = (
+            torch.randn(
+                self.b, self.g, self.t, self.d, generator=generator, device=device, dtype=dtype
+            )
+            for _ in "kv"
+        )
         fields = {}
         ours = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
         if self.page:
@@ -141,12 +168,17 @@ class Decode:
         def peer():
             with torch.no_grad():
                 return [sdpa(folded, k, v).view_as(q)]
+
         return forward, peer
 
 
 def host():
-    yield from (Attention(1, 8, 2048, d, "f32", causal, backward)
-                for backward in (False, True) for d in (64, 128) for causal in (False, True))
+    yield from (
+        Attention(1, 8, 2048, d, "f32", causal, backward)
+        for backward in (False, True)
+        for d in (64, 128)
+        for causal in (False, True)
+    )
     yield Attention(1, 32, 1024, 128, "f32", True, g=8)
     yield Attention(1, 8, 2048, 64, "bf16", True)
     yield Decode(4, 32, 8, 4096, 128, "f32")

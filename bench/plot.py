@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bench/results/<device>.tsv -> <device>.png: how many times faster than the peer, the latest row of
-each case.  bench/plot.py [FILE.tsv ...], every file without arguments."""
+"""bench/results/<device>.tsv -> <device>.png: the peer's time over fovea's, latest rows.
+bench/plot.py [FILE.tsv ...], every file without arguments."""
+
 import csv
 import pathlib
 import sys
@@ -36,12 +37,30 @@ def draw(path):
     axes.barh(spots, ratios, height=0.66, color=[AHEAD if r >= 1 else BEHIND for r in ratios])
     axes.axvline(1, color=INK, linewidth=1)
     for spot, row, ratio in zip(spots, rows, ratios):
-        axes.text(ratio, spot, f" {ratio:.2f}  ({float(row['ms']):.3g} ms, {rate(row)})", va="center", fontsize=8, color=INK)
-    axes.set_yticks(spots, [f"{row['op'].removeprefix('attention_')}  {row['case']}" for row in rows], fontsize=8)
+        axes.text(
+            ratio,
+            spot,
+            f" {ratio:.2f}  ({float(row['ms']):.3g} ms, {rate(row)})",
+            va="center",
+            fontsize=8,
+            color=INK,
+        )
+    axes.set_yticks(
+        spots,
+        [f"{row['op'].removeprefix('attention_')}  {row['case']}" for row in rows],
+        fontsize=8,
+    )
     axes.invert_yaxis()
     axes.set_xlim(0, max([1.1, *ratios]) * 1.45)
-    axes.set_xlabel(f"time of {rows[0]['peer']} / time of fovea  (1 = the same, longer = fovea is faster)", fontsize=9)
-    axes.set_title(f"{rows[0]['device']}: attention against PyTorch, one process, medians", loc="left", fontsize=11)
+    axes.set_xlabel(
+        f"time of {rows[0]['peer']} / time of fovea  (1 = the same, longer = fovea is faster)",
+        fontsize=9,
+    )
+    axes.set_title(
+        f"{rows[0]['device']}: attention against PyTorch, one process, medians",
+        loc="left",
+        fontsize=11,
+    )
     axes.grid(axis="x", color=FAINT, linewidth=0.5)
     axes.set_axisbelow(True)
     axes.tick_params(length=0)

@@ -1,18 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """bindings/python/fovea/_abi.py (the ABI as ctypes) and ops.py (one function per operation)."""
+
 import keyword
 import textwrap
 
 DTYPES = "f32 f16 bf16 e4m3 e5m2 e2m1 i8 i32 i64 u8 i4 e8m0".split()  # fovea_dtype is index + 1
-BY_VALUE = {"void": "None", "int32_t": "C.c_int32", "int64_t": "C.c_int64", "size_t": "C.c_size_t",
-            "float": "C.c_float", "const char*": "C.c_char_p", "void*": "C.c_void_p",
-            "const void*": "C.c_void_p", "void**": "C.POINTER(C.c_void_p)",
-            "fovea_context*": "C.c_void_p", "fovea_context**": "C.POINTER(C.c_void_p)"}
+BY_VALUE = {
+    "void": "None",
+    "int32_t": "C.c_int32",
+    "int64_t": "C.c_int64",
+    "size_t": "C.c_size_t",
+    "float": "C.c_float",
+    "const char*": "C.c_char_p",
+    "void*": "C.c_void_p",
+    "const void*": "C.c_void_p",
+    "void**": "C.POINTER(C.c_void_p)",
+    "fovea_context*": "C.c_void_p",
+    "fovea_context**": "C.POINTER(C.c_void_p)",
+}
 SCALARS = {"i64": ("q", "0"), "f32": ("f", "0.0"), "i32": ("i", "0")}
-# An extent that the header's words, not a tensor, give: r is b where no tensor has r and the reverse
-# without key_start (core.h); a merge without `row` writes as many rows as its parts have.
+# An extent that the header's words, not a tensor, give: r is b where no tensor has r, and the
+# reverse without key_start (core.h); a merge without `row` writes as many rows as its parts have.
 IMPLIED = {"r": ("b", None), "b": ("r", "key_start"), "s": ("u", "row")}
-TOP = "# SPDX-License-Identifier: Apache-2.0\n# Written by tools/api.py from include/fovea: edit the headers instead.\n"
+TOP = (
+    "# SPDX-License-Identifier: Apache-2.0\n"
+    "# Written by tools/api.py from include/fovea: edit the headers instead.\n"
+)
+CHECK_SIZES = """for _struct, _size in SIZES.items():
+    if C.sizeof(_struct) != _size:
+        raise ImportError(f"{_struct.__name__} has {C.sizeof(_struct)} bytes, wanted {_size}")
+"""
+DECLARE = '''def declare(lib):
+    """Gives every function of the library its types."""
+    for name, (result, arguments) in FUNCTIONS.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+'''
 
 
 def camel(name):
@@ -40,32 +63,39 @@ def ctype(name, api):
 
 
 def abi(api):
-    out = [TOP + '"""The C ABI: enums, structs, functions."""\nimport ctypes as C\nimport enum\n',
-           f'VERSION = "{api["version"]}"']
-    out += [f'{c["name"].removeprefix("FOVEA_")} = {c["value"]}' for c in api["constants"] if "VERSION" not in c["name"]]
+    out = [
+        TOP + '"""The C ABI: enums, structs, functions."""\nimport ctypes as C\nimport enum\n',
+        f'VERSION = "{api["version"]}"',
+    ]
+    out += [
+        f"{c['name'].removeprefix('FOVEA_')} = {c['value']}"
+        for c in api["constants"]
+        if "VERSION" not in c["name"]
+    ]
     for e in api["enums"]:
         out.append(f'\n\nclass {camel(e["name"])}(enum.IntEnum):\n    """{e["doc"]}"""\n')
         for name, value in members(e):
-            out.append(f"    {name} = {value['value']}" + (f"  # {value['doc']}" if value["doc"] else ""))
+            line = f"    {name} = {value['value']}"
+            note = f"  # {value['doc']}" if value["doc"] else ""
+            if len(line + note) > 100:
+                out += textwrap.wrap(
+                    value["doc"], 94, initial_indent="    # ", subsequent_indent="    # "
+                )
+                note = ""
+            out.append(line + note)
     for s in api["structs"]:
         out.append(f"\n\nclass {camel(s['name'])}(C.Structure):\n    _fields_ = [")
         for f in s["fields"]:
-            base = ctype(f["type"], api)
-            out.append(f'        ("{f["name"]}", {base}{" * " + str(f["count"]) if f["count"] > 1 else ""}),')
+            times = f" * {f['count']}" if f["count"] > 1 else ""
+            out.append(f'        ("{f["name"]}", {ctype(f["type"], api)}{times}),')
         out.append("    ]")
     out.append("\n\nSIZES = {")
     out += [f"    {camel(s['name'])}: {s['size']}," for s in api["structs"]]
-    out.append("}\nfor _struct, _size in SIZES.items():\n    if C.sizeof(_struct) != _size:\n"
-               '        raise ImportError(f"{_struct.__name__} has {C.sizeof(_struct)} bytes here, {_size} in the library")')
-    out.append("\nFUNCTIONS = {")
+    out.append("}\n" + CHECK_SIZES + "\nFUNCTIONS = {")
     for f in api["functions"]:
-        args = "".join(f"{ctype(a['type'], api)}, " for a in f["args"])
-        out.append(f'    "{f["name"]}": ({ctype(f["returns"], api)}, ({args.rstrip()})),'.replace(",))", ",)),").replace(")),,", ")),"))
-    out.append('}\n\n\ndef declare(lib):\n    """Gives every function of the library its types."""\n'
-               "    for name, (result, arguments) in FUNCTIONS.items():\n"
-               "        function = getattr(lib, name)\n"
-               "        function.restype, function.argtypes = result, arguments\n")
-    return "\n".join(out)
+        types = ", ".join(ctype(a["type"], api) for a in f["args"])
+        out.append(fold(f'    "{f["name"]}": ({ctype(f["returns"], api)}, [{types}]),'))
+    return "\n".join(out) + "\n}\n\n\n" + DECLARE
 
 
 class Operation:
@@ -80,7 +110,9 @@ class Operation:
         self.outputs = [f for f in self.tensors if f["direction"] == "out"]
         self.required = [f for f in self.inputs if not f["optional"]]
         self.twins = {f["name"]: self.twin(f) for f in self.outputs}
-        self.plans = {f["name"]: [] if self.twins[f["name"]] else self.plan(f) for f in self.outputs}
+        self.plans = {
+            f["name"]: [] if self.twins[f["name"]] else self.plan(f) for f in self.outputs
+        }
         self.sources = {s[0] for plan in self.plans.values() for part in plan for s in part[1]}
         self.given = [part[0] for plan in self.plans.values() for part in plan if part[2]]
         self.given = list(dict.fromkeys(self.given))
@@ -97,7 +129,8 @@ class Operation:
         """The input whose gradient or copy an output is: it has its shape."""
         same = [f for f in self.inputs if f["dims"] == output["dims"] and not f["paged_dims"]]
         return next((f for f in same if f"d{f['name']}" == output["name"]), None) or next(
-            (f for f in same if not f["optional"]), None)
+            (f for f in same if not f["optional"]), None
+        )
 
     def plan(self, output):
         """For each dim: (dim, [(input, index, less, only without)], can the caller be asked)."""
@@ -120,7 +153,11 @@ class Operation:
         return [first] if first else found
 
     def static(self, found):
-        return len(found) == 1 and found[0][3] is None and found[0][0] in {f["name"] for f in self.required}
+        return (
+            len(found) == 1
+            and found[0][3] is None
+            and found[0][0] in {f["name"] for f in self.required}
+        )
 
     def wanted_by_default(self, output):
         """A required output, or the gradient of a required input."""
@@ -133,8 +170,11 @@ class Operation:
         if not ask:
             name, index, less, _ = found[0]
             return f"v_{name}[2][{index}]" + (f" - {less}" if less else "")
-        parts = [f"(v_{n}{f' if {without} is None else None' if without else ''}, {i}, {less})" for n, i, less, without in found]
-        return f'call.size({", ".join([repr(dim).replace(chr(39), chr(34)), dim, *parts])})'
+        parts = [
+            f"(v_{n}{f' if {without} is None else None' if without else ''}, {i}, {less})"
+            for n, i, less, without in found
+        ]
+        return f"call.size({', '.join([repr(dim).replace(chr(39), chr(34)), dim, *parts])})"
 
     def dtype(self, output):
         codes = [DTYPES.index(d) + 1 for d in output["dtypes"]]
@@ -147,8 +187,15 @@ class Operation:
 
     def kept(self, name):
         """Is the view of this field read again?"""
-        return name in self.sources or name in {t["name"] for t in self.twins.values() if t} or any(o["dtype_as"] == name for o in self.outputs) or (
-            any(not o["dtype_as"] and len(o["dtypes"]) > 1 for o in self.outputs) and name == self.required[0]["name"])
+        return (
+            name in self.sources
+            or name in {t["name"] for t in self.twins.values() if t}
+            or any(o["dtype_as"] == name for o in self.outputs)
+            or (
+                any(not o["dtype_as"] and len(o["dtypes"]) > 1 for o in self.outputs)
+                and name == self.required[0]["name"]
+            )
+        )
 
 
 def safe(name):
@@ -168,7 +215,10 @@ def signature(op):
 def described(f):
     if f["kind"] != "tensor":
         return f.get("doc", "")
-    dtypes = " or ".join(([f"as {f['dtype_as']}"] if f["dtype_as"] else []) + ([" ".join(f["dtypes"])] if f["dtypes"] else []))
+    dtypes = " or ".join(
+        ([f"as {f['dtype_as']}"] if f["dtype_as"] else [])
+        + ([" ".join(f["dtypes"])] if f["dtypes"] else [])
+    )
     paged = f" or paged ({', '.join(f['paged_dims'])})" if f["paged_dims"] else ""
     return f"({', '.join(f['dims'])}){paged} {dtypes}" + (f": {f['doc']}" if f["doc"] else "")
 
@@ -182,13 +232,26 @@ def docstring(op):
         if fields:
             out.extend(["", f"    {title}"])
             for f in fields:
-                out.extend(textwrap.wrap(f"{f['name']}: {described(f)}", 100, initial_indent=" " * 6,
-                                         subsequent_indent=" " * 10, break_on_hyphens=False))
+                out.extend(
+                    textwrap.wrap(
+                        f"{f['name']}: {described(f)}",
+                        100,
+                        initial_indent=" " * 6,
+                        subsequent_indent=" " * 10,
+                        break_on_hyphens=False,
+                    )
+                )
 
     group("Inputs", op.required)
     group("Outputs, new unless passed", [f for f in op.outputs if not f["optional"]])
-    group("Outputs, new unless passed or False", [f for f in op.outputs if f["optional"] and op.wanted_by_default(f)])
-    group("Outputs on request, by True or an array", [f for f in op.outputs if f["optional"] and not op.wanted_by_default(f)])
+    group(
+        "Outputs, new unless passed or False",
+        [f for f in op.outputs if f["optional"] and op.wanted_by_default(f)],
+    )
+    group(
+        "Outputs on request, by True or an array",
+        [f for f in op.outputs if f["optional"] and not op.wanted_by_default(f)],
+    )
     group("Optional inputs", [f for f in op.inputs if f["optional"]])
     if op.given:
         out.extend(["", f"    {', '.join(op.given)}: extents of new outputs that no input tells."])
@@ -220,7 +283,8 @@ def body(op):
         elif twin:
             shape = f"v_{twin['name']}[2]"
         else:
-            shape = f"({', '.join(op.extent(part) for part in op.plans[name])}{chr(44) * (len(f['dims']) == 1)})"
+            extents = [op.extent(part) for part in op.plans[name]]
+            shape = f"({extents[0]},)" if len(extents) == 1 else f"({', '.join(extents)})"
         if "call." in shape:  # not known at all, perhaps, when the output itself is passed
             shape = "lambda: " + shape
         call = f'call.out("{name}", {f["offset"]}, {name}, {shape}, {op.dtype(f)})'
@@ -229,13 +293,21 @@ def body(op):
         elif op.wanted_by_default(f):
             out.append(f"    {name} = None if {name} is False else {call}")
         else:
-            out.append(f"    if {name} is not None:\n        {name} = None if {name} is False else {call}")
+            out.append(
+                f"    if {name} is not None:\n        {name} = None if {name} is False else {call}"
+            )
     for f in op.scalars:
         kind = SCALARS[f["kind"]][0]
         if "enum" in f:
-            out.append(f"    if {f['name']}:\n        call.enum({f['offset']}, {f['name']}, \"{f['name']}\", _abi.{camel(f['enum'])})")
+            out.append(
+                f"    if {f['name']}:\n"
+                f'        call.enum({f["offset"]}, {f["name"]}, "{f["name"]}", {camel(f["enum"])})'
+            )
         else:
-            out.append(f"    if {f['name']}:\n        call.scalar(\"{kind}\", {f['offset']}, {f['name']}, \"{f['name']}\")")
+            out.append(
+                f"    if {f['name']}:\n"
+                f'        call.scalar("{kind}", {f["offset"]}, {f["name"]}, "{f["name"]}")'
+            )
     out.append(f"    return call.run({', '.join(f['name'] for f in op.outputs)})")
     return "\n".join(fold(line) for text in out for line in text.split("\n"))
 
@@ -243,8 +315,17 @@ def body(op):
 def fold(line):
     """A long call over several lines; no string in one has a space."""
     indent = len(line) - len(line.lstrip())
-    return line if len(line) <= 100 else textwrap.fill(
-        line.strip(), 100, initial_indent=" " * indent, subsequent_indent=" " * (indent + 4), break_on_hyphens=False)
+    return (
+        line
+        if len(line) <= 100
+        else textwrap.fill(
+            line.strip(),
+            100,
+            initial_indent=" " * indent,
+            subsequent_indent=" " * (indent + 4),
+            break_on_hyphens=False,
+        )
+    )
 
 
 def ops(api):
@@ -253,17 +334,30 @@ def ops(api):
     names = [n for op in operations for n in (op.name, f"{op.name}_workspace")]
     enums = {f["enum"] for op in operations for f in op.scalars if "enum" in f}
     exported = [f'"{n}"' for n in names] + [f'"{camel(e)}"' for e in sorted(enums)]
-    out = [TOP + '"""The operations.  Inputs first, then by keyword: outputs, optional inputs, numbers (0: the default)."""',
-           "from . import _abi\nfrom ._call import Op"]
+    out = [
+        TOP
+        + '"""The operations.  Inputs first; by keyword outputs, optional inputs, numbers (0: the '
+        'default)."""',
+        "from . import _abi\nfrom ._call import Op",
+    ]
     if enums:
         out.append(f"from ._abi import {', '.join(camel(e) for e in sorted(enums))}")
-    out.append("\n" + textwrap.fill(f"__all__ = [{', '.join(exported)}]", 100, subsequent_indent=" " * 11))
-    out.append("\n" + "\n".join(f'_{op.name} = Op("{op.name}", _abi.{camel(op.struct["name"])})' for op in operations))
+    out.append(
+        "\n" + textwrap.fill(f"__all__ = [{', '.join(exported)}]", 100, subsequent_indent=" " * 11)
+    )
+    out.append(
+        "\n"
+        + "\n".join(
+            f'_{op.name} = Op("{op.name}", _abi.{camel(op.struct["name"])})' for op in operations
+        )
+    )
     for op in operations:
         out.append(f"\n\n{signature(op)}\n{docstring(op)}\n{body(op)}")
-        out.append(f'\n\ndef {op.name}_workspace(ctx, *inputs, **fields):\n'
-                   f'    """Bytes of workspace that {op.name} with these arguments uses; raises what it would raise."""\n'
-                   f"    return {op.name}(ctx.asking, *inputs, **fields)")
+        out.append(
+            f"\n\ndef {op.name}_workspace(ctx, *inputs, **fields):\n"
+            f'    """Bytes of workspace that {op.name} would use; raises what it would raise."""\n'
+            f"    return {op.name}(ctx.asking, *inputs, **fields)"
+        )
     return "\n".join(out) + "\n"
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A wheel that holds libfovea belongs to this platform; one without finds the library elsewhere.
 Put the library in: FOVEA_LIBRARY=../../build/release/lib/libfovea.so pip wheel --no-deps ."""
+
 import os
 import pathlib
 import shutil

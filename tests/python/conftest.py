@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The binding under test is the one in this tree; FOVEA_LIBRARY or a build tree gives the library."""
+"""The binding under test is this tree's; FOVEA_LIBRARY or a build tree gives the library."""
+
 import pathlib
 import sys
 

@@ -1,10 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention in float64 NumPy, from the formula in attention.h; one sequence a batch entry."""
+
 import numpy as np
 
 
-def attention(q, k, v, *, causal=False, window_left=0, window_right=0, sink_keys=0, softcap=0.0,
-              scale=0.0, alibi=None, sink_logit=None, bias=None, key_len=None):
+def attention(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_left=0,
+    window_right=0,
+    sink_keys=0,
+    softcap=0.0,
+    scale=0.0,
+    alibi=None,
+    sink_logit=None,
+    bias=None,
+    key_len=None,
+):
     """(o, lse) for q (b, s, h, d), k (b, t, g, d), v (b, t, g, e)."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     b, s, h, d = q.shape
@@ -20,7 +35,7 @@ def attention(q, k, v, *, causal=False, window_left=0, window_right=0, sink_keys
         if window_left:
             seen &= (p_j > p_i - window_left) | (p_j < sink_keys)
         for i in range(h):
-            x = (scale or d ** -0.5) * (q[n, :, i] @ k[n, :keys, i // (h // g)].T)
+            x = (scale or d**-0.5) * (q[n, :, i] @ k[n, :keys, i // (h // g)].T)
             if softcap:
                 x = softcap * np.tanh(x / softcap)
             if alibi is not None:
@@ -35,5 +50,7 @@ def attention(q, k, v, *, causal=False, window_left=0, window_right=0, sink_keys
             total = p.sum(1)
             with np.errstate(divide="ignore"):
                 lse[n, i] = np.log(total) + np.where(np.isfinite(m), m, 0)
-            o[n, :, i] = (p[:, :keys] @ v[n, :keys, i // (h // g)]) / np.where(total > 0, total, 1)[:, None]
+            o[n, :, i] = (p[:, :keys] @ v[n, :keys, i // (h // g)]) / np.where(total > 0, total, 1)[
+                :, None
+            ]
     return o, lse

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose arrays the binding takes and gives, what it keeps alive, and how contexts behave."""
-import array
+
 import gc
 import os
 import subprocess
@@ -15,7 +15,9 @@ import pytest
 import reference
 
 RNG = np.random.default_rng(1)
-Q, K, V = (RNG.standard_normal(s).astype(np.float32) for s in ((2, 5, 4, 16), (2, 9, 2, 16), (2, 9, 2, 8)))
+Q, K, V = (
+    RNG.standard_normal(s).astype(np.float32) for s in ((2, 5, 4, 16), (2, 9, 2, 16), (2, 9, 2, 8))
+)
 O, LSE = reference.attention(Q, K, V, causal=True)
 
 
@@ -96,12 +98,20 @@ def test_half_precision_types(ctx, dtype, limit):
 def test_fp8_caches(ctx):
     for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, np.int8):
         cache = np.zeros((2, 12, 2, 16), dtype)
-        scale = np.array([.5, .25], np.float32)
+        scale = np.array([0.5, 0.25], np.float32)
         assert fovea.cache_append(ctx, k_new=K, k=cache, k_scale=scale) is None
-        back = fovea.cache_get(ctx, cache, key_len=np.array([9, 9], np.int32), u=9, k_scale=scale,
-                               k_out=np.zeros(K.shape, np.float32))
+        back = fovea.cache_get(
+            ctx,
+            cache,
+            key_len=np.array([9, 9], np.int32),
+            u=9,
+            k_scale=scale,
+            k_out=np.zeros(K.shape, np.float32),
+        )
         held = np.clip(K / scale[:, None], -127, 127)
-        want = (np.rint(held) if dtype is np.int8 else held.astype(dtype).astype(np.float32)) * scale[:, None]
+        want = (
+            np.rint(held) if dtype is np.int8 else held.astype(dtype).astype(np.float32)
+        ) * scale[:, None]
         np.testing.assert_array_equal(back, want)
 
 
@@ -132,7 +142,11 @@ got = struct.unpack("3f", lse.memory())
 assert max(abs(a - b) for a, b in zip(got, (1.107940, 2.327728, 1.783819))) < 2e-6, got
 assert not any(name.startswith(("torch", "numpy.")) for name in sys.modules)
 """
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "FOVEA_LIBRARY": fovea.library_path}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        "FOVEA_LIBRARY": fovea.library_path,
+    }
     subprocess.run([sys.executable, "-c", code], check=True, env=env)
 
 
@@ -163,13 +177,17 @@ def test_a_buffer_may_outlive_its_context():
 def test_temporaries_live_as_long_as_the_call_and_no_longer(ctx):
     class Array(np.ndarray):
         pass
+
     seen = []
 
     def temporary(x):
         x = x.copy().view(Array)
         seen.append(weakref.ref(x))
         return x
-    close(fovea.attention_forward(ctx, temporary(Q), temporary(K), DLPack(temporary(V)), causal=True))
+
+    close(
+        fovea.attention_forward(ctx, temporary(Q), temporary(K), DLPack(temporary(V)), causal=True)
+    )
     gc.collect()
     assert [ref() for ref in seen] == [None] * 3
 
@@ -203,7 +221,9 @@ def test_optional_outputs(ctx):
     bias = np.zeros((2, 4, 5, 9), np.float32)
     *_, dbias = fovea.attention_backward(ctx, Q, K, V, o, lse, dout, bias=bias, dbias=True)
     assert dbias.shape == bias.shape
-    length = fovea.cache_append(ctx, k_new=K, k=np.zeros((2, 12, 2, 16), np.float32), key_len_out=True)
+    length = fovea.cache_append(
+        ctx, k_new=K, k=np.zeros((2, 12, 2, 16), np.float32), key_len_out=True
+    )
     assert length.tolist() == [9, 9] and length.dtype == np.int32
 
 
@@ -215,7 +235,11 @@ def test_two_contexts_on_two_threads_and_one_shared():
         for _ in range(200):
             if not np.array_equal(fovea.attention_forward(ctx, Q, K, V, causal=True), want):
                 wrong.append(1)
-    threads = [threading.Thread(target=work, args=(c,)) for c in (shared, shared, fovea.Context(threads=2), fovea.Context(threads=1))]
+
+    threads = [
+        threading.Thread(target=work, args=(c,))
+        for c in (shared, shared, fovea.Context(threads=2), fovea.Context(threads=1))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -232,6 +256,7 @@ def test_errors_belong_to_their_thread(ctx):
                 with pytest.raises(fovea.InvalidArgument) as caught:
                     fovea.attention_forward(mine, Q, K, V, **change)
                 texts.setdefault(name, set()).add(str(caught.value))
+
     changes = {"scale": dict(scale=-1.0), "window_left": dict(window_left=-1)}
     threads = [threading.Thread(target=fail, args=item) for item in changes.items()]
     for thread in threads:
@@ -245,8 +270,14 @@ def test_errors_belong_to_their_thread(ctx):
 def test_context_facts(ctx):
     fovea.attention_forward(ctx, Q, K, V)
     assert ctx.last_kernel.startswith("attention_forward.host")
-    assert ctx.get("threads") == 2 and ctx.get("backend") == fovea.Backend.HOST and ctx.get("total_bytes") > 0
+    assert (
+        ctx.get("threads") == 2
+        and ctx.get("backend") == fovea.Backend.HOST
+        and ctx.get("total_bytes") > 0
+    )
     ctx.synchronize()
     assert fovea.build("version") == fovea.__version__
-    assert set(fovea.build("operations").split(",")) == {n for n in fovea.ops.__all__ if n[0].islower() and not n.endswith("_workspace")}
+    assert set(fovea.build("operations").split(",")) == {
+        n for n in fovea.ops.__all__ if n[0].islower() and not n.endswith("_workspace")
+    }
     assert repr(ctx) == "host"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every failure is an exception of the right class whose text names the operation and the field."""
+
 import re
 
 import fovea
@@ -14,30 +15,48 @@ def forward(ctx, **change):
     return fovea.attention_forward(ctx, fields.pop("q"), fields.pop("k"), fields.pop("v"), **fields)
 
 
-@pytest.mark.parametrize("change, kind, text", [
-    (dict(q=X[0]), fovea.InvalidArgument, "attention_forward: q has 3 dimensions"),
-    (dict(k=X[..., :4]), fovea.InvalidArgument, "attention_forward: k.*d.*is 4, wanted 8"),
-    (dict(k=X[:, ::-1]), fovea.InvalidArgument, "attention_forward: k has a negative stride in dimension 1"),
-    (dict(k=X.view(np.uint8)), fovea.InvalidArgument, "attention_forward: k"),
-    (dict(o=np.lib.stride_tricks.as_strided(np.ones(8, np.float32), X.shape, (0, 0, 0, 4))),
-     fovea.InvalidArgument, "attention_forward: o.stride"),
-    (dict(v=X.astype(np.float64)), TypeError, "attention_forward: v has dtype float64"),
-    (dict(q=X.astype(">f4")), TypeError, "attention_forward: q .*byte order"),
-    (dict(v=X.astype(np.float16)), fovea.InvalidArgument, "attention_forward: v"),
-    (dict(key_len=np.ones(1, bool)), TypeError, "attention_forward: key_len has dtype bool"),
-    (dict(key_len=np.ones(1, np.int64)), fovea.InvalidArgument, "attention_forward: key_len"),
-    (dict(key_len=[3]), TypeError, "attention_forward: key_len is a list, wanted an array"),
-    (dict(q=np.ma.array(X, mask=X > 0)), TypeError, "attention_forward: q is a masked array"),
-    (dict(scale="big"), TypeError, "attention_forward: scale is 'big'"),
-    (dict(scale=-1.0), fovea.InvalidArgument, "attention_forward: scale"),
-    (dict(scale=1e60), TypeError, "attention_forward: scale"),
-    (dict(causal=2 ** 40), TypeError, "attention_forward: causal"),
-    (dict(window_left=-2), fovea.InvalidArgument, "attention_forward: window_left"),
-    (dict(dropout=0.1), TypeError, "dropout"),
-    (dict(o=np.ones((1, 3, 2, 9), np.float32)), fovea.InvalidArgument, "attention_forward: o.*is 9, wanted 8"),
-    (dict(o=np.broadcast_to(np.float32(0), X.shape)), fovea.InvalidArgument, "attention_forward: o is read-only"),
-    (dict(lse=np.ones((1, 2, 3), np.float16)), fovea.InvalidArgument, "attention_forward: lse"),
-])
+@pytest.mark.parametrize(
+    "change, kind, text",
+    [
+        (dict(q=X[0]), fovea.InvalidArgument, "attention_forward: q has 3 dimensions"),
+        (dict(k=X[..., :4]), fovea.InvalidArgument, "attention_forward: k.*d.*is 4, wanted 8"),
+        (
+            dict(k=X[:, ::-1]),
+            fovea.InvalidArgument,
+            "attention_forward: k has a negative stride in dimension 1",
+        ),
+        (dict(k=X.view(np.uint8)), fovea.InvalidArgument, "attention_forward: k"),
+        (
+            dict(o=np.lib.stride_tricks.as_strided(np.ones(8, np.float32), X.shape, (0, 0, 0, 4))),
+            fovea.InvalidArgument,
+            "attention_forward: o.stride",
+        ),
+        (dict(v=X.astype(np.float64)), TypeError, "attention_forward: v has dtype float64"),
+        (dict(q=X.astype(">f4")), TypeError, "attention_forward: q .*byte order"),
+        (dict(v=X.astype(np.float16)), fovea.InvalidArgument, "attention_forward: v"),
+        (dict(key_len=np.ones(1, bool)), TypeError, "attention_forward: key_len has dtype bool"),
+        (dict(key_len=np.ones(1, np.int64)), fovea.InvalidArgument, "attention_forward: key_len"),
+        (dict(key_len=[3]), TypeError, "attention_forward: key_len is a list, wanted an array"),
+        (dict(q=np.ma.array(X, mask=X > 0)), TypeError, "attention_forward: q is a masked array"),
+        (dict(scale="big"), TypeError, "attention_forward: scale is 'big'"),
+        (dict(scale=-1.0), fovea.InvalidArgument, "attention_forward: scale"),
+        (dict(scale=1e60), TypeError, "attention_forward: scale"),
+        (dict(causal=2**40), TypeError, "attention_forward: causal"),
+        (dict(window_left=-2), fovea.InvalidArgument, "attention_forward: window_left"),
+        (dict(dropout=0.1), TypeError, "dropout"),
+        (
+            dict(o=np.ones((1, 3, 2, 9), np.float32)),
+            fovea.InvalidArgument,
+            "attention_forward: o.*is 9, wanted 8",
+        ),
+        (
+            dict(o=np.broadcast_to(np.float32(0), X.shape)),
+            fovea.InvalidArgument,
+            "attention_forward: o is read-only",
+        ),
+        (dict(lse=np.ones((1, 2, 3), np.float16)), fovea.InvalidArgument, "attention_forward: lse"),
+    ],
+)
 def test_text_and_class(ctx, change, kind, text):
     with pytest.raises(kind, match=re.compile(text, re.S)):
         forward(ctx, **change)
@@ -55,8 +74,16 @@ def test_missing_inputs_and_extents(ctx):
 
 
 def test_classes():
-    assert issubclass(fovea.InvalidArgument, ValueError) and issubclass(fovea.OutOfMemory, MemoryError)
-    for kind in (fovea.InvalidArgument, fovea.Unsupported, fovea.OutOfMemory, fovea.DeviceError, fovea.InternalError):
+    assert issubclass(fovea.InvalidArgument, ValueError) and issubclass(
+        fovea.OutOfMemory, MemoryError
+    )
+    for kind in (
+        fovea.InvalidArgument,
+        fovea.Unsupported,
+        fovea.OutOfMemory,
+        fovea.DeviceError,
+        fovea.InternalError,
+    ):
         assert issubclass(kind, fovea.FoveaError)
 
 
@@ -76,7 +103,12 @@ def test_workspace_asks_without_running_or_allocating(ctx):
     with pytest.raises(fovea.InvalidArgument, match="attention_forward: k"):
         fovea.attention_forward_workspace(ctx, X, X[..., :4], X)
     q = np.broadcast_to(np.float32(0), (1, 1 << 40, 1, 8))
-    assert isinstance(fovea.rope_forward_workspace(ctx, q, np.ones((1, 4), np.float32), np.ones((1, 4), np.float32)), int)
+    assert isinstance(
+        fovea.rope_forward_workspace(
+            ctx, q, np.ones((1, 4), np.float32), np.ones((1, 4), np.float32)
+        ),
+        int,
+    )
     assert ctx.last_kernel == ""
 
 

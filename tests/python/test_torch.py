@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch tensors, where torch is installed: as they are, without fovea importing it."""
+
 import fovea
 import numpy as np
 import pytest
@@ -11,7 +12,10 @@ CUDA = torch.cuda.is_available() and fovea.device_count("cuda") > 0
 
 def inputs(dtype=torch.float32, device="cpu"):
     generator = torch.Generator().manual_seed(3)
-    return [torch.randn(s, generator=generator).to(device, dtype) for s in ((2, 5, 4, 16), (2, 9, 2, 16), (2, 9, 2, 16))]
+    return [
+        torch.randn(s, generator=generator).to(device, dtype)
+        for s in ((2, 5, 4, 16), (2, 9, 2, 16), (2, 9, 2, 16))
+    ]
 
 
 def want(q, k, v, **options):
@@ -31,7 +35,9 @@ def test_cpu_tensors(ctx):
 def test_head_major_memory_and_parameters(ctx):
     q, k, v = (torch.nn.Parameter(x.transpose(1, 2).contiguous()) for x in inputs())
     o = fovea.attention_forward(ctx, *(x.transpose(1, 2) for x in (q, k, v)))
-    np.testing.assert_allclose(o, want(*(x.detach().transpose(1, 2) for x in (q, k, v)))[0], atol=5e-6)
+    np.testing.assert_allclose(
+        o, want(*(x.detach().transpose(1, 2) for x in (q, k, v)))[0], atol=5e-6
+    )
 
 
 def test_agrees_with_torch_attention_and_autograd(ctx):
@@ -41,7 +47,9 @@ def test_agrees_with_torch_attention_and_autograd(ctx):
     grads = torch.autograd.grad(theirs, (q, k, v), dout)
     ours, lse = fovea.attention_forward(ctx, *(x.transpose(1, 2) for x in (q, k, v)), lse=True)
     np.testing.assert_allclose(ours.transpose(1, 2), theirs.detach(), atol=1e-5)
-    mine = fovea.attention_backward(ctx, *(x.transpose(1, 2) for x in (q, k, v)), ours, lse, dout.transpose(1, 2))
+    mine = fovea.attention_backward(
+        ctx, *(x.transpose(1, 2) for x in (q, k, v)), ours, lse, dout.transpose(1, 2)
+    )
     for a, b in zip(mine, grads, strict=True):
         np.testing.assert_allclose(a.transpose(1, 2), b, atol=2e-5)
 
@@ -74,7 +82,10 @@ def test_cuda_arrays_of_every_protocol_and_buffers():
     with fovea.Context("cuda") as ctx, fovea.Context("host") as host:
         q, k, v = inputs(torch.float32, "cuda")
         expected = want(q, k, v)[0]
-        with pytest.raises(fovea.InvalidArgument, match="q is a torch tensor on cuda:0, but the context computes on host"):
+        with pytest.raises(
+            fovea.InvalidArgument,
+            match="q is a torch tensor on cuda:0, but the context computes on host",
+        ):
             fovea.attention_forward(host, q, k, v)
         with pytest.raises(fovea.InvalidArgument, match="k is a NumPy array in host memory"):
             fovea.attention_forward(ctx, q, k.cpu().numpy(), v)
@@ -86,12 +97,15 @@ def test_cuda_arrays_of_every_protocol_and_buffers():
         class Interface:
             def __init__(self, x):
                 self.__cuda_array_interface__ = x.__cuda_array_interface__
+
         for wrap in (lambda x: x, DLPack, Interface):
             o = fovea.attention_forward(ctx, *(wrap(x) for x in (q, k, v)))
             o = o if wrap(q) is q else torch.as_tensor(o, device="cuda")
             np.testing.assert_allclose(o.cpu(), expected, atol=1e-5)
         buffers = [ctx.array(x.cpu()) for x in (q, k, v)]
-        np.testing.assert_allclose(fovea.attention_forward(ctx, *buffers).numpy(), expected, atol=1e-5)
+        np.testing.assert_allclose(
+            fovea.attention_forward(ctx, *buffers).numpy(), expected, atol=1e-5
+        )
         pinned = ctx.empty(q.shape, host=True)
         ctx.copy(pinned, q)
         ctx.synchronize()

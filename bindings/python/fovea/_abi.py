@@ -78,8 +78,12 @@ class Scaling(enum.IntEnum):
 
     NONE = 0  # base^(-i / half)
     LINEAR = 1  # divided by factor
-    LLAMA3 = 2  # wavelengths above original_len / low_factor are divided by factor, below original_len / high_factor kept, blended between
-    YARN = 3  # ramp between low_factor and high_factor rotations within original_len; the caller folds mscale into scale
+    # wavelengths above original_len / low_factor are divided by factor, below original_len /
+    # high_factor kept, blended between
+    LLAMA3 = 2
+    # ramp between low_factor and high_factor rotations within original_len; the caller folds
+    # mscale into scale
+    YARN = 3
 
 
 class Tensor(C.Structure):
@@ -298,45 +302,54 @@ SIZES = {
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
-        raise ImportError(f"{_struct.__name__} has {C.sizeof(_struct)} bytes here, {_size} in the library")
+        raise ImportError(f"{_struct.__name__} has {C.sizeof(_struct)} bytes, wanted {_size}")
 
 FUNCTIONS = {
-    "fovea_version": (C.c_int32, ()),
-    "fovea_build_get": (C.c_char_p, (C.c_int,)),
-    "fovea_last_error": (C.c_char_p, ()),
-    "fovea_status_name": (C.c_char_p, (C.c_int,)),
-    "fovea_contiguous": (Tensor, (C.c_void_p, C.c_int, C.c_int32, C.POINTER(C.c_int64),)),
-    "fovea_device_count": (C.c_int, (C.c_int, C.POINTER(C.c_int32),)),
-    "fovea_context_create": (C.c_int, (C.c_int, C.c_int32, C.POINTER(C.c_void_p),)),
-    "fovea_context_destroy": (None, (C.c_void_p,)),
-    "fovea_context_set_stream": (C.c_int, (C.c_void_p, C.c_void_p,)),
-    "fovea_context_set_workspace": (C.c_int, (C.c_void_p, C.c_void_p, C.c_size_t,)),
-    "fovea_context_set_threads": (C.c_int, (C.c_void_p, C.c_int32,)),
-    "fovea_context_get": (C.c_int, (C.c_void_p, C.c_int, C.POINTER(C.c_int64),)),
-    "fovea_context_synchronize": (C.c_int, (C.c_void_p,)),
-    "fovea_context_wait": (C.c_int, (C.c_void_p, C.c_void_p,)),
-    "fovea_context_last_kernel": (C.c_char_p, (C.c_void_p,)),
-    "fovea_alloc": (C.c_int, (C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C.c_void_p),)),
-    "fovea_free": (C.c_int, (C.c_void_p, C.c_void_p,)),
-    "fovea_copy": (C.c_int, (C.c_void_p, C.c_void_p, C.c_void_p, C.c_size_t,)),
-    "fovea_attention_forward_workspace": (C.c_int, (C.c_void_p, C.POINTER(AttentionForwardParams), C.POINTER(C.c_size_t),)),
-    "fovea_attention_forward": (C.c_int, (C.c_void_p, C.POINTER(AttentionForwardParams),)),
-    "fovea_attention_backward_workspace": (C.c_int, (C.c_void_p, C.POINTER(AttentionBackwardParams), C.POINTER(C.c_size_t),)),
-    "fovea_attention_backward": (C.c_int, (C.c_void_p, C.POINTER(AttentionBackwardParams),)),
-    "fovea_merge_forward_workspace": (C.c_int, (C.c_void_p, C.POINTER(MergeForwardParams), C.POINTER(C.c_size_t),)),
-    "fovea_merge_forward": (C.c_int, (C.c_void_p, C.POINTER(MergeForwardParams),)),
-    "fovea_merge_backward_workspace": (C.c_int, (C.c_void_p, C.POINTER(MergeBackwardParams), C.POINTER(C.c_size_t),)),
-    "fovea_merge_backward": (C.c_int, (C.c_void_p, C.POINTER(MergeBackwardParams),)),
-    "fovea_cache_append_workspace": (C.c_int, (C.c_void_p, C.POINTER(CacheAppendParams), C.POINTER(C.c_size_t),)),
-    "fovea_cache_append": (C.c_int, (C.c_void_p, C.POINTER(CacheAppendParams),)),
-    "fovea_cache_copy_workspace": (C.c_int, (C.c_void_p, C.POINTER(CacheCopyParams), C.POINTER(C.c_size_t),)),
-    "fovea_cache_copy": (C.c_int, (C.c_void_p, C.POINTER(CacheCopyParams),)),
-    "fovea_cache_get_workspace": (C.c_int, (C.c_void_p, C.POINTER(CacheGetParams), C.POINTER(C.c_size_t),)),
-    "fovea_cache_get": (C.c_int, (C.c_void_p, C.POINTER(CacheGetParams),)),
-    "fovea_rope_forward_workspace": (C.c_int, (C.c_void_p, C.POINTER(RopeForwardParams), C.POINTER(C.c_size_t),)),
-    "fovea_rope_forward": (C.c_int, (C.c_void_p, C.POINTER(RopeForwardParams),)),
-    "fovea_rope_table_get_workspace": (C.c_int, (C.c_void_p, C.POINTER(RopeTableGetParams), C.POINTER(C.c_size_t),)),
-    "fovea_rope_table_get": (C.c_int, (C.c_void_p, C.POINTER(RopeTableGetParams),)),
+    "fovea_version": (C.c_int32, []),
+    "fovea_build_get": (C.c_char_p, [C.c_int]),
+    "fovea_last_error": (C.c_char_p, []),
+    "fovea_status_name": (C.c_char_p, [C.c_int]),
+    "fovea_contiguous": (Tensor, [C.c_void_p, C.c_int, C.c_int32, C.POINTER(C.c_int64)]),
+    "fovea_device_count": (C.c_int, [C.c_int, C.POINTER(C.c_int32)]),
+    "fovea_context_create": (C.c_int, [C.c_int, C.c_int32, C.POINTER(C.c_void_p)]),
+    "fovea_context_destroy": (None, [C.c_void_p]),
+    "fovea_context_set_stream": (C.c_int, [C.c_void_p, C.c_void_p]),
+    "fovea_context_set_workspace": (C.c_int, [C.c_void_p, C.c_void_p, C.c_size_t]),
+    "fovea_context_set_threads": (C.c_int, [C.c_void_p, C.c_int32]),
+    "fovea_context_get": (C.c_int, [C.c_void_p, C.c_int, C.POINTER(C.c_int64)]),
+    "fovea_context_synchronize": (C.c_int, [C.c_void_p]),
+    "fovea_context_wait": (C.c_int, [C.c_void_p, C.c_void_p]),
+    "fovea_context_last_kernel": (C.c_char_p, [C.c_void_p]),
+    "fovea_alloc": (C.c_int, [C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C.c_void_p)]),
+    "fovea_free": (C.c_int, [C.c_void_p, C.c_void_p]),
+    "fovea_copy": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_size_t]),
+    "fovea_attention_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(AttentionForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_attention_forward": (C.c_int, [C.c_void_p, C.POINTER(AttentionForwardParams)]),
+    "fovea_attention_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(AttentionBackwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_attention_backward": (C.c_int, [C.c_void_p, C.POINTER(AttentionBackwardParams)]),
+    "fovea_merge_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(MergeForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_merge_forward": (C.c_int, [C.c_void_p, C.POINTER(MergeForwardParams)]),
+    "fovea_merge_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(MergeBackwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_merge_backward": (C.c_int, [C.c_void_p, C.POINTER(MergeBackwardParams)]),
+    "fovea_cache_append_workspace": (C.c_int, [C.c_void_p, C.POINTER(CacheAppendParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_cache_append": (C.c_int, [C.c_void_p, C.POINTER(CacheAppendParams)]),
+    "fovea_cache_copy_workspace": (C.c_int, [C.c_void_p, C.POINTER(CacheCopyParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_cache_copy": (C.c_int, [C.c_void_p, C.POINTER(CacheCopyParams)]),
+    "fovea_cache_get_workspace": (C.c_int, [C.c_void_p, C.POINTER(CacheGetParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_cache_get": (C.c_int, [C.c_void_p, C.POINTER(CacheGetParams)]),
+    "fovea_rope_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(RopeForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_rope_forward": (C.c_int, [C.c_void_p, C.POINTER(RopeForwardParams)]),
+    "fovea_rope_table_get_workspace": (C.c_int, [C.c_void_p, C.POINTER(RopeTableGetParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_rope_table_get": (C.c_int, [C.c_void_p, C.POINTER(RopeTableGetParams)]),
 }
 
 

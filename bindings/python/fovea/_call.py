@@ -3,12 +3,14 @@
 
 A context makes the kind of call: Call runs it, Ask tells the workspace it would use (through
 Context.asking), Prepared keeps it for many runs (through Context.preparing)."""
+
 import ctypes as C
 import struct
 
 from ._errors import FoveaError, InvalidArgument
 from ._library import check, lib
-from ._views import empty_like, layout, viewer_of, viewers
+from ._layout import layout
+from ._views import empty_like, viewer_of, viewers
 
 _TENSOR = struct.Struct("<Q88s").pack_into
 _SCALARS = {kind: struct.Struct("<" + kind).pack_into for kind in "qfi"}
@@ -33,7 +35,13 @@ class Call:
     __slots__ = ("ctx", "op", "params", "like", "keep")
 
     def __init__(self, ctx, op):
-        self.ctx, self.op, self.params, self.like, self.keep = ctx, op, op.params(op.size), None, None
+        self.ctx, self.op, self.params, self.like, self.keep = (
+            ctx,
+            op,
+            op.params(op.size),
+            None,
+            None,
+        )
 
     def put(self, name, offset, x, rank=None, write=False):
         """Fills one tensor field; gives the view (_views.py)."""
@@ -66,8 +74,10 @@ class Call:
         for v, index, less in sources:
             if v is not None:
                 return v[2][index] - less
-        raise TypeError(f"{self.op.name}: the extent {name} of an output is not known from the inputs: "
-                        f"pass {name}= or the output itself")
+        raise TypeError(
+            f"{self.op.name}: the extent {name} of an output is not known from the inputs: "
+            f"pass {name}= or the output itself"
+        )
 
     def twin(self, name, of, v):
         """The shape of an output that is like an optional input."""
@@ -81,14 +91,18 @@ class Call:
         except struct.error:
             raise TypeError(f"{self.op.name}: {name} is {value!r}, wanted {_KINDS[kind]}") from None
         except OverflowError:
-            raise TypeError(f"{self.op.name}: {name} is {value!r}, which is no 32-bit float") from None
+            raise TypeError(
+                f"{self.op.name}: {name} is {value!r}, which is no 32-bit float"
+            ) from None
 
     def enum(self, offset, value, name, kind):
         """An enum field by number, member or name: "yarn" or Scaling.YARN."""
         if isinstance(value, str):
             if value.upper() not in kind.__members__:
-                raise InvalidArgument(f"{self.op.name}: {name} is {value!r}, wanted one of "
-                                      + ", ".join(m.lower() for m in kind.__members__))
+                raise InvalidArgument(
+                    f"{self.op.name}: {name} is {value!r}, wanted one of "
+                    + ", ".join(m.lower() for m in kind.__members__)
+                )
             value = kind[value.upper()]
         self.scalar("i", offset, value, name)
 
@@ -106,7 +120,8 @@ class Call:
 
 
 class Ask(Call):
-    """Asks for the bytes of workspace, so whether the call is valid and supported.  Allocates nothing."""
+    """Asks for the bytes of workspace, so whether the call can run.  Allocates nothing."""
+
     __slots__ = ()
 
     def out(self, name, offset, x, shape, code):
@@ -124,7 +139,8 @@ class Ask(Call):
 
 
 class Prepared(Call):
-    """A call to run many times: call() runs it on the same arrays, call(q=other) on others from now on."""
+    """A call to run many times: call() on the same arrays, call(q=other) on others from now on."""
+
     __slots__ = ("arrays", "fields", "wanted")
 
     def __init__(self, ctx, op):
@@ -138,7 +154,9 @@ class Prepared(Call):
 
     def run(self, *outputs):
         named = {name: x for name, x in self.arrays.items() if self.fields[name][2]}
-        self.wanted = [next(name for name, x in named.items() if x is o) for o in outputs if o is not None]
+        self.wanted = [
+            next(name for name, x in named.items() if x is o) for o in outputs if o is not None
+        ]
         return self
 
     def __call__(self, **arrays):

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contexts and their memory."""
+
 import ctypes as C
 import sys
 import threading
 
-from . import _views
+from . import _layout
 from ._abi import Backend, Dtype, Memory, Property
 from ._call import Ask, Call, Prepared, view
 from ._errors import FoveaError, InvalidArgument
@@ -61,16 +62,18 @@ class Context:
         """A cudaStream_t as int, or a torch or CuPy stream; 0 is CUDA's default stream.  None: the
         context's own again."""
         number = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
-        # fovea reads NULL as "the context's own"; 1 is cudaStreamLegacy, the default stream's other name
+        # NULL means the context's own to fovea; 1 (cudaStreamLegacy) is CUDA's default stream
         check(lib.fovea_context_set_stream(self._handle, None if number is None else number or 1))
         self._stream, self._follows = _OWN if number is None else number or 1, False
 
     def _follow(self, number):
-        """Moves to the stream an array's library is working on; later work waits for earlier work."""
+        """Moves to the stream an array's library works on; later work waits for earlier work."""
         number = number or 1
         if number == self._stream:
             return
-        capturing = "torch" in sys.modules and sys.modules["torch"].cuda.is_current_stream_capturing()
+        capturing = (
+            "torch" in sys.modules and sys.modules["torch"].cuda.is_current_stream_capturing()
+        )
         if not capturing:
             self._assistant().wait(self)
         check(lib.fovea_context_set_stream(self._handle, number))
@@ -99,7 +102,7 @@ class Context:
         return self._helper
 
     def set_workspace(self, buffer):
-        """A fixed workspace (a Buffer, kept alive here); None: the context's own, grown on demand."""
+        """A fixed workspace (a Buffer, kept alive here); None: its own, grown on demand."""
         address, size = (buffer.address, buffer.nbytes) if buffer is not None else (None, 0)
         check(lib.fovea_context_set_workspace(self._handle, address, size))
         self._workspace = buffer
@@ -123,8 +126,13 @@ class Context:
         return lib.fovea_context_last_kernel(self._handle).decode()
 
     def empty(self, shape, dtype="f32", *, host=False):
-        """An uninitialised Buffer on this device; host=True: pinned host memory the device reads."""
-        return Buffer(self, tuple(shape), _views.dtype_code(dtype) if not isinstance(dtype, int) else dtype, host)
+        """An uninitialised Buffer on this device; host=True: pinned memory the device reads."""
+        return Buffer(
+            self,
+            tuple(shape),
+            _layout.dtype_code(dtype) if not isinstance(dtype, int) else dtype,
+            host,
+        )
 
     def array(self, source):
         """A Buffer on this device holding a copy of an array."""
@@ -134,11 +142,11 @@ class Context:
         return buffer
 
     def copy(self, to, source):
-        """Copies between contiguous arrays or Buffers of equal bytes, in stream order, in any direction."""
+        """Copies between contiguous arrays or Buffers of equal bytes, in stream order."""
         ends = view(to, _AnyPlace, True), view(source, _AnyPlace, False)
         sizes = []
         for _, code, shape, layout, *_ in ends:
-            if layout != _views.layout(code, shape, None):
+            if layout != _layout.layout(code, shape, None):
                 raise InvalidArgument("copy: both arrays must be contiguous")
             sizes.append(_nbytes(code, shape))
         if sizes[0] != sizes[1]:
@@ -161,6 +169,7 @@ class Context:
 
 class _AnyPlace:
     """Stands for a context where a view's place does not matter."""
+
     _place, _follows = -2, False
     _after = _dlpack_stream = staticmethod(lambda number=None: 1)
 
@@ -176,7 +185,7 @@ def _nbytes(code, shape):
     count = 1
     for extent in shape:
         count *= extent
-    return (count * _views.ITEM_BITS[code] + 7) // 8
+    return (count * _layout.BITS[code] + 7) // 8
 
 
 class Buffer:
@@ -184,10 +193,19 @@ class Buffer:
     interface can say its dtype; freed in stream order by free() or with the object."""
 
     def __init__(self, ctx, shape, dtype, host=False):
-        self.ctx, self.shape, self.dtype, self.host = ctx, shape, Dtype(dtype), host or ctx._place < 0
+        self.ctx, self.shape, self.dtype, self.host = (
+            ctx,
+            shape,
+            Dtype(dtype),
+            host or ctx._place < 0,
+        )
         self.place, self.nbytes, self.address = ctx._place, _nbytes(dtype, shape), None
         out = C.c_void_p()
-        check(lib.fovea_alloc(ctx._handle, Memory.HOST if host else Memory.DEVICE, self.nbytes, C.byref(out)))
+        check(
+            lib.fovea_alloc(
+                ctx._handle, Memory.HOST if host else Memory.DEVICE, self.nbytes, C.byref(out)
+            )
+        )
         self.address = out.value or 0
 
     def __repr__(self):
@@ -208,9 +226,15 @@ class Buffer:
     def __getattr__(self, name):
         # Only the interface that is true of this memory exists, as consumers probe with hasattr.
         if name == ("__array_interface__" if self.host else "__cuda_array_interface__"):
-            typestr = next((t for t, code in _views._TYPESTR.items() if code == self.dtype), None)
+            typestr = next((t for t, code in _layout.TYPESTRS.items() if code == self.dtype), None)
             if typestr and self.address is not None:
-                out = {"shape": self.shape, "typestr": typestr, "data": (self.address, False), "strides": None, "version": 3}
+                out = {
+                    "shape": self.shape,
+                    "typestr": typestr,
+                    "data": (self.address, False),
+                    "strides": None,
+                    "version": 3,
+                }
                 if not self.host:
                     self.ctx.synchronize()
                 return out
@@ -225,7 +249,8 @@ class Buffer:
     def numpy(self):
         """A NumPy copy, once the context's work is done."""
         import numpy
-        out = numpy.empty(self.shape, _views.numpy_dtype(self.dtype))
+
+        out = numpy.empty(self.shape, _layout.numpy_dtype(self.dtype))
         self.ctx.copy(out, self)
         self.ctx.synchronize()
         return out

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds and loads libfovea."""
+
 import ctypes as C
 import ctypes.util
 import os
@@ -17,12 +18,16 @@ def _candidates():
         yield path
         return
     here = pathlib.Path(__file__).resolve().parent
-    names = {"win32": ["fovea.dll"], "darwin": ["libfovea.dylib"]}.get(sys.platform, ["libfovea.so", "libfovea.so.0"])
+    names = {"win32": ["fovea.dll"], "darwin": ["libfovea.dylib"]}.get(
+        sys.platform, ["libfovea.so", "libfovea.so.0"]
+    )
     folders = [here, here / "lib"]
     root = here.parents[2]
     if (root / "include/fovea/core.h").exists():
         folders += [root / "lib", root / "build/lib", *sorted(root.glob("build/*/lib"))]
-    yield from (str(folder / name) for folder in folders for name in names if (folder / name).exists())
+    yield from (
+        str(folder / name) for folder in folders for name in names if (folder / name).exists()
+    )
     if found := ctypes.util.find_library("fovea"):
         yield found
 
@@ -30,8 +35,10 @@ def _candidates():
 def _load():
     path = next(_candidates(), None)
     if path is None:
-        raise ImportError("libfovea was not found beside the package, in a build tree or on the system: "
-                          "set FOVEA_LIBRARY to its path")
+        raise ImportError(
+            "libfovea was not found beside the package, in a build tree or on the system: "
+            "set FOVEA_LIBRARY to its path"
+        )
     try:
         lib = C.CDLL(path)
     except OSError as why:
@@ -39,7 +46,10 @@ def _load():
     lib.fovea_version.restype = C.c_int32
     number, (major, minor, _) = lib.fovea_version(), map(int, _abi.VERSION.split("."))
     if number // 10000 != major or (major == 0 and number // 100 != minor):
-        raise ImportError(f"{path} is fovea {number // 10000}.{number // 100 % 100}; this package is {_abi.VERSION}")
+        raise ImportError(
+            f"{path} is fovea {number // 10000}.{number // 100 % 100}, "
+            f"this package is {_abi.VERSION}"
+        )
     _abi.declare(lib)
     return lib, path
 

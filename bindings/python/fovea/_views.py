@@ -1,77 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other people's arrays as fovea_tensor views, and new arrays like them.
 
-A viewer takes (array, context, write) and gives (address, dtype, shape, layout[, owner]): `layout` is
-the bytes of fovea_tensor after `data`, remembered per shape and strides because packing them is most
-of a call's price.  It says why not in a sentence that follows the field's name.  No array library is imported here unless
-the caller's array already comes from it, NumPy apart, which is optional."""
+A viewer takes (array, context, write) and gives (address, dtype, shape, layout[, owner]): `layout`
+is the bytes of fovea_tensor after `data`, remembered per shape and strides because packing them is
+most of a call's price.  It says why not in a sentence that follows the field's name.  No array
+library is imported here unless the caller's array comes from it, NumPy apart, which is optional."""
+
 import ctypes as C
-import functools
-import struct
 import sys
 
-from ._abi import Dtype
 from ._errors import InvalidArgument
+from ._layout import (
+    BITS,
+    DLPACK,
+    FORMATS,
+    NAMES,
+    TYPESTRS,
+    described,
+    dtype_code,
+    layout,
+    numpy_dtype,
+)
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # DLPack device types
-ITEM_BITS = {Dtype.F32: 32, Dtype.F16: 16, Dtype.BF16: 16, Dtype.E4M3: 8, Dtype.E5M2: 8, Dtype.E2M1: 4,
-             Dtype.I8: 8, Dtype.I32: 32, Dtype.I64: 64, Dtype.U8: 8, Dtype.I4: 4, Dtype.E8M0: 8}
-_NAMES = {"float32": 1, "float16": 2, "bfloat16": 3, "float8_e4m3fn": 4, "float8_e5m2": 5, "int8": 7,
-          "int32": 8, "int64": 9, "uint8": 10, "float8_e8m0fnu": 12}
-_NAME_OF = {code: name for name, code in _NAMES.items()}
-_TYPESTR = {"<f4": 1, "<f2": 2, "|i1": 7, "<i4": 8, "<i8": 9, "|u1": 10}
-_FORMATS = {"f": 1, "e": 2, "b": 7, "i": 8, "q": 9, "l": 9 if C.sizeof(C.c_long) == 8 else 8, "B": 10}
-_DLPACK = {(2, 32): 1, (2, 16): 2, (4, 16): 3, (10, 8): 4, (12, 8): 5, (0, 8): 7, (0, 32): 8, (0, 64): 9,
-           (1, 8): 10, (14, 8): 12}
 _address = C.c_size_t.from_address
 _capsule_pointer = C.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = C.c_void_p, [C.py_object, C.c_char_p]
-_codes = {}  # a library's dtype object -> fovea_dtype
-
-
-def dtype_code(dtype):
-    """fovea_dtype of a dtype object or its name; bool, float64 and the like are TypeErrors."""
-    code = _codes.get(dtype)
-    if code is None:
-        name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
-        if not getattr(dtype, "isnative", True):
-            raise TypeError(f"has dtype {dtype} in foreign byte order")
-        code = _NAMES.get(name) or Dtype.__members__.get(name.upper())
-        if code is None:
-            raise TypeError(f"has dtype {name}, which fovea does not have: convert it first")
-        code = _codes[dtype] = int(code)
-    return code
-
-
-_PACK = [struct.Struct(f"<ii{n}q{8 * (5 - n)}x{n}q{8 * (5 - n)}x").pack for n in range(6)]
-
-
-@functools.lru_cache(4096)
-def contiguous(shape):
-    """Row-major strides in elements."""
-    strides, step = [], 1
-    for extent in reversed(shape):
-        strides.append(step)
-        step *= max(extent, 1)
-    return tuple(reversed(strides))
-
-
-@functools.lru_cache(4096)
-def layout(code, shape, strides, item=1):
-    """dtype, ndim, shape, stride of a fovea_tensor; strides in units of 1 / item elements.  Where an
-    extent is below 2 any stride means the same; NumPy's are 0 throughout an empty array."""
-    if len(shape) > 5:
-        raise InvalidArgument(f"has {len(shape)} dimensions {tuple(shape)}, wanted at most 5")
-    out = list(contiguous(shape))
-    for i, (extent, stride) in enumerate(zip(shape, strides or ())):
-        if extent < 2 or 0 in shape:
-            continue
-        if stride < 0:
-            raise InvalidArgument(f"has a negative stride in dimension {i}: copy it first")
-        if stride % item:
-            raise InvalidArgument(f"has {stride} bytes between elements of dimension {i}, not a multiple of {item}")
-        out[i] = stride // item
-    return _PACK[len(shape)](code, len(shape), *shape, *out)
 
 
 def _elsewhere(what, ctx):
@@ -82,21 +36,15 @@ def _readonly():
     raise InvalidArgument("is read-only, but the operation writes it")
 
 
-@functools.lru_cache(4096)
-def _described(dtype, shape, strides, item):
-    code = dtype_code(dtype)
-    return code, layout(code, shape, strides, item)
-
-
 def _numpy(a, ctx, write):
     if ctx._place > -1:
         _elsewhere("a NumPy array in host memory", ctx)
     if write and not a.flags.writeable:
         _readonly()
     shape = a.shape
-    code, described = _described(a.dtype, shape, a.strides, a.itemsize)
+    code, bytes_after = described(a.dtype, shape, a.strides, a.itemsize)
     # PyArrayInterface.data: a third of the price of __array_interface__
-    return _address(_capsule_pointer(a.__array_struct__, None) + 40).value, code, shape, described
+    return _address(_capsule_pointer(a.__array_struct__, None) + 40).value, code, shape, bytes_after
 
 
 def _torch(t, ctx, write):
@@ -110,8 +58,8 @@ def _torch(t, ctx, write):
         if t.numel():
             raise InvalidArgument(f"is a torch tensor without memory ({t.device})")
         address = 256  # NULL would mean "not given"
-    code, described = _described(t.dtype, shape, t.stride(), 1)
-    return address, code, shape, described
+    code, bytes_after = described(t.dtype, shape, t.stride(), 1)
+    return address, code, shape, bytes_after
 
 
 def _cupy(a, ctx, write):
@@ -119,8 +67,8 @@ def _cupy(a, ctx, write):
         _elsewhere(f"a CuPy array on cuda:{a.device.id}", ctx)
     if ctx._follows:
         ctx._follow(sys.modules["cupy"].cuda.get_current_stream().ptr)
-    code, described = _described(a.dtype, a.shape, a.strides, a.itemsize)
-    return a.data.ptr or 256, code, a.shape, described
+    code, bytes_after = described(a.dtype, a.shape, a.strides, a.itemsize)
+    return a.data.ptr or 256, code, a.shape, bytes_after
 
 
 def _buffer(b, ctx, write):
@@ -137,12 +85,17 @@ def _interface(x, interface, write):
         _readonly()
     if interface.get("mask") is not None:
         raise InvalidArgument("has a mask, which fovea would not read")
-    code = _TYPESTR.get(interface["typestr"])
+    code = TYPESTRS.get(interface["typestr"])
     if code is None:
         raise TypeError(f"has dtype {interface['typestr']}, which fovea cannot read here")
     shape = tuple(interface["shape"])
     strides = interface.get("strides")
-    return address or 256, code, shape, layout(code, shape, strides and tuple(strides), ITEM_BITS[code] // 8)
+    return (
+        address or 256,
+        code,
+        shape,
+        layout(code, shape, strides and tuple(strides), BITS[code] // 8),
+    )
 
 
 def _cuda_interface(x, ctx, write):
@@ -161,14 +114,29 @@ def _array_interface(x, ctx, write):
 
 
 class _DLTensor(C.Structure):
-    _fields_ = [("data", C.c_void_p), ("device_type", C.c_int32), ("device_id", C.c_int32), ("ndim", C.c_int32),
-                ("code", C.c_uint8), ("bits", C.c_uint8), ("lanes", C.c_uint16),
-                ("shape", C.POINTER(C.c_int64)), ("strides", C.POINTER(C.c_int64)), ("byte_offset", C.c_uint64)]
+    _fields_ = [
+        ("data", C.c_void_p),
+        ("device_type", C.c_int32),
+        ("device_id", C.c_int32),
+        ("ndim", C.c_int32),
+        ("code", C.c_uint8),
+        ("bits", C.c_uint8),
+        ("lanes", C.c_uint16),
+        ("shape", C.POINTER(C.c_int64)),
+        ("strides", C.POINTER(C.c_int64)),
+        ("byte_offset", C.c_uint64),
+    ]
 
 
 class _DLManagedVersioned(C.Structure):
-    _fields_ = [("major", C.c_uint32), ("minor", C.c_uint32), ("context", C.c_void_p), ("deleter", C.c_void_p),
-                ("flags", C.c_uint64), ("tensor", _DLTensor)]
+    _fields_ = [
+        ("major", C.c_uint32),
+        ("minor", C.c_uint32),
+        ("context", C.c_void_p),
+        ("deleter", C.c_void_p),
+        ("flags", C.c_uint64),
+        ("tensor", _DLTensor),
+    ]
 
 
 _capsule_name = C.pythonapi.PyCapsule_GetName
@@ -192,19 +160,29 @@ def _dlpack(x, ctx, write):
     if name == b"dltensor_versioned":
         managed = _DLManagedVersioned.from_address(at)
         if managed.major != 1:
-            raise TypeError(f"offers DLPack {managed.major}.{managed.minor}; fovea reads 1.x and the form before it")
+            raise TypeError(
+                f"offers DLPack {managed.major}.{managed.minor}, wanted 1.x or the form before it"
+            )
         if write and managed.flags & 1:
             _readonly()
         tensor = managed.tensor
     else:
         tensor = _DLTensor.from_address(at)
-    code = _DLPACK.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    code = DLPACK.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if code is None:
-        raise TypeError(f"has DLPack dtype (code {tensor.code}, {tensor.bits} bits), which fovea does not have")
-    shape = tuple(tensor.shape[:tensor.ndim])
-    strides = tuple(tensor.strides[:tensor.ndim]) if tensor.strides else None
+        raise TypeError(
+            f"has DLPack dtype (code {tensor.code}, {tensor.bits} bits), which fovea does not have"
+        )
+    shape = tuple(tensor.shape[: tensor.ndim])
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
     # The capsule, never renamed, owns the memory: it lives in the view for as long as the call.
-    return (tensor.data or 256) + tensor.byte_offset, code, shape, layout(code, shape, strides), capsule
+    return (
+        (tensor.data or 256) + tensor.byte_offset,
+        code,
+        shape,
+        layout(code, shape, strides),
+        capsule,
+    )
 
 
 class _PyBuffer(C.Structure):
@@ -218,14 +196,20 @@ def _memory(x, ctx, write):
     view = memoryview(x)
     if write and view.readonly:
         _readonly()
-    code = _FORMATS.get(view.format.lstrip("@<="))
+    code = FORMATS.get(view.format.lstrip("@<="))
     if code is None:
         raise TypeError(f"has buffer format {view.format!r}, which fovea cannot read")
     raw = _PyBuffer()
     C.pythonapi.PyObject_GetBuffer(C.py_object(view), C.byref(raw), 0x18)  # PyBUF_STRIDES
     address = raw.buf
     C.pythonapi.PyBuffer_Release(C.byref(raw))  # `view` holds the exporter's memory in place
-    return address or 256, code, view.shape, layout(code, view.shape, view.strides, view.itemsize), view
+    return (
+        address or 256,
+        code,
+        view.shape,
+        layout(code, view.shape, view.strides, view.itemsize),
+        view,
+    )
 
 
 viewers = {}  # type -> viewer, filled as types are met
@@ -255,7 +239,10 @@ def viewer_of(x):
         try:
             memoryview(x).release()
         except TypeError:
-            raise TypeError(f"is a {cls.__name__}, wanted an array (NumPy, DLPack, CUDA array interface or buffer)") from None
+            raise TypeError(
+                f"is a {cls.__name__}, wanted an array: NumPy's, torch's, CuPy's, or one with "
+                "DLPack, the CUDA array interface or the buffer protocol"
+            ) from None
         viewer = _memory
     viewers[cls] = viewer
     return viewer
@@ -266,28 +253,19 @@ def empty_like(like, shape, code, ctx):
     viewer = viewers.get(type(like))
     if viewer is _torch:
         torch = sys.modules["torch"]
-        if _codes.get(like.dtype) == code:
+        if dtype_code(like.dtype) == code:
             return like.new_empty(shape)
-        return like.new_empty(shape, dtype=getattr(torch, _NAME_OF[code]))
+        return like.new_empty(shape, dtype=getattr(torch, NAMES[code]))
     if viewer is _cupy:
         cupy = sys.modules["cupy"]
         with like.device:
             return cupy.empty(shape, dtype=numpy_dtype(code))
     if viewer is _buffer or ctx._place > -1:
         return ctx.empty(shape, code)
-    if viewer is _numpy and _codes.get(like.dtype) == code:
+    if viewer is _numpy and dtype_code(like.dtype) == code:
         return sys.modules["numpy"].empty(shape, like.dtype)
     try:
         import numpy
     except ImportError:
         return ctx.empty(shape, code)
     return numpy.empty(shape, numpy_dtype(code))
-
-
-def numpy_dtype(code):
-    import numpy
-    name = _NAME_OF[code]
-    if code in (Dtype.BF16, Dtype.E4M3, Dtype.E5M2, Dtype.E8M0):
-        import ml_dtypes
-        return numpy.dtype(getattr(ml_dtypes, name))
-    return numpy.dtype(name)

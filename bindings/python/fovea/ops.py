@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Written by tools/api.py from include/fovea: edit the headers instead.
-"""The operations.  Inputs first, then by keyword: outputs, optional inputs, numbers (0: the default)."""
+"""The operations.  Inputs first; by keyword outputs, optional inputs, numbers (0: the default)."""
 from . import _abi
 from ._call import Op
 from ._abi import Scaling
@@ -154,7 +154,7 @@ def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_sta
 
 
 def attention_forward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that attention_forward with these arguments uses; raises what it would raise."""
+    """Bytes of workspace that attention_forward would use; raises what it would raise."""
     return attention_forward(ctx.asking, *inputs, **fields)
 
 
@@ -292,7 +292,7 @@ def attention_backward(ctx, q, k, v, o, lse, dout, *, dq=None, dk=None, dv=None,
 
 
 def attention_backward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that attention_backward with these arguments uses; raises what it would raise."""
+    """Bytes of workspace that attention_backward would use; raises what it would raise."""
     return attention_backward(ctx.asking, *inputs, **fields)
 
 
@@ -333,7 +333,7 @@ def merge_forward(ctx, o_part, lse_part, *, o=None, lse=None, row=None, s=None):
 
 
 def merge_forward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that merge_forward with these arguments uses; raises what it would raise."""
+    """Bytes of workspace that merge_forward would use; raises what it would raise."""
     return merge_forward(ctx.asking, *inputs, **fields)
 
 
@@ -376,7 +376,7 @@ def merge_backward(ctx, o_part, lse_part, o, lse, dout, *, do_part=None, dlse_pa
 
 
 def merge_backward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that merge_backward with these arguments uses; raises what it would raise."""
+    """Bytes of workspace that merge_backward would use; raises what it would raise."""
     return merge_backward(ctx.asking, *inputs, **fields)
 
 
@@ -482,7 +482,7 @@ def cache_append(ctx, *, key_len_out=None, k_new=None, v_new=None, k=None, v=Non
 
 
 def cache_append_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that cache_append with these arguments uses; raises what it would raise."""
+    """Bytes of workspace that cache_append would use; raises what it would raise."""
     return cache_append(ctx.asking, *inputs, **fields)
 
 
@@ -504,7 +504,7 @@ def cache_copy(ctx, source, target, pair):
 
 
 def cache_copy_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that cache_copy with these arguments uses; raises what it would raise."""
+    """Bytes of workspace that cache_copy would use; raises what it would raise."""
     return cache_copy(ctx.asking, *inputs, **fields)
 
 
@@ -558,7 +558,7 @@ def cache_get(ctx, k, *, k_out=None, key_start=None, key_len=None, page_table=No
 
 
 def cache_get_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that cache_get with these arguments uses; raises what it would raise."""
+    """Bytes of workspace that cache_get would use; raises what it would raise."""
     return cache_get(ctx.asking, *inputs, **fields)
 
 
@@ -603,7 +603,7 @@ def rope_forward(ctx, x, cos, sin, *, y=None, position=None, start=None, rope_be
 
 
 def rope_forward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that rope_forward with these arguments uses; raises what it would raise."""
+    """Bytes of workspace that rope_forward would use; raises what it would raise."""
     return rope_forward(ctx.asking, *inputs, **fields)
 
 
@@ -652,10 +652,10 @@ def rope_table_get(ctx, *, cos=None, sin=None, frequency=None, positions=None, h
     if high_factor:
         call.scalar("f", 324, high_factor, "high_factor")
     if scaling:
-        call.enum(328, scaling, "scaling", _abi.Scaling)
+        call.enum(328, scaling, "scaling", Scaling)
     return call.run(cos, sin)
 
 
 def rope_table_get_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that rope_table_get with these arguments uses; raises what it would raise."""
+    """Bytes of workspace that rope_table_get would use; raises what it would raise."""
     return rope_table_get(ctx.asking, *inputs, **fields)
