@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every operation inside a CUDA graph: captured once, replayed on two sets of inputs (lengths, page
+// tables and positions among them), each judged by the oracle.
+#include <cuda_runtime_api.h>
+
+#include "cases/all.h"
+
+namespace {
+
+using harness::Bytes;
+using harness::Call;
+using harness::Context;
+
+void must(cudaError_t error) {
+  if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
+}
+
+struct Stream {
+  cudaStream_t stream = nullptr;
+  Stream() { must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); }
+  ~Stream() { cudaStreamDestroy(stream); }
+};
+
+cudaGraphExec_t capture(Context& ctx, cudaStream_t stream, const Call& call,
+                        harness::Bound& bound) {
+  must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  const fovea_status status = call.op.run(ctx, bound.params());
+  cudaGraph_t graph = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+  EXPECT_EQ(status, FOVEA_OK) << fovea_last_error();
+  must(ended);
+  cudaGraphExec_t exec = nullptr;
+  must(cudaGraphInstantiate(&exec, graph, 0));
+  must(cudaGraphDestroy(graph));
+  return exec;
+}
+
+class Capture : public testing::Test {
+ public:
+  explicit Capture(const harness::Case& c) : case_(c) {}
+  void TestBody() override {
+    Context ctx(FOVEA_CUDA);
+    Stream stream;
+    harness::must(fovea_context_set_stream(ctx, stream.stream), "set_stream");
+    const uint64_t seed = harness::seed_of(case_.name);
+    const Call one = case_.build(seed), two = case_.build(seed + 1);
+    harness::Bound bound(ctx, one);
+    size_t bytes = 0;
+    ASSERT_EQ(one.op.query(ctx, bound.params(), &bytes), FOVEA_OK) << fovea_last_error();
+    harness::Memory workspace(ctx, bytes + harness::kGuard);
+    harness::must(fovea_context_set_workspace(ctx, workspace.data, bytes), "set_workspace");
+    bound.upload(one, true);
+    harness::must(fovea_context_synchronize(ctx), "synchronize");
+    cudaGraphExec_t exec = capture(ctx, stream.stream, one, bound);
+    Bytes first;
+    for (const Call* call : {&one, &two, &one}) {
+      const Bytes before = bound.upload(*call, true);
+      workspace.write(std::vector<uint8_t>(workspace.bytes, 0xff));
+      must(cudaGraphLaunch(exec, stream.stream));
+      must(cudaStreamSynchronize(stream.stream));
+      const Bytes after = bound.download();
+      EXPECT_EQ(harness::find_damage(*call, before, after), "");
+      harness::expect_outputs(*call, after);
+      if (first.empty()) first = after;
+      if (call == &one && !case_.bits_may_differ) {
+        EXPECT_EQ(harness::first_difference(one, first, after), "");
+      }
+    }
+    must(cudaGraphExecDestroy(exec));
+    harness::must(fovea_context_set_workspace(ctx, nullptr, 0), "set_workspace");
+    harness::must(fovea_context_set_stream(ctx, nullptr), "set_stream");
+  }
+
+ private:
+  const harness::Case case_;
+};
+
+// The context's own workspace may not grow while a graph is recorded: the op says how much to give.
+TEST(capture, workspace_does_not_grow) {
+  cases::AttentionCase c;
+  c.b = 1, c.s = 1, c.t = 4096, c.h = 8, c.g = 1, c.d = c.e = 128, c.dtype = FOVEA_BF16,
+  c.splits = 8;
+  const Call call = cases::build_attention_forward(c, 1, 1);
+  Context ctx(FOVEA_CUDA);
+  Stream stream;
+  harness::must(fovea_context_set_stream(ctx, stream.stream), "set_stream");
+  harness::Bound bound(ctx, call);
+  bound.upload(call, false);
+  size_t bytes = 0;
+  harness::must(call.op.query(ctx, bound.params(), &bytes), "query");
+  ASSERT_GT(bytes, 0u);
+  must(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeThreadLocal));
+  const fovea_status status = call.op.run(ctx, bound.params());
+  const std::string text = fovea_last_error();
+  cudaGraph_t graph = nullptr;
+  must(cudaStreamEndCapture(stream.stream, &graph));
+  cudaGraphDestroy(graph);
+  EXPECT_EQ(status, FOVEA_OUT_OF_MEMORY) << text;
+  EXPECT_NE(text.find(std::to_string(bytes)), std::string::npos) << text;
+  // A run outside grows it; the capture after that is served.
+  harness::must(call.op.run(ctx, bound.params()), "run");
+  must(cudaGraphExecDestroy(capture(ctx, stream.stream, call, bound)));
+  harness::must(fovea_context_set_stream(ctx, nullptr), "set_stream");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  // The small cases of every operation, and every eighth of all others.
+  std::map<std::string, int> count;
+  for (const harness::Case& c : cases::all()) {
+    if (c.name.find("_t131072_") != std::string::npos ||
+        c.name.find("_t4224_") != std::string::npos)
+      continue;
+    if (c.name.find("small") == std::string::npos && count[c.op]++ % 8) continue;
+    testing::RegisterTest(("capture/" + c.op).c_str(), c.name.c_str(), nullptr, nullptr, __FILE__,
+                          __LINE__, [c]() -> Capture* { return new Capture(c); });
+  }
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element offsets past 2^31 and 2^32 on every axis of every tensor of every operation.  One tensor
+// of a small call at a time is spread over a huge buffer: on the host an address range of which
+// only the touched pages exist, on CUDA real memory.
+#include <sys/mman.h>
+
+#include "cases/all.h"
+
+namespace {
+
+using harness::Call;
+using harness::Context;
+using harness::Field;
+
+constexpr int64_t kHuge = ((1ll << 32) + (1 << 16)) * 4 + (1 << 20);  // bytes, of elements of 4
+
+class Huge {
+ public:
+  explicit Huge(Context& ctx) : ctx_(ctx) {
+    if (ctx.backend == FOVEA_CUDA) {
+      harness::must(fovea_alloc(ctx, FOVEA_MEMORY_DEVICE, kHuge, &data), "alloc");
+      return;
+    }
+    data = mmap(nullptr, kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                -1, 0);
+    if (data == MAP_FAILED) throw std::runtime_error("cannot reserve 17 GiB of addresses");
+  }
+  ~Huge() {
+    if (ctx_.backend == FOVEA_CUDA)
+      fovea_free(ctx_, data);
+    else
+      munmap(data, kHuge);
+  }
+  void forget() {
+    if (ctx_.backend == FOVEA_HOST) madvise(data, kHuge, MADV_DONTNEED);
+  }
+  void* data = nullptr;
+
+ private:
+  Context& ctx_;
+};
+
+// The strides of `x` with axis `axis` spread so that its last index lies `far` elements away.
+fovea_tensor spread(const fovea_tensor& x, int axis, int64_t far) {
+  fovea_tensor y = fovea_contiguous(nullptr, static_cast<fovea_dtype>(x.dtype), x.ndim, x.shape);
+  y.stride[axis] = (far / (x.shape[axis] - 1) + 63) / 64 * 64;
+  // The other axes stay dense among themselves.
+  int64_t pitch = 1;
+  for (int i = x.ndim - 1; i >= 0; --i)
+    if (i != axis) y.stride[i] = pitch, pitch *= x.shape[i];
+  return y;
+}
+
+void check_spread(Context& ctx, Huge& huge, const Call& call, size_t field, int axis, int64_t far) {
+  const Field& f = call.fields[field];
+  const int64_t size = oracle::bytes_of(f.tensor.dtype);
+  fovea_tensor wide = spread(f.tensor, axis, far);
+  wide.data = huge.data;
+  harness::Bound bound(ctx, call);
+  bound.upload(call, true);
+  std::vector<uint8_t> params(static_cast<const uint8_t*>(bound.params()),
+                              static_cast<const uint8_t*>(bound.params()) + call.params.size());
+  std::memcpy(params.data() + f.slot, &wide, sizeof wide);
+  // Element by element, from the image to where it now lies.
+  std::vector<int64_t> near, away;
+  call.each(field, [&](const int64_t*, int64_t byte) { near.push_back(byte); });
+  oracle::each_element(wide, [&](int64_t byte) { away.push_back(byte); });
+  const std::vector<uint8_t> image = call.image(f.storage, true);
+  auto at = [&](size_t i) { return static_cast<uint8_t*>(huge.data) + away[i]; };
+  const bool host = ctx.backend == FOVEA_HOST;
+  auto copy = [&](void* to, const void* from) {
+    if (host)
+      std::memcpy(to, from, size);
+    else
+      harness::must(fovea_copy(ctx, to, from, size), "copy");
+  };
+  for (size_t i = 0; i < near.size(); ++i) copy(at(i), image.data() + near[i]);
+  const fovea_status status = call.op.run(ctx, params.data());
+  ASSERT_EQ(status, FOVEA_OK) << fovea_last_error();
+  harness::must(fovea_context_synchronize(ctx), "synchronize");
+  harness::Bytes after = bound.download();
+  for (size_t i = 0; i < near.size(); ++i) copy(after[f.storage].data() + near[i], at(i));
+  harness::must(fovea_context_synchronize(ctx), "synchronize");
+  harness::expect_outputs(call, after);
+  huge.forget();
+}
+
+class Offsets : public testing::TestWithParam<fovea_backend> {
+ protected:
+  Offsets() : ctx(GetParam()), huge(ctx) {}
+  Context ctx;
+  Huge huge;
+
+  void check(const Call& call) {
+    for (size_t i = 0; i < call.fields.size(); ++i) {
+      const Field& f = call.fields[i];
+      int users = 0;
+      for (const Field& other : call.fields) users += other.storage == f.storage;
+      if (users > 1) continue;  // it is another's memory
+      for (int axis = 0; axis < f.tensor.ndim; ++axis) {
+        if (f.tensor.shape[axis] < 2 || f.tensor.stride[axis] == 0) continue;
+        for (int64_t far : {(1ll << 31) + 4096, (1ll << 32) + 4096}) {
+          SCOPED_TRACE(std::string(call.op.name) + " " + f.name + " axis " + std::to_string(axis) +
+                       " spread over " + std::to_string(far));
+          check_spread(ctx, huge, call, i, axis, far);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(past_2_32, Offsets, testing::ValuesIn(harness::backends()),
+                         [](const auto& at) { return std::string(harness::name_of(at.param)); });
+
+cases::AttentionCase attention(int dtype, cases::Where where) {
+  cases::AttentionCase c;
+  c.dtype = dtype, c.b = 2, c.s = 5, c.t = 20, c.h = 4, c.g = 2, c.d = c.e = 16;
+  c.where = where, c.page = where == cases::Where::paged ? 4 : 0;
+  return c;
+}
+
+TEST_P(Offsets, attention_forward) {
+  for (int dtype : {FOVEA_F32, FOVEA_BF16}) {
+    for (cases::Where where : {cases::Where::batched, cases::Where::varlen, cases::Where::key_first,
+                               cases::Where::cache_row, cases::Where::paged})
+      check(cases::build_attention_forward(attention(dtype, where), 5, 1));
+    cases::AttentionCase c = attention(dtype, cases::Where::batched);
+    c.span = cases::Span::head_window, c.sink_logit = c.alibi = c.mask = c.q_value = true;
+    c.bias = cases::Bias::full, c.positions = cases::Positions::both, c.rope = cases::Rope::half;
+    check(cases::build_attention_forward(c, 4, 1));
+    c = attention(dtype, cases::Where::batched);
+    c.d = c.e = 64, c.s = 33, c.span = cases::Span::causal, c.splits = 2;
+    check(cases::build_attention_forward(c, 4, 1));
+  }
+}
+
+TEST_P(Offsets, attention_backward) {
+  for (int dtype : {FOVEA_F32, FOVEA_BF16})
+    for (cases::Where where :
+         {cases::Where::batched, cases::Where::varlen, cases::Where::key_first}) {
+      cases::AttentionCase c = attention(dtype, where);
+      c.d = c.e = 8, c.t = 9;
+      c.span = cases::Span::causal, c.sink_logit = c.alibi = c.mask = c.dlse = true,
+      c.bias = cases::Bias::full;
+      check(cases::build_attention_backward(c, 4, 1));
+    }
+}
+
+TEST_P(Offsets, others) {
+  for (const auto& list : {cases::merge_cases(), cases::rope_cases(), cases::cache_cases()}) {
+    std::map<std::string, int> count;
+    for (const harness::Case& c : list)
+      if (c.tiny || (c.name.find("_edge") == std::string::npos &&
+                     c.name.find("_e128") == std::string::npos && ++count[c.op] % 16 == 5))
+        check(c.build(harness::seed_of(c.name)));
+  }
+}
+
+}  // namespace
