@@ -112,13 +112,10 @@ function test_golden(ctx, path)
     for name in outputs
         given[name] = haskey(tensors, after(name)) ? copy(tensors[name]) : poisoned(tensors[name])
     end
+    written = Dict(name => given[name] for name in outputs)
     arguments = [pop!(given, name) for name in positional]
     for (name, number) in parse_json(meta["params"])
         given[Symbol(name)] = number
-    end
-    written = Dict(name => get(given, name, nothing) for name in outputs)
-    for (name, x) in zip(positional, arguments)
-        haskey(written, name) && (written[name] = x)
     end
     call(ctx, arguments...; given...)
     for name in outputs
