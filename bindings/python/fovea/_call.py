@@ -165,6 +165,8 @@ class Prepared(Call):
                 raise TypeError(f"{self.op.name}: {name} was not given when the call was prepared")
             Call.put(self, name, self.fields[name][0], x, *self.fields[name][1:])
             self.arrays[name] = x
+        if self.ctx._follows and self.like is not None:
+            view(self.like, self.ctx, False)  # moves to the stream its library works on by now
         with self.ctx._lock:
             status = self.op.run(self.ctx._handle, self.params)
             if status:

@@ -90,11 +90,9 @@ class Context:
             helper.set_stream(None)
 
     def _dlpack_stream(self):
-        """The stream a DLPack producer must make wait; ours has no number when it is our own."""
-        if isinstance(self._stream, int):
-            return self._stream
-        self._after(1)
-        return 1
+        """The stream a DLPack producer makes wait; the context's own has no number, so another
+        stands in, and _after it."""
+        return self._stream if isinstance(self._stream, int) else 1
 
     def _assistant(self):
         if self._helper is None:
@@ -235,8 +233,10 @@ class Buffer:
                     "strides": None,
                     "version": 3,
                 }
-                if not self.host:
-                    self.ctx.synchronize()
+                if not self.host and isinstance(self.ctx._stream, int):
+                    out["stream"] = self.ctx._stream
+                elif not self.host:
+                    self.ctx.synchronize()  # the context's own stream has no number to give
                 return out
         raise AttributeError(f"fovea.Buffer has no {name}")
 

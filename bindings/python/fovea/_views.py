@@ -47,12 +47,18 @@ def _numpy(a, ctx, write):
     return _address(_capsule_pointer(a.__array_struct__, None) + 40).value, code, shape, bytes_after
 
 
+def _torch_stream(device):
+    torch = sys.modules["torch"]
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a tenth of the public one's price
+    return raw(device) if raw else torch.cuda.current_stream(device).cuda_stream
+
+
 def _torch(t, ctx, write):
     place = t.get_device() if t.is_cuda or t.is_cpu else -2
     if place != ctx._place and ctx._place != -2 and not (place == -1 and t.is_pinned()):
         _elsewhere(f"a torch tensor on {t.device}", ctx)
     if place >= 0 and ctx._follows:
-        ctx._follow(sys.modules["torch"].cuda.current_stream(place).cuda_stream)
+        ctx._follow(_torch_stream(place))
     address, shape = t.data_ptr(), t.shape
     if not address:
         if t.numel():
@@ -155,6 +161,8 @@ def _dlpack(x, ctx, write):
         capsule = x.__dlpack__(max_version=(1, 0), **wanted)
     except TypeError:  # a producer older than DLPack 1.0
         capsule = x.__dlpack__(**wanted)
+    if on_gpu:
+        ctx._after(wanted["stream"])
     name = _capsule_name(capsule)
     at = _capsule_pointer(capsule, name)
     if name == b"dltensor_versioned":
