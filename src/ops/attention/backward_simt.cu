@@ -176,6 +176,40 @@ bool ragged(const Attend& a) {
 
 void enqueue(Context& ctx, const BackwardSimt& b) {
   const AttendBackward& call = b.call;
+  backward_before(ctx, b);
+  if (call.dq || call.dalibi) launch_rows(ctx, b);
+  if (call.dk) launch_keys<Owner::dk>(ctx, b);
+  if (call.dv) launch_keys<Owner::dv>(ctx, b);
+  backward_after(ctx, b);
+}
+
+void prepare(const Context&, const AttendBackward& call, Plan& plan) {
+  plan.kernel += std::string(".") + dtype_name(call.forward.dtype);
+  const BackwardSlots slots(plan.workspace, call);
+  plan.launch = [=](Context& ctx, void* base) { enqueue(ctx, slots.at(base, call)); };
+}
+
+}  // namespace
+
+BackwardSlots::BackwardSlots(Layout& layout, const AttendBackward& call) {
+  const int64_t rows = call.forward.b * call.forward.h * call.forward.s;
+  delta = layout.add<float>(rows);
+  alibi = layout.add<float>(call.dalibi ? rows : 0);
+}
+
+BackwardSimt BackwardSlots::at(void* base, const AttendBackward& call) const {
+  const Attend& a = call.forward;
+  return {call,
+          operand_of(a.q, a.dtype, a.d),
+          operand_of(a.k, a.dtype, a.d),
+          operand_of(a.v, a.dtype, a.e),
+          operand_of(call.dout, a.o_dtype, a.e),
+          delta.at(base),
+          alibi.at(base)};
+}
+
+void backward_before(Context& ctx, const BackwardSimt& b) {
+  const AttendBackward& call = b.call;
   const Attend& a = call.forward;
   const Sequences& q = a.sequences;
   if (ragged(a)) {
@@ -187,29 +221,21 @@ void enqueue(Context& ctx, const BackwardSimt& b) {
   }
   const int64_t rows = q.count * q.query_max * a.h;
   launch<delta_kernel>(ctx, kOp, ceil_div(rows, kWarps), kThreads, 0, b, rows);
-  if (call.dq || call.dalibi) launch_rows(ctx, b);
-  if (call.dk) launch_keys<Owner::dk>(ctx, b);
-  if (call.dv) launch_keys<Owner::dv>(ctx, b);
+}
+
+void backward_row_alibi(Context& ctx, BackwardSimt b) {
+  b.call.dq = {};
+  launch_rows(ctx, b);
+}
+
+void backward_after(Context& ctx, const BackwardSimt& b) {
+  const AttendBackward& call = b.call;
   if (call.dbias) launch_bias(ctx, b);
-  if (call.dalibi && q.count) launch_row_sums<false>(ctx, b, call.dalibi);
+  if (call.dalibi && call.forward.sequences.count) launch_row_sums<false>(ctx, b, call.dalibi);
   if (call.dsink_logit)
     launch_row_sums<true>(ctx, b, {call.dsink_logit.data, {0, call.dsink_logit.stride[0]}});
 }
 
-void prepare(const Context&, const AttendBackward& call, Plan& plan) {
-  const Attend& a = call.forward;
-  plan.kernel += std::string(".") + dtype_name(a.dtype);
-  const int64_t rows = a.b * a.h * a.s;
-  const Slot<float> delta = plan.workspace.add<float>(rows);
-  const Slot<float> alibi = plan.workspace.add<float>(call.dalibi ? rows : 0);
-  plan.launch = [=](Context& ctx, void* base) {
-    enqueue(ctx, {call, operand_of(a.q, a.dtype, a.d), operand_of(a.k, a.dtype, a.d),
-                  operand_of(a.v, a.dtype, a.e), operand_of(call.dout, a.o_dtype, a.e),
-                  delta.at(base), alibi.at(base)});
-  };
-}
-
-}  // namespace
 }  // namespace cuda
 
 extern const Kernel<AttendBackward> attention_backward_simt = {

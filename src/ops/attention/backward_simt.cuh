@@ -8,6 +8,7 @@
 // three products a pass, and nothing but delta between them.
 // Products, shared memory and barriers: block/stage.cuh.  Source: FlashAttention-2 (2307.08691).
 #pragma once
+#include "core/workspace.h"
 #include "cuda/block/reduce.cuh"
 #include "cuda/block/stage.cuh"
 #include "cuda/launch.h"
@@ -21,6 +22,19 @@ struct BackwardSimt {
   float* delta;      // (b, h, s)
   float* row_alibi;  // (b, h, s): a row's part of dalibi; nullptr: not wanted
 };
+
+// The workspace of a call.
+struct BackwardSlots {
+  Slot<float> delta, alibi;
+  BackwardSlots(Layout& layout, const AttendBackward& call);
+  BackwardSimt at(void* base, const AttendBackward& call) const;
+};
+
+// What any kernel of dq, dk and dv needs beside itself, in this order: zeros for rows and keys that
+// no tile visits, and delta; each row's part of dalibi; the gradients of bias, alibi, sink_logit.
+void backward_before(Context& ctx, const BackwardSimt& b);
+void backward_row_alibi(Context& ctx, BackwardSimt b);
+void backward_after(Context& ctx, const BackwardSimt& b);
 
 FOVEA_HD int64_t side_offset(const Attend& a, const Sequence& seq, int64_t h, int64_t i) {
   return (seq.batch * a.h + h) * a.s + seq.row_begin + i;

@@ -7,6 +7,7 @@
 #include "core/dtype.h"
 #include "ops/attention/forward.cuh"
 #include "ops/attention/kernels.h"
+#include "ops/attention/pieces.h"
 
 namespace fovea {
 namespace {
@@ -101,14 +102,6 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
             static_cast<int32_t>(width), causal};
   c.blocks = count * c.grid.heads * c.grid.row_tiles * splits;
   return c;
-}
-
-// Rows of 16-byte pieces: the last stride 1, the others and the address whole pieces.
-bool in_pieces(const View<4>& x, const int64_t (&extent)[3], int64_t piece) {
-  if (x.stride[3] != 1 || reinterpret_cast<uintptr_t>(x.data) % 16) return false;
-  for (int i = 0; i < 3; ++i)
-    if (extent[i] > 1 && x.stride[i] % piece) return false;
-  return true;
 }
 
 std::string refuses(const Context& ctx, const Attend& a) {

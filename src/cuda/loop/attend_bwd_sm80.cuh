@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradient of attention on mma.sync (sm_80 and up), one owner for every sum and no atomics:
+//   p = exp(score - lse),  ds = p (dout v' - delta),  dx = ds d score / d x
+//   keys own (k, v; walked: q, dout):  dv += p' dout,  dk += dx' q   a block owns 16 M Warps keys
+//   rows own (q, dout; walked: k, v):  dq += dx k                    a block owns 16 M Warps rows
+// Both are one loop.  "Own" rows are the M side of every product, a warp's own never leave it; the
+// other side is walked in tiles of 8 N: S = Own1 Walk1', dP = Own2 Walk2', then p and dx stay in
+// registers as operands of Sum1 += dx Walk1, Sum2 += p Walk2.  Keys walk the heads of their group
+// in order, rows ascending, so the bits depend on shapes alone. Shared memory: Own1, Own2, two
+// stages of (Walk1, Walk2), swizzled panels; with keys own also the lse and delta of two tiles of
+// rows.  One barrier a tile: the copy of the next ran under this one. FlashAttention-2
+// (2307.08691), with 7 products in place of 5 to have no sum across blocks.
+#pragma once
+#include <new>
+
+#include "cuda/block/softmax.cuh"
+#include "cuda/loop/pair_policy.cuh"
+#include "cuda/loop/sink.cuh"
+#include "cuda/tile/copy.cuh"
+#include "cuda/tile/mma_sm80.cuh"
+
+namespace fovea::cuda {
+
+// KeysOwn: dk (Sum1) and dv (Sum2), or one of them where both do not fit in registers; else dq
+// (Sum1).
+template <int Dtype_, int D_, int E_, bool KeysOwn, bool Sum1, bool Sum2, int M_, int N_,
+          int Warps_, int Blocks_>
+struct BackwardShape {
+  static constexpr int Dtype = Dtype_, D = D_, E = E_, M = M_, N = N_;
+  static constexpr int Warps = Warps_, Blocks = Blocks_;
+  static constexpr bool keys_own = KeysOwn, sum1 = Sum1, sum2 = Sum2;
+  static constexpr int threads = Warps * 32, own = M * 16 * Warps, walk = N * 8;
+  using Own1 = Swizzled<own, D>;
+  using Own2 = Swizzled<own, E>;
+  using Walk1 = Swizzled<walk, D>;
+  using Walk2 = Swizzled<walk, E>;
+  static constexpr int stage_bytes = Walk1::bytes + Walk2::bytes;
+  static constexpr int shared_bytes =
+      Own1::bytes + Own2::bytes + 2 * stage_bytes + (keys_own ? 2 * walk * 8 : 0);
+};
+
+// How the flat grid is cut: (sequence, head, tile), the last fastest.
+struct BackwardGrid {
+  int64_t tiles, heads;  // key heads where keys own, query heads where rows own
+  bool reversed;         // later tiles first: under a causal mask they are a row owner's longest
+};
+
+struct BackwardCall {
+  AttendBackward call;
+  const float* delta;  // (b, h, s): <dout, o> - dlse
+  BackwardGrid grid;
+};
+
+// Rows of one sequence and head of a (first, token, head, column) tensor.
+struct Lines {
+  const uint16_t* base;
+  int64_t stride;
+  int count;
+
+  __device__ static Lines of_rows(const View<4>& x, const Sequence& q, int64_t h) {
+    return {static_cast<const uint16_t*>(x.data) + q.batch * x.stride[0] +
+                q.row_begin * x.stride[1] + h * x.stride[2],
+            x.stride[1], static_cast<int>(q.rows)};
+  }
+  __device__ static Lines of_keys(const View<4>& x, const Sequence& q, int64_t g) {
+    return {static_cast<const uint16_t*>(x.data) + q.key_batch * x.stride[0] +
+                q.key_begin * x.stride[1] + g * x.stride[2],
+            x.stride[1], static_cast<int>(q.keys)};
+  }
+  template <int Rows, int Columns, int Threads>
+  __device__ void copy(uint32_t to, int begin, int width) const {
+    copy_rows<Rows, Columns, Threads>(to, width, base, [&](int row) {
+      return begin + row < count ? base + (begin + row) * stride : nullptr;
+    });
+  }
+};
+
+// A row's lse in log2 units and its delta.  A row without keys has p = 0 for every key.
+__device__ inline float2 row_side(const BackwardCall& b, const Sequence& q, int64_t h, int i) {
+  const Attend& a = b.call.forward;
+  if (i >= q.rows) return {__builtin_huge_valf(), 0.f};
+  const float lse = a.lse.as()[q.batch * a.lse.stride[0] + h * a.lse.stride[1] +
+                               (q.row_begin + i) * a.lse.stride[2]];
+  if (lse == kNegativeInfinity) return {__builtin_huge_valf(), 0.f};
+  return {lse * kLog2E, b.delta[(q.batch * a.h + h) * a.s + q.row_begin + i]};
+}
+
+// The tiles a block walks, one after the other: (head, first element).
+template <class Shape>
+struct Walk {
+  KeyTiles keys;    // rows own: key tiles, ascending
+  int first, last;  // keys own: row tiles of every head
+  int64_t head;     // query head now
+  int tile, left;
+
+  __device__ Walk(const Attend& a, const Sequence& q, int64_t h0, int64_t h1, int own_begin,
+                  int own_end)
+      : head(h0) {
+    if constexpr (Shape::keys_own) {
+      const Range range = row_range(a.mask, q, h0, h1, own_begin, own_end);
+      first = static_cast<int>(range.begin / Shape::walk);
+      last = static_cast<int>((range.end + Shape::walk - 1) / Shape::walk);
+      if (range.begin >= range.end) last = first;
+      tile = first, left = (last - first) * static_cast<int>(h1 - h0);
+    } else {
+      keys = key_tiles(a.mask, q, h0, h1, own_begin, own_end, Shape::walk);
+      left = static_cast<int>(keys.count());
+      first = 0, last = left;
+      tile = left ? static_cast<int>(keys[0]) : 0;
+    }
+  }
+  __device__ int begin() const { return tile * Shape::walk; }
+  __device__ void next() {
+    --left, ++tile;
+    if constexpr (Shape::keys_own) {
+      if (tile == last) tile = first, ++head;
+    } else {
+      if (tile == keys.sinks && tile < keys.first) tile = static_cast<int>(keys.first);
+    }
+  }
+};
+
+template <class Shape, PairPolicy Pairs>
+__global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
+    attend_bwd_sm80(const __grid_constant__ BackwardCall b) {
+  constexpr int M = Shape::M, N = Shape::N, D = Shape::D, E = Shape::E, T = Shape::threads;
+  constexpr int Dtype = Shape::Dtype;
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ __align__(16) unsigned char s_sequence[sizeof(Sequence)];
+  const Attend& a = b.call.forward;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = static_cast<int>(a.d),
+            e = static_cast<int>(a.e);
+
+  int64_t work = blockIdx.x;
+  int64_t tile = work % b.grid.tiles;
+  if (b.grid.reversed) tile = b.grid.tiles - 1 - tile;
+  work /= b.grid.tiles;
+  const int64_t head = work % b.grid.heads, group = a.h / a.g;
+  if (threadIdx.x == 0) new (s_sequence) Sequence{a.sequences[work / b.grid.heads]};
+  __syncthreads();
+  const Sequence& q = *reinterpret_cast<const Sequence*>(s_sequence);
+  const int64_t r = work / b.grid.heads, g = Shape::keys_own ? head : head / group;
+  const int own_count = static_cast<int>(Shape::keys_own ? q.keys : q.rows);
+  const int own_begin = static_cast<int>(tile) * Shape::own;
+  if (own_begin >= own_count) return;
+  const int own_end = min(own_begin + Shape::own, own_count);
+
+  const uint32_t s_own1 = shared_address(shared), s_own2 = s_own1 + Shape::Own1::bytes;
+  const uint32_t s_walk = s_own2 + Shape::Own2::bytes;
+  float2* s_side = reinterpret_cast<float2*>(shared + Shape::Own1::bytes + Shape::Own2::bytes +
+                                             2 * Shape::stage_bytes);
+  Walk<Shape> walk(a, q, Shape::keys_own ? g * group : head,
+                   Shape::keys_own ? (g + 1) * group : head + 1, own_begin, own_end);
+  const auto load = [&](const Walk<Shape>& at, int stage) {
+    const uint32_t to = s_walk + stage * Shape::stage_bytes;
+    const Lines one = Shape::keys_own ? Lines::of_rows(a.q, q, at.head) : Lines::of_keys(a.k, q, g);
+    const Lines two =
+        Shape::keys_own ? Lines::of_rows(b.call.dout, q, at.head) : Lines::of_keys(a.v, q, g);
+    one.copy<Shape::walk, D, T>(to, at.begin(), d);
+    two.copy<Shape::walk, E, T>(to + Shape::Walk1::bytes, at.begin(), e);
+  };
+  const auto side = [&](const Walk<Shape>& at) {
+    return row_side(b, q, at.head, at.begin() + static_cast<int>(threadIdx.x) % Shape::walk);
+  };
+
+  if (walk.left > 0) {
+    const Lines one = Shape::keys_own ? Lines::of_keys(a.k, q, g) : Lines::of_rows(a.q, q, head);
+    const Lines two =
+        Shape::keys_own ? Lines::of_keys(a.v, q, g) : Lines::of_rows(b.call.dout, q, head);
+    one.copy<Shape::own, D, T>(s_own1, own_begin, d);
+    two.copy<Shape::own, E, T>(s_own2, own_begin, e);
+    load(walk, 0);
+    if (Shape::keys_own && threadIdx.x < Shape::walk) s_side[threadIdx.x] = side(walk);
+  }
+  copy_commit();
+
+  const int own_row = warp * M * 16;  // of this warp, in the block
+  const int own_lane = own_begin + own_row + lane / 4;
+  const uint32_t a1 = s_own1 + Shape::Own1::at(own_row + outer_row(lane), outer_chunk(lane));
+  const uint32_t a2 = s_own2 + Shape::Own2::at(own_row + outer_row(lane), outer_chunk(lane));
+  const uint32_t b1 = s_walk + Shape::Walk1::at(inner_row(lane), inner_chunk(lane));
+  const uint32_t b2 =
+      s_walk + Shape::Walk1::bytes + Shape::Walk2::at(inner_row(lane), inner_chunk(lane));
+  const uint32_t c1 = s_walk + Shape::Walk1::at(outer_row(lane), outer_chunk(lane));
+  const uint32_t c2 =
+      s_walk + Shape::Walk1::bytes + Shape::Walk2::at(outer_row(lane), outer_chunk(lane));
+
+  float2 own_side[M][2];
+  if constexpr (!Shape::keys_own)
+    each_own<M>([&](int i, int half, int row) {
+      own_side[i][half] = row_side(b, q, head, own_lane + row);
+    });
+  Pairs pairs(a, q, r, walk.head);
+  float sum1[M][Shape::sum1 ? D / 8 : 1][4] = {}, sum2[M][Shape::sum2 ? E / 8 : 1][4] = {};
+  for (int stage = 0; walk.left > 0; stage ^= 1) {
+    Walk<Shape> next = walk;
+    next.next();
+    float2 next_side{};
+    copy_wait<0>();
+    __syncthreads();
+    if (next.left > 0) {
+      load(next, stage ^ 1);
+      if constexpr (Shape::keys_own) next_side = side(next);
+    }
+    copy_commit();
+
+    float x[M][N][4] = {}, dp[M][N][4] = {};
+    const uint32_t offset = stage * Shape::stage_bytes;
+    product_rows<Dtype, M, N, D, typename Shape::Own1, typename Shape::Walk1>(x, a1, b1 + offset);
+    if constexpr (Shape::sum1)
+      product_rows<Dtype, M, N, E, typename Shape::Own2, typename Shape::Walk2>(dp, a2,
+                                                                                b2 + offset);
+    if constexpr (Shape::keys_own) pairs.set_head(walk.head);
+    const int begin = walk.begin();
+    const bool full =
+        Shape::keys_own ? pairs.full(begin, begin + Shape::walk, own_begin, own_begin + Shape::own)
+                        : pairs.full(own_begin, own_end, begin, begin + Shape::walk);
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const int column = j * 8 + lane % 4 * 2 + c;
+        float2 walk_side{};
+        if constexpr (Shape::keys_own) walk_side = s_side[stage * Shape::walk + column];
+        each_own<M>([&](int i, int half, int row) {
+          const float2 at = Shape::keys_own ? walk_side : own_side[i][half];
+          const int own = own_lane + row, other = begin + column;
+          float& weight = x[i][j][2 * half + c];
+          float& dx = dp[i][j][2 * half + c];
+          const float bend = pairs.weigh(weight, at.x, Shape::keys_own ? other : own,
+                                         Shape::keys_own ? own : other, full);
+          // An unseen pair is 0 whatever its product is, NaN included.
+          dx = !full && weight == 0.f ? 0.f : weight * (dx - at.y) * bend;
+        });
+      }
+    uint32_t p[M][N / 2][4];
+    if constexpr (Shape::sum2) {
+      pack_operand<Dtype>(p, x);
+      product_columns<Dtype, M, E / 8, Shape::walk, typename Shape::Walk2>(sum2, p, c2 + offset);
+    }
+    if constexpr (Shape::sum1) {
+      pack_operand<Dtype>(p, dp);
+      product_columns<Dtype, M, D / 8, Shape::walk, typename Shape::Walk1>(sum1, p, c1 + offset);
+    }
+    if constexpr (Shape::keys_own)
+      if (next.left > 0 && threadIdx.x < Shape::walk)
+        s_side[(stage ^ 1) * Shape::walk + threadIdx.x] = next_side;
+    walk = next;
+  }
+
+  each_own<M>([&](int i, int half, int row) {
+    const int own = own_lane + row;
+    const bool valid = own < own_count;
+    const auto store = [&](const View<4>& out, int width, const auto& sum, float factor) {
+      if (!out) return;
+      const Lines lines =
+          Shape::keys_own ? Lines::of_keys(out, q, g) : Lines::of_rows(out, q, head);
+      store_row<Dtype>(valid ? const_cast<uint16_t*>(lines.base + own * lines.stride) : nullptr,
+                       width, sum, half, factor);
+    };
+    if constexpr (Shape::sum1)
+      store(Shape::keys_own ? b.call.dk : b.call.dq, d, sum1[i], a.score.scale);
+    if constexpr (Shape::sum2) store(b.call.dv, e, sum2[i], 1.f);
+  });
+}
+
+}  // namespace fovea::cuda

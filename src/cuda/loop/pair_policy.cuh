@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pair policy of the tiled gradient: from the product of a (row, key) pair to its weight
+// p = exp(score - lse) and the slope d score / d (scale product), either side being the fragment's.
+//   PlainPairs  scale, window and lengths are all (Attend::plain())
+//   RichPairs   everything else; head-wide addresses and windows are found once a tile
+#pragma once
+#include <concepts>
+
+#include "cuda/block/softmax.cuh"
+#include "cuda/loop/mask.cuh"
+#include "cuda/loop/row_tile.cuh"
+#include "cuda/loop/score.cuh"
+
+namespace fovea::cuda {
+
+// full: rows [i0, i1) see all keys [j0, j1) and nothing but the product is in their scores.
+// weigh: the product becomes p, 0 where the row does not see the key; returns the slope.
+template <class P>
+concept PairPolicy = requires(P pairs, float& x, float lse, int i, int64_t h, bool full) {
+  pairs.set_head(h);
+  { pairs.full(i, i, i, i) } -> std::same_as<bool>;
+  { pairs.weigh(x, lse, i, i, full) } -> std::same_as<float>;
+};
+
+// Calls f(i, half, row) for the rows of a lane, `row` counted from its first.
+template <int M, class F>
+__device__ __forceinline__ void each_own(F f) {
+#pragma unroll
+  for (int i = 0; i < M; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) f(i, half, i * 16 + half * 8);
+}
+
+struct PlainPairs {
+  float factor;
+  int left, right, keys, shift;
+
+  __device__ PlainPairs(const Attend& a, const Sequence& q, int64_t, int64_t)
+      : factor(a.score.scale * kLog2E),
+        left(static_cast<int>(clamp_i64(a.mask.window.left, 0, kIndexMax))),
+        right(static_cast<int>(clamp_i64(a.mask.window.right, 0, kIndexMax))),
+        keys(static_cast<int>(q.keys)),
+        shift(keys - static_cast<int>(q.rows)) {}
+  __device__ void set_head(int64_t) {}
+  __device__ bool full(int i0, int i1, int j0, int j1) const {
+    return j1 <= keys && (right == 0 || j1 - 1 < i0 + shift + right) &&
+           (left == 0 || j0 > i1 - 1 + shift - left);
+  }
+  __device__ float weigh(float& x, float lse, int i, int j, bool full) const {
+    x = exp2_fast(fmaf(x, factor, -lse));
+    if (!full) {
+      const int away = j - i - shift;
+      if (j >= keys || (right > 0 && away >= right) || (left > 0 && away <= -left)) x = 0.f;
+    }
+    return 1.f;
+  }
+};
+
+struct RichPairs {
+  const Attend& a;
+  const Sequence& q;
+  int64_t r, h = -1;
+  Window window;
+  float slope;
+  const char *bias = nullptr, *bits = nullptr;
+  const int32_t *query_position = nullptr, *key_position = nullptr;
+
+  __device__ RichPairs(const Attend& a, const Sequence& q, int64_t r, int64_t head)
+      : a(a), q(q), r(r) {
+    set_head(head);
+  }
+  __device__ void set_head(int64_t head) {
+    if (head == h) return;
+    h = head;
+    window = a.mask.of_head(h);
+    slope = alibi_slope(a.score, r, h);
+    const auto at = [&](const auto& x) {
+      return q.batch * x.stride[0] + h * x.stride[1] + q.row_begin * x.stride[2];
+    };
+    const View<4>& b = a.score.bias;
+    const int bytes = a.score.bias_dtype == FOVEA_F32 ? 4 : 2;
+    if (b) bias = static_cast<const char*>(b.data) + (at(b) + q.key_first * b.stride[3]) * bytes;
+    if (a.mask.bits) bits = static_cast<const char*>(a.mask.bits.data) + at(a.mask.bits);
+    if (a.mask.query_position)
+      query_position = a.mask.query_position.as<int32_t>() + at(a.mask.query_position);
+    const View<3>& k = a.mask.key_position;
+    if (k)
+      key_position = k.as<int32_t>() + q.key_b * k.stride[0] + h / (a.h / a.g) * k.stride[1] +
+                     q.key_begin * k.stride[2];
+  }
+  __device__ bool full(int i0, int i1, int j0, int j1) const {
+    const int rows = static_cast<int>(q.rows);
+    return j1 <= q.keys && i1 <= rows && !bias && !a.score.alibi &&
+           tile_full(a.mask, q, h, h + 1, i0, i1, j0, j1);
+  }
+  __device__ float weigh(float& x, float lse, int i, int j, bool full) const {
+    const float cap = a.score.softcap;
+    float score = x * a.score.scale, bend = 1.f;
+    if (cap > 0) {
+      const float tanh = tanh_fast(score / cap);
+      score = cap * tanh, bend = (1.f - tanh) * (1.f + tanh);
+    }
+    if (!full) {
+      x = 0.f;
+      if (i >= q.rows || j >= q.keys) return 0.f;
+      const int64_t p_i = query_position ? query_position[i * a.mask.query_position.stride[2]]
+                                         : i + q.keys - q.rows;
+      const int64_t p_j = key_position ? key_position[j * a.mask.key_position.stride[2]] : j;
+      if (p_j < 0 || !window.sees(p_i, p_j)) return 0.f;
+      const int64_t column = q.key_first + j;
+      if (bits &&
+          !(bits[i * a.mask.bits.stride[2] + column / 8 * a.mask.bits.stride[3]] >> (column % 8) &
+            1))
+        return 0.f;
+      score -= slope * fabsf(static_cast<float>(p_i - p_j));
+      if (bias)
+        score += load_float(bias, a.score.bias_dtype,
+                            i * a.score.bias.stride[2] + j * a.score.bias.stride[3]);
+    }
+    x = exp2_fast(fmaf(score, kLog2E, -lse));
+    return bend;
+  }
+};
+
+}  // namespace fovea::cuda

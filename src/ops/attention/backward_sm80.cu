@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// The choice among the sm_80 instances of attention_backward, and the passes around them.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "cuda/loop/row_tile.cuh"
+#include "ops/attention/backward.cuh"
+#include "ops/attention/backward_simt.cuh"
+#include "ops/attention/kernels.h"
+#include "ops/attention/pieces.h"
+
+namespace fovea {
+namespace {
+
+using namespace cuda;
+
+const BackwardInstance kNone{};
+
+// Every row of backward.inc in this build, narrow widths first.
+const std::vector<BackwardInstance>& instances() {
+  static const std::vector<BackwardInstance> rows = {
+#define FOVEA_INSTANCE(dtype, d, e, owner, kind, m, n, warps, blocks) \
+  backward_sm80_instance<dtype, d, e, Own::owner, BackwardKind::kind, m, n, warps, blocks>(),
+#include "instances/attention_backward_sm80.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+
+const BackwardInstance& find(const Attend& a, Own owner) {
+  const BackwardKind kind = a.plain() ? BackwardKind::plain : BackwardKind::rich;
+  for (const BackwardInstance& row : instances())
+    if (row.dtype == a.dtype && row.kind == kind && row.owner == owner && a.d <= row.d &&
+        a.e <= row.e)
+      return row;
+  return kNone;
+}
+
+struct Choice {
+  const BackwardInstance *rows, *keys, *keys_dk, *keys_dv;
+
+  explicit Choice(const Attend& a)
+      : rows(&find(a, Own::rows)),
+        keys(&find(a, Own::keys)),
+        keys_dk(&find(a, Own::keys_dk)),
+        keys_dv(&find(a, Own::keys_dv)) {
+    if (keys->launch) keys_dk = keys_dv = &kNone;
+  }
+  bool complete() const {
+    return rows->launch && (keys->launch || (keys_dk->launch && keys_dv->launch));
+  }
+  int32_t shared_bytes() const {
+    return std::max(
+        {rows->shared_bytes, keys->shared_bytes, keys_dk->shared_bytes, keys_dv->shared_bytes});
+  }
+};
+
+std::string refuses(const Context& ctx, const AttendBackward& call) {
+  const Attend& a = call.forward;
+  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
+    return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
+  if (a.o_dtype != a.dtype)
+    return std::string("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
+  if (a.d % 8 || a.e % 8 || a.d > 256 || a.e > 256)
+    return "d=" + std::to_string(a.d) + ", e=" + std::to_string(a.e) +
+           " not multiples of 8 up to 256";
+  const Sequences& q = a.sequences;
+  const int64_t rows[3] = {a.b, a.s, a.h}, keys[3] = {q.key_start ? 1 : q.count, a.t, a.g};
+  for (const View<4>* x : {&a.q, &call.dout, &call.dq})
+    if (*x && !in_pieces(*x, rows, 8))
+      return "q, dout or dq has rows that are not contiguous and 16-byte aligned";
+  for (const View<4>* x : {&a.k, &a.v, &call.dk, &call.dv})
+    if (*x && !in_pieces(*x, keys, 8))
+      return "k, v, dk or dv has rows that are not contiguous and 16-byte aligned";
+  if (q.key_max > kIndexMax || q.query_max > kIndexMax)
+    return "more than 2^30 keys or rows in a sequence";
+  const Choice c(a);
+  if (!c.complete()) return "no instance for this dtype and width in this build";
+  if (c.shared_bytes() > device_info(ctx).shared_block_bytes)
+    return "needs " + std::to_string(c.shared_bytes()) + " bytes of shared memory in a block";
+  if (q.count * std::max(a.g * ceil_div(q.key_max, 64), a.h * ceil_div(q.query_max, 64)) > INT_MAX)
+    return "more than 2^31 blocks of work";
+  return "";
+}
+
+void prepare(const Context&, const AttendBackward& call, Plan& plan) {
+  const Attend& a = call.forward;
+  const Choice c(a);
+  plan.kernel = std::string("attention_backward.cuda.sm80.") + dtype_name(a.dtype) + ".d" +
+                std::to_string(c.rows->d);
+  if (!a.plain()) plan.kernel += ".rich";
+  const BackwardSlots slots(plan.workspace, call);
+  plan.launch = [call, c, slots](Context& ctx, void* base) {
+    const BackwardSimt sides = slots.at(base, call);
+    backward_before(ctx, sides);
+    if (call.dalibi) backward_row_alibi(ctx, sides);
+    if (call.forward.h && call.forward.g) {
+      if (call.dq) c.rows->launch(ctx, call, sides.delta);
+      if ((call.dk || call.dv) && c.keys->launch) c.keys->launch(ctx, call, sides.delta);
+      if (call.dk && c.keys_dk->launch) c.keys_dk->launch(ctx, call, sides.delta);
+      if (call.dv && c.keys_dv->launch) c.keys_dv->launch(ctx, call, sides.delta);
+    }
+    backward_after(ctx, sides);
+  };
+}
+
+}  // namespace
+
+extern const Kernel<AttendBackward> attention_backward_sm80;
+const Kernel<AttendBackward> attention_backward_sm80{"sm80", refuses, prepare};
+
+}  // namespace fovea
