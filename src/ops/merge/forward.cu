@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // lse = m + ln l, o = sum_n exp(lse_n - m) o_n / l, with m = max lse_n and l = sum_n exp(lse_n -
-// m). `lanes` threads of a warp own one head row of o; each holds V columns at a time (16 bytes of
-// the wider type, else one) while the parts pass by in ascending order.  A column is read in all
-// parts before it is written, and lse_part before lse, so part 0 may be the output.
+// m). `lanes` threads of a warp own one head row of o.  Each looks up the weight of one part at a
+// time; the weights go round by shuffle, and every thread sums V columns (16 bytes of the wider
+// type, else one) over the parts in ascending order, kBatch of them in flight.  A column is read in
+// all parts before it is written, and lse_part before lse, so part 0 may be the output.
 #include "core/chunk.h"
 #include "core/convert.h"
 #include "core/dtype.h"
@@ -16,50 +17,100 @@ namespace {
 constexpr char kOp[] = "merge_forward";
 constexpr int kThreads = 256;
 
+constexpr int kBatch = 4;
+constexpr unsigned kWarp = 0xffffffffu;
+
+// One head row of o.
+struct Row {
+  int64_t batch, i, head;
+  bool active;
+};
+
+// What a part gives to a row: its own row (-1: none) and lse.
+struct Share {
+  int64_t j;
+  float lse;
+};
+
+__device__ Share share_of(const Merge& a, const Row& row, int64_t n) {
+  if (!row.active || n >= a.n) return {-1, -INFINITY};
+  const int64_t j = a.source_of(n, row.i);
+  return {j, j < 0 ? -INFINITY : a.lse_of(n, row.batch, row.head, j)};
+}
+
+// Adds the parts to V columns from c on (none where c is past the row); returns l.
+template <class Part, int V>
+__device__ float sum_parts(const Merge& a, const Row& row, float m, int lane, int lanes, int64_t c,
+                           float (&sum)[V]) {
+  const int64_t step = V > 1 ? 1 : a.o_part.stride[4];
+  const Part* column = a.o_part.as<Part>() + row.batch * a.o_part.stride[1] +
+                       row.head * a.o_part.stride[3] + c * step;
+  float l = 0;
+  for (int64_t first = 0; first < a.n; first += lanes) {
+    const Share own = share_of(a, row, first + lane);
+    const float own_weight = own.lse == -INFINITY ? -1 : expf(own.lse - m);  // < 0: adds nothing
+    const int64_t count = a.n - first < lanes ? a.n - first : lanes;
+    for (int64_t k = 0; k < count; k += kBatch) {
+      float weight[kBatch];
+      Chunk<Part, V> part[kBatch];
+#pragma unroll
+      for (int p = 0; p < kBatch; ++p) {
+        const int from = static_cast<int>(k) + p;
+        weight[p] = __shfl_sync(kWarp, own_weight, from, lanes);
+        const int64_t j = __shfl_sync(kWarp, own.j, from, lanes);
+        if (from >= count) weight[p] = -1;
+        if (!(weight[p] < 0) && c < a.e)
+          part[p] = *reinterpret_cast<const Chunk<Part, V>*>(
+              column + (first + from) * a.o_part.stride[0] + j * a.o_part.stride[2]);
+      }
+#pragma unroll
+      for (int p = 0; p < kBatch; ++p) {
+        if (weight[p] < 0) continue;
+        l += weight[p];
+        if (c < a.e)
+          for (int x = 0; x < V; ++x) sum[x] += weight[p] * to_float(part[p].x[x]);
+      }
+    }
+  }
+  return l;
+}
+
 template <class Part, class Out, int V>
-__global__ void __launch_bounds__(kThreads) merge_forward_kernel(Merge a, int lanes) {
+__global__ void __launch_bounds__(kThreads)
+    merge_forward_kernel(const __grid_constant__ Merge a, int lanes) {
   const int64_t work = a.b * a.s * a.h * lanes;
   for (int64_t base = blockIdx.x * int64_t{kThreads}; base < work;
        base += int64_t{gridDim.x} * kThreads) {
     const int64_t w = base + threadIdx.x;
-    const bool active = w < work;
-    const int64_t row = active ? quotient(w, lanes) : 0, lane = w & (lanes - 1);
-    const int64_t line = quotient(row, a.h), head = row - line * a.h;
-    const int64_t batch = quotient(line, a.s), i = line - batch * a.s;
-    const auto lse_of = [&](int64_t n) {
-      const int64_t j = a.source_of(n, i);
-      return j < 0 ? -INFINITY : a.lse_of(n, batch, head, j);
-    };
-    float m = -INFINITY, l = 0;
-    if (active) {
-      for (int64_t n = 0; n < a.n; ++n) m = greater(m, lse_of(n));
-      for (int64_t n = 0; n < a.n; ++n) {
-        const float lse = lse_of(n);
-        if (lse != -INFINITY) l += expf(lse - m);
-      }
+    const int lane = threadIdx.x & (lanes - 1);
+    Row row{0, 0, 0, w < work};
+    if (row.active) {
+      const int64_t number = quotient(w, lanes), line = quotient(number, a.h);
+      row.head = number - line * a.h;
+      row.batch = quotient(line, a.s), row.i = line - row.batch * a.s;
     }
-    const int64_t step_part = V > 1 ? 1 : a.o_part.stride[4], step_o = V > 1 ? 1 : a.o.stride[3];
-    for (int64_t c = lane * V; active && c < a.e; c += int64_t{lanes} * V) {
+    float m = -INFINITY;
+    for (int64_t n = lane; n < a.n; n += lanes) m = greater(m, share_of(a, row, n).lse);
+    for (int step = lanes / 2; step; step /= 2) m = greater(m, __shfl_xor_sync(kWarp, m, step));
+
+    float l = 0;
+    Out* o = a.o.as<Out>() + row.batch * a.o.stride[0] + row.i * a.o.stride[1] +
+             row.head * a.o.stride[2];
+    int64_t first = 0;
+    do {  // every lane makes every turn, for the shuffles
+      const int64_t c = first + int64_t{lane} * V;
       float sum[V] = {};
-#pragma unroll 4
-      for (int64_t n = 0; n < a.n; ++n) {
-        const float lse = lse_of(n);
-        if (lse == -INFINITY) continue;
-        const float weight = expf(lse - m);
-        const auto part = *reinterpret_cast<const Chunk<Part, V>*>(
-            a.o_part.as<Part>() + n * a.o_part.stride[0] + batch * a.o_part.stride[1] +
-            a.source_of(n, i) * a.o_part.stride[2] + head * a.o_part.stride[3] + c * step_part);
-        for (int k = 0; k < V; ++k) sum[k] += weight * to_float(part.x[k]);
+      l = sum_parts<Part>(a, row, m, lane, lanes, c, sum);
+      if (row.active && c < a.e) {
+        Chunk<Out, V> out;
+        for (int x = 0; x < V; ++x) out.x[x] = from_float<Out>(m == -INFINITY ? 0 : sum[x] / l);
+        *reinterpret_cast<Chunk<Out, V>*>(o + c * (V > 1 ? 1 : a.o.stride[3])) = out;
       }
-      Chunk<Out, V> out;
-      for (int k = 0; k < V; ++k) out.x[k] = from_float<Out>(m == -INFINITY ? 0 : sum[k] / l);
-      *reinterpret_cast<Chunk<Out, V>*>(a.o.as<Out>() + batch * a.o.stride[0] + i * a.o.stride[1] +
-                                        head * a.o.stride[2] + c * step_o) = out;
-    }
-    __syncwarp();  // every lane of the row has read lse_part, which lse may be
-    if (a.lse && active && lane == 0)
-      a.lse.as<float>()[batch * a.lse.stride[0] + head * a.lse.stride[1] + i * a.lse.stride[2]] =
-          m == -INFINITY ? m : m + logf(l);
+      first += int64_t{lanes} * V;
+    } while (first < a.e);
+    if (a.lse && row.active && lane == 0)
+      a.lse.as<float>()[row.batch * a.lse.stride[0] + row.head * a.lse.stride[1] +
+                        row.i * a.lse.stride[2]] = m == -INFINITY ? m : m + logf(l);
   }
 }
 
