@@ -2,7 +2,6 @@
 """Contexts and their memory."""
 
 import ctypes as C
-import sys
 import threading
 
 from . import _layout
@@ -67,19 +66,11 @@ class Context:
         self._stream, self._follows = _OWN if number is None else number or 1, False
 
     def _follow(self, number):
-        """Moves to the stream an array's library works on; later work waits for earlier work."""
+        """Moves to the stream an array's library works on; the old one's work comes first."""
         number = number or 1
-        if number == self._stream:
-            return
-        capturing = (
-            "torch" in sys.modules and sys.modules["torch"].cuda.is_current_stream_capturing()
-        )
-        if not capturing:
-            self._assistant().wait(self)
-        check(lib.fovea_context_set_stream(self._handle, number))
-        if not capturing:
-            self.wait(self._helper)
-        self._stream = number
+        if number != self._stream:
+            check(lib.fovea_context_set_stream(self._handle, number))
+            self._stream = number
 
     def _after(self, number):
         """Later work of this context waits for a stream that is not its own."""
