@@ -10,9 +10,9 @@ set_source_files_properties(src/host/simd_base.cpp PROPERTIES
   COMPILE_OPTIONS "-O3;-ffp-contract=fast;-Wno-psabi")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_source_files_properties(src/host/simd_avx2.cpp PROPERTIES
-    COMPILE_OPTIONS "-O3;-ffp-contract=fast;-Wno-psabi;-mavx2;-mfma")
+    COMPILE_OPTIONS "-O3;-ffp-contract=fast;-Wno-psabi;-mavx2;-mfma;-mf16c")
   set_source_files_properties(src/host/simd_avx512.cpp PROPERTIES
-    COMPILE_OPTIONS "-O3;-ffp-contract=fast;-Wno-psabi;-mfma;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mprefer-vector-width=512")
+    COMPILE_OPTIONS "-O3;-ffp-contract=fast;-Wno-psabi;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mprefer-vector-width=512")
 endif()
 
 if(FOVEA_TESTS AND NOT FOVEA_SANITIZE)

@@ -16,7 +16,8 @@ const Simd& best() {
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl"))
     return simd_avx512;
-  if (FOVEA_SIMD_WIDEST >= 8 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+  if (FOVEA_SIMD_WIDEST >= 8 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("f16c"))
     return simd_avx2;
 #endif
   return simd_base;

@@ -164,7 +164,8 @@ class Forward {
     float* x = plan_.room.x.at(room);
     float* o = plan_.room.o.at(room);
     KeyTile keys;
-    load_keys(call_, q, rows.key_head, begin, count, {true, true, false, true},
+    load_keys(call_, q, rows.key_head, begin, count,
+              {true, true, false, true, rows.count <= kDotRows},
               {plan_.room.k.at(room), plan_.room.v.at(room)}, keys);
     if (by_dots(rows)) {
       std::fill_n(x, count * lanes, 0.0f);

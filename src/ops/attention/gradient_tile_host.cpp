@@ -88,7 +88,8 @@ bool GradientTile::step(int64_t sequence, const Sequence& q, const RowTile& rows
                         int64_t count, Cover cover, bool k_wide) {
   const Attend& a = call_.a;
   const int64_t lanes = rows.lanes;
-  load_keys(call_, q, rows.key_head, begin, count, {true, true, k_wide, false}, room_, keys_);
+  load_keys(call_, q, rows.key_head, begin, count, {true, true, k_wide, false, false}, room_,
+            keys_);
   call_.simd.gemm({count, lanes, a.d, keys_.k, keys_.k_row, q_columns_, lanes, p_, lanes, nullptr,
                    false, false});
   const bool masked = finish_scores(call_, sequence, q, rows, keys_, cover, p_, slope_);

@@ -140,8 +140,9 @@ void load_keys(const Call& call, const Sequence& q, int64_t key_head, int64_t be
   const bool f32 = a.dtype == FOVEA_F32 && !a.sequences.page;
   const bool k_here = f32 && !a.rope.cos && a.k.stride[3] == 1 &&
                       (!use.k_wide || (a.d == call.d_pad && dense(a.k.stride[1], a.d)));
-  const bool v_here = f32 && a.v.stride[3] == 1 &&
-                      (!use.v_wide || (a.e == call.e_pad && dense(a.v.stride[1], a.e)));
+  const bool v_here =
+      f32 && a.v.stride[3] == 1 &&
+      (!use.v_wide || (a.e == call.e_pad && (use.once || dense(a.v.stride[1], a.e))));
   if (k_here) {
     tile.k = a.k.as() + a.sequences.key_offset(q, begin, a.k.stride) + key_head * a.k.stride[2];
     tile.k_row = a.k.stride[1];

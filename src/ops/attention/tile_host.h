@@ -69,6 +69,7 @@ struct KeyRoom {
 struct KeyUse {
   bool k, v;            // wanted at all
   bool k_wide, v_wide;  // whole vectors wanted: the row is padded with zeros where need be
+  bool once;            // few rows: nothing is gained by copying v together
 };
 
 void load_keys(const Call& call, const Sequence& q, int64_t key_head, int64_t begin, int64_t count,
