@@ -6,9 +6,11 @@ import pathlib
 import subprocess
 import sys
 
-import gguf
-import numpy as np
-import pytest
+# NumPy's BLAS spins while it waits, which starves everything on a machine that is also building.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+import gguf  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples/python"
 sys.path.insert(0, str(EXAMPLES))
@@ -16,7 +18,7 @@ from smollm import model, text  # noqa: E402
 from smollm.paged import PAGE, PagedAttention  # noqa: E402
 from smollm.reference import ReferenceAttention  # noqa: E402
 
-QUESTION = "Give three rules for writing clear error messages, with a short example of each. Is 2 + 2 = 4?"
+QUESTION = "Give three rules for writing clear error messages, with a short example. Is 2 + 2 = 4?"
 TOKENS = 64
 TOLERANCE = 2e-3  # of the logit range
 
@@ -61,8 +63,8 @@ def assert_close(got, want):
     assert np.abs(got - want).max() <= TOLERANCE * (want.max() - want.min())
 
 
-def test_logits_and_greedy_tokens_agree(llm, prompt, wanted):
-    attention = PagedAttention(llm.config, len(prompt) + TOKENS)
+def test_logits_and_greedy_tokens_agree(ctx, llm, prompt, wanted):
+    attention = PagedAttention(llm.config, len(prompt) + TOKENS, ctx)
     logits, tokens = greedy(llm, prompt, attention)
     assert_close(logits, wanted[0])
     assert tokens == wanted[1]
@@ -70,18 +72,19 @@ def test_logits_and_greedy_tokens_agree(llm, prompt, wanted):
         ["rope_forward", "host"], ["cache_append", "host"], ["attention_forward", "host"]]
 
 
-def test_prefill_in_pieces_that_straddle_pages(llm, prompt, wanted):
-    attention = PagedAttention(llm.config, len(prompt))
+def test_prefill_in_pieces_that_straddle_pages(ctx, llm, prompt, wanted):
+    attention = PagedAttention(llm.config, len(prompt), ctx)
     step = PAGE + 3
-    pieces = [llm.forward(prompt[i:i + step], attention, every=True) for i in range(0, len(prompt), step)]
+    pieces = [llm.forward(prompt[i:i + step], attention, every=True)
+              for i in range(0, len(prompt), step)]
     assert len(pieces) > 2
     assert_close(np.concatenate(pieces), wanted[0])
 
 
-def test_unused_pages_and_slots_do_not_count(llm, prompt):
+def test_unused_pages_and_slots_do_not_count(ctx, llm, prompt):
     logits = []
     for fill in (0.0, np.nan):
-        attention = PagedAttention(llm.config, len(prompt) + PAGE)
+        attention = PagedAttention(llm.config, len(prompt) + PAGE, ctx)
         for pool in attention.k + attention.v:
             attention.ctx.copy(pool, np.full(pool.shape, fill, np.float32))
         logits.append(llm.forward(prompt, attention))
@@ -89,8 +92,8 @@ def test_unused_pages_and_slots_do_not_count(llm, prompt):
 
 
 def test_tokenizer_has_the_published_ids_and_the_file_its_template(reader, tokenizer, prompt):
-    assert prompt[:24] == [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308, 34519, 28, 7018,
-                           411, 407, 19712, 8182, 2, 198, 1, 4093, 198]
+    assert prompt[:24] == [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365, 3511, 308, 34519,
+                           28, 7018, 411, 407, 19712, 8182, 2, 198, 1, 4093, 198]
     assert tokenizer.decode(prompt, skip_special_tokens=False) == text.chat(QUESTION)
     assert tokenizer.encode("2024").ids == [tokenizer.token_to_id(digit) for digit in "2024"]
     template = reader.get_field("tokenizer.chat_template").contents()
@@ -98,7 +101,9 @@ def test_tokenizer_has_the_published_ids_and_the_file_its_template(reader, token
 
 
 def test_the_command_streams_an_answer(tokenizer):
-    command = [sys.executable, str(EXAMPLES / "smollm/generate.py"), "--prompt", "What is the capital of France?", "--tokens", "12"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONUTF8": "1"})
+    command = [sys.executable, str(EXAMPLES / "smollm/generate.py"),
+               "--prompt", "What is the capital of France?", "--tokens", "12"]
+    environment = {**os.environ, "PYTHONUTF8": "1"}
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert "Paris" in ran.stdout
     assert "tokens/s" in ran.stderr and "attention_forward.host" in ran.stderr

@@ -17,24 +17,31 @@ from tokenizers import decoders
 
 from smollm import model, text
 from smollm.paged import PagedAttention
+import fovea  # last: smollm finds it in a checkout
 
 CHUNK = 128  # prompt tokens a step
 
 
 def main():
     args = arguments()
+    try:
+        ctx = fovea.Context(args.backend, threads=args.threads)
+    except fovea.FoveaError as why:
+        raise SystemExit(f"smollm: {why}") from None
+
     started = time.perf_counter()
-    say("reading vocabulary and index of the weights ...")
+    say("reading the index and vocabulary of the weights ...")
     reader = gguf.GGUFReader(args.model or text.weights_path())
     tokenizer = text.load_tokenizer(reader)
-    llm = model.load(reader, lambda done, total: say(f"unpacking weights: layer {done} of {total}", done == total))
-    say(f"loaded in {time.perf_counter() - started:.1f} s", True)
+    llm = model.load(reader, lambda i, of: say(f"unpacking the weights: layer {i} of {of}"))
+    say(f"loaded in {time.perf_counter() - started:.1f} s", done=True)
 
     prompt = tokenizer.encode(text.chat(args.prompt, args.system)).ids
-    capacity = len(prompt) + args.tokens
-    if capacity > llm.config.context:
-        raise SystemExit(f"{len(prompt)} tokens of prompt and {args.tokens} to come exceed the model's {llm.config.context}")
-    attention = PagedAttention(llm.config, capacity, args.backend, args.dtype, args.threads)
+    capacity, most = len(prompt) + args.tokens, llm.config.context
+    if capacity > most:
+        raise SystemExit(f"smollm: a prompt of {len(prompt)} tokens and {args.tokens} to come are "
+                         f"more than the {most} that the model was trained for")
+    attention = PagedAttention(llm.config, capacity, ctx, args.dtype)
 
     started = time.perf_counter()
     for i in range(0, len(prompt), CHUNK):
@@ -45,10 +52,9 @@ def main():
 
     stops = {tokenizer.token_to_id(token) for token in ("<|im_end|>", "<|endoftext|>")}
     stream = decoders.DecodeStream(skip_special_tokens=True)
-    count, started = 0, time.perf_counter()
-    while count < args.tokens:
+    started = time.perf_counter()
+    for count in range(1, args.tokens + 1):
         token = int(logits[-1].argmax())
-        count += 1
         if token in stops:
             break
         print(stream.step(tokenizer, token) or "", end="", flush=True)
@@ -58,20 +64,23 @@ def main():
     print(flush=True)
 
     say(f"prefill {len(prompt)} tokens, {len(prompt) / prefill:.1f} tokens/s; "
-        f"decode {count} tokens, {count / decode:.1f} tokens/s", True)
-    say(f"backend {attention.ctx!r}, {args.dtype}, kernels: " + ", ".join(attention.kernels), True)
+        f"decode {count} tokens, {count / decode:.1f} tokens/s", done=True)
+    say(f"backend {ctx!r}, {args.dtype}, kernels: {', '.join(attention.kernels)}", done=True)
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="smollm", description="SmolLM2-135M-Instruct, attention by fovea.")
-    parser.add_argument("words", nargs="*", help="the prompt, if --prompt is not given")
-    parser.add_argument("--prompt")
-    parser.add_argument("--system", default=text.SYSTEM, help="the system message")
-    parser.add_argument("--tokens", type=int, default=256, help="most tokens to generate (256)")
-    parser.add_argument("--backend", choices=["host", "cuda"], default="host", help="where attention runs (host)")
-    parser.add_argument("--dtype", choices=["f32", "f16", "bf16"], default="f32", help="of queries and cache (f32)")
-    parser.add_argument("--threads", type=int, default=0, help="threads of the host backend (all)")
-    parser.add_argument("--model", help="another GGUF file of this architecture")
+    parser = argparse.ArgumentParser(
+        prog="smollm", description="SmolLM2-135M-Instruct answers, attention by fovea.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    option = parser.add_argument
+    option("words", nargs="*", help="the prompt, if --prompt is not given")
+    option("--prompt")
+    option("--system", default=text.SYSTEM, help="the system message")
+    option("--tokens", type=int, default=256, help="most tokens to generate")
+    option("--backend", choices=["host", "cuda"], default="host", help="where attention runs")
+    option("--dtype", choices=["f32", "f16", "bf16"], default="f32", help="of queries and cache")
+    option("--threads", type=int, default=0, help="threads of the host backend; 0: all")
+    option("--model", help="another GGUF file of this architecture")
     args = parser.parse_args()
     args.prompt = args.prompt or " ".join(args.words) or "Why is the sky blue?"
     if args.tokens < 1:

