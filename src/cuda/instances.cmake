@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Stamps tuned kernels into the build tree.  A row of src/ops/<family>/<verb>.inc
 #     FOVEA_INSTANCE(arch, dtype, width, ...)
-# is compiled in instances/<family>_<verb>_<arch>_<dtype>_<width>.cu, with its neighbours of the same
+# is compiled in instances/<family>_<verb>_<arch>_<dtype>_<width>.cu with its neighbours of the same
 # arch, dtype and width, and is listed in instances/<family>_<verb>_<arch>.inc for the launcher.
-# FOVEA_ONLY (a regular expression, e.g. bf16_128) keeps the rows whose "<verb>_<arch>_<dtype>_<width>"
-# matches.  Included by the root CMakeLists.txt.
+# FOVEA_ONLY (a regular expression, e.g. bf16_128) keeps the rows whose
+# "<verb>_<arch>_<dtype>_<width>" matches.  Included by the root CMakeLists.txt.
 if(NOT FOVEA_CUDA)
   return()
 endif()
@@ -59,6 +59,7 @@ function(fovea_stamp_instances table)
     set(_file ${_out}/${family}_${verb}_${_group}.cu)
     configure_file(src/instance.cu.in ${_file} @ONLY)
     target_sources(fovea_objects PRIVATE ${_file})
+    set_source_files_properties(${_file} PROPERTIES COMPILE_OPTIONS --compress-mode=size)
   endforeach()
 endfunction()
 
