@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Host time of one call that has nothing to compute: attention_forward with b = 0, s alternating
- * between 3 and 4, h = g = 2, d = 64, f32, outputs given.  The params are filled anew for every call.
- * Prints `language <tab> p50_ns`: the median over 2000 samples of 64 calls each. */
+ * between 3 and 4, h = g = 2, d = 64, f32, outputs given.  The params are filled anew for every
+ * call. Prints `language <tab> p50_ns`: the median over 2000 samples of 64 calls each. */
 #define _POSIX_C_SOURCE 199309L
 #include <stdio.h>
 #include <stdlib.h>

@@ -25,7 +25,8 @@ Plan decide(Context& ctx, const P* params, const Contract& contract, size_t firs
 }
 
 template <class P>
-fovea_status run(Context* ctx, const P* params, const Contract& contract, size_t first_size) noexcept {
+fovea_status run(Context* ctx, const P* params, const Contract& contract,
+                 size_t first_size) noexcept {
   return guarded_on(ctx, contract.op, [&] {
     Plan decision = decide(*ctx, params, contract, first_size);
     void* base = workspace(*ctx, contract.op, decision.workspace.bytes());
@@ -47,15 +48,15 @@ fovea_status query(Context* ctx, const P* params, size_t* bytes, const Contract&
 }  // namespace
 }  // namespace fovea
 
-#define FOVEA_OP(family, verb, first_size)                                                       \
-  static_assert(sizeof(fovea_##family##_##verb##_params) >= first_size);                          \
-  extern "C" fovea_status fovea_##family##_##verb(fovea_context* ctx,                             \
-                                                  const fovea_##family##_##verb##_params* params) { \
-    return fovea::run(ctx, params, fovea::contract_##family##_##verb, first_size);                \
-  }                                                                                               \
-  extern "C" fovea_status fovea_##family##_##verb##_workspace(                                    \
-      fovea_context* ctx, const fovea_##family##_##verb##_params* params, size_t* bytes) {        \
-    return fovea::query(ctx, params, bytes, fovea::contract_##family##_##verb, first_size);       \
+#define FOVEA_OP(family, verb, first_size)                                                  \
+  static_assert(sizeof(fovea_##family##_##verb##_params) >= first_size);                    \
+  extern "C" fovea_status fovea_##family##_##verb(                                          \
+      fovea_context* ctx, const fovea_##family##_##verb##_params* params) {                 \
+    return fovea::run(ctx, params, fovea::contract_##family##_##verb, first_size);          \
+  }                                                                                         \
+  extern "C" fovea_status fovea_##family##_##verb##_workspace(                              \
+      fovea_context* ctx, const fovea_##family##_##verb##_params* params, size_t* bytes) {  \
+    return fovea::query(ctx, params, bytes, fovea::contract_##family##_##verb, first_size); \
   }
 #include "ops.inc"
 #undef FOVEA_OP

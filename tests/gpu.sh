@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Everything that needs a GPU, from a build folder made elsewhere (preset cuda) and copied here:
-#   tests/gpu.sh build/cuda            conformance, capture, offsets, threads, examples
+#   tests/gpu.sh build/cuda            conformance, capture, offsets, threads, Python with PyTorch
 #   tests/gpu.sh build/cuda sanitize   compute-sanitizer memcheck, racecheck, initcheck on small cases
 set -uo pipefail
 build=$(cd "$1" && pwd)
@@ -20,6 +20,8 @@ if [ "$mode" = all ]; then
   run "$build/tests/capture" --gtest_brief=1
   run "$build/tests/threads" --gtest_brief=1
   run "$build/tests/offsets" --gtest_brief=1
+  run "$build/tests/contract" --gtest_brief=1
+  run python3 -m pytest -q tests/python --ignore=tests/python/test_smollm.py
 else
   for tool in memcheck racecheck initcheck; do
     run compute-sanitizer --tool $tool --error-exitcode 1 --kernel-name-exclude regex:none \

@@ -22,7 +22,9 @@ struct View {
   int64_t stride[N];
   explicit FOVEA_HD operator bool() const { return data != nullptr; }
   template <class T = float>
-  FOVEA_HD T* as() const { return static_cast<T*>(data); }
+  FOVEA_HD T* as() const {
+    return static_cast<T*>(data);
+  }
 };
 
 template <int N>
@@ -52,7 +54,8 @@ struct Sequence {
   int64_t batch;      // index on the b axis of q, o, lse, mask, bias
   int64_t row_begin;  // its first row on the s axis
   int64_t rows;       // Lq
-  int64_t key_batch;  // index on the first axis of k, v (contiguous), or row of page_table; < 0: no keys
+  int64_t key_batch;  // index on the first axis of k, v (contiguous), or row of page_table; < 0: no
+                      // keys
   int64_t key_b;      // index on the first axis of key_position
   int64_t key_begin;  // storage index of logical key 0 (key_start + key_first; paged: key_first)
   int64_t key_first;  // column of mask and bias that logical key 0 has
@@ -102,8 +105,9 @@ struct Sequences {
 
   // Pool page that holds storage index i of the sequence (paged only); -1: absent.
   FOVEA_HD int64_t page_of(const Sequence& q, int64_t i) const {
-    const int64_t id = page_table.as<int32_t>()[q.key_batch * page_table.stride[0] +
-                                                i / page * page_table.stride[1]];
+    const int64_t id =
+        page_table
+            .as<int32_t>()[q.key_batch * page_table.stride[0] + i / page * page_table.stride[1]];
     return id < pool ? id : -1;
   }
   // Element offset of logical key j for a tensor with strides {first axis, token axis}; -1: absent.
@@ -124,7 +128,9 @@ struct Window {
     if (chunk > 0 && floor_div(p_i) != floor_div(p_j)) return false;
     return true;
   }
-  FOVEA_HD int64_t floor_div(int64_t p) const { return p >= 0 ? p / chunk : -((chunk - 1 - p) / chunk); }
+  FOVEA_HD int64_t floor_div(int64_t p) const {
+    return p >= 0 ? p / chunk : -((chunk - 1 - p) / chunk);
+  }
 };
 
 struct Mask {
@@ -140,21 +146,24 @@ struct Mask {
   }
   FOVEA_HD int64_t query_at(const Sequence& q, int64_t h, int64_t i) const {
     if (!query_position) return i + q.keys - q.rows;
-    return query_position.as<int32_t>()[q.batch * query_position.stride[0] + h * query_position.stride[1] +
-                                        (q.row_begin + i) * query_position.stride[2]];
+    return query_position
+        .as<int32_t>()[q.batch * query_position.stride[0] + h * query_position.stride[1] +
+                       (q.row_begin + i) * query_position.stride[2]];
   }
   // Position of logical key j; the paged form of key_position is indexed by column, the packed one
   // by storage index.
   FOVEA_HD int64_t key_at(const Sequence& q, int64_t g, int64_t j) const {
     if (!key_position) return j;
-    return key_position.as<int32_t>()[q.key_b * key_position.stride[0] + g * key_position.stride[1] +
-                                      (q.key_begin + j) * key_position.stride[2]];
+    return key_position
+        .as<int32_t>()[q.key_b * key_position.stride[0] + g * key_position.stride[1] +
+                       (q.key_begin + j) * key_position.stride[2]];
   }
   FOVEA_HD bool bit(const Sequence& q, int64_t h, int64_t i, int64_t j) const {
     if (!bits) return true;
     const int64_t column = q.key_first + j;
-    const uint8_t byte = bits.as<uint8_t>()[q.batch * bits.stride[0] + h * bits.stride[1] +
-                                            (q.row_begin + i) * bits.stride[2] + column / 8 * bits.stride[3]];
+    const uint8_t byte =
+        bits.as<uint8_t>()[q.batch * bits.stride[0] + h * bits.stride[1] +
+                           (q.row_begin + i) * bits.stride[2] + column / 8 * bits.stride[3]];
     return byte >> (column % 8) & 1;
   }
 };

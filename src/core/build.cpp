@@ -7,10 +7,14 @@
 extern "C" const char* fovea_build_get(fovea_build key) {
   switch (key) {
     case FOVEA_BUILD_VERSION:
-      return FOVEA_TEXT(FOVEA_VERSION_MAJOR) "." FOVEA_TEXT(FOVEA_VERSION_MINOR) "." FOVEA_TEXT(FOVEA_VERSION_PATCH);
-    case FOVEA_BUILD_GIT: return FOVEA_GIT;
-    case FOVEA_BUILD_TOOLKIT: return FOVEA_TOOLKIT;
-    case FOVEA_BUILD_ARCHITECTURES: return FOVEA_ARCHITECTURES;
+      return FOVEA_TEXT(FOVEA_VERSION_MAJOR) "." FOVEA_TEXT(FOVEA_VERSION_MINOR) "." FOVEA_TEXT(
+          FOVEA_VERSION_PATCH);
+    case FOVEA_BUILD_GIT:
+      return FOVEA_GIT;
+    case FOVEA_BUILD_TOOLKIT:
+      return FOVEA_TOOLKIT;
+    case FOVEA_BUILD_ARCHITECTURES:
+      return FOVEA_ARCHITECTURES;
     case FOVEA_BUILD_OPERATIONS: {
       static constexpr char operations[] =
 #define FOVEA_OP(family, verb, first_size) "," #family "_" #verb

@@ -12,8 +12,9 @@ namespace fovea {
 void* workspace(Context& ctx, const char* op, size_t bytes) {
   if (bytes <= ctx.workspace_bytes) return ctx.workspace;
   if (ctx.workspace_fixed)
-    fail(FOVEA_OUT_OF_MEMORY, "%s: needs %zu bytes of workspace, fovea_context_set_workspace gave %zu",
-         op, bytes, ctx.workspace_bytes);
+    fail(FOVEA_OUT_OF_MEMORY,
+         "%s: needs %zu bytes of workspace, fovea_context_set_workspace gave %zu", op, bytes,
+         ctx.workspace_bytes);
   // Half as much again, so that growing sequences do not reallocate at each step.
   const size_t grown = std::max(bytes, ctx.workspace_bytes + ctx.workspace_bytes / 2);
   void* data = ctx.device->grow_workspace(ctx.workspace, grown);
@@ -34,18 +35,28 @@ using namespace fovea;
 
 extern "C" {
 
-int32_t fovea_version(void) { return FOVEA_VERSION; }
+int32_t fovea_version(void) {
+  return FOVEA_VERSION;
+}
 
-const char* fovea_last_error(void) { return last_error(); }
+const char* fovea_last_error(void) {
+  return last_error();
+}
 
 const char* fovea_status_name(fovea_status status) {
   switch (status) {
-    case FOVEA_OK: return "FOVEA_OK";
-    case FOVEA_INVALID_ARGUMENT: return "FOVEA_INVALID_ARGUMENT";
-    case FOVEA_UNSUPPORTED: return "FOVEA_UNSUPPORTED";
-    case FOVEA_OUT_OF_MEMORY: return "FOVEA_OUT_OF_MEMORY";
-    case FOVEA_DEVICE_ERROR: return "FOVEA_DEVICE_ERROR";
-    case FOVEA_INTERNAL_ERROR: return "FOVEA_INTERNAL_ERROR";
+    case FOVEA_OK:
+      return "FOVEA_OK";
+    case FOVEA_INVALID_ARGUMENT:
+      return "FOVEA_INVALID_ARGUMENT";
+    case FOVEA_UNSUPPORTED:
+      return "FOVEA_UNSUPPORTED";
+    case FOVEA_OUT_OF_MEMORY:
+      return "FOVEA_OUT_OF_MEMORY";
+    case FOVEA_DEVICE_ERROR:
+      return "FOVEA_DEVICE_ERROR";
+    case FOVEA_INTERNAL_ERROR:
+      return "FOVEA_INTERNAL_ERROR";
   }
   return "unknown fovea_status";
 }
@@ -72,7 +83,8 @@ fovea_status fovea_device_count(fovea_backend backend, int32_t* count) {
   return guarded([&] {
     if (!count) fail(FOVEA_INVALID_ARGUMENT, "device_count: count is NULL");
     if (backend != FOVEA_HOST && backend != FOVEA_CUDA)
-      fail(FOVEA_INVALID_ARGUMENT, "device_count: backend is %d, wanted FOVEA_HOST or FOVEA_CUDA", backend);
+      fail(FOVEA_INVALID_ARGUMENT, "device_count: backend is %d, wanted FOVEA_HOST or FOVEA_CUDA",
+           backend);
     *count = backend == FOVEA_HOST ? 1 : cuda_device_count();
   });
 }
@@ -82,7 +94,8 @@ fovea_status fovea_context_create(fovea_backend backend, int32_t device, fovea_c
     if (!out) fail(FOVEA_INVALID_ARGUMENT, "context_create: out is NULL");
     *out = nullptr;
     if (backend != FOVEA_HOST && backend != FOVEA_CUDA)
-      fail(FOVEA_INVALID_ARGUMENT, "context_create: backend is %d, wanted FOVEA_HOST or FOVEA_CUDA", backend);
+      fail(FOVEA_INVALID_ARGUMENT, "context_create: backend is %d, wanted FOVEA_HOST or FOVEA_CUDA",
+           backend);
     auto ctx = std::make_unique<fovea_context>();
     ctx->backend = backend;
     ctx->device_index = device;
@@ -113,9 +126,11 @@ fovea_status fovea_context_set_stream(fovea_context* ctx, void* stream) {
 
 fovea_status fovea_context_set_workspace(fovea_context* ctx, void* data, size_t bytes) {
   return guarded_on(ctx, "context_set_workspace", [&] {
-    if (!data && bytes) fail(FOVEA_INVALID_ARGUMENT, "context_set_workspace: data is NULL with %zu bytes", bytes);
+    if (!data && bytes)
+      fail(FOVEA_INVALID_ARGUMENT, "context_set_workspace: data is NULL with %zu bytes", bytes);
     if (reinterpret_cast<uintptr_t>(data) % kWorkspaceAlign)
-      fail(FOVEA_INVALID_ARGUMENT, "context_set_workspace: data is %p, wanted a multiple of %zu", data, kWorkspaceAlign);
+      fail(FOVEA_INVALID_ARGUMENT, "context_set_workspace: data is %p, wanted a multiple of %zu",
+           data, kWorkspaceAlign);
     if (!ctx->workspace_fixed) ctx->device->free_workspace(ctx->workspace);
     ctx->workspace = data;
     ctx->workspace_bytes = bytes;
@@ -137,14 +152,24 @@ fovea_status fovea_context_get(fovea_context* ctx, fovea_property key, int64_t* 
   return guarded_on(ctx, "context_get", [&] {
     if (!value) fail(FOVEA_INVALID_ARGUMENT, "context_get: value is NULL");
     switch (key) {
-      case FOVEA_PROPERTY_BACKEND: *value = ctx->backend; return;
-      case FOVEA_PROPERTY_DEVICE: *value = ctx->device_index; return;
-      case FOVEA_PROPERTY_THREADS: *value = ctx->threads; return;
-      case FOVEA_PROPERTY_WORKSPACE_BYTES: *value = static_cast<int64_t>(ctx->workspace_bytes); return;
+      case FOVEA_PROPERTY_BACKEND:
+        *value = ctx->backend;
+        return;
+      case FOVEA_PROPERTY_DEVICE:
+        *value = ctx->device_index;
+        return;
+      case FOVEA_PROPERTY_THREADS:
+        *value = ctx->threads;
+        return;
+      case FOVEA_PROPERTY_WORKSPACE_BYTES:
+        *value = static_cast<int64_t>(ctx->workspace_bytes);
+        return;
       case FOVEA_PROPERTY_MULTIPROCESSORS:
       case FOVEA_PROPERTY_ARCHITECTURE:
       case FOVEA_PROPERTY_FREE_BYTES:
-      case FOVEA_PROPERTY_TOTAL_BYTES: *value = ctx->device->get(key); return;
+      case FOVEA_PROPERTY_TOTAL_BYTES:
+        *value = ctx->device->get(key);
+        return;
     }
     fail(FOVEA_INVALID_ARGUMENT, "context_get: key is %d, wanted a fovea_property", key);
   });
@@ -176,7 +201,8 @@ fovea_status fovea_alloc(fovea_context* ctx, fovea_memory memory, size_t bytes, 
     if (!out) fail(FOVEA_INVALID_ARGUMENT, "alloc: out is NULL");
     *out = nullptr;
     if (memory != FOVEA_MEMORY_DEVICE && memory != FOVEA_MEMORY_HOST)
-      fail(FOVEA_INVALID_ARGUMENT, "alloc: memory is %d, wanted FOVEA_MEMORY_DEVICE or FOVEA_MEMORY_HOST", memory);
+      fail(FOVEA_INVALID_ARGUMENT,
+           "alloc: memory is %d, wanted FOVEA_MEMORY_DEVICE or FOVEA_MEMORY_HOST", memory);
     if (bytes) *out = ctx->device->alloc(memory, bytes);
   });
 }

@@ -29,7 +29,7 @@ class Device {
 };
 
 std::unique_ptr<Device> make_host_device(int32_t device);
-int32_t cuda_device_count();                                // 0 where CUDA is not built
+int32_t cuda_device_count();                               // 0 where CUDA is not built
 std::unique_ptr<Device> make_cuda_device(int32_t device);  // fails where CUDA is not built
 
 }  // namespace fovea

@@ -25,6 +25,8 @@ void set_last_error(const char* text) noexcept {
   std::snprintf(t_last_error, sizeof t_last_error, "%s", text);
 }
 
-const char* last_error() noexcept { return t_last_error; }
+const char* last_error() noexcept {
+  return t_last_error;
+}
 
 }  // namespace fovea

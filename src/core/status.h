@@ -23,7 +23,8 @@ struct Error {
 void set_last_error(const char* text) noexcept;
 const char* last_error() noexcept;
 
-// Runs f and maps what it throws to a status; every exported function that can fail goes through it.
+// Runs f and maps what it throws to a status; every exported function that can fail goes through
+// it.
 template <class F>
 fovea_status guarded(F&& f) noexcept {
   set_last_error("");

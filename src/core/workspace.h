@@ -24,10 +24,12 @@ class Layout {
  public:
   template <class T>
   Slot<T> add(int64_t count) {
-    if (count < 0 || static_cast<uint64_t>(count) > (SIZE_MAX - bytes_ - kWorkspaceAlign) / sizeof(T))
+    if (count < 0 ||
+        static_cast<uint64_t>(count) > (SIZE_MAX - bytes_ - kWorkspaceAlign) / sizeof(T))
       fail(FOVEA_INVALID_ARGUMENT, "the workspace for these extents does not fit in size_t");
     Slot<T> slot{bytes_, static_cast<size_t>(count)};
-    bytes_ += (static_cast<size_t>(count) * sizeof(T) + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
+    bytes_ += (static_cast<size_t>(count) * sizeof(T) + kWorkspaceAlign - 1) / kWorkspaceAlign *
+              kWorkspaceAlign;
     return slot;
   }
   size_t bytes() const { return bytes_; }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels plan() chooses from, best first: forward_host.cpp, forward.cu and their backward twins.
+// The kernels plan() chooses from, best first: forward_host.cpp, forward.cu and their backward
+// twins.
 #pragma once
 #include "core/attend.h"
 #include "core/plan.h"
