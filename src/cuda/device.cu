@@ -38,8 +38,10 @@ DeviceInfo read_device_info(int index) {
   return info;
 }
 
-bool is_capture_error(cudaError_t error) {
-  return error >= cudaErrorStreamCaptureUnsupported && error <= cudaErrorStreamCaptureWrongThread;
+// Errors of the call alone: the device and the context are as well as before.
+bool is_callers(cudaError_t error) {
+  return error == cudaErrorInvalidValue || error == cudaErrorInvalidResourceHandle ||
+         (error >= cudaErrorStreamCaptureUnsupported && error <= cudaErrorStreamCaptureWrongThread);
 }
 
 // Capture state of a stream; `id` tells captures apart, 0 when there is none.
@@ -218,7 +220,8 @@ class CudaDevice final : public Device {
 
  private:
   void check_alloc(cudaError_t error, const char* op, size_t bytes) {
-    if (error == cudaErrorMemoryAllocation) {
+    // A size beyond all address space is an invalid value to the runtime.
+    if (error == cudaErrorMemoryAllocation || error == cudaErrorInvalidValue) {
       cudaGetLastError();
       fail(FOVEA_OUT_OF_MEMORY, "%s: %zu bytes could not be had on device %d (%s)", op, bytes,
            info_.index, info_.name);
@@ -267,7 +270,7 @@ void check(cudaError_t error, const char* op) {
   if (error == cudaSuccess) return;
   cudaGetLastError();  // a launch error left behind would be blamed on the next call
   const fovea_status status = error == cudaErrorMemoryAllocation ? FOVEA_OUT_OF_MEMORY
-                              : is_capture_error(error)          ? FOVEA_INVALID_ARGUMENT
+                              : is_callers(error)                ? FOVEA_INVALID_ARGUMENT
                                                                  : FOVEA_DEVICE_ERROR;
   fail(status, "%s: %s: %s", op, cudaGetErrorName(error), cudaGetErrorString(error));
 }

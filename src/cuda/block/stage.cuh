@@ -5,8 +5,9 @@
 // 256 threads as 16 x 16 (ty, tx).  Thread rows are m = ty + 16 r, so a warp owns rows of its own:
 // P is written and read by one warp.  Columns are n = tx + 16 c (nt), 64 chunk + 4 tx + c (nn).
 // Shared memory: A 16 R x 68, B or X 64 x 68, P 16 R x 68 floats; 68 keeps float4 rows aligned and
-// spreads 16 of them over the banks.  Both products walk 64 columns at a time: global loads of the
-// next 64 are in flight while the present ones are multiplied.
+// spreads 16 of them over the banks.  Both products walk 64 columns at a time: global loads of B's
+// next 64 are in flight while the present ones are multiplied (A's, which the caches hold, are not:
+// their registers are worth more as a second block).
 // Barriers: one before a tile is overwritten, one before it is read.
 #pragma once
 #include "core/chunk.h"
@@ -92,14 +93,15 @@ template <int R, class LoadA, class LoadB>
 __device__ __forceinline__ void multiply_nt(float (&acc)[R][4], const StageTiles<R>& s, int width,
                                             const LoadA& load_a, const LoadB& load_b) {
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
-  float4 next_a[R], next_b[4];
-  fetch(next_a, load_a, 0), fetch(next_b, load_b, 0);
+  float4 next_b[4];
+  fetch(next_b, load_b, 0);
   for (int column = 0; column < width; column += kStageTile) {
+    float4 now_a[R];
+    fetch(now_a, load_a, column);
     __syncthreads();
-    commit(s.a, next_a), commit(s.b, next_b);
+    commit(s.a, now_a), commit(s.b, next_b);
     __syncthreads();
-    if (column + kStageTile < width)
-      fetch(next_a, load_a, column + kStageTile), fetch(next_b, load_b, column + kStageTile);
+    if (column + kStageTile < width) fetch(next_b, load_b, column + kStageTile);
     const int steps = width - column < kStageTile ? width - column : kStageTile;
 #pragma unroll 2
     for (int k = 0; k < steps; k += 4) {

@@ -146,7 +146,7 @@ __device__ __forceinline__ void store_gradient(const View<4>& out, int32_t dtype
 
 // dq, and each row's part of dalibi.
 template <int Chunks>
-__global__ void __launch_bounds__(kStageThreads, 1)
+__global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     rows_simt_kernel(const __grid_constant__ BackwardSimt b, int64_t row_tiles, int64_t work) {
   extern __shared__ float4 s_dynamic[];
   __shared__ BackwardShared s;
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kStageThreads, 1)
 
 // dk or dv.
 template <Owner owner, int Chunks>
-__global__ void __launch_bounds__(kStageThreads, 1)
+__global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     keys_simt_kernel(const __grid_constant__ BackwardSimt b, int64_t key_tiles, int64_t work) {
   constexpr bool gradient = owner == Owner::dk;
   extern __shared__ float4 s_dynamic[];
