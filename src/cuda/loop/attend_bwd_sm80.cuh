@@ -212,9 +212,8 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
                                                                                 b2 + offset);
     if constexpr (Shape::keys_own) pairs.set_head(walk.head);
     const int begin = walk.begin();
-    const bool full =
-        Shape::keys_own ? pairs.full(begin, begin + Shape::walk, own_begin, own_end)
-                        : pairs.full(own_begin, own_end, begin, begin + Shape::walk);
+    const bool full = Shape::keys_own ? pairs.full(begin, begin + Shape::walk, own_begin, own_end)
+                                      : pairs.full(own_begin, own_end, begin, begin + Shape::walk);
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll

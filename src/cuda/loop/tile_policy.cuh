@@ -64,6 +64,7 @@ struct RichScore {
   }
 
  private:
+  // x -= slope |p_i - p_j|; default positions need no table of keys.
   template <int M, int N>
   __device__ void distance(float (&x)[M][N][4], int key, int row) const {
     const bool given = !default_positions(a.mask);
@@ -74,15 +75,22 @@ struct RichScore {
       const float slope = alibi_slope(a.score, tile.rows.r, h);
       const int64_t p_i = a.mask.query_at(tile.rows.seq, h, tile.query(m));
       const float from = static_cast<float>(p_i - lane_key);
+      if (!given) {
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+#pragma unroll
+          for (int c = 0; c < 2; ++c)
+            x[i][j][2 * half + c] -= slope * fabsf(from - static_cast<float>(j * 8 + c));
+        return;
+      }
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-          float away = from - static_cast<float>(j * 8 + c);
-          if (given && lane_key + j * 8 + c < tile.keys)
-            away = static_cast<float>(
-                p_i - a.mask.key_at(tile.rows.seq, tile.key_head(a), lane_key + j * 8 + c));
-          x[i][j][2 * half + c] -= slope * fabsf(away);
+          const int column = lane_key + j * 8 + c;
+          if (column >= tile.keys) continue;
+          const int64_t p_j = a.mask.key_at(tile.rows.seq, tile.key_head(a), column);
+          x[i][j][2 * half + c] -= slope * fabsf(static_cast<float>(p_i - p_j));
         }
     });
   }
