@@ -107,6 +107,12 @@ TEST(capture, workspace_does_not_grow) {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
+  int32_t devices = 0;
+  harness::must(fovea_device_count(FOVEA_CUDA, &devices), "device_count");
+  if (!devices) {
+    std::printf("capture: no CUDA device here\n");
+    return 77;  // ctest's SKIP_RETURN_CODE
+  }
   // The small cases of every operation, and every eighth of all others.
   std::map<std::string, int> count;
   for (const harness::Case& c : cases::all()) {

@@ -3,30 +3,52 @@
 # Everything that needs a GPU, from a build folder made elsewhere (preset cuda) and copied here:
 #   tests/gpu.sh build/cuda            conformance, capture, offsets, threads, Python with PyTorch
 #   tests/gpu.sh build/cuda sanitize   compute-sanitizer memcheck, racecheck, initcheck on small cases
+# Programs run side by side, the long ones in shards; FOVEA_GPU_LOGS keeps their logs.
 set -uo pipefail
 build=$(cd "$1" && pwd)
 mode=${2:-all}
 cd "$(dirname "$0")/.."
 export LD_LIBRARY_PATH=$build/lib FOVEA_LIBRARY=$build/lib/libfovea.so
-failed=0
-run() {
-  local began=$SECONDS
-  echo "=== $*"
-  "$@" || { failed=$((failed + 1)); echo "FAILED: $*"; }
-  echo "=== $((SECONDS - began)) s"
+logs=${FOVEA_GPU_LOGS:-$(mktemp -d)}
+mkdir -p "$logs"
+names=() pids=()
+start() {  # name, command
+  local name=$1
+  shift
+  { local began=$SECONDS; "$@"; local rc=$?; echo "=== $((SECONDS - began)) s"; exit $rc; } >"$logs/$name" 2>&1 &
+  names+=("$name") pids+=($!)
+}
+sharded() {  # name, shards, command
+  local name=$1 shards=$2
+  shift 2
+  for ((i = 0; i < shards; ++i)); do
+    start "$name-$i" env GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i "$@"
+  done
 }
 if [ "$mode" = all ]; then
-  run "$build/tests/conformance" --gtest_brief=1 --gtest_filter='*cuda*'
-  run "$build/tests/capture" --gtest_brief=1
-  run "$build/tests/threads" --gtest_brief=1
-  run "$build/tests/offsets" --gtest_brief=1
-  run "$build/tests/contract" --gtest_brief=1
-  run python3 -m pytest -q tests/python --ignore=tests/python/test_smollm.py
+  sharded conformance 6 "$build/tests/conformance" --gtest_brief=1 --gtest_filter='*cuda*'
+  sharded capture 2 "$build/tests/capture" --gtest_brief=1
+  start threads "$build/tests/threads" --gtest_brief=1
+  start offsets "$build/tests/offsets" --gtest_brief=1
+  start contract "$build/tests/contract" --gtest_brief=1
+  start python python3 -m pytest -q tests/python --ignore=tests/python/test_smollm.py
 else
   for tool in memcheck racecheck initcheck; do
-    run compute-sanitizer --tool $tool --error-exitcode 1 --kernel-name-exclude regex:none \
-      "$build/tests/conformance" --gtest_brief=1 --gtest_filter='*cuda*small*'
+    sharded $tool 4 compute-sanitizer --tool $tool --error-exitcode 1 \
+      "$build/tests/conformance" --gtest_brief=1 --gtest_filter='*cuda*small*:*cuda*tuned*'
   done
 fi
-echo "gpu: $failed failed"
+failed=0
+for i in "${!names[@]}"; do
+  wait "${pids[$i]}"
+  rc=$?
+  echo "--- ${names[$i]}: exit $rc, $(tail -1 "$logs/${names[$i]}")"
+  if [ $rc = 0 ]; then
+    grep -E 'tests? ran|passed|SUMMARY|unsupported: [0-9]' "$logs/${names[$i]}"
+  else
+    failed=$((failed + 1))
+    grep -vE '^\[ +(OK|RUN)|^=+$' "$logs/${names[$i]}" | head -40
+  fi
+done
+echo "gpu: ${#names[@]} runs, $failed failed, $SECONDS s"
 exit $((failed > 0))

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The Rust crates, offline, in each way they can find the library, and the example.
-#   tests/rust.sh <build folder>
+#   tests/rust.sh <build folder>      libraries from FOVEA_LIB_DIR, or the folder's lib
 set -euo pipefail
 build=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
 root=$PWD
-export FOVEA_LIB_DIR=$build/lib LD_LIBRARY_PATH=$build/lib CARGO_TARGET_DIR=$build/rust CARGO_NET_OFFLINE=true
+libraries=${FOVEA_LIB_DIR:-$build/lib}
+export FOVEA_LIB_DIR=$libraries LD_LIBRARY_PATH=$libraries CARGO_TARGET_DIR=$build/rust CARGO_NET_OFFLINE=true
 if ! command -v cargo >/dev/null; then
   echo "rust: cargo is missing" >&2
   exit 1
@@ -17,6 +18,6 @@ cargo test --offline --quiet --features dlopen
 cargo test --offline --quiet --features static
 cd "$root/examples/rust"
 cargo run --offline --quiet --bin attend >"$build/attend.rust.txt"
-cc -std=c99 -I"$root/include" "$root/examples/c/attend.c" -L"$build/lib" -lfovea -o "$build/attend.c.out"
+cc -std=c99 -I"$root/include" "$root/examples/c/attend.c" -L"$libraries" -lfovea -o "$build/attend.c.out"
 "$build/attend.c.out" >"$build/attend.c.txt"
 cmp "$build/attend.c.txt" "$build/attend.rust.txt"

@@ -171,7 +171,7 @@ FOVEA_API fovea_status fovea_context_synchronize(fovea_context* ctx);
 /** Later work of `ctx` waits for what `other` has enqueued so far.  No host wait between CUDA contexts. */
 FOVEA_API fovea_status fovea_context_wait(fovea_context* ctx, fovea_context* other);
 
-/** The kernel the last operation ran, "attention_forward.cuda.sm80.bf16.d128"; "" before any.
+/** The kernel the last operation ran, "attention_forward.cuda.sm80.bf16.d128.whole"; "" before any.
  *  Valid until the context's next operation.  NULL context: "". */
 FOVEA_API const char* fovea_context_last_kernel(fovea_context* ctx);
 

@@ -18,7 +18,7 @@ typedef enum fovea_scaling {
   FOVEA_SCALING_NONE = 0,   /**< base^(-i / half) */
   FOVEA_SCALING_LINEAR = 1, /**< divided by factor */
   FOVEA_SCALING_LLAMA3 = 2, /**< wavelengths above original_len / low_factor are divided by factor, below original_len / high_factor kept, blended between */
-  FOVEA_SCALING_YARN = 3    /**< ramp between low_factor and high_factor rotations within original_len; the caller folds mscale into scale */
+  FOVEA_SCALING_YARN = 3    /**< divided by factor from the pair that turns low_factor times within original_len, kept up to the one that turns high_factor times, blended by pair number between (pairs found from base, rounded outward); the caller folds mscale into scale */
 } fovea_scaling;
 
 /** y = x rotated; with `inverse` by the negative angle, which is also the gradient. */
@@ -27,7 +27,7 @@ typedef struct fovea_rope_forward_params {
   fovea_tensor x;           /**< [in] (b, s, h, d) f32 f16 bf16 */
   fovea_tensor y;           /**< [out] (b, s, h, d) as x: may be x */
   fovea_tensor position;    /**< [in, optional] (b, s) i32: row of the table; outside it the rotated columns are NaN; absent: index in the sequence */
-  fovea_tensor start;       /**< [in, optional] (r+1) i32: first packed row of each sequence; then b = 1 */
+  fovea_tensor start;       /**< [in, optional] (r+1) i32: first packed row of each sequence; then b = 1; rows of none are not written */
   fovea_tensor cos;         /**< [in] (positions, half) f32 */
   fovea_tensor sin;         /**< [in] (positions, half) f32 */
   int32_t rope_begin;       /**< first rotated column; 2 * half columns turn, the rest is copied */
@@ -50,7 +50,7 @@ typedef struct fovea_rope_table_get_params {
   fovea_tensor frequency;  /**< [in, optional] (half) f32: radians a position; absent: base^(-i / half); scaling applies to either */
   int64_t position_begin;  /**< position of row 0; may be negative */
   int64_t original_len;    /**< context length of training; 0: 8192 (llama3), 4096 (yarn) */
-  float base;              /**< 0: 10000 */
+  float base;              /**< 0: 10000; with frequency read by yarn alone */
   float factor;            /**< >= 1; 0: 1 */
   float low_factor;        /**< 0: 1 */
   float high_factor;       /**< 0: 4 (llama3), 32 (yarn) */

@@ -161,17 +161,32 @@ class Edges {
       }
   }
 
-  // Rows that a tuned kernel must take.
+  // Every instance of a tuned kernel, by its name (src/ops/attention/*.inc).
   void kernels() {
+    static constexpr Widths widths[] = {{64, 64}, {96, 96}, {128, 128}, {192, 128}, {256, 256}};
     for (int dtype : {FOVEA_F16, FOVEA_BF16})
-      for (int64_t d : {64, 128})
-        for (Span span : {Span::full, Span::causal}) {
-          AttentionCase c = row(1, 130, 257, 4, 2, d, d);
-          c.note = "tuned", c.dtype = dtype, c.span = span;
-          cases.push_back(forward_case(c, "sm80"));
-          c.s = 1;
-          cases.push_back(forward_case(c, "sm80"));
-        }
+      for (const Widths& w : widths) {
+        AttentionCase c = row(1, 130, 257, 4, 2, w.d, w.e);
+        c.note = "tuned", c.dtype = dtype, c.span = Span::causal;
+        const std::string type = dtype == FOVEA_F16 ? "f16" : "bf16";
+        const std::string name = "sm80." + type + ".d" + std::to_string(w.d) + ".";
+        cases.push_back(backward_case(c, name + "plain"));
+        c.splits = 1;
+        cases.push_back(forward_case(c, name + "whole"));
+        AttentionCase paged = c;
+        paged.where = Where::paged, paged.page = 64;
+        cases.push_back(forward_case(paged, name + "paged"));
+        AttentionCase decode = c;
+        decode.s = 3, decode.splits = 0;
+        cases.push_back(forward_case(decode, name + "split"));
+        decode.splits = 3, decode.span = Span::full;
+        cases.push_back(forward_case(decode, name + "split"));
+        c.softcap = c.sink_logit = true;
+        cases.push_back(forward_case(c, name + "rich"));
+        cases.push_back(backward_case(c, name + "rich"));
+        decode.softcap = decode.alibi = true;
+        cases.push_back(forward_case(decode, name + "rich"));
+      }
   }
 
   // A few rows, everything on: for compute-sanitizer and the bindings.

@@ -66,8 +66,10 @@ inline Call build_rope_forward(const RopeCase& c, uint64_t seed) {
   }
   if (c.place == RopeCase::packed || c.place == RopeCase::packed_position) {
     const size_t start = call.add("start", p->start, Role::in, FOVEA_I32, {5});
+    // One row before the first sequence, one after the last, where there is room.
     const auto s = static_cast<double>(c.s);
-    call.fill_list(start, {0, std::floor(s / 3), std::floor(s / 3), s, s});
+    const double begin = c.s > 3, end = s - begin, cut = std::max(begin, std::floor(s / 3));
+    call.fill_list(start, {begin, cut, cut, end, end});
   }
   add_table(call, p->cos, p->sin, c.positions, c.half,
             c.lay == Lay::head_first ? Lay::contiguous : c.lay);

@@ -17,9 +17,10 @@ Out rope_forward(const fovea_rope_forward_params& p, Mode mode) {
   Out y(p.y, 0);
   for (int64_t b = 0; b < x.shape[0]; ++b)
     for (int64_t i = 0; i < x.shape[1]; ++i) {
-      int64_t at = i;  // in the sequence
+      int64_t at = start ? -1 : i;  // in the sequence
       for (int64_t r = 0; start && r + 1 < start.shape[0]; ++r)
         if (i >= start.integer(r) && i < start.integer(r + 1)) at = i - start.integer(r);
+      if (at < 0) continue;
       if (position) at = position.integer(b, i);
       for (int64_t head = 0; head < x.shape[2]; ++head) {
         double* row = x.value.data() + x.at_index(b, i, head);

@@ -81,8 +81,9 @@ class Scaling(enum.IntEnum):
     # wavelengths above original_len / low_factor are divided by factor, below original_len /
     # high_factor kept, blended between
     LLAMA3 = 2
-    # ramp between low_factor and high_factor rotations within original_len; the caller folds
-    # mscale into scale
+    # divided by factor from the pair that turns low_factor times within original_len, kept up
+    # to the one that turns high_factor times, blended by pair number between (pairs found
+    # from base, rounded outward); the caller folds mscale into scale
     YARN = 3
 
 

@@ -577,7 +577,7 @@ def rope_forward(ctx, x, cos, sin, *, y=None, position=None, start=None, rope_be
     Optional inputs
       position: (b, s) i32: row of the table; outside it the rotated columns are NaN; absent: index
           in the sequence
-      start: (r+1) i32: first packed row of each sequence; then b = 1
+      start: (r+1) i32: first packed row of each sequence; then b = 1; rows of none are not written
 
     Numbers
       rope_begin: first rotated column; 2 * half columns turn, the rest is copied
@@ -625,7 +625,7 @@ def rope_table_get(ctx, *, cos=None, sin=None, frequency=None, positions=None, h
     Numbers
       position_begin: position of row 0; may be negative
       original_len: context length of training; 0: 8192 (llama3), 4096 (yarn)
-      base: 0: 10000
+      base: 0: 10000; with frequency read by yarn alone
       factor: >= 1; 0: 1
       low_factor: 0: 1
       high_factor: 0: 4 (llama3), 32 (yarn)

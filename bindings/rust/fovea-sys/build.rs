@@ -82,7 +82,7 @@ fn pkg_config(fixed: bool) -> Option<Vec<String>> {
 
 /// Libs.private of the fovea.pc that lies beside the library, in an install or a build tree.
 fn private_libraries(dir: &Path) -> Vec<String> {
-    let places = [dir.join("pkgconfig/fovea.pc"), dir.join("../fovea.pc"), dir.join("fovea.pc")];
+    let places = [dir.join("pkgconfig/fovea.pc"), dir.join("fovea.pc")];
     let text = places.iter().find_map(|place| fs::read_to_string(place).ok()).unwrap_or_default();
     match text.lines().find_map(|line| line.strip_prefix("Libs.private:")) {
         Some(flags) => words(flags),

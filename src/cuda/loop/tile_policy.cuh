@@ -156,24 +156,33 @@ struct FullTiles {
   __device__ bool full(int n) const { return n >= begin && n < end; }
 };
 
-// The keys of row p under a window, in tile columns from `origin`: [low, high), and those < sink.
-struct RowKeys {
-  int low, high, sink;
-  __device__ RowKeys(const Window& w, int keys, int p, int origin) {
-    const int64_t right = w.right > 0 ? p + w.right : keys;
-    int64_t from = w.left > 0 ? p - w.left + 1 : 0, to = right < keys ? right : keys, kept = 0;
-    if (w.left > 0) kept = w.sink;
-    if (w.chunk > 0) {
-      const int64_t chunk_low = w.floor_div(p) * w.chunk, chunk_high = chunk_low + w.chunk;
-      if (chunk_low > from) from = chunk_low;
-      if (chunk_high < to) to = chunk_high;
-      if (chunk_low > 0) kept = 0;
-    }
-    low = static_cast<int>(clamp_i64(from, 0, kIndexMax)) - origin;
-    high = static_cast<int>(clamp_i64(to, 0, kIndexMax)) - origin;
-    sink = static_cast<int>(clamp_i64(kept, 0, kIndexMax)) - origin;
+// The positions below `end` that a row at position p sees under a window: [low, high), and those of
+// [floor, high) below `sink`.
+template <class Int>
+struct Seen {
+  Int floor, low, high, sink;
+  __device__ bool operator()(Int at) const {
+    return at < high && (at >= low || (at < sink && at >= floor));
   }
 };
+__device__ inline Seen<int64_t> seen_from(const Window& w, int64_t p, int64_t end) {
+  Seen<int64_t> seen{0, w.left > 0 ? p - w.left + 1 : 0, w.right > 0 ? p + w.right : end,
+                     w.left > 0 ? w.sink : 0};
+  if (w.chunk > 0) {
+    seen.floor = w.floor_div(p) * w.chunk;
+    if (seen.floor + w.chunk < seen.high) seen.high = seen.floor + w.chunk;
+    if (seen.floor > seen.low) seen.low = seen.floor;
+  }
+  if (end < seen.high) seen.high = end;
+  return seen;
+}
+// The same in tile columns from `origin`.
+__device__ inline Seen<int> columns_of(const Seen<int64_t>& seen, int origin) {
+  const auto column = [&](int64_t at) {
+    return static_cast<int>(clamp_i64(at, 0, kIndexMax)) - origin;
+  };
+  return {column(seen.floor), column(seen.low), column(seen.high), column(seen.sink)};
+}
 
 // Scale, window and lengths are all: the keys of a row are one interval.
 struct WindowMask : FullTiles {
@@ -224,16 +233,13 @@ struct RichMask : FullTiles {
     const int lane_key = key + threadIdx.x % 4 * 2;
     each_row<M>(row, [&](int i, int half, int m) {
       if (m >= tile.count) return;
-      const RowKeys seen(a.mask.of_head(tile.head(m)), tile.keys, tile.query(m) + tile.shift,
-                         lane_key);
+      const Seen<int> seen = columns_of(
+          seen_from(a.mask.of_head(tile.head(m)), tile.query(m) + tile.shift, tile.keys), lane_key);
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const int column = j * 8 + c;
-          if (column >= seen.high || (column < seen.low && column >= seen.sink))
-            x[i][j][2 * half + c] = kNegativeInfinity;
-        }
+        for (int c = 0; c < 2; ++c)
+          if (!seen(j * 8 + c)) x[i][j][2 * half + c] = kNegativeInfinity;
     });
   }
   template <int M, int N>
@@ -242,14 +248,14 @@ struct RichMask : FullTiles {
     each_row<M>(row, [&](int i, int half, int m) {
       if (m >= tile.count) return;
       const int64_t h = tile.head(m), p_i = a.mask.query_at(q, h, tile.query(m));
-      const Window window = a.mask.of_head(h);
+      const Seen<int64_t> seen = seen_from(a.mask.of_head(h), p_i, INT64_MAX);
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const int column = key + j * 8 + threadIdx.x % 4 * 2 + c;
           const int64_t p_j = column < tile.keys ? a.mask.key_at(q, tile.key_head(a), column) : -1;
-          if (p_j < 0 || !window.sees(p_i, p_j)) x[i][j][2 * half + c] = kNegativeInfinity;
+          if (p_j < 0 || !seen(p_j)) x[i][j][2 * half + c] = kNegativeInfinity;
         }
     });
   }

@@ -89,8 +89,7 @@ void prepare(const Context&, const AttendBackward& call, Plan& plan) {
   const Attend& a = call.forward;
   const Choice c(a);
   plan.kernel = std::string("attention_backward.cuda.sm80.") + dtype_name(a.dtype) + ".d" +
-                std::to_string(c.rows->d);
-  if (!a.plain()) plan.kernel += ".rich";
+                std::to_string(c.rows->d) + (a.plain() ? ".plain" : ".rich");
   const BackwardSlots slots(plan.workspace, call);
   plan.launch = [call, c, slots](Context& ctx, void* base) {
     const BackwardSimt sides = slots.at(base, call);

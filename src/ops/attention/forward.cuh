@@ -6,7 +6,11 @@
 
 namespace fovea::cuda {
 
-enum class ForwardKind { whole, paged, rich, split, split_rich };
+enum class ForwardKind { whole, paged, split, rich };
+inline const char* name_of(ForwardKind kind) {
+  static constexpr const char* names[] = {"whole", "paged", "split", "rich"};
+  return names[static_cast<int>(kind)];
+}
 
 // What a kernel needs beside the call; `parts` is read when the grid has splits.
 struct ForwardWork {

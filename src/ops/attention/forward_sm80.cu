@@ -76,8 +76,7 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
                                       !plain             ? ForwardKind::rich
                                       : a.sequences.page ? ForwardKind::paged
                                                          : ForwardKind::whole);
-  const ForwardInstance& split =
-      find(device, a, plain ? ForwardKind::split : ForwardKind::split_rich);
+  const ForwardInstance& split = find(device, a, plain ? ForwardKind::split : ForwardKind::rich);
   if (!whole.launch || !split.launch) return c;
 
   const int64_t fold = folded(a, whole.rows);
@@ -138,10 +137,7 @@ void prepare(const Context& ctx, const Attend& a, Plan& plan) {
     return;
   }
   const Choice c = choice(device_info(ctx), a);
-  plan.kernel += ".d" + std::to_string(c.instance->d);
-  if (!a.plain()) plan.kernel += ".rich";
-  if (c.grid.splits > 1) plan.kernel += ".split";
-  if (a.sequences.page) plan.kernel += ".paged";
+  plan.kernel += ".d" + std::to_string(c.instance->d) + "." + name_of(c.instance->kind);
   PartialSlots slots;
   if (c.grid.splits > 1) slots = PartialSlots(plan.workspace, a, c.grid.splits);
   plan.launch = [a, c, slots](Context& ctx, void* workspace) {

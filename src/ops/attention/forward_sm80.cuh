@@ -50,11 +50,6 @@ struct ForwardPolicies<ForwardKind::paged, Threads> {
   using Sink = DirectSink;
 };
 template <int Threads>
-struct ForwardPolicies<ForwardKind::rich, Threads>
-    : ForwardPolicies<ForwardKind::split_rich, Threads> {
-  using Sink = DirectSink;
-};
-template <int Threads>
 struct ForwardPolicies<ForwardKind::split, Threads> : ForwardPolicies<ForwardKind::paged, Threads> {
   using Sink = SplitSink;
 };

@@ -428,7 +428,7 @@ Sizes are Julia's, fastest first.
 - `sin`: (half, positions) f32
 - `y`: output, (d, h, s, b) as x: may be x
 - `position`: (s, b) i32: row of the table; outside it the rotated columns are NaN; absent: index in the sequence
-- `start`: (r+1) i32: first packed row of each sequence; then b = 1
+- `start`: (r+1) i32: first packed row of each sequence; then b = 1; rows of none are not written
 - `rope_begin`: first rotated column; 2 * half columns turn, the rest is copied
 - `rope_interleaved`: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
 - `inverse`: 1: the negative angle
@@ -466,7 +466,7 @@ Sizes are Julia's, fastest first.
 - `frequency`: (half) f32: radians a position; absent: base^(-i / half); scaling applies to either
 - `position_begin`: position of row 0; may be negative
 - `original_len`: context length of training; 0: 8192 (llama3), 4096 (yarn)
-- `base`: 0: 10000
+- `base`: 0: 10000; with frequency read by yarn alone
 - `factor`: >= 1; 0: 1
 - `low_factor`: 0: 1
 - `high_factor`: 0: 4 (llama3), 32 (yarn)

@@ -184,7 +184,7 @@ impl fovea_scaling {
     pub const LINEAR: fovea_scaling = fovea_scaling(1);
     /// wavelengths above original_len / low_factor are divided by factor, below original_len / high_factor kept, blended between
     pub const LLAMA3: fovea_scaling = fovea_scaling(2);
-    /// ramp between low_factor and high_factor rotations within original_len; the caller folds mscale into scale
+    /// divided by factor from the pair that turns low_factor times within original_len, kept up to the one that turns high_factor times, blended by pair number between (pairs found from base, rounded outward); the caller folds mscale into scale
     pub const YARN: fovea_scaling = fovea_scaling(3);
 }
 pub const FOVEA_SCALING_NONE: fovea_scaling = fovea_scaling(0);
@@ -774,7 +774,7 @@ functions! {
     /// Later work of `ctx` waits for what `other` has enqueued so far.  No host wait between CUDA contexts.
     fn fovea_context_wait(ctx: *mut fovea_context, other: *mut fovea_context) -> fovea_status;
     /// ```text
-    /// The kernel the last operation ran, "attention_forward.cuda.sm80.bf16.d128"; "" before any.
+    /// The kernel the last operation ran, "attention_forward.cuda.sm80.bf16.d128.whole"; "" before any.
     /// Valid until the context's next operation.  NULL context: "".
     /// ```
     fn fovea_context_last_kernel(ctx: *mut fovea_context) -> *const c_char;

@@ -1014,7 +1014,7 @@ impl<'a> RopeForward<'a> {
         self
     }
 
-    /// `(r+1)` i32: first packed row of each sequence; then b = 1
+    /// `(r+1)` i32: first packed row of each sequence; then b = 1; rows of none are not written
     pub fn start(&mut self, start: &'a Tensor<'_>) -> &mut Self {
         self.params.start = start.raw;
         self.places.note("start", start.home);
@@ -1101,7 +1101,7 @@ impl<'a> RopeTableGet<'a> {
         self
     }
 
-    /// 0: 10000
+    /// 0: 10000; with frequency read by yarn alone
     pub fn base(&mut self, base: f32) -> &mut Self {
         self.params.base = base;
         self
