@@ -7,9 +7,9 @@ namespace cases {
 
 using harness::Lay;
 
-enum class Span { full, causal, left, left_sink, band, chunk, head_window };
-constexpr const char* kSpanNames[] = {"full", "causal", "window",     "window_sink",
-                                      "band", "chunk",  "head_window"};
+enum class Span { full, causal, left, left_sink, band, chunk, head_window, chunk_sink };
+constexpr const char* kSpanNames[] = {"full", "causal", "window",      "window_sink",
+                                      "band", "chunk",  "head_window", "chunk_sink"};
 
 enum class Bias { none, full, broadcast, minus_inf, bf16 };
 constexpr const char* kBiasNames[] = {"", "bias", "bias_broadcast", "bias_minus_inf", "bias_bf16"};

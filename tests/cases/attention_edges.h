@@ -63,6 +63,10 @@ class Edges {
       });
     each_dtype(row(1, 300, 40, 2, 1, 128, 128),
                [](AttentionCase& c) { c.note = "edge", c.span = Span::left; });
+    for (Positions positions : {Positions::none, Positions::query})
+      each_dtype(row(2, 150, 210, 4, 2, 64, 64), [&](AttentionCase& c) {
+        c.note = "edge", c.span = Span::chunk_sink, c.positions = positions;
+      });
   }
 
   void heads_and_keys() {
