@@ -2,8 +2,8 @@
 // The online softmax of the rows a lane shares with its quad (fragments of tile/mma_sm80.cuh).
 // For scores x of a new tile, in units where the weight of a key is 2^(factor x):
 //   m' = max(m, max x), alpha = 2^(factor (m - m')), p = 2^(factor (x - m')), l = alpha l + sum p
-// m is moved only when the new maximum is more than 2^kSlack times as heavy: p stays far below the
-// largest f16, sums keep their relative precision, and most tiles leave o alone.
+// The heaviest key of a row so far has p = 1, which no rounding of p moves; a tile that raises no
+// maximum leaves o alone.
 // m = -inf (nothing seen) counts as 0 in the exponents, so an empty row keeps l = 0 without a NaN.
 // l is the lane's own share; total() adds the quad's.
 #pragma once
@@ -13,7 +13,6 @@ namespace fovea::cuda {
 
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
-constexpr float kSlack = 8.f;
 constexpr float kNegativeInfinity = -__builtin_huge_valf();
 
 __device__ inline float exp2_fast(float x) {
@@ -59,11 +58,9 @@ struct OnlineSoftmax {
         for (int j = 0; j < N; ++j)
           top = fmaxf(top, fmaxf(x[i][j][2 * half], x[i][j][2 * half + 1]));
         top = quad_max(top);
-        const bool move = (top - m[i][half]) * factor > kSlack;
-        moved |= move;
-        if (!move) top = m[i][half];
+        moved |= top > m[i][half];
         const float base = top == kNegativeInfinity ? 0.f : top * factor;
-        alpha[i][half] = move ? exp2_fast(m[i][half] * factor - base) : 1.f;
+        alpha[i][half] = exp2_fast(m[i][half] * factor - base);
         m[i][half] = top;
         float sum = 0.f;
 #pragma unroll

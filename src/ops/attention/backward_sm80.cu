@@ -66,6 +66,7 @@ std::string refuses(const Context& ctx, const AttendBackward& call) {
   if (a.d % 8 || a.e % 8 || a.d > 256 || a.e > 256)
     return "d=" + std::to_string(a.d) + ", e=" + std::to_string(a.e) +
            " not multiples of 8 up to 256";
+  if (!a.h || !a.g) return "no heads";
   const Sequences& q = a.sequences;
   const int64_t rows[3] = {a.b, a.s, a.h}, keys[3] = {q.key_start ? 1 : q.count, a.t, a.g};
   for (const View<4>* x : {&a.q, &call.dout, &call.dq})
@@ -95,12 +96,10 @@ void prepare(const Context&, const AttendBackward& call, Plan& plan) {
     const BackwardSimt sides = slots.at(base, call);
     backward_before(ctx, sides);
     if (call.dalibi) backward_row_alibi(ctx, sides);
-    if (call.forward.h && call.forward.g) {
-      if (call.dq) c.rows->launch(ctx, call, sides.delta);
-      if ((call.dk || call.dv) && c.keys->launch) c.keys->launch(ctx, call, sides.delta);
-      if (call.dk && c.keys_dk->launch) c.keys_dk->launch(ctx, call, sides.delta);
-      if (call.dv && c.keys_dv->launch) c.keys_dv->launch(ctx, call, sides.delta);
-    }
+    if (call.dq) c.rows->launch(ctx, call, sides.delta);
+    if ((call.dk || call.dv) && c.keys->launch) c.keys->launch(ctx, call, sides.delta);
+    if (call.dk && c.keys_dk->launch) c.keys_dk->launch(ctx, call, sides.delta);
+    if (call.dv && c.keys_dv->launch) c.keys_dv->launch(ctx, call, sides.delta);
     backward_after(ctx, sides);
   };
 }
