@@ -36,6 +36,32 @@ def _readonly():
     raise InvalidArgument("is read-only, but the operation writes it")
 
 
+# Where the data of a NumPy array is.  `data` is the first member of PyArrayObject, after the object's
+# header: a quarter of the price of the documented ways, and taken only where it gives what they do.
+_HEADER = object.__basicsize__
+
+
+def _documented_data(a):
+    # PyArrayInterface.data: a third of the price of __array_interface__
+    return _address(_capsule_pointer(a.__array_struct__, None) + 40).value
+
+
+def _first_member(a):
+    return _address(id(a) + _HEADER).value
+
+
+_numpy_data = _documented_data
+
+
+def _choose_numpy_data():
+    global _numpy_data
+    import numpy
+
+    whole = numpy.zeros(7)
+    agree = all(_first_member(a) == _documented_data(a) for a in (whole, whole[2:], whole[::-1]))
+    _numpy_data = _first_member if agree else _documented_data
+
+
 def _numpy(a, ctx, write):
     if ctx._place > -1:
         _elsewhere("a NumPy array in host memory", ctx)
@@ -43,8 +69,7 @@ def _numpy(a, ctx, write):
         _readonly()
     shape = a.shape
     code, bytes_after = described(a.dtype, shape, a.strides, a.itemsize)
-    # PyArrayInterface.data: a third of the price of __array_interface__
-    return _address(_capsule_pointer(a.__array_struct__, None) + 40).value, code, shape, bytes_after
+    return _numpy_data(a), code, shape, bytes_after
 
 
 def _torch_stream(device):
@@ -232,6 +257,7 @@ def viewer_of(x):
     elif "numpy.MaskedArray" in family:
         raise TypeError("is a masked array, whose mask fovea would not read")
     elif "numpy.ndarray" in family:
+        _choose_numpy_data()
         viewer = _numpy
     elif "torch.Tensor" in family:
         viewer = _torch
