@@ -38,7 +38,7 @@ def draw(path):
     axes.axvline(1, color=INK, linewidth=1)
     for spot, row, ratio in zip(spots, rows, ratios):
         axes.text(
-            ratio,
+            max(ratio, 1.01),
             spot,
             f" {ratio:.2f}  ({float(row['ms']):.3g} ms, {rate(row)})",
             va="center",
