@@ -26,7 +26,7 @@ WRONG = [
     ("rope.h", "(b, s, h, d) as x: may be x", "(b, s, h, d) as x: may be z", "wanted `may be x`"),
     ("rope.h", "  int32_t reserved;         /**< 0 */\n} fovea_rope_forward", "} fovea_rope_forward", "hidden padding at the end"),
     ("rope.h", "  int64_t position_begin;", "  int32_t position_begin;", "hidden padding before original_len"),
-    ("rope.h", "  float base;              /**< 0: 10000 */", "  float base;", "base has no /**< comment */"),
+    ("rope.h", "  float base;              /**< 0: 10000; with frequency read by yarn alone */", "  float base;", "base has no /**< comment */"),
     ("rope.h", "  float base; ", "  double base; ", "unknown type double"),
     ("rope.h", "  float base; ", "  float base, root; ", "one field a line"),
     ("rope.h", "  float factor; ", "  float base; ", "base stands twice"),
