@@ -51,7 +51,7 @@ typedef struct fovea_attention_forward_params {
   fovea_tensor key_len;        /**< [in, optional] (r) i32: keys in use, key_first's among them, at most t, packed extent or pages * page */
   fovea_tensor key_first;      /**< [in, optional] (r) i32: keys skipped at the left of each sequence (left padding); positions count from there */
   fovea_tensor page_table;     /**< [in, optional] (rows, pages) i32: pool page of each logical page; -1: absent, its keys are not seen */
-  fovea_tensor cache_row;      /**< [in, optional] (r) i32: row of page_table, or of k and v, that a sequence reads; -1: no keys; absent: its own number */
+  fovea_tensor cache_row;      /**< [in, optional] (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number */
   fovea_tensor query_position; /**< [in, optional] (b, h, s) i32: absent: row + Lk - Lq */
   fovea_tensor key_position;   /**< [in, optional] (key_b, g, t) or paged (r, g, keys) i32: negative: no key here; absent: index in the sequence from key_first */
   fovea_tensor head_window;    /**< [in, optional] (h, 3) i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0 */

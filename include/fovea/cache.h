@@ -27,7 +27,7 @@ typedef struct fovea_cache_append_params {
   fovea_tensor query_len;   /**< [in, optional] (r) i32: new tokens of each sequence; absent: all */
   fovea_tensor key_len;     /**< [in, optional] (r) i32: tokens in the cache before; absent: 0 */
   fovea_tensor page_table;  /**< [in, optional] (rows, pages) i32: -1: page absent */
-  fovea_tensor cache_row;   /**< [in, optional] (r) i32: row of page_table, or of k and v; -1 skips the sequence; absent: its own number */
+  fovea_tensor cache_row;   /**< [in, optional] (r) i32: row of page_table, or of k and v; -1 or past the last skips the sequence; absent: its own number */
   fovea_tensor position;    /**< [in, optional] (b, s) i32: rotary position of each new token; absent: key_len + i */
   fovea_tensor cos;         /**< [in, optional] (positions, half) f32: rotates k_new; a position outside the table gives NaN */
   fovea_tensor sin;         /**< [in, optional] (positions, half) f32: with cos */
@@ -72,7 +72,7 @@ typedef struct fovea_cache_get_params {
   fovea_tensor key_start;  /**< [in, optional] (r+1) i32: k_out is packed, (1, total, g, d): first row of each sequence; k keeps a row for each */
   fovea_tensor key_len;    /**< [in, optional] (r) i32: tokens in use; absent: the extent of k_out or of its packed part */
   fovea_tensor page_table; /**< [in, optional] (rows, pages) i32: -1: page absent */
-  fovea_tensor cache_row;  /**< [in, optional] (r) i32: row of page_table, or of k; -1 skips the sequence */
+  fovea_tensor cache_row;  /**< [in, optional] (r) i32: row of page_table, or of k; -1 or past the last skips the sequence */
   fovea_tensor k_scale;    /**< [in, optional] (g) f32: absent: 1 */
   fovea_tensor k_out;      /**< [out] (b, u, g, d) f32 f16 bf16 */
   int64_t key_max;         /**< tokens past this index are not read; 0: t, or pages * page */

@@ -65,13 +65,14 @@ struct Sequence {
 struct Sequences {
   IntVector query_start, key_start, query_len, key_len, key_first, cache_row;
   View<2> page_table;
-  int64_t count;      // r
-  int64_t s;          // extent of the row axis
-  int64_t capacity;   // keys a sequence can have: t, or pages * page
-  int64_t query_max;  // rows bound, >= 1 unless s is 0
-  int64_t key_max;    // keys bound
-  int64_t page;       // tokens a page; 0: contiguous
-  int64_t pool;       // pages in the pool
+  int64_t count;               // r
+  int64_t s;                   // extent of the row axis
+  int64_t capacity;            // keys a sequence can have: t, or pages * page
+  int64_t query_max;           // rows bound, >= 1 unless s is 0
+  int64_t key_max;             // keys bound
+  int64_t page;                // tokens a page; 0: contiguous
+  int64_t pool;                // pages in the pool
+  int64_t caches = INT64_MAX;  // rows of page_table, or of the contiguous cache
 
   FOVEA_HD Sequence operator[](int64_t r) const {
     Sequence q;
@@ -93,6 +94,7 @@ struct Sequences {
     }
     if (key_len) keys = clamp_i64(key_len[r], 0, keys);
     if (key_max < keys) keys = key_max;
+    if (q.key_batch >= caches) q.key_batch = -1;
     if (q.key_batch < 0) keys = 0;
     if (key_first) {
       q.key_first = clamp_i64(key_first[r], 0, keys);

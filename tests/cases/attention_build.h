@@ -151,7 +151,7 @@ class AttentionBuild {
         for (size_t i = rows.size() - 1; i > 0; --i)
           std::swap(rows[i], rows[random_.integer(0, static_cast<int64_t>(i))]);
         rows.resize(r);
-        if (r > 1) rows[r - 1] = -1;
+        if (r > 1) rows[r - 1] = seed_ % 2 ? -1 : cache_rows_;  // neither is a row
         ints("cache_row", p_.cache_row, rows);
       }
       if (c_.where == Where::paged) pages(key_len);
@@ -182,7 +182,7 @@ class AttentionBuild {
       for (int64_t i = 0; i < r; ++i) {
         const int64_t row =
             p_.cache_row.data ? static_cast<const int32_t*>(p_.cache_row.data)[i] : i;
-        if (row >= 0) used[row] = (key_len[i] + c_.page - 1) / c_.page;
+        if (row >= 0 && row < cache_rows_) used[row] = (key_len[i] + c_.page - 1) / c_.page;
       }
       call_.account(field, [&](const int64_t* i) { return i[1] < used[i[0]]; });
       cache_rows_ = pool, slots_ = c_.page;

@@ -51,7 +51,8 @@ std::pair<int64_t, int64_t> cache_places(Call& call, P& p, const CacheCase& c, i
   if (c.cache_row) {
     const size_t field = call.add("cache_row", p.cache_row, Role::in, FOVEA_I32, {r});
     call.fill(field, [&](const int64_t* i) {
-      return i[0] == 1 ? -1.0 : static_cast<double>(rows - 1 - i[0]);
+      if (i[0] == 1) return c.packed ? static_cast<double>(rows) : -1;  // neither is a row
+      return static_cast<double>(rows - 1 - i[0]);
     });
   }
   if (c.page) {

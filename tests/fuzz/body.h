@@ -104,6 +104,7 @@ class Round {
       return false;
     }
     if (asked != FOVEA_OK || !honest() || bytes > (64u << 20)) return false;
+    if (std::getenv("FOVEA_FUZZ_SEED")) print();
     std::vector<std::vector<uint8_t>> before;
     for (const auto& buffer : buffers_) before.push_back(buffer->memory.read());
     expect_sentence(call_.op.run(ctx_, params_.data()));
@@ -278,6 +279,30 @@ class Round {
                       << (buffer.written ? "" : " and are inputs");
         return;
       }
+  }
+
+  // What a failing round is about.
+  void print() {
+    std::printf("%s\n", call_.op.name);
+    for (size_t i = 0; i < tensors_; ++i) {
+      const fovea_tensor& x = tensor(i);
+      if (!x.data) continue;
+      std::printf("  tensor %zu: dtype %d, shape", i, x.dtype);
+      for (int n = 0; n < x.ndim; ++n) std::printf(" %lld", static_cast<long long>(x.shape[n]));
+      std::printf(", stride");
+      for (int n = 0; n < x.ndim; ++n) std::printf(" %lld", static_cast<long long>(x.stride[n]));
+      for (size_t b = 0; b < buffers_.size(); ++b)
+        if (x.data >= buffers_[b]->begin() && x.data < buffers_[b]->begin() + kRoom)
+          std::printf(", buffer %zu at %td", b,
+                      static_cast<uint8_t*>(x.data) - buffers_[b]->begin());
+      std::printf("\n");
+    }
+    for (size_t at = 8 + tensors_ * sizeof(fovea_tensor); at < params_.size(); at += 4) {
+      int32_t word;
+      std::memcpy(&word, params_.data() + at, 4);
+      std::printf("%s%d", at % 32 ? " " : "\n  ", word);
+    }
+    std::printf("\n");
   }
 
   static void expect_sentence(fovea_status status) {

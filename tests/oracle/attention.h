@@ -46,6 +46,7 @@ Attention load_attention(const P& p) {
   if constexpr (requires { p.page_table; }) {
     a.q_value = load(p.q_value), a.cos = load(p.cos), a.sin = load(p.sin);
     a.at.page_table = load(p.page_table), a.at.cache_row = load(p.cache_row);
+    a.at.caches = p.page_table.data ? p.page_table.shape[0] : p.k.shape[0];
     if (p.page_table.data)
       a.at.page = p.k.shape[1], a.at.extent = p.page_table.shape[1] * a.at.page;
     if (p.q_value.data) width += static_cast<double>(a.e);

@@ -46,6 +46,7 @@ Appended cache_append(const fovea_cache_append_params& p, Mode mode) {
   at.page_table = load(p.page_table), at.cache_row = load(p.cache_row);
   at.s = fresh.shape[1], at.query_max = p.query_max, at.key_max = p.key_max,
   at.extent = cache.shape[1];
+  at.caches = p.page_table.data ? p.page_table.shape[0] : cache.shape[0];
   if (p.page_table.data) at.page = cache.shape[1], at.extent = p.page_table.shape[1] * at.page;
   at.sequences = p.query_start.data ? p.query_start.shape[0] - 1
                  : p.key_start.data ? p.key_start.shape[0] - 1
@@ -110,6 +111,7 @@ inline Out cache_get(const fovea_cache_get_params& p) {
   at.query_start = load(p.key_start), at.query_len = load(p.key_len);
   at.page_table = load(p.page_table), at.cache_row = load(p.cache_row);
   at.s = p.k_out.shape[1], at.key_max = p.key_max, at.extent = p.k.shape[1];
+  at.caches = p.page_table.data ? p.page_table.shape[0] : p.k.shape[0];
   if (p.page_table.data) at.page = p.k.shape[1], at.extent = p.page_table.shape[1] * at.page;
   at.sequences = p.key_start.data ? p.key_start.shape[0] - 1 : p.k_out.shape[0];
   Out out(p.k_out, 0);

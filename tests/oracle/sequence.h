@@ -13,6 +13,7 @@ struct Layout {
   int64_t s = 0;          // rows of the query side
   int64_t extent = 0;     // keys a sequence can have: t, or pages * page
   int64_t page = 0;       // 0: contiguous
+  int64_t caches = 0;     // rows of page_table, or of k and v
   int64_t query_max = 0, key_max = 0;
 };
 
@@ -41,6 +42,7 @@ inline Sequence sequence(const Layout& a, int64_t r) {
   if (a.query_len) q.rows = std::min(q.rows, a.query_len.integer(r));
   if (a.query_max) q.rows = std::min(q.rows, a.query_max);
   if (a.cache_row) q.cache = a.cache_row.integer(r);
+  if (a.cache_row && q.cache >= a.caches) q.cache = -1;
   if (a.key_start) {
     q.cache = 0;
     q.store = a.key_start.integer(r);

@@ -53,8 +53,8 @@ def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_sta
           from there
       page_table: (rows, pages) i32: pool page of each logical page; -1: absent, its keys are not
           seen
-      cache_row: (r) i32: row of page_table, or of k and v, that a sequence reads; -1: no keys;
-          absent: its own number
+      cache_row: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the
+          last: no keys; absent: its own number
       query_position: (b, h, s) i32: absent: row + Lk - Lq
       key_position: (key_b, g, t) or paged (r, g, keys) i32: negative: no key here; absent: index in
           the sequence from key_first
@@ -404,8 +404,8 @@ def cache_append(ctx, *, key_len_out=None, k_new=None, v_new=None, k=None, v=Non
       query_len: (r) i32: new tokens of each sequence; absent: all
       key_len: (r) i32: tokens in the cache before; absent: 0
       page_table: (rows, pages) i32: -1: page absent
-      cache_row: (r) i32: row of page_table, or of k and v; -1 skips the sequence; absent: its own
-          number
+      cache_row: (r) i32: row of page_table, or of k and v; -1 or past the last skips the sequence;
+          absent: its own number
       position: (b, s) i32: rotary position of each new token; absent: key_len + i
       cos: (positions, half) f32: rotates k_new; a position outside the table gives NaN
       sin: (positions, half) f32: with cos
@@ -525,7 +525,7 @@ def cache_get(ctx, k, *, k_out=None, key_start=None, key_len=None, page_table=No
           row for each
       key_len: (r) i32: tokens in use; absent: the extent of k_out or of its packed part
       page_table: (rows, pages) i32: -1: page absent
-      cache_row: (r) i32: row of page_table, or of k; -1 skips the sequence
+      cache_row: (r) i32: row of page_table, or of k; -1 or past the last skips the sequence
       k_scale: (g) f32: absent: 1
 
     b, u: extents of new outputs that no input tells.

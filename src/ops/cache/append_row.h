@@ -34,7 +34,7 @@ FOVEA_HD AppendToken append_token(const Append& a, int64_t slot) {
   to.sequence = q;
   to.batch = q.batch, to.row = q.row_begin + token.index;
   to.key = a.length(token.number) + token.index;
-  if (to.key >= q.keys || q.key_batch >= a.rows) to.number = -1;
+  if (to.key >= q.keys) to.number = -1;
   to.position =
       a.position
           ? a.position

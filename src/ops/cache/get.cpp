@@ -16,7 +16,6 @@ CacheGet resolve(const fovea_cache_get_params& p) {
   a.k = view_of<4>(p.k), a.k_out = view_of<4>(p.k_out), a.scale = view_of<1>(p.k_scale);
   a.k_dtype = p.k.dtype, a.out_dtype = p.k_out.dtype;
   a.g = p.k.shape[2], a.d = p.k.shape[3];
-  a.rows = p.k.shape[0];
 
   // Token i of a sequence is row i of its part of k_out and key i of its part of the cache.
   Sequences& q = a.sequences;
@@ -24,13 +23,13 @@ CacheGet resolve(const fovea_cache_get_params& p) {
   q.cache_row = int_vector(p.cache_row);
   q.count = p.key_start.data ? p.key_start.shape[0] - 1 : p.k_out.shape[0];
   q.s = q.query_max = p.k_out.shape[1];
-  q.capacity = p.k.shape[1];
+  q.capacity = p.k.shape[1], q.caches = p.k.shape[0];
   if (p.page_table.data) {
     q.page_table = view_of<2>(p.page_table);
     q.pool = p.k.shape[0], q.page = p.k.shape[1];
     if (q.page < 1) fail(FOVEA_INVALID_ARGUMENT, "%s: k.shape[1] (page) is 0, wanted >= 1", kOp);
     q.capacity = p.page_table.shape[1] * q.page;
-    a.rows = p.page_table.shape[0];
+    q.caches = p.page_table.shape[0];
   }
   q.key_max = p.key_max && p.key_max < q.capacity ? p.key_max : q.capacity;
   return a;

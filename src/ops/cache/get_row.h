@@ -16,7 +16,7 @@ FOVEA_HD Token get_token(const CacheGet& a, int64_t slot) {
   Token token = token_at(a.sequences, slot);
   if (token.number < 0) return token;
   const Sequence& q = token.sequence;
-  if (token.index >= q.keys || q.key_batch >= a.rows) token.number = -1;
+  if (token.index >= q.keys) token.number = -1;
   return token;
 }
 

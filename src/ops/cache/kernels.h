@@ -26,14 +26,11 @@ struct Append {
   IntVector key_len;
   View<1> key_len_out;
   View<2> position;
-  int64_t rows;  // of page_table, or of the contiguous cache
   FOVEA_HD int64_t length(int64_t r) const { return key_len && key_len[r] > 0 ? key_len[r] : 0; }
   // Tokens without a page count; a skipped sequence gets none.
   FOVEA_HD int64_t length_after(int64_t r) const {
-    return length(r) + (cache_row_of(r) < 0 ? 0 : sequences[r].rows);
-  }
-  FOVEA_HD int64_t cache_row_of(int64_t r) const {
-    return sequences.cache_row ? sequences.cache_row[r] : r;
+    const Sequence q = sequences[r];
+    return length(r) + (q.key_batch < 0 ? 0 : q.rows);
   }
 };
 
@@ -51,7 +48,7 @@ struct CacheGet {
   View<1> scale;
   Sequences sequences;
   int32_t k_dtype, out_dtype;
-  int64_t g, d, rows;
+  int64_t g, d;
 };
 
 extern const Kernel<Append> cache_append_host;

@@ -21,7 +21,7 @@ Sizes are Julia's, fastest first.
 - `key_len`: (r) i32: keys in use, key_first's among them, at most t, packed extent or pages * page
 - `key_first`: (r) i32: keys skipped at the left of each sequence (left padding); positions count from there
 - `page_table`: (pages, rows) i32: pool page of each logical page; -1: absent, its keys are not seen
-- `cache_row`: (r) i32: row of page_table, or of k and v, that a sequence reads; -1: no keys; absent: its own number
+- `cache_row`: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number
 - `query_position`: (s, h, b) i32: absent: row + Lk - Lq
 - `key_position`: (t, g, key_b) or paged (keys, g, r) i32: negative: no key here; absent: index in the sequence from key_first
 - `head_window`: (3, h) i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0
@@ -306,7 +306,7 @@ Sizes are Julia's, fastest first.
 - `query_len`: (r) i32: new tokens of each sequence; absent: all
 - `key_len`: (r) i32: tokens in the cache before; absent: 0
 - `page_table`: (pages, rows) i32: -1: page absent
-- `cache_row`: (r) i32: row of page_table, or of k and v; -1 skips the sequence; absent: its own number
+- `cache_row`: (r) i32: row of page_table, or of k and v; -1 or past the last skips the sequence; absent: its own number
 - `position`: (s, b) i32: rotary position of each new token; absent: key_len + i
 - `cos`: (half, positions) f32: rotates k_new; a position outside the table gives NaN
 - `sin`: (half, positions) f32: with cos
@@ -395,7 +395,7 @@ Sizes are Julia's, fastest first.
 - `key_start`: (r+1) i32: k_out is packed, (1, total, g, d): first row of each sequence; k keeps a row for each
 - `key_len`: (r) i32: tokens in use; absent: the extent of k_out or of its packed part
 - `page_table`: (pages, rows) i32: -1: page absent
-- `cache_row`: (r) i32: row of page_table, or of k; -1 skips the sequence
+- `cache_row`: (r) i32: row of page_table, or of k; -1 or past the last skips the sequence
 - `k_scale`: (g) f32: absent: 1
 - `key_max`: tokens past this index are not read; 0: t, or pages * page
 """

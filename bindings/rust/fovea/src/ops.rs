@@ -93,7 +93,7 @@ impl<'a> AttentionForward<'a> {
         self
     }
 
-    /// `(r)` i32: row of page_table, or of k and v, that a sequence reads; -1: no keys; absent: its own number
+    /// `(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number
     pub fn cache_row(&mut self, cache_row: &'a Tensor<'_>) -> &mut Self {
         self.params.cache_row = cache_row.raw;
         self.places.note("cache_row", cache_row.home);
@@ -740,7 +740,7 @@ impl<'a> CacheAppend<'a> {
         self
     }
 
-    /// `(r)` i32: row of page_table, or of k and v; -1 skips the sequence; absent: its own number
+    /// `(r)` i32: row of page_table, or of k and v; -1 or past the last skips the sequence; absent: its own number
     pub fn cache_row(&mut self, cache_row: &'a Tensor<'_>) -> &mut Self {
         self.params.cache_row = cache_row.raw;
         self.places.note("cache_row", cache_row.home);
@@ -939,7 +939,7 @@ impl<'a> CacheGet<'a> {
         self
     }
 
-    /// `(r)` i32: row of page_table, or of k; -1 skips the sequence
+    /// `(r)` i32: row of page_table, or of k; -1 or past the last skips the sequence
     pub fn cache_row(&mut self, cache_row: &'a Tensor<'_>) -> &mut Self {
         self.params.cache_row = cache_row.raw;
         self.places.note("cache_row", cache_row.home);
