@@ -175,7 +175,11 @@ class Edges {
         const std::string type = dtype == FOVEA_F16 ? "f16" : "bf16";
         const std::string name = "sm80." + type + ".d" + std::to_string(w.d) + ".";
         cases.push_back(backward_case(c, name + "plain"));
-        c.splits = 1;
+        AttentionCase sink = c;
+        sink.sink_logit = sink.dlse = true;
+        cases.push_back(backward_case(sink, name + "plain"));
+        sink.splits = c.splits = 1;
+        cases.push_back(forward_case(sink, name + "whole"));
         cases.push_back(forward_case(c, name + "whole"));
         AttentionCase paged = c;
         paged.where = Where::paged, paged.page = 64;

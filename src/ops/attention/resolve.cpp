@@ -167,9 +167,10 @@ AttendBackward resolve(const fovea_attention_backward_params& p) {
 }  // namespace fovea
 
 namespace fovea {
+// A sink logit changes no score: it enters a row's sum at the end, in every kernel.
 bool Attend::plain() const {
   return !mask.head_window && !mask.query_position && !mask.key_position && !mask.bits &&
          !mask.window.chunk && !mask.window.sink && !score.bias && !score.alibi &&
-         !score.sink_logit && score.softcap == 0 && !q_value && !rope.cos;
+         score.softcap == 0 && !q_value && !rope.cos;
 }
 }  // namespace fovea
