@@ -31,8 +31,8 @@ done
 
 # The first Debian archive that this machine's apt is configured with, deb822 or one-line.
 mirror=$(
-  { awk 'tolower($1) == "uris:" { for (i = 2; i <= NF; i++) print $i }' /etc/apt/sources.list.d/*.sources
-    sed -n 's/^deb  *\(\[[^]]*\]  *\)\{0,1\}\([^ ]*\) .*/\2/p' /etc/apt/sources.list /etc/apt/sources.list.d/*.list
+  { awk 'tolower($1) == "uris:" { for (i = 2; i <= NF; i++) print $i }' /etc/apt/sources.list.d/*.sources || :
+    sed -n 's/^deb  *\(\[[^]]*\]  *\)\{0,1\}\([^ ]*\) .*/\2/p' /etc/apt/sources.list /etc/apt/sources.list.d/*.list || :
   } 2> /dev/null | sed 's:/*$::' | grep '/debian$' | head -n 1) || true
 [ -n "$mirror" ] || { say "no Debian archive in /etc/apt"; exit 1; }
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
