@@ -179,8 +179,18 @@ class Edges {
         sink.sink_logit = sink.dlse = true;
         cases.push_back(backward_case(sink, name + "plain"));
         sink.splits = c.splits = 1;
-        cases.push_back(forward_case(sink, name + "whole"));
-        cases.push_back(forward_case(c, name + "whole"));
+        const std::string hopper = "sm90." + type + ".d" + std::to_string(w.d);
+        cases.push_back(forward_case(sink, hopper));
+        for (Where where : {Where::batched, Where::lengths, Where::varlen, Where::key_first})
+          for (Span span : {Span::full, Span::causal, Span::left, Span::band}) {
+            AttentionCase x = c;
+            x.b = 3, x.where = where, x.span = span;
+            cases.push_back(forward_case(x, hopper));
+          }
+        // The copy engine has no stride of 0.
+        AttentionCase portable = c;
+        portable.b = 2, portable.shared = Shared::broadcast;
+        cases.push_back(forward_case(portable, name + "whole"));
         AttentionCase paged = c;
         paged.where = Where::paged, paged.page = 64;
         cases.push_back(forward_case(paged, name + "paged"));

@@ -48,6 +48,13 @@ struct OnlineSoftmax {
   template <int N, int E>
   __device__ void step(float (&x)[M][N][4], float (&o)[M][E][4], float factor) {
     float alpha[M][2];
+    if (weigh(x, alpha, factor)) shrink(o, alpha);
+  }
+
+  // Scores become weights; alpha is what the sums so far shrink by.  Whether any row of the warp's
+  // does.
+  template <int N>
+  __device__ bool weigh(float (&x)[M][N][4], float (&alpha)[M][2], float factor) {
     bool moved = false;
 #pragma unroll
     for (int i = 0; i < M; ++i)
@@ -72,7 +79,11 @@ struct OnlineSoftmax {
           }
         l[i][half] = fmaf(l[i][half], alpha[i][half], sum);
       }
-    if (!__any_sync(~0u, moved)) return;
+    return __any_sync(~0u, moved);
+  }
+
+  template <int E>
+  __device__ static void shrink(float (&o)[M][E][4], const float (&alpha)[M][2]) {
 #pragma unroll
     for (int i = 0; i < M; ++i)
 #pragma unroll

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
   const uint32_t s_q = shared_address(shared), s_kv = s_q + Shape::TileQ::bytes;
   Load load(a, tile.rows.seq, tile.key_head(a), shared + Shape::shared_bytes);
   const Score score(a, tile);
-  const Mask mask(a, tile);
+  const Mask mask(a, tile, kTileKeys);
   const auto load_k = [&](int slot, int n, int stage) {
     copy_rows<kTileKeys, D, Shape::threads>(s_kv + stage * kStageBytes, static_cast<int>(a.d),
                                             load.k,

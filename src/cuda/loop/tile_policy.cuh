@@ -130,13 +130,13 @@ struct RichScore {
 
 // Mask: scores of keys a row does not see become -inf
 
-// Tiles [begin, end) that every row of the block sees whole.  May be narrower than the truth: sink
-// keys are left out.
+// Tiles [begin, end) of `width` keys that every row of the block sees whole.  May be narrower than
+// the truth: sink keys are left out.
 struct FullTiles {
   int begin, end;
 
-  __device__ FullTiles(const Attend& a, const RowTile& tile)
-      : begin(0), end(tile.keys / kTileKeys) {
+  __device__ FullTiles(const Attend& a, const RowTile& tile, int width)
+      : begin(0), end(tile.keys / width) {
     if (!default_positions(a.mask) || a.mask.bits) end = 0;
     const int first = tile.first_query() + tile.shift, last = tile.end_query() - 1 + tile.shift;
     const int64_t heads = a.mask.head_window ? tile.rows.head_end() : tile.rows.head_begin() + 1;
@@ -148,9 +148,8 @@ struct FullTiles {
         const int64_t low = w.floor_div(last) * w.chunk, high = (w.floor_div(first) + 1) * w.chunk;
         from = low > from ? low : from, to = high < to ? high : to;
       }
-      begin =
-          max(begin, static_cast<int>((clamp_i64(from, 0, kIndexMax) + kTileKeys - 1) / kTileKeys));
-      end = min(end, static_cast<int>(clamp_i64(to, 0, kIndexMax) / kTileKeys));
+      begin = max(begin, static_cast<int>((clamp_i64(from, 0, kIndexMax) + width - 1) / width));
+      end = min(end, static_cast<int>(clamp_i64(to, 0, kIndexMax) / width));
     }
   }
   __device__ bool full(int n) const { return n >= begin && n < end; }
@@ -190,8 +189,8 @@ struct WindowMask : FullTiles {
   const RowTile& tile;
   int left, right;
 
-  __device__ WindowMask(const Attend& a, const RowTile& tile)
-      : FullTiles(a, tile),
+  __device__ WindowMask(const Attend& a, const RowTile& tile, int width)
+      : FullTiles(a, tile, width),
         tile(tile),
         left(static_cast<int>(clamp_i64(a.mask.window.left, 0, kIndexMax))),
         right(static_cast<int>(clamp_i64(a.mask.window.right, 0, kIndexMax))) {}
@@ -216,8 +215,8 @@ struct RichMask : FullTiles {
   const Attend& a;
   const RowTile& tile;
 
-  __device__ RichMask(const Attend& a, const RowTile& tile)
-      : FullTiles(a, tile), a(a), tile(tile) {}
+  __device__ RichMask(const Attend& a, const RowTile& tile, int width)
+      : FullTiles(a, tile, width), a(a), tile(tile) {}
   template <int M, int N>
   __device__ void apply(float (&x)[M][N][4], int key, int row) const {
     if (!default_positions(a.mask))

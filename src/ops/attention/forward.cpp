@@ -12,7 +12,7 @@ Plan plan(const Context& ctx, const fovea_attention_forward_params& params) {
     return choose("attention_forward", ctx, request, {attention_forward_host});
 #if FOVEA_WITH_CUDA
   return choose("attention_forward", ctx, request,
-                {attention_forward_sm80, attention_forward_simt});
+                {attention_forward_sm90, attention_forward_sm80, attention_forward_simt});
 #else
   return choose<Attend>("attention_forward", ctx, request, {});
 #endif

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the copy engine needs to know of a tensor, made at each launch by host arithmetic alone.
+#pragma once
+#include <cuda.h>  // CUtensorMap; nothing of libcuda is linked
+#include <cstdint>
+
+#include "core/attend.h"
+
+namespace fovea::cuda {
+
+// A (batch, row, head, column) tensor of 16-bit elements seen as boxes of `rows` rows x 64 columns
+// of one head, 128-byte swizzled; what lies outside reads as zero.
+struct MapOf {
+  View<4> tensor;
+  int32_t dtype;
+  int64_t batch, row, head, column;  // extents
+  int rows;
+};
+
+struct AttendMaps {
+  CUtensorMap q, k, v;
+};
+
+// Whether the copy engine can read it: "" or why not.
+const char* map_refuses(const MapOf& of);
+
+// False where the driver is too old to make one.
+bool make_map(const MapOf& of, CUtensorMap& map);
+
+}  // namespace fovea::cuda

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hopper's instructions (sm_90a), one a function: roles, barriers, bulk tensor copies, wgmma.
+//   A tile is layout.cuh's Swizzled; its base is a multiple of 1024 bytes.  Descriptors count 16
+//   bytes.  A step of 16 k is +2 inside a panel of a tile stored [row][k], +128 in one stored
+//   [k][column], whose next panel of columns lies `panel_bytes` on.
+//   Sums in flight may not be touched: fence() before the first product of a batch, wait() and
+//   pin() before the first use.
+#pragma once
+#include <cuda.h>  // CUtensorMap; nothing of libcuda is linked
+#include <cstdint>
+
+#include "cuda/tile/layout.cuh"
+#include "fovea/core.h"
+
+namespace fovea::cuda::sm90 {
+
+#include "instances/wgmma_sm90.inc"
+
+// ---- roles
+
+__device__ inline int uniform(int x) {
+  return __shfl_sync(~0u, x, 0);
+}
+__device__ inline bool elect_one() {
+  uint32_t yes;
+  asm volatile("{.reg .pred p; elect.sync _|p, ~0; selp.b32 %0, 1, 0, p;}" : "=r"(yes));
+  return yes;
+}
+template <int Registers>
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+template <int Registers>
+__device__ inline void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+// Named barrier of `threads` threads; 0 is __syncthreads'.
+__device__ inline void meet(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// ---- barriers in shared memory, by address
+
+__device__ inline void barrier_init(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// After the last init, before the block's __syncthreads.
+__device__ inline void barrier_init_done() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ inline void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{.reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra done; "
+      "bra again; done:}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+// Own stores to shared memory are seen by the copy engine and wgmma.
+__device__ inline void fence_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Stage and phase of a ring of N: a producer waits for the other phase.
+template <int N>
+struct Ring {
+  int stage = 0;
+  uint32_t phase = 0;
+  __device__ void next() {
+    if (++stage == N) stage = 0, phase ^= 1;
+  }
+};
+
+// ---- bulk tensor copies: `map` has axes (column, row, head, batch)
+
+__device__ inline void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+__device__ inline void copy_box(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column,
+                                int row, int head, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
+      "%4, %5, %6}], [%2];" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
+      : "memory");
+}
+// All panels of a tile; `barrier` counts its bytes.
+template <class Tile>
+__device__ inline void copy_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier, int row,
+                                 int head, int batch) {
+  barrier_expect(barrier, Tile::bytes);
+#pragma unroll
+  for (int panel = 0; panel < Tile::panels; ++panel)
+    copy_box(to + panel * Tile::panel_bytes, map, barrier, panel * 64, row, head, batch);
+}
+
+// ---- products
+
+__device__ inline void fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ inline void commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int Pending>
+__device__ inline void wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+// Nothing that reads d moves above this.
+template <int N>
+__device__ inline void pin(float (&d)[N][4]) {
+#pragma unroll
+  for (int j = 0; j < N; ++j)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) asm volatile("" : "+f"(d[j][c])::"memory");
+}
+
+__device__ inline uint64_t descriptor(uint32_t address, uint32_t panel_bytes = 16) {
+  return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
+         static_cast<uint64_t>(panel_bytes >> 4) << 16 | uint64_t{1024 >> 4} << 32 |
+         uint64_t{1} << 62;
+}
+
+// d = A B' over Depth: `a` the descriptor of 64 rows of TileA, `b` of TileB, both [row][k].
+template <int Dtype, int Depth, class TileA, class TileB, int N>
+__device__ inline void product_rows(float (&d)[N][4], uint64_t a, uint64_t b) {
+#pragma unroll
+  for (int k = 0; k < Depth / 16; ++k)
+    Wgmma<Dtype, N * 8>::template ss<0>(d, a + k / 4 * (TileA::panel_bytes / 16) + k % 4 * 2,
+                                        b + k / 4 * (TileB::panel_bytes / 16) + k % 4 * 2, k != 0);
+}
+
+// d = accumulate d + A B, A packed sums, B a tile [k][column].
+template <int Dtype, int N, int Steps>
+__device__ inline void product_columns(float (&d)[N][4], const uint32_t (&a)[Steps][4], uint64_t b,
+                                       bool accumulate) {
+#pragma unroll
+  for (int k = 0; k < Steps; ++k)
+    Wgmma<Dtype, N * 8>::template rs<1>(d, a[k], b + k * 128, accumulate || k);
+}
+
+}  // namespace fovea::cuda::sm90

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the wgmma wrappers, which inline assembly cannot loop over: tools/wgmma.py FILE
+
+Wgmma<Dtype, N>: 64 x N sums of a warpgroup, d[j][c] column 8 j + 2 (lane % 4) + c % 2.
+  ss(d, a, b, accumulate)  both operands in shared memory, by descriptor
+  rs(d, a, b, accumulate)  a in registers, as sums packed two by two
+Transposed says that B is stored [k][column]."""
+
+import pathlib
+import sys
+
+TYPES = {"FOVEA_BF16": "bf16", "FOVEA_F16": "f16"}
+WIDTHS = [64, 80, 96, 128, 256]
+
+HEAD = """// SPDX-License-Identifier: Apache-2.0
+// Written by tools/wgmma.py.
+template <int Dtype, int N>
+struct Wgmma;
+"""
+MEMBER = """  template <int Transposed>
+  __device__ __forceinline__ static void {name}(float (&d)[{groups}][4], {arguments}, uint64_t b, int accumulate) {{
+    asm volatile("{{.reg .pred p; setp.ne.b32 p, %{flag}, 0; wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{type}.{type} {{{sums}}}, {a}, %{b}, p, 1, 1, {transposes};}}"
+                 : {outputs}
+                 : {inputs}, "l"(b), "r"(accumulate), "n"(Transposed));
+  }}
+"""
+
+
+def member(name, n, kind):
+    count = n // 2
+    registers = name == "rs"
+    operands = 4 if registers else 1
+    b = count + operands
+    return MEMBER.format(
+        name=name,
+        n=n,
+        type=kind,
+        groups=n // 8,
+        arguments="const uint32_t (&a)[4]" if registers else "uint64_t a",
+        flag=b + 1,
+        sums=", ".join(f"%{i}" for i in range(count)),
+        a="{" + ", ".join(f"%{count + i}" for i in range(4)) + "}" if registers else f"%{count}",
+        b=b,
+        transposes=f"%{b + 2}" if registers else f"0, %{b + 2}",
+        outputs=", ".join(f'"+f"(d[{i // 4}][{i % 4}])' for i in range(count)),
+        inputs=", ".join(f'"r"(a[{i}])' for i in range(4)) if registers else '"l"(a)',
+    )
+
+
+def main():
+    text = HEAD
+    for dtype, kind in TYPES.items():
+        for n in WIDTHS:
+            text += f"template <>\nstruct Wgmma<{dtype}, {n}> {{\n"
+            text += member("ss", n, kind) + member("rs", n, kind) + "};\n"
+    target = pathlib.Path(sys.argv[1])
+    if not target.exists() or target.read_text() != text:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
