@@ -75,24 +75,16 @@ Attend shared(const char* op, const P& p, const fovea_tensor* table,
   q.query_len = int_vector(p.query_len), q.key_len = int_vector(p.key_len);
   q.key_first = int_vector(p.key_first);
   q.s = a.s;
-  q.capacity = a.t, q.caches = p.k.shape[0];
   q.count = p.query_start.data ? p.query_start.shape[0] - 1
             : p.key_start.data ? p.key_start.shape[0] - 1
                                : a.b;
   if (cache_row) q.cache_row = int_vector(*cache_row);
   if (q.cache_row && q.key_start)
     fail(FOVEA_INVALID_ARGUMENT, "%s: key_start is given with cache_row, wanted one of them", op);
-  if (table && table->data) {
-    if (p.key_start.data)
-      fail(FOVEA_INVALID_ARGUMENT, "%s: key_start is given with page_table, wanted one of them",
-           op);
-    q.page_table = view_of<2>(*table);
-    q.pool = p.k.shape[0], q.page = p.k.shape[1];
-    if (q.page < 1) fail(FOVEA_INVALID_ARGUMENT, "%s: k.shape[1] (page) is 0, wanted >= 1", op);
-    q.capacity = table->shape[1] * q.page, q.caches = table->shape[0];
-  }
+  if (table && table->data && p.key_start.data)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: key_start is given with page_table, wanted one of them", op);
+  place_keys(q, op, "k", p.k, table ? *table : fovea_tensor{}, p.key_max);
   q.query_max = p.query_max && p.query_max < a.s ? p.query_max : a.s;
-  q.key_max = p.key_max && p.key_max < q.capacity ? p.key_max : q.capacity;
   a.columns = (p.key_start.data || q.page) && p.key_max ? p.key_max : q.capacity;
 
   a.mask.window = window_of(op, p);

@@ -113,17 +113,7 @@ Append resolve(const fovea_cache_append_params& p) {
                                : fresh.shape[0];
   q.s = fresh.shape[1];
   q.query_max = p.query_max && p.query_max < q.s ? p.query_max : q.s;
-  q.capacity = cache.shape[1];
-  q.caches = cache.shape[0];
-  if (p.page_table.data) {
-    q.page_table = view_of<2>(p.page_table);
-    q.pool = cache.shape[0], q.page = cache.shape[1];
-    if (q.page < 1)
-      fail(FOVEA_INVALID_ARGUMENT, "%s: the cache's shape[1] (page) is 0, wanted >= 1", kOp);
-    q.capacity = p.page_table.shape[1] * q.page;
-    q.caches = p.page_table.shape[0];
-  }
-  q.key_max = p.key_max && p.key_max < q.capacity ? p.key_max : q.capacity;
+  place_keys(q, kOp, p.k_new.data ? "k" : "v", cache, p.page_table, p.key_max);
   return a;
 }
 

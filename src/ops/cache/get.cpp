@@ -23,15 +23,7 @@ CacheGet resolve(const fovea_cache_get_params& p) {
   q.cache_row = int_vector(p.cache_row);
   q.count = p.key_start.data ? p.key_start.shape[0] - 1 : p.k_out.shape[0];
   q.s = q.query_max = p.k_out.shape[1];
-  q.capacity = p.k.shape[1], q.caches = p.k.shape[0];
-  if (p.page_table.data) {
-    q.page_table = view_of<2>(p.page_table);
-    q.pool = p.k.shape[0], q.page = p.k.shape[1];
-    if (q.page < 1) fail(FOVEA_INVALID_ARGUMENT, "%s: k.shape[1] (page) is 0, wanted >= 1", kOp);
-    q.capacity = p.page_table.shape[1] * q.page;
-    q.caches = p.page_table.shape[0];
-  }
-  q.key_max = p.key_max && p.key_max < q.capacity ? p.key_max : q.capacity;
+  place_keys(q, kOp, "k", p.k, p.page_table, p.key_max);
   return a;
 }
 
