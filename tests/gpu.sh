@@ -44,7 +44,7 @@ for i in "${!names[@]}"; do
   rc=$?
   echo "--- ${names[$i]}: exit $rc, $(tail -1 "$logs/${names[$i]}")"
   if [ $rc = 0 ]; then
-    grep -E 'tests? ran|passed|SUMMARY|unsupported: [0-9]' "$logs/${names[$i]}"
+    grep -E 'suites? ran|passed|SUMMARY|unsupported: [0-9]' "$logs/${names[$i]}"
   else
     failed=$((failed + 1))
     grep -vE '^\[ +(OK|RUN)|^=+$' "$logs/${names[$i]}" | head -40

@@ -12,8 +12,8 @@
 namespace fovea {
 
 struct Plan {
-  std::string
-      kernel;  // "attention_forward.cuda.sm80.bf16.d128.whole", for fovea_context_last_kernel
+  // For fovea_context_last_kernel: "attention_forward.cuda.sm80.bf16.d128.whole".
+  std::string kernel;
   Layout workspace;
   std::function<void(Context&, void* workspace)> launch;
 };

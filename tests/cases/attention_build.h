@@ -303,8 +303,7 @@ class AttentionBuild {
         p_.causal = static_cast<int32_t>(seed_ % 2),
         p_.local_chunk = std::max<int64_t>(2, c_.t / 4);
         break;
-      case Span::chunk_sink:  // a chunk that starts among the sink keys, and is wider than the
-                              // window
+      case Span::chunk_sink:  // chunks wider than the window, one of them half sink keys
         p_.causal = 1, p_.window_left = 3;
         p_.local_chunk = std::max<int64_t>(2, w), p_.sink_keys = w + w / 2;
         break;
