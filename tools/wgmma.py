@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 TYPES = {"FOVEA_BF16": "bf16", "FOVEA_F16": "f16"}
-WIDTHS = [64, 80, 96, 128, 256]
+WIDTHS = [64, 80, 96, 112, 128, 256]
 
 HEAD = """// SPDX-License-Identifier: Apache-2.0
 // Written by tools/wgmma.py.

@@ -113,12 +113,12 @@ __device__ inline void wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 // Nothing that reads d moves above this.
-template <int N>
-__device__ inline void pin(float (&d)[N][4]) {
+template <int N, int M>
+__device__ inline void pin(float (&d)[N][M]) {
 #pragma unroll
   for (int j = 0; j < N; ++j)
 #pragma unroll
-    for (int c = 0; c < 4; ++c) asm volatile("" : "+f"(d[j][c])::"memory");
+    for (int c = 0; c < M; ++c) asm volatile("" : "+f"(d[j][c])::"memory");
 }
 
 __device__ inline uint64_t descriptor(uint32_t address, uint32_t panel_bytes = 16) {
