@@ -56,6 +56,23 @@ __device__ inline void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+#ifdef FOVEA_BOUNDED_WAITS
+  for (uint64_t tries = 0;; ++tries) {
+    uint32_t ok;
+    asm volatile(
+        "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, "
+        "p;}"
+        : "=r"(ok)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    if (ok) return;
+    if (tries > 4000000) {
+      printf("block %d thread %d hangs at barrier %u parity %u\n", blockIdx.x, threadIdx.x, barrier % 1024,
+             parity);
+      __trap();
+    }
+  }
+#endif
   asm volatile(
       "{.reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra done; "
       "bra again; done:}" ::"r"(barrier),
@@ -65,6 +82,10 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
 // Own stores to shared memory are seen by the copy engine and wgmma.
 __device__ inline void fence_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+__device__ inline void store_zeros(uint32_t address) {
+  asm volatile("st.shared.v4.b32 [%0], {0, 0, 0, 0};" ::"r"(address) : "memory");
 }
 
 // Stage and phase of a ring of N: a producer waits for the other phase.
@@ -90,14 +111,58 @@ __device__ inline void copy_box(uint32_t to, const CUtensorMap& map, uint32_t ba
       "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
       : "memory");
 }
-// All panels of a tile; `barrier` counts its bytes.
+// All panels of a tile.
+template <class Tile>
+__device__ inline void copy_panels(uint32_t to, const CUtensorMap& map, uint32_t barrier, int row,
+                                   int head, int batch) {
+#pragma unroll
+  for (int panel = 0; panel < Tile::panels; ++panel)
+    copy_box(to + panel * Tile::panel_bytes, map, barrier, panel * 64, row, head, batch);
+}
+// The same, and `barrier` counts its bytes.
 template <class Tile>
 __device__ inline void copy_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier, int row,
                                  int head, int batch) {
   barrier_expect(barrier, Tile::bytes);
-#pragma unroll
-  for (int panel = 0; panel < Tile::panels; ++panel)
-    copy_box(to + panel * Tile::panel_bytes, map, barrier, panel * 64, row, head, batch);
+  copy_panels<Tile>(to, map, barrier, row, head, batch);
+}
+
+// ---- bulk copies of contiguous bytes, whole pieces of 16
+
+__device__ inline void copy_in(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+__device__ inline void copy_out(void* to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+               "r"(bytes)
+               : "memory");
+}
+// to[i] += from[i] in f32.
+__device__ inline void add_out(float* to, uint32_t from, uint32_t bytes) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+      "r"(from), "r"(bytes)
+      : "memory");
+}
+__device__ inline void out_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// The thread's bulk copies out but the last `Pending` have read their source, or have ended.
+template <int Pending>
+__device__ inline void out_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
+}
+template <int Pending>
+__device__ inline void out_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Pending) : "memory");
+}
+// Orders the copy engine's accesses to global memory with the thread's own.
+__device__ inline void fence_engine() {
+  asm volatile("fence.proxy.async;" ::: "memory");
 }
 
 // ---- products
@@ -143,6 +208,22 @@ __device__ inline void product_columns(float (&d)[N][4], const uint32_t (&a)[Ste
 #pragma unroll
   for (int k = 0; k < Steps; ++k)
     Wgmma<Dtype, N * 8>::template rs<1>(d, a[k], b + k * 128, accumulate || k);
+}
+
+
+// d = A B over Depth: A a tile [k][64 rows], B a tile [k][column].
+template <int Dtype, int Depth, int N>
+__device__ inline void product_turned(float (&d)[N][4], uint64_t a, uint64_t b) {
+#pragma unroll
+  for (int k = 0; k < Depth / 16; ++k)
+    Wgmma<Dtype, N * 8>::template ss<1, 1>(d, a + k * 128, b + k * 128, k != 0);
+}
+
+// Four 8 x 8 matrices, one packed operand a[4] of a warp, to the rows `address` of its lanes.
+__device__ inline void store_matrices(uint32_t address, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
 }
 
 }  // namespace fovea::cuda::sm90

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the Hopper gradient keeps in its workspace, by (query head, tile of rows):
+//   side   lse log2(e) of each row, then delta; +inf and 0 for a row that is not there or is empty
+//   dq     f32 sums of one tile, as chunks of 64 rows x 64 columns in the order of the fragments:
+//          chunk, then 8-column group j, then thread of the warpgroup, then the lane's four sums
+//   turn   key blocks that have added to the tile so far; nullptr: they add in any order
+#pragma once
+#include "core/attend.h"
+#include "cuda/loop/mask.cuh"
+
+namespace fovea::cuda {
+
+constexpr int kChunkRows = 64;
+constexpr int kChunkFloats = kChunkRows * 64;
+
+// Rows of every sequence cut into tiles of `rows`.  Packed sequences may begin anywhere: sequence r
+// starts at tile row_begin / rows + r, which leaves room for the tile that its neighbours share.
+struct RowTiles {
+  int32_t rows, panels;
+  int32_t each;   // tiles of a sequence; 0: packed
+  int32_t total;  // of a head; of all heads it is at most kIndexMax
+
+  RowTiles(const Attend& a, int rows, int panels) : rows(rows), panels(panels) {
+    const Sequences& q = a.sequences;
+    each = static_cast<int>(q.query_start ? 0 : (q.query_max + rows - 1) / rows);
+    total = static_cast<int>(q.query_start ? a.s / rows + q.count : each * q.count);
+  }
+  FOVEA_HD int64_t first(const Sequence& q, int64_t r) const {
+    return each ? r * each : q.row_begin / rows + r;
+  }
+  FOVEA_HD int64_t floats() const { return int64_t{rows} * panels * 64; }
+  FOVEA_HD int chunks() const { return rows / kChunkRows * panels; }
+};
+
+// How the flat grid is cut: sections of `section` key heads of all sequences; in one, key blocks
+// ascend and heads are fastest.
+struct BackwardGrid90 {
+  int64_t blocks, section;
+};
+
+struct BackwardWork {
+  RowTiles tiles;
+  float* side;
+  float* dq;
+  int32_t* turn;
+
+  FOVEA_HD float* lse(int64_t at) const { return side + at * 2 * tiles.rows; }
+  FOVEA_HD float* delta(int64_t at) const { return lse(at) + tiles.rows; }
+};
+
+// Until `turn` others have added; what they wrote is then seen by the copy engine too.
+__device__ inline void wait_turn(const int32_t* at, int turn) {
+  int32_t now;
+  do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
+  while (now < turn);
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+// After the copy engine's own wait.
+__device__ inline void pass_turn(int32_t* at) {
+  asm volatile("fence.proxy.async; fence.acq_rel.gpu; red.release.gpu.global.add.s32 [%0], 1;" ::"l"(at) : "memory");
+}
+
+}  // namespace fovea::cuda
