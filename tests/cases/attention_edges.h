@@ -174,18 +174,28 @@ class Edges {
         c.note = "tuned", c.dtype = dtype, c.span = Span::causal;
         const std::string type = dtype == FOVEA_F16 ? "f16" : "bf16";
         const std::string name = "sm80." + type + ".d" + std::to_string(w.d) + ".";
-        cases.push_back(backward_case(c, name + "plain"));
+        const std::string hopper = "sm90." + type + ".d" + std::to_string(w.d);
+        cases.push_back(backward_case(c, hopper));
         AttentionCase sink = c;
         sink.sink_logit = sink.dlse = true;
-        cases.push_back(backward_case(sink, name + "plain"));
+        cases.push_back(backward_case(sink, hopper));
+        sink.nondeterministic = true;
+        cases.push_back(backward_case(sink, hopper));
+        sink.nondeterministic = false;
+        for (int outputs : {1, 2, 4}) {
+          AttentionCase x = c;
+          x.outputs = outputs;
+          cases.push_back(backward_case(x, hopper));
+        }
         sink.splits = c.splits = 1;
-        const std::string hopper = "sm90." + type + ".d" + std::to_string(w.d);
         cases.push_back(forward_case(sink, hopper));
         for (Where where : {Where::batched, Where::lengths, Where::varlen, Where::key_first})
           for (Span span : {Span::full, Span::causal, Span::left, Span::band}) {
             AttentionCase x = c;
             x.b = 3, x.where = where, x.span = span;
             cases.push_back(forward_case(x, hopper));
+            x.splits = 0;
+            cases.push_back(backward_case(x, hopper));
           }
         // The copy engine has no stride of 0.
         AttentionCase portable = c;

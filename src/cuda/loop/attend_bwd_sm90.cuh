@@ -1,91 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradient of attention on Hopper, five products, one owner for dk and dv:
 //   p' = exp(k q' - lse),  ds' = p' (v dout' - delta),  dv += p' dout,  dk += ds' q,  dq += ds k
-// A block owns 128 keys of a sequence and key head and walks the row tiles of the group's heads,
-// last to first.  Warpgroup 0 copies (warp 0) and drains dq (warp 1); the two others own 64 keys
-// each: scores stand keys by rows, so p' and ds' leave the registers as operands of dv and dk, and
-// ds alone goes through shared memory, where both groups take their half of dq = ds k from it.
-// Shared memory: K, V (128 x D, E), Stages x (Q, dO) (BM x D, E), Stages x ds (128 x BM), dq in f32,
-// Stages x (lse, delta) of BM rows, barriers.
+// A block owns 128 keys of a sequence and key head and walks the row tiles of the group's heads.
+// Warpgroup 0 copies (warp 0) and drains dq (warps 1, 2); the two others own 64 keys each: scores
+// stand keys by rows, so p' and ds' leave the registers as operands of dv and dk, and ds alone goes
+// through shared memory, from where each group takes its half of dq = ds k.
+// Shared memory: K, V (128 x D, E), StagesQ x Q and StagesO x dO (BM x D, E), two ds (128 x BM), dq
+// in f32, StagesQ x (lse, delta) of BM rows, barriers.
 // Barriers: k and v full; q, dout full (bytes) and empty (one arrival a computing warp) of each
-// stage; dq full and empty of each half; named barrier 1: ds is written.
-// dq is summed in the workspace, key blocks ascending: block n waits until n - 1 has added to the
-// tile, and blocks start in that order, so a block only waits for blocks that started before it.
-// Rows past the last are zeroed where the tensor goes on, by the copying warp: a NaN there times a
-// p of 0 would count.  FlashAttention-3 (2407.08608).
+// stage; dq full, for even and odd tiles, and empty, of each half; named barrier 1: ds is written.
+// dq is summed in the workspace from the last key block to the first, each waiting until the one
+// after it has added to the tile.  Blocks start in that order, so none waits for a later one, and
+// walk up from the diagonal, so a turn has mostly come.  FlashAttention-3 (2407.08608).
 #pragma once
 #include <new>
 
-#include "cuda/loop/backward_tiles.cuh"
+#include "cuda/loop/backward_walk_sm90.cuh"
 #include "cuda/loop/pair_policy.cuh"
 #include "cuda/loop/sink.cuh"
-#include "cuda/tensor_map.h"
 #include "cuda/tile/mma_sm80.cuh"
-#include "cuda/tile/mma_sm90.cuh"
 
 namespace fovea::cuda {
 
-template <int Dtype_, int D_, int E_, int BM_, int Stages_>
+template <int Dtype_, int D_, int E_, int BM_, int StagesQ_, int StagesO_, int V_ = 0>
 struct BackwardShape90 {
-  static constexpr int Dtype = Dtype_, D = D_, E = E_, BM = BM_, BN = 128, Stages = Stages_;
+  static constexpr int Dtype = Dtype_, D = D_, E = E_, BM = BM_, BN = 128;
+  static constexpr int StagesQ = StagesQ_, StagesO = StagesO_;
   static constexpr int groups = BN / 64, threads = 128 * (groups + 1);
-  static constexpr int copying = 32, computing = 240;  // registers a thread
+  static constexpr int copying = 24, computing = 240;  // registers a thread
+  static constexpr bool early = V_ >= 1, packed = V_ >= 2;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
   using TileQ = Swizzled<BM, D>;
   using TileO = Swizzled<BM, E>;
   using TileS = Swizzled<BN, BM>;
   static constexpr int chunk_bytes = kChunkFloats * 4;
-  static_assert(Stages == 2, "the stage is the phase of dq");
   static_assert(BM / kChunkRows * TileK::panels == groups, "a chunk of dq for each warpgroup");
+  static_assert(StagesO == 2, "a tile's stage of dout says whether it is even");
   static constexpr int side_bytes = 2 * BM * 4;
-  static constexpr int v = TileK::bytes, q = v + TileV::bytes, dout = q + Stages * TileQ::bytes,
-                       ds = dout + Stages * TileO::bytes, dq = ds + Stages * TileS::bytes,
-                       side = dq + groups * chunk_bytes, barriers = side + Stages * side_bytes;
-  static constexpr int shared_bytes = barriers + (2 + 4 * Stages + 2 * groups) * 8;
+  static constexpr int v = TileK::bytes, q = v + TileV::bytes, dout = q + StagesQ * TileQ::bytes,
+                       ds = dout + StagesO * TileO::bytes, dq = ds + 2 * TileS::bytes,
+                       side = dq + groups * chunk_bytes, barriers = side + StagesQ * side_bytes;
+  static constexpr int shared_bytes =
+      barriers + (2 + 2 * StagesQ + 2 * StagesO + 3 * groups) * 8;
 };
-
-// The row tiles a block walks, the same for each head of the group.
-struct RowWalk {
-  int first, last, heads, head;
-  __device__ int count() const { return (last - first) * heads; }
-  // Calls f(query head, row tile).
-  template <class F>
-  __device__ __forceinline__ void each(F f) const {
-#pragma unroll 1
-    for (int h = head; h < head + heads; ++h)
-#pragma unroll 1
-      for (int m = last - 1; m >= first; --m) f(h, m);
-  }
-};
-
-// Rows [row, row + Rows) to shared memory by one warp; those from `count` on, if any, as zeros.
-// The last of what `full` waits for, but for `more` bytes that the caller sends for next.
-template <class Tile, int Rows>
-__device__ __forceinline__ void copy_rows_90(uint32_t to, const CUtensorMap& map, uint32_t full,
-                                             uint32_t raw, uint32_t& raw_phase, int row, int head,
-                                             int batch, int count, uint32_t more) {
-  const bool leads = threadIdx.x % 32 == 0;
-  if (count >= Rows) {
-    if (leads) {
-      sm90::barrier_expect(full, Tile::bytes + more);
-      sm90::copy_panels<Tile>(to, map, full, row, head, batch);
-    }
-    return;
-  }
-  if (leads) sm90::copy_tile<Tile>(to, map, raw, row, head, batch);
-  __syncwarp();
-  sm90::barrier_wait(raw, raw_phase);
-  raw_phase ^= 1;
-#pragma unroll 1
-  for (int i = count * kPanelChunks + threadIdx.x % 32; i < Rows * kPanelChunks; i += 32)
-#pragma unroll
-    for (int panel = 0; panel < Tile::panels; ++panel)
-      sm90::store_zeros(to + panel * Tile::panel_bytes + i * 16);
-  sm90::fence_shared();
-  __syncwarp();
-  if (leads) sm90::barrier_expect(full, more);
-}
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 1)
@@ -94,41 +52,43 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                     const __grid_constant__ BackwardWork work,
                     const __grid_constant__ BackwardGrid90 grid) {
   constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BM = Shape::BM, BN = Shape::BN;
-  constexpr int Stages = Shape::Stages, Groups = Shape::groups;
+  constexpr int Groups = Shape::groups;
   using TileK = typename Shape::TileK;
   using TileV = typename Shape::TileV;
   using TileQ = typename Shape::TileQ;
   using TileO = typename Shape::TileO;
   using TileS = typename Shape::TileS;
-  using Ring = sm90::Ring<Stages>;
+  using RingQ = sm90::Ring<Shape::StagesQ>;
+  using RingO = sm90::Ring<Shape::StagesO>;
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ __align__(16) unsigned char s_sequence[sizeof(Sequence)];
   const Attend& a = b.forward;
   const uint32_t base = shared_address(shared), kv_full = base + Shape::barriers;
-  const uint32_t raw = kv_full + 8;
-  const auto q_full = [&](const Ring& at) { return raw + 8 + at.stage * 32; };
-  const auto q_empty = [&](const Ring& at) { return raw + 16 + at.stage * 32; };
-  const auto dout_full = [&](const Ring& at) { return raw + 24 + at.stage * 32; };
-  const auto dout_empty = [&](const Ring& at) { return raw + 32 + at.stage * 32; };
-  const auto dq_full = [&](int w) { return raw + 8 + Stages * 32 + w * 16; };
-  const auto dq_empty = [&](int w) { return raw + 16 + Stages * 32 + w * 16; };
+  const uint32_t raw = kv_full + 8, rings = raw + 8;
+  const auto q_full = [&](const RingQ& at) { return rings + at.stage * 16; };
+  const auto q_empty = [&](const RingQ& at) { return rings + at.stage * 16 + 8; };
+  const uint32_t ring_dout = rings + Shape::StagesQ * 16;
+  const auto dout_full = [&](const RingO& at) { return ring_dout + at.stage * 16; };
+  const auto dout_empty = [&](const RingO& at) { return ring_dout + at.stage * 16 + 8; };
+  const uint32_t ring_dq = ring_dout + Shape::StagesO * 16;
+  const auto dq_full = [&](int w, int odd) { return ring_dq + w * 24 + odd * 8; };
+  const auto dq_empty = [&](int w) { return ring_dq + w * 24 + 16; };
   const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32),
             group = sm90::uniform(threadIdx.x / 128) - 1;  // -1 copies
 
-  const int64_t heads = a.g * a.sequences.count, per = grid.blocks * grid.section;
-  const int64_t part = blockIdx.x / per, at = blockIdx.x % per;
-  const int64_t width = min(grid.section, heads - part * grid.section);
-  const int64_t owner = part * grid.section + at % width, r = owner / a.g;
-  const int g = static_cast<int>(owner % a.g), n = static_cast<int>(at / width);
+  const KeyBlock block(a, grid);
+  const int g = block.g, n = block.n;
   if (threadIdx.x == 0) {
-    new (s_sequence) Sequence{a.sequences[r]};
+    new (s_sequence) Sequence{a.sequences[block.r]};
     sm90::barrier_init(kv_full, 2), sm90::barrier_init(raw, 1);
-    for (Ring s; s.phase == 0; s.next()) {
-      sm90::barrier_init(q_full(s), 1), sm90::barrier_init(dout_full(s), 1);
-      sm90::barrier_init(q_empty(s), 4 * Groups), sm90::barrier_init(dout_empty(s), 4 * Groups);
+    for (RingQ s; s.phase == 0; s.next())
+      sm90::barrier_init(q_full(s), 1), sm90::barrier_init(q_empty(s), 4 * Groups);
+    for (RingO s; s.phase == 0; s.next())
+      sm90::barrier_init(dout_full(s), 1), sm90::barrier_init(dout_empty(s), 4 * Groups);
+    for (int w = 0; w < Groups; ++w) {
+      sm90::barrier_init(dq_full(w, 0), 4), sm90::barrier_init(dq_full(w, 1), 4);
+      sm90::barrier_init(dq_empty(w), 1);
     }
-    for (int w = 0; w < Groups; ++w)
-      sm90::barrier_init(dq_full(w), 4), sm90::barrier_init(dq_empty(w), 1);
     sm90::barrier_init_done();
   }
   __syncthreads();
@@ -136,13 +96,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int keys = static_cast<int>(seq.keys), rows = static_cast<int>(seq.rows);
   const int key_begin = n * BN, key_end = min(key_begin + BN, keys);
   if (key_begin >= keys) return;
-  const int heads_of = static_cast<int>(a.h / a.g);
-  const Range range = row_range(a.mask, seq, g * heads_of, (g + 1) * heads_of, key_begin, key_end);
-  RowWalk walk{sm90::uniform(static_cast<int>(range.begin) / BM),
-               sm90::uniform((static_cast<int>(range.end) + BM - 1) / BM), sm90::uniform(heads_of),
-               sm90::uniform(g * heads_of)};
-  if (range.begin >= range.end) walk.last = walk.first;
-  const int first_tile = static_cast<int>(work.tiles.first(seq, r));
+  const RowWalk walk(a, seq, g, key_begin, key_end, BM);
+  const int first_tile = static_cast<int>(work.tiles.first(seq, block.r));
 
   if (group < 0) {
     sm90::give_registers<Shape::copying>();
@@ -152,43 +107,49 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       const int key_row = static_cast<int>(seq.key_begin) + key_begin,
                 key_batch = static_cast<int>(seq.key_batch);
       const int present = seq.key_begin + keys < a.t ? key_end - key_begin : BN;
-      copy_rows_90<TileK, BN>(base, maps.k, kv_full, raw, raw_phase, key_row, g, key_batch,
+      copy_present<TileK, BN>(base, maps.k, kv_full, raw, raw_phase, key_row, g, key_batch,
                               present, 0);
-      copy_rows_90<TileV, BN>(base + Shape::v, maps.v, kv_full, raw, raw_phase, key_row, g,
-                              key_batch, present, 0);
+      if (lane == 0)
+        sm90::copy_tile<TileV>(base + Shape::v, maps.v, kv_full, key_row, g, key_batch);
       const int row_begin = static_cast<int>(seq.row_begin), batch = static_cast<int>(seq.batch);
       // Past this the tensor has rows that are not the sequence's.
       const int row_end = seq.row_begin + rows < a.s ? row_begin + rows : INT32_MAX;
-      Ring to;
+      RingQ q_at;
+      RingO dout_at;
       walk.each([&](int h, int m) {
         const int row = row_begin + m * BM, count = row_end - row;
-        sm90::barrier_wait(q_empty(to), to.phase ^ 1);
-        copy_rows_90<TileQ, BM>(base + Shape::q + to.stage * TileQ::bytes, maps.q, q_full(to), raw,
-                                raw_phase, row, h, batch, count, Shape::side_bytes);
+        sm90::barrier_wait(q_empty(q_at), q_at.phase ^ 1);
+        copy_present<TileQ, BM>(base + Shape::q + q_at.stage * TileQ::bytes, maps.q, q_full(q_at),
+                                raw, raw_phase, row, h, batch, count, Shape::side_bytes);
         if (lane == 0)
-          sm90::copy_in(base + Shape::side + to.stage * Shape::side_bytes,
+          sm90::copy_in(base + Shape::side + q_at.stage * Shape::side_bytes,
                         work.lse(h * work.tiles.total + first_tile + m), Shape::side_bytes,
-                        q_full(to));
-        sm90::barrier_wait(dout_empty(to), to.phase ^ 1);
-        copy_rows_90<TileO, BM>(base + Shape::dout + to.stage * TileO::bytes, maps.dout,
-                                dout_full(to), raw, raw_phase, row, h, batch, count, 0);
-        to.next();
+                        q_full(q_at));
+        q_at.next();
+        sm90::barrier_wait(dout_empty(dout_at), dout_at.phase ^ 1);
+        copy_present<TileO, BM>(base + Shape::dout + dout_at.stage * TileO::bytes, maps.dout,
+                                dout_full(dout_at), raw, raw_phase, row, h, batch, count, 0);
+        dout_at.next();
       });
-    } else if (warp == 1 && lane == 0) {
-      const int left = static_cast<int>(clamp_i64(a.mask.window.left, 0, kIndexMax));
+    } else if (warp <= 2 && lane == 0) {
+      // Two warps take turns, so that one tile's additions may end while the next one's begin.
+      const int right = static_cast<int>(clamp_i64(a.mask.window.right, 0, kIndexMax));
       uint32_t phase = 0;
+      int mine = warp - 1;
       walk.each([&](int h, int m) {
+        if (mine ^= 1; mine == 0) return;
         const int tile = h * work.tiles.total + first_tile + m;
-        // The first block that sees the tile stores, the others wait for their turn to add.
-        const int lowest = left ? max(m * BM + keys - rows - left + 1, 0) / BN : 0;
-        if (work.turn) wait_turn(work.turn + tile, n - lowest);
+        const int seen = right ? min(min(m * BM + BM, rows) + keys - rows + right - 1, keys) : keys;
+        // The last block that sees the tile stores, the others wait for their turn to add.
+        const int turn = (seen - 1) / BN - n;
+        if (work.turn) wait_turn(work.turn + tile, turn);
         float* to = work.dq + static_cast<int64_t>(tile) * (Groups * kChunkFloats);
 #pragma unroll
         for (int w = 0; w < Groups; ++w) {
           const uint32_t from = base + Shape::dq + w * Shape::chunk_bytes;
-          sm90::barrier_wait(dq_full(w), phase);
+          sm90::barrier_wait(dq_full(w, warp - 1), phase);
           if (!work.dq) continue;
-          if (work.turn && n == lowest)
+          if (work.turn && turn == 0)
             sm90::copy_out(to + w * kChunkFloats, from, Shape::chunk_bytes);
           else
             sm90::add_out(to + w * kChunkFloats, from, Shape::chunk_bytes);
@@ -211,7 +172,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 
   sm90::take_registers<Shape::computing>();
   const int own = key_begin + group * 64 + warp % 4 * 16 + lane / 4;  // first key of the lane
-  const PlainPairs pairs(a, seq, r, 0);
+  const PlainPairs pairs(a, seq, block.r, 0);
   float dk[D / 8][4], dv[E / 8][4], x[1][BM / 8][4], dp[1][BM / 8][4], dq[8][4];
   uint32_t p[1][BM / 16][4], ds[1][BM / 16][4];
 #pragma unroll
@@ -231,108 +192,153 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const uint64_t k_columns = sm90::descriptor(base + group % Panels * TileK::panel_bytes);
   const uint32_t ds_lane =
       TileS::at(group * 64 + warp % 4 * 16 + outer_row(lane), outer_chunk(lane));
-  Ring stage;
-  int left = walk.count();
-  const auto scores = [&](const Ring& at) {
+  RingQ q_at;
+  RingO dout_at;
+  int left = walk.count(), m = walk.first;
+  const auto tile_q = [&](const RingQ& at) { return base + Shape::q + at.stage * TileQ::bytes; };
+  // lse, or delta from BM / 2 on, of the lane's rows 2 t, 2 t + 1 of each 8.
+  const auto side = [&](const RingQ& at) {
+    return reinterpret_cast<const float2*>(shared + Shape::side + at.stage * Shape::side_bytes) +
+           lane % 4;
+  };
+  const auto full = [&](int m) {
+    return pairs.full(m * BM, m * BM + BM, key_begin, key_begin + BN);
+  };
+  const auto scores = [&](const RingQ& at) {
     sm90::fence();
-    sm90::product_rows<Dtype, D, TileK, TileQ>(
-        x[0], k_rows, sm90::descriptor(base + Shape::q + at.stage * TileQ::bytes));
+    sm90::product_rows<Dtype, D, TileK, TileQ>(x[0], sm90::unhoisted(k_rows),
+                                               sm90::descriptor(tile_q(at)));
     sm90::commit();
   };
-  if (left > 0) {
-    sm90::barrier_wait(kv_full, 0);
-    sm90::barrier_wait(q_full(stage), 0);
-    scores(stage);
-    sm90::wait<0>();
-    sm90::pin(x[0]);
-    int m = walk.last - 1;
-#pragma unroll 1
-    do {
-    const uint32_t s_q = base + Shape::q + stage.stage * TileQ::bytes,
-                   s_dout = base + Shape::dout + stage.stage * TileO::bytes,
-                   s_ds = base + Shape::ds + stage.stage * TileS::bytes;
-    const float2* lse = reinterpret_cast<const float2*>(shared + Shape::side +
-                                                        stage.stage * Shape::side_bytes) +
-                        lane % 4;
-    const int row = m * BM;
-    const bool full = pairs.full(row, row + BM, key_begin, key_begin + BN);
-    sm90::barrier_wait(dout_full(stage), stage.phase);
-    sm90::product_rows<Dtype, E, TileV, TileO>(dp[0], v_rows, sm90::descriptor(s_dout));
-    sm90::commit();
-    const auto weigh = [&](bool all) {
+  // x becomes p'.
+  const auto weigh = [&](const RingQ& at, int m) {
+    const float2* lse = side(at);
+    const auto each = [&](bool all) {
 #pragma unroll
       for (int j = 0; j < BM / 8; ++j) {
-        const float2 at = lse[4 * j];
+        const float2 of = lse[4 * j];
 #pragma unroll
         for (int c = 0; c < 4; ++c)
-          pairs.weigh(x[0][j][c], c & 1 ? at.y : at.x, row + j * 8 + lane % 4 * 2 + c % 2,
+          pairs.weigh(x[0][j][c], c & 1 ? of.y : of.x, m * BM + j * 8 + lane % 4 * 2 + c % 2,
                       own + c / 2 * 8, all);
       }
     };
-    if (full)
-      weigh(true);
+    if (full(m))
+      each(true);
     else
-      weigh(false);
-    sm90::wait<0>();
-    sm90::pin(dp[0]);
-    const auto slope = [&](bool all) {
+      each(false);
+  };
+  // dp becomes ds'.
+  const auto slope = [&](const RingQ& at, int m) {
+    const float2* delta = side(at) + BM / 2;
+    const auto each = [&](bool all) {
 #pragma unroll
       for (int j = 0; j < BM / 8; ++j) {
-        const float2 at = lse[BM / 2 + 4 * j];
+        const float2 of = delta[4 * j];
+        float weight[4];
+        if constexpr (Shape::packed) {
+          unpack<Dtype>(p[0][j / 2][j % 2 * 2], weight[0], weight[1]);
+          unpack<Dtype>(p[0][j / 2][j % 2 * 2 + 1], weight[2], weight[3]);
+        } else {
+#pragma unroll
+          for (int c = 0; c < 4; ++c) weight[c] = x[0][j][c];
+        }
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-          const float away = x[0][j][c] * (dp[0][j][c] - (c & 1 ? at.y : at.x));
+          const float away = weight[c] * (dp[0][j][c] - (c & 1 ? of.y : of.x));
           // An unseen pair is 0 whatever its product is, NaN included.
-          dp[0][j][c] = !all && x[0][j][c] == 0.f ? 0.f : away;
+          dp[0][j][c] = !all && weight[c] == 0.f ? 0.f : away;
         }
       }
     };
-    if (full)
-      slope(true);
+    if (full(m))
+      each(true);
     else
-      slope(false);
-    pack_operand<Dtype>(ds, dp);
-    pack_operand<Dtype>(p, x);
-#pragma unroll
-    for (int k = 0; k < BM / 16; ++k)
-      sm90::store_matrices(TileS::pair(s_ds + ds_lane, k), ds[0][k]);
+      each(false);
+  };
+  const auto values = [&](uint32_t s_dout) {
+    if constexpr (!Shape::packed) pack_operand<Dtype>(p, x);
     sm90::fence();
     sm90::product_columns<Dtype>(dv, p[0], sm90::descriptor(s_dout, TileO::panel_bytes), true);
     sm90::commit();
-    sm90::fence_shared();
-    sm90::meet(1, 128 * Groups);
-    sm90::fence();
-    sm90::product_turned<Dtype, BN>(
-        dq, sm90::descriptor(s_ds + group / Panels * TileS::panel_bytes), k_columns);
-    sm90::commit();
-    sm90::product_columns<Dtype>(dk, ds[0], sm90::descriptor(s_q, TileQ::panel_bytes), true);
-    sm90::commit();
-    sm90::wait<2>();
-    sm90::pin(dv);
-    release(dout_empty(stage));
-    // The scores of the next tile, or, after the last, of any that is at hand.
-    Ring next = stage;
-    next.next();
-    if (left > 1) sm90::barrier_wait(q_full(next), next.phase);
-    scores(next);
-    sm90::wait<2>();
-    sm90::pin(dq);
-    sm90::barrier_wait(dq_empty(group), stage.stage ^ 1);
-#pragma unroll
-    for (int j = 0; j < 8; ++j)
-      *reinterpret_cast<float4*>(shared + Shape::dq + group * Shape::chunk_bytes +
-                                 (j * 128 + threadIdx.x % 128) * 16) =
-          make_float4(dq[j][0], dq[j][1], dq[j][2], dq[j][3]);
-    sm90::fence_shared();
-    __syncwarp();
-    release(dq_full(group));
-    sm90::wait<1>();
-    sm90::pin(dk);
-    release(q_empty(stage));
+  };
+
+  if (left > 0) {
+    sm90::barrier_wait(kv_full, 0);
+    sm90::barrier_wait(q_full(q_at), 0);
+    scores(q_at);
     sm90::wait<0>();
     sm90::pin(x[0]);
-    stage = next;
-    if (--m < walk.first) m = walk.last - 1;
+    weigh(q_at, m);
+    if constexpr (Shape::packed) pack_operand<Dtype>(p, x);
+#pragma unroll 1
+    do {
+      const uint32_t s_dout = base + Shape::dout + dout_at.stage * TileO::bytes,
+                     s_ds = base + Shape::ds + dout_at.stage * TileS::bytes;
+      sm90::barrier_wait(dout_full(dout_at), dout_at.phase);
+      sm90::fence();
+      sm90::product_rows<Dtype, E, TileV, TileO>(dp[0], sm90::unhoisted(v_rows),
+                                                 sm90::descriptor(s_dout));
+      sm90::commit();
+      RingQ next = q_at;
+      next.next();
+      if constexpr (Shape::early) {
+        values(s_dout);
+        sm90::wait<1>();
+      } else {
+        sm90::wait<0>();
+      }
+      sm90::pin(dp[0]);
+      slope(q_at, m);
+      pack_operand<Dtype>(ds, dp);
+#pragma unroll
+      for (int k = 0; k < BM / 16; ++k)
+        sm90::store_matrices(TileS::pair(s_ds + ds_lane, k), ds[0][k]);
+      sm90::fence_shared();
+      if constexpr (!Shape::early) values(s_dout);
+      if constexpr (Shape::early) {
+        sm90::wait<0>();
+        sm90::pin(dv);
+        release(dout_empty(dout_at));
+      }
+      // The scores of the next tile, or, after the last, of any that is at hand.
+      if (++m == walk.last) m = walk.first;
+      if (left > 1) sm90::barrier_wait(q_full(next), next.phase);
+      scores(next);
+      if constexpr (!Shape::early) {
+        sm90::wait<1>();
+        sm90::pin(dv);
+        release(dout_empty(dout_at));
+      }
+      sm90::meet(1, 128 * Groups);
+      sm90::fence();
+      sm90::product_turned<Dtype, BN>(
+          dq, sm90::descriptor(s_ds + group / Panels * TileS::panel_bytes),
+          sm90::unhoisted(k_columns));
+      sm90::commit();
+      sm90::product_columns<Dtype>(dk, ds[0], sm90::descriptor(tile_q(q_at), TileQ::panel_bytes),
+                                   true);
+      sm90::commit();
+      sm90::wait<2>();
+      sm90::pin(x[0]);
+      weigh(next, m);
+      if constexpr (Shape::packed) pack_operand<Dtype>(p, x);
+      sm90::wait<1>();
+      sm90::pin(dq);
+      sm90::barrier_wait(dq_empty(group), dout_at.stage ^ 1);
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        *reinterpret_cast<float4*>(shared + Shape::dq + group * Shape::chunk_bytes +
+                                   (j * 128 + threadIdx.x % 128) * 16) =
+            make_float4(dq[j][0], dq[j][1], dq[j][2], dq[j][3]);
+      sm90::fence_shared();
+      __syncwarp();
+      release(dq_full(group, dout_at.stage));
+      sm90::wait<0>();
+      sm90::pin(dk);
+      release(q_empty(q_at));
+      q_at = next;
+      dout_at.next();
     } while (--left > 0);
   }
 

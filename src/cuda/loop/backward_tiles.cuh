@@ -33,7 +33,7 @@ struct RowTiles {
 };
 
 // How the flat grid is cut: sections of `section` key heads of all sequences; in one, key blocks
-// ascend and heads are fastest.
+// descend and heads are fastest.
 struct BackwardGrid90 {
   int64_t blocks, section;
 };
@@ -51,13 +51,23 @@ struct BackwardWork {
 // Until `turn` others have added; what they wrote is then seen by the copy engine too.
 __device__ inline void wait_turn(const int32_t* at, int turn) {
   int32_t now;
+#ifdef FOVEA_BOUNDED_WAITS
+  for (uint64_t tries = 0;; ++tries) {
+    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
+    if (now >= turn) break;
+    if (tries > 4000000) {
+      printf("block %d waits for turn %d, is %d\n", blockIdx.x, turn, now);
+      __trap();
+    }
+  }
+#endif
   do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
   while (now < turn);
   asm volatile("fence.proxy.async;" ::: "memory");
 }
 // After the copy engine's own wait.
 __device__ inline void pass_turn(int32_t* at) {
-  asm volatile("fence.proxy.async; fence.acq_rel.gpu; red.release.gpu.global.add.s32 [%0], 1;" ::"l"(at) : "memory");
+  asm volatile("fence.proxy.async; red.release.gpu.global.add.s32 [%0], 1;" ::"l"(at) : "memory");
 }
 
 }  // namespace fovea::cuda

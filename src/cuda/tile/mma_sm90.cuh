@@ -8,6 +8,7 @@
 #pragma once
 #include <cuda.h>  // CUtensorMap; nothing of libcuda is linked
 #include <cstdint>
+#include <cstdio>
 
 #include "cuda/tile/layout.cuh"
 #include "fovea/core.h"
@@ -37,6 +38,17 @@ __device__ inline void give_registers() {
 // Named barrier of `threads` threads; 0 is __syncthreads'.
 __device__ inline void meet(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+// The same value, but nothing computed from it leaves the loop it is in: the steps of a descriptor
+// would each take two registers across it.
+template <class T>
+__device__ inline T unhoisted(T x) {
+  if constexpr (sizeof(T) == 8)
+    asm volatile("" : "+l"(x));
+  else
+    asm volatile("" : "+r"(x));
+  return x;
 }
 
 // ---- barriers in shared memory, by address

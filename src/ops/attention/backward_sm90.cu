@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(kThreads)
 // Every row of backward.inc in this build, narrow widths first.
 const std::vector<BackwardInstance90>& instances() {
   static const std::vector<BackwardInstance90> rows = {
-#define FOVEA_INSTANCE(dtype, d, e, rows, stages) \
-  backward_sm90_instance<dtype, d, e, rows, stages>(),
+#define FOVEA_INSTANCE(dtype, d, e, sums, tile, stages1, stages2) \
+  backward_sm90_instance<dtype, d, e, Sums90::sums, tile, stages1, stages2>(),
 #include "instances/attention_backward_sm90.inc"
 #undef FOVEA_INSTANCE
   };
@@ -214,7 +214,7 @@ void enqueue(Context& ctx, const BackwardInstance90& instance, const BackwardSim
   backward_clear(ctx, sides);
   launch_side<Dtype>(ctx, call, call.dsink_logit ? sides.delta : nullptr, work, row_tiles);
   instance.launch(ctx, call, maps, work, grid);
-  if (call.dq)
+  if (work.dq)
     launch<backward_dq_kernel<Dtype>>(ctx, kOp, a.sequences.count * row_tiles * a.h, kThreads, 0,
                                       call, work, row_tiles);
   backward_after(ctx, sides);
@@ -229,14 +229,15 @@ void prepare(const Context& ctx, const AttendBackward& call, Plan& plan) {
   const RowTiles tiles(a, instance.rows, instance.panels);
   const int64_t all = a.h * tiles.total;
   const auto side = plan.workspace.add<float>(all * 2 * instance.rows);
-  const auto dq = plan.workspace.add<float>(call.dq ? all * tiles.floats() : 0);
-  const auto turn = plan.workspace.add<int32_t>(call.dq && !call.nondeterministic ? all : 0);
+  const bool sums = call.dq && instance.sums == Sums90::fused;
+  const auto dq = plan.workspace.add<float>(sums ? all * tiles.floats() : 0);
+  const auto turn = plan.workspace.add<int32_t>(sums && !call.nondeterministic ? all : 0);
   // Key heads whose rows the cache holds together.
   const int64_t head_bytes =
       a.h / a.g * a.sequences.query_max * (2 * a.d + 2 * a.e + 4 * 64 * instance.panels);
   const BackwardGrid90 grid{
       ceil_div(a.sequences.key_max, instance.keys),
-      clamp_i64(device_info(ctx).l2_bytes / 2 / (head_bytes + 1), 1, kIndexMax)};
+      clamp_i64(device_info(ctx).l2_bytes / 2 / (head_bytes + 1), 1, a.g * a.sequences.count)};
   plan.launch = [=](Context& ctx, void* base) {
     const BackwardSimt sides = slots.at(base, call);
     const BackwardWork work{tiles, side.at(base), dq.at(base), turn.at(base)};

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the Hopper gradient loops share: which keys a block owns, which row tiles it walks, and how
+// a tile whose tail is not the sequence's gets to shared memory.
+#pragma once
+#include "cuda/loop/backward_tiles.cuh"
+#include "cuda/tensor_map.h"
+#include "cuda/tile/mma_sm90.cuh"
+
+namespace fovea::cuda {
+
+// Key block n of key head g of sequence r; blocks start from the last to the first.
+struct KeyBlock {
+  int64_t r;
+  int g, n;
+  __device__ KeyBlock(const Attend& a, const BackwardGrid90& grid) {
+    const int64_t heads = a.g * a.sequences.count, per = grid.blocks * grid.section;
+    const int64_t part = blockIdx.x / per, at = blockIdx.x % per;
+    const int64_t most = heads - part * grid.section, width = min(grid.section, most);
+    const int64_t owner = part * grid.section + at % width;
+    r = owner / a.g;
+    g = static_cast<int>(owner % a.g), n = static_cast<int>(grid.blocks - 1 - at / width);
+  }
+};
+
+// The row tiles [first, last) that see a key block, walked in order for each head of its group.
+struct RowWalk {
+  int first, last, head, heads;
+  __device__ RowWalk(const Attend& a, const Sequence& seq, int g, int begin, int end, int rows) {
+    heads = sm90::uniform(static_cast<int>(a.h / a.g));
+    head = g * heads;
+    const Range range = row_range(a.mask, seq, head, head + heads, begin, end);
+    first = sm90::uniform(static_cast<int>(range.begin) / rows);
+    last = sm90::uniform((static_cast<int>(range.end) + rows - 1) / rows);
+    if (range.begin >= range.end) last = first;
+  }
+  __device__ int count() const { return (last - first) * heads; }
+  // Calls f(query head, row tile).
+  template <class F>
+  __device__ __forceinline__ void each(F f) const {
+#pragma unroll 1
+    for (int h = head; h < head + heads; ++h)
+#pragma unroll 1
+      for (int m = first; m < last; ++m) f(h, sm90::unhoisted(m));
+  }
+};
+
+// A warp copies rows [row, row + Rows) to shared memory, those from `count` on as zeros; `full`
+// counts them, and `more` bytes that the caller sends for next.  `raw` is the warp's own barrier.
+template <class Tile, int Rows>
+__device__ __forceinline__ void copy_present(uint32_t to, const CUtensorMap& map, uint32_t full,
+                                             uint32_t raw, uint32_t& raw_phase, int row, int head,
+                                             int batch, int count, uint32_t more) {
+  const bool leads = threadIdx.x % 32 == 0;
+  if (count >= Rows) {
+    if (leads) {
+      sm90::barrier_expect(full, Tile::bytes + more);
+      sm90::copy_panels<Tile>(to, map, full, row, head, batch);
+    }
+    return;
+  }
+  if (leads) sm90::copy_tile<Tile>(to, map, raw, row, head, batch);
+  __syncwarp();
+  sm90::barrier_wait(raw, raw_phase);
+  raw_phase ^= 1;
+#pragma unroll 1
+  for (int i = count * kPanelChunks + threadIdx.x % 32; i < Rows * kPanelChunks; i += 32)
+#pragma unroll
+    for (int panel = 0; panel < Tile::panels; ++panel)
+      sm90::store_zeros(to + panel * Tile::panel_bytes + i * 16);
+  sm90::fence_shared();
+  __syncwarp();
+  if (leads) sm90::barrier_expect(full, more);
+}
+
+}  // namespace fovea::cuda
