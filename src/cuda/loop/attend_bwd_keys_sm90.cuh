@@ -62,7 +62,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32),
             group = sm90::uniform(threadIdx.x / 128);  // 0 copies
 
-  const KeyBlock block(a, grid);
+  const BackwardBlock block(a, grid);
+  if (block.idle) return;
   if (threadIdx.x == 0) {
     new (s_sequence) Sequence{a.sequences[block.r]};
     sm90::barrier_init(k_full, 1), sm90::barrier_init(v_full, 1), sm90::barrier_init(raw, 1);

@@ -45,6 +45,46 @@ struct BackwardShape90 {
       barriers + (2 + 2 * StagesQ + 2 * StagesO + 3 * groups) * 8;
 };
 
+// dq of a part of the head's row tiles, each when all have added to it: a warp takes 16 rows x 64
+// columns at a time.
+template <class Shape>
+__device__ __forceinline__ void store_part(const AttendBackward& b, const BackwardWork& work,
+                                           const Sequence& seq, const BackwardBlock& block) {
+  constexpr int Panels = Shape::TileQ::panels, BM = Shape::BM, units = Shape::groups * 4;
+  const Attend& a = b.forward;
+  const int rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys);
+  const int heads = static_cast<int>(a.h / a.g), h = block.g * heads + block.part % heads;
+  const int first = block.part / heads * kPartTiles, lane = threadIdx.x % 32;
+  const int first_tile = static_cast<int>(h * work.tiles.total + work.tiles.first(seq, block.r));
+  for (int unit = threadIdx.x / 32; unit < kPartTiles * units; unit += Shape::threads / 32) {
+    const int m = first + unit / units, chunk = unit % units / 4, quarter = unit % 4;
+    if (m * BM >= rows) return;
+    const SeenBlocks seen(a.mask, rows, keys, m * BM, min(m * BM + BM, rows), Shape::BN);
+    float sum[8][4] = {};
+    if (seen.low < seen.high) {
+      if (lane == 0) wait_turn(work.turn + first_tile + m, seen.high - seen.low);
+      __syncwarp();
+      const float4* from =
+          reinterpret_cast<const float4*>(work.dq + (first_tile + m) * work.tiles.floats() +
+                                          chunk * kChunkFloats) +
+          quarter * 32 + lane;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const float4 x = __ldcg(from + j * 128);
+        sum[j][0] = x.x, sum[j][1] = x.y, sum[j][2] = x.z, sum[j][3] = x.w;
+      }
+    }
+    const int row = m * BM + chunk / Panels * kChunkRows + quarter * 16 + lane / 4;
+    const int column = chunk % Panels * 64;
+    uint16_t* line = static_cast<uint16_t*>(b.dq.data) + seq.batch * b.dq.stride[0] +
+                     (seq.row_begin + row) * b.dq.stride[1] + h * b.dq.stride[2] + column;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      store_row<Shape::Dtype>(row + 8 * half < rows ? line + 8 * half * b.dq.stride[1] : nullptr,
+                              static_cast<int>(a.d) - column, sum, half, a.score.scale);
+  }
+}
+
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 1)
     attend_bwd_sm90(const __grid_constant__ AttendBackward b,
@@ -76,7 +116,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32),
             group = sm90::uniform(threadIdx.x / 128) - 1;  // -1 copies
 
-  const KeyBlock block(a, grid);
+  const BackwardBlock block(a, grid);
+  if (block.idle) return;
   const int g = block.g, n = block.n;
   if (threadIdx.x == 0) {
     new (s_sequence) Sequence{a.sequences[block.r]};
@@ -94,6 +135,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   __syncthreads();
   const Sequence& seq = *reinterpret_cast<const Sequence*>(s_sequence);
   const int keys = static_cast<int>(seq.keys), rows = static_cast<int>(seq.rows);
+  if (block.part >= 0) return store_part<Shape>(b, work, seq, block);
   const int key_begin = n * BN, key_end = min(key_begin + BN, keys);
   if (key_begin >= keys) return;
   const RowWalk walk(a, seq, g, key_begin, key_end, BM);
@@ -111,13 +153,11 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                               present, 0);
       if (lane == 0)
         sm90::copy_tile<TileV>(base + Shape::v, maps.v, kv_full, key_row, g, key_batch);
-      const int row_begin = static_cast<int>(seq.row_begin), batch = static_cast<int>(seq.batch);
-      // Past this the tensor has rows that are not the sequence's.
-      const int row_end = seq.row_begin + rows < a.s ? row_begin + rows : INT32_MAX;
       RingQ q_at;
-      RingO dout_at;
+      uint32_t step = 0;
       walk.each([&](int h, int m) {
-        const int row = row_begin + m * BM, count = row_end - row;
+        const int row = static_cast<int>(seq.row_begin) + m * BM, batch = static_cast<int>(seq.batch);
+        const int count = seq.row_begin + seq.rows < a.s ? static_cast<int>(seq.rows) - m * BM : BM;
         sm90::barrier_wait(q_empty(q_at), q_at.phase ^ 1);
         copy_present<TileQ, BM>(base + Shape::q + q_at.stage * TileQ::bytes, maps.q, q_full(q_at),
                                 raw, raw_phase, row, h, batch, count, Shape::side_bytes);
@@ -126,30 +166,30 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                         work.lse(h * work.tiles.total + first_tile + m), Shape::side_bytes,
                         q_full(q_at));
         q_at.next();
+        const RingO dout_at{static_cast<int>(step % 2), step / 2 % 2};
+        ++step;
         sm90::barrier_wait(dout_empty(dout_at), dout_at.phase ^ 1);
         copy_present<TileO, BM>(base + Shape::dout + dout_at.stage * TileO::bytes, maps.dout,
                                 dout_full(dout_at), raw, raw_phase, row, h, batch, count, 0);
-        dout_at.next();
       });
     } else if (warp <= 2 && lane == 0) {
       // Two warps take turns, so that one tile's additions may end while the next one's begin.
-      const int right = static_cast<int>(clamp_i64(a.mask.window.right, 0, kIndexMax));
       uint32_t phase = 0;
       int mine = warp - 1;
       walk.each([&](int h, int m) {
         if (mine ^= 1; mine == 0) return;
         const int tile = h * work.tiles.total + first_tile + m;
-        const int seen = right ? min(min(m * BM + BM, rows) + keys - rows + right - 1, keys) : keys;
+        const SeenBlocks seen(a.mask, rows, keys, m * BM, min(m * BM + BM, rows), BN);
         // The last block that sees the tile stores, the others wait for their turn to add.
-        const int turn = (seen - 1) / BN - n;
-        if (work.turn) wait_turn(work.turn + tile, turn);
+        const int turn = work.ordered ? seen.high - 1 - n : 1;
+        if (work.ordered) wait_turn(work.turn + tile, turn);
         float* to = work.dq + static_cast<int64_t>(tile) * (Groups * kChunkFloats);
 #pragma unroll
         for (int w = 0; w < Groups; ++w) {
           const uint32_t from = base + Shape::dq + w * Shape::chunk_bytes;
           sm90::barrier_wait(dq_full(w, warp - 1), phase);
           if (!work.dq) continue;
-          if (work.turn && turn == 0)
+          if (turn == 0)
             sm90::copy_out(to + w * kChunkFloats, from, Shape::chunk_bytes);
           else
             sm90::add_out(to + w * kChunkFloats, from, Shape::chunk_bytes);
@@ -159,13 +199,10 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         sm90::barrier_arrive(dq_empty(0));
         sm90::out_wait_read<0>();
         sm90::barrier_arrive(dq_empty(1));
-        if (work.turn) {
-          sm90::out_wait<0>();
-          pass_turn(work.turn + tile);
-        }
+        sm90::out_wait<0>();
+        if (work.dq) pass_turn(work.turn + tile);
         phase ^= 1;
       });
-      sm90::out_wait<0>();
     }
     return;
   }

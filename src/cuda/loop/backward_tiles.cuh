@@ -3,15 +3,17 @@
 //   side   lse log2(e) of each row, then delta; +inf and 0 for a row that is not there or is empty
 //   dq     f32 sums of one tile, as chunks of 64 rows x 64 columns in the order of the fragments:
 //          chunk, then 8-column group j, then thread of the warpgroup, then the lane's four sums
-//   turn   key blocks that have added to the tile so far; nullptr: they add in any order
+//   turn   key blocks that have added to the tile so far
 #pragma once
 #include "core/attend.h"
 #include "cuda/loop/mask.cuh"
+#include "cuda/loop/row_tile.cuh"
 
 namespace fovea::cuda {
 
 constexpr int kChunkRows = 64;
 constexpr int kChunkFloats = kChunkRows * 64;
+constexpr int kPartTiles = 16;  // row tiles whose dq one block stores
 
 // Rows of every sequence cut into tiles of `rows`.  Packed sequences may begin anywhere: sequence r
 // starts at tile row_begin / rows + r, which leaves room for the tile that its neighbours share.
@@ -29,20 +31,37 @@ struct RowTiles {
     return each ? r * each : q.row_begin / rows + r;
   }
   FOVEA_HD int64_t floats() const { return int64_t{rows} * panels * 64; }
-  FOVEA_HD int chunks() const { return rows / kChunkRows * panels; }
 };
 
-// How the flat grid is cut: sections of `section` key heads of all sequences; in one, key blocks
-// descend and heads are fastest.
+// How the flat grid is cut: sections of `section` key heads of all sequences, in each the key blocks
+// of its heads from the last to the first, then the parts of dq of the section before, heads
+// fastest.
 struct BackwardGrid90 {
-  int64_t blocks, section;
+  int64_t blocks, parts, section;
+
+  int64_t total(int64_t heads) const {
+    return ((heads + section - 1) / section + (parts > 0)) * section * (blocks + parts);
+  }
+};
+
+// The key blocks [low, high) of `width` keys that see rows [begin, end).
+struct SeenBlocks {
+  int low, high;
+  __device__ SeenBlocks(const Mask& mask, int rows, int keys, int begin, int end, int width) {
+    const int left = static_cast<int>(clamp_i64(mask.window.left, 0, kIndexMax)),
+              right = static_cast<int>(clamp_i64(mask.window.right, 0, kIndexMax));
+    const int to = right ? min(end - 1 + keys - rows + right, keys) : keys;
+    low = left ? max(begin + keys - rows - left + 1, 0) / width : 0;
+    high = to > 0 ? (to - 1) / width + 1 : low;
+  }
 };
 
 struct BackwardWork {
   RowTiles tiles;
   float* side;
-  float* dq;
-  int32_t* turn;
+  float* dq;      // nullptr: not wanted
+  int32_t* turn;  // with dq
+  bool ordered;   // blocks add to dq in turn; else in any order, to zeros
 
   FOVEA_HD float* lse(int64_t at) const { return side + at * 2 * tiles.rows; }
   FOVEA_HD float* delta(int64_t at) const { return lse(at) + tiles.rows; }

@@ -8,17 +8,19 @@
 
 namespace fovea::cuda {
 
-// Key block n of key head g of sequence r; blocks start from the last to the first.
-struct KeyBlock {
+// What a block does for key head g of sequence r: key block n, or, from 0 on, a part of dq.
+struct BackwardBlock {
   int64_t r;
-  int g, n;
-  __device__ KeyBlock(const Attend& a, const BackwardGrid90& grid) {
-    const int64_t heads = a.g * a.sequences.count, per = grid.blocks * grid.section;
-    const int64_t part = blockIdx.x / per, at = blockIdx.x % per;
-    const int64_t most = heads - part * grid.section, width = min(grid.section, most);
-    const int64_t owner = part * grid.section + at % width;
-    r = owner / a.g;
-    g = static_cast<int>(owner % a.g), n = static_cast<int>(grid.blocks - 1 - at / width);
+  int g, n, part;
+  bool idle;  // past the last head
+  __device__ BackwardBlock(const Attend& a, const BackwardGrid90& grid) {
+    const int64_t per = grid.section * (grid.blocks + grid.parts);
+    const int64_t at = blockIdx.x % per / grid.section;
+    part = static_cast<int>(at - grid.blocks), n = static_cast<int>(grid.blocks - 1 - at);
+    const int64_t section = blockIdx.x / per - (part >= 0);
+    const int64_t owner = section * grid.section + blockIdx.x % grid.section;
+    idle = owner < 0 || owner >= a.g * a.sequences.count;
+    r = owner / a.g, g = static_cast<int>(owner % a.g);
   }
 };
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice among the Hopper instances of attention_backward, and the two passes around them, both
-// bound by memory: each row's lse and delta before, dq from the workspace after.
+// The choice among the Hopper instances of attention_backward, and the pass before them: each row's
+// lse and delta.
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "core/dtype.h"
-#include "cuda/loop/sink.cuh"
+#include "cuda/block/softmax.cuh"
+#include "cuda/launch.h"
 #include "ops/attention/backward.cuh"
 #include "ops/attention/backward_simt.cuh"
 #include "ops/attention/kernels.h"
@@ -76,47 +77,13 @@ __global__ void __launch_bounds__(kThreads)
     work.delta(tile)[i] = empty ? 0.f : sum;
     if (delta && row < seq.rows) delta[side_offset(a, seq, h, row)] = sum;
   }
-  if (work.turn) {
-    if (threadIdx.x == 0) work.turn[tile] = 0;
-  } else if (work.dq) {
+  if (!work.dq) return;
+  if (threadIdx.x == 0) work.turn[tile] = 0;
+  if (!work.ordered) {
     float4* dq = reinterpret_cast<float4*>(work.dq + tile * work.tiles.floats());
     for (int i = threadIdx.x; i < work.tiles.floats() / 4; i += kThreads)
       dq[i] = make_float4(0.f, 0.f, 0.f, 0.f);
   }
-}
-
-// A block owns a row tile of a head, a warp 16 rows x 64 columns of it.
-template <int Dtype>
-__global__ void __launch_bounds__(kThreads)
-    backward_dq_kernel(const __grid_constant__ AttendBackward b,
-                       const __grid_constant__ BackwardWork work, int64_t row_tiles) {
-  const Attend& a = b.forward;
-  const int64_t h = blockIdx.x % a.h, m = blockIdx.x / a.h % row_tiles,
-                r = blockIdx.x / a.h / row_tiles;
-  const Sequence seq = a.sequences[r];
-  if (m * work.tiles.rows >= seq.rows) return;
-  const int64_t tile = h * work.tiles.total + work.tiles.first(seq, r) + m;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, chunk = warp / 4;
-  const int64_t row = m * work.tiles.rows + chunk / work.tiles.panels * kChunkRows +
-                      warp % 4 * 16 + lane / 4;
-  const int column = chunk % work.tiles.panels * 64;
-  float sum[8][4] = {};
-  if (!work.turn || work.turn[tile]) {
-    const float4* from = reinterpret_cast<const float4*>(work.dq + tile * work.tiles.floats() +
-                                                         chunk * kChunkFloats) +
-                         threadIdx.x % 128;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float4 x = from[j * 128];
-      sum[j][0] = x.x, sum[j][1] = x.y, sum[j][2] = x.z, sum[j][3] = x.w;
-    }
-  }
-  uint16_t* line = static_cast<uint16_t*>(b.dq.data) + seq.batch * b.dq.stride[0] +
-                   (seq.row_begin + row) * b.dq.stride[1] + h * b.dq.stride[2] + column;
-#pragma unroll
-  for (int half = 0; half < 2; ++half)
-    store_row<Dtype>(row + 8 * half < seq.rows ? line + 8 * half * b.dq.stride[1] : nullptr,
-                     static_cast<int>(a.d) - column, sum, half, a.score.scale);
 }
 
 // Every row of backward.inc in this build, narrow widths first.
@@ -214,9 +181,6 @@ void enqueue(Context& ctx, const BackwardInstance90& instance, const BackwardSim
   backward_clear(ctx, sides);
   launch_side<Dtype>(ctx, call, call.dsink_logit ? sides.delta : nullptr, work, row_tiles);
   instance.launch(ctx, call, maps, work, grid);
-  if (work.dq)
-    launch<backward_dq_kernel<Dtype>>(ctx, kOp, a.sequences.count * row_tiles * a.h, kThreads, 0,
-                                      call, work, row_tiles);
   backward_after(ctx, sides);
 }
 
@@ -231,16 +195,19 @@ void prepare(const Context& ctx, const AttendBackward& call, Plan& plan) {
   const auto side = plan.workspace.add<float>(all * 2 * instance.rows);
   const bool sums = call.dq && instance.sums == Sums90::fused;
   const auto dq = plan.workspace.add<float>(sums ? all * tiles.floats() : 0);
-  const auto turn = plan.workspace.add<int32_t>(sums && !call.nondeterministic ? all : 0);
+  const auto turn = plan.workspace.add<int32_t>(sums ? all : 0);
   // Key heads whose rows the cache holds together.
   const int64_t head_bytes =
       a.h / a.g * a.sequences.query_max * (2 * a.d + 2 * a.e + 4 * 64 * instance.panels);
   const BackwardGrid90 grid{
       ceil_div(a.sequences.key_max, instance.keys),
-      clamp_i64(device_info(ctx).l2_bytes / 2 / (head_bytes + 1), 1, a.g * a.sequences.count)};
+      sums ? a.h / a.g * ceil_div(ceil_div(a.sequences.query_max, instance.rows), kPartTiles) : 0,
+      clamp_i64(device_info(ctx).l2_bytes / 2 / (head_bytes + 1), 1,
+                std::max<int64_t>(a.g * a.sequences.count, 1))};
   plan.launch = [=](Context& ctx, void* base) {
     const BackwardSimt sides = slots.at(base, call);
-    const BackwardWork work{tiles, side.at(base), dq.at(base), turn.at(base)};
+    const BackwardWork work{tiles, side.at(base), dq.at(base), turn.at(base),
+                            !call.nondeterministic};
     if (call.forward.dtype == FOVEA_BF16)
       enqueue<FOVEA_BF16>(ctx, instance, sides, work, grid);
     else

@@ -20,9 +20,9 @@ BackwardInstance90 backward_sm90_instance() {
                                  const BackwardWork& work, const BackwardGrid90& grid) {
       const Attend& a = call.forward;
       const char* env = getenv("FOVEA_V");
-      if constexpr (Dtype == FOVEA_BF16 && D == 128) if (env && atoi(env) == 2) return launch<attend_bwd_sm90<BackwardShape90<Dtype, D, E, Tile, Stages1, Stages2, 2>>>(ctx, kBackward90, grid.blocks * a.g * a.sequences.count, Shape::threads,
+      if constexpr (Dtype == FOVEA_BF16 && D == 128) if (env && atoi(env) == 2) return launch<attend_bwd_sm90<BackwardShape90<Dtype, D, E, Tile, Stages1, Stages2, 2>>>(ctx, kBackward90, grid.total(a.g * a.sequences.count), Shape::threads,
                                      Shape::shared_bytes, call, maps, work, grid);
-      launch<attend_bwd_sm90<Shape>>(ctx, kBackward90, grid.blocks * a.g * a.sequences.count, Shape::threads,
+      launch<attend_bwd_sm90<Shape>>(ctx, kBackward90, grid.total(a.g * a.sequences.count), Shape::threads,
                                      Shape::shared_bytes, call, maps, work, grid);
     };
     return {Dtype, D, E, Sums, Tile, Shape::BN, Shape::TileQ::panels, launcher};
@@ -34,7 +34,7 @@ BackwardInstance90 backward_sm90_instance() {
                                  const BackwardWork& work, const BackwardGrid90& grid) {
       const Attend& a = call.forward;
       if (call.dk || call.dv)
-        launch<attend_bwd_keys_sm90<Keys>>(ctx, kBackward90, grid.blocks * a.g * a.sequences.count,
+        launch<attend_bwd_keys_sm90<Keys>>(ctx, kBackward90, grid.total(a.g * a.sequences.count),
                                            Keys::threads, Keys::shared_bytes, call, maps, work,
                                            grid);
       if (!call.dq) return;
