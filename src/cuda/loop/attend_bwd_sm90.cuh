@@ -11,7 +11,8 @@
 // stage; dq full, for even and odd tiles, and empty, of each half; named barrier 1: ds is written.
 // dq is summed in the workspace from the last key block to the first, each waiting until the one
 // after it has added to the tile.  Blocks start in that order, so none waits for a later one, and
-// walk up from the diagonal, so a turn has mostly come.  FlashAttention-3 (2407.08608).
+// walk up from the diagonal, so a turn has mostly come; of the last heads all is the other way
+// around, shortest last.  FlashAttention-3 (2407.08608).
 #pragma once
 #include <new>
 
@@ -22,13 +23,15 @@
 
 namespace fovea::cuda {
 
-template <int Dtype_, int D_, int E_, int BM_, int StagesQ_, int StagesO_, int V_ = 0>
+template <int Dtype_, int D_, int E_, int BM_, int StagesQ_, int StagesO_>
 struct BackwardShape90 {
   static constexpr int Dtype = Dtype_, D = D_, E = E_, BM = BM_, BN = 128;
   static constexpr int StagesQ = StagesQ_, StagesO = StagesO_;
   static constexpr int groups = BN / 64, threads = 128 * (groups + 1);
   static constexpr int copying = 24, computing = 240;  // registers a thread
-  static constexpr bool early = V_ >= 1, packed = V_ >= 2;
+  // Where the exponents of a tile run: under ds k and ds' q of the tile before, or, where they are
+  // the longer part, under v dout' of their own.
+  static constexpr bool ahead = D > 64;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
   using TileQ = Swizzled<BM, D>;
@@ -138,7 +141,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   if (block.part >= 0) return store_part<Shape>(b, work, seq, block);
   const int key_begin = n * BN, key_end = min(key_begin + BN, keys);
   if (key_begin >= keys) return;
-  const RowWalk walk(a, seq, g, key_begin, key_end, BM);
+  const RowWalk walk(a, seq, g, key_begin, key_end, BM, block.down);
   const int first_tile = static_cast<int>(work.tiles.first(seq, block.r));
 
   if (group < 0) {
@@ -180,8 +183,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         if (mine ^= 1; mine == 0) return;
         const int tile = h * work.tiles.total + first_tile + m;
         const SeenBlocks seen(a.mask, rows, keys, m * BM, min(m * BM + BM, rows), BN);
-        // The last block that sees the tile stores, the others wait for their turn to add.
-        const int turn = work.ordered ? seen.high - 1 - n : 1;
+        // The first of the tile's blocks to start stores, the others wait for their turn to add.
+        const int turn = !work.ordered ? 1 : block.down ? n - seen.low : seen.high - 1 - n;
         if (work.ordered) wait_turn(work.turn + tile, turn);
         float* to = work.dq + static_cast<int64_t>(tile) * (Groups * kChunkFloats);
 #pragma unroll
@@ -272,19 +275,11 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 #pragma unroll
       for (int j = 0; j < BM / 8; ++j) {
         const float2 of = delta[4 * j];
-        float weight[4];
-        if constexpr (Shape::packed) {
-          unpack<Dtype>(p[0][j / 2][j % 2 * 2], weight[0], weight[1]);
-          unpack<Dtype>(p[0][j / 2][j % 2 * 2 + 1], weight[2], weight[3]);
-        } else {
-#pragma unroll
-          for (int c = 0; c < 4; ++c) weight[c] = x[0][j][c];
-        }
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-          const float away = weight[c] * (dp[0][j][c] - (c & 1 ? of.y : of.x));
+          const float away = x[0][j][c] * (dp[0][j][c] - (c & 1 ? of.y : of.x));
           // An unseen pair is 0 whatever its product is, NaN included.
-          dp[0][j][c] = !all && weight[c] == 0.f ? 0.f : away;
+          dp[0][j][c] = !all && x[0][j][c] == 0.f ? 0.f : away;
         }
       }
     };
@@ -293,56 +288,46 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     else
       each(false);
   };
-  const auto values = [&](uint32_t s_dout) {
-    if constexpr (!Shape::packed) pack_operand<Dtype>(p, x);
-    sm90::fence();
-    sm90::product_columns<Dtype>(dv, p[0], sm90::descriptor(s_dout, TileO::panel_bytes), true);
-    sm90::commit();
-  };
-
   if (left > 0) {
     sm90::barrier_wait(kv_full, 0);
     sm90::barrier_wait(q_full(q_at), 0);
     scores(q_at);
     sm90::wait<0>();
     sm90::pin(x[0]);
-    weigh(q_at, m);
-    if constexpr (Shape::packed) pack_operand<Dtype>(p, x);
+    if constexpr (Shape::ahead) weigh(q_at, m);
 #pragma unroll 1
     do {
       const uint32_t s_dout = base + Shape::dout + dout_at.stage * TileO::bytes,
                      s_ds = base + Shape::ds + dout_at.stage * TileS::bytes;
+      // After the last tile, the scores are of any that is at hand.
+      RingQ next = q_at;
+      next.next();
+      const int row_tile = m;
+      if ((m += walk.step) == walk.end) m = walk.first;
+      const auto next_scores = [&] {
+        if (left > 1) sm90::barrier_wait(q_full(next), next.phase);
+        scores(next);
+      };
       sm90::barrier_wait(dout_full(dout_at), dout_at.phase);
       sm90::fence();
       sm90::product_rows<Dtype, E, TileV, TileO>(dp[0], sm90::unhoisted(v_rows),
                                                  sm90::descriptor(s_dout));
       sm90::commit();
-      RingQ next = q_at;
-      next.next();
-      if constexpr (Shape::early) {
-        values(s_dout);
-        sm90::wait<1>();
-      } else {
-        sm90::wait<0>();
-      }
+      if constexpr (!Shape::ahead) weigh(q_at, row_tile);
+      sm90::wait<0>();
       sm90::pin(dp[0]);
-      slope(q_at, m);
+      slope(q_at, row_tile);
       pack_operand<Dtype>(ds, dp);
+      pack_operand<Dtype>(p, x);
 #pragma unroll
       for (int k = 0; k < BM / 16; ++k)
         sm90::store_matrices(TileS::pair(s_ds + ds_lane, k), ds[0][k]);
       sm90::fence_shared();
-      if constexpr (!Shape::early) values(s_dout);
-      if constexpr (Shape::early) {
-        sm90::wait<0>();
-        sm90::pin(dv);
-        release(dout_empty(dout_at));
-      }
-      // The scores of the next tile, or, after the last, of any that is at hand.
-      if (++m == walk.last) m = walk.first;
-      if (left > 1) sm90::barrier_wait(q_full(next), next.phase);
-      scores(next);
-      if constexpr (!Shape::early) {
+      sm90::fence();
+      sm90::product_columns<Dtype>(dv, p[0], sm90::descriptor(s_dout, TileO::panel_bytes), true);
+      sm90::commit();
+      if constexpr (Shape::ahead) {
+        next_scores();
         sm90::wait<1>();
         sm90::pin(dv);
         release(dout_empty(dout_at));
@@ -353,13 +338,19 @@ __global__ void __launch_bounds__(Shape::threads, 1)
           dq, sm90::descriptor(s_ds + group / Panels * TileS::panel_bytes),
           sm90::unhoisted(k_columns));
       sm90::commit();
+      if constexpr (!Shape::ahead) {
+        sm90::wait<1>();
+        sm90::pin(dv);
+        release(dout_empty(dout_at));
+      }
       sm90::product_columns<Dtype>(dk, ds[0], sm90::descriptor(tile_q(q_at), TileQ::panel_bytes),
                                    true);
       sm90::commit();
-      sm90::wait<2>();
-      sm90::pin(x[0]);
-      weigh(next, m);
-      if constexpr (Shape::packed) pack_operand<Dtype>(p, x);
+      if constexpr (Shape::ahead) {
+        sm90::wait<2>();
+        sm90::pin(x[0]);
+        weigh(next, m);
+      }
       sm90::wait<1>();
       sm90::pin(dq);
       sm90::barrier_wait(dq_empty(group), dout_at.stage ^ 1);
@@ -371,9 +362,18 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       sm90::fence_shared();
       __syncwarp();
       release(dq_full(group, dout_at.stage));
-      sm90::wait<0>();
+      if constexpr (!Shape::ahead) {
+        next_scores();
+        sm90::wait<1>();
+      } else {
+        sm90::wait<0>();
+      }
       sm90::pin(dk);
       release(q_empty(q_at));
+      if constexpr (!Shape::ahead) {
+        sm90::wait<0>();
+        sm90::pin(x[0]);
+      }
       q_at = next;
       dout_at.next();
     } while (--left > 0);

@@ -13,36 +13,45 @@ struct BackwardBlock {
   int64_t r;
   int g, n, part;
   bool idle;  // past the last head
+  bool down;  // key blocks ascend and walk down to the diagonal: the last to start are the shortest
   __device__ BackwardBlock(const Attend& a, const BackwardGrid90& grid) {
     const int64_t per = grid.section * (grid.blocks + grid.parts);
     const int64_t at = blockIdx.x % per / grid.section;
-    part = static_cast<int>(at - grid.blocks), n = static_cast<int>(grid.blocks - 1 - at);
+    const int64_t sections = (a.g * a.sequences.count + grid.section - 1) / grid.section;
+    part = static_cast<int>(at - grid.blocks);
     const int64_t section = blockIdx.x / per - (part >= 0);
+    down = section == sections - 1;
+    n = static_cast<int>(down ? at : grid.blocks - 1 - at);
     const int64_t owner = section * grid.section + blockIdx.x % grid.section;
     idle = owner < 0 || owner >= a.g * a.sequences.count;
     r = owner / a.g, g = static_cast<int>(owner % a.g);
   }
 };
 
-// The row tiles [first, last) that see a key block, walked in order for each head of its group.
+// The row tiles that see a key block, from `first` on in steps until `end`, for each head of its
+// group.
 struct RowWalk {
-  int first, last, head, heads;
-  __device__ RowWalk(const Attend& a, const Sequence& seq, int g, int begin, int end, int rows) {
+  int first, end, step, head, heads;
+  __device__ RowWalk(const Attend& a, const Sequence& seq, int g, int begin, int end, int rows,
+                     bool down) {
     heads = sm90::uniform(static_cast<int>(a.h / a.g));
     head = g * heads;
     const Range range = row_range(a.mask, seq, head, head + heads, begin, end);
-    first = sm90::uniform(static_cast<int>(range.begin) / rows);
-    last = sm90::uniform((static_cast<int>(range.end) + rows - 1) / rows);
-    if (range.begin >= range.end) last = first;
+    int low = static_cast<int>(range.begin) / rows;
+    int high = (static_cast<int>(range.end) + rows - 1) / rows;
+    if (range.begin >= range.end) high = low;
+    step = sm90::uniform(down ? -1 : 1);
+    first = sm90::uniform(down ? high - 1 : low);
+    this->end = sm90::uniform(down ? low - 1 : high);
   }
-  __device__ int count() const { return (last - first) * heads; }
+  __device__ int count() const { return (end - first) * step * heads; }
   // Calls f(query head, row tile).
   template <class F>
   __device__ __forceinline__ void each(F f) const {
 #pragma unroll 1
     for (int h = head; h < head + heads; ++h)
 #pragma unroll 1
-      for (int m = first; m < last; ++m) f(h, sm90::unhoisted(m));
+      for (int m = first; m != end; m += step) f(h, sm90::unhoisted(m));
   }
 };
 

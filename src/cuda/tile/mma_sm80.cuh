@@ -55,17 +55,6 @@ __device__ inline uint32_t pack(float low, float high) {
   return r;
 }
 
-// The two values of pack().
-template <int Dtype>
-__device__ inline void unpack(uint32_t x, float& low, float& high) {
-  if constexpr (Dtype == FOVEA_BF16)
-    low = __uint_as_float(x << 16), high = __uint_as_float(x & 0xffff0000u);
-  else
-    asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
-        : "=f"(low), "=f"(high)
-        : "r"(x));
-}
-
 // Where a lane points ldmatrix.x4 in a swizzled tile whose rows are
 //   outer:  16 rows of an a operand, or 16 k of a transposed b: (row = lane % 16, chunk = lane /
 //   16) inner:  16 columns of a b operand stored [column][k]: rows 0-7 | 8-15 by lane / 16

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_backward on the Hopper gradient loops.
 #pragma once
-#include <cstdlib>
 #include "cuda/launch.h"
 #include "cuda/loop/attend_bwd_keys_sm90.cuh"
 #include "cuda/loop/attend_bwd_rows_sm90.cuh"
@@ -19,9 +18,6 @@ BackwardInstance90 backward_sm90_instance() {
     constexpr auto launcher = [](Context& ctx, const AttendBackward& call, const BackwardMaps& maps,
                                  const BackwardWork& work, const BackwardGrid90& grid) {
       const Attend& a = call.forward;
-      const char* env = getenv("FOVEA_V");
-      if constexpr (Dtype == FOVEA_BF16 && D == 128) if (env && atoi(env) == 2) return launch<attend_bwd_sm90<BackwardShape90<Dtype, D, E, Tile, Stages1, Stages2, 2>>>(ctx, kBackward90, grid.total(a.g * a.sequences.count), Shape::threads,
-                                     Shape::shared_bytes, call, maps, work, grid);
       launch<attend_bwd_sm90<Shape>>(ctx, kBackward90, grid.total(a.g * a.sequences.count), Shape::threads,
                                      Shape::shared_bytes, call, maps, work, grid);
     };
