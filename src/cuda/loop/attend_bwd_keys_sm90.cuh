@@ -158,7 +158,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     const auto scores = [&](const Ring& at) {
       sm90::barrier_wait(q_full(at), at.phase);
       sm90::fence();
-      sm90::product_rows<Dtype, D, TileK, TileQ>(x[0], sm90::unhoisted(k_rows), sm90::descriptor(tile_q(at)));
+      sm90::product_rows<Dtype, D, TileK, TileQ>(x[0], sm90::unhoisted(k_rows),
+                                                 sm90::descriptor(tile_q(at)));
       sm90::commit();
     };
     // x becomes p': to the ring, and packed.
@@ -230,7 +231,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     const auto values = [&](const Ring& at) {
       sm90::barrier_wait(dout_full(at), at.phase);
       sm90::fence();
-      sm90::product_rows<Dtype, E, TileV, TileO>(dp[0], sm90::unhoisted(v_rows), sm90::descriptor(tile_dout(at)));
+      sm90::product_rows<Dtype, E, TileV, TileO>(dp[0], sm90::unhoisted(v_rows),
+                                                 sm90::descriptor(tile_dout(at)));
       sm90::commit();
     };
     // dp becomes ds', packed.

@@ -26,8 +26,8 @@ struct BackwardRowsShape {
   using TileO = Swizzled<BM, E>;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
-  static constexpr int dout = TileQ::bytes, k = dout + TileO::bytes,
-                       v = k + StagesK * TileK::bytes, barriers = v + StagesV * TileV::bytes;
+  static constexpr int dout = TileQ::bytes, k = dout + TileO::bytes, v = k + StagesK * TileK::bytes,
+                       barriers = v + StagesV * TileV::bytes;
   static constexpr int shared_bytes = barriers + (2 + 2 * StagesK + 2 * StagesV) * 8;
 };
 
@@ -82,11 +82,13 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   if (group < 0) {
     sm90::give_registers<Shape::copying>();
     if (warp != 0 || first == last) return;
-    const int key_head = head / static_cast<int>(a.h / a.g), key_batch = static_cast<int>(seq.key_batch);
+    const int key_head = head / static_cast<int>(a.h / a.g),
+              key_batch = static_cast<int>(seq.key_batch);
     const int key_begin = static_cast<int>(seq.key_begin);
     if (lane == 0) {
       sm90::barrier_expect(q_full, TileQ::bytes + TileO::bytes);
-      const int row = static_cast<int>(seq.row_begin) + row_begin, batch = static_cast<int>(seq.batch);
+      const int row = static_cast<int>(seq.row_begin) + row_begin,
+                batch = static_cast<int>(seq.batch);
 #pragma unroll 1
       for (int half = 0; half < BM; half += Shape::box) {
 #pragma unroll 1
@@ -189,8 +191,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const auto add = [&] {
     sm90::fence();
     sm90::product_columns<Dtype>(
-        dq, ds[0], sm90::descriptor(base + Shape::k + k_at.stage * TileK::bytes, TileK::panel_bytes),
-        true);
+        dq, ds[0],
+        sm90::descriptor(base + Shape::k + k_at.stage * TileK::bytes, TileK::panel_bytes), true);
     sm90::commit();
   };
 #pragma unroll

@@ -16,10 +16,8 @@
 #pragma once
 #include <new>
 
-#include "cuda/loop/backward_walk_sm90.cuh"
+#include "cuda/loop/backward_turn_sm90.cuh"
 #include "cuda/loop/pair_policy.cuh"
-#include "cuda/loop/sink.cuh"
-#include "cuda/tile/mma_sm80.cuh"
 
 namespace fovea::cuda {
 
@@ -43,50 +41,10 @@ struct BackwardShape90 {
   static constexpr int side_bytes = 2 * BM * 4;
   static constexpr int v = TileK::bytes, q = v + TileV::bytes, dout = q + StagesQ * TileQ::bytes,
                        ds = dout + StagesO * TileO::bytes, dq = ds + 2 * TileS::bytes,
-                       side = dq + groups * chunk_bytes, barriers = side + StagesQ * side_bytes;
-  static constexpr int shared_bytes =
-      barriers + (2 + 2 * StagesQ + 2 * StagesO + 3 * groups) * 8;
+                       side = dq + groups * chunk_bytes, sequence = side + StagesQ * side_bytes,
+                       barriers = sequence + (sizeof(Sequence) + 15) / 16 * 16;
+  static constexpr int shared_bytes = barriers + (2 + 2 * StagesQ + 2 * StagesO + 3 * groups) * 8;
 };
-
-// dq of a part of the head's row tiles, each when all have added to it: a warp takes 16 rows x 64
-// columns at a time.
-template <class Shape>
-__device__ __forceinline__ void store_part(const AttendBackward& b, const BackwardWork& work,
-                                           const Sequence& seq, const BackwardBlock& block) {
-  constexpr int Panels = Shape::TileQ::panels, BM = Shape::BM, units = Shape::groups * 4;
-  const Attend& a = b.forward;
-  const int rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys);
-  const int heads = static_cast<int>(a.h / a.g), h = block.g * heads + block.part % heads;
-  const int first = block.part / heads * kPartTiles, lane = threadIdx.x % 32;
-  const int first_tile = static_cast<int>(h * work.tiles.total + work.tiles.first(seq, block.r));
-  for (int unit = threadIdx.x / 32; unit < kPartTiles * units; unit += Shape::threads / 32) {
-    const int m = first + unit / units, chunk = unit % units / 4, quarter = unit % 4;
-    if (m * BM >= rows) return;
-    const SeenBlocks seen(a.mask, rows, keys, m * BM, min(m * BM + BM, rows), Shape::BN);
-    float sum[8][4] = {};
-    if (seen.low < seen.high) {
-      if (lane == 0) wait_turn(work.turn + first_tile + m, seen.high - seen.low);
-      __syncwarp();
-      const float4* from =
-          reinterpret_cast<const float4*>(work.dq + (first_tile + m) * work.tiles.floats() +
-                                          chunk * kChunkFloats) +
-          quarter * 32 + lane;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float4 x = __ldcg(from + j * 128);
-        sum[j][0] = x.x, sum[j][1] = x.y, sum[j][2] = x.z, sum[j][3] = x.w;
-      }
-    }
-    const int row = m * BM + chunk / Panels * kChunkRows + quarter * 16 + lane / 4;
-    const int column = chunk % Panels * 64;
-    uint16_t* line = static_cast<uint16_t*>(b.dq.data) + seq.batch * b.dq.stride[0] +
-                     (seq.row_begin + row) * b.dq.stride[1] + h * b.dq.stride[2] + column;
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      store_row<Shape::Dtype>(row + 8 * half < rows ? line + 8 * half * b.dq.stride[1] : nullptr,
-                              static_cast<int>(a.d) - column, sum, half, a.score.scale);
-  }
-}
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 1)
@@ -104,7 +62,6 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   using RingQ = sm90::Ring<Shape::StagesQ>;
   using RingO = sm90::Ring<Shape::StagesO>;
   extern __shared__ __align__(1024) unsigned char shared[];
-  __shared__ __align__(16) unsigned char s_sequence[sizeof(Sequence)];
   const Attend& a = b.forward;
   const uint32_t base = shared_address(shared), kv_full = base + Shape::barriers;
   const uint32_t raw = kv_full + 8, rings = raw + 8;
@@ -116,6 +73,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const uint32_t ring_dq = ring_dout + Shape::StagesO * 16;
   const auto dq_full = [&](int w, int odd) { return ring_dq + w * 24 + odd * 8; };
   const auto dq_empty = [&](int w) { return ring_dq + w * 24 + 16; };
+  unsigned char* const s_sequence = shared + Shape::sequence;
   const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32),
             group = sm90::uniform(threadIdx.x / 128) - 1;  // -1 copies
 
@@ -152,14 +110,15 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       const int key_row = static_cast<int>(seq.key_begin) + key_begin,
                 key_batch = static_cast<int>(seq.key_batch);
       const int present = seq.key_begin + keys < a.t ? key_end - key_begin : BN;
-      copy_present<TileK, BN>(base, maps.k, kv_full, raw, raw_phase, key_row, g, key_batch,
-                              present, 0);
+      copy_present<TileK, BN>(base, maps.k, kv_full, raw, raw_phase, key_row, g, key_batch, present,
+                              0);
       if (lane == 0)
         sm90::copy_tile<TileV>(base + Shape::v, maps.v, kv_full, key_row, g, key_batch);
       RingQ q_at;
       uint32_t step = 0;
       walk.each([&](int h, int m) {
-        const int row = static_cast<int>(seq.row_begin) + m * BM, batch = static_cast<int>(seq.batch);
+        const int row = static_cast<int>(seq.row_begin) + m * BM,
+                  batch = static_cast<int>(seq.batch);
         const int count = seq.row_begin + seq.rows < a.s ? static_cast<int>(seq.rows) - m * BM : BM;
         sm90::barrier_wait(q_empty(q_at), q_at.phase ^ 1);
         copy_present<TileQ, BM>(base + Shape::q + q_at.stage * TileQ::bytes, maps.q, q_full(q_at),
@@ -334,9 +293,9 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       }
       sm90::meet(1, 128 * Groups);
       sm90::fence();
-      sm90::product_turned<Dtype, BN>(
-          dq, sm90::descriptor(s_ds + group / Panels * TileS::panel_bytes),
-          sm90::unhoisted(k_columns));
+      sm90::product_turned<Dtype, BN>(dq,
+                                      sm90::descriptor(s_ds + group / Panels * TileS::panel_bytes),
+                                      sm90::unhoisted(k_columns));
       sm90::commit();
       if constexpr (!Shape::ahead) {
         sm90::wait<1>();

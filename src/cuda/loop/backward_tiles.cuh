@@ -7,7 +7,6 @@
 #pragma once
 #include "core/attend.h"
 #include "cuda/loop/mask.cuh"
-#include "cuda/loop/row_tile.cuh"
 
 namespace fovea::cuda {
 
@@ -33,26 +32,14 @@ struct RowTiles {
   FOVEA_HD int64_t floats() const { return int64_t{rows} * panels * 64; }
 };
 
-// How the flat grid is cut: sections of `section` key heads of all sequences, in each the key blocks
-// of its heads from the last to the first, then the parts of dq of the section before, heads
+// How the flat grid is cut: sections of `section` key heads of all sequences, in each the key
+// blocks of its heads from the last to the first, then the parts of dq of the section before, heads
 // fastest.
 struct BackwardGrid90 {
   int64_t blocks, parts, section;
 
   int64_t total(int64_t heads) const {
     return ((heads + section - 1) / section + (parts > 0)) * section * (blocks + parts);
-  }
-};
-
-// The key blocks [low, high) of `width` keys that see rows [begin, end).
-struct SeenBlocks {
-  int low, high;
-  __device__ SeenBlocks(const Mask& mask, int rows, int keys, int begin, int end, int width) {
-    const int left = static_cast<int>(clamp_i64(mask.window.left, 0, kIndexMax)),
-              right = static_cast<int>(clamp_i64(mask.window.right, 0, kIndexMax));
-    const int to = right ? min(end - 1 + keys - rows + right, keys) : keys;
-    low = left ? max(begin + keys - rows - left + 1, 0) / width : 0;
-    high = to > 0 ? (to - 1) / width + 1 : low;
   }
 };
 
@@ -66,27 +53,5 @@ struct BackwardWork {
   FOVEA_HD float* lse(int64_t at) const { return side + at * 2 * tiles.rows; }
   FOVEA_HD float* delta(int64_t at) const { return lse(at) + tiles.rows; }
 };
-
-// Until `turn` others have added; what they wrote is then seen by the copy engine too.
-__device__ inline void wait_turn(const int32_t* at, int turn) {
-  int32_t now;
-#ifdef FOVEA_BOUNDED_WAITS
-  for (uint64_t tries = 0;; ++tries) {
-    asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
-    if (now >= turn) break;
-    if (tries > 4000000) {
-      printf("block %d waits for turn %d, is %d\n", blockIdx.x, turn, now);
-      __trap();
-    }
-  }
-#endif
-  do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
-  while (now < turn);
-  asm volatile("fence.proxy.async;" ::: "memory");
-}
-// After the copy engine's own wait.
-__device__ inline void pass_turn(int32_t* at) {
-  asm volatile("fence.proxy.async; red.release.gpu.global.add.s32 [%0], 1;" ::"l"(at) : "memory");
-}
 
 }  // namespace fovea::cuda

@@ -62,22 +62,20 @@ __device__ __forceinline__ void copy_present(uint32_t to, const CUtensorMap& map
                                              uint32_t raw, uint32_t& raw_phase, int row, int head,
                                              int batch, int count, uint32_t more) {
   const bool leads = threadIdx.x % 32 == 0;
-  if (count >= Rows) {
-    if (leads) {
-      sm90::barrier_expect(full, Tile::bytes + more);
-      sm90::copy_panels<Tile>(to, map, full, row, head, batch);
-    }
-    return;
+  const bool whole = count >= Rows;
+  if (leads) {
+    sm90::barrier_expect(whole ? full : raw, Tile::bytes + (whole ? more : 0));
+    sm90::copy_panels<Tile>(to, map, whole ? full : raw, row, head, batch);
   }
-  if (leads) sm90::copy_tile<Tile>(to, map, raw, row, head, batch);
+  if (whole) return;
   __syncwarp();
   sm90::barrier_wait(raw, raw_phase);
   raw_phase ^= 1;
+  const uint32_t end = to + Tile::bytes;
+  for (; to < end; to += Tile::panel_bytes)
 #pragma unroll 1
-  for (int i = count * kPanelChunks + threadIdx.x % 32; i < Rows * kPanelChunks; i += 32)
-#pragma unroll
-    for (int panel = 0; panel < Tile::panels; ++panel)
-      sm90::store_zeros(to + panel * Tile::panel_bytes + i * 16);
+    for (int i = count * kPanelRowBytes + threadIdx.x % 32 * 16; i < Tile::panel_bytes; i += 512)
+      sm90::store_zeros(to + i);
   sm90::fence_shared();
   __syncwarp();
   if (leads) sm90::barrier_expect(full, more);

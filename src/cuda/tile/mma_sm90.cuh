@@ -8,7 +8,6 @@
 #pragma once
 #include <cuda.h>  // CUtensorMap; nothing of libcuda is linked
 #include <cstdint>
-#include <cstdio>
 
 #include "cuda/tile/layout.cuh"
 #include "fovea/core.h"
@@ -68,23 +67,6 @@ __device__ inline void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
-#ifdef FOVEA_BOUNDED_WAITS
-  for (uint64_t tries = 0;; ++tries) {
-    uint32_t ok;
-    asm volatile(
-        "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, "
-        "p;}"
-        : "=r"(ok)
-        : "r"(barrier), "r"(parity)
-        : "memory");
-    if (ok) return;
-    if (tries > 4000000) {
-      printf("block %d thread %d hangs at barrier %u parity %u\n", blockIdx.x, threadIdx.x, barrier % 1024,
-             parity);
-      __trap();
-    }
-  }
-#endif
   asm volatile(
       "{.reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra done; "
       "bra again; done:}" ::"r"(barrier),
@@ -221,7 +203,6 @@ __device__ inline void product_columns(float (&d)[N][4], const uint32_t (&a)[Ste
   for (int k = 0; k < Steps; ++k)
     Wgmma<Dtype, N * 8>::template rs<1>(d, a[k], b + k * 128, accumulate || k);
 }
-
 
 // d = A B over Depth: A a tile [k][64 rows], B a tile [k][column].
 template <int Dtype, int Depth, int N>

@@ -8,6 +8,7 @@
 #include "core/dtype.h"
 #include "cuda/block/softmax.cuh"
 #include "cuda/launch.h"
+#include "cuda/loop/row_tile.cuh"
 #include "ops/attention/backward.cuh"
 #include "ops/attention/backward_simt.cuh"
 #include "ops/attention/kernels.h"
@@ -57,7 +58,8 @@ __global__ void __launch_bounds__(kThreads)
         dout = *reinterpret_cast<const uint4*>(line(b.dout, row) + column);
       }
       const auto side = [&](const View<3>& x) {
-        return x.as()[seq.batch * x.stride[0] + h * x.stride[1] + (seq.row_begin + row) * x.stride[2]];
+        return x
+            .as()[seq.batch * x.stride[0] + h * x.stride[1] + (seq.row_begin + row) * x.stride[2]];
       };
       lse = side(a.lse);
       if (b.dlse) dlse = side(b.dlse);
@@ -106,14 +108,16 @@ const BackwardInstance90* find(const Attend& a) {
 struct Operands {
   MapOf q, k, v, dout;
   Operands(const AttendBackward& call, const BackwardInstance90& instance)
-      : q{call.forward.q,   call.forward.dtype, call.forward.b,  call.forward.s,
-          call.forward.h,   call.forward.d,     instance.rows},
-        k{call.forward.k,   call.forward.dtype, call.forward.sequences.caches, call.forward.t,
-          call.forward.g,   call.forward.d,     instance.keys},
-        v{call.forward.v,   call.forward.dtype, call.forward.sequences.caches, call.forward.t,
-          call.forward.g,   call.forward.e,     instance.keys},
-        dout{call.dout,     call.forward.dtype, call.forward.b,  call.forward.s,
-             call.forward.h, call.forward.e,    instance.rows} {}
+      : q{call.forward.q, call.forward.dtype, call.forward.b, call.forward.s,
+          call.forward.h, call.forward.d,     instance.rows},
+        k{call.forward.k, call.forward.dtype, call.forward.sequences.caches,
+          call.forward.t, call.forward.g,     call.forward.d,
+          instance.keys},
+        v{call.forward.v, call.forward.dtype, call.forward.sequences.caches,
+          call.forward.t, call.forward.g,     call.forward.e,
+          instance.keys},
+        dout{call.dout,      call.forward.dtype, call.forward.b, call.forward.s,
+             call.forward.h, call.forward.e,     instance.rows} {}
 };
 
 std::string refuses(const Context& ctx, const AttendBackward& call) {
@@ -207,7 +211,7 @@ void prepare(const Context& ctx, const AttendBackward& call, Plan& plan) {
   plan.launch = [=](Context& ctx, void* base) {
     const BackwardSimt sides = slots.at(base, call);
     const BackwardWork work{tiles, side.at(base), dq.at(base), turn.at(base),
-                            !call.nondeterministic};
+                            sums && !call.nondeterministic};
     if (call.forward.dtype == FOVEA_BF16)
       enqueue<FOVEA_BF16>(ctx, instance, sides, work, grid);
     else

@@ -18,8 +18,8 @@ BackwardInstance90 backward_sm90_instance() {
     constexpr auto launcher = [](Context& ctx, const AttendBackward& call, const BackwardMaps& maps,
                                  const BackwardWork& work, const BackwardGrid90& grid) {
       const Attend& a = call.forward;
-      launch<attend_bwd_sm90<Shape>>(ctx, kBackward90, grid.total(a.g * a.sequences.count), Shape::threads,
-                                     Shape::shared_bytes, call, maps, work, grid);
+      launch<attend_bwd_sm90<Shape>>(ctx, kBackward90, grid.total(a.g * a.sequences.count),
+                                     Shape::threads, Shape::shared_bytes, call, maps, work, grid);
     };
     return {Dtype, D, E, Sums, Tile, Shape::BN, Shape::TileQ::panels, launcher};
   } else {
@@ -46,7 +46,6 @@ BackwardInstance90 backward_sm90_instance() {
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, d, e, sums, tile, stages1, stages2)                              \
-  template fovea::cuda::BackwardInstance90                                                     \
-  fovea::cuda::backward_sm90_instance<dtype, d, e, fovea::cuda::Sums90::sums, tile, stages1, \
-                                      stages2>();
+#define FOVEA_INSTANCE(dtype, d, e, sums, tile, stages1, stages2)               \
+  template fovea::cuda::BackwardInstance90 fovea::cuda::backward_sm90_instance< \
+      dtype, d, e, fovea::cuda::Sums90::sums, tile, stages1, stages2>();
