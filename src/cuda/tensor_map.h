@@ -22,6 +22,9 @@ struct MapOf {
 struct AttendMaps {
   CUtensorMap q, k, v;
 };
+struct BackwardMaps {
+  CUtensorMap q, k, v, dout;
+};
 
 // Whether the copy engine can read it: "" or why not.
 const char* map_refuses(const MapOf& of);
