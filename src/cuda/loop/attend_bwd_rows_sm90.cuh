@@ -11,7 +11,7 @@
 #pragma once
 #include <new>
 
-#include "cuda/loop/attend_sm90.cuh"
+#include "cuda/block/schedule.cuh"
 #include "cuda/loop/backward_walk_sm90.cuh"
 #include "cuda/loop/pair_policy.cuh"
 
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     attend_bwd_rows_sm90(const __grid_constant__ AttendBackward b,
                          const __grid_constant__ BackwardMaps maps,
                          const __grid_constant__ BackwardWork work,
-                         const __grid_constant__ AttendGrid grid, int64_t section) {
+                         const __grid_constant__ WorkOrder order) {
   constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BM = Shape::BM, BN = Shape::BN;
   using TileQ = typename Shape::TileQ;
   using TileO = typename Shape::TileO;
@@ -59,9 +59,10 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32),
             group = sm90::uniform(threadIdx.x / 128) - 1;  // -1 copies
 
-  const BlockWork mine(grid, grid.heads * a.sequences.count, section);
+  const WorkPlace mine(order, static_cast<int>(blockIdx.x));
+  const int heads = static_cast<int>(a.h), sequence = mine.head / heads;
   if (threadIdx.x == 0) {
-    new (s_sequence) Sequence{a.sequences[mine.sequence]};
+    new (s_sequence) Sequence{a.sequences[sequence]};
     sm90::barrier_init(q_full, 1), sm90::barrier_init(raw, 1);
     for (RingK s; s.phase == 0; s.next())
       sm90::barrier_init(k_full(s), 1), sm90::barrier_init(k_empty(s), 8);
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   __syncthreads();
   const Sequence& seq = *reinterpret_cast<const Sequence*>(s_sequence);
   const int keys = static_cast<int>(seq.keys), rows = static_cast<int>(seq.rows);
-  const int head = static_cast<int>(mine.head), row_begin = static_cast<int>(mine.row_tile) * BM,
+  const int head = mine.head % heads, row_begin = mine.row_tile * BM,
             row_end = min(row_begin + BM, rows);
   if (row_begin >= rows) return;
   const KeyTiles tiles = key_tiles(a.mask, seq, head, head + 1, row_begin, row_end, BN);
@@ -122,13 +123,13 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   }
 
   sm90::take_registers<Shape::computing>();
-  const PlainPairs pairs(a, seq, mine.sequence, head);
+  const PlainPairs pairs(a, seq, sequence, head);
   const int own = row_begin + group * 64 + warp % 4 * 16 + lane / 4;  // first row of the lane
   float lse[2], delta[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int i = own + 8 * half, per = work.tiles.rows;
-    const int64_t tile = head * work.tiles.total + work.tiles.first(seq, mine.sequence) + i / per;
+    const int64_t tile = head * work.tiles.total + work.tiles.first(seq, sequence) + i / per;
     lse[half] = i < rows ? work.lse(tile)[i % per] : -kNegativeInfinity;
     delta[half] = i < rows ? work.delta(tile)[i % per] : 0.f;
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_backward on the Hopper gradient loops.
 #pragma once
+#include <algorithm>
+
 #include "cuda/launch.h"
 #include "cuda/loop/attend_bwd_keys_sm90.cuh"
 #include "cuda/loop/attend_bwd_rows_sm90.cuh"
@@ -34,11 +36,15 @@ BackwardInstance90 backward_sm90_instance() {
                                            Keys::threads, Keys::shared_bytes, call, maps, work,
                                            grid);
       if (!call.dq) return;
-      const AttendGrid rows{ceil_div(a.sequences.query_max, Rows::BM), a.h, 1, 1,
-                            a.mask.window.right > 0};
-      launch<attend_bwd_rows_sm90<Rows>>(ctx, kBackward90, rows.row_tiles * a.h * a.sequences.count,
-                                         Rows::threads, Rows::shared_bytes, call, maps, work, rows,
-                                         grid.section * (a.h / a.g));
+      const int64_t heads = a.h * a.sequences.count, group = a.h / a.g;
+      const WorkOrder rows{static_cast<int32_t>(ceil_div(a.sequences.query_max, Rows::BM)),
+                           static_cast<int32_t>(heads),
+                           1,
+                           static_cast<int32_t>(std::min(grid.section * group, heads)),
+                           0,
+                           a.mask.window.right > 0};
+      launch<attend_bwd_rows_sm90<Rows>>(ctx, kBackward90, rows.works(), Rows::threads,
+                                         Rows::shared_bytes, call, maps, work, rows);
     };
     return {Dtype, D, E, Sums, Keys::BM, Keys::BN, Keys::TileQ::panels, launcher};
   }
