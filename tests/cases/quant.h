@@ -47,8 +47,7 @@ inline std::string name_of(const QuantizeCase& c) {
 inline std::vector<double> starts_of(int64_t sequences, int64_t s) {
   std::vector<double> starts{0};
   for (int64_t r = 0; r < sequences; ++r)
-    starts.push_back(starts.back() +
-                     static_cast<double>(r == 1 ? 0 : std::max<int64_t>(s - r, 0)));
+    starts.push_back(starts.back() + static_cast<double>(r == 1 ? 0 : std::max<int64_t>(s - r, 0)));
   return starts;
 }
 
@@ -91,8 +90,7 @@ inline Call build_quantize(const QuantizeCase& c, uint64_t seed) {
     }
   });
   size_t code = 0, code_t = 0;
-  if (c.code)
-    code = call.add("code", p->code, Role::out, FOVEA_E4M3, {b, s, c.h, c.d}, c.lay);
+  if (c.code) code = call.add("code", p->code, Role::out, FOVEA_E4M3, {b, s, c.h, c.d}, c.lay);
   if (c.code_t)
     code_t = call.add("code_t", p->code_t, Role::out, FOVEA_E4M3,
                       {b, c.h, c.d, entries_of(c.packed, s, c.b, 128) * 128}, c.lay);
@@ -151,7 +149,8 @@ inline std::vector<harness::Case> quantize_cases() {
   QuantizeCase c;
   c.note = "small";
   add(c, "", true);
-  c.code_t = c.permuted = true, c.block = 64, c.s = 20, c.hadamard = true, c.b = 1, c.h = 1, c.d = 4;
+  c.code_t = c.permuted = true, c.block = 64, c.s = 20, c.hadamard = true, c.b = 1, c.h = 1,
+  c.d = 4;
   add(c, "", true);
   c.note = "edge";
   c.s = 0;
@@ -185,22 +184,17 @@ inline std::string name_of(const QuantForwardCase& c) {
     return std::string(letter) + std::to_string(n);
   };
   std::string name = std::string(dtype_name(c.o_dtype)) + number("/b", c.b) + number("_s", c.s) +
-                     number("_t", c.t) + number("_h", c.h) + number("_g", c.g) +
-                     number("_d", c.d) + number("_e", c.e) + "/" +
-                     kScalesNames[static_cast<int>(c.scales)];
+                     number("_t", c.t) + number("_h", c.h) + number("_g", c.g) + number("_d", c.d) +
+                     number("_e", c.e) + "/" + kScalesNames[static_cast<int>(c.scales)];
   if (c.scales == Scales::block) name += number("", c.q_block) + number("_", c.k_block);
-  const std::pair<bool, const char*> flags[] = {{c.causal, "_causal"},
-                                                {c.left > 0, "_left"},
-                                                {c.right > 0, "_right"},
-                                                {c.transposed && !c.permuted, "_plain_order"},
-                                                {!c.transposed, "_rows"},
-                                                {c.softcap, "_softcap"},
-                                                {c.sink_logit, "_sink"},
-                                                {!c.lse, "_no_lse"},
-                                                {c.scale > 0, "_scale"}};
+  const std::pair<bool, const char*> flags[] = {
+      {c.causal, "_causal"},    {c.left > 0, "_left"},
+      {c.right > 0, "_right"},  {c.transposed && !c.permuted, "_plain_order"},
+      {!c.transposed, "_rows"}, {c.softcap, "_softcap"},
+      {c.sink_logit, "_sink"},  {!c.lse, "_no_lse"},
+      {c.scale > 0, "_scale"}};
   for (const auto& flag : flags) name += flag.first ? flag.second : "";
-  if (c.where != Where::batched)
-    name += std::string("_") + kWhereNames[static_cast<int>(c.where)];
+  if (c.where != Where::batched) name += std::string("_") + kWhereNames[static_cast<int>(c.where)];
   if (c.lay != Lay::contiguous)
     name += std::string("_") + harness::kLayNames[static_cast<int>(c.lay)];
   return name + (c.note.empty() ? "" : "_" + c.note);
@@ -345,6 +339,14 @@ inline std::vector<QuantForwardCase> quant_tuned_rows() {
     rows.push_back(c);
     c.scales = Scales::none, c.where = Where::batched, c.lay = Lay::head_first, c.lse = false;
     rows.push_back(c);
+    // Many tiles a row, many items a block.
+    QuantForwardCase many;
+    many.note = "tuned";
+    many.d = many.e = d, many.s = 66, many.t = 1700, many.b = many.h = many.g = 1;
+    rows.push_back(many);
+    many.b = 20, many.h = 16, many.g = 4, many.s = 10, many.t = 140, many.where = Where::varlen;
+    many.causal = true, many.o_dtype = FOVEA_BF16;
+    rows.push_back(many);
   }
   return rows;
 }
@@ -366,7 +368,8 @@ inline std::vector<harness::Case> quant_forward_cases() {
     c.s = lengths[i % 7][0], c.t = lengths[i % 7][1];
     c.d = widths[(i + i / 7) % 6][0], c.e = widths[(i + i / 7) % 6][1];
     c.o_dtype = dtypes[i % 3], c.h = 6, c.g = i % 4 == 0 ? 6 : i % 4 == 1 ? 1 : 2;
-    c.scales = static_cast<Scales>(i % 3), c.q_block = i % 2 ? 64 : 128, c.k_block = 192 - c.q_block;
+    c.scales = static_cast<Scales>(i % 3), c.q_block = i % 2 ? 64 : 128,
+    c.k_block = 192 - c.q_block;
     c.transposed = i % 4 < 3, c.permuted = i % 4 < 2, c.lay = lays[i % 5];
     c.where = i % 5 == 2 ? Where::varlen : i % 5 == 4 ? Where::lengths : Where::batched;
     c.b = c.where == Where::batched ? 2 : 3;
@@ -375,8 +378,11 @@ inline std::vector<harness::Case> quant_forward_cases() {
     c.scale = i % 10 == 7 ? 0.3f : 0;
     add(c);
   }
-  for (const QuantForwardCase& c : quant_tuned_rows()) add(c);
+  for (const QuantForwardCase& c : quant_tuned_rows()) add(c, "sm90.d" + std::to_string(c.d));
   QuantForwardCase c;
+  c.note = "tuned", c.s = 70, c.t = 300, c.d = 80, c.e = 72, c.scales = Scales::block;
+  add(c, "sm90.d128");
+  c = {};
   c.note = "small", c.s = 3, c.t = 9, c.h = 2, c.g = 1, c.d = 8, c.e = 8, c.b = 1;
   c.transposed = false;
   add(c, "", true);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // quant_quantize and quant_forward from the comments of quant.h, one token and one row at a time.
 //   quantize: f32 as the header says, so codes and scales are compared bit for bit
-//   forward:  exact: softmax attention of the numbers the codes stand for, in float64.  Rounded: the
-//   recipe in float32, p rounded to e4m3 of 256 p under the maximum of the tiles seen so far, sums
-//   of products as tensor cores make them: 32 at a time, each cut 14 bits below the largest
+//   forward:  exact: softmax attention of the numbers the codes stand for, in float64.  Rounded:
+//   the recipe in float32, p rounded to e4m3 of 256 p under the maximum of the tiles seen so far,
+//   sums of products as tensor cores make them: 32 at a time, each cut 14 bits below the largest
 #pragma once
 #include <algorithm>
 
@@ -125,8 +125,8 @@ inline QuantAttention load_quant(const fovea_quant_forward_params& p) {
   return a;
 }
 
-inline double scale_at(const Dense& scale, const Dense& start, int64_t row, int64_t head,
-                       int64_t r, int64_t block, int64_t i) {
+inline double scale_at(const Dense& scale, const Dense& start, int64_t row, int64_t head, int64_t r,
+                       int64_t block, int64_t i) {
   if (!scale) return 1;
   return scale(row, head, scale_base(start, r, block) + (block ? i / block : 0));
 }
@@ -166,7 +166,9 @@ inline QuantForwardResult quant_forward(const fovea_quant_forward_params& p, Mod
   const bool exact = mode == Mode::exact;
   QuantForwardResult out{Out(p.o, unit_of(FOVEA_E4M3)), Out()};
   if (p.lse.data) out.lse = Out(p.lse, 0);
-  const auto real = [&](double x) { return exact ? x : static_cast<double>(static_cast<float>(x)); };
+  const auto real = [&](double x) {
+    return exact ? x : static_cast<double>(static_cast<float>(x));
+  };
   for (int64_t r = 0; r < a.at.sequences; ++r) {
     const Sequence q = sequence(a.at, r);
     for (int64_t head = 0; head < a.h; ++head) {
@@ -190,8 +192,8 @@ inline QuantForwardResult quant_forward(const fovea_quant_forward_params& p, Mod
           for (int64_t c = 0; c < a.d; ++c)
             dot += query[c] * key[c], q_norm += query[c] * query[c], k_norm += key[c] * key[c];
           if (!exact)
-            dot = cut_sum(0, a.d, [&](int64_t c) { return query[c]; },
-                          [&](int64_t c) { return key[c]; });
+            dot = cut_sum(
+                0, a.d, [&](int64_t c) { return query[c]; }, [&](int64_t c) { return key[c]; });
           x[j] = real(dot * factor);
           if (a.softcap > 0) x[j] = real(a.softcap * std::tanh(x[j] / a.softcap));
           condition = std::max(condition, std::abs(factor) * std::sqrt(q_norm * k_norm));

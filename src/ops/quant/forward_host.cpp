@@ -107,16 +107,17 @@ class RowTile {
       const E4m3* from = a_.k.as<E4m3>() + seq_.key_batch * a_.k.stride[0] +
                          (seq_.key_begin + begin + j) * a_.k.stride[1] + g * a_.k.stride[2];
       const float scale = plan_.a.k_scale_of(seq_, r_, g, begin + j);
-      for (int64_t c = 0; c < a_.d; ++c) k_[j * a_.d + c] = to_float(from[c * a_.k.stride[3]]) * scale;
+      for (int64_t c = 0; c < a_.d; ++c)
+        k_[j * a_.d + c] = to_float(from[c * a_.k.stride[3]]) * scale;
     }
     const View<4>& v_t = plan_.a.v_t;
     for (int64_t j = 0; j < count; ++j) {
       const int64_t column = plan_.a.permuted ? permuted(begin + j) : begin + j;
-      const E4m3* from =
-          v_t ? v_t.as<E4m3>() + seq_.key_batch * v_t.stride[0] + g * v_t.stride[1] +
-                    (plan_.a.v_column(r_) + column) * v_t.stride[3]
-              : a_.v.as<E4m3>() + seq_.key_batch * a_.v.stride[0] +
-                    (seq_.key_begin + begin + j) * a_.v.stride[1] + g * a_.v.stride[2];
+      const E4m3* from = v_t ? v_t.as<E4m3>() + seq_.key_batch * v_t.stride[0] + g * v_t.stride[1] +
+                                   (plan_.a.v_column(r_) + column) * v_t.stride[3]
+                             : a_.v.as<E4m3>() + seq_.key_batch * a_.v.stride[0] +
+                                   (seq_.key_begin + begin + j) * a_.v.stride[1] +
+                                   g * a_.v.stride[2];
       const int64_t stride = v_t ? v_t.stride[2] : a_.v.stride[3];
       for (int64_t c = 0; c < a_.e; ++c) v_[j * e_pad + c] = to_float(from[c * stride]);
       std::fill_n(v_ + j * e_pad + a_.e, e_pad - a_.e, 0.0f);
@@ -154,8 +155,7 @@ class RowTile {
     }
     const double v_scale = sum == 0 ? 0 : plan_.a.v_scale_of(seq_, r_, key_head());
     factor = sum == 0 || factor == 0 ? 0 : factor * v_scale / (kLift * sum);
-    const int64_t to =
-        seq_.batch * a_.o.stride[0] + row * a_.o.stride[1] + head_ * a_.o.stride[2];
+    const int64_t to = seq_.batch * a_.o.stride[0] + row * a_.o.stride[1] + head_ * a_.o.stride[2];
     const float* from = o_ + i * plan_.e_pad;
     with_fp(a_.o_dtype, [&](auto o) {
       using O = decltype(o);
@@ -164,8 +164,8 @@ class RowTile {
             from_float<O>(factor == 0 ? 0 : static_cast<float>(from[c] * factor));
     });
     if (a_.lse)
-      a_.lse.as()[seq_.batch * a_.lse.stride[0] + head_ * a_.lse.stride[1] +
-                  row * a_.lse.stride[2]] =
+      a_.lse
+          .as()[seq_.batch * a_.lse.stride[0] + head_ * a_.lse.stride[1] + row * a_.lse.stride[2]] =
           sum == 0 ? -kInf : static_cast<float>(top + std::log(sum));
   }
 
@@ -206,8 +206,7 @@ void prepare(const Context& ctx, const QuantAttend& a, Plan& plan) {
     const double cost = static_cast<double>(items * kRows) *
                         static_cast<double>(a.sequences.key_max * (a.d + a.e)) / 10;
     host::pool(context).run(items, cost, [&](int64_t item, int32_t worker) {
-      unsigned char* room =
-          p.scratch.at(base) + static_cast<size_t>(worker) * p.worker_bytes;
+      unsigned char* room = p.scratch.at(base) + static_cast<size_t>(worker) * p.worker_bytes;
       // The last tile first: under a causal mask it has most keys.
       RowTile(p, room, item / tiles / a.h, item / tiles % a.h, (tiles - 1 - item % tiles) * kRows)
           .run();

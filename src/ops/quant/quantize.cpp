@@ -33,8 +33,7 @@ Quantize resolve(const fovea_quant_quantize_params& p) {
   a.units = entries(a.start, a.s, a.sequences, kCodeRun);
   a.padded = a.units * kCodeRun;
   check_entries(kOp, "scale", 2, "n", p.scale.shape[2], a.scales);
-  if (p.code_t.data)
-    check_entries(kOp, "code_t", 3, "padded", p.code_t.shape[3], a.padded);
+  if (p.code_t.data) check_entries(kOp, "code_t", 3, "padded", p.code_t.shape[3], a.padded);
   if (!a.units && !a.start) a.units = 1;  // the scale of no tokens is written too
   if (p.hadamard) a.run = a.d & -a.d;
   a.permutes = p.code_order == FOVEA_CODE_ORDER_V_PERM16;

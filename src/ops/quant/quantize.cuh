@@ -6,7 +6,8 @@
 
 namespace fovea::cuda {
 
-// What a pass over x leaves: scales and codes; maxima in the workspace; scales and codes from these.
+// What a pass over x leaves: scales and codes; maxima in the workspace; scales and codes from
+// these.
 enum class Pass { all, maxima, codes };
 
 // Of a block of threads; every thread gets it.  s holds 32 values.
@@ -38,8 +39,9 @@ __device__ inline float sequence_greatest(const Quantize& a, const CodeUnit& uni
 
 __device__ inline void put_scale(const Quantize& a, const CodeUnit& unit, int64_t head,
                                  int64_t entry, float scale) {
-  a.scale.as()[unit.batch * a.scale.stride[0] + head * a.scale.stride[1] +
-               entry * a.scale.stride[2]] = scale;
+  a.scale
+      .as()[unit.batch * a.scale.stride[0] + head * a.scale.stride[1] + entry * a.scale.stride[2]] =
+      scale;
 }
 
 __device__ inline float root_of(int64_t run) {

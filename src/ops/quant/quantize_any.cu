@@ -109,7 +109,8 @@ __global__ void __launch_bounds__(32 * kWarps)
 }
 
 std::string refuses(const Context&, const Quantize& a) {
-  if (a.d > kWidthMost) return "d = " + std::to_string(a.d) + " is above " + std::to_string(kWidthMost);
+  if (a.d > kWidthMost)
+    return "d = " + std::to_string(a.d) + " is above " + std::to_string(kWidthMost);
   return "";
 }
 

@@ -21,8 +21,7 @@ struct Room {
 // y, row on row, and its largest magnitude.
 template <class X>
 void load_rows(const Quantize& a, const CodeUnit& unit, int64_t head, float* y) {
-  const float root =
-      a.run ? static_cast<float>(1 / std::sqrt(static_cast<double>(a.run))) : 1.0f;
+  const float root = a.run ? static_cast<float>(1 / std::sqrt(static_cast<double>(a.run))) : 1.0f;
   for (int64_t i = 0; i < unit.tokens; ++i, y += a.d) {
     const X* x = a.x.as<X>() + unit.batch * a.x.stride[0] + (unit.token + i) * a.x.stride[1] +
                  head * a.x.stride[2];

@@ -22,8 +22,8 @@ constexpr int kTokens = 8, kColumns = 8;  // of a thread
 
 // Four codes as a word.
 __device__ inline uint32_t four_codes(float x, float y, float z, float w) {
-  return from_float<E4m3>(x).bits | from_float<E4m3>(y).bits << 8 |
-         from_float<E4m3>(z).bits << 16 | static_cast<uint32_t>(from_float<E4m3>(w).bits) << 24;
+  return from_float<E4m3>(x).bits | from_float<E4m3>(y).bits << 8 | from_float<E4m3>(z).bits << 16 |
+         static_cast<uint32_t>(from_float<E4m3>(w).bits) << 24;
 }
 
 template <int Lanes>
@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(16 * Lanes)
 #pragma unroll
   for (int i = 0; i < kTokens; ++i) {
     In in{};
-    if (token_of(i) < unit.tokens) in = *reinterpret_cast<const In*>(x + token_of(i) * a.x.stride[1]);
+    if (token_of(i) < unit.tokens)
+      in = *reinterpret_cast<const In*>(x + token_of(i) * a.x.stride[1]);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) y[i][c] = to_float(in.x[c]);
   }
@@ -152,10 +153,12 @@ __global__ void __launch_bounds__(16 * Lanes)
 }
 
 std::string refuses(const Context&, const Quantize& a) {
-  if (a.d != 64 && a.d != 128 && a.d != 256) return "d=" + std::to_string(a.d) + " not in {64,128,256}";
+  if (a.d != 64 && a.d != 128 && a.d != 256)
+    return "d=" + std::to_string(a.d) + " not in {64,128,256}";
   const size_t bytes = static_cast<size_t>(dtype_bytes(a.x_dtype));
   if (!chunked(a.x, bytes, kColumns)) return "x has rows that are not contiguous and aligned";
-  if (a.code && !chunked(a.code, 1, kColumns)) return "code has rows that are not contiguous and aligned";
+  if (a.code && !chunked(a.code, 1, kColumns))
+    return "code has rows that are not contiguous and aligned";
   if (a.code_t && !chunked(a.code_t, 1, kColumns))
     return "code_t has rows that are not contiguous and aligned";
   if (unit_count(a) * a.h > INT32_MAX) return "more than 2^31 units of work";
