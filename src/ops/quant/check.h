@@ -23,10 +23,12 @@ inline void check_order(const char* op, int32_t order) {
 }
 
 inline void check_entries(const char* op, const char* field, int axis, const char* name,
-                          int64_t got, int64_t wanted) {
+                          int64_t got, int64_t wanted, const fovea_tensor& start,
+                          const char* start_name) {
   if (got != wanted)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[%d] (%s) is %lld, wanted %lld", op, field, axis,
-         name, static_cast<long long>(got), static_cast<long long>(wanted));
+    fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[%d] (%s) is %lld, wanted %lld%s%s", op, field, axis,
+         name, static_cast<long long>(got), static_cast<long long>(wanted),
+         start.data ? " with " : "", start.data ? start_name : "");
 }
 
 }  // namespace fovea

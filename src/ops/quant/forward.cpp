@@ -103,16 +103,17 @@ QuantAttend resolve(const fovea_quant_forward_params& p) {
   const Sequences& q = a.attend.sequences;
   const int64_t s = a.attend.s, t = a.attend.t;
   a.padded = entries(q.key_start, t, q.count, kCodeRun) * kCodeRun;
-  if (p.v_t.data) check_entries(kOp, "v_t", 3, "padded", p.v_t.shape[3], a.padded);
+  if (p.v_t.data)
+    check_entries(kOp, "v_t", 3, "padded", p.v_t.shape[3], a.padded, p.key_start, "key_start");
   if (p.q_scale.data)
     check_entries(kOp, "q_scale", 2, "q_blocks", p.q_scale.shape[2],
-                  entries(q.query_start, s, q.count, p.q_block));
+                  entries(q.query_start, s, q.count, p.q_block), p.query_start, "query_start");
   if (p.k_scale.data)
     check_entries(kOp, "k_scale", 2, "k_blocks", p.k_scale.shape[2],
-                  entries(q.key_start, t, q.count, p.k_block));
+                  entries(q.key_start, t, q.count, p.k_block), p.key_start, "key_start");
   if (p.v_scale.data)
     check_entries(kOp, "v_scale", 2, "v_blocks", p.v_scale.shape[2],
-                  entries(q.key_start, t, q.count, 0));
+                  entries(q.key_start, t, q.count, 0), p.key_start, "key_start");
   a.permuted = p.code_order == FOVEA_CODE_ORDER_V_PERM16;
   return a;
 }

@@ -22,6 +22,9 @@ Quantize resolve(const fovea_quant_quantize_params& p) {
   if (p.seed && !p.hadamard)
     fail(FOVEA_INVALID_ARGUMENT, "%s: seed is %lld without hadamard, wanted 0", kOp,
          static_cast<long long>(p.seed));
+  if (!p.code.data && !p.code_t.data && a.b * a.s * a.h)
+    fail(FOVEA_INVALID_ARGUMENT,
+         "%s: code.data and code_t.data are NULL, wanted one of them or both", kOp);
   if (p.code_order && !p.code_t.data)
     fail(FOVEA_INVALID_ARGUMENT, "%s: code_order is %d without code_t, wanted 0", kOp,
          p.code_order);
@@ -32,8 +35,9 @@ Quantize resolve(const fovea_quant_quantize_params& p) {
   a.scales = entries(a.start, a.s, a.sequences, a.block);
   a.units = entries(a.start, a.s, a.sequences, kCodeRun);
   a.padded = a.units * kCodeRun;
-  check_entries(kOp, "scale", 2, "n", p.scale.shape[2], a.scales);
-  if (p.code_t.data) check_entries(kOp, "code_t", 3, "padded", p.code_t.shape[3], a.padded);
+  check_entries(kOp, "scale", 2, "n", p.scale.shape[2], a.scales, p.start, "start");
+  if (p.code_t.data)
+    check_entries(kOp, "code_t", 3, "padded", p.code_t.shape[3], a.padded, p.start, "start");
   if (!a.units && !a.start) a.units = 1;  // the scale of no tokens is written too
   if (p.hadamard) a.run = a.d & -a.d;
   a.permutes = p.code_order == FOVEA_CODE_ORDER_V_PERM16;
