@@ -34,8 +34,9 @@ struct ByteShape90 {
   static constexpr int D = D_, E = E_, Groups = Groups_, BN = BN_, Stages = Stages_, Run = Run_;
   static constexpr int BM = 64 * Groups;
   static constexpr int threads = 128 * (Groups + 1);
-  // Registers a thread, of 64 K: the copying warpgroup gives what the others take.
-  static constexpr int copying = 32, computing = Groups == 3 ? 160 : 240;
+  // Registers a thread, of those the block starts with: the copying warpgroup gives what the others
+  // take.
+  static constexpr int copying = Groups == 3 ? 32 : 24, computing = Groups == 3 ? 160 : 240;
   using TileQ = sm90::Bytes<BM, D, D % 128 ? 64 : 128>;
   using TileK = sm90::Bytes<BN, D, D % 128 ? 64 : 128>;
   using TileV = sm90::Bytes<E, BN, BN % 128 ? 64 : 128>;
