@@ -5,7 +5,8 @@
 //   then joins the f32 sums of its rows in shared memory.  That, and scales for blocks of keys, is
 //   why this is no shape of attend_sm90.cuh.
 //   A block walks work items w, w + gridDim.x, ..: 64 x Groups rows of one sequence and head, a
-//   warpgroup 64 of them, a warp 16; warpgroup 0 copies, running ahead into the next item.
+//   warpgroup 64 of them, a warp 16.  Of warpgroup 0 a thread copies, running ahead into the next
+//   item, and one of another warp finds out what that item is.
 //   Shared memory: Q (BM x D), Stages x (K (BN x D), V' (E x BN)), sums (BM x E, f32), barriers,
 //   two items: the one at work and the next. Barriers: items, q, k, v full (bytes) and empty (one
 //   arrival a consuming warp), items for both, k and v for each stage.
@@ -23,12 +24,6 @@
 
 namespace fovea::cuda {
 
-// What a block works on, and the key tiles it walks.
-struct WorkItem {
-  RowTile tile;
-  int first, last;
-};
-
 template <int D_, int E_, int Groups_, int BN_, int Stages_, int Run_>
 struct ByteShape90 {
   static constexpr int D = D_, E = E_, Groups = Groups_, BN = BN_, Stages = Stages_, Run = Run_;
@@ -36,7 +31,7 @@ struct ByteShape90 {
   static constexpr int threads = 128 * (Groups + 1);
   // Registers a thread, of those the block starts with: the copying warpgroup gives what the others
   // take.
-  static constexpr int copying = Groups == 3 ? 32 : 24, computing = Groups == 3 ? 160 : 240;
+  static constexpr int copying = Groups == 3 ? 56 : 40, computing = Groups == 3 ? 152 : 232;
   using TileQ = sm90::Bytes<BM, D, D % 128 ? 64 : 128>;
   using TileK = sm90::Bytes<BN, D, D % 128 ? 64 : 128>;
   using TileV = sm90::Bytes<E, BN, BN % 128 ? 64 : 128>;
@@ -44,7 +39,6 @@ struct ByteShape90 {
   static constexpr int sum_bytes = BM * E * 4;
   static constexpr int barriers = 6 + 4 * Stages;
   static constexpr int item_offset = tile_bytes + sum_bytes + barriers * 8;
-  static constexpr int shared_bytes = item_offset + 2 * static_cast<int>(sizeof(WorkItem));
 };
 
 // What codes stand for, and where values lie.  `blocks`: scales of keys change within a sequence.
@@ -59,23 +53,57 @@ concept CodeScales = requires(const C codes, const Sequence& q, int64_t at) {
   { codes.columns() } -> std::same_as<int64_t>;
 };
 
+// What a block works on: the tile, the key tiles [first, last) it walks, where copies are from, and
+// what codes stand for.
+template <class Shape>
+struct WorkItem {
+  RowTile tile;
+  WindowMask mask;
+  int first, last;
+  int batch, row, head;                      // of q
+  int key_batch, key_row, key_head, column;  // of k; column of v'
+  int clear;                       // keys of the last tile before values to be zeroed; or BN
+  float row_scale[Shape::Groups];  // times the score's scale, in units of log2
+  float key_scale, value_scale;
+};
+
 // Item w: within a section of heads whose keys the cache holds, longest row tiles first and heads
 // fastest.
-__device__ inline void make_item(WorkItem& item, const Attend& a, const AttendGrid& grid,
-                                 int section, int w, int rows, int keys) {
+template <class Shape, CodeScales Codes>
+__device__ inline void make_item(WorkItem<Shape>& item, const Codes& codes, const AttendGrid& grid,
+                                 int section, int w) {
+  constexpr int BM = Shape::BM, BN = Shape::BN;
+  const Attend& a = codes.attend();
   const int row_tiles = static_cast<int>(grid.row_tiles), heads = static_cast<int>(grid.heads),
             per = row_tiles * section, part = w / per, at = w % per;
   const int most = heads * static_cast<int>(a.sequences.count) - part * section,
             width = min(most, section), index = part * section + at % width;
   const int row_tile = grid.reversed ? row_tiles - 1 - at / width : at / width;
-  RowTile& tile =
-      *new (&item.tile) RowTile(a, grid, index / heads, index % heads, row_tile * rows, rows);
+  const RowTile& tile =
+      *new (&item.tile) RowTile(a, grid, index / heads, index % heads, row_tile * BM, BM);
   item.first = item.last = 0;
   if (tile.size <= 0) return;
-  const KeyTiles tiles =
-      key_tiles(a.mask, tile.rows.seq, tile.rows.head_begin(), tile.rows.head_end(),
-                tile.first_query(), tile.end_query(), keys);
+  new (&item.mask) WindowMask(a, tile, BN);
+  const Sequence& seq = tile.rows.seq;
+  const KeyTiles tiles = key_tiles(a.mask, seq, tile.rows.head_begin(), tile.rows.head_end(),
+                                   tile.first_query(), tile.end_query(), BN);
   item.first = static_cast<int>(tiles.first), item.last = static_cast<int>(tiles.last);
+  if (item.first == item.last) return;
+  item.batch = static_cast<int>(seq.batch), item.head = static_cast<int>(tile.rows.g);
+  item.row = static_cast<int>(seq.row_begin) + tile.first_query();
+  item.key_batch = static_cast<int>(seq.key_batch), item.key_row = static_cast<int>(seq.key_begin);
+  item.key_head = static_cast<int>(tile.key_head(a));
+  item.column = static_cast<int>(codes.column(tile.rows.r));
+  const int tail = tile.keys - (item.last - 1) * BN;
+  // What lies past the tensor reads as zero.
+  item.clear = tail < BN && item.column + tile.keys < codes.columns() ? tail : BN;
+  const float scale = a.score.scale * kLog2E;
+#pragma unroll 1
+  for (int group = 0; group < Shape::Groups; ++group)
+    item.row_scale[group] = scale * codes.row(seq, tile.rows.r, item.head,
+                                              min(tile.begin + group * 64, tile.count - 1));
+  item.key_scale = codes.key(seq, tile.rows.r, item.key_head, 0);
+  item.value_scale = codes.value(seq, tile.rows.r, item.key_head);
 }
 
 // The online softmax of block/softmax.cuh with weights of 2^8 p and a factor for each part of a
@@ -135,12 +163,16 @@ __device__ inline void clear_tail(unsigned char* tile, int keys) {
   }
 }
 
+template <class Shape>
+constexpr int byte_shared_bytes = Shape::item_offset +
+                                  2 * static_cast<int>(sizeof(WorkItem<Shape>));
+
 template <class Shape, CodeScales Codes, class Sink>
 __global__ void __launch_bounds__(Shape::threads, 1)
     attend_fp8_sm90(const __grid_constant__ Codes codes, const __grid_constant__ AttendGrid grid,
                     const __grid_constant__ AttendMaps maps, int work, int section,
                     const __grid_constant__ Sink sink) {
-  constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN, BM = Shape::BM, Run = Shape::Run;
+  constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN, Run = Shape::Run;
   constexpr int Stages = Shape::Stages, Groups = Shape::Groups;
   using TileQ = typename Shape::TileQ;
   using TileK = typename Shape::TileK;
@@ -160,11 +192,12 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const auto v_empty = [&](const Ring& at) { return q_full + 72 + at.stage * 32; };
   const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32),
             group = sm90::uniform(threadIdx.x / 128) - 1;  // -1 copies
-  WorkItem* items = reinterpret_cast<WorkItem*>(shared + Shape::item_offset);
+  using Item = WorkItem<Shape>;
+  Item* items = reinterpret_cast<Item*>(shared + Shape::item_offset);
   if (threadIdx.x == 0) {
     sm90::barrier_init(q_full, 1), sm90::barrier_init(q_empty, 4 * Groups);
     for (Pair at; at.phase == 0; at.next())
-      sm90::barrier_init(item_full(at), 1), sm90::barrier_init(item_empty(at), 4 * Groups);
+      sm90::barrier_init(item_full(at), 1), sm90::barrier_init(item_empty(at), 4 * Groups + 1);
     for (Ring at; at.phase == 0; at.next()) {
       sm90::barrier_init(k_full(at), 1), sm90::barrier_init(v_full(at), 1);
       sm90::barrier_init(k_empty(at), 4 * Groups), sm90::barrier_init(v_empty(at), 4 * Groups);
@@ -174,35 +207,35 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   __syncthreads();
   if (group < 0) {
     sm90::give_registers<Shape::copying>();
-    if (warp != 0 || !sm90::elect_one()) return;
-    Ring at;
+    if (warp > 1 || !sm90::elect_one()) return;
     Pair item_at;
+    if (warp == 1) {
+      for (int w = blockIdx.x; w < work; w += gridDim.x, item_at.next()) {
+        sm90::barrier_wait(item_empty(item_at), item_at.phase ^ 1);
+        make_item(items[item_at.stage], codes, grid, section, w);
+        sm90::barrier_arrive(item_full(item_at));
+      }
+      return;
+    }
+    Ring at;
     uint32_t q_phase = 0;
     for (int w = blockIdx.x; w < work; w += gridDim.x, item_at.next()) {
-      WorkItem& item = items[item_at.stage];
-      sm90::barrier_wait(item_empty(item_at), item_at.phase ^ 1);
-      make_item(item, a, grid, section, w, BM, BN);
-      sm90::barrier_arrive(item_full(item_at));
-      if (item.first == item.last) continue;
-      const RowTile& tile = item.tile;
-      const Sequence& seq = tile.rows.seq;
-      const int key_head = static_cast<int>(tile.key_head(a)),
-                key_batch = static_cast<int>(seq.key_batch),
-                key_begin = static_cast<int>(seq.key_begin),
-                column = static_cast<int>(codes.column(tile.rows.r));
-      sm90::barrier_wait(q_empty, q_phase ^ 1);
-      q_phase ^= 1;
-      sm90::copy_bytes<TileQ>(s_q, maps.q, q_full, 0,
-                              static_cast<int>(seq.row_begin) + tile.first_query(),
-                              static_cast<int>(tile.rows.g), static_cast<int>(seq.batch));
+      const Item& item = items[item_at.stage];
+      sm90::barrier_wait(item_full(item_at), item_at.phase);
+      if (item.first < item.last) {
+        sm90::barrier_wait(q_empty, q_phase ^ 1);
+        q_phase ^= 1;
+        sm90::copy_bytes<TileQ>(s_q, maps.q, q_full, 0, item.row, item.head, item.batch);
+      }
       for (int n = item.last - 1; n >= item.first; --n, at.next()) {
         sm90::barrier_wait(k_empty(at), at.phase ^ 1);
         sm90::copy_bytes<TileK>(s_k + at.stage * TileK::bytes, maps.k, k_full(at), 0,
-                                key_begin + n * BN, key_head, key_batch);
+                                item.key_row + n * BN, item.key_head, item.key_batch);
         sm90::barrier_wait(v_empty(at), at.phase ^ 1);
-        sm90::copy_bytes<TileV>(s_v + at.stage * TileV::bytes, maps.v, v_full(at), column + n * BN,
-                                0, key_head, key_batch);
+        sm90::copy_bytes<TileV>(s_v + at.stage * TileV::bytes, maps.v, v_full(at),
+                                item.column + n * BN, 0, item.key_head, item.key_batch);
       }
+      sm90::barrier_arrive(item_empty(item_at));
     }
     return;
   }
@@ -219,17 +252,17 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   Pair item_at;
   for (int w = blockIdx.x; w < work; w += gridDim.x, item_at.next()) {
     sm90::barrier_wait(item_full(item_at), item_at.phase);
-    const RowTile& tile = items[item_at.stage].tile;
+    const Item& item = items[item_at.stage];
+    const RowTile& tile = item.tile;
     if (tile.size <= 0) {
+      __syncwarp();
       release(item_empty(item_at));
       continue;
     }
-    const int first = sm90::uniform(items[item_at.stage].first),
-              last = sm90::uniform(items[item_at.stage].last);
-    const Sequence& seq = tile.rows.seq;
-    const int64_t key_head = tile.key_head(a);
+    const int first = sm90::uniform(item.first), last = sm90::uniform(item.last);
     const int row = tile.begin + group * 64 + warp % 4 * 16;
-    const WindowMask mask(a, tile, BN);
+    const WindowMask& mask = item.mask;
+    const int full_begin = mask.begin, full_end = mask.end;
     LiftedSoftmax state;
     float x[1][BN / 8][4], o[E / 8][4], alpha[2];
     uint32_t p[BN / 32][4];
@@ -239,15 +272,15 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     // A factor of 0 would turn masked scores into NaN.
     const auto positive = [](float factor) { return factor == 0.f ? 0x1p-126f : factor; };
     constexpr int Parts = Codes::blocks ? BN / 64 : 1;
-    const float row_factor =
-        a.score.scale * kLog2E *
-        codes.row(seq, tile.rows.r, tile.rows.g, min(tile.begin + group * 64, tile.count - 1));
     float factor[Parts];
     const auto find_factor = [&](int n) {
 #pragma unroll
       for (int part = 0; part < Parts; ++part) {
         const int key = min(n * BN + part * 64, tile.keys - 1);
-        factor[part] = positive(row_factor * codes.key(seq, tile.rows.r, key_head, key));
+        factor[part] =
+            positive(item.row_scale[group] *
+                     (Codes::blocks ? codes.key(tile.rows.seq, tile.rows.r, item.key_head, key)
+                                    : item.key_scale));
       }
     };
     const auto scores = [&] {
@@ -265,7 +298,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     };
     const auto weigh = [&](int n) {
       if (Codes::blocks) find_factor(n);
-      if (!mask.full(n)) mask.apply(x, n * BN, row);
+      if (n < full_begin || n >= full_end) mask.apply(x, n * BN, row);
       state.weigh(x[0], alpha, factor);
     };
     const auto step = [&](int n, bool accumulate) {
@@ -297,11 +330,10 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 #pragma unroll
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f;
     if (first < last) {
-      const int tail = tile.keys - (last - 1) * BN;
-      if (tail < BN && codes.column(tile.rows.r) + tile.keys < codes.columns()) {
+      if (item.clear < BN) {
         sm90::barrier_wait(v_full(v_at), v_at.phase);
         // Both warpgroups write the same bytes.
-        clear_tail<TileV, E, BN>(shared + (s_v - s_q) + v_at.stage * TileV::bytes, tail);
+        clear_tail<TileV, E, BN>(shared + (s_v - s_q) + v_at.stage * TileV::bytes, item.clear);
         sm90::fence_shared();
         sm90::meet(1 + group, 128);
       }
@@ -341,7 +373,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     }
 
     // Rows that saw nothing stay 0 whatever the scale is.
-    const float v_scale = first < last ? codes.value(seq, tile.rows.r, key_head) : 0.f;
+    const float v_scale = first < last ? item.value_scale : 0.f;
     const float sum[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     const float scale[2] = {sum[0] == 0.f ? 0.f : v_scale, sum[1] == 0.f ? 0.f : v_scale};
 #pragma unroll

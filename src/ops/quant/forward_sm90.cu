@@ -53,12 +53,14 @@ QuantWork work_of(const Context& ctx, const QuantAttend& a, const QuantInstance9
   const DeviceInfo& device = device_info(ctx);
   const int64_t row_tiles = ceil_div(call.sequences.query_max, row.rows);
   const int64_t heads = call.sequences.count * call.h;
-  // Heads whose k and v the cache holds together, as query heads.
-  const int64_t head_bytes = call.sequences.key_max * (call.d + call.e);
+  // Without a mask blocks at work share a head's keys.  With one the longest items come first,
+  // among heads whose keys a quarter of the cache holds.
+  const int64_t group = call.h / call.g, head_bytes = call.sequences.key_max * (call.d + call.e);
+  const bool causal = call.mask.window.right > 0;
   const int64_t section = clamp_i64(
-      clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), 1, 64) * (call.h / call.g), 1, heads);
+      causal ? clamp_i64(device.l2_bytes / 4 / (head_bytes + 1), 1, 64) * group : group, 1, heads);
   const int64_t items = std::min<int64_t>(heads * row_tiles, INT32_MAX);
-  return {{row_tiles, call.h, 1, 1, call.mask.window.right > 0},
+  return {{row_tiles, call.h, 1, 1, causal},
           static_cast<int32_t>(items),
           static_cast<int32_t>(section),
           static_cast<int32_t>(std::min<int64_t>(items, device.multiprocessors))};

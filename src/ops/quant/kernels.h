@@ -2,6 +2,7 @@
 // The resolved calls of the quantised operations and the kernels plan() chooses from.
 #pragma once
 #include "core/attend.h"
+#include "core/locate.h"
 #include "core/plan.h"
 
 namespace fovea {
@@ -77,8 +78,8 @@ FOVEA_HD CodeUnit unit_at(const Quantize& a, int64_t slot) {
     unit.index = slot - first_entry(a.start, a.s, unit.sequence, kCodeRun);
     unit.column = slot * kCodeRun;
   } else {
-    unit.sequence = unit.batch = slot / a.units;
-    unit.index = slot % a.units;
+    unit.sequence = unit.batch = quotient(slot, a.units);
+    unit.index = slot - unit.batch * a.units;
     unit.column = unit.index * kCodeRun;
   }
   unit.token = begin + unit.index * kCodeRun;
@@ -97,7 +98,7 @@ FOVEA_HD ScaleRange scales_of(const Quantize& a, const CodeUnit& unit) {
   const int64_t most = a.start && unit.sequence + 1 < a.sequences
                            ? first_entry(a.start, a.s, unit.sequence + 1, a.block)
                            : a.scales;
-  const int64_t each = kCodeRun / a.block, first = base + unit.index * each;
+  const int64_t each = a.block == kCodeRun ? 1 : 2, first = base + unit.index * each;
   return {first, clamp_i64(most - first, 0, each)};
 }
 
@@ -111,7 +112,13 @@ FOVEA_HD bool flips(int64_t seed, int64_t c) {
 
 // The larger, or NaN if either is.
 FOVEA_HD float greatest(float x, float y) {
+#ifdef __CUDA_ARCH__
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+#else
   return x != x || x > y ? x : y;
+#endif
 }
 
 // Codes of a group whose largest magnitude is `most`.

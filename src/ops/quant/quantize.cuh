@@ -10,15 +10,17 @@ namespace fovea::cuda {
 // these.
 enum class Pass { all, maxima, codes };
 
-// Of a block of threads; every thread gets it.  s holds 32 values.
-__device__ inline float block_greatest(float x, float* s) {
+// Of a block of threads, or of each of its `parts` equal parts; every thread gets its own part's. s
+// holds 32 values.
+__device__ inline float block_greatest(float x, float* s, unsigned parts = 1) {
 #pragma unroll
   for (int step = 16; step; step /= 2) x = greatest(x, __shfl_xor_sync(~0u, x, step));
   __syncthreads();
   if (threadIdx.x % 32 == 0) s[threadIdx.x / 32] = x;
   __syncthreads();
+  const unsigned each = blockDim.x / 32 / parts, first = threadIdx.x / 32 / each * each;
   x = 0;
-  for (unsigned i = 0; i < blockDim.x / 32; ++i) x = greatest(x, s[i]);
+  for (unsigned i = first; i < first + each; ++i) x = greatest(x, s[i]);
   return x;
 }
 

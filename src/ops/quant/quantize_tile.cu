@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // quant_quantize where memory is the limit: aligned rows of 64, 128 or 256 columns, read once.
 //   a = max |y|,  scale = a / 448,  code = e4m3(y 448 / a),  y = x or its rotation
-// A block of 16 L threads, L = d / 8, owns one head of a unit of 128 tokens.  Thread (g, l) has
-// columns 8 l .. of eight tokens: those whose codes stand at places 64 (i / 4) + 4 g + i % 4 of
-// code_t, so that the codes of a column are two words.  The rotation is three butterflies in a
-// thread and the others across its L lanes.
+// A block of 32 L threads, L = d / 8, owns one head of a unit of 128 tokens.  Thread (g, l) has
+// columns 8 l .. of the four tokens whose codes stand at places 4 g .. of code_t: a word a column.
+// The rotation is three butterflies in a thread and the others across its L lanes.
 // Shared memory: d rows of 32 words, word w of row c at w ^ 2 (c / 8 % 16): no more than two of a
 // warp's writes and none of its reads share a bank.  One scale a sequence: a first pass leaves
 // maxima.
@@ -18,12 +17,26 @@ namespace cuda {
 namespace {
 
 constexpr char kOp[] = "quant_quantize";
-constexpr int kTokens = 8, kColumns = 8;  // of a thread
+constexpr int kTokens = 4, kColumns = 8;  // of a thread
+constexpr int kGroups = 32;               // of L lanes, in a block
 
 // Four codes as a word.
-__device__ inline uint32_t four_codes(float x, float y, float z, float w) {
-  return from_float<E4m3>(x).bits | from_float<E4m3>(y).bits << 8 | from_float<E4m3>(z).bits << 16 |
-         static_cast<uint32_t>(from_float<E4m3>(w).bits) << 24;
+__device__ inline uint32_t four_codes(const float* y, float factor) {
+#if __CUDA_ARCH__ >= 890
+  uint16_t low, high;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+      : "=h"(low)
+      : "f"(y[1] * factor), "f"(y[0] * factor));
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+      : "=h"(high)
+      : "f"(y[3] * factor), "f"(y[2] * factor));
+  return low | static_cast<uint32_t>(high) << 16;
+#else
+  uint32_t word = 0;
+  for (int c = 0; c < 4; ++c)
+    word |= static_cast<uint32_t>(from_float<E4m3>(y[c] * factor).bits) << 8 * c;
+  return word;
+#endif
 }
 
 template <int Lanes>
@@ -50,17 +63,17 @@ __device__ inline void rotate(float (&y)[kColumns], int lane, uint32_t signs, fl
 }
 
 template <class X, int Lanes, Pass Which>
-__global__ void __launch_bounds__(16 * Lanes)
+__global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
     quantize_tile_kernel(const __grid_constant__ Quantize a, float* most) {
   using In = Chunk<X, kColumns>;
   __shared__ uint32_t s_code[Lanes * kColumns * 32];
   __shared__ float s_top[32];
   const int lane = threadIdx.x % Lanes, group = threadIdx.x / Lanes;
-  const int64_t slot = blockIdx.x / a.h, head = blockIdx.x % a.h;
+  const int64_t slot = quotient(blockIdx.x, a.h), head = blockIdx.x - slot * a.h;
   const CodeUnit unit = unit_at(a, slot);
   if (unit.sequence < 0) return;
   const auto token_of = [&](int i) {
-    const int place = i / 4 * 64 + group * 4 + i % 4;
+    const int place = group * 4 + i;
     return a.permutes ? static_cast<int>(unpermuted(place)) : place;
   };
 
@@ -84,44 +97,34 @@ __global__ void __launch_bounds__(16 * Lanes)
     for (int i = 0; i < kTokens; ++i) rotate<Lanes>(y[i], lane, signs, root);
   }
 
-  // Tokens 0 .. 63 are those of i < 4.
-  float top[2] = {};
-  if (Which != Pass::codes) {
+  // Tokens 0 .. 63 are those of the first half of the warps.
+  float top = 0;
+  if (Which == Pass::codes) {
+    top = sequence_greatest(a, unit, slot, head, most, s_top);
+  } else {
 #pragma unroll
     for (int i = 0; i < kTokens; ++i)
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) top[i / 4] = greatest(top[i / 4], fabsf(y[i][c]));
+      for (int c = 0; c < kColumns; ++c) top = greatest(top, fabsf(y[i][c]));
     const bool halves = Which == Pass::all && a.block == 64;
-    if (!halves) top[0] = greatest(top[0], top[1]);
-    top[0] = block_greatest(top[0], s_top);
-    top[1] = halves ? block_greatest(top[1], s_top) : top[0];
+    top = block_greatest(top, s_top, halves ? 2 : 1);
     if (Which == Pass::maxima) {
-      if (threadIdx.x == 0) most[blockIdx.x] = top[0];
+      if (threadIdx.x == 0) most[blockIdx.x] = top;
       return;
     }
-  } else {
-    top[0] = top[1] = sequence_greatest(a, unit, slot, head, most, s_top);
   }
-  const CodeScale scale[2] = {CodeScale(top[0]), CodeScale(top[1])};
+  const CodeScale scale(top);
   const ScaleRange range = scales_of(a, unit);
-  if (static_cast<int>(threadIdx.x) < range.count) {
-    const int64_t first = a.block ? threadIdx.x * a.block : 0;
-    put_scale(a, unit, head, range.first + threadIdx.x,
-              unit.tokens > first ? scale[threadIdx.x].scale : 0);
-  }
+  const int half = range.count && a.block == 64 && group >= kGroups / 2;
+  if (lane == 0 && group == half * (kGroups / 2) && half < range.count)
+    put_scale(a, unit, head, range.first + half, unit.tokens > half * 64 ? scale.scale : 0);
 
   uint32_t code[kTokens][2];
 #pragma unroll
-  for (int i = 0; i < kTokens; ++i) {
-    const float factor = scale[i / 4].factor;
+  for (int i = 0; i < kTokens; ++i)
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float* from = y[i] + 4 * half;
-      code[i][half] = factor == 0 ? 0
-                                  : four_codes(from[0] * factor, from[1] * factor, from[2] * factor,
-                                               from[3] * factor);
-    }
-  }
+    for (int part = 0; part < 2; ++part)
+      code[i][part] = scale.factor == 0 ? 0 : four_codes(y[i] + 4 * part, scale.factor);
   if (a.code) {
     uint8_t* to = a.code.as<uint8_t>() + unit.batch * a.code.stride[0] +
                   unit.token * a.code.stride[1] + head * a.code.stride[2] + lane * kColumns;
@@ -133,19 +136,16 @@ __global__ void __launch_bounds__(16 * Lanes)
   }
   if (!a.code_t || unit.column >= a.padded) return;
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      // Byte c of four tokens as one word.
-      const auto byte = [&](int i) { return code[4 * half + i][c / 4] >> c % 4 * 8 & 0xff; };
-      const int word = half * 16 + group;
-      s_code[(lane * kColumns + c) * 32 + (word ^ lane % 16 * 2)] =
-          byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24;
-    }
+  for (int c = 0; c < kColumns; ++c) {
+    // Byte c of four tokens as one word.
+    const auto byte = [&](int i) { return code[i][c / 4] >> c % 4 * 8 & 0xff; };
+    s_code[(lane * kColumns + c) * 32 + (group ^ lane % 16 * 2)] =
+        byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24;
+  }
   __syncthreads();
   uint8_t* to = a.code_t.as<uint8_t>() + unit.batch * a.code_t.stride[0] +
                 head * a.code_t.stride[1] + unit.column;
-  for (int at = threadIdx.x; at < Lanes * kColumns * 16; at += 16 * Lanes) {
+  for (int at = threadIdx.x; at < Lanes * kColumns * 16; at += kGroups * Lanes) {
     const int row = at / 16, pair = at % 16;
     *reinterpret_cast<uint2*>(to + row * a.code_t.stride[2] + pair * 8) =
         *reinterpret_cast<const uint2*>(s_code + row * 32 + (pair ^ row / 8 % 16) * 2);
@@ -168,8 +168,8 @@ std::string refuses(const Context&, const Quantize& a) {
 template <class X, int Lanes>
 void run(Context& ctx, const Quantize& a, float* most) {
   const auto pass = [&]<Pass Which>() {
-    launch<quantize_tile_kernel<X, Lanes, Which>>(ctx, kOp, unit_count(a) * a.h, 16 * Lanes, 0, a,
-                                                  most);
+    launch<quantize_tile_kernel<X, Lanes, Which>>(ctx, kOp, unit_count(a) * a.h, kGroups * Lanes, 0,
+                                                  a, most);
   };
   if (a.block) return pass.template operator()<Pass::all>();
   pass.template operator()<Pass::maxima>();
