@@ -320,7 +320,7 @@ inline std::vector<QuantForwardCase> quant_tuned_rows() {
   for (int64_t d : {64, 128, 256}) {
     QuantForwardCase c;
     c.note = "tuned";
-    c.d = c.e = d, c.s = 200, c.t = 430, c.h = 2, c.g = 1, c.o_dtype = FOVEA_BF16;
+    c.d = c.e = d, c.b = 1, c.s = 200, c.t = 430, c.h = 2, c.g = 1, c.o_dtype = FOVEA_BF16;
     rows.push_back(c);
     c.causal = true, c.o_dtype = FOVEA_F16;
     rows.push_back(c);
@@ -328,7 +328,7 @@ inline std::vector<QuantForwardCase> quant_tuned_rows() {
     rows.push_back(c);
     c.causal = false, c.left = 100, c.right = 30, c.o_dtype = FOVEA_F32, c.s = 200, c.t = 430;
     rows.push_back(c);
-    c.left = c.right = 0, c.where = Where::varlen, c.b = 4, c.o_dtype = FOVEA_BF16;
+    c.left = c.right = 0, c.where = Where::varlen, c.b = 3, c.s = 90, c.o_dtype = FOVEA_BF16;
     rows.push_back(c);
     c.where = Where::lengths, c.causal = true, c.sink_logit = true;
     rows.push_back(c);

@@ -115,31 +115,41 @@ struct LiftedSoftmax {
   template <int N, int Parts>
   __device__ void weigh(float (&x)[N][4], float (&alpha)[2], const float (&factor)[Parts]) {
     constexpr int each = N / Parts;
+    // Both rows together at every stage: their chains hide one another's latency.
+    float top[2] = {m[0], m[1]}, base[2], sum[2] = {};
+#pragma unroll
+    for (int part = 0; part < Parts; ++part) {
+      float most[2] = {kNegativeInfinity, kNegativeInfinity};
+#pragma unroll
+      for (int j = part * each; j < (part + 1) * each; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) most[c / 2] = fmaxf(most[c / 2], x[j][c]);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) top[half] = fmaxf(top[half], most[half] * factor[part]);
+    }
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        top[half] = fmaxf(top[half], __shfl_xor_sync(~0u, top[half], step));
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float top = m[half];
-#pragma unroll
-      for (int part = 0; part < Parts; ++part) {
-        float most = kNegativeInfinity;
-#pragma unroll
-        for (int j = part * each; j < (part + 1) * each; ++j)
-          most = fmaxf(most, fmaxf(x[j][2 * half], x[j][2 * half + 1]));
-        top = fmaxf(top, most * factor[part]);
-      }
-      top = quad_max(top);
-      const float base = top == kNegativeInfinity ? 0.f : top - kLift;
-      alpha[half] = exp2_fast(m[half] - kLift - base);
-      m[half] = top;
-      float sum = 0.f;
-#pragma unroll
-      for (int j = 0; j < N; ++j)
-#pragma unroll
-        for (int c = 2 * half; c < 2 * half + 2; ++c) {
-          x[j][c] = exp2_fast(fmaf(x[j][c], factor[j / each], -base));
-          sum += x[j][c];
-        }
-      l[half] = fmaf(l[half], alpha[half], sum);
+      base[half] = top[half] == kNegativeInfinity ? 0.f : top[half] - kLift;
+      alpha[half] = exp2_fast(m[half] - kLift - base[half]);
+      m[half] = top[half];
     }
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float(&pair)[4] = x[j];
+        const float first = exp2_fast(fmaf(pair[2 * half], factor[j / each], -base[half]));
+        const float second = exp2_fast(fmaf(pair[2 * half + 1], factor[j / each], -base[half]));
+        pair[2 * half] = first, pair[2 * half + 1] = second;
+        sum[half] += first + second;
+      }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) l[half] = fmaf(l[half], alpha[half], sum[half]);
   }
 };
 

@@ -10,23 +10,22 @@ namespace fovea::cuda {
 // these.
 enum class Pass { all, maxima, codes };
 
-// Of a block of threads, or of each of its `parts` equal parts; every thread gets its own part's. s
-// holds 32 values.
-__device__ inline float block_greatest(float x, float* s, unsigned parts = 1) {
-#pragma unroll
-  for (int step = 16; step; step /= 2) x = greatest(x, __shfl_xor_sync(~0u, x, step));
+// Of a block of threads, or of each of its `parts` equal parts, 1 or 2; every thread gets its own
+// part's.  x >= 0 or NaN, whose bits are ordered as the numbers are, a NaN last.  s holds 2 values.
+__device__ inline float block_greatest(float x, uint32_t* s, unsigned parts = 1) {
+  const uint32_t bits = __reduce_max_sync(~0u, bits_of(x));
+  uint32_t& own = s[threadIdx.x * parts / blockDim.x];
   __syncthreads();
-  if (threadIdx.x % 32 == 0) s[threadIdx.x / 32] = x;
+  if (threadIdx.x < 2) s[threadIdx.x] = 0;
   __syncthreads();
-  const unsigned each = blockDim.x / 32 / parts, first = threadIdx.x / 32 / each * each;
-  x = 0;
-  for (unsigned i = first; i < first + each; ++i) x = greatest(x, s[i]);
-  return x;
+  if (threadIdx.x % 32 == 0) atomicMax(&own, bits);
+  __syncthreads();
+  return float_of(own);
 }
 
 // The greatest of a sequence's units, which left `most` (units, h).
 __device__ inline float sequence_greatest(const Quantize& a, const CodeUnit& unit, int64_t slot,
-                                          int64_t head, const float* most, float* s) {
+                                          int64_t head, const float* most, uint32_t* s) {
   // Units of a sequence are neighbours; how many it has follows from its first and the next one's.
   const int64_t begin = slot - unit.index;
   const int64_t end = !a.start ? begin + a.units

@@ -43,7 +43,7 @@ __device__ void load_row(const Quantize& a, const CodeUnit& unit, int64_t head, 
 
 template <class X>
 __device__ float greatest_of(const Quantize& a, const CodeUnit& unit, int64_t head, int64_t begin,
-                             int64_t end, float* row, float* s_top) {
+                             int64_t end, float* row, uint32_t* s_top) {
   float top = 0;
   for (int64_t i = begin + threadIdx.x / 32; i < end; i += kWarps) {
     load_row<X>(a, unit, head, i, row);
@@ -78,7 +78,7 @@ template <class X>
 __global__ void __launch_bounds__(32 * kWarps)
     quantize_any_kernel(const __grid_constant__ Quantize a, Pass pass, float* most) {
   extern __shared__ float s_rows[];
-  __shared__ float s_top[32];
+  __shared__ uint32_t s_top[2];
   float* row = s_rows + threadIdx.x / 32 * a.d;
   const int64_t work = unit_count(a) * a.h;
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
     quantize_tile_kernel(const __grid_constant__ Quantize a, float* most) {
   using In = Chunk<X, kColumns>;
   __shared__ uint32_t s_code[Lanes * kColumns * 32];
-  __shared__ float s_top[32];
+  __shared__ uint32_t s_top[2];
   const int lane = threadIdx.x % Lanes, group = threadIdx.x / Lanes;
   const int64_t slot = quotient(blockIdx.x, a.h), head = blockIdx.x - slot * a.h;
   const CodeUnit unit = unit_at(a, slot);
