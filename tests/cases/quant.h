@@ -342,7 +342,7 @@ inline std::vector<QuantForwardCase> quant_tuned_rows() {
     // Many tiles a row, many items a block.
     QuantForwardCase many;
     many.note = "tuned";
-    many.d = many.e = d, many.s = 66, many.t = 1700, many.b = many.h = many.g = 1;
+    many.d = many.e = d, many.s = 5, many.t = 9000, many.b = many.h = many.g = 1;
     rows.push_back(many);
     many.b = 20, many.h = 16, many.g = 4, many.s = 10, many.t = 140, many.where = Where::varlen;
     many.causal = true, many.o_dtype = FOVEA_BF16;

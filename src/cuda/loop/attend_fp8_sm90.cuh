@@ -92,7 +92,7 @@ __device__ inline void make_item(WorkItem<Shape>& item, const Codes& codes, cons
   item.batch = static_cast<int>(seq.batch), item.head = static_cast<int>(tile.rows.g);
   item.row = static_cast<int>(seq.row_begin) + tile.first_query();
   item.key_batch = static_cast<int>(seq.key_batch), item.key_row = static_cast<int>(seq.key_begin);
-  item.key_head = static_cast<int>(tile.key_head(a));
+  item.key_head = item.head / (heads / static_cast<int>(a.g));
   item.column = static_cast<int>(codes.column(tile.rows.r));
   const int tail = tile.keys - (item.last - 1) * BN;
   // What lies past the tensor reads as zero.
@@ -205,6 +205,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   using Item = WorkItem<Shape>;
   Item* items = reinterpret_cast<Item*>(shared + Shape::item_offset);
   if (threadIdx.x == 0) {
+    sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
     sm90::barrier_init(q_full, 1), sm90::barrier_init(q_empty, 4 * Groups);
     for (Pair at; at.phase == 0; at.next())
       sm90::barrier_init(item_full(at), 1), sm90::barrier_init(item_empty(at), 4 * Groups + 1);
