@@ -3,7 +3,8 @@
 //   quantize: f32 as the header says, so codes and scales are compared bit for bit
 //   forward:  exact: softmax attention of the numbers the codes stand for, in float64.  Rounded:
 //   the recipe in float32, p rounded to e4m3 of 256 p under the maximum of the tiles seen so far,
-//   sums of products as tensor cores make them: 32 at a time, each cut 14 bits below the largest
+//   sums of products as tensor cores make them: 32 at a time, each cut 13 bits below the largest's
+//   power of two (measured on Hopper: 14 bits would err half as much)
 #pragma once
 #include <algorithm>
 
@@ -149,7 +150,7 @@ double cut_sum(double sum, int64_t n, X x, Y y) {
     }
     int exponent = 0;
     std::frexp(largest, &exponent);
-    const double step = std::ldexp(1.0, exponent - 14), inverse = std::ldexp(1.0, 14 - exponent);
+    const double step = std::ldexp(1.0, exponent - 13), inverse = std::ldexp(1.0, 13 - exponent);
     sum = 0;
     for (int i = 0; i < count; ++i) sum += std::trunc(term[i] * inverse) * step;
   }

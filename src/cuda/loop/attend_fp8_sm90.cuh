@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sweep over keys on Hopper's 8-bit tensor cores: o = softmax(factor q k') v, all codes e4m3.
 //   p is rounded at 2^8 p and meets v as a register operand, so v is stored transposed and permuted
-//   (v_perm16).  These products keep 14 bits of their sums: o is summed there over `Run` key tiles,
+//   (v_perm16).  These products keep 13 bits of their sums: o is summed there over `Run` key tiles,
 //   then joins the f32 sums of its rows in shared memory.  That, and scales for blocks of keys, is
 //   why this is no shape of attend_sm90.cuh.
 //   A block walks work items w, w + gridDim.x, ..: 64 x Groups rows of one sequence and head, a

@@ -552,7 +552,7 @@ Attention of codes, FlashAttention-3's FP8 recipe.  For query row i over the key
       O = exp(m - m') O + sum_j e4m3(256 p_j) v_j
       o = O * v_scale / (256 l),  lse = m + ln l        (l + exp(sink_logit_h) with sink_logit)
 p is rounded to nearest even.  The tile is the kernel's own, a multiple of 64 keys; tensor cores,
-which keep 14 bits of a sum, sum at most 4096 keys before these join O in f32.  Scales are not
+which keep 13 bits of a sum, sum at most 4096 keys before these join O in f32.  Scales are not
 negative; an absent one is 1.  Empty rows, lengths and what is not read: as attention_forward.  On
 Hopper the tuned kernel takes v_t in v_perm16, widths up to 256 and no softcap.
 
