@@ -5,14 +5,15 @@
 Wgmma<Dtype, N>: 64 x N sums of a warpgroup, d[j][c] column 8 j + 2 (lane % 4) + c % 2.
   ss(d, a, b, accumulate)  both operands in shared memory, by descriptor
   rs(d, a, b, accumulate)  a in registers, as sums packed two by two
-Transposed says that B is stored [k][column].  8-bit operands are [row][k] and [column][k] only, so
-e4m3 has no such choice; a step is 32 k, and a holds four codes a word."""
+Transposed says that B is stored [k][column], TransposedA that A is stored [k][row].  8-bit operands
+are [row][k] and [column][k] only, so e4m3 has no such choice; a step is 32 k, and a holds four codes
+a word."""
 
 import pathlib
 import sys
 
 TYPES = {"FOVEA_BF16": "bf16", "FOVEA_F16": "f16"}
-WIDTHS = [64, 80, 96, 128, 256]
+WIDTHS = [64, 80, 96, 112, 128, 192, 256]
 BYTE_TYPES = {"FOVEA_E4M3": "e4m3"}
 BYTE_WIDTHS = [64, 128, 192, 256]
 
@@ -21,11 +22,11 @@ HEAD = """// SPDX-License-Identifier: Apache-2.0
 template <int Dtype, int N>
 struct Wgmma;
 """
-MEMBER = """  template <int Transposed>
+MEMBER = """  template <{flags}>
   __device__ __forceinline__ static void {name}(float (&d)[{groups}][4], {arguments}, uint64_t b, int accumulate) {{
     asm volatile("{{.reg .pred p; setp.ne.b32 p, %{flag}, 0; wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{type}.{type} {{{sums}}}, {a}, %{b}, p, 1, 1, {transposes};}}"
                  : {outputs}
-                 : {inputs}, "l"(b), "r"(accumulate), "n"(Transposed));
+                 : {inputs}, "l"(b), "r"(accumulate), {flag_inputs});
   }}
 """
 BYTE_MEMBER = """  __device__ __forceinline__ static void {name}(float (&d)[{groups}][4], {arguments}, uint64_t b, int accumulate) {{
@@ -51,7 +52,9 @@ def member(name, n, kind, form=MEMBER):
         sums=", ".join(f"%{i}" for i in range(count)),
         a="{" + ", ".join(f"%{count + i}" for i in range(4)) + "}" if registers else f"%{count}",
         b=b,
-        transposes=f"%{b + 2}" if registers else f"0, %{b + 2}",
+        transposes=f"%{b + 2}" if registers else f"%{b + 2}, %{b + 3}",
+        flags="int Transposed" if registers else "int Transposed, int TransposedA = 0",
+        flag_inputs='"n"(Transposed)' if registers else '"n"(TransposedA), "n"(Transposed)',
         outputs=", ".join(f'"+f"(d[{i // 4}][{i % 4}])' for i in range(count)),
         inputs=", ".join(f'"r"(a[{i}])' for i in range(4)) if registers else '"l"(a)',
     )

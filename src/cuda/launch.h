@@ -34,6 +34,24 @@ void allow_shared(int device, const char* op) {
   done.fetch_or(bit, std::memory_order_release);
 }
 
+// As launch(), but blocks may start while the kernel before still runs, once all its blocks have
+// called start_next(); what it wrote is there after wait_for_previous().  On devices before Hopper
+// both are nothing and kernels follow one another.
+template <auto kernel, class... Args>
+void launch_early(Context& ctx, const char* op, int64_t work, int threads, int64_t shared_bytes,
+                  const Args&... args) {
+  if (work <= 0) return;
+  if (shared_bytes > 32 * 1024) allow_shared<kernel>(ctx.device_index, op);
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid_of(work), config.blockDim = static_cast<unsigned>(threads);
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes), config.stream = stream(ctx);
+  config.attrs = &early, config.numAttrs = device_info(ctx).arch >= 90 ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, kernel, args...), op);
+}
+
 // Enqueues `work` blocks; none for no work.
 template <auto kernel, class... Args>
 void launch(Context& ctx, const char* op, int64_t work, int threads, int64_t shared_bytes,

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <utility>
+
 namespace fovea::cuda {
 namespace {
 
@@ -53,10 +55,14 @@ bool make_map(const MapOf& of, CUtensorMap& map) {
   const auto count = [](int64_t extent) {
     return static_cast<cuuint64_t>(extent > 0 ? extent : 1);
   };
-  const cuuint64_t extents[4] = {count(of.column), count(of.row), count(of.head), count(of.batch)};
-  const cuuint64_t strides[3] = {bytes(of.row, stride[1]), bytes(of.head, stride[2]),
-                                 bytes(of.batch, stride[0])};
-  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(of.rows), 1, 1}, step[4] = {1, 1, 1, 1};
+  cuuint64_t extents[4] = {count(of.column), count(of.row), count(of.head), count(of.batch)};
+  cuuint64_t strides[3] = {bytes(of.row, stride[1]), bytes(of.head, stride[2]),
+                           bytes(of.batch, stride[0])};
+  cuuint32_t box[4] = {64, static_cast<cuuint32_t>(of.rows), 1, 1}, step[4] = {1, 1, 1, 1};
+  if (of.heads > 1) {
+    std::swap(extents[1], extents[2]), std::swap(strides[0], strides[1]);
+    box[1] = static_cast<cuuint32_t>(of.heads), box[2] = static_cast<cuuint32_t>(of.rows);
+  }
   return encode()(&map,
                   of.dtype == FOVEA_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                          : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,

@@ -8,17 +8,22 @@
 
 namespace fovea::cuda {
 
-// A (batch, row, head, column) tensor of 16-bit elements seen as boxes of `rows` rows x 64 columns
-// of one head, 128-byte swizzled; what lies outside reads as zero.
+// A (batch, row, head, column) tensor of 16-bit elements seen as boxes of `rows` rows x `heads`
+// heads x 64 columns, 128-byte swizzled; what lies outside reads as zero.  A box's heads follow one
+// another within a row, and so do a map's coordinates: (column, head, row, batch) with more than
+// one head, (column, row, head, batch) with one.
 struct MapOf {
   View<4> tensor;
   int32_t dtype;
   int64_t batch, row, head, column;  // extents
-  int rows;
+  int rows, heads = 1;
 };
 
 struct AttendMaps {
   CUtensorMap q, k, v;
+};
+struct BackwardMaps {
+  CUtensorMap q, k, v, dout;
 };
 
 // Whether the copy engine can read it: "" or why not.

@@ -174,19 +174,30 @@ class Edges {
         c.note = "tuned", c.dtype = dtype, c.span = Span::causal;
         const std::string type = dtype == FOVEA_F16 ? "f16" : "bf16";
         const std::string name = "sm80." + type + ".d" + std::to_string(w.d) + ".";
-        cases.push_back(backward_case(c, name + "plain"));
+        const std::string hopper = "sm90." + type + ".d" + std::to_string(w.d);
+        cases.push_back(backward_case(c, hopper));
         AttentionCase sink = c;
         sink.sink_logit = sink.dlse = true;
-        cases.push_back(backward_case(sink, name + "plain"));
+        cases.push_back(backward_case(sink, hopper));
+        sink.nondeterministic = true;
+        cases.push_back(backward_case(sink, hopper));
+        sink.nondeterministic = false;
+        for (int outputs : {1, 2, 4}) {
+          AttentionCase x = c;
+          x.outputs = outputs;
+          cases.push_back(backward_case(x, hopper));
+        }
         sink.splits = c.splits = 1;
-        const std::string hopper = "sm90." + type + ".d" + std::to_string(w.d);
-        cases.push_back(forward_case(sink, hopper));
+        cases.push_back(forward_case(sink, hopper + ".whole"));
         for (Where where : {Where::batched, Where::lengths, Where::varlen, Where::key_first})
           for (Span span : {Span::full, Span::causal, Span::left, Span::band}) {
             AttentionCase x = c;
             x.b = 3, x.where = where, x.span = span;
-            cases.push_back(forward_case(x, hopper));
+            cases.push_back(forward_case(x, hopper + ".whole"));
+            x.splits = 0;
+            cases.push_back(backward_case(x, hopper));
           }
+        many(c, hopper);
         // The copy engine has no stride of 0.
         AttentionCase portable = c;
         portable.b = 2, portable.shared = Shared::broadcast;
@@ -196,15 +207,37 @@ class Edges {
         cases.push_back(forward_case(paged, name + "paged"));
         AttentionCase decode = c;
         decode.s = 3, decode.splits = 0;
-        cases.push_back(forward_case(decode, name + "split"));
+        cases.push_back(forward_case(decode, hopper + ".split"));
         decode.splits = 3, decode.span = Span::full;
+        cases.push_back(forward_case(decode, hopper + ".split"));
+        decode.where = Where::paged, decode.page = 16;
         cases.push_back(forward_case(decode, name + "split"));
+        decode.where = Where::batched, decode.page = 0;
         c.softcap = c.sink_logit = true;
         cases.push_back(forward_case(c, name + "rich"));
         cases.push_back(backward_case(c, name + "rich"));
         decode.softcap = decode.alibi = true;
         cases.push_back(forward_case(decode, name + "rich"));
       }
+  }
+
+  // More works than a GPU has multiprocessors: blocks that go on to a second one.
+  void many(AttentionCase c, const std::string& hopper) {
+    c.b = 70, c.s = 70, c.t = 90, c.splits = 1;
+    for (Where where : {Where::batched, Where::varlen}) {
+      c.where = where;
+      for (Span span : {Span::full, Span::causal}) {
+        c.span = span;
+        cases.push_back(forward_case(c, hopper + ".whole"));
+      }
+    }
+    c.b = 140, c.s = 1, c.t = 150, c.splits = 0, c.where = Where::lengths;
+    cases.push_back(forward_case(c, hopper + ".split"));
+    if (c.d != 64) return;
+    c.b = 2, c.s = 256, c.t = 300, c.splits = 1, c.where = Where::batched, c.span = Span::causal;
+    cases.push_back(forward_case(c, hopper + ".whole.256x64"));
+    c.s = 130;
+    cases.push_back(forward_case(c, hopper + ".whole.192x128"));
   }
 
   // A few rows, everything on: for compute-sanitizer and the bindings.

@@ -57,6 +57,33 @@ TEST_P(Invariance, ten_runs_are_one) {
   }
 }
 
+// A sequence's gradients do not depend on its place in the batch, nor on the others' work.
+TEST_P(Invariance, batch_position_changes_no_bit) {
+  for (int dtype : kDtypes)
+    for (int64_t d : {64, 128})
+      for (Span span : {Span::full, Span::causal}) {
+        AttentionCase c;
+        c.dtype = dtype, c.b = 3, c.s = 130, c.t = 260, c.h = 2, c.g = 1, c.d = c.e = d;
+        c.span = span;
+        Call call = build_attention_backward(c, 1, 2);
+        for (const char* name : {"q", "k", "v", "o", "lse", "dout"}) {
+          const size_t field = call.field(name);
+          const oracle::Dense old = oracle::load(call.fields[field].tensor);
+          const size_t each = old.value.size() / c.b;
+          size_t n = 0;
+          call.fill(field, [&](const int64_t*) { return old.value[n++ % each]; });
+        }
+        const Bytes after = run(call);
+        for (const char* name : {"dq", "dk", "dv"}) {
+          const auto x = harness::values_of(call, call.field(name), after);
+          const size_t each = x.size() / c.b;
+          for (int b = 1; b < c.b; ++b)
+            EXPECT_TRUE(std::equal(x.begin(), x.begin() + each, x.begin() + b * each))
+                << name << " at " << b << " " << name_of(c, true);
+        }
+      }
+}
+
 // v = 1: o = 1 whatever the scores, up to the sums of 700 f32 terms (2e-6) and, where p is rounded
 // to 16 bits, the roundings of its terms and of o.
 TEST_P(Invariance, probabilities_sum_to_one) {

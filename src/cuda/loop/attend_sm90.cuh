@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sweep over keys on Hopper: o = softmax(scores(q k') + ...) v, for BM rows.
-//   A block owns BM = 64 x Groups rows of one sequence and head; warpgroup 0 only copies, each of
-//   the Groups others owns 64 rows, a warp 16 of them, so its softmax never leaves the warp.  It
-//   walks BN-key tiles from last to first.  Of a step: S = Q K' of this tile and O += P V of the
-//   last are both in flight; S alone is waited for, masked and exponentiated while O runs.
-//   Shared memory: Q (BM x D), Stages x K (BN x D), Stages x V (BN x E), barriers, the RowTile.
-//   Barriers: q full; k, v full (bytes) and empty (one arrival a consuming warp) for each stage.
-//   V rows past the last key are zeroed where the tensor goes on: no weight would undo a NaN there.
+// The sweep over keys on Hopper: o = softmax(scores(q k') + ...) v, for BM rows at a time.
+//   A block stays on its multiprocessor and takes works (sequence, head, row tile, split) as they
+//   come.  Of warpgroup 0 one warp copies, running ahead into the next work; each of the Groups
+//   others owns 64 of the BM = 64 Groups rows, a warp 16, so its softmax never leaves the warp.
+//   Keys are walked in BN-key tiles from last to first.  Of a step: S = Q K' of this tile and
+//   O += P V of the last are both in flight; S alone is waited for, masked and exponentiated while
+//   O runs.  The first step of a work is the last of the one before where there is room for two Q.
+//   Shared memory: Slots x Q (BM x D), Stages x K (BN x D), Stages x V (BN x E), two works,
+//   barriers. Barriers: full (bytes) and empty (one arrival a consuming warp) for each Q slot and
+//   each stage of K and V; free for each work, full with its Q. V rows past the last key are zeroed
+//   where the tensor goes on: no weight would undo a NaN there. A work without keys walks one tile
+//   of zeros that its rows do not see.
 // Policies: Score and Mask (tile_policy.cuh), Sink (sink.cuh), as in attend_sm80.cuh.
 // FlashAttention-3 (2407.08608).
 #pragma once
 #include <new>
 
+#include "cuda/block/schedule.cuh"
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/loop/sink.cuh"
@@ -19,6 +24,7 @@
 #include "cuda/tensor_map.h"
 #include "cuda/tile/mma_sm80.cuh"
 #include "cuda/tile/mma_sm90.cuh"
+#include "cuda/tile/order.cuh"
 
 namespace fovea::cuda {
 
@@ -27,177 +33,319 @@ struct AttendShape90 {
   static constexpr int Dtype = Dtype_, D = D_, E = E_, Groups = Groups_, BN = BN_, Stages = Stages_;
   static constexpr int BM = 64 * Groups;
   static constexpr int threads = 128 * (Groups + 1);
-  // Registers a thread, of 64 K: the copying warpgroup gives what the others take.
-  static constexpr int copying = Groups == 3 ? 32 : 24, computing = Groups == 3 ? 160 : 240;
+  // Registers a thread: the copying warpgroup gives what the others take.
+  static constexpr int budgets[4][2] = {{96, 240}, {40, 232}, {32, 160}, {32, 112}};
+  static constexpr int copying = budgets[Groups - 1][0], computing = budgets[Groups - 1][1];
   using TileQ = Swizzled<BM, D>;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
-  static constexpr int tile_bytes = TileQ::bytes + Stages * (TileK::bytes + TileV::bytes);
-  static constexpr int barriers = 1 + 4 * Stages;
-  static constexpr int shared_bytes = tile_bytes + barriers * 8 + 16 + sizeof(RowTile);
+  static constexpr int stage_bytes = TileK::bytes > TileV::bytes ? TileK::bytes : TileV::bytes;
+  static constexpr int slack_bytes = 1024;  // works and barriers
+  static constexpr int Slots =
+      Stages * stage_bytes + 2 * TileQ::bytes + slack_bytes <= 227 * 1024 ? 2 : 1;
+  static constexpr int tile_bytes = Slots * TileQ::bytes + Stages * stage_bytes;
+  static constexpr int shared_bytes = tile_bytes + slack_bytes;
 };
 
-// Which (sequence, head, row tile) a block owns: within a section of heads whose keys the cache
-// holds, longest row tiles first and heads fastest.
-struct BlockWork {
-  int64_t sequence, head, row_tile;
-  __device__ BlockWork(const AttendGrid& grid, int64_t heads, int64_t section) {
-    const int64_t per = grid.row_tiles * section, part = blockIdx.x / per, at = blockIdx.x % per;
-    const int64_t most = heads - part * section, width = most < section ? most : section;
-    const int64_t index = part * section + at % width;
-    row_tile = at / width;
-    if (grid.reversed) row_tile = grid.row_tiles - 1 - row_tile;
-    sequence = index / grid.heads, head = index % grid.heads;
+// What the copying warp tells the others of a work.
+template <class Mask>
+struct WorkSlot {
+  RowTile tile;
+  Mask mask;
+  int count, last;       // key tiles to walk, the first of them
+  int jump_at, jump_to;  // where the walk skips keys that no row sees
+  int split;
+  bool clean;  // V has rows past the last key in the first tile
+
+  __device__ WorkSlot(const Attend& a, const AttendGrid& grid, const WorkPlace& place, int rows,
+                      int width)
+      : tile(a, grid, place.head / static_cast<int>(grid.heads),
+             place.head % static_cast<int>(grid.heads), place.row_tile * rows, rows),
+        mask(a, tile, width),
+        split(place.split) {
+    if (tile.size <= 0) return;
+    const KeyTiles tiles = Mask::tiles(a, tile, width);
+    const TilePart part(static_cast<int>(tiles.count()), grid.splits, split);
+    count = part.end - part.begin;
+    last = count > 0 ? static_cast<int>(tiles[part.end - 1]) : (tile.keys + width - 1) / width;
+    jump_at = Mask::sinks ? static_cast<int>(tiles.first) : -1;
+    jump_to = static_cast<int>(tiles.sinks) - 1;
+    clean = count > 0 && last * width + width > tile.keys;
+  }
+  __device__ int before(int n) const { return n == jump_at ? jump_to : n - 1; }
+};
+
+// Where things lie in the block's shared memory, as addresses.
+template <class Shape, class Mask>
+struct Shared90 {
+  using QRing = sm90::Ring<Shape::Slots>;
+  using Ring = sm90::Ring<Shape::Stages>;
+  using WorkRing = sm90::Ring<2>;
+  using Slot = WorkSlot<Mask>;
+  static constexpr int kWorks = Shape::tile_bytes,
+                       kBarriers = kWorks + 2 * static_cast<int>(sizeof(Slot));
+  static_assert(sizeof(Slot) % 8 == 0);
+  static_assert(kBarriers + 8 * (2 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
+  unsigned char* base;
+  uint32_t at;
+
+  __device__ explicit Shared90(unsigned char* base) : base(base), at(shared_address(base)) {}
+  __device__ uint32_t q(QRing i) const { return at + i.stage * Shape::TileQ::bytes; }
+  __device__ uint32_t keys(Ring i) const {
+    return at + Shape::Slots * Shape::TileQ::bytes + i.stage * Shape::stage_bytes;
+  }
+  __device__ Slot& work(WorkRing i) const {
+    return reinterpret_cast<Slot*>(base + kWorks)[i.stage];
+  }
+  __device__ uint32_t free(WorkRing i) const { return at + kBarriers + i.stage * 8; }
+  __device__ uint32_t q_full(QRing i) const { return at + kBarriers + 16 + i.stage * 16; }
+  __device__ uint32_t q_empty(QRing i) const { return q_full(i) + 8; }
+  __device__ uint32_t full(Ring i) const {
+    return at + kBarriers + 16 + Shape::Slots * 16 + i.stage * 16;
+  }
+  __device__ uint32_t empty(Ring i) const { return full(i) + 8; }
+
+  __device__ void init() const {
+    constexpr int kWarps = 4 * Shape::Groups;
+    for (WorkRing i; i.phase == 0; i.next()) sm90::barrier_init(free(i), kWarps);
+    for (QRing i; i.phase == 0; i.next())
+      sm90::barrier_init(q_full(i), 1), sm90::barrier_init(q_empty(i), kWarps);
+    for (Ring i; i.phase == 0; i.next())
+      sm90::barrier_init(full(i), 1), sm90::barrier_init(empty(i), kWarps);
+    sm90::barrier_init_done();
   }
 };
+
+// The copying warp.
+template <class Shape, class Mask>
+struct Copy90 {
+  using Shared = Shared90<Shape, Mask>;
+  using Ring = typename Shared::Ring;
+  static constexpr int BN = Shape::BN;
+  const Attend& a;
+  const AttendGrid& grid;
+  const AttendMaps& maps;
+  const Shared& shared;
+  const int lane = threadIdx.x % 32;
+
+  __device__ __forceinline__ void run(const WorkOrder& order, const Schedule& schedule) const {
+    typename Shared::WorkRing slot;
+    typename Shared::QRing q;
+    Ring at;
+    for (Works works(schedule); !works.done(); works.next()) {
+      sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
+      if (lane == 0)
+        new (&shared.work(slot))
+            WorkSlot<Mask>(a, grid, WorkPlace(order, *works), row_step(grid.group), BN);
+      __syncwarp();
+      const WorkSlot<Mask>& work = shared.work(slot);
+      if (work.tile.size <= 0) continue;
+      sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
+      query(work.tile, q);
+      walk(work, at);
+      slot.next(), q.next();
+    }
+    sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
+    sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
+    if (lane != 0) return;
+    shared.work(slot).tile.size = 0;
+    sm90::barrier_arrive(shared.q_full(q));
+  }
+
+ private:
+  // Rows of a row tile: whole groups.
+  __device__ static int row_step(int group) { return Shape::BM / group * group; }
+
+  __device__ __forceinline__ void query(const RowTile& tile, typename Shared::QRing q) const {
+    const Sequence& seq = tile.rows.seq;
+    const int row = static_cast<int>(seq.row_begin) + tile.first_query(),
+              batch = static_cast<int>(seq.batch);
+    if (lane != 0) return;
+    if (tile.group() == 1) {
+      sm90::copy_tile<typename Shape::TileQ>(shared.q(q), maps.q, shared.q_full(q), row,
+                                             static_cast<int>(tile.rows.g), batch);
+      return;
+    }
+    // A box of whole groups, heads before rows.
+    constexpr int panels = Shape::TileQ::panels;
+    sm90::barrier_expect(shared.q_full(q), panels * row_step(tile.group()) * kPanelRowBytes);
+    for (int panel = 0; panel < panels; ++panel)
+      sm90::copy_box(shared.q(q) + panel * Shape::TileQ::panel_bytes, maps.q, shared.q_full(q),
+                     panel * 64, static_cast<int>(tile.rows.head_begin()), row, batch);
+  }
+
+  // V follows K by a tile, as the products do.
+  __device__ __forceinline__ void walk(const WorkSlot<Mask>& work, Ring& at) const {
+    const Sequence& seq = work.tile.rows.seq;
+    const int head = static_cast<int>(work.tile.key_head(a)),
+              begin = static_cast<int>(seq.key_begin),
+              batch = max(static_cast<int>(seq.key_batch), 0);
+    const auto row_of = [&](int n) { return work.count ? begin + n * BN : static_cast<int>(a.t); };
+    int n = work.last, behind = -1;
+    for (int left = max(work.count, 1); left; --left, n = work.before(n)) {
+      copy<typename Shape::TileK>(maps.k, row_of(n), head, batch, at);
+      if (behind >= 0) copy<typename Shape::TileV>(maps.v, row_of(behind), head, batch, at);
+      behind = n;
+    }
+    copy<typename Shape::TileV>(maps.v, row_of(behind), head, batch, at);
+  }
+
+  template <class Tile>
+  __device__ __forceinline__ void copy(const CUtensorMap& map, int row, int head, int batch,
+                                       Ring& at) const {
+    sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
+    if (lane == 0) sm90::copy_tile<Tile>(shared.keys(at), map, shared.full(at), row, head, batch);
+    at.next();
+  }
+};
+
+// Zeroes the V rows of a stage from `tail` on.  Each warpgroup for itself, so that it need not wait
+// for the others.
+template <class Shape, class Mask>
+__device__ __forceinline__ void clean_values(int tail, const Shared90<Shape, Mask>& shared,
+                                             sm90::Ring<Shape::Stages> v, int group) {
+  using TileV = typename Shape::TileV;
+  sm90::barrier_wait(shared.full(v), v.phase);
+  unsigned char* rows = shared.base + (shared.keys(v) - shared.at);
+  for (int i = tail * kPanelChunks + threadIdx.x % 128; i < Shape::BN * kPanelChunks; i += 128)
+#pragma unroll
+    for (int panel = 0; panel < TileV::panels; ++panel)
+      *reinterpret_cast<uint4*>(rows + panel * TileV::panel_bytes + i * 16) =
+          make_uint4(0, 0, 0, 0);
+  sm90::fence_shared();
+  sm90::meet(1 + group, 128);
+}
+
+// A computing warpgroup.
+template <class Shape, class Score, class Mask, class Sink>
+__device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink, int group,
+                                              const Shared90<Shape, Mask>& shared) {
+  constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BN = Shape::BN;
+  using Shared = Shared90<Shape, Mask>;
+  using Ring = typename Shared::Ring;
+  using TileV = typename Shape::TileV;
+  const int lane = threadIdx.x % 32, warp_row = group * 64 + threadIdx.x / 32 % 4 * 16;
+  typename Shared::WorkRing slot;
+  typename Shared::QRing q_at;
+  Ring at;
+  float x[1][BN / 8][4], o[1][E / 8][4], alpha[1][2];
+  uint32_t p[1][BN / 16][4];
+  const auto release = [&](uint32_t barrier) {
+    if (lane == 0) sm90::barrier_arrive(barrier);
+  };
+
+  for (;;) {
+    sm90::barrier_wait(shared.q_full(q_at), q_at.phase);
+    const typename Shared::Slot& work = shared.work(slot);
+    if (__all_sync(~0u, work.tile.size == 0)) return;
+    const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
+    const int row = work.tile.begin + warp_row;
+    int n = sm90::uniform(work.last), left = sm90::uniform(work.count);
+    const int begin = sm90::uniform(work.mask.begin), end = sm90::uniform(work.mask.end);
+    const Score score(a, work.tile);
+    OnlineSoftmax<1> state;
+    bool more = false;
+
+    const auto scores = [&](Ring k) {
+      sm90::barrier_wait(shared.full(k), k.phase);
+      sm90::fence();
+      sm90::product_rows<Dtype, D, typename Shape::TileQ, typename Shape::TileK>(
+          x[0], sm90::descriptor(q_rows), sm90::descriptor(shared.keys(k)));
+      sm90::commit();
+    };
+    const auto scores_done = [&](Ring k) {
+      sm90::pin(x[0]);
+      release(shared.empty(k));
+      if (--left <= 0) release(shared.q_empty(q_at));
+    };
+    const auto values = [&](Ring v) {
+      sm90::barrier_wait(shared.full(v), v.phase);
+      sm90::product_columns<Dtype>(o[0], p[0], sm90::descriptor(shared.keys(v), TileV::panel_bytes),
+                                   more);
+      sm90::commit();
+      more = true;
+    };
+    const auto values_done = [&](Ring v) {
+      sm90::pin(o[0]);
+      release(shared.empty(v));
+    };
+    const auto weigh = [&](bool whole) {
+      score.apply(x, n * BN, row);
+      if (!whole) work.mask.apply(x, n * BN, row);
+      state.weigh(x, alpha, score.factor);
+      n = work.before(n);
+    };
+    const auto step = [&](bool whole) {
+      const Ring k = at;
+      at.next();
+      const Ring v = at;
+      at.next();
+      scores(k);
+      values(v);
+      sm90::wait<1>();
+      scores_done(k);
+      weigh(whole);
+      sm90::wait<0>();
+      values_done(v);
+      pack_operand<Dtype>(p, x);
+      state.shrink(o, alpha);
+    };
+
+    scores(at);
+    sm90::wait<0>();
+    scores_done(at);
+    at.next();
+    weigh(false);
+    pack_operand<Dtype>(p, x);
+    if (__any_sync(~0u, work.clean)) {
+      Ring v = at;
+      if (left > 0) v.next();
+      clean_values<Shape>(work.tile.keys - work.last * BN, shared, v, group);
+    }
+#pragma unroll 1
+    while (left > 0 && (n >= end || n < begin)) step(false);
+#pragma unroll 1
+    while (left > 0 && n >= begin) step(true);
+#pragma unroll 1
+    while (left > 0) step(false);
+    sm90::fence();
+    values(at);
+    sm90::wait<0>();
+    values_done(at);
+    at.next();
+
+    each_row<1>(row, [&](int i, int half, int m) {
+      const float sum = state.total(i, half), top = state.m[i][half];
+      sink.template store<Dtype>(a, work.tile, m, m < work.tile.begin + work.tile.size, work.split,
+                                 top == kNegativeInfinity ? top : top * score.factor, sum, o[i],
+                                 half);
+    });
+    __syncwarp();
+    release(shared.free(slot));
+    slot.next(), q_at.next();
+  }
+}
 
 template <class Shape, TileScore Score, TileMask Mask, class Sink>
 __global__ void __launch_bounds__(Shape::threads, 1)
     attend_sm90(const __grid_constant__ Attend a, const __grid_constant__ AttendGrid grid,
-                const __grid_constant__ AttendMaps maps, int64_t section,
-                const __grid_constant__ Sink sink) {
-  constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BN = Shape::BN, BM = Shape::BM;
-  constexpr int Stages = Shape::Stages, Groups = Shape::Groups;
-  using TileQ = typename Shape::TileQ;
-  using TileK = typename Shape::TileK;
-  using TileV = typename Shape::TileV;
-  using Ring = sm90::Ring<Stages>;
-  extern __shared__ __align__(1024) unsigned char shared[];
-  const uint32_t s_q = shared_address(shared), s_k = s_q + TileQ::bytes,
-                 s_v = s_k + Stages * TileK::bytes, q_full = s_q + Shape::tile_bytes;
-  const auto k_full = [&](const Ring& at) { return q_full + 8 + at.stage * 32; };
-  const auto k_empty = [&](const Ring& at) { return q_full + 16 + at.stage * 32; };
-  const auto v_full = [&](const Ring& at) { return q_full + 24 + at.stage * 32; };
-  const auto v_empty = [&](const Ring& at) { return q_full + 32 + at.stage * 32; };
-  const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32),
-            group = sm90::uniform(threadIdx.x / 128) - 1;  // -1 copies
-
-  RowTile& tile = *reinterpret_cast<RowTile*>(shared + Shape::tile_bytes +
-                                              (Shape::barriers * 8 + 15) / 16 * 16);
-  if (threadIdx.x == 0) {
-    const BlockWork work(grid, grid.heads * a.sequences.count, section);
-    new (&tile)
-        RowTile(a, grid, work.sequence, work.head, static_cast<int>(work.row_tile * BM), BM);
-    sm90::barrier_init(q_full, 1);
-    for (Ring at; at.phase == 0; at.next()) {
-      sm90::barrier_init(k_full(at), 1), sm90::barrier_init(v_full(at), 1);
-      sm90::barrier_init(k_empty(at), 4 * Groups), sm90::barrier_init(v_empty(at), 4 * Groups);
-    }
-    sm90::barrier_init_done();
-  }
+                const __grid_constant__ AttendMaps maps, const __grid_constant__ WorkOrder order,
+                const __grid_constant__ Schedule schedule, const __grid_constant__ Sink sink) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  start_next();  // the merge of splits, if any
+  const Shared90<Shape, Mask> shared(memory);
+  if (threadIdx.x == 0) shared.init();
   __syncthreads();
-  if (tile.size <= 0) return;
-  const Sequence& seq = tile.rows.seq;
-  const KeyTiles tiles = key_tiles(a.mask, seq, tile.rows.head_begin(), tile.rows.head_end(),
-                                   tile.first_query(), tile.end_query(), BN);
-  const int first = sm90::uniform(static_cast<int>(tiles.first)),
-            last = sm90::uniform(static_cast<int>(tiles.last));
-
-  if (group < 0) {
+  const int warp = sm90::uniform(threadIdx.x / 32);
+  if (threadIdx.x == 32)
+    sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
+  if (warp < 4) {
     sm90::give_registers<Shape::copying>();
-    if (warp != 0 || !sm90::elect_one() || first == last) return;
-    const int key_head = static_cast<int>(tile.key_head(a)),
-              key_batch = static_cast<int>(seq.key_batch),
-              key_begin = static_cast<int>(seq.key_begin);
-    sm90::copy_tile<TileQ>(s_q, maps.q, q_full,
-                           static_cast<int>(seq.row_begin) + tile.first_query(),
-                           static_cast<int>(tile.rows.g), static_cast<int>(seq.batch));
-    Ring at;
-    for (int n = last - 1; n >= first; --n, at.next()) {
-      sm90::barrier_wait(k_empty(at), at.phase ^ 1);
-      sm90::copy_tile<TileK>(s_k + at.stage * TileK::bytes, maps.k, k_full(at), key_begin + n * BN,
-                             key_head, key_batch);
-      sm90::barrier_wait(v_empty(at), at.phase ^ 1);
-      sm90::copy_tile<TileV>(s_v + at.stage * TileV::bytes, maps.v, v_full(at), key_begin + n * BN,
-                             key_head, key_batch);
-    }
-    return;
+    if (warp == 0) Copy90<Shape, Mask>{a, grid, maps, shared}.run(order, schedule);
+  } else {
+    sm90::take_registers<Shape::computing>();
+    compute_works<Shape, Score>(a, sink, warp / 4 - 1, shared);
   }
-
-  sm90::take_registers<Shape::computing>();
-  const int row = tile.begin + group * 64 + warp % 4 * 16;
-  const Score score(a, tile);
-  const Mask mask(a, tile, BN);
-  OnlineSoftmax<1> state;
-  float x[1][BN / 8][4], o[1][E / 8][4], alpha[1][2];
-  uint32_t p[1][BN / 16][4];
-  Ring k_at, v_at;
-  const uint64_t q_rows = sm90::descriptor(s_q + group * 64 * kPanelRowBytes);
-  const auto release = [&](uint32_t barrier) {
-    if (lane == 0) sm90::barrier_arrive(barrier);
-  };
-  const auto scores = [&] {
-    sm90::barrier_wait(k_full(k_at), k_at.phase);
-    sm90::fence();
-    sm90::product_rows<Dtype, D, TileQ, TileK>(x[0], q_rows,
-                                               sm90::descriptor(s_k + k_at.stage * TileK::bytes));
-    sm90::commit();
-  };
-  const auto values = [&](bool accumulate) {
-    sm90::barrier_wait(v_full(v_at), v_at.phase);
-    sm90::product_columns<Dtype>(
-        o[0], p[0], sm90::descriptor(s_v + v_at.stage * TileV::bytes, TileV::panel_bytes),
-        accumulate);
-    sm90::commit();
-  };
-  const auto weigh = [&](int n) {
-    score.apply(x, n * BN, row);
-    if (!mask.full(n)) mask.apply(x, n * BN, row);
-    state.weigh(x, alpha, score.factor);
-  };
-
-#pragma unroll
-  for (int j = 0; j < E / 8; ++j)
-#pragma unroll
-    for (int c = 0; c < 4; ++c) o[0][j][c] = 0.f;
-  if (first < last) {
-    const int tail = tile.keys - (last - 1) * BN;
-    if (tail < BN && seq.key_begin + tile.keys < a.t) {
-      sm90::barrier_wait(v_full(v_at), 0);
-      for (int i = tail * 8 + threadIdx.x - 128; i < BN * 8; i += Groups * 128)
-#pragma unroll
-        for (int panel = 0; panel < TileV::panels; ++panel)
-          *reinterpret_cast<uint4*>(shared + (s_v - s_q) + panel * TileV::panel_bytes + i * 16) =
-              make_uint4(0, 0, 0, 0);
-      sm90::fence_shared();
-      sm90::meet(1, Groups * 128);
-    }
-    sm90::barrier_wait(q_full, 0);
-    scores();
-    sm90::wait<0>();
-    sm90::pin(x[0]);
-    release(k_empty(k_at));
-    k_at.next();
-    weigh(last - 1);
-    pack_operand<Dtype>(p, x);
-#pragma unroll 1
-    for (int n = last - 2; n >= first; --n) {
-      scores();
-      values(n != last - 2);
-      sm90::wait<1>();
-      sm90::pin(x[0]);
-      release(k_empty(k_at));
-      k_at.next();
-      weigh(n);
-      sm90::wait<0>();
-      sm90::pin(o[0]);
-      release(v_empty(v_at));
-      v_at.next();
-      pack_operand<Dtype>(p, x);
-      state.shrink(o, alpha);
-    }
-    sm90::fence();
-    values(last - 1 != first);
-    sm90::wait<0>();
-    sm90::pin(o[0]);
-  }
-
-  each_row<1>(row, [&](int i, int half, int m) {
-    const float sum = state.total(i, half);
-    const float top =
-        state.m[i][half] == kNegativeInfinity ? kNegativeInfinity : state.m[i][half] * score.factor;
-    sink.template store<Dtype>(a, tile, m, m < tile.count, 0, top, sum, o[i], half);
-  });
 }
 
 }  // namespace fovea::cuda

@@ -183,17 +183,31 @@ __device__ inline Seen<int> columns_of(const Seen<int64_t>& seen, int origin) {
   return {column(seen.floor), column(seen.low), column(seen.high), column(seen.sink)};
 }
 
-// Scale, window and lengths are all: the keys of a row are one interval.
-struct WindowMask : FullTiles {
+// Scale, window and lengths are all: the keys of a row are one interval.  In ints, which kIndexMax
+// leaves room for.
+struct WindowMask {
   static constexpr bool sinks = false;
   const RowTile& tile;
-  int left, right;
+  int left, right, begin, end;  // begin, end: the tiles that every row sees whole
 
   __device__ WindowMask(const Attend& a, const RowTile& tile, int width)
-      : FullTiles(a, tile, width),
-        tile(tile),
-        left(static_cast<int>(clamp_i64(a.mask.window.left, 0, kIndexMax))),
-        right(static_cast<int>(clamp_i64(a.mask.window.right, 0, kIndexMax))) {}
+      : tile(tile), left(most(a.mask.window.left)), right(most(a.mask.window.right)) {
+    const int first = tile.first_query() + tile.shift, last = tile.end_query() - 1 + tile.shift;
+    begin = left > 0 ? (max(last + 1 - left, 0) + width - 1) / width : 0;
+    end = (right > 0 ? min(max(first + right, 0), tile.keys) : tile.keys) / width;
+  }
+  __device__ bool full(int n) const { return n >= begin && n < end; }
+  // As key_tiles().
+  __device__ static KeyTiles tiles(const Attend& a, const RowTile& tile, int width) {
+    const int left = most(a.mask.window.left), right = most(a.mask.window.right);
+    const int first = tile.first_query() + tile.shift, last = tile.end_query() - 1 + tile.shift;
+    const int from = left > 0 ? max(first - left + 1, 0) / width : 0;
+    const int to = right > 0 ? min(max(last + right, 0), tile.keys) : tile.keys;
+    return {0, from, max((to + width - 1) / width, from)};
+  }
+  __device__ static int most(int64_t keys) {
+    return static_cast<int>(keys < kIndexMax ? keys : kIndexMax);
+  }
   template <int M, int N>
   __device__ void apply(float (&x)[M][N][4], int key, int row) const {
     const int lane_key = key + threadIdx.x % 4 * 2;
@@ -217,6 +231,10 @@ struct RichMask : FullTiles {
 
   __device__ RichMask(const Attend& a, const RowTile& tile, int width)
       : FullTiles(a, tile, width), a(a), tile(tile) {}
+  __device__ static KeyTiles tiles(const Attend& a, const RowTile& tile, int width) {
+    return key_tiles(a.mask, tile.rows.seq, tile.rows.head_begin(), tile.rows.head_end(),
+                     tile.first_query(), tile.end_query(), width);
+  }
   template <int M, int N>
   __device__ void apply(float (&x)[M][N][4], int key, int row) const {
     if (!default_positions(a.mask))

@@ -39,6 +39,17 @@ __device__ inline void meet(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// The same value, but nothing computed from it leaves the loop it is in: the steps of a descriptor
+// would each take two registers across it.
+template <class T>
+__device__ inline T unhoisted(T x) {
+  if constexpr (sizeof(T) == 8)
+    asm volatile("" : "+l"(x));
+  else
+    asm volatile("" : "+r"(x));
+  return x;
+}
+
 // ---- barriers in shared memory, by address
 
 __device__ inline void barrier_init(uint32_t barrier, int arrivals) {
@@ -67,6 +78,10 @@ __device__ inline void fence_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+__device__ inline void store_zeros(uint32_t address) {
+  asm volatile("st.shared.v4.b32 [%0], {0, 0, 0, 0};" ::"r"(address) : "memory");
+}
+
 // Stage and phase of a ring of N: a producer waits for the other phase.
 template <int N>
 struct Ring {
@@ -90,14 +105,58 @@ __device__ inline void copy_box(uint32_t to, const CUtensorMap& map, uint32_t ba
       "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
       : "memory");
 }
-// All panels of a tile; `barrier` counts its bytes.
+// All panels of a tile.
+template <class Tile>
+__device__ inline void copy_panels(uint32_t to, const CUtensorMap& map, uint32_t barrier, int row,
+                                   int head, int batch) {
+#pragma unroll
+  for (int panel = 0; panel < Tile::panels; ++panel)
+    copy_box(to + panel * Tile::panel_bytes, map, barrier, panel * 64, row, head, batch);
+}
+// The same, and `barrier` counts its bytes.
 template <class Tile>
 __device__ inline void copy_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier, int row,
                                  int head, int batch) {
   barrier_expect(barrier, Tile::bytes);
-#pragma unroll
-  for (int panel = 0; panel < Tile::panels; ++panel)
-    copy_box(to + panel * Tile::panel_bytes, map, barrier, panel * 64, row, head, batch);
+  copy_panels<Tile>(to, map, barrier, row, head, batch);
+}
+
+// ---- bulk copies of contiguous bytes, whole pieces of 16
+
+__device__ inline void copy_in(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+__device__ inline void copy_out(void* to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
+               "r"(bytes)
+               : "memory");
+}
+// to[i] += from[i] in f32.
+__device__ inline void add_out(float* to, uint32_t from, uint32_t bytes) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+      "r"(from), "r"(bytes)
+      : "memory");
+}
+__device__ inline void out_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// The thread's bulk copies out but the last `Pending` have read their source, or have ended.
+template <int Pending>
+__device__ inline void out_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
+}
+template <int Pending>
+__device__ inline void out_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Pending) : "memory");
+}
+// Orders the copy engine's accesses to global memory with the thread's own.
+__device__ inline void fence_engine() {
+  asm volatile("fence.proxy.async;" ::: "memory");
 }
 
 // ---- products
@@ -113,12 +172,12 @@ __device__ inline void wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 // Nothing that reads d moves above this.
-template <int N>
-__device__ inline void pin(float (&d)[N][4]) {
+template <int N, int M>
+__device__ inline void pin(float (&d)[N][M]) {
 #pragma unroll
   for (int j = 0; j < N; ++j)
 #pragma unroll
-    for (int c = 0; c < 4; ++c) asm volatile("" : "+f"(d[j][c])::"memory");
+    for (int c = 0; c < M; ++c) asm volatile("" : "+f"(d[j][c])::"memory");
 }
 
 __device__ inline uint64_t descriptor(uint32_t address, uint32_t panel_bytes = 16) {
@@ -143,6 +202,21 @@ __device__ inline void product_columns(float (&d)[N][4], const uint32_t (&a)[Ste
 #pragma unroll
   for (int k = 0; k < Steps; ++k)
     Wgmma<Dtype, N * 8>::template rs<1>(d, a[k], b + k * 128, accumulate || k);
+}
+
+// d = A B over Depth: A a tile [k][64 rows], B a tile [k][column].
+template <int Dtype, int Depth, int N>
+__device__ inline void product_turned(float (&d)[N][4], uint64_t a, uint64_t b) {
+#pragma unroll
+  for (int k = 0; k < Depth / 16; ++k)
+    Wgmma<Dtype, N * 8>::template ss<1, 1>(d, a + k * 128, b + k * 128, k != 0);
+}
+
+// Four 8 x 8 matrices, one packed operand a[4] of a warp, to the rows `address` of its lanes.
+__device__ inline void store_matrices(uint32_t address, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
 }
 
 // ---- products of bytes

@@ -12,7 +12,7 @@ Plan plan(const Context& ctx, const fovea_attention_backward_params& params) {
     return choose("attention_backward", ctx, request, {attention_backward_host});
 #if FOVEA_WITH_CUDA
   return choose("attention_backward", ctx, request,
-                {attention_backward_sm80, attention_backward_simt});
+                {attention_backward_sm90, attention_backward_sm80, attention_backward_simt});
 #else
   return choose<AttendBackward>("attention_backward", ctx, request, {});
 #endif

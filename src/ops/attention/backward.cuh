@@ -3,6 +3,8 @@
 #pragma once
 #include "core/attend.h"
 #include "core/context.h"
+#include "cuda/loop/backward_tiles.cuh"
+#include "cuda/tensor_map.h"
 
 namespace fovea::cuda {
 
@@ -23,5 +25,19 @@ struct BackwardInstance {
 template <int Dtype, int D, int E, Own Owner, BackwardKind Kind, int M, int N, int Warps,
           int Blocks>
 BackwardInstance backward_sm80_instance();
+
+// How the Hopper kernels share the sums: all in one, or dk and dv in one and dq in another.
+enum class Sums90 { fused, split };
+
+struct BackwardInstance90 {
+  int32_t dtype, d, e;
+  Sums90 sums;
+  int32_t rows, keys, panels;  // of a tile; `panels` of 64 columns of d
+  void (*launch)(Context&, const AttendBackward&, const BackwardMaps&, const BackwardWork&,
+                 const BackwardGrid90&);
+};
+
+template <int Dtype, int D, int E, Sums90 Sums, int Tile, int Stages1, int Stages2>
+BackwardInstance90 backward_sm90_instance();
 
 }  // namespace fovea::cuda

@@ -208,18 +208,21 @@ BackwardSimt BackwardSlots::at(void* base, const AttendBackward& call) const {
           alibi.at(base)};
 }
 
-void backward_before(Context& ctx, const BackwardSimt& b) {
+void backward_clear(Context& ctx, const BackwardSimt& b) {
   const AttendBackward& call = b.call;
   const Attend& a = call.forward;
-  const Sequences& q = a.sequences;
-  if (ragged(a)) {
-    const int64_t key_b = q.key_start ? 1 : q.count;
-    if (call.dq) zero(ctx, call.dq, a.dtype, {a.b, a.s, a.h, a.d});
-    if (call.dk) zero(ctx, call.dk, a.dtype, {key_b, a.t, a.g, a.d});
-    if (call.dv) zero(ctx, call.dv, a.dtype, {key_b, a.t, a.g, a.e});
-    if (call.dbias) zero(ctx, call.dbias, FOVEA_F32, {a.b, a.h, a.s, a.columns});
-  }
-  const int64_t rows = q.count * q.query_max * a.h;
+  if (!ragged(a)) return;
+  const int64_t key_b = a.sequences.key_start ? 1 : a.sequences.count;
+  if (call.dq) zero(ctx, call.dq, a.dtype, {a.b, a.s, a.h, a.d});
+  if (call.dk) zero(ctx, call.dk, a.dtype, {key_b, a.t, a.g, a.d});
+  if (call.dv) zero(ctx, call.dv, a.dtype, {key_b, a.t, a.g, a.e});
+  if (call.dbias) zero(ctx, call.dbias, FOVEA_F32, {a.b, a.h, a.s, a.columns});
+}
+
+void backward_before(Context& ctx, const BackwardSimt& b) {
+  const Attend& a = b.call.forward;
+  backward_clear(ctx, b);
+  const int64_t rows = a.sequences.count * a.sequences.query_max * a.h;
   launch<delta_kernel>(ctx, kOp, ceil_div(rows, kWarps), kThreads, 0, b, rows);
 }
 

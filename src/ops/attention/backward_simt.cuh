@@ -31,7 +31,9 @@ struct BackwardSlots {
 };
 
 // What any kernel of dq, dk and dv needs beside itself, in this order: zeros for rows and keys that
-// no tile visits, and delta; each row's part of dalibi; the gradients of bias, alibi, sink_logit.
+// no tile visits (backward_clear), and delta; each row's part of dalibi; the gradients of bias,
+// alibi, sink_logit.
+void backward_clear(Context& ctx, const BackwardSimt& b);
 void backward_before(Context& ctx, const BackwardSimt& b);
 void backward_row_alibi(Context& ctx, BackwardSimt b);
 void backward_after(Context& ctx, const BackwardSimt& b);

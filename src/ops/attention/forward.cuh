@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between the forward launcher and its tuned instances (forward.inc), which are compiled apart.
 #pragma once
+#include <algorithm>
+
+#include "cuda/block/schedule.cuh"
 #include "cuda/loop/row_tile.cuh"
+#include "cuda/loop/sink.cuh"
 #include "cuda/tensor_map.h"
 #include "ops/attention/combine.cuh"
 
@@ -29,15 +33,67 @@ struct ForwardInstance {
   void (*launch)(Context&, const Attend&, const ForwardWork&);
 };
 
-struct ForwardInstance90 {
-  int32_t dtype, d, e;
-  int32_t rows, keys;  // of a block, of a tile
-  int32_t shared_bytes;
-  void (*launch)(Context&, const Attend&, const AttendGrid&, const AttendMaps&, int64_t section);
+// What a Hopper kernel needs beside the call.
+struct ForwardWork90 {
+  AttendGrid grid;
+  WorkOrder order;
+  Schedule schedule;
+  AttendMaps maps;
+  Partials parts;
 };
 
+struct ForwardInstance90 {
+  int32_t dtype, d, e;
+  ForwardKind kind;
+  int32_t rows, keys;  // of a row tile, of a key tile
+  void (*launch)(Context&, const Attend&, const ForwardWork90&);
+};
+
+// A split's o / l and lse in f32 for the merge, which adds the sink logit; alone, the result
+// itself.
+struct SplitSink {
+  Partials parts;
+  int32_t splits;
+
+  template <int Dtype, int N>
+  __device__ void store(const Attend& a, const RowTile& tile, int m, bool valid, int split,
+                        float top, float sum, const float (&o)[N][4], int half) const {
+    if (splits == 1) {
+      DirectSink().store<Dtype>(a, tile, m, valid, split, top, sum, o, half);
+      return;
+    }
+    if (!valid) return;
+    const int64_t token = tile.token(a, m), h = tile.head(m);
+    store_wide(parts.o_row(split, token, h), static_cast<int>(a.e), o, half,
+               sum == 0.f ? 0.f : 1.f / sum);
+    if (threadIdx.x % 4 == 0)
+      *parts.lse_row(split, token, h) = sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2;
+  }
+};
+
+// Keys that a tile of `queries` rows may have to walk, as tiles of `width`, from shapes alone.
+inline int64_t key_tiles_bound(const Attend& a, int64_t queries, int64_t width) {
+  const Window& w = a.mask.window;
+  int64_t keys = a.sequences.key_max;
+  if (!a.mask.query_position && !a.mask.key_position && !a.mask.head_window && w.left > 0 &&
+      w.right > 0)
+    keys = std::min(keys, clamp_i64(w.left, 0, keys) + clamp_i64(w.right, 0, keys) + queries +
+                              clamp_i64(w.sink, 0, keys));
+  return ceil_div(keys, width);
+}
+
+// Heads of a group go into one row tile where that fills it better (dense attention with one query:
+// a whole group reads its keys once).
+inline int64_t folded(const Attend& a, int64_t rows) {
+  const int64_t group = a.h / a.g, queries = a.sequences.query_max;
+  const auto filled = [&](int64_t n) {
+    return static_cast<double>(n) / static_cast<double>(ceil_div(n, rows) * rows);
+  };
+  return group > 1 && filled(queries) < 0.9 * filled(queries * group) ? group : 1;
+}
+
 // Explicitly instantiated, one file for each dtype and width.
-template <int Dtype, int D, int E, int Groups, int BN, int Stages>
+template <int Dtype, int D, int E, ForwardKind Kind, int Groups, int BN, int Stages>
 ForwardInstance90 forward_sm90_instance();
 template <int Dtype, int D, int E, ForwardKind Kind, int BM, int Warps, int Stages, int Blocks>
 ForwardInstance forward_sm80_instance();

@@ -46,27 +46,6 @@ struct Choice {
   int64_t blocks = 0;
 };
 
-// Keys that a tile of rows may have to walk, from shapes alone.
-int64_t key_tiles_bound(const Attend& a, int64_t queries) {
-  const Window& w = a.mask.window;
-  int64_t keys = a.sequences.key_max;
-  if (!a.mask.query_position && !a.mask.key_position && !a.mask.head_window && w.left > 0 &&
-      w.right > 0)
-    keys = std::min(keys, clamp_i64(w.left, 0, keys) + clamp_i64(w.right, 0, keys) + queries +
-                              clamp_i64(w.sink, 0, keys));
-  return ceil_div(keys, kTileKeys);
-}
-
-// Heads of a group go into one row tile where that fills it better (dense attention with one query:
-// a whole group reads its keys once).
-int64_t folded(const Attend& a, int64_t rows) {
-  const int64_t group = a.h / a.g, queries = a.sequences.query_max;
-  const auto filled = [&](int64_t n) {
-    return static_cast<double>(n) / static_cast<double>(ceil_div(n, rows) * rows);
-  };
-  return group > 1 && filled(queries) < 0.9 * filled(queries * group) ? group : 1;
-}
-
 Choice choice(const DeviceInfo& device, const Attend& a) {
   const bool plain = a.plain();
   const int64_t queries = a.sequences.query_max, count = a.sequences.count, group = a.h / a.g;
@@ -83,7 +62,7 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
   const int64_t tiles = count * (a.h / fold) * ceil_div(queries * fold, whole.rows);
   const int64_t split_tiles = count * a.g * ceil_div(queries * group, split.rows);
   int64_t splits = a.splits;
-  const int64_t most = key_tiles_bound(a, ceil_div(split.rows, group));
+  const int64_t most = key_tiles_bound(a, ceil_div(split.rows, group), kTileKeys);
   if (!splits) {
     const bool few = tiles * 10 < device.multiprocessors * 8;
     const int64_t head_bytes = a.sequences.key_max * (a.d + a.e) * dtype_bytes(a.dtype);

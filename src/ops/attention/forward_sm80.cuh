@@ -6,28 +6,6 @@
 
 namespace fovea::cuda {
 
-// A split's o / l and lse in f32 for the merge, which adds the sink logit; alone, the result
-// itself.
-struct SplitSink {
-  Partials parts;
-  int32_t splits;
-
-  template <int Dtype, int N>
-  __device__ void store(const Attend& a, const RowTile& tile, int m, bool valid, int split,
-                        float top, float sum, const float (&o)[N][4], int half) const {
-    if (splits == 1) {
-      DirectSink().store<Dtype>(a, tile, m, valid, split, top, sum, o, half);
-      return;
-    }
-    if (!valid) return;
-    const int64_t token = tile.token(a, m), h = tile.head(m);
-    store_wide(parts.o_row(split, token, h), static_cast<int>(a.e), o, half,
-               sum == 0.f ? 0.f : 1.f / sum);
-    if (threadIdx.x % 4 == 0)
-      *parts.lse_row(split, token, h) = sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2;
-  }
-};
-
 template <ForwardKind Kind, int Threads>
 struct ForwardPolicies {
   using Load = GatheredKeys<kTileKeys, Threads>;

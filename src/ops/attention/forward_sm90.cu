@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice among the Hopper instances of attention_forward, and their grids.
+// The choice among the Hopper instances of attention_forward, their order of works and their
+// splits.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -17,31 +19,110 @@ using namespace cuda;
 // Every row of forward.inc in this build, narrow widths first.
 const std::vector<ForwardInstance90>& instances() {
   static const std::vector<ForwardInstance90> rows = {
-#define FOVEA_INSTANCE(dtype, d, e, groups, keys, stages) \
-  forward_sm90_instance<dtype, d, e, groups, keys, stages>(),
+#define FOVEA_INSTANCE(dtype, d, e, kind, groups, keys, stages) \
+  forward_sm90_instance<dtype, d, e, ForwardKind::kind, groups, keys, stages>(),
 #include "instances/attention_forward_sm90.inc"
 #undef FOVEA_INSTANCE
   };
   return rows;
 }
 
-const ForwardInstance90* find(const Attend& a) {
-  for (const ForwardInstance90& row : instances())
-    if (row.dtype == a.dtype && a.d <= row.d && a.e <= row.e) return &row;
-  return nullptr;
+// The narrowest of a kind; of two row tiles the one that leaves fewer rows empty, else the first.
+const ForwardInstance90* find(const Attend& a, ForwardKind kind) {
+  const int64_t queries = a.sequences.query_max;
+  const auto padded = [&](const ForwardInstance90& row) {
+    return ceil_div(queries, row.rows) * row.rows;
+  };
+  const ForwardInstance90* found = nullptr;
+  for (const ForwardInstance90& row : instances()) {
+    if (row.dtype != a.dtype || row.kind != kind || a.d > row.d || a.e > row.e) continue;
+    if (found && (found->d != row.d || found->e != row.e)) break;
+    if (!found || padded(row) * 20 < padded(*found) * 19) found = &row;
+  }
+  return found;
 }
 
-AttendGrid grid_of(const Attend& a, const ForwardInstance90& instance) {
-  return {ceil_div(a.sequences.query_max, instance.rows), a.h, 1, 1, a.mask.window.right > 0};
+struct Choice {
+  const ForwardInstance90* instance = nullptr;
+  AttendGrid grid{};
+  WorkOrder order{};
+};
+
+// Splits that finish soonest if a work costs its key tiles and kWorkTiles more.
+int64_t splits_of(int64_t works, int64_t key_tiles, int64_t multiprocessors) {
+  constexpr int64_t kWorkTiles = 4, kMost = 128;
+  const auto cost = [&](int64_t splits) {
+    return ceil_div(works * splits, multiprocessors) * (ceil_div(key_tiles, splits) + kWorkTiles);
+  };
+  int64_t best = 1;
+  for (int64_t s = 2; s <= std::min(key_tiles, kMost); ++s)
+    if (cost(s) < cost(best)) best = s;
+  return best;
+}
+
+Choice choice(const DeviceInfo& device, const Attend& a) {
+  const int64_t queries = a.sequences.query_max, count = a.sequences.count, group = a.h / a.g;
+  const bool masked = a.mask.window.right > 0;
+  Choice c;
+  const ForwardInstance90 *whole = find(a, ForwardKind::whole),
+                          *split = find(a, ForwardKind::split);
+  if (!whole || !split) return c;
+  const int64_t fold = std::min<int64_t>(whole->rows, group) == group ? folded(a, whole->rows) : 1;
+  const auto works = [&](int64_t heads, int64_t rows, int64_t step) {
+    return count * heads * ceil_div(rows, step);
+  };
+  const int64_t split_step = split->rows / group * group;
+  int64_t splits = a.splits;
+  if (!splits) {
+    const int64_t step = whole->rows / fold * fold;
+    const bool few = works(a.h / fold, queries * fold, step) * 10 < device.multiprocessors * 8;
+    const bool small = queries * group <= split->rows;
+    splits = split_step && (few || small)
+                 ? splits_of(works(a.g, queries * group, split_step),
+                             key_tiles_bound(a, ceil_div(split_step, group), split->keys),
+                             device.multiprocessors)
+                 : 1;
+  }
+  const bool small = splits > 1 || queries * group <= split->rows;
+  if (small && !split_step) return c;
+  c.instance = small ? split : whole;
+  const int64_t width = small ? group : fold, step = c.instance->rows / width * width;
+  const int64_t most = key_tiles_bound(a, ceil_div(step, width), c.instance->keys);
+  splits = clamp_i64(splits, 1, std::max<int64_t>(most, 1));
+  c.grid = {ceil_div(queries * width, step), a.h / width, static_cast<int32_t>(splits),
+            static_cast<int32_t>(width), masked};
+  // Heads whose k and v the cache holds together.
+  const int64_t head_bytes = a.sequences.key_max * (a.d + a.e) * 2;
+  const int64_t section =
+      clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), 1, 64) * (group / width);
+  const int64_t heads = count * c.grid.heads;
+  if (heads * c.grid.row_tiles * splits > INT_MAX || heads > INT_MAX) return {};
+  c.order = {static_cast<int32_t>(c.grid.row_tiles),
+             static_cast<int32_t>(heads),
+             static_cast<int32_t>(splits),
+             static_cast<int32_t>(std::min(section, heads)),
+             static_cast<int32_t>(masked ? c.grid.row_tiles / 4 : 0),
+             masked};
+  return c;
 }
 
 // q, k, v as boxes of a row tile and of a key tile.
 struct Operands {
   MapOf q, k, v;
-  Operands(const Attend& a, const ForwardInstance90& instance)
-      : q{a.q, a.dtype, a.b, a.s, a.h, a.d, instance.rows},
-        k{a.k, a.dtype, a.sequences.caches, a.t, a.g, a.d, instance.keys},
-        v{a.v, a.dtype, a.sequences.caches, a.t, a.g, a.e, instance.keys} {}
+  Operands(const Attend& a, const Choice& c) {
+    const int64_t group = c.grid.group, caches = a.sequences.caches;
+    const int keys = c.instance->keys;
+    q = {a.q,
+         a.dtype,
+         a.b,
+         a.s,
+         a.h,
+         a.d,
+         static_cast<int>(c.instance->rows / group),
+         static_cast<int>(group)};
+    k = {a.k, a.dtype, caches, a.t, a.g, a.d, keys};
+    v = {a.v, a.dtype, caches, a.t, a.g, a.e, keys};
+  }
 };
 
 std::string refuses(const Context& ctx, const Attend& a) {
@@ -51,44 +132,44 @@ std::string refuses(const Context& ctx, const Attend& a) {
     return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
   if (!a.plain()) return "a bias, mask, softcap, position, chunk or sink keys are given";
   if (a.sequences.page) return "pages";
-  if (a.splits > 1) return "more than one split";
   if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
   if (!a.h || !a.g) return "no heads";
-  const ForwardInstance90* instance = find(a);
-  if (!instance) return "no instance for this dtype and width in this build";
-  const Operands of(a, *instance);
+  if (a.sequences.key_max > kIndexMax || a.sequences.query_max * (a.h / a.g) > kIndexMax)
+    return "more than 2^30 keys or rows in a sequence";
+  const Choice c = choice(device, a);
+  if (!c.instance) return "no instance for this dtype, width and group in this build";
+  const Operands of(a, c);
   for (const MapOf* x : {&of.q, &of.k, &of.v})
     if (const char* why = map_refuses(*x); *why) return std::string("q, k or v has ") + why;
   const int64_t o_piece = a.o_dtype == FOVEA_F32 ? 4 : 8, extent[3] = {a.b, a.s, a.h};
   if (!in_pieces(a.o, extent, o_piece)) return "o has rows that are not contiguous and aligned";
-  if (a.sequences.key_max > kIndexMax || a.sequences.query_max > kIndexMax)
-    return "more than 2^30 keys or rows in a sequence";
-  const AttendGrid grid = grid_of(a, *instance);
-  const int64_t blocks = a.sequences.count * grid.heads * grid.row_tiles;
-  if (a.sequences.query_max * (a.h / a.g) <= 64) return "at most 64 rows a key head";
-  if (!a.splits && blocks * 10 < device.multiprocessors * 8)
-    return std::to_string(blocks) + " blocks of work, which splitting the keys serves better";
-  if (blocks > INT_MAX) return "more than 2^31 blocks of work";
   CUtensorMap map;
   if (!make_map(of.q, map)) return "the driver makes no tensor maps";
   return "";
 }
 
 void prepare(const Context& ctx, const Attend& a, Plan& plan) {
-  const ForwardInstance90& instance = *find(a);
+  const DeviceInfo& device = device_info(ctx);
+  const Choice c = choice(device, a);
   plan.kernel = std::string("attention_forward.cuda.sm90.") + dtype_name(a.dtype) + ".d" +
-                std::to_string(instance.d);
-  const AttendGrid grid = grid_of(a, instance);
-  // Heads whose k and v the cache holds together, as query heads.
-  const int64_t head_bytes = a.sequences.key_max * (a.d + a.e) * 2;
-  const int64_t section =
-      clamp_i64(device_info(ctx).l2_bytes / 2 / (head_bytes + 1), 1, 64) * (a.h / a.g);
-  plan.launch = [a, instance, grid, section](Context& ctx, void*) {
-    const Operands of(a, instance);
-    AttendMaps maps;
-    if (!make_map(of.q, maps.q) || !make_map(of.k, maps.k) || !make_map(of.v, maps.v))
+                std::to_string(c.instance->d) + "." + name_of(c.instance->kind) + "." +
+                std::to_string(c.instance->rows) + "x" + std::to_string(c.instance->keys);
+  const int64_t works = c.order.works();
+  const Slot<int32_t> counter = plan.workspace.add<int32_t>(works > device.multiprocessors ? 1 : 0);
+  PartialSlots slots;
+  if (c.order.splits > 1) slots = PartialSlots(plan.workspace, a, c.order.splits);
+  plan.launch = [a, c, works, counter, slots](Context& ctx, void* workspace) {
+    const Operands of(a, c);
+    ForwardWork90 work{
+        c.grid, c.order, {static_cast<int32_t>(works), counter.at(workspace)}, {}, {}};
+    if (!make_map(of.q, work.maps.q) || !make_map(of.k, work.maps.k) ||
+        !make_map(of.v, work.maps.v))
       fail(FOVEA_DEVICE_ERROR, "attention_forward: the driver makes no tensor map");
-    instance.launch(ctx, a, grid, maps, section);
+    if (c.order.splits > 1) work.parts = slots.at(workspace, a, c.order.splits);
+    if (int32_t* zero = work.schedule.counter)
+      check(cudaMemsetAsync(zero, 0, sizeof *zero, stream(ctx)), "attention_forward");
+    c.instance->launch(ctx, a, work);
+    if (c.order.splits > 1) combine(ctx, "attention_forward", a, work.parts);
   };
 }
 

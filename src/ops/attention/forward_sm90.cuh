@@ -1,26 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention_forward on the Hopper sweep.
+// attention_forward on the Hopper sweep: which policies a kind of instance is made of.
 #pragma once
+#include <algorithm>
+
 #include "cuda/launch.h"
 #include "cuda/loop/attend_sm90.cuh"
 #include "ops/attention/forward.cuh"
 
 namespace fovea::cuda {
 
-template <int Dtype, int D, int E, int Groups, int BN, int Stages>
+template <int Dtype, int D, int E, ForwardKind Kind, int Groups, int BN, int Stages>
 ForwardInstance90 forward_sm90_instance() {
   using Shape = AttendShape90<Dtype, D, E, Groups, BN, Stages>;
-  constexpr auto launcher = [](Context& ctx, const Attend& a, const AttendGrid& grid,
-                               const AttendMaps& maps, int64_t section) {
-    launch<attend_sm90<Shape, PlainScore, WindowMask, DirectSink>>(
-        ctx, "attention_forward", a.sequences.count * grid.heads * grid.row_tiles, Shape::threads,
-        Shape::shared_bytes, a, grid, maps, section, DirectSink());
+  static_assert(Kind == ForwardKind::whole || Kind == ForwardKind::split);
+  using Sink = std::conditional_t<Kind == ForwardKind::whole, DirectSink, SplitSink>;
+  constexpr auto launcher = [](Context& ctx, const Attend& a, const ForwardWork90& work) {
+    Sink sink{};
+    if constexpr (Kind == ForwardKind::split) sink = {work.parts, work.order.splits};
+    const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
+    launch<attend_sm90<Shape, PlainScore, WindowMask, Sink>>(
+        ctx, "attention_forward", blocks, Shape::threads, Shape::shared_bytes, a, work.grid,
+        work.maps, work.order, work.schedule, sink);
   };
-  return {Dtype, D, E, Shape::BM, BN, Shape::shared_bytes, launcher};
+  return {Dtype, D, E, Kind, Shape::BM, BN, launcher};
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, d, e, groups, keys, stages) \
-  template fovea::cuda::ForwardInstance90                 \
-  fovea::cuda::forward_sm90_instance<dtype, d, e, groups, keys, stages>();
+#define FOVEA_INSTANCE(dtype, d, e, kind, groups, keys, stages)               \
+  template fovea::cuda::ForwardInstance90 fovea::cuda::forward_sm90_instance< \
+      dtype, d, e, fovea::cuda::ForwardKind::kind, groups, keys, stages>();

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which works a persistent block takes, and what they are: its own number first, then the next that
+// nobody has.  Results do not depend on who does what.
+#pragma once
+#include <cstdint>
+
+namespace fovea::cuda {
+
+// Works are (head of a sequence, row tile, split).  Sections of heads whose keys the cache holds
+// follow one another, in each the row tiles from the longest; the shortest row tiles of all come at
+// the end, where they fill the gaps.
+struct WorkOrder {
+  int32_t row_tiles, heads, splits;  // heads: of all sequences
+  int32_t section, shortest;         // heads in a section, row tiles kept for the end
+  bool reversed;                     // later row tiles are longer
+
+  int64_t works() const { return int64_t{row_tiles} * heads * splits; }
+};
+
+struct WorkPlace {
+  int32_t head, row_tile, split;
+
+  __device__ WorkPlace(const WorkOrder& order, int work) {
+    split = work % order.splits;
+    work /= order.splits;
+    const int first = order.row_tiles - order.shortest, sections = order.heads * first;
+    if (work < sections) {
+      const int per = order.section * first, section = work / per, at = work % per;
+      const int width = min(order.heads - section * order.section, order.section);
+      head = section * order.section + at % width, row_tile = at / width;
+    } else {
+      head = (work - sections) % order.heads, row_tile = first + (work - sections) / order.heads;
+    }
+    if (order.reversed) row_tile = order.row_tiles - 1 - row_tile;
+  }
+};
+
+struct Schedule {
+  int32_t works;
+  int32_t* counter;  // 0 at launch; nullptr: there are no more works than blocks
+};
+
+// The works of one block, for one warp.  The next is asked for while this one is under way.
+class Works {
+ public:
+  __device__ explicit Works(const Schedule& schedule)
+      : schedule_(schedule), now_(static_cast<int>(blockIdx.x)) {
+    ask();
+  }
+  __device__ bool done() const { return now_ >= schedule_.works; }
+  __device__ int operator*() const { return now_; }
+  __device__ void next() {
+    now_ = __shfl_sync(~0u, next_, 0);
+    ask();
+  }
+
+ private:
+  __device__ void ask() {
+    next_ = schedule_.works;
+    if (schedule_.counter && !done() && threadIdx.x % 32 == 0)
+      next_ = static_cast<int>(gridDim.x) + atomicAdd(schedule_.counter, 1);
+  }
+
+  const Schedule& schedule_;
+  int now_, next_;
+};
+
+}  // namespace fovea::cuda

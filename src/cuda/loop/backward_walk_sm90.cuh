@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the Hopper gradient loops share: which keys a block owns, which row tiles it walks, and how
+// a tile whose tail is not the sequence's gets to shared memory.
+#pragma once
+#include "cuda/loop/backward_tiles.cuh"
+#include "cuda/tensor_map.h"
+#include "cuda/tile/mma_sm90.cuh"
+
+namespace fovea::cuda {
+
+// What a block does for key head g of sequence r: key block n, or, from 0 on, a part of dq.
+struct BackwardBlock {
+  int64_t r;
+  int g, n, part;
+  bool idle;  // past the last head
+  bool down;  // key blocks ascend and walk down to the diagonal: the last to start are the shortest
+  __device__ BackwardBlock(const Attend& a, const BackwardGrid90& grid) {
+    const int64_t per = grid.section * (grid.blocks + grid.parts);
+    const int64_t at = blockIdx.x % per / grid.section;
+    const int64_t sections = (a.g * a.sequences.count + grid.section - 1) / grid.section;
+    part = static_cast<int>(at - grid.blocks);
+    const int64_t section = blockIdx.x / per - (part >= 0);
+    down = section == sections - 1;
+    n = static_cast<int>(down ? at : grid.blocks - 1 - at);
+    const int64_t owner = section * grid.section + blockIdx.x % grid.section;
+    idle = owner < 0 || owner >= a.g * a.sequences.count;
+    r = owner / a.g, g = static_cast<int>(owner % a.g);
+  }
+};
+
+// The row tiles that see a key block, from `first` on in steps until `end`, for each head of its
+// group.
+struct RowWalk {
+  int first, end, step, head, heads;
+  __device__ RowWalk(const Attend& a, const Sequence& seq, int g, int begin, int end, int rows,
+                     bool down) {
+    heads = sm90::uniform(static_cast<int>(a.h / a.g));
+    head = g * heads;
+    const Range range = row_range(a.mask, seq, head, head + heads, begin, end);
+    int low = static_cast<int>(range.begin) / rows;
+    int high = (static_cast<int>(range.end) + rows - 1) / rows;
+    if (range.begin >= range.end) high = low;
+    step = sm90::uniform(down ? -1 : 1);
+    first = sm90::uniform(down ? high - 1 : low);
+    this->end = sm90::uniform(down ? low - 1 : high);
+  }
+  __device__ int count() const { return (end - first) * step * heads; }
+  // Calls f(query head, row tile).
+  template <class F>
+  __device__ __forceinline__ void each(F f) const {
+#pragma unroll 1
+    for (int h = head; h < head + heads; ++h)
+#pragma unroll 1
+      for (int m = first; m != end; m += step) f(h, sm90::unhoisted(m));
+  }
+};
+
+// A warp copies rows [row, row + Rows) to shared memory, those from `count` on as zeros; `full`
+// counts them, and `more` bytes that the caller sends for next.  `raw` is the warp's own barrier.
+template <class Tile, int Rows>
+__device__ __forceinline__ void copy_present(uint32_t to, const CUtensorMap& map, uint32_t full,
+                                             uint32_t raw, uint32_t& raw_phase, int row, int head,
+                                             int batch, int count, uint32_t more) {
+  const bool leads = threadIdx.x % 32 == 0;
+  const bool whole = count >= Rows;
+  if (leads) {
+    sm90::barrier_expect(whole ? full : raw, Tile::bytes + (whole ? more : 0));
+    sm90::copy_panels<Tile>(to, map, whole ? full : raw, row, head, batch);
+  }
+  if (whole) return;
+  __syncwarp();
+  sm90::barrier_wait(raw, raw_phase);
+  raw_phase ^= 1;
+  const uint32_t end = to + Tile::bytes;
+  for (; to < end; to += Tile::panel_bytes)
+#pragma unroll 1
+    for (int i = count * kPanelRowBytes + threadIdx.x % 32 * 16; i < Tile::panel_bytes; i += 512)
+      sm90::store_zeros(to + i);
+  sm90::fence_shared();
+  __syncwarp();
+  if (leads) sm90::barrier_expect(full, more);
+}
+
+}  // namespace fovea::cuda

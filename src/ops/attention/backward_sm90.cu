@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// The choice among the Hopper instances of attention_backward, and the pass before them: each row's
+// lse and delta.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "cuda/block/softmax.cuh"
+#include "cuda/launch.h"
+#include "cuda/loop/row_tile.cuh"
+#include "ops/attention/backward.cuh"
+#include "ops/attention/backward_simt.cuh"
+#include "ops/attention/kernels.h"
+#include "ops/attention/pieces.h"
+
+namespace fovea {
+namespace {
+
+using namespace cuda;
+
+constexpr char kOp[] = "attention_backward";
+constexpr int kThreads = 256;
+
+template <int Dtype>
+__device__ __forceinline__ float2 pair_of(uint32_t x) {
+  if constexpr (Dtype == FOVEA_BF16)
+    return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
+  else
+    return __half22float2(*reinterpret_cast<const __half2*>(&x));
+}
+
+// A block owns a row tile of a head; Lanes lanes own a row: lse log2(e), and delta = <dout, o> -
+// dlse (in `delta` too, where wanted).  Sums that any block may begin start from 0 here.
+template <int Dtype, int Lanes>
+__global__ void __launch_bounds__(kThreads)
+    backward_side_kernel(const __grid_constant__ AttendBackward b, float* delta,
+                         const __grid_constant__ BackwardWork work, int64_t row_tiles) {
+  const Attend& a = b.forward;
+  const int64_t h = blockIdx.x % a.h, m = blockIdx.x / a.h % row_tiles,
+                r = blockIdx.x / a.h / row_tiles;
+  const Sequence seq = a.sequences[r];
+  if (m * work.tiles.rows >= seq.rows) return;
+  const int64_t tile = h * work.tiles.total + work.tiles.first(seq, r) + m;
+  const int column = threadIdx.x % Lanes * 8;
+  const auto line = [&](const View<4>& x, int64_t i) {
+    return static_cast<const uint16_t*>(x.data) + seq.batch * x.stride[0] +
+           (seq.row_begin + i) * x.stride[1] + h * x.stride[2];
+  };
+#pragma unroll 4
+  for (int i = threadIdx.x / Lanes; i < work.tiles.rows; i += kThreads / Lanes) {
+    const int64_t row = m * work.tiles.rows + i;
+    uint4 o = {}, dout = {};
+    float lse = kNegativeInfinity, dlse = 0.f;
+    if (row < seq.rows) {
+      if (column < a.e) {
+        o = *reinterpret_cast<const uint4*>(line(a.o, row) + column);
+        dout = *reinterpret_cast<const uint4*>(line(b.dout, row) + column);
+      }
+      const auto side = [&](const View<3>& x) {
+        return x
+            .as()[seq.batch * x.stride[0] + h * x.stride[1] + (seq.row_begin + row) * x.stride[2]];
+      };
+      lse = side(a.lse);
+      if (b.dlse) dlse = side(b.dlse);
+    }
+    float sum = 0.f;
+    const uint32_t* x = &o.x;
+    const uint32_t* y = &dout.x;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const float2 u = pair_of<Dtype>(x[c]), v = pair_of<Dtype>(y[c]);
+      sum = fmaf(u.x, v.x, fmaf(u.y, v.y, sum));
+    }
+    sum = lanes_sum<Lanes>(sum) - dlse;
+    if (threadIdx.x % Lanes) continue;
+    const bool empty = lse == kNegativeInfinity;
+    work.lse(tile)[i] = empty ? -kNegativeInfinity : lse * kLog2E;
+    work.delta(tile)[i] = empty ? 0.f : sum;
+    if (delta && row < seq.rows) delta[side_offset(a, seq, h, row)] = sum;
+  }
+  if (!work.dq) return;
+  if (threadIdx.x == 0) work.turn[tile] = 0;
+  if (!work.ordered) {
+    float4* dq = reinterpret_cast<float4*>(work.dq + tile * work.tiles.floats());
+    for (int i = threadIdx.x; i < work.tiles.floats() / 4; i += kThreads)
+      dq[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+  }
+}
+
+// Every row of backward.inc in this build, narrow widths first.
+const std::vector<BackwardInstance90>& instances() {
+  static const std::vector<BackwardInstance90> rows = {
+#define FOVEA_INSTANCE(dtype, d, e, sums, tile, stages1, stages2) \
+  backward_sm90_instance<dtype, d, e, Sums90::sums, tile, stages1, stages2>(),
+#include "instances/attention_backward_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+
+const BackwardInstance90* find(const Attend& a) {
+  for (const BackwardInstance90& row : instances())
+    if (row.dtype == a.dtype && a.d <= row.d && a.e <= row.e) return &row;
+  return nullptr;
+}
+
+struct Operands {
+  MapOf q, k, v, dout;
+  Operands(const AttendBackward& call, const BackwardInstance90& instance)
+      : q{call.forward.q, call.forward.dtype, call.forward.b, call.forward.s,
+          call.forward.h, call.forward.d,     instance.rows},
+        k{call.forward.k, call.forward.dtype, call.forward.sequences.caches,
+          call.forward.t, call.forward.g,     call.forward.d,
+          instance.keys},
+        v{call.forward.v, call.forward.dtype, call.forward.sequences.caches,
+          call.forward.t, call.forward.g,     call.forward.e,
+          instance.keys},
+        dout{call.dout,      call.forward.dtype, call.forward.b, call.forward.s,
+             call.forward.h, call.forward.e,     instance.rows} {}
+};
+
+std::string refuses(const Context& ctx, const AttendBackward& call) {
+  const Attend& a = call.forward;
+  const DeviceInfo& device = device_info(ctx);
+  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
+  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
+    return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
+  if (a.o_dtype != a.dtype)
+    return std::string("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
+  if (!a.plain()) return "a bias, mask, softcap, position, chunk or sink keys are given";
+  if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
+  if (!a.h || !a.g) return "no heads";
+  const BackwardInstance90* instance = find(a);
+  if (!instance) return "no instance for this dtype and width in this build";
+  const Sequences& q = a.sequences;
+  const int64_t rows[3] = {a.b, a.s, a.h}, keys[3] = {q.key_start ? 1 : q.count, a.t, a.g};
+  for (const View<4>* x : {&a.o, &call.dout, &call.dq})
+    if (*x && !in_pieces(*x, rows, 8))
+      return "o, dout or dq has rows that are not contiguous and 16-byte aligned";
+  for (const View<4>* x : {&call.dk, &call.dv})
+    if (*x && !in_pieces(*x, keys, 8))
+      return "dk or dv has rows that are not contiguous and 16-byte aligned";
+  const Operands of(call, *instance);
+  for (const MapOf* x : {&of.q, &of.k, &of.v, &of.dout})
+    if (const char* why = map_refuses(*x); *why) return std::string("q, k, v or dout has ") + why;
+  if (q.key_max > kIndexMax || q.query_max > kIndexMax)
+    return "more than 2^30 keys or rows in a sequence";
+  const int64_t row_tiles = ceil_div(q.query_start ? a.s : q.query_max, instance->rows);
+  if (q.count * std::max(a.g * ceil_div(q.key_max, instance->keys), a.h * (row_tiles + 1)) >
+      kIndexMax)
+    return "more than 2^30 blocks of work";
+  CUtensorMap map;
+  if (!make_map(of.q, map)) return "the driver makes no tensor maps";
+  return "";
+}
+
+template <int Dtype>
+void launch_side(Context& ctx, const AttendBackward& call, float* delta, const BackwardWork& work,
+                 int64_t row_tiles) {
+  const Attend& a = call.forward;
+  const int64_t blocks = a.sequences.count * row_tiles * a.h;
+  if (a.e <= 64)
+    launch<backward_side_kernel<Dtype, 8>>(ctx, kOp, blocks, kThreads, 0, call, delta, work,
+                                           row_tiles);
+  else if (a.e <= 128)
+    launch<backward_side_kernel<Dtype, 16>>(ctx, kOp, blocks, kThreads, 0, call, delta, work,
+                                            row_tiles);
+  else
+    launch<backward_side_kernel<Dtype, 32>>(ctx, kOp, blocks, kThreads, 0, call, delta, work,
+                                            row_tiles);
+}
+
+template <int Dtype>
+void enqueue(Context& ctx, const BackwardInstance90& instance, const BackwardSimt& sides,
+             const BackwardWork& work, const BackwardGrid90& grid) {
+  const AttendBackward& call = sides.call;
+  const Attend& a = call.forward;
+  const Operands of(call, instance);
+  BackwardMaps maps;
+  if (!make_map(of.q, maps.q) || !make_map(of.k, maps.k) || !make_map(of.v, maps.v) ||
+      !make_map(of.dout, maps.dout))
+    fail(FOVEA_DEVICE_ERROR, "attention_backward: the driver makes no tensor map");
+  const int64_t row_tiles = ceil_div(a.sequences.query_max, instance.rows);
+  backward_clear(ctx, sides);
+  launch_side<Dtype>(ctx, call, call.dsink_logit ? sides.delta : nullptr, work, row_tiles);
+  instance.launch(ctx, call, maps, work, grid);
+  backward_after(ctx, sides);
+}
+
+void prepare(const Context& ctx, const AttendBackward& call, Plan& plan) {
+  const Attend& a = call.forward;
+  const BackwardInstance90& instance = *find(a);
+  plan.kernel = std::string("attention_backward.cuda.sm90.") + dtype_name(a.dtype) + ".d" +
+                std::to_string(instance.d);
+  const BackwardSlots slots(plan.workspace, call);
+  const RowTiles tiles(a, instance.rows, instance.panels);
+  const int64_t all = a.h * tiles.total;
+  const auto side = plan.workspace.add<float>(all * 2 * instance.rows);
+  const bool sums = call.dq && instance.sums == Sums90::fused;
+  const auto dq = plan.workspace.add<float>(sums ? all * tiles.floats() : 0);
+  const auto turn = plan.workspace.add<int32_t>(sums ? all : 0);
+  // Key heads whose rows the cache holds together.
+  const int64_t head_bytes =
+      a.h / a.g * a.sequences.query_max * (2 * a.d + 2 * a.e + 4 * 64 * instance.panels);
+  const BackwardGrid90 grid{
+      ceil_div(a.sequences.key_max, instance.keys),
+      sums ? a.h / a.g * ceil_div(ceil_div(a.sequences.query_max, instance.rows), kPartTiles) : 0,
+      clamp_i64(device_info(ctx).l2_bytes / 2 / (head_bytes + 1), 1,
+                std::max<int64_t>(a.g * a.sequences.count, 1))};
+  plan.launch = [=](Context& ctx, void* base) {
+    const BackwardSimt sides = slots.at(base, call);
+    const BackwardWork work{tiles, side.at(base), dq.at(base), turn.at(base),
+                            sums && !call.nondeterministic};
+    if (call.forward.dtype == FOVEA_BF16)
+      enqueue<FOVEA_BF16>(ctx, instance, sides, work, grid);
+    else
+      enqueue<FOVEA_F16>(ctx, instance, sides, work, grid);
+  };
+}
+
+}  // namespace
+
+extern const Kernel<AttendBackward> attention_backward_sm90;
+const Kernel<AttendBackward> attention_backward_sm90{"sm90", refuses, prepare};
+
+}  // namespace fovea
