@@ -112,6 +112,78 @@ class Attention:
 
 
 @dataclasses.dataclass(frozen=True)
+class Quant:
+    """FP8 forward over codes made beforehand, or with `quantising` from bf16 tensors in every call.
+    The peer attends to these tensors in bf16."""
+
+    b: int
+    h: int
+    n: int
+    d: int
+    causal: bool = False
+    quantising: bool = False
+    op = "quant_forward"
+    unit = "TFLOP/s"
+    scale = 1e-12
+    limit = 7e-2  # of the quantised specification, for normal numbers
+
+    @property
+    def name(self):
+        mask = "causal" if self.causal else "full"
+        codes = "_quantising" if self.quantising else ""
+        return f"e4m3/b{self.b}_h{self.h}_n{self.n}_d{self.d}/{mask}{codes}"
+
+    @property
+    def work(self):
+        return 4 * pairs(self.n, self.n, self.causal) * self.b * self.h * self.d
+
+    @property
+    def bytes(self):
+        return 5 * self.b * self.n * self.h * self.d
+
+    def setup(self, ctx, device, seed):
+        generator = torch.Generator(device).manual_seed(seed)
+        shape = (self.b, self.h, self.n, self.d)
+        theirs = [
+            torch.randn(shape, generator=generator, device=device).bfloat16() for _ in "qkv"
+        ]
+        ours = [x.transpose(1, 2).contiguous() for x in theirs]
+        o = torch.empty_like(ours[0])
+
+        def codes():
+            q, k = (fovea.quant_quantize(ctx, x, code=True, n=1) for x in ours[:2])
+            columns = (self.n + 127) // 128 * 128
+            v = fovea.quant_quantize(
+                ctx, ours[2], code_t=True, n=1, padded=columns, code_order="v_perm16"
+            )
+            return q, k, v
+
+        made = codes()
+
+        def forward():
+            (q, q_scale), (k, k_scale), (v_t, v_scale) = codes() if self.quantising else made
+            fovea.quant_forward(
+                ctx,
+                q,
+                k,
+                v_t=v_t,
+                q_scale=q_scale,
+                k_scale=k_scale,
+                v_scale=v_scale,
+                o=o,
+                causal=self.causal,
+                code_order="v_perm16",
+            )
+            return [o.transpose(1, 2)]
+
+        def peer():
+            with torch.no_grad():
+                return [sdpa(*theirs, is_causal=self.causal)]
+
+        return forward, peer
+
+
+@dataclasses.dataclass(frozen=True)
 class Decode:
     """One query row a sequence against a cache; page 0 means a contiguous cache.  torch gets the
     contiguous cache in either case, the group folded into its query rows, which suits it best."""
@@ -181,6 +253,7 @@ def host():
     )
     yield Attention(1, 32, 1024, 128, "f32", True, g=8)
     yield Attention(1, 8, 2048, 64, "bf16", True)
+    yield Quant(1, 8, 1024, 64)
     yield Decode(4, 32, 8, 4096, 128, "f32")
     yield Decode(4, 32, 8, 4096, 128, "f32", 16)
 
@@ -197,5 +270,10 @@ def cuda():
     for h, d in ((32, 64), (16, 128)):
         yield from (Attention(4, h, 4096, d, "bf16", causal, True) for causal in (False, True))
     yield Attention(4, 8, 4096, 256, "bf16", True, True)
+    for b, n in ((4, 4096), (1, 16384)):
+        yield from (Quant(b, 16, n, 128, causal) for causal in (False, True))
+        yield Quant(b, 16, n, 128, quantising=True)
+    for h, d in ((32, 64), (8, 256)):
+        yield Quant(4, h, 4096, d)
     for b, t in ((64, 8192), (1, 131072)):
         yield from (Decode(b, 32, 8, t, 128, "bf16", page) for page in (0, 16))

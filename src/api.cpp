@@ -11,6 +11,8 @@
 #include "ops/cache/get.h"
 #include "ops/merge/backward.h"
 #include "ops/merge/forward.h"
+#include "ops/quant/forward.h"
+#include "ops/quant/quantize.h"
 #include "ops/rope/forward.h"
 #include "ops/rope/table_get.h"
 

@@ -50,6 +50,8 @@ static_assert(FOVEA_SCALING_NONE == 0, "");
 static_assert(FOVEA_SCALING_LINEAR == 1, "");
 static_assert(FOVEA_SCALING_LLAMA3 == 2, "");
 static_assert(FOVEA_SCALING_YARN == 3, "");
+static_assert(FOVEA_CODE_ORDER_PLAIN == 0, "");
+static_assert(FOVEA_CODE_ORDER_V_PERM16 == 1, "");
 
 static_assert(sizeof(fovea_tensor) == 96, "");
 static_assert(offsetof(fovea_tensor, data) == 0 && sizeof(fovea_tensor::data) == 8, "");
@@ -222,5 +224,44 @@ static_assert(offsetof(fovea_rope_table_get_params, low_factor) == 320 && sizeof
 static_assert(offsetof(fovea_rope_table_get_params, high_factor) == 324 && sizeof(fovea_rope_table_get_params::high_factor) == 4, "");
 static_assert(offsetof(fovea_rope_table_get_params, scaling) == 328 && sizeof(fovea_rope_table_get_params::scaling) == 4, "");
 static_assert(offsetof(fovea_rope_table_get_params, reserved) == 332 && sizeof(fovea_rope_table_get_params::reserved) == 4, "");
+
+static_assert(sizeof(fovea_quant_quantize_params) == 512, "");
+static_assert(offsetof(fovea_quant_quantize_params, struct_size) == 0 && sizeof(fovea_quant_quantize_params::struct_size) == 8, "");
+static_assert(offsetof(fovea_quant_quantize_params, x) == 8 && sizeof(fovea_quant_quantize_params::x) == 96, "");
+static_assert(offsetof(fovea_quant_quantize_params, start) == 104 && sizeof(fovea_quant_quantize_params::start) == 96, "");
+static_assert(offsetof(fovea_quant_quantize_params, code) == 200 && sizeof(fovea_quant_quantize_params::code) == 96, "");
+static_assert(offsetof(fovea_quant_quantize_params, code_t) == 296 && sizeof(fovea_quant_quantize_params::code_t) == 96, "");
+static_assert(offsetof(fovea_quant_quantize_params, scale) == 392 && sizeof(fovea_quant_quantize_params::scale) == 96, "");
+static_assert(offsetof(fovea_quant_quantize_params, block) == 488 && sizeof(fovea_quant_quantize_params::block) == 8, "");
+static_assert(offsetof(fovea_quant_quantize_params, seed) == 496 && sizeof(fovea_quant_quantize_params::seed) == 8, "");
+static_assert(offsetof(fovea_quant_quantize_params, hadamard) == 504 && sizeof(fovea_quant_quantize_params::hadamard) == 4, "");
+static_assert(offsetof(fovea_quant_quantize_params, code_order) == 508 && sizeof(fovea_quant_quantize_params::code_order) == 4, "");
+
+static_assert(sizeof(fovea_quant_forward_params) == 1408, "");
+static_assert(offsetof(fovea_quant_forward_params, struct_size) == 0 && sizeof(fovea_quant_forward_params::struct_size) == 8, "");
+static_assert(offsetof(fovea_quant_forward_params, q) == 8 && sizeof(fovea_quant_forward_params::q) == 96, "");
+static_assert(offsetof(fovea_quant_forward_params, k) == 104 && sizeof(fovea_quant_forward_params::k) == 96, "");
+static_assert(offsetof(fovea_quant_forward_params, v) == 200 && sizeof(fovea_quant_forward_params::v) == 96, "");
+static_assert(offsetof(fovea_quant_forward_params, v_t) == 296 && sizeof(fovea_quant_forward_params::v_t) == 96, "");
+static_assert(offsetof(fovea_quant_forward_params, q_scale) == 392 && sizeof(fovea_quant_forward_params::q_scale) == 96, "");
+static_assert(offsetof(fovea_quant_forward_params, k_scale) == 488 && sizeof(fovea_quant_forward_params::k_scale) == 96, "");
+static_assert(offsetof(fovea_quant_forward_params, v_scale) == 584 && sizeof(fovea_quant_forward_params::v_scale) == 96, "");
+static_assert(offsetof(fovea_quant_forward_params, o) == 680 && sizeof(fovea_quant_forward_params::o) == 96, "");
+static_assert(offsetof(fovea_quant_forward_params, lse) == 776 && sizeof(fovea_quant_forward_params::lse) == 96, "");
+static_assert(offsetof(fovea_quant_forward_params, query_start) == 872 && sizeof(fovea_quant_forward_params::query_start) == 96, "");
+static_assert(offsetof(fovea_quant_forward_params, key_start) == 968 && sizeof(fovea_quant_forward_params::key_start) == 96, "");
+static_assert(offsetof(fovea_quant_forward_params, query_len) == 1064 && sizeof(fovea_quant_forward_params::query_len) == 96, "");
+static_assert(offsetof(fovea_quant_forward_params, key_len) == 1160 && sizeof(fovea_quant_forward_params::key_len) == 96, "");
+static_assert(offsetof(fovea_quant_forward_params, sink_logit) == 1256 && sizeof(fovea_quant_forward_params::sink_logit) == 96, "");
+static_assert(offsetof(fovea_quant_forward_params, query_max) == 1352 && sizeof(fovea_quant_forward_params::query_max) == 8, "");
+static_assert(offsetof(fovea_quant_forward_params, key_max) == 1360 && sizeof(fovea_quant_forward_params::key_max) == 8, "");
+static_assert(offsetof(fovea_quant_forward_params, window_left) == 1368 && sizeof(fovea_quant_forward_params::window_left) == 8, "");
+static_assert(offsetof(fovea_quant_forward_params, window_right) == 1376 && sizeof(fovea_quant_forward_params::window_right) == 8, "");
+static_assert(offsetof(fovea_quant_forward_params, scale) == 1384 && sizeof(fovea_quant_forward_params::scale) == 4, "");
+static_assert(offsetof(fovea_quant_forward_params, softcap) == 1388 && sizeof(fovea_quant_forward_params::softcap) == 4, "");
+static_assert(offsetof(fovea_quant_forward_params, causal) == 1392 && sizeof(fovea_quant_forward_params::causal) == 4, "");
+static_assert(offsetof(fovea_quant_forward_params, q_block) == 1396 && sizeof(fovea_quant_forward_params::q_block) == 4, "");
+static_assert(offsetof(fovea_quant_forward_params, k_block) == 1400 && sizeof(fovea_quant_forward_params::k_block) == 4, "");
+static_assert(offsetof(fovea_quant_forward_params, code_order) == 1404 && sizeof(fovea_quant_forward_params::code_order) == 4, "");
 
 TEST(Abi, LibraryAndHeaderAreOneVersion) { EXPECT_EQ(fovea_version(), FOVEA_VERSION); }

@@ -58,6 +58,13 @@ const Case kCases[] = {
     {"cache_get", "plain", "key_len", ""},
     {"cache_get", "packed", "key_start key_len k_scale", "b=1 r=2 k:i8"},
     {"cache_get", "paged", "page_table cache_row", "rows=3"},
+    {"quant_quantize", "plain", "code code_t", "n=1"},
+    {"quant_quantize", "block", "code_t", "block=64 n=1 x:bf16"},
+    {"quant_quantize", "packed", "code code_t start", "b=1 r=2 n=2 padded=256"},
+    {"quant_forward", "plain", "v lse sink_logit query_len key_len", ""},
+    {"quant_forward", "scales", "v_t q_scale k_scale v_scale lse", "o:bf16"},
+    {"quant_forward", "packed", "v_t q_scale k_scale v_scale lse query_start key_start",
+     "b=1 r=2 padded=256 q_blocks=2 k_blocks=2 v_blocks=2"},
     {"rope_forward", "plain", "", ""},
     {"rope_forward", "packed", "position start", "b=1 r=2 x:bf16"},
     {"rope_table_get", "plain", "", ""},
@@ -408,6 +415,52 @@ TEST(ContractAlias, MergeMayWriteItsFirstPart) {
   Call rows = valid("merge_forward", "rows");
   p = rows.params, p["o"].data = p["o_part"].data;
   says(p, "merge_forward: o.data is that of o_part, wanted memory of its own");
+}
+
+// What the comments of quant.h say of its numbers.
+TEST(ContractQuant, NumbersAndWhatGoesTogether) {
+  const auto with = [](const Params& from, const char* field, int64_t value) {
+    Params p = from;
+    const Field* f = p.op().find(field);
+    f->kind == i64 ? p.at<int64_t>(f->offset) = value : p.at<int32_t>(f->offset) = int32_t(value);
+    return p;
+  };
+  const Params quantize = valid("quant_quantize", "plain").params;
+  says(with(quantize, "block", 32), "quant_quantize: block is 32, wanted 0, 64 or 128");
+  says(with(quantize, "hadamard", 2), "quant_quantize: hadamard is 2, wanted 0 or 1");
+  says(with(quantize, "seed", 5), "quant_quantize: seed is 5 without hadamard, wanted 0");
+  says(with(quantize, "code_order", 2),
+       "quant_quantize: code_order is 2, wanted a fovea_code_order");
+  Params p = quantize;
+  p["code"].data = p["code_t"].data = nullptr;
+  says(p, "quant_quantize: code.data and code_t.data are NULL, wanted one of them or both");
+  p = quantize, p["code_t"].data = nullptr;
+  says(with(p, "code_order", 1), "quant_quantize: code_order is 1 without code_t, wanted 0");
+  p = quantize, p["scale"].shape[2] = 2;
+  says(p, "quant_quantize: scale.shape[2] (n) is 2, wanted 1");
+
+  const Params forward = valid("quant_forward", "scales").params;
+  says(with(forward, "q_block", 16), "quant_forward: q_block is 16, wanted 0, 64 or 128");
+  says(with(forward, "k_block", -64), "quant_forward: k_block is -64, wanted 0, 64 or 128");
+  says(with(forward, "causal", 3), "quant_forward: causal is 3, wanted 0 or 1");
+  says(with(with(forward, "causal", 1), "window_right", 2),
+       "quant_forward: window_right is 2 with causal = 1, wanted 0 or 1");
+  for (const char* field : {"query_max", "key_max", "window_left", "window_right"})
+    refuses(with(forward, field, -1), field);
+  p = forward, p["v_t"].data = nullptr;
+  says(p, "quant_forward: v.data and v_t.data are both NULL, wanted one of them");
+  p = forward, p["k_scale"].data = nullptr;
+  says(with(p, "k_block", 64), "quant_forward: k_block is 64 without k_scale, wanted 0");
+  p = forward, p["v_t"].shape[3] = 256;
+  says(p, "quant_forward: v_t.shape[3] (padded) is 256, wanted 128");
+  p = forward, p.at<float>(p.op().find("softcap")->offset) = -1;
+  refuses(p, "softcap");
+  p = forward, p.at<float>(p.op().find("scale")->offset) = -1;
+  refuses(p, "scale");
+  p = valid("quant_forward", "plain").params;
+  says(with(p, "code_order", 1), "quant_forward: code_order is 1 without v_t, wanted 0");
+  p["q"].shape[2] = p["o"].shape[2] = p["lse"].shape[1] = p["sink_logit"].shape[0] = 3;
+  refuses(p, "k.shape");
 }
 
 // An empty tensor needs no memory; one with elements does.

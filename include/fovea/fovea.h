@@ -7,6 +7,7 @@
 #include "cache.h"
 #include "core.h"
 #include "merge.h"
+#include "quant.h"
 #include "rope.h"
 
 #endif

@@ -71,4 +71,41 @@ bool make_map(const MapOf& of, CUtensorMap& map) {
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
+const char* map_refuses(const ByteMapOf& of) {
+  const View<4>& x = of.tensor;
+  const int64_t extent[4] = {of.batch, of.row, of.head, of.column};
+  if (x.stride[3] != 1 || reinterpret_cast<uintptr_t>(x.data) % 16)
+    return "rows that are not contiguous and 16-byte aligned";
+  for (int i = 0; i < 4; ++i) {
+    if (extent[i] > kExtentMost) return "an extent past 2^31";
+    if (i == 3 || extent[i] <= 1) continue;
+    if (x.stride[i] == 0) return "a stride of 0";
+    if (x.stride[i] % 16) return "rows that are not contiguous and 16-byte aligned";
+    if (x.stride[i] > kStrideMost) return "a stride past 2^39 elements";
+  }
+  return "";
+}
+
+bool make_map(const ByteMapOf& of, CUtensorMap& map) {
+  if (!encode()) return false;
+  const int64_t* stride = of.tensor.stride;
+  const auto count = [](int64_t extent) {
+    return static_cast<cuuint64_t>(extent > 0 ? extent : 1);
+  };
+  const auto bytes = [](int64_t extent, int64_t elements) {
+    return static_cast<cuuint64_t>(extent > 1 ? elements : 16);
+  };
+  const cuuint64_t extents[4] = {count(of.column), count(of.row), count(of.head), count(of.batch)};
+  const cuuint64_t strides[3] = {bytes(of.row, stride[1]), bytes(of.head, stride[2]),
+                                 bytes(of.batch, stride[0])};
+  const cuuint32_t box[4] = {static_cast<cuuint32_t>(of.columns), static_cast<cuuint32_t>(of.rows),
+                             1, 1},
+                   step[4] = {1, 1, 1, 1};
+  return encode()(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 4, of.tensor.data, extents, strides, box,
+                  step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  of.columns == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 }  // namespace fovea::cuda

@@ -32,4 +32,14 @@ const char* map_refuses(const MapOf& of);
 // False where the driver is too old to make one.
 bool make_map(const MapOf& of, CUtensorMap& map);
 
+// The same of bytes, in boxes of `rows` rows x `columns` (64 or 128) of one head, swizzled over as
+// many bytes.
+struct ByteMapOf {
+  View<4> tensor;
+  int64_t batch, row, head, column;  // extents
+  int rows, columns;
+};
+const char* map_refuses(const ByteMapOf& of);
+bool make_map(const ByteMapOf& of, CUtensorMap& map);
+
 }  // namespace fovea::cuda

@@ -4,6 +4,7 @@
 #include "cases/attention_edges.h"
 #include "cases/cache.h"
 #include "cases/merge.h"
+#include "cases/quant.h"
 #include "cases/rope.h"
 
 namespace cases {
@@ -11,7 +12,7 @@ namespace cases {
 inline std::vector<harness::Case> all() {
   std::vector<harness::Case> out;
   for (auto& more : {attention_forward_sweep(), attention_backward_sweep(), Edges().cases,
-                     merge_cases(), rope_cases(), cache_cases()})
+                     merge_cases(), rope_cases(), cache_cases(), quant_cases()})
     out.insert(out.end(), more.begin(), more.end());
   return out;
 }

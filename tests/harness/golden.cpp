@@ -44,6 +44,16 @@ static std::vector<Scalar> rope_table_get() {
           FLOAT(low_factor),    FLOAT(high_factor), INT(scaling)};
 }
 
+static std::vector<Scalar> quant_quantize() {
+  using P = fovea_quant_quantize_params;
+  return {LONG(block), LONG(seed), INT(hadamard), INT(code_order)};
+}
+static std::vector<Scalar> quant_forward() {
+  using P = fovea_quant_forward_params;
+  return {LONG(query_max), LONG(key_max), LONG(window_left), LONG(window_right), FLOAT(scale),
+          FLOAT(softcap),  INT(causal),   INT(q_block),      INT(k_block),       INT(code_order)};
+}
+
 const std::vector<Scalar>& scalars_of(const std::string& op) {
   static const std::map<std::string, std::vector<Scalar>> table = {
       {"attention_forward", attention_forward()},
@@ -52,6 +62,8 @@ const std::vector<Scalar>& scalars_of(const std::string& op) {
       {"cache_get", cache_get()},
       {"rope_forward", rope_forward()},
       {"rope_table_get", rope_table_get()},
+      {"quant_quantize", quant_quantize()},
+      {"quant_forward", quant_forward()},
       {"merge_forward", {}},
       {"merge_backward", {}},
       {"cache_copy", {}}};

@@ -87,6 +87,15 @@ class Scaling(enum.IntEnum):
     YARN = 3
 
 
+class CodeOrder(enum.IntEnum):
+    """The order of tokens in transposed codes."""
+
+    PLAIN = 0  # as they are
+    # each run of 16 as 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15: what Hopper's tensor cores ask
+    # for
+    V_PERM16 = 1
+
+
 class Tensor(C.Structure):
     _fields_ = [
         ("data", C.c_void_p),
@@ -289,6 +298,51 @@ class RopeTableGetParams(C.Structure):
     ]
 
 
+class QuantQuantizeParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("start", Tensor),
+        ("code", Tensor),
+        ("code_t", Tensor),
+        ("scale", Tensor),
+        ("block", C.c_int64),
+        ("seed", C.c_int64),
+        ("hadamard", C.c_int32),
+        ("code_order", C.c_int32),
+    ]
+
+
+class QuantForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("v_t", Tensor),
+        ("q_scale", Tensor),
+        ("k_scale", Tensor),
+        ("v_scale", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("sink_logit", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("scale", C.c_float),
+        ("softcap", C.c_float),
+        ("causal", C.c_int32),
+        ("q_block", C.c_int32),
+        ("k_block", C.c_int32),
+        ("code_order", C.c_int32),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2192,
@@ -300,6 +354,8 @@ SIZES = {
     CacheGetParams: 688,
     RopeForwardParams: 600,
     RopeTableGetParams: 336,
+    QuantQuantizeParams: 512,
+    QuantForwardParams: 1408,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -351,6 +407,12 @@ FUNCTIONS = {
     "fovea_rope_table_get_workspace": (C.c_int, [C.c_void_p, C.POINTER(RopeTableGetParams),
         C.POINTER(C.c_size_t)]),
     "fovea_rope_table_get": (C.c_int, [C.c_void_p, C.POINTER(RopeTableGetParams)]),
+    "fovea_quant_quantize_workspace": (C.c_int, [C.c_void_p, C.POINTER(QuantQuantizeParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_quant_quantize": (C.c_int, [C.c_void_p, C.POINTER(QuantQuantizeParams)]),
+    "fovea_quant_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(QuantForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_quant_forward": (C.c_int, [C.c_void_p, C.POINTER(QuantForwardParams)]),
 }
 
 

@@ -3,13 +3,15 @@
 """The operations.  Inputs first; by keyword outputs, optional inputs, numbers (0: the default)."""
 from . import _abi
 from ._call import Op
-from ._abi import Scaling
+from ._abi import CodeOrder, Scaling
 
 __all__ = ["attention_forward", "attention_forward_workspace", "attention_backward",
            "attention_backward_workspace", "merge_forward", "merge_forward_workspace",
            "merge_backward", "merge_backward_workspace", "cache_append", "cache_append_workspace",
            "cache_copy", "cache_copy_workspace", "cache_get", "cache_get_workspace", "rope_forward",
-           "rope_forward_workspace", "rope_table_get", "rope_table_get_workspace", "Scaling"]
+           "rope_forward_workspace", "rope_table_get", "rope_table_get_workspace", "quant_quantize",
+           "quant_quantize_workspace", "quant_forward", "quant_forward_workspace", "CodeOrder",
+           "Scaling"]
 
 _attention_forward = Op("attention_forward", _abi.AttentionForwardParams)
 _attention_backward = Op("attention_backward", _abi.AttentionBackwardParams)
@@ -20,6 +22,8 @@ _cache_copy = Op("cache_copy", _abi.CacheCopyParams)
 _cache_get = Op("cache_get", _abi.CacheGetParams)
 _rope_forward = Op("rope_forward", _abi.RopeForwardParams)
 _rope_table_get = Op("rope_table_get", _abi.RopeTableGetParams)
+_quant_quantize = Op("quant_quantize", _abi.QuantQuantizeParams)
+_quant_forward = Op("quant_forward", _abi.QuantForwardParams)
 
 
 def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_start=None,
@@ -659,3 +663,176 @@ def rope_table_get(ctx, *, cos=None, sin=None, frequency=None, positions=None, h
 def rope_table_get_workspace(ctx, *inputs, **fields):
     """Bytes of workspace that rope_table_get would use; raises what it would raise."""
     return rope_table_get(ctx.asking, *inputs, **fields)
+
+
+def quant_quantize(ctx, x, *, code=None, code_t=None, scale=None, start=None, padded=None, n=None,
+                   block=0, seed=0, hadamard=0, code_order=0):
+    """e4m3 codes of x:
+      y = x, or with hadamard y = (x * sign) H / sqrt(m) on each run of m columns, m the largest
+          power of two that divides d, H the Hadamard matrix in Sylvester order
+      a = max(max |y| over the tokens and columns that share a scale, 1e-7)
+      scale = a / 448,  code = y * (448 / a) rounded to nearest even
+    in f32.  Where y holds an infinity scale is +inf, where it holds a NaN scale is NaN; the codes
+    under such a scale are 0.  q and k rotated alike have the scores they had before, with outliers
+    spread over columns.  The sign of column c is - where the top bit of z is 1:
+      z = seed + (c + 1) * 0x9E3779B97F4A7C15;  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
+      z = (z ^ z >> 27) * 0x94D049BB133111EB;   z = z ^ z >> 31            (64 bits, unsigned)
+    Packed tokens of no sequence are not written.  Scales of no block and transposed codes of no token
+    are 0.  Same bits on host and CUDA.
+
+    Inputs
+      x: (b, s, h, d) f32 f16 bf16
+
+    Outputs, new unless passed
+      scale: (b, h, n) f32: n as said above
+
+    Outputs on request, by True or an array
+      code: (b, s, h, d) e4m3: absent: only code_t is written
+      code_t: (b, h, d, padded) e4m3: the codes with tokens contiguous, for v_t
+
+    Optional inputs
+      start: (r+1) i32: first packed token of each sequence, ascending from 0; then b = 1
+
+    padded, n: extents of new outputs that no input tells.
+
+    Numbers
+      block: tokens that share a scale: 64 or 128; 0: all of a sequence
+      seed: signs of the rotation; with hadamard
+      hadamard: 1: rotate the columns first
+      code_order: fovea_code_order
+    """
+    call = ctx._call(_quant_quantize)
+    v_x = call.put("x", 8, x, 4)
+    if start is not None:
+        call.put("start", 104, start)
+    if code is not None:
+        code = None if code is False else call.out("code", 200, code, v_x[2], 4)
+    if code_t is not None:
+        code_t = None if code_t is False else call.out("code_t", 296, code_t, lambda: (v_x[2][0],
+            v_x[2][2], v_x[2][3], call.size("padded", padded)), 4)
+    scale = call.out("scale", 392, scale, lambda: (v_x[2][0], v_x[2][2], call.size("n", n)), 1)
+    if block:
+        call.scalar("q", 488, block, "block")
+    if seed:
+        call.scalar("q", 496, seed, "seed")
+    if hadamard:
+        call.scalar("i", 504, hadamard, "hadamard")
+    if code_order:
+        call.enum(508, code_order, "code_order", CodeOrder)
+    return call.run(code, code_t, scale)
+
+
+def quant_quantize_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that quant_quantize would use; raises what it would raise."""
+    return quant_quantize(ctx.asking, *inputs, **fields)
+
+
+def quant_forward(ctx, q, k, *, o=None, lse=None, v=None, v_t=None, q_scale=None, k_scale=None,
+                  v_scale=None, query_start=None, key_start=None, query_len=None, key_len=None,
+                  sink_logit=None, e=None, query_max=0, key_max=0, window_left=0, window_right=0,
+                  scale=0.0, softcap=0.0, causal=0, q_block=0, k_block=0, code_order=0):
+    """Attention of codes, FlashAttention-3's FP8 recipe.  For query row i over the keys it sees
+    (attention.h: positions bottom-right aligned, causal, windows), in tiles from the last to the first:
+      score_ij = scale * q_scale * k_scale * <q_i, k_j>,   softcap * tanh(score / softcap) when softcap > 0
+      m' = max(m, score),  p = exp(score - m'),  l = exp(m - m') l + sum p
+      O = exp(m - m') O + sum_j e4m3(256 p_j) v_j
+      o = O * v_scale / (256 l),  lse = m + ln l        (l + exp(sink_logit_h) with sink_logit)
+    p is rounded to nearest even.  The tile is the kernel's own, a multiple of 64 keys; tensor cores,
+    which keep 13 bits of a sum, sum at most 4096 keys before these join O in f32.  Scales are not
+    negative; an absent one is 1.  Empty rows, lengths and what is not read: as attention_forward.  On
+    Hopper the tuned kernel takes v_t in v_perm16, widths up to 256 and no softcap.
+
+    Inputs
+      q: (b, s, h, d) e4m3
+      k: (key_b, t, g, d) as q
+
+    Outputs, new unless passed
+      o: (b, s, h, e) f32 f16 bf16
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: natural log of each row's sum
+
+    Optional inputs
+      v: (key_b, t, g, e) e4m3: this or v_t
+      v_t: (key_b, g, e, padded) e4m3: values with tokens contiguous, in code_order, placed as
+          quant_quantize does
+      q_scale: (b, h, q_blocks) f32: absent: 1
+      k_scale: (key_b, g, k_blocks) f32: absent: 1
+      v_scale: (key_b, g, v_blocks) f32: one for all of a sequence (block = 0); absent: 1
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t or the packed extent
+      sink_logit: (h) f32: a learned term of the denominator: not scaled or capped
+
+    e: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
+          itself
+      scale: > 0; 0: 1 / sqrt(d)
+      softcap: > 0; 0: none
+      causal: 1: window_right = 1
+      q_block: rows that share an entry of q_scale: 64 or 128; 0: all of a sequence
+      k_block: keys that share an entry of k_scale: 64 or 128; 0: all of a sequence
+      code_order: fovea_code_order
+    """
+    call = ctx._call(_quant_forward)
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = None
+    if v is not None:
+        v_v = call.put("v", 200, v, 4)
+    v_v_t = None
+    if v_t is not None:
+        v_v_t = call.put("v_t", 296, v_t, 4)
+    if q_scale is not None:
+        call.put("q_scale", 392, q_scale)
+    if k_scale is not None:
+        call.put("k_scale", 488, k_scale)
+    if v_scale is not None:
+        call.put("v_scale", 584, v_scale)
+    if query_start is not None:
+        call.put("query_start", 872, query_start)
+    if key_start is not None:
+        call.put("key_start", 968, key_start)
+    if query_len is not None:
+        call.put("query_len", 1064, query_len)
+    if key_len is not None:
+        call.put("key_len", 1160, key_len)
+    if sink_logit is not None:
+        call.put("sink_logit", 1256, sink_logit)
+    o = call.out("o", 680, o, lambda: (v_q[2][0], v_q[2][1], v_q[2][2], call.size("e", e, (v_v, 3,
+        0), (v_v_t, 2, 0))), v_q[1] if v_q[1] in (1, 2, 3) else 1)
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 776, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if query_max:
+        call.scalar("q", 1352, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1360, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1368, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1376, window_right, "window_right")
+    if scale:
+        call.scalar("f", 1384, scale, "scale")
+    if softcap:
+        call.scalar("f", 1388, softcap, "softcap")
+    if causal:
+        call.scalar("i", 1392, causal, "causal")
+    if q_block:
+        call.scalar("i", 1396, q_block, "q_block")
+    if k_block:
+        call.scalar("i", 1400, k_block, "k_block")
+    if code_order:
+        call.enum(1404, code_order, "code_order", CodeOrder)
+    return call.run(o, lse)
+
+
+def quant_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that quant_forward would use; raises what it would raise."""
+    return quant_forward(ctx.asking, *inputs, **fields)

@@ -219,4 +219,79 @@ __device__ inline void store_matrices(uint32_t address, const uint32_t (&r)[4]) 
                : "memory");
 }
 
+// ---- products of bytes
+
+// A tile of codes in panels of Panel columns, 64 or 128: rows of a panel are swizzled over as many
+// bytes.
+template <int Rows, int Columns, int Panel_>
+struct Bytes {
+  static_assert((Panel_ == 64 || Panel_ == 128) && Columns % Panel_ == 0);
+  static constexpr int Panel = Panel_, panels = Columns / Panel, panel_bytes = Rows * Panel;
+  static constexpr int bytes = panels * panel_bytes;
+  static constexpr int steps = Panel / 32;  // of 32 k, in a panel
+
+  // Byte of column `column`, a multiple of 16, of a row.
+  __device__ static uint32_t at(int row, int column) {
+    const int chunk = column % Panel / 16;
+    return column / Panel * panel_bytes + row * Panel +
+           (Panel == 128 ? chunk ^ row % 8 : chunk ^ row / 2 % 4) * 16;
+  }
+  __device__ static uint64_t descriptor(uint32_t address) {
+    constexpr uint64_t swizzle = Panel == 128 ? 1 : 2;
+    return static_cast<uint64_t>((address & 0x3ffff) >> 4) | uint64_t{1} << 16 |
+           static_cast<uint64_t>(8 * Panel >> 4) << 32 | swizzle << 62;
+  }
+  // Step k of 32, as a distance between descriptors.
+  __device__ static constexpr int step(int k) {
+    return k / steps * (panel_bytes / 16) + k % steps * 2;
+  }
+};
+
+template <class Tile>
+__device__ inline void copy_bytes(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column,
+                                  int row, int head, int batch) {
+  barrier_expect(barrier, Tile::bytes);
+#pragma unroll
+  for (int panel = 0; panel < Tile::panels; ++panel)
+    copy_box(to + panel * Tile::panel_bytes, map, barrier, column + panel * Tile::Panel, row, head,
+             batch);
+}
+
+// d = A B' over Depth, both tiles [row][k].
+template <int Dtype, int Depth, class TileA, class TileB, int N>
+__device__ inline void byte_product(float (&d)[N][4], uint64_t a, uint64_t b) {
+#pragma unroll
+  for (int k = 0; k < Depth / 32; ++k)
+    Wgmma<Dtype, N * 8>::ss(d, a + TileA::step(k), b + TileB::step(k), k != 0);
+}
+
+// d = accumulate d + A B', A four codes a word.
+template <int Dtype, class TileB, int N, int Steps>
+__device__ inline void byte_product(float (&d)[N][4], const uint32_t (&a)[Steps][4], uint64_t b,
+                                    bool accumulate) {
+#pragma unroll
+  for (int k = 0; k < Steps; ++k)
+    Wgmma<Dtype, N * 8>::rs(d, a[k], b + TileB::step(k), accumulate || k);
+}
+
+// Sums as the e4m3 operand of the next product.  A lane has keys 8 j + 2 t, + 1 where the operand
+// wants four neighbours: B's k are stored in the order that makes them so (v_perm16).
+template <int N>
+__device__ inline void pack_codes(uint32_t (&a)[N / 4][4], const float (&x)[N][4]) {
+  const auto pack = [](float first, float second, float third, float fourth) {
+    uint16_t low, high;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(second), "f"(first));
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(fourth), "f"(third));
+    return static_cast<uint32_t>(low) | static_cast<uint32_t>(high) << 16;
+  };
+#pragma unroll
+  for (int k = 0; k < N / 4; ++k)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float(&from)[4] = x[4 * k + i / 2 * 2];
+      const float(&next)[4] = x[4 * k + i / 2 * 2 + 1];
+      a[k][i] = pack(from[i % 2 * 2], from[i % 2 * 2 + 1], next[i % 2 * 2], next[i % 2 * 2 + 1]);
+    }
+}
+
 }  // namespace fovea::cuda::sm90

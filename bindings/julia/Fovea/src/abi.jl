@@ -66,6 +66,11 @@ const FOVEA_SCALING_LLAMA3 = Int32(2)
 const FOVEA_SCALING_YARN = Int32(3)
 const SCALING = (none=FOVEA_SCALING_NONE, linear=FOVEA_SCALING_LINEAR, llama3=FOVEA_SCALING_LLAMA3, yarn=FOVEA_SCALING_YARN)
 
+# The order of tokens in transposed codes.
+const FOVEA_CODE_ORDER_PLAIN = Int32(0)
+const FOVEA_CODE_ORDER_V_PERM16 = Int32(1)
+const CODE_ORDER = (plain=FOVEA_CODE_ORDER_PLAIN, v_perm16=FOVEA_CODE_ORDER_V_PERM16)
+
 # fovea_tensor
 struct Tensor
     data::Ptr{Cvoid}
@@ -258,6 +263,49 @@ struct RopeTableGetParams
     reserved::Int32
 end
 
+# fovea_quant_quantize_params
+struct QuantQuantizeParams
+    struct_size::Csize_t
+    x::Tensor
+    start::Tensor
+    code::Tensor
+    code_t::Tensor
+    scale::Tensor
+    block::Int64
+    seed::Int64
+    hadamard::Int32
+    code_order::Int32
+end
+
+# fovea_quant_forward_params
+struct QuantForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    v_t::Tensor
+    q_scale::Tensor
+    k_scale::Tensor
+    v_scale::Tensor
+    o::Tensor
+    lse::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    sink_logit::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    scale::Float32
+    softcap::Float32
+    causal::Int32
+    q_block::Int32
+    k_block::Int32
+    code_order::Int32
+end
+
 const _fovea_version = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_version() =
     ccall(symbol(_fovea_version, :fovea_version), Int32, ())
@@ -401,3 +449,19 @@ fovea_rope_table_get_workspace(ctx, params, bytes) =
 const _fovea_rope_table_get = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_rope_table_get(ctx, params) =
     ccall(symbol(_fovea_rope_table_get, :fovea_rope_table_get), Int32, (Ptr{Cvoid}, Ref{RopeTableGetParams}), ctx, params)
+
+const _fovea_quant_quantize_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_quant_quantize_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_quant_quantize_workspace, :fovea_quant_quantize_workspace), Int32, (Ptr{Cvoid}, Ref{QuantQuantizeParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_quant_quantize = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_quant_quantize(ctx, params) =
+    ccall(symbol(_fovea_quant_quantize, :fovea_quant_quantize), Int32, (Ptr{Cvoid}, Ref{QuantQuantizeParams}), ctx, params)
+
+const _fovea_quant_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_quant_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_quant_forward_workspace, :fovea_quant_forward_workspace), Int32, (Ptr{Cvoid}, Ref{QuantForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_quant_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_quant_forward(ctx, params) =
+    ccall(symbol(_fovea_quant_forward, :fovea_quant_forward), Int32, (Ptr{Cvoid}, Ref{QuantForwardParams}), ctx, params)

@@ -3,7 +3,7 @@
 
 "bfloat16: the upper half of a Float32.  Rounds to nearest even."
 primitive type BFloat16 <: AbstractFloat 16 end
-"8-bit float, 4 exponent bits, no infinities: storage of `cache_append!`, converts to Float32."
+"8-bit float, 4 exponent bits, no infinities: storage of `cache_append!`, codes of `quant_quantize!`, converts to Float32."
 primitive type E4M3 8 end
 "8-bit float, 5 exponent bits: storage of `cache_append!`, converts to Float32."
 primitive type E5M2 8 end

@@ -13,6 +13,8 @@ const LAYOUT = [
     (Fovea.CacheGetParams, 688, [:struct_size => 0, :k => 8, :key_start => 104, :key_len => 200, :page_table => 296, :cache_row => 392, :k_scale => 488, :k_out => 584, :key_max => 680]),
     (Fovea.RopeForwardParams, 600, [:struct_size => 0, :x => 8, :y => 104, :position => 200, :start => 296, :cos => 392, :sin => 488, :rope_begin => 584, :rope_interleaved => 588, :inverse => 592, :reserved => 596]),
     (Fovea.RopeTableGetParams, 336, [:struct_size => 0, :cos => 8, :sin => 104, :frequency => 200, :position_begin => 296, :original_len => 304, :base => 312, :factor => 316, :low_factor => 320, :high_factor => 324, :scaling => 328, :reserved => 332]),
+    (Fovea.QuantQuantizeParams, 512, [:struct_size => 0, :x => 8, :start => 104, :code => 200, :code_t => 296, :scale => 392, :block => 488, :seed => 496, :hadamard => 504, :code_order => 508]),
+    (Fovea.QuantForwardParams, 1408, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :v_t => 296, :q_scale => 392, :k_scale => 488, :v_scale => 584, :o => 680, :lse => 776, :query_start => 872, :key_start => 968, :query_len => 1064, :key_len => 1160, :sink_logit => 1256, :query_max => 1352, :key_max => 1360, :window_left => 1368, :window_right => 1376, :scale => 1384, :softcap => 1388, :causal => 1392, :q_block => 1396, :k_block => 1400, :code_order => 1404]),
 ]
 
 # name, function, positional fields
@@ -26,4 +28,6 @@ const OPS = [
     ("cache_get", Fovea.cache_get!, (:k_out, :k)),
     ("rope_forward", Fovea.rope_forward, (:x, :cos, :sin)),
     ("rope_table_get", Fovea.rope_table_get!, (:cos, :sin)),
+    ("quant_quantize", Fovea.quant_quantize!, (:scale, :x)),
+    ("quant_forward", Fovea.quant_forward, (:q, :k)),
 ]

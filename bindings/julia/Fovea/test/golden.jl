@@ -92,6 +92,7 @@ end
 "NaN, or an unlikely integer, wherever an output is not written."
 poisoned(x::Array{T}) where {T<:AbstractFloat} = fill!(similar(x), T(NaN))
 poisoned(x::Array{T}) where {T<:Integer} = fill!(similar(x), typemin(T))
+poisoned(x::Array{T}) where {T<:Union{E4M3,E5M2}} = fill!(similar(x), reinterpret(T, 0xff))
 
 near(got::Integer, want::Integer, tolerance) = got == want
 function near(got, want, tolerance)

@@ -192,6 +192,20 @@ pub const FOVEA_SCALING_LINEAR: fovea_scaling = fovea_scaling(1);
 pub const FOVEA_SCALING_LLAMA3: fovea_scaling = fovea_scaling(2);
 pub const FOVEA_SCALING_YARN: fovea_scaling = fovea_scaling(3);
 
+/// The order of tokens in transposed codes.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct fovea_code_order(pub i32);
+
+impl fovea_code_order {
+    /// as they are
+    pub const PLAIN: fovea_code_order = fovea_code_order(0);
+    /// each run of 16 as 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15: what Hopper's tensor cores ask for
+    pub const V_PERM16: fovea_code_order = fovea_code_order(1);
+}
+pub const FOVEA_CODE_ORDER_PLAIN: fovea_code_order = fovea_code_order(0);
+pub const FOVEA_CODE_ORDER_V_PERM16: fovea_code_order = fovea_code_order(1);
+
 /// A view: never owns.  data == NULL means "not given".  Frozen: this struct never grows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -731,6 +745,140 @@ const _: () = {
     assert!(offset_of!(fovea_rope_table_get_params, reserved) == 332);
 };
 
+/// ```text
+/// e4m3 codes of x:
+///   y = x, or with hadamard y = (x * sign) H / sqrt(m) on each run of m columns, m the largest
+///       power of two that divides d, H the Hadamard matrix in Sylvester order
+///   a = max(max |y| over the tokens and columns that share a scale, 1e-7)
+///   scale = a / 448,  code = y * (448 / a) rounded to nearest even
+/// in f32.  Where y holds an infinity scale is +inf, where it holds a NaN scale is NaN; the codes
+/// under such a scale are 0.  q and k rotated alike have the scores they had before, with outliers
+/// spread over columns.  The sign of column c is - where the top bit of z is 1:
+///   z = seed + (c + 1) * 0x9E3779B97F4A7C15;  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
+///   z = (z ^ z >> 27) * 0x94D049BB133111EB;   z = z ^ z >> 31            (64 bits, unsigned)
+/// Packed tokens of no sequence are not written.  Scales of no block and transposed codes of no token
+/// are 0.  Same bits on host and CUDA.
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_quant_quantize_params {
+    pub struct_size: usize,
+    pub x: fovea_tensor,
+    pub start: fovea_tensor,
+    pub code: fovea_tensor,
+    pub code_t: fovea_tensor,
+    pub scale: fovea_tensor,
+    pub block: i64,
+    pub seed: i64,
+    pub hadamard: i32,
+    pub code_order: i32,
+}
+
+impl Default for fovea_quant_quantize_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_quant_quantize_params>() == 512);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_quant_quantize_params, struct_size) == 0);
+    assert!(offset_of!(fovea_quant_quantize_params, x) == 8);
+    assert!(offset_of!(fovea_quant_quantize_params, start) == 104);
+    assert!(offset_of!(fovea_quant_quantize_params, code) == 200);
+    assert!(offset_of!(fovea_quant_quantize_params, code_t) == 296);
+    assert!(offset_of!(fovea_quant_quantize_params, scale) == 392);
+    assert!(offset_of!(fovea_quant_quantize_params, block) == 488);
+    assert!(offset_of!(fovea_quant_quantize_params, seed) == 496);
+    assert!(offset_of!(fovea_quant_quantize_params, hadamard) == 504);
+    assert!(offset_of!(fovea_quant_quantize_params, code_order) == 508);
+};
+
+/// ```text
+/// Attention of codes, FlashAttention-3's FP8 recipe.  For query row i over the keys it sees
+/// (attention.h: positions bottom-right aligned, causal, windows), in tiles from the last to the first:
+///   score_ij = scale * q_scale * k_scale * <q_i, k_j>,   softcap * tanh(score / softcap) when softcap > 0
+///   m' = max(m, score),  p = exp(score - m'),  l = exp(m - m') l + sum p
+///   O = exp(m - m') O + sum_j e4m3(256 p_j) v_j
+///   o = O * v_scale / (256 l),  lse = m + ln l        (l + exp(sink_logit_h) with sink_logit)
+/// p is rounded to nearest even.  The tile is the kernel's own, a multiple of 64 keys; tensor cores,
+/// which keep 13 bits of a sum, sum at most 4096 keys before these join O in f32.  Scales are not
+/// negative; an absent one is 1.  Empty rows, lengths and what is not read: as attention_forward.  On
+/// Hopper the tuned kernel takes v_t in v_perm16, widths up to 256 and no softcap.
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_quant_forward_params {
+    pub struct_size: usize,
+    pub q: fovea_tensor,
+    pub k: fovea_tensor,
+    pub v: fovea_tensor,
+    pub v_t: fovea_tensor,
+    pub q_scale: fovea_tensor,
+    pub k_scale: fovea_tensor,
+    pub v_scale: fovea_tensor,
+    pub o: fovea_tensor,
+    pub lse: fovea_tensor,
+    pub query_start: fovea_tensor,
+    pub key_start: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub sink_logit: fovea_tensor,
+    pub query_max: i64,
+    pub key_max: i64,
+    pub window_left: i64,
+    pub window_right: i64,
+    pub scale: f32,
+    pub softcap: f32,
+    pub causal: i32,
+    pub q_block: i32,
+    pub k_block: i32,
+    pub code_order: i32,
+}
+
+impl Default for fovea_quant_forward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_quant_forward_params>() == 1408);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_quant_forward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_quant_forward_params, q) == 8);
+    assert!(offset_of!(fovea_quant_forward_params, k) == 104);
+    assert!(offset_of!(fovea_quant_forward_params, v) == 200);
+    assert!(offset_of!(fovea_quant_forward_params, v_t) == 296);
+    assert!(offset_of!(fovea_quant_forward_params, q_scale) == 392);
+    assert!(offset_of!(fovea_quant_forward_params, k_scale) == 488);
+    assert!(offset_of!(fovea_quant_forward_params, v_scale) == 584);
+    assert!(offset_of!(fovea_quant_forward_params, o) == 680);
+    assert!(offset_of!(fovea_quant_forward_params, lse) == 776);
+    assert!(offset_of!(fovea_quant_forward_params, query_start) == 872);
+    assert!(offset_of!(fovea_quant_forward_params, key_start) == 968);
+    assert!(offset_of!(fovea_quant_forward_params, query_len) == 1064);
+    assert!(offset_of!(fovea_quant_forward_params, key_len) == 1160);
+    assert!(offset_of!(fovea_quant_forward_params, sink_logit) == 1256);
+    assert!(offset_of!(fovea_quant_forward_params, query_max) == 1352);
+    assert!(offset_of!(fovea_quant_forward_params, key_max) == 1360);
+    assert!(offset_of!(fovea_quant_forward_params, window_left) == 1368);
+    assert!(offset_of!(fovea_quant_forward_params, window_right) == 1376);
+    assert!(offset_of!(fovea_quant_forward_params, scale) == 1384);
+    assert!(offset_of!(fovea_quant_forward_params, softcap) == 1388);
+    assert!(offset_of!(fovea_quant_forward_params, causal) == 1392);
+    assert!(offset_of!(fovea_quant_forward_params, q_block) == 1396);
+    assert!(offset_of!(fovea_quant_forward_params, k_block) == 1400);
+    assert!(offset_of!(fovea_quant_forward_params, code_order) == 1404);
+};
+
 functions! {
     /// The library's FOVEA_VERSION.
     fn fovea_version() -> i32;
@@ -823,4 +971,12 @@ functions! {
     fn fovea_rope_table_get_workspace(ctx: *mut fovea_context, params: *const fovea_rope_table_get_params, bytes: *mut usize) -> fovea_status;
     /// See rope_table_get of the header.
     fn fovea_rope_table_get(ctx: *mut fovea_context, params: *const fovea_rope_table_get_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_quant_quantize_workspace(ctx: *mut fovea_context, params: *const fovea_quant_quantize_params, bytes: *mut usize) -> fovea_status;
+    /// See quant_quantize of the header.
+    fn fovea_quant_quantize(ctx: *mut fovea_context, params: *const fovea_quant_quantize_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_quant_forward_workspace(ctx: *mut fovea_context, params: *const fovea_quant_forward_params, bytes: *mut usize) -> fovea_status;
+    /// See quant_forward of the header.
+    fn fovea_quant_forward(ctx: *mut fovea_context, params: *const fovea_quant_forward_params) -> fovea_status;
 }

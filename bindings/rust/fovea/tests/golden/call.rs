@@ -14,6 +14,8 @@ pub const OPS: &[&str] = &[
     "cache_get",
     "rope_forward",
     "rope_table_get",
+    "quant_quantize",
+    "quant_forward",
 ];
 
 pub fn call(op: &str, given: &mut Given, ctx: &Context) -> Result<()> {
@@ -399,6 +401,91 @@ pub fn call(op: &str, given: &mut Given, ctx: &Context) -> Result<()> {
             call.low_factor(given.scalar("low_factor") as f32);
             call.high_factor(given.scalar("high_factor") as f32);
             call.scaling(Scaling(given.scalar("scaling") as i32));
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "quant_quantize" => {
+            let x = given.input("x").expect("x");
+            let mut scale = given.output("scale").expect("scale");
+            let start = given.input("start");
+            let mut code = given.output("code");
+            let mut code_t = given.output("code_t");
+            let mut call = QuantQuantize::new(&x, &mut scale);
+            if let Some(tensor) = &start {
+                call.start(tensor);
+            }
+            if let Some(tensor) = &mut code {
+                call.code(tensor);
+            }
+            if let Some(tensor) = &mut code_t {
+                call.code_t(tensor);
+            }
+            call.block(given.scalar("block") as i64);
+            call.seed(given.scalar("seed") as i64);
+            call.hadamard(given.scalar("hadamard") != 0.0);
+            call.code_order(CodeOrder(given.scalar("code_order") as i32));
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "quant_forward" => {
+            let q = given.input("q").expect("q");
+            let k = given.input("k").expect("k");
+            let mut o = given.output("o").expect("o");
+            let v = given.input("v");
+            let v_t = given.input("v_t");
+            let q_scale = given.input("q_scale");
+            let k_scale = given.input("k_scale");
+            let v_scale = given.input("v_scale");
+            let mut lse = given.output("lse");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let sink_logit = given.input("sink_logit");
+            let mut call = QuantForward::new(&q, &k, &mut o);
+            if let Some(tensor) = &v {
+                call.v(tensor);
+            }
+            if let Some(tensor) = &v_t {
+                call.v_t(tensor);
+            }
+            if let Some(tensor) = &q_scale {
+                call.q_scale(tensor);
+            }
+            if let Some(tensor) = &k_scale {
+                call.k_scale(tensor);
+            }
+            if let Some(tensor) = &v_scale {
+                call.v_scale(tensor);
+            }
+            if let Some(tensor) = &mut lse {
+                call.lse(tensor);
+            }
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &sink_logit {
+                call.sink_logit(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.window_left(given.scalar("window_left") as i64);
+            call.window_right(given.scalar("window_right") as i64);
+            call.scale(given.scalar("scale") as f32);
+            call.softcap(given.scalar("softcap") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.q_block(given.scalar("q_block") as i32);
+            call.k_block(given.scalar("k_block") as i32);
+            call.code_order(CodeOrder(given.scalar("code_order") as i32));
             call.workspace(ctx)?;
             call.run(ctx)
         }

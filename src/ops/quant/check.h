@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What both operations ask of their scalar fields.
+#pragma once
+#include "core/status.h"
+#include "fovea/quant.h"
+
+namespace fovea {
+
+inline void check_block(const char* op, const char* field, int64_t block) {
+  if (block != 0 && block != 64 && block != 128)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %lld, wanted 0, 64 or 128", op, field,
+         static_cast<long long>(block));
+}
+
+inline void check_flag(const char* op, const char* field, int32_t value) {
+  if (value != 0 && value != 1)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %d, wanted 0 or 1", op, field, value);
+}
+
+inline void check_order(const char* op, int32_t order) {
+  if (order != FOVEA_CODE_ORDER_PLAIN && order != FOVEA_CODE_ORDER_V_PERM16)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: code_order is %d, wanted a fovea_code_order", op, order);
+}
+
+inline void check_entries(const char* op, const char* field, int axis, const char* name,
+                          int64_t got, int64_t wanted, const fovea_tensor& start,
+                          const char* start_name) {
+  if (got != wanted)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[%d] (%s) is %lld, wanted %lld%s%s", op, field, axis,
+         name, static_cast<long long>(got), static_cast<long long>(wanted),
+         start.data ? " with " : "", start.data ? start_name : "");
+}
+
+}  // namespace fovea

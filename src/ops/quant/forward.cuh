@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between the forward launcher and its tuned instances (forward.inc), which are compiled apart.
+#pragma once
+#include "cuda/loop/row_tile.cuh"
+#include "cuda/tensor_map.h"
+#include "ops/quant/kernels.h"
+
+namespace fovea::cuda {
+
+struct QuantWork {
+  AttendGrid grid;
+  int32_t items, section, blocks;
+};
+
+struct QuantInstance90 {
+  int32_t width, rows, keys;  // of a block, of a tile
+  int32_t q_panel, v_panel;   // columns of a box of q and k, of v_t
+  void (*launch)(Context&, const QuantAttend&, const QuantWork&, const AttendMaps&);
+};
+
+// Explicitly instantiated, one file for each width.
+template <int Dtype, int D, int Groups, int BN, int Stages, int Run>
+QuantInstance90 quant_sm90_instance();
+
+}  // namespace fovea::cuda

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// The choice among the Hopper instances of quant_forward, their grids and tensor maps.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/chunk.h"
+#include "core/dtype.h"
+#include "cuda/launch.h"
+#include "ops/quant/forward.cuh"
+
+namespace fovea {
+namespace {
+
+using namespace cuda;
+
+// Every row of forward.inc in this build, narrow widths first.
+const std::vector<QuantInstance90>& instances() {
+  static const std::vector<QuantInstance90> rows = {
+#define FOVEA_INSTANCE(dtype, width, groups, keys, stages, run) \
+  quant_sm90_instance<dtype, width, groups, keys, stages, run>(),
+#include "instances/quant_forward_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+
+const QuantInstance90* find(const Attend& a) {
+  for (const QuantInstance90& row : instances())
+    if (a.d <= row.width && a.e <= row.width) return &row;
+  return nullptr;
+}
+
+struct Operands {
+  ByteMapOf q, k, v;
+  Operands(const QuantAttend& a, const QuantInstance90& row)
+      : q{a.attend.q, a.attend.b, a.attend.s, a.attend.h, a.attend.d, row.rows, row.q_panel},
+        k{a.attend.k, a.attend.sequences.caches, a.attend.t, a.attend.g, a.attend.d, row.keys,
+          row.q_panel},
+        v{v_rows(a),  a.attend.sequences.caches, a.attend.e, a.attend.g, a.padded, row.width,
+          row.v_panel} {}
+
+ private:
+  // (b, g, e, padded) as rows of one head: (b, e, g, padded).
+  static View<4> v_rows(const QuantAttend& a) {
+    const int64_t* stride = a.v_t.stride;
+    return {a.v_t.data, {stride[0], stride[2], stride[1], stride[3]}};
+  }
+};
+
+QuantWork work_of(const Context& ctx, const QuantAttend& a, const QuantInstance90& row) {
+  const Attend& call = a.attend;
+  const DeviceInfo& device = device_info(ctx);
+  const int64_t row_tiles = ceil_div(call.sequences.query_max, row.rows);
+  const int64_t heads = call.sequences.count * call.h;
+  // Without a mask blocks at work share a head's keys.  With one the longest items come first,
+  // among heads whose keys a quarter of the cache holds.
+  const int64_t group = call.h / call.g, head_bytes = call.sequences.key_max * (call.d + call.e);
+  const bool causal = call.mask.window.right > 0;
+  const int64_t section = clamp_i64(
+      causal ? clamp_i64(device.l2_bytes / 4 / (head_bytes + 1), 1, 64) * group : group, 1, heads);
+  const int64_t items = std::min<int64_t>(heads * row_tiles, INT32_MAX);
+  return {{row_tiles, call.h, 1, 1, causal},
+          static_cast<int32_t>(items),
+          static_cast<int32_t>(section),
+          static_cast<int32_t>(std::min<int64_t>(items, device.multiprocessors))};
+}
+
+std::string refuses(const Context& ctx, const QuantAttend& a) {
+  const Attend& call = a.attend;
+  const DeviceInfo& device = device_info(ctx);
+  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
+  if (!a.v_t || !a.permuted) return "v_t in v_perm16 is not given";
+  if (call.score.softcap > 0) return "a softcap";
+  if (!call.h || !call.sequences.count || !call.t || !call.s) return "nothing to do";
+  if (call.d % 16 || call.e % 8) return "a width that is not a multiple of 16 (d) or 8 (e)";
+  const QuantInstance90* row = find(call);
+  if (!row) return "no instance for this width in this build";
+  const Operands of(a, *row);
+  for (const ByteMapOf* x : {&of.q, &of.k, &of.v})
+    if (const char* why = map_refuses(*x); *why) return std::string("q, k or v_t has ") + why;
+  const size_t o_bytes = static_cast<size_t>(dtype_bytes(call.o_dtype));
+  if (!chunked(call.o, o_bytes, static_cast<int>(16 / o_bytes)))
+    return "o has rows that are not contiguous and aligned";
+  if (call.sequences.key_max > kIndexMax || call.sequences.query_max > kIndexMax)
+    return "more than 2^30 keys or rows in a sequence";
+  if (call.sequences.count * call.h * ceil_div(call.sequences.query_max, row->rows) > kIndexMax)
+    return "more than 2^30 blocks of work";
+  CUtensorMap map;
+  if (!make_map(of.q, map)) return "the driver makes no tensor maps";
+  return "";
+}
+
+void prepare(const Context& ctx, const QuantAttend& a, Plan& plan) {
+  const QuantInstance90& row = *find(a.attend);
+  plan.kernel = "quant_forward.cuda.sm90.d" + std::to_string(row.width);
+  const QuantWork work = work_of(ctx, a, row);
+  plan.launch = [a, row, work](Context& ctx, void*) {
+    const Operands of(a, row);
+    AttendMaps maps;
+    if (!make_map(of.q, maps.q) || !make_map(of.k, maps.k) || !make_map(of.v, maps.v))
+      fail(FOVEA_DEVICE_ERROR, "quant_forward: the driver makes no tensor map");
+    row.launch(ctx, a, work, maps);
+  };
+}
+
+}  // namespace
+
+extern const Kernel<QuantAttend> quant_forward_sm90;
+const Kernel<QuantAttend> quant_forward_sm90{"sm90", refuses, prepare};
+
+}  // namespace fovea

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/quant/quantize.h"
+
+#include "ops/quant/check.h"
+#include "ops/quant/kernels.h"
+
+namespace fovea {
+namespace {
+
+constexpr char kOp[] = "quant_quantize";
+
+Quantize resolve(const fovea_quant_quantize_params& p) {
+  Quantize a{};
+  a.x = view_of<4>(p.x), a.code = view_of<4>(p.code), a.code_t = view_of<4>(p.code_t);
+  a.scale = view_of<3>(p.scale), a.x_dtype = p.x.dtype, a.start = int_vector(p.start);
+  a.b = p.x.shape[0], a.s = p.x.shape[1], a.h = p.x.shape[2], a.d = p.x.shape[3];
+  a.sequences = a.start ? p.start.shape[0] - 1 : a.b;
+  a.block = p.block, a.seed = p.seed;
+  check_block(kOp, "block", p.block);
+  check_flag(kOp, "hadamard", p.hadamard);
+  check_order(kOp, p.code_order);
+  if (p.seed && !p.hadamard)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: seed is %lld without hadamard, wanted 0", kOp,
+         static_cast<long long>(p.seed));
+  if (!p.code.data && !p.code_t.data && a.b * a.s * a.h)
+    fail(FOVEA_INVALID_ARGUMENT,
+         "%s: code.data and code_t.data are NULL, wanted one of them or both", kOp);
+  if (p.code_order && !p.code_t.data)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: code_order is %d without code_t, wanted 0", kOp,
+         p.code_order);
+  if (a.d < 1) fail(FOVEA_INVALID_ARGUMENT, "%s: x.shape[3] (d) is 0, wanted >= 1", kOp);
+  if (a.s > INT32_MAX && a.start)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: x.shape[1] (s) is %lld with start, wanted at most 2^31 - 1",
+         kOp, static_cast<long long>(a.s));
+  a.scales = entries(a.start, a.s, a.sequences, a.block);
+  a.units = entries(a.start, a.s, a.sequences, kCodeRun);
+  a.padded = a.units * kCodeRun;
+  check_entries(kOp, "scale", 2, "n", p.scale.shape[2], a.scales, p.start, "start");
+  if (p.code_t.data)
+    check_entries(kOp, "code_t", 3, "padded", p.code_t.shape[3], a.padded, p.start, "start");
+  if (!a.units && !a.start) a.units = 1;  // the scale of no tokens is written too
+  if (p.hadamard) a.run = a.d & -a.d;
+  a.permutes = p.code_order == FOVEA_CODE_ORDER_V_PERM16;
+  return a;
+}
+
+}  // namespace
+
+Plan plan(const Context& ctx, const fovea_quant_quantize_params& params) {
+  const Quantize request = resolve(params);
+  if (ctx.backend == FOVEA_HOST) return choose(kOp, ctx, request, {quant_quantize_host});
+#if FOVEA_WITH_CUDA
+  return choose(kOp, ctx, request, {quant_quantize_tile, quant_quantize_any});
+#else
+  return choose<Quantize>(kOp, ctx, request, {});
+#endif
+}
+
+}  // namespace fovea

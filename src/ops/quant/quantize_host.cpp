@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// x to e4m3 codes: one item is one head of a unit of 128 tokens.  One scale a sequence: a first
+// pass leaves every item's largest magnitude, which the second gathers.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/convert.h"
+#include "core/dtype.h"
+#include "host/device.h"
+#include "ops/quant/kernels.h"
+
+namespace fovea {
+namespace {
+
+struct Room {
+  Slot<float> most;  // (units, h), with one scale a sequence
+  Slot<float> rows;  // (workers, 128, d)
+};
+
+// y, row on row, and its largest magnitude.
+template <class X>
+void load_rows(const Quantize& a, const CodeUnit& unit, int64_t head, float* y) {
+  const float root = a.run ? static_cast<float>(1 / std::sqrt(static_cast<double>(a.run))) : 1.0f;
+  for (int64_t i = 0; i < unit.tokens; ++i, y += a.d) {
+    const X* x = a.x.as<X>() + unit.batch * a.x.stride[0] + (unit.token + i) * a.x.stride[1] +
+                 head * a.x.stride[2];
+    for (int64_t c = 0; c < a.d; ++c) y[c] = to_float(x[c * a.x.stride[3]]);
+    if (!a.run) continue;
+    for (int64_t c = 0; c < a.d; ++c) y[c] = flips(a.seed, c) ? -y[c] : y[c];
+    for (int64_t step = 1; step < a.run; step *= 2)
+      for (int64_t c = 0; c < a.d; ++c) {
+        if (c & step) continue;
+        const float low = y[c], high = y[c + step];
+        y[c] = low + high, y[c + step] = low - high;
+      }
+    for (int64_t c = 0; c < a.d; ++c) y[c] *= root;
+  }
+}
+
+float largest(const float* y, int64_t count) {
+  float most = 0;
+  for (int64_t i = 0; i < count; ++i) most = greatest(most, std::abs(y[i]));
+  return most;
+}
+
+// Codes of rows [begin, end) of a unit.
+void store_codes(const Quantize& a, const CodeUnit& unit, int64_t head, const float* y,
+                 int64_t begin, int64_t end, float factor) {
+  const auto code_of = [&](float x) {
+    return factor == 0 ? E4m3{0} : from_float<E4m3>(x * factor);
+  };
+  for (int64_t i = begin; a.code && i < std::min(end, unit.tokens); ++i) {
+    E4m3* to = a.code.as<E4m3>() + unit.batch * a.code.stride[0] +
+               (unit.token + i) * a.code.stride[1] + head * a.code.stride[2];
+    for (int64_t c = 0; c < a.d; ++c) to[c * a.code.stride[3]] = code_of(y[i * a.d + c]);
+  }
+  for (int64_t i = begin; a.code_t && unit.column < a.padded && i < end; ++i) {
+    E4m3* to = a.code_t.as<E4m3>() + unit.batch * a.code_t.stride[0] + head * a.code_t.stride[1] +
+               (unit.column + (a.permutes ? permuted(i) : i)) * a.code_t.stride[3];
+    for (int64_t c = 0; c < a.d; ++c)
+      to[c * a.code_t.stride[2]] = i < unit.tokens ? code_of(y[i * a.d + c]) : E4m3{0};
+  }
+}
+
+void quantize_unit(const Quantize& a, const CodeUnit& unit, int64_t slot, int64_t head,
+                   const float* y, const float* most) {
+  const auto put = [&](int64_t entry, float scale) {
+    a.scale.as()[unit.batch * a.scale.stride[0] + head * a.scale.stride[1] +
+                 entry * a.scale.stride[2]] = scale;
+  };
+  const ScaleRange range = scales_of(a, unit);
+  if (!a.block) {
+    // Units of a sequence are neighbours, the first of them `index` before this one.
+    float top = 0;
+    const int64_t begin = slot - unit.index;
+    for (int64_t i = begin; i < unit_count(a) && unit_at(a, i).sequence == unit.sequence; ++i)
+      top = greatest(top, most[i * a.h + head]);
+    const CodeScale group(top);
+    if (range.count) put(range.first, unit.tokens ? group.scale : 0);
+    return store_codes(a, unit, head, y, 0, kCodeRun, group.factor);
+  }
+  for (int64_t i = 0; i * a.block < kCodeRun; ++i) {
+    const int64_t begin = i * a.block, rows = clamp_i64(unit.tokens - begin, 0, a.block);
+    const CodeScale group(largest(y + begin * a.d, rows * a.d));
+    if (i < range.count) put(range.first + i, rows ? group.scale : 0);
+    store_codes(a, unit, head, y, begin, begin + a.block, group.factor);
+  }
+}
+
+std::string refuses(const Context&, const Quantize&) {
+  return "";
+}
+
+void prepare(const Context& ctx, const Quantize& a, Plan& plan) {
+  const int64_t items = unit_count(a) * a.h;
+  Room room;
+  room.most = plan.workspace.add<float>(a.block ? 0 : items);
+  room.rows = plan.workspace.add<float>(
+      std::max<int64_t>(1, std::min<int64_t>(ctx.threads, items)) * kCodeRun * a.d);
+  plan.kernel += std::string(".") + dtype_name(a.x_dtype);
+  plan.launch = [a, room, items](Context& ctx, void* base) {
+    float* most = room.most.at(base);
+    const double cost = 3.0 * static_cast<double>(items * kCodeRun * a.d);
+    with_fp(a.x_dtype, [&](auto x) {
+      const auto walk = [&](auto&& visit) {
+        host::pool(ctx).run(items, cost, [&](int64_t item, int32_t worker) {
+          const int64_t slot = item / a.h, head = item % a.h;
+          const CodeUnit unit = unit_at(a, slot);
+          if (unit.sequence < 0) return;
+          float* y = room.rows.at(base) + worker * kCodeRun * a.d;
+          load_rows<decltype(x)>(a, unit, head, y);
+          visit(unit, slot, head, y);
+        });
+      };
+      if (!a.block)
+        walk([&](const CodeUnit& unit, int64_t slot, int64_t head, const float* y) {
+          most[slot * a.h + head] = largest(y, unit.tokens * a.d);
+        });
+      walk([&](const CodeUnit& unit, int64_t slot, int64_t head, const float* y) {
+        quantize_unit(a, unit, slot, head, y, most);
+      });
+    });
+  };
+}
+
+}  // namespace
+
+const Kernel<Quantize> quant_quantize_host = {"quant_quantize.host", refuses, prepare};
+
+}  // namespace fovea

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FP8 attention from Python: ml_dtypes and torch codes, and how far codes are from the truth."""
+
+import fovea
+import numpy as np
+import pytest
+import reference
+
+
+def padded(tokens):
+    return (tokens + 127) // 128 * 128
+
+
+def inputs(outliers=False, tokens=256, width=128):
+    random = np.random.default_rng(5)
+    x = random.standard_normal((3, 1, tokens, 2, width)).astype(np.float32)
+    if outliers:
+        rare = random.random(x[:2].shape) < 0.001
+        x[:2] += rare * 10 * random.standard_normal(x[:2].shape)
+    return list(x)
+
+
+def quantised(ctx, x, block=0, **fields):
+    tokens = x.shape[1]
+    count = -(-tokens // block) if block else 1
+    if fields.pop("values", False):
+        return fovea.quant_quantize(
+            ctx, x, code_t=True, n=1, padded=padded(tokens), code_order="v_perm16"
+        )
+    return fovea.quant_quantize(ctx, x, code=True, n=count, block=block, **fields)
+
+
+def attend(ctx, q, k, v, block=0, hadamard=0, **fields):
+    q, q_scale = quantised(ctx, q, block, hadamard=hadamard)
+    k, k_scale = quantised(ctx, k, block, hadamard=hadamard)
+    v_t, v_scale = quantised(ctx, v, values=True)
+    return fovea.quant_forward(
+        ctx,
+        q,
+        k,
+        v_t=v_t,
+        q_scale=q_scale,
+        k_scale=k_scale,
+        v_scale=v_scale,
+        q_block=block,
+        k_block=block,
+        code_order=fovea.CodeOrder.V_PERM16,
+        **fields,
+    )
+
+
+def distance(o, want):
+    return np.linalg.norm(o - want) / np.linalg.norm(want)
+
+
+def test_codes_are_ml_dtypes(ctx):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = inputs(tokens=70, width=16)[0]
+    code, scale = quantised(ctx, x)
+    assert code.dtype == ml_dtypes.float8_e4m3fn and scale.shape == (1, 2, 1)
+    factor = scale.transpose(0, 2, 1)[..., None]
+    # A rounding is at most 1 / 16 of a normal number and half a step of 2^-9 below.
+    off = np.abs(code.astype(np.float32) * factor - x)
+    assert np.all(off <= np.maximum(np.abs(x) / 16, factor * 2.0**-10) * 1.001)
+    assert np.abs(code.astype(np.float32)).max(axis=(1, 3)) == pytest.approx(448)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_near_the_truth(ctx, causal):
+    q, k, v = inputs()
+    want = reference.attention(*(x.astype(np.float64) for x in (q, k, v)), causal=causal)
+    o, lse = attend(ctx, q, k, v, lse=True, causal=causal)
+    assert o.dtype == np.float32
+    assert distance(o, want[0]) < 7e-2
+    assert np.sqrt(np.mean((lse - want[1]) ** 2)) < 2e-2
+
+
+def test_rotation_spreads_outliers(ctx):
+    q, k, v = inputs(outliers=True)
+    want = reference.attention(*(x.astype(np.float64) for x in (q, k, v)))[0]
+    plain = distance(attend(ctx, q, k, v), want)
+    rotated = distance(attend(ctx, q, k, v, block=128, hadamard=1), want)
+    assert rotated < 8e-2 and rotated < plain < 1.2e-1
+
+
+def test_torch_codes(ctx):
+    torch = pytest.importorskip("torch")
+    arrays = inputs(tokens=130, width=64)
+    q, k, v = (torch.from_numpy(x) for x in arrays)
+    code, scale = quantised(ctx, q)
+    assert code.dtype == torch.float8_e4m3fn and scale.dtype == torch.float32
+    o = torch.empty(q.shape, dtype=torch.bfloat16)
+    assert attend(ctx, q, k, v, o=o) is o
+    want = reference.attention(*(x.astype(np.float64) for x in arrays))[0]
+    assert distance(o.float().numpy(), want) < 7e-2
