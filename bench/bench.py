@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """fovea beside PyTorch in one process: interleaved calls, medians, outputs compared.
 
-    bench/bench.py [--backend host|cuda] [--filter REGEX] [--rounds N] [--threads N] [--list|--dry]
+    bench/bench.py [--backend host|cuda] [--peer cudnn|flash] [--filter REGEX] [--rounds N]
+                   [--threads N] [--list|--dry]
 
 Prints a table and appends its rows to bench/results/<device>.tsv (not with --dry).  ratio is the
 peer's time over fovea's: above 1 fovea is faster.  Exits 1 where the two disagree."""
@@ -58,12 +59,13 @@ class CudaClock:
         return begin.elapsed_time(end)
 
 
-def peer_of(backend):
+def peer_of(backend, peer):
     if backend == "host":
         return "torch.sdpa", contextlib.nullcontext
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    return "torch.sdpa.flash", lambda: sdpa_kernel(SDPBackend.FLASH_ATTENTION)
+    kernel = getattr(SDPBackend, f"{peer.upper()}_ATTENTION")
+    return f"torch.sdpa.{peer}", lambda: sdpa_kernel(kernel)
 
 
 def distance(ours, theirs):
@@ -110,6 +112,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--backend", choices=["host", "cuda"], default="host")
+    parser.add_argument("--peer", choices=["cudnn", "flash"], default="cudnn", help="on CUDA")
     parser.add_argument("--filter", default="", help="regular expression on `op/case`")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--threads", type=int, default=2, help="host threads of both")
@@ -122,7 +125,7 @@ def main():
     if args.list:
         return print("\n".join(f"{c.op}/{c.name}" for c in chosen))
     torch.set_num_threads(args.threads)
-    peer, backend = peer_of(args.backend)
+    peer, backend = peer_of(args.backend, args.peer)
     name = device_name(args.backend) + (
         f", {args.threads} threads" if args.backend == "host" else ""
     )

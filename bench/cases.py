@@ -17,6 +17,15 @@ LIMITS = {"f32": 4e-6, "f16": 9e-4, "bf16": 7e-3}
 BACKWARD_LIMITS = {"f32": 1e-5, "f16": 1.2e-3, "bf16": 1e-2}
 
 
+def size(n):
+    return f"{n // 1024}k" if n % 1024 == 0 else str(n)
+
+
+def name_of(*parts):
+    """What a case is, without the parts that are as usual (None)."""
+    return "_".join(part for part in parts if part)
+
+
 def pairs(s, t, causal):
     """(query, key) pairs that are seen, bottom-right aligned."""
     if not causal:
@@ -45,9 +54,15 @@ class Attention:
 
     @property
     def name(self):
-        heads = f"h{self.h}" + (f"_g{self.g}" if self.g else "")
-        mask = "causal" if self.causal else "full"
-        return f"{self.dtype}/b{self.b}_{heads}_n{self.n}_d{self.d}/{mask}"
+        usual = self.b * self.n == 16384 and self.h * self.d == 2048
+        return name_of(
+            f"prefill_d{self.d}",
+            "causal" if self.causal else "full",
+            f"n{size(self.n)}",
+            None if usual else f"b{self.b}_h{self.h}",
+            f"g{self.g}" if self.g else None,
+            None if self.dtype == "bf16" else self.dtype,
+        )
 
     @property
     def work(self):
@@ -129,9 +144,15 @@ class Quant:
 
     @property
     def name(self):
-        mask = "causal" if self.causal else "full"
-        codes = "_quantising" if self.quantising else ""
-        return f"e4m3/b{self.b}_h{self.h}_n{self.n}_d{self.d}/{mask}{codes}"
+        usual = self.b * self.n == 16384 and self.h * self.d == 2048
+        return name_of(
+            f"prefill_d{self.d}",
+            "causal" if self.causal else "full",
+            f"n{size(self.n)}",
+            None if usual else f"b{self.b}_h{self.h}",
+            "e4m3",
+            "quantising" if self.quantising else None,
+        )
 
     @property
     def work(self):
@@ -186,7 +207,8 @@ class Quant:
 @dataclasses.dataclass(frozen=True)
 class Decode:
     """One query row a sequence against a cache; page 0 means a contiguous cache.  torch gets the
-    contiguous cache in either case, the group folded into its query rows, which suits it best."""
+    contiguous cache in either case, the group folded into its query rows, which suits it best, but
+    for cuDNN, which folds by itself."""
 
     b: int
     h: int
@@ -201,8 +223,14 @@ class Decode:
 
     @property
     def name(self):
-        kind = f"page{self.page}" if self.page else "contiguous"
-        return f"{self.dtype}/decode_b{self.b}_h{self.h}_g{self.g}_t{self.t}_d{self.d}/{kind}"
+        usual = (self.h, self.g, self.d) == (32, 8, 128)
+        return name_of(
+            f"decode_b{self.b}",
+            f"n{size(self.t)}",
+            f"page{self.page}" if self.page else None,
+            None if usual else f"h{self.h}_g{self.g}_d{self.d}",
+            None if self.dtype == "bf16" else self.dtype,
+        )
 
     @property
     def work(self):
@@ -232,14 +260,15 @@ class Decode:
             fields["page_table"] = torch.argsort(order).reshape(self.b, count).to(torch.int32)
             fields["key_len"] = torch.full((self.b,), self.t, dtype=torch.int32, device=device)
             ours[1:] = (x.reshape(-1, self.page, self.g, self.d)[order] for x in ours[1:])
-        folded = q.view(self.b, self.g, self.h // self.g, self.d)
+        fold = torch.backends.cuda.flash_sdp_enabled()
+        rows = q.view(self.b, self.g, self.h // self.g, self.d) if fold else q
 
         def forward():
             return [fovea.attention_forward(ctx, *ours, **fields).transpose(1, 2)]
 
         def peer():
             with torch.no_grad():
-                return [sdpa(folded, k, v).view_as(q)]
+                return [sdpa(rows, k, v, enable_gqa=not fold).view_as(q)]
 
         return forward, peer
 
@@ -259,21 +288,20 @@ def host():
 
 
 def cuda():
-    yield Attention(4, 16, 4096, 128, "bf16")
-    yield Attention(4, 16, 4096, 128, "bf16", True)
-    for b, n in ((16, 1024), (1, 16384)):
-        yield from (Attention(b, 16, n, 128, "bf16", causal) for causal in (False, True))
-    for h, d in ((32, 64), (8, 256)):
-        yield from (Attention(4, h, 4096, d, "bf16", causal) for causal in (False, True))
+    grid = [
+        (16384 // n, 2048 // d, n, d, "bf16", causal)
+        for d in (64, 128, 256)
+        for causal in (False, True)
+        for n in (1024, 4096, 16384)
+    ]
+    yield from (Attention(*cell, backward) for backward in (False, True) for cell in grid)
     yield Attention(4, 16, 4096, 128, "f16", True)
     yield Attention(4, 32, 4096, 128, "bf16", True, g=8)
-    for h, d in ((32, 64), (16, 128)):
-        yield from (Attention(4, h, 4096, d, "bf16", causal, True) for causal in (False, True))
-    yield Attention(4, 8, 4096, 256, "bf16", True, True)
+    yield from (Attention(1, 16, n, 128, "bf16", True) for n in (256, 512, 1024))
     for b, n in ((4, 4096), (1, 16384)):
         yield from (Quant(b, 16, n, 128, causal) for causal in (False, True))
         yield Quant(b, 16, n, 128, quantising=True)
     for h, d in ((32, 64), (8, 256)):
         yield Quant(4, h, 4096, d)
-    for b, t in ((64, 8192), (1, 131072)):
+    for b, t in ((1, 8192), (1, 131072), (16, 8192), (64, 8192), (16, 32768)):
         yield from (Decode(b, 32, 8, t, 128, "bf16", page) for page in (0, 16))

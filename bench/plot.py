@@ -32,6 +32,7 @@ def rate(row):
 def draw(path):
     rows = latest(path)
     ratios = [float(row["ratio"]) for row in rows]
+    peers = sorted({row["peer"] for row in rows})
     figure, axes = plt.subplots(figsize=(9, 1.3 + 0.32 * len(rows)), constrained_layout=True)
     spots = range(len(rows))
     axes.barh(spots, ratios, height=0.66, color=[AHEAD if r >= 1 else BEHIND for r in ratios])
@@ -53,7 +54,7 @@ def draw(path):
     axes.invert_yaxis()
     axes.set_xlim(0, max([1.1, *ratios]) * 1.45)
     axes.set_xlabel(
-        f"time of {rows[0]['peer']} / time of fovea  (1 = the same, longer = fovea is faster)",
+        f"time of {' or '.join(peers)} / time of fovea  (1 = the same, longer = fovea is faster)",
         fontsize=9,
     )
     axes.set_title(

@@ -26,7 +26,7 @@ sharded() {  # name, shards, command
   done
 }
 if [ "$mode" = all ]; then
-  sharded conformance 6 "$build/tests/conformance" --gtest_brief=1 --gtest_filter='*cuda*'
+  sharded conformance 10 "$build/tests/conformance" --gtest_brief=1 --gtest_filter='*cuda*'
   sharded capture 2 "$build/tests/capture" --gtest_brief=1
   start threads "$build/tests/threads" --gtest_brief=1
   start offsets "$build/tests/offsets" --gtest_brief=1
