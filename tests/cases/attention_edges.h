@@ -203,8 +203,12 @@ class Edges {
         portable.b = 2, portable.shared = Shared::broadcast;
         cases.push_back(forward_case(portable, name + "whole"));
         AttentionCase paged = c;
-        paged.where = Where::paged, paged.page = 64;
+        paged.where = Where::paged, paged.page = 16;
         cases.push_back(forward_case(paged, name + "paged"));
+        for (int64_t page : {64, 256}) {
+          paged.b = 3, paged.page = page, paged.span = page == 64 ? Span::causal : Span::band;
+          cases.push_back(forward_case(paged, hopper + ".paged"));
+        }
         AttentionCase decode = c;
         decode.s = 3, decode.splits = 0;
         cases.push_back(forward_case(decode, hopper + ".split"));
@@ -212,9 +216,15 @@ class Edges {
         cases.push_back(forward_case(decode, hopper + ".split"));
         decode.where = Where::paged, decode.page = 16;
         cases.push_back(forward_case(decode, name + "split"));
+        decode.page = 128, decode.span = Span::causal;
+        cases.push_back(forward_case(decode, hopper + ".split"));
+        decode.span = Span::full;
         decode.where = Where::batched, decode.page = 0;
         c.softcap = c.sink_logit = true;
-        cases.push_back(forward_case(c, name + "rich"));
+        cases.push_back(forward_case(c, hopper + ".capped"));
+        AttentionCase rich = c;
+        rich.alibi = true;
+        cases.push_back(forward_case(rich, name + "rich"));
         cases.push_back(backward_case(c, name + "rich"));
         decode.softcap = decode.alibi = true;
         cases.push_back(forward_case(decode, name + "rich"));
@@ -233,6 +243,9 @@ class Edges {
     }
     c.b = 140, c.s = 1, c.t = 150, c.splits = 0, c.where = Where::lengths;
     cases.push_back(forward_case(c, hopper + ".split"));
+    c.where = Where::paged, c.page = 64;
+    cases.push_back(forward_case(c, hopper + ".split"));
+    c.page = 0;
     if (c.d != 64) return;
     c.b = 2, c.s = 256, c.t = 300, c.splits = 1, c.where = Where::batched, c.span = Span::causal;
     cases.push_back(forward_case(c, hopper + ".whole.256x64"));

@@ -85,8 +85,7 @@ __device__ inline void make_item(WorkItem<Shape>& item, const Codes& codes, cons
   if (tile.size <= 0) return;
   new (&item.mask) WindowMask(a, tile, BN);
   const Sequence& seq = tile.rows.seq;
-  const KeyTiles tiles = key_tiles(a.mask, seq, tile.rows.head_begin(), tile.rows.head_end(),
-                                   tile.first_query(), tile.end_query(), BN);
+  const KeyTiles tiles = WindowMask::tiles(a, tile, BN);
   item.first = static_cast<int>(tiles.first), item.last = static_cast<int>(tiles.last);
   if (item.first == item.last) return;
   item.batch = static_cast<int>(seq.batch), item.head = static_cast<int>(tile.rows.g);
@@ -228,7 +227,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       }
       return;
     }
-    Ring at;
+    Ring k_at, v_at;
     uint32_t q_phase = 0;
     for (int w = blockIdx.x; w < work; w += gridDim.x, item_at.next()) {
       const Item& item = items[item_at.stage];
@@ -238,14 +237,21 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         q_phase ^= 1;
         sm90::copy_bytes<TileQ>(s_q, maps.q, q_full, 0, item.row, item.head, item.batch);
       }
-      for (int n = item.last - 1; n >= item.first; --n, at.next()) {
-        sm90::barrier_wait(k_empty(at), at.phase ^ 1);
-        sm90::copy_bytes<TileK>(s_k + at.stage * TileK::bytes, maps.k, k_full(at), 0,
-                                item.key_row + n * BN, item.key_head, item.key_batch);
-        sm90::barrier_wait(v_empty(at), at.phase ^ 1);
-        sm90::copy_bytes<TileV>(s_v + at.stage * TileV::bytes, maps.v, v_full(at),
+      // V follows K by a tile, as the products do: its stage is free only after the exponentials.
+      const auto values = [&](int n) {
+        sm90::barrier_wait(v_empty(v_at), v_at.phase ^ 1);
+        sm90::copy_bytes<TileV>(s_v + v_at.stage * TileV::bytes, maps.v, v_full(v_at),
                                 item.column + n * BN, 0, item.key_head, item.key_batch);
+        v_at.next();
+      };
+      for (int n = item.last - 1; n >= item.first; --n) {
+        sm90::barrier_wait(k_empty(k_at), k_at.phase ^ 1);
+        sm90::copy_bytes<TileK>(s_k + k_at.stage * TileK::bytes, maps.k, k_full(k_at), 0,
+                                item.key_row + n * BN, item.key_head, item.key_batch);
+        k_at.next();
+        if (n < item.last - 1) values(n + 1);
       }
+      if (item.first < item.last) values(item.first);
       sm90::barrier_arrive(item_empty(item_at));
     }
     return;

@@ -140,7 +140,11 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
     if (active) {
       score.apply(x, n * kTileKeys, row);
       if (!mask.full(n)) mask.apply(x, n * kTileKeys, row);
-      if (absent) hide_absent(x, absent);
+      if (absent) {
+        const uint32_t words[2] = {static_cast<uint32_t>(absent),
+                                   static_cast<uint32_t>(absent >> 32)};
+        hide_absent(x, words);
+      }
       state.step(x, o, score.factor);
       uint32_t p[M][N / 2][4];
       pack_operand<Shape::Dtype>(p, x);

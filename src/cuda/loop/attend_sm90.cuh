@@ -82,8 +82,10 @@ struct Shared90 {
   using Ring = sm90::Ring<Shape::Stages>;
   using WorkRing = sm90::Ring<2>;
   using Slot = WorkSlot<Mask>;
+  static constexpr int kAbsentWords = (Shape::BN + 31) / 32;
   static constexpr int kWorks = Shape::tile_bytes,
-                       kBarriers = kWorks + 2 * static_cast<int>(sizeof(Slot));
+                       kAbsent = kWorks + 2 * static_cast<int>(sizeof(Slot)),
+                       kBarriers = kAbsent + (Shape::Stages * kAbsentWords * 4 + 7) / 8 * 8;
   static_assert(sizeof(Slot) % 8 == 0);
   static_assert(kBarriers + 8 * (2 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
   unsigned char* base;
@@ -96,6 +98,10 @@ struct Shared90 {
   }
   __device__ Slot& work(WorkRing i) const {
     return reinterpret_cast<Slot*>(base + kWorks)[i.stage];
+  }
+  // Bit j % 32 of word j / 32: key j of the stage's tile has no page.
+  __device__ uint32_t* absent(Ring i) const {
+    return reinterpret_cast<uint32_t*>(base + kAbsent) + i.stage * kAbsentWords;
   }
   __device__ uint32_t free(WorkRing i) const { return at + kBarriers + i.stage * 8; }
   __device__ uint32_t q_full(QRing i) const { return at + kBarriers + 16 + i.stage * 16; }
@@ -116,8 +122,9 @@ struct Shared90 {
   }
 };
 
-// The copying warp.
-template <class Shape, class Mask>
+// The copying warp.  Paged: keys may come in pages, of which a tile holds a whole number or one
+// holds a whole number of tiles; a lane copies a page, or a tile's part of one.
+template <class Shape, bool Paged, class Mask>
 struct Copy90 {
   using Shared = Shared90<Shape, Mask>;
   using Ring = typename Shared::Ring;
@@ -174,28 +181,91 @@ struct Copy90 {
                      panel * 64, static_cast<int>(tile.rows.head_begin()), row, batch);
   }
 
+  // Where a tile of keys lies: the storage index of its first, and the pool pages of the lane's
+  // pieces, lane + 32 i.
+  struct Keys {
+    int row;
+    int page[Paged ? BN / 32 : 1];
+  };
+  __device__ __forceinline__ Keys keys_of(const WorkSlot<Mask>& work, int n) const {
+    const Sequence& seq = work.tile.rows.seq;
+    Keys keys{work.count ? static_cast<int>(seq.key_begin) + n * BN : static_cast<int>(a.t), {}};
+    if (!Paged || !a.sequences.page) return keys;
+    const int page = static_cast<int>(a.sequences.page), rows = min(page, BN);
+    const View<2>& table = a.sequences.page_table;
+    const int32_t* ids = table.as<int32_t>() + max(seq.key_batch, int64_t{0}) * table.stride[0];
+#pragma unroll
+    for (int i = 0; i < BN / 32; ++i) {
+      const int key = n * BN + (lane + 32 * i) * rows;
+      keys.page[i] = work.count && (lane + 32 * i) * rows < BN && key < work.tile.keys
+                         ? ids[key / page * table.stride[1]]
+                         : -1;
+    }
+    return keys;
+  }
+
   // V follows K by a tile, as the products do.
   __device__ __forceinline__ void walk(const WorkSlot<Mask>& work, Ring& at) const {
-    const Sequence& seq = work.tile.rows.seq;
     const int head = static_cast<int>(work.tile.key_head(a)),
-              begin = static_cast<int>(seq.key_begin),
-              batch = max(static_cast<int>(seq.key_batch), 0);
-    const auto row_of = [&](int n) { return work.count ? begin + n * BN : static_cast<int>(a.t); };
-    int n = work.last, behind = -1;
-    for (int left = max(work.count, 1); left; --left, n = work.before(n)) {
-      copy<typename Shape::TileK>(maps.k, row_of(n), head, batch, at);
-      if (behind >= 0) copy<typename Shape::TileV>(maps.v, row_of(behind), head, batch, at);
-      behind = n;
+              batch = max(static_cast<int>(work.tile.rows.seq.key_batch), 0);
+    int n = work.last;
+    Keys next = keys_of(work, n), behind{};
+    for (int left = max(work.count, 1), owed = 0; left; --left, owed = 1) {
+      const Keys here = next;
+      n = work.before(n);
+      if (left > 1) next = keys_of(work, n);  // the page table is read a tile ahead
+      copy<typename Shape::TileK, true>(maps.k, here, head, batch, at);
+      if (owed) copy<typename Shape::TileV, false>(maps.v, behind, head, batch, at);
+      behind = here;
     }
-    copy<typename Shape::TileV>(maps.v, row_of(behind), head, batch, at);
+    copy<typename Shape::TileV, false>(maps.v, behind, head, batch, at);
+  }
+
+  template <class Tile, bool TellAbsent>
+  __device__ __forceinline__ void copy(const CUtensorMap& map, const Keys& keys, int head,
+                                       int batch, Ring& at) const {
+    sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
+    const uint32_t to = shared.keys(at), full = shared.full(at);
+    if (Paged && a.sequences.page) {
+      if (TellAbsent) tell_absent(keys, at);
+      copy_pages<Tile>(map, keys, head, to, full);
+    } else if (lane == 0) {
+      sm90::copy_tile<Tile>(to, map, full, keys.row, head, batch);
+    }
+    at.next();
   }
 
   template <class Tile>
-  __device__ __forceinline__ void copy(const CUtensorMap& map, int row, int head, int batch,
-                                       Ring& at) const {
-    sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
-    if (lane == 0) sm90::copy_tile<Tile>(shared.keys(at), map, shared.full(at), row, head, batch);
-    at.next();
+  __device__ __forceinline__ void copy_pages(const CUtensorMap& map, const Keys& keys, int head,
+                                             uint32_t to, uint32_t full) const {
+    const int page = static_cast<int>(a.sequences.page), rows = min(page, BN);
+    const int token = page > BN ? keys.row % page : 0, nowhere = static_cast<int>(a.sequences.pool);
+    if (lane == 0) sm90::barrier_expect(full, Tile::bytes);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < BN / 32; ++i) {
+      const int piece = lane + 32 * i, id = keys.page[i];
+      if (piece * rows >= BN) continue;
+#pragma unroll
+      for (int panel = 0; panel < Tile::panels; ++panel)
+        sm90::copy_box(to + panel * Tile::panel_bytes + piece * rows * kPanelRowBytes, map, full,
+                       panel * 64, token, head, id < 0 || id >= nowhere ? nowhere : id);
+    }
+  }
+  __device__ __forceinline__ void tell_absent(const Keys& keys, Ring at) const {
+    const int rows = min(static_cast<int>(a.sequences.page), BN);
+#pragma unroll
+    for (int word = 0; word < Shared::kAbsentWords; ++word) {
+      const int piece = (word * 32 + lane) / rows;
+      int id = -1;
+#pragma unroll
+      for (int i = 0; i < BN / 32; ++i) {
+        const int other = __shfl_sync(~0u, keys.page[i], piece % 32);
+        if (piece / 32 == i) id = other;
+      }
+      const uint32_t absent = __ballot_sync(~0u, id < 0 || id >= a.sequences.pool);
+      if (lane == 0) shared.absent(at)[word] = absent;
+    }
   }
 };
 
@@ -217,7 +287,7 @@ __device__ __forceinline__ void clean_values(int tail, const Shared90<Shape, Mas
 }
 
 // A computing warpgroup.
-template <class Shape, class Score, class Mask, class Sink>
+template <class Shape, bool Paged, class Score, class Mask, class Sink>
 __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink, int group,
                                               const Shared90<Shape, Mask>& shared) {
   constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BN = Shape::BN;
@@ -229,7 +299,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
   typename Shared::QRing q_at;
   Ring at;
   float x[1][BN / 8][4], o[1][E / 8][4], alpha[1][2];
-  uint32_t p[1][BN / 16][4];
+  uint32_t p[1][BN / 16][4], absent[Paged ? BN / 32 : 1] = {};
   const auto release = [&](uint32_t barrier) {
     if (lane == 0) sm90::barrier_arrive(barrier);
   };
@@ -255,6 +325,10 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
     };
     const auto scores_done = [&](Ring k) {
       sm90::pin(x[0]);
+      if (Paged && a.sequences.page) {
+#pragma unroll
+        for (int word = 0; word < BN / 32; ++word) absent[word] = shared.absent(k)[word];
+      }
       release(shared.empty(k));
       if (--left <= 0) release(shared.q_empty(q_at));
     };
@@ -272,6 +346,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
     const auto weigh = [&](bool whole) {
       score.apply(x, n * BN, row);
       if (!whole) work.mask.apply(x, n * BN, row);
+      if constexpr (Paged) hide_absent(x, absent);
       state.weigh(x, alpha, score.factor);
       n = work.before(n);
     };
@@ -326,7 +401,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
   }
 }
 
-template <class Shape, TileScore Score, TileMask Mask, class Sink>
+template <class Shape, bool Paged, TileScore Score, TileMask Mask, class Sink>
 __global__ void __launch_bounds__(Shape::threads, 1)
     attend_sm90(const __grid_constant__ Attend a, const __grid_constant__ AttendGrid grid,
                 const __grid_constant__ AttendMaps maps, const __grid_constant__ WorkOrder order,
@@ -341,10 +416,10 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
   if (warp < 4) {
     sm90::give_registers<Shape::copying>();
-    if (warp == 0) Copy90<Shape, Mask>{a, grid, maps, shared}.run(order, schedule);
+    if (warp == 0) Copy90<Shape, Paged, Mask>{a, grid, maps, shared}.run(order, schedule);
   } else {
     sm90::take_registers<Shape::computing>();
-    compute_works<Shape, Score>(a, sink, warp / 4 - 1, shared);
+    compute_works<Shape, Paged, Score>(a, sink, warp / 4 - 1, shared);
   }
 }
 

@@ -2,6 +2,7 @@
 // Score and Mask policies of the tiled sweeps: the formulas of score.cuh and mask.cuh over a warp's
 // fragments, x[i][j][c] being row 16 i + 8 (c / 2) + lane / 4 and key 8 j + 2 (lane % 4) + c % 2.
 //   PlainScore, WindowMask  scale, window and lengths are all (Attend::plain())
+//   CappedScore             and a softcap
 //   RichScore, RichMask     everything else, chosen by tests that are the same for a whole block
 #pragma once
 #include <concepts>
@@ -32,6 +33,23 @@ struct PlainScore {
   __device__ PlainScore(const Attend& a, const RowTile&) : factor(a.score.scale * kLog2E) {}
   template <int M, int N>
   __device__ void apply(float (&)[M][N][4], int, int) const {}
+};
+
+// Scale and softcap.
+struct CappedScore {
+  static constexpr float factor = kLog2E;
+  float inner, cap;
+  __device__ CappedScore(const Attend& a, const RowTile&)
+      : inner(a.score.scale / a.score.softcap), cap(a.score.softcap) {}
+  template <int M, int N>
+  __device__ void apply(float (&x)[M][N][4], int, int) const {
+#pragma unroll
+    for (int i = 0; i < M; ++i)
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) x[i][j][c] = cap * tanh_fast(x[i][j][c] * inner);
+  }
 };
 
 struct RichScore {
@@ -296,15 +314,14 @@ struct RichMask : FullTiles {
   }
 };
 
-// Bit j of `absent`: key j of the tile has no page.
+// Bit j % 32 of word j / 32: key j of the tile has no page.
 template <int M, int N>
-__device__ inline void hide_absent(float (&x)[M][N][4], uint64_t absent) {
-  absent >>= threadIdx.x % 4 * 2;
+__device__ inline void hide_absent(float (&x)[M][N][4], const uint32_t (&absent)[N / 4]) {
 #pragma unroll
   for (int j = 0; j < N; ++j)
 #pragma unroll
     for (int c = 0; c < 2; ++c)
-      if (absent >> (j * 8 + c) & 1)
+      if (absent[j / 4] >> (threadIdx.x % 4 * 2) >> (j % 4 * 8 + c) & 1)
 #pragma unroll
         for (int i = 0; i < M; ++i) x[i][j][c] = x[i][j][2 + c] = kNegativeInfinity;
 }

@@ -11,9 +11,9 @@
 
 namespace fovea::cuda {
 
-enum class ForwardKind { whole, paged, split, rich };
+enum class ForwardKind { whole, paged, split, rich, capped };
 inline const char* name_of(ForwardKind kind) {
-  static constexpr const char* names[] = {"whole", "paged", "split", "rich"};
+  static constexpr const char* names[] = {"whole", "paged", "split", "rich", "capped"};
   return names[static_cast<int>(kind)];
 }
 

@@ -42,17 +42,23 @@ const ForwardInstance90* find(const Attend& a, ForwardKind kind) {
   return found;
 }
 
+// Copies of fewer tokens than this cost more than their bytes: 64 tokens a page read 4.2 TB/s on an
+// H200, 16 tokens 2.8, where the kernel of sm_80 reads 4.0 whatever the page.
+constexpr int64_t kLeastPage = 64;
+
 struct Choice {
   const ForwardInstance90* instance = nullptr;
   AttendGrid grid{};
   WorkOrder order{};
 };
 
-// Splits that finish soonest if a work costs its key tiles and kWorkTiles more.
+// Splits that finish soonest if a work costs its key tiles and kWorkTiles more, and the merge
+// kMergeTiles.
 int64_t splits_of(int64_t works, int64_t key_tiles, int64_t multiprocessors) {
-  constexpr int64_t kWorkTiles = 4, kMost = 128;
+  constexpr int64_t kWorkTiles = 4, kMergeTiles = 2, kMost = 128;
   const auto cost = [&](int64_t splits) {
-    return ceil_div(works * splits, multiprocessors) * (ceil_div(key_tiles, splits) + kWorkTiles);
+    return ceil_div(works * splits, multiprocessors) * (ceil_div(key_tiles, splits) + kWorkTiles) +
+           (splits > 1 ? kMergeTiles : 0);
   };
   int64_t best = 1;
   for (int64_t s = 2; s <= std::min(key_tiles, kMost); ++s)
@@ -64,7 +70,10 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
   const int64_t queries = a.sequences.query_max, count = a.sequences.count, group = a.h / a.g;
   const bool masked = a.mask.window.right > 0;
   Choice c;
-  const ForwardInstance90 *whole = find(a, ForwardKind::whole),
+  const bool capped = a.score.softcap > 0;
+  const ForwardInstance90 *whole = find(a, capped             ? ForwardKind::capped
+                                           : a.sequences.page ? ForwardKind::paged
+                                                              : ForwardKind::whole),
                           *split = find(a, ForwardKind::split);
   if (!whole || !split) return c;
   const int64_t fold = std::min<int64_t>(whole->rows, group) == group ? folded(a, whole->rows) : 1;
@@ -72,10 +81,11 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
     return count * heads * ceil_div(rows, step);
   };
   const int64_t split_step = split->rows / group * group;
+  // Smaller row tiles, and splits, where the large ones leave multiprocessors idle.
+  const bool few = works(a.h / fold, queries * fold, whole->rows / fold * fold) * 10 <
+                   device.multiprocessors * 8;
   int64_t splits = a.splits;
   if (!splits) {
-    const int64_t step = whole->rows / fold * fold;
-    const bool few = works(a.h / fold, queries * fold, step) * 10 < device.multiprocessors * 8;
     const bool small = queries * group <= split->rows;
     splits = split_step && (few || small)
                  ? splits_of(works(a.g, queries * group, split_step),
@@ -83,8 +93,9 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
                              device.multiprocessors)
                  : 1;
   }
-  const bool small = splits > 1 || queries * group <= split->rows;
-  if (small && !split_step) return c;
+  const bool small =
+      splits > 1 || queries * group <= split->rows || (few && !a.splits && split_step);
+  if (small && (capped || !split_step)) return c;
   c.instance = small ? split : whole;
   const int64_t width = small ? group : fold, step = c.instance->rows / width * width;
   const int64_t most = key_tiles_bound(a, ceil_div(step, width), c.instance->keys);
@@ -110,8 +121,10 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
 struct Operands {
   MapOf q, k, v;
   Operands(const Attend& a, const Choice& c) {
-    const int64_t group = c.grid.group, caches = a.sequences.caches;
-    const int keys = c.instance->keys;
+    const int64_t group = c.grid.group, page = a.sequences.page;
+    const int64_t caches = page ? a.sequences.pool : a.sequences.caches, tokens = page ? page : a.t;
+    const int keys =
+        static_cast<int>(page ? std::min<int64_t>(page, c.instance->keys) : c.instance->keys);
     q = {a.q,
          a.dtype,
          a.b,
@@ -120,8 +133,8 @@ struct Operands {
          a.d,
          static_cast<int>(c.instance->rows / group),
          static_cast<int>(group)};
-    k = {a.k, a.dtype, caches, a.t, a.g, a.d, keys};
-    v = {a.v, a.dtype, caches, a.t, a.g, a.e, keys};
+    k = {a.k, a.dtype, caches, tokens, a.g, a.d, keys};
+    v = {a.v, a.dtype, caches, tokens, a.g, a.e, keys};
   }
 };
 
@@ -130,14 +143,21 @@ std::string refuses(const Context& ctx, const Attend& a) {
   if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
   if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
     return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
-  if (!a.plain()) return "a bias, mask, softcap, position, chunk or sink keys are given";
-  if (a.sequences.page) return "pages";
+  Attend uncapped = a;
+  uncapped.score.softcap = 0;
+  if (!uncapped.plain()) return "a bias, mask, position, chunk or sink keys are given";
+  if (a.sequences.page && (a.score.softcap > 0 || a.sequences.key_first))
+    return "pages with a softcap or key_first";
   if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
   if (!a.h || !a.g) return "no heads";
   if (a.sequences.key_max > kIndexMax || a.sequences.query_max * (a.h / a.g) > kIndexMax)
     return "more than 2^30 keys or rows in a sequence";
   const Choice c = choice(device, a);
-  if (!c.instance) return "no instance for this dtype, width and group in this build";
+  if (!c.instance)
+    return "no instance for this dtype, width, group and number of rows in this build";
+  if (const int64_t page = a.sequences.page, keys = c.instance->keys; page)
+    if (page < kLeastPage || (page < keys ? keys % page : page % keys))
+      return "pages of " + std::to_string(page) + " tokens, which rows of 16 bytes serve better";
   const Operands of(a, c);
   for (const MapOf* x : {&of.q, &of.k, &of.v})
     if (const char* why = map_refuses(*x); *why) return std::string("q, k or v has ") + why;

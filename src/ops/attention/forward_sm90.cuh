@@ -12,13 +12,15 @@ namespace fovea::cuda {
 template <int Dtype, int D, int E, ForwardKind Kind, int Groups, int BN, int Stages>
 ForwardInstance90 forward_sm90_instance() {
   using Shape = AttendShape90<Dtype, D, E, Groups, BN, Stages>;
-  static_assert(Kind == ForwardKind::whole || Kind == ForwardKind::split);
-  using Sink = std::conditional_t<Kind == ForwardKind::whole, DirectSink, SplitSink>;
+  static_assert(Kind != ForwardKind::rich);
+  constexpr bool kPaged = Kind == ForwardKind::paged || Kind == ForwardKind::split;
+  using Score = std::conditional_t<Kind == ForwardKind::capped, CappedScore, PlainScore>;
+  using Sink = std::conditional_t<Kind == ForwardKind::split, SplitSink, DirectSink>;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const ForwardWork90& work) {
     Sink sink{};
     if constexpr (Kind == ForwardKind::split) sink = {work.parts, work.order.splits};
     const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
-    launch<attend_sm90<Shape, PlainScore, WindowMask, Sink>>(
+    launch<attend_sm90<Shape, kPaged, Score, WindowMask, Sink>>(
         ctx, "attention_forward", blocks, Shape::threads, Shape::shared_bytes, a, work.grid,
         work.maps, work.order, work.schedule, sink);
   };
