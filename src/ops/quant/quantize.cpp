@@ -22,7 +22,7 @@ Quantize resolve(const fovea_quant_quantize_params& p) {
   if (p.seed && !p.hadamard)
     fail(FOVEA_INVALID_ARGUMENT, "%s: seed is %lld without hadamard, wanted 0", kOp,
          static_cast<long long>(p.seed));
-  if (!p.code.data && !p.code_t.data && a.b * a.s * a.h)
+  if (!p.code.data && !p.code_t.data && a.b && a.s && a.h)
     fail(FOVEA_INVALID_ARGUMENT,
          "%s: code.data and code_t.data are NULL, wanted one of them or both", kOp);
   if (p.code_order && !p.code_t.data)
