@@ -5,7 +5,6 @@
 #pragma once
 #include <cstdint>
 
-#include "core/status.h"
 #include "fovea/core.h"
 
 #ifdef __CUDACC__
@@ -121,21 +120,6 @@ struct Sequences {
     return id < 0 ? -1 : id * stride[0] + i % page * stride[1];
   }
 };
-
-// Where keys lie: in `cache` (rows, t, ...), or in its pages (pool, page, ...) by `table`, if
-// given.
-inline void place_keys(Sequences& q, const char* op, const char* name, const fovea_tensor& cache,
-                       const fovea_tensor& table, int64_t key_max) {
-  q.capacity = cache.shape[1], q.caches = cache.shape[0];
-  if (table.data) {
-    q.page_table = view_of<2>(table);
-    q.pool = cache.shape[0], q.page = cache.shape[1];
-    if (q.page < 1)
-      fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[1] (page) is 0, wanted >= 1", op, name);
-    q.capacity = table.shape[1] * q.page, q.caches = table.shape[0];
-  }
-  q.key_max = key_max && key_max < q.capacity ? key_max : q.capacity;
-}
 
 // The window of one head, in the public convention: 0 means unlimited.
 struct Window {

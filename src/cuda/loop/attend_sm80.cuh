@@ -61,9 +61,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
   if (tile.size <= 0) return;
 
   // Key tiles [first, end) of the ascending list, walked from the last.
-  const KeyTiles tiles =
-      key_tiles(a.mask, tile.rows.seq, tile.rows.head_begin(), tile.rows.head_end(),
-                tile.first_query(), tile.end_query(), kTileKeys);
+  const KeyTiles tiles = Mask::tiles(a, tile, kTileKeys);
   const TilePart part(static_cast<int>(tiles.count()), grid.splits, split);
   const int count = part.end - part.begin;
   const int jump_at = static_cast<int>(tiles.first), jump_to = static_cast<int>(tiles.sinks) - 1;

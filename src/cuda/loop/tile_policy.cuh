@@ -20,8 +20,10 @@ concept TileScore = requires(const S score, float (&x)[1][8][4], int at) {
   score.apply(x, at, at);
 };
 template <class M>
-concept TileMask = requires(const M mask, float (&x)[1][8][4], int at) {
+concept TileMask = requires(const M mask, const Attend& a, const RowTile& tile, float (&x)[1][8][4],
+                            int at) {
   { M::sinks } -> std::convertible_to<bool>;
+  { M::tiles(a, tile, at) } -> std::same_as<KeyTiles>;  // that any row sees, `at` keys each
   { mask.full(at) } -> std::same_as<bool>;
   mask.apply(x, at, at);
 };
@@ -60,15 +62,9 @@ struct RichScore {
 
   template <int M, int N>
   __device__ void apply(float (&x)[M][N][4], int key, int row) const {
-    const float scale = a.score.scale, cap = a.score.softcap;
-    if (cap > 0) {
-      const float inner = scale / cap;
-#pragma unroll
-      for (int i = 0; i < M; ++i)
-#pragma unroll
-        for (int j = 0; j < N; ++j)
-#pragma unroll
-          for (int c = 0; c < 4; ++c) x[i][j][c] = cap * tanh_fast(x[i][j][c] * inner);
+    const float scale = a.score.scale;
+    if (a.score.softcap > 0) {
+      CappedScore(a, tile).apply(x, key, row);
     } else {
 #pragma unroll
       for (int i = 0; i < M; ++i)

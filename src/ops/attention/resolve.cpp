@@ -3,38 +3,19 @@
 
 #include <cmath>
 
-#include "core/status.h"
+#include "core/fields.h"
 
 namespace fovea {
 namespace {
 
-// Wide enough for every published model; wider rows would not fit a block's shared memory.
-constexpr int64_t kWidthMax = 576;
-
 constexpr char kForward[] = "attention_forward";
 constexpr char kBackward[] = "attention_backward";
 
-void check_not_negative(const char* op, const char* field, int64_t value) {
-  if (value < 0)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %lld, wanted >= 0", op, field,
-         static_cast<long long>(value));
-}
-
-void check_flag(const char* op, const char* field, int32_t value) {
-  if (value != 0 && value != 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %d, wanted 0 or 1", op, field, value);
-}
-
 template <class P>
 Window window_of(const char* op, const P& p) {
-  check_not_negative(op, "window_left", p.window_left);
-  check_not_negative(op, "window_right", p.window_right);
+  Window window = read_window(op, p);
   check_not_negative(op, "sink_keys", p.sink_keys);
   check_not_negative(op, "local_chunk", p.local_chunk);
-  check_flag(op, "causal", p.causal);
-  if (p.causal && p.window_right > 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: window_right is %lld with causal = 1, wanted 0 or 1", op,
-         static_cast<long long>(p.window_right));
   if (p.head_window.data && (p.window_left || p.window_right || p.sink_keys || p.causal))
     fail(FOVEA_INVALID_ARGUMENT,
          "%s: head_window is given, wanted window_left, window_right, sink_keys and causal all 0: "
@@ -44,7 +25,8 @@ Window window_of(const char* op, const P& p) {
     fail(FOVEA_INVALID_ARGUMENT,
          "%s: sink_keys is %lld without window_left: there is no left window to see through", op,
          static_cast<long long>(p.sink_keys));
-  return {p.window_left, p.causal ? 1 : p.window_right, p.sink_keys, p.local_chunk};
+  window.sink = p.sink_keys, window.chunk = p.local_chunk;
+  return window;
 }
 
 // What forward and backward share.  `table` is nullptr in the backward.
@@ -52,39 +34,16 @@ template <class P>
 Attend shared(const char* op, const P& p, const fovea_tensor* table,
               const fovea_tensor* cache_row) {
   Attend a{};
-  a.q = view_of<4>(p.q), a.k = view_of<4>(p.k), a.v = view_of<4>(p.v);
-  a.o = view_of<4>(p.o), a.lse = view_of<3>(p.lse);
-  a.dtype = p.q.dtype, a.o_dtype = p.o.dtype;
-  a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = p.q.shape[3];
-  a.t = p.k.shape[1], a.g = p.k.shape[2], a.e = p.v.shape[3];
-  if (a.h && (!a.g || a.h % a.g))
-    fail(FOVEA_INVALID_ARGUMENT, "%s: k.shape[2] (g) is %lld, wanted a divisor of q's %lld heads",
-         op, static_cast<long long>(a.g), static_cast<long long>(a.h));
-  if (a.d < 1 || a.e < 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: q.shape[3] (d) is %lld and v.shape[3] (e) %lld, wanted >= 1",
-         op, static_cast<long long>(a.d), static_cast<long long>(a.e));
-  if (a.d > kWidthMax || a.e > kWidthMax)
-    fail(FOVEA_UNSUPPORTED, "%s: widths d = %lld and e = %lld, wanted at most %lld", op,
-         static_cast<long long>(a.d), static_cast<long long>(a.e),
-         static_cast<long long>(kWidthMax));
-  check_not_negative(op, "query_max", p.query_max);
-  check_not_negative(op, "key_max", p.key_max);
-
+  read_operands(a, op, p, p.v, "v");
+  read_sequences(a, op, p);
   Sequences& q = a.sequences;
-  q.query_start = int_vector(p.query_start), q.key_start = int_vector(p.key_start);
-  q.query_len = int_vector(p.query_len), q.key_len = int_vector(p.key_len);
   q.key_first = int_vector(p.key_first);
-  q.s = a.s;
-  q.count = p.query_start.data ? p.query_start.shape[0] - 1
-            : p.key_start.data ? p.key_start.shape[0] - 1
-                               : a.b;
   if (cache_row) q.cache_row = int_vector(*cache_row);
   if (q.cache_row && q.key_start)
     fail(FOVEA_INVALID_ARGUMENT, "%s: key_start is given with cache_row, wanted one of them", op);
   if (table && table->data && p.key_start.data)
     fail(FOVEA_INVALID_ARGUMENT, "%s: key_start is given with page_table, wanted one of them", op);
   place_keys(q, op, "k", p.k, table ? *table : fovea_tensor{}, p.key_max);
-  q.query_max = p.query_max && p.query_max < a.s ? p.query_max : a.s;
   a.columns = (p.key_start.data || q.page) && p.key_max ? p.key_max : q.capacity;
 
   a.mask.window = window_of(op, p);
@@ -93,14 +52,8 @@ Attend shared(const char* op, const P& p, const fovea_tensor* table,
   a.mask.key_position = view_of<3>(p.key_position);
   a.mask.bits = view_of<4>(p.mask);
   a.score.bias = view_of<4>(p.bias), a.score.bias_dtype = p.bias.dtype;
-  a.score.alibi = view_of<2>(p.alibi), a.score.sink_logit = view_of<1>(p.sink_logit);
-  if (!(p.scale >= 0) || std::isinf(p.scale))
-    fail(FOVEA_INVALID_ARGUMENT, "%s: scale is %g, wanted > 0, or 0 for 1 / sqrt(d)", op, p.scale);
-  if (!(p.softcap >= 0) || std::isinf(p.softcap))
-    fail(FOVEA_INVALID_ARGUMENT, "%s: softcap is %g, wanted > 0, or 0 for none", op, p.softcap);
-  a.score.scale =
-      p.scale > 0 ? p.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.d)));
-  a.score.softcap = p.softcap;
+  a.score.alibi = view_of<2>(p.alibi);
+  read_score(a, op, p);
   return a;
 }
 

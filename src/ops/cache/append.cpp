@@ -3,18 +3,13 @@
 
 #include <cmath>
 
+#include "core/fields.h"
 #include "ops/cache/kernels.h"
 
 namespace fovea {
 namespace {
 
 constexpr char kOp[] = "cache_append";
-
-void check_not_negative(const char* field, int64_t value) {
-  if (value < 0)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %lld, wanted >= 0", kOp, field,
-         static_cast<long long>(value));
-}
 
 void check_together(const fovea_tensor& x, const char* x_name, const fovea_tensor& y,
                     const char* y_name) {
@@ -88,8 +83,8 @@ Append resolve(const fovea_cache_append_params& p) {
     fail(FOVEA_INVALID_ARGUMENT, "%s: neither k_new nor v_new is given", kOp);
   check_needs(p.k_scale, "k_scale", p.k, "k");
   check_needs(p.v_scale, "v_scale", p.v, "v");
-  check_not_negative("query_max", p.query_max);
-  check_not_negative("key_max", p.key_max);
+  check_not_negative(kOp, "query_max", p.query_max);
+  check_not_negative(kOp, "key_max", p.key_max);
   if (p.key_start.data && p.page_table.data)
     fail(FOVEA_INVALID_ARGUMENT, "%s: key_start is given with page_table, wanted one of them", kOp);
   if (p.key_start.data && p.cache_row.data)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cache/get.h"
 
+#include "core/fields.h"
 #include "ops/cache/kernels.h"
 
 namespace fovea {

@@ -12,11 +12,6 @@ inline void check_block(const char* op, const char* field, int64_t block) {
          static_cast<long long>(block));
 }
 
-inline void check_flag(const char* op, const char* field, int32_t value) {
-  if (value != 0 && value != 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %d, wanted 0 or 1", op, field, value);
-}
-
 inline void check_order(const char* op, int32_t order) {
   if (order != FOVEA_CODE_ORDER_PLAIN && order != FOVEA_CODE_ORDER_V_PERM16)
     fail(FOVEA_INVALID_ARGUMENT, "%s: code_order is %d, wanted a fovea_code_order", op, order);

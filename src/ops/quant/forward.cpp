@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/quant/forward.h"
 
-#include <cmath>
-
+#include "core/fields.h"
 #include "ops/quant/check.h"
 #include "ops/quant/kernels.h"
 
@@ -10,71 +9,15 @@ namespace fovea {
 namespace {
 
 constexpr char kOp[] = "quant_forward";
-constexpr int64_t kWidthMost = 576;  // as attention_forward
-
-void check_not_negative(const char* field, int64_t value) {
-  if (value < 0)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %lld, wanted >= 0", kOp, field,
-         static_cast<long long>(value));
-}
-
-void check_number(const char* field, float value) {
-  if (!(value >= 0) || std::isinf(value))
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %g, wanted > 0, or 0 for the default", kOp, field,
-         value);
-}
-
-Sequences sequences_of(const fovea_quant_forward_params& p) {
-  Sequences q{};
-  q.query_start = int_vector(p.query_start), q.key_start = int_vector(p.key_start);
-  q.query_len = int_vector(p.query_len), q.key_len = int_vector(p.key_len);
-  q.s = p.q.shape[1];
-  q.count = p.query_start.data ? p.query_start.shape[0] - 1
-            : p.key_start.data ? p.key_start.shape[0] - 1
-                               : p.q.shape[0];
-  check_not_negative("query_max", p.query_max);
-  check_not_negative("key_max", p.key_max);
-  place_keys(q, kOp, "k", p.k, {}, p.key_max);
-  q.query_max = p.query_max && p.query_max < q.s ? p.query_max : q.s;
-  return q;
-}
-
-Window window_of(const fovea_quant_forward_params& p) {
-  check_not_negative("window_left", p.window_left);
-  check_not_negative("window_right", p.window_right);
-  check_flag(kOp, "causal", p.causal);
-  if (p.causal && p.window_right > 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: window_right is %lld with causal = 1, wanted 0 or 1", kOp,
-         static_cast<long long>(p.window_right));
-  return {p.window_left, p.causal ? 1 : p.window_right, 0, 0};
-}
 
 Attend attend_of(const fovea_quant_forward_params& p) {
   Attend a{};
-  a.q = view_of<4>(p.q), a.k = view_of<4>(p.k), a.v = view_of<4>(p.v);
-  a.o = view_of<4>(p.o), a.lse = view_of<3>(p.lse);
-  a.dtype = p.q.dtype, a.o_dtype = p.o.dtype;
-  a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = p.q.shape[3];
-  a.t = p.k.shape[1], a.g = p.k.shape[2], a.e = p.o.shape[3];
-  if (a.h && (!a.g || a.h % a.g))
-    fail(FOVEA_INVALID_ARGUMENT, "%s: k.shape[2] (g) is %lld, wanted a divisor of q's %lld heads",
-         kOp, static_cast<long long>(a.g), static_cast<long long>(a.h));
-  if (a.d < 1 || a.e < 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: q.shape[3] (d) is %lld and o.shape[3] (e) %lld, wanted >= 1",
-         kOp, static_cast<long long>(a.d), static_cast<long long>(a.e));
-  if (a.d > kWidthMost || a.e > kWidthMost)
-    fail(FOVEA_UNSUPPORTED, "%s: widths d = %lld and e = %lld, wanted at most %lld", kOp,
-         static_cast<long long>(a.d), static_cast<long long>(a.e),
-         static_cast<long long>(kWidthMost));
-  a.sequences = sequences_of(p);
+  read_operands(a, kOp, p, p.o, "o");
+  read_sequences(a, kOp, p);
+  place_keys(a.sequences, kOp, "k", p.k, {}, p.key_max);
   a.columns = a.sequences.capacity;
-  a.mask.window = window_of(p);
-  check_number("scale", p.scale);
-  check_number("softcap", p.softcap);
-  a.score.scale =
-      p.scale > 0 ? p.scale : static_cast<float>(1 / std::sqrt(static_cast<double>(a.d)));
-  a.score.softcap = p.softcap;
-  a.score.sink_logit = view_of<1>(p.sink_logit);
+  a.mask.window = read_window(kOp, p);
+  read_score(a, kOp, p);
   return a;
 }
 

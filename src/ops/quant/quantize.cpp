@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/quant/quantize.h"
 
+#include "core/fields.h"
 #include "ops/quant/check.h"
 #include "ops/quant/kernels.h"
 

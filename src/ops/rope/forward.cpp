@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/rope/forward.h"
 
+#include "core/fields.h"
 #include "ops/rope/kernels.h"
 
 namespace fovea {
 namespace {
 
 constexpr char kOp[] = "rope_forward";
-
-void check_flag(const char* field, int32_t value) {
-  if (value != 0 && value != 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %d, wanted 0 or 1", kOp, field, value);
-}
 
 RopeForward resolve(const fovea_rope_forward_params& p) {
   RopeForward a{};
@@ -20,8 +16,8 @@ RopeForward resolve(const fovea_rope_forward_params& p) {
   a.h = p.x.shape[2], a.d = p.x.shape[3];
   a.rope = {view_of<2>(p.cos), view_of<2>(p.sin), p.cos.shape[0],
             p.cos.shape[1],    p.rope_begin,      p.rope_interleaved};
-  check_flag("rope_interleaved", p.rope_interleaved);
-  check_flag("inverse", p.inverse);
+  check_flag(kOp, "rope_interleaved", p.rope_interleaved);
+  check_flag(kOp, "inverse", p.inverse);
   if (p.rope_begin < 0 || a.rope.half > (a.d - p.rope_begin) / 2)
     fail(FOVEA_INVALID_ARGUMENT,
          "%s: rope_begin is %d with 2 * %lld rotated columns, wanted them inside d = %lld", kOp,

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fields that several operations have, read and checked: flags and numbers, and the groups {seq}
+// {paged} {mask} {score} of attention-like calls.  `op` is named in every refusal.
+#pragma once
+#include <cmath>
+
+#include "core/attend.h"
+#include "core/status.h"
+
+namespace fovea {
+
+// Wide enough for every published model; wider rows would not fit a block's shared memory.
+constexpr int64_t kWidthMax = 576;
+
+inline void check_not_negative(const char* op, const char* field, int64_t value) {
+  if (value < 0)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %lld, wanted >= 0", op, field,
+         static_cast<long long>(value));
+}
+
+inline void check_flag(const char* op, const char* field, int32_t value) {
+  if (value != 0 && value != 1)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %d, wanted 0 or 1", op, field, value);
+}
+
+// `zero`: what 0 means.
+inline void check_number(const char* op, const char* field, float value, const char* zero) {
+  if (!(value >= 0) || std::isinf(value))
+    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %g, wanted > 0, or 0 for %s", op, field, value, zero);
+}
+
+// q, k, o, lse and the extents; `values` has e as its last axis.
+template <class P>
+void read_operands(Attend& a, const char* op, const P& p, const fovea_tensor& values,
+                   const char* values_name) {
+  a.q = view_of<4>(p.q), a.k = view_of<4>(p.k), a.v = view_of<4>(p.v);
+  a.o = view_of<4>(p.o), a.lse = view_of<3>(p.lse);
+  a.dtype = p.q.dtype, a.o_dtype = p.o.dtype;
+  a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = p.q.shape[3];
+  a.t = p.k.shape[1], a.g = p.k.shape[2], a.e = values.shape[3];
+  if (a.h && (!a.g || a.h % a.g))
+    fail(FOVEA_INVALID_ARGUMENT, "%s: k.shape[2] (g) is %lld, wanted a divisor of q's %lld heads",
+         op, static_cast<long long>(a.g), static_cast<long long>(a.h));
+  if (a.d < 1 || a.e < 1)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: q.shape[3] (d) is %lld and %s.shape[3] (e) %lld, wanted >= 1",
+         op, static_cast<long long>(a.d), values_name, static_cast<long long>(a.e));
+  if (a.d > kWidthMax || a.e > kWidthMax)
+    fail(FOVEA_UNSUPPORTED, "%s: widths d = %lld and e = %lld, wanted at most %lld", op,
+         static_cast<long long>(a.d), static_cast<long long>(a.e),
+         static_cast<long long>(kWidthMax));
+}
+
+// Which rows and keys belong together, but for where keys lie (place_keys).  After read_operands.
+template <class P>
+void read_sequences(Attend& a, const char* op, const P& p) {
+  check_not_negative(op, "query_max", p.query_max);
+  check_not_negative(op, "key_max", p.key_max);
+  Sequences& q = a.sequences;
+  q.query_start = int_vector(p.query_start), q.key_start = int_vector(p.key_start);
+  q.query_len = int_vector(p.query_len), q.key_len = int_vector(p.key_len);
+  q.s = a.s;
+  q.count = p.query_start.data ? p.query_start.shape[0] - 1
+            : p.key_start.data ? p.key_start.shape[0] - 1
+                               : a.b;
+  q.query_max = p.query_max && p.query_max < a.s ? p.query_max : a.s;
+}
+
+// Where keys lie: in `cache` (rows, t, ...), or in its pages (pool, page, ...) by `table`, if
+// given.
+inline void place_keys(Sequences& q, const char* op, const char* name, const fovea_tensor& cache,
+                       const fovea_tensor& table, int64_t key_max) {
+  q.capacity = cache.shape[1], q.caches = cache.shape[0];
+  if (table.data) {
+    q.page_table = view_of<2>(table);
+    q.pool = cache.shape[0], q.page = cache.shape[1];
+    if (q.page < 1)
+      fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[1] (page) is 0, wanted >= 1", op, name);
+    q.capacity = table.shape[1] * q.page, q.caches = table.shape[0];
+  }
+  q.key_max = key_max && key_max < q.capacity ? key_max : q.capacity;
+}
+
+// window_left, window_right and causal.
+template <class P>
+Window read_window(const char* op, const P& p) {
+  check_not_negative(op, "window_left", p.window_left);
+  check_not_negative(op, "window_right", p.window_right);
+  check_flag(op, "causal", p.causal);
+  if (p.causal && p.window_right > 1)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: window_right is %lld with causal = 1, wanted 0 or 1", op,
+         static_cast<long long>(p.window_right));
+  return {p.window_left, p.causal ? 1 : p.window_right, 0, 0};
+}
+
+// scale, softcap and sink_logit.  After read_operands.
+template <class P>
+void read_score(Attend& a, const char* op, const P& p) {
+  check_number(op, "scale", p.scale, "1 / sqrt(d)");
+  check_number(op, "softcap", p.softcap, "none");
+  a.score.scale =
+      p.scale > 0 ? p.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.d)));
+  a.score.softcap = p.softcap;
+  a.score.sink_logit = view_of<1>(p.sink_logit);
+}
+
+}  // namespace fovea
