@@ -3,7 +3,7 @@
 """fovea beside PyTorch in one process: interleaved calls, medians, outputs compared.
 
     bench/bench.py [--backend host|cuda] [--peer cudnn|flash] [--filter REGEX] [--rounds N]
-                   [--threads N] [--list|--dry]
+                   [--threads N] [--list|--dry|--once]
 
 Prints a table and appends its rows to bench/results/<device>.tsv (not with --dry).  ratio is the
 peer's time over fovea's: above 1 fovea is faster.  Exits 1 where the two disagree."""
@@ -119,6 +119,9 @@ def main():
     parser.add_argument("--threads", type=int, default=2, help="host threads of both")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--dry", action="store_true", help="append nothing to results/")
+    parser.add_argument(
+        "--once", action="store_true", help="call fovea once a case, for a profiler; time nothing"
+    )
     args = parser.parse_args()
     chosen = [
         c for c in getattr(cases, args.backend)() if re.search(args.filter, f"{c.op}/{c.name}")
@@ -130,6 +133,12 @@ def main():
     name = device_name(args.backend) + (
         f", {args.threads} threads" if args.backend == "host" else ""
     )
+    if args.once:
+        with fovea.Context(args.backend, threads=args.threads) as ctx, backend():
+            for case in chosen:
+                case.setup(ctx, "cuda" if args.backend == "cuda" else "cpu", 0)[0]()
+                ctx.synchronize()
+        return
     print(
         f"{name}; fovea {fovea.build('version')} ({fovea.build('git')}); torch {torch.__version__}"
     )
@@ -165,7 +174,7 @@ def main():
                     kernel,
                     f"{ms:.4f}",
                     f"{rate:.3f}",
-                    getattr(case, "peer", peer),
+                    getattr(case, "peer", None) or peer,
                     f"{peer_ms:.4f}",
                     f"{peer_ms / ms:.3f}",
                 ]

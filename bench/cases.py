@@ -126,6 +126,33 @@ class Attention:
         return backward, lambda: torch.autograd.grad(result, theirs, dout, retain_graph=True)
 
 
+class Ordered(Attention):
+    """What the same bits in each run cost: the default backward beside `nondeterministic`."""
+
+    peer = "fovea nondeterministic"
+
+    @property
+    def name(self):
+        return super().name + "_order"
+
+    def setup(self, ctx, device, seed):
+        generator = torch.Generator(device).manual_seed(seed)
+        q, k, v, dout = (
+            torch.randn(self.b, self.n, self.h, self.d, generator=generator, device=device).to(
+                DTYPES[self.dtype]
+            )
+            for _ in range(4)
+        )
+        o, lse = fovea.attention_forward(ctx, q, k, v, causal=self.causal, lse=True)
+
+        def backward(flag):
+            return fovea.attention_backward(
+                ctx, q, k, v, o, lse, dout, causal=self.causal, nondeterministic=flag
+            )
+
+        return lambda: backward(0), lambda: backward(1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Varlen:
     """Packed sequences of very different lengths beside what they would cost without a seam: a dense
@@ -184,7 +211,8 @@ class Varlen:
 @dataclasses.dataclass(frozen=True)
 class Quant:
     """FP8 forward over codes made beforehand, or with `quantising` from bf16 tensors in every call.
-    The peer attends to these tensors in bf16."""
+    The peer attends to these tensors in bf16, or (`product`) multiplies 8-bit matrices, the machine's
+    limit: as many flops, nothing compared."""
 
     b: int
     h: int
@@ -192,10 +220,18 @@ class Quant:
     d: int
     causal: bool = False
     quantising: bool = False
+    product: bool = False
     op = "quant_forward"
     unit = "TFLOP/s"
     scale = 1e-12
-    limit = 7e-2  # of the quantised specification, for normal numbers
+
+    @property
+    def limit(self):  # of the quantised specification, for normal numbers
+        return 0 if self.product else 7e-2
+
+    @property
+    def peer(self):
+        return "torch._scaled_mm, equal work" if self.product else None
 
     @property
     def name(self):
@@ -207,6 +243,7 @@ class Quant:
             None if usual else f"b{self.b}_h{self.h}",
             "e4m3",
             "quantising" if self.quantising else None,
+            "of_product" if self.product else None,
         )
 
     @property
@@ -220,9 +257,7 @@ class Quant:
     def setup(self, ctx, device, seed):
         generator = torch.Generator(device).manual_seed(seed)
         shape = (self.b, self.h, self.n, self.d)
-        theirs = [
-            torch.randn(shape, generator=generator, device=device).bfloat16() for _ in "qkv"
-        ]
+        theirs = [torch.randn(shape, generator=generator, device=device).bfloat16() for _ in "qkv"]
         ours = [x.transpose(1, 2).contiguous() for x in theirs]
         o = torch.empty_like(ours[0])
 
@@ -250,13 +285,28 @@ class Quant:
                 causal=self.causal,
                 code_order="v_perm16",
             )
-            return [o.transpose(1, 2)]
+            return [] if self.product else [o.transpose(1, 2)]
 
         def peer():
             with torch.no_grad():
                 return [sdpa(*theirs, is_causal=self.causal)]
 
-        return forward, peer
+        return forward, self.multiply(device, generator) if self.product else peer
+
+    def multiply(self, device, generator):
+        side = 8192
+        rows = max(16, round(self.work / (2 * side * side) / 16) * 16)
+        x, y = (
+            torch.randn(n, side, generator=generator, device=device).to(torch.float8_e4m3fn)
+            for n in (rows, side)
+        )
+        one = torch.ones((), device=device)
+
+        def product():
+            torch._scaled_mm(x, y.t(), one, one, out_dtype=torch.bfloat16)
+            return []
+
+        return product
 
 
 @dataclasses.dataclass(frozen=True)
@@ -350,13 +400,14 @@ def cuda():
         for n in (1024, 4096, 16384)
     ]
     yield from (Attention(*cell, backward) for backward in (False, True) for cell in grid)
+    yield from (Ordered(*cell, True) for cell in grid)
     yield Attention(4, 16, 4096, 128, "f16", True)
     yield Attention(4, 32, 4096, 128, "bf16", True, g=8)
     yield from (Attention(1, 16, n, 128, "bf16", True) for n in (256, 512, 1024))
     yield from (Varlen(16, 128, causal) for causal in (False, True))
     for b, n in ((4, 4096), (1, 16384)):
         yield from (Quant(b, 16, n, 128, causal) for causal in (False, True))
-        yield Quant(b, 16, n, 128, quantising=True)
+        yield from (Quant(b, 16, n, 128, quantising=x, product=True) for x in (False, True))
     for h, d in ((32, 64), (8, 256)):
         yield Quant(4, h, 4096, d)
     for b, t in ((1, 8192), (1, 131072), (16, 8192), (64, 8192), (16, 32768)):

@@ -128,3 +128,80 @@ def test_cuda_graph_capture():
             o.zero_()
             graph.replay()
             np.testing.assert_allclose(o.double().cpu(), want(q, k, v, causal=True)[0], atol=2e-2)
+
+
+RUNS = 100
+BATCH = 5
+
+
+def same_bits(call):
+    """What call() gives, after asserting that it gives it RUNS times and for each of BATCH equal
+    sequences."""
+    first = [x.clone() for x in call()]
+    for x in first:
+        assert torch.isfinite(x.float()).all()
+        assert all(torch.equal(x[0], x[i]) for i in range(1, BATCH))
+    for _ in range(RUNS - 1):
+        assert all(torch.equal(a, b) for a, b in zip(first, call(), strict=True))
+    return first
+
+
+def sequences(s, heads, d, dtype=torch.bfloat16):
+    generator = torch.Generator("cuda").manual_seed(7)
+    one = torch.randn(1, s, heads, d, generator=generator, device="cuda")
+    return one.to(dtype).repeat(BATCH, 1, 1, 1)
+
+
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("d", [64, 96, 128, 256])
+def test_same_bits_in_training(d, causal):
+    with fovea.Context("cuda") as ctx:
+        q, k, v = sequences(1000, 8, d), sequences(1000, 4, d), sequences(1000, 4, d)
+        run = lambda: fovea.attention_forward(ctx, q, k, v, causal=causal, lse=True)
+        o, lse = same_bits(run)
+        dout = sequences(1000, 8, d)
+        same_bits(lambda: fovea.attention_backward(ctx, q, k, v, o, lse, dout, causal=causal))
+
+
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@pytest.mark.parametrize("page", [0, 16, 64, 256])
+@pytest.mark.parametrize("s", [1, 7])
+def test_same_bits_in_decode(s, page):
+    with fovea.Context("cuda") as ctx:
+        t = 8192
+        q, k, v = sequences(s, 32, 128), sequences(t, 8, 128), sequences(t, 8, 128)
+        fields = {"causal": True}
+        if page:
+            order = torch.randperm(BATCH * t // page, device="cuda")
+            fields["page_table"] = torch.argsort(order).reshape(BATCH, -1).to(torch.int32)
+            k, v = (x.reshape(-1, page, 8, 128)[order] for x in (k, v))
+        (o,) = same_bits(lambda: (fovea.attention_forward(ctx, q, k, v, **fields),))
+        # With splits given a sequence's bits do not depend on how many there are.
+        fields["splits"] = 8
+        (o,) = same_bits(lambda: (fovea.attention_forward(ctx, q, k, v, **fields),))
+        if page:
+            fields["page_table"] = fields["page_table"][:1]
+        else:
+            k, v = k[:1], v[:1]
+        assert torch.equal(fovea.attention_forward(ctx, q[:1], k, v, **fields)[0], o[0])
+
+
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@pytest.mark.parametrize("causal", [False, True])
+def test_same_bits_in_8_bit(causal):
+    with fovea.Context("cuda") as ctx:
+        x = [sequences(1000, 8, 128) for _ in "qkv"]
+
+        def run():
+            (q, q_scale), (k, k_scale) = (
+                fovea.quant_quantize(ctx, y, code=True, n=1) for y in x[:2]
+            )
+            order = {"code_order": "v_perm16"}
+            v_t, v_scale = fovea.quant_quantize(ctx, x[2], code_t=True, n=1, padded=1024, **order)
+            scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
+            o = torch.empty_like(x[0])
+            fovea.quant_forward(ctx, q, k, v_t=v_t, **scales, o=o, causal=causal, **order)
+            return (o,)
+
+        same_bits(run)
