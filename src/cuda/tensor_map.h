@@ -8,15 +8,15 @@
 
 namespace fovea::cuda {
 
-// A (batch, row, head, column) tensor of 16-bit elements seen as boxes of `rows` rows x `heads`
-// heads x 64 columns, 128-byte swizzled; what lies outside reads as zero.  A box's heads follow one
-// another within a row, and so do a map's coordinates: (column, head, row, batch) with more than
-// one head, (column, row, head, batch) with one.
+// A (batch, row, head, column) tensor of f16, bf16 or bytes (e4m3) seen as boxes of `rows` rows x
+// `heads` heads x `columns` columns, swizzled over a box row's 64 or 128 bytes; what lies outside
+// reads as zero.  A box's heads follow one another within a row, and so do a map's coordinates:
+// (column, head, row, batch) with more than one head, (column, row, head, batch) with one.
 struct MapOf {
   View<4> tensor;
   int32_t dtype;
   int64_t batch, row, head, column;  // extents
-  int rows, heads = 1;
+  int rows, heads = 1, columns = 64;
 };
 
 struct AttendMaps {
@@ -31,15 +31,5 @@ const char* map_refuses(const MapOf& of);
 
 // False where the driver is too old to make one.
 bool make_map(const MapOf& of, CUtensorMap& map);
-
-// The same of bytes, in boxes of `rows` rows x `columns` (64 or 128) of one head, swizzled over as
-// many bytes.
-struct ByteMapOf {
-  View<4> tensor;
-  int64_t batch, row, head, column;  // extents
-  int rows, columns;
-};
-const char* map_refuses(const ByteMapOf& of);
-bool make_map(const ByteMapOf& of, CUtensorMap& map);
 
 }  // namespace fovea::cuda

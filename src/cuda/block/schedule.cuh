@@ -14,7 +14,7 @@ struct WorkOrder {
   int32_t section, shortest;         // heads in a section, row tiles kept for the end
   bool reversed;                     // later row tiles are longer
 
-  int64_t works() const { return int64_t{row_tiles} * heads * splits; }
+  __host__ __device__ int64_t works() const { return int64_t{row_tiles} * heads * splits; }
 };
 
 struct WorkPlace {

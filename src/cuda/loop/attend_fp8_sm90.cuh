@@ -15,6 +15,7 @@
 #include <concepts>
 #include <new>
 
+#include "cuda/block/schedule.cuh"
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/loop/sink.cuh"
@@ -67,20 +68,14 @@ struct WorkItem {
   float key_scale, value_scale;
 };
 
-// Item w: within a section of heads whose keys the cache holds, longest row tiles first and heads
-// fastest.
 template <class Shape, CodeScales Codes>
 __device__ inline void make_item(WorkItem<Shape>& item, const Codes& codes, const AttendGrid& grid,
-                                 int section, int w) {
+                                 const WorkPlace& place) {
   constexpr int BM = Shape::BM, BN = Shape::BN;
   const Attend& a = codes.attend();
-  const int row_tiles = static_cast<int>(grid.row_tiles), heads = static_cast<int>(grid.heads),
-            per = row_tiles * section, part = w / per, at = w % per;
-  const int most = heads * static_cast<int>(a.sequences.count) - part * section,
-            width = min(most, section), index = part * section + at % width;
-  const int row_tile = grid.reversed ? row_tiles - 1 - at / width : at / width;
-  const RowTile& tile =
-      *new (&item.tile) RowTile(a, grid, index / heads, index % heads, row_tile * BM, BM);
+  const int heads = static_cast<int>(grid.heads);
+  const RowTile& tile = *new (&item.tile) RowTile(a, grid, place.head / heads, place.head % heads,
+                                                  place.row_tile * BM, BM);
   item.first = item.last = 0;
   if (tile.size <= 0) return;
   new (&item.mask) WindowMask(a, tile, BN);
@@ -179,8 +174,8 @@ constexpr int byte_shared_bytes = Shape::item_offset +
 template <class Shape, CodeScales Codes, class Sink>
 __global__ void __launch_bounds__(Shape::threads, 1)
     attend_fp8_sm90(const __grid_constant__ Codes codes, const __grid_constant__ AttendGrid grid,
-                    const __grid_constant__ AttendMaps maps, int work, int section,
-                    const __grid_constant__ Sink sink) {
+                    const __grid_constant__ AttendMaps maps,
+                    const __grid_constant__ WorkOrder order, const __grid_constant__ Sink sink) {
   constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN, Run = Shape::Run;
   constexpr int Stages = Shape::Stages, Groups = Shape::Groups;
   using TileQ = typename Shape::TileQ;
@@ -190,6 +185,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   using Pair = sm90::Ring<2>;
   extern __shared__ __align__(1024) unsigned char shared[];
   const Attend& a = codes.attend();
+  const int works = static_cast<int>(order.works());
   const uint32_t s_q = shared_address(shared), s_k = s_q + TileQ::bytes,
                  s_v = s_k + Stages * TileK::bytes,
                  q_full = s_q + Shape::tile_bytes + Shape::sum_bytes, q_empty = q_full + 8;
@@ -220,16 +216,16 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     if (warp > 1 || !sm90::elect_one()) return;
     Pair item_at;
     if (warp == 1) {
-      for (int w = blockIdx.x; w < work; w += gridDim.x, item_at.next()) {
+      for (int w = blockIdx.x; w < works; w += gridDim.x, item_at.next()) {
         sm90::barrier_wait(item_empty(item_at), item_at.phase ^ 1);
-        make_item(items[item_at.stage], codes, grid, section, w);
+        make_item(items[item_at.stage], codes, grid, WorkPlace(order, w));
         sm90::barrier_arrive(item_full(item_at));
       }
       return;
     }
     Ring k_at, v_at;
     uint32_t q_phase = 0;
-    for (int w = blockIdx.x; w < work; w += gridDim.x, item_at.next()) {
+    for (int w = blockIdx.x; w < works; w += gridDim.x, item_at.next()) {
       const Item& item = items[item_at.stage];
       sm90::barrier_wait(item_full(item_at), item_at.phase);
       if (item.first < item.last) {
@@ -267,7 +263,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     if (lane == 0) sm90::barrier_arrive(barrier);
   };
   Pair item_at;
-  for (int w = blockIdx.x; w < work; w += gridDim.x, item_at.next()) {
+  for (int w = blockIdx.x; w < works; w += gridDim.x, item_at.next()) {
     sm90::barrier_wait(item_full(item_at), item_at.phase);
     const Item& item = items[item_at.stage];
     const RowTile& tile = item.tile;

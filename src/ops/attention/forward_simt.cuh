@@ -8,8 +8,8 @@
 // Source: FlashAttention-2 (2307.08691).
 #pragma once
 #include "core/rotate.h"
-#include "cuda/block/reduce.cuh"
 #include "cuda/block/stage.cuh"
+#include "cuda/block/stage_softmax.cuh"
 #include "cuda/loop/pairs.cuh"
 #include "ops/attention/combine.cuh"
 
@@ -57,28 +57,18 @@ struct ForwardShared {
 // Writes the rows of a finished tile, to o and lse or to the split's partial.
 template <int R, int Chunks>
 __device__ __forceinline__ void finish(const ForwardSimt& call, const PackedRows& rows, int64_t m0,
-                                       int64_t split, const RowInfo* s_rows, const float (&m)[R],
-                                       const float (&l)[R], const float (&o)[Chunks][R][4]) {
+                                       int64_t split, const RowInfo* s_rows,
+                                       const StageSoftmax<R>& state,
+                                       const float (&o)[Chunks][R][4]) {
   const Attend& a = call.a;
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
-  const bool partial = call.splits > 1;
+  const bool partial = call.splits > 1, sinks = !partial && a.score.sink_logit;
 #pragma unroll
   for (int r = 0; r < R; ++r) {
     const RowInfo& row = s_rows[ty + 16 * r];
-    float sum = lanes_sum<16>(l[r]);
+    const StageRow end = state.end(r, sinks && row.i >= 0 ? sink_logit(a.score, row.h) : -INFINITY);
     if (row.i < 0) continue;
-    float top = m[r] == -INFINITY ? 0 : m[r], factor = 1;
-    if (!partial && a.score.sink_logit) {
-      const float sink = sink_logit(a.score, row.h);
-      const float base = fmaxf(m[r], sink);
-      if (base > -INFINITY) {
-        factor = expf(m[r] - base);
-        sum = sum * factor + expf(sink - base);
-        top = base;
-      }
-    }
-    const float inverse = sum == 0 ? 0 : factor / sum;
-    const float lse = sum == 0 ? -INFINITY : top + logf(sum);
+    const float inverse = end.sum == 0 ? 0 : end.factor / end.sum, lse = end.lse();
     const int64_t token = rows.seq.batch * a.s + rows.seq.row_begin + row.i;
     if (tx == 0 && partial) *call.parts.lse_row(split, token, row.h) = lse;
     if (tx == 0 && !partial && a.lse)
@@ -131,9 +121,8 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
         key_tiles(a.mask, rows.seq, rows.head_begin(), rows.head_end(), i0, i1, kStageTile);
     const SplitRange range = split_range(key_range.count(), call.splits, split);
 
-    float m[R], l[R], o[Chunks][R][4] = {};
-#pragma unroll
-    for (int r = 0; r < R; ++r) m[r] = -INFINITY, l[r] = 0;
+    StageSoftmax<R> state;
+    float o[Chunks][R][4] = {};
     for (int64_t n = range.begin; n < range.end; ++n) {
       const int64_t j0 = key_range[n] * kStageTile;
       const int keys = static_cast<int>(clamp_i64(rows.seq.keys - j0, 0, kStageTile));
@@ -165,35 +154,15 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
       const bool plain =
           !missing && !a.score.bias && !a.score.alibi &&
           tile_full(a.mask, rows.seq, rows.head_begin(), rows.head_end(), i0, i1, j0, j0 + keys);
-#pragma unroll
-      for (int r = 0; r < R; ++r) {
-        float top = m[r];
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          x[r][c] = capped(a.score, x[r][c]);
-          if (!plain)
-            x[r][c] = pair_score(a, rows.seq, s.rows[ty + 16 * r], s.keys[tx + 16 * c], x[r][c]);
-          top = fmaxf(top, x[r][c]);
-        }
-        top = lanes_max<16>(top);
-        const float base = top == -INFINITY ? 0 : top;
-        const float alpha = expf(m[r] - base);
-        m[r] = top;
-        l[r] *= alpha;
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          x[r][c] = expf(x[r][c] - base);
-          l[r] += x[r][c];
-        }
-#pragma unroll
-        for (int chunk = 0; chunk < Chunks; ++chunk)
-#pragma unroll
-          for (int c = 0; c < 4; ++c) o[chunk][r][c] *= alpha;
-      }
+      state.weigh(x, o, [&](int r, int c, float product) {
+        const float score = capped(a.score, product);
+        return plain ? score
+                     : pair_score(a, rows.seq, s.rows[ty + 16 * r], s.keys[tx + 16 * c], score);
+      });
       put_p(tiles, x);
       multiply_nn(o, tiles, call.v.width, keys, load_v);
     }
-    finish(call, rows, m0, split, s.rows, m, l, o);
+    finish(call, rows, m0, split, s.rows, state, o);
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between the forward launcher and its tuned instances (forward.inc), which are compiled apart.
 #pragma once
+#include "cuda/block/schedule.cuh"
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/tensor_map.h"
 #include "ops/quant/kernels.h"
@@ -9,7 +10,8 @@ namespace fovea::cuda {
 
 struct QuantWork {
   AttendGrid grid;
-  int32_t items, section, blocks;
+  WorkOrder order;
+  int32_t blocks;
 };
 
 struct QuantInstance90 {

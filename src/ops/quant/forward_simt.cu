@@ -9,8 +9,8 @@
 // partial sums until the end.  Products, shared memory and barriers: block/stage.cuh.
 // FlashAttention-3 (2407.08608).
 #include "core/convert.h"
-#include "cuda/block/reduce.cuh"
 #include "cuda/block/stage.cuh"
+#include "cuda/block/stage_softmax.cuh"
 #include "cuda/launch.h"
 #include "cuda/loop/pairs.cuh"
 #include "ops/quant/kernels.h"
@@ -63,30 +63,20 @@ __device__ inline int64_t value_offset(const QuantAttend& a, const PackedRows& r
 
 template <int R, int Chunks>
 __device__ __forceinline__ void finish(const QuantAttend& call, const PackedRows& rows, int64_t m0,
-                                       const RowInfo* s_rows, const float (&m)[R],
-                                       const float (&l)[R], const float (&o)[Chunks][R][4]) {
+                                       const RowInfo* s_rows, const StageSoftmax<R>& state,
+                                       const float (&o)[Chunks][R][4]) {
   const Attend& a = call.attend;
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
 #pragma unroll
   for (int r = 0; r < R; ++r) {
     const RowInfo& row = s_rows[ty + 16 * r];
-    float sum = lanes_sum<16>(l[r]);
+    const bool sinks = a.score.sink_logit && row.i >= 0;
+    const StageRow end = state.end(r, sinks ? sink_logit(a.score, row.h) : -INFINITY);
     if (row.i < 0) continue;
-    float top = m[r] == -INFINITY ? 0 : m[r], factor = 1;
-    if (a.score.sink_logit) {
-      const float sink = sink_logit(a.score, row.h);
-      const float base = fmaxf(m[r], sink);
-      if (base > -INFINITY) {
-        factor = expf(m[r] - base);
-        sum = sum * factor + expf(sink - base);
-        top = base;
-      }
-    }
-    const float v_scale = sum == 0 || factor == 0 ? 0 : call.v_scale_of(rows.seq, rows.r, rows.g);
-    const float inverse = sum == 0 || factor == 0 ? 0 : factor * v_scale / (kLift * sum);
-    if (tx == 0 && a.lse)
-      a.lse.as()[rows.lse_offset(m0 + ty + 16 * r, a.lse.stride)] =
-          sum == 0 ? -INFINITY : top + logf(sum);
+    const bool nothing = end.sum == 0 || end.factor == 0;
+    const float v_scale = nothing ? 0 : call.v_scale_of(rows.seq, rows.r, rows.g);
+    const float inverse = nothing ? 0 : end.factor * v_scale / (kLift * end.sum);
+    if (tx == 0 && a.lse) a.lse.as()[rows.lse_offset(m0 + ty + 16 * r, a.lse.stride)] = end.lse();
     const int64_t out = rows.offset(m0 + ty + 16 * r, a.o.stride);
 #pragma unroll
     for (int chunk = 0; chunk < Chunks; ++chunk)
@@ -130,9 +120,8 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     const KeyTiles range = key_tiles(a.mask, rows.seq, rows.head_begin(), rows.head_end(),
                                      rows.row(m0), rows.row(m1 - 1) + 1, kStageTile);
 
-    float m[R], l[R], o[Chunks][R][4] = {};
-#pragma unroll
-    for (int r = 0; r < R; ++r) m[r] = -INFINITY, l[r] = 0;
+    StageSoftmax<R> state;
+    float o[Chunks][R][4] = {};
     for (int64_t n = range.last - 1; n >= range.first; --n) {
       const int64_t j0 = n * kStageTile;
       const int keys = static_cast<int>(clamp_i64(rows.seq.keys - j0, 0, kStageTile));
@@ -152,37 +141,22 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
           [&](int row, int column) {
             return load_codes(a.k, s.keys[row].k, column, d, a.k.stride[3]);
           });
+      state.weigh(x, o, [&](int r, int c, float product) {
+        const float score =
+            capped(a.score, product * (s.q_scale[ty + 16 * r] * s.k_scale[tx + 16 * c]));
+        return pair_score(a, rows.seq, s.rows[ty + 16 * r], s.keys[tx + 16 * c], score);
+      });
 #pragma unroll
-      for (int r = 0; r < R; ++r) {
-        float top = m[r];
+      for (int r = 0; r < R; ++r)
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          x[r][c] = capped(a.score, x[r][c] * (s.q_scale[ty + 16 * r] * s.k_scale[tx + 16 * c]));
-          x[r][c] = pair_score(a, rows.seq, s.rows[ty + 16 * r], s.keys[tx + 16 * c], x[r][c]);
-          top = fmaxf(top, x[r][c]);
-        }
-        top = lanes_max<16>(top);
-        const float base = top == -INFINITY ? 0 : top;
-        const float alpha = expf(m[r] - base);
-        m[r] = top;
-        l[r] *= alpha;
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          x[r][c] = expf(x[r][c] - base);
-          l[r] += x[r][c];
+        for (int c = 0; c < 4; ++c)
           x[r][c] = fovea::to_float(fovea::from_float<E4m3>(kLift * x[r][c]));
-        }
-#pragma unroll
-        for (int chunk = 0; chunk < Chunks; ++chunk)
-#pragma unroll
-          for (int c = 0; c < 4; ++c) o[chunk][r][c] *= alpha;
-      }
       put_p(tiles, x);
       multiply_nn(o, tiles, e, keys, [&](int row, int column) {
         return load_codes(v, s.keys[row].v, column, e, v_stride);
       });
     }
-    finish(call.a, rows, m0, s.rows, m, l, o);
+    finish(call.a, rows, m0, s.rows, state, o);
   }
 }
 

@@ -32,13 +32,14 @@ const QuantInstance90* find(const Attend& a) {
 }
 
 struct Operands {
-  ByteMapOf q, k, v;
-  Operands(const QuantAttend& a, const QuantInstance90& row)
-      : q{a.attend.q, a.attend.b, a.attend.s, a.attend.h, a.attend.d, row.rows, row.q_panel},
-        k{a.attend.k, a.attend.sequences.caches, a.attend.t, a.attend.g, a.attend.d, row.keys,
-          row.q_panel},
-        v{v_rows(a),  a.attend.sequences.caches, a.attend.e, a.attend.g, a.padded, row.width,
-          row.v_panel} {}
+  MapOf q, k, v;
+  Operands(const QuantAttend& a, const QuantInstance90& row) {
+    const Attend& call = a.attend;
+    const int64_t caches = call.sequences.caches;
+    q = {call.q, FOVEA_E4M3, call.b, call.s, call.h, call.d, row.rows, 1, row.q_panel};
+    k = {call.k, FOVEA_E4M3, caches, call.t, call.g, call.d, row.keys, 1, row.q_panel};
+    v = {v_rows(a), FOVEA_E4M3, caches, call.e, call.g, a.padded, row.width, 1, row.v_panel};
+  }
 
  private:
   // (b, g, e, padded) as rows of one head: (b, e, g, padded).
@@ -59,11 +60,15 @@ QuantWork work_of(const Context& ctx, const QuantAttend& a, const QuantInstance9
   const bool causal = call.mask.window.right > 0;
   const int64_t section = clamp_i64(
       causal ? clamp_i64(device.l2_bytes / 4 / (head_bytes + 1), 1, 64) * group : group, 1, heads);
-  const int64_t items = std::min<int64_t>(heads * row_tiles, INT32_MAX);
+  const WorkOrder order{static_cast<int32_t>(row_tiles),
+                        static_cast<int32_t>(heads),
+                        1,
+                        static_cast<int32_t>(section),
+                        0,
+                        causal};
   return {{row_tiles, call.h, 1, 1, causal},
-          static_cast<int32_t>(items),
-          static_cast<int32_t>(section),
-          static_cast<int32_t>(std::min<int64_t>(items, device.multiprocessors))};
+          order,
+          static_cast<int32_t>(std::min<int64_t>(order.works(), device.multiprocessors))};
 }
 
 std::string refuses(const Context& ctx, const QuantAttend& a) {
@@ -77,7 +82,7 @@ std::string refuses(const Context& ctx, const QuantAttend& a) {
   const QuantInstance90* row = find(call);
   if (!row) return "no instance for this width in this build";
   const Operands of(a, *row);
-  for (const ByteMapOf* x : {&of.q, &of.k, &of.v})
+  for (const MapOf* x : {&of.q, &of.k, &of.v})
     if (const char* why = map_refuses(*x); *why) return std::string("q, k or v_t has ") + why;
   const size_t o_bytes = static_cast<size_t>(dtype_bytes(call.o_dtype));
   if (!chunked(call.o, o_bytes, static_cast<int>(16 / o_bytes)))

@@ -35,7 +35,7 @@ QuantInstance90 quant_sm90_instance() {
     const auto run = [&]<bool Blocks>() {
       launch<attend_fp8_sm90<Shape, CallScales<Blocks>, DirectSink>>(
           ctx, "quant_forward", work.blocks, Shape::threads, byte_shared_bytes<Shape>,
-          CallScales<Blocks>{a}, work.grid, maps, work.items, work.section, DirectSink());
+          CallScales<Blocks>{a}, work.grid, maps, work.order, DirectSink());
     };
     a.k_block ? run.template operator()<true>() : run.template operator()<false>();
   };
