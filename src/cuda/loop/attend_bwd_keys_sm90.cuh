@@ -114,13 +114,13 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   }
 
   sm90::take_registers<Shape::computing>();
-  const PlainPairs pairs(a, seq, block.r, 0);
+  const AttentionSlopes slopes(a, seq, {});
   const int own = key_begin + warp % 4 * 16 + lane / 4;  // first key of the lane
   const auto release = [&](uint32_t barrier) {
     if (lane == 0) sm90::barrier_arrive(barrier);
   };
   const auto full = [&](int m) {
-    return pairs.full(m * BM, m * BM + BM, key_begin, key_begin + BN);
+    return slopes.pairs.full(m * BM, m * BM + BM, key_begin, key_begin + BN);
   };
   const auto tile_q = [&](const Ring& at) { return base + Shape::q + at.stage * TileQ::bytes; };
   const auto tile_dout = [&](const Ring& at) {
@@ -164,21 +164,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     };
     // x becomes p': to the ring, and packed.
     const auto weigh = [&] {
-      const float2* lse = side(at);
-      const auto each = [&](bool all) {
-#pragma unroll
-        for (int j = 0; j < BM / 8; ++j) {
-          const float2 of = lse[4 * j];
-#pragma unroll
-          for (int c = 0; c < 4; ++c)
-            pairs.weigh(x[0][j][c], c & 1 ? of.y : of.x, m * BM + j * 8 + lane % 4 * 2 + c % 2,
-                        own + c / 2 * 8, all);
-        }
-      };
-      if (full(m))
-        each(true);
-      else
-        each(false);
+      weigh_tile(x[0], slopes, side(at), m * BM + lane % 4 * 2, own, full(m));
       sm90::barrier_wait(p_empty(at), at.phase ^ 1);
       float4* to = ring_p(at);
 #pragma unroll
@@ -239,26 +225,9 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     const auto slope = [&] {
       sm90::barrier_wait(q_full(at), at.phase);
       sm90::barrier_wait(p_full(at), at.phase);
-      const float2* delta = side(at) + BM / 2;
       const float4* from = ring_p(at);
-      const auto each = [&](bool all) {
-#pragma unroll
-        for (int j = 0; j < BM / 8; ++j) {
-          const float2 of = delta[4 * j];
-          const float4 line = from[j * 128];
-          const float p[4] = {line.x, line.y, line.z, line.w};
-#pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            const float away = p[c] * (dp[0][j][c] - (c & 1 ? of.y : of.x));
-            // An unseen pair is 0 whatever its product is, NaN included.
-            dp[0][j][c] = !all && p[c] == 0.f ? 0.f : away;
-          }
-        }
-      };
-      if (full(m))
-        each(true);
-      else
-        each(false);
+      slope_tile(
+          dp[0], slopes, [&](int j) { return from[j * 128]; }, side(at), full(m));
       __syncwarp();
       release(p_empty(at));
       pack_operand<Dtype>(ds, dp);

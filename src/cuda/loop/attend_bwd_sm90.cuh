@@ -21,8 +21,9 @@
 
 namespace fovea::cuda {
 
-template <int Dtype_, int D_, int E_, int BM_, int StagesQ_, int StagesO_>
+template <int Dtype_, int D_, int E_, int BM_, int StagesQ_, int StagesO_, SlopePolicy Slopes_>
 struct BackwardShape90 {
+  using Slopes = Slopes_;
   static constexpr int Dtype = Dtype_, D = D_, E = E_, BM = BM_, BN = 128;
   static constexpr int StagesQ = StagesQ_, StagesO = StagesO_;
   static constexpr int groups = BN / 64, threads = 128 * (groups + 1);
@@ -38,7 +39,7 @@ struct BackwardShape90 {
   static constexpr int chunk_bytes = kChunkFloats * 4;
   static_assert(BM / kChunkRows * TileK::panels == groups, "a chunk of dq for each warpgroup");
   static_assert(StagesO == 2, "a tile's stage of dout says whether it is even");
-  static constexpr int side_bytes = 2 * BM * 4;
+  static constexpr int side_bytes = Slopes::sides * BM * 4;
   static constexpr int v = TileK::bytes, q = v + TileV::bytes, dout = q + StagesQ * TileQ::bytes,
                        ds = dout + StagesO * TileO::bytes, dq = ds + 2 * TileS::bytes,
                        side = dq + groups * chunk_bytes, sequence = side + StagesQ * side_bytes,
@@ -51,7 +52,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     attend_bwd_sm90(const __grid_constant__ AttendBackward b,
                     const __grid_constant__ BackwardMaps maps,
                     const __grid_constant__ BackwardWork work,
-                    const __grid_constant__ BackwardGrid90 grid) {
+                    const __grid_constant__ BackwardGrid90 grid,
+                    const __grid_constant__ typename Shape::Slopes::Args args) {
   constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BM = Shape::BM, BN = Shape::BN;
   constexpr int Groups = Shape::groups;
   using TileK = typename Shape::TileK;
@@ -113,7 +115,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       copy_present<TileK, BN>(base, maps.k, kv_full, raw, raw_phase, key_row, g, key_batch, present,
                               0);
       if (lane == 0)
-        sm90::copy_tile<TileV>(base + Shape::v, maps.v, kv_full, key_row, g, key_batch);
+        sm90::copy_tile<TileV>(base + Shape::v, maps.v, kv_full, key_row,
+                               Shape::Slopes::value_head(g, args), key_batch);
       RingQ q_at;
       uint32_t step = 0;
       walk.each([&](int h, int m) {
@@ -171,9 +174,10 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 
   sm90::take_registers<Shape::computing>();
   const int own = key_begin + group * 64 + warp % 4 * 16 + lane / 4;  // first key of the lane
-  const PlainPairs pairs(a, seq, block.r, 0);
+  const typename Shape::Slopes slopes(a, seq, args);
   float dk[D / 8][4], dv[E / 8][4], x[1][BM / 8][4], dp[1][BM / 8][4], dq[8][4];
   uint32_t p[1][BM / 16][4], ds[1][BM / 16][4];
+  constexpr bool Weights = Shape::Slopes::weights;
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
 #pragma unroll
@@ -195,13 +199,13 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   RingO dout_at;
   int left = walk.count(), m = walk.first;
   const auto tile_q = [&](const RingQ& at) { return base + Shape::q + at.stage * TileQ::bytes; };
-  // lse, or delta from BM / 2 on, of the lane's rows 2 t, 2 t + 1 of each 8.
+  // The first value of the lane's rows 2 t, 2 t + 1 of each 8; the next lies BM / 2 on.
   const auto side = [&](const RingQ& at) {
     return reinterpret_cast<const float2*>(shared + Shape::side + at.stage * Shape::side_bytes) +
            lane % 4;
   };
   const auto full = [&](int m) {
-    return pairs.full(m * BM, m * BM + BM, key_begin, key_begin + BN);
+    return slopes.pairs.full(m * BM, m * BM + BM, key_begin, key_begin + BN);
   };
   const auto scores = [&](const RingQ& at) {
     sm90::fence();
@@ -209,43 +213,14 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                                                sm90::descriptor(tile_q(at)));
     sm90::commit();
   };
-  // x becomes p'.
   const auto weigh = [&](const RingQ& at, int m) {
-    const float2* lse = side(at);
-    const auto each = [&](bool all) {
-#pragma unroll
-      for (int j = 0; j < BM / 8; ++j) {
-        const float2 of = lse[4 * j];
-#pragma unroll
-        for (int c = 0; c < 4; ++c)
-          pairs.weigh(x[0][j][c], c & 1 ? of.y : of.x, m * BM + j * 8 + lane % 4 * 2 + c % 2,
-                      own + c / 2 * 8, all);
-      }
-    };
-    if (full(m))
-      each(true);
-    else
-      each(false);
+    weigh_tile(x[0], slopes, side(at), m * BM + lane % 4 * 2, own, full(m));
   };
-  // dp becomes ds'.
   const auto slope = [&](const RingQ& at, int m) {
-    const float2* delta = side(at) + BM / 2;
-    const auto each = [&](bool all) {
-#pragma unroll
-      for (int j = 0; j < BM / 8; ++j) {
-        const float2 of = delta[4 * j];
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          const float away = x[0][j][c] * (dp[0][j][c] - (c & 1 ? of.y : of.x));
-          // An unseen pair is 0 whatever its product is, NaN included.
-          dp[0][j][c] = !all && x[0][j][c] == 0.f ? 0.f : away;
-        }
-      }
-    };
-    if (full(m))
-      each(true);
-    else
-      each(false);
+    slope_tile(
+        dp[0], slopes,
+        [&](int j) { return make_float4(x[0][j][0], x[0][j][1], x[0][j][2], x[0][j][3]); },
+        side(at), full(m));
   };
   if (left > 0) {
     sm90::barrier_wait(kv_full, 0);
@@ -275,21 +250,26 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       if constexpr (!Shape::ahead) weigh(q_at, row_tile);
       sm90::wait<0>();
       sm90::pin(dp[0]);
+      if constexpr (!Weights) release(dout_empty(dout_at));
       slope(q_at, row_tile);
       pack_operand<Dtype>(ds, dp);
-      pack_operand<Dtype>(p, x);
+      if constexpr (Weights) pack_operand<Dtype>(p, x);
 #pragma unroll
       for (int k = 0; k < BM / 16; ++k)
         sm90::store_matrices(TileS::pair(s_ds + ds_lane, k), ds[0][k]);
       sm90::fence_shared();
-      sm90::fence();
-      sm90::product_columns<Dtype>(dv, p[0], sm90::descriptor(s_dout, TileO::panel_bytes), true);
-      sm90::commit();
+      if constexpr (Weights) {
+        sm90::fence();
+        sm90::product_columns<Dtype>(dv, p[0], sm90::descriptor(s_dout, TileO::panel_bytes), true);
+        sm90::commit();
+      }
       if constexpr (Shape::ahead) {
         next_scores();
-        sm90::wait<1>();
-        sm90::pin(dv);
-        release(dout_empty(dout_at));
+        if constexpr (Weights) {
+          sm90::wait<1>();
+          sm90::pin(dv);
+          release(dout_empty(dout_at));
+        }
       }
       sm90::meet(1, 128 * Groups);
       sm90::fence();
@@ -297,7 +277,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                                       sm90::descriptor(s_ds + group / Panels * TileS::panel_bytes),
                                       sm90::unhoisted(k_columns));
       sm90::commit();
-      if constexpr (!Shape::ahead) {
+      if constexpr (Weights && !Shape::ahead) {
         sm90::wait<1>();
         sm90::pin(dv);
         release(dout_empty(dout_at));
@@ -347,7 +327,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       store_row<Dtype>(own + 8 * half < keys ? line + 8 * half * out.stride[1] : nullptr, width,
                        sum, half, factor);
   };
-  store(b.dv, static_cast<int>(a.e), dv, 1.f);
+  if constexpr (Weights) store(b.dv, static_cast<int>(a.e), dv, 1.f);
   store(b.dk, static_cast<int>(a.d), dk, a.score.scale);
 }
 

@@ -5,25 +5,20 @@
 //   others owns 64 of the BM = 64 Groups rows, a warp 16, so its softmax never leaves the warp.
 //   Keys are walked in BN-key tiles from last to first.  Of a step: S = Q K' of this tile and
 //   O += P V of the last are both in flight; S alone is waited for, masked and exponentiated while
-//   O runs.  The first step of a work is the last of the one before where there is room for two Q.
-//   Shared memory: Slots x Q (BM x D), Stages x K (BN x D), Stages x V (BN x E), two works,
-//   barriers. Barriers: full (bytes) and empty (one arrival a consuming warp) for each Q slot and
-//   each stage of K and V; free for each work, full with its Q. V rows past the last key are zeroed
-//   where the tensor goes on: no weight would undo a NaN there. A work without keys walks one tile
+//   O runs.
+//   Shared memory: Slots x Q (BM x D), one ring of Stages tiles, K and V in turn (BN x D, E), two
+//   works, barriers.  Barriers: full (bytes) and empty (one arrival a consuming warp) for each Q
+//   slot and each stage; free for each work, full with its Q.  V rows past the last key are zeroed
+//   where the tensor goes on: no weight would undo a NaN there.  A work without keys walks one tile
 //   of zeros that its rows do not see.
 // Policies: Score and Mask (tile_policy.cuh), Sink (sink.cuh), as in attend_sm80.cuh.
 // FlashAttention-3 (2407.08608).
 #pragma once
-#include <new>
-
-#include "cuda/block/schedule.cuh"
 #include "cuda/block/softmax.cuh"
-#include "cuda/loop/row_tile.cuh"
+#include "cuda/loop/feed_sm90.cuh"
 #include "cuda/loop/sink.cuh"
 #include "cuda/loop/tile_policy.cuh"
-#include "cuda/tensor_map.h"
 #include "cuda/tile/mma_sm80.cuh"
-#include "cuda/tile/mma_sm90.cuh"
 #include "cuda/tile/order.cuh"
 
 namespace fovea::cuda {
@@ -39,234 +34,13 @@ struct AttendShape90 {
   using TileQ = Swizzled<BM, D>;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
+  static constexpr int q_bytes = TileQ::bytes;
   static constexpr int stage_bytes = TileK::bytes > TileV::bytes ? TileK::bytes : TileV::bytes;
   static constexpr int slack_bytes = 1024;  // works and barriers
   static constexpr int Slots =
-      Stages * stage_bytes + 2 * TileQ::bytes + slack_bytes <= 227 * 1024 ? 2 : 1;
-  static constexpr int tile_bytes = Slots * TileQ::bytes + Stages * stage_bytes;
+      Stages * stage_bytes + 2 * q_bytes + slack_bytes <= 227 * 1024 ? 2 : 1;
+  static constexpr int tile_bytes = Slots * q_bytes + Stages * stage_bytes;
   static constexpr int shared_bytes = tile_bytes + slack_bytes;
-};
-
-// What the copying warp tells the others of a work.
-template <class Mask>
-struct WorkSlot {
-  RowTile tile;
-  Mask mask;
-  int count, last;       // key tiles to walk, the first of them
-  int jump_at, jump_to;  // where the walk skips keys that no row sees
-  int split;
-  bool clean;  // V has rows past the last key in the first tile
-
-  __device__ WorkSlot(const Attend& a, const AttendGrid& grid, const WorkPlace& place, int rows,
-                      int width)
-      : tile(a, grid, place.head / static_cast<int>(grid.heads),
-             place.head % static_cast<int>(grid.heads), place.row_tile * rows, rows),
-        mask(a, tile, width),
-        split(place.split) {
-    if (tile.size <= 0) return;
-    const KeyTiles tiles = Mask::tiles(a, tile, width);
-    const TilePart part(static_cast<int>(tiles.count()), grid.splits, split);
-    count = part.end - part.begin;
-    last = count > 0 ? static_cast<int>(tiles[part.end - 1]) : (tile.keys + width - 1) / width;
-    jump_at = Mask::sinks ? static_cast<int>(tiles.first) : -1;
-    jump_to = static_cast<int>(tiles.sinks) - 1;
-    clean = count > 0 && last * width + width > tile.keys;
-  }
-  __device__ int before(int n) const { return n == jump_at ? jump_to : n - 1; }
-};
-
-// Where things lie in the block's shared memory, as addresses.
-template <class Shape, class Mask>
-struct Shared90 {
-  using QRing = sm90::Ring<Shape::Slots>;
-  using Ring = sm90::Ring<Shape::Stages>;
-  using WorkRing = sm90::Ring<2>;
-  using Slot = WorkSlot<Mask>;
-  static constexpr int kAbsentWords = (Shape::BN + 31) / 32;
-  static constexpr int kWorks = Shape::tile_bytes,
-                       kAbsent = kWorks + 2 * static_cast<int>(sizeof(Slot)),
-                       kBarriers = kAbsent + (Shape::Stages * kAbsentWords * 4 + 7) / 8 * 8;
-  static_assert(sizeof(Slot) % 8 == 0);
-  static_assert(kBarriers + 8 * (2 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
-  unsigned char* base;
-  uint32_t at;
-
-  __device__ explicit Shared90(unsigned char* base) : base(base), at(shared_address(base)) {}
-  __device__ uint32_t q(QRing i) const { return at + i.stage * Shape::TileQ::bytes; }
-  __device__ uint32_t keys(Ring i) const {
-    return at + Shape::Slots * Shape::TileQ::bytes + i.stage * Shape::stage_bytes;
-  }
-  __device__ Slot& work(WorkRing i) const {
-    return reinterpret_cast<Slot*>(base + kWorks)[i.stage];
-  }
-  // Bit j % 32 of word j / 32: key j of the stage's tile has no page.
-  __device__ uint32_t* absent(Ring i) const {
-    return reinterpret_cast<uint32_t*>(base + kAbsent) + i.stage * kAbsentWords;
-  }
-  __device__ uint32_t free(WorkRing i) const { return at + kBarriers + i.stage * 8; }
-  __device__ uint32_t q_full(QRing i) const { return at + kBarriers + 16 + i.stage * 16; }
-  __device__ uint32_t q_empty(QRing i) const { return q_full(i) + 8; }
-  __device__ uint32_t full(Ring i) const {
-    return at + kBarriers + 16 + Shape::Slots * 16 + i.stage * 16;
-  }
-  __device__ uint32_t empty(Ring i) const { return full(i) + 8; }
-
-  __device__ void init() const {
-    constexpr int kWarps = 4 * Shape::Groups;
-    for (WorkRing i; i.phase == 0; i.next()) sm90::barrier_init(free(i), kWarps);
-    for (QRing i; i.phase == 0; i.next())
-      sm90::barrier_init(q_full(i), 1), sm90::barrier_init(q_empty(i), kWarps);
-    for (Ring i; i.phase == 0; i.next())
-      sm90::barrier_init(full(i), 1), sm90::barrier_init(empty(i), kWarps);
-    sm90::barrier_init_done();
-  }
-};
-
-// The copying warp.  Paged: keys may come in pages, of which a tile holds a whole number or one
-// holds a whole number of tiles; a lane copies a page, or a tile's part of one.
-template <class Shape, bool Paged, class Mask>
-struct Copy90 {
-  using Shared = Shared90<Shape, Mask>;
-  using Ring = typename Shared::Ring;
-  static constexpr int BN = Shape::BN;
-  const Attend& a;
-  const AttendGrid& grid;
-  const AttendMaps& maps;
-  const Shared& shared;
-  const int lane = threadIdx.x % 32;
-
-  __device__ __forceinline__ void run(const WorkOrder& order, const Schedule& schedule) const {
-    typename Shared::WorkRing slot;
-    typename Shared::QRing q;
-    Ring at;
-    for (Works works(schedule); !works.done(); works.next()) {
-      sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
-      if (lane == 0)
-        new (&shared.work(slot))
-            WorkSlot<Mask>(a, grid, WorkPlace(order, *works), row_step(grid.group), BN);
-      __syncwarp();
-      const WorkSlot<Mask>& work = shared.work(slot);
-      if (work.tile.size <= 0) continue;
-      sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
-      query(work.tile, q);
-      walk(work, at);
-      slot.next(), q.next();
-    }
-    sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
-    sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
-    if (lane != 0) return;
-    shared.work(slot).tile.size = 0;
-    sm90::barrier_arrive(shared.q_full(q));
-  }
-
- private:
-  // Rows of a row tile: whole groups.
-  __device__ static int row_step(int group) { return Shape::BM / group * group; }
-
-  __device__ __forceinline__ void query(const RowTile& tile, typename Shared::QRing q) const {
-    const Sequence& seq = tile.rows.seq;
-    const int row = static_cast<int>(seq.row_begin) + tile.first_query(),
-              batch = static_cast<int>(seq.batch);
-    if (lane != 0) return;
-    if (tile.group() == 1) {
-      sm90::copy_tile<typename Shape::TileQ>(shared.q(q), maps.q, shared.q_full(q), row,
-                                             static_cast<int>(tile.rows.g), batch);
-      return;
-    }
-    // A box of whole groups, heads before rows.
-    constexpr int panels = Shape::TileQ::panels;
-    sm90::barrier_expect(shared.q_full(q), panels * row_step(tile.group()) * kPanelRowBytes);
-    for (int panel = 0; panel < panels; ++panel)
-      sm90::copy_box(shared.q(q) + panel * Shape::TileQ::panel_bytes, maps.q, shared.q_full(q),
-                     panel * 64, static_cast<int>(tile.rows.head_begin()), row, batch);
-  }
-
-  // Where a tile of keys lies: the storage index of its first, and the pool pages of the lane's
-  // pieces, lane + 32 i.
-  struct Keys {
-    int row;
-    int page[Paged ? BN / 32 : 1];
-  };
-  __device__ __forceinline__ Keys keys_of(const WorkSlot<Mask>& work, int n) const {
-    const Sequence& seq = work.tile.rows.seq;
-    Keys keys{work.count ? static_cast<int>(seq.key_begin) + n * BN : static_cast<int>(a.t), {}};
-    if (!Paged || !a.sequences.page) return keys;
-    const int page = static_cast<int>(a.sequences.page), rows = min(page, BN);
-    const View<2>& table = a.sequences.page_table;
-    const int32_t* ids = table.as<int32_t>() + max(seq.key_batch, int64_t{0}) * table.stride[0];
-#pragma unroll
-    for (int i = 0; i < BN / 32; ++i) {
-      const int key = n * BN + (lane + 32 * i) * rows;
-      keys.page[i] = work.count && (lane + 32 * i) * rows < BN && key < work.tile.keys
-                         ? ids[key / page * table.stride[1]]
-                         : -1;
-    }
-    return keys;
-  }
-
-  // V follows K by a tile, as the products do.
-  __device__ __forceinline__ void walk(const WorkSlot<Mask>& work, Ring& at) const {
-    const int head = static_cast<int>(work.tile.key_head(a)),
-              batch = max(static_cast<int>(work.tile.rows.seq.key_batch), 0);
-    int n = work.last;
-    Keys next = keys_of(work, n), behind{};
-    for (int left = max(work.count, 1), owed = 0; left; --left, owed = 1) {
-      const Keys here = next;
-      n = work.before(n);
-      if (left > 1) next = keys_of(work, n);  // the page table is read a tile ahead
-      copy<typename Shape::TileK, true>(maps.k, here, head, batch, at);
-      if (owed) copy<typename Shape::TileV, false>(maps.v, behind, head, batch, at);
-      behind = here;
-    }
-    copy<typename Shape::TileV, false>(maps.v, behind, head, batch, at);
-  }
-
-  template <class Tile, bool TellAbsent>
-  __device__ __forceinline__ void copy(const CUtensorMap& map, const Keys& keys, int head,
-                                       int batch, Ring& at) const {
-    sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
-    const uint32_t to = shared.keys(at), full = shared.full(at);
-    if (Paged && a.sequences.page) {
-      if (TellAbsent) tell_absent(keys, at);
-      copy_pages<Tile>(map, keys, head, to, full);
-    } else if (lane == 0) {
-      sm90::copy_tile<Tile>(to, map, full, keys.row, head, batch);
-    }
-    at.next();
-  }
-
-  template <class Tile>
-  __device__ __forceinline__ void copy_pages(const CUtensorMap& map, const Keys& keys, int head,
-                                             uint32_t to, uint32_t full) const {
-    const int page = static_cast<int>(a.sequences.page), rows = min(page, BN);
-    const int token = page > BN ? keys.row % page : 0, nowhere = static_cast<int>(a.sequences.pool);
-    if (lane == 0) sm90::barrier_expect(full, Tile::bytes);
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < BN / 32; ++i) {
-      const int piece = lane + 32 * i, id = keys.page[i];
-      if (piece * rows >= BN) continue;
-#pragma unroll
-      for (int panel = 0; panel < Tile::panels; ++panel)
-        sm90::copy_box(to + panel * Tile::panel_bytes + piece * rows * kPanelRowBytes, map, full,
-                       panel * 64, token, head, id < 0 || id >= nowhere ? nowhere : id);
-    }
-  }
-  __device__ __forceinline__ void tell_absent(const Keys& keys, Ring at) const {
-    const int rows = min(static_cast<int>(a.sequences.page), BN);
-#pragma unroll
-    for (int word = 0; word < Shared::kAbsentWords; ++word) {
-      const int piece = (word * 32 + lane) / rows;
-      int id = -1;
-#pragma unroll
-      for (int i = 0; i < BN / 32; ++i) {
-        const int other = __shfl_sync(~0u, keys.page[i], piece % 32);
-        if (piece / 32 == i) id = other;
-      }
-      const uint32_t absent = __ballot_sync(~0u, id < 0 || id >= a.sequences.pool);
-      if (lane == 0) shared.absent(at)[word] = absent;
-    }
-  }
 };
 
 // Zeroes the V rows of a stage from `tail` on.  Each warpgroup for itself, so that it need not wait
@@ -416,7 +190,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
   if (warp < 4) {
     sm90::give_registers<Shape::copying>();
-    if (warp == 0) Copy90<Shape, Paged, Mask>{a, grid, maps, shared}.run(order, schedule);
+    if (warp == 0)
+      Copy90<Shape, Paged, Mask, AttendMaps>{a, grid, maps, shared}.run(order, schedule);
   } else {
     sm90::take_registers<Shape::computing>();
     compute_works<Shape, Paged, Score>(a, sink, warp / 4 - 1, shared);

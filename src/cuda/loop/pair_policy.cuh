@@ -56,6 +56,77 @@ struct PlainPairs {
   }
 };
 
+// What the Hopper gradient makes of a tile's products x = q k' and y = dout v', with `sides` values
+// of each row: weigh turns x into what slope needs of it (and, with `weights`, into the operand of
+// dv), slope is the derivative by x.  Unseen pairs are 0 whatever their products are, NaN included.
+template <class P>
+concept SlopePolicy = requires(const P slopes, float x, int i, const float (&rest)[P::sides - 1]) {
+  { P::weights } -> std::convertible_to<bool>;
+  { slopes.pairs.full(i, i, i, i) } -> std::same_as<bool>;
+  { slopes.weigh(x, x, i, i, true) } -> std::same_as<float>;
+  { slopes.slope(x, x, rest, true) } -> std::same_as<float>;
+};
+
+// p = exp(x - lse), ds = p (y - delta).
+struct AttentionSlopes {
+  struct Args {};
+  static constexpr int sides = 2;  // lse, delta
+  static constexpr bool weights = true;
+  PlainPairs pairs;
+
+  __device__ AttentionSlopes(const Attend& a, const Sequence& q, const Args&) : pairs(a, q, 0, 0) {}
+  __device__ static int value_head(int g, const Args&) { return g; }
+  __device__ float weigh(float x, float lse, int i, int j, bool full) const {
+    pairs.weigh(x, lse, i, j, full);
+    return x;
+  }
+  __device__ float slope(float p, float y, const float (&rest)[1], bool full) const {
+    const float away = p * (y - rest[0]);
+    return !full && p == 0.f ? 0.f : away;
+  }
+};
+
+// A tile with keys along its fragments' rows: x weighed; `side` is the lane's first pair of rows of
+// the first value, rows i and keys j those of the lane's first element.
+template <int N, class Slopes>
+__device__ __forceinline__ void weigh_tile(float (&x)[N][4], const Slopes& slopes,
+                                           const float2* side, int i, int j, bool full) {
+  const auto each = [&](bool all) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      const float2 of = side[4 * n];
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        x[n][c] = slopes.weigh(x[n][c], c & 1 ? of.y : of.x, i + n * 8 + c % 2, j + c / 2 * 8, all);
+    }
+  };
+  full ? each(true) : each(false);
+}
+// y becomes the slope; x(n) gives what weigh left of four elements.
+template <int N, class Slopes, class X>
+__device__ __forceinline__ void slope_tile(float (&y)[N][4], const Slopes& slopes, X x,
+                                           const float2* side, bool full) {
+  constexpr int kRest = Slopes::sides - 1;
+  const auto each = [&](bool all) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      float2 of[kRest];
+#pragma unroll
+      for (int k = 0; k < kRest; ++k) of[k] = side[(k + 1) * (N * 4) + 4 * n];
+      const float4 line = x(n);
+      const float left[4] = {line.x, line.y, line.z, line.w};
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        float rest[kRest];
+#pragma unroll
+        for (int k = 0; k < kRest; ++k) rest[k] = c & 1 ? of[k].y : of[k].x;
+        y[n][c] = slopes.slope(left[c], y[n][c], rest, all);
+      }
+    }
+  };
+  full ? each(true) : each(false);
+}
+
 struct RichPairs {
   const Attend& a;
   const Sequence& q;

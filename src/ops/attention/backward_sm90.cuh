@@ -16,12 +16,13 @@ inline constexpr char kBackward90[] = "attention_backward";
 template <int Dtype, int D, int E, Sums90 Sums, int Tile, int Stages1, int Stages2>
 BackwardInstance90 backward_sm90_instance() {
   if constexpr (Sums == Sums90::fused) {
-    using Shape = BackwardShape90<Dtype, D, E, Tile, Stages1, Stages2>;
+    using Shape = BackwardShape90<Dtype, D, E, Tile, Stages1, Stages2, AttentionSlopes>;
     constexpr auto launcher = [](Context& ctx, const AttendBackward& call, const BackwardMaps& maps,
                                  const BackwardWork& work, const BackwardGrid90& grid) {
       const Attend& a = call.forward;
       launch<attend_bwd_sm90<Shape>>(ctx, kBackward90, grid.total(a.g * a.sequences.count),
-                                     Shape::threads, Shape::shared_bytes, call, maps, work, grid);
+                                     Shape::threads, Shape::shared_bytes, call, maps, work, grid,
+                                     AttentionSlopes::Args{});
     };
     return {Dtype, D, E, Sums, Tile, Shape::BN, Shape::TileQ::panels, launcher};
   } else {
