@@ -13,6 +13,7 @@ struct RowInfo {
   int64_t p;
   Window window;
   float slope, lse, delta;  // lse and delta: backward only
+  float other, gain;        // of two distributions only: the other's lse, the gradient of kl
 };
 
 struct KeyInfo {

@@ -4,6 +4,7 @@
 #include "ops/attention/backward_simt.cuh"
 
 #include "core/dtype.h"
+#include "cuda/loop/zero.cuh"
 #include "ops/attention/backward_simt_bias.cuh"
 #include "ops/attention/kernels.h"
 
@@ -41,32 +42,6 @@ __global__ void __launch_bounds__(kThreads)
                        (seq.row_begin + i) * dlse.stride[2]];
     if (lane == 0) b.delta[side_offset(a, seq, h, i)] = sum;
   }
-}
-
-// Zeroes a tensor, whatever its strides; `extent` is 1 where the stride is 0.
-struct Extents {
-  int64_t x[4];
-};
-__global__ void __launch_bounds__(kThreads)
-    zero_kernel(View<4> out, int32_t dtype, Extents extent, int64_t work) {
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t w = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; w < work;
-       w += stride) {
-    int64_t rest = w, offset = 0;
-    for (int i = 3; i >= 0; --i) offset += rest % extent.x[i] * out.stride[i], rest /= extent.x[i];
-    store_float(out.data, dtype, offset, 0);
-  }
-}
-
-void zero(Context& ctx, View<4> out, int32_t dtype, Extents extent) {
-  int64_t work = 1;
-  for (int i = 0; i < 4; ++i) {
-    work *= extent.x[i];
-    if (!out.stride[i]) extent.x[i] = 1;
-  }
-  if (!work) return;
-  work = extent.x[0] * extent.x[1] * extent.x[2] * extent.x[3];
-  launch<zero_kernel>(ctx, kOp, ceil_div(work, kThreads), kThreads, 0, out, dtype, extent, work);
 }
 
 // dalibi and dsink_logit: a block owns one element and sums its rows over `sequences` x `heads`,
@@ -116,41 +91,6 @@ void launch_row_sums(Context& ctx, const BackwardSimt& b, View<2> out) {
   launch<row_sums_kernel<Sink>>(ctx, kOp, sums.elements, kThreads, 0, b, sums);
 }
 
-// f<Chunks>() for accumulators of `width` columns.
-template <class F>
-void with_chunks(int64_t width, const F& f) {
-  const int64_t chunks = ceil_div(width, kStageTile);
-  if (chunks <= 1)
-    f.template operator()<1>();
-  else if (chunks <= 2)
-    f.template operator()<2>();
-  else if (chunks <= 4)
-    f.template operator()<4>();
-  else
-    f.template operator()<9>();
-}
-
-constexpr int64_t kShared = StageTiles<4>::bytes();
-
-void launch_rows(Context& ctx, const BackwardSimt& b) {
-  const Attend& a = b.call.forward;
-  const int64_t tiles = a.g ? ceil_div(a.sequences.query_max * (a.h / a.g), kStageTile) : 0;
-  const int64_t work = a.sequences.count * a.g * tiles;
-  with_chunks(b.call.dq ? a.d : 1, [&]<int Chunks> {
-    launch<rows_simt_kernel<Chunks>>(ctx, kOp, work, kStageThreads, kShared, b, tiles, work);
-  });
-}
-
-template <Owner owner>
-void launch_keys(Context& ctx, const BackwardSimt& b) {
-  const Attend& a = b.call.forward;
-  const int64_t tiles = ceil_div(a.sequences.key_max, kStageTile);
-  const int64_t work = a.sequences.count * a.g * tiles;
-  with_chunks(owner == Owner::dk ? a.d : a.e, [&]<int Chunks> {
-    launch<keys_simt_kernel<owner, Chunks>>(ctx, kOp, work, kStageThreads, kShared, b, tiles, work);
-  });
-}
-
 void launch_bias(Context& ctx, const BackwardSimt& b) {
   const Attend& a = b.call.forward;
   const Sequences& q = a.sequences;
@@ -164,22 +104,15 @@ void launch_bias(Context& ctx, const BackwardSimt& b) {
   BiasTiles grid{{}, {}, sums[2], sums[3]};
   for (int i = 0; i < 4; ++i)
     grid.own[i] = sums[i] ? 1 : all[i], grid.walk[i] = sums[i] ? all[i] : 1;
-  launch<bias_simt_kernel>(ctx, kOp, grid.work(), kStageThreads, kShared, b, grid);
-}
-
-// Some element of an output may belong to no row or key that a block visits.
-bool ragged(const Attend& a) {
-  const Sequences& q = a.sequences;
-  return q.query_start || q.key_start || q.query_len || q.key_len || q.key_first ||
-         q.query_max < q.s || q.key_max < q.capacity;
+  launch<bias_simt_kernel>(ctx, kOp, grid.work(), kStageThreads, StageTiles<4>::bytes(), b, grid);
 }
 
 void enqueue(Context& ctx, const BackwardSimt& b) {
   const AttendBackward& call = b.call;
   backward_before(ctx, b);
-  if (call.dq || call.dalibi) launch_rows(ctx, b);
-  if (call.dk) launch_keys<Owner::dk>(ctx, b);
-  if (call.dv) launch_keys<Owner::dv>(ctx, b);
+  if (call.dq || call.dalibi) launch_rows(ctx, kOp, b);
+  if (call.dk) launch_keys<Owner::dk>(ctx, kOp, b);
+  if (call.dv) launch_keys<Owner::dv>(ctx, kOp, b);
   backward_after(ctx, b);
 }
 
@@ -213,10 +146,10 @@ void backward_clear(Context& ctx, const BackwardSimt& b) {
   const Attend& a = call.forward;
   if (!ragged(a)) return;
   const int64_t key_b = a.sequences.key_start ? 1 : a.sequences.count;
-  if (call.dq) zero(ctx, call.dq, a.dtype, {a.b, a.s, a.h, a.d});
-  if (call.dk) zero(ctx, call.dk, a.dtype, {key_b, a.t, a.g, a.d});
-  if (call.dv) zero(ctx, call.dv, a.dtype, {key_b, a.t, a.g, a.e});
-  if (call.dbias) zero(ctx, call.dbias, FOVEA_F32, {a.b, a.h, a.s, a.columns});
+  if (call.dq) zero(ctx, kOp, call.dq, a.dtype, {a.b, a.s, a.h, a.d});
+  if (call.dk) zero(ctx, kOp, call.dk, a.dtype, {key_b, a.t, a.g, a.d});
+  if (call.dv) zero(ctx, kOp, call.dv, a.dtype, {key_b, a.t, a.g, a.e});
+  if (call.dbias) zero(ctx, kOp, call.dbias, FOVEA_F32, {a.b, a.h, a.s, a.columns});
 }
 
 void backward_before(Context& ctx, const BackwardSimt& b) {
@@ -228,7 +161,7 @@ void backward_before(Context& ctx, const BackwardSimt& b) {
 
 void backward_row_alibi(Context& ctx, BackwardSimt b) {
   b.call.dq = {};
-  launch_rows(ctx, b);
+  launch_rows(ctx, kOp, b);
 }
 
 void backward_after(Context& ctx, const BackwardSimt& b) {

@@ -1,18 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention_backward in f32 FMA: every dtype, width, stride and feature, no atomics.
+// attention_backward as the f32 gradient of loop/attend_bwd_simt.cuh has it:
 //   p = exp(score - lse),  ds = p (dout v' - delta),  dx = ds (1 - (x / softcap)^2)
-//   dq = scale dx k,  dk = scale dx' q,  dv = p' dout
-// One kernel, three owners: a block owns 64 packed rows (dq) or 64 keys of one key head (dk, dv)
-// and walks the other side's tiles of 64 in ascending order, the group's heads folded into the
-// rows, so each sum has one owner and one order.  Scores are computed again in each pass: five to
-// three products a pass, and nothing but delta between them.
-// Products, shared memory and barriers: block/stage.cuh.  Source: FlashAttention-2 (2307.08691).
 #pragma once
 #include "core/workspace.h"
-#include "cuda/block/reduce.cuh"
-#include "cuda/block/stage.cuh"
-#include "cuda/launch.h"
-#include "cuda/loop/pairs.cuh"
+#include "cuda/loop/attend_bwd_simt.cuh"
 
 namespace fovea::cuda {
 
@@ -21,6 +12,18 @@ struct BackwardSimt {
   Operand q, k, v, dout;
   float* delta;      // (b, h, s)
   float* row_alibi;  // (b, h, s): a row's part of dalibi; nullptr: not wanted
+
+  __device__ void fill(RowInfo& row, const PackedRows& rows, int64_t m) const {
+    const Attend& a = call.forward;
+    row.lse = a.lse.as()[rows.lse_offset(m, a.lse.stride)];
+    row.delta = delta[side_offset(a, rows.seq, row.h, row.i)];
+  }
+  __device__ static int64_t value_head(int64_t g) { return g; }
+  // `value`: the capped product, all of the score that a softcap bends.
+  __device__ Slope slope(const RowInfo& row, float value, float score, float y) const {
+    const float p = expf(score - row.lse), ds = p * (y - row.delta);
+    return {p, ds, ds * capped_slope(call.forward.score, value)};
+  }
 };
 
 // The workspace of a call.
@@ -37,214 +40,5 @@ void backward_clear(Context& ctx, const BackwardSimt& b);
 void backward_before(Context& ctx, const BackwardSimt& b);
 void backward_row_alibi(Context& ctx, BackwardSimt b);
 void backward_after(Context& ctx, const BackwardSimt& b);
-
-FOVEA_HD int64_t side_offset(const Attend& a, const Sequence& seq, int64_t h, int64_t i) {
-  return (seq.batch * a.h + h) * a.s + seq.row_begin + i;
-}
-
-struct BackwardShared {
-  PackedRows piece;
-  RowInfo rows[kStageTile];
-  int64_t q[kStageTile], dout[kStageTile];  // element offsets; -1: no such row
-  KeyInfo keys[kStageTile];
-};
-
-// Rows m0 .. m0 + 63 into shared memory; a row that is not there has p = 0 for every key.
-__device__ __forceinline__ void stage_rows(const BackwardSimt& b, BackwardShared& s,
-                                           const PackedRows& rows, int64_t m0) {
-  if (threadIdx.x >= kStageTile) return;
-  const Attend& a = b.call.forward;
-  const int64_t m = m0 + threadIdx.x;
-  RowInfo row = row_info(a, rows, m);
-  row.lse = INFINITY;
-  int64_t q = -1, dout = -1;
-  if (row.i >= 0) {
-    row.lse = a.lse.as()[rows.lse_offset(m, a.lse.stride)];
-    row.delta = b.delta[side_offset(a, rows.seq, row.h, row.i)];
-    q = rows.offset(m, a.q.stride), dout = rows.offset(m, b.call.dout.stride);
-  }
-  s.rows[threadIdx.x] = row, s.q[threadIdx.x] = q, s.dout[threadIdx.x] = dout;
-}
-
-// Keys j0 .. j0 + 63 of key head g; returns whether this thread's is missing.
-__device__ __forceinline__ bool stage_keys(const BackwardSimt& b, BackwardShared& s,
-                                           const Sequence& seq, int64_t g, int64_t j0) {
-  if (threadIdx.x >= kStageTile) return false;
-  s.keys[threadIdx.x] = key_info(b.call.forward, seq, g, j0 + threadIdx.x);
-  return s.keys[threadIdx.x].k < 0;
-}
-
-// The tile's scores and, where `ds` is wanted, dout v': thread (r, c) holds own ty + 16 r, other
-// tx + 16 c.  `Rows`: the rows own.  `dx` is ds by the slope of the softcap.
-struct PairTiles {
-  float p[4][4], ds[4][4], dx[4][4];
-};
-
-template <bool Rows, bool Gradient>
-__device__ __forceinline__ void pair_tiles(const BackwardSimt& b, const BackwardShared& s,
-                                           const StageTiles<4>& tiles, const Sequence& seq,
-                                           bool plain, PairTiles& t) {
-  const Attend& a = b.call.forward;
-  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
-  const auto load_q = [&](int row, int column) { return load_four(b.q, s.q[row], column); };
-  const auto load_k = [&](int row, int column) { return load_four(b.k, s.keys[row].k, column); };
-  const auto load_v = [&](int row, int column) { return load_four(b.v, s.keys[row].v, column); };
-  const auto load_dout = [&](int row, int column) {
-    return load_four(b.dout, s.dout[row], column);
-  };
-  float x[4][4] = {}, dp[4][4] = {};
-  if constexpr (Rows)
-    multiply_nt(x, tiles, b.q.width, load_q, load_k);
-  else
-    multiply_nt(x, tiles, b.q.width, load_k, load_q);
-  if constexpr (Gradient) {
-    if constexpr (Rows)
-      multiply_nt(dp, tiles, b.v.width, load_dout, load_v);
-    else
-      multiply_nt(dp, tiles, b.v.width, load_v, load_dout);
-  }
-#pragma unroll
-  for (int r = 0; r < 4; ++r)
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const RowInfo& row = s.rows[Rows ? ty + 16 * r : tx + 16 * c];
-      const KeyInfo& key = s.keys[Rows ? tx + 16 * c : ty + 16 * r];
-      const float value = capped(a.score, x[r][c]);
-      const float score = plain ? value : pair_score(a, seq, row, key, value);
-      // An unseen pair is 0 whatever its product is, NaN included.
-      const bool seen = score != -INFINITY;
-      t.p[r][c] = seen ? expf(score - row.lse) : 0;
-      t.ds[r][c] = Gradient && seen ? t.p[r][c] * (dp[r][c] - row.delta) : 0;
-      t.dx[r][c] = Gradient && seen ? t.ds[r][c] * capped_slope(a.score, value) : 0;
-    }
-}
-
-// Every pair of rows [m0, m0 + 64) and keys [j0, j0 + 64) that exists is seen, and nothing but
-// scale and softcap makes its score.
-__device__ __forceinline__ bool plain_pairs(const Attend& a, const PackedRows& rows, int64_t m0,
-                                            int64_t j0, bool missing) {
-  if (missing || a.score.bias || a.score.alibi) return false;
-  const int64_t m1 = m0 + kStageTile < rows.count() ? m0 + kStageTile : rows.count();
-  const int64_t j1 = j0 + kStageTile < rows.seq.keys ? j0 + kStageTile : rows.seq.keys;
-  return tile_full(a.mask, rows.seq, rows.head_begin(), rows.head_end(), rows.row(m0),
-                   rows.row(m1 - 1) + 1, j0, j1);
-}
-
-enum class Owner { dq, dk, dv };
-
-template <int Chunks>
-__device__ __forceinline__ void store_gradient(const View<4>& out, int32_t dtype, int64_t offset,
-                                               int width, float scale,
-                                               const float (&acc)[Chunks][4][4], int r) {
-#pragma unroll
-  for (int chunk = 0; chunk < Chunks; ++chunk)
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const int column = chunk * kStageTile + 4 * static_cast<int>(threadIdx.x % 16) + c;
-      if (column < width)
-        store_float(out.data, dtype, offset + column * out.stride[3], scale * acc[chunk][r][c]);
-    }
-}
-
-// dq, and each row's part of dalibi.
-template <int Chunks>
-__global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
-    rows_simt_kernel(const __grid_constant__ BackwardSimt b, int64_t row_tiles, int64_t work) {
-  extern __shared__ float4 s_dynamic[];
-  __shared__ BackwardShared s;
-  const StageTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
-  const Attend& a = b.call.forward;
-  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
-  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
-    const int64_t m0 = (row_tiles - 1 - w % row_tiles) * kStageTile, gr = w / row_tiles;
-    __syncthreads();
-    if (threadIdx.x == 0) s.piece = packed_rows(a, gr / a.g, gr % a.g);
-    __syncthreads();
-    const PackedRows& rows = s.piece;
-    if (m0 >= rows.count()) continue;
-    stage_rows(b, s, rows, m0);
-    __syncthreads();
-    const int64_t m1 = m0 + kStageTile < rows.count() ? m0 + kStageTile : rows.count();
-    const KeyTiles range = key_tiles(a.mask, rows.seq, rows.head_begin(), rows.head_end(),
-                                     rows.row(m0), rows.row(m1 - 1) + 1, kStageTile);
-    float acc[Chunks][4][4] = {}, alibi[4] = {};
-    for (int64_t n = 0; n < range.count(); ++n) {
-      const int64_t j0 = range[n] * kStageTile;
-      __syncthreads();
-      const bool missing = __syncthreads_or(stage_keys(b, s, rows.seq, rows.g, j0));
-      PairTiles t;
-      pair_tiles<true, true>(b, s, tiles, rows.seq, plain_pairs(a, rows, m0, j0, missing), t);
-      if (b.row_alibi)
-#pragma unroll
-        for (int r = 0; r < 4; ++r)
-#pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            const int64_t apart = s.rows[ty + 16 * r].p - s.keys[tx + 16 * c].p;
-            alibi[r] -= t.ds[r][c] * static_cast<float>(apart < 0 ? -apart : apart);
-          }
-      if (b.call.dq) {
-        put_p(tiles, t.dx);
-        multiply_nn(acc, tiles, b.k.width,
-                    static_cast<int>(clamp_i64(rows.seq.keys - j0, 0, kStageTile)),
-                    [&](int row, int column) { return load_four(b.k, s.keys[row].k, column); });
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const RowInfo& row = s.rows[ty + 16 * r];
-      const float sum = lanes_sum<16>(alibi[r]);
-      if (row.i < 0) continue;
-      if (b.row_alibi && tx == 0) b.row_alibi[side_offset(a, rows.seq, row.h, row.i)] = sum;
-      if (b.call.dq)
-        store_gradient(b.call.dq, a.dtype, rows.offset(m0 + ty + 16 * r, b.call.dq.stride),
-                       b.q.width, a.score.scale, acc, r);
-    }
-  }
-}
-
-// dk or dv.
-template <Owner owner, int Chunks>
-__global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
-    keys_simt_kernel(const __grid_constant__ BackwardSimt b, int64_t key_tiles, int64_t work) {
-  constexpr bool gradient = owner == Owner::dk;
-  extern __shared__ float4 s_dynamic[];
-  __shared__ BackwardShared s;
-  const StageTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
-  const Attend& a = b.call.forward;
-  const Operand& other = gradient ? b.q : b.dout;
-  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
-    const int64_t j0 = w % key_tiles * kStageTile, gr = w / key_tiles;
-    __syncthreads();
-    if (threadIdx.x == 0) s.piece = packed_rows(a, gr / a.g, gr % a.g);
-    __syncthreads();
-    const PackedRows& rows = s.piece;
-    if (j0 >= rows.seq.keys) continue;
-    const bool missing = __syncthreads_or(stage_keys(b, s, rows.seq, rows.g, j0));
-    const int64_t j1 = j0 + kStageTile < rows.seq.keys ? j0 + kStageTile : rows.seq.keys;
-    const Range range = row_range(a.mask, rows.seq, rows.head_begin(), rows.head_end(), j0, j1);
-    float acc[Chunks][4][4] = {};
-    for (int64_t m0 = range.begin * rows.group; m0 < range.end * rows.group; m0 += kStageTile) {
-      __syncthreads();
-      stage_rows(b, s, rows, m0);
-      __syncthreads();
-      PairTiles t;
-      pair_tiles<false, gradient>(b, s, tiles, rows.seq, plain_pairs(a, rows, m0, j0, missing), t);
-      put_p(tiles, gradient ? t.dx : t.p);
-      multiply_nn(acc, tiles, other.width,
-                  static_cast<int>(clamp_i64(rows.count() - m0, 0, kStageTile)),
-                  [&](int row, int column) {
-                    return load_four(other, gradient ? s.q[row] : s.dout[row], column);
-                  });
-    }
-#pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      const int64_t j = j0 + threadIdx.x / 16 + 16 * r;
-      if (j >= rows.seq.keys) continue;
-      const View<4>& out = gradient ? b.call.dk : b.call.dv;
-      const int64_t offset = key_place(a.sequences, rows.seq, j).offset(rows.g, out.stride);
-      store_gradient(out, a.dtype, offset, other.width, gradient ? a.score.scale : 1.f, acc, r);
-    }
-  }
-}
 
 }  // namespace fovea::cuda
