@@ -23,8 +23,9 @@ struct Slope {
   float p = 0, ds = 0, dx = 0;
 };
 
-// A call: AttendBackward `call`, its operands as matrices, what a row's values are (fill), which
-// head of v goes with a head of k, and the slope of a pair of scores.
+// A call: AttendBackward `call`, its operands as matrices, what a row's values are (fill), and the
+// slope of a pair of scores.  Query heads come in parts() parts, each with one head of k and one of
+// v; a head of k has whole parts.
 template <class C>
 concept GradientCall = requires(const C c, RowInfo& row, const PackedRows& rows, int64_t m,
                                 float x) {
@@ -38,6 +39,12 @@ concept GradientCall = requires(const C c, RowInfo& row, const PackedRows& rows,
 
 FOVEA_HD int64_t side_offset(const Attend& a, const Sequence& seq, int64_t h, int64_t i) {
   return (seq.batch * a.h + h) * a.s + seq.row_begin + i;
+}
+
+template <GradientCall Call>
+__device__ PackedRows part_rows(const Call& b, int64_t r, int64_t part) {
+  const Attend& a = b.call.forward;
+  return {a.sequences[r], r, part, a.h / b.parts()};
 }
 
 struct BackwardShared {
@@ -64,14 +71,15 @@ __device__ __forceinline__ void stage_rows(const Call& b, BackwardShared& s, con
   s.rows[threadIdx.x] = row, s.q[threadIdx.x] = q, s.dout[threadIdx.x] = dout;
 }
 
-// Keys j0 .. j0 + 63 of key head g; returns whether this thread's is missing.
+// Keys j0 .. j0 + 63 of a part's head; returns whether this thread's is missing.
 template <GradientCall Call>
 __device__ __forceinline__ bool stage_keys(const Call& b, BackwardShared& s, const Sequence& seq,
-                                           int64_t g, int64_t j0) {
+                                           int64_t part, int64_t j0) {
   if (threadIdx.x >= kStageTile) return false;
   const Attend& a = b.call.forward;
-  KeyInfo key = key_info(a, seq, g, j0 + threadIdx.x);
-  if (key.k >= 0) key.v += (b.value_head(g) - g) * a.v.stride[2];
+  const int64_t head = b.key_head(part);
+  KeyInfo key = key_info(a, seq, head, j0 + threadIdx.x);
+  if (key.k >= 0) key.v += (b.value_head(part) - head) * a.v.stride[2];
   s.keys[threadIdx.x] = key;
   return key.k < 0;
 }
@@ -160,7 +168,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t m0 = (row_tiles - 1 - w % row_tiles) * kStageTile, gr = w / row_tiles;
     __syncthreads();
-    if (threadIdx.x == 0) s.piece = packed_rows(a, gr / a.g, gr % a.g);
+    if (threadIdx.x == 0) s.piece = part_rows(b, gr / b.parts(), gr % b.parts());
     __syncthreads();
     const PackedRows& rows = s.piece;
     if (m0 >= rows.count()) continue;
@@ -216,34 +224,38 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
   const Operand& other = gradient ? b.q : b.dout;
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t j0 = w % key_tiles * kStageTile, gr = w / key_tiles;
-    __syncthreads();
-    if (threadIdx.x == 0) s.piece = packed_rows(a, gr / a.g, gr % a.g);
-    __syncthreads();
-    const PackedRows& rows = s.piece;
-    if (j0 >= rows.seq.keys) continue;
-    const bool missing = __syncthreads_or(stage_keys(b, s, rows.seq, rows.g, j0));
-    const int64_t j1 = j0 + kStageTile < rows.seq.keys ? j0 + kStageTile : rows.seq.keys;
-    const Range range = row_range(a.mask, rows.seq, rows.head_begin(), rows.head_end(), j0, j1);
+    const int64_t parts = b.parts() / a.g, g = gr % a.g;
     float acc[Chunks][4][4] = {};
-    for (int64_t m0 = range.begin * rows.group; m0 < range.end * rows.group; m0 += kStageTile) {
+    const PackedRows& rows = s.piece;
+    for (int64_t part = g * parts; part < (g + 1) * parts; ++part) {
+      __syncthreads();  // the last part's rows and keys are done with
+      if (threadIdx.x == 0) s.piece = part_rows(b, gr / a.g, part);
       __syncthreads();
-      stage_rows(b, s, rows, m0);
-      __syncthreads();
-      PairTiles t;
-      pair_tiles<false, gradient>(b, s, tiles, rows.seq, plain_pairs(a, rows, m0, j0, missing), t);
-      put_p(tiles, gradient ? t.dx : t.p);
-      multiply_nn(acc, tiles, other.width,
-                  static_cast<int>(clamp_i64(rows.count() - m0, 0, kStageTile)),
-                  [&](int row, int column) {
-                    return load_four(other, gradient ? s.q[row] : s.dout[row], column);
-                  });
+      if (j0 >= rows.seq.keys) break;
+      const bool missing = __syncthreads_or(stage_keys(b, s, rows.seq, part, j0));
+      const int64_t j1 = j0 + kStageTile < rows.seq.keys ? j0 + kStageTile : rows.seq.keys;
+      const Range range = row_range(a.mask, rows.seq, rows.head_begin(), rows.head_end(), j0, j1);
+      for (int64_t m0 = range.begin * rows.group; m0 < range.end * rows.group; m0 += kStageTile) {
+        __syncthreads();
+        stage_rows(b, s, rows, m0);
+        __syncthreads();
+        PairTiles t;
+        pair_tiles<false, gradient>(b, s, tiles, rows.seq, plain_pairs(a, rows, m0, j0, missing),
+                                    t);
+        put_p(tiles, gradient ? t.dx : t.p);
+        multiply_nn(acc, tiles, other.width,
+                    static_cast<int>(clamp_i64(rows.count() - m0, 0, kStageTile)),
+                    [&](int row, int column) {
+                      return load_four(other, gradient ? s.q[row] : s.dout[row], column);
+                    });
+      }
     }
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
       const int64_t j = j0 + threadIdx.x / 16 + 16 * r;
       if (j >= rows.seq.keys) continue;
       const View<4>& out = gradient ? b.call.dk : b.call.dv;
-      const int64_t offset = key_place(a.sequences, rows.seq, j).offset(rows.g, out.stride);
+      const int64_t offset = key_place(a.sequences, rows.seq, j).offset(g, out.stride);
       store_gradient(out, a.dtype, offset, other.width, gradient ? a.score.scale : 1.f, acc, r);
     }
   }
@@ -266,8 +278,9 @@ void with_chunks(int64_t width, const F& f) {
 template <GradientCall Call>
 void launch_rows(Context& ctx, const char* op, const Call& b) {
   const Attend& a = b.call.forward;
-  const int64_t tiles = a.g ? ceil_div(a.sequences.query_max * (a.h / a.g), kStageTile) : 0;
-  const int64_t work = a.sequences.count * a.g * tiles;
+  const int64_t parts = b.parts();
+  const int64_t tiles = parts ? ceil_div(a.sequences.query_max * (a.h / parts), kStageTile) : 0;
+  const int64_t work = a.sequences.count * parts * tiles;
   with_chunks(b.call.dq ? a.d : 1, [&]<int Chunks> {
     launch<rows_simt_kernel<Chunks, Call>>(ctx, op, work, kStageThreads, StageTiles<4>::bytes(), b,
                                            tiles, work);

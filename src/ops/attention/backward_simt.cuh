@@ -18,7 +18,9 @@ struct BackwardSimt {
     row.lse = a.lse.as()[rows.lse_offset(m, a.lse.stride)];
     row.delta = delta[side_offset(a, rows.seq, row.h, row.i)];
   }
-  __device__ static int64_t value_head(int64_t g) { return g; }
+  FOVEA_HD int64_t parts() const { return call.forward.g; }
+  __device__ static int64_t key_head(int64_t part) { return part; }
+  __device__ static int64_t value_head(int64_t part) { return part; }
   // `value`: the capped product, all of the score that a softcap bends.
   __device__ Slope slope(const RowInfo& row, float value, float score, float y) const {
     const float p = expf(score - row.lse), ds = p * (y - row.delta);

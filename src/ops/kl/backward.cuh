@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradient of kl by the scores of one distribution, for the sweeps of attention's gradient: its
+// rows are q, its keys k, the other's keys v and its rows dout, so that x = q k' and y = dout v'
+// are the products of both.
+#pragma once
+#include "cuda/loop/backward_tiles.cuh"
+#include "cuda/loop/pairs.cuh"
+#include "cuda/tensor_map.h"
+#include "ops/kl/sides.cuh"
+
+namespace fovea::cuda {
+
+// What a row's pair of scores is worth, kl = KL(first || second), r = exp(x - lse), p = exp(y -
+// lse')
+//   second  gain (r - p)                                  x are the scores of the second
+//   first   gain r ((x - lse) - (y - lse') - kl)          of the first
+enum class KlOwn { first, second };
+
+// One distribution's gradient as a call of attention's backward: no dv, `gain` the gradient of each
+// row's kl.
+struct KlGradient {
+  AttendBackward call;
+  View<3> lse, other_lse, kl;
+  const float* gain;  // (b, h, s)
+  float other_scale;
+  int64_t other_heads;  // key heads of the other; value_head() is the one that goes with a head
+  KlOwn own;
+};
+
+KlGradient gradient_of(const KlBackward& b, KlOwn own, const float* gain);
+
+struct KlBackwardInstance90 {
+  int32_t dtype, d, e;
+  int32_t rows, keys, panels;  // of a tile; `panels` of 64 columns of d
+  void (*launch)(Context&, const KlGradient&, const BackwardMaps&, const BackwardWork&,
+                 const BackwardGrid90&);
+};
+
+// Explicitly instantiated, one file for each dtype and width.
+template <int Dtype, int D, int E, int Tile, int Stages>
+KlBackwardInstance90 kl_backward_sm90_instance();
+
+// The gain of each row: dkl + dtotal w (/ sum w); 0 for a row that sees no key.  Zeros where no
+// block comes.
+struct GainSlots {
+  Slot<float> gain;
+  TotalSlots totals;
+  GainSlots(Layout& layout, const KlBackward& b);
+  const float* fill(Context& ctx, const KlBackward& b, void* base) const;
+};
+
+}  // namespace fovea::cuda

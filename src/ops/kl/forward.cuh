@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between the launcher of kl_forward and its tuned instances (forward.inc), which are compiled
+// apart.
+#pragma once
+#include "cuda/block/schedule.cuh"
+#include "cuda/loop/feed_sm90.cuh"
+#include "cuda/loop/row_tile.cuh"
+#include "ops/kl/sides.cuh"
+
+namespace fovea::cuda {
+
+struct KlWork90 {
+  AttendGrid grid;
+  WorkOrder order;
+  Schedule schedule;
+  PairMaps maps;
+  View<3> kl, first, second;  // where kl and both lse go, each where given
+};
+
+struct KlInstance90 {
+  int32_t dtype, d, e;
+  int32_t rows, keys;  // of a row tile, of a key tile
+  void (*launch)(Context&, const Attend& first, float second_scale, const KlWork90&);
+};
+
+// Explicitly instantiated, one file for each dtype and width.
+template <int Dtype, int D, int E, int Groups, int BN, int Stages>
+KlInstance90 kl_sm90_instance();
+
+}  // namespace fovea::cuda

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The choice among the Hopper instances of kl_forward, and their order of works.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "ops/kl/forward.cuh"
+
+namespace fovea {
+namespace {
+
+using namespace cuda;
+
+constexpr char kOp[] = "kl_forward";
+
+// Every row of forward.inc in this build, narrow widths first.
+const std::vector<KlInstance90>& instances() {
+  static const std::vector<KlInstance90> rows = {
+#define FOVEA_INSTANCE(dtype, d, e, groups, keys, stages) \
+  kl_sm90_instance<dtype, d, e, groups, keys, stages>(),
+#include "instances/kl_forward_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+
+const KlInstance90* find(const Kl& a) {
+  for (const KlInstance90& row : instances())
+    if (row.dtype == a.first.dtype && a.first.width <= row.d && a.second.width <= row.e)
+      return &row;
+  return nullptr;
+}
+
+struct Operands {
+  MapOf q, k, q2, k2;
+  Operands(const Kl& a, const KlInstance90& row)
+      : q(rows(a, a.first, row)),
+        k(keys(a, a.first, row)),
+        q2(rows(a, a.second, row)),
+        k2(keys(a, a.second, row)) {}
+
+ private:
+  static MapOf rows(const Kl& a, const KlSide& x, const KlInstance90& row) {
+    return {x.q, x.dtype, a.b, a.s, a.h, x.width, row.rows};
+  }
+  static MapOf keys(const Kl& a, const KlSide& x, const KlInstance90& row) {
+    return {x.k, x.dtype, a.sequences.caches, a.t, x.key_heads, x.width, row.keys};
+  }
+};
+
+std::string refuses(const Context& ctx, const Kl& a) {
+  const DeviceInfo& device = device_info(ctx);
+  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
+  if (a.first.dtype != a.second.dtype) return "teacher and student differ in dtype";
+  if (a.first.dtype != FOVEA_F16 && a.first.dtype != FOVEA_BF16)
+    return std::string(dtype_name(a.first.dtype)) + " not in {f16,bf16}";
+  if (!attend_of(a, a.first, a.second).plain()) return "sink_keys or head_window are given";
+  if (a.first.width % 8 || a.second.width % 8) return "a width that is not a multiple of 8";
+  if (!a.h || !a.sequences.count || !a.t || !a.s) return "nothing to do";
+  const KlInstance90* row = find(a);
+  if (!row) return "no instance for this dtype and these widths in this build";
+  const Operands of(a, *row);
+  for (const MapOf* x : {&of.q, &of.k, &of.q2, &of.k2})
+    if (const char* why = map_refuses(*x); *why) return std::string("a q or k has ") + why;
+  const Sequences& q = a.sequences;
+  if (q.key_max > kIndexMax || q.query_max > kIndexMax)
+    return "more than 2^30 keys or rows in a sequence";
+  if (q.count * a.h * ceil_div(q.query_max, row->rows) > kIndexMax)
+    return "more than 2^30 blocks of work";
+  CUtensorMap map;
+  if (!make_map(of.q, map)) return "the driver makes no tensor maps";
+  return "";
+}
+
+KlWork90 work_of(const DeviceInfo& device, const Kl& a, const KlInstance90& row) {
+  const bool masked = a.mask.window.right > 0;
+  const int64_t row_tiles = ceil_div(a.sequences.query_max, row.rows);
+  const int64_t heads = a.sequences.count * a.h;
+  // Heads whose keys the cache holds together.
+  const int64_t group = a.h / std::max(a.first.key_heads, a.second.key_heads);
+  const int64_t head_bytes = a.sequences.key_max * (a.first.width + a.second.width) * 2;
+  const int64_t section = clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), 1, 64) * group;
+  KlWork90 work{};
+  work.grid = {row_tiles, a.h, 1, 1, masked};
+  work.order = {static_cast<int32_t>(row_tiles),
+                static_cast<int32_t>(heads),
+                1,
+                static_cast<int32_t>(std::min(section, heads)),
+                static_cast<int32_t>(masked ? row_tiles / 4 : 0),
+                masked};
+  work.schedule.works = static_cast<int32_t>(work.order.works());
+  return work;
+}
+
+void prepare(const Context& ctx, const Kl& a, Plan& plan) {
+  const DeviceInfo& device = device_info(ctx);
+  const KlInstance90& row = *find(a);
+  plan.kernel = std::string("kl_forward.cuda.sm90.") + dtype_name(a.first.dtype) + ".d" +
+                std::to_string(row.d) + "." + std::to_string(row.e);
+  KlWork90 work = work_of(device, a, row);
+  const bool total = static_cast<bool>(a.total);
+  const auto counter =
+      plan.workspace.add<int32_t>(work.schedule.works > device.multiprocessors ? 1 : 0);
+  const RowSlot kl(plan.workspace, a, a.kl, total), lse(plan.workspace, a, a.first.lse, total);
+  const TotalSlots totals(plan.workspace, a, total);
+  plan.launch = [=](Context& ctx, void* base) {
+    const Operands of(a, row);
+    KlWork90 now = work;
+    now.schedule.counter = counter.at(base);
+    if (!make_map(of.q, now.maps.q) || !make_map(of.k, now.maps.k) ||
+        !make_map(of.q2, now.maps.q2) || !make_map(of.k2, now.maps.v))
+      fail(FOVEA_DEVICE_ERROR, "kl_forward: the driver makes no tensor map");
+    now.maps.group = static_cast<int32_t>(a.h / a.second.key_heads);
+    now.kl = total ? kl.at(base) : a.kl, now.first = total ? lse.at(base) : a.first.lse;
+    now.second = a.second.lse;
+    if (int32_t* zero = now.schedule.counter)
+      check(cudaMemsetAsync(zero, 0, sizeof *zero, stream(ctx)), kOp);
+    row.launch(ctx, attend_of(a, a.first, a.second), a.second.scale, now);
+    if (total) add_up(ctx, kOp, a, now.kl, now.first, totals.parts.at(base));
+  };
+}
+
+}  // namespace
+
+extern const Kernel<Kl> kl_forward_sm90;
+const Kernel<Kl> kl_forward_sm90{"sm90", refuses, prepare};
+
+}  // namespace fovea
