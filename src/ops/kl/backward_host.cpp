@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: Apache-2.0
+// kl_backward on the CPU, in two sweeps that compute the logits anew.  x, p are the distribution
+// that weighs, y, r the other:
+//   dx = grad p ((x - lse_x) - (y - lse_y) - kl),  dy = grad (r - p)
+//   rows: an item is a row tile, dq = dx' k over its key tiles
+//   keys: an item owns the keys of a block and of one group of key heads, dk = dx q over the row
+//         tiles of all query heads that read them, head after head
+// Every sum has one owner and one order: any number of threads gives the same bits, and the
+// workspace is each worker's room.  StreamKL (2606.20005).
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/dtype.h"
+#include "host/device.h"
+#include "ops/kl/tile_host.h"
+
+namespace fovea {
+namespace {
+
+using namespace kl_host;
+
+constexpr int64_t kItemsWanted = 32;  // items of the sweep over keys that keep a large machine busy
+constexpr int64_t kBlockTiles = 4;    // key tiles of a block: rows are loaded once for all of them
+constexpr double kFlopsPerNanosecond = 25;  // low enough for the slowest instruction set
+
+struct BackwardPlan {
+  KlBackward b;
+  int64_t groups;      // of key heads that are summed over together
+  int64_t block_keys;  // keys of an item
+  size_t worker_bytes;
+  SideRoom first, second;  // this and the sums: within a worker's bytes
+  Slot<float> first_sums, second_sums;
+  Slot<int64_t> tile_first;
+  Slot<Totals> weights;
+  Slot<unsigned char> scratch;
+  BackwardPlan(const KlBackward& request, Layout& worker)
+      : b(request),
+        groups(1),
+        block_keys(0),
+        worker_bytes(0),
+        first(request.forward.first, worker),
+        second(request.forward.second, worker) {}
+  bool sweeps_rows() const { return b.forward.first.dq || b.forward.second.dq; }
+  bool sweeps_keys() const { return b.forward.first.dk || b.forward.second.dk; }
+};
+
+// A row tile against a key tile, and the gradients of their logits in place of these.
+class GradientTile {
+ public:
+  GradientTile(const BackwardPlan& plan, void* room)
+      : x(plan.b.forward, plan.b.forward.first, plan.first, room),
+        y(plan.b.forward, plan.b.forward.second, plan.second, room),
+        b_(plan.b) {}
+
+  // Rows without a gradient are dropped.  False: none is left.
+  bool load(const Sequence& q, RowTile& rows, double total_factor) {
+    const Kl& a = b_.forward;
+    for (int r = 0; r < rows.lanes; ++r) {
+      lse_x_[r] = lse_y_[r] = kl_[r] = grad_[r] = 0;
+      if (r >= rows.count || !rows.sees_any(r)) continue;
+      const int64_t row = rows.first + r;
+      double grad = b_.dkl ? row_value(b_.dkl, q, rows.head, row) : 0;
+      const float weight = b_.dtotal ? weight_of(a, q, rows.head, row) : 0;
+      if (weight != 0) grad += total_factor * weight;
+      grad_[r] = static_cast<float>(grad);
+      if (grad_[r] == 0) {
+        rows.drop(r);
+        continue;
+      }
+      lse_x_[r] = row_value(a.first.lse, q, rows.head, row);
+      lse_y_[r] = row_value(a.second.lse, q, rows.head, row);
+      kl_[r] = row_value(a.kl, q, rows.head, row);
+    }
+    rows.bound();
+    if (rows.begin >= rows.end) return false;
+    x.load_rows(q, rows), y.load_rows(q, rows);
+    return true;
+  }
+
+  void step(const Sequence& q, const RowTile& rows, int64_t begin, int64_t count, bool masked,
+            bool wide, const LocalSeen& seen) {
+    const Kl& a = b_.forward;
+    x.load_keys(q, rows.head, begin, count, wide && a.first.dq);
+    y.load_keys(q, rows.head, begin, count, wide && a.second.dq);
+    x.score(rows.lanes), y.score(rows.lanes);
+    host::simd().coupled_backward(count, rows.lanes, x.x, y.x, masked ? seen.view() : host::Seen{},
+                                  lse_x_, lse_y_, kl_, grad_);
+  }
+
+  SideTile x, y;
+
+ private:
+  const KlBackward& b_;
+  float lse_x_[kRows], lse_y_[kRows], kl_[kRows], grad_[kRows];
+};
+
+// 0 * NaN is NaN: where some factor is no number, only pairs that see each other are multiplied.
+bool pairwise(const SideTile& side, bool masked) {
+  return masked && !side.finite();
+}
+
+template <class Add>
+void each_pair(const SideTile& side, const RowTile& rows, const LocalSeen& seen, Add add) {
+  for (int64_t j = 0; j < side.keys; ++j)
+    for (int r = 0; r < rows.count; ++r)
+      if ((seen.low[r] <= j && j < seen.high[r]) ||
+          (seen.first_low[r] <= j && j < seen.first_high[r]))
+        add(j, r, side.x[j * rows.lanes + r]);
+}
+
+void add_row(int64_t width, float factor, const float* from, float* sum) {
+  for (int64_t c = 0; c < width; ++c) sum[c] += factor * from[c];
+}
+
+// dq of a row tile.
+void add_dq(const SideTile& side, const RowTile& rows, const LocalSeen& seen, bool masked,
+            float* dq) {
+  const int64_t pad = side.pad;
+  if (pairwise(side, masked))
+    return each_pair(side, rows, seen, [&](int64_t j, int r, float factor) {
+      add_row(side.side.width, factor, side.k + j * side.k_row, dq + r * pad);
+    });
+  host::simd().gemm({rows.count, pad, side.keys, side.x, rows.lanes, side.k, side.k_row, dq, pad,
+                     nullptr, true, true});
+}
+
+// dk of a key tile.
+void add_dk(const SideTile& side, const RowTile& rows, const LocalSeen& seen, bool masked,
+            float* dk) {
+  const int64_t pad = side.pad;
+  if (pairwise(side, masked))
+    return each_pair(side, rows, seen, [&](int64_t j, int r, float factor) {
+      add_row(side.side.width, factor, side.rows + r * pad, dk + j * pad);
+    });
+  host::simd().gemm({side.keys, pad, rows.count, side.x, rows.lanes, side.rows, pad, dk, pad,
+                     nullptr, false, true});
+}
+
+class Backward {
+ public:
+  Backward(const BackwardPlan& plan, void* base)
+      : plan_(plan),
+        b_(plan.b),
+        a_(plan.b.forward),
+        base_(base),
+        tiles_(plan.b.forward, plan.tile_first.at(base)) {}
+
+  void run(Context& ctx) {
+    host::Pool& pool = host::pool(ctx);
+    double pairs = 0;
+    for (int64_t r = 0; r < a_.sequences.count; ++r) {
+      const Sequence q = a_.sequences[r];
+      pairs += static_cast<double>(q.rows) * static_cast<double>(a_.h) *
+               (static_cast<double>(q.keys) + 16);
+    }
+    const double cost =
+        2 * pairs * static_cast<double>(a_.first.width + a_.second.width) / kFlopsPerNanosecond;
+    clear(pool);
+    tiles_.find();
+    find_factor(pool);
+    if (plan_.sweeps_rows())
+      pool.run(tiles_.count(), cost,
+               [&](int64_t item, int32_t worker) { sweep_rows(tiles_[item], worker); });
+    if (plan_.sweeps_keys())
+      pool.run(a_.sequences.count * plan_.groups * blocks(), cost,
+               [&](int64_t item, int32_t worker) { sweep_keys(item, worker); });
+  }
+
+ private:
+  int64_t blocks() const { return ceil_div(a_.sequences.key_max, plan_.block_keys); }
+  void* room_of(int32_t worker) const {
+    return plan_.scratch.at(base_) + static_cast<size_t>(worker) * plan_.worker_bytes;
+  }
+
+  // Zeros for what no sequence reaches.
+  void clear(host::Pool& pool) const {
+    const Sequences& q = a_.sequences;
+    const int64_t key_batches = q.key_start ? 1 : q.count;
+    for (const KlSide* side : {&a_.first, &a_.second}) {
+      if (q.query_start || q.query_len || q.query_max < a_.s)
+        host::zero(pool, side->dq, side->dtype, a_.b, a_.s, a_.h, side->width);
+      if (q.key_start || q.key_len || q.key_max < q.capacity)
+        host::zero(pool, side->dk, side->dtype, key_batches, a_.t, side->key_heads, side->width);
+    }
+  }
+
+  // What a row's weight is multiplied with: dtotal, or with mean its share.
+  void find_factor(host::Pool& pool) {
+    total_factor_ = b_.dtotal ? *b_.dtotal.as() : 0;
+    if (!b_.dtotal || !a_.mean) return;
+    Totals* sums = plan_.weights.at(base_);
+    pool.run(tiles_.count(), 5.0 * static_cast<double>(tiles_.count() * kRows),
+             [&](int64_t item, int32_t) {
+               const RowTiles::Place at = tiles_[item];
+               const Sequence q = a_.sequences[at.sequence];
+               const RowTile rows(a_, q, at.head, at.first);
+               sums[item] = {0, 0};
+               for (int r = 0; r < rows.count; ++r)
+                 if (rows.sees_any(r))
+                   sums[item].weight += weight_of(a_, q, at.head, rows.first + r);
+             });
+    const double weight = add_up(sums, tiles_.count()).weight;
+    total_factor_ = weight == 0 ? 0 : total_factor_ / weight;
+  }
+
+  void sweep_rows(const RowTiles::Place& at, int32_t worker) const {
+    const Sequence q = a_.sequences[at.sequence];
+    RowTile rows(a_, q, at.head, at.first);
+    void* room = room_of(worker);
+    GradientTile tile(plan_, room);
+    float *dx = plan_.first_sums.at(room), *dy = plan_.second_sums.at(room);
+    if (a_.first.dq) std::fill_n(dx, rows.count * tile.x.pad, 0.0f);
+    if (a_.second.dq) std::fill_n(dy, rows.count * tile.y.pad, 0.0f);
+    const int64_t end = tile.load(q, rows, total_factor_) ? rows.end : 0;
+    for (int64_t j = rows.begin; j < end; j += kKeys) {
+      const int64_t count = std::min<int64_t>(kKeys, end - j);
+      const Cover cover = rows.cover(j, j + count);
+      if (cover == Cover::none) continue;
+      const bool masked = cover == Cover::part;
+      const LocalSeen seen(rows, j, count);
+      tile.step(q, rows, j, count, masked, true, seen);
+      if (a_.first.dq) add_dq(tile.x, rows, seen, masked, dx);
+      if (a_.second.dq) add_dq(tile.y, rows, seen, masked, dy);
+    }
+    save_rows(a_.first, q, rows, dx, tile.x.pad);
+    save_rows(a_.second, q, rows, dy, tile.y.pad);
+  }
+
+  static void save_rows(const KlSide& side, const Sequence& q, const RowTile& rows,
+                        const float* sums, int64_t pad) {
+    const View<4>& to = side.dq;
+    if (!to) return;
+    for (int r = 0; r < rows.count; ++r)
+      host::store_row(to.data, side.dtype,
+                      q.batch * to.stride[0] + (q.row_begin + rows.first + r) * to.stride[1] +
+                          rows.head * to.stride[2],
+                      to.stride[3], side.width, sums + r * pad, side.scale);
+  }
+
+  // One side's sums in the sweep over keys: of a query head, and all of a group's key heads.
+  struct KeySums {
+    const KlSide& side;
+    float* sums;
+    int64_t heads, pad, block;
+    float* of(int64_t key_head, int64_t j) const {
+      return sums + (key_head % heads * block + j) * pad;
+    }
+  };
+
+  void sweep_keys(int64_t item, int32_t worker) const {
+    const int64_t block = item % blocks(), group = item / blocks() % plan_.groups;
+    const Sequence q = a_.sequences[item / blocks() / plan_.groups];
+    const int64_t begin = block * plan_.block_keys;
+    const int64_t end = std::min(q.keys, begin + plan_.block_keys);
+    if (begin >= end) return;
+    void* room = room_of(worker);
+    GradientTile tile(plan_, room);
+    const auto sums_of = [&](const KlSide& side, const Slot<float>& sums, int64_t pad) {
+      const KeySums to{side, sums.at(room), side.key_heads / plan_.groups, pad, plan_.block_keys};
+      if (side.dk) std::fill_n(to.sums, to.heads * to.block * pad, 0.0f);
+      return to;
+    };
+    const KeySums dx = sums_of(a_.first, plan_.first_sums, tile.x.pad),
+                  dy = sums_of(a_.second, plan_.second_sums, tile.y.pad);
+    const int64_t heads = a_.h / plan_.groups;
+    for (int64_t head = group * heads; head < (group + 1) * heads; ++head)
+      for (int64_t row = 0; row < q.rows; row += kRows) {
+        RowTile rows(a_, q, head, row);
+        if (rows.begin >= end || rows.end <= begin) continue;
+        if (tile.load(q, rows, total_factor_)) visit(q, rows, tile, begin, end, dx, dy);
+      }
+    save_keys(dx, q, group, begin, end);
+    save_keys(dy, q, group, begin, end);
+  }
+
+  void visit(const Sequence& q, const RowTile& rows, GradientTile& tile, int64_t begin, int64_t end,
+             const KeySums& dx, const KeySums& dy) const {
+    for (int64_t j = begin; j < end; j += kKeys) {
+      const int64_t count = std::min<int64_t>(kKeys, end - j);
+      const Cover cover = rows.cover(j, j + count);
+      if (cover == Cover::none) continue;
+      const bool masked = cover == Cover::part;
+      const LocalSeen seen(rows, j, count);
+      tile.step(q, rows, j, count, masked, false, seen);
+      const auto add = [&](const SideTile& side, const KeySums& to) {
+        if (to.side.dk)
+          add_dk(side, rows, seen, masked,
+                 to.of(rows.head / (a_.h / to.side.key_heads), j - begin));
+      };
+      add(tile.x, dx), add(tile.y, dy);
+    }
+  }
+
+  void save_keys(const KeySums& from, const Sequence& q, int64_t group, int64_t begin,
+                 int64_t end) const {
+    const View<4>& to = from.side.dk;
+    if (!to) return;
+    for (int64_t head = group * from.heads; head < (group + 1) * from.heads; ++head)
+      for (int64_t j = begin; j < end; ++j)
+        host::store_row(to.data, from.side.dtype,
+                        a_.sequences.key_offset(q, j, to.stride) + head * to.stride[2],
+                        to.stride[3], from.side.width, from.of(head, j - begin), 1);
+  }
+
+  const BackwardPlan& plan_;
+  const KlBackward& b_;
+  const Kl& a_;
+  void* base_;
+  RowTiles tiles_;
+  double total_factor_ = 0;
+};
+
+std::string refuses(const Context&, const KlBackward&) {
+  return "";
+}
+
+// Key heads whose sums some query head feeds at once.
+int64_t groups_of(const Kl& a) {
+  if (!a.first.dk) return a.second.key_heads;
+  if (!a.second.dk) return a.first.key_heads;
+  return std::gcd(a.first.key_heads, a.second.key_heads);
+}
+
+void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
+  const Kl& a = b.forward;
+  Layout worker;
+  BackwardPlan p(b, worker);
+  p.groups = std::max<int64_t>(1, groups_of(a));
+  p.block_keys = kBlockTiles * kKeys;
+  const double items = static_cast<double>(a.sequences.count) * static_cast<double>(p.groups) *
+                       static_cast<double>(ceil_div(a.sequences.key_max, p.block_keys));
+  if (items < kItemsWanted) p.block_keys = kKeys;
+  const auto sums = [&](const KlSide& side) {
+    const int64_t rows = side.dq ? kRows : 0;
+    const int64_t keys = side.dk ? side.key_heads / p.groups * p.block_keys : 0;
+    return worker.add<float>(std::max(rows, keys) * padded(side.width));
+  };
+  p.first_sums = sums(a.first), p.second_sums = sums(a.second);
+  p.worker_bytes = worker.bytes();
+  const int64_t tiles = RowTiles::most(a);
+  const double work = std::max({items * kBlockTiles, static_cast<double>(tiles), 1.0});
+  const auto workers = static_cast<int64_t>(std::min<double>(ctx.threads, work));
+  p.tile_first = plan.workspace.add<int64_t>(a.sequences.count + 1);
+  p.weights = plan.workspace.add<Totals>(b.dtotal && a.mean ? tiles : 0);
+  p.scratch = plan.workspace.add<unsigned char>(workers * static_cast<int64_t>(p.worker_bytes));
+  plan.kernel += std::string(".") + host::simd().name + "." + dtype_name(a.first.dtype) + ".d" +
+                 std::to_string(a.first.width) + "." + dtype_name(a.second.dtype) + ".d" +
+                 std::to_string(a.second.width);
+  plan.launch = [p](Context& context, void* base) { Backward(p, base).run(context); };
+}
+
+}  // namespace
+
+extern const Kernel<KlBackward> kl_backward_host;
+const Kernel<KlBackward> kl_backward_host = {"kl_backward.host", refuses, prepare};
+
+}  // namespace fovea
