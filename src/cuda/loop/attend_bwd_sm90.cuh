@@ -29,8 +29,8 @@ struct BackwardShape90 {
   static constexpr int groups = BN / 64, threads = 128 * (groups + 1);
   static constexpr int copying = 24, computing = 240;  // registers a thread
   // Where the exponents of a tile run: under ds k and ds' q of the tile before, or, where they are
-  // the longer part, under v dout' of their own.
-  static constexpr bool ahead = D > 64;
+  // the longer part and there is dv to leave for later, under v dout' of their own.
+  static constexpr bool ahead = D > 64 || !Slopes::weights;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
   using TileQ = Swizzled<BM, D>;

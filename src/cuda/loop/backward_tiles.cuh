@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the Hopper gradient keeps in its workspace, by (query head, tile of rows):
-//   side   lse log2(e) of each row, then delta; +inf and 0 for a row that is not there or is empty
+//   side   values of each row, as many as the slopes want: of attention lse log2(e), then delta;
+//          +inf and 0 for a row that is not there or is empty
 //   dq     f32 sums of one tile, as chunks of 64 rows x 64 columns in the order of the fragments:
 //          chunk, then 8-column group j, then thread of the warpgroup, then the lane's four sums
 //   turn   key blocks that have added to the tile so far
@@ -45,12 +46,13 @@ struct BackwardGrid90 {
 
 struct BackwardWork {
   RowTiles tiles;
+  int32_t sides;  // values of a row
   float* side;
   float* dq;      // nullptr: not wanted
   int32_t* turn;  // with dq
   bool ordered;   // blocks add to dq in turn; else in any order, to zeros
 
-  FOVEA_HD float* lse(int64_t at) const { return side + at * 2 * tiles.rows; }
+  FOVEA_HD float* lse(int64_t at) const { return side + at * sides * tiles.rows; }
   FOVEA_HD float* delta(int64_t at) const { return lse(at) + tiles.rows; }
 };
 

@@ -46,12 +46,13 @@ struct PlainPairs {
     return j1 <= keys && (right == 0 || j1 - 1 < i0 + shift + right) &&
            (left == 0 || j0 > i1 - 1 + shift - left);
   }
+  __device__ bool sees(int i, int j) const {
+    const int away = j - i - shift;
+    return j < keys && !(right > 0 && away >= right) && !(left > 0 && away <= -left);
+  }
   __device__ float weigh(float& x, float lse, int i, int j, bool full) const {
     x = exp2_fast(fmaf(x, factor, -lse));
-    if (!full) {
-      const int away = j - i - shift;
-      if (j >= keys || (right > 0 && away >= right) || (left > 0 && away <= -left)) x = 0.f;
-    }
+    if (!full && !sees(i, j)) x = 0.f;
     return 1.f;
   }
 };

@@ -68,7 +68,8 @@ struct CoupledSoftmax {
           const float w = fmaf(y[j][i], factor[1], -base[1]);
           const float p = exp2_fast(u), away = u - w;
           sum[0] += p, sum[1] += exp2_fast(w);
-          const bool unseen = !Whole && x[j][i] == kNegativeInfinity && y[j][i] == kNegativeInfinity;
+          const bool unseen =
+              !Whole && x[j][i] == kNegativeInfinity && y[j][i] == kNegativeInfinity;
           cross = fmaf(p, unseen ? 0.f : away, cross);
         }
       c[half] = fmaf(shrink[0], fmaf(gap[half] - moved, l[0][half], c[half]), cross);

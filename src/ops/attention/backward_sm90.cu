@@ -8,6 +8,7 @@
 #include "core/dtype.h"
 #include "cuda/block/softmax.cuh"
 #include "cuda/launch.h"
+#include "cuda/loop/pair_policy.cuh"
 #include "cuda/loop/row_tile.cuh"
 #include "ops/attention/backward.cuh"
 #include "ops/attention/backward_simt.cuh"
@@ -196,7 +197,7 @@ void prepare(const Context& ctx, const AttendBackward& call, Plan& plan) {
   const BackwardSlots slots(plan.workspace, call);
   const RowTiles tiles(a, instance.rows, instance.panels);
   const int64_t all = a.h * tiles.total;
-  const auto side = plan.workspace.add<float>(all * 2 * instance.rows);
+  const auto side = plan.workspace.add<float>(all * AttentionSlopes::sides * instance.rows);
   const bool sums = call.dq && instance.sums == Sums90::fused;
   const auto dq = plan.workspace.add<float>(sums ? all * tiles.floats() : 0);
   const auto turn = plan.workspace.add<int32_t>(sums ? all : 0);
@@ -210,8 +211,8 @@ void prepare(const Context& ctx, const AttendBackward& call, Plan& plan) {
                 std::max<int64_t>(a.g * a.sequences.count, 1))};
   plan.launch = [=](Context& ctx, void* base) {
     const BackwardSimt sides = slots.at(base, call);
-    const BackwardWork work{tiles, side.at(base), dq.at(base), turn.at(base),
-                            sums && !call.nondeterministic};
+    const BackwardWork work{tiles,       AttentionSlopes::sides, side.at(base),
+                            dq.at(base), turn.at(base),          sums && !call.nondeterministic};
     if (call.forward.dtype == FOVEA_BF16)
       enqueue<FOVEA_BF16>(ctx, instance, sides, work, grid);
     else

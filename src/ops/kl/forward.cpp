@@ -8,7 +8,11 @@ namespace fovea {
 Plan plan(const Context& ctx, const fovea_kl_forward_params& params) {
   const Kl request = resolve(params);
   if (ctx.backend == FOVEA_HOST) return choose("kl_forward", ctx, request, {kl_forward_host});
+#if FOVEA_WITH_CUDA
+  return choose("kl_forward", ctx, request, {kl_forward_sm90, kl_forward_simt});
+#else
   return choose<Kl>("kl_forward", ctx, request, {});
+#endif
 }
 
 }  // namespace fovea

@@ -34,7 +34,7 @@ struct KlBackward {
   bool nondeterministic;
 };
 
-extern const Kernel<Kl> kl_forward_host;
-extern const Kernel<KlBackward> kl_backward_host;
+extern const Kernel<Kl> kl_forward_host, kl_forward_sm90, kl_forward_simt;
+extern const Kernel<KlBackward> kl_backward_host, kl_backward_sm90, kl_backward_simt;
 
 }  // namespace fovea

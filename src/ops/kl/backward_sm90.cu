@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// The choice among the Hopper instances of kl_backward, and the pass before each: the values of its
+// rows.  A gradient of both distributions is two launches, each with the products of both.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/chunk.h"
+#include "core/dtype.h"
+#include "cuda/block/softmax.cuh"
+#include "ops/kl/backward.cuh"
+
+namespace fovea {
+namespace {
+
+using namespace cuda;
+
+constexpr char kOp[] = "kl_backward";
+constexpr int kThreads = 256;
+
+// A block owns a row tile of a head: the values of its rows (KlSlopes), turns and sums of 0.
+__global__ void __launch_bounds__(kThreads)
+    kl_side_kernel(const __grid_constant__ KlGradient b, const __grid_constant__ BackwardWork work,
+                   int64_t row_tiles) {
+  const Attend& a = b.call.forward;
+  const int64_t h = blockIdx.x % a.h, m = blockIdx.x / a.h % row_tiles,
+                r = blockIdx.x / a.h / row_tiles;
+  const Sequence q = a.sequences[r];
+  const int rows = work.tiles.rows;
+  if (m * rows >= q.rows) return;
+  const int64_t tile = h * work.tiles.total + work.tiles.first(q, r) + m;
+  float* side = work.lse(tile);
+  for (int i = threadIdx.x; i < rows; i += kThreads) {
+    const int64_t row = q.row_begin + m * rows + i;
+    const auto at = [&](const View<3>& x) {
+      return x.as()[q.batch * x.stride[0] + h * x.stride[1] + row * x.stride[2]];
+    };
+    const bool there = m * rows + i < q.rows;
+    const float gain = there ? b.gain[(q.batch * a.h + h) * a.s + row] : 0.f;
+    const bool any = gain != 0.f;
+    side[i] = any ? at(b.lse) * kLog2E : 1e30f;
+    side[rows + i] = any ? at(b.other_lse) * kLog2E : 1e30f;
+    side[2 * rows + i] = gain;
+    if (work.sides > 3) side[3 * rows + i] = any ? at(b.kl) : 0.f;
+  }
+  if (!work.dq) return;
+  if (threadIdx.x == 0) work.turn[tile] = 0;
+  if (!work.ordered) {
+    float4* dq = reinterpret_cast<float4*>(work.dq + tile * work.tiles.floats());
+    for (int i = threadIdx.x; i < work.tiles.floats() / 4; i += kThreads)
+      dq[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+  }
+}
+
+// Every row of backward.inc in this build, narrow widths first.
+const std::vector<KlBackwardInstance90>& instances() {
+  static const std::vector<KlBackwardInstance90> rows = {
+#define FOVEA_INSTANCE(dtype, d, e, tile, stages) \
+  kl_backward_sm90_instance<dtype, d, e, tile, stages>(),
+#include "instances/kl_backward_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+
+const KlBackwardInstance90* find(const Attend& a) {
+  for (const KlBackwardInstance90& row : instances())
+    if (row.dtype == a.dtype && a.d <= row.d && a.e <= row.e) return &row;
+  return nullptr;
+}
+
+struct Operands {
+  MapOf q, k, v, dout;
+  Operands(const AttendBackward& call, const KlBackwardInstance90& row) {
+    const Attend& a = call.forward;
+    const int64_t caches = a.sequences.caches;
+    q = {a.q, a.dtype, a.b, a.s, a.h, a.d, row.rows};
+    k = {a.k, a.dtype, caches, a.t, a.g, a.d, row.keys};
+    v = {a.v, a.dtype, caches, a.t, a.g, a.e, row.keys};
+    dout = {call.dout, a.dtype, a.b, a.s, a.h, a.e, row.rows};
+  }
+};
+
+std::string refuses(const Context& ctx, const KlBackward& b) {
+  const Kl& a = b.forward;
+  const DeviceInfo& device = device_info(ctx);
+  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
+  if (a.first.dtype != a.second.dtype) return "teacher and student differ in dtype";
+  if (a.first.dtype != FOVEA_F16 && a.first.dtype != FOVEA_BF16)
+    return std::string(dtype_name(a.first.dtype)) + " not in {f16,bf16}";
+  if (!attend_of(a, a.first, a.second).plain()) return "sink_keys or head_window are given";
+  if (a.first.width % 8 || a.second.width % 8) return "a width that is not a multiple of 8";
+  if (!a.h || !a.sequences.count || !a.t || !a.s) return "nothing to do";
+  for (KlOwn own : {KlOwn::first, KlOwn::second}) {
+    const KlGradient gradient = gradient_of(b, own, nullptr);
+    const AttendBackward& call = gradient.call;
+    if (!call.dq && !call.dk) continue;
+    const Attend& x = call.forward;
+    if (x.g % gradient.other_heads)
+      return "key heads of a gradient that are not a multiple of the other's";
+    const KlBackwardInstance90* row = find(x);
+    if (!row) return "no instance for this dtype and these widths in this build";
+    const Sequences& q = a.sequences;
+    Operands of(call, *row);
+    of.v.head = gradient.other_heads;
+    for (const MapOf* map : {&of.q, &of.k, &of.v, &of.dout})
+      if (const char* why = map_refuses(*map); *why) return std::string("a q or k has ") + why;
+    for (const View<4>* out : {&call.dq, &call.dk})
+      if (*out && !chunked(*out, 2, 8))
+        return "dq or dk has rows that are not contiguous and 16-byte aligned";
+    if (q.key_max > kIndexMax || q.query_max > kIndexMax)
+      return "more than 2^30 keys or rows in a sequence";
+    const int64_t row_tiles = ceil_div(q.query_start ? a.s : q.query_max, row->rows);
+    if (q.count * std::max(x.g * ceil_div(q.key_max, row->keys), a.h * (row_tiles + 1)) > kIndexMax)
+      return "more than 2^30 blocks of work";
+    CUtensorMap map;
+    if (!make_map(of.q, map)) return "the driver makes no tensor maps";
+  }
+  return "";
+}
+
+// The workspace of one gradient; both use the same room, one after the other.
+struct OwnSlots {
+  Slot<float> side, dq;
+  Slot<int32_t> turn;
+};
+
+struct OwnPlan {
+  KlOwn own;
+  const KlBackwardInstance90* row;
+  RowTiles tiles;
+  BackwardGrid90 grid;
+};
+
+OwnPlan plan_of(const DeviceInfo& device, const KlBackward& b, KlOwn own) {
+  const AttendBackward call = gradient_of(b, own, nullptr).call;
+  const Attend& a = call.forward;
+  const KlBackwardInstance90& row = *find(a);
+  const int64_t group = a.h / a.g, queries = a.sequences.query_max;
+  // Key heads whose rows the cache holds together.
+  const int64_t head_bytes = group * queries * (2 * a.d + 2 * a.e + 4 * 64 * row.panels);
+  return {own,
+          &row,
+          RowTiles(a, row.rows, row.panels),
+          {ceil_div(a.sequences.key_max, row.keys),
+           call.dq ? group * ceil_div(ceil_div(queries, row.rows), kPartTiles) : 0,
+           clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), 1,
+                     std::max<int64_t>(a.g * a.sequences.count, 1))}};
+}
+
+void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float* gain,
+             const OwnSlots& slots, void* base) {
+  const KlGradient gradient = gradient_of(b, plan.own, gain);
+  const AttendBackward& call = gradient.call;
+  const Attend& a = call.forward;
+  Operands of(call, *plan.row);
+  of.v.head = gradient.other_heads;
+  BackwardMaps maps;
+  if (!make_map(of.q, maps.q) || !make_map(of.k, maps.k) || !make_map(of.v, maps.v) ||
+      !make_map(of.dout, maps.dout))
+    fail(FOVEA_DEVICE_ERROR, "kl_backward: the driver makes no tensor map");
+  const BackwardWork work{plan.tiles,          plan.own == KlOwn::first ? 4 : 3,
+                          slots.side.at(base), call.dq ? slots.dq.at(base) : nullptr,
+                          slots.turn.at(base), call.dq && !call.nondeterministic};
+  const int64_t row_tiles = ceil_div(a.sequences.query_max, plan.row->rows);
+  launch<kl_side_kernel>(ctx, kOp, a.sequences.count * row_tiles * a.h, kThreads, 0, gradient, work,
+                         row_tiles);
+  plan.row->launch(ctx, gradient, maps, work, plan.grid);
+}
+
+void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
+  const Kl& a = b.forward;
+  const GainSlots gains(plan.workspace, b);
+  std::vector<OwnPlan> plans;
+  int64_t side = 0, dq = 0, turn = 0;
+  for (KlOwn own : {KlOwn::first, KlOwn::second}) {
+    const AttendBackward call = gradient_of(b, own, nullptr).call;
+    if (!call.dq && !call.dk) continue;
+    plans.push_back(plan_of(device_info(ctx), b, own));
+    const RowTiles& tiles = plans.back().tiles;
+    const int64_t all = a.h * tiles.total;
+    side = std::max(side, all * 4 * tiles.rows);
+    if (call.dq) dq = std::max(dq, all * tiles.floats()), turn = std::max(turn, all);
+  }
+  plan.kernel = std::string("kl_backward.cuda.sm90.") + dtype_name(a.first.dtype);
+  if (!plans.empty())
+    plan.kernel +=
+        ".d" + std::to_string(plans.back().row->d) + "." + std::to_string(plans.back().row->e);
+  const OwnSlots slots{plan.workspace.add<float>(side), plan.workspace.add<float>(dq),
+                       plan.workspace.add<int32_t>(turn)};
+  plan.launch = [=](Context& ctx, void* base) {
+    const float* gain = gains.fill(ctx, b, base);
+    for (const OwnPlan& own : plans) enqueue(ctx, b, own, gain, slots, base);
+  };
+}
+
+}  // namespace
+
+extern const Kernel<KlBackward> kl_backward_sm90;
+const Kernel<KlBackward> kl_backward_sm90{"sm90", refuses, prepare};
+
+}  // namespace fovea
