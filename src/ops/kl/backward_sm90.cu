@@ -8,6 +8,7 @@
 #include "core/chunk.h"
 #include "core/dtype.h"
 #include "cuda/block/softmax.cuh"
+#include "cuda/loop/row_tile.cuh"
 #include "ops/kl/backward.cuh"
 
 namespace fovea {
