@@ -5,11 +5,11 @@
 //   others owns 64 of the BM = 64 Groups rows, a warp 16, so its softmax never leaves the warp.
 //   Keys are walked in BN-key tiles from last to first.  Of a step: S = Q K' of this tile and
 //   O += P V of the last are both in flight; S alone is waited for, masked and exponentiated while
-//   O runs.  The first step of a work is the last of the one before where there is room for two Q.
-//   Shared memory: Slots x Q (BM x D), Stages x K (BN x D), Stages x V (BN x E), two works,
-//   barriers. Barriers: full (bytes) and empty (one arrival a consuming warp) for each Q slot and
-//   each stage of K and V; free for each work, full with its Q. V rows past the last key are zeroed
-//   where the tensor goes on: no weight would undo a NaN there. A work without keys walks one tile
+//   O runs.
+//   Shared memory: Slots x Q (BM x D), one ring of Stages tiles, K and V in turn (BN x D, E), two
+//   works, barriers.  Barriers: full (bytes) and empty (one arrival a consuming warp) for each Q
+//   slot and each stage; free for each work, full with its Q.  V rows past the last key are zeroed
+//   where the tensor goes on: no weight would undo a NaN there.  A work without keys walks one tile
 //   of zeros that its rows do not see.
 // Policies: Score and Mask (tile_policy.cuh), Sink (sink.cuh), as in attend_sm80.cuh.
 // FlashAttention-3 (2407.08608).
