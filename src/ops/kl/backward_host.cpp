@@ -14,7 +14,7 @@
 
 #include "core/dtype.h"
 #include "host/device.h"
-#include "ops/kl/tile_host.h"
+#include "ops/kl/gradient_tile_host.h"
 
 namespace fovea {
 namespace {
@@ -47,98 +47,6 @@ struct BackwardPlan {
   bool sweeps_rows() const { return b.forward.first.dq || b.forward.second.dq; }
   bool sweeps_keys() const { return b.forward.first.dk || b.forward.second.dk; }
 };
-
-// A row tile against a key tile, and the gradients of their logits in place of these.
-class GradientTile {
- public:
-  GradientTile(const BackwardPlan& plan, void* room)
-      : x(plan.b.forward, plan.b.forward.first, plan.first, room),
-        y(plan.b.forward, plan.b.forward.second, plan.second, room),
-        b_(plan.b) {}
-
-  // Rows without a gradient are dropped.  False: none is left.
-  bool load(const Sequence& q, RowTile& rows, double total_factor) {
-    const Kl& a = b_.forward;
-    for (int r = 0; r < rows.lanes; ++r) {
-      lse_x_[r] = lse_y_[r] = kl_[r] = grad_[r] = 0;
-      if (r >= rows.count || !rows.sees_any(r)) continue;
-      const int64_t row = rows.first + r;
-      double grad = b_.dkl ? row_value(b_.dkl, q, rows.head, row) : 0;
-      const float weight = b_.dtotal ? weight_of(a, q, rows.head, row) : 0;
-      if (weight != 0) grad += total_factor * weight;
-      grad_[r] = static_cast<float>(grad);
-      if (grad_[r] == 0) {
-        rows.drop(r);
-        continue;
-      }
-      lse_x_[r] = row_value(a.first.lse, q, rows.head, row);
-      lse_y_[r] = row_value(a.second.lse, q, rows.head, row);
-      kl_[r] = row_value(a.kl, q, rows.head, row);
-    }
-    rows.bound();
-    if (rows.begin >= rows.end) return false;
-    x.load_rows(q, rows), y.load_rows(q, rows);
-    return true;
-  }
-
-  void step(const Sequence& q, const RowTile& rows, int64_t begin, int64_t count, bool masked,
-            bool wide, const LocalSeen& seen) {
-    const Kl& a = b_.forward;
-    x.load_keys(q, rows.head, begin, count, wide && a.first.dq);
-    y.load_keys(q, rows.head, begin, count, wide && a.second.dq);
-    x.score(rows.lanes), y.score(rows.lanes);
-    host::simd().coupled_backward(count, rows.lanes, x.x, y.x, masked ? seen.view() : host::Seen{},
-                                  lse_x_, lse_y_, kl_, grad_);
-  }
-
-  SideTile x, y;
-
- private:
-  const KlBackward& b_;
-  float lse_x_[kRows], lse_y_[kRows], kl_[kRows], grad_[kRows];
-};
-
-// 0 * NaN is NaN: where some factor is no number, only pairs that see each other are multiplied.
-bool pairwise(const SideTile& side, bool masked) {
-  return masked && !side.finite();
-}
-
-template <class Add>
-void each_pair(const SideTile& side, const RowTile& rows, const LocalSeen& seen, Add add) {
-  for (int64_t j = 0; j < side.keys; ++j)
-    for (int r = 0; r < rows.count; ++r)
-      if ((seen.low[r] <= j && j < seen.high[r]) ||
-          (seen.first_low[r] <= j && j < seen.first_high[r]))
-        add(j, r, side.x[j * rows.lanes + r]);
-}
-
-void add_row(int64_t width, float factor, const float* from, float* sum) {
-  for (int64_t c = 0; c < width; ++c) sum[c] += factor * from[c];
-}
-
-// dq of a row tile.
-void add_dq(const SideTile& side, const RowTile& rows, const LocalSeen& seen, bool masked,
-            float* dq) {
-  const int64_t pad = side.pad;
-  if (pairwise(side, masked))
-    return each_pair(side, rows, seen, [&](int64_t j, int r, float factor) {
-      add_row(side.side.width, factor, side.k + j * side.k_row, dq + r * pad);
-    });
-  host::simd().gemm({rows.count, pad, side.keys, side.x, rows.lanes, side.k, side.k_row, dq, pad,
-                     nullptr, true, true});
-}
-
-// dk of a key tile.
-void add_dk(const SideTile& side, const RowTile& rows, const LocalSeen& seen, bool masked,
-            float* dk) {
-  const int64_t pad = side.pad;
-  if (pairwise(side, masked))
-    return each_pair(side, rows, seen, [&](int64_t j, int r, float factor) {
-      add_row(side.side.width, factor, side.rows + r * pad, dk + j * pad);
-    });
-  host::simd().gemm({side.keys, pad, rows.count, side.x, rows.lanes, side.rows, pad, dk, pad,
-                     nullptr, false, true});
-}
 
 class Backward {
  public:
@@ -212,7 +120,7 @@ class Backward {
   void sweep_rows(const RowTiles::Place& at, int32_t worker) const {
     const Sequence q = a_.sequences[at.sequence];
     void* room = room_of(worker);
-    GradientTile tile(plan_, room);
+    GradientTile tile(b_, plan_.first, plan_.second, room);
     RowTile rows(a_, q, at.head, at.first);
     const RowSums sums = clear_rows(rows, tile, room);
     if (tile.load(q, rows, total_factor_)) visit(q, rows, tile, 0, q.keys, sums, nullptr);
@@ -274,7 +182,7 @@ class Backward {
     const int64_t end = std::min(q.keys, begin + plan_.block_keys);
     if (begin >= end && !plan_.both) return;
     void* room = room_of(worker);
-    GradientTile tile(plan_, room);
+    GradientTile tile(b_, plan_.first, plan_.second, room);
     const BothKeySums keys = clear_keys(begin, tile, room);
     const int64_t heads = a_.h / plan_.groups;
     for (int64_t head = group * heads; head < (group + 1) * heads; ++head)
