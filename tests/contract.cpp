@@ -65,6 +65,16 @@ const Case kCases[] = {
     {"quant_forward", "scales", "v_t q_scale k_scale v_scale lse", "o:bf16"},
     {"quant_forward", "packed", "v_t q_scale k_scale v_scale lse query_start key_start",
      "b=1 r=2 padded=256 q_blocks=2 k_blocks=2 v_blocks=2"},
+    {"kl_forward", "plain", "kl lse_teacher lse_student", "g=1 x=1"},
+    {"kl_forward", "total", "row_weight total query_len key_len head_window",
+     "g=1 x=1 q_teacher:bf16"},
+    {"kl_forward", "packed", "kl query_start key_start", "b=1 r=2 g=1 x=1 q_student:f16"},
+    {"kl_backward", "plain", "dkl dq_student dk_student", "g=1"},
+    {"kl_backward", "total",
+     "row_weight dkl dtotal query_len key_len head_window dq_student dk_student dq_teacher "
+     "dk_teacher",
+     "q_teacher:f16"},
+    {"kl_backward", "packed", "dtotal query_start key_start dq_teacher dk_teacher", "b=1 r=2 x=1"},
     {"rope_forward", "plain", "", ""},
     {"rope_forward", "packed", "position start", "b=1 r=2 x:bf16"},
     {"rope_table_get", "plain", "", ""},
@@ -417,14 +427,16 @@ TEST(ContractAlias, MergeMayWriteItsFirstPart) {
   says(p, "merge_forward: o.data is that of o_part, wanted memory of its own");
 }
 
+// The call with an integer field changed.
+Params with(const Params& from, const char* field, int64_t value) {
+  Params p = from;
+  const Field* f = p.op().find(field);
+  f->kind == i64 ? p.at<int64_t>(f->offset) = value : p.at<int32_t>(f->offset) = int32_t(value);
+  return p;
+}
+
 // What the comments of quant.h say of its numbers.
 TEST(ContractQuant, NumbersAndWhatGoesTogether) {
-  const auto with = [](const Params& from, const char* field, int64_t value) {
-    Params p = from;
-    const Field* f = p.op().find(field);
-    f->kind == i64 ? p.at<int64_t>(f->offset) = value : p.at<int32_t>(f->offset) = int32_t(value);
-    return p;
-  };
   const Params quantize = valid("quant_quantize", "plain").params;
   says(with(quantize, "block", 32), "quant_quantize: block is 32, wanted 0, 64 or 128");
   says(with(quantize, "hadamard", 2), "quant_quantize: hadamard is 2, wanted 0 or 1");
@@ -461,6 +473,51 @@ TEST(ContractQuant, NumbersAndWhatGoesTogether) {
   says(with(p, "code_order", 1), "quant_forward: code_order is 1 without v_t, wanted 0");
   p["q"].shape[2] = p["o"].shape[2] = p["lse"].shape[1] = p["sink_logit"].shape[0] = 3;
   refuses(p, "k.shape");
+}
+
+// What the comments of kl.h say of its numbers.
+TEST(ContractKl, NumbersAndWhatGoesTogether) {
+  const Call plain_call = valid("kl_forward", "plain"),
+             backward_call = valid("kl_backward", "total");
+  const Params plain = plain_call.params;
+  accepts(with(plain, "direction", 1));
+  says(with(plain, "direction", 2), "kl_forward: direction is 2, wanted a fovea_direction");
+  says(with(plain, "mean", 1), "kl_forward: mean is 1 without total, wanted 0");
+  refuses(with(plain, "mean", 2), "mean");
+  refuses(with(plain, "causal", 2), "causal");
+  refuses(with(plain, "sink_keys", 1), "sink_keys");
+  for (const char* field : {"query_max", "key_max", "window_left", "window_right", "sink_keys"})
+    refuses(with(plain, field, -1), field);
+  Params p = plain;
+  for (const char* field : {"kl", "lse_teacher", "lse_student"}) p[field].data = nullptr;
+  says(p,
+       "kl_forward: kl, lse_teacher, lse_student and total are all absent, wanted one of them at "
+       "least");
+  for (const char* field : {"scale_teacher", "scale_student"}) {
+    p = plain, p.at<float>(p.op().find(field)->offset) = -1;
+    refuses(p, field);
+  }
+  p = plain, p["k_student"].shape[2] = 3;
+  says(p, "kl_forward: k_student.shape[2] (x) is 3, wanted a divisor of the 4 heads");
+  p = plain, p["k_teacher"].shape[2] = 0;
+  refuses(p, "k_teacher.shape");
+  p = plain, p["q_student"].shape[3] = p["k_student"].shape[3] = 577;
+  for (int i = 0; i < 3; ++i) p["q_student"].stride[i] = p["k_student"].stride[i] = 577;
+  refuses(p, "q_student.shape", FOVEA_UNSUPPORTED);
+  p = valid("kl_forward", "total").params, p["total"].data = nullptr;
+  says(p, "kl_forward: row_weight is given without total: it weighs nothing else");
+  refuses(with(valid("kl_forward", "total").params, "causal", 1), "head_window");
+
+  const Params backward = backward_call.params;
+  accepts(with(backward, "nondeterministic", 1));
+  refuses(with(backward, "nondeterministic", 2), "nondeterministic");
+  p = backward, p["dtotal"].data = nullptr;
+  says(p, "kl_backward: row_weight is given without dtotal: it weighs nothing else");
+  p["row_weight"].data = nullptr;
+  accepts(p);
+  says(with(p, "mean", 1), "kl_backward: mean is 1 without dtotal, wanted 0");
+  p["dkl"].data = nullptr;
+  says(p, "kl_backward: dkl and dtotal are both absent, wanted one of them or both");
 }
 
 // An empty tensor needs no memory; one with elements does.

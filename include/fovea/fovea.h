@@ -6,6 +6,7 @@
 #include "attention.h"
 #include "cache.h"
 #include "core.h"
+#include "kl.h"
 #include "merge.h"
 #include "quant.h"
 #include "rope.h"

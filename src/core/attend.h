@@ -121,6 +121,11 @@ struct Sequences {
   }
 };
 
+// Keys [low, high) and [first_low, first_high) by index; the second are sink keys.
+struct KeyRange {
+  int64_t low, high, first_low, first_high;
+};
+
 // The window of one head, in the public convention: 0 means unlimited.
 struct Window {
   int64_t left, right, sink, chunk;
@@ -132,6 +137,26 @@ struct Window {
   }
   FOVEA_HD int64_t floor_div(int64_t p) const {
     return p >= 0 ? p / chunk : -((chunk - 1 - p) / chunk);
+  }
+  // sees() of a row at p as intervals, where key j of `keys` is at position j.  Differences,
+  // because a limit may be near INT64_MAX.
+  FOVEA_HD KeyRange range(int64_t p, int64_t keys) const {
+    KeyRange at{0, keys, 0, 0};
+    if (right > 0 && right < keys - p) at.high = p + right > 0 ? p + right : 0;
+    if (chunk > 0) {
+      const int64_t own = floor_div(p);
+      if (own < 0) {
+        at.high = 0;
+      } else {
+        at.low = at.first_low = own * chunk;
+        if (chunk < at.high - at.low) at.high = at.low + chunk;
+      }
+    }
+    if (left > 0) {
+      at.first_high = sink < at.high ? sink : at.high;
+      if (left <= p && p - left + 1 > at.low) at.low = p - left + 1;
+    }
+    return at;
   }
 };
 

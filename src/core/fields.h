@@ -92,6 +92,24 @@ Window read_window(const char* op, const P& p) {
   return {p.window_left, p.causal ? 1 : p.window_right, 0, 0};
 }
 
+// read_window, sink_keys, and head_window in place of them all.
+template <class P>
+Window read_windows(const char* op, const P& p) {
+  Window window = read_window(op, p);
+  check_not_negative(op, "sink_keys", p.sink_keys);
+  if (p.head_window.data && (p.window_left || p.window_right || p.sink_keys || p.causal))
+    fail(FOVEA_INVALID_ARGUMENT,
+         "%s: head_window is given, wanted window_left, window_right, sink_keys and causal all 0: "
+         "it has them for each head",
+         op);
+  if (p.sink_keys && !p.window_left)
+    fail(FOVEA_INVALID_ARGUMENT,
+         "%s: sink_keys is %lld without window_left: there is no left window to see through", op,
+         static_cast<long long>(p.sink_keys));
+  window.sink = p.sink_keys;
+  return window;
+}
+
 // scale, softcap and sink_logit.  After read_operands.
 template <class P>
 void read_score(Attend& a, const char* op, const P& p) {

@@ -20,6 +20,17 @@ struct Gemm {
   bool transposed, accumulate;
 };
 
+// Row i of a tile sees its keys [low[i], high[i]) and [first_low[i], first_high[i]).
+struct Seen {
+  const int32_t *low, *high, *first_low, *first_high;  // low nullptr: every row sees every key
+};
+
+// Of two softmaxes p, r over the same keys, so far: their maxima and sums, and
+// cross = sum_j e^(x_j - top_x) ((x_j - top_x) - (y_j - top_y)).
+struct Coupled {
+  float *top_x, *top_y, *sum_x, *sum_y, *cross;
+};
+
 // Score tiles are x[key][row], `lanes` rows in lanes: a multiple of Simd::width.
 struct Simd {
   const char* name;
@@ -38,6 +49,17 @@ struct Simd {
   // x becomes p = 2^(log2(e) x - lse2), dp becomes p (dp - delta), 0 where p is.
   void (*softmax_backward)(int64_t keys, int64_t lanes, float* x, float* dp, const float* lse2,
                            const float* delta);
+
+  // One step of the two online softmaxes of x and y and their cross term.  A logit that is no
+  // number makes NaN of its sum.  x and y are overwritten.
+  void (*coupled_softmax)(int64_t keys, int64_t lanes, float* x, float* y, const Seen& seen,
+                          const Coupled& state);
+
+  // p = e^(x - lse_x), r = e^(y - lse_y): x becomes grad p ((x - lse_x) - (y - lse_y) - kl), y
+  // becomes grad (r - p), both 0 where a row does not see a key.
+  void (*coupled_backward)(int64_t keys, int64_t lanes, float* x, float* y, const Seen& seen,
+                           const float* lse_x, const float* lse_y, const float* kl,
+                           const float* grad);
 
   // x = cap tanh(x / cap); slope, if given, = 1 - tanh^2.
   void (*softcap)(int64_t count, float* x, float cap, float* slope);

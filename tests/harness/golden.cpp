@@ -54,6 +54,24 @@ static std::vector<Scalar> quant_forward() {
           FLOAT(softcap),  INT(causal),   INT(q_block),      INT(k_block),       INT(code_order)};
 }
 
+static std::vector<Scalar> kl_forward() {
+  using P = fovea_kl_forward_params;
+  return {LONG(query_max),      LONG(key_max),
+          LONG(window_left),    LONG(window_right),
+          LONG(sink_keys),      FLOAT(scale_teacher),
+          FLOAT(scale_student), INT(causal),
+          INT(direction),       INT(mean)};
+}
+static std::vector<Scalar> kl_backward() {
+  using P = fovea_kl_backward_params;
+  return {LONG(query_max),      LONG(key_max),
+          LONG(window_left),    LONG(window_right),
+          LONG(sink_keys),      FLOAT(scale_teacher),
+          FLOAT(scale_student), INT(causal),
+          INT(direction),       INT(mean),
+          INT(nondeterministic)};
+}
+
 const std::vector<Scalar>& scalars_of(const std::string& op) {
   static const std::map<std::string, std::vector<Scalar>> table = {
       {"attention_forward", attention_forward()},
@@ -64,6 +82,8 @@ const std::vector<Scalar>& scalars_of(const std::string& op) {
       {"rope_table_get", rope_table_get()},
       {"quant_quantize", quant_quantize()},
       {"quant_forward", quant_forward()},
+      {"kl_forward", kl_forward()},
+      {"kl_backward", kl_backward()},
       {"merge_forward", {}},
       {"merge_backward", {}},
       {"cache_copy", {}}};

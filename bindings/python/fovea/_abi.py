@@ -96,6 +96,13 @@ class CodeOrder(enum.IntEnum):
     V_PERM16 = 1
 
 
+class Direction(enum.IntEnum):
+    """Which distribution the logarithm of the ratio is weighted with."""
+
+    TEACHER_STUDENT = 0  # KL(teacher || student): the student covers the teacher
+    STUDENT_TEACHER = 1  # KL(student || teacher), reverse KL: the student seeks a mode
+
+
 class Tensor(C.Structure):
     _fields_ = [
         ("data", C.c_void_p),
@@ -343,6 +350,73 @@ class QuantForwardParams(C.Structure):
     ]
 
 
+class KlForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("kl", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("row_weight", Tensor),
+        ("total", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("head_window", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("scale_student", C.c_float),
+        ("causal", C.c_int32),
+        ("direction", C.c_int32),
+        ("mean", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class KlBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("row_weight", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("head_window", Tensor),
+        ("kl", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("dkl", Tensor),
+        ("dtotal", Tensor),
+        ("dq_student", Tensor),
+        ("dk_student", Tensor),
+        ("dq_teacher", Tensor),
+        ("dk_teacher", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("scale_student", C.c_float),
+        ("causal", C.c_int32),
+        ("direction", C.c_int32),
+        ("mean", C.c_int32),
+        ("nondeterministic", C.c_int32),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2192,
@@ -356,6 +430,8 @@ SIZES = {
     RopeTableGetParams: 336,
     QuantQuantizeParams: 512,
     QuantForwardParams: 1408,
+    KlForwardParams: 1416,
+    KlBackwardParams: 1896,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -413,6 +489,12 @@ FUNCTIONS = {
     "fovea_quant_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(QuantForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_quant_forward": (C.c_int, [C.c_void_p, C.POINTER(QuantForwardParams)]),
+    "fovea_kl_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(KlForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_kl_forward": (C.c_int, [C.c_void_p, C.POINTER(KlForwardParams)]),
+    "fovea_kl_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(KlBackwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_kl_backward": (C.c_int, [C.c_void_p, C.POINTER(KlBackwardParams)]),
 }
 
 

@@ -3,14 +3,15 @@
 """The operations.  Inputs first; by keyword outputs, optional inputs, numbers (0: the default)."""
 from . import _abi
 from ._call import Op
-from ._abi import CodeOrder, Scaling
+from ._abi import CodeOrder, Direction, Scaling
 
 __all__ = ["attention_forward", "attention_forward_workspace", "attention_backward",
            "attention_backward_workspace", "merge_forward", "merge_forward_workspace",
            "merge_backward", "merge_backward_workspace", "cache_append", "cache_append_workspace",
            "cache_copy", "cache_copy_workspace", "cache_get", "cache_get_workspace", "rope_forward",
            "rope_forward_workspace", "rope_table_get", "rope_table_get_workspace", "quant_quantize",
-           "quant_quantize_workspace", "quant_forward", "quant_forward_workspace", "CodeOrder",
+           "quant_quantize_workspace", "quant_forward", "quant_forward_workspace", "kl_forward",
+           "kl_forward_workspace", "kl_backward", "kl_backward_workspace", "CodeOrder", "Direction",
            "Scaling"]
 
 _attention_forward = Op("attention_forward", _abi.AttentionForwardParams)
@@ -24,6 +25,8 @@ _rope_forward = Op("rope_forward", _abi.RopeForwardParams)
 _rope_table_get = Op("rope_table_get", _abi.RopeTableGetParams)
 _quant_quantize = Op("quant_quantize", _abi.QuantQuantizeParams)
 _quant_forward = Op("quant_forward", _abi.QuantForwardParams)
+_kl_forward = Op("kl_forward", _abi.KlForwardParams)
+_kl_backward = Op("kl_backward", _abi.KlBackwardParams)
 
 
 def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_start=None,
@@ -836,3 +839,218 @@ def quant_forward(ctx, q, k, *, o=None, lse=None, v=None, v_t=None, q_scale=None
 def quant_forward_workspace(ctx, *inputs, **fields):
     """Bytes of workspace that quant_forward would use; raises what it would raise."""
     return quant_forward(ctx.asking, *inputs, **fields)
+
+
+def kl_forward(ctx, q_teacher, k_teacher, q_student, k_student, *, kl=None, lse_teacher=None,
+               lse_student=None, total=None, row_weight=None, query_start=None, key_start=None,
+               query_len=None, key_len=None, head_window=None, query_max=0, key_max=0,
+               window_left=0, window_right=0, sink_keys=0, scale_teacher=0.0, scale_student=0.0,
+               causal=0, direction=0, mean=0):
+    """kl, the statistics that its gradient needs, and their sum, each where asked for.  Workspace does
+    not depend on s * t.
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16: need not be the teacher's dtype
+      k_student: (key_b, t, x, f) as q_student: x divides h, query head i reads key head i / (h / x)
+
+    Outputs on request, by True or an array
+      kl: (b, h, s) f32: one of kl, lse_teacher, lse_student, total at least
+      lse_teacher: (b, h, s) f32: natural log of each row's sum, for the backward
+      lse_student: (b, h, s) f32
+      total: (1) f32: the weighted sum or mean of kl
+
+    Optional inputs
+      row_weight: (b, h, s) f32: w, for total
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t or the packed extent
+      head_window: (h, 3) i32: window_left, window_right, sink_keys of each head; the three fields
+          and causal stay 0
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
+          itself
+      sink_keys: keys at positions below this stay visible through window_left
+      scale_teacher: > 0; 0: 1 / sqrt(d)
+      scale_student: > 0; 0: 1 / sqrt(f)
+      causal: 1: window_right = 1
+      direction: fovea_direction
+      mean: of total, 0: the sum, 1: the mean over rows that see a key
+    """
+    call = ctx._call(_kl_forward)
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    call.put("k_teacher", 104, k_teacher)
+    call.put("q_student", 200, q_student)
+    call.put("k_student", 296, k_student)
+    if row_weight is not None:
+        call.put("row_weight", 680, row_weight)
+    if query_start is not None:
+        call.put("query_start", 872, query_start)
+    if key_start is not None:
+        call.put("key_start", 968, key_start)
+    if query_len is not None:
+        call.put("query_len", 1064, query_len)
+    if key_len is not None:
+        call.put("key_len", 1160, key_len)
+    if head_window is not None:
+        call.put("head_window", 1256, head_window)
+    if kl is not None:
+        kl = None if kl is False else call.out("kl", 392, kl, (v_q_teacher[2][0], v_q_teacher[2][2],
+            v_q_teacher[2][1]), 1)
+    if lse_teacher is not None:
+        lse_teacher = None if lse_teacher is False else call.out("lse_teacher", 488, lse_teacher,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if lse_student is not None:
+        lse_student = None if lse_student is False else call.out("lse_student", 584, lse_student,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if total is not None:
+        total = None if total is False else call.out("total", 776, total, (1,), 1)
+    if query_max:
+        call.scalar("q", 1352, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1360, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1368, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1376, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1384, sink_keys, "sink_keys")
+    if scale_teacher:
+        call.scalar("f", 1392, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1396, scale_student, "scale_student")
+    if causal:
+        call.scalar("i", 1400, causal, "causal")
+    if direction:
+        call.enum(1404, direction, "direction", Direction)
+    if mean:
+        call.scalar("i", 1408, mean, "mean")
+    return call.run(kl, lse_teacher, lse_student, total)
+
+
+def kl_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that kl_forward would use; raises what it would raise."""
+    return kl_forward(ctx.asking, *inputs, **fields)
+
+
+def kl_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl, lse_teacher, lse_student, *,
+                dq_student=None, dk_student=None, dq_teacher=None, dk_teacher=None, row_weight=None,
+                query_start=None, key_start=None, query_len=None, key_len=None, head_window=None,
+                dkl=None, dtotal=None, query_max=0, key_max=0, window_left=0, window_right=0,
+                sink_keys=0, scale_teacher=0.0, scale_student=0.0, causal=0, direction=0, mean=0,
+                nondeterministic=0):
+    """Gradients of kl_forward from dkl, dtotal or both.  The fields it shares say what the forward was.
+    Each output is optional: absent = not computed, so a teacher without gradients costs none.  Every
+    element of an output is written: rows and keys past their lengths get 0.  With x, P the logits and
+    probabilities of the distribution that weighs (the teacher's with teacher_student), y, R those of
+    the other:
+      G_i = dkl_i + dtotal w_i,  with mean dkl_i + dtotal w_i / sum w
+      dy_ij = G_i (R_ij - P_ij),  dx_ij = G_i P_ij (ln P_ij - ln R_ij - kl_i)
+      dq_i = scale sum_j dx_ij k_j,  dk_j = scale sum_i dx_ij q_i,  and so with dy
+    A row with G_i = 0 gives nothing to any gradient, NaN included.  Same bits every run unless
+    `nondeterministic`.  Workspace does not depend on s * t.
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16
+      k_student: (key_b, t, x, f) as q_student
+      kl: (b, h, s) f32: of the forward
+      lse_teacher: (b, h, s) f32: of the forward
+      lse_student: (b, h, s) f32: of the forward
+
+    Outputs, new unless passed or False
+      dq_student: (b, s, h, f) as q_student
+      dk_student: (key_b, t, x, f) as q_student
+      dq_teacher: (b, s, h, d) as q_teacher
+      dk_teacher: (key_b, t, g, d) as q_teacher
+
+    Optional inputs
+      row_weight: (b, h, s) f32: w, with dtotal
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+      head_window: (h, 3) i32
+      dkl: (b, h, s) f32: the gradient of kl; this or dtotal, or both
+      dtotal: (1) f32: the gradient of total
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      window_left: 0: all
+      window_right: 0: all
+      sink_keys: 0: none
+      scale_teacher: 0: 1 / sqrt(d)
+      scale_student: 0: 1 / sqrt(f)
+      causal: 1: window_right = 1
+      direction: fovea_direction
+      mean: with dtotal
+      nondeterministic: 1: a faster kernel whose sums may change order may be used
+    """
+    call = ctx._call(_kl_backward)
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    v_k_teacher = call.put("k_teacher", 104, k_teacher, 4)
+    v_q_student = call.put("q_student", 200, q_student, 4)
+    v_k_student = call.put("k_student", 296, k_student, 4)
+    if row_weight is not None:
+        call.put("row_weight", 392, row_weight)
+    if query_start is not None:
+        call.put("query_start", 488, query_start)
+    if key_start is not None:
+        call.put("key_start", 584, key_start)
+    if query_len is not None:
+        call.put("query_len", 680, query_len)
+    if key_len is not None:
+        call.put("key_len", 776, key_len)
+    if head_window is not None:
+        call.put("head_window", 872, head_window)
+    call.put("kl", 968, kl)
+    call.put("lse_teacher", 1064, lse_teacher)
+    call.put("lse_student", 1160, lse_student)
+    if dkl is not None:
+        call.put("dkl", 1256, dkl)
+    if dtotal is not None:
+        call.put("dtotal", 1352, dtotal)
+    dq_student = None if dq_student is False else call.out("dq_student", 1448, dq_student,
+        v_q_student[2], v_q_student[1])
+    dk_student = None if dk_student is False else call.out("dk_student", 1544, dk_student,
+        v_k_student[2], v_q_student[1])
+    dq_teacher = None if dq_teacher is False else call.out("dq_teacher", 1640, dq_teacher,
+        v_q_teacher[2], v_q_teacher[1])
+    dk_teacher = None if dk_teacher is False else call.out("dk_teacher", 1736, dk_teacher,
+        v_k_teacher[2], v_q_teacher[1])
+    if query_max:
+        call.scalar("q", 1832, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1840, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1848, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1856, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1864, sink_keys, "sink_keys")
+    if scale_teacher:
+        call.scalar("f", 1872, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1876, scale_student, "scale_student")
+    if causal:
+        call.scalar("i", 1880, causal, "causal")
+    if direction:
+        call.enum(1884, direction, "direction", Direction)
+    if mean:
+        call.scalar("i", 1888, mean, "mean")
+    if nondeterministic:
+        call.scalar("i", 1892, nondeterministic, "nondeterministic")
+    return call.run(dq_student, dk_student, dq_teacher, dk_teacher)
+
+
+def kl_backward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that kl_backward would use; raises what it would raise."""
+    return kl_backward(ctx.asking, *inputs, **fields)

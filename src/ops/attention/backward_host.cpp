@@ -103,6 +103,7 @@ class Backward {
   void clear(host::Pool& pool) const {
     const Sequences& q = a_.sequences;
     const int64_t key_batches = q.key_start ? 1 : q.count;
+    using host::zero;
     if (q.query_start || q.query_len || q.query_max < a_.s)
       zero(pool, b_.dq, a_.dtype, a_.b, a_.s, a_.h, a_.d);
     if (q.key_start || q.key_len || q.key_first || q.key_max < q.capacity) {
@@ -110,20 +111,6 @@ class Backward {
       zero(pool, b_.dv, a_.dtype, key_batches, a_.t, a_.g, a_.e);
     }
     zero(pool, b_.dbias, FOVEA_F32, a_.b, a_.h, a_.s, a_.columns);
-  }
-
-  static void zero(host::Pool& pool, const View<4>& x, int32_t dtype, int64_t n0, int64_t n1,
-                   int64_t n2, int64_t n3) {
-    if (!x) return;
-    pool.run(n0 * n1, static_cast<double>(n0) * n1 * n2 * n3 / 4, [&](int64_t item, int32_t) {
-      const float nothing[1] = {0};
-      for (int64_t i = 0; i < n2; ++i)
-        for (int64_t j = 0; j < n3; ++j)
-          store_row(
-              x.data, dtype,
-              item / n1 * x.stride[0] + item % n1 * x.stride[1] + i * x.stride[2] + j * x.stride[3],
-              1, 1, nothing, 1);
-    });
   }
 
   int64_t row_index(const Sequence& q, const RowTile& rows, int r) const {

@@ -143,7 +143,7 @@ class Forward {
       float* staged = plan_.room.rows.at(room);
       for (int r = 0; r < rows.count; ++r) {
         float* to = staged + r * width_pad;
-        load_row(call_, from.data, a.dtype,
+        load_row(call_.simd, from.data, a.dtype,
                  q.batch * from.stride[0] + (q.row_begin + rows.row[r]) * from.stride[1] +
                      rows.head[r] * from.stride[2],
                  from.stride[3], width, to);

@@ -47,10 +47,10 @@ float delta_of(const Call& call, const AttendBackward& request, int64_t batch, i
                int64_t head, float* o, float* dout) {
   const Attend& a = call.a;
   const View<4>& from = request.dout;
-  load_row(call, from.data, a.o_dtype,
+  load_row(call.simd, from.data, a.o_dtype,
            batch * from.stride[0] + row * from.stride[1] + head * from.stride[2], from.stride[3],
            a.e, dout);
-  load_row(call, a.o.data, a.o_dtype,
+  load_row(call.simd, a.o.data, a.o_dtype,
            batch * a.o.stride[0] + row * a.o.stride[1] + head * a.o.stride[2], a.o.stride[3], a.e,
            o);
   float delta = call.simd.dot(a.e, dout, o);
@@ -64,7 +64,7 @@ void GradientTile::load(const Sequence& q, const RowTile& rows) {
   for (int r = 0; r < rows.count; ++r) {
     const int64_t h = rows.head[r], row = q.row_begin + rows.row[r];
     float* to = q_ + r * call_.d_pad;
-    load_row(call_, a.q.data, a.dtype,
+    load_row(call_.simd, a.q.data, a.dtype,
              q.batch * a.q.stride[0] + row * a.q.stride[1] + h * a.q.stride[2], a.q.stride[3], a.d,
              to);
     call_.simd.scale(a.d, to, a.score.scale, to);

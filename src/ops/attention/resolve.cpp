@@ -11,24 +11,6 @@ namespace {
 constexpr char kForward[] = "attention_forward";
 constexpr char kBackward[] = "attention_backward";
 
-template <class P>
-Window window_of(const char* op, const P& p) {
-  Window window = read_window(op, p);
-  check_not_negative(op, "sink_keys", p.sink_keys);
-  check_not_negative(op, "local_chunk", p.local_chunk);
-  if (p.head_window.data && (p.window_left || p.window_right || p.sink_keys || p.causal))
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: head_window is given, wanted window_left, window_right, sink_keys and causal all 0: "
-         "it has them for each head",
-         op);
-  if (p.sink_keys && !p.window_left)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: sink_keys is %lld without window_left: there is no left window to see through", op,
-         static_cast<long long>(p.sink_keys));
-  window.sink = p.sink_keys, window.chunk = p.local_chunk;
-  return window;
-}
-
 // What forward and backward share.  `table` is nullptr in the backward.
 template <class P>
 Attend shared(const char* op, const P& p, const fovea_tensor* table,
@@ -46,7 +28,9 @@ Attend shared(const char* op, const P& p, const fovea_tensor* table,
   place_keys(q, op, "k", p.k, table ? *table : fovea_tensor{}, p.key_max);
   a.columns = (p.key_start.data || q.page) && p.key_max ? p.key_max : q.capacity;
 
-  a.mask.window = window_of(op, p);
+  check_not_negative(op, "local_chunk", p.local_chunk);
+  a.mask.window = read_windows(op, p);
+  a.mask.window.chunk = p.local_chunk;
   a.mask.head_window = view_of<2>(p.head_window);
   a.mask.query_position = view_of<3>(p.query_position);
   a.mask.key_position = view_of<3>(p.key_position);

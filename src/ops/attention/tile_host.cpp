@@ -62,21 +62,9 @@ RowTile::RowTile(const Call& call, const Sequence& q, int64_t first_head, int64_
     const int64_t p = position[r] = mask.query_at(q, head[r], row[r]);
     low[r] = first_low[r] = first_high[r] = 0, high[r] = q.keys;
     if (!by_index) continue;
-    // Window::sees as intervals; differences, because a limit may be near INT64_MAX.
-    if (w.right > 0 && w.right < q.keys - p) high[r] = std::max<int64_t>(p + w.right, 0);
-    if (w.chunk > 0) {
-      const int64_t chunk = w.floor_div(p);
-      if (chunk < 0) {
-        high[r] = 0;
-      } else {
-        low[r] = first_low[r] = chunk * w.chunk;
-        if (w.chunk < high[r] - low[r]) high[r] = low[r] + w.chunk;
-      }
-    }
-    if (w.left > 0) {
-      first_high[r] = std::min(w.sink, high[r]);
-      if (w.left <= p) low[r] = std::max(low[r], p - w.left + 1);
-    }
+    const KeyRange seen = w.range(p, q.keys);
+    low[r] = seen.low, high[r] = seen.high;
+    first_low[r] = seen.first_low, first_high[r] = seen.first_high;
   }
   begin = q.keys, end = 0;
   for (int r = 0; r < count; ++r) {
@@ -97,39 +85,6 @@ Cover RowTile::cover(int64_t key_begin, int64_t key_end) const {
            (first_low[r] <= key_begin && first_high[r] >= key_end);
   }
   return all ? Cover::full : some ? Cover::part : Cover::none;
-}
-
-void load_row(const Call& call, const void* data, int32_t dtype, int64_t offset, int64_t stride,
-              int64_t count, float* to) {
-  if (dtype != FOVEA_F32 && stride == 1)
-    return call.simd.widen(count, static_cast<const uint16_t*>(data) + offset, dtype, to);
-  const auto load = [&](const auto* from) {
-    for (int64_t i = 0; i < count; ++i) to[i] = to_float(from[offset + i * stride]);
-  };
-  if (dtype == FOVEA_F16) return load(static_cast<const F16*>(data));
-  if (dtype == FOVEA_BF16) return load(static_cast<const Bf16*>(data));
-  const float* from = static_cast<const float*>(data);
-  if (stride != 1) return load(from);
-  std::copy_n(from + offset, count, to);
-}
-
-void store_row(void* data, int32_t dtype, int64_t offset, int64_t stride, int64_t count,
-               const float* from, float factor) {
-  const auto store = [&]<class T>(T* to) {
-    for (int64_t i = 0; i < count; ++i) to[offset + i * stride] = from_float<T>(from[i] * factor);
-  };
-  if (dtype == FOVEA_F16) return store(static_cast<F16*>(data));
-  if (dtype == FOVEA_BF16) return store(static_cast<Bf16*>(data));
-  store(static_cast<float*>(data));
-}
-
-void transpose(const float* from, int64_t from_row, int64_t count, int64_t width, int64_t lanes,
-               float* columns) {
-  for (int64_t c = 0; c < width; ++c) {
-    float* to = columns + c * lanes;
-    for (int64_t r = 0; r < count; ++r) to[r] = from[r * from_row + c];
-    for (int64_t r = count; r < lanes; ++r) to[r] = 0;
-  }
 }
 
 void load_keys(const Call& call, const Sequence& q, int64_t key_head, int64_t begin, int64_t count,
@@ -177,7 +132,8 @@ void load_keys(const Call& call, const Sequence& q, int64_t key_head, int64_t be
       if (absent) {
         std::fill_n(to, call.d_pad, 0.0f);
       } else {
-        load_row(call, a.k.data, a.dtype, k_at + key_head * a.k.stride[2], a.k.stride[3], a.d, to);
+        load_row(call.simd, a.k.data, a.dtype, k_at + key_head * a.k.stride[2], a.k.stride[3], a.d,
+                 to);
         std::fill(to + a.d, to + call.d_pad, 0.0f);
         if (a.rope.cos) turn(a.rope, tile.position[j], to);
       }
@@ -187,7 +143,8 @@ void load_keys(const Call& call, const Sequence& q, int64_t key_head, int64_t be
       if (absent) {
         std::fill_n(to, call.e_pad, 0.0f);
       } else {
-        load_row(call, a.v.data, a.dtype, v_at + key_head * a.v.stride[2], a.v.stride[3], a.e, to);
+        load_row(call.simd, a.v.data, a.dtype, v_at + key_head * a.v.stride[2], a.v.stride[3], a.e,
+                 to);
         std::fill(to + a.e, to + call.e_pad, 0.0f);
       }
     }

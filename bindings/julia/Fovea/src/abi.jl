@@ -71,6 +71,11 @@ const FOVEA_CODE_ORDER_PLAIN = Int32(0)
 const FOVEA_CODE_ORDER_V_PERM16 = Int32(1)
 const CODE_ORDER = (plain=FOVEA_CODE_ORDER_PLAIN, v_perm16=FOVEA_CODE_ORDER_V_PERM16)
 
+# Which distribution the logarithm of the ratio is weighted with.
+const FOVEA_DIRECTION_TEACHER_STUDENT = Int32(0)
+const FOVEA_DIRECTION_STUDENT_TEACHER = Int32(1)
+const DIRECTION = (teacher_student=FOVEA_DIRECTION_TEACHER_STUDENT, student_teacher=FOVEA_DIRECTION_STUDENT_TEACHER)
+
 # fovea_tensor
 struct Tensor
     data::Ptr{Cvoid}
@@ -306,6 +311,71 @@ struct QuantForwardParams
     code_order::Int32
 end
 
+# fovea_kl_forward_params
+struct KlForwardParams
+    struct_size::Csize_t
+    q_teacher::Tensor
+    k_teacher::Tensor
+    q_student::Tensor
+    k_student::Tensor
+    kl::Tensor
+    lse_teacher::Tensor
+    lse_student::Tensor
+    row_weight::Tensor
+    total::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    head_window::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    scale_teacher::Float32
+    scale_student::Float32
+    causal::Int32
+    direction::Int32
+    mean::Int32
+    reserved::Int32
+end
+
+# fovea_kl_backward_params
+struct KlBackwardParams
+    struct_size::Csize_t
+    q_teacher::Tensor
+    k_teacher::Tensor
+    q_student::Tensor
+    k_student::Tensor
+    row_weight::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    head_window::Tensor
+    kl::Tensor
+    lse_teacher::Tensor
+    lse_student::Tensor
+    dkl::Tensor
+    dtotal::Tensor
+    dq_student::Tensor
+    dk_student::Tensor
+    dq_teacher::Tensor
+    dk_teacher::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    scale_teacher::Float32
+    scale_student::Float32
+    causal::Int32
+    direction::Int32
+    mean::Int32
+    nondeterministic::Int32
+end
+
 const _fovea_version = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_version() =
     ccall(symbol(_fovea_version, :fovea_version), Int32, ())
@@ -465,3 +535,19 @@ fovea_quant_forward_workspace(ctx, params, bytes) =
 const _fovea_quant_forward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_quant_forward(ctx, params) =
     ccall(symbol(_fovea_quant_forward, :fovea_quant_forward), Int32, (Ptr{Cvoid}, Ref{QuantForwardParams}), ctx, params)
+
+const _fovea_kl_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_kl_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_kl_forward_workspace, :fovea_kl_forward_workspace), Int32, (Ptr{Cvoid}, Ref{KlForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_kl_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_kl_forward(ctx, params) =
+    ccall(symbol(_fovea_kl_forward, :fovea_kl_forward), Int32, (Ptr{Cvoid}, Ref{KlForwardParams}), ctx, params)
+
+const _fovea_kl_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_kl_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_kl_backward_workspace, :fovea_kl_backward_workspace), Int32, (Ptr{Cvoid}, Ref{KlBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_kl_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_kl_backward(ctx, params) =
+    ccall(symbol(_fovea_kl_backward, :fovea_kl_backward), Int32, (Ptr{Cvoid}, Ref{KlBackwardParams}), ctx, params)

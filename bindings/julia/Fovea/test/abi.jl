@@ -15,6 +15,8 @@ const LAYOUT = [
     (Fovea.RopeTableGetParams, 336, [:struct_size => 0, :cos => 8, :sin => 104, :frequency => 200, :position_begin => 296, :original_len => 304, :base => 312, :factor => 316, :low_factor => 320, :high_factor => 324, :scaling => 328, :reserved => 332]),
     (Fovea.QuantQuantizeParams, 512, [:struct_size => 0, :x => 8, :start => 104, :code => 200, :code_t => 296, :scale => 392, :block => 488, :seed => 496, :hadamard => 504, :code_order => 508]),
     (Fovea.QuantForwardParams, 1408, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :v_t => 296, :q_scale => 392, :k_scale => 488, :v_scale => 584, :o => 680, :lse => 776, :query_start => 872, :key_start => 968, :query_len => 1064, :key_len => 1160, :sink_logit => 1256, :query_max => 1352, :key_max => 1360, :window_left => 1368, :window_right => 1376, :scale => 1384, :softcap => 1388, :causal => 1392, :q_block => 1396, :k_block => 1400, :code_order => 1404]),
+    (Fovea.KlForwardParams, 1416, [:struct_size => 0, :q_teacher => 8, :k_teacher => 104, :q_student => 200, :k_student => 296, :kl => 392, :lse_teacher => 488, :lse_student => 584, :row_weight => 680, :total => 776, :query_start => 872, :key_start => 968, :query_len => 1064, :key_len => 1160, :head_window => 1256, :query_max => 1352, :key_max => 1360, :window_left => 1368, :window_right => 1376, :sink_keys => 1384, :scale_teacher => 1392, :scale_student => 1396, :causal => 1400, :direction => 1404, :mean => 1408, :reserved => 1412]),
+    (Fovea.KlBackwardParams, 1896, [:struct_size => 0, :q_teacher => 8, :k_teacher => 104, :q_student => 200, :k_student => 296, :row_weight => 392, :query_start => 488, :key_start => 584, :query_len => 680, :key_len => 776, :head_window => 872, :kl => 968, :lse_teacher => 1064, :lse_student => 1160, :dkl => 1256, :dtotal => 1352, :dq_student => 1448, :dk_student => 1544, :dq_teacher => 1640, :dk_teacher => 1736, :query_max => 1832, :key_max => 1840, :window_left => 1848, :window_right => 1856, :sink_keys => 1864, :scale_teacher => 1872, :scale_student => 1876, :causal => 1880, :direction => 1884, :mean => 1888, :nondeterministic => 1892]),
 ]
 
 # name, function, positional fields
@@ -30,4 +32,6 @@ const OPS = [
     ("rope_table_get", Fovea.rope_table_get!, (:cos, :sin)),
     ("quant_quantize", Fovea.quant_quantize!, (:scale, :x)),
     ("quant_forward", Fovea.quant_forward, (:q, :k)),
+    ("kl_forward", Fovea.kl_forward, (:q_teacher, :k_teacher, :q_student, :k_student)),
+    ("kl_backward", Fovea.kl_backward, (:q_teacher, :k_teacher, :q_student, :k_student, :kl, :lse_teacher, :lse_student)),
 ]

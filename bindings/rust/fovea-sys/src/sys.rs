@@ -206,6 +206,20 @@ impl fovea_code_order {
 pub const FOVEA_CODE_ORDER_PLAIN: fovea_code_order = fovea_code_order(0);
 pub const FOVEA_CODE_ORDER_V_PERM16: fovea_code_order = fovea_code_order(1);
 
+/// Which distribution the logarithm of the ratio is weighted with.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct fovea_direction(pub i32);
+
+impl fovea_direction {
+    /// KL(teacher || student): the student covers the teacher
+    pub const TEACHER_STUDENT: fovea_direction = fovea_direction(0);
+    /// KL(student || teacher), reverse KL: the student seeks a mode
+    pub const STUDENT_TEACHER: fovea_direction = fovea_direction(1);
+}
+pub const FOVEA_DIRECTION_TEACHER_STUDENT: fovea_direction = fovea_direction(0);
+pub const FOVEA_DIRECTION_STUDENT_TEACHER: fovea_direction = fovea_direction(1);
+
 /// A view: never owns.  data == NULL means "not given".  Frozen: this struct never grows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -879,6 +893,174 @@ const _: () = {
     assert!(offset_of!(fovea_quant_forward_params, code_order) == 1404);
 };
 
+/// ```text
+/// kl, the statistics that its gradient needs, and their sum, each where asked for.  Workspace does
+/// not depend on s * t.
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_kl_forward_params {
+    pub struct_size: usize,
+    pub q_teacher: fovea_tensor,
+    pub k_teacher: fovea_tensor,
+    pub q_student: fovea_tensor,
+    pub k_student: fovea_tensor,
+    pub kl: fovea_tensor,
+    pub lse_teacher: fovea_tensor,
+    pub lse_student: fovea_tensor,
+    pub row_weight: fovea_tensor,
+    pub total: fovea_tensor,
+    pub query_start: fovea_tensor,
+    pub key_start: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub head_window: fovea_tensor,
+    pub query_max: i64,
+    pub key_max: i64,
+    pub window_left: i64,
+    pub window_right: i64,
+    pub sink_keys: i64,
+    pub scale_teacher: f32,
+    pub scale_student: f32,
+    pub causal: i32,
+    pub direction: i32,
+    pub mean: i32,
+    pub reserved: i32,
+}
+
+impl Default for fovea_kl_forward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_kl_forward_params>() == 1416);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_kl_forward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_kl_forward_params, q_teacher) == 8);
+    assert!(offset_of!(fovea_kl_forward_params, k_teacher) == 104);
+    assert!(offset_of!(fovea_kl_forward_params, q_student) == 200);
+    assert!(offset_of!(fovea_kl_forward_params, k_student) == 296);
+    assert!(offset_of!(fovea_kl_forward_params, kl) == 392);
+    assert!(offset_of!(fovea_kl_forward_params, lse_teacher) == 488);
+    assert!(offset_of!(fovea_kl_forward_params, lse_student) == 584);
+    assert!(offset_of!(fovea_kl_forward_params, row_weight) == 680);
+    assert!(offset_of!(fovea_kl_forward_params, total) == 776);
+    assert!(offset_of!(fovea_kl_forward_params, query_start) == 872);
+    assert!(offset_of!(fovea_kl_forward_params, key_start) == 968);
+    assert!(offset_of!(fovea_kl_forward_params, query_len) == 1064);
+    assert!(offset_of!(fovea_kl_forward_params, key_len) == 1160);
+    assert!(offset_of!(fovea_kl_forward_params, head_window) == 1256);
+    assert!(offset_of!(fovea_kl_forward_params, query_max) == 1352);
+    assert!(offset_of!(fovea_kl_forward_params, key_max) == 1360);
+    assert!(offset_of!(fovea_kl_forward_params, window_left) == 1368);
+    assert!(offset_of!(fovea_kl_forward_params, window_right) == 1376);
+    assert!(offset_of!(fovea_kl_forward_params, sink_keys) == 1384);
+    assert!(offset_of!(fovea_kl_forward_params, scale_teacher) == 1392);
+    assert!(offset_of!(fovea_kl_forward_params, scale_student) == 1396);
+    assert!(offset_of!(fovea_kl_forward_params, causal) == 1400);
+    assert!(offset_of!(fovea_kl_forward_params, direction) == 1404);
+    assert!(offset_of!(fovea_kl_forward_params, mean) == 1408);
+    assert!(offset_of!(fovea_kl_forward_params, reserved) == 1412);
+};
+
+/// ```text
+/// Gradients of kl_forward from dkl, dtotal or both.  The fields it shares say what the forward was.
+/// Each output is optional: absent = not computed, so a teacher without gradients costs none.  Every
+/// element of an output is written: rows and keys past their lengths get 0.  With x, P the logits and
+/// probabilities of the distribution that weighs (the teacher's with teacher_student), y, R those of
+/// the other:
+///   G_i = dkl_i + dtotal w_i,  with mean dkl_i + dtotal w_i / sum w
+///   dy_ij = G_i (R_ij - P_ij),  dx_ij = G_i P_ij (ln P_ij - ln R_ij - kl_i)
+///   dq_i = scale sum_j dx_ij k_j,  dk_j = scale sum_i dx_ij q_i,  and so with dy
+/// A row with G_i = 0 gives nothing to any gradient, NaN included.  Same bits every run unless
+/// `nondeterministic`.  Workspace does not depend on s * t.
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_kl_backward_params {
+    pub struct_size: usize,
+    pub q_teacher: fovea_tensor,
+    pub k_teacher: fovea_tensor,
+    pub q_student: fovea_tensor,
+    pub k_student: fovea_tensor,
+    pub row_weight: fovea_tensor,
+    pub query_start: fovea_tensor,
+    pub key_start: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub head_window: fovea_tensor,
+    pub kl: fovea_tensor,
+    pub lse_teacher: fovea_tensor,
+    pub lse_student: fovea_tensor,
+    pub dkl: fovea_tensor,
+    pub dtotal: fovea_tensor,
+    pub dq_student: fovea_tensor,
+    pub dk_student: fovea_tensor,
+    pub dq_teacher: fovea_tensor,
+    pub dk_teacher: fovea_tensor,
+    pub query_max: i64,
+    pub key_max: i64,
+    pub window_left: i64,
+    pub window_right: i64,
+    pub sink_keys: i64,
+    pub scale_teacher: f32,
+    pub scale_student: f32,
+    pub causal: i32,
+    pub direction: i32,
+    pub mean: i32,
+    pub nondeterministic: i32,
+}
+
+impl Default for fovea_kl_backward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_kl_backward_params>() == 1896);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_kl_backward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_kl_backward_params, q_teacher) == 8);
+    assert!(offset_of!(fovea_kl_backward_params, k_teacher) == 104);
+    assert!(offset_of!(fovea_kl_backward_params, q_student) == 200);
+    assert!(offset_of!(fovea_kl_backward_params, k_student) == 296);
+    assert!(offset_of!(fovea_kl_backward_params, row_weight) == 392);
+    assert!(offset_of!(fovea_kl_backward_params, query_start) == 488);
+    assert!(offset_of!(fovea_kl_backward_params, key_start) == 584);
+    assert!(offset_of!(fovea_kl_backward_params, query_len) == 680);
+    assert!(offset_of!(fovea_kl_backward_params, key_len) == 776);
+    assert!(offset_of!(fovea_kl_backward_params, head_window) == 872);
+    assert!(offset_of!(fovea_kl_backward_params, kl) == 968);
+    assert!(offset_of!(fovea_kl_backward_params, lse_teacher) == 1064);
+    assert!(offset_of!(fovea_kl_backward_params, lse_student) == 1160);
+    assert!(offset_of!(fovea_kl_backward_params, dkl) == 1256);
+    assert!(offset_of!(fovea_kl_backward_params, dtotal) == 1352);
+    assert!(offset_of!(fovea_kl_backward_params, dq_student) == 1448);
+    assert!(offset_of!(fovea_kl_backward_params, dk_student) == 1544);
+    assert!(offset_of!(fovea_kl_backward_params, dq_teacher) == 1640);
+    assert!(offset_of!(fovea_kl_backward_params, dk_teacher) == 1736);
+    assert!(offset_of!(fovea_kl_backward_params, query_max) == 1832);
+    assert!(offset_of!(fovea_kl_backward_params, key_max) == 1840);
+    assert!(offset_of!(fovea_kl_backward_params, window_left) == 1848);
+    assert!(offset_of!(fovea_kl_backward_params, window_right) == 1856);
+    assert!(offset_of!(fovea_kl_backward_params, sink_keys) == 1864);
+    assert!(offset_of!(fovea_kl_backward_params, scale_teacher) == 1872);
+    assert!(offset_of!(fovea_kl_backward_params, scale_student) == 1876);
+    assert!(offset_of!(fovea_kl_backward_params, causal) == 1880);
+    assert!(offset_of!(fovea_kl_backward_params, direction) == 1884);
+    assert!(offset_of!(fovea_kl_backward_params, mean) == 1888);
+    assert!(offset_of!(fovea_kl_backward_params, nondeterministic) == 1892);
+};
+
 functions! {
     /// The library's FOVEA_VERSION.
     fn fovea_version() -> i32;
@@ -979,4 +1161,12 @@ functions! {
     fn fovea_quant_forward_workspace(ctx: *mut fovea_context, params: *const fovea_quant_forward_params, bytes: *mut usize) -> fovea_status;
     /// See quant_forward of the header.
     fn fovea_quant_forward(ctx: *mut fovea_context, params: *const fovea_quant_forward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_kl_forward_workspace(ctx: *mut fovea_context, params: *const fovea_kl_forward_params, bytes: *mut usize) -> fovea_status;
+    /// See kl_forward of the header.
+    fn fovea_kl_forward(ctx: *mut fovea_context, params: *const fovea_kl_forward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_kl_backward_workspace(ctx: *mut fovea_context, params: *const fovea_kl_backward_params, bytes: *mut usize) -> fovea_status;
+    /// See kl_backward of the header.
+    fn fovea_kl_backward(ctx: *mut fovea_context, params: *const fovea_kl_backward_params) -> fovea_status;
 }

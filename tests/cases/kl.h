@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// kl_forward and kl_backward: the sweep, the edges by name, hostile values.
+#pragma once
+#include "cases/kl_build.h"
+#include "harness/pairwise.h"
+
+namespace cases {
+
+class KlCases {
+ public:
+  std::vector<harness::Case> cases;
+
+  KlCases() {
+    for (bool backward : {false, true}) sweep(backward);
+    edges();
+    hostile();
+    small();
+  }
+
+ private:
+  static constexpr int kTypes[][2] = {{FOVEA_F32, FOVEA_F32},   {FOVEA_F16, FOVEA_F16},
+                                      {FOVEA_BF16, FOVEA_BF16}, {FOVEA_BF16, FOVEA_F32},
+                                      {FOVEA_F32, FOVEA_F16},   {FOVEA_F16, FOVEA_BF16}};
+  static constexpr int64_t kLengths[][2] = {{5, 7},   {65, 64}, {70, 130}, {33, 300},
+                                            {90, 40}, {1, 97},  {130, 97}, {64, 192}};
+  static constexpr int64_t kHeads[][3] = {{4, 4, 4}, {4, 2, 4}, {4, 1, 2},
+                                          {4, 4, 1}, {6, 2, 3}, {3, 1, 1}};
+  static constexpr int64_t kWidths[][2] = {{64, 64}, {8, 8},    {40, 72},  {128, 64},
+                                           {1, 3},   {16, 257}, {128, 128}};
+  static constexpr Span kSpans[] = {Span::full,      Span::causal, Span::left,
+                                    Span::left_sink, Span::band,   Span::head_window};
+  static constexpr Where kWheres[] = {Where::batched, Where::lengths, Where::varlen,
+                                      Where::varlen_queries};
+
+  void add(const KlCase& c, bool backward, bool tiny = false) {
+    cases.push_back({backward ? "kl_backward" : "kl_forward", name_of(c, backward),
+                     [c, backward](uint64_t seed) {
+                       return backward ? build_kl_backward(c, seed) : build_kl_forward(c, seed);
+                     },
+                     "", "", tiny, c.nondeterministic});
+  }
+  // Forward with every output, and backward with every output from dkl and dtotal.
+  void both(KlCase c, bool tiny = false) {
+    add(c, false, tiny);
+    c.incoming = 3;
+    add(c, true, tiny);
+  }
+
+  void sweep(bool backward) {
+    const std::vector<int> sizes = {6, 8, 6, 7, 6, 4, 2, 2, 3, 3, 5, 2, 15, 3};
+    harness::Pairwise rows(
+        sizes,
+        [&](const harness::Row& x) {
+          const bool totals = backward ? x[13] > 0 : (x[12] + 1) & 8;
+          // mean and weights are of the total.
+          return totals || (x[7] == 0 && x[8] == 0);
+        },
+        backward ? 4 : 3);
+    for (const harness::Row& x : rows.rows()) {
+      KlCase c;
+      c.teacher = kTypes[x[0]][0], c.student = kTypes[x[0]][1];
+      c.s = kLengths[x[1]][0], c.t = kLengths[x[1]][1];
+      c.h = kHeads[x[2]][0], c.g = kHeads[x[2]][1], c.x = kHeads[x[2]][2];
+      c.d = kWidths[x[3]][0], c.f = kWidths[x[3]][1];
+      c.span = kSpans[x[4]], c.where = kWheres[x[5]];
+      c.reverse = x[6] != 0, c.mean = x[7] != 0, c.weights = static_cast<KlWeights>(x[8]);
+      c.data = x[9] == 1 ? KlData::large : KlData::normal;
+      c.lay = static_cast<Lay>(x[10]), c.scale = x[11] ? 0.3f : 0;
+      c.outputs = x[12] + 1, c.incoming = x[13] + 1;
+      if (c.where == Where::lengths) c.b = 3;
+      c.note = x[9] == 2 ? "b1" : "";
+      if (x[9] == 2) c.b = 1;
+      add(c, backward);
+    }
+  }
+
+  void edges() {
+    static constexpr int64_t extents[][4] = {{0, 3, 3, 4}, {2, 0, 5, 4}, {2, 5, 0, 4},
+                                             {1, 0, 0, 4}, {1, 3, 3, 0}, {1, 1, 1, 4},
+                                             {2, 1, 9, 4}, {2, 9, 1, 4}};
+    for (const auto& x : extents)
+      for (int type : {0, 3}) {
+        KlCase c;
+        c.note = "edge", c.teacher = kTypes[type][0], c.student = kTypes[type][1];
+        c.b = x[0], c.s = x[1], c.t = x[2], c.h = x[3], c.mean = type != 0;
+        both(c);
+      }
+    for (const auto& type : kTypes)
+      for (bool reverse : {false, true}) {
+        KlCase c;
+        c.note = "edge", c.teacher = type[0], c.student = type[1], c.reverse = reverse;
+        c.s = 71, c.t = 33, c.span = Span::causal, c.d = 64, c.f = 40, c.mean = true;
+        both(c);  // the first rows see nothing
+        c.weights = KlWeights::some;
+        both(c);
+        c.weights = KlWeights::zeros;  // nothing to divide by
+        both(c);
+        c.weights = KlWeights::none, c.span = Span::full, c.s = 40, c.t = 100, c.d = c.f = 64;
+        c.g = c.x = 2;
+        if (type[0] == type[1]) c.data = KlData::same, both(c);
+        c.data = KlData::near;
+        both(c);
+      }
+    // The widest rows, many heads on one, rows and keys off every tile.
+    for (int type : {0, 2}) {
+      KlCase c;
+      c.note = "edge", c.teacher = kTypes[type][0], c.student = kTypes[type][1], c.b = 1;
+      c.d = 576, c.f = 512, c.s = 20, c.t = 100, c.span = Span::causal;
+      both(c);
+      c.h = 16, c.g = 1, c.x = 16, c.d = c.f = 32;
+      both(c);
+      c.h = 2, c.g = c.x = 1, c.d = c.f = 8, c.s = 700, c.t = 800;
+      for (Span span : {Span::full, Span::causal, Span::left_sink}) {
+        c.span = span;
+        both(c);
+      }
+    }
+    KlCase c;
+    c.note = "edge", c.nondeterministic = true, c.s = 70, c.t = 90, c.d = c.f = 64;
+    add(c, true);
+  }
+
+  void hostile() {
+    for (const auto& type : kTypes)
+      for (KlData data : {KlData::large, KlData::far, KlData::nan_q, KlData::nan_k, KlData::inf_k})
+        for (bool reverse : {false, true}) {
+          KlCase c;
+          c.note = "edge", c.teacher = type[0], c.student = type[1], c.reverse = reverse;
+          c.data = data, c.s = 40, c.t = 130, c.d = c.f = 64, c.span = Span::causal;
+          both(c);
+        }
+    // A key that is no number, seen by rows of an unmasked tile and of a masked one.
+    KlCase c;
+    c.note = "edge", c.data = KlData::nan_k, c.s = 200, c.t = 200, c.span = Span::left;
+    both(c);
+  }
+
+  // A few rows, everything on: for sanitizers and the bindings.
+  void small() {
+    KlCase c;
+    c.note = "small", c.b = 1, c.d = 4, c.f = 6, c.s = 3, c.t = 5;
+    both(c, true);
+    c.b = 2, c.teacher = FOVEA_BF16, c.span = Span::causal, c.reverse = c.mean = true;
+    c.weights = KlWeights::some;
+    both(c, true);
+    c.where = Where::varlen, c.s = 17, c.t = 40, c.student = FOVEA_F16;
+    both(c);
+    c.where = Where::lengths, c.span = Span::head_window, c.lay = Lay::odd;
+    both(c);
+  }
+};
+
+inline std::vector<harness::Case> kl_cases() {
+  return KlCases().cases;
+}
+
+}  // namespace cases
