@@ -76,6 +76,20 @@ def distance(ours, theirs):
     return worst
 
 
+def memory(run, peer, backend):
+    """What a call takes beside inputs and outputs, of cases whose peer takes much."""
+    if not hasattr(run, "workspace"):
+        return ""
+    words = f"  workspace {run.workspace / 2**20:.1f} MiB"
+    if backend == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        peer()
+        torch.cuda.synchronize()
+        words += f", peer {(torch.cuda.max_memory_allocated() - before) / 2**20:.0f} MiB"
+    return words
+
+
 def measure(case, ctx, backend, rounds):
     device = "cuda" if backend == "cuda" else "cpu"
     clock = CudaClock() if backend == "cuda" else HostClock()
@@ -93,7 +107,7 @@ def measure(case, ctx, backend, rounds):
         if i >= 8 and time.perf_counter() - begun > 20:
             break
     ms, peer_ms = (statistics.median(s[2:]) for s in samples)
-    return kernel, ms, peer_ms, off
+    return kernel, ms, peer_ms, off, memory(*runs[0], backend)
 
 
 def save(rows, device):
@@ -151,7 +165,7 @@ def main():
     with fovea.Context(args.backend, threads=args.threads) as ctx, backend():
         for case in chosen:
             try:
-                kernel, ms, peer_ms, off = measure(case, ctx, args.backend, args.rounds)
+                kernel, ms, peer_ms, off, beside = measure(case, ctx, args.backend, args.rounds)
             except fovea.Unsupported as why:
                 print(f"{case.op}/{case.name}: {why}")
                 continue
@@ -161,7 +175,7 @@ def main():
             print(
                 f"{case.op + '/' + case.name:65} {ms:9.3f} {rate:7.3f} {case.unit:7}"
                 f" {peer_ms:9.3f} {peer_ms / ms:6.2f}"
-                f"  {off:7.1e}  {kernel}{'  WRONG' if bad else ''}",
+                f"  {off:7.1e}  {kernel}{beside}{'  WRONG' if bad else ''}",
                 flush=True,
             )
             date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ")

@@ -310,6 +310,101 @@ class Quant:
 
 
 @dataclasses.dataclass(frozen=True)
+class Kl:
+    """The divergence of two attention distributions, or with `backward` the student's gradients of
+    it (the peer's graph is built beforehand).  The peer is eager PyTorch with every s x t array in
+    memory, logits in the inputs' dtype and the softmaxes in f32, as distillation losses are
+    written."""
+
+    b: int
+    h: int
+    n: int
+    d: int
+    dtype: str
+    causal: bool = False
+    backward: bool = False
+    unit = "TFLOP/s"
+    scale = 1e-12
+    peer = "torch eager"
+
+    @property
+    def op(self):
+        return f"kl_{'backward' if self.backward else 'forward'}"
+
+    @property
+    def name(self):
+        return name_of(
+            f"d{self.d}",
+            "causal" if self.causal else "full",
+            f"n{size(self.n)}",
+            None if (self.b, self.h) == (1, 16) else f"b{self.b}_h{self.h}",
+            None if self.dtype == "bf16" else self.dtype,
+        )
+
+    @property
+    def work(self):
+        products = 4 if self.backward else 2
+        return 2 * products * pairs(self.n, self.n, self.causal) * self.b * self.h * self.d
+
+    @property
+    def limit(self):
+        return (BACKWARD_LIMITS if self.backward else LIMITS)[self.dtype]
+
+    @property
+    def bytes(self):
+        return self.b * self.h * self.n * self.n * 4  # of one array of the peer's
+
+    def setup(self, ctx, device, seed):
+        generator = torch.Generator(device).manual_seed(seed)
+        shape = (self.b, self.h, self.n, self.d)
+        theirs = [
+            torch.randn(shape, generator=generator, device=device).to(DTYPES[self.dtype])
+            for _ in range(4)
+        ]
+        ours = [x.transpose(1, 2).contiguous() for x in theirs]
+        hidden = torch.ones(self.n, self.n, dtype=torch.bool, device=device).triu(1)
+        saved = dict.fromkeys(("kl", "lse_teacher", "lse_student"), True)
+
+        def log_probability(q, k):
+            x = (q @ k.transpose(2, 3)).float() * self.d**-0.5
+            if self.causal:
+                x = x.masked_fill_(hidden, -1e30)
+            return x.log_softmax(3)
+
+        def loss():
+            p, r = log_probability(*theirs[:2]), log_probability(*theirs[2:])
+            return torch.nn.functional.kl_div(r, p, reduction="none", log_target=True).sum(3)
+
+        if not self.backward:
+
+            def forward():
+                return fovea.kl_forward(ctx, *ours, causal=self.causal, **saved)[:1]
+
+            forward.workspace = fovea.kl_forward_workspace(
+                ctx, *ours, causal=self.causal, **saved
+            )
+
+            def peer():
+                with torch.no_grad():
+                    return [loss()]
+
+            return forward, peer
+        stats = fovea.kl_forward(ctx, *ours, causal=self.causal, **saved)
+        dkl = torch.ones_like(stats[0])
+
+        fields = {"dkl": dkl, "causal": self.causal, "dq_teacher": False, "dk_teacher": False}
+
+        def backward():
+            grads = fovea.kl_backward(ctx, *ours, *stats, **fields)
+            return [x.transpose(1, 2) for x in grads]
+
+        backward.workspace = fovea.kl_backward_workspace(ctx, *ours, *stats, **fields)
+        students = [x.requires_grad_() for x in theirs[2:]]
+        result = loss()
+        return backward, lambda: torch.autograd.grad(result, students, dkl, retain_graph=True)
+
+
+@dataclasses.dataclass(frozen=True)
 class Decode:
     """One query row a sequence against a cache; page 0 means a contiguous cache.  torch gets the
     contiguous cache in either case, the group folded into its query rows, which suits it best, but
@@ -388,6 +483,11 @@ def host():
     yield Attention(1, 32, 1024, 128, "f32", True, g=8)
     yield Attention(1, 8, 2048, 64, "bf16", True)
     yield Quant(1, 8, 1024, 64)
+    yield from (
+        Kl(1, 8, 1024, 128, dtype, causal, backward)
+        for backward in (False, True)
+        for dtype, causal in (("f32", False), ("f32", True), ("bf16", True))
+    )
     yield Decode(4, 32, 8, 4096, 128, "f32")
     yield Decode(4, 32, 8, 4096, 128, "f32", 16)
 
@@ -410,5 +510,8 @@ def cuda():
         yield from (Quant(b, 16, n, 128, quantising=x, product=True) for x in (False, True))
     for h, d in ((32, 64), (8, 256)):
         yield Quant(4, h, 4096, d)
+    for causal in (False, True):
+        yield from (Kl(1, 16, n, 128, "bf16", causal) for n in (1024, 4096, 8192, 16384))
+        yield from (Kl(1, 16, n, 128, "bf16", causal, True) for n in (1024, 4096, 8192))
     for b, t in ((1, 8192), (1, 131072), (16, 8192), (64, 8192), (16, 32768)):
         yield from (Decode(b, 32, 8, t, 128, "bf16", page) for page in (0, 16))

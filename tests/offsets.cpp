@@ -92,6 +92,7 @@ class Offsets : public testing::TestWithParam<fovea_backend> {
   Huge huge;
 
   void check(const Call& call) {
+    if (!harness::served(ctx, call)) return;
     for (size_t i = 0; i < call.fields.size(); ++i) {
       const Field& f = call.fields[i];
       int users = 0;

@@ -119,12 +119,6 @@ TEST(oracle, kl_gradient_is_the_derivative) {
 class Kl : public testing::TestWithParam<fovea_backend> {
  protected:
   Kl() : ctx(GetParam()) {}
-  // Whether the backend has kernels for the call.
-  bool serves(const Call& call) {
-    harness::Bound bound(ctx, call);
-    size_t bytes;
-    return call.op.query(ctx, bound.params(), &bytes) != FOVEA_UNSUPPORTED;
-  }
   Values output(const Call& call, const char* name, int threads = 0) {
     return harness::values_of(call, call.field(name),
                               harness::run_way(ctx, call, {true, false, threads}));
@@ -161,11 +155,12 @@ TEST_P(Kl, error_at_any_size_and_length) {
         for (const KlData data : {KlData::normal, KlData::near, KlData::same}) {
           KlCase c;
           c.teacher = c.student = dtype, c.data = data, c.b = 1, c.h = c.g = c.x = 1, c.t = t;
-          c.s = std::min<int64_t>(t, t > 1024 ? 2 : 16), c.d = c.f = t > 1024 ? 16 : 64, c.outputs = 1;
+          c.s = std::min<int64_t>(t, t > 1024 ? 2 : 16), c.d = c.f = t > 1024 ? 16 : 64,
+          c.outputs = 1;
           c.span = Span::causal;
           SCOPED_TRACE(name_of(c, false) + " logits to " + std::to_string(most));
           Call call = build_kl_forward(c, 5);
-          if (!serves(call)) GTEST_SKIP() << fovea_last_error();
+          if (!harness::served(ctx, call)) GTEST_SKIP() << "no kernel";
           grow(call, c, most);
           const auto* p = reinterpret_cast<const fovea_kl_forward_params*>(call.params.data());
           const Values want = oracle::kl_forward(*p, Mode::exact).kl.value,
@@ -185,7 +180,7 @@ TEST_P(Kl, threads_change_no_bit) {
   KlCase c;
   c.b = 2, c.s = 700, c.t = 300, c.d = c.f = 16, c.weights = KlWeights::some, c.mean = true;
   const Call forward = build_kl_forward(c, 3);
-  if (!serves(forward)) GTEST_SKIP() << fovea_last_error();
+  if (!harness::served(ctx, forward)) GTEST_SKIP() << "no kernel";
   c.incoming = 3;
   const Call backward = build_kl_backward(c, 3);
   const Bytes first = harness::run_way(ctx, forward, {true, false, 1}),

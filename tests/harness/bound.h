@@ -137,4 +137,11 @@ class Bound {
   std::vector<std::unique_ptr<Memory>> memory_;
 };
 
+// Whether the backend has a kernel for the call: how many it lacks is for the conformance program.
+inline bool served(Context& ctx, const Call& call) {
+  Bound bound(ctx, call);
+  size_t bytes = 0;
+  return call.op.query(ctx, bound.params(), &bytes) != FOVEA_UNSUPPORTED;
+}
+
 }  // namespace harness

@@ -194,11 +194,8 @@ class Call {
   template <class Visit>
   void each(size_t field, Visit visit) const {
     const Field& f = fields[field];
-    int64_t index[FOVEA_MAX_DIMS] = {};
-    oracle::each_element(f.tensor, [&](int64_t byte) {
-      visit(static_cast<const int64_t*>(index), f.start + byte);
-      for (int i = f.tensor.ndim - 1; i >= 0 && ++index[i] == f.tensor.shape[i]; --i) index[i] = 0;
-    });
+    oracle::each_index(f.tensor,
+                       [&](const int64_t* index, int64_t byte) { visit(index, f.start + byte); });
   }
 
   size_t field(const std::string& name) const {

@@ -40,17 +40,25 @@ inline int64_t count_of(const fovea_tensor& x) {
   return n;
 }
 
-// Calls visit(byte offset) for every element in logical order.
+// Calls visit(index, byte offset) for every element in logical order.
 template <class Visit>
-void each_element(const fovea_tensor& x, Visit visit) {
+void each_index(const fovea_tensor& x, Visit visit) {
   const int64_t n = count_of(x), size = bytes_of(x.dtype);
   int64_t index[FOVEA_MAX_DIMS] = {};
-  for (int64_t k = 0; k < n; ++k) {
+  const int last = x.ndim > 0 ? x.ndim - 1 : 0;
+  const int64_t columns = x.ndim > 0 ? x.shape[last] : 1;
+  for (int64_t done = 0; done < n; done += columns) {
     int64_t offset = 0;
-    for (int i = 0; i < x.ndim; ++i) offset += index[i] * x.stride[i];
-    visit(offset * size);
-    for (int i = x.ndim - 1; i >= 0 && ++index[i] == x.shape[i]; --i) index[i] = 0;
+    for (int i = 0; i < last; ++i) offset += index[i] * x.stride[i];
+    for (int64_t& c = index[last] = 0; c < columns; ++c)
+      visit(static_cast<const int64_t*>(index), (offset + c * x.stride[last]) * size);
+    for (int i = last - 1; i >= 0 && ++index[i] == x.shape[i]; --i) index[i] = 0;
   }
+}
+
+template <class Visit>
+void each_element(const fovea_tensor& x, Visit visit) {
+  each_index(x, [&](const int64_t*, int64_t byte) { visit(byte); });
 }
 
 inline Dense load(const fovea_tensor& x) {

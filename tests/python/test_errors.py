@@ -88,7 +88,7 @@ def test_classes():
 
 
 def test_a_fixed_workspace_that_is_too_small_says_what_it_needs(ctx):
-    need = fovea.attention_forward_workspace(ctx, X, X, X)
+    need = fovea.attention_forward_workspace(ctx, X, X, X, lse=True)
     assert need > 0
     ctx.set_workspace(ctx.empty((need - 1,), "u8"))
     with pytest.raises(fovea.OutOfMemory, match=str(need)):

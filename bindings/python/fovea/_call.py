@@ -128,7 +128,8 @@ class Ask(Call):
         if x is not None and x is not True:
             return Call.out(self, name, offset, x, shape, code)
         shape = tuple(shape() if callable(shape) else shape)
-        _TENSOR(self.params, offset, 256, layout(code, shape, None))
+        # An address that no other output has.
+        _TENSOR(self.params, offset, 256 * offset, layout(code, shape, None))
         return True
 
     def run(self, *_):

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// kl_backward on the CPU, in two sweeps that compute the logits anew.  x, p are the distribution
-// that weighs, y, r the other:
+// kl_backward on the CPU, by sweeps that compute the logits anew.  x, p are the distribution that
+// weighs, y, r the other:
 //   dx = grad p ((x - lse_x) - (y - lse_y) - kl),  dy = grad (r - p)
 //   rows: an item is a row tile, dq = dx' k over its key tiles
 //   keys: an item owns the keys of a block and of one group of key heads, dk = dx q over the row
 //         tiles of all query heads that read them, head after head
-// Every sum has one owner and one order: any number of threads gives the same bits, and the
-// workspace is each worker's room.  StreamKL (2606.20005).
+//   both: where groups keep all threads busy, a block is all keys and that sweep gives dq too
+// The tiles and the order of every sum are the same in each way: any number of threads gives the
+// same bits.  The workspace is each worker's room.  StreamKL (2606.20005).
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include "core/dtype.h"
 #include "host/device.h"
-#include "ops/kl/tile_host.h"
+#include "ops/kl/gradient_tile_host.h"
 
 namespace fovea {
 namespace {
@@ -27,10 +28,11 @@ constexpr double kFlopsPerNanosecond = 25;  // low enough for the slowest instru
 struct BackwardPlan {
   KlBackward b;
   int64_t groups;      // of key heads that are summed over together
-  int64_t block_keys;  // keys of an item
+  int64_t block_keys;  // keys of an item of the sweep over keys
+  bool both;           // that sweep gives dq too
   size_t worker_bytes;
   SideRoom first, second;  // this and the sums: within a worker's bytes
-  Slot<float> first_sums, second_sums;
+  Slot<float> first_rows, second_rows, first_keys, second_keys;
   Slot<int64_t> tile_first;
   Slot<Totals> weights;
   Slot<unsigned char> scratch;
@@ -38,104 +40,13 @@ struct BackwardPlan {
       : b(request),
         groups(1),
         block_keys(0),
+        both(false),
         worker_bytes(0),
         first(request.forward.first, worker),
         second(request.forward.second, worker) {}
   bool sweeps_rows() const { return b.forward.first.dq || b.forward.second.dq; }
   bool sweeps_keys() const { return b.forward.first.dk || b.forward.second.dk; }
 };
-
-// A row tile against a key tile, and the gradients of their logits in place of these.
-class GradientTile {
- public:
-  GradientTile(const BackwardPlan& plan, void* room)
-      : x(plan.b.forward, plan.b.forward.first, plan.first, room),
-        y(plan.b.forward, plan.b.forward.second, plan.second, room),
-        b_(plan.b) {}
-
-  // Rows without a gradient are dropped.  False: none is left.
-  bool load(const Sequence& q, RowTile& rows, double total_factor) {
-    const Kl& a = b_.forward;
-    for (int r = 0; r < rows.lanes; ++r) {
-      lse_x_[r] = lse_y_[r] = kl_[r] = grad_[r] = 0;
-      if (r >= rows.count || !rows.sees_any(r)) continue;
-      const int64_t row = rows.first + r;
-      double grad = b_.dkl ? row_value(b_.dkl, q, rows.head, row) : 0;
-      const float weight = b_.dtotal ? weight_of(a, q, rows.head, row) : 0;
-      if (weight != 0) grad += total_factor * weight;
-      grad_[r] = static_cast<float>(grad);
-      if (grad_[r] == 0) {
-        rows.drop(r);
-        continue;
-      }
-      lse_x_[r] = row_value(a.first.lse, q, rows.head, row);
-      lse_y_[r] = row_value(a.second.lse, q, rows.head, row);
-      kl_[r] = row_value(a.kl, q, rows.head, row);
-    }
-    rows.bound();
-    if (rows.begin >= rows.end) return false;
-    x.load_rows(q, rows), y.load_rows(q, rows);
-    return true;
-  }
-
-  void step(const Sequence& q, const RowTile& rows, int64_t begin, int64_t count, bool masked,
-            bool wide, const LocalSeen& seen) {
-    const Kl& a = b_.forward;
-    x.load_keys(q, rows.head, begin, count, wide && a.first.dq);
-    y.load_keys(q, rows.head, begin, count, wide && a.second.dq);
-    x.score(rows.lanes), y.score(rows.lanes);
-    host::simd().coupled_backward(count, rows.lanes, x.x, y.x, masked ? seen.view() : host::Seen{},
-                                  lse_x_, lse_y_, kl_, grad_);
-  }
-
-  SideTile x, y;
-
- private:
-  const KlBackward& b_;
-  float lse_x_[kRows], lse_y_[kRows], kl_[kRows], grad_[kRows];
-};
-
-// 0 * NaN is NaN: where some factor is no number, only pairs that see each other are multiplied.
-bool pairwise(const SideTile& side, bool masked) {
-  return masked && !side.finite();
-}
-
-template <class Add>
-void each_pair(const SideTile& side, const RowTile& rows, const LocalSeen& seen, Add add) {
-  for (int64_t j = 0; j < side.keys; ++j)
-    for (int r = 0; r < rows.count; ++r)
-      if ((seen.low[r] <= j && j < seen.high[r]) ||
-          (seen.first_low[r] <= j && j < seen.first_high[r]))
-        add(j, r, side.x[j * rows.lanes + r]);
-}
-
-void add_row(int64_t width, float factor, const float* from, float* sum) {
-  for (int64_t c = 0; c < width; ++c) sum[c] += factor * from[c];
-}
-
-// dq of a row tile.
-void add_dq(const SideTile& side, const RowTile& rows, const LocalSeen& seen, bool masked,
-            float* dq) {
-  const int64_t pad = side.pad;
-  if (pairwise(side, masked))
-    return each_pair(side, rows, seen, [&](int64_t j, int r, float factor) {
-      add_row(side.side.width, factor, side.k + j * side.k_row, dq + r * pad);
-    });
-  host::simd().gemm({rows.count, pad, side.keys, side.x, rows.lanes, side.k, side.k_row, dq, pad,
-                     nullptr, true, true});
-}
-
-// dk of a key tile.
-void add_dk(const SideTile& side, const RowTile& rows, const LocalSeen& seen, bool masked,
-            float* dk) {
-  const int64_t pad = side.pad;
-  if (pairwise(side, masked))
-    return each_pair(side, rows, seen, [&](int64_t j, int r, float factor) {
-      add_row(side.side.width, factor, side.rows + r * pad, dk + j * pad);
-    });
-  host::simd().gemm({side.keys, pad, rows.count, side.x, rows.lanes, side.rows, pad, dk, pad,
-                     nullptr, false, true});
-}
 
 class Backward {
  public:
@@ -159,7 +70,7 @@ class Backward {
     clear(pool);
     tiles_.find();
     find_factor(pool);
-    if (plan_.sweeps_rows())
+    if (plan_.sweeps_rows() && !plan_.both)
       pool.run(tiles_.count(), cost,
                [&](int64_t item, int32_t worker) { sweep_rows(tiles_[item], worker); });
     if (plan_.sweeps_keys())
@@ -168,7 +79,9 @@ class Backward {
   }
 
  private:
-  int64_t blocks() const { return ceil_div(a_.sequences.key_max, plan_.block_keys); }
+  int64_t blocks() const {
+    return std::max<int64_t>(1, ceil_div(a_.sequences.key_max, plan_.block_keys));
+  }
   void* room_of(int32_t worker) const {
     return plan_.scratch.at(base_) + static_cast<size_t>(worker) * plan_.worker_bytes;
   }
@@ -206,31 +119,33 @@ class Backward {
 
   void sweep_rows(const RowTiles::Place& at, int32_t worker) const {
     const Sequence q = a_.sequences[at.sequence];
-    RowTile rows(a_, q, at.head, at.first);
     void* room = room_of(worker);
-    GradientTile tile(plan_, room);
-    float *dx = plan_.first_sums.at(room), *dy = plan_.second_sums.at(room);
-    if (a_.first.dq) std::fill_n(dx, rows.count * tile.x.pad, 0.0f);
-    if (a_.second.dq) std::fill_n(dy, rows.count * tile.y.pad, 0.0f);
-    const int64_t end = tile.load(q, rows, total_factor_) ? rows.end : 0;
-    for (int64_t j = rows.begin; j < end; j += kKeys) {
-      const int64_t count = std::min<int64_t>(kKeys, end - j);
-      const Cover cover = rows.cover(j, j + count);
-      if (cover == Cover::none) continue;
-      const bool masked = cover == Cover::part;
-      const LocalSeen seen(rows, j, count);
-      tile.step(q, rows, j, count, masked, true, seen);
-      if (a_.first.dq) add_dq(tile.x, rows, seen, masked, dx);
-      if (a_.second.dq) add_dq(tile.y, rows, seen, masked, dy);
-    }
-    save_rows(a_.first, q, rows, dx, tile.x.pad);
-    save_rows(a_.second, q, rows, dy, tile.y.pad);
+    GradientTile tile(b_, plan_.first, plan_.second, room);
+    RowTile rows(a_, q, at.head, at.first);
+    const RowSums sums = clear_rows(rows, tile, room);
+    if (tile.load(q, rows, total_factor_)) visit(q, rows, tile, 0, q.keys, sums, nullptr);
+    save_rows(q, rows, sums);
   }
 
+  // dq of a row tile, where it is wanted.
+  struct RowSums {
+    float *x, *y;
+  };
+  RowSums clear_rows(const RowTile& rows, const GradientTile& tile, void* room) const {
+    const RowSums to{plan_.first_rows.at(room), plan_.second_rows.at(room)};
+    if (to.x) std::fill_n(to.x, rows.count * tile.x.pad, 0.0f);
+    if (to.y) std::fill_n(to.y, rows.count * tile.y.pad, 0.0f);
+    return to;
+  }
+  void save_rows(const Sequence& q, const RowTile& rows, const RowSums& from) const {
+    save_rows(a_.first, q, rows, from.x);
+    save_rows(a_.second, q, rows, from.y);
+  }
   static void save_rows(const KlSide& side, const Sequence& q, const RowTile& rows,
-                        const float* sums, int64_t pad) {
+                        const float* sums) {
     const View<4>& to = side.dq;
     if (!to) return;
+    const int64_t pad = padded(side.width);
     for (int r = 0; r < rows.count; ++r)
       host::store_row(to.data, side.dtype,
                       q.batch * to.stride[0] + (q.row_begin + rows.first + r) * to.stride[1] +
@@ -238,69 +153,85 @@ class Backward {
                       to.stride[3], side.width, sums + r * pad, side.scale);
   }
 
-  // One side's sums in the sweep over keys: of a query head, and all of a group's key heads.
+  // dk of a block: of all key heads of a group, on one side.
   struct KeySums {
-    const KlSide& side;
-    float* sums;
-    int64_t heads, pad, block;
+    const KlSide* side;
+    float* sums;  // nullptr: not wanted
+    int64_t heads, pad, block, begin;
     float* of(int64_t key_head, int64_t j) const {
-      return sums + (key_head % heads * block + j) * pad;
+      return sums + (key_head % heads * block + j - begin) * pad;
     }
   };
+  struct BothKeySums {
+    KeySums x, y;
+  };
+  BothKeySums clear_keys(int64_t begin, const GradientTile& tile, void* room) const {
+    const auto side = [&](const SideTile& of, const Slot<float>& sums) {
+      const KeySums to{&of.side, sums.at(room),    of.side.key_heads / plan_.groups,
+                       of.pad,   plan_.block_keys, begin};
+      if (to.sums) std::fill_n(to.sums, to.heads * to.block * to.pad, 0.0f);
+      return to;
+    };
+    return {side(tile.x, plan_.first_keys), side(tile.y, plan_.second_keys)};
+  }
 
   void sweep_keys(int64_t item, int32_t worker) const {
     const int64_t block = item % blocks(), group = item / blocks() % plan_.groups;
     const Sequence q = a_.sequences[item / blocks() / plan_.groups];
     const int64_t begin = block * plan_.block_keys;
     const int64_t end = std::min(q.keys, begin + plan_.block_keys);
-    if (begin >= end) return;
+    if (begin >= end && !plan_.both) return;
     void* room = room_of(worker);
-    GradientTile tile(plan_, room);
-    const auto sums_of = [&](const KlSide& side, const Slot<float>& sums, int64_t pad) {
-      const KeySums to{side, sums.at(room), side.key_heads / plan_.groups, pad, plan_.block_keys};
-      if (side.dk) std::fill_n(to.sums, to.heads * to.block * pad, 0.0f);
-      return to;
-    };
-    const KeySums dx = sums_of(a_.first, plan_.first_sums, tile.x.pad),
-                  dy = sums_of(a_.second, plan_.second_sums, tile.y.pad);
+    GradientTile tile(b_, plan_.first, plan_.second, room);
+    const BothKeySums keys = clear_keys(begin, tile, room);
     const int64_t heads = a_.h / plan_.groups;
     for (int64_t head = group * heads; head < (group + 1) * heads; ++head)
       for (int64_t row = 0; row < q.rows; row += kRows) {
         RowTile rows(a_, q, head, row);
-        if (rows.begin >= end || rows.end <= begin) continue;
-        if (tile.load(q, rows, total_factor_)) visit(q, rows, tile, begin, end, dx, dy);
+        const bool seen = rows.begin < end && rows.end > begin;
+        RowSums sums{nullptr, nullptr};
+        if (plan_.both) sums = clear_rows(rows, tile, room);
+        if (seen && tile.load(q, rows, total_factor_))
+          visit(q, rows, tile, begin, end, sums, &keys);
+        if (plan_.both) save_rows(q, rows, sums);
       }
-    save_keys(dx, q, group, begin, end);
-    save_keys(dy, q, group, begin, end);
+    save_keys(keys.x, q, group, begin, end);
+    save_keys(keys.y, q, group, begin, end);
   }
 
+  // Tiles start at multiples of kKeys and end there or with the keys, whoever asks: their
+  // gradients, and how these are added, are the same in every sweep.
   void visit(const Sequence& q, const RowTile& rows, GradientTile& tile, int64_t begin, int64_t end,
-             const KeySums& dx, const KeySums& dy) const {
-    for (int64_t j = begin; j < end; j += kKeys) {
-      const int64_t count = std::min<int64_t>(kKeys, end - j);
+             const RowSums& row_sums, const BothKeySums* key_sums) const {
+    end = std::min(end, rows.end);
+    for (int64_t j = std::max(begin, rows.begin) / kKeys * kKeys; j < end; j += kKeys) {
+      const int64_t count = std::min<int64_t>(kKeys, q.keys - j);
       const Cover cover = rows.cover(j, j + count);
       if (cover == Cover::none) continue;
       const bool masked = cover == Cover::part;
       const LocalSeen seen(rows, j, count);
-      tile.step(q, rows, j, count, masked, false, seen);
+      tile.step(q, rows, j, count, masked, row_sums.x || row_sums.y, seen);
+      if (row_sums.x) add_dq(tile.x, rows, seen, masked, row_sums.x);
+      if (row_sums.y) add_dq(tile.y, rows, seen, masked, row_sums.y);
+      if (!key_sums) continue;
       const auto add = [&](const SideTile& side, const KeySums& to) {
-        if (to.side.dk)
-          add_dk(side, rows, seen, masked,
-                 to.of(rows.head / (a_.h / to.side.key_heads), j - begin));
+        if (to.sums)
+          add_dk(side, rows, seen, masked, to.of(rows.head / (a_.h / side.side.key_heads), j));
       };
-      add(tile.x, dx), add(tile.y, dy);
+      add(tile.x, key_sums->x), add(tile.y, key_sums->y);
     }
   }
 
   void save_keys(const KeySums& from, const Sequence& q, int64_t group, int64_t begin,
                  int64_t end) const {
-    const View<4>& to = from.side.dk;
+    const KlSide& side = *from.side;
+    const View<4>& to = side.dk;
     if (!to) return;
     for (int64_t head = group * from.heads; head < (group + 1) * from.heads; ++head)
       for (int64_t j = begin; j < end; ++j)
-        host::store_row(to.data, from.side.dtype,
+        host::store_row(to.data, side.dtype,
                         a_.sequences.key_offset(q, j, to.stride) + head * to.stride[2],
-                        to.stride[3], from.side.width, from.of(head, j - begin), 1);
+                        to.stride[3], side.width, from.of(head, j), 1);
   }
 
   const BackwardPlan& plan_;
@@ -322,24 +253,36 @@ int64_t groups_of(const Kl& a) {
   return std::gcd(a.first.key_heads, a.second.key_heads);
 }
 
+// Whether one item a group keeps the threads busy: they are equally long, or many.
+bool groups_suffice(const Kl& a, int64_t groups, int32_t threads) {
+  const double items = static_cast<double>(a.sequences.count) * static_cast<double>(groups);
+  if (a.sequences.count == 1 && groups % threads == 0) return true;
+  return items >= 4.0 * threads;
+}
+
 void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
   const Kl& a = b.forward;
   Layout worker;
   BackwardPlan p(b, worker);
   p.groups = std::max<int64_t>(1, groups_of(a));
+  p.both = p.sweeps_rows() && p.sweeps_keys() && groups_suffice(a, p.groups, ctx.threads);
   p.block_keys = kBlockTiles * kKeys;
-  const double items = static_cast<double>(a.sequences.count) * static_cast<double>(p.groups) *
-                       static_cast<double>(ceil_div(a.sequences.key_max, p.block_keys));
-  if (items < kItemsWanted) p.block_keys = kKeys;
-  const auto sums = [&](const KlSide& side) {
-    const int64_t rows = side.dq ? kRows : 0;
-    const int64_t keys = side.dk ? side.key_heads / p.groups * p.block_keys : 0;
-    return worker.add<float>(std::max(rows, keys) * padded(side.width));
+  double items = static_cast<double>(a.sequences.count) * static_cast<double>(p.groups) *
+                 static_cast<double>(ceil_div(a.sequences.key_max, p.block_keys));
+  if (items < kItemsWanted) p.block_keys = kKeys, items *= kBlockTiles;
+  if (p.both) p.block_keys = std::max<int64_t>(1, ceil_div(a.sequences.key_max, kKeys)) * kKeys;
+  const auto rows_of = [&](const KlSide& side) {
+    return worker.add<float>(side.dq ? kRows * padded(side.width) : 0);
   };
-  p.first_sums = sums(a.first), p.second_sums = sums(a.second);
+  const auto keys_of = [&](const KlSide& side) {
+    return worker.add<float>(side.dk ? side.key_heads / p.groups * p.block_keys * padded(side.width)
+                                     : 0);
+  };
+  p.first_rows = rows_of(a.first), p.second_rows = rows_of(a.second);
+  p.first_keys = keys_of(a.first), p.second_keys = keys_of(a.second);
   p.worker_bytes = worker.bytes();
   const int64_t tiles = RowTiles::most(a);
-  const double work = std::max({items * kBlockTiles, static_cast<double>(tiles), 1.0});
+  const double work = std::max({items, static_cast<double>(tiles), 1.0});
   const auto workers = static_cast<int64_t>(std::min<double>(ctx.threads, work));
   p.tile_first = plan.workspace.add<int64_t>(a.sequences.count + 1);
   p.weights = plan.workspace.add<Totals>(b.dtotal && a.mean ? tiles : 0);

@@ -86,9 +86,9 @@ SideRoom::SideRoom(const KlSide& side, Layout& layout) {
   k = layout.add<float>(kKeys * padded(side.width));
 }
 
-SideTile::SideTile(const Kl& a, const KlSide& side_, const SideRoom& room, void* base)
-    : side(side_),
-      pad(padded(side_.width)),
+SideTile::SideTile(const Kl& a, const KlSide& of, const SideRoom& room, void* base)
+    : side(of),
+      pad(padded(of.width)),
       rows(room.rows.at(base)),
       x(room.x.at(base)),
       k(nullptr),

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls of kl_forward and kl_backward from a row of choices.  Everything that a call does not count
+// is marked so.
+#pragma once
+#include "cases/attention_case.h"
+#include "oracle/kl.h"
+
+namespace cases {
+
+using harness::Call;
+using harness::Role;
+using harness::Shape;
+
+// near: the student is the teacher with a little noise (widths and key heads alike).
+enum class KlData { normal, same, near, large, far, nan_q, nan_k, inf_k };
+constexpr const char* kKlDataNames[] = {"",    "same",  "near",  "large",
+                                        "far", "nan_q", "nan_k", "inf_k"};
+enum class KlWeights { none, some, zeros };
+constexpr const char* kKlWeightNames[] = {"", "weights", "zero_weights"};
+
+struct KlCase {
+  std::string note;
+  int teacher = FOVEA_F32, student = FOVEA_F32;
+  int64_t b = 2, s = 5, t = 7, h = 4, g = 2, x = 4, d = 8, f = 8;
+  Span span = Span::full;
+  Where where = Where::batched;
+  bool reverse = false, mean = false;
+  KlWeights weights = KlWeights::none;
+  KlData data = KlData::normal;
+  Lay lay = Lay::contiguous;
+  float scale = 0;
+  int outputs =
+      15;  // kl lse_teacher lse_student total; dq_student dk_student dq_teacher dk_teacher
+  int incoming = 1;  // backward: dkl, dtotal
+  bool nondeterministic = false;
+
+  bool totals(bool backward) const { return backward ? incoming & 2 : outputs & 8; }
+};
+
+inline std::string name_of(const KlCase& c, bool backward) {
+  auto number = [](const char* letter, int64_t n) {
+    return std::string(letter) + std::to_string(n);
+  };
+  std::string name = std::string(dtype_name(c.teacher)) +
+                     (c.student == c.teacher ? "" : std::string("_") + dtype_name(c.student)) +
+                     number("/b", c.b) + number("_s", c.s) + number("_t", c.t) + number("_h", c.h) +
+                     number("_g", c.g) + number("_x", c.x) + number("_d", c.d) + number("_f", c.f) +
+                     "/" + kSpanNames[static_cast<int>(c.span)];
+  auto add = [&](const std::string& word) {
+    if (!word.empty()) name += "_" + word;
+  };
+  add(kWhereNames[static_cast<int>(c.where)]);
+  if (c.reverse) add("reverse");
+  if (c.mean) add("mean");
+  add(kKlWeightNames[static_cast<int>(c.weights)]);
+  add(kKlDataNames[static_cast<int>(c.data)]);
+  if (c.lay != Lay::contiguous) add(harness::kLayNames[static_cast<int>(c.lay)]);
+  if (c.scale > 0) add("scale");
+  if (c.outputs != 15) add(number("out", c.outputs));
+  if (backward) add(c.incoming == 1 ? "" : c.incoming == 2 ? "dtotal" : "both");
+  if (c.nondeterministic) add("nondeterministic");
+  add(c.note);
+  return name;
+}
+
+// What both directions read.
+template <class P>
+class KlBuild {
+ public:
+  KlBuild(Call& call, P& p, const KlCase& c, uint64_t seed)
+      : call_(call), p_(p), c_(c), random_(seed) {}
+
+  int64_t b = 0, s = 0, key_b = 0, t = 0;
+  std::vector<char> rows, keys;  // of account
+
+  void build() {
+    places();
+    windows();
+    sides();
+    p_.direction = c_.reverse, p_.mean = c_.mean;
+    p_.scale_teacher = c_.scale, p_.scale_student = c_.scale / 2;
+    if (c_.weights != KlWeights::none)
+      row_numbers("row_weight", p_.row_weight, [&](const int64_t* i, double x) {
+        const bool off = c_.weights == KlWeights::zeros || i[2] % 4 == 1;
+        return off ? 0.0 : 0.25 + std::abs(x);
+      });
+  }
+
+  // (b, h, s) f32.
+  template <class Value>
+  size_t row_numbers(const char* name, fovea_tensor& slot, Value value) {
+    const size_t field = call_.add(name, slot, Role::in, FOVEA_F32, {b, c_.h, s}, c_.lay);
+    call_.fill(field, [&](const int64_t* i) { return value(i, random_.normal(n_++)); });
+    call_.account(field, [&](const int64_t* i) { return rows[i[0] * s + i[2]] != 0; });
+    return field;
+  }
+
+ private:
+  void places() {
+    b = key_b = c_.b, s = c_.s, t = c_.t;
+    std::vector<double> query_start{0}, key_start{0}, query_len, key_len;
+    if (c_.where == Where::varlen || c_.where == Where::varlen_queries) {
+      for (int64_t r = 0; r < c_.b + 2; ++r) {
+        const int64_t n = r == 1 ? 0 : std::max<int64_t>(c_.s - 3 * r, 1);
+        const int64_t m = r == 2 ? 0 : std::max<int64_t>(c_.t - 5 * r, 1);
+        query_start.push_back(query_start.back() + static_cast<double>(n));
+        key_start.push_back(key_start.back() + static_cast<double>(m));
+        key_len.push_back(static_cast<double>(m));
+      }
+      ints("query_start", p_.query_start, query_start);
+      b = 1, s = static_cast<int64_t>(query_start.back()) + 2;  // two rows of no sequence
+      p_.query_max = c_.s;
+      if (c_.where == Where::varlen) {
+        ints("key_start", p_.key_start, key_start);
+        key_b = 1, t = static_cast<int64_t>(key_start.back()) + 3;
+        p_.key_max = c_.t;
+      } else {
+        key_b = c_.b + 2;
+        ints("key_len", p_.key_len, key_len);
+      }
+    } else if (c_.where == Where::lengths) {
+      for (int64_t r = 0; r < c_.b; ++r) {
+        query_len.push_back(static_cast<double>(r == 0 ? s : r == 1 ? s / 2 : 0));
+        key_len.push_back(static_cast<double>(r == 0 ? t : r == 1 ? t / 2 + 1 : t));
+      }
+      ints("query_len", p_.query_len, query_len);
+      ints("key_len", p_.key_len, key_len);
+    }
+    rows.assign(b * s, 0);
+  }
+  void ints(const char* name, fovea_tensor& slot, const std::vector<double>& values) {
+    call_.fill_list(
+        call_.add(name, slot, Role::in, FOVEA_I32, {static_cast<int64_t>(values.size())}), values);
+  }
+
+  void windows() {
+    const int64_t w = std::max<int64_t>(1, c_.t / 3);
+    switch (c_.span) {
+      case Span::causal:
+        p_.causal = 1;
+        break;
+      case Span::left:
+        p_.causal = 1, p_.window_left = w;
+        break;
+      case Span::left_sink:
+        p_.causal = 1, p_.window_left = w, p_.sink_keys = 3;
+        break;
+      case Span::band:
+        p_.window_left = w, p_.window_right = w / 2 + 2;
+        break;
+      case Span::head_window: {
+        const size_t field =
+            call_.add("head_window", p_.head_window, Role::in, FOVEA_I32, {c_.h, 3},
+                      c_.lay == Lay::wide ? Lay::wide : Lay::contiguous);
+        const int64_t table[4][3] = {{w, 1, 2}, {0, 0, 0}, {0, 1, 0}, {1, w, 0}};
+        call_.fill(field,
+                   [&](const int64_t* i) { return static_cast<double>(table[i[0] % 4][i[1]]); });
+        break;
+      }
+      default:
+        break;
+    }
+  }
+
+  // Logits of a side are normal numbers times `size`, whatever its width and dtype.
+  void sides() {
+    const double size = c_.data == KlData::large ? 30 : c_.data == KlData::far ? 300 : 1;
+    const size_t fields[4] = {
+        side("q_teacher", p_.q_teacher, c_.teacher, {b, s, c_.h, c_.d}, size),
+        side("k_teacher", p_.k_teacher, c_.teacher, {key_b, t, c_.g, c_.d}, 1),
+        side("q_student", p_.q_student, c_.student, {b, s, c_.h, c_.f}, size),
+        side("k_student", p_.k_student, c_.student, {key_b, t, c_.x, c_.f}, 1)};
+    if (c_.data == KlData::same || c_.data == KlData::near)
+      for (int i : {0, 1}) {
+        const oracle::Dense from = oracle::load(call_.fields[fields[i]].tensor);
+        size_t n = 0;
+        const double noise = c_.data == KlData::near ? 0.01 : 0;
+        call_.fill(fields[2 + i], [&](const int64_t*) {
+          return from.value[n++] * (1 + noise * random_.normal(n_++));
+        });
+      }
+    spoil();
+    const oracle::KlCall a = oracle::load_kl(p_);
+    keys.assign(key_b * t, 0);
+    for (int64_t r = 0; r < a.at.sequences; ++r) {
+      const oracle::Sequence q = oracle::sequence(a.at, r);
+      for (int64_t i = 0; i < q.rows; ++i) rows[q.batch * s + q.row + i] = 1;
+      for (int64_t j = 0; j < q.keys; ++j) keys[q.cache * t + q.store + j] = 1;
+    }
+    for (int i = 0; i < 4; ++i)
+      call_.account(fields[i], [&](const int64_t* at) {
+        return (i % 2 ? keys[at[0] * t + at[1]] : rows[at[0] * s + at[1]]) != 0;
+      });
+  }
+  size_t side(const char* name, fovea_tensor& slot, int dtype, const Shape& shape, double size) {
+    const size_t field = call_.add(name, slot, Role::in, dtype, shape, c_.lay);
+    call_.fill(field, [&](const int64_t*) { return size * random_.normal(n_++); });
+    return field;
+  }
+  // One element: row 1 of the teacher's q, or key 1 of the student's k, of the first sequence.
+  void spoil() {
+    if (c_.data < KlData::nan_q) return;
+    const bool q = c_.data == KlData::nan_q;
+    const size_t field = call_.field(q ? "q_teacher" : "k_student");
+    call_.each(field, [&](const int64_t* i, int64_t byte) {
+      if (i[0] == 0 && i[1] == 1 && i[2] == 0 && i[3] == 0)
+        oracle::encode(q ? c_.teacher : c_.student,
+                       c_.data == KlData::inf_k ? HUGE_VAL : static_cast<double>(NAN),
+                       call_.storages[call_.fields[field].storage].image.data() + byte);
+    });
+  }
+
+  Call& call_;
+  P& p_;
+  const KlCase& c_;
+  harness::Random random_;
+  uint64_t n_ = 0;
+};
+
+inline Call build_kl_forward(const KlCase& c, uint64_t seed) {
+  fovea_kl_forward_params* p;
+  Call call = Call::make(FOVEA_TEST_OP(kl_forward), p);
+  KlBuild<fovea_kl_forward_params> build(call, *p, c, seed);
+  build.build();
+  const Shape rows = {build.b, c.h, build.s};
+  const auto output = [&](int bit, const char* name, fovea_tensor& slot, const Shape& shape) {
+    if (c.outputs >> bit & 1) call.add(name, slot, Role::out, FOVEA_F32, shape, c.lay);
+  };
+  output(0, "kl", p->kl, rows);
+  output(1, "lse_teacher", p->lse_teacher, rows);
+  output(2, "lse_student", p->lse_student, rows);
+  output(3, "total", p->total, {1});
+  oracle::KlResult exact = oracle::kl_forward(*p, oracle::Mode::exact),
+                   rounded = oracle::kl_forward(*p, oracle::Mode::rounded);
+  const auto expect = [&](const char* name, oracle::Out& x, oracle::Out& y) {
+    if (call.field(name) < call.fields.size())
+      call.expect(call.field(name), std::move(x), std::move(y));
+  };
+  expect("kl", exact.kl, rounded.kl);
+  expect(c.reverse ? "lse_student" : "lse_teacher", exact.lse_first, rounded.lse_first);
+  expect(c.reverse ? "lse_teacher" : "lse_student", exact.lse_second, rounded.lse_second);
+  expect("total", exact.total, rounded.total);
+  return call;
+}
+
+inline Call build_kl_backward(const KlCase& c, uint64_t seed) {
+  fovea_kl_backward_params* p;
+  Call call = Call::make(FOVEA_TEST_OP(kl_backward), p);
+  KlBuild<fovea_kl_backward_params> build(call, *p, c, seed);
+  build.build();
+  p->nondeterministic = c.nondeterministic;
+  // What the forward gave, rounded as it is stored.
+  const oracle::KlCall a = oracle::load_kl(*p);
+  struct {
+    fovea_tensor total = {};
+  } nothing;
+  const oracle::KlResult forward = oracle::kl_forward<double>(a, nothing, oracle::Mode::exact);
+  const auto given = [&](const char* name, fovea_tensor& slot, const oracle::Out& values) {
+    size_t n = 0;
+    build.row_numbers(name, slot, [&](const int64_t*, double) { return values.value[n++]; });
+  };
+  given("kl", p->kl, forward.kl);
+  given("lse_teacher", p->lse_teacher, c.reverse ? forward.lse_second : forward.lse_first);
+  given("lse_student", p->lse_student, c.reverse ? forward.lse_first : forward.lse_second);
+  if (c.incoming & 1)
+    build.row_numbers("dkl", p->dkl,
+                      [](const int64_t* i, double x) { return i[2] % 9 == 7 ? 0 : x; });
+  if (c.incoming & 2)
+    call.fill_list(call.add("dtotal", p->dtotal, Role::in, FOVEA_F32, {1}), {c.mean ? 7.5 : 0.6});
+  const auto output = [&](int bit, const char* name, fovea_tensor& slot, int dtype,
+                          const Shape& shape) {
+    if (c.outputs >> bit & 1) call.add(name, slot, Role::out, dtype, shape, c.lay);
+  };
+  output(0, "dq_student", p->dq_student, c.student, {build.b, build.s, c.h, c.f});
+  output(1, "dk_student", p->dk_student, c.student, {build.key_b, build.t, c.x, c.f});
+  output(2, "dq_teacher", p->dq_teacher, c.teacher, {build.b, build.s, c.h, c.d});
+  output(3, "dk_teacher", p->dk_teacher, c.teacher, {build.key_b, build.t, c.g, c.d});
+  oracle::KlGradients exact = oracle::kl_backward(*p, oracle::Mode::exact),
+                      rounded = oracle::kl_backward(*p, oracle::Mode::rounded);
+  const auto expect = [&](const std::string& name, oracle::Out& x, oracle::Out& y) {
+    if (call.field(name) < call.fields.size())
+      call.expect(call.field(name), std::move(x), std::move(y));
+  };
+  const std::string first = c.reverse ? "student" : "teacher",
+                    second = c.reverse ? "teacher" : "student";
+  expect("dq_" + first, exact.dq_first, rounded.dq_first);
+  expect("dk_" + first, exact.dk_first, rounded.dk_first);
+  expect("dq_" + second, exact.dq_second, rounded.dq_second);
+  expect("dk_" + second, exact.dk_second, rounded.dk_second);
+  return call;
+}
+
+}  // namespace cases
