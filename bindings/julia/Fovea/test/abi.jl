@@ -15,6 +15,8 @@ const LAYOUT = [
     (Fovea.RopeTableGetParams, 336, [:struct_size => 0, :cos => 8, :sin => 104, :frequency => 200, :position_begin => 296, :original_len => 304, :base => 312, :factor => 316, :low_factor => 320, :high_factor => 324, :scaling => 328, :reserved => 332]),
     (Fovea.QuantQuantizeParams, 512, [:struct_size => 0, :x => 8, :start => 104, :code => 200, :code_t => 296, :scale => 392, :block => 488, :seed => 496, :hadamard => 504, :code_order => 508]),
     (Fovea.QuantForwardParams, 1408, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :v_t => 296, :q_scale => 392, :k_scale => 488, :v_scale => 584, :o => 680, :lse => 776, :query_start => 872, :key_start => 968, :query_len => 1064, :key_len => 1160, :sink_logit => 1256, :query_max => 1352, :key_max => 1360, :window_left => 1368, :window_right => 1376, :scale => 1384, :softcap => 1388, :causal => 1392, :q_block => 1396, :k_block => 1400, :code_order => 1404]),
+    (Fovea.ConvAttentionForwardParams, 1200, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :weight => 296, :o => 392, :lse => 488, :query_start => 584, :key_start => 680, :query_len => 776, :key_len => 872, :page_table => 968, :cache_row => 1064, :query_max => 1160, :key_max => 1168, :history => 1176, :scale => 1184, :causal => 1188, :splits => 1192, :reserved => 1196]),
+    (Fovea.ConvAttentionBackwardParams, 1488, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :weight => 296, :query_start => 392, :key_start => 488, :query_len => 584, :key_len => 680, :o => 776, :lse => 872, :dout => 968, :dq => 1064, :dk => 1160, :dv => 1256, :dweight => 1352, :query_max => 1448, :key_max => 1456, :history => 1464, :scale => 1472, :causal => 1476, :nondeterministic => 1480, :reserved => 1484]),
 ]
 
 # name, function, positional fields
@@ -30,4 +32,6 @@ const OPS = [
     ("rope_table_get", Fovea.rope_table_get!, (:cos, :sin)),
     ("quant_quantize", Fovea.quant_quantize!, (:scale, :x)),
     ("quant_forward", Fovea.quant_forward, (:q, :k)),
+    ("conv_attention_forward", Fovea.conv_attention_forward, (:q, :k, :v, :weight)),
+    ("conv_attention_backward", Fovea.conv_attention_backward, (:q, :k, :v, :weight, :o, :lse, :dout)),
 ]
