@@ -3,6 +3,7 @@
 #pragma once
 #include "cases/attention_edges.h"
 #include "cases/cache.h"
+#include "cases/conv_attention.h"
 #include "cases/merge.h"
 #include "cases/quant.h"
 #include "cases/rope.h"
@@ -12,7 +13,7 @@ namespace cases {
 inline std::vector<harness::Case> all() {
   std::vector<harness::Case> out;
   for (auto& more : {attention_forward_sweep(), attention_backward_sweep(), Edges().cases,
-                     merge_cases(), rope_cases(), cache_cases(), quant_cases()})
+                     merge_cases(), rope_cases(), cache_cases(), quant_cases(), conv_cases()})
     out.insert(out.end(), more.begin(), more.end());
   return out;
 }

@@ -54,6 +54,16 @@ static std::vector<Scalar> quant_forward() {
           FLOAT(softcap),  INT(causal),   INT(q_block),      INT(k_block),       INT(code_order)};
 }
 
+static std::vector<Scalar> conv_attention_forward() {
+  using P = fovea_conv_attention_forward_params;
+  return {LONG(query_max), LONG(key_max), LONG(history), FLOAT(scale), INT(causal), INT(splits)};
+}
+static std::vector<Scalar> conv_attention_backward() {
+  using P = fovea_conv_attention_backward_params;
+  return {LONG(query_max), LONG(key_max), LONG(history),
+          FLOAT(scale),    INT(causal),   INT(nondeterministic)};
+}
+
 const std::vector<Scalar>& scalars_of(const std::string& op) {
   static const std::map<std::string, std::vector<Scalar>> table = {
       {"attention_forward", attention_forward()},
@@ -64,6 +74,8 @@ const std::vector<Scalar>& scalars_of(const std::string& op) {
       {"rope_table_get", rope_table_get()},
       {"quant_quantize", quant_quantize()},
       {"quant_forward", quant_forward()},
+      {"conv_attention_forward", conv_attention_forward()},
+      {"conv_attention_backward", conv_attention_backward()},
       {"merge_forward", {}},
       {"merge_backward", {}},
       {"cache_copy", {}}};
