@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -65,6 +66,14 @@ const Case kCases[] = {
     {"quant_forward", "scales", "v_t q_scale k_scale v_scale lse", "o:bf16"},
     {"quant_forward", "packed", "v_t q_scale k_scale v_scale lse query_start key_start",
      "b=1 r=2 padded=256 q_blocks=2 k_blocks=2 v_blocks=2"},
+    {"conv_attention_forward", "plain", "lse query_len key_len", ""},
+    {"conv_attention_forward", "history", "lse cache_row", "rows=4 history=1 rows_out=2 q:bf16"},
+    {"conv_attention_forward", "packed", "lse query_start key_start",
+     "b=1 r=2 history=1 rows_out=1"},
+    {"conv_attention_forward", "paged", "lse page_table key_len cache_row", "rows=3"},
+    {"conv_attention_backward", "plain", "dq dk dv dweight query_len key_len", ""},
+    {"conv_attention_backward", "packed", "dq dk dv dweight query_start key_start",
+     "b=1 r=2 history=1 rows_out=1"},
     {"rope_forward", "plain", "", ""},
     {"rope_forward", "packed", "position start", "b=1 r=2 x:bf16"},
     {"rope_table_get", "plain", "", ""},
@@ -463,6 +472,52 @@ TEST(ContractQuant, NumbersAndWhatGoesTogether) {
   refuses(p, "k.shape");
 }
 
+// What the comments of conv_attention.h say of its numbers.
+TEST(ContractConvAttention, NumbersAndExtents) {
+  const auto with = [](const Params& from, const char* field, int64_t value) {
+    Params p = from;
+    const Field* f = p.op().find(field);
+    f->kind == i64 ? p.at<int64_t>(f->offset) = value : p.at<int32_t>(f->offset) = int32_t(value);
+    return p;
+  };
+  for (const std::string op : {"conv_attention_forward", "conv_attention_backward"}) {
+    const Params call = valid(op.c_str(), "plain").params;
+    const auto taps = [&](int axis, int64_t extent) {
+      Params p = call;
+      p["weight"].shape[axis] = extent;
+      if (op == "conv_attention_backward") p["dweight"].shape[axis] = extent;
+      return p;
+    };
+    says(taps(1, 17), op + ": weight.shape[1] (kernel_rows) is 17, wanted 1 .. 16");
+    says(taps(1, 0), op + ": weight.shape[1] (kernel_rows) is 0, wanted 1 .. 16");
+    says(taps(2, 32), op + ": weight.shape[2] (kernel_columns) is 32, wanted 1 .. 31");
+    says(taps(2, 0), op + ": weight.shape[2] (kernel_columns) is 0, wanted 1 .. 31");
+    says(with(call, "causal", 2), op + ": causal is 2, wanted 0 or 1");
+    for (const char* field : {"query_max", "key_max", "history"})
+      refuses(with(call, field, -1), field);
+    says(with(call, "history", 4),
+         op + ": history is 4 in 1 sequences, wanted at most the 3 rows of q");
+    says(with(call, "history", 1),
+         op + ": o.shape[1] (rows_out) is 3, wanted 2: the 3 rows of q.shape[1] less 1 of history");
+    refuses(with(call, "history", INT64_MAX), "history");
+    const Params packed = valid(op.c_str(), "packed").params;
+    says(with(packed, "history", 2),
+         op + ": history is 2 in 2 sequences, wanted at most the 3 rows of q");
+    refuses(with(packed, "history", INT64_MAX), "history");
+    Params p = call;
+    for (const float bad : {-1.0f, HUGE_VALF, NAN}) {
+      p.at<float>(p.op().find("scale")->offset) = bad;
+      refuses(p, "scale");
+    }
+    p = call;
+    p["weight"].dtype = FOVEA_F16;
+    refuses(p, "weight.dtype");
+  }
+  refuses(with(valid("conv_attention_forward", "plain").params, "splits", -1), "splits");
+  refuses(with(valid("conv_attention_backward", "plain").params, "nondeterministic", 2),
+          "nondeterministic");
+}
+
 // An empty tensor needs no memory; one with elements does.
 TEST(ContractEmpty, NoElementsNoMemory) {
   Call call = valid("attention_forward", "plain");
@@ -491,6 +546,8 @@ TEST(ContractLastDimension, AnyStride) {
 TEST(ContractTogether, PackedKeysHaveNoRows) {
   const Case cases[] = {{"attention_forward", "", "key_start cache_row", "r=2"},
                         {"attention_forward", "", "key_start page_table", "r=2"},
+                        {"conv_attention_forward", "", "key_start cache_row", "r=2"},
+                        {"conv_attention_forward", "", "key_start page_table", "r=2"},
                         {"cache_append", "", "k_new k key_start cache_row", "r=2 rows=1"},
                         {"cache_append", "", "k_new k key_start page_table", "r=2"}};
   for (const Case& c : cases) refuses(Call(c).params, "key_start");
