@@ -146,6 +146,14 @@ TEST_P(Offsets, attention_backward) {
     }
 }
 
+TEST_P(Offsets, conv_attention) {
+  for (const harness::Case& c : cases::conv_cases()) {
+    if (c.name.find("small") == std::string::npos) continue;
+    const Call call = c.build(harness::seed_of(c.name));
+    if (!harness::is_excused(ctx, c.op, c.name, call)) check(call);
+  }
+}
+
 TEST_P(Offsets, others) {
   for (const auto& list :
        {cases::merge_cases(), cases::rope_cases(), cases::cache_cases(), cases::quant_cases()}) {

@@ -51,6 +51,15 @@ inline bool unsupported_is_allowed(const std::string& full) {
   return false;
 }
 
+// Whether the backend refuses the call, as tests/unsupported.txt lets it.
+inline bool is_excused(Context& ctx, const std::string& op, const std::string& name,
+                       const Call& call) {
+  Bound bound(ctx, call);
+  size_t bytes = 0;
+  return call.op.query(ctx, bound.params(), &bytes) == FOVEA_UNSUPPORTED &&
+         unsupported_is_allowed(std::string(name_of(ctx.backend)) + " " + op + "/" + name);
+}
+
 class Conformance : public testing::Test {
  public:
   Conformance(fovea_backend backend, const Case& c) : backend_(backend), case_(c) {}
