@@ -158,7 +158,7 @@ class StripGradient {
     std::fill(da + live * lanes, da + count * lanes, 0.0f);
     if (live == 0) return;
     logits_.slide(begin, live);
-    logits_.convolve(live, lanes, p_);
+    logits_.convolve(live, below_, p_);
     KeyTile keys;
     load_keys(call_, q_, head_ / call_.group, a_.v, a_.e, begin, live, false, false, v_, keys);
     call_.simd.gemm({live, lanes, a_.e, keys.x, keys.row, dout_columns_, lanes, da, lanes, nullptr,

@@ -27,8 +27,8 @@ void hide(const ConvAttend& c, const Sequence& q, const Strip& strip, int64_t be
           const unsigned char* absent, float value, float* x, int64_t x_row) {
   for (int64_t j = 0; j < count; ++j, x += x_row) {
     const int64_t blind = absent && absent[j] ? strip.count : strip.blind(c, q, begin + j);
-    std::fill_n(x, blind, value);
-    std::fill(x + strip.count, x + strip.lanes, value);
+    for (int64_t n = 0; n < strip.heads; ++n) std::fill_n(x + n * strip.count, blind, value);
+    std::fill(x + strip.heads * strip.count, x + strip.lanes, value);
   }
 }
 
@@ -90,7 +90,7 @@ LogitRoom::LogitRoom(const Call& call, Layout& layout) {
   columns = layout.add<float>(kLanes * call.a.d);
   s = layout.add<float>(kSlideKeys * kLanes + kSlack);
   k = layout.add<float>(kKeys * call.d_pad);
-  weight = layout.add<float>(kTapsMost);
+  weight = layout.add<float>(kWeights);
 }
 
 Logits::Logits(const Call& call, const LogitRoom& room, void* base)
@@ -106,31 +106,33 @@ void Logits::load(const Sequence& q, int64_t head, const Strip& strip) {
   const Attend& a = call_.a;
   q_ = q, strip_ = strip, key_head_ = head / call_.group, end_ = strip.end(c, q);
   begin_ = filled_ = 0;
-  for (int64_t u = 0; u < c.kernel_rows; ++u)
-    load_row(call_.simd, c.weight.data, c.weight_dtype,
-             head * c.weight.stride[0] + u * c.weight.stride[1], c.weight.stride[2],
-             c.kernel_columns, weight + u * c.kernel_columns);
-  for (int64_t r = 0; r < strip.count; ++r) {
-    float* to = rows + r * call_.d_pad;
-    std::fill_n(to, call_.d_pad, 0.0f);
-    if (r < strip.low) continue;
-    load_row(call_.simd, a.q.data, a.dtype,
-             q.batch * a.q.stride[0] + (q.row_begin + strip.first + r) * a.q.stride[1] +
-                 head * a.q.stride[2],
-             a.q.stride[3], a.d, to);
-    call_.simd.scale(a.d, to, a.score.scale, to);
+  for (int64_t n = 0; n < strip.heads; ++n) {
+    for (int64_t u = 0; u < c.kernel_rows; ++u)
+      load_row(call_.simd, c.weight.data, c.weight_dtype,
+               (head + n) * c.weight.stride[0] + u * c.weight.stride[1], c.weight.stride[2],
+               c.kernel_columns, weight + n * c.taps() + u * c.kernel_columns);
+    for (int64_t r = 0; r < strip.count; ++r) {
+      float* to = rows + (n * strip.count + r) * call_.d_pad;
+      std::fill_n(to, call_.d_pad, 0.0f);
+      if (r < strip.low) continue;
+      load_row(call_.simd, a.q.data, a.dtype,
+               q.batch * a.q.stride[0] + (q.row_begin + strip.first + r) * a.q.stride[1] +
+                   (head + n) * a.q.stride[2],
+               a.q.stride[3], a.d, to);
+      call_.simd.scale(a.d, to, a.score.scale, to);
+    }
   }
-  if (strip.count > kDotRowsMost)
-    transpose(rows, call_.d_pad, strip.count, a.d, strip.lanes, columns_);
+  count_ = strip.heads * strip.count;
+  if (count_ > kDotRowsMost) transpose(rows, call_.d_pad, count_, a.d, strip.lanes, columns_);
 }
 
 void Logits::products(const KeyTile& keys, int64_t count, float* to) const {
   const int64_t lanes = strip_.lanes;
-  if (strip_.count > kDotRowsMost)
+  if (count_ > kDotRowsMost)
     return call_.simd.gemm({count, lanes, call_.a.d, keys.x, keys.row, columns_, lanes, to, lanes,
                             nullptr, false, false});
-  for (int64_t r = 0; r < strip_.count; r += kDotRows)
-    call_.simd.dots(count, std::min(kDotRows, strip_.count - r), call_.a.d, keys.x, keys.row,
+  for (int64_t r = 0; r < count_; r += kDotRows)
+    call_.simd.dots(count, std::min(kDotRows, count_ - r), call_.a.d, keys.x, keys.row,
                     rows + r * call_.d_pad, call_.d_pad, to + r, lanes);
 }
 
@@ -170,10 +172,13 @@ void Logits::slide(int64_t begin, int64_t count) {
   filled_ = std::max(filled_, wanted);
 }
 
-void Logits::convolve(int64_t count, int64_t lanes, float* a) const {
+void Logits::convolve(int64_t count, const Strip& out, float* a) const {
   const ConvAttend& c = call_.c;
-  call_.simd.convolve(
-      {count, lanes, s, strip_.lanes, weight, c.kernel_rows, c.kernel_columns, a, lanes});
+  // Ascending heads: what one writes past its rows is the next one's to write.
+  for (int64_t n = 0; n < out.heads; ++n)
+    call_.simd.convolve({count, call_.padded(out.count), s + n * strip_.count, strip_.lanes,
+                         weight + n * c.taps(), c.kernel_rows, c.kernel_columns, a + n * out.count,
+                         out.lanes});
 }
 
 }  // namespace fovea::conv_host

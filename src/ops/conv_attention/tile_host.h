@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host's forward and backward share: a strip of one head's query rows in vector lanes, and
-// the score tile s[key][lane] that slides over the keys.
+// What the host's forward and backward share: a strip of query rows in vector lanes, and the score
+// tile s[key][lane] that slides over the keys.
+//   A strip has rows of one head, or the same few rows of several heads of a key head side by side.
 //   s holds the keys a convolution reads, [j - left, j + count + right) for outputs [j, j + count);
 //   sliding on keeps what the next outputs read too, so every score of a strip is computed once.
 //   Rows and keys outside the sequence, and keys a row does not see, are written as 0.
@@ -14,6 +15,8 @@ namespace fovea::conv_host {
 constexpr int64_t kLanes = 128;  // of a strip, halo rows among them
 constexpr int64_t kKeys = 96;    // of a step: a multiple of the 6 rows of a register block
 constexpr int64_t kTapsMost = kKernelRowsMost * kKernelColumnsMost;
+// Heads that share a strip have kernel_rows or more lanes each.
+constexpr int64_t kWeights = kLanes * kKernelColumnsMost;
 constexpr int64_t kSlideKeys = kKeys + kKernelColumnsMost - 1;  // rows of a sliding tile
 constexpr int64_t kSlack = kLanes;  // floats behind a tile that a convolution loads, never uses
 
@@ -35,16 +38,18 @@ struct Call {
   int64_t own_rows(int64_t halo) const { return (kLanes - halo) / simd.width * simd.width; }
 };
 
-// Lane i is row first + i of the sequence; lanes outside [low, count) stand for no row that counts.
+// Lane n * count + i is row first + i of the sequence, of the n-th head; rows i outside
+// [low, count) do not count.
 struct Strip {
   int64_t first, low, count;
-  int64_t lanes;  // count in whole vectors, or more
+  int64_t lanes;  // heads * count in whole vectors, or more
+  int64_t heads = 1;
   // Keys that some lane sees.
   int64_t end(const ConvAttend& c, const Sequence& q) const {
     if (low >= count) return 0;
     return c.causal ? clamp_i64(first + count + q.keys - q.rows, 0, q.keys) : q.keys;
   }
-  // Lanes below do not see key j.
+  // Rows below do not see key j.
   int64_t blind(const ConvAttend& c, const Sequence& q, int64_t j) const {
     const int64_t hidden = c.causal ? j - first - q.keys + q.rows : 0;
     return clamp_i64(hidden > low ? hidden : low, 0, count);
@@ -88,14 +93,15 @@ class Logits {
  public:
   Logits(const Call& call, const LogitRoom& room, void* base);
 
-  // q (scaled) and the weights of a head.  The sliding tile is empty.
+  // q (scaled) and the weights of the strip's heads, from `head` on.  The sliding tile is empty.
   void load(const Sequence& q, int64_t head, const Strip& strip);
   // Slides to the outputs [begin, begin + count), which lie at or behind those before.
   void slide(int64_t begin, int64_t count);
-  // a[j][lane] = A of row first + above + lane and output key begin + j.
-  void convolve(int64_t count, int64_t lanes, float* a) const;
+  // a[j][lane] = A of output key begin + j and the rows of `out`: those of the strip from
+  // first + above on.  out.lanes hold a whole vector from the last head's first row on.
+  void convolve(int64_t count, const Strip& out, float* a) const;
 
-  float *rows, *weight;  // [lane][d_pad], [kernel_rows][kernel_columns]
+  float *rows, *weight;  // [lane][d_pad], [head][kernel_rows][kernel_columns]
   float* s;              // [key][strip.lanes] from key begin - left on
   const Strip& strip() const { return strip_; }
 
@@ -107,8 +113,8 @@ class Logits {
   float *columns_, *room_;
   Sequence q_;
   Strip strip_;
-  int64_t key_head_, end_;
-  int64_t begin_, filled_;  // key of row 0 of s, rows in use
+  int64_t key_head_, end_, count_;  // count_: lanes in use
+  int64_t begin_, filled_;          // key of row 0 of s, rows in use
 };
 
 }  // namespace fovea::conv_host
