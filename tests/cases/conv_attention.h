@@ -243,6 +243,15 @@ class ConvEdges {
         c.dtype = FOVEA_F16, c.where = Where::paged, c.page = 64;
         cases.push_back(conv_case(c, false));
       }
+    // More heads of a key head than fit a strip.
+    for (const auto& kernel : {kConvKernels[6], kConvKernels[1]})
+      for (Where where : {Where::batched, Where::varlen}) {
+        ConvCase c = conv_row(kernel[0] + 2, 200, kernel[0], kernel[1]);
+        c.history = kernel[0] - 1, c.h = 46, c.g = 2, c.causal = true, c.where = where;
+        both(c);
+        c.splits = 3;
+        cases.push_back(conv_case(c, false));
+      }
     // More keys than the parts of the backward.
     for (Where where : {Where::batched, Where::varlen}) {
       ConvCase c = conv_row(40, 1500, 5, 5);
