@@ -112,12 +112,9 @@ void StripGradient::load() {
 
 // 0 * NaN is NaN: f(key, row) for the pairs that see each other, where a factor may be NaN.
 template <class F>
-void StripGradient::each_seen(int64_t begin, int64_t count, const unsigned char* absent,
-                              int64_t low, F&& f) const {
-  for (int64_t j = 0; j < count; ++j) {
-    if (absent && absent[j]) continue;
+void StripGradient::each_seen(int64_t begin, int64_t count, int64_t low, F&& f) const {
+  for (int64_t j = 0; j < count; ++j)
     for (int64_t i = std::max(low, own_.blind(c_, q_, begin + j)); i < own_.count; ++i) f(j, i);
-  }
 }
 
 void StripGradient::make(int64_t begin, int64_t count, const Sums& sums) {
@@ -133,9 +130,8 @@ void StripGradient::make(int64_t begin, int64_t count, const Sums& sums) {
   call_.simd.gemm({live, lanes, a_.e, keys.x, keys.row, dout_columns_, lanes, da, lanes, nullptr,
                    false, false});
   call_.simd.softmax_backward(live, lanes, p_, da, lse2_, delta_);
-  const unsigned char* absent = keys.any_absent ? keys.absent : nullptr;
-  hide(c_, q_, below_, begin, live, absent, 0, p_, lanes);
-  hide(c_, q_, below_, begin, live, absent, 0, da, lanes);
+  hide(c_, q_, below_, begin, live, nullptr, 0, p_, lanes);
+  hide(c_, q_, below_, begin, live, nullptr, 0, da, lanes);
 
   const int64_t from = std::max(begin, begin_), mine = std::min(begin + live, end_) - from;
   if (mine <= 0) return;
@@ -151,7 +147,7 @@ void StripGradient::make(int64_t begin, int64_t count, const Sums& sums) {
     call_.simd.gemm({mine, call_.e_pad, own_.count, p, lanes, dout_, call_.e_pad, dv, call_.e_pad,
                      nullptr, false, true});
   } else {
-    each_seen(from, mine, absent ? absent + skip : nullptr, below_.low, [&](int64_t j, int64_t i) {
+    each_seen(from, mine, below_.low, [&](int64_t j, int64_t i) {
       add(a_.e, p[j * lanes + i], dout_ + i * call_.e_pad, dv + j * call_.e_pad);
     });
   }
@@ -166,8 +162,7 @@ void StripGradient::spread(int64_t begin, int64_t count, const Sums& sums) {
                        turned_, c_.kernel_rows, c_.kernel_columns, ds_, lanes});
   KeyTile keys;
   load_keys(call_, q_, head_ / call_.group, a_.k, a_.d, from, mine, true, false, k_, keys);
-  const unsigned char* absent = keys.any_absent ? keys.absent : nullptr;
-  hide(c_, q_, own_, from, mine, absent, 0, ds_, lanes);
+  hide(c_, q_, own_, from, mine, nullptr, 0, ds_, lanes);
   float* dk = b_.dk ? sums.dk + (from - begin_) * d_pad : nullptr;
   if (finite_ && call_.simd.finite(mine, a_.d, keys.x, keys.row)) {
     if (dk)
@@ -178,7 +173,7 @@ void StripGradient::spread(int64_t begin, int64_t count, const Sums& sums) {
           {own_.count, d_pad, mine, ds_, lanes, keys.x, keys.row, dq_, d_pad, nullptr, true, true});
     return;
   }
-  each_seen(from, mine, absent, 0, [&](int64_t j, int64_t i) {
+  each_seen(from, mine, 0, [&](int64_t j, int64_t i) {
     const float ds = ds_[j * lanes + i];
     if (dk) add(a_.d, ds, q_rows() + i * d_pad, dk + j * d_pad);
     if (b_.dq) add(a_.d, ds, keys.x + j * keys.row, dq_ + i * d_pad);

@@ -41,8 +41,7 @@ class StripGradient {
   void spread(int64_t begin, int64_t count, const Sums& sums);
   const float* q_rows() const { return logits_.rows + c_.above() * call_.d_pad; }
   template <class F>
-  void each_seen(int64_t begin, int64_t count, const unsigned char* absent, int64_t low,
-                 F&& f) const;
+  void each_seen(int64_t begin, int64_t count, int64_t low, F&& f) const;
 
   const Call& call_;
   const ConvAttendBackward& b_;
