@@ -9,6 +9,8 @@
 #include "ops/cache/append.h"
 #include "ops/cache/copy.h"
 #include "ops/cache/get.h"
+#include "ops/conv_attention/backward.h"
+#include "ops/conv_attention/forward.h"
 #include "ops/kl/backward.h"
 #include "ops/kl/forward.h"
 #include "ops/merge/backward.h"

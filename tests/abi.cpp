@@ -327,4 +327,51 @@ static_assert(offsetof(fovea_kl_backward_params, direction) == 1884 && sizeof(fo
 static_assert(offsetof(fovea_kl_backward_params, mean) == 1888 && sizeof(fovea_kl_backward_params::mean) == 4, "");
 static_assert(offsetof(fovea_kl_backward_params, nondeterministic) == 1892 && sizeof(fovea_kl_backward_params::nondeterministic) == 4, "");
 
+static_assert(sizeof(fovea_conv_attention_forward_params) == 1200, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, struct_size) == 0 && sizeof(fovea_conv_attention_forward_params::struct_size) == 8, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, q) == 8 && sizeof(fovea_conv_attention_forward_params::q) == 96, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, k) == 104 && sizeof(fovea_conv_attention_forward_params::k) == 96, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, v) == 200 && sizeof(fovea_conv_attention_forward_params::v) == 96, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, weight) == 296 && sizeof(fovea_conv_attention_forward_params::weight) == 96, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, o) == 392 && sizeof(fovea_conv_attention_forward_params::o) == 96, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, lse) == 488 && sizeof(fovea_conv_attention_forward_params::lse) == 96, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, query_start) == 584 && sizeof(fovea_conv_attention_forward_params::query_start) == 96, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, key_start) == 680 && sizeof(fovea_conv_attention_forward_params::key_start) == 96, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, query_len) == 776 && sizeof(fovea_conv_attention_forward_params::query_len) == 96, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, key_len) == 872 && sizeof(fovea_conv_attention_forward_params::key_len) == 96, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, page_table) == 968 && sizeof(fovea_conv_attention_forward_params::page_table) == 96, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, cache_row) == 1064 && sizeof(fovea_conv_attention_forward_params::cache_row) == 96, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, query_max) == 1160 && sizeof(fovea_conv_attention_forward_params::query_max) == 8, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, key_max) == 1168 && sizeof(fovea_conv_attention_forward_params::key_max) == 8, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, history) == 1176 && sizeof(fovea_conv_attention_forward_params::history) == 8, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, scale) == 1184 && sizeof(fovea_conv_attention_forward_params::scale) == 4, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, causal) == 1188 && sizeof(fovea_conv_attention_forward_params::causal) == 4, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, splits) == 1192 && sizeof(fovea_conv_attention_forward_params::splits) == 4, "");
+static_assert(offsetof(fovea_conv_attention_forward_params, reserved) == 1196 && sizeof(fovea_conv_attention_forward_params::reserved) == 4, "");
+
+static_assert(sizeof(fovea_conv_attention_backward_params) == 1488, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, struct_size) == 0 && sizeof(fovea_conv_attention_backward_params::struct_size) == 8, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, q) == 8 && sizeof(fovea_conv_attention_backward_params::q) == 96, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, k) == 104 && sizeof(fovea_conv_attention_backward_params::k) == 96, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, v) == 200 && sizeof(fovea_conv_attention_backward_params::v) == 96, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, weight) == 296 && sizeof(fovea_conv_attention_backward_params::weight) == 96, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, query_start) == 392 && sizeof(fovea_conv_attention_backward_params::query_start) == 96, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, key_start) == 488 && sizeof(fovea_conv_attention_backward_params::key_start) == 96, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, query_len) == 584 && sizeof(fovea_conv_attention_backward_params::query_len) == 96, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, key_len) == 680 && sizeof(fovea_conv_attention_backward_params::key_len) == 96, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, o) == 776 && sizeof(fovea_conv_attention_backward_params::o) == 96, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, lse) == 872 && sizeof(fovea_conv_attention_backward_params::lse) == 96, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, dout) == 968 && sizeof(fovea_conv_attention_backward_params::dout) == 96, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, dq) == 1064 && sizeof(fovea_conv_attention_backward_params::dq) == 96, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, dk) == 1160 && sizeof(fovea_conv_attention_backward_params::dk) == 96, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, dv) == 1256 && sizeof(fovea_conv_attention_backward_params::dv) == 96, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, dweight) == 1352 && sizeof(fovea_conv_attention_backward_params::dweight) == 96, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, query_max) == 1448 && sizeof(fovea_conv_attention_backward_params::query_max) == 8, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, key_max) == 1456 && sizeof(fovea_conv_attention_backward_params::key_max) == 8, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, history) == 1464 && sizeof(fovea_conv_attention_backward_params::history) == 8, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, scale) == 1472 && sizeof(fovea_conv_attention_backward_params::scale) == 4, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, causal) == 1476 && sizeof(fovea_conv_attention_backward_params::causal) == 4, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, nondeterministic) == 1480 && sizeof(fovea_conv_attention_backward_params::nondeterministic) == 4, "");
+static_assert(offsetof(fovea_conv_attention_backward_params, reserved) == 1484 && sizeof(fovea_conv_attention_backward_params::reserved) == 4, "");
+
 TEST(Abi, LibraryAndHeaderAreOneVersion) { EXPECT_EQ(fovea_version(), FOVEA_VERSION); }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -75,6 +76,14 @@ const Case kCases[] = {
      "dk_teacher",
      "q_teacher:f16"},
     {"kl_backward", "packed", "dtotal query_start key_start dq_teacher dk_teacher", "b=1 r=2 x=1"},
+    {"conv_attention_forward", "plain", "lse query_len key_len", ""},
+    {"conv_attention_forward", "history", "lse cache_row", "rows=4 history=1 rows_out=2 q:bf16"},
+    {"conv_attention_forward", "packed", "lse query_start key_start",
+     "b=1 r=2 history=1 rows_out=1"},
+    {"conv_attention_forward", "paged", "lse page_table key_len cache_row", "rows=3"},
+    {"conv_attention_backward", "plain", "dq dk dv dweight query_len key_len", ""},
+    {"conv_attention_backward", "packed", "dq dk dv dweight query_start key_start",
+     "b=1 r=2 history=1 rows_out=1"},
     {"rope_forward", "plain", "", ""},
     {"rope_forward", "packed", "position start", "b=1 r=2 x:bf16"},
     {"rope_table_get", "plain", "", ""},
@@ -520,6 +529,46 @@ TEST(ContractKl, NumbersAndWhatGoesTogether) {
   says(p, "kl_backward: dkl and dtotal are both absent, wanted one of them or both");
 }
 
+// What the comments of conv_attention.h say of its numbers.
+TEST(ContractConvAttention, NumbersAndExtents) {
+  for (const std::string op : {"conv_attention_forward", "conv_attention_backward"}) {
+    const Params call = valid(op.c_str(), "plain").params;
+    const auto taps = [&](int axis, int64_t extent) {
+      Params p = call;
+      p["weight"].shape[axis] = extent;
+      if (op == "conv_attention_backward") p["dweight"].shape[axis] = extent;
+      return p;
+    };
+    says(taps(1, 17), op + ": weight.shape[1] (kernel_rows) is 17, wanted 1 .. 16");
+    says(taps(1, 0), op + ": weight.shape[1] (kernel_rows) is 0, wanted 1 .. 16");
+    says(taps(2, 32), op + ": weight.shape[2] (kernel_columns) is 32, wanted 1 .. 31");
+    says(taps(2, 0), op + ": weight.shape[2] (kernel_columns) is 0, wanted 1 .. 31");
+    says(with(call, "causal", 2), op + ": causal is 2, wanted 0 or 1");
+    for (const char* field : {"query_max", "key_max", "history"})
+      refuses(with(call, field, -1), field);
+    says(with(call, "history", 4),
+         op + ": history is 4 in 1 sequences, wanted at most the 3 rows of q");
+    says(with(call, "history", 1),
+         op + ": o.shape[1] (rows_out) is 3, wanted 2: the 3 rows of q.shape[1] less 1 of history");
+    refuses(with(call, "history", INT64_MAX), "history");
+    const Params packed = valid(op.c_str(), "packed").params;
+    says(with(packed, "history", 2),
+         op + ": history is 2 in 2 sequences, wanted at most the 3 rows of q");
+    refuses(with(packed, "history", INT64_MAX), "history");
+    Params p = call;
+    for (const float bad : {-1.0f, HUGE_VALF, NAN}) {
+      p.at<float>(p.op().find("scale")->offset) = bad;
+      refuses(p, "scale");
+    }
+    p = call;
+    p["weight"].dtype = FOVEA_F16;
+    refuses(p, "weight.dtype");
+  }
+  refuses(with(valid("conv_attention_forward", "plain").params, "splits", -1), "splits");
+  refuses(with(valid("conv_attention_backward", "plain").params, "nondeterministic", 2),
+          "nondeterministic");
+}
+
 // An empty tensor needs no memory; one with elements does.
 TEST(ContractEmpty, NoElementsNoMemory) {
   Call call = valid("attention_forward", "plain");
@@ -548,6 +597,8 @@ TEST(ContractLastDimension, AnyStride) {
 TEST(ContractTogether, PackedKeysHaveNoRows) {
   const Case cases[] = {{"attention_forward", "", "key_start cache_row", "r=2"},
                         {"attention_forward", "", "key_start page_table", "r=2"},
+                        {"conv_attention_forward", "", "key_start cache_row", "r=2"},
+                        {"conv_attention_forward", "", "key_start page_table", "r=2"},
                         {"cache_append", "", "k_new k key_start cache_row", "r=2 rows=1"},
                         {"cache_append", "", "k_new k key_start page_table", "r=2"}};
   for (const Case& c : cases) refuses(Call(c).params, "key_start");

@@ -17,7 +17,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-HEADERS = ["core.h", "attention.h", "merge.h", "cache.h", "rope.h", "quant.h", "kl.h"]
+HEADERS = ["core.h", "attention.h", "merge.h", "cache.h", "rope.h", "quant.h", "kl.h", "conv_attention.h"]
 EMITTERS = ["emit_cpp", "emit_python", "emit_rust", "emit_julia"]
 
 SCALARS = {"int64_t": (8, "i64"), "float": (4, "f32"), "int32_t": (4, "i32"), "size_t": (8, "size"), "void*": (8, "pointer")}
@@ -25,7 +25,8 @@ ORDER = {"size": 0, "tensor": 1, "i64": 2, "f32": 3, "i32": 4, "reserved": 5}
 DTYPES = "f32 f16 bf16 e4m3 e5m2 e2m1 i8 i32 i64 u8 i4 e8m0".split()
 # Names a comment may use for an extent.  src/core/contract.cpp gives the second line its meaning.
 DIMS = ("b s t h g d e f n u x pages pool pool2 page positions half width "
-        "r key_b rows keys bytes padded q_blocks k_blocks v_blocks").split()
+        "r key_b rows keys bytes padded q_blocks k_blocks v_blocks "
+        "rows_out kernel_rows kernel_columns").split()
 
 
 class Refused(Exception):

@@ -5,6 +5,7 @@
 
 #include "attention.h"
 #include "cache.h"
+#include "conv_attention.h"
 #include "core.h"
 #include "kl.h"
 #include "merge.h"

@@ -31,6 +31,31 @@ struct Coupled {
   float *top_x, *top_y, *sum_x, *sum_y, *cross;
 };
 
+// y[j][i] = sum_uv w[u columns + v] x[j + v][i + u] for j < keys, i < lanes, u < rows <= 16,
+// v < columns <= 31, summed in that order.  lanes: a multiple of Simd::width; x has as many lanes
+// and rows - 1 more behind its last row.
+struct Convolve {
+  int64_t keys, lanes;
+  const float* x;
+  int64_t x_row;
+  const float* w;
+  int64_t rows, columns;
+  float* y;
+  int64_t y_row;
+};
+
+// sum[u columns + v] += sum_ij y[j][i] x[j + v][i + u], any number of lanes; what lies past them in
+// whole vectors is loaded, but does not count.
+struct Correlate {
+  int64_t keys, lanes;
+  const float* x;
+  int64_t x_row;
+  const float* y;
+  int64_t y_row;
+  int64_t rows, columns;
+  double* sum;
+};
+
 // Score tiles are x[key][row], `lanes` rows in lanes: a multiple of Simd::width.
 struct Simd {
   const char* name;
@@ -77,6 +102,9 @@ struct Simd {
   // y = factor x, and <x, y>.
   void (*scale)(int64_t count, const float* x, float factor, float* y);
   float (*dot)(int64_t count, const float* x, const float* y);
+
+  void (*convolve)(const Convolve& c);
+  void (*correlate)(const Correlate& c);
 };
 
 extern const Simd simd_base;

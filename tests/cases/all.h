@@ -3,6 +3,7 @@
 #pragma once
 #include "cases/attention_edges.h"
 #include "cases/cache.h"
+#include "cases/conv_attention.h"
 #include "cases/kl.h"
 #include "cases/merge.h"
 #include "cases/quant.h"
@@ -12,8 +13,9 @@ namespace cases {
 
 inline std::vector<harness::Case> all() {
   std::vector<harness::Case> out;
-  for (auto& more : {attention_forward_sweep(), attention_backward_sweep(), Edges().cases,
-                     merge_cases(), rope_cases(), cache_cases(), quant_cases(), kl_cases()})
+  for (auto& more :
+       {attention_forward_sweep(), attention_backward_sweep(), Edges().cases, merge_cases(),
+        rope_cases(), cache_cases(), quant_cases(), kl_cases(), conv_cases()})
     out.insert(out.end(), more.begin(), more.end());
   return out;
 }

@@ -72,6 +72,16 @@ static std::vector<Scalar> kl_backward() {
           INT(nondeterministic)};
 }
 
+static std::vector<Scalar> conv_attention_forward() {
+  using P = fovea_conv_attention_forward_params;
+  return {LONG(query_max), LONG(key_max), LONG(history), FLOAT(scale), INT(causal), INT(splits)};
+}
+static std::vector<Scalar> conv_attention_backward() {
+  using P = fovea_conv_attention_backward_params;
+  return {LONG(query_max), LONG(key_max), LONG(history),
+          FLOAT(scale),    INT(causal),   INT(nondeterministic)};
+}
+
 const std::vector<Scalar>& scalars_of(const std::string& op) {
   static const std::map<std::string, std::vector<Scalar>> table = {
       {"attention_forward", attention_forward()},
@@ -84,6 +94,8 @@ const std::vector<Scalar>& scalars_of(const std::string& op) {
       {"quant_forward", quant_forward()},
       {"kl_forward", kl_forward()},
       {"kl_backward", kl_backward()},
+      {"conv_attention_forward", conv_attention_forward()},
+      {"conv_attention_backward", conv_attention_backward()},
       {"merge_forward", {}},
       {"merge_backward", {}},
       {"cache_copy", {}}};

@@ -417,6 +417,59 @@ class KlBackwardParams(C.Structure):
     ]
 
 
+class ConvAttentionForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("weight", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("history", C.c_int64),
+        ("scale", C.c_float),
+        ("causal", C.c_int32),
+        ("splits", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class ConvAttentionBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("weight", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("dout", Tensor),
+        ("dq", Tensor),
+        ("dk", Tensor),
+        ("dv", Tensor),
+        ("dweight", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("history", C.c_int64),
+        ("scale", C.c_float),
+        ("causal", C.c_int32),
+        ("nondeterministic", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2192,
@@ -432,6 +485,8 @@ SIZES = {
     QuantForwardParams: 1408,
     KlForwardParams: 1416,
     KlBackwardParams: 1896,
+    ConvAttentionForwardParams: 1200,
+    ConvAttentionBackwardParams: 1488,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -495,6 +550,13 @@ FUNCTIONS = {
     "fovea_kl_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(KlBackwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_kl_backward": (C.c_int, [C.c_void_p, C.POINTER(KlBackwardParams)]),
+    "fovea_conv_attention_forward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(ConvAttentionForwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_conv_attention_forward": (C.c_int, [C.c_void_p, C.POINTER(ConvAttentionForwardParams)]),
+    "fovea_conv_attention_backward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(ConvAttentionBackwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_conv_attention_backward": (C.c_int, [C.c_void_p,
+        C.POINTER(ConvAttentionBackwardParams)]),
 }
 
 

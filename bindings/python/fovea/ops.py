@@ -11,8 +11,9 @@ __all__ = ["attention_forward", "attention_forward_workspace", "attention_backwa
            "cache_copy", "cache_copy_workspace", "cache_get", "cache_get_workspace", "rope_forward",
            "rope_forward_workspace", "rope_table_get", "rope_table_get_workspace", "quant_quantize",
            "quant_quantize_workspace", "quant_forward", "quant_forward_workspace", "kl_forward",
-           "kl_forward_workspace", "kl_backward", "kl_backward_workspace", "CodeOrder", "Direction",
-           "Scaling"]
+           "kl_forward_workspace", "kl_backward", "kl_backward_workspace", "conv_attention_forward",
+           "conv_attention_forward_workspace", "conv_attention_backward",
+           "conv_attention_backward_workspace", "CodeOrder", "Direction", "Scaling"]
 
 _attention_forward = Op("attention_forward", _abi.AttentionForwardParams)
 _attention_backward = Op("attention_backward", _abi.AttentionBackwardParams)
@@ -27,6 +28,8 @@ _quant_quantize = Op("quant_quantize", _abi.QuantQuantizeParams)
 _quant_forward = Op("quant_forward", _abi.QuantForwardParams)
 _kl_forward = Op("kl_forward", _abi.KlForwardParams)
 _kl_backward = Op("kl_backward", _abi.KlBackwardParams)
+_conv_attention_forward = Op("conv_attention_forward", _abi.ConvAttentionForwardParams)
+_conv_attention_backward = Op("conv_attention_backward", _abi.ConvAttentionBackwardParams)
 
 
 def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_start=None,
@@ -1054,3 +1057,167 @@ def kl_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl, lse_teacher
 def kl_backward_workspace(ctx, *inputs, **fields):
     """Bytes of workspace that kl_backward would use; raises what it would raise."""
     return kl_backward(ctx.asking, *inputs, **fields)
+
+
+def conv_attention_forward(ctx, q, k, v, weight, *, o=None, lse=None, query_start=None,
+                           key_start=None, query_len=None, key_len=None, page_table=None,
+                           cache_row=None, query_max=0, key_max=0, history=0, scale=0.0, causal=0,
+                           splits=0):
+    """Convolutional attention of q over k and v; prefill, decode over contiguous or paged caches.
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q: may be a view of k
+      weight: (h, kernel_rows, kernel_columns) as q or f32: 1 .. 16 rows, the last is the row
+          itself; 1 .. 31 columns
+
+    Outputs, new unless passed
+      o: (b, rows_out, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, rows_out) f32: natural log of each row's sum
+
+    Optional inputs
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
+      query_len: (r) i32: rows in use, history's among them, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t, packed extent or pages * page
+      page_table: (rows, pages) i32: pool page of each logical page; -1: absent, its keys are not
+          seen
+      cache_row: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the
+          last: no keys; absent: its own number
+
+    Numbers
+      query_max: longest sequence of rows, history's among them, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t, or pages * page
+      history: rows at the begin of each sequence of q that have no output
+      scale: > 0; 0: 1 / sqrt(d)
+      causal: 1: row i sees keys up to i + Lk - Lq
+      splits: parts the keys of a row are cut into; 0: chosen from shapes
+    """
+    call = ctx._call(_conv_attention_forward)
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    call.put("weight", 296, weight)
+    v_query_start = None
+    if query_start is not None:
+        v_query_start = call.put("query_start", 584, query_start, 1)
+    if key_start is not None:
+        call.put("key_start", 680, key_start)
+    if query_len is not None:
+        call.put("query_len", 776, query_len)
+    if key_len is not None:
+        call.put("key_len", 872, key_len)
+    if page_table is not None:
+        call.put("page_table", 968, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 1064, cache_row)
+    o = call.out("o", 392, o, lambda: (v_q[2][0], v_q[2][1] - history *
+        call.sequences(v_query_start), v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 488, lse, lambda: (v_q[2][0], v_q[2][2],
+            v_q[2][1] - history * call.sequences(v_query_start)), 1)
+    if query_max:
+        call.scalar("q", 1160, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1168, key_max, "key_max")
+    if history:
+        call.scalar("q", 1176, history, "history")
+    if scale:
+        call.scalar("f", 1184, scale, "scale")
+    if causal:
+        call.scalar("i", 1188, causal, "causal")
+    if splits:
+        call.scalar("i", 1192, splits, "splits")
+    return call.run(o, lse)
+
+
+def conv_attention_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that conv_attention_forward would use; raises what it would raise."""
+    return conv_attention_forward(ctx.asking, *inputs, **fields)
+
+
+def conv_attention_backward(ctx, q, k, v, weight, o, lse, dout, *, dq=None, dk=None, dv=None,
+                            dweight=None, query_start=None, key_start=None, query_len=None,
+                            key_len=None, query_max=0, key_max=0, history=0, scale=0.0, causal=0,
+                            nondeterministic=0):
+    """Gradients of conv_attention_forward from dout.  The fields it shares say what the forward was.
+    Each output is optional: absent = not computed.  Every element of an output is written: rows and
+    keys past their lengths get 0.
+      delta_i = <dout_i, o_i>,  P_ij = exp(A_ij - lse_i),  dA_ij = P_ij (<dout_i, v_j> - delta_i)
+      dweight[u,v] = sum_ij dA_ij S[i - (kernel_rows - 1) + u, j - left + v]   over all sequences
+      dS_mn = sum_uv W[u,v] dA[m + (kernel_rows - 1) - u, n + left - v]  where row m sees key n, else 0
+      dq_m = scale sum_n dS_mn k_n,  dk_n = scale sum_m dS_mn q_m,  dv_j = sum_i P_ij dout_i
+    P and dA are 0 where a row does not see a key, and in rows of history.  Same bits every run.
+    Workspace is linear in s and t.
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (key_b, t, g, d) as q
+      v: (key_b, t, g, e) as q
+      weight: (h, kernel_rows, kernel_columns) as q or f32
+      o: (b, rows_out, h, e) as q or f32: of the forward
+      lse: (b, h, rows_out) f32: of the forward
+      dout: (b, rows_out, h, e) as o: the gradient of o
+
+    Outputs, new unless passed or False
+      dq: (b, s, h, d) as q: rows of history have theirs too
+      dk: (key_b, t, g, d) as q
+      dv: (key_b, t, g, e) as q
+      dweight: (h, kernel_rows, kernel_columns) f32: a stride of 0 receives the ordered sum over
+          that dimension
+
+    Optional inputs
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      history: 0: none
+      scale: 0: 1 / sqrt(d)
+      causal: 1: row i sees keys up to i + Lk - Lq
+      nondeterministic: 1: a faster kernel whose sums may change order may be used
+    """
+    call = ctx._call(_conv_attention_backward)
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    v_weight = call.put("weight", 296, weight, 3)
+    if query_start is not None:
+        call.put("query_start", 392, query_start)
+    if key_start is not None:
+        call.put("key_start", 488, key_start)
+    if query_len is not None:
+        call.put("query_len", 584, query_len)
+    if key_len is not None:
+        call.put("key_len", 680, key_len)
+    call.put("o", 776, o)
+    call.put("lse", 872, lse)
+    call.put("dout", 968, dout)
+    dq = None if dq is False else call.out("dq", 1064, dq, v_q[2], v_q[1])
+    dk = None if dk is False else call.out("dk", 1160, dk, v_k[2], v_q[1])
+    dv = None if dv is False else call.out("dv", 1256, dv, v_v[2], v_q[1])
+    dweight = None if dweight is False else call.out("dweight", 1352, dweight, v_weight[2], 1)
+    if query_max:
+        call.scalar("q", 1448, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1456, key_max, "key_max")
+    if history:
+        call.scalar("q", 1464, history, "history")
+    if scale:
+        call.scalar("f", 1472, scale, "scale")
+    if causal:
+        call.scalar("i", 1476, causal, "causal")
+    if nondeterministic:
+        call.scalar("i", 1480, nondeterministic, "nondeterministic")
+    return call.run(dq, dk, dv, dweight)
+
+
+def conv_attention_backward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that conv_attention_backward would use; raises what it would raise."""
+    return conv_attention_backward(ctx.asking, *inputs, **fields)

@@ -376,6 +376,57 @@ struct KlBackwardParams
     nondeterministic::Int32
 end
 
+# fovea_conv_attention_forward_params
+struct ConvAttentionForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    weight::Tensor
+    o::Tensor
+    lse::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
+    query_max::Int64
+    key_max::Int64
+    history::Int64
+    scale::Float32
+    causal::Int32
+    splits::Int32
+    reserved::Int32
+end
+
+# fovea_conv_attention_backward_params
+struct ConvAttentionBackwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    weight::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    o::Tensor
+    lse::Tensor
+    dout::Tensor
+    dq::Tensor
+    dk::Tensor
+    dv::Tensor
+    dweight::Tensor
+    query_max::Int64
+    key_max::Int64
+    history::Int64
+    scale::Float32
+    causal::Int32
+    nondeterministic::Int32
+    reserved::Int32
+end
+
 const _fovea_version = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_version() =
     ccall(symbol(_fovea_version, :fovea_version), Int32, ())
@@ -551,3 +602,19 @@ fovea_kl_backward_workspace(ctx, params, bytes) =
 const _fovea_kl_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_kl_backward(ctx, params) =
     ccall(symbol(_fovea_kl_backward, :fovea_kl_backward), Int32, (Ptr{Cvoid}, Ref{KlBackwardParams}), ctx, params)
+
+const _fovea_conv_attention_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_conv_attention_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_conv_attention_forward_workspace, :fovea_conv_attention_forward_workspace), Int32, (Ptr{Cvoid}, Ref{ConvAttentionForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_conv_attention_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_conv_attention_forward(ctx, params) =
+    ccall(symbol(_fovea_conv_attention_forward, :fovea_conv_attention_forward), Int32, (Ptr{Cvoid}, Ref{ConvAttentionForwardParams}), ctx, params)
+
+const _fovea_conv_attention_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_conv_attention_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_conv_attention_backward_workspace, :fovea_conv_attention_backward_workspace), Int32, (Ptr{Cvoid}, Ref{ConvAttentionBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_conv_attention_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_conv_attention_backward(ctx, params) =
+    ccall(symbol(_fovea_conv_attention_backward, :fovea_conv_attention_backward), Int32, (Ptr{Cvoid}, Ref{ConvAttentionBackwardParams}), ctx, params)

@@ -17,6 +17,8 @@ const LAYOUT = [
     (Fovea.QuantForwardParams, 1408, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :v_t => 296, :q_scale => 392, :k_scale => 488, :v_scale => 584, :o => 680, :lse => 776, :query_start => 872, :key_start => 968, :query_len => 1064, :key_len => 1160, :sink_logit => 1256, :query_max => 1352, :key_max => 1360, :window_left => 1368, :window_right => 1376, :scale => 1384, :softcap => 1388, :causal => 1392, :q_block => 1396, :k_block => 1400, :code_order => 1404]),
     (Fovea.KlForwardParams, 1416, [:struct_size => 0, :q_teacher => 8, :k_teacher => 104, :q_student => 200, :k_student => 296, :kl => 392, :lse_teacher => 488, :lse_student => 584, :row_weight => 680, :total => 776, :query_start => 872, :key_start => 968, :query_len => 1064, :key_len => 1160, :head_window => 1256, :query_max => 1352, :key_max => 1360, :window_left => 1368, :window_right => 1376, :sink_keys => 1384, :scale_teacher => 1392, :scale_student => 1396, :causal => 1400, :direction => 1404, :mean => 1408, :reserved => 1412]),
     (Fovea.KlBackwardParams, 1896, [:struct_size => 0, :q_teacher => 8, :k_teacher => 104, :q_student => 200, :k_student => 296, :row_weight => 392, :query_start => 488, :key_start => 584, :query_len => 680, :key_len => 776, :head_window => 872, :kl => 968, :lse_teacher => 1064, :lse_student => 1160, :dkl => 1256, :dtotal => 1352, :dq_student => 1448, :dk_student => 1544, :dq_teacher => 1640, :dk_teacher => 1736, :query_max => 1832, :key_max => 1840, :window_left => 1848, :window_right => 1856, :sink_keys => 1864, :scale_teacher => 1872, :scale_student => 1876, :causal => 1880, :direction => 1884, :mean => 1888, :nondeterministic => 1892]),
+    (Fovea.ConvAttentionForwardParams, 1200, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :weight => 296, :o => 392, :lse => 488, :query_start => 584, :key_start => 680, :query_len => 776, :key_len => 872, :page_table => 968, :cache_row => 1064, :query_max => 1160, :key_max => 1168, :history => 1176, :scale => 1184, :causal => 1188, :splits => 1192, :reserved => 1196]),
+    (Fovea.ConvAttentionBackwardParams, 1488, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :weight => 296, :query_start => 392, :key_start => 488, :query_len => 584, :key_len => 680, :o => 776, :lse => 872, :dout => 968, :dq => 1064, :dk => 1160, :dv => 1256, :dweight => 1352, :query_max => 1448, :key_max => 1456, :history => 1464, :scale => 1472, :causal => 1476, :nondeterministic => 1480, :reserved => 1484]),
 ]
 
 # name, function, positional fields
@@ -34,4 +36,6 @@ const OPS = [
     ("quant_forward", Fovea.quant_forward, (:q, :k)),
     ("kl_forward", Fovea.kl_forward, (:q_teacher, :k_teacher, :q_student, :k_student)),
     ("kl_backward", Fovea.kl_backward, (:q_teacher, :k_teacher, :q_student, :k_student, :kl, :lse_teacher, :lse_student)),
+    ("conv_attention_forward", Fovea.conv_attention_forward, (:q, :k, :v, :weight)),
+    ("conv_attention_backward", Fovea.conv_attention_backward, (:q, :k, :v, :weight, :o, :lse, :dout)),
 ]

@@ -1061,6 +1061,142 @@ const _: () = {
     assert!(offset_of!(fovea_kl_backward_params, nondeterministic) == 1892);
 };
 
+/// Convolutional attention of q over k and v; prefill, decode over contiguous or paged caches.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_conv_attention_forward_params {
+    pub struct_size: usize,
+    pub q: fovea_tensor,
+    pub k: fovea_tensor,
+    pub v: fovea_tensor,
+    pub weight: fovea_tensor,
+    pub o: fovea_tensor,
+    pub lse: fovea_tensor,
+    pub query_start: fovea_tensor,
+    pub key_start: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub page_table: fovea_tensor,
+    pub cache_row: fovea_tensor,
+    pub query_max: i64,
+    pub key_max: i64,
+    pub history: i64,
+    pub scale: f32,
+    pub causal: i32,
+    pub splits: i32,
+    pub reserved: i32,
+}
+
+impl Default for fovea_conv_attention_forward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_conv_attention_forward_params>() == 1200);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_conv_attention_forward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_conv_attention_forward_params, q) == 8);
+    assert!(offset_of!(fovea_conv_attention_forward_params, k) == 104);
+    assert!(offset_of!(fovea_conv_attention_forward_params, v) == 200);
+    assert!(offset_of!(fovea_conv_attention_forward_params, weight) == 296);
+    assert!(offset_of!(fovea_conv_attention_forward_params, o) == 392);
+    assert!(offset_of!(fovea_conv_attention_forward_params, lse) == 488);
+    assert!(offset_of!(fovea_conv_attention_forward_params, query_start) == 584);
+    assert!(offset_of!(fovea_conv_attention_forward_params, key_start) == 680);
+    assert!(offset_of!(fovea_conv_attention_forward_params, query_len) == 776);
+    assert!(offset_of!(fovea_conv_attention_forward_params, key_len) == 872);
+    assert!(offset_of!(fovea_conv_attention_forward_params, page_table) == 968);
+    assert!(offset_of!(fovea_conv_attention_forward_params, cache_row) == 1064);
+    assert!(offset_of!(fovea_conv_attention_forward_params, query_max) == 1160);
+    assert!(offset_of!(fovea_conv_attention_forward_params, key_max) == 1168);
+    assert!(offset_of!(fovea_conv_attention_forward_params, history) == 1176);
+    assert!(offset_of!(fovea_conv_attention_forward_params, scale) == 1184);
+    assert!(offset_of!(fovea_conv_attention_forward_params, causal) == 1188);
+    assert!(offset_of!(fovea_conv_attention_forward_params, splits) == 1192);
+    assert!(offset_of!(fovea_conv_attention_forward_params, reserved) == 1196);
+};
+
+/// ```text
+/// Gradients of conv_attention_forward from dout.  The fields it shares say what the forward was.
+/// Each output is optional: absent = not computed.  Every element of an output is written: rows and
+/// keys past their lengths get 0.
+///   delta_i = <dout_i, o_i>,  P_ij = exp(A_ij - lse_i),  dA_ij = P_ij (<dout_i, v_j> - delta_i)
+///   dweight[u,v] = sum_ij dA_ij S[i - (kernel_rows - 1) + u, j - left + v]   over all sequences
+///   dS_mn = sum_uv W[u,v] dA[m + (kernel_rows - 1) - u, n + left - v]  where row m sees key n, else 0
+///   dq_m = scale sum_n dS_mn k_n,  dk_n = scale sum_m dS_mn q_m,  dv_j = sum_i P_ij dout_i
+/// P and dA are 0 where a row does not see a key, and in rows of history.  Same bits every run.
+/// Workspace is linear in s and t.
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_conv_attention_backward_params {
+    pub struct_size: usize,
+    pub q: fovea_tensor,
+    pub k: fovea_tensor,
+    pub v: fovea_tensor,
+    pub weight: fovea_tensor,
+    pub query_start: fovea_tensor,
+    pub key_start: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub o: fovea_tensor,
+    pub lse: fovea_tensor,
+    pub dout: fovea_tensor,
+    pub dq: fovea_tensor,
+    pub dk: fovea_tensor,
+    pub dv: fovea_tensor,
+    pub dweight: fovea_tensor,
+    pub query_max: i64,
+    pub key_max: i64,
+    pub history: i64,
+    pub scale: f32,
+    pub causal: i32,
+    pub nondeterministic: i32,
+    pub reserved: i32,
+}
+
+impl Default for fovea_conv_attention_backward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_conv_attention_backward_params>() == 1488);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_conv_attention_backward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_conv_attention_backward_params, q) == 8);
+    assert!(offset_of!(fovea_conv_attention_backward_params, k) == 104);
+    assert!(offset_of!(fovea_conv_attention_backward_params, v) == 200);
+    assert!(offset_of!(fovea_conv_attention_backward_params, weight) == 296);
+    assert!(offset_of!(fovea_conv_attention_backward_params, query_start) == 392);
+    assert!(offset_of!(fovea_conv_attention_backward_params, key_start) == 488);
+    assert!(offset_of!(fovea_conv_attention_backward_params, query_len) == 584);
+    assert!(offset_of!(fovea_conv_attention_backward_params, key_len) == 680);
+    assert!(offset_of!(fovea_conv_attention_backward_params, o) == 776);
+    assert!(offset_of!(fovea_conv_attention_backward_params, lse) == 872);
+    assert!(offset_of!(fovea_conv_attention_backward_params, dout) == 968);
+    assert!(offset_of!(fovea_conv_attention_backward_params, dq) == 1064);
+    assert!(offset_of!(fovea_conv_attention_backward_params, dk) == 1160);
+    assert!(offset_of!(fovea_conv_attention_backward_params, dv) == 1256);
+    assert!(offset_of!(fovea_conv_attention_backward_params, dweight) == 1352);
+    assert!(offset_of!(fovea_conv_attention_backward_params, query_max) == 1448);
+    assert!(offset_of!(fovea_conv_attention_backward_params, key_max) == 1456);
+    assert!(offset_of!(fovea_conv_attention_backward_params, history) == 1464);
+    assert!(offset_of!(fovea_conv_attention_backward_params, scale) == 1472);
+    assert!(offset_of!(fovea_conv_attention_backward_params, causal) == 1476);
+    assert!(offset_of!(fovea_conv_attention_backward_params, nondeterministic) == 1480);
+    assert!(offset_of!(fovea_conv_attention_backward_params, reserved) == 1484);
+};
+
 functions! {
     /// The library's FOVEA_VERSION.
     fn fovea_version() -> i32;
@@ -1169,4 +1305,12 @@ functions! {
     fn fovea_kl_backward_workspace(ctx: *mut fovea_context, params: *const fovea_kl_backward_params, bytes: *mut usize) -> fovea_status;
     /// See kl_backward of the header.
     fn fovea_kl_backward(ctx: *mut fovea_context, params: *const fovea_kl_backward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_conv_attention_forward_workspace(ctx: *mut fovea_context, params: *const fovea_conv_attention_forward_params, bytes: *mut usize) -> fovea_status;
+    /// See conv_attention_forward of the header.
+    fn fovea_conv_attention_forward(ctx: *mut fovea_context, params: *const fovea_conv_attention_forward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_conv_attention_backward_workspace(ctx: *mut fovea_context, params: *const fovea_conv_attention_backward_params, bytes: *mut usize) -> fovea_status;
+    /// See conv_attention_backward of the header.
+    fn fovea_conv_attention_backward(ctx: *mut fovea_context, params: *const fovea_conv_attention_backward_params) -> fovea_status;
 }

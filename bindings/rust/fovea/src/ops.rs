@@ -1836,3 +1836,302 @@ impl<'a> KlBackward<'a> {
         check(unsafe { sys::fovea_kl_backward(ctx.as_raw(), &self.params) })
     }
 }
+
+/// Convolutional attention of q over k and v; prefill, decode over contiguous or paged caches.
+#[derive(Debug)]
+pub struct ConvAttentionForward<'a> {
+    params: sys::fovea_conv_attention_forward_params,
+    places: Places<'a>,
+}
+
+impl<'a> ConvAttentionForward<'a> {
+    /// What must be given:
+    ///
+    /// - `q` `(b, s, h, d)` f32 f16 bf16
+    /// - `k` `(rows, t, g, d) or paged (pool, page, g, d)` as q
+    /// - `v` `(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k
+    /// - `weight` `(h, kernel_rows, kernel_columns)` as q or f32: 1 .. 16 rows, the last is the row itself; 1 .. 31 columns
+    /// - `o` `(b, rows_out, h, e)` as q or f32
+    pub fn new(
+        q: &'a Tensor<'_>,
+        k: &'a Tensor<'_>,
+        v: &'a Tensor<'_>,
+        weight: &'a Tensor<'_>,
+        o: &'a mut TensorMut<'_>,
+    ) -> Self {
+        let mut params = sys::fovea_conv_attention_forward_params::default();
+        let mut places = Places::none();
+        params.struct_size = std::mem::size_of::<sys::fovea_conv_attention_forward_params>();
+        params.q = q.raw;
+        places.note("q", q.home);
+        params.k = k.raw;
+        places.note("k", k.home);
+        params.v = v.raw;
+        places.note("v", v.home);
+        params.weight = weight.raw;
+        places.note("weight", weight.home);
+        params.o = o.as_tensor().raw;
+        places.note("o", o.as_tensor().home);
+        Self { params, places }
+    }
+
+    /// `(b, h, rows_out)` f32: natural log of each row's sum
+    pub fn lse(&mut self, lse: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.lse = lse.as_tensor().raw;
+        self.places.note("lse", lse.as_tensor().home);
+        self
+    }
+
+    /// `(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1
+    pub fn query_start(&mut self, query_start: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_start = query_start.raw;
+        self.places.note("query_start", query_start.home);
+        self
+    }
+
+    /// `(r+1)` i32: first packed key of each sequence; not with page_table or cache_row
+    pub fn key_start(&mut self, key_start: &'a Tensor<'_>) -> &mut Self {
+        self.params.key_start = key_start.raw;
+        self.places.note("key_start", key_start.home);
+        self
+    }
+
+    /// `(r)` i32: rows in use, history's among them, at most s or the packed extent
+    pub fn query_len(&mut self, query_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_len = query_len.raw;
+        self.places.note("query_len", query_len.home);
+        self
+    }
+
+    /// `(r)` i32: keys in use, at most t, packed extent or pages * page
+    pub fn key_len(&mut self, key_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.key_len = key_len.raw;
+        self.places.note("key_len", key_len.home);
+        self
+    }
+
+    /// `(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen
+    pub fn page_table(&mut self, page_table: &'a Tensor<'_>) -> &mut Self {
+        self.params.page_table = page_table.raw;
+        self.places.note("page_table", page_table.home);
+        self
+    }
+
+    /// `(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number
+    pub fn cache_row(&mut self, cache_row: &'a Tensor<'_>) -> &mut Self {
+        self.params.cache_row = cache_row.raw;
+        self.places.note("cache_row", cache_row.home);
+        self
+    }
+
+    /// longest sequence of rows, history's among them, bounds the grid; 0: s
+    pub fn query_max(&mut self, query_max: i64) -> &mut Self {
+        self.params.query_max = query_max;
+        self
+    }
+
+    /// longest sequence of keys; 0: t, or pages * page
+    pub fn key_max(&mut self, key_max: i64) -> &mut Self {
+        self.params.key_max = key_max;
+        self
+    }
+
+    /// rows at the begin of each sequence of q that have no output
+    pub fn history(&mut self, history: i64) -> &mut Self {
+        self.params.history = history;
+        self
+    }
+
+    /// \> 0; 0: 1 / sqrt(d)
+    pub fn scale(&mut self, scale: f32) -> &mut Self {
+        self.params.scale = scale;
+        self
+    }
+
+    /// 1: row i sees keys up to i + Lk - Lq
+    pub fn causal(&mut self, causal: bool) -> &mut Self {
+        self.params.causal = causal as i32;
+        self
+    }
+
+    /// parts the keys of a row are cut into; 0: chosen from shapes
+    pub fn splits(&mut self, splits: i32) -> &mut Self {
+        self.params.splits = splits;
+        self
+    }
+
+    /// Valid, supported, how many bytes of workspace: without touching data.
+    pub fn workspace(&self, ctx: &Context) -> Result<usize> {
+        let mut bytes = 0;
+        check(unsafe { sys::fovea_conv_attention_forward_workspace(ctx.as_raw(), &self.params, &mut bytes) })?;
+        Ok(bytes)
+    }
+
+    /// Runs it: done on return on a host context, enqueued on others.
+    pub fn run(&self, ctx: &Context) -> Result<()> {
+        self.places.check("conv_attention_forward", ctx)?;
+        check(unsafe { sys::fovea_conv_attention_forward(ctx.as_raw(), &self.params) })
+    }
+}
+
+/// ```text
+/// Gradients of conv_attention_forward from dout.  The fields it shares say what the forward was.
+/// Each output is optional: absent = not computed.  Every element of an output is written: rows and
+/// keys past their lengths get 0.
+///   delta_i = <dout_i, o_i>,  P_ij = exp(A_ij - lse_i),  dA_ij = P_ij (<dout_i, v_j> - delta_i)
+///   dweight[u,v] = sum_ij dA_ij S[i - (kernel_rows - 1) + u, j - left + v]   over all sequences
+///   dS_mn = sum_uv W[u,v] dA[m + (kernel_rows - 1) - u, n + left - v]  where row m sees key n, else 0
+///   dq_m = scale sum_n dS_mn k_n,  dk_n = scale sum_m dS_mn q_m,  dv_j = sum_i P_ij dout_i
+/// P and dA are 0 where a row does not see a key, and in rows of history.  Same bits every run.
+/// Workspace is linear in s and t.
+/// ```
+#[derive(Debug)]
+pub struct ConvAttentionBackward<'a> {
+    params: sys::fovea_conv_attention_backward_params,
+    places: Places<'a>,
+}
+
+impl<'a> ConvAttentionBackward<'a> {
+    /// What must be given:
+    ///
+    /// - `q` `(b, s, h, d)` f32 f16 bf16
+    /// - `k` `(key_b, t, g, d)` as q
+    /// - `v` `(key_b, t, g, e)` as q
+    /// - `weight` `(h, kernel_rows, kernel_columns)` as q or f32
+    /// - `o` `(b, rows_out, h, e)` as q or f32: of the forward
+    /// - `lse` `(b, h, rows_out)` f32: of the forward
+    /// - `dout` `(b, rows_out, h, e)` as o: the gradient of o
+    pub fn new(
+        q: &'a Tensor<'_>,
+        k: &'a Tensor<'_>,
+        v: &'a Tensor<'_>,
+        weight: &'a Tensor<'_>,
+        o: &'a Tensor<'_>,
+        lse: &'a Tensor<'_>,
+        dout: &'a Tensor<'_>,
+    ) -> Self {
+        let mut params = sys::fovea_conv_attention_backward_params::default();
+        let mut places = Places::none();
+        params.struct_size = std::mem::size_of::<sys::fovea_conv_attention_backward_params>();
+        params.q = q.raw;
+        places.note("q", q.home);
+        params.k = k.raw;
+        places.note("k", k.home);
+        params.v = v.raw;
+        places.note("v", v.home);
+        params.weight = weight.raw;
+        places.note("weight", weight.home);
+        params.o = o.raw;
+        places.note("o", o.home);
+        params.lse = lse.raw;
+        places.note("lse", lse.home);
+        params.dout = dout.raw;
+        places.note("dout", dout.home);
+        Self { params, places }
+    }
+
+    /// `(r+1)` i32: as in the forward, and so for the fields below
+    pub fn query_start(&mut self, query_start: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_start = query_start.raw;
+        self.places.note("query_start", query_start.home);
+        self
+    }
+
+    /// `(r+1)` i32
+    pub fn key_start(&mut self, key_start: &'a Tensor<'_>) -> &mut Self {
+        self.params.key_start = key_start.raw;
+        self.places.note("key_start", key_start.home);
+        self
+    }
+
+    /// `(r)` i32
+    pub fn query_len(&mut self, query_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_len = query_len.raw;
+        self.places.note("query_len", query_len.home);
+        self
+    }
+
+    /// `(r)` i32
+    pub fn key_len(&mut self, key_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.key_len = key_len.raw;
+        self.places.note("key_len", key_len.home);
+        self
+    }
+
+    /// `(b, s, h, d)` as q: rows of history have theirs too
+    pub fn dq(&mut self, dq: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dq = dq.as_tensor().raw;
+        self.places.note("dq", dq.as_tensor().home);
+        self
+    }
+
+    /// `(key_b, t, g, d)` as q
+    pub fn dk(&mut self, dk: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dk = dk.as_tensor().raw;
+        self.places.note("dk", dk.as_tensor().home);
+        self
+    }
+
+    /// `(key_b, t, g, e)` as q
+    pub fn dv(&mut self, dv: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dv = dv.as_tensor().raw;
+        self.places.note("dv", dv.as_tensor().home);
+        self
+    }
+
+    /// `(h, kernel_rows, kernel_columns)` f32: a stride of 0 receives the ordered sum over that dimension
+    pub fn dweight(&mut self, dweight: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dweight = dweight.as_tensor().raw;
+        self.places.note("dweight", dweight.as_tensor().home);
+        self
+    }
+
+    /// as in the forward, and so for the fields below
+    pub fn query_max(&mut self, query_max: i64) -> &mut Self {
+        self.params.query_max = query_max;
+        self
+    }
+
+    /// 0: t
+    pub fn key_max(&mut self, key_max: i64) -> &mut Self {
+        self.params.key_max = key_max;
+        self
+    }
+
+    /// 0: none
+    pub fn history(&mut self, history: i64) -> &mut Self {
+        self.params.history = history;
+        self
+    }
+
+    /// 0: 1 / sqrt(d)
+    pub fn scale(&mut self, scale: f32) -> &mut Self {
+        self.params.scale = scale;
+        self
+    }
+
+    /// 1: row i sees keys up to i + Lk - Lq
+    pub fn causal(&mut self, causal: bool) -> &mut Self {
+        self.params.causal = causal as i32;
+        self
+    }
+
+    /// 1: a faster kernel whose sums may change order may be used
+    pub fn nondeterministic(&mut self, nondeterministic: bool) -> &mut Self {
+        self.params.nondeterministic = nondeterministic as i32;
+        self
+    }
+
+    /// Valid, supported, how many bytes of workspace: without touching data.
+    pub fn workspace(&self, ctx: &Context) -> Result<usize> {
+        let mut bytes = 0;
+        check(unsafe { sys::fovea_conv_attention_backward_workspace(ctx.as_raw(), &self.params, &mut bytes) })?;
+        Ok(bytes)
+    }
+
+    /// Runs it: done on return on a host context, enqueued on others.
+    pub fn run(&self, ctx: &Context) -> Result<()> {
+        self.places.check("conv_attention_backward", ctx)?;
+        check(unsafe { sys::fovea_conv_attention_backward(ctx.as_raw(), &self.params) })
+    }
+}

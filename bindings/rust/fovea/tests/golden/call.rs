@@ -18,6 +18,8 @@ pub const OPS: &[&str] = &[
     "quant_forward",
     "kl_forward",
     "kl_backward",
+    "conv_attention_forward",
+    "conv_attention_backward",
 ];
 
 pub fn call(op: &str, given: &mut Given, ctx: &Context) -> Result<()> {
@@ -617,6 +619,100 @@ pub fn call(op: &str, given: &mut Given, ctx: &Context) -> Result<()> {
             call.causal(given.scalar("causal") != 0.0);
             call.direction(Direction(given.scalar("direction") as i32));
             call.mean(given.scalar("mean") as i32);
+            call.nondeterministic(given.scalar("nondeterministic") != 0.0);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "conv_attention_forward" => {
+            let q = given.input("q").expect("q");
+            let k = given.input("k").expect("k");
+            let v = given.input("v").expect("v");
+            let weight = given.input("weight").expect("weight");
+            let mut o = given.output("o").expect("o");
+            let mut lse = given.output("lse");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let page_table = given.input("page_table");
+            let cache_row = given.input("cache_row");
+            let mut call = ConvAttentionForward::new(&q, &k, &v, &weight, &mut o);
+            if let Some(tensor) = &mut lse {
+                call.lse(tensor);
+            }
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &page_table {
+                call.page_table(tensor);
+            }
+            if let Some(tensor) = &cache_row {
+                call.cache_row(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.history(given.scalar("history") as i64);
+            call.scale(given.scalar("scale") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.splits(given.scalar("splits") as i32);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "conv_attention_backward" => {
+            let q = given.input("q").expect("q");
+            let k = given.input("k").expect("k");
+            let v = given.input("v").expect("v");
+            let weight = given.input("weight").expect("weight");
+            let o = given.input("o").expect("o");
+            let lse = given.input("lse").expect("lse");
+            let dout = given.input("dout").expect("dout");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let mut dq = given.output("dq");
+            let mut dk = given.output("dk");
+            let mut dv = given.output("dv");
+            let mut dweight = given.output("dweight");
+            let mut call = ConvAttentionBackward::new(&q, &k, &v, &weight, &o, &lse, &dout);
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &mut dq {
+                call.dq(tensor);
+            }
+            if let Some(tensor) = &mut dk {
+                call.dk(tensor);
+            }
+            if let Some(tensor) = &mut dv {
+                call.dv(tensor);
+            }
+            if let Some(tensor) = &mut dweight {
+                call.dweight(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.history(given.scalar("history") as i64);
+            call.scale(given.scalar("scale") as f32);
+            call.causal(given.scalar("causal") != 0.0);
             call.nondeterministic(given.scalar("nondeterministic") != 0.0);
             call.workspace(ctx)?;
             call.run(ctx)
