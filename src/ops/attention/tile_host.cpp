@@ -99,39 +99,6 @@ Cover RowTile::cover(int64_t key_begin, int64_t key_end) const {
   return all ? Cover::full : some ? Cover::part : Cover::none;
 }
 
-void load_row(const Call& call, const void* data, int32_t dtype, int64_t offset, int64_t stride,
-              int64_t count, float* to) {
-  if (dtype != FOVEA_F32 && stride == 1)
-    return call.simd.widen(count, static_cast<const uint16_t*>(data) + offset, dtype, to);
-  const auto load = [&](const auto* from) {
-    for (int64_t i = 0; i < count; ++i) to[i] = to_float(from[offset + i * stride]);
-  };
-  if (dtype == FOVEA_F16) return load(static_cast<const F16*>(data));
-  if (dtype == FOVEA_BF16) return load(static_cast<const Bf16*>(data));
-  const float* from = static_cast<const float*>(data);
-  if (stride != 1) return load(from);
-  std::copy_n(from + offset, count, to);
-}
-
-void store_row(void* data, int32_t dtype, int64_t offset, int64_t stride, int64_t count,
-               const float* from, float factor) {
-  const auto store = [&]<class T>(T* to) {
-    for (int64_t i = 0; i < count; ++i) to[offset + i * stride] = from_float<T>(from[i] * factor);
-  };
-  if (dtype == FOVEA_F16) return store(static_cast<F16*>(data));
-  if (dtype == FOVEA_BF16) return store(static_cast<Bf16*>(data));
-  store(static_cast<float*>(data));
-}
-
-void transpose(const float* from, int64_t from_row, int64_t count, int64_t width, int64_t lanes,
-               float* columns) {
-  for (int64_t c = 0; c < width; ++c) {
-    float* to = columns + c * lanes;
-    for (int64_t r = 0; r < count; ++r) to[r] = from[r * from_row + c];
-    for (int64_t r = count; r < lanes; ++r) to[r] = 0;
-  }
-}
-
 void load_keys(const Call& call, const Sequence& q, int64_t key_head, int64_t begin, int64_t count,
                KeyUse use, const KeyRoom& room, KeyTile& tile) {
   const Attend& a = call.a;

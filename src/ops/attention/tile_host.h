@@ -7,7 +7,7 @@
 #pragma once
 #include "core/attend.h"
 #include "core/workspace.h"
-#include "host/simd.h"
+#include "host/rows.h"
 
 namespace fovea::attend_host {
 
@@ -75,15 +75,13 @@ struct KeyUse {
 void load_keys(const Call& call, const Sequence& q, int64_t key_head, int64_t begin, int64_t count,
                KeyUse use, const KeyRoom& room, KeyTile& tile);
 
-// `count` strided elements as f32.
-void load_row(const Call& call, const void* data, int32_t dtype, int64_t offset, int64_t stride,
-              int64_t count, float* to);
-void store_row(void* data, int32_t dtype, int64_t offset, int64_t stride, int64_t count,
-               const float* from, float factor);
+using host::store_row;
+using host::transpose;
 
-// columns[c * lanes + r] = from[r * from_row + c], lanes past `count` 0.
-void transpose(const float* from, int64_t from_row, int64_t count, int64_t width, int64_t lanes,
-               float* columns);
+inline void load_row(const Call& call, const void* data, int32_t dtype, int64_t offset,
+                     int64_t stride, int64_t count, float* to) {
+  host::load_row(call.simd, data, dtype, offset, stride, count, to);
+}
 
 // From <q, k> * scale to scores: softcap, alibi, bias, and -inf where a row does not see a key.
 // slope, if given, receives d score / d (scale <q, k>).  Returns whether a -inf may be there.
