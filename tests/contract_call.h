@@ -104,12 +104,12 @@ class Params {
 class Call {
  public:
   explicit Call(const Case& c) : op(find_op(c.op)), params(*op) {
-    extents_ = {{"b", 2},          {"s", 3},        {"t", 5},        {"h", 4},
-                {"g", 2},          {"d", 8},        {"e", 6},        {"f", 2},
-                {"n", 2},          {"u", 3},        {"pool", 6},     {"pool2", 6},
-                {"page", 2},       {"pages", 3},    {"half", 2},     {"width", 4},
-                {"positions", 16}, {"padded", 128}, {"q_blocks", 1}, {"k_blocks", 1},
-                {"v_blocks", 1}};
+    extents_ = {{"b", 2},          {"s", 3},        {"t", 5},           {"h", 4},
+                {"g", 2},          {"d", 8},        {"e", 6},           {"f", 2},
+                {"n", 2},          {"u", 3},        {"pool", 6},        {"pool2", 6},
+                {"page", 2},       {"pages", 3},    {"half", 2},        {"width", 4},
+                {"positions", 16}, {"padded", 128}, {"q_blocks", 1},    {"k_blocks", 1},
+                {"v_blocks", 1},   {"keep", 2},     {"block_bytes", 1}, {"cap", 4}};
     for (const std::string& name : split(c.given)) given_[name] = true;
     std::map<std::string, int> dtypes;
     for (const std::string& setting : split(c.settings)) {

@@ -147,8 +147,8 @@ TEST_P(Offsets, attention_backward) {
 }
 
 TEST_P(Offsets, others) {
-  for (const auto& list :
-       {cases::merge_cases(), cases::rope_cases(), cases::cache_cases(), cases::quant_cases()}) {
+  for (const auto& list : {cases::merge_cases(), cases::rope_cases(), cases::cache_cases(),
+                           cases::quant_cases(), cases::trace_cases()}) {
     std::map<std::string, int> count;
     for (const harness::Case& c : list)
       if (c.tiny || (c.name.find("_edge") == std::string::npos &&

@@ -54,6 +54,12 @@ static std::vector<Scalar> quant_forward() {
           FLOAT(softcap),  INT(causal),   INT(q_block),      INT(k_block),       INT(code_order)};
 }
 
+static std::vector<Scalar> trace_forward() {
+  using P = fovea_trace_forward_params;
+  return {LONG(keep), FLOAT(scale),   INT(block_rows), INT(block_keys),
+          INT(layer), INT(edge_kind), INT(exact),      INT(causal)};
+}
+
 const std::vector<Scalar>& scalars_of(const std::string& op) {
   static const std::map<std::string, std::vector<Scalar>> table = {
       {"attention_forward", attention_forward()},
@@ -64,6 +70,7 @@ const std::vector<Scalar>& scalars_of(const std::string& op) {
       {"rope_table_get", rope_table_get()},
       {"quant_quantize", quant_quantize()},
       {"quant_forward", quant_forward()},
+      {"trace_forward", trace_forward()},
       {"merge_forward", {}},
       {"merge_backward", {}},
       {"cache_copy", {}}};

@@ -96,6 +96,14 @@ class CodeOrder(enum.IntEnum):
     V_PERM16 = 1
 
 
+class EdgeKind(enum.IntEnum):
+    """What edge_weight holds."""
+
+    SCORE = 0  # score
+    MAX_LOGIT = 1  # edge_max
+    MASS = 2  # edge_mass
+
+
 class Tensor(C.Structure):
     _fields_ = [
         ("data", C.c_void_p),
@@ -343,6 +351,42 @@ class QuantForwardParams(C.Structure):
     ]
 
 
+class TraceForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("keep_row", Tensor),
+        ("block_mask", Tensor),
+        ("key_len", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("selected", Tensor),
+        ("score", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("lse_dense", Tensor),
+        ("edge_score", Tensor),
+        ("edge_max", Tensor),
+        ("edge_mass", Tensor),
+        ("edge_value", Tensor),
+        ("edge", Tensor),
+        ("edge_weight", Tensor),
+        ("edge_count", Tensor),
+        ("edge_offset", Tensor),
+        ("keep", C.c_int64),
+        ("scale", C.c_float),
+        ("block_rows", C.c_int32),
+        ("block_keys", C.c_int32),
+        ("layer", C.c_int32),
+        ("edge_kind", C.c_int32),
+        ("exact", C.c_int32),
+        ("causal", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2192,
@@ -356,6 +400,7 @@ SIZES = {
     RopeTableGetParams: 336,
     QuantQuantizeParams: 512,
     QuantForwardParams: 1408,
+    TraceForwardParams: 2064,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -413,6 +458,9 @@ FUNCTIONS = {
     "fovea_quant_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(QuantForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_quant_forward": (C.c_int, [C.c_void_p, C.POINTER(QuantForwardParams)]),
+    "fovea_trace_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(TraceForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_trace_forward": (C.c_int, [C.c_void_p, C.POINTER(TraceForwardParams)]),
 }
 
 

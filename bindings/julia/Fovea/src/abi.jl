@@ -71,6 +71,12 @@ const FOVEA_CODE_ORDER_PLAIN = Int32(0)
 const FOVEA_CODE_ORDER_V_PERM16 = Int32(1)
 const CODE_ORDER = (plain=FOVEA_CODE_ORDER_PLAIN, v_perm16=FOVEA_CODE_ORDER_V_PERM16)
 
+# What edge_weight holds.
+const FOVEA_EDGE_KIND_SCORE = Int32(0)
+const FOVEA_EDGE_KIND_MAX_LOGIT = Int32(1)
+const FOVEA_EDGE_KIND_MASS = Int32(2)
+const EDGE_KIND = (score=FOVEA_EDGE_KIND_SCORE, max_logit=FOVEA_EDGE_KIND_MAX_LOGIT, mass=FOVEA_EDGE_KIND_MASS)
+
 # fovea_tensor
 struct Tensor
     data::Ptr{Cvoid}
@@ -306,6 +312,41 @@ struct QuantForwardParams
     code_order::Int32
 end
 
+# fovea_trace_forward_params
+struct TraceForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    keep_row::Tensor
+    block_mask::Tensor
+    key_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
+    selected::Tensor
+    score::Tensor
+    o::Tensor
+    lse::Tensor
+    lse_dense::Tensor
+    edge_score::Tensor
+    edge_max::Tensor
+    edge_mass::Tensor
+    edge_value::Tensor
+    edge::Tensor
+    edge_weight::Tensor
+    edge_count::Tensor
+    edge_offset::Tensor
+    keep::Int64
+    scale::Float32
+    block_rows::Int32
+    block_keys::Int32
+    layer::Int32
+    edge_kind::Int32
+    exact::Int32
+    causal::Int32
+    reserved::Int32
+end
+
 const _fovea_version = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_version() =
     ccall(symbol(_fovea_version, :fovea_version), Int32, ())
@@ -465,3 +506,11 @@ fovea_quant_forward_workspace(ctx, params, bytes) =
 const _fovea_quant_forward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_quant_forward(ctx, params) =
     ccall(symbol(_fovea_quant_forward, :fovea_quant_forward), Int32, (Ptr{Cvoid}, Ref{QuantForwardParams}), ctx, params)
+
+const _fovea_trace_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_trace_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_trace_forward_workspace, :fovea_trace_forward_workspace), Int32, (Ptr{Cvoid}, Ref{TraceForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_trace_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_trace_forward(ctx, params) =
+    ccall(symbol(_fovea_trace_forward, :fovea_trace_forward), Int32, (Ptr{Cvoid}, Ref{TraceForwardParams}), ctx, params)

@@ -15,6 +15,7 @@ const LAYOUT = [
     (Fovea.RopeTableGetParams, 336, [:struct_size => 0, :cos => 8, :sin => 104, :frequency => 200, :position_begin => 296, :original_len => 304, :base => 312, :factor => 316, :low_factor => 320, :high_factor => 324, :scaling => 328, :reserved => 332]),
     (Fovea.QuantQuantizeParams, 512, [:struct_size => 0, :x => 8, :start => 104, :code => 200, :code_t => 296, :scale => 392, :block => 488, :seed => 496, :hadamard => 504, :code_order => 508]),
     (Fovea.QuantForwardParams, 1408, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :v_t => 296, :q_scale => 392, :k_scale => 488, :v_scale => 584, :o => 680, :lse => 776, :query_start => 872, :key_start => 968, :query_len => 1064, :key_len => 1160, :sink_logit => 1256, :query_max => 1352, :key_max => 1360, :window_left => 1368, :window_right => 1376, :scale => 1384, :softcap => 1388, :causal => 1392, :q_block => 1396, :k_block => 1400, :code_order => 1404]),
+    (Fovea.TraceForwardParams, 2064, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :keep_row => 296, :block_mask => 392, :key_len => 488, :page_table => 584, :cache_row => 680, :selected => 776, :score => 872, :o => 968, :lse => 1064, :lse_dense => 1160, :edge_score => 1256, :edge_max => 1352, :edge_mass => 1448, :edge_value => 1544, :edge => 1640, :edge_weight => 1736, :edge_count => 1832, :edge_offset => 1928, :keep => 2024, :scale => 2032, :block_rows => 2036, :block_keys => 2040, :layer => 2044, :edge_kind => 2048, :exact => 2052, :causal => 2056, :reserved => 2060]),
 ]
 
 # name, function, positional fields
@@ -30,4 +31,5 @@ const OPS = [
     ("rope_table_get", Fovea.rope_table_get!, (:cos, :sin)),
     ("quant_quantize", Fovea.quant_quantize!, (:scale, :x)),
     ("quant_forward", Fovea.quant_forward, (:q, :k)),
+    ("trace_forward", Fovea.trace_forward, (:q, :k)),
 ]
