@@ -44,6 +44,7 @@ class Capture : public testing::Test {
     harness::must(fovea_context_set_stream(ctx, stream.stream), "set_stream");
     const uint64_t seed = harness::seed_of(case_.name);
     const Call one = case_.build(seed), two = case_.build(seed + 1);
+    if (!harness::served(ctx, case_, one)) GTEST_SKIP() << fovea_last_error();
     harness::Bound bound(ctx, one);
     size_t bytes = 0;
     ASSERT_EQ(one.op.query(ctx, bound.params(), &bytes), FOVEA_OK) << fovea_last_error();

@@ -153,7 +153,8 @@ TEST_P(Offsets, others) {
     for (const harness::Case& c : list)
       if (c.tiny || (c.name.find("_edge") == std::string::npos &&
                      c.name.find("_e128") == std::string::npos && ++count[c.op] % 16 == 5))
-        check(c.build(harness::seed_of(c.name)));
+        if (const Call call = c.build(harness::seed_of(c.name)); harness::served(ctx, c, call))
+          check(call);
   }
 }
 
