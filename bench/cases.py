@@ -404,9 +404,7 @@ class Trace:
             order = torch.where(begin < end, begin, blocks).argsort(dim=-1, stable=True)
             scores = best.gather(-1, order)
             order = order.gather(-1, scores.argsort(dim=-1, descending=True, stable=True))
-            begin, end, best = (
-                x.gather(-1, order[..., : self.keep]) for x in (begin, end, best)
-            )
+            begin, end, best = (x.gather(-1, order[..., : self.keep]) for x in (begin, end, best))
         return first(begin, end)
 
 
