@@ -512,6 +512,105 @@ class ConvAttention:
 
 
 @dataclasses.dataclass(frozen=True)
+class Trace:
+    """Selection and attention over what it keeps, beside dense attention of ours (nothing is
+    compared), or with `selecting` the selection alone beside the same in PyTorch.  Inputs are whole
+    numbers, so that every order of sums selects the same blocks."""
+
+    h: int
+    n: int
+    d: int
+    keep: int
+    dtype: str = "f32"
+    selecting: bool = False
+    block: int = 64
+    op = "trace_forward"
+    unit = "Mrow/s"
+    scale = 1e-6
+    limit = 0
+
+    @property
+    def peer(self):
+        return "torch, the same selection" if self.selecting else "fovea dense"
+
+    @property
+    def name(self):
+        return name_of(
+            f"trace_t{size(self.n)}_h{self.h}_d{self.d}_keep{self.keep}",
+            "selection" if self.selecting else None,
+            None if self.dtype == "f32" else self.dtype,
+        )
+
+    @property
+    def work(self):
+        return self.h * self.n
+
+    @property
+    def bytes(self):
+        return 3 * self.n * self.h * self.d * DTYPES[self.dtype].itemsize
+
+    def setup(self, ctx, device, seed):
+        generator = torch.Generator(device).manual_seed(seed)
+        shape = (1, self.n, self.h, self.d)
+        q, k, v = (
+            torch.randint(-4, 5, shape, generator=generator, device=device).to(DTYPES[self.dtype])
+            for _ in "qkv"
+        )
+        fields = {"keep": self.keep, "causal": True, "block_rows": self.block}
+        fields["block_keys"] = self.block
+        rows, keys = (x[0].transpose(0, 1).float().contiguous() for x in (q, k))
+
+        def trace():
+            fovea.trace_forward(ctx, q, k, v=v, selected=True, o=True, **fields)
+            return []
+
+        def dense():
+            fovea.attention_forward(ctx, q, k, v, causal=True)
+            return []
+
+        def select():
+            return [fovea.trace_forward(ctx, q, k, selected=True, **fields)[0]]
+
+        def peer():
+            with torch.no_grad():
+                return [self.select(rows, keys)]
+
+        return (select, peer) if self.selecting else (trace, dense)
+
+    def select(self, q, k):
+        """The definition of trace.h, causal, for all row blocks of (h, n, d) tensors at once."""
+        h, n, d = q.shape
+        blocks = n // self.block
+        rows, keys = (x.view(h, blocks, self.block, d) for x in (q, k))
+        head = torch.arange(h, device=q.device)[:, None, None]
+        own = torch.arange(blocks, device=q.device)[None, :, None]
+        later = torch.ones(self.block, self.block, dtype=torch.bool, device=q.device).triu(1)
+
+        def score(block):  # (h, blocks, keep) key blocks, -1 none
+            x = torch.einsum("hnid,hnkjd->hnkij", rows, keys[head, block.clamp(min=0)])
+            x.masked_fill_((block == own)[..., None, None] & later, -torch.inf)
+            return x.amax((-1, -2)).masked_fill(block < 0, -torch.inf)
+
+        def first(begin, end):
+            return torch.where(begin < end, begin, -1)
+
+        at = torch.arange(self.keep, device=q.device)
+        begin, end = (((at + i) * (own + 1) // self.keep).expand(h, -1, -1) for i in (0, 1))
+        best = score(first(begin, end))
+        for _ in range((blocks - 1).bit_length()):
+            middle = begin + (end - begin + 1) // 2
+            right = score(first(middle, end))
+            begin, end = torch.cat((begin, middle), -1), torch.cat((middle, end), -1)
+            best = torch.cat((best, right), -1)
+            # Twice stable: by block, then by score.
+            order = torch.where(begin < end, begin, blocks).argsort(dim=-1, stable=True)
+            scores = best.gather(-1, order)
+            order = order.gather(-1, scores.argsort(dim=-1, descending=True, stable=True))
+            begin, end, best = (x.gather(-1, order[..., : self.keep]) for x in (begin, end, best))
+        return first(begin, end)
+
+
+@dataclasses.dataclass(frozen=True)
 class Decode:
     """One query row a sequence against a cache; page 0 means a contiguous cache.  torch gets the
     contiguous cache in either case, the group folded into its query rows, which suits it best, but
@@ -601,6 +700,9 @@ def host():
         yield ConvAttention(8, 1024, 64, 7, 7, "f32", False, backward)
     yield ConvAttention(8, 1024, 128, 6, 11, "bf16")
     yield ConvAttention(8, 4096, 128, 6, 11, "f32", step=True, b=4)
+    yield Trace(4, 8192, 64, 16)
+    yield Trace(4, 8192, 64, 16, selecting=True)
+    yield Trace(1, 32768, 128, 16)
     yield Decode(4, 32, 8, 4096, 128, "f32")
     yield Decode(4, 32, 8, 4096, 128, "f32", 16)
 

@@ -19,6 +19,7 @@
 #include "ops/quant/quantize.h"
 #include "ops/rope/forward.h"
 #include "ops/rope/table_get.h"
+#include "ops/trace/forward.h"
 
 namespace fovea {
 namespace {

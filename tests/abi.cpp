@@ -54,6 +54,9 @@ static_assert(FOVEA_CODE_ORDER_PLAIN == 0, "");
 static_assert(FOVEA_CODE_ORDER_V_PERM16 == 1, "");
 static_assert(FOVEA_DIRECTION_TEACHER_STUDENT == 0, "");
 static_assert(FOVEA_DIRECTION_STUDENT_TEACHER == 1, "");
+static_assert(FOVEA_EDGE_KIND_SCORE == 0, "");
+static_assert(FOVEA_EDGE_KIND_MAX_LOGIT == 1, "");
+static_assert(FOVEA_EDGE_KIND_MASS == 2, "");
 
 static_assert(sizeof(fovea_tensor) == 96, "");
 static_assert(offsetof(fovea_tensor, data) == 0 && sizeof(fovea_tensor::data) == 8, "");
@@ -373,5 +376,38 @@ static_assert(offsetof(fovea_conv_attention_backward_params, scale) == 1472 && s
 static_assert(offsetof(fovea_conv_attention_backward_params, causal) == 1476 && sizeof(fovea_conv_attention_backward_params::causal) == 4, "");
 static_assert(offsetof(fovea_conv_attention_backward_params, nondeterministic) == 1480 && sizeof(fovea_conv_attention_backward_params::nondeterministic) == 4, "");
 static_assert(offsetof(fovea_conv_attention_backward_params, reserved) == 1484 && sizeof(fovea_conv_attention_backward_params::reserved) == 4, "");
+
+static_assert(sizeof(fovea_trace_forward_params) == 2064, "");
+static_assert(offsetof(fovea_trace_forward_params, struct_size) == 0 && sizeof(fovea_trace_forward_params::struct_size) == 8, "");
+static_assert(offsetof(fovea_trace_forward_params, q) == 8 && sizeof(fovea_trace_forward_params::q) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, k) == 104 && sizeof(fovea_trace_forward_params::k) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, v) == 200 && sizeof(fovea_trace_forward_params::v) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, keep_row) == 296 && sizeof(fovea_trace_forward_params::keep_row) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, block_mask) == 392 && sizeof(fovea_trace_forward_params::block_mask) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, key_len) == 488 && sizeof(fovea_trace_forward_params::key_len) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, page_table) == 584 && sizeof(fovea_trace_forward_params::page_table) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, cache_row) == 680 && sizeof(fovea_trace_forward_params::cache_row) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, selected) == 776 && sizeof(fovea_trace_forward_params::selected) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, score) == 872 && sizeof(fovea_trace_forward_params::score) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, o) == 968 && sizeof(fovea_trace_forward_params::o) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, lse) == 1064 && sizeof(fovea_trace_forward_params::lse) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, lse_dense) == 1160 && sizeof(fovea_trace_forward_params::lse_dense) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, edge_score) == 1256 && sizeof(fovea_trace_forward_params::edge_score) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, edge_max) == 1352 && sizeof(fovea_trace_forward_params::edge_max) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, edge_mass) == 1448 && sizeof(fovea_trace_forward_params::edge_mass) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, edge_value) == 1544 && sizeof(fovea_trace_forward_params::edge_value) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, edge) == 1640 && sizeof(fovea_trace_forward_params::edge) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, edge_weight) == 1736 && sizeof(fovea_trace_forward_params::edge_weight) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, edge_count) == 1832 && sizeof(fovea_trace_forward_params::edge_count) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, edge_offset) == 1928 && sizeof(fovea_trace_forward_params::edge_offset) == 96, "");
+static_assert(offsetof(fovea_trace_forward_params, keep) == 2024 && sizeof(fovea_trace_forward_params::keep) == 8, "");
+static_assert(offsetof(fovea_trace_forward_params, scale) == 2032 && sizeof(fovea_trace_forward_params::scale) == 4, "");
+static_assert(offsetof(fovea_trace_forward_params, block_rows) == 2036 && sizeof(fovea_trace_forward_params::block_rows) == 4, "");
+static_assert(offsetof(fovea_trace_forward_params, block_keys) == 2040 && sizeof(fovea_trace_forward_params::block_keys) == 4, "");
+static_assert(offsetof(fovea_trace_forward_params, layer) == 2044 && sizeof(fovea_trace_forward_params::layer) == 4, "");
+static_assert(offsetof(fovea_trace_forward_params, edge_kind) == 2048 && sizeof(fovea_trace_forward_params::edge_kind) == 4, "");
+static_assert(offsetof(fovea_trace_forward_params, exact) == 2052 && sizeof(fovea_trace_forward_params::exact) == 4, "");
+static_assert(offsetof(fovea_trace_forward_params, causal) == 2056 && sizeof(fovea_trace_forward_params::causal) == 4, "");
+static_assert(offsetof(fovea_trace_forward_params, reserved) == 2060 && sizeof(fovea_trace_forward_params::reserved) == 4, "");
 
 TEST(Abi, LibraryAndHeaderAreOneVersion) { EXPECT_EQ(fovea_version(), FOVEA_VERSION); }

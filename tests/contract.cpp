@@ -87,6 +87,14 @@ const Case kCases[] = {
     {"rope_forward", "plain", "", ""},
     {"rope_forward", "packed", "position start", "b=1 r=2 x:bf16"},
     {"rope_table_get", "plain", "", ""},
+    {"trace_forward", "plain", "v o lse lse_dense selected score keep_row block_mask key_len",
+     "keep=2 n=1"},
+    {"trace_forward", "edges",
+     "v selected edge_score edge_max edge_mass edge_value edge edge_weight edge_count edge_offset",
+     "keep=2 n=1 q:bf16"},
+    {"trace_forward", "rows", "v cache_row selected score edge_count", "keep=2 n=1 rows=4"},
+    {"trace_forward", "paged", "v o selected score page_table cache_row key_len block_mask",
+     "keep=2 n=1 page=64 rows=3"},
     {"rope_table_get", "frequency", "frequency", ""},
 };
 
@@ -567,6 +575,47 @@ TEST(ContractConvAttention, NumbersAndExtents) {
   refuses(with(valid("conv_attention_forward", "plain").params, "splits", -1), "splits");
   refuses(with(valid("conv_attention_backward", "plain").params, "nondeterministic", 2),
           "nondeterministic");
+}
+
+// What the comments of trace.h say of its numbers.
+TEST(ContractTrace, NumbersAndWhatGoesTogether) {
+  const Params plain = valid("trace_forward", "plain").params;
+  says(with(plain, "keep", 0), "trace_forward: keep is 0, wanted 1 .. 256");
+  says(with(plain, "keep", 257), "trace_forward: keep is 257, wanted 1 .. 256");
+  says(with(plain, "keep", 3), "trace_forward: selected.shape[3] (keep) is 2, wanted 3: keep");
+  says(with(plain, "block_rows", 8),
+       "trace_forward: block_rows is 8, wanted 16, 32, 64 or 128, or 0 for 64");
+  says(with(plain, "block_keys", -16),
+       "trace_forward: block_keys is -16, wanted 16, 32, 64 or 128, or 0 for 64");
+  for (const char* field : {"exact", "causal"}) refuses(with(plain, field, 2), field);
+  refuses(with(plain, "layer", -1), "layer");
+  says(with(plain, "edge_kind", 3), "trace_forward: edge_kind is 3, wanted a fovea_edge_kind");
+  Params p = plain;
+  for (const char* name : {"keep_row", "block_mask", "selected", "score"})
+    p[name].shape[std::string(name) == "keep_row" ? 0 : 2] = 2;
+  says(p, "trace_forward: keep_row.shape[0] (n) is 2, wanted 1: blocks of q's rows");
+  p = plain, p["block_mask"].shape[3] = 0;
+  says(p,
+       "trace_forward: block_mask.shape[3] (block_bytes) is 0, wanted at least 1: a bit for each "
+       "of 1 key blocks");
+  p = plain, p["v"].data = nullptr;
+  says(p, "trace_forward: v.data is NULL with o, wanted the values it is made of");
+  p = plain, p.at<float>(p.op().find("scale")->offset) = -1;
+  refuses(p, "scale");
+  p = plain, p["k"].shape[2] = p["v"].shape[2] = 3;
+  refuses(p, "k.shape");
+
+  const Call whole = valid("trace_forward", "edges");
+  const Params& edges = whole.params;
+  p = edges, p["edge_count"].data = nullptr;
+  says(p,
+       "trace_forward: edge_count.data is NULL with edge: what does not fit would be lost unseen");
+  p["edge"].data = p["edge_weight"].data = nullptr;
+  says(p, "trace_forward: edge_offset is given without edge_count");
+  p = edges, p["edge_count"].data = p["edge_offset"].data;
+  accepts(p);
+  says(with(valid("trace_forward", "paged").params, "block_keys", 32),
+       "trace_forward: k.shape[1] (page) is 64, wanted 32: block_keys");
 }
 
 // An empty tensor needs no memory; one with elements does.

@@ -128,7 +128,10 @@ class Call {
                 {"v_blocks", 1},
                 {"rows_out", 3},
                 {"kernel_rows", 2},
-                {"kernel_columns", 3}};
+                {"kernel_columns", 3},
+                {"keep", 2},
+                {"block_bytes", 1},
+                {"cap", 4}};
     for (const std::string& name : split(c.given)) given_[name] = true;
     std::map<std::string, int> dtypes;
     for (const std::string& setting : split(c.settings)) {

@@ -17,7 +17,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-HEADERS = ["core.h", "attention.h", "merge.h", "cache.h", "rope.h", "quant.h", "kl.h", "conv_attention.h"]
+HEADERS = ["core.h", "attention.h", "merge.h", "cache.h", "rope.h", "quant.h", "kl.h", "conv_attention.h", "trace.h"]
 EMITTERS = ["emit_cpp", "emit_python", "emit_rust", "emit_julia"]
 
 SCALARS = {"int64_t": (8, "i64"), "float": (4, "f32"), "int32_t": (4, "i32"), "size_t": (8, "size"), "void*": (8, "pointer")}
@@ -26,7 +26,7 @@ DTYPES = "f32 f16 bf16 e4m3 e5m2 e2m1 i8 i32 i64 u8 i4 e8m0".split()
 # Names a comment may use for an extent.  src/core/contract.cpp gives the second line its meaning.
 DIMS = ("b s t h g d e f n u x pages pool pool2 page positions half width "
         "r key_b rows keys bytes padded q_blocks k_blocks v_blocks "
-        "rows_out kernel_rows kernel_columns").split()
+        "rows_out kernel_rows kernel_columns block_bytes keep cap").split()
 
 
 class Refused(Exception):
@@ -116,8 +116,8 @@ def read_tag(reader, comment, earlier):
     alias = None
     if direction != "in" and "may be " in words:
         a = re.search(r"\bmay be (\w+)(\[0\])?(?: exactly)?(?:, when (\w+) is absent)?", words)
-        if not a or a[1] not in earlier or (a[3] and a[3] not in earlier):
-            reader.refuse("wanted `may be x`, `may be x[0] exactly` (`, when y is absent`) of fields above")
+        if not a:
+            reader.refuse("wanted `may be x`, `may be x[0] exactly` (`, when y is absent`)")
         alias = {"field": a[1], "first": bool(a[2]), "without": a[3]}
     return {"direction": direction, "optional": bool(m[2]), "sums": bool(m[3]), "may_alias": alias,
             "dims": dims_of(reader, m[4]), "paged_dims": dims_of(reader, m[5]) if m[5] else None,
@@ -166,6 +166,10 @@ def read_struct(reader, name, doc, structs, enums, constants):
                 entry["enum"] = comment
         fields[field] = entry
         offset += size * count
+    tensors = {f["name"] for f in fields.values() if f["kind"] == "tensor"}
+    for f in fields.values():
+        if (alias := f.get("may_alias")) and not {alias["field"], alias["without"] or alias["field"]} <= tensors:
+            reader.refuse(f"wanted `may be x` of tensors of {name}: {f['name']} may be {alias['field']}")
     if offset % 8:
         reader.refuse(f"hidden padding at the end of {name}: add `int32_t reserved; /**< 0 */`")
     return {"name": name, "header": reader.path.name, "doc": doc, "size": offset, "fields": list(fields.values())}

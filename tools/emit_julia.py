@@ -12,6 +12,8 @@ FOLLOWS = {("merge_forward", "s"): [("u", "row")], ("*", "r"): [("b", "query_sta
 
 # Rows of o without those of history, which every sequence has.
 DERIVED = {"rows_out": "size(q, 3) - history * (query_start === nothing ? 1 : length(query_start) - 1)"}
+# An extent that follows from an array and a number of the call.
+COMPUTED = {("trace_forward", "n"): "cld(size(q, 3), block_rows == 0 ? 64 : block_rows)"}
 
 
 def camel(name):
@@ -114,7 +116,11 @@ class Op:
         return [pair for op in (self.name, "*") for pair in FOLLOWS.get((op, dim), []) if self.sources(pair[0])]
 
     def can_make(self, field):
-        return all(d.isdigit() or d in DERIVED or self.sources(d) or self.follows(d) for d in field["dims"])
+        return all(d.isdigit() or d in DERIVED or self.told(d) or self.sources(d) or self.follows(d) for d in field["dims"])
+
+    def told(self, dim):
+        """The text of an extent that a number of the call says."""
+        return COMPUTED.get((self.name, dim)) or next((f["name"] for f in self.scalars if f["name"] == dim), None)
 
     def default(self, field):
         if field["direction"] != "out":
@@ -128,8 +134,8 @@ class Op:
         return "true" if gradient and all(f["optional"] for f in self.tensors if f["direction"] != "in") else "false"
 
     def extent(self, field, dim):
-        if dim.isdigit():
-            return dim
+        if dim.isdigit() or self.told(dim):
+            return self.told(dim) or dim
         for name, at, add in self.sources(dim):
             if not self.by_name[name]["optional"]:
                 return f"size({name}, {at})" + (f" - {-add}" if add else "")

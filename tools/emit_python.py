@@ -24,6 +24,8 @@ SCALARS = {"i64": ("q", "0"), "f32": ("f", "0.0"), "i32": ("i", "0")}
 IMPLIED = {"r": ("b", None), "b": ("r", "key_start"), "s": ("u", "row")}
 # Rows of o without those of history, which every sequence has.
 DERIVED = {"rows_out": "v_q[2][1] - history * call.sequences(v_query_start)"}
+# An extent that follows from an input and a number of the call.
+COMPUTED = {("trace_forward", "n"): ("q", "-(-v_q[2][1] // (block_rows or 64))")}
 TOP = (
     "# SPDX-License-Identifier: Apache-2.0\n"
     "# Written by tools/api.py from include/fovea: edit the headers instead.\n"
@@ -138,8 +140,11 @@ class Operation:
         """For each dim: (dim, [(input, index, less, only without)], can the caller be asked)."""
         plan = []
         for dim in output["dims"]:
-            if dim.isdigit():
+            if dim.isdigit() or dim in {f["name"] for f in self.scalars}:
                 plan.append((dim, [], False))
+                continue
+            if (self.name, dim) in COMPUTED:
+                plan.append((dim, [(COMPUTED[self.name, dim][0], None, 0, None)], False))
                 continue
             found = self.find(dim)
             if not found and dim in DERIVED:
@@ -177,6 +182,8 @@ class Operation:
             return dim
         if not ask:
             name, index, less, _ = found[0]
+            if index is None:
+                return COMPUTED[self.name, dim][1]
             return f"v_{name}[2][{index}]" + (f" - {less}" if less else "")
         parts = [
             f"(v_{n}{f' if {without} is None else None' if without else ''}, {i}, {less})"

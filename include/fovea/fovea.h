@@ -11,5 +11,6 @@
 #include "merge.h"
 #include "quant.h"
 #include "rope.h"
+#include "trace.h"
 
 #endif

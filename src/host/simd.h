@@ -63,6 +63,10 @@ struct Simd {
 
   void (*gemm)(const Gemm& x);
 
+  // A gemm of untransposed a that accumulates nothing, each sum a chain of fused multiply-adds: the
+  // same bits from every table.
+  void (*chains)(const Gemm& x);
+
   // x[j][i] = <k_j, q_i> for rows <= 4; q is [rows][q_row].
   void (*dots)(int64_t keys, int64_t rows, int64_t d, const float* k, int64_t k_row, const float* q,
                int64_t q_row, float* x, int64_t lanes);
@@ -92,6 +96,9 @@ struct Simd {
   // x = -inf but where low[i] <= j < high[i] or first_low[i] <= j < first_high[i].
   void (*mask)(int64_t keys, int64_t lanes, float* x, const int32_t* low, const int32_t* high,
                const int32_t* first_low, const int32_t* first_high);
+
+  // The largest of x, a NaN counting as -inf.  count: a multiple of Simd::width.
+  float (*largest)(int64_t count, const float* x);
 
   // Contiguous f16, bf16 (fovea_dtype) to float.
   void (*widen)(int64_t count, const void* from, int32_t dtype, float* to);

@@ -8,6 +8,7 @@
 #include "cases/merge.h"
 #include "cases/quant.h"
 #include "cases/rope.h"
+#include "cases/trace.h"
 
 namespace cases {
 
@@ -15,7 +16,7 @@ inline std::vector<harness::Case> all() {
   std::vector<harness::Case> out;
   for (auto& more :
        {attention_forward_sweep(), attention_backward_sweep(), Edges().cases, merge_cases(),
-        rope_cases(), cache_cases(), quant_cases(), kl_cases(), conv_cases()})
+        rope_cases(), cache_cases(), quant_cases(), kl_cases(), conv_cases(), trace_cases()})
     out.insert(out.end(), more.begin(), more.end());
   return out;
 }

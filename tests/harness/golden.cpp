@@ -82,6 +82,12 @@ static std::vector<Scalar> conv_attention_backward() {
           FLOAT(scale),    INT(causal),   INT(nondeterministic)};
 }
 
+static std::vector<Scalar> trace_forward() {
+  using P = fovea_trace_forward_params;
+  return {LONG(keep), FLOAT(scale),   INT(block_rows), INT(block_keys),
+          INT(layer), INT(edge_kind), INT(exact),      INT(causal)};
+}
+
 const std::vector<Scalar>& scalars_of(const std::string& op) {
   static const std::map<std::string, std::vector<Scalar>> table = {
       {"attention_forward", attention_forward()},
@@ -96,6 +102,7 @@ const std::vector<Scalar>& scalars_of(const std::string& op) {
       {"kl_backward", kl_backward()},
       {"conv_attention_forward", conv_attention_forward()},
       {"conv_attention_backward", conv_attention_backward()},
+      {"trace_forward", trace_forward()},
       {"merge_forward", {}},
       {"merge_backward", {}},
       {"cache_copy", {}}};

@@ -103,6 +103,14 @@ class Direction(enum.IntEnum):
     STUDENT_TEACHER = 1  # KL(student || teacher), reverse KL: the student seeks a mode
 
 
+class EdgeKind(enum.IntEnum):
+    """What edge_weight holds."""
+
+    SCORE = 0  # score
+    MAX_LOGIT = 1  # edge_max
+    MASS = 2  # edge_mass
+
+
 class Tensor(C.Structure):
     _fields_ = [
         ("data", C.c_void_p),
@@ -470,6 +478,42 @@ class ConvAttentionBackwardParams(C.Structure):
     ]
 
 
+class TraceForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("keep_row", Tensor),
+        ("block_mask", Tensor),
+        ("key_len", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("selected", Tensor),
+        ("score", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("lse_dense", Tensor),
+        ("edge_score", Tensor),
+        ("edge_max", Tensor),
+        ("edge_mass", Tensor),
+        ("edge_value", Tensor),
+        ("edge", Tensor),
+        ("edge_weight", Tensor),
+        ("edge_count", Tensor),
+        ("edge_offset", Tensor),
+        ("keep", C.c_int64),
+        ("scale", C.c_float),
+        ("block_rows", C.c_int32),
+        ("block_keys", C.c_int32),
+        ("layer", C.c_int32),
+        ("edge_kind", C.c_int32),
+        ("exact", C.c_int32),
+        ("causal", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2192,
@@ -487,6 +531,7 @@ SIZES = {
     KlBackwardParams: 1896,
     ConvAttentionForwardParams: 1200,
     ConvAttentionBackwardParams: 1488,
+    TraceForwardParams: 2064,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -557,6 +602,9 @@ FUNCTIONS = {
         C.POINTER(ConvAttentionBackwardParams), C.POINTER(C.c_size_t)]),
     "fovea_conv_attention_backward": (C.c_int, [C.c_void_p,
         C.POINTER(ConvAttentionBackwardParams)]),
+    "fovea_trace_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(TraceForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_trace_forward": (C.c_int, [C.c_void_p, C.POINTER(TraceForwardParams)]),
 }
 
 

@@ -3,7 +3,7 @@
 """The operations.  Inputs first; by keyword outputs, optional inputs, numbers (0: the default)."""
 from . import _abi
 from ._call import Op
-from ._abi import CodeOrder, Direction, Scaling
+from ._abi import CodeOrder, Direction, EdgeKind, Scaling
 
 __all__ = ["attention_forward", "attention_forward_workspace", "attention_backward",
            "attention_backward_workspace", "merge_forward", "merge_forward_workspace",
@@ -13,7 +13,8 @@ __all__ = ["attention_forward", "attention_forward_workspace", "attention_backwa
            "quant_quantize_workspace", "quant_forward", "quant_forward_workspace", "kl_forward",
            "kl_forward_workspace", "kl_backward", "kl_backward_workspace", "conv_attention_forward",
            "conv_attention_forward_workspace", "conv_attention_backward",
-           "conv_attention_backward_workspace", "CodeOrder", "Direction", "Scaling"]
+           "conv_attention_backward_workspace", "trace_forward", "trace_forward_workspace",
+           "CodeOrder", "Direction", "EdgeKind", "Scaling"]
 
 _attention_forward = Op("attention_forward", _abi.AttentionForwardParams)
 _attention_backward = Op("attention_backward", _abi.AttentionBackwardParams)
@@ -30,6 +31,7 @@ _kl_forward = Op("kl_forward", _abi.KlForwardParams)
 _kl_backward = Op("kl_backward", _abi.KlBackwardParams)
 _conv_attention_forward = Op("conv_attention_forward", _abi.ConvAttentionForwardParams)
 _conv_attention_backward = Op("conv_attention_backward", _abi.ConvAttentionBackwardParams)
+_trace_forward = Op("trace_forward", _abi.TraceForwardParams)
 
 
 def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_start=None,
@@ -1221,3 +1223,136 @@ def conv_attention_backward(ctx, q, k, v, weight, o, lse, dout, *, dq=None, dk=N
 def conv_attention_backward_workspace(ctx, *inputs, **fields):
     """Bytes of workspace that conv_attention_backward would use; raises what it would raise."""
     return conv_attention_backward(ctx.asking, *inputs, **fields)
+
+
+def trace_forward(ctx, q, k, *, selected=None, score=None, o=None, lse=None, lse_dense=None,
+                  edge_score=None, edge_max=None, edge_mass=None, edge_value=None, edge=None,
+                  edge_weight=None, edge_count=None, v=None, keep_row=None, block_mask=None,
+                  key_len=None, page_table=None, cache_row=None, edge_offset=None, e=None, cap=None,
+                  keep=0, scale=0.0, block_rows=0, block_keys=0, layer=0, edge_kind=0, exact=0,
+                  causal=0):
+    """Selection, attention over what was selected, edges: each output is optional, absent = not
+    computed.  No workspace of s * t: linear in n * keep, and of that only where an edge is wanted.
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q: page = block_keys
+
+    Outputs on request, by True or an array
+      selected: (b, h, n, keep) i32: key blocks in branch order, -1 empty
+      score: (b, h, n, keep) f32: their scores, times scale where scale is given; -inf empty
+      o: (b, s, h, e) as q or f32: attention over the selected blocks
+      lse: (b, h, s) f32: natural log of each row's sum over the selected blocks
+      lse_dense: (b, h, s) f32: the same over all valid blocks: a pass over every key
+      edge_score: (b, h, n, keep) f32: as score
+      edge_max: (b, h, n, keep) f32: the largest x of a valid pair, NaN as -inf; -inf empty
+      edge_mass: (b, h, n, keep) f32: sum of p over the pairs; a row block's sum to its rows that
+          see a key; 0 empty
+      edge_value: (b, h, n, keep, e) f32: sum of p_mt v_t over the pairs; 0 empty
+      edge: (cap, 4) i32: layer, head (of the batch: batch * h + head), row block, key block; needs
+          edge_count
+      edge_weight: (cap) f32: what edge_kind says; needs edge_count
+      edge_count: (1) i64: edge_offset plus the records of this call, dropped ones among them; may
+          be edge_offset
+
+    Optional inputs
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q: o and edge_value need it
+      keep_row: (n) i32: blocks to keep for each row block, cut to 0 .. keep; absent: keep
+      block_mask: (b, h, n, block_bytes) u8: bit u % 8 of byte u / 8 is 1 where the row block may
+          see key block u
+      key_len: (r) i32: keys in use, at most t or pages * page
+      page_table: (rows, pages) i32: pool page of each key block; -1: absent, its keys are not seen
+      cache_row: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the
+          last: no keys; absent: its own number
+      edge_offset: (1) i64: row of the first record, >= 0; absent: 0
+
+    e, cap: extents of new outputs that no input tells.
+
+    Numbers
+      keep: key blocks a row block keeps: 1 .. 256
+      scale: of x, > 0; 0: 1 / sqrt(d), and score is the product itself
+      block_rows: 16, 32, 64 or 128; 0: 64
+      block_keys: 16, 32, 64 or 128; 0: 64
+      layer: first word of every edge, >= 0
+      edge_kind: fovea_edge_kind
+      exact: 1: scores are chains of fused multiply-adds
+      causal: 1: row i sees keys up to i + Lk - s
+    """
+    call = ctx._call(_trace_forward)
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = None
+    if v is not None:
+        v_v = call.put("v", 200, v, 4)
+    if keep_row is not None:
+        call.put("keep_row", 296, keep_row)
+    if block_mask is not None:
+        call.put("block_mask", 392, block_mask)
+    if key_len is not None:
+        call.put("key_len", 488, key_len)
+    if page_table is not None:
+        call.put("page_table", 584, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 680, cache_row)
+    if edge_offset is not None:
+        call.put("edge_offset", 1928, edge_offset)
+    if selected is not None:
+        selected = None if selected is False else call.out("selected", 776, selected, (v_q[2][0],
+            v_q[2][2], -(-v_q[2][1] // (block_rows or 64)), keep), 8)
+    if score is not None:
+        score = None if score is False else call.out("score", 872, score, (v_q[2][0], v_q[2][2],
+            -(-v_q[2][1] // (block_rows or 64)), keep), 1)
+    if o is not None:
+        o = None if o is False else call.out("o", 968, o, lambda: (v_q[2][0], v_q[2][1], v_q[2][2],
+            call.size("e", e, (v_v, 3, 0))), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 1064, lse, (v_q[2][0], v_q[2][2],
+            v_q[2][1]), 1)
+    if lse_dense is not None:
+        lse_dense = None if lse_dense is False else call.out("lse_dense", 1160, lse_dense,
+            (v_q[2][0], v_q[2][2], v_q[2][1]), 1)
+    if edge_score is not None:
+        edge_score = None if edge_score is False else call.out("edge_score", 1256, edge_score,
+            (v_q[2][0], v_q[2][2], -(-v_q[2][1] // (block_rows or 64)), keep), 1)
+    if edge_max is not None:
+        edge_max = None if edge_max is False else call.out("edge_max", 1352, edge_max, (v_q[2][0],
+            v_q[2][2], -(-v_q[2][1] // (block_rows or 64)), keep), 1)
+    if edge_mass is not None:
+        edge_mass = None if edge_mass is False else call.out("edge_mass", 1448, edge_mass,
+            (v_q[2][0], v_q[2][2], -(-v_q[2][1] // (block_rows or 64)), keep), 1)
+    if edge_value is not None:
+        edge_value = None if edge_value is False else call.out("edge_value", 1544, edge_value,
+            lambda: (v_q[2][0], v_q[2][2], -(-v_q[2][1] // (block_rows or 64)), keep, call.size("e",
+            e, (v_v, 3, 0))), 1)
+    if edge is not None:
+        edge = None if edge is False else call.out("edge", 1640, edge, lambda: (call.size("cap",
+            cap), 4), 8)
+    if edge_weight is not None:
+        edge_weight = None if edge_weight is False else call.out("edge_weight", 1736, edge_weight,
+            lambda: (call.size("cap", cap),), 1)
+    if edge_count is not None:
+        edge_count = None if edge_count is False else call.out("edge_count", 1832, edge_count, (1,),
+            9)
+    if keep:
+        call.scalar("q", 2024, keep, "keep")
+    if scale:
+        call.scalar("f", 2032, scale, "scale")
+    if block_rows:
+        call.scalar("i", 2036, block_rows, "block_rows")
+    if block_keys:
+        call.scalar("i", 2040, block_keys, "block_keys")
+    if layer:
+        call.scalar("i", 2044, layer, "layer")
+    if edge_kind:
+        call.enum(2048, edge_kind, "edge_kind", EdgeKind)
+    if exact:
+        call.scalar("i", 2052, exact, "exact")
+    if causal:
+        call.scalar("i", 2056, causal, "causal")
+    return call.run(selected, score, o, lse, lse_dense, edge_score, edge_max, edge_mass, edge_value,
+        edge, edge_weight, edge_count)
+
+
+def trace_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that trace_forward would use; raises what it would raise."""
+    return trace_forward(ctx.asking, *inputs, **fields)

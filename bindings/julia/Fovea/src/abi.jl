@@ -76,6 +76,12 @@ const FOVEA_DIRECTION_TEACHER_STUDENT = Int32(0)
 const FOVEA_DIRECTION_STUDENT_TEACHER = Int32(1)
 const DIRECTION = (teacher_student=FOVEA_DIRECTION_TEACHER_STUDENT, student_teacher=FOVEA_DIRECTION_STUDENT_TEACHER)
 
+# What edge_weight holds.
+const FOVEA_EDGE_KIND_SCORE = Int32(0)
+const FOVEA_EDGE_KIND_MAX_LOGIT = Int32(1)
+const FOVEA_EDGE_KIND_MASS = Int32(2)
+const EDGE_KIND = (score=FOVEA_EDGE_KIND_SCORE, max_logit=FOVEA_EDGE_KIND_MAX_LOGIT, mass=FOVEA_EDGE_KIND_MASS)
+
 # fovea_tensor
 struct Tensor
     data::Ptr{Cvoid}
@@ -427,6 +433,41 @@ struct ConvAttentionBackwardParams
     reserved::Int32
 end
 
+# fovea_trace_forward_params
+struct TraceForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    keep_row::Tensor
+    block_mask::Tensor
+    key_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
+    selected::Tensor
+    score::Tensor
+    o::Tensor
+    lse::Tensor
+    lse_dense::Tensor
+    edge_score::Tensor
+    edge_max::Tensor
+    edge_mass::Tensor
+    edge_value::Tensor
+    edge::Tensor
+    edge_weight::Tensor
+    edge_count::Tensor
+    edge_offset::Tensor
+    keep::Int64
+    scale::Float32
+    block_rows::Int32
+    block_keys::Int32
+    layer::Int32
+    edge_kind::Int32
+    exact::Int32
+    causal::Int32
+    reserved::Int32
+end
+
 const _fovea_version = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_version() =
     ccall(symbol(_fovea_version, :fovea_version), Int32, ())
@@ -618,3 +659,11 @@ fovea_conv_attention_backward_workspace(ctx, params, bytes) =
 const _fovea_conv_attention_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_conv_attention_backward(ctx, params) =
     ccall(symbol(_fovea_conv_attention_backward, :fovea_conv_attention_backward), Int32, (Ptr{Cvoid}, Ref{ConvAttentionBackwardParams}), ctx, params)
+
+const _fovea_trace_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_trace_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_trace_forward_workspace, :fovea_trace_forward_workspace), Int32, (Ptr{Cvoid}, Ref{TraceForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_trace_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_trace_forward(ctx, params) =
+    ccall(symbol(_fovea_trace_forward, :fovea_trace_forward), Int32, (Ptr{Cvoid}, Ref{TraceForwardParams}), ctx, params)

@@ -19,6 +19,7 @@ const LAYOUT = [
     (Fovea.KlBackwardParams, 1896, [:struct_size => 0, :q_teacher => 8, :k_teacher => 104, :q_student => 200, :k_student => 296, :row_weight => 392, :query_start => 488, :key_start => 584, :query_len => 680, :key_len => 776, :head_window => 872, :kl => 968, :lse_teacher => 1064, :lse_student => 1160, :dkl => 1256, :dtotal => 1352, :dq_student => 1448, :dk_student => 1544, :dq_teacher => 1640, :dk_teacher => 1736, :query_max => 1832, :key_max => 1840, :window_left => 1848, :window_right => 1856, :sink_keys => 1864, :scale_teacher => 1872, :scale_student => 1876, :causal => 1880, :direction => 1884, :mean => 1888, :nondeterministic => 1892]),
     (Fovea.ConvAttentionForwardParams, 1200, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :weight => 296, :o => 392, :lse => 488, :query_start => 584, :key_start => 680, :query_len => 776, :key_len => 872, :page_table => 968, :cache_row => 1064, :query_max => 1160, :key_max => 1168, :history => 1176, :scale => 1184, :causal => 1188, :splits => 1192, :reserved => 1196]),
     (Fovea.ConvAttentionBackwardParams, 1488, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :weight => 296, :query_start => 392, :key_start => 488, :query_len => 584, :key_len => 680, :o => 776, :lse => 872, :dout => 968, :dq => 1064, :dk => 1160, :dv => 1256, :dweight => 1352, :query_max => 1448, :key_max => 1456, :history => 1464, :scale => 1472, :causal => 1476, :nondeterministic => 1480, :reserved => 1484]),
+    (Fovea.TraceForwardParams, 2064, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :keep_row => 296, :block_mask => 392, :key_len => 488, :page_table => 584, :cache_row => 680, :selected => 776, :score => 872, :o => 968, :lse => 1064, :lse_dense => 1160, :edge_score => 1256, :edge_max => 1352, :edge_mass => 1448, :edge_value => 1544, :edge => 1640, :edge_weight => 1736, :edge_count => 1832, :edge_offset => 1928, :keep => 2024, :scale => 2032, :block_rows => 2036, :block_keys => 2040, :layer => 2044, :edge_kind => 2048, :exact => 2052, :causal => 2056, :reserved => 2060]),
 ]
 
 # name, function, positional fields
@@ -38,4 +39,5 @@ const OPS = [
     ("kl_backward", Fovea.kl_backward, (:q_teacher, :k_teacher, :q_student, :k_student, :kl, :lse_teacher, :lse_student)),
     ("conv_attention_forward", Fovea.conv_attention_forward, (:q, :k, :v, :weight)),
     ("conv_attention_backward", Fovea.conv_attention_backward, (:q, :k, :v, :weight, :o, :lse, :dout)),
+    ("trace_forward", Fovea.trace_forward, (:q, :k)),
 ]

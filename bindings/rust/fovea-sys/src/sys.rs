@@ -220,6 +220,23 @@ impl fovea_direction {
 pub const FOVEA_DIRECTION_TEACHER_STUDENT: fovea_direction = fovea_direction(0);
 pub const FOVEA_DIRECTION_STUDENT_TEACHER: fovea_direction = fovea_direction(1);
 
+/// What edge_weight holds.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct fovea_edge_kind(pub i32);
+
+impl fovea_edge_kind {
+    /// score
+    pub const SCORE: fovea_edge_kind = fovea_edge_kind(0);
+    /// edge_max
+    pub const MAX_LOGIT: fovea_edge_kind = fovea_edge_kind(1);
+    /// edge_mass
+    pub const MASS: fovea_edge_kind = fovea_edge_kind(2);
+}
+pub const FOVEA_EDGE_KIND_SCORE: fovea_edge_kind = fovea_edge_kind(0);
+pub const FOVEA_EDGE_KIND_MAX_LOGIT: fovea_edge_kind = fovea_edge_kind(1);
+pub const FOVEA_EDGE_KIND_MASS: fovea_edge_kind = fovea_edge_kind(2);
+
 /// A view: never owns.  data == NULL means "not given".  Frozen: this struct never grows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1197,6 +1214,91 @@ const _: () = {
     assert!(offset_of!(fovea_conv_attention_backward_params, reserved) == 1484);
 };
 
+/// ```text
+/// Selection, attention over what was selected, edges: each output is optional, absent = not
+/// computed.  No workspace of s * t: linear in n * keep, and of that only where an edge is wanted.
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_trace_forward_params {
+    pub struct_size: usize,
+    pub q: fovea_tensor,
+    pub k: fovea_tensor,
+    pub v: fovea_tensor,
+    pub keep_row: fovea_tensor,
+    pub block_mask: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub page_table: fovea_tensor,
+    pub cache_row: fovea_tensor,
+    pub selected: fovea_tensor,
+    pub score: fovea_tensor,
+    pub o: fovea_tensor,
+    pub lse: fovea_tensor,
+    pub lse_dense: fovea_tensor,
+    pub edge_score: fovea_tensor,
+    pub edge_max: fovea_tensor,
+    pub edge_mass: fovea_tensor,
+    pub edge_value: fovea_tensor,
+    pub edge: fovea_tensor,
+    pub edge_weight: fovea_tensor,
+    pub edge_count: fovea_tensor,
+    pub edge_offset: fovea_tensor,
+    pub keep: i64,
+    pub scale: f32,
+    pub block_rows: i32,
+    pub block_keys: i32,
+    pub layer: i32,
+    pub edge_kind: i32,
+    pub exact: i32,
+    pub causal: i32,
+    pub reserved: i32,
+}
+
+impl Default for fovea_trace_forward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_trace_forward_params>() == 2064);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_trace_forward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_trace_forward_params, q) == 8);
+    assert!(offset_of!(fovea_trace_forward_params, k) == 104);
+    assert!(offset_of!(fovea_trace_forward_params, v) == 200);
+    assert!(offset_of!(fovea_trace_forward_params, keep_row) == 296);
+    assert!(offset_of!(fovea_trace_forward_params, block_mask) == 392);
+    assert!(offset_of!(fovea_trace_forward_params, key_len) == 488);
+    assert!(offset_of!(fovea_trace_forward_params, page_table) == 584);
+    assert!(offset_of!(fovea_trace_forward_params, cache_row) == 680);
+    assert!(offset_of!(fovea_trace_forward_params, selected) == 776);
+    assert!(offset_of!(fovea_trace_forward_params, score) == 872);
+    assert!(offset_of!(fovea_trace_forward_params, o) == 968);
+    assert!(offset_of!(fovea_trace_forward_params, lse) == 1064);
+    assert!(offset_of!(fovea_trace_forward_params, lse_dense) == 1160);
+    assert!(offset_of!(fovea_trace_forward_params, edge_score) == 1256);
+    assert!(offset_of!(fovea_trace_forward_params, edge_max) == 1352);
+    assert!(offset_of!(fovea_trace_forward_params, edge_mass) == 1448);
+    assert!(offset_of!(fovea_trace_forward_params, edge_value) == 1544);
+    assert!(offset_of!(fovea_trace_forward_params, edge) == 1640);
+    assert!(offset_of!(fovea_trace_forward_params, edge_weight) == 1736);
+    assert!(offset_of!(fovea_trace_forward_params, edge_count) == 1832);
+    assert!(offset_of!(fovea_trace_forward_params, edge_offset) == 1928);
+    assert!(offset_of!(fovea_trace_forward_params, keep) == 2024);
+    assert!(offset_of!(fovea_trace_forward_params, scale) == 2032);
+    assert!(offset_of!(fovea_trace_forward_params, block_rows) == 2036);
+    assert!(offset_of!(fovea_trace_forward_params, block_keys) == 2040);
+    assert!(offset_of!(fovea_trace_forward_params, layer) == 2044);
+    assert!(offset_of!(fovea_trace_forward_params, edge_kind) == 2048);
+    assert!(offset_of!(fovea_trace_forward_params, exact) == 2052);
+    assert!(offset_of!(fovea_trace_forward_params, causal) == 2056);
+    assert!(offset_of!(fovea_trace_forward_params, reserved) == 2060);
+};
+
 functions! {
     /// The library's FOVEA_VERSION.
     fn fovea_version() -> i32;
@@ -1313,4 +1415,8 @@ functions! {
     fn fovea_conv_attention_backward_workspace(ctx: *mut fovea_context, params: *const fovea_conv_attention_backward_params, bytes: *mut usize) -> fovea_status;
     /// See conv_attention_backward of the header.
     fn fovea_conv_attention_backward(ctx: *mut fovea_context, params: *const fovea_conv_attention_backward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_trace_forward_workspace(ctx: *mut fovea_context, params: *const fovea_trace_forward_params, bytes: *mut usize) -> fovea_status;
+    /// See trace_forward of the header.
+    fn fovea_trace_forward(ctx: *mut fovea_context, params: *const fovea_trace_forward_params) -> fovea_status;
 }

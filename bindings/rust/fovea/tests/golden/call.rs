@@ -20,6 +20,7 @@ pub const OPS: &[&str] = &[
     "kl_backward",
     "conv_attention_forward",
     "conv_attention_backward",
+    "trace_forward",
 ];
 
 pub fn call(op: &str, given: &mut Given, ctx: &Context) -> Result<()> {
@@ -714,6 +715,97 @@ pub fn call(op: &str, given: &mut Given, ctx: &Context) -> Result<()> {
             call.scale(given.scalar("scale") as f32);
             call.causal(given.scalar("causal") != 0.0);
             call.nondeterministic(given.scalar("nondeterministic") != 0.0);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "trace_forward" => {
+            let q = given.input("q").expect("q");
+            let k = given.input("k").expect("k");
+            let v = given.input("v");
+            let keep_row = given.input("keep_row");
+            let block_mask = given.input("block_mask");
+            let key_len = given.input("key_len");
+            let page_table = given.input("page_table");
+            let cache_row = given.input("cache_row");
+            let mut selected = given.output("selected");
+            let mut score = given.output("score");
+            let mut o = given.output("o");
+            let mut lse = given.output("lse");
+            let mut lse_dense = given.output("lse_dense");
+            let mut edge_score = given.output("edge_score");
+            let mut edge_max = given.output("edge_max");
+            let mut edge_mass = given.output("edge_mass");
+            let mut edge_value = given.output("edge_value");
+            let mut edge = given.output("edge");
+            let mut edge_weight = given.output("edge_weight");
+            let mut edge_count = given.output("edge_count");
+            let edge_offset = given.input("edge_offset");
+            let mut call = TraceForward::new(&q, &k);
+            if let Some(tensor) = &v {
+                call.v(tensor);
+            }
+            if let Some(tensor) = &keep_row {
+                call.keep_row(tensor);
+            }
+            if let Some(tensor) = &block_mask {
+                call.block_mask(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &page_table {
+                call.page_table(tensor);
+            }
+            if let Some(tensor) = &cache_row {
+                call.cache_row(tensor);
+            }
+            if let Some(tensor) = &mut selected {
+                call.selected(tensor);
+            }
+            if let Some(tensor) = &mut score {
+                call.score(tensor);
+            }
+            if let Some(tensor) = &mut o {
+                call.o(tensor);
+            }
+            if let Some(tensor) = &mut lse {
+                call.lse(tensor);
+            }
+            if let Some(tensor) = &mut lse_dense {
+                call.lse_dense(tensor);
+            }
+            if let Some(tensor) = &mut edge_score {
+                call.edge_score(tensor);
+            }
+            if let Some(tensor) = &mut edge_max {
+                call.edge_max(tensor);
+            }
+            if let Some(tensor) = &mut edge_mass {
+                call.edge_mass(tensor);
+            }
+            if let Some(tensor) = &mut edge_value {
+                call.edge_value(tensor);
+            }
+            if let Some(tensor) = &mut edge {
+                call.edge(tensor);
+            }
+            if let Some(tensor) = &mut edge_weight {
+                call.edge_weight(tensor);
+            }
+            if let Some(tensor) = &mut edge_count {
+                call.edge_count(tensor);
+            }
+            if let Some(tensor) = &edge_offset {
+                call.edge_offset(tensor);
+            }
+            call.keep(given.scalar("keep") as i64);
+            call.scale(given.scalar("scale") as f32);
+            call.block_rows(given.scalar("block_rows") as i32);
+            call.block_keys(given.scalar("block_keys") as i32);
+            call.layer(given.scalar("layer") as i32);
+            call.edge_kind(EdgeKind(given.scalar("edge_kind") as i32));
+            call.exact(given.scalar("exact") != 0.0);
+            call.causal(given.scalar("causal") != 0.0);
             call.workspace(ctx)?;
             call.run(ctx)
         }
