@@ -13,6 +13,8 @@
 #include "ops/conv_attention/forward.h"
 #include "ops/kl/backward.h"
 #include "ops/kl/forward.h"
+#include "ops/kl/indexer.h"
+#include "ops/kl/jensen_shannon.h"
 #include "ops/merge/backward.h"
 #include "ops/merge/forward.h"
 #include "ops/quant/forward.h"

@@ -4,6 +4,7 @@
 // The layout that tools/api.py computed is the compiler's, and the running library's.
 #include <cstddef>
 
+#include "fovea/experimental/kl.h"
 #include "fovea/fovea.h"
 #include "gtest/gtest.h"
 
@@ -373,5 +374,108 @@ static_assert(offsetof(fovea_conv_attention_backward_params, scale) == 1472 && s
 static_assert(offsetof(fovea_conv_attention_backward_params, causal) == 1476 && sizeof(fovea_conv_attention_backward_params::causal) == 4, "");
 static_assert(offsetof(fovea_conv_attention_backward_params, nondeterministic) == 1480 && sizeof(fovea_conv_attention_backward_params::nondeterministic) == 4, "");
 static_assert(offsetof(fovea_conv_attention_backward_params, reserved) == 1484 && sizeof(fovea_conv_attention_backward_params::reserved) == 4, "");
+
+static_assert(sizeof(fovea_x_kl_jensen_shannon_forward_params) == 1408, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, struct_size) == 0 && sizeof(fovea_x_kl_jensen_shannon_forward_params::struct_size) == 8, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, q_teacher) == 8 && sizeof(fovea_x_kl_jensen_shannon_forward_params::q_teacher) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, k_teacher) == 104 && sizeof(fovea_x_kl_jensen_shannon_forward_params::k_teacher) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, q_student) == 200 && sizeof(fovea_x_kl_jensen_shannon_forward_params::q_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, k_student) == 296 && sizeof(fovea_x_kl_jensen_shannon_forward_params::k_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, js) == 392 && sizeof(fovea_x_kl_jensen_shannon_forward_params::js) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, kl_teacher) == 488 && sizeof(fovea_x_kl_jensen_shannon_forward_params::kl_teacher) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, kl_student) == 584 && sizeof(fovea_x_kl_jensen_shannon_forward_params::kl_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, lse_teacher) == 680 && sizeof(fovea_x_kl_jensen_shannon_forward_params::lse_teacher) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, lse_student) == 776 && sizeof(fovea_x_kl_jensen_shannon_forward_params::lse_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, query_start) == 872 && sizeof(fovea_x_kl_jensen_shannon_forward_params::query_start) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, key_start) == 968 && sizeof(fovea_x_kl_jensen_shannon_forward_params::key_start) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, query_len) == 1064 && sizeof(fovea_x_kl_jensen_shannon_forward_params::query_len) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, key_len) == 1160 && sizeof(fovea_x_kl_jensen_shannon_forward_params::key_len) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, head_window) == 1256 && sizeof(fovea_x_kl_jensen_shannon_forward_params::head_window) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, query_max) == 1352 && sizeof(fovea_x_kl_jensen_shannon_forward_params::query_max) == 8, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, key_max) == 1360 && sizeof(fovea_x_kl_jensen_shannon_forward_params::key_max) == 8, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, window_left) == 1368 && sizeof(fovea_x_kl_jensen_shannon_forward_params::window_left) == 8, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, window_right) == 1376 && sizeof(fovea_x_kl_jensen_shannon_forward_params::window_right) == 8, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, sink_keys) == 1384 && sizeof(fovea_x_kl_jensen_shannon_forward_params::sink_keys) == 8, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, scale_teacher) == 1392 && sizeof(fovea_x_kl_jensen_shannon_forward_params::scale_teacher) == 4, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, scale_student) == 1396 && sizeof(fovea_x_kl_jensen_shannon_forward_params::scale_student) == 4, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, weight) == 1400 && sizeof(fovea_x_kl_jensen_shannon_forward_params::weight) == 4, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_forward_params, causal) == 1404 && sizeof(fovea_x_kl_jensen_shannon_forward_params::causal) == 4, "");
+
+static_assert(sizeof(fovea_x_kl_jensen_shannon_backward_params) == 1792, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, struct_size) == 0 && sizeof(fovea_x_kl_jensen_shannon_backward_params::struct_size) == 8, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, q_teacher) == 8 && sizeof(fovea_x_kl_jensen_shannon_backward_params::q_teacher) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, k_teacher) == 104 && sizeof(fovea_x_kl_jensen_shannon_backward_params::k_teacher) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, q_student) == 200 && sizeof(fovea_x_kl_jensen_shannon_backward_params::q_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, k_student) == 296 && sizeof(fovea_x_kl_jensen_shannon_backward_params::k_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, query_start) == 392 && sizeof(fovea_x_kl_jensen_shannon_backward_params::query_start) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, key_start) == 488 && sizeof(fovea_x_kl_jensen_shannon_backward_params::key_start) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, query_len) == 584 && sizeof(fovea_x_kl_jensen_shannon_backward_params::query_len) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, key_len) == 680 && sizeof(fovea_x_kl_jensen_shannon_backward_params::key_len) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, head_window) == 776 && sizeof(fovea_x_kl_jensen_shannon_backward_params::head_window) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, kl_teacher) == 872 && sizeof(fovea_x_kl_jensen_shannon_backward_params::kl_teacher) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, kl_student) == 968 && sizeof(fovea_x_kl_jensen_shannon_backward_params::kl_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, lse_teacher) == 1064 && sizeof(fovea_x_kl_jensen_shannon_backward_params::lse_teacher) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, lse_student) == 1160 && sizeof(fovea_x_kl_jensen_shannon_backward_params::lse_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, djs) == 1256 && sizeof(fovea_x_kl_jensen_shannon_backward_params::djs) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, dq_student) == 1352 && sizeof(fovea_x_kl_jensen_shannon_backward_params::dq_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, dk_student) == 1448 && sizeof(fovea_x_kl_jensen_shannon_backward_params::dk_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, dq_teacher) == 1544 && sizeof(fovea_x_kl_jensen_shannon_backward_params::dq_teacher) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, dk_teacher) == 1640 && sizeof(fovea_x_kl_jensen_shannon_backward_params::dk_teacher) == 96, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, query_max) == 1736 && sizeof(fovea_x_kl_jensen_shannon_backward_params::query_max) == 8, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, key_max) == 1744 && sizeof(fovea_x_kl_jensen_shannon_backward_params::key_max) == 8, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, window_left) == 1752 && sizeof(fovea_x_kl_jensen_shannon_backward_params::window_left) == 8, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, window_right) == 1760 && sizeof(fovea_x_kl_jensen_shannon_backward_params::window_right) == 8, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, sink_keys) == 1768 && sizeof(fovea_x_kl_jensen_shannon_backward_params::sink_keys) == 8, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, scale_teacher) == 1776 && sizeof(fovea_x_kl_jensen_shannon_backward_params::scale_teacher) == 4, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, scale_student) == 1780 && sizeof(fovea_x_kl_jensen_shannon_backward_params::scale_student) == 4, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, weight) == 1784 && sizeof(fovea_x_kl_jensen_shannon_backward_params::weight) == 4, "");
+static_assert(offsetof(fovea_x_kl_jensen_shannon_backward_params, causal) == 1788 && sizeof(fovea_x_kl_jensen_shannon_backward_params::causal) == 4, "");
+
+static_assert(sizeof(fovea_x_kl_indexer_forward_params) == 1208, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, struct_size) == 0 && sizeof(fovea_x_kl_indexer_forward_params::struct_size) == 8, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, q_teacher) == 8 && sizeof(fovea_x_kl_indexer_forward_params::q_teacher) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, k_teacher) == 104 && sizeof(fovea_x_kl_indexer_forward_params::k_teacher) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, q_student) == 200 && sizeof(fovea_x_kl_indexer_forward_params::q_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, k_student) == 296 && sizeof(fovea_x_kl_indexer_forward_params::k_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, weight) == 392 && sizeof(fovea_x_kl_indexer_forward_params::weight) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, kl) == 488 && sizeof(fovea_x_kl_indexer_forward_params::kl) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, lse_teacher) == 584 && sizeof(fovea_x_kl_indexer_forward_params::lse_teacher) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, lse_student) == 680 && sizeof(fovea_x_kl_indexer_forward_params::lse_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, query_start) == 776 && sizeof(fovea_x_kl_indexer_forward_params::query_start) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, key_start) == 872 && sizeof(fovea_x_kl_indexer_forward_params::key_start) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, query_len) == 968 && sizeof(fovea_x_kl_indexer_forward_params::query_len) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, key_len) == 1064 && sizeof(fovea_x_kl_indexer_forward_params::key_len) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, query_max) == 1160 && sizeof(fovea_x_kl_indexer_forward_params::query_max) == 8, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, key_max) == 1168 && sizeof(fovea_x_kl_indexer_forward_params::key_max) == 8, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, window_left) == 1176 && sizeof(fovea_x_kl_indexer_forward_params::window_left) == 8, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, window_right) == 1184 && sizeof(fovea_x_kl_indexer_forward_params::window_right) == 8, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, sink_keys) == 1192 && sizeof(fovea_x_kl_indexer_forward_params::sink_keys) == 8, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, scale_teacher) == 1200 && sizeof(fovea_x_kl_indexer_forward_params::scale_teacher) == 4, "");
+static_assert(offsetof(fovea_x_kl_indexer_forward_params, causal) == 1204 && sizeof(fovea_x_kl_indexer_forward_params::causal) == 4, "");
+
+static_assert(sizeof(fovea_x_kl_indexer_backward_params) == 1496, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, struct_size) == 0 && sizeof(fovea_x_kl_indexer_backward_params::struct_size) == 8, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, q_teacher) == 8 && sizeof(fovea_x_kl_indexer_backward_params::q_teacher) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, k_teacher) == 104 && sizeof(fovea_x_kl_indexer_backward_params::k_teacher) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, q_student) == 200 && sizeof(fovea_x_kl_indexer_backward_params::q_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, k_student) == 296 && sizeof(fovea_x_kl_indexer_backward_params::k_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, weight) == 392 && sizeof(fovea_x_kl_indexer_backward_params::weight) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, query_start) == 488 && sizeof(fovea_x_kl_indexer_backward_params::query_start) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, key_start) == 584 && sizeof(fovea_x_kl_indexer_backward_params::key_start) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, query_len) == 680 && sizeof(fovea_x_kl_indexer_backward_params::query_len) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, key_len) == 776 && sizeof(fovea_x_kl_indexer_backward_params::key_len) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, lse_teacher) == 872 && sizeof(fovea_x_kl_indexer_backward_params::lse_teacher) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, lse_student) == 968 && sizeof(fovea_x_kl_indexer_backward_params::lse_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, dkl) == 1064 && sizeof(fovea_x_kl_indexer_backward_params::dkl) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, dq_student) == 1160 && sizeof(fovea_x_kl_indexer_backward_params::dq_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, dk_student) == 1256 && sizeof(fovea_x_kl_indexer_backward_params::dk_student) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, dweight) == 1352 && sizeof(fovea_x_kl_indexer_backward_params::dweight) == 96, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, query_max) == 1448 && sizeof(fovea_x_kl_indexer_backward_params::query_max) == 8, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, key_max) == 1456 && sizeof(fovea_x_kl_indexer_backward_params::key_max) == 8, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, window_left) == 1464 && sizeof(fovea_x_kl_indexer_backward_params::window_left) == 8, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, window_right) == 1472 && sizeof(fovea_x_kl_indexer_backward_params::window_right) == 8, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, sink_keys) == 1480 && sizeof(fovea_x_kl_indexer_backward_params::sink_keys) == 8, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, scale_teacher) == 1488 && sizeof(fovea_x_kl_indexer_backward_params::scale_teacher) == 4, "");
+static_assert(offsetof(fovea_x_kl_indexer_backward_params, causal) == 1492 && sizeof(fovea_x_kl_indexer_backward_params::causal) == 4, "");
 
 TEST(Abi, LibraryAndHeaderAreOneVersion) { EXPECT_EQ(fovea_version(), FOVEA_VERSION); }

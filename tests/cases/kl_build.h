@@ -33,6 +33,7 @@ struct KlCase {
       15;  // kl lse_teacher lse_student total; dq_student dk_student dq_teacher dk_teacher
   int incoming = 1;  // backward: dkl, dtotal
   bool nondeterministic = false;
+  float share = 0;  // Jensen-Shannon
 
   bool totals(bool backward) const { return backward ? incoming & 2 : outputs & 8; }
 };
@@ -56,6 +57,7 @@ inline std::string name_of(const KlCase& c, bool backward) {
   add(kKlDataNames[static_cast<int>(c.data)]);
   if (c.lay != Lay::contiguous) add(harness::kLayNames[static_cast<int>(c.lay)]);
   if (c.scale > 0) add("scale");
+  if (c.share > 0) add(number("share", std::lround(1000 * c.share)));
   if (c.outputs != 15) add(number("out", c.outputs));
   if (backward) add(c.incoming == 1 ? "" : c.incoming == 2 ? "dtotal" : "both");
   if (c.nondeterministic) add("nondeterministic");
@@ -70,6 +72,9 @@ class KlBuild {
   KlBuild(Call& call, P& p, const KlCase& c, uint64_t seed)
       : call_(call), p_(p), c_(c), random_(seed) {}
 
+  // x heads of q on one of k: the student has no scale.
+  static constexpr bool kIndexer = !requires(P & x) { x.scale_student; };
+
   int64_t b = 0, s = 0, key_b = 0, t = 0;
   std::vector<char> rows, keys;  // of account
 
@@ -77,8 +82,13 @@ class KlBuild {
     places();
     windows();
     sides();
+    p_.scale_teacher = c_.scale;
+    if constexpr (requires { p_.scale_student; }) p_.scale_student = c_.scale / 2;
+    if constexpr (requires { p_.direction; }) totals();
+  }
+
+  void totals() {
     p_.direction = c_.reverse, p_.mean = c_.mean;
-    p_.scale_teacher = c_.scale, p_.scale_student = c_.scale / 2;
     if (c_.weights != KlWeights::none)
       row_numbers("row_weight", p_.row_weight, [&](const int64_t* i, double x) {
         const bool off = c_.weights == KlWeights::zeros || i[2] % 4 == 1;
@@ -149,17 +159,19 @@ class KlBuild {
         p_.window_left = w, p_.window_right = w / 2 + 2;
         break;
       case Span::head_window: {
-        const size_t field =
-            call_.add("head_window", p_.head_window, Role::in, FOVEA_I32, {c_.h, 3},
-                      c_.lay == Lay::wide ? Lay::wide : Lay::contiguous);
-        const int64_t table[4][3] = {{w, 1, 2}, {0, 0, 0}, {0, 1, 0}, {1, w, 0}};
-        call_.fill(field,
-                   [&](const int64_t* i) { return static_cast<double>(table[i[0] % 4][i[1]]); });
+        if constexpr (requires { p_.head_window; }) head_windows(w);
         break;
       }
       default:
         break;
     }
+  }
+
+  void head_windows(int64_t w) {
+    const size_t field = call_.add("head_window", p_.head_window, Role::in, FOVEA_I32, {c_.h, 3},
+                                   c_.lay == Lay::wide ? Lay::wide : Lay::contiguous);
+    const int64_t table[4][3] = {{w, 1, 2}, {0, 0, 0}, {0, 1, 0}, {1, w, 0}};
+    call_.fill(field, [&](const int64_t* i) { return static_cast<double>(table[i[0] % 4][i[1]]); });
   }
 
   // Logits of a side are normal numbers times `size`, whatever its width and dtype.
@@ -168,8 +180,8 @@ class KlBuild {
     const size_t fields[4] = {
         side("q_teacher", p_.q_teacher, c_.teacher, {b, s, c_.h, c_.d}, size),
         side("k_teacher", p_.k_teacher, c_.teacher, {key_b, t, c_.g, c_.d}, 1),
-        side("q_student", p_.q_student, c_.student, {b, s, c_.h, c_.f}, size),
-        side("k_student", p_.k_student, c_.student, {key_b, t, c_.x, c_.f}, 1)};
+        side("q_student", p_.q_student, c_.student, {b, s, kIndexer ? c_.x : c_.h, c_.f}, size),
+        side("k_student", p_.k_student, c_.student, {key_b, t, kIndexer ? 1 : c_.x, c_.f}, 1)};
     if (c_.data == KlData::same || c_.data == KlData::near)
       for (int i : {0, 1}) {
         const oracle::Dense from = oracle::load(call_.fields[fields[i]].tensor);

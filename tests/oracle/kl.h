@@ -43,8 +43,11 @@ template <class P>
 KlCall load_kl(const P& p) {
   KlCall a;
   a.teacher = load_kl_side(p.q_teacher, p.k_teacher, p.scale_teacher);
-  a.student = load_kl_side(p.q_student, p.k_student, p.scale_student);
-  a.row_weight = load(p.row_weight), a.head_window = load(p.head_window);
+  if constexpr (requires { p.scale_student; })
+    a.student = load_kl_side(p.q_student, p.k_student, p.scale_student);
+  else
+    a.student = load_kl_side(p.q_student, p.k_student, 1);
+  if constexpr (requires { p.head_window; }) a.head_window = load(p.head_window);
   a.b = p.q_teacher.shape[0], a.s = p.q_teacher.shape[1], a.h = p.q_teacher.shape[2];
   a.at.query_start = load(p.query_start), a.at.key_start = load(p.key_start);
   a.at.query_len = load(p.query_len), a.at.key_len = load(p.key_len);
@@ -55,7 +58,10 @@ KlCall load_kl(const P& p) {
                                       : a.b;
   a.window_left = p.window_left, a.window_right = p.causal ? 1 : p.window_right;
   a.sink_keys = p.sink_keys;
-  a.reverse = p.direction == FOVEA_DIRECTION_STUDENT_TEACHER, a.mean = p.mean != 0;
+  if constexpr (requires { p.direction; }) {
+    a.row_weight = load(p.row_weight);
+    a.reverse = p.direction == FOVEA_DIRECTION_STUDENT_TEACHER, a.mean = p.mean != 0;
+  }
   return a;
 }
 
@@ -191,7 +197,10 @@ struct KlSums {
 
   void add(const KlCall& a, const KlSide& side, const Sequence& q, int64_t head, int64_t i,
            int64_t j, Real dx, double size, Mode mode) {
-    const int64_t key_head = head / (a.h / side.key_heads);
+    add(side, q, head, head / (a.h / side.key_heads), i, j, dx, size, mode);
+  }
+  void add(const KlSide& side, const Sequence& q, int64_t head, int64_t key_head, int64_t i,
+           int64_t j, Real dx, double size, Mode mode) {
     const int64_t q_at = side.q.at_index(q.batch, q.row + i, head),
                   k_at = side.k.at_index(q.cache, q.store + j, key_head);
     if (mode == Mode::rounded) dx = static_cast<Real>(round_to(side.q.dtype, dx));

@@ -470,6 +470,121 @@ class ConvAttentionBackwardParams(C.Structure):
     ]
 
 
+class XKlJensenShannonForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("js", Tensor),
+        ("kl_teacher", Tensor),
+        ("kl_student", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("head_window", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("scale_student", C.c_float),
+        ("weight", C.c_float),
+        ("causal", C.c_int32),
+    ]
+
+
+class XKlJensenShannonBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("head_window", Tensor),
+        ("kl_teacher", Tensor),
+        ("kl_student", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("djs", Tensor),
+        ("dq_student", Tensor),
+        ("dk_student", Tensor),
+        ("dq_teacher", Tensor),
+        ("dk_teacher", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("scale_student", C.c_float),
+        ("weight", C.c_float),
+        ("causal", C.c_int32),
+    ]
+
+
+class XKlIndexerForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("weight", Tensor),
+        ("kl", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("causal", C.c_int32),
+    ]
+
+
+class XKlIndexerBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("weight", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("dkl", Tensor),
+        ("dq_student", Tensor),
+        ("dk_student", Tensor),
+        ("dweight", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("causal", C.c_int32),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2192,
@@ -487,6 +602,10 @@ SIZES = {
     KlBackwardParams: 1896,
     ConvAttentionForwardParams: 1200,
     ConvAttentionBackwardParams: 1488,
+    XKlJensenShannonForwardParams: 1408,
+    XKlJensenShannonBackwardParams: 1792,
+    XKlIndexerForwardParams: 1208,
+    XKlIndexerBackwardParams: 1496,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -557,6 +676,20 @@ FUNCTIONS = {
         C.POINTER(ConvAttentionBackwardParams), C.POINTER(C.c_size_t)]),
     "fovea_conv_attention_backward": (C.c_int, [C.c_void_p,
         C.POINTER(ConvAttentionBackwardParams)]),
+    "fovea_x_kl_jensen_shannon_forward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlJensenShannonForwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_jensen_shannon_forward": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlJensenShannonForwardParams)]),
+    "fovea_x_kl_jensen_shannon_backward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlJensenShannonBackwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_jensen_shannon_backward": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlJensenShannonBackwardParams)]),
+    "fovea_x_kl_indexer_forward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlIndexerForwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_indexer_forward": (C.c_int, [C.c_void_p, C.POINTER(XKlIndexerForwardParams)]),
+    "fovea_x_kl_indexer_backward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlIndexerBackwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_indexer_backward": (C.c_int, [C.c_void_p, C.POINTER(XKlIndexerBackwardParams)]),
 }
 
 

@@ -2135,3 +2135,686 @@ impl<'a> ConvAttentionBackward<'a> {
         check(unsafe { sys::fovea_conv_attention_backward(ctx.as_raw(), &self.params) })
     }
 }
+
+/// ```text
+/// The Jensen-Shannon divergence of two attention distributions over the same keys, with weight w in
+/// (0, 1).  P and R are the softmax rows of the teacher's and the student's logits (kl.h):
+///   M = w P + (1 - w) R
+///   kl_teacher_i = sum_j P_ij (ln P_ij - ln M_ij),  kl_student_i = sum_j R_ij (ln R_ij - ln M_ij)
+///   js_i = w kl_teacher_i + (1 - w) kl_student_i
+/// 0 <= js <= -w ln w - (1 - w) ln(1 - w), whatever the logits.
+/// ```
+#[derive(Debug)]
+pub struct XKlJensenShannonForward<'a> {
+    params: sys::fovea_x_kl_jensen_shannon_forward_params,
+    places: Places<'a>,
+}
+
+impl<'a> XKlJensenShannonForward<'a> {
+    /// What must be given:
+    ///
+    /// - `q_teacher` `(b, s, h, d)` f32 f16 bf16
+    /// - `k_teacher` `(key_b, t, g, d)` as q_teacher
+    /// - `q_student` `(b, s, h, f)` f32 f16 bf16: need not be the teacher's dtype
+    /// - `k_student` `(key_b, t, x, f)` as q_student: x divides h
+    pub fn new(
+        q_teacher: &'a Tensor<'_>,
+        k_teacher: &'a Tensor<'_>,
+        q_student: &'a Tensor<'_>,
+        k_student: &'a Tensor<'_>,
+    ) -> Self {
+        let mut params = sys::fovea_x_kl_jensen_shannon_forward_params::default();
+        let mut places = Places::none();
+        params.struct_size = std::mem::size_of::<sys::fovea_x_kl_jensen_shannon_forward_params>();
+        params.q_teacher = q_teacher.raw;
+        places.note("q_teacher", q_teacher.home);
+        params.k_teacher = k_teacher.raw;
+        places.note("k_teacher", k_teacher.home);
+        params.q_student = q_student.raw;
+        places.note("q_student", q_student.home);
+        params.k_student = k_student.raw;
+        places.note("k_student", k_student.home);
+        Self { params, places }
+    }
+
+    /// `(b, h, s)` f32: one output at least
+    pub fn js(&mut self, js: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.js = js.as_tensor().raw;
+        self.places.note("js", js.as_tensor().home);
+        self
+    }
+
+    /// `(b, h, s)` f32: for the backward
+    pub fn kl_teacher(&mut self, kl_teacher: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.kl_teacher = kl_teacher.as_tensor().raw;
+        self.places.note("kl_teacher", kl_teacher.as_tensor().home);
+        self
+    }
+
+    /// `(b, h, s)` f32: for the backward
+    pub fn kl_student(&mut self, kl_student: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.kl_student = kl_student.as_tensor().raw;
+        self.places.note("kl_student", kl_student.as_tensor().home);
+        self
+    }
+
+    /// `(b, h, s)` f32: for the backward
+    pub fn lse_teacher(&mut self, lse_teacher: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.lse_teacher = lse_teacher.as_tensor().raw;
+        self.places.note("lse_teacher", lse_teacher.as_tensor().home);
+        self
+    }
+
+    /// `(b, h, s)` f32: for the backward
+    pub fn lse_student(&mut self, lse_student: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.lse_student = lse_student.as_tensor().raw;
+        self.places.note("lse_student", lse_student.as_tensor().home);
+        self
+    }
+
+    /// `(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1
+    pub fn query_start(&mut self, query_start: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_start = query_start.raw;
+        self.places.note("query_start", query_start.home);
+        self
+    }
+
+    /// `(r+1)` i32: first packed key of each sequence
+    pub fn key_start(&mut self, key_start: &'a Tensor<'_>) -> &mut Self {
+        self.params.key_start = key_start.raw;
+        self.places.note("key_start", key_start.home);
+        self
+    }
+
+    /// `(r)` i32: rows in use, at most s or the packed extent
+    pub fn query_len(&mut self, query_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_len = query_len.raw;
+        self.places.note("query_len", query_len.home);
+        self
+    }
+
+    /// `(r)` i32: keys in use, at most t or the packed extent
+    pub fn key_len(&mut self, key_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.key_len = key_len.raw;
+        self.places.note("key_len", key_len.home);
+        self
+    }
+
+    /// `(h, 3)` i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0
+    pub fn head_window(&mut self, head_window: &'a Tensor<'_>) -> &mut Self {
+        self.params.head_window = head_window.raw;
+        self.places.note("head_window", head_window.home);
+        self
+    }
+
+    /// longest sequence of rows, bounds the grid; 0: s
+    pub fn query_max(&mut self, query_max: i64) -> &mut Self {
+        self.params.query_max = query_max;
+        self
+    }
+
+    /// longest sequence of keys; 0: t
+    pub fn key_max(&mut self, key_max: i64) -> &mut Self {
+        self.params.key_max = key_max;
+        self
+    }
+
+    /// keys seen to the left, the row's own position counted; 0: all
+    pub fn window_left(&mut self, window_left: i64) -> &mut Self {
+        self.params.window_left = window_left;
+        self
+    }
+
+    /// keys seen to the right, the row's own position counted; 0: all, 1: none after itself
+    pub fn window_right(&mut self, window_right: i64) -> &mut Self {
+        self.params.window_right = window_right;
+        self
+    }
+
+    /// keys at positions below this stay visible through window_left
+    pub fn sink_keys(&mut self, sink_keys: i64) -> &mut Self {
+        self.params.sink_keys = sink_keys;
+        self
+    }
+
+    /// \> 0; 0: 1 / sqrt(d)
+    pub fn scale_teacher(&mut self, scale_teacher: f32) -> &mut Self {
+        self.params.scale_teacher = scale_teacher;
+        self
+    }
+
+    /// \> 0; 0: 1 / sqrt(f)
+    pub fn scale_student(&mut self, scale_student: f32) -> &mut Self {
+        self.params.scale_student = scale_student;
+        self
+    }
+
+    /// w, the teacher's share of M, between 0 and 1; 0: 0.5
+    pub fn weight(&mut self, weight: f32) -> &mut Self {
+        self.params.weight = weight;
+        self
+    }
+
+    /// 1: window_right = 1
+    pub fn causal(&mut self, causal: bool) -> &mut Self {
+        self.params.causal = causal as i32;
+        self
+    }
+
+    /// Valid, supported, how many bytes of workspace: without touching data.
+    pub fn workspace(&self, ctx: &Context) -> Result<usize> {
+        let mut bytes = 0;
+        check(unsafe { sys::fovea_x_kl_jensen_shannon_forward_workspace(ctx.as_raw(), &self.params, &mut bytes) })?;
+        Ok(bytes)
+    }
+
+    /// Runs it: done on return on a host context, enqueued on others.
+    pub fn run(&self, ctx: &Context) -> Result<()> {
+        self.places.check("x_kl_jensen_shannon_forward", ctx)?;
+        check(unsafe { sys::fovea_x_kl_jensen_shannon_forward(ctx.as_raw(), &self.params) })
+    }
+}
+
+/// ```text
+/// Gradients of x_kl_jensen_shannon_forward.  The fields it shares say what the forward was.  Each
+/// output is optional: absent = not computed.  With a, b the logits of teacher and student:
+///   da_ij = djs_i w P_ij (ln P_ij - ln M_ij - kl_teacher_i)
+///   db_ij = djs_i (1 - w) R_ij (ln R_ij - ln M_ij - kl_student_i)
+///   dq_i = scale sum_j da_ij k_j,  dk_j = scale sum_i da_ij q_i,  and so with db
+/// ```
+#[derive(Debug)]
+pub struct XKlJensenShannonBackward<'a> {
+    params: sys::fovea_x_kl_jensen_shannon_backward_params,
+    places: Places<'a>,
+}
+
+impl<'a> XKlJensenShannonBackward<'a> {
+    /// What must be given:
+    ///
+    /// - `q_teacher` `(b, s, h, d)` f32 f16 bf16
+    /// - `k_teacher` `(key_b, t, g, d)` as q_teacher
+    /// - `q_student` `(b, s, h, f)` f32 f16 bf16
+    /// - `k_student` `(key_b, t, x, f)` as q_student
+    /// - `kl_teacher` `(b, h, s)` f32: of the forward
+    /// - `kl_student` `(b, h, s)` f32: of the forward
+    /// - `lse_teacher` `(b, h, s)` f32: of the forward
+    /// - `lse_student` `(b, h, s)` f32: of the forward
+    /// - `djs` `(b, h, s)` f32: the gradient of js
+    pub fn new(
+        q_teacher: &'a Tensor<'_>,
+        k_teacher: &'a Tensor<'_>,
+        q_student: &'a Tensor<'_>,
+        k_student: &'a Tensor<'_>,
+        kl_teacher: &'a Tensor<'_>,
+        kl_student: &'a Tensor<'_>,
+        lse_teacher: &'a Tensor<'_>,
+        lse_student: &'a Tensor<'_>,
+        djs: &'a Tensor<'_>,
+    ) -> Self {
+        let mut params = sys::fovea_x_kl_jensen_shannon_backward_params::default();
+        let mut places = Places::none();
+        params.struct_size = std::mem::size_of::<sys::fovea_x_kl_jensen_shannon_backward_params>();
+        params.q_teacher = q_teacher.raw;
+        places.note("q_teacher", q_teacher.home);
+        params.k_teacher = k_teacher.raw;
+        places.note("k_teacher", k_teacher.home);
+        params.q_student = q_student.raw;
+        places.note("q_student", q_student.home);
+        params.k_student = k_student.raw;
+        places.note("k_student", k_student.home);
+        params.kl_teacher = kl_teacher.raw;
+        places.note("kl_teacher", kl_teacher.home);
+        params.kl_student = kl_student.raw;
+        places.note("kl_student", kl_student.home);
+        params.lse_teacher = lse_teacher.raw;
+        places.note("lse_teacher", lse_teacher.home);
+        params.lse_student = lse_student.raw;
+        places.note("lse_student", lse_student.home);
+        params.djs = djs.raw;
+        places.note("djs", djs.home);
+        Self { params, places }
+    }
+
+    /// `(r+1)` i32: as in the forward, and so for the fields below
+    pub fn query_start(&mut self, query_start: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_start = query_start.raw;
+        self.places.note("query_start", query_start.home);
+        self
+    }
+
+    /// `(r+1)` i32
+    pub fn key_start(&mut self, key_start: &'a Tensor<'_>) -> &mut Self {
+        self.params.key_start = key_start.raw;
+        self.places.note("key_start", key_start.home);
+        self
+    }
+
+    /// `(r)` i32
+    pub fn query_len(&mut self, query_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_len = query_len.raw;
+        self.places.note("query_len", query_len.home);
+        self
+    }
+
+    /// `(r)` i32
+    pub fn key_len(&mut self, key_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.key_len = key_len.raw;
+        self.places.note("key_len", key_len.home);
+        self
+    }
+
+    /// `(h, 3)` i32
+    pub fn head_window(&mut self, head_window: &'a Tensor<'_>) -> &mut Self {
+        self.params.head_window = head_window.raw;
+        self.places.note("head_window", head_window.home);
+        self
+    }
+
+    /// `(b, s, h, f)` as q_student
+    pub fn dq_student(&mut self, dq_student: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dq_student = dq_student.as_tensor().raw;
+        self.places.note("dq_student", dq_student.as_tensor().home);
+        self
+    }
+
+    /// `(key_b, t, x, f)` as q_student
+    pub fn dk_student(&mut self, dk_student: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dk_student = dk_student.as_tensor().raw;
+        self.places.note("dk_student", dk_student.as_tensor().home);
+        self
+    }
+
+    /// `(b, s, h, d)` as q_teacher
+    pub fn dq_teacher(&mut self, dq_teacher: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dq_teacher = dq_teacher.as_tensor().raw;
+        self.places.note("dq_teacher", dq_teacher.as_tensor().home);
+        self
+    }
+
+    /// `(key_b, t, g, d)` as q_teacher
+    pub fn dk_teacher(&mut self, dk_teacher: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dk_teacher = dk_teacher.as_tensor().raw;
+        self.places.note("dk_teacher", dk_teacher.as_tensor().home);
+        self
+    }
+
+    /// as in the forward, and so for the fields below
+    pub fn query_max(&mut self, query_max: i64) -> &mut Self {
+        self.params.query_max = query_max;
+        self
+    }
+
+    /// 0: t
+    pub fn key_max(&mut self, key_max: i64) -> &mut Self {
+        self.params.key_max = key_max;
+        self
+    }
+
+    /// 0: all
+    pub fn window_left(&mut self, window_left: i64) -> &mut Self {
+        self.params.window_left = window_left;
+        self
+    }
+
+    /// 0: all
+    pub fn window_right(&mut self, window_right: i64) -> &mut Self {
+        self.params.window_right = window_right;
+        self
+    }
+
+    /// 0: none
+    pub fn sink_keys(&mut self, sink_keys: i64) -> &mut Self {
+        self.params.sink_keys = sink_keys;
+        self
+    }
+
+    /// 0: 1 / sqrt(d)
+    pub fn scale_teacher(&mut self, scale_teacher: f32) -> &mut Self {
+        self.params.scale_teacher = scale_teacher;
+        self
+    }
+
+    /// 0: 1 / sqrt(f)
+    pub fn scale_student(&mut self, scale_student: f32) -> &mut Self {
+        self.params.scale_student = scale_student;
+        self
+    }
+
+    /// 0: 0.5
+    pub fn weight(&mut self, weight: f32) -> &mut Self {
+        self.params.weight = weight;
+        self
+    }
+
+    /// 1: window_right = 1
+    pub fn causal(&mut self, causal: bool) -> &mut Self {
+        self.params.causal = causal as i32;
+        self
+    }
+
+    /// Valid, supported, how many bytes of workspace: without touching data.
+    pub fn workspace(&self, ctx: &Context) -> Result<usize> {
+        let mut bytes = 0;
+        check(unsafe { sys::fovea_x_kl_jensen_shannon_backward_workspace(ctx.as_raw(), &self.params, &mut bytes) })?;
+        Ok(bytes)
+    }
+
+    /// Runs it: done on return on a host context, enqueued on others.
+    pub fn run(&self, ctx: &Context) -> Result<()> {
+        self.places.check("x_kl_jensen_shannon_backward", ctx)?;
+        check(unsafe { sys::fovea_x_kl_jensen_shannon_backward(ctx.as_raw(), &self.params) })
+    }
+}
+
+/// ```text
+/// The divergence of attention summed over its heads from the scores of a sparse-attention indexer
+/// (DeepSeek): one distribution a row, whose logits are a weighed sum of rectified products.  With p^m
+/// the softmax row of teacher head m (kl.h), over heads m = 1 .. h and indexer heads n = 1 .. x:
+///   P_ij = 1/h sum_m p^m_ij
+///   b_ij = sum_n weight_in max(<q_student_in, k_student_j>, 0),  R_i = softmax(b_i)
+///   kl_i = sum_j P_ij (ln P_ij - ln R_ij)
+/// A scale of the student is part of weight.  All heads see the same keys.
+/// ```
+#[derive(Debug)]
+pub struct XKlIndexerForward<'a> {
+    params: sys::fovea_x_kl_indexer_forward_params,
+    places: Places<'a>,
+}
+
+impl<'a> XKlIndexerForward<'a> {
+    /// What must be given:
+    ///
+    /// - `q_teacher` `(b, s, h, d)` f32 f16 bf16
+    /// - `k_teacher` `(key_b, t, g, d)` as q_teacher
+    /// - `q_student` `(b, s, x, f)` f32 f16 bf16: need not be the teacher's dtype; any number of heads x
+    /// - `k_student` `(key_b, t, 1, f)` as q_student: one key head for all x
+    /// - `weight` `(b, s, x)` f32
+    pub fn new(
+        q_teacher: &'a Tensor<'_>,
+        k_teacher: &'a Tensor<'_>,
+        q_student: &'a Tensor<'_>,
+        k_student: &'a Tensor<'_>,
+        weight: &'a Tensor<'_>,
+    ) -> Self {
+        let mut params = sys::fovea_x_kl_indexer_forward_params::default();
+        let mut places = Places::none();
+        params.struct_size = std::mem::size_of::<sys::fovea_x_kl_indexer_forward_params>();
+        params.q_teacher = q_teacher.raw;
+        places.note("q_teacher", q_teacher.home);
+        params.k_teacher = k_teacher.raw;
+        places.note("k_teacher", k_teacher.home);
+        params.q_student = q_student.raw;
+        places.note("q_student", q_student.home);
+        params.k_student = k_student.raw;
+        places.note("k_student", k_student.home);
+        params.weight = weight.raw;
+        places.note("weight", weight.home);
+        Self { params, places }
+    }
+
+    /// `(b, s)` f32: one output at least
+    pub fn kl(&mut self, kl: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.kl = kl.as_tensor().raw;
+        self.places.note("kl", kl.as_tensor().home);
+        self
+    }
+
+    /// `(b, h, s)` f32: of each head, for the backward
+    pub fn lse_teacher(&mut self, lse_teacher: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.lse_teacher = lse_teacher.as_tensor().raw;
+        self.places.note("lse_teacher", lse_teacher.as_tensor().home);
+        self
+    }
+
+    /// `(b, s)` f32: for the backward
+    pub fn lse_student(&mut self, lse_student: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.lse_student = lse_student.as_tensor().raw;
+        self.places.note("lse_student", lse_student.as_tensor().home);
+        self
+    }
+
+    /// `(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1
+    pub fn query_start(&mut self, query_start: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_start = query_start.raw;
+        self.places.note("query_start", query_start.home);
+        self
+    }
+
+    /// `(r+1)` i32: first packed key of each sequence
+    pub fn key_start(&mut self, key_start: &'a Tensor<'_>) -> &mut Self {
+        self.params.key_start = key_start.raw;
+        self.places.note("key_start", key_start.home);
+        self
+    }
+
+    /// `(r)` i32: rows in use, at most s or the packed extent
+    pub fn query_len(&mut self, query_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_len = query_len.raw;
+        self.places.note("query_len", query_len.home);
+        self
+    }
+
+    /// `(r)` i32: keys in use, at most t or the packed extent
+    pub fn key_len(&mut self, key_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.key_len = key_len.raw;
+        self.places.note("key_len", key_len.home);
+        self
+    }
+
+    /// longest sequence of rows, bounds the grid; 0: s
+    pub fn query_max(&mut self, query_max: i64) -> &mut Self {
+        self.params.query_max = query_max;
+        self
+    }
+
+    /// longest sequence of keys; 0: t
+    pub fn key_max(&mut self, key_max: i64) -> &mut Self {
+        self.params.key_max = key_max;
+        self
+    }
+
+    /// keys seen to the left, the row's own position counted; 0: all
+    pub fn window_left(&mut self, window_left: i64) -> &mut Self {
+        self.params.window_left = window_left;
+        self
+    }
+
+    /// keys seen to the right, the row's own position counted; 0: all, 1: none after itself
+    pub fn window_right(&mut self, window_right: i64) -> &mut Self {
+        self.params.window_right = window_right;
+        self
+    }
+
+    /// keys at positions below this stay visible through window_left
+    pub fn sink_keys(&mut self, sink_keys: i64) -> &mut Self {
+        self.params.sink_keys = sink_keys;
+        self
+    }
+
+    /// \> 0; 0: 1 / sqrt(d)
+    pub fn scale_teacher(&mut self, scale_teacher: f32) -> &mut Self {
+        self.params.scale_teacher = scale_teacher;
+        self
+    }
+
+    /// 1: window_right = 1
+    pub fn causal(&mut self, causal: bool) -> &mut Self {
+        self.params.causal = causal as i32;
+        self
+    }
+
+    /// Valid, supported, how many bytes of workspace: without touching data.
+    pub fn workspace(&self, ctx: &Context) -> Result<usize> {
+        let mut bytes = 0;
+        check(unsafe { sys::fovea_x_kl_indexer_forward_workspace(ctx.as_raw(), &self.params, &mut bytes) })?;
+        Ok(bytes)
+    }
+
+    /// Runs it: done on return on a host context, enqueued on others.
+    pub fn run(&self, ctx: &Context) -> Result<()> {
+        self.places.check("x_kl_indexer_forward", ctx)?;
+        check(unsafe { sys::fovea_x_kl_indexer_forward(ctx.as_raw(), &self.params) })
+    }
+}
+
+/// ```text
+/// Gradients of x_kl_indexer_forward by the indexer's inputs; the teacher has none.  The fields it
+/// shares say what the forward was.  Each output is optional: absent = not computed.  With
+/// z_inj = <q_student_in, k_student_j> and u = 1 where z > 0, else 0:
+///   db_ij = dkl_i (R_ij - P_ij)
+///   dweight_in = sum_j db_ij max(z_inj, 0)
+///   dq_in = sum_j db_ij weight_in u_inj k_j,  dk_j = sum_in db_ij weight_in u_inj q_in
+/// ```
+#[derive(Debug)]
+pub struct XKlIndexerBackward<'a> {
+    params: sys::fovea_x_kl_indexer_backward_params,
+    places: Places<'a>,
+}
+
+impl<'a> XKlIndexerBackward<'a> {
+    /// What must be given:
+    ///
+    /// - `q_teacher` `(b, s, h, d)` f32 f16 bf16
+    /// - `k_teacher` `(key_b, t, g, d)` as q_teacher
+    /// - `q_student` `(b, s, x, f)` f32 f16 bf16
+    /// - `k_student` `(key_b, t, 1, f)` as q_student
+    /// - `weight` `(b, s, x)` f32
+    /// - `lse_teacher` `(b, h, s)` f32: of the forward
+    /// - `lse_student` `(b, s)` f32: of the forward
+    /// - `dkl` `(b, s)` f32: the gradient of kl
+    pub fn new(
+        q_teacher: &'a Tensor<'_>,
+        k_teacher: &'a Tensor<'_>,
+        q_student: &'a Tensor<'_>,
+        k_student: &'a Tensor<'_>,
+        weight: &'a Tensor<'_>,
+        lse_teacher: &'a Tensor<'_>,
+        lse_student: &'a Tensor<'_>,
+        dkl: &'a Tensor<'_>,
+    ) -> Self {
+        let mut params = sys::fovea_x_kl_indexer_backward_params::default();
+        let mut places = Places::none();
+        params.struct_size = std::mem::size_of::<sys::fovea_x_kl_indexer_backward_params>();
+        params.q_teacher = q_teacher.raw;
+        places.note("q_teacher", q_teacher.home);
+        params.k_teacher = k_teacher.raw;
+        places.note("k_teacher", k_teacher.home);
+        params.q_student = q_student.raw;
+        places.note("q_student", q_student.home);
+        params.k_student = k_student.raw;
+        places.note("k_student", k_student.home);
+        params.weight = weight.raw;
+        places.note("weight", weight.home);
+        params.lse_teacher = lse_teacher.raw;
+        places.note("lse_teacher", lse_teacher.home);
+        params.lse_student = lse_student.raw;
+        places.note("lse_student", lse_student.home);
+        params.dkl = dkl.raw;
+        places.note("dkl", dkl.home);
+        Self { params, places }
+    }
+
+    /// `(r+1)` i32: as in the forward, and so for the fields below
+    pub fn query_start(&mut self, query_start: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_start = query_start.raw;
+        self.places.note("query_start", query_start.home);
+        self
+    }
+
+    /// `(r+1)` i32
+    pub fn key_start(&mut self, key_start: &'a Tensor<'_>) -> &mut Self {
+        self.params.key_start = key_start.raw;
+        self.places.note("key_start", key_start.home);
+        self
+    }
+
+    /// `(r)` i32
+    pub fn query_len(&mut self, query_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_len = query_len.raw;
+        self.places.note("query_len", query_len.home);
+        self
+    }
+
+    /// `(r)` i32
+    pub fn key_len(&mut self, key_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.key_len = key_len.raw;
+        self.places.note("key_len", key_len.home);
+        self
+    }
+
+    /// `(b, s, x, f)` as q_student
+    pub fn dq_student(&mut self, dq_student: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dq_student = dq_student.as_tensor().raw;
+        self.places.note("dq_student", dq_student.as_tensor().home);
+        self
+    }
+
+    /// `(key_b, t, 1, f)` as q_student
+    pub fn dk_student(&mut self, dk_student: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dk_student = dk_student.as_tensor().raw;
+        self.places.note("dk_student", dk_student.as_tensor().home);
+        self
+    }
+
+    /// `(b, s, x)` f32
+    pub fn dweight(&mut self, dweight: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dweight = dweight.as_tensor().raw;
+        self.places.note("dweight", dweight.as_tensor().home);
+        self
+    }
+
+    /// as in the forward, and so for the fields below
+    pub fn query_max(&mut self, query_max: i64) -> &mut Self {
+        self.params.query_max = query_max;
+        self
+    }
+
+    /// 0: t
+    pub fn key_max(&mut self, key_max: i64) -> &mut Self {
+        self.params.key_max = key_max;
+        self
+    }
+
+    /// 0: all
+    pub fn window_left(&mut self, window_left: i64) -> &mut Self {
+        self.params.window_left = window_left;
+        self
+    }
+
+    /// 0: all
+    pub fn window_right(&mut self, window_right: i64) -> &mut Self {
+        self.params.window_right = window_right;
+        self
+    }
+
+    /// 0: none
+    pub fn sink_keys(&mut self, sink_keys: i64) -> &mut Self {
+        self.params.sink_keys = sink_keys;
+        self
+    }
+
+    /// 0: 1 / sqrt(d)
+    pub fn scale_teacher(&mut self, scale_teacher: f32) -> &mut Self {
+        self.params.scale_teacher = scale_teacher;
+        self
+    }
+
+    /// 1: window_right = 1
+    pub fn causal(&mut self, causal: bool) -> &mut Self {
+        self.params.causal = causal as i32;
+        self
+    }
+
+    /// Valid, supported, how many bytes of workspace: without touching data.
+    pub fn workspace(&self, ctx: &Context) -> Result<usize> {
+        let mut bytes = 0;
+        check(unsafe { sys::fovea_x_kl_indexer_backward_workspace(ctx.as_raw(), &self.params, &mut bytes) })?;
+        Ok(bytes)
+    }
+
+    /// Runs it: done on return on a host context, enqueued on others.
+    pub fn run(&self, ctx: &Context) -> Result<()> {
+        self.places.check("x_kl_indexer_backward", ctx)?;
+        check(unsafe { sys::fovea_x_kl_indexer_backward(ctx.as_raw(), &self.params) })
+    }
+}
