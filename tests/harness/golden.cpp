@@ -85,6 +85,18 @@ static std::vector<Scalar> indexer() {
           LONG(sink_keys), FLOAT(scale_teacher), INT(causal)};
 }
 
+template <class P>
+static std::vector<Scalar> gather() {
+  return {LONG(query_max), LONG(key_max), FLOAT(scale_teacher), FLOAT(scale_student)};
+}
+
+template <class P>
+static std::vector<Scalar> pool() {
+  return {LONG(query_max), LONG(key_max),    LONG(window_left),    LONG(window_right),
+          LONG(sink_keys), LONG(block_keys), FLOAT(scale_teacher), FLOAT(scale_student),
+          INT(causal),     INT(pool)};
+}
+
 static std::vector<Scalar> conv_attention_forward() {
   using P = fovea_conv_attention_forward_params;
   return {LONG(query_max), LONG(key_max), LONG(history), FLOAT(scale), INT(causal), INT(splits)};
@@ -111,6 +123,10 @@ const std::vector<Scalar>& scalars_of(const std::string& op) {
       {"x_kl_jensen_shannon_backward", jensen_shannon<fovea_x_kl_jensen_shannon_backward_params>()},
       {"x_kl_indexer_forward", indexer<fovea_x_kl_indexer_forward_params>()},
       {"x_kl_indexer_backward", indexer<fovea_x_kl_indexer_backward_params>()},
+      {"x_kl_gather_forward", gather<fovea_x_kl_gather_forward_params>()},
+      {"x_kl_gather_backward", gather<fovea_x_kl_gather_backward_params>()},
+      {"x_kl_pool_forward", pool<fovea_x_kl_pool_forward_params>()},
+      {"x_kl_pool_backward", pool<fovea_x_kl_pool_backward_params>()},
       {"conv_attention_forward", conv_attention_forward()},
       {"conv_attention_backward", conv_attention_backward()},
       {"merge_forward", {}},

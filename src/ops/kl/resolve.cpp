@@ -191,4 +191,79 @@ KlIndexer resolve(const fovea_x_kl_indexer_backward_params& p) {
   return a;
 }
 
+namespace {
+
+template <class P>
+KlGather gather(const char* op, const P& p) {
+  KlGather a{};
+  a.kl = rows_and_keys(op, p);
+  a.kl.first = side_of(op, kTeacher, p.q_teacher, p.k_teacher, p.lse_teacher, p.scale_teacher);
+  a.kl.second = side_of(op, kStudent, p.q_student, p.k_student, p.lse_student, p.scale_student);
+  a.kl.kl = view_of<3>(p.kl);
+  a.index = view_of<4>(p.index), a.n = p.index.shape[3];
+  return a;
+}
+
+}  // namespace
+
+KlGather resolve(const fovea_x_kl_gather_forward_params& p) {
+  constexpr char op[] = "x_kl_gather_forward";
+  KlGather a = gather(op, p);
+  if (!p.kl.data && !p.lse_teacher.data && !p.lse_student.data && a.kl.b && a.kl.s && a.kl.h)
+    fail(FOVEA_INVALID_ARGUMENT,
+         "%s: kl, lse_teacher and lse_student are all absent, wanted one of them at least", op);
+  return a;
+}
+
+KlGather resolve(const fovea_x_kl_gather_backward_params& p) {
+  KlGather a = gather("x_kl_gather_backward", p);
+  KlSide &teacher = a.kl.first, &student = a.kl.second;
+  teacher.dq = view_of<4>(p.dq_teacher), teacher.dk = view_of<4>(p.dk_teacher);
+  student.dq = view_of<4>(p.dq_student), student.dk = view_of<4>(p.dk_student);
+  a.dkl = view_of<3>(p.dkl);
+  return a;
+}
+
+namespace {
+
+constexpr int64_t kBlockKeys = 64;
+
+template <class P>
+KlPool pool(const char* op, const P& p) {
+  KlPool a{};
+  a.kl = sides_of(op, p, false);
+  check_not_negative(op, "block_keys", p.block_keys);
+  a.block_keys = p.block_keys ? p.block_keys : kBlockKeys;
+  if (p.pool != FOVEA_X_POOL_SUM && p.pool != FOVEA_X_POOL_MAX)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: pool is %d, wanted a fovea_x_pool", op, p.pool);
+  a.max = p.pool == FOVEA_X_POOL_MAX;
+  a.u = p.k_student.shape[1];
+  const int64_t t = a.kl.t, whole = t / a.block_keys;
+  const int64_t wanted =
+      p.key_start.data ? whole + p.key_start.shape[0] - 1 : whole + (t % a.block_keys != 0);
+  if (a.u < wanted)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: k_student.shape[1] (u) is %lld, wanted at least %lld blocks",
+         op, static_cast<long long>(a.u), static_cast<long long>(wanted));
+  return a;
+}
+
+}  // namespace
+
+KlPool resolve(const fovea_x_kl_pool_forward_params& p) {
+  constexpr char op[] = "x_kl_pool_forward";
+  KlPool a = pool(op, p);
+  a.kl.kl = view_of<3>(p.kl);
+  if (!p.kl.data && !p.lse_teacher.data && !p.lse_student.data && a.kl.b && a.kl.s && a.kl.h)
+    fail(FOVEA_INVALID_ARGUMENT,
+         "%s: kl, lse_teacher and lse_student are all absent, wanted one of them at least", op);
+  return a;
+}
+
+KlPool resolve(const fovea_x_kl_pool_backward_params& p) {
+  KlPool a = pool("x_kl_pool_backward", p);
+  a.kl.second.dq = view_of<4>(p.dq_student), a.kl.second.dk = view_of<4>(p.dk_student);
+  a.dkl = view_of<3>(p.dkl);
+  return a;
+}
+
 }  // namespace fovea

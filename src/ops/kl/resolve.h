@@ -15,4 +15,10 @@ KlBackward resolve(const fovea_x_kl_jensen_shannon_backward_params& params);
 KlIndexer resolve(const fovea_x_kl_indexer_forward_params& params);
 KlIndexer resolve(const fovea_x_kl_indexer_backward_params& params);
 
+KlGather resolve(const fovea_x_kl_gather_forward_params& params);
+KlGather resolve(const fovea_x_kl_gather_backward_params& params);
+
+KlPool resolve(const fovea_x_kl_pool_forward_params& params);
+KlPool resolve(const fovea_x_kl_pool_backward_params& params);
+
 }  // namespace fovea
