@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The experimental divergences of attention, their values and gradients, against torch's autograd."""
+"""The experimental divergences of attention and their gradients, against torch's autograd."""
 
 import fovea
 import numpy as np
@@ -54,7 +54,8 @@ def test_jensen_shannon(ctx, weight):
     js = w * divergence(p, m) + (1 - w) * divergence(r, m)
     fields = {"weight": weight, "causal": True}
     names = ("js", "kl_teacher", "kl_student", "lse_teacher", "lse_student")
-    mine, *saved = fovea.x_kl_jensen_shannon_forward(ctx, *x, **dict.fromkeys(names, True), **fields)
+    asked = dict.fromkeys(names, True)
+    mine, *saved = fovea.x_kl_jensen_shannon_forward(ctx, *x, **asked, **fields)
     close(mine, js)
     djs = random(*js.shape, seed=9)
     want = torch.autograd.grad((djs * js).sum(), leaves)
@@ -127,3 +128,27 @@ def test_pool(ctx, pool):
     got = fovea.x_kl_pool_backward(ctx, *x, *saved, dkl, **fields)
     for a, b in zip(got, want, strict=True):
         close(a, b)
+
+
+def calls(ctx, n):
+    """Every operation's `_workspace` for n rows on n keys."""
+    wide, one = np.empty((1, n, 2, 8), np.float32), np.empty((1, n, 1, 8), np.float32)
+    rows = np.empty((1, 2, n), np.float32)
+    line, weight = np.empty((1, n), np.float32), np.empty((1, n, 2), np.float32)
+    index, blocks = np.empty((1, 2, n, 16), np.int32), np.empty((1, n // 64, 2, 8), np.float32)
+    four = (wide, wide.copy(), wide.copy(), wide.copy())
+    yield fovea.x_kl_jensen_shannon_forward_workspace(ctx, *four, js=True)
+    yield fovea.x_kl_jensen_shannon_backward_workspace(ctx, *four, *[rows] * 5)
+    indexer = (*four[:3], one, weight)
+    yield fovea.x_kl_indexer_forward_workspace(ctx, *indexer, kl=True)
+    yield fovea.x_kl_indexer_backward_workspace(ctx, *indexer, rows, line, line)
+    yield fovea.x_kl_gather_forward_workspace(ctx, *four, index, kl=True)
+    yield fovea.x_kl_gather_backward_workspace(ctx, *four, index, *[rows] * 4)
+    pool = (*four[:3], blocks)
+    yield fovea.x_kl_pool_forward_workspace(ctx, *pool, kl=True)
+    yield fovea.x_kl_pool_backward_workspace(ctx, *pool, *[rows] * 3)
+
+
+def test_workspace_is_linear(ctx):
+    for small, large in zip(calls(ctx, 1 << 14), calls(ctx, 1 << 18), strict=True):
+        assert large <= 16 * small
