@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "fovea/experimental/kl.h"
 #include "fovea/fovea.h"
 
 namespace contract {

@@ -17,7 +17,8 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-HEADERS = ["core.h", "attention.h", "merge.h", "cache.h", "rope.h", "quant.h", "kl.h", "conv_attention.h", "trace.h"]
+HEADERS = ["core.h", "attention.h", "merge.h", "cache.h", "rope.h", "quant.h", "kl.h", "conv_attention.h", "trace.h",
+           "experimental/kl.h"]
 EMITTERS = ["emit_cpp", "emit_python", "emit_rust", "emit_julia"]
 
 SCALARS = {"int64_t": (8, "i64"), "float": (4, "f32"), "int32_t": (4, "i32"), "size_t": (8, "size"), "void*": (8, "pointer")}
@@ -36,8 +37,9 @@ class Refused(Exception):
 class Reader:
     """The lines of one header; `refuse` names the line being read."""
 
-    def __init__(self, path):
-        self.path, self.lines, self.at = path, path.read_text().split("\n"), 0
+    def __init__(self, folder, header):
+        self.path, self.header, self.at = folder / header, header, 0
+        self.lines = self.path.read_text().split("\n")
 
     def refuse(self, why):
         raise Refused(f"{self.path}:{self.at}: {why}")
@@ -172,7 +174,7 @@ def read_struct(reader, name, doc, structs, enums, constants):
             reader.refuse(f"wanted `may be x` of tensors of {name}: {f['name']} may be {alias['field']}")
     if offset % 8:
         reader.refuse(f"hidden padding at the end of {name}: add `int32_t reserved; /**< 0 */`")
-    return {"name": name, "header": reader.path.name, "doc": doc, "size": offset, "fields": list(fields.values())}
+    return {"name": name, "header": reader.header, "doc": doc, "size": offset, "fields": list(fields.values())}
 
 
 def read_function(reader, line, doc):
@@ -190,13 +192,13 @@ def read_function(reader, line, doc):
         if not a:
             reader.refuse(f"cannot read the argument `{arg}` of {m[2]}")
         args.append({"name": a[2], "type": a[1]})
-    return {"name": m[2], "returns": m[1], "args": args, "doc": doc, "header": reader.path.name}
+    return {"name": m[2], "returns": m[1], "args": args, "doc": doc, "header": reader.header}
 
 
 def parse(folder):
     enums, structs, functions, opaque, constants, docs = {}, {}, {}, [], {}, {}
     for header in HEADERS:
-        reader, doc, brace = Reader(folder / header), "", 0
+        reader, doc, brace = Reader(folder, header), "", 0
         if reader.next() != "/* SPDX-License-Identifier: Apache-2.0 */":
             reader.refuse("wanted the SPDX line first")
         while reader.more():
@@ -207,6 +209,9 @@ def parse(folder):
                 doc = doc_block(reader, line)
                 docs.setdefault(header, doc)
                 continue
+            if m := re.match(r"typedef (?:enum|struct) (fovea_\w+) |FOVEA_API .*?(fovea_\w+)\(", line):
+                if (m[1] or m[2]).startswith("fovea_x_") != header.startswith("experimental/"):
+                    reader.refuse(f"{m[1] or m[2]}: names of experimental/, and no others, begin with fovea_x_")
             if m := re.fullmatch(r"typedef enum (\w+) \{", line):
                 enums[m[1]] = read_enum(reader, m[1], doc)
             elif m := re.fullmatch(r"typedef struct (\w+) \{", line):
@@ -282,16 +287,23 @@ def assemble(enums, structs, functions, opaque, constants):
         if kinds != sorted(kinds):
             raise Refused(f"{params['header']}: fields of {params['name']} stand as struct_size, tensors, i64, f32, i32, reserved")
         ops.append({"name": op, "family": family, "verb": verb, "params": params["name"], "first_size": first_size})
+        if op.startswith("x_") and first_size != params["size"]:
+            raise Refused(f"src/ops.inc: {op} is experimental: wanted its {params['size']} bytes of today")
     stray = [s for s in structs if s.endswith("_params") and s[6:-7] not in rows]
     if stray:
         raise Refused(f"src/ops.inc: no row for {', '.join(stray)}")
+    for x in [*enums.values(), *structs.values(), *functions.values(), *ops]:
+        if x["name"].removeprefix("fovea_").startswith("x_"):
+            x["experimental"] = True
     return {"version": version, "constants": [{"name": k, "value": v} for k, v in constants.items()],
             "enums": list(enums.values()), "opaque": opaque, "structs": list(structs.values()), "ops": ops, "functions": list(functions.values())}
 
 
 def gate(api, old, release):
-    """Sentences for whatever of `old` today's ABI no longer has in the same place."""
+    """Sentences for whatever of `old` today's ABI no longer has in the same place.  What is
+    experimental promises nothing."""
     broken = []
+    old = {k: [x for x in v if not x.get("experimental")] if isinstance(v, list) else v for k, v in old.items()}
 
     def same(kind, before, now, keys):
         for key in keys:

@@ -111,6 +111,13 @@ class EdgeKind(enum.IntEnum):
     MASS = 2  # edge_mass
 
 
+class XPool(enum.IntEnum):
+    """How the teacher's probabilities of a block's keys become one."""
+
+    SUM = 0  # their sum
+    MAX = 1  # the largest
+
+
 class Tensor(C.Structure):
     _fields_ = [
         ("data", C.c_void_p),
@@ -514,6 +521,228 @@ class TraceForwardParams(C.Structure):
     ]
 
 
+class XKlJensenShannonForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("js", Tensor),
+        ("kl_teacher", Tensor),
+        ("kl_student", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("head_window", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("scale_student", C.c_float),
+        ("weight", C.c_float),
+        ("causal", C.c_int32),
+    ]
+
+
+class XKlJensenShannonBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("head_window", Tensor),
+        ("kl_teacher", Tensor),
+        ("kl_student", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("djs", Tensor),
+        ("dq_student", Tensor),
+        ("dk_student", Tensor),
+        ("dq_teacher", Tensor),
+        ("dk_teacher", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("scale_student", C.c_float),
+        ("weight", C.c_float),
+        ("causal", C.c_int32),
+    ]
+
+
+class XKlIndexerForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("weight", Tensor),
+        ("kl", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("causal", C.c_int32),
+    ]
+
+
+class XKlIndexerBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("weight", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("dkl", Tensor),
+        ("dq_student", Tensor),
+        ("dk_student", Tensor),
+        ("dweight", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("causal", C.c_int32),
+    ]
+
+
+class XKlGatherForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("index", Tensor),
+        ("kl", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("scale_student", C.c_float),
+    ]
+
+
+class XKlGatherBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("index", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("kl", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("dkl", Tensor),
+        ("dq_student", Tensor),
+        ("dk_student", Tensor),
+        ("dq_teacher", Tensor),
+        ("dk_teacher", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("scale_student", C.c_float),
+    ]
+
+
+class XKlPoolForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("kl", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("head_window", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("block_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("scale_student", C.c_float),
+        ("causal", C.c_int32),
+        ("pool", C.c_int32),
+    ]
+
+
+class XKlPoolBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("head_window", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("dkl", Tensor),
+        ("dq_student", Tensor),
+        ("dk_student", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("block_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("scale_student", C.c_float),
+        ("causal", C.c_int32),
+        ("pool", C.c_int32),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2192,
@@ -532,6 +761,14 @@ SIZES = {
     ConvAttentionForwardParams: 1200,
     ConvAttentionBackwardParams: 1488,
     TraceForwardParams: 2064,
+    XKlJensenShannonForwardParams: 1408,
+    XKlJensenShannonBackwardParams: 1792,
+    XKlIndexerForwardParams: 1208,
+    XKlIndexerBackwardParams: 1496,
+    XKlGatherForwardParams: 1184,
+    XKlGatherBackwardParams: 1664,
+    XKlPoolForwardParams: 1224,
+    XKlPoolBackwardParams: 1416,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -605,6 +842,32 @@ FUNCTIONS = {
     "fovea_trace_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(TraceForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_trace_forward": (C.c_int, [C.c_void_p, C.POINTER(TraceForwardParams)]),
+    "fovea_x_kl_jensen_shannon_forward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlJensenShannonForwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_jensen_shannon_forward": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlJensenShannonForwardParams)]),
+    "fovea_x_kl_jensen_shannon_backward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlJensenShannonBackwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_jensen_shannon_backward": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlJensenShannonBackwardParams)]),
+    "fovea_x_kl_indexer_forward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlIndexerForwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_indexer_forward": (C.c_int, [C.c_void_p, C.POINTER(XKlIndexerForwardParams)]),
+    "fovea_x_kl_indexer_backward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlIndexerBackwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_indexer_backward": (C.c_int, [C.c_void_p, C.POINTER(XKlIndexerBackwardParams)]),
+    "fovea_x_kl_gather_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XKlGatherForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_gather_forward": (C.c_int, [C.c_void_p, C.POINTER(XKlGatherForwardParams)]),
+    "fovea_x_kl_gather_backward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlGatherBackwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_gather_backward": (C.c_int, [C.c_void_p, C.POINTER(XKlGatherBackwardParams)]),
+    "fovea_x_kl_pool_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XKlPoolForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_pool_forward": (C.c_int, [C.c_void_p, C.POINTER(XKlPoolForwardParams)]),
+    "fovea_x_kl_pool_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XKlPoolBackwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_pool_backward": (C.c_int, [C.c_void_p, C.POINTER(XKlPoolBackwardParams)]),
 }
 
 

@@ -3,7 +3,7 @@
 """The operations.  Inputs first; by keyword outputs, optional inputs, numbers (0: the default)."""
 from . import _abi
 from ._call import Op
-from ._abi import CodeOrder, Direction, EdgeKind, Scaling
+from ._abi import CodeOrder, Direction, EdgeKind, Scaling, XPool
 
 __all__ = ["attention_forward", "attention_forward_workspace", "attention_backward",
            "attention_backward_workspace", "merge_forward", "merge_forward_workspace",
@@ -14,7 +14,14 @@ __all__ = ["attention_forward", "attention_forward_workspace", "attention_backwa
            "kl_forward_workspace", "kl_backward", "kl_backward_workspace", "conv_attention_forward",
            "conv_attention_forward_workspace", "conv_attention_backward",
            "conv_attention_backward_workspace", "trace_forward", "trace_forward_workspace",
-           "CodeOrder", "Direction", "EdgeKind", "Scaling"]
+           "x_kl_jensen_shannon_forward", "x_kl_jensen_shannon_forward_workspace",
+           "x_kl_jensen_shannon_backward", "x_kl_jensen_shannon_backward_workspace",
+           "x_kl_indexer_forward", "x_kl_indexer_forward_workspace", "x_kl_indexer_backward",
+           "x_kl_indexer_backward_workspace", "x_kl_gather_forward",
+           "x_kl_gather_forward_workspace", "x_kl_gather_backward",
+           "x_kl_gather_backward_workspace", "x_kl_pool_forward", "x_kl_pool_forward_workspace",
+           "x_kl_pool_backward", "x_kl_pool_backward_workspace", "CodeOrder", "Direction",
+           "EdgeKind", "Scaling", "XPool"]
 
 _attention_forward = Op("attention_forward", _abi.AttentionForwardParams)
 _attention_backward = Op("attention_backward", _abi.AttentionBackwardParams)
@@ -32,6 +39,14 @@ _kl_backward = Op("kl_backward", _abi.KlBackwardParams)
 _conv_attention_forward = Op("conv_attention_forward", _abi.ConvAttentionForwardParams)
 _conv_attention_backward = Op("conv_attention_backward", _abi.ConvAttentionBackwardParams)
 _trace_forward = Op("trace_forward", _abi.TraceForwardParams)
+_x_kl_jensen_shannon_forward = Op("x_kl_jensen_shannon_forward", _abi.XKlJensenShannonForwardParams)
+_x_kl_jensen_shannon_backward = Op("x_kl_jensen_shannon_backward", _abi.XKlJensenShannonBackwardParams)
+_x_kl_indexer_forward = Op("x_kl_indexer_forward", _abi.XKlIndexerForwardParams)
+_x_kl_indexer_backward = Op("x_kl_indexer_backward", _abi.XKlIndexerBackwardParams)
+_x_kl_gather_forward = Op("x_kl_gather_forward", _abi.XKlGatherForwardParams)
+_x_kl_gather_backward = Op("x_kl_gather_backward", _abi.XKlGatherBackwardParams)
+_x_kl_pool_forward = Op("x_kl_pool_forward", _abi.XKlPoolForwardParams)
+_x_kl_pool_backward = Op("x_kl_pool_backward", _abi.XKlPoolBackwardParams)
 
 
 def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_start=None,
@@ -1356,3 +1371,723 @@ def trace_forward(ctx, q, k, *, selected=None, score=None, o=None, lse=None, lse
 def trace_forward_workspace(ctx, *inputs, **fields):
     """Bytes of workspace that trace_forward would use; raises what it would raise."""
     return trace_forward(ctx.asking, *inputs, **fields)
+
+
+def x_kl_jensen_shannon_forward(ctx, q_teacher, k_teacher, q_student, k_student, *, js=None,
+                                kl_teacher=None, kl_student=None, lse_teacher=None,
+                                lse_student=None, query_start=None, key_start=None, query_len=None,
+                                key_len=None, head_window=None, query_max=0, key_max=0,
+                                window_left=0, window_right=0, sink_keys=0, scale_teacher=0.0,
+                                scale_student=0.0, weight=0.0, causal=0):
+    """The Jensen-Shannon divergence of two attention distributions over the same keys, with weight w in
+    (0, 1).  P and R are the softmax rows of the teacher's and the student's logits (kl.h):
+      M = w P + (1 - w) R
+      kl_teacher_i = sum_j P_ij (ln P_ij - ln M_ij),  kl_student_i = sum_j R_ij (ln R_ij - ln M_ij)
+      js_i = w kl_teacher_i + (1 - w) kl_student_i
+    0 <= js <= -w ln w - (1 - w) ln(1 - w), whatever the logits.
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16: need not be the teacher's dtype
+      k_student: (key_b, t, x, f) as q_student: x divides h
+
+    Outputs on request, by True or an array
+      js: (b, h, s) f32: one output at least
+      kl_teacher: (b, h, s) f32: for the backward
+      kl_student: (b, h, s) f32: for the backward
+      lse_teacher: (b, h, s) f32: for the backward
+      lse_student: (b, h, s) f32: for the backward
+
+    Optional inputs
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t or the packed extent
+      head_window: (h, 3) i32: window_left, window_right, sink_keys of each head; the three fields
+          and causal stay 0
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
+          itself
+      sink_keys: keys at positions below this stay visible through window_left
+      scale_teacher: > 0; 0: 1 / sqrt(d)
+      scale_student: > 0; 0: 1 / sqrt(f)
+      weight: w, the teacher's share of M, between 0 and 1; 0: 0.5
+      causal: 1: window_right = 1
+    """
+    call = ctx._call(_x_kl_jensen_shannon_forward)
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    call.put("k_teacher", 104, k_teacher)
+    call.put("q_student", 200, q_student)
+    call.put("k_student", 296, k_student)
+    if query_start is not None:
+        call.put("query_start", 872, query_start)
+    if key_start is not None:
+        call.put("key_start", 968, key_start)
+    if query_len is not None:
+        call.put("query_len", 1064, query_len)
+    if key_len is not None:
+        call.put("key_len", 1160, key_len)
+    if head_window is not None:
+        call.put("head_window", 1256, head_window)
+    if js is not None:
+        js = None if js is False else call.out("js", 392, js, (v_q_teacher[2][0], v_q_teacher[2][2],
+            v_q_teacher[2][1]), 1)
+    if kl_teacher is not None:
+        kl_teacher = None if kl_teacher is False else call.out("kl_teacher", 488, kl_teacher,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if kl_student is not None:
+        kl_student = None if kl_student is False else call.out("kl_student", 584, kl_student,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if lse_teacher is not None:
+        lse_teacher = None if lse_teacher is False else call.out("lse_teacher", 680, lse_teacher,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if lse_student is not None:
+        lse_student = None if lse_student is False else call.out("lse_student", 776, lse_student,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if query_max:
+        call.scalar("q", 1352, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1360, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1368, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1376, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1384, sink_keys, "sink_keys")
+    if scale_teacher:
+        call.scalar("f", 1392, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1396, scale_student, "scale_student")
+    if weight:
+        call.scalar("f", 1400, weight, "weight")
+    if causal:
+        call.scalar("i", 1404, causal, "causal")
+    return call.run(js, kl_teacher, kl_student, lse_teacher, lse_student)
+
+
+def x_kl_jensen_shannon_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_kl_jensen_shannon_forward would use; raises what it would raise."""
+    return x_kl_jensen_shannon_forward(ctx.asking, *inputs, **fields)
+
+
+def x_kl_jensen_shannon_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl_teacher,
+                                 kl_student, lse_teacher, lse_student, djs, *, dq_student=None,
+                                 dk_student=None, dq_teacher=None, dk_teacher=None,
+                                 query_start=None, key_start=None, query_len=None, key_len=None,
+                                 head_window=None, query_max=0, key_max=0, window_left=0,
+                                 window_right=0, sink_keys=0, scale_teacher=0.0, scale_student=0.0,
+                                 weight=0.0, causal=0):
+    """Gradients of x_kl_jensen_shannon_forward.  The fields it shares say what the forward was.  Each
+    output is optional: absent = not computed.  With a, b the logits of teacher and student:
+      da_ij = djs_i w P_ij (ln P_ij - ln M_ij - kl_teacher_i)
+      db_ij = djs_i (1 - w) R_ij (ln R_ij - ln M_ij - kl_student_i)
+      dq_i = scale sum_j da_ij k_j,  dk_j = scale sum_i da_ij q_i,  and so with db
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16
+      k_student: (key_b, t, x, f) as q_student
+      kl_teacher: (b, h, s) f32: of the forward
+      kl_student: (b, h, s) f32: of the forward
+      lse_teacher: (b, h, s) f32: of the forward
+      lse_student: (b, h, s) f32: of the forward
+      djs: (b, h, s) f32: the gradient of js
+
+    Outputs, new unless passed or False
+      dq_student: (b, s, h, f) as q_student
+      dk_student: (key_b, t, x, f) as q_student
+      dq_teacher: (b, s, h, d) as q_teacher
+      dk_teacher: (key_b, t, g, d) as q_teacher
+
+    Optional inputs
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+      head_window: (h, 3) i32
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      window_left: 0: all
+      window_right: 0: all
+      sink_keys: 0: none
+      scale_teacher: 0: 1 / sqrt(d)
+      scale_student: 0: 1 / sqrt(f)
+      weight: 0: 0.5
+      causal: 1: window_right = 1
+    """
+    call = ctx._call(_x_kl_jensen_shannon_backward)
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    v_k_teacher = call.put("k_teacher", 104, k_teacher, 4)
+    v_q_student = call.put("q_student", 200, q_student, 4)
+    v_k_student = call.put("k_student", 296, k_student, 4)
+    if query_start is not None:
+        call.put("query_start", 392, query_start)
+    if key_start is not None:
+        call.put("key_start", 488, key_start)
+    if query_len is not None:
+        call.put("query_len", 584, query_len)
+    if key_len is not None:
+        call.put("key_len", 680, key_len)
+    if head_window is not None:
+        call.put("head_window", 776, head_window)
+    call.put("kl_teacher", 872, kl_teacher)
+    call.put("kl_student", 968, kl_student)
+    call.put("lse_teacher", 1064, lse_teacher)
+    call.put("lse_student", 1160, lse_student)
+    call.put("djs", 1256, djs)
+    dq_student = None if dq_student is False else call.out("dq_student", 1352, dq_student,
+        v_q_student[2], v_q_student[1])
+    dk_student = None if dk_student is False else call.out("dk_student", 1448, dk_student,
+        v_k_student[2], v_q_student[1])
+    dq_teacher = None if dq_teacher is False else call.out("dq_teacher", 1544, dq_teacher,
+        v_q_teacher[2], v_q_teacher[1])
+    dk_teacher = None if dk_teacher is False else call.out("dk_teacher", 1640, dk_teacher,
+        v_k_teacher[2], v_q_teacher[1])
+    if query_max:
+        call.scalar("q", 1736, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1744, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1752, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1760, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1768, sink_keys, "sink_keys")
+    if scale_teacher:
+        call.scalar("f", 1776, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1780, scale_student, "scale_student")
+    if weight:
+        call.scalar("f", 1784, weight, "weight")
+    if causal:
+        call.scalar("i", 1788, causal, "causal")
+    return call.run(dq_student, dk_student, dq_teacher, dk_teacher)
+
+
+def x_kl_jensen_shannon_backward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_kl_jensen_shannon_backward would use; raises what it would raise."""
+    return x_kl_jensen_shannon_backward(ctx.asking, *inputs, **fields)
+
+
+def x_kl_indexer_forward(ctx, q_teacher, k_teacher, q_student, k_student, weight, *, kl=None,
+                         lse_teacher=None, lse_student=None, query_start=None, key_start=None,
+                         query_len=None, key_len=None, query_max=0, key_max=0, window_left=0,
+                         window_right=0, sink_keys=0, scale_teacher=0.0, causal=0):
+    """The divergence of attention summed over its heads from the scores of a sparse-attention indexer
+    (DeepSeek): one distribution a row, whose logits are a weighed sum of rectified products.  With p^m
+    the softmax row of teacher head m (kl.h), over heads m = 1 .. h and indexer heads n = 1 .. x:
+      P_ij = 1/h sum_m p^m_ij
+      b_ij = sum_n weight_in max(<q_student_in, k_student_j>, 0),  R_i = softmax(b_i)
+      kl_i = sum_j P_ij (ln P_ij - ln R_ij)
+    A scale of the student is part of weight.  All heads see the same keys.
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, x, f) f32 f16 bf16: need not be the teacher's dtype; any number of heads x
+      k_student: (key_b, t, 1, f) as q_student: one key head for all x
+      weight: (b, s, x) f32
+
+    Outputs on request, by True or an array
+      kl: (b, s) f32: one output at least
+      lse_teacher: (b, h, s) f32: of each head, for the backward
+      lse_student: (b, s) f32: for the backward
+
+    Optional inputs
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t or the packed extent
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
+          itself
+      sink_keys: keys at positions below this stay visible through window_left
+      scale_teacher: > 0; 0: 1 / sqrt(d)
+      causal: 1: window_right = 1
+    """
+    call = ctx._call(_x_kl_indexer_forward)
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    call.put("k_teacher", 104, k_teacher)
+    call.put("q_student", 200, q_student)
+    call.put("k_student", 296, k_student)
+    call.put("weight", 392, weight)
+    if query_start is not None:
+        call.put("query_start", 776, query_start)
+    if key_start is not None:
+        call.put("key_start", 872, key_start)
+    if query_len is not None:
+        call.put("query_len", 968, query_len)
+    if key_len is not None:
+        call.put("key_len", 1064, key_len)
+    if kl is not None:
+        kl = None if kl is False else call.out("kl", 488, kl, (v_q_teacher[2][0],
+            v_q_teacher[2][1]), 1)
+    if lse_teacher is not None:
+        lse_teacher = None if lse_teacher is False else call.out("lse_teacher", 584, lse_teacher,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if lse_student is not None:
+        lse_student = None if lse_student is False else call.out("lse_student", 680, lse_student,
+            (v_q_teacher[2][0], v_q_teacher[2][1]), 1)
+    if query_max:
+        call.scalar("q", 1160, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1168, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1176, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1184, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1192, sink_keys, "sink_keys")
+    if scale_teacher:
+        call.scalar("f", 1200, scale_teacher, "scale_teacher")
+    if causal:
+        call.scalar("i", 1204, causal, "causal")
+    return call.run(kl, lse_teacher, lse_student)
+
+
+def x_kl_indexer_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_kl_indexer_forward would use; raises what it would raise."""
+    return x_kl_indexer_forward(ctx.asking, *inputs, **fields)
+
+
+def x_kl_indexer_backward(ctx, q_teacher, k_teacher, q_student, k_student, weight, lse_teacher,
+                          lse_student, dkl, *, dq_student=None, dk_student=None, dweight=None,
+                          query_start=None, key_start=None, query_len=None, key_len=None,
+                          query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
+                          scale_teacher=0.0, causal=0):
+    """Gradients of x_kl_indexer_forward by the indexer's inputs; the teacher has none.  The fields it
+    shares say what the forward was.  Each output is optional: absent = not computed.  With
+    z_inj = <q_student_in, k_student_j> and u = 1 where z > 0, else 0:
+      db_ij = dkl_i (R_ij - P_ij)
+      dweight_in = sum_j db_ij max(z_inj, 0)
+      dq_in = sum_j db_ij weight_in u_inj k_j,  dk_j = sum_in db_ij weight_in u_inj q_in
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, x, f) f32 f16 bf16
+      k_student: (key_b, t, 1, f) as q_student
+      weight: (b, s, x) f32
+      lse_teacher: (b, h, s) f32: of the forward
+      lse_student: (b, s) f32: of the forward
+      dkl: (b, s) f32: the gradient of kl
+
+    Outputs, new unless passed or False
+      dq_student: (b, s, x, f) as q_student
+      dk_student: (key_b, t, 1, f) as q_student
+      dweight: (b, s, x) f32
+
+    Optional inputs
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      window_left: 0: all
+      window_right: 0: all
+      sink_keys: 0: none
+      scale_teacher: 0: 1 / sqrt(d)
+      causal: 1: window_right = 1
+    """
+    call = ctx._call(_x_kl_indexer_backward)
+    call.put("q_teacher", 8, q_teacher)
+    call.put("k_teacher", 104, k_teacher)
+    v_q_student = call.put("q_student", 200, q_student, 4)
+    v_k_student = call.put("k_student", 296, k_student, 4)
+    v_weight = call.put("weight", 392, weight, 3)
+    if query_start is not None:
+        call.put("query_start", 488, query_start)
+    if key_start is not None:
+        call.put("key_start", 584, key_start)
+    if query_len is not None:
+        call.put("query_len", 680, query_len)
+    if key_len is not None:
+        call.put("key_len", 776, key_len)
+    call.put("lse_teacher", 872, lse_teacher)
+    call.put("lse_student", 968, lse_student)
+    call.put("dkl", 1064, dkl)
+    dq_student = None if dq_student is False else call.out("dq_student", 1160, dq_student,
+        v_q_student[2], v_q_student[1])
+    dk_student = None if dk_student is False else call.out("dk_student", 1256, dk_student,
+        v_k_student[2], v_q_student[1])
+    dweight = None if dweight is False else call.out("dweight", 1352, dweight, v_weight[2], 1)
+    if query_max:
+        call.scalar("q", 1448, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1456, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1464, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1472, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1480, sink_keys, "sink_keys")
+    if scale_teacher:
+        call.scalar("f", 1488, scale_teacher, "scale_teacher")
+    if causal:
+        call.scalar("i", 1492, causal, "causal")
+    return call.run(dq_student, dk_student, dweight)
+
+
+def x_kl_indexer_backward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_kl_indexer_backward would use; raises what it would raise."""
+    return x_kl_indexer_backward(ctx.asking, *inputs, **fields)
+
+
+def x_kl_gather_forward(ctx, q_teacher, k_teacher, q_student, k_student, index, *, kl=None,
+                        lse_teacher=None, lse_student=None, query_start=None, key_start=None,
+                        query_len=None, key_len=None, query_max=0, key_max=0, scale_teacher=0.0,
+                        scale_student=0.0):
+    """KL divergence over chosen keys: each row sees the keys that its list names and no others.
+      kl_i = sum_n P_in (ln P_in - ln R_in),  n over the list's entries that name a key
+    with P, R the softmax rows of the teacher's and the student's logits (kl.h) over these entries.  An
+    entry is a key's number within its sequence; one that is negative, or no key of the sequence, is
+    none.  A key that stands twice counts twice.  Work is that of the lists, not of s * t.
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16: need not be the teacher's dtype
+      k_student: (key_b, t, x, f) as q_student: x divides h
+      index: (b, h, s, n) i32: stride 0 over h shares a list among heads
+
+    Outputs on request, by True or an array
+      kl: (b, h, s) f32: one output at least
+      lse_teacher: (b, h, s) f32: for the backward
+      lse_student: (b, h, s) f32: for the backward
+
+    Optional inputs
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t or the packed extent
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t
+      scale_teacher: > 0; 0: 1 / sqrt(d)
+      scale_student: > 0; 0: 1 / sqrt(f)
+    """
+    call = ctx._call(_x_kl_gather_forward)
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    call.put("k_teacher", 104, k_teacher)
+    call.put("q_student", 200, q_student)
+    call.put("k_student", 296, k_student)
+    call.put("index", 392, index)
+    if query_start is not None:
+        call.put("query_start", 776, query_start)
+    if key_start is not None:
+        call.put("key_start", 872, key_start)
+    if query_len is not None:
+        call.put("query_len", 968, query_len)
+    if key_len is not None:
+        call.put("key_len", 1064, key_len)
+    if kl is not None:
+        kl = None if kl is False else call.out("kl", 488, kl, (v_q_teacher[2][0], v_q_teacher[2][2],
+            v_q_teacher[2][1]), 1)
+    if lse_teacher is not None:
+        lse_teacher = None if lse_teacher is False else call.out("lse_teacher", 584, lse_teacher,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if lse_student is not None:
+        lse_student = None if lse_student is False else call.out("lse_student", 680, lse_student,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if query_max:
+        call.scalar("q", 1160, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1168, key_max, "key_max")
+    if scale_teacher:
+        call.scalar("f", 1176, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1180, scale_student, "scale_student")
+    return call.run(kl, lse_teacher, lse_student)
+
+
+def x_kl_gather_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_kl_gather_forward would use; raises what it would raise."""
+    return x_kl_gather_forward(ctx.asking, *inputs, **fields)
+
+
+def x_kl_gather_backward(ctx, q_teacher, k_teacher, q_student, k_student, index, kl, lse_teacher,
+                         lse_student, dkl, *, dq_student=None, dk_student=None, dq_teacher=None,
+                         dk_teacher=None, query_start=None, key_start=None, query_len=None,
+                         key_len=None, query_max=0, key_max=0, scale_teacher=0.0,
+                         scale_student=0.0):
+    """Gradients of x_kl_gather_forward.  The fields it shares say what the forward was.  Each output is
+    optional: absent = not computed.  With a, b the logits of teacher and student:
+      db_in = dkl_i (R_in - P_in),  da_in = dkl_i P_in (ln P_in - ln R_in - kl_i)
+      dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j, and so
+    with da.
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16
+      k_student: (key_b, t, x, f) as q_student
+      index: (b, h, s, n) i32
+      kl: (b, h, s) f32: of the forward
+      lse_teacher: (b, h, s) f32: of the forward
+      lse_student: (b, h, s) f32: of the forward
+      dkl: (b, h, s) f32: the gradient of kl
+
+    Outputs, new unless passed or False
+      dq_student: (b, s, h, f) as q_student
+      dk_student: (key_b, t, x, f) as q_student
+      dq_teacher: (b, s, h, d) as q_teacher
+      dk_teacher: (key_b, t, g, d) as q_teacher
+
+    Optional inputs
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      scale_teacher: 0: 1 / sqrt(d)
+      scale_student: 0: 1 / sqrt(f)
+    """
+    call = ctx._call(_x_kl_gather_backward)
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    v_k_teacher = call.put("k_teacher", 104, k_teacher, 4)
+    v_q_student = call.put("q_student", 200, q_student, 4)
+    v_k_student = call.put("k_student", 296, k_student, 4)
+    call.put("index", 392, index)
+    if query_start is not None:
+        call.put("query_start", 488, query_start)
+    if key_start is not None:
+        call.put("key_start", 584, key_start)
+    if query_len is not None:
+        call.put("query_len", 680, query_len)
+    if key_len is not None:
+        call.put("key_len", 776, key_len)
+    call.put("kl", 872, kl)
+    call.put("lse_teacher", 968, lse_teacher)
+    call.put("lse_student", 1064, lse_student)
+    call.put("dkl", 1160, dkl)
+    dq_student = None if dq_student is False else call.out("dq_student", 1256, dq_student,
+        v_q_student[2], v_q_student[1])
+    dk_student = None if dk_student is False else call.out("dk_student", 1352, dk_student,
+        v_k_student[2], v_q_student[1])
+    dq_teacher = None if dq_teacher is False else call.out("dq_teacher", 1448, dq_teacher,
+        v_q_teacher[2], v_q_teacher[1])
+    dk_teacher = None if dk_teacher is False else call.out("dk_teacher", 1544, dk_teacher,
+        v_k_teacher[2], v_q_teacher[1])
+    if query_max:
+        call.scalar("q", 1640, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1648, key_max, "key_max")
+    if scale_teacher:
+        call.scalar("f", 1656, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1660, scale_student, "scale_student")
+    return call.run(dq_student, dk_student, dq_teacher, dk_teacher)
+
+
+def x_kl_gather_backward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_kl_gather_backward would use; raises what it would raise."""
+    return x_kl_gather_backward(ctx.asking, *inputs, **fields)
+
+
+def x_kl_pool_forward(ctx, q_teacher, k_teacher, q_student, k_student, *, kl=None, lse_teacher=None,
+                      lse_student=None, query_start=None, key_start=None, query_len=None,
+                      key_len=None, head_window=None, query_max=0, key_max=0, window_left=0,
+                      window_right=0, sink_keys=0, block_keys=0, scale_teacher=0.0,
+                      scale_student=0.0, causal=0, pool=0):
+    """The divergence of attention pooled over blocks of keys from a gate's block scores (SeerAttention).
+    Block u has keys u * block_keys .. (u + 1) * block_keys - 1 of its sequence; a row sees it where it
+    sees one of them.  With p the teacher's softmax row (kl.h) and J_iu the keys of u that row i sees:
+      S_iu = pool of p_ij over j in J_iu,  P_iu = S_iu / sum_v S_iv
+      b_iu = scale_student <q_student_i, k_student_u>,  R_i = softmax(b_i) over the blocks it sees
+      kl_i = sum_u P_iu (ln P_iu - ln R_iu)
+    Packed keys: sequence i's first block is at key_start[i] / block_keys + i.
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16: need not be the teacher's dtype
+      k_student: (key_b, u, x, f) as q_student: of each block; u at least t / block_keys rounded up,
+          with key_start t / block_keys + r; x divides h
+
+    Outputs on request, by True or an array
+      kl: (b, h, s) f32: one output at least
+      lse_teacher: (b, h, s) f32: ln sum_u of what pooling makes of exp(logit), for the backward
+      lse_student: (b, h, s) f32: for the backward
+
+    Optional inputs
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t or the packed extent
+      head_window: (h, 3) i32: window_left, window_right, sink_keys of each head; the three fields
+          and causal stay 0
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
+          itself
+      sink_keys: keys at positions below this stay visible through window_left
+      block_keys: keys of a block; 0: 64
+      scale_teacher: > 0; 0: 1 / sqrt(d)
+      scale_student: > 0; 0: 1 / sqrt(f)
+      causal: 1: window_right = 1
+      pool: fovea_x_pool
+    """
+    call = ctx._call(_x_kl_pool_forward)
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    call.put("k_teacher", 104, k_teacher)
+    call.put("q_student", 200, q_student)
+    call.put("k_student", 296, k_student)
+    if query_start is not None:
+        call.put("query_start", 680, query_start)
+    if key_start is not None:
+        call.put("key_start", 776, key_start)
+    if query_len is not None:
+        call.put("query_len", 872, query_len)
+    if key_len is not None:
+        call.put("key_len", 968, key_len)
+    if head_window is not None:
+        call.put("head_window", 1064, head_window)
+    if kl is not None:
+        kl = None if kl is False else call.out("kl", 392, kl, (v_q_teacher[2][0], v_q_teacher[2][2],
+            v_q_teacher[2][1]), 1)
+    if lse_teacher is not None:
+        lse_teacher = None if lse_teacher is False else call.out("lse_teacher", 488, lse_teacher,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if lse_student is not None:
+        lse_student = None if lse_student is False else call.out("lse_student", 584, lse_student,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if query_max:
+        call.scalar("q", 1160, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1168, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1176, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1184, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1192, sink_keys, "sink_keys")
+    if block_keys:
+        call.scalar("q", 1200, block_keys, "block_keys")
+    if scale_teacher:
+        call.scalar("f", 1208, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1212, scale_student, "scale_student")
+    if causal:
+        call.scalar("i", 1216, causal, "causal")
+    if pool:
+        call.enum(1220, pool, "pool", XPool)
+    return call.run(kl, lse_teacher, lse_student)
+
+
+def x_kl_pool_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_kl_pool_forward would use; raises what it would raise."""
+    return x_kl_pool_forward(ctx.asking, *inputs, **fields)
+
+
+def x_kl_pool_backward(ctx, q_teacher, k_teacher, q_student, k_student, lse_teacher, lse_student,
+                       dkl, *, dq_student=None, dk_student=None, query_start=None, key_start=None,
+                       query_len=None, key_len=None, head_window=None, query_max=0, key_max=0,
+                       window_left=0, window_right=0, sink_keys=0, block_keys=0, scale_teacher=0.0,
+                       scale_student=0.0, causal=0, pool=0):
+    """Gradients of x_kl_pool_forward by the student's inputs; the teacher has none.  The fields it shares
+    say what the forward was.  Each output is optional: absent = not computed.
+      db_iu = dkl_i (R_iu - P_iu)
+      dq_i = scale_student sum_u db_iu k_u,  dk_u = scale_student sum_i db_iu q_i
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16
+      k_student: (key_b, u, x, f) as q_student
+      lse_teacher: (b, h, s) f32: of the forward
+      lse_student: (b, h, s) f32: of the forward
+      dkl: (b, h, s) f32: the gradient of kl
+
+    Outputs, new unless passed or False
+      dq_student: (b, s, h, f) as q_student
+      dk_student: (key_b, u, x, f) as q_student
+
+    Optional inputs
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+      head_window: (h, 3) i32
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      window_left: 0: all
+      window_right: 0: all
+      sink_keys: 0: none
+      block_keys: 0: 64
+      scale_teacher: 0: 1 / sqrt(d)
+      scale_student: 0: 1 / sqrt(f)
+      causal: 1: window_right = 1
+      pool: fovea_x_pool
+    """
+    call = ctx._call(_x_kl_pool_backward)
+    call.put("q_teacher", 8, q_teacher)
+    call.put("k_teacher", 104, k_teacher)
+    v_q_student = call.put("q_student", 200, q_student, 4)
+    v_k_student = call.put("k_student", 296, k_student, 4)
+    if query_start is not None:
+        call.put("query_start", 392, query_start)
+    if key_start is not None:
+        call.put("key_start", 488, key_start)
+    if query_len is not None:
+        call.put("query_len", 584, query_len)
+    if key_len is not None:
+        call.put("key_len", 680, key_len)
+    if head_window is not None:
+        call.put("head_window", 776, head_window)
+    call.put("lse_teacher", 872, lse_teacher)
+    call.put("lse_student", 968, lse_student)
+    call.put("dkl", 1064, dkl)
+    dq_student = None if dq_student is False else call.out("dq_student", 1160, dq_student,
+        v_q_student[2], v_q_student[1])
+    dk_student = None if dk_student is False else call.out("dk_student", 1256, dk_student,
+        v_k_student[2], v_q_student[1])
+    if query_max:
+        call.scalar("q", 1352, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1360, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1368, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1376, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1384, sink_keys, "sink_keys")
+    if block_keys:
+        call.scalar("q", 1392, block_keys, "block_keys")
+    if scale_teacher:
+        call.scalar("f", 1400, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1404, scale_student, "scale_student")
+    if causal:
+        call.scalar("i", 1408, causal, "causal")
+    if pool:
+        call.enum(1412, pool, "pool", XPool)
+    return call.run(dq_student, dk_student)
+
+
+def x_kl_pool_backward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_kl_pool_backward would use; raises what it would raise."""
+    return x_kl_pool_backward(ctx.asking, *inputs, **fields)

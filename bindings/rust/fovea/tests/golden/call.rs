@@ -21,6 +21,14 @@ pub const OPS: &[&str] = &[
     "conv_attention_forward",
     "conv_attention_backward",
     "trace_forward",
+    "x_kl_jensen_shannon_forward",
+    "x_kl_jensen_shannon_backward",
+    "x_kl_indexer_forward",
+    "x_kl_indexer_backward",
+    "x_kl_gather_forward",
+    "x_kl_gather_backward",
+    "x_kl_pool_forward",
+    "x_kl_pool_backward",
 ];
 
 pub fn call(op: &str, given: &mut Given, ctx: &Context) -> Result<()> {
@@ -806,6 +814,409 @@ pub fn call(op: &str, given: &mut Given, ctx: &Context) -> Result<()> {
             call.edge_kind(EdgeKind(given.scalar("edge_kind") as i32));
             call.exact(given.scalar("exact") != 0.0);
             call.causal(given.scalar("causal") != 0.0);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_kl_jensen_shannon_forward" => {
+            let q_teacher = given.input("q_teacher").expect("q_teacher");
+            let k_teacher = given.input("k_teacher").expect("k_teacher");
+            let q_student = given.input("q_student").expect("q_student");
+            let k_student = given.input("k_student").expect("k_student");
+            let mut js = given.output("js");
+            let mut kl_teacher = given.output("kl_teacher");
+            let mut kl_student = given.output("kl_student");
+            let mut lse_teacher = given.output("lse_teacher");
+            let mut lse_student = given.output("lse_student");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let head_window = given.input("head_window");
+            let mut call = XKlJensenShannonForward::new(&q_teacher, &k_teacher, &q_student, &k_student);
+            if let Some(tensor) = &mut js {
+                call.js(tensor);
+            }
+            if let Some(tensor) = &mut kl_teacher {
+                call.kl_teacher(tensor);
+            }
+            if let Some(tensor) = &mut kl_student {
+                call.kl_student(tensor);
+            }
+            if let Some(tensor) = &mut lse_teacher {
+                call.lse_teacher(tensor);
+            }
+            if let Some(tensor) = &mut lse_student {
+                call.lse_student(tensor);
+            }
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &head_window {
+                call.head_window(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.window_left(given.scalar("window_left") as i64);
+            call.window_right(given.scalar("window_right") as i64);
+            call.sink_keys(given.scalar("sink_keys") as i64);
+            call.scale_teacher(given.scalar("scale_teacher") as f32);
+            call.scale_student(given.scalar("scale_student") as f32);
+            call.weight(given.scalar("weight") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_kl_jensen_shannon_backward" => {
+            let q_teacher = given.input("q_teacher").expect("q_teacher");
+            let k_teacher = given.input("k_teacher").expect("k_teacher");
+            let q_student = given.input("q_student").expect("q_student");
+            let k_student = given.input("k_student").expect("k_student");
+            let kl_teacher = given.input("kl_teacher").expect("kl_teacher");
+            let kl_student = given.input("kl_student").expect("kl_student");
+            let lse_teacher = given.input("lse_teacher").expect("lse_teacher");
+            let lse_student = given.input("lse_student").expect("lse_student");
+            let djs = given.input("djs").expect("djs");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let head_window = given.input("head_window");
+            let mut dq_student = given.output("dq_student");
+            let mut dk_student = given.output("dk_student");
+            let mut dq_teacher = given.output("dq_teacher");
+            let mut dk_teacher = given.output("dk_teacher");
+            let mut call = XKlJensenShannonBackward::new(&q_teacher, &k_teacher, &q_student, &k_student, &kl_teacher, &kl_student, &lse_teacher, &lse_student, &djs);
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &head_window {
+                call.head_window(tensor);
+            }
+            if let Some(tensor) = &mut dq_student {
+                call.dq_student(tensor);
+            }
+            if let Some(tensor) = &mut dk_student {
+                call.dk_student(tensor);
+            }
+            if let Some(tensor) = &mut dq_teacher {
+                call.dq_teacher(tensor);
+            }
+            if let Some(tensor) = &mut dk_teacher {
+                call.dk_teacher(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.window_left(given.scalar("window_left") as i64);
+            call.window_right(given.scalar("window_right") as i64);
+            call.sink_keys(given.scalar("sink_keys") as i64);
+            call.scale_teacher(given.scalar("scale_teacher") as f32);
+            call.scale_student(given.scalar("scale_student") as f32);
+            call.weight(given.scalar("weight") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_kl_indexer_forward" => {
+            let q_teacher = given.input("q_teacher").expect("q_teacher");
+            let k_teacher = given.input("k_teacher").expect("k_teacher");
+            let q_student = given.input("q_student").expect("q_student");
+            let k_student = given.input("k_student").expect("k_student");
+            let weight = given.input("weight").expect("weight");
+            let mut kl = given.output("kl");
+            let mut lse_teacher = given.output("lse_teacher");
+            let mut lse_student = given.output("lse_student");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let mut call = XKlIndexerForward::new(&q_teacher, &k_teacher, &q_student, &k_student, &weight);
+            if let Some(tensor) = &mut kl {
+                call.kl(tensor);
+            }
+            if let Some(tensor) = &mut lse_teacher {
+                call.lse_teacher(tensor);
+            }
+            if let Some(tensor) = &mut lse_student {
+                call.lse_student(tensor);
+            }
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.window_left(given.scalar("window_left") as i64);
+            call.window_right(given.scalar("window_right") as i64);
+            call.sink_keys(given.scalar("sink_keys") as i64);
+            call.scale_teacher(given.scalar("scale_teacher") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_kl_indexer_backward" => {
+            let q_teacher = given.input("q_teacher").expect("q_teacher");
+            let k_teacher = given.input("k_teacher").expect("k_teacher");
+            let q_student = given.input("q_student").expect("q_student");
+            let k_student = given.input("k_student").expect("k_student");
+            let weight = given.input("weight").expect("weight");
+            let lse_teacher = given.input("lse_teacher").expect("lse_teacher");
+            let lse_student = given.input("lse_student").expect("lse_student");
+            let dkl = given.input("dkl").expect("dkl");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let mut dq_student = given.output("dq_student");
+            let mut dk_student = given.output("dk_student");
+            let mut dweight = given.output("dweight");
+            let mut call = XKlIndexerBackward::new(&q_teacher, &k_teacher, &q_student, &k_student, &weight, &lse_teacher, &lse_student, &dkl);
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &mut dq_student {
+                call.dq_student(tensor);
+            }
+            if let Some(tensor) = &mut dk_student {
+                call.dk_student(tensor);
+            }
+            if let Some(tensor) = &mut dweight {
+                call.dweight(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.window_left(given.scalar("window_left") as i64);
+            call.window_right(given.scalar("window_right") as i64);
+            call.sink_keys(given.scalar("sink_keys") as i64);
+            call.scale_teacher(given.scalar("scale_teacher") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_kl_gather_forward" => {
+            let q_teacher = given.input("q_teacher").expect("q_teacher");
+            let k_teacher = given.input("k_teacher").expect("k_teacher");
+            let q_student = given.input("q_student").expect("q_student");
+            let k_student = given.input("k_student").expect("k_student");
+            let index = given.input("index").expect("index");
+            let mut kl = given.output("kl");
+            let mut lse_teacher = given.output("lse_teacher");
+            let mut lse_student = given.output("lse_student");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let mut call = XKlGatherForward::new(&q_teacher, &k_teacher, &q_student, &k_student, &index);
+            if let Some(tensor) = &mut kl {
+                call.kl(tensor);
+            }
+            if let Some(tensor) = &mut lse_teacher {
+                call.lse_teacher(tensor);
+            }
+            if let Some(tensor) = &mut lse_student {
+                call.lse_student(tensor);
+            }
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.scale_teacher(given.scalar("scale_teacher") as f32);
+            call.scale_student(given.scalar("scale_student") as f32);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_kl_gather_backward" => {
+            let q_teacher = given.input("q_teacher").expect("q_teacher");
+            let k_teacher = given.input("k_teacher").expect("k_teacher");
+            let q_student = given.input("q_student").expect("q_student");
+            let k_student = given.input("k_student").expect("k_student");
+            let index = given.input("index").expect("index");
+            let kl = given.input("kl").expect("kl");
+            let lse_teacher = given.input("lse_teacher").expect("lse_teacher");
+            let lse_student = given.input("lse_student").expect("lse_student");
+            let dkl = given.input("dkl").expect("dkl");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let mut dq_student = given.output("dq_student");
+            let mut dk_student = given.output("dk_student");
+            let mut dq_teacher = given.output("dq_teacher");
+            let mut dk_teacher = given.output("dk_teacher");
+            let mut call = XKlGatherBackward::new(&q_teacher, &k_teacher, &q_student, &k_student, &index, &kl, &lse_teacher, &lse_student, &dkl);
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &mut dq_student {
+                call.dq_student(tensor);
+            }
+            if let Some(tensor) = &mut dk_student {
+                call.dk_student(tensor);
+            }
+            if let Some(tensor) = &mut dq_teacher {
+                call.dq_teacher(tensor);
+            }
+            if let Some(tensor) = &mut dk_teacher {
+                call.dk_teacher(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.scale_teacher(given.scalar("scale_teacher") as f32);
+            call.scale_student(given.scalar("scale_student") as f32);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_kl_pool_forward" => {
+            let q_teacher = given.input("q_teacher").expect("q_teacher");
+            let k_teacher = given.input("k_teacher").expect("k_teacher");
+            let q_student = given.input("q_student").expect("q_student");
+            let k_student = given.input("k_student").expect("k_student");
+            let mut kl = given.output("kl");
+            let mut lse_teacher = given.output("lse_teacher");
+            let mut lse_student = given.output("lse_student");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let head_window = given.input("head_window");
+            let mut call = XKlPoolForward::new(&q_teacher, &k_teacher, &q_student, &k_student);
+            if let Some(tensor) = &mut kl {
+                call.kl(tensor);
+            }
+            if let Some(tensor) = &mut lse_teacher {
+                call.lse_teacher(tensor);
+            }
+            if let Some(tensor) = &mut lse_student {
+                call.lse_student(tensor);
+            }
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &head_window {
+                call.head_window(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.window_left(given.scalar("window_left") as i64);
+            call.window_right(given.scalar("window_right") as i64);
+            call.sink_keys(given.scalar("sink_keys") as i64);
+            call.block_keys(given.scalar("block_keys") as i64);
+            call.scale_teacher(given.scalar("scale_teacher") as f32);
+            call.scale_student(given.scalar("scale_student") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.pool(XPool(given.scalar("pool") as i32));
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_kl_pool_backward" => {
+            let q_teacher = given.input("q_teacher").expect("q_teacher");
+            let k_teacher = given.input("k_teacher").expect("k_teacher");
+            let q_student = given.input("q_student").expect("q_student");
+            let k_student = given.input("k_student").expect("k_student");
+            let lse_teacher = given.input("lse_teacher").expect("lse_teacher");
+            let lse_student = given.input("lse_student").expect("lse_student");
+            let dkl = given.input("dkl").expect("dkl");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let head_window = given.input("head_window");
+            let mut dq_student = given.output("dq_student");
+            let mut dk_student = given.output("dk_student");
+            let mut call = XKlPoolBackward::new(&q_teacher, &k_teacher, &q_student, &k_student, &lse_teacher, &lse_student, &dkl);
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &head_window {
+                call.head_window(tensor);
+            }
+            if let Some(tensor) = &mut dq_student {
+                call.dq_student(tensor);
+            }
+            if let Some(tensor) = &mut dk_student {
+                call.dk_student(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.window_left(given.scalar("window_left") as i64);
+            call.window_right(given.scalar("window_right") as i64);
+            call.sink_keys(given.scalar("sink_keys") as i64);
+            call.block_keys(given.scalar("block_keys") as i64);
+            call.scale_teacher(given.scalar("scale_teacher") as f32);
+            call.scale_student(given.scalar("scale_student") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.pool(XPool(given.scalar("pool") as i32));
             call.workspace(ctx)?;
             call.run(ctx)
         }
