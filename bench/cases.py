@@ -404,6 +404,212 @@ class Kl:
         return backward, lambda: torch.autograd.grad(result, students, dkl, retain_graph=True)
 
 
+def convolved(q, k, v, weight, causal):
+    """Convolutional attention with every matrix whole, (b, h, s, d) tensors."""
+    h, rows, columns = weight.shape
+    s, t = q.shape[2], k.shape[2]
+    left = (columns - 1) // 2
+    x = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
+    hidden = torch.ones(s, t, dtype=torch.bool, device=q.device).triu(t - s + 1)
+    if causal:
+        x = x.masked_fill(hidden, 0)
+    x = torch.nn.functional.pad(x, (left, columns - 1 - left, rows - 1, 0))
+    x = torch.nn.functional.conv2d(x, weight[:, None].to(x.dtype), groups=h)
+    if causal:
+        x = x.masked_fill(hidden, -torch.inf)
+    return torch.softmax(x, -1) @ v
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvAttention:
+    """Forward, or with `backward` the gradient alone; with `step` the last row against the cache,
+    the rows above it as history.  The peer is eager PyTorch, its logits and conv2d whole."""
+
+    h: int
+    n: int
+    d: int
+    rows: int
+    columns: int
+    dtype: str
+    causal: bool = True
+    backward: bool = False
+    step: bool = False
+    b: int = 1
+    unit = "TFLOP/s"
+    scale = 1e-12
+    peer = "torch eager"
+
+    @property
+    def op(self):
+        return f"conv_attention_{'backward' if self.backward else 'forward'}"
+
+    @property
+    def name(self):
+        kind = "decode" if self.step else "backward" if self.backward else "forward"
+        return name_of(
+            f"conv_{kind}_{self.rows}x{self.columns}",
+            f"d{self.d}",
+            None if self.step else "causal" if self.causal else "full",
+            f"n{size(self.n)}",
+            None if self.b == 1 else f"b{self.b}",
+            None if self.dtype == "bf16" else self.dtype,
+        )
+
+    @property
+    def work(self):
+        seen = pairs(1 if self.step else self.n, self.n, self.causal)
+        flops = (5 if self.backward else 2) * self.d + (3 if self.backward else 1) * (
+            self.rows * self.columns
+        )
+        return 2 * seen * self.b * self.h * flops
+
+    @property
+    def limit(self):
+        # The peer rounds its logits to the dtype, before and after the convolution.
+        return {"f32": 4e-5, "f16": 1e-2, "bf16": 6e-2}[self.dtype]
+
+    @property
+    def bytes(self):
+        return 4 * self.b * self.n * self.h * self.d * DTYPES[self.dtype].itemsize
+
+    def setup(self, ctx, device, seed):
+        generator = torch.Generator(device).manual_seed(seed)
+        dtype = DTYPES[self.dtype]
+
+        def normal(*shape):
+            return torch.randn(shape, generator=generator, device=device)
+
+        rows = self.rows if self.step else self.n
+        theirs = [normal(self.b, self.h, n, self.d).to(dtype) for n in (rows, self.n, self.n)]
+        weight = normal(self.h, self.rows, self.columns) / (self.rows * self.columns) ** 0.5
+        ours = [x.transpose(1, 2).contiguous() for x in theirs] + [weight]
+        fields = {"causal": self.causal, "history": self.rows - 1 if self.step else 0}
+        call = lambda: convolved(*theirs, weight, self.causal)[:, :, fields["history"] :]
+        if not self.backward:
+
+            def forward():
+                return [fovea.conv_attention_forward(ctx, *ours, **fields).transpose(1, 2)]
+
+            def peer():
+                with torch.no_grad():
+                    return [call()]
+
+            return forward, peer
+        o, lse = fovea.conv_attention_forward(ctx, *ours, lse=True, **fields)
+        dout = normal(self.b, self.h, self.n, self.d).to(dtype)
+        mine = dout.transpose(1, 2).contiguous()
+        for x in (*theirs, weight):
+            x.requires_grad_()
+        result = call()
+        ours[3] = weight.detach()
+
+        def backward():
+            *grads, dweight = fovea.conv_attention_backward(ctx, *ours, o, lse, mine, **fields)
+            return [*(x.transpose(1, 2) for x in grads), dweight]
+
+        inputs = [*theirs, weight]
+        return backward, lambda: torch.autograd.grad(result, inputs, dout, retain_graph=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """Selection and attention over what it keeps, beside dense attention of ours (nothing is
+    compared), or with `selecting` the selection alone beside the same in PyTorch.  Inputs are whole
+    numbers, so that every order of sums selects the same blocks."""
+
+    h: int
+    n: int
+    d: int
+    keep: int
+    dtype: str = "f32"
+    selecting: bool = False
+    block: int = 64
+    op = "trace_forward"
+    unit = "Mrow/s"
+    scale = 1e-6
+    limit = 0
+
+    @property
+    def peer(self):
+        return "torch, the same selection" if self.selecting else "fovea dense"
+
+    @property
+    def name(self):
+        return name_of(
+            f"trace_t{size(self.n)}_h{self.h}_d{self.d}_keep{self.keep}",
+            "selection" if self.selecting else None,
+            None if self.dtype == "f32" else self.dtype,
+        )
+
+    @property
+    def work(self):
+        return self.h * self.n
+
+    @property
+    def bytes(self):
+        return 3 * self.n * self.h * self.d * DTYPES[self.dtype].itemsize
+
+    def setup(self, ctx, device, seed):
+        generator = torch.Generator(device).manual_seed(seed)
+        shape = (1, self.n, self.h, self.d)
+        q, k, v = (
+            torch.randint(-4, 5, shape, generator=generator, device=device).to(DTYPES[self.dtype])
+            for _ in "qkv"
+        )
+        fields = {"keep": self.keep, "causal": True, "block_rows": self.block}
+        fields["block_keys"] = self.block
+        rows, keys = (x[0].transpose(0, 1).float().contiguous() for x in (q, k))
+
+        def trace():
+            fovea.trace_forward(ctx, q, k, v=v, selected=True, o=True, **fields)
+            return []
+
+        def dense():
+            fovea.attention_forward(ctx, q, k, v, causal=True)
+            return []
+
+        def select():
+            return [fovea.trace_forward(ctx, q, k, selected=True, **fields)[0]]
+
+        def peer():
+            with torch.no_grad():
+                return [self.select(rows, keys)]
+
+        return (select, peer) if self.selecting else (trace, dense)
+
+    def select(self, q, k):
+        """The definition of trace.h, causal, for all row blocks of (h, n, d) tensors at once."""
+        h, n, d = q.shape
+        blocks = n // self.block
+        rows, keys = (x.view(h, blocks, self.block, d) for x in (q, k))
+        head = torch.arange(h, device=q.device)[:, None, None]
+        own = torch.arange(blocks, device=q.device)[None, :, None]
+        later = torch.ones(self.block, self.block, dtype=torch.bool, device=q.device).triu(1)
+
+        def score(block):  # (h, blocks, keep) key blocks, -1 none
+            x = torch.einsum("hnid,hnkjd->hnkij", rows, keys[head, block.clamp(min=0)])
+            x.masked_fill_((block == own)[..., None, None] & later, -torch.inf)
+            return x.amax((-1, -2)).masked_fill(block < 0, -torch.inf)
+
+        def first(begin, end):
+            return torch.where(begin < end, begin, -1)
+
+        at = torch.arange(self.keep, device=q.device)
+        begin, end = (((at + i) * (own + 1) // self.keep).expand(h, -1, -1) for i in (0, 1))
+        best = score(first(begin, end))
+        for _ in range((blocks - 1).bit_length()):
+            middle = begin + (end - begin + 1) // 2
+            right = score(first(middle, end))
+            begin, end = torch.cat((begin, middle), -1), torch.cat((middle, end), -1)
+            best = torch.cat((best, right), -1)
+            # Twice stable: by block, then by score.
+            order = torch.where(begin < end, begin, blocks).argsort(dim=-1, stable=True)
+            scores = best.gather(-1, order)
+            order = order.gather(-1, scores.argsort(dim=-1, descending=True, stable=True))
+            begin, end, best = (x.gather(-1, order[..., : self.keep]) for x in (begin, end, best))
+        return first(begin, end)
+
+
 @dataclasses.dataclass(frozen=True)
 class Decode:
     """One query row a sequence against a cache; page 0 means a contiguous cache.  torch gets the
@@ -488,6 +694,15 @@ def host():
         for backward in (False, True)
         for dtype, causal in (("f32", False), ("f32", True), ("bf16", True))
     )
+    for backward in (False, True):
+        yield ConvAttention(8, 1024, 128, 6, 11, "f32", backward=backward)
+        yield ConvAttention(8, 1024, 64, 3, 3, "f32", backward=backward)
+        yield ConvAttention(8, 1024, 64, 7, 7, "f32", False, backward)
+    yield ConvAttention(8, 1024, 128, 6, 11, "bf16")
+    yield ConvAttention(8, 4096, 128, 6, 11, "f32", step=True, b=4)
+    yield Trace(4, 8192, 64, 16)
+    yield Trace(4, 8192, 64, 16, selecting=True)
+    yield Trace(1, 32768, 128, 16)
     yield Decode(4, 32, 8, 4096, 128, "f32")
     yield Decode(4, 32, 8, 4096, 128, "f32", 16)
 
@@ -513,5 +728,11 @@ def cuda():
     for causal in (False, True):
         yield from (Kl(1, 16, n, 128, "bf16", causal) for n in (1024, 4096, 8192, 16384))
         yield from (Kl(1, 16, n, 128, "bf16", causal, True) for n in (1024, 4096, 8192))
+    for backward in (False, True):
+        for n in (1024, 4096):
+            yield from (
+                ConvAttention(16, n, d, rows, columns, "bf16", backward=backward)
+                for d, rows, columns in ((128, 6, 11), (64, 7, 7))
+            )
     for b, t in ((1, 8192), (1, 131072), (16, 8192), (64, 8192), (16, 32768)):
         yield from (Decode(b, 32, 8, t, 128, "bf16", page) for page in (0, 16))

@@ -9,14 +9,21 @@
 #include "ops/cache/append.h"
 #include "ops/cache/copy.h"
 #include "ops/cache/get.h"
+#include "ops/conv_attention/backward.h"
+#include "ops/conv_attention/forward.h"
 #include "ops/kl/backward.h"
 #include "ops/kl/forward.h"
+#include "ops/kl/gather.h"
+#include "ops/kl/indexer.h"
+#include "ops/kl/jensen_shannon.h"
+#include "ops/kl/pool.h"
 #include "ops/merge/backward.h"
 #include "ops/merge/forward.h"
 #include "ops/quant/forward.h"
 #include "ops/quant/quantize.h"
 #include "ops/rope/forward.h"
 #include "ops/rope/table_get.h"
+#include "ops/trace/forward.h"
 
 namespace fovea {
 namespace {

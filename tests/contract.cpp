@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -75,9 +76,53 @@ const Case kCases[] = {
      "dk_teacher",
      "q_teacher:f16"},
     {"kl_backward", "packed", "dtotal query_start key_start dq_teacher dk_teacher", "b=1 r=2 x=1"},
+    {"x_kl_jensen_shannon_forward", "plain", "js kl_teacher kl_student lse_teacher lse_student",
+     "g=1 x=1"},
+    {"x_kl_jensen_shannon_forward", "lengths", "js query_len key_len head_window",
+     "g=1 x=1 q_student:f16"},
+    {"x_kl_jensen_shannon_forward", "packed", "js query_start key_start", "b=1 r=2 g=1 x=1"},
+    {"x_kl_jensen_shannon_backward", "plain", "dq_student dk_student dq_teacher dk_teacher", "g=1"},
+    {"x_kl_jensen_shannon_backward", "lengths", "query_len key_len head_window dq_student",
+     "g=1 x=1 q_teacher:bf16"},
+    {"x_kl_jensen_shannon_backward", "packed", "query_start key_start dk_teacher", "b=1 r=2 x=1"},
+    {"x_kl_indexer_forward", "plain", "kl lse_teacher lse_student query_len key_len", "g=1"},
+    {"x_kl_indexer_forward", "packed", "kl query_start key_start", "b=1 r=2 g=1 q_student:f16"},
+    {"x_kl_indexer_backward", "plain", "query_len key_len dq_student dk_student dweight", "g=1"},
+    {"x_kl_indexer_backward", "packed", "query_start key_start dk_student",
+     "b=1 r=2 g=1 q_teacher:bf16"},
+    {"x_kl_gather_forward", "plain", "kl lse_teacher lse_student query_len key_len", "g=1 x=1"},
+    {"x_kl_gather_forward", "packed", "kl query_start key_start", "b=1 r=2 g=1 x=1 q_student:f16"},
+    {"x_kl_gather_backward", "plain",
+     "query_len key_len dq_student dk_student dq_teacher dk_teacher", "g=1 x=1"},
+    {"x_kl_gather_backward", "packed", "query_start key_start dk_student",
+     "b=1 r=2 g=1 x=1 q_teacher:bf16"},
+    {"x_kl_pool_forward", "plain", "kl lse_teacher lse_student query_len key_len head_window",
+     "g=1 x=1"},
+    {"x_kl_pool_forward", "packed", "kl query_start key_start",
+     "b=1 r=2 g=1 x=1 q_student:f16 block_keys=2 u=5"},
+    {"x_kl_pool_backward", "plain", "query_len key_len head_window dq_student dk_student",
+     "g=1 x=1"},
+    {"x_kl_pool_backward", "packed", "query_start key_start dk_student",
+     "b=1 r=2 g=1 x=1 q_teacher:bf16 u=5"},
+    {"conv_attention_forward", "plain", "lse query_len key_len", ""},
+    {"conv_attention_forward", "history", "lse cache_row", "rows=4 history=1 rows_out=2 q:bf16"},
+    {"conv_attention_forward", "packed", "lse query_start key_start",
+     "b=1 r=2 history=1 rows_out=1"},
+    {"conv_attention_forward", "paged", "lse page_table key_len cache_row", "rows=3"},
+    {"conv_attention_backward", "plain", "dq dk dv dweight query_len key_len", ""},
+    {"conv_attention_backward", "packed", "dq dk dv dweight query_start key_start",
+     "b=1 r=2 history=1 rows_out=1"},
     {"rope_forward", "plain", "", ""},
     {"rope_forward", "packed", "position start", "b=1 r=2 x:bf16"},
     {"rope_table_get", "plain", "", ""},
+    {"trace_forward", "plain", "v o lse lse_dense selected score keep_row block_mask key_len",
+     "keep=2 n=1"},
+    {"trace_forward", "edges",
+     "v selected edge_score edge_max edge_mass edge_value edge edge_weight edge_count edge_offset",
+     "keep=2 n=1 q:bf16"},
+    {"trace_forward", "rows", "v cache_row selected score edge_count", "keep=2 n=1 rows=4"},
+    {"trace_forward", "paged", "v o selected score page_table cache_row key_len block_mask",
+     "keep=2 n=1 page=64 rows=3"},
     {"rope_table_get", "frequency", "frequency", ""},
 };
 
@@ -520,6 +565,192 @@ TEST(ContractKl, NumbersAndWhatGoesTogether) {
   says(p, "kl_backward: dkl and dtotal are both absent, wanted one of them or both");
 }
 
+// What the comments of experimental/kl.h say of its numbers.
+TEST(ContractKlExperimental, JensenShannon) {
+  for (const std::string op : {"x_kl_jensen_shannon_forward", "x_kl_jensen_shannon_backward"}) {
+    const Call call = valid(op.c_str(), "plain");
+    const Params plain = call.params;
+    Params p = plain;
+    const auto number = [&](const char* field, float value) {
+      p = plain, p.at<float>(p.op().find(field)->offset) = value;
+    };
+    number("weight", 1);
+    says(p, op + ": weight is 1, wanted between 0 and 1, or 0 for 0.5");
+    for (const float bad : {-0.5f, HUGE_VALF, NAN}) {
+      for (const char* field : {"weight", "scale_teacher", "scale_student"}) {
+        number(field, bad);
+        refuses(p, field);
+      }
+    }
+    number("weight", 0.25f);
+    accepts(p);
+    refuses(with(plain, "causal", 2), "causal");
+    for (const char* field : {"query_max", "key_max", "window_left", "window_right", "sink_keys"})
+      refuses(with(plain, field, -1), field);
+  }
+  const Call call = valid("x_kl_jensen_shannon_forward", "plain");
+  Params p = call.params;
+  for (const char* field : {"js", "kl_teacher", "kl_student", "lse_teacher", "lse_student"})
+    p[field].data = nullptr;
+  refuses(p, "js");
+  p = call.params, p["k_student"].shape[2] = 3;
+  says(p,
+       "x_kl_jensen_shannon_forward: k_student.shape[2] (x) is 3, wanted a divisor of the 4 heads");
+}
+
+TEST(ContractKlExperimental, Indexer) {
+  for (const std::string op : {"x_kl_indexer_forward", "x_kl_indexer_backward"}) {
+    const Call call = valid(op.c_str(), "plain");
+    const Params plain = call.params;
+    refuses(with(plain, "causal", 2), "causal");
+    refuses(with(plain, "sink_keys", 1), "sink_keys");
+    for (const char* field : {"query_max", "key_max", "window_left", "window_right", "sink_keys"})
+      refuses(with(plain, field, -1), field);
+    Params p = plain;
+    p.at<float>(p.op().find("scale_teacher")->offset) = -1;
+    refuses(p, "scale_teacher");
+    p = plain, p["k_student"].shape[2] = 2;
+    refuses(p, "k_student.shape");
+    p = plain, p["k_teacher"].shape[2] = 3;
+    says(p, op + ": k_teacher.shape[2] (g) is 3, wanted a divisor of the 4 heads");
+  }
+  const Call call = valid("x_kl_indexer_forward", "plain");
+  Params p = call.params;
+  for (const char* field : {"kl", "lse_teacher", "lse_student"}) p[field].data = nullptr;
+  refuses(p, "kl");
+  p = call.params;
+  p["q_student"].shape[2] = p["weight"].shape[2] = 0;
+  says(p, "x_kl_indexer_forward: q_student.shape[2] (x) is 0, wanted >= 1");
+}
+
+TEST(ContractKlExperimental, Gather) {
+  for (const std::string op : {"x_kl_gather_forward", "x_kl_gather_backward"}) {
+    const Call call = valid(op.c_str(), "plain");
+    const Params plain = call.params;
+    for (const char* field : {"query_max", "key_max"}) refuses(with(plain, field, -1), field);
+    for (const char* field : {"scale_teacher", "scale_student"}) {
+      Params p = plain;
+      p.at<float>(p.op().find(field)->offset) = -1;
+      refuses(p, field);
+    }
+    Params p = plain;
+    p["k_student"].shape[2] = 3;
+    refuses(p, "x");
+    p = plain, p["index"].stride[1] = 0;
+    accepts(p);
+  }
+  const Call call = valid("x_kl_gather_forward", "plain");
+  Params p = call.params;
+  for (const char* field : {"kl", "lse_teacher", "lse_student"}) p[field].data = nullptr;
+  refuses(p, "kl");
+}
+
+TEST(ContractKlExperimental, Pool) {
+  for (const std::string op : {"x_kl_pool_forward", "x_kl_pool_backward"}) {
+    const Call call = valid(op.c_str(), "packed");
+    const Params plain = call.params;
+    accepts(with(plain, "pool", 1));
+    says(with(plain, "pool", 2), op + ": pool is 2, wanted a fovea_x_pool");
+    says(with(plain, "block_keys", 1),
+         op + ": k_student.shape[1] (u) is 5, wanted at least 7 blocks");
+    accepts(with(plain, "block_keys", INT64_MAX));
+    refuses(with(plain, "causal", 2), "causal");
+    for (const char* field :
+         {"query_max", "key_max", "window_left", "window_right", "sink_keys", "block_keys"})
+      refuses(with(plain, field, -1), field);
+    for (const char* field : {"scale_teacher", "scale_student"}) {
+      Params p = plain;
+      p.at<float>(p.op().find(field)->offset) = -1;
+      refuses(p, field);
+    }
+  }
+  const Call call = valid("x_kl_pool_forward", "plain");
+  Params p = call.params;
+  for (const char* field : {"kl", "lse_teacher", "lse_student"}) p[field].data = nullptr;
+  refuses(p, "kl");
+}
+
+// What the comments of conv_attention.h say of its numbers.
+TEST(ContractConvAttention, NumbersAndExtents) {
+  for (const std::string op : {"conv_attention_forward", "conv_attention_backward"}) {
+    const Params call = valid(op.c_str(), "plain").params;
+    const auto taps = [&](int axis, int64_t extent) {
+      Params p = call;
+      p["weight"].shape[axis] = extent;
+      if (op == "conv_attention_backward") p["dweight"].shape[axis] = extent;
+      return p;
+    };
+    says(taps(1, 17), op + ": weight.shape[1] (kernel_rows) is 17, wanted 1 .. 16");
+    says(taps(1, 0), op + ": weight.shape[1] (kernel_rows) is 0, wanted 1 .. 16");
+    says(taps(2, 32), op + ": weight.shape[2] (kernel_columns) is 32, wanted 1 .. 31");
+    says(taps(2, 0), op + ": weight.shape[2] (kernel_columns) is 0, wanted 1 .. 31");
+    says(with(call, "causal", 2), op + ": causal is 2, wanted 0 or 1");
+    for (const char* field : {"query_max", "key_max", "history"})
+      refuses(with(call, field, -1), field);
+    says(with(call, "history", 4),
+         op + ": history is 4 in 1 sequences, wanted at most the 3 rows of q");
+    says(with(call, "history", 1),
+         op + ": o.shape[1] (rows_out) is 3, wanted 2: the 3 rows of q.shape[1] less 1 of history");
+    refuses(with(call, "history", INT64_MAX), "history");
+    const Params packed = valid(op.c_str(), "packed").params;
+    says(with(packed, "history", 2),
+         op + ": history is 2 in 2 sequences, wanted at most the 3 rows of q");
+    refuses(with(packed, "history", INT64_MAX), "history");
+    Params p = call;
+    for (const float bad : {-1.0f, HUGE_VALF, NAN}) {
+      p.at<float>(p.op().find("scale")->offset) = bad;
+      refuses(p, "scale");
+    }
+    p = call;
+    p["weight"].dtype = FOVEA_F16;
+    refuses(p, "weight.dtype");
+  }
+  refuses(with(valid("conv_attention_forward", "plain").params, "splits", -1), "splits");
+  refuses(with(valid("conv_attention_backward", "plain").params, "nondeterministic", 2),
+          "nondeterministic");
+}
+
+// What the comments of trace.h say of its numbers.
+TEST(ContractTrace, NumbersAndWhatGoesTogether) {
+  const Params plain = valid("trace_forward", "plain").params;
+  says(with(plain, "keep", 0), "trace_forward: keep is 0, wanted 1 .. 256");
+  says(with(plain, "keep", 257), "trace_forward: keep is 257, wanted 1 .. 256");
+  says(with(plain, "keep", 3), "trace_forward: selected.shape[3] (keep) is 2, wanted 3: keep");
+  says(with(plain, "block_rows", 8),
+       "trace_forward: block_rows is 8, wanted 16, 32, 64 or 128, or 0 for 64");
+  says(with(plain, "block_keys", -16),
+       "trace_forward: block_keys is -16, wanted 16, 32, 64 or 128, or 0 for 64");
+  for (const char* field : {"exact", "causal"}) refuses(with(plain, field, 2), field);
+  refuses(with(plain, "layer", -1), "layer");
+  says(with(plain, "edge_kind", 3), "trace_forward: edge_kind is 3, wanted a fovea_edge_kind");
+  Params p = plain;
+  for (const char* name : {"keep_row", "block_mask", "selected", "score"})
+    p[name].shape[std::string(name) == "keep_row" ? 0 : 2] = 2;
+  says(p, "trace_forward: keep_row.shape[0] (n) is 2, wanted 1: blocks of q's rows");
+  p = plain, p["block_mask"].shape[3] = 0;
+  says(p,
+       "trace_forward: block_mask.shape[3] (block_bytes) is 0, wanted at least 1: a bit for each "
+       "of 1 key blocks");
+  p = plain, p["v"].data = nullptr;
+  says(p, "trace_forward: v.data is NULL with o, wanted the values it is made of");
+  p = plain, p.at<float>(p.op().find("scale")->offset) = -1;
+  refuses(p, "scale");
+  p = plain, p["k"].shape[2] = p["v"].shape[2] = 3;
+  refuses(p, "k.shape");
+
+  const Call whole = valid("trace_forward", "edges");
+  const Params& edges = whole.params;
+  p = edges, p["edge_count"].data = nullptr;
+  says(p,
+       "trace_forward: edge_count.data is NULL with edge: what does not fit would be lost unseen");
+  p["edge"].data = p["edge_weight"].data = nullptr;
+  says(p, "trace_forward: edge_offset is given without edge_count");
+  p = edges, p["edge_count"].data = p["edge_offset"].data;
+  accepts(p);
+  says(with(valid("trace_forward", "paged").params, "block_keys", 32),
+       "trace_forward: k.shape[1] (page) is 64, wanted 32: block_keys");
+}
+
 // An empty tensor needs no memory; one with elements does.
 TEST(ContractEmpty, NoElementsNoMemory) {
   Call call = valid("attention_forward", "plain");
@@ -548,6 +779,8 @@ TEST(ContractLastDimension, AnyStride) {
 TEST(ContractTogether, PackedKeysHaveNoRows) {
   const Case cases[] = {{"attention_forward", "", "key_start cache_row", "r=2"},
                         {"attention_forward", "", "key_start page_table", "r=2"},
+                        {"conv_attention_forward", "", "key_start cache_row", "r=2"},
+                        {"conv_attention_forward", "", "key_start page_table", "r=2"},
                         {"cache_append", "", "k_new k key_start cache_row", "r=2 rows=1"},
                         {"cache_append", "", "k_new k key_start page_table", "r=2"}};
   for (const Case& c : cases) refuses(Call(c).params, "key_start");

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "fovea/experimental/kl.h"
 #include "fovea/fovea.h"
 
 namespace contract {
@@ -104,12 +105,34 @@ class Params {
 class Call {
  public:
   explicit Call(const Case& c) : op(find_op(c.op)), params(*op) {
-    extents_ = {{"b", 2},        {"s", 3},          {"t", 5},        {"h", 4},
-                {"g", 2},        {"d", 8},          {"e", 6},        {"f", 2},
-                {"n", 2},        {"x", 2},          {"u", 3},        {"pool", 6},
-                {"pool2", 6},    {"page", 2},       {"pages", 3},    {"half", 2},
-                {"width", 4},    {"positions", 16}, {"padded", 128}, {"q_blocks", 1},
-                {"k_blocks", 1}, {"v_blocks", 1}};
+    extents_ = {{"b", 2},
+                {"s", 3},
+                {"t", 5},
+                {"h", 4},
+                {"g", 2},
+                {"d", 8},
+                {"e", 6},
+                {"f", 2},
+                {"n", 2},
+                {"x", 2},
+                {"u", 3},
+                {"pool", 6},
+                {"pool2", 6},
+                {"page", 2},
+                {"pages", 3},
+                {"half", 2},
+                {"width", 4},
+                {"positions", 16},
+                {"padded", 128},
+                {"q_blocks", 1},
+                {"k_blocks", 1},
+                {"v_blocks", 1},
+                {"rows_out", 3},
+                {"kernel_rows", 2},
+                {"kernel_columns", 3},
+                {"keep", 2},
+                {"block_bytes", 1},
+                {"cap", 4}};
     for (const std::string& name : split(c.given)) given_[name] = true;
     std::map<std::string, int> dtypes;
     for (const std::string& setting : split(c.settings)) {
@@ -175,6 +198,8 @@ class Call {
     // What lengths decide.
     if (dim == "padded" || dim.find("_blocks") != std::string::npos) return "fixed";
     if ((dim == "n" || dim == "r+1") && op->find("code_t")) return "fixed";
+    // Rows of q and of o, with the history that lies between them.
+    if ((dim == "s" || dim == "rows_out") && op->find("history")) return "fixed";
     if (dim == "rows" && has("cache_row")) return dim;
     if (dim == "rows") dim = f.name == "page_table" ? "r" : "key_b";
     if (dim == "key_b") dim = has("key_start") && op->find("query_start") ? "fixed" : "r";

@@ -147,9 +147,17 @@ TEST_P(Offsets, attention_backward) {
     }
 }
 
+TEST_P(Offsets, conv_attention) {
+  for (const harness::Case& c : cases::conv_cases()) {
+    if (c.name.find("small") == std::string::npos) continue;
+    check(c.build(harness::seed_of(c.name)));
+  }
+}
+
 TEST_P(Offsets, others) {
   for (const auto& list : {cases::merge_cases(), cases::rope_cases(), cases::cache_cases(),
-                           cases::quant_cases(), cases::kl_cases()}) {
+                           cases::quant_cases(), cases::kl_cases(), cases::jensen_shannon_cases(),
+                           cases::indexer_cases(), cases::gather_cases(), cases::pool_cases()}) {
     std::map<std::string, int> count;
     for (const harness::Case& c : list)
       if (c.tiny || (c.name.find("_edge") == std::string::npos &&

@@ -10,6 +10,11 @@ SCALARS = {"i64": "Int64", "f32": "Float32", "i32": "Int32", "reserved": "Int32"
 # Extents that follow from another one where a field is absent, as the header's words say.
 FOLLOWS = {("merge_forward", "s"): [("u", "row")], ("*", "r"): [("b", "query_start")]}
 
+# Rows of o without those of history, which every sequence has.
+DERIVED = {"rows_out": "size(q, 3) - history * (query_start === nothing ? 1 : length(query_start) - 1)"}
+# An extent that follows from an array and a number of the call.
+COMPUTED = {("trace_forward", "n"): "cld(size(q, 3), block_rows == 0 ? 64 : block_rows)"}
+
 
 def camel(name):
     return "".join(part.capitalize() for part in name.split("_"))
@@ -111,7 +116,11 @@ class Op:
         return [pair for op in (self.name, "*") for pair in FOLLOWS.get((op, dim), []) if self.sources(pair[0])]
 
     def can_make(self, field):
-        return all(d.isdigit() or self.sources(d) or self.follows(d) for d in field["dims"])
+        return all(d.isdigit() or d in DERIVED or self.told(d) or self.sources(d) or self.follows(d) for d in field["dims"])
+
+    def told(self, dim):
+        """The text of an extent that a number of the call says."""
+        return COMPUTED.get((self.name, dim)) or next((f["name"] for f in self.scalars if f["name"] == dim), None)
 
     def default(self, field):
         if field["direction"] != "out":
@@ -125,12 +134,14 @@ class Op:
         return "true" if gradient and all(f["optional"] for f in self.tensors if f["direction"] != "in") else "false"
 
     def extent(self, field, dim):
-        if dim.isdigit():
-            return dim
+        if dim.isdigit() or self.told(dim):
+            return self.told(dim) or dim
         for name, at, add in self.sources(dim):
             if not self.by_name[name]["optional"]:
                 return f"size({name}, {at})" + (f" - {-add}" if add else "")
         arrays = [f"({name}, {at}, {add})" for name, at, add in self.sources(dim)]
+        if not arrays and dim in DERIVED:
+            return DERIVED[dim]
         for other, absent in self.follows(dim):
             test = f"{absent} === nothing"
             arrays += [f"({test} ? {name} : nothing, {at}, {add})" if absent in self.by_name else f"({name}, {at}, {add})"

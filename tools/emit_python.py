@@ -22,6 +22,10 @@ SCALARS = {"i64": ("q", "0"), "f32": ("f", "0.0"), "i32": ("i", "0")}
 # An extent that the header's words, not a tensor, give: r is b where no tensor has r, and the
 # reverse without key_start (core.h); a merge without `row` writes as many rows as its parts have.
 IMPLIED = {"r": ("b", None), "b": ("r", "key_start"), "s": ("u", "row")}
+# Rows of o without those of history, which every sequence has.
+DERIVED = {"rows_out": "v_q[2][1] - history * call.sequences(v_query_start)"}
+# An extent that follows from an input and a number of the call.
+COMPUTED = {("trace_forward", "n"): ("q", "-(-v_q[2][1] // (block_rows or 64))")}
 TOP = (
     "# SPDX-License-Identifier: Apache-2.0\n"
     "# Written by tools/api.py from include/fovea: edit the headers instead.\n"
@@ -136,10 +140,17 @@ class Operation:
         """For each dim: (dim, [(input, index, less, only without)], can the caller be asked)."""
         plan = []
         for dim in output["dims"]:
-            if dim.isdigit():
+            if dim.isdigit() or dim in {f["name"] for f in self.scalars}:
                 plan.append((dim, [], False))
                 continue
+            if (self.name, dim) in COMPUTED:
+                plan.append((dim, [(COMPUTED[self.name, dim][0], None, 0, None)], False))
+                continue
             found = self.find(dim)
+            if not found and dim in DERIVED:
+                read = [f for f in self.inputs if f"v_{f['name']}" in DERIVED[dim]]
+                plan.append((dim, [(f["name"], 0, 0, None) for f in read], False))
+                continue
             if not found and dim in IMPLIED or found and dim == "r" and not self.static(found):
                 other, without = IMPLIED[dim]
                 found = found + [(*s[:3], without) for s in self.find(other)]
@@ -165,10 +176,14 @@ class Operation:
 
     def extent(self, part):
         dim, found, ask = part
+        if dim in DERIVED and not ask:
+            return DERIVED[dim]
         if not found and not ask:
             return dim
         if not ask:
             name, index, less, _ = found[0]
+            if index is None:
+                return COMPUTED[self.name, dim][1]
             return f"v_{name}[2][{index}]" + (f" - {less}" if less else "")
         parts = [
             f"(v_{n}{f' if {without} is None else None' if without else ''}, {i}, {less})"

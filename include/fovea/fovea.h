@@ -5,10 +5,12 @@
 
 #include "attention.h"
 #include "cache.h"
+#include "conv_attention.h"
 #include "core.h"
 #include "kl.h"
 #include "merge.h"
 #include "quant.h"
 #include "rope.h"
+#include "trace.h"
 
 #endif

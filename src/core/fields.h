@@ -92,6 +92,17 @@ Window read_window(const char* op, const P& p) {
   return {p.window_left, p.causal ? 1 : p.window_right, 0, 0};
 }
 
+// sink_keys.
+template <class P>
+void read_sinks(Window& window, const char* op, const P& p) {
+  check_not_negative(op, "sink_keys", p.sink_keys);
+  if (p.sink_keys && !p.window_left)
+    fail(FOVEA_INVALID_ARGUMENT,
+         "%s: sink_keys is %lld without window_left: there is no left window to see through", op,
+         static_cast<long long>(p.sink_keys));
+  window.sink = p.sink_keys;
+}
+
 // read_window, sink_keys, and head_window in place of them all.
 template <class P>
 Window read_windows(const char* op, const P& p) {
@@ -102,11 +113,7 @@ Window read_windows(const char* op, const P& p) {
          "%s: head_window is given, wanted window_left, window_right, sink_keys and causal all 0: "
          "it has them for each head",
          op);
-  if (p.sink_keys && !p.window_left)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: sink_keys is %lld without window_left: there is no left window to see through", op,
-         static_cast<long long>(p.sink_keys));
-  window.sink = p.sink_keys;
+  read_sinks(window, op, p);
   return window;
 }
 

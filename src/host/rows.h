@@ -10,6 +10,7 @@ namespace fovea::host {
 // `count` strided elements as f32.
 void load_row(const Simd& simd, const void* data, int32_t dtype, int64_t offset, int64_t stride,
               int64_t count, float* to);
+// factor * from, rounded to dtype.
 void store_row(void* data, int32_t dtype, int64_t offset, int64_t stride, int64_t count,
                const float* from, float factor);
 

@@ -31,12 +31,48 @@ struct Coupled {
   float *top_x, *top_y, *sum_x, *sum_y, *cross;
 };
 
+// Of two softmaxes and their mixture, for each lane; share is x's.
+struct Mixture {
+  const float *lse_x, *lse_y;
+  float *kl_x, *kl_y;
+  float share;
+};
+
+// y[j][i] = sum_uv w[u columns + v] x[j + v][i + u] for j < keys, i < lanes, u < rows <= 16,
+// v < columns <= 31, summed in that order.  lanes: a multiple of Simd::width; x has as many lanes
+// and rows - 1 more behind its last row.
+struct Convolve {
+  int64_t keys, lanes;
+  const float* x;
+  int64_t x_row;
+  const float* w;
+  int64_t rows, columns;
+  float* y;
+  int64_t y_row;
+};
+
+// sum[u columns + v] += sum_ij y[j][i] x[j + v][i + u], any number of lanes; what lies past them in
+// whole vectors is loaded, but does not count.
+struct Correlate {
+  int64_t keys, lanes;
+  const float* x;
+  int64_t x_row;
+  const float* y;
+  int64_t y_row;
+  int64_t rows, columns;
+  double* sum;
+};
+
 // Score tiles are x[key][row], `lanes` rows in lanes: a multiple of Simd::width.
 struct Simd {
   const char* name;
   int width;  // floats in a vector
 
   void (*gemm)(const Gemm& x);
+
+  // A gemm of untransposed a that accumulates nothing, each sum a chain of fused multiply-adds: the
+  // same bits from every table.
+  void (*chains)(const Gemm& x);
 
   // x[j][i] = <k_j, q_i> for rows <= 4; q is [rows][q_row].
   void (*dots)(int64_t keys, int64_t rows, int64_t d, const float* k, int64_t k_row, const float* q,
@@ -61,12 +97,49 @@ struct Simd {
                            const float* lse_x, const float* lse_y, const float* kl,
                            const float* grad);
 
+  // With p = e^(x - lse_x), r = e^(y - lse_y), m = share p + (1 - share) r: kl_x += p ln(p / m),
+  // kl_y += r ln(r / m) over the keys a row sees.
+  void (*mixture)(int64_t keys, int64_t lanes, const float* x, const float* y, const Seen& seen,
+                  const Mixture& of);
+
+  // x becomes grad share p (ln(p / m) - kl_x), y grad (1 - share) r (ln(r / m) - kl_y), both 0
+  // where a row does not see a key.
+  void (*mixture_backward)(int64_t keys, int64_t lanes, float* x, float* y, const Seen& seen,
+                           const Mixture& of, const float* grad);
+
+  // The maxima and sums of an online softmax.  A logit that is no number makes NaN of its sum.
+  void (*softmax_sums)(int64_t keys, int64_t lanes, const float* x, const Seen& seen, float* top,
+                       float* sum);
+
+  // p += share e^(x - lse) where a row sees a key.
+  void (*add_softmax)(int64_t keys, int64_t lanes, const float* x, const Seen& seen,
+                      const float* lse, float share, float* p);
+
+  // kl += p (ln p - (y - lse)), 0 where p is.
+  void (*divergence)(int64_t keys, int64_t lanes, const float* p, const float* y, const float* lse,
+                     float* kl);
+
+  // y becomes grad (e^(y - lse) - p), 0 where a row does not see a key.
+  void (*divergence_backward)(int64_t keys, int64_t lanes, const float* p, float* y,
+                              const Seen& seen, const float* lse, const float* grad);
+
+  // y += w max(z, 0), w of each lane.
+  void (*add_relu)(int64_t keys, int64_t lanes, const float* z, const float* w, float* y);
+
+  // dw += dy max(z, 0), and z becomes w dy, 0 where z <= 0 or dy is 0; a dy that is
+  // no number stays.
+  void (*relu_backward)(int64_t keys, int64_t lanes, const float* dy, float* z, const float* w,
+                        float* dw);
+
   // x = cap tanh(x / cap); slope, if given, = 1 - tanh^2.
   void (*softcap)(int64_t count, float* x, float cap, float* slope);
 
   // x = -inf but where low[i] <= j < high[i] or first_low[i] <= j < first_high[i].
   void (*mask)(int64_t keys, int64_t lanes, float* x, const int32_t* low, const int32_t* high,
                const int32_t* first_low, const int32_t* first_high);
+
+  // The largest of x, a NaN counting as -inf.  count: a multiple of Simd::width.
+  float (*largest)(int64_t count, const float* x);
 
   // Contiguous f16, bf16 (fovea_dtype) to float.
   void (*widen)(int64_t count, const void* from, int32_t dtype, float* to);
@@ -77,6 +150,9 @@ struct Simd {
   // y = factor x, and <x, y>.
   void (*scale)(int64_t count, const float* x, float factor, float* y);
   float (*dot)(int64_t count, const float* x, const float* y);
+
+  void (*convolve)(const Convolve& c);
+  void (*correlate)(const Correlate& c);
 };
 
 extern const Simd simd_base;

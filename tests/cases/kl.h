@@ -17,7 +17,6 @@ class KlCases {
     small();
   }
 
- private:
   static constexpr int kTypes[][2] = {{FOVEA_F32, FOVEA_F32},   {FOVEA_F16, FOVEA_F16},
                                       {FOVEA_BF16, FOVEA_BF16}, {FOVEA_BF16, FOVEA_F32},
                                       {FOVEA_F32, FOVEA_F16},   {FOVEA_F16, FOVEA_BF16}};
@@ -32,6 +31,19 @@ class KlCases {
   static constexpr Where kWheres[] = {Where::batched, Where::lengths, Where::varlen,
                                       Where::varlen_queries};
 
+  // Dtypes, lengths, heads, widths, what is seen and where from the first six numbers of a row.
+  static KlCase shaped(const harness::Row& x) {
+    KlCase c;
+    c.teacher = kTypes[x[0]][0], c.student = kTypes[x[0]][1];
+    c.s = kLengths[x[1]][0], c.t = kLengths[x[1]][1];
+    c.h = kHeads[x[2]][0], c.g = kHeads[x[2]][1], c.x = kHeads[x[2]][2];
+    c.d = kWidths[x[3]][0], c.f = kWidths[x[3]][1];
+    c.span = kSpans[x[4]], c.where = kWheres[x[5]];
+    if (c.where == Where::lengths) c.b = 3;
+    return c;
+  }
+
+ private:
   void add(const KlCase& c, bool backward, bool tiny = false) {
     cases.push_back({backward ? "kl_backward" : "kl_forward", name_of(c, backward),
                      [c, backward](uint64_t seed) {
@@ -57,17 +69,11 @@ class KlCases {
         },
         backward ? 4 : 3);
     for (const harness::Row& x : rows.rows()) {
-      KlCase c;
-      c.teacher = kTypes[x[0]][0], c.student = kTypes[x[0]][1];
-      c.s = kLengths[x[1]][0], c.t = kLengths[x[1]][1];
-      c.h = kHeads[x[2]][0], c.g = kHeads[x[2]][1], c.x = kHeads[x[2]][2];
-      c.d = kWidths[x[3]][0], c.f = kWidths[x[3]][1];
-      c.span = kSpans[x[4]], c.where = kWheres[x[5]];
+      KlCase c = shaped(x);
       c.reverse = x[6] != 0, c.mean = x[7] != 0, c.weights = static_cast<KlWeights>(x[8]);
       c.data = x[9] == 1 ? KlData::large : KlData::normal;
       c.lay = static_cast<Lay>(x[10]), c.scale = x[11] ? 0.3f : 0;
       c.outputs = x[12] + 1, c.incoming = x[13] + 1;
-      if (c.where == Where::lengths) c.b = 3;
       c.note = x[9] == 2 ? "b1" : "";
       if (x[9] == 2) c.b = 1;
       add(c, backward);

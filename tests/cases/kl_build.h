@@ -33,6 +33,11 @@ struct KlCase {
       15;  // kl lse_teacher lse_student total; dq_student dk_student dq_teacher dk_teacher
   int incoming = 1;  // backward: dkl, dtotal
   bool nondeterministic = false;
+  float share = 0;           // Jensen-Shannon
+  int64_t list = -1;         // entries of a row's list
+  bool shared_list = false;  // by all heads
+  int64_t block = -1;        // keys of a block
+  bool pool_max = false;
 
   bool totals(bool backward) const { return backward ? incoming & 2 : outputs & 8; }
 };
@@ -56,12 +61,22 @@ inline std::string name_of(const KlCase& c, bool backward) {
   add(kKlDataNames[static_cast<int>(c.data)]);
   if (c.lay != Lay::contiguous) add(harness::kLayNames[static_cast<int>(c.lay)]);
   if (c.scale > 0) add("scale");
+  if (c.list >= 0) add(number("n", c.list));
+  if (c.block >= 0) add(number("block", c.block));
+  if (c.pool_max) add("max");
+  if (c.shared_list) add("shared");
+  if (c.share > 0) add(number("share", std::lround(1000 * c.share)));
   if (c.outputs != 15) add(number("out", c.outputs));
   if (backward) add(c.incoming == 1 ? "" : c.incoming == 2 ? "dtotal" : "both");
   if (c.nondeterministic) add("nondeterministic");
   add(c.note);
   return name;
 }
+
+// For oracle::kl_forward of a call that has no total.
+struct NoTotal {
+  fovea_tensor total = {};
+};
 
 // What both directions read.
 template <class P>
@@ -70,15 +85,29 @@ class KlBuild {
   KlBuild(Call& call, P& p, const KlCase& c, uint64_t seed)
       : call_(call), p_(p), c_(c), random_(seed) {}
 
+  // x heads of q on one of k: the student has no scale.
+  static constexpr bool kIndexer = !requires(P & x) { x.scale_student; };
+
   int64_t b = 0, s = 0, key_b = 0, t = 0;
-  std::vector<char> rows, keys;  // of account
+  int64_t units = -1;  // blocks of keys that the student's k has, where it has blocks
+  std::vector<char> rows, keys, blocks;  // of account
 
   void build() {
     places();
-    windows();
+    if constexpr (requires { p_.causal; }) windows();
+    if constexpr (requires { p_.block_keys; }) {
+      p_.block_keys = c_.block, p_.pool = c_.pool_max;
+      const int64_t size = c_.block ? c_.block : 64;
+      units = p_.key_start.data ? t / size + p_.key_start.shape[0] - 1 : (t + size - 1) / size + 1;
+    }
     sides();
+    p_.scale_teacher = c_.scale;
+    if constexpr (requires { p_.scale_student; }) p_.scale_student = c_.scale / 2;
+    if constexpr (requires { p_.direction; }) totals();
+  }
+
+  void totals() {
     p_.direction = c_.reverse, p_.mean = c_.mean;
-    p_.scale_teacher = c_.scale, p_.scale_student = c_.scale / 2;
     if (c_.weights != KlWeights::none)
       row_numbers("row_weight", p_.row_weight, [&](const int64_t* i, double x) {
         const bool off = c_.weights == KlWeights::zeros || i[2] % 4 == 1;
@@ -149,17 +178,19 @@ class KlBuild {
         p_.window_left = w, p_.window_right = w / 2 + 2;
         break;
       case Span::head_window: {
-        const size_t field =
-            call_.add("head_window", p_.head_window, Role::in, FOVEA_I32, {c_.h, 3},
-                      c_.lay == Lay::wide ? Lay::wide : Lay::contiguous);
-        const int64_t table[4][3] = {{w, 1, 2}, {0, 0, 0}, {0, 1, 0}, {1, w, 0}};
-        call_.fill(field,
-                   [&](const int64_t* i) { return static_cast<double>(table[i[0] % 4][i[1]]); });
+        if constexpr (requires { p_.head_window; }) head_windows(w);
         break;
       }
       default:
         break;
     }
+  }
+
+  void head_windows(int64_t w) {
+    const size_t field = call_.add("head_window", p_.head_window, Role::in, FOVEA_I32, {c_.h, 3},
+                                   c_.lay == Lay::wide ? Lay::wide : Lay::contiguous);
+    const int64_t table[4][3] = {{w, 1, 2}, {0, 0, 0}, {0, 1, 0}, {1, w, 0}};
+    call_.fill(field, [&](const int64_t* i) { return static_cast<double>(table[i[0] % 4][i[1]]); });
   }
 
   // Logits of a side are normal numbers times `size`, whatever its width and dtype.
@@ -168,8 +199,9 @@ class KlBuild {
     const size_t fields[4] = {
         side("q_teacher", p_.q_teacher, c_.teacher, {b, s, c_.h, c_.d}, size),
         side("k_teacher", p_.k_teacher, c_.teacher, {key_b, t, c_.g, c_.d}, 1),
-        side("q_student", p_.q_student, c_.student, {b, s, c_.h, c_.f}, size),
-        side("k_student", p_.k_student, c_.student, {key_b, t, c_.x, c_.f}, 1)};
+        side("q_student", p_.q_student, c_.student, {b, s, kIndexer ? c_.x : c_.h, c_.f}, size),
+        side("k_student", p_.k_student, c_.student,
+             {key_b, units < 0 ? t : units, kIndexer ? 1 : c_.x, c_.f}, 1)};
     if (c_.data == KlData::same || c_.data == KlData::near)
       for (int i : {0, 1}) {
         const oracle::Dense from = oracle::load(call_.fields[fields[i]].tensor);
@@ -181,14 +213,19 @@ class KlBuild {
       }
     spoil();
     const oracle::KlCall a = oracle::load_kl(p_);
-    keys.assign(key_b * t, 0);
+    keys.assign(key_b * t, 0), blocks.assign(key_b * std::max<int64_t>(units, 0), 0);
     for (int64_t r = 0; r < a.at.sequences; ++r) {
       const oracle::Sequence q = oracle::sequence(a.at, r);
       for (int64_t i = 0; i < q.rows; ++i) rows[q.batch * s + q.row + i] = 1;
       for (int64_t j = 0; j < q.keys; ++j) keys[q.cache * t + q.store + j] = 1;
+      if (units < 0) continue;
+      const oracle::Sequence in_blocks = oracle::kl_units(a, q);
+      for (int64_t u = 0; u < in_blocks.keys; ++u)
+        blocks[q.cache * units + in_blocks.store + u] = 1;
     }
     for (int i = 0; i < 4; ++i)
       call_.account(fields[i], [&](const int64_t* at) {
+        if (i == 3 && units >= 0) return blocks[at[0] * units + at[1]] != 0;
         return (i % 2 ? keys[at[0] * t + at[1]] : rows[at[0] * s + at[1]]) != 0;
       });
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "oracle/attention_backward.h"
+#include "oracle/conv_attention_backward.h"
 #include "oracle/merge.h"
 #include "oracle/rope.h"
 
@@ -192,6 +193,75 @@ TEST(oracle, gradient_is_the_derivative) {
   compare("bias", a.bias, sums.dbias);
   compare("alibi", a.alibi, sums.dalibi);
   compare("sink_logit", a.sink_logit, sums.dsink_logit);
+}
+
+TEST(oracle, conv_gradient_is_the_derivative) {
+  Tensors make;
+  uint64_t n = 0;
+  auto random = [&](const std::vector<int64_t>& shape) {
+    int64_t count = 1;
+    for (int64_t x : shape) count *= x;
+    Values values(count);
+    for (double& x : values) x = std::sin(static_cast<double>(++n) * 12.9898);
+    return make(shape, values);
+  };
+  for (int causal : {0, 1})
+    for (int64_t columns : {3, 4}) {
+      fovea_conv_attention_backward_params p = {};
+      p.q = random({2, 7, 4, 3}), p.k = random({2, 6, 2, 3}), p.v = random({2, 6, 2, 4});
+      p.weight = random({4, 3, columns}), p.causal = causal, p.history = 2;
+      p.o = random({2, 5, 4, 4}), p.lse = random({2, 4, 5}), p.dout = random({2, 5, 4, 4});
+      oracle::ConvAttention a = oracle::load_conv(p);
+      oracle::ConvIncoming in{oracle::load(p.o), oracle::load(p.lse), oracle::load(p.dout)};
+      const auto f = oracle::conv_forward(a, p.o, p.lse, Mode::exact);
+      in.o.value = f.o.value, in.lse.value = f.lse.value;
+      const auto sums = oracle::conv_gradients<double>(a, in, Mode::exact);
+      auto loss = [&] {
+        const auto y = oracle::conv_forward(a, p.o, p.lse, Mode::exact);
+        double sum = 0;
+        for (size_t i = 0; i < y.o.value.size(); ++i) sum += y.o.value[i] * in.dout.value[i];
+        return sum;
+      };
+      auto compare = [&](const char* name, oracle::Dense& x, const Values& gradient) {
+        SCOPED_TRACE(name);
+        ASSERT_EQ(x.value.size(), gradient.size());
+        for (size_t i = 0; i < gradient.size(); ++i) {
+          const double at = x.value[i], step = 1e-5;
+          x.value[i] = at + step;
+          const double above = loss();
+          x.value[i] = at - step;
+          const double below = loss();
+          x.value[i] = at;
+          EXPECT_NEAR(gradient[i], (above - below) / (2 * step), 1e-8) << "element " << i;
+        }
+      };
+      compare("q", a.q, sums.dq);
+      compare("k", a.k, sums.dk);
+      compare("v", a.v, sums.dv);
+      compare("weight", a.weight, sums.dweight);
+    }
+}
+
+// One tap of 1 is plain attention.
+TEST(oracle, conv_of_one_tap_is_attention) {
+  Tensors make;
+  Values weight(2 * 3 * 4);
+  weight[2 * 4 + 1] = weight[5 * 4 + 1] = 1;
+  Values q(2 * 5 * 2 * 3), k(2 * 6 * 3), v(2 * 6 * 2);
+  uint64_t n = 0;
+  for (Values* x : {&q, &k, &v})
+    for (double& y : *x) y = std::sin(static_cast<double>(++n) * 12.9898);
+  fovea_conv_attention_forward_params p = {};
+  fovea_attention_forward_params plain = {};
+  p.q = plain.q = make({2, 5, 2, 3}, q), p.k = plain.k = make({2, 6, 1, 3}, k);
+  p.v = plain.v = make({2, 6, 1, 2}, v), p.weight = make({2, 3, 4}, weight);
+  p.o = plain.o = make({2, 5, 2, 2}, Values(40));
+  p.lse = plain.lse = make({2, 2, 5}, Values(20));
+  p.causal = plain.causal = 1;
+  const auto conv = oracle::conv_forward(oracle::load_conv(p), p.o, p.lse, Mode::exact);
+  const auto want = oracle::forward(oracle::load_attention(plain), plain.o, plain.lse, Mode::exact);
+  expect_near(conv.o.value, want.o.value, 1e-12);
+  expect_near(conv.lse.value, want.lse.value, 1e-12);
 }
 
 // Every code of the small types decodes and encodes to itself, and what lies between two numbers

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fovea/experimental/kl.h"
 #include "fovea/fovea.h"
 #include "harness/random.h"
 #include "oracle/dense.h"

@@ -72,6 +72,47 @@ static std::vector<Scalar> kl_backward() {
           INT(nondeterministic)};
 }
 
+template <class P>
+static std::vector<Scalar> jensen_shannon() {
+  return {LONG(query_max),      LONG(key_max),   LONG(window_left),
+          LONG(window_right),   LONG(sink_keys), FLOAT(scale_teacher),
+          FLOAT(scale_student), FLOAT(weight),   INT(causal)};
+}
+
+template <class P>
+static std::vector<Scalar> indexer() {
+  return {LONG(query_max), LONG(key_max),        LONG(window_left), LONG(window_right),
+          LONG(sink_keys), FLOAT(scale_teacher), INT(causal)};
+}
+
+template <class P>
+static std::vector<Scalar> gather() {
+  return {LONG(query_max), LONG(key_max), FLOAT(scale_teacher), FLOAT(scale_student)};
+}
+
+template <class P>
+static std::vector<Scalar> pool() {
+  return {LONG(query_max), LONG(key_max),    LONG(window_left),    LONG(window_right),
+          LONG(sink_keys), LONG(block_keys), FLOAT(scale_teacher), FLOAT(scale_student),
+          INT(causal),     INT(pool)};
+}
+
+static std::vector<Scalar> conv_attention_forward() {
+  using P = fovea_conv_attention_forward_params;
+  return {LONG(query_max), LONG(key_max), LONG(history), FLOAT(scale), INT(causal), INT(splits)};
+}
+static std::vector<Scalar> conv_attention_backward() {
+  using P = fovea_conv_attention_backward_params;
+  return {LONG(query_max), LONG(key_max), LONG(history),
+          FLOAT(scale),    INT(causal),   INT(nondeterministic)};
+}
+
+static std::vector<Scalar> trace_forward() {
+  using P = fovea_trace_forward_params;
+  return {LONG(keep), FLOAT(scale),   INT(block_rows), INT(block_keys),
+          INT(layer), INT(edge_kind), INT(exact),      INT(causal)};
+}
+
 const std::vector<Scalar>& scalars_of(const std::string& op) {
   static const std::map<std::string, std::vector<Scalar>> table = {
       {"attention_forward", attention_forward()},
@@ -84,6 +125,17 @@ const std::vector<Scalar>& scalars_of(const std::string& op) {
       {"quant_forward", quant_forward()},
       {"kl_forward", kl_forward()},
       {"kl_backward", kl_backward()},
+      {"x_kl_jensen_shannon_forward", jensen_shannon<fovea_x_kl_jensen_shannon_forward_params>()},
+      {"x_kl_jensen_shannon_backward", jensen_shannon<fovea_x_kl_jensen_shannon_backward_params>()},
+      {"x_kl_indexer_forward", indexer<fovea_x_kl_indexer_forward_params>()},
+      {"x_kl_indexer_backward", indexer<fovea_x_kl_indexer_backward_params>()},
+      {"x_kl_gather_forward", gather<fovea_x_kl_gather_forward_params>()},
+      {"x_kl_gather_backward", gather<fovea_x_kl_gather_backward_params>()},
+      {"x_kl_pool_forward", pool<fovea_x_kl_pool_forward_params>()},
+      {"x_kl_pool_backward", pool<fovea_x_kl_pool_backward_params>()},
+      {"conv_attention_forward", conv_attention_forward()},
+      {"conv_attention_backward", conv_attention_backward()},
+      {"trace_forward", trace_forward()},
       {"merge_forward", {}},
       {"merge_backward", {}},
       {"cache_copy", {}}};

@@ -4,7 +4,7 @@
 // A file is a safetensors file: 8 bytes little-endian header length n, n bytes of JSON, raw
 // little-endian tensor bytes.  The JSON maps a tensor's name to {"dtype", "shape", "data_offsets":
 // [begin, end]} (offsets from the end of the header), row-major and contiguous.  dtype is one of
-//   F32 F16 BF16 I32 U8 I8 F8_E4M3 F8_E5M2  =  FOVEA_F32 F16 BF16 I32 U8 I8 E4M3 E5M2.
+//   F32 F16 BF16 I32 I64 U8 I8 F8_E4M3 F8_E5M2  =  FOVEA_F32 F16 BF16 I32 I64 U8 I8 E4M3 E5M2.
 // One key is not a tensor: "__metadata__", an object whose values are all strings:
 //   op         the operation, "attention_forward": call fovea_<op>
 //   params     a JSON object of the scalar fields that are not 0, {"causal": 1, "softcap": 2.0};
@@ -51,6 +51,8 @@ inline const char* safetensors_name(int dtype) {
       return "BF16";
     case FOVEA_I32:
       return "I32";
+    case FOVEA_I64:
+      return "I64";
     case FOVEA_U8:
       return "U8";
     case FOVEA_I8:

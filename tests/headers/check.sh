@@ -36,8 +36,8 @@ language() { # compiler, -x language, standards...
       echo "headers: $compiler -std=$standard does not see hidden padding"
       failures=$((failures + 1))
     fi
-    for header in "$include"/fovea/*.h; do
-      header=${header##*/}
+    for header in "$include"/fovea/*.h "$include"/fovea/experimental/*.h; do
+      header=${header#"$include"/fovea/}
       checked=$((checked + 1))
       if ! unit "$header" | "$compiler" -x "$kind" -std="$standard" "${flags[@]}" - 2>"$work/log"; then
         echo "headers: fovea/$header fails with $compiler -std=$standard"

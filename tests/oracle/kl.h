@@ -24,11 +24,13 @@ struct KlSide {
 
 struct KlCall {
   KlSide teacher, student;
-  Dense row_weight, head_window;
+  Dense row_weight, head_window, index;  // index: the keys of each row, in place of what it sees
   Layout at;
   int64_t b = 0, s = 0, h = 0;
   int64_t window_left = 0, window_right = 0, sink_keys = 0;
   bool reverse = false, mean = false;
+  int64_t block_keys = 0;  // > 0: the teacher pooled over blocks, the student's keys are blocks
+  bool pool_max = false;
   const KlSide& first() const { return reverse ? student : teacher; }
   const KlSide& second() const { return reverse ? teacher : student; }
 };
@@ -43,8 +45,11 @@ template <class P>
 KlCall load_kl(const P& p) {
   KlCall a;
   a.teacher = load_kl_side(p.q_teacher, p.k_teacher, p.scale_teacher);
-  a.student = load_kl_side(p.q_student, p.k_student, p.scale_student);
-  a.row_weight = load(p.row_weight), a.head_window = load(p.head_window);
+  if constexpr (requires { p.scale_student; })
+    a.student = load_kl_side(p.q_student, p.k_student, p.scale_student);
+  else
+    a.student = load_kl_side(p.q_student, p.k_student, 1);
+  if constexpr (requires { p.head_window; }) a.head_window = load(p.head_window);
   a.b = p.q_teacher.shape[0], a.s = p.q_teacher.shape[1], a.h = p.q_teacher.shape[2];
   a.at.query_start = load(p.query_start), a.at.key_start = load(p.key_start);
   a.at.query_len = load(p.query_len), a.at.key_len = load(p.key_len);
@@ -53,9 +58,20 @@ KlCall load_kl(const P& p) {
   a.at.sequences = p.query_start.data ? p.query_start.shape[0] - 1
                    : p.key_start.data ? p.key_start.shape[0] - 1
                                       : a.b;
-  a.window_left = p.window_left, a.window_right = p.causal ? 1 : p.window_right;
-  a.sink_keys = p.sink_keys;
-  a.reverse = p.direction == FOVEA_DIRECTION_STUDENT_TEACHER, a.mean = p.mean != 0;
+  if constexpr (requires { p.block_keys; }) {
+    a.block_keys = p.block_keys ? p.block_keys : 64;
+    a.pool_max = p.pool == FOVEA_X_POOL_MAX;
+  }
+  if constexpr (requires { p.index; }) {
+    a.index = load(p.index);
+  } else {
+    a.window_left = p.window_left, a.window_right = p.causal ? 1 : p.window_right;
+    a.sink_keys = p.sink_keys;
+  }
+  if constexpr (requires { p.direction; }) {
+    a.row_weight = load(p.row_weight);
+    a.reverse = p.direction == FOVEA_DIRECTION_STUDENT_TEACHER, a.mean = p.mean != 0;
+  }
   return a;
 }
 
@@ -69,6 +85,15 @@ inline bool kl_sees(const KlCall& a, const Sequence& q, int64_t head, int64_t i,
   return !(left > 0) || j > p_i - left || j < sink;
 }
 
+// A sequence with blocks in place of keys.
+inline Sequence kl_units(const KlCall& a, const Sequence& q) {
+  if (!a.block_keys) return q;
+  Sequence units = q;
+  units.keys = (q.keys + a.block_keys - 1) / a.block_keys;
+  units.store = a.at.key_start ? q.store / a.block_keys + q.r : 0;
+  return units;
+}
+
 // What one row sees: keys, and the logits of both sides over them.
 template <class Real>
 struct KlRow {
@@ -77,12 +102,39 @@ struct KlRow {
   double condition = 0;
 
   KlRow(const KlCall& a, const Sequence& q, int64_t head, int64_t i) {
-    for (int64_t j = 0; j < q.keys; ++j) {
-      if (!kl_sees(a, q, head, i, j)) continue;
+    if (a.block_keys) {
+      pooled(a, q, head, i);
+      return;
+    }
+    for (int64_t n = 0; n < (a.index ? a.index.shape[3] : q.keys); ++n) {
+      const int64_t j = a.index ? listed(a, q, head, i, n) : n;
+      if (j < 0 || j >= q.keys || !kl_sees(a, q, head, i, j)) continue;
       keys.push_back(j);
       x.push_back(logit(a, a.first(), q, head, i, j));
       y.push_back(logit(a, a.second(), q, head, i, j));
     }
+  }
+  // Blocks: x_u = max, or ln sum exp, of the teacher's logits over the keys of u that are seen.
+  void pooled(const KlCall& a, const Sequence& q, int64_t head, int64_t i) {
+    const Sequence units = kl_units(a, q);
+    for (int64_t u = 0; u < units.keys; ++u) {
+      std::vector<Real> logits;
+      for (int64_t j = u * a.block_keys; j < std::min(q.keys, (u + 1) * a.block_keys); ++j)
+        if (kl_sees(a, q, head, i, j)) logits.push_back(logit(a, a.teacher, q, head, i, j));
+      if (logits.empty()) continue;
+      Real sum, top = -HUGE_VAL;
+      for (Real v : logits) top = std::isfinite(v) ? std::max(top, v) : static_cast<Real>(NAN);
+      for (Real v : logits)
+        if (!std::isfinite(v)) top = NAN;
+      sum = 0;
+      for (Real v : logits) sum += std::exp(v - top);
+      keys.push_back(u);
+      x.push_back(a.pool_max ? top : top + std::log(sum));
+      y.push_back(logit(a, a.student, units, head, i, u));
+    }
+  }
+  static int64_t listed(const KlCall& a, const Sequence& q, int64_t head, int64_t i, int64_t n) {
+    return static_cast<int64_t>(a.index(q.batch, head, q.row + i, n));
   }
   Real logit(const KlCall& a, const KlSide& side, const Sequence& q, int64_t head, int64_t i,
              int64_t j) {
@@ -191,7 +243,10 @@ struct KlSums {
 
   void add(const KlCall& a, const KlSide& side, const Sequence& q, int64_t head, int64_t i,
            int64_t j, Real dx, double size, Mode mode) {
-    const int64_t key_head = head / (a.h / side.key_heads);
+    add(side, q, head, head / (a.h / side.key_heads), i, j, dx, size, mode);
+  }
+  void add(const KlSide& side, const Sequence& q, int64_t head, int64_t key_head, int64_t i,
+           int64_t j, Real dx, double size, Mode mode) {
     const int64_t q_at = side.q.at_index(q.batch, q.row + i, head),
                   k_at = side.k.at_index(q.cache, q.store + j, key_head);
     if (mode == Mode::rounded) dx = static_cast<Real>(round_to(side.q.dtype, dx));
@@ -262,8 +317,9 @@ KlGradients kl_backward(const KlCall& a, const KlIncoming& in, Mode mode) {
           const Real dx = p == 0 ? 0 : grad * p * (log_p - log_r - kl), dy = grad * (r_n - p);
           const double size =
               p == 0 ? 0 : std::abs(grad) * p * (1 + std::abs(log_p - log_r) + std::abs(kl));
-          first.add(a, a.first(), q, head, i, row.keys[n], dx, size, mode);
-          second.add(a, a.second(), q, head, i, row.keys[n], dy, std::abs(grad) * (p + r_n), mode);
+          if (!a.block_keys) first.add(a, a.first(), q, head, i, row.keys[n], dx, size, mode);
+          second.add(a, a.second(), kl_units(a, q), head, i, row.keys[n], dy,
+                     std::abs(grad) * (p + r_n), mode);
         }
       }
   }

@@ -15,6 +15,7 @@ DTYPES = {
     "F16": np.float16,
     "BF16": ml_dtypes.bfloat16,
     "I32": np.int32,
+    "I64": np.int64,
     "U8": np.uint8,
     "I8": np.int8,
     "F8_E4M3": ml_dtypes.float8_e4m3fn,

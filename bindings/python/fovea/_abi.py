@@ -103,6 +103,21 @@ class Direction(enum.IntEnum):
     STUDENT_TEACHER = 1  # KL(student || teacher), reverse KL: the student seeks a mode
 
 
+class EdgeKind(enum.IntEnum):
+    """What edge_weight holds."""
+
+    SCORE = 0  # score
+    MAX_LOGIT = 1  # edge_max
+    MASS = 2  # edge_mass
+
+
+class XPool(enum.IntEnum):
+    """How the teacher's probabilities of a block's keys become one."""
+
+    SUM = 0  # their sum
+    MAX = 1  # the largest
+
+
 class Tensor(C.Structure):
     _fields_ = [
         ("data", C.c_void_p),
@@ -417,6 +432,317 @@ class KlBackwardParams(C.Structure):
     ]
 
 
+class ConvAttentionForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("weight", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("history", C.c_int64),
+        ("scale", C.c_float),
+        ("causal", C.c_int32),
+        ("splits", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class ConvAttentionBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("weight", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("dout", Tensor),
+        ("dq", Tensor),
+        ("dk", Tensor),
+        ("dv", Tensor),
+        ("dweight", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("history", C.c_int64),
+        ("scale", C.c_float),
+        ("causal", C.c_int32),
+        ("nondeterministic", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class TraceForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("keep_row", Tensor),
+        ("block_mask", Tensor),
+        ("key_len", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("selected", Tensor),
+        ("score", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("lse_dense", Tensor),
+        ("edge_score", Tensor),
+        ("edge_max", Tensor),
+        ("edge_mass", Tensor),
+        ("edge_value", Tensor),
+        ("edge", Tensor),
+        ("edge_weight", Tensor),
+        ("edge_count", Tensor),
+        ("edge_offset", Tensor),
+        ("keep", C.c_int64),
+        ("scale", C.c_float),
+        ("block_rows", C.c_int32),
+        ("block_keys", C.c_int32),
+        ("layer", C.c_int32),
+        ("edge_kind", C.c_int32),
+        ("exact", C.c_int32),
+        ("causal", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XKlJensenShannonForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("js", Tensor),
+        ("kl_teacher", Tensor),
+        ("kl_student", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("head_window", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("scale_student", C.c_float),
+        ("weight", C.c_float),
+        ("causal", C.c_int32),
+    ]
+
+
+class XKlJensenShannonBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("head_window", Tensor),
+        ("kl_teacher", Tensor),
+        ("kl_student", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("djs", Tensor),
+        ("dq_student", Tensor),
+        ("dk_student", Tensor),
+        ("dq_teacher", Tensor),
+        ("dk_teacher", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("scale_student", C.c_float),
+        ("weight", C.c_float),
+        ("causal", C.c_int32),
+    ]
+
+
+class XKlIndexerForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("weight", Tensor),
+        ("kl", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("causal", C.c_int32),
+    ]
+
+
+class XKlIndexerBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("weight", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("dkl", Tensor),
+        ("dq_student", Tensor),
+        ("dk_student", Tensor),
+        ("dweight", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("causal", C.c_int32),
+    ]
+
+
+class XKlGatherForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("index", Tensor),
+        ("kl", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("scale_student", C.c_float),
+    ]
+
+
+class XKlGatherBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("index", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("kl", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("dkl", Tensor),
+        ("dq_student", Tensor),
+        ("dk_student", Tensor),
+        ("dq_teacher", Tensor),
+        ("dk_teacher", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("scale_student", C.c_float),
+    ]
+
+
+class XKlPoolForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("kl", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("head_window", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("block_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("scale_student", C.c_float),
+        ("causal", C.c_int32),
+        ("pool", C.c_int32),
+    ]
+
+
+class XKlPoolBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q_teacher", Tensor),
+        ("k_teacher", Tensor),
+        ("q_student", Tensor),
+        ("k_student", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("head_window", Tensor),
+        ("lse_teacher", Tensor),
+        ("lse_student", Tensor),
+        ("dkl", Tensor),
+        ("dq_student", Tensor),
+        ("dk_student", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("block_keys", C.c_int64),
+        ("scale_teacher", C.c_float),
+        ("scale_student", C.c_float),
+        ("causal", C.c_int32),
+        ("pool", C.c_int32),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2192,
@@ -432,6 +758,17 @@ SIZES = {
     QuantForwardParams: 1408,
     KlForwardParams: 1416,
     KlBackwardParams: 1896,
+    ConvAttentionForwardParams: 1200,
+    ConvAttentionBackwardParams: 1488,
+    TraceForwardParams: 2064,
+    XKlJensenShannonForwardParams: 1408,
+    XKlJensenShannonBackwardParams: 1792,
+    XKlIndexerForwardParams: 1208,
+    XKlIndexerBackwardParams: 1496,
+    XKlGatherForwardParams: 1184,
+    XKlGatherBackwardParams: 1664,
+    XKlPoolForwardParams: 1224,
+    XKlPoolBackwardParams: 1416,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -495,6 +832,42 @@ FUNCTIONS = {
     "fovea_kl_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(KlBackwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_kl_backward": (C.c_int, [C.c_void_p, C.POINTER(KlBackwardParams)]),
+    "fovea_conv_attention_forward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(ConvAttentionForwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_conv_attention_forward": (C.c_int, [C.c_void_p, C.POINTER(ConvAttentionForwardParams)]),
+    "fovea_conv_attention_backward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(ConvAttentionBackwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_conv_attention_backward": (C.c_int, [C.c_void_p,
+        C.POINTER(ConvAttentionBackwardParams)]),
+    "fovea_trace_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(TraceForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_trace_forward": (C.c_int, [C.c_void_p, C.POINTER(TraceForwardParams)]),
+    "fovea_x_kl_jensen_shannon_forward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlJensenShannonForwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_jensen_shannon_forward": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlJensenShannonForwardParams)]),
+    "fovea_x_kl_jensen_shannon_backward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlJensenShannonBackwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_jensen_shannon_backward": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlJensenShannonBackwardParams)]),
+    "fovea_x_kl_indexer_forward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlIndexerForwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_indexer_forward": (C.c_int, [C.c_void_p, C.POINTER(XKlIndexerForwardParams)]),
+    "fovea_x_kl_indexer_backward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlIndexerBackwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_indexer_backward": (C.c_int, [C.c_void_p, C.POINTER(XKlIndexerBackwardParams)]),
+    "fovea_x_kl_gather_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XKlGatherForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_gather_forward": (C.c_int, [C.c_void_p, C.POINTER(XKlGatherForwardParams)]),
+    "fovea_x_kl_gather_backward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XKlGatherBackwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_gather_backward": (C.c_int, [C.c_void_p, C.POINTER(XKlGatherBackwardParams)]),
+    "fovea_x_kl_pool_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XKlPoolForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_pool_forward": (C.c_int, [C.c_void_p, C.POINTER(XKlPoolForwardParams)]),
+    "fovea_x_kl_pool_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XKlPoolBackwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_kl_pool_backward": (C.c_int, [C.c_void_p, C.POINTER(XKlPoolBackwardParams)]),
 }
 
 

@@ -79,6 +79,10 @@ class Call:
             f"pass {name}= or the output itself"
         )
 
+    def sequences(self, start):
+        """How many sequences share a tensor's rows: those that the view of *_start bounds, or one."""
+        return 1 if start is None else start[2][0] - 1
+
     def twin(self, name, of, v):
         """The shape of an output that is like an optional input."""
         if v is None:

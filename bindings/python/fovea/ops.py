@@ -3,7 +3,7 @@
 """The operations.  Inputs first; by keyword outputs, optional inputs, numbers (0: the default)."""
 from . import _abi
 from ._call import Op
-from ._abi import CodeOrder, Direction, Scaling
+from ._abi import CodeOrder, Direction, EdgeKind, Scaling, XPool
 
 __all__ = ["attention_forward", "attention_forward_workspace", "attention_backward",
            "attention_backward_workspace", "merge_forward", "merge_forward_workspace",
@@ -11,8 +11,17 @@ __all__ = ["attention_forward", "attention_forward_workspace", "attention_backwa
            "cache_copy", "cache_copy_workspace", "cache_get", "cache_get_workspace", "rope_forward",
            "rope_forward_workspace", "rope_table_get", "rope_table_get_workspace", "quant_quantize",
            "quant_quantize_workspace", "quant_forward", "quant_forward_workspace", "kl_forward",
-           "kl_forward_workspace", "kl_backward", "kl_backward_workspace", "CodeOrder", "Direction",
-           "Scaling"]
+           "kl_forward_workspace", "kl_backward", "kl_backward_workspace", "conv_attention_forward",
+           "conv_attention_forward_workspace", "conv_attention_backward",
+           "conv_attention_backward_workspace", "trace_forward", "trace_forward_workspace",
+           "x_kl_jensen_shannon_forward", "x_kl_jensen_shannon_forward_workspace",
+           "x_kl_jensen_shannon_backward", "x_kl_jensen_shannon_backward_workspace",
+           "x_kl_indexer_forward", "x_kl_indexer_forward_workspace", "x_kl_indexer_backward",
+           "x_kl_indexer_backward_workspace", "x_kl_gather_forward",
+           "x_kl_gather_forward_workspace", "x_kl_gather_backward",
+           "x_kl_gather_backward_workspace", "x_kl_pool_forward", "x_kl_pool_forward_workspace",
+           "x_kl_pool_backward", "x_kl_pool_backward_workspace", "CodeOrder", "Direction",
+           "EdgeKind", "Scaling", "XPool"]
 
 _attention_forward = Op("attention_forward", _abi.AttentionForwardParams)
 _attention_backward = Op("attention_backward", _abi.AttentionBackwardParams)
@@ -27,6 +36,17 @@ _quant_quantize = Op("quant_quantize", _abi.QuantQuantizeParams)
 _quant_forward = Op("quant_forward", _abi.QuantForwardParams)
 _kl_forward = Op("kl_forward", _abi.KlForwardParams)
 _kl_backward = Op("kl_backward", _abi.KlBackwardParams)
+_conv_attention_forward = Op("conv_attention_forward", _abi.ConvAttentionForwardParams)
+_conv_attention_backward = Op("conv_attention_backward", _abi.ConvAttentionBackwardParams)
+_trace_forward = Op("trace_forward", _abi.TraceForwardParams)
+_x_kl_jensen_shannon_forward = Op("x_kl_jensen_shannon_forward", _abi.XKlJensenShannonForwardParams)
+_x_kl_jensen_shannon_backward = Op("x_kl_jensen_shannon_backward", _abi.XKlJensenShannonBackwardParams)
+_x_kl_indexer_forward = Op("x_kl_indexer_forward", _abi.XKlIndexerForwardParams)
+_x_kl_indexer_backward = Op("x_kl_indexer_backward", _abi.XKlIndexerBackwardParams)
+_x_kl_gather_forward = Op("x_kl_gather_forward", _abi.XKlGatherForwardParams)
+_x_kl_gather_backward = Op("x_kl_gather_backward", _abi.XKlGatherBackwardParams)
+_x_kl_pool_forward = Op("x_kl_pool_forward", _abi.XKlPoolForwardParams)
+_x_kl_pool_backward = Op("x_kl_pool_backward", _abi.XKlPoolBackwardParams)
 
 
 def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_start=None,
@@ -1054,3 +1074,1020 @@ def kl_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl, lse_teacher
 def kl_backward_workspace(ctx, *inputs, **fields):
     """Bytes of workspace that kl_backward would use; raises what it would raise."""
     return kl_backward(ctx.asking, *inputs, **fields)
+
+
+def conv_attention_forward(ctx, q, k, v, weight, *, o=None, lse=None, query_start=None,
+                           key_start=None, query_len=None, key_len=None, page_table=None,
+                           cache_row=None, query_max=0, key_max=0, history=0, scale=0.0, causal=0,
+                           splits=0):
+    """Convolutional attention of q over k and v; prefill, decode over contiguous or paged caches.
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q: may be a view of k
+      weight: (h, kernel_rows, kernel_columns) as q or f32: 1 .. 16 rows, the last is the row
+          itself; 1 .. 31 columns
+
+    Outputs, new unless passed
+      o: (b, rows_out, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, rows_out) f32: natural log of each row's sum
+
+    Optional inputs
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
+      query_len: (r) i32: rows in use, history's among them, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t, packed extent or pages * page
+      page_table: (rows, pages) i32: pool page of each logical page; -1: absent, its keys are not
+          seen
+      cache_row: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the
+          last: no keys; absent: its own number
+
+    Numbers
+      query_max: longest sequence of rows, history's among them, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t, or pages * page
+      history: rows at the begin of each sequence of q that have no output
+      scale: > 0; 0: 1 / sqrt(d)
+      causal: 1: row i sees keys up to i + Lk - Lq
+      splits: parts the keys of a row are cut into; 0: chosen from shapes
+    """
+    call = ctx._call(_conv_attention_forward)
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    call.put("weight", 296, weight)
+    v_query_start = None
+    if query_start is not None:
+        v_query_start = call.put("query_start", 584, query_start, 1)
+    if key_start is not None:
+        call.put("key_start", 680, key_start)
+    if query_len is not None:
+        call.put("query_len", 776, query_len)
+    if key_len is not None:
+        call.put("key_len", 872, key_len)
+    if page_table is not None:
+        call.put("page_table", 968, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 1064, cache_row)
+    o = call.out("o", 392, o, lambda: (v_q[2][0], v_q[2][1] - history *
+        call.sequences(v_query_start), v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 488, lse, lambda: (v_q[2][0], v_q[2][2],
+            v_q[2][1] - history * call.sequences(v_query_start)), 1)
+    if query_max:
+        call.scalar("q", 1160, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1168, key_max, "key_max")
+    if history:
+        call.scalar("q", 1176, history, "history")
+    if scale:
+        call.scalar("f", 1184, scale, "scale")
+    if causal:
+        call.scalar("i", 1188, causal, "causal")
+    if splits:
+        call.scalar("i", 1192, splits, "splits")
+    return call.run(o, lse)
+
+
+def conv_attention_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that conv_attention_forward would use; raises what it would raise."""
+    return conv_attention_forward(ctx.asking, *inputs, **fields)
+
+
+def conv_attention_backward(ctx, q, k, v, weight, o, lse, dout, *, dq=None, dk=None, dv=None,
+                            dweight=None, query_start=None, key_start=None, query_len=None,
+                            key_len=None, query_max=0, key_max=0, history=0, scale=0.0, causal=0,
+                            nondeterministic=0):
+    """Gradients of conv_attention_forward from dout.  The fields it shares say what the forward was.
+    Each output is optional: absent = not computed.  Every element of an output is written: rows and
+    keys past their lengths get 0.
+      delta_i = <dout_i, o_i>,  P_ij = exp(A_ij - lse_i),  dA_ij = P_ij (<dout_i, v_j> - delta_i)
+      dweight[u,v] = sum_ij dA_ij S[i - (kernel_rows - 1) + u, j - left + v]   over all sequences
+      dS_mn = sum_uv W[u,v] dA[m + (kernel_rows - 1) - u, n + left - v]  where row m sees key n, else 0
+      dq_m = scale sum_n dS_mn k_n,  dk_n = scale sum_m dS_mn q_m,  dv_j = sum_i P_ij dout_i
+    P and dA are 0 where a row does not see a key, and in rows of history.  Same bits every run.
+    Workspace is linear in s and t.
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (key_b, t, g, d) as q
+      v: (key_b, t, g, e) as q
+      weight: (h, kernel_rows, kernel_columns) as q or f32
+      o: (b, rows_out, h, e) as q or f32: of the forward
+      lse: (b, h, rows_out) f32: of the forward
+      dout: (b, rows_out, h, e) as o: the gradient of o
+
+    Outputs, new unless passed or False
+      dq: (b, s, h, d) as q: rows of history have theirs too
+      dk: (key_b, t, g, d) as q
+      dv: (key_b, t, g, e) as q
+      dweight: (h, kernel_rows, kernel_columns) f32: a stride of 0 receives the ordered sum over
+          that dimension
+
+    Optional inputs
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      history: 0: none
+      scale: 0: 1 / sqrt(d)
+      causal: 1: row i sees keys up to i + Lk - Lq
+      nondeterministic: 1: a faster kernel whose sums may change order may be used
+    """
+    call = ctx._call(_conv_attention_backward)
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    v_weight = call.put("weight", 296, weight, 3)
+    if query_start is not None:
+        call.put("query_start", 392, query_start)
+    if key_start is not None:
+        call.put("key_start", 488, key_start)
+    if query_len is not None:
+        call.put("query_len", 584, query_len)
+    if key_len is not None:
+        call.put("key_len", 680, key_len)
+    call.put("o", 776, o)
+    call.put("lse", 872, lse)
+    call.put("dout", 968, dout)
+    dq = None if dq is False else call.out("dq", 1064, dq, v_q[2], v_q[1])
+    dk = None if dk is False else call.out("dk", 1160, dk, v_k[2], v_q[1])
+    dv = None if dv is False else call.out("dv", 1256, dv, v_v[2], v_q[1])
+    dweight = None if dweight is False else call.out("dweight", 1352, dweight, v_weight[2], 1)
+    if query_max:
+        call.scalar("q", 1448, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1456, key_max, "key_max")
+    if history:
+        call.scalar("q", 1464, history, "history")
+    if scale:
+        call.scalar("f", 1472, scale, "scale")
+    if causal:
+        call.scalar("i", 1476, causal, "causal")
+    if nondeterministic:
+        call.scalar("i", 1480, nondeterministic, "nondeterministic")
+    return call.run(dq, dk, dv, dweight)
+
+
+def conv_attention_backward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that conv_attention_backward would use; raises what it would raise."""
+    return conv_attention_backward(ctx.asking, *inputs, **fields)
+
+
+def trace_forward(ctx, q, k, *, selected=None, score=None, o=None, lse=None, lse_dense=None,
+                  edge_score=None, edge_max=None, edge_mass=None, edge_value=None, edge=None,
+                  edge_weight=None, edge_count=None, v=None, keep_row=None, block_mask=None,
+                  key_len=None, page_table=None, cache_row=None, edge_offset=None, e=None, cap=None,
+                  keep=0, scale=0.0, block_rows=0, block_keys=0, layer=0, edge_kind=0, exact=0,
+                  causal=0):
+    """Selection, attention over what was selected, edges: each output is optional, absent = not
+    computed.  No workspace of s * t: linear in n * keep, and of that only where an edge is wanted.
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q: page = block_keys
+
+    Outputs on request, by True or an array
+      selected: (b, h, n, keep) i32: key blocks in branch order, -1 empty
+      score: (b, h, n, keep) f32: their scores, times scale where scale is given; -inf empty
+      o: (b, s, h, e) as q or f32: attention over the selected blocks
+      lse: (b, h, s) f32: natural log of each row's sum over the selected blocks
+      lse_dense: (b, h, s) f32: the same over all valid blocks: a pass over every key
+      edge_score: (b, h, n, keep) f32: as score
+      edge_max: (b, h, n, keep) f32: the largest x of a valid pair, NaN as -inf; -inf empty
+      edge_mass: (b, h, n, keep) f32: sum of p over the pairs; a row block's sum to its rows that
+          see a key; 0 empty
+      edge_value: (b, h, n, keep, e) f32: sum of p_mt v_t over the pairs; 0 empty
+      edge: (cap, 4) i32: layer, head (of the batch: batch * h + head), row block, key block; needs
+          edge_count
+      edge_weight: (cap) f32: what edge_kind says; needs edge_count
+      edge_count: (1) i64: edge_offset plus the records of this call, dropped ones among them; may
+          be edge_offset
+
+    Optional inputs
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q: o and edge_value need it
+      keep_row: (n) i32: blocks to keep for each row block, cut to 0 .. keep; absent: keep
+      block_mask: (b, h, n, block_bytes) u8: bit u % 8 of byte u / 8 is 1 where the row block may
+          see key block u
+      key_len: (r) i32: keys in use, at most t or pages * page
+      page_table: (rows, pages) i32: pool page of each key block; -1: absent, its keys are not seen
+      cache_row: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the
+          last: no keys; absent: its own number
+      edge_offset: (1) i64: row of the first record, >= 0; absent: 0
+
+    e, cap: extents of new outputs that no input tells.
+
+    Numbers
+      keep: key blocks a row block keeps: 1 .. 256
+      scale: of x, > 0; 0: 1 / sqrt(d), and score is the product itself
+      block_rows: 16, 32, 64 or 128; 0: 64
+      block_keys: 16, 32, 64 or 128; 0: 64
+      layer: first word of every edge, >= 0
+      edge_kind: fovea_edge_kind
+      exact: 1: scores are chains of fused multiply-adds
+      causal: 1: row i sees keys up to i + Lk - s
+    """
+    call = ctx._call(_trace_forward)
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = None
+    if v is not None:
+        v_v = call.put("v", 200, v, 4)
+    if keep_row is not None:
+        call.put("keep_row", 296, keep_row)
+    if block_mask is not None:
+        call.put("block_mask", 392, block_mask)
+    if key_len is not None:
+        call.put("key_len", 488, key_len)
+    if page_table is not None:
+        call.put("page_table", 584, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 680, cache_row)
+    if edge_offset is not None:
+        call.put("edge_offset", 1928, edge_offset)
+    if selected is not None:
+        selected = None if selected is False else call.out("selected", 776, selected, (v_q[2][0],
+            v_q[2][2], -(-v_q[2][1] // (block_rows or 64)), keep), 8)
+    if score is not None:
+        score = None if score is False else call.out("score", 872, score, (v_q[2][0], v_q[2][2],
+            -(-v_q[2][1] // (block_rows or 64)), keep), 1)
+    if o is not None:
+        o = None if o is False else call.out("o", 968, o, lambda: (v_q[2][0], v_q[2][1], v_q[2][2],
+            call.size("e", e, (v_v, 3, 0))), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 1064, lse, (v_q[2][0], v_q[2][2],
+            v_q[2][1]), 1)
+    if lse_dense is not None:
+        lse_dense = None if lse_dense is False else call.out("lse_dense", 1160, lse_dense,
+            (v_q[2][0], v_q[2][2], v_q[2][1]), 1)
+    if edge_score is not None:
+        edge_score = None if edge_score is False else call.out("edge_score", 1256, edge_score,
+            (v_q[2][0], v_q[2][2], -(-v_q[2][1] // (block_rows or 64)), keep), 1)
+    if edge_max is not None:
+        edge_max = None if edge_max is False else call.out("edge_max", 1352, edge_max, (v_q[2][0],
+            v_q[2][2], -(-v_q[2][1] // (block_rows or 64)), keep), 1)
+    if edge_mass is not None:
+        edge_mass = None if edge_mass is False else call.out("edge_mass", 1448, edge_mass,
+            (v_q[2][0], v_q[2][2], -(-v_q[2][1] // (block_rows or 64)), keep), 1)
+    if edge_value is not None:
+        edge_value = None if edge_value is False else call.out("edge_value", 1544, edge_value,
+            lambda: (v_q[2][0], v_q[2][2], -(-v_q[2][1] // (block_rows or 64)), keep, call.size("e",
+            e, (v_v, 3, 0))), 1)
+    if edge is not None:
+        edge = None if edge is False else call.out("edge", 1640, edge, lambda: (call.size("cap",
+            cap), 4), 8)
+    if edge_weight is not None:
+        edge_weight = None if edge_weight is False else call.out("edge_weight", 1736, edge_weight,
+            lambda: (call.size("cap", cap),), 1)
+    if edge_count is not None:
+        edge_count = None if edge_count is False else call.out("edge_count", 1832, edge_count, (1,),
+            9)
+    if keep:
+        call.scalar("q", 2024, keep, "keep")
+    if scale:
+        call.scalar("f", 2032, scale, "scale")
+    if block_rows:
+        call.scalar("i", 2036, block_rows, "block_rows")
+    if block_keys:
+        call.scalar("i", 2040, block_keys, "block_keys")
+    if layer:
+        call.scalar("i", 2044, layer, "layer")
+    if edge_kind:
+        call.enum(2048, edge_kind, "edge_kind", EdgeKind)
+    if exact:
+        call.scalar("i", 2052, exact, "exact")
+    if causal:
+        call.scalar("i", 2056, causal, "causal")
+    return call.run(selected, score, o, lse, lse_dense, edge_score, edge_max, edge_mass, edge_value,
+        edge, edge_weight, edge_count)
+
+
+def trace_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that trace_forward would use; raises what it would raise."""
+    return trace_forward(ctx.asking, *inputs, **fields)
+
+
+def x_kl_jensen_shannon_forward(ctx, q_teacher, k_teacher, q_student, k_student, *, js=None,
+                                kl_teacher=None, kl_student=None, lse_teacher=None,
+                                lse_student=None, query_start=None, key_start=None, query_len=None,
+                                key_len=None, head_window=None, query_max=0, key_max=0,
+                                window_left=0, window_right=0, sink_keys=0, scale_teacher=0.0,
+                                scale_student=0.0, weight=0.0, causal=0):
+    """The Jensen-Shannon divergence of two attention distributions over the same keys, with weight w in
+    (0, 1).  P and R are the softmax rows of the teacher's and the student's logits (kl.h):
+      M = w P + (1 - w) R
+      kl_teacher_i = sum_j P_ij (ln P_ij - ln M_ij),  kl_student_i = sum_j R_ij (ln R_ij - ln M_ij)
+      js_i = w kl_teacher_i + (1 - w) kl_student_i
+    0 <= js <= -w ln w - (1 - w) ln(1 - w), whatever the logits.
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16: need not be the teacher's dtype
+      k_student: (key_b, t, x, f) as q_student: x divides h
+
+    Outputs on request, by True or an array
+      js: (b, h, s) f32: one output at least
+      kl_teacher: (b, h, s) f32: for the backward
+      kl_student: (b, h, s) f32: for the backward
+      lse_teacher: (b, h, s) f32: for the backward
+      lse_student: (b, h, s) f32: for the backward
+
+    Optional inputs
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t or the packed extent
+      head_window: (h, 3) i32: window_left, window_right, sink_keys of each head; the three fields
+          and causal stay 0
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
+          itself
+      sink_keys: keys at positions below this stay visible through window_left
+      scale_teacher: > 0; 0: 1 / sqrt(d)
+      scale_student: > 0; 0: 1 / sqrt(f)
+      weight: w, the teacher's share of M, between 0 and 1; 0: 0.5
+      causal: 1: window_right = 1
+    """
+    call = ctx._call(_x_kl_jensen_shannon_forward)
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    call.put("k_teacher", 104, k_teacher)
+    call.put("q_student", 200, q_student)
+    call.put("k_student", 296, k_student)
+    if query_start is not None:
+        call.put("query_start", 872, query_start)
+    if key_start is not None:
+        call.put("key_start", 968, key_start)
+    if query_len is not None:
+        call.put("query_len", 1064, query_len)
+    if key_len is not None:
+        call.put("key_len", 1160, key_len)
+    if head_window is not None:
+        call.put("head_window", 1256, head_window)
+    if js is not None:
+        js = None if js is False else call.out("js", 392, js, (v_q_teacher[2][0], v_q_teacher[2][2],
+            v_q_teacher[2][1]), 1)
+    if kl_teacher is not None:
+        kl_teacher = None if kl_teacher is False else call.out("kl_teacher", 488, kl_teacher,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if kl_student is not None:
+        kl_student = None if kl_student is False else call.out("kl_student", 584, kl_student,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if lse_teacher is not None:
+        lse_teacher = None if lse_teacher is False else call.out("lse_teacher", 680, lse_teacher,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if lse_student is not None:
+        lse_student = None if lse_student is False else call.out("lse_student", 776, lse_student,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if query_max:
+        call.scalar("q", 1352, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1360, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1368, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1376, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1384, sink_keys, "sink_keys")
+    if scale_teacher:
+        call.scalar("f", 1392, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1396, scale_student, "scale_student")
+    if weight:
+        call.scalar("f", 1400, weight, "weight")
+    if causal:
+        call.scalar("i", 1404, causal, "causal")
+    return call.run(js, kl_teacher, kl_student, lse_teacher, lse_student)
+
+
+def x_kl_jensen_shannon_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_kl_jensen_shannon_forward would use; raises what it would raise."""
+    return x_kl_jensen_shannon_forward(ctx.asking, *inputs, **fields)
+
+
+def x_kl_jensen_shannon_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl_teacher,
+                                 kl_student, lse_teacher, lse_student, djs, *, dq_student=None,
+                                 dk_student=None, dq_teacher=None, dk_teacher=None,
+                                 query_start=None, key_start=None, query_len=None, key_len=None,
+                                 head_window=None, query_max=0, key_max=0, window_left=0,
+                                 window_right=0, sink_keys=0, scale_teacher=0.0, scale_student=0.0,
+                                 weight=0.0, causal=0):
+    """Gradients of x_kl_jensen_shannon_forward.  The fields it shares say what the forward was.  Each
+    output is optional: absent = not computed.  With a, b the logits of teacher and student:
+      da_ij = djs_i w P_ij (ln P_ij - ln M_ij - kl_teacher_i)
+      db_ij = djs_i (1 - w) R_ij (ln R_ij - ln M_ij - kl_student_i)
+      dq_i = scale sum_j da_ij k_j,  dk_j = scale sum_i da_ij q_i,  and so with db
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16
+      k_student: (key_b, t, x, f) as q_student
+      kl_teacher: (b, h, s) f32: of the forward
+      kl_student: (b, h, s) f32: of the forward
+      lse_teacher: (b, h, s) f32: of the forward
+      lse_student: (b, h, s) f32: of the forward
+      djs: (b, h, s) f32: the gradient of js
+
+    Outputs, new unless passed or False
+      dq_student: (b, s, h, f) as q_student
+      dk_student: (key_b, t, x, f) as q_student
+      dq_teacher: (b, s, h, d) as q_teacher
+      dk_teacher: (key_b, t, g, d) as q_teacher
+
+    Optional inputs
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+      head_window: (h, 3) i32
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      window_left: 0: all
+      window_right: 0: all
+      sink_keys: 0: none
+      scale_teacher: 0: 1 / sqrt(d)
+      scale_student: 0: 1 / sqrt(f)
+      weight: 0: 0.5
+      causal: 1: window_right = 1
+    """
+    call = ctx._call(_x_kl_jensen_shannon_backward)
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    v_k_teacher = call.put("k_teacher", 104, k_teacher, 4)
+    v_q_student = call.put("q_student", 200, q_student, 4)
+    v_k_student = call.put("k_student", 296, k_student, 4)
+    if query_start is not None:
+        call.put("query_start", 392, query_start)
+    if key_start is not None:
+        call.put("key_start", 488, key_start)
+    if query_len is not None:
+        call.put("query_len", 584, query_len)
+    if key_len is not None:
+        call.put("key_len", 680, key_len)
+    if head_window is not None:
+        call.put("head_window", 776, head_window)
+    call.put("kl_teacher", 872, kl_teacher)
+    call.put("kl_student", 968, kl_student)
+    call.put("lse_teacher", 1064, lse_teacher)
+    call.put("lse_student", 1160, lse_student)
+    call.put("djs", 1256, djs)
+    dq_student = None if dq_student is False else call.out("dq_student", 1352, dq_student,
+        v_q_student[2], v_q_student[1])
+    dk_student = None if dk_student is False else call.out("dk_student", 1448, dk_student,
+        v_k_student[2], v_q_student[1])
+    dq_teacher = None if dq_teacher is False else call.out("dq_teacher", 1544, dq_teacher,
+        v_q_teacher[2], v_q_teacher[1])
+    dk_teacher = None if dk_teacher is False else call.out("dk_teacher", 1640, dk_teacher,
+        v_k_teacher[2], v_q_teacher[1])
+    if query_max:
+        call.scalar("q", 1736, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1744, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1752, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1760, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1768, sink_keys, "sink_keys")
+    if scale_teacher:
+        call.scalar("f", 1776, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1780, scale_student, "scale_student")
+    if weight:
+        call.scalar("f", 1784, weight, "weight")
+    if causal:
+        call.scalar("i", 1788, causal, "causal")
+    return call.run(dq_student, dk_student, dq_teacher, dk_teacher)
+
+
+def x_kl_jensen_shannon_backward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_kl_jensen_shannon_backward would use; raises what it would raise."""
+    return x_kl_jensen_shannon_backward(ctx.asking, *inputs, **fields)
+
+
+def x_kl_indexer_forward(ctx, q_teacher, k_teacher, q_student, k_student, weight, *, kl=None,
+                         lse_teacher=None, lse_student=None, query_start=None, key_start=None,
+                         query_len=None, key_len=None, query_max=0, key_max=0, window_left=0,
+                         window_right=0, sink_keys=0, scale_teacher=0.0, causal=0):
+    """The divergence of attention summed over its heads from the scores of a sparse-attention indexer
+    (DeepSeek): one distribution a row, whose logits are a weighed sum of rectified products.  With p^m
+    the softmax row of teacher head m (kl.h), over heads m = 1 .. h and indexer heads n = 1 .. x:
+      P_ij = 1/h sum_m p^m_ij
+      b_ij = sum_n weight_in max(<q_student_in, k_student_j>, 0),  R_i = softmax(b_i)
+      kl_i = sum_j P_ij (ln P_ij - ln R_ij)
+    A scale of the student is part of weight.  All heads see the same keys.
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, x, f) f32 f16 bf16: need not be the teacher's dtype; any number of heads x
+      k_student: (key_b, t, 1, f) as q_student: one key head for all x
+      weight: (b, s, x) f32
+
+    Outputs on request, by True or an array
+      kl: (b, s) f32: one output at least
+      lse_teacher: (b, h, s) f32: of each head, for the backward
+      lse_student: (b, s) f32: for the backward
+
+    Optional inputs
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t or the packed extent
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
+          itself
+      sink_keys: keys at positions below this stay visible through window_left
+      scale_teacher: > 0; 0: 1 / sqrt(d)
+      causal: 1: window_right = 1
+    """
+    call = ctx._call(_x_kl_indexer_forward)
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    call.put("k_teacher", 104, k_teacher)
+    call.put("q_student", 200, q_student)
+    call.put("k_student", 296, k_student)
+    call.put("weight", 392, weight)
+    if query_start is not None:
+        call.put("query_start", 776, query_start)
+    if key_start is not None:
+        call.put("key_start", 872, key_start)
+    if query_len is not None:
+        call.put("query_len", 968, query_len)
+    if key_len is not None:
+        call.put("key_len", 1064, key_len)
+    if kl is not None:
+        kl = None if kl is False else call.out("kl", 488, kl, (v_q_teacher[2][0],
+            v_q_teacher[2][1]), 1)
+    if lse_teacher is not None:
+        lse_teacher = None if lse_teacher is False else call.out("lse_teacher", 584, lse_teacher,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if lse_student is not None:
+        lse_student = None if lse_student is False else call.out("lse_student", 680, lse_student,
+            (v_q_teacher[2][0], v_q_teacher[2][1]), 1)
+    if query_max:
+        call.scalar("q", 1160, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1168, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1176, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1184, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1192, sink_keys, "sink_keys")
+    if scale_teacher:
+        call.scalar("f", 1200, scale_teacher, "scale_teacher")
+    if causal:
+        call.scalar("i", 1204, causal, "causal")
+    return call.run(kl, lse_teacher, lse_student)
+
+
+def x_kl_indexer_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_kl_indexer_forward would use; raises what it would raise."""
+    return x_kl_indexer_forward(ctx.asking, *inputs, **fields)
+
+
+def x_kl_indexer_backward(ctx, q_teacher, k_teacher, q_student, k_student, weight, lse_teacher,
+                          lse_student, dkl, *, dq_student=None, dk_student=None, dweight=None,
+                          query_start=None, key_start=None, query_len=None, key_len=None,
+                          query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
+                          scale_teacher=0.0, causal=0):
+    """Gradients of x_kl_indexer_forward by the indexer's inputs; the teacher has none.  The fields it
+    shares say what the forward was.  Each output is optional: absent = not computed.  With
+    z_inj = <q_student_in, k_student_j> and u = 1 where z > 0, else 0:
+      db_ij = dkl_i (R_ij - P_ij)
+      dweight_in = sum_j db_ij max(z_inj, 0)
+      dq_in = sum_j db_ij weight_in u_inj k_j,  dk_j = sum_in db_ij weight_in u_inj q_in
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, x, f) f32 f16 bf16
+      k_student: (key_b, t, 1, f) as q_student
+      weight: (b, s, x) f32
+      lse_teacher: (b, h, s) f32: of the forward
+      lse_student: (b, s) f32: of the forward
+      dkl: (b, s) f32: the gradient of kl
+
+    Outputs, new unless passed or False
+      dq_student: (b, s, x, f) as q_student
+      dk_student: (key_b, t, 1, f) as q_student
+      dweight: (b, s, x) f32
+
+    Optional inputs
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      window_left: 0: all
+      window_right: 0: all
+      sink_keys: 0: none
+      scale_teacher: 0: 1 / sqrt(d)
+      causal: 1: window_right = 1
+    """
+    call = ctx._call(_x_kl_indexer_backward)
+    call.put("q_teacher", 8, q_teacher)
+    call.put("k_teacher", 104, k_teacher)
+    v_q_student = call.put("q_student", 200, q_student, 4)
+    v_k_student = call.put("k_student", 296, k_student, 4)
+    v_weight = call.put("weight", 392, weight, 3)
+    if query_start is not None:
+        call.put("query_start", 488, query_start)
+    if key_start is not None:
+        call.put("key_start", 584, key_start)
+    if query_len is not None:
+        call.put("query_len", 680, query_len)
+    if key_len is not None:
+        call.put("key_len", 776, key_len)
+    call.put("lse_teacher", 872, lse_teacher)
+    call.put("lse_student", 968, lse_student)
+    call.put("dkl", 1064, dkl)
+    dq_student = None if dq_student is False else call.out("dq_student", 1160, dq_student,
+        v_q_student[2], v_q_student[1])
+    dk_student = None if dk_student is False else call.out("dk_student", 1256, dk_student,
+        v_k_student[2], v_q_student[1])
+    dweight = None if dweight is False else call.out("dweight", 1352, dweight, v_weight[2], 1)
+    if query_max:
+        call.scalar("q", 1448, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1456, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1464, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1472, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1480, sink_keys, "sink_keys")
+    if scale_teacher:
+        call.scalar("f", 1488, scale_teacher, "scale_teacher")
+    if causal:
+        call.scalar("i", 1492, causal, "causal")
+    return call.run(dq_student, dk_student, dweight)
+
+
+def x_kl_indexer_backward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_kl_indexer_backward would use; raises what it would raise."""
+    return x_kl_indexer_backward(ctx.asking, *inputs, **fields)
+
+
+def x_kl_gather_forward(ctx, q_teacher, k_teacher, q_student, k_student, index, *, kl=None,
+                        lse_teacher=None, lse_student=None, query_start=None, key_start=None,
+                        query_len=None, key_len=None, query_max=0, key_max=0, scale_teacher=0.0,
+                        scale_student=0.0):
+    """KL divergence over chosen keys: each row sees the keys that its list names and no others.
+      kl_i = sum_n P_in (ln P_in - ln R_in),  n over the list's entries that name a key
+    with P, R the softmax rows of the teacher's and the student's logits (kl.h) over these entries.  An
+    entry is a key's number within its sequence; one that is negative, or no key of the sequence, is
+    none.  A key that stands twice counts twice.  Work is that of the lists, not of s * t.
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16: need not be the teacher's dtype
+      k_student: (key_b, t, x, f) as q_student: x divides h
+      index: (b, h, s, n) i32: stride 0 over h shares a list among heads
+
+    Outputs on request, by True or an array
+      kl: (b, h, s) f32: one output at least
+      lse_teacher: (b, h, s) f32: for the backward
+      lse_student: (b, h, s) f32: for the backward
+
+    Optional inputs
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t or the packed extent
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t
+      scale_teacher: > 0; 0: 1 / sqrt(d)
+      scale_student: > 0; 0: 1 / sqrt(f)
+    """
+    call = ctx._call(_x_kl_gather_forward)
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    call.put("k_teacher", 104, k_teacher)
+    call.put("q_student", 200, q_student)
+    call.put("k_student", 296, k_student)
+    call.put("index", 392, index)
+    if query_start is not None:
+        call.put("query_start", 776, query_start)
+    if key_start is not None:
+        call.put("key_start", 872, key_start)
+    if query_len is not None:
+        call.put("query_len", 968, query_len)
+    if key_len is not None:
+        call.put("key_len", 1064, key_len)
+    if kl is not None:
+        kl = None if kl is False else call.out("kl", 488, kl, (v_q_teacher[2][0], v_q_teacher[2][2],
+            v_q_teacher[2][1]), 1)
+    if lse_teacher is not None:
+        lse_teacher = None if lse_teacher is False else call.out("lse_teacher", 584, lse_teacher,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if lse_student is not None:
+        lse_student = None if lse_student is False else call.out("lse_student", 680, lse_student,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if query_max:
+        call.scalar("q", 1160, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1168, key_max, "key_max")
+    if scale_teacher:
+        call.scalar("f", 1176, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1180, scale_student, "scale_student")
+    return call.run(kl, lse_teacher, lse_student)
+
+
+def x_kl_gather_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_kl_gather_forward would use; raises what it would raise."""
+    return x_kl_gather_forward(ctx.asking, *inputs, **fields)
+
+
+def x_kl_gather_backward(ctx, q_teacher, k_teacher, q_student, k_student, index, kl, lse_teacher,
+                         lse_student, dkl, *, dq_student=None, dk_student=None, dq_teacher=None,
+                         dk_teacher=None, query_start=None, key_start=None, query_len=None,
+                         key_len=None, query_max=0, key_max=0, scale_teacher=0.0,
+                         scale_student=0.0):
+    """Gradients of x_kl_gather_forward.  The fields it shares say what the forward was.  Each output is
+    optional: absent = not computed.  With a, b the logits of teacher and student:
+      db_in = dkl_i (R_in - P_in),  da_in = dkl_i P_in (ln P_in - ln R_in - kl_i)
+      dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j, and so
+    with da.
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16
+      k_student: (key_b, t, x, f) as q_student
+      index: (b, h, s, n) i32
+      kl: (b, h, s) f32: of the forward
+      lse_teacher: (b, h, s) f32: of the forward
+      lse_student: (b, h, s) f32: of the forward
+      dkl: (b, h, s) f32: the gradient of kl
+
+    Outputs, new unless passed or False
+      dq_student: (b, s, h, f) as q_student
+      dk_student: (key_b, t, x, f) as q_student
+      dq_teacher: (b, s, h, d) as q_teacher
+      dk_teacher: (key_b, t, g, d) as q_teacher
+
+    Optional inputs
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      scale_teacher: 0: 1 / sqrt(d)
+      scale_student: 0: 1 / sqrt(f)
+    """
+    call = ctx._call(_x_kl_gather_backward)
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    v_k_teacher = call.put("k_teacher", 104, k_teacher, 4)
+    v_q_student = call.put("q_student", 200, q_student, 4)
+    v_k_student = call.put("k_student", 296, k_student, 4)
+    call.put("index", 392, index)
+    if query_start is not None:
+        call.put("query_start", 488, query_start)
+    if key_start is not None:
+        call.put("key_start", 584, key_start)
+    if query_len is not None:
+        call.put("query_len", 680, query_len)
+    if key_len is not None:
+        call.put("key_len", 776, key_len)
+    call.put("kl", 872, kl)
+    call.put("lse_teacher", 968, lse_teacher)
+    call.put("lse_student", 1064, lse_student)
+    call.put("dkl", 1160, dkl)
+    dq_student = None if dq_student is False else call.out("dq_student", 1256, dq_student,
+        v_q_student[2], v_q_student[1])
+    dk_student = None if dk_student is False else call.out("dk_student", 1352, dk_student,
+        v_k_student[2], v_q_student[1])
+    dq_teacher = None if dq_teacher is False else call.out("dq_teacher", 1448, dq_teacher,
+        v_q_teacher[2], v_q_teacher[1])
+    dk_teacher = None if dk_teacher is False else call.out("dk_teacher", 1544, dk_teacher,
+        v_k_teacher[2], v_q_teacher[1])
+    if query_max:
+        call.scalar("q", 1640, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1648, key_max, "key_max")
+    if scale_teacher:
+        call.scalar("f", 1656, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1660, scale_student, "scale_student")
+    return call.run(dq_student, dk_student, dq_teacher, dk_teacher)
+
+
+def x_kl_gather_backward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_kl_gather_backward would use; raises what it would raise."""
+    return x_kl_gather_backward(ctx.asking, *inputs, **fields)
+
+
+def x_kl_pool_forward(ctx, q_teacher, k_teacher, q_student, k_student, *, kl=None, lse_teacher=None,
+                      lse_student=None, query_start=None, key_start=None, query_len=None,
+                      key_len=None, head_window=None, query_max=0, key_max=0, window_left=0,
+                      window_right=0, sink_keys=0, block_keys=0, scale_teacher=0.0,
+                      scale_student=0.0, causal=0, pool=0):
+    """The divergence of attention pooled over blocks of keys from a gate's block scores (SeerAttention).
+    Block u has keys u * block_keys .. (u + 1) * block_keys - 1 of its sequence; a row sees it where it
+    sees one of them.  With p the teacher's softmax row (kl.h) and J_iu the keys of u that row i sees:
+      S_iu = pool of p_ij over j in J_iu,  P_iu = S_iu / sum_v S_iv
+      b_iu = scale_student <q_student_i, k_student_u>,  R_i = softmax(b_i) over the blocks it sees
+      kl_i = sum_u P_iu (ln P_iu - ln R_iu)
+    Packed keys: sequence i's first block is at key_start[i] / block_keys + i.
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16: need not be the teacher's dtype
+      k_student: (key_b, u, x, f) as q_student: of each block; u at least t / block_keys rounded up,
+          with key_start t / block_keys + r; x divides h
+
+    Outputs on request, by True or an array
+      kl: (b, h, s) f32: one output at least
+      lse_teacher: (b, h, s) f32: ln sum_u of what pooling makes of exp(logit), for the backward
+      lse_student: (b, h, s) f32: for the backward
+
+    Optional inputs
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t or the packed extent
+      head_window: (h, 3) i32: window_left, window_right, sink_keys of each head; the three fields
+          and causal stay 0
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
+          itself
+      sink_keys: keys at positions below this stay visible through window_left
+      block_keys: keys of a block; 0: 64
+      scale_teacher: > 0; 0: 1 / sqrt(d)
+      scale_student: > 0; 0: 1 / sqrt(f)
+      causal: 1: window_right = 1
+      pool: fovea_x_pool
+    """
+    call = ctx._call(_x_kl_pool_forward)
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    call.put("k_teacher", 104, k_teacher)
+    call.put("q_student", 200, q_student)
+    call.put("k_student", 296, k_student)
+    if query_start is not None:
+        call.put("query_start", 680, query_start)
+    if key_start is not None:
+        call.put("key_start", 776, key_start)
+    if query_len is not None:
+        call.put("query_len", 872, query_len)
+    if key_len is not None:
+        call.put("key_len", 968, key_len)
+    if head_window is not None:
+        call.put("head_window", 1064, head_window)
+    if kl is not None:
+        kl = None if kl is False else call.out("kl", 392, kl, (v_q_teacher[2][0], v_q_teacher[2][2],
+            v_q_teacher[2][1]), 1)
+    if lse_teacher is not None:
+        lse_teacher = None if lse_teacher is False else call.out("lse_teacher", 488, lse_teacher,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if lse_student is not None:
+        lse_student = None if lse_student is False else call.out("lse_student", 584, lse_student,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if query_max:
+        call.scalar("q", 1160, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1168, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1176, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1184, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1192, sink_keys, "sink_keys")
+    if block_keys:
+        call.scalar("q", 1200, block_keys, "block_keys")
+    if scale_teacher:
+        call.scalar("f", 1208, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1212, scale_student, "scale_student")
+    if causal:
+        call.scalar("i", 1216, causal, "causal")
+    if pool:
+        call.enum(1220, pool, "pool", XPool)
+    return call.run(kl, lse_teacher, lse_student)
+
+
+def x_kl_pool_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_kl_pool_forward would use; raises what it would raise."""
+    return x_kl_pool_forward(ctx.asking, *inputs, **fields)
+
+
+def x_kl_pool_backward(ctx, q_teacher, k_teacher, q_student, k_student, lse_teacher, lse_student,
+                       dkl, *, dq_student=None, dk_student=None, query_start=None, key_start=None,
+                       query_len=None, key_len=None, head_window=None, query_max=0, key_max=0,
+                       window_left=0, window_right=0, sink_keys=0, block_keys=0, scale_teacher=0.0,
+                       scale_student=0.0, causal=0, pool=0):
+    """Gradients of x_kl_pool_forward by the student's inputs; the teacher has none.  The fields it shares
+    say what the forward was.  Each output is optional: absent = not computed.
+      db_iu = dkl_i (R_iu - P_iu)
+      dq_i = scale_student sum_u db_iu k_u,  dk_u = scale_student sum_i db_iu q_i
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16
+      k_student: (key_b, u, x, f) as q_student
+      lse_teacher: (b, h, s) f32: of the forward
+      lse_student: (b, h, s) f32: of the forward
+      dkl: (b, h, s) f32: the gradient of kl
+
+    Outputs, new unless passed or False
+      dq_student: (b, s, h, f) as q_student
+      dk_student: (key_b, u, x, f) as q_student
+
+    Optional inputs
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+      head_window: (h, 3) i32
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      window_left: 0: all
+      window_right: 0: all
+      sink_keys: 0: none
+      block_keys: 0: 64
+      scale_teacher: 0: 1 / sqrt(d)
+      scale_student: 0: 1 / sqrt(f)
+      causal: 1: window_right = 1
+      pool: fovea_x_pool
+    """
+    call = ctx._call(_x_kl_pool_backward)
+    call.put("q_teacher", 8, q_teacher)
+    call.put("k_teacher", 104, k_teacher)
+    v_q_student = call.put("q_student", 200, q_student, 4)
+    v_k_student = call.put("k_student", 296, k_student, 4)
+    if query_start is not None:
+        call.put("query_start", 392, query_start)
+    if key_start is not None:
+        call.put("key_start", 488, key_start)
+    if query_len is not None:
+        call.put("query_len", 584, query_len)
+    if key_len is not None:
+        call.put("key_len", 680, key_len)
+    if head_window is not None:
+        call.put("head_window", 776, head_window)
+    call.put("lse_teacher", 872, lse_teacher)
+    call.put("lse_student", 968, lse_student)
+    call.put("dkl", 1064, dkl)
+    dq_student = None if dq_student is False else call.out("dq_student", 1160, dq_student,
+        v_q_student[2], v_q_student[1])
+    dk_student = None if dk_student is False else call.out("dk_student", 1256, dk_student,
+        v_k_student[2], v_q_student[1])
+    if query_max:
+        call.scalar("q", 1352, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1360, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1368, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1376, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1384, sink_keys, "sink_keys")
+    if block_keys:
+        call.scalar("q", 1392, block_keys, "block_keys")
+    if scale_teacher:
+        call.scalar("f", 1400, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1404, scale_student, "scale_student")
+    if causal:
+        call.scalar("i", 1408, causal, "causal")
+    if pool:
+        call.enum(1412, pool, "pool", XPool)
+    return call.run(dq_student, dk_student)
+
+
+def x_kl_pool_backward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_kl_pool_backward would use; raises what it would raise."""
+    return x_kl_pool_backward(ctx.asking, *inputs, **fields)

@@ -2,6 +2,8 @@
 // kl_backward on the CPU, by sweeps that compute the logits anew.  x, p are the distribution that
 // weighs, y, r the other:
 //   dx = grad p ((x - lse_x) - (y - lse_y) - kl),  dy = grad (r - p)
+// and with share > 0, m = share p + (1 - share) r:
+//   dx = grad share p (ln(p / m) - kl),  dy = grad (1 - share) r (ln(r / m) - kl_second)
 //   rows: an item is a row tile, dq = dx' k over its key tiles
 //   keys: an item owns the keys of a block and of one group of key heads, dk = dx q over the row
 //         tiles of all query heads that read them, head after head
@@ -295,7 +297,9 @@ void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
 
 }  // namespace
 
-extern const Kernel<KlBackward> kl_backward_host;
+extern const Kernel<KlBackward> kl_backward_host, kl_jensen_shannon_backward_host;
 const Kernel<KlBackward> kl_backward_host = {"kl_backward.host", refuses, prepare};
+const Kernel<KlBackward> kl_jensen_shannon_backward_host = {"x_kl_jensen_shannon_backward.host",
+                                                            refuses, prepare};
 
 }  // namespace fovea

@@ -27,7 +27,7 @@ void add_row(int64_t width, float factor, const float* from, float* sum) {
 bool GradientTile::load(const Sequence& q, RowTile& rows, double total_factor) {
   const Kl& a = b_.forward;
   for (int r = 0; r < rows.lanes; ++r) {
-    lse_x_[r] = lse_y_[r] = kl_[r] = grad_[r] = 0;
+    lse_x_[r] = lse_y_[r] = kl_[r] = kl_second_[r] = grad_[r] = 0;
     if (r >= rows.count || !rows.sees_any(r)) continue;
     const int64_t row = rows.first + r;
     double grad = b_.dkl ? row_value(b_.dkl, q, rows.head, row) : 0;
@@ -41,6 +41,7 @@ bool GradientTile::load(const Sequence& q, RowTile& rows, double total_factor) {
     lse_x_[r] = row_value(a.first.lse, q, rows.head, row);
     lse_y_[r] = row_value(a.second.lse, q, rows.head, row);
     kl_[r] = row_value(a.kl, q, rows.head, row);
+    if (a.share > 0) kl_second_[r] = row_value(a.kl_second, q, rows.head, row);
   }
   rows.bound();
   if (rows.begin >= rows.end) return false;
@@ -54,8 +55,12 @@ void GradientTile::step(const Sequence& q, const RowTile& rows, int64_t begin, i
   x.load_keys(q, rows.head, begin, count, wide && a.first.dq);
   y.load_keys(q, rows.head, begin, count, wide && a.second.dq);
   x.score(rows.lanes), y.score(rows.lanes);
-  host::simd().coupled_backward(count, rows.lanes, x.x, y.x, masked ? seen.view() : host::Seen{},
-                                lse_x_, lse_y_, kl_, grad_);
+  const host::Seen view = masked ? seen.view() : host::Seen{};
+  if (a.share > 0)
+    host::simd().mixture_backward(count, rows.lanes, x.x, y.x, view,
+                                  {lse_x_, lse_y_, kl_, kl_second_, a.share}, grad_);
+  else
+    host::simd().coupled_backward(count, rows.lanes, x.x, y.x, view, lse_x_, lse_y_, kl_, grad_);
 }
 
 void add_dq(const SideTile& side, const RowTile& rows, const LocalSeen& seen, bool masked,

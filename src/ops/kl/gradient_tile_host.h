@@ -24,7 +24,7 @@ class GradientTile {
 
  private:
   const KlBackward& b_;
-  float lse_x_[kRows], lse_y_[kRows], kl_[kRows], grad_[kRows];
+  float lse_x_[kRows], lse_y_[kRows], kl_[kRows], kl_second_[kRows], grad_[kRows];
 };
 
 // dq of a row tile, and dk of a key tile, from the gradients that stand in side.x.

@@ -16,25 +16,61 @@ struct KlSide {
   float scale;  // resolved, > 0
 };
 
-// KL(first || second): the direction has decided which side is the teacher.
+// KL(first || second): the direction has decided which side is the teacher.  With `share` > 0 the
+// Jensen-Shannon divergence instead: first's share in the mixture m, kl and kl_second the
+// divergences of first and second from m.
 struct Kl {
   KlSide first, second;
   View<3> kl, row_weight;
+  View<3> js, kl_second;
   View<1> total;
   int64_t b, s, t, h;
   Sequences sequences;
   Mask mask;
   bool mean;
+  float share;
 };
 
 struct KlBackward {
-  Kl forward;  // kl and lse are inputs here
-  View<3> dkl;
+  Kl forward;   // kl and lse are inputs here
+  View<3> dkl;  // of js where share > 0
   View<1> dtotal;
   bool nondeterministic;
 };
 
+// The mean of the teacher's heads against one student whose logits are sum_n weight_n
+// max(<q_n, k>, 0), forward and backward.
+struct KlIndexer {
+  Kl teacher;      // `first`; rows, keys and what is seen, for the student too
+  KlSide student;  // one key head, scale 1; dq, dk in a backward
+  int64_t heads;   // of the student
+  View<3> weight, dweight;
+  View<2> kl, lse, dkl;
+};
+
+// KL(first || second) over the keys that each row's list names, forward and backward.
+struct KlGather {
+  Kl kl;  // first is the teacher; nothing is masked
+  View<4> index;
+  int64_t n;  // entries of a list
+  View<3> dkl;
+};
+
+// KL(pooled teacher || student over blocks of keys), forward and backward.
+struct KlPool {
+  Kl kl;  // first is the teacher over keys, second the student over blocks
+  int64_t block_keys;
+  int64_t u;  // blocks that the student's k has
+  bool max;   // of a block's probabilities; else their sum
+  View<3> dkl;
+};
+
+extern const Kernel<KlPool> kl_pool_forward_host, kl_pool_backward_host;
+extern const Kernel<KlGather> kl_gather_forward_host, kl_gather_backward_host;
+extern const Kernel<KlIndexer> kl_indexer_forward_host, kl_indexer_backward_host;
 extern const Kernel<Kl> kl_forward_host, kl_forward_sm90, kl_forward_simt;
+extern const Kernel<Kl> kl_jensen_shannon_forward_host;
 extern const Kernel<KlBackward> kl_backward_host, kl_backward_sm90, kl_backward_simt;
+extern const Kernel<KlBackward> kl_jensen_shannon_backward_host;
 
 }  // namespace fovea

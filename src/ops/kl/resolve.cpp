@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/kl/resolve.h"
 
-#include "core/fields.h"
+#include "ops/kl/sides.h"
 
 namespace fovea {
 namespace {
@@ -9,55 +9,13 @@ namespace {
 constexpr char kForward[] = "kl_forward";
 constexpr char kBackward[] = "kl_backward";
 
-struct Names {
-  const char *q, *k, *width, *key_heads, *scale, *zero;
-};
-constexpr Names kTeacher = {"q_teacher", "k_teacher", "d", "g", "scale_teacher", "1 / sqrt(d)"};
-constexpr Names kStudent = {"q_student", "k_student", "f", "x", "scale_student", "1 / sqrt(f)"};
-
-KlSide side_of(const char* op, const Names& name, const fovea_tensor& q, const fovea_tensor& k,
-               const fovea_tensor& lse, float scale) {
-  KlSide side{};
-  side.q = view_of<4>(q), side.k = view_of<4>(k), side.lse = view_of<3>(lse);
-  side.dtype = q.dtype, side.width = q.shape[3], side.key_heads = k.shape[2];
-  const int64_t h = q.shape[2];
-  if (h && (!side.key_heads || h % side.key_heads))
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[2] (%s) is %lld, wanted a divisor of the %lld heads",
-         op, name.k, name.key_heads, static_cast<long long>(side.key_heads),
-         static_cast<long long>(h));
-  if (side.width < 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[3] (%s) is 0, wanted >= 1", op, name.q, name.width);
-  if (side.width > kWidthMax)
-    fail(FOVEA_UNSUPPORTED, "%s: %s.shape[3] (%s) is %lld, wanted at most %lld", op, name.q,
-         name.width, static_cast<long long>(side.width), static_cast<long long>(kWidthMax));
-  check_number(op, name.scale, scale, name.zero);
-  side.scale =
-      scale > 0 ? scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(side.width)));
-  return side;
-}
-
 // What forward and backward share; `total` or its gradient is in the call.
 template <class P>
 Kl shared(const char* op, const P& p, bool total, const char* total_name) {
-  Kl a{};
-  const KlSide teacher =
-      side_of(op, kTeacher, p.q_teacher, p.k_teacher, p.lse_teacher, p.scale_teacher);
-  const KlSide student =
-      side_of(op, kStudent, p.q_student, p.k_student, p.lse_student, p.scale_student);
   const bool reverse = p.direction == FOVEA_DIRECTION_STUDENT_TEACHER;
   if (!reverse && p.direction != FOVEA_DIRECTION_TEACHER_STUDENT)
     fail(FOVEA_INVALID_ARGUMENT, "%s: direction is %d, wanted a fovea_direction", op, p.direction);
-  a.first = reverse ? student : teacher, a.second = reverse ? teacher : student;
-
-  Attend at{};
-  at.b = p.q_teacher.shape[0], at.s = p.q_teacher.shape[1];
-  read_sequences(at, op, p);
-  place_keys(at.sequences, op, "k_teacher", p.k_teacher, {}, p.key_max);
-  a.b = at.b, a.s = at.s, a.t = p.k_teacher.shape[1], a.h = p.q_teacher.shape[2];
-  a.sequences = at.sequences;
-  a.mask.window = read_windows(op, p);
-  a.mask.head_window = view_of<2>(p.head_window);
-
+  Kl a = sides_of(op, p, reverse);
   a.kl = view_of<3>(p.kl), a.row_weight = view_of<3>(p.row_weight);
   check_flag(op, "mean", p.mean);
   a.mean = p.mean != 0;

@@ -76,6 +76,17 @@ const FOVEA_DIRECTION_TEACHER_STUDENT = Int32(0)
 const FOVEA_DIRECTION_STUDENT_TEACHER = Int32(1)
 const DIRECTION = (teacher_student=FOVEA_DIRECTION_TEACHER_STUDENT, student_teacher=FOVEA_DIRECTION_STUDENT_TEACHER)
 
+# What edge_weight holds.
+const FOVEA_EDGE_KIND_SCORE = Int32(0)
+const FOVEA_EDGE_KIND_MAX_LOGIT = Int32(1)
+const FOVEA_EDGE_KIND_MASS = Int32(2)
+const EDGE_KIND = (score=FOVEA_EDGE_KIND_SCORE, max_logit=FOVEA_EDGE_KIND_MAX_LOGIT, mass=FOVEA_EDGE_KIND_MASS)
+
+# How the teacher's probabilities of a block's keys become one.
+const FOVEA_X_POOL_SUM = Int32(0)
+const FOVEA_X_POOL_MAX = Int32(1)
+const X_POOL = (sum=FOVEA_X_POOL_SUM, max=FOVEA_X_POOL_MAX)
+
 # fovea_tensor
 struct Tensor
     data::Ptr{Cvoid}
@@ -376,6 +387,306 @@ struct KlBackwardParams
     nondeterministic::Int32
 end
 
+# fovea_conv_attention_forward_params
+struct ConvAttentionForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    weight::Tensor
+    o::Tensor
+    lse::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
+    query_max::Int64
+    key_max::Int64
+    history::Int64
+    scale::Float32
+    causal::Int32
+    splits::Int32
+    reserved::Int32
+end
+
+# fovea_conv_attention_backward_params
+struct ConvAttentionBackwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    weight::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    o::Tensor
+    lse::Tensor
+    dout::Tensor
+    dq::Tensor
+    dk::Tensor
+    dv::Tensor
+    dweight::Tensor
+    query_max::Int64
+    key_max::Int64
+    history::Int64
+    scale::Float32
+    causal::Int32
+    nondeterministic::Int32
+    reserved::Int32
+end
+
+# fovea_trace_forward_params
+struct TraceForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    keep_row::Tensor
+    block_mask::Tensor
+    key_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
+    selected::Tensor
+    score::Tensor
+    o::Tensor
+    lse::Tensor
+    lse_dense::Tensor
+    edge_score::Tensor
+    edge_max::Tensor
+    edge_mass::Tensor
+    edge_value::Tensor
+    edge::Tensor
+    edge_weight::Tensor
+    edge_count::Tensor
+    edge_offset::Tensor
+    keep::Int64
+    scale::Float32
+    block_rows::Int32
+    block_keys::Int32
+    layer::Int32
+    edge_kind::Int32
+    exact::Int32
+    causal::Int32
+    reserved::Int32
+end
+
+# fovea_x_kl_jensen_shannon_forward_params
+struct XKlJensenShannonForwardParams
+    struct_size::Csize_t
+    q_teacher::Tensor
+    k_teacher::Tensor
+    q_student::Tensor
+    k_student::Tensor
+    js::Tensor
+    kl_teacher::Tensor
+    kl_student::Tensor
+    lse_teacher::Tensor
+    lse_student::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    head_window::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    scale_teacher::Float32
+    scale_student::Float32
+    weight::Float32
+    causal::Int32
+end
+
+# fovea_x_kl_jensen_shannon_backward_params
+struct XKlJensenShannonBackwardParams
+    struct_size::Csize_t
+    q_teacher::Tensor
+    k_teacher::Tensor
+    q_student::Tensor
+    k_student::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    head_window::Tensor
+    kl_teacher::Tensor
+    kl_student::Tensor
+    lse_teacher::Tensor
+    lse_student::Tensor
+    djs::Tensor
+    dq_student::Tensor
+    dk_student::Tensor
+    dq_teacher::Tensor
+    dk_teacher::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    scale_teacher::Float32
+    scale_student::Float32
+    weight::Float32
+    causal::Int32
+end
+
+# fovea_x_kl_indexer_forward_params
+struct XKlIndexerForwardParams
+    struct_size::Csize_t
+    q_teacher::Tensor
+    k_teacher::Tensor
+    q_student::Tensor
+    k_student::Tensor
+    weight::Tensor
+    kl::Tensor
+    lse_teacher::Tensor
+    lse_student::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    scale_teacher::Float32
+    causal::Int32
+end
+
+# fovea_x_kl_indexer_backward_params
+struct XKlIndexerBackwardParams
+    struct_size::Csize_t
+    q_teacher::Tensor
+    k_teacher::Tensor
+    q_student::Tensor
+    k_student::Tensor
+    weight::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    lse_teacher::Tensor
+    lse_student::Tensor
+    dkl::Tensor
+    dq_student::Tensor
+    dk_student::Tensor
+    dweight::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    scale_teacher::Float32
+    causal::Int32
+end
+
+# fovea_x_kl_gather_forward_params
+struct XKlGatherForwardParams
+    struct_size::Csize_t
+    q_teacher::Tensor
+    k_teacher::Tensor
+    q_student::Tensor
+    k_student::Tensor
+    index::Tensor
+    kl::Tensor
+    lse_teacher::Tensor
+    lse_student::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    query_max::Int64
+    key_max::Int64
+    scale_teacher::Float32
+    scale_student::Float32
+end
+
+# fovea_x_kl_gather_backward_params
+struct XKlGatherBackwardParams
+    struct_size::Csize_t
+    q_teacher::Tensor
+    k_teacher::Tensor
+    q_student::Tensor
+    k_student::Tensor
+    index::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    kl::Tensor
+    lse_teacher::Tensor
+    lse_student::Tensor
+    dkl::Tensor
+    dq_student::Tensor
+    dk_student::Tensor
+    dq_teacher::Tensor
+    dk_teacher::Tensor
+    query_max::Int64
+    key_max::Int64
+    scale_teacher::Float32
+    scale_student::Float32
+end
+
+# fovea_x_kl_pool_forward_params
+struct XKlPoolForwardParams
+    struct_size::Csize_t
+    q_teacher::Tensor
+    k_teacher::Tensor
+    q_student::Tensor
+    k_student::Tensor
+    kl::Tensor
+    lse_teacher::Tensor
+    lse_student::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    head_window::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    block_keys::Int64
+    scale_teacher::Float32
+    scale_student::Float32
+    causal::Int32
+    pool::Int32
+end
+
+# fovea_x_kl_pool_backward_params
+struct XKlPoolBackwardParams
+    struct_size::Csize_t
+    q_teacher::Tensor
+    k_teacher::Tensor
+    q_student::Tensor
+    k_student::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    head_window::Tensor
+    lse_teacher::Tensor
+    lse_student::Tensor
+    dkl::Tensor
+    dq_student::Tensor
+    dk_student::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    block_keys::Int64
+    scale_teacher::Float32
+    scale_student::Float32
+    causal::Int32
+    pool::Int32
+end
+
 const _fovea_version = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_version() =
     ccall(symbol(_fovea_version, :fovea_version), Int32, ())
@@ -551,3 +862,91 @@ fovea_kl_backward_workspace(ctx, params, bytes) =
 const _fovea_kl_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_kl_backward(ctx, params) =
     ccall(symbol(_fovea_kl_backward, :fovea_kl_backward), Int32, (Ptr{Cvoid}, Ref{KlBackwardParams}), ctx, params)
+
+const _fovea_conv_attention_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_conv_attention_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_conv_attention_forward_workspace, :fovea_conv_attention_forward_workspace), Int32, (Ptr{Cvoid}, Ref{ConvAttentionForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_conv_attention_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_conv_attention_forward(ctx, params) =
+    ccall(symbol(_fovea_conv_attention_forward, :fovea_conv_attention_forward), Int32, (Ptr{Cvoid}, Ref{ConvAttentionForwardParams}), ctx, params)
+
+const _fovea_conv_attention_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_conv_attention_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_conv_attention_backward_workspace, :fovea_conv_attention_backward_workspace), Int32, (Ptr{Cvoid}, Ref{ConvAttentionBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_conv_attention_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_conv_attention_backward(ctx, params) =
+    ccall(symbol(_fovea_conv_attention_backward, :fovea_conv_attention_backward), Int32, (Ptr{Cvoid}, Ref{ConvAttentionBackwardParams}), ctx, params)
+
+const _fovea_trace_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_trace_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_trace_forward_workspace, :fovea_trace_forward_workspace), Int32, (Ptr{Cvoid}, Ref{TraceForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_trace_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_trace_forward(ctx, params) =
+    ccall(symbol(_fovea_trace_forward, :fovea_trace_forward), Int32, (Ptr{Cvoid}, Ref{TraceForwardParams}), ctx, params)
+
+const _fovea_x_kl_jensen_shannon_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kl_jensen_shannon_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_kl_jensen_shannon_forward_workspace, :fovea_x_kl_jensen_shannon_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XKlJensenShannonForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_kl_jensen_shannon_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kl_jensen_shannon_forward(ctx, params) =
+    ccall(symbol(_fovea_x_kl_jensen_shannon_forward, :fovea_x_kl_jensen_shannon_forward), Int32, (Ptr{Cvoid}, Ref{XKlJensenShannonForwardParams}), ctx, params)
+
+const _fovea_x_kl_jensen_shannon_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kl_jensen_shannon_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_kl_jensen_shannon_backward_workspace, :fovea_x_kl_jensen_shannon_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XKlJensenShannonBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_kl_jensen_shannon_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kl_jensen_shannon_backward(ctx, params) =
+    ccall(symbol(_fovea_x_kl_jensen_shannon_backward, :fovea_x_kl_jensen_shannon_backward), Int32, (Ptr{Cvoid}, Ref{XKlJensenShannonBackwardParams}), ctx, params)
+
+const _fovea_x_kl_indexer_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kl_indexer_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_kl_indexer_forward_workspace, :fovea_x_kl_indexer_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XKlIndexerForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_kl_indexer_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kl_indexer_forward(ctx, params) =
+    ccall(symbol(_fovea_x_kl_indexer_forward, :fovea_x_kl_indexer_forward), Int32, (Ptr{Cvoid}, Ref{XKlIndexerForwardParams}), ctx, params)
+
+const _fovea_x_kl_indexer_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kl_indexer_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_kl_indexer_backward_workspace, :fovea_x_kl_indexer_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XKlIndexerBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_kl_indexer_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kl_indexer_backward(ctx, params) =
+    ccall(symbol(_fovea_x_kl_indexer_backward, :fovea_x_kl_indexer_backward), Int32, (Ptr{Cvoid}, Ref{XKlIndexerBackwardParams}), ctx, params)
+
+const _fovea_x_kl_gather_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kl_gather_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_kl_gather_forward_workspace, :fovea_x_kl_gather_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XKlGatherForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_kl_gather_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kl_gather_forward(ctx, params) =
+    ccall(symbol(_fovea_x_kl_gather_forward, :fovea_x_kl_gather_forward), Int32, (Ptr{Cvoid}, Ref{XKlGatherForwardParams}), ctx, params)
+
+const _fovea_x_kl_gather_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kl_gather_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_kl_gather_backward_workspace, :fovea_x_kl_gather_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XKlGatherBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_kl_gather_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kl_gather_backward(ctx, params) =
+    ccall(symbol(_fovea_x_kl_gather_backward, :fovea_x_kl_gather_backward), Int32, (Ptr{Cvoid}, Ref{XKlGatherBackwardParams}), ctx, params)
+
+const _fovea_x_kl_pool_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kl_pool_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_kl_pool_forward_workspace, :fovea_x_kl_pool_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XKlPoolForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_kl_pool_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kl_pool_forward(ctx, params) =
+    ccall(symbol(_fovea_x_kl_pool_forward, :fovea_x_kl_pool_forward), Int32, (Ptr{Cvoid}, Ref{XKlPoolForwardParams}), ctx, params)
+
+const _fovea_x_kl_pool_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kl_pool_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_kl_pool_backward_workspace, :fovea_x_kl_pool_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XKlPoolBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_kl_pool_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kl_pool_backward(ctx, params) =
+    ccall(symbol(_fovea_x_kl_pool_backward, :fovea_x_kl_pool_backward), Int32, (Ptr{Cvoid}, Ref{XKlPoolBackwardParams}), ctx, params)

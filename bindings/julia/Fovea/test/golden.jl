@@ -71,7 +71,7 @@ function number!(r)
     something(tryparse(Int, text), tryparse(Float64, text), Some(nothing))
 end
 
-const GOLDEN_TYPES = Dict("F32" => Float32, "F16" => Float16, "BF16" => BFloat16, "I32" => Int32,
+const GOLDEN_TYPES = Dict("F32" => Float32, "F16" => Float16, "BF16" => BFloat16, "I32" => Int32, "I64" => Int64,
                           "U8" => UInt8, "I8" => Int8, "F8_E4M3" => E4M3, "F8_E5M2" => E5M2)
 
 "The metadata and the tensors of a file; sizes reversed, so the bytes stay as they are."

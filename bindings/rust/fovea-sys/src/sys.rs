@@ -220,6 +220,37 @@ impl fovea_direction {
 pub const FOVEA_DIRECTION_TEACHER_STUDENT: fovea_direction = fovea_direction(0);
 pub const FOVEA_DIRECTION_STUDENT_TEACHER: fovea_direction = fovea_direction(1);
 
+/// What edge_weight holds.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct fovea_edge_kind(pub i32);
+
+impl fovea_edge_kind {
+    /// score
+    pub const SCORE: fovea_edge_kind = fovea_edge_kind(0);
+    /// edge_max
+    pub const MAX_LOGIT: fovea_edge_kind = fovea_edge_kind(1);
+    /// edge_mass
+    pub const MASS: fovea_edge_kind = fovea_edge_kind(2);
+}
+pub const FOVEA_EDGE_KIND_SCORE: fovea_edge_kind = fovea_edge_kind(0);
+pub const FOVEA_EDGE_KIND_MAX_LOGIT: fovea_edge_kind = fovea_edge_kind(1);
+pub const FOVEA_EDGE_KIND_MASS: fovea_edge_kind = fovea_edge_kind(2);
+
+/// How the teacher's probabilities of a block's keys become one.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct fovea_x_pool(pub i32);
+
+impl fovea_x_pool {
+    /// their sum
+    pub const SUM: fovea_x_pool = fovea_x_pool(0);
+    /// the largest
+    pub const MAX: fovea_x_pool = fovea_x_pool(1);
+}
+pub const FOVEA_X_POOL_SUM: fovea_x_pool = fovea_x_pool(0);
+pub const FOVEA_X_POOL_MAX: fovea_x_pool = fovea_x_pool(1);
+
 /// A view: never owns.  data == NULL means "not given".  Frozen: this struct never grows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -1061,6 +1092,804 @@ const _: () = {
     assert!(offset_of!(fovea_kl_backward_params, nondeterministic) == 1892);
 };
 
+/// Convolutional attention of q over k and v; prefill, decode over contiguous or paged caches.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_conv_attention_forward_params {
+    pub struct_size: usize,
+    pub q: fovea_tensor,
+    pub k: fovea_tensor,
+    pub v: fovea_tensor,
+    pub weight: fovea_tensor,
+    pub o: fovea_tensor,
+    pub lse: fovea_tensor,
+    pub query_start: fovea_tensor,
+    pub key_start: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub page_table: fovea_tensor,
+    pub cache_row: fovea_tensor,
+    pub query_max: i64,
+    pub key_max: i64,
+    pub history: i64,
+    pub scale: f32,
+    pub causal: i32,
+    pub splits: i32,
+    pub reserved: i32,
+}
+
+impl Default for fovea_conv_attention_forward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_conv_attention_forward_params>() == 1200);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_conv_attention_forward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_conv_attention_forward_params, q) == 8);
+    assert!(offset_of!(fovea_conv_attention_forward_params, k) == 104);
+    assert!(offset_of!(fovea_conv_attention_forward_params, v) == 200);
+    assert!(offset_of!(fovea_conv_attention_forward_params, weight) == 296);
+    assert!(offset_of!(fovea_conv_attention_forward_params, o) == 392);
+    assert!(offset_of!(fovea_conv_attention_forward_params, lse) == 488);
+    assert!(offset_of!(fovea_conv_attention_forward_params, query_start) == 584);
+    assert!(offset_of!(fovea_conv_attention_forward_params, key_start) == 680);
+    assert!(offset_of!(fovea_conv_attention_forward_params, query_len) == 776);
+    assert!(offset_of!(fovea_conv_attention_forward_params, key_len) == 872);
+    assert!(offset_of!(fovea_conv_attention_forward_params, page_table) == 968);
+    assert!(offset_of!(fovea_conv_attention_forward_params, cache_row) == 1064);
+    assert!(offset_of!(fovea_conv_attention_forward_params, query_max) == 1160);
+    assert!(offset_of!(fovea_conv_attention_forward_params, key_max) == 1168);
+    assert!(offset_of!(fovea_conv_attention_forward_params, history) == 1176);
+    assert!(offset_of!(fovea_conv_attention_forward_params, scale) == 1184);
+    assert!(offset_of!(fovea_conv_attention_forward_params, causal) == 1188);
+    assert!(offset_of!(fovea_conv_attention_forward_params, splits) == 1192);
+    assert!(offset_of!(fovea_conv_attention_forward_params, reserved) == 1196);
+};
+
+/// ```text
+/// Gradients of conv_attention_forward from dout.  The fields it shares say what the forward was.
+/// Each output is optional: absent = not computed.  Every element of an output is written: rows and
+/// keys past their lengths get 0.
+///   delta_i = <dout_i, o_i>,  P_ij = exp(A_ij - lse_i),  dA_ij = P_ij (<dout_i, v_j> - delta_i)
+///   dweight[u,v] = sum_ij dA_ij S[i - (kernel_rows - 1) + u, j - left + v]   over all sequences
+///   dS_mn = sum_uv W[u,v] dA[m + (kernel_rows - 1) - u, n + left - v]  where row m sees key n, else 0
+///   dq_m = scale sum_n dS_mn k_n,  dk_n = scale sum_m dS_mn q_m,  dv_j = sum_i P_ij dout_i
+/// P and dA are 0 where a row does not see a key, and in rows of history.  Same bits every run.
+/// Workspace is linear in s and t.
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_conv_attention_backward_params {
+    pub struct_size: usize,
+    pub q: fovea_tensor,
+    pub k: fovea_tensor,
+    pub v: fovea_tensor,
+    pub weight: fovea_tensor,
+    pub query_start: fovea_tensor,
+    pub key_start: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub o: fovea_tensor,
+    pub lse: fovea_tensor,
+    pub dout: fovea_tensor,
+    pub dq: fovea_tensor,
+    pub dk: fovea_tensor,
+    pub dv: fovea_tensor,
+    pub dweight: fovea_tensor,
+    pub query_max: i64,
+    pub key_max: i64,
+    pub history: i64,
+    pub scale: f32,
+    pub causal: i32,
+    pub nondeterministic: i32,
+    pub reserved: i32,
+}
+
+impl Default for fovea_conv_attention_backward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_conv_attention_backward_params>() == 1488);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_conv_attention_backward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_conv_attention_backward_params, q) == 8);
+    assert!(offset_of!(fovea_conv_attention_backward_params, k) == 104);
+    assert!(offset_of!(fovea_conv_attention_backward_params, v) == 200);
+    assert!(offset_of!(fovea_conv_attention_backward_params, weight) == 296);
+    assert!(offset_of!(fovea_conv_attention_backward_params, query_start) == 392);
+    assert!(offset_of!(fovea_conv_attention_backward_params, key_start) == 488);
+    assert!(offset_of!(fovea_conv_attention_backward_params, query_len) == 584);
+    assert!(offset_of!(fovea_conv_attention_backward_params, key_len) == 680);
+    assert!(offset_of!(fovea_conv_attention_backward_params, o) == 776);
+    assert!(offset_of!(fovea_conv_attention_backward_params, lse) == 872);
+    assert!(offset_of!(fovea_conv_attention_backward_params, dout) == 968);
+    assert!(offset_of!(fovea_conv_attention_backward_params, dq) == 1064);
+    assert!(offset_of!(fovea_conv_attention_backward_params, dk) == 1160);
+    assert!(offset_of!(fovea_conv_attention_backward_params, dv) == 1256);
+    assert!(offset_of!(fovea_conv_attention_backward_params, dweight) == 1352);
+    assert!(offset_of!(fovea_conv_attention_backward_params, query_max) == 1448);
+    assert!(offset_of!(fovea_conv_attention_backward_params, key_max) == 1456);
+    assert!(offset_of!(fovea_conv_attention_backward_params, history) == 1464);
+    assert!(offset_of!(fovea_conv_attention_backward_params, scale) == 1472);
+    assert!(offset_of!(fovea_conv_attention_backward_params, causal) == 1476);
+    assert!(offset_of!(fovea_conv_attention_backward_params, nondeterministic) == 1480);
+    assert!(offset_of!(fovea_conv_attention_backward_params, reserved) == 1484);
+};
+
+/// ```text
+/// Selection, attention over what was selected, edges: each output is optional, absent = not
+/// computed.  No workspace of s * t: linear in n * keep, and of that only where an edge is wanted.
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_trace_forward_params {
+    pub struct_size: usize,
+    pub q: fovea_tensor,
+    pub k: fovea_tensor,
+    pub v: fovea_tensor,
+    pub keep_row: fovea_tensor,
+    pub block_mask: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub page_table: fovea_tensor,
+    pub cache_row: fovea_tensor,
+    pub selected: fovea_tensor,
+    pub score: fovea_tensor,
+    pub o: fovea_tensor,
+    pub lse: fovea_tensor,
+    pub lse_dense: fovea_tensor,
+    pub edge_score: fovea_tensor,
+    pub edge_max: fovea_tensor,
+    pub edge_mass: fovea_tensor,
+    pub edge_value: fovea_tensor,
+    pub edge: fovea_tensor,
+    pub edge_weight: fovea_tensor,
+    pub edge_count: fovea_tensor,
+    pub edge_offset: fovea_tensor,
+    pub keep: i64,
+    pub scale: f32,
+    pub block_rows: i32,
+    pub block_keys: i32,
+    pub layer: i32,
+    pub edge_kind: i32,
+    pub exact: i32,
+    pub causal: i32,
+    pub reserved: i32,
+}
+
+impl Default for fovea_trace_forward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_trace_forward_params>() == 2064);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_trace_forward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_trace_forward_params, q) == 8);
+    assert!(offset_of!(fovea_trace_forward_params, k) == 104);
+    assert!(offset_of!(fovea_trace_forward_params, v) == 200);
+    assert!(offset_of!(fovea_trace_forward_params, keep_row) == 296);
+    assert!(offset_of!(fovea_trace_forward_params, block_mask) == 392);
+    assert!(offset_of!(fovea_trace_forward_params, key_len) == 488);
+    assert!(offset_of!(fovea_trace_forward_params, page_table) == 584);
+    assert!(offset_of!(fovea_trace_forward_params, cache_row) == 680);
+    assert!(offset_of!(fovea_trace_forward_params, selected) == 776);
+    assert!(offset_of!(fovea_trace_forward_params, score) == 872);
+    assert!(offset_of!(fovea_trace_forward_params, o) == 968);
+    assert!(offset_of!(fovea_trace_forward_params, lse) == 1064);
+    assert!(offset_of!(fovea_trace_forward_params, lse_dense) == 1160);
+    assert!(offset_of!(fovea_trace_forward_params, edge_score) == 1256);
+    assert!(offset_of!(fovea_trace_forward_params, edge_max) == 1352);
+    assert!(offset_of!(fovea_trace_forward_params, edge_mass) == 1448);
+    assert!(offset_of!(fovea_trace_forward_params, edge_value) == 1544);
+    assert!(offset_of!(fovea_trace_forward_params, edge) == 1640);
+    assert!(offset_of!(fovea_trace_forward_params, edge_weight) == 1736);
+    assert!(offset_of!(fovea_trace_forward_params, edge_count) == 1832);
+    assert!(offset_of!(fovea_trace_forward_params, edge_offset) == 1928);
+    assert!(offset_of!(fovea_trace_forward_params, keep) == 2024);
+    assert!(offset_of!(fovea_trace_forward_params, scale) == 2032);
+    assert!(offset_of!(fovea_trace_forward_params, block_rows) == 2036);
+    assert!(offset_of!(fovea_trace_forward_params, block_keys) == 2040);
+    assert!(offset_of!(fovea_trace_forward_params, layer) == 2044);
+    assert!(offset_of!(fovea_trace_forward_params, edge_kind) == 2048);
+    assert!(offset_of!(fovea_trace_forward_params, exact) == 2052);
+    assert!(offset_of!(fovea_trace_forward_params, causal) == 2056);
+    assert!(offset_of!(fovea_trace_forward_params, reserved) == 2060);
+};
+
+/// ```text
+/// The Jensen-Shannon divergence of two attention distributions over the same keys, with weight w in
+/// (0, 1).  P and R are the softmax rows of the teacher's and the student's logits (kl.h):
+///   M = w P + (1 - w) R
+///   kl_teacher_i = sum_j P_ij (ln P_ij - ln M_ij),  kl_student_i = sum_j R_ij (ln R_ij - ln M_ij)
+///   js_i = w kl_teacher_i + (1 - w) kl_student_i
+/// 0 <= js <= -w ln w - (1 - w) ln(1 - w), whatever the logits.
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_x_kl_jensen_shannon_forward_params {
+    pub struct_size: usize,
+    pub q_teacher: fovea_tensor,
+    pub k_teacher: fovea_tensor,
+    pub q_student: fovea_tensor,
+    pub k_student: fovea_tensor,
+    pub js: fovea_tensor,
+    pub kl_teacher: fovea_tensor,
+    pub kl_student: fovea_tensor,
+    pub lse_teacher: fovea_tensor,
+    pub lse_student: fovea_tensor,
+    pub query_start: fovea_tensor,
+    pub key_start: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub head_window: fovea_tensor,
+    pub query_max: i64,
+    pub key_max: i64,
+    pub window_left: i64,
+    pub window_right: i64,
+    pub sink_keys: i64,
+    pub scale_teacher: f32,
+    pub scale_student: f32,
+    pub weight: f32,
+    pub causal: i32,
+}
+
+impl Default for fovea_x_kl_jensen_shannon_forward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_x_kl_jensen_shannon_forward_params>() == 1408);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, q_teacher) == 8);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, k_teacher) == 104);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, q_student) == 200);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, k_student) == 296);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, js) == 392);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, kl_teacher) == 488);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, kl_student) == 584);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, lse_teacher) == 680);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, lse_student) == 776);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, query_start) == 872);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, key_start) == 968);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, query_len) == 1064);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, key_len) == 1160);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, head_window) == 1256);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, query_max) == 1352);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, key_max) == 1360);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, window_left) == 1368);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, window_right) == 1376);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, sink_keys) == 1384);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, scale_teacher) == 1392);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, scale_student) == 1396);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, weight) == 1400);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_forward_params, causal) == 1404);
+};
+
+/// ```text
+/// Gradients of x_kl_jensen_shannon_forward.  The fields it shares say what the forward was.  Each
+/// output is optional: absent = not computed.  With a, b the logits of teacher and student:
+///   da_ij = djs_i w P_ij (ln P_ij - ln M_ij - kl_teacher_i)
+///   db_ij = djs_i (1 - w) R_ij (ln R_ij - ln M_ij - kl_student_i)
+///   dq_i = scale sum_j da_ij k_j,  dk_j = scale sum_i da_ij q_i,  and so with db
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_x_kl_jensen_shannon_backward_params {
+    pub struct_size: usize,
+    pub q_teacher: fovea_tensor,
+    pub k_teacher: fovea_tensor,
+    pub q_student: fovea_tensor,
+    pub k_student: fovea_tensor,
+    pub query_start: fovea_tensor,
+    pub key_start: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub head_window: fovea_tensor,
+    pub kl_teacher: fovea_tensor,
+    pub kl_student: fovea_tensor,
+    pub lse_teacher: fovea_tensor,
+    pub lse_student: fovea_tensor,
+    pub djs: fovea_tensor,
+    pub dq_student: fovea_tensor,
+    pub dk_student: fovea_tensor,
+    pub dq_teacher: fovea_tensor,
+    pub dk_teacher: fovea_tensor,
+    pub query_max: i64,
+    pub key_max: i64,
+    pub window_left: i64,
+    pub window_right: i64,
+    pub sink_keys: i64,
+    pub scale_teacher: f32,
+    pub scale_student: f32,
+    pub weight: f32,
+    pub causal: i32,
+}
+
+impl Default for fovea_x_kl_jensen_shannon_backward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_x_kl_jensen_shannon_backward_params>() == 1792);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, q_teacher) == 8);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, k_teacher) == 104);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, q_student) == 200);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, k_student) == 296);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, query_start) == 392);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, key_start) == 488);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, query_len) == 584);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, key_len) == 680);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, head_window) == 776);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, kl_teacher) == 872);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, kl_student) == 968);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, lse_teacher) == 1064);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, lse_student) == 1160);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, djs) == 1256);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, dq_student) == 1352);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, dk_student) == 1448);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, dq_teacher) == 1544);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, dk_teacher) == 1640);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, query_max) == 1736);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, key_max) == 1744);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, window_left) == 1752);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, window_right) == 1760);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, sink_keys) == 1768);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, scale_teacher) == 1776);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, scale_student) == 1780);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, weight) == 1784);
+    assert!(offset_of!(fovea_x_kl_jensen_shannon_backward_params, causal) == 1788);
+};
+
+/// ```text
+/// The divergence of attention summed over its heads from the scores of a sparse-attention indexer
+/// (DeepSeek): one distribution a row, whose logits are a weighed sum of rectified products.  With p^m
+/// the softmax row of teacher head m (kl.h), over heads m = 1 .. h and indexer heads n = 1 .. x:
+///   P_ij = 1/h sum_m p^m_ij
+///   b_ij = sum_n weight_in max(<q_student_in, k_student_j>, 0),  R_i = softmax(b_i)
+///   kl_i = sum_j P_ij (ln P_ij - ln R_ij)
+/// A scale of the student is part of weight.  All heads see the same keys.
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_x_kl_indexer_forward_params {
+    pub struct_size: usize,
+    pub q_teacher: fovea_tensor,
+    pub k_teacher: fovea_tensor,
+    pub q_student: fovea_tensor,
+    pub k_student: fovea_tensor,
+    pub weight: fovea_tensor,
+    pub kl: fovea_tensor,
+    pub lse_teacher: fovea_tensor,
+    pub lse_student: fovea_tensor,
+    pub query_start: fovea_tensor,
+    pub key_start: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub query_max: i64,
+    pub key_max: i64,
+    pub window_left: i64,
+    pub window_right: i64,
+    pub sink_keys: i64,
+    pub scale_teacher: f32,
+    pub causal: i32,
+}
+
+impl Default for fovea_x_kl_indexer_forward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_x_kl_indexer_forward_params>() == 1208);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, q_teacher) == 8);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, k_teacher) == 104);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, q_student) == 200);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, k_student) == 296);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, weight) == 392);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, kl) == 488);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, lse_teacher) == 584);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, lse_student) == 680);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, query_start) == 776);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, key_start) == 872);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, query_len) == 968);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, key_len) == 1064);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, query_max) == 1160);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, key_max) == 1168);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, window_left) == 1176);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, window_right) == 1184);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, sink_keys) == 1192);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, scale_teacher) == 1200);
+    assert!(offset_of!(fovea_x_kl_indexer_forward_params, causal) == 1204);
+};
+
+/// ```text
+/// Gradients of x_kl_indexer_forward by the indexer's inputs; the teacher has none.  The fields it
+/// shares say what the forward was.  Each output is optional: absent = not computed.  With
+/// z_inj = <q_student_in, k_student_j> and u = 1 where z > 0, else 0:
+///   db_ij = dkl_i (R_ij - P_ij)
+///   dweight_in = sum_j db_ij max(z_inj, 0)
+///   dq_in = sum_j db_ij weight_in u_inj k_j,  dk_j = sum_in db_ij weight_in u_inj q_in
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_x_kl_indexer_backward_params {
+    pub struct_size: usize,
+    pub q_teacher: fovea_tensor,
+    pub k_teacher: fovea_tensor,
+    pub q_student: fovea_tensor,
+    pub k_student: fovea_tensor,
+    pub weight: fovea_tensor,
+    pub query_start: fovea_tensor,
+    pub key_start: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub lse_teacher: fovea_tensor,
+    pub lse_student: fovea_tensor,
+    pub dkl: fovea_tensor,
+    pub dq_student: fovea_tensor,
+    pub dk_student: fovea_tensor,
+    pub dweight: fovea_tensor,
+    pub query_max: i64,
+    pub key_max: i64,
+    pub window_left: i64,
+    pub window_right: i64,
+    pub sink_keys: i64,
+    pub scale_teacher: f32,
+    pub causal: i32,
+}
+
+impl Default for fovea_x_kl_indexer_backward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_x_kl_indexer_backward_params>() == 1496);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, q_teacher) == 8);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, k_teacher) == 104);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, q_student) == 200);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, k_student) == 296);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, weight) == 392);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, query_start) == 488);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, key_start) == 584);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, query_len) == 680);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, key_len) == 776);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, lse_teacher) == 872);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, lse_student) == 968);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, dkl) == 1064);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, dq_student) == 1160);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, dk_student) == 1256);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, dweight) == 1352);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, query_max) == 1448);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, key_max) == 1456);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, window_left) == 1464);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, window_right) == 1472);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, sink_keys) == 1480);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, scale_teacher) == 1488);
+    assert!(offset_of!(fovea_x_kl_indexer_backward_params, causal) == 1492);
+};
+
+/// ```text
+/// KL divergence over chosen keys: each row sees the keys that its list names and no others.
+///   kl_i = sum_n P_in (ln P_in - ln R_in),  n over the list's entries that name a key
+/// with P, R the softmax rows of the teacher's and the student's logits (kl.h) over these entries.  An
+/// entry is a key's number within its sequence; one that is negative, or no key of the sequence, is
+/// none.  A key that stands twice counts twice.  Work is that of the lists, not of s * t.
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_x_kl_gather_forward_params {
+    pub struct_size: usize,
+    pub q_teacher: fovea_tensor,
+    pub k_teacher: fovea_tensor,
+    pub q_student: fovea_tensor,
+    pub k_student: fovea_tensor,
+    pub index: fovea_tensor,
+    pub kl: fovea_tensor,
+    pub lse_teacher: fovea_tensor,
+    pub lse_student: fovea_tensor,
+    pub query_start: fovea_tensor,
+    pub key_start: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub query_max: i64,
+    pub key_max: i64,
+    pub scale_teacher: f32,
+    pub scale_student: f32,
+}
+
+impl Default for fovea_x_kl_gather_forward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_x_kl_gather_forward_params>() == 1184);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_x_kl_gather_forward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_x_kl_gather_forward_params, q_teacher) == 8);
+    assert!(offset_of!(fovea_x_kl_gather_forward_params, k_teacher) == 104);
+    assert!(offset_of!(fovea_x_kl_gather_forward_params, q_student) == 200);
+    assert!(offset_of!(fovea_x_kl_gather_forward_params, k_student) == 296);
+    assert!(offset_of!(fovea_x_kl_gather_forward_params, index) == 392);
+    assert!(offset_of!(fovea_x_kl_gather_forward_params, kl) == 488);
+    assert!(offset_of!(fovea_x_kl_gather_forward_params, lse_teacher) == 584);
+    assert!(offset_of!(fovea_x_kl_gather_forward_params, lse_student) == 680);
+    assert!(offset_of!(fovea_x_kl_gather_forward_params, query_start) == 776);
+    assert!(offset_of!(fovea_x_kl_gather_forward_params, key_start) == 872);
+    assert!(offset_of!(fovea_x_kl_gather_forward_params, query_len) == 968);
+    assert!(offset_of!(fovea_x_kl_gather_forward_params, key_len) == 1064);
+    assert!(offset_of!(fovea_x_kl_gather_forward_params, query_max) == 1160);
+    assert!(offset_of!(fovea_x_kl_gather_forward_params, key_max) == 1168);
+    assert!(offset_of!(fovea_x_kl_gather_forward_params, scale_teacher) == 1176);
+    assert!(offset_of!(fovea_x_kl_gather_forward_params, scale_student) == 1180);
+};
+
+/// ```text
+/// Gradients of x_kl_gather_forward.  The fields it shares say what the forward was.  Each output is
+/// optional: absent = not computed.  With a, b the logits of teacher and student:
+///   db_in = dkl_i (R_in - P_in),  da_in = dkl_i P_in (ln P_in - ln R_in - kl_i)
+///   dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j, and so
+/// with da.
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_x_kl_gather_backward_params {
+    pub struct_size: usize,
+    pub q_teacher: fovea_tensor,
+    pub k_teacher: fovea_tensor,
+    pub q_student: fovea_tensor,
+    pub k_student: fovea_tensor,
+    pub index: fovea_tensor,
+    pub query_start: fovea_tensor,
+    pub key_start: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub kl: fovea_tensor,
+    pub lse_teacher: fovea_tensor,
+    pub lse_student: fovea_tensor,
+    pub dkl: fovea_tensor,
+    pub dq_student: fovea_tensor,
+    pub dk_student: fovea_tensor,
+    pub dq_teacher: fovea_tensor,
+    pub dk_teacher: fovea_tensor,
+    pub query_max: i64,
+    pub key_max: i64,
+    pub scale_teacher: f32,
+    pub scale_student: f32,
+}
+
+impl Default for fovea_x_kl_gather_backward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_x_kl_gather_backward_params>() == 1664);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, q_teacher) == 8);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, k_teacher) == 104);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, q_student) == 200);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, k_student) == 296);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, index) == 392);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, query_start) == 488);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, key_start) == 584);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, query_len) == 680);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, key_len) == 776);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, kl) == 872);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, lse_teacher) == 968);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, lse_student) == 1064);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, dkl) == 1160);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, dq_student) == 1256);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, dk_student) == 1352);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, dq_teacher) == 1448);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, dk_teacher) == 1544);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, query_max) == 1640);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, key_max) == 1648);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, scale_teacher) == 1656);
+    assert!(offset_of!(fovea_x_kl_gather_backward_params, scale_student) == 1660);
+};
+
+/// ```text
+/// The divergence of attention pooled over blocks of keys from a gate's block scores (SeerAttention).
+/// Block u has keys u * block_keys .. (u + 1) * block_keys - 1 of its sequence; a row sees it where it
+/// sees one of them.  With p the teacher's softmax row (kl.h) and J_iu the keys of u that row i sees:
+///   S_iu = pool of p_ij over j in J_iu,  P_iu = S_iu / sum_v S_iv
+///   b_iu = scale_student <q_student_i, k_student_u>,  R_i = softmax(b_i) over the blocks it sees
+///   kl_i = sum_u P_iu (ln P_iu - ln R_iu)
+/// Packed keys: sequence i's first block is at key_start[i] / block_keys + i.
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_x_kl_pool_forward_params {
+    pub struct_size: usize,
+    pub q_teacher: fovea_tensor,
+    pub k_teacher: fovea_tensor,
+    pub q_student: fovea_tensor,
+    pub k_student: fovea_tensor,
+    pub kl: fovea_tensor,
+    pub lse_teacher: fovea_tensor,
+    pub lse_student: fovea_tensor,
+    pub query_start: fovea_tensor,
+    pub key_start: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub head_window: fovea_tensor,
+    pub query_max: i64,
+    pub key_max: i64,
+    pub window_left: i64,
+    pub window_right: i64,
+    pub sink_keys: i64,
+    pub block_keys: i64,
+    pub scale_teacher: f32,
+    pub scale_student: f32,
+    pub causal: i32,
+    pub pool: i32,
+}
+
+impl Default for fovea_x_kl_pool_forward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_x_kl_pool_forward_params>() == 1224);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, q_teacher) == 8);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, k_teacher) == 104);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, q_student) == 200);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, k_student) == 296);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, kl) == 392);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, lse_teacher) == 488);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, lse_student) == 584);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, query_start) == 680);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, key_start) == 776);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, query_len) == 872);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, key_len) == 968);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, head_window) == 1064);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, query_max) == 1160);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, key_max) == 1168);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, window_left) == 1176);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, window_right) == 1184);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, sink_keys) == 1192);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, block_keys) == 1200);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, scale_teacher) == 1208);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, scale_student) == 1212);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, causal) == 1216);
+    assert!(offset_of!(fovea_x_kl_pool_forward_params, pool) == 1220);
+};
+
+/// ```text
+/// Gradients of x_kl_pool_forward by the student's inputs; the teacher has none.  The fields it shares
+/// say what the forward was.  Each output is optional: absent = not computed.
+///   db_iu = dkl_i (R_iu - P_iu)
+///   dq_i = scale_student sum_u db_iu k_u,  dk_u = scale_student sum_i db_iu q_i
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_x_kl_pool_backward_params {
+    pub struct_size: usize,
+    pub q_teacher: fovea_tensor,
+    pub k_teacher: fovea_tensor,
+    pub q_student: fovea_tensor,
+    pub k_student: fovea_tensor,
+    pub query_start: fovea_tensor,
+    pub key_start: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub head_window: fovea_tensor,
+    pub lse_teacher: fovea_tensor,
+    pub lse_student: fovea_tensor,
+    pub dkl: fovea_tensor,
+    pub dq_student: fovea_tensor,
+    pub dk_student: fovea_tensor,
+    pub query_max: i64,
+    pub key_max: i64,
+    pub window_left: i64,
+    pub window_right: i64,
+    pub sink_keys: i64,
+    pub block_keys: i64,
+    pub scale_teacher: f32,
+    pub scale_student: f32,
+    pub causal: i32,
+    pub pool: i32,
+}
+
+impl Default for fovea_x_kl_pool_backward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_x_kl_pool_backward_params>() == 1416);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, q_teacher) == 8);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, k_teacher) == 104);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, q_student) == 200);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, k_student) == 296);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, query_start) == 392);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, key_start) == 488);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, query_len) == 584);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, key_len) == 680);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, head_window) == 776);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, lse_teacher) == 872);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, lse_student) == 968);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, dkl) == 1064);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, dq_student) == 1160);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, dk_student) == 1256);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, query_max) == 1352);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, key_max) == 1360);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, window_left) == 1368);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, window_right) == 1376);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, sink_keys) == 1384);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, block_keys) == 1392);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, scale_teacher) == 1400);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, scale_student) == 1404);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, causal) == 1408);
+    assert!(offset_of!(fovea_x_kl_pool_backward_params, pool) == 1412);
+};
+
 functions! {
     /// The library's FOVEA_VERSION.
     fn fovea_version() -> i32;
@@ -1169,4 +1998,48 @@ functions! {
     fn fovea_kl_backward_workspace(ctx: *mut fovea_context, params: *const fovea_kl_backward_params, bytes: *mut usize) -> fovea_status;
     /// See kl_backward of the header.
     fn fovea_kl_backward(ctx: *mut fovea_context, params: *const fovea_kl_backward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_conv_attention_forward_workspace(ctx: *mut fovea_context, params: *const fovea_conv_attention_forward_params, bytes: *mut usize) -> fovea_status;
+    /// See conv_attention_forward of the header.
+    fn fovea_conv_attention_forward(ctx: *mut fovea_context, params: *const fovea_conv_attention_forward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_conv_attention_backward_workspace(ctx: *mut fovea_context, params: *const fovea_conv_attention_backward_params, bytes: *mut usize) -> fovea_status;
+    /// See conv_attention_backward of the header.
+    fn fovea_conv_attention_backward(ctx: *mut fovea_context, params: *const fovea_conv_attention_backward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_trace_forward_workspace(ctx: *mut fovea_context, params: *const fovea_trace_forward_params, bytes: *mut usize) -> fovea_status;
+    /// See trace_forward of the header.
+    fn fovea_trace_forward(ctx: *mut fovea_context, params: *const fovea_trace_forward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_x_kl_jensen_shannon_forward_workspace(ctx: *mut fovea_context, params: *const fovea_x_kl_jensen_shannon_forward_params, bytes: *mut usize) -> fovea_status;
+    /// See x_kl_jensen_shannon_forward of the header.
+    fn fovea_x_kl_jensen_shannon_forward(ctx: *mut fovea_context, params: *const fovea_x_kl_jensen_shannon_forward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_x_kl_jensen_shannon_backward_workspace(ctx: *mut fovea_context, params: *const fovea_x_kl_jensen_shannon_backward_params, bytes: *mut usize) -> fovea_status;
+    /// See x_kl_jensen_shannon_backward of the header.
+    fn fovea_x_kl_jensen_shannon_backward(ctx: *mut fovea_context, params: *const fovea_x_kl_jensen_shannon_backward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_x_kl_indexer_forward_workspace(ctx: *mut fovea_context, params: *const fovea_x_kl_indexer_forward_params, bytes: *mut usize) -> fovea_status;
+    /// See x_kl_indexer_forward of the header.
+    fn fovea_x_kl_indexer_forward(ctx: *mut fovea_context, params: *const fovea_x_kl_indexer_forward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_x_kl_indexer_backward_workspace(ctx: *mut fovea_context, params: *const fovea_x_kl_indexer_backward_params, bytes: *mut usize) -> fovea_status;
+    /// See x_kl_indexer_backward of the header.
+    fn fovea_x_kl_indexer_backward(ctx: *mut fovea_context, params: *const fovea_x_kl_indexer_backward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_x_kl_gather_forward_workspace(ctx: *mut fovea_context, params: *const fovea_x_kl_gather_forward_params, bytes: *mut usize) -> fovea_status;
+    /// See x_kl_gather_forward of the header.
+    fn fovea_x_kl_gather_forward(ctx: *mut fovea_context, params: *const fovea_x_kl_gather_forward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_x_kl_gather_backward_workspace(ctx: *mut fovea_context, params: *const fovea_x_kl_gather_backward_params, bytes: *mut usize) -> fovea_status;
+    /// See x_kl_gather_backward of the header.
+    fn fovea_x_kl_gather_backward(ctx: *mut fovea_context, params: *const fovea_x_kl_gather_backward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_x_kl_pool_forward_workspace(ctx: *mut fovea_context, params: *const fovea_x_kl_pool_forward_params, bytes: *mut usize) -> fovea_status;
+    /// See x_kl_pool_forward of the header.
+    fn fovea_x_kl_pool_forward(ctx: *mut fovea_context, params: *const fovea_x_kl_pool_forward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_x_kl_pool_backward_workspace(ctx: *mut fovea_context, params: *const fovea_x_kl_pool_backward_params, bytes: *mut usize) -> fovea_status;
+    /// See x_kl_pool_backward of the header.
+    fn fovea_x_kl_pool_backward(ctx: *mut fovea_context, params: *const fovea_x_kl_pool_backward_params) -> fovea_status;
 }

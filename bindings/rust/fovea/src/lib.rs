@@ -41,8 +41,9 @@ pub use buffer::Buffer;
 pub use ops::*;
 pub use sys::{fovea_backend as Backend, fovea_build as Build, fovea_dtype as DType};
 pub use sys::{
-    fovea_code_order as CodeOrder, fovea_direction as Direction, fovea_memory as Memory,
-    fovea_property as Property, fovea_scaling as Scaling,
+    fovea_code_order as CodeOrder, fovea_direction as Direction, fovea_edge_kind as EdgeKind,
+    fovea_memory as Memory, fovea_property as Property, fovea_scaling as Scaling,
+    fovea_x_pool as XPool,
 };
 pub use tensor::{
     Bf16, E2m1, E4m3, E5m2, E8m0, Element, Format, Plain, Tensor, TensorMut, F16, I4,

@@ -18,6 +18,17 @@ pub const OPS: &[&str] = &[
     "quant_forward",
     "kl_forward",
     "kl_backward",
+    "conv_attention_forward",
+    "conv_attention_backward",
+    "trace_forward",
+    "x_kl_jensen_shannon_forward",
+    "x_kl_jensen_shannon_backward",
+    "x_kl_indexer_forward",
+    "x_kl_indexer_backward",
+    "x_kl_gather_forward",
+    "x_kl_gather_backward",
+    "x_kl_pool_forward",
+    "x_kl_pool_backward",
 ];
 
 pub fn call(op: &str, given: &mut Given, ctx: &Context) -> Result<()> {
@@ -618,6 +629,594 @@ pub fn call(op: &str, given: &mut Given, ctx: &Context) -> Result<()> {
             call.direction(Direction(given.scalar("direction") as i32));
             call.mean(given.scalar("mean") as i32);
             call.nondeterministic(given.scalar("nondeterministic") != 0.0);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "conv_attention_forward" => {
+            let q = given.input("q").expect("q");
+            let k = given.input("k").expect("k");
+            let v = given.input("v").expect("v");
+            let weight = given.input("weight").expect("weight");
+            let mut o = given.output("o").expect("o");
+            let mut lse = given.output("lse");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let page_table = given.input("page_table");
+            let cache_row = given.input("cache_row");
+            let mut call = ConvAttentionForward::new(&q, &k, &v, &weight, &mut o);
+            if let Some(tensor) = &mut lse {
+                call.lse(tensor);
+            }
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &page_table {
+                call.page_table(tensor);
+            }
+            if let Some(tensor) = &cache_row {
+                call.cache_row(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.history(given.scalar("history") as i64);
+            call.scale(given.scalar("scale") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.splits(given.scalar("splits") as i32);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "conv_attention_backward" => {
+            let q = given.input("q").expect("q");
+            let k = given.input("k").expect("k");
+            let v = given.input("v").expect("v");
+            let weight = given.input("weight").expect("weight");
+            let o = given.input("o").expect("o");
+            let lse = given.input("lse").expect("lse");
+            let dout = given.input("dout").expect("dout");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let mut dq = given.output("dq");
+            let mut dk = given.output("dk");
+            let mut dv = given.output("dv");
+            let mut dweight = given.output("dweight");
+            let mut call = ConvAttentionBackward::new(&q, &k, &v, &weight, &o, &lse, &dout);
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &mut dq {
+                call.dq(tensor);
+            }
+            if let Some(tensor) = &mut dk {
+                call.dk(tensor);
+            }
+            if let Some(tensor) = &mut dv {
+                call.dv(tensor);
+            }
+            if let Some(tensor) = &mut dweight {
+                call.dweight(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.history(given.scalar("history") as i64);
+            call.scale(given.scalar("scale") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.nondeterministic(given.scalar("nondeterministic") != 0.0);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "trace_forward" => {
+            let q = given.input("q").expect("q");
+            let k = given.input("k").expect("k");
+            let v = given.input("v");
+            let keep_row = given.input("keep_row");
+            let block_mask = given.input("block_mask");
+            let key_len = given.input("key_len");
+            let page_table = given.input("page_table");
+            let cache_row = given.input("cache_row");
+            let mut selected = given.output("selected");
+            let mut score = given.output("score");
+            let mut o = given.output("o");
+            let mut lse = given.output("lse");
+            let mut lse_dense = given.output("lse_dense");
+            let mut edge_score = given.output("edge_score");
+            let mut edge_max = given.output("edge_max");
+            let mut edge_mass = given.output("edge_mass");
+            let mut edge_value = given.output("edge_value");
+            let mut edge = given.output("edge");
+            let mut edge_weight = given.output("edge_weight");
+            let mut edge_count = given.output("edge_count");
+            let edge_offset = given.input("edge_offset");
+            let mut call = TraceForward::new(&q, &k);
+            if let Some(tensor) = &v {
+                call.v(tensor);
+            }
+            if let Some(tensor) = &keep_row {
+                call.keep_row(tensor);
+            }
+            if let Some(tensor) = &block_mask {
+                call.block_mask(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &page_table {
+                call.page_table(tensor);
+            }
+            if let Some(tensor) = &cache_row {
+                call.cache_row(tensor);
+            }
+            if let Some(tensor) = &mut selected {
+                call.selected(tensor);
+            }
+            if let Some(tensor) = &mut score {
+                call.score(tensor);
+            }
+            if let Some(tensor) = &mut o {
+                call.o(tensor);
+            }
+            if let Some(tensor) = &mut lse {
+                call.lse(tensor);
+            }
+            if let Some(tensor) = &mut lse_dense {
+                call.lse_dense(tensor);
+            }
+            if let Some(tensor) = &mut edge_score {
+                call.edge_score(tensor);
+            }
+            if let Some(tensor) = &mut edge_max {
+                call.edge_max(tensor);
+            }
+            if let Some(tensor) = &mut edge_mass {
+                call.edge_mass(tensor);
+            }
+            if let Some(tensor) = &mut edge_value {
+                call.edge_value(tensor);
+            }
+            if let Some(tensor) = &mut edge {
+                call.edge(tensor);
+            }
+            if let Some(tensor) = &mut edge_weight {
+                call.edge_weight(tensor);
+            }
+            if let Some(tensor) = &mut edge_count {
+                call.edge_count(tensor);
+            }
+            if let Some(tensor) = &edge_offset {
+                call.edge_offset(tensor);
+            }
+            call.keep(given.scalar("keep") as i64);
+            call.scale(given.scalar("scale") as f32);
+            call.block_rows(given.scalar("block_rows") as i32);
+            call.block_keys(given.scalar("block_keys") as i32);
+            call.layer(given.scalar("layer") as i32);
+            call.edge_kind(EdgeKind(given.scalar("edge_kind") as i32));
+            call.exact(given.scalar("exact") != 0.0);
+            call.causal(given.scalar("causal") != 0.0);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_kl_jensen_shannon_forward" => {
+            let q_teacher = given.input("q_teacher").expect("q_teacher");
+            let k_teacher = given.input("k_teacher").expect("k_teacher");
+            let q_student = given.input("q_student").expect("q_student");
+            let k_student = given.input("k_student").expect("k_student");
+            let mut js = given.output("js");
+            let mut kl_teacher = given.output("kl_teacher");
+            let mut kl_student = given.output("kl_student");
+            let mut lse_teacher = given.output("lse_teacher");
+            let mut lse_student = given.output("lse_student");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let head_window = given.input("head_window");
+            let mut call = XKlJensenShannonForward::new(&q_teacher, &k_teacher, &q_student, &k_student);
+            if let Some(tensor) = &mut js {
+                call.js(tensor);
+            }
+            if let Some(tensor) = &mut kl_teacher {
+                call.kl_teacher(tensor);
+            }
+            if let Some(tensor) = &mut kl_student {
+                call.kl_student(tensor);
+            }
+            if let Some(tensor) = &mut lse_teacher {
+                call.lse_teacher(tensor);
+            }
+            if let Some(tensor) = &mut lse_student {
+                call.lse_student(tensor);
+            }
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &head_window {
+                call.head_window(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.window_left(given.scalar("window_left") as i64);
+            call.window_right(given.scalar("window_right") as i64);
+            call.sink_keys(given.scalar("sink_keys") as i64);
+            call.scale_teacher(given.scalar("scale_teacher") as f32);
+            call.scale_student(given.scalar("scale_student") as f32);
+            call.weight(given.scalar("weight") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_kl_jensen_shannon_backward" => {
+            let q_teacher = given.input("q_teacher").expect("q_teacher");
+            let k_teacher = given.input("k_teacher").expect("k_teacher");
+            let q_student = given.input("q_student").expect("q_student");
+            let k_student = given.input("k_student").expect("k_student");
+            let kl_teacher = given.input("kl_teacher").expect("kl_teacher");
+            let kl_student = given.input("kl_student").expect("kl_student");
+            let lse_teacher = given.input("lse_teacher").expect("lse_teacher");
+            let lse_student = given.input("lse_student").expect("lse_student");
+            let djs = given.input("djs").expect("djs");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let head_window = given.input("head_window");
+            let mut dq_student = given.output("dq_student");
+            let mut dk_student = given.output("dk_student");
+            let mut dq_teacher = given.output("dq_teacher");
+            let mut dk_teacher = given.output("dk_teacher");
+            let mut call = XKlJensenShannonBackward::new(&q_teacher, &k_teacher, &q_student, &k_student, &kl_teacher, &kl_student, &lse_teacher, &lse_student, &djs);
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &head_window {
+                call.head_window(tensor);
+            }
+            if let Some(tensor) = &mut dq_student {
+                call.dq_student(tensor);
+            }
+            if let Some(tensor) = &mut dk_student {
+                call.dk_student(tensor);
+            }
+            if let Some(tensor) = &mut dq_teacher {
+                call.dq_teacher(tensor);
+            }
+            if let Some(tensor) = &mut dk_teacher {
+                call.dk_teacher(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.window_left(given.scalar("window_left") as i64);
+            call.window_right(given.scalar("window_right") as i64);
+            call.sink_keys(given.scalar("sink_keys") as i64);
+            call.scale_teacher(given.scalar("scale_teacher") as f32);
+            call.scale_student(given.scalar("scale_student") as f32);
+            call.weight(given.scalar("weight") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_kl_indexer_forward" => {
+            let q_teacher = given.input("q_teacher").expect("q_teacher");
+            let k_teacher = given.input("k_teacher").expect("k_teacher");
+            let q_student = given.input("q_student").expect("q_student");
+            let k_student = given.input("k_student").expect("k_student");
+            let weight = given.input("weight").expect("weight");
+            let mut kl = given.output("kl");
+            let mut lse_teacher = given.output("lse_teacher");
+            let mut lse_student = given.output("lse_student");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let mut call = XKlIndexerForward::new(&q_teacher, &k_teacher, &q_student, &k_student, &weight);
+            if let Some(tensor) = &mut kl {
+                call.kl(tensor);
+            }
+            if let Some(tensor) = &mut lse_teacher {
+                call.lse_teacher(tensor);
+            }
+            if let Some(tensor) = &mut lse_student {
+                call.lse_student(tensor);
+            }
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.window_left(given.scalar("window_left") as i64);
+            call.window_right(given.scalar("window_right") as i64);
+            call.sink_keys(given.scalar("sink_keys") as i64);
+            call.scale_teacher(given.scalar("scale_teacher") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_kl_indexer_backward" => {
+            let q_teacher = given.input("q_teacher").expect("q_teacher");
+            let k_teacher = given.input("k_teacher").expect("k_teacher");
+            let q_student = given.input("q_student").expect("q_student");
+            let k_student = given.input("k_student").expect("k_student");
+            let weight = given.input("weight").expect("weight");
+            let lse_teacher = given.input("lse_teacher").expect("lse_teacher");
+            let lse_student = given.input("lse_student").expect("lse_student");
+            let dkl = given.input("dkl").expect("dkl");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let mut dq_student = given.output("dq_student");
+            let mut dk_student = given.output("dk_student");
+            let mut dweight = given.output("dweight");
+            let mut call = XKlIndexerBackward::new(&q_teacher, &k_teacher, &q_student, &k_student, &weight, &lse_teacher, &lse_student, &dkl);
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &mut dq_student {
+                call.dq_student(tensor);
+            }
+            if let Some(tensor) = &mut dk_student {
+                call.dk_student(tensor);
+            }
+            if let Some(tensor) = &mut dweight {
+                call.dweight(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.window_left(given.scalar("window_left") as i64);
+            call.window_right(given.scalar("window_right") as i64);
+            call.sink_keys(given.scalar("sink_keys") as i64);
+            call.scale_teacher(given.scalar("scale_teacher") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_kl_gather_forward" => {
+            let q_teacher = given.input("q_teacher").expect("q_teacher");
+            let k_teacher = given.input("k_teacher").expect("k_teacher");
+            let q_student = given.input("q_student").expect("q_student");
+            let k_student = given.input("k_student").expect("k_student");
+            let index = given.input("index").expect("index");
+            let mut kl = given.output("kl");
+            let mut lse_teacher = given.output("lse_teacher");
+            let mut lse_student = given.output("lse_student");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let mut call = XKlGatherForward::new(&q_teacher, &k_teacher, &q_student, &k_student, &index);
+            if let Some(tensor) = &mut kl {
+                call.kl(tensor);
+            }
+            if let Some(tensor) = &mut lse_teacher {
+                call.lse_teacher(tensor);
+            }
+            if let Some(tensor) = &mut lse_student {
+                call.lse_student(tensor);
+            }
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.scale_teacher(given.scalar("scale_teacher") as f32);
+            call.scale_student(given.scalar("scale_student") as f32);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_kl_gather_backward" => {
+            let q_teacher = given.input("q_teacher").expect("q_teacher");
+            let k_teacher = given.input("k_teacher").expect("k_teacher");
+            let q_student = given.input("q_student").expect("q_student");
+            let k_student = given.input("k_student").expect("k_student");
+            let index = given.input("index").expect("index");
+            let kl = given.input("kl").expect("kl");
+            let lse_teacher = given.input("lse_teacher").expect("lse_teacher");
+            let lse_student = given.input("lse_student").expect("lse_student");
+            let dkl = given.input("dkl").expect("dkl");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let mut dq_student = given.output("dq_student");
+            let mut dk_student = given.output("dk_student");
+            let mut dq_teacher = given.output("dq_teacher");
+            let mut dk_teacher = given.output("dk_teacher");
+            let mut call = XKlGatherBackward::new(&q_teacher, &k_teacher, &q_student, &k_student, &index, &kl, &lse_teacher, &lse_student, &dkl);
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &mut dq_student {
+                call.dq_student(tensor);
+            }
+            if let Some(tensor) = &mut dk_student {
+                call.dk_student(tensor);
+            }
+            if let Some(tensor) = &mut dq_teacher {
+                call.dq_teacher(tensor);
+            }
+            if let Some(tensor) = &mut dk_teacher {
+                call.dk_teacher(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.scale_teacher(given.scalar("scale_teacher") as f32);
+            call.scale_student(given.scalar("scale_student") as f32);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_kl_pool_forward" => {
+            let q_teacher = given.input("q_teacher").expect("q_teacher");
+            let k_teacher = given.input("k_teacher").expect("k_teacher");
+            let q_student = given.input("q_student").expect("q_student");
+            let k_student = given.input("k_student").expect("k_student");
+            let mut kl = given.output("kl");
+            let mut lse_teacher = given.output("lse_teacher");
+            let mut lse_student = given.output("lse_student");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let head_window = given.input("head_window");
+            let mut call = XKlPoolForward::new(&q_teacher, &k_teacher, &q_student, &k_student);
+            if let Some(tensor) = &mut kl {
+                call.kl(tensor);
+            }
+            if let Some(tensor) = &mut lse_teacher {
+                call.lse_teacher(tensor);
+            }
+            if let Some(tensor) = &mut lse_student {
+                call.lse_student(tensor);
+            }
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &head_window {
+                call.head_window(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.window_left(given.scalar("window_left") as i64);
+            call.window_right(given.scalar("window_right") as i64);
+            call.sink_keys(given.scalar("sink_keys") as i64);
+            call.block_keys(given.scalar("block_keys") as i64);
+            call.scale_teacher(given.scalar("scale_teacher") as f32);
+            call.scale_student(given.scalar("scale_student") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.pool(XPool(given.scalar("pool") as i32));
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_kl_pool_backward" => {
+            let q_teacher = given.input("q_teacher").expect("q_teacher");
+            let k_teacher = given.input("k_teacher").expect("k_teacher");
+            let q_student = given.input("q_student").expect("q_student");
+            let k_student = given.input("k_student").expect("k_student");
+            let lse_teacher = given.input("lse_teacher").expect("lse_teacher");
+            let lse_student = given.input("lse_student").expect("lse_student");
+            let dkl = given.input("dkl").expect("dkl");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let head_window = given.input("head_window");
+            let mut dq_student = given.output("dq_student");
+            let mut dk_student = given.output("dk_student");
+            let mut call = XKlPoolBackward::new(&q_teacher, &k_teacher, &q_student, &k_student, &lse_teacher, &lse_student, &dkl);
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &head_window {
+                call.head_window(tensor);
+            }
+            if let Some(tensor) = &mut dq_student {
+                call.dq_student(tensor);
+            }
+            if let Some(tensor) = &mut dk_student {
+                call.dk_student(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.window_left(given.scalar("window_left") as i64);
+            call.window_right(given.scalar("window_right") as i64);
+            call.sink_keys(given.scalar("sink_keys") as i64);
+            call.block_keys(given.scalar("block_keys") as i64);
+            call.scale_teacher(given.scalar("scale_teacher") as f32);
+            call.scale_student(given.scalar("scale_student") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.pool(XPool(given.scalar("pool") as i32));
             call.workspace(ctx)?;
             call.run(ctx)
         }

@@ -14,6 +14,7 @@ enum Values {
     E4m3(Vec<u8>),
     E5m2(Vec<u8>),
     I32(Vec<i32>),
+    I64(Vec<i64>),
     I8(Vec<i8>),
     U8(Vec<u8>),
 }
@@ -111,7 +112,7 @@ impl Vector {
     }
 
     fn compare(&self, name: &str, got: &Stored, want: &Stored) -> Result<(), String> {
-        let exact = matches!(want.values, Values::I32(_) | Values::I8(_) | Values::U8(_));
+        let exact = matches!(want.values, Values::I32(_) | Values::I64(_) | Values::I8(_) | Values::U8(_));
         let tolerance = if exact { 0.0 } else { self.tolerance };
         let (got, want) = (got.values.numbers(), want.values.numbers());
         assert_eq!(got.len(), want.len());
@@ -136,6 +137,7 @@ impl Stored {
             Values::E4m3(x) => Tensor::of::<E4m3>(x, &self.shape),
             Values::E5m2(x) => Tensor::of::<E5m2>(x, &self.shape),
             Values::I32(x) => Tensor::new(x, &self.shape),
+            Values::I64(x) => Tensor::new(x, &self.shape),
             Values::I8(x) => Tensor::new(x, &self.shape),
             Values::U8(x) => Tensor::new(x, &self.shape),
         }
@@ -150,6 +152,7 @@ impl Stored {
             Values::E4m3(x) => TensorMut::of::<E4m3>(x, &self.shape),
             Values::E5m2(x) => TensorMut::of::<E5m2>(x, &self.shape),
             Values::I32(x) => TensorMut::new(x, &self.shape),
+            Values::I64(x) => TensorMut::new(x, &self.shape),
             Values::I8(x) => TensorMut::new(x, &self.shape),
             Values::U8(x) => TensorMut::new(x, &self.shape),
         }
@@ -168,6 +171,9 @@ impl Values {
             "BF16" => Values::Bf16(halves()),
             "F8_E4M3" => Values::E4m3(bytes.to_vec()),
             "F8_E5M2" => Values::E5m2(bytes.to_vec()),
+            "I64" => Values::I64(
+                bytes.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap())).collect(),
+            ),
             "I32" => Values::I32(words().map(|bits| bits as i32).collect()),
             "I8" => Values::I8(bytes.iter().map(|&byte| byte as i8).collect()),
             "U8" => Values::U8(bytes.to_vec()),
@@ -182,6 +188,7 @@ impl Values {
             Values::F16(x) | Values::Bf16(x) => x.fill(0x7fff),
             Values::E4m3(x) | Values::E5m2(x) => x.fill(0x7f),
             Values::I32(x) => x.fill(i32::MIN),
+            Values::I64(x) => x.fill(i64::MIN),
             Values::I8(x) => x.fill(i8::MIN),
             Values::U8(x) => x.fill(0xa5),
         }
@@ -195,6 +202,7 @@ impl Values {
             Values::E4m3(x) => x.iter().map(|&v| small_float(v as u32, 4, 3, false)).collect(),
             Values::E5m2(x) => x.iter().map(|&v| small_float(v as u32, 5, 2, true)).collect(),
             Values::I32(x) => x.iter().map(|&v| v as f64).collect(),
+            Values::I64(x) => x.iter().map(|&v| v as f64).collect(),
             Values::I8(x) => x.iter().map(|&v| v as f64).collect(),
             Values::U8(x) => x.iter().map(|&v| v as f64).collect(),
         }

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call of the family, resolved, and the kernels plan() chooses from.
+#pragma once
+#include "core/attend.h"
+#include "core/plan.h"
+
+namespace fovea {
+
+constexpr int64_t kKernelRowsMost = 16, kKernelColumnsMost = 31;
+
+struct ConvAttend {
+  Attend attend;   // scale, sequences, dtypes; o and lse have rows_out rows
+  View<3> weight;  // (h, kernel_rows, kernel_columns)
+  int32_t weight_dtype;
+  int64_t kernel_rows, kernel_columns;
+  int64_t history, rows_out;
+  bool causal;
+
+  int64_t taps() const { return kernel_rows * kernel_columns; }
+  // Rows and keys that a tap reaches back, and keys it reaches ahead.
+  int64_t above() const { return kernel_rows - 1; }
+  int64_t left() const { return (kernel_columns - 1) / 2; }
+  int64_t right() const { return kernel_columns - 1 - left(); }
+
+  // Where a sequence's rows of o and lse are.
+  struct Rows {
+    int64_t begin, count;
+  };
+  Rows rows_of(const Sequence& q, int64_t r) const {
+    const int64_t skipped = attend.sequences.query_start ? r * history : 0;
+    const int64_t begin = clamp_i64(q.row_begin - skipped, 0, rows_out);
+    return {begin, clamp_i64(q.rows - history, 0, rows_out - begin)};
+  }
+};
+
+struct ConvAttendBackward {
+  ConvAttend forward;  // o and lse are inputs here
+  View<4> dout, dq, dk, dv;
+  View<3> dweight;
+  bool nondeterministic;
+};
+
+extern const Kernel<ConvAttend> conv_attention_forward_host;
+extern const Kernel<ConvAttendBackward> conv_attention_backward_host;
+
+}  // namespace fovea

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/conv_attention/strip_gradient_host.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace fovea::conv_host {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kLog2E = 1.44269504088896341f;
+
+void add(int64_t width, float factor, const float* from, float* sum) {
+  for (int64_t n = 0; n < width; ++n) sum[n] += factor * from[n];
+}
+
+}  // namespace
+
+GradientRoom::GradientRoom(const Call& call, const ConvAttendBackward& request, Layout& layout)
+    : logits(call, layout) {
+  turned = layout.add<float>(kTapsMost);
+  o = layout.add<float>(call.e_pad);
+  dout = layout.add<float>(kLanes * call.e_pad);
+  dout_columns = layout.add<float>(kLanes * call.a.e);
+  p = layout.add<float>(kKeys * kLanes);
+  da = layout.add<float>(kSlideKeys * kLanes + kSlack);
+  ds = layout.add<float>(kKeys * kLanes);
+  k = layout.add<float>(kKeys * call.d_pad);
+  v = layout.add<float>(kKeys * call.e_pad);
+  dq = layout.add<float>(request.dq ? kLanes * call.d_pad : 0);
+}
+
+StripGradient::StripGradient(const Call& call, const ConvAttendBackward& request,
+                             const GradientRoom& room, void* base, const Sequence& q,
+                             int64_t sequence, int64_t head, int64_t first)
+    : call_(call),
+      b_(request),
+      c_(call.c),
+      a_(call.a),
+      q_(q),
+      head_(head),
+      out_(c_.rows_of(q, sequence)),
+      through_logits_(request.dq || request.dk),
+      logits_(call, room.logits, base),
+      turned_(room.turned.at(base)),
+      o_(room.o.at(base)),
+      dout_(room.dout.at(base)),
+      dout_columns_(room.dout_columns.at(base)),
+      p_(room.p.at(base)),
+      da_(room.da.at(base)),
+      ds_(room.ds.at(base)),
+      k_(room.k.at(base)),
+      v_(room.v.at(base)),
+      dq_(room.dq.at(base)) {
+  const int64_t above = c_.above(), left = q.rows - first;
+  const int64_t own = std::min(call.own_rows(2 * above), left);
+  const int64_t below = std::min(own + above, left);
+  own_ = {first, 0, own, call.padded(own)};
+  below_ = {first, clamp_i64(c_.history - first, 0, below), below, call.padded(own + above)};
+  halo_ = {first - above, clamp_i64(above - first, 0, above), above + below,
+           call.padded(own + 2 * above)};
+}
+
+const float* StripGradient::run(int64_t begin, int64_t end, const Sums& sums) {
+  begin_ = begin, end_ = std::min(end, own_.end(c_, q_));
+  if (b_.dq) std::fill_n(dq_, own_.count * call_.d_pad, 0.0f);
+  if (begin_ >= end_) return dq_;
+  load();
+  const int64_t kept = c_.kernel_columns - 1, lanes = below_.lanes;
+  std::fill_n(da_, kept * lanes, 0.0f);
+  const int64_t last = through_logits_ ? end_ + c_.left() : end_;
+  const int64_t first = through_logits_ ? std::max<int64_t>(0, begin_ - c_.right()) : begin_;
+  for (int64_t j = first; j < last; j += kKeys) {
+    const int64_t count = std::min(kKeys, last - j);
+    make(j, count, sums);
+    if (through_logits_) spread(j, count, sums);
+    std::copy(da_ + count * lanes, da_ + (count + kept) * lanes, da_);
+  }
+  return dq_;
+}
+
+void StripGradient::load() {
+  logits_.load(q_, head_, halo_);
+  for (int64_t n = 0; n < c_.taps(); ++n) turned_[n] = logits_.weight[c_.taps() - 1 - n];
+  const int64_t e_pad = call_.e_pad;
+  std::fill_n(lse2_, below_.lanes, kInf);
+  std::fill_n(delta_, below_.lanes, 0.0f);
+  for (int64_t i = 0; i < below_.count; ++i) {
+    float* to = dout_ + i * e_pad;
+    std::fill_n(to, e_pad, 0.0f);
+    const int64_t out = below_.first + i - c_.history;
+    if (out < 0 || out >= out_.count) continue;
+    const int64_t row = out_.begin + out;
+    const auto read = [&](const View<4>& x, float* values) {
+      load_row(call_.simd, x.data, a_.o_dtype,
+               q_.batch * x.stride[0] + row * x.stride[1] + head_ * x.stride[2], x.stride[3], a_.e,
+               values);
+    };
+    read(b_.dout, to);
+    read(a_.o, o_);
+    delta_[i] = call_.simd.dot(a_.e, to, o_);
+    const float lse =
+        a_.lse
+            .as()[q_.batch * a_.lse.stride[0] + head_ * a_.lse.stride[1] + row * a_.lse.stride[2]];
+    // An empty row: 2^(a - inf) is 0 for every logit.
+    lse2_[i] = lse == -kInf ? kInf : lse * kLog2E;
+  }
+  transpose(dout_, e_pad, below_.count, a_.e, below_.lanes, dout_columns_);
+  finite_ = call_.simd.finite(own_.count, a_.d, q_rows(), call_.d_pad) &&
+            call_.simd.finite(own_.count, a_.e, dout_, e_pad);
+}
+
+// 0 * NaN is NaN: f(key, row) for the pairs that see each other, where a factor may be NaN.
+template <class F>
+void StripGradient::each_seen(int64_t begin, int64_t count, int64_t low, F&& f) const {
+  for (int64_t j = 0; j < count; ++j)
+    for (int64_t i = std::max(low, own_.blind(c_, q_, begin + j)); i < own_.count; ++i) f(j, i);
+}
+
+void StripGradient::make(int64_t begin, int64_t count, const Sums& sums) {
+  const int64_t lanes = below_.lanes;
+  float* da = da_ + (c_.kernel_columns - 1) * lanes;
+  const int64_t live = clamp_i64(below_.end(c_, q_) - begin, 0, count);
+  std::fill(da + live * lanes, da + count * lanes, 0.0f);
+  if (live == 0) return;
+  logits_.slide(begin, live);
+  logits_.convolve(live, below_, p_);
+  KeyTile keys;
+  load_keys(call_, q_, head_ / call_.group, a_.v, a_.e, begin, live, false, false, v_, keys);
+  call_.simd.gemm({live, lanes, a_.e, keys.x, keys.row, dout_columns_, lanes, da, lanes, nullptr,
+                   false, false});
+  call_.simd.softmax_backward(live, lanes, p_, da, lse2_, delta_);
+  hide(c_, q_, below_, begin, live, nullptr, 0, p_, lanes);
+  hide(c_, q_, below_, begin, live, nullptr, 0, da, lanes);
+
+  const int64_t from = std::max(begin, begin_), mine = std::min(begin + live, end_) - from;
+  if (mine <= 0) return;
+  const int64_t skip = from - begin;
+  if (b_.dweight)
+    call_.simd.correlate({mine, own_.count, logits_.s + skip * halo_.lanes, halo_.lanes,
+                          da + skip * lanes, lanes, c_.kernel_rows, c_.kernel_columns,
+                          sums.dweight});
+  if (!b_.dv) return;
+  float* dv = sums.dv + (from - begin_) * call_.e_pad;
+  const float* p = p_ + skip * lanes;
+  if (finite_) {
+    call_.simd.gemm({mine, call_.e_pad, own_.count, p, lanes, dout_, call_.e_pad, dv, call_.e_pad,
+                     nullptr, false, true});
+  } else {
+    each_seen(from, mine, below_.low, [&](int64_t j, int64_t i) {
+      add(a_.e, p[j * lanes + i], dout_ + i * call_.e_pad, dv + j * call_.e_pad);
+    });
+  }
+}
+
+void StripGradient::spread(int64_t begin, int64_t count, const Sums& sums) {
+  const int64_t from = std::max(begin_, begin - c_.left());
+  const int64_t mine = std::min(end_, begin + count - c_.left()) - from;
+  if (mine <= 0) return;
+  const int64_t lanes = own_.lanes, d_pad = call_.d_pad;
+  call_.simd.convolve({mine, lanes, da_ + (from - begin + c_.left()) * below_.lanes, below_.lanes,
+                       turned_, c_.kernel_rows, c_.kernel_columns, ds_, lanes});
+  KeyTile keys;
+  load_keys(call_, q_, head_ / call_.group, a_.k, a_.d, from, mine, true, false, k_, keys);
+  hide(c_, q_, own_, from, mine, nullptr, 0, ds_, lanes);
+  float* dk = b_.dk ? sums.dk + (from - begin_) * d_pad : nullptr;
+  if (finite_ && call_.simd.finite(mine, a_.d, keys.x, keys.row)) {
+    if (dk)
+      call_.simd.gemm(
+          {mine, d_pad, own_.count, ds_, lanes, q_rows(), d_pad, dk, d_pad, nullptr, false, true});
+    if (b_.dq)
+      call_.simd.gemm(
+          {own_.count, d_pad, mine, ds_, lanes, keys.x, keys.row, dq_, d_pad, nullptr, true, true});
+    return;
+  }
+  each_seen(from, mine, 0, [&](int64_t j, int64_t i) {
+    const float ds = ds_[j * lanes + i];
+    if (dk) add(a_.d, ds, q_rows() + i * d_pad, dk + j * d_pad);
+    if (b_.dq) add(a_.d, ds, keys.x + j * keys.row, dq_ + i * d_pad);
+  });
+}
+
+}  // namespace fovea::conv_host

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// One strip of rows of the backward against the keys of a part: it slides over them with two tiles,
+// rows in lanes:
+//   s    scores of the strip and kernel_rows - 1 rows on either side, as in the forward
+//   da   p (dp - delta) of the strip and the kernel_rows - 1 rows below it, dp = v dout'
+// and for each step adds dv += p dout and dweight += <da, s> of its own rows and keys, then ds, da
+// convolved with the turned weights, dk += ds q, dq += ds' k.
+#pragma once
+#include "ops/conv_attention/tile_host.h"
+
+namespace fovea::conv_host {
+
+// Carved out of a worker's workspace.
+struct GradientRoom {
+  GradientRoom() = default;
+  GradientRoom(const Call& call, const ConvAttendBackward& request, Layout& layout);
+  LogitRoom logits;
+  Slot<float> turned, o, dout, dout_columns, p, da, ds, k, v, dq;
+};
+
+class StripGradient {
+ public:
+  // The strip of `head` that begins at row `first`.
+  StripGradient(const Call& call, const ConvAttendBackward& request, const GradientRoom& room,
+                void* base, const Sequence& q, int64_t sequence, int64_t head, int64_t first);
+
+  struct Sums {
+    float *dk, *dv;  // of the part's first key
+    double* dweight;
+  };
+  // Adds what the keys [begin, end) give; the result is dq of the strip, [row][d_pad].
+  const float* run(int64_t begin, int64_t end, const Sums& sums);
+
+  const Strip& own() const { return own_; }
+
+ private:
+  void load();
+  // da of keys [begin, begin + count), and what needs their scores.
+  void make(int64_t begin, int64_t count, const Sums& sums);
+  // ds of the keys whose da is complete with [begin, begin + count), and its products.
+  void spread(int64_t begin, int64_t count, const Sums& sums);
+  const float* q_rows() const { return logits_.rows + c_.above() * call_.d_pad; }
+  template <class F>
+  void each_seen(int64_t begin, int64_t count, int64_t low, F&& f) const;
+
+  const Call& call_;
+  const ConvAttendBackward& b_;
+  const ConvAttend& c_;
+  const Attend& a_;
+  const Sequence q_;
+  const int64_t head_;
+  const ConvAttend::Rows out_;
+  const bool through_logits_;  // dq or dk is wanted
+  Logits logits_;
+  float *turned_, *o_, *dout_, *dout_columns_, *p_, *da_, *ds_, *k_, *v_, *dq_;
+  Strip own_, below_, halo_;  // the strip; and the rows below it; and those above
+  int64_t begin_ = 0, end_ = 0;
+  float lse2_[kLanes], delta_[kLanes];
+  bool finite_ = true;
+};
+
+}  // namespace fovea::conv_host

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/kl/indexer.h"
+
+#include "ops/kl/sides.h"
+
+namespace fovea {
+namespace {
+
+constexpr char kForward[] = "x_kl_indexer_forward";
+constexpr char kBackward[] = "x_kl_indexer_backward";
+
+template <class P>
+KlIndexer indexer(const char* op, const P& p) {
+  KlIndexer a{};
+  a.teacher = rows_and_keys(op, p);
+  a.teacher.first = side_of(op, kTeacher, p.q_teacher, p.k_teacher, p.lse_teacher, p.scale_teacher);
+  a.student = plain_side(op, kStudent, p.q_student, p.k_student);
+  if (p.q_teacher.shape[2] < 1)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: q_teacher.shape[2] (h) is 0, wanted >= 1", op);
+  if (p.q_student.shape[2] < 1)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: q_student.shape[2] (x) is 0, wanted >= 1", op);
+  a.teacher.mask.window = read_window(op, p);
+  read_sinks(a.teacher.mask.window, op, p);
+  a.heads = p.q_student.shape[2], a.weight = view_of<3>(p.weight);
+  a.lse = view_of<2>(p.lse_student);
+  return a;
+}
+
+KlIndexer resolve(const fovea_x_kl_indexer_forward_params& p) {
+  KlIndexer a = indexer(kForward, p);
+  a.kl = view_of<2>(p.kl);
+  if (!p.kl.data && !p.lse_teacher.data && !p.lse_student.data && a.teacher.b && a.teacher.s)
+    fail(FOVEA_INVALID_ARGUMENT,
+         "%s: kl, lse_teacher and lse_student are all absent, wanted one of them at least",
+         kForward);
+  return a;
+}
+
+KlIndexer resolve(const fovea_x_kl_indexer_backward_params& p) {
+  KlIndexer a = indexer(kBackward, p);
+  a.student.dq = view_of<4>(p.dq_student), a.student.dk = view_of<4>(p.dk_student);
+  a.dweight = view_of<3>(p.dweight), a.dkl = view_of<2>(p.dkl);
+  return a;
+}
+
+}  // namespace
+
+Plan plan(const Context& ctx, const fovea_x_kl_indexer_forward_params& params) {
+  const KlIndexer request = resolve(params);
+  if (ctx.backend == FOVEA_HOST) return choose(kForward, ctx, request, {kl_indexer_forward_host});
+  return choose<KlIndexer>(kForward, ctx, request, {});
+}
+
+Plan plan(const Context& ctx, const fovea_x_kl_indexer_backward_params& params) {
+  const KlIndexer request = resolve(params);
+  if (ctx.backend == FOVEA_HOST) return choose(kBackward, ctx, request, {kl_indexer_backward_host});
+  return choose<KlIndexer>(kBackward, ctx, request, {});
+}
+
+}  // namespace fovea

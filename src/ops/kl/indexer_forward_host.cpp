@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_kl_indexer_forward on the CPU.  An item of work is a row tile, all heads; it walks its key
+// tiles twice:
+//   lse of every teacher head and of the student's logits b = sum_n w_n max(z_n, 0)
+//   P = 1/h sum_m e^(a^m - lse^m),  kl = sum_j P (ln P - (b - lse))
+// What an item does depends on shapes and lengths alone: any number of threads gives the same bits.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/dtype.h"
+#include "host/device.h"
+#include "ops/kl/indexer_tile_host.h"
+
+namespace fovea {
+namespace {
+
+using namespace kl_host;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr double kFlopsPerNanosecond = 25;  // low enough for the slowest instruction set
+
+struct ForwardPlan {
+  KlIndexer a;
+  Kl rows_of;
+  size_t worker_bytes;
+  IndexerRoom room;  // within a worker's bytes
+  Slot<int64_t> tile_first;
+  Slot<unsigned char> scratch;
+  ForwardPlan(const KlIndexer& request, Layout& worker)
+      : a(request), rows_of(IndexerTile::rows_of(request)), worker_bytes(0), room(request, worker) {
+    worker_bytes = worker.bytes();
+  }
+};
+
+class Forward {
+ public:
+  Forward(const ForwardPlan& plan, void* base)
+      : plan_(plan), a_(plan.a), simd_(host::simd()), base_(base) {}
+
+  void run(Context& ctx) {
+    RowTiles tiles(plan_.rows_of, plan_.tile_first.at(base_));
+    tiles.find();
+    const KlIndexer& a = a_;
+    const double width = static_cast<double>(a.teacher.h * a.teacher.first.width) +
+                         static_cast<double>(a.heads * a.student.width);
+    double pairs = 0;
+    for (int64_t r = 0; r < a.teacher.sequences.count; ++r)
+      pairs += static_cast<double>(a.teacher.sequences[r].rows) *
+               (static_cast<double>(a.teacher.sequences[r].keys) + 16);
+    host::pool(ctx).run(tiles.count(), 4 * pairs * width / kFlopsPerNanosecond,
+                        [&](int64_t item, int32_t worker) { compute(tiles[item], worker); });
+  }
+
+ private:
+  void compute(const RowTiles::Place& at, int32_t worker) const {
+    const Sequence q = a_.teacher.sequences[at.sequence];
+    RowTile rows(plan_.rows_of, q, 0, at.first);
+    void* room = plan_.scratch.at(base_) + static_cast<size_t>(worker) * plan_.worker_bytes;
+    IndexerTile tile(a_, plan_.rows_of, plan_.room, room);
+    float lse[kRows], kl[kRows] = {};
+    tile.load_weights(q, rows);
+    tile.statistics(q, rows);
+    for (int r = 0; r < rows.lanes; ++r) {
+      const bool any = r < rows.count && rows.sees_any(r);
+      lse[r] = any ? tile.student_top[r] + std::log(tile.student_sum[r]) : 0;
+      for (int64_t head = 0; head < a_.teacher.h; ++head) {
+        const int64_t n = head * kRows + r;
+        tile.lse[n] = any ? tile.top[n] + std::log(tile.sum[n]) : 0;
+      }
+    }
+    if (a_.kl)
+      IndexerTile::each_tile(
+          q, rows, 0, q.keys, [&](int64_t j, int64_t count, bool masked, const LocalSeen& seen) {
+            tile.step(q, rows, j, count, masked ? seen.view() : host::Seen{}, false);
+            simd_.divergence(count, rows.lanes, tile.p, tile.b, lse, kl);
+          });
+    for (int r = 0; r < rows.count; ++r) finish(q, rows, r, tile, lse[r], kl[r]);
+  }
+
+  void finish(const Sequence& q, const RowTile& rows, int r, const IndexerTile& tile, float lse,
+              float kl) const {
+    const int64_t row = rows.first + r;
+    const bool any = rows.sees_any(r);
+    const auto slot = [&](const View<2>& x) -> float& {
+      return x.as()[q.batch * x.stride[0] + (q.row_begin + row) * x.stride[1]];
+    };
+    if (a_.kl) slot(a_.kl) = any ? kl : 0;
+    if (a_.lse) slot(a_.lse) = any ? lse : -kInf;
+    if (!a_.teacher.first.lse) return;
+    for (int64_t head = 0; head < a_.teacher.h; ++head)
+      row_slot(a_.teacher.first.lse, q, head, row) = any ? tile.lse[head * kRows + r] : -kInf;
+  }
+
+  const ForwardPlan& plan_;
+  const KlIndexer& a_;
+  const host::Simd& simd_;
+  void* base_;
+};
+
+std::string refuses(const Context&, const KlIndexer&) {
+  return "";
+}
+
+void prepare(const Context& ctx, const KlIndexer& a, Plan& plan) {
+  Layout worker;
+  ForwardPlan p(a, worker);
+  const int64_t tiles = RowTiles::most(p.rows_of);
+  const int64_t workers = std::max<int64_t>(1, std::min<int64_t>(ctx.threads, tiles));
+  p.tile_first = plan.workspace.add<int64_t>(a.teacher.sequences.count + 1);
+  p.scratch = plan.workspace.add<unsigned char>(workers * static_cast<int64_t>(p.worker_bytes));
+  plan.kernel += std::string(".") + host::simd().name + "." + dtype_name(a.teacher.first.dtype) +
+                 ".d" + std::to_string(a.teacher.first.width) + "." + dtype_name(a.student.dtype) +
+                 ".d" + std::to_string(a.student.width);
+  plan.launch = [p](Context& context, void* base) { Forward(p, base).run(context); };
+}
+
+}  // namespace
+
+extern const Kernel<KlIndexer> kl_indexer_forward_host;
+const Kernel<KlIndexer> kl_indexer_forward_host = {"x_kl_indexer_forward.host", refuses, prepare};
+
+}  // namespace fovea

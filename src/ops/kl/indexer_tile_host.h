@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the indexer's forward and backward share on the host: a row tile (rows in lanes) against a
+// key tile, the mean of the teacher's heads p[key][lane] and the student's logits b[key][lane].
+//   Rows are loaded anew for each head: heads times rows would not fit the cache that keys need.
+#pragma once
+#include "ops/kl/tile_host.h"
+
+namespace fovea::kl_host {
+
+// Room for a worker.
+struct IndexerRoom {
+  IndexerRoom(const KlIndexer& a, Layout& layout);
+  SideRoom teacher, student;
+  Slot<float> p, b;           // [key][lane]
+  Slot<float> weight;         // [student head][lane]
+  Slot<float> top, sum, lse;  // [teacher head][lane]
+};
+
+class IndexerTile {
+ public:
+  // `rows_of` is the call with one head: a row tile belongs to all heads.
+  IndexerTile(const KlIndexer& request, const Kl& rows_of, const IndexerRoom& room, void* base);
+
+  static Kl rows_of(const KlIndexer& a);
+
+  void load_weights(const Sequence& q, const RowTile& rows);
+  // The statistics of every teacher head and of the student, over all keys.
+  void statistics(const Sequence& q, RowTile& rows);
+  // p and b of a key tile, p 0 where a row does not see a key.  `wide` as in SideTile.
+  void step(const Sequence& q, RowTile& rows, int64_t begin, int64_t count, const host::Seen& seen,
+            bool wide);
+  // z of student head n in student.x, after step.
+  void rectified(const Sequence& q, RowTile& rows, int64_t n);
+
+  // visit(first key, keys, masked, what is seen) for the key tiles in [begin, end) that some row
+  // sees.  Tiles start at multiples of kKeys.
+  template <class Visit>
+  static void each_tile(const Sequence& q, const RowTile& rows, int64_t begin, int64_t end,
+                        Visit visit) {
+    end = std::min(end, rows.end);
+    for (int64_t j = std::max(begin, rows.begin) / kKeys * kKeys; j < end; j += kKeys) {
+      const int64_t count = std::min<int64_t>(kKeys, q.keys - j);
+      const Cover cover = rows.cover(j, j + count);
+      if (cover != Cover::none) visit(j, count, cover == Cover::part, LocalSeen(rows, j, count));
+    }
+  }
+
+  SideTile teacher, student;
+  float *p, *b, *weight, *top, *sum, *lse;
+  float student_top[kRows], student_sum[kRows];
+
+ private:
+  void student_logits(const Sequence& q, RowTile& rows, int64_t begin, int64_t count, bool wide);
+
+  const KlIndexer& a_;
+  const host::Simd& simd_;
+};
+
+}  // namespace fovea::kl_host
