@@ -35,11 +35,11 @@ def main():
 
 def run(args, ctx):
     said, reader = read_text(args.text), gguf.GGUFReader(args.model or text.weights_path())
+    layers = chosen(args.layers, reader.get_field("llama.block_count").contents())
     say("reading the vocabulary of the weights ...")
     encoding = text.load_tokenizer(reader).encode(said)
     llm = model.load(reader, lambda i, of: say(f"unpacking the weights: layer {i} of {of}"))
     c = llm.config
-    layers = chosen(args.layers, c.layers)
     count = min(len(encoding.ids), args.tokens or c.context, c.context)
     if count < len(encoding.ids):
         say(f"the text has {len(encoding.ids):,} tokens: tracing the first {count:,}"

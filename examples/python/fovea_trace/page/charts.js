@@ -2,15 +2,15 @@
 
 /** Classes of distance in tokens: same place, then doubling; the share of weight and of edges in each. */
 function distances(groupList) {
-  const count = Math.ceil(Math.log2(about.tokens + 1)) + 2;
-  const weight = new Float64Array(count), edges = new Float64Array(count), least = Math.min(about.block_rows, about.block_keys);
+  const count = 33, { key, start, weight: mass } = data, weight = new Float64Array(count), edges = new Float64Array(count);
+  const least = Math.min(about.block_rows, about.block_keys), perRow = about.block_rows / least, perKey = about.block_keys / least;
   for (const g of groupList) {
     for (let row = 0; row < rows; ++row) {
-      for (let e = data.start[g * rows + row]; e < data.start[g * rows + row + 1]; ++e) {
-        const far = Math.abs(row * about.block_rows - data.key[e] * about.block_keys);
-        const at = far < least ? 0 : 1 + Math.floor(Math.log2(far / least));
+      const place = row * perRow, end = start[g * rows + row + 1];
+      for (let e = start[g * rows + row]; e < end; ++e) {
+        const at = 32 - Math.clz32(Math.abs(place - key[e] * perKey));  // 1 + the whole part of log2; 0 for 0
         edges[at] += 1;
-        if (isMass) weight[at] += data.weight[e];
+        if (isMass) weight[at] += mass[e];
       }
     }
   }
@@ -55,9 +55,9 @@ function drawFar() {
     c.strokeRect((isMass ? x + bar + 2 : x) + 0.5, at(found.edges[i]), bar, at(0) - at(found.edges[i]));
     c.fillStyle = colours.soft;
     const from = i ? found.least * 2 ** (i - 1) : 0;
-    label(c, i ? short(from) + "–" : "same", x + step * 0.4, height - bottom + 12);
+    label(c, i ? `${short(from)}–${short(2 * from)}` : "same", x + step * 0.4, height - bottom + 12);
   }
-  label(c, "distance from the query's block to the key's, tokens (each class twice as far)", left + (width - left) / 2, height - 9);
+  label(c, "distance from the query's block to the key's, tokens", left + (width - left) / 2, height - 9);
 }
 
 /** Mean, least and most over the groups, of each row block, and the mean of all. */

@@ -64,7 +64,7 @@ function cells(groupList, x0, x1, y0, y1, xStep, yStep) {
   const { key, weight, start } = data;
   for (const g of groupList) {
     for (let y = y0; y < y1; ++y) {
-      const line = Math.floor((y - y0) / yStep) * nx - 0, end = start[g * rows + y + 1];
+      const line = Math.floor((y - y0) / yStep) * nx, end = start[g * rows + y + 1];
       for (let e = start[g * rows + y]; e < end; ++e) {
         const x = key[e] - x0;
         if (x < 0 || key[e] >= x1) continue;

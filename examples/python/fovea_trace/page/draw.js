@@ -6,16 +6,18 @@ const percent = (x) => x >= 0.1 ? (100 * x).toFixed(1) + "%" : x >= 1e-4 ? (100 
 const shown = (x) => isMass ? percent(x) : x === -Infinity ? "−∞" : x.toPrecision(4);
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// viridis, at even steps; on a light page its dark end means much, on a dark page its bright end does
-const VIRIDIS = [[68, 1, 84], [72, 36, 117], [65, 68, 135], [53, 95, 141], [42, 120, 142], [33, 145, 140],
+// Little is near the page's own colour, much is far from it: pale to dark blue, or viridis from its dark end.
+const LIGHT = [[237, 248, 177], [199, 233, 180], [127, 205, 187], [65, 182, 196], [29, 145, 192], [34, 94, 168],
+  [37, 52, 148], [8, 20, 70]];
+const DARK = [[68, 1, 84], [72, 36, 117], [65, 68, 135], [53, 95, 141], [42, 120, 142], [33, 145, 140],
   [34, 168, 132], [68, 191, 112], [122, 209, 81], [189, 223, 38], [253, 231, 37]];
 let palette = new Uint32Array(256), colours = {};
 
 function readTheme() {
   const dark = document.documentElement.classList.contains("dark");
   for (let i = 0; i < 256; ++i) {
-    const at = (dark ? i : 255 - i) / 255 * (VIRIDIS.length - 1), a = Math.min(Math.floor(at), VIRIDIS.length - 2);
-    const [r, g, b] = VIRIDIS[a].map((c, k) => Math.round(c + (VIRIDIS[a + 1][k] - c) * (at - a)));
+    const stops = dark ? DARK : LIGHT, at = i / 255 * (stops.length - 1), a = Math.min(Math.floor(at), stops.length - 2);
+    const [r, g, b] = stops[a].map((c, k) => Math.round(c + (stops[a + 1][k] - c) * (at - a)));
     palette[i] = (255 << 24 | b << 16 | g << 8 | r) >>> 0;
   }
   for (const name of ["ink", "soft", "line", "plot", "mark", "bar", "band", "card"]) colours[name] = css("--" + name);

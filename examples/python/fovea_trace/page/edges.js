@@ -1,8 +1,8 @@
 // The edges of the selected query block: arcs over the text, a list, the text of both blocks.
-const WEIGHT = { mass: "share of the rows' attention", score: "score", max_logit: "largest logit" };
+const WEIGHT = { mass: "share of the kept attention", score: "score", max_logit: "largest logit" };
 const MOST = 200;  // lines in the list
 
-const span = (kind, block, size) => `${kind} block ${block}, tokens ${number(block * size)} – ` +
+const span = (kind, block, size) => `${kind} block ${block}\ntokens ${number(block * size)} – ` +
   number(Math.min((block + 1) * size, about.tokens) - 1);
 
 /** {key, weight} of the edges of a row block in the scope, heaviest first. */
@@ -35,9 +35,8 @@ function fillEdges() {
   }
   if (edges.length > MOST) lines.push(element("li", `and ${number(edges.length - MOST)} more`, "more"));
   list.replaceChildren(...lines);
-  const sum = edges.reduce((total, edge) => total + edge.weight, 0);
-  $("edge-what").textContent = `${scopeName()}: ${number(edges.length)} key blocks kept` +
-    (isMass ? `, ${percent(sum)} of the attention to them` : "");
+  $("edge-what").textContent = `${scopeName()}: block ${state.row} keeps ${number(edges.length)} key blocks, which have ` +
+    `${percent(state.kept.rows[state.row])} of its attention`;
 }
 
 /** Moves the mark in the list, and shows the text of both blocks. */
@@ -52,7 +51,7 @@ function fillTexts() {
   }
   const edge = state.edges.find(({ key }) => key === state.key);
   $("row-name").textContent = span("query", state.row, about.block_rows);
-  $("key-name").textContent = span("key", state.key, about.block_keys) + (edge ? `: ${shown(edge.weight)}` : ": not kept");
+  $("key-name").textContent = span("key", state.key, about.block_keys) + (edge ? `, ${shown(edge.weight)}` : ", not kept");
   $("row-text").textContent = about.row_text[state.row];
   $("key-text").textContent = keyText[state.key];
 }

@@ -4,20 +4,22 @@ const drawing = { heat: drawHeat, legend: drawLegend, grid: drawGrid, arcs: draw
 const waiting = new Set();
 const times = {};  // milliseconds of the frames of each view, the last hundred
 
-/** Redraws views before the next frame. */
+/** Redraws views in the next frame, and where they take long in those after it. */
 function draw(...names) {
   if (!waiting.size) requestAnimationFrame(drawWaiting);
   for (const name of names) waiting.add(name);
 }
 
 function drawWaiting() {
-  const names = [...waiting];
-  waiting.clear();
-  for (const name of names) {
+  const started = performance.now();
+  for (const name of [...waiting]) {
     const began = performance.now();
+    if (began - started > 12) break;
+    waiting.delete(name);
     drawing[name]();
     times[name] = [...(times[name] || []).slice(-99), performance.now() - began];
   }
+  if (waiting.size) requestAnimationFrame(drawWaiting);
 }
 
 function scopeName() {
@@ -34,7 +36,7 @@ function setScope(scope) {
   state.distances = distances(state.groups);
   state.kept = meanRetained(state.groups);
   $("heat-what").textContent = scopeName() + ". A cell is " + (!isMass ? `the ${WEIGHT[about.edge_kind]} of the edge.` :
-    "the share of the row's attention that goes to the column's tokens" + (state.groups.length > 1 ? ", mean of the heads." : "."));
+    "the share of the row's kept attention that goes to the column" + (state.groups.length > 1 ? ", mean of the heads." : "."));
   describeCharts();
   setRange();
   fillEdges();
@@ -43,14 +45,14 @@ function setScope(scope) {
 }
 
 function setRange() {
-  if (isMass && state.log) state.range = { log: true, lo: 1e-4, hi: 1 };
-  else {
-    let lo = isMass ? 0 : Infinity, hi = -Infinity;
+  if (isMass) state.range = { log: state.log, lo: state.log ? 1e-4 : 0, hi: 1 };
+  else if (!state.range) {
+    let lo = Infinity, hi = -Infinity;
     for (const w of data.weight) {
       if (w > hi && w < Infinity) hi = w;
       if (w < lo && w > -Infinity) lo = w;
     }
-    state.range = { log: false, lo: lo < hi ? lo : 0, hi: isMass ? 1 : lo < hi ? hi : 1 };
+    state.range = { log: false, lo: lo < hi ? lo : 0, hi: lo < hi ? hi : 1 };
   }
 }
 
@@ -113,12 +115,13 @@ async function open() {
     `${number(about.edges)} edges; each block of ${about.block_rows} query tokens keeps at most ${about.keep} blocks of ${about.block_keys} keys`;
   await readData((part) => { $("loading").textContent = `Reading ${number(about.edges)} edges: ${Math.round(100 * part)}%`; });
   $("loading").remove();
-  document.querySelector("main").hidden = false;
   listen();
-  setScope(state.scope);
+  await nextTask();
   state.row = rows - 1;
-  fillEdges();
+  setScope(state.scope);
+  await nextTask();
   select(rows - 1, state.edges.length ? state.edges[0].key : 0);
+  await nextTask();
   await makeGrid();
   window.foveaTrace = { about, state, heat, times };  // for tests, and for the curious
 }
