@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A headless Chromium through chromedriver's plain HTTP protocol: what the page's test needs of it."""
+"""A headless Chromium by chromedriver's plain HTTP protocol: what the page's test needs of it."""
 
 import base64
 import json
@@ -29,11 +29,14 @@ class Browser:
             # --no-sandbox: CI runs as root; the page is ours.
             flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
                      "--disable-dev-shm-usage", "--force-device-scale-factor=1",
-                     f"--window-size={width},{height}", f"--user-data-dir={self._folder.name}"]  # fmt: skip
+                     f"--window-size={width},{height}",
+                     f"--user-data-dir={self._folder.name}"]  # fmt: skip
             flags += ["--blink-settings=preferredColorScheme=0"] if dark else []
-            answer = self._call("POST", "/session", {"capabilities": {"alwaysMatch": {
+            wanted = {
                 "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
-                "goog:chromeOptions": {"binary": shutil.which("chromium"), "args": flags}}}})  # fmt: skip
+                "goog:chromeOptions": {"binary": shutil.which("chromium"), "args": flags},
+            }
+            answer = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
             self._url += f"/session/{answer['sessionId']}"
         except BaseException:
             self.close()
@@ -42,7 +45,7 @@ class Browser:
     def _address(self):
         for line in self._driver.stdout:
             if "successfully on port" in line:
-                port = line.rstrip('.\n').rpartition(' ')[2]
+                port = line.rstrip(".\n").rpartition(" ")[2]
                 return f"http://127.0.0.1:{port}"
         raise RuntimeError("chromedriver did not start")
 
@@ -107,7 +110,8 @@ class Browser:
         self.act("pointer", {"type": "pointerMove", "duration": 0, "x": round(x), "y": round(y)},
                  {"type": "pointerDown", "button": 0},
                  {"type": "pointerMove", "duration": 100, "x": round(x + dx), "y": round(y + dy)},
-                 {"type": "pointerUp", "button": 0}, parameters={"pointerType": "mouse"})  # fmt: skip
+                 {"type": "pointerUp", "button": 0},
+                 parameters={"pointerType": "mouse"})  # fmt: skip
 
     def wheel(self, x, y, delta):
         self.act("wheel", {"type": "scroll", "x": round(x), "y": round(y), "deltaX": 0,
@@ -115,7 +119,9 @@ class Browser:
 
     def keys(self, words):
         """Types characters where the focus is."""
-        self.act("key", *({"type": kind, "value": c} for c in words for kind in ("keyDown", "keyUp")))
+        self.act(
+            "key", *({"type": kind, "value": c} for c in words for kind in ("keyDown", "keyUp"))
+        )
 
     def screenshot(self, path):
         with open(path, "wb") as file:

@@ -27,12 +27,16 @@ def trace(ctx):
     got, wanted = bytearray(), []
     fields = dict(block_rows=BLOCK, block_keys=2 * BLOCK, causal=True)
     layers = [2, 5]
-    with fovea.TraceSession(ctx, keep=KEEP, edge_kind="mass", **fields).begin(got.extend) as session:
+    with fovea.TraceSession(ctx, keep=KEEP, edge_kind="mass", **fields).begin(
+        got.extend
+    ) as session:
         for layer in layers:
             q = random.standard_normal((1, 250, 4, 8), dtype=np.float32)
             k = random.standard_normal((1, 250, 2, 8), dtype=np.float32)
             session.trace(q, k, layer=layer)
-            wanted.append(fovea.trace_forward(ctx, q, k, keep=KEEP, selected=True, edge_mass=True, **fields))
+            wanted.append(
+                fovea.trace_forward(ctx, q, k, keep=KEEP, selected=True, edge_mass=True, **fields)
+            )
     about = dict(title="random", tokens=250, layers=layers, heads=4, block_rows=BLOCK,
                  block_keys=2 * BLOCK, keep=KEEP, edge_kind="mass")  # fmt: skip
     row_text = [f'row "{i}"\n<' for i in range(16)]
@@ -78,7 +82,8 @@ def test_every_file_has_the_edges_of_trace_forward(trace, tmp_path):
     assert (nodes["q3"]["first_token"], nodes["q3"]["last_token"]) == (48, 63)
     assert (nodes["k7"]["first_token"], nodes["k7"]["last_token"]) == (224, 249)
     got = [(link["layer"], link["head"], nodes[link["source"]]["block"],
-            nodes[link["target"]]["block"], np.float32(link["weight"])) for link in graph["links"]]  # fmt: skip
+            nodes[link["target"]]["block"], np.float32(link["weight"]))
+           for link in graph["links"]]  # fmt: skip
     assert got == want
 
 
@@ -125,7 +130,9 @@ def test_the_command_traces_a_model(tmp_path):
     assert sorted(set(edge[:, 0])) == [0, 2, 3] and retained.shape == (3, 9, 10)
     rows = np.zeros((4, 9, 10))
     np.add.at(rows, tuple(edge[:, :3].T), weight)
-    np.testing.assert_allclose(rows[[0, 2, 3]], np.broadcast_to([32] * 9 + [12], (3, 9, 10)), rtol=1e-4)
+    np.testing.assert_allclose(
+        rows[[0, 2, 3]], np.broadcast_to([32] * 9 + [12], (3, 9, 10)), rtol=1e-4
+    )
     assert retained.min() > 0 and retained.max() <= 1
     np.testing.assert_allclose(retained[..., 0], 1, atol=1e-4)  # two blocks of keys, three kept
     lines = (tmp_path / "out/trace.csv").read_text().count("\n")

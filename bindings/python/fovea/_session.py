@@ -85,8 +85,8 @@ class TraceSession:
     it returns.  `bytearray().extend` and `open(path, "wb").write` are sinks.
 
     No edge is lost.  Buffers grow before a layer to the b * h * n * keep records it can have.  With
-    `capacity`, which bounds a buffer's records and so its pinned memory, a layer that has more is an
-    error that tells how many; the sink gets nothing of that layer.  What a sink raises comes out of
+    `capacity`, which bounds a buffer's records and so its pinned memory, a layer that has more is
+    an error that tells how many; the sink gets nothing of that layer.  What a sink raises comes out of
     every later trace(), or of end() if there was none."""
 
     def __init__(self, ctx, *, keep, buffers=2, capacity=None, **fields):
@@ -221,8 +221,8 @@ class TraceSession:
         if count > slot.capacity:
             raise InvalidArgument(
                 f"TraceSession: layer {layer} has {count} edges, capacity is {slot.capacity}: give "
-                f"at least {count}, or None to let the buffers grow; nothing of this layer or after "
-                "it went to the sink"
+                f"at least {count}, or None to let the buffers grow; neither this layer nor one "
+                "after it went to the sink"
             )
         self.edges += count
         if count:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs SmolLM2 over a text and writes which blocks of it every head of every layer looks back at.
 
-    tools/fovea-trace TEXT_FILE        # trace.npz, trace.json, trace.csv and trace.html in trace-TEXT/"""
+    tools/fovea-trace TEXT_FILE        # trace.npz, .json, .csv and .html in folder trace-TEXT"""
 import argparse
 import pathlib
 import sys
@@ -61,9 +61,9 @@ def run(args, ctx):
         attention = WatchedAttention(c, ctx, session, set(layers), args.dtype, progress)
         llm.forward(encoding.ids[:count], attention)
     retained = record.block_mean(np.stack(attention.retained), args.block_rows)
-    say(f"traced {count:,} tokens, {len(layers)} layers of {c.heads} heads: {session.edges:,} edges, "
-        f"{100 * retained.mean():.1f}% of the attention, {time.perf_counter() - started:.1f} s",
-        done=True)
+    say(f"traced {count:,} tokens, {len(layers)} layers of {c.heads} heads: "
+        f"{session.edges:,} edges, {100 * retained.mean():.1f}% of the attention, "
+        f"{time.perf_counter() - started:.1f} s", done=True)
     say(f"backend {ctx!r}, {args.dtype}, kernels: {', '.join(attention.kernels)}", done=True)
     about = dict(
         title=pathlib.Path(args.text).name, model=args.model or "SmolLM2-135M-Instruct",

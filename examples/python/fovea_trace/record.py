@@ -10,9 +10,9 @@ RECORD = np.dtype([("layer", "<i4"), ("head", "<i4"), ("q_block", "<i4"), ("k_bl
 
 @dataclass
 class Trace:
-    about: dict           # model, text, tokens, block_rows, block_keys, keep, edge_kind, ...
+    about: dict           # model, tokens, layers, block_rows, block_keys, keep, edge_kind, ...
     edges: np.ndarray     # of RECORD, in the order layer, head, row block, slot
-    retained: np.ndarray  # (layers, heads, row blocks): mean part of a row's attention that was kept
+    retained: np.ndarray  # (layers, heads, row blocks): mean part of a row's attention kept
     row_text: list        # text of each block of query rows
     key_text: list        # text of each block of keys
 

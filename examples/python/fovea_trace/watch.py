@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of the decoder in smollm/model.py, watched: the model attends to everything as ever, and
-each layer's queries and keys are traced on the way.
+"""Attention of the decoder in smollm/model.py, watched: the model attends to everything as ever,
+and each layer's queries and keys are traced on the way.
 
     rope_forward        turns queries and keys
     attention_forward   what the model goes on with; its lse is that of all keys

@@ -80,15 +80,25 @@ function drawKept() {
   const { c, width, height } = begin($("kept")), kept = state.kept, left = 56, bottom = 40, w = width - left - 8;
   const at = frame(c, width, height, left, bottom, 1, "attention kept");
   const x = (row) => left + Math.min((row + 0.5) * about.block_rows, about.tokens) / about.tokens * w;
+  const step = Math.ceil(rows / w), points = [];  // at most a point a pixel: a longer path takes seconds to fill
+  for (let row = 0; row < rows; row += step) {
+    const end = Math.min(row + step, rows), point = { x: x((row + end - 1) / 2), mean: 0, least: 1, most: 0 };
+    for (let i = row; i < end; ++i) {
+      point.mean += kept.rows[i] / (end - row);
+      point.least = Math.min(point.least, kept.least[i]);
+      point.most = Math.max(point.most, kept.most[i]);
+    }
+    points.push(point);
+  }
   c.fillStyle = colours.band;
   c.beginPath();
-  for (let row = 0; row < rows; ++row) c.lineTo(x(row), at(kept.most[row]));
-  for (let row = rows - 1; row >= 0; --row) c.lineTo(x(row), at(kept.least[row]));
+  for (const point of points) c.lineTo(point.x, at(point.most));
+  for (const point of points.reverse()) c.lineTo(point.x, at(point.least));
   c.fill();
   c.strokeStyle = colours.bar;
   c.lineWidth = 2;
   c.beginPath();
-  for (let row = 0; row < rows; ++row) c.lineTo(x(row), at(kept.rows[row]));
+  for (const point of points) c.lineTo(point.x, at(point.mean));
   c.stroke();
   c.strokeStyle = colours.mark;
   c.lineWidth = 1;
