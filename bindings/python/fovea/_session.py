@@ -86,8 +86,8 @@ class TraceSession:
 
     No edge is lost.  Buffers grow before a layer to the b * h * n * keep records it can have.  With
     `capacity`, which bounds a buffer's records and so its pinned memory, a layer that has more is
-    an error that tells how many; the sink gets nothing of that layer.  What a sink raises comes out of
-    every later trace(), or of end() if there was none."""
+    an error that tells how many; the sink gets nothing of that layer.  What a sink raises comes out
+    of every later trace(), or of end() if there was none."""
 
     def __init__(self, ctx, *, keep, buffers=2, capacity=None, **fields):
         given = [name for name in _OURS if name in fields]
