@@ -132,6 +132,24 @@ def test_what_the_sink_raises_comes_out(ctx):
             raise ZeroDivisionError
 
 
+def test_a_sink_cannot_keep_the_memory(ctx):
+    q, k, _ = next(layers())
+    kept = []
+    with session(ctx).begin(kept.append) as running:
+        running.trace(q, k)
+    with pytest.raises(ValueError, match="released"):
+        bytes(kept[0])
+    with pytest.raises(fovea.FoveaError, match=r"keep a copy, such as bytes\(records\)"):
+        with session(ctx).begin(
+            lambda records: kept.append(np.frombuffer(records, RECORD))
+        ) as running:
+            running.trace(q, k)
+    kept.clear()
+    with session(ctx).begin(lambda records: kept.append(records[0])) as running:
+        running.trace(q, k, layer=7)
+    assert kept == [7]
+
+
 def test_a_refused_layer_leaves_the_session_usable(ctx):
     q, k, _ = next(layers())
     got = bytearray()

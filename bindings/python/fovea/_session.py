@@ -7,9 +7,11 @@ runs.  On CUDA that thread waits for its own layer only: each buffer has a conte
 waits for what was enqueued when the layer was."""
 
 import ctypes as C
+import gc
 import queue
 import struct
 import threading
+import weakref
 
 from ._abi import Dtype
 from ._call import view
@@ -60,6 +62,22 @@ class _Slot:
         """The number of records, once the layer is done."""
         self.done.synchronize()
         return C.c_int64.from_address(self.buffer.address).value
+
+    def lend(self, count, sink):
+        """Has the sink take the records; True if it kept a view of them that outlives the loan."""
+        memory = (C.c_ubyte * (RECORD.size * count)).from_address(self.buffer.address + _COUNT)
+        kept = weakref.ref(memory)
+        records = memoryview(memory).cast("B")
+        del memory
+        sink(records)
+        try:
+            records.release()  # a sink that kept it cannot read the next layer through it
+        except BufferError:
+            return True
+        del records
+        if kept() is not None:
+            gc.collect()  # a cycle of the sink's that nobody holds
+        return kept() is not None
 
     def free(self):
         if self.buffer is not None:
@@ -225,8 +243,13 @@ class TraceSession:
                 "after it went to the sink"
             )
         self.edges += count
-        if count:
-            sink(slot.buffer.memory()[_COUNT : _COUNT + RECORD.size * count])
+        if not count:
+            return
+        if slot.lend(count, sink):
+            raise FoveaError(
+                "TraceSession: the sink kept an array of the records' memory, which the next layer "
+                "overwrites: keep a copy, such as bytes(records)"
+            )
 
     def _close(self):
         for slot in self._slots:
