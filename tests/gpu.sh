@@ -32,7 +32,8 @@ if [ "$mode" = all ]; then
   start offsets "$build/tests/offsets" --gtest_brief=1
   start contract "$build/tests/contract" --gtest_brief=1
   start python python3 -m pytest -q tests/python --ignore=tests/python/test_smollm.py \
-    --ignore=tests/python/test_distill.py
+    --ignore=tests/python/test_distill.py \
+    --ignore=tests/python/test_trace_files.py
 else
   for tool in memcheck racecheck initcheck; do
     sharded $tool 4 compute-sanitizer --tool $tool --error-exitcode 1 \

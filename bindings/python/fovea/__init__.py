@@ -22,6 +22,7 @@ from ._errors import (
     Unsupported,
 )
 from ._library import build, device_count, library_path
+from ._session import TraceSession
 from .ops import *  # noqa: F401,F403
 
 __version__ = _abi.VERSION
@@ -39,6 +40,7 @@ __all__ = [
     "OutOfMemory",
     "Property",
     "Status",
+    "TraceSession",
     "Unsupported",
     "build",
     "device_count",

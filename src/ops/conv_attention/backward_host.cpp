@@ -76,25 +76,11 @@ class Backward {
     const Sequences& q = a_.sequences;
     const int64_t key_batches = q.key_start ? 1 : q.count;
     if (q.query_start || q.query_len || q.query_max < a_.s)
-      zero(pool, b_.dq, a_.b, a_.s, a_.h, a_.d);
+      host::zero(pool, b_.dq, a_.dtype, a_.b, a_.s, a_.h, a_.d);
     if (q.key_start || q.key_len || q.key_max < q.capacity) {
-      zero(pool, b_.dk, key_batches, a_.t, a_.g, a_.d);
-      zero(pool, b_.dv, key_batches, a_.t, a_.g, a_.e);
+      host::zero(pool, b_.dk, a_.dtype, key_batches, a_.t, a_.g, a_.d);
+      host::zero(pool, b_.dv, a_.dtype, key_batches, a_.t, a_.g, a_.e);
     }
-  }
-
-  void zero(host::Pool& pool, const View<4>& x, int64_t n0, int64_t n1, int64_t n2,
-            int64_t n3) const {
-    if (!x) return;
-    pool.run(n0 * n1, static_cast<double>(n0) * n1 * n2 * n3 / 4, [&](int64_t item, int32_t) {
-      const float nothing = 0;
-      for (int64_t i = 0; i < n2; ++i)
-        for (int64_t j = 0; j < n3; ++j)
-          store_row(
-              x.data, a_.dtype,
-              item / n1 * x.stride[0] + item % n1 * x.stride[1] + i * x.stride[2] + j * x.stride[3],
-              1, 1, &nothing, 1);
-    });
   }
 
   void sweep(int64_t item, int32_t worker) {

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "core/convert.h"
-
 namespace fovea::conv_host {
 namespace {
 
@@ -29,33 +27,6 @@ void hide(const ConvAttend& c, const Sequence& q, const Strip& strip, int64_t be
     const int64_t blind = absent && absent[j] ? strip.count : strip.blind(c, q, begin + j);
     for (int64_t n = 0; n < strip.heads; ++n) std::fill_n(x + n * strip.count, blind, value);
     std::fill(x + strip.heads * strip.count, x + strip.lanes, value);
-  }
-}
-
-void load_row(const host::Simd& simd, const void* data, int32_t dtype, int64_t offset,
-              int64_t stride, int64_t count, float* to) {
-  if (dtype != FOVEA_F32 && stride == 1)
-    return simd.widen(count, static_cast<const uint16_t*>(data) + offset, dtype, to);
-  with_fp(dtype, [&](auto x) {
-    const auto* from = static_cast<const decltype(x)*>(data) + offset;
-    for (int64_t i = 0; i < count; ++i) to[i] = to_float(from[i * stride]);
-  });
-}
-
-void store_row(void* data, int32_t dtype, int64_t offset, int64_t stride, int64_t count,
-               const float* from, float factor) {
-  with_fp(dtype, [&](auto x) {
-    auto* to = static_cast<decltype(x)*>(data) + offset;
-    for (int64_t i = 0; i < count; ++i) to[i * stride] = from_float<decltype(x)>(from[i] * factor);
-  });
-}
-
-void transpose(const float* from, int64_t from_row, int64_t count, int64_t width, int64_t lanes,
-               float* columns) {
-  for (int64_t c = 0; c < width; ++c) {
-    float* to = columns + c * lanes;
-    for (int64_t r = 0; r < count; ++r) to[r] = from[r * from_row + c];
-    for (int64_t r = count; r < lanes; ++r) to[r] = 0;
   }
 }
 

@@ -7,10 +7,14 @@
 //   Rows and keys outside the sequence, and keys a row does not see, are written as 0.
 #pragma once
 #include "core/workspace.h"
-#include "host/simd.h"
+#include "host/rows.h"
 #include "ops/conv_attention/kernels.h"
 
 namespace fovea::conv_host {
+
+using host::load_row;
+using host::store_row;
+using host::transpose;
 
 constexpr int64_t kLanes = 128;  // of a strip, halo rows among them
 constexpr int64_t kKeys = 96;    // of a step: a multiple of the 6 rows of a register block
@@ -60,15 +64,6 @@ struct Strip {
 // that no lane sees.
 void hide(const ConvAttend& c, const Sequence& q, const Strip& strip, int64_t begin, int64_t count,
           const unsigned char* absent, float value, float* x, int64_t x_row);
-
-void load_row(const host::Simd& simd, const void* data, int32_t dtype, int64_t offset,
-              int64_t stride, int64_t count, float* to);
-void store_row(void* data, int32_t dtype, int64_t offset, int64_t stride, int64_t count,
-               const float* from, float factor);
-
-// columns[c * lanes + r] = from[r * from_row + c], lanes past `count` 0.
-void transpose(const float* from, int64_t from_row, int64_t count, int64_t width, int64_t lanes,
-               float* columns);
 
 // Keys [begin, begin + count), at most kKeys, of k or v as f32 rows: in place where they lie so,
 // else in `room`.
