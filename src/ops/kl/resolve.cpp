@@ -30,9 +30,7 @@ KlSide side_of(const char* op, const Names& name, const fovea_tensor& q, const f
   if (side.width > kWidthMax)
     fail(FOVEA_UNSUPPORTED, "%s: %s.shape[3] (%s) is %lld, wanted at most %lld", op, name.q,
          name.width, static_cast<long long>(side.width), static_cast<long long>(kWidthMax));
-  check_number(op, name.scale, scale, name.zero);
-  side.scale =
-      scale > 0 ? scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(side.width)));
+  side.scale = read_scale(op, name.scale, scale, side.width, name.zero);
   return side;
 }
 
