@@ -19,13 +19,13 @@ inline int64_t part_keys(int64_t keys, int64_t parts, int64_t tile) {
 
 // Parts for a gradient whose item of work owns dk and dv of a part of a key head's keys.
 inline int64_t gradient_parts(const Attend& a) {
-  constexpr int64_t kItemsWanted = 32;  // (sequence, key head) pairs that need no parts
-  constexpr int64_t kPartKeys = 256;    // the least keys worth a part
-  constexpr int64_t kPartsMost = 16;
+  constexpr int64_t items_wanted = 32;  // (sequence, key head) pairs that need no parts
+  constexpr int64_t least_keys = 256;   // the least keys worth a part
+  constexpr int64_t most = 16;
   const int64_t items = a.sequences.count * a.g;
-  if (items == 0 || items >= kItemsWanted) return 1;
-  const int64_t wanted = std::min(kPartsMost, ceil_div(kItemsWanted, items));
-  return std::max<int64_t>(1, std::min(wanted, a.sequences.key_max / kPartKeys));
+  if (items == 0 || items >= items_wanted) return 1;
+  const int64_t wanted = std::min(most, ceil_div(items_wanted, items));
+  return std::max<int64_t>(1, std::min(wanted, a.sequences.key_max / least_keys));
 }
 
 }  // namespace fovea::host
