@@ -29,6 +29,13 @@ inline void check_number(const char* op, const char* field, float value, const c
     fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %g, wanted > 0, or 0 for %s", op, field, value, zero);
 }
 
+// A scale of scores over `width` columns; `zero`: what 0 means.
+inline float read_scale(const char* op, const char* field, float scale, int64_t width,
+                        const char* zero) {
+  check_number(op, field, scale, zero);
+  return scale > 0 ? scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(width)));
+}
+
 // q, k, o, lse and the extents; `values` has e as its last axis.
 template <class P>
 void read_operands(Attend& a, const char* op, const P& p, const fovea_tensor& values,
@@ -120,10 +127,8 @@ Window read_windows(const char* op, const P& p) {
 // scale, softcap and sink_logit.  After read_operands.
 template <class P>
 void read_score(Attend& a, const char* op, const P& p) {
-  check_number(op, "scale", p.scale, "1 / sqrt(d)");
+  a.score.scale = read_scale(op, "scale", p.scale, a.d, "1 / sqrt(d)");
   check_number(op, "softcap", p.softcap, "none");
-  a.score.scale =
-      p.scale > 0 ? p.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.d)));
   a.score.softcap = p.softcap;
   a.score.sink_logit = view_of<1>(p.sink_logit);
 }

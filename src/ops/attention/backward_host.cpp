@@ -20,9 +20,6 @@ namespace {
 
 using namespace attend_host;
 
-constexpr int64_t kItemsWanted = 32;  // (sequence, key head) pairs that need no parts
-constexpr int64_t kPartKeys = 256;    // the least keys worth a part
-constexpr int64_t kPartsMost = 16;
 constexpr double kFlopsPerNanosecond = 25;  // low enough for the slowest instruction set
 
 struct BackwardPlan {
@@ -40,17 +37,6 @@ struct BackwardPlan {
       : b(request), room(call, call.a.score.softcap > 0, worker) {}
   bool sweeps() const { return b.dq || b.dk || b.dv || b.dalibi; }
 };
-
-int64_t parts_of(const Attend& a) {
-  const int64_t items = a.sequences.count * a.g;
-  if (items == 0 || items >= kItemsWanted) return 1;
-  const int64_t wanted = std::min(kPartsMost, ceil_div(kItemsWanted, items));
-  return std::max<int64_t>(1, std::min(wanted, a.sequences.key_max / kPartKeys));
-}
-
-int64_t part_keys(int64_t keys, int64_t parts) {
-  return ceil_div(ceil_div(keys, parts), kKeys) * kKeys;
-}
 
 class Backward {
  public:
@@ -121,7 +107,7 @@ class Backward {
     const int64_t part = item % plan_.parts, key_head = item / plan_.parts % a_.g;
     const int64_t sequence = item / plan_.parts / a_.g;
     const Sequence q = a_.sequences[sequence];
-    const int64_t own = part_keys(q.keys, plan_.parts);
+    const int64_t own = host::part_keys(q.keys, plan_.parts, kKeys);
     const int64_t begin = std::min(q.keys, part * own), end = std::min(q.keys, begin + own);
     void* room = room_of(worker);
     GradientTile tile(call_, b_, plan_.room, room);
@@ -300,8 +286,8 @@ void prepare(const Context& ctx, const AttendBackward& b, Plan& plan) {
   const Attend& a = b.forward;
   Layout worker;
   BackwardPlan p(b, call, worker);
-  p.parts = parts_of(a);
-  const int64_t own = p.sweeps() ? part_keys(a.sequences.key_max, p.parts) : 0;
+  p.parts = host::gradient_parts(a);
+  const int64_t own = p.sweeps() ? host::part_keys(a.sequences.key_max, p.parts, kKeys) : 0;
   p.dq = worker.add<float>(b.dq ? kRows * call.d_pad : 0);
   p.dk = worker.add<float>(b.dk ? own * call.d_pad : 0);
   p.dv = worker.add<float>(b.dv ? own * call.e_pad : 0);

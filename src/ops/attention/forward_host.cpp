@@ -113,7 +113,7 @@ class Forward {
     std::fill_n(state.sum, kRows, 0.0f);
     std::fill_n(o, rows.count * call_.e_pad, 0.0f);
 
-    const int64_t part_keys = ceil_div(ceil_div(q.keys, plan_.parts), kKeys) * kKeys;
+    const int64_t part_keys = host::part_keys(q.keys, plan_.parts, kKeys);
     const int64_t last = std::min(rows.end, (part + 1) * part_keys);
     load_queries(q, rows, room);
     for (int64_t j = std::max(rows.begin, part * part_keys); j < last; j += kKeys) {

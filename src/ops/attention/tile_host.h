@@ -7,20 +7,18 @@
 #pragma once
 #include "core/attend.h"
 #include "core/workspace.h"
+#include "host/parts.h"
 #include "host/rows.h"
 
 namespace fovea::attend_host {
 
+using host::ceil_div;
 using host::load_row;
 using host::store_row;
 using host::transpose;
 
 constexpr int kRows = 64;  // lanes of a full tile: four AVX-512 vectors
 constexpr int kKeys = 96;  // keys of a tile: a multiple of the 6 rows of a register block
-
-inline int64_t ceil_div(int64_t x, int64_t y) {
-  return (x + y - 1) / y;
-}
 
 // Constant over a call.
 struct Call {

@@ -17,9 +17,6 @@ namespace {
 
 using namespace conv_host;
 
-constexpr int64_t kItemsWanted = 32;  // (sequence, key head) pairs that need no parts
-constexpr int64_t kPartKeys = 256;    // the least keys worth a part
-constexpr int64_t kPartsMost = 16;
 constexpr double kFlopsPerNanosecond = 25;  // low enough for the slowest instruction set
 
 struct BackwardPlan {
@@ -33,17 +30,6 @@ struct BackwardPlan {
   Slot<unsigned char> scratch;
   bool sweeps() const { return b.dq || b.dk || b.dv || b.dweight; }
 };
-
-int64_t parts_of(const Attend& a) {
-  const int64_t items = a.sequences.count * a.g;
-  if (items == 0 || items >= kItemsWanted) return 1;
-  const int64_t wanted = std::min(kPartsMost, ceil_div(kItemsWanted, items));
-  return std::max<int64_t>(1, std::min(wanted, a.sequences.key_max / kPartKeys));
-}
-
-int64_t part_keys(int64_t keys, int64_t parts) {
-  return ceil_div(ceil_div(keys, parts), kKeys) * kKeys;
-}
 
 class Backward {
  public:
@@ -87,7 +73,7 @@ class Backward {
     const int64_t part = item % plan_.parts, key_head = item / plan_.parts % a_.g;
     const int64_t sequence = item / plan_.parts / a_.g;
     const Sequence q = a_.sequences[sequence];
-    const int64_t size = part_keys(q.keys, plan_.parts);
+    const int64_t size = host::part_keys(q.keys, plan_.parts, kKeys);
     const int64_t begin = std::min(q.keys, part * size), end = std::min(q.keys, begin + size);
     void* room = plan_.scratch.at(base_) + static_cast<size_t>(worker) * plan_.worker_bytes;
     StripGradient::Sums sums{plan_.dk.at(room), plan_.dv.at(room), nullptr};
@@ -195,9 +181,9 @@ void prepare(const Context& ctx, const ConvAttendBackward& b, Plan& plan) {
   const Attend& a = call.a;
   BackwardPlan p{};
   p.b = b;
-  p.parts = parts_of(a);
+  p.parts = host::gradient_parts(a);
   Layout worker;
-  const int64_t keys = p.sweeps() ? part_keys(a.sequences.key_max, p.parts) : 0;
+  const int64_t keys = p.sweeps() ? host::part_keys(a.sequences.key_max, p.parts, kKeys) : 0;
   p.room = GradientRoom(call, b, worker);
   p.dk = worker.add<float>(b.dk ? keys * call.d_pad : 0);
   p.dv = worker.add<float>(b.dv ? keys * call.e_pad : 0);

@@ -152,7 +152,7 @@ class Forward {
     std::fill_n(state.sum, kLanes, 0.0f);
     std::fill_n(o, at.lanes() * call_.e_pad, 0.0f);
 
-    const int64_t part_keys = ceil_div(ceil_div(at.q.keys, plan_.parts), kKeys) * kKeys;
+    const int64_t part_keys = host::part_keys(at.q.keys, plan_.parts, kKeys);
     const int64_t last = std::min(rows.end(c_, at.q), (part + 1) * part_keys);
     Logits logits(call_, plan_.logits, room);
     logits.load(at.q, at.head, halo);

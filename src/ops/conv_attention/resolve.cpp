@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/conv_attention/resolve.h"
 
-#include <cmath>
-
 #include "core/fields.h"
 
 namespace fovea {
@@ -53,9 +51,7 @@ ConvAttend shared(const char* op, const P& p, const fovea_tensor& table,
          table.data ? "page_table" : "cache_row");
   place_keys(q, op, "k", p.k, table, p.key_max);
   a.columns = q.capacity;
-  check_number(op, "scale", p.scale, "1 / sqrt(d)");
-  a.score.scale =
-      p.scale > 0 ? p.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.d)));
+  a.score.scale = read_scale(op, "scale", p.scale, a.d, "1 / sqrt(d)");
   check_flag(op, "causal", p.causal);
   c.causal = p.causal != 0;
   a.mask.window.right = p.causal;

@@ -7,11 +7,13 @@
 //   Rows and keys outside the sequence, and keys a row does not see, are written as 0.
 #pragma once
 #include "core/workspace.h"
+#include "host/parts.h"
 #include "host/rows.h"
 #include "ops/conv_attention/kernels.h"
 
 namespace fovea::conv_host {
 
+using host::ceil_div;
 using host::load_row;
 using host::store_row;
 using host::transpose;
@@ -23,10 +25,6 @@ constexpr int64_t kTapsMost = kKernelRowsMost * kKernelColumnsMost;
 constexpr int64_t kWeights = kLanes * kKernelColumnsMost;
 constexpr int64_t kSlideKeys = kKeys + kKernelColumnsMost - 1;  // rows of a sliding tile
 constexpr int64_t kSlack = kLanes;  // floats behind a tile that a convolution loads, never uses
-
-inline int64_t ceil_div(int64_t x, int64_t y) {
-  return (x + y - 1) / y;
-}
 
 // Constant over a call.
 struct Call {

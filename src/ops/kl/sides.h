@@ -37,9 +37,7 @@ inline KlSide side_of(const char* op, const SideNames& name, const fovea_tensor&
     fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[2] (%s) is %lld, wanted a divisor of the %lld heads",
          op, name.k, name.key_heads, static_cast<long long>(side.key_heads),
          static_cast<long long>(h));
-  check_number(op, name.scale, scale, name.zero);
-  side.scale =
-      scale > 0 ? scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(side.width)));
+  side.scale = read_scale(op, name.scale, scale, side.width, name.zero);
   return side;
 }
 

@@ -6,17 +6,16 @@
 //   alone.
 #pragma once
 #include "core/workspace.h"
+#include "host/parts.h"
 #include "host/rows.h"
 #include "ops/kl/kernels.h"
 
 namespace fovea::kl_host {
 
+using host::ceil_div;
+
 constexpr int kRows = 64;  // lanes of a full tile: four AVX-512 vectors
 constexpr int kKeys = 96;  // keys of a tile: a multiple of the 6 rows of a register block
-
-inline int64_t ceil_div(int64_t x, int64_t y) {
-  return (x + y - 1) / y;
-}
 
 inline int64_t padded(int64_t width) {
   const int64_t vector = host::simd().width;
