@@ -24,6 +24,11 @@ struct KlSlopes {
   __device__ KlSlopes(const Attend& a, const Sequence& q, const Args& args)
       : pairs(a, q, 0, 0), other(args.other_scale * kLog2E) {}
   __device__ static int value_head(int g, const Args& args) { return g / args.ratio; }
+  // A row of gain 0 gives nothing, whatever it holds; rows that are not there have none.
+  template <int BM>
+  __device__ static WeightedRows<BM> rows(int, const float* side) {
+    return WeightedRows<BM>(side + 2 * BM);
+  }
   // r, or its logarithm where that is needed; what is unseen says so.
   __device__ float weigh(float x, float lse, int i, int j, bool full) const {
     const float log = fmaf(x, pairs.factor, -lse);
