@@ -137,8 +137,9 @@ __device__ __forceinline__ void put_p(const StageTiles<R>& s, const float (&p)[R
   __syncwarp();
 }
 
-// `terms` rows of X count (the rest of P is zero); load_x(row, column) as above.
-template <int R, int Chunks, class LoadX>
+// `terms` rows of X count (the rest of P is zero); load_x(row, column) as above.  SkipZeros: where
+// p is 0, x may be anything.
+template <bool SkipZeros = false, int R, int Chunks, class LoadX>
 __device__ __forceinline__ void multiply_nn(float (&acc)[Chunks][R][4], const StageTiles<R>& s,
                                             int width, int terms, const LoadX& load_x) {
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
@@ -165,6 +166,7 @@ __device__ __forceinline__ void multiply_nn(float (&acc)[Chunks][R][4], const St
         const float row[4] = {p[r].x, p[r].y, p[r].z, p[r].w};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
+          if (SkipZeros && row[i] == 0.f) continue;
           acc[chunk][r][0] = fmaf(row[i], x[i].x, acc[chunk][r][0]);
           acc[chunk][r][1] = fmaf(row[i], x[i].y, acc[chunk][r][1]);
           acc[chunk][r][2] = fmaf(row[i], x[i].z, acc[chunk][r][2]);

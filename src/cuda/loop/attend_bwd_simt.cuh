@@ -194,9 +194,9 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
           }
       if (b.call.dq) {
         put_p(tiles, t.dx);
-        multiply_nn(acc, tiles, b.k.width,
-                    static_cast<int>(clamp_i64(rows.seq.keys - j0, 0, kStageTile)),
-                    [&](int row, int column) { return load_four(b.k, s.keys[row].k, column); });
+        multiply_nn<true>(
+            acc, tiles, b.k.width, static_cast<int>(clamp_i64(rows.seq.keys - j0, 0, kStageTile)),
+            [&](int row, int column) { return load_four(b.k, s.keys[row].k, column); });
       }
     }
 #pragma unroll
@@ -243,11 +243,11 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
         pair_tiles<false, gradient>(b, s, tiles, rows.seq, plain_pairs(a, rows, m0, j0, missing),
                                     t);
         put_p(tiles, gradient ? t.dx : t.p);
-        multiply_nn(acc, tiles, other.width,
-                    static_cast<int>(clamp_i64(rows.count() - m0, 0, kStageTile)),
-                    [&](int row, int column) {
-                      return load_four(other, gradient ? s.q[row] : s.dout[row], column);
-                    });
+        multiply_nn<true>(acc, tiles, other.width,
+                          static_cast<int>(clamp_i64(rows.count() - m0, 0, kStageTile)),
+                          [&](int row, int column) {
+                            return load_four(other, gradient ? s.q[row] : s.dout[row], column);
+                          });
       }
     }
 #pragma unroll

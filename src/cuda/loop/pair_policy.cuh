@@ -64,14 +64,15 @@ struct FirstRows {
   __device__ bool operator()(int i) const { return i < count; }
 };
 
-// Those whose value at `side` is not 0; a warp asks together.
+// Those of which counts(i) holds; a warp asks together.
 template <int Rows>
-struct WeightedRows {
+struct ChosenRows {
   uint32_t words[Rows / 32];
-  __device__ explicit WeightedRows(const float* side) {
+  template <class Counts>
+  __device__ explicit ChosenRows(Counts counts) {
 #pragma unroll
     for (int word = 0; word < Rows / 32; ++word)
-      words[word] = __ballot_sync(~0u, side[word * 32 + threadIdx.x % 32] != 0.f);
+      words[word] = __ballot_sync(~0u, counts(word * 32 + static_cast<int>(threadIdx.x % 32)));
   }
   __device__ bool all(int) const {
     uint32_t every = ~0u;

@@ -132,6 +132,7 @@ __global__ void __launch_bounds__(kStageThreads, 2)
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           x[r][c] *= a.score.scale, y[r][c] *= call.second.score.scale;
+          x[r][c] = fmaf(x[r][c], 0.f, x[r][c]), y[r][c] = fmaf(y[r][c], 0.f, y[r][c]);  // inf: NaN
           if (plain) continue;
           const float seen = pair_score(a, seq, s.row[ty + 16 * r], s.key[tx + 16 * c], 0.f);
           if (seen == -INFINITY) x[r][c] = y[r][c] = -INFINITY;
