@@ -54,14 +54,15 @@ struct WorkSlot {
   Mask mask;
   int count, last;       // key tiles to walk, the first of them
   int jump_at, jump_to;  // where the walk skips keys that no row sees
-  int split;
-  bool clean;  // V has rows past the last key in the first tile
+  int number, split;     // of the head and row tile; of its splits
+  bool clean;            // V has rows past the last key in the first tile
 
   __device__ WorkSlot(const Attend& a, const AttendGrid& grid, const WorkPlace& place, int rows,
                       int width)
       : tile(a, grid, place.head / static_cast<int>(grid.heads),
              place.head % static_cast<int>(grid.heads), place.row_tile * rows, rows),
         mask(a, tile, width),
+        number(place.head * static_cast<int>(grid.row_tiles) + place.row_tile),
         split(place.split) {
     if (tile.size <= 0) return;
     const KeyTiles tiles = Mask::tiles(a, tile, width);
@@ -85,7 +86,8 @@ struct Shared90 {
   static constexpr int kAbsentWords = (Shape::BN + 31) / 32;
   static constexpr int kWorks = Shape::tile_bytes,
                        kAbsent = kWorks + 2 * static_cast<int>(sizeof(Slot)),
-                       kBarriers = kAbsent + (Shape::Stages * kAbsentWords * 4 + 7) / 8 * 8;
+                       kWord = kAbsent + Shape::Stages * kAbsentWords * 4,
+                       kBarriers = (kWord + 4 + 7) / 8 * 8;
   static_assert(sizeof(Slot) % 8 == 0);
   static_assert(kBarriers + 8 * (2 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
   unsigned char* base;
@@ -103,6 +105,8 @@ struct Shared90 {
   __device__ uint32_t* absent(Ring i) const {
     return reinterpret_cast<uint32_t*>(base + kAbsent) + i.stage * kAbsentWords;
   }
+  // For the sink.
+  __device__ int* word() const { return reinterpret_cast<int*>(base + kWord); }
   __device__ uint32_t free(WorkRing i) const { return at + kBarriers + i.stage * 8; }
   __device__ uint32_t q_full(QRing i) const { return at + kBarriers + 16 + i.stage * 16; }
   __device__ uint32_t q_empty(QRing i) const { return q_full(i) + 8; }
@@ -139,7 +143,8 @@ struct Copy90 {
     typename Shared::WorkRing slot;
     typename Shared::QRing q;
     Ring at;
-    for (Works works(schedule); !works.done(); works.next()) {
+    Works works(schedule);
+    for (; !works.done(); works.next()) {
       sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
       if (lane == 0)
         new (&shared.work(slot))
@@ -152,6 +157,7 @@ struct Copy90 {
       walk(work, at);
       slot.next(), q.next();
     }
+    works.leave();
     sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
     sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
     if (lane != 0) return;
@@ -395,6 +401,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
                                  top == kNegativeInfinity ? top : top * score.factor, sum, o[i],
                                  half);
     });
+    sink.done(a, work.tile, work.number, shared.word(), [&] { sm90::meet(1 + group, 128); });
     __syncwarp();
     release(shared.free(slot));
     slot.next(), q_at.next();
