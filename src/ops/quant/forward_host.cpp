@@ -34,10 +34,11 @@ struct HostPlan {
   Slot<unsigned char> scratch;
 };
 
+constexpr float kSmallest = 0x1p-6f, kShift = 1.5f * 0x1p14f;
+
 // x in [0, 448] to the nearest e4m3 number.  Adding 1.5 * 2^14 leaves steps of 2^-9, those of
 // subnormals.
 float rounded_code(float x) {
-  constexpr float kSmallest = 0x1p-6f, kShift = 1.5f * 0x1p14f;
   const uint32_t bits = bits_of(x);
   const float normal = float_of((bits + 0x7ffffu + (bits >> 20 & 1)) & ~0xfffffu);
   const float small = x + kShift - kShift;
