@@ -372,13 +372,29 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
       state.shrink(o, alpha);
     };
 
+    // Tiles that none of this warpgroup's rows sees, but others of the block do.
+    const auto pass = [&] {
+      sm90::barrier_wait(shared.full(at), at.phase);
+      release(shared.empty(at));
+      at.next();
+    };
+    const int seen = sm90::uniform(work.mask.last_tile(
+        min(work.tile.begin + group * 64 + 63, work.tile.begin + work.tile.size - 1), BN));
+    bool passed = false;
+#pragma unroll 1
+    for (; left > 1 && n > seen; --left, n = work.before(n), passed = true) {
+      pass();
+      if (passed) pass();  // V comes after the next K
+    }
     scores(at);
     sm90::wait<0>();
     scores_done(at);
     at.next();
     weigh(false);
     pack_operand<Dtype>(p, x);
-    if (__any_sync(~0u, work.clean)) {
+    if (passed) {
+      pass();
+    } else if (__any_sync(~0u, work.clean)) {
       Ring v = at;
       if (left > 0) v.next();
       clean_values<Shape>(work.tile.keys - work.last * BN, shared, v, group);
