@@ -164,7 +164,7 @@ def main():
                     kernel,
                     f"{ms:.4f}",
                     f"{rate:.3f}",
-                    peer,
+                    getattr(case, "peer", peer),
                     f"{peer_ms:.4f}",
                     f"{peer_ms / ms:.3f}",
                 ]

@@ -127,6 +127,61 @@ class Attention:
 
 
 @dataclasses.dataclass(frozen=True)
+class Varlen:
+    """Packed sequences of very different lengths beside what they would cost without a seam: a dense
+    call of ours with as many rows and as many (query, key) pairs."""
+
+    h: int
+    d: int
+    causal: bool = False
+    lengths = (8192, 4096, 2048, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 1)
+    op = "attention_forward"
+    unit = "TFLOP/s"
+    scale = 1e-12
+    limit = 0  # nothing is compared: the peer computes something else
+    peer = "fovea dense, equal work"
+
+    @property
+    def name(self):
+        return f"varlen_d{self.d}_{'causal' if self.causal else 'full'}_skewed"
+
+    @property
+    def work(self):
+        return 4 * sum(pairs(n, n, self.causal) for n in self.lengths) * self.h * self.d
+
+    @property
+    def bytes(self):
+        return 8 * sum(self.lengths) * self.h * self.d
+
+    def setup(self, ctx, device, seed):
+        generator = torch.Generator(device).manual_seed(seed)
+        total = sum(self.lengths)
+        n = sum(length * length for length in self.lengths) // total  # a dense row sees n keys
+
+        def normal(b, s):
+            shape = (b, s, self.h, self.d)
+            return [
+                torch.randn(shape, generator=generator, device=device).bfloat16() for _ in "qkv"
+            ]
+
+        packed, dense = normal(1, total), normal(round(total / n), n)
+        start = torch.tensor((0, *self.lengths), device=device).cumsum(0).to(torch.int32)
+        fields = {
+            "query_start": start,
+            "key_start": start,
+            "query_max": max(self.lengths),
+            "key_max": max(self.lengths),
+            "causal": self.causal,
+        }
+
+        def run(inputs, **fields):
+            fovea.attention_forward(ctx, *inputs, **fields)
+            return []
+
+        return lambda: run(packed, **fields), lambda: run(dense, causal=self.causal)
+
+
+@dataclasses.dataclass(frozen=True)
 class Quant:
     """FP8 forward over codes made beforehand, or with `quantising` from bf16 tensors in every call.
     The peer attends to these tensors in bf16."""
@@ -298,6 +353,7 @@ def cuda():
     yield Attention(4, 16, 4096, 128, "f16", True)
     yield Attention(4, 32, 4096, 128, "bf16", True, g=8)
     yield from (Attention(1, 16, n, 128, "bf16", True) for n in (256, 512, 1024))
+    yield from (Varlen(16, 128, causal) for causal in (False, True))
     for b, n in ((4, 4096), (1, 16384)):
         yield from (Quant(b, 16, n, 128, causal) for causal in (False, True))
         yield Quant(b, 16, n, 128, quantising=True)
