@@ -81,7 +81,11 @@ class CudaDevice final : public Device {
       check(error, "context_create");
       check(cudaStreamCreateWithFlags(&own_, cudaStreamNonBlocking), "context_create");
       check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "context_create");
+      check(cudaMalloc(&counters_, kCounters * sizeof(int32_t)), "context_create");
+      check(cudaMemset(counters_, 0, kCounters * sizeof(int32_t)), "context_create");
     } catch (...) {
+      cudaFree(counters_);
+      if (event_) cudaEventDestroy(event_);
       if (own_) cudaStreamDestroy(own_);
       leave(before);
       throw;
@@ -94,6 +98,7 @@ class CudaDevice final : public Device {
     int before = -1;
     if (cudaGetDevice(&before) == cudaSuccess) cudaSetDevice(info_.index);
     for (void* block : retired_) cudaFree(block);
+    cudaFree(counters_);
     cudaEventDestroy(event_);
     cudaStreamDestroy(own_);
     if (before >= 0) cudaSetDevice(before);
@@ -211,6 +216,8 @@ class CudaDevice final : public Device {
     captured_ = false;
   }
 
+  int32_t* counters() const { return static_cast<int32_t*>(counters_); }
+
   cudaStream_t stream_for_launch() {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     if (!captured_ && cudaStreamIsCapturing(stream_, &status) == cudaSuccess)
@@ -243,6 +250,7 @@ class CudaDevice final : public Device {
   const DeviceInfo& info_;
   cudaStream_t own_ = nullptr, stream_ = nullptr;
   cudaEvent_t event_ = nullptr;
+  void* counters_ = nullptr;
   bool captured_ = false;       // a graph may hold the workspace
   std::vector<void*> retired_;  // what graphs may hold, freed with the context
 };
@@ -264,6 +272,10 @@ const DeviceInfo& device_info(const Context& ctx) {
 
 cudaStream_t stream(Context& ctx) {
   return static_cast<CudaDevice&>(*ctx.device).stream_for_launch();
+}
+
+int32_t* counters(Context& ctx) {
+  return static_cast<CudaDevice&>(*ctx.device).counters();
 }
 
 void check(cudaError_t error, const char* op) {

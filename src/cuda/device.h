@@ -26,6 +26,11 @@ const DeviceInfo& device_info(const Context& ctx);
 // workspace, which then outlives later growth.
 cudaStream_t stream(Context& ctx);
 
+// kCounters words of the context that are 0 whenever none of its kernels runs: one that counts
+// there leaves 0 behind.
+constexpr int kCounters = 4096;
+int32_t* counters(Context& ctx);
+
 // Throws OUT_OF_MEMORY, INVALID_ARGUMENT (a call that a capturing stream forbids) or DEVICE_ERROR.
 void check(cudaError_t error, const char* op);
 

@@ -37,7 +37,7 @@ struct WorkPlace {
 
 struct Schedule {
   int32_t works;
-  int32_t* counter;  // 0 at launch; nullptr: there are no more works than blocks
+  int32_t* counters;  // works taken, blocks done: 0 before and after; nullptr: a block takes one
 };
 
 // The works of one block, for one warp.  The next is asked for while this one is under way.
@@ -53,12 +53,19 @@ class Works {
     now_ = __shfl_sync(~0u, next_, 0);
     ask();
   }
+  // When done: the last block to be leaves the counters as they were.
+  __device__ void leave() const {
+    if (!schedule_.counters || threadIdx.x % 32 != 0) return;
+    __threadfence();
+    if (atomicAdd(schedule_.counters + 1, 1) + 1 == static_cast<int>(gridDim.x))
+      schedule_.counters[0] = schedule_.counters[1] = 0;
+  }
 
  private:
   __device__ void ask() {
     next_ = schedule_.works;
-    if (schedule_.counter && !done() && threadIdx.x % 32 == 0)
-      next_ = static_cast<int>(gridDim.x) + atomicAdd(schedule_.counter, 1);
+    if (schedule_.counters && !done() && threadIdx.x % 32 == 0)
+      next_ = static_cast<int>(gridDim.x) + atomicAdd(schedule_.counters, 1);
   }
 
   const Schedule& schedule_;

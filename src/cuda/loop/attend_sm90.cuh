@@ -140,13 +140,29 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
       state.shrink(o, alpha);
     };
 
+    // Tiles that none of this warpgroup's rows sees, but others of the block do.
+    const auto pass = [&] {
+      sm90::barrier_wait(shared.full(at), at.phase);
+      release(shared.empty(at));
+      at.next();
+    };
+    const int seen = sm90::uniform(work.mask.last_tile(
+        min(work.tile.begin + group * 64 + 63, work.tile.begin + work.tile.size - 1), BN));
+    bool passed = false;
+#pragma unroll 1
+    for (; left > 1 && n > seen; --left, n = work.before(n), passed = true) {
+      pass();
+      if (passed) pass();  // V comes after the next K
+    }
     scores(at);
     sm90::wait<0>();
     scores_done(at);
     at.next();
     weigh(false);
     pack_operand<Dtype>(p, x);
-    if (__any_sync(~0u, work.clean)) {
+    if (passed) {
+      pass();
+    } else if (__any_sync(~0u, work.clean)) {
       Ring v = at;
       if (left > 0) v.next();
       clean_values<Shape>(work.tile.keys - work.last * BN, shared, v, group);
@@ -169,6 +185,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
                                  top == kNegativeInfinity ? top : top * score.factor, sum, o[i],
                                  half);
     });
+    sink.done(a, work.tile, work.number, shared.word(), [&] { sm90::meet(1 + group, 128); });
     __syncwarp();
     release(shared.free(slot));
     slot.next(), q_at.next();
@@ -190,8 +207,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
   if (warp < 4) {
     sm90::give_registers<Shape::copying>();
-    if (warp == 0)
-      Copy90<Shape, Paged, Mask, AttendMaps>{a, grid, maps, shared}.run(order, schedule);
+    Copy90<Shape, Paged, Mask, AttendMaps>{a, grid, maps, shared}.run(warp, order, schedule);
   } else {
     sm90::take_registers<Shape::computing>();
     compute_works<Shape, Paged, Score>(a, sink, warp / 4 - 1, shared);

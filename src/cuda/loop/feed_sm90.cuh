@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What feeds the forward sweeps of Hopper: the works a block takes, where their tiles lie in shared
-// memory, and the warp that copies them there, running ahead into the next work.
+// memory, a warp that finds out what each is and one that copies it there, both running ahead.
 #pragma once
 #include <concepts>
 #include <new>
@@ -20,14 +20,15 @@ struct WorkSlot {
   Mask mask;
   int count, last;       // key tiles to walk, the first of them
   int jump_at, jump_to;  // where the walk skips keys that no row sees
-  int split;
-  bool clean;  // V has rows past the last key in the first tile
+  int number, split;     // of the head and row tile; of its splits
+  bool clean;            // V has rows past the last key in the first tile
 
   __device__ WorkSlot(const Attend& a, const AttendGrid& grid, const WorkPlace& place, int rows,
                       int width)
       : tile(a, grid, place.head / static_cast<int>(grid.heads),
              place.head % static_cast<int>(grid.heads), place.row_tile * rows, rows),
         mask(a, tile, width),
+        number(place.head * static_cast<int>(grid.row_tiles) + place.row_tile),
         split(place.split) {
     if (tile.size <= 0) return;
     const KeyTiles tiles = Mask::tiles(a, tile, width);
@@ -51,9 +52,10 @@ struct Shared90 {
   static constexpr int kAbsentWords = (Shape::BN + 31) / 32;
   static constexpr int kWorks = Shape::tile_bytes,
                        kAbsent = kWorks + 2 * static_cast<int>(sizeof(Slot)),
-                       kBarriers = kAbsent + (Shape::Stages * kAbsentWords * 4 + 7) / 8 * 8;
+                       kWord = kAbsent + Shape::Stages * kAbsentWords * 4,
+                       kBarriers = (kWord + 4 + 7) / 8 * 8;
   static_assert(sizeof(Slot) % 8 == 0);
-  static_assert(kBarriers + 8 * (2 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
+  static_assert(kBarriers + 8 * (4 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
   unsigned char* base;
   uint32_t at;
 
@@ -69,17 +71,21 @@ struct Shared90 {
   __device__ uint32_t* absent(Ring i) const {
     return reinterpret_cast<uint32_t*>(base + kAbsent) + i.stage * kAbsentWords;
   }
-  __device__ uint32_t free(WorkRing i) const { return at + kBarriers + i.stage * 8; }
-  __device__ uint32_t q_full(QRing i) const { return at + kBarriers + 16 + i.stage * 16; }
+  // For the sink.
+  __device__ int* word() const { return reinterpret_cast<int*>(base + kWord); }
+  __device__ uint32_t planned(WorkRing i) const { return at + kBarriers + i.stage * 16; }
+  __device__ uint32_t free(WorkRing i) const { return planned(i) + 8; }
+  __device__ uint32_t q_full(QRing i) const { return at + kBarriers + 32 + i.stage * 16; }
   __device__ uint32_t q_empty(QRing i) const { return q_full(i) + 8; }
   __device__ uint32_t full(Ring i) const {
-    return at + kBarriers + 16 + Shape::Slots * 16 + i.stage * 16;
+    return at + kBarriers + 32 + Shape::Slots * 16 + i.stage * 16;
   }
   __device__ uint32_t empty(Ring i) const { return full(i) + 8; }
 
   __device__ void init() const {
     constexpr int kWarps = 4 * Shape::Groups;
-    for (WorkRing i; i.phase == 0; i.next()) sm90::barrier_init(free(i), kWarps);
+    for (WorkRing i; i.phase == 0; i.next())
+      sm90::barrier_init(planned(i), 1), sm90::barrier_init(free(i), kWarps);
     for (QRing i; i.phase == 0; i.next())
       sm90::barrier_init(q_full(i), 1), sm90::barrier_init(q_empty(i), kWarps);
     for (Ring i; i.phase == 0; i.next())
@@ -95,8 +101,8 @@ struct PairMaps {
   int32_t group;            // query heads that share a key head of the second
 };
 
-// The copying warp.  Paged: keys may come in pages, of which a tile holds a whole number or one
-// holds a whole number of tiles; a lane copies a page, or a tile's part of one.
+// The two warps that feed the others.  Paged: keys may come in pages, of which a tile holds a whole
+// number or one holds a whole number of tiles; a lane copies a page, or a tile's part of one.
 template <class Shape, bool Paged, class Mask, class Maps>
 struct Copy90 {
   using Shared = Shared90<Shape, Mask>;
@@ -109,31 +115,51 @@ struct Copy90 {
   const Shared& shared;
   const int lane = threadIdx.x % 32;
 
-  __device__ __forceinline__ void run(const WorkOrder& order, const Schedule& schedule) const {
+  // Warps 0 and 1 of the block.
+  __device__ __forceinline__ void run(int warp, const WorkOrder& order,
+                                      const Schedule& schedule) const {
+    if (warp == 0) copy_works();
+    if (warp == 1) plan_works(order, schedule);
+  }
+
+ private:
+  // What the next work is, while this one is under way: its divisions take longer than a tile.
+  __device__ __forceinline__ void plan_works(const WorkOrder& order,
+                                             const Schedule& schedule) const {
     typename Shared::WorkRing slot;
-    typename Shared::QRing q;
-    Ring at;
-    for (Works works(schedule); !works.done(); works.next()) {
+    Works works(schedule);
+    for (; !works.done(); works.next()) {
       sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
       if (lane == 0)
         new (&shared.work(slot))
             WorkSlot<Mask>(a, grid, WorkPlace(order, *works), row_step(grid.group), BN);
       __syncwarp();
-      const WorkSlot<Mask>& work = shared.work(slot);
-      if (work.tile.size <= 0) continue;
-      sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
-      query(work.tile, q);
-      walk(work, at);
-      slot.next(), q.next();
+      if (shared.work(slot).tile.size <= 0) continue;
+      if (lane == 0) sm90::barrier_arrive(shared.planned(slot));
+      slot.next();
     }
+    works.leave();
     sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
-    sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
     if (lane != 0) return;
     shared.work(slot).tile.size = 0;
-    sm90::barrier_arrive(shared.q_full(q));
+    sm90::barrier_arrive(shared.planned(slot));
   }
 
- private:
+  __device__ __forceinline__ void copy_works() const {
+    typename Shared::WorkRing slot;
+    typename Shared::QRing q;
+    Ring at;
+    for (;; slot.next(), q.next()) {
+      sm90::barrier_wait(shared.planned(slot), slot.phase);
+      const WorkSlot<Mask>& work = shared.work(slot);
+      sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
+      if (work.tile.size == 0) break;
+      query(work.tile, q);
+      walk(work, at);
+    }
+    if (lane == 0) sm90::barrier_arrive(shared.q_full(q));
+  }
+
   // Rows of a row tile: whole groups.
   __device__ static int row_step(int group) { return Shape::BM / group * group; }
 

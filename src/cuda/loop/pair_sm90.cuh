@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         sm90::prefetch_map(maps.v);
   if (warp < 4) {
     sm90::give_registers<Shape::copying>();
-    if (warp == 0) Copy90<Shape, false, Mask, PairMaps>{a, grid, maps, shared}.run(order, schedule);
+    Copy90<Shape, false, Mask, PairMaps>{a, grid, maps, shared}.run(warp, order, schedule);
   } else {
     sm90::take_registers<Shape::computing>();
     compute_pairs<Shape>(a, second_scale, sink, warp / 4 - 1, shared);

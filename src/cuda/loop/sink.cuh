@@ -64,6 +64,9 @@ struct DirectSink {
     if (a.lse && valid && threadIdx.x % 4 == 0)
       a.lse.as()[tile.offset(m, a.lse.stride, 1, 2)] = lse;
   }
+  // All rows of a tile are stored; `meet` is its warps' barrier, `word` one in their shared memory.
+  template <class Meet>
+  __device__ void done(const Attend&, const RowTile&, int, int*, Meet) const {}
 };
 
 }  // namespace fovea::cuda

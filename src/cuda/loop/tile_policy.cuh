@@ -211,6 +211,11 @@ struct WindowMask {
     end = (right > 0 ? min(max(first + right, 0), tile.keys) : tile.keys) / width;
   }
   __device__ bool full(int n) const { return n >= begin && n < end; }
+  // The last tile of `width` keys that packed row m sees.
+  __device__ int last_tile(int m, int width) const {
+    const int to = tile.query(m) + tile.shift + right;
+    return right > 0 ? max(to - 1, 0) / width : tile.keys / width;
+  }
   // As key_tiles().
   __device__ static KeyTiles tiles(const Attend& a, const RowTile& tile, int width) {
     const int left = most(a.mask.window.left), right = most(a.mask.window.right);

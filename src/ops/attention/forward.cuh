@@ -7,7 +7,7 @@
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/loop/sink.cuh"
 #include "cuda/tensor_map.h"
-#include "ops/attention/combine.cuh"
+#include "ops/attention/combine_row.cuh"
 
 namespace fovea::cuda {
 
@@ -40,6 +40,7 @@ struct ForwardWork90 {
   Schedule schedule;
   AttendMaps maps;
   Partials parts;
+  int32_t* arrived;  // SplitSink's
 };
 
 struct ForwardInstance90 {
@@ -54,6 +55,7 @@ struct ForwardInstance90 {
 struct SplitSink {
   Partials parts;
   int32_t splits;
+  int32_t* arrived;  // splits done of each row tile, 0 before and after; nullptr: merged elsewhere
 
   template <int Dtype, int N>
   __device__ void store(const Attend& a, const RowTile& tile, int m, bool valid, int split,
@@ -68,6 +70,25 @@ struct SplitSink {
                sum == 0.f ? 0.f : 1.f / sum);
     if (threadIdx.x % 4 == 0)
       *parts.lse_row(split, token, h) = sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2;
+  }
+
+  // The last of a row tile's splits merges them.
+  template <class Meet>
+  __device__ void done(const Attend& a, const RowTile& tile, int number, int* word,
+                       Meet meet) const {
+    if (splits == 1 || !arrived) return;
+    __threadfence();
+    meet();
+    if (threadIdx.x % 128 == 0) *word = atomicAdd(arrived + number, 1);
+    meet();
+    if (*word != splits - 1) return;
+    __threadfence();
+    const int chunks = static_cast<int>((a.e + kMergeColumns - 1) / kMergeColumns);
+    for (int w = threadIdx.x / 32 % 4; w < tile.size * chunks; w += 4) {
+      const int m = tile.begin + w / chunks;
+      combine_row(a, parts, tile.rows.seq, tile.query(m), tile.head(m), w % chunks);
+    }
+    if (threadIdx.x % 128 == 0) arrived[number] = 0;
   }
 };
 

@@ -176,21 +176,23 @@ void prepare(const Context& ctx, const Attend& a, Plan& plan) {
                 std::to_string(c.instance->d) + "." + name_of(c.instance->kind) + "." +
                 std::to_string(c.instance->rows) + "x" + std::to_string(c.instance->keys);
   const int64_t works = c.order.works();
-  const Slot<int32_t> counter = plan.workspace.add<int32_t>(works > device.multiprocessors ? 1 : 0);
   PartialSlots slots;
   if (c.order.splits > 1) slots = PartialSlots(plan.workspace, a, c.order.splits);
-  plan.launch = [a, c, works, counter, slots](Context& ctx, void* workspace) {
+  plan.launch = [a, c, works, slots](Context& ctx, void* workspace) {
     const Operands of(a, c);
-    ForwardWork90 work{
-        c.grid, c.order, {static_cast<int32_t>(works), counter.at(workspace)}, {}, {}};
+    ForwardWork90 work{c.grid, c.order, {static_cast<int32_t>(works), nullptr}, {}, {}, nullptr};
     if (!make_map(of.q, work.maps.q) || !make_map(of.k, work.maps.k) ||
         !make_map(of.v, work.maps.v))
       fail(FOVEA_DEVICE_ERROR, "attention_forward: the driver makes no tensor map");
-    if (c.order.splits > 1) work.parts = slots.at(workspace, a, c.order.splits);
-    if (int32_t* zero = work.schedule.counter)
-      check(cudaMemsetAsync(zero, 0, sizeof *zero, stream(ctx)), "attention_forward");
+    if (works > device_info(ctx).multiprocessors) work.schedule.counters = counters(ctx);
+    const bool split = c.order.splits > 1;
+    if (split) work.parts = slots.at(workspace, a, c.order.splits);
+    // The works' counters come first.
+    constexpr int kFirst = 2;
+    if (split && works / c.order.splits <= kCounters - kFirst)
+      work.arrived = counters(ctx) + kFirst;
     c.instance->launch(ctx, a, work);
-    if (c.order.splits > 1) combine(ctx, "attention_forward", a, work.parts);
+    if (split && !work.arrived) combine(ctx, "attention_forward", a, work.parts);
   };
 }
 

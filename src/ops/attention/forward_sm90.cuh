@@ -18,7 +18,7 @@ ForwardInstance90 forward_sm90_instance() {
   using Sink = std::conditional_t<Kind == ForwardKind::split, SplitSink, DirectSink>;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const ForwardWork90& work) {
     Sink sink{};
-    if constexpr (Kind == ForwardKind::split) sink = {work.parts, work.order.splits};
+    if constexpr (Kind == ForwardKind::split) sink = {work.parts, work.order.splits, work.arrived};
     const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
     launch<attend_sm90<Shape, kPaged, Score, WindowMask, Sink>>(
         ctx, "attention_forward", blocks, Shape::threads, Shape::shared_bytes, a, work.grid,

@@ -100,22 +100,19 @@ void prepare(const Context& ctx, const Kl& a, Plan& plan) {
                 std::to_string(row.d) + "." + std::to_string(row.e);
   KlWork90 work = work_of(device, a, row);
   const bool total = static_cast<bool>(a.total);
-  const auto counter =
-      plan.workspace.add<int32_t>(work.schedule.works > device.multiprocessors ? 1 : 0);
   const RowSlot kl(plan.workspace, a, a.kl, total), lse(plan.workspace, a, a.first.lse, total);
   const TotalSlots totals(plan.workspace, a, total);
   plan.launch = [=](Context& ctx, void* base) {
     const Operands of(a, row);
     KlWork90 now = work;
-    now.schedule.counter = counter.at(base);
+    if (now.schedule.works > device_info(ctx).multiprocessors)
+      now.schedule.counters = counters(ctx);
     if (!make_map(of.q, now.maps.q) || !make_map(of.k, now.maps.k) ||
         !make_map(of.q2, now.maps.q2) || !make_map(of.k2, now.maps.v))
       fail(FOVEA_DEVICE_ERROR, "kl_forward: the driver makes no tensor map");
     now.maps.group = static_cast<int32_t>(a.h / a.second.key_heads);
     now.kl = total ? kl.at(base) : a.kl, now.first = total ? lse.at(base) : a.first.lse;
     now.second = a.second.lse;
-    if (int32_t* zero = now.schedule.counter)
-      check(cudaMemsetAsync(zero, 0, sizeof *zero, stream(ctx)), kOp);
     row.launch(ctx, attend_of(a, a.first, a.second), a.second.scale, now);
     if (total) add_up(ctx, kOp, a, now.kl, now.first, totals.parts.at(base));
   };
