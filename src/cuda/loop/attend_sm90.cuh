@@ -6,6 +6,7 @@
 //   Keys are walked in BN-key tiles from last to first.  Of a step: S = Q K' of this tile and
 //   O += P V of the last are both in flight; S alone is waited for, masked and exponentiated while
 //   O runs.
+//   Warpgroups may take turns (Shape::turns): each issues its products once the one before has.
 //   Shared memory: Slots x Q (BM x D), one ring of Stages tiles, K and V in turn (BN x D, E), two
 //   works, barriers.  Barriers: full (bytes) and empty (one arrival a consuming warp) for each Q
 //   slot and each stage; free for each work, full with its Q.  V rows past the last key are zeroed
@@ -31,6 +32,9 @@ struct AttendShape90 {
   // Registers a thread: the copying warpgroup gives what the others take.
   static constexpr int budgets[4][2] = {{96, 240}, {40, 232}, {32, 160}, {32, 112}};
   static constexpr int copying = budgets[Groups - 1][0], computing = budgets[Groups - 1][1];
+  // Whether warpgroups issue their products in turn: half a step apart, where the exponents of
+  // narrow heads take as long as the products.
+  static constexpr bool turns = D <= 64 && Groups > 1;
   using TileQ = Swizzled<BM, D>;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
@@ -78,6 +82,8 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
     if (lane == 0) sm90::barrier_arrive(barrier);
   };
 
+  constexpr int kTurn = 1 + Shape::Groups;  // the first of the named barriers
+  if (Shape::turns && group == Shape::Groups - 1) sm90::arrive(kTurn, 256);
   for (;;) {
     sm90::barrier_wait(shared.q_full(q_at), q_at.phase);
     const typename Shared::Slot& work = shared.work(slot);
@@ -124,13 +130,21 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
       state.weigh(x, alpha, score.factor);
       n = work.before(n);
     };
+    const auto take_turn = [&] {
+      if constexpr (Shape::turns) sm90::meet(kTurn + group, 256);
+    };
+    const auto pass_turn = [&] {
+      if constexpr (Shape::turns) sm90::arrive(kTurn + (group + 1) % Shape::Groups, 256);
+    };
     const auto step = [&](bool whole) {
       const Ring k = at;
       at.next();
       const Ring v = at;
       at.next();
+      take_turn();
       scores(k);
       values(v);
+      pass_turn();
       sm90::wait<1>();
       scores_done(k);
       weigh(whole);
@@ -151,6 +165,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
     bool passed = false;
 #pragma unroll 1
     for (; left > 1 && n > seen; --left, n = work.before(n), passed = true) {
+      take_turn(), pass_turn();
       pass();
       if (passed) pass();  // V comes after the next K
     }

@@ -23,8 +23,18 @@ constexpr int64_t kIndexMax = (1 << 30) - 1;
 struct TilePart {
   int begin, end;
   __device__ TilePart(int tiles, int splits, int split)
-      : begin(static_cast<int>(static_cast<int64_t>(tiles) * split / splits)),
-        end(static_cast<int>(static_cast<int64_t>(tiles) * (split + 1) / splits)) {}
+      : begin(share(tiles, splits, split)), end(share(tiles, splits, split + 1)) {}
+
+ private:
+  // floor(tiles split / splits), in 32 bits where they do: a division of 64 takes ten times as
+  // long.
+  __device__ static int share(int tiles, int splits, int split) {
+    if (splits == 1) return tiles * split;
+    const uint64_t product = static_cast<uint64_t>(tiles) * split;
+    const uint32_t low = static_cast<uint32_t>(product);
+    return static_cast<int>(product == low ? low / static_cast<uint32_t>(splits)
+                                           : product / splits);
+  }
 };
 
 // What a block works on; in shared memory, since only boundary tiles need most of it.
@@ -58,7 +68,8 @@ struct RowTile {
     return rows.seq.batch * a.s + rows.seq.row_begin + query(m);
   }
   __device__ int64_t key_head(const Attend& a) const {
-    return group() == 1 ? rows.g / (a.h / a.g) : rows.g;
+    if (group() > 1) return rows.g;
+    return static_cast<int>(rows.g) / (static_cast<int>(a.h) / static_cast<int>(a.g));
   }
   __device__ int first_query() const { return query(begin); }
   __device__ int end_query() const { return query(begin + size - 1) + 1; }
