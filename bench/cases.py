@@ -312,9 +312,9 @@ class Quant:
 @dataclasses.dataclass(frozen=True)
 class Kl:
     """The divergence of two attention distributions, or with `backward` the student's gradients of
-    it (the peer's graph is built beforehand).  The peer is eager PyTorch with every s x t array in
-    memory, logits in the inputs' dtype and the softmaxes in f32, as distillation losses are
-    written."""
+    it (the peer's graph is built beforehand).  The peer is PyTorch, eager or compiled, with every
+    s x t array in memory, logits in the inputs' dtype and the softmaxes in f32, as distillation
+    losses are written."""
 
     b: int
     h: int
@@ -323,9 +323,13 @@ class Kl:
     dtype: str
     causal: bool = False
     backward: bool = False
+    compiled: bool = False
     unit = "TFLOP/s"
     scale = 1e-12
-    peer = "torch eager"
+
+    @property
+    def peer(self):
+        return "torch.compile" if self.compiled else "torch eager"
 
     @property
     def op(self):
@@ -339,6 +343,7 @@ class Kl:
             f"n{size(self.n)}",
             None if (self.b, self.h) == (1, 16) else f"b{self.b}_h{self.h}",
             None if self.dtype == "bf16" else self.dtype,
+            "of_compiled" if self.compiled else None,
         )
 
     @property
@@ -374,6 +379,9 @@ class Kl:
         def loss():
             p, r = log_probability(*theirs[:2]), log_probability(*theirs[2:])
             return torch.nn.functional.kl_div(r, p, reduction="none", log_target=True).sum(3)
+
+        if self.compiled:
+            loss = torch.compile(loss, dynamic=False)
 
         if not self.backward:
 
@@ -727,7 +735,10 @@ def cuda():
         yield Quant(4, h, 4096, d)
     for causal in (False, True):
         yield from (Kl(1, 16, n, 128, "bf16", causal) for n in (1024, 4096, 8192, 16384))
-        yield from (Kl(1, 16, n, 128, "bf16", causal, True) for n in (1024, 4096, 8192))
+        yield from (Kl(1, 16, n, 128, "bf16", causal, True) for n in (1024, 4096, 8192, 16384))
+    for d in (64, 128):
+        yield from (Kl(1, 16, n, d, "bf16", True, False, True) for n in (1024, 16384))
+        yield from (Kl(1, 16, n, d, "bf16", True, True, True) for n in (1024, 16384))
     for backward in (False, True):
         for n in (1024, 4096):
             yield from (
