@@ -94,6 +94,10 @@ struct OnlineSoftmax {
         for (int c = 0; c < 4; ++c) o[i][j][c] *= alpha[i][c / 2];
   }
 
+  // In units of log2.
+  __device__ float top(int i, int half, float factor) const {
+    return m[i][half] == kNegativeInfinity ? kNegativeInfinity : m[i][half] * factor;
+  }
   __device__ float total(int i, int half) const {
     return quad_sum(l[i][half]);
   }

@@ -16,8 +16,8 @@
 // FlashAttention-3 (2407.08608).
 #pragma once
 #include "cuda/block/softmax.cuh"
+#include "cuda/loop/engine_sink_sm90.cuh"
 #include "cuda/loop/feed_sm90.cuh"
-#include "cuda/loop/sink.cuh"
 #include "cuda/loop/tile_policy.cuh"
 #include "cuda/tile/mma_sm80.cuh"
 #include "cuda/tile/order.cuh"
@@ -38,6 +38,8 @@ struct AttendShape90 {
   using TileQ = Swizzled<BM, D>;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
+  using TileO = Swizzled<BM, E>;
+  static_assert(TileO::bytes <= TileQ::bytes);
   static constexpr int q_bytes = TileQ::bytes;
   static constexpr int stage_bytes = TileK::bytes > TileV::bytes ? TileK::bytes : TileV::bytes;
   static constexpr int slack_bytes = 1024;  // works and barriers
@@ -82,12 +84,27 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
     if (lane == 0) sm90::barrier_arrive(barrier);
   };
 
+  // Rows of Q that o went through are given back once the copy engine has read them, under the
+  // first products of the next work.
+  constexpr bool kEngine = std::derived_from<Sink, EngineSink> && Shape::Slots == 2;
+  typename Shared::QRing owed;
+  int owes = 0;  // 1: to give back, 2: to wait for
+  const auto settle = [&] {
+    if (!kEngine || !owes) return;
+    if (owes == 2 && threadIdx.x % 128 == 0) sm90::out_wait_read<0>();
+    __syncwarp();
+    release(shared.q_empty(owed));
+    owes = 0;
+  };
   constexpr int kTurn = 1 + Shape::Groups;  // the first of the named barriers
   if (Shape::turns && group == Shape::Groups - 1) sm90::arrive(kTurn, 256);
   for (;;) {
     sm90::barrier_wait(shared.q_full(q_at), q_at.phase);
     const typename Shared::Slot& work = shared.work(slot);
-    if (__all_sync(~0u, work.tile.size == 0)) return;
+    if (__all_sync(~0u, work.tile.size == 0)) {
+      settle();
+      return;
+    }
     const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
     const int row = work.tile.begin + warp_row;
     int n = sm90::uniform(work.last), left = sm90::uniform(work.count);
@@ -110,7 +127,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
         for (int word = 0; word < BN / 32; ++word) absent[word] = shared.absent(k)[word];
       }
       release(shared.empty(k));
-      if (--left <= 0) release(shared.q_empty(q_at));
+      if (--left <= 0 && !kEngine) release(shared.q_empty(q_at));
     };
     const auto values = [&](Ring v) {
       sm90::barrier_wait(shared.full(v), v.phase);
@@ -170,10 +187,11 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
       if (passed) pass();  // V comes after the next K
     }
     scores(at);
+    settle();
     sm90::wait<0>();
     scores_done(at);
     at.next();
-    weigh(false);
+    weigh(n >= begin && n < end);
     pack_operand<Dtype>(p, x);
     if (passed) {
       pass();
@@ -194,12 +212,26 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
     values_done(at);
     at.next();
 
-    each_row<1>(row, [&](int i, int half, int m) {
-      const float sum = state.total(i, half), top = state.m[i][half];
-      sink.template store<Dtype>(a, work.tile, m, m < work.tile.begin + work.tile.size, work.split,
-                                 top == kNegativeInfinity ? top : top * score.factor, sum, o[i],
-                                 half);
-    });
+    bool stored = false;
+    if constexpr (kEngine) {
+      stored = sm90::uniform(sink.takes(a, work.tile, group * 64));
+      if (stored) {
+        float factor[2];
+        each_row<1>(row, [&](int, int half, int m) {
+          factor[half] = sink.finish(a, work.tile, m, m < work.tile.begin + work.tile.size,
+                                     state.top(0, half, score.factor), state.total(0, half));
+        });
+        sink.template store_rows<typename Shape::TileO, Dtype>(work.tile, group * 64, 1 + group,
+                                                               shared.q(q_at), factor, o);
+      }
+      owed = q_at, owes = stored ? 2 : 1;
+    }
+    if (!stored)
+      each_row<1>(row, [&](int i, int half, int m) {
+        sink.template store<Dtype>(a, work.tile, m, m < work.tile.begin + work.tile.size,
+                                   work.split, state.top(i, half, score.factor),
+                                   state.total(i, half), o[i], half);
+      });
     sink.done(a, work.tile, work.number, shared.word(), [&] { sm90::meet(1 + group, 128); });
     __syncwarp();
     release(shared.free(slot));

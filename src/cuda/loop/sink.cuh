@@ -40,12 +40,11 @@ __device__ inline void store_row(uint16_t* row, int width, const float (&o)[N][4
 }
 
 struct DirectSink {
-  // Fragment row `half` of packed row m; `valid` says the row exists.  All lanes of a quad agree.
-  template <int Dtype, int N>
-  __device__ void store(const Attend& a, const RowTile& tile, int m, bool valid, int, float top,
-                        float sum, const float (&o)[N][4], int half) const {
-    float inverse = sum == 0.f ? 0.f : 1.f / sum;
-    float lse = sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2;
+  // Stores lse of packed row m and returns what o is multiplied by; `valid` says the row exists.
+  __device__ float finish(const Attend& a, const RowTile& tile, int m, bool valid, float top,
+                          float sum) const {
+    float inverse = sum == 0.f ? 0.f : __fdividef(1.f, sum);
+    float lse = sum == 0.f ? kNegativeInfinity : (top + __log2f(sum)) * kLn2;
     if (a.score.sink_logit && valid) {
       const float sink = sink_logit(a.score, tile.head(m)) * kLog2E;
       const float most = fmaxf(top, sink);
@@ -54,6 +53,16 @@ struct DirectSink {
       inverse = sum == 0.f ? 0.f : scale / sum;
       lse = sum == 0.f ? kNegativeInfinity : (most + log2f(sum)) * kLn2;
     }
+    if (a.lse && valid && threadIdx.x % 4 == 0)
+      a.lse.as()[tile.offset(m, a.lse.stride, 1, 2)] = lse;
+    return inverse;
+  }
+
+  // Fragment row `half` of packed row m.  All lanes of a quad agree.
+  template <int Dtype, int N>
+  __device__ void store(const Attend& a, const RowTile& tile, int m, bool valid, int, float top,
+                        float sum, const float (&o)[N][4], int half) const {
+    const float inverse = finish(a, tile, m, valid, top, sum);
     const int64_t offset = valid ? tile.offset(m, a.o.stride) : 0;
     const int width = static_cast<int>(a.e);
     if (a.o_dtype != FOVEA_F32)
@@ -61,8 +70,6 @@ struct DirectSink {
                        inverse);
     else if (valid)
       store_wide(a.o.as<float>() + offset, width, o, half, inverse);
-    if (a.lse && valid && threadIdx.x % 4 == 0)
-      a.lse.as()[tile.offset(m, a.lse.stride, 1, 2)] = lse;
   }
   // All rows of a tile are stored; `meet` is its warps' barrier, `word` one in their shared memory.
   template <class Meet>

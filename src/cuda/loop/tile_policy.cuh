@@ -232,13 +232,19 @@ struct WindowMask {
     const int lane_key = key + threadIdx.x % 4 * 2;
     each_row<M>(row, [&](int i, int half, int m) {
       const int p = tile.query(m) + tile.shift;
-      const int low = left > 0 ? p - left + 1 - lane_key : 0;
       const int high = (right > 0 ? min(p + right, tile.keys) : tile.keys) - lane_key;
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int c = 0; c < 2; ++c)
-          if (j * 8 + c < low || j * 8 + c >= high) x[i][j][2 * half + c] = kNegativeInfinity;
+          if (j * 8 + c >= high) x[i][j][2 * half + c] = kNegativeInfinity;
+      if (left <= 0) return;
+      const int low = p - left + 1 - lane_key;
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+#pragma unroll
+        for (int c = 0; c < 2; ++c)
+          if (j * 8 + c < low) x[i][j][2 * half + c] = kNegativeInfinity;
     });
   }
 };

@@ -124,6 +124,16 @@ __device__ inline void copy_tile(uint32_t to, const CUtensorMap& map, uint32_t b
   copy_panels<Tile>(to, map, barrier, row, head, batch);
 }
 
+// What lies outside the tensor is not written.
+__device__ inline void store_box(const CUtensorMap& map, uint32_t from, int column, int row,
+                                 int head, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
+          &map),
+      "r"(from), "r"(column), "r"(row), "r"(head), "r"(batch)
+      : "memory");
+}
+
 // ---- bulk copies of contiguous bytes, whole pieces of 16
 
 __device__ inline void copy_in(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {

@@ -39,6 +39,8 @@ struct ForwardWork90 {
   WorkOrder order;
   Schedule schedule;
   AttendMaps maps;
+  CUtensorMap o;  // with o_given, boxes of 64 rows
+  bool o_given;
   Partials parts;
   int32_t* arrived;  // SplitSink's
 };

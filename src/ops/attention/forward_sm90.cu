@@ -117,9 +117,9 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
   return c;
 }
 
-// q, k, v as boxes of a row tile and of a key tile.
+// q, k, v as boxes of a row tile and of a key tile, o of a warpgroup's rows.
 struct Operands {
-  MapOf q, k, v;
+  MapOf q, k, v, o;
   Operands(const Attend& a, const Choice& c) {
     const int64_t group = c.grid.group, page = a.sequences.page;
     const int64_t caches = page ? a.sequences.pool : a.sequences.caches, tokens = page ? page : a.t;
@@ -135,6 +135,7 @@ struct Operands {
          static_cast<int>(group)};
     k = {a.k, a.dtype, caches, tokens, a.g, a.d, keys};
     v = {a.v, a.dtype, caches, tokens, a.g, a.e, keys};
+    o = {a.o, a.dtype, a.b, a.s, a.h, a.e, 64};
   }
 };
 
@@ -180,10 +181,13 @@ void prepare(const Context& ctx, const Attend& a, Plan& plan) {
   if (c.order.splits > 1) slots = PartialSlots(plan.workspace, a, c.order.splits);
   plan.launch = [a, c, works, slots](Context& ctx, void* workspace) {
     const Operands of(a, c);
-    ForwardWork90 work{c.grid, c.order, {static_cast<int32_t>(works), nullptr}, {}, {}, nullptr};
+    ForwardWork90 work{};
+    work.grid = c.grid, work.order = c.order, work.schedule.works = static_cast<int32_t>(works);
     if (!make_map(of.q, work.maps.q) || !make_map(of.k, work.maps.k) ||
         !make_map(of.v, work.maps.v))
       fail(FOVEA_DEVICE_ERROR, "attention_forward: the driver makes no tensor map");
+    work.o_given =
+        c.grid.group == 1 && a.o_dtype == a.dtype && !*map_refuses(of.o) && make_map(of.o, work.o);
     if (works > device_info(ctx).multiprocessors) work.schedule.counters = counters(ctx);
     const bool split = c.order.splits > 1;
     if (split) work.parts = slots.at(workspace, a, c.order.splits);

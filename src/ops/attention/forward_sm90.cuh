@@ -15,10 +15,13 @@ ForwardInstance90 forward_sm90_instance() {
   static_assert(Kind != ForwardKind::rich);
   constexpr bool kPaged = Kind == ForwardKind::paged || Kind == ForwardKind::split;
   using Score = std::conditional_t<Kind == ForwardKind::capped, CappedScore, PlainScore>;
-  using Sink = std::conditional_t<Kind == ForwardKind::split, SplitSink, DirectSink>;
+  using Sink = std::conditional_t<Kind == ForwardKind::split, SplitSink, EngineSink>;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const ForwardWork90& work) {
     Sink sink{};
-    if constexpr (Kind == ForwardKind::split) sink = {work.parts, work.order.splits, work.arrived};
+    if constexpr (Kind == ForwardKind::split)
+      sink = {work.parts, work.order.splits, work.arrived};
+    else
+      sink.o = work.o, sink.given = work.o_given;
     const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
     launch<attend_sm90<Shape, kPaged, Score, WindowMask, Sink>>(
         ctx, "attention_forward", blocks, Shape::threads, Shape::shared_bytes, a, work.grid,

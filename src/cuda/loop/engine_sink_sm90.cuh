@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// DirectSink for the Hopper sweep: 64 rows of o at once, through the rows of Q that they came from,
+// by the copy engine, which needs a third of the instructions of stores from registers.  Rows of a
+// sequence that ends inside the tile and the tensor go on are stored from registers.
+#pragma once
+#include "cuda/loop/sink.cuh"
+#include "cuda/tile/mma_sm90.cuh"
+
+namespace fovea::cuda {
+
+struct EngineSink : DirectSink {
+  CUtensorMap o;  // boxes of 64 rows
+  bool given;     // o has a map, and rows of a tile are those of one head
+
+  __device__ bool takes(const Attend& a, const RowTile& tile, int begin) const {
+    const int64_t end = tile.rows.seq.row_begin + tile.count;
+    return given && (begin + 64 <= tile.size || end == a.s);
+  }
+
+  // A warpgroup's rows [begin, begin + 64) of the tile.  factor: what finish() gave for the lane's
+  // two; `to`: Q.  Its first thread owes out_wait_read before Q may be written again.
+  template <class Tile, int Dtype, int N>
+  __device__ __forceinline__ void store_rows(const RowTile& tile, int begin, int barrier,
+                                             uint32_t to, const float (&factor)[2],
+                                             float (&o)[1][N][4]) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    uint32_t packed[1][N / 2][4];
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) o[0][j][c] *= factor[c / 2];
+    pack_operand<Dtype>(packed, o);
+    const uint32_t at = to + Tile::at(begin + warp * 16 + outer_row(lane), outer_chunk(lane));
+#pragma unroll
+    for (int k = 0; k < N / 2; ++k) sm90::store_matrices(Tile::pair(at, k), packed[0][k]);
+    sm90::fence_shared();
+    sm90::meet(barrier, 128);
+    if (threadIdx.x % 128 != 0) return;
+    const Sequence& seq = tile.rows.seq;
+    const int row = static_cast<int>(seq.row_begin) + tile.begin + begin;
+#pragma unroll
+    for (int panel = 0; panel < Tile::panels; ++panel)
+      sm90::store_box(this->o, to + panel * Tile::panel_bytes + begin * kPanelRowBytes, panel * 64,
+                      row, static_cast<int>(tile.rows.g), static_cast<int>(seq.batch));
+    sm90::out_commit();
+  }
+};
+
+}  // namespace fovea::cuda
