@@ -86,7 +86,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
 
   // Rows of Q that o went through are given back once the copy engine has read them, under the
   // first products of the next work.
-  constexpr bool kEngine = std::derived_from<Sink, EngineSink> && Shape::Slots == 2;
+  constexpr bool kEngine = std::derived_from<Sink, EngineSink>;
   typename Shared::QRing owed;
   int owes = 0;  // 1: to give back, 2: to wait for
   const auto settle = [&] {

@@ -15,12 +15,14 @@ ForwardInstance90 forward_sm90_instance() {
   static_assert(Kind != ForwardKind::rich);
   constexpr bool kPaged = Kind == ForwardKind::paged || Kind == ForwardKind::split;
   using Score = std::conditional_t<Kind == ForwardKind::capped, CappedScore, PlainScore>;
-  using Sink = std::conditional_t<Kind == ForwardKind::split, SplitSink, EngineSink>;
+  // A tile with one slot of Q has no room for rows on their way out.
+  using Whole = std::conditional_t<Shape::Slots == 2, EngineSink, DirectSink>;
+  using Sink = std::conditional_t<Kind == ForwardKind::split, SplitSink, Whole>;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const ForwardWork90& work) {
     Sink sink{};
     if constexpr (Kind == ForwardKind::split)
       sink = {work.parts, work.order.splits, work.arrived};
-    else
+    else if constexpr (Shape::Slots == 2)
       sink.o = work.o, sink.given = work.o_given;
     const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
     launch<attend_sm90<Shape, kPaged, Score, WindowMask, Sink>>(
