@@ -95,6 +95,7 @@ struct Trace {
   FOVEA_HD bool wants_rows() const { return attend.o || attend.lse || wants_mass(); }
 };
 
-extern const Kernel<Trace> trace_forward_host;
+// CUDA builds: simt takes anything.
+extern const Kernel<Trace> trace_forward_host, trace_forward_simt;
 
 }  // namespace fovea
