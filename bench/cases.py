@@ -521,9 +521,9 @@ class ConvAttention:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """Selection and attention over what it keeps, beside dense attention of ours (nothing is
-    compared), or with `selecting` the selection alone beside the same in PyTorch.  Inputs are whole
-    numbers, so that every order of sums selects the same blocks."""
+    """Selection and attention over what it keeps, beside dense attention (nothing is compared), or
+    with `plain` beside the same in PyTorch; with `selecting` the selection alone beside PyTorch's.
+    Inputs are whole numbers, so that every order of sums selects the same blocks."""
 
     h: int
     n: int
@@ -531,21 +531,30 @@ class Trace:
     keep: int
     dtype: str = "f32"
     selecting: bool = False
+    plain: bool = False
+    dense: str = "fovea"
+    causal: bool = True
     block: int = 64
     op = "trace_forward"
     unit = "Mrow/s"
     scale = 1e-6
-    limit = 0
+
+    @property
+    def limit(self):
+        return 1e-2 if self.plain else 0
 
     @property
     def peer(self):
-        return "torch, the same selection" if self.selecting else "fovea dense"
+        if self.selecting or self.plain:
+            return "torch, the same selection" + (" and attention" if self.plain else "")
+        return f"{self.dense} dense"
 
     @property
     def name(self):
         return name_of(
             f"trace_t{size(self.n)}_h{self.h}_d{self.d}_keep{self.keep}",
-            "selection" if self.selecting else None,
+            "selection" if self.selecting else "plain" if self.plain else None,
+            None if self.causal else "full",
             None if self.dtype == "f32" else self.dtype,
         )
 
@@ -564,46 +573,91 @@ class Trace:
             torch.randint(-4, 5, shape, generator=generator, device=device).to(DTYPES[self.dtype])
             for _ in "qkv"
         )
-        fields = {"keep": self.keep, "causal": True, "block_rows": self.block}
+        fields = {"keep": self.keep, "causal": self.causal, "block_rows": self.block}
         fields["block_keys"] = self.block
-        rows, keys = (x[0].transpose(0, 1).float().contiguous() for x in (q, k))
+        heads = [x[0].transpose(0, 1) for x in (q, k, v)]
+        step = max(1, (1 << 19) // self.n)  # heads at a time, which memory bounds
 
         def trace():
-            fovea.trace_forward(ctx, q, k, v=v, selected=True, o=True, **fields)
-            return []
+            o = fovea.trace_forward(ctx, q, k, v=v, selected=True, o=True, **fields)[1]
+            return [o] if self.plain else []
 
         def dense():
-            fovea.attention_forward(ctx, q, k, v, causal=True)
+            if self.dense == "fovea":
+                fovea.attention_forward(ctx, q, k, v, causal=self.causal)
+            else:
+                torch.nn.functional.scaled_dot_product_attention(
+                    *(x.transpose(1, 2) for x in (q, k, v)), is_causal=self.causal
+                )
             return []
 
         def select():
             return [fovea.trace_forward(ctx, q, k, selected=True, **fields)[0]]
 
-        def peer():
+        def parts(f):
             with torch.no_grad():
-                return [self.select(rows, keys)]
+                return [
+                    torch.cat(
+                        [f(*(x[i : i + step] for x in heads)) for i in range(0, self.h, step)]
+                    )
+                ]
 
-        return (select, peer) if self.selecting else (trace, dense)
+        def selection(rows, keys, _):
+            return self.select(rows.float(), keys.float())
 
-    def select(self, q, k):
-        """The definition of trace.h, causal, for all row blocks of (h, n, d) tensors at once."""
+        def both(rows, keys, values):
+            return self.attend(rows, keys, values, selection(rows, keys, values))
+
+        if self.selecting:
+            return select, lambda: parts(selection)
+        if self.plain:
+            return trace, lambda: [parts(both)[0].transpose(0, 1)[None]]
+        return trace, dense
+
+    def attend(self, q, k, v, selected):
+        """Attention of (h, n, d) tensors over the selected blocks, some row blocks at a time."""
         h, n, d = q.shape
         blocks = n // self.block
-        rows, keys = (x.view(h, blocks, self.block, d) for x in (q, k))
+        rows, keys, values = (x.reshape(h, blocks, self.block, d) for x in (q, k, v))
+        head = torch.arange(h, device=q.device)[:, None, None]
+        inside = torch.arange(self.block, device=q.device)
+        out = []
+        for part in range(0, blocks, 256):
+            here = slice(part, part + 256)
+            at = selected[:, here]
+            own = torch.arange(blocks, device=q.device)[here]
+            x = torch.einsum("hnid,hnkjd->hnikj", rows[:, here], keys[head, at.clamp(min=0)])
+            x = x.float() / d**0.5
+            unseen = (at < 0)[:, :, None, :, None]
+            if self.causal:
+                last = (own[:, None] * self.block + inside)[None, :, :, None, None]
+                unseen = unseen | (at[:, :, None, :, None] * self.block + inside > last)
+            p = x.masked_fill_(unseen, -torch.inf).flatten(3).softmax(-1).view_as(x)
+            seen = values[head, at.clamp(min=0)]
+            out.append(torch.einsum("hnikj,hnkjd->hnid", p.to(v.dtype), seen))
+        return torch.cat(out, 1).reshape(h, n, d)
+
+    def select(self, q, k):
+        """The definition of trace.h for all row blocks of (h, n, d) tensors at once."""
+        h, n, d = q.shape
+        blocks = n // self.block
+        rows, keys = (x.reshape(h, blocks, self.block, d) for x in (q, k))
         head = torch.arange(h, device=q.device)[:, None, None]
         own = torch.arange(blocks, device=q.device)[None, :, None]
         later = torch.ones(self.block, self.block, dtype=torch.bool, device=q.device).triu(1)
 
         def score(block):  # (h, blocks, keep) key blocks, -1 none
             x = torch.einsum("hnid,hnkjd->hnkij", rows, keys[head, block.clamp(min=0)])
-            x.masked_fill_((block == own)[..., None, None] & later, -torch.inf)
+            if self.causal:
+                x.masked_fill_((block == own)[..., None, None] & later, -torch.inf)
             return x.amax((-1, -2)).masked_fill(block < 0, -torch.inf)
 
         def first(begin, end):
             return torch.where(begin < end, begin, -1)
 
         at = torch.arange(self.keep, device=q.device)
-        begin, end = (((at + i) * (own + 1) // self.keep).expand(h, -1, -1) for i in (0, 1))
+        reach = own + 1 if self.causal else torch.full_like(own, blocks)
+        begin, end = (((at + i) * reach // self.keep).expand(h, -1, -1) for i in (0, 1))
         best = score(first(begin, end))
         for _ in range((blocks - 1).bit_length()):
             middle = begin + (end - begin + 1) // 2
@@ -745,5 +799,11 @@ def cuda():
                 ConvAttention(16, n, d, rows, columns, "bf16", backward=backward)
                 for d, rows, columns in ((128, 6, 11), (64, 7, 7))
             )
+    for h, n in ((32, 8192), (32, 32768), (32, 131072), (1, 524288), (1, 1048576)):
+        for causal in (False, True):
+            yield Trace(h, n, 128, 32, "bf16", dense="torch", causal=causal)
+    for n in (8192, 32768):
+        yield Trace(32, n, 128, 32, "bf16", selecting=True)
+        yield Trace(32, n, 128, 32, "bf16", plain=True)
     for b, t in ((1, 8192), (1, 131072), (16, 8192), (64, 8192), (16, 32768)):
         yield from (Decode(b, 32, 8, t, 128, "bf16", page) for page in (0, 16))

@@ -51,7 +51,7 @@ typedef enum fovea_edge_kind {
 } fovea_edge_kind;
 
 /** Selection, attention over what was selected, edges: each output is optional, absent = not
- *  computed.  No workspace of s * t: linear in n * keep, and of that only where an edge is wanted. */
+ *  computed.  No workspace of s * t: at most linear in n * keep and in s. */
 typedef struct fovea_trace_forward_params {
   size_t struct_size;       /**< sizeof(fovea_trace_forward_params) */
   fovea_tensor q;           /**< [in] (b, s, h, d) f32 f16 bf16 */

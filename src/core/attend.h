@@ -204,6 +204,15 @@ struct Score {
   View<1> sink_logit;  // (h)
 };
 
+// Key blocks that each block of query rows sees: for each (sequence, head, row block) `keep`
+// places, of which the first `count` are in use, ascending.  Absent: every key.
+struct BlockList {
+  const int32_t *entry, *count;
+  int64_t n, keep;
+  int32_t block_rows, block_keys;
+  explicit FOVEA_HD operator bool() const { return entry != nullptr; }
+};
+
 struct Rope {
   View<2> cos, sin;
   int64_t positions, half;
@@ -221,6 +230,7 @@ struct Attend {
   Mask mask;
   Score score;
   Rope rope;
+  BlockList list;
   int32_t splits;  // as asked; 0: auto
 
   // The call has neither positions, per-head windows, bit mask, bias, alibi, softcap, sinks,

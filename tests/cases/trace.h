@@ -329,12 +329,55 @@ inline std::vector<TraceCase> trace_edges() {
   return cases;
 }
 
+// The stages of Hopper, by what may keep a call from each.  Selection in tensor-core sums is judged
+// on whole numbers.
+inline std::vector<TraceCase> trace_tuned() {
+  constexpr int64_t widths[][2] = {{64, 64}, {128, 128}, {256, 256}, {40, 24}, {96, 128}};
+  constexpr int64_t blocks[][2] = {{64, 64}, {128, 128}, {64, 128}, {128, 64},
+                                   {16, 16}, {32, 32},   {128, 32}, {16, 64}};
+  std::vector<TraceCase> cases;
+  for (int i = 0; i < 40; ++i) {
+    TraceCase c;
+    c.note = "tuned";
+    c.dtype = i % 2 ? FOVEA_F16 : FOVEA_BF16;
+    c.d = widths[i % 5][0], c.e = widths[i % 5][1];
+    c.block_rows = blocks[i % 8][0], c.block_keys = blocks[i % 8][1];
+    c.b = 1 + i / 8 % 2, c.h = i % 3 == 1 ? 2 : 1, c.g = 1;
+    c.s = c.block_rows * (1 + i % 2) + i % 4 * 7;
+    c.t = c.block_keys * (4 + i % 9) + (i % 3 ? 11 : 0);
+    c.keep = i % 10 == 7 ? 70 : 1 + i % 6;
+    c.causal = i / 5 % 2, c.mask = i % 7 == 3, c.keep_row = i % 6 == 5;
+    c.paged = i % 9 == 4 || i % 9 == 8, c.key_len = i % 4 == 2, c.cache_row = i % 11 == 4;
+    if (c.key_len || c.cache_row) c.b = 3;
+    c.o_f32 = i % 8 == 6, c.exact = i % 13 == 12;
+    c.data = c.exact ? TraceData::normal : TraceData::integers;
+    c.values = i % 12 != 9, c.slots = i % 10 != 8, c.rows = i % 14 != 11;
+    c.edges = static_cast<EdgeList>(i % 5), c.edge_kind = i % 3;
+    cases.push_back(c);
+  }
+  return cases;
+}
+
+// The stages a tuned case should have.
+inline std::string tuned_kernel(const TraceCase& c) {
+  const int64_t d = c.d <= 64 ? 64 : c.d <= 128 ? 128 : 256;
+  const bool weights = c.slots || (c.edges >= EdgeList::apart && c.edge_kind == 2);
+  const bool listed = (c.rows || weights) && c.block_rows >= 64 && c.block_keys >= 64;
+  std::string name = std::string("sm90.") + dtype_name(c.dtype) + ".d" + std::to_string(d);
+  if (!c.exact) name += c.keep <= 64 && d < 256 ? ".select64" : ".select256";
+  if (listed) name += ".rows" + std::to_string(c.block_rows);
+  if (weights) name += ".weigh";
+  if (c.rows && !c.mask && (!c.paged || c.block_keys >= 64)) name += ".dense";
+  return name;
+}
+
 inline std::vector<harness::Case> trace_cases() {
   std::vector<harness::Case> cases;
-  const auto add = [&](const TraceCase& c, bool tiny = false) {
+  const auto add = [&](const TraceCase& c, bool tiny = false, const std::string& kernel = "") {
     cases.push_back({"trace_forward", name_of(c),
-                     [c](uint64_t seed) { return build_trace(c, seed); }, "", "", tiny});
+                     [c](uint64_t seed) { return build_trace(c, seed); }, kernel, "", tiny});
   };
+  for (const TraceCase& c : trace_tuned()) add(c, false, tuned_kernel(c));
   for (const TraceCase& c : trace_sweep()) add(c);
   for (const TraceCase& c : trace_edges()) add(c);
   TraceCase c;

@@ -1247,7 +1247,7 @@ def trace_forward(ctx, q, k, *, selected=None, score=None, o=None, lse=None, lse
                   keep=0, scale=0.0, block_rows=0, block_keys=0, layer=0, edge_kind=0, exact=0,
                   causal=0):
     """Selection, attention over what was selected, edges: each output is optional, absent = not
-    computed.  No workspace of s * t: linear in n * keep, and of that only where an edge is wanted.
+    computed.  No workspace of s * t: at most linear in n * keep and in s.
 
     Inputs
       q: (b, s, h, d) f32 f16 bf16

@@ -141,8 +141,9 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
       release(shared.empty(v));
     };
     const auto weigh = [&](bool whole) {
-      score.apply(x, n * BN, row);
-      if (!whole) work.mask.apply(x, n * BN, row);
+      const int key = work.key_tile(n) * BN;
+      score.apply(x, key, row);
+      if (!whole) work.mask.apply(x, key, row);
       if constexpr (Paged) hide_absent(x, absent);
       state.weigh(x, alpha, score.factor);
       n = work.before(n);
@@ -198,7 +199,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
     } else if (__any_sync(~0u, work.clean)) {
       Ring v = at;
       if (left > 0) v.next();
-      clean_values<Shape>(work.tile.keys - work.last * BN, shared, v, group);
+      clean_values<Shape>(work.tile.keys - work.key_tile(work.last) * BN, shared, v, group);
     }
 #pragma unroll 1
     while (left > 0 && (n >= end || n < begin)) step(false);

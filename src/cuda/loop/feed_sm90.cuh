@@ -37,9 +37,16 @@ struct WorkSlot {
     last = count > 0 ? static_cast<int>(tiles[part.end - 1]) : (tile.keys + width - 1) / width;
     jump_at = Mask::sinks ? static_cast<int>(tiles.first) : -1;
     jump_to = static_cast<int>(tiles.sinks) - 1;
-    clean = count > 0 && last * width + width > tile.keys;
+    clean = count > 0 && key_tile(last) * width + width > tile.keys;
   }
   __device__ int before(int n) const { return n == jump_at ? jump_to : n - 1; }
+  // Which tile of keys step n of the walk is.
+  __device__ int key_tile(int n) const {
+    if constexpr (requires { mask.key_tile(n); })
+      return mask.key_tile(n);
+    else
+      return n;
+  }
 };
 
 // Where things lie in the block's shared memory, as addresses.
@@ -196,7 +203,8 @@ struct Copy90 {
     int row;
     int page[Paged ? BN / 32 : 1];
   };
-  __device__ __forceinline__ Keys keys_of(const WorkSlot<Mask>& work, int n) const {
+  __device__ __forceinline__ Keys keys_of(const WorkSlot<Mask>& work, int step) const {
+    const int n = work.key_tile(step);
     const Sequence& seq = work.tile.rows.seq;
     Keys keys{work.count ? static_cast<int>(seq.key_begin) + n * BN : static_cast<int>(a.t), {}};
     if (!Paged || !a.sequences.page) return keys;

@@ -118,7 +118,11 @@ Trace resolve(const fovea_trace_forward_params& p) {
 Plan plan(const Context& ctx, const fovea_trace_forward_params& params) {
   const Trace request = resolve(params);
   if (ctx.backend == FOVEA_HOST) return choose(kOp, ctx, request, {trace_forward_host});
+#if FOVEA_WITH_CUDA
+  return choose(kOp, ctx, request, {trace_forward_sm90, trace_forward_simt});
+#else
   return choose<Trace>(kOp, ctx, request, {});
+#endif
 }
 
 }  // namespace fovea

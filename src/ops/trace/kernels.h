@@ -95,6 +95,7 @@ struct Trace {
   FOVEA_HD bool wants_rows() const { return attend.o || attend.lse || wants_mass(); }
 };
 
-extern const Kernel<Trace> trace_forward_host;
+// CUDA builds: sm90 for the stages that wgmma can serve, simt takes anything.
+extern const Kernel<Trace> trace_forward_host, trace_forward_sm90, trace_forward_simt;
 
 }  // namespace fovea

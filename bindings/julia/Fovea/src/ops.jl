@@ -946,7 +946,7 @@ end
     trace_forward(ctx, q, k; keywords...)
 
 Selection, attention over what was selected, edges: each output is optional, absent = not
-computed.  No workspace of s * t: linear in n * keep, and of that only where an edge is wanted.
+computed.  No workspace of s * t: at most linear in n * keep and in s.
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16

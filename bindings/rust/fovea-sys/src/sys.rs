@@ -1230,7 +1230,7 @@ const _: () = {
 
 /// ```text
 /// Selection, attention over what was selected, edges: each output is optional, absent = not
-/// computed.  No workspace of s * t: linear in n * keep, and of that only where an edge is wanted.
+/// computed.  No workspace of s * t: at most linear in n * keep and in s.
 /// ```
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

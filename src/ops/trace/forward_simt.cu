@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// trace_forward with portable stages: takes every valid call.
+#include "core/dtype.h"
+#include "ops/trace/room.cuh"
+
+namespace fovea {
+namespace {
+
+using namespace cuda;
+
+std::string refuses(const Context&, const Trace&) {
+  return "";
+}
+
+void prepare(const Context&, const Trace& a, Plan& plan) {
+  const TraceRoom room(a, plan.workspace, false);
+  plan.kernel += std::string(".") + dtype_name(a.attend.dtype);
+  plan.launch = [=](Context& ctx, void* base) {
+    const TraceCall call = room.at(a, base);
+    select_simt(ctx, call);
+    if (a.wants_rows()) rows_simt(ctx, call);
+    if (a.wants_mass()) weigh_simt(ctx, call);
+    if (a.lse_dense) dense_simt(ctx, call);
+    if (a.wants_edges()) edges(ctx, call);
+  };
+}
+
+}  // namespace
+
+extern const Kernel<Trace> trace_forward_simt;
+const Kernel<Trace> trace_forward_simt = {"trace_forward.cuda.simt", refuses, prepare};
+
+}  // namespace fovea

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// trace_forward with the stages that Hopper's tensor cores can serve: the choice among their
+// instances, stage by stage, and their order of works.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/chunk.h"
+#include "core/dtype.h"
+#include "ops/trace/item.cuh"
+#include "ops/trace/room.cuh"
+#include "ops/trace/rows.cuh"
+
+namespace fovea {
+namespace {
+
+using namespace cuda;
+
+// Every row of select.inc, weigh.inc and rows.inc in this build, narrow widths first.
+const std::vector<SelectInstance90>& select_instances() {
+  static const std::vector<SelectInstance90> rows = {
+#define FOVEA_INSTANCE(dtype, d, most, stages, blocks) \
+  select_sm90_instance<dtype, d, most, stages, blocks>(),
+#include "instances/trace_select_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+const std::vector<WeighInstance90>& weigh_instances() {
+  static const std::vector<WeighInstance90> rows = {
+#define FOVEA_INSTANCE(dtype, d, stages, blocks) weigh_sm90_instance<dtype, d, stages, blocks>(),
+#include "instances/trace_weigh_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+const std::vector<RowsInstance90>& rows_instances() {
+  static const std::vector<RowsInstance90> rows = {
+#define FOVEA_INSTANCE(dtype, d, e, kind, groups, keys, stages) \
+  rows_sm90_instance<dtype, d, e, RowsKind::kind, groups, keys, stages>(),
+#include "instances/trace_rows_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+
+MapOf rows_of(const Attend& a, int rows) {
+  return {a.q, a.dtype, a.b, a.s, a.h, a.d, rows};
+}
+MapOf keys_of(const Attend& a, const View<4>& x, int64_t width, int64_t keys) {
+  const Sequences& q = a.sequences;
+  return {x,
+          a.dtype,
+          q.page ? q.pool : q.caches,
+          q.page ? q.page : a.t,
+          a.g,
+          width,
+          static_cast<int>(q.page ? std::min(q.page, keys) : keys)};
+}
+
+// What every stage needs of q and k.
+std::string refuses_all(const Context& ctx, const Trace& trace) {
+  const DeviceInfo& device = device_info(ctx);
+  const Attend& a = trace.attend;
+  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
+  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
+    return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
+  if (a.d % 8) return "d is not a multiple of 8";
+  if (!a.b || !a.h || !a.s || !a.g || !a.sequences.key_max || !a.sequences.caches)
+    return "nothing to do";
+  if (a.sequences.key_max > kIndexMax || a.s > kIndexMax)
+    return "more than 2^30 keys or rows in a sequence";
+  if (a.b * a.h > kIndexMax / trace.n) return "more than 2^30 row blocks";
+  const MapOf q = rows_of(a, 64), k = keys_of(a, a.k, a.d, 64);
+  for (const MapOf* x : {&q, &k})
+    if (const char* why = map_refuses(*x); *why) return std::string("q or k has ") + why;
+  CUtensorMap map;
+  if (!make_map(q, map)) return "the driver makes no tensor maps";
+  return "";
+}
+
+const SelectInstance90* find_select(const Trace& a) {
+  if (a.exact) return nullptr;
+  for (const SelectInstance90& row : select_instances())
+    if (row.dtype == a.attend.dtype && a.attend.d <= row.d && a.keep <= row.most) return &row;
+  return nullptr;
+}
+
+const WeighInstance90* find_weigh(const Trace& a) {
+  if (!a.wants_mass()) return nullptr;
+  for (const WeighInstance90& row : weigh_instances())
+    if (row.dtype == a.attend.dtype && a.attend.d <= row.d) return &row;
+  return nullptr;
+}
+
+const RowsInstance90* find_rows(const Attend& a, RowsKind kind, int64_t rows) {
+  for (const RowsInstance90& row : rows_instances())
+    if (row.dtype == a.dtype && row.kind == kind && a.d <= row.d && a.e <= row.e &&
+        (!rows || row.rows == rows))
+      return &row;
+  return nullptr;
+}
+
+// The call as the sweep sees it.  Without o no value is read: the keys stand in for them.
+Attend listed_of(const Trace& trace) {
+  Attend a = trace.attend;
+  if (!a.o) a.v = a.k, a.e = a.d;
+  return a;
+}
+Attend dense_of(const Trace& trace) {
+  Attend a = trace.attend;
+  a.o = {}, a.lse = trace.lse_dense;
+  a.v = a.k, a.e = a.d;
+  return a;
+}
+
+const RowsInstance90* find_listed(const Trace& trace) {
+  const Attend a = listed_of(trace);
+  if (trace.block_keys < 64 || a.e % 8 || (a.o && !trace.attend.v)) return nullptr;
+  if (*map_refuses(keys_of(a, a.v, a.e, 64))) return nullptr;
+  const bool wide = a.o_dtype == FOVEA_F32;
+  if (a.o && !chunked(a.o, wide ? 4 : 2, wide ? 4 : 8)) return nullptr;
+  return find_rows(a, RowsKind::listed, trace.block_rows);
+}
+
+const RowsInstance90* find_dense(const Trace& trace) {
+  const Attend a = dense_of(trace);
+  if (trace.block_mask || (a.sequences.page && a.sequences.page < 64)) return nullptr;
+  return find_rows(a, RowsKind::dense, 0);
+}
+
+std::string refuses(const Context& ctx, const Trace& a) {
+  if (const std::string why = refuses_all(ctx, a); !why.empty()) return why;
+  if (find_select(a) || find_weigh(a) || (a.wants_rows() && find_listed(a)) ||
+      (a.lse_dense && find_dense(a)))
+    return "";
+  return "no instance for this dtype, these widths and blocks in this build";
+}
+
+ItemWork90 item_work(const TraceCall& call) {
+  const Trace& a = call.a;
+  ItemWork90 work{call, {}, static_cast<int>(ceil_div(a.block_rows, 64)), 4};
+  while (1 << work.shift < a.block_keys) ++work.shift;
+  const int64_t keys = std::min<int64_t>(a.block_keys, 64);
+  if (!make_map(rows_of(a.attend, 64), work.maps.q) ||
+      !make_map(keys_of(a.attend, a.attend.k, a.attend.d, keys), work.maps.k))
+    fail(FOVEA_DEVICE_ERROR, "trace_forward: the driver makes no tensor map");
+  return work;
+}
+
+// One sweep; `counter` is for the works that blocks take as they come.
+void rows_sm90(Context& ctx, const Attend& a, TraceRow* row, const RowsInstance90& instance,
+               int32_t* counter) {
+  const DeviceInfo& device = device_info(ctx);
+  const bool masked = a.mask.window.right > 0;
+  const int64_t row_tiles = ceil_div(a.s, instance.rows), heads = a.b * a.h;
+  // Heads whose keys the cache holds together.
+  const int64_t head_bytes = a.sequences.key_max * (a.d + a.e) * 2;
+  const int64_t section = clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), 1, 64) * (a.h / a.g);
+  RowsWork90 work{};
+  work.grid = {row_tiles, a.h, 1, 1, masked};
+  work.order = {static_cast<int32_t>(row_tiles),
+                static_cast<int32_t>(heads),
+                1,
+                static_cast<int32_t>(std::min(section, heads)),
+                static_cast<int32_t>(masked ? row_tiles / 4 : 0),
+                masked};
+  work.schedule = {static_cast<int32_t>(work.order.works()), counter};
+  work.row = row;
+  if (!make_map(rows_of(a, instance.rows), work.maps.q) ||
+      !make_map(keys_of(a, a.k, a.d, instance.keys), work.maps.k) ||
+      !make_map(keys_of(a, a.v, a.e, instance.keys), work.maps.v))
+    fail(FOVEA_DEVICE_ERROR, "trace_forward: the driver makes no tensor map");
+  check(cudaMemsetAsync(counter, 0, sizeof *counter, stream(ctx)), kTraceOp);
+  instance.launch(ctx, a, work);
+}
+
+void prepare(const Context&, const Trace& a, Plan& plan) {
+  const SelectInstance90* select = find_select(a);
+  const WeighInstance90* weigh = find_weigh(a);
+  const RowsInstance90 *listed = a.wants_rows() ? find_listed(a) : nullptr,
+                       *dense = a.lse_dense ? find_dense(a) : nullptr;
+  const TraceRoom room(a, plan.workspace, listed);
+  const Slot<int32_t> counter = plan.workspace.add<int32_t>(listed || dense ? 1 : 0);
+  const int width = select ? select->d : listed ? listed->d : weigh ? weigh->d : dense->d;
+  plan.kernel = std::string("trace_forward.cuda.sm90.") + dtype_name(a.attend.dtype) + ".d" +
+                std::to_string(width);
+  if (select) plan.kernel += ".select" + std::to_string(select->most);
+  if (listed) plan.kernel += ".rows" + std::to_string(listed->rows);
+  if (weigh) plan.kernel += ".weigh";
+  if (dense) plan.kernel += ".dense";
+  plan.launch = [=](Context& ctx, void* base) {
+    const TraceCall call = room.at(a, base);
+    if (select)
+      select->launch(ctx, item_work(call));
+    else
+      select_simt(ctx, call);
+    if (listed) {
+      Attend sweep = listed_of(a);
+      sweep.list = {call.slots.list,
+                    call.slots.count,
+                    a.n,
+                    a.keep,
+                    static_cast<int32_t>(a.block_rows),
+                    static_cast<int32_t>(a.block_keys)};
+      rows_sm90(ctx, sweep, call.slots.row, *listed, counter.at(base));
+    } else if (a.wants_rows()) {
+      rows_simt(ctx, call);
+    }
+    if (weigh)
+      weigh->launch(ctx, item_work(call));
+    else if (a.wants_mass())
+      weigh_simt(ctx, call);
+    if (dense)
+      rows_sm90(ctx, dense_of(a), nullptr, *dense, counter.at(base));
+    else if (a.lse_dense)
+      dense_simt(ctx, call);
+    if (a.wants_edges()) edges(ctx, call);
+  };
+}
+
+}  // namespace
+
+extern const Kernel<Trace> trace_forward_sm90;
+const Kernel<Trace> trace_forward_sm90{"sm90", refuses, prepare};
+
+}  // namespace fovea

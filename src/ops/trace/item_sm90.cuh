@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// The products of one item's rows with lists of key blocks on Hopper's tensor cores, for stages
+// whose work is of the block's own making.
+//   A block takes an item: four computing warps and one that copies.  Q stays in shared memory; the
+//   key blocks of a list follow one another through a ring of 64-key stages: small blocks share a
+//   stage, one of 128 keys takes two.  A stage's products with 64 rows are one chain of m64n64k16,
+//   a warp owning 16 rows.  What else there is to do hides under the products of the other blocks
+//   of the multiprocessor.
+//   Shared memory: Q (row_tiles x 64 x D), Stages x K (64 x D), then the stage's own.
+//   Barriers: q_full; full (bytes) and empty (one arrival a computing warp) of each ring stage.
+#pragma once
+#include <new>
+
+#include "cuda/tile/mma_sm90.cuh"
+#include "ops/trace/item.cuh"
+
+namespace fovea::cuda {
+
+template <int Dtype_, int D_, int Stages_, int Blocks_>
+struct ItemShape90 {
+  static constexpr int Dtype = Dtype_, D = D_, Stages = Stages_;
+  static constexpr int Blocks = Blocks_;  // a multiprocessor should hold
+  static constexpr int computing = 128, threads = computing + 32;
+  using Tile = Swizzled<64, D>;
+};
+
+template <class Shape>
+struct ItemShared90 {
+  uint64_t q_full, full[Shape::Stages], empty[Shape::Stages];
+  alignas(8) unsigned char item[sizeof(TraceItem)];
+};
+
+template <class Shape>
+class ItemKeys90 {
+ public:
+  using Tile = typename Shape::Tile;
+  using Ring = sm90::Ring<Shape::Stages>;
+
+  __device__ ItemKeys90(const ItemWork90& work, unsigned char* memory, ItemShared90<Shape>& shared)
+      : work(work),
+        a(work.call.a),
+        shared_(shared),
+        item(*reinterpret_cast<const TraceItem*>(shared.item)),
+        block_keys(static_cast<int>(work.call.a.block_keys)),
+        q_(shared_address(memory)),
+        keys_(q_ + work.row_tiles * Tile::bytes) {}
+
+  // By one thread, before the block meets.
+  __device__ void init(int64_t number) const {
+    sm90::barrier_init(q_full(), 1);
+    for (Ring i; i.phase == 0; i.next())
+      sm90::barrier_init(full(i), 1), sm90::barrier_init(empty(i), Shape::computing / 32);
+    sm90::barrier_init_done();
+    new (shared_.item) TraceItem(a, number);
+  }
+
+  // The copying warp.
+  __device__ __forceinline__ void copy_rows() const {
+    if (threadIdx.x % 32) return;
+    sm90::barrier_expect(q_full(), work.row_tiles * Tile::bytes);
+    for (int i = 0; i < work.row_tiles; ++i)
+      sm90::copy_panels<Tile>(q_ + i * Tile::bytes, work.maps.q, q_full(),
+                              static_cast<int>(item.first) + i * 64, static_cast<int>(item.head),
+                              static_cast<int>(item.seq.batch));
+  }
+  // A lane copies a key block, or its half of 64 keys; zeros for a block -1.
+  template <class BlockAt>
+  __device__ __forceinline__ void copy_list(int count, Ring& at, BlockAt block_at) const {
+    const int lane = threadIdx.x % 32, rows = min(block_keys, 64), per = 64 / rows;
+    const int stages = stages_of(count), halves = max(block_keys / 64, 1);
+    for (int stage = 0; stage < stages; ++stage, at.next()) {
+      const int first = stage * per, here = min(per, count * halves - first);
+      sm90::barrier_wait(empty(at), at.phase ^ 1);
+      if (lane == 0) sm90::barrier_expect(full(at), here * rows * Tile::panels * kPanelRowBytes);
+      __syncwarp();
+      if (lane >= here) continue;
+      const int block = block_at((first + lane) / halves), part = (first + lane) % halves * 64;
+      int row = static_cast<int>(item.seq.key_begin) + block * block_keys + part,
+          batch = static_cast<int>(item.seq.key_batch);
+      if (block < 0) {
+        row = 0, batch = -1;
+      } else if (a.attend.sequences.page) {
+        row = part;
+        batch = static_cast<int>(a.attend.sequences.page_of(item.seq, int64_t{block} * block_keys));
+      }
+#pragma unroll
+      for (int panel = 0; panel < Tile::panels; ++panel)
+        sm90::copy_box(keys(at) + panel * Tile::panel_bytes + lane * rows * kPanelRowBytes,
+                       work.maps.k, full(at), panel * 64, row, static_cast<int>(item.key_head),
+                       batch);
+    }
+  }
+
+  // The computing warps.
+  __device__ void wait_rows() const {
+    sm90::barrier_wait(q_full(), 0);
+  }
+  __device__ static void meet() {
+    sm90::meet(1, Shape::computing);
+  }
+  __device__ int stages_of(int count) const {
+    return (count * block_keys + 63) / 64;
+  }
+
+  // take(x, tile): products of row tile `tile` with the stage's 64 keys.
+  template <class Take>
+  __device__ __forceinline__ void multiply(Ring at, Take take) const {
+    float x[8][4];
+    sm90::barrier_wait(full(at), at.phase);
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+      if (tile == work.row_tiles) break;
+      sm90::fence();
+      sm90::product_rows<Shape::Dtype, Shape::D, Tile, Tile>(
+          x, sm90::descriptor(sm90::uniform(q_ + tile * Tile::bytes)),
+          sm90::descriptor(sm90::uniform(keys(at))));
+      sm90::commit();
+      sm90::wait<0>();
+      sm90::pin(x);
+      if (tile + 1 == work.row_tiles && threadIdx.x % 32 == 0) sm90::barrier_arrive(empty(at));
+      take(x, tile);
+    }
+  }
+
+  // The rows of a lane in each row tile: lane / 4 of its warp's 16, and that + 8.
+  struct Rows {
+    int high[2][2];  // keys [0, high) a row sees; 0: no such row
+    int low;         // keys [0, low) that every row sees; 0: not all rows are there
+
+    __device__ explicit Rows(const ItemKeys90& of) {
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int m = row(tile, half);
+          high[tile][half] =
+              m < of.item.rows ? static_cast<int>(of.a.seen(of.item.seq, of.item.first + m)) : 0;
+        }
+      low = of.item.rows == of.work.row_tiles * 64
+                ? static_cast<int>(of.a.seen(of.item.seq, of.item.first))
+                : 0;
+    }
+    __device__ static int row(int tile, int half) {
+      return tile * 64 + static_cast<int>(threadIdx.x) / 32 * 16 + half * 8 +
+             static_cast<int>(threadIdx.x) % 32 / 4;
+    }
+  };
+
+  const ItemWork90& work;
+  const Trace& a;
+
+ private:
+  ItemShared90<Shape>& shared_;
+
+ public:
+  const TraceItem& item;
+  const int block_keys;  // 1 << work.shift
+
+ private:
+  __device__ uint32_t q_full() const {
+    return shared_address(&shared_.q_full);
+  }
+  __device__ uint32_t full(Ring i) const {
+    return shared_address(shared_.full + i.stage);
+  }
+  __device__ uint32_t empty(Ring i) const {
+    return shared_address(shared_.empty + i.stage);
+  }
+  __device__ uint32_t keys(Ring i) const {
+    return keys_ + i.stage * Tile::bytes;
+  }
+
+  const uint32_t q_, keys_;
+};
+
+}  // namespace fovea::cuda

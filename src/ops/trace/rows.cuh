@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between the launcher of the rows' attention and its tuned instances (rows.inc), which are
+// compiled apart.
+#pragma once
+#include "cuda/block/schedule.cuh"
+#include "cuda/loop/row_tile.cuh"
+#include "ops/trace/stages.cuh"
+
+namespace fovea::cuda {
+
+enum class RowsKind { listed, dense };
+
+struct RowsWork90 {
+  AttendGrid grid;
+  WorkOrder order;
+  Schedule schedule;
+  AttendMaps maps;
+  TraceRow* row;
+};
+
+struct RowsInstance90 {
+  int32_t dtype, d, e;
+  RowsKind kind;
+  int32_t rows, keys;  // of a row tile, of a key tile
+  void (*launch)(Context&, const Attend&, const RowsWork90&);
+};
+
+// Explicitly instantiated, one file for each dtype and width.
+template <int Dtype, int D, int E, RowsKind Kind, int Groups, int BN, int Stages>
+RowsInstance90 rows_sm90_instance();
+
+}  // namespace fovea::cuda

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows' attention on the Hopper sweep: over the list of each row block, or dense for the lse.
+#pragma once
+#include <algorithm>
+
+#include "cuda/launch.h"
+#include "cuda/loop/attend_sm90.cuh"
+#include "ops/trace/rows.cuh"
+
+namespace fovea::cuda {
+
+// o and lse where given, and the sums that the weights of edges are made of.
+struct TraceSink {
+  TraceRow* row;
+
+  template <int Dtype, int N>
+  __device__ void store(const Attend& a, const RowTile& tile, int m, bool valid, int split,
+                        float top, float sum, const float (&o)[N][4], int half) const {
+    if (a.o) DirectSink().store<Dtype>(a, tile, m, valid, split, top, sum, o, half);
+    if (!valid || threadIdx.x % 4) return;
+    if (a.lse && !a.o)
+      a.lse.as()[tile.offset(m, a.lse.stride, 1, 2)] =
+          sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2;
+    if (row)
+      row[(tile.rows.r * a.h + tile.rows.g) * a.s + m] = {
+          top == kNegativeInfinity ? 0.f : top * kLn2, sum == 0.f ? 0.f : 1.f / sum};
+  }
+};
+
+template <int Dtype, int D, int E, RowsKind Kind, int Groups, int BN, int Stages>
+RowsInstance90 rows_sm90_instance() {
+  using Shape = AttendShape90<Dtype, D, E, Groups, BN, Stages>;
+  using Mask = std::conditional_t<Kind == RowsKind::listed, ListMask, WindowMask>;
+  constexpr auto launcher = [](Context& ctx, const Attend& a, const RowsWork90& work) {
+    const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
+    launch<attend_sm90<Shape, true, PlainScore, Mask, TraceSink>>(
+        ctx, kTraceOp, blocks, Shape::threads, Shape::shared_bytes, a, work.grid, work.maps,
+        work.order, work.schedule, TraceSink{work.row});
+  };
+  return {Dtype, D, E, Kind, Shape::BM, BN, launcher};
+}
+
+}  // namespace fovea::cuda
+
+#define FOVEA_INSTANCE(dtype, d, e, kind, groups, keys, stages)         \
+  template fovea::cuda::RowsInstance90 fovea::cuda::rows_sm90_instance< \
+      dtype, d, e, fovea::cuda::RowsKind::kind, groups, keys, stages>();
