@@ -7,7 +7,7 @@
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/loop/sink.cuh"
 #include "cuda/tensor_map.h"
-#include "ops/attention/combine.cuh"
+#include "cuda/loop/combine.cuh"
 
 namespace fovea::cuda {
 

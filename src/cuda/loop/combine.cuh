@@ -5,20 +5,21 @@
 // Splits write a normalised f32 o and a natural-log lse (-inf: no key, o is not read) without the
 // sink logit, which enters here, once.  c ascends, so the bits depend on the split count alone.
 #pragma once
-#include "core/attend.h"
+#include "core/out_rows.h"
 #include "core/workspace.h"
 #include "cuda/launch.h"
 
 namespace fovea::cuda {
 
 struct Partials {
-  float* o;      // (splits, b * s, h, e)
-  float* lse;    // (splits, b * s, h)
-  int64_t rows;  // b * s * h
+  float* o;      // (splits, b * rows of o, h, e)
+  float* lse;    // (splits, b * rows of o, h)
+  int64_t rows;  // b * rows of o * h
   int64_t h, e;
   int32_t splits;
+  OutRows out;
 
-  // `token` is batch * s + row on the s axis.
+  // `token` is batch * rows of o + row of o.
   FOVEA_HD int64_t row(int64_t split, int64_t token, int64_t head) const {
     return split * rows + token * h + head;
   }
@@ -34,10 +35,17 @@ struct PartialSlots {
   Slot<float> o, lse;
   PartialSlots() = default;
   PartialSlots(Layout& layout, const Attend& a, int64_t splits)
-      : o(layout.add<float>(splits * a.b * a.s * a.h * a.e)),
-        lse(layout.add<float>(splits * a.b * a.s * a.h)) {}
+      : PartialSlots(layout, a, splits, {0, a.s}) {}
+  PartialSlots(Layout& layout, const Attend& a, int64_t splits, const OutRows& out)
+      : o(layout.add<float>(splits * a.b * out.extent * a.h * a.e)),
+        lse(layout.add<float>(splits * a.b * out.extent * a.h)) {}
   Partials at(void* base, const Attend& a, int64_t splits) const {
-    return {o.at(base), lse.at(base), a.b * a.s * a.h, a.h, a.e, static_cast<int32_t>(splits)};
+    return at(base, a, splits, {0, a.s});
+  }
+  Partials at(void* base, const Attend& a, int64_t splits, const OutRows& out) const {
+    return {o.at(base), lse.at(base), a.b * out.extent * a.h,
+            a.h,        a.e,          static_cast<int32_t>(splits),
+            out};
   }
 };
 

@@ -2,10 +2,10 @@
 // The merge of split-key partials (combine.cuh).  A warp owns 128 columns of one row and walks the
 // splits in order; no shared memory.
 #include "cuda/block/reduce.cuh"
+#include "cuda/loop/combine.cuh"
 #include "cuda/loop/score.cuh"
 #include "cuda/loop/source.cuh"
 #include "cuda/tile/order.cuh"
-#include "ops/attention/combine.cuh"
 
 namespace fovea::cuda {
 namespace {
@@ -41,10 +41,11 @@ __global__ void __launch_bounds__(kWarps * 32)
        w += stride) {
     int64_t rest = w;
     const int64_t chunk = digit(rest, chunks), h = digit(rest, a.h);
-    const int64_t i = digit(rest, a.sequences.query_max);
+    const int64_t i = digit(rest, a.sequences.query_max - parts.out.history);
     const Sequence seq = a.sequences[rest];
-    if (i >= seq.rows) continue;
-    const int64_t token = seq.batch * a.s + seq.row_begin + i;
+    const OutRows::Place out = parts.out.of(a.sequences, seq, rest);
+    if (i >= out.count) continue;
+    const int64_t token = seq.batch * parts.out.extent + out.begin + i;
     wait_for_previous();
 
     // A lane holds the lse of one split of 32.
@@ -87,22 +88,24 @@ __global__ void __launch_bounds__(kWarps * 32)
     }
     const float inverse = sum == 0 ? 0 : 1 / sum;
     const int64_t* o = a.o.stride;
-    const int64_t row = seq.batch * o[0] + (seq.row_begin + i) * o[1] + h * o[2];
-    const float out[4] = {acc.x, acc.y, acc.z, acc.w};
+    const int64_t row = seq.batch * o[0] + (out.begin + i) * o[1] + h * o[2];
+    const float sums[4] = {acc.x, acc.y, acc.z, acc.w};
 #pragma unroll
     for (int n = 0; n < 4; ++n)
       if (column + n < a.e)
-        store_float(a.o.data, a.o_dtype, row + (column + n) * o[3], out[n] * inverse);
+        store_float(a.o.data, a.o_dtype, row + (column + n) * o[3], sums[n] * inverse);
     if (a.lse && chunk == 0 && lane == 0)
       a.lse.as()[seq.batch * a.lse.stride[0] + h * a.lse.stride[1] +
-                 (seq.row_begin + i) * a.lse.stride[2]] = sum == 0 ? -INFINITY : top + logf(sum);
+                 (out.begin + i) * a.lse.stride[2]] = sum == 0 ? -INFINITY : top + logf(sum);
   }
 }
 
 }  // namespace
 
 void combine(Context& ctx, const char* op, const Attend& a, const Partials& parts) {
-  const int64_t work = a.sequences.count * a.sequences.query_max * a.h * ceil_div(a.e, kColumns);
+  const int64_t rows = a.sequences.query_max - parts.out.history;
+  if (rows <= 0) return;
+  const int64_t work = a.sequences.count * rows * a.h * ceil_div(a.e, kColumns);
   launch_early<combine_kernel>(ctx, op, ceil_div(work, kWarps), kWarps * 32, 0, a, parts, work);
 }
 
