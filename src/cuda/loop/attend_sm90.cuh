@@ -45,8 +45,8 @@ struct AttendShape90 {
 
 // Zeroes the V rows of a stage from `tail` on.  Each warpgroup for itself, so that it need not wait
 // for the others.
-template <class Shape, class Mask>
-__device__ __forceinline__ void clean_values(int tail, const Shared90<Shape, Mask>& shared,
+template <class Shape, class Shared>
+__device__ __forceinline__ void clean_values(int tail, const Shared& shared,
                                              sm90::Ring<Shape::Stages> v, int group) {
   using TileV = typename Shape::TileV;
   sm90::barrier_wait(shared.full(v), v.phase);

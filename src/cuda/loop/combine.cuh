@@ -5,6 +5,8 @@
 // Splits write a normalised f32 o and a natural-log lse (-inf: no key, o is not read) without the
 // sink logit, which enters here, once.  c ascends, so the bits depend on the split count alone.
 #pragma once
+#include <algorithm>
+
 #include "core/out_rows.h"
 #include "core/workspace.h"
 #include "cuda/launch.h"
@@ -75,6 +77,20 @@ inline int64_t auto_splits(int64_t row_tiles, int64_t key_tiles, int64_t head_by
   int64_t splits = 1;
   while (efficiency(splits) < 0.85 * best) ++splits;
   return splits;
+}
+
+// For kernels whose blocks stay: splits that finish soonest if a work costs its key tiles and
+// kWorkTiles more, and the merge kMergeTiles.
+inline int64_t splits_of(int64_t works, int64_t key_tiles, int64_t multiprocessors) {
+  constexpr int64_t kWorkTiles = 4, kMergeTiles = 2, kMost = 128;
+  const auto cost = [&](int64_t splits) {
+    return ceil_div(works * splits, multiprocessors) * (ceil_div(key_tiles, splits) + kWorkTiles) +
+           (splits > 1 ? kMergeTiles : 0);
+  };
+  int64_t best = 1;
+  for (int64_t s = 2; s <= std::min(key_tiles, kMost); ++s)
+    if (cost(s) < cost(best)) best = s;
+  return best;
 }
 
 // Tiles [begin, end) of split `c` among a row tile's `tiles` key tiles.

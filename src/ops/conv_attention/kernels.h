@@ -7,6 +7,7 @@
 namespace fovea {
 
 constexpr int64_t kKernelRowsMost = 16, kKernelColumnsMost = 31;
+constexpr float kScoreUnit = 64;  // of S as f16
 
 struct ConvAttend {
   Attend attend;   // scale, sequences, dtypes; o and lse have rows_out rows
