@@ -68,10 +68,15 @@ inline Call build_conv_backward(const ConvCase& c, uint64_t shape_seed, uint64_t
   return call;
 }
 
-inline harness::Case conv_case(const ConvCase& c, bool backward, bool tiny = false) {
+inline harness::Case conv_case(const ConvCase& c, bool backward, bool tiny = false,
+                               const std::string& kernel = "") {
   const std::string name = name_of(c, backward);
-  harness::Case out{
-      backward ? "conv_attention_backward" : "conv_attention_forward", name, nullptr, "", "", tiny};
+  harness::Case out{backward ? "conv_attention_backward" : "conv_attention_forward",
+                    name,
+                    nullptr,
+                    kernel,
+                    "",
+                    tiny};
   out.build = [c, name, backward](uint64_t seed) {
     return backward ? build_conv_backward(c, harness::seed_of(name), seed)
                     : build_conv_forward(c, harness::seed_of(name), seed);
@@ -158,6 +163,7 @@ class ConvEdges {
     values();
     places();
     small();
+    tuned();
   }
 
  private:
@@ -263,6 +269,48 @@ class ConvEdges {
     cases.push_back(conv_case(c, true));
     c.lay = Lay::odd, c.causal = true;
     cases.push_back(conv_case(c, false));
+  }
+
+  // Every instance of the tuned kernels (src/ops/conv_attention/*.inc), by its name: lengths off
+  // its tiles, widths and taps that fill it or do not.
+  void tuned() {
+    constexpr int64_t kernels[][2] = {{3, 3},  {4, 9},  {5, 5},   {6, 8},   {7, 7}, {8, 2},
+                                      {6, 11}, {5, 17}, {11, 11}, {12, 13}, {1, 1}, {2, 6}};
+    constexpr int64_t instances[][2] = {{4, 9}, {6, 9}, {8, 9}, {6, 17}, {12, 17}};
+    for (int dtype : {FOVEA_BF16, FOVEA_F16})
+      for (int64_t width : {64, 128})
+        for (const auto& kernel : kernels)
+          for (bool packed : {false, true}) {
+            int64_t rows = 0, columns = 0;
+            for (const auto& most : instances)
+              if (!rows && kernel[0] <= most[0] && kernel[1] <= most[1] &&
+                  !(packed && most[1] == 9 && most[0] < 8))
+                rows = most[0], columns = most[1];
+            const std::string name = std::string("sm90.") + dtype_name(dtype) + ".d" +
+                                     std::to_string(width) + "." + std::to_string(rows) + "x" +
+                                     std::to_string(columns) + (packed ? ".packed" : ".whole");
+            ConvCase c =
+                conv_row(packed ? kernel[0] + 1 : 150, packed ? 700 : 190, kernel[0], kernel[1]);
+            const bool odd = kernel[0] % 2;
+            c.note = "tuned", c.dtype = dtype, c.d = width, c.e = odd ? width : width - 24;
+            c.b = packed ? 2 : 1, c.h = packed ? 6 : 2, c.g = packed ? 2 : 1;
+            c.history = packed ? kernel[0] - 1 : 0;
+            for (bool causal : {false, true}) {
+              c.causal = causal;
+              c.where = causal == odd ? Where::batched : packed ? Where::lengths : Where::varlen;
+              cases.push_back(conv_case(c, false, false, name));
+              if (packed || kernel[0] > 8 || kernel[1] > 12) continue;
+              c.history = kernel[0] - 1;
+              const char* taps = kernel[1] > 9 ? "6x17" : kernel[0] > 4 ? "8x9" : "4x9";
+              const std::string gradient = std::string("sm90.") + dtype_name(dtype) + ".d" +
+                                           std::to_string(width) + "." + taps;
+              cases.push_back(conv_case(c, true, false, gradient));
+              c.history = 0;
+              c.outputs = odd ? 13 : 6;
+              cases.push_back(conv_case(c, true, false, gradient));
+              c.outputs = 15;
+            }
+          }
   }
 
   // A few rows: for sanitizers and the bindings.

@@ -4,7 +4,8 @@
 //   A_ij = sum_uv W[u,v] S[i - (c_q - 1) + u, j - pl + v], pl = (c_k - 1) / 2, 0 outside
 //   m = max_j A_ij, l = sum_j exp(A_ij - m), o = sum_j exp(A_ij - m) v_j / l, lse = m + ln l
 // over the keys row i sees; rows of history have no o.  Rounded mode is the same in float32, with
-// the unnormalised p and o rounded.
+// the unnormalised p and o rounded and, where q is f16 or bf16, S / 64 and W rounded to f16: what
+// tensor cores convolve.
 #pragma once
 #include <algorithm>
 
@@ -75,24 +76,33 @@ struct Logits {
   const ConvAttention& a;
   const Sequence q;
   const int64_t head;
+  const bool halves;  // S and W are f16
   std::vector<Place> place;
   std::vector<Real> s, convolved;
   std::vector<double> condition;  // of A: sum |W| scale |q| |k|
 
-  Logits(const ConvAttention& a_, const Sequence& q_, int64_t head_)
-      : a(a_), q(q_), head(head_), s(q.rows * q.keys), convolved(s), condition(s.size()) {
+  Logits(const ConvAttention& a_, const Sequence& q_, int64_t head_, Mode mode)
+      : a(a_),
+        q(q_),
+        head(head_),
+        halves(mode == Mode::rounded && a.q.dtype != FOVEA_F32),
+        s(q.rows * q.keys),
+        convolved(s),
+        condition(s.size()) {
     for (int64_t j = 0; j < q.keys; ++j) place.push_back(oracle::place(a.at, q, q.store + j));
     std::vector<double> size(s.size());
     for (int64_t i = 0; i < q.rows; ++i)
       for (int64_t j = 0; j < q.keys; ++j) {
         if (!sees(i, j)) continue;
-        s[i * q.keys + j] = static_cast<Real>(a.scale) * inner<Real>(row(i), key(j), a.d);
+        const Real score = static_cast<Real>(a.scale) * inner<Real>(row(i), key(j), a.d);
+        s[i * q.keys + j] =
+            halves ? static_cast<Real>(64 * round_to(FOVEA_F16, score / 64)) : score;
         size[i * q.keys + j] = a.scale * length(row(i), a.d) * length(key(j), a.d);
       }
     for (int64_t i = 0; i < q.rows; ++i)
       for (int64_t j = 0; j < q.keys; ++j)
         taps(i, j, [&](int64_t u, int64_t v, int64_t m, int64_t n) {
-          const double w = a.weight(head, u, v);
+          const double tap = a.weight(head, u, v), w = halves ? round_to(FOVEA_F16, tap) : tap;
           const bool inside = m >= 0 && n >= 0 && n < q.keys;
           convolved[i * q.keys + j] +=
               static_cast<Real>(w) * (inside ? s[m * q.keys + n] : static_cast<Real>(0));
@@ -171,7 +181,7 @@ ConvForward conv_forward(const ConvAttention& a, const fovea_tensor& o, const fo
   if (lse.data) out.lse = Out(lse, 0);
   for (int64_t r = 0; r < a.at.sequences; ++r)
     for (int64_t head = 0; head < a.h; ++head) {
-      const Logits<Real> x(a, sequence(a.at, r), head);
+      const Logits<Real> x(a, sequence(a.at, r), head, mode);
       for (int64_t i = a.history; i < x.q.rows; ++i) conv_row(x, i, lse, mode, o.dtype, out);
     }
   return out;

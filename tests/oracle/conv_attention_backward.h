@@ -4,7 +4,9 @@
 //   dW[u,v] = sum_ij dA_ij S[i - (c_q - 1) + u, j - pl + v],  dv_j = sum_i P_ij dout_i
 //   dS_mn = sum_uv W[u,v] dA[m + (c_q - 1) - u, n + pl - v] where row m sees key n, else 0
 //   dq_m = scale sum_n dS_mn k_n,  dk_n = scale sum_m dS_mn q_m
-// Rounded mode is float32 with P and dS rounded where they enter a product, and outputs rounded.
+// Rounded mode is float32 with P and dS rounded where they enter a product, and outputs rounded;
+// where q is f16 or bf16 S and W as in the forward, and dA to f16 in units of the power of two
+// above the head's largest |dout|, which tensor cores convolve.
 #pragma once
 #include "conv_attention.h"
 
@@ -43,12 +45,15 @@ class ConvHead {
         q_(q),
         head_(head),
         mode_(mode),
-        x_(a, q, head),
+        x_(a, q, head, mode),
         out_(out),
         da_(x_.s.size()),
         da_terms_(x_.s.size()) {}
 
   void run() {
+    for (int64_t i = a_.history; i < q_.rows; ++i)
+      largest_ =
+          std::max(largest_, greatest(in_.dout.row(q_.batch, a_.out_row(q_, i), head_), a_.e));
     for (int64_t i = a_.history; i < q_.rows; ++i) row(i);
     for (int64_t i = 0; i < q_.rows; ++i)
       for (int64_t j = 0; j < q_.keys; ++j) weights(i, j);
@@ -71,6 +76,10 @@ class ConvHead {
       const int64_t n = i * q_.keys + j;
       Real p = std::exp(x_.convolved[n] - static_cast<Real>(lse));
       da_[n] = p * (inner<Real>(dout, x_.value(j), a_.e) - delta);
+      if (x_.halves && largest_ > 0) {
+        const double unit = std::exp2(std::floor(std::log2(largest_)) + 1);
+        da_[n] = static_cast<Real>(round_to(FOVEA_F16, da_[n] / unit) * unit);
+      }
       da_terms_[n] = p * size * (length(x_.value(j), a_.e) + o_size);
       out_.condition = std::max(out_.condition, x_.condition[n]);
       if (mode_ == Mode::rounded) p = static_cast<Real>(round_to(a_.q.dtype, p));
@@ -99,7 +108,8 @@ class ConvHead {
       for (int64_t v = 0; v < a_.kernel_columns; ++v) {
         const int64_t i = m + a_.kernel_rows - 1 - u, j = n + left - v;
         if (i >= q_.rows || j < 0 || j >= q_.keys) continue;
-        const double w = a_.weight(head_, u, v);
+        const double tap = a_.weight(head_, u, v);
+        const double w = x_.halves ? round_to(FOVEA_F16, tap) : tap;
         ds += static_cast<Real>(w) * da_[i * q_.keys + j];
         terms += std::abs(w) * da_terms_[i * q_.keys + j];
       }
@@ -125,6 +135,7 @@ class ConvHead {
   ConvGradients<Real>& out_;
   std::vector<Real> da_;
   std::vector<double> da_terms_;
+  double largest_ = 0;  // |dout|
 };
 
 template <class Real>

@@ -51,17 +51,18 @@ class Works {
   __device__ int operator*() const { return now_; }
   __device__ void next() {
     now_ = __shfl_sync(~0u, next_, 0);
+    if (done()) leave();
     ask();
   }
-  // When done: the last block to be leaves the counters as they were.
+
+ private:
+  // The last block to be done leaves the counters as they were.
   __device__ void leave() const {
     if (!schedule_.counters || threadIdx.x % 32 != 0) return;
     __threadfence();
     if (atomicAdd(schedule_.counters + 1, 1) + 1 == static_cast<int>(gridDim.x))
       schedule_.counters[0] = schedule_.counters[1] = 0;
   }
-
- private:
   __device__ void ask() {
     next_ = schedule_.works;
     if (schedule_.counters && !done() && threadIdx.x % 32 == 0)

@@ -51,8 +51,8 @@ struct AttendShape90 {
 
 // Zeroes the V rows of a stage from `tail` on.  Each warpgroup for itself, so that it need not wait
 // for the others.
-template <class Shape, class Mask>
-__device__ __forceinline__ void clean_values(int tail, const Shared90<Shape, Mask>& shared,
+template <class Shape, class Shared>
+__device__ __forceinline__ void clean_values(int tail, const Shared& shared,
                                              sm90::Ring<Shape::Stages> v, int group) {
   using TileV = typename Shape::TileV;
   sm90::barrier_wait(shared.full(v), v.phase);
@@ -182,7 +182,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
         min(work.tile.begin + group * 64 + 63, work.tile.begin + work.tile.size - 1), BN));
     bool passed = false;
 #pragma unroll 1
-    for (; left > 1 && n > seen; --left, n = work.before(n), passed = true) {
+    for (; left > 1 && work.key_tile(n) > seen; --left, n = work.before(n), passed = true) {
       take_turn(), pass_turn();
       pass();
       if (passed) pass();  // V comes after the next K
@@ -233,7 +233,9 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
                                    work.split, state.top(i, half, score.factor),
                                    state.total(i, half), o[i], half);
       });
-    sink.done(a, work.tile, work.number, shared.word(), [&] { sm90::meet(1 + group, 128); });
+    const auto meet = [&] { sm90::meet(1 + group, 128); };
+    if constexpr (requires { sink.done(a, work.tile, 0, shared.word(), meet); })
+      sink.done(a, work.tile, work.number, shared.word(), meet);
     __syncwarp();
     release(shared.free(slot));
     slot.next(), q_at.next();

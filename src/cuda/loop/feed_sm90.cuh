@@ -134,8 +134,7 @@ struct Copy90 {
   __device__ __forceinline__ void plan_works(const WorkOrder& order,
                                              const Schedule& schedule) const {
     typename Shared::WorkRing slot;
-    Works works(schedule);
-    for (; !works.done(); works.next()) {
+    for (Works works(schedule); !works.done(); works.next()) {
       sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
       if (lane == 0)
         new (&shared.work(slot))
@@ -145,7 +144,6 @@ struct Copy90 {
       if (lane == 0) sm90::barrier_arrive(shared.planned(slot));
       slot.next();
     }
-    works.leave();
     sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
     if (lane != 0) return;
     shared.work(slot).tile.size = 0;

@@ -71,9 +71,6 @@ struct DirectSink {
     else if (valid)
       store_wide(a.o.as<float>() + offset, width, o, half, inverse);
   }
-  // All rows of a tile are stored; `meet` is its warps' barrier, `word` one in their shared memory.
-  template <class Meet>
-  __device__ void done(const Attend&, const RowTile&, int, int*, Meet) const {}
 };
 
 }  // namespace fovea::cuda

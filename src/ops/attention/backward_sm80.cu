@@ -5,11 +5,11 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/pieces.h"
 #include "cuda/loop/row_tile.cuh"
 #include "ops/attention/backward.cuh"
 #include "ops/attention/backward_simt.cuh"
 #include "ops/attention/kernels.h"
-#include "ops/attention/pieces.h"
 
 namespace fovea {
 namespace {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/pieces.h"
 #include "cuda/block/softmax.cuh"
 #include "cuda/launch.h"
 #include "cuda/loop/pair_policy.cuh"
@@ -13,7 +14,6 @@
 #include "ops/attention/backward.cuh"
 #include "ops/attention/backward_simt.cuh"
 #include "ops/attention/kernels.h"
-#include "ops/attention/pieces.h"
 
 namespace fovea {
 namespace {

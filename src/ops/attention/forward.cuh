@@ -4,10 +4,10 @@
 #include <algorithm>
 
 #include "cuda/block/schedule.cuh"
+#include "cuda/loop/combine_row.cuh"
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/loop/sink.cuh"
 #include "cuda/tensor_map.h"
-#include "ops/attention/combine_row.cuh"
 
 namespace fovea::cuda {
 
@@ -74,7 +74,8 @@ struct SplitSink {
       *parts.lse_row(split, token, h) = sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2;
   }
 
-  // The last of a row tile's splits merges them.
+  // All rows of a tile are stored: the last of its splits merges them.  `meet` is its warps'
+  // barrier, `word` one in their shared memory.
   template <class Meet>
   __device__ void done(const Attend& a, const RowTile& tile, int number, int* word,
                        Meet meet) const {
@@ -87,8 +88,9 @@ struct SplitSink {
     __threadfence();
     const int chunks = static_cast<int>((a.e + kMergeColumns - 1) / kMergeColumns);
     for (int w = threadIdx.x / 32 % 4; w < tile.size * chunks; w += 4) {
+      const Sequence& seq = tile.rows.seq;
       const int m = tile.begin + w / chunks;
-      combine_row(a, parts, tile.rows.seq, tile.query(m), tile.head(m), w % chunks);
+      combine_row(a, parts, seq.batch, seq.row_begin + tile.query(m), tile.head(m), w % chunks);
     }
     if (threadIdx.x % 128 == 0) arrived[number] = 0;
   }

@@ -11,7 +11,7 @@
 #include "cuda/block/stage.cuh"
 #include "cuda/block/stage_softmax.cuh"
 #include "cuda/loop/pairs.cuh"
-#include "ops/attention/combine.cuh"
+#include "cuda/loop/combine.cuh"
 
 namespace fovea::cuda {
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/pieces.h"
 #include "ops/attention/forward.cuh"
 #include "ops/attention/kernels.h"
-#include "ops/attention/pieces.h"
 
 namespace fovea {
 namespace {

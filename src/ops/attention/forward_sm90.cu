@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/pieces.h"
 #include "cuda/launch.h"
 #include "ops/attention/forward.cuh"
 #include "ops/attention/kernels.h"
-#include "ops/attention/pieces.h"
 
 namespace fovea {
 namespace {
@@ -51,20 +51,6 @@ struct Choice {
   AttendGrid grid{};
   WorkOrder order{};
 };
-
-// Splits that finish soonest if a work costs its key tiles and kWorkTiles more, and the merge
-// kMergeTiles.
-int64_t splits_of(int64_t works, int64_t key_tiles, int64_t multiprocessors) {
-  constexpr int64_t kWorkTiles = 4, kMergeTiles = 2, kMost = 128;
-  const auto cost = [&](int64_t splits) {
-    return ceil_div(works * splits, multiprocessors) * (ceil_div(key_tiles, splits) + kWorkTiles) +
-           (splits > 1 ? kMergeTiles : 0);
-  };
-  int64_t best = 1;
-  for (int64_t s = 2; s <= std::min(key_tiles, kMost); ++s)
-    if (cost(s) < cost(best)) best = s;
-  return best;
-}
 
 Choice choice(const DeviceInfo& device, const Attend& a) {
   const int64_t queries = a.sequences.query_max, count = a.sequences.count, group = a.h / a.g;

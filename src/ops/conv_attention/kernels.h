@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A call of the family, resolved, and the kernels plan() chooses from.
 #pragma once
-#include "core/attend.h"
+#include "core/out_rows.h"
 #include "core/plan.h"
 
 namespace fovea {
 
 constexpr int64_t kKernelRowsMost = 16, kKernelColumnsMost = 31;
+constexpr float kScoreUnit = 64;  // of S as f16
 
 struct ConvAttend {
   Attend attend;   // scale, sequences, dtypes; o and lse have rows_out rows
@@ -16,20 +17,17 @@ struct ConvAttend {
   int64_t history, rows_out;
   bool causal;
 
-  int64_t taps() const { return kernel_rows * kernel_columns; }
+  FOVEA_HD int64_t taps() const { return kernel_rows * kernel_columns; }
   // Rows and keys that a tap reaches back, and keys it reaches ahead.
-  int64_t above() const { return kernel_rows - 1; }
-  int64_t left() const { return (kernel_columns - 1) / 2; }
-  int64_t right() const { return kernel_columns - 1 - left(); }
+  FOVEA_HD int64_t above() const { return kernel_rows - 1; }
+  FOVEA_HD int64_t left() const { return (kernel_columns - 1) / 2; }
+  FOVEA_HD int64_t right() const { return kernel_columns - 1 - left(); }
 
   // Where a sequence's rows of o and lse are.
-  struct Rows {
-    int64_t begin, count;
-  };
-  Rows rows_of(const Sequence& q, int64_t r) const {
-    const int64_t skipped = attend.sequences.query_start ? r * history : 0;
-    const int64_t begin = clamp_i64(q.row_begin - skipped, 0, rows_out);
-    return {begin, clamp_i64(q.rows - history, 0, rows_out - begin)};
+  using Rows = OutRows::Place;
+  FOVEA_HD OutRows out() const { return {history, rows_out}; }
+  FOVEA_HD Rows rows_of(const Sequence& q, int64_t r) const {
+    return out().of(attend.sequences, q, r);
   }
 };
 
@@ -42,5 +40,9 @@ struct ConvAttendBackward {
 
 extern const Kernel<ConvAttend> conv_attention_forward_host;
 extern const Kernel<ConvAttendBackward> conv_attention_backward_host;
+
+// CUDA builds only.  sm90: Hopper's tensor cores; simt: anything valid.
+extern const Kernel<ConvAttend> conv_attention_forward_sm90, conv_attention_forward_simt;
+extern const Kernel<ConvAttendBackward> conv_attention_backward_sm90, conv_attention_backward_simt;
 
 }  // namespace fovea

@@ -148,9 +148,8 @@ ItemWork90 item_work(const TraceCall& call) {
   return work;
 }
 
-// One sweep; `counter` is for the works that blocks take as they come.
-void rows_sm90(Context& ctx, const Attend& a, TraceRow* row, const RowsInstance90& instance,
-               int32_t* counter) {
+// One sweep.
+void rows_sm90(Context& ctx, const Attend& a, TraceRow* row, const RowsInstance90& instance) {
   const DeviceInfo& device = device_info(ctx);
   const bool masked = a.mask.window.right > 0;
   const int64_t row_tiles = ceil_div(a.s, instance.rows), heads = a.b * a.h;
@@ -165,13 +164,12 @@ void rows_sm90(Context& ctx, const Attend& a, TraceRow* row, const RowsInstance9
                 static_cast<int32_t>(std::min(section, heads)),
                 static_cast<int32_t>(masked ? row_tiles / 4 : 0),
                 masked};
-  work.schedule = {static_cast<int32_t>(work.order.works()), counter};
+  work.schedule = {static_cast<int32_t>(work.order.works()), counters(ctx)};
   work.row = row;
   if (!make_map(rows_of(a, instance.rows), work.maps.q) ||
       !make_map(keys_of(a, a.k, a.d, instance.keys), work.maps.k) ||
       !make_map(keys_of(a, a.v, a.e, instance.keys), work.maps.v))
     fail(FOVEA_DEVICE_ERROR, "trace_forward: the driver makes no tensor map");
-  check(cudaMemsetAsync(counter, 0, sizeof *counter, stream(ctx)), kTraceOp);
   instance.launch(ctx, a, work);
 }
 
@@ -181,7 +179,6 @@ void prepare(const Context&, const Trace& a, Plan& plan) {
   const RowsInstance90 *listed = a.wants_rows() ? find_listed(a) : nullptr,
                        *dense = a.lse_dense ? find_dense(a) : nullptr;
   const TraceRoom room(a, plan.workspace, listed);
-  const Slot<int32_t> counter = plan.workspace.add<int32_t>(listed || dense ? 1 : 0);
   const int width = select ? select->d : listed ? listed->d : weigh ? weigh->d : dense->d;
   plan.kernel = std::string("trace_forward.cuda.sm90.") + dtype_name(a.attend.dtype) + ".d" +
                 std::to_string(width);
@@ -203,7 +200,7 @@ void prepare(const Context&, const Trace& a, Plan& plan) {
                     a.keep,
                     static_cast<int32_t>(a.block_rows),
                     static_cast<int32_t>(a.block_keys)};
-      rows_sm90(ctx, sweep, call.slots.row, *listed, counter.at(base));
+      rows_sm90(ctx, sweep, call.slots.row, *listed);
     } else if (a.wants_rows()) {
       rows_simt(ctx, call);
     }
@@ -212,7 +209,7 @@ void prepare(const Context&, const Trace& a, Plan& plan) {
     else if (a.wants_mass())
       weigh_simt(ctx, call);
     if (dense)
-      rows_sm90(ctx, dense_of(a), nullptr, *dense, counter.at(base));
+      rows_sm90(ctx, dense_of(a), nullptr, *dense);
     else if (a.lse_dense)
       dense_simt(ctx, call);
     if (a.wants_edges()) edges(ctx, call);

@@ -5,20 +5,23 @@
 // Splits write a normalised f32 o and a natural-log lse (-inf: no key, o is not read) without the
 // sink logit, which enters here, once.  c ascends, so the bits depend on the split count alone.
 #pragma once
-#include "core/attend.h"
+#include <algorithm>
+
+#include "core/out_rows.h"
 #include "core/workspace.h"
 #include "cuda/launch.h"
 
 namespace fovea::cuda {
 
 struct Partials {
-  float* o;      // (splits, b * s, h, e)
-  float* lse;    // (splits, b * s, h)
-  int64_t rows;  // b * s * h
+  float* o;      // (splits, b * rows of o, h, e)
+  float* lse;    // (splits, b * rows of o, h)
+  int64_t rows;  // b * rows of o * h
   int64_t h, e;
   int32_t splits;
+  OutRows out;
 
-  // `token` is batch * s + row on the s axis.
+  // `token` is batch * rows of o + row of o.
   FOVEA_HD int64_t row(int64_t split, int64_t token, int64_t head) const {
     return split * rows + token * h + head;
   }
@@ -34,10 +37,17 @@ struct PartialSlots {
   Slot<float> o, lse;
   PartialSlots() = default;
   PartialSlots(Layout& layout, const Attend& a, int64_t splits)
-      : o(layout.add<float>(splits * a.b * a.s * a.h * a.e)),
-        lse(layout.add<float>(splits * a.b * a.s * a.h)) {}
+      : PartialSlots(layout, a, splits, {0, a.s}) {}
+  PartialSlots(Layout& layout, const Attend& a, int64_t splits, const OutRows& out)
+      : o(layout.add<float>(splits * a.b * out.extent * a.h * a.e)),
+        lse(layout.add<float>(splits * a.b * out.extent * a.h)) {}
   Partials at(void* base, const Attend& a, int64_t splits) const {
-    return {o.at(base), lse.at(base), a.b * a.s * a.h, a.h, a.e, static_cast<int32_t>(splits)};
+    return at(base, a, splits, {0, a.s});
+  }
+  Partials at(void* base, const Attend& a, int64_t splits, const OutRows& out) const {
+    return {o.at(base), lse.at(base), a.b * out.extent * a.h,
+            a.h,        a.e,          static_cast<int32_t>(splits),
+            out};
   }
 };
 
@@ -67,6 +77,20 @@ inline int64_t auto_splits(int64_t row_tiles, int64_t key_tiles, int64_t head_by
   int64_t splits = 1;
   while (efficiency(splits) < 0.85 * best) ++splits;
   return splits;
+}
+
+// For kernels whose blocks stay: splits that finish soonest if a work costs its key tiles and
+// kWorkTiles more, and the merge kMergeTiles.
+inline int64_t splits_of(int64_t works, int64_t key_tiles, int64_t multiprocessors) {
+  constexpr int64_t kWorkTiles = 4, kMergeTiles = 2, kMost = 128;
+  const auto cost = [&](int64_t splits) {
+    return ceil_div(works * splits, multiprocessors) * (ceil_div(key_tiles, splits) + kWorkTiles) +
+           (splits > 1 ? kMergeTiles : 0);
+  };
+  int64_t best = 1;
+  for (int64_t s = 2; s <= std::min(key_tiles, kMost); ++s)
+    if (cost(s) < cost(best)) best = s;
+  return best;
 }
 
 // Tiles [begin, end) of split `c` among a row tile's `tiles` key tiles.

@@ -2,8 +2,8 @@
 // The merge of one row's split-key partials (combine.cuh), by a warp.
 #pragma once
 #include "cuda/block/reduce.cuh"
+#include "cuda/loop/combine.cuh"
 #include "cuda/loop/score.cuh"
-#include "ops/attention/combine.cuh"
 
 namespace fovea::cuda {
 
@@ -18,12 +18,12 @@ __device__ inline float4 load_four(const float* row, int64_t column, int64_t wid
           column + 2 < width ? row[column + 2] : 0.f, column + 3 < width ? row[column + 3] : 0.f};
 }
 
-// Columns [chunk kMergeColumns, ...) of query row i of a sequence and head h.  Past L1: another
-// block may have written them.
-__device__ inline void combine_row(const Attend& a, const Partials& parts, const Sequence& seq,
-                                   int64_t i, int64_t h, int64_t chunk) {
+// Columns [chunk kMergeColumns, ...) of row i of o, of head h.  Past L1: another block may have
+// written them.
+__device__ inline void combine_row(const Attend& a, const Partials& parts, int64_t batch, int64_t i,
+                                   int64_t h, int64_t chunk) {
   const int lane = threadIdx.x % 32;
-  const int64_t token = seq.batch * a.s + seq.row_begin + i;
+  const int64_t token = batch * parts.out.extent + i;
   // A lane holds the lse of one split of 32.
   const auto lse_of = [&](int first) {
     return first + lane < parts.splits ? __ldcg(parts.lse_row(first + lane, token, h)) : -INFINITY;
@@ -64,15 +64,15 @@ __device__ inline void combine_row(const Attend& a, const Partials& parts, const
   }
   const float inverse = sum == 0 ? 0 : 1 / sum;
   const int64_t* o = a.o.stride;
-  const int64_t row = seq.batch * o[0] + (seq.row_begin + i) * o[1] + h * o[2];
+  const int64_t row = batch * o[0] + i * o[1] + h * o[2];
   const float out[4] = {acc.x, acc.y, acc.z, acc.w};
 #pragma unroll
   for (int n = 0; n < 4; ++n)
     if (column + n < a.e)
       store_float(a.o.data, a.o_dtype, row + (column + n) * o[3], out[n] * inverse);
   if (a.lse && chunk == 0 && lane == 0)
-    a.lse.as()[seq.batch * a.lse.stride[0] + h * a.lse.stride[1] +
-               (seq.row_begin + i) * a.lse.stride[2]] = sum == 0 ? -INFINITY : top + logf(sum);
+    a.lse.as()[batch * a.lse.stride[0] + h * a.lse.stride[1] + i * a.lse.stride[2]] =
+        sum == 0 ? -INFINITY : top + logf(sum);
 }
 
 }  // namespace fovea::cuda

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The merge of split-key partials (combine.cuh).  A warp owns 128 columns of one row and walks the
 // splits in order; no shared memory.
+#include "cuda/loop/combine_row.cuh"
 #include "cuda/loop/source.cuh"
 #include "cuda/tile/order.cuh"
-#include "ops/attention/combine_row.cuh"
 
 namespace fovea::cuda {
 namespace {
@@ -28,19 +28,21 @@ __global__ void __launch_bounds__(kWarps * 32)
        w += stride) {
     int64_t rest = w;
     const int64_t chunk = digit(rest, chunks), h = digit(rest, a.h);
-    const int64_t i = digit(rest, a.sequences.query_max);
+    const int64_t i = digit(rest, a.sequences.query_max - parts.out.history);
     const Sequence seq = a.sequences[rest];
-    if (i >= seq.rows) continue;
+    const OutRows::Place out = parts.out.of(a.sequences, seq, rest);
+    if (i >= out.count) continue;
     wait_for_previous();
-    combine_row(a, parts, seq, i, h, chunk);
+    combine_row(a, parts, seq.batch, out.begin + i, h, chunk);
   }
 }
 
 }  // namespace
 
 void combine(Context& ctx, const char* op, const Attend& a, const Partials& parts) {
-  const int64_t work =
-      a.sequences.count * a.sequences.query_max * a.h * ceil_div(a.e, kMergeColumns);
+  const int64_t rows = a.sequences.query_max - parts.out.history;
+  if (rows <= 0) return;
+  const int64_t work = a.sequences.count * rows * a.h * ceil_div(a.e, kMergeColumns);
   launch_early<combine_kernel>(ctx, op, ceil_div(work, kWarps), kWarps * 32, 0, a, parts, work);
 }
 

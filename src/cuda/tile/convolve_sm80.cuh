@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// A two-dimensional convolution of a warp's 16 rows on tensor cores:
+//   y[m][n] = sum_dv w[d][v] s[m - d][n + v]        d < rows, v < columns
+// s is f16 in shared memory as [block of 8 columns][row][8], 16 bytes a row, so that a shift by
+// rows is an address.  An operand of 16 k is 8 columns of two shifts d = 2 p, 2 p + 1; the other
+// operand is the band of taps that takes them to 8 columns of y, the same for every block: it stays
+// in registers.  Of a block of s, the band `ahead` goes to the block of y that many before it.
+//   A tap row past the last counts as 0 and reads the last one's row again: no row a tap does not
+// name is read, NaN included.
+#pragma once
+#include "cuda/tile/mma_sm80.cuh"
+
+namespace fovea::cuda {
+
+// Pairs: of shifts by rows.  Ahead: blocks of s that a block of y reads, 8 (Ahead - 1) >= columns -
+// 1.
+template <int Pairs, int Ahead>
+struct TapBands {
+  static constexpr int pairs = Pairs, ahead = Ahead;
+  uint32_t at[Pairs];  // the lane's row of a block, in bytes
+  uint32_t b[Pairs][Ahead][2];
+
+  // The lane's rows: `row` is the warp's first, rows outside [first, last] are read as the nearest.
+  __device__ __forceinline__ void place(int row, int first, int last, int rows) {
+#pragma unroll
+    for (int p = 0; p < Pairs; ++p) at[p] = row_of(p, row, first, last, rows);
+  }
+  // A lane's part of a band.  tap(d, v): w[d][v].
+  template <class Tap>
+  __device__ __forceinline__ static uint2 band(int lane, int p, int ahead, int rows, int columns,
+                                               const Tap& tap) {
+    float w[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int d = 2 * p + i / 2, v = 8 * ahead + lane % 4 * 2 + i % 2 - lane / 4;
+      w[i] = d < rows && v >= 0 && v < columns ? tap(d, v) : 0.f;
+    }
+    return make_uint2(pack<FOVEA_F16>(w[0], w[1]), pack<FOVEA_F16>(w[2], w[3]));
+  }
+  template <class Tap>
+  __device__ __forceinline__ void load(int rows, int columns, const Tap& tap) {
+#pragma unroll
+    for (int p = 0; p < Pairs; ++p)
+#pragma unroll
+      for (int i = 0; i < Ahead; ++i) {
+        const uint2 x = band(threadIdx.x % 32, p, i, rows, columns, tap);
+        b[p][i][0] = x.x, b[p][i][1] = x.y;
+      }
+  }
+  // Of a table of all lanes' parts, [pair][ahead][lane].
+  static constexpr int table_bytes = Pairs * Ahead * 32 * 8;
+
+  // y of N blocks.  block(i): address of block i of s, i < N + Ahead - 1.
+  template <int N, class Block>
+  __device__ __forceinline__ void convolve(float (&y)[N][4], const Block& block) const {
+    clear(y);
+#pragma unroll
+    for (int p = 0; p < Pairs; ++p) add(y, b[p], at[p], block);
+  }
+  // The same with the bands from a table, a pair at a time: registers for one.
+  template <int N, class Block>
+  __device__ __forceinline__ static void convolve(float (&y)[N][4], uint32_t table, int row,
+                                                  int first, int last, int rows,
+                                                  const Block& block) {
+    clear(y);
+#pragma unroll
+    for (int p = 0; p < Pairs; ++p) {
+      uint32_t b[Ahead][2];
+#pragma unroll
+      for (int i = 0; i < Ahead; ++i) load(b[i], table, p, i);
+      add(y, b, row_of(p, row, first, last, rows), block);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static uint32_t row_of(int p, int row, int first, int last, int rows) {
+    const int lane = threadIdx.x % 32, d = min(2 * p + lane / 16, rows - 1);
+    return static_cast<uint32_t>(min(max(row + lane % 16 - d, first), last)) * 16;
+  }
+  __device__ __forceinline__ static void load(uint32_t (&b)[2], uint32_t table, int p, int i) {
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(b[0]), "=r"(b[1])
+                 : "r"(table + ((p * Ahead + i) * 32 + threadIdx.x % 32) * 8)
+                 : "memory");
+  }
+  template <int N>
+  __device__ __forceinline__ static void clear(float (&y)[N][4]) {
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) y[j][c] = 0.f;
+  }
+  template <int N, class Block>
+  __device__ __forceinline__ static void add(float (&y)[N][4], const uint32_t (&b)[Ahead][2],
+                                             uint32_t at, const Block& block) {
+#pragma unroll
+    for (int i = 0; i < N + Ahead - 1; ++i) {
+      uint32_t a[4];
+      load_matrices(a, block(i) + at);
+#pragma unroll
+      for (int ahead = 0; ahead < Ahead; ++ahead)
+        if (i - ahead >= 0 && i - ahead < N)
+          mma<FOVEA_F16>(y[i - ahead], a, b[ahead][0], b[ahead][1]);
+    }
+  }
+};
+
+}  // namespace fovea::cuda

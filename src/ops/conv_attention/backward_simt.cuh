@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv_attention_backward in f32 FMA: every dtype, width, stride and number of taps, no atomics.
+//   S = scale q k' (0 where unseen), A = S convolved, p = exp(A - lse), dA = p (dout v' - delta)
+//   dweight[u,v] = sum dA[i,j] S[i - above + u, j - left + v],  dS = dA convolved, taps turned
+//   dq = scale dS k,  dk = scale dS' q,  dv = p' dout
+// A tile is 64 rows and at most 108 keys of S, of which the middle is its own: `above` rows on
+// either side and kernel_columns - 1 keys on either side are computed in two tiles.  A block owns
+// the rows (dq, and dweight of them) or the keys (dk, dv) of a tile and walks the other side in
+// ascending order, so each sum has one owner and one order.  p and dA take the place of dout v'.
+// Thread (ty, tx) owns rows (keys) ty + 16 r of a sum and columns 4 tx + c.
+// Shared memory: block/stage.cuh with P in A's place, S, dA, taps, where rows and keys lie.
+#pragma once
+#include "cuda/block/reduce.cuh"
+#include "cuda/launch.h"
+#include "ops/conv_attention/strip_simt.cuh"
+
+namespace fovea::cuda {
+
+constexpr int kTileRows = 64, kTileKeysMost = 108;
+
+struct ConvBackwardSimt {
+  ConvAttendBackward b;
+  Operand q, k, v, dout;
+  float* delta;      // (b, h, rows_out)
+  double* dweight;   // (r, h, row tiles, taps): sums of a row tile
+  int32_t own_rows;  // of a tile
+  int32_t own_keys;
+  int64_t row_tiles, key_tiles;
+
+  explicit ConvBackwardSimt(const ConvAttendBackward& call) : b(call) {
+    const ConvAttend& c = call.forward;
+    const Attend& a = c.attend;
+    q = operand_of(a.q, a.dtype, a.d), k = operand_of(a.k, a.dtype, a.d);
+    v = operand_of(a.v, a.dtype, a.e), dout = operand_of(call.dout, a.o_dtype, a.e);
+    own_rows = static_cast<int32_t>(kTileRows - 2 * c.above());
+    const int64_t most = kTileKeysMost - 2 * (c.kernel_columns - 1);
+    own_keys = static_cast<int32_t>(most < kStageTile ? most : kStageTile);
+    row_tiles = ceil_div(a.sequences.query_max, own_rows);
+    key_tiles = ceil_div(a.sequences.key_max, own_keys);
+    delta = nullptr, dweight = nullptr;
+  }
+};
+
+struct ConvBackwardShared {
+  Sequence seq;
+  ConvAttend::Rows out;
+  int64_t q[kTileRows], dout[kTileRows];  // element offsets; -1: no such row or key
+  float lse[kTileRows], delta[kTileRows];
+  int64_t last[kTileRows];  // keys that the row sees: those before
+  int64_t k[2 * kStageTile], v[2 * kStageTile];
+};
+
+enum class ConvOwner { rows, dk, dv };
+
+constexpr int64_t conv_backward_bytes() {
+  return ((kTileRows + kStageTile) * kStagePitch + 2 * kTileRows * kScorePitch +
+          kKernelRowsMost * kKernelColumnsMost) *
+         static_cast<int64_t>(sizeof(float));
+}
+
+// A NaN row of q or k reaches its gradients through S; as an operand it would also meet the zeros
+// of what does not see it.
+__device__ __forceinline__ float4 finite_of(float4 x) {
+  const auto of = [](float x) { return fabsf(x) < INFINITY ? x : 0.f; };
+  return {of(x.x), of(x.y), of(x.z), of(x.w)};
+}
+
+// A block's tile: S and dA (or p) of rows from i0 - above on and keys from j0 - columns + 1 on.
+class ConvTile {
+ public:
+  __device__ ConvTile(const ConvBackwardSimt& call, ConvBackwardShared& s, float* base)
+      : call(call),
+        c(call.b.forward),
+        a(c.attend),
+        s(s),
+        tiles(base),
+        scores(base + (kTileRows + kStageTile) * kStagePitch),
+        da(scores + kTileRows * kScorePitch),
+        taps(da + kTileRows * kScorePitch),
+        above(static_cast<int>(c.above())),
+        left(static_cast<int>(c.left())),
+        rows(static_cast<int>(c.kernel_rows)),
+        columns(static_cast<int>(c.kernel_columns)),
+        width(call.own_keys + 2 * (columns - 1)) {
+    tiles.p = tiles.a;
+  }
+
+  const ConvBackwardSimt& call;
+  const ConvAttend& c;
+  const Attend& a;
+  ConvBackwardShared& s;
+  StageTiles<4> tiles;
+  float *const scores, *const da, *const taps;
+  const int above, left, rows, columns, width;
+
+  // Rows of the tile whose first own row is i0.
+  __device__ void place_rows(int64_t head, int64_t i0) const {
+    if (threadIdx.x >= kTileRows) return;
+    const int m = threadIdx.x;
+    const int64_t i = i0 - above + m;
+    const bool there = i >= 0 && i < s.seq.rows;
+    const bool out = there && i >= c.history && i < c.history + s.out.count;
+    const int64_t row = s.out.begin + i - c.history;
+    s.q[m] = there ? s.seq.batch * a.q.stride[0] + (s.seq.row_begin + i) * a.q.stride[1] +
+                         head * a.q.stride[2]
+                   : -1;
+    const int64_t* stride = call.b.dout.stride;
+    s.dout[m] = out ? s.seq.batch * stride[0] + row * stride[1] + head * stride[2] : -1;
+    s.lse[m] = out ? a.lse.as()[s.seq.batch * a.lse.stride[0] + head * a.lse.stride[1] +
+                                row * a.lse.stride[2]]
+                   : -INFINITY;
+    s.delta[m] = out ? call.delta[(s.seq.batch * a.h + head) * c.rows_out + row] : 0.f;
+    const int64_t end = c.causal ? i + s.seq.keys - s.seq.rows + 1 : s.seq.keys;
+    s.last[m] = there ? clamp_i64(end, 0, s.seq.keys) : 0;
+  }
+  __device__ void place_keys(int64_t g, int64_t j0) const {
+    if (threadIdx.x >= 2 * kStageTile) return;
+    const int64_t j = j0 - columns + 1 + threadIdx.x;
+    const bool there = static_cast<int>(threadIdx.x) < width && j >= 0 && j < s.seq.keys;
+    const auto at = [&](const int64_t* stride) {
+      return there ? a.sequences.key_offset(s.seq, j, stride) + g * stride[2] : -1;
+    };
+    s.k[threadIdx.x] = at(a.k.stride), s.v[threadIdx.x] = at(a.v.stride);
+  }
+
+  // s.seq, rows and keys are in place.  da becomes dA where the owner wants dS, else p.
+  template <bool Gradient>
+  __device__ __forceinline__ void fill(int64_t j0) const {
+    const int64_t first = j0 - columns + 1;
+    product(scores, call.q, s.q, call.k, s.k, [&](int m, int key, float x) {
+      return s.k[key] >= 0 && first + key < s.last[m] ? x * a.score.scale : 0.f;
+    });
+    if constexpr (Gradient)
+      product(da, call.dout, s.dout, call.v, s.v, [](int, int, float x) { return x; });
+    __syncthreads();
+    // Outputs [left, width - right) of the convolution, four at a time.
+    const int end = width - (columns - 1 - left), quads = (width - columns + 4) / 4;
+    for (int n = threadIdx.x; n < kTileRows * quads; n += kStageThreads) {
+      const int m = n / quads, key = n % quads * 4;
+      float y[4] = {};
+      const bool out = m >= above && s.lse[m] != -INFINITY;
+      if (out)
+        convolve_four<false>(y, scores + (m - above) * kScorePitch + key, taps, rows, columns);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = key + left + i;
+        if (at >= end) break;
+        float& to = da[m * kScorePitch + at];
+        const bool seen = out && s.k[at] >= 0 && first + at < s.last[m];
+        const float p = seen ? expf(y[i] - s.lse[m]) : 0.f;
+        to = !seen ? 0.f : Gradient ? p * (to - s.delta[m]) : p;
+      }
+    }
+    __syncthreads();
+  }
+
+  // dS of own row m and own key n.
+  __device__ float slope(int m, int n) const {
+    const int key = n + columns - 1, right = columns - 1 - left;
+    if (s.k[key] < 0) return 0.f;
+    float sum = 0.f;
+    const float* line = da + (m + above) * kScorePitch + key - right;
+    for (int u = 0; u < rows; ++u)
+      for (int v = 0; v < columns; ++v)
+        sum = fmaf(taps[rows * columns - 1 - u * columns - v], line[u * kScorePitch + v], sum);
+    return sum;
+  }
+  __device__ bool seen(int m, int64_t j) const {
+    return j < s.last[m + above];
+  }
+
+ private:
+  template <class Then>
+  __device__ __forceinline__ void product(float* to, const Operand& x, const int64_t* x_at,
+                                          const Operand& y, const int64_t* y_at,
+                                          const Then& then) const {
+    const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+#pragma unroll 1
+    for (int half = 0; half < width; half += kStageTile) {
+      float sum[4][4] = {};
+      multiply_nt(
+          sum, tiles, x.width, [&](int row, int column) { return load_four(x, x_at[row], column); },
+          [&](int row, int column) { return load_four(y, y_at[half + row], column); });
+#pragma unroll
+      for (int r = 0; r < 4; ++r)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int m = ty + 16 * r, key = half + tx + 16 * i;
+          if (key < width) to[m * kScorePitch + key] = then(m, key, sum[r][i]);
+        }
+    }
+  }
+};
+
+template <int Chunks>
+__device__ __forceinline__ void store_sums(const View<4>& out, int32_t dtype, int64_t offset,
+                                           int width, float scale, const float (&acc)[Chunks][4][4],
+                                           int r) {
+#pragma unroll
+  for (int chunk = 0; chunk < Chunks; ++chunk)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int column = chunk * kStageTile + 4 * static_cast<int>(threadIdx.x % 16) + i;
+      if (column < width)
+        store_float(out.data, dtype, offset + column * out.stride[3], scale * acc[chunk][r][i]);
+    }
+}
+
+// dweight of a row tile: a thread has one or two taps of one of as many groups of rows as fit.
+struct TapSums {
+  double sum[2] = {0, 0};
+  int tap, group, groups;
+
+  __device__ explicit TapSums(int taps) {
+    groups = taps < kStageThreads ? kStageThreads / taps : 1;
+    group = taps < kStageThreads ? threadIdx.x / taps : 0;
+    tap = taps < kStageThreads ? threadIdx.x % taps : threadIdx.x;
+  }
+  __device__ void add(const ConvTile& t, int own_rows, int own_keys) {
+    const int count = t.rows * t.columns;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const int at = tap + n * kStageThreads;
+      if (group >= groups || at >= count) break;
+      const int u = at / t.columns, v = at % t.columns;
+      double all = 0;
+      for (int m = group; m < own_rows; m += groups) {
+        const float* da = t.da + (m + t.above) * kScorePitch + t.columns - 1;
+        const float* s = t.scores + (m + u) * kScorePitch + t.columns - 1 - t.left + v;
+        float line = 0.f;
+        for (int j = 0; j < own_keys; ++j) line = fmaf(da[j], s[j], line);
+        all += line;
+      }
+      sum[n] += all;
+    }
+  }
+  // The groups' sums in order; `room` holds a double of every thread.
+  __device__ void store(int taps, double* room, double* to) const {
+    __syncthreads();
+    if (groups == 1) {
+      for (int n = 0; n < 2; ++n)
+        if (tap + n * kStageThreads < taps) to[tap + n * kStageThreads] = sum[n];
+      return;
+    }
+    if (group < groups) room[threadIdx.x] = sum[0];
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) >= taps) return;
+    double all = 0;
+    for (int n = 0; n < groups; ++n) all += room[n * taps + threadIdx.x];
+    to[threadIdx.x] = all;
+  }
+};
+
+// dq of the rows, dweight's part.
+template <int Chunks>
+__global__ void __launch_bounds__(kStageThreads, 1)
+    conv_rows_simt_kernel(const __grid_constant__ ConvBackwardSimt call, int64_t work) {
+  extern __shared__ float4 s_dynamic[];
+  __shared__ ConvBackwardShared s;
+  const ConvTile t(call, s, reinterpret_cast<float*>(s_dynamic));
+  const Attend& a = t.a;
+  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
+    // Late rows first: under a causal mask they are the longest.
+    const int64_t tile = call.row_tiles - 1 - w % call.row_tiles, head = w / call.row_tiles % a.h,
+                  r = w / call.row_tiles / a.h;
+    const int64_t i0 = tile * call.own_rows, g = head / (a.h / a.g);
+    __syncthreads();
+    if (threadIdx.x == 0) s.seq = a.sequences[r], s.out = t.c.rows_of(s.seq, r);
+    __syncthreads();
+    double* partial = call.dweight ? call.dweight + w * t.c.taps() : nullptr;
+    TapSums taps(t.rows * t.columns);
+    float acc[Chunks][4][4] = {};
+    if (i0 < s.seq.rows) {
+      t.place_rows(head, i0);
+      load_taps(t.c, head, 1, t.taps);
+      const int64_t i1 = min(i0 + call.own_rows, s.seq.rows);
+      const int64_t end = t.c.causal ? i1 + s.seq.keys - s.seq.rows : s.seq.keys;
+      for (int64_t j0 = 0; j0 < clamp_i64(end, 0, s.seq.keys); j0 += call.own_keys) {
+        __syncthreads();
+        t.place_keys(g, j0);
+        __syncthreads();
+        t.fill<true>(j0);
+        if (partial) taps.add(t, static_cast<int>(i1 - i0), call.own_keys);
+        if (!call.b.dq) continue;
+        __syncwarp();
+#pragma unroll 1
+        for (int n = 0; n < 16; ++n) {
+          const int m = ty + 16 * (n % 4), key = tx + 16 * (n / 4);
+          const bool own = m < i1 - i0 && key < call.own_keys && t.seen(m, j0 + key);
+          t.tiles.p[m * kStagePitch + key] = own ? t.slope(m, key) : 0.f;
+        }
+        __syncwarp();
+        multiply_nn(acc, t.tiles, call.k.width, call.own_keys, [&](int row, int column) {
+          const int64_t at = row < call.own_keys ? s.k[row + t.columns - 1] : -1;
+          return finite_of(load_four(call.k, at, column));
+        });
+      }
+      if (call.b.dq)
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+          const int m = ty + 16 * r;
+          if (m >= i1 - i0) continue;
+          const int64_t* stride = call.b.dq.stride;
+          store_sums(
+              call.b.dq, a.dtype,
+              s.seq.batch * stride[0] + (s.seq.row_begin + i0 + m) * stride[1] + head * stride[2],
+              call.q.width, a.score.scale, acc, r);
+        }
+    }
+    if (partial) taps.store(t.rows * t.columns, reinterpret_cast<double*>(t.scores), partial);
+  }
+}
+
+// dk or dv of the keys.
+template <ConvOwner Owner, int Chunks>
+__global__ void __launch_bounds__(kStageThreads, 1)
+    conv_keys_simt_kernel(const __grid_constant__ ConvBackwardSimt call, int64_t work) {
+  constexpr bool gradient = Owner == ConvOwner::dk;
+  extern __shared__ float4 s_dynamic[];
+  __shared__ ConvBackwardShared s;
+  const ConvTile t(call, s, reinterpret_cast<float*>(s_dynamic));
+  const Attend& a = t.a;
+  const Operand& other = gradient ? call.q : call.dout;
+  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
+    const int64_t j0 = w % call.key_tiles * call.own_keys, g = w / call.key_tiles % a.g,
+                  r = w / call.key_tiles / a.g, group = a.h / a.g;
+    __syncthreads();
+    if (threadIdx.x == 0) s.seq = a.sequences[r], s.out = t.c.rows_of(s.seq, r);
+    __syncthreads();
+    if (j0 >= s.seq.keys) continue;
+    t.place_keys(g, j0);
+    // The first row that sees key j0; for dv, rows without an output count for nothing.
+    int64_t low = t.c.causal ? max(j0 - s.seq.keys + s.seq.rows, int64_t{0}) : 0;
+    if (!gradient) low = max(low, t.c.history);
+    float acc[Chunks][4][4] = {};
+    for (int64_t head = g * group; head < (g + 1) * group; ++head) {
+      __syncthreads();
+      load_taps(t.c, head, 1, t.taps);
+      for (int64_t i0 = low / call.own_rows * call.own_rows; i0 < s.seq.rows; i0 += call.own_rows) {
+        __syncthreads();
+        t.place_rows(head, i0);
+        __syncthreads();
+        t.fill<gradient>(j0);
+        const int64_t count = min(int64_t{call.own_rows}, s.seq.rows - i0);
+        __syncwarp();
+#pragma unroll 1
+        for (int n = 0; n < 16; ++n) {
+          const int key = ty + 16 * (n % 4), m = tx + 16 * (n / 4);
+          const bool own = m < count && key < call.own_keys && t.seen(m, j0 + key);
+          float x = 0.f;
+          if (own)
+            x = gradient ? t.slope(m, key)
+                         : t.da[(m + t.above) * kScorePitch + key + t.columns - 1];
+          t.tiles.p[key * kStagePitch + m] = x;
+        }
+        __syncwarp();
+        multiply_nn(acc, t.tiles, other.width, call.own_rows, [&](int row, int column) {
+          const int64_t at = row < count ? (gradient ? s.q : s.dout)[row + t.above] : -1;
+          const float4 x = load_four(other, at, column);
+          return gradient ? finite_of(x) : x;
+        });
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int key = ty + 16 * r;
+      if (key >= call.own_keys || j0 + key >= s.seq.keys) continue;
+      const View<4>& out = gradient ? call.b.dk : call.b.dv;
+      const int64_t offset =
+          a.sequences.key_offset(s.seq, j0 + key, out.stride) + g * out.stride[2];
+      store_sums(out, a.dtype, offset, other.width, gradient ? a.score.scale : 1.f, acc, r);
+    }
+  }
+}
+
+}  // namespace fovea::cuda

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// The choice among the Hopper instances of conv_attention_backward, and the pass before them: each
+// row's lse and delta, each head's largest |dout|.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/pieces.h"
+#include "cuda/block/reduce.cuh"
+#include "cuda/block/softmax.cuh"
+#include "cuda/loop/row_tile.cuh"
+#include "ops/conv_attention/backward.cuh"
+#include "ops/conv_attention/backward_work.cuh"
+
+namespace fovea {
+namespace {
+
+using namespace cuda;
+
+constexpr char kOp[] = "conv_attention_backward";
+constexpr int kThreads = 256;
+constexpr int kLanes = 16;       // of a row, 8 columns each
+constexpr int kSideRows = 64;    // of a block
+constexpr int kSideWidth = 128;  // columns at most
+
+template <int Dtype>
+__device__ __forceinline__ float2 pair_of(uint32_t x) {
+  if constexpr (Dtype == FOVEA_BF16)
+    return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
+  else
+    return __half22float2(*reinterpret_cast<const __half2*>(&x));
+}
+
+// A block owns 64 rows of a head.  The largest of non-negative floats is that of their bits, in any
+// order.
+template <int Dtype>
+__global__ void __launch_bounds__(kThreads)
+    side_kernel(const __grid_constant__ ConvAttendBackward b, float2* side, float* largest,
+                int64_t row_tiles) {
+  __shared__ float s_most[kThreads / 32];
+  const ConvAttend& c = b.forward;
+  const Attend& a = c.attend;
+  const int64_t h = blockIdx.x % a.h, tile = blockIdx.x / a.h % row_tiles,
+                r = blockIdx.x / a.h / row_tiles;
+  const Sequence seq = a.sequences[r];
+  const ConvAttend::Rows out = c.rows_of(seq, r);
+  const int column = threadIdx.x % kLanes * 8;
+  float most = 0.f;
+#pragma unroll
+  for (int n = threadIdx.x / kLanes; n < kSideRows; n += kThreads / kLanes) {
+    const int64_t i = tile * kSideRows + n, row = out.begin + i - c.history;
+    const bool there = i >= c.history && i < c.history + out.count;
+    uint4 o = {}, dout = {};
+    if (there && column < a.e) {
+      const auto line = [&](const View<4>& x) {
+        return *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(x.data) +
+                                               seq.batch * x.stride[0] + row * x.stride[1] +
+                                               h * x.stride[2] + column);
+      };
+      o = line(a.o), dout = line(b.dout);
+    }
+    float sum = 0.f;
+    const uint32_t* x = &o.x;
+    const uint32_t* y = &dout.x;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float2 u = pair_of<Dtype>(x[k]), v = pair_of<Dtype>(y[k]);
+      sum = fmaf(u.x, v.x, fmaf(u.y, v.y, sum));
+      most = fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y)));
+    }
+    sum = lanes_sum<kLanes>(sum);
+    if (threadIdx.x % kLanes || i >= seq.rows) continue;
+    float lse = kNegativeInfinity;
+    if (there)
+      lse = a.lse.as()[seq.batch * a.lse.stride[0] + h * a.lse.stride[1] + row * a.lse.stride[2]];
+    const bool empty = lse == kNegativeInfinity;
+    side[(seq.batch * a.h + h) * a.s + seq.row_begin + i] =
+        make_float2(empty ? -kNegativeInfinity : lse * kLog2E, empty ? 0.f : sum);
+  }
+  most = lanes_max<32>(most);
+  if (threadIdx.x % 32 == 0) s_most[threadIdx.x / 32] = most;
+  __syncthreads();
+  if (threadIdx.x) return;
+  for (int n = 1; n < kThreads / 32; ++n) most = fmaxf(most, s_most[n]);
+  atomicMax(reinterpret_cast<int*>(largest + r * a.h + h), __float_as_int(most));
+}
+
+// Every row of backward.inc in this build, narrow widths and few taps first.
+const std::vector<ConvGradientInstance90>& instances() {
+  static const std::vector<ConvGradientInstance90> rows = {
+#define FOVEA_INSTANCE(dtype, d, e, lines, pairs, ahead, stages) \
+  conv_gradient_sm90_instance<dtype, d, e, ConvLines::lines, pairs, ahead, stages>(),
+#include "instances/conv_attention_backward_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+
+const ConvGradientInstance90* find(const ConvAttend& c, ConvLines kind) {
+  const Attend& a = c.attend;
+  const bool keys = kind == ConvLines::keys;
+  const int64_t lines = keys ? c.kernel_columns : c.kernel_rows,
+                columns = keys ? c.kernel_rows : c.kernel_columns;
+  for (const ConvGradientInstance90& row : instances())
+    if (row.dtype == a.dtype && row.kind == kind && a.d <= row.d && a.e <= row.e &&
+        lines <= row.lines && columns <= row.columns)
+      return &row;
+  return nullptr;
+}
+
+// Boxes of 64 lines or columns alike.
+struct Operands {
+  MapOf q, k, v, dout;
+  explicit Operands(const ConvAttendBackward& b)
+      : q(of(b.forward.attend.q, b.forward.attend)), k(q), v(q), dout(q) {
+    const Attend& a = b.forward.attend;
+    k.tensor = a.k, k.batch = a.sequences.caches, k.row = a.t, k.head = a.g;
+    v = k, v.tensor = a.v, v.column = a.e;
+    dout.tensor = b.dout, dout.row = b.forward.rows_out, dout.column = a.e;
+  }
+  static MapOf of(const View<4>& x, const Attend& a) {
+    return {x, a.dtype, a.b, a.s, a.h, a.d, 64};
+  }
+};
+
+std::string refuses(const Context& ctx, const ConvAttendBackward& b) {
+  const ConvAttend& c = b.forward;
+  const Attend& a = c.attend;
+  const DeviceInfo& device = device_info(ctx);
+  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
+  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
+    return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
+  if (a.o_dtype != a.dtype)
+    return std::string("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
+  if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
+  if (!a.h || !a.g) return "no heads";
+  const Sequences& q = a.sequences;
+  if (q.key_max > kIndexMax || q.query_max > kIndexMax)
+    return "more than 2^30 keys or rows in a sequence";
+  const ConvGradientInstance90 *rows = find(c, ConvLines::rows), *keys = find(c, ConvLines::keys);
+  if (!rows || !keys) return "no instance for this dtype, width and number of taps in this build";
+  if (q.count * a.h * (q.query_max / 32 + 1) > kIndexMax ||
+      q.count * a.g * (q.key_max / 32 + 1) > kIndexMax)
+    return "more than 2^30 works";
+  const int64_t row_extent[3] = {a.b, a.s, a.h}, out_extent[3] = {a.b, c.rows_out, a.h},
+                key_extent[3] = {q.key_start ? 1 : q.count, a.t, a.g};
+  if (!in_pieces(a.o, out_extent, 8) || !in_pieces(b.dout, out_extent, 8) ||
+      (b.dq && !in_pieces(b.dq, row_extent, 8)))
+    return "o, dout or dq has rows that are not contiguous and 16-byte aligned";
+  for (const View<4>* x : {&b.dk, &b.dv})
+    if (*x && !in_pieces(*x, key_extent, 8))
+      return "dk or dv has rows that are not contiguous and 16-byte aligned";
+  const Operands of(b);
+  for (const MapOf* x : {&of.q, &of.k, &of.v, &of.dout})
+    if (const char* why = map_refuses(*x); *why) return std::string("q, k, v or dout has ") + why;
+  CUtensorMap map;
+  if (!make_map(of.q, map)) return "the driver makes no tensor maps";
+  return "";
+}
+
+WorkOrder order_of(const DeviceInfo& device, const ConvAttend& c,
+                   const ConvGradientInstance90& row) {
+  const Attend& a = c.attend;
+  const bool keys = row.kind == ConvLines::keys;
+  const ConvReach reach(c, keys);
+  const int64_t lines = keys ? a.sequences.key_max : a.sequences.query_max,
+                heads = a.sequences.count * (keys ? a.g : a.h);
+  // Heads whose columns the cache holds together.
+  const int64_t head_bytes = keys ? a.sequences.query_max * a.h / a.g * (a.d + a.e) * 2
+                                  : a.sequences.key_max * (a.d + a.e) * 2;
+  const int64_t section = clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), 1, 64);
+  const auto tiles = static_cast<int32_t>(ceil_div(lines, int64_t{row.groups} * reach.own()));
+  return {tiles,
+          static_cast<int32_t>(heads),
+          1,
+          static_cast<int32_t>(std::min(section, heads)),
+          c.causal ? tiles / 4 : 0,
+          c.causal && !keys};
+}
+
+struct Slots90 {
+  Slot<float2> side;
+  Slot<float> largest;
+  Slot<double> dweight;
+};
+
+void enqueue(Context& ctx, const ConvAttendBackward& b, const Slots90& slots, void* base) {
+  const ConvAttend& c = b.forward;
+  const Attend& a = c.attend;
+  const DeviceInfo& device = device_info(ctx);
+  const auto clear = [&](auto* data, size_t count) {
+    if (data) check(cudaMemsetAsync(data, 0, count * sizeof *data, stream(ctx)), kOp);
+  };
+  conv_clear(ctx, b);
+  clear(slots.largest.at(base), slots.largest.count);
+  clear(slots.dweight.at(base), slots.dweight.count);
+  const int64_t tiles = ceil_div(a.sequences.query_max, kSideRows);
+  const int64_t blocks = a.sequences.count * a.h * tiles;
+  (a.dtype == FOVEA_BF16)
+      ? launch<side_kernel<FOVEA_BF16>>(ctx, kOp, blocks, kThreads, 0, b, slots.side.at(base),
+                                        slots.largest.at(base), tiles)
+      : launch<side_kernel<FOVEA_F16>>(ctx, kOp, blocks, kThreads, 0, b, slots.side.at(base),
+                                       slots.largest.at(base), tiles);
+  const Operands of(b);
+  ConvGradientWork work{};
+  if (!make_map(of.q, work.maps.q) || !make_map(of.k, work.maps.k) ||
+      !make_map(of.v, work.maps.v) || !make_map(of.dout, work.maps.dout))
+    fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", kOp);
+  work.side = slots.side.at(base), work.largest = slots.largest.at(base);
+  work.dweight = slots.dweight.at(base);
+  for (ConvLines kind : {ConvLines::rows, ConvLines::keys}) {
+    const bool keys = kind == ConvLines::keys;
+    if (keys ? !b.dk && !b.dv : !b.dq && !b.dweight) continue;
+    const ConvGradientInstance90& row = *find(c, kind);
+    work.order = order_of(device, c, row);
+    work.schedule = {static_cast<int32_t>(work.order.works()), counters(ctx)};
+    if (!work.schedule.works) continue;
+    row.launch(ctx, b, work);
+  }
+  const int64_t parts = int64_t{order_of(device, c, *find(c, ConvLines::rows)).row_tiles} * 8;
+  conv_add_dweight(ctx, b, {slots.dweight.at(base), parts});
+}
+
+void prepare(const Context& ctx, const ConvAttendBackward& b, Plan& plan) {
+  const ConvAttend& c = b.forward;
+  const Attend& a = c.attend;
+  const ConvGradientInstance90& row = *find(c, ConvLines::rows);
+  plan.kernel = std::string("conv_attention_backward.cuda.sm90.") + dtype_name(a.dtype) + ".d" +
+                std::to_string(row.d) + "." + std::to_string(row.lines) + "x" +
+                std::to_string(row.columns);
+  const int64_t heads = a.sequences.count * a.h;
+  const int64_t parts = int64_t{order_of(device_info(ctx), c, row).row_tiles} * 4 * row.groups;
+  Slots90 slots;
+  slots.side = plan.workspace.add<float2>(a.b * a.h * a.s);
+  slots.largest = plan.workspace.add<float>(heads);
+  slots.dweight = plan.workspace.add<double>(b.dweight ? heads * parts * c.taps() : 0);
+  plan.launch = [=](Context& ctx, void* base) { enqueue(ctx, b, slots, base); };
+}
+
+}  // namespace
+
+extern const Kernel<ConvAttendBackward> conv_attention_backward_sm90;
+const Kernel<ConvAttendBackward> conv_attention_backward_sm90{"sm90", refuses, prepare};
+
+static_assert(kSideWidth == kLanes * 8);
+
+}  // namespace fovea

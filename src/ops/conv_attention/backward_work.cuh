@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between the backward launcher and its tuned instances (backward.inc), which are compiled apart:
+// what a work of the Hopper sweep is.
+#pragma once
+#include "cuda/block/schedule.cuh"
+#include "cuda/tensor_map.h"
+#include "cuda/tile/convert.cuh"
+#include "ops/conv_attention/kernels.h"
+
+namespace fovea::cuda {
+
+enum class ConvLines { rows, keys };
+
+// A power of two above a head's largest |dout|: dA is kept in units of it.
+__device__ inline float grain_of(float largest) {
+  const int power = static_cast<int>(__float_as_uint(largest) >> 23) + 1;
+  return __uint_as_float(static_cast<uint32_t>(min(max(power, 27), 227)) << 23);
+}
+
+// The convolution seen from lines: A[m][n] = sum_dv tap(d, v) S[m + below - d][n - low + v].
+struct ConvReach {
+  int lines, columns;  // extents of d and v
+  int above, below;    // lines before and behind that A reads
+  int low, high;       // columns before and behind
+  int halo;            // lines on either side of those that a warpgroup has sums of
+  bool keys;
+
+  FOVEA_HD ConvReach(const ConvAttend& c, bool keys) : keys(keys) {
+    const int rows = static_cast<int>(c.kernel_rows), width = static_cast<int>(c.kernel_columns);
+    lines = keys ? width : rows, columns = keys ? rows : width;
+    above = static_cast<int>(keys ? c.left() : c.above());
+    below = static_cast<int>(keys ? c.right() : 0);
+    low = static_cast<int>(keys ? c.above() : c.left());
+    high = static_cast<int>(keys ? 0 : c.right());
+    halo = above + below;
+  }
+  FOVEA_HD int own() const { return 64 - 2 * halo; }
+  __device__ float tap(const ConvAttend& c, int head, int d, int v) const {
+    const int u = keys ? v : lines - 1 - d, column = keys ? lines - 1 - d : v;
+    return load_float(
+        c.weight.data, c.weight_dtype,
+        head * c.weight.stride[0] + u * c.weight.stride[1] + column * c.weight.stride[2]);
+  }
+};
+
+// What a Hopper kernel needs beside the call.
+struct ConvGradientWork {
+  WorkOrder order;
+  Schedule schedule;
+  BackwardMaps maps;
+  const float2* side;    // (b, h, s): lse log2(e), +inf for a row that is empty or has no output,
+                         // then delta
+  const float* largest;  // (r, h): the largest |dout| of a head
+  double* dweight;       // (r, h, row tiles, warps, taps); nullptr: not wanted
+};
+
+// What the copying warp tells the others of a work.
+struct ConvGradientSlot {
+  Sequence seq;
+  ConvAttend::Rows out;
+  int64_t r;
+  int line, tile;      // first line of the first warpgroup, halo included
+  int head, heads, g;  // query heads from `head` on
+  int rows, keys, shift;
+  int last, lowest;  // tiles of columns
+  ConvReach reach;
+  bool extra, any;
+
+  __device__ ConvGradientSlot(const ConvAttend& c, const ConvGradientWork& work,
+                              const WorkPlace& place, const ConvReach& reach, bool of_keys,
+                              int groups, int width)
+      : reach(reach) {
+    const Attend& a = c.attend;
+    const int each = static_cast<int>(of_keys ? a.g : a.h), group = static_cast<int>(a.h / a.g);
+    const int owner = place.head % each;
+    r = place.head / each, tile = place.row_tile;
+    seq = a.sequences[r], out = c.rows_of(seq, r);
+    rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys), shift = keys - rows;
+    head = of_keys ? owner * group : owner, heads = of_keys ? group : 1;
+    g = of_keys ? owner : owner / group;
+    const int step = groups * reach.own(), first = tile * step;
+    line = first - reach.halo;
+    any = first < (of_keys ? keys : rows);
+    const int end = first + step + reach.halo;
+    int columns = of_keys ? rows : keys, begin = 0;
+    if (c.causal && of_keys) begin = max(max(line, 0) - shift, 0);
+    if (c.causal && !of_keys) columns = min(max(end + shift, 0), keys);
+    const int tiles = columns > 0 ? (columns + reach.low + width - 1) / width : 0;
+    last = tiles - 1, lowest = begin / width;
+    extra = tiles > 0 && reach.high > 0 && lowest == 0;
+  }
+};
+
+struct ConvGradientInstance90 {
+  int32_t dtype, d, e;
+  int32_t lines, columns;  // taps at most, seen from the lines
+  ConvLines kind;
+  int32_t groups;
+  void (*launch)(Context&, const ConvAttendBackward&, const ConvGradientWork&);
+};
+
+// Explicitly instantiated, one file for each dtype and width.
+template <int Dtype, int D, int E, ConvLines Lines, int Pairs, int Ahead, int Stages>
+ConvGradientInstance90 conv_gradient_sm90_instance();
+
+}  // namespace fovea::cuda

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between the forward launcher and its tuned instances (forward.inc), which are compiled apart.
+#pragma once
+#include "cuda/block/schedule.cuh"
+#include "cuda/loop/combine.cuh"
+#include "cuda/tensor_map.h"
+#include "ops/conv_attention/kernels.h"
+
+namespace fovea::cuda {
+
+// whole: a warpgroup has 64 rows of a head.  packed: a warp has 16 rows of a head of its own, so
+// that the few rows of a group's heads read their keys once.
+enum class ConvKind { whole, packed };
+inline const char* name_of(ConvKind kind) {
+  return kind == ConvKind::whole ? "whole" : "packed";
+}
+
+// What a Hopper kernel needs beside the call.
+struct ConvWork90 {
+  int32_t heads;  // works of a sequence that have the same rows: heads, or packs of heads
+  int32_t packs;  // of a key head; packed only
+  WorkOrder order;
+  Schedule schedule;
+  AttendMaps maps;
+  Partials parts;  // read when the order has splits
+};
+
+struct ConvInstance90 {
+  int32_t dtype, d, e;
+  int32_t rows, columns;  // taps at most
+  ConvKind kind;
+  int32_t groups, keys;
+  int32_t blocks;  // of a multiprocessor
+  void (*launch)(Context&, const ConvAttend&, const ConvWork90&);
+  // Rows of a slot (whole: of a warpgroup, packed: of a warp) and slots of a block.
+  int64_t slot() const { return kind == ConvKind::whole ? 64 : 16; }
+  int64_t slots() const { return groups * 64 / slot(); }
+};
+
+// Explicitly instantiated, one file for each dtype and width.
+template <int Dtype, int D, int E, int Pairs, int Ahead, ConvKind Kind, int Groups, int Stages,
+          int Blocks>
+ConvInstance90 conv_sm90_instance();
+
+}  // namespace fovea::cuda

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The choice among the Hopper instances of conv_attention_forward, their order of works and their
+// splits.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/pieces.h"
+#include "cuda/launch.h"
+#include "cuda/loop/row_tile.cuh"
+#include "ops/conv_attention/forward.cuh"
+
+namespace fovea {
+namespace {
+
+using namespace cuda;
+
+constexpr char kOp[] = "conv_attention_forward";
+
+// Every row of forward.inc in this build, narrow widths and few taps first.
+const std::vector<ConvInstance90>& instances() {
+  static const std::vector<ConvInstance90> rows = {
+#define FOVEA_INSTANCE(dtype, d, e, pairs, ahead, kind, groups, stages, blocks) \
+  conv_sm90_instance<dtype, d, e, pairs, ahead, ConvKind::kind, groups, stages, blocks>(),
+#include "instances/conv_attention_forward_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+
+// Few rows are packed, so that a group's heads read their keys once.
+const ConvInstance90* find(const ConvAttend& c) {
+  const Attend& a = c.attend;
+  const int64_t longest = a.sequences.query_max - c.history;
+  const ConvKind kind = longest + c.above() <= 16 ? ConvKind::packed : ConvKind::whole;
+  for (const ConvInstance90& row : instances())
+    if (row.dtype == a.dtype && row.kind == kind && a.d <= row.d && a.e <= row.e &&
+        c.kernel_rows <= row.rows && c.kernel_columns <= row.columns)
+      return &row;
+  return nullptr;
+}
+
+struct Operands {
+  MapOf q, k, v;
+  Operands(const Attend& a, const ConvInstance90& row)
+      : q{a.q, a.dtype, a.b, a.s, a.h, a.d, static_cast<int>(row.slot())},
+        k{a.k, a.dtype, a.sequences.caches, a.t, a.g, a.d, row.keys},
+        v{a.v, a.dtype, a.sequences.caches, a.t, a.g, a.e, row.keys} {}
+};
+
+// Works of the call, splits aside; more than an int holds: 0.
+struct Grid {
+  int64_t heads, packs, row_tiles;
+  Grid(const ConvAttend& c, const ConvInstance90& row) {
+    const Attend& a = c.attend;
+    const int64_t longest = std::max<int64_t>(a.sequences.query_max - c.history, 0);
+    const int64_t own = row.slot() - c.above(), group = a.h / a.g;
+    const bool packed = row.kind == ConvKind::packed;
+    packs = packed ? ceil_div(group, row.slots()) : 1;
+    heads = packed ? a.g * packs : a.h;
+    row_tiles = ceil_div(longest, packed ? own : own * row.slots());
+  }
+};
+
+std::string refuses(const Context& ctx, const ConvAttend& c) {
+  const Attend& a = c.attend;
+  const DeviceInfo& device = device_info(ctx);
+  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
+  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
+    return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
+  if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
+  if (!a.h || !a.g) return "no heads";
+  if (a.sequences.page) return "paged keys";
+  if (a.sequences.key_max > kIndexMax || a.sequences.query_max > kIndexMax)
+    return "more than 2^30 keys or rows in a sequence";
+  const ConvInstance90* row = find(c);
+  if (!row) return "no instance for this dtype, width and number of taps in this build";
+  const Grid grid(c, *row);
+  if (a.sequences.count * grid.heads * grid.row_tiles > kIndexMax) return "more than 2^30 works";
+  const Operands of(a, *row);
+  for (const MapOf* x : {&of.q, &of.k, &of.v})
+    if (const char* why = map_refuses(*x); *why) return std::string("q, k or v has ") + why;
+  const int64_t o_piece = a.o_dtype == FOVEA_F32 ? 4 : 8, extent[3] = {a.b, c.rows_out, a.h};
+  if (!in_pieces(a.o, extent, o_piece)) return "o has rows that are not contiguous and aligned";
+  CUtensorMap map;
+  if (!make_map(of.q, map)) return "the driver makes no tensor maps";
+  return "";
+}
+
+ConvWork90 work_of(const DeviceInfo& device, const ConvAttend& c, const ConvInstance90& row) {
+  const Attend& a = c.attend;
+  const Grid grid(c, row);
+  const int64_t heads = a.sequences.count * grid.heads, works = heads * grid.row_tiles;
+  const int64_t tiles = ceil_div(a.sequences.key_max + c.left(), row.keys);
+  const int64_t blocks = int64_t{device.multiprocessors} * row.blocks;
+  int64_t splits = a.splits;
+  if (!splits) splits = works * 10 < blocks * 8 ? splits_of(works, tiles, blocks) : 1;
+  splits = clamp_i64(splits, 1, std::max<int64_t>(tiles, 1));
+  splits = std::min(splits, kIndexMax / std::max<int64_t>(works, 1));
+  // Heads whose k and v the cache holds together.
+  const int64_t head_bytes = a.sequences.key_max * (a.d + a.e) * 2;
+  const int64_t section =
+      clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), 1, 64) * (grid.heads / a.g);
+  ConvWork90 work{};
+  work.heads = static_cast<int32_t>(grid.heads), work.packs = static_cast<int32_t>(grid.packs);
+  work.order = {static_cast<int32_t>(grid.row_tiles),
+                static_cast<int32_t>(heads),
+                static_cast<int32_t>(splits),
+                static_cast<int32_t>(std::min(section, heads)),
+                static_cast<int32_t>(c.causal ? grid.row_tiles / 4 : 0),
+                c.causal};
+  work.schedule.works = static_cast<int32_t>(work.order.works());
+  return work;
+}
+
+void prepare(const Context& ctx, const ConvAttend& c, Plan& plan) {
+  const Attend& a = c.attend;
+  const DeviceInfo& device = device_info(ctx);
+  const ConvInstance90& row = *find(c);
+  plan.kernel = std::string("conv_attention_forward.cuda.sm90.") + dtype_name(a.dtype) + ".d" +
+                std::to_string(row.d) + "." + std::to_string(row.rows) + "x" +
+                std::to_string(row.columns) + "." + name_of(row.kind);
+  const ConvWork90 work = work_of(device, c, row);
+  PartialSlots slots;
+  if (work.order.splits > 1) slots = PartialSlots(plan.workspace, a, work.order.splits, c.out());
+  plan.launch = [=](Context& ctx, void* base) {
+    if (!work.schedule.works) return;
+    const Operands of(a, row);
+    ConvWork90 now = work;
+    now.schedule.counters = counters(ctx);
+    if (!make_map(of.q, now.maps.q) || !make_map(of.k, now.maps.k) || !make_map(of.v, now.maps.v))
+      fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", kOp);
+    if (work.order.splits > 1) now.parts = slots.at(base, a, work.order.splits, c.out());
+    row.launch(ctx, c, now);
+    if (work.order.splits > 1) combine(ctx, kOp, a, now.parts);
+  };
+}
+
+}  // namespace
+
+extern const Kernel<ConvAttend> conv_attention_forward_sm90;
+const Kernel<ConvAttend> conv_attention_forward_sm90{"sm90", refuses, prepare};
+
+}  // namespace fovea

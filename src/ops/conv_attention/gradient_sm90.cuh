@@ -1,0 +1,536 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv_attention_backward on Hopper: one sweep, whose lines are rows (dq, dweight) or keys (dk,
+// dv).
+//   S = scale q k' (0 where unseen), A = S convolved, p = exp(A - lse), dA = p (dout v' - delta)
+//   dS = dA convolved, taps turned (0 where unseen);  dq = dS k,  dk = dS' q,  dv = p' dout
+//   dweight[u,v] = sum dA[i,j] S[i - above + u, j - left + v]
+//   A block takes works (head, tile of lines) as they come.  Of warpgroup 0 one warp copies; each
+//   of the others owns 64 lines by itself, of which `halo` on either side only serve the
+//   convolutions, and walks the other side (columns) in tiles of 64 from last to first. Tile t has
+//   S of the columns 64 t - low and on, dA of 64 t and on, dS of 64 t + high and on: each
+//   convolution reads its tile and the first columns of the tile before, so a warpgroup computes
+//   everything once.  Rows end with one more tile for the first `high` columns of dS.
+//   Of a step: S (wgmma) to shared memory as f16; dout v' runs while A is made
+//   (tile/convolve_sm80.cuh); dA to shared memory as f16, in units of the head's largest |dout|; dS
+//   and, by the same fragments turned, dweight's taps (two shifts by rows x 8 keys against 8 keys);
+//   dS and p are the register operands of the sums.
+//   Shared memory: the lines of both operands, a ring of Stages tiles (K or Q twice, at two
+//   offsets, V or dout between), two tiles of S and two of dA for each warpgroup, its bands, one
+//   work, barriers.  Full (bytes) and empty (one arrival a consuming warp) for each stage, for the
+//   lines and the work.  Two barriers of a warpgroup a step: S is written, dA is written; with
+//   dweight a third, before S is overwritten.
+// Multi-Token Attention (2504.00927), FlashAttention-3 (2407.08608).
+#pragma once
+#include <new>
+
+#include "cuda/block/softmax.cuh"
+#include "cuda/loop/sink.cuh"
+#include "cuda/tile/convolve_sm80.cuh"
+#include "cuda/tile/mma_sm90.cuh"
+#include "ops/conv_attention/backward_work.cuh"
+
+namespace fovea::cuda {
+
+template <int Dtype_, int D_, int E_, ConvLines Lines_, int Pairs_, int Ahead_, int Stages_>
+struct ConvGradient90 {
+  static constexpr int Dtype = Dtype_, D = D_, E = E_, Pairs = Pairs_, Ahead = Ahead_,
+                       Stages = Stages_, Groups = 2, BN = 64;
+  static constexpr bool keys = Lines_ == ConvLines::keys;  // the lines are keys
+  static constexpr int BM = 64 * Groups, threads = 128 * (Groups + 1);
+  static constexpr int copying = 32, computing = 240;
+  using Bands = TapBands<Pairs, Ahead>;
+  using LineD = Swizzled<BM, D>;
+  using LineE = Swizzled<BM, E>;
+  using TileD = Swizzled<BN, D>;
+  using TileE = Swizzled<BN, E>;
+  static constexpr int stage_bytes = TileD::bytes > TileE::bytes ? TileD::bytes : TileE::bytes;
+  static constexpr int block_bytes = 64 * 16, score_bytes = BN / 8 * block_bytes;
+  static constexpr int line_e = LineD::bytes, ring = line_e + LineE::bytes,
+                       scores = ring + Stages * stage_bytes,
+                       bands = scores + Groups * 4 * score_bytes,
+                       works = bands + Groups * 2 * Bands::table_bytes,
+                       barriers = works + (static_cast<int>(sizeof(ConvGradientSlot)) + 7) / 8 * 8,
+                       shared_bytes = barriers + 8 * (4 + 2 * Stages);
+  static_assert(shared_bytes <= 227 * 1024);
+};
+
+// Zeroes the rows of a stage that no product may meet: all but [low, high).
+template <class Tile, class Shape>
+__device__ __forceinline__ void keep_rows(unsigned char* tile, int low, int high, int group) {
+  for (int i = threadIdx.x % 128; i < Shape::BN * kPanelChunks; i += 128) {
+    const int row = i / kPanelChunks;
+    if (row >= low && row < high) continue;
+#pragma unroll
+    for (int panel = 0; panel < Tile::panels; ++panel)
+      *reinterpret_cast<uint4*>(tile + panel * Tile::panel_bytes + i * 16) = make_uint4(0, 0, 0, 0);
+  }
+  sm90::fence_shared();
+  sm90::meet(1 + group, 128);
+}
+
+// The copying warp.
+template <class Shape>
+__device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
+                                              const ConvGradientWork& more, unsigned char* shared) {
+  const ConvAttend& c = b.forward;
+  const uint32_t base = shared_address(shared), line_full = base + Shape::barriers;
+  const uint32_t line_empty = line_full + 8, work_empty = line_full + 16;
+  const uint32_t full = line_full + 32;
+  ConvGradientSlot& work = *reinterpret_cast<ConvGradientSlot*>(shared + Shape::works);
+  const int lane = threadIdx.x % 32;
+  const ConvReach reach(c, Shape::keys);
+  sm90::Ring<Shape::Stages> at;
+  uint32_t phase = 0;
+  for (Works works(more.schedule); !works.done(); works.next()) {
+    sm90::barrier_wait(work_empty, phase ^ 1);
+    if (lane == 0)
+      new (&work) ConvGradientSlot(c, more, WorkPlace(more.order, *works), reach, Shape::keys,
+                                   Shape::Groups, Shape::BN);
+    __syncwarp();
+    if (!work.any) continue;
+    sm90::barrier_wait(line_empty, phase ^ 1);
+    phase ^= 1;
+    const Sequence& seq = work.seq;
+    const int batch = static_cast<int>(seq.batch), key_batch = static_cast<int>(seq.key_batch);
+    const int row = static_cast<int>(seq.row_begin), key = static_cast<int>(seq.key_begin);
+    const int out = static_cast<int>(work.out.begin - c.history);
+    if (lane == 0) {
+      sm90::barrier_expect(line_full, Shape::LineD::bytes + Shape::LineE::bytes);
+#pragma unroll 1
+      for (int n = 0; n < Shape::Groups; ++n) {
+        const int line = work.line + n * reach.own(), to = n * 64 * kPanelRowBytes;
+#pragma unroll
+        for (int panel = 0; panel < Shape::LineD::panels; ++panel)
+          sm90::copy_box(base + panel * Shape::LineD::panel_bytes + to,
+                         Shape::keys ? more.maps.k : more.maps.q, line_full, panel * 64,
+                         line + (Shape::keys ? key : row), Shape::keys ? work.g : work.head,
+                         Shape::keys ? key_batch : batch);
+#pragma unroll
+        for (int panel = 0; panel < Shape::LineE::panels; ++panel)
+          sm90::copy_box(base + Shape::line_e + panel * Shape::LineE::panel_bytes + to,
+                         Shape::keys ? more.maps.v : more.maps.dout, line_full, panel * 64,
+                         line + (Shape::keys ? key : out), Shape::keys ? work.g : work.head,
+                         Shape::keys ? key_batch : batch);
+      }
+    }
+    const auto copy = [&](auto tile, const CUtensorMap& map, int at_row, int head, int at_batch) {
+      const uint32_t stage = full + at.stage * 16;
+      sm90::barrier_wait(stage + 8, at.phase ^ 1);
+      if (lane == 0)
+        sm90::copy_tile<decltype(tile)>(base + Shape::ring + at.stage * Shape::stage_bytes, map,
+                                        stage, at_row, head, at_batch);
+      at.next();
+    };
+    const auto copy_d = [&](int head, int column) {
+      copy(typename Shape::TileD(), Shape::keys ? more.maps.q : more.maps.k,
+           column + (Shape::keys ? row : key), Shape::keys ? head : work.g,
+           Shape::keys ? batch : key_batch);
+    };
+    for (int head = work.head; head < work.head + work.heads; ++head) {
+      for (int t = work.last; t >= work.lowest; --t) {
+        copy_d(head, t * Shape::BN - reach.low);
+        copy(typename Shape::TileE(), Shape::keys ? more.maps.dout : more.maps.v,
+             t * Shape::BN + (Shape::keys ? out : key), Shape::keys ? head : work.g,
+             Shape::keys ? batch : key_batch);
+        copy_d(head, t * Shape::BN + reach.high);
+      }
+      if (work.extra) copy_d(head, reach.high - Shape::BN);
+    }
+  }
+  sm90::barrier_wait(work_empty, phase ^ 1);
+  sm90::barrier_wait(line_empty, phase ^ 1);
+  if (lane != 0) return;
+  work.any = false;
+  sm90::barrier_arrive(line_full);
+}
+
+// dq, or dk and dv, of the lane's lines.
+template <class Shape, int N, int M>
+__device__ __forceinline__ void store_gradient(const ConvAttendBackward& b,
+                                               const ConvGradientWork& more,
+                                               const ConvGradientSlot& work, const ConvReach& reach,
+                                               int mine, int group, int warp, bool any,
+                                               float (&sum)[N][4], float (&dv)[M][4]) {
+  const Attend& a = b.forward.attend;
+  const auto store = [&](const View<4>& out, int width, auto& x, float factor) {
+    if (!out) return;
+#pragma unroll
+    for (int j = 0; j < static_cast<int>(sizeof x / 16); ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (!any) x[j][e] = 0.f;
+    const Sequence& seq = work.seq;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int local = warp * 16 + half * 8 + threadIdx.x % 32 / 4, line = mine + 8 * half;
+      const bool own = local >= reach.halo && local < 64 - reach.halo && line >= 0 &&
+                       line < (Shape::keys ? work.keys : work.rows);
+      const int64_t at = Shape::keys
+                             ? seq.key_batch * out.stride[0] +
+                                   (seq.key_begin + line) * out.stride[1] + work.g * out.stride[2]
+                             : seq.batch * out.stride[0] + (seq.row_begin + line) * out.stride[1] +
+                                   work.head * out.stride[2];
+      store_row<Shape::Dtype>(own ? static_cast<uint16_t*>(out.data) + at : nullptr, width, x, half,
+                              factor);
+    }
+  };
+  store(Shape::keys ? b.dk : b.dq, static_cast<int>(a.d), sum, a.score.scale);
+  if constexpr (Shape::keys) store(b.dv, static_cast<int>(a.e), dv, 1.f);
+}
+
+// A computing warpgroup.
+template <class Shape>
+__device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
+                                                 const ConvGradientWork& more,
+                                                 unsigned char* shared, int group) {
+  constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BN = Shape::BN, N = BN / 8;
+  constexpr int Pairs = Shape::Pairs, Ahead = Shape::Ahead;
+  constexpr bool Keys = Shape::keys;
+  using Bands = typename Shape::Bands;
+  const ConvAttend& c = b.forward;
+  const Attend& a = c.attend;
+  const uint32_t base = shared_address(shared), line_full = base + Shape::barriers;
+  const uint32_t line_empty = line_full + 8, work_empty = line_full + 16;
+  const uint32_t full = line_full + 32;
+  const ConvGradientSlot& work = *reinterpret_cast<ConvGradientSlot*>(shared + Shape::works);
+  const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32 % 4);
+  const ConvReach& reach = work.reach;  // read again each time: registers are few
+  const float unit = a.score.scale / kScoreUnit;
+  const int history = static_cast<int>(c.history);
+  const uint32_t scores = base + Shape::scores + group * 4 * Shape::score_bytes;
+  const uint32_t table = base + Shape::bands + group * 2 * Bands::table_bytes;
+  sm90::Ring<Shape::Stages> at;
+  uint32_t phase = 0;
+  float x[1][N][4], y[1][N][4], sum[D / 8][4], dv[Keys ? E / 8 : 1][4];
+  float taps[Keys ? 1 : Pairs][Keys ? 1 : Ahead][4];
+  uint32_t operand[1][N / 2][4];
+  const auto release = [&](uint32_t barrier) {
+    if (lane == 0) sm90::barrier_arrive(barrier);
+  };
+  const auto stage_of = [&](const sm90::Ring<Shape::Stages>& of) {
+    return base + Shape::ring + of.stage * Shape::stage_bytes;
+  };
+  // Where the lane writes its part of a tile of f16.
+  const uint32_t line_at = lane / 16 * Shape::block_bytes + (warp * 16 + lane % 16) * 16;
+
+  for (;;) {
+    sm90::barrier_wait(line_full, phase);
+    phase ^= 1;
+    if (__all_sync(~0u, !work.any)) return;
+    const int &rows = work.rows, &keys = work.keys, &shift = work.shift;
+    const int line =
+        sm90::uniform(work.line + group * reach.own() + warp * 16);  // the warp's first
+    const int mine = line + lane / 4;                                // the lane's first
+    const uint32_t d_lines = sm90::uniform(base + group * 64 * kPanelRowBytes);
+    const uint32_t e_lines = d_lines + Shape::line_e;
+    bool more_sums = false;
+    if constexpr (!Keys) {
+#pragma unroll
+      for (int p = 0; p < Pairs; ++p)
+#pragma unroll
+        for (int i = 0; i < Ahead; ++i)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) taps[p][i][e] = 0.f;
+    }
+
+    // The first column past those that line `mine + 8 half` sees, from `first` on: [from, to).
+    const auto span = [&](int half, int& from, int& to) {
+      const int n = mine + 8 * half;
+      if constexpr (Keys) {
+        from = n < 0 || n >= keys ? rows : c.causal ? max(n - shift, 0) : 0, to = rows;
+      } else {
+        from = 0, to = n < 0 || n >= rows ? 0 : c.causal ? min(n + shift + 1, keys) : keys;
+      }
+    };
+    // Every line of the warp is there and sees columns [at, at + BN).
+    const auto whole = [&](int at) {
+      const int lines = Keys ? keys : rows, columns = Keys ? rows : keys;
+      return line >= 0 && line + 16 <= lines && at >= 0 && at + BN <= columns &&
+             (!c.causal || (Keys ? line + 15 <= at + shift : at + BN - 1 <= line + shift));
+    };
+    // f(j, e, seen) of columns from `at` on.
+    const auto each = [&](int at, auto f) {
+      if (whole(at)) {
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) f(j, e, true);
+        return;
+      }
+      int from[2], to[2];
+      span(0, from[0], to[0]), span(1, from[1], to[1]);
+      const int first = at + lane % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int column = first + j * 8 + e % 2;
+          f(j, e, column >= from[e / 2] && column < to[e / 2]);
+        }
+    };
+    // A tile of f16: x times `factor`.
+    const auto put = [&](uint32_t to, const float(&x)[N][4]) {
+#pragma unroll
+      for (int k = 0; k < N / 2; ++k) {
+        const uint32_t packed[4] = {pack<FOVEA_F16>(x[2 * k][0], x[2 * k][1]),
+                                    pack<FOVEA_F16>(x[2 * k][2], x[2 * k][3]),
+                                    pack<FOVEA_F16>(x[2 * k + 1][0], x[2 * k + 1][1]),
+                                    pack<FOVEA_F16>(x[2 * k + 1][2], x[2 * k + 1][3])};
+        sm90::store_matrices(to + line_at + 2 * k * Shape::block_bytes, packed);
+      }
+    };
+    const auto convolve = [&](float(&y)[N][4], int turned, uint32_t here, uint32_t behind) {
+      Bands::convolve(y, table + turned * Bands::table_bytes,
+                      warp * 16 + (turned ? reach.above : reach.below), 0, 63, reach.lines,
+                      [&](int block) {
+                        return block < N ? here + block * Shape::block_bytes
+                                         : behind + (block - N) * Shape::block_bytes;
+                      });
+    };
+
+    for (int n = 0; n < work.heads; ++n) {
+      const int head = sm90::uniform(work.head + n);
+      const float2* side = more.side + (work.seq.batch * a.h + head) * a.s + work.seq.row_begin;
+      const float grain = grain_of(more.largest[work.r * a.h + head]), inverse = 1.f / grain;
+      sm90::meet(1 + group, 128);  // the last head's bands and tiles are done with
+      for (int i = threadIdx.x % 128; i < 2 * Pairs * Ahead * 32; i += 128) {
+        const int turned = i / (Pairs * Ahead * 32), p = i / (Ahead * 32) % Pairs;
+        *reinterpret_cast<uint2*>(shared + Shape::bands + group * 2 * Bands::table_bytes + i * 8) =
+            Bands::band(i % 32, p, i / 32 % Ahead, reach.lines, reach.columns, [&](int d, int v) {
+              return reach.tap(c, head, turned ? reach.lines - 1 - d : d,
+                               turned ? reach.columns - 1 - v : v);
+            });
+      }
+      if (threadIdx.x % 128 < 64)
+#pragma unroll
+        for (int i = 0; i < Ahead - 1; ++i) {
+          sm90::store_zeros(scores + Shape::score_bytes + i * Shape::block_bytes +
+                            threadIdx.x % 64 * 16);
+          sm90::store_zeros(scores + 3 * Shape::score_bytes + i * Shape::block_bytes +
+                            threadIdx.x % 64 * 16);
+        }
+      sm90::meet(1 + group, 128);
+      float2 own_side[2];
+      if constexpr (!Keys) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int i = mine + 8 * half;
+          own_side[half] = i >= 0 && i < rows ? side[i] : make_float2(-kNegativeInfinity, 0.f);
+        }
+      }
+      int now = 0;
+
+      // Products of the last columns' dS, dA being in `da`.
+      const auto spread = [&](int t, uint32_t da, uint32_t behind) {
+        const int column = t * BN + reach.high;
+        convolve(x[0], 1, da, behind);
+        each(column,
+             [&](int j, int e, bool seen) { x[0][j][e] = seen ? x[0][j][e] * grain : 0.f; });
+        pack_operand<Dtype>(operand, x);
+        sm90::barrier_wait(full + at.stage * 16, at.phase);
+        const int last = Keys ? rows : keys;
+        if (column < 0 || column + BN > last)
+          keep_rows<typename Shape::TileD, Shape>(shared + (stage_of(at) - base), -column,
+                                                  last - column, group);
+        sm90::fence();
+        sm90::product_columns<Dtype>(
+            sum, operand[0], sm90::descriptor(stage_of(at), Shape::TileD::panel_bytes), more_sums);
+        sm90::commit();
+      };
+      const auto spread_done = [&] {
+        sm90::wait<0>();
+        sm90::pin(sum);
+        release(full + at.stage * 16 + 8);
+        at.next();
+        more_sums = true;
+      };
+      // dweight's sums, by the warp's lines.
+      const auto weigh_taps = [&](uint32_t s, uint32_t behind, uint32_t da) {
+        uint32_t right[N][2], keep[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          keep[half] = 0;
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const int local = warp * 16 + half * 8 + lane % 4 * 2 + i;
+            if (local >= reach.halo && local < 64 - reach.halo) keep[half] |= 0xffffu << (16 * i);
+          }
+        }
+        uint32_t left[Pairs];
+#pragma unroll
+        for (int p = 0; p < Pairs; ++p) {
+          const int d = min(2 * p + lane / 8 % 2, reach.lines - 1);
+          left[p] = static_cast<uint32_t>(max(warp * 16 + lane / 16 * 8 + lane % 8 - d, 0)) * 16;
+        }
+#pragma unroll
+        for (int i = 0; i < N + Ahead - 1; ++i) {
+          if (i < N && i % 2 == 0) {
+            uint32_t r[4];
+            load_matrices_transposed(r, da + line_at + i * Shape::block_bytes);
+            right[i][0] = r[0] & keep[0], right[i][1] = r[1] & keep[1];
+            right[i + 1][0] = r[2] & keep[0], right[i + 1][1] = r[3] & keep[1];
+          }
+          const uint32_t block =
+              i < N ? s + i * Shape::block_bytes : behind + (i - N) * Shape::block_bytes;
+#pragma unroll
+          for (int p = 0; p < Pairs; ++p) {
+            uint32_t r[4];
+            load_matrices_transposed(r, block + left[p]);
+#pragma unroll
+            for (int k = 0; k < Ahead; ++k)
+              if (i - k >= 0 && i - k < N)
+                mma<FOVEA_F16>(taps[p][k], r, right[i - k][0], right[i - k][1]);
+          }
+        }
+      };
+
+      for (int t = sm90::uniform(work.last); t >= sm90::uniform(work.lowest); --t) {
+        const uint32_t s = scores + now * Shape::score_bytes,
+                       s_behind = scores + (now ^ 1) * Shape::score_bytes,
+                       da = s + 2 * Shape::score_bytes,
+                       da_behind = s_behind + 2 * Shape::score_bytes;
+        // S of this tile.
+        sm90::barrier_wait(full + at.stage * 16, at.phase);
+        sm90::fence();
+        sm90::product_rows<Dtype, D, typename Shape::LineD, typename Shape::TileD>(
+            x[0], sm90::descriptor(sm90::unhoisted(d_lines)), sm90::descriptor(stage_of(at)));
+        sm90::commit();
+        sm90::wait<0>();
+        sm90::pin(x[0]);
+        release(full + at.stage * 16 + 8);
+        at.next();
+        each(t * BN - reach.low,
+             [&](int j, int e, bool seen) { x[0][j][e] = seen ? x[0][j][e] * unit : 0.f; });
+        if constexpr (!Keys) sm90::meet(1 + group, 128);
+        put(s, x[0]);
+        sm90::meet(1 + group, 128);
+        // dout v' runs while A is made.
+        const auto second = at;
+        at.next();
+        sm90::barrier_wait(full + second.stage * 16, second.phase);
+        if constexpr (Keys) {
+          // Rows without an output belong to others: a weight of 0 would not undo a NaN there.
+          const int low = history - t * BN, high = rows - t * BN;
+          if (low > 0 || high < BN)
+            keep_rows<typename Shape::TileE, Shape>(shared + (stage_of(second) - base), low, high,
+                                                    group);
+        }
+        sm90::fence();
+        sm90::product_rows<Dtype, E, typename Shape::LineE, typename Shape::TileE>(
+            y[0], sm90::descriptor(sm90::unhoisted(e_lines)), sm90::descriptor(stage_of(second)));
+        sm90::commit();
+        convolve(x[0], 0, s, s_behind);
+        sm90::wait<0>();
+        sm90::pin(y[0]);
+        // p to x, dA to y.
+        const auto slope = [&](int j, int e, bool seen, float2 of) {
+          const float p = exp2_fast(fmaf(x[0][j][e], kScoreUnit * kLog2E, -of.x));
+          const bool counts = seen && of.x != -kNegativeInfinity;
+          x[0][j][e] = counts ? p : 0.f;
+          y[0][j][e] = counts ? p * (y[0][j][e] - of.y) * inverse : 0.f;
+        };
+        if constexpr (Keys) {
+          float2 of[2];
+          each(t * BN, [&](int j, int e, bool seen) {
+            if (e < 2)
+              of[e] = __ldg(side + min(max(t * BN + j * 8 + lane % 4 * 2 + e, 0), rows - 1));
+            slope(j, e, seen, of[e % 2]);
+          });
+          pack_operand<Dtype>(operand, x);
+        } else {
+          each(t * BN, [&](int j, int e, bool seen) { slope(j, e, seen, own_side[e / 2]); });
+        }
+        put(da, y[0]);
+        if constexpr (Keys) {
+          sm90::fence();
+          sm90::product_columns<Dtype>(
+              dv, operand[0], sm90::descriptor(stage_of(second), Shape::TileE::panel_bytes),
+              more_sums);
+          sm90::commit();
+          sm90::wait<0>();
+          sm90::pin(dv);
+        }
+        release(full + second.stage * 16 + 8);
+        sm90::meet(1 + group, 128);
+        if constexpr (!Keys) weigh_taps(s, s_behind, da);
+        spread(t, da, da_behind);
+        spread_done();
+        now ^= 1;
+      }
+      if (__any_sync(~0u, work.extra)) {
+        // dA of the columns before the first is 0.
+        const uint32_t da = scores + (2 + now) * Shape::score_bytes,
+                       da_behind = scores + (2 + (now ^ 1)) * Shape::score_bytes;
+        sm90::meet(1 + group, 128);
+        for (int i = threadIdx.x % 128; i < Shape::score_bytes / 16; i += 128)
+          sm90::store_zeros(da + i * 16);
+        sm90::meet(1 + group, 128);
+        spread(-1, da, da_behind);
+        spread_done();
+      }
+    }
+    release(line_empty);
+    store_gradient<Shape>(b, more, work, reach, mine, group, warp, more_sums, sum, dv);
+    if constexpr (!Keys) {
+      // The taps of each pair of shifts: its 16 x 8 Ahead sums through shared memory, each tap the
+      // sum of the 8 columns that it takes to.
+      const float grain = grain_of(more.largest[work.r * a.h + work.head]) * kScoreUnit;
+      sm90::meet(1 + group, 128);
+      float* room = reinterpret_cast<float*>(
+          shared + Shape::scores + group * 4 * Shape::score_bytes + warp * Shape::score_bytes);
+      double* to = more.dweight + (((work.r * a.h + work.head) * more.order.row_tiles + work.tile) *
+                                       (4 * Shape::Groups) +
+                                   group * 4 + warp) *
+                                      c.taps();
+#pragma unroll
+      for (int p = 0; p < Pairs; ++p) {
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < Ahead; ++i)
+#pragma unroll
+          for (int e = 0; e < 4; ++e)
+            room[(lane / 4 + e / 2 * 8) * (8 * Ahead) + i * 8 + lane % 4 * 2 + e % 2] =
+                taps[p][i][e];
+        __syncwarp();
+        for (int i = lane; i < 2 * reach.columns; i += 32) {
+          const int d = 2 * p + i / reach.columns, v = i % reach.columns;
+          if (d >= reach.lines || !more.dweight) continue;
+          float all = 0.f;
+#pragma unroll
+          for (int n = 0; n < 8; ++n)
+            all += room[((v + n) % 8 + i / reach.columns * 8) * (8 * Ahead) + (v + n) / 8 * 8 + n];
+          to[(reach.lines - 1 - d) * reach.columns + v] = all * grain;
+        }
+      }
+    }
+    __syncwarp();
+    release(work_empty);
+  }
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::threads, 1)
+    conv_gradient_sm90(const __grid_constant__ ConvAttendBackward b,
+                       const __grid_constant__ ConvGradientWork more) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  if (threadIdx.x == 0) {
+    const uint32_t at = shared_address(shared) + Shape::barriers;
+    constexpr int kWarps = 4 * Shape::Groups;
+    sm90::barrier_init(at, 1), sm90::barrier_init(at + 8, kWarps);
+    sm90::barrier_init(at + 16, kWarps);
+    for (int i = 0; i < Shape::Stages; ++i)
+      sm90::barrier_init(at + 32 + i * 16, 1), sm90::barrier_init(at + 40 + i * 16, kWarps);
+    sm90::barrier_init_done();
+  }
+  __syncthreads();
+  const int warp = sm90::uniform(threadIdx.x / 32);
+  if (warp < 4) {
+    sm90::give_registers<Shape::copying>();
+    if (warp == 0) copy_gradient<Shape>(b, more, shared);
+  } else {
+    sm90::take_registers<Shape::computing>();
+    compute_gradient<Shape>(b, more, shared, warp / 4 - 1);
+  }
+}
+
+}  // namespace fovea::cuda

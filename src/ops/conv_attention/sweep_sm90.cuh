@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+// conv_attention_forward on Hopper.
+//   S = scale q k' (0 where unseen),  A = S convolved (-inf where unseen),  o = softmax(A) v
+//   A block takes works (head or pack of heads, row tile, split) as they come.  Of warpgroup 0 one
+//   warp copies, running ahead into the next work; each of the others owns 64 rows of S by itself:
+//   `above` rows that only its convolution reads, then its own (packed: 16 such rows a warp, each
+//   of a head of its own).  So warpgroups never wait for each other, at above / 64 of their
+//   products. Keys are walked in 64-key tiles from last to first.  Tile n has the scores of keys 64
+//   n - left and on: the outputs 64 n .. 64 n + 63 read them and the first columns of the tile
+//   before, so every score of a warpgroup is computed once.  Of a step: S of the next tile (wgmma)
+//   is in flight while A is made of this one (tile/convolve_sm80.cuh, mma.sync, whose band of taps
+//   costs half of what wgmma's least operand does), masked and exponentiated; then O += P V runs
+//   while the next S goes to shared memory as f16. f16 has 4 bits more than the logits of a bf16
+//   softmax need; S / 64 keeps scores up to 4 10^6. Shared memory: Slots x Q, a ring of Stages
+//   tiles (K, K, V, K, V, ...), three tiles of S for each warpgroup, two works, barriers. Barriers:
+//   full (bytes) and empty (one arrival a consuming warp) for each Q slot and each stage; free for
+//   each work, full with its Q.  One barrier of a warpgroup a step: its S is written, and nobody
+//   reads the tile that is written next.
+// Multi-Token Attention (2504.00927), FlashAttention-3 (2407.08608).
+#pragma once
+#include <new>
+
+#include "cuda/loop/attend_sm90.cuh"
+#include "cuda/tile/convolve_sm80.cuh"
+#include "ops/conv_attention/forward.cuh"
+
+namespace fovea::cuda {
+
+template <int Dtype_, int D_, int E_, int Pairs_, int Ahead_, ConvKind Kind_, int Groups_,
+          int Stages_, int Blocks_>
+struct ConvShape90 {
+  static constexpr int Dtype = Dtype_, D = D_, E = E_, Pairs = Pairs_, Ahead = Ahead_,
+                       Groups = Groups_, Stages = Stages_, Blocks = Blocks_, BN = 64;
+  static constexpr ConvKind Kind = Kind_;
+  static constexpr bool packed = Kind == ConvKind::packed;
+  static constexpr int BM = 64 * Groups, threads = 128 * (Groups + 1);
+  static constexpr int budgets[3][2] = {{40, 216}, {24, 240}, {32, 160}};
+  static constexpr int copying = budgets[Groups - 1][0], computing = budgets[Groups - 1][1];
+  using TileQ = Swizzled<BM, D>;
+  using TileK = Swizzled<BN, D>;
+  using TileV = Swizzled<BN, E>;
+  static constexpr int q_bytes = TileQ::bytes;
+  static constexpr int stage_bytes = TileK::bytes > TileV::bytes ? TileK::bytes : TileV::bytes;
+  static constexpr int block_bytes = 64 * 16;               // 8 columns of S
+  static constexpr int score_bytes = BN / 8 * block_bytes;  // of a tile and warpgroup
+  static constexpr int scores_bytes = 3 * Groups * score_bytes;
+  static constexpr int slack_bytes = 1024;  // works and barriers
+  static constexpr int most_bytes = Blocks == 1 ? 227 * 1024 : 113 * 1024;
+  static constexpr int Slots =
+      Stages * stage_bytes + 2 * q_bytes + scores_bytes + slack_bytes <= most_bytes ? 2 : 1;
+  static constexpr int scores = Slots * q_bytes + Stages * stage_bytes;
+  static constexpr int tile_bytes = scores + scores_bytes;
+  static constexpr int shared_bytes = tile_bytes + slack_bytes;
+  static_assert(shared_bytes <= most_bytes);
+};
+
+// What the copying warp tells the others of a work.
+struct ConvSlot {
+  Sequence seq;
+  ConvAttend::Rows out;
+  int first, end;  // rows of the sequence: the block's first own, past the last own
+  int rows, keys, shift;
+  int head, heads;  // the first query head, how many have a slot
+  int g, split;
+  int count, last;  // key tiles with outputs, the first of them
+  bool warm;        // the tile behind `last` has scores that it reads
+  bool any;
+
+  __device__ ConvSlot(const ConvAttend& c, const ConvWork90& work, const WorkPlace& place,
+                      bool packed, int own, int slots, int width) {
+    const Attend& a = c.attend;
+    const int r = place.head / work.heads, at = place.head % work.heads,
+              group = static_cast<int>(a.h / a.g);
+    seq = a.sequences[r], out = c.rows_of(seq, r);
+    rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys), shift = keys - rows;
+    const int history = static_cast<int>(c.history), step = packed ? own : own * slots;
+    first = history + place.row_tile * step;
+    end = min(first + step, history + static_cast<int>(out.count));
+    any = first < end;
+    head = packed ? at / work.packs * group + at % work.packs * slots : at;
+    heads = packed ? min(slots, group - at % work.packs * slots) : 1;
+    g = packed ? at / work.packs : at / group;
+    split = place.split;
+    const int to = c.causal ? max(min(end + shift, keys), 0) : keys;
+    const int tiles = to > 0 ? (to + static_cast<int>(c.left()) + width - 1) / width : 0;
+    const TilePart part(tiles, work.order.splits, split);
+    count = part.end - part.begin, last = part.end - 1;
+    warm = count > 0 && part.end < tiles;
+  }
+};
+
+// Where things lie in the block's shared memory, as addresses.
+template <class Shape>
+struct ConvShared90 {
+  using QRing = sm90::Ring<Shape::Slots>;
+  using Ring = sm90::Ring<Shape::Stages>;
+  using WorkRing = sm90::Ring<2>;
+  static constexpr int kWorks = Shape::tile_bytes,
+                       kBarriers = kWorks + 2 * static_cast<int>(sizeof(ConvSlot));
+  static_assert(sizeof(ConvSlot) % 8 == 0);
+  static_assert(kBarriers + 8 * (2 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
+  unsigned char* base;
+  uint32_t at;
+
+  __device__ explicit ConvShared90(unsigned char* base) : base(base), at(shared_address(base)) {}
+  __device__ uint32_t q(QRing i) const { return at + i.stage * Shape::q_bytes; }
+  __device__ uint32_t keys(Ring i) const {
+    return at + Shape::Slots * Shape::q_bytes + i.stage * Shape::stage_bytes;
+  }
+  __device__ ConvSlot& work(WorkRing i) const {
+    return reinterpret_cast<ConvSlot*>(base + kWorks)[i.stage];
+  }
+  __device__ uint32_t scores(int group, int buffer) const {
+    return at + Shape::scores + (group * 3 + buffer) * Shape::score_bytes;
+  }
+  __device__ uint32_t free(WorkRing i) const { return at + kBarriers + i.stage * 8; }
+  __device__ uint32_t q_full(QRing i) const { return at + kBarriers + 16 + i.stage * 16; }
+  __device__ uint32_t q_empty(QRing i) const { return q_full(i) + 8; }
+  __device__ uint32_t full(Ring i) const {
+    return at + kBarriers + 16 + Shape::Slots * 16 + i.stage * 16;
+  }
+  __device__ uint32_t empty(Ring i) const { return full(i) + 8; }
+
+  __device__ void init() const {
+    constexpr int kWarps = 4 * Shape::Groups;
+    for (WorkRing i; i.phase == 0; i.next()) sm90::barrier_init(free(i), kWarps);
+    for (QRing i; i.phase == 0; i.next())
+      sm90::barrier_init(q_full(i), 1), sm90::barrier_init(q_empty(i), kWarps);
+    for (Ring i; i.phase == 0; i.next())
+      sm90::barrier_init(full(i), 1), sm90::barrier_init(empty(i), kWarps);
+    sm90::barrier_init_done();
+  }
+};
+
+// The copying warp.
+template <class Shape>
+__device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90& more,
+                                          const ConvShared90<Shape>& shared) {
+  using Shared = ConvShared90<Shape>;
+  constexpr int kSlot = Shape::packed ? 16 : 64, kSlots = Shape::BM / kSlot;
+  const int lane = threadIdx.x % 32, above = static_cast<int>(c.above());
+  const int own = kSlot - above, left = static_cast<int>(c.left());
+  typename Shared::WorkRing slot;
+  typename Shared::QRing q;
+  typename Shared::Ring at;
+  for (Works works(more.schedule); !works.done(); works.next()) {
+    sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
+    if (lane == 0)
+      new (&shared.work(slot))
+          ConvSlot(c, more, WorkPlace(more.order, *works), Shape::packed, own, kSlots, Shape::BN);
+    __syncwarp();
+    const ConvSlot& work = shared.work(slot);
+    if (!work.any) continue;
+    sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
+    if (lane == 0) {
+      sm90::barrier_expect(shared.q_full(q), Shape::q_bytes);
+      const int row = static_cast<int>(work.seq.row_begin) + work.first - above;
+#pragma unroll 1
+      for (int n = 0; n < kSlots; ++n)
+#pragma unroll
+        for (int panel = 0; panel < Shape::TileQ::panels; ++panel)
+          sm90::copy_box(
+              shared.q(q) + panel * Shape::TileQ::panel_bytes + n * kSlot * kPanelRowBytes,
+              more.maps.q, shared.q_full(q), panel * 64, Shape::packed ? row : row + n * own,
+              Shape::packed ? work.head + min(n, work.heads - 1) : work.head,
+              static_cast<int>(work.seq.batch));
+    }
+    const int key_row = static_cast<int>(work.seq.key_begin),
+              batch = max(static_cast<int>(work.seq.key_batch), 0);
+    const auto copy = [&](auto tile, const CUtensorMap& map, int row) {
+      sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
+      if (lane == 0)
+        sm90::copy_tile<decltype(tile)>(shared.keys(at), map, shared.full(at), key_row + row,
+                                        work.g, batch);
+      at.next();
+    };
+    const auto copy_k = [&](int n) {
+      copy(typename Shape::TileK(), more.maps.k, n * Shape::BN - left);
+    };
+    if (work.warm) copy_k(work.last + 1);
+    for (int n = work.last, left_over = work.count; left_over > 0; --n, --left_over) {
+      copy_k(n);
+      if (left_over < work.count) copy(typename Shape::TileV(), more.maps.v, (n + 1) * Shape::BN);
+      if (left_over == 1) copy(typename Shape::TileV(), more.maps.v, n * Shape::BN);
+    }
+    slot.next(), q.next();
+  }
+  sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
+  sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
+  if (lane != 0) return;
+  shared.work(slot).any = false;
+  sm90::barrier_arrive(shared.q_full(q));
+}
+
+// One row of a finished work.
+template <class Shape, int N>
+__device__ __forceinline__ void store_conv(const ConvAttend& c, const ConvWork90& more,
+                                           const ConvSlot& work, int head, int i, bool valid,
+                                           float top, float sum, const float (&o)[N][4], int half) {
+  const Attend& a = c.attend;
+  const int64_t row = work.out.begin + i - c.history;
+  const float inverse = sum == 0.f ? 0.f : 1.f / sum;
+  const float lse = sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2;
+  const int width = static_cast<int>(a.e);
+  if (more.order.splits > 1) {
+    if (!valid) return;
+    const int64_t token = work.seq.batch * c.rows_out + row;
+    store_wide(more.parts.o_row(work.split, token, head), width, o, half, inverse);
+    if (threadIdx.x % 4 == 0) *more.parts.lse_row(work.split, token, head) = lse;
+    return;
+  }
+  const int64_t at =
+      valid ? work.seq.batch * a.o.stride[0] + row * a.o.stride[1] + head * a.o.stride[2] : 0;
+  if (a.o_dtype != FOVEA_F32)
+    store_row<Shape::Dtype>(valid ? static_cast<uint16_t*>(a.o.data) + at : nullptr, width, o, half,
+                            inverse);
+  else if (valid)
+    store_wide(a.o.as<float>() + at, width, o, half, inverse);
+  if (a.lse && valid && threadIdx.x % 4 == 0)
+    a.lse.as()[work.seq.batch * a.lse.stride[0] + head * a.lse.stride[1] + row * a.lse.stride[2]] =
+        lse;
+}
+
+// A computing warpgroup.
+template <class Shape>
+__device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork90& more, int group,
+                                             const ConvShared90<Shape>& shared) {
+  constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BN = Shape::BN, N = BN / 8;
+  using Shared = ConvShared90<Shape>;
+  using Ring = typename Shared::Ring;
+  using TileV = typename Shape::TileV;
+  const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32 % 4);
+  const int above = static_cast<int>(c.above()), left = static_cast<int>(c.left());
+  const int taps_rows = static_cast<int>(c.kernel_rows),
+            taps_columns = static_cast<int>(c.kernel_columns);
+  // The warp's first row in its slot.
+  const int local = Shape::packed ? 0 : warp * 16;
+  const float factor = kScoreUnit * kLog2E, unit = c.attend.score.scale / kScoreUnit;
+  typename Shared::WorkRing slot;
+  typename Shared::QRing q_at;
+  Ring at;
+  TapBands<Shape::Pairs, Shape::Ahead> bands;
+  bands.place(warp * 16, Shape::packed ? warp * 16 : 0, 63, taps_rows);
+  float s[N][4], x[1][N][4], o[1][E / 8][4], alpha[1][2];
+  uint32_t p[1][N / 2][4];
+  const auto release = [&](uint32_t barrier) {
+    if (lane == 0) sm90::barrier_arrive(barrier);
+  };
+
+  for (;;) {
+    sm90::barrier_wait(shared.q_full(q_at), q_at.phase);
+    const ConvSlot& work = shared.work(slot);
+    if (__all_sync(~0u, !work.any)) return;
+    const int number = Shape::packed ? group * 4 + warp : 0;  // of the slot's head
+    const bool mine = number < work.heads;
+    const int head = work.head + (mine ? number : 0);
+    // Row of the sequence that the warp's first and the lane's first row are.
+    const int row =
+        sm90::uniform(work.first - above + local + (Shape::packed ? 0 : group * (64 - above)));
+    const int i = row + lane / 4;
+    const int keys = sm90::uniform(work.keys), shift = sm90::uniform(work.shift);
+    const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
+    const View<3>& weight = c.weight;
+    bands.load(taps_rows, taps_columns, [&](int d, int v) {
+      return load_float(
+          weight.data, c.weight_dtype,
+          head * weight.stride[0] + (above - d) * weight.stride[1] + v * weight.stride[2]);
+    });
+    OnlineSoftmax<1> state;
+    int n = sm90::uniform(work.last), count = sm90::uniform(work.count), now = 0;
+    bool more_values = false;
+
+    // Keys from `key` on that the lane's rows see, before `limit(half)`.
+    const auto limit = [&](int half) {
+      return c.causal ? min(i + 8 * half + shift + 1, keys) : keys;
+    };
+    const auto whole = [&](int key) {
+      return key >= 0 && key + BN <= keys && row >= 0 && (!c.causal || key + BN <= row + shift + 1);
+    };
+    const auto scores = [&](Ring k) {
+      sm90::barrier_wait(shared.full(k), k.phase);
+      sm90::fence();
+      sm90::product_rows<Dtype, D, typename Shape::TileQ, typename Shape::TileK>(
+          s, sm90::descriptor(sm90::unhoisted(q_rows)), sm90::descriptor(shared.keys(k)));
+      sm90::commit();
+    };
+    // S of tile n to buffer `to`, 0 where unseen.
+    const auto put = [&](int n, Ring k, int to) {
+      sm90::pin(s);
+      release(shared.empty(k));
+      const int key = n * BN - left;
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[j][e] *= unit;
+      if (!whole(key)) {
+        const int first = key + lane % 4 * 2;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int end = i + 8 * half < 0 ? 0 : limit(half);
+#pragma unroll
+          for (int j = 0; j < N; ++j)
+#pragma unroll
+            for (int e = 0; e < 2; ++e)
+              if (first + j * 8 + e < 0 || first + j * 8 + e >= end) s[j][2 * half + e] = 0.f;
+        }
+      }
+      const uint32_t line =
+          shared.scores(group, to) + lane / 16 * Shape::block_bytes + (warp * 16 + lane % 16) * 16;
+#pragma unroll
+      for (int k2 = 0; k2 < N / 2; ++k2) {
+        const uint32_t packed[4] = {pack<FOVEA_F16>(s[2 * k2][0], s[2 * k2][1]),
+                                    pack<FOVEA_F16>(s[2 * k2][2], s[2 * k2][3]),
+                                    pack<FOVEA_F16>(s[2 * k2 + 1][0], s[2 * k2 + 1][1]),
+                                    pack<FOVEA_F16>(s[2 * k2 + 1][2], s[2 * k2 + 1][3])};
+        sm90::store_matrices(line + 2 * k2 * Shape::block_bytes, packed);
+      }
+    };
+    const auto next_of = [](int buffer) { return buffer == 2 ? 0 : buffer + 1; };
+    const auto step = [&](auto last) {
+      constexpr bool kLast = decltype(last)::value;
+      const Ring k = at;
+      if constexpr (!kLast) at.next();
+      const Ring v = at;
+      at.next();
+      sm90::meet(1 + group, 128);
+      if constexpr (!kLast) scores(k);
+      const uint32_t here = shared.scores(group, now),
+                     behind = shared.scores(group, next_of(next_of(now)));
+      bands.convolve(x[0], [&](int block) {
+        return block < N ? here + block * Shape::block_bytes
+                         : behind + (block - N) * Shape::block_bytes;
+      });
+      if (!whole(n * BN)) {
+        const int first = n * BN + lane % 4 * 2;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int end = limit(half);
+#pragma unroll
+          for (int j = 0; j < N; ++j)
+#pragma unroll
+            for (int e = 0; e < 2; ++e)
+              if (first + j * 8 + e >= end) x[0][j][2 * half + e] = kNegativeInfinity;
+        }
+      }
+      state.weigh(x, alpha, factor);
+      pack_operand<Dtype>(p, x);
+      state.shrink(o, alpha);
+      if (n * BN + BN > keys) clean_values<Shape>(max(keys - n * BN, 0), shared, v, group);
+      sm90::barrier_wait(shared.full(v), v.phase);
+      sm90::fence();
+      sm90::product_columns<Dtype>(o[0], p[0], sm90::descriptor(shared.keys(v), TileV::panel_bytes),
+                                   more_values);
+      sm90::commit();
+      more_values = true;
+      now = next_of(now);
+      if constexpr (!kLast) {
+        sm90::wait<1>();
+        put(n - 1, k, now);
+      }
+      sm90::wait<0>();
+      sm90::pin(o[0]);
+      release(shared.empty(v));
+      --n;
+    };
+
+    if (count > 0) {
+      if (__any_sync(~0u, work.warm)) {
+        scores(at);
+        sm90::wait<0>();
+        put(n + 1, at, 2);
+        at.next();
+      } else if (threadIdx.x % 128 < 64) {
+#pragma unroll
+        for (int block = 0; block < Shape::Ahead - 1; ++block)
+          sm90::store_zeros(shared.scores(group, 2) + block * Shape::block_bytes +
+                            threadIdx.x % 64 * 16);
+      }
+      scores(at);
+      sm90::wait<0>();
+      put(n, at, 0);
+      at.next();
+#pragma unroll 1
+      for (; count > 1; --count) step(std::false_type());
+      step(std::true_type());
+    }
+    release(shared.q_empty(q_at));
+    each_row<1>(0, [&](int, int half, int) {
+      const int at_row = i + 8 * half, in_slot = local + lane / 4 + 8 * half;
+      const bool valid = mine && in_slot >= above && at_row < work.end;
+      const float top = state.m[0][half];
+      store_conv<Shape>(c, more, work, head, at_row, valid,
+                        top == kNegativeInfinity ? top : top * factor, state.total(0, half), o[0],
+                        half);
+    });
+    __syncwarp();
+    sm90::meet(1 + group, 128);  // the next work's first scores go where these were read
+    release(shared.free(slot));
+    slot.next(), q_at.next();
+  }
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
+    conv_sm90(const __grid_constant__ ConvAttend c, const __grid_constant__ ConvWork90 more) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  start_next();  // the merge of splits, if any
+  const ConvShared90<Shape> shared(memory);
+  if (threadIdx.x == 0) shared.init();
+  __syncthreads();
+  const int warp = sm90::uniform(threadIdx.x / 32);
+  if (threadIdx.x == 32)
+    sm90::prefetch_map(more.maps.q), sm90::prefetch_map(more.maps.k),
+        sm90::prefetch_map(more.maps.v);
+  if (warp < 4) {
+    sm90::give_registers<Shape::copying>();
+    if (warp == 0) copy_conv<Shape>(c, more, shared);
+  } else {
+    sm90::take_registers<Shape::computing>();
+    compute_conv<Shape>(c, more, warp / 4 - 1, shared);
+  }
+}
+
+}  // namespace fovea::cuda
