@@ -223,9 +223,9 @@ void Item::weigh() {
 }
 
 void Item::weigh(int64_t slot, const KeyTile& tile, const float* share) {
-  constexpr float kZero[kBlockMost] = {};
+  constexpr float zero[kBlockMost] = {};
   std::fill_n(still_, tile.count * lanes_, 0.0f);
-  simd_.softmax_backward(tile.count, lanes_, x_, still_, top_, kZero);
+  simd_.softmax_backward(tile.count, lanes_, x_, still_, top_, zero);
   float known[kBlockMost];
   bool all = true;
   for (int64_t i = 0; i < lanes_; ++i) {
