@@ -9,10 +9,11 @@
 namespace fovea::cuda {
 
 // whole: a warpgroup has 64 rows of a head.  packed: a warp has 16 rows of a head of its own, so
-// that the few rows of a group's heads read their keys once.
-enum class ConvKind { whole, packed };
+// that the few rows of a group's heads read their keys once.  paged: packed, over pages.
+enum class ConvKind { whole, packed, paged };
 inline const char* name_of(ConvKind kind) {
-  return kind == ConvKind::whole ? "whole" : "packed";
+  static constexpr const char* names[] = {"whole", "packed", "paged"};
+  return names[static_cast<int>(kind)];
 }
 
 // What a Hopper kernel needs beside the call.
