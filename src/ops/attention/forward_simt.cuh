@@ -10,8 +10,8 @@
 #include "core/rotate.h"
 #include "cuda/block/stage.cuh"
 #include "cuda/block/stage_softmax.cuh"
-#include "cuda/loop/pairs.cuh"
 #include "cuda/loop/combine.cuh"
+#include "cuda/loop/pairs.cuh"
 
 namespace fovea::cuda {
 

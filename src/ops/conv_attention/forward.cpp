@@ -11,7 +11,8 @@ Plan plan(const Context& ctx, const fovea_conv_attention_forward_params& params)
   if (ctx.backend == FOVEA_HOST)
     return choose("conv_attention_forward", ctx, request, {conv_attention_forward_host});
 #if FOVEA_WITH_CUDA
-  return choose("conv_attention_forward", ctx, request, {conv_attention_forward_sm90, conv_attention_forward_simt});
+  return choose("conv_attention_forward", ctx, request,
+                {conv_attention_forward_sm90, conv_attention_forward_simt});
 #else
   return choose<ConvAttend>("conv_attention_forward", ctx, request, {});
 #endif
