@@ -299,14 +299,6 @@ class ConvEdges {
               c.causal = causal;
               c.where = causal == odd ? Where::batched : packed ? Where::lengths : Where::varlen;
               cases.push_back(conv_case(c, false, false, name));
-              if (packed) {
-                ConvCase paged = c;
-                paged.where = Where::paged, paged.page = causal ? 64 : 16;
-                cases.push_back(conv_case(paged, false, false,
-                                          std::string("sm90.") + dtype_name(dtype) + ".d" +
-                                              std::to_string(width) +
-                                              (kernel[0] > 8 ? ".12x17.paged" : ".8x17.paged")));
-              }
               if (packed || kernel[0] > 8 || kernel[1] > 12) continue;
               c.history = kernel[0] - 1;
               const char* taps = kernel[1] > 9 ? "6x17" : kernel[0] > 4 ? "8x9" : "4x9";

@@ -25,26 +25,25 @@ struct TapBands {
 #pragma unroll
     for (int p = 0; p < Pairs; ++p) at[p] = row_of(p, row, first, last, rows);
   }
-  // A lane's part of a band.  tap(d, v): w[d][v].  origin: of the first block of s that a block of
-  // y reads, the column that its first output's tap v = 0 takes.
+  // A lane's part of a band.  tap(d, v): w[d][v].
   template <class Tap>
   __device__ __forceinline__ static uint2 band(int lane, int p, int ahead, int rows, int columns,
-                                               const Tap& tap, int origin = 0) {
+                                               const Tap& tap) {
     float w[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int d = 2 * p + i / 2, v = 8 * ahead + lane % 4 * 2 + i % 2 - lane / 4 - origin;
+      const int d = 2 * p + i / 2, v = 8 * ahead + lane % 4 * 2 + i % 2 - lane / 4;
       w[i] = d < rows && v >= 0 && v < columns ? tap(d, v) : 0.f;
     }
     return make_uint2(pack<FOVEA_F16>(w[0], w[1]), pack<FOVEA_F16>(w[2], w[3]));
   }
   template <class Tap>
-  __device__ __forceinline__ void load(int rows, int columns, const Tap& tap, int origin = 0) {
+  __device__ __forceinline__ void load(int rows, int columns, const Tap& tap) {
 #pragma unroll
     for (int p = 0; p < Pairs; ++p)
 #pragma unroll
       for (int i = 0; i < Ahead; ++i) {
-        const uint2 x = band(threadIdx.x % 32, p, i, rows, columns, tap, origin);
+        const uint2 x = band(threadIdx.x % 32, p, i, rows, columns, tap);
         b[p][i][0] = x.x, b[p][i][1] = x.y;
       }
   }
@@ -94,18 +93,14 @@ struct TapBands {
   template <int N, class Block>
   __device__ __forceinline__ static void add(float (&y)[N][4], const uint32_t (&b)[Ahead][2],
                                              uint32_t at, const Block& block) {
-    // A block of y waits for one product before the next: kLag blocks lie between, and operands are
-    // loaded kEarly blocks before their first use.
-    constexpr int kLag = 3, kEarly = 2, kBlocks = N + Ahead - 1;
-    uint32_t a[kBlocks][4];
 #pragma unroll
-    for (int i = -kEarly; i < N + kLag * (Ahead - 1); ++i) {
-      if (i + kEarly < kBlocks) load_matrices(a[i + kEarly], block(i + kEarly) + at);
+    for (int i = 0; i < N + Ahead - 1; ++i) {
+      uint32_t a[4];
+      load_matrices(a, block(i) + at);
 #pragma unroll
-      for (int ahead = 0; ahead < Ahead; ++ahead) {
-        const int j = i - kLag * ahead;
-        if (j >= 0 && j < N) mma<FOVEA_F16>(y[j], a[j + ahead], b[ahead][0], b[ahead][1]);
-      }
+      for (int ahead = 0; ahead < Ahead; ++ahead)
+        if (i - ahead >= 0 && i - ahead < N)
+          mma<FOVEA_F16>(y[i - ahead], a, b[ahead][0], b[ahead][1]);
     }
   }
 };

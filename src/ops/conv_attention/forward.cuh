@@ -9,11 +9,10 @@
 namespace fovea::cuda {
 
 // whole: a warpgroup has 64 rows of a head.  packed: a warp has 16 rows of a head of its own, so
-// that the few rows of a group's heads read their keys once.  paged: packed, over pages.
-enum class ConvKind { whole, packed, paged };
+// that the few rows of a group's heads read their keys once.
+enum class ConvKind { whole, packed };
 inline const char* name_of(ConvKind kind) {
-  static constexpr const char* names[] = {"whole", "packed", "paged"};
-  return names[static_cast<int>(kind)];
+  return kind == ConvKind::whole ? "whole" : "packed";
 }
 
 // What a Hopper kernel needs beside the call.

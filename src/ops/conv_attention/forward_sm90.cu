@@ -17,7 +17,6 @@ namespace {
 using namespace cuda;
 
 constexpr char kOp[] = "conv_attention_forward";
-constexpr int64_t kLeastPage = 8;  // rows of a swizzled box
 
 // Every row of forward.inc in this build, narrow widths and few taps first.
 const std::vector<ConvInstance90>& instances() {
@@ -34,10 +33,7 @@ const std::vector<ConvInstance90>& instances() {
 const ConvInstance90* find(const ConvAttend& c) {
   const Attend& a = c.attend;
   const int64_t longest = a.sequences.query_max - c.history;
-  const bool few = longest + c.above() <= 16;
-  const ConvKind kind = !few               ? ConvKind::whole
-                        : a.sequences.page ? ConvKind::paged
-                                           : ConvKind::packed;
+  const ConvKind kind = longest + c.above() <= 16 ? ConvKind::packed : ConvKind::whole;
   for (const ConvInstance90& row : instances())
     if (row.dtype == a.dtype && row.kind == kind && a.d <= row.d && a.e <= row.e &&
         c.kernel_rows <= row.rows && c.kernel_columns <= row.columns)
@@ -48,17 +44,9 @@ const ConvInstance90* find(const ConvAttend& c) {
 struct Operands {
   MapOf q, k, v;
   Operands(const Attend& a, const ConvInstance90& row)
-      : q{a.q, a.dtype, a.b, a.s, a.h, a.d, static_cast<int>(row.slot())} {
-    const int64_t page = a.sequences.page;
-    k = {a.k,
-         a.dtype,
-         page ? a.sequences.pool : a.sequences.caches,
-         page ? page : a.t,
-         a.g,
-         a.d,
-         static_cast<int>(page ? std::min<int64_t>(page, row.keys) : row.keys)};
-    v = k, v.tensor = a.v, v.column = a.e;
-  }
+      : q{a.q, a.dtype, a.b, a.s, a.h, a.d, static_cast<int>(row.slot())},
+        k{a.k, a.dtype, a.sequences.caches, a.t, a.g, a.d, row.keys},
+        v{a.v, a.dtype, a.sequences.caches, a.t, a.g, a.e, row.keys} {}
 };
 
 // Works of the call, splits aside; more than an int holds: 0.
@@ -68,7 +56,7 @@ struct Grid {
     const Attend& a = c.attend;
     const int64_t longest = std::max<int64_t>(a.sequences.query_max - c.history, 0);
     const int64_t own = row.slot() - c.above(), group = a.h / a.g;
-    const bool packed = row.kind != ConvKind::whole;
+    const bool packed = row.kind == ConvKind::packed;
     packs = packed ? ceil_div(group, row.slots()) : 1;
     heads = packed ? a.g * packs : a.h;
     row_tiles = ceil_div(longest, packed ? own : own * row.slots());
@@ -83,15 +71,11 @@ std::string refuses(const Context& ctx, const ConvAttend& c) {
     return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
   if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
   if (!a.h || !a.g) return "no heads";
+  if (a.sequences.page) return "paged keys";
   if (a.sequences.key_max > kIndexMax || a.sequences.query_max > kIndexMax)
     return "more than 2^30 keys or rows in a sequence";
   const ConvInstance90* row = find(c);
   if (!row) return "no instance for this dtype, width and number of taps in this build";
-  if (const int64_t page = a.sequences.page; page) {
-    if (row->kind == ConvKind::whole) return "many rows over paged keys";
-    if (page < kLeastPage || (page < row->keys ? row->keys % page : page % row->keys))
-      return "pages of " + std::to_string(page) + " tokens";
-  }
   const Grid grid(c, *row);
   if (a.sequences.count * grid.heads * grid.row_tiles > kIndexMax) return "more than 2^30 works";
   const Operands of(a, *row);
@@ -108,7 +92,7 @@ ConvWork90 work_of(const DeviceInfo& device, const ConvAttend& c, const ConvInst
   const Attend& a = c.attend;
   const Grid grid(c, row);
   const int64_t heads = a.sequences.count * grid.heads, works = heads * grid.row_tiles;
-  const int64_t tiles = ceil_div(a.sequences.key_max + (a.sequences.page ? 0 : c.left()), row.keys);
+  const int64_t tiles = ceil_div(a.sequences.key_max + c.left(), row.keys);
   const int64_t blocks = int64_t{device.multiprocessors} * row.blocks;
   int64_t splits = a.splits;
   if (!splits) splits = works * 10 < blocks * 8 ? splits_of(works, tiles, blocks) : 1;

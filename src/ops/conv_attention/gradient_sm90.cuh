@@ -21,10 +21,162 @@
 //   dweight a third, before S is overwritten.
 // Multi-Token Attention (2504.00927), FlashAttention-3 (2407.08608).
 #pragma once
+#include <new>
+
 #include "cuda/block/softmax.cuh"
-#include "ops/conv_attention/gradient_feed_sm90.cuh"
+#include "cuda/loop/sink.cuh"
+#include "cuda/tile/convolve_sm80.cuh"
+#include "cuda/tile/mma_sm90.cuh"
+#include "ops/conv_attention/backward_work.cuh"
 
 namespace fovea::cuda {
+
+template <int Dtype_, int D_, int E_, ConvLines Lines_, int Pairs_, int Ahead_, int Stages_>
+struct ConvGradient90 {
+  static constexpr int Dtype = Dtype_, D = D_, E = E_, Pairs = Pairs_, Ahead = Ahead_,
+                       Stages = Stages_, Groups = 2, BN = 64;
+  static constexpr bool keys = Lines_ == ConvLines::keys;  // the lines are keys
+  static constexpr int BM = 64 * Groups, threads = 128 * (Groups + 1);
+  static constexpr int copying = 32, computing = 240;
+  using Bands = TapBands<Pairs, Ahead>;
+  using LineD = Swizzled<BM, D>;
+  using LineE = Swizzled<BM, E>;
+  using TileD = Swizzled<BN, D>;
+  using TileE = Swizzled<BN, E>;
+  static constexpr int stage_bytes = TileD::bytes > TileE::bytes ? TileD::bytes : TileE::bytes;
+  static constexpr int block_bytes = 64 * 16, score_bytes = BN / 8 * block_bytes;
+  static constexpr int line_e = LineD::bytes, ring = line_e + LineE::bytes,
+                       scores = ring + Stages * stage_bytes,
+                       bands = scores + Groups * 4 * score_bytes,
+                       works = bands + Groups * 2 * Bands::table_bytes,
+                       barriers = works + (static_cast<int>(sizeof(ConvGradientSlot)) + 7) / 8 * 8,
+                       shared_bytes = barriers + 8 * (4 + 2 * Stages);
+  static_assert(shared_bytes <= 227 * 1024);
+};
+
+// Zeroes the rows of a stage that no product may meet: all but [low, high).
+template <class Tile, class Shape>
+__device__ __forceinline__ void keep_rows(unsigned char* tile, int low, int high, int group) {
+  for (int i = threadIdx.x % 128; i < Shape::BN * kPanelChunks; i += 128) {
+    const int row = i / kPanelChunks;
+    if (row >= low && row < high) continue;
+#pragma unroll
+    for (int panel = 0; panel < Tile::panels; ++panel)
+      *reinterpret_cast<uint4*>(tile + panel * Tile::panel_bytes + i * 16) = make_uint4(0, 0, 0, 0);
+  }
+  sm90::fence_shared();
+  sm90::meet(1 + group, 128);
+}
+
+// The copying warp.
+template <class Shape>
+__device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
+                                              const ConvGradientWork& more, unsigned char* shared) {
+  const ConvAttend& c = b.forward;
+  const uint32_t base = shared_address(shared), line_full = base + Shape::barriers;
+  const uint32_t line_empty = line_full + 8, work_empty = line_full + 16;
+  const uint32_t full = line_full + 32;
+  ConvGradientSlot& work = *reinterpret_cast<ConvGradientSlot*>(shared + Shape::works);
+  const int lane = threadIdx.x % 32;
+  const ConvReach reach(c, Shape::keys);
+  sm90::Ring<Shape::Stages> at;
+  uint32_t phase = 0;
+  for (Works works(more.schedule); !works.done(); works.next()) {
+    sm90::barrier_wait(work_empty, phase ^ 1);
+    if (lane == 0)
+      new (&work) ConvGradientSlot(c, more, WorkPlace(more.order, *works), reach, Shape::keys,
+                                   Shape::Groups, Shape::BN);
+    __syncwarp();
+    if (!work.any) continue;
+    sm90::barrier_wait(line_empty, phase ^ 1);
+    phase ^= 1;
+    const Sequence& seq = work.seq;
+    const int batch = static_cast<int>(seq.batch), key_batch = static_cast<int>(seq.key_batch);
+    const int row = static_cast<int>(seq.row_begin), key = static_cast<int>(seq.key_begin);
+    const int out = static_cast<int>(work.out.begin - c.history);
+    if (lane == 0) {
+      sm90::barrier_expect(line_full, Shape::LineD::bytes + Shape::LineE::bytes);
+#pragma unroll 1
+      for (int n = 0; n < Shape::Groups; ++n) {
+        const int line = work.line + n * reach.own(), to = n * 64 * kPanelRowBytes;
+#pragma unroll
+        for (int panel = 0; panel < Shape::LineD::panels; ++panel)
+          sm90::copy_box(base + panel * Shape::LineD::panel_bytes + to,
+                         Shape::keys ? more.maps.k : more.maps.q, line_full, panel * 64,
+                         line + (Shape::keys ? key : row), Shape::keys ? work.g : work.head,
+                         Shape::keys ? key_batch : batch);
+#pragma unroll
+        for (int panel = 0; panel < Shape::LineE::panels; ++panel)
+          sm90::copy_box(base + Shape::line_e + panel * Shape::LineE::panel_bytes + to,
+                         Shape::keys ? more.maps.v : more.maps.dout, line_full, panel * 64,
+                         line + (Shape::keys ? key : out), Shape::keys ? work.g : work.head,
+                         Shape::keys ? key_batch : batch);
+      }
+    }
+    const auto copy = [&](auto tile, const CUtensorMap& map, int at_row, int head, int at_batch) {
+      const uint32_t stage = full + at.stage * 16;
+      sm90::barrier_wait(stage + 8, at.phase ^ 1);
+      if (lane == 0)
+        sm90::copy_tile<decltype(tile)>(base + Shape::ring + at.stage * Shape::stage_bytes, map,
+                                        stage, at_row, head, at_batch);
+      at.next();
+    };
+    const auto copy_d = [&](int head, int column) {
+      copy(typename Shape::TileD(), Shape::keys ? more.maps.q : more.maps.k,
+           column + (Shape::keys ? row : key), Shape::keys ? head : work.g,
+           Shape::keys ? batch : key_batch);
+    };
+    for (int head = work.head; head < work.head + work.heads; ++head) {
+      for (int t = work.last; t >= work.lowest; --t) {
+        copy_d(head, t * Shape::BN - reach.low);
+        copy(typename Shape::TileE(), Shape::keys ? more.maps.dout : more.maps.v,
+             t * Shape::BN + (Shape::keys ? out : key), Shape::keys ? head : work.g,
+             Shape::keys ? batch : key_batch);
+        copy_d(head, t * Shape::BN + reach.high);
+      }
+      if (work.extra) copy_d(head, reach.high - Shape::BN);
+    }
+  }
+  sm90::barrier_wait(work_empty, phase ^ 1);
+  sm90::barrier_wait(line_empty, phase ^ 1);
+  if (lane != 0) return;
+  work.any = false;
+  sm90::barrier_arrive(line_full);
+}
+
+// dq, or dk and dv, of the lane's lines.
+template <class Shape, int N, int M>
+__device__ __forceinline__ void store_gradient(const ConvAttendBackward& b,
+                                               const ConvGradientWork& more,
+                                               const ConvGradientSlot& work, const ConvReach& reach,
+                                               int mine, int group, int warp, bool any,
+                                               float (&sum)[N][4], float (&dv)[M][4]) {
+  const Attend& a = b.forward.attend;
+  const auto store = [&](const View<4>& out, int width, auto& x, float factor) {
+    if (!out) return;
+#pragma unroll
+    for (int j = 0; j < static_cast<int>(sizeof x / 16); ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (!any) x[j][e] = 0.f;
+    const Sequence& seq = work.seq;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int local = warp * 16 + half * 8 + threadIdx.x % 32 / 4, line = mine + 8 * half;
+      const bool own = local >= reach.halo && local < 64 - reach.halo && line >= 0 &&
+                       line < (Shape::keys ? work.keys : work.rows);
+      const int64_t at = Shape::keys
+                             ? seq.key_batch * out.stride[0] +
+                                   (seq.key_begin + line) * out.stride[1] + work.g * out.stride[2]
+                             : seq.batch * out.stride[0] + (seq.row_begin + line) * out.stride[1] +
+                                   work.head * out.stride[2];
+      store_row<Shape::Dtype>(own ? static_cast<uint16_t*>(out.data) + at : nullptr, width, x, half,
+                              factor);
+    }
+  };
+  store(Shape::keys ? b.dk : b.dq, static_cast<int>(a.d), sum, a.score.scale);
+  if constexpr (Shape::keys) store(b.dv, static_cast<int>(a.e), dv, 1.f);
+}
 
 // A computing warpgroup.
 template <class Shape>
@@ -185,29 +337,12 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
             sum, operand[0], sm90::descriptor(stage_of(at), Shape::TileD::panel_bytes), more_sums);
         sm90::commit();
       };
-      // S of the tile at hand, on its way.
-      const auto scores_of = [&] {
-        sm90::barrier_wait(full + at.stage * 16, at.phase);
-        sm90::fence();
-        sm90::product_rows<Dtype, D, typename Shape::LineD, typename Shape::TileD>(
-            x[0], sm90::descriptor(sm90::unhoisted(d_lines)), sm90::descriptor(stage_of(at)));
-        sm90::commit();
-      };
-      const auto scores_done = [&] {
-        sm90::pin(x[0]);
-        release(full + at.stage * 16 + 8);
-        at.next();
-      };
-      // The next tile's scores are made with the sums.
-      const auto spread_done = [&](bool more) {
-        const auto mine = at;
-        at.next();
-        if (more) scores_of();
+      const auto spread_done = [&] {
         sm90::wait<0>();
         sm90::pin(sum);
-        release(full + mine.stage * 16 + 8);
+        release(full + at.stage * 16 + 8);
+        at.next();
         more_sums = true;
-        if (more) scores_done();
       };
       // dweight's sums, by the warp's lines.
       const auto weigh_taps = [&](uint32_t s, uint32_t behind, uint32_t da) {
@@ -227,43 +362,43 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
           const int d = min(2 * p + lane / 8 % 2, reach.lines - 1);
           left[p] = static_cast<uint32_t>(max(warp * 16 + lane / 16 * 8 + lane % 8 - d, 0)) * 16;
         }
-        // Operands are loaded kEarly products of a pair before their use.
-        constexpr int kEarly = 3, kSteps = (N + Ahead - 1) * Pairs;
-        uint32_t r[kSteps][4];
 #pragma unroll
-        for (int at = -kEarly; at < kSteps; ++at) {
-          if (const int to = at + kEarly; to < kSteps) {
-            const int block = to / Pairs;
-            load_matrices_transposed(r[to],
-                                     (block < N ? s + block * Shape::block_bytes
-                                                : behind + (block - N) * Shape::block_bytes) +
-                                         left[to % Pairs]);
+        for (int i = 0; i < N + Ahead - 1; ++i) {
+          if (i < N && i % 2 == 0) {
+            uint32_t r[4];
+            load_matrices_transposed(r, da + line_at + i * Shape::block_bytes);
+            right[i][0] = r[0] & keep[0], right[i][1] = r[1] & keep[1];
+            right[i + 1][0] = r[2] & keep[0], right[i + 1][1] = r[3] & keep[1];
           }
-          if (at < 0) continue;
-          const int i = at / Pairs, p = at % Pairs;
-          if (p == 0 && i < N && i % 2 == 0) {
-            uint32_t two[4];
-            load_matrices_transposed(two, da + line_at + i * Shape::block_bytes);
-            right[i][0] = two[0] & keep[0], right[i][1] = two[1] & keep[1];
-            right[i + 1][0] = two[2] & keep[0], right[i + 1][1] = two[3] & keep[1];
-          }
+          const uint32_t block =
+              i < N ? s + i * Shape::block_bytes : behind + (i - N) * Shape::block_bytes;
 #pragma unroll
-          for (int k = 0; k < Ahead; ++k)
-            if (i - k >= 0 && i - k < N)
-              mma<FOVEA_F16>(taps[p][k], r[at], right[i - k][0], right[i - k][1]);
+          for (int p = 0; p < Pairs; ++p) {
+            uint32_t r[4];
+            load_matrices_transposed(r, block + left[p]);
+#pragma unroll
+            for (int k = 0; k < Ahead; ++k)
+              if (i - k >= 0 && i - k < N)
+                mma<FOVEA_F16>(taps[p][k], r, right[i - k][0], right[i - k][1]);
+          }
         }
       };
 
-      if (work.last >= work.lowest) {
-        scores_of();
-        sm90::wait<0>();
-        scores_done();
-      }
       for (int t = sm90::uniform(work.last); t >= sm90::uniform(work.lowest); --t) {
         const uint32_t s = scores + now * Shape::score_bytes,
                        s_behind = scores + (now ^ 1) * Shape::score_bytes,
                        da = s + 2 * Shape::score_bytes,
                        da_behind = s_behind + 2 * Shape::score_bytes;
+        // S of this tile.
+        sm90::barrier_wait(full + at.stage * 16, at.phase);
+        sm90::fence();
+        sm90::product_rows<Dtype, D, typename Shape::LineD, typename Shape::TileD>(
+            x[0], sm90::descriptor(sm90::unhoisted(d_lines)), sm90::descriptor(stage_of(at)));
+        sm90::commit();
+        sm90::wait<0>();
+        sm90::pin(x[0]);
+        release(full + at.stage * 16 + 8);
+        at.next();
         each(t * BN - reach.low,
              [&](int j, int e, bool seen) { x[0][j][e] = seen ? x[0][j][e] * unit : 0.f; });
         if constexpr (!Keys) sm90::meet(1 + group, 128);
@@ -319,7 +454,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         sm90::meet(1 + group, 128);
         if constexpr (!Keys) weigh_taps(s, s_behind, da);
         spread(t, da, da_behind);
-        spread_done(t > work.lowest);
+        spread_done();
         now ^= 1;
       }
       if (__any_sync(~0u, work.extra)) {
@@ -331,7 +466,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
           sm90::store_zeros(da + i * 16);
         sm90::meet(1 + group, 128);
         spread(-1, da, da_behind);
-        spread_done(false);
+        spread_done();
       }
     }
     release(line_empty);

@@ -18,10 +18,179 @@
 //   reads the tile that is written next.
 // Multi-Token Attention (2504.00927), FlashAttention-3 (2407.08608).
 #pragma once
+#include <new>
+
 #include "cuda/loop/attend_sm90.cuh"
-#include "ops/conv_attention/forward_feed_sm90.cuh"
+#include "cuda/tile/convolve_sm80.cuh"
+#include "ops/conv_attention/forward.cuh"
 
 namespace fovea::cuda {
+
+template <int Dtype_, int D_, int E_, int Pairs_, int Ahead_, ConvKind Kind_, int Groups_,
+          int Stages_, int Blocks_>
+struct ConvShape90 {
+  static constexpr int Dtype = Dtype_, D = D_, E = E_, Pairs = Pairs_, Ahead = Ahead_,
+                       Groups = Groups_, Stages = Stages_, Blocks = Blocks_, BN = 64;
+  static constexpr ConvKind Kind = Kind_;
+  static constexpr bool packed = Kind == ConvKind::packed;
+  static constexpr int BM = 64 * Groups, threads = 128 * (Groups + 1);
+  static constexpr int budgets[3][2] = {{40, 216}, {24, 240}, {32, 160}};
+  static constexpr int copying = budgets[Groups - 1][0], computing = budgets[Groups - 1][1];
+  using TileQ = Swizzled<BM, D>;
+  using TileK = Swizzled<BN, D>;
+  using TileV = Swizzled<BN, E>;
+  static constexpr int q_bytes = TileQ::bytes;
+  static constexpr int stage_bytes = TileK::bytes > TileV::bytes ? TileK::bytes : TileV::bytes;
+  static constexpr int block_bytes = 64 * 16;               // 8 columns of S
+  static constexpr int score_bytes = BN / 8 * block_bytes;  // of a tile and warpgroup
+  static constexpr int scores_bytes = 3 * Groups * score_bytes;
+  static constexpr int slack_bytes = 1024;  // works and barriers
+  static constexpr int most_bytes = Blocks == 1 ? 227 * 1024 : 113 * 1024;
+  static constexpr int Slots =
+      Stages * stage_bytes + 2 * q_bytes + scores_bytes + slack_bytes <= most_bytes ? 2 : 1;
+  static constexpr int scores = Slots * q_bytes + Stages * stage_bytes;
+  static constexpr int tile_bytes = scores + scores_bytes;
+  static constexpr int shared_bytes = tile_bytes + slack_bytes;
+  static_assert(shared_bytes <= most_bytes);
+};
+
+// What the copying warp tells the others of a work.
+struct ConvSlot {
+  Sequence seq;
+  ConvAttend::Rows out;
+  int first, end;  // rows of the sequence: the block's first own, past the last own
+  int rows, keys, shift;
+  int head, heads;  // the first query head, how many have a slot
+  int g, split;
+  int count, last;  // key tiles with outputs, the first of them
+  bool warm;        // the tile behind `last` has scores that it reads
+  bool any;
+
+  __device__ ConvSlot(const ConvAttend& c, const ConvWork90& work, const WorkPlace& place,
+                      bool packed, int own, int slots, int width) {
+    const Attend& a = c.attend;
+    const int r = place.head / work.heads, at = place.head % work.heads,
+              group = static_cast<int>(a.h / a.g);
+    seq = a.sequences[r], out = c.rows_of(seq, r);
+    rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys), shift = keys - rows;
+    const int history = static_cast<int>(c.history), step = packed ? own : own * slots;
+    first = history + place.row_tile * step;
+    end = min(first + step, history + static_cast<int>(out.count));
+    any = first < end;
+    head = packed ? at / work.packs * group + at % work.packs * slots : at;
+    heads = packed ? min(slots, group - at % work.packs * slots) : 1;
+    g = packed ? at / work.packs : at / group;
+    split = place.split;
+    const int to = c.causal ? max(min(end + shift, keys), 0) : keys;
+    const int tiles = to > 0 ? (to + static_cast<int>(c.left()) + width - 1) / width : 0;
+    const TilePart part(tiles, work.order.splits, split);
+    count = part.end - part.begin, last = part.end - 1;
+    warm = count > 0 && part.end < tiles;
+  }
+};
+
+// Where things lie in the block's shared memory, as addresses.
+template <class Shape>
+struct ConvShared90 {
+  using QRing = sm90::Ring<Shape::Slots>;
+  using Ring = sm90::Ring<Shape::Stages>;
+  using WorkRing = sm90::Ring<2>;
+  static constexpr int kWorks = Shape::tile_bytes,
+                       kBarriers = kWorks + 2 * static_cast<int>(sizeof(ConvSlot));
+  static_assert(sizeof(ConvSlot) % 8 == 0);
+  static_assert(kBarriers + 8 * (2 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
+  unsigned char* base;
+  uint32_t at;
+
+  __device__ explicit ConvShared90(unsigned char* base) : base(base), at(shared_address(base)) {}
+  __device__ uint32_t q(QRing i) const { return at + i.stage * Shape::q_bytes; }
+  __device__ uint32_t keys(Ring i) const {
+    return at + Shape::Slots * Shape::q_bytes + i.stage * Shape::stage_bytes;
+  }
+  __device__ ConvSlot& work(WorkRing i) const {
+    return reinterpret_cast<ConvSlot*>(base + kWorks)[i.stage];
+  }
+  __device__ uint32_t scores(int group, int buffer) const {
+    return at + Shape::scores + (group * 3 + buffer) * Shape::score_bytes;
+  }
+  __device__ uint32_t free(WorkRing i) const { return at + kBarriers + i.stage * 8; }
+  __device__ uint32_t q_full(QRing i) const { return at + kBarriers + 16 + i.stage * 16; }
+  __device__ uint32_t q_empty(QRing i) const { return q_full(i) + 8; }
+  __device__ uint32_t full(Ring i) const {
+    return at + kBarriers + 16 + Shape::Slots * 16 + i.stage * 16;
+  }
+  __device__ uint32_t empty(Ring i) const { return full(i) + 8; }
+
+  __device__ void init() const {
+    constexpr int kWarps = 4 * Shape::Groups;
+    for (WorkRing i; i.phase == 0; i.next()) sm90::barrier_init(free(i), kWarps);
+    for (QRing i; i.phase == 0; i.next())
+      sm90::barrier_init(q_full(i), 1), sm90::barrier_init(q_empty(i), kWarps);
+    for (Ring i; i.phase == 0; i.next())
+      sm90::barrier_init(full(i), 1), sm90::barrier_init(empty(i), kWarps);
+    sm90::barrier_init_done();
+  }
+};
+
+// The copying warp.
+template <class Shape>
+__device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90& more,
+                                          const ConvShared90<Shape>& shared) {
+  using Shared = ConvShared90<Shape>;
+  constexpr int kSlot = Shape::packed ? 16 : 64, kSlots = Shape::BM / kSlot;
+  const int lane = threadIdx.x % 32, above = static_cast<int>(c.above());
+  const int own = kSlot - above, left = static_cast<int>(c.left());
+  typename Shared::WorkRing slot;
+  typename Shared::QRing q;
+  typename Shared::Ring at;
+  for (Works works(more.schedule); !works.done(); works.next()) {
+    sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
+    if (lane == 0)
+      new (&shared.work(slot))
+          ConvSlot(c, more, WorkPlace(more.order, *works), Shape::packed, own, kSlots, Shape::BN);
+    __syncwarp();
+    const ConvSlot& work = shared.work(slot);
+    if (!work.any) continue;
+    sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
+    if (lane == 0) {
+      sm90::barrier_expect(shared.q_full(q), Shape::q_bytes);
+      const int row = static_cast<int>(work.seq.row_begin) + work.first - above;
+#pragma unroll 1
+      for (int n = 0; n < kSlots; ++n)
+#pragma unroll
+        for (int panel = 0; panel < Shape::TileQ::panels; ++panel)
+          sm90::copy_box(
+              shared.q(q) + panel * Shape::TileQ::panel_bytes + n * kSlot * kPanelRowBytes,
+              more.maps.q, shared.q_full(q), panel * 64, Shape::packed ? row : row + n * own,
+              Shape::packed ? work.head + min(n, work.heads - 1) : work.head,
+              static_cast<int>(work.seq.batch));
+    }
+    const int key_row = static_cast<int>(work.seq.key_begin),
+              batch = max(static_cast<int>(work.seq.key_batch), 0);
+    const auto copy = [&](auto tile, const CUtensorMap& map, int row) {
+      sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
+      if (lane == 0)
+        sm90::copy_tile<decltype(tile)>(shared.keys(at), map, shared.full(at), key_row + row,
+                                        work.g, batch);
+      at.next();
+    };
+    const auto copy_k = [&](int n) {
+      copy(typename Shape::TileK(), more.maps.k, n * Shape::BN - left);
+    };
+    if (work.warm) copy_k(work.last + 1);
+    for (int n = work.last, left_over = work.count; left_over > 0; --n, --left_over) {
+      copy_k(n);
+      if (left_over < work.count) copy(typename Shape::TileV(), more.maps.v, (n + 1) * Shape::BN);
+      if (left_over == 1) copy(typename Shape::TileV(), more.maps.v, n * Shape::BN);
+    }
+    slot.next(), q.next();
+  }
+  sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
+  sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
+  if (lane != 0) return;
+  shared.work(slot).any = false;
+  sm90::barrier_arrive(shared.q_full(q));
+}
 
 // One row of a finished work.
 template <class Shape, int N>
@@ -66,7 +235,6 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
             taps_columns = static_cast<int>(c.kernel_columns);
   // The warp's first row in its slot.
   const int local = Shape::packed ? 0 : warp * 16;
-  const int before = Shape::paged ? 0 : left;  // of a tile of S, its first column before V's
   const float factor = kScoreUnit * kLog2E, unit = c.attend.score.scale / kScoreUnit;
   typename Shared::WorkRing slot;
   typename Shared::QRing q_at;
@@ -93,19 +261,14 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
     const int keys = sm90::uniform(work.keys), shift = sm90::uniform(work.shift);
     const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
     const View<3>& weight = c.weight;
-    bands.load(
-        taps_rows, taps_columns,
-        [&](int d, int v) {
-          return load_float(
-              weight.data, c.weight_dtype,
-              head * weight.stride[0] + (above - d) * weight.stride[1] + v * weight.stride[2]);
-        },
-        Shape::paged ? 8 - left : 0);
+    bands.load(taps_rows, taps_columns, [&](int d, int v) {
+      return load_float(
+          weight.data, c.weight_dtype,
+          head * weight.stride[0] + (above - d) * weight.stride[1] + v * weight.stride[2]);
+    });
     OnlineSoftmax<1> state;
     int n = sm90::uniform(work.last), count = sm90::uniform(work.count), now = 0;
     bool more_values = false;
-    uint32_t absent[2] = {},
-             absent_next[2] = {};  // keys of tile n, and of the next, without a page
 
     // Keys from `key` on that the lane's rows see, before `limit(half)`.
     const auto limit = [&](int half) {
@@ -124,15 +287,8 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
     // S of tile n to buffer `to`, 0 where unseen.
     const auto put = [&](int n, Ring k, int to) {
       sm90::pin(s);
-      if constexpr (Shape::paged) {
-#pragma unroll
-        for (int word = 0; word < 2; ++word) {
-          absent[word] = absent_next[word];
-          absent_next[word] = shared.absent(k)[word];
-        }
-      }
       release(shared.empty(k));
-      const int key = n * BN - before;
+      const int key = n * BN - left;
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll
@@ -161,17 +317,17 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
       }
     };
     const auto next_of = [](int buffer) { return buffer == 2 ? 0 : buffer + 1; };
-    const auto clear = [&](int buffer, int block) {
-      if (threadIdx.x % 128 < 64)
-        sm90::store_zeros(shared.scores(group, buffer) + block * Shape::block_bytes +
-                          threadIdx.x % 64 * 16);
-    };
-    // A of tile n from S of it and its neighbours; weights; O += P V is on its way.
-    const auto attend = [&](Ring v) {
-      const uint32_t here = shared.scores(group, now), next = shared.scores(group, next_of(now)),
+    const auto step = [&](auto last) {
+      constexpr bool kLast = decltype(last)::value;
+      const Ring k = at;
+      if constexpr (!kLast) at.next();
+      const Ring v = at;
+      at.next();
+      sm90::meet(1 + group, 128);
+      if constexpr (!kLast) scores(k);
+      const uint32_t here = shared.scores(group, now),
                      behind = shared.scores(group, next_of(next_of(now)));
       bands.convolve(x[0], [&](int block) {
-        if (Shape::paged && --block < 0) return next + (N - 1) * Shape::block_bytes;
         return block < N ? here + block * Shape::block_bytes
                          : behind + (block - N) * Shape::block_bytes;
       });
@@ -187,7 +343,6 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
               if (first + j * 8 + e >= end) x[0][j][2 * half + e] = kNegativeInfinity;
         }
       }
-      if (Shape::paged && (absent[0] | absent[1])) hide_absent(x, absent);
       state.weigh(x, alpha, factor);
       pack_operand<Dtype>(p, x);
       state.shrink(o, alpha);
@@ -199,68 +354,35 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
       sm90::commit();
       more_values = true;
       now = next_of(now);
-    };
-    const auto attend_done = [&](Ring v) {
+      if constexpr (!kLast) {
+        sm90::wait<1>();
+        put(n - 1, k, now);
+      }
       sm90::wait<0>();
       sm90::pin(o[0]);
       release(shared.empty(v));
       --n;
     };
-    const auto step = [&](auto last) {
-      constexpr bool kLast = decltype(last)::value;
-      const Ring k = at;
-      if constexpr (!kLast) at.next();
-      const Ring v = at;
-      at.next();
-      sm90::meet(1 + group, 128);
-      if constexpr (!kLast) scores(k);
-      attend(v);
-      if constexpr (!kLast) {
-        sm90::wait<1>();
-        put(n - 1, k, now);
-      }
-      attend_done(v);
-    };
-    // Tiles as pages lie: the scores before tile n are those of the next tile, made first.
-    const auto paged_step = [&] {
-      if (count > 1 || __any_sync(~0u, work.cool)) {
-        scores(at);
-        sm90::wait<0>();
-        put(n - 1, at, next_of(now));
-        at.next();
-      } else {
-        clear(next_of(now), N - 1);
-        absent[0] = absent_next[0], absent[1] = absent_next[1];
-      }
-      const Ring v = at;
-      at.next();
-      sm90::meet(1 + group, 128);
-      attend(v);
-      attend_done(v);
-    };
-    const auto first_scores = [&](int n, int to) {
-      scores(at);
-      sm90::wait<0>();
-      put(n, at, to);
-      at.next();
-    };
 
     if (count > 0) {
       if (__any_sync(~0u, work.warm)) {
-        first_scores(n + 1, 2);
-      } else {
+        scores(at);
+        sm90::wait<0>();
+        put(n + 1, at, 2);
+        at.next();
+      } else if (threadIdx.x % 128 < 64) {
 #pragma unroll
-        for (int block = 0; block < Shape::Ahead - 1; ++block) clear(2, block);
+        for (int block = 0; block < Shape::Ahead - 1; ++block)
+          sm90::store_zeros(shared.scores(group, 2) + block * Shape::block_bytes +
+                            threadIdx.x % 64 * 16);
       }
-      first_scores(n, 0);
-      if constexpr (Shape::paged) {
+      scores(at);
+      sm90::wait<0>();
+      put(n, at, 0);
+      at.next();
 #pragma unroll 1
-        for (; count > 0; --count) paged_step();
-      } else {
-#pragma unroll 1
-        for (; count > 1; --count) step(std::false_type());
-        step(std::true_type());
-      }
+      for (; count > 1; --count) step(std::false_type());
+      step(std::true_type());
     }
     release(shared.q_empty(q_at));
     each_row<1>(0, [&](int, int half, int) {
