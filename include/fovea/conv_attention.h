@@ -18,7 +18,8 @@
  *
  *  lse is a natural logarithm.  A row that sees no key gives o = 0 and lse = -inf.  Rows past
  *  query_len are not written.  Nothing past key_len, in unused pages or in padding counts, NaN
- *  included.  Sums are f32.  Same bits every run on one device.
+ *  included.  Sums are f32; where q is f16 or bf16, S, weight and dA may enter their convolutions as
+ *  f16, S in units of 64 and dA of its head's largest |dout|.  Same bits every run on one device.
  *  Source: Multi-Token Attention (2504.00927). */
 #ifndef FOVEA_CONV_ATTENTION_H
 #define FOVEA_CONV_ATTENTION_H

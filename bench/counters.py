@@ -3,7 +3,7 @@
 """Percentages of what the machine can do, of every kernel that a bench case launches, by Nsight
 Compute.
 
-    bench/profile.py [--filter REGEX]     # of `op/case`, see bench.py --list --backend cuda
+    bench/counters.py [--filter REGEX]     # of `op/case`, see bench.py --list --backend cuda
 
 Prints tab-separated rows: the case, the kernel, its microseconds under the profiler, and how busy
 were the matrix cores, the exponential units, the issue slots, shared memory, L2 and device memory."""
