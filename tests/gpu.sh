@@ -3,7 +3,8 @@
 # Everything that needs a GPU, from a build folder made elsewhere (preset cuda) and copied here:
 #   tests/gpu.sh build/cuda            conformance, capture, offsets, threads, Python with PyTorch
 #   tests/gpu.sh build/cuda sanitize   compute-sanitizer memcheck, racecheck, initcheck on small cases
-# Programs run side by side, the long ones in shards; FOVEA_GPU_LOGS keeps their logs.
+# Programs run side by side, the long ones in shards, and each is told of as it ends; FOVEA_GPU_LOGS
+# keeps their logs.
 set -uo pipefail
 build=$(cd "$1" && pwd)
 mode=${2:-all}
@@ -12,10 +13,25 @@ export LD_LIBRARY_PATH=$build/lib FOVEA_LIBRARY=$build/lib/libfovea.so
 logs=${FOVEA_GPU_LOGS:-$(mktemp -d)}
 mkdir -p "$logs"
 names=() pids=()
+report() {  # name, exit status
+  echo "--- $1: exit $2, $(tail -1 "$logs/$1")"
+  if [ "$2" = 0 ]; then
+    grep -E 'suites? ran|passed|SUMMARY|unsupported: [0-9]' "$logs/$1"
+  else
+    grep -vE '^\[ +(OK|RUN)|^=+$' "$logs/$1" | head -40
+  fi
+}
 start() {  # name, command
   local name=$1
   shift
-  { local began=$SECONDS; "$@"; local rc=$?; echo "=== $((SECONDS - began)) s"; exit $rc; } >"$logs/$name" 2>&1 &
+  {
+    local began=$SECONDS rc
+    "$@" >"$logs/$name" 2>&1
+    rc=$?
+    echo "=== $((SECONDS - began)) s" >>"$logs/$name"
+    flock "$logs" bash -c "$(declare -f report); logs=$logs; report $name $rc"
+    exit $rc
+  } &
   names+=("$name") pids+=($!)
 }
 sharded() {  # name, shards, command
@@ -41,16 +57,8 @@ else
   done
 fi
 failed=0
-for i in "${!names[@]}"; do
-  wait "${pids[$i]}"
-  rc=$?
-  echo "--- ${names[$i]}: exit $rc, $(tail -1 "$logs/${names[$i]}")"
-  if [ $rc = 0 ]; then
-    grep -E 'suites? ran|passed|SUMMARY|unsupported: [0-9]' "$logs/${names[$i]}"
-  else
-    failed=$((failed + 1))
-    grep -vE '^\[ +(OK|RUN)|^=+$' "$logs/${names[$i]}" | head -40
-  fi
+for pid in "${pids[@]}"; do
+  wait "$pid" || failed=$((failed + 1))
 done
 echo "gpu: ${#names[@]} runs, $failed failed, $SECONDS s"
 exit $((failed > 0))
