@@ -142,10 +142,10 @@ __device__ __forceinline__ bool plain_pairs(const Attend& a, const PackedRows& r
 
 enum class Owner { dq, dk, dv };
 
-template <int Chunks>
+template <int Chunks, int R>
 __device__ __forceinline__ void store_gradient(const View<4>& out, int32_t dtype, int64_t offset,
                                                int width, float scale,
-                                               const float (&acc)[Chunks][4][4], int r) {
+                                               const float (&acc)[Chunks][R][4], int r) {
 #pragma unroll
   for (int chunk = 0; chunk < Chunks; ++chunk)
 #pragma unroll
