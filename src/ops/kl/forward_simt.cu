@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kStageThreads, 2)
         add(x, y);
       }
     };
-    StageCoupled<R> state;
+    StageCoupled<PairsFma<R>> state;
     sweep([&](const auto& x, const auto& y) { state.add(x, y); });
     float mixed[2][R] = {};
     if constexpr (Mix) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of rows and keys of both distributions, as the f32 kernels of the divergences see them: a
-// tile of 16 R rows of one sequence and 64 keys of it, placed once for all heads.
-//   Own rows: thread (ty, tx) has rows ty + 16 r and keys tx + 16 c of block/stage.cuh; own keys:
-//   the other way round.
+// Tiles of rows and keys of both distributions, placed once for all heads, and their products by
+// one of the block's ways (Pairs: block/pairs_fma.cuh, block/pairs_mma.cuh) with either side own.
 #pragma once
-#include "cuda/block/stage.cuh"
+#include <string>
+
+#include "core/dtype.h"
+#include "cuda/block/pairs_fma.cuh"
+#include "cuda/block/pairs_mma.cuh"
 #include "cuda/loop/pairs.cuh"
 #include "ops/kl/sides.cuh"
 
@@ -44,7 +46,7 @@ struct StagePlaces {
   int64_t q[2][Rows], k[2][Keys];
 
   __device__ void put_rows(const StageSide& first, const StageSide& second, int64_t i0) {
-    for (int m = threadIdx.x; m < Rows; m += kStageThreads) {
+    for (int m = threadIdx.x; m < Rows; m += blockDim.x) {
       const int64_t i = i0 + m;
       const bool there = i < seq.rows;
       row[m] = there ? i : -1;
@@ -57,7 +59,7 @@ struct StagePlaces {
   // Of one side; keys from j0 on, below `end`.
   __device__ void put_keys(const StageSide& side, int which, const Sequence& of, int64_t j0,
                            int64_t end) {
-    for (int n = threadIdx.x; n < Keys; n += kStageThreads) {
+    for (int n = threadIdx.x; n < Keys; n += blockDim.x) {
       const int64_t j = j0 + n;
       k[which][n] =
           j < end ? of.key_batch * side.k_stride[0] + (of.key_begin + j) * side.k_stride[1] : -1;
@@ -66,45 +68,52 @@ struct StagePlaces {
 };
 
 // acc += q k' (OwnRows) or k q' of the staged rows and keys, side `which`.
-template <bool OwnRows, int R, class Places>
-__device__ __forceinline__ void multiply_side(float (&acc)[R][4], const StageTiles<R>& tiles,
+template <bool OwnRows, class Pairs, class Places>
+__device__ __forceinline__ void multiply_side(float (&acc)[Pairs::R][Pairs::C], Pairs& pairs,
                                               const Places& s, const StageSide& side, int which,
                                               int64_t q_head, int64_t k_head) {
   const int64_t q0 = q_head * side.q_stride[2], k0 = k_head * side.k_stride[2];
-  const auto load_q = [&](int row, int column) {
+  const auto q = [&](int row) {
     const int64_t at = s.q[which][row];
-    return load_four(side.q, at < 0 ? at : at + q0, column);
+    return at < 0 ? at : at + q0;
   };
-  const auto load_k = [&](int row, int column) {
+  const auto k = [&](int row) {
     const int64_t at = s.k[which][row];
-    return load_four(side.k, at < 0 ? at : at + k0, column);
+    return at < 0 ? at : at + k0;
   };
   if constexpr (OwnRows)
-    multiply_nt(acc, tiles, side.q.width, load_q, load_k);
+    pairs.multiply(acc, side.q, q, side.k, k);
   else
-    multiply_nt(acc, tiles, side.q.width, load_k, load_q);
+    pairs.multiply(acc, side.k, k, side.q, q);
 }
 
-// Bit 4 r + c: this thread's pair (r, c) of rows from i0 and keys from j0 exists and is seen.
-template <bool OwnRows, int R>
+// f(r, c) for the elements of a thread.
+template <class Pairs, class F>
+__device__ __forceinline__ void each_pair(const F& f) {
+#pragma unroll
+  for (int r = 0; r < Pairs::R; ++r)
+#pragma unroll
+    for (int c = 0; c < Pairs::C; ++c) f(r, c);
+}
+
+// Bit C r + c: this thread's pair (r, c) of rows from i0 and keys from j0 exists and is seen.
+template <bool OwnRows, class Pairs>
 __device__ __forceinline__ uint32_t seen_pairs(const Mask& mask, const Sequence& seq, int64_t h,
                                                int64_t i0, int64_t j0) {
-  constexpr int kRows = OwnRows ? 16 * R : kStageTile, kKeys = OwnRows ? kStageTile : 16 * R;
+  constexpr int kRows = OwnRows ? Pairs::own : Pairs::others;
+  constexpr int kKeys = OwnRows ? Pairs::others : Pairs::own;
   const int64_t i1 = i0 + kRows < seq.rows ? i0 + kRows : seq.rows;
   const int64_t j1 = j0 + kKeys < seq.keys ? j0 + kKeys : seq.keys;
   if (i1 - i0 == kRows && j1 - j0 == kKeys && tile_full(mask, seq, h, h + 1, i0, i1, j0, j1))
     return ~0u;
   const Window window = mask.of_head(h);
-  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
   uint32_t seen = 0;
-#pragma unroll
-  for (int r = 0; r < R; ++r)
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const int64_t i = i0 + (OwnRows ? ty + 16 * r : tx + 16 * c);
-      const int64_t j = j0 + (OwnRows ? tx + 16 * c : ty + 16 * r);
-      if (i < i1 && j < j1 && window.sees(i + seq.keys - seq.rows, j)) seen |= 1u << (4 * r + c);
-    }
+  each_pair<Pairs>([&](int r, int c) {
+    const int64_t i = i0 + (OwnRows ? Pairs::own_of(r) : Pairs::other_of(c));
+    const int64_t j = j0 + (OwnRows ? Pairs::other_of(c) : Pairs::own_of(r));
+    if (i < i1 && j < j1 && window.sees(i + seq.keys - seq.rows, j))
+      seen |= 1u << (Pairs::C * r + c);
+  });
   return seen;
 }
 
@@ -112,6 +121,30 @@ __device__ __forceinline__ uint32_t seen_pairs(const Mask& mask, const Sequence&
 __device__ __forceinline__ bool may_see(const KeyTiles& tiles, int64_t width, int64_t j0,
                                         int64_t j1) {
   return j0 < tiles.sinks * width || (j0 < tiles.last * width && j1 > tiles.first * width);
+}
+
+// Both sides fit a kernel on tensor cores: "", or why not.
+inline std::string mma_refuses(const Context& ctx, const KlSide& x, const KlSide& y,
+                               int64_t width_max) {
+  if (device_info(ctx).arch < 80) return "compute capability below 80";
+  if (x.dtype != y.dtype) return "teacher and student differ in dtype";
+  if (x.dtype != FOVEA_F16 && x.dtype != FOVEA_BF16)
+    return std::string(dtype_name(x.dtype)) + " not in {f16,bf16}";
+  if (x.width > width_max || y.width > width_max)
+    return "a width above " + std::to_string(width_max);
+  for (const KlSide* side : {&x, &y})
+    if (side->width % 8 || !chunked(side->q, 2, 8) || !chunked(side->k, 2, 8))
+      return "rows of q or k that are not contiguous chunks of 16 bytes";
+  return "";
+}
+
+// f<Pairs>() for the dtype of a kernel on tensor cores.
+template <class F>
+void with_mma(int32_t dtype, const F& f) {
+  if (dtype == FOVEA_BF16)
+    f.template operator()<PairsMma<FOVEA_BF16>>();
+  else
+    f.template operator()<PairsMma<FOVEA_F16>>();
 }
 
 // How many rows a block owns: 16 where tiles of 64 would leave multiprocessors without work.
