@@ -4,8 +4,10 @@
 //   m' = max(m, max x), alpha = 2^(factor (m - m')), p = 2^(factor (x - m')), l = alpha l + sum p
 // The heaviest key of a row so far has p = 1, which no rounding of p moves; a tile that raises no
 // maximum leaves o alone.
-// m = -inf (nothing seen) counts as 0 in the exponents, so an empty row keeps l = 0 without a NaN.
-// l is the lane's own share; total() adds the quad's.
+// Exponents of sums are differences of rounded products, so that alpha is 1 where m stays: a
+// residue of one rounding would grow with the number of tiles. m = -inf (nothing seen) counts as 0
+// in the exponents, so an empty row keeps l = 0 without a NaN. l is the lane's own share; total()
+// adds the quad's.
 #pragma once
 #include <cstdint>
 
@@ -66,8 +68,8 @@ struct OnlineSoftmax {
           top = fmaxf(top, fmaxf(x[i][j][2 * half], x[i][j][2 * half + 1]));
         top = quad_max(top);
         moved |= top > m[i][half];
-        const float base = top == kNegativeInfinity ? 0.f : top * factor;
-        alpha[i][half] = exp2_fast(m[i][half] * factor - base);
+        const float base = top == kNegativeInfinity ? 0.f : __fmul_rn(top, factor);
+        alpha[i][half] = exp2_fast(__fmul_rn(m[i][half], factor) - base);
         m[i][half] = top;
         float sum = 0.f;
 #pragma unroll

@@ -97,7 +97,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     uint32_t raw_phase = 0;
     Ring to;
     walk.each([&](int h, int m) {
-      const int row = row_begin + m * BM, count = row_end - row;
+      const int row = row_begin + m * BM;
+      const FirstRows count{row_end - row};
       sm90::barrier_wait(q_empty(to), to.phase ^ 1);
       copy_present<TileQ, BM>(base + Shape::q + to.stage * TileQ::bytes, maps.q, q_full(to), raw,
                               raw_phase, row, h, batch, count, Shape::side_bytes);

@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       sm90::barrier_wait(k_empty(k_at), k_at.phase ^ 1);
       copy_present<TileK, BN>(base + Shape::k + k_at.stage * TileK::bytes, maps.k, k_full(k_at),
                               raw, raw_phase, key_begin + n * BN, key_head, key_batch,
-                              key_end - n * BN, 0);
+                              FirstRows{key_end - n * BN}, 0);
       sm90::barrier_wait(v_empty(v_at), v_at.phase ^ 1);
       if (lane == 0)
         sm90::copy_tile<TileV>(base + Shape::v + v_at.stage * TileV::bytes, maps.v, v_full(v_at),

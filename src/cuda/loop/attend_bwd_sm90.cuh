@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       uint32_t raw_phase = 0;
       const int key_row = static_cast<int>(seq.key_begin) + key_begin,
                 key_batch = static_cast<int>(seq.key_batch);
-      const int present = seq.key_begin + keys < a.t ? key_end - key_begin : BN;
+      const FirstRows present{seq.key_begin + keys < a.t ? key_end - key_begin : BN};
       copy_present<TileK, BN>(base, maps.k, kv_full, raw, raw_phase, key_row, g, key_batch, present,
                               0);
       if (lane == 0)
@@ -122,14 +122,15 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       walk.each([&](int h, int m) {
         const int row = static_cast<int>(seq.row_begin) + m * BM,
                   batch = static_cast<int>(seq.batch);
-        const int count = seq.row_begin + seq.rows < a.s ? static_cast<int>(seq.rows) - m * BM : BM;
+        const float* side = work.lse(h * work.tiles.total + first_tile + m);
+        const auto count = Shape::Slopes::template rows<BM>(
+            seq.row_begin + seq.rows < a.s ? static_cast<int>(seq.rows) - m * BM : BM, side);
         sm90::barrier_wait(q_empty(q_at), q_at.phase ^ 1);
         copy_present<TileQ, BM>(base + Shape::q + q_at.stage * TileQ::bytes, maps.q, q_full(q_at),
                                 raw, raw_phase, row, h, batch, count, Shape::side_bytes);
         if (lane == 0)
-          sm90::copy_in(base + Shape::side + q_at.stage * Shape::side_bytes,
-                        work.lse(h * work.tiles.total + first_tile + m), Shape::side_bytes,
-                        q_full(q_at));
+          sm90::copy_in(base + Shape::side + q_at.stage * Shape::side_bytes, side,
+                        Shape::side_bytes, q_full(q_at));
         q_at.next();
         const RingO dout_at{static_cast<int>(step % 2), step / 2 % 2};
         ++step;

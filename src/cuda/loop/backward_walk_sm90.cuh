@@ -55,14 +55,15 @@ struct RowWalk {
   }
 };
 
-// A warp copies rows [row, row + Rows) to shared memory, those from `count` on as zeros; `full`
-// counts them, and `more` bytes that the caller sends for next.  `raw` is the warp's own barrier.
-template <class Tile, int Rows>
+// A warp copies rows [row, row + Rows) to shared memory, those that do not count as zeros: a NaN
+// there times a slope of 0 would count.  `full` counts the bytes, and `more` that the caller sends
+// for next.  `raw` is the warp's own barrier.
+template <class Tile, int Rows, class Counts>
 __device__ __forceinline__ void copy_present(uint32_t to, const CUtensorMap& map, uint32_t full,
                                              uint32_t raw, uint32_t& raw_phase, int row, int head,
-                                             int batch, int count, uint32_t more) {
+                                             int batch, const Counts& counts, uint32_t more) {
   const bool leads = threadIdx.x % 32 == 0;
-  const bool whole = count >= Rows;
+  const bool whole = counts.all(Rows);
   if (leads) {
     sm90::barrier_expect(whole ? full : raw, Tile::bytes + (whole ? more : 0));
     sm90::copy_panels<Tile>(to, map, whole ? full : raw, row, head, batch);
@@ -74,8 +75,8 @@ __device__ __forceinline__ void copy_present(uint32_t to, const CUtensorMap& map
   const uint32_t end = to + Tile::bytes;
   for (; to < end; to += Tile::panel_bytes)
 #pragma unroll 1
-    for (int i = count * kPanelRowBytes + threadIdx.x % 32 * 16; i < Tile::panel_bytes; i += 512)
-      sm90::store_zeros(to + i);
+    for (int i = threadIdx.x % 32 * 16; i < Tile::panel_bytes; i += 512)
+      if (!counts(i / kPanelRowBytes)) sm90::store_zeros(to + i);
   sm90::fence_shared();
   __syncwarp();
   if (leads) sm90::barrier_expect(full, more);

@@ -57,12 +57,44 @@ struct PlainPairs {
   }
 };
 
+// Which rows of a tile count: the first `count` of them.
+struct FirstRows {
+  int count;
+  __device__ bool all(int rows) const { return count >= rows; }
+  __device__ bool operator()(int i) const { return i < count; }
+};
+
+// Those of which counts(i) holds; a warp asks together.
+template <int Rows>
+struct ChosenRows {
+  uint32_t words[Rows / 32];
+  template <class Counts>
+  __device__ explicit ChosenRows(Counts counts) {
+#pragma unroll
+    for (int word = 0; word < Rows / 32; ++word)
+      words[word] = __ballot_sync(~0u, counts(word * 32 + static_cast<int>(threadIdx.x % 32)));
+  }
+  __device__ bool all(int) const {
+    uint32_t every = ~0u;
+#pragma unroll
+    for (uint32_t word : words) every &= word;
+    return every == ~0u;
+  }
+  __device__ bool operator()(int i) const {
+    uint32_t word = words[0];
+#pragma unroll
+    for (int k = 1; k < Rows / 32; ++k) word = i / 32 == k ? words[k] : word;
+    return word >> (i % 32) & 1;
+  }
+};
+
 // What the Hopper gradient makes of a tile's products x = q k' and y = dout v', with `sides` values
 // of each row: weigh turns x into what slope needs of it (and, with `weights`, into the operand of
 // dv), slope is the derivative by x.  Unseen pairs are 0 whatever their products are, NaN included.
 template <class P>
 concept SlopePolicy = requires(const P slopes, float x, int i, const float (&rest)[P::sides - 1]) {
   { P::weights } -> std::convertible_to<bool>;
+  P::template rows<64>(i, &x);  // those of a tile that count
   { slopes.pairs.full(i, i, i, i) } -> std::same_as<bool>;
   { slopes.weigh(x, x, i, i, true) } -> std::same_as<float>;
   { slopes.slope(x, x, rest, true) } -> std::same_as<float>;
@@ -77,6 +109,10 @@ struct AttentionSlopes {
 
   __device__ AttentionSlopes(const Attend& a, const Sequence& q, const Args&) : pairs(a, q, 0, 0) {}
   __device__ static int value_head(int g, const Args&) { return g; }
+  template <int BM>
+  __device__ static FirstRows rows(int count, const float*) {
+    return {count};
+  }
   __device__ float weigh(float x, float lse, int i, int j, bool full) const {
     pairs.weigh(x, lse, i, j, full);
     return x;

@@ -40,6 +40,17 @@ struct CoupledTotal {
   float m[2], l[2], c;
 };
 
+constexpr float kLargest = 3.402823466e38f;
+
+// Infinite products become NaN, before a mask makes them -inf.
+template <int N>
+__device__ __forceinline__ void forbid_infinity(float (&x)[N][4]) {
+#pragma unroll
+  for (int j = 0; j < N; ++j)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) x[j][c] = fmaf(x[j][c], 0.f, x[j][c]);
+}
+
 // The sums of the rows that a lane shares with its quad; l and c are the lane's own shares.
 struct CoupledSoftmax {
   float m[2][2] = {{kNegativeInfinity, kNegativeInfinity}, {kNegativeInfinity, kNegativeInfinity}};
@@ -61,8 +72,8 @@ struct CoupledSoftmax {
 #pragma unroll
       for (int side = 0; side < 2; ++side) {
         top[side] = quad_max(top[side]);
-        base[side] = top[side] == kNegativeInfinity ? 0.f : top[side] * factor[side];
-        shrink[side] = exp2_fast(fmaf(m[side][half], factor[side], -base[side]));
+        base[side] = top[side] == kNegativeInfinity ? 0.f : __fmul_rn(top[side], factor[side]);
+        shrink[side] = exp2_fast(__fmul_rn(m[side][half], factor[side]) - base[side]);
         m[side][half] = top[side];
       }
       const float moved = base[0] - base[1];
@@ -78,6 +89,15 @@ struct CoupledSoftmax {
               !Whole && x[j][i] == kNegativeInfinity && y[j][i] == kNegativeInfinity;
           cross = fmaf(p, unseen ? 0.f : away, cross);
         }
+      // A score of -inf that is seen left no trace in its own side's sum.
+      if (__any_sync(~0u, !(fabsf(cross) <= kLargest))) {
+#pragma unroll
+        for (int j = 0; j < N; ++j)
+#pragma unroll
+          for (int i = 2 * half; i < 2 * half + 2; ++i)
+            if (Whole || x[j][i] != kNegativeInfinity || y[j][i] != kNegativeInfinity)
+              sum[0] += 0.f * x[j][i], sum[1] += 0.f * y[j][i];
+      }
       c[half] = fmaf(shrink[0], fmaf(gap[half] - moved, l[0][half], c[half]), cross);
       gap[half] = moved;
 #pragma unroll
@@ -143,7 +163,10 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
       sm90::pin(y[0]);
       release(shared.empty(second));
       if (--left == 0) release(shared.q_empty(q_at));
-      if constexpr (!whole) work.mask.apply(x, n * BN, row), work.mask.apply(y, n * BN, row);
+      if constexpr (!whole) {
+        forbid_infinity(x[0]), forbid_infinity(y[0]);
+        work.mask.apply(x, n * BN, row), work.mask.apply(y, n * BN, row);
+      }
       state.template add<whole>(x[0], y[0], factor);
       n = work.before(n);
     };

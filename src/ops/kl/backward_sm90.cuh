@@ -27,6 +27,13 @@ struct KlSlopes {
   __device__ KlSlopes(const Attend& a, const Sequence& q, const Args& args)
       : pairs(a, q, 0, 0), other(args.other_scale * kLog2E), share(args.share) {}
   __device__ static int value_head(int g, const Args& args) { return g / args.ratio; }
+  // A row of gain 0 gives nothing, whatever it holds; rows that are not there have none.  One that
+  // read a NaN has it in lse, for the keys that it sees and no other.
+  template <int BM>
+  __device__ static ChosenRows<BM> rows(int, const float* side) {
+    return ChosenRows<BM>(
+        [=](int i) { return side[2 * BM + i] != 0.f && !isnan(side[i]) && !isnan(side[BM + i]); });
+  }
   // r, or its logarithm where that is needed; what is unseen says so.
   __device__ float weigh(float x, float lse, int i, int j, bool full) const {
     const float log = fmaf(x, pairs.factor, -lse);
