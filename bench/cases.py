@@ -8,29 +8,9 @@ import dataclasses
 
 import fovea
 import torch
+from counts import BACKWARD_LIMITS, DTYPES, LIMITS, name_of, pairs, size
+from divergences import Divergence
 from torch.nn.functional import scaled_dot_product_attention as sdpa
-
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-# Largest relative Frobenius distance between fovea and the peer: each may be off by the limits of
-# the dense specification.
-LIMITS = {"f32": 4e-6, "f16": 9e-4, "bf16": 7e-3}
-BACKWARD_LIMITS = {"f32": 1e-5, "f16": 1.2e-3, "bf16": 1e-2}
-
-
-def size(n):
-    return f"{n // 1024}k" if n % 1024 == 0 else str(n)
-
-
-def name_of(*parts):
-    """What a case is, without the parts that are as usual (None)."""
-    return "_".join(part for part in parts if part)
-
-
-def pairs(s, t, causal):
-    """(query, key) pairs that are seen, bottom-right aligned."""
-    if not causal:
-        return s * t
-    return sum(min(max(i + t - s + 1, 0), t) for i in range(s))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -793,6 +773,12 @@ def cuda():
     for d in (64, 128):
         yield from (Kl(1, 16, n, d, "bf16", True, False, True) for n in (1024, 16384))
         yield from (Kl(1, 16, n, d, "bf16", True, True, True) for n in (1024, 16384))
+    for backward in (False, True):
+        for n in (1024, 4096):
+            yield Divergence("jensen_shannon", 16, n, 128, backward=backward)
+            yield Divergence("pool", 16, n, 128, backward=backward)
+            yield Divergence("indexer", 16, n, 128, heads=8, f=128, backward=backward)
+            yield Divergence("gather", 16, n, 128, keys=512, backward=backward)
     for backward in (False, True):
         for n in (1024, 4096):
             yield from (

@@ -6,7 +6,8 @@
 //   digit. Blocks, warps, works and copies are those of attend_sm90.cuh; a slot of Q holds both
 //   rows, the ring K and K2 in turn.  Both products of a tile are in flight together; while a
 //   warpgroup takes its exponents, twice as many as attention's, the others' products run.
-// Policies: Mask (tile_policy.cuh), Sink: what becomes of a row's sums.  StreamKL (2606.20005).
+// Policies: Mask (tile_policy.cuh); Sink: the sums of a row, Sink::Sums, what they begin with and
+// what becomes of them.  StreamKL (2606.20005).
 #pragma once
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/feed_sm90.cuh"
@@ -32,6 +33,11 @@ struct PairShape90 {
   static constexpr int tile_bytes = Slots * q_bytes + Stages * stage_bytes;
   static constexpr int shared_bytes = tile_bytes + slack_bytes;
   static_assert(shared_bytes <= 227 * 1024);
+};
+
+// A row's sums: the maxima in log2 units, l and c.
+struct CoupledTotal {
+  float m[2], l[2], c;
 };
 
 constexpr float kLargest = 3.402823466e38f;
@@ -99,6 +105,11 @@ struct CoupledSoftmax {
         l[side][half] = fmaf(l[side][half], shrink[side], sum[side]);
     }
   }
+  __device__ __forceinline__ CoupledTotal total(int half, const float (&factor)[2]) const {
+    return {{m[0][half] * factor[0], m[1][half] * factor[1]},
+            {quad_sum(l[0][half]), quad_sum(l[1][half])},
+            quad_sum(c[half])};
+  }
 };
 
 // A computing warpgroup.
@@ -126,7 +137,8 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
     const int row = work.tile.begin + warp_row;
     int n = sm90::uniform(work.last), left = max(sm90::uniform(work.count), 1);
     const int begin = sm90::uniform(work.mask.begin), end = sm90::uniform(work.mask.end);
-    CoupledSoftmax state;
+    typename Sink::Sums state;
+    sink.begin(state, work.tile, row);
 
     const auto step = [&](auto whole) {
       const Ring first = at;
@@ -155,7 +167,7 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
         forbid_infinity(x[0]), forbid_infinity(y[0]);
         work.mask.apply(x, n * BN, row), work.mask.apply(y, n * BN, row);
       }
-      state.add<whole>(x[0], y[0], factor);
+      state.template add<whole>(x[0], y[0], factor);
       n = work.before(n);
     };
     using Whole = std::true_type;
@@ -169,11 +181,8 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
     while (left > 0) step(Part());
 
     each_row<1>(row, [&](int, int half, int m) {
-      const float sum[2] = {quad_sum(state.l[0][half]), quad_sum(state.l[1][half])};
-      const float cross = quad_sum(state.c[half]);
-      if (lane % 4 == 0 && m < work.tile.begin + work.tile.size)
-        sink.store(work.tile, m, state.m[0][half] * factor[0], state.m[1][half] * factor[1], sum,
-                   cross);
+      const auto total = state.total(half, factor);
+      if (lane % 4 == 0 && m < work.tile.begin + work.tile.size) sink.store(work.tile, m, total);
     });
     __syncwarp();
     release(shared.free(slot));
