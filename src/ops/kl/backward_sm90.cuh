@@ -14,18 +14,18 @@ namespace fovea::cuda {
 template <KlOwn Own>
 struct KlSlopes {
   struct Args {
-    float other_scale;
-    int32_t ratio;  // key heads of the own for one of the other
-    float share;    // of the own in a mixture
+    float other;        // scale of the other's products, log2 units
+    int32_t ratio;      // key heads of the own for one of the other
+    float share, rest;  // of the own in a mixture, of the other
   };
   static constexpr int sides = Own == KlOwn::second ? 3 : 4;  // lse, other's lse, gain, kl
   static constexpr bool weights = false;
   static constexpr float kUnseen = -1e38f;
   PlainPairs pairs;
-  float other, share;
+  float other, share, rest;
 
   __device__ KlSlopes(const Attend& a, const Sequence& q, const Args& args)
-      : pairs(a, q, 0, 0), other(args.other_scale * kLog2E), share(args.share) {}
+      : pairs(a, q, 0, 0), other(args.other), share(args.share), rest(args.rest) {}
   __device__ static int value_head(int g, const Args& args) { return g / args.ratio; }
   // A row of gain 0 gives nothing, whatever it holds; rows that are not there have none.  One that
   // read a NaN has it in lse, for the keys that it sees and no other.
@@ -40,13 +40,13 @@ struct KlSlopes {
     if (!full && !pairs.sees(i, j)) return kUnseen;
     return Own == KlOwn::second ? exp2_fast(log) : log;
   }
-  __device__ float slope(float r, float y, const float (&rest)[sides - 1], bool full) const {
-    const float log = fmaf(y, other, -rest[0]), gain = rest[1];
+  __device__ float slope(float r, float y, const float (&row)[sides - 1], bool full) const {
+    const float log = fmaf(y, other, -row[0]), gain = row[1];
     float away;
     if constexpr (Own == KlOwn::first)
-      away = exp2_fast(r) * fmaf(r - log, kLn2, -rest[2]);
+      away = exp2_fast(r) * fmaf(r - log, kLn2, -row[2]);
     else if constexpr (Own == KlOwn::mixed)
-      away = share * exp2_fast(r) * fmaf(Mixed(r, log, share).log_p, kLn2, -rest[2]);
+      away = share * exp2_fast(r) * fmaf(Mixed(r, log, share, rest).log_p, kLn2, -row[2]);
     else
       away = r - exp2_fast(log);
     return gain == 0.f || (!full && r == kUnseen) ? 0.f : gain * away;
@@ -62,8 +62,9 @@ KlBackwardInstance90 kl_backward_sm90_instance() {
                                const BackwardWork& work, const BackwardGrid90& grid) {
     const Attend& a = b.call.forward;
     const auto run = [&]<class Shape>() {
-      const typename Shape::Slopes::Args args{b.other_scale,
-                                              static_cast<int32_t>(a.g / b.other_heads), b.share};
+      const typename Shape::Slopes::Args args{b.other_scale * kLog2E,
+                                              static_cast<int32_t>(a.g / b.other_heads), b.share,
+                                              1.f - b.share};
       launch<attend_bwd_sm90<Shape>>(ctx, b.op, grid.total(a.g * a.sequences.count), Shape::threads,
                                      Shape::shared_bytes, b.call, maps, work, grid, args);
     };

@@ -34,7 +34,7 @@ struct KlSink {
 // With both lse known, the divergences of p and r from m = share p + (1 - share) r.
 struct MixtureSums {
   float lse[2][2] = {}, kl[2][2] = {};  // [side][half]; lse in log2 units, kl the lane's share
-  float share = 0.f;
+  float share = 0.f, rest = 0.f;
 
   template <bool Whole, int N>
   __device__ __forceinline__ void add(const float (&x)[N][4], const float (&y)[N][4],
@@ -45,7 +45,7 @@ struct MixtureSums {
       for (int i = 0; i < 4; ++i) {
         const float u = fmaf(x[j][i], factor[0], -lse[0][i / 2]);
         const float v = fmaf(y[j][i], factor[1], -lse[1][i / 2]);
-        const Mixed at(u, v, share);
+        const Mixed at(u, v, share, rest);
         const bool unseen = !Whole && x[j][i] == kNegativeInfinity && y[j][i] == kNegativeInfinity;
         kl[0][i / 2] = fmaf(exp2_fast(u), unseen ? 0.f : at.log_p, kl[0][i / 2]);
         kl[1][i / 2] = fmaf(exp2_fast(v), unseen ? 0.f : at.log_r, kl[1][i / 2]);
@@ -62,7 +62,7 @@ struct MixtureSink {
   float share;
 
   __device__ void begin(Sums& sums, const RowTile& tile, int row) const {
-    sums.share = share;
+    sums.share = share, sums.rest = 1.f - share;
     each_row<1>(row, [&](int, int half, int m) {
       if (m >= tile.begin + tile.size) return;
       const auto at = [&](const View<3>& x) {

@@ -14,11 +14,12 @@ __device__ __forceinline__ float mixed_term(float u, float v, float share, float
   return p == 0 ? 0 : p * (-log_m - kl);
 }
 
-// log2(p / m) and log2(r / m) from u = log2 p, v = log2 r, by the fast instructions.
+// log2(p / m) and log2(r / m) from u = log2 p, v = log2 r, rest = 1 - share, by the fast
+// instructions.
 struct Mixed {
   float log_p, log_r;
-  __device__ __forceinline__ Mixed(float u, float v, float share) {
-    const float away = v - u, far = exp2_fast(-fabsf(away)), rest = 1.f - share;
+  __device__ __forceinline__ Mixed(float u, float v, float share, float rest) {
+    const float away = v - u, far = exp2_fast(-fabsf(away));
     const float log_m = __log2f(away <= 0.f ? fmaf(rest, far, share) : fmaf(share, far, rest));
     log_p = -log_m - fmaxf(away, 0.f), log_r = log_p + away;
   }
