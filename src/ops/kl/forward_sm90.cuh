@@ -37,8 +37,10 @@ struct MixtureSums {
   float share = 0.f, rest = 0.f;
 
   template <bool Whole, int N>
-  __device__ __forceinline__ void add(const float (&x)[N][4], const float (&y)[N][4],
-                                      const float (&factor)[2]) {
+  __device__ __forceinline__ void first(float (&)[N][4], const float (&)[2]) {}
+  template <bool Whole, int N>
+  __device__ __forceinline__ void second(const float (&x)[N][4], const float (&y)[N][4],
+                                         const float (&factor)[2]) {
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
