@@ -22,6 +22,7 @@ constexpr char kOp[] = "x_kl_indexer_backward";
 struct IndexerBackward : IndexerCall {
   float* sums = nullptr;  // (b, s, x, columns)
   int64_t columns;        // of dq, up to a multiple of 64
+  int64_t passes = 1;     // of the keys, each for some columns of dk
   explicit IndexerBackward(const KlIndexer& request)
       : IndexerCall(request), columns(ceil_div(a.student.width, kStageTile) * kStageTile) {}
 };
@@ -197,9 +198,10 @@ __global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
   Pairs pairs(s_dynamic, indexer_width(call.a));
   const KlIndexer& a = call.a;
   for (int64_t w = blockIdx.x; w < call.work; w += gridDim.x) {
-    const int64_t j0 = w % call.tiles * Pairs::own;
+    const int first = static_cast<int>(w % call.passes) * Chunks * Pairs::chunk;
+    const int64_t tile = w / call.passes, j0 = tile % call.tiles * Pairs::own;
     __syncthreads();
-    if (threadIdx.x == 0) s.seq = a.teacher.sequences[w / call.tiles];
+    if (threadIdx.x == 0) s.seq = a.teacher.sequences[tile / call.tiles];
     __syncthreads();
     const Sequence& seq = s.seq;
     if (j0 >= seq.keys) continue;
@@ -226,7 +228,7 @@ __global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
               const int64_t at = s.q[1][row];
               return at < 0 ? at : at + head;
             },
-            seq.rows - i0);
+            seq.rows - i0, first);
       }
     }
     const View<4>& to = a.student.dk;
@@ -235,7 +237,7 @@ __global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
       const int64_t j = j0 + Pairs::own_of(r);
       if (j < seq.keys)
         store_sums<Pairs>(to, a.student.dtype,
-                          seq.key_batch * to.stride[0] + (seq.key_begin + j) * to.stride[1],
+                          seq.key_batch * to.stride[0] + (seq.key_begin + j) * to.stride[1], first,
                           call.student.k.width, 1.f, acc, r);
     }
   }
@@ -253,7 +255,8 @@ template <class Pairs>
 void keys(Context& ctx, IndexerBackward call) {
   const Sequences& q = call.a.teacher.sequences;
   call.tiles = ceil_div(q.key_max, Pairs::own), call.work = q.count * call.tiles;
-  with_sums<Pairs>(call.a.student.width, [&]<int Chunks> {
+  with_sums<Pairs>(call.a.student.width, [&]<int Chunks>(int64_t passes) {
+    call.passes = passes, call.work *= passes;
     launch<indexer_keys_kernel<Pairs, Chunks>>(ctx, kOp, call.work, Pairs::threads,
                                                Pairs::shared_bytes(indexer_width(call.a)), call);
   });

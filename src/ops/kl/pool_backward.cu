@@ -61,8 +61,10 @@ __global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
   const Kl& a = call.a.kl;
   const KlSide& side = a.second;
   for (int64_t w = blockIdx.x; w < call.work; w += gridDim.x) {
-    const int64_t i0 = (call.row_tiles - 1 - w % call.row_tiles) * Pairs::own;
-    const int64_t h = w / call.row_tiles % a.h, sequence = w / call.row_tiles / a.h;
+    const int first = static_cast<int>(w % call.passes) * Chunks * Pairs::chunk;
+    const int64_t tile = w / call.passes;
+    const int64_t i0 = (call.row_tiles - 1 - tile % call.row_tiles) * Pairs::own;
+    const int64_t h = tile / call.row_tiles % a.h, sequence = tile / call.row_tiles / a.h;
     __syncthreads();
     if (threadIdx.x == 0) {
       s.at.seq = a.sequences[sequence];
@@ -88,7 +90,7 @@ __global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
             const int64_t at = s.at.k[1][row];
             return at < 0 ? at : at + head;
           },
-          s.units.keys - u0);
+          s.units.keys - u0, first);
     }
 #pragma unroll
     for (int r = 0; r < Pairs::R; ++r) {
@@ -97,7 +99,7 @@ __global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
       const int64_t* stride = side.dq.stride;
       store_sums<Pairs>(side.dq, side.dtype,
                         seq.batch * stride[0] + (seq.row_begin + i) * stride[1] + h * stride[2],
-                        call.student.q.width, side.scale, acc, r);
+                        first, call.student.q.width, side.scale, acc, r);
     }
   }
 }
@@ -136,7 +138,8 @@ __global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
   const Kl& a = call.a.kl;
   const KlSide& side = a.second;
   for (int64_t w = blockIdx.x; w < call.work; w += gridDim.x) {
-    const int64_t part = w % parts.count, tile = w / parts.count;
+    const int first = static_cast<int>(w % call.passes) * Chunks * Pairs::chunk;
+    const int64_t place = w / call.passes, part = place % parts.count, tile = place / parts.count;
     const int64_t u0 = tile % call.unit_tiles * kStageTile,
                   key_head = tile / call.unit_tiles % side.key_heads;
     const int64_t sequence = tile / call.unit_tiles / side.key_heads;
@@ -172,13 +175,13 @@ __global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
             const int64_t at = s.at.q[1][row];
             return at < 0 ? at : at + head;
           },
-          i1 - i0);
+          i1 - i0, first);
     }
-    float* const to = parts.sums + w * kStageTile * parts.columns;
+    float* const to = parts.sums + place * kStageTile * parts.columns;
 #pragma unroll
     for (int n = 0; n < Chunks; ++n)
       each_pair<Pairs>([&](int r, int c) {
-        const int64_t column = n * Pairs::chunk + Pairs::column_of(c);
+        const int64_t column = first + n * Pairs::chunk + Pairs::column_of(c);
         if (column < parts.columns) to[Pairs::own_of(r) * parts.columns + column] = acc[n][r][c];
       });
   }
@@ -214,7 +217,8 @@ void rows(Context& ctx, PoolCall call) {
   const Kl& a = call.a.kl;
   call.row_tiles = ceil_div(a.sequences.query_max, Pairs::own);
   call.work = a.sequences.count * a.h * call.row_tiles;
-  with_sums<Pairs>(a.second.width, [&]<int Chunks> {
+  with_sums<Pairs>(a.second.width, [&]<int Chunks>(int64_t passes) {
+    call.passes = passes, call.work *= passes;
     launch<pool_rows_kernel<Pairs, Chunks>>(ctx, kOp, call.work, Pairs::threads,
                                             Pairs::shared_bytes(pool_width(call.a)), call);
   });
@@ -226,7 +230,8 @@ void units(Context& ctx, PoolCall call, const PoolParts& parts) {
   call.row_tiles = PoolParts::row_tiles(call.a), call.unit_tiles = PoolParts::unit_tiles(call.a);
   const int64_t tiles = a.sequences.count * a.second.key_heads * call.unit_tiles;
   call.work = tiles * parts.count;
-  with_sums<Pairs>(a.second.width, [&]<int Chunks> {
+  with_sums<Pairs>(a.second.width, [&]<int Chunks>(int64_t passes) {
+    call.passes = passes, call.work *= passes;
     launch<pool_units_kernel<Pairs, Chunks>>(ctx, kOp, call.work, Pairs::threads,
                                              Pairs::shared_bytes(pool_width(call.a)), call, parts);
   });

@@ -14,6 +14,7 @@ struct PoolCall {
   KlPool a;
   StageSide teacher, student;
   int64_t row_tiles, unit_tiles, work;
+  int64_t passes;  // of a backward sweep, each for some columns of its sums
   explicit PoolCall(const KlPool& request)
       : a(request),
         teacher(stage_side(a.kl.first, a.kl.h)),
