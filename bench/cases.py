@@ -5,6 +5,7 @@ fovea gets (b, s, h, d) memory and torch (b, h, s, d) memory, each its natural c
 both allocate their outputs in every call, as their users do."""
 
 import dataclasses
+import itertools
 
 import fovea
 import torch
@@ -361,6 +362,9 @@ class Kl:
             return torch.nn.functional.kl_div(r, p, reduction="none", log_target=True).sum(3)
 
         if self.compiled:
+            from torch._functorch import config
+
+            config.donated_buffer = False  # the graph is walked again and again
             loss = torch.compile(loss, dynamic=False)
 
         if not self.backward:
@@ -767,12 +771,10 @@ def cuda():
         yield from (Quant(b, 16, n, 128, quantising=x, product=True) for x in (False, True))
     for h, d in ((32, 64), (8, 256)):
         yield Quant(4, h, 4096, d)
-    for causal in (False, True):
-        yield from (Kl(1, 16, n, 128, "bf16", causal) for n in (1024, 4096, 8192, 16384))
-        yield from (Kl(1, 16, n, 128, "bf16", causal, True) for n in (1024, 4096, 8192, 16384))
-    for d in (64, 128):
-        yield from (Kl(1, 16, n, d, "bf16", True, False, True) for n in (1024, 16384))
-        yield from (Kl(1, 16, n, d, "bf16", True, True, True) for n in (1024, 16384))
+    both = (False, True)
+    for compiled, d, causal, backward in itertools.product(both, (128, 64), both, both):
+        for n in (1024, 4096, 8192, 16384):
+            yield Kl(1, 16, n, d, "bf16", causal, backward, compiled)
     for backward in (False, True):
         for n in (1024, 4096):
             yield Divergence("jensen_shannon", 16, n, 128, backward=backward)
