@@ -362,9 +362,11 @@ class Kl:
             return torch.nn.functional.kl_div(r, p, reduction="none", log_target=True).sum(3)
 
         if self.compiled:
+            from torch import _dynamo
             from torch._functorch import config
 
             config.donated_buffer = False  # the graph is walked again and again
+            _dynamo.config.recompile_limit = 1000  # one function, many shapes
             loss = torch.compile(loss, dynamic=False)
 
         if not self.backward:
