@@ -5,32 +5,13 @@ fovea gets (b, s, h, d) memory and torch (b, h, s, d) memory, each its natural c
 both allocate their outputs in every call, as their users do."""
 
 import dataclasses
+import itertools
 
 import fovea
 import torch
+from counts import BACKWARD_LIMITS, DTYPES, LIMITS, name_of, pairs, size
+from divergences import Divergence
 from torch.nn.functional import scaled_dot_product_attention as sdpa
-
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-# Largest relative Frobenius distance between fovea and the peer: each may be off by the limits of
-# the dense specification.
-LIMITS = {"f32": 4e-6, "f16": 9e-4, "bf16": 7e-3}
-BACKWARD_LIMITS = {"f32": 1e-5, "f16": 1.2e-3, "bf16": 1e-2}
-
-
-def size(n):
-    return f"{n // 1024}k" if n % 1024 == 0 else str(n)
-
-
-def name_of(*parts):
-    """What a case is, without the parts that are as usual (None)."""
-    return "_".join(part for part in parts if part)
-
-
-def pairs(s, t, causal):
-    """(query, key) pairs that are seen, bottom-right aligned."""
-    if not causal:
-        return s * t
-    return sum(min(max(i + t - s + 1, 0), t) for i in range(s))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -381,6 +362,11 @@ class Kl:
             return torch.nn.functional.kl_div(r, p, reduction="none", log_target=True).sum(3)
 
         if self.compiled:
+            from torch import _dynamo
+            from torch._functorch import config
+
+            config.donated_buffer = False  # the graph is walked again and again
+            _dynamo.config.recompile_limit = 1000  # one function, many shapes
             loss = torch.compile(loss, dynamic=False)
 
         if not self.backward:
@@ -787,12 +773,16 @@ def cuda():
         yield from (Quant(b, 16, n, 128, quantising=x, product=True) for x in (False, True))
     for h, d in ((32, 64), (8, 256)):
         yield Quant(4, h, 4096, d)
-    for causal in (False, True):
-        yield from (Kl(1, 16, n, 128, "bf16", causal) for n in (1024, 4096, 8192, 16384))
-        yield from (Kl(1, 16, n, 128, "bf16", causal, True) for n in (1024, 4096, 8192, 16384))
-    for d in (64, 128):
-        yield from (Kl(1, 16, n, d, "bf16", True, False, True) for n in (1024, 16384))
-        yield from (Kl(1, 16, n, d, "bf16", True, True, True) for n in (1024, 16384))
+    both = (False, True)
+    for compiled, d, causal, backward in itertools.product(both, (128, 64), both, both):
+        for n in (1024, 4096, 8192, 16384):
+            yield Kl(1, 16, n, d, "bf16", causal, backward, compiled)
+    for backward in (False, True):
+        for n in (1024, 4096):
+            yield Divergence("jensen_shannon", 16, n, 128, backward=backward)
+            yield Divergence("pool", 16, n, 128, backward=backward)
+            yield Divergence("indexer", 16, n, 128, heads=8, f=128, backward=backward)
+            yield Divergence("gather", 16, n, 128, keys=512, backward=backward)
     for backward in (False, True):
         for n in (1024, 4096):
             yield from (

@@ -121,7 +121,9 @@ typedef struct fovea_tensor {
   int64_t stride[FOVEA_MAX_DIMS]; /**< in elements, >= 0, always read; 0 broadcasts an input, sums into an output gradient */
 } fovea_tensor;
 
-/** One device, one stream, one workspace.  One thread at a time; contexts are independent. */
+/** One device, one stream, one workspace.  One thread at a time; contexts are independent.  Of the
+ *  CUDA graphs captured from one context only one may run at a time: they share its workspace and
+ *  the counters that its kernels hand out work by. */
 typedef struct fovea_context fovea_context;
 
 /** The library's FOVEA_VERSION. */

@@ -62,6 +62,11 @@ __device__ __forceinline__ float4 load_four(const Operand& x, int64_t row, int c
   return {low.x, low.y, high.x, high.y};
 }
 
+// An infinity becomes NaN, which every sum that takes it shows.
+__device__ __forceinline__ float only_numbers(float x) {
+  return fmaf(x, 0.f, x);
+}
+
 // The three tiles of a block in dynamic shared memory.
 template <int R>
 struct StageTiles {
@@ -137,9 +142,32 @@ __device__ __forceinline__ void put_p(const StageTiles<R>& s, const float (&p)[R
   __syncwarp();
 }
 
-// `terms` rows of X count (the rest of P is zero); load_x(row, column) as above.  SkipZeros: where
-// p is 0, x may be anything.
-template <bool SkipZeros = false, int R, int Chunks, class LoadX>
+// The products of one chunk of multiply_nn, where P is not +0.
+template <int R>
+__device__ __forceinline__ void select_nn(float (&acc)[R][4], const StageTiles<R>& s, int terms) {
+  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+#pragma unroll 1
+  for (int n = 0; n < terms; ++n) {
+    const float4 x = *reinterpret_cast<const float4*>(s.b + n * kStagePitch + 4 * tx);
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      const float p = s.p[(ty + 16 * r) * kStagePitch + n];
+      if (__float_as_uint(p) == 0) continue;
+      acc[r][0] = fmaf(p, x.x, acc[r][0]), acc[r][1] = fmaf(p, x.y, acc[r][1]);
+      acc[r][2] = fmaf(p, x.z, acc[r][2]), acc[r][3] = fmaf(p, x.w, acc[r][3]);
+    }
+  }
+}
+
+// Not 0 where one of the four is an infinity or NaN.
+__device__ __forceinline__ float oddness(const float4& x) {
+  return fmaf(x.x, 0.f, x.y * 0.f) + fmaf(x.z, 0.f, x.w * 0.f);
+}
+
+// `terms` rows of X count (the rest of P is zero); load_x(row, column) as above.  A P of +0 takes
+// nothing, NaN included, one of -0 what 0 takes; tiles of X without NaN, nearly all, need no look at
+// P.
+template <int R, int Chunks, class LoadX>
 __device__ __forceinline__ void multiply_nn(float (&acc)[Chunks][R][4], const StageTiles<R>& s,
                                             int width, int terms, const LoadX& load_x) {
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
@@ -148,10 +176,17 @@ __device__ __forceinline__ void multiply_nn(float (&acc)[Chunks][R][4], const St
 #pragma unroll
   for (int chunk = 0; chunk < Chunks; ++chunk) {
     if (chunk * kStageTile >= width) break;
+    float odd = 0;
+#pragma unroll
+    for (const float4& x : next) odd += oddness(x);
     __syncthreads();
     commit(s.b, next);
-    __syncthreads();
+    const bool select = __syncthreads_or(odd != 0);
     if ((chunk + 1) * kStageTile < width) fetch(next, load_x, (chunk + 1) * kStageTile);
+    if (select) {
+      select_nn(acc[chunk], s, terms);
+      continue;
+    }
 #pragma unroll 2
     for (int n = 0; n < terms; n += 4) {
       float4 p[R], x[4];
@@ -166,7 +201,6 @@ __device__ __forceinline__ void multiply_nn(float (&acc)[Chunks][R][4], const St
         const float row[4] = {p[r].x, p[r].y, p[r].z, p[r].w};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          if (SkipZeros && row[i] == 0.f) continue;
           acc[chunk][r][0] = fmaf(row[i], x[i].x, acc[chunk][r][0]);
           acc[chunk][r][1] = fmaf(row[i], x[i].y, acc[chunk][r][1]);
           acc[chunk][r][2] = fmaf(row[i], x[i].z, acc[chunk][r][2]);

@@ -142,10 +142,10 @@ __device__ __forceinline__ bool plain_pairs(const Attend& a, const PackedRows& r
 
 enum class Owner { dq, dk, dv };
 
-template <int Chunks>
+template <int Chunks, int R>
 __device__ __forceinline__ void store_gradient(const View<4>& out, int32_t dtype, int64_t offset,
                                                int width, float scale,
-                                               const float (&acc)[Chunks][4][4], int r) {
+                                               const float (&acc)[Chunks][R][4], int r) {
 #pragma unroll
   for (int chunk = 0; chunk < Chunks; ++chunk)
 #pragma unroll
@@ -194,9 +194,9 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
           }
       if (b.call.dq) {
         put_p(tiles, t.dx);
-        multiply_nn<true>(
-            acc, tiles, b.k.width, static_cast<int>(clamp_i64(rows.seq.keys - j0, 0, kStageTile)),
-            [&](int row, int column) { return load_four(b.k, s.keys[row].k, column); });
+        multiply_nn(acc, tiles, b.k.width,
+                    static_cast<int>(clamp_i64(rows.seq.keys - j0, 0, kStageTile)),
+                    [&](int row, int column) { return load_four(b.k, s.keys[row].k, column); });
       }
     }
 #pragma unroll
@@ -243,11 +243,11 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
         pair_tiles<false, gradient>(b, s, tiles, rows.seq, plain_pairs(a, rows, m0, j0, missing),
                                     t);
         put_p(tiles, gradient ? t.dx : t.p);
-        multiply_nn<true>(acc, tiles, other.width,
-                          static_cast<int>(clamp_i64(rows.count() - m0, 0, kStageTile)),
-                          [&](int row, int column) {
-                            return load_four(other, gradient ? s.q[row] : s.dout[row], column);
-                          });
+        multiply_nn(acc, tiles, other.width,
+                    static_cast<int>(clamp_i64(rows.count() - m0, 0, kStageTile)),
+                    [&](int row, int column) {
+                      return load_four(other, gradient ? s.q[row] : s.dout[row], column);
+                    });
       }
     }
 #pragma unroll

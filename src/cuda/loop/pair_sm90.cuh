@@ -4,9 +4,10 @@
 //   X = max x, l_x = sum 2^(x - X),  Y and l_y likewise,  c = sum 2^(x - X) ((x - X) - (y - Y))
 //   of which kl = ln 2 c / l_x - ln l_x + ln l_y: X and Y never meet, so large scores cost no
 //   digit. Blocks, warps, works and copies are those of attend_sm90.cuh; a slot of Q holds both
-//   rows, the ring K and K2 in turn.  Both products of a tile are in flight together; while a
-//   warpgroup takes its exponents, twice as many as attention's, the others' products run.
-// Policies: Mask (tile_policy.cuh), Sink: what becomes of a row's sums.  StreamKL (2606.20005).
+//   rows, the ring K and K2 in turn.  Both products of a tile are in flight together: the powers
+//   of the first run under the second's, those of the second under the other warpgroups'.
+// Policies: Mask (tile_policy.cuh); Sink: the sums of a row, Sink::Sums, what they begin with and
+// what becomes of them.  StreamKL (2606.20005).
 #pragma once
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/feed_sm90.cuh"
@@ -34,6 +35,11 @@ struct PairShape90 {
   static_assert(shared_bytes <= 227 * 1024);
 };
 
+// A row's sums: the maxima in log2 units, l and c.
+struct CoupledTotal {
+  float m[2], l[2], c;
+};
+
 constexpr float kLargest = 3.402823466e38f;
 
 // Infinite products become NaN, before a mask makes them -inf.
@@ -45,59 +51,86 @@ __device__ __forceinline__ void forbid_infinity(float (&x)[N][4]) {
     for (int c = 0; c < 4; ++c) x[j][c] = fmaf(x[j][c], 0.f, x[j][c]);
 }
 
-// The sums of the rows that a lane shares with its quad; l and c are the lane's own shares.
+// The sums of the rows that a lane shares with its quad; l and c are the lane's own shares.  What
+// the first's scores give is summed while the second's product runs: a tile's part of c is
+// sum p u - sum p w, both centred.
 struct CoupledSoftmax {
   float m[2][2] = {{kNegativeInfinity, kNegativeInfinity}, {kNegativeInfinity, kNegativeInfinity}};
   float l[2][2] = {}, c[2] = {};  // [side][half]
   float gap[2] = {};              // X - Y, the maxima that c is centred at
+  float top[2], old[2];           // of the tile under way: X; l_x of the tiles before
 
-  // Whole: no score is masked.
+  // The maximum with a tile's scores, and what the sums of the tiles before shrink by.
+  template <int N>
+  __device__ __forceinline__ float2 raise(int side, int half, const float (&x)[N][4],
+                                          float factor) {
+    float most = m[side][half];
+#pragma unroll
+    for (int j = 0; j < N; ++j) most = fmaxf(most, fmaxf(x[j][2 * half], x[j][2 * half + 1]));
+    most = quad_max(most);
+    const float base = most == kNegativeInfinity ? 0.f : __fmul_rn(most, factor);
+    const float shrink = exp2_fast(__fmul_rn(m[side][half], factor) - base);
+    m[side][half] = most;
+    return {base, shrink};
+  }
+
+  // The first's scores become p.  Whole: no score is masked; else one of -inf is, seen ones are
+  // NaN where they are infinite.
   template <bool Whole, int N>
-  __device__ __forceinline__ void add(const float (&x)[N][4], const float (&y)[N][4],
-                                      const float (&factor)[2]) {
+  __device__ __forceinline__ void first(float (&x)[N][4], const float (&factor)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float top[2] = {m[0][half], m[1][half]}, base[2], shrink[2], sum[2] = {}, cross = 0.f;
-#pragma unroll
-      for (int j = 0; j < N; ++j) {
-        top[0] = fmaxf(top[0], fmaxf(x[j][2 * half], x[j][2 * half + 1]));
-        top[1] = fmaxf(top[1], fmaxf(y[j][2 * half], y[j][2 * half + 1]));
-      }
-#pragma unroll
-      for (int side = 0; side < 2; ++side) {
-        top[side] = quad_max(top[side]);
-        base[side] = top[side] == kNegativeInfinity ? 0.f : __fmul_rn(top[side], factor[side]);
-        shrink[side] = exp2_fast(__fmul_rn(m[side][half], factor[side]) - base[side]);
-        m[side][half] = top[side];
-      }
-      const float moved = base[0] - base[1];
+      const float2 at = raise(0, half, x, factor[0]);
+      float sum = 0.f, product = 0.f;
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          const float u = fmaf(x[j][i], factor[0], -base[0]);
-          const float w = fmaf(y[j][i], factor[1], -base[1]);
-          const float p = exp2_fast(u), away = u - w;
-          sum[0] += p, sum[1] += exp2_fast(w);
-          const bool unseen =
-              !Whole && x[j][i] == kNegativeInfinity && y[j][i] == kNegativeInfinity;
-          cross = fmaf(p, unseen ? 0.f : away, cross);
+          const float u = fmaf(x[j][i], factor[0], -at.x), p = exp2_fast(u);
+          const bool unseen = !Whole && x[j][i] == kNegativeInfinity;
+          sum += p, product = fmaf(p, unseen ? 0.f : u, product);
+          x[j][i] = p;
         }
-      // A score of -inf that is seen left no trace in its own side's sum.
-      if (__any_sync(~0u, !(fabsf(cross) <= kLargest))) {
-#pragma unroll
-        for (int j = 0; j < N; ++j)
-#pragma unroll
-          for (int i = 2 * half; i < 2 * half + 2; ++i)
-            if (Whole || x[j][i] != kNegativeInfinity || y[j][i] != kNegativeInfinity)
-              sum[0] += 0.f * x[j][i], sum[1] += 0.f * y[j][i];
-      }
-      c[half] = fmaf(shrink[0], fmaf(gap[half] - moved, l[0][half], c[half]), cross);
-      gap[half] = moved;
-#pragma unroll
-      for (int side = 0; side < 2; ++side)
-        l[side][half] = fmaf(l[side][half], shrink[side], sum[side]);
+      top[half] = at.x, old[half] = l[0][half] * at.y;
+      // A score of -inf that is seen leaves no trace in the sum, but NaN in the product.
+      l[0][half] = old[half] + fmaf(product, 0.f, sum);
+      c[half] = fmaf(c[half], at.y, product);
     }
+  }
+  template <bool Whole, int N>
+  __device__ __forceinline__ void second(const float (&p)[N][4], const float (&y)[N][4],
+                                         const float (&factor)[2]) {
+    bool plain = true;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 at = raise(1, half, y, factor[1]);
+      float sum = 0.f, product = 0.f;
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; ++i) {
+          const float w = fmaf(y[j][i], factor[1], -at.x);
+          const bool unseen = !Whole && y[j][i] == kNegativeInfinity;
+          sum += exp2_fast(w), product = fmaf(p[j][i], unseen ? 0.f : w, product);
+        }
+      const float moved = top[half] - at.x;
+      l[1][half] = fmaf(l[1][half], at.y, sum);
+      c[half] = fmaf(old[half], gap[half] - moved, c[half]) - product;
+      gap[half] = moved;
+      plain = plain && fabsf(product) <= kLargest;
+    }
+    // The product tells of p's NaN too, which is not the second's.
+    if (Whole && __any_sync(~0u, !plain)) {
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) l[1][i / 2] = fmaf(y[j][i], 0.f, l[1][i / 2]);
+    }
+  }
+  __device__ __forceinline__ CoupledTotal total(int half, const float (&factor)[2]) const {
+    return {{m[0][half] * factor[0], m[1][half] * factor[1]},
+            {quad_sum(l[0][half]), quad_sum(l[1][half])},
+            quad_sum(c[half])};
   }
 };
 
@@ -126,7 +159,8 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
     const int row = work.tile.begin + warp_row;
     int n = sm90::uniform(work.last), left = max(sm90::uniform(work.count), 1);
     const int begin = sm90::uniform(work.mask.begin), end = sm90::uniform(work.mask.end);
-    CoupledSoftmax state;
+    typename Sink::Sums state;
+    sink.begin(state, work.tile, row);
 
     const auto step = [&](auto whole) {
       const Ring first = at;
@@ -147,15 +181,14 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
       sm90::wait<1>();
       sm90::pin(x[0]);
       release(shared.empty(first));
+      if constexpr (!whole) forbid_infinity(x[0]), work.mask.apply(x, n * BN, row);
+      state.template first<whole>(x[0], factor);
       sm90::wait<0>();
       sm90::pin(y[0]);
       release(shared.empty(second));
       if (--left == 0) release(shared.q_empty(q_at));
-      if constexpr (!whole) {
-        forbid_infinity(x[0]), forbid_infinity(y[0]);
-        work.mask.apply(x, n * BN, row), work.mask.apply(y, n * BN, row);
-      }
-      state.add<whole>(x[0], y[0], factor);
+      if constexpr (!whole) forbid_infinity(y[0]), work.mask.apply(y, n * BN, row);
+      state.template second<whole>(x[0], y[0], factor);
       n = work.before(n);
     };
     using Whole = std::true_type;
@@ -169,11 +202,8 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
     while (left > 0) step(Part());
 
     each_row<1>(row, [&](int, int half, int m) {
-      const float sum[2] = {quad_sum(state.l[0][half]), quad_sum(state.l[1][half])};
-      const float cross = quad_sum(state.c[half]);
-      if (lane % 4 == 0 && m < work.tile.begin + work.tile.size)
-        sink.store(work.tile, m, state.m[0][half] * factor[0], state.m[1][half] * factor[1], sum,
-                   cross);
+      const auto total = state.total(half, factor);
+      if (lane % 4 == 0 && m < work.tile.begin + work.tile.size) sink.store(work.tile, m, total);
     });
     __syncwarp();
     release(shared.free(slot));

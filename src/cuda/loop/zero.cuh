@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Zeros for what no block of a sweep visits.
 #pragma once
+#include "core/attend.h"
 #include "cuda/launch.h"
 #include "cuda/tile/convert.cuh"
 

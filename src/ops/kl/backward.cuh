@@ -14,7 +14,8 @@ namespace fovea::cuda {
 // lse')
 //   second  gain (r - p)                                  x are the scores of the second
 //   first   gain r ((x - lse) - (y - lse') - kl)          of the first
-enum class KlOwn { first, second };
+//   mixed   gain share r (ln(r / m) - kl)                 of either, m = share r + (1 - share) p
+enum class KlOwn { first, second, mixed };
 
 // One distribution's gradient as a call of attention's backward: no dv, `gain` the gradient of each
 // row's kl.
@@ -25,9 +26,16 @@ struct KlGradient {
   float other_scale;
   int64_t other_heads;  // key heads of the other; value_head() is the one that goes with a head
   KlOwn own;
+  float share;  // of the own in the mixture; 0: none
+  const char* op;
 };
 
-KlGradient gradient_of(const KlBackward& b, KlOwn own, const float* gain);
+inline const char* op_of(const KlBackward& b) {
+  return b.forward.share > 0 ? "x_kl_jensen_shannon_backward" : "kl_backward";
+}
+
+// Of `side` first or second; its own is mixed where the divergence is.
+KlGradient gradient_of(const KlBackward& b, KlOwn side, const float* gain);
 
 struct KlBackwardInstance90 {
   int32_t dtype, d, e;

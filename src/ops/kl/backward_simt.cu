@@ -6,12 +6,12 @@
 #include "cuda/loop/attend_bwd_simt.cuh"
 #include "cuda/loop/zero.cuh"
 #include "ops/kl/backward.cuh"
+#include "ops/kl/mixture.cuh"
 
 namespace fovea {
 namespace cuda {
 namespace {
 
-constexpr char kOp[] = "kl_backward";
 constexpr int kThreads = 256;
 
 // `weights`: sum w, where dtotal is divided by it.
@@ -64,6 +64,10 @@ struct KlSimt : KlGradient {
   __device__ Slope slope(const RowInfo& row, float, float x, float y) const {
     if (row.gain == 0) return {};
     const float u = x - row.lse, w = y * other_scale - row.other, r = expf(u);
+    if (own == KlOwn::mixed) {
+      const float mixed = row.gain * (share * mixed_term(u, w, share, row.delta));
+      return {r, mixed, mixed};
+    }
     const float ds = row.gain * (own == KlOwn::second ? r - expf(w) : r * (u - w - row.delta));
     return {r, ds, ds};
   }
@@ -75,8 +79,8 @@ void enqueue(Context& ctx, const KlBackward& b, KlOwn own, const float* gain) {
   if (!call.dq && !call.dk) return;
   const KlSide& other = own == KlOwn::first ? b.forward.second : b.forward.first;
   const KlSimt simt(gradient, other.dtype);
-  if (call.dq) launch_rows(ctx, kOp, simt);
-  if (call.dk) launch_keys<Owner::dk>(ctx, kOp, simt);
+  if (call.dq) launch_rows(ctx, gradient.op, simt);
+  if (call.dk) launch_keys<Owner::dk>(ctx, gradient.op, simt);
 }
 
 void prepare(const Context&, const KlBackward& b, Plan& plan) {
@@ -90,15 +94,25 @@ void prepare(const Context&, const KlBackward& b, Plan& plan) {
 
 }  // namespace
 
-KlGradient gradient_of(const KlBackward& b, KlOwn own, const float* gain) {
+KlGradient gradient_of(const KlBackward& b, KlOwn side, const float* gain) {
   const Kl& a = b.forward;
-  const bool first = own == KlOwn::first;
+  const bool first = side == KlOwn::first;
   const KlSide &mine = first ? a.first : a.second, &other = first ? a.second : a.first;
   AttendBackward call{};
   call.forward = attend_of(a, mine, other);
   call.dout = other.q, call.dq = mine.dq, call.dk = mine.dk;
   call.nondeterministic = b.nondeterministic;
-  return {call, mine.lse, other.lse, a.kl, gain, other.scale, other.key_heads, own};
+  const bool mixed = a.share > 0;
+  return {call,
+          mine.lse,
+          other.lse,
+          mixed && !first ? a.kl_second : a.kl,
+          gain,
+          other.scale,
+          other.key_heads,
+          mixed ? KlOwn::mixed : side,
+          mixed && !first ? 1 - a.share : a.share,
+          op_of(b)};
 }
 
 GainSlots::GainSlots(Layout& layout, const KlBackward& b)
@@ -107,25 +121,33 @@ GainSlots::GainSlots(Layout& layout, const KlBackward& b)
 
 const float* GainSlots::fill(Context& ctx, const KlBackward& b, void* base) const {
   const Kl& a = b.forward;
+  const char* op = op_of(b);
   for (const KlSide* side : {&a.first, &a.second}) {
     const Attend shape = attend_of(a, *side, *side);
     if (!ragged(shape)) continue;
     const int64_t key_b = a.sequences.key_start ? 1 : a.sequences.count;
-    if (side->dq) zero(ctx, kOp, side->dq, side->dtype, {a.b, a.s, a.h, side->width});
-    if (side->dk) zero(ctx, kOp, side->dk, side->dtype, {key_b, a.t, side->key_heads, side->width});
+    if (side->dq) zero(ctx, op, side->dq, side->dtype, {a.b, a.s, a.h, side->width});
+    if (side->dk) zero(ctx, op, side->dk, side->dtype, {key_b, a.t, side->key_heads, side->width});
   }
   const KlTotals* weights = nullptr;
-  if (b.dtotal && a.mean) weights = add_up(ctx, kOp, a, {}, a.first.lse, totals.parts.at(base));
+  if (b.dtotal && a.mean) weights = add_up(ctx, op, a, {}, a.first.lse, totals.parts.at(base));
   const int64_t work = a.sequences.count * a.sequences.query_max * a.h;
-  launch<gain_kernel>(ctx, kOp, ceil_div(work, kThreads), kThreads, 0, b, weights, gain.at(base),
+  launch<gain_kernel>(ctx, op, ceil_div(work, kThreads), kThreads, 0, b, weights, gain.at(base),
                       work);
   return gain.at(base);
 }
 
 }  // namespace cuda
 
-extern const Kernel<KlBackward> kl_backward_simt = {
-    "kl_backward.cuda.simt", [](const Context&, const KlBackward&) { return std::string(); },
-    cuda::prepare};
+namespace {
+std::string takes_all(const Context&, const KlBackward&) {
+  return "";
+}
+}  // namespace
+
+extern const Kernel<KlBackward> kl_backward_simt, kl_jensen_shannon_backward_simt;
+const Kernel<KlBackward> kl_backward_simt = {"kl_backward.cuda.simt", takes_all, cuda::prepare};
+const Kernel<KlBackward> kl_jensen_shannon_backward_simt = {
+    "x_kl_jensen_shannon_backward.cuda.simt", takes_all, cuda::prepare};
 
 }  // namespace fovea

@@ -15,6 +15,10 @@ struct KlWork90 {
   Schedule schedule;
   PairMaps maps;
   View<3> kl, first, second;  // where kl and both lse go, each where given
+  // With share > 0 the lse are there, and the divergences from the mixture are wanted.
+  float share;
+  View<3> js, kl_second;
+  const char* op;
 };
 
 struct KlInstance90 {

@@ -12,7 +12,9 @@ namespace {
 
 using namespace cuda;
 
-constexpr char kOp[] = "kl_forward";
+const char* op_of(const Kl& a) {
+  return a.share > 0 ? "x_kl_jensen_shannon_forward" : "kl_forward";
+}
 
 // Every row of forward.inc in this build, narrow widths first.
 const std::vector<KlInstance90>& instances() {
@@ -96,11 +98,14 @@ KlWork90 work_of(const DeviceInfo& device, const Kl& a, const KlInstance90& row)
 void prepare(const Context& ctx, const Kl& a, Plan& plan) {
   const DeviceInfo& device = device_info(ctx);
   const KlInstance90& row = *find(a);
-  plan.kernel = std::string("kl_forward.cuda.sm90.") + dtype_name(a.first.dtype) + ".d" +
+  plan.kernel = std::string(op_of(a)) + ".cuda.sm90." + dtype_name(a.first.dtype) + ".d" +
                 std::to_string(row.d) + "." + std::to_string(row.e);
   KlWork90 work = work_of(device, a, row);
   const bool total = static_cast<bool>(a.total);
-  const RowSlot kl(plan.workspace, a, a.kl, total), lse(plan.workspace, a, a.first.lse, total);
+  const bool mixed = a.share > 0;
+  const RowSlot kl(plan.workspace, a, a.kl, total),
+      lse(plan.workspace, a, a.first.lse, total || mixed),
+      second(plan.workspace, a, a.second.lse, mixed);
   const TotalSlots totals(plan.workspace, a, total);
   plan.launch = [=](Context& ctx, void* base) {
     const Operands of(a, row);
@@ -109,18 +114,26 @@ void prepare(const Context& ctx, const Kl& a, Plan& plan) {
       now.schedule.counters = counters(ctx);
     if (!make_map(of.q, now.maps.q) || !make_map(of.k, now.maps.k) ||
         !make_map(of.q2, now.maps.q2) || !make_map(of.k2, now.maps.v))
-      fail(FOVEA_DEVICE_ERROR, "kl_forward: the driver makes no tensor map");
+      fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", op_of(a));
     now.maps.group = static_cast<int32_t>(a.h / a.second.key_heads);
-    now.kl = total ? kl.at(base) : a.kl, now.first = total ? lse.at(base) : a.first.lse;
-    now.second = a.second.lse;
-    row.launch(ctx, attend_of(a, a.first, a.second), a.second.scale, now);
-    if (total) add_up(ctx, kOp, a, now.kl, now.first, totals.parts.at(base));
+    now.op = op_of(a), now.first = lse.at(base), now.second = second.at(base);
+    const auto sweep = [&] {
+      row.launch(ctx, attend_of(a, a.first, a.second), a.second.scale, now);
+    };
+    if (!mixed) now.kl = kl.at(base);
+    sweep();
+    if (mixed && (a.js || a.kl || a.kl_second)) {
+      now.share = a.share, now.js = a.js, now.kl = a.kl, now.kl_second = a.kl_second;
+      sweep();
+    }
+    if (total) add_up(ctx, now.op, a, now.kl, now.first, totals.parts.at(base));
   };
 }
 
 }  // namespace
 
-extern const Kernel<Kl> kl_forward_sm90;
+extern const Kernel<Kl> kl_forward_sm90, kl_jensen_shannon_forward_sm90;
 const Kernel<Kl> kl_forward_sm90{"sm90", refuses, prepare};
+const Kernel<Kl> kl_jensen_shannon_forward_sm90{"sm90", refuses, prepare};
 
 }  // namespace fovea

@@ -43,13 +43,21 @@ KlGather resolve(const fovea_x_kl_gather_backward_params& p) {
 Plan plan(const Context& ctx, const fovea_x_kl_gather_forward_params& params) {
   const KlGather request = resolve(params);
   if (ctx.backend == FOVEA_HOST) return choose(kForward, ctx, request, {kl_gather_forward_host});
+#if FOVEA_WITH_CUDA
+  return choose(kForward, ctx, request, {kl_gather_forward_simt});
+#else
   return choose<KlGather>(kForward, ctx, request, {});
+#endif
 }
 
 Plan plan(const Context& ctx, const fovea_x_kl_gather_backward_params& params) {
   const KlGather request = resolve(params);
   if (ctx.backend == FOVEA_HOST) return choose(kBackward, ctx, request, {kl_gather_backward_host});
+#if FOVEA_WITH_CUDA
+  return choose(kBackward, ctx, request, {kl_gather_backward_simt});
+#else
   return choose<KlGather>(kBackward, ctx, request, {});
+#endif
 }
 
 }  // namespace fovea

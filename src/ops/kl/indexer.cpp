@@ -48,13 +48,21 @@ KlIndexer resolve(const fovea_x_kl_indexer_backward_params& p) {
 Plan plan(const Context& ctx, const fovea_x_kl_indexer_forward_params& params) {
   const KlIndexer request = resolve(params);
   if (ctx.backend == FOVEA_HOST) return choose(kForward, ctx, request, {kl_indexer_forward_host});
+#if FOVEA_WITH_CUDA
+  return choose(kForward, ctx, request, {kl_indexer_forward_sm80, kl_indexer_forward_simt});
+#else
   return choose<KlIndexer>(kForward, ctx, request, {});
+#endif
 }
 
 Plan plan(const Context& ctx, const fovea_x_kl_indexer_backward_params& params) {
   const KlIndexer request = resolve(params);
   if (ctx.backend == FOVEA_HOST) return choose(kBackward, ctx, request, {kl_indexer_backward_host});
+#if FOVEA_WITH_CUDA
+  return choose(kBackward, ctx, request, {kl_indexer_backward_sm80, kl_indexer_backward_simt});
+#else
   return choose<KlIndexer>(kBackward, ctx, request, {});
+#endif
 }
 
 }  // namespace fovea

@@ -49,14 +49,24 @@ Plan plan(const Context& ctx, const fovea_x_kl_jensen_shannon_forward_params& pa
   const Kl request = resolve(params);
   if (ctx.backend == FOVEA_HOST)
     return choose(kForward, ctx, request, {kl_jensen_shannon_forward_host});
+#if FOVEA_WITH_CUDA
+  return choose(kForward, ctx, request,
+                {kl_jensen_shannon_forward_sm90, kl_jensen_shannon_forward_simt});
+#else
   return choose<Kl>(kForward, ctx, request, {});
+#endif
 }
 
 Plan plan(const Context& ctx, const fovea_x_kl_jensen_shannon_backward_params& params) {
   const KlBackward request = resolve(params);
   if (ctx.backend == FOVEA_HOST)
     return choose(kBackward, ctx, request, {kl_jensen_shannon_backward_host});
+#if FOVEA_WITH_CUDA
+  return choose(kBackward, ctx, request,
+                {kl_jensen_shannon_backward_sm90, kl_jensen_shannon_backward_simt});
+#else
   return choose<KlBackward>(kBackward, ctx, request, {});
+#endif
 }
 
 }  // namespace fovea

@@ -52,13 +52,21 @@ KlPool resolve(const fovea_x_kl_pool_backward_params& p) {
 Plan plan(const Context& ctx, const fovea_x_kl_pool_forward_params& params) {
   const KlPool request = resolve(params);
   if (ctx.backend == FOVEA_HOST) return choose(kForward, ctx, request, {kl_pool_forward_host});
+#if FOVEA_WITH_CUDA
+  return choose(kForward, ctx, request, {kl_pool_forward_sm80, kl_pool_forward_simt});
+#else
   return choose<KlPool>(kForward, ctx, request, {});
+#endif
 }
 
 Plan plan(const Context& ctx, const fovea_x_kl_pool_backward_params& params) {
   const KlPool request = resolve(params);
   if (ctx.backend == FOVEA_HOST) return choose(kBackward, ctx, request, {kl_pool_backward_host});
+#if FOVEA_WITH_CUDA
+  return choose(kBackward, ctx, request, {kl_pool_backward_sm80, kl_pool_backward_simt});
+#else
   return choose<KlPool>(kBackward, ctx, request, {});
+#endif
 }
 
 }  // namespace fovea

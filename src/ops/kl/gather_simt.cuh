@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows and keys that lists bring together, in f32 FMA: eight lanes take a pair, so a warp takes
+// four.
+//   Lane l of the eight has columns 4 l .. 4 l + 3 of every 32.  The row (or key) that a warp's
+//   pairs share lies in shared memory as f32, the other side is read where it is.
+#pragma once
+#include "cuda/block/reduce.cuh"
+#include "ops/kl/stage_sides.cuh"
+
+namespace fovea::cuda {
+
+constexpr int kPairLanes = 8, kWarpPairs = 32 / kPairLanes;
+constexpr int kGatherThreads = 128, kGatherWarps = kGatherThreads / 32;
+
+struct GatherSimt {
+  KlGather a;
+  StageSide side[2];
+  int64_t pitch;  // columns of a row in shared memory, of either side
+  int64_t work;
+  explicit GatherSimt(const KlGather& request)
+      : a(request),
+        side{stage_side(a.kl.first, a.kl.h), stage_side(a.kl.second, a.kl.h)},
+        pitch(ceil_div(a.kl.first.width > a.kl.second.width ? a.kl.first.width : a.kl.second.width,
+                       4 * kPairLanes) *
+              4 * kPairLanes),
+        work(0) {}
+};
+
+// Row i of the sequence, or its key j.
+__device__ __forceinline__ int64_t q_place(const StageSide& side, const Sequence& q, int64_t h,
+                                           int64_t i) {
+  return q.batch * side.q_stride[0] + (q.row_begin + i) * side.q_stride[1] + h * side.q_stride[2];
+}
+__device__ __forceinline__ int64_t k_place(const StageSide& side, const Sequence& q, int64_t h,
+                                           int64_t j) {
+  return q.key_batch * side.k_stride[0] + (q.key_begin + j) * side.k_stride[1] +
+         h / side.group * side.k_stride[2];
+}
+
+// A row to shared memory, zeros up to `pitch`; threads `first`, `first` + `step`, ...
+__device__ __forceinline__ void put_row(float* to, const Operand& x, int64_t at, int64_t pitch,
+                                        int first, int step) {
+  for (int column = 4 * first; column < pitch; column += 4 * step)
+    *reinterpret_cast<float4*>(to + column) = load_four(x, at, column);
+}
+
+// <row of x at `at`, s>; at < 0: 0.
+__device__ __forceinline__ float pair_product(const Operand& x, int64_t at, const float* s) {
+  float sum = 0;
+#pragma unroll 4
+  for (int column = 4 * (threadIdx.x % kPairLanes); column < x.width; column += 4 * kPairLanes) {
+    const float4 a = load_four(x, at, column), b = *reinterpret_cast<const float4*>(s + column);
+    sum = fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, sum))));
+  }
+  return lanes_sum<kPairLanes>(sum);
+}
+
+// The same, and the row's columns of this lane kept; Chunks of 32 columns.
+template <int Chunks>
+__device__ __forceinline__ float pair_product(const Operand& x, int64_t at, const float* s,
+                                              float4 (&keep)[Chunks]) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < Chunks; ++i) {
+    const int column = 4 * (threadIdx.x % kPairLanes) + i * 4 * kPairLanes;
+    keep[i] = load_four(x, at, column);
+    if (column >= x.width) continue;
+    const float4 a = keep[i], b = *reinterpret_cast<const float4*>(s + column);
+    sum = fmaf(a.x, b.x, fmaf(a.y, b.y, fmaf(a.z, b.z, fmaf(a.w, b.w, sum))));
+  }
+  return lanes_sum<kPairLanes>(sum);
+}
+
+// Key that entry n of a row's list names; -1: none.
+__device__ __forceinline__ int64_t list_entry(const KlGather& a, const Sequence& q, int64_t h,
+                                              int64_t i, int64_t n) {
+  if (n >= a.n) return -1;
+  const int64_t* stride = a.index.stride;
+  const int64_t j = a.index.as<int32_t>()[row_place(q, h, i, stride) + n * stride[3]];
+  return j < q.keys ? j : -1;
+}
+
+}  // namespace fovea::cuda

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_kl_pool_backward, in f32 FMA and on mma.sync, by two sweeps that pool anew (pool_tile.cuh), P =
+// e^(x - lse), R = e^(y - lse'), db = dkl (R - P):
+//   rows   a block owns 64 rows of a head, dq = scale db k over its tiles of blocks
+//   units  a block owns 64 blocks of keys of one of the student's key heads and a part of the row
+//          tiles of the query heads that read it, dk = scale db' q; blocks of keys are few, so the
+//          parts' sums are added by a kernel of their own, in order
+#include "core/dtype.h"
+#include "cuda/loop/zero.cuh"
+#include "ops/kl/pool_tile.cuh"
+#include "ops/kl/stage_sums.cuh"
+
+namespace fovea {
+namespace cuda {
+namespace {
+
+constexpr char kOp[] = "x_kl_pool_backward";
+
+template <class Pairs>
+struct PoolBackwardShared : PoolShared<Pairs> {
+  float gain[Pairs::own], lse[2][Pairs::own];
+};
+
+// Rows of gain 0 are no rows.
+template <class Pairs>
+__device__ __forceinline__ void put_gains(const PoolCall& call, PoolBackwardShared<Pairs>& s,
+                                          int64_t h, int64_t i0) {
+  s.at.put_rows(call.teacher, call.student, i0);
+  const KlPool& a = call.a;
+  for (int m = threadIdx.x; m < Pairs::own; m += Pairs::threads) {
+    const int64_t i = s.at.row[m];
+    float gain = 0, lse[2] = {0, 0};
+    if (i >= 0) gain = row_value(a.dkl, s.at.seq, h, i);
+    if (gain != 0) {
+      lse[0] = row_value(a.kl.first.lse, s.at.seq, h, i);
+      lse[1] = row_value(a.kl.second.lse, s.at.seq, h, i);
+    }
+    s.gain[m] = gain, s.lse[0][m] = lse[0], s.lse[1][m] = lse[1];
+  }
+}
+
+// y becomes db.
+template <class Pairs>
+__device__ __forceinline__ void pool_slopes(const PoolBackwardShared<Pairs>& s,
+                                            const float (&x)[Pairs::R][Pairs::C],
+                                            float (&y)[Pairs::R][Pairs::C]) {
+  each_pair<Pairs>([&](int r, int c) {
+    const int m = Pairs::own_of(r);
+    const float gain = s.gain[m];
+    const bool counts = gain != 0 && x[r][c] != -INFINITY;
+    y[r][c] = counts ? gain * (expf(y[r][c] - s.lse[1][m]) - expf(x[r][c] - s.lse[0][m])) : 0;
+  });
+}
+
+template <class Pairs, int Chunks>
+__global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
+    pool_rows_kernel(const __grid_constant__ PoolCall call) {
+  extern __shared__ __align__(128) unsigned char s_dynamic[];
+  __shared__ PoolBackwardShared<Pairs> s;
+  Pairs pairs(s_dynamic, pool_width(call.a));
+  const Kl& a = call.a.kl;
+  const KlSide& side = a.second;
+  for (int64_t w = blockIdx.x; w < call.work; w += gridDim.x) {
+    const int first = static_cast<int>(w % call.passes) * Chunks * Pairs::chunk;
+    const int64_t tile = w / call.passes;
+    const int64_t i0 = (call.row_tiles - 1 - tile % call.row_tiles) * Pairs::own;
+    const int64_t h = tile / call.row_tiles % a.h, sequence = tile / call.row_tiles / a.h;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      s.at.seq = a.sequences[sequence];
+      s.units = pool_sequence(call.a, s.at.seq, sequence);
+    }
+    __syncthreads();
+    const Sequence& seq = s.at.seq;
+    if (i0 >= seq.rows) continue;
+    put_gains(call, s, h, i0);
+    const int64_t i1 = i0 + Pairs::own < seq.rows ? i0 + Pairs::own : seq.rows;
+    const KeyTiles range = key_tiles(a.mask, seq, h, h + 1, i0, i1, kStageTile);
+    float acc[Chunks][Pairs::R][Pairs::C] = {};
+    for (int64_t u0 = 0; u0 < s.units.keys; u0 += kStageTile) {
+      if (!may_see(range, kStageTile, u0 * call.a.block_keys, pool_end(call.a, seq, u0))) continue;
+      float x[Pairs::R][Pairs::C], y[Pairs::R][Pairs::C];
+      pool_scores(call, s, pairs, h, i0, u0, range, x, y);
+      pool_slopes(s, x, y);
+      pairs.put(y);
+      const int64_t head = h / call.student.group * call.student.k_stride[2];
+      pairs.add(
+          acc, call.student.k,
+          [&](int row) {
+            const int64_t at = s.at.k[1][row];
+            return at < 0 ? at : at + head;
+          },
+          s.units.keys - u0, first);
+    }
+#pragma unroll
+    for (int r = 0; r < Pairs::R; ++r) {
+      const int64_t i = i0 + Pairs::own_of(r);
+      if (i >= seq.rows) continue;
+      const int64_t* stride = side.dq.stride;
+      store_sums<Pairs>(side.dq, side.dtype,
+                        seq.batch * stride[0] + (seq.row_begin + i) * stride[1] + h * stride[2],
+                        first, call.student.q.width, side.scale, acc, r);
+    }
+  }
+}
+
+// Parts of the row tiles, and where their sums lie: f32, 64 rows of `columns` each.
+struct PoolParts {
+  float* sums;
+  int64_t count, columns;
+
+  explicit PoolParts(const KlPool& a)
+      : sums(nullptr),
+        count(clamp_i64(row_tiles(a) * a.kl.h /
+                            (a.kl.second.key_heads ? a.kl.second.key_heads : 1) / kPartTiles,
+                        1, kPartsMost)),
+        columns(ceil_div(a.kl.second.width, kStageTile) * kStageTile) {}
+  static int64_t row_tiles(const KlPool& a) {
+    return ceil_div(a.kl.sequences.query_max, kStageTile);
+  }
+  static int64_t unit_tiles(const KlPool& a) {
+    return ceil_div(pool_units(a, a.kl.sequences.key_max), kStageTile);
+  }
+  int64_t floats(const KlPool& a) const {
+    return count * a.kl.sequences.count * a.kl.second.key_heads * unit_tiles(a) * kStageTile *
+           columns;
+  }
+  static constexpr int64_t kPartTiles = 8, kPartsMost = 32;
+};
+
+template <class Pairs, int Chunks>
+__global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
+    pool_units_kernel(const __grid_constant__ PoolCall call,
+                      const __grid_constant__ PoolParts parts) {
+  extern __shared__ __align__(128) unsigned char s_dynamic[];
+  __shared__ PoolBackwardShared<Pairs> s;
+  Pairs pairs(s_dynamic, pool_width(call.a));
+  const Kl& a = call.a.kl;
+  const KlSide& side = a.second;
+  for (int64_t w = blockIdx.x; w < call.work; w += gridDim.x) {
+    const int first = static_cast<int>(w % call.passes) * Chunks * Pairs::chunk;
+    const int64_t place = w / call.passes, part = place % parts.count, tile = place / parts.count;
+    const int64_t u0 = tile % call.unit_tiles * kStageTile,
+                  key_head = tile / call.unit_tiles % side.key_heads;
+    const int64_t sequence = tile / call.unit_tiles / side.key_heads;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      s.at.seq = a.sequences[sequence];
+      s.units = pool_sequence(call.a, s.at.seq, sequence);
+    }
+    __syncthreads();
+    const Sequence& seq = s.at.seq;
+    if (u0 >= s.units.keys) continue;
+    const int64_t j0 = u0 * call.a.block_keys, j1 = pool_end(call.a, seq, u0);
+    float acc[Chunks][Pairs::R][Pairs::C] = {};
+    // Every part has tiles of all lengths.
+    for (int64_t n = part; n < call.row_tiles * call.student.group; n += parts.count) {
+      const int64_t h = key_head * call.student.group + n / call.row_tiles;
+      const int64_t i0 = n % call.row_tiles * kStageTile;
+      const Range rows = row_range(a.mask, seq, h, h + 1, j0, j1);
+      if (i0 + kStageTile <= rows.begin || i0 >= rows.end) continue;
+      const int64_t i1 = i0 + kStageTile < seq.rows ? i0 + kStageTile : seq.rows;
+      const KeyTiles range = key_tiles(a.mask, seq, h, h + 1, i0, i1, kStageTile);
+      __syncthreads();  // the last tile's rows are done with
+      put_gains(call, s, h, i0);
+      __syncthreads();
+      float x[Pairs::R][Pairs::C], y[Pairs::R][Pairs::C];
+      pool_scores(call, s, pairs, h, i0, u0, range, x, y);
+      pool_slopes(s, x, y);
+      pairs.put_turned(y);
+      const int64_t head = h * call.student.q_stride[2];
+      pairs.add(
+          acc, call.student.q,
+          [&](int row) {
+            const int64_t at = s.at.q[1][row];
+            return at < 0 ? at : at + head;
+          },
+          i1 - i0, first);
+    }
+    float* const to = parts.sums + place * kStageTile * parts.columns;
+#pragma unroll
+    for (int n = 0; n < Chunks; ++n)
+      each_pair<Pairs>([&](int r, int c) {
+        const int64_t column = first + n * Pairs::chunk + Pairs::column_of(c);
+        if (column < parts.columns) to[Pairs::own_of(r) * parts.columns + column] = acc[n][r][c];
+      });
+  }
+}
+
+// A thread adds up an element of dk.
+__global__ void __launch_bounds__(kStageThreads)
+    pool_parts_kernel(const __grid_constant__ KlPool a, const __grid_constant__ PoolParts parts,
+                      int64_t unit_tiles, int64_t work) {
+  const KlSide& side = a.kl.second;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kStageThreads;
+  for (int64_t w = static_cast<int64_t>(blockIdx.x) * kStageThreads + threadIdx.x; w < work;
+       w += stride) {
+    const int64_t column = w % parts.columns, row = w / parts.columns % kStageTile;
+    const int64_t tile = w / parts.columns / kStageTile;
+    const int64_t sequence = tile / unit_tiles / side.key_heads;
+    const Sequence units = pool_sequence(a, a.kl.sequences[sequence], sequence);
+    const int64_t u = tile % unit_tiles * kStageTile + row;
+    if (u >= units.keys || column >= side.width) continue;
+    float sum = 0;
+    for (int64_t part = 0; part < parts.count; ++part)
+      sum += parts.sums[((tile * parts.count + part) * kStageTile + row) * parts.columns + column];
+    const int64_t* to = side.dk.stride;
+    store_float(side.dk.data, side.dtype,
+                units.key_batch * to[0] + (units.key_begin + u) * to[1] +
+                    tile / unit_tiles % side.key_heads * to[2] + column * to[3],
+                side.scale * sum);
+  }
+}
+
+template <class Pairs>
+void rows(Context& ctx, PoolCall call) {
+  const Kl& a = call.a.kl;
+  call.row_tiles = ceil_div(a.sequences.query_max, Pairs::own);
+  call.work = a.sequences.count * a.h * call.row_tiles;
+  with_sums<Pairs>(a.second.width, [&]<int Chunks>(int64_t passes) {
+    call.passes = passes, call.work *= passes;
+    launch<pool_rows_kernel<Pairs, Chunks>>(ctx, kOp, call.work, Pairs::threads,
+                                            Pairs::shared_bytes(pool_width(call.a)), call);
+  });
+}
+
+template <class Pairs>
+void units(Context& ctx, PoolCall call, const PoolParts& parts) {
+  const Kl& a = call.a.kl;
+  call.row_tiles = PoolParts::row_tiles(call.a), call.unit_tiles = PoolParts::unit_tiles(call.a);
+  const int64_t tiles = a.sequences.count * a.second.key_heads * call.unit_tiles;
+  call.work = tiles * parts.count;
+  with_sums<Pairs>(a.second.width, [&]<int Chunks>(int64_t passes) {
+    call.passes = passes, call.work *= passes;
+    launch<pool_units_kernel<Pairs, Chunks>>(ctx, kOp, call.work, Pairs::threads,
+                                             Pairs::shared_bytes(pool_width(call.a)), call, parts);
+  });
+  const int64_t work = tiles * kStageTile * parts.columns;
+  launch<pool_parts_kernel>(ctx, kOp, ceil_div(work, kStageThreads), kStageThreads, 0, call.a,
+                            parts, call.unit_tiles, work);
+}
+
+// Zeros for what no block of the sweeps stores: rows past the lengths, blocks past the keys.
+void clear(Context& ctx, const KlPool& a) {
+  const Sequences& q = a.kl.sequences;
+  const KlSide& side = a.kl.second;
+  if (side.dq && (q.query_start || q.query_len || q.query_max < a.kl.s))
+    zero(ctx, kOp, side.dq, side.dtype, {a.kl.b, a.kl.s, a.kl.h, side.width});
+  if (side.dk)
+    zero(ctx, kOp, side.dk, side.dtype,
+         {q.key_start ? 1 : q.count, a.u, side.key_heads, side.width});
+}
+
+// rows(ctx, call) and units(ctx, call, parts), after what both need.
+template <class Rows, class Units>
+void prepare_by(const KlPool& a, Plan& plan, const Rows& rows, const Units& units) {
+  plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
+  const PoolParts parts(a);
+  const auto sums = plan.workspace.add<float>(a.kl.second.dk ? parts.floats(a) : 0);
+  plan.launch = [=](Context& ctx, void* base) {
+    clear(ctx, a);
+    PoolParts now = parts;
+    now.sums = sums.at(base);
+    if (a.kl.second.dq) rows(ctx, PoolCall(a));
+    if (a.kl.second.dk) units(ctx, PoolCall(a), now);
+  };
+}
+
+void prepare(const Context&, const KlPool& a, Plan& plan) {
+  prepare_by(
+      a, plan,
+      [](Context& ctx, const PoolCall& call) {
+        const Sequences& q = call.a.kl.sequences;
+        if (few_rows(ctx, q.query_max, q.count * call.a.kl.h * ceil_div(q.query_max, 64)))
+          rows<PairsFma<1>>(ctx, call);
+        else
+          rows<PairsFma<4>>(ctx, call);
+      },
+      [](Context& ctx, const PoolCall& call, const PoolParts& parts) {
+        units<PairsFma<4>>(ctx, call, parts);
+      });
+}
+
+void prepare_mma(const Context&, const KlPool& a, Plan& plan) {
+  prepare_by(
+      a, plan,
+      [](Context& ctx, const PoolCall& call) {
+        with_mma(call.a.kl.first.dtype, [&]<class Pairs> { rows<Pairs>(ctx, call); });
+      },
+      [](Context& ctx, const PoolCall& call, const PoolParts& parts) {
+        with_mma(call.a.kl.first.dtype, [&]<class Pairs> { units<Pairs>(ctx, call, parts); });
+      });
+}
+
+}  // namespace
+}  // namespace cuda
+
+extern const Kernel<KlPool> kl_pool_backward_sm80, kl_pool_backward_simt;
+const Kernel<KlPool> kl_pool_backward_sm80 = {"x_kl_pool_backward.cuda.sm80",
+                                              cuda::pool_mma_refuses, cuda::prepare_mma};
+const Kernel<KlPool> kl_pool_backward_simt = {
+    "x_kl_pool_backward.cuda.simt", [](const Context&, const KlPool&) { return std::string(); },
+    cuda::prepare};
+
+}  // namespace fovea

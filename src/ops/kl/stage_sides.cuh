@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tiles of rows and keys of both distributions, placed once for all heads, and their products by
+// one of the block's ways (Pairs: block/pairs_fma.cuh, block/pairs_mma.cuh) with either side own.
+#pragma once
+#include <string>
+
+#include "core/dtype.h"
+#include "cuda/block/pairs_fma.cuh"
+#include "cuda/block/pairs_mma.cuh"
+#include "cuda/loop/pairs.cuh"
+#include "ops/kl/sides.cuh"
+
+namespace fovea::cuda {
+
+struct StageSide {
+  Operand q, k;
+  int64_t q_stride[3], k_stride[3];  // batch, token, head
+  int64_t group;                     // query heads of a key head
+  float scale;
+  View<3> lse;
+};
+
+inline StageSide stage_side(const KlSide& side, int64_t heads) {
+  StageSide x{};
+  x.q = operand_of(side.q, side.dtype, side.width);
+  x.k = operand_of(side.k, side.dtype, side.width);
+  for (int i = 0; i < 3; ++i) x.q_stride[i] = side.q.stride[i], x.k_stride[i] = side.k.stride[i];
+  x.group = heads / side.key_heads, x.scale = side.scale, x.lse = side.lse;
+  return x;
+}
+
+// Element of row i in a (b, h, s) tensor.
+FOVEA_HD int64_t row_place(const Sequence& q, int64_t h, int64_t i, const int64_t* stride) {
+  return q.batch * stride[0] + h * stride[1] + (q.row_begin + i) * stride[2];
+}
+__device__ __forceinline__ float row_value(const View<3>& x, const Sequence& q, int64_t h,
+                                           int64_t i) {
+  return x.as()[row_place(q, h, i, x.stride)];
+}
+
+// In shared memory.  Places are those of head 0; -1: no such row or key.
+template <int Rows, int Keys>
+struct StagePlaces {
+  Sequence seq;
+  int64_t row[Rows];  // number in the sequence
+  int64_t q[2][Rows], k[2][Keys];
+
+  __device__ void put_rows(const StageSide& first, const StageSide& second, int64_t i0) {
+    for (int m = threadIdx.x; m < Rows; m += blockDim.x) {
+      const int64_t i = i0 + m;
+      const bool there = i < seq.rows;
+      row[m] = there ? i : -1;
+      const auto at = [&](const int64_t* stride) {
+        return there ? seq.batch * stride[0] + (seq.row_begin + i) * stride[1] : -1;
+      };
+      q[0][m] = at(first.q_stride), q[1][m] = at(second.q_stride);
+    }
+  }
+  // Of one side; keys from j0 on, below `end`.
+  __device__ void put_keys(const StageSide& side, int which, const Sequence& of, int64_t j0,
+                           int64_t end) {
+    for (int n = threadIdx.x; n < Keys; n += blockDim.x) {
+      const int64_t j = j0 + n;
+      k[which][n] =
+          j < end ? of.key_batch * side.k_stride[0] + (of.key_begin + j) * side.k_stride[1] : -1;
+    }
+  }
+};
+
+// acc += q k' (OwnRows) or k q' of the staged rows and keys, side `which`.
+template <bool OwnRows, class Pairs, class Places>
+__device__ __forceinline__ void multiply_side(float (&acc)[Pairs::R][Pairs::C], Pairs& pairs,
+                                              const Places& s, const StageSide& side, int which,
+                                              int64_t q_head, int64_t k_head) {
+  const int64_t q0 = q_head * side.q_stride[2], k0 = k_head * side.k_stride[2];
+  const auto q = [&](int row) {
+    const int64_t at = s.q[which][row];
+    return at < 0 ? at : at + q0;
+  };
+  const auto k = [&](int row) {
+    const int64_t at = s.k[which][row];
+    return at < 0 ? at : at + k0;
+  };
+  if constexpr (OwnRows)
+    pairs.multiply(acc, side.q, q, side.k, k);
+  else
+    pairs.multiply(acc, side.k, k, side.q, q);
+}
+
+// f(r, c) for the elements of a thread.
+template <class Pairs, class F>
+__device__ __forceinline__ void each_pair(const F& f) {
+#pragma unroll
+  for (int r = 0; r < Pairs::R; ++r)
+#pragma unroll
+    for (int c = 0; c < Pairs::C; ++c) f(r, c);
+}
+
+// Bit C r + c: this thread's pair (r, c) of rows from i0 and keys from j0 exists and is seen.
+template <bool OwnRows, class Pairs>
+__device__ __forceinline__ uint32_t seen_pairs(const Mask& mask, const Sequence& seq, int64_t h,
+                                               int64_t i0, int64_t j0) {
+  constexpr int kRows = OwnRows ? Pairs::own : Pairs::others;
+  constexpr int kKeys = OwnRows ? Pairs::others : Pairs::own;
+  const int64_t i1 = i0 + kRows < seq.rows ? i0 + kRows : seq.rows;
+  const int64_t j1 = j0 + kKeys < seq.keys ? j0 + kKeys : seq.keys;
+  if (i1 - i0 == kRows && j1 - j0 == kKeys && tile_full(mask, seq, h, h + 1, i0, i1, j0, j1))
+    return ~0u;
+  const Window window = mask.of_head(h);
+  uint32_t seen = 0;
+  each_pair<Pairs>([&](int r, int c) {
+    const int64_t i = i0 + (OwnRows ? Pairs::own_of(r) : Pairs::other_of(c));
+    const int64_t j = j0 + (OwnRows ? Pairs::other_of(c) : Pairs::own_of(r));
+    if (i < i1 && j < j1 && window.sees(i + seq.keys - seq.rows, j))
+      seen |= 1u << (Pairs::C * r + c);
+  });
+  return seen;
+}
+
+// Some row of [i0, i1) may see a key of [j0, j1); `width` is that of `tiles`.
+__device__ __forceinline__ bool may_see(const KeyTiles& tiles, int64_t width, int64_t j0,
+                                        int64_t j1) {
+  return j0 < tiles.sinks * width || (j0 < tiles.last * width && j1 > tiles.first * width);
+}
+
+// Both sides fit a kernel on tensor cores: "", or why not.
+inline std::string mma_refuses(const Context& ctx, const KlSide& x, const KlSide& y,
+                               int64_t width_max) {
+  if (device_info(ctx).arch < 80) return "compute capability below 80";
+  if (x.dtype != y.dtype) return "teacher and student differ in dtype";
+  if (x.dtype != FOVEA_F16 && x.dtype != FOVEA_BF16)
+    return std::string(dtype_name(x.dtype)) + " not in {f16,bf16}";
+  if (x.width > width_max || y.width > width_max)
+    return "a width above " + std::to_string(width_max);
+  for (const KlSide* side : {&x, &y})
+    if (side->width % 8 || !chunked(side->q, 2, 8) || !chunked(side->k, 2, 8))
+      return "rows of q or k that are not contiguous chunks of 16 bytes";
+  return "";
+}
+
+// f<Pairs>() for the dtype of a kernel on tensor cores.
+template <class F>
+void with_mma(int32_t dtype, const F& f) {
+  if (dtype == FOVEA_BF16)
+    f.template operator()<PairsMma<FOVEA_BF16>>();
+  else
+    f.template operator()<PairsMma<FOVEA_F16>>();
+}
+
+// How many rows a block owns: 16 where tiles of 64 would leave multiprocessors without work.
+inline bool few_rows(Context& ctx, int64_t rows, int64_t works_of_64) {
+  return rows <= 16 || works_of_64 < 2 * device_info(ctx).multiprocessors;
+}
+
+}  // namespace fovea::cuda
