@@ -9,6 +9,7 @@ import itertools
 
 import fovea
 import torch
+import trace_peer
 from counts import BACKWARD_LIMITS, DTYPES, LIMITS, name_of, pairs, size
 from divergences import Divergence
 from torch.nn.functional import scaled_dot_product_attention as sdpa
@@ -520,6 +521,7 @@ class Trace:
     plain: bool = False
     dense: str = "fovea"
     causal: bool = True
+    loops: str = "torch"
     block: int = 64
     op = "trace_forward"
     unit = "Mrow/s"
@@ -532,7 +534,7 @@ class Trace:
     @property
     def peer(self):
         if self.selecting or self.plain:
-            return "torch, the same selection" + (" and attention" if self.plain else "")
+            return f"{self.loops}, the same selection" + (" and attention" if self.plain else "")
         return f"{self.dense} dense"
 
     @property
@@ -540,6 +542,7 @@ class Trace:
         return name_of(
             f"trace_t{size(self.n)}_h{self.h}_d{self.d}_keep{self.keep}",
             "selection" if self.selecting else "plain" if self.plain else None,
+            None if self.loops == "torch" else self.loops,
             None if self.causal else "full",
             None if self.dtype == "f32" else self.dtype,
         )
@@ -561,7 +564,9 @@ class Trace:
         )
         fields = {"keep": self.keep, "causal": self.causal, "block_rows": self.block}
         fields["block_keys"] = self.block
-        heads = [x[0].transpose(0, 1) for x in (q, k, v)]
+        heads = []
+        if self.selecting or self.plain:
+            heads = [x[0].transpose(0, 1).contiguous() for x in (q, k, v)]
         step = max(1, (1 << 19) // self.n)  # heads at a time, which memory bounds
 
         def trace():
@@ -580,6 +585,8 @@ class Trace:
         def select():
             return [fovea.trace_forward(ctx, q, k, selected=True, **fields)[0]]
 
+        same = trace_peer.Peer(self.keep, self.block, self.causal, self.loops)
+
         def parts(f):
             with torch.no_grad():
                 return [
@@ -589,73 +596,13 @@ class Trace:
                 ]
 
         def selection(rows, keys, _):
-            return self.select(rows.float(), keys.float())
-
-        def both(rows, keys, values):
-            return self.attend(rows, keys, values, selection(rows, keys, values))
+            return same.select(rows, keys)[0]
 
         if self.selecting:
             return select, lambda: parts(selection)
         if self.plain:
-            return trace, lambda: [parts(both)[0].transpose(0, 1)[None]]
+            return trace, lambda: [parts(same.trace)[0].transpose(0, 1)[None]]
         return trace, dense
-
-    def attend(self, q, k, v, selected):
-        """Attention of (h, n, d) tensors over the selected blocks, some row blocks at a time."""
-        h, n, d = q.shape
-        blocks = n // self.block
-        rows, keys, values = (x.reshape(h, blocks, self.block, d) for x in (q, k, v))
-        head = torch.arange(h, device=q.device)[:, None, None]
-        inside = torch.arange(self.block, device=q.device)
-        out = []
-        for part in range(0, blocks, 256):
-            here = slice(part, part + 256)
-            at = selected[:, here]
-            own = torch.arange(blocks, device=q.device)[here]
-            x = torch.einsum("hnid,hnkjd->hnikj", rows[:, here], keys[head, at.clamp(min=0)])
-            x = x.float() / d**0.5
-            unseen = (at < 0)[:, :, None, :, None]
-            if self.causal:
-                last = (own[:, None] * self.block + inside)[None, :, :, None, None]
-                unseen = unseen | (at[:, :, None, :, None] * self.block + inside > last)
-            p = x.masked_fill_(unseen, -torch.inf).flatten(3).softmax(-1).view_as(x)
-            seen = values[head, at.clamp(min=0)]
-            out.append(torch.einsum("hnikj,hnkjd->hnid", p.to(v.dtype), seen))
-        return torch.cat(out, 1).reshape(h, n, d)
-
-    def select(self, q, k):
-        """The definition of trace.h for all row blocks of (h, n, d) tensors at once."""
-        h, n, d = q.shape
-        blocks = n // self.block
-        rows, keys = (x.reshape(h, blocks, self.block, d) for x in (q, k))
-        head = torch.arange(h, device=q.device)[:, None, None]
-        own = torch.arange(blocks, device=q.device)[None, :, None]
-        later = torch.ones(self.block, self.block, dtype=torch.bool, device=q.device).triu(1)
-
-        def score(block):  # (h, blocks, keep) key blocks, -1 none
-            x = torch.einsum("hnid,hnkjd->hnkij", rows, keys[head, block.clamp(min=0)])
-            if self.causal:
-                x.masked_fill_((block == own)[..., None, None] & later, -torch.inf)
-            return x.amax((-1, -2)).masked_fill(block < 0, -torch.inf)
-
-        def first(begin, end):
-            return torch.where(begin < end, begin, -1)
-
-        at = torch.arange(self.keep, device=q.device)
-        reach = own + 1 if self.causal else torch.full_like(own, blocks)
-        begin, end = (((at + i) * reach // self.keep).expand(h, -1, -1) for i in (0, 1))
-        best = score(first(begin, end))
-        for _ in range((blocks - 1).bit_length()):
-            middle = begin + (end - begin + 1) // 2
-            right = score(first(middle, end))
-            begin, end = torch.cat((begin, middle), -1), torch.cat((middle, end), -1)
-            best = torch.cat((best, right), -1)
-            # Twice stable: by block, then by score.
-            order = torch.where(begin < end, begin, blocks).argsort(dim=-1, stable=True)
-            scores = best.gather(-1, order)
-            order = order.gather(-1, scores.argsort(dim=-1, descending=True, stable=True))
-            begin, end, best = (x.gather(-1, order[..., : self.keep]) for x in (begin, end, best))
-        return first(begin, end)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -793,7 +740,8 @@ def cuda():
         for causal in (False, True):
             yield Trace(h, n, 128, 32, "bf16", dense="torch", causal=causal)
     for n in (8192, 32768):
-        yield Trace(32, n, 128, 32, "bf16", selecting=True)
-        yield Trace(32, n, 128, 32, "bf16", plain=True)
+        for loops in ("torch", "triton"):
+            yield Trace(32, n, 128, 32, "bf16", selecting=True, loops=loops)
+            yield Trace(32, n, 128, 32, "bf16", plain=True, loops=loops)
     for b, t in ((1, 8192), (1, 131072), (16, 8192), (64, 8192), (16, 32768)):
         yield from (Decode(b, 32, 8, t, 128, "bf16", page) for page in (0, 16))
