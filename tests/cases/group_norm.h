@@ -2,7 +2,6 @@
 // x_group_norm_forward and _backward: pairwise sweeps, and the edges by name.
 #pragma once
 #include "cases/attention_case.h"
-#include "fovea/experimental/multi_token.h"
 #include "harness/pairwise.h"
 #include "oracle/conv_attention_backward.h"
 #include "oracle/group_norm.h"

@@ -2,7 +2,6 @@
 // x_multi_token_forward and _backward: pairwise sweeps, and the edges by name.
 #pragma once
 #include "cases/conv_attention.h"
-#include "fovea/experimental/multi_token.h"
 #include "oracle/multi_token_backward.h"
 
 namespace cases {

@@ -3,8 +3,6 @@
 
 #include <cstddef>
 
-#include "fovea/experimental/multi_token.h"
-
 namespace harness {
 
 // Keeps in step with the headers because a field that is missing here would be lost from a golden
