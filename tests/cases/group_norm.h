@@ -166,8 +166,10 @@ class GroupNormCases {
     GroupNormCase c;
     c.note = "small", c.factor = 0.8f;
     both(c, true);
-    c.dtype = FOVEA_BF16, c.lengths = true, c.gain_f32 = false;
+    c.dtype = FOVEA_BF16, c.gain_f32 = false;
     both(c, true);
+    c.lengths = true;
+    both(c);
   }
 };
 
