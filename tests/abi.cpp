@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "fovea/experimental/kl.h"
+#include "fovea/experimental/multi_token.h"
 #include "fovea/fovea.h"
 #include "gtest/gtest.h"
 
@@ -610,5 +611,73 @@ static_assert(offsetof(fovea_x_kl_pool_backward_params, scale_teacher) == 1400 &
 static_assert(offsetof(fovea_x_kl_pool_backward_params, scale_student) == 1404 && sizeof(fovea_x_kl_pool_backward_params::scale_student) == 4, "");
 static_assert(offsetof(fovea_x_kl_pool_backward_params, causal) == 1408 && sizeof(fovea_x_kl_pool_backward_params::causal) == 4, "");
 static_assert(offsetof(fovea_x_kl_pool_backward_params, pool) == 1412 && sizeof(fovea_x_kl_pool_backward_params::pool) == 4, "");
+
+static_assert(sizeof(fovea_x_multi_token_forward_params) == 1384, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, struct_size) == 0 && sizeof(fovea_x_multi_token_forward_params::struct_size) == 8, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, q) == 8 && sizeof(fovea_x_multi_token_forward_params::q) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, k) == 104 && sizeof(fovea_x_multi_token_forward_params::k) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, v) == 200 && sizeof(fovea_x_multi_token_forward_params::v) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, weight) == 296 && sizeof(fovea_x_multi_token_forward_params::weight) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, mix_before) == 392 && sizeof(fovea_x_multi_token_forward_params::mix_before) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, mix_after) == 488 && sizeof(fovea_x_multi_token_forward_params::mix_after) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, o) == 584 && sizeof(fovea_x_multi_token_forward_params::o) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, lse) == 680 && sizeof(fovea_x_multi_token_forward_params::lse) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, query_start) == 776 && sizeof(fovea_x_multi_token_forward_params::query_start) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, key_start) == 872 && sizeof(fovea_x_multi_token_forward_params::key_start) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, query_len) == 968 && sizeof(fovea_x_multi_token_forward_params::query_len) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, key_len) == 1064 && sizeof(fovea_x_multi_token_forward_params::key_len) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, page_table) == 1160 && sizeof(fovea_x_multi_token_forward_params::page_table) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, cache_row) == 1256 && sizeof(fovea_x_multi_token_forward_params::cache_row) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, query_max) == 1352 && sizeof(fovea_x_multi_token_forward_params::query_max) == 8, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, key_max) == 1360 && sizeof(fovea_x_multi_token_forward_params::key_max) == 8, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, history) == 1368 && sizeof(fovea_x_multi_token_forward_params::history) == 8, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, scale) == 1376 && sizeof(fovea_x_multi_token_forward_params::scale) == 4, "");
+static_assert(offsetof(fovea_x_multi_token_forward_params, causal) == 1380 && sizeof(fovea_x_multi_token_forward_params::causal) == 4, "");
+
+static_assert(sizeof(fovea_x_multi_token_backward_params) == 1768, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, struct_size) == 0 && sizeof(fovea_x_multi_token_backward_params::struct_size) == 8, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, q) == 8 && sizeof(fovea_x_multi_token_backward_params::q) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, k) == 104 && sizeof(fovea_x_multi_token_backward_params::k) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, v) == 200 && sizeof(fovea_x_multi_token_backward_params::v) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, weight) == 296 && sizeof(fovea_x_multi_token_backward_params::weight) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, mix_before) == 392 && sizeof(fovea_x_multi_token_backward_params::mix_before) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, mix_after) == 488 && sizeof(fovea_x_multi_token_backward_params::mix_after) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, query_start) == 584 && sizeof(fovea_x_multi_token_backward_params::query_start) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, key_start) == 680 && sizeof(fovea_x_multi_token_backward_params::key_start) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, query_len) == 776 && sizeof(fovea_x_multi_token_backward_params::query_len) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, key_len) == 872 && sizeof(fovea_x_multi_token_backward_params::key_len) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, lse) == 968 && sizeof(fovea_x_multi_token_backward_params::lse) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, dout) == 1064 && sizeof(fovea_x_multi_token_backward_params::dout) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, dq) == 1160 && sizeof(fovea_x_multi_token_backward_params::dq) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, dk) == 1256 && sizeof(fovea_x_multi_token_backward_params::dk) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, dv) == 1352 && sizeof(fovea_x_multi_token_backward_params::dv) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, dweight) == 1448 && sizeof(fovea_x_multi_token_backward_params::dweight) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, dmix_before) == 1544 && sizeof(fovea_x_multi_token_backward_params::dmix_before) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, dmix_after) == 1640 && sizeof(fovea_x_multi_token_backward_params::dmix_after) == 96, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, query_max) == 1736 && sizeof(fovea_x_multi_token_backward_params::query_max) == 8, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, key_max) == 1744 && sizeof(fovea_x_multi_token_backward_params::key_max) == 8, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, history) == 1752 && sizeof(fovea_x_multi_token_backward_params::history) == 8, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, scale) == 1760 && sizeof(fovea_x_multi_token_backward_params::scale) == 4, "");
+static_assert(offsetof(fovea_x_multi_token_backward_params, causal) == 1764 && sizeof(fovea_x_multi_token_backward_params::causal) == 4, "");
+
+static_assert(sizeof(fovea_x_group_norm_forward_params) == 400, "");
+static_assert(offsetof(fovea_x_group_norm_forward_params, struct_size) == 0 && sizeof(fovea_x_group_norm_forward_params::struct_size) == 8, "");
+static_assert(offsetof(fovea_x_group_norm_forward_params, x) == 8 && sizeof(fovea_x_group_norm_forward_params::x) == 96, "");
+static_assert(offsetof(fovea_x_group_norm_forward_params, gain) == 104 && sizeof(fovea_x_group_norm_forward_params::gain) == 96, "");
+static_assert(offsetof(fovea_x_group_norm_forward_params, y) == 200 && sizeof(fovea_x_group_norm_forward_params::y) == 96, "");
+static_assert(offsetof(fovea_x_group_norm_forward_params, query_len) == 296 && sizeof(fovea_x_group_norm_forward_params::query_len) == 96, "");
+static_assert(offsetof(fovea_x_group_norm_forward_params, factor) == 392 && sizeof(fovea_x_group_norm_forward_params::factor) == 4, "");
+static_assert(offsetof(fovea_x_group_norm_forward_params, eps) == 396 && sizeof(fovea_x_group_norm_forward_params::eps) == 4, "");
+
+static_assert(sizeof(fovea_x_group_norm_backward_params) == 592, "");
+static_assert(offsetof(fovea_x_group_norm_backward_params, struct_size) == 0 && sizeof(fovea_x_group_norm_backward_params::struct_size) == 8, "");
+static_assert(offsetof(fovea_x_group_norm_backward_params, x) == 8 && sizeof(fovea_x_group_norm_backward_params::x) == 96, "");
+static_assert(offsetof(fovea_x_group_norm_backward_params, gain) == 104 && sizeof(fovea_x_group_norm_backward_params::gain) == 96, "");
+static_assert(offsetof(fovea_x_group_norm_backward_params, query_len) == 200 && sizeof(fovea_x_group_norm_backward_params::query_len) == 96, "");
+static_assert(offsetof(fovea_x_group_norm_backward_params, dy) == 296 && sizeof(fovea_x_group_norm_backward_params::dy) == 96, "");
+static_assert(offsetof(fovea_x_group_norm_backward_params, dx) == 392 && sizeof(fovea_x_group_norm_backward_params::dx) == 96, "");
+static_assert(offsetof(fovea_x_group_norm_backward_params, dgain) == 488 && sizeof(fovea_x_group_norm_backward_params::dgain) == 96, "");
+static_assert(offsetof(fovea_x_group_norm_backward_params, factor) == 584 && sizeof(fovea_x_group_norm_backward_params::factor) == 4, "");
+static_assert(offsetof(fovea_x_group_norm_backward_params, eps) == 588 && sizeof(fovea_x_group_norm_backward_params::eps) == 4, "");
 
 TEST(Abi, LibraryAndHeaderAreOneVersion) { EXPECT_EQ(fovea_version(), FOVEA_VERSION); }

@@ -112,6 +112,22 @@ const Case kCases[] = {
     {"conv_attention_backward", "plain", "dq dk dv dweight query_len key_len", ""},
     {"conv_attention_backward", "packed", "dq dk dv dweight query_start key_start",
      "b=1 r=2 history=1 rows_out=1"},
+    {"x_multi_token_forward", "plain", "lse query_len key_len", ""},
+    {"x_multi_token_forward", "mixed", "mix_before mix_after lse cache_row",
+     "rows=4 history=1 rows_out=2 q:bf16 group_heads=2"},
+    {"x_multi_token_forward", "packed", "mix_before mix_after lse query_start key_start",
+     "b=1 r=2 history=1 rows_out=1 group_heads=4"},
+    {"x_multi_token_forward", "paged", "mix_before mix_after page_table key_len cache_row",
+     "rows=3 group_heads=2"},
+    {"x_multi_token_backward", "plain", "dq dk dv dweight query_len key_len", ""},
+    {"x_multi_token_backward", "mixed",
+     "mix_before mix_after dq dk dv dweight dmix_before dmix_after", "group_heads=2"},
+    {"x_multi_token_backward", "packed", "mix_before mix_after dq dmix_after query_start key_start",
+     "b=1 r=2 history=1 rows_out=1 group_heads=2"},
+    {"x_group_norm_forward", "plain", "gain query_len", ""},
+    {"x_group_norm_forward", "dtypes", "gain", "x:bf16"},
+    {"x_group_norm_backward", "plain", "gain query_len dx dgain", ""},
+    {"x_group_norm_backward", "dtypes", "gain dx dgain", "x:f16"},
     {"rope_forward", "plain", "", ""},
     {"rope_forward", "packed", "position start", "b=1 r=2 x:bf16"},
     {"rope_table_get", "plain", "", ""},
@@ -708,6 +724,51 @@ TEST(ContractConvAttention, NumbersAndExtents) {
   refuses(with(valid("conv_attention_forward", "plain").params, "splits", -1), "splits");
   refuses(with(valid("conv_attention_backward", "plain").params, "nondeterministic", 2),
           "nondeterministic");
+}
+
+// What the comments of experimental/multi_token.h say of its numbers.
+TEST(ContractMultiToken, NumbersAndExtents) {
+  for (const std::string op : {"x_multi_token_forward", "x_multi_token_backward"}) {
+    const bool backward = op == "x_multi_token_backward";
+    const Call made = valid(op.c_str(), "mixed");
+    const Params call = made.params;
+    const auto group = [&](int64_t heads) {
+      Params p = call;
+      for (const char* name : {"mix_before", "mix_after"}) p[name].shape[1] = heads;
+      if (backward)
+        for (const char* name : {"dmix_before", "dmix_after"}) p[name].shape[1] = heads;
+      return p;
+    };
+    accepts(group(1));
+    for (int64_t bad : {0, 3, 8, 17})
+      says(group(bad), op + ": mix_before.shape[1] (group_heads) is " + std::to_string(bad) +
+                           ", wanted 1 .. 16, a divisor of q's 4 heads");
+    const Params plain = valid(op.c_str(), "plain").params;
+    says(with(plain, "causal", 2), op + ": causal is 2, wanted 0 or 1");
+    for (const char* field : {"query_max", "key_max", "history"})
+      refuses(with(plain, field, -1), field);
+    says(with(plain, "history", 1),
+         op + ": " + (backward ? "dout" : "o") +
+             ".shape[1] (rows_out) is 3, wanted 2: the 3 rows of q.shape[1] less 1 of history");
+    for (const float bad : {-1.0f, HUGE_VALF, NAN}) {
+      Params p = plain;
+      p.at<float>(p.op().find("scale")->offset) = bad;
+      refuses(p, "scale");
+    }
+  }
+  Params p = valid("x_multi_token_backward", "mixed").params;
+  p["mix_after"].data = nullptr;
+  says(p, "x_multi_token_backward: dmix_after is given without mix_after, wanted both");
+}
+
+TEST(ContractMultiToken, GroupNorm) {
+  for (const char* op : {"x_group_norm_forward", "x_group_norm_backward"})
+    for (const char* field : {"factor", "eps"})
+      for (const float bad : {-1.0f, HUGE_VALF, NAN}) {
+        Params p = valid(op, "plain").params;
+        p.at<float>(p.op().find(field)->offset) = bad;
+        refuses(p, field);
+      }
 }
 
 // What the comments of trace.h say of its numbers.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fovea/experimental/kl.h"
+#include "fovea/experimental/multi_token.h"
 #include "fovea/fovea.h"
 
 namespace contract {

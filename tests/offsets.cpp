@@ -157,7 +157,8 @@ TEST_P(Offsets, conv_attention) {
 TEST_P(Offsets, others) {
   for (const auto& list : {cases::merge_cases(), cases::rope_cases(), cases::cache_cases(),
                            cases::quant_cases(), cases::kl_cases(), cases::jensen_shannon_cases(),
-                           cases::indexer_cases(), cases::gather_cases(), cases::pool_cases()}) {
+                           cases::indexer_cases(), cases::gather_cases(), cases::pool_cases(),
+                           cases::multi_token_cases(), cases::group_norm_cases()}) {
     std::map<std::string, int> count;
     for (const harness::Case& c : list)
       if (c.tiny || (c.name.find("_edge") == std::string::npos &&

@@ -18,7 +18,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEADERS = ["core.h", "attention.h", "merge.h", "cache.h", "rope.h", "quant.h", "kl.h", "conv_attention.h", "trace.h",
-           "experimental/kl.h"]
+           "experimental/kl.h", "experimental/multi_token.h"]
 EMITTERS = ["emit_cpp", "emit_python", "emit_rust", "emit_julia"]
 
 SCALARS = {"int64_t": (8, "i64"), "float": (4, "f32"), "int32_t": (4, "i32"), "size_t": (8, "size"), "void*": (8, "pointer")}
@@ -27,7 +27,7 @@ DTYPES = "f32 f16 bf16 e4m3 e5m2 e2m1 i8 i32 i64 u8 i4 e8m0".split()
 # Names a comment may use for an extent.  src/core/contract.cpp gives the second line its meaning.
 DIMS = ("b s t h g d e f n u x pages pool pool2 page positions half width "
         "r key_b rows keys bytes padded q_blocks k_blocks v_blocks "
-        "rows_out kernel_rows kernel_columns block_bytes keep cap").split()
+        "rows_out kernel_rows kernel_columns group_heads block_bytes keep cap").split()
 
 
 class Refused(Exception):

@@ -90,7 +90,7 @@ def contract_inc(api):
 
 def abi_cpp(api):
     out = [GENERATED + "// The layout that tools/api.py computed is the compiler's, and the running library's.",
-           "#include <cstddef>\n\n#include \"fovea/experimental/kl.h\"\n#include \"fovea/fovea.h\"\n#include \"gtest/gtest.h\"\n"]
+           "#include <cstddef>\n\n#include \"fovea/experimental/kl.h\"\n#include \"fovea/experimental/multi_token.h\"\n#include \"fovea/fovea.h\"\n#include \"gtest/gtest.h\"\n"]
     for c in api["constants"]:
         out.append(f"static_assert({c['name']} == {c['value']}, \"\");")
     for e in api["enums"]:

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fovea/experimental/kl.h"
+#include "fovea/experimental/multi_token.h"
 #include "fovea/fovea.h"
 #include "harness/random.h"
 #include "oracle/dense.h"

@@ -107,6 +107,15 @@ static std::vector<Scalar> conv_attention_backward() {
           FLOAT(scale),    INT(causal),   INT(nondeterministic)};
 }
 
+template <class P>
+static std::vector<Scalar> multi_token() {
+  return {LONG(query_max), LONG(key_max), LONG(history), FLOAT(scale), INT(causal)};
+}
+template <class P>
+static std::vector<Scalar> group_norm() {
+  return {FLOAT(factor), FLOAT(eps)};
+}
+
 static std::vector<Scalar> trace_forward() {
   using P = fovea_trace_forward_params;
   return {LONG(keep), FLOAT(scale),   INT(block_rows), INT(block_keys),
@@ -135,6 +144,10 @@ const std::vector<Scalar>& scalars_of(const std::string& op) {
       {"x_kl_pool_backward", pool<fovea_x_kl_pool_backward_params>()},
       {"conv_attention_forward", conv_attention_forward()},
       {"conv_attention_backward", conv_attention_backward()},
+      {"x_multi_token_forward", multi_token<fovea_x_multi_token_forward_params>()},
+      {"x_multi_token_backward", multi_token<fovea_x_multi_token_backward_params>()},
+      {"x_group_norm_forward", group_norm<fovea_x_group_norm_forward_params>()},
+      {"x_group_norm_backward", group_norm<fovea_x_group_norm_backward_params>()},
       {"trace_forward", trace_forward()},
       {"merge_forward", {}},
       {"merge_backward", {}},

@@ -33,7 +33,11 @@ ConvAttention load_conv(const P& p) {
   ConvAttention a;
   a.q = load(p.q), a.k = load(p.k), a.v = load(p.v), a.weight = load(p.weight);
   a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = p.q.shape[3];
-  a.g = p.k.shape[2], a.e = p.v.shape[3], a.rows_out = p.o.shape[1], a.history = p.history;
+  a.g = p.k.shape[2], a.e = p.v.shape[3], a.history = p.history;
+  if constexpr (requires { p.o; })
+    a.rows_out = p.o.shape[1];
+  else
+    a.rows_out = p.dout.shape[1];
   a.kernel_rows = p.weight.shape[1], a.kernel_columns = p.weight.shape[2];
   a.at.query_start = load(p.query_start), a.at.key_start = load(p.key_start);
   a.at.query_len = load(p.query_len), a.at.key_len = load(p.key_len);

@@ -34,6 +34,70 @@ struct ConvGradients {
         dweight_terms(dweight.size()) {}
 };
 
+// Of one sequence and head: from dA, dweight, dS, dq and dk.
+template <class Real>
+class ConvSlopes {
+ public:
+  ConvSlopes(const ConvAttention& a, const Sequence& q, int64_t head, Mode mode,
+             ConvGradients<Real>& out)
+      : x(a, q, head, mode), da(x.s.size()), da_terms(x.s.size()), mode_(mode), out_(out) {}
+
+  const Logits<Real> x;
+  std::vector<Real> da;
+  std::vector<double> da_terms;
+
+  void run() {
+    const Sequence& q = x.q;
+    for (int64_t i = 0; i < q.rows; ++i)
+      for (int64_t j = 0; j < q.keys; ++j) weights(i, j);
+    for (int64_t m = 0; m < q.rows; ++m)
+      for (int64_t n = 0; n < q.keys; ++n)
+        if (x.sees(m, n)) score(m, n);
+  }
+
+ private:
+  void weights(int64_t i, int64_t j) {
+    const int64_t n = i * x.q.keys + j;
+    if (da_terms[n] == 0) return;
+    x.taps(i, j, [&](int64_t u, int64_t v, int64_t m, int64_t key) {
+      if (m < 0 || key < 0 || key >= x.q.keys) return;
+      const int64_t to = x.a.weight.at_index(x.head, u, v);
+      out_.dweight[to] += da[n] * x.s[m * x.q.keys + key];
+      out_.dweight_terms[to] += da_terms[n] * std::abs(x.s[m * x.q.keys + key]);
+    });
+  }
+
+  void score(int64_t m, int64_t n) {
+    const ConvAttention& a = x.a;
+    const int64_t left = (a.kernel_columns - 1) / 2;
+    Real ds = 0;
+    double terms = 0;
+    for (int64_t u = 0; u < a.kernel_rows; ++u)
+      for (int64_t v = 0; v < a.kernel_columns; ++v) {
+        const int64_t i = m + a.kernel_rows - 1 - u, j = n + left - v;
+        if (i >= x.q.rows || j < 0 || j >= x.q.keys) continue;
+        const double tap = a.weight(x.head, u, v);
+        const double w = x.halves ? round_to(FOVEA_F16, tap) : tap;
+        ds += static_cast<Real>(w) * da[i * x.q.keys + j];
+        terms += std::abs(w) * da_terms[i * x.q.keys + j];
+      }
+    if (mode_ == Mode::rounded) ds = static_cast<Real>(round_to(a.q.dtype, ds));
+    ds *= static_cast<Real>(a.scale), terms *= a.scale;
+    const double *row = x.row(m), *key = x.key(n);
+    const int64_t q_at = a.q.at_index(x.q.batch, x.q.row + m, x.head),
+                  k_at = a.k.at_index(x.place[n].row, x.place[n].slot, a.key_head(x.head));
+    for (int64_t c = 0; c < a.d; ++c) {
+      out_.dq[q_at + c] += ds * static_cast<Real>(key[c]);
+      out_.dk[k_at + c] += ds * static_cast<Real>(row[c]);
+    }
+    out_.dq_terms[q_at / a.d] += terms * greatest(key, a.d);
+    out_.dk_terms[k_at / a.d] += terms * greatest(row, a.d);
+  }
+
+  const Mode mode_;
+  ConvGradients<Real>& out_;
+};
+
 // Of one sequence and head.
 template <class Real>
 class ConvHead {
@@ -45,26 +109,21 @@ class ConvHead {
         q_(q),
         head_(head),
         mode_(mode),
-        x_(a, q, head, mode),
-        out_(out),
-        da_(x_.s.size()),
-        da_terms_(x_.s.size()) {}
+        slopes_(a, q, head, mode, out),
+        out_(out) {}
 
   void run() {
     for (int64_t i = a_.history; i < q_.rows; ++i)
       largest_ =
           std::max(largest_, greatest(in_.dout.row(q_.batch, a_.out_row(q_, i), head_), a_.e));
     for (int64_t i = a_.history; i < q_.rows; ++i) row(i);
-    for (int64_t i = 0; i < q_.rows; ++i)
-      for (int64_t j = 0; j < q_.keys; ++j) weights(i, j);
-    for (int64_t m = 0; m < q_.rows; ++m)
-      for (int64_t n = 0; n < q_.keys; ++n)
-        if (x_.sees(m, n)) score(m, n);
+    slopes_.run();
   }
 
  private:
   // P and dA of row i, and dv.
   void row(int64_t i) {
+    const Logits<Real>& x = slopes_.x;
     const int64_t at = a_.out_row(q_, i);
     const double lse = in_.lse(q_.batch, head_, at);
     if (lse == -HUGE_VAL) return;
@@ -72,58 +131,22 @@ class ConvHead {
     const Real delta = inner<Real>(dout, o, a_.e);
     const double size = length(dout, a_.e), o_size = length(o, a_.e);
     for (int64_t j = 0; j < q_.keys; ++j) {
-      if (!x_.sees(i, j)) continue;
+      if (!x.sees(i, j)) continue;
       const int64_t n = i * q_.keys + j;
-      Real p = std::exp(x_.convolved[n] - static_cast<Real>(lse));
-      da_[n] = p * (inner<Real>(dout, x_.value(j), a_.e) - delta);
-      if (x_.halves && largest_ > 0) {
+      Real p = std::exp(x.convolved[n] - static_cast<Real>(lse));
+      Real& da = slopes_.da[n];
+      da = p * (inner<Real>(dout, x.value(j), a_.e) - delta);
+      if (x.halves && largest_ > 0) {
         const double unit = std::exp2(std::floor(std::log2(largest_)) + 1);
-        da_[n] = static_cast<Real>(round_to(FOVEA_F16, da_[n] / unit) * unit);
+        da = static_cast<Real>(round_to(FOVEA_F16, da / unit) * unit);
       }
-      da_terms_[n] = p * size * (length(x_.value(j), a_.e) + o_size);
-      out_.condition = std::max(out_.condition, x_.condition[n]);
+      slopes_.da_terms[n] = p * size * (length(x.value(j), a_.e) + o_size);
+      out_.condition = std::max(out_.condition, x.condition[n]);
       if (mode_ == Mode::rounded) p = static_cast<Real>(round_to(a_.q.dtype, p));
-      const int64_t v_at = a_.v.at_index(x_.place[j].row, x_.place[j].slot, a_.key_head(head_));
+      const int64_t v_at = a_.v.at_index(x.place[j].row, x.place[j].slot, a_.key_head(head_));
       for (int64_t c = 0; c < a_.e; ++c) out_.dv[v_at + c] += p * static_cast<Real>(dout[c]);
       out_.dv_terms[v_at / a_.e] += p * greatest(dout, a_.e);
     }
-  }
-
-  void weights(int64_t i, int64_t j) {
-    const int64_t n = i * q_.keys + j;
-    if (da_terms_[n] == 0) return;
-    x_.taps(i, j, [&](int64_t u, int64_t v, int64_t m, int64_t key) {
-      if (m < 0 || key < 0 || key >= q_.keys) return;
-      const int64_t to = a_.weight.at_index(head_, u, v);
-      out_.dweight[to] += da_[n] * x_.s[m * q_.keys + key];
-      out_.dweight_terms[to] += da_terms_[n] * std::abs(x_.s[m * q_.keys + key]);
-    });
-  }
-
-  void score(int64_t m, int64_t n) {
-    const int64_t left = (a_.kernel_columns - 1) / 2;
-    Real ds = 0;
-    double terms = 0;
-    for (int64_t u = 0; u < a_.kernel_rows; ++u)
-      for (int64_t v = 0; v < a_.kernel_columns; ++v) {
-        const int64_t i = m + a_.kernel_rows - 1 - u, j = n + left - v;
-        if (i >= q_.rows || j < 0 || j >= q_.keys) continue;
-        const double tap = a_.weight(head_, u, v);
-        const double w = x_.halves ? round_to(FOVEA_F16, tap) : tap;
-        ds += static_cast<Real>(w) * da_[i * q_.keys + j];
-        terms += std::abs(w) * da_terms_[i * q_.keys + j];
-      }
-    if (mode_ == Mode::rounded) ds = static_cast<Real>(round_to(a_.q.dtype, ds));
-    ds *= static_cast<Real>(a_.scale), terms *= a_.scale;
-    const double *row = x_.row(m), *key = x_.key(n);
-    const int64_t q_at = a_.q.at_index(q_.batch, q_.row + m, head_),
-                  k_at = a_.k.at_index(x_.place[n].row, x_.place[n].slot, a_.key_head(head_));
-    for (int64_t c = 0; c < a_.d; ++c) {
-      out_.dq[q_at + c] += ds * static_cast<Real>(key[c]);
-      out_.dk[k_at + c] += ds * static_cast<Real>(row[c]);
-    }
-    out_.dq_terms[q_at / a_.d] += terms * greatest(key, a_.d);
-    out_.dk_terms[k_at / a_.d] += terms * greatest(row, a_.d);
   }
 
   const ConvAttention& a_;
@@ -131,10 +154,8 @@ class ConvHead {
   const Sequence q_;
   const int64_t head_;
   const Mode mode_;
-  const Logits<Real> x_;
+  ConvSlopes<Real> slopes_;
   ConvGradients<Real>& out_;
-  std::vector<Real> da_;
-  std::vector<double> da_terms_;
   double largest_ = 0;  // |dout|
 };
 

@@ -743,6 +743,86 @@ class XKlPoolBackwardParams(C.Structure):
     ]
 
 
+class XMultiTokenForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("weight", Tensor),
+        ("mix_before", Tensor),
+        ("mix_after", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("history", C.c_int64),
+        ("scale", C.c_float),
+        ("causal", C.c_int32),
+    ]
+
+
+class XMultiTokenBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("weight", Tensor),
+        ("mix_before", Tensor),
+        ("mix_after", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("lse", Tensor),
+        ("dout", Tensor),
+        ("dq", Tensor),
+        ("dk", Tensor),
+        ("dv", Tensor),
+        ("dweight", Tensor),
+        ("dmix_before", Tensor),
+        ("dmix_after", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("history", C.c_int64),
+        ("scale", C.c_float),
+        ("causal", C.c_int32),
+    ]
+
+
+class XGroupNormForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("gain", Tensor),
+        ("y", Tensor),
+        ("query_len", Tensor),
+        ("factor", C.c_float),
+        ("eps", C.c_float),
+    ]
+
+
+class XGroupNormBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("gain", Tensor),
+        ("query_len", Tensor),
+        ("dy", Tensor),
+        ("dx", Tensor),
+        ("dgain", Tensor),
+        ("factor", C.c_float),
+        ("eps", C.c_float),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2192,
@@ -769,6 +849,10 @@ SIZES = {
     XKlGatherBackwardParams: 1664,
     XKlPoolForwardParams: 1224,
     XKlPoolBackwardParams: 1416,
+    XMultiTokenForwardParams: 1384,
+    XMultiTokenBackwardParams: 1768,
+    XGroupNormForwardParams: 400,
+    XGroupNormBackwardParams: 592,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -868,6 +952,18 @@ FUNCTIONS = {
     "fovea_x_kl_pool_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XKlPoolBackwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_kl_pool_backward": (C.c_int, [C.c_void_p, C.POINTER(XKlPoolBackwardParams)]),
+    "fovea_x_multi_token_forward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XMultiTokenForwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_multi_token_forward": (C.c_int, [C.c_void_p, C.POINTER(XMultiTokenForwardParams)]),
+    "fovea_x_multi_token_backward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XMultiTokenBackwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_multi_token_backward": (C.c_int, [C.c_void_p, C.POINTER(XMultiTokenBackwardParams)]),
+    "fovea_x_group_norm_forward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XGroupNormForwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_group_norm_forward": (C.c_int, [C.c_void_p, C.POINTER(XGroupNormForwardParams)]),
+    "fovea_x_group_norm_backward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XGroupNormBackwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_group_norm_backward": (C.c_int, [C.c_void_p, C.POINTER(XGroupNormBackwardParams)]),
 }
 
 

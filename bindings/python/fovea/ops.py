@@ -20,8 +20,12 @@ __all__ = ["attention_forward", "attention_forward_workspace", "attention_backwa
            "x_kl_indexer_backward_workspace", "x_kl_gather_forward",
            "x_kl_gather_forward_workspace", "x_kl_gather_backward",
            "x_kl_gather_backward_workspace", "x_kl_pool_forward", "x_kl_pool_forward_workspace",
-           "x_kl_pool_backward", "x_kl_pool_backward_workspace", "CodeOrder", "Direction",
-           "EdgeKind", "Scaling", "XPool"]
+           "x_kl_pool_backward", "x_kl_pool_backward_workspace", "x_multi_token_forward",
+           "x_multi_token_forward_workspace", "x_multi_token_backward",
+           "x_multi_token_backward_workspace", "x_group_norm_forward",
+           "x_group_norm_forward_workspace", "x_group_norm_backward",
+           "x_group_norm_backward_workspace", "CodeOrder", "Direction", "EdgeKind", "Scaling",
+           "XPool"]
 
 _attention_forward = Op("attention_forward", _abi.AttentionForwardParams)
 _attention_backward = Op("attention_backward", _abi.AttentionBackwardParams)
@@ -47,6 +51,10 @@ _x_kl_gather_forward = Op("x_kl_gather_forward", _abi.XKlGatherForwardParams)
 _x_kl_gather_backward = Op("x_kl_gather_backward", _abi.XKlGatherBackwardParams)
 _x_kl_pool_forward = Op("x_kl_pool_forward", _abi.XKlPoolForwardParams)
 _x_kl_pool_backward = Op("x_kl_pool_backward", _abi.XKlPoolBackwardParams)
+_x_multi_token_forward = Op("x_multi_token_forward", _abi.XMultiTokenForwardParams)
+_x_multi_token_backward = Op("x_multi_token_backward", _abi.XMultiTokenBackwardParams)
+_x_group_norm_forward = Op("x_group_norm_forward", _abi.XGroupNormForwardParams)
+_x_group_norm_backward = Op("x_group_norm_backward", _abi.XGroupNormBackwardParams)
 
 
 def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_start=None,
@@ -2093,3 +2101,272 @@ def x_kl_pool_backward(ctx, q_teacher, k_teacher, q_student, k_student, lse_teac
 def x_kl_pool_backward_workspace(ctx, *inputs, **fields):
     """Bytes of workspace that x_kl_pool_backward would use; raises what it would raise."""
     return x_kl_pool_backward(ctx.asking, *inputs, **fields)
+
+
+def x_multi_token_forward(ctx, q, k, v, weight, *, o=None, lse=None, mix_before=None,
+                          mix_after=None, query_start=None, key_start=None, query_len=None,
+                          key_len=None, page_table=None, cache_row=None, query_max=0, key_max=0,
+                          history=0, scale=0.0, causal=0):
+    """Convolutional attention with mixed heads; prefill, decode over contiguous or paged caches.
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q: may be a view of k
+      weight: (h, kernel_rows, kernel_columns) as q or f32: 1 .. 16 rows, the last is the row
+          itself; 1 .. 31 columns
+
+    Outputs, new unless passed
+      o: (b, rows_out, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, rows_out) f32: of B, before mix_after; for the backward
+
+    Optional inputs
+      mix_before: (h, group_heads) f32: 1 .. 16 heads a group, a divisor of h
+      mix_after: (h, group_heads) f32: the same groups
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
+      query_len: (r) i32: rows in use, history's among them, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t, packed extent or pages * page
+      page_table: (rows, pages) i32: pool page of each logical page; -1: absent, its keys are not
+          seen
+      cache_row: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the
+          last: no keys; absent: its own number
+
+    Numbers
+      query_max: longest sequence of rows, history's among them, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t, or pages * page
+      history: rows at the begin of each sequence of q that have no output
+      scale: > 0; 0: 1 / sqrt(d)
+      causal: 1: row i sees keys up to i + Lk - Lq
+    """
+    call = ctx._call(_x_multi_token_forward)
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    call.put("weight", 296, weight)
+    if mix_before is not None:
+        call.put("mix_before", 392, mix_before)
+    if mix_after is not None:
+        call.put("mix_after", 488, mix_after)
+    v_query_start = None
+    if query_start is not None:
+        v_query_start = call.put("query_start", 776, query_start, 1)
+    if key_start is not None:
+        call.put("key_start", 872, key_start)
+    if query_len is not None:
+        call.put("query_len", 968, query_len)
+    if key_len is not None:
+        call.put("key_len", 1064, key_len)
+    if page_table is not None:
+        call.put("page_table", 1160, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 1256, cache_row)
+    o = call.out("o", 584, o, lambda: (v_q[2][0], v_q[2][1] - history *
+        call.sequences(v_query_start), v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 680, lse, lambda: (v_q[2][0], v_q[2][2],
+            v_q[2][1] - history * call.sequences(v_query_start)), 1)
+    if query_max:
+        call.scalar("q", 1352, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1360, key_max, "key_max")
+    if history:
+        call.scalar("q", 1368, history, "history")
+    if scale:
+        call.scalar("f", 1376, scale, "scale")
+    if causal:
+        call.scalar("i", 1380, causal, "causal")
+    return call.run(o, lse)
+
+
+def x_multi_token_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_multi_token_forward would use; raises what it would raise."""
+    return x_multi_token_forward(ctx.asking, *inputs, **fields)
+
+
+def x_multi_token_backward(ctx, q, k, v, weight, lse, dout, *, dq=None, dk=None, dv=None,
+                           dweight=None, dmix_before=None, dmix_after=None, mix_before=None,
+                           mix_after=None, query_start=None, key_start=None, query_len=None,
+                           key_len=None, query_max=0, key_max=0, history=0, scale=0.0, causal=0):
+    """Gradients of x_multi_token_forward from dout.  The fields it shares say what the forward was.  Each
+    output is optional: absent = not computed.  Every element of an output is written: rows and keys
+    past their lengths get 0.  With base and n as above:
+      dR^a_ij = <dout^a_i, v^a_j>,  X^an_i = sum_j dR^a_ij P^(base + n)_ij
+      dP^(base + n) = sum_a mix_after[a, n] dR^a,  delta^(base + n)_i = sum_a mix_after[a, n] X^an_i
+      dmix_after[a, n] = sum_i X^an_i,  dB_ij = P_ij (dP_ij - delta_i)
+      dmix_before[a, n] = sum_ij dB^a_ij A^(base + n)_ij,  dA^(base + n) = sum_a mix_before[a, n] dB^a
+    and dweight, dS, dq, dk from dA as in conv_attention.h, dv_j = sum_i R_ij dout_i.
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (key_b, t, g, d) as q
+      v: (key_b, t, g, e) as q
+      weight: (h, kernel_rows, kernel_columns) as q or f32
+      lse: (b, h, rows_out) f32: of the forward
+      dout: (b, rows_out, h, e) as q or f32: the gradient of o
+
+    Outputs, new unless passed or False
+      dq: (b, s, h, d) as q: rows of history have theirs too
+      dk: (key_b, t, g, d) as q
+      dv: (key_b, t, g, e) as q
+      dweight: (h, kernel_rows, kernel_columns) f32: a stride of 0 receives the ordered sum over
+          that dimension
+
+    Outputs on request, by True or an array
+      dmix_before: (h, group_heads) f32: with mix_before, as dweight
+      dmix_after: (h, group_heads) f32: with mix_after, as dweight
+
+    Optional inputs
+      mix_before: (h, group_heads) f32
+      mix_after: (h, group_heads) f32
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      history: 0: none
+      scale: 0: 1 / sqrt(d)
+      causal: 1: row i sees keys up to i + Lk - Lq
+    """
+    call = ctx._call(_x_multi_token_backward)
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    v_weight = call.put("weight", 296, weight, 3)
+    v_mix_before = None
+    if mix_before is not None:
+        v_mix_before = call.put("mix_before", 392, mix_before, 2)
+    v_mix_after = None
+    if mix_after is not None:
+        v_mix_after = call.put("mix_after", 488, mix_after, 2)
+    if query_start is not None:
+        call.put("query_start", 584, query_start)
+    if key_start is not None:
+        call.put("key_start", 680, key_start)
+    if query_len is not None:
+        call.put("query_len", 776, query_len)
+    if key_len is not None:
+        call.put("key_len", 872, key_len)
+    call.put("lse", 968, lse)
+    call.put("dout", 1064, dout)
+    dq = None if dq is False else call.out("dq", 1160, dq, v_q[2], v_q[1])
+    dk = None if dk is False else call.out("dk", 1256, dk, v_k[2], v_q[1])
+    dv = None if dv is False else call.out("dv", 1352, dv, v_v[2], v_q[1])
+    dweight = None if dweight is False else call.out("dweight", 1448, dweight, v_weight[2], 1)
+    if dmix_before is not None:
+        dmix_before = None if dmix_before is False else call.out("dmix_before", 1544, dmix_before,
+            lambda: call.twin("dmix_before", "mix_before", v_mix_before), 1)
+    if dmix_after is not None:
+        dmix_after = None if dmix_after is False else call.out("dmix_after", 1640, dmix_after,
+            lambda: call.twin("dmix_after", "mix_after", v_mix_after), 1)
+    if query_max:
+        call.scalar("q", 1736, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1744, key_max, "key_max")
+    if history:
+        call.scalar("q", 1752, history, "history")
+    if scale:
+        call.scalar("f", 1760, scale, "scale")
+    if causal:
+        call.scalar("i", 1764, causal, "causal")
+    return call.run(dq, dk, dv, dweight, dmix_before, dmix_after)
+
+
+def x_multi_token_backward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_multi_token_backward would use; raises what it would raise."""
+    return x_multi_token_backward(ctx.asking, *inputs, **fields)
+
+
+def x_group_norm_forward(ctx, x, *, y=None, gain=None, query_len=None, factor=0.0, eps=0.0):
+    """The root-mean-square norm of each head, a group of its own, scaled by depth:
+      y_c = factor gain_c x_c / sqrt(mean_c(x_c^2) + eps)
+    Depth enters as factor: 1 - lambda with lambda = 0.8 - 0.6 exp(-0.3 layer) as differential
+    transformers have it.  Rows past query_len are neither read nor written.
+
+    Inputs
+      x: (b, s, h, e) f32 f16 bf16: o of the attention
+
+    Outputs, new unless passed
+      y: (b, s, h, e) as x or f32
+
+    Optional inputs
+      gain: (h, e) as x or f32: absent: 1; a stride of 0 shares it
+      query_len: (b) i32: rows in use, 0 .. s
+
+    Numbers
+      factor: > 0; 0: 1
+      eps: > 0; 0: 1e-5
+    """
+    call = ctx._call(_x_group_norm_forward)
+    v_x = call.put("x", 8, x, 4)
+    if gain is not None:
+        call.put("gain", 104, gain)
+    if query_len is not None:
+        call.put("query_len", 296, query_len)
+    y = call.out("y", 200, y, v_x[2], v_x[1])
+    if factor:
+        call.scalar("f", 392, factor, "factor")
+    if eps:
+        call.scalar("f", 396, eps, "eps")
+    return call.run(y)
+
+
+def x_group_norm_forward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_group_norm_forward would use; raises what it would raise."""
+    return x_group_norm_forward(ctx.asking, *inputs, **fields)
+
+
+def x_group_norm_backward(ctx, x, dy, *, dx=None, dgain=None, gain=None, query_len=None, factor=0.0,
+                          eps=0.0):
+    """Gradients of x_group_norm_forward from dy.  Each output is optional: absent = not computed.  With
+    z = 1 / sqrt(mean_c(x_c^2) + eps):
+      dx_c = factor z (gain_c dy_c - x_c z^2 mean_c(gain_c dy_c x_c))
+      dgain_c = factor sum dy_c x_c z over the rows of all batches
+    dx is written in every row, 0 past query_len.
+
+    Inputs
+      x: (b, s, h, e) f32 f16 bf16
+      dy: (b, s, h, e) as x or f32: the gradient of y
+
+    Outputs, new unless passed or False
+      dx: (b, s, h, e) as x
+
+    Outputs on request, by True or an array
+      dgain: (h, e) f32: with or without gain; a stride of 0 receives the ordered sum over that
+          dimension
+
+    Optional inputs
+      gain: (h, e) as x or f32
+      query_len: (b) i32
+
+    Numbers
+      factor: 0: 1
+      eps: 0: 1e-5
+    """
+    call = ctx._call(_x_group_norm_backward)
+    v_x = call.put("x", 8, x, 4)
+    v_gain = None
+    if gain is not None:
+        v_gain = call.put("gain", 104, gain, 2)
+    if query_len is not None:
+        call.put("query_len", 200, query_len)
+    call.put("dy", 296, dy)
+    dx = None if dx is False else call.out("dx", 392, dx, v_x[2], v_x[1])
+    if dgain is not None:
+        dgain = None if dgain is False else call.out("dgain", 488, dgain, lambda: call.twin("dgain",
+            "gain", v_gain), 1)
+    if factor:
+        call.scalar("f", 584, factor, "factor")
+    if eps:
+        call.scalar("f", 588, eps, "eps")
+    return call.run(dx, dgain)
+
+
+def x_group_norm_backward_workspace(ctx, *inputs, **fields):
+    """Bytes of workspace that x_group_norm_backward would use; raises what it would raise."""
+    return x_group_norm_backward(ctx.asking, *inputs, **fields)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/conv_attention/resolve.h"
 
-#include "core/fields.h"
+#include "ops/conv_attention/fields.h"
 
 namespace fovea {
 namespace {
@@ -9,64 +9,10 @@ namespace {
 constexpr char kForward[] = "conv_attention_forward";
 constexpr char kBackward[] = "conv_attention_backward";
 
-void check_taps(const char* op, int axis, const char* name, int64_t got, int64_t most) {
-  if (got < 1 || got > most)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: weight.shape[%d] (%s) is %lld, wanted 1 .. %lld", op, axis,
-         name, static_cast<long long>(got), static_cast<long long>(most));
-}
-
-// rows_out = s - history, or s - r * history packed.
-template <class P>
-void read_history(ConvAttend& c, const char* op, const P& p) {
-  check_not_negative(op, "history", p.history);
-  c.history = p.history, c.rows_out = p.o.shape[1];
-  const int64_t sequences = p.query_start.data ? c.attend.sequences.count : 1;
-  int64_t skipped, wanted;
-  if (__builtin_mul_overflow(sequences, p.history, &skipped) ||
-      __builtin_sub_overflow(c.attend.s, skipped, &wanted) || wanted < 0)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: history is %lld in %lld sequences, wanted at most the %lld rows of q", op,
-         static_cast<long long>(p.history), static_cast<long long>(sequences),
-         static_cast<long long>(c.attend.s));
-  if (c.rows_out != wanted)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: o.shape[1] (rows_out) is %lld, wanted %lld: the %lld rows of q.shape[1] less "
-         "%lld of history",
-         op, static_cast<long long>(c.rows_out), static_cast<long long>(wanted),
-         static_cast<long long>(c.attend.s), static_cast<long long>(skipped));
-}
-
-// What forward and backward share.  `table` and `cache_row` are empty in the backward.
-template <class P>
-ConvAttend shared(const char* op, const P& p, const fovea_tensor& table,
-                  const fovea_tensor& cache_row) {
-  ConvAttend c{};
-  Attend& a = c.attend;
-  read_operands(a, op, p, p.v, "v");
-  read_sequences(a, op, p);
-  Sequences& q = a.sequences;
-  q.cache_row = int_vector(cache_row);
-  if (p.key_start.data && (q.cache_row || table.data))
-    fail(FOVEA_INVALID_ARGUMENT, "%s: key_start is given with %s, wanted one of them", op,
-         table.data ? "page_table" : "cache_row");
-  place_keys(q, op, "k", p.k, table, p.key_max);
-  a.columns = q.capacity;
-  a.score.scale = read_scale(op, "scale", p.scale, a.d, "1 / sqrt(d)");
-  check_flag(op, "causal", p.causal);
-  c.causal = p.causal != 0;
-  a.mask.window.right = p.causal;
-  c.weight = view_of<3>(p.weight), c.weight_dtype = p.weight.dtype;
-  c.kernel_rows = p.weight.shape[1], c.kernel_columns = p.weight.shape[2];
-  check_taps(op, 1, "kernel_rows", c.kernel_rows, kKernelRowsMost);
-  check_taps(op, 2, "kernel_columns", c.kernel_columns, kKernelColumnsMost);
-  read_history(c, op, p);
-  return c;
-}
-
 }  // namespace
 
 ConvAttend resolve(const fovea_conv_attention_forward_params& p) {
-  ConvAttend c = shared(kForward, p, p.page_table, p.cache_row);
+  ConvAttend c = read_conv(kForward, p, p.o, "o", p.page_table, p.cache_row);
   check_not_negative(kForward, "splits", p.splits);
   c.attend.splits = p.splits;
   return c;
@@ -74,7 +20,7 @@ ConvAttend resolve(const fovea_conv_attention_forward_params& p) {
 
 ConvAttendBackward resolve(const fovea_conv_attention_backward_params& p) {
   ConvAttendBackward b{};
-  b.forward = shared(kBackward, p, {}, {});
+  b.forward = read_conv(kBackward, p, p.o, "o", {}, {});
   b.dout = view_of<4>(p.dout);
   b.dq = view_of<4>(p.dq), b.dk = view_of<4>(p.dk), b.dv = view_of<4>(p.dv);
   b.dweight = view_of<3>(p.dweight);

@@ -32,7 +32,7 @@ GradientRoom::GradientRoom(const Call& call, const ConvAttendBackward& request, 
 
 StripGradient::StripGradient(const Call& call, const ConvAttendBackward& request,
                              const GradientRoom& room, void* base, const Sequence& q,
-                             int64_t sequence, int64_t head, int64_t first)
+                             int64_t sequence, int64_t head, int64_t first, const float* delta)
     : call_(call),
       b_(request),
       c_(call.c),
@@ -41,6 +41,7 @@ StripGradient::StripGradient(const Call& call, const ConvAttendBackward& request
       head_(head),
       out_(c_.rows_of(q, sequence)),
       through_logits_(request.dq || request.dk),
+      given_delta_(delta),
       logits_(call, room.logits, base),
       turned_(room.turned.at(base)),
       o_(room.o.at(base)),
@@ -62,21 +63,61 @@ StripGradient::StripGradient(const Call& call, const ConvAttendBackward& request
 }
 
 const float* StripGradient::run(int64_t begin, int64_t end, const Sums& sums) {
-  begin_ = begin, end_ = std::min(end, own_.end(c_, q_));
-  if (b_.dq) std::fill_n(dq_, own_.count * call_.d_pad, 0.0f);
-  if (begin_ >= end_) return dq_;
-  load();
-  const int64_t kept = c_.kernel_columns - 1, lanes = below_.lanes;
-  std::fill_n(da_, kept * lanes, 0.0f);
-  const int64_t last = through_logits_ ? end_ + c_.left() : end_;
-  const int64_t first = through_logits_ ? std::max<int64_t>(0, begin_ - c_.right()) : begin_;
-  for (int64_t j = first; j < last; j += kKeys) {
-    const int64_t count = std::min(kKeys, last - j);
-    make(j, count, sums);
-    if (through_logits_) spread(j, count, sums);
-    std::copy(da_ + count * lanes, da_ + (count + kept) * lanes, da_);
+  open(begin, end);
+  for (Step step; next(step);) {
+    weigh(step);
+    close(step, sums);
   }
   return dq_;
+}
+
+void StripGradient::open(int64_t begin, int64_t end) {
+  begin_ = begin, end_ = std::min(end, own_.end(c_, q_));
+  if (b_.dq) std::fill_n(dq_, own_.count * call_.d_pad, 0.0f);
+  at_ = last_ = 0;
+  if (begin_ >= end_) return;
+  load();
+  std::fill_n(da_, (c_.kernel_columns - 1) * below_.lanes, 0.0f);
+  at_ = through_logits_ ? std::max<int64_t>(0, begin_ - c_.right()) : begin_;
+  last_ = through_logits_ ? end_ + c_.left() : end_;
+}
+
+bool StripGradient::next(Step& step) {
+  if (at_ >= last_) return false;
+  const int64_t lanes = below_.lanes;
+  step = {at_, std::min(kKeys, last_ - at_), 0};
+  at_ += step.count;
+  step.live = clamp_i64(below_.end(c_, q_) - step.begin, 0, step.count);
+  std::fill(da() + step.live * lanes, da() + step.count * lanes, 0.0f);
+  if (step.live == 0) return true;
+  logits_.slide(step.begin, step.live);
+  logits_.convolve(step.live, below_, p_);
+  KeyTile keys;
+  load_keys(call_, q_, head_ / call_.group, a_.v, a_.e, step.begin, step.live, false, false, v_,
+            keys);
+  call_.simd.gemm({step.live, lanes, a_.e, keys.x, keys.row, dout_columns_, lanes, da(), lanes,
+                   nullptr, false, false});
+  return true;
+}
+
+void StripGradient::weigh(const Step& step) {
+  if (step.live == 0) return;
+  const int64_t lanes = below_.lanes;
+  call_.simd.softmax_backward(step.live, lanes, p_, da(), lse2_, delta_);
+  hide(c_, q_, below_, step.begin, step.live, nullptr, 0, p_, lanes);
+  hide(c_, q_, below_, step.begin, step.live, nullptr, 0, da(), lanes);
+}
+
+void StripGradient::close(const Step& step, const Sums& sums) {
+  add_values(step, sums);
+  if (through_logits_) spread(step, sums);
+  const int64_t kept = c_.kernel_columns - 1, lanes = below_.lanes;
+  std::copy(da_ + step.count * lanes, da_ + (step.count + kept) * lanes, da_);
+}
+
+int64_t StripGradient::mine(const Step& step, int64_t& from) const {
+  from = std::max(step.begin, begin_);
+  return std::min(step.begin + step.live, end_) - from;
 }
 
 void StripGradient::load() {
@@ -97,8 +138,12 @@ void StripGradient::load() {
                values);
     };
     read(b_.dout, to);
-    read(a_.o, o_);
-    delta_[i] = call_.simd.dot(a_.e, to, o_);
+    if (given_delta_) {
+      delta_[i] = given_delta_[(q_.batch * a_.h + head_) * c_.rows_out + row];
+    } else if (a_.o) {
+      read(a_.o, o_);
+      delta_[i] = call_.simd.dot(a_.e, to, o_);
+    }
     const float lse =
         a_.lse
             .as()[q_.batch * a_.lse.stride[0] + head_ * a_.lse.stride[1] + row * a_.lse.stride[2]];
@@ -117,28 +162,14 @@ void StripGradient::each_seen(int64_t begin, int64_t count, int64_t low, F&& f) 
     for (int64_t i = std::max(low, own_.blind(c_, q_, begin + j)); i < own_.count; ++i) f(j, i);
 }
 
-void StripGradient::make(int64_t begin, int64_t count, const Sums& sums) {
-  const int64_t lanes = below_.lanes;
-  float* da = da_ + (c_.kernel_columns - 1) * lanes;
-  const int64_t live = clamp_i64(below_.end(c_, q_) - begin, 0, count);
-  std::fill(da + live * lanes, da + count * lanes, 0.0f);
-  if (live == 0) return;
-  logits_.slide(begin, live);
-  logits_.convolve(live, below_, p_);
-  KeyTile keys;
-  load_keys(call_, q_, head_ / call_.group, a_.v, a_.e, begin, live, false, false, v_, keys);
-  call_.simd.gemm({live, lanes, a_.e, keys.x, keys.row, dout_columns_, lanes, da, lanes, nullptr,
-                   false, false});
-  call_.simd.softmax_backward(live, lanes, p_, da, lse2_, delta_);
-  hide(c_, q_, below_, begin, live, nullptr, 0, p_, lanes);
-  hide(c_, q_, below_, begin, live, nullptr, 0, da, lanes);
-
-  const int64_t from = std::max(begin, begin_), mine = std::min(begin + live, end_) - from;
+void StripGradient::add_values(const Step& step, const Sums& sums) {
+  int64_t from;
+  const int64_t mine = this->mine(step, from), lanes = below_.lanes;
   if (mine <= 0) return;
-  const int64_t skip = from - begin;
+  const int64_t skip = from - step.begin;
   if (b_.dweight)
     call_.simd.correlate({mine, own_.count, logits_.s + skip * halo_.lanes, halo_.lanes,
-                          da + skip * lanes, lanes, c_.kernel_rows, c_.kernel_columns,
+                          da() + skip * lanes, lanes, c_.kernel_rows, c_.kernel_columns,
                           sums.dweight});
   if (!b_.dv) return;
   float* dv = sums.dv + (from - begin_) * call_.e_pad;
@@ -153,7 +184,8 @@ void StripGradient::make(int64_t begin, int64_t count, const Sums& sums) {
   }
 }
 
-void StripGradient::spread(int64_t begin, int64_t count, const Sums& sums) {
+void StripGradient::spread(const Step& step, const Sums& sums) {
+  const int64_t begin = step.begin, count = step.count;
   const int64_t from = std::max(begin_, begin - c_.left());
   const int64_t mine = std::min(end_, begin + count - c_.left()) - from;
   if (mine <= 0) return;

@@ -20,9 +20,11 @@ struct GradientRoom {
 
 class StripGradient {
  public:
-  // The strip of `head` that begins at row `first`.
+  // The strip of `head` that begins at row `first`.  delta: (b, h, rows_out), where o does not say
+  // it.
   StripGradient(const Call& call, const ConvAttendBackward& request, const GradientRoom& room,
-                void* base, const Sequence& q, int64_t sequence, int64_t head, int64_t first);
+                void* base, const Sequence& q, int64_t sequence, int64_t head, int64_t first,
+                const float* delta = nullptr);
 
   struct Sums {
     float *dk, *dv;  // of the part's first key
@@ -31,14 +33,35 @@ class StripGradient {
   // Adds what the keys [begin, end) give; the result is dq of the strip, [row][d_pad].
   const float* run(int64_t begin, int64_t end, const Sums& sums);
 
+  // What run() consists of, for heads that meet between the steps.
+  struct Step {
+    int64_t begin, count;
+    int64_t live;  // of its keys, those that some row sees
+  };
+  void open(int64_t begin, int64_t end);
+  // p is A and da dout v' of the step's keys, [key][rows_below().lanes].  false: no more keys.
+  bool next(Step& step);
+  // p and da in their place.
+  void weigh(const Step& step);
+  // Of p and da, to the sums.
+  void close(const Step& step, const Sums& sums);
+
   const Strip& own() const { return own_; }
+  const Strip& rows_below() const { return below_; }
+  float* p() const { return p_; }
+  float* da() const { return da_ + (c_.kernel_columns - 1) * below_.lanes; }
+  const float* lse2() const { return lse2_; }
+  const float* delta() const { return delta_; }
+  const float* dq() const { return dq_; }
+  // The step's keys of the part itself: their first, and how many.
+  int64_t mine(const Step& step, int64_t& from) const;
 
  private:
   void load();
-  // da of keys [begin, begin + count), and what needs their scores.
-  void make(int64_t begin, int64_t count, const Sums& sums);
-  // ds of the keys whose da is complete with [begin, begin + count), and its products.
-  void spread(int64_t begin, int64_t count, const Sums& sums);
+  // dv and dweight.
+  void add_values(const Step& step, const Sums& sums);
+  // ds of the keys whose da is complete with the step, and its products.
+  void spread(const Step& step, const Sums& sums);
   const float* q_rows() const { return logits_.rows + c_.above() * call_.d_pad; }
   template <class F>
   void each_seen(int64_t begin, int64_t count, int64_t low, F&& f) const;
@@ -51,10 +74,11 @@ class StripGradient {
   const int64_t head_;
   const ConvAttend::Rows out_;
   const bool through_logits_;  // dq or dk is wanted
+  const float* given_delta_;
   Logits logits_;
   float *turned_, *o_, *dout_, *dout_columns_, *p_, *da_, *ds_, *k_, *v_, *dq_;
   Strip own_, below_, halo_;  // the strip; and the rows below it; and those above
-  int64_t begin_ = 0, end_ = 0;
+  int64_t begin_ = 0, end_ = 0, at_ = 0, last_ = 0;
   float lse2_[kLanes], delta_[kLanes];
   bool finite_ = true;
 };

@@ -687,6 +687,82 @@ struct XKlPoolBackwardParams
     pool::Int32
 end
 
+# fovea_x_multi_token_forward_params
+struct XMultiTokenForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    weight::Tensor
+    mix_before::Tensor
+    mix_after::Tensor
+    o::Tensor
+    lse::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
+    query_max::Int64
+    key_max::Int64
+    history::Int64
+    scale::Float32
+    causal::Int32
+end
+
+# fovea_x_multi_token_backward_params
+struct XMultiTokenBackwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    weight::Tensor
+    mix_before::Tensor
+    mix_after::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    lse::Tensor
+    dout::Tensor
+    dq::Tensor
+    dk::Tensor
+    dv::Tensor
+    dweight::Tensor
+    dmix_before::Tensor
+    dmix_after::Tensor
+    query_max::Int64
+    key_max::Int64
+    history::Int64
+    scale::Float32
+    causal::Int32
+end
+
+# fovea_x_group_norm_forward_params
+struct XGroupNormForwardParams
+    struct_size::Csize_t
+    x::Tensor
+    gain::Tensor
+    y::Tensor
+    query_len::Tensor
+    factor::Float32
+    eps::Float32
+end
+
+# fovea_x_group_norm_backward_params
+struct XGroupNormBackwardParams
+    struct_size::Csize_t
+    x::Tensor
+    gain::Tensor
+    query_len::Tensor
+    dy::Tensor
+    dx::Tensor
+    dgain::Tensor
+    factor::Float32
+    eps::Float32
+end
+
 const _fovea_version = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_version() =
     ccall(symbol(_fovea_version, :fovea_version), Int32, ())
@@ -950,3 +1026,35 @@ fovea_x_kl_pool_backward_workspace(ctx, params, bytes) =
 const _fovea_x_kl_pool_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_kl_pool_backward(ctx, params) =
     ccall(symbol(_fovea_x_kl_pool_backward, :fovea_x_kl_pool_backward), Int32, (Ptr{Cvoid}, Ref{XKlPoolBackwardParams}), ctx, params)
+
+const _fovea_x_multi_token_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_multi_token_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_multi_token_forward_workspace, :fovea_x_multi_token_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XMultiTokenForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_multi_token_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_multi_token_forward(ctx, params) =
+    ccall(symbol(_fovea_x_multi_token_forward, :fovea_x_multi_token_forward), Int32, (Ptr{Cvoid}, Ref{XMultiTokenForwardParams}), ctx, params)
+
+const _fovea_x_multi_token_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_multi_token_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_multi_token_backward_workspace, :fovea_x_multi_token_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XMultiTokenBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_multi_token_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_multi_token_backward(ctx, params) =
+    ccall(symbol(_fovea_x_multi_token_backward, :fovea_x_multi_token_backward), Int32, (Ptr{Cvoid}, Ref{XMultiTokenBackwardParams}), ctx, params)
+
+const _fovea_x_group_norm_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_group_norm_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_group_norm_forward_workspace, :fovea_x_group_norm_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XGroupNormForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_group_norm_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_group_norm_forward(ctx, params) =
+    ccall(symbol(_fovea_x_group_norm_forward, :fovea_x_group_norm_forward), Int32, (Ptr{Cvoid}, Ref{XGroupNormForwardParams}), ctx, params)
+
+const _fovea_x_group_norm_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_group_norm_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_group_norm_backward_workspace, :fovea_x_group_norm_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XGroupNormBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_group_norm_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_group_norm_backward(ctx, params) =
+    ccall(symbol(_fovea_x_group_norm_backward, :fovea_x_group_norm_backward), Int32, (Ptr{Cvoid}, Ref{XGroupNormBackwardParams}), ctx, params)

@@ -28,6 +28,10 @@ const LAYOUT = [
     (Fovea.XKlGatherBackwardParams, 1664, [:struct_size => 0, :q_teacher => 8, :k_teacher => 104, :q_student => 200, :k_student => 296, :index => 392, :query_start => 488, :key_start => 584, :query_len => 680, :key_len => 776, :kl => 872, :lse_teacher => 968, :lse_student => 1064, :dkl => 1160, :dq_student => 1256, :dk_student => 1352, :dq_teacher => 1448, :dk_teacher => 1544, :query_max => 1640, :key_max => 1648, :scale_teacher => 1656, :scale_student => 1660]),
     (Fovea.XKlPoolForwardParams, 1224, [:struct_size => 0, :q_teacher => 8, :k_teacher => 104, :q_student => 200, :k_student => 296, :kl => 392, :lse_teacher => 488, :lse_student => 584, :query_start => 680, :key_start => 776, :query_len => 872, :key_len => 968, :head_window => 1064, :query_max => 1160, :key_max => 1168, :window_left => 1176, :window_right => 1184, :sink_keys => 1192, :block_keys => 1200, :scale_teacher => 1208, :scale_student => 1212, :causal => 1216, :pool => 1220]),
     (Fovea.XKlPoolBackwardParams, 1416, [:struct_size => 0, :q_teacher => 8, :k_teacher => 104, :q_student => 200, :k_student => 296, :query_start => 392, :key_start => 488, :query_len => 584, :key_len => 680, :head_window => 776, :lse_teacher => 872, :lse_student => 968, :dkl => 1064, :dq_student => 1160, :dk_student => 1256, :query_max => 1352, :key_max => 1360, :window_left => 1368, :window_right => 1376, :sink_keys => 1384, :block_keys => 1392, :scale_teacher => 1400, :scale_student => 1404, :causal => 1408, :pool => 1412]),
+    (Fovea.XMultiTokenForwardParams, 1384, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :weight => 296, :mix_before => 392, :mix_after => 488, :o => 584, :lse => 680, :query_start => 776, :key_start => 872, :query_len => 968, :key_len => 1064, :page_table => 1160, :cache_row => 1256, :query_max => 1352, :key_max => 1360, :history => 1368, :scale => 1376, :causal => 1380]),
+    (Fovea.XMultiTokenBackwardParams, 1768, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :weight => 296, :mix_before => 392, :mix_after => 488, :query_start => 584, :key_start => 680, :query_len => 776, :key_len => 872, :lse => 968, :dout => 1064, :dq => 1160, :dk => 1256, :dv => 1352, :dweight => 1448, :dmix_before => 1544, :dmix_after => 1640, :query_max => 1736, :key_max => 1744, :history => 1752, :scale => 1760, :causal => 1764]),
+    (Fovea.XGroupNormForwardParams, 400, [:struct_size => 0, :x => 8, :gain => 104, :y => 200, :query_len => 296, :factor => 392, :eps => 396]),
+    (Fovea.XGroupNormBackwardParams, 592, [:struct_size => 0, :x => 8, :gain => 104, :query_len => 200, :dy => 296, :dx => 392, :dgain => 488, :factor => 584, :eps => 588]),
 ]
 
 # name, function, positional fields
@@ -56,4 +60,8 @@ const OPS = [
     ("x_kl_gather_backward", Fovea.x_kl_gather_backward, (:q_teacher, :k_teacher, :q_student, :k_student, :index, :kl, :lse_teacher, :lse_student, :dkl)),
     ("x_kl_pool_forward", Fovea.x_kl_pool_forward, (:q_teacher, :k_teacher, :q_student, :k_student)),
     ("x_kl_pool_backward", Fovea.x_kl_pool_backward, (:q_teacher, :k_teacher, :q_student, :k_student, :lse_teacher, :lse_student, :dkl)),
+    ("x_multi_token_forward", Fovea.x_multi_token_forward, (:q, :k, :v, :weight)),
+    ("x_multi_token_backward", Fovea.x_multi_token_backward, (:q, :k, :v, :weight, :lse, :dout)),
+    ("x_group_norm_forward", Fovea.x_group_norm_forward, (:x,)),
+    ("x_group_norm_backward", Fovea.x_group_norm_backward, (:x, :dy)),
 ]

@@ -1896,6 +1896,226 @@ const _: () = {
     assert!(offset_of!(fovea_x_kl_pool_backward_params, pool) == 1412);
 };
 
+/// Convolutional attention with mixed heads; prefill, decode over contiguous or paged caches.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_x_multi_token_forward_params {
+    pub struct_size: usize,
+    pub q: fovea_tensor,
+    pub k: fovea_tensor,
+    pub v: fovea_tensor,
+    pub weight: fovea_tensor,
+    pub mix_before: fovea_tensor,
+    pub mix_after: fovea_tensor,
+    pub o: fovea_tensor,
+    pub lse: fovea_tensor,
+    pub query_start: fovea_tensor,
+    pub key_start: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub page_table: fovea_tensor,
+    pub cache_row: fovea_tensor,
+    pub query_max: i64,
+    pub key_max: i64,
+    pub history: i64,
+    pub scale: f32,
+    pub causal: i32,
+}
+
+impl Default for fovea_x_multi_token_forward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_x_multi_token_forward_params>() == 1384);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_x_multi_token_forward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, q) == 8);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, k) == 104);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, v) == 200);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, weight) == 296);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, mix_before) == 392);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, mix_after) == 488);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, o) == 584);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, lse) == 680);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, query_start) == 776);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, key_start) == 872);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, query_len) == 968);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, key_len) == 1064);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, page_table) == 1160);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, cache_row) == 1256);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, query_max) == 1352);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, key_max) == 1360);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, history) == 1368);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, scale) == 1376);
+    assert!(offset_of!(fovea_x_multi_token_forward_params, causal) == 1380);
+};
+
+/// ```text
+/// Gradients of x_multi_token_forward from dout.  The fields it shares say what the forward was.  Each
+/// output is optional: absent = not computed.  Every element of an output is written: rows and keys
+/// past their lengths get 0.  With base and n as above:
+///   dR^a_ij = <dout^a_i, v^a_j>,  X^an_i = sum_j dR^a_ij P^(base + n)_ij
+///   dP^(base + n) = sum_a mix_after[a, n] dR^a,  delta^(base + n)_i = sum_a mix_after[a, n] X^an_i
+///   dmix_after[a, n] = sum_i X^an_i,  dB_ij = P_ij (dP_ij - delta_i)
+///   dmix_before[a, n] = sum_ij dB^a_ij A^(base + n)_ij,  dA^(base + n) = sum_a mix_before[a, n] dB^a
+/// and dweight, dS, dq, dk from dA as in conv_attention.h, dv_j = sum_i R_ij dout_i.
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_x_multi_token_backward_params {
+    pub struct_size: usize,
+    pub q: fovea_tensor,
+    pub k: fovea_tensor,
+    pub v: fovea_tensor,
+    pub weight: fovea_tensor,
+    pub mix_before: fovea_tensor,
+    pub mix_after: fovea_tensor,
+    pub query_start: fovea_tensor,
+    pub key_start: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub key_len: fovea_tensor,
+    pub lse: fovea_tensor,
+    pub dout: fovea_tensor,
+    pub dq: fovea_tensor,
+    pub dk: fovea_tensor,
+    pub dv: fovea_tensor,
+    pub dweight: fovea_tensor,
+    pub dmix_before: fovea_tensor,
+    pub dmix_after: fovea_tensor,
+    pub query_max: i64,
+    pub key_max: i64,
+    pub history: i64,
+    pub scale: f32,
+    pub causal: i32,
+}
+
+impl Default for fovea_x_multi_token_backward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_x_multi_token_backward_params>() == 1768);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_x_multi_token_backward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, q) == 8);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, k) == 104);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, v) == 200);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, weight) == 296);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, mix_before) == 392);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, mix_after) == 488);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, query_start) == 584);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, key_start) == 680);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, query_len) == 776);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, key_len) == 872);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, lse) == 968);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, dout) == 1064);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, dq) == 1160);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, dk) == 1256);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, dv) == 1352);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, dweight) == 1448);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, dmix_before) == 1544);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, dmix_after) == 1640);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, query_max) == 1736);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, key_max) == 1744);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, history) == 1752);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, scale) == 1760);
+    assert!(offset_of!(fovea_x_multi_token_backward_params, causal) == 1764);
+};
+
+/// ```text
+/// The root-mean-square norm of each head, a group of its own, scaled by depth:
+///   y_c = factor gain_c x_c / sqrt(mean_c(x_c^2) + eps)
+/// Depth enters as factor: 1 - lambda with lambda = 0.8 - 0.6 exp(-0.3 layer) as differential
+/// transformers have it.  Rows past query_len are neither read nor written.
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_x_group_norm_forward_params {
+    pub struct_size: usize,
+    pub x: fovea_tensor,
+    pub gain: fovea_tensor,
+    pub y: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub factor: f32,
+    pub eps: f32,
+}
+
+impl Default for fovea_x_group_norm_forward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_x_group_norm_forward_params>() == 400);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_x_group_norm_forward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_x_group_norm_forward_params, x) == 8);
+    assert!(offset_of!(fovea_x_group_norm_forward_params, gain) == 104);
+    assert!(offset_of!(fovea_x_group_norm_forward_params, y) == 200);
+    assert!(offset_of!(fovea_x_group_norm_forward_params, query_len) == 296);
+    assert!(offset_of!(fovea_x_group_norm_forward_params, factor) == 392);
+    assert!(offset_of!(fovea_x_group_norm_forward_params, eps) == 396);
+};
+
+/// ```text
+/// Gradients of x_group_norm_forward from dy.  Each output is optional: absent = not computed.  With
+/// z = 1 / sqrt(mean_c(x_c^2) + eps):
+///   dx_c = factor z (gain_c dy_c - x_c z^2 mean_c(gain_c dy_c x_c))
+///   dgain_c = factor sum dy_c x_c z over the rows of all batches
+/// dx is written in every row, 0 past query_len.
+/// ```
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fovea_x_group_norm_backward_params {
+    pub struct_size: usize,
+    pub x: fovea_tensor,
+    pub gain: fovea_tensor,
+    pub query_len: fovea_tensor,
+    pub dy: fovea_tensor,
+    pub dx: fovea_tensor,
+    pub dgain: fovea_tensor,
+    pub factor: f32,
+    pub eps: f32,
+}
+
+impl Default for fovea_x_group_norm_backward_params {
+    /// All bytes zero: nothing given.
+    fn default() -> Self {
+        unsafe { core::mem::zeroed() }
+    }
+}
+
+const _: () = {
+    assert!(size_of::<fovea_x_group_norm_backward_params>() == 592);
+};
+#[cfg(fovea_offset_of)] // rustc 1.77
+const _: () = {
+    assert!(offset_of!(fovea_x_group_norm_backward_params, struct_size) == 0);
+    assert!(offset_of!(fovea_x_group_norm_backward_params, x) == 8);
+    assert!(offset_of!(fovea_x_group_norm_backward_params, gain) == 104);
+    assert!(offset_of!(fovea_x_group_norm_backward_params, query_len) == 200);
+    assert!(offset_of!(fovea_x_group_norm_backward_params, dy) == 296);
+    assert!(offset_of!(fovea_x_group_norm_backward_params, dx) == 392);
+    assert!(offset_of!(fovea_x_group_norm_backward_params, dgain) == 488);
+    assert!(offset_of!(fovea_x_group_norm_backward_params, factor) == 584);
+    assert!(offset_of!(fovea_x_group_norm_backward_params, eps) == 588);
+};
+
 functions! {
     /// The library's FOVEA_VERSION.
     fn fovea_version() -> i32;
@@ -2048,4 +2268,20 @@ functions! {
     fn fovea_x_kl_pool_backward_workspace(ctx: *mut fovea_context, params: *const fovea_x_kl_pool_backward_params, bytes: *mut usize) -> fovea_status;
     /// See x_kl_pool_backward of the header.
     fn fovea_x_kl_pool_backward(ctx: *mut fovea_context, params: *const fovea_x_kl_pool_backward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_x_multi_token_forward_workspace(ctx: *mut fovea_context, params: *const fovea_x_multi_token_forward_params, bytes: *mut usize) -> fovea_status;
+    /// See x_multi_token_forward of the header.
+    fn fovea_x_multi_token_forward(ctx: *mut fovea_context, params: *const fovea_x_multi_token_forward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_x_multi_token_backward_workspace(ctx: *mut fovea_context, params: *const fovea_x_multi_token_backward_params, bytes: *mut usize) -> fovea_status;
+    /// See x_multi_token_backward of the header.
+    fn fovea_x_multi_token_backward(ctx: *mut fovea_context, params: *const fovea_x_multi_token_backward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_x_group_norm_forward_workspace(ctx: *mut fovea_context, params: *const fovea_x_group_norm_forward_params, bytes: *mut usize) -> fovea_status;
+    /// See x_group_norm_forward of the header.
+    fn fovea_x_group_norm_forward(ctx: *mut fovea_context, params: *const fovea_x_group_norm_forward_params) -> fovea_status;
+    /// Valid, supported, how many bytes: without touching data.
+    fn fovea_x_group_norm_backward_workspace(ctx: *mut fovea_context, params: *const fovea_x_group_norm_backward_params, bytes: *mut usize) -> fovea_status;
+    /// See x_group_norm_backward of the header.
+    fn fovea_x_group_norm_backward(ctx: *mut fovea_context, params: *const fovea_x_group_norm_backward_params) -> fovea_status;
 }

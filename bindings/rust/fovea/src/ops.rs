@@ -3675,3 +3675,484 @@ impl<'a> XKlPoolBackward<'a> {
         check(unsafe { sys::fovea_x_kl_pool_backward(ctx.as_raw(), &self.params) })
     }
 }
+
+/// Convolutional attention with mixed heads; prefill, decode over contiguous or paged caches.
+#[derive(Debug)]
+pub struct XMultiTokenForward<'a> {
+    params: sys::fovea_x_multi_token_forward_params,
+    places: Places<'a>,
+}
+
+impl<'a> XMultiTokenForward<'a> {
+    /// What must be given:
+    ///
+    /// - `q` `(b, s, h, d)` f32 f16 bf16
+    /// - `k` `(rows, t, g, d) or paged (pool, page, g, d)` as q
+    /// - `v` `(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k
+    /// - `weight` `(h, kernel_rows, kernel_columns)` as q or f32: 1 .. 16 rows, the last is the row itself; 1 .. 31 columns
+    /// - `o` `(b, rows_out, h, e)` as q or f32
+    pub fn new(
+        q: &'a Tensor<'_>,
+        k: &'a Tensor<'_>,
+        v: &'a Tensor<'_>,
+        weight: &'a Tensor<'_>,
+        o: &'a mut TensorMut<'_>,
+    ) -> Self {
+        let mut params = sys::fovea_x_multi_token_forward_params::default();
+        let mut places = Places::none();
+        params.struct_size = std::mem::size_of::<sys::fovea_x_multi_token_forward_params>();
+        params.q = q.raw;
+        places.note("q", q.home);
+        params.k = k.raw;
+        places.note("k", k.home);
+        params.v = v.raw;
+        places.note("v", v.home);
+        params.weight = weight.raw;
+        places.note("weight", weight.home);
+        params.o = o.as_tensor().raw;
+        places.note("o", o.as_tensor().home);
+        Self { params, places }
+    }
+
+    /// `(h, group_heads)` f32: 1 .. 16 heads a group, a divisor of h
+    pub fn mix_before(&mut self, mix_before: &'a Tensor<'_>) -> &mut Self {
+        self.params.mix_before = mix_before.raw;
+        self.places.note("mix_before", mix_before.home);
+        self
+    }
+
+    /// `(h, group_heads)` f32: the same groups
+    pub fn mix_after(&mut self, mix_after: &'a Tensor<'_>) -> &mut Self {
+        self.params.mix_after = mix_after.raw;
+        self.places.note("mix_after", mix_after.home);
+        self
+    }
+
+    /// `(b, h, rows_out)` f32: of B, before mix_after; for the backward
+    pub fn lse(&mut self, lse: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.lse = lse.as_tensor().raw;
+        self.places.note("lse", lse.as_tensor().home);
+        self
+    }
+
+    /// `(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1
+    pub fn query_start(&mut self, query_start: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_start = query_start.raw;
+        self.places.note("query_start", query_start.home);
+        self
+    }
+
+    /// `(r+1)` i32: first packed key of each sequence; not with page_table or cache_row
+    pub fn key_start(&mut self, key_start: &'a Tensor<'_>) -> &mut Self {
+        self.params.key_start = key_start.raw;
+        self.places.note("key_start", key_start.home);
+        self
+    }
+
+    /// `(r)` i32: rows in use, history's among them, at most s or the packed extent
+    pub fn query_len(&mut self, query_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_len = query_len.raw;
+        self.places.note("query_len", query_len.home);
+        self
+    }
+
+    /// `(r)` i32: keys in use, at most t, packed extent or pages * page
+    pub fn key_len(&mut self, key_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.key_len = key_len.raw;
+        self.places.note("key_len", key_len.home);
+        self
+    }
+
+    /// `(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen
+    pub fn page_table(&mut self, page_table: &'a Tensor<'_>) -> &mut Self {
+        self.params.page_table = page_table.raw;
+        self.places.note("page_table", page_table.home);
+        self
+    }
+
+    /// `(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number
+    pub fn cache_row(&mut self, cache_row: &'a Tensor<'_>) -> &mut Self {
+        self.params.cache_row = cache_row.raw;
+        self.places.note("cache_row", cache_row.home);
+        self
+    }
+
+    /// longest sequence of rows, history's among them, bounds the grid; 0: s
+    pub fn query_max(&mut self, query_max: i64) -> &mut Self {
+        self.params.query_max = query_max;
+        self
+    }
+
+    /// longest sequence of keys; 0: t, or pages * page
+    pub fn key_max(&mut self, key_max: i64) -> &mut Self {
+        self.params.key_max = key_max;
+        self
+    }
+
+    /// rows at the begin of each sequence of q that have no output
+    pub fn history(&mut self, history: i64) -> &mut Self {
+        self.params.history = history;
+        self
+    }
+
+    /// \> 0; 0: 1 / sqrt(d)
+    pub fn scale(&mut self, scale: f32) -> &mut Self {
+        self.params.scale = scale;
+        self
+    }
+
+    /// 1: row i sees keys up to i + Lk - Lq
+    pub fn causal(&mut self, causal: bool) -> &mut Self {
+        self.params.causal = causal as i32;
+        self
+    }
+
+    /// Valid, supported, how many bytes of workspace: without touching data.
+    pub fn workspace(&self, ctx: &Context) -> Result<usize> {
+        let mut bytes = 0;
+        check(unsafe { sys::fovea_x_multi_token_forward_workspace(ctx.as_raw(), &self.params, &mut bytes) })?;
+        Ok(bytes)
+    }
+
+    /// Runs it: done on return on a host context, enqueued on others.
+    pub fn run(&self, ctx: &Context) -> Result<()> {
+        self.places.check("x_multi_token_forward", ctx)?;
+        check(unsafe { sys::fovea_x_multi_token_forward(ctx.as_raw(), &self.params) })
+    }
+}
+
+/// ```text
+/// Gradients of x_multi_token_forward from dout.  The fields it shares say what the forward was.  Each
+/// output is optional: absent = not computed.  Every element of an output is written: rows and keys
+/// past their lengths get 0.  With base and n as above:
+///   dR^a_ij = <dout^a_i, v^a_j>,  X^an_i = sum_j dR^a_ij P^(base + n)_ij
+///   dP^(base + n) = sum_a mix_after[a, n] dR^a,  delta^(base + n)_i = sum_a mix_after[a, n] X^an_i
+///   dmix_after[a, n] = sum_i X^an_i,  dB_ij = P_ij (dP_ij - delta_i)
+///   dmix_before[a, n] = sum_ij dB^a_ij A^(base + n)_ij,  dA^(base + n) = sum_a mix_before[a, n] dB^a
+/// and dweight, dS, dq, dk from dA as in conv_attention.h, dv_j = sum_i R_ij dout_i.
+/// ```
+#[derive(Debug)]
+pub struct XMultiTokenBackward<'a> {
+    params: sys::fovea_x_multi_token_backward_params,
+    places: Places<'a>,
+}
+
+impl<'a> XMultiTokenBackward<'a> {
+    /// What must be given:
+    ///
+    /// - `q` `(b, s, h, d)` f32 f16 bf16
+    /// - `k` `(key_b, t, g, d)` as q
+    /// - `v` `(key_b, t, g, e)` as q
+    /// - `weight` `(h, kernel_rows, kernel_columns)` as q or f32
+    /// - `lse` `(b, h, rows_out)` f32: of the forward
+    /// - `dout` `(b, rows_out, h, e)` as q or f32: the gradient of o
+    pub fn new(
+        q: &'a Tensor<'_>,
+        k: &'a Tensor<'_>,
+        v: &'a Tensor<'_>,
+        weight: &'a Tensor<'_>,
+        lse: &'a Tensor<'_>,
+        dout: &'a Tensor<'_>,
+    ) -> Self {
+        let mut params = sys::fovea_x_multi_token_backward_params::default();
+        let mut places = Places::none();
+        params.struct_size = std::mem::size_of::<sys::fovea_x_multi_token_backward_params>();
+        params.q = q.raw;
+        places.note("q", q.home);
+        params.k = k.raw;
+        places.note("k", k.home);
+        params.v = v.raw;
+        places.note("v", v.home);
+        params.weight = weight.raw;
+        places.note("weight", weight.home);
+        params.lse = lse.raw;
+        places.note("lse", lse.home);
+        params.dout = dout.raw;
+        places.note("dout", dout.home);
+        Self { params, places }
+    }
+
+    /// `(h, group_heads)` f32
+    pub fn mix_before(&mut self, mix_before: &'a Tensor<'_>) -> &mut Self {
+        self.params.mix_before = mix_before.raw;
+        self.places.note("mix_before", mix_before.home);
+        self
+    }
+
+    /// `(h, group_heads)` f32
+    pub fn mix_after(&mut self, mix_after: &'a Tensor<'_>) -> &mut Self {
+        self.params.mix_after = mix_after.raw;
+        self.places.note("mix_after", mix_after.home);
+        self
+    }
+
+    /// `(r+1)` i32: as in the forward, and so for the fields below
+    pub fn query_start(&mut self, query_start: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_start = query_start.raw;
+        self.places.note("query_start", query_start.home);
+        self
+    }
+
+    /// `(r+1)` i32
+    pub fn key_start(&mut self, key_start: &'a Tensor<'_>) -> &mut Self {
+        self.params.key_start = key_start.raw;
+        self.places.note("key_start", key_start.home);
+        self
+    }
+
+    /// `(r)` i32
+    pub fn query_len(&mut self, query_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_len = query_len.raw;
+        self.places.note("query_len", query_len.home);
+        self
+    }
+
+    /// `(r)` i32
+    pub fn key_len(&mut self, key_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.key_len = key_len.raw;
+        self.places.note("key_len", key_len.home);
+        self
+    }
+
+    /// `(b, s, h, d)` as q: rows of history have theirs too
+    pub fn dq(&mut self, dq: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dq = dq.as_tensor().raw;
+        self.places.note("dq", dq.as_tensor().home);
+        self
+    }
+
+    /// `(key_b, t, g, d)` as q
+    pub fn dk(&mut self, dk: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dk = dk.as_tensor().raw;
+        self.places.note("dk", dk.as_tensor().home);
+        self
+    }
+
+    /// `(key_b, t, g, e)` as q
+    pub fn dv(&mut self, dv: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dv = dv.as_tensor().raw;
+        self.places.note("dv", dv.as_tensor().home);
+        self
+    }
+
+    /// `(h, kernel_rows, kernel_columns)` f32: a stride of 0 receives the ordered sum over that dimension
+    pub fn dweight(&mut self, dweight: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dweight = dweight.as_tensor().raw;
+        self.places.note("dweight", dweight.as_tensor().home);
+        self
+    }
+
+    /// `(h, group_heads)` f32: with mix_before, as dweight
+    pub fn dmix_before(&mut self, dmix_before: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dmix_before = dmix_before.as_tensor().raw;
+        self.places.note("dmix_before", dmix_before.as_tensor().home);
+        self
+    }
+
+    /// `(h, group_heads)` f32: with mix_after, as dweight
+    pub fn dmix_after(&mut self, dmix_after: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dmix_after = dmix_after.as_tensor().raw;
+        self.places.note("dmix_after", dmix_after.as_tensor().home);
+        self
+    }
+
+    /// as in the forward, and so for the fields below
+    pub fn query_max(&mut self, query_max: i64) -> &mut Self {
+        self.params.query_max = query_max;
+        self
+    }
+
+    /// 0: t
+    pub fn key_max(&mut self, key_max: i64) -> &mut Self {
+        self.params.key_max = key_max;
+        self
+    }
+
+    /// 0: none
+    pub fn history(&mut self, history: i64) -> &mut Self {
+        self.params.history = history;
+        self
+    }
+
+    /// 0: 1 / sqrt(d)
+    pub fn scale(&mut self, scale: f32) -> &mut Self {
+        self.params.scale = scale;
+        self
+    }
+
+    /// 1: row i sees keys up to i + Lk - Lq
+    pub fn causal(&mut self, causal: bool) -> &mut Self {
+        self.params.causal = causal as i32;
+        self
+    }
+
+    /// Valid, supported, how many bytes of workspace: without touching data.
+    pub fn workspace(&self, ctx: &Context) -> Result<usize> {
+        let mut bytes = 0;
+        check(unsafe { sys::fovea_x_multi_token_backward_workspace(ctx.as_raw(), &self.params, &mut bytes) })?;
+        Ok(bytes)
+    }
+
+    /// Runs it: done on return on a host context, enqueued on others.
+    pub fn run(&self, ctx: &Context) -> Result<()> {
+        self.places.check("x_multi_token_backward", ctx)?;
+        check(unsafe { sys::fovea_x_multi_token_backward(ctx.as_raw(), &self.params) })
+    }
+}
+
+/// ```text
+/// The root-mean-square norm of each head, a group of its own, scaled by depth:
+///   y_c = factor gain_c x_c / sqrt(mean_c(x_c^2) + eps)
+/// Depth enters as factor: 1 - lambda with lambda = 0.8 - 0.6 exp(-0.3 layer) as differential
+/// transformers have it.  Rows past query_len are neither read nor written.
+/// ```
+#[derive(Debug)]
+pub struct XGroupNormForward<'a> {
+    params: sys::fovea_x_group_norm_forward_params,
+    places: Places<'a>,
+}
+
+impl<'a> XGroupNormForward<'a> {
+    /// What must be given:
+    ///
+    /// - `x` `(b, s, h, e)` f32 f16 bf16: o of the attention
+    /// - `y` `(b, s, h, e)` as x or f32
+    pub fn new(
+        x: &'a Tensor<'_>,
+        y: &'a mut TensorMut<'_>,
+    ) -> Self {
+        let mut params = sys::fovea_x_group_norm_forward_params::default();
+        let mut places = Places::none();
+        params.struct_size = std::mem::size_of::<sys::fovea_x_group_norm_forward_params>();
+        params.x = x.raw;
+        places.note("x", x.home);
+        params.y = y.as_tensor().raw;
+        places.note("y", y.as_tensor().home);
+        Self { params, places }
+    }
+
+    /// `(h, e)` as x or f32: absent: 1; a stride of 0 shares it
+    pub fn gain(&mut self, gain: &'a Tensor<'_>) -> &mut Self {
+        self.params.gain = gain.raw;
+        self.places.note("gain", gain.home);
+        self
+    }
+
+    /// `(b)` i32: rows in use, 0 .. s
+    pub fn query_len(&mut self, query_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_len = query_len.raw;
+        self.places.note("query_len", query_len.home);
+        self
+    }
+
+    /// \> 0; 0: 1
+    pub fn factor(&mut self, factor: f32) -> &mut Self {
+        self.params.factor = factor;
+        self
+    }
+
+    /// \> 0; 0: 1e-5
+    pub fn eps(&mut self, eps: f32) -> &mut Self {
+        self.params.eps = eps;
+        self
+    }
+
+    /// Valid, supported, how many bytes of workspace: without touching data.
+    pub fn workspace(&self, ctx: &Context) -> Result<usize> {
+        let mut bytes = 0;
+        check(unsafe { sys::fovea_x_group_norm_forward_workspace(ctx.as_raw(), &self.params, &mut bytes) })?;
+        Ok(bytes)
+    }
+
+    /// Runs it: done on return on a host context, enqueued on others.
+    pub fn run(&self, ctx: &Context) -> Result<()> {
+        self.places.check("x_group_norm_forward", ctx)?;
+        check(unsafe { sys::fovea_x_group_norm_forward(ctx.as_raw(), &self.params) })
+    }
+}
+
+/// ```text
+/// Gradients of x_group_norm_forward from dy.  Each output is optional: absent = not computed.  With
+/// z = 1 / sqrt(mean_c(x_c^2) + eps):
+///   dx_c = factor z (gain_c dy_c - x_c z^2 mean_c(gain_c dy_c x_c))
+///   dgain_c = factor sum dy_c x_c z over the rows of all batches
+/// dx is written in every row, 0 past query_len.
+/// ```
+#[derive(Debug)]
+pub struct XGroupNormBackward<'a> {
+    params: sys::fovea_x_group_norm_backward_params,
+    places: Places<'a>,
+}
+
+impl<'a> XGroupNormBackward<'a> {
+    /// What must be given:
+    ///
+    /// - `x` `(b, s, h, e)` f32 f16 bf16
+    /// - `dy` `(b, s, h, e)` as x or f32: the gradient of y
+    pub fn new(
+        x: &'a Tensor<'_>,
+        dy: &'a Tensor<'_>,
+    ) -> Self {
+        let mut params = sys::fovea_x_group_norm_backward_params::default();
+        let mut places = Places::none();
+        params.struct_size = std::mem::size_of::<sys::fovea_x_group_norm_backward_params>();
+        params.x = x.raw;
+        places.note("x", x.home);
+        params.dy = dy.raw;
+        places.note("dy", dy.home);
+        Self { params, places }
+    }
+
+    /// `(h, e)` as x or f32
+    pub fn gain(&mut self, gain: &'a Tensor<'_>) -> &mut Self {
+        self.params.gain = gain.raw;
+        self.places.note("gain", gain.home);
+        self
+    }
+
+    /// `(b)` i32
+    pub fn query_len(&mut self, query_len: &'a Tensor<'_>) -> &mut Self {
+        self.params.query_len = query_len.raw;
+        self.places.note("query_len", query_len.home);
+        self
+    }
+
+    /// `(b, s, h, e)` as x
+    pub fn dx(&mut self, dx: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dx = dx.as_tensor().raw;
+        self.places.note("dx", dx.as_tensor().home);
+        self
+    }
+
+    /// `(h, e)` f32: with or without gain; a stride of 0 receives the ordered sum over that dimension
+    pub fn dgain(&mut self, dgain: &'a mut TensorMut<'_>) -> &mut Self {
+        self.params.dgain = dgain.as_tensor().raw;
+        self.places.note("dgain", dgain.as_tensor().home);
+        self
+    }
+
+    /// 0: 1
+    pub fn factor(&mut self, factor: f32) -> &mut Self {
+        self.params.factor = factor;
+        self
+    }
+
+    /// 0: 1e-5
+    pub fn eps(&mut self, eps: f32) -> &mut Self {
+        self.params.eps = eps;
+        self
+    }
+
+    /// Valid, supported, how many bytes of workspace: without touching data.
+    pub fn workspace(&self, ctx: &Context) -> Result<usize> {
+        let mut bytes = 0;
+        check(unsafe { sys::fovea_x_group_norm_backward_workspace(ctx.as_raw(), &self.params, &mut bytes) })?;
+        Ok(bytes)
+    }
+
+    /// Runs it: done on return on a host context, enqueued on others.
+    pub fn run(&self, ctx: &Context) -> Result<()> {
+        self.places.check("x_group_norm_backward", ctx)?;
+        check(unsafe { sys::fovea_x_group_norm_backward(ctx.as_raw(), &self.params) })
+    }
+}

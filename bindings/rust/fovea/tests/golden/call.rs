@@ -29,6 +29,10 @@ pub const OPS: &[&str] = &[
     "x_kl_gather_backward",
     "x_kl_pool_forward",
     "x_kl_pool_backward",
+    "x_multi_token_forward",
+    "x_multi_token_backward",
+    "x_group_norm_forward",
+    "x_group_norm_backward",
 ];
 
 pub fn call(op: &str, given: &mut Given, ctx: &Context) -> Result<()> {
@@ -1217,6 +1221,163 @@ pub fn call(op: &str, given: &mut Given, ctx: &Context) -> Result<()> {
             call.scale_student(given.scalar("scale_student") as f32);
             call.causal(given.scalar("causal") != 0.0);
             call.pool(XPool(given.scalar("pool") as i32));
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_multi_token_forward" => {
+            let q = given.input("q").expect("q");
+            let k = given.input("k").expect("k");
+            let v = given.input("v").expect("v");
+            let weight = given.input("weight").expect("weight");
+            let mut o = given.output("o").expect("o");
+            let mix_before = given.input("mix_before");
+            let mix_after = given.input("mix_after");
+            let mut lse = given.output("lse");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let page_table = given.input("page_table");
+            let cache_row = given.input("cache_row");
+            let mut call = XMultiTokenForward::new(&q, &k, &v, &weight, &mut o);
+            if let Some(tensor) = &mix_before {
+                call.mix_before(tensor);
+            }
+            if let Some(tensor) = &mix_after {
+                call.mix_after(tensor);
+            }
+            if let Some(tensor) = &mut lse {
+                call.lse(tensor);
+            }
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &page_table {
+                call.page_table(tensor);
+            }
+            if let Some(tensor) = &cache_row {
+                call.cache_row(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.history(given.scalar("history") as i64);
+            call.scale(given.scalar("scale") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_multi_token_backward" => {
+            let q = given.input("q").expect("q");
+            let k = given.input("k").expect("k");
+            let v = given.input("v").expect("v");
+            let weight = given.input("weight").expect("weight");
+            let lse = given.input("lse").expect("lse");
+            let dout = given.input("dout").expect("dout");
+            let mix_before = given.input("mix_before");
+            let mix_after = given.input("mix_after");
+            let query_start = given.input("query_start");
+            let key_start = given.input("key_start");
+            let query_len = given.input("query_len");
+            let key_len = given.input("key_len");
+            let mut dq = given.output("dq");
+            let mut dk = given.output("dk");
+            let mut dv = given.output("dv");
+            let mut dweight = given.output("dweight");
+            let mut dmix_before = given.output("dmix_before");
+            let mut dmix_after = given.output("dmix_after");
+            let mut call = XMultiTokenBackward::new(&q, &k, &v, &weight, &lse, &dout);
+            if let Some(tensor) = &mix_before {
+                call.mix_before(tensor);
+            }
+            if let Some(tensor) = &mix_after {
+                call.mix_after(tensor);
+            }
+            if let Some(tensor) = &query_start {
+                call.query_start(tensor);
+            }
+            if let Some(tensor) = &key_start {
+                call.key_start(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &key_len {
+                call.key_len(tensor);
+            }
+            if let Some(tensor) = &mut dq {
+                call.dq(tensor);
+            }
+            if let Some(tensor) = &mut dk {
+                call.dk(tensor);
+            }
+            if let Some(tensor) = &mut dv {
+                call.dv(tensor);
+            }
+            if let Some(tensor) = &mut dweight {
+                call.dweight(tensor);
+            }
+            if let Some(tensor) = &mut dmix_before {
+                call.dmix_before(tensor);
+            }
+            if let Some(tensor) = &mut dmix_after {
+                call.dmix_after(tensor);
+            }
+            call.query_max(given.scalar("query_max") as i64);
+            call.key_max(given.scalar("key_max") as i64);
+            call.history(given.scalar("history") as i64);
+            call.scale(given.scalar("scale") as f32);
+            call.causal(given.scalar("causal") != 0.0);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_group_norm_forward" => {
+            let x = given.input("x").expect("x");
+            let mut y = given.output("y").expect("y");
+            let gain = given.input("gain");
+            let query_len = given.input("query_len");
+            let mut call = XGroupNormForward::new(&x, &mut y);
+            if let Some(tensor) = &gain {
+                call.gain(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            call.factor(given.scalar("factor") as f32);
+            call.eps(given.scalar("eps") as f32);
+            call.workspace(ctx)?;
+            call.run(ctx)
+        }
+        "x_group_norm_backward" => {
+            let x = given.input("x").expect("x");
+            let dy = given.input("dy").expect("dy");
+            let gain = given.input("gain");
+            let query_len = given.input("query_len");
+            let mut dx = given.output("dx");
+            let mut dgain = given.output("dgain");
+            let mut call = XGroupNormBackward::new(&x, &dy);
+            if let Some(tensor) = &gain {
+                call.gain(tensor);
+            }
+            if let Some(tensor) = &query_len {
+                call.query_len(tensor);
+            }
+            if let Some(tensor) = &mut dx {
+                call.dx(tensor);
+            }
+            if let Some(tensor) = &mut dgain {
+                call.dgain(tensor);
+            }
+            call.factor(given.scalar("factor") as f32);
+            call.eps(given.scalar("eps") as f32);
             call.workspace(ctx)?;
             call.run(ctx)
         }

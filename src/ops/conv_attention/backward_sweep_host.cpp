@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/conv_attention/backward_sweep_host.h"
+
+#include <algorithm>
+#include <array>
+
+#include "ops/conv_attention/mixed.h"
+
+namespace fovea::conv_host {
+
+SweepPlan::SweepPlan(const Context& ctx, const Call& call, const ConvAttendBackward& request,
+                     int64_t heads, int64_t items, Layout worker, Layout& layout)
+    : b(request), bundle(heads), parts(host::gradient_parts(call.a)) {
+  sweeps = b.dq || b.dk || b.dv || b.dweight;
+  const Attend& a = call.a;
+  const int64_t keys = sweeps ? host::part_keys(a.sequences.key_max, parts, kKeys) : 0;
+  const int64_t key_heads = bundle / std::max<int64_t>(call.group, 1);
+  dk = worker.add<float>(b.dk ? key_heads * keys * call.d_pad : 0);
+  dv = worker.add<float>(b.dv ? key_heads * keys * call.e_pad : 0);
+  worker_bytes = worker.bytes();
+  const int64_t bundles = bundle ? a.h / bundle : 0;
+  items = std::max<int64_t>({a.sequences.count * bundles * parts, items, 1});
+  part_dq = layout.add<float>(parts > 1 && b.dq ? parts * a.b * a.s * a.h * a.d : 0);
+  part_dweight =
+      layout.add<double>(b.dweight ? a.sequences.count * a.h * parts * b.forward.taps() : 0);
+  scratch = layout.add<unsigned char>(std::min<int64_t>(ctx.threads, items) *
+                                      static_cast<int64_t>(worker_bytes));
+}
+
+Sweep::Sweep(const SweepPlan& plan, const Call& call, void* base)
+    : plan_(plan), b_(plan.b), call_(call), c_(call.c), a_(call.a), base_(base) {}
+
+double Sweep::pairs() const {
+  double sum = 0;
+  for (int64_t r = 0; r < a_.sequences.count; ++r) {
+    const Sequence q = a_.sequences[r];
+    sum += static_cast<double>(q.rows) * a_.h * (q.keys + 16.0);
+  }
+  return sum;
+}
+
+void Sweep::run(Context& ctx, int64_t heads, const Strip& strip) const {
+  host::Pool& pool = host::pool(ctx);
+  const double cost = pairs() * static_cast<double>(a_.d + a_.e + c_.taps()) / kFlopsPerNanosecond;
+  clear(pool);
+  if (plan_.sweeps && plan_.bundle)
+    pool.run(a_.sequences.count * (a_.h / plan_.bundle) * plan_.parts, 3 * cost,
+             [&](int64_t n, int32_t worker) { item(n, worker, heads, strip); });
+  if (plan_.parts > 1 && b_.dq) {
+    const int64_t rows = a_.sequences.query_max;
+    pool.run(a_.sequences.count * rows, static_cast<double>(rows) * a_.h * a_.d,
+             [&](int64_t n, int32_t) { add_dq(n / rows, n % rows); });
+  }
+  if (b_.dweight) add_dweight();
+}
+
+// Zeros for what no sequence reaches.
+void Sweep::clear(host::Pool& pool) const {
+  const Sequences& q = a_.sequences;
+  const int64_t key_batches = q.key_start ? 1 : q.count;
+  if (q.query_start || q.query_len || q.query_max < a_.s)
+    host::zero(pool, b_.dq, a_.dtype, a_.b, a_.s, a_.h, a_.d);
+  if (q.key_start || q.key_len || q.key_max < q.capacity) {
+    host::zero(pool, b_.dk, a_.dtype, key_batches, a_.t, a_.g, a_.d);
+    host::zero(pool, b_.dv, a_.dtype, key_batches, a_.t, a_.g, a_.e);
+  }
+}
+
+void Sweep::item(int64_t item, int32_t worker, int64_t heads, const Strip& strip) const {
+  const int64_t part = item % plan_.parts, bundles = a_.h / plan_.bundle;
+  const int64_t first = item / plan_.parts % bundles * plan_.bundle;
+  const int64_t sequence = item / plan_.parts / bundles;
+  Visit at{};
+  at.room = plan_.scratch.at(base_) + static_cast<size_t>(worker) * plan_.worker_bytes;
+  at.q = a_.sequences[sequence], at.sequence = sequence, at.head = first, at.part = part;
+  const int64_t size = host::part_keys(at.q.keys, plan_.parts, kKeys);
+  at.begin = std::min(at.q.keys, part * size), at.end = std::min(at.q.keys, at.begin + size);
+  const int64_t keys = at.end - at.begin, key_heads = plan_.bundle / call_.group;
+  float *dk = plan_.dk.at(at.room), *dv = plan_.dv.at(at.room);
+  if (b_.dk) std::fill_n(dk, key_heads * keys * call_.d_pad, 0.0f);
+  if (b_.dv) std::fill_n(dv, key_heads * keys * call_.e_pad, 0.0f);
+  std::array<StripGradient::Sums, kGroupHeadsMost> sums{};
+  at.sums = sums.data();
+  for (; at.head < first + plan_.bundle; at.head += heads) {
+    for (int64_t n = 0; n < heads; ++n) {
+      const int64_t own = (at.head + n - first) / call_.group;
+      sums[n] = {b_.dk ? dk + own * keys * call_.d_pad : nullptr,
+                 b_.dv ? dv + own * keys * call_.e_pad : nullptr, nullptr};
+      if (!b_.dweight) continue;
+      sums[n].dweight = dweight_of(sequence, at.head + n, part);
+      std::fill_n(sums[n].dweight, c_.taps(), 0.0);
+    }
+    for (at.row = 0; at.row < at.q.rows;) at.row += strip(at);
+  }
+  for (int64_t n = 0; n < key_heads; ++n) {
+    const int64_t key_head = first / call_.group + n;
+    save_keys(b_.dk, at, key_head, dk + n * keys * call_.d_pad, a_.d, call_.d_pad);
+    save_keys(b_.dv, at, key_head, dv + n * keys * call_.e_pad, a_.e, call_.e_pad);
+  }
+}
+
+double* Sweep::dweight_of(int64_t sequence, int64_t head, int64_t part) const {
+  return plan_.part_dweight.at(base_) + ((sequence * a_.h + head) * plan_.parts + part) * c_.taps();
+}
+
+void Sweep::store_dq(const Sequence& q, int64_t row, int64_t head, const float* from) const {
+  const View<4>& to = b_.dq;
+  store_row(to.data, a_.dtype,
+            q.batch * to.stride[0] + (q.row_begin + row) * to.stride[1] + head * to.stride[2],
+            to.stride[3], a_.d, from, a_.score.scale);
+}
+
+float* Sweep::part_row(const Sequence& q, int64_t row, int64_t head, int64_t part) const {
+  const int64_t rows = a_.b * a_.s * a_.h;
+  return plan_.part_dq.at(base_) +
+         (part * rows + (q.batch * a_.s + q.row_begin + row) * a_.h + head) * a_.d;
+}
+
+void Sweep::save_dq(const Visit& at, int64_t n, const conv_host::Strip& own,
+                    const float* dq) const {
+  for (int64_t i = 0; i < own.count; ++i, dq += call_.d_pad) {
+    if (plan_.parts == 1)
+      store_dq(at.q, own.first + i, at.head + n, dq);
+    else
+      std::copy_n(dq, a_.d, part_row(at.q, own.first + i, at.head + n, at.part));
+  }
+}
+
+void Sweep::add_dq(int64_t sequence, int64_t row) const {
+  const Sequence q = a_.sequences[sequence];
+  if (row >= q.rows) return;
+  for (int64_t head = 0; head < a_.h; ++head) {
+    float* sum = part_row(q, row, head, 0);
+    for (int64_t part = 1; part < plan_.parts; ++part) {
+      const float* more = part_row(q, row, head, part);
+      for (int64_t n = 0; n < a_.d; ++n) sum[n] += more[n];
+    }
+    store_dq(q, row, head, sum);
+  }
+}
+
+void Sweep::save_keys(const View<4>& to, const Visit& at, int64_t key_head, const float* from,
+                      int64_t width, int64_t width_pad) const {
+  if (!to) return;
+  for (int64_t j = at.begin; j < at.end; ++j)
+    store_row(to.data, a_.dtype,
+              a_.sequences.key_offset(at.q, j, to.stride) + key_head * to.stride[2], to.stride[3],
+              width, from + (j - at.begin) * width_pad, 1);
+}
+
+// dweight may be summed over heads, or over taps: stride 0.
+void Sweep::add_dweight() const {
+  const View<3>& to = b_.dweight;
+  for (int pass = 0; pass < 2; ++pass)
+    for (int64_t head = 0; head < a_.h; ++head)
+      for (int64_t n = 0; n < c_.taps(); ++n) {
+        float& out = to.as()[head * to.stride[0] + n / c_.kernel_columns * to.stride[1] +
+                             n % c_.kernel_columns * to.stride[2]];
+        if (pass == 0) {
+          out = 0;
+          continue;
+        }
+        double sum = 0;
+        for (int64_t r = 0; r < a_.sequences.count; ++r)
+          for (int64_t part = 0; part < plan_.parts; ++part) sum += dweight_of(r, head, part)[n];
+        out += static_cast<float>(sum);
+      }
+}
+
+}  // namespace fovea::conv_host

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the host's backwards share: who owns which sum.  An item of work is (sequence, bundle of key
+// heads, part of the keys): it alone owns dk and dv of its keys, kept in f32 while it goes through
+// the strips of rows of every query head of the bundle (strip_gradient_host.h).  Keys around a
+// part's bounds are computed in both parts.  With one part dq is complete when the strip is; else
+// the parts' sums are added in order, as those of dweight are in any case.  Parts depend on shapes
+// alone: the bits do not change with the number of threads.
+#pragma once
+#include <functional>
+
+#include "host/device.h"
+#include "ops/conv_attention/strip_gradient_host.h"
+
+namespace fovea::conv_host {
+
+constexpr double kFlopsPerNanosecond = 25;  // low enough for the slowest instruction set
+
+struct SweepPlan {
+  ConvAttendBackward b;
+  int64_t bundle;  // query heads of an item: whole key heads
+  int64_t parts;
+  size_t worker_bytes;
+  Slot<float> dk, dv;  // within a worker's bytes
+  Slot<float> part_dq;
+  Slot<double> part_dweight;
+  Slot<unsigned char> scratch;
+  bool sweeps;
+  // `worker` holds what the caller needs in a worker's bytes; items: of other runs in the same
+  // scratch.
+  SweepPlan() = default;
+  SweepPlan(const Context& ctx, const Call& call, const ConvAttendBackward& b, int64_t bundle,
+            int64_t items, Layout worker, Layout& layout);
+};
+
+class Sweep {
+ public:
+  Sweep(const SweepPlan& plan, const Call& call, void* base);
+
+  // One strip of `heads` heads, from row `row` on.
+  struct Visit {
+    void* room;  // the worker's
+    Sequence q;
+    int64_t sequence, head, part, row;
+    int64_t begin, end;               // keys
+    const StripGradient::Sums* sums;  // of each head
+  };
+  // Visits every strip of every `heads` heads; `strip` gives the rows it took.
+  using Strip = std::function<int64_t(const Visit&)>;
+  void run(Context& ctx, int64_t heads, const Strip& strip) const;
+
+  // dq of a visit's n-th head.
+  void save_dq(const Visit& at, int64_t n, const conv_host::Strip& own, const float* dq) const;
+  double pairs() const;  // rows times keys and heads, for an estimate of cost
+
+ private:
+  void clear(host::Pool& pool) const;
+  void item(int64_t item, int32_t worker, int64_t heads, const Strip& strip) const;
+  double* dweight_of(int64_t sequence, int64_t head, int64_t part) const;
+  void store_dq(const Sequence& q, int64_t row, int64_t head, const float* from) const;
+  float* part_row(const Sequence& q, int64_t row, int64_t head, int64_t part) const;
+  void add_dq(int64_t sequence, int64_t row) const;
+  void save_keys(const View<4>& to, const Visit& at, int64_t key_head, const float* from,
+                 int64_t width, int64_t width_pad) const;
+  void add_dweight() const;
+
+  const SweepPlan& plan_;
+  const ConvAttendBackward& b_;
+  const Call& call_;
+  const ConvAttend& c_;
+  const Attend& a_;
+  void* base_;
+};
+
+}  // namespace fovea::conv_host

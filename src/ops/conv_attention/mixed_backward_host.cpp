@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_multi_token_backward on the CPU, two sweeps:
+//   first  an item of work is (sequence, group, strip of rows) and has all its keys: X, delta and
+//          the strip's part of dmix_after
+//   then   backward_sweep_host.h, a bundle being the heads that share groups and key heads, with
+//          the strips of group_gradient_host.h
+// Multi-Token Attention (2504.00927).
+#include <numeric>
+
+#include "core/dtype.h"
+#include "ops/conv_attention/backward_sweep_host.h"
+#include "ops/conv_attention/group_gradient_host.h"
+
+namespace fovea {
+namespace {
+
+using namespace conv_host;
+
+struct BackwardPlan {
+  MixedAttendBackward m;
+  GroupGradientRoom room;
+  SweepPlan sweep;
+  int64_t strips;  // of a sequence, at most
+  Slot<float> delta;
+  Slot<double> before, after;  // (r, h, parts, group), (r, h, strips, group)
+};
+
+class Backward {
+ public:
+  Backward(const BackwardPlan& plan, void* base)
+      : plan_(plan), m_(plan.m), call_(plan.m.conv.forward), a_(call_.a), base_(base) {}
+
+  void run(Context& ctx) const {
+    const Sweep sweep(plan_.sweep, call_, base_);
+    const int64_t groups = a_.h / m_.group, items = a_.sequences.count * groups * plan_.strips;
+    const double cost =
+        sweep.pairs() * static_cast<double>(a_.d + a_.e + call_.c.taps()) / kFlopsPerNanosecond;
+    host::pool(ctx).run(items, cost, [&](int64_t item, int32_t worker) {
+      measure(item / (groups * plan_.strips), item % groups * m_.group,
+              plan_.strips - 1 - item / groups % plan_.strips, worker);
+    });
+    double* before = plan_.before.at(base_);
+    const int64_t parts = plan_.sweep.parts;
+    if (before) std::fill_n(before, a_.sequences.count * a_.h * parts * m_.group, 0.0);
+    sweep.run(ctx, m_.group, [&](const Sweep::Visit& at) {
+      GroupGradient strip(call_, m_, plan_.room, at.room, at.q, at.sequence, at.head, at.row,
+                          plan_.delta.at(base_));
+      double* sum =
+          before ? before +
+                       ((at.sequence * (a_.h / m_.group) + at.head / m_.group) * parts + at.part) *
+                           m_.group * m_.group
+                 : nullptr;
+      strip.run(at.begin, at.end, at.sums, sum);
+      if (m_.conv.dq)
+        for (int64_t n = 0; n < m_.group; ++n) sweep.save_dq(at, n, strip.own(), strip.dq(n));
+      return strip.own().count;
+    });
+    add_up(m_.dbefore, before, parts);
+    add_up(m_.dafter, plan_.after.at(base_), plan_.strips);
+  }
+
+ private:
+  void measure(int64_t sequence, int64_t head, int64_t strip, int32_t worker) const {
+    const int64_t group = m_.group, first = strip * call_.own_rows(2 * call_.c.above());
+    double* after = plan_.after.at(base_);
+    if (after) {
+      after += ((sequence * (a_.h / group) + head / group) * plan_.strips + strip) * group * group;
+      std::fill_n(after, group * group, 0.0);
+    }
+    const Sequence q = a_.sequences[sequence];
+    if (first >= q.rows) return;
+    void* room =
+        plan_.sweep.scratch.at(base_) + static_cast<size_t>(worker) * plan_.sweep.worker_bytes;
+    GroupGradient rows(call_, m_, plan_.room, room, q, sequence, head, first, nullptr);
+    const double* x = rows.measure();
+    const ConvAttend::Rows out = call_.c.rows_of(q, sequence);
+    for (int64_t i = 0; i < rows.own().count; ++i) {
+      const int64_t at = first + i - call_.c.history;
+      if (at < 0 || at >= out.count) continue;
+      for (int64_t n = 0; n < group; ++n) {
+        double delta = 0;
+        for (int64_t a = 0; a < group; ++a) {
+          const double sum = x[(a * group + n) * kLanes + i];
+          if (after) after[a * group + n] += sum;
+          if (m_.after)
+            delta += static_cast<double>(mix_of(m_.after, head + a, n)) * sum;
+          else if (a == n)
+            delta = sum;
+        }
+        plan_.delta.at(base_)[(q.batch * a_.h + head + n) * call_.c.rows_out + out.begin + at] =
+            static_cast<float>(delta);
+      }
+    }
+  }
+
+  // The parts' (r, h / group, parts, group, group) in order; may be summed over heads: stride 0.
+  void add_up(const View<2>& to, const double* sums, int64_t parts) const {
+    if (!to) return;
+    const int64_t group = m_.group, groups = a_.h / group;
+    for (int pass = 0; pass < 2; ++pass)
+      for (int64_t head = 0; head < a_.h; ++head)
+        for (int64_t n = 0; n < group; ++n) {
+          float& out = to.as()[head * to.stride[0] + n * to.stride[1]];
+          if (pass == 0) {
+            out = 0;
+            continue;
+          }
+          double sum = 0;
+          for (int64_t r = 0; r < a_.sequences.count; ++r)
+            for (int64_t part = 0; part < parts; ++part)
+              sum += sums[(((r * groups + head / group) * parts + part) * group + head % group) *
+                              group +
+                          n];
+          out += static_cast<float>(sum);
+        }
+  }
+
+  const BackwardPlan& plan_;
+  const MixedAttendBackward& m_;
+  const Call call_;
+  const Attend& a_;
+  void* base_;
+};
+
+std::string refuses(const Context&, const MixedAttendBackward&) {
+  return "";
+}
+
+void prepare(const Context& ctx, const MixedAttendBackward& m, Plan& plan) {
+  const Call call(m.conv.forward);
+  const Attend& a = call.a;
+  BackwardPlan p;
+  p.m = m;
+  Layout worker;
+  p.room = GroupGradientRoom(call, m, worker);
+  p.strips = ceil_div(a.sequences.query_max, call.own_rows(2 * call.c.above()));
+  p.sweep = SweepPlan(ctx, call, m.conv, a.h ? std::lcm(call.group, m.group) : 0,
+                      a.sequences.count * (a.h / m.group) * p.strips, worker, plan.workspace);
+  p.sweep.sweeps |= m.dbefore.data != nullptr;
+  p.delta = plan.workspace.add<float>(a.b * a.h * call.c.rows_out);
+  const int64_t sums = a.sequences.count * a.h * m.group;
+  p.before = plan.workspace.add<double>(m.dbefore ? sums * p.sweep.parts : 0);
+  p.after = plan.workspace.add<double>(m.dafter ? sums * p.strips : 0);
+  plan.kernel +=
+      std::string(".") + call.simd.name + "." + dtype_name(a.dtype) + ".d" + std::to_string(a.d);
+  plan.launch = [p](Context& context, void* base) { Backward(p, base).run(context); };
+}
+
+}  // namespace
+
+extern const Kernel<MixedAttendBackward> multi_token_backward_host;
+const Kernel<MixedAttendBackward> multi_token_backward_host = {"x_multi_token_backward.host",
+                                                               refuses, prepare};
+
+}  // namespace fovea

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/conv_attention/multi_token.h"
+
+#include "ops/conv_attention/fields.h"
+#include "ops/conv_attention/mixed.h"
+
+namespace fovea {
+namespace {
+
+constexpr char kForward[] = "x_multi_token_forward";
+constexpr char kBackward[] = "x_multi_token_backward";
+
+// The heads of a group.
+template <class P>
+int64_t read_group(const char* op, const P& p) {
+  const bool before = p.mix_before.data;
+  if (!before && !p.mix_after.data) return 1;
+  const int64_t group = (before ? p.mix_before : p.mix_after).shape[1], h = p.q.shape[2];
+  if (group < 1 || group > kGroupHeadsMost || h % group)
+    fail(FOVEA_INVALID_ARGUMENT,
+         "%s: %s.shape[1] (group_heads) is %lld, wanted 1 .. %lld, a divisor of q's %lld heads", op,
+         before ? "mix_before" : "mix_after", static_cast<long long>(group),
+         static_cast<long long>(kGroupHeadsMost), static_cast<long long>(h));
+  return group;
+}
+
+void needs(const fovea_tensor& gradient, const char* name, const fovea_tensor& of) {
+  if (gradient.data && !of.data)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: d%s is given without %s, wanted both", kBackward, name, name);
+}
+
+MixedAttend resolve(const fovea_x_multi_token_forward_params& p) {
+  MixedAttend m{};
+  m.conv = read_conv(kForward, p, p.o, "o", p.page_table, p.cache_row);
+  m.group = read_group(kForward, p);
+  m.before = view_of<2>(p.mix_before), m.after = view_of<2>(p.mix_after);
+  return m;
+}
+
+MixedAttendBackward resolve(const fovea_x_multi_token_backward_params& p) {
+  MixedAttendBackward m{};
+  ConvAttendBackward& b = m.conv;
+  b.forward = read_conv(kBackward, p, p.dout, "dout", {}, {});
+  b.forward.attend.o = {};
+  b.dout = view_of<4>(p.dout);
+  b.dq = view_of<4>(p.dq), b.dk = view_of<4>(p.dk), b.dv = view_of<4>(p.dv);
+  b.dweight = view_of<3>(p.dweight);
+  needs(p.dmix_before, "mix_before", p.mix_before);
+  needs(p.dmix_after, "mix_after", p.mix_after);
+  m.group = read_group(kBackward, p);
+  m.before = view_of<2>(p.mix_before), m.after = view_of<2>(p.mix_after);
+  m.dbefore = view_of<2>(p.dmix_before), m.dafter = view_of<2>(p.dmix_after);
+  return m;
+}
+
+}  // namespace
+
+Plan plan(const Context& ctx, const fovea_x_multi_token_forward_params& params) {
+  const MixedAttend request = resolve(params);
+  if (ctx.backend == FOVEA_HOST) return choose(kForward, ctx, request, {multi_token_forward_host});
+  return choose<MixedAttend>(kForward, ctx, request, {});
+}
+
+Plan plan(const Context& ctx, const fovea_x_multi_token_backward_params& params) {
+  const MixedAttendBackward request = resolve(params);
+  if (ctx.backend == FOVEA_HOST)
+    return choose(kBackward, ctx, request, {multi_token_backward_host});
+  return choose<MixedAttendBackward>(kBackward, ctx, request, {});
+}
+
+}  // namespace fovea
