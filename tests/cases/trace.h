@@ -343,7 +343,7 @@ inline std::vector<TraceCase> trace_tuned() {
     c.d = widths[i % 5][0], c.e = widths[i % 5][1];
     c.block_rows = blocks[i % 8][0], c.block_keys = blocks[i % 8][1];
     c.b = 1 + i / 8 % 2, c.h = i % 3 == 1 ? 2 : 1, c.g = 1;
-    c.s = c.block_rows * (1 + i % 2) + i % 4 * 7;
+    c.s = c.block_rows * (1 + i % 7) + i % 4 * 7;
     c.t = c.block_keys * (4 + i % 9) + (i % 3 ? 11 : 0);
     c.keep = i % 10 == 7 ? 70 : 1 + i % 6;
     c.causal = i / 5 % 2, c.mask = i % 7 == 3, c.keep_row = i % 6 == 5;

@@ -29,6 +29,7 @@ struct AttendShape90 {
   static constexpr int Dtype = Dtype_, D = D_, E = E_, Groups = Groups_, BN = BN_, Stages = Stages_;
   static constexpr int BM = 64 * Groups;
   static constexpr int threads = 128 * (Groups + 1);
+  static constexpr int blocks = 1;  // that share a multiprocessor
   // Registers a thread: the copying warpgroup gives what the others take.
   static constexpr int budgets[4][2] = {{96, 240}, {40, 232}, {32, 160}, {32, 112}};
   static constexpr int copying = budgets[Groups - 1][0], computing = budgets[Groups - 1][1];
@@ -243,7 +244,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
 }
 
 template <class Shape, bool Paged, TileScore Score, TileMask Mask, class Sink>
-__global__ void __launch_bounds__(Shape::threads, 1)
+__global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     attend_sm90(const __grid_constant__ Attend a, const __grid_constant__ AttendGrid grid,
                 const __grid_constant__ AttendMaps maps, const __grid_constant__ WorkOrder order,
                 const __grid_constant__ Schedule schedule, const __grid_constant__ Sink sink) {

@@ -152,6 +152,7 @@ ItemWork90 item_work(const TraceCall& call) {
 void rows_sm90(Context& ctx, const Attend& a, TraceRow* row, const RowsInstance90& instance) {
   const DeviceInfo& device = device_info(ctx);
   const bool masked = a.mask.window.right > 0;
+  const bool uneven = masked && !a.list;  // lists are as long as one another
   const int64_t row_tiles = ceil_div(a.s, instance.rows), heads = a.b * a.h;
   // Heads whose keys the cache holds together.
   const int64_t head_bytes = a.sequences.key_max * (a.d + a.e) * 2;
@@ -162,7 +163,7 @@ void rows_sm90(Context& ctx, const Attend& a, TraceRow* row, const RowsInstance9
                 static_cast<int32_t>(heads),
                 1,
                 static_cast<int32_t>(std::min(section, heads)),
-                static_cast<int32_t>(masked ? row_tiles / 4 : 0),
+                static_cast<int32_t>(uneven ? row_tiles / 4 : 0),
                 masked};
   work.schedule = {static_cast<int32_t>(work.order.works()), counters(ctx)};
   work.row = row;

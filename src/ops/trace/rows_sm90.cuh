@@ -27,12 +27,24 @@ struct TraceSink {
   }
 };
 
+// A warpgroup alone waits for its own products: where the stages leave room, another block's fill
+// the time.
+template <int Dtype, int D, int E, int Groups, int BN, int Stages>
+struct RowsShape90 : AttendShape90<Dtype, D, E, Groups, BN, Stages> {
+  using Base = AttendShape90<Dtype, D, E, Groups, BN, Stages>;
+  static constexpr bool twice = Groups == 1 && 2 * (Base::shared_bytes + 1024) <= 228 * 1024;
+  static constexpr int blocks = twice ? 2 : 1;
+  static constexpr int copying = twice ? 40 : Base::copying;
+  static constexpr int computing = twice ? 216 : Base::computing;
+};
+
 template <int Dtype, int D, int E, RowsKind Kind, int Groups, int BN, int Stages>
 RowsInstance90 rows_sm90_instance() {
-  using Shape = AttendShape90<Dtype, D, E, Groups, BN, Stages>;
+  using Shape = RowsShape90<Dtype, D, E, Groups, BN, Stages>;
   using Mask = std::conditional_t<Kind == RowsKind::listed, ListMask, WindowMask>;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const RowsWork90& work) {
-    const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
+    const int blocks =
+        std::min(work.schedule.works, Shape::blocks * device_info(ctx).multiprocessors);
     launch<attend_sm90<Shape, true, PlainScore, Mask, TraceSink>>(
         ctx, kTraceOp, blocks, Shape::threads, Shape::shared_bytes, a, work.grid, work.maps,
         work.order, work.schedule, TraceSink{work.row});
