@@ -165,8 +165,7 @@ __device__ __forceinline__ float oddness(const float4& x) {
 }
 
 // `terms` rows of X count (the rest of P is zero); load_x(row, column) as above.  A P of +0 takes
-// nothing, NaN included, one of -0 what 0 takes; tiles of X without NaN, nearly all, need no look at
-// P.
+// nothing, NaN included, one of -0 what 0 takes; tiles of X without NaN need no look at P.
 template <int R, int Chunks, class LoadX>
 __device__ __forceinline__ void multiply_nn(float (&acc)[Chunks][R][4], const StageTiles<R>& s,
                                             int width, int terms, const LoadX& load_x) {

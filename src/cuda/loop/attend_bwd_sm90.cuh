@@ -31,9 +31,6 @@ struct BackwardShape90 {
   // Where the exponents of a tile run: under ds k and ds' q of the tile before, or, where they are
   // the longer part and there is dv to leave for later, under v dout' of their own.
   static constexpr bool ahead = D > 64 || !Slopes::weights;
-  // Without dv's operand there is room for both products of the next tile: its slopes too run under
-  // ds k and ds' q.
-  static constexpr bool early = !Slopes::weights && D > 64;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
   using TileQ = Swizzled<BM, D>;
@@ -226,29 +223,13 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         [&](int j) { return make_float4(x[0][j][0], x[0][j][1], x[0][j][2], x[0][j][3]); },
         side(at), full(m));
   };
-  const auto values = [&](const RingO& at) {
-    sm90::fence();
-    sm90::product_rows<Dtype, E, TileV, TileO>(
-        dp[0], sm90::unhoisted(v_rows),
-        sm90::descriptor(base + Shape::dout + at.stage * TileO::bytes));
-    sm90::commit();
-  };
   if (left > 0) {
     sm90::barrier_wait(kv_full, 0);
     sm90::barrier_wait(q_full(q_at), 0);
     scores(q_at);
-    if constexpr (Shape::early) {
-      sm90::barrier_wait(dout_full(dout_at), 0);
-      values(dout_at);
-    }
     sm90::wait<0>();
     sm90::pin(x[0]);
     if constexpr (Shape::ahead) weigh(q_at, m);
-    if constexpr (Shape::early) {
-      sm90::pin(dp[0]);
-      release(dout_empty(dout_at));
-      slope(q_at, m);
-    }
 #pragma unroll 1
     do {
       const uint32_t s_dout = base + Shape::dout + dout_at.stage * TileO::bytes,
@@ -256,23 +237,22 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       // After the last tile, the scores are of any that is at hand.
       RingQ next = q_at;
       next.next();
-      RingO next_dout = dout_at;
-      next_dout.next();
       const int row_tile = m;
       if ((m += walk.step) == walk.end) m = walk.first;
       const auto next_scores = [&] {
         if (left > 1) sm90::barrier_wait(q_full(next), next.phase);
         scores(next);
       };
-      if constexpr (!Shape::early) {
-        sm90::barrier_wait(dout_full(dout_at), dout_at.phase);
-        values(dout_at);
-        if constexpr (!Shape::ahead) weigh(q_at, row_tile);
-        sm90::wait<0>();
-        sm90::pin(dp[0]);
-        if constexpr (!Weights) release(dout_empty(dout_at));
-        slope(q_at, row_tile);
-      }
+      sm90::barrier_wait(dout_full(dout_at), dout_at.phase);
+      sm90::fence();
+      sm90::product_rows<Dtype, E, TileV, TileO>(dp[0], sm90::unhoisted(v_rows),
+                                                 sm90::descriptor(s_dout));
+      sm90::commit();
+      if constexpr (!Shape::ahead) weigh(q_at, row_tile);
+      sm90::wait<0>();
+      sm90::pin(dp[0]);
+      if constexpr (!Weights) release(dout_empty(dout_at));
+      slope(q_at, row_tile);
       pack_operand<Dtype>(ds, dp);
       if constexpr (Weights) pack_operand<Dtype>(p, x);
 #pragma unroll
@@ -286,10 +266,6 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       }
       if constexpr (Shape::ahead) {
         next_scores();
-        if constexpr (Shape::early) {
-          if (left > 1) sm90::barrier_wait(dout_full(next_dout), next_dout.phase);
-          values(next_dout);
-        }
         if constexpr (Weights) {
           sm90::wait<1>();
           sm90::pin(dv);
@@ -311,15 +287,9 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                                    true);
       sm90::commit();
       if constexpr (Shape::ahead) {
-        sm90::wait<Shape::early ? 3 : 2>();
+        sm90::wait<2>();
         sm90::pin(x[0]);
         weigh(next, m);
-      }
-      if constexpr (Shape::early) {
-        sm90::wait<2>();
-        sm90::pin(dp[0]);
-        if (left > 1) release(dout_empty(next_dout));
-        slope(next, m);
       }
       sm90::wait<1>();
       sm90::pin(dq);
@@ -344,7 +314,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         sm90::wait<0>();
         sm90::pin(x[0]);
       }
-      q_at = next, dout_at = next_dout;
+      q_at = next;
+      dout_at.next();
     } while (--left > 0);
   }
 

@@ -16,6 +16,7 @@ namespace {
 
 using namespace cuda;
 
+constexpr char kOp[] = "kl_backward";
 constexpr int kThreads = 256;
 
 // A block owns a row tile of a head: the values of its rows (KlSlopes), turns and sums of 0.
@@ -158,13 +159,13 @@ void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float
   BackwardMaps maps;
   if (!make_map(of.q, maps.q) || !make_map(of.k, maps.k) || !make_map(of.v, maps.v) ||
       !make_map(of.dout, maps.dout))
-    fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", gradient.op);
-  const BackwardWork work{plan.tiles,          gradient.own == KlOwn::second ? 3 : 4,
+    fail(FOVEA_DEVICE_ERROR, "kl_backward: the driver makes no tensor map");
+  const BackwardWork work{plan.tiles,          plan.own == KlOwn::first ? 4 : 3,
                           slots.side.at(base), call.dq ? slots.dq.at(base) : nullptr,
                           slots.turn.at(base), call.dq && !call.nondeterministic};
   const int64_t row_tiles = ceil_div(a.sequences.query_max, plan.row->rows);
-  launch<kl_side_kernel>(ctx, gradient.op, a.sequences.count * row_tiles * a.h, kThreads, 0,
-                         gradient, work, row_tiles);
+  launch<kl_side_kernel>(ctx, kOp, a.sequences.count * row_tiles * a.h, kThreads, 0, gradient, work,
+                         row_tiles);
   plan.row->launch(ctx, gradient, maps, work, plan.grid);
 }
 
@@ -182,7 +183,7 @@ void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
     side = std::max(side, all * 4 * tiles.rows);
     if (call.dq) dq = std::max(dq, all * tiles.floats()), turn = std::max(turn, all);
   }
-  plan.kernel = std::string(op_of(b)) + ".cuda.sm90." + dtype_name(a.first.dtype);
+  plan.kernel = std::string("kl_backward.cuda.sm90.") + dtype_name(a.first.dtype);
   if (!plans.empty())
     plan.kernel +=
         ".d" + std::to_string(plans.back().row->d) + "." + std::to_string(plans.back().row->e);
@@ -196,8 +197,7 @@ void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
 
 }  // namespace
 
-extern const Kernel<KlBackward> kl_backward_sm90, kl_jensen_shannon_backward_sm90;
+extern const Kernel<KlBackward> kl_backward_sm90;
 const Kernel<KlBackward> kl_backward_sm90{"sm90", refuses, prepare};
-const Kernel<KlBackward> kl_jensen_shannon_backward_sm90{"sm90", refuses, prepare};
 
 }  // namespace fovea

@@ -220,7 +220,7 @@ void rows(Context& ctx, PoolCall call) {
   with_sums<Pairs>(a.second.width, [&]<int Chunks>(int64_t passes) {
     call.passes = passes, call.work *= passes;
     launch<pool_rows_kernel<Pairs, Chunks>>(ctx, kOp, call.work, Pairs::threads,
-                                            Pairs::shared_bytes(pool_width(call.a)), call);
+                                            pool_bytes<Pairs>(call.a), call);
   });
 }
 
@@ -233,7 +233,7 @@ void units(Context& ctx, PoolCall call, const PoolParts& parts) {
   with_sums<Pairs>(a.second.width, [&]<int Chunks>(int64_t passes) {
     call.passes = passes, call.work *= passes;
     launch<pool_units_kernel<Pairs, Chunks>>(ctx, kOp, call.work, Pairs::threads,
-                                             Pairs::shared_bytes(pool_width(call.a)), call, parts);
+                                             pool_bytes<Pairs>(call.a), call, parts);
   });
   const int64_t work = tiles * kStageTile * parts.columns;
   launch<pool_parts_kernel>(ctx, kOp, ceil_div(work, kStageThreads), kStageThreads, 0, call.a,

@@ -59,8 +59,8 @@ void run(Context& ctx, PoolCall call) {
   const Kl& a = call.a.kl;
   call.row_tiles = ceil_div(a.sequences.query_max, Pairs::own);
   call.work = a.sequences.count * a.h * call.row_tiles;
-  launch<pool_forward_kernel<Pairs>>(ctx, kOp, call.work, Pairs::threads,
-                                     Pairs::shared_bytes(pool_width(call.a)), call);
+  launch<pool_forward_kernel<Pairs>>(ctx, kOp, call.work, Pairs::threads, pool_bytes<Pairs>(call.a),
+                                     call);
 }
 
 void prepare(const Context&, const KlPool& a, Plan& plan) {

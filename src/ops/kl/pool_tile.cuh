@@ -149,4 +149,12 @@ FOVEA_HD int64_t pool_width(const KlPool& a) {
   return a.kl.first.width > a.kl.second.width ? a.kl.first.width : a.kl.second.width;
 }
 
+// Dynamic shared memory, never so little that launch() asks no leave for it: the pooled tile is
+// static, 35 KB.
+template <class Pairs>
+int64_t pool_bytes(const KlPool& a) {
+  const int64_t bytes = Pairs::shared_bytes(pool_width(a));
+  return bytes > 33 * 1024 ? bytes : 33 * 1024;
+}
+
 }  // namespace fovea::cuda
