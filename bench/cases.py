@@ -399,7 +399,16 @@ class Kl:
         return backward, lambda: torch.autograd.grad(result, students, dkl, retain_graph=True)
 
 
-def convolved(q, k, v, weight, causal):
+def mixed(x, mix):
+    """(b, h, s, t) with the heads of each group mixed."""
+    if mix is None:
+        return x
+    group = mix.shape[1]
+    weight = mix.unflatten(0, (-1, group)).to(x.dtype)
+    return torch.einsum("xan,bxnst->bxast", weight, x.unflatten(1, (-1, group))).flatten(1, 2)
+
+
+def convolved(q, k, v, weight, causal, before=None, after=None):
     """Convolutional attention with every matrix whole, (b, h, s, d) tensors."""
     h, rows, columns = weight.shape
     s, t = q.shape[2], k.shape[2]
@@ -410,9 +419,10 @@ def convolved(q, k, v, weight, causal):
         x = x.masked_fill(hidden, 0)
     x = torch.nn.functional.pad(x, (left, columns - 1 - left, rows - 1, 0))
     x = torch.nn.functional.conv2d(x, weight[:, None].to(x.dtype), groups=h)
+    x = mixed(x, before)
     if causal:
         x = x.masked_fill(hidden, -torch.inf)
-    return torch.softmax(x, -1) @ v
+    return mixed(torch.softmax(x, -1), after) @ v
 
 
 @dataclasses.dataclass(frozen=True)
@@ -503,6 +513,67 @@ class ConvAttention:
             return [*(x.transpose(1, 2) for x in grads), dweight]
 
         inputs = [*theirs, weight]
+        return backward, lambda: torch.autograd.grad(result, inputs, dout, retain_graph=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiToken(ConvAttention):
+    """ConvAttention with heads mixed before and after the softmax."""
+
+    group: int = 2
+
+    @property
+    def op(self):
+        return f"x_multi_token_{'backward' if self.backward else 'forward'}"
+
+    @property
+    def name(self):
+        return super().name.replace("conv_", f"multi_token_c{self.group}_")
+
+    def setup(self, ctx, device, seed):
+        generator = torch.Generator(device).manual_seed(seed)
+        dtype = DTYPES[self.dtype]
+
+        def normal(*shape):
+            return torch.randn(shape, generator=generator, device=device)
+
+        theirs = [normal(self.b, self.h, self.n, self.d).to(dtype) for _ in range(3)]
+        weight = normal(self.h, self.rows, self.columns) / (self.rows * self.columns) ** 0.5
+        identity = torch.eye(self.group, device=device).repeat(self.h // self.group, 1)
+        mixes = [identity + normal(self.h, self.group) / 4 for _ in range(2)]
+        ours = [x.transpose(1, 2).contiguous() for x in theirs] + [weight]
+        fields = {"causal": self.causal, "mix_before": mixes[0], "mix_after": mixes[1]}
+        call = lambda: convolved(*theirs, weight, self.causal, *mixes)
+        if not self.backward:
+
+            def forward():
+                return [fovea.x_multi_token_forward(ctx, *ours, **fields).transpose(1, 2)]
+
+            forward.workspace = fovea.x_multi_token_forward_workspace(ctx, *ours, **fields)
+
+            def peer():
+                with torch.no_grad():
+                    return [call()]
+
+            return forward, peer
+        _, lse = fovea.x_multi_token_forward(ctx, *ours, lse=True, **fields)
+        dout = normal(self.b, self.h, self.n, self.d).to(dtype)
+        mine = dout.transpose(1, 2).contiguous()
+        inputs = [*theirs, weight, *mixes]
+        for x in inputs:
+            x.requires_grad_()
+        result = call()
+        ours[3] = weight.detach()
+        fields |= {"mix_before": mixes[0].detach(), "mix_after": mixes[1].detach()}
+        fields |= {"dmix_before": True, "dmix_after": True}
+
+        def backward():
+            *grads, dweight, before, after = fovea.x_multi_token_backward(
+                ctx, *ours, lse, mine, **fields
+            )
+            return [*(x.transpose(1, 2) for x in grads), dweight, before, after]
+
+        backward.workspace = fovea.x_multi_token_backward_workspace(ctx, *ours, lse, mine, **fields)
         return backward, lambda: torch.autograd.grad(result, inputs, dout, retain_graph=True)
 
 
@@ -693,6 +764,7 @@ def host():
         yield ConvAttention(8, 1024, 128, 6, 11, "f32", backward=backward)
         yield ConvAttention(8, 1024, 64, 3, 3, "f32", backward=backward)
         yield ConvAttention(8, 1024, 64, 7, 7, "f32", False, backward)
+        yield MultiToken(8, 1024, 128, 6, 11, "f32", backward=backward)
     yield ConvAttention(8, 1024, 128, 6, 11, "bf16")
     yield ConvAttention(8, 4096, 128, 6, 11, "f32", step=True, b=4)
     yield Trace(4, 8192, 64, 16)

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the portable kernels of multi-token attention share.  A call goes over panels: `own` rows of
+// every sequence and head at all keys, in the workspace, so that memory is linear in the keys and
+// each step is a plain kernel over a panel:
+//   S = scale q k', 0 where unseen: the rows that A reads;  A = S convolved;  B = A mixed
+// Panels are [sequence][head][row][key], `pitch` keys apart; row 0 of S is row first - above of a
+// sequence, row 0 of the others row `first`.
+#pragma once
+#include "cuda/block/reduce.cuh"
+#include "cuda/block/stage.cuh"
+#include "cuda/launch.h"
+#include "ops/conv_attention/mixed.h"
+
+namespace fovea::cuda {
+
+struct Panel {
+  MixedAttendBackward m;
+  int64_t first, pitch;
+  int32_t own, above, below;  // rows
+  float *s, *a, *p;           // a: nullptr in the forward
+
+  __host__ __device__ int32_t rows() const { return own + below; }
+  __host__ __device__ int32_t score_rows() const { return own + below + above; }
+  __host__ __device__ const ConvAttend& conv() const { return m.conv.forward; }
+  __host__ __device__ const Attend& attend() const { return m.conv.forward.attend; }
+  __host__ __device__ int64_t heads() const { return attend().sequences.count * attend().h; }
+  __device__ float* line(float* panel, int64_t head, int64_t row) const {
+    return panel + (head * rows() + row) * pitch;
+  }
+  __device__ float* score_line(int64_t head, int64_t row) const {
+    return s + (head * score_rows() + row) * pitch;
+  }
+};
+
+// Rows worth a panel: as many as 32 MiB of a sequence's hold.  Not by the number of sequences,
+// whose sums would then come in another order.
+inline int32_t panel_rows(const ConvAttend& c, int64_t longest, int64_t pitch) {
+  constexpr int64_t floats = int64_t{8} << 20;
+  const int64_t each = c.attend.h * pitch;
+  const int64_t rows = each ? clamp_i64(floats / each / 16 * 16, 16, 64) : 16;
+  return static_cast<int32_t>(longest < rows ? longest : rows);
+}
+
+// Keys that row i sees: those before, where their page is present.
+__device__ __forceinline__ int64_t seen_end(const ConvAttend& c, const Sequence& q, int64_t i) {
+  if (i < 0 || i >= q.rows) return 0;
+  return c.causal ? clamp_i64(i + q.keys - q.rows + 1, 0, q.keys) : q.keys;
+}
+__device__ __forceinline__ bool is_present(const Attend& a, const Sequence& q, int64_t j) {
+  return !a.sequences.page || a.sequences.key_offset(q, j, a.k.stride) >= 0;
+}
+
+// Where rows of a product lie; -1: none.
+struct PanelPlaces {
+  Sequence seq;
+  ConvAttend::Rows out;
+  int64_t row[kStageTile], key[kStageTile], last[kStageTile];
+};
+
+__device__ __forceinline__ void open_sequence(const Panel& call, PanelPlaces& s, int64_t r) {
+  __syncthreads();
+  if (threadIdx.x == 0) s.seq = call.attend().sequences[r], s.out = call.conv().rows_of(s.seq, r);
+  __syncthreads();
+}
+
+__device__ __forceinline__ int64_t q_offset(const Panel& call, const Sequence& q, int64_t head,
+                                            int64_t i) {
+  const int64_t* stride = call.attend().q.stride;
+  return i >= 0 && i < q.rows
+             ? q.batch * stride[0] + (q.row_begin + i) * stride[1] + head * stride[2]
+             : -1;
+}
+// Of a tensor like o.
+__device__ __forceinline__ int64_t out_offset(const Panel& call, const PanelPlaces& s,
+                                              const int64_t* stride, int64_t head, int64_t i) {
+  const int64_t row = i - call.conv().history;
+  return row >= 0 && row < s.out.count
+             ? s.seq.batch * stride[0] + (s.out.begin + row) * stride[1] + head * stride[2]
+             : -1;
+}
+__device__ __forceinline__ int64_t key_offset(const Panel& call, const Sequence& q,
+                                              const int64_t* stride, int64_t g, int64_t j) {
+  if (j >= q.keys) return -1;
+  const int64_t at = call.attend().sequences.key_offset(q, j, stride);
+  return at < 0 ? -1 : at + g * stride[2];
+}
+
+// x y' of a 64 x 64 tile of a panel, 0 where unseen.  Scores: q k' scale; else dout v'.
+template <bool Scores>
+__global__ void __launch_bounds__(kStageThreads)
+    panel_product_kernel(const __grid_constant__ Panel call, Operand x, Operand y, float* to,
+                         int64_t work) {
+  extern __shared__ float4 s_dynamic[];
+  __shared__ PanelPlaces s;
+  StageTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
+  const Attend& a = call.attend();
+  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+  const int rows = Scores ? call.score_rows() : call.rows();
+  const int64_t row_tiles = (rows + kStageTile - 1) / kStageTile;
+  const int64_t key_tiles = call.pitch / kStageTile;
+  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
+    const int64_t j0 = w % key_tiles * kStageTile, m0 = w / key_tiles % row_tiles * kStageTile;
+    const int64_t all = w / key_tiles / row_tiles, head = all % a.h, g = head / (a.h / a.g);
+    open_sequence(call, s, all / a.h);
+    if (threadIdx.x < kStageTile) {
+      const int64_t i = call.first - (Scores ? call.above : 0) + m0 + threadIdx.x;
+      const int64_t j = j0 + threadIdx.x;
+      s.row[threadIdx.x] = Scores ? q_offset(call, s.seq, head, i)
+                                  : out_offset(call, s, call.m.conv.dout.stride, head, i);
+      s.last[threadIdx.x] = s.row[threadIdx.x] < 0 ? 0 : seen_end(call.conv(), s.seq, i);
+      s.key[threadIdx.x] = key_offset(call, s.seq, Scores ? a.k.stride : a.v.stride, g, j);
+    }
+    __syncthreads();
+    float sum[4][4] = {};
+    multiply_nt(
+        sum, tiles, x.width, [&](int row, int column) { return load_four(x, s.row[row], column); },
+        [&](int row, int column) { return load_four(y, s.key[row], column); });
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int m = ty + 16 * r, key = tx + 16 * c;
+        if (m0 + m >= rows) continue;
+        const bool seen = s.key[key] >= 0 && j0 + key < s.last[m];
+        to[(all * rows + m0 + m) * call.pitch + j0 + key] =
+            seen ? sum[r][c] * (Scores ? a.score.scale : 1.f) : 0.f;
+      }
+  }
+}
+
+// The heads of a group at one row and key.
+template <int G>
+__device__ __forceinline__ void mix(const View<2>& mix, bool transposed, int64_t base, int group,
+                                    float (&x)[G]) {
+  if (!mix) return;
+  float y[G] = {};
+#pragma unroll
+  for (int a = 0; a < G; ++a)
+#pragma unroll
+    for (int n = 0; n < G; ++n)
+      if (a < group && n < group)
+        y[a] = fmaf(transposed ? mix_of(mix, base + n, a) : mix_of(mix, base + a, n), x[n], y[a]);
+#pragma unroll
+  for (int n = 0; n < G; ++n) x[n] = y[n];
+}
+
+// A block owns a row of a group.  Forward: p = B, -inf where unseen.  Backward: a = A and
+// p = exp(B - lse), 0 where unseen.
+template <int G, bool Backward>
+__global__ void __launch_bounds__(kStageThreads)
+    panel_logits_kernel(const __grid_constant__ Panel call, int64_t work) {
+  extern __shared__ float s_taps[];
+  __shared__ PanelPlaces s;
+  __shared__ float s_lse[G];
+  const ConvAttend& c = call.conv();
+  const Attend& a = c.attend;
+  const int group = static_cast<int>(call.m.group), taps = static_cast<int>(c.taps());
+  const int columns = static_cast<int>(c.kernel_columns);
+  const int rows = static_cast<int>(c.kernel_rows), left = static_cast<int>(c.left());
+  const int64_t groups = a.h / group;
+  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
+    const int64_t row = w % call.rows(), base = w / call.rows() % groups * group;
+    const int64_t r = w / call.rows() / groups, i = call.first + row;
+    open_sequence(call, s, r);
+    for (int n = threadIdx.x; n < group * taps; n += kStageThreads)
+      s_taps[n] = load_float(c.weight.data, c.weight_dtype,
+                             (base + n / taps) * c.weight.stride[0] +
+                                 n % taps / columns * c.weight.stride[1] +
+                                 n % columns * c.weight.stride[2]);
+    const int64_t out = i - c.history;
+    const bool mine = out >= 0 && out < s.out.count;
+    if (Backward && static_cast<int>(threadIdx.x) < group)
+      s_lse[threadIdx.x] =
+          mine ? a.lse.as()[s.seq.batch * a.lse.stride[0] + (base + threadIdx.x) * a.lse.stride[1] +
+                            (s.out.begin + out) * a.lse.stride[2]]
+               : -INFINITY;
+    __syncthreads();
+    const int64_t end = mine ? seen_end(c, s.seq, i) : 0;
+    for (int64_t j = threadIdx.x; j < call.pitch; j += kStageThreads) {
+      float x[G] = {};
+      const bool seen = j < end && is_present(a, s.seq, j);
+      if (seen) {
+        const int low = static_cast<int>(j < left ? left - j : 0);
+        const int high = static_cast<int>(min(int64_t{columns}, call.pitch - j + left));
+#pragma unroll
+        for (int n = 0; n < G; ++n) {
+          if (n >= group) break;
+          for (int u = 0; u < rows; ++u) {
+            const float* line = call.score_line(r * a.h + base + n, row + u) + j - left;
+            const float* tap = s_taps + n * taps + u * columns;
+            for (int v = low; v < high; ++v) x[n] = fmaf(tap[v], line[v], x[n]);
+          }
+          if (Backward) call.line(call.a, r * a.h + base + n, row)[j] = x[n];
+        }
+        mix(call.m.before, false, base, group, x);
+      }
+#pragma unroll
+      for (int n = 0; n < G; ++n) {
+        if (n >= group) break;
+        float& to = call.line(call.p, r * a.h + base + n, row)[j];
+        if (!Backward) {
+          to = seen ? x[n] : -INFINITY;
+          continue;
+        }
+        if (!seen) call.line(call.a, r * a.h + base + n, row)[j] = 0.f;
+        to = seen && s_lse[n] != -INFINITY ? expf(x[n] - s_lse[n]) : 0.f;
+      }
+    }
+  }
+}
+
+// The instance with room for a group.
+template <class Run>
+void with_group(int64_t group, const Run& run) {
+  if (group <= 1)
+    run.template operator()<1>();
+  else if (group <= 2)
+    run.template operator()<2>();
+  else if (group <= 4)
+    run.template operator()<4>();
+  else if (group <= 8)
+    run.template operator()<8>();
+  else
+    run.template operator()<16>();
+}
+
+inline int64_t product_work(const Panel& call, int64_t rows) {
+  return call.heads() * ceil_div(rows, kStageTile) * (call.pitch / kStageTile);
+}
+
+// S of a panel, and from it B, or A and P.
+template <bool Backward>
+void panel_logits(Context& ctx, const char* op, const Panel& call) {
+  const Attend& a = call.attend();
+  const int64_t products = product_work(call, call.score_rows());
+  launch<panel_product_kernel<true>>(ctx, op, products, kStageThreads, StageTiles<4>::bytes(), call,
+                                     operand_of(a.q, a.dtype, a.d), operand_of(a.k, a.dtype, a.d),
+                                     call.s, products);
+  const int64_t work = call.heads() / call.m.group * call.rows();
+  const int64_t bytes = call.m.group * call.conv().taps() * static_cast<int64_t>(sizeof(float));
+  with_group(call.m.group, [&]<int G> {
+    launch<panel_logits_kernel<G, Backward>>(ctx, op, work, kStageThreads, bytes, call, work);
+  });
+}
+
+}  // namespace fovea::cuda
