@@ -12,6 +12,7 @@
 #include "cuda/loop/row_tile.cuh"
 #include "ops/conv_attention/backward.cuh"
 #include "ops/conv_attention/backward_work.cuh"
+#include "ops/conv_attention/order_sm90.cuh"
 
 namespace fovea {
 namespace {
@@ -166,17 +167,10 @@ WorkOrder order_of(const DeviceInfo& device, const ConvAttend& c,
   const ConvReach reach(c, keys);
   const int64_t lines = keys ? a.sequences.key_max : a.sequences.query_max,
                 heads = a.sequences.count * (keys ? a.g : a.h);
-  // Heads whose columns the cache holds together.
-  const int64_t head_bytes = keys ? a.sequences.query_max * a.h / a.g * (a.d + a.e) * 2
-                                  : a.sequences.key_max * (a.d + a.e) * 2;
-  const int64_t section = clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), 1, 64);
-  const auto tiles = static_cast<int32_t>(ceil_div(lines, int64_t{row.groups} * reach.own()));
-  return {tiles,
-          static_cast<int32_t>(heads),
-          1,
-          static_cast<int32_t>(std::min(section, heads)),
-          c.causal ? tiles / 4 : 0,
-          c.causal && !keys};
+  const int64_t bytes = keys ? a.sequences.query_max * a.h / a.g * (a.d + a.e) * 2
+                             : a.sequences.key_max * (a.d + a.e) * 2;
+  return conv_order(device, ceil_div(lines, int64_t{row.groups} * reach.own()), heads, 1, 1, bytes,
+                    c.causal, c.causal && !keys);
 }
 
 struct Slots90 {

@@ -10,6 +10,7 @@
 #include "cuda/launch.h"
 #include "cuda/loop/row_tile.cuh"
 #include "ops/conv_attention/forward.cuh"
+#include "ops/conv_attention/order_sm90.cuh"
 
 namespace fovea {
 namespace {
@@ -98,18 +99,10 @@ ConvWork90 work_of(const DeviceInfo& device, const ConvAttend& c, const ConvInst
   if (!splits) splits = works * 10 < blocks * 8 ? splits_of(works, tiles, blocks) : 1;
   splits = clamp_i64(splits, 1, std::max<int64_t>(tiles, 1));
   splits = std::min(splits, kIndexMax / std::max<int64_t>(works, 1));
-  // Heads whose k and v the cache holds together.
-  const int64_t head_bytes = a.sequences.key_max * (a.d + a.e) * 2;
-  const int64_t section =
-      clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), 1, 64) * (grid.heads / a.g);
   ConvWork90 work{};
   work.heads = static_cast<int32_t>(grid.heads), work.packs = static_cast<int32_t>(grid.packs);
-  work.order = {static_cast<int32_t>(grid.row_tiles),
-                static_cast<int32_t>(heads),
-                static_cast<int32_t>(splits),
-                static_cast<int32_t>(std::min(section, heads)),
-                static_cast<int32_t>(c.causal ? grid.row_tiles / 4 : 0),
-                c.causal};
+  work.order = conv_order(device, grid.row_tiles, heads, splits, grid.heads / a.g,
+                          a.sequences.key_max * (a.d + a.e) * 2, c.causal, c.causal);
   work.schedule.works = static_cast<int32_t>(work.order.works());
   return work;
 }
