@@ -27,7 +27,7 @@ ForwardInstance90 forward_sm90_instance() {
     else if constexpr (Shape::Slots == 2)
       sink.o = work.o, sink.given = work.o_given;
     const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
-    launch<attend_sm90<Shape, kPaged, Score, WindowMask, Sink>>(
+    launch_early<attend_sm90<Shape, kPaged, Score, WindowMask, Sink>>(
         ctx, "attention_forward", blocks, Shape::threads, Shape::shared_bytes, a, work.grid,
         work.maps, work.order, work.schedule, sink);
   };
