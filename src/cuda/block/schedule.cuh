@@ -21,17 +21,26 @@ struct WorkPlace {
   int32_t head, row_tile, split;
 
   __device__ WorkPlace(const WorkOrder& order, int work) {
-    split = work % order.splits;
-    work /= order.splits;
+    split = take(work, order.splits);
     const int first = order.row_tiles - order.shortest, sections = order.heads * first;
     if (work < sections) {
-      const int per = order.section * first, section = work / per, at = work % per;
+      int section = work;
+      row_tile = take(section, order.section * first);
       const int width = min(order.heads - section * order.section, order.section);
-      head = section * order.section + at % width, row_tile = at / width;
+      head = section * order.section + take(row_tile, width);
     } else {
-      head = (work - sections) % order.heads, row_tile = first + (work - sections) / order.heads;
+      row_tile = work - sections;
+      head = take(row_tile, order.heads), row_tile += first;
     }
     if (order.reversed) row_tile = order.row_tiles - 1 - row_tile;
+  }
+
+ private:
+  // x % n, and x becomes x / n, which takes a while where x >= n > 1.
+  __device__ static int take(int& x, int n) {
+    const int all = x;
+    x = all < n ? 0 : n == 1 ? all : static_cast<uint32_t>(all) / static_cast<uint32_t>(n);
+    return all - x * n;
   }
 };
 

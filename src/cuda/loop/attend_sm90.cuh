@@ -249,13 +249,12 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
                 const __grid_constant__ AttendMaps maps, const __grid_constant__ WorkOrder order,
                 const __grid_constant__ Schedule schedule, const __grid_constant__ Sink sink) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  start_next();  // the merge of splits, if any
   const Shared90<Shape, Mask> shared(memory);
-  if (threadIdx.x == 0) shared.init();
-  __syncthreads();
   const int warp = sm90::uniform(threadIdx.x / 32);
   if (threadIdx.x == 32)
     sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
+  if (threadIdx.x == 0) shared.init();
+  __syncthreads();
   if (warp < 4) {
     sm90::give_registers<Shape::copying>();
     Copy90<Shape, Paged, Mask, AttendMaps>{a, grid, maps, shared}.run(warp, order, schedule);

@@ -10,6 +10,7 @@
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/tensor_map.h"
 #include "cuda/tile/mma_sm90.cuh"
+#include "cuda/tile/order.cuh"
 
 namespace fovea::cuda {
 
@@ -134,6 +135,11 @@ struct Copy90 {
   __device__ __forceinline__ void plan_works(const WorkOrder& order,
                                              const Schedule& schedule) const {
     typename Shared::WorkRing slot;
+    // From parameters alone, a plan is made while the kernel before ends.
+    const Sequences& given = a.sequences;
+    if (schedule.counters || a.list || given.query_start || given.key_start || given.query_len ||
+        given.key_len || given.key_first || given.cache_row)
+      wait_for_previous();
     for (Works works(schedule); !works.done(); works.next()) {
       sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
       if (lane == 0)
@@ -154,6 +160,9 @@ struct Copy90 {
     typename Shared::WorkRing slot;
     typename Shared::QRing q;
     Ring at;
+    // The kernel after relies on what came before this one, too: it may start only now.
+    wait_for_previous();
+    start_next();
     for (;; slot.next(), q.next()) {
       sm90::barrier_wait(shared.planned(slot), slot.phase);
       const WorkSlot<Mask>& work = shared.work(slot);

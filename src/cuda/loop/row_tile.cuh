@@ -30,6 +30,7 @@ struct TilePart {
   // long.
   __device__ static int share(int tiles, int splits, int split) {
     if (splits == 1) return tiles * split;
+    if (split == 0 || split == splits) return split ? tiles : 0;
     const uint64_t product = static_cast<uint64_t>(tiles) * split;
     const uint32_t low = static_cast<uint32_t>(product);
     return static_cast<int>(product == low ? low / static_cast<uint32_t>(splits)
@@ -53,7 +54,7 @@ struct RowTile {
     shift = keys - static_cast<int>(rows.seq.rows);
   }
   __device__ int group() const { return static_cast<int>(rows.group); }
-  __device__ int query(int m) const { return group() == 1 ? m : m / group(); }
+  __device__ int query(int m) const { return group() == 1 ? m : m < group() ? 0 : m / group(); }
   __device__ int64_t head(int m) const {
     return group() == 1 ? rows.g : rows.g * group() + m % group();
   }

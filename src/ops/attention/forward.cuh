@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "cuda/block/schedule.cuh"
-#include "cuda/loop/combine_row.cuh"
+#include "cuda/loop/combine.cuh"
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/loop/sink.cuh"
 #include "cuda/tensor_map.h"
@@ -42,7 +42,7 @@ struct ForwardWork90 {
   CUtensorMap o;  // with o_given, boxes of 64 rows
   bool o_given;
   Partials parts;
-  int32_t* arrived;  // SplitSink's
+  int32_t* arrived;  // MergingSink's
 };
 
 struct ForwardInstance90 {
@@ -57,7 +57,6 @@ struct ForwardInstance90 {
 struct SplitSink {
   Partials parts;
   int32_t splits;
-  int32_t* arrived;  // splits done of each row tile, 0 before and after; nullptr: merged elsewhere
 
   template <int Dtype, int N>
   __device__ void store(const Attend& a, const RowTile& tile, int m, bool valid, int split,
@@ -72,27 +71,6 @@ struct SplitSink {
                sum == 0.f ? 0.f : 1.f / sum);
     if (threadIdx.x % 4 == 0)
       *parts.lse_row(split, token, h) = sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2;
-  }
-
-  // All rows of a tile are stored: the last of its splits merges them.  `meet` is its warps'
-  // barrier, `word` one in their shared memory.
-  template <class Meet>
-  __device__ void done(const Attend& a, const RowTile& tile, int number, int* word,
-                       Meet meet) const {
-    if (splits == 1 || !arrived) return;
-    __threadfence();
-    meet();
-    if (threadIdx.x % 128 == 0) *word = atomicAdd(arrived + number, 1);
-    meet();
-    if (*word != splits - 1) return;
-    __threadfence();
-    const int chunks = static_cast<int>((a.e + kMergeColumns - 1) / kMergeColumns);
-    for (int w = threadIdx.x / 32 % 4; w < tile.size * chunks; w += 4) {
-      const Sequence& seq = tile.rows.seq;
-      const int m = tile.begin + w / chunks;
-      combine_row(a, parts, seq.batch, seq.row_begin + tile.query(m), tile.head(m), w % chunks);
-    }
-    if (threadIdx.x % 128 == 0) arrived[number] = 0;
   }
 };
 

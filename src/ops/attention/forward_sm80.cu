@@ -64,10 +64,12 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
   int64_t splits = a.splits;
   const int64_t most = key_tiles_bound(a, ceil_div(split.rows, group), kTileKeys);
   if (!splits) {
-    const bool few = tiles * 10 < device.multiprocessors * 8;
-    const int64_t head_bytes = a.sequences.key_max * (a.d + a.e) * dtype_bytes(a.dtype);
     DeviceInfo slots = device;
     slots.multiprocessors *= split.blocks;
+    // Short rows are the split kernel's anyhow: it should have blocks for every place there is.
+    const bool few = queries * group <= split.rows ? split_tiles * 10 < slots.multiprocessors * 8
+                                                   : tiles * 10 < device.multiprocessors * 8;
+    const int64_t head_bytes = a.sequences.key_max * (a.d + a.e) * dtype_bytes(a.dtype);
     splits =
         few ? auto_splits(split_tiles, most, head_bytes, causal || a.mask.window.left > 0, slots)
             : 1;

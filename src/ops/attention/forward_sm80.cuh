@@ -40,7 +40,7 @@ ForwardInstance forward_sm80_instance() {
   constexpr auto launcher = [](Context& ctx, const Attend& a, const ForwardWork& work) {
     typename P::Sink sink{};
     if constexpr (std::is_same_v<typename P::Sink, SplitSink>)
-      sink = {work.parts, work.grid.splits, nullptr};
+      sink = {work.parts, work.grid.splits};
     launch<attend_sm80<Shape, typename P::Load, typename P::Score, typename P::Mask,
                        typename P::Sink>>(ctx, "attention_forward", work.blocks, Shape::threads,
                                           kShared, a, work.grid, sink);

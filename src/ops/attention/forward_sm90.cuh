@@ -6,6 +6,7 @@
 #include "cuda/launch.h"
 #include "cuda/loop/attend_sm90.cuh"
 #include "ops/attention/forward.cuh"
+#include "ops/attention/split_sink_sm90.cuh"
 
 namespace fovea::cuda {
 
@@ -17,7 +18,8 @@ ForwardInstance90 forward_sm90_instance() {
   using Score = std::conditional_t<Kind == ForwardKind::capped, CappedScore, PlainScore>;
   // A tile with one slot of Q has no room for rows on their way out.
   using Whole = std::conditional_t<Shape::Slots == 2, EngineSink, DirectSink>;
-  using Sink = std::conditional_t<Kind == ForwardKind::split, SplitSink, Whole>;
+  using Sink =
+      std::conditional_t<Kind == ForwardKind::split, MergingSink<(E > 128 ? 8 : 16)>, Whole>;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const ForwardWork90& work) {
     Sink sink{};
     if constexpr (Kind == ForwardKind::split)
@@ -25,7 +27,7 @@ ForwardInstance90 forward_sm90_instance() {
     else if constexpr (Shape::Slots == 2)
       sink.o = work.o, sink.given = work.o_given;
     const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
-    launch<attend_sm90<Shape, kPaged, Score, WindowMask, Sink>>(
+    launch_early<attend_sm90<Shape, kPaged, Score, WindowMask, Sink>>(
         ctx, "attention_forward", blocks, Shape::threads, Shape::shared_bytes, a, work.grid,
         work.maps, work.order, work.schedule, sink);
   };

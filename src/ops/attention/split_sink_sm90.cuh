@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sink policy of the Hopper sweep for keys cut into splits (combine.cuh has the formula): a split's
+// o / l and lse in f32; the last split of a row tile to arrive merges them all, a warp a row.
+// Alone, a split is the result itself.
+//   What the merge takes is time in which the rest of the device idles: its loads are all in flight
+//   before the first is looked at, and small quotients are not divided for.
+#pragma once
+#include "cuda/block/reduce.cuh"
+#include "cuda/loop/combine.cuh"
+#include "cuda/loop/sink.cuh"
+
+namespace fovea::cuda {
+
+// AtOnce: splits whose loads are in flight together, in the registers that the sweep leaves.
+template <int AtOnce>
+struct MergingSink {
+  Partials parts;
+  int32_t splits;
+  int32_t* arrived;  // splits done of each row tile, 0 before and after; nullptr: merged elsewhere
+
+  static constexpr int kColumns = 128;  // of a warp: four of a lane
+
+  template <int Dtype, int N>
+  __device__ void store(const Attend& a, const RowTile& tile, int m, bool valid, int split,
+                        float top, float sum, const float (&o)[N][4], int half) const {
+    if (splits == 1) {
+      DirectSink().store<Dtype>(a, tile, m, valid, split, top, sum, o, half);
+      return;
+    }
+    if (!valid) return;
+    const Row row(a, tile, m);
+    const int64_t at = split * parts.rows + row.partial;
+    store_wide(parts.o + at * parts.e, static_cast<int>(a.e), o, half,
+               sum == 0.f ? 0.f : __frcp_rn(sum));
+    if (threadIdx.x % 4 == 0)
+      parts.lse[at] = sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2;
+  }
+
+  // All rows of a tile are stored.  `meet` is its warps' barrier, `word` one in their shared
+  // memory.
+  template <class Meet>
+  __device__ void done(const Attend& a, const RowTile& tile, int number, int* word,
+                       Meet meet) const {
+    if (splits == 1 || !arrived) return;
+    meet();
+    if (threadIdx.x % 128 == 0) *word = arrive(arrived + number);
+    meet();
+    if (*word != splits - 1) return;
+    const int chunks = (static_cast<int>(a.e) + kColumns - 1) / kColumns;
+    for (int m = threadIdx.x / 32 % 4; m < tile.size; m += 4)
+      for (int chunk = 0; chunk < chunks; ++chunk) merge(a, tile, tile.begin + m, chunk);
+    if (threadIdx.x % 128 == 0) arrived[number] = 0;
+  }
+
+ private:
+  // Packed row m of a tile: its row of the tensors, its head, its place in a split's partials.
+  struct Row {
+    int64_t i, h, partial;
+    __device__ Row(const Attend& a, const RowTile& tile, int m) {
+      const int group = tile.group(), query = m < group ? 0 : m / group;
+      i = tile.rows.seq.row_begin + query;
+      h = static_cast<int>(tile.rows.g) * group + m - query * group;
+      partial = (tile.rows.seq.batch * a.s + i) * a.h + h;
+    }
+  };
+
+  // One more of what its block wrote before the barrier is there for who sees the count.
+  __device__ static int arrive(int32_t* count) {
+    int before;
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(count)
+                 : "memory");
+    return before;
+  }
+
+  // Past L1: other blocks wrote them.
+  __device__ void merge(const Attend& a, const RowTile& tile, int m, int chunk) const {
+    const int lane = threadIdx.x % 32, column = chunk * kColumns + lane * 4;
+    const Row row(a, tile, m);
+    const bool inside = column < static_cast<int>(a.e);
+    const float* lse = parts.lse + row.partial;
+    const float* from = parts.o + row.partial * parts.e + column;
+    const int64_t step = parts.rows * parts.e;
+    const auto lse_of = [&](int split) {
+      return split < splits ? __ldcg(lse + split * parts.rows) : kNegativeInfinity;
+    };
+    float4 o[AtOnce];
+    const auto load = [&](int first) {
+#pragma unroll
+      for (int c = 0; c < AtOnce; ++c) {
+        o[c] = float4{};
+        if (inside && first + c < splits)
+          o[c] = __ldcg(reinterpret_cast<const float4*>(from + (first + c) * step));
+      }
+    };
+    float mine = lse_of(lane);
+    load(0);
+    float top = mine;
+    for (int split = 32 + lane; split - lane < splits; split += 32) top = fmaxf(top, lse_of(split));
+    const float sink = a.score.sink_logit ? sink_logit(a.score, row.h) : kNegativeInfinity;
+    top = fmaxf(lanes_max<32>(top), sink);
+    const float base = top == kNegativeInfinity ? 0.f : top;
+    float sum = 0.f, acc[4] = {};
+    for (int first = 0;;) {
+      // A split in which the row saw no key may have any o.
+      const float weight = mine == kNegativeInfinity ? 0.f : expf(mine - base);
+      const uint32_t any = __ballot_sync(~0u, mine != kNegativeInfinity);
+#pragma unroll
+      for (int c = 0; c < AtOnce; ++c) {
+        const float w = __shfl_sync(~0u, weight, (first + c) % 32);
+        const bool seen = any >> (first + c) % 32 & 1;
+        sum += w;
+        acc[0] += seen ? w * o[c].x : 0.f, acc[1] += seen ? w * o[c].y : 0.f;
+        acc[2] += seen ? w * o[c].z : 0.f, acc[3] += seen ? w * o[c].w : 0.f;
+      }
+      first += AtOnce;
+      if (first >= splits) break;
+      if (first % 32 == 0) mine = lse_of(first + lane);
+      load(first);
+    }
+    if (a.score.sink_logit) sum += expf(sink - base);
+    const float inverse = sum == 0.f ? 0.f : __frcp_rn(sum);
+#pragma unroll
+    for (float& x : acc) x *= inverse;
+    const int64_t to = tile.rows.seq.batch * a.o.stride[0] + row.i * a.o.stride[1] +
+                       row.h * a.o.stride[2] + column;
+    if (inside) {
+      if (a.o_dtype == FOVEA_F32)
+        *reinterpret_cast<float4*>(a.o.as<float>() + to) = {acc[0], acc[1], acc[2], acc[3]};
+      else
+        *reinterpret_cast<uint2*>(a.o.as<uint16_t>() + to) =
+            a.o_dtype == FOVEA_BF16
+                ? uint2{pack<FOVEA_BF16>(acc[0], acc[1]), pack<FOVEA_BF16>(acc[2], acc[3])}
+                : uint2{pack<FOVEA_F16>(acc[0], acc[1]), pack<FOVEA_F16>(acc[2], acc[3])};
+    }
+    if (a.lse && chunk == 0 && lane == 0)
+      a.lse.as()[tile.rows.seq.batch * a.lse.stride[0] + row.h * a.lse.stride[1] +
+                 row.i * a.lse.stride[2]] = sum == 0.f ? kNegativeInfinity : top + logf(sum);
+  }
+};
+
+}  // namespace fovea::cuda
