@@ -808,6 +808,7 @@ def cuda():
                 ConvAttention(16, n, d, rows, columns, "bf16", backward=backward)
                 for d, rows, columns in ((128, 6, 11), (64, 7, 7))
             )
+            yield MultiToken(16, n, 128, 6, 11, "bf16", backward=backward)
     for h, n in ((32, 8192), (32, 32768), (32, 131072), (1, 524288), (1, 1048576)):
         for causal in (False, True):
             yield Trace(h, n, 128, 32, "bf16", dense="torch", causal=causal)

@@ -58,14 +58,22 @@ MixedAttendBackward resolve(const fovea_x_multi_token_backward_params& p) {
 Plan plan(const Context& ctx, const fovea_x_multi_token_forward_params& params) {
   const MixedAttend request = resolve(params);
   if (ctx.backend == FOVEA_HOST) return choose(kForward, ctx, request, {multi_token_forward_host});
+#if FOVEA_WITH_CUDA
+  return choose(kForward, ctx, request, {multi_token_forward_simt});
+#else
   return choose<MixedAttend>(kForward, ctx, request, {});
+#endif
 }
 
 Plan plan(const Context& ctx, const fovea_x_multi_token_backward_params& params) {
   const MixedAttendBackward request = resolve(params);
   if (ctx.backend == FOVEA_HOST)
     return choose(kBackward, ctx, request, {multi_token_backward_host});
+#if FOVEA_WITH_CUDA
+  return choose(kBackward, ctx, request, {multi_token_backward_simt});
+#else
   return choose<MixedAttendBackward>(kBackward, ctx, request, {});
+#endif
 }
 
 }  // namespace fovea

@@ -29,7 +29,11 @@ GroupNorm shared(const char* op, const P& p, const fovea_tensor& y) {
 Plan plan(const Context& ctx, const fovea_x_group_norm_forward_params& p) {
   const GroupNorm request = shared(kForward, p, p.y);
   if (ctx.backend == FOVEA_HOST) return choose(kForward, ctx, request, {group_norm_forward_host});
+#if FOVEA_WITH_CUDA
+  return choose(kForward, ctx, request, {group_norm_forward_simt});
+#else
   return choose<GroupNorm>(kForward, ctx, request, {});
+#endif
 }
 
 Plan plan(const Context& ctx, const fovea_x_group_norm_backward_params& p) {
@@ -37,7 +41,11 @@ Plan plan(const Context& ctx, const fovea_x_group_norm_backward_params& p) {
   request.forward = shared(kBackward, p, p.dy);
   request.dx = view_of<4>(p.dx), request.dgain = view_of<2>(p.dgain);
   if (ctx.backend == FOVEA_HOST) return choose(kBackward, ctx, request, {group_norm_backward_host});
+#if FOVEA_WITH_CUDA
+  return choose(kBackward, ctx, request, {group_norm_backward_simt});
+#else
   return choose<GroupNormBackward>(kBackward, ctx, request, {});
+#endif
 }
 
 }  // namespace fovea
