@@ -208,12 +208,12 @@ __global__ void __launch_bounds__(kStageThreads)
           const int64_t row = m0 + ty + 16 * r;
           p[r][c] =
               row < panel.own ? panel.score_line(all, row + panel.above)[j0 + tx + 16 * c] : 0.f;
+          p[r][c] += 0.f;  // the -0 of an unseen pair takes nothing either
         }
       put_p(tiles, p);
       __syncthreads();
-      multiply_nn<true>(
-          sum, tiles, k.width - from < kStageTile ? k.width - from : kStageTile, kStageTile,
-          [&](int row, int column) { return load_four(k, s.key[row], from + column); });
+      multiply_nn(sum, tiles, k.width - from < kStageTile ? k.width - from : kStageTile, kStageTile,
+                  [&](int row, int column) { return load_four(k, s.key[row], from + column); });
     }
 #pragma unroll
     for (int r = 0; r < 4; ++r)
@@ -269,12 +269,12 @@ __global__ void __launch_bounds__(kStageThreads)
             p[r][c] = s.row[row] < 0 ? 0.f
                       : Values       ? panel.line(panel.p, all, m0 + row)[key]
                                      : panel.score_line(all, m0 + row + panel.above)[key];
+            p[r][c] += 0.f;  // the -0 of an unseen pair takes nothing either
           }
         put_p(tiles, p);
         __syncthreads();
-        multiply_nn<true>(
-            sum, tiles, width - from < kStageTile ? width - from : kStageTile, kStageTile,
-            [&](int row, int column) { return load_four(x, s.row[row], from + column); });
+        multiply_nn(sum, tiles, width - from < kStageTile ? width - from : kStageTile, kStageTile,
+                    [&](int row, int column) { return load_four(x, s.row[row], from + column); });
       }
     float* sums = Values ? call.dv : call.dk;
 #pragma unroll

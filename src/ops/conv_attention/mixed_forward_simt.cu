@@ -103,15 +103,16 @@ __global__ void __launch_bounds__(kStageThreads)
 #pragma unroll
       for (int r = 0; r < 4; ++r)
 #pragma unroll
-        for (int c = 0; c < 4; ++c)
+        for (int c = 0; c < 4; ++c) {
           p[r][c] = s.row[ty + 16 * r] < 0
                         ? 0.f
                         : call.line(call.p, all, m0 + ty + 16 * r)[j0 + tx + 16 * c];
+          p[r][c] += 0.f;  // the -0 of an unseen pair takes nothing either
+        }
       put_p(tiles, p);
       __syncthreads();
-      multiply_nn<true>(
-          o, tiles, v.width - from < kStageTile ? v.width - from : kStageTile, kStageTile,
-          [&](int row, int column) { return load_four(v, s.key[row], from + column); });
+      multiply_nn(o, tiles, v.width - from < kStageTile ? v.width - from : kStageTile, kStageTile,
+                  [&](int row, int column) { return load_four(v, s.key[row], from + column); });
     }
     __syncthreads();
 #pragma unroll
