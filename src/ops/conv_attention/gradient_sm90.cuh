@@ -37,7 +37,11 @@ struct ConvGradient90 {
                        Stages = Stages_, Groups = 2, BN = 64;
   static constexpr bool keys = Lines_ == ConvLines::keys;  // the lines are keys
   static constexpr int BM = 64 * Groups, threads = 128 * (Groups + 1);
-  static constexpr int copying = 32, computing = 240;
+  // Registers a thread, of the 168 that a block starts with: what the copying warpgroup gives the
+  // others take, and one that asks for more waits for ever.
+  static constexpr bool widest = !keys && D > 64 && Pairs > 4;
+  static constexpr int copying = widest ? 24 : 40, computing = widest ? 240 : 232;
+  static_assert(copying + Groups * computing <= 168 * (Groups + 1));
   using Bands = TapBands<Pairs, Ahead>;
   using LineD = Swizzled<BM, D>;
   using LineE = Swizzled<BM, E>;
@@ -78,60 +82,64 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
   const uint32_t full = line_full + 32;
   ConvGradientSlot& work = *reinterpret_cast<ConvGradientSlot*>(shared + Shape::works);
   const int lane = threadIdx.x % 32;
-  const ConvReach reach(c, Shape::keys);
+  const ConvReach& reach = work.reach;  // this, and all of the work, is read again each time
+  const auto batch = [&](bool key) {
+    return static_cast<int>(key ? work.seq.key_batch : work.seq.batch);
+  };
+  const auto row = [&](bool key) {
+    return static_cast<int>(key ? work.seq.key_begin : work.seq.row_begin);
+  };
+  const auto out = [&] { return static_cast<int>(work.out.begin - c.history); };
   sm90::Ring<Shape::Stages> at;
   uint32_t phase = 0;
   for (Works works(more.schedule); !works.done(); works.next()) {
     sm90::barrier_wait(work_empty, phase ^ 1);
     if (lane == 0)
-      new (&work) ConvGradientSlot(c, more, WorkPlace(more.order, *works), reach, Shape::keys,
-                                   Shape::Groups, Shape::BN);
+      new (&work)
+          ConvGradientSlot(c, more, WorkPlace(more.order, *works), ConvReach(c, Shape::keys),
+                           Shape::keys, Shape::Groups, Shape::BN);
     __syncwarp();
     if (!work.any) continue;
     sm90::barrier_wait(line_empty, phase ^ 1);
     phase ^= 1;
-    const Sequence& seq = work.seq;
-    const int batch = static_cast<int>(seq.batch), key_batch = static_cast<int>(seq.key_batch);
-    const int row = static_cast<int>(seq.row_begin), key = static_cast<int>(seq.key_begin);
-    const int out = static_cast<int>(work.out.begin - c.history);
     if (lane == 0) {
       sm90::barrier_expect(line_full, Shape::LineD::bytes + Shape::LineE::bytes);
 #pragma unroll 1
       for (int n = 0; n < Shape::Groups; ++n) {
         const int line = work.line + n * reach.own(), to = n * 64 * kPanelRowBytes;
+        const int head = Shape::keys ? work.g : work.head;
 #pragma unroll
         for (int panel = 0; panel < Shape::LineD::panels; ++panel)
           sm90::copy_box(base + panel * Shape::LineD::panel_bytes + to,
                          Shape::keys ? more.maps.k : more.maps.q, line_full, panel * 64,
-                         line + (Shape::keys ? key : row), Shape::keys ? work.g : work.head,
-                         Shape::keys ? key_batch : batch);
+                         line + row(Shape::keys), head, batch(Shape::keys));
 #pragma unroll
         for (int panel = 0; panel < Shape::LineE::panels; ++panel)
           sm90::copy_box(base + Shape::line_e + panel * Shape::LineE::panel_bytes + to,
                          Shape::keys ? more.maps.v : more.maps.dout, line_full, panel * 64,
-                         line + (Shape::keys ? key : out), Shape::keys ? work.g : work.head,
-                         Shape::keys ? key_batch : batch);
+                         line + (Shape::keys ? row(true) : out()), head, batch(Shape::keys));
       }
     }
-    const auto copy = [&](auto tile, const CUtensorMap& map, int at_row, int head, int at_batch) {
+    const auto copy = [&](auto tile, const CUtensorMap& map, int at_row, int head) {
       const uint32_t stage = full + at.stage * 16;
       sm90::barrier_wait(stage + 8, at.phase ^ 1);
       if (lane == 0)
         sm90::copy_tile<decltype(tile)>(base + Shape::ring + at.stage * Shape::stage_bytes, map,
-                                        stage, at_row, head, at_batch);
+                                        stage, at_row, Shape::keys ? head : work.g,
+                                        batch(!Shape::keys));
       at.next();
     };
     const auto copy_d = [&](int head, int column) {
       copy(typename Shape::TileD(), Shape::keys ? more.maps.q : more.maps.k,
-           column + (Shape::keys ? row : key), Shape::keys ? head : work.g,
-           Shape::keys ? batch : key_batch);
+           column + row(!Shape::keys), head);
     };
+#pragma unroll 1
     for (int head = work.head; head < work.head + work.heads; ++head) {
+#pragma unroll 1
       for (int t = work.last; t >= work.lowest; --t) {
         copy_d(head, t * Shape::BN - reach.low);
         copy(typename Shape::TileE(), Shape::keys ? more.maps.dout : more.maps.v,
-             t * Shape::BN + (Shape::keys ? out : key), Shape::keys ? head : work.g,
-             Shape::keys ? batch : key_batch);
+             t * Shape::BN + (Shape::keys ? out() : row(true)), head);
         copy_d(head, t * Shape::BN + reach.high);
       }
       if (work.extra) copy_d(head, reach.high - Shape::BN);

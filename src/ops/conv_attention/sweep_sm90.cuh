@@ -385,6 +385,11 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
       step(std::true_type());
     }
     release(shared.q_empty(q_at));
+    if (!more_values)  // rows without keys
+#pragma unroll
+      for (int j = 0; j < E / 8; ++j)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) o[0][j][e] = 0.f;
     each_row<1>(0, [&](int, int half, int) {
       const int at_row = i + 8 * half, in_slot = local + lane / 4 + 8 * half;
       const bool valid = mine && in_slot >= above && at_row < work.end;
