@@ -8,50 +8,46 @@
 
 namespace fovea::cuda {
 
-// What a block does for key head g of sequence r: key block n, or, from 0 on, a part of dq.
+// What a block does for key head g of sequence r: key block n, or, from 0 on, a part of dq.  Key
+// blocks ascend, so under a mask the last to start are the shortest.
 struct BackwardBlock {
   int64_t r;
   int g, n, part;
   bool idle;  // past the last head
-  bool down;  // key blocks ascend and walk down to the diagonal: the last to start are the shortest
   __device__ BackwardBlock(const Attend& a, const BackwardGrid90& grid) {
     const int64_t per = grid.section * (grid.blocks + grid.parts);
     const int64_t at = blockIdx.x % per / grid.section;
-    const int64_t sections = (a.g * a.sequences.count + grid.section - 1) / grid.section;
     part = static_cast<int>(at - grid.blocks);
     const int64_t section = blockIdx.x / per - (part >= 0);
-    down = section == sections - 1;
-    n = static_cast<int>(down ? at : grid.blocks - 1 - at);
+    n = static_cast<int>(at);
     const int64_t owner = section * grid.section + blockIdx.x % grid.section;
     idle = owner < 0 || owner >= a.g * a.sequences.count;
     r = owner / a.g, g = static_cast<int>(owner % a.g);
   }
 };
 
-// The row tiles that see a key block, from `first` on in steps until `end`, for each head of its
-// group.
+// The row tiles that see a key block, from `first` down to before `end`, for each head of its group:
+// all heads of all sequences the same way, which is what sums of the same bits take.
 struct RowWalk {
-  int first, end, step, head, heads;
-  __device__ RowWalk(const Attend& a, const Sequence& seq, int g, int begin, int end, int rows,
-                     bool down) {
+  int first, end, head, heads;
+  __device__ RowWalk(const Attend& a, const Sequence& seq, int g, int begin, int end, int rows) {
     heads = sm90::uniform(static_cast<int>(a.h / a.g));
     head = g * heads;
     const Range range = row_range(a.mask, seq, head, head + heads, begin, end);
     int low = static_cast<int>(range.begin) / rows;
     int high = (static_cast<int>(range.end) + rows - 1) / rows;
     if (range.begin >= range.end) high = low;
-    step = sm90::uniform(down ? -1 : 1);
-    first = sm90::uniform(down ? high - 1 : low);
-    this->end = sm90::uniform(down ? low - 1 : high);
+    first = sm90::uniform(high - 1);
+    this->end = sm90::uniform(low - 1);
   }
-  __device__ int count() const { return (end - first) * step * heads; }
+  __device__ int count() const { return (first - end) * heads; }
   // Calls f(query head, row tile).
   template <class F>
   __device__ __forceinline__ void each(F f) const {
 #pragma unroll 1
     for (int h = head; h < head + heads; ++h)
 #pragma unroll 1
-      for (int m = first; m != end; m += step) f(h, sm90::unhoisted(m));
+      for (int m = first; m != end; --m) f(h, sm90::unhoisted(m));
   }
 };
 
