@@ -12,7 +12,7 @@ using harness::Call;
 using harness::Context;
 using harness::Field;
 
-constexpr int64_t kHuge = ((1ll << 32) + (1 << 16)) * 4 + (1 << 20);  // bytes, of elements of 4
+constexpr int64_t kHuge = ((1ll << 32) + (1 << 16)) * 4 + (16 << 20);  // bytes, of elements of 4
 
 class Huge {
  public:
@@ -65,6 +65,7 @@ void check_spread(Context& ctx, Huge& huge, const Call& call, size_t field, int 
   std::vector<int64_t> near, away;
   call.each(field, [&](const int64_t*, int64_t byte) { near.push_back(byte); });
   oracle::each_element(wide, [&](int64_t byte) { away.push_back(byte); });
+  for (int64_t byte : away) ASSERT_LE(byte + size, kHuge) << "the test's own memory";
   const std::vector<uint8_t> image = call.image(f.storage, true);
   auto at = [&](size_t i) { return static_cast<uint8_t*>(huge.data) + away[i]; };
   const bool host = ctx.backend == FOVEA_HOST;
