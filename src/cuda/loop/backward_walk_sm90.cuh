@@ -26,8 +26,8 @@ struct BackwardBlock {
   }
 };
 
-// The row tiles that see a key block, from `first` down to before `end`, for each head of its group:
-// all heads of all sequences the same way, which is what sums of the same bits take.
+// The row tiles that see a key block, from `first` down to before `end`, for each head of its
+// group: all heads of all sequences the same way, which is what sums of the same bits take.
 struct RowWalk {
   int first, end, head, heads;
   __device__ RowWalk(const Attend& a, const Sequence& seq, int g, int begin, int end, int rows) {

@@ -239,7 +239,7 @@ struct TapSums {
     __syncthreads();
     if (groups == 1) {
       for (int n = 0; n < 2; ++n)
-        if (tap + n * kStageThreads < taps) to[tap + n * kStageThreads] = sum[n];
+        if (group == 0 && tap + n * kStageThreads < taps) to[tap + n * kStageThreads] = sum[n];
       return;
     }
     if (group < groups) room[threadIdx.x] = sum[0];

@@ -432,7 +432,10 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         sm90::pin(y[0]);
         // p to x, dA to y.
         const auto slope = [&](int j, int e, bool seen, float2 of) {
-          const float p = exp2_fast(fmaf(x[0][j][e], kScoreUnit * kLog2E, -of.x));
+          // A weight is at most 1, whatever the rounding of large scores makes of it; NaN stays
+          // NaN.
+          const float above = fmaf(x[0][j][e], kScoreUnit * kLog2E, -of.x);
+          const float p = exp2_fast(above > 0.f ? 0.f : above);
           const bool counts = seen && of.x != -kNegativeInfinity;
           x[0][j][e] = counts ? p : 0.f;
           y[0][j][e] = counts ? p * (y[0][j][e] - of.y) * inverse : 0.f;
