@@ -44,10 +44,13 @@ class Huge {
 fovea_tensor spread(const fovea_tensor& x, int axis, int64_t far) {
   fovea_tensor y = fovea_contiguous(nullptr, static_cast<fovea_dtype>(x.dtype), x.ndim, x.shape);
   y.stride[axis] = (far / (x.shape[axis] - 1) + 63) / 64 * 64;
-  // The other axes stay dense among themselves.
+  // The other axes stay dense among themselves, but for those that share an element.
   int64_t pitch = 1;
-  for (int i = x.ndim - 1; i >= 0; --i)
-    if (i != axis) y.stride[i] = pitch, pitch *= x.shape[i];
+  for (int i = x.ndim - 1; i >= 0; --i) {
+    if (i == axis) continue;
+    y.stride[i] = x.stride[i] ? pitch : 0;
+    if (x.stride[i]) pitch *= x.shape[i];
+  }
   return y;
 }
 
