@@ -152,7 +152,7 @@ def memory():
 def split():
     """Times, and the slots in which the two selections differ (normal numbers: near ties may)."""
     row("tokens", "heads", "mask", "who", "selection ms", "attention ms", "edges ms", "slots apart")
-    for n, causal in itertools.product((8 << 10, 32 << 10, 128 << 10), (False, True)):
+    for n, causal in itertools.product(SIZES, (False, True)):
         h = min(32, (1 << 20) // n)
         q, k, v = inputs(h, n)
         heads = [x[0].transpose(0, 1).contiguous() for x in (q, k, v)]
