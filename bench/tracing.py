@@ -4,7 +4,7 @@
 
     bench/tracing.py bytes       device memory read and written, by Nsight Compute, beside the bound
     bench/tracing.py memory      peak device memory of a layer of 8 heads, to 1M tokens
-    bench/tracing.py split       selection, attention and edges, beside PyTorch and Triton
+    bench/tracing.py split       selection, attention and edges, beside PyTorch, Triton and dense
     bench/tracing.py overlap     layers with edges streamed into host memory, beside none
 
 Prints tab-separated rows; exits 1 where memory is more than a consumer card has."""
@@ -24,6 +24,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "bindings/python")]
 import fovea  # noqa: E402
 import torch  # noqa: E402
 import trace_peer  # noqa: E402
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
+from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
 
 SIZES = [8 << 10, 32 << 10, 128 << 10, 512 << 10, 1 << 20]
 D, KEEP, BLOCK = 128, 32, 64
@@ -189,6 +191,10 @@ def split():
             ]
             apart = int((selected != mine).sum())
             row(n, h, "causal" if causal else "full", loops, *times, f"{apart} of {mine.numel()}")
+        dense = [x[None] for x in heads]
+        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
+            ms = milliseconds(lambda: scaled_dot_product_attention(*dense, is_causal=causal), 3)
+        row(n, h, "causal" if causal else "full", "dense cuDNN", "", ms, "", "")
 
 
 def overlap():
