@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int keys = static_cast<int>(seq.keys), rows = static_cast<int>(seq.rows);
   const int key_begin = block.n * BN, key_end = min(key_begin + BN, keys);
   if (key_begin >= keys) return;
-  const RowWalk walk(a, seq, block.g, key_begin, key_end, BM);
+  const RowWalk walk(a, seq, block.g, key_begin, key_end, BM, block.down);
 
   if (group == 0) {
     sm90::give_registers<Shape::copying>();
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   int left = walk.count(), m = walk.first;
   const auto advance = [&] {
     at.next();
-    if (--m == walk.end) m = walk.first;
+    if ((m += walk.step) == walk.end) m = walk.first;
   };
 
   if (group == 1) {

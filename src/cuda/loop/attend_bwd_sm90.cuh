@@ -9,9 +9,9 @@
 // in f32, StagesQ x (lse, delta) of BM rows, barriers.
 // Barriers: k and v full; q, dout full (bytes) and empty (one arrival a computing warp) of each
 // stage; dq full, for even and odd tiles, and empty, of each half; named barrier 1: ds is written.
-// dq is summed in the workspace from the first key block to the last, each waiting until the one
-// before it has added to the tile.  Blocks start in that order, so none waits for a later one, and
-// walk down to the diagonal.  FlashAttention-3 (2407.08608).
+// dq is summed in the workspace block of keys by block of keys, each waiting until the one before
+// it has added to the tile; blocks start in that order, so none waits for a later one.
+// FlashAttention-3 (2407.08608).
 #pragma once
 #include <new>
 
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   if (block.part >= 0) return store_part<Shape>(b, work, seq, block);
   const int key_begin = n * BN, key_end = min(key_begin + BN, keys);
   if (key_begin >= keys) return;
-  const RowWalk walk(a, seq, g, key_begin, key_end, BM);
+  const RowWalk walk(a, seq, g, key_begin, key_end, BM, block.down);
   const int first_tile = static_cast<int>(work.tiles.first(seq, block.r));
 
   if (group < 0) {
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         const int tile = h * work.tiles.total + first_tile + m;
         const SeenBlocks seen(a.mask, rows, keys, m * BM, min(m * BM + BM, rows), BN);
         // The first of the tile's blocks to start stores, the others wait for their turn to add.
-        const int turn = work.ordered ? n - seen.low : 1;
+        const int turn = !work.ordered ? 1 : block.down ? n - seen.low : seen.high - 1 - n;
         if (work.ordered) wait_turn(work.turn + tile, turn);
         float* to = work.dq + static_cast<int64_t>(tile) * (Groups * kChunkFloats);
 #pragma unroll
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       RingQ next = q_at;
       next.next();
       const int row_tile = m;
-      if (--m == walk.end) m = walk.first;
+      if ((m += walk.step) == walk.end) m = walk.first;
       const auto next_scores = [&] {
         if (left > 1) sm90::barrier_wait(q_full(next), next.phase);
         scores(next);

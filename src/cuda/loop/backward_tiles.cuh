@@ -34,8 +34,8 @@ struct RowTiles {
 };
 
 // How the flat grid is cut: sections of `section` key heads of all sequences, in each the key
-// blocks of its heads from the last to the first, then the parts of dq of the section before, heads
-// fastest.
+// blocks of its heads in their order (BackwardBlock), then the parts of dq of the section before,
+// heads fastest.
 struct BackwardGrid90 {
   int64_t blocks, parts, section;
 

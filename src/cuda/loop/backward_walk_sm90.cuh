@@ -8,46 +8,55 @@
 
 namespace fovea::cuda {
 
-// What a block does for key head g of sequence r: key block n, or, from 0 on, a part of dq.  Key
-// blocks ascend, so under a mask the last to start are the shortest.
+constexpr int kHeadsDown = 4;  // key heads from which on the last walks down
+
+// What a block does for key head g of sequence r: key block n, or, from 0 on, a part of dq.
+// Which way it walks depends on the head alone, so a sequence has the same bits wherever it lies.
 struct BackwardBlock {
   int64_t r;
   int g, n, part;
   bool idle;  // past the last head
+  // Key blocks descend and walk up from the diagonal, so a turn has mostly come, but the longest
+  // are the last to start.  Of the last head they ascend and walk down, shortest last: the call's
+  // end is balanced at the price of turns waited for.
+  bool down;
   __device__ BackwardBlock(const Attend& a, const BackwardGrid90& grid) {
     const int64_t per = grid.section * (grid.blocks + grid.parts);
     const int64_t at = blockIdx.x % per / grid.section;
     part = static_cast<int>(at - grid.blocks);
     const int64_t section = blockIdx.x / per - (part >= 0);
-    n = static_cast<int>(at);
     const int64_t owner = section * grid.section + blockIdx.x % grid.section;
     idle = owner < 0 || owner >= a.g * a.sequences.count;
     r = owner / a.g, g = static_cast<int>(owner % a.g);
+    down = a.g >= kHeadsDown && g == a.g - 1;
+    n = static_cast<int>(down ? at : grid.blocks - 1 - at);
   }
 };
 
-// The row tiles that see a key block, from `first` down to before `end`, for each head of its
-// group: all heads of all sequences the same way, which is what sums of the same bits take.
+// The row tiles that see a key block, from `first` on in steps until `end`, for each head of its
+// group.
 struct RowWalk {
-  int first, end, head, heads;
-  __device__ RowWalk(const Attend& a, const Sequence& seq, int g, int begin, int end, int rows) {
+  int first, end, step, head, heads;
+  __device__ RowWalk(const Attend& a, const Sequence& seq, int g, int begin, int end, int rows,
+                     bool down) {
     heads = sm90::uniform(static_cast<int>(a.h / a.g));
     head = g * heads;
     const Range range = row_range(a.mask, seq, head, head + heads, begin, end);
     int low = static_cast<int>(range.begin) / rows;
     int high = (static_cast<int>(range.end) + rows - 1) / rows;
     if (range.begin >= range.end) high = low;
-    first = sm90::uniform(high - 1);
-    this->end = sm90::uniform(low - 1);
+    step = sm90::uniform(down ? -1 : 1);
+    first = sm90::uniform(down ? high - 1 : low);
+    this->end = sm90::uniform(down ? low - 1 : high);
   }
-  __device__ int count() const { return (first - end) * heads; }
+  __device__ int count() const { return (end - first) * step * heads; }
   // Calls f(query head, row tile).
   template <class F>
   __device__ __forceinline__ void each(F f) const {
 #pragma unroll 1
     for (int h = head; h < head + heads; ++h)
 #pragma unroll 1
-      for (int m = first; m != end; --m) f(h, sm90::unhoisted(m));
+      for (int m = first; m != end; m += step) f(h, sm90::unhoisted(m));
   }
 };
 
