@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The branches of an item in shared memory, held by `Threads` threads of a block:
-//   start()  the initial ranges, and a list of the representatives to score
+//   start()  the initial ranges; if they are final, a list of their representatives to score, else
+//            their halves, and a list of both halves'
 //   split()  halves of every branch, of which one keeps the representative; a list of the others'
-//   rank()   the best halves become the branches, each at its rank
+//   rank()   the best halves become the branches, each at its rank; the others are empty
 //   store()  slots, and the outputs made of scores
 // Scores are raised in place by the caller, between lists and what follows them: raise().  A list
 // has one parity, so that the next can be cleared while this one is scored.  The order within a
@@ -18,12 +19,25 @@ struct LiveBranch {
   int32_t begin, end, representative, score;
 };
 
+// What ranks a half: the larger, as one number, the better.
+struct alignas(8) HalfKey {
+  uint32_t low;  // ~representative
+  int32_t score;
+
+  __device__ int64_t order() const { return static_cast<int64_t>(score) << 32 | low; }
+};
+struct alignas(16) BothKeys {
+  HalfKey half[2];
+};
+
 template <int Most>
 struct Branches {
-  LiveBranch branch[Most], half[2 * Most];
-  int fresh[Most], owner[Most];  // key block to score, whose score it is
+  LiveBranch branch[Most];
+  BothKeys key[Most];  // of branch b's halves
+  int2 range[Most][2];
+  int fresh[2 * Most], owner[2 * Most];  // key block to score, whose score it is
   struct List {
-    int halves, count;
+    int count;
     bool wide;  // some branch can still be halved
   } list[2];
 };
@@ -35,70 +49,84 @@ class BranchTree {
       : a_(a), item_(item), s_(s) {}
 
   // By one thread.
-  __device__ void clear(int parity) const { s_.list[parity] = {0, 0, false}; }
+  __device__ void clear(int parity) const { s_.list[parity] = {0, false}; }
 
-  __device__ void start(int parity) const {
-    const int keep = static_cast<int>(item_.keep);
-    for (int b = threadIdx.x; b < keep; b += Threads) {
-      const auto begin = static_cast<int32_t>(b * item_.reach / keep),
-                 end = static_cast<int32_t>((b + 1) * item_.reach / keep);
+  __device__ void start(int parity, bool final) const {
+    for (int b = threadIdx.x; b < keep(); b += Threads) {
+      const auto begin = static_cast<int32_t>(b * item_.reach / keep()),
+                 end = static_cast<int32_t>((b + 1) * item_.reach / keep());
       const int at = first(begin, end);
       s_.branch[b] = {begin, end, at, kNothing};
-      if (at >= 0) ask(parity, at, b);
-      if (end - begin > 1) s_.list[parity].wide = true;
+      if (final && at >= 0) ask(parity, at, b);
     }
+    if (!final) split(parity, true);
   }
-  __device__ void split(int parity) const {
-    for (int b = threadIdx.x; b < item_.keep; b += Threads) {
-      const LiveBranch whole = s_.branch[b];
-      if (whole.representative < 0) continue;
-      const int32_t middle = whole.begin + (whole.end - whole.begin + 1) / 2;
-      LiveBranch half = whole;
-      if (whole.representative >= middle) {
-        half.begin = middle;
-      } else {
-        half.end = middle;
-        const int at = first(middle, whole.end);
-        if (at >= 0) ask(parity, at, put(parity, {middle, whole.end, at, kNothing}));
+  // fresh: no branch has a score yet.
+  __device__ void split(int parity, bool fresh) const {
+    for (int b = threadIdx.x; b < groups() * kGroup; b += Threads) {
+      LiveBranch whole = empty();
+      if (b < keep()) whole = s_.branch[b], s_.branch[b] = empty();
+      const int at = whole.representative;
+      BothKeys key{kNone, kNone};
+      if (at >= 0) {
+        const int32_t middle = whole.begin + (whole.end - whole.begin + 1) / 2;
+        s_.range[b][0] = {whole.begin, middle}, s_.range[b][1] = {middle, whole.end};
+        const bool right = at >= middle;
+        const int other = right ? -1 : first(middle, whole.end);
+        const HalfKey own = {~static_cast<uint32_t>(at), whole.score};
+        if (right)
+          key.half[1] = own;
+        else
+          key.half[0] = own;
+        if (other >= 0) key.half[1] = {~static_cast<uint32_t>(other), kNothing};
+        if (fresh) ask(parity, at, 2 * b + right);
+        if (other >= 0) ask(parity, other, 2 * b + 1);
+        // A left half is the wider.
+        if ((right ? whole.end - middle : middle - whole.begin) > 1) s_.list[parity].wide = true;
       }
-      put(parity, half);
+      s_.key[b] = key;
     }
   }
-  __device__ void rank(int parity) const {
-    const int halves = s_.list[parity].halves, keep = static_cast<int>(item_.keep);
-    for (int i = threadIdx.x; i < halves; i += Threads) {
-      const LiveBranch own = s_.half[i];
+  // Two threads a half count what goes before it, each in every other branch.
+  __device__ void rank() const {
+    const int halves = 2 * kGroup * groups(), part = threadIdx.x % 2;
+    for (int from = 0; from < halves; from += Threads / 2) {
+      const int i = from + static_cast<int>(threadIdx.x) / 2;
+      const HalfKey own = i < halves ? s_.key[i / 2].half[i % 2] : kNone;
+      const int64_t order = own.order();
       int place = 0;
-#pragma unroll 8
-      for (int j = 0; j < halves; ++j) {
-        const LiveBranch& other = s_.half[j];
-        place += other.score > own.score ||
-                 (other.score == own.score && other.representative < own.representative);
-      }
-      if (place < keep) s_.branch[place] = own;
+      for (int group = 0; group < groups(); ++group)
+#pragma unroll
+        for (int j = 0; j < kGroup; j += 2) {
+          const BothKeys other = s_.key[group * kGroup + j + part];
+          place += (other.half[0].order() > order) + (other.half[1].order() > order);
+        }
+      place += __shfl_xor_sync(~0u, place, 1);
+      if (part || place >= keep() || own.score == kNone.score) continue;
+      const int2 range = s_.range[i / 2][i % 2];
+      s_.branch[place] = {range.x, range.y, static_cast<int32_t>(~own.low), own.score};
     }
-    for (int b = halves + static_cast<int>(threadIdx.x); b < keep; b += Threads)
-      s_.branch[b] = {0, 0, -1, kNothing};
   }
 
-  // Entry i of the list has a product of `score`; `start`: the list is start()'s.
-  __device__ void raise(bool start, int i, int score) const {
-    atomicMax(&(start ? s_.branch : s_.half)[s_.owner[i]].score, score);
+  // Entry i of the list has a product of `score`; `final`: as start()'s.
+  __device__ void raise(bool final, int i, int score) const {
+    const int owner = s_.owner[i];
+    atomicMax(final ? &s_.branch[owner].score : &s_.key[owner / 2].half[owner % 2].score, score);
   }
 
   __device__ void store(const TraceSlots& slots) const {
     for (int b = threadIdx.x; b < a_.keep; b += Threads) {
-      LiveBranch own{0, 0, -1, kNothing};
-      if (b < item_.keep) own = s_.branch[b];
-      const bool empty = own.representative < 0;
+      LiveBranch own = empty();
+      if (b < keep()) own = s_.branch[b];
+      const bool none = own.representative < 0;
       const float product = unordered(own.score);
-      const float score = empty ? -INFINITY : product * a_.score_scale;
+      const float score = none ? -INFINITY : product * a_.score_scale;
       const auto put = [&](const View<4>& x, float value) {
         if (x) x.as()[item_.slot(x, b)] = value;
       };
       if (a_.selected) a_.selected.as<int32_t>()[item_.slot(a_.selected, b)] = own.representative;
       put(a_.score, score), put(a_.edge_score, score);
-      put(a_.edge_max, empty ? -INFINITY : product * a_.attend.score.scale);
+      put(a_.edge_max, none ? -INFINITY : product * a_.attend.score.scale);
       const int64_t at = item_.number * a_.keep;
       if (slots.selected) slots.selected[at + b] = own.representative;
       if (slots.score) slots.score[at + b] = product;
@@ -108,11 +136,23 @@ class BranchTree {
 
  private:
   static constexpr int kNothing = static_cast<int>(0x807fffff);  // ordered(-inf)
+  static constexpr HalfKey kNone{0, INT32_MIN};                  // after every half that is there
+  static constexpr int kGroup = 8;                               // branches ranked at a time
+
+  __device__ int keep() const {
+    return static_cast<int>(item_.keep);
+  }
+  __device__ int groups() const {
+    return (keep() + kGroup - 1) / kGroup;
+  }
+  __device__ static LiveBranch empty() {
+    return {0, 0, -1, kNothing};
+  }
 
   // The blocks again, ascending, for sweeps over keys.
   __device__ void list(const TraceSlots& slots, int b, int representative) const {
     int place = 0, count = 0;
-    for (int j = 0; j < item_.keep; ++j) {
+    for (int j = 0; j < keep(); ++j) {
       const int other = s_.branch[j].representative;
       count += other >= 0, place += other >= 0 && other < representative;
     }
@@ -123,12 +163,6 @@ class BranchTree {
     return begin < end
                ? static_cast<int>(a_.first_valid(item_.seq, item_.head, item_.block, begin, end))
                : -1;
-  }
-  __device__ int put(int parity, const LiveBranch& half) const {
-    const int place = atomicAdd(&s_.list[parity].halves, 1);
-    s_.half[place] = half;
-    if (half.end - half.begin > 1) s_.list[parity].wide = true;
-    return place;
   }
   __device__ void ask(int parity, int key_block, int owner) const {
     const int place = atomicAdd(&s_.list[parity].count, 1);

@@ -19,8 +19,8 @@ using namespace cuda;
 // Every row of select.inc, weigh.inc and rows.inc in this build, narrow widths first.
 const std::vector<SelectInstance90>& select_instances() {
   static const std::vector<SelectInstance90> rows = {
-#define FOVEA_INSTANCE(dtype, d, most, stages, blocks) \
-  select_sm90_instance<dtype, d, most, stages, blocks>(),
+#define FOVEA_INSTANCE(dtype, d, most, stages, blocks, held) \
+  select_sm90_instance<dtype, d, most, stages, blocks, held>(),
 #include "instances/trace_select_sm90.inc"
 #undef FOVEA_INSTANCE
   };
@@ -28,7 +28,8 @@ const std::vector<SelectInstance90>& select_instances() {
 }
 const std::vector<WeighInstance90>& weigh_instances() {
   static const std::vector<WeighInstance90> rows = {
-#define FOVEA_INSTANCE(dtype, d, stages, blocks) weigh_sm90_instance<dtype, d, stages, blocks>(),
+#define FOVEA_INSTANCE(dtype, d, stages, blocks, held) \
+  weigh_sm90_instance<dtype, d, stages, blocks, held>(),
 #include "instances/trace_weigh_sm90.inc"
 #undef FOVEA_INSTANCE
   };
@@ -82,14 +83,17 @@ std::string refuses_all(const Context& ctx, const Trace& trace) {
 const SelectInstance90* find_select(const Trace& a) {
   if (a.exact) return nullptr;
   for (const SelectInstance90& row : select_instances())
-    if (row.dtype == a.attend.dtype && a.attend.d <= row.d && a.keep <= row.most) return &row;
+    if (row.dtype == a.attend.dtype && a.attend.d <= row.d && a.keep <= row.most &&
+        a.block_rows <= row.block_rows)
+      return &row;
   return nullptr;
 }
 
 const WeighInstance90* find_weigh(const Trace& a) {
   if (!a.wants_mass()) return nullptr;
   for (const WeighInstance90& row : weigh_instances())
-    if (row.dtype == a.attend.dtype && a.attend.d <= row.d) return &row;
+    if (row.dtype == a.attend.dtype && a.attend.d <= row.d && a.block_rows <= row.block_rows)
+      return &row;
   return nullptr;
 }
 

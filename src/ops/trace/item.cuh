@@ -18,18 +18,18 @@ struct ItemWork90 {
 };
 
 struct SelectInstance90 {
-  int32_t dtype, d, most;  // most: branches it has room for
+  int32_t dtype, d, most, block_rows;  // most: branches it has room for; block_rows: at most
   void (*launch)(Context&, const ItemWork90&);
 };
 struct WeighInstance90 {
-  int32_t dtype, d;
+  int32_t dtype, d, block_rows;
   void (*launch)(Context&, const ItemWork90&);
 };
 
 // Explicitly instantiated, one file for each dtype and width.
-template <int Dtype, int D, int Most, int Stages, int Blocks>
+template <int Dtype, int D, int Most, int Stages, int Blocks, bool Held>
 SelectInstance90 select_sm90_instance();
-template <int Dtype, int D, int Stages, int Blocks>
+template <int Dtype, int D, int Stages, int Blocks, bool Held>
 WeighInstance90 weigh_sm90_instance();
 
 }  // namespace fovea::cuda

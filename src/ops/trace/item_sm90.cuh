@@ -1,27 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 // The products of one item's rows with lists of key blocks on Hopper's tensor cores, for stages
 // whose work is of the block's own making.
-//   A block takes an item: four computing warps and one that copies.  Q stays in shared memory; the
-//   key blocks of a list follow one another through a ring of 64-key stages: small blocks share a
-//   stage, one of 128 keys takes two.  A stage's products with 64 rows are one chain of m64n64k16,
-//   a warp owning 16 rows.  What else there is to do hides under the products of the other blocks
-//   of the multiprocessor.
-//   Shared memory: Q (row_tiles x 64 x D), Stages x K (64 x D), then the stage's own.
-//   Barriers: q_full; full (bytes) and empty (one arrival a computing warp) of each ring stage.
+//   A block takes an item: four computing warps and one that copies.  Q is held in registers, which
+//   saves half the reads of shared memory and makes room for another block on the multiprocessor,
+//   or stays in shared memory where it has two row tiles.  The key blocks of a list follow one
+//   another through a ring of 64-key stages: small blocks share a stage, one of 128 keys takes two.
+//   A stage's products with 64 rows are one chain of m64n64k16, a warp owning 16 rows.  What else
+//   there is to do hides under the products of the other blocks of the multiprocessor.
+//   Shared memory: Q (row_tiles x 64 x D) unless held, Stages x K (64 x D), then the stage's own.
+//   Barriers: q_full unless held; full (bytes) and empty (one arrival a computing warp) of each
+//   ring stage.
 #pragma once
 #include <new>
 
+#include "cuda/tile/mma_sm80.cuh"
 #include "cuda/tile/mma_sm90.cuh"
 #include "ops/trace/item.cuh"
 
 namespace fovea::cuda {
 
-template <int Dtype_, int D_, int Stages_, int Blocks_>
+template <int Dtype_, int D_, int Stages_, int Blocks_, bool Held_>
 struct ItemShape90 {
   static constexpr int Dtype = Dtype_, D = D_, Stages = Stages_;
   static constexpr int Blocks = Blocks_;  // a multiprocessor should hold
+  static constexpr bool Held = Held_;     // Q in registers: one row tile
   static constexpr int computing = 128, threads = computing + 32;
   using Tile = Swizzled<64, D>;
+
+  // Of 64 rows, in shared memory.
+  static __host__ __device__ int tiles(int row_tiles) { return Stages + (Held ? 0 : row_tiles); }
 };
 
 template <class Shape>
@@ -43,7 +50,7 @@ class ItemKeys90 {
         item(*reinterpret_cast<const TraceItem*>(shared.item)),
         block_keys(static_cast<int>(work.call.a.block_keys)),
         q_(shared_address(memory)),
-        keys_(q_ + work.row_tiles * Tile::bytes) {}
+        keys_(q_ + (Shape::Held ? 0 : work.row_tiles * Tile::bytes)) {}
 
   // By one thread, before the block meets.
   __device__ void init(int64_t number) const {
@@ -54,12 +61,15 @@ class ItemKeys90 {
     new (shared_.item) TraceItem(a, number);
   }
 
-  // The copying warp.
-  __device__ __forceinline__ void copy_rows() const {
+  // The copying warp.  Rows that are held pass through the ring's first stage.
+  __device__ __forceinline__ void copy_rows(Ring& at) const {
+    const uint32_t barrier = Shape::Held ? full(at) : q_full();
+    if constexpr (Shape::Held) at.next();
     if (threadIdx.x % 32) return;
-    sm90::barrier_expect(q_full(), work.row_tiles * Tile::bytes);
-    for (int i = 0; i < work.row_tiles; ++i)
-      sm90::copy_panels<Tile>(q_ + i * Tile::bytes, work.maps.q, q_full(),
+    const int tiles = Shape::Held ? 1 : work.row_tiles;
+    sm90::barrier_expect(barrier, tiles * Tile::bytes);
+    for (int i = 0; i < tiles; ++i)
+      sm90::copy_panels<Tile>(q_ + i * Tile::bytes, work.maps.q, barrier,
                               static_cast<int>(item.first) + i * 64, static_cast<int>(item.head),
                               static_cast<int>(item.seq.batch));
   }
@@ -92,8 +102,20 @@ class ItemKeys90 {
   }
 
   // The computing warps.
-  __device__ void wait_rows() const {
-    sm90::barrier_wait(q_full(), 0);
+  struct Rows;
+  __device__ __forceinline__ void take_rows(Rows& rows, Ring& at) const {
+    if constexpr (Shape::Held) {
+      const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + outer_row(lane);
+      const uint32_t from = q_ + Tile::at(row, outer_chunk(lane));
+      sm90::barrier_wait(full(at), at.phase);
+#pragma unroll
+      for (int k = 0; k < Shape::D / 16; ++k) load_matrices(rows.q[k], Tile::pair(from, k));
+      __syncwarp();
+      if (lane == 0) sm90::barrier_arrive(empty(at));
+      at.next();
+    } else {
+      sm90::barrier_wait(q_full(), 0);
+    }
   }
   __device__ static void meet() {
     sm90::meet(1, Shape::computing);
@@ -102,22 +124,38 @@ class ItemKeys90 {
     return (count * block_keys + 63) / 64;
   }
 
-  // take(x, tile): products of row tile `tile` with the stage's 64 keys.
-  template <class Take>
-  __device__ __forceinline__ void multiply(Ring at, Take take) const {
+  // x = Q K', Q's rows in registers.
+  template <int Steps>
+  __device__ static __forceinline__ void product_held(float (&x)[8][4],
+                                                      const uint32_t (&q)[Steps][4], uint64_t b) {
+#pragma unroll
+    for (int k = 0; k < Steps; ++k)
+      sm90::Wgmma<Shape::Dtype, 64>::template rs<0>(
+          x, q[k], b + k / 4 * (Tile::panel_bytes / 16) + k % 4 * 2, k != 0);
+  }
+  // take(x, tile): products of row tile `tile` with the stage's 64 keys; meanwhile() runs under the
+  // first.
+  template <class Meanwhile, class Take>
+  __device__ __forceinline__ void multiply(Ring at, const Rows& rows, Meanwhile meanwhile,
+                                           Take take) const {
     float x[8][4];
     sm90::barrier_wait(full(at), at.phase);
 #pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-      if (tile == work.row_tiles) break;
+    for (int tile = 0; tile < (Shape::Held ? 1 : 2); ++tile) {
+      if (!Shape::Held && tile == work.row_tiles) break;
+      const uint64_t b = sm90::descriptor(sm90::uniform(keys(at)));
       sm90::fence();
-      sm90::product_rows<Shape::Dtype, Shape::D, Tile, Tile>(
-          x, sm90::descriptor(sm90::uniform(q_ + tile * Tile::bytes)),
-          sm90::descriptor(sm90::uniform(keys(at))));
+      if constexpr (Shape::Held)
+        product_held(x, rows.q, b);
+      else
+        sm90::product_rows<Shape::Dtype, Shape::D, Tile, Tile>(
+            x, sm90::descriptor(sm90::uniform(q_ + tile * Tile::bytes)), b);
       sm90::commit();
+      if (tile == 0) meanwhile();
       sm90::wait<0>();
       sm90::pin(x);
-      if (tile + 1 == work.row_tiles && threadIdx.x % 32 == 0) sm90::barrier_arrive(empty(at));
+      if ((Shape::Held || tile + 1 == work.row_tiles) && threadIdx.x % 32 == 0)
+        sm90::barrier_arrive(empty(at));
       take(x, tile);
     }
   }
@@ -126,6 +164,7 @@ class ItemKeys90 {
   struct Rows {
     int high[2][2];  // keys [0, high) a row sees; 0: no such row
     int low;         // keys [0, low) that every row sees; 0: not all rows are there
+    uint32_t q[Shape::Held ? Shape::D / 16 : 1][4];
 
     __device__ explicit Rows(const ItemKeys90& of) {
 #pragma unroll

@@ -29,7 +29,7 @@ struct SelectShared {
 template <int R, class Tree>
 __device__ __forceinline__ void score_list(const SelectSimt& x, const TraceItem& item,
                                            SelectShared& s, const StageTiles<R>& tiles,
-                                           const Tree& tree, int parity, bool start) {
+                                           const Tree& tree, int parity, bool final) {
   const Trace& a = x.call.a;
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16, count = s.tree.list[parity].count;
   for (int64_t tile = 0; tile < list_tiles(a, count); ++tile) {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void score_list(const SelectSimt& x, const TraceItem&
             best = fmaxf(best, acc[r][c]);
         best = lanes_max<16>(best);
         const int64_t slot = (tile * kStageTile + 16 * c) / a.block_keys;
-        if (tx == 0 && slot < count) tree.raise(start, static_cast<int>(slot), ordered(best));
+        if (tx == 0 && slot < count) tree.raise(final, static_cast<int>(slot), ordered(best));
       }
     }
   }
@@ -73,21 +73,21 @@ __global__ void __launch_bounds__(kStageThreads, 2)
     s.rows.fill(a, item, 0, kRowsMost);
     if (threadIdx.x == 0) tree.clear(0);
     __syncthreads();
-    tree.start(0);
-    __syncthreads();
-    score_list<R>(x, item, s, tiles, tree, 0, true);
     const int rounds = a.rounds(a.blocks_of(item.seq.keys));
+    tree.start(0, rounds == 0);
+    __syncthreads();
+    score_list<R>(x, item, s, tiles, tree, 0, rounds == 0);
     for (int round = 1; round <= rounds; ++round) {
       const int parity = round % 2;
+      __syncthreads();
+      tree.rank();
       if (threadIdx.x == 0) tree.clear(parity);
       __syncthreads();
       // Ranges of one block have no halves, and branches in order stay in order.
-      if (round > 1 && !s.tree.list[parity ^ 1].wide) break;
-      tree.split(parity);
+      if (round == rounds || !s.tree.list[parity ^ 1].wide) break;
+      tree.split(parity, false);
       __syncthreads();
       score_list<R>(x, item, s, tiles, tree, parity, false);
-      __syncthreads();
-      tree.rank(parity);
     }
     __syncthreads();
     tree.store(x.call.slots);

@@ -6,7 +6,7 @@
 //   reduces its share, a warp its own by redux, the four by an atomic max in shared memory: a max
 //   is exact in any order.
 //   Shared memory after the ring: branches, barriers.
-//   Barriers: the block meets where a list is ready and where its scores are.
+//   Barriers: the block meets where a list is ready, its computing warps where the scores are.
 // Stream (2510.19875).
 #pragma once
 #include "ops/trace/branches.cuh"
@@ -14,8 +14,8 @@
 
 namespace fovea::cuda {
 
-template <int Dtype, int D, int Most_, int Stages, int Blocks>
-struct SelectShape90 : ItemShape90<Dtype, D, Stages, Blocks> {
+template <int Dtype, int D, int Most_, int Stages, int Blocks, bool Held>
+struct SelectShape90 : ItemShape90<Dtype, D, Stages, Blocks, Held> {
   static constexpr int Most = Most_;
 };
 
@@ -39,49 +39,52 @@ class Select90 : public ItemKeys90<Shape> {
 
   __device__ void init(int64_t number) const {
     Base::init(number);
-    s_.list[0] = {0, 0, false};
+    s_.list[0] = {0, false};
   }
 
   __device__ __forceinline__ void copy() const {
     Ring at;
+    this->copy_rows(at);
     for (int parity = 0;; parity ^= 1) {
       __syncthreads();  // the list is ready
-      if (s_.list[parity].halves == kEnd) return;
-      this->copy_list(s_.list[parity].count, at, [&](int i) { return s_.fresh[i]; });
-      __syncthreads();  // its scores are
+      const int count = s_.list[parity].count;
+      if (count == kEnd) return;
+      this->copy_list(count, at, [&](int i) { return s_.fresh[i]; });
     }
   }
 
   __device__ __forceinline__ void compute() const {
     const Tree tree(a, item, s_);
-    const typename Base::Rows rows(*this);
+    typename Base::Rows rows(*this);
     Ring at;
-    tree.start(0);
-    this->wait_rows();
+    // Where there are rounds the first halves every branch: both halves' representatives are
+    // scored by one list.
     const int rounds = a.rounds(a.blocks_of(item.seq.keys));
-    for (int round = 0;; ++round) {
-      const int parity = round % 2;
+    tree.start(0, rounds == 0);
+    this->take_rows(rows, at);
+    for (int round = 1;; ++round) {
+      const int parity = (round + 1) % 2;
       __syncthreads();  // the list is ready
       if (threadIdx.x == 0) tree.clear(parity ^ 1);
       const int count = s_.list[parity].count;
       if (block_keys == 16)
-        score_list<4>(tree, rows, round == 0, count, at);
+        score_list<4>(tree, rows, rounds == 0, count, at);
       else if (block_keys == 32)
-        score_list<2>(tree, rows, round == 0, count, at);
+        score_list<2>(tree, rows, rounds == 0, count, at);
       else
-        score_list<1>(tree, rows, round == 0, count, at);
-      __syncthreads();  // its scores are
-      if (round > 0) {
-        tree.rank(parity);
+        score_list<1>(tree, rows, rounds == 0, count, at);
+      Base::meet();  // its scores are
+      if (rounds > 0) {
+        tree.rank();
         Base::meet();
       }
       // Ranges of one block have no halves, and branches in order stay in order.
-      if (round == rounds || (round > 0 && !s_.list[parity].wide)) {
-        if (threadIdx.x == 0) s_.list[parity ^ 1].halves = kEnd;
+      if (round >= rounds || !s_.list[parity].wide) {
+        if (threadIdx.x == 0) s_.list[parity ^ 1].count = kEnd;
         __syncthreads();
         break;
       }
-      tree.split(parity ^ 1);
+      tree.split(parity ^ 1, false);
     }
     tree.store(this->work.call.slots);
   }
@@ -92,48 +95,60 @@ class Select90 : public ItemKeys90<Shape> {
   // Pieces: key blocks that share a stage.
   template <int Pieces>
   __device__ __forceinline__ void score_list(const Tree& tree, const typename Base::Rows& rows,
-                                             bool start, int count, Ring& at) const {
+                                             bool final, int count, Ring& at) const {
     constexpr int kWidth = 64 / Pieces;
     const int stages = this->stages_of(count), shift = this->work.shift;
-    for (int stage = 0; stage < stages; ++stage, at.next()) {
-      int best[Pieces];
+    int best[Pieces];
 #pragma unroll
-      for (int i = 0; i < Pieces; ++i) best[i] = ordered(-INFINITY);
-      this->multiply(at, [&](const float(&x)[8][4], int tile) {
-#pragma unroll
-        for (int i = 0; i < Pieces; ++i) {
-          const int first = stage * 64 + i * kWidth, entry = min(first >> shift, count - 1);
-          const int key = (s_.fresh[entry] << shift) + (first & (block_keys - 1));
-          best[i] = max(best[i], ordered(largest<kWidth / 8>(x, i, key, rows, tile)));
-        }
-      });
+    for (int i = 0; i < Pieces; ++i) best[i] = ordered(-INFINITY);
+    const auto raise = [&](int stage) {
 #pragma unroll
       for (int i = 0; i < Pieces; ++i) {
         const int top = __reduce_max_sync(~0u, best[i]), entry = (stage * 64 + i * kWidth) >> shift;
-        if (threadIdx.x % 32 == 0 && entry < count) tree.raise(start, entry, top);
+        if (threadIdx.x % 32 == 0 && entry < count) tree.raise(final, entry, top);
+        best[i] = ordered(-INFINITY);
       }
+    };
+    for (int stage = 0; stage < stages; ++stage, at.next()) {
+      // A stage's scores are raised while the products of the next are made.
+      const auto meanwhile = [&] {
+        if (stage > 0) raise(stage - 1);
+      };
+      int key[Pieces];
+#pragma unroll
+      for (int i = 0; i < Pieces; ++i) {
+        const int first = stage * 64 + i * kWidth, entry = min(first >> shift, count - 1);
+        key[i] = (s_.fresh[entry] << shift) + (first & (block_keys - 1));
+      }
+      this->multiply(at, rows, meanwhile, [&](const float(&x)[8][4], int tile) {
+#pragma unroll
+        for (int i = 0; i < Pieces; ++i)
+          best[i] = max(best[i], ordered(largest<kWidth / 8>(x, i, key[i], rows, tile)));
+      });
     }
+    if (stages > 0) raise(stages - 1);
   }
 
   // Of piece i's valid sums; its columns are keys from `key` on.
   template <int N>
   __device__ __forceinline__ float largest(const float (&x)[8][4], int i, int key,
                                            const typename Base::Rows& rows, int tile) const {
-    float top = -INFINITY;
+    float top[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    const int lane_key = key + static_cast<int>(threadIdx.x) % 4 * 2;
     if (key + 8 * N <= rows.low) {
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll
-        for (int c = 0; c < 4; ++c) top = fmaxf(top, x[i * N + j][c]);
-      return top;
+        for (int c = 0; c < 4; ++c) top[c] = fmaxf(top[c], x[i * N + j][c]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          if (lane_key + j * 8 + c % 2 < rows.high[tile][c / 2])
+            top[c] = fmaxf(top[c], x[i * N + j][c]);
     }
-    const int lane_key = key + static_cast<int>(threadIdx.x) % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < N; ++j)
-#pragma unroll
-      for (int c = 0; c < 4; ++c)
-        if (lane_key + j * 8 + c % 2 < rows.high[tile][c / 2]) top = fmaxf(top, x[i * N + j][c]);
-    return top;
+    return fmaxf(fmaxf(top[0], top[1]), fmaxf(top[2], top[3]));
   }
 
   Branches<Shape::Most>& s_;
@@ -143,8 +158,8 @@ template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
     select_sm90(const __grid_constant__ ItemWork90 work) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<SelectShared90<Shape>*>(
-      memory + (work.row_tiles + Shape::Stages) * Shape::Tile::bytes);
+  auto& shared = *reinterpret_cast<SelectShared90<Shape>*>(memory + Shape::tiles(work.row_tiles) *
+                                                                        Shape::Tile::bytes);
   const Select90<Shape> select(work, memory, shared);
   // Under a causal mask the last row block of a head has most to do.
   const int64_t n = work.call.a.n, number = blockIdx.x;
@@ -153,26 +168,25 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
     sm90::prefetch_map(work.maps.q), sm90::prefetch_map(work.maps.k);
   __syncthreads();
   if (sm90::uniform(threadIdx.x / 32) == Shape::computing / 32) {
-    select.copy_rows();
     select.copy();
   } else {
     select.compute();
   }
 }
 
-template <int Dtype, int D, int Most, int Stages, int Blocks>
+template <int Dtype, int D, int Most, int Stages, int Blocks, bool Held>
 SelectInstance90 select_sm90_instance() {
-  using Shape = SelectShape90<Dtype, D, Most, Stages, Blocks>;
+  using Shape = SelectShape90<Dtype, D, Most, Stages, Blocks, Held>;
   constexpr auto launcher = [](Context& ctx, const ItemWork90& work) {
-    const int bytes = (work.row_tiles + Stages) * Shape::Tile::bytes +
+    const int bytes = Shape::tiles(work.row_tiles) * Shape::Tile::bytes +
                       static_cast<int>(sizeof(SelectShared90<Shape>));
     launch<select_sm90<Shape>>(ctx, kTraceOp, work.call.items, Shape::threads, bytes, work);
   };
-  return {Dtype, D, Most, launcher};
+  return {Dtype, D, Most, Held ? 64 : 128, launcher};
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, d, most, stages, blocks) \
-  template fovea::cuda::SelectInstance90               \
-  fovea::cuda::select_sm90_instance<dtype, d, most, stages, blocks>();
+#define FOVEA_INSTANCE(dtype, d, most, stages, blocks, held) \
+  template fovea::cuda::SelectInstance90                     \
+  fovea::cuda::select_sm90_instance<dtype, d, most, stages, blocks, held>();

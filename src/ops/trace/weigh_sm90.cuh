@@ -41,6 +41,7 @@ class Weigh90 : public ItemKeys90<Shape> {
   __device__ __forceinline__ void copy() const {
     const int32_t* list = slots();
     Ring at;
+    this->copy_rows(at);
     this->copy_list(static_cast<int>(a.keep), at, [&](int slot) { return list[slot]; });
   }
 
@@ -48,7 +49,6 @@ class Weigh90 : public ItemKeys90<Shape> {
     load_rows();
     for (int i = threadIdx.x; i < 4 * a.keep; i += Shape::computing) (&s_.mass[0][0])[i] = 0;
     Base::meet();
-    this->wait_rows();
     if (block_keys == 16)
       walk<4>();
     else if (block_keys == 32)
@@ -85,21 +85,26 @@ class Weigh90 : public ItemKeys90<Shape> {
   template <int Pieces>
   __device__ __forceinline__ void walk() {
     constexpr int kWidth = 64 / Pieces, N = kWidth / 8;
-    const typename Base::Rows rows(*this);
+    typename Base::Rows rows(*this);
     const int32_t* list = slots();
     const int keep = static_cast<int>(a.keep), stages = this->stages_of(keep);
     const int shift = this->work.shift, warp = threadIdx.x / 32;
     Ring at;
+    this->take_rows(rows, at);
     float value[kValueColumns] = {};
+    const auto nothing = [] {};
     for (int stage = 0; stage < stages; ++stage, at.next()) {
       float mass[Pieces] = {}, column[8][2] = {};
-      this->multiply(at, [&](float(&x)[8][4], int tile) {
+      int key[Pieces];
+#pragma unroll
+      for (int i = 0; i < Pieces; ++i) {
+        const int first = stage * 64 + i * kWidth, block = list[min(first >> shift, keep - 1)];
+        key[i] = block < 0 ? INT_MAX - 128 : (block << shift) + (first & (block_keys - 1));
+      }
+      this->multiply(at, rows, nothing, [&](float(&x)[8][4], int tile) {
 #pragma unroll
         for (int i = 0; i < Pieces; ++i) {
-          const int first = stage * 64 + i * kWidth, slot = min(first >> shift, keep - 1);
-          const int block = list[slot];
-          const int key = block < 0 ? INT_MAX - 128 : (block << shift) + (first & (block_keys - 1));
-          weigh<N>(x, i, key, rows, tile);
+          weigh<N>(x, i, key[i], rows, tile);
 #pragma unroll
           for (int j = i * N; j < i * N + N; ++j)
 #pragma unroll
@@ -198,34 +203,33 @@ template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
     weigh_sm90(const __grid_constant__ ItemWork90 work) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<WeighShared90<Shape>*>(
-      memory + (work.row_tiles + Shape::Stages) * Shape::Tile::bytes);
+  auto& shared = *reinterpret_cast<WeighShared90<Shape>*>(memory + Shape::tiles(work.row_tiles) *
+                                                                       Shape::Tile::bytes);
   Weigh90<Shape> weigh(work, memory, shared);
   if (threadIdx.x == 0) weigh.init(blockIdx.x);
   if (threadIdx.x == Shape::computing)
     sm90::prefetch_map(work.maps.q), sm90::prefetch_map(work.maps.k);
   __syncthreads();
   if (sm90::uniform(threadIdx.x / 32) == Shape::computing / 32) {
-    weigh.copy_rows();
     weigh.copy();
   } else {
     weigh.compute();
   }
 }
 
-template <int Dtype, int D, int Stages, int Blocks>
+template <int Dtype, int D, int Stages, int Blocks, bool Held>
 WeighInstance90 weigh_sm90_instance() {
-  using Shape = ItemShape90<Dtype, D, Stages, Blocks>;
+  using Shape = ItemShape90<Dtype, D, Stages, Blocks, Held>;
   constexpr auto launcher = [](Context& ctx, const ItemWork90& work) {
-    const int bytes = (work.row_tiles + Stages) * Shape::Tile::bytes +
+    const int bytes = Shape::tiles(work.row_tiles) * Shape::Tile::bytes +
                       static_cast<int>(sizeof(WeighShared90<Shape>));
     launch<weigh_sm90<Shape>>(ctx, kTraceOp, work.call.items, Shape::threads, bytes, work);
   };
-  return {Dtype, D, launcher};
+  return {Dtype, D, Held ? 64 : 128, launcher};
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, d, stages, blocks) \
-  template fovea::cuda::WeighInstance90          \
-  fovea::cuda::weigh_sm90_instance<dtype, d, stages, blocks>();
+#define FOVEA_INSTANCE(dtype, d, stages, blocks, held) \
+  template fovea::cuda::WeighInstance90                \
+  fovea::cuda::weigh_sm90_instance<dtype, d, stages, blocks, held>();
