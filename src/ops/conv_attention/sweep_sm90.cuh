@@ -7,15 +7,18 @@
 //   of a head of its own).  So warpgroups never wait for each other, at above / 64 of their
 //   products. Keys are walked in 64-key tiles from last to first.  Tile n has the scores of keys 64
 //   n - left and on: the outputs 64 n .. 64 n + 63 read them and the first columns of the tile
-//   before, so every score of a warpgroup is computed once.  Of a step: S of the next tile (wgmma)
-//   is in flight while A is made of this one (tile/convolve_sm80.cuh, mma.sync, whose band of taps
-//   costs half of what wgmma's least operand does), masked and exponentiated; then O += P V runs
-//   while the next S goes to shared memory as f16. f16 has 4 bits more than the logits of a bf16
-//   softmax need; S / 64 keeps scores up to 4 10^6. Shared memory: Slots x Q, a ring of Stages
-//   tiles (K, K, V, K, V, ...), three tiles of S for each warpgroup, two works, barriers. Barriers:
-//   full (bytes) and empty (one arrival a consuming warp) for each Q slot and each stage; free for
-//   each work, full with its Q.  One barrier of a warpgroup a step: its S is written, and nobody
-//   reads the tile that is written next.
+//   before, so every score of a warpgroup is computed once.  Of a step: A is made
+//   (tile/convolve_sm80.cuh, mma.sync, whose band of taps costs half of what wgmma's least operand
+//   does), masked and exponentiated, O += P V runs, and the next tile's S goes to shared memory as
+//   f16.  S of the next tile (wgmma) is asked for before A is made, or `late`, after P V, where
+//   three warpgroups leave no registers for both: then the other warpgroups fill the wait. Either
+//   way a barrier parts the two kinds of product: mixed by the compiler they would stall each
+//   other. f16 has 4 bits more than the logits of a bf16 softmax need; S / 64 keeps scores up to
+//   4 10^6. Shared memory: Slots x Q, a ring of Stages tiles (K, K, V, K, V, ...), three tiles of S
+//   for each warpgroup, two works, barriers. Barriers: full (bytes) and empty (one arrival a
+//   consuming warp) for each Q slot and each stage; free for each work, full with its Q.  One
+//   barrier of a warpgroup a step: its S is written, and nobody reads the tile that is written
+//   next.
 // Multi-Token Attention (2504.00927), FlashAttention-3 (2407.08608).
 #pragma once
 #include <new>
@@ -36,6 +39,8 @@ struct ConvShape90 {
   static constexpr int BM = 64 * Groups, threads = 128 * (Groups + 1);
   static constexpr int budgets[3][2] = {{40, 216}, {24, 240}, {32, 160}};
   static constexpr int copying = budgets[Groups - 1][0], computing = budgets[Groups - 1][1];
+  // S and A do not both fit beside O.
+  static constexpr bool late = Groups == 3 && D + E > 128;
   using TileQ = Swizzled<BM, D>;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
@@ -323,8 +328,8 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
       if constexpr (!kLast) at.next();
       const Ring v = at;
       at.next();
+      if constexpr (!kLast && !Shape::late) scores(k);
       sm90::meet(1 + group, 128);
-      if constexpr (!kLast) scores(k);
       const uint32_t here = shared.scores(group, now),
                      behind = shared.scores(group, next_of(next_of(now)));
       bands.convolve(x[0], [&](int block) {
@@ -354,13 +359,21 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
       sm90::commit();
       more_values = true;
       now = next_of(now);
-      if constexpr (!kLast) {
-        sm90::wait<1>();
+      if constexpr (!kLast && Shape::late) {
+        scores(k);
+        sm90::wait<0>();
+        sm90::pin(o[0]);
+        release(shared.empty(v));
         put(n - 1, k, now);
+      } else {
+        if constexpr (!kLast) {
+          sm90::wait<1>();
+          put(n - 1, k, now);
+        }
+        sm90::wait<0>();
+        sm90::pin(o[0]);
+        release(shared.empty(v));
       }
-      sm90::wait<0>();
-      sm90::pin(o[0]);
-      release(shared.empty(v));
       --n;
     };
 
