@@ -118,6 +118,7 @@ ConvWork90 work_of(const DeviceInfo& device, const ConvAttend& c, const ConvInst
   splits = std::min(splits, kIndexMax / std::max<int64_t>(works, 1));
   ConvWork90 work{};
   work.heads = static_cast<int32_t>(grid.heads), work.packs = static_cast<int32_t>(grid.packs);
+  work.group = static_cast<int32_t>(a.h / a.g);
   work.order = conv_order(device, grid.row_tiles, heads, splits, grid.heads / a.g,
                           a.sequences.key_max * (a.d + a.e) * 2, c.causal, c.causal);
   work.schedule.works = static_cast<int32_t>(work.order.works());
@@ -140,12 +141,19 @@ void prepare(const Context& ctx, const ConvAttend& c, Plan& plan) {
     if (!work.schedule.works) return;
     const Operands of(a, row);
     ConvWork90 now = work;
-    now.schedule.counters = counters(ctx);
+    if (work.schedule.works > device_info(ctx).multiprocessors * row.blocks)
+      now.schedule.counters = counters(ctx);
     if (!make_map(of.q, now.maps.q) || !make_map(of.k, now.maps.k) || !make_map(of.v, now.maps.v))
       fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", kOp);
-    if (work.order.splits > 1) now.parts = slots.at(base, a, work.order.splits, c.out());
+    const bool split = work.order.splits > 1;
+    if (split) now.parts = slots.at(base, a, work.order.splits, c.out());
+    // The few rows of a pack are merged by its last split; the works' counters come first.
+    constexpr int kFirst = 2;
+    if (split && row.kind == ConvKind::packed &&
+        work.schedule.works / work.order.splits <= kCounters - kFirst)
+      now.arrived = counters(ctx) + kFirst;
     row.launch(ctx, c, now);
-    if (work.order.splits > 1) combine(ctx, kOp, a, now.parts);
+    if (split && !now.arrived) combine(ctx, kOp, a, now.parts);
   };
 }
 

@@ -24,7 +24,9 @@
 #include <new>
 
 #include "cuda/loop/attend_sm90.cuh"
+#include "cuda/loop/combine_row.cuh"
 #include "cuda/tile/convolve_sm80.cuh"
+#include "cuda/tile/order.cuh"
 #include "ops/conv_attention/forward.cuh"
 
 namespace fovea::cuda {
@@ -65,32 +67,41 @@ struct ConvSlot {
   ConvAttend::Rows out;
   int first, end;  // rows of the sequence: the block's first own, past the last own
   int rows, keys, shift;
-  int head, heads;  // the first query head, how many have a slot
-  int g, split;
-  int count, last;  // key tiles with outputs, the first of them
-  bool warm;        // the tile behind `last` has scores that it reads
+  int head, heads;       // the first query head, how many have a slot
+  int g, split, number;  // number: of the work, whatever the split
+  int count, last;       // key tiles with outputs, the first of them
+  bool warm;             // the tile behind `last` has scores that it reads
   bool any;
 
   __device__ ConvSlot(const ConvAttend& c, const ConvWork90& work, const WorkPlace& place,
                       bool packed, int own, int slots, int width) {
     const Attend& a = c.attend;
-    const int r = place.head / work.heads, at = place.head % work.heads,
-              group = static_cast<int>(a.h / a.g);
+    const int r = quotient(place.head, work.heads), at = place.head - r * work.heads,
+              group = work.group;
     seq = a.sequences[r], out = c.rows_of(seq, r);
     rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys), shift = keys - rows;
     const int history = static_cast<int>(c.history), step = packed ? own : own * slots;
     first = history + place.row_tile * step;
     end = min(first + step, history + static_cast<int>(out.count));
     any = first < end;
-    head = packed ? at / work.packs * group + at % work.packs * slots : at;
-    heads = packed ? min(slots, group - at % work.packs * slots) : 1;
-    g = packed ? at / work.packs : at / group;
+    number = place.head * work.order.row_tiles + place.row_tile;
+    g = quotient(at, packed ? work.packs : group);
+    const int pack = packed ? at - g * work.packs : 0;
+    head = packed ? g * group + pack * slots : at;
+    heads = packed ? min(slots, group - pack * slots) : 1;
     split = place.split;
     const int to = c.causal ? max(min(end + shift, keys), 0) : keys;
     const int tiles = to > 0 ? (to + static_cast<int>(c.left()) + width - 1) / width : 0;
     const TilePart part(tiles, work.order.splits, split);
     count = part.end - part.begin, last = part.end - 1;
     warm = count > 0 && part.end < tiles;
+  }
+
+ private:
+  // A division takes a while.
+  __device__ static int quotient(int x, int n) {
+    if (n == 1) return x;
+    return x < n ? 0 : static_cast<int>(static_cast<uint32_t>(x) / static_cast<uint32_t>(n));
   }
 };
 
@@ -103,7 +114,8 @@ struct ConvShared90 {
   static constexpr int kWorks = Shape::tile_bytes,
                        kBarriers = kWorks + 2 * static_cast<int>(sizeof(ConvSlot));
   static_assert(sizeof(ConvSlot) % 8 == 0);
-  static_assert(kBarriers + 8 * (2 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
+  static constexpr int kWord = kBarriers + 8 * (2 + 2 * Shape::Slots + 2 * Shape::Stages);
+  static_assert(kWord + 4 <= Shape::shared_bytes);
   unsigned char* base;
   uint32_t at;
 
@@ -118,6 +130,7 @@ struct ConvShared90 {
   __device__ uint32_t scores(int group, int buffer) const {
     return at + Shape::scores + (group * 3 + buffer) * Shape::score_bytes;
   }
+  __device__ int& word() const { return *reinterpret_cast<int*>(base + kWord); }
   __device__ uint32_t free(WorkRing i) const { return at + kBarriers + i.stage * 8; }
   __device__ uint32_t q_full(QRing i) const { return at + kBarriers + 16 + i.stage * 16; }
   __device__ uint32_t q_empty(QRing i) const { return q_full(i) + 8; }
@@ -148,6 +161,11 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
   typename Shared::WorkRing slot;
   typename Shared::QRing q;
   typename Shared::Ring at;
+  // From parameters alone, the first work is planned while the kernel before ends.
+  const Sequences& given = c.attend.sequences;
+  if (more.schedule.counters || given.query_start || given.key_start || given.query_len ||
+      given.key_len || given.key_first || given.cache_row)
+    wait_for_previous();
   for (Works works(more.schedule); !works.done(); works.next()) {
     sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
     if (lane == 0)
@@ -155,6 +173,9 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
           ConvSlot(c, more, WorkPlace(more.order, *works), Shape::packed, own, kSlots, Shape::BN);
     __syncwarp();
     const ConvSlot& work = shared.work(slot);
+    // The kernel after relies on what came before this one, too: it may start only now.
+    wait_for_previous();
+    start_next();
     if (!work.any) continue;
     sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
     if (lane == 0) {
@@ -224,6 +245,25 @@ __device__ __forceinline__ void store_conv(const ConvAttend& c, const ConvWork90
   if (a.lse && valid && threadIdx.x % 4 == 0)
     a.lse.as()[work.seq.batch * a.lse.stride[0] + head * a.lse.stride[1] + row * a.lse.stride[2]] =
         lse;
+}
+
+// The last split of a work to arrive merges them all: a warp has the rows of its head.
+template <class Shape>
+__device__ __forceinline__ void merge_splits(const ConvAttend& c, const ConvWork90& more,
+                                             const ConvSlot& work, int head, bool mine,
+                                             const ConvShared90<Shape>& shared) {
+  static_assert(Shape::packed && Shape::Groups == 1);
+  const Attend& a = c.attend;
+  sm90::meet(1, 128);
+  if (threadIdx.x % 128 == 0) shared.word() = count_arrival(more.arrived + work.number);
+  sm90::meet(1, 128);
+  if (shared.word() != more.order.splits - 1) return;
+  if (threadIdx.x % 128 == 0) more.arrived[work.number] = 0;
+  if (!mine) return;
+  const int chunks = (static_cast<int>(a.e) + kMergeColumns - 1) / kMergeColumns;
+  for (int i = work.first; i < work.end; ++i)
+    for (int chunk = 0; chunk < chunks; ++chunk)
+      combine_row<16>(a, more.parts, work.seq.batch, work.out.begin + i - c.history, head, chunk);
 }
 
 // A computing warpgroup.
@@ -412,6 +452,8 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
                         half);
     });
     __syncwarp();
+    if constexpr (Shape::packed)
+      if (more.arrived) merge_splits<Shape>(c, more, work, head, mine, shared);
     sm90::meet(1 + group, 128);  // the next work's first scores go where these were read
     release(shared.free(slot));
     slot.next(), q_at.next();
@@ -422,7 +464,6 @@ template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
     conv_sm90(const __grid_constant__ ConvAttend c, const __grid_constant__ ConvWork90 more) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  start_next();  // the merge of splits, if any
   const ConvShared90<Shape> shared(memory);
   if (threadIdx.x == 0) shared.init();
   __syncthreads();
