@@ -131,6 +131,12 @@ struct ConvShared90 {
     return at + Shape::scores + (group * 3 + buffer) * Shape::score_bytes;
   }
   __device__ int& word() const { return *reinterpret_cast<int*>(base + kWord); }
+  // Of a warp, in tile 1 of S: no warp writes there before all have met.
+  __device__ float* taps(int group, int warp) const {
+    static_assert(2 * Shape::Pairs * (8 * Shape::Ahead - 7) * 16 <= Shape::score_bytes);
+    return reinterpret_cast<float*>(base + Shape::scores + (group * 3 + 1) * Shape::score_bytes +
+                                    warp * (Shape::score_bytes / 4));
+  }
   __device__ uint32_t free(WorkRing i) const { return at + kBarriers + i.stage * 8; }
   __device__ uint32_t q_full(QRing i) const { return at + kBarriers + 16 + i.stage * 16; }
   __device__ uint32_t q_empty(QRing i) const { return q_full(i) + 8; }
@@ -305,12 +311,16 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
     const int i = row + lane / 4;
     const int keys = sm90::uniform(work.keys), shift = sm90::uniform(work.shift);
     const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
+    // The head's taps by way of the tile of S that is written last, all loads in flight at once.
+    float* const taps = shared.taps(group, warp);
     const View<3>& weight = c.weight;
-    bands.load(taps_rows, taps_columns, [&](int d, int v) {
-      return load_float(
-          weight.data, c.weight_dtype,
-          head * weight.stride[0] + (above - d) * weight.stride[1] + v * weight.stride[2]);
-    });
+    for (int n = lane; n < taps_rows * taps_columns; n += 32)
+      taps[n] = load_float(weight.data, c.weight_dtype,
+                           head * weight.stride[0] + n / taps_columns * weight.stride[1] +
+                               n % taps_columns * weight.stride[2]);
+    __syncwarp();
+    bands.load(taps_rows, taps_columns,
+               [&](int d, int v) { return taps[(above - d) * taps_columns + v]; });
     OnlineSoftmax<1> state;
     int n = sm90::uniform(work.last), count = sm90::uniform(work.count), now = 0;
     bool more_values = false;
