@@ -21,7 +21,9 @@ struct ConvGradient90 {
   static constexpr int copying = 40, computing = 232;
   static_assert(copying + Groups * computing <= 168 * (Groups + 1));
   // S and dout v' do not fit beside the sums.
-  static constexpr bool crowded = keys ? D + E > 128 && Pairs < 4 : D + 8 * Pairs* Ahead > 256;
+  static constexpr bool crowded = !keys && D + 8 * Pairs * Ahead > 256;
+  // The next S and the last sums run under a step's convolutions.
+  static constexpr bool roomy = !crowded && D + (keys ? E : 8 * Pairs * Ahead) <= 200;
   using Bands = TapBands<Pairs, Ahead>;
   using LineD = Swizzled<BM, D>;
   using LineE = Swizzled<BM, E>;

@@ -13,14 +13,15 @@
 //   Of a step: S to shared memory as f16 while dout v' runs (wgmma); A is made of it
 //   (tile/convolve_sm80.cuh); dA to shared memory as f16, in units of the head's largest |dout|,
 //   while dv runs; dS and, by the same fragments turned, dweight's taps (two shifts by rows x 8
-//   keys against 8 keys); then dq or dk and the next tile's S run together. dS and p are the
-//   register operands of the sums.  Products of wgmma are asked for before a barrier and
-//   convolutions after it: mixed by the compiler they would stall each other. Shared memory: the
-//   lines of both operands, a ring of Stages tiles (K or Q twice, at two offsets, V or dout
-//   between), two tiles of S and two of dA for each warpgroup, its bands, one work, barriers.  Full
-//   (bytes) and empty (one arrival a consuming warp) for each stage, for the lines and the work.
-//   Two barriers of a warpgroup a step: S is written, dA is written; with dweight a third, before S
-//   is overwritten.
+//   keys against 8 keys); then dq or dk.  Where registers allow it (`roomy`), the next tile's S
+//   runs under these convolutions and dq or dk under the next tile's; else both at a step's end.
+//   dS and p are the register operands of the sums.  Products of wgmma are asked for before a
+//   barrier and convolutions after it: mixed by the compiler they would stall each other.
+//   Shared memory: the lines of both operands, a ring of Stages tiles (K or Q twice, at two
+//   offsets, V or dout between), two tiles of S and two of dA for each warpgroup, its bands, one
+//   work, barriers.  Full (bytes) and empty (one arrival a consuming warp) for each stage, for the
+//   lines and the work.  Two barriers of a warpgroup a step: S is written, dA is written; with
+//   dweight a third, before S is overwritten.
 // Multi-Token Attention (2504.00927), FlashAttention-3 (2407.08608).
 #pragma once
 #include "cuda/block/softmax.cuh"
@@ -64,11 +65,15 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
   const auto release = [&](uint32_t barrier) {
     if (lane == 0) sm90::barrier_arrive(barrier);
   };
-  const auto stage_of = [&](const sm90::Ring<Shape::Stages>& of) {
-    return base + Shape::ring + of.stage * Shape::stage_bytes;
+  const auto ring_stage = [&](int stage) {
+    return base + Shape::ring + stage * Shape::stage_bytes;
   };
+  const auto stage_of = [&](const sm90::Ring<Shape::Stages>& of) { return ring_stage(of.stage); };
   // Where the lane writes its part of a tile of f16.
-  const uint32_t line_at = lane / 16 * Shape::block_bytes + (warp * 16 + lane % 16) * 16;
+  const auto part_at = [&] {
+    const uint32_t lane = sm90::unhoisted(threadIdx.x % 32);
+    return lane / 16 * Shape::block_bytes + (warp * 16 + lane % 16) * 16;
+  };
 
   for (;;) {
     sm90::barrier_wait(line_full, phase);
@@ -127,13 +132,14 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
     };
     // A tile of f16: x times `factor`.
     const auto put = [&](uint32_t to, const float(&x)[N][4]) {
+      const uint32_t part = part_at();
 #pragma unroll
       for (int k = 0; k < N / 2; ++k) {
         const uint32_t packed[4] = {pack<FOVEA_F16>(x[2 * k][0], x[2 * k][1]),
                                     pack<FOVEA_F16>(x[2 * k][2], x[2 * k][3]),
                                     pack<FOVEA_F16>(x[2 * k + 1][0], x[2 * k + 1][1]),
                                     pack<FOVEA_F16>(x[2 * k + 1][2], x[2 * k + 1][3])};
-        sm90::store_matrices(to + line_at + 2 * k * Shape::block_bytes, packed);
+        sm90::store_matrices(to + part + 2 * k * Shape::block_bytes, packed);
       }
     };
     const auto convolve = [&](float(&y)[N][4], int turned, uint32_t here, uint32_t behind) {
@@ -150,14 +156,11 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
       const float2* side = more.side + (work.seq.batch * a.h + head) * a.s + work.seq.row_begin;
       const float grain = grain_of(more.largest[work.r * a.h + head]);
       sm90::meet(1 + group, 128);  // the last head's bands and tiles are done with
-      for (int i = threadIdx.x % 128; i < 2 * Pairs * Ahead * 32; i += 128) {
-        const int turned = i / (Pairs * Ahead * 32), p = i / (Ahead * 32) % Pairs;
-        *reinterpret_cast<uint2*>(shared + Shape::bands + group * 2 * Bands::table_bytes + i * 8) =
-            Bands::band(i % 32, p, i / 32 % Ahead, reach.lines, reach.columns, [&](int d, int v) {
-              return reach.tap(c, head, turned ? reach.lines - 1 - d : d,
-                               turned ? reach.columns - 1 - v : v);
-            });
-      }
+      // Its taps by way of the tile of S that is written first, all loads in flight at once.
+      float* const staged =
+          reinterpret_cast<float*>(shared + Shape::scores + group * 4 * Shape::score_bytes);
+      for (int i = threadIdx.x % 128; i < reach.lines * reach.columns; i += 128)
+        staged[i] = reach.tap(c, head, i / reach.columns, i % reach.columns);
       if (threadIdx.x % 128 < 64)
 #pragma unroll
         for (int i = 0; i < Ahead - 1; ++i) {
@@ -166,6 +169,15 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
           sm90::store_zeros(scores + 3 * Shape::score_bytes + i * Shape::block_bytes +
                             threadIdx.x % 64 * 16);
         }
+      sm90::meet(1 + group, 128);
+      const int lines = reach.lines, columns = reach.columns;
+      for (int i = threadIdx.x % 128; i < 2 * Pairs * Ahead * 32; i += 128) {
+        const int turned = i / (Pairs * Ahead * 32), p = i / (Ahead * 32) % Pairs;
+        *reinterpret_cast<uint2*>(shared + Shape::bands + group * 2 * Bands::table_bytes + i * 8) =
+            Bands::band(i % 32, p, i / 32 % Ahead, lines, columns, [&](int d, int v) {
+              return staged[turned ? (lines - 1 - d) * columns + columns - 1 - v : d * columns + v];
+            });
+      }
       sm90::meet(1 + group, 128);
       float2 own_side[2];
       const auto read_side = [&] {
@@ -197,13 +209,20 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
             sum, operand[0], sm90::descriptor(stage_of(at), Shape::TileD::panel_bytes), more_sums);
         sm90::commit();
         more_sums = true;
+        at.next();
       };
-      const auto spread_done = [&](uint32_t stage) {
+      // The stage that was `at` some tiles ago: kept nowhere, registers are few.
+      const auto stage_before = [&](int tiles) {
+        return at.stage < tiles ? at.stage + Shape::Stages - tiles : at.stage - tiles;
+      };
+      // Once the products are done, whose tile was `tiles` ago.
+      const auto spread_done = [&](int tiles) {
         sm90::pin(sum);
-        release(full + stage * 16 + 8);
+        release(full + stage_before(tiles) * 16 + 8);
       };
       // dweight's sums, by the warp's lines.
       const auto weigh_taps = [&](uint32_t s, uint32_t behind, uint32_t da) {
+        const uint32_t part = part_at();
         uint32_t right[N][2], keep[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -224,7 +243,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         for (int i = 0; i < N + Ahead - 1; ++i) {
           if (i < N && i % 2 == 0) {
             uint32_t r[4];
-            load_matrices_transposed(r, da + line_at + i * Shape::block_bytes);
+            load_matrices_transposed(r, da + part + i * Shape::block_bytes);
             right[i][0] = r[0] & keep[0], right[i][1] = r[1] & keep[1];
             right[i + 1][0] = r[2] & keep[0], right[i + 1][1] = r[3] & keep[1];
           }
@@ -243,22 +262,25 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
       };
 
       float fresh[N][4];
-      const auto scores_of = [&](const auto& of) {
+      const auto scores_of = [&](const sm90::Ring<Shape::Stages>& of) {
         sm90::barrier_wait(full + of.stage * 16, of.phase);
         sm90::fence();
         sm90::product_rows<Dtype, D, typename Shape::LineD, typename Shape::TileD>(
             fresh, sm90::descriptor(sm90::unhoisted(d_lines)), sm90::descriptor(stage_of(of)));
         sm90::commit();
       };
-      const auto step = [&](int t, auto final) {
-        constexpr bool kFinal = decltype(final)::value;
+      const auto scores_done = [&](const sm90::Ring<Shape::Stages>& of) {
+        sm90::pin(fresh);
+        release(full + of.stage * 16 + 8);
+      };
+      // The step of a tile, in two halves between which the loop turns: no product is under way
+      // there, so the compiler moves no register of one.
+      // From S to A, in x, and dout v', in y, which runs meanwhile.
+      const auto logits = [&](int t) {
         const uint32_t s = scores + now * Shape::score_bytes,
-                       s_behind = scores + (now ^ 1) * Shape::score_bytes,
-                       da = s + 2 * Shape::score_bytes,
-                       da_behind = s_behind + 2 * Shape::score_bytes;
+                       s_behind = scores + (now ^ 1) * Shape::score_bytes;
         const auto second = at;
         at.next();
-        // dout v' runs while A is made.
         const auto slopes = [&] {
           sm90::barrier_wait(full + second.stage * 16, second.phase);
           if constexpr (Keys) {
@@ -283,6 +305,15 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         convolve(x[0], 0, s, s_behind);
         sm90::wait<0>();
         sm90::pin(y[0]);
+      };
+      // From there to the products of dS, and the next tile's S.
+      const auto gradients = [&](int t, auto final) {
+        constexpr bool kFinal = decltype(final)::value;
+        const uint32_t s = scores + now * Shape::score_bytes,
+                       s_behind = scores + (now ^ 1) * Shape::score_bytes,
+                       da = s + 2 * Shape::score_bytes,
+                       da_behind = s_behind + 2 * Shape::score_bytes;
+        const int second = stage_before(1);
         // p to x, dA to y.
         const float inverse = inverse_of(grain);
         const auto slope = [&](int j, int e, bool seen, float2 of) {
@@ -302,50 +333,66 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
           pack_operand<Dtype>(weights, x);
           sm90::fence();
           sm90::product_columns<Dtype>(
-              dv, weights[0], sm90::descriptor(stage_of(second), Shape::TileE::panel_bytes),
+              dv, weights[0], sm90::descriptor(ring_stage(second), Shape::TileE::panel_bytes),
               more_sums);
           sm90::commit();
         } else {
           if constexpr (Shape::crowded) read_side();
           each(t * BN, [&](int j, int e, bool seen) { slope(j, e, seen, own_side[e / 2]); });
-          release(full + second.stage * 16 + 8);
+          release(full + second * 16 + 8);
         }
         put(da, y[0]);
+        if constexpr (Shape::roomy && !kFinal) {
+          auto next = at;  // one behind the tile of the sums
+          next.next();
+          scores_of(next);
+        }
         sm90::meet(1 + group, 128);
         if constexpr (!Keys) weigh_taps(s, s_behind, da);
         spread(t, da, da_behind, [&] {
           if constexpr (Keys) {
-            sm90::wait<0>();
+            sm90::wait<Shape::roomy && !kFinal ? 1 : 0>();
             sm90::pin(dv);
-            release(full + sm90::unhoisted(second.stage) * 16 + 8);
+            release(full + stage_before(1) * 16 + 8);
           }
         });
-        const uint32_t third = at.stage;
-        at.next();
-        if constexpr (!kFinal) {
-          const auto next = at;
-          at.next();
-          scores_of(next);
-          sm90::wait<0>();
-          sm90::pin(fresh);
-          release(full + next.stage * 16 + 8);
-        } else {
-          sm90::wait<0>();
-        }
-        spread_done(third);
         now ^= 1;
+        if constexpr (kFinal || !Shape::roomy) {
+          if constexpr (!kFinal) scores_of(at);
+          sm90::wait<0>();
+          spread_done(1);
+        } else {
+          sm90::wait<1>();
+        }
+        if constexpr (!kFinal) {
+          scores_done(at);
+          at.next();
+        }
       };
       int t = sm90::uniform(work.last);
       const int lowest = sm90::uniform(work.lowest);
       if (t >= lowest) {
         scores_of(at);
         sm90::wait<0>();
-        sm90::pin(fresh);
-        release(full + at.stage * 16 + 8);
+        scores_done(at);
         at.next();
+        if constexpr (Shape::roomy) {
+          logits(t);
 #pragma unroll 1
-        for (; t > lowest; --t) step(t, std::false_type());
-        step(t, std::true_type());
+          for (; t > lowest; --t) {
+            gradients(t, std::false_type());
+            logits(t - 1);
+            spread_done(3);
+          }
+        } else {
+#pragma unroll 1
+          for (; t > lowest; --t) {
+            logits(t);
+            gradients(t, std::false_type());
+          }
+          logits(t);
+        }
+        gradients(t, std::true_type());
       }
       if (__any_sync(~0u, work.extra)) {
         // dA of the columns before the first is 0.
@@ -357,8 +404,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         sm90::meet(1 + group, 128);
         spread(-1, da, da_behind, [] {});
         sm90::wait<0>();
-        spread_done(at.stage);
-        at.next();
+        spread_done(1);
       }
     }
     release(line_empty);
