@@ -248,6 +248,8 @@ class ConvEdges {
         cases.push_back(conv_case(c, false));
         c.dtype = FOVEA_F16, c.where = Where::paged, c.page = 64;
         cases.push_back(conv_case(c, false));
+        c.dtype = FOVEA_BF16, c.where = Where::batched, c.page = 0, c.d = c.e = 64;
+        cases.push_back(conv_case(c, false));
       }
     // More heads of a key head than fit a strip.
     for (const auto& kernel : {kConvKernels[6], kConvKernels[1]})
@@ -288,7 +290,8 @@ class ConvEdges {
                 rows = most[0], columns = most[1];
             const std::string name = std::string("sm90.") + dtype_name(dtype) + ".d" +
                                      std::to_string(width) + "." + std::to_string(rows) + "x" +
-                                     std::to_string(columns) + (packed ? ".packed" : ".whole");
+                                     std::to_string(columns) +
+                                     (packed ? ".packed" : ".whole.128x64");
             ConvCase c =
                 conv_row(packed ? kernel[0] + 1 : 150, packed ? 700 : 190, kernel[0], kernel[1]);
             const bool odd = kernel[0] % 2;
@@ -299,6 +302,8 @@ class ConvEdges {
               c.causal = causal;
               c.where = causal == odd ? Where::batched : packed ? Where::lengths : Where::varlen;
               cases.push_back(conv_case(c, false, false, name));
+              const bool usual = kernel[0] == kernel[1] || kernel[1] == 11;
+              if (!packed && rows < 12 && usual && dtype == FOVEA_BF16) many_heads(c, name);
               if (packed || kernel[0] > 8 || kernel[1] > 12) continue;
               c.history = kernel[0] - 1;
               const char* taps = kernel[1] > 9 ? "6x17" : kernel[0] > 4 ? "8x9" : "4x9";
@@ -311,6 +316,13 @@ class ConvEdges {
               c.outputs = 15;
             }
           }
+  }
+
+  // Works enough for three warpgroups on any Hopper device.
+  void many_heads(ConvCase c, std::string name) {
+    c.s = c.causal ? 20 : 130, c.t = c.causal ? 70 : 10, c.h = c.causal ? 640 : 320, c.g = c.h / 2;
+    c.where = Where::batched;
+    cases.push_back(conv_case(c, false, false, name.replace(name.size() - 6, 3, "192")));
   }
 
   // A few rows: for sanitizers and the bindings.

@@ -16,6 +16,9 @@ __device__ inline float grain_of(float largest) {
   const int power = static_cast<int>(__float_as_uint(largest) >> 23) + 1;
   return __uint_as_float(static_cast<uint32_t>(min(max(power, 27), 227)) << 23);
 }
+__device__ inline float inverse_of(float grain) {
+  return __uint_as_float((254u << 23) - __float_as_uint(grain));
+}
 
 // The convolution seen from lines: A[m][n] = sum_dv tap(d, v) S[m + below - d][n - low + v].
 struct ConvReach {

@@ -19,10 +19,12 @@ inline const char* name_of(ConvKind kind) {
 struct ConvWork90 {
   int32_t heads;  // works of a sequence that have the same rows: heads, or packs of heads
   int32_t packs;  // of a key head; packed only
+  int32_t group;  // query heads of a key head
   WorkOrder order;
   Schedule schedule;
   AttendMaps maps;
-  Partials parts;  // read when the order has splits
+  Partials parts;    // read when the order has splits
+  int32_t* arrived;  // splits done of each work, 0 before and after; nullptr: merged elsewhere
 };
 
 struct ConvInstance90 {

@@ -30,14 +30,15 @@ const std::vector<ConvInstance90>& instances() {
   return rows;
 }
 
-// Few rows are packed, so that a group's heads read their keys once.
-const ConvInstance90* find(const ConvAttend& c) {
+// Few rows are packed, so that a group's heads read their keys once.  nullptr: none.
+const ConvInstance90* find(const ConvAttend& c, int groups) {
   const Attend& a = c.attend;
   const int64_t longest = a.sequences.query_max - c.history;
   const ConvKind kind = longest + c.above() <= 16 ? ConvKind::packed : ConvKind::whole;
   for (const ConvInstance90& row : instances())
     if (row.dtype == a.dtype && row.kind == kind && a.d <= row.d && a.e <= row.e &&
-        c.kernel_rows <= row.rows && c.kernel_columns <= row.columns)
+        c.kernel_rows <= row.rows && c.kernel_columns <= row.columns &&
+        (kind == ConvKind::packed || row.groups == groups))
       return &row;
   return nullptr;
 }
@@ -64,6 +65,22 @@ struct Grid {
   }
 };
 
+// Three warpgroups take 1.35 times as long over 1.5 times the rows: worth it where that leaves
+// fewer rounds, and of causal works, which even out by themselves, where there are many.
+const ConvInstance90* choose(const DeviceInfo& device, const ConvAttend& c) {
+  const ConvInstance90 *two = find(c, 2), *three = find(c, 3);
+  if (!two || !three || two->kind == ConvKind::packed) return two;
+  const auto works = [&](const ConvInstance90& row) {
+    const Grid grid(c, row);
+    return c.attend.sequences.count * grid.heads * grid.row_tiles;
+  };
+  const int64_t blocks = device.multiprocessors;
+  const bool better =
+      c.causal ? works(*three) >= 4 * blocks
+               : ceil_div(works(*three), blocks) * 27 <= ceil_div(works(*two), blocks) * 20;
+  return better ? three : two;
+}
+
 std::string refuses(const Context& ctx, const ConvAttend& c) {
   const Attend& a = c.attend;
   const DeviceInfo& device = device_info(ctx);
@@ -75,7 +92,7 @@ std::string refuses(const Context& ctx, const ConvAttend& c) {
   if (a.sequences.page) return "paged keys";
   if (a.sequences.key_max > kIndexMax || a.sequences.query_max > kIndexMax)
     return "more than 2^30 keys or rows in a sequence";
-  const ConvInstance90* row = find(c);
+  const ConvInstance90* row = choose(device, c);
   if (!row) return "no instance for this dtype, width and number of taps in this build";
   const Grid grid(c, *row);
   if (a.sequences.count * grid.heads * grid.row_tiles > kIndexMax) return "more than 2^30 works";
@@ -101,6 +118,7 @@ ConvWork90 work_of(const DeviceInfo& device, const ConvAttend& c, const ConvInst
   splits = std::min(splits, kIndexMax / std::max<int64_t>(works, 1));
   ConvWork90 work{};
   work.heads = static_cast<int32_t>(grid.heads), work.packs = static_cast<int32_t>(grid.packs);
+  work.group = static_cast<int32_t>(a.h / a.g);
   work.order = conv_order(device, grid.row_tiles, heads, splits, grid.heads / a.g,
                           a.sequences.key_max * (a.d + a.e) * 2, c.causal, c.causal);
   work.schedule.works = static_cast<int32_t>(work.order.works());
@@ -110,10 +128,12 @@ ConvWork90 work_of(const DeviceInfo& device, const ConvAttend& c, const ConvInst
 void prepare(const Context& ctx, const ConvAttend& c, Plan& plan) {
   const Attend& a = c.attend;
   const DeviceInfo& device = device_info(ctx);
-  const ConvInstance90& row = *find(c);
+  const ConvInstance90& row = *choose(device, c);
   plan.kernel = std::string("conv_attention_forward.cuda.sm90.") + dtype_name(a.dtype) + ".d" +
                 std::to_string(row.d) + "." + std::to_string(row.rows) + "x" +
                 std::to_string(row.columns) + "." + name_of(row.kind);
+  if (row.kind == ConvKind::whole)
+    plan.kernel += "." + std::to_string(64 * row.groups) + "x" + std::to_string(row.keys);
   const ConvWork90 work = work_of(device, c, row);
   PartialSlots slots;
   if (work.order.splits > 1) slots = PartialSlots(plan.workspace, a, work.order.splits, c.out());
@@ -121,12 +141,19 @@ void prepare(const Context& ctx, const ConvAttend& c, Plan& plan) {
     if (!work.schedule.works) return;
     const Operands of(a, row);
     ConvWork90 now = work;
-    now.schedule.counters = counters(ctx);
+    if (work.schedule.works > device_info(ctx).multiprocessors * row.blocks)
+      now.schedule.counters = counters(ctx);
     if (!make_map(of.q, now.maps.q) || !make_map(of.k, now.maps.k) || !make_map(of.v, now.maps.v))
       fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", kOp);
-    if (work.order.splits > 1) now.parts = slots.at(base, a, work.order.splits, c.out());
+    const bool split = work.order.splits > 1;
+    if (split) now.parts = slots.at(base, a, work.order.splits, c.out());
+    // The few rows of a pack are merged by its last split; the works' counters come first.
+    constexpr int kFirst = 2;
+    if (split && row.kind == ConvKind::packed &&
+        work.schedule.works / work.order.splits <= kCounters - kFirst)
+      now.arrived = counters(ctx) + kFirst;
     row.launch(ctx, c, now);
-    if (work.order.splits > 1) combine(ctx, kOp, a, now.parts);
+    if (split && !now.arrived) combine(ctx, kOp, a, now.parts);
   };
 }
 

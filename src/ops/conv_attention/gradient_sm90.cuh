@@ -10,10 +10,13 @@
 //   S of the columns 64 t - low and on, dA of 64 t and on, dS of 64 t + high and on: each
 //   convolution reads its tile and the first columns of the tile before, so a warpgroup computes
 //   everything once.  Rows end with one more tile for the first `high` columns of dS.
-//   Of a step: S (wgmma) to shared memory as f16; dout v' runs while A is made
-//   (tile/convolve_sm80.cuh); dA to shared memory as f16, in units of the head's largest |dout|; dS
-//   and, by the same fragments turned, dweight's taps (two shifts by rows x 8 keys against 8 keys);
-//   dS and p are the register operands of the sums.
+//   Of a step: S to shared memory as f16 while dout v' runs (wgmma); A is made of it
+//   (tile/convolve_sm80.cuh); dA to shared memory as f16, in units of the head's largest |dout|,
+//   while dv runs; dS and, by the same fragments turned, dweight's taps (two shifts by rows x 8
+//   keys against 8 keys); then dq or dk.  Where registers allow it (`roomy`), the next tile's S
+//   runs under these convolutions and dq or dk under the next tile's; else both at a step's end.
+//   dS and p are the register operands of the sums.  Products of wgmma are asked for before a
+//   barrier and convolutions after it: mixed by the compiler they would stall each other.
 //   Shared memory: the lines of both operands, a ring of Stages tiles (K or Q twice, at two
 //   offsets, V or dout between), two tiles of S and two of dA for each warpgroup, its bands, one
 //   work, barriers.  Full (bytes) and empty (one arrival a consuming warp) for each stage, for the
@@ -21,169 +24,16 @@
 //   dweight a third, before S is overwritten.
 // Multi-Token Attention (2504.00927), FlashAttention-3 (2407.08608).
 #pragma once
-#include <new>
-
 #include "cuda/block/softmax.cuh"
-#include "cuda/loop/sink.cuh"
-#include "cuda/tile/convolve_sm80.cuh"
-#include "cuda/tile/mma_sm90.cuh"
-#include "ops/conv_attention/backward_work.cuh"
+#include "ops/conv_attention/gradient_feed_sm90.cuh"
+#include "ops/conv_attention/gradient_store_sm90.cuh"
 
 namespace fovea::cuda {
 
-template <int Dtype_, int D_, int E_, ConvLines Lines_, int Pairs_, int Ahead_, int Stages_>
-struct ConvGradient90 {
-  static constexpr int Dtype = Dtype_, D = D_, E = E_, Pairs = Pairs_, Ahead = Ahead_,
-                       Stages = Stages_, Groups = 2, BN = 64;
-  static constexpr bool keys = Lines_ == ConvLines::keys;  // the lines are keys
-  static constexpr int BM = 64 * Groups, threads = 128 * (Groups + 1);
-  // Registers a thread, of the 168 that a block starts with: what the copying warpgroup gives the
-  // others take, and one that asks for more waits for ever.
-  static constexpr bool widest = !keys && D > 64 && Pairs > 4;
-  static constexpr int copying = widest ? 24 : 40, computing = widest ? 240 : 232;
-  static_assert(copying + Groups * computing <= 168 * (Groups + 1));
-  using Bands = TapBands<Pairs, Ahead>;
-  using LineD = Swizzled<BM, D>;
-  using LineE = Swizzled<BM, E>;
-  using TileD = Swizzled<BN, D>;
-  using TileE = Swizzled<BN, E>;
-  static constexpr int stage_bytes = TileD::bytes > TileE::bytes ? TileD::bytes : TileE::bytes;
-  static constexpr int block_bytes = 64 * 16, score_bytes = BN / 8 * block_bytes;
-  static constexpr int line_e = LineD::bytes, ring = line_e + LineE::bytes,
-                       scores = ring + Stages * stage_bytes,
-                       bands = scores + Groups * 4 * score_bytes,
-                       works = bands + Groups * 2 * Bands::table_bytes,
-                       barriers = works + (static_cast<int>(sizeof(ConvGradientSlot)) + 7) / 8 * 8,
-                       shared_bytes = barriers + 8 * (4 + 2 * Stages);
-  static_assert(shared_bytes <= 227 * 1024);
-};
-
-// Zeroes the rows of a stage that no product may meet: all but [low, high).
-template <class Tile, class Shape>
-__device__ __forceinline__ void keep_rows(unsigned char* tile, int low, int high, int group) {
-  for (int i = threadIdx.x % 128; i < Shape::BN * kPanelChunks; i += 128) {
-    const int row = i / kPanelChunks;
-    if (row >= low && row < high) continue;
-#pragma unroll
-    for (int panel = 0; panel < Tile::panels; ++panel)
-      *reinterpret_cast<uint4*>(tile + panel * Tile::panel_bytes + i * 16) = make_uint4(0, 0, 0, 0);
-  }
-  sm90::fence_shared();
-  sm90::meet(1 + group, 128);
-}
-
-// The copying warp.
-template <class Shape>
-__device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
-                                              const ConvGradientWork& more, unsigned char* shared) {
-  const ConvAttend& c = b.forward;
-  const uint32_t base = shared_address(shared), line_full = base + Shape::barriers;
-  const uint32_t line_empty = line_full + 8, work_empty = line_full + 16;
-  const uint32_t full = line_full + 32;
-  ConvGradientSlot& work = *reinterpret_cast<ConvGradientSlot*>(shared + Shape::works);
-  const int lane = threadIdx.x % 32;
-  const ConvReach& reach = work.reach;  // this, and all of the work, is read again each time
-  const auto batch = [&](bool key) {
-    return static_cast<int>(key ? work.seq.key_batch : work.seq.batch);
-  };
-  const auto row = [&](bool key) {
-    return static_cast<int>(key ? work.seq.key_begin : work.seq.row_begin);
-  };
-  const auto out = [&] { return static_cast<int>(work.out.begin - c.history); };
-  sm90::Ring<Shape::Stages> at;
-  uint32_t phase = 0;
-  for (Works works(more.schedule); !works.done(); works.next()) {
-    sm90::barrier_wait(work_empty, phase ^ 1);
-    if (lane == 0)
-      new (&work)
-          ConvGradientSlot(c, more, WorkPlace(more.order, *works), ConvReach(c, Shape::keys),
-                           Shape::keys, Shape::Groups, Shape::BN);
-    __syncwarp();
-    if (!work.any) continue;
-    sm90::barrier_wait(line_empty, phase ^ 1);
-    phase ^= 1;
-    if (lane == 0) {
-      sm90::barrier_expect(line_full, Shape::LineD::bytes + Shape::LineE::bytes);
-#pragma unroll 1
-      for (int n = 0; n < Shape::Groups; ++n) {
-        const int line = work.line + n * reach.own(), to = n * 64 * kPanelRowBytes;
-        const int head = Shape::keys ? work.g : work.head;
-#pragma unroll
-        for (int panel = 0; panel < Shape::LineD::panels; ++panel)
-          sm90::copy_box(base + panel * Shape::LineD::panel_bytes + to,
-                         Shape::keys ? more.maps.k : more.maps.q, line_full, panel * 64,
-                         line + row(Shape::keys), head, batch(Shape::keys));
-#pragma unroll
-        for (int panel = 0; panel < Shape::LineE::panels; ++panel)
-          sm90::copy_box(base + Shape::line_e + panel * Shape::LineE::panel_bytes + to,
-                         Shape::keys ? more.maps.v : more.maps.dout, line_full, panel * 64,
-                         line + (Shape::keys ? row(true) : out()), head, batch(Shape::keys));
-      }
-    }
-    const auto copy = [&](auto tile, const CUtensorMap& map, int at_row, int head) {
-      const uint32_t stage = full + at.stage * 16;
-      sm90::barrier_wait(stage + 8, at.phase ^ 1);
-      if (lane == 0)
-        sm90::copy_tile<decltype(tile)>(base + Shape::ring + at.stage * Shape::stage_bytes, map,
-                                        stage, at_row, Shape::keys ? head : work.g,
-                                        batch(!Shape::keys));
-      at.next();
-    };
-    const auto copy_d = [&](int head, int column) {
-      copy(typename Shape::TileD(), Shape::keys ? more.maps.q : more.maps.k,
-           column + row(!Shape::keys), head);
-    };
-#pragma unroll 1
-    for (int head = work.head; head < work.head + work.heads; ++head) {
-#pragma unroll 1
-      for (int t = work.last; t >= work.lowest; --t) {
-        copy_d(head, t * Shape::BN - reach.low);
-        copy(typename Shape::TileE(), Shape::keys ? more.maps.dout : more.maps.v,
-             t * Shape::BN + (Shape::keys ? out() : row(true)), head);
-        copy_d(head, t * Shape::BN + reach.high);
-      }
-      if (work.extra) copy_d(head, reach.high - Shape::BN);
-    }
-  }
-  sm90::barrier_wait(work_empty, phase ^ 1);
-  sm90::barrier_wait(line_empty, phase ^ 1);
-  if (lane != 0) return;
-  work.any = false;
-  sm90::barrier_arrive(line_full);
-}
-
-// dq, or dk and dv, of the lane's lines.
-template <class Shape, int N, int M>
-__device__ __forceinline__ void store_gradient(const ConvAttendBackward& b,
-                                               const ConvGradientWork& more,
-                                               const ConvGradientSlot& work, const ConvReach& reach,
-                                               int mine, int group, int warp, bool any,
-                                               float (&sum)[N][4], float (&dv)[M][4]) {
-  const Attend& a = b.forward.attend;
-  const auto store = [&](const View<4>& out, int width, auto& x, float factor) {
-    if (!out) return;
-#pragma unroll
-    for (int j = 0; j < static_cast<int>(sizeof x / 16); ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        if (!any) x[j][e] = 0.f;
-    const Sequence& seq = work.seq;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int local = warp * 16 + half * 8 + threadIdx.x % 32 / 4, line = mine + 8 * half;
-      const bool own = local >= reach.halo && local < 64 - reach.halo && line >= 0 &&
-                       line < (Shape::keys ? work.keys : work.rows);
-      const int64_t at = Shape::keys
-                             ? seq.key_batch * out.stride[0] +
-                                   (seq.key_begin + line) * out.stride[1] + work.g * out.stride[2]
-                             : seq.batch * out.stride[0] + (seq.row_begin + line) * out.stride[1] +
-                                   work.head * out.stride[2];
-      store_row<Shape::Dtype>(own ? static_cast<uint16_t*>(out.data) + at : nullptr, width, x, half,
-                              factor);
-    }
-  };
-  store(Shape::keys ? b.dk : b.dq, static_cast<int>(a.d), sum, a.score.scale);
-  if constexpr (Shape::keys) store(b.dv, static_cast<int>(a.e), dv, 1.f);
+// NaN stays NaN.
+__device__ __forceinline__ float at_most_zero(float x) {
+  asm("min.NaN.f32 %0, %0, 0f00000000;" : "+f"(x));
+  return x;
 }
 
 // A computing warpgroup.
@@ -203,7 +53,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
   const ConvGradientSlot& work = *reinterpret_cast<ConvGradientSlot*>(shared + Shape::works);
   const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32 % 4);
   const ConvReach& reach = work.reach;  // read again each time: registers are few
-  const float unit = a.score.scale / kScoreUnit;
+  const float unit = a.score.scale * (1.f / kScoreUnit);
   const int history = static_cast<int>(c.history);
   const uint32_t scores = base + Shape::scores + group * 4 * Shape::score_bytes;
   const uint32_t table = base + Shape::bands + group * 2 * Bands::table_bytes;
@@ -211,15 +61,19 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
   uint32_t phase = 0;
   float x[1][N][4], y[1][N][4], sum[D / 8][4], dv[Keys ? E / 8 : 1][4];
   float taps[Keys ? 1 : Pairs][Keys ? 1 : Ahead][4];
-  uint32_t operand[1][N / 2][4];
+  uint32_t operand[1][N / 2][4], weights[1][Keys ? N / 2 : 1][4];
   const auto release = [&](uint32_t barrier) {
     if (lane == 0) sm90::barrier_arrive(barrier);
   };
-  const auto stage_of = [&](const sm90::Ring<Shape::Stages>& of) {
-    return base + Shape::ring + of.stage * Shape::stage_bytes;
+  const auto ring_stage = [&](int stage) {
+    return base + Shape::ring + stage * Shape::stage_bytes;
   };
+  const auto stage_of = [&](const sm90::Ring<Shape::Stages>& of) { return ring_stage(of.stage); };
   // Where the lane writes its part of a tile of f16.
-  const uint32_t line_at = lane / 16 * Shape::block_bytes + (warp * 16 + lane % 16) * 16;
+  const auto part_at = [&] {
+    const uint32_t lane = sm90::unhoisted(threadIdx.x % 32);
+    return lane / 16 * Shape::block_bytes + (warp * 16 + lane % 16) * 16;
+  };
 
   for (;;) {
     sm90::barrier_wait(line_full, phase);
@@ -278,13 +132,14 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
     };
     // A tile of f16: x times `factor`.
     const auto put = [&](uint32_t to, const float(&x)[N][4]) {
+      const uint32_t part = part_at();
 #pragma unroll
       for (int k = 0; k < N / 2; ++k) {
         const uint32_t packed[4] = {pack<FOVEA_F16>(x[2 * k][0], x[2 * k][1]),
                                     pack<FOVEA_F16>(x[2 * k][2], x[2 * k][3]),
                                     pack<FOVEA_F16>(x[2 * k + 1][0], x[2 * k + 1][1]),
                                     pack<FOVEA_F16>(x[2 * k + 1][2], x[2 * k + 1][3])};
-        sm90::store_matrices(to + line_at + 2 * k * Shape::block_bytes, packed);
+        sm90::store_matrices(to + part + 2 * k * Shape::block_bytes, packed);
       }
     };
     const auto convolve = [&](float(&y)[N][4], int turned, uint32_t here, uint32_t behind) {
@@ -299,16 +154,13 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
     for (int n = 0; n < work.heads; ++n) {
       const int head = sm90::uniform(work.head + n);
       const float2* side = more.side + (work.seq.batch * a.h + head) * a.s + work.seq.row_begin;
-      const float grain = grain_of(more.largest[work.r * a.h + head]), inverse = 1.f / grain;
+      const float grain = grain_of(more.largest[work.r * a.h + head]);
       sm90::meet(1 + group, 128);  // the last head's bands and tiles are done with
-      for (int i = threadIdx.x % 128; i < 2 * Pairs * Ahead * 32; i += 128) {
-        const int turned = i / (Pairs * Ahead * 32), p = i / (Ahead * 32) % Pairs;
-        *reinterpret_cast<uint2*>(shared + Shape::bands + group * 2 * Bands::table_bytes + i * 8) =
-            Bands::band(i % 32, p, i / 32 % Ahead, reach.lines, reach.columns, [&](int d, int v) {
-              return reach.tap(c, head, turned ? reach.lines - 1 - d : d,
-                               turned ? reach.columns - 1 - v : v);
-            });
-      }
+      // Its taps by way of the tile of S that is written first, all loads in flight at once.
+      float* const staged =
+          reinterpret_cast<float*>(shared + Shape::scores + group * 4 * Shape::score_bytes);
+      for (int i = threadIdx.x % 128; i < reach.lines * reach.columns; i += 128)
+        staged[i] = reach.tap(c, head, i / reach.columns, i % reach.columns);
       if (threadIdx.x % 128 < 64)
 #pragma unroll
         for (int i = 0; i < Ahead - 1; ++i) {
@@ -318,20 +170,32 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
                             threadIdx.x % 64 * 16);
         }
       sm90::meet(1 + group, 128);
+      const int lines = reach.lines, columns = reach.columns;
+      for (int i = threadIdx.x % 128; i < 2 * Pairs * Ahead * 32; i += 128) {
+        const int turned = i / (Pairs * Ahead * 32), p = i / (Ahead * 32) % Pairs;
+        *reinterpret_cast<uint2*>(shared + Shape::bands + group * 2 * Bands::table_bytes + i * 8) =
+            Bands::band(i % 32, p, i / 32 % Ahead, lines, columns, [&](int d, int v) {
+              return staged[turned ? (lines - 1 - d) * columns + columns - 1 - v : d * columns + v];
+            });
+      }
+      sm90::meet(1 + group, 128);
       float2 own_side[2];
-      if constexpr (!Keys) {
+      const auto read_side = [&] {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int i = mine + 8 * half;
-          own_side[half] = i >= 0 && i < rows ? side[i] : make_float2(-kNegativeInfinity, 0.f);
+          own_side[half] = make_float2(-kNegativeInfinity, 0.f);
+          if (i >= 0 && i < rows) own_side[half] = __ldg(side + i);
         }
-      }
+      };
+      if constexpr (!Keys && !Shape::crowded) read_side();
       int now = 0;
 
       // Products of the last columns' dS, dA being in `da`.
-      const auto spread = [&](int t, uint32_t da, uint32_t behind) {
+      const auto spread = [&](int t, uint32_t da, uint32_t behind, auto before) {
         const int column = t * BN + reach.high;
         convolve(x[0], 1, da, behind);
+        before();
         each(column,
              [&](int j, int e, bool seen) { x[0][j][e] = seen ? x[0][j][e] * grain : 0.f; });
         pack_operand<Dtype>(operand, x);
@@ -344,16 +208,21 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         sm90::product_columns<Dtype>(
             sum, operand[0], sm90::descriptor(stage_of(at), Shape::TileD::panel_bytes), more_sums);
         sm90::commit();
-      };
-      const auto spread_done = [&] {
-        sm90::wait<0>();
-        sm90::pin(sum);
-        release(full + at.stage * 16 + 8);
-        at.next();
         more_sums = true;
+        at.next();
+      };
+      // The stage that was `at` some tiles ago: kept nowhere, registers are few.
+      const auto stage_before = [&](int tiles) {
+        return at.stage < tiles ? at.stage + Shape::Stages - tiles : at.stage - tiles;
+      };
+      // Once the products are done, whose tile was `tiles` ago.
+      const auto spread_done = [&](int tiles) {
+        sm90::pin(sum);
+        release(full + stage_before(tiles) * 16 + 8);
       };
       // dweight's sums, by the warp's lines.
       const auto weigh_taps = [&](uint32_t s, uint32_t behind, uint32_t da) {
+        const uint32_t part = part_at();
         uint32_t right[N][2], keep[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -374,7 +243,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         for (int i = 0; i < N + Ahead - 1; ++i) {
           if (i < N && i % 2 == 0) {
             uint32_t r[4];
-            load_matrices_transposed(r, da + line_at + i * Shape::block_bytes);
+            load_matrices_transposed(r, da + part + i * Shape::block_bytes);
             right[i][0] = r[0] & keep[0], right[i][1] = r[1] & keep[1];
             right[i + 1][0] = r[2] & keep[0], right[i + 1][1] = r[3] & keep[1];
           }
@@ -392,50 +261,64 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         }
       };
 
-      for (int t = sm90::uniform(work.last); t >= sm90::uniform(work.lowest); --t) {
+      float fresh[N][4];
+      const auto scores_of = [&](const sm90::Ring<Shape::Stages>& of) {
+        sm90::barrier_wait(full + of.stage * 16, of.phase);
+        sm90::fence();
+        sm90::product_rows<Dtype, D, typename Shape::LineD, typename Shape::TileD>(
+            fresh, sm90::descriptor(sm90::unhoisted(d_lines)), sm90::descriptor(stage_of(of)));
+        sm90::commit();
+      };
+      const auto scores_done = [&](const sm90::Ring<Shape::Stages>& of) {
+        sm90::pin(fresh);
+        release(full + of.stage * 16 + 8);
+      };
+      // The step of a tile, in two halves between which the loop turns: no product is under way
+      // there, so the compiler moves no register of one.
+      // From S to A, in x, and dout v', in y, which runs meanwhile.
+      const auto logits = [&](int t) {
+        const uint32_t s = scores + now * Shape::score_bytes,
+                       s_behind = scores + (now ^ 1) * Shape::score_bytes;
+        const auto second = at;
+        at.next();
+        const auto slopes = [&] {
+          sm90::barrier_wait(full + second.stage * 16, second.phase);
+          if constexpr (Keys) {
+            // Rows without an output belong to others: a weight of 0 would not undo a NaN there.
+            const int low = history - t * BN, high = rows - t * BN;
+            if (low > 0 || high < BN)
+              keep_rows<typename Shape::TileE, Shape>(shared + (stage_of(second) - base), low, high,
+                                                      group);
+          }
+          sm90::fence();
+          sm90::product_rows<Dtype, E, typename Shape::LineE, typename Shape::TileE>(
+              y[0], sm90::descriptor(sm90::unhoisted(e_lines)), sm90::descriptor(stage_of(second)));
+          sm90::commit();
+        };
+        if constexpr (!Shape::crowded) slopes();
+        each(t * BN - reach.low,
+             [&](int j, int e, bool seen) { fresh[j][e] = seen ? fresh[j][e] * unit : 0.f; });
+        if constexpr (!Keys) sm90::meet(1 + group, 128);
+        put(s, fresh);
+        sm90::meet(1 + group, 128);
+        if constexpr (Shape::crowded) slopes();
+        convolve(x[0], 0, s, s_behind);
+        sm90::wait<0>();
+        sm90::pin(y[0]);
+      };
+      // From there to the products of dS, and the next tile's S.
+      const auto gradients = [&](int t, auto final) {
+        constexpr bool kFinal = decltype(final)::value;
         const uint32_t s = scores + now * Shape::score_bytes,
                        s_behind = scores + (now ^ 1) * Shape::score_bytes,
                        da = s + 2 * Shape::score_bytes,
                        da_behind = s_behind + 2 * Shape::score_bytes;
-        // S of this tile.
-        sm90::barrier_wait(full + at.stage * 16, at.phase);
-        sm90::fence();
-        sm90::product_rows<Dtype, D, typename Shape::LineD, typename Shape::TileD>(
-            x[0], sm90::descriptor(sm90::unhoisted(d_lines)), sm90::descriptor(stage_of(at)));
-        sm90::commit();
-        sm90::wait<0>();
-        sm90::pin(x[0]);
-        release(full + at.stage * 16 + 8);
-        at.next();
-        each(t * BN - reach.low,
-             [&](int j, int e, bool seen) { x[0][j][e] = seen ? x[0][j][e] * unit : 0.f; });
-        if constexpr (!Keys) sm90::meet(1 + group, 128);
-        put(s, x[0]);
-        sm90::meet(1 + group, 128);
-        // dout v' runs while A is made.
-        const auto second = at;
-        at.next();
-        sm90::barrier_wait(full + second.stage * 16, second.phase);
-        if constexpr (Keys) {
-          // Rows without an output belong to others: a weight of 0 would not undo a NaN there.
-          const int low = history - t * BN, high = rows - t * BN;
-          if (low > 0 || high < BN)
-            keep_rows<typename Shape::TileE, Shape>(shared + (stage_of(second) - base), low, high,
-                                                    group);
-        }
-        sm90::fence();
-        sm90::product_rows<Dtype, E, typename Shape::LineE, typename Shape::TileE>(
-            y[0], sm90::descriptor(sm90::unhoisted(e_lines)), sm90::descriptor(stage_of(second)));
-        sm90::commit();
-        convolve(x[0], 0, s, s_behind);
-        sm90::wait<0>();
-        sm90::pin(y[0]);
+        const int second = stage_before(1);
         // p to x, dA to y.
+        const float inverse = inverse_of(grain);
         const auto slope = [&](int j, int e, bool seen, float2 of) {
-          // A weight is at most 1, whatever the rounding of large scores makes of it; NaN stays
-          // NaN.
-          const float above = fmaf(x[0][j][e], kScoreUnit * kLog2E, -of.x);
-          const float p = exp2_fast(above > 0.f ? 0.f : above);
+          // A weight is at most 1, whatever the rounding of large scores makes of it.
+          const float p = exp2_fast(at_most_zero(fmaf(x[0][j][e], kScoreUnit * kLog2E, -of.x)));
           const bool counts = seen && of.x != -kNegativeInfinity;
           x[0][j][e] = counts ? p : 0.f;
           y[0][j][e] = counts ? p * (y[0][j][e] - of.y) * inverse : 0.f;
@@ -447,26 +330,69 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
               of[e] = __ldg(side + min(max(t * BN + j * 8 + lane % 4 * 2 + e, 0), rows - 1));
             slope(j, e, seen, of[e % 2]);
           });
-          pack_operand<Dtype>(operand, x);
-        } else {
-          each(t * BN, [&](int j, int e, bool seen) { slope(j, e, seen, own_side[e / 2]); });
-        }
-        put(da, y[0]);
-        if constexpr (Keys) {
+          pack_operand<Dtype>(weights, x);
           sm90::fence();
           sm90::product_columns<Dtype>(
-              dv, operand[0], sm90::descriptor(stage_of(second), Shape::TileE::panel_bytes),
+              dv, weights[0], sm90::descriptor(ring_stage(second), Shape::TileE::panel_bytes),
               more_sums);
           sm90::commit();
-          sm90::wait<0>();
-          sm90::pin(dv);
+        } else {
+          if constexpr (Shape::crowded) read_side();
+          each(t * BN, [&](int j, int e, bool seen) { slope(j, e, seen, own_side[e / 2]); });
+          release(full + second * 16 + 8);
         }
-        release(full + second.stage * 16 + 8);
+        put(da, y[0]);
+        if constexpr (Shape::roomy && !kFinal) {
+          auto next = at;  // one behind the tile of the sums
+          next.next();
+          scores_of(next);
+        }
         sm90::meet(1 + group, 128);
         if constexpr (!Keys) weigh_taps(s, s_behind, da);
-        spread(t, da, da_behind);
-        spread_done();
+        spread(t, da, da_behind, [&] {
+          if constexpr (Keys) {
+            sm90::wait<Shape::roomy && !kFinal ? 1 : 0>();
+            sm90::pin(dv);
+            release(full + stage_before(1) * 16 + 8);
+          }
+        });
         now ^= 1;
+        if constexpr (kFinal || !Shape::roomy) {
+          if constexpr (!kFinal) scores_of(at);
+          sm90::wait<0>();
+          spread_done(1);
+        } else {
+          sm90::wait<1>();
+        }
+        if constexpr (!kFinal) {
+          scores_done(at);
+          at.next();
+        }
+      };
+      int t = sm90::uniform(work.last);
+      const int lowest = sm90::uniform(work.lowest);
+      if (t >= lowest) {
+        scores_of(at);
+        sm90::wait<0>();
+        scores_done(at);
+        at.next();
+        if constexpr (Shape::roomy) {
+          logits(t);
+#pragma unroll 1
+          for (; t > lowest; --t) {
+            gradients(t, std::false_type());
+            logits(t - 1);
+            spread_done(3);
+          }
+        } else {
+#pragma unroll 1
+          for (; t > lowest; --t) {
+            logits(t);
+            gradients(t, std::false_type());
+          }
+          logits(t);
+        }
+        gradients(t, std::true_type());
       }
       if (__any_sync(~0u, work.extra)) {
         // dA of the columns before the first is 0.
@@ -476,43 +402,19 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         for (int i = threadIdx.x % 128; i < Shape::score_bytes / 16; i += 128)
           sm90::store_zeros(da + i * 16);
         sm90::meet(1 + group, 128);
-        spread(-1, da, da_behind);
-        spread_done();
+        spread(-1, da, da_behind, [] {});
+        sm90::wait<0>();
+        spread_done(1);
       }
     }
     release(line_empty);
     store_gradient<Shape>(b, more, work, reach, mine, group, warp, more_sums, sum, dv);
     if constexpr (!Keys) {
-      // The taps of each pair of shifts: its 16 x 8 Ahead sums through shared memory, each tap the
-      // sum of the 8 columns that it takes to.
-      const float grain = grain_of(more.largest[work.r * a.h + work.head]) * kScoreUnit;
       sm90::meet(1 + group, 128);
-      float* room = reinterpret_cast<float*>(
-          shared + Shape::scores + group * 4 * Shape::score_bytes + warp * Shape::score_bytes);
-      double* to = more.dweight + (((work.r * a.h + work.head) * more.order.row_tiles + work.tile) *
-                                       (4 * Shape::Groups) +
-                                   group * 4 + warp) *
-                                      c.taps();
-#pragma unroll
-      for (int p = 0; p < Pairs; ++p) {
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < Ahead; ++i)
-#pragma unroll
-          for (int e = 0; e < 4; ++e)
-            room[(lane / 4 + e / 2 * 8) * (8 * Ahead) + i * 8 + lane % 4 * 2 + e % 2] =
-                taps[p][i][e];
-        __syncwarp();
-        for (int i = lane; i < 2 * reach.columns; i += 32) {
-          const int d = 2 * p + i / reach.columns, v = i % reach.columns;
-          if (d >= reach.lines || !more.dweight) continue;
-          float all = 0.f;
-#pragma unroll
-          for (int n = 0; n < 8; ++n)
-            all += room[((v + n) % 8 + i / reach.columns * 8) * (8 * Ahead) + (v + n) / 8 * 8 + n];
-          to[(reach.lines - 1 - d) * reach.columns + v] = all * grain;
-        }
-      }
+      store_taps(c, more, work, taps,
+                 reinterpret_cast<float*>(shared + Shape::scores + group * 4 * Shape::score_bytes +
+                                          warp * Shape::score_bytes),
+                 group * 4 + warp, 4 * Shape::Groups);
     }
     __syncwarp();
     release(work_empty);

@@ -7,21 +7,26 @@
 //   of a head of its own).  So warpgroups never wait for each other, at above / 64 of their
 //   products. Keys are walked in 64-key tiles from last to first.  Tile n has the scores of keys 64
 //   n - left and on: the outputs 64 n .. 64 n + 63 read them and the first columns of the tile
-//   before, so every score of a warpgroup is computed once.  Of a step: S of the next tile (wgmma)
-//   is in flight while A is made of this one (tile/convolve_sm80.cuh, mma.sync, whose band of taps
-//   costs half of what wgmma's least operand does), masked and exponentiated; then O += P V runs
-//   while the next S goes to shared memory as f16. f16 has 4 bits more than the logits of a bf16
-//   softmax need; S / 64 keeps scores up to 4 10^6. Shared memory: Slots x Q, a ring of Stages
-//   tiles (K, K, V, K, V, ...), three tiles of S for each warpgroup, two works, barriers. Barriers:
-//   full (bytes) and empty (one arrival a consuming warp) for each Q slot and each stage; free for
-//   each work, full with its Q.  One barrier of a warpgroup a step: its S is written, and nobody
-//   reads the tile that is written next.
+//   before, so every score of a warpgroup is computed once.  Of a step: A is made
+//   (tile/convolve_sm80.cuh, mma.sync, whose band of taps costs half of what wgmma's least operand
+//   does), masked and exponentiated, O += P V runs, and the next tile's S goes to shared memory as
+//   f16.  S of the next tile (wgmma) is asked for before A is made, or `late`, after P V, where
+//   three warpgroups leave no registers for both: then the other warpgroups fill the wait. Either
+//   way a barrier parts the two kinds of product: mixed by the compiler they would stall each
+//   other. f16 has 4 bits more than the logits of a bf16 softmax need; S / 64 keeps scores up to
+//   4 10^6. Shared memory: Slots x Q, a ring of Stages tiles (K, K, V, K, V, ...), three tiles of S
+//   for each warpgroup, two works, barriers. Barriers: full (bytes) and empty (one arrival a
+//   consuming warp) for each Q slot and each stage; free for each work, full with its Q.  One
+//   barrier of a warpgroup a step: its S is written, and nobody reads the tile that is written
+//   next.
 // Multi-Token Attention (2504.00927), FlashAttention-3 (2407.08608).
 #pragma once
 #include <new>
 
 #include "cuda/loop/attend_sm90.cuh"
+#include "cuda/loop/combine_row.cuh"
 #include "cuda/tile/convolve_sm80.cuh"
+#include "cuda/tile/order.cuh"
 #include "ops/conv_attention/forward.cuh"
 
 namespace fovea::cuda {
@@ -36,6 +41,8 @@ struct ConvShape90 {
   static constexpr int BM = 64 * Groups, threads = 128 * (Groups + 1);
   static constexpr int budgets[3][2] = {{40, 216}, {24, 240}, {32, 160}};
   static constexpr int copying = budgets[Groups - 1][0], computing = budgets[Groups - 1][1];
+  // S and A do not both fit beside O.
+  static constexpr bool late = Groups == 3 && D + E > 128;
   using TileQ = Swizzled<BM, D>;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
@@ -60,32 +67,41 @@ struct ConvSlot {
   ConvAttend::Rows out;
   int first, end;  // rows of the sequence: the block's first own, past the last own
   int rows, keys, shift;
-  int head, heads;  // the first query head, how many have a slot
-  int g, split;
-  int count, last;  // key tiles with outputs, the first of them
-  bool warm;        // the tile behind `last` has scores that it reads
+  int head, heads;       // the first query head, how many have a slot
+  int g, split, number;  // number: of the work, whatever the split
+  int count, last;       // key tiles with outputs, the first of them
+  bool warm;             // the tile behind `last` has scores that it reads
   bool any;
 
   __device__ ConvSlot(const ConvAttend& c, const ConvWork90& work, const WorkPlace& place,
                       bool packed, int own, int slots, int width) {
     const Attend& a = c.attend;
-    const int r = place.head / work.heads, at = place.head % work.heads,
-              group = static_cast<int>(a.h / a.g);
+    const int r = quotient(place.head, work.heads), at = place.head - r * work.heads,
+              group = work.group;
     seq = a.sequences[r], out = c.rows_of(seq, r);
     rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys), shift = keys - rows;
     const int history = static_cast<int>(c.history), step = packed ? own : own * slots;
     first = history + place.row_tile * step;
     end = min(first + step, history + static_cast<int>(out.count));
     any = first < end;
-    head = packed ? at / work.packs * group + at % work.packs * slots : at;
-    heads = packed ? min(slots, group - at % work.packs * slots) : 1;
-    g = packed ? at / work.packs : at / group;
+    number = place.head * work.order.row_tiles + place.row_tile;
+    g = quotient(at, packed ? work.packs : group);
+    const int pack = packed ? at - g * work.packs : 0;
+    head = packed ? g * group + pack * slots : at;
+    heads = packed ? min(slots, group - pack * slots) : 1;
     split = place.split;
     const int to = c.causal ? max(min(end + shift, keys), 0) : keys;
     const int tiles = to > 0 ? (to + static_cast<int>(c.left()) + width - 1) / width : 0;
     const TilePart part(tiles, work.order.splits, split);
     count = part.end - part.begin, last = part.end - 1;
     warm = count > 0 && part.end < tiles;
+  }
+
+ private:
+  // A division takes a while.
+  __device__ static int quotient(int x, int n) {
+    if (n == 1) return x;
+    return x < n ? 0 : static_cast<int>(static_cast<uint32_t>(x) / static_cast<uint32_t>(n));
   }
 };
 
@@ -98,7 +114,8 @@ struct ConvShared90 {
   static constexpr int kWorks = Shape::tile_bytes,
                        kBarriers = kWorks + 2 * static_cast<int>(sizeof(ConvSlot));
   static_assert(sizeof(ConvSlot) % 8 == 0);
-  static_assert(kBarriers + 8 * (2 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
+  static constexpr int kWord = kBarriers + 8 * (2 + 2 * Shape::Slots + 2 * Shape::Stages);
+  static_assert(kWord + 4 <= Shape::shared_bytes);
   unsigned char* base;
   uint32_t at;
 
@@ -112,6 +129,13 @@ struct ConvShared90 {
   }
   __device__ uint32_t scores(int group, int buffer) const {
     return at + Shape::scores + (group * 3 + buffer) * Shape::score_bytes;
+  }
+  __device__ int& word() const { return *reinterpret_cast<int*>(base + kWord); }
+  // Of a warp, in tile 1 of S: no warp writes there before all have met.
+  __device__ float* taps(int group, int warp) const {
+    static_assert(2 * Shape::Pairs * (8 * Shape::Ahead - 7) * 16 <= Shape::score_bytes);
+    return reinterpret_cast<float*>(base + Shape::scores + (group * 3 + 1) * Shape::score_bytes +
+                                    warp * (Shape::score_bytes / 4));
   }
   __device__ uint32_t free(WorkRing i) const { return at + kBarriers + i.stage * 8; }
   __device__ uint32_t q_full(QRing i) const { return at + kBarriers + 16 + i.stage * 16; }
@@ -143,6 +167,11 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
   typename Shared::WorkRing slot;
   typename Shared::QRing q;
   typename Shared::Ring at;
+  // From parameters alone, the first work is planned while the kernel before ends.
+  const Sequences& given = c.attend.sequences;
+  if (more.schedule.counters || given.query_start || given.key_start || given.query_len ||
+      given.key_len || given.key_first || given.cache_row)
+    wait_for_previous();
   for (Works works(more.schedule); !works.done(); works.next()) {
     sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
     if (lane == 0)
@@ -150,6 +179,9 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
           ConvSlot(c, more, WorkPlace(more.order, *works), Shape::packed, own, kSlots, Shape::BN);
     __syncwarp();
     const ConvSlot& work = shared.work(slot);
+    // The kernel after relies on what came before this one, too: it may start only now.
+    wait_for_previous();
+    start_next();
     if (!work.any) continue;
     sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
     if (lane == 0) {
@@ -221,6 +253,25 @@ __device__ __forceinline__ void store_conv(const ConvAttend& c, const ConvWork90
         lse;
 }
 
+// The last split of a work to arrive merges them all: a warp has the rows of its head.
+template <class Shape>
+__device__ __forceinline__ void merge_splits(const ConvAttend& c, const ConvWork90& more,
+                                             const ConvSlot& work, int head, bool mine,
+                                             const ConvShared90<Shape>& shared) {
+  static_assert(Shape::packed && Shape::Groups == 1);
+  const Attend& a = c.attend;
+  sm90::meet(1, 128);
+  if (threadIdx.x % 128 == 0) shared.word() = count_arrival(more.arrived + work.number);
+  sm90::meet(1, 128);
+  if (shared.word() != more.order.splits - 1) return;
+  if (threadIdx.x % 128 == 0) more.arrived[work.number] = 0;
+  if (!mine) return;
+  const int chunks = (static_cast<int>(a.e) + kMergeColumns - 1) / kMergeColumns;
+  for (int i = work.first; i < work.end; ++i)
+    for (int chunk = 0; chunk < chunks; ++chunk)
+      combine_row<16>(a, more.parts, work.seq.batch, work.out.begin + i - c.history, head, chunk);
+}
+
 // A computing warpgroup.
 template <class Shape>
 __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork90& more, int group,
@@ -260,12 +311,16 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
     const int i = row + lane / 4;
     const int keys = sm90::uniform(work.keys), shift = sm90::uniform(work.shift);
     const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
+    // The head's taps by way of the tile of S that is written last, all loads in flight at once.
+    float* const taps = shared.taps(group, warp);
     const View<3>& weight = c.weight;
-    bands.load(taps_rows, taps_columns, [&](int d, int v) {
-      return load_float(
-          weight.data, c.weight_dtype,
-          head * weight.stride[0] + (above - d) * weight.stride[1] + v * weight.stride[2]);
-    });
+    for (int n = lane; n < taps_rows * taps_columns; n += 32)
+      taps[n] = load_float(weight.data, c.weight_dtype,
+                           head * weight.stride[0] + n / taps_columns * weight.stride[1] +
+                               n % taps_columns * weight.stride[2]);
+    __syncwarp();
+    bands.load(taps_rows, taps_columns,
+               [&](int d, int v) { return taps[(above - d) * taps_columns + v]; });
     OnlineSoftmax<1> state;
     int n = sm90::uniform(work.last), count = sm90::uniform(work.count), now = 0;
     bool more_values = false;
@@ -323,8 +378,8 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
       if constexpr (!kLast) at.next();
       const Ring v = at;
       at.next();
+      if constexpr (!kLast && !Shape::late) scores(k);
       sm90::meet(1 + group, 128);
-      if constexpr (!kLast) scores(k);
       const uint32_t here = shared.scores(group, now),
                      behind = shared.scores(group, next_of(next_of(now)));
       bands.convolve(x[0], [&](int block) {
@@ -354,13 +409,21 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
       sm90::commit();
       more_values = true;
       now = next_of(now);
-      if constexpr (!kLast) {
-        sm90::wait<1>();
+      if constexpr (!kLast && Shape::late) {
+        scores(k);
+        sm90::wait<0>();
+        sm90::pin(o[0]);
+        release(shared.empty(v));
         put(n - 1, k, now);
+      } else {
+        if constexpr (!kLast) {
+          sm90::wait<1>();
+          put(n - 1, k, now);
+        }
+        sm90::wait<0>();
+        sm90::pin(o[0]);
+        release(shared.empty(v));
       }
-      sm90::wait<0>();
-      sm90::pin(o[0]);
-      release(shared.empty(v));
       --n;
     };
 
@@ -399,6 +462,8 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
                         half);
     });
     __syncwarp();
+    if constexpr (Shape::packed)
+      if (more.arrived) merge_splits<Shape>(c, more, work, head, mine, shared);
     sm90::meet(1 + group, 128);  // the next work's first scores go where these were read
     release(shared.free(slot));
     slot.next(), q_at.next();
@@ -409,7 +474,6 @@ template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
     conv_sm90(const __grid_constant__ ConvAttend c, const __grid_constant__ ConvWork90 more) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  start_next();  // the merge of splits, if any
   const ConvShared90<Shape> shared(memory);
   if (threadIdx.x == 0) shared.init();
   __syncthreads();

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// What conv_attention's gradient sweep (gradient_sm90.cuh) has in shared memory, and the warp that
+// copies it there.
+#pragma once
+#include <new>
+
+#include "cuda/tile/convolve_sm80.cuh"
+#include "cuda/tile/mma_sm90.cuh"
+#include "ops/conv_attention/backward_work.cuh"
+
+namespace fovea::cuda {
+
+template <int Dtype_, int D_, int E_, ConvLines Lines_, int Pairs_, int Ahead_, int Stages_>
+struct ConvGradient90 {
+  static constexpr int Dtype = Dtype_, D = D_, E = E_, Pairs = Pairs_, Ahead = Ahead_,
+                       Stages = Stages_, Groups = 2, BN = 64;
+  static constexpr bool keys = Lines_ == ConvLines::keys;  // the lines are keys
+  static constexpr int BM = 64 * Groups, threads = 128 * (Groups + 1);
+  // Registers a thread, of the 168 that a block starts with: what the copying warpgroup gives the
+  // others take, and one that asks for more waits for ever.
+  static constexpr int copying = 40, computing = 232;
+  static_assert(copying + Groups * computing <= 168 * (Groups + 1));
+  // S and dout v' do not fit beside the sums.
+  static constexpr bool crowded = !keys && D + 8 * Pairs * Ahead > 256;
+  // The next S and the last sums run under a step's convolutions.
+  static constexpr bool roomy = !crowded && D + (keys ? E : 8 * Pairs * Ahead) <= 200;
+  using Bands = TapBands<Pairs, Ahead>;
+  using LineD = Swizzled<BM, D>;
+  using LineE = Swizzled<BM, E>;
+  using TileD = Swizzled<BN, D>;
+  using TileE = Swizzled<BN, E>;
+  static constexpr int stage_bytes = TileD::bytes > TileE::bytes ? TileD::bytes : TileE::bytes;
+  static constexpr int block_bytes = 64 * 16, score_bytes = BN / 8 * block_bytes;
+  static constexpr int line_e = LineD::bytes, ring = line_e + LineE::bytes,
+                       scores = ring + Stages * stage_bytes,
+                       bands = scores + Groups * 4 * score_bytes,
+                       works = bands + Groups * 2 * Bands::table_bytes,
+                       barriers = works + (static_cast<int>(sizeof(ConvGradientSlot)) + 7) / 8 * 8,
+                       shared_bytes = barriers + 8 * (4 + 2 * Stages);
+  static_assert(shared_bytes <= 227 * 1024);
+};
+
+// Zeroes the rows of a stage that no product may meet: all but [low, high).
+template <class Tile, class Shape>
+__device__ __forceinline__ void keep_rows(unsigned char* tile, int low, int high, int group) {
+  for (int i = threadIdx.x % 128; i < Shape::BN * kPanelChunks; i += 128) {
+    const int row = i / kPanelChunks;
+    if (row >= low && row < high) continue;
+#pragma unroll
+    for (int panel = 0; panel < Tile::panels; ++panel)
+      *reinterpret_cast<uint4*>(tile + panel * Tile::panel_bytes + i * 16) = make_uint4(0, 0, 0, 0);
+  }
+  sm90::fence_shared();
+  sm90::meet(1 + group, 128);
+}
+
+// The copying warp.
+template <class Shape>
+__device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
+                                              const ConvGradientWork& more, unsigned char* shared) {
+  const ConvAttend& c = b.forward;
+  const uint32_t base = shared_address(shared), line_full = base + Shape::barriers;
+  const uint32_t line_empty = line_full + 8, work_empty = line_full + 16;
+  const uint32_t full = line_full + 32;
+  ConvGradientSlot& work = *reinterpret_cast<ConvGradientSlot*>(shared + Shape::works);
+  const int lane = threadIdx.x % 32;
+  const ConvReach& reach = work.reach;  // this, and all of the work, is read again each time
+  const auto batch = [&](bool key) {
+    return static_cast<int>(key ? work.seq.key_batch : work.seq.batch);
+  };
+  const auto row = [&](bool key) {
+    return static_cast<int>(key ? work.seq.key_begin : work.seq.row_begin);
+  };
+  const auto out = [&] { return static_cast<int>(work.out.begin - c.history); };
+  sm90::Ring<Shape::Stages> at;
+  uint32_t phase = 0;
+  for (Works works(more.schedule); !works.done(); works.next()) {
+    sm90::barrier_wait(work_empty, phase ^ 1);
+    if (lane == 0)
+      new (&work)
+          ConvGradientSlot(c, more, WorkPlace(more.order, *works), ConvReach(c, Shape::keys),
+                           Shape::keys, Shape::Groups, Shape::BN);
+    __syncwarp();
+    if (!work.any) continue;
+    sm90::barrier_wait(line_empty, phase ^ 1);
+    phase ^= 1;
+    if (lane == 0) {
+      sm90::barrier_expect(line_full, Shape::LineD::bytes + Shape::LineE::bytes);
+#pragma unroll 1
+      for (int n = 0; n < Shape::Groups; ++n) {
+        const int line = work.line + n * reach.own(), to = n * 64 * kPanelRowBytes;
+        const int head = Shape::keys ? work.g : work.head;
+#pragma unroll
+        for (int panel = 0; panel < Shape::LineD::panels; ++panel)
+          sm90::copy_box(base + panel * Shape::LineD::panel_bytes + to,
+                         Shape::keys ? more.maps.k : more.maps.q, line_full, panel * 64,
+                         line + row(Shape::keys), head, batch(Shape::keys));
+#pragma unroll
+        for (int panel = 0; panel < Shape::LineE::panels; ++panel)
+          sm90::copy_box(base + Shape::line_e + panel * Shape::LineE::panel_bytes + to,
+                         Shape::keys ? more.maps.v : more.maps.dout, line_full, panel * 64,
+                         line + (Shape::keys ? row(true) : out()), head, batch(Shape::keys));
+      }
+    }
+    const auto copy = [&](auto tile, const CUtensorMap& map, int at_row, int head) {
+      const uint32_t stage = full + at.stage * 16;
+      sm90::barrier_wait(stage + 8, at.phase ^ 1);
+      if (lane == 0)
+        sm90::copy_tile<decltype(tile)>(base + Shape::ring + at.stage * Shape::stage_bytes, map,
+                                        stage, at_row, Shape::keys ? head : work.g,
+                                        batch(!Shape::keys));
+      at.next();
+    };
+    const auto copy_d = [&](int head, int column) {
+      copy(typename Shape::TileD(), Shape::keys ? more.maps.q : more.maps.k,
+           column + row(!Shape::keys), head);
+    };
+#pragma unroll 1
+    for (int head = work.head; head < work.head + work.heads; ++head) {
+#pragma unroll 1
+      for (int t = work.last; t >= work.lowest; --t) {
+        copy_d(head, t * Shape::BN - reach.low);
+        copy(typename Shape::TileE(), Shape::keys ? more.maps.dout : more.maps.v,
+             t * Shape::BN + (Shape::keys ? out() : row(true)), head);
+        copy_d(head, t * Shape::BN + reach.high);
+      }
+      if (work.extra) copy_d(head, reach.high - Shape::BN);
+    }
+  }
+  sm90::barrier_wait(work_empty, phase ^ 1);
+  sm90::barrier_wait(line_empty, phase ^ 1);
+  if (lane != 0) return;
+  work.any = false;
+  sm90::barrier_arrive(line_full);
+}
+
+}  // namespace fovea::cuda
