@@ -77,6 +77,7 @@ extern const Kernel<Kl> kl_forward_host, kl_forward_sm90, kl_forward_simt;
 extern const Kernel<Kl> kl_jensen_shannon_forward_host, kl_jensen_shannon_forward_sm90,
     kl_jensen_shannon_forward_simt;
 extern const Kernel<KlBackward> kl_backward_host, kl_backward_sm90, kl_backward_simt;
-extern const Kernel<KlBackward> kl_jensen_shannon_backward_host, kl_jensen_shannon_backward_simt;
+extern const Kernel<KlBackward> kl_jensen_shannon_backward_host, kl_jensen_shannon_backward_sm90,
+    kl_jensen_shannon_backward_simt;
 
 }  // namespace fovea
