@@ -4,9 +4,9 @@
 //   A block owns 128 rows and every `parts`-th of the key tiles that they see, 128 keys each.  A
 //   warp of warpgroup 0 copies; the two others own 64 rows each, and what one makes of a score runs
 //   under the product of the other.
-// Shared memory: three tiles of Q and three of K, 32 KB each, a tile of keys once for all heads
-// that share it; barriers. Barriers: full (bytes) and empty (one arrival a computing warp) of each
-// tile.
+// Shared memory: three tiles of Q and three of K, 32 KB each, one of keys for all heads that share
+// it.
+// Barriers: full (bytes) and empty (one arrival a computing warp) of each tile.
 #pragma once
 #include <new>
 

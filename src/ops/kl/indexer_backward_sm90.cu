@@ -120,7 +120,7 @@ struct Slots {
     const bool dk = static_cast<bool>(a.student.dk);
     sums =
         layout.add<float>(dk ? q.count * tiles * row_parts * head_parts * kHeadsTile * width : 0);
-    odd_keys = layout.add<uint8_t>(a.student.dq ? q.caches * t.t : 0);
+    odd_keys = layout.add<uint8_t>(a.student.dq || a.dweight ? q.caches * t.t : 0);
     odd_rows = layout.add<uint8_t>(dk ? t.b * t.s : 0);
   }
 };
@@ -142,7 +142,7 @@ void enqueue(Context& ctx, const KlIndexer& a, const HeadsInstance90& row, const
   const Kl& t = a.teacher;
   const KlSide& x = a.student;
   clear_unreached(ctx, a);
-  if (x.dq) find_odd(ctx, x.k, slots.odd_keys.at(base), t.sequences.caches, t.t, 1, x);
+  if (x.dq || a.dweight) find_odd(ctx, x.k, slots.odd_keys.at(base), t.sequences.caches, t.t, 1, x);
   if (x.dk) find_odd(ctx, x.q, slots.odd_rows.at(base), t.b, t.s, a.heads, x);
   const HeadsMaps maps = indexer_maps(a, kOp);
   const SlopesMaps own = maps_of(a);
@@ -171,7 +171,9 @@ void enqueue(Context& ctx, const KlIndexer& a, const HeadsInstance90& row, const
   HeadsWork work = slots.work;
   for (const int all = work.count; work.first < all; work.first += slots.band) {
     work.count = std::min(slots.band, all - work.first);
-    row.slopes(ctx, work, maps, slopes);
+    HeadsWork cut = work;
+    cut.parts = indexer_parts(device_info(ctx), a, work.count);
+    row.slopes(ctx, cut, maps, slopes);
     if (x.dq || a.dweight) row.rows(ctx, work, own, rows);
     if (x.dk) row.keys(ctx, work, own, keys);
     keys.more = true;

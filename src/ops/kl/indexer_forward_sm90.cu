@@ -104,6 +104,14 @@ HeadsWork indexer_work(const KlIndexer& a) {
   return work;
 }
 
+int32_t indexer_parts(const DeviceInfo& device, const KlIndexer& a, int32_t row_tiles) {
+  constexpr int64_t kWorksEach = 6, kPartsMost = 32;
+  const int64_t key_tiles = std::max<int64_t>(ceil_div(a.teacher.sequences.key_max, kHeadsTile), 1);
+  return static_cast<int32_t>(
+      clamp_i64(ceil_div(kWorksEach * device.multiprocessors, std::max(row_tiles, 1)), 1,
+                std::min(key_tiles, kPartsMost)));
+}
+
 HeadsMaps indexer_maps(const KlIndexer& a, const char* op) {
   const Operands of(a);
   HeadsMaps maps;
@@ -145,21 +153,12 @@ __global__ void __launch_bounds__(kThreads)
   put(a.lse, all.sum == 0.f ? kNegativeInfinity : all.top + log);
 }
 
-// Parts of the keys: enough for every multiprocessor to take several works.
-int32_t parts_of(const DeviceInfo& device, const KlIndexer& a, int32_t row_tiles) {
-  constexpr int64_t kWorksEach = 6, kPartsMost = 32;
-  const int64_t key_tiles = std::max<int64_t>(ceil_div(a.teacher.sequences.key_max, kHeadsTile), 1);
-  return static_cast<int32_t>(
-      clamp_i64(ceil_div(kWorksEach * device.multiprocessors, std::max(row_tiles, 1)), 1,
-                std::min(key_tiles, kPartsMost)));
-}
-
 void prepare(const Context& ctx, const KlIndexer& a, Plan& plan) {
   const HeadsInstance90& row = *indexer_instance(a);
   plan.kernel = std::string(kOp) + ".cuda.sm90." + dtype_name(a.student.dtype) + ".d" +
                 std::to_string(row.width);
   HeadsWork work = indexer_work(a);
-  work.parts = parts_of(device_info(ctx), a, work.count);
+  work.parts = indexer_parts(device_info(ctx), a, work.count);
   const bool heads = a.kl || a.lse, teacher = static_cast<bool>(a.kl);
   const RowSlot lse(plan.workspace, a.teacher, a.teacher.first.lse, teacher);
   const auto sums = plan.workspace.add<IndexerSums>(heads ? work.works() * int64_t{kHeadsTile} : 0);

@@ -12,6 +12,8 @@ const HeadsInstance90* indexer_instance(const KlIndexer& a);
 std::string indexer_sm90_refuses(const Context& ctx, const KlIndexer& a);
 // All row tiles in one launch; one part.
 HeadsWork indexer_work(const KlIndexer& a);
+// Parts of the keys of so many row tiles: enough for every multiprocessor to take several works.
+int32_t indexer_parts(const DeviceInfo& device, const KlIndexer& a, int32_t row_tiles);
 HeadsMaps indexer_maps(const KlIndexer& a, const char* op);
 // Zeros for gradients that no sequence reaches.
 void clear_unreached(Context& ctx, const KlIndexer& a);
