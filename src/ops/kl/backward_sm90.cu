@@ -18,11 +18,44 @@ using namespace cuda;
 
 constexpr int kThreads = 256;
 
-// A block owns a row tile of a head: the values of its rows (KlSlopes), turns and sums of 0.
+// Own keys in rows that follow one another, zeros where one holds an infinity or NaN: rows that see
+// it have a NaN in lse already, and to the others 0 x NaN of ds k would count.
+struct FiniteKeys {
+  View<4> from;
+  uint16_t* to;
+  int64_t t, g;
+  int32_t chunks;  // of 8 elements, in a row
+  uint32_t odd;    // exponent bits
+  int64_t rows;    // of all; 0: no dq
+};
+
+// Block `block` of `blocks`; 32 lanes take a row.
+__device__ __forceinline__ void copy_finite(const FiniteKeys& keys, int64_t block, int64_t blocks) {
+  const int lane = threadIdx.x % 32;
+  const int64_t step = blocks * (kThreads / 32);
+  for (int64_t row = block * (kThreads / 32) + threadIdx.x / 32; row < keys.rows; row += step) {
+    const int64_t* stride = keys.from.stride;
+    const int64_t at = row % keys.g * stride[2] + row / keys.g % keys.t * stride[1] +
+                       row / keys.g / keys.t * stride[0];
+    uint4 x = {};
+    if (lane < keys.chunks)
+      x = *reinterpret_cast<const uint4*>(keys.from.as<uint16_t>() + at + 8 * lane);
+    bool odd = false;
+    for (uint32_t two : {x.x, x.y, x.z, x.w})
+      odd = odd || (two & keys.odd) == keys.odd || (two >> 16 & keys.odd) == keys.odd;
+    if (__any_sync(~0u, odd)) x = {};
+    if (lane < keys.chunks) *reinterpret_cast<uint4*>(keys.to + (row * keys.chunks + lane) * 8) = x;
+  }
+}
+
+// A block owns a row tile of a head: the values of its rows (KlSlopes), turns and sums of 0.  The
+// blocks past the last row tile copy keys.
 __global__ void __launch_bounds__(kThreads)
     kl_side_kernel(const __grid_constant__ KlGradient b, const __grid_constant__ BackwardWork work,
-                   int64_t row_tiles) {
+                   int64_t row_tiles, const __grid_constant__ FiniteKeys keys) {
   const Attend& a = b.call.forward;
+  const int64_t tiles = a.sequences.count * row_tiles * a.h;
+  if (blockIdx.x >= tiles) return copy_finite(keys, blockIdx.x - tiles, gridDim.x - tiles);
   const int64_t h = blockIdx.x % a.h, m = blockIdx.x / a.h % row_tiles,
                 r = blockIdx.x / a.h / row_tiles;
   const Sequence q = a.sequences[r];
@@ -49,37 +82,6 @@ __global__ void __launch_bounds__(kThreads)
     float4* dq = reinterpret_cast<float4*>(work.dq + tile * work.tiles.floats());
     for (int i = threadIdx.x; i < work.tiles.floats() / 4; i += kThreads)
       dq[i] = make_float4(0.f, 0.f, 0.f, 0.f);
-  }
-}
-
-// Own keys in rows that follow one another, zeros where one holds an infinity or NaN: rows that see
-// it have a NaN in lse already, and to the others 0 x NaN of ds k would count.
-struct FiniteKeys {
-  View<4> from;
-  uint16_t* to;
-  int64_t t, g;
-  int32_t chunks;  // of 8 elements, in a row
-  uint32_t odd;    // exponent bits
-};
-
-// 32 lanes take a row.
-__global__ void __launch_bounds__(kThreads)
-    kl_keys_kernel(const __grid_constant__ FiniteKeys keys, int64_t rows) {
-  const int lane = threadIdx.x % 32;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * (kThreads / 32);
-  for (int64_t row = blockIdx.x * int64_t{kThreads / 32} + threadIdx.x / 32; row < rows;
-       row += step) {
-    const int64_t* stride = keys.from.stride;
-    const int64_t at = row % keys.g * stride[2] + row / keys.g % keys.t * stride[1] +
-                       row / keys.g / keys.t * stride[0];
-    uint4 x = {};
-    if (lane < keys.chunks)
-      x = *reinterpret_cast<const uint4*>(keys.from.as<uint16_t>() + at + 8 * lane);
-    bool odd = false;
-    for (uint32_t two : {x.x, x.y, x.z, x.w})
-      odd = odd || (two & keys.odd) == keys.odd || (two >> 16 & keys.odd) == keys.odd;
-    if (__any_sync(~0u, odd)) x = {};
-    if (lane < keys.chunks) *reinterpret_cast<uint4*>(keys.to + (row * keys.chunks + lane) * 8) = x;
   }
 }
 
@@ -191,13 +193,15 @@ void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float
   const Attend& a = call.forward;
   Operands of(call, *plan.row);
   of.v.head = gradient.other_heads;
+  FiniteKeys keys{};
   if (call.dq) {
-    const int64_t rows = elements_of_keys(a) / a.d;
-    const FiniteKeys keys{
-        a.k, slots.keys.at(base),           a.t,
-        a.g, static_cast<int32_t>(a.d / 8), a.dtype == FOVEA_F16 ? 0x7c00u : 0x7f80u};
-    launch<kl_keys_kernel>(ctx, gradient.op, ceil_div(rows, kThreads / 32), kThreads, 0, keys,
-                           rows);
+    keys = {a.k,
+            slots.keys.at(base),
+            a.t,
+            a.g,
+            static_cast<int32_t>(a.d / 8),
+            a.dtype == FOVEA_F16 ? 0x7c00u : 0x7f80u,
+            elements_of_keys(a) / a.d};
     of.k.tensor = {keys.to, {a.t * a.g * a.d, a.g * a.d, a.d, 1}};
   }
   BackwardMaps maps;
@@ -208,8 +212,9 @@ void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float
                           slots.side.at(base), call.dq ? slots.dq.at(base) : nullptr,
                           slots.turn.at(base), call.dq && !call.nondeterministic};
   const int64_t row_tiles = ceil_div(a.sequences.query_max, plan.row->rows);
-  launch<kl_side_kernel>(ctx, gradient.op, a.sequences.count * row_tiles * a.h, kThreads, 0,
-                         gradient, work, row_tiles);
+  launch<kl_side_kernel>(ctx, gradient.op,
+                         a.sequences.count * row_tiles * a.h + ceil_div(keys.rows, kThreads / 32),
+                         kThreads, 0, gradient, work, row_tiles, keys);
   plan.row->launch(ctx, gradient, maps, work, plan.grid);
 }
 
