@@ -134,6 +134,8 @@ class KlCases {
           c.note = "edge", c.teacher = type[0], c.student = type[1], c.reverse = reverse;
           c.data = data, c.s = 40, c.t = 130, c.d = c.f = 64, c.span = Span::causal;
           both(c);
+          c.s = 71, c.t = 33;  // some rows see nothing, one all but the key that is no number
+          both(c);
         }
     // A key that is no number, seen by rows of an unmasked tile and of a masked one.
     KlCase c;

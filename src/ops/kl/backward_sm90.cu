@@ -16,14 +16,46 @@ namespace {
 
 using namespace cuda;
 
-constexpr char kOp[] = "kl_backward";
 constexpr int kThreads = 256;
 
-// A block owns a row tile of a head: the values of its rows (KlSlopes), turns and sums of 0.
+// Own keys in rows that follow one another, zeros where one holds an infinity or NaN: rows that see
+// it have a NaN in lse already, and to the others 0 x NaN of ds k would count.
+struct FiniteKeys {
+  View<4> from;
+  uint16_t* to;
+  int64_t t, g;
+  int32_t chunks;  // of 8 elements, in a row
+  uint32_t odd;    // exponent bits
+  int64_t rows;    // of all; 0: no dq
+};
+
+// Block `block` of `blocks`; 32 lanes take a row.
+__device__ __forceinline__ void copy_finite(const FiniteKeys& keys, int64_t block, int64_t blocks) {
+  const int lane = threadIdx.x % 32;
+  const int64_t step = blocks * (kThreads / 32);
+  for (int64_t row = block * (kThreads / 32) + threadIdx.x / 32; row < keys.rows; row += step) {
+    const int64_t* stride = keys.from.stride;
+    const int64_t at = row % keys.g * stride[2] + row / keys.g % keys.t * stride[1] +
+                       row / keys.g / keys.t * stride[0];
+    uint4 x = {};
+    if (lane < keys.chunks)
+      x = *reinterpret_cast<const uint4*>(keys.from.as<uint16_t>() + at + 8 * lane);
+    bool odd = false;
+    for (uint32_t two : {x.x, x.y, x.z, x.w})
+      odd = odd || (two & keys.odd) == keys.odd || (two >> 16 & keys.odd) == keys.odd;
+    if (__any_sync(~0u, odd)) x = {};
+    if (lane < keys.chunks) *reinterpret_cast<uint4*>(keys.to + (row * keys.chunks + lane) * 8) = x;
+  }
+}
+
+// A block owns a row tile of a head: the values of its rows (KlSlopes), turns and sums of 0.  The
+// blocks past the last row tile copy keys.
 __global__ void __launch_bounds__(kThreads)
     kl_side_kernel(const __grid_constant__ KlGradient b, const __grid_constant__ BackwardWork work,
-                   int64_t row_tiles) {
+                   int64_t row_tiles, const __grid_constant__ FiniteKeys keys) {
   const Attend& a = b.call.forward;
+  const int64_t tiles = a.sequences.count * row_tiles * a.h;
+  if (blockIdx.x >= tiles) return copy_finite(keys, blockIdx.x - tiles, gridDim.x - tiles);
   const int64_t h = blockIdx.x % a.h, m = blockIdx.x / a.h % row_tiles,
                 r = blockIdx.x / a.h / row_tiles;
   const Sequence q = a.sequences[r];
@@ -124,7 +156,12 @@ std::string refuses(const Context& ctx, const KlBackward& b) {
 struct OwnSlots {
   Slot<float> side, dq;
   Slot<int32_t> turn;
+  Slot<uint16_t> keys;
 };
+
+int64_t elements_of_keys(const Attend& a) {
+  return a.sequences.caches * a.t * a.g * a.d;
+}
 
 struct OwnPlan {
   KlOwn own;
@@ -156,16 +193,28 @@ void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float
   const Attend& a = call.forward;
   Operands of(call, *plan.row);
   of.v.head = gradient.other_heads;
+  FiniteKeys keys{};
+  if (call.dq) {
+    keys = {a.k,
+            slots.keys.at(base),
+            a.t,
+            a.g,
+            static_cast<int32_t>(a.d / 8),
+            a.dtype == FOVEA_F16 ? 0x7c00u : 0x7f80u,
+            elements_of_keys(a) / a.d};
+    of.k.tensor = {keys.to, {a.t * a.g * a.d, a.g * a.d, a.d, 1}};
+  }
   BackwardMaps maps;
   if (!make_map(of.q, maps.q) || !make_map(of.k, maps.k) || !make_map(of.v, maps.v) ||
       !make_map(of.dout, maps.dout))
-    fail(FOVEA_DEVICE_ERROR, "kl_backward: the driver makes no tensor map");
-  const BackwardWork work{plan.tiles,          plan.own == KlOwn::first ? 4 : 3,
+    fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", gradient.op);
+  const BackwardWork work{plan.tiles,          gradient.own == KlOwn::second ? 3 : 4,
                           slots.side.at(base), call.dq ? slots.dq.at(base) : nullptr,
                           slots.turn.at(base), call.dq && !call.nondeterministic};
   const int64_t row_tiles = ceil_div(a.sequences.query_max, plan.row->rows);
-  launch<kl_side_kernel>(ctx, kOp, a.sequences.count * row_tiles * a.h, kThreads, 0, gradient, work,
-                         row_tiles);
+  launch<kl_side_kernel>(ctx, gradient.op,
+                         a.sequences.count * row_tiles * a.h + ceil_div(keys.rows, kThreads / 32),
+                         kThreads, 0, gradient, work, row_tiles, keys);
   plan.row->launch(ctx, gradient, maps, work, plan.grid);
 }
 
@@ -173,7 +222,7 @@ void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
   const Kl& a = b.forward;
   const GainSlots gains(plan.workspace, b);
   std::vector<OwnPlan> plans;
-  int64_t side = 0, dq = 0, turn = 0;
+  int64_t side = 0, dq = 0, turn = 0, keys = 0;
   for (KlOwn own : {KlOwn::first, KlOwn::second}) {
     const AttendBackward call = gradient_of(b, own, nullptr).call;
     if (!call.dq && !call.dk) continue;
@@ -182,13 +231,14 @@ void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
     const int64_t all = a.h * tiles.total;
     side = std::max(side, all * 4 * tiles.rows);
     if (call.dq) dq = std::max(dq, all * tiles.floats()), turn = std::max(turn, all);
+    if (call.dq) keys = std::max(keys, elements_of_keys(call.forward));
   }
-  plan.kernel = std::string("kl_backward.cuda.sm90.") + dtype_name(a.first.dtype);
+  plan.kernel = std::string(op_of(b)) + ".cuda.sm90." + dtype_name(a.first.dtype);
   if (!plans.empty())
     plan.kernel +=
         ".d" + std::to_string(plans.back().row->d) + "." + std::to_string(plans.back().row->e);
   const OwnSlots slots{plan.workspace.add<float>(side), plan.workspace.add<float>(dq),
-                       plan.workspace.add<int32_t>(turn)};
+                       plan.workspace.add<int32_t>(turn), plan.workspace.add<uint16_t>(keys)};
   plan.launch = [=](Context& ctx, void* base) {
     const float* gain = gains.fill(ctx, b, base);
     for (const OwnPlan& own : plans) enqueue(ctx, b, own, gain, slots, base);
@@ -197,7 +247,8 @@ void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
 
 }  // namespace
 
-extern const Kernel<KlBackward> kl_backward_sm90;
+extern const Kernel<KlBackward> kl_backward_sm90, kl_jensen_shannon_backward_sm90;
 const Kernel<KlBackward> kl_backward_sm90{"sm90", refuses, prepare};
+const Kernel<KlBackward> kl_jensen_shannon_backward_sm90{"sm90", refuses, prepare};
 
 }  // namespace fovea

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// kl_backward on the Hopper gradient loop of attention: the slopes of kl's formula, no dv.
+// kl_backward and that of the Jensen-Shannon divergence on the Hopper gradient loop of attention:
+// the slopes of their formulas, no dv.
 #pragma once
 #include "cuda/launch.h"
 #include "cuda/loop/attend_bwd_sm90.cuh"
 #include "ops/kl/backward.cuh"
+#include "ops/kl/mixture.cuh"
 
 namespace fovea::cuda {
 
@@ -12,17 +14,18 @@ namespace fovea::cuda {
 template <KlOwn Own>
 struct KlSlopes {
   struct Args {
-    float other_scale;
-    int32_t ratio;  // key heads of the own for one of the other
+    float other;        // scale of the other's products, log2 units
+    int32_t ratio;      // key heads of the own for one of the other
+    float share, rest;  // of the own in a mixture, of the other
   };
-  static constexpr int sides = Own == KlOwn::first ? 4 : 3;  // lse, other's lse, gain, kl
+  static constexpr int sides = Own == KlOwn::second ? 3 : 4;  // lse, other's lse, gain, kl
   static constexpr bool weights = false;
   static constexpr float kUnseen = -1e38f;
   PlainPairs pairs;
-  float other;
+  float other, share, rest;
 
   __device__ KlSlopes(const Attend& a, const Sequence& q, const Args& args)
-      : pairs(a, q, 0, 0), other(args.other_scale * kLog2E) {}
+      : pairs(a, q, 0, 0), other(args.other), share(args.share), rest(args.rest) {}
   __device__ static int value_head(int g, const Args& args) { return g / args.ratio; }
   // A row of gain 0 gives nothing, whatever it holds; rows that are not there have none.  One that
   // read a NaN has it in lse, for the keys that it sees and no other.
@@ -35,13 +38,15 @@ struct KlSlopes {
   __device__ float weigh(float x, float lse, int i, int j, bool full) const {
     const float log = fmaf(x, pairs.factor, -lse);
     if (!full && !pairs.sees(i, j)) return kUnseen;
-    return Own == KlOwn::first ? log : exp2_fast(log);
+    return Own == KlOwn::second ? exp2_fast(log) : log;
   }
-  __device__ float slope(float r, float y, const float (&rest)[sides - 1], bool full) const {
-    const float log = fmaf(y, other, -rest[0]), gain = rest[1];
+  __device__ float slope(float r, float y, const float (&row)[sides - 1], bool full) const {
+    const float log = fmaf(y, other, -row[0]), gain = row[1];
     float away;
     if constexpr (Own == KlOwn::first)
-      away = exp2_fast(r) * fmaf(r - log, kLn2, -rest[2]);
+      away = exp2_fast(r) * fmaf(r - log, kLn2, -row[2]);
+    else if constexpr (Own == KlOwn::mixed)
+      away = share * exp2_fast(r) * fmaf(Mixed(r, log, share, rest).log_p, kLn2, -row[2]);
     else
       away = r - exp2_fast(log);
     return gain == 0.f || (!full && r == kUnseen) ? 0.f : gain * away;
@@ -52,17 +57,20 @@ template <int Dtype, int D, int E, int Tile, int Stages>
 KlBackwardInstance90 kl_backward_sm90_instance() {
   using First = BackwardShape90<Dtype, D, E, Tile, Stages, 2, KlSlopes<KlOwn::first>>;
   using Second = BackwardShape90<Dtype, D, E, Tile, Stages, 2, KlSlopes<KlOwn::second>>;
+  using Mixed = BackwardShape90<Dtype, D, E, Tile, Stages, 2, KlSlopes<KlOwn::mixed>>;
   constexpr auto launcher = [](Context& ctx, const KlGradient& b, const BackwardMaps& maps,
                                const BackwardWork& work, const BackwardGrid90& grid) {
     const Attend& a = b.call.forward;
     const auto run = [&]<class Shape>() {
-      const typename Shape::Slopes::Args args{b.other_scale,
-                                              static_cast<int32_t>(a.g / b.other_heads)};
-      launch<attend_bwd_sm90<Shape>>(ctx, "kl_backward", grid.total(a.g * a.sequences.count),
-                                     Shape::threads, Shape::shared_bytes, b.call, maps, work, grid,
-                                     args);
+      const typename Shape::Slopes::Args args{b.other_scale * kLog2E,
+                                              static_cast<int32_t>(a.g / b.other_heads), b.share,
+                                              1.f - b.share};
+      launch<attend_bwd_sm90<Shape>>(ctx, b.op, grid.total(a.g * a.sequences.count), Shape::threads,
+                                     Shape::shared_bytes, b.call, maps, work, grid, args);
     };
-    if (b.own == KlOwn::first)
+    if (b.own == KlOwn::mixed)
+      run.template operator()<Mixed>();
+    else if (b.own == KlOwn::first)
       run.template operator()<First>();
     else
       run.template operator()<Second>();

@@ -49,7 +49,8 @@ Plan plan(const Context& ctx, const fovea_x_kl_indexer_forward_params& params) {
   const KlIndexer request = resolve(params);
   if (ctx.backend == FOVEA_HOST) return choose(kForward, ctx, request, {kl_indexer_forward_host});
 #if FOVEA_WITH_CUDA
-  return choose(kForward, ctx, request, {kl_indexer_forward_sm80, kl_indexer_forward_simt});
+  return choose(kForward, ctx, request,
+                {kl_indexer_forward_sm90, kl_indexer_forward_sm80, kl_indexer_forward_simt});
 #else
   return choose<KlIndexer>(kForward, ctx, request, {});
 #endif

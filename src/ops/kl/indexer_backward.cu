@@ -10,6 +10,7 @@
 // Shared memory and barriers: block/pairs_fma.cuh, block/pairs_mma.cuh.
 #include "core/dtype.h"
 #include "cuda/loop/zero.cuh"
+#include "ops/kl/indexer_sm90.cuh"
 #include "ops/kl/indexer_tile.cuh"
 #include "ops/kl/stage_sums.cuh"
 
@@ -17,7 +18,7 @@ namespace fovea {
 namespace cuda {
 namespace {
 
-constexpr char kOp[] = "x_kl_indexer_backward";
+constexpr const char* kOp = kIndexerBackward;
 
 struct IndexerBackward : IndexerCall {
   float* sums = nullptr;  // (b, s, x, columns)
@@ -262,20 +263,6 @@ void keys(Context& ctx, IndexerBackward call) {
   });
 }
 
-// Zeros for what no sequence reaches.
-void clear(Context& ctx, const KlIndexer& a) {
-  const Kl& t = a.teacher;
-  if (!ragged(attend_of(t, t.first, t.first))) return;
-  const KlSide& x = a.student;
-  const int64_t key_b = t.sequences.key_start ? 1 : t.sequences.count;
-  if (x.dq) zero(ctx, kOp, x.dq, x.dtype, {t.b, t.s, a.heads, x.width});
-  if (x.dk) zero(ctx, kOp, x.dk, x.dtype, {key_b, t.t, 1, x.width});
-  const View<3>& w = a.dweight;
-  if (w)
-    zero(ctx, kOp, {w.data, {w.stride[0], w.stride[1], w.stride[2], 1}}, FOVEA_F32,
-         {t.b, t.s, a.heads, 1});
-}
-
 // rows(ctx, call) and keys(ctx, call) with the sums where they will lie.
 template <class Rows, class Keys>
 void prepare_by(const KlIndexer& a, Plan& plan, const Rows& rows, const Keys& keys) {
@@ -284,7 +271,7 @@ void prepare_by(const KlIndexer& a, Plan& plan, const Rows& rows, const Keys& ke
   const auto sums = plan.workspace.add<float>(
       a.student.dq ? a.teacher.b * a.teacher.s * a.heads * call.columns : 0);
   plan.launch = [=](Context& ctx, void* base) {
-    clear(ctx, a);
+    clear_unreached(ctx, a);
     IndexerBackward now = call;
     now.sums = sums.at(base);
     if (a.student.dq || a.dweight) rows(ctx, now);
@@ -321,6 +308,20 @@ void prepare_mma(const Context&, const KlIndexer& a, Plan& plan) {
 }
 
 }  // namespace
+
+void clear_unreached(Context& ctx, const KlIndexer& a) {
+  const Kl& t = a.teacher;
+  if (!ragged(attend_of(t, t.first, t.first))) return;
+  const KlSide& x = a.student;
+  const int64_t key_b = t.sequences.key_start ? 1 : t.sequences.count;
+  if (x.dq) zero(ctx, kOp, x.dq, x.dtype, {t.b, t.s, a.heads, x.width});
+  if (x.dk) zero(ctx, kOp, x.dk, x.dtype, {key_b, t.t, 1, x.width});
+  const View<3>& w = a.dweight;
+  if (w)
+    zero(ctx, kOp, {w.data, {w.stride[0], w.stride[1], w.stride[2], 1}}, FOVEA_F32,
+         {t.b, t.s, a.heads, 1});
+}
+
 }  // namespace cuda
 
 extern const Kernel<KlIndexer> kl_indexer_backward_sm80, kl_indexer_backward_simt;

@@ -62,7 +62,8 @@ Plan plan(const Context& ctx, const fovea_x_kl_jensen_shannon_backward_params& p
   if (ctx.backend == FOVEA_HOST)
     return choose(kBackward, ctx, request, {kl_jensen_shannon_backward_host});
 #if FOVEA_WITH_CUDA
-  return choose(kBackward, ctx, request, {kl_jensen_shannon_backward_simt});
+  return choose(kBackward, ctx, request,
+                {kl_jensen_shannon_backward_sm90, kl_jensen_shannon_backward_simt});
 #else
   return choose<KlBackward>(kBackward, ctx, request, {});
 #endif

@@ -71,12 +71,14 @@ extern const Kernel<KlPool> kl_pool_forward_sm80, kl_pool_forward_simt, kl_pool_
 extern const Kernel<KlGather> kl_gather_forward_host, kl_gather_backward_host;
 extern const Kernel<KlGather> kl_gather_forward_simt, kl_gather_backward_simt;
 extern const Kernel<KlIndexer> kl_indexer_forward_host, kl_indexer_backward_host;
-extern const Kernel<KlIndexer> kl_indexer_forward_sm80, kl_indexer_forward_simt,
-    kl_indexer_backward_sm80, kl_indexer_backward_simt;
+extern const Kernel<KlIndexer> kl_indexer_forward_sm90, kl_indexer_forward_sm80,
+    kl_indexer_forward_simt, kl_indexer_backward_sm90, kl_indexer_backward_sm80,
+    kl_indexer_backward_simt;
 extern const Kernel<Kl> kl_forward_host, kl_forward_sm90, kl_forward_simt;
 extern const Kernel<Kl> kl_jensen_shannon_forward_host, kl_jensen_shannon_forward_sm90,
     kl_jensen_shannon_forward_simt;
 extern const Kernel<KlBackward> kl_backward_host, kl_backward_sm90, kl_backward_simt;
-extern const Kernel<KlBackward> kl_jensen_shannon_backward_host, kl_jensen_shannon_backward_simt;
+extern const Kernel<KlBackward> kl_jensen_shannon_backward_host, kl_jensen_shannon_backward_sm90,
+    kl_jensen_shannon_backward_simt;
 
 }  // namespace fovea
