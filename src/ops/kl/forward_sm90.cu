@@ -27,9 +27,18 @@ const std::vector<KlInstance90>& instances() {
   return rows;
 }
 
+// Where every row has many keys, 192 rows share them; else they leave multiprocessors without work.
+bool long_rows(const Kl& a) {
+  constexpr int64_t kLong = 4096;
+  const Window& window = a.mask.window;
+  return std::min(a.sequences.key_max, a.sequences.query_max) >= kLong && window.left == 0 &&
+         window.right == 0;
+}
+
 const KlInstance90* find(const Kl& a) {
   for (const KlInstance90& row : instances())
-    if (row.dtype == a.first.dtype && a.first.width <= row.d && a.second.width <= row.e)
+    if (row.dtype == a.first.dtype && a.first.width <= row.d && a.second.width <= row.e &&
+        (row.rows <= 128 || row.d == 64 || long_rows(a)))
       return &row;
   return nullptr;
 }
@@ -99,7 +108,8 @@ void prepare(const Context& ctx, const Kl& a, Plan& plan) {
   const DeviceInfo& device = device_info(ctx);
   const KlInstance90& row = *find(a);
   plan.kernel = std::string(op_of(a)) + ".cuda.sm90." + dtype_name(a.first.dtype) + ".d" +
-                std::to_string(row.d) + "." + std::to_string(row.e);
+                std::to_string(row.d) + "." + std::to_string(row.e) +
+                (row.d > 64 && row.rows > 128 ? ".long" : "");
   KlWork90 work = work_of(device, a, row);
   const bool total = static_cast<bool>(a.total);
   const bool mixed = a.share > 0;

@@ -44,7 +44,7 @@ Plan plan(const Context& ctx, const fovea_x_kl_gather_forward_params& params) {
   const KlGather request = resolve(params);
   if (ctx.backend == FOVEA_HOST) return choose(kForward, ctx, request, {kl_gather_forward_host});
 #if FOVEA_WITH_CUDA
-  return choose(kForward, ctx, request, {kl_gather_forward_simt});
+  return choose(kForward, ctx, request, {kl_gather_forward_sm80, kl_gather_forward_simt});
 #else
   return choose<KlGather>(kForward, ctx, request, {});
 #endif

@@ -13,39 +13,6 @@ namespace {
 
 constexpr char kOp[] = "x_kl_gather_forward";
 
-struct ListSums {
-  float m[2] = {-INFINITY, -INFINITY}, l[2] = {}, c = 0;
-
-  __device__ __forceinline__ void join(const ListSums& more) {
-    float top[2], mine[2], theirs[2];
-#pragma unroll
-    for (int side = 0; side < 2; ++side) {
-      top[side] = fmaxf(m[side], more.m[side]);
-      mine[side] = top[side] == m[side] ? 0 : m[side] - top[side];
-      theirs[side] = top[side] == more.m[side] ? 0 : more.m[side] - top[side];
-    }
-    c = expf(mine[0]) * moved(c, l[0], mine) + expf(theirs[0]) * moved(more.c, more.l[0], theirs);
-#pragma unroll
-    for (int side = 0; side < 2; ++side) {
-      l[side] = l[side] * expf(mine[side]) + more.l[side] * expf(theirs[side]);
-      m[side] = top[side];
-    }
-  }
-  // c of the sums l_x about other maxima.
-  __device__ static float moved(float c, float l, const float (&by)[2]) {
-    return l == 0 ? 0 : fmaf(by[0] - by[1], l, c);
-  }
-  __device__ __forceinline__ ListSums other(int lane) const {
-    ListSums x;
-#pragma unroll
-    for (int side = 0; side < 2; ++side)
-      x.m[side] = __shfl_xor_sync(~0u, m[side], lane),
-      x.l[side] = __shfl_xor_sync(~0u, l[side], lane);
-    x.c = __shfl_xor_sync(~0u, c, lane);
-    return x;
-  }
-};
-
 __global__ void __launch_bounds__(kGatherThreads)
     gather_forward_kernel(const __grid_constant__ GatherSimt call) {
   extern __shared__ float4 s_dynamic[];
@@ -86,14 +53,7 @@ __global__ void __launch_bounds__(kGatherThreads)
     }
     for (int step = kPairLanes; step < 32; step *= 2) sums.join(sums.other(step));
     if (lane) continue;
-    const bool empty = sums.l[0] == 0;
-    const float log[2] = {logf(sums.l[0]), logf(sums.l[1])};
-    const auto put = [&](const View<3>& to, float value) {
-      if (to) to.as()[row_place(q, h, i, to.stride)] = value;
-    };
-    put(a.kl.kl, empty ? 0 : sums.c / sums.l[0] - log[0] + log[1]);
-    put(a.kl.first.lse, empty ? -INFINITY : sums.m[0] + log[0]);
-    put(a.kl.second.lse, empty ? -INFINITY : sums.m[1] + log[1]);
+    put_list(a, q, h, i, sums);
   }
 }
 

@@ -63,7 +63,8 @@ Plan plan(const Context& ctx, const fovea_x_kl_pool_backward_params& params) {
   const KlPool request = resolve(params);
   if (ctx.backend == FOVEA_HOST) return choose(kBackward, ctx, request, {kl_pool_backward_host});
 #if FOVEA_WITH_CUDA
-  return choose(kBackward, ctx, request, {kl_pool_backward_sm80, kl_pool_backward_simt});
+  return choose(kBackward, ctx, request,
+                {kl_pool_backward_sm90, kl_pool_backward_sm80, kl_pool_backward_simt});
 #else
   return choose<KlPool>(kBackward, ctx, request, {});
 #endif

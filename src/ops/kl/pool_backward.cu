@@ -7,7 +7,7 @@
 //          parts' sums are added by a kernel of their own, in order
 #include "core/dtype.h"
 #include "cuda/loop/zero.cuh"
-#include "ops/kl/pool_tile.cuh"
+#include "ops/kl/pool_weights.cuh"
 #include "ops/kl/stage_sums.cuh"
 
 namespace fovea {
@@ -39,20 +39,31 @@ __device__ __forceinline__ void put_gains(const PoolCall& call, PoolBackwardShar
   }
 }
 
-// y becomes db.
-template <class Pairs>
-__device__ __forceinline__ void pool_slopes(const PoolBackwardShared<Pairs>& s,
-                                            const float (&x)[Pairs::R][Pairs::C],
-                                            float (&y)[Pairs::R][Pairs::C]) {
+// db of the rows from i0 and the blocks from u0 of head h.
+template <bool Weighted, class Pairs>
+__device__ __forceinline__ void pool_slopes(const PoolCall& call, PoolBackwardShared<Pairs>& s,
+                                            Pairs& pairs, int64_t sequence, int64_t h, int64_t i0,
+                                            int64_t u0, const KeyTiles& range,
+                                            float (&db)[Pairs::R][Pairs::C]) {
+  float p[Pairs::R][Pairs::C];
+  if constexpr (Weighted) {
+    pool_student(call, s, pairs, h, u0, db);
+    take_weights(call, s, sequence, h, i0, u0, p);
+  } else {
+    pool_scores(call, s, pairs, h, i0, u0, range, p, db);
+    each_pair<Pairs>([&](int r, int c) {
+      p[r][c] = p[r][c] == -INFINITY ? -1 : expf(p[r][c] - s.lse[0][Pairs::own_of(r)]);
+    });
+  }
   each_pair<Pairs>([&](int r, int c) {
     const int m = Pairs::own_of(r);
     const float gain = s.gain[m];
-    const bool counts = gain != 0 && x[r][c] != -INFINITY;
-    y[r][c] = counts ? gain * (expf(y[r][c] - s.lse[1][m]) - expf(x[r][c] - s.lse[0][m])) : 0;
+    const bool counts = gain != 0 && !(p[r][c] < 0);
+    db[r][c] = counts ? gain * (expf(db[r][c] - s.lse[1][m]) - p[r][c]) : 0;
   });
 }
 
-template <class Pairs, int Chunks>
+template <class Pairs, int Chunks, bool Weighted>
 __global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
     pool_rows_kernel(const __grid_constant__ PoolCall call) {
   extern __shared__ __align__(128) unsigned char s_dynamic[];
@@ -79,9 +90,8 @@ __global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
     float acc[Chunks][Pairs::R][Pairs::C] = {};
     for (int64_t u0 = 0; u0 < s.units.keys; u0 += kStageTile) {
       if (!may_see(range, kStageTile, u0 * call.a.block_keys, pool_end(call.a, seq, u0))) continue;
-      float x[Pairs::R][Pairs::C], y[Pairs::R][Pairs::C];
-      pool_scores(call, s, pairs, h, i0, u0, range, x, y);
-      pool_slopes(s, x, y);
+      float y[Pairs::R][Pairs::C];
+      pool_slopes<Weighted>(call, s, pairs, sequence, h, i0, u0, range, y);
       pairs.put(y);
       const int64_t head = h / call.student.group * call.student.k_stride[2];
       pairs.add(
@@ -128,7 +138,7 @@ struct PoolParts {
   static constexpr int64_t kPartTiles = 8, kPartsMost = 32;
 };
 
-template <class Pairs, int Chunks>
+template <class Pairs, int Chunks, bool Weighted>
 __global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
     pool_units_kernel(const __grid_constant__ PoolCall call,
                       const __grid_constant__ PoolParts parts) {
@@ -164,9 +174,8 @@ __global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
       __syncthreads();  // the last tile's rows are done with
       put_gains(call, s, h, i0);
       __syncthreads();
-      float x[Pairs::R][Pairs::C], y[Pairs::R][Pairs::C];
-      pool_scores(call, s, pairs, h, i0, u0, range, x, y);
-      pool_slopes(s, x, y);
+      float y[Pairs::R][Pairs::C];
+      pool_slopes<Weighted>(call, s, pairs, sequence, h, i0, u0, range, y);
       pairs.put_turned(y);
       const int64_t head = h * call.student.q_stride[2];
       pairs.add(
@@ -212,19 +221,19 @@ __global__ void __launch_bounds__(kStageThreads)
   }
 }
 
-template <class Pairs>
+template <class Pairs, bool Weighted = false>
 void rows(Context& ctx, PoolCall call) {
   const Kl& a = call.a.kl;
   call.row_tiles = ceil_div(a.sequences.query_max, Pairs::own);
   call.work = a.sequences.count * a.h * call.row_tiles;
   with_sums<Pairs>(a.second.width, [&]<int Chunks>(int64_t passes) {
     call.passes = passes, call.work *= passes;
-    launch<pool_rows_kernel<Pairs, Chunks>>(ctx, kOp, call.work, Pairs::threads,
-                                            pool_bytes<Pairs>(call.a), call);
+    launch<pool_rows_kernel<Pairs, Chunks, Weighted>>(ctx, kOp, call.work, Pairs::threads,
+                                                      pool_bytes<Pairs>(call.a), call);
   });
 }
 
-template <class Pairs>
+template <class Pairs, bool Weighted = false>
 void units(Context& ctx, PoolCall call, const PoolParts& parts) {
   const Kl& a = call.a.kl;
   call.row_tiles = PoolParts::row_tiles(call.a), call.unit_tiles = PoolParts::unit_tiles(call.a);
@@ -232,8 +241,8 @@ void units(Context& ctx, PoolCall call, const PoolParts& parts) {
   call.work = tiles * parts.count;
   with_sums<Pairs>(a.second.width, [&]<int Chunks>(int64_t passes) {
     call.passes = passes, call.work *= passes;
-    launch<pool_units_kernel<Pairs, Chunks>>(ctx, kOp, call.work, Pairs::threads,
-                                             pool_bytes<Pairs>(call.a), call, parts);
+    launch<pool_units_kernel<Pairs, Chunks, Weighted>>(ctx, kOp, call.work, Pairs::threads,
+                                                       pool_bytes<Pairs>(call.a), call, parts);
   });
   const int64_t work = tiles * kStageTile * parts.columns;
   launch<pool_parts_kernel>(ctx, kOp, ceil_div(work, kStageThreads), kStageThreads, 0, call.a,
@@ -251,9 +260,14 @@ void clear(Context& ctx, const KlPool& a) {
          {q.key_start ? 1 : q.count, a.u, side.key_heads, side.width});
 }
 
+struct NoWeights {
+  void operator()(Context&, PoolCall&, void*) const {}
+};
+
 // rows(ctx, call) and units(ctx, call, parts), after what both need.
-template <class Rows, class Units>
-void prepare_by(const KlPool& a, Plan& plan, const Rows& rows, const Units& units) {
+template <class Rows, class Units, class Weights = NoWeights>
+void prepare_by(const KlPool& a, Plan& plan, const Rows& rows, const Units& units,
+                const Weights& weights = {}) {
   plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
   const PoolParts parts(a);
   const auto sums = plan.workspace.add<float>(a.kl.second.dk ? parts.floats(a) : 0);
@@ -261,8 +275,10 @@ void prepare_by(const KlPool& a, Plan& plan, const Rows& rows, const Units& unit
     clear(ctx, a);
     PoolParts now = parts;
     now.sums = sums.at(base);
-    if (a.kl.second.dq) rows(ctx, PoolCall(a));
-    if (a.kl.second.dk) units(ctx, PoolCall(a), now);
+    PoolCall call(a);
+    weights(ctx, call, base);
+    if (a.kl.second.dq) rows(ctx, call);
+    if (a.kl.second.dk) units(ctx, call, now);
   };
 }
 
@@ -281,21 +297,34 @@ void prepare(const Context&, const KlPool& a, Plan& plan) {
       });
 }
 
-void prepare_mma(const Context&, const KlPool& a, Plan& plan) {
+template <bool Weighted, class Weights = NoWeights>
+void prepare_mma_by(const KlPool& a, Plan& plan, const Weights& weights = {}) {
   prepare_by(
       a, plan,
       [](Context& ctx, const PoolCall& call) {
-        with_mma(call.a.kl.first.dtype, [&]<class Pairs> { rows<Pairs>(ctx, call); });
+        with_mma(call.a.kl.first.dtype, [&]<class Pairs> { rows<Pairs, Weighted>(ctx, call); });
       },
       [](Context& ctx, const PoolCall& call, const PoolParts& parts) {
-        with_mma(call.a.kl.first.dtype, [&]<class Pairs> { units<Pairs>(ctx, call, parts); });
-      });
+        with_mma(call.a.kl.first.dtype,
+                 [&]<class Pairs> { units<Pairs, Weighted>(ctx, call, parts); });
+      },
+      weights);
+}
+
+void prepare_mma(const Context&, const KlPool& a, Plan& plan) {
+  prepare_mma_by<false>(a, plan);
+}
+
+void prepare_sm90(const Context&, const KlPool& a, Plan& plan) {
+  prepare_mma_by<true>(a, plan, HopperWeights(plan.workspace, a));
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<KlPool> kl_pool_backward_sm80, kl_pool_backward_simt;
+extern const Kernel<KlPool> kl_pool_backward_sm90, kl_pool_backward_sm80, kl_pool_backward_simt;
+const Kernel<KlPool> kl_pool_backward_sm90 = {"x_kl_pool_backward.cuda.sm90",
+                                              cuda::hopper_weights_refuse, cuda::prepare_sm90};
 const Kernel<KlPool> kl_pool_backward_sm80 = {"x_kl_pool_backward.cuda.sm80",
                                               cuda::pool_mma_refuses, cuda::prepare_mma};
 const Kernel<KlPool> kl_pool_backward_simt = {

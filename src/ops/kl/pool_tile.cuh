@@ -15,6 +15,9 @@ struct PoolCall {
   StageSide teacher, student;
   int64_t row_tiles, unit_tiles, work;
   int64_t passes;  // of a backward sweep, each for some columns of its sums
+  // P of heads_pool_sm90.cuh, if that is given; its tiles of 128 rows of a sequence.
+  const float* weights = nullptr;
+  int64_t weight_pitch = 0, weight_tiles = 0;
   explicit PoolCall(const KlPool& request)
       : a(request),
         teacher(stage_side(a.kl.first, a.kl.h)),
@@ -98,6 +101,19 @@ __device__ __forceinline__ void pool_tile(float2 (*pooled)[kPoolPitch], Pairs& p
   }
 }
 
+// The student's logits y of the staged rows and the blocks from u0 of head h.
+template <class Pairs>
+__device__ __forceinline__ void pool_student(const PoolCall& call, PoolShared<Pairs>& s,
+                                             Pairs& pairs, int64_t h, int64_t u0,
+                                             float (&y)[Pairs::R][Pairs::C]) {
+  __syncthreads();
+  s.at.put_keys(call.student, 1, s.units, u0, s.units.keys);
+  __syncthreads();
+  each_pair<Pairs>([&](int r, int c) { y[r][c] = 0; });
+  multiply_side<true>(y, pairs, s.at, call.student, 1, h, h / call.student.group);
+  each_pair<Pairs>([&](int r, int c) { y[r][c] = only_numbers(y[r][c] * call.student.scale); });
+}
+
 // x and y of the rows from i0 and the blocks from u0 of head h; -inf where a row sees no key of a
 // block.  s.at holds the rows and `seen` the tiles of keys that they may see.
 template <class Pairs>
@@ -128,15 +144,11 @@ __device__ __forceinline__ void pool_scores(const PoolCall& call, PoolShared<Pai
     pool_tile(s.pooled, pairs, z, a.block_keys, u0, j0, j1);
     __syncwarp();
   }
-  __syncthreads();
-  s.at.put_keys(call.student, 1, s.units, u0, s.units.keys);
-  __syncthreads();
-  each_pair<Pairs>([&](int r, int c) { y[r][c] = 0; });
-  multiply_side<true>(y, pairs, s.at, call.student, 1, h, h / call.student.group);
+  pool_student(call, s, pairs, h, u0, y);
   each_pair<Pairs>([&](int r, int c) {
     const float2 of = s.pooled[Pairs::own_of(r)][Pairs::other_of(c)];
     x[r][c] = a.max && of.y == of.y ? of.x : of.x + logf(of.y);
-    y[r][c] = x[r][c] == -INFINITY ? -INFINITY : only_numbers(y[r][c] * call.student.scale);
+    if (x[r][c] == -INFINITY) y[r][c] = -INFINITY;
   });
 }
 

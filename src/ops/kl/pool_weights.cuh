@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The teacher's probabilities of blocks of keys by a Hopper sweep of its heads
+// (heads_pool_sm90.cuh) before the gradient of pooling, and how that reads them.
+#pragma once
+#include <string>
+
+#include "cuda/tensor_map.h"
+#include "ops/kl/heads.cuh"
+#include "ops/kl/pool_tile.cuh"
+
+namespace fovea::cuda {
+
+// P of a thread's pairs where another kernel has left it; < 0: the row sees no key of the block.
+template <class Pairs>
+__device__ __forceinline__ void take_weights(const PoolCall& call, const PoolShared<Pairs>& s,
+                                             int64_t sequence, int64_t h, int64_t i0, int64_t u0,
+                                             float (&p)[Pairs::R][Pairs::C]) {
+  const int64_t tile = i0 / kHeadsTile, first = tile * kHeadsTile;
+  const Sequence& seq = s.at.seq;
+  const int64_t end = first + kHeadsTile < seq.rows ? first + kHeadsTile : seq.rows;
+  const KeyTiles written = key_tiles(call.a.kl.mask, seq, h, h + 1, first, end, kHeadsTile);
+  const float* from =
+      call.weights +
+      (((sequence * call.weight_tiles + tile) * call.a.kl.h + h) * kHeadsTile + i0 - first) *
+          call.weight_pitch;
+  each_pair<Pairs>([&](int r, int c) {
+    const int64_t u = u0 + Pairs::other_of(c), n = u * call.a.block_keys / kHeadsTile;
+    const bool there =
+        u < s.units.keys && (n < written.sinks || (n >= written.first && n < written.last));
+    p[r][c] = there ? from[Pairs::own_of(r) * call.weight_pitch + u] : -1;
+  });
+}
+
+// On Hopper P comes from a sweep of the teacher's heads.
+struct HopperWeights {
+  KlPool a;
+  HeadsWork work;
+  PoolWeights90 weights;
+  Slot<float> slot;
+
+  HopperWeights(Layout& layout, const KlPool& a) : a(a), work{}, weights{} {
+    const Kl& kl = a.kl;
+    work.a = attend_of(kl, kl.first, kl.first);
+    work.heads[0] = static_cast<int32_t>(kl.h);
+    work.group[0] = static_cast<int32_t>(kl.h / kl.first.key_heads), work.group[1] = 1;
+    work.row_tiles = static_cast<int32_t>(ceil_div(kl.sequences.query_max, kHeadsTile));
+    work.count = static_cast<int32_t>(kl.sequences.count) * work.row_tiles;
+    work.parts = 1, work.lead = work.heads[0];
+    weights = {kl.first.lse, nullptr, pitch(a), static_cast<int32_t>(a.block_keys), a.max};
+    slot = layout.add<float>(floats(a));
+  }
+  // Blocks of whole tiles.
+  static int64_t pitch(const KlPool& a) {
+    return ceil_div(a.kl.sequences.key_max, kHeadsTile) * (kHeadsTile / a.block_keys);
+  }
+  static int64_t floats(const KlPool& a) {
+    const Sequences& q = a.kl.sequences;
+    return q.count * ceil_div(q.query_max, kHeadsTile) * kHeadsTile * a.kl.h * pitch(a);
+  }
+  static MapOf q(const KlPool& a) {
+    const Kl& kl = a.kl;
+    return {kl.first.q, kl.first.dtype, kl.b, kl.s, kl.h, kl.first.width, kHeadsTile};
+  }
+  static MapOf k(const KlPool& a) {
+    const Kl& kl = a.kl;
+    return {kl.first.k,         kl.first.dtype, kl.sequences.caches, kl.t,
+            kl.first.key_heads, kl.first.width, kHeadsTile};
+  }
+  void operator()(Context& ctx, PoolCall& call, void* base) const {
+    HeadsMaps maps{};
+    if (!make_map(q(a), maps.q[0]) || !make_map(k(a), maps.k[0]))
+      fail(FOVEA_DEVICE_ERROR, "x_kl_pool_backward: the driver makes no tensor map");
+    PoolWeights90 now = weights;
+    now.weights = slot.at(base);
+    heads_instance(a.kl.first.dtype, a.kl.first.width)->pool(ctx, work, maps, now);
+    call.weights = now.weights, call.weight_pitch = now.pitch, call.weight_tiles = work.row_tiles;
+  }
+};
+
+inline std::string hopper_weights_refuse(const Context& ctx, const KlPool& a) {
+  constexpr int64_t kFloatsMost = int64_t{1} << 26;
+  const DeviceInfo& device = device_info(ctx);
+  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
+  if (const std::string why = pool_mma_refuses(ctx, a); !why.empty()) return why;
+  const Kl& kl = a.kl;
+  if (a.block_keys != 64 && a.block_keys != 128) return "block_keys not in {64,128}";
+  if (!attend_of(kl, kl.first, kl.first).plain()) return "sink_keys or head_window are given";
+  if (!kl.h || !kl.sequences.count || !kl.t || !kl.s) return "nothing to do";
+  if (!heads_instance(kl.first.dtype, kl.first.width))
+    return "no instance for this dtype and this width in this build";
+  if (HopperWeights::floats(a) > kFloatsMost) return "more than 2^26 blocks of keys of all rows";
+  CUtensorMap map;
+  for (const MapOf& x : {HopperWeights::q(a), HopperWeights::k(a)})
+    if (const char* why = map_refuses(x); *why) return std::string("a q or k has ") + why;
+  if (!make_map(HopperWeights::q(a), map)) return "the driver makes no tensor maps";
+  return "";
+}
+
+}  // namespace fovea::cuda
