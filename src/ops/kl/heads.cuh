@@ -66,7 +66,7 @@ struct SlopesRows90 {
   const float* db;
   int64_t columns;
   const uint8_t* odd_keys;  // by (cache, token): an infinity or NaN in k
-  int64_t t, keys;          // tokens of a cache, of all
+  int64_t t;                // tokens of a cache
   int32_t width;
 };
 struct SlopesKeys90 {
@@ -74,7 +74,7 @@ struct SlopesKeys90 {
   const float* db;
   int64_t columns;
   const uint8_t* odd_rows;  // by (batch, token): one in some head of q
-  int64_t s, rows;
+  int64_t s;
   float* sums;  // (sequence, key tile, row part, head part) of 128 x width of the instance
   bool more;    // to what lies there
   int32_t key_tiles, row_parts, head_parts;

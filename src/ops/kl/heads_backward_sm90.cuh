@@ -7,9 +7,11 @@
 // A db of +0 is a pair that does not count; one of -0 counts, and its slopes are -0: where a row of
 // k (or q) that is summed holds an infinity or NaN, pairs of +0 are left out one by one.
 // A warp of warpgroup 0 copies; the two others own 64 rows (keys) each.
-// Shared memory: the owned tile, a ring of the tiles that pass, 4 KB a warp for slopes that are
-// looked at one by one; barriers: full (bytes) and empty (one arrival a computing warp) of each.
+// Shared memory: the owned tile, a ring of the tiles that pass, in which rows past the sequence are
+// zeros, 4 KB a warp for slopes that are looked at one by one; barriers: full (bytes) and empty
+// (one arrival a computing warp) of each, and the copying warp's own.
 #pragma once
+#include "cuda/loop/backward_walk_sm90.cuh"
 #include "cuda/loop/sink.cuh"
 #include "cuda/tile/mma_sm80.cuh"
 #include "ops/kl/heads_indexer_sm90.cuh"
@@ -25,7 +27,7 @@ struct SlopesShape90 {
   static constexpr int ring = TileOwn::bytes, scratch = ring + Stages * Tile::bytes;
   static constexpr int scratch_bytes = 16 * Passing * 2;  // of a warp
   static constexpr int barriers = scratch + warps * scratch_bytes;
-  static constexpr int shared_bytes = barriers + (1 + 2 * Stages) * 8;
+  static constexpr int shared_bytes = barriers + (2 + 2 * Stages) * 8;
 };
 
 template <class Shape>
@@ -35,10 +37,11 @@ struct SlopesRing {
   Ring at;
   __device__ uint32_t tile() const { return base + Shape::ring + at.stage * Shape::Tile::bytes; }
   __device__ uint32_t own_full() const { return base + Shape::barriers; }
-  __device__ uint32_t full() const { return own_full() + 8 + at.stage * 16; }
+  __device__ uint32_t raw() const { return own_full() + 8; }
+  __device__ uint32_t full() const { return raw() + 8 + at.stage * 16; }
   __device__ uint32_t empty() const { return full() + 8; }
   __device__ void init() const {
-    sm90::barrier_init(own_full(), 1);
+    sm90::barrier_init(own_full(), 1), sm90::barrier_init(raw(), 1);
     for (SlopesRing x{base, {}}; x.at.phase == 0; x.at.next())
       sm90::barrier_init(x.full(), 1), sm90::barrier_init(x.empty(), Shape::warps);
     sm90::barrier_init_done();
@@ -107,12 +110,10 @@ __device__ __forceinline__ void add_slopes90(float (&sums)[N][4], const uint32_t
   sm90::pin(sums);
 }
 
-// Whether one of `count` rows from `first` on holds an infinity or NaN; a warp asks together.
-__device__ __forceinline__ bool any_odd(const uint8_t* odd, int64_t first, int count,
-                                        int64_t rows) {
+// Whether one of `count` rows holds an infinity or NaN; a warp asks together.
+__device__ __forceinline__ bool any_odd(const uint8_t* odd, int count) {
   bool any = false;
-  for (int n = threadIdx.x % 32; n < count; n += 32)
-    any = any || (first + n < rows && odd[first + n]);
+  for (int n = threadIdx.x % 32; n < count; n += 32) any = any || odd[n];
   return __any_sync(~0u, any);
 }
 
@@ -135,14 +136,17 @@ __global__ void __launch_bounds__(Shape::threads, 1)
             key_batch = static_cast<int>(at.seq.key_batch);
   if (group < 0) {
     sm90::give_registers<Shape::copying>();
-    if (threadIdx.x || at.tiles == 0) return;
-    sm90::copy_tile<typename Shape::TileOwn>(ring.base, maps.q, ring.own_full(),
-                                             static_cast<int>(at.seq.row_begin) + at.i0, head,
-                                             static_cast<int>(at.seq.batch));
+    if (threadIdx.x >= 32 || at.tiles == 0) return;
+    if (lane == 0)
+      sm90::copy_tile<typename Shape::TileOwn>(ring.base, maps.q, ring.own_full(),
+                                               static_cast<int>(at.seq.row_begin) + at.i0, head,
+                                               static_cast<int>(at.seq.batch));
+    uint32_t raw_phase = 0;
     for (int t = 0; t < at.tiles; ++t) {
       sm90::barrier_wait(ring.empty(), ring.at.phase ^ 1);
-      sm90::copy_tile<typename Shape::Tile>(ring.tile(), maps.k, ring.full(), key_begin + at.key(t),
-                                            0, key_batch);
+      copy_present<typename Shape::Tile, Shape::Passing>(
+          ring.tile(), maps.k, ring.full(), ring.raw(), raw_phase, key_begin + at.key(t), 0,
+          key_batch, FirstRows{static_cast<int>(at.seq.keys) - at.key(t)}, 0);
       ring.at.next();
     }
     return;
@@ -169,8 +173,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 #pragma unroll 1
   for (int t = 0; t < at.tiles; ++t) {
     const int key = at.key(t);
-    const bool odd =
-        any_odd(args.odd_keys, key_batch * args.t + key_begin + key, kHeadsTile, args.keys);
+    const bool odd = any_odd(args.odd_keys + key_batch * args.t + key_begin + key,
+                             min(kHeadsTile, static_cast<int>(at.seq.keys) - key));
     sm90::barrier_wait(ring.full(), ring.at.phase);
     sm90::fence();
     sm90::product_rows<Shape::Dtype, D, typename Shape::TileOwn, typename Shape::Tile>(
@@ -271,17 +275,21 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int row_begin = static_cast<int>(at.seq.row_begin), batch = static_cast<int>(at.seq.batch);
   if (group < 0) {
     sm90::give_registers<Shape::copying>();
-    if (threadIdx.x) return;
-    sm90::copy_tile<typename Shape::TileOwn>(
-        ring.base, maps.k, ring.own_full(),
-        static_cast<int>(at.seq.key_begin) + at.tile * kHeadsTile, 0,
-        static_cast<int>(at.seq.key_batch));
+    if (threadIdx.x >= 32) return;
+    if (lane == 0)
+      sm90::copy_tile<typename Shape::TileOwn>(
+          ring.base, maps.k, ring.own_full(),
+          static_cast<int>(at.seq.key_begin) + at.tile * kHeadsTile, 0,
+          static_cast<int>(at.seq.key_batch));
+    uint32_t raw_phase = 0;
     each_row_tile(work, args, at, [&](int, int i0) {
       for (int part = 0; part < kHalves; ++part)
         for (int n = at.head; n < at.head_end; ++n) {
           sm90::barrier_wait(ring.empty(), ring.at.phase ^ 1);
-          sm90::copy_tile<typename Shape::Tile>(ring.tile(), maps.q_part, ring.full(),
-                                                row_begin + i0 + part * Shape::Passing, n, batch);
+          const int first = i0 + part * Shape::Passing;
+          copy_present<typename Shape::Tile, Shape::Passing>(
+              ring.tile(), maps.q_part, ring.full(), ring.raw(), raw_phase, row_begin + first, n,
+              batch, FirstRows{static_cast<int>(at.seq.rows) - first}, 0);
           ring.at.next();
         }
     });
@@ -307,8 +315,9 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int c = 0; c < 4; ++c) d[j][c] = db[(j * 8 + c % 2) * args.columns + c / 2 * 8];
-      const int64_t token = int64_t{batch} * args.s + row_begin + i0 + part * Shape::Passing;
-      const bool odd = any_odd(args.odd_rows, token, Shape::Passing, args.rows);
+      const int first = i0 + part * Shape::Passing;
+      const bool odd = any_odd(args.odd_rows + int64_t{batch} * args.s + row_begin + first,
+                               min(Shape::Passing, static_cast<int>(at.seq.rows) - first));
       const int64_t* stride = args.weight.stride;
       const float* weight = args.weight.as() + batch * stride[0];
 #pragma unroll 1

@@ -60,7 +60,8 @@ Plan plan(const Context& ctx, const fovea_x_kl_indexer_backward_params& params) 
   const KlIndexer request = resolve(params);
   if (ctx.backend == FOVEA_HOST) return choose(kBackward, ctx, request, {kl_indexer_backward_host});
 #if FOVEA_WITH_CUDA
-  return choose(kBackward, ctx, request, {kl_indexer_backward_sm80, kl_indexer_backward_simt});
+  return choose(kBackward, ctx, request,
+                {kl_indexer_backward_sm90, kl_indexer_backward_sm80, kl_indexer_backward_simt});
 #else
   return choose<KlIndexer>(kBackward, ctx, request, {});
 #endif

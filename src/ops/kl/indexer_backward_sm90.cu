@@ -148,21 +148,15 @@ void enqueue(Context& ctx, const KlIndexer& a, const HeadsInstance90& row, const
   const SlopesMaps own = maps_of(a);
   float* const db = slots.db.at(base);
   const IndexerSlopes90 slopes{t.first.lse, a.weight, a.dkl, a.lse, db, slots.columns};
-  const SlopesRows90 rows{a.weight,
-                          a.dweight,
-                          x.dq,
-                          db,
-                          slots.columns,
-                          slots.odd_keys.at(base),
-                          t.t,
-                          t.sequences.caches * t.t,
-                          static_cast<int32_t>(x.width)};
+  const SlopesRows90 rows{a.weight,      a.dweight,
+                          x.dq,          db,
+                          slots.columns, slots.odd_keys.at(base),
+                          t.t,           static_cast<int32_t>(x.width)};
   SlopesKeys90 keys{a.weight,
                     db,
                     slots.columns,
                     slots.odd_rows.at(base),
                     t.s,
-                    t.b * t.s,
                     slots.sums.at(base),
                     false,
                     slots.key_tiles,
