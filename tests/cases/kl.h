@@ -124,6 +124,11 @@ class KlCases {
     KlCase c;
     c.note = "edge", c.nondeterministic = true, c.s = 70, c.t = 90, c.d = c.f = 64;
     add(c, true);
+    // Rows enough for the longest tiles.
+    c = {};
+    c.note = "edge", c.teacher = c.student = FOVEA_BF16, c.b = c.h = c.g = c.x = 1;
+    c.s = 4100, c.t = 4096, c.d = c.f = 72;
+    add(c, false);
   }
 
   void hostile() {

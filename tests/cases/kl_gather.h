@@ -144,6 +144,17 @@ class GatherCases {
     KlCase c;
     c.note = "edge", c.h = 2, c.g = c.x = 1, c.s = 300, c.t = 2500, c.list = 200, c.b = 1;
     both(c);  // keys of several blocks
+    // A list and keys that all heads share.
+    for (int dtype : {FOVEA_BF16, FOVEA_F16})
+      for (int64_t h : {4, 18}) {
+        KlCase c;
+        c.note = "edge", c.teacher = c.student = dtype, c.h = h, c.g = c.x = 1;
+        c.shared_list = true, c.s = 33, c.t = 150, c.d = 128, c.f = 72, c.list = 130;
+        c.span = Span::causal;
+        add(c, false);
+        c.where = Where::varlen, c.data = KlData::nan_k, c.list = 20;
+        add(c, false);
+      }
   }
 
   void small() {
