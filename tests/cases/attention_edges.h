@@ -203,9 +203,9 @@ class Edges {
         portable.b = 2, portable.shared = Shared::broadcast;
         cases.push_back(forward_case(portable, name + "whole"));
         AttentionCase paged = c;
-        paged.where = Where::paged, paged.page = 16;
+        paged.where = Where::paged, paged.page = 8;
         cases.push_back(forward_case(paged, name + "paged"));
-        for (int64_t page : {64, 256}) {
+        for (int64_t page : {16, 64, 256}) {
           paged.b = 3, paged.page = page, paged.span = page == 64 ? Span::causal : Span::band;
           cases.push_back(forward_case(paged, hopper + ".paged"));
         }
@@ -214,8 +214,12 @@ class Edges {
         cases.push_back(forward_case(decode, hopper + ".split"));
         decode.splits = 3, decode.span = Span::full;
         cases.push_back(forward_case(decode, hopper + ".split"));
-        decode.where = Where::paged, decode.page = 16;
+        decode.where = Where::paged, decode.page = 8;
         cases.push_back(forward_case(decode, name + "split"));
+        for (int64_t page : {16, 32}) {
+          decode.page = page;
+          cases.push_back(forward_case(decode, hopper + ".split"));
+        }
         decode.page = 128, decode.span = Span::causal;
         cases.push_back(forward_case(decode, hopper + ".split"));
         decode.span = Span::full;
@@ -243,8 +247,11 @@ class Edges {
     }
     c.b = 140, c.s = 1, c.t = 150, c.splits = 0, c.where = Where::lengths;
     cases.push_back(forward_case(c, hopper + ".split"));
-    c.where = Where::paged, c.page = 64;
-    cases.push_back(forward_case(c, hopper + ".split"));
+    c.where = Where::paged;
+    for (int64_t page : {16, 64}) {
+      c.page = page;
+      cases.push_back(forward_case(c, hopper + ".split"));
+    }
     c.page = 0;
     if (c.d != 64) return;
     c.b = 2, c.s = 256, c.t = 300, c.splits = 1, c.where = Where::batched, c.span = Span::causal;

@@ -90,10 +90,11 @@ struct Shared90 {
   }
   __device__ uint32_t empty(Ring i) const { return full(i) + 8; }
 
-  __device__ void init() const {
+  // `copiers` warps read what a work is, beside the computing ones.
+  __device__ void init(int copiers = 1) const {
     constexpr int kWarps = 4 * Shape::Groups;
     for (WorkRing i; i.phase == 0; i.next())
-      sm90::barrier_init(planned(i), 1), sm90::barrier_init(free(i), kWarps);
+      sm90::barrier_init(planned(i), 1), sm90::barrier_init(free(i), kWarps + copiers - 1);
     for (QRing i; i.phase == 0; i.next())
       sm90::barrier_init(q_full(i), 1), sm90::barrier_init(q_empty(i), kWarps);
     for (Ring i; i.phase == 0; i.next())
@@ -109,8 +110,18 @@ struct PairMaps {
   int32_t group;            // query heads that share a key head of the second
 };
 
-// The two warps that feed the others.  Paged: keys may come in pages, of which a tile holds a whole
-// number or one holds a whole number of tiles; a lane copies a page, or a tile's part of one.
+template <class Shape, bool Paged>
+constexpr int copiers_in() {
+  if constexpr (Paged)
+    return Shape::copiers;
+  else
+    return 1;
+}
+
+// The warps that feed the others: one plans, one copies.  Paged: keys may come in pages, of which a
+// tile holds a whole number or one holds a whole number of tiles; a lane copies a page, or a tile's
+// part of one.  A warp issues one copy after another: where a tile is many pages, Shape::copiers
+// warps take the tiles of the ring in turn.
 template <class Shape, bool Paged, class Mask, class Maps>
 struct Copy90 {
   using Shared = Shared90<Shape, Mask>;
@@ -122,15 +133,24 @@ struct Copy90 {
   const Maps& maps;
   const Shared& shared;
   const int lane = threadIdx.x % 32;
+  static constexpr int kCopiers = copiers_in<Shape, Paged>();
 
-  // Warps 0 and 1 of the block.
+  __device__ static int copiers_of(const Attend& a) {
+    return kCopiers == 2 && a.sequences.page && a.sequences.page < BN ? 2 : 1;
+  }
+
+  // Warps 0 to 3 of the block: 1 plans, 0 and 2 copy.
   __device__ __forceinline__ void run(int warp, const WorkOrder& order,
                                       const Schedule& schedule) const {
-    if (warp == 0) copy_works();
-    if (warp == 1) plan_works(order, schedule);
+    if (warp == 1)
+      plan_works(order, schedule);
+    else if (warp == 0 || (kCopiers == 2 && warp == 2 && copiers_of(a) == 2))
+      copy_works();
   }
 
  private:
+  // Of two copiers the first, which has Q and every even tile.
+  __device__ static bool leads() { return kCopiers == 1 || threadIdx.x < 32; }
   // What the next work is, while this one is under way: its divisions take longer than a tile.
   __device__ __forceinline__ void plan_works(const WorkOrder& order,
                                              const Schedule& schedule) const {
@@ -166,12 +186,15 @@ struct Copy90 {
     for (;; slot.next(), q.next()) {
       sm90::barrier_wait(shared.planned(slot), slot.phase);
       const WorkSlot<Mask>& work = shared.work(slot);
-      sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
+      if (leads()) sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
       if (work.tile.size == 0) break;
-      query(work.tile, q);
+      if (leads()) query(work.tile, q);
       walk(work, at);
+      if (leads()) continue;
+      __syncwarp();
+      if (lane == 0) sm90::barrier_arrive(shared.free(slot));
     }
-    if (lane == 0) sm90::barrier_arrive(shared.q_full(q));
+    if (leads() && lane == 0) sm90::barrier_arrive(shared.q_full(q));
   }
 
   // Rows of a row tile: whole groups.
@@ -254,9 +277,14 @@ struct Copy90 {
     copy<typename Shape::TileV, false>(maps.v, behind, head, batch, at);
   }
 
+  // Odd tiles of the ring, which may have an odd number of stages.
+  __device__ static bool odd(Ring at) {
+    return (at.stage + (Shape::Stages % 2 ? static_cast<int>(at.phase) : 0)) % 2;
+  }
   template <class Tile, bool TellAbsent>
   __device__ __forceinline__ void copy(const CUtensorMap& map, const Keys& keys, int head,
                                        int batch, Ring& at) const {
+    if (kCopiers == 2 && copiers_of(a) == 2 && odd(at) == leads()) return at.next();
     sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
     const uint32_t to = shared.keys(at), full = shared.full(at);
     if (Paged && a.sequences.page) {

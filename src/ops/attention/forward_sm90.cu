@@ -42,9 +42,9 @@ const ForwardInstance90* find(const Attend& a, ForwardKind kind) {
   return found;
 }
 
-// Copies of fewer tokens than this cost more than their bytes: 64 tokens a page read 4.2 TB/s on an
-// H200, 16 tokens 2.8, where the kernel of sm_80 reads 4.0 whatever the page.
-constexpr int64_t kLeastPage = 64;
+// Copies of fewer tokens than this cost more than their bytes: at width 128, 16 tokens a page read
+// 4.1 to 4.3 TB/s on an H200, where the kernel of sm_80 reads 3.5 to 3.9.
+constexpr int64_t kLeastPage = 16;
 
 struct Choice {
   const ForwardInstance90* instance = nullptr;

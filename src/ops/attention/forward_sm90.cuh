@@ -10,9 +10,16 @@
 
 namespace fovea::cuda {
 
+// A few rows wait for the bytes of their keys alone.
+template <class Base>
+struct SplitShape90 : Base {
+  static constexpr int copiers = 2;
+};
+
 template <int Dtype, int D, int E, ForwardKind Kind, int Groups, int BN, int Stages>
 ForwardInstance90 forward_sm90_instance() {
-  using Shape = AttendShape90<Dtype, D, E, Groups, BN, Stages>;
+  using Rows = AttendShape90<Dtype, D, E, Groups, BN, Stages>;
+  using Shape = std::conditional_t<Kind == ForwardKind::split, SplitShape90<Rows>, Rows>;
   static_assert(Kind != ForwardKind::rich);
   constexpr bool kPaged = Kind == ForwardKind::paged || Kind == ForwardKind::split;
   using Score = std::conditional_t<Kind == ForwardKind::capped, CappedScore, PlainScore>;
