@@ -203,19 +203,23 @@ class Edges {
         portable.b = 2, portable.shared = Shared::broadcast;
         cases.push_back(forward_case(portable, name + "whole"));
         AttentionCase paged = c;
-        paged.where = Where::paged, paged.page = 16;
+        paged.where = Where::paged, paged.page = 8;
         cases.push_back(forward_case(paged, name + "paged"));
-        for (int64_t page : {64, 256}) {
+        for (int64_t page : {16, 64, 256}) {
           paged.b = 3, paged.page = page, paged.span = page == 64 ? Span::causal : Span::band;
           cases.push_back(forward_case(paged, hopper + ".paged"));
         }
         AttentionCase decode = c;
         decode.s = 3, decode.splits = 0;
-        cases.push_back(forward_case(decode, hopper + ".split"));
+        cases.push_back(forward_case(decode, few(c, hopper)));
         decode.splits = 3, decode.span = Span::full;
-        cases.push_back(forward_case(decode, hopper + ".split"));
-        decode.where = Where::paged, decode.page = 16;
+        cases.push_back(forward_case(decode, few(c, hopper)));
+        decode.where = Where::paged, decode.page = 8;
         cases.push_back(forward_case(decode, name + "split"));
+        for (int64_t page : {16, 32}) {
+          decode.page = page;
+          cases.push_back(forward_case(decode, few(decode, hopper)));
+        }
         decode.page = 128, decode.span = Span::causal;
         cases.push_back(forward_case(decode, hopper + ".split"));
         decode.span = Span::full;
@@ -231,6 +235,12 @@ class Edges {
       }
   }
 
+  // Of a few rows: width 128 has a tile of keys for contiguous ones and another for pages.
+  static std::string few(const AttentionCase& c, const std::string& hopper) {
+    const bool paged = c.where == Where::paged;
+    return hopper + ".split" + (c.d != 128 ? "" : paged ? ".64x128" : ".64x64");
+  }
+
   // More works than a GPU has multiprocessors: blocks that go on to a second one.
   void many(AttentionCase c, const std::string& hopper) {
     c.b = 70, c.s = 70, c.t = 90, c.splits = 1;
@@ -242,9 +252,12 @@ class Edges {
       }
     }
     c.b = 140, c.s = 1, c.t = 150, c.splits = 0, c.where = Where::lengths;
-    cases.push_back(forward_case(c, hopper + ".split"));
-    c.where = Where::paged, c.page = 64;
-    cases.push_back(forward_case(c, hopper + ".split"));
+    cases.push_back(forward_case(c, few(c, hopper)));
+    c.where = Where::paged;
+    for (int64_t page : {16, 64}) {
+      c.page = page;
+      cases.push_back(forward_case(c, few(c, hopper)));
+    }
     c.page = 0;
     if (c.d != 64) return;
     c.b = 2, c.s = 256, c.t = 300, c.splits = 1, c.where = Where::batched, c.span = Span::causal;

@@ -29,7 +29,8 @@ struct AttendShape90 {
   static constexpr int Dtype = Dtype_, D = D_, E = E_, Groups = Groups_, BN = BN_, Stages = Stages_;
   static constexpr int BM = 64 * Groups;
   static constexpr int threads = 128 * (Groups + 1);
-  static constexpr int blocks = 1;  // that share a multiprocessor
+  static constexpr int blocks = 1;   // that share a multiprocessor
+  static constexpr int copiers = 1;  // warps, where pages are smaller than a tile: 1 or 2
   // Registers a thread: the copying warpgroup gives what the others take.
   static constexpr int budgets[4][2] = {{96, 240}, {40, 232}, {32, 160}, {32, 112}};
   static constexpr int copying = budgets[Groups - 1][0], computing = budgets[Groups - 1][1];
@@ -253,11 +254,12 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
   const int warp = sm90::uniform(threadIdx.x / 32);
   if (threadIdx.x == 32)
     sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
-  if (threadIdx.x == 0) shared.init();
+  using Copy = Copy90<Shape, Paged, Mask, AttendMaps>;
+  if (threadIdx.x == 0) shared.init(Copy::copiers_of(a));
   __syncthreads();
   if (warp < 4) {
     sm90::give_registers<Shape::copying>();
-    Copy90<Shape, Paged, Mask, AttendMaps>{a, grid, maps, shared}.run(warp, order, schedule);
+    Copy{a, grid, maps, shared}.run(warp, order, schedule);
   } else {
     sm90::take_registers<Shape::computing>();
     compute_works<Shape, Paged, Score>(a, sink, warp / 4 - 1, shared);

@@ -1,106 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What feeds the forward sweeps of Hopper: the works a block takes, where their tiles lie in shared
-// memory, a warp that finds out what each is and one that copies it there, both running ahead.
+// What feeds the forward sweeps of Hopper: a warp that finds out what each work of a block is and
+// warps that copy its tiles, all running ahead.
 #pragma once
 #include <concepts>
 #include <new>
 
 #include "cuda/block/schedule.cuh"
-#include "cuda/loop/mask.cuh"
-#include "cuda/loop/row_tile.cuh"
+#include "cuda/loop/shared_sm90.cuh"
 #include "cuda/tensor_map.h"
-#include "cuda/tile/mma_sm90.cuh"
 #include "cuda/tile/order.cuh"
 
 namespace fovea::cuda {
-
-// What the copying warp tells the others of a work.
-template <class Mask>
-struct WorkSlot {
-  RowTile tile;
-  Mask mask;
-  int count, last;       // key tiles to walk, the first of them
-  int jump_at, jump_to;  // where the walk skips keys that no row sees
-  int number, split;     // of the head and row tile; of its splits
-  bool clean;            // V has rows past the last key in the first tile
-
-  __device__ WorkSlot(const Attend& a, const AttendGrid& grid, const WorkPlace& place, int rows,
-                      int width)
-      : tile(a, grid, place.head / static_cast<int>(grid.heads),
-             place.head % static_cast<int>(grid.heads), place.row_tile * rows, rows),
-        mask(a, tile, width),
-        number(place.head * static_cast<int>(grid.row_tiles) + place.row_tile),
-        split(place.split) {
-    if (tile.size <= 0) return;
-    const KeyTiles tiles = Mask::tiles(a, tile, width);
-    const TilePart part(static_cast<int>(tiles.count()), grid.splits, split);
-    count = part.end - part.begin;
-    last = count > 0 ? static_cast<int>(tiles[part.end - 1]) : (tile.keys + width - 1) / width;
-    jump_at = Mask::sinks ? static_cast<int>(tiles.first) : -1;
-    jump_to = static_cast<int>(tiles.sinks) - 1;
-    clean = count > 0 && key_tile(last) * width + width > tile.keys;
-  }
-  __device__ int before(int n) const { return n == jump_at ? jump_to : n - 1; }
-  // Which tile of keys step n of the walk is.
-  __device__ int key_tile(int n) const {
-    if constexpr (requires { mask.key_tile(n); })
-      return mask.key_tile(n);
-    else
-      return n;
-  }
-};
-
-// Where things lie in the block's shared memory, as addresses.
-template <class Shape, class Mask>
-struct Shared90 {
-  using QRing = sm90::Ring<Shape::Slots>;
-  using Ring = sm90::Ring<Shape::Stages>;
-  using WorkRing = sm90::Ring<2>;
-  using Slot = WorkSlot<Mask>;
-  static constexpr int kAbsentWords = (Shape::BN + 31) / 32;
-  static constexpr int kWorks = Shape::tile_bytes,
-                       kAbsent = kWorks + 2 * static_cast<int>(sizeof(Slot)),
-                       kWord = kAbsent + Shape::Stages * kAbsentWords * 4,
-                       kBarriers = (kWord + 4 + 7) / 8 * 8;
-  static_assert(sizeof(Slot) % 8 == 0);
-  static_assert(kBarriers + 8 * (4 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
-  unsigned char* base;
-  uint32_t at;
-
-  __device__ explicit Shared90(unsigned char* base) : base(base), at(shared_address(base)) {}
-  __device__ uint32_t q(QRing i) const { return at + i.stage * Shape::q_bytes; }
-  __device__ uint32_t keys(Ring i) const {
-    return at + Shape::Slots * Shape::q_bytes + i.stage * Shape::stage_bytes;
-  }
-  __device__ Slot& work(WorkRing i) const {
-    return reinterpret_cast<Slot*>(base + kWorks)[i.stage];
-  }
-  // Bit j % 32 of word j / 32: key j of the stage's tile has no page.
-  __device__ uint32_t* absent(Ring i) const {
-    return reinterpret_cast<uint32_t*>(base + kAbsent) + i.stage * kAbsentWords;
-  }
-  // For the sink.
-  __device__ int* word() const { return reinterpret_cast<int*>(base + kWord); }
-  __device__ uint32_t planned(WorkRing i) const { return at + kBarriers + i.stage * 16; }
-  __device__ uint32_t free(WorkRing i) const { return planned(i) + 8; }
-  __device__ uint32_t q_full(QRing i) const { return at + kBarriers + 32 + i.stage * 16; }
-  __device__ uint32_t q_empty(QRing i) const { return q_full(i) + 8; }
-  __device__ uint32_t full(Ring i) const {
-    return at + kBarriers + 32 + Shape::Slots * 16 + i.stage * 16;
-  }
-  __device__ uint32_t empty(Ring i) const { return full(i) + 8; }
-
-  __device__ void init() const {
-    constexpr int kWarps = 4 * Shape::Groups;
-    for (WorkRing i; i.phase == 0; i.next())
-      sm90::barrier_init(planned(i), 1), sm90::barrier_init(free(i), kWarps);
-    for (QRing i; i.phase == 0; i.next())
-      sm90::barrier_init(q_full(i), 1), sm90::barrier_init(q_empty(i), kWarps);
-    for (Ring i; i.phase == 0; i.next())
-      sm90::barrier_init(full(i), 1), sm90::barrier_init(empty(i), kWarps);
-    sm90::barrier_init_done();
-  }
-};
 
 // Two distributions over the same keys: q and k of the first, then of the second, in one ring.  A
 // slot of Q holds the second's rows behind the first's.
@@ -109,8 +19,18 @@ struct PairMaps {
   int32_t group;            // query heads that share a key head of the second
 };
 
-// The two warps that feed the others.  Paged: keys may come in pages, of which a tile holds a whole
-// number or one holds a whole number of tiles; a lane copies a page, or a tile's part of one.
+template <class Shape, bool Paged>
+constexpr int copiers_in() {
+  if constexpr (Paged)
+    return Shape::copiers;
+  else
+    return 1;
+}
+
+// The warps that feed the others: one plans, one copies.  Paged: keys may come in pages, of which a
+// tile holds a whole number or one holds a whole number of tiles; a lane copies a page, or a tile's
+// part of one.  A warp issues one copy after another: where a tile is many pages, Shape::copiers
+// warps take the tiles of the ring in turn.
 template <class Shape, bool Paged, class Mask, class Maps>
 struct Copy90 {
   using Shared = Shared90<Shape, Mask>;
@@ -122,15 +42,24 @@ struct Copy90 {
   const Maps& maps;
   const Shared& shared;
   const int lane = threadIdx.x % 32;
+  static constexpr int kCopiers = copiers_in<Shape, Paged>();
 
-  // Warps 0 and 1 of the block.
+  __device__ static int copiers_of(const Attend& a) {
+    return kCopiers == 2 && a.sequences.page && a.sequences.page < BN ? 2 : 1;
+  }
+
+  // Warps 0 to 3 of the block: 1 plans, 0 and 2 copy.
   __device__ __forceinline__ void run(int warp, const WorkOrder& order,
                                       const Schedule& schedule) const {
-    if (warp == 0) copy_works();
-    if (warp == 1) plan_works(order, schedule);
+    if (warp == 1)
+      plan_works(order, schedule);
+    else if (warp == 0 || (kCopiers == 2 && warp == 2 && copiers_of(a) == 2))
+      copy_works();
   }
 
  private:
+  // Of two copiers the first, which has Q and every even tile.
+  __device__ static bool leads() { return kCopiers == 1 || threadIdx.x < 32; }
   // What the next work is, while this one is under way: its divisions take longer than a tile.
   __device__ __forceinline__ void plan_works(const WorkOrder& order,
                                              const Schedule& schedule) const {
@@ -166,12 +95,15 @@ struct Copy90 {
     for (;; slot.next(), q.next()) {
       sm90::barrier_wait(shared.planned(slot), slot.phase);
       const WorkSlot<Mask>& work = shared.work(slot);
-      sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
+      if (leads()) sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
       if (work.tile.size == 0) break;
-      query(work.tile, q);
+      if (leads()) query(work.tile, q);
       walk(work, at);
+      if (leads()) continue;
+      __syncwarp();
+      if (lane == 0) sm90::barrier_arrive(shared.free(slot));
     }
-    if (lane == 0) sm90::barrier_arrive(shared.q_full(q));
+    if (leads() && lane == 0) sm90::barrier_arrive(shared.q_full(q));
   }
 
   // Rows of a row tile: whole groups.
@@ -254,9 +186,14 @@ struct Copy90 {
     copy<typename Shape::TileV, false>(maps.v, behind, head, batch, at);
   }
 
+  // Odd tiles of the ring, which may have an odd number of stages.
+  __device__ static bool odd(Ring at) {
+    return (at.stage + (Shape::Stages % 2 ? static_cast<int>(at.phase) : 0)) % 2;
+  }
   template <class Tile, bool TellAbsent>
   __device__ __forceinline__ void copy(const CUtensorMap& map, const Keys& keys, int head,
                                        int batch, Ring& at) const {
+    if (kCopiers == 2 && copiers_of(a) == 2 && odd(at) == leads()) return at.next();
     sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
     const uint32_t to = shared.keys(at), full = shared.full(at);
     if (Paged && a.sequences.page) {
