@@ -14,18 +14,18 @@ namespace fovea::cuda {
 template <KlOwn Own>
 struct KlSlopes {
   struct Args {
-    float other;        // scale of the other's products, log2 units
-    int32_t ratio;      // key heads of the own for one of the other
-    float share, rest;  // of the own in a mixture, of the other
+    float other;    // scale of the other's products, log2 units
+    int32_t ratio;  // key heads of the own for one of the other
+    float share;    // of the own in a mixture
   };
   static constexpr int sides = Own == KlOwn::second ? 3 : 4;  // lse, other's lse, gain, kl
   static constexpr bool weights = false;
   static constexpr float kUnseen = -1e38f;
   PlainPairs pairs;
-  float other, share, rest;
+  float other, share;
 
   __device__ KlSlopes(const Attend& a, const Sequence& q, const Args& args)
-      : pairs(a, q, 0, 0), other(args.other), share(args.share), rest(args.rest) {}
+      : pairs(a, q, 0, 0), other(args.other), share(args.share) {}
   __device__ static int value_head(int g, const Args& args) { return g / args.ratio; }
   // A row of gain 0 gives nothing, whatever it holds; rows that are not there have none.  One that
   // read a NaN has it in lse, for the keys that it sees and no other.
@@ -46,7 +46,7 @@ struct KlSlopes {
     if constexpr (Own == KlOwn::first)
       away = exp2_fast(r) * fmaf(r - log, kLn2, -row[2]);
     else if constexpr (Own == KlOwn::mixed)
-      away = share * exp2_fast(r) * fmaf(Mixed(r, log, share, rest).log_p, kLn2, -row[2]);
+      away = share * exp2_fast(r) * fmaf(Mixed(r, log, share, 1.f - share).log_p, kLn2, -row[2]);
     else
       away = r - exp2_fast(log);
     return gain == 0.f || (!full && r == kUnseen) ? 0.f : gain * away;
@@ -63,8 +63,7 @@ KlBackwardInstance90 kl_backward_sm90_instance() {
     const Attend& a = b.call.forward;
     const auto run = [&]<class Shape>() {
       const typename Shape::Slopes::Args args{b.other_scale * kLog2E,
-                                              static_cast<int32_t>(a.g / b.other_heads), b.share,
-                                              1.f - b.share};
+                                              static_cast<int32_t>(a.g / b.other_heads), b.share};
       launch<attend_bwd_sm90<Shape>>(ctx, b.op, grid.total(a.g * a.sequences.count), Shape::threads,
                                      Shape::shared_bytes, b.call, maps, work, grid, args);
     };
