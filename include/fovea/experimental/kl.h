@@ -7,9 +7,10 @@
  *  The rules of kl.h hold for each operation: positions are bottom-right aligned; a row that sees no
  *  key has divergence 0 and lse = -inf; rows past query_len are not written by a forward, and every
  *  element of a gradient is written, 0 past the lengths; a NaN or an infinity in an input makes NaN of
- *  the rows that read it and of no other; same bits every run; workspace does not depend on s * t.
- *  Sums over rows are the caller's: a weight of a row is its element of the incoming gradient, and a
- *  row where that is 0 gives nothing to any gradient, NaN included. */
+ *  the rows that read it and of no other; same bits every run; workspace is linear in s and t, beside
+ *  at most 64 MiB that hold values of some pairs at a time.  Sums over rows are the caller's: a weight
+ *  of a row is its element of the incoming gradient, and a row where that is 0 gives nothing to any
+ *  gradient, NaN included. */
 #ifndef FOVEA_EXPERIMENTAL_KL_H
 #define FOVEA_EXPERIMENTAL_KL_H
 

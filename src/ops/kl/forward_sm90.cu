@@ -28,11 +28,12 @@ const std::vector<KlInstance90>& instances() {
 }
 
 // Where every row has many keys, 192 rows share them; else they leave multiprocessors without work.
+// Mixtures keep to 128 rows.
 bool long_rows(const Kl& a) {
   constexpr int64_t kLong = 4096;
   const Window& window = a.mask.window;
-  return std::min(a.sequences.key_max, a.sequences.query_max) >= kLong && window.left == 0 &&
-         window.right == 0;
+  return a.share == 0 && std::min(a.sequences.key_max, a.sequences.query_max) >= kLong &&
+         window.left == 0 && window.right == 0;
 }
 
 const KlInstance90* find(const Kl& a) {

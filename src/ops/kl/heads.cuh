@@ -12,6 +12,9 @@ namespace fovea::cuda {
 constexpr int kHeadsTile = 128;  // rows, and keys
 constexpr int kSlopesRows = 64;  // that pass a block of keys at a time
 
+// Floats of rows by keys, or by their blocks, that a call's workspace holds at a time: 64 MiB.
+constexpr int64_t kPairsMost = int64_t{1} << 24;
+
 // Side 0 is the teacher, 1 the student.
 struct HeadsMaps {
   CUtensorMap q[2], k[2];

@@ -102,14 +102,13 @@ struct Slots {
 
   Slots(Layout& layout, const DeviceInfo& device, const KlIndexer& a, int width)
       : work(indexer_work(a)) {
-    constexpr int64_t kSlopesMost = int64_t{1} << 24;  // elements of db
     constexpr int64_t kWorksEach = 3, kPartsMost = 64;
     const Kl& t = a.teacher;
     const Sequences& q = t.sequences;
     const int64_t tiles = std::max<int64_t>(ceil_div(q.key_max, kHeadsTile), 1);
     key_tiles = static_cast<int32_t>(tiles), columns = tiles * kHeadsTile;
     band = static_cast<int32_t>(
-        clamp_i64(kSlopesMost / (kHeadsTile * columns), 1, std::max(work.count, 1)));
+        clamp_i64(kPairsMost / (kHeadsTile * columns), 1, std::max(work.count, 1)));
     const int64_t parts = clamp_i64(
         ceil_div(kWorksEach * device.multiprocessors, std::max<int64_t>(q.count, 1) * tiles), 1,
         kPartsMost);

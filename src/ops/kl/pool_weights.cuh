@@ -78,7 +78,6 @@ struct HopperWeights {
 };
 
 inline std::string hopper_weights_refuse(const Context& ctx, const KlPool& a) {
-  constexpr int64_t kFloatsMost = int64_t{1} << 26;
   const DeviceInfo& device = device_info(ctx);
   if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
   if (const std::string why = pool_mma_refuses(ctx, a); !why.empty()) return why;
@@ -88,7 +87,7 @@ inline std::string hopper_weights_refuse(const Context& ctx, const KlPool& a) {
   if (!kl.h || !kl.sequences.count || !kl.t || !kl.s) return "nothing to do";
   if (!heads_instance(kl.first.dtype, kl.first.width))
     return "no instance for this dtype and this width in this build";
-  if (HopperWeights::floats(a) > kFloatsMost) return "more than 2^26 blocks of keys of all rows";
+  if (HopperWeights::floats(a) > kPairsMost) return "more than 2^24 blocks of keys of all rows";
   CUtensorMap map;
   for (const MapOf& x : {HopperWeights::q(a), HopperWeights::k(a)})
     if (const char* why = map_refuses(x); *why) return std::string("a q or k has ") + why;
