@@ -73,9 +73,9 @@ __global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
   const KlSide& side = a.second;
   for (int64_t w = blockIdx.x; w < call.work; w += gridDim.x) {
     const int first = static_cast<int>(w % call.passes) * Chunks * Pairs::chunk;
-    const int64_t tile = w / call.passes;
-    const int64_t i0 = (call.row_tiles - 1 - tile % call.row_tiles) * Pairs::own;
-    const int64_t h = tile / call.row_tiles % a.h, sequence = tile / call.row_tiles / a.h;
+    const int64_t h = w / call.passes / call.tiles;
+    const int64_t tile = call.first + call.tiles - 1 - w / call.passes % call.tiles;
+    const int64_t i0 = tile % call.row_tiles * Pairs::own, sequence = tile / call.row_tiles;
     __syncthreads();
     if (threadIdx.x == 0) {
       s.at.seq = a.sequences[sequence];
@@ -118,23 +118,25 @@ __global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
 struct PoolParts {
   float* sums;
   int64_t count, columns;
+  bool more;  // to what lies there
 
   explicit PoolParts(const KlPool& a)
       : sums(nullptr),
         count(clamp_i64(row_tiles(a) * a.kl.h /
                             (a.kl.second.key_heads ? a.kl.second.key_heads : 1) / kPartTiles,
                         1, kPartsMost)),
-        columns(ceil_div(a.kl.second.width, kStageTile) * kStageTile) {}
+        columns(ceil_div(a.kl.second.width, kStageTile) * kStageTile),
+        more(false) {}
   static int64_t row_tiles(const KlPool& a) {
     return ceil_div(a.kl.sequences.query_max, kStageTile);
   }
   static int64_t unit_tiles(const KlPool& a) {
     return ceil_div(pool_units(a, a.kl.sequences.key_max), kStageTile);
   }
-  int64_t floats(const KlPool& a) const {
-    return count * a.kl.sequences.count * a.kl.second.key_heads * unit_tiles(a) * kStageTile *
-           columns;
+  static int64_t tiles(const KlPool& a) {
+    return a.kl.sequences.count * a.kl.second.key_heads * unit_tiles(a);
   }
+  int64_t floats(const KlPool& a) const { return count * tiles(a) * kStageTile * columns; }
   static constexpr int64_t kPartTiles = 8, kPartsMost = 32;
 };
 
@@ -163,10 +165,14 @@ __global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
     if (u0 >= s.units.keys) continue;
     const int64_t j0 = u0 * call.a.block_keys, j1 = pool_end(call.a, seq, u0);
     float acc[Chunks][Pairs::R][Pairs::C] = {};
+    const int64_t begin = clamp_i64(call.first - sequence * call.row_tiles, 0, call.row_tiles);
+    const int64_t tiles =
+        clamp_i64(call.first + call.tiles - sequence * call.row_tiles, 0, call.row_tiles) - begin;
+    if (parts.more && tiles == 0) continue;
     // Every part has tiles of all lengths.
-    for (int64_t n = part; n < call.row_tiles * call.student.group; n += parts.count) {
-      const int64_t h = key_head * call.student.group + n / call.row_tiles;
-      const int64_t i0 = n % call.row_tiles * kStageTile;
+    for (int64_t n = part; n < tiles * call.student.group; n += parts.count) {
+      const int64_t h = key_head * call.student.group + n / tiles;
+      const int64_t i0 = (begin + n % tiles) * kStageTile;
       const Range rows = row_range(a.mask, seq, h, h + 1, j0, j1);
       if (i0 + kStageTile <= rows.begin || i0 >= rows.end) continue;
       const int64_t i1 = i0 + kStageTile < seq.rows ? i0 + kStageTile : seq.rows;
@@ -191,7 +197,9 @@ __global__ void __launch_bounds__(Pairs::threads, Chunks <= 2 ? 2 : 1)
     for (int n = 0; n < Chunks; ++n)
       each_pair<Pairs>([&](int r, int c) {
         const int64_t column = first + n * Pairs::chunk + Pairs::column_of(c);
-        if (column < parts.columns) to[Pairs::own_of(r) * parts.columns + column] = acc[n][r][c];
+        if (column >= parts.columns) return;
+        float& sum = to[Pairs::own_of(r) * parts.columns + column];
+        sum = parts.more ? sum + acc[n][r][c] : acc[n][r][c];
       });
   }
 }
@@ -221,11 +229,19 @@ __global__ void __launch_bounds__(kStageThreads)
   }
 }
 
+// All row tiles, where nothing has to be made of them first.
+template <class Pairs, bool Weighted>
+void take_tiles(PoolCall& call) {
+  if (Weighted) return;
+  call.row_tiles = ceil_div(call.a.kl.sequences.query_max, Pairs::own);
+  call.first = 0, call.tiles = call.a.kl.sequences.count * call.row_tiles;
+}
+
 template <class Pairs, bool Weighted = false>
 void rows(Context& ctx, PoolCall call) {
   const Kl& a = call.a.kl;
-  call.row_tiles = ceil_div(a.sequences.query_max, Pairs::own);
-  call.work = a.sequences.count * a.h * call.row_tiles;
+  take_tiles<Pairs, Weighted>(call);
+  call.work = a.h * call.tiles;
   with_sums<Pairs>(a.second.width, [&]<int Chunks>(int64_t passes) {
     call.passes = passes, call.work *= passes;
     launch<pool_rows_kernel<Pairs, Chunks, Weighted>>(ctx, kOp, call.work, Pairs::threads,
@@ -235,18 +251,14 @@ void rows(Context& ctx, PoolCall call) {
 
 template <class Pairs, bool Weighted = false>
 void units(Context& ctx, PoolCall call, const PoolParts& parts) {
-  const Kl& a = call.a.kl;
-  call.row_tiles = PoolParts::row_tiles(call.a), call.unit_tiles = PoolParts::unit_tiles(call.a);
-  const int64_t tiles = a.sequences.count * a.second.key_heads * call.unit_tiles;
-  call.work = tiles * parts.count;
-  with_sums<Pairs>(a.second.width, [&]<int Chunks>(int64_t passes) {
+  take_tiles<Pairs, Weighted>(call);
+  call.unit_tiles = PoolParts::unit_tiles(call.a);
+  call.work = PoolParts::tiles(call.a) * parts.count;
+  with_sums<Pairs>(call.a.kl.second.width, [&]<int Chunks>(int64_t passes) {
     call.passes = passes, call.work *= passes;
     launch<pool_units_kernel<Pairs, Chunks, Weighted>>(ctx, kOp, call.work, Pairs::threads,
                                                        pool_bytes<Pairs>(call.a), call, parts);
   });
-  const int64_t work = tiles * kStageTile * parts.columns;
-  launch<pool_parts_kernel>(ctx, kOp, ceil_div(work, kStageThreads), kStageThreads, 0, call.a,
-                            parts, call.unit_tiles, work);
 }
 
 // Zeros for what no block of the sweeps stores: rows past the lengths, blocks past the keys.
@@ -261,7 +273,10 @@ void clear(Context& ctx, const KlPool& a) {
 }
 
 struct NoWeights {
-  void operator()(Context&, PoolCall&, void*) const {}
+  template <class F>
+  void each_band(Context&, PoolCall&, void*, const F& f) const {
+    f();
+  }
 };
 
 // rows(ctx, call) and units(ctx, call, parts), after what both need.
@@ -276,9 +291,15 @@ void prepare_by(const KlPool& a, Plan& plan, const Rows& rows, const Units& unit
     PoolParts now = parts;
     now.sums = sums.at(base);
     PoolCall call(a);
-    weights(ctx, call, base);
-    if (a.kl.second.dq) rows(ctx, call);
-    if (a.kl.second.dk) units(ctx, call, now);
+    weights.each_band(ctx, call, base, [&] {
+      if (a.kl.second.dq) rows(ctx, call);
+      if (a.kl.second.dk) units(ctx, call, now);
+      now.more = true;
+    });
+    if (!a.kl.second.dk) return;
+    const int64_t work = PoolParts::tiles(a) * kStageTile * now.columns;
+    launch<pool_parts_kernel>(ctx, kOp, ceil_div(work, kStageThreads), kStageThreads, 0, a, now,
+                              PoolParts::unit_tiles(a), work);
   };
 }
 

@@ -14,10 +14,11 @@ struct PoolCall {
   KlPool a;
   StageSide teacher, student;
   int64_t row_tiles, unit_tiles, work;
-  int64_t passes;  // of a backward sweep, each for some columns of its sums
-  // P of heads_pool_sm90.cuh, if that is given; its tiles of 128 rows of a sequence.
+  int64_t passes;        // of a backward sweep, each for some columns of its sums
+  int64_t first, tiles;  // row tiles, of all sequences, that it takes
+  // P of those, by heads_pool_sm90.cuh, if that is given.
   const float* weights = nullptr;
-  int64_t weight_pitch = 0, weight_tiles = 0;
+  int64_t weight_pitch = 0;
   explicit PoolCall(const KlPool& request)
       : a(request),
         teacher(stage_side(a.kl.first, a.kl.h)),
