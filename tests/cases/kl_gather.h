@@ -151,10 +151,21 @@ class GatherCases {
         c.note = "edge", c.teacher = c.student = dtype, c.h = h, c.g = c.x = 1;
         c.shared_list = true, c.s = 33, c.t = 150, c.d = 128, c.f = 72, c.list = 130;
         c.span = Span::causal;
-        add(c, false);
+        both(c);
         c.where = Where::varlen, c.data = KlData::nan_k, c.list = 20;
-        add(c, false);
+        both(c);
+        c.where = Where::lengths, c.data = KlData::nan_q, c.b = 3, c.t = 300;
+        both(c);
+        c.data = KlData::normal, c.t = 3;  // every key many times
+        both(c);
+        c.where = Where::batched, c.s = 0;
+        both(c);
       }
+    // More slopes than are held at a time.
+    c = {};
+    c.note = "edge", c.teacher = c.student = FOVEA_BF16, c.b = 1, c.g = c.x = 1;
+    c.shared_list = true, c.s = 2200, c.t = 300, c.list = 1000;
+    add(c, true);
   }
 
   void small() {

@@ -54,7 +54,7 @@ Plan plan(const Context& ctx, const fovea_x_kl_gather_backward_params& params) {
   const KlGather request = resolve(params);
   if (ctx.backend == FOVEA_HOST) return choose(kBackward, ctx, request, {kl_gather_backward_host});
 #if FOVEA_WITH_CUDA
-  return choose(kBackward, ctx, request, {kl_gather_backward_simt});
+  return choose(kBackward, ctx, request, {kl_gather_backward_sm80, kl_gather_backward_simt});
 #else
   return choose<KlGather>(kBackward, ctx, request, {});
 #endif

@@ -7,7 +7,6 @@
 #include "core/dtype.h"
 #include "core/fields.h"
 #include "cuda/loop/attend_bwd_simt.cuh"
-#include "cuda/loop/zero.cuh"
 #include "ops/kl/gather_order.cuh"
 
 namespace fovea {
@@ -16,23 +15,6 @@ namespace {
 
 constexpr char kOp[] = "x_kl_gather_backward";
 constexpr int kColumns = 4 * kPairLanes;  // of a chunk
-
-// What a row's pairs of scores are worth to side `own`, kl = KL(0 || 1): of 1 gain (R - P), of 0
-// gain P (ln P - ln R - kl).
-struct RowSlope {
-  float gain, lse[2] = {0, 0}, kl = 0;
-
-  __device__ RowSlope(const KlGather& a, const Sequence& q, int64_t h, int64_t i)
-      : gain(row_value(a.dkl, q, h, i)) {
-    if (gain == 0) return;
-    lse[0] = row_value(a.kl.first.lse, q, h, i), lse[1] = row_value(a.kl.second.lse, q, h, i);
-    kl = row_value(a.kl.kl, q, h, i);
-  }
-  __device__ float operator()(int own, float x, float y) const {
-    const float u = x - lse[0], v = y - lse[1], p = expf(u);
-    return gain * (own ? expf(v) - p : p * (u - v - kl));
-  }
-};
 
 template <int Chunks>
 __device__ __forceinline__ void add_columns(float4 (&sum)[Chunks], float factor,
@@ -111,13 +93,13 @@ __global__ void __launch_bounds__(kGatherThreads)
   }
 }
 
-// First of the sorted entries whose key is `key` or more.
-__device__ __forceinline__ int64_t first_entry(const uint64_t* entries, int64_t count, int row_bits,
-                                               uint64_t key) {
+// First of the sorted entries that is not below `from`.
+__device__ __forceinline__ int64_t first_entry(const uint64_t* entries, int64_t count,
+                                               uint64_t from) {
   int64_t low = 0, high = count;
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
-    if (entries[middle] >> row_bits < key)
+    if (entries[middle] < from)
       low = middle + 1;
     else
       high = middle;
@@ -139,8 +121,8 @@ __global__ void __launch_bounds__(kGatherThreads)
   float* const s_other = s_mine + call.pitch;
   float* const s_sum = s_other + call.pitch;  // a row of each warp but the first
   for (int64_t w = blockIdx.x; w < call.work; w += gridDim.x) {
-    const int64_t key_head = w % side.key_heads, j = w / side.key_heads % order.keys;
-    const int64_t r = w / side.key_heads / order.keys;
+    const int64_t key_head = w % side.key_heads, j = w / side.key_heads % order.tiles;
+    const int64_t r = w / side.key_heads / order.tiles;
     const Sequence q = a.kl.sequences[r];
     if (j >= q.keys) continue;
     float4 sum[Chunks] = {};
@@ -150,13 +132,13 @@ __global__ void __launch_bounds__(kGatherThreads)
       put_row(s_other, other.k, k_place(other, q, h, j), call.pitch, threadIdx.x, kGatherThreads);
       if (threadIdx.x < 2)
         s_range[threadIdx.x] =
-            first_entry(entries, order.entries, order.row_bits, order.key(r, h, j) + threadIdx.x);
+            first_entry(entries, order.entries, order.from(order.tile(r, h, j) + threadIdx.x, 0));
       __syncthreads();
       for (int64_t n0 = s_range[0] + warp * kWarpPairs; n0 < s_range[1];
            n0 += kGatherWarps * kWarpPairs) {
         const int64_t n = n0 + lane / kPairLanes;
         const bool there = n < s_range[1];
-        const int64_t i = there ? entries[n] & ((uint64_t{1} << order.row_bits) - 1) : 0;
+        const int64_t i = there ? order.row_of(entries[n]) : 0;
         const RowSlope slope(a, q, h, i);
         const bool counts = there && slope.gain != 0;
         float4 row[Chunks];
@@ -220,7 +202,7 @@ void rows(Context& ctx, GatherSimt call, int own) {
 void keys(Context& ctx, GatherSimt call, int own, const GatherOrder& order,
           const uint64_t* entries) {
   const Kl& a = call.a.kl;
-  call.work = a.sequences.count * order.keys * (own ? a.second : a.first).key_heads;
+  call.work = a.sequences.count * order.tiles * (own ? a.second : a.first).key_heads;
   with_columns(call.side[own].q.width, [&]<int Chunks> {
     launch<gather_keys_kernel<Chunks>>(ctx, kOp, call.work, kGatherThreads,
                                        (kGatherWarps + 1) * call.pitch * sizeof(float), call, own,
@@ -229,25 +211,17 @@ void keys(Context& ctx, GatherSimt call, int own, const GatherOrder& order,
 }
 
 std::string refuses(const Context&, const KlGather& a) {
-  const GatherOrder order(a);
-  if (order.row_bits + order.key_bits > 64) return "more than 2^64 pairs of rows and keys";
-  return "";
+  return GatherOrder(a, 0).bits > 64 ? "more than 2^64 entries of pairs of rows and keys" : "";
 }
 
 void prepare(const Context&, const KlGather& a, Plan& plan) {
   plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
-  const GatherOrderSlots slots(plan.workspace, a, a.kl.first.dk || a.kl.second.dk);
+  const GatherOrderSlots slots(plan.workspace, a, 0, a.kl.first.dk || a.kl.second.dk);
   plan.launch = [=](Context& ctx, void* base) {
+    clear_gradients(ctx, kOp, a);
     const Kl& kl = a.kl;
-    const int64_t key_b = kl.sequences.key_start ? 1 : kl.sequences.count;
-    if (ragged(attend_of(kl, kl.first, kl.second)))
-      for (const KlSide* side : {&kl.first, &kl.second}) {
-        if (side->dq) zero(ctx, kOp, side->dq, side->dtype, {kl.b, kl.s, kl.h, side->width});
-        if (side->dk)
-          zero(ctx, kOp, side->dk, side->dtype, {key_b, kl.t, side->key_heads, side->width});
-      }
     const GatherSimt call(a);
-    const uint64_t* entries = slots.sort(ctx, kOp, call, base);
+    const uint64_t* entries = slots.sort(ctx, kOp, call, base).entries;
     for (int own : {0, 1}) {
       const KlSide& side = own ? kl.second : kl.first;
       if (side.dq) rows(ctx, call, own);

@@ -80,6 +80,24 @@ __device__ __forceinline__ int64_t list_entry(const KlGather& a, const Sequence&
   return j < q.keys ? j : -1;
 }
 
+// What a row's pairs of scores are worth to side `own`, kl = KL(0 || 1): of 1 gain (R - P), of 0
+// gain P (ln P - ln R - kl).
+struct RowSlope {
+  float gain = 0, lse[2] = {0, 0}, kl = 0;
+
+  __device__ RowSlope() {}
+  __device__ RowSlope(const KlGather& a, const Sequence& q, int64_t h, int64_t i)
+      : gain(row_value(a.dkl, q, h, i)) {
+    if (gain == 0) return;
+    lse[0] = row_value(a.kl.first.lse, q, h, i), lse[1] = row_value(a.kl.second.lse, q, h, i);
+    kl = row_value(a.kl.kl, q, h, i);
+  }
+  __device__ float operator()(int own, float x, float y) const {
+    const float u = x - lse[0], v = y - lse[1], p = expf(u);
+    return gain * (own ? expf(v) - p : p * (u - v - kl));
+  }
+};
+
 // Sums over some entries of a list, in any grouping:
 //   X = max x, l_x = sum e^(x - X), Y and l_y likewise, c = sum e^(x - X) ((x - X) - (y - Y))
 struct ListSums {

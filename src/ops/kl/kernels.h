@@ -70,7 +70,7 @@ extern const Kernel<KlPool> kl_pool_forward_sm80, kl_pool_forward_simt, kl_pool_
     kl_pool_backward_sm80, kl_pool_backward_simt;
 extern const Kernel<KlGather> kl_gather_forward_host, kl_gather_backward_host;
 extern const Kernel<KlGather> kl_gather_forward_sm80, kl_gather_forward_simt,
-    kl_gather_backward_simt;
+    kl_gather_backward_sm80, kl_gather_backward_simt;
 extern const Kernel<KlIndexer> kl_indexer_forward_host, kl_indexer_backward_host;
 extern const Kernel<KlIndexer> kl_indexer_forward_sm90, kl_indexer_forward_sm80,
     kl_indexer_forward_simt, kl_indexer_backward_sm90, kl_indexer_backward_sm80,
