@@ -183,11 +183,15 @@ __device__ __forceinline__ int64_t first_run(const GatherRuns& runs, int64_t cou
   return low;
 }
 
-// The runs a warp copies for one step after another, looked up steps ahead.
-struct RunEntries {
+// A run on its way to shared memory: what is looked up of it step by step.
+struct RunAhead {
   static constexpr int each = kTileKeys / 32;
-  uint64_t entry[each];  // of this lane; ~0: none
+  const uint64_t* from;  // its first entry
+  int count;             // 0: no run
   int64_t head_tile;
+  uint64_t entry[each];  // of this lane; ~0: none
+  int64_t row, place;
+  uint32_t odd;
 };
 
 // All warps of `keys`, at the same step.
@@ -201,46 +205,55 @@ __device__ __forceinline__ void sum_runs(float* sums, bool more, const unsigned 
                                          const uint32_t (*groups)[kRuns], int64_t steps) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp / 2;
   const int column = warp % 2 * 64;
-  sums += (group * 32 + lane / 4) * kGatherWidth + column + lane % 4 * 2;
-  float dk[2][8][4] = {};
+  sums += (group * 32 + lane % 4 * 2) * kGatherWidth + column + lane / 4;
+  float dk[4][4][4] = {};  // rows are columns of q
   const auto each_sum = [&](const auto& f) {
 #pragma unroll
-    for (int m = 0; m < 2; ++m)
+    for (int m = 0; m < 4; ++m)
 #pragma unroll
-      for (int j = 0; j < 8; ++j)
+      for (int n = 0; n < 4; ++n)
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
-          f(*reinterpret_cast<float2*>(sums + (m * 16 + half * 8) * kGatherWidth + j * 8),
-            dk[m][j][2 * half], dk[m][j][2 * half + 1]);
+        for (int c = 0; c < 4; ++c)
+          f(sums[(n * 8 + c % 2) * kGatherWidth + m * 16 + c / 2 * 8], dk[m][n][c]);
   };
-  if (more) each_sum([](const float2& sum, float& x, float& y) { x = sum.x, y = sum.y; });
+  if (more) each_sum([](float sum, float& x) { x = sum; });
+  const uint32_t s_lane = shared_address(shared) +
+                          KeysStage::Q::at(inner_row(lane), column / kChunk + inner_chunk(lane));
+  const uint32_t s_slopes = shared_address(shared) + KeysStage::Q::bytes +
+                            (group * 32 + lane / 4) * KeysStage::key_bytes + lane % 4 * 8;
   int stage = 0;
 #pragma unroll 1
   for (int64_t step = 0; step < steps; ++step) {
     meet();
-    const unsigned char* const q = shared + stage * KeysStage::bytes;
-    const unsigned char* const slopes =
-        q + KeysStage::Q::bytes + lane % 4 * 8 + (group * 32 + lane / 4) * KeysStage::key_bytes;
-    const uint32_t s_q =
-        shared_address(q) + KeysStage::Q::at(outer_row(lane), column / kChunk + outer_chunk(lane));
-    uint32_t runs = __ballot_sync(~0u, lane < kRuns && (groups[stage][lane % kRuns] >> group & 1));
-    for (; runs; runs &= runs - 1) {
-      const int run = __ffs(runs) - 1;
-      uint32_t dx[2][1][4];
+    const uint32_t s_q = s_lane + stage * KeysStage::bytes;
+    const uint32_t s_dx = s_slopes + stage * KeysStage::bytes;
+    // Four bits a run: its eights of the warp's keys.
+    uint32_t some = __reduce_or_sync(
+        ~0u, lane < kRuns ? (groups[stage][lane % kRuns] >> 4 * group & 15u) << 4 * lane : 0u);
+    while (some) {
+      const uint32_t run = (__ffs(some) - 1) / 4u, eights = some >> 4 * run & 15u;
+      some &= ~(15u << 4 * run);
+      uint32_t x[4][4], dx[4][2];
 #pragma unroll
-      for (int m = 0; m < 2; ++m)
+      for (int n = 0; n < 4; ++n)
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                     : "=r"(dx[n][0]), "=r"(dx[n][1])
+                     : "r"(s_dx + run * KeysStage::run_bytes + n * 8 * KeysStage::key_bytes)
+                     : "memory");
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint2 two = *reinterpret_cast<const uint2*>(
-              slopes + run * KeysStage::run_bytes + (m * 16 + half * 8) * KeysStage::key_bytes);
-          dx[m][0][half] = two.x, dx[m][0][half + 2] = two.y;
-        }
-      product_columns<Dtype, 2, 8, 16, KeysStage::Q>(dk, dx,
-                                                     s_q + run * kGatherHeads * kPanelRowBytes);
+      for (int m = 0; m < 4; ++m)
+        load_matrices_transposed(x[m],
+                                 KeysStage::Q::pair(s_q, m) + run * kGatherHeads * kPanelRowBytes);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        if (!(eights >> n & 1)) continue;
+#pragma unroll
+        for (int m = 0; m < 4; ++m) mma<Dtype>(dk[m][n], x[m], dx[n][0], dx[n][1]);
+      }
     }
     stage = stage + 1 < kStages ? stage + 1 : 0;
   }
-  each_sum([](float2& sum, float x, float y) { sum = {x, y}; });
+  each_sum([](float& sum, float x) { sum = x; });
 }
 
 template <int Dtype>
@@ -249,7 +262,7 @@ __global__ void __launch_bounds__(kKeysThreads, 1)
                        const __grid_constant__ GatherKeys keys) {
   extern __shared__ __align__(1024) unsigned char s_dynamic[];
   __shared__ int64_t s_bounds[3];
-  __shared__ uint32_t s_groups[kStages][kRuns];  // bit g: the run has a key of 32 g .. 32 g + 31
+  __shared__ uint32_t s_groups[kStages][kRuns];  // bit g: the run has a key of 8 g .. 8 g + 7
   const KlGather& a = call.a;
   const GatherOrder& order = keys.order;
   const GatherSlopes& slopes = keys.slopes;
@@ -288,70 +301,77 @@ __global__ void __launch_bounds__(kKeysThreads, 1)
           next_head_tile = (first + skip) % slopes.head_tiles;
   const int64_t more_groups = keys.parts / slopes.head_tiles,
                 more_head_tiles = keys.parts % slopes.head_tiles;
-  // Where the run of the next step lies.
-  const auto find = [&](bool there, int64_t& from, int64_t& to, int64_t& head_tile) {
+  // Where the run of the next step lies, then its entries, then its row.
+  const auto find = [&](RunAhead& x, bool there) {
     const int64_t run = base + group * kRuns + own_run;
-    from = to = 0, head_tile = next_head_tile;
+    x.count = 0, x.head_tile = next_head_tile;
     group += more_groups, next_head_tile += more_head_tiles;
     if (next_head_tile >= slopes.head_tiles) next_head_tile -= slopes.head_tiles, ++group;
     if (!there || run < begin || run >= end) return;
-    from = keys.runs.first[run];
-    to = run + 1 < count ? keys.runs.first[run + 1] : order.entries;
+    const int64_t from = keys.runs.first[run];
+    const int64_t to = run + 1 < count ? keys.runs.first[run + 1] : order.entries;
+    x.from = keys.runs.entries + from, x.count = static_cast<int>(to - from);
   };
-  const auto place_of = [&](const RunEntries& x) {
-    const int64_t i = order.row_of(__shfl_sync(~0u, x.entry[0], 0));
-    return slopes.place(r, i, x.head_tile);
+  const auto read = [&](RunAhead& x) {
+#pragma unroll
+    for (int n = 0; n < RunAhead::each; ++n)
+      x.entry[n] = n * 32 + lane < x.count ? x.from[n * 32 + lane] : ~uint64_t{0};
   };
-  // The warp's run of a step to stage `to`.
-  const auto copy = [&](const RunEntries& x, uint32_t odd, int to) {
-    const uint64_t head = __shfl_sync(~0u, x.entry[0], 0);
+  const auto look = [&](RunAhead& x) {
+    if (!x.count) return;
+    x.row = order.row_of(__shfl_sync(~0u, x.entry[0], 0));
+    x.place = slopes.place(r, x.row, x.head_tile);
+    x.odd = slopes.odd[x.place];
+  };
+  // To a stage.  Eight lanes copy a row of q, four rows at a time.
+  const int head = lane / kPanelChunks, chunk = lane % kPanelChunks;
+  const uint16_t* const q_base = static_cast<const uint16_t*>(side.q.data);
+  const uint16_t* const q_lane = q_base + q_place(side, q, head, 0) + chunk * kChunk;
+  const int64_t q_step = 4 * side.q_stride[2], dx_row = a.n * kGatherHeads;
+  const uint32_t s_lane = s_stage + KeysStage::Q::at(own_run * kGatherHeads + head, chunk);
+  const uint32_t s_slopes = s_stage + KeysStage::Q::bytes + own_run * KeysStage::run_bytes;
+  const auto copy = [&](const RunAhead& x, int to) {
     uint32_t groups = 0;
-    if (head != ~uint64_t{0}) {
-      const uint32_t s_q = s_stage + to * KeysStage::bytes;
-      const uint32_t s_dx = s_q + KeysStage::Q::bytes + own_run * KeysStage::run_bytes;
+    if (x.count) {
+      const uint32_t s_dx = s_slopes + to * KeysStage::bytes, s_q = s_lane + to * KeysStage::bytes;
 #pragma unroll
       for (int n = 0; n < KeysStage::run_bytes / 512; ++n)
         asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(s_dx + (n * 32 + lane) * 16),
                      "r"(0)
                      : "memory");
-      const int64_t i = order.row_of(head), h0 = x.head_tile * kGatherHeads;
-      const uint16_t* base = static_cast<const uint16_t*>(side.q.data);
+      const int64_t h0 = x.head_tile * kGatherHeads;
+      const int heads = static_cast<int>(min(a.kl.h - h0, int64_t{kGatherHeads})) - head;
+      const uint16_t* from = q_lane + x.row * side.q_stride[1] + h0 * side.q_stride[2];
 #pragma unroll
-      for (int n = 0; n < kGatherHeads / 4; ++n) {
-        const int row = n * 4 + lane / kPanelChunks;
-        const bool there = h0 + row < a.kl.h && !(odd >> (8 * n + lane / kPanelChunks) & 1);
-        const uint16_t* from = base + (there ? q_place(side, q, h0 + row, i) : 0);
+      for (int n = 0; n < kGatherHeads / 4; ++n, from += q_step) {
+        const bool there = 4 * n < heads && !(x.odd >> (8 * n + head) & 1);
 #pragma unroll
         for (int panel = 0; panel < 2; ++panel) {
-          const int chunk = panel * kPanelChunks + lane % kPanelChunks;
-          const bool valid = there && chunk * kChunk < side.q.width;
-          copy_async(s_q + KeysStage::Q::at(own_run * kGatherHeads + row, chunk),
-                     valid ? from + chunk * kChunk : base, valid);
+          const bool valid = there && panel * 64 + chunk * kChunk < side.q.width;
+          copy_async(
+              (s_q ^ n % 2 * 64) + n * 4 * kPanelRowBytes + panel * KeysStage::Q::panel_bytes,
+              valid ? from + panel * 64 : q_base, valid);
         }
       }
       __syncwarp();  // zeros are there
-      const uint16_t* dx = slopes.dx + slopes.place(r, i, x.head_tile) * a.n * kGatherHeads;
+      const uint16_t* dx = slopes.dx + x.place * dx_row;
 #pragma unroll
-      for (int n = 0; n < RunEntries::each; ++n) {
-        if (x.entry[n] == ~uint64_t{0}) continue;
+      for (int n = 0; n < RunAhead::each; ++n) {
+        if (n * 32 + lane >= x.count) break;
         const int key = order.key_of(x.entry[n]);
-        const uint16_t* from = dx + order.place_of(x.entry[n]) * kGatherHeads;
-        copy_async(s_dx + key * KeysStage::key_bytes, from, true);
-        copy_async(s_dx + key * KeysStage::key_bytes + 16, from + kChunk, true);
-        groups |= 1u << key / 32;
+        const uint16_t* of = dx + order.place_of(x.entry[n]) * kGatherHeads;
+        copy_async(s_dx + key * KeysStage::key_bytes, of, true);
+        copy_async(s_dx + key * KeysStage::key_bytes + 16, of + kChunk, true);
+        groups |= 1u << key / 8;
       }
+      __syncwarp();
     }
     groups = __reduce_or_sync(~0u, groups);
     if (lane == 0) s_groups[to][own_run] = groups;
   };
   // While the sums take step k the copies of k + 2 begin, and what is known of the steps after
-  // grows by one look-up each: where a run lies, its entries, what is odd in its row.
-  RunEntries now, next;
-  uint32_t odd = 0;
-  int64_t from = 0, to = 0, head_tile = 0;
-#pragma unroll
-  for (int n = 0; n < RunEntries::each; ++n) now.entry[n] = next.entry[n] = ~uint64_t{0};
-  now.head_tile = next.head_tile = 0;
+  // grows by one look-up each.
+  RunAhead found{}, known{}, ready{};
   int ahead = 0;
 #pragma unroll 1
   for (int64_t step = -5; step < steps; ++step) {
@@ -360,19 +380,13 @@ __global__ void __launch_bounds__(kKeysThreads, 1)
       meet();
     }
     if (step >= -2) {
-      copy(now, odd, ahead);
+      copy(ready, ahead);
       copy_commit();
       ahead = ahead + 1 < kStages ? ahead + 1 : 0;
     }
-    now = next;
-    odd = __shfl_sync(~0u, now.entry[0], 0) != ~uint64_t{0} ? slopes.odd[place_of(now)] : 0;
-#pragma unroll
-    for (int n = 0; n < RunEntries::each; ++n) {
-      const int64_t at = from + n * 32 + lane;
-      next.entry[n] = at < to ? keys.runs.entries[at] : ~uint64_t{0};
-    }
-    next.head_tile = head_tile;
-    find(step + 5 < steps, from, to, head_tile);
+    ready = known, look(ready);
+    known = found, read(known);
+    find(found, step + 5 < steps);
   }
 }
 

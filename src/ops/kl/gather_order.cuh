@@ -41,7 +41,7 @@ struct GatherOrder {
     return low(entry >> key_bits >> list_bits, row_bits);
   }
   FOVEA_HD int key_of(uint64_t entry) const {
-    return static_cast<int>(low(entry >> list_bits, key_bits));
+    return static_cast<int>(entry >> list_bits) & ((1 << key_bits) - 1);
   }
   FOVEA_HD int64_t place_of(uint64_t entry) const { return low(entry, list_bits); }
 
