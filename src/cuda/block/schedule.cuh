@@ -49,19 +49,21 @@ struct Schedule {
   int32_t* counters;  // works taken, blocks done: 0 before and after; nullptr: a block takes one
 };
 
-// The works of one block, for one warp.  The next is asked for while this one is under way.
+// The works of one block, for one warp.  The next is asked for while this one is under way, or,
+// `late`, by next().
 class Works {
  public:
-  __device__ explicit Works(const Schedule& schedule)
-      : schedule_(schedule), now_(static_cast<int>(blockIdx.x)) {
-    ask();
+  __device__ explicit Works(const Schedule& schedule, bool late = false)
+      : schedule_(schedule), late_(late), now_(static_cast<int>(blockIdx.x)) {
+    if (!late_) ask();
   }
   __device__ bool done() const { return now_ >= schedule_.works; }
   __device__ int operator*() const { return now_; }
   __device__ void next() {
+    if (late_) ask();
     now_ = __shfl_sync(~0u, next_, 0);
     if (done()) leave();
-    ask();
+    if (!late_) ask();
   }
 
  private:
@@ -79,6 +81,7 @@ class Works {
   }
 
   const Schedule& schedule_;
+  const bool late_;
   int now_, next_;
 };
 

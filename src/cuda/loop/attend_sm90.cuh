@@ -9,9 +9,9 @@
 //   Warpgroups may take turns (Shape::turns): each issues its products once the one before has.
 //   Shared memory: Slots x Q (BM x D), one ring of Stages tiles, K and V in turn (BN x D, E), two
 //   works, barriers.  Barriers: full (bytes) and empty (one arrival a consuming warp) for each Q
-//   slot and each stage; free for each work, full with its Q.  V rows past the last key are zeroed
-//   where the tensor goes on: no weight would undo a NaN there.  A work without keys walks one tile
-//   of zeros that its rows do not see.
+//   slot and each stage; free for each work, full with its Q; near, when few tiles of a work are
+//   left to copy.  V rows past the last key are zeroed where the tensor goes on: no weight would
+//   undo a NaN there.  A work without keys walks one tile of zeros that its rows do not see.
 // Policies: Score and Mask (tile_policy.cuh), Sink (sink.cuh), as in attend_sm80.cuh.
 // FlashAttention-3 (2407.08608).
 #pragma once

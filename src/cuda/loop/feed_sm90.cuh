@@ -27,6 +27,14 @@ constexpr int copiers_in() {
     return 1;
 }
 
+template <class Shape>
+constexpr int near_in() {
+  if constexpr (requires { Shape::near; })
+    return Shape::near;
+  else
+    return 0;
+}
+
 // The warps that feed the others: one plans, one copies.  Paged: keys may come in pages, of which a
 // tile holds a whole number or one holds a whole number of tiles; a lane copies a page, or a tile's
 // part of one.  A warp issues one copy after another: where a tile is many pages, Shape::copiers
@@ -43,6 +51,9 @@ struct Copy90 {
   const Shared& shared;
   const int lane = threadIdx.x % 32;
   static constexpr int kCopiers = copiers_in<Shape, Paged>();
+  // Works that are few and long are asked for when so many key tiles are left of the one before, or
+  // multiprocessors that read faster than others would wait for these in the end.
+  static constexpr int kNear = near_in<Shape>();
 
   __device__ static int copiers_of(const Attend& a) {
     return kCopiers == 2 && a.sequences.page && a.sequences.page < BN ? 2 : 1;
@@ -64,12 +75,14 @@ struct Copy90 {
   __device__ __forceinline__ void plan_works(const WorkOrder& order,
                                              const Schedule& schedule) const {
     typename Shared::WorkRing slot;
-    // From parameters alone, a plan is made while the kernel before ends.
+    // From parameters alone, a plan is made while the kernel before ends.  Works asked for late are
+    // counted once this one copies.
     const Sequences& given = a.sequences;
-    if (schedule.counters || a.list || given.query_start || given.key_start || given.query_len ||
-        given.key_len || given.key_first || given.cache_row)
+    if ((schedule.counters && kNear == 0) || a.list || given.query_start || given.key_start ||
+        given.query_len || given.key_len || given.key_first || given.cache_row)
       wait_for_previous();
-    for (Works works(schedule); !works.done(); works.next()) {
+    uint32_t near_phase = 0;
+    for (Works works(schedule, kNear > 0); !works.done(); works.next()) {
       sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
       if (lane == 0)
         new (&shared.work(slot))
@@ -78,6 +91,7 @@ struct Copy90 {
       if (shared.work(slot).tile.size <= 0) continue;
       if (lane == 0) sm90::barrier_arrive(shared.planned(slot));
       slot.next();
+      if (kNear > 0) sm90::barrier_wait(shared.near(), near_phase), near_phase ^= 1;
     }
     sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
     if (lane != 0) return;
@@ -175,7 +189,10 @@ struct Copy90 {
     }
     int n = work.last;
     Keys next = keys_of(work, n), behind{};
-    for (int left = max(work.count, 1), owed = 0; left; --left, owed = 1) {
+    const int all = max(work.count, 1);
+    for (int left = all, owed = 0; left; --left, owed = 1) {
+      if (kNear > 0 && left == min(all, kNear) && leads() && lane == 0)
+        sm90::barrier_arrive(shared.near());
       const Keys here = next;
       n = work.before(n);
       if (left > 1) next = keys_of(work, n);  // the page table is read a tile ahead

@@ -58,7 +58,7 @@ struct Shared90 {
                        kWord = kAbsent + Shape::Stages * kAbsentWords * 4,
                        kBarriers = (kWord + 4 + 7) / 8 * 8;
   static_assert(sizeof(Slot) % 8 == 0);
-  static_assert(kBarriers + 8 * (4 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
+  static_assert(kBarriers + 8 * (5 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
   unsigned char* base;
   uint32_t at;
 
@@ -85,6 +85,9 @@ struct Shared90 {
   }
   __device__ uint32_t empty(Ring i) const { return full(i) + 8; }
 
+  // Little is left to copy of a work.
+  __device__ uint32_t near() const { return full(Ring()) + Shape::Stages * 16; }
+
   // `copiers` warps read what a work is, beside the computing ones.
   __device__ void init(int copiers = 1) const {
     constexpr int kWarps = 4 * Shape::Groups;
@@ -94,6 +97,7 @@ struct Shared90 {
       sm90::barrier_init(q_full(i), 1), sm90::barrier_init(q_empty(i), kWarps);
     for (Ring i; i.phase == 0; i.next())
       sm90::barrier_init(full(i), 1), sm90::barrier_init(empty(i), kWarps);
+    sm90::barrier_init(near(), 1);
     sm90::barrier_init_done();
   }
 };

@@ -49,7 +49,7 @@ struct ForwardInstance90 {
   int32_t dtype, d, e;
   ForwardKind kind;
   int32_t rows, keys;  // of a row tile, of a key tile
-  int32_t blocks;      // that share a multiprocessor
+  bool paged;          // keys may come in pages
   void (*launch)(Context&, const Attend&, const ForwardWork90&);
 };
 

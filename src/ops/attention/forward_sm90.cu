@@ -28,13 +28,11 @@ const std::vector<ForwardInstance90>& instances() {
 }
 
 // The narrowest of a kind; of two row tiles the one that leaves fewer rows empty, of two tiles of
-// keys the wider one for pages, which make many copies of a tile, and for more than one row tile,
-// which make products of it; else the first.
+// keys the wider one for more than one row tile, which make products of it; else the first.
 const ForwardInstance90* find(const Attend& a, ForwardKind kind) {
   const int64_t queries = a.sequences.query_max;
   const auto wider = [&](const ForwardInstance90& row, const ForwardInstance90& than) {
-    const bool wanted = a.sequences.page || queries * (a.h / a.g) > row.rows;
-    return kind == ForwardKind::split && wanted && row.keys > than.keys;
+    return kind == ForwardKind::split && queries * (a.h / a.g) > row.rows && row.keys > than.keys;
   };
   const auto padded = [&](const ForwardInstance90& row) {
     return ceil_div(queries, row.rows) * row.rows;
@@ -42,6 +40,7 @@ const ForwardInstance90* find(const Attend& a, ForwardKind kind) {
   const ForwardInstance90* found = nullptr;
   for (const ForwardInstance90& row : instances()) {
     if (row.dtype != a.dtype || row.kind != kind || a.d > row.d || a.e > row.e) continue;
+    if (a.sequences.page && !row.paged) continue;
     if (found && (found->d != row.d || found->e != row.e)) break;
     if (!found || padded(row) * 20 < padded(*found) * 19 || wider(row, *found)) found = &row;
   }
@@ -180,8 +179,7 @@ void prepare(const Context& ctx, const Attend& a, Plan& plan) {
       fail(FOVEA_DEVICE_ERROR, "attention_forward: the driver makes no tensor map");
     work.o_given =
         c.grid.group == 1 && a.o_dtype == a.dtype && !*map_refuses(of.o) && make_map(of.o, work.o);
-    if (works > int64_t{c.instance->blocks} * device_info(ctx).multiprocessors)
-      work.schedule.counters = counters(ctx);
+    if (works > device_info(ctx).multiprocessors) work.schedule.counters = counters(ctx);
     const bool split = c.order.splits > 1;
     if (split) work.parts = slots.at(workspace, a, c.order.splits);
     // The works' counters come first.
