@@ -129,6 +129,16 @@ class KlCases {
     c.note = "edge", c.teacher = c.student = FOVEA_BF16, c.b = c.h = c.g = c.x = 1;
     c.s = 4100, c.t = 4096, c.d = c.f = 72;
     add(c, false);
+    // And under a mask, where there must be many of them.
+    c.b = 12, c.where = Where::lengths, c.span = Span::causal;
+    add(c, false);
+    // Too many for the shortest tiles.
+    c.b = 9, c.h = c.g = c.x = 16, c.where = Where::batched, c.s = 40, c.t = 150;
+    for (Span span : {Span::full, Span::causal, Span::left})
+      for (KlData data : {KlData::normal, KlData::large, KlData::nan_k}) {
+        c.span = span, c.data = data;
+        add(c, false);
+      }
   }
 
   void hostile() {

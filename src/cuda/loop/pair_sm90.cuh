@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // One sweep over the keys of two distributions on Hopper, for BM rows at a time: scores x = q k' of
-// the first and y = q2 k2' of the second, and of each row the online sums (in log2 units)
-//   X = max x, l_x = sum 2^(x - X),  Y and l_y likewise,  c = sum 2^(x - X) ((x - X) - (y - Y))
-//   of which kl = ln 2 c / l_x - ln l_x + ln l_y: X and Y never meet, so large scores cost no
-//   digit. Blocks, warps, works and copies are those of attend_sm90.cuh; a slot of Q holds both
-//   rows, the ring K and K2 in turn.  Both products of a tile are in flight together: the powers
-//   of the first run under the second's, those of the second under the other warpgroups'.
+// the first and y = q2 k2' of the second, and of each row the sums (in log2 units)
+//   l_x = sum 2^(x - X),  l_y = sum 2^(y - Y),  c = sum 2^(x - X) ((x - X) - (y - Y))
+//   of which kl = ln 2 c / l_x - ln l_x + ln l_y.  X and Y, that a row's scores are relative to,
+//   never meet, so large scores cost no digit; any number near the maxima will do, so they stay
+//   until a score passes one by more than kSlack.
+// Blocks, warps, works and copies are those of attend_sm90.cuh; a slot of Q holds both rows, the
+// ring K and K2 in turn.  Both products of a tile are in flight together: the powers of the first
+// run under the second's, those of the second under the other warpgroups'.
+// A tile that is seen whole is tried with X and Y as they are: no maxima, no masks.  Where a sum of
+// it is too large or not finite, or nothing was seen before, the warpgroup takes the tile again
+// with maxima and masks; its keys are given back after that.
 // Policies: Mask (tile_policy.cuh); Sink: the sums of a row, Sink::Sums, what they begin with and
 // what becomes of them.  StreamKL (2606.20005).
 #pragma once
@@ -20,7 +25,9 @@ struct PairShape90 {
   static constexpr int Dtype = Dtype_, D = D_, E = E_, Groups = Groups_, BN = BN_, Stages = Stages_;
   static constexpr int BM = 64 * Groups;
   static constexpr int threads = 128 * (Groups + 1);
-  static constexpr int copying = 56, computing = Groups == 3 ? 152 : 224;
+  static constexpr int blocks = Groups == 1 ? 2 : 1;  // of a multiprocessor
+  static constexpr int copying = Groups == 1 ? 40 : Groups == 4 ? 32 : 56;
+  static constexpr int computing = Groups == 4 ? 112 : Groups == 3 ? 152 : Groups == 2 ? 224 : 216;
   using TileQ = Swizzled<BM, D>;
   using TileQ2 = Swizzled<BM, E>;
   using TileK = Swizzled<BN, D>;
@@ -28,14 +35,15 @@ struct PairShape90 {
   static constexpr int q_bytes = TileQ::bytes + TileQ2::bytes;
   static constexpr int stage_bytes = TileK::bytes > TileV::bytes ? TileK::bytes : TileV::bytes;
   static constexpr int slack_bytes = 1024;  // works and barriers
+  static constexpr int most_bytes = 227 * 1024 / blocks;
   static constexpr int Slots =
-      Stages * stage_bytes + 2 * q_bytes + slack_bytes <= 227 * 1024 ? 2 : 1;
+      Stages * stage_bytes + 2 * q_bytes + slack_bytes <= most_bytes ? 2 : 1;
   static constexpr int tile_bytes = Slots * q_bytes + Stages * stage_bytes;
   static constexpr int shared_bytes = tile_bytes + slack_bytes;
-  static_assert(shared_bytes <= 227 * 1024);
+  static_assert(shared_bytes <= most_bytes);
 };
 
-// A row's sums: the maxima in log2 units, l and c.
+// A row's sums: what they are relative to in log2 units, l and c.
 struct CoupledTotal {
   float m[2], l[2], c;
 };
@@ -51,27 +59,53 @@ __device__ __forceinline__ void forbid_infinity(float (&x)[N][4]) {
     for (int c = 0; c < 4; ++c) x[j][c] = fmaf(x[j][c], 0.f, x[j][c]);
 }
 
+// What x is computed from stays above this: ptxas moves a wait for products up past arithmetic that
+// should run under them, but not past a branch.  x is not -1.
+__device__ __forceinline__ void stay_above(float x) {
+  asm volatile(
+      "{.reg .pred p; setp.eq.f32 p, %0, 0fBF800000; @!p bra done; nanosleep.u32 0; done:}" ::"f"(x)
+      : "memory");
+}
+
+// Whether it holds in all threads of the warpgroup.
+__device__ __forceinline__ bool all_of_group(bool yes) {
+  int all;
+  asm volatile(
+      "{.reg .pred p, q; setp.ne.s32 p, %1, 0; barrier.cta.red.and.pred q, %2, 128, p; "
+      "selp.s32 %0, 1, 0, q;}"
+      : "=r"(all)
+      : "r"(static_cast<int>(yes)), "r"(threadIdx.x / 128)
+      : "memory");
+  return __all_sync(~0u, all);  // which the compiler sees to be the same in a warp
+}
+
 // The sums of the rows that a lane shares with its quad; l and c are the lane's own shares.  What
 // the first's scores give is summed while the second's product runs: a tile's part of c is
 // sum p u - sum p w, both centred.
 struct CoupledSoftmax {
+  static constexpr float kSlack = 8.f;
+  static constexpr bool kTries = true;  // first and second may fail, and do before any tile
+
   float m[2][2] = {{kNegativeInfinity, kNegativeInfinity}, {kNegativeInfinity, kNegativeInfinity}};
   float l[2][2] = {}, c[2] = {};  // [side][half]
-  float gap[2] = {};              // X - Y, the maxima that c is centred at
-  float top[2], old[2];           // of the tile under way: X; l_x of the tiles before
+  float sum[2], product[2];       // of the tile under way: sum p, sum p u
 
-  // The maximum with a tile's scores, and what the sums of the tiles before shrink by.
+  // What a tile's scores are relative to: raised where one of them passes it by too much.
   template <int N>
-  __device__ __forceinline__ float2 raise(int side, int half, const float (&x)[N][4],
-                                          float factor) {
-    float most = m[side][half];
+  __device__ __forceinline__ float raise(int side, int half, const float (&x)[N][4], float factor) {
+    float most = kNegativeInfinity;
 #pragma unroll
     for (int j = 0; j < N; ++j) most = fmaxf(most, fmaxf(x[j][2 * half], x[j][2 * half + 1]));
-    most = quad_max(most);
-    const float base = most == kNegativeInfinity ? 0.f : __fmul_rn(most, factor);
-    const float shrink = exp2_fast(__fmul_rn(m[side][half], factor) - base);
-    m[side][half] = most;
-    return {base, shrink};
+    most = __fmul_rn(quad_max(most), factor);
+    float& base = m[side][half];
+    if (most > base + kSlack) {
+      const float moved = base == kNegativeInfinity ? 0.f : base - most;
+      const float shrink = exp2_fast(moved);
+      base = most, l[side][half] *= shrink;
+      if (side == 0) c[half] *= shrink;
+      c[half] = fmaf(l[0][half], side == 0 ? moved : -moved, c[half]);
+    }
+    return base == kNegativeInfinity ? 0.f : base;
   }
 
   // The first's scores become p.  Whole: no score is masked; else one of -inf is, seen ones are
@@ -80,57 +114,55 @@ struct CoupledSoftmax {
   __device__ __forceinline__ void first(float (&x)[N][4], const float (&factor)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float2 at = raise(0, half, x, factor[0]);
-      float sum = 0.f, product = 0.f;
+      const float base = Whole ? m[0][half] : raise(0, half, x, factor[0]);
+      sum[half] = product[half] = 0.f;
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          const float u = fmaf(x[j][i], factor[0], -at.x), p = exp2_fast(u);
+          const float u = fmaf(x[j][i], factor[0], -base), p = exp2_fast(u);
           const bool unseen = !Whole && x[j][i] == kNegativeInfinity;
-          sum += p, product = fmaf(p, unseen ? 0.f : u, product);
+          sum[half] += p, product[half] = fmaf(p, unseen ? 0.f : u, product[half]);
           x[j][i] = p;
         }
-      top[half] = at.x, old[half] = l[0][half] * at.y;
-      // A score of -inf that is seen leaves no trace in the sum, but NaN in the product.
-      l[0][half] = old[half] + fmaf(product, 0.f, sum);
-      c[half] = fmaf(c[half], at.y, product);
     }
   }
+  // first() is done where this stands.
+  __device__ __forceinline__ void settle() const {
+    stay_above(sum[0] + sum[1]);
+  }
+  // Whether the tile counts; if not it must be taken again, not as a whole one.
   template <bool Whole, int N>
-  __device__ __forceinline__ void second(const float (&p)[N][4], const float (&y)[N][4],
+  __device__ __forceinline__ bool second(const float (&p)[N][4], const float (&y)[N][4],
                                          const float (&factor)[2]) {
-    bool plain = true;
+    constexpr float kMost = 4 * N * (1 << static_cast<int>(kSlack));  // of scores within the slack
+    bool fine = true;
+    float other[2], away[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float2 at = raise(1, half, y, factor[1]);
-      float sum = 0.f, product = 0.f;
+      const float base = Whole ? m[1][half] : raise(1, half, y, factor[1]);
+      float cross = 0.f;
+      other[half] = 0.f;
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          const float w = fmaf(y[j][i], factor[1], -at.x);
+          const float w = fmaf(y[j][i], factor[1], -base);
           const bool unseen = !Whole && y[j][i] == kNegativeInfinity;
-          sum += exp2_fast(w), product = fmaf(p[j][i], unseen ? 0.f : w, product);
+          other[half] += exp2_fast(w), cross = fmaf(p[j][i], unseen ? 0.f : w, cross);
         }
-      const float moved = top[half] - at.x;
-      l[1][half] = fmaf(l[1][half], at.y, sum);
-      c[half] = fmaf(old[half], gap[half] - moved, c[half]) - product;
-      gap[half] = moved;
-      plain = plain && fabsf(product) <= kLargest;
+      away[half] = product[half] - cross;
+      fine = fine && fabsf(away[half]) <= kLargest && sum[half] + other[half] <= kMost;
     }
-    // The product tells of p's NaN too, which is not the second's.
-    if (Whole && __any_sync(~0u, !plain)) {
+    if (Whole && !all_of_group(fine)) return false;
 #pragma unroll
-      for (int j = 0; j < N; ++j)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) l[1][i / 2] = fmaf(y[j][i], 0.f, l[1][i / 2]);
-    }
+    for (int half = 0; half < 2; ++half)
+      l[0][half] += sum[half], l[1][half] += other[half], c[half] += away[half];
+    return true;
   }
-  __device__ __forceinline__ CoupledTotal total(int half, const float (&factor)[2]) const {
-    return {{m[0][half] * factor[0], m[1][half] * factor[1]},
-            {quad_sum(l[0][half]), quad_sum(l[1][half])},
-            quad_sum(c[half])};
+  __device__ __forceinline__ CoupledTotal total(int half) const {
+    return {
+        {m[0][half], m[1][half]}, {quad_sum(l[0][half]), quad_sum(l[1][half])}, quad_sum(c[half])};
   }
 };
 
@@ -158,19 +190,23 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
     const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
     const int row = work.tile.begin + warp_row;
     int n = sm90::uniform(work.last), left = max(sm90::uniform(work.count), 1);
-    const int begin = sm90::uniform(work.mask.begin), end = sm90::uniform(work.mask.end);
+    // Of the warpgroup's own rows: the last tile that any sees, the end of those that all see
+    // whole.
+    const int own = work.tile.begin + group * 64, tail = work.tile.begin + work.tile.size - 1;
+    const int seen = sm90::uniform(work.mask.last_tile(min(own + 63, tail), BN));
+    const int begin = sm90::uniform(work.mask.begin);
+    const int end = sm90::uniform(min(work.mask.last_tile(own, BN), work.tile.keys / BN));
     typename Sink::Sums state;
     sink.begin(state, work.tile, row);
 
+    // False: the tile must be taken again.
     const auto step = [&](auto whole) {
-      const Ring first = at;
-      at.next();
-      const Ring second = at;
-      at.next();
-      sm90::barrier_wait(shared.full(first), first.phase);
+      Ring second = at;
+      second.next();
+      sm90::barrier_wait(shared.full(at), at.phase);
       sm90::fence();
       sm90::product_rows<Shape::Dtype, Shape::D, typename Shape::TileQ, typename Shape::TileK>(
-          x[0], sm90::descriptor(sm90::unhoisted(q_rows)), sm90::descriptor(shared.keys(first)));
+          x[0], sm90::descriptor(sm90::unhoisted(q_rows)), sm90::descriptor(shared.keys(at)));
       sm90::commit();
       sm90::barrier_wait(shared.full(second), second.phase);
       sm90::fence();
@@ -180,29 +216,44 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
       sm90::commit();
       sm90::wait<1>();
       sm90::pin(x[0]);
-      release(shared.empty(first));
       if constexpr (!whole) forbid_infinity(x[0]), work.mask.apply(x, n * BN, row);
       state.template first<whole>(x[0], factor);
+      // Four warpgroups fill each other's gaps better without.
+      if constexpr (Shape::Groups < 4) state.settle();
       sm90::wait<0>();
       sm90::pin(y[0]);
-      release(shared.empty(second));
-      if (--left == 0) release(shared.q_empty(q_at));
       if constexpr (!whole) forbid_infinity(y[0]), work.mask.apply(y, n * BN, row);
-      state.template second<whole>(x[0], y[0], factor);
+      if (!state.template second<whole>(x[0], y[0], factor)) return false;
+      release(shared.empty(at)), release(shared.empty(second));
+      at = second, at.next();
+      if (--left == 0) release(shared.q_empty(q_at));
       n = work.before(n);
+      return true;
     };
-    using Whole = std::true_type;
-    using Part = std::false_type;
+    // Tiles that none of its rows sees, but others of the block do.
 #pragma unroll 1
-    do step(Part());
-    while (left > 0 && (n >= end || n < begin));
+    for (; left > 1 && n > seen; --left, n = work.before(n))
+#pragma unroll
+      for (int side = 0; side < 2; ++side) {
+        sm90::barrier_wait(shared.full(at), at.phase);
+        release(shared.empty(at));
+        at.next();
+      }
+    bool try_whole = !Sink::Sums::kTries;
 #pragma unroll 1
-    while (left > 0 && n >= begin) step(Whole());
+    while (left > 0) {
+      if (try_whole && n >= begin && n < end) {
 #pragma unroll 1
-    while (left > 0) step(Part());
+        do try_whole = step(std::true_type());
+        while (try_whole && left > 0 && n >= begin);
+      } else {
+        step(std::false_type());
+        try_whole = true;
+      }
+    }
 
     each_row<1>(row, [&](int, int half, int m) {
-      const auto total = state.total(half, factor);
+      const auto total = state.total(half);
       if (lane % 4 == 0 && m < work.tile.begin + work.tile.size) sink.store(work.tile, m, total);
     });
     __syncwarp();
@@ -212,7 +263,7 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
 }
 
 template <class Shape, TileMask Mask, class Sink>
-__global__ void __launch_bounds__(Shape::threads, 1)
+__global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     pair_sm90(const __grid_constant__ Attend a, float second_scale,
               const __grid_constant__ AttendGrid grid, const __grid_constant__ PairMaps maps,
               const __grid_constant__ WorkOrder order, const __grid_constant__ Schedule schedule,

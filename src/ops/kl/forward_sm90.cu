@@ -27,19 +27,25 @@ const std::vector<KlInstance90>& instances() {
   return rows;
 }
 
-// Where every row has many keys, 192 rows share them; else they leave multiprocessors without work.
-// Mixtures keep to 128 rows.
-bool long_rows(const Kl& a) {
+// Whether row tiles as long as the instance's suit the call.  64 rows: where 128 would leave
+// multiprocessors without work.  256 rows: where every row has many keys, and under a mask there
+// are enough works to even them out; mixtures keep to 128.
+bool suits(const DeviceInfo& device, const Kl& a, const KlInstance90& row) {
   constexpr int64_t kLong = 4096;
   const Window& window = a.mask.window;
-  return a.share == 0 && std::min(a.sequences.key_max, a.sequences.query_max) >= kLong &&
-         window.left == 0 && window.right == 0;
+  const Sequences& of = a.sequences;
+  const auto works = [&](int64_t rows) { return of.count * a.h * ceil_div(of.query_max, rows); };
+  if (row.rows == 64) return works(128) <= device.multiprocessors;
+  if (row.rows == 256)
+    return a.share == 0 && std::min(of.key_max, of.query_max) >= kLong && window.left == 0 &&
+           (window.right == 0 || 2 * works(256) >= 3 * device.multiprocessors);
+  return true;
 }
 
-const KlInstance90* find(const Kl& a) {
+const KlInstance90* find(const DeviceInfo& device, const Kl& a) {
   for (const KlInstance90& row : instances())
     if (row.dtype == a.first.dtype && a.first.width <= row.d && a.second.width <= row.e &&
-        (row.rows <= 128 || row.d == 64 || long_rows(a)))
+        suits(device, a, row))
       return &row;
   return nullptr;
 }
@@ -70,7 +76,7 @@ std::string refuses(const Context& ctx, const Kl& a) {
   if (!attend_of(a, a.first, a.second).plain()) return "sink_keys or head_window are given";
   if (a.first.width % 8 || a.second.width % 8) return "a width that is not a multiple of 8";
   if (!a.h || !a.sequences.count || !a.t || !a.s) return "nothing to do";
-  const KlInstance90* row = find(a);
+  const KlInstance90* row = find(device, a);
   if (!row) return "no instance for this dtype and these widths in this build";
   const Operands of(a, *row);
   for (const MapOf* x : {&of.q, &of.k, &of.q2, &of.k2})
@@ -89,17 +95,19 @@ KlWork90 work_of(const DeviceInfo& device, const Kl& a, const KlInstance90& row)
   const bool masked = a.mask.window.right > 0;
   const int64_t row_tiles = ceil_div(a.sequences.query_max, row.rows);
   const int64_t heads = a.sequences.count * a.h;
-  // Heads whose keys the cache holds together.
+  // Even sections of heads whose keys the cache holds together: a last section of a few heads would
+  // end in long works that nothing is left to fill.
   const int64_t group = a.h / std::max(a.first.key_heads, a.second.key_heads);
   const int64_t head_bytes = a.sequences.key_max * (a.first.width + a.second.width) * 2;
-  const int64_t section = clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), 1, 64) * group;
+  const int64_t most = clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), 1, 64) * group;
+  const int64_t section = ceil_div(heads, ceil_div(heads, most));
   KlWork90 work{};
   work.grid = {row_tiles, a.h, 1, 1, masked};
   work.order = {static_cast<int32_t>(row_tiles),
                 static_cast<int32_t>(heads),
                 1,
-                static_cast<int32_t>(std::min(section, heads)),
-                static_cast<int32_t>(masked ? row_tiles / 4 : 0),
+                static_cast<int32_t>(section),
+                static_cast<int32_t>(masked ? row_tiles / 2 : 0),
                 masked};
   work.schedule.works = static_cast<int32_t>(work.order.works());
   return work;
@@ -107,10 +115,12 @@ KlWork90 work_of(const DeviceInfo& device, const Kl& a, const KlInstance90& row)
 
 void prepare(const Context& ctx, const Kl& a, Plan& plan) {
   const DeviceInfo& device = device_info(ctx);
-  const KlInstance90& row = *find(a);
+  const KlInstance90& row = *find(device, a);
   plan.kernel = std::string(op_of(a)) + ".cuda.sm90." + dtype_name(a.first.dtype) + ".d" +
                 std::to_string(row.d) + "." + std::to_string(row.e) +
-                (row.d > 64 && row.rows > 128 ? ".long" : "");
+                (row.rows == 256  ? ".long"
+                 : row.rows == 64 ? ".short"
+                                  : "");
   KlWork90 work = work_of(device, a, row);
   const bool total = static_cast<bool>(a.total);
   const bool mixed = a.share > 0;

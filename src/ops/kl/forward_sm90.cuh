@@ -33,13 +33,15 @@ struct KlSink {
 
 // With both lse known, the divergences of p and r from m = share p + (1 - share) r.
 struct MixtureSums {
+  static constexpr bool kTries = false;
   float lse[2][2] = {}, kl[2][2] = {};  // [side][half]; lse in log2 units, kl the lane's share
   float share = 0.f, rest = 0.f;
 
   template <bool Whole, int N>
   __device__ __forceinline__ void first(float (&)[N][4], const float (&)[2]) {}
+  __device__ __forceinline__ void settle() const {}
   template <bool Whole, int N>
-  __device__ __forceinline__ void second(const float (&x)[N][4], const float (&y)[N][4],
+  __device__ __forceinline__ bool second(const float (&x)[N][4], const float (&y)[N][4],
                                          const float (&factor)[2]) {
 #pragma unroll
     for (int j = 0; j < N; ++j)
@@ -52,8 +54,9 @@ struct MixtureSums {
         kl[0][i / 2] = fmaf(exp2_fast(u), unseen ? 0.f : at.log_p, kl[0][i / 2]);
         kl[1][i / 2] = fmaf(exp2_fast(v), unseen ? 0.f : at.log_r, kl[1][i / 2]);
       }
+    return true;
   }
-  __device__ __forceinline__ float2 total(int half, const float (&)[2]) const {
+  __device__ __forceinline__ float2 total(int half) const {
     return {quad_sum(kl[0][half]) * kLn2, quad_sum(kl[1][half]) * kLn2};
   }
 };
@@ -85,7 +88,8 @@ KlInstance90 kl_sm90_instance() {
   using Shape = PairShape90<Dtype, D, E, Groups, BN, Stages>;
   constexpr auto launcher = [](Context& ctx, const Attend& first, float second_scale,
                                const KlWork90& work) {
-    const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
+    const int blocks =
+        std::min(work.schedule.works, Shape::blocks * device_info(ctx).multiprocessors);
     const auto run = [&](const auto& sink) {
       using Sink = std::remove_cvref_t<decltype(sink)>;
       launch<pair_sm90<Shape, WindowMask, Sink>>(
