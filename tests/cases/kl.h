@@ -124,16 +124,15 @@ class KlCases {
     KlCase c;
     c.note = "edge", c.nondeterministic = true, c.s = 70, c.t = 90, c.d = c.f = 64;
     add(c, true);
-    // Rows enough for the longest tiles.
+    // Rows enough for the longest tiles, with and without a mask.
     c = {};
-    c.note = "edge", c.teacher = c.student = FOVEA_BF16, c.b = c.h = c.g = c.x = 1;
-    c.s = 4100, c.t = 4096, c.d = c.f = 72;
+    c.note = "edge", c.teacher = c.student = FOVEA_BF16, c.b = 7, c.h = c.g = c.x = 1;
+    c.s = 4100, c.t = 4096, c.d = c.f = 72, c.where = Where::lengths;
     add(c, false);
-    // And under a mask, where there must be many of them.
-    c.b = 12, c.where = Where::lengths, c.span = Span::causal;
+    c.b = 12, c.span = Span::causal;
     add(c, false);
     // Too many for the shortest tiles.
-    c.b = 9, c.h = c.g = c.x = 16, c.where = Where::batched, c.s = 40, c.t = 150;
+    c.b = 20, c.h = c.g = c.x = 16, c.where = Where::batched, c.s = 40, c.t = 150;
     for (Span span : {Span::full, Span::causal, Span::left})
       for (KlData data : {KlData::normal, KlData::large, KlData::nan_k}) {
         c.span = span, c.data = data;

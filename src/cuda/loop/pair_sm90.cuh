@@ -26,6 +26,8 @@ struct PairShape90 {
   static constexpr int BM = 64 * Groups;
   static constexpr int threads = 128 * (Groups + 1);
   static constexpr int blocks = Groups == 1 ? 2 : 1;  // of a multiprocessor
+  // Four warpgroups, and two blocks, fill each other's gaps better without.
+  static constexpr bool settles = Groups == 2 || Groups == 3;
   static constexpr int copying = Groups == 1 ? 40 : Groups == 4 ? 32 : 56;
   static constexpr int computing = Groups == 4 ? 112 : Groups == 3 ? 152 : Groups == 2 ? 224 : 216;
   using TileQ = Swizzled<BM, D>;
@@ -218,8 +220,7 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
       sm90::pin(x[0]);
       if constexpr (!whole) forbid_infinity(x[0]), work.mask.apply(x, n * BN, row);
       state.template first<whole>(x[0], factor);
-      // Four warpgroups fill each other's gaps better without.
-      if constexpr (Shape::Groups < 4) state.settle();
+      if constexpr (Shape::settles) state.settle();
       sm90::wait<0>();
       sm90::pin(y[0]);
       if constexpr (!whole) forbid_infinity(y[0]), work.mask.apply(y, n * BN, row);

@@ -28,18 +28,22 @@ const std::vector<KlInstance90>& instances() {
 }
 
 // Whether row tiles as long as the instance's suit the call.  64 rows: where 128 would leave
-// multiprocessors without work.  256 rows: where every row has many keys, and under a mask there
-// are enough works to even them out; mixtures keep to 128.
+// multiprocessors without work.  256 rows, of which a pair takes 7/8 of the time: where every row
+// has many keys and enough multiprocessors have work to the end; mixtures keep to 128.
 bool suits(const DeviceInfo& device, const Kl& a, const KlInstance90& row) {
-  constexpr int64_t kLong = 4096;
+  constexpr int64_t kLong = 2048, kLongMasked = 4096;
   const Window& window = a.mask.window;
   const Sequences& of = a.sequences;
+  const int64_t all = device.multiprocessors;
   const auto works = [&](int64_t rows) { return of.count * a.h * ceil_div(of.query_max, rows); };
-  if (row.rows == 64) return works(128) <= device.multiprocessors;
-  if (row.rows == 256)
-    return a.share == 0 && std::min(of.key_max, of.query_max) >= kLong && window.left == 0 &&
-           (window.right == 0 || 2 * works(256) >= 3 * device.multiprocessors);
-  return true;
+  const auto waves = [&](int64_t rows) { return ceil_div(works(rows), all); };
+  const bool masked = window.right > 0;
+  if (row.rows == 64) return works(128) <= (masked ? 2 * all : all);
+  if (row.rows < 256) return true;
+  if (a.share > 0 || window.left > 0) return false;
+  const int64_t keys = std::min(of.key_max, of.query_max);
+  return masked ? keys >= kLongMasked && 2 * works(256) >= 3 * all
+                : keys >= kLong && 7 * waves(256) * 2 <= 8 * waves(128);
 }
 
 const KlInstance90* find(const DeviceInfo& device, const Kl& a) {
@@ -95,11 +99,12 @@ KlWork90 work_of(const DeviceInfo& device, const Kl& a, const KlInstance90& row)
   const bool masked = a.mask.window.right > 0;
   const int64_t row_tiles = ceil_div(a.sequences.query_max, row.rows);
   const int64_t heads = a.sequences.count * a.h;
-  // Even sections of heads whose keys the cache holds together: a last section of a few heads would
-  // end in long works that nothing is left to fill.
+  // Even sections of heads whose keys the cache holds together, or of so many that they are many
+  // works: a last section of a few heads would end in long works that nothing is left to fill.
   const int64_t group = a.h / std::max(a.first.key_heads, a.second.key_heads);
   const int64_t head_bytes = a.sequences.key_max * (a.first.width + a.second.width) * 2;
-  const int64_t most = clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), 1, 64) * group;
+  const int64_t most =
+      clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), masked ? 16 : 1, 64) * group;
   const int64_t section = ceil_div(heads, ceil_div(heads, most));
   KlWork90 work{};
   work.grid = {row_tiles, a.h, 1, 1, masked};
