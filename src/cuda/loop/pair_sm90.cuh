@@ -192,12 +192,8 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
     const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
     const int row = work.tile.begin + warp_row;
     int n = sm90::uniform(work.last), left = max(sm90::uniform(work.count), 1);
-    // Of the warpgroup's own rows: the last tile that any sees, the end of those that all see
-    // whole.
-    const int own = work.tile.begin + group * 64, tail = work.tile.begin + work.tile.size - 1;
-    const int seen = sm90::uniform(work.mask.last_tile(min(own + 63, tail), BN));
     const int begin = sm90::uniform(work.mask.begin);
-    const int end = sm90::uniform(min(work.mask.last_tile(own, BN), work.tile.keys / BN));
+    int end = sm90::uniform(work.mask.end);
     typename Sink::Sums state;
     sink.begin(state, work.tile, row);
 
@@ -231,15 +227,21 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
       n = work.before(n);
       return true;
     };
-    // Tiles that none of its rows sees, but others of the block do.
+    if constexpr (Shape::BM > BN) {
+      // Tiles that none of the warpgroup's rows sees, but others of the block do; and those that
+      // all of its rows see whole.
+      const int own = work.tile.begin + group * 64, tail = work.tile.begin + work.tile.size - 1;
+      const int seen = sm90::uniform(work.mask.last_tile(min(own + 63, tail), BN));
+      end = sm90::uniform(min(work.mask.last_tile(own, BN), work.tile.keys / BN));
 #pragma unroll 1
-    for (; left > 1 && n > seen; --left, n = work.before(n))
+      for (; left > 1 && n > seen; --left, n = work.before(n))
 #pragma unroll
-      for (int side = 0; side < 2; ++side) {
-        sm90::barrier_wait(shared.full(at), at.phase);
-        release(shared.empty(at));
-        at.next();
-      }
+        for (int side = 0; side < 2; ++side) {
+          sm90::barrier_wait(shared.full(at), at.phase);
+          release(shared.empty(at));
+          at.next();
+        }
+    }
     bool try_whole = !Sink::Sums::kTries;
 #pragma unroll 1
     while (left > 0) {

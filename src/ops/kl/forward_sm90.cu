@@ -104,7 +104,7 @@ KlWork90 work_of(const DeviceInfo& device, const Kl& a, const KlInstance90& row)
   const int64_t group = a.h / std::max(a.first.key_heads, a.second.key_heads);
   const int64_t head_bytes = a.sequences.key_max * (a.first.width + a.second.width) * 2;
   const int64_t most =
-      clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), masked ? 16 : 1, 64) * group;
+      clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), masked ? 32 : 1, 64) * group;
   const int64_t section = ceil_div(heads, ceil_div(heads, most));
   KlWork90 work{};
   work.grid = {row_tiles, a.h, 1, 1, masked};
