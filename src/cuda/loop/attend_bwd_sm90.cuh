@@ -36,7 +36,8 @@ struct BackwardShape90 {
   using TileO = Swizzled<BM, E>;
   using TileS = Swizzled<BN, BM>;
   static constexpr int chunk_bytes = kChunkFloats * 4;
-  static_assert(BM / kChunkRows * TileK::panels == groups, "a chunk of dq for each warpgroup");
+  static constexpr int chunks = BM / kChunkRows * TileK::panels;  // of dq
+  static_assert(chunks == groups, "a chunk for each warpgroup");
   static_assert(StagesO == 2, "a tile's stage of dout says whether it is even");
   static constexpr int side_bytes = Slopes::sides * BM * 4;
   static constexpr int v = TileK::bytes, q = v + TileV::bytes, dout = q + StagesQ * TileQ::bytes,

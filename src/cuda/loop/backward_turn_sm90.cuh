@@ -38,7 +38,7 @@ __device__ inline void pass_turn(int32_t* at) {
 template <class Shape>
 __device__ __forceinline__ void store_part(const AttendBackward& b, const BackwardWork& work,
                                            const Sequence& seq, const BackwardBlock& block) {
-  constexpr int Panels = Shape::TileQ::panels, BM = Shape::BM, units = Shape::groups * 4;
+  constexpr int Panels = Shape::TileQ::panels, BM = Shape::BM, units = Shape::chunks * 4;
   const Attend& a = b.forward;
   const int rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys);
   const int heads = static_cast<int>(a.h / a.g), h = block.g * heads + block.part % heads;

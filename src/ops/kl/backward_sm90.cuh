@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// kl_backward and that of the Jensen-Shannon divergence on the Hopper gradient loop of attention:
-// the slopes of their formulas, no dv.
+// kl_backward and that of the Jensen-Shannon divergence on Hopper: the slopes of their formulas,
+// for the gradient loop of attention, without its dv, or, of wide heads, one of their own.
 #pragma once
+#include <type_traits>
+
 #include "cuda/launch.h"
 #include "cuda/loop/attend_bwd_sm90.cuh"
 #include "ops/kl/backward.cuh"
+#include "ops/kl/backward_loop_sm90.cuh"
 #include "ops/kl/mixture.cuh"
 
 namespace fovea::cuda {
@@ -53,28 +56,39 @@ struct KlSlopes {
   }
 };
 
+// At D64 the exponents are the longer part and want the longer row tiles of attention's loop.
+template <int Dtype, int D, int E, int Tile, int Stages, KlOwn Own>
+using KlShape =
+    std::conditional_t<(D > 64), KlBackwardShape90<Dtype, D, E, Tile, Stages, KlSlopes<Own>>,
+                       BackwardShape90<Dtype, D, E, Tile, Stages, 2, KlSlopes<Own>>>;
+
 template <int Dtype, int D, int E, int Tile, int Stages>
 KlBackwardInstance90 kl_backward_sm90_instance() {
-  using First = BackwardShape90<Dtype, D, E, Tile, Stages, 2, KlSlopes<KlOwn::first>>;
-  using Second = BackwardShape90<Dtype, D, E, Tile, Stages, 2, KlSlopes<KlOwn::second>>;
-  using Mixed = BackwardShape90<Dtype, D, E, Tile, Stages, 2, KlSlopes<KlOwn::mixed>>;
   constexpr auto launcher = [](Context& ctx, const KlGradient& b, const BackwardMaps& maps,
                                const BackwardWork& work, const BackwardGrid90& grid) {
     const Attend& a = b.call.forward;
-    const auto run = [&]<class Shape>() {
-      const typename Shape::Slopes::Args args{b.other_scale * kLog2E,
+    const auto run = [&]<KlOwn Own>() {
+      using Shape = KlShape<Dtype, D, E, Tile, Stages, Own>;
+      const typename KlSlopes<Own>::Args args{b.other_scale * kLog2E,
                                               static_cast<int32_t>(a.g / b.other_heads), b.share};
-      launch<attend_bwd_sm90<Shape>>(ctx, b.op, grid.total(a.g * a.sequences.count), Shape::threads,
-                                     Shape::shared_bytes, b.call, maps, work, grid, args);
+      constexpr auto kernel = [] {
+        if constexpr (D > 64)
+          return kl_bwd_sm90<Shape>;
+        else
+          return attend_bwd_sm90<Shape>;
+      }();
+      launch<kernel>(ctx, b.op, grid.total(a.g * a.sequences.count), Shape::threads,
+                     Shape::shared_bytes, b.call, maps, work, grid, args);
     };
     if (b.own == KlOwn::mixed)
-      run.template operator()<Mixed>();
+      run.template operator()<KlOwn::mixed>();
     else if (b.own == KlOwn::first)
-      run.template operator()<First>();
+      run.template operator()<KlOwn::first>();
     else
-      run.template operator()<Second>();
+      run.template operator()<KlOwn::second>();
   };
-  return {Dtype, D, E, Tile, First::BN, First::TileQ::panels, launcher};
+  using Shape = KlShape<Dtype, D, E, Tile, Stages, KlOwn::second>;
+  return {Dtype, D, E, Tile, Shape::BN, Shape::TileQ::panels, launcher};
 }
 
 }  // namespace fovea::cuda
