@@ -5,6 +5,7 @@
 // rows is an address.  An operand of 16 k is 8 columns of two shifts d = 2 p, 2 p + 1; the other
 // operand is the band of taps that takes them to 8 columns of y, the same for every block: it stays
 // in registers.  Of a block of s, the band `ahead` goes to the block of y that many before it.
+//   A block of y that reads two of s has them as one operand of an odd last shift.
 //   A tap row past the last counts as 0 and reads the last one's row again: no row a tap does not
 // name is read, NaN included.
 #pragma once
@@ -20,6 +21,10 @@ struct TapBands {
   uint32_t at[Pairs];  // the lane's row of a block, in bytes
   uint32_t b[Pairs][Ahead][2];
 
+  // Whether shift 2 p is the last and has no partner.
+  __device__ __forceinline__ static bool alone(int p, int rows) {
+    return Ahead == 2 && p == Pairs - 1 && rows == 2 * p + 1;
+  }
   // The lane's rows: `row` is the warp's first, rows outside [first, last] are read as the nearest.
   __device__ __forceinline__ void place(int row, int first, int last, int rows) {
 #pragma unroll
@@ -32,7 +37,9 @@ struct TapBands {
     float w[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int d = 2 * p + i / 2, v = 8 * ahead + lane % 4 * 2 + i % 2 - lane / 4;
+      const int d = alone(p, rows) ? 2 * p : 2 * p + i / 2,
+                block = alone(p, rows) ? 2 * ahead + i / 2 : ahead,
+                v = 8 * block + lane % 4 * 2 + i % 2 - lane / 4;
       w[i] = d < rows && v >= 0 && v < columns ? tap(d, v) : 0.f;
     }
     return make_uint2(pack<FOVEA_F16>(w[0], w[1]), pack<FOVEA_F16>(w[2], w[3]));
@@ -52,10 +59,10 @@ struct TapBands {
 
   // y of N blocks.  block(i): address of block i of s, i < N + Ahead - 1.
   template <int N, class Block>
-  __device__ __forceinline__ void convolve(float (&y)[N][4], const Block& block) const {
+  __device__ __forceinline__ void convolve(float (&y)[N][4], int rows, const Block& block) const {
     clear(y);
 #pragma unroll
-    for (int p = 0; p < Pairs; ++p) add(y, b[p], at[p], block);
+    for (int p = 0; p < Pairs; ++p) add_some(y, b[p], p, rows, at[p], block);
   }
   // The same with the bands from a table, a pair at a time: registers for one.
   template <int N, class Block>
@@ -68,7 +75,7 @@ struct TapBands {
       uint32_t b[Ahead][2];
 #pragma unroll
       for (int i = 0; i < Ahead; ++i) load(b[i], table, p, i);
-      add(y, b, row_of(p, row, first, last, rows), block);
+      add_some(y, b, p, rows, row_of(p, row, first, last, rows), block);
     }
   }
 
@@ -89,6 +96,30 @@ struct TapBands {
     for (int j = 0; j < N; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c) y[j][c] = 0.f;
+  }
+  template <int N, class Block>
+  __device__ __forceinline__ static void add_some(float (&y)[N][4], const uint32_t (&b)[Ahead][2],
+                                                  int p, int rows, uint32_t at,
+                                                  const Block& block) {
+    if (alone(p, rows))
+      add_alone(y, b, at, block);
+    else
+      add(y, b, at, block);
+  }
+  template <int N, class Block>
+  __device__ __forceinline__ static void add_alone(float (&y)[N][4], const uint32_t (&b)[Ahead][2],
+                                                   uint32_t at, const Block& block) {
+    static_assert(N % 2 == 0);
+    at += threadIdx.x % 32 / 16 * (block(1) - block(0));
+    uint32_t a[2][4];
+#pragma unroll
+    for (int i = 0; i <= N; i += 2) {
+      const uint32_t(&old)[4] = a[i / 2 % 2 ^ 1];
+      uint32_t(&now)[4] = a[i / 2 % 2];
+      load_matrices(now, block(i) + at);
+      if (i > 0) mma<FOVEA_F16>(y[i - 1], {old[2], old[3], now[0], now[1]}, b[0][0], b[0][1]);
+      if (i < N) mma<FOVEA_F16>(y[i], now, b[0][0], b[0][1]);
+    }
   }
   template <int N, class Block>
   __device__ __forceinline__ static void add(float (&y)[N][4], const uint32_t (&b)[Ahead][2],

@@ -169,8 +169,8 @@ WorkOrder order_of(const DeviceInfo& device, const ConvAttend& c,
                 heads = a.sequences.count * (keys ? a.g : a.h);
   const int64_t bytes = keys ? a.sequences.query_max * a.h / a.g * (a.d + a.e) * 2
                              : a.sequences.key_max * (a.d + a.e) * 2;
-  return conv_order(device, ceil_div(lines, int64_t{row.groups} * reach.own()), heads, 1, 1, bytes,
-                    c.causal, c.causal && !keys);
+  return conv_order(device, ceil_div(lines, int64_t{reach.own(64 * row.groups)}), heads, 1, 1,
+                    bytes, c.causal, c.causal && !keys);
 }
 
 struct Slots90 {

@@ -25,7 +25,7 @@ struct ConvReach {
   int lines, columns;  // extents of d and v
   int above, below;    // lines before and behind that A reads
   int low, high;       // columns before and behind
-  int halo;            // lines on either side of those that a warpgroup has sums of
+  int halo;            // lines on either side of those that a block has sums of
   bool keys;
 
   FOVEA_HD ConvReach(const ConvAttend& c, bool keys) : keys(keys) {
@@ -37,7 +37,7 @@ struct ConvReach {
     high = static_cast<int>(keys ? 0 : c.right());
     halo = above + below;
   }
-  FOVEA_HD int own() const { return 64 - 2 * halo; }
+  FOVEA_HD int own(int lines) const { return lines - 2 * halo; }
   __device__ float tap(const ConvAttend& c, int head, int d, int v) const {
     const int u = keys ? v : lines - 1 - d, column = keys ? lines - 1 - d : v;
     return load_float(
@@ -62,7 +62,7 @@ struct ConvGradientSlot {
   Sequence seq;
   ConvAttend::Rows out;
   int64_t r;
-  int line, tile;      // first line of the first warpgroup, halo included
+  int line, tile;      // first line, halo included
   int head, heads, g;  // query heads from `head` on
   int rows, keys, shift;
   int last, lowest;  // tiles of columns
@@ -71,7 +71,7 @@ struct ConvGradientSlot {
 
   __device__ ConvGradientSlot(const ConvAttend& c, const ConvGradientWork& work,
                               const WorkPlace& place, const ConvReach& reach, bool of_keys,
-                              int groups, int width)
+                              int lines, int width)
       : reach(reach) {
     const Attend& a = c.attend;
     const int each = static_cast<int>(of_keys ? a.g : a.h), group = static_cast<int>(a.h / a.g);
@@ -81,7 +81,7 @@ struct ConvGradientSlot {
     rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys), shift = keys - rows;
     head = of_keys ? owner * group : owner, heads = of_keys ? group : 1;
     g = of_keys ? owner : owner / group;
-    const int step = groups * reach.own(), first = tile * step;
+    const int step = reach.own(lines), first = tile * step;
     line = first - reach.halo;
     any = first < (of_keys ? keys : rows);
     const int end = first + step + reach.halo;

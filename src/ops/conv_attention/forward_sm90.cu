@@ -57,11 +57,12 @@ struct Grid {
   Grid(const ConvAttend& c, const ConvInstance90& row) {
     const Attend& a = c.attend;
     const int64_t longest = std::max<int64_t>(a.sequences.query_max - c.history, 0);
-    const int64_t own = row.slot() - c.above(), group = a.h / a.g;
+    const int64_t group = a.h / a.g;
     const bool packed = row.kind == ConvKind::packed;
+    const int64_t own = (packed ? row.slot() : row.slot() * row.slots()) - c.above();
     packs = packed ? ceil_div(group, row.slots()) : 1;
     heads = packed ? a.g * packs : a.h;
-    row_tiles = ceil_div(longest, packed ? own : own * row.slots());
+    row_tiles = ceil_div(longest, own);
   }
 };
 

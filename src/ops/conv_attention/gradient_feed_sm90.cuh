@@ -16,12 +16,12 @@ struct ConvGradient90 {
                        Stages = Stages_, Groups = 2, BN = 64;
   static constexpr bool keys = Lines_ == ConvLines::keys;  // the lines are keys
   static constexpr int BM = 64 * Groups, threads = 128 * (Groups + 1);
-  // Registers a thread, of the 168 that a block starts with: what the copying warpgroup gives the
-  // others take, and one that asks for more waits for ever.
-  static constexpr int copying = 40, computing = 232;
-  static_assert(copying + Groups * computing <= 168 * (Groups + 1));
   // S and dout v' do not fit beside the sums.
   static constexpr bool crowded = !keys && D + 8 * Pairs * Ahead > 256;
+  // Registers a thread, of the 168 that a block starts with: what the copying warpgroup gives the
+  // others take, and one that asks for more waits for ever.
+  static constexpr int copying = crowded ? 24 : 40, computing = crowded ? 240 : 232;
+  static_assert(copying + Groups * computing <= 168 * (Groups + 1));
   // The next S and the last sums run under a step's convolutions.
   static constexpr bool roomy = !crowded && D + (keys ? E : 8 * Pairs * Ahead) <= 200;
   using Bands = TapBands<Pairs, Ahead>;
@@ -30,10 +30,9 @@ struct ConvGradient90 {
   using TileD = Swizzled<BN, D>;
   using TileE = Swizzled<BN, E>;
   static constexpr int stage_bytes = TileD::bytes > TileE::bytes ? TileD::bytes : TileE::bytes;
-  static constexpr int block_bytes = 64 * 16, score_bytes = BN / 8 * block_bytes;
+  static constexpr int block_bytes = BM * 16, score_bytes = BN / 8 * block_bytes;
   static constexpr int line_e = LineD::bytes, ring = line_e + LineE::bytes,
-                       scores = ring + Stages * stage_bytes,
-                       bands = scores + Groups * 4 * score_bytes,
+                       scores = ring + Stages * stage_bytes, bands = scores + 4 * score_bytes,
                        works = bands + Groups * 2 * Bands::table_bytes,
                        barriers = works + (static_cast<int>(sizeof(ConvGradientSlot)) + 7) / 8 * 8,
                        shared_bytes = barriers + 8 * (4 + 2 * Stages);
@@ -77,9 +76,8 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
   for (Works works(more.schedule); !works.done(); works.next()) {
     sm90::barrier_wait(work_empty, phase ^ 1);
     if (lane == 0)
-      new (&work)
-          ConvGradientSlot(c, more, WorkPlace(more.order, *works), ConvReach(c, Shape::keys),
-                           Shape::keys, Shape::Groups, Shape::BN);
+      new (&work) ConvGradientSlot(c, more, WorkPlace(more.order, *works),
+                                   ConvReach(c, Shape::keys), Shape::keys, Shape::BM, Shape::BN);
     __syncwarp();
     if (!work.any) continue;
     sm90::barrier_wait(line_empty, phase ^ 1);
@@ -88,7 +86,7 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
       sm90::barrier_expect(line_full, Shape::LineD::bytes + Shape::LineE::bytes);
 #pragma unroll 1
       for (int n = 0; n < Shape::Groups; ++n) {
-        const int line = work.line + n * reach.own(), to = n * 64 * kPanelRowBytes;
+        const int line = work.line + n * 64, to = n * 64 * kPanelRowBytes;
         const int head = Shape::keys ? work.g : work.head;
 #pragma unroll
         for (int panel = 0; panel < Shape::LineD::panels; ++panel)
@@ -99,7 +97,8 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
         for (int panel = 0; panel < Shape::LineE::panels; ++panel)
           sm90::copy_box(base + Shape::line_e + panel * Shape::LineE::panel_bytes + to,
                          Shape::keys ? more.maps.v : more.maps.dout, line_full, panel * 64,
-                         line + (Shape::keys ? row(true) : out()), head, batch(Shape::keys));
+                         line - reach.below + (Shape::keys ? row(true) : out()), head,
+                         batch(Shape::keys));
       }
     }
     const auto copy = [&](auto tile, const CUtensorMap& map, int at_row, int head) {

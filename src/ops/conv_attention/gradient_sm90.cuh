@@ -55,10 +55,13 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
   const ConvReach& reach = work.reach;  // read again each time: registers are few
   const float unit = a.score.scale * (1.f / kScoreUnit);
   const int history = static_cast<int>(c.history);
-  const uint32_t scores = base + Shape::scores + group * 4 * Shape::score_bytes;
+  const uint32_t scores = base + Shape::scores;
   const uint32_t table = base + Shape::bands + group * 2 * Bands::table_bytes;
   sm90::Ring<Shape::Stages> at;
   uint32_t phase = 0;
+  // Named barriers, 256 threads each.
+  enum { kScoresWritten = 3, kSlopesWritten, kScoresRead, kSlopesRead, kAll };
+  static_assert(Shape::Groups == 2);
   float x[1][N][4], y[1][N][4], sum[D / 8][4], dv[Keys ? E / 8 : 1][4];
   float taps[Keys ? 1 : Pairs][Keys ? 1 : Ahead][4];
   uint32_t operand[1][N / 2][4], weights[1][Keys ? N / 2 : 1][4];
@@ -69,10 +72,32 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
     return base + Shape::ring + stage * Shape::stage_bytes;
   };
   const auto stage_of = [&](const sm90::Ring<Shape::Stages>& of) { return ring_stage(of.stage); };
+  // The warp's first of the block's lines.
+  const int place = sm90::uniform(group * 64 + warp * 16);
   // Where the lane writes its part of a tile of f16.
   const auto part_at = [&] {
     const uint32_t lane = sm90::unhoisted(threadIdx.x % 32);
-    return lane / 16 * Shape::block_bytes + (warp * 16 + lane % 16) * 16;
+    return lane / 16 * Shape::block_bytes + (place + lane % 16) * 16;
+  };
+  // The second warpgroup reads what the first wrote; the first need not wait for it.
+  const bool leads = group == 0;
+  const auto written = [&](int barrier) {
+    if (leads) {
+      sm90::arrive(barrier, 256);
+      sm90::meet(1, 128);
+    } else {
+      sm90::meet(barrier, 256);
+    }
+  };
+  // Nobody reads any more what is about to be overwritten.
+  const auto read = [&](int barrier) {
+    if (!leads) sm90::arrive(barrier, 256);
+  };
+  const auto wait_read = [&](int barrier) {
+    if (leads)
+      sm90::meet(barrier, 256);
+    else
+      sm90::meet(2, 128);
   };
 
   for (;;) {
@@ -80,9 +105,8 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
     phase ^= 1;
     if (__all_sync(~0u, !work.any)) return;
     const int &rows = work.rows, &keys = work.keys, &shift = work.shift;
-    const int line =
-        sm90::uniform(work.line + group * reach.own() + warp * 16);  // the warp's first
-    const int mine = line + lane / 4;                                // the lane's first
+    const int first = sm90::uniform(work.line + place);  // the line that S has at `place`
+    const int mine = first + lane / 4;                   // and at the lane's
     const uint32_t d_lines = sm90::uniform(base + group * 64 * kPanelRowBytes);
     const uint32_t e_lines = d_lines + Shape::line_e;
     bool more_sums = false;
@@ -95,24 +119,25 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
           for (int e = 0; e < 4; ++e) taps[p][i][e] = 0.f;
     }
 
-    // The first column past those that line `mine + 8 half` sees, from `first` on: [from, to).
-    const auto span = [&](int half, int& from, int& to) {
-      const int n = mine + 8 * half;
+    // The columns that line `mine - lag + 8 half` sees: [from, to).
+    const auto span = [&](int lag, int half, int& from, int& to) {
+      const int n = sm90::unhoisted(mine) - lag + 8 * half;
       if constexpr (Keys) {
         from = n < 0 || n >= keys ? rows : c.causal ? max(n - shift, 0) : 0, to = rows;
       } else {
         from = 0, to = n < 0 || n >= rows ? 0 : c.causal ? min(n + shift + 1, keys) : keys;
       }
     };
-    // Every line of the warp is there and sees columns [at, at + BN).
-    const auto whole = [&](int at) {
+    // Every line of the warp, `lag` before those of S, is there and sees columns [at, at + BN).
+    const auto whole = [&](int lag, int at) {
       const int lines = Keys ? keys : rows, columns = Keys ? rows : keys;
+      const int line = first - lag;
       return line >= 0 && line + 16 <= lines && at >= 0 && at + BN <= columns &&
              (!c.causal || (Keys ? line + 15 <= at + shift : at + BN - 1 <= line + shift));
     };
     // f(j, e, seen) of columns from `at` on.
-    const auto each = [&](int at, auto f) {
-      if (whole(at)) {
+    const auto each = [&](int lag, int at, auto f) {
+      if (whole(lag, at)) {
 #pragma unroll
         for (int j = 0; j < N; ++j)
 #pragma unroll
@@ -120,7 +145,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         return;
       }
       int from[2], to[2];
-      span(0, from[0], to[0]), span(1, from[1], to[1]);
+      span(lag, 0, from[0], to[0]), span(lag, 1, from[1], to[1]);
       const int first = at + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < N; ++j)
@@ -143,8 +168,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
       }
     };
     const auto convolve = [&](float(&y)[N][4], int turned, uint32_t here, uint32_t behind) {
-      Bands::convolve(y, table + turned * Bands::table_bytes,
-                      warp * 16 + (turned ? reach.above : reach.below), 0, 63, reach.lines,
+      Bands::convolve(y, table + turned * Bands::table_bytes, place, 0, Shape::BM - 1, reach.lines,
                       [&](int block) {
                         return block < N ? here + block * Shape::block_bytes
                                          : behind + (block - N) * Shape::block_bytes;
@@ -155,19 +179,19 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
       const int head = sm90::uniform(work.head + n);
       const float2* side = more.side + (work.seq.batch * a.h + head) * a.s + work.seq.row_begin;
       const float grain = grain_of(more.largest[work.r * a.h + head]);
-      sm90::meet(1 + group, 128);  // the last head's bands and tiles are done with
+      sm90::meet(kAll, 256);  // the last head's bands and tiles are done with
       // Its taps by way of the tile of S that is written first, all loads in flight at once.
-      float* const staged =
-          reinterpret_cast<float*>(shared + Shape::scores + group * 4 * Shape::score_bytes);
+      float* const staged = reinterpret_cast<float*>(shared + Shape::scores + group * 64 * 16);
+      static_assert(2 * Pairs * (8 * Ahead - 7) * 4 <= 64 * 16);
       for (int i = threadIdx.x % 128; i < reach.lines * reach.columns; i += 128)
         staged[i] = reach.tap(c, head, i / reach.columns, i % reach.columns);
       if (threadIdx.x % 128 < 64)
 #pragma unroll
         for (int i = 0; i < Ahead - 1; ++i) {
-          sm90::store_zeros(scores + Shape::score_bytes + i * Shape::block_bytes +
-                            threadIdx.x % 64 * 16);
-          sm90::store_zeros(scores + 3 * Shape::score_bytes + i * Shape::block_bytes +
-                            threadIdx.x % 64 * 16);
+          const uint32_t to =
+              scores + i * Shape::block_bytes + (group * 64 + threadIdx.x % 64) * 16;
+          sm90::store_zeros(to + Shape::score_bytes);
+          sm90::store_zeros(to + 3 * Shape::score_bytes);
         }
       sm90::meet(1 + group, 128);
       const int lines = reach.lines, columns = reach.columns;
@@ -196,7 +220,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         const int column = t * BN + reach.high;
         convolve(x[0], 1, da, behind);
         before();
-        each(column,
+        each(reach.halo, column,
              [&](int j, int e, bool seen) { x[0][j][e] = seen ? x[0][j][e] * grain : 0.f; });
         pack_operand<Dtype>(operand, x);
         sm90::barrier_wait(full + at.stage * 16, at.phase);
@@ -229,36 +253,52 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
           keep[half] = 0;
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            const int local = warp * 16 + half * 8 + lane % 4 * 2 + i;
-            if (local >= reach.halo && local < 64 - reach.halo) keep[half] |= 0xffffu << (16 * i);
+            const int local = place + half * 8 + lane % 4 * 2 + i - reach.halo;
+            if (local >= 0 && local < reach.own(Shape::BM)) keep[half] |= 0xffffu << (16 * i);
           }
         }
         uint32_t left[Pairs];
 #pragma unroll
         for (int p = 0; p < Pairs; ++p) {
           const int d = min(2 * p + lane / 8 % 2, reach.lines - 1);
-          left[p] = static_cast<uint32_t>(max(warp * 16 + lane / 16 * 8 + lane % 8 - d, 0)) * 16;
+          left[p] = static_cast<uint32_t>(max(place + lane / 16 * 8 + lane % 8 - d, 0)) * 16;
         }
+        const auto sums = [&](auto alone) {
+          uint32_t a[2][4];
 #pragma unroll
-        for (int i = 0; i < N + Ahead - 1; ++i) {
-          if (i < N && i % 2 == 0) {
-            uint32_t r[4];
-            load_matrices_transposed(r, da + part + i * Shape::block_bytes);
-            right[i][0] = r[0] & keep[0], right[i][1] = r[1] & keep[1];
-            right[i + 1][0] = r[2] & keep[0], right[i + 1][1] = r[3] & keep[1];
+          for (int i = 0; i < N + Ahead - 1; ++i) {
+            if (i < N && i % 2 == 0) {
+              uint32_t r[4];
+              load_matrices_transposed(r, da + part + i * Shape::block_bytes);
+              right[i][0] = r[0] & keep[0], right[i][1] = r[1] & keep[1];
+              right[i + 1][0] = r[2] & keep[0], right[i + 1][1] = r[3] & keep[1];
+            }
+            const uint32_t block =
+                i < N ? s + i * Shape::block_bytes : behind + (i - N) * Shape::block_bytes;
+#pragma unroll
+            for (int p = 0; p < Pairs - alone; ++p) {
+              uint32_t r[4];
+              load_matrices_transposed(r, block + left[p]);
+#pragma unroll
+              for (int k = 0; k < Ahead; ++k)
+                if (i - k >= 0 && i - k < N)
+                  mma<FOVEA_F16>(taps[p][k], r, right[i - k][0], right[i - k][1]);
+            }
+            if (!alone || i % 2) continue;
+            const uint32_t(&old)[4] = a[i / 2 % 2 ^ 1];
+            uint32_t(&r)[4] = a[i / 2 % 2];
+            load_matrices_transposed(r,
+                                     block + left[Pairs - 1] + lane / 8 % 2 * Shape::block_bytes);
+            if (i > 0)
+              mma<FOVEA_F16>(taps[Pairs - 1][0], {old[1], r[0], old[3], r[2]}, right[i - 1][0],
+                             right[i - 1][1]);
+            if (i < N) mma<FOVEA_F16>(taps[Pairs - 1][0], r, right[i][0], right[i][1]);
           }
-          const uint32_t block =
-              i < N ? s + i * Shape::block_bytes : behind + (i - N) * Shape::block_bytes;
-#pragma unroll
-          for (int p = 0; p < Pairs; ++p) {
-            uint32_t r[4];
-            load_matrices_transposed(r, block + left[p]);
-#pragma unroll
-            for (int k = 0; k < Ahead; ++k)
-              if (i - k >= 0 && i - k < N)
-                mma<FOVEA_F16>(taps[p][k], r, right[i - k][0], right[i - k][1]);
-          }
-        }
+        };
+        if (Bands::alone(Pairs - 1, reach.lines))
+          sums(std::true_type());
+        else
+          sums(std::false_type());
       };
 
       float fresh[N][4];
@@ -296,11 +336,11 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
           sm90::commit();
         };
         if constexpr (!Shape::crowded) slopes();
-        each(t * BN - reach.low,
+        each(0, t * BN - reach.low,
              [&](int j, int e, bool seen) { fresh[j][e] = seen ? fresh[j][e] * unit : 0.f; });
-        if constexpr (!Keys) sm90::meet(1 + group, 128);
+        wait_read(kScoresRead);
         put(s, fresh);
-        sm90::meet(1 + group, 128);
+        written(kScoresWritten);
         if constexpr (Shape::crowded) slopes();
         convolve(x[0], 0, s, s_behind);
         sm90::wait<0>();
@@ -314,6 +354,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
                        da = s + 2 * Shape::score_bytes,
                        da_behind = s_behind + 2 * Shape::score_bytes;
         const int second = stage_before(1);
+        if constexpr (Keys && !kFinal) read(kScoresRead);
         // p to x, dA to y.
         const float inverse = inverse_of(grain);
         const auto slope = [&](int j, int e, bool seen, float2 of) {
@@ -325,7 +366,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         };
         if constexpr (Keys) {
           float2 of[2];
-          each(t * BN, [&](int j, int e, bool seen) {
+          each(reach.below, t * BN, [&](int j, int e, bool seen) {
             if (e < 2)
               of[e] = __ldg(side + min(max(t * BN + j * 8 + lane % 4 * 2 + e, 0), rows - 1));
             slope(j, e, seen, of[e % 2]);
@@ -338,18 +379,23 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
           sm90::commit();
         } else {
           if constexpr (Shape::crowded) read_side();
-          each(t * BN, [&](int j, int e, bool seen) { slope(j, e, seen, own_side[e / 2]); });
+          each(0, t * BN, [&](int j, int e, bool seen) { slope(j, e, seen, own_side[e / 2]); });
           release(full + second * 16 + 8);
         }
+        wait_read(kSlopesRead);
         put(da, y[0]);
         if constexpr (Shape::roomy && !kFinal) {
           auto next = at;  // one behind the tile of the sums
           next.next();
           scores_of(next);
         }
-        sm90::meet(1 + group, 128);
-        if constexpr (!Keys) weigh_taps(s, s_behind, da);
+        written(kSlopesWritten);
+        if constexpr (!Keys) {
+          weigh_taps(s, s_behind, da);
+          if constexpr (!kFinal) read(kScoresRead);
+        }
         spread(t, da, da_behind, [&] {
+          if constexpr (!kFinal) read(kSlopesRead);
           if constexpr (Keys) {
             sm90::wait<Shape::roomy && !kFinal ? 1 : 0>();
             sm90::pin(dv);
@@ -372,6 +418,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
       int t = sm90::uniform(work.last);
       const int lowest = sm90::uniform(work.lowest);
       if (t >= lowest) {
+        read(kScoresRead), read(kSlopesRead);
         scores_of(at);
         sm90::wait<0>();
         scores_done(at);
@@ -398,23 +445,24 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         // dA of the columns before the first is 0.
         const uint32_t da = scores + (2 + now) * Shape::score_bytes,
                        da_behind = scores + (2 + (now ^ 1)) * Shape::score_bytes;
-        sm90::meet(1 + group, 128);
-        for (int i = threadIdx.x % 128; i < Shape::score_bytes / 16; i += 128)
-          sm90::store_zeros(da + i * 16);
-        sm90::meet(1 + group, 128);
+        read(kSlopesRead), wait_read(kSlopesRead);
+        for (int i = threadIdx.x % 128; i < N * 64; i += 128)
+          sm90::store_zeros(da + i / 64 * Shape::block_bytes + (group * 64 + i % 64) * 16);
+        written(kSlopesWritten);
         spread(-1, da, da_behind, [] {});
         sm90::wait<0>();
         spread_done(1);
       }
     }
     release(line_empty);
-    store_gradient<Shape>(b, more, work, reach, mine, group, warp, more_sums, sum, dv);
+    store_gradient<Shape>(b, more, work, reach, mine, more_sums, sum, dv);
     if constexpr (!Keys) {
-      sm90::meet(1 + group, 128);
+      sm90::meet(kAll, 256);
+      const int number = group * 4 + warp, warps = 4 * Shape::Groups;
       store_taps(c, more, work, taps,
-                 reinterpret_cast<float*>(shared + Shape::scores + group * 4 * Shape::score_bytes +
-                                          warp * Shape::score_bytes),
-                 group * 4 + warp, 4 * Shape::Groups);
+                 reinterpret_cast<float*>(shared + Shape::scores +
+                                          number * (4 * Shape::score_bytes / warps)),
+                 number, warps);
     }
     __syncwarp();
     release(work_empty);

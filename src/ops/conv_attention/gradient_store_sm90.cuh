@@ -2,19 +2,20 @@
 // What a work of conv_attention's gradient sweep (gradient_sm90.cuh) leaves in memory.
 #pragma once
 #include "cuda/loop/sink.cuh"
+#include "cuda/tile/convolve_sm80.cuh"
 #include "ops/conv_attention/backward_work.cuh"
 
 namespace fovea::cuda {
 
-// dq, or dk and dv, of the lane's lines.
+// dq, or dk and dv, of the lane's lines, the first of which S has at `mine`.
 template <class Shape, int N, int M>
 __device__ __forceinline__ void store_gradient(const ConvAttendBackward& b,
                                                const ConvGradientWork& more,
                                                const ConvGradientSlot& work, const ConvReach& reach,
-                                               int mine, int group, int warp, bool any,
-                                               float (&sum)[N][4], float (&dv)[M][4]) {
+                                               int mine, bool any, float (&sum)[N][4],
+                                               float (&dv)[M][4]) {
   const Attend& a = b.forward.attend;
-  const auto store = [&](const View<4>& out, int width, auto& x, float factor) {
+  const auto store = [&](const View<4>& out, int width, auto& x, float factor, int lag) {
     if (!out) return;
 #pragma unroll
     for (int j = 0; j < static_cast<int>(sizeof x / 16); ++j)
@@ -24,8 +25,8 @@ __device__ __forceinline__ void store_gradient(const ConvAttendBackward& b,
     const Sequence& seq = work.seq;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int local = warp * 16 + half * 8 + threadIdx.x % 32 / 4, line = mine + 8 * half;
-      const bool own = local >= reach.halo && local < 64 - reach.halo && line >= 0 &&
+      const int line = mine + 8 * half - lag, local = line - work.line - reach.halo;
+      const bool own = local >= 0 && local < reach.own(Shape::BM) &&
                        line < (Shape::keys ? work.keys : work.rows);
       const int64_t at = Shape::keys
                              ? seq.key_batch * out.stride[0] +
@@ -36,8 +37,8 @@ __device__ __forceinline__ void store_gradient(const ConvAttendBackward& b,
                               factor);
     }
   };
-  store(Shape::keys ? b.dk : b.dq, static_cast<int>(a.d), sum, a.score.scale);
-  if constexpr (Shape::keys) store(b.dv, static_cast<int>(a.e), dv, 1.f);
+  store(Shape::keys ? b.dk : b.dq, static_cast<int>(a.d), sum, a.score.scale, reach.halo);
+  if constexpr (Shape::keys) store(b.dv, static_cast<int>(a.e), dv, 1.f, reach.below);
 }
 
 // A warp's part of dweight.  Of each pair of shifts the 16 x 8 Ahead sums go through `room` of
@@ -58,8 +59,13 @@ __device__ __forceinline__ void store_taps(const ConvAttend& c, const ConvGradie
 #pragma unroll
     for (int i = 0; i < Ahead; ++i)
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        room[(lane / 4 + e / 2 * 8) * (8 * Ahead) + i * 8 + lane % 4 * 2 + e % 2] = taps[p][i][e];
+      for (int e = 0; e < 4; ++e) {
+        const bool alone = TapBands<Pairs, Ahead>::alone(p, reach.lines);
+        const int half = alone ? 0 : e / 2, block = alone ? 2 * i + e / 2 : i;
+        if (block < Ahead)
+          room[(lane / 4 + half * 8) * (8 * Ahead) + block * 8 + lane % 4 * 2 + e % 2] =
+              taps[p][i][e];
+      }
     __syncwarp();
     for (int i = lane; i < 2 * reach.columns; i += 32) {
       const int d = 2 * p + i / reach.columns, v = i % reach.columns;

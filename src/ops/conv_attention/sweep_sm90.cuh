@@ -48,9 +48,9 @@ struct ConvShape90 {
   using TileV = Swizzled<BN, E>;
   static constexpr int q_bytes = TileQ::bytes;
   static constexpr int stage_bytes = TileK::bytes > TileV::bytes ? TileK::bytes : TileV::bytes;
-  static constexpr int block_bytes = 64 * 16;               // 8 columns of S
-  static constexpr int score_bytes = BN / 8 * block_bytes;  // of a tile and warpgroup
-  static constexpr int scores_bytes = 3 * Groups * score_bytes;
+  static constexpr int block_bytes = BM * 16;               // 8 columns of S
+  static constexpr int score_bytes = BN / 8 * block_bytes;  // of a tile
+  static constexpr int scores_bytes = 3 * score_bytes;
   static constexpr int slack_bytes = 1024;  // works and barriers
   static constexpr int most_bytes = Blocks == 1 ? 227 * 1024 : 113 * 1024;
   static constexpr int Slots =
@@ -80,9 +80,9 @@ struct ConvSlot {
               group = work.group;
     seq = a.sequences[r], out = c.rows_of(seq, r);
     rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys), shift = keys - rows;
-    const int history = static_cast<int>(c.history), step = packed ? own : own * slots;
-    first = history + place.row_tile * step;
-    end = min(first + step, history + static_cast<int>(out.count));
+    const int history = static_cast<int>(c.history);
+    first = history + place.row_tile * own;
+    end = min(first + own, history + static_cast<int>(out.count));
     any = first < end;
     number = place.head * work.order.row_tiles + place.row_tile;
     g = quotient(at, packed ? work.packs : group);
@@ -127,15 +127,15 @@ struct ConvShared90 {
   __device__ ConvSlot& work(WorkRing i) const {
     return reinterpret_cast<ConvSlot*>(base + kWorks)[i.stage];
   }
-  __device__ uint32_t scores(int group, int buffer) const {
-    return at + Shape::scores + (group * 3 + buffer) * Shape::score_bytes;
+  __device__ uint32_t scores(int buffer) const {
+    return at + Shape::scores + buffer * Shape::score_bytes;
   }
   __device__ int& word() const { return *reinterpret_cast<int*>(base + kWord); }
-  // Of a warp, in tile 1 of S: no warp writes there before all have met.
+  // Of a warp, in its warpgroup's rows of tile 1 of S: nobody writes there before all have met.
   __device__ float* taps(int group, int warp) const {
-    static_assert(2 * Shape::Pairs * (8 * Shape::Ahead - 7) * 16 <= Shape::score_bytes);
-    return reinterpret_cast<float*>(base + Shape::scores + (group * 3 + 1) * Shape::score_bytes +
-                                    warp * (Shape::score_bytes / 4));
+    static_assert(2 * Shape::Pairs * (8 * Shape::Ahead - 7) * 4 <= 64 * 16);
+    return reinterpret_cast<float*>(base + Shape::scores + Shape::score_bytes +
+                                    warp * Shape::block_bytes + group * 64 * 16);
   }
   __device__ uint32_t free(WorkRing i) const { return at + kBarriers + i.stage * 8; }
   __device__ uint32_t q_full(QRing i) const { return at + kBarriers + 16 + i.stage * 16; }
@@ -163,7 +163,7 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
   using Shared = ConvShared90<Shape>;
   constexpr int kSlot = Shape::packed ? 16 : 64, kSlots = Shape::BM / kSlot;
   const int lane = threadIdx.x % 32, above = static_cast<int>(c.above());
-  const int own = kSlot - above, left = static_cast<int>(c.left());
+  const int own = (Shape::packed ? kSlot : Shape::BM) - above, left = static_cast<int>(c.left());
   typename Shared::WorkRing slot;
   typename Shared::QRing q;
   typename Shared::Ring at;
@@ -193,7 +193,7 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
         for (int panel = 0; panel < Shape::TileQ::panels; ++panel)
           sm90::copy_box(
               shared.q(q) + panel * Shape::TileQ::panel_bytes + n * kSlot * kPanelRowBytes,
-              more.maps.q, shared.q_full(q), panel * 64, Shape::packed ? row : row + n * own,
+              more.maps.q, shared.q_full(q), panel * 64, Shape::packed ? row : row + n * kSlot,
               Shape::packed ? work.head + min(n, work.heads - 1) : work.head,
               static_cast<int>(work.seq.batch));
     }
@@ -284,18 +284,36 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
   const int above = static_cast<int>(c.above()), left = static_cast<int>(c.left());
   const int taps_rows = static_cast<int>(c.kernel_rows),
             taps_columns = static_cast<int>(c.kernel_columns);
-  // The warp's first row in its slot.
-  const int local = Shape::packed ? 0 : warp * 16;
+  // The warp's first row of the block's, and in its slot.
+  const int place = group * 64 + warp * 16, local = Shape::packed ? 0 : place;
   const float factor = kScoreUnit * kLog2E, unit = c.attend.score.scale / kScoreUnit;
   typename Shared::WorkRing slot;
   typename Shared::QRing q_at;
   Ring at;
   TapBands<Shape::Pairs, Shape::Ahead> bands;
-  bands.place(warp * 16, Shape::packed ? warp * 16 : 0, 63, taps_rows);
+  bands.place(place, place - local, Shape::BM - 1, taps_rows);
   float s[N][4], x[1][N][4], o[1][E / 8][4], alpha[1][2];
   uint32_t p[1][N / 2][4];
   const auto release = [&](uint32_t barrier) {
     if (lane == 0) sm90::barrier_arrive(barrier);
+  };
+  // Named barriers, one of each kind for a warpgroup.
+  constexpr int kOwn = 1, kWritten = kOwn + Shape::Groups, kRead = kWritten + Shape::Groups;
+  const bool shares = !Shape::packed, last = !shares || group == Shape::Groups - 1;
+  // S of this warpgroup and of the one above is written.
+  const auto meet_above = [&] {
+    if (!last) sm90::arrive(kWritten + group, 256);
+    if (shares && group > 0)
+      sm90::meet(kWritten + group - 1, 256);
+    else
+      sm90::meet(kOwn + group, 128);
+  };
+  // What it needs of the one above is read, and may be written again there.
+  const auto read = [&] {
+    if (shares && group > 0) sm90::arrive(kRead + group - 1, 256);
+  };
+  const auto wait_read = [&] {
+    if (!last) sm90::meet(kRead + group, 256);
   };
 
   for (;;) {
@@ -306,8 +324,7 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
     const bool mine = number < work.heads;
     const int head = work.head + (mine ? number : 0);
     // Row of the sequence that the warp's first and the lane's first row are.
-    const int row =
-        sm90::uniform(work.first - above + local + (Shape::packed ? 0 : group * (64 - above)));
+    const int row = sm90::uniform(work.first - above + local);
     const int i = row + lane / 4;
     const int keys = sm90::uniform(work.keys), shift = sm90::uniform(work.shift);
     const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
@@ -361,7 +378,7 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
         }
       }
       const uint32_t line =
-          shared.scores(group, to) + lane / 16 * Shape::block_bytes + (warp * 16 + lane % 16) * 16;
+          shared.scores(to) + lane / 16 * Shape::block_bytes + (place + lane % 16) * 16;
 #pragma unroll
       for (int k2 = 0; k2 < N / 2; ++k2) {
         const uint32_t packed[4] = {pack<FOVEA_F16>(s[2 * k2][0], s[2 * k2][1]),
@@ -379,10 +396,10 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
       const Ring v = at;
       at.next();
       if constexpr (!kLast && !Shape::late) scores(k);
-      sm90::meet(1 + group, 128);
-      const uint32_t here = shared.scores(group, now),
-                     behind = shared.scores(group, next_of(next_of(now)));
-      bands.convolve(x[0], [&](int block) {
+      meet_above();
+      if constexpr (!kLast) read();
+      const uint32_t here = shared.scores(now), behind = shared.scores(next_of(next_of(now)));
+      bands.convolve(x[0], taps_rows, [&](int block) {
         return block < N ? here + block * Shape::block_bytes
                          : behind + (block - N) * Shape::block_bytes;
       });
@@ -414,10 +431,12 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
         sm90::wait<0>();
         sm90::pin(o[0]);
         release(shared.empty(v));
+        wait_read();
         put(n - 1, k, now);
       } else {
         if constexpr (!kLast) {
           sm90::wait<1>();
+          wait_read();
           put(n - 1, k, now);
         }
         sm90::wait<0>();
@@ -436,8 +455,8 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
       } else if (threadIdx.x % 128 < 64) {
 #pragma unroll
         for (int block = 0; block < Shape::Ahead - 1; ++block)
-          sm90::store_zeros(shared.scores(group, 2) + block * Shape::block_bytes +
-                            threadIdx.x % 64 * 16);
+          sm90::store_zeros(shared.scores(2) + block * Shape::block_bytes +
+                            (group * 64 + threadIdx.x % 64) * 16);
       }
       scores(at);
       sm90::wait<0>();
@@ -446,7 +465,10 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
 #pragma unroll 1
       for (; count > 1; --count) step(std::false_type());
       step(std::true_type());
+    } else {
+      meet_above();
     }
+    read();
     release(shared.q_empty(q_at));
     if (!more_values)  // rows without keys
 #pragma unroll
@@ -464,7 +486,9 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
     __syncwarp();
     if constexpr (Shape::packed)
       if (more.arrived) merge_splits<Shape>(c, more, work, head, mine, shared);
-    sm90::meet(1 + group, 128);  // the next work's first scores go where these were read
+    // The next work's first scores go where these were read.
+    if (last) sm90::meet(kOwn + group, 128);
+    wait_read();
     release(shared.free(slot));
     slot.next(), q_at.next();
   }
