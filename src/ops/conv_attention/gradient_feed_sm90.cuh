@@ -5,6 +5,7 @@
 #include <new>
 
 #include "cuda/tile/convolve_sm80.cuh"
+#include "cuda/tile/copy.cuh"
 #include "cuda/tile/mma_sm90.cuh"
 #include "ops/conv_attention/backward_work.cuh"
 
@@ -33,11 +34,17 @@ struct ConvGradient90 {
   static constexpr int block_bytes = BM * 16, score_bytes = BN / 8 * block_bytes;
   static constexpr int line_e = LineD::bytes, ring = line_e + LineE::bytes,
                        scores = ring + Stages * stage_bytes, bands = scores + 4 * score_bytes,
-                       works = bands + Groups * 2 * Bands::table_bytes,
+                       sides = bands + 2 * Bands::table_bytes,
+                       works = sides + (keys ? Groups * 2 * BN * 8 : 0),
                        barriers = works + (static_cast<int>(sizeof(ConvGradientSlot)) + 7) / 8 * 8,
                        shared_bytes = barriers + 8 * (4 + 2 * Stages);
   static_assert(shared_bytes <= 227 * 1024);
 };
+
+// Asynchronous: see copy_commit() and copy_wait().
+__device__ __forceinline__ void copy_pair(uint32_t to, const float2* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+}
 
 // Zeroes the rows of a stage that no product may meet: all but [low, high).
 template <class Tile, class Shape>

@@ -4,13 +4,15 @@
 //   S = scale q k' (0 where unseen), A = S convolved, p = exp(A - lse), dA = p (dout v' - delta)
 //   dS = dA convolved, taps turned (0 where unseen);  dq = dS k,  dk = dS' q,  dv = p' dout
 //   dweight[u,v] = sum dA[i,j] S[i - above + u, j - left + v]
-//   A block takes works (head, tile of lines) as they come.  Of warpgroup 0 one warp copies; each
-//   of the others owns 64 lines by itself, of which `halo` on either side only serve the
-//   convolutions, and walks the other side (columns) in tiles of 64 from last to first. Tile t has
-//   S of the columns 64 t - low and on, dA of 64 t and on, dS of 64 t + high and on: each
-//   convolution reads its tile and the first columns of the tile before, so a warpgroup computes
-//   everything once.  Rows end with one more tile for the first `high` columns of dS.
-//   Of a step: S to shared memory as f16 while dout v' runs (wgmma); A is made of it
+//   A block takes works (head, tile of lines) as they come.  Of warpgroup 0 one warp copies; the
+//   two others have 64 lines each of 128, of which `halo` on either side only serve the
+//   convolutions, and walk the other side (columns) in tiles of 64 from last to first.  Where S has
+//   line n, A, dA, p and dout v' have n - below and dS has n - halo: so convolutions read lines of
+//   their own warpgroup and the one before, and only the second waits for the first, half a step
+//   behind it. Tile t has S of the columns 64 t - low and on, dA of 64 t and on, dS of 64 t + high
+//   and on: each convolution reads its tile and the first columns of the tile before, so a block
+//   computes everything once.  Rows end with one more tile for the first `high` columns of dS. Of a
+//   step: S to shared memory as f16 while dout v' runs (wgmma); A is made of it
 //   (tile/convolve_sm80.cuh); dA to shared memory as f16, in units of the head's largest |dout|,
 //   while dv runs; dS and, by the same fragments turned, dweight's taps (two shifts by rows x 8
 //   keys against 8 keys); then dq or dk.  Where registers allow it (`roomy`), the next tile's S
@@ -18,10 +20,11 @@
 //   dS and p are the register operands of the sums.  Products of wgmma are asked for before a
 //   barrier and convolutions after it: mixed by the compiler they would stall each other.
 //   Shared memory: the lines of both operands, a ring of Stages tiles (K or Q twice, at two
-//   offsets, V or dout between), two tiles of S and two of dA for each warpgroup, its bands, one
-//   work, barriers.  Full (bytes) and empty (one arrival a consuming warp) for each stage, for the
-//   lines and the work.  Two barriers of a warpgroup a step: S is written, dA is written; with
-//   dweight a third, before S is overwritten.
+//   offsets, V or dout between), two tiles of S and two of dA, the head's bands, of keys two tiles'
+//   lse and delta for each warpgroup, one work, barriers.  Full (bytes) and empty (one arrival a
+//   consuming warp) for each stage, for the lines and the work.  Of a step: S is written, dA is
+//   written, for the warpgroup itself and for the second; before that, the tile that is overwritten
+//   has been read, by the warpgroup itself and, for the first, by the second.
 // Multi-Token Attention (2504.00927), FlashAttention-3 (2407.08608).
 #pragma once
 #include "cuda/block/softmax.cuh"
@@ -56,7 +59,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
   const float unit = a.score.scale * (1.f / kScoreUnit);
   const int history = static_cast<int>(c.history);
   const uint32_t scores = base + Shape::scores;
-  const uint32_t table = base + Shape::bands + group * 2 * Bands::table_bytes;
+  const uint32_t table = base + Shape::bands;
   sm90::Ring<Shape::Stages> at;
   uint32_t phase = 0;
   // Named barriers, 256 threads each.
@@ -181,9 +184,10 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
       const float grain = grain_of(more.largest[work.r * a.h + head]);
       sm90::meet(kAll, 256);  // the last head's bands and tiles are done with
       // Its taps by way of the tile of S that is written first, all loads in flight at once.
-      float* const staged = reinterpret_cast<float*>(shared + Shape::scores + group * 64 * 16);
-      static_assert(2 * Pairs * (8 * Ahead - 7) * 4 <= 64 * 16);
-      for (int i = threadIdx.x % 128; i < reach.lines * reach.columns; i += 128)
+      float* const staged = reinterpret_cast<float*>(shared + Shape::scores);
+      static_assert(2 * Pairs * (8 * Ahead - 7) * 4 <= 64 * 16);  // rows of the first warpgroup
+      const int thread = threadIdx.x - 128;
+      for (int i = thread; i < reach.lines * reach.columns; i += 256)
         staged[i] = reach.tap(c, head, i / reach.columns, i % reach.columns);
       if (threadIdx.x % 128 < 64)
 #pragma unroll
@@ -193,16 +197,16 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
           sm90::store_zeros(to + Shape::score_bytes);
           sm90::store_zeros(to + 3 * Shape::score_bytes);
         }
-      sm90::meet(1 + group, 128);
+      sm90::meet(kAll, 256);
       const int lines = reach.lines, columns = reach.columns;
-      for (int i = threadIdx.x % 128; i < 2 * Pairs * Ahead * 32; i += 128) {
+      for (int i = thread; i < 2 * Pairs * Ahead * 32; i += 256) {
         const int turned = i / (Pairs * Ahead * 32), p = i / (Ahead * 32) % Pairs;
-        *reinterpret_cast<uint2*>(shared + Shape::bands + group * 2 * Bands::table_bytes + i * 8) =
+        *reinterpret_cast<uint2*>(shared + Shape::bands + i * 8) =
             Bands::band(i % 32, p, i / 32 % Ahead, lines, columns, [&](int d, int v) {
               return staged[turned ? (lines - 1 - d) * columns + columns - 1 - v : d * columns + v];
             });
       }
-      sm90::meet(1 + group, 128);
+      sm90::meet(kAll, 256);
       float2 own_side[2];
       const auto read_side = [&] {
 #pragma unroll
@@ -214,6 +218,16 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
       };
       if constexpr (!Keys && !Shape::crowded) read_side();
       int now = 0;
+      // Of the rows of a tile, for the warpgroup, by way of the next barrier after its wait.
+      const auto side_of = [&](int buffer) {
+        return Shape::sides + (group * 2 + buffer) * (BN * 8);
+      };
+      const auto fetch_side = [&](int t, int buffer) {
+        const int n = threadIdx.x % 128;
+        if (n < BN)
+          copy_pair(base + side_of(buffer) + n * 8, side + min(max(t * BN + n, 0), rows - 1));
+        copy_commit();
+      };
 
       // Products of the last columns' dS, dA being in `da`.
       const auto spread = [&](int t, uint32_t da, uint32_t behind, auto before) {
@@ -340,6 +354,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
              [&](int j, int e, bool seen) { fresh[j][e] = seen ? fresh[j][e] * unit : 0.f; });
         wait_read(kScoresRead);
         put(s, fresh);
+        if constexpr (Keys) copy_wait<0>();
         written(kScoresWritten);
         if constexpr (Shape::crowded) slopes();
         convolve(x[0], 0, s, s_behind);
@@ -354,7 +369,10 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
                        da = s + 2 * Shape::score_bytes,
                        da_behind = s_behind + 2 * Shape::score_bytes;
         const int second = stage_before(1);
-        if constexpr (Keys && !kFinal) read(kScoresRead);
+        if constexpr (Keys && !kFinal) {
+          read(kScoresRead);
+          fetch_side(t - 1, now ^ 1);
+        }
         // p to x, dA to y.
         const float inverse = inverse_of(grain);
         const auto slope = [&](int j, int e, bool seen, float2 of) {
@@ -365,11 +383,11 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
           y[0][j][e] = counts ? p * (y[0][j][e] - of.y) * inverse : 0.f;
         };
         if constexpr (Keys) {
-          float2 of[2];
+          const auto* sides = reinterpret_cast<const float4*>(shared + side_of(now)) + lane % 4;
+          float4 of;
           each(reach.below, t * BN, [&](int j, int e, bool seen) {
-            if (e < 2)
-              of[e] = __ldg(side + min(max(t * BN + j * 8 + lane % 4 * 2 + e, 0), rows - 1));
-            slope(j, e, seen, of[e % 2]);
+            if (e == 0) of = sides[j * 4];
+            slope(j, e, seen, e % 2 ? make_float2(of.z, of.w) : make_float2(of.x, of.y));
           });
           pack_operand<Dtype>(weights, x);
           sm90::fence();
@@ -419,6 +437,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
       const int lowest = sm90::uniform(work.lowest);
       if (t >= lowest) {
         read(kScoresRead), read(kSlopesRead);
+        if constexpr (Keys) fetch_side(t, now);
         scores_of(at);
         sm90::wait<0>();
         scores_done(at);

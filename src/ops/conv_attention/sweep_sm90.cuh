@@ -2,23 +2,23 @@
 // conv_attention_forward on Hopper.
 //   S = scale q k' (0 where unseen),  A = S convolved (-inf where unseen),  o = softmax(A) v
 //   A block takes works (head or pack of heads, row tile, split) as they come.  Of warpgroup 0 one
-//   warp copies, running ahead into the next work; each of the others owns 64 rows of S by itself:
-//   `above` rows that only its convolution reads, then its own (packed: 16 such rows a warp, each
-//   of a head of its own).  So warpgroups never wait for each other, at above / 64 of their
-//   products. Keys are walked in 64-key tiles from last to first.  Tile n has the scores of keys 64
-//   n - left and on: the outputs 64 n .. 64 n + 63 read them and the first columns of the tile
-//   before, so every score of a warpgroup is computed once.  Of a step: A is made
-//   (tile/convolve_sm80.cuh, mma.sync, whose band of taps costs half of what wgmma's least operand
-//   does), masked and exponentiated, O += P V runs, and the next tile's S goes to shared memory as
-//   f16.  S of the next tile (wgmma) is asked for before A is made, or `late`, after P V, where
-//   three warpgroups leave no registers for both: then the other warpgroups fill the wait. Either
-//   way a barrier parts the two kinds of product: mixed by the compiler they would stall each
-//   other. f16 has 4 bits more than the logits of a bf16 softmax need; S / 64 keeps scores up to
-//   4 10^6. Shared memory: Slots x Q, a ring of Stages tiles (K, K, V, K, V, ...), three tiles of S
-//   for each warpgroup, two works, barriers. Barriers: full (bytes) and empty (one arrival a
-//   consuming warp) for each Q slot and each stage; free for each work, full with its Q.  One
-//   barrier of a warpgroup a step: its S is written, and nobody reads the tile that is written
-//   next.
+//   warp copies, running ahead into the next work; each of the others has 64 rows of S, the first
+//   `above` of the block's only for the convolution (packed: 16 such rows a warp, each of a head of
+//   its own).  The rows that a warpgroup's convolution reads beside its own are the last of the one
+//   above, which never waits for it but to write S where it read. Keys are walked in 64-key tiles
+//   from last to first.  Tile n has the scores of keys 64 n - left and on: the outputs 64 n .. 64 n
+//   + 63 read them and the first columns of the tile before, so every score of a block is computed
+//   once.  Of a step: A is made (tile/convolve_sm80.cuh, mma.sync, whose band of taps costs half of
+//   what wgmma's least operand does), masked and exponentiated, O += P V runs, and the next tile's
+//   S goes to shared memory as f16.  S of the next tile (wgmma) is asked for before A is made, or
+//   `late`, after P V, where three warpgroups leave no registers for both: then the other
+//   warpgroups fill the wait. Either way a barrier parts the two kinds of product: mixed by the
+//   compiler they would stall each other. f16 has 4 bits more than the logits of a bf16 softmax
+//   need; S / 64 keeps scores up to 4 10^6. Shared memory: Slots x Q, a ring of Stages tiles (K, K,
+//   V, K, V, ...), three tiles of S, two works, barriers. Barriers: full (bytes) and empty (one
+//   arrival a consuming warp) for each Q slot and each stage; free for each work, full with its Q.
+//   Of a step and warpgroup: its S is written, and that of the one above; nobody reads the tile
+//   that is written next.
 // Multi-Token Attention (2504.00927), FlashAttention-3 (2407.08608).
 #pragma once
 #include <new>
@@ -300,9 +300,11 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
   // Named barriers, one of each kind for a warpgroup.
   constexpr int kOwn = 1, kWritten = kOwn + Shape::Groups, kRead = kWritten + Shape::Groups;
   const bool shares = !Shape::packed, last = !shares || group == Shape::Groups - 1;
-  // S of this warpgroup and of the one above is written.
-  const auto meet_above = [&] {
+  // S is written; here, and by the warpgroup above.
+  const auto written = [&] {
     if (!last) sm90::arrive(kWritten + group, 256);
+  };
+  const auto meet_above = [&] {
     if (shares && group > 0)
       sm90::meet(kWritten + group - 1, 256);
     else
@@ -433,11 +435,13 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
         release(shared.empty(v));
         wait_read();
         put(n - 1, k, now);
+        written();
       } else {
         if constexpr (!kLast) {
           sm90::wait<1>();
           wait_read();
           put(n - 1, k, now);
+          written();
         }
         sm90::wait<0>();
         sm90::pin(o[0]);
@@ -461,11 +465,13 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
       scores(at);
       sm90::wait<0>();
       put(n, at, 0);
+      written();
       at.next();
 #pragma unroll 1
       for (; count > 1; --count) step(std::false_type());
       step(std::true_type());
     } else {
+      written();
       meet_above();
     }
     read();
