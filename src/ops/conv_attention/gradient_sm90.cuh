@@ -8,7 +8,7 @@
 //   two others have 64 lines each of 128, of which `halo` on either side only serve the
 //   convolutions, and walk the other side (columns) in tiles of 64 from last to first.  Where S has
 //   line n, A, dA, p and dout v' have n - below and dS has n - halo: so convolutions read lines of
-//   their own warpgroup and the one before, and only the second waits for the first, half a step
+//   their own warpgroup and the one before, and only the second waits for the first, a little
 //   behind it. Tile t has S of the columns 64 t - low and on, dA of 64 t and on, dS of 64 t + high
 //   and on: each convolution reads its tile and the first columns of the tile before, so a block
 //   computes everything once.  Rows end with one more tile for the first `high` columns of dS. Of a
