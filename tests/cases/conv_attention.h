@@ -251,6 +251,14 @@ class ConvEdges {
         c.dtype = FOVEA_BF16, c.where = Where::batched, c.page = 0, c.d = c.e = 64;
         cases.push_back(conv_case(c, false));
       }
+    // Keys that end where a tile does, and a few before and after: its outputs read the next one.
+    for (int64_t t : {64, 123, 124, 128, 129})
+      for (int64_t s : {6, 40}) {
+        ConvCase c = conv_row(s, t, 6, 11);
+        c.d = c.e = 64, c.dtype = FOVEA_BF16, c.history = s == 6 ? 5 : 0;
+        c.causal = t % 2, c.splits = s == 6 ? 2 : 0;
+        cases.push_back(conv_case(c, false));
+      }
     // More heads of a key head than fit a strip.
     for (const auto& kernel : {kConvKernels[6], kConvKernels[1]})
       for (Where where : {Where::batched, Where::varlen}) {

@@ -4,6 +4,7 @@
 #include "cuda/block/reduce.cuh"
 #include "cuda/loop/combine.cuh"
 #include "cuda/loop/score.cuh"
+#include "cuda/tile/mma_sm80.cuh"
 
 namespace fovea::cuda {
 
@@ -19,34 +20,46 @@ __device__ inline int count_arrival(int32_t* count) {
   return before;
 }
 
-// Four columns of a row of `width`, 0 past its end.
-__device__ inline float4 load_four(const float* row, int64_t column, int64_t width) {
-  if (width % 4 == 0)
-    return column < width ? __ldcg(reinterpret_cast<const float4*>(row + column)) : float4{};
-  return {column < width ? row[column] : 0.f, column + 1 < width ? row[column + 1] : 0.f,
-          column + 2 < width ? row[column + 2] : 0.f, column + 3 < width ? row[column + 3] : 0.f};
+// Four columns of a row from `row` on, `left` of them inside it: 0 past its end.
+template <bool Pieces>
+__device__ inline float4 load_four(const float* row, int64_t left, int64_t width) {
+  if (Pieces || width % 4 == 0) return __ldcg(reinterpret_cast<const float4*>(row));
+  return {row[0], left > 1 ? row[1] : 0.f, left > 2 ? row[2] : 0.f, left > 3 ? row[3] : 0.f};
+}
+
+// Four columns at once: `offset` is a whole piece.
+__device__ inline void store_four(void* data, int32_t dtype, int64_t offset, const float (&x)[4]) {
+  if (dtype == FOVEA_F32)
+    *reinterpret_cast<float4*>(static_cast<float*>(data) + offset) = {x[0], x[1], x[2], x[3]};
+  else
+    *reinterpret_cast<uint2*>(static_cast<uint16_t*>(data) + offset) =
+        dtype == FOVEA_BF16 ? uint2{pack<FOVEA_BF16>(x[0], x[1]), pack<FOVEA_BF16>(x[2], x[3])}
+                            : uint2{pack<FOVEA_F16>(x[0], x[1]), pack<FOVEA_F16>(x[2], x[3])};
 }
 
 // Columns [chunk kMergeColumns, ...) of row i of o, of head h.  Past L1: another block may have
 // written them.  AtOnce: splits whose loads are in flight together, the first before any lse is
-// looked at.
-template <int AtOnce = 8>
+// looked at.  Pieces: rows of o are contiguous and aligned (core/pieces.h), so that a lane has its
+// four columns or none.
+template <int AtOnce = 8, bool Pieces = false>
 __device__ inline void combine_row(const Attend& a, const Partials& parts, int64_t batch, int64_t i,
                                    int64_t h, int64_t chunk) {
   const int lane = threadIdx.x % 32;
   const int64_t partial = parts.row(0, batch * parts.out.extent + i, h);
-  const int64_t column = chunk * kMergeColumns + lane * 4;
+  const int64_t column = chunk * kMergeColumns + lane * 4, step = parts.rows * parts.e;
+  const float *lse = parts.lse + partial, *next = parts.o + partial * parts.e + column;
+  const int there = column < a.e ? parts.splits : 0;
   // A lane holds the lse of one split of 32.
   const auto lse_of = [&](int split) {
-    return split < parts.splits ? __ldcg(parts.lse + partial + split * parts.rows) : -INFINITY;
+    return split < parts.splits ? __ldcg(lse + split * parts.rows) : -INFINITY;
   };
   float4 part[AtOnce];
   const auto load = [&](int first) {
 #pragma unroll
     for (int c = 0; c < AtOnce; ++c) {
       part[c] = float4{};
-      if (first + c < parts.splits)
-        part[c] = load_four(parts.o + (partial + (first + c) * parts.rows) * parts.e, column, a.e);
+      if (first + c < there) part[c] = load_four<Pieces>(next, a.e - column, a.e);
+      next += step;
     }
   };
   float mine = lse_of(lane);
@@ -60,16 +73,20 @@ __device__ inline void combine_row(const Attend& a, const Partials& parts, int64
   float sum = 0;
   float4 acc{};
   for (int first = 0;;) {
-    // A split in which the row saw no key may have any o.
     const float weight = mine == -INFINITY ? 0.f : expf(mine - base);
-    const uint32_t any = __ballot_sync(~0u, mine != -INFINITY);
+    // A split in which the row saw no key may have any o.
+    const bool none = first - first % 32 + lane < parts.splits && mine == -INFINITY;
+    if (const uint32_t empty = __ballot_sync(~0u, none)) {
+#pragma unroll
+      for (int c = 0; c < AtOnce; ++c)
+        if (empty >> (first + c) % 32 & 1) part[c] = float4{};
+    }
 #pragma unroll
     for (int c = 0; c < AtOnce; ++c) {
       const float w = __shfl_sync(~0u, weight, (first + c) % 32);
-      const bool seen = any >> (first + c) % 32 & 1;
       sum += w;
-      acc.x += seen ? w * part[c].x : 0.f, acc.y += seen ? w * part[c].y : 0.f;
-      acc.z += seen ? w * part[c].z : 0.f, acc.w += seen ? w * part[c].w : 0.f;
+      acc.x = fmaf(w, part[c].x, acc.x), acc.y = fmaf(w, part[c].y, acc.y);
+      acc.z = fmaf(w, part[c].z, acc.z), acc.w = fmaf(w, part[c].w, acc.w);
     }
     first += AtOnce;
     if (first >= parts.splits) break;
@@ -80,11 +97,14 @@ __device__ inline void combine_row(const Attend& a, const Partials& parts, int64
   const float inverse = sum == 0 ? 0 : 1 / sum;
   const int64_t* o = a.o.stride;
   const int64_t row = batch * o[0] + i * o[1] + h * o[2];
-  const float out[4] = {acc.x, acc.y, acc.z, acc.w};
+  const float out[4] = {acc.x * inverse, acc.y * inverse, acc.z * inverse, acc.w * inverse};
+  if constexpr (Pieces) {
+    if (column < a.e) store_four(a.o.data, a.o_dtype, row + column, out);
+  } else {
 #pragma unroll
-  for (int n = 0; n < 4; ++n)
-    if (column + n < a.e)
-      store_float(a.o.data, a.o_dtype, row + (column + n) * o[3], out[n] * inverse);
+    for (int n = 0; n < 4; ++n)
+      if (column + n < a.e) store_float(a.o.data, a.o_dtype, row + (column + n) * o[3], out[n]);
+  }
   if (a.lse && chunk == 0 && lane == 0)
     a.lse.as()[batch * a.lse.stride[0] + h * a.lse.stride[1] + i * a.lse.stride[2]] =
         sum == 0 ? -INFINITY : base + logf(sum);

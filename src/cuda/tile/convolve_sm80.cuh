@@ -44,15 +44,23 @@ struct TapBands {
     }
     return make_uint2(pack<FOVEA_F16>(w[0], w[1]), pack<FOVEA_F16>(w[2], w[3]));
   }
+  // The same of a whole warp, each tap asked for once and all of them at once: a lane has column
+  // lane - 7 of every tap row, the others' bands take it by shuffles.
   template <class Tap>
   __device__ __forceinline__ void load(int rows, int columns, const Tap& tap) {
+    static_assert(8 * Ahead + 7 <= 32);
+    const int lane = threadIdx.x % 32, v = lane - 7;
+    float w[2 * Pairs];
 #pragma unroll
-    for (int p = 0; p < Pairs; ++p)
+    for (int d = 0; d < 2 * Pairs; ++d) w[d] = d < rows && v >= 0 && v < columns ? tap(d, v) : 0.f;
 #pragma unroll
-      for (int i = 0; i < Ahead; ++i) {
-        const uint2 x = band(threadIdx.x % 32, p, i, rows, columns, tap);
-        b[p][i][0] = x.x, b[p][i][1] = x.y;
-      }
+    for (int d = 0; d < 2 * Pairs; ++d) {
+      const uint32_t two = pack<FOVEA_F16>(w[d], __shfl_down_sync(~0u, w[d], 1));
+#pragma unroll
+      for (int i = 0; i < Ahead; ++i)
+        b[d / 2][i][d % 2] = __shfl_sync(~0u, two, 8 * i + lane % 4 * 2 - lane / 4 + 7);
+    }
+    if (alone(Pairs - 1, rows)) b[Pairs - 1][0][1] = b[Pairs - 1][Ahead - 1][0];
   }
   // Of a table of all lanes' parts, [pair][ahead][lane].
   static constexpr int table_bytes = Pairs * Ahead * 32 * 8;

@@ -15,6 +15,9 @@ inline const char* name_of(ConvKind kind) {
   return kind == ConvKind::whole ? "whole" : "packed";
 }
 
+// Keys of the tile behind a split's last one that are read: outputs of the last reach there.
+constexpr int kHaloKeys = 16;
+
 // What a Hopper kernel needs beside the call.
 struct ConvWork90 {
   int32_t heads;  // works of a sequence that have the same rows: heads, or packs of heads
@@ -23,8 +26,9 @@ struct ConvWork90 {
   WorkOrder order;
   Schedule schedule;
   AttendMaps maps;
+  CUtensorMap halo;  // k in boxes of kHaloKeys
   Partials parts;    // read when the order has splits
-  int32_t* arrived;  // splits done of each work, 0 before and after; nullptr: merged elsewhere
+  int32_t* arrived;  // splits done of each head, 0 before and after; nullptr: merged elsewhere
 };
 
 struct ConvInstance90 {

@@ -44,11 +44,12 @@ const ConvInstance90* find(const ConvAttend& c, int groups) {
 }
 
 struct Operands {
-  MapOf q, k, v;
+  MapOf q, k, v, halo;
   Operands(const Attend& a, const ConvInstance90& row)
       : q{a.q, a.dtype, a.b, a.s, a.h, a.d, static_cast<int>(row.slot())},
         k{a.k, a.dtype, a.sequences.caches, a.t, a.g, a.d, row.keys},
-        v{a.v, a.dtype, a.sequences.caches, a.t, a.g, a.e, row.keys} {}
+        v{a.v, a.dtype, a.sequences.caches, a.t, a.g, a.e, row.keys},
+        halo{a.k, a.dtype, a.sequences.caches, a.t, a.g, a.d, kHaloKeys} {}
 };
 
 // Works of the call, splits aside; more than an int holds: 0.
@@ -111,7 +112,7 @@ ConvWork90 work_of(const DeviceInfo& device, const ConvAttend& c, const ConvInst
   const Attend& a = c.attend;
   const Grid grid(c, row);
   const int64_t heads = a.sequences.count * grid.heads, works = heads * grid.row_tiles;
-  const int64_t tiles = ceil_div(a.sequences.key_max + c.left(), row.keys);
+  const int64_t tiles = ceil_div(a.sequences.key_max, row.keys);
   const int64_t blocks = int64_t{device.multiprocessors} * row.blocks;
   int64_t splits = a.splits;
   if (!splits) splits = works * 10 < blocks * 8 ? splits_of(works, tiles, blocks) : 1;
@@ -144,14 +145,15 @@ void prepare(const Context& ctx, const ConvAttend& c, Plan& plan) {
     ConvWork90 now = work;
     if (work.schedule.works > device_info(ctx).multiprocessors * row.blocks)
       now.schedule.counters = counters(ctx);
-    if (!make_map(of.q, now.maps.q) || !make_map(of.k, now.maps.k) || !make_map(of.v, now.maps.v))
+    if (!make_map(of.q, now.maps.q) || !make_map(of.k, now.maps.k) || !make_map(of.v, now.maps.v) ||
+        !make_map(of.halo, now.halo))
       fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", kOp);
     const bool split = work.order.splits > 1;
     if (split) now.parts = slots.at(base, a, work.order.splits, c.out());
-    // The few rows of a pack are merged by its last split; the works' counters come first.
+    // The few rows of a head are merged by its last split; the works' counters come first.
     constexpr int kFirst = 2;
     if (split && row.kind == ConvKind::packed &&
-        work.schedule.works / work.order.splits <= kCounters - kFirst)
+        work.schedule.works / work.order.splits * row.slots() <= kCounters - kFirst)
       now.arrived = counters(ctx) + kFirst;
     row.launch(ctx, c, now);
     if (split && !now.arrived) combine(ctx, kOp, a, now.parts);

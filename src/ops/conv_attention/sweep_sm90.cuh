@@ -2,23 +2,27 @@
 // conv_attention_forward on Hopper.
 //   S = scale q k' (0 where unseen),  A = S convolved (-inf where unseen),  o = softmax(A) v
 //   A block takes works (head or pack of heads, row tile, split) as they come.  Of warpgroup 0 one
-//   warp copies, running ahead into the next work; each of the others has 64 rows of S, the first
-//   `above` of the block's only for the convolution (packed: 16 such rows a warp, each of a head of
-//   its own).  The rows that a warpgroup's convolution reads beside its own are the last of the one
-//   above, which never waits for it but to write S where it read. Keys are walked in 64-key tiles
-//   from last to first.  Tile n has the scores of keys 64 n - left and on: the outputs 64 n .. 64 n
-//   + 63 read them and the first columns of the tile before, so every score of a block is computed
-//   once.  Of a step: A is made (tile/convolve_sm80.cuh, mma.sync, whose band of taps costs half of
-//   what wgmma's least operand does), masked and exponentiated, O += P V runs, and the next tile's
-//   S goes to shared memory as f16.  S of the next tile (wgmma) is asked for before A is made, or
+//   warp plans and copies, running ahead into the next work; each of the others has 64 rows of S,
+//   the first `above` of the block's only for the convolution (packed: 16 such rows a warp, each of
+//   a head of its own).  The rows that a warpgroup's convolution reads beside its own are the last
+//   of the one above, which never waits for it but to write S where it read.  Keys are walked in
+//   64-key tiles from last to first.  Tile n has the scores of keys 64 n - left and on: the outputs
+//   64 n .. 64 n + 63 read them and the first columns of the tile before, so every score of a block
+//   is computed once; what is read of the tile behind a split's last one is copied and computed
+//   alone.
+//   Of a step: A is made (tile/convolve_sm80.cuh, mma.sync, whose band of taps costs half of what
+//   wgmma's least operand does), masked and exponentiated, O += P V runs, and the next tile's S
+//   goes to shared memory as f16.  S of the next tile (wgmma) is asked for before A is made, or
 //   `late`, after P V, where three warpgroups leave no registers for both: then the other
-//   warpgroups fill the wait. Either way a barrier parts the two kinds of product: mixed by the
-//   compiler they would stall each other. f16 has 4 bits more than the logits of a bf16 softmax
-//   need; S / 64 keeps scores up to 4 10^6. Shared memory: Slots x Q, a ring of Stages tiles (K, K,
-//   V, K, V, ...), three tiles of S, two works, barriers. Barriers: full (bytes) and empty (one
-//   arrival a consuming warp) for each Q slot and each stage; free for each work, full with its Q.
-//   Of a step and warpgroup: its S is written, and that of the one above; nobody reads the tile
-//   that is written next.
+//   warpgroups fill the wait.  Either way a barrier parts the two kinds of product: mixed by the
+//   compiler they would stall each other.  f16 has 4 bits more than the logits of a bf16 softmax
+//   need; S / 64 keeps scores up to 4 10^6.
+//   What a few rows take is what comes before the first key and after the last: the taps are loaded
+//   while keys come, and a warp whose rows are stored merges their splits if it is the last to.
+//   Shared memory: Slots x Q, a ring of Stages tiles (K, K, V, K, V, ...), three tiles of S, two
+//   works, barriers.  Barriers: full (bytes) and empty (one arrival a consuming warp) for each Q
+//   slot and each stage; planned and free for each work.  Of a step and warpgroup: its S is
+//   written, and that of the one above; nobody reads the tile that is written next.
 // Multi-Token Attention (2504.00927), FlashAttention-3 (2407.08608).
 #pragma once
 #include <new>
@@ -46,6 +50,7 @@ struct ConvShape90 {
   using TileQ = Swizzled<BM, D>;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
+  static_assert(8 * (Ahead - 1) <= kHaloKeys);
   static constexpr int q_bytes = TileQ::bytes;
   static constexpr int stage_bytes = TileK::bytes > TileV::bytes ? TileK::bytes : TileV::bytes;
   static constexpr int block_bytes = BM * 16;               // 8 columns of S
@@ -70,7 +75,7 @@ struct ConvSlot {
   int head, heads;       // the first query head, how many have a slot
   int g, split, number;  // number: of the work, whatever the split
   int count, last;       // key tiles with outputs, the first of them
-  bool warm;             // the tile behind `last` has scores that it reads
+  bool warm;             // the tile behind `last` has scores that its outputs read
   bool any;
 
   __device__ ConvSlot(const ConvAttend& c, const ConvWork90& work, const WorkPlace& place,
@@ -91,10 +96,10 @@ struct ConvSlot {
     heads = packed ? min(slots, group - pack * slots) : 1;
     split = place.split;
     const int to = c.causal ? max(min(end + shift, keys), 0) : keys;
-    const int tiles = to > 0 ? (to + static_cast<int>(c.left()) + width - 1) / width : 0;
+    const int tiles = (to + width - 1) / width;
     const TilePart part(tiles, work.order.splits, split);
     count = part.end - part.begin, last = part.end - 1;
-    warm = count > 0 && part.end < tiles;
+    warm = count > 0 && part.end * width - static_cast<int>(c.left()) < to;
   }
 
  private:
@@ -114,8 +119,7 @@ struct ConvShared90 {
   static constexpr int kWorks = Shape::tile_bytes,
                        kBarriers = kWorks + 2 * static_cast<int>(sizeof(ConvSlot));
   static_assert(sizeof(ConvSlot) % 8 == 0);
-  static constexpr int kWord = kBarriers + 8 * (2 + 2 * Shape::Slots + 2 * Shape::Stages);
-  static_assert(kWord + 4 <= Shape::shared_bytes);
+  static_assert(kBarriers + 16 * (2 + Shape::Slots + Shape::Stages) <= Shape::shared_bytes);
   unsigned char* base;
   uint32_t at;
 
@@ -130,24 +134,19 @@ struct ConvShared90 {
   __device__ uint32_t scores(int buffer) const {
     return at + Shape::scores + buffer * Shape::score_bytes;
   }
-  __device__ int& word() const { return *reinterpret_cast<int*>(base + kWord); }
-  // Of a warp, in its warpgroup's rows of tile 1 of S: nobody writes there before all have met.
-  __device__ float* taps(int group, int warp) const {
-    static_assert(2 * Shape::Pairs * (8 * Shape::Ahead - 7) * 4 <= 64 * 16);
-    return reinterpret_cast<float*>(base + Shape::scores + Shape::score_bytes +
-                                    warp * Shape::block_bytes + group * 64 * 16);
-  }
-  __device__ uint32_t free(WorkRing i) const { return at + kBarriers + i.stage * 8; }
-  __device__ uint32_t q_full(QRing i) const { return at + kBarriers + 16 + i.stage * 16; }
+  __device__ uint32_t free(WorkRing i) const { return at + kBarriers + i.stage * 16; }
+  __device__ uint32_t planned(WorkRing i) const { return free(i) + 8; }
+  __device__ uint32_t q_full(QRing i) const { return at + kBarriers + 32 + i.stage * 16; }
   __device__ uint32_t q_empty(QRing i) const { return q_full(i) + 8; }
   __device__ uint32_t full(Ring i) const {
-    return at + kBarriers + 16 + Shape::Slots * 16 + i.stage * 16;
+    return at + kBarriers + 32 + Shape::Slots * 16 + i.stage * 16;
   }
   __device__ uint32_t empty(Ring i) const { return full(i) + 8; }
 
   __device__ void init() const {
     constexpr int kWarps = 4 * Shape::Groups;
-    for (WorkRing i; i.phase == 0; i.next()) sm90::barrier_init(free(i), kWarps);
+    for (WorkRing i; i.phase == 0; i.next())
+      sm90::barrier_init(free(i), kWarps), sm90::barrier_init(planned(i), 1);
     for (QRing i; i.phase == 0; i.next())
       sm90::barrier_init(q_full(i), 1), sm90::barrier_init(q_empty(i), kWarps);
     for (Ring i; i.phase == 0; i.next())
@@ -156,12 +155,14 @@ struct ConvShared90 {
   }
 };
 
-// The copying warp.
+// The warp that finds out what each work is and copies for it.
 template <class Shape>
 __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90& more,
                                           const ConvShared90<Shape>& shared) {
   using Shared = ConvShared90<Shape>;
-  constexpr int kSlot = Shape::packed ? 16 : 64, kSlots = Shape::BM / kSlot;
+  using TileK = typename Shape::TileK;
+  using TileV = typename Shape::TileV;
+  constexpr int kSlot = Shape::packed ? 16 : 64, kSlots = Shape::BM / kSlot, BN = Shape::BN;
   const int lane = threadIdx.x % 32, above = static_cast<int>(c.above());
   const int own = (Shape::packed ? kSlot : Shape::BM) - above, left = static_cast<int>(c.left());
   typename Shared::WorkRing slot;
@@ -176,17 +177,32 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
     sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
     if (lane == 0)
       new (&shared.work(slot))
-          ConvSlot(c, more, WorkPlace(more.order, *works), Shape::packed, own, kSlots, Shape::BN);
+          ConvSlot(c, more, WorkPlace(more.order, *works), Shape::packed, own, kSlots, BN);
     __syncwarp();
     const ConvSlot& work = shared.work(slot);
+    const int row = static_cast<int>(work.seq.row_begin) + work.first - above,
+              key_row = static_cast<int>(work.seq.key_begin),
+              batch = max(static_cast<int>(work.seq.key_batch), 0), last = work.last,
+              first = last - work.count + 1;
     // The kernel after relies on what came before this one, too: it may start only now.
     wait_for_previous();
     start_next();
     if (!work.any) continue;
-    sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
-    if (lane == 0) {
+    if (lane == 0) sm90::barrier_arrive(shared.planned(slot));
+    const auto copy = [&](auto tile, const CUtensorMap& map, int row, int rows) {
+      using Tile = decltype(tile);
+      sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
+      if (lane == 0) {
+        sm90::barrier_expect(shared.full(at), Tile::panels * rows * kPanelRowBytes);
+        sm90::copy_panels<Tile>(shared.keys(at), map, shared.full(at), key_row + row, work.g,
+                                batch);
+      }
+      at.next();
+    };
+    const auto copy_q = [&] {
+      sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
+      if (lane != 0) return;
       sm90::barrier_expect(shared.q_full(q), Shape::q_bytes);
-      const int row = static_cast<int>(work.seq.row_begin) + work.first - above;
 #pragma unroll 1
       for (int n = 0; n < kSlots; ++n)
 #pragma unroll
@@ -196,32 +212,21 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
               more.maps.q, shared.q_full(q), panel * 64, Shape::packed ? row : row + n * kSlot,
               Shape::packed ? work.head + min(n, work.heads - 1) : work.head,
               static_cast<int>(work.seq.batch));
-    }
-    const int key_row = static_cast<int>(work.seq.key_begin),
-              batch = max(static_cast<int>(work.seq.key_batch), 0);
-    const auto copy = [&](auto tile, const CUtensorMap& map, int row) {
-      sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
-      if (lane == 0)
-        sm90::copy_tile<decltype(tile)>(shared.keys(at), map, shared.full(at), key_row + row,
-                                        work.g, batch);
-      at.next();
     };
-    const auto copy_k = [&](int n) {
-      copy(typename Shape::TileK(), more.maps.k, n * Shape::BN - left);
-    };
-    if (work.warm) copy_k(work.last + 1);
-    for (int n = work.last, left_over = work.count; left_over > 0; --n, --left_over) {
-      copy_k(n);
-      if (left_over < work.count) copy(typename Shape::TileV(), more.maps.v, (n + 1) * Shape::BN);
-      if (left_over == 1) copy(typename Shape::TileV(), more.maps.v, n * Shape::BN);
+    // Q is many copies: keys, which take longest to come, are asked for before.
+    if (work.warm) copy(TileK(), more.halo, (last + 1) * BN - left, kHaloKeys);
+    if (last >= first) copy(TileK(), more.maps.k, last * BN - left, BN);
+    copy_q();
+    for (int n = last; n >= first; --n) {
+      if (n > first) copy(TileK(), more.maps.k, (n - 1) * BN - left, BN);
+      copy(TileV(), more.maps.v, n * BN, BN);
     }
     slot.next(), q.next();
   }
   sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
-  sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
   if (lane != 0) return;
   shared.work(slot).any = false;
-  sm90::barrier_arrive(shared.q_full(q));
+  sm90::barrier_arrive(shared.planned(slot));
 }
 
 // One row of a finished work.
@@ -231,45 +236,43 @@ __device__ __forceinline__ void store_conv(const ConvAttend& c, const ConvWork90
                                            float top, float sum, const float (&o)[N][4], int half) {
   const Attend& a = c.attend;
   const int64_t row = work.out.begin + i - c.history;
-  const float inverse = sum == 0.f ? 0.f : 1.f / sum;
-  const float lse = sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2;
   const int width = static_cast<int>(a.e);
+  const auto inverse = [&] { return sum == 0.f ? 0.f : __frcp_rn(sum); };
+  const auto lse = [&] { return sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2; };
   if (more.order.splits > 1) {
     if (!valid) return;
-    const int64_t token = work.seq.batch * c.rows_out + row;
-    store_wide(more.parts.o_row(work.split, token, head), width, o, half, inverse);
-    if (threadIdx.x % 4 == 0) *more.parts.lse_row(work.split, token, head) = lse;
+    const int64_t partial = more.parts.row(work.split, work.seq.batch * c.rows_out + row, head);
+    store_wide(more.parts.o + partial * more.parts.e, width, o, half, inverse());
+    if (threadIdx.x % 4 == 0) more.parts.lse[partial] = lse();
     return;
   }
   const int64_t at =
       valid ? work.seq.batch * a.o.stride[0] + row * a.o.stride[1] + head * a.o.stride[2] : 0;
   if (a.o_dtype != FOVEA_F32)
     store_row<Shape::Dtype>(valid ? static_cast<uint16_t*>(a.o.data) + at : nullptr, width, o, half,
-                            inverse);
+                            inverse());
   else if (valid)
-    store_wide(a.o.as<float>() + at, width, o, half, inverse);
+    store_wide(a.o.as<float>() + at, width, o, half, inverse());
   if (a.lse && valid && threadIdx.x % 4 == 0)
     a.lse.as()[work.seq.batch * a.lse.stride[0] + head * a.lse.stride[1] + row * a.lse.stride[2]] =
-        lse;
+        lse();
 }
 
-// The last split of a work to arrive merges them all: a warp has the rows of its head.
+// A warp's rows of a split are stored: the last split to get here merges them all.
 template <class Shape>
 __device__ __forceinline__ void merge_splits(const ConvAttend& c, const ConvWork90& more,
-                                             const ConvSlot& work, int head, bool mine,
-                                             const ConvShared90<Shape>& shared) {
-  static_assert(Shape::packed && Shape::Groups == 1);
+                                             const ConvSlot& work, int head, int number) {
   const Attend& a = c.attend;
-  sm90::meet(1, 128);
-  if (threadIdx.x % 128 == 0) shared.word() = count_arrival(more.arrived + work.number);
-  sm90::meet(1, 128);
-  if (shared.word() != more.order.splits - 1) return;
-  if (threadIdx.x % 128 == 0) more.arrived[work.number] = 0;
-  if (!mine) return;
+  int32_t* const arrived = more.arrived + work.number * (Shape::BM / 16) + number;
+  int before = 0;
+  if (threadIdx.x % 32 == 0) before = count_arrival(arrived);
+  if (__shfl_sync(~0u, before, 0) != more.order.splits - 1) return;
+  if (threadIdx.x % 32 == 0) *arrived = 0;
   const int chunks = (static_cast<int>(a.e) + kMergeColumns - 1) / kMergeColumns;
   for (int i = work.first; i < work.end; ++i)
     for (int chunk = 0; chunk < chunks; ++chunk)
-      combine_row<16>(a, more.parts, work.seq.batch, work.out.begin + i - c.history, head, chunk);
+      combine_row<16, true>(a, more.parts, work.seq.batch, work.out.begin + i - c.history, head,
+                            chunk);
 }
 
 // A computing warpgroup.
@@ -319,7 +322,7 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
   };
 
   for (;;) {
-    sm90::barrier_wait(shared.q_full(q_at), q_at.phase);
+    sm90::barrier_wait(shared.planned(slot), slot.phase);
     const ConvSlot& work = shared.work(slot);
     if (__all_sync(~0u, !work.any)) return;
     const int number = Shape::packed ? group * 4 + warp : 0;  // of the slot's head
@@ -330,16 +333,20 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
     const int i = row + lane / 4;
     const int keys = sm90::uniform(work.keys), shift = sm90::uniform(work.shift);
     const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
-    // The head's taps by way of the tile of S that is written last, all loads in flight at once.
-    float* const taps = shared.taps(group, warp);
-    const View<3>& weight = c.weight;
-    for (int n = lane; n < taps_rows * taps_columns; n += 32)
-      taps[n] = load_float(weight.data, c.weight_dtype,
-                           head * weight.stride[0] + n / taps_columns * weight.stride[1] +
-                               n % taps_columns * weight.stride[2]);
-    __syncwarp();
-    bands.load(taps_rows, taps_columns,
-               [&](int d, int v) { return taps[(above - d) * taps_columns + v]; });
+    // The head's taps, while Q and the first keys are on their way.
+    const auto load_taps = [&](const auto* taps) {
+      const View<3>& weight = c.weight;
+      taps += head * weight.stride[0];
+      bands.load(taps_rows, taps_columns, [&](int d, int v) {
+        return to_float(taps[(above - d) * weight.stride[1] + v * weight.stride[2]]);
+      });
+    };
+    if (c.weight_dtype == FOVEA_F32)
+      load_taps(static_cast<const float*>(c.weight.data));
+    else
+      load_taps(
+          static_cast<const std::conditional_t<Dtype == FOVEA_F16, f16, bf16>*>(c.weight.data));
+    sm90::barrier_wait(shared.q_full(q_at), q_at.phase);
     OnlineSoftmax<1> state;
     int n = sm90::uniform(work.last), count = sm90::uniform(work.count), now = 0;
     bool more_values = false;
@@ -358,13 +365,14 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
           s, sm90::descriptor(sm90::unhoisted(q_rows)), sm90::descriptor(shared.keys(k)));
       sm90::commit();
     };
-    // S of tile n to buffer `to`, 0 where unseen.
-    const auto put = [&](int n, Ring k, int to) {
+    // S of tile n, of its first `blocks` of 8 keys, to buffer `to`: 0 where unseen.
+    const auto put = [&](int n, Ring k, int to, auto blocks) {
+      constexpr int kBlocks = decltype(blocks)::value;
       sm90::pin(s);
       release(shared.empty(k));
       const int key = n * BN - left;
 #pragma unroll
-      for (int j = 0; j < N; ++j)
+      for (int j = 0; j < kBlocks; ++j)
 #pragma unroll
         for (int e = 0; e < 4; ++e) s[j][e] *= unit;
       if (!whole(key)) {
@@ -373,7 +381,7 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
         for (int half = 0; half < 2; ++half) {
           const int end = i + 8 * half < 0 ? 0 : limit(half);
 #pragma unroll
-          for (int j = 0; j < N; ++j)
+          for (int j = 0; j < kBlocks; ++j)
 #pragma unroll
             for (int e = 0; e < 2; ++e)
               if (first + j * 8 + e < 0 || first + j * 8 + e >= end) s[j][2 * half + e] = 0.f;
@@ -382,7 +390,7 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
       const uint32_t line =
           shared.scores(to) + lane / 16 * Shape::block_bytes + (place + lane % 16) * 16;
 #pragma unroll
-      for (int k2 = 0; k2 < N / 2; ++k2) {
+      for (int k2 = 0; k2 < kBlocks / 2; ++k2) {
         const uint32_t packed[4] = {pack<FOVEA_F16>(s[2 * k2][0], s[2 * k2][1]),
                                     pack<FOVEA_F16>(s[2 * k2][2], s[2 * k2][3]),
                                     pack<FOVEA_F16>(s[2 * k2 + 1][0], s[2 * k2 + 1][1]),
@@ -390,6 +398,7 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
         sm90::store_matrices(line + 2 * k2 * Shape::block_bytes, packed);
       }
     };
+    constexpr std::integral_constant<int, N> kWhole;
     const auto next_of = [](int buffer) { return buffer == 2 ? 0 : buffer + 1; };
     const auto step = [&](auto last) {
       constexpr bool kLast = decltype(last)::value;
@@ -434,13 +443,13 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
         sm90::pin(o[0]);
         release(shared.empty(v));
         wait_read();
-        put(n - 1, k, now);
+        put(n - 1, k, now, kWhole);
         written();
       } else {
         if constexpr (!kLast) {
           sm90::wait<1>();
           wait_read();
-          put(n - 1, k, now);
+          put(n - 1, k, now, kWhole);
           written();
         }
         sm90::wait<0>();
@@ -454,7 +463,7 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
       if (__any_sync(~0u, work.warm)) {
         scores(at);
         sm90::wait<0>();
-        put(n + 1, at, 2);
+        put(n + 1, at, 2, std::integral_constant<int, kHaloKeys / 8>());
         at.next();
       } else if (threadIdx.x % 128 < 64) {
 #pragma unroll
@@ -464,7 +473,7 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
       }
       scores(at);
       sm90::wait<0>();
-      put(n, at, 0);
+      put(n, at, 0, kWhole);
       written();
       at.next();
 #pragma unroll 1
@@ -491,7 +500,7 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
     });
     __syncwarp();
     if constexpr (Shape::packed)
-      if (more.arrived) merge_splits<Shape>(c, more, work, head, mine, shared);
+      if (more.arrived && mine) merge_splits<Shape>(c, more, work, head, number);
     // The next work's first scores go where these were read.
     if (last) sm90::meet(kOwn + group, 128);
     wait_read();
