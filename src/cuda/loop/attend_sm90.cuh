@@ -7,6 +7,8 @@
 //   O += P V of the last are both in flight; S alone is waited for, masked and exponentiated while
 //   O runs.
 //   Warpgroups may take turns (Shape::turns): each issues its products once the one before has.
+//   Rows of Q may stay in registers (Shape::holds); rows of o leave through their place, and what
+//   they are divided by is worked out under the last values.
 //   Shared memory: Slots x Q (BM x D), one ring of Stages tiles, K and V in turn (BN x D, E), two
 //   works, barriers.  Barriers: full (bytes) and empty (one arrival a consuming warp) for each Q
 //   slot and each stage; free for each work, full with its Q; near, when few tiles of a work are
@@ -37,6 +39,11 @@ struct AttendShape90 {
   // Whether warpgroups issue their products in turn: half a step apart, where the exponents of
   // narrow heads take as long as the products.
   static constexpr bool turns = D <= 64 && Groups > 1;
+  // Whether a warpgroup keeps its rows of Q in registers, where some are left over: its first
+  // product reads a third less from shared memory.
+  static constexpr bool holds = D == 128 && E == 128 && Groups == 2;
+  // Whether a warpgroup without rows leaves its products out: the code costs wide heads more.
+  static constexpr bool skips = Groups > 1 && D <= 128;
   using TileQ = Swizzled<BM, D>;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
@@ -81,6 +88,8 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
   typename Shared::QRing q_at;
   Ring at;
   float x[1][BN / 8][4], o[1][E / 8][4], alpha[1][2];
+  constexpr bool kHolds = Shape::holds && std::same_as<Score, PlainScore>;
+  uint32_t q[kHolds ? D / 16 : 1][4];
   uint32_t p[1][BN / 16][4], absent[Paged ? BN / 32 : 1] = {};
   const auto release = [&](uint32_t barrier) {
     if (lane == 0) sm90::barrier_arrive(barrier);
@@ -108,6 +117,13 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
       return;
     }
     const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
+    if constexpr (kHolds) {
+      using TileQ = typename Shape::TileQ;
+      const uint32_t from =
+          shared.q(q_at) + TileQ::at(warp_row + outer_row(lane), outer_chunk(lane));
+#pragma unroll
+      for (int k = 0; k < D / 16; ++k) load_matrices(q[k], TileQ::pair(from, k));
+    }
     const int row = work.tile.begin + warp_row;
     int n = sm90::uniform(work.last), left = sm90::uniform(work.count);
     const int begin = sm90::uniform(work.mask.begin), end = sm90::uniform(work.mask.end);
@@ -118,8 +134,12 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
     const auto scores = [&](Ring k) {
       sm90::barrier_wait(shared.full(k), k.phase);
       sm90::fence();
-      sm90::product_rows<Dtype, D, typename Shape::TileQ, typename Shape::TileK>(
-          x[0], sm90::descriptor(q_rows), sm90::descriptor(shared.keys(k)));
+      if constexpr (kHolds) {
+        sm90::product_rows<Dtype, typename Shape::TileK>(x[0], q, sm90::descriptor(shared.keys(k)));
+      } else {
+        sm90::product_rows<Dtype, D, typename Shape::TileQ, typename Shape::TileK>(
+            x[0], sm90::descriptor(q_rows), sm90::descriptor(shared.keys(k)));
+      }
       sm90::commit();
     };
     const auto scores_done = [&](Ring k) {
@@ -180,6 +200,26 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
       release(shared.empty(at));
       at.next();
     };
+    const auto end_work = [&] {
+      __syncwarp();
+      release(shared.free(slot));
+      slot.next(), q_at.next();
+    };
+    if (Shape::skips && sm90::uniform(group * 64 >= work.tile.size)) {
+      // None of this warpgroup's rows exists.
+      settle();
+#pragma unroll 1
+      for (left = max(left, 1); left > 0; --left) {
+        if (left > 1) take_turn(), pass_turn();
+        pass(), pass();
+      }
+      if (kEngine)
+        owed = q_at, owes = 1;
+      else
+        release(shared.q_empty(q_at));
+      end_work();
+      continue;
+    }
     const int seen = sm90::uniform(work.mask.last_tile(
         min(work.tile.begin + group * 64 + 63, work.tile.begin + work.tile.size - 1), BN));
     bool passed = false;
@@ -211,22 +251,24 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
     while (left > 0) step(false);
     sm90::fence();
     values(at);
-    sm90::wait<0>();
-    values_done(at);
-    at.next();
-
     bool stored = false;
-    if constexpr (kEngine) {
+    float factor[2];
+    if constexpr (kEngine) {  // under the last values
       stored = sm90::uniform(sink.takes(a, work.tile, group * 64));
-      if (stored) {
-        float factor[2];
+      if (stored)
         each_row<1>(row, [&](int, int half, int m) {
           factor[half] = sink.finish(a, work.tile, m, m < work.tile.begin + work.tile.size,
                                      state.top(0, half, score.factor), state.total(0, half));
         });
+    }
+    sm90::wait<0>();
+    values_done(at);
+    at.next();
+
+    if constexpr (kEngine) {
+      if (stored)
         sink.template store_rows<typename Shape::TileO, Dtype>(work.tile, group * 64, 1 + group,
                                                                shared.q(q_at), factor, o);
-      }
       owed = q_at, owes = stored ? 2 : 1;
     }
     if (!stored)
@@ -238,9 +280,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
     const auto meet = [&] { sm90::meet(1 + group, 128); };
     if constexpr (requires { sink.done(a, work.tile, 0, shared.word(), meet); })
       sink.done(a, work.tile, work.number, shared.word(), meet);
-    __syncwarp();
-    release(shared.free(slot));
-    slot.next(), q_at.next();
+    end_work();
   }
 }
 

@@ -208,6 +208,15 @@ __device__ inline void product_rows(float (&d)[N][4], uint64_t a, uint64_t b) {
                                         b + k / 4 * (TileB::panel_bytes / 16) + k % 4 * 2, k != 0);
 }
 
+// The same, A packed in registers.
+template <int Dtype, class TileB, int N, int Steps>
+__device__ inline void product_rows(float (&d)[N][4], const uint32_t (&a)[Steps][4], uint64_t b) {
+#pragma unroll
+  for (int k = 0; k < Steps; ++k)
+    Wgmma<Dtype, N * 8>::template rs<0>(d, a[k], b + k / 4 * (TileB::panel_bytes / 16) + k % 4 * 2,
+                                        k != 0);
+}
+
 // d = accumulate d + A B, A packed sums, B a tile [k][column].
 template <int Dtype, int N, int Steps>
 __device__ inline void product_columns(float (&d)[N][4], const uint32_t (&a)[Steps][4], uint64_t b,

@@ -27,8 +27,10 @@ const std::vector<ForwardInstance90>& instances() {
   return rows;
 }
 
-// The narrowest of a kind; of two row tiles the one that leaves fewer rows empty, of two tiles of
-// keys the wider one for more than one row tile, which make products of it; else the first.
+// The narrowest of a kind; of two row tiles the first, whose warpgroups without rows cost nothing,
+// but under a causal mask, where the last rows walk the most keys, the one that leaves fewer rows
+// empty; of two tiles of keys the wider one for more than one row tile, which make products of it;
+// else the first.
 const ForwardInstance90* find(const Attend& a, ForwardKind kind) {
   const int64_t queries = a.sequences.query_max;
   const auto wider = [&](const ForwardInstance90& row, const ForwardInstance90& than) {
@@ -42,7 +44,9 @@ const ForwardInstance90* find(const Attend& a, ForwardKind kind) {
     if (row.dtype != a.dtype || row.kind != kind || a.d > row.d || a.e > row.e) continue;
     if (a.sequences.page && !row.paged) continue;
     if (found && (found->d != row.d || found->e != row.e)) break;
-    if (!found || padded(row) * 20 < padded(*found) * 19 || wider(row, *found)) found = &row;
+    if (!found || (a.mask.window.right > 0 && padded(row) * 20 < padded(*found) * 19) ||
+        wider(row, *found))
+      found = &row;
   }
   return found;
 }
@@ -103,7 +107,9 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
              static_cast<int32_t>(heads),
              static_cast<int32_t>(splits),
              static_cast<int32_t>(std::min(section, heads)),
-             static_cast<int32_t>(masked ? c.grid.row_tiles / 4 : 0),
+             static_cast<int32_t>(masked                   ? c.grid.row_tiles / 4
+                                  : queries * width % step ? 1
+                                                           : 0),
              masked};
   return c;
 }
