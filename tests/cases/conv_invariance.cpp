@@ -108,7 +108,9 @@ TEST_P(ConvInvariance, rows_see_nothing_after_them) {
             ASSERT_TRUE(std::isnan(after[at]));
         }
     for (size_t n = 0; n < lse_before.size(); ++n)
-      if (static_cast<int64_t>(n + 1) % s) ASSERT_EQ(lse_before[n], lse_after[n]);
+      if (static_cast<int64_t>(n + 1) % s) {
+        ASSERT_EQ(lse_before[n], lse_after[n]);
+      }
   }
 }
 

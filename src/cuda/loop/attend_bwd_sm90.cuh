@@ -108,36 +108,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     sm90::give_registers<Shape::copying>();
     if (walk.count() == 0) return;
     if (warp == 0) {
-      uint32_t raw_phase = 0;
-      const int key_row = static_cast<int>(seq.key_begin) + key_begin,
-                key_batch = static_cast<int>(seq.key_batch);
-      const FirstRows present{seq.key_begin + keys < a.t ? key_end - key_begin : BN};
-      copy_present<TileK, BN>(base, maps.k, kv_full, raw, raw_phase, key_row, g, key_batch, present,
-                              0);
-      if (lane == 0)
-        sm90::copy_tile<TileV>(base + Shape::v, maps.v, kv_full, key_row,
-                               Shape::Slopes::value_head(g, args), key_batch);
-      RingQ q_at;
-      uint32_t step = 0;
-      walk.each([&](int h, int m) {
-        const int row = static_cast<int>(seq.row_begin) + m * BM,
-                  batch = static_cast<int>(seq.batch);
-        const float* side = work.lse(h * work.tiles.total + first_tile + m);
-        const auto count = Shape::Slopes::template rows<BM>(
-            seq.row_begin + seq.rows < a.s ? static_cast<int>(seq.rows) - m * BM : BM, side);
-        sm90::barrier_wait(q_empty(q_at), q_at.phase ^ 1);
-        copy_present<TileQ, BM>(base + Shape::q + q_at.stage * TileQ::bytes, maps.q, q_full(q_at),
-                                raw, raw_phase, row, h, batch, count, Shape::side_bytes);
-        if (lane == 0)
-          sm90::copy_in(base + Shape::side + q_at.stage * Shape::side_bytes, side,
-                        Shape::side_bytes, q_full(q_at));
-        q_at.next();
-        const RingO dout_at{static_cast<int>(step % 2), step / 2 % 2};
-        ++step;
-        sm90::barrier_wait(dout_empty(dout_at), dout_at.phase ^ 1);
-        copy_present<TileO, BM>(base + Shape::dout + dout_at.stage * TileO::bytes, maps.dout,
-                                dout_full(dout_at), raw, raw_phase, row, h, batch, count, 0);
-      });
+      copy_tiles<Shape>(a, maps, work, seq, block, walk, args, base);
     } else if (warp <= 2 && lane == 0) {
       // Two warps take turns, so that one tile's additions may end while the next one's begin.
       uint32_t phase = 0;

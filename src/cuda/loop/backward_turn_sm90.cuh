@@ -2,6 +2,7 @@
 // The order in which key blocks add to a tile of dq in the workspace, and what follows the last.
 #pragma once
 #include "cuda/loop/backward_walk_sm90.cuh"
+#include "cuda/loop/pair_policy.cuh"
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/loop/sink.cuh"
 #include "cuda/tile/mma_sm80.cuh"
@@ -31,6 +32,56 @@ __device__ inline void wait_turn(const int32_t* at, int turn) {
 __device__ inline void pass_turn(int32_t* at) {
   sm90::fence_engine();
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(at) : "memory");
+}
+
+// The copying warp: k and v of the block's keys, then of each row tile of the walk q with its
+// rows' values, and dout.  From Shape::barriers on lie k and v's, the warp's own, and of each stage
+// of q, then of the two of dout, full and empty.
+template <class Shape>
+__device__ __forceinline__ void copy_tiles(const Attend& a, const BackwardMaps& maps,
+                                           const BackwardWork& work, const Sequence& seq,
+                                           const BackwardBlock& block, const RowWalk& walk,
+                                           const typename Shape::Slopes::Args& args,
+                                           uint32_t base) {
+  using TileQ = typename Shape::TileQ;
+  using TileO = typename Shape::TileO;
+  constexpr int BM = Shape::BM, BN = Shape::BN;
+  const uint32_t kv_full = base + Shape::barriers, raw = kv_full + 8, ring_q = raw + 8,
+                 ring_dout = ring_q + Shape::StagesQ * 16;
+  const bool leads = threadIdx.x % 32 == 0;
+  const int first_tile = static_cast<int>(work.tiles.first(seq, block.r)),
+            keys = static_cast<int>(seq.keys);
+  const int key_begin = block.n * BN, key_row = static_cast<int>(seq.key_begin) + key_begin,
+            key_batch = static_cast<int>(seq.key_batch);
+  uint32_t raw_phase = 0;
+  const FirstRows present{seq.key_begin + keys < a.t ? min(keys - key_begin, BN) : BN};
+  copy_present<typename Shape::TileK, BN>(base, maps.k, kv_full, raw, raw_phase, key_row, block.g,
+                                          key_batch, present, 0);
+  if (leads)
+    sm90::copy_tile<typename Shape::TileV>(base + Shape::v, maps.v, kv_full, key_row,
+                                           Shape::Slopes::value_head(block.g, args), key_batch);
+  sm90::Ring<Shape::StagesQ> q_at;
+  uint32_t step = 0;
+  walk.each([&](int h, int m) {
+    const int row = static_cast<int>(seq.row_begin) + m * BM, batch = static_cast<int>(seq.batch);
+    const float* side = work.lse(h * work.tiles.total + first_tile + m);
+    const auto count = Shape::Slopes::template rows<BM>(
+        seq.row_begin + seq.rows < a.s ? static_cast<int>(seq.rows) - m * BM : BM, side);
+    const uint32_t q_full = ring_q + q_at.stage * 16;
+    sm90::barrier_wait(q_full + 8, q_at.phase ^ 1);
+    copy_present<TileQ, BM>(base + Shape::q + q_at.stage * TileQ::bytes, maps.q, q_full, raw,
+                            raw_phase, row, h, batch, count, Shape::side_bytes);
+    if (leads)
+      sm90::copy_in(base + Shape::side + q_at.stage * Shape::side_bytes, side, Shape::side_bytes,
+                    q_full);
+    q_at.next();
+    const sm90::Ring<2> dout_at{static_cast<int>(step % 2), step / 2 % 2};
+    ++step;
+    const uint32_t dout_full = ring_dout + dout_at.stage * 16;
+    sm90::barrier_wait(dout_full + 8, dout_at.phase ^ 1);
+    copy_present<TileO, BM>(base + Shape::dout + dout_at.stage * TileO::bytes, maps.dout, dout_full,
+                            raw, raw_phase, row, h, batch, count, 0);
+  });
 }
 
 // dq of a part of the head's row tiles, each when all have added to it: a warp takes 16 rows x 64
