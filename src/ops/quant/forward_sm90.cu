@@ -54,14 +54,13 @@ QuantWork work_of(const Context& ctx, const QuantAttend& a, const QuantInstance9
   const DeviceInfo& device = device_info(ctx);
   const int64_t row_tiles = ceil_div(call.sequences.query_max, row.rows);
   const int64_t heads = call.sequences.count * call.h;
-  // Without a mask blocks at work share a head's keys.  With one the longest items come first, in
-  // even sections of heads whose keys a quarter of the cache holds, of 16 at least, which fill the
-  // device.
+  // Without a mask blocks at work share a head's keys.  With one the longest items come first,
+  // among heads whose keys a quarter of the cache holds, or, where those are too few to fill the
+  // device with long items, among 16.
   const int64_t group = call.h / call.g, head_bytes = call.sequences.key_max * (call.d + call.e);
   const bool causal = call.mask.window.right > 0;
   const int64_t held = clamp_i64(device.l2_bytes / 4 / (head_bytes + 1), 1, 64) * group;
-  const int64_t most = std::max<int64_t>(causal ? held : group, causal ? 16 : 1);
-  const int64_t section = ceil_div(heads, std::max<int64_t>(ceil_div(heads, most), 1));
+  const int64_t section = clamp_i64(!causal ? group : held < 4 ? 16 : held, 1, heads);
   const WorkOrder order{static_cast<int32_t>(row_tiles),
                         static_cast<int32_t>(heads),
                         1,
