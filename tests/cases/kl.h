@@ -138,6 +138,14 @@ class KlCases {
         c.span = span, c.data = data;
         add(c, false);
       }
+    // Rows whose scores pass all before them by far, beside rows of no account.
+    c = {};
+    c.note = "edge", c.teacher = c.student = FOVEA_BF16, c.s = 90, c.t = 1500, c.scale = 1.f;
+    for (int64_t width : {64, 128})
+      for (Where where : {Where::lengths, Where::varlen}) {
+        c.d = c.f = width, c.where = where;
+        add(c, false);
+      }
   }
 
   void hostile() {

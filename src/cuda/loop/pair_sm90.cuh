@@ -91,6 +91,7 @@ struct CoupledSoftmax {
   float m[2][2] = {{kNegativeInfinity, kNegativeInfinity}, {kNegativeInfinity, kNegativeInfinity}};
   float l[2][2] = {}, c[2] = {};  // [side][half]
   float sum[2], product[2];       // of the tile under way: sum p, sum p u
+  bool counts[2];                 // rows past the sequence's last have no say in what is tried
 
   // What a tile's scores are relative to: raised where one of them passes it by too much.
   template <int N>
@@ -154,7 +155,8 @@ struct CoupledSoftmax {
           other[half] += exp2_fast(w), cross = fmaf(p[j][i], unseen ? 0.f : w, cross);
         }
       away[half] = product[half] - cross;
-      fine = fine && fabsf(away[half]) <= kLargest && sum[half] + other[half] <= kMost;
+      const bool near = fabsf(away[half]) <= kLargest && sum[half] + other[half] <= kMost;
+      fine = fine & (near | !counts[half]);
     }
     if (Whole && !all_of_group(fine)) return false;
 #pragma unroll

@@ -20,7 +20,9 @@ struct KlSink {
   using Sums = CoupledSoftmax;
   View<3> kl, first, second;
 
-  __device__ static void begin(Sums&, const RowTile&, int) {}
+  __device__ static void begin(Sums& sums, const RowTile& tile, int row) {
+    each_row<1>(row, [&](int, int half, int m) { sums.counts[half] = m < tile.begin + tile.size; });
+  }
   // Packed row m.
   __device__ void store(const RowTile& tile, int m, const CoupledTotal& sum) const {
     const bool empty = sum.l[0] == 0.f;
