@@ -61,7 +61,7 @@ class CudaClock:
 
 
 def captured(calls):
-    """Replays the calls, as often as makes a replay some 0.5 ms of short calls."""
+    """What replays the calls, in turn and at least eight of them, and how many those are."""
     calls = calls * -(-8 // len(calls))
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
