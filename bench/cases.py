@@ -517,6 +517,60 @@ class ConvAttention:
 
 
 @dataclasses.dataclass(frozen=True)
+class ConvOfDense(ConvAttention):
+    """ConvAttention beside our dense kernels of the same shape: what the convolution costs."""
+
+    g: int = 0
+    limit = 0  # nothing is compared: the peer computes something else
+    peer = "fovea dense"
+
+    @property
+    def name(self):
+        return name_of(super().name, f"h{self.h}_g{self.g}" if self.g else None, "of_dense")
+
+    @property
+    def bytes(self):
+        rows = 1 if self.step else self.n
+        size = DTYPES[self.dtype].itemsize
+        return 2 * self.b * (rows * self.h + self.n * (self.g or self.h)) * self.d * size
+
+    def setup(self, ctx, device, seed):
+        generator = torch.Generator(device).manual_seed(seed)
+        history = self.rows - 1 if self.step else 0
+        rows, g = history + 1 if self.step else self.n, self.g or self.h
+
+        def normal(n, heads):
+            x = torch.randn(self.b, n, heads, self.d, generator=generator, device=device)
+            return x.to(DTYPES[self.dtype])
+
+        q, k, v = normal(rows, self.h), normal(self.n, g), normal(self.n, g)
+        weight = torch.randn(self.h, self.rows, self.columns, generator=generator, device=device)
+        weight /= (self.rows * self.columns) ** 0.5
+        calls = (
+            (fovea.conv_attention_forward, fovea.conv_attention_backward, (q, k, v, weight)),
+            (fovea.attention_forward, fovea.attention_backward, (q[:, history:], k, v)),
+        )
+        fields = ({"causal": self.causal, "history": history}, {"causal": self.causal})
+        saved = ()
+        if self.backward:
+            dout = normal(rows, self.h)
+            saved = [
+                (*forward(ctx, *inputs, lse=True, **given), dout)
+                for (forward, _, inputs), given in zip(calls, fields)
+            ]
+
+        def run(side):
+            forward, backward, inputs = calls[side]
+            if self.backward:
+                backward(ctx, *inputs, *saved[side], **fields[side])
+            else:
+                forward(ctx, *inputs, **fields[side])
+            return []
+
+        return lambda: run(0), lambda: run(1)
+
+
+@dataclasses.dataclass(frozen=True)
 class MultiToken(ConvAttention):
     """ConvAttention with heads mixed before and after the softmax."""
 
@@ -809,6 +863,12 @@ def cuda():
                 for d, rows, columns in ((128, 6, 11), (64, 7, 7))
             )
             yield MultiToken(16, n, 128, 6, 11, "bf16", backward=backward)
+    for (d, rows, columns), causal in itertools.product(((128, 6, 11), (64, 7, 7)), both):
+        for n in (1024, 4096, 16384):
+            yield ConvOfDense(16, n, d, rows, columns, "bf16", causal)
+        yield ConvOfDense(16, 4096, d, rows, columns, "bf16", causal, backward=True)
+    for b, n in itertools.product((1, 16), (8192, 32768)):
+        yield ConvOfDense(32, n, 128, 6, 11, "bf16", step=True, b=b, g=8)
     for h, n in ((32, 8192), (32, 32768), (32, 131072), (1, 524288), (1, 1048576)):
         for causal in (False, True):
             yield Trace(h, n, 128, 32, "bf16", dense="torch", causal=causal)
