@@ -55,32 +55,86 @@ struct Operands {
 // Works of the call, splits aside; more than an int holds: 0.
 struct Grid {
   int64_t heads, packs, row_tiles;
+  int64_t longest, own;  // rows: of a sequence, of a tile
   Grid(const ConvAttend& c, const ConvInstance90& row) {
     const Attend& a = c.attend;
-    const int64_t longest = std::max<int64_t>(a.sequences.query_max - c.history, 0);
+    longest = std::max<int64_t>(a.sequences.query_max - c.history, 0);
     const int64_t group = a.h / a.g;
     const bool packed = row.kind == ConvKind::packed;
-    const int64_t own = (packed ? row.slot() : row.slot() * row.slots()) - c.above();
+    own = (packed ? row.slot() : row.slot() * row.slots()) - c.above();
     packs = packed ? ceil_div(group, row.slots()) : 1;
     heads = packed ? a.g * packs : a.h;
     row_tiles = ceil_div(longest, own);
   }
 };
 
-// Three warpgroups take 1.35 times as long over 1.5 times the rows: worth it where that leaves
-// fewer rounds, and of causal works, which even out by themselves, where there are many.
+// What works of three warpgroups and of two take: 1.35 times as long over 1.5 times the rows.
+constexpr int64_t kHigh = 27, kLow = 20;
+
+// When `high` works and then `low` ones are done.
+int64_t time_of(int64_t high, int64_t low, int64_t blocks) {
+  const int64_t ahead = high % blocks, begin = high / blocks * kHigh,
+                least = ahead ? begin + kHigh : begin;
+  const auto done = [&](int64_t end) {
+    const int64_t time = end - begin;
+    return (blocks - ahead) * (time / kLow) + ahead * (std::max<int64_t>(time - kHigh, 0) / kLow) >=
+           low;
+  };
+  for (int64_t end = begin + low / blocks * kLow;; end += kLow)
+    for (int64_t late : {int64_t{0}, kHigh - kLow})
+      if (done(end + late)) return std::max(least, end + late);
+}
+
+// The row tiles of a call, their works and the time these take.
+struct Tiling {
+  RowTiles tiles;
+  int64_t works, time;
+};
+
+// Without a causal mask works of a height are alike, and the last of a few rounds may be mostly
+// empty: row tiles of two heights, not as many in each head, even it out.
+Tiling tiling_of(const DeviceInfo& device, const ConvAttend& c, const ConvInstance90& row) {
+  const Grid grid(c, row);
+  const int64_t blocks = device.multiprocessors, heads = c.attend.sequences.count * grid.heads,
+                all = grid.row_tiles, works = heads * all;
+  if (row.groups != 3) return {{}, works, time_of(0, works, blocks)};
+  Tiling best{{}, works, time_of(works, 0, blocks)};
+  if (c.causal || works > 16 * blocks) return best;
+  const auto rest = [&](int64_t high) {
+    return ceil_div(std::max<int64_t>(grid.longest - high * grid.own, 0), grid.own - 64);
+  };
+  for (int64_t high = 0; high < all; ++high)
+    for (int64_t quarter = 0; quarter < (high + 2 > all ? 1 : 4); ++quarter) {
+      const int64_t more = heads * quarter / 4, tall = heads * high + 2 * more,
+                    low = more * rest(high + 2) + (heads - more) * rest(high),
+                    time = time_of(tall, low, blocks);
+      if (!tall || time >= best.time) continue;
+      best = {{}, tall + low, time};
+      const int64_t tiles[] = {high + 2, high, rest(high + 2), rest(high)};
+      int64_t begin = 0;
+      for (int part = 0; part < 4; ++part) {
+        const bool others = part % 2;
+        best.tiles.begin[part] = static_cast<int32_t>(begin);
+        best.tiles.heads[part] = static_cast<int32_t>(others ? heads - more : more);
+        best.tiles.head[part] = static_cast<int32_t>(others ? more : 0);
+        best.tiles.row[part] = static_cast<int32_t>(part < 2 ? 0 : tiles[part - 2] * grid.own);
+        begin += best.tiles.heads[part] * tiles[part];
+      }
+    }
+  return best;
+}
+
+// Of causal works, which even out by themselves, those of three warpgroups pay where there are
+// many.
 const ConvInstance90* choose(const DeviceInfo& device, const ConvAttend& c) {
   const ConvInstance90 *two = find(c, 2), *three = find(c, 3);
   if (!two || !three || two->kind == ConvKind::packed) return two;
-  const auto works = [&](const ConvInstance90& row) {
-    const Grid grid(c, row);
-    return c.attend.sequences.count * grid.heads * grid.row_tiles;
-  };
-  const int64_t blocks = device.multiprocessors;
-  const bool better =
-      c.causal ? works(*three) >= 4 * blocks
-               : ceil_div(works(*three), blocks) * 27 <= ceil_div(works(*two), blocks) * 20;
-  return better ? three : two;
+  if (c.causal) {
+    const Grid grid(c, *three);
+    const int64_t works = c.attend.sequences.count * grid.heads * grid.row_tiles;
+    return works >= 4 * device.multiprocessors ? three : two;
+  }
+  return tiling_of(device, c, *three).time < tiling_of(device, c, *two).time ? three : two;
 }
 
 std::string refuses(const Context& ctx, const ConvAttend& c) {
@@ -124,6 +178,11 @@ ConvWork90 work_of(const DeviceInfo& device, const ConvAttend& c, const ConvInst
   work.order = conv_order(device, grid.row_tiles, heads, splits, grid.heads / a.g,
                           a.sequences.key_max * (a.d + a.e) * 2, c.causal, c.causal);
   work.schedule.works = static_cast<int32_t>(work.order.works());
+  if (splits == 1) {
+    const Tiling tiling = tiling_of(device, c, row);
+    work.tiles = tiling.tiles;
+    if (work.tiles.begin[2]) work.schedule.works = static_cast<int32_t>(tiling.works);
+  }
   return work;
 }
 

@@ -51,18 +51,30 @@ struct ConvSlot {
   int head, heads;       // the first query head, how many have a slot
   int g, split, number;  // number: of the work, whatever the split
   int count, last;       // key tiles with outputs, the first of them
+  int groups;            // warpgroups that have rows
   bool warm;             // the tile behind `last` has scores that its outputs read
   bool any;
 
-  __device__ ConvSlot(const ConvAttend& c, const ConvWork90& work, const WorkPlace& place,
-                      bool packed, int own, int slots, int width) {
+  __device__ ConvSlot(const ConvAttend& c, const ConvWork90& work, int which, bool packed, int own,
+                      int slots, int most, int width) {
     const Attend& a = c.attend;
+    WorkPlace place(work.order, which);
+    groups = most;
+    int above = 0;  // rows of the parts before
+    if (const RowTiles& of = work.tiles; most == 3 && of.begin[2]) {
+      const int part = (which >= of.begin[1]) + (which >= of.begin[2]) + (which >= of.begin[3]);
+      which -= of.begin[part];
+      place.row_tile = quotient(which, of.heads[part]);
+      place.head = of.head[part] + which - place.row_tile * of.heads[part];
+      above = of.row[part];
+      if (part >= 2) own -= 64, --groups;
+    }
     const int r = quotient(place.head, work.heads), at = place.head - r * work.heads,
               group = work.group;
     seq = a.sequences[r], out = c.rows_of(seq, r);
     rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys), shift = keys - rows;
     const int history = static_cast<int>(c.history);
-    first = history + place.row_tile * own;
+    first = history + above + place.row_tile * own;
     end = min(first + own, history + static_cast<int>(out.count));
     any = first < end;
     number = place.head * work.order.row_tiles + place.row_tile;
@@ -153,7 +165,7 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
     sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
     if (lane == 0)
       new (&shared.work(slot))
-          ConvSlot(c, more, WorkPlace(more.order, *works), Shape::packed, own, kSlots, BN);
+          ConvSlot(c, more, *works, Shape::packed, own, kSlots, Shape::Groups, BN);
     __syncwarp();
     const ConvSlot& work = shared.work(slot);
     const int row = static_cast<int>(work.seq.row_begin) + work.first - above,

@@ -5,7 +5,8 @@
 //   warp plans and copies, running ahead into the next work; each of the others has 64 rows of S,
 //   the first `above` of the block's only for the convolution (packed: 16 such rows a warp, each of
 //   a head of its own).  The rows that a warpgroup's convolution reads beside its own are the last
-//   of the one above, which never waits for it but to write S where it read.  Keys are walked in
+//   of the one above, which never waits for it but to write S where it read.  In a low row tile the
+//   last warpgroup has no rows and only lets stages go.  Keys are walked in
 //   64-key tiles from last to first.  Tile n has the scores of keys 64 n - left and on: the outputs
 //   64 n .. 64 n + 63 read them and the first columns of the tile before, so every score of a block
 //   is computed once; what is read of the tile behind a split's last one is copied and computed
@@ -13,7 +14,7 @@
 //   Of a step: A is made (tile/convolve_sm80.cuh, mma.sync, whose band of taps costs half of what
 //   wgmma's least operand does), masked and exponentiated, O += P V runs, and the next tile's S
 //   goes to shared memory as f16.  S of the next tile (wgmma) is asked for before A is made, or
-//   `late`, after P V, where three warpgroups leave no registers for both: then the other
+//   `late`, before P V, where three warpgroups leave no registers for both: then the other
 //   warpgroups fill the wait.  Either way a barrier parts the two kinds of product: mixed by the
 //   compiler they would stall each other.  f16 has 4 bits more than the logits of a bf16 softmax
 //   need; S / 64 keeps scores up to 4 10^6.
@@ -103,7 +104,8 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
   };
   // Named barriers, one of each kind for a warpgroup.
   constexpr int kOwn = 1, kWritten = kOwn + Shape::Groups, kRead = kWritten + Shape::Groups;
-  const bool shares = !Shape::packed, last = !shares || group == Shape::Groups - 1;
+  const bool shares = !Shape::packed;
+  bool last = true;  // of the work's warpgroups
   // S is written; here, and by the warpgroup above.
   const auto written = [&] {
     if (!last) sm90::arrive(kWritten + group, 256);
@@ -126,6 +128,21 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
     sm90::barrier_wait(shared.planned(slot), slot.phase);
     const ConvSlot& work = shared.work(slot);
     if (__all_sync(~0u, !work.any)) return;
+    const int groups = sm90::uniform(work.groups);
+    if constexpr (Shape::Groups == 3)
+      if (group >= groups) {
+        sm90::barrier_wait(shared.q_full(q_at), q_at.phase);
+        release(shared.q_empty(q_at));
+        for (int tiles = 2 * work.count + work.warm; tiles > 0; --tiles) {
+          sm90::barrier_wait(shared.full(at), at.phase);
+          release(shared.empty(at));
+          at.next();
+        }
+        release(shared.free(slot));
+        slot.next(), q_at.next();
+        continue;
+      }
+    last = !shares || group == groups - 1;
     const int number = Shape::packed ? group * 4 + warp : 0;  // of the slot's head
     const bool mine = number < work.heads;
     const int head = work.head + (mine ? number : 0);
@@ -231,6 +248,7 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
       pack_operand<Dtype>(p, x);
       state.shrink(o, alpha);
       if (n * BN + BN > keys) clean_values<Shape>(max(keys - n * BN, 0), shared, v, group);
+      if constexpr (!kLast && Shape::late) scores(k);
       sm90::barrier_wait(shared.full(v), v.phase);
       sm90::fence();
       sm90::product_columns<Dtype>(o[0], p[0], sm90::descriptor(shared.keys(v), TileV::panel_bytes),
@@ -238,25 +256,15 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
       sm90::commit();
       more_values = true;
       now = next_of(now);
-      if constexpr (!kLast && Shape::late) {
-        scores(k);
-        sm90::wait<0>();
-        sm90::pin(o[0]);
-        release(shared.empty(v));
+      if constexpr (!kLast) {
+        sm90::wait<1>();
         wait_read();
         put(n - 1, k, now, kWhole);
         written();
-      } else {
-        if constexpr (!kLast) {
-          sm90::wait<1>();
-          wait_read();
-          put(n - 1, k, now, kWhole);
-          written();
-        }
-        sm90::wait<0>();
-        sm90::pin(o[0]);
-        release(shared.empty(v));
       }
+      sm90::wait<0>();
+      sm90::pin(o[0]);
+      release(shared.empty(v));
       --n;
     };
 
