@@ -26,8 +26,8 @@ struct PairShape90 {
   static constexpr int BM = 64 * Groups;
   static constexpr int threads = 128 * (Groups + 1);
   static constexpr int blocks = Groups == 1 ? 2 : 1;  // of a multiprocessor
-  // Four warpgroups, and two blocks, fill each other's gaps better without.
-  static constexpr bool settles = Groups == 2 || Groups == 3;
+  // More warpgroups, and two blocks, fill each other's gaps better without.
+  static constexpr bool settles = Groups == 2;
   static constexpr int copying = Groups == 1 ? 40 : Groups == 4 ? 32 : 56;
   static constexpr int computing = Groups == 4 ? 112 : Groups == 3 ? 152 : Groups == 2 ? 224 : 216;
   using TileQ = Swizzled<BM, D>;
@@ -50,8 +50,6 @@ struct CoupledTotal {
   float m[2], l[2], c;
 };
 
-constexpr float kLargest = 3.402823466e38f;
-
 // Infinite products become NaN, before a mask makes them -inf.
 template <int N>
 __device__ __forceinline__ void forbid_infinity(float (&x)[N][4]) {
@@ -67,6 +65,14 @@ __device__ __forceinline__ void stay_above(float x) {
   asm volatile(
       "{.reg .pred p; setp.eq.f32 p, %0, 0fBF800000; @!p bra done; nanosleep.u32 0; done:}" ::"f"(x)
       : "memory");
+}
+
+// The descriptor of a tile.  ptxas moves an upper word that it knows into place anew for every step
+// of a product: here it does not know that the grid is flat.
+__device__ __forceinline__ uint64_t tile_at(uint32_t address) {
+  uint32_t zero;
+  asm("mov.u32 %0, %%ctaid.z;" : "=r"(zero));
+  return sm90::unhoisted(sm90::descriptor(address) | uint64_t{zero} << 32);
 }
 
 // Whether it holds in all threads of the warpgroup.
@@ -91,7 +97,7 @@ struct CoupledSoftmax {
   float m[2][2] = {{kNegativeInfinity, kNegativeInfinity}, {kNegativeInfinity, kNegativeInfinity}};
   float l[2][2] = {}, c[2] = {};  // [side][half]
   float sum[2], product[2];       // of the tile under way: sum p, sum p u
-  bool counts[2];                 // rows past the sequence's last have no say in what is tried
+  uint32_t silent[2];             // ~0 for rows past the sequence's last, which have no say; 0
 
   // What a tile's scores are relative to: raised where one of them passes it by too much.
   template <int N>
@@ -155,8 +161,9 @@ struct CoupledSoftmax {
           other[half] += exp2_fast(w), cross = fmaf(p[j][i], unseen ? 0.f : w, cross);
         }
       away[half] = product[half] - cross;
-      const bool near = fabsf(away[half]) <= kLargest && sum[half] + other[half] <= kMost;
-      fine = fine & (near | !counts[half]);
+      // A NaN, the greatest as bits, where `away` is not finite.
+      const float all = fmaf(away[half], 0.f, sum[half] + other[half]);
+      fine = fine & (__float_as_uint(all) <= (__float_as_uint(kMost) | silent[half]));
     }
     if (Whole && !all_of_group(fine)) return false;
 #pragma unroll
@@ -174,6 +181,7 @@ struct CoupledSoftmax {
 template <class Shape, class Mask, class Sink>
 __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scale, const Sink& sink,
                                               int group, const Shared90<Shape, Mask>& shared) {
+  static_assert(!Mask::sinks, "the walk skips no keys");
   constexpr int BN = Shape::BN;
   using Shared = Shared90<Shape, Mask>;
   using Ring = typename Shared::Ring;
@@ -206,13 +214,12 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
       sm90::barrier_wait(shared.full(at), at.phase);
       sm90::fence();
       sm90::product_rows<Shape::Dtype, Shape::D, typename Shape::TileQ, typename Shape::TileK>(
-          x[0], sm90::descriptor(sm90::unhoisted(q_rows)), sm90::descriptor(shared.keys(at)));
+          x[0], tile_at(q_rows), tile_at(shared.keys(at)));
       sm90::commit();
       sm90::barrier_wait(shared.full(second), second.phase);
       sm90::fence();
       sm90::product_rows<Shape::Dtype, Shape::E, typename Shape::TileQ2, typename Shape::TileV>(
-          y[0], sm90::descriptor(sm90::unhoisted(q_rows + Shape::TileQ::bytes)),
-          sm90::descriptor(shared.keys(second)));
+          y[0], tile_at(q_rows + Shape::TileQ::bytes), tile_at(shared.keys(second)));
       sm90::commit();
       sm90::wait<1>();
       sm90::pin(x[0]);
@@ -226,7 +233,7 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
       release(shared.empty(at)), release(shared.empty(second));
       at = second, at.next();
       if (--left == 0) release(shared.q_empty(q_at));
-      n = work.before(n);
+      --n;
       return true;
     };
     if constexpr (Shape::BM > BN) {
@@ -236,7 +243,7 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
       const int seen = sm90::uniform(work.mask.last_tile(min(own + 63, tail), BN));
       end = sm90::uniform(min(work.mask.last_tile(own, BN), work.tile.keys / BN));
 #pragma unroll 1
-      for (; left > 1 && n > seen; --left, n = work.before(n))
+      for (; left > 1 && n > seen; --left, --n)
 #pragma unroll
         for (int side = 0; side < 2; ++side) {
           sm90::barrier_wait(shared.full(at), at.phase);

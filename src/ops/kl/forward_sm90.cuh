@@ -21,7 +21,9 @@ struct KlSink {
   View<3> kl, first, second;
 
   __device__ static void begin(Sums& sums, const RowTile& tile, int row) {
-    each_row<1>(row, [&](int, int half, int m) { sums.counts[half] = m < tile.begin + tile.size; });
+    each_row<1>(row, [&](int, int half, int m) {
+      sums.silent[half] = m < tile.begin + tile.size ? 0 : ~0u;
+    });
   }
   // Packed row m.
   __device__ void store(const RowTile& tile, int m, const CoupledTotal& sum) const {
