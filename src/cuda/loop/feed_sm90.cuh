@@ -174,13 +174,19 @@ struct Copy90 {
     return keys;
   }
 
+  __device__ __forceinline__ void ask_near(int left, int all) const {
+    if (kNear > 0 && left == min(all, kNear) && leads() && lane == 0)
+      sm90::barrier_arrive(shared.near());
+  }
   // V follows K by a tile, as the products do; a pair's keys go together.
   __device__ __forceinline__ void walk(const WorkSlot<Mask>& work, Ring& at) const {
     const int head = static_cast<int>(work.tile.key_head(a)),
               batch = max(static_cast<int>(work.tile.rows.seq.key_batch), 0);
     if constexpr (kPair) {
       const int second = static_cast<int>(work.tile.rows.g) / maps.group;
-      for (int n = work.last, left = max(work.count, 1); left; --left, n = work.before(n)) {
+      const int all = max(work.count, 1);
+      for (int n = work.last, left = all; left; --left, n = work.before(n)) {
+        ask_near(left, all);
         const Keys here = keys_of(work, n);
         copy<typename Shape::TileK, false>(maps.k, here, head, batch, at);
         copy<typename Shape::TileV, false>(maps.v, here, second, batch, at);
@@ -191,8 +197,7 @@ struct Copy90 {
     Keys next = keys_of(work, n), behind{};
     const int all = max(work.count, 1);
     for (int left = all, owed = 0; left; --left, owed = 1) {
-      if (kNear > 0 && left == min(all, kNear) && leads() && lane == 0)
-        sm90::barrier_arrive(shared.near());
+      ask_near(left, all);
       const Keys here = next;
       n = work.before(n);
       if (left > 1) next = keys_of(work, n);  // the page table is read a tile ahead
