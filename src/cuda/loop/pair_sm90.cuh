@@ -26,7 +26,7 @@ struct PairShape90 {
   static constexpr int BM = 64 * Groups;
   static constexpr int threads = 128 * (Groups + 1);
   static constexpr int blocks = Groups == 1 ? 2 : 1;  // of a multiprocessor
-  static constexpr int near = 2;                      // as Copy90 has it
+  static constexpr int near = 2;  // Copy90: else the longest works go round the blocks in turn
   // More warpgroups, and two blocks, fill each other's gaps better without.
   static constexpr bool settles = Groups == 2;
   static constexpr int copying = Groups == 1 ? 40 : Groups == 4 ? 32 : 56;
