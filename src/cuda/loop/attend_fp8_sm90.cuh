@@ -113,13 +113,21 @@ struct LiftedSoftmax {
     float top[2] = {m[0], m[1]}, base[2], sum[2] = {};
 #pragma unroll
     for (int part = 0; part < Parts; ++part) {
-      float most[2] = {kNegativeInfinity, kNegativeInfinity};
+      // Four chains a row: ptxas keeps a fold's order, and one would wait for itself at every step.
+      float most[4][2];
 #pragma unroll
-      for (int j = part * each; j < (part + 1) * each; ++j)
+      for (int j = 0; j < each; ++j)
 #pragma unroll
-        for (int c = 0; c < 4; ++c) most[c / 2] = fmaxf(most[c / 2], x[j][c]);
+        for (int half = 0; half < 2; ++half) {
+          const float(&pair)[4] = x[part * each + j];
+          const float larger = fmaxf(pair[2 * half], pair[2 * half + 1]);
+          most[j % 4][half] = j < 4 ? larger : fmaxf(most[j % 4][half], larger);
+        }
 #pragma unroll
-      for (int half = 0; half < 2; ++half) top[half] = fmaxf(top[half], most[half] * factor[part]);
+      for (int half = 0; half < 2; ++half)
+        top[half] = fmaxf(top[half], fmaxf(fmaxf(most[0][half], most[1][half]),
+                                           fmaxf(most[2][half], most[3][half])) *
+                                         factor[part]);
     }
 #pragma unroll
     for (int step = 1; step < 4; step *= 2)
