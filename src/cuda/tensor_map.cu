@@ -60,25 +60,38 @@ const char* map_refuses(const MapOf& of) {
 
 bool make_map(const MapOf& of, CUtensorMap& map) {
   if (!encode()) return false;
+  struct Axis {
+    int64_t extent, stride;  // elements
+    int box;
+  };
   const int64_t *stride = of.tensor.stride, size = dtype_bytes(of.dtype);
-  // The stride of an axis with one element is any legal one.
-  const auto bytes = [&](int64_t extent, int64_t elements) {
-    return static_cast<cuuint64_t>(extent > 1 ? elements * size : 16);
-  };
-  const auto count = [](int64_t extent) {
-    return static_cast<cuuint64_t>(extent > 0 ? extent : 1);
-  };
-  cuuint64_t extents[4] = {count(of.column), count(of.row), count(of.head), count(of.batch)};
-  cuuint64_t strides[3] = {bytes(of.row, stride[1]), bytes(of.head, stride[2]),
-                           bytes(of.batch, stride[0])};
-  cuuint32_t box[4] = {static_cast<cuuint32_t>(of.columns), static_cast<cuuint32_t>(of.rows), 1, 1},
-             step[4] = {1, 1, 1, 1};
-  if (of.heads > 1) {
-    std::swap(extents[1], extents[2]), std::swap(strides[0], strides[1]);
-    box[1] = static_cast<cuuint32_t>(of.heads), box[2] = static_cast<cuuint32_t>(of.rows);
+  Axis axes[5] = {{of.column, 1, of.columns},
+                  {of.row, stride[1], of.rows},
+                  {of.head, stride[2], of.heads},
+                  {of.batch, stride[0], 1}};
+  int rank = 4;
+  if (of.heads > 1) std::swap(axes[1], axes[2]);
+  if (of.interleave != Interleave::none) {
+    const int64_t panels = of.column / of.columns, octets = of.row / 8;
+    const bool as_panels = of.interleave == Interleave::heads_as_panels;
+    axes[0] = {of.columns, 1, of.columns};
+    axes[1] = {8, stride[1], 8};
+    axes[2] = {as_panels ? of.head * panels : panels, of.columns, static_cast<int>(panels)};
+    axes[3] = {as_panels ? octets : of.head * octets, 8 * stride[1], of.rows / 8};
+    axes[4] = {of.batch, stride[0], 1};
+    rank = 5;
   }
-  return encode()(&map, type_of(of.dtype), 4, of.tensor.data, extents, strides, box, step,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE,
+  cuuint64_t extents[5], strides[4];
+  cuuint32_t box[5], step[5];
+  for (int i = 0; i < rank; ++i) {
+    const Axis& axis = axes[i];
+    extents[i] = static_cast<cuuint64_t>(axis.extent > 0 ? axis.extent : 1);
+    // The stride of an axis with one element is any legal one.
+    if (i > 0) strides[i - 1] = static_cast<cuuint64_t>(axis.extent > 1 ? axis.stride * size : 16);
+    box[i] = static_cast<cuuint32_t>(axis.box), step[i] = 1;
+  }
+  return encode()(&map, type_of(of.dtype), static_cast<cuuint32_t>(rank), of.tensor.data, extents,
+                  strides, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
                   of.columns * size == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
                   CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;

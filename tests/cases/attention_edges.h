@@ -216,10 +216,12 @@ class Edges {
         cases.push_back(forward_case(decode, few(c, hopper)));
         decode.where = Where::paged, decode.page = 8;
         cases.push_back(forward_case(decode, name + "split"));
-        for (int64_t page : {16, 32}) {
-          decode.page = page;
-          cases.push_back(forward_case(decode, few(decode, hopper)));
-        }
+        for (int64_t page : {16, 32})
+          for (Lay lay : {Lay::contiguous, Lay::head_first, Lay::gaps}) {
+            decode.page = page, decode.lay = lay;
+            cases.push_back(forward_case(decode, few(decode, hopper)));
+          }
+        decode.lay = Lay::contiguous;
         decode.page = 128, decode.span = Span::causal;
         cases.push_back(forward_case(decode, hopper + ".split"));
         decode.span = Span::full;
@@ -235,10 +237,10 @@ class Edges {
       }
   }
 
-  // Of a few rows: width 128 has a tile of keys for contiguous ones and another for pages.
+  // Of a few rows: width 128 has another tile of keys for pages whose heads are padded.
   static std::string few(const AttentionCase& c, const std::string& hopper) {
-    const bool paged = c.where == Where::paged;
-    return hopper + ".split" + (c.d != 128 ? "" : paged ? ".64x128" : ".64x64");
+    const bool padded = c.where == Where::paged && c.lay == Lay::gaps;
+    return hopper + ".split" + (c.d != 128 ? "" : padded ? ".64x128" : ".64x64");
   }
 
   // More works than a GPU has multiprocessors: blocks that go on to a second one.

@@ -12,8 +12,9 @@
 //   Shared memory: Slots x Q (BM x D), one ring of Stages tiles, K and V in turn (BN x D, E), two
 //   works, barriers.  Barriers: full (bytes) and empty (one arrival a consuming warp) for each Q
 //   slot and each stage; free for each work, full with its Q; near, when few tiles of a work are
-//   left to copy.  V rows past the last key are zeroed where the tensor goes on: no weight would
-//   undo a NaN there.  A work without keys walks one tile of zeros that its rows do not see.
+//   left to copy; guessed, when the first work is planned from lengths that may yet change.  V rows
+//   past the last key are zeroed where the tensor goes on: no weight would undo a NaN there.  A
+//   work without keys walks one tile of zeros that its rows do not see.
 // Policies: Score and Mask (tile_policy.cuh), Sink (sink.cuh), as in attend_sm80.cuh.
 // FlashAttention-3 (2407.08608).
 #pragma once
@@ -65,11 +66,12 @@ __device__ __forceinline__ void clean_values(int tail, const Shared& shared,
                                              sm90::Ring<Shape::Stages> v, int group) {
   using TileV = typename Shape::TileV;
   sm90::barrier_wait(shared.full(v), v.phase);
-  unsigned char* rows = shared.base + (shared.keys(v) - shared.at);
+  unsigned char* values = shared.base + (shared.keys(v) - shared.at);
   for (int i = tail * kPanelChunks + threadIdx.x % 128; i < Shape::BN * kPanelChunks; i += 128)
 #pragma unroll
     for (int panel = 0; panel < TileV::panels; ++panel)
-      *reinterpret_cast<uint4*>(rows + panel * TileV::panel_bytes + i * 16) =
+      *reinterpret_cast<uint4*>(
+          values + TileV::at(i / kPanelChunks, i % kPanelChunks + panel * kPanelChunks)) =
           make_uint4(0, 0, 0, 0);
   sm90::fence_shared();
   sm90::meet(1 + group, 128);
@@ -82,6 +84,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
   constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BN = Shape::BN;
   using Shared = Shared90<Shape, Mask>;
   using Ring = typename Shared::Ring;
+  using TileK = typename Shape::TileK;
   using TileV = typename Shape::TileV;
   const int lane = threadIdx.x % 32, warp_row = group * 64 + threadIdx.x / 32 % 4 * 16;
   typename Shared::WorkRing slot;
@@ -134,11 +137,12 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
     const auto scores = [&](Ring k) {
       sm90::barrier_wait(shared.full(k), k.phase);
       sm90::fence();
+      const uint64_t keys = sm90::descriptor(shared.keys(k), 16, TileK::octet_bytes);
       if constexpr (kHolds) {
-        sm90::product_rows<Dtype, typename Shape::TileK>(x[0], q, sm90::descriptor(shared.keys(k)));
+        sm90::product_rows<Dtype, TileK>(x[0], q, keys);
       } else {
-        sm90::product_rows<Dtype, D, typename Shape::TileQ, typename Shape::TileK>(
-            x[0], sm90::descriptor(q_rows), sm90::descriptor(shared.keys(k)));
+        sm90::product_rows<Dtype, D, typename Shape::TileQ, TileK>(x[0], sm90::descriptor(q_rows),
+                                                                   keys);
       }
       sm90::commit();
     };
@@ -153,8 +157,9 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
     };
     const auto values = [&](Ring v) {
       sm90::barrier_wait(shared.full(v), v.phase);
-      sm90::product_columns<Dtype>(o[0], p[0], sm90::descriptor(shared.keys(v), TileV::panel_bytes),
-                                   more);
+      sm90::product_columns<Dtype>(
+          o[0], p[0], sm90::descriptor(shared.keys(v), TileV::panel_bytes, TileV::octet_bytes),
+          more, TileV::octet_bytes);
       sm90::commit();
       more = true;
     };
@@ -166,7 +171,12 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
       const int key = work.key_tile(n) * BN;
       score.apply(x, key, row);
       if (!whole) work.mask.apply(x, key, row);
-      if constexpr (Paged) hide_absent(x, absent);
+      if constexpr (Paged) {
+        uint32_t any = 0;
+#pragma unroll
+        for (const uint32_t word : absent) any |= word;
+        if (any) hide_absent(x, absent);
+      }
       state.weigh(x, alpha, score.factor);
       n = work.before(n);
     };

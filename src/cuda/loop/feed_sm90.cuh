@@ -36,9 +36,9 @@ constexpr int near_in() {
 }
 
 // The warps that feed the others: one plans, one copies.  Paged: keys may come in pages, of which a
-// tile holds a whole number or one holds a whole number of tiles; a lane copies a page, or a tile's
-// part of one.  A warp issues one copy after another: where a tile is many pages, Shape::copiers
-// warps take the tiles of the ring in turn.
+// tile holds a whole number, at most 32, or one holds a whole number of tiles; a lane copies a
+// page, or a tile's part of one.  A warp issues one copy after another: where a tile is many pages,
+// Shape::copiers warps take the tiles of the ring in turn.
 template <class Shape, bool Paged, class Mask, class Maps>
 struct Copy90 {
   using Shared = Shared90<Shape, Mask>;
@@ -55,39 +55,78 @@ struct Copy90 {
   // multiprocessors that read faster than others would wait for these in the end.
   static constexpr int kNear = near_in<Shape>();
 
+  // A warp that has nothing else to do guesses what the first work is.
+  static constexpr bool kGuesses = kNear > 0 && kCopiers < 3;
+  static constexpr bool kOnlyPages = Shape::TileK::interleaved;
+
   __device__ static int copiers_of(const Attend& a) {
-    return kCopiers == 2 && a.sequences.page && a.sequences.page < BN ? 2 : 1;
+    return a.sequences.page && a.sequences.page < BN ? kCopiers : 1;
   }
 
-  // Warps 0 to 3 of the block: 1 plans, 0 and 2 copy.
+  // Warps 0 to 3 of the block: 1 plans, 0 and then 2 and 3 copy.
   __device__ __forceinline__ void run(int warp, const WorkOrder& order,
                                       const Schedule& schedule) const {
-    if (warp == 1)
-      plan_works(order, schedule);
-    else if (warp == 0 || (kCopiers == 2 && warp == 2 && copiers_of(a) == 2))
+    const bool guesses = kGuesses && warp == 3 && told() && !a.list;
+    if (warp == 1 || guesses)
+      plan_works(order, schedule, guesses);
+    else if (warp == 0 || (kCopiers > 1 && warp <= copiers_of(a)))
       copy_works();
   }
 
  private:
-  // Of two copiers the first, which has Q and every even tile.
-  __device__ static bool leads() { return kCopiers == 1 || threadIdx.x < 32; }
+  __device__ bool pages() const { return kOnlyPages || a.sequences.page; }
+  // The last copier, which has Q: the first has the first keys.
+  __device__ bool leads() const {
+    return kCopiers == 1 || threadIdx.x / 32 == (copiers_of(a) > 1 ? copiers_of(a) : 0);
+  }
+  // Of what a work is, what the kernel before may have told.
+  __device__ bool told() const {
+    const Sequences& given = a.sequences;
+    return a.list || given.query_start || given.key_start || given.query_len || given.key_len ||
+           given.key_first || given.cache_row;
+  }
+  __device__ static bool same(const Sequence& x, const Sequence& y) {
+    return x.row_begin == y.row_begin && x.rows == y.rows && x.key_batch == y.key_batch &&
+           x.key_begin == y.key_begin && x.key_first == y.key_first && x.keys == y.keys;
+  }
   // What the next work is, while this one is under way: its divisions take longer than a tile.
-  __device__ __forceinline__ void plan_works(const WorkOrder& order,
-                                             const Schedule& schedule) const {
+  // `guesses`: the first alone, without waiting for the kernel before.  Where the lengths are then
+  // found as they were, and mostly they are, the plan is ready; the same code by another warp takes
+  // nothing from where the kernel before has ended already.
+  __device__ __forceinline__ void plan_works(const WorkOrder& order, const Schedule& schedule,
+                                             bool guesses) const {
+    using Slot = WorkSlot<Mask>;
     typename Shared::WorkRing slot;
     // From parameters alone, a plan is made while the kernel before ends.  Works asked for late are
     // counted once this one copies.
-    const Sequences& given = a.sequences;
-    if ((schedule.counters && kNear == 0) || a.list || given.query_start || given.key_start ||
-        given.query_len || given.key_len || given.key_first || given.cache_row)
-      wait_for_previous();
+    if (schedule.counters && kNear == 0) wait_for_previous();
+    const bool waits = told() && !guesses;
+    bool guess = kGuesses && waits;
     uint32_t near_phase = 0;
     for (Works works(schedule, kNear > 0); !works.done(); works.next()) {
-      sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
-      if (lane == 0)
-        new (&shared.work(slot))
-            WorkSlot<Mask>(a, grid, WorkPlace(order, *works), row_step(grid.group), BN);
+      if (!guesses) sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
+      const WorkPlace place(order, *works);
+      const int rows = row_step(grid.group), heads = static_cast<int>(grid.heads),
+                r = place.head / heads;
+      if (waits) wait_for_previous();
+      const Sequence seq = a.sequences[r];
+      guess = guess && __all_sync(~0u, sm90::barrier_passed(shared.guessed(), 0)) &&
+              same(seq, shared.guess().tile.rows.seq);
+      if (guess) {  // its mask goes on referring to the guess, which stays
+        constexpr int words = sizeof(Slot) / 8;
+        const auto* from = reinterpret_cast<const uint64_t*>(&shared.guess());
+        auto* to = reinterpret_cast<uint64_t*>(&shared.work(slot));
+        for (int i = lane; i < words; i += 32) to[i] = from[i];
+      } else if (lane == 0) {
+        new (guesses ? &shared.guess() : &shared.work(slot))
+            Slot(a, grid, seq, r, place.head - r * heads, place, rows, BN);
+      }
+      guess = false;
       __syncwarp();
+      if (guesses) {
+        if (lane == 0) sm90::barrier_arrive(shared.guessed());
+        return;
+      }
       if (shared.work(slot).tile.size <= 0) continue;
       if (lane == 0) sm90::barrier_arrive(shared.planned(slot));
       slot.next();
@@ -102,7 +141,7 @@ struct Copy90 {
   __device__ __forceinline__ void copy_works() const {
     typename Shared::WorkRing slot;
     typename Shared::QRing q;
-    Ring at;
+    Tiles at;
     // The kernel after relies on what came before this one, too: it may start only now.
     wait_for_previous();
     start_next();
@@ -111,7 +150,7 @@ struct Copy90 {
       const WorkSlot<Mask>& work = shared.work(slot);
       if (leads()) sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
       if (work.tile.size == 0) break;
-      if (leads()) query(work.tile, q);
+      if (leads()) query(work, q);
       walk(work, at);
       if (leads()) continue;
       __syncwarp();
@@ -123,7 +162,9 @@ struct Copy90 {
   // Rows of a row tile: whole groups.
   __device__ static int row_step(int group) { return Shape::BM / group * group; }
 
-  __device__ __forceinline__ void query(const RowTile& tile, typename Shared::QRing q) const {
+  __device__ __forceinline__ void query(const WorkSlot<Mask>& work,
+                                        typename Shared::QRing q) const {
+    const RowTile& tile = work.tile;
     const Sequence& seq = tile.rows.seq;
     const int row = static_cast<int>(seq.row_begin) + tile.first_query(),
               batch = static_cast<int>(seq.batch);
@@ -144,42 +185,48 @@ struct Copy90 {
     }
     // A box of whole groups, heads before rows.
     constexpr int panels = Shape::TileQ::panels;
-    sm90::barrier_expect(shared.q_full(q), panels * row_step(tile.group()) * kPanelRowBytes);
+    sm90::barrier_expect(shared.q_full(q), panels * work.rows * kPanelRowBytes);
     for (int panel = 0; panel < panels; ++panel)
       sm90::copy_box(shared.q(q) + panel * Shape::TileQ::panel_bytes, maps.q, shared.q_full(q),
                      panel * 64, static_cast<int>(tile.rows.head_begin()), row, batch);
   }
 
-  // Where a tile of keys lies: the storage index of its first, and the pool pages of the lane's
-  // pieces, lane + 32 i.
+  // The next tile to copy, and how many others' are before it.
+  struct Tiles : Ring {
+    int others = kCopiers > 1 && threadIdx.x >= 32 ? static_cast<int>(threadIdx.x / 32) - 1 : 0;
+  };
+
+  // Where a tile of keys lies: the storage index of its first, in its page where that is larger,
+  // and the pool page of the lane's box, past the pool for none.
   struct Keys {
-    int row;
-    int page[Paged ? BN / 32 : 1];
+    int row, page;
   };
   __device__ __forceinline__ Keys keys_of(const WorkSlot<Mask>& work, int step) const {
     const int n = work.key_tile(step);
     const Sequence& seq = work.tile.rows.seq;
-    Keys keys{work.count ? static_cast<int>(seq.key_begin) + n * BN : static_cast<int>(a.t), {}};
-    if (!Paged || !a.sequences.page) return keys;
-    const int page = static_cast<int>(a.sequences.page), rows = min(page, BN);
-    const View<2>& table = a.sequences.page_table;
-    const int32_t* ids = table.as<int32_t>() + max(seq.key_batch, int64_t{0}) * table.stride[0];
-#pragma unroll
-    for (int i = 0; i < BN / 32; ++i) {
-      const int key = n * BN + (lane + 32 * i) * rows;
-      keys.page[i] = work.count && (lane + 32 * i) * rows < BN && key < work.tile.keys
-                         ? ids[key / page * table.stride[1]]
-                         : -1;
+    Keys keys{work.count ? static_cast<int>(seq.key_begin) + n * BN : static_cast<int>(a.t), 0};
+    if constexpr (Paged) {
+      if (!pages()) return keys;
+      const PageCuts& cuts = maps.pages;
+      int page = n * cuts.boxes + lane;
+      keys.row = 0, keys.page = nowhere();
+      if (cuts.tiles > 1) page = n / cuts.tiles, keys.row = (n - page * cuts.tiles) * BN;
+      if (work.count && lane < cuts.boxes && n * BN + lane * cuts.rows < work.tile.keys) {
+        const View<2>& table = a.sequences.page_table;
+        keys.page = table.as<int32_t>()[max(seq.key_batch, int64_t{0}) * table.stride[0] +
+                                        page * table.stride[1]];
+      }
     }
     return keys;
   }
+  __device__ int nowhere() const { return static_cast<int>(a.sequences.pool); }
 
   __device__ __forceinline__ void ask_near(int left, int all) const {
     if (kNear > 0 && left == min(all, kNear) && leads() && lane == 0)
       sm90::barrier_arrive(shared.near());
   }
   // V follows K by a tile, as the products do; a pair's keys go together.
-  __device__ __forceinline__ void walk(const WorkSlot<Mask>& work, Ring& at) const {
+  __device__ __forceinline__ void walk(const WorkSlot<Mask>& work, Tiles& at) const {
     const int head = static_cast<int>(work.tile.key_head(a)),
               batch = max(static_cast<int>(work.tile.rows.seq.key_batch), 0);
     if constexpr (kPair) {
@@ -208,55 +255,54 @@ struct Copy90 {
     copy<typename Shape::TileV, false>(maps.v, behind, head, batch, at);
   }
 
-  // Odd tiles of the ring, which may have an odd number of stages.
-  __device__ static bool odd(Ring at) {
-    return (at.stage + (Shape::Stages % 2 ? static_cast<int>(at.phase) : 0)) % 2;
-  }
   template <class Tile, bool TellAbsent>
   __device__ __forceinline__ void copy(const CUtensorMap& map, const Keys& keys, int head,
-                                       int batch, Ring& at) const {
-    if (kCopiers == 2 && copiers_of(a) == 2 && odd(at) == leads()) return at.next();
-    sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
-    const uint32_t to = shared.keys(at), full = shared.full(at);
-    if (Paged && a.sequences.page) {
-      if (TellAbsent) tell_absent(keys, at);
-      copy_pages<Tile>(map, keys, head, to, full);
-    } else if (lane == 0) {
-      sm90::copy_tile<Tile>(to, map, full, keys.row, head, batch);
+                                       int batch, Tiles& at) const {
+    if (kCopiers > 1) {
+      if (at.others > 0) return --at.others, at.next();
+      at.others = copiers_of(a) - 1;
     }
+    const uint32_t to = shared.keys(at), full = shared.full(at);
+    if constexpr (Paged) {
+      if (pages()) {
+        copy_pages<Tile, TellAbsent>(map, keys, head, to, full, at);
+        return at.next();
+      }
+    }
+    sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
+    if (lane == 0) sm90::copy_tile<Tile>(to, map, full, keys.row, head, batch);
     at.next();
   }
 
-  template <class Tile>
+  // Bytes are asked for as soon as the stage is free: all else is worked out before.
+  template <class Tile, bool TellAbsent>
   __device__ __forceinline__ void copy_pages(const CUtensorMap& map, const Keys& keys, int head,
-                                             uint32_t to, uint32_t full) const {
-    const int page = static_cast<int>(a.sequences.page), rows = min(page, BN);
-    const int token = page > BN ? keys.row % page : 0, nowhere = static_cast<int>(a.sequences.pool);
-    if (lane == 0) sm90::barrier_expect(full, Tile::bytes);
-    __syncwarp();
+                                             uint32_t to, uint32_t full, Ring at) const {
+    const PageCuts& cuts = maps.pages;
+    const bool gone = static_cast<uint32_t>(keys.page) >= static_cast<uint32_t>(nowhere());
+    const int page = gone ? nowhere() : keys.page;
+    uint32_t absent[Shared::kAbsentWords] = {};
+    if (TellAbsent && __any_sync(~0u, gone && lane < cuts.boxes))
 #pragma unroll
-    for (int i = 0; i < BN / 32; ++i) {
-      const int piece = lane + 32 * i, id = keys.page[i];
-      if (piece * rows >= BN) continue;
+      for (int word = 0; word < Shared::kAbsentWords; ++word)
+        absent[word] = __ballot_sync(~0u, __shfl_sync(~0u, gone, (word * 32 + lane) / cuts.rows));
+    const uint32_t box = to + lane * cuts.rows / 8 * Tile::octet_bytes;
+    const int panel = head * cuts.head_panels, octet = head * cuts.head_octets + keys.row / 8;
+    sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
+    if (lane == 0) {
 #pragma unroll
-      for (int panel = 0; panel < Tile::panels; ++panel)
-        sm90::copy_box(to + panel * Tile::panel_bytes + piece * rows * kPanelRowBytes, map, full,
-                       panel * 64, token, head, id < 0 || id >= nowhere ? nowhere : id);
+      for (int word = 0; TellAbsent && word < Shared::kAbsentWords; ++word)
+        shared.absent(at)[word] = absent[word];
+      sm90::barrier_expect(full, Tile::bytes);
     }
-  }
-  __device__ __forceinline__ void tell_absent(const Keys& keys, Ring at) const {
-    const int rows = min(static_cast<int>(a.sequences.page), BN);
+    __syncwarp();
+    if (lane >= cuts.boxes) return;
+    if constexpr (Tile::interleaved) {
+      sm90::copy_octets(box, map, full, panel, octet, page);
+    } else {
 #pragma unroll
-    for (int word = 0; word < Shared::kAbsentWords; ++word) {
-      const int piece = (word * 32 + lane) / rows;
-      int id = -1;
-#pragma unroll
-      for (int i = 0; i < BN / 32; ++i) {
-        const int other = __shfl_sync(~0u, keys.page[i], piece % 32);
-        if (piece / 32 == i) id = other;
-      }
-      const uint32_t absent = __ballot_sync(~0u, id < 0 || id >= a.sequences.pool);
-      if (lane == 0) shared.absent(at)[word] = absent;
+      for (int n = 0; n < Tile::panels; ++n)
+        sm90::copy_box(box + n * Tile::panel_bytes, map, full, n * 64, keys.row, head, page);
     }
   }
 };

@@ -47,7 +47,10 @@ struct RowTile {
 
   __device__ RowTile(const Attend& a, const AttendGrid& grid, int64_t r, int64_t head, int begin,
                      int most)
-      : rows{a.sequences[r], r, head, grid.group}, begin(begin) {
+      : RowTile(a.sequences[r], grid, r, head, begin, most) {}
+  __device__ RowTile(const Sequence& seq, const AttendGrid& grid, int64_t r, int64_t head,
+                     int begin, int most)
+      : rows{seq, r, head, grid.group}, begin(begin) {
     count = static_cast<int>(rows.count());
     size = count - begin < most ? count - begin : most;
     keys = static_cast<int>(rows.seq.keys);

@@ -17,15 +17,17 @@ struct WorkSlot {
   int count, last;       // key tiles to walk, the first of them
   int jump_at, jump_to;  // where the walk skips keys that no row sees
   int number, split;     // of the head and row tile; of its splits
+  int rows;              // of the box of Q, whole groups
   bool clean;            // V has rows past the last key in the first tile
 
-  __device__ WorkSlot(const Attend& a, const AttendGrid& grid, const WorkPlace& place, int rows,
-                      int width)
-      : tile(a, grid, place.head / static_cast<int>(grid.heads),
-             place.head % static_cast<int>(grid.heads), place.row_tile * rows, rows),
+  // `place` is of head `head` of the sequence `seq`, which is number r.
+  __device__ WorkSlot(const Attend& a, const AttendGrid& grid, const Sequence& seq, int r, int head,
+                      const WorkPlace& place, int rows, int width)
+      : tile(seq, grid, r, head, place.row_tile * rows, rows),
         mask(a, tile, width),
         number(place.head * static_cast<int>(grid.row_tiles) + place.row_tile),
-        split(place.split) {
+        split(place.split),
+        rows(rows) {
     if (tile.size <= 0) return;
     const KeyTiles tiles = Mask::tiles(a, tile, width);
     const TilePart part(static_cast<int>(tiles.count()), grid.splits, split);
@@ -54,11 +56,11 @@ struct Shared90 {
   using Slot = WorkSlot<Mask>;
   static constexpr int kAbsentWords = (Shape::BN + 31) / 32;
   static constexpr int kWorks = Shape::tile_bytes,
-                       kAbsent = kWorks + 2 * static_cast<int>(sizeof(Slot)),
+                       kAbsent = kWorks + 3 * static_cast<int>(sizeof(Slot)),
                        kWord = kAbsent + Shape::Stages * kAbsentWords * 4,
                        kBarriers = (kWord + 4 + 7) / 8 * 8;
   static_assert(sizeof(Slot) % 8 == 0);
-  static_assert(kBarriers + 8 * (5 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
+  static_assert(kBarriers + 8 * (6 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
   unsigned char* base;
   uint32_t at;
 
@@ -70,6 +72,8 @@ struct Shared90 {
   __device__ Slot& work(WorkRing i) const {
     return reinterpret_cast<Slot*>(base + kWorks)[i.stage];
   }
+  // The first work, from lengths read while the kernel before may still write them.
+  __device__ Slot& guess() const { return reinterpret_cast<Slot*>(base + kWorks)[2]; }
   // Bit j % 32 of word j / 32: key j of the stage's tile has no page.
   __device__ uint32_t* absent(Ring i) const {
     return reinterpret_cast<uint32_t*>(base + kAbsent) + i.stage * kAbsentWords;
@@ -87,6 +91,8 @@ struct Shared90 {
 
   // Little is left to copy of a work.
   __device__ uint32_t near() const { return full(Ring()) + Shape::Stages * 16; }
+  // The guess is there.
+  __device__ uint32_t guessed() const { return near() + 8; }
 
   // `copiers` warps read what a work is, beside the computing ones.
   __device__ void init(int copiers = 1) const {
@@ -97,7 +103,7 @@ struct Shared90 {
       sm90::barrier_init(q_full(i), 1), sm90::barrier_init(q_empty(i), kWarps);
     for (Ring i; i.phase == 0; i.next())
       sm90::barrier_init(full(i), 1), sm90::barrier_init(empty(i), kWarps);
-    sm90::barrier_init(near(), 1);
+    sm90::barrier_init(near(), 1), sm90::barrier_init(guessed(), 1);
     sm90::barrier_init_done();
   }
 };

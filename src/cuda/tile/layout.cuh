@@ -5,6 +5,7 @@
 //   / 8
 // so eight rows of one column chunk (ldmatrix) and eight chunks of one row (a copy) both touch all
 // 32 banks once.
+// Interleaved, eight rows of every panel follow one another: rows of all panels come in one box.
 #pragma once
 #include <cstdint>
 
@@ -14,14 +15,17 @@ constexpr int kChunk = 8;        // elements in 16 bytes
 constexpr int kPanelChunks = 8;  // chunks in a panel's row
 constexpr int kPanelRowBytes = 128;
 
-template <int Rows, int Columns>
+template <int Rows, int Columns, bool Interleaved = false>
 struct Swizzled {
+  static constexpr bool interleaved = Interleaved;
   static constexpr int panels = (Columns + 63) / 64;
-  static constexpr int panel_bytes = Rows * kPanelRowBytes;
-  static constexpr int bytes = panels * panel_bytes;
+  static constexpr int octet_bytes = (Interleaved ? panels : 1) * 8 * kPanelRowBytes;
+  static constexpr int panel_bytes = (Interleaved ? 8 : Rows) * kPanelRowBytes;
+  static constexpr int bytes = Rows * panels * kPanelRowBytes;
 
   __device__ static uint32_t at(int row, int chunk) {
-    return chunk / kPanelChunks * panel_bytes + row * kPanelRowBytes +
+    return chunk / kPanelChunks * panel_bytes +
+           (Interleaved ? row / 8 * octet_bytes + row % 8 * kPanelRowBytes : row * kPanelRowBytes) +
            ((chunk % kPanelChunks) ^ (row % kPanelChunks)) * 16;
   }
   // Address of chunk + 2 * pair, given that of `chunk` in {0, 1}: an xor, since the row stays.

@@ -76,6 +76,15 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+__device__ inline bool barrier_passed(uint32_t barrier, uint32_t parity) {
+  uint32_t yes;
+  asm volatile(
+      "{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p;}"
+      : "=r"(yes)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return yes;
+}
 // Own stores to shared memory are seen by the copy engine and wgmma.
 __device__ inline void fence_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -106,6 +115,15 @@ __device__ inline void copy_box(uint32_t to, const CUtensorMap& map, uint32_t ba
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
       "%4, %5, %6}], [%2];" ::"r"(to),
       "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
+      : "memory");
+}
+// Of a map of interleaved tiles: eight rows of a panel at a time.
+__device__ inline void copy_octets(uint32_t to, const CUtensorMap& map, uint32_t barrier, int panel,
+                                   int octet, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
+      "%3, %4, %5, %6}], [%2];" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(0), "r"(panel), "r"(octet), "r"(batch)
       : "memory");
 }
 // All panels of a tile.
@@ -193,10 +211,11 @@ __device__ inline void pin(float (&d)[N][M]) {
     for (int c = 0; c < M; ++c) asm volatile("" : "+f"(d[j][c])::"memory");
 }
 
-__device__ inline uint64_t descriptor(uint32_t address, uint32_t panel_bytes = 16) {
+__device__ inline uint64_t descriptor(uint32_t address, uint32_t panel_bytes = 16,
+                                      uint32_t octet_bytes = 1024) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
-         static_cast<uint64_t>(panel_bytes >> 4) << 16 | uint64_t{1024 >> 4} << 32 |
-         uint64_t{1} << 62;
+         static_cast<uint64_t>(panel_bytes >> 4) << 16 |
+         static_cast<uint64_t>(octet_bytes >> 4) << 32 | uint64_t{1} << 62;
 }
 
 // d = A B' over Depth: `a` the descriptor of 64 rows of TileA, `b` of TileB, both [row][k].
@@ -220,10 +239,10 @@ __device__ inline void product_rows(float (&d)[N][4], const uint32_t (&a)[Steps]
 // d = accumulate d + A B, A packed sums, B a tile [k][column].
 template <int Dtype, int N, int Steps>
 __device__ inline void product_columns(float (&d)[N][4], const uint32_t (&a)[Steps][4], uint64_t b,
-                                       bool accumulate) {
+                                       bool accumulate, int octet_bytes = 1024) {
 #pragma unroll
   for (int k = 0; k < Steps; ++k)
-    Wgmma<Dtype, N * 8>::template rs<1>(d, a[k], b + k * 128, accumulate || k);
+    Wgmma<Dtype, N * 8>::template rs<1>(d, a[k], b + k * (octet_bytes / 8), accumulate || k);
 }
 
 // d = A B over Depth: A a tile [k][64 rows], B a tile [k][column].

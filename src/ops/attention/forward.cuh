@@ -50,6 +50,7 @@ struct ForwardInstance90 {
   ForwardKind kind;
   int32_t rows, keys;  // of a row tile, of a key tile
   bool paged;          // keys may come in pages
+  bool interleaved;    // or in pages whose maps are (cuda/tensor_map.h)
   void (*launch)(Context&, const Attend&, const ForwardWork90&);
 };
 

@@ -27,6 +27,18 @@ const std::vector<ForwardInstance90>& instances() {
   return rows;
 }
 
+// How pages come as interleaved boxes, k and v alike, or none.
+Interleave interleave(const Attend& a, const ForwardInstance90& row) {
+  const int64_t page = a.sequences.page;
+  if (!row.interleaved || page % 8 || a.d != row.d || a.e != row.e) return Interleave::none;
+  const auto follow = [&](int64_t k, int64_t v) {
+    return a.g == 1 || (a.k.stride[2] == k && a.v.stride[2] == v);
+  };
+  if (a.d == a.e && follow(a.d, a.e)) return Interleave::heads_as_panels;
+  if (follow(page * a.k.stride[1], page * a.v.stride[1])) return Interleave::heads_as_octets;
+  return Interleave::none;
+}
+
 // The narrowest of a kind; of two row tiles the first, whose warpgroups without rows cost nothing,
 // but under a causal mask, where the last rows walk the most keys, the one that leaves fewer rows
 // empty; of two tiles of keys the wider one for more than one row tile, which make products of it;
@@ -42,7 +54,7 @@ const ForwardInstance90* find(const Attend& a, ForwardKind kind) {
   const ForwardInstance90* found = nullptr;
   for (const ForwardInstance90& row : instances()) {
     if (row.dtype != a.dtype || row.kind != kind || a.d > row.d || a.e > row.e) continue;
-    if (a.sequences.page && !row.paged) continue;
+    if (a.sequences.page && !row.paged && interleave(a, row) == Interleave::none) continue;
     if (found && (found->d != row.d || found->e != row.e)) break;
     if (!found || (a.mask.window.right > 0 && padded(row) * 20 < padded(*found) * 19) ||
         wider(row, *found))
@@ -134,6 +146,7 @@ struct Operands {
          static_cast<int>(group)};
     k = {a.k, a.dtype, caches, tokens, a.g, a.d, keys};
     v = {a.v, a.dtype, caches, tokens, a.g, a.e, keys};
+    if (page) k.interleave = v.interleave = interleave(a, *c.instance);
     o = {a.o, a.dtype, a.b, a.s, a.h, a.e, 64};
   }
 };
@@ -185,6 +198,12 @@ void prepare(const Context& ctx, const Attend& a, Plan& plan) {
     if (!make_map(of.q, work.maps.q) || !make_map(of.k, work.maps.k) ||
         !make_map(of.v, work.maps.v))
       fail(FOVEA_DEVICE_ERROR, "attention_forward: the driver makes no tensor map");
+    if (const int64_t page = a.sequences.page, keys = c.instance->keys; page)
+      work.maps.pages = {
+          of.k.rows, static_cast<int32_t>(keys / of.k.rows),
+          static_cast<int32_t>(ceil_div(page, keys)),
+          static_cast<int32_t>(of.k.interleave == Interleave::heads_as_panels ? a.d / 64 : 0),
+          static_cast<int32_t>(of.k.interleave == Interleave::heads_as_octets ? page / 8 : 0)};
     work.o_given =
         c.grid.group == 1 && a.o_dtype == a.dtype && !*map_refuses(of.o) && make_map(of.o, work.o);
     if (works > device_info(ctx).multiprocessors) work.schedule.counters = counters(ctx);

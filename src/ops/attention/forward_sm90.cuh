@@ -23,14 +23,22 @@ struct SplitShape90 : Base {
   static constexpr int computing = twice ? 216 : Base::computing;
 };
 
+// Keys of pages, all columns of a head in one copy.
+template <class Base>
+struct PageShape90 : Base {
+  using TileK = Swizzled<Base::BN, Base::D, true>;
+  using TileV = Swizzled<Base::BN, Base::E, true>;
+};
+
 template <int Dtype, int D, int E, ForwardKind Kind, int Groups, int BN, int Stages>
 ForwardInstance90 forward_sm90_instance() {
   using Rows = AttendShape90<Dtype, D, E, Groups, BN, Stages>;
   using Shape = std::conditional_t<Kind == ForwardKind::split, SplitShape90<Rows>, Rows>;
   static_assert(Kind != ForwardKind::rich);
-  // Where two blocks fit, pages have wider key tiles, which make fewer copies.
+  // Where two blocks fit, contiguous keys and pages have a kernel each.
+  constexpr bool kInterleaved = Shape::blocks == 2;
   constexpr bool kPaged =
-      Kind == ForwardKind::paged || (Kind == ForwardKind::split && Shape::blocks == 1);
+      Kind == ForwardKind::paged || (Kind == ForwardKind::split && !kInterleaved);
   using Score = std::conditional_t<Kind == ForwardKind::capped, CappedScore, PlainScore>;
   // A tile with one slot of Q has no room for rows on their way out.
   using Whole = std::conditional_t<Shape::Slots == 2, EngineSink, DirectSink>;
@@ -43,11 +51,16 @@ ForwardInstance90 forward_sm90_instance() {
     else if constexpr (Shape::Slots == 2)
       sink.o = work.o, sink.given = work.o_given;
     const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
-    launch_early<attend_sm90<Shape, kPaged, Score, WindowMask, Sink>>(
-        ctx, "attention_forward", blocks, Shape::threads, Shape::shared_bytes, a, work.grid,
-        work.maps, work.order, work.schedule, sink);
+    const auto launch = [&]<class S, bool Paged>() {
+      launch_early<attend_sm90<S, Paged, Score, WindowMask, Sink>>(
+          ctx, "attention_forward", blocks, S::threads, S::shared_bytes, a, work.grid, work.maps,
+          work.order, work.schedule, sink);
+    };
+    if constexpr (kInterleaved)
+      if (a.sequences.page) return launch.template operator()<PageShape90<Shape>, true>();
+    launch.template operator()<Shape, kPaged>();
   };
-  return {Dtype, D, E, Kind, Shape::BM, BN, kPaged, launcher};
+  return {Dtype, D, E, Kind, Shape::BM, BN, kPaged, kInterleaved, launcher};
 }
 
 }  // namespace fovea::cuda
