@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(kThreads)
       const int32_t own = b + lane < keep ? call.slots.selected[slot] : -1;
       const uint32_t there = __ballot_sync(~0u, own >= 0);
       // Lane i takes the i-th slot that is not empty.
-      const int from = __fns(there, 0, lane + 1), taken = from < 32 ? from : 0;
-      Record record{__shfl_sync(~0u, own, taken), 0};
+      const uint32_t from = __fns(there, 0, lane + 1), taken = from < 32 ? from : 0;
+      Record record{__shfl_sync(~0u, own, static_cast<int>(taken)), 0};
       if (a.edge_weight && from < 32) {
         const int64_t at = item * keep + b + from;
         record.weight = a.edge_kind == FOVEA_EDGE_KIND_MASS ? call.slots.mass[at]
