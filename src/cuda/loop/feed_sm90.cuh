@@ -105,6 +105,7 @@ struct Copy90 {
     uint32_t near_phase = 0;
     for (Works works(schedule, kNear > 0); !works.done(); works.next()) {
       if (!guesses) sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
+      __syncwarp();  // a work without rows was seen by all lanes
       const WorkPlace place(order, *works);
       const int rows = row_step(grid.group), heads = static_cast<int>(grid.heads),
                 r = place.head / heads;
@@ -133,6 +134,7 @@ struct Copy90 {
       if (kNear > 0) sm90::barrier_wait(shared.near(), near_phase), near_phase ^= 1;
     }
     sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
+    __syncwarp();
     if (lane != 0) return;
     shared.work(slot).tile.size = 0;
     sm90::barrier_arrive(shared.planned(slot));

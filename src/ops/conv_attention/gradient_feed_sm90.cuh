@@ -82,6 +82,7 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
   uint32_t phase = 0;
   for (Works works(more.schedule); !works.done(); works.next()) {
     sm90::barrier_wait(work_empty, phase ^ 1);
+    __syncwarp();  // the work before was read by all lanes
     if (lane == 0)
       new (&work) ConvGradientSlot(c, more, WorkPlace(more.order, *works),
                                    ConvReach(c, Shape::keys), Shape::keys, Shape::BM, Shape::BN);
@@ -135,6 +136,7 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
   }
   sm90::barrier_wait(work_empty, phase ^ 1);
   sm90::barrier_wait(line_empty, phase ^ 1);
+  __syncwarp();
   if (lane != 0) return;
   work.any = false;
   sm90::barrier_arrive(line_full);

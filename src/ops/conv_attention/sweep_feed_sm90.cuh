@@ -163,6 +163,7 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
     wait_for_previous();
   for (Works works(more.schedule); !works.done(); works.next()) {
     sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
+    __syncwarp();  // a work that no row needs was seen by all lanes
     if (lane == 0)
       new (&shared.work(slot))
           ConvSlot(c, more, *works, Shape::packed, own, kSlots, Shape::Groups, BN);
@@ -212,6 +213,7 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
     slot.next(), q.next();
   }
   sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
+  __syncwarp();
   if (lane != 0) return;
   shared.work(slot).any = false;
   sm90::barrier_arrive(shared.planned(slot));
