@@ -312,9 +312,12 @@ class ConvEdges {
               cases.push_back(conv_case(c, false, false, name));
               const bool usual = kernel[0] == kernel[1] || kernel[1] == 11;
               if (!packed && rows < 12 && usual && dtype == FOVEA_BF16) many_heads(c, name);
-              if (packed || kernel[0] > 8 || kernel[1] > 12) continue;
+              if (packed || kernel[1] > 12) continue;
               c.history = kernel[0] - 1;
-              const char* taps = kernel[1] > 9 ? "6x17" : kernel[0] > 4 ? "8x9" : "4x9";
+              const char* taps = kernel[0] > 8   ? "12x17"
+                                 : kernel[1] > 9 ? "6x17"
+                                 : kernel[0] > 4 ? "8x9"
+                                                 : "4x9";
               const std::string gradient = std::string("sm90.") + dtype_name(dtype) + ".d" +
                                            std::to_string(width) + "." + taps;
               cases.push_back(conv_case(c, true, false, gradient));

@@ -14,6 +14,7 @@ class KlCases {
     for (bool backward : {false, true}) sweep(backward);
     edges();
     hostile();
+    tuned();
     small();
   }
 
@@ -44,12 +45,12 @@ class KlCases {
   }
 
  private:
-  void add(const KlCase& c, bool backward, bool tiny = false) {
+  void add(const KlCase& c, bool backward, bool tiny = false, const std::string& kernel = "") {
     cases.push_back({backward ? "kl_backward" : "kl_forward", name_of(c, backward),
                      [c, backward](uint64_t seed) {
                        return backward ? build_kl_backward(c, seed) : build_kl_forward(c, seed);
                      },
-                     "", "", tiny, c.nondeterministic});
+                     kernel, "", tiny, c.nondeterministic});
   }
   // Forward with every output, and backward with every output from dkl and dtotal.
   void both(KlCase c, bool tiny = false) {
@@ -124,15 +125,10 @@ class KlCases {
     KlCase c;
     c.note = "edge", c.nondeterministic = true, c.s = 70, c.t = 90, c.d = c.f = 64;
     add(c, true);
-    // Rows enough for the longest tiles, with and without a mask.
+    // Too many rows for the shortest tiles.
     c = {};
-    c.note = "edge", c.teacher = c.student = FOVEA_BF16, c.b = 7, c.h = c.g = c.x = 1;
-    c.s = 4100, c.t = 4096, c.d = c.f = 72, c.where = Where::lengths;
-    add(c, false);
-    c.b = 12, c.span = Span::causal;
-    add(c, false);
-    // Too many for the shortest tiles.
-    c.b = 20, c.h = c.g = c.x = 16, c.where = Where::batched, c.s = 40, c.t = 150;
+    c.note = "edge", c.teacher = c.student = FOVEA_BF16, c.d = c.f = 72;
+    c.b = 20, c.h = c.g = c.x = 16, c.s = 40, c.t = 150;
     for (Span span : {Span::full, Span::causal, Span::left})
       for (KlData data : {KlData::normal, KlData::large, KlData::nan_k}) {
         c.span = span, c.data = data;
@@ -163,6 +159,43 @@ class KlCases {
     KlCase c;
     c.note = "edge", c.data = KlData::nan_k, c.s = 200, c.t = 200, c.span = Span::left;
     both(c);
+  }
+
+  // Every instance of the tuned kernels (src/ops/kl/forward.inc, backward.inc), by its name.
+  void tuned() {
+    for (int dtype : {FOVEA_BF16, FOVEA_F16}) {
+      const std::string name = std::string("sm90.") + dtype_name(dtype) + ".d";
+      KlCase c;
+      c.note = "tuned", c.teacher = c.student = dtype, c.b = 1, c.s = 130, c.t = 217, c.x = 2;
+      const auto forward = [&](const char* kernel) { add(c, false, false, name + kernel); };
+      const auto backward = [&](const char* kernel) {
+        c.incoming = 3;
+        add(c, true, false, name + kernel);
+      };
+      c.d = 64, c.f = 128, forward("64.128");
+      for (bool reverse : {false, true}) {
+        c.d = reverse ? 64 : 128, c.f = reverse ? 128 : 64, c.reverse = reverse;
+        forward("128.64");
+        c.outputs = reverse ? 3 : 12;  // of the one that weighs
+        backward("128.64");
+        c.outputs = 15;
+      }
+      for (Where where : {Where::batched, Where::lengths, Where::varlen})
+        for (Span span : {Span::full, Span::causal, Span::left, Span::band}) {
+          c.reverse = span == Span::left, c.mean = c.reverse;
+          c.where = where, c.span = span, c.b = where == Where::lengths ? 3 : 1;
+          c.d = c.f = 64, forward("64.64"), backward("64.64");
+          c.d = c.f = 128, forward("128.128.short"), backward("128.128");
+          c.d = 192, c.f = 256, forward("256.256");
+        }
+      c.where = Where::batched, c.reverse = c.mean = false, c.d = c.f = 72, c.t = 40;
+      c.span = Span::causal, c.b = 20, c.h = 20, c.g = c.x = 10, c.s = 70, forward("128.128");
+      // Rows enough for the longest tiles, with and without a mask.
+      c.span = Span::full, c.where = Where::lengths, c.s = 4100, c.t = 2050;
+      c.b = 6, c.h = c.g = c.x = 1, forward("128.128.long");
+      if (dtype == FOVEA_F16) continue;
+      c.span = Span::causal, c.b = 12, c.t = 4096, forward("128.128.long");
+    }
   }
 
   // A few rows, everything on: for sanitizers and the bindings.

@@ -98,17 +98,17 @@ class GatherCases {
   }
 
  private:
-  void add(const KlCase& c, bool backward, bool tiny = false) {
+  void add(const KlCase& c, bool backward, bool tiny = false, const std::string& kernel = "") {
     cases.push_back({backward ? "x_kl_gather_backward" : "x_kl_gather_forward", name_of(c, false),
                      [c, backward](uint64_t seed) {
                        return backward ? build_gather_backward(c, seed)
                                        : build_gather_forward(c, seed);
                      },
-                     "", "", tiny});
+                     kernel, "", tiny});
   }
-  void both(const KlCase& c, bool tiny = false) {
-    add(c, false, tiny);
-    add(c, true, tiny);
+  void both(const KlCase& c, bool tiny = false, const std::string& kernel = "") {
+    add(c, false, tiny, kernel);
+    add(c, true, tiny, kernel);
   }
 
   void sweep(bool backward) {
@@ -147,19 +147,20 @@ class GatherCases {
     // A list and keys that all heads share.
     for (int dtype : {FOVEA_BF16, FOVEA_F16})
       for (int64_t h : {4, 18}) {
+        const std::string kernel = std::string("sm80.") + dtype_name(dtype);
         KlCase c;
         c.note = "edge", c.teacher = c.student = dtype, c.h = h, c.g = c.x = 1;
         c.shared_list = true, c.s = 33, c.t = 150, c.d = 128, c.f = 72, c.list = 130;
         c.span = Span::causal;
-        both(c);
+        both(c, false, kernel);
         c.where = Where::varlen, c.data = KlData::nan_k, c.list = 20;
-        both(c);
+        both(c, false, kernel);
         c.where = Where::lengths, c.data = KlData::nan_q, c.b = 3, c.t = 300;
-        both(c);
+        both(c, false, kernel);
         c.data = KlData::normal, c.t = 3;  // every key many times
-        both(c);
+        both(c, false, kernel);
         c.where = Where::batched, c.s = 0;
-        both(c);
+        both(c, false, kernel);
       }
     // More slopes than are held at a time.
     c = {};

@@ -90,21 +90,22 @@ class IndexerCases {
   IndexerCases() {
     for (bool backward : {false, true}) sweep(backward);
     edges();
+    tuned();
     small();
   }
 
  private:
-  void add(KlCase c, bool backward, bool tiny = false) {
+  void add(KlCase c, bool backward, bool tiny = false, const std::string& kernel = "") {
     cases.push_back({backward ? "x_kl_indexer_backward" : "x_kl_indexer_forward", name_of(c, false),
                      [c, backward](uint64_t seed) {
                        return backward ? build_indexer_backward(c, seed)
                                        : build_indexer_forward(c, seed);
                      },
-                     "", "", tiny});
+                     kernel, "", tiny});
   }
-  void both(const KlCase& c, bool tiny = false) {
-    add(c, false, tiny);
-    add(c, true, tiny);
+  void both(const KlCase& c, bool tiny = false, const std::string& kernel = "") {
+    add(c, false, tiny, kernel);
+    add(c, true, tiny, kernel);
   }
 
   void sweep(bool backward) {
@@ -145,6 +146,18 @@ class IndexerCases {
     both(c);
     c.x = 16, c.h = 1, c.s = 70, c.t = 90;
     both(c);
+  }
+
+  // The tensor-core kernels: Hopper's have no sink keys.
+  void tuned() {
+    for (int dtype : {FOVEA_BF16, FOVEA_F16})
+      for (Span span : {Span::full, Span::causal, Span::left_sink}) {
+        KlCase c;
+        c.note = "tuned", c.teacher = c.student = dtype, c.span = span, c.outputs = 7;
+        c.s = 130, c.t = 217, c.d = 128, c.f = 72;
+        const std::string type = dtype_name(dtype);
+        both(c, false, span == Span::left_sink ? "sm80." + type : "sm90." + type + ".d128");
+      }
   }
 
   void small() {

@@ -71,18 +71,19 @@ class JensenShannonCases {
   JensenShannonCases() {
     for (bool backward : {false, true}) sweep(backward);
     edges();
+    tuned();
     small();
   }
 
  private:
-  void add(const KlCase& c, bool backward, bool tiny = false) {
+  void add(const KlCase& c, bool backward, bool tiny = false, const std::string& kernel = "") {
     cases.push_back({backward ? "x_kl_jensen_shannon_backward" : "x_kl_jensen_shannon_forward",
                      name_of(c, false),
                      [c, backward](uint64_t seed) {
                        return backward ? build_jensen_shannon_backward(c, seed)
                                        : build_jensen_shannon_forward(c, seed);
                      },
-                     "", "", tiny});
+                     kernel, "", tiny});
   }
   void both(const KlCase& c, bool tiny = false) {
     add(c, false, tiny);
@@ -127,6 +128,27 @@ class JensenShannonCases {
     both(c);
     c.data = KlData::normal, c.h = 2, c.g = c.x = 1, c.s = 700, c.t = 800;
     both(c);
+  }
+
+  // Every instance of the tuned kernels of kl that serves a mixture, by its name.
+  void tuned() {
+    for (int dtype : {FOVEA_BF16, FOVEA_F16})
+      for (Span span : {Span::full, Span::causal}) {
+        const std::string name = std::string("sm90.") + dtype_name(dtype) + ".d";
+        KlCase c;
+        c.note = "tuned", c.teacher = c.student = dtype, c.b = 1, c.s = 130, c.t = 217, c.x = 2;
+        c.span = span;
+        c.d = 64, c.f = 128, add(c, false, false, name + "64.128");
+        c.d = 128, c.f = 64, add(c, false, false, name + "128.64");
+        c.outputs = 12, add(c, true, false, name + "128.64");
+        c.outputs = 15, c.f = 128;
+        add(c, false, false, name + "128.128.short"), add(c, true, false, name + "128.128");
+        c.d = c.f = 192, add(c, false, false, name + "256.256");
+        c.d = c.f = 64;
+        add(c, false, false, name + "64.64"), add(c, true, false, name + "64.64");
+        c.d = c.f = 72, c.b = 20, c.h = 20, c.g = c.x = 10, c.s = 70, c.t = 40;
+        add(c, false, false, name + "128.128");
+      }
   }
 
   void small() {

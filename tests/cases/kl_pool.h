@@ -68,16 +68,17 @@ class PoolCases {
   PoolCases() {
     for (bool backward : {false, true}) sweep(backward);
     edges();
+    tuned();
     small();
   }
 
  private:
-  void add(const KlCase& c, bool backward, bool tiny = false) {
+  void add(const KlCase& c, bool backward, bool tiny = false, const std::string& kernel = "") {
     cases.push_back({backward ? "x_kl_pool_backward" : "x_kl_pool_forward", name_of(c, false),
                      [c, backward](uint64_t seed) {
                        return backward ? build_pool_backward(c, seed) : build_pool_forward(c, seed);
                      },
-                     "", "", tiny});
+                     kernel, "", tiny});
   }
   void both(const KlCase& c, bool tiny = false) {
     add(c, false, tiny);
@@ -124,6 +125,24 @@ class PoolCases {
     both(c);  // blocks of several tiles
     c.block = 1 << 30;
     both(c);
+  }
+
+  // The tensor-core kernels: blocks of whole tiles; weights made on Hopper where all heads of a
+  // tile fit an instance (heads.inc).
+  void tuned() {
+    for (int dtype : {FOVEA_BF16, FOVEA_F16})
+      for (int64_t block : {64, 128, 192})
+        for (Span span : {Span::full, Span::causal, Span::left})
+          for (Where where : {Where::batched, Where::varlen}) {
+            KlCase c;
+            c.note = "tuned", c.teacher = c.student = dtype, c.block = block, c.span = span;
+            c.where = where, c.pool_max = span == Span::causal,
+            c.b = where == Where::varlen ? 3 : 1;
+            c.s = 130, c.t = 460, c.d = c.f = span == Span::left ? 72 : 128;
+            const std::string type = dtype_name(dtype);
+            add(c, false, false, "sm80." + type);
+            add(c, true, false, (block == 192 ? "sm80." : "sm90.") + type);
+          }
   }
 
   void small() {

@@ -355,6 +355,16 @@ inline std::vector<TraceCase> trace_tuned() {
     c.edges = static_cast<EdgeList>(i % 5), c.edge_kind = i % 3;
     cases.push_back(c);
   }
+  // Many kept, by every width and either height of a row block.
+  for (int dtype : {FOVEA_BF16, FOVEA_F16})
+    for (int64_t d : {64, 128, 256})
+      for (int64_t rows : {64, 128}) {
+        TraceCase c;
+        c.note = "tuned", c.dtype = dtype, c.d = c.e = d, c.s = rows + 9, c.t = 64 * 75 + 5;
+        c.b = c.h = c.g = 1, c.block_rows = rows, c.block_keys = 64, c.keep = 70;
+        c.exact = false, c.data = TraceData::integers;
+        cases.push_back(c);
+      }
   return cases;
 }
 
