@@ -134,33 +134,33 @@ RUNS = 100
 BATCH = 5
 
 
-def same_bits(call):
-    """What call() gives, after asserting that it gives it RUNS times and for each of BATCH equal
-    sequences."""
+def same_bits(call, sums=0):
+    """What call() gives, after asserting that it gives it RUNS times and, but for the last `sums`
+    outputs, which add over the batch, for each of BATCH equal sequences."""
     first = [x.clone() for x in call()]
-    for x in first:
-        assert torch.isfinite(x.float()).all()
-        assert all(torch.equal(x[0], x[i]) for i in range(1, BATCH))
+    assert all(torch.isfinite(x.float()).all() for x in first)
+    for x in first[: len(first) - sums]:
+        assert len(x) == BATCH and all(torch.equal(x[0], x[i]) for i in range(1, BATCH))
     for _ in range(RUNS - 1):
         assert all(torch.equal(a, b) for a, b in zip(first, call(), strict=True))
     return first
 
 
-def sequences(s, heads, d, dtype=torch.bfloat16):
-    generator = torch.Generator("cuda").manual_seed(7)
+def sequences(s, heads, d, dtype=torch.bfloat16, seed=7):
+    generator = torch.Generator("cuda").manual_seed(seed)
     one = torch.randn(1, s, heads, d, generator=generator, device="cuda")
     return one.to(dtype).repeat(BATCH, 1, 1, 1)
 
 
 @pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("d", [64, 96, 128, 256])
-def test_same_bits_in_training(d, causal):
+@pytest.mark.parametrize("d,e", [(64, 64), (96, 96), (128, 128), (192, 128), (256, 256)])
+def test_same_bits_in_training(d, e, causal):
     with fovea.Context("cuda") as ctx:
-        q, k, v = sequences(1000, 8, d), sequences(1000, 4, d), sequences(1000, 4, d)
+        q, k, v = sequences(1000, 8, d), sequences(1000, 4, d), sequences(1000, 4, e)
         run = lambda: fovea.attention_forward(ctx, q, k, v, causal=causal, lse=True)
         o, lse = same_bits(run)
-        dout = sequences(1000, 8, d)
+        dout = sequences(1000, 8, e)
         same_bits(lambda: fovea.attention_backward(ctx, q, k, v, o, lse, dout, causal=causal))
 
 
@@ -205,3 +205,42 @@ def test_same_bits_in_8_bit(causal):
             return (o,)
 
         same_bits(run)
+
+
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("d,rows,columns", [(64, 7, 7), (128, 6, 11)])
+def test_same_bits_in_convolution(d, rows, columns, causal):
+    with fovea.Context("cuda") as ctx:
+        q, k, v = sequences(500, 8, d), sequences(700, 4, d), sequences(700, 4, d, seed=8)
+        weight = torch.randn(8, rows, columns, device="cuda") / rows
+        run = lambda **more: fovea.conv_attention_forward(
+            ctx, more.pop("q", q), k, v, weight, causal=causal, lse=True, **more
+        )
+        o, lse = same_bits(run)
+        dout = sequences(500, 8, d, seed=9)
+        outputs = {"dq": True, "dk": True, "dv": True, "dweight": True}
+        same_bits(
+            lambda: fovea.conv_attention_backward(
+                ctx, q, k, v, weight, o, lse, dout, causal=causal, **outputs
+            ),
+            sums=1,
+        )
+        same_bits(lambda: run(q=q[:, -rows:], history=rows - 1))  # decode
+
+
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("d", [64, 128])
+def test_same_bits_in_divergences(d, causal):
+    with fovea.Context("cuda") as ctx:
+        x = [sequences(1000, heads, d, seed=seed) for seed, heads in enumerate((8, 4, 8, 2))]
+        fields = {"causal": causal, "direction": "student_teacher"}
+        statistics = {"kl": True, "lse_teacher": True, "lse_student": True}
+        run = lambda: fovea.kl_forward(ctx, *x, **statistics, total=True, **fields)
+        *given, _ = same_bits(run, sums=1)
+        fields["dkl"] = sequences(8, 1000, 1, torch.float32)[..., 0]
+        gradients = ("dq_student", "dk_student", "dq_teacher", "dk_teacher")
+        same_bits(
+            lambda: fovea.kl_backward(ctx, *x, *given, **dict.fromkeys(gradients, True), **fields)
+        )
