@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every operation on every backend found here against the float64 oracle, through the public C API:
 //   conformance [--gtest_filter=attention_forward/cuda*causal*]
+//   conformance --one-a-kernel     of the cases only as many as run every CUDA kernel
 //   conformance --export <dir>     writes the golden vectors (tests/golden, format in
 //   harness/golden.h)
 #include "cases/all.h"
@@ -37,7 +38,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   testing::InitGoogleTest(&argc, argv);
-  testing::AddGlobalTestEnvironment(new UnsupportedList);
-  harness::register_cases(cases);
+  const bool few = argc == 2 && std::string(argv[1]) == "--one-a-kernel";
+  if (!few) testing::AddGlobalTestEnvironment(new UnsupportedList);
+  harness::register_cases(few ? harness::one_a_kernel(cases) : cases);
   return RUN_ALL_TESTS();
 }

@@ -2,14 +2,43 @@
 # SPDX-License-Identifier: Apache-2.0
 # Everything that needs a GPU, from a build folder made elsewhere (preset cuda) and copied here:
 #   tests/gpu.sh build/cuda            conformance, capture, offsets, threads, Python with PyTorch
-#   tests/gpu.sh build/cuda sanitize   compute-sanitizer memcheck, racecheck, initcheck on small cases
+#   tests/gpu.sh build/cuda sanitize   compute-sanitizer over one case of each kernel: memcheck,
+#                                      racecheck, initcheck, synccheck, but for what
+#                                      tests/sanitize.txt leaves out (FOVEA_SANITIZE_ALL=1: nothing)
 # Programs run side by side, the long ones in shards, and each is told of as it ends; FOVEA_GPU_LOGS
 # keeps their logs.
 set -uo pipefail
-build=$(cd "$1" && pwd)
 mode=${2:-all}
+if [ $# = 0 ] || [[ ! $mode =~ ^(all|sanitize)$ ]]; then
+  echo "usage: tests/gpu.sh BUILD [all|sanitize], BUILD made by cmake --workflow --preset cuda" >&2
+  exit 2
+fi
+build=$(realpath "$1")
 cd "$(dirname "$0")/.."
 export LD_LIBRARY_PATH=$build/lib FOVEA_LIBRARY=$build/lib/libfovea.so
+export PATH=$PATH:/usr/local/cuda/bin
+# What this machine lacks is said at once, not by the last program to start.
+missing=0
+need() {  # what for, command that succeeds where it is there
+  local what=$1
+  shift
+  "$@" >/dev/null 2>&1 || { echo "gpu: needs $what" >&2; missing=1; }
+}
+programs="conformance"
+[ $mode = all ] && programs="conformance capture threads offsets contract"
+need "a GPU and its driver (nvidia-smi)" nvidia-smi
+need "$FOVEA_LIBRARY" test -e "$FOVEA_LIBRARY"
+for program in $programs; do
+  need "$build/tests/$program" test -x "$build/tests/$program"
+done
+if [ $mode = sanitize ]; then
+  need "compute-sanitizer, a part of the CUDA toolkit" compute-sanitizer --version
+else
+  need "PyTorch for CUDA" python3 -c 'import torch; assert torch.cuda.is_available()'
+  need "pip install -r tests/python/requirements.txt" \
+    python3 -c 'import hypothesis, ml_dtypes, numpy, pytest'
+fi
+[ $missing = 0 ] || exit 2
 logs=${FOVEA_GPU_LOGS:-$(mktemp -d)}
 mkdir -p "$logs"
 names=() pids=()
@@ -18,7 +47,7 @@ report() {  # name, exit status
   if [ "$2" = 0 ]; then
     grep -E 'suites? ran|passed|SUMMARY|unsupported: [0-9]' "$logs/$1"
   else
-    grep -vE '^\[ +(OK|RUN)|^=+$' "$logs/$1" | head -40
+    grep -vE '^\[ +(OK|RUN)|^=+ *$|Host Frame|host backtrace' "$logs/$1" | head -40
   fi
 }
 start() {  # name, command
@@ -28,6 +57,7 @@ start() {  # name, command
     local began=$SECONDS rc
     "$@" >"$logs/$name" 2>&1
     rc=$?
+    grep -q '^\[==========\] 0 tests' "$logs/$name" && rc=9  # nothing is no pass
     echo "=== $((SECONDS - began)) s" >>"$logs/$name"
     flock "$logs" bash -c "$(declare -f report); logs=$logs; report $name $rc"
     exit $rc
@@ -51,14 +81,23 @@ if [ "$mode" = all ]; then
     --ignore=tests/python/test_distill.py \
     --ignore=tests/python/test_trace_files.py
 else
-  for tool in memcheck racecheck initcheck; do
-    sharded $tool 4 compute-sanitizer --tool $tool --error-exitcode 1 \
-      "$build/tests/conformance" --gtest_brief=1 --gtest_filter='*cuda*small*:*cuda*tuned*'
+  for row in racecheck,8 memcheck,3 initcheck,3 synccheck,3; do
+    tool=${row%,*} left_out=()
+    while read -r of kernel _; do
+      [ "$of" = "$tool" ] && left_out+=(--kernel-name-exclude "kns=$kernel")
+    done < <([ "${FOVEA_SANITIZE_ALL:-0}" = 1 ] || grep -v '^#' tests/sanitize.txt)
+    sharded $tool ${row#*,} compute-sanitizer --tool $tool --error-exitcode 1 "${left_out[@]}" \
+      "$build/tests/conformance" --one-a-kernel --gtest_filter='*/cuda.*'
   done
+  while sleep 20; do
+    echo "... $SECONDS s, $(cat "$logs"/*check-* | grep -c '^\[ *OK \]') cases done"
+  done &
+  ticker=$!
 fi
 failed=0
 for pid in "${pids[@]}"; do
   wait "$pid" || failed=$((failed + 1))
 done
+[ -z "${ticker:-}" ] || kill $ticker
 echo "gpu: ${#names[@]} runs, $failed failed, $SECONDS s"
 exit $((failed > 0))

@@ -95,6 +95,18 @@ inline bool registered(fovea_backend backend, const Case& c) {
   return !kSanitized || backend != FOVEA_HOST || c.cuda_kernel.empty() || !c.host_kernel.empty();
 }
 
+// Enough to have run every kernel there: the cases called small, and of those that name a CUDA
+// kernel the first for each.
+inline std::vector<Case> one_a_kernel(const std::vector<Case>& cases) {
+  std::vector<Case> few;
+  std::set<std::string> kernels;
+  for (const Case& c : cases)
+    if (c.name.find("small") != std::string::npos ||
+        (!c.cuda_kernel.empty() && kernels.insert(c.op + "." + c.cuda_kernel).second))
+      few.push_back(c);
+  return few;
+}
+
 inline void register_cases(const std::vector<Case>& cases) {
   std::set<std::string> names;
   for (fovea_backend backend : backends())

@@ -129,6 +129,7 @@ inline void check(Context& ctx, const Call& call, std::string kernel = "",
   const Way first{true, false, 0};
   const Bytes a = run_way(ctx, call, first);
   if (testing::Test::HasFailure()) return;
+  testing::Test::RecordProperty("kernel", fovea_context_last_kernel(ctx));
   const std::string wanted =
       std::string(call.op.name) + "." + name_of(ctx.backend) + (kernel.empty() ? "" : ".") + kernel;
   EXPECT_EQ((fovea_context_last_kernel(ctx) + std::string(".")).substr(0, wanted.size() + 1),
