@@ -76,6 +76,11 @@ def captured(calls):
     return graph.replay, len(calls)
 
 
+def named(case, backend):
+    """A profiler sees what is launched inside under the name of the case."""
+    return torch.cuda.nvtx.range(case) if backend == "cuda" else contextlib.nullcontext()
+
+
 def peer_of(backend, peer):
     if backend == "host":
         return "torch.sdpa", contextlib.nullcontext
@@ -173,7 +178,9 @@ def main():
     if args.once:
         with fovea.Context(args.backend, threads=args.threads) as ctx, backend():
             for case in chosen:
-                case.setup(ctx, "cuda" if args.backend == "cuda" else "cpu", 0)[0]()
+                run = case.setup(ctx, "cuda" if args.backend == "cuda" else "cpu", 0)[0]
+                with named(f"{case.op}/{case.name}", args.backend):
+                    run()
                 ctx.synchronize()
         return
     print(

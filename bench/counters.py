@@ -19,6 +19,7 @@ BENCH = pathlib.Path(__file__).resolve().parent / "bench.py"
 HEADLINES = (
     "forward/prefill_d(64|128|256)_(full|causal)_n(1k|16k)$|backward/prefill_d128_(full|causal)_n16k$"
     "|decode_b(1_n8k|64_n8k|16_n32k)(_page16)?$|e4m3$"
+    "|kl_(forward|backward)/d128_causal_n16k$|conv_(forward|backward)_6x11_d128_causal_n4k$"
 )
 COLUMNS = {
     "us": "gpu__time_duration.sum",
@@ -31,26 +32,25 @@ COLUMNS = {
 }
 
 
-def cases(regex):
-    command = [sys.executable, BENCH, "--backend", "cuda", "--list", "--filter", regex]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-
-
-def kernels(case):
-    """{launch number: {metric: value, "name": kernel}} of one case."""
-    run = [sys.executable, BENCH, "--backend", "cuda", "--once", "--filter", f"^{re.escape(case)}$"]
-    command = ["ncu", "--clock-control", "none", "--csv", "--print-units", "base"]
+def kernels(regex):
+    """[{metric: value, "name": kernel, "case": op/case}], in the order of their launches."""
+    run = [sys.executable, BENCH, "--backend", "cuda", "--once", "--filter", regex]
+    command = ["ncu", "--clock-control", "none", "--csv", "--print-units", "base", "--nvtx"]
     command += ["--kernel-name-base", "demangled", "-k", "regex:fovea"]
     command += ["--metrics", ",".join(COLUMNS.values()), *run]
     ran = subprocess.run(command, capture_output=True, text=True)
     if ran.returncode:
-        sys.exit(f"ncu failed on {case}:\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}")
+        sys.exit(f"ncu failed:\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}")
     lines = [line for line in ran.stdout.splitlines() if line.startswith('"')]
     found = {}
     for row in csv.DictReader(lines):
-        kernel = found.setdefault(row["ID"], {"name": row["Kernel Name"]})
+        ranges = " ".join(text for name, text in row.items() if "Push" in name)
+        case = re.search(r":(\w+/\w+):", ranges)
+        if not case:  # what set the case up
+            continue
+        kernel = found.setdefault(row["ID"], {"name": row["Kernel Name"], "case": case[1]})
         kernel[row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
-    return found
+    return found.values()
 
 
 def main():
@@ -58,14 +58,13 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--filter", default=HEADLINES, help="regular expression on `op/case`")
-    chosen = cases(parser.parse_args().filter)
-    print("\t".join(["case", "kernel", *COLUMNS]), flush=True)
-    for case in chosen:
-        for kernel in kernels(case).values():
-            name = re.sub(r"^void |<.*|\(.*", "", kernel["name"]).removeprefix("fovea::cuda::")
-            values = [kernel[metric] for metric in COLUMNS.values()]
-            values[0] /= 1e3  # ns
-            print("\t".join([case, name, *(f"{x:.1f}" for x in values)]), flush=True)
+    print("\t".join(["case", "kernel", *COLUMNS]))
+    for kernel in kernels(parser.parse_args().filter):
+        name = re.sub(r"<unnamed>::|\(anonymous namespace\)::", "", kernel["name"])
+        name = re.split(r"[<(]", name)[0].split("::")[-1]
+        values = [kernel[metric] for metric in COLUMNS.values()]
+        values[0] /= 1e3  # ns
+        print("\t".join([kernel["case"], name, *(f"{x:.1f}" for x in values)]))
 
 
 if __name__ == "__main__":
