@@ -29,22 +29,31 @@ struct FiniteKeys {
   int64_t rows;    // of all; 0: no dq
 };
 
-// Block `block` of `blocks`; 32 lanes take a row.
-__device__ __forceinline__ void copy_finite(const FiniteKeys& keys, int64_t block, int64_t blocks) {
-  const int lane = threadIdx.x % 32;
-  const int64_t step = blocks * (kThreads / 32);
-  for (int64_t row = block * (kThreads / 32) + threadIdx.x / 32; row < keys.rows; row += step) {
-    const int64_t* stride = keys.from.stride;
-    const int64_t at = row % keys.g * stride[2] + row / keys.g % keys.t * stride[1] +
-                       row / keys.g / keys.t * stride[0];
+// A warp takes `kRun` rows that follow one another, so that it divides once; 32 lanes take a row.
+constexpr int kRun = 16, kRunsOfBlock = kThreads / 32;
+__device__ __forceinline__ void copy_finite(const FiniteKeys& keys, int64_t block) {
+  const int64_t first = (block * kRunsOfBlock + threadIdx.x / 32) * kRun;
+  if (first >= keys.rows) return;
+  const int64_t* stride = keys.from.stride;
+  const bool mine = static_cast<int>(threadIdx.x % 32) < keys.chunks;
+  const int lane = threadIdx.x % 32,
+            count = static_cast<int>(min(keys.rows - first, int64_t{kRun}));
+  int64_t head = first % keys.g, token = first / keys.g % keys.t, cache = first / keys.g / keys.t;
+  const uint16_t* from = keys.from.as<uint16_t>();
+  uint16_t* to = keys.to + (first * keys.chunks + lane) * 8;
+#pragma unroll 4
+  for (int i = 0; i < count; ++i, to += keys.chunks * 8) {
     uint4 x = {};
-    if (lane < keys.chunks)
-      x = *reinterpret_cast<const uint4*>(keys.from.as<uint16_t>() + at + 8 * lane);
+    if (mine)
+      x = *reinterpret_cast<const uint4*>(from + head * stride[2] + token * stride[1] +
+                                          cache * stride[0] + 8 * lane);
     bool odd = false;
     for (uint32_t two : {x.x, x.y, x.z, x.w})
       odd = odd || (two & keys.odd) == keys.odd || (two >> 16 & keys.odd) == keys.odd;
     if (__any_sync(~0u, odd)) x = {};
-    if (lane < keys.chunks) *reinterpret_cast<uint4*>(keys.to + (row * keys.chunks + lane) * 8) = x;
+    if (mine) *reinterpret_cast<uint4*>(to) = x;
+    if (++head == keys.g) head = 0, ++token;
+    if (token == keys.t) token = 0, ++cache;
   }
 }
 
@@ -55,7 +64,7 @@ __global__ void __launch_bounds__(kThreads)
                    int64_t row_tiles, const __grid_constant__ FiniteKeys keys) {
   const Attend& a = b.call.forward;
   const int64_t tiles = a.sequences.count * row_tiles * a.h;
-  if (blockIdx.x >= tiles) return copy_finite(keys, blockIdx.x - tiles, gridDim.x - tiles);
+  if (blockIdx.x >= tiles) return copy_finite(keys, blockIdx.x - tiles);
   const int64_t h = blockIdx.x % a.h, m = blockIdx.x / a.h % row_tiles,
                 r = blockIdx.x / a.h / row_tiles;
   const Sequence q = a.sequences[r];
@@ -212,9 +221,10 @@ void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float
                           slots.side.at(base), call.dq ? slots.dq.at(base) : nullptr,
                           slots.turn.at(base), call.dq && !call.nondeterministic};
   const int64_t row_tiles = ceil_div(a.sequences.query_max, plan.row->rows);
-  launch<kl_side_kernel>(ctx, gradient.op,
-                         a.sequences.count * row_tiles * a.h + ceil_div(keys.rows, kThreads / 32),
-                         kThreads, 0, gradient, work, row_tiles, keys);
+  launch<kl_side_kernel>(
+      ctx, gradient.op,
+      a.sequences.count * row_tiles * a.h + ceil_div(keys.rows, kRun * kRunsOfBlock), kThreads, 0,
+      gradient, work, row_tiles, keys);
   plan.row->launch(ctx, gradient, maps, work, plan.grid);
 }
 
