@@ -195,7 +195,9 @@ TEST_P(TraceTest, few_valid_blocks_are_all_found) {
       std::set<int32_t> got;
       for (int i = 0; i < 6; ++i) {
         const int32_t u = x.selected[row * 6 + i];
-        if (u >= 0) EXPECT_TRUE(got.insert(u).second) << "block " << u << " twice";
+        if (u >= 0) {
+          EXPECT_TRUE(got.insert(u).second) << "block " << u << " twice";
+        }
       }
       EXPECT_EQ(got, valid[row]) << n << " key blocks, row " << row;
     }
