@@ -184,17 +184,20 @@ class KlCases {
         for (Span span : {Span::full, Span::causal, Span::left, Span::band}) {
           c.reverse = span == Span::left, c.mean = c.reverse;
           c.where = where, c.span = span, c.b = where == Where::lengths ? 3 : 1;
-          c.d = c.f = 64, forward("64.64"), backward("64.64");
+          c.d = c.f = 64, forward("64.64.short"), backward("64.64");
           c.d = c.f = 128, forward("128.128.short"), backward("128.128");
           c.d = 192, c.f = 256, forward("256.256");
         }
       c.where = Where::batched, c.reverse = c.mean = false, c.d = c.f = 72, c.t = 40;
       c.span = Span::causal, c.b = 20, c.h = 20, c.g = c.x = 10, c.s = 70, forward("128.128");
+      c.d = c.f = 64, forward("64.64");
       // Rows enough for the longest tiles, with and without a mask.
       c.span = Span::full, c.where = Where::lengths, c.s = 4100, c.t = 2050;
-      c.b = 6, c.h = c.g = c.x = 1, forward("128.128.long");
+      c.b = 6, c.h = c.g = c.x = 1, forward("64.64.long");
+      c.d = c.f = 72, forward("128.128.long");
       if (dtype == FOVEA_F16) continue;
       c.span = Span::causal, c.b = 12, c.t = 4096, forward("128.128.long");
+      c.d = c.f = 64, forward("64.64.long");
     }
   }
 

@@ -145,9 +145,10 @@ class JensenShannonCases {
         add(c, false, false, name + "128.128.short"), add(c, true, false, name + "128.128");
         c.d = c.f = 192, add(c, false, false, name + "256.256");
         c.d = c.f = 64;
-        add(c, false, false, name + "64.64"), add(c, true, false, name + "64.64");
+        add(c, false, false, name + "64.64.short"), add(c, true, false, name + "64.64");
         c.d = c.f = 72, c.b = 20, c.h = 20, c.g = c.x = 10, c.s = 70, c.t = 40;
         add(c, false, false, name + "128.128");
+        c.d = c.f = 64, add(c, false, false, name + "64.64");
       }
   }
 

@@ -21,7 +21,7 @@ constexpr int kHaloKeys = 16;
 // Row tiles of two heights, in four parts: works from `begin` on are of `heads` heads from `head`
 // on, their tiles from row `row` on; tiles of parts 2 and 3 are low, with rows for one warpgroup
 // less than a block has.  No works in parts 0 and 1: the row tiles are those of the order.
-struct RowTiles {
+struct TileParts {
   int32_t begin[4], heads[4], head[4], row[4];
 };
 
@@ -31,7 +31,7 @@ struct ConvWork90 {
   int32_t packs;  // of a key head; packed only
   int32_t group;  // query heads of a key head
   WorkOrder order;
-  RowTiles tiles;
+  TileParts tiles;
   Schedule schedule;
   AttendMaps maps;
   CUtensorMap halo;  // k in boxes of kHaloKeys

@@ -87,7 +87,7 @@ int64_t time_of(int64_t high, int64_t low, int64_t blocks) {
 
 // The row tiles of a call, their works and the time these take.
 struct Tiling {
-  RowTiles tiles;
+  TileParts tiles;
   int64_t works, time;
 };
 

@@ -61,7 +61,7 @@ struct ConvSlot {
     WorkPlace place(work.order, which);
     groups = most;
     int above = 0;  // rows of the parts before
-    if (const RowTiles& of = work.tiles; most == 3 && of.begin[2]) {
+    if (const TileParts& of = work.tiles; most == 3 && of.begin[2]) {
       const int part = (which >= of.begin[1]) + (which >= of.begin[2]) + (which >= of.begin[3]);
       which -= of.begin[part];
       place.row_tile = quotient(which, of.heads[part]);
