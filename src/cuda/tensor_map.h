@@ -45,5 +45,8 @@ const char* map_refuses(const MapOf& of);
 
 // False where the driver is too old to make one.
 bool make_map(const MapOf& of, CUtensorMap& map);
+// All that a forward sweep copies by; its tiles have `keys` keys, and rows of k are those of a page
+// where keys come in pages.
+bool make_maps(const MapOf& q, const MapOf& k, const MapOf& v, int keys, AttendMaps& maps);
 
 }  // namespace fovea::cuda

@@ -195,15 +195,8 @@ void prepare(const Context& ctx, const Attend& a, Plan& plan) {
     const Operands of(a, c);
     ForwardWork90 work{};
     work.grid = c.grid, work.order = c.order, work.schedule.works = static_cast<int32_t>(works);
-    if (!make_map(of.q, work.maps.q) || !make_map(of.k, work.maps.k) ||
-        !make_map(of.v, work.maps.v))
+    if (!make_maps(of.q, of.k, of.v, c.instance->keys, work.maps))
       fail(FOVEA_DEVICE_ERROR, "attention_forward: the driver makes no tensor map");
-    if (const int64_t page = a.sequences.page, keys = c.instance->keys; page)
-      work.maps.pages = {
-          of.k.rows, static_cast<int32_t>(keys / of.k.rows),
-          static_cast<int32_t>(ceil_div(page, keys)),
-          static_cast<int32_t>(of.k.interleave == Interleave::heads_as_panels ? a.d / 64 : 0),
-          static_cast<int32_t>(of.k.interleave == Interleave::heads_as_octets ? page / 8 : 0)};
     work.o_given =
         c.grid.group == 1 && a.o_dtype == a.dtype && !*map_refuses(of.o) && make_map(of.o, work.o);
     if (works > device_info(ctx).multiprocessors) work.schedule.counters = counters(ctx);

@@ -204,8 +204,7 @@ void prepare(const Context& ctx, const ConvAttend& c, Plan& plan) {
     ConvWork90 now = work;
     if (work.schedule.works > device_info(ctx).multiprocessors * row.blocks)
       now.schedule.counters = counters(ctx);
-    if (!make_map(of.q, now.maps.q) || !make_map(of.k, now.maps.k) || !make_map(of.v, now.maps.v) ||
-        !make_map(of.halo, now.halo))
+    if (!make_maps(of.q, of.k, of.v, row.keys, now.maps) || !make_map(of.halo, now.halo))
       fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", kOp);
     const bool split = work.order.splits > 1;
     if (split) now.parts = slots.at(base, a, work.order.splits, c.out());

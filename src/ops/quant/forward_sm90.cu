@@ -104,7 +104,7 @@ void prepare(const Context& ctx, const QuantAttend& a, Plan& plan) {
   plan.launch = [a, row, work](Context& ctx, void*) {
     const Operands of(a, row);
     AttendMaps maps;
-    if (!make_map(of.q, maps.q) || !make_map(of.k, maps.k) || !make_map(of.v, maps.v))
+    if (!make_maps(of.q, of.k, of.v, row.keys, maps))
       fail(FOVEA_DEVICE_ERROR, "quant_forward: the driver makes no tensor map");
     row.launch(ctx, a, work, maps);
   };

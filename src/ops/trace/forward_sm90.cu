@@ -171,9 +171,8 @@ void rows_sm90(Context& ctx, const Attend& a, TraceRow* row, const RowsInstance9
                 masked};
   work.schedule = {static_cast<int32_t>(work.order.works()), counters(ctx)};
   work.row = row;
-  if (!make_map(rows_of(a, instance.rows), work.maps.q) ||
-      !make_map(keys_of(a, a.k, a.d, instance.keys), work.maps.k) ||
-      !make_map(keys_of(a, a.v, a.e, instance.keys), work.maps.v))
+  if (!make_maps(rows_of(a, instance.rows), keys_of(a, a.k, a.d, instance.keys),
+                 keys_of(a, a.v, a.e, instance.keys), instance.keys, work.maps))
     fail(FOVEA_DEVICE_ERROR, "trace_forward: the driver makes no tensor map");
   instance.launch(ctx, a, work);
 }
