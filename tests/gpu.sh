@@ -5,8 +5,8 @@
 #   tests/gpu.sh build/cuda sanitize   compute-sanitizer over one case of each kernel: memcheck,
 #                                      racecheck, initcheck, synccheck, but for what
 #                                      tests/sanitize.txt leaves out (FOVEA_SANITIZE_ALL=1: nothing)
-# Programs run side by side, the long ones in shards, and each is told of as it ends; FOVEA_GPU_LOGS
-# keeps their logs.
+# Programs run side by side, the long ones in shards, and each is told of as it ends, or when it has
+# run for FOVEA_GPU_LIMIT seconds (900), with the case that it was in; FOVEA_GPU_LOGS keeps logs.
 set -uo pipefail
 mode=${2:-all}
 if [ $# = 0 ] || [[ ! $mode =~ ^(all|sanitize)$ ]]; then
@@ -41,13 +41,16 @@ fi
 [ $missing = 0 ] || exit 2
 logs=${FOVEA_GPU_LOGS:-$(mktemp -d)}
 mkdir -p "$logs"
+limit=${FOVEA_GPU_LIMIT:-900}
 names=() pids=()
 report() {  # name, exit status
   echo "--- $1: exit $2, $(tail -1 "$logs/$1")"
   if [ "$2" = 0 ]; then
-    grep -E 'suites? ran|passed|SUMMARY|unsupported: [0-9]' "$logs/$1"
+    grep -E 'suites? ran|[0-9] passed|SUMMARY|unsupported: [0-9]' "$logs/$1"
+  elif [ "$2" = 137 ]; then
+    echo "killed after $limit s in $(grep -aE '^\[ RUN|::' "$logs/$1" | tail -1)"
   else
-    grep -vE '^\[ +(OK|RUN)|^=+ *$|Host Frame|host backtrace' "$logs/$1" | head -40
+    grep -vE 'PASSED|^\[ +(OK|RUN)|^\[-+\]|^=+ *$|Host Frame|host backtrace' "$logs/$1" | head -40
   fi
 }
 start() {  # name, command
@@ -55,11 +58,11 @@ start() {  # name, command
   shift
   {
     local began=$SECONDS rc
-    "$@" >"$logs/$name" 2>&1
+    timeout -s KILL "$limit" "$@" >"$logs/$name" 2>&1
     rc=$?
     grep -q '^\[==========\] 0 tests' "$logs/$name" && rc=9  # nothing is no pass
     echo "=== $((SECONDS - began)) s" >>"$logs/$name"
-    flock "$logs" bash -c "$(declare -f report); logs=$logs; report $name $rc"
+    flock "$logs" bash -c "$(declare -f report); logs=$logs limit=$limit; report $name $rc"
     exit $rc
   } &
   names+=("$name") pids+=($!)
@@ -72,12 +75,12 @@ sharded() {  # name, shards, command
   done
 }
 if [ "$mode" = all ]; then
-  sharded conformance 10 "$build/tests/conformance" --gtest_brief=1 --gtest_filter='*cuda*'
-  sharded capture 2 "$build/tests/capture" --gtest_brief=1
-  start threads "$build/tests/threads" --gtest_brief=1
-  start offsets "$build/tests/offsets" --gtest_brief=1
-  start contract "$build/tests/contract" --gtest_brief=1
-  start python python3 -m pytest -q tests/python --ignore=tests/python/test_smollm.py \
+  sharded conformance 10 "$build/tests/conformance" --gtest_filter='*cuda*'
+  sharded capture 2 "$build/tests/capture"
+  start threads "$build/tests/threads"
+  start offsets "$build/tests/offsets"
+  start contract "$build/tests/contract"
+  start python python3 -m pytest -v tests/python --ignore=tests/python/test_smollm.py \
     --ignore=tests/python/test_distill.py \
     --ignore=tests/python/test_trace_files.py
 else
@@ -89,15 +92,15 @@ else
     sharded $tool ${row#*,} compute-sanitizer --tool $tool --error-exitcode 1 "${left_out[@]}" \
       "$build/tests/conformance" --one-a-kernel --gtest_filter='*/cuda.*'
   done
-  while sleep 20; do
-    echo "... $SECONDS s, $(cat "$logs"/*check-* | grep -c '^\[ *OK \]') cases done"
-  done &
-  ticker=$!
 fi
+while sleep 20; do
+  echo "... $SECONDS s, $(cat "$logs"/* | grep -cE '^\[ *OK \]|PASSED') cases done"
+done &
+ticker=$!
 failed=0
 for pid in "${pids[@]}"; do
   wait "$pid" || failed=$((failed + 1))
 done
-[ -z "${ticker:-}" ] || kill $ticker
+kill $ticker
 echo "gpu: ${#names[@]} runs, $failed failed, $SECONDS s"
 exit $((failed > 0))
