@@ -194,7 +194,8 @@ void prepare(const Context& ctx, const ConvAttend& c, Plan& plan) {
                 std::to_string(row.d) + "." + std::to_string(row.rows) + "x" +
                 std::to_string(row.columns) + "." + name_of(row.kind);
   if (row.kind == ConvKind::whole)
-    plan.kernel += "." + std::to_string(64 * row.groups) + "x" + std::to_string(row.keys);
+    plan.kernel +=
+        std::string(".") + std::to_string(64 * row.groups) + "x" + std::to_string(row.keys);
   const ConvWork90 work = work_of(device, c, row);
   PartialSlots slots;
   if (work.order.splits > 1) slots = PartialSlots(plan.workspace, a, work.order.splits, c.out());
