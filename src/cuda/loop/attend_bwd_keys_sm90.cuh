@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   using Ring = sm90::Ring<Stages>;
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ __align__(16) unsigned char s_sequence[sizeof(Sequence)];
+  __shared__ __align__(16) unsigned char s_block[sizeof(BackwardBlock)];
   const Attend& a = b.forward;
   const uint32_t base = shared_address(shared), k_full = base + Shape::barriers;
   const uint32_t v_full = k_full + 8, raw = k_full + 16;
@@ -62,10 +63,9 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32),
             group = sm90::uniform(threadIdx.x / 128);  // 0 copies
 
-  const BackwardBlock block(a, grid);
-  if (block.idle) return;
   if (threadIdx.x == 0) {
-    new (s_sequence) Sequence{a.sequences[block.r]};
+    const auto* block = new (s_block) BackwardBlock(a, grid);
+    new (s_sequence) Sequence{a.sequences[block->r]};
     sm90::barrier_init(k_full, 1), sm90::barrier_init(v_full, 1), sm90::barrier_init(raw, 1);
     for (Ring s; s.phase == 0; s.next()) {
       sm90::barrier_init(q_full(s), 1), sm90::barrier_init(dout_full(s), 1);
@@ -76,6 +76,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   }
   __syncthreads();
   const Sequence& seq = *reinterpret_cast<const Sequence*>(s_sequence);
+  const auto& block = *reinterpret_cast<const BackwardBlock*>(s_block);
+  if (block.idle) return;
   const int keys = static_cast<int>(seq.keys), rows = static_cast<int>(seq.rows);
   const int key_begin = block.n * BN, key_end = min(key_begin + BN, keys);
   if (key_begin >= keys) return;

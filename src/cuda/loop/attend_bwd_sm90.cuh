@@ -6,7 +6,7 @@
 // stand keys by rows, so p' and ds' leave the registers as operands of dv and dk, and ds alone goes
 // through shared memory, from where each group takes its half of dq = ds k.
 // Shared memory: K, V (128 x D, E), StagesQ x Q and StagesO x dO (BM x D, E), two ds (128 x BM), dq
-// in f32, StagesQ x (lse, delta) of BM rows, barriers.
+// in f32, StagesQ x (lse, delta) of BM rows, the block's sequence and place, barriers.
 // Barriers: k and v full; q, dout full (bytes) and empty (one arrival a computing warp) of each
 // stage; dq full, for even and odd tiles, and empty, of each half; named barrier 1: ds is written.
 // dq is summed in the workspace block of keys by block of keys, each waiting until the one before
@@ -43,7 +43,8 @@ struct BackwardShape90 {
   static constexpr int v = TileK::bytes, q = v + TileV::bytes, dout = q + StagesQ * TileQ::bytes,
                        ds = dout + StagesO * TileO::bytes, dq = ds + 2 * TileS::bytes,
                        side = dq + groups * chunk_bytes, sequence = side + StagesQ * side_bytes,
-                       barriers = sequence + (sizeof(Sequence) + 15) / 16 * 16;
+                       block = sequence + (sizeof(Sequence) + 15) / 16 * 16,
+                       barriers = block + (sizeof(BackwardBlock) + 15) / 16 * 16;
   static constexpr int shared_bytes = barriers + (2 + 2 * StagesQ + 2 * StagesO + 3 * groups) * 8;
 };
 
@@ -79,11 +80,10 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32),
             group = sm90::uniform(threadIdx.x / 128) - 1;  // -1 copies
 
-  const BackwardBlock block(a, grid);
-  if (block.idle) return;
-  const int g = block.g, n = block.n;
+  if (threadIdx.x < 4) sm90::prefetch_map((&maps.q)[threadIdx.x]);
   if (threadIdx.x == 0) {
-    new (s_sequence) Sequence{a.sequences[block.r]};
+    const auto* block = new (shared + Shape::block) BackwardBlock(a, grid);
+    new (s_sequence) Sequence{a.sequences[block->r]};
     sm90::barrier_init(kv_full, 2), sm90::barrier_init(raw, 1);
     for (RingQ s; s.phase == 0; s.next())
       sm90::barrier_init(q_full(s), 1), sm90::barrier_init(q_empty(s), 4 * Groups);
@@ -97,6 +97,9 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   }
   __syncthreads();
   const Sequence& seq = *reinterpret_cast<const Sequence*>(s_sequence);
+  const auto& block = *reinterpret_cast<const BackwardBlock*>(shared + Shape::block);
+  if (block.idle) return;
+  const int g = block.g, n = block.n;
   const int keys = static_cast<int>(seq.keys), rows = static_cast<int>(seq.rows);
   if (block.part >= 0) return store_part<Shape>(b, work, seq, block);
   const int key_begin = n * BN, key_end = min(key_begin + BN, keys);
@@ -145,6 +148,12 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   }
 
   sm90::take_registers<Shape::computing>();
+  if constexpr (Shape::Slopes::clears_keys)
+    if (work.dq && walk.count() > 0) {
+      sm90::barrier_wait(kv_full, 0);
+      clear_odd_rows<Dtype, TileK>(shared, group * 64 + warp % 4 * 16);
+      sm90::meet(1, 128 * Groups);
+    }
   const int own = key_begin + group * 64 + warp % 4 * 16 + lane / 4;  // first key of the lane
   const typename Shape::Slopes slopes(a, seq, args);
   float dk[D / 8][4], dv[E / 8][4], x[1][BM / 8][4], dp[1][BM / 8][4], dq[8][4];

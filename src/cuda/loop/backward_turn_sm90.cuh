@@ -84,22 +84,23 @@ __device__ __forceinline__ void copy_tiles(const Attend& a, const BackwardMaps& 
   });
 }
 
-// dq of a part of the head's row tiles, each when all have added to it: a warp takes 16 rows x 64
-// columns at a time.
+// dq of a part of the head's row tiles, each when all have added to it: a warp takes 32 rows x 64
+// columns at a time, in the order of the walk.
 template <class Shape>
 __device__ __forceinline__ void store_part(const AttendBackward& b, const BackwardWork& work,
                                            const Sequence& seq, const BackwardBlock& block) {
-  constexpr int Panels = Shape::TileQ::panels, BM = Shape::BM, units = Shape::chunks * 4;
+  constexpr int Panels = Shape::TileQ::panels, BM = Shape::BM, units = Shape::chunks * 2;
   const Attend& a = b.forward;
   const int rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys);
   const int heads = static_cast<int>(a.h / a.g), h = block.g * heads + block.part % heads;
   const int first = block.part / heads * kPartTiles, lane = threadIdx.x % 32;
   const int first_tile = static_cast<int>(h * work.tiles.total + work.tiles.first(seq, block.r));
   for (int unit = threadIdx.x / 32; unit < kPartTiles * units; unit += Shape::threads / 32) {
-    const int m = first + unit / units, chunk = unit % units / 4, quarter = unit % 4;
-    if (m * BM >= rows) return;
+    const int step = unit / units, m = first + (block.down ? kPartTiles - 1 - step : step);
+    const int chunk = unit % units / 2, quarter = unit % 2 * 2;
+    if (m * BM >= rows) continue;
     const SeenBlocks seen(a.mask, rows, keys, m * BM, min(m * BM + BM, rows), Shape::BN);
-    float sum[8][4] = {};
+    float sum[2][8][4] = {};
     if (seen.low < seen.high) {
       if (lane == 0) wait_turn(work.turn + first_tile + m, seen.high - seen.low);
       __syncwarp();
@@ -108,19 +109,22 @@ __device__ __forceinline__ void store_part(const AttendBackward& b, const Backwa
                                           chunk * kChunkFloats) +
           quarter * 32 + lane;
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float4 x = __ldcg(from + j * 128);
-        sum[j][0] = x.x, sum[j][1] = x.y, sum[j][2] = x.z, sum[j][3] = x.w;
-      }
+      for (int j = 0; j < 8; ++j)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float4 x = __ldcg(from + j * 128 + i * 32);
+          sum[i][j][0] = x.x, sum[i][j][1] = x.y, sum[i][j][2] = x.z, sum[i][j][3] = x.w;
+        }
     }
     const int row = m * BM + chunk / Panels * kChunkRows + quarter * 16 + lane / 4;
     const int column = chunk % Panels * 64;
     uint16_t* line = static_cast<uint16_t*>(b.dq.data) + seq.batch * b.dq.stride[0] +
                      (seq.row_begin + row) * b.dq.stride[1] + h * b.dq.stride[2] + column;
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-      store_row<Shape::Dtype>(row + 8 * half < rows ? line + 8 * half * b.dq.stride[1] : nullptr,
-                              static_cast<int>(a.d) - column, sum, half, a.score.scale);
+    for (int eighth = 0; eighth < 4; ++eighth)
+      store_row<Shape::Dtype>(
+          row + 8 * eighth < rows ? line + 8 * eighth * b.dq.stride[1] : nullptr,
+          static_cast<int>(a.d) - column, sum[eighth / 2], eighth % 2, a.score.scale);
   }
 }
 

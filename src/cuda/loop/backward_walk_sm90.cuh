@@ -8,28 +8,46 @@
 
 namespace fovea::cuda {
 
-constexpr int kHeadsDown = 4;  // key heads from which on the last walks down
-
 // What a block does for key head g of sequence r: key block n, or, from 0 on, a part of dq.
-// Which way it walks depends on the head alone, so a sequence has the same bits wherever it lies.
 struct BackwardBlock {
-  int64_t r;
-  int g, n, part;
-  bool idle;  // past the last head
+  int64_t r = 0;
+  int g, n = 0, part = -1;
+  bool idle = true;  // past the last head
   // Key blocks descend and walk up from the diagonal, so a turn has mostly come, but the longest
-  // are the last to start.  Of the last head they ascend and walk down, shortest last: the call's
-  // end is balanced at the price of turns waited for.
+  // are the last to start.  Of each sequence's last heads they ascend and walk down, shortest last:
+  // the call's end is balanced at the price of turns waited for.  The head and the call's longest
+  // sequence decide, so a sequence has the same bits wherever it lies.
   bool down;
+
   __device__ BackwardBlock(const Attend& a, const BackwardGrid90& grid) {
-    const int64_t per = grid.section * (grid.blocks + grid.parts);
-    const int64_t at = blockIdx.x % per / grid.section;
-    part = static_cast<int>(at - grid.blocks);
-    const int64_t section = blockIdx.x / per - (part >= 0);
-    const int64_t owner = section * grid.section + blockIdx.x % grid.section;
-    idle = owner < 0 || owner >= a.g * a.sequences.count;
-    r = owner / a.g, g = static_cast<int>(owner % a.g);
-    down = a.g >= kHeadsDown && g == a.g - 1;
-    n = static_cast<int>(down ? at : grid.blocks - 1 - at);
+    const uint32_t section = grid.section, keys = section * grid.blocks,
+                   per = keys + section * grid.parts, index = blockIdx.x / per;
+    uint32_t at = blockIdx.x % per;
+    int owner, end = grid.owners - grid.last;
+    if (index < grid.sections) {
+      if (at < keys) {
+        owner = index * section + at % section, n = at / section;
+      } else {
+        at -= keys;
+        owner = (static_cast<int>(index) - 2) * section + at % section, part = at / section;
+      }
+    } else {
+      at = blockIdx.x - grid.sections * per;
+      const uint32_t last = grid.last * grid.blocks;
+      if (at < last) {
+        owner = end + at % grid.last, n = at / grid.last;
+      } else {
+        at -= last;
+        owner = grid.early() + at / grid.parts, part = at % grid.parts;
+      }
+      end = grid.owners;
+    }
+    if (owner < 0 || owner >= end) return;
+    idle = false;
+    const uint32_t g_count = static_cast<uint32_t>(a.g), sequence = owner / g_count;
+    r = sequence, g = static_cast<int>(owner - sequence * g_count);
+    down = g >= static_cast<int>(g_count) - grid.last;
+    if (!down) n = grid.blocks - 1 - n;
   }
 };
 
@@ -85,6 +103,33 @@ __device__ __forceinline__ void copy_present(uint32_t to, const CUtensorMap& map
   sm90::fence_shared();
   __syncwarp();
   if (leads) sm90::barrier_expect(full, more);
+}
+
+// Of 16 rows of a tile in shared memory, a warp clears those that hold an infinity or NaN: times a
+// slope of 0 it would count.  Before products of them the caller's warps meet.
+template <int Dtype, class Tile>
+__device__ __forceinline__ void clear_odd_rows(unsigned char* tile, int row) {
+  constexpr uint32_t Odd = Dtype == FOVEA_F16 ? 0x7c00 : 0x7f80;  // exponent bits
+  const int lane = threadIdx.x % 32;
+  unsigned char* const line = tile + (row + lane % 16) * kPanelRowBytes;
+  const auto chunk = [&](int panel, int c) {  // one after the other, no two lanes of 8 in one bank
+    return reinterpret_cast<uint4*>(line + panel * Tile::panel_bytes + (c + lane) % 8 * 16);
+  };
+  uint32_t most = 0;
+#pragma unroll
+  for (int panel = lane / 16; panel < Tile::panels; panel += 2)
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      const uint4 x = *chunk(panel, c);
+      for (uint32_t two : {x.x, x.y, x.z, x.w}) most = __vmaxu2(most, two & 0x7fff7fff);
+    }
+  most = __vmaxu2(most, __shfl_xor_sync(~0u, most, 16));
+  if ((most & 0xffff) < Odd && most >> 16 < Odd) return;
+#pragma unroll 1
+  for (int panel = lane / 16; panel < Tile::panels; panel += 2)
+#pragma unroll 1
+    for (int c = 0; c < 8; ++c) *chunk(panel, c) = {};
+  sm90::fence_shared();
 }
 
 }  // namespace fovea::cuda

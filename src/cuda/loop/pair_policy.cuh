@@ -94,7 +94,8 @@ struct ChosenRows {
 template <class P>
 concept SlopePolicy = requires(const P slopes, float x, int i, const float (&rest)[P::sides - 1]) {
   { P::weights } -> std::convertible_to<bool>;
-  P::template rows<64>(i, &x);  // those of a tile that count
+  { P::clears_keys } -> std::convertible_to<bool>;  // that hold an infinity or NaN
+  P::template rows<64>(i, &x);                      // those of a tile that count
   { slopes.pairs.full(i, i, i, i) } -> std::same_as<bool>;
   { slopes.weigh(x, x, i, i, true) } -> std::same_as<float>;
   { slopes.slope(x, x, rest, true) } -> std::same_as<float>;
@@ -105,6 +106,7 @@ struct AttentionSlopes {
   struct Args {};
   static constexpr int sides = 2;  // lse, delta
   static constexpr bool weights = true;
+  static constexpr bool clears_keys = false;
   PlainPairs pairs;
 
   __device__ AttentionSlopes(const Attend& a, const Sequence& q, const Args&) : pairs(a, q, 0, 0) {}

@@ -201,14 +201,8 @@ void prepare(const Context& ctx, const AttendBackward& call, Plan& plan) {
   const bool sums = call.dq && instance.sums == Sums90::fused;
   const auto dq = plan.workspace.add<float>(sums ? all * tiles.floats() : 0);
   const auto turn = plan.workspace.add<int32_t>(sums ? all : 0);
-  // Key heads whose rows the cache holds together.
-  const int64_t head_bytes =
-      a.h / a.g * a.sequences.query_max * (2 * a.d + 2 * a.e + 4 * 64 * instance.panels);
-  const BackwardGrid90 grid{
-      ceil_div(a.sequences.key_max, instance.keys),
-      sums ? a.h / a.g * ceil_div(ceil_div(a.sequences.query_max, instance.rows), kPartTiles) : 0,
-      clamp_i64(device_info(ctx).l2_bytes / 2 / (head_bytes + 1), 1,
-                std::max<int64_t>(a.g * a.sequences.count, 1))};
+  const BackwardGrid90 grid(a, instance.rows, instance.keys, instance.panels, sums,
+                            device_info(ctx).l2_bytes);
   plan.launch = [=](Context& ctx, void* base) {
     const BackwardSimt sides = slots.at(base, call);
     const BackwardWork work{tiles,       AttentionSlopes::sides, side.at(base),

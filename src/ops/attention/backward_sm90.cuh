@@ -19,9 +19,8 @@ BackwardInstance90 backward_sm90_instance() {
     using Shape = BackwardShape90<Dtype, D, E, Tile, Stages1, Stages2, AttentionSlopes>;
     constexpr auto launcher = [](Context& ctx, const AttendBackward& call, const BackwardMaps& maps,
                                  const BackwardWork& work, const BackwardGrid90& grid) {
-      const Attend& a = call.forward;
-      launch<attend_bwd_sm90<Shape>>(ctx, kBackward90, grid.total(a.g * a.sequences.count),
-                                     Shape::threads, Shape::shared_bytes, call, maps, work, grid,
+      launch<attend_bwd_sm90<Shape>>(ctx, kBackward90, grid.total(), Shape::threads,
+                                     Shape::shared_bytes, call, maps, work, grid,
                                      AttentionSlopes::Args{});
     };
     return {Dtype, D, E, Sums, Tile, Shape::BN, Shape::TileQ::panels, launcher};
@@ -33,9 +32,8 @@ BackwardInstance90 backward_sm90_instance() {
                                  const BackwardWork& work, const BackwardGrid90& grid) {
       const Attend& a = call.forward;
       if (call.dk || call.dv)
-        launch<attend_bwd_keys_sm90<Keys>>(ctx, kBackward90, grid.total(a.g * a.sequences.count),
-                                           Keys::threads, Keys::shared_bytes, call, maps, work,
-                                           grid);
+        launch<attend_bwd_keys_sm90<Keys>>(ctx, kBackward90, grid.total(), Keys::threads,
+                                           Keys::shared_bytes, call, maps, work, grid);
       if (!call.dq) return;
       const int64_t heads = a.h * a.sequences.count, group = a.h / a.g;
       const WorkOrder rows{static_cast<int32_t>(ceil_div(a.sequences.query_max, Rows::BM)),

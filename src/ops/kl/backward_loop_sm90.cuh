@@ -7,7 +7,8 @@
 // v stays in registers, which spares shared memory a quarter of what the products of scores read.
 // Warpgroup 3 makes dq of the ds that they put into shared memory: they never wait for the L2.
 // Shared memory: K, V (128 x D, E), StagesQ x Q and two dO (64 x D, E), two ds (128 x 64), dq in
-// f32, StagesQ x the values of 64 rows, barriers.
+// f32, StagesQ x the values of 64 rows, the block's sequence and place, barriers.  Keys that hold
+// an infinity or NaN are cleared where they lie, before any product, where dq is wanted.
 // Barriers: k and v full; q, dout full (bytes) and empty (one arrival a warp of 1 and 2), ds full
 // (the same) and empty (one a warp of 3) of each stage; dq full, for even and odd tiles, and empty.
 // dq is summed in the workspace block of keys by block of keys, each waiting until the one before
@@ -39,7 +40,8 @@ struct KlBackwardShape90 {
   static constexpr int v = TileK::bytes, q = v + TileV::bytes, dout = q + StagesQ * TileQ::bytes,
                        ds = dout + 2 * TileO::bytes, dq = ds + 2 * TileS::bytes,
                        side = dq + dq_bytes, sequence = side + StagesQ * side_bytes,
-                       barriers = sequence + (sizeof(Sequence) + 15) / 16 * 16;
+                       block = sequence + (sizeof(Sequence) + 15) / 16 * 16,
+                       barriers = block + (sizeof(BackwardBlock) + 15) / 16 * 16;
   static constexpr int shared_bytes = barriers + (2 + 2 * StagesQ + 4 + 4 + 3) * 8;
 };
 
@@ -73,11 +75,10 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32),
             group = sm90::uniform(threadIdx.x / 128) - 1;  // -1 copies, `owners` sums dq
 
-  const BackwardBlock block(a, grid);
-  if (block.idle) return;
-  const int g = block.g, n = block.n;
+  if (threadIdx.x < 4) sm90::prefetch_map((&maps.q)[threadIdx.x]);
   if (threadIdx.x == 0) {
-    new (s_sequence) Sequence{a.sequences[block.r]};
+    const auto* block = new (shared + Shape::block) BackwardBlock(a, grid);
+    new (s_sequence) Sequence{a.sequences[block->r]};
     sm90::barrier_init(kv_full, 2), sm90::barrier_init(raw, 1);
     for (RingQ s; s.phase == 0; s.next())
       sm90::barrier_init(q_full(s), 1), sm90::barrier_init(q_empty(s), 4 * Shape::owners);
@@ -91,12 +92,16 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   }
   __syncthreads();
   const Sequence& seq = *reinterpret_cast<const Sequence*>(s_sequence);
+  const auto& block = *reinterpret_cast<const BackwardBlock*>(shared + Shape::block);
+  if (block.idle) return;
+  const int g = block.g, n = block.n;
   const int keys = static_cast<int>(seq.keys), rows = static_cast<int>(seq.rows);
   if (block.part >= 0) return store_part<Shape>(b, work, seq, block);
   const int key_begin = n * BN, key_end = min(key_begin + BN, keys);
   if (key_begin >= keys) return;
   const RowWalk walk(a, seq, g, key_begin, key_end, BM, block.down);
-  const auto release = [&](uint32_t barrier) {
+  const auto release = [&](uint32_t barrier) {  // what the warp's lanes read or wrote
+    __syncwarp();
     if (lane == 0) sm90::barrier_arrive(barrier);
   };
 
@@ -157,7 +162,6 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         *reinterpret_cast<float4*>(shared + Shape::dq + (j * 128 + threadIdx.x % 128) * 16) =
             make_float4(dq[j][0], dq[j][1], dq[j][2], dq[j][3]);
       sm90::fence_shared();
-      __syncwarp();
       release(dq_full(at.stage));
     }
     return;
@@ -217,6 +221,10 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   };
   if (left > 0) {
     sm90::barrier_wait(kv_full, 0);
+    if (wanted()) {
+      clear_odd_rows<Dtype, TileK>(shared, group * 64 + warp % 4 * 16);
+      sm90::meet(1, 128 * Shape::owners);
+    }
     const uint32_t v_lane = fragment.template operator()<TileV>(base + Shape::v);
 #pragma unroll
     for (int k = 0; k < E / 16; ++k) load_matrices(v[k], TileV::pair(v_lane, k));
@@ -249,7 +257,6 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 #pragma unroll
         for (int k = 0; k < BM / 16; ++k) sm90::store_matrices(TileS::pair(to, k), ds[0][k]);
         sm90::fence_shared();
-        __syncwarp();
         release(ds_full(at));
       }
       sm90::fence();

@@ -18,53 +18,11 @@ using namespace cuda;
 
 constexpr int kThreads = 256;
 
-// Own keys in rows that follow one another, zeros where one holds an infinity or NaN: rows that see
-// it have a NaN in lse already, and to the others 0 x NaN of ds k would count.
-struct FiniteKeys {
-  View<4> from;
-  uint16_t* to;
-  int64_t t, g;
-  int32_t chunks;  // of 8 elements, in a row
-  uint32_t odd;    // exponent bits
-  int64_t rows;    // of all; 0: no dq
-};
-
-// A warp takes `kRun` rows that follow one another, so that it divides once; 32 lanes take a row.
-constexpr int kRun = 16, kRunsOfBlock = kThreads / 32;
-__device__ __forceinline__ void copy_finite(const FiniteKeys& keys, int64_t block) {
-  const int64_t first = (block * kRunsOfBlock + threadIdx.x / 32) * kRun;
-  if (first >= keys.rows) return;
-  const int64_t* stride = keys.from.stride;
-  const bool mine = static_cast<int>(threadIdx.x % 32) < keys.chunks;
-  const int lane = threadIdx.x % 32,
-            count = static_cast<int>(min(keys.rows - first, int64_t{kRun}));
-  int64_t head = first % keys.g, token = first / keys.g % keys.t, cache = first / keys.g / keys.t;
-  const uint16_t* from = keys.from.as<uint16_t>();
-  uint16_t* to = keys.to + (first * keys.chunks + lane) * 8;
-#pragma unroll 4
-  for (int i = 0; i < count; ++i, to += keys.chunks * 8) {
-    uint4 x = {};
-    if (mine)
-      x = *reinterpret_cast<const uint4*>(from + head * stride[2] + token * stride[1] +
-                                          cache * stride[0] + 8 * lane);
-    bool odd = false;
-    for (uint32_t two : {x.x, x.y, x.z, x.w})
-      odd = odd || (two & keys.odd) == keys.odd || (two >> 16 & keys.odd) == keys.odd;
-    if (__any_sync(~0u, odd)) x = {};
-    if (mine) *reinterpret_cast<uint4*>(to) = x;
-    if (++head == keys.g) head = 0, ++token;
-    if (token == keys.t) token = 0, ++cache;
-  }
-}
-
-// A block owns a row tile of a head: the values of its rows (KlSlopes), turns and sums of 0.  The
-// blocks past the last row tile copy keys.
+// A block owns a row tile of a head: the values of its rows (KlSlopes), turns and sums of 0.
 __global__ void __launch_bounds__(kThreads)
     kl_side_kernel(const __grid_constant__ KlGradient b, const __grid_constant__ BackwardWork work,
-                   int64_t row_tiles, const __grid_constant__ FiniteKeys keys) {
+                   int64_t row_tiles) {
   const Attend& a = b.call.forward;
-  const int64_t tiles = a.sequences.count * row_tiles * a.h;
-  if (blockIdx.x >= tiles) return copy_finite(keys, blockIdx.x - tiles);
   const int64_t h = blockIdx.x % a.h, m = blockIdx.x / a.h % row_tiles,
                 r = blockIdx.x / a.h / row_tiles;
   const Sequence q = a.sequences[r];
@@ -165,12 +123,7 @@ std::string refuses(const Context& ctx, const KlBackward& b) {
 struct OwnSlots {
   Slot<float> side, dq;
   Slot<int32_t> turn;
-  Slot<uint16_t> keys;
 };
-
-int64_t elements_of_keys(const Attend& a) {
-  return a.sequences.caches * a.t * a.g * a.d;
-}
 
 struct OwnPlan {
   KlOwn own;
@@ -183,16 +136,10 @@ OwnPlan plan_of(const DeviceInfo& device, const KlBackward& b, KlOwn own) {
   const AttendBackward call = gradient_of(b, own, nullptr).call;
   const Attend& a = call.forward;
   const KlBackwardInstance90& row = *find(a);
-  const int64_t group = a.h / a.g, queries = a.sequences.query_max;
-  // Key heads whose rows the cache holds together.
-  const int64_t head_bytes = group * queries * (2 * a.d + 2 * a.e + 4 * 64 * row.panels);
   return {own,
           &row,
           RowTiles(a, row.rows, row.panels),
-          {ceil_div(a.sequences.key_max, row.keys),
-           call.dq ? group * ceil_div(ceil_div(queries, row.rows), kPartTiles) : 0,
-           clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), 1,
-                     std::max<int64_t>(a.g * a.sequences.count, 1))}};
+          {a, row.rows, row.keys, row.panels, static_cast<bool>(call.dq), device.l2_bytes}};
 }
 
 void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float* gain,
@@ -202,17 +149,6 @@ void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float
   const Attend& a = call.forward;
   Operands of(call, *plan.row);
   of.v.head = gradient.other_heads;
-  FiniteKeys keys{};
-  if (call.dq) {
-    keys = {a.k,
-            slots.keys.at(base),
-            a.t,
-            a.g,
-            static_cast<int32_t>(a.d / 8),
-            a.dtype == FOVEA_F16 ? 0x7c00u : 0x7f80u,
-            elements_of_keys(a) / a.d};
-    of.k.tensor = {keys.to, {a.t * a.g * a.d, a.g * a.d, a.d, 1}};
-  }
   BackwardMaps maps;
   if (!make_map(of.q, maps.q) || !make_map(of.k, maps.k) || !make_map(of.v, maps.v) ||
       !make_map(of.dout, maps.dout))
@@ -221,10 +157,8 @@ void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float
                           slots.side.at(base), call.dq ? slots.dq.at(base) : nullptr,
                           slots.turn.at(base), call.dq && !call.nondeterministic};
   const int64_t row_tiles = ceil_div(a.sequences.query_max, plan.row->rows);
-  launch<kl_side_kernel>(
-      ctx, gradient.op,
-      a.sequences.count * row_tiles * a.h + ceil_div(keys.rows, kRun * kRunsOfBlock), kThreads, 0,
-      gradient, work, row_tiles, keys);
+  launch<kl_side_kernel>(ctx, gradient.op, a.sequences.count * row_tiles * a.h, kThreads, 0,
+                         gradient, work, row_tiles);
   plan.row->launch(ctx, gradient, maps, work, plan.grid);
 }
 
@@ -232,7 +166,7 @@ void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
   const Kl& a = b.forward;
   const GainSlots gains(plan.workspace, b);
   std::vector<OwnPlan> plans;
-  int64_t side = 0, dq = 0, turn = 0, keys = 0;
+  int64_t side = 0, dq = 0, turn = 0;
   for (KlOwn own : {KlOwn::first, KlOwn::second}) {
     const AttendBackward call = gradient_of(b, own, nullptr).call;
     if (!call.dq && !call.dk) continue;
@@ -241,14 +175,13 @@ void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
     const int64_t all = a.h * tiles.total;
     side = std::max(side, all * 4 * tiles.rows);
     if (call.dq) dq = std::max(dq, all * tiles.floats()), turn = std::max(turn, all);
-    if (call.dq) keys = std::max(keys, elements_of_keys(call.forward));
   }
   plan.kernel = std::string(op_of(b)) + ".cuda.sm90." + dtype_name(a.first.dtype);
   if (!plans.empty())
     plan.kernel +=
         ".d" + std::to_string(plans.back().row->d) + "." + std::to_string(plans.back().row->e);
   const OwnSlots slots{plan.workspace.add<float>(side), plan.workspace.add<float>(dq),
-                       plan.workspace.add<int32_t>(turn), plan.workspace.add<uint16_t>(keys)};
+                       plan.workspace.add<int32_t>(turn)};
   plan.launch = [=](Context& ctx, void* base) {
     const float* gain = gains.fill(ctx, b, base);
     for (const OwnPlan& own : plans) enqueue(ctx, b, own, gain, slots, base);

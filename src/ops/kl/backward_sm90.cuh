@@ -23,6 +23,7 @@ struct KlSlopes {
   };
   static constexpr int sides = Own == KlOwn::second ? 3 : 4;  // lse, other's lse, gain, kl
   static constexpr bool weights = false;
+  static constexpr bool clears_keys = true;
   static constexpr float kUnseen = -1e38f;
   PlainPairs pairs;
   float other, share;
@@ -77,8 +78,8 @@ KlBackwardInstance90 kl_backward_sm90_instance() {
         else
           return attend_bwd_sm90<Shape>;
       }();
-      launch<kernel>(ctx, b.op, grid.total(a.g * a.sequences.count), Shape::threads,
-                     Shape::shared_bytes, b.call, maps, work, grid, args);
+      launch<kernel>(ctx, b.op, grid.total(), Shape::threads, Shape::shared_bytes, b.call, maps,
+                     work, grid, args);
     };
     if (b.own == KlOwn::mixed)
       run.template operator()<KlOwn::mixed>();
