@@ -10,6 +10,8 @@
 #include "cuda/block/reduce.cuh"
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/row_tile.cuh"
+#include "cuda/loop/zero.cuh"
+#include "cuda/tile/order.cuh"
 #include "ops/conv_attention/backward.cuh"
 #include "ops/conv_attention/backward_work.cuh"
 #include "ops/conv_attention/order_sm90.cuh"
@@ -39,6 +41,7 @@ template <int Dtype>
 __global__ void __launch_bounds__(kThreads)
     side_kernel(const __grid_constant__ ConvAttendBackward b, float2* side, float* largest,
                 int64_t row_tiles) {
+  start_next();
   __shared__ float s_most[kThreads / 32];
   const ConvAttend& c = b.forward;
   const Attend& a = c.attend;
@@ -188,7 +191,7 @@ void enqueue(Context& ctx, const ConvAttendBackward& b, const Slots90& slots, vo
   };
   conv_clear(ctx, b);
   clear(slots.largest.at(base), slots.largest.count);
-  clear(slots.dweight.at(base), slots.dweight.count);
+  if (ragged(a)) clear(slots.dweight.at(base), slots.dweight.count);  // else written whole
   const int64_t tiles = ceil_div(a.sequences.query_max, kSideRows);
   const int64_t blocks = a.sequences.count * a.h * tiles;
   (a.dtype == FOVEA_BF16)
@@ -203,14 +206,16 @@ void enqueue(Context& ctx, const ConvAttendBackward& b, const Slots90& slots, vo
     fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", kOp);
   work.side = slots.side.at(base), work.largest = slots.largest.at(base);
   work.dweight = slots.dweight.at(base);
-  for (ConvLines kind : {ConvLines::rows, ConvLines::keys}) {
-    const bool keys = kind == ConvLines::keys;
+  // The longer works come first: those of the pass whose blocks own fewer lines, or several heads.
+  const bool keys_first = a.h > a.g || ConvReach(c, true).halo > ConvReach(c, false).halo;
+  for (bool keys : {keys_first, !keys_first}) {
     if (keys ? !b.dk && !b.dv : !b.dq && !b.dweight) continue;
-    const ConvGradientInstance90& row = *find(c, kind);
+    const ConvGradientInstance90& row = *find(c, keys ? ConvLines::keys : ConvLines::rows);
     work.order = order_of(device, c, row);
-    work.schedule = {static_cast<int32_t>(work.order.works()), counters(ctx)};
+    work.schedule = {static_cast<int32_t>(work.order.works()), counters(ctx) + 2 * keys};
     if (!work.schedule.works) continue;
     row.launch(ctx, b, work);
+    work.beside = true;
   }
   const int64_t parts = int64_t{order_of(device, c, *find(c, ConvLines::rows)).row_tiles} * 8;
   conv_add_dweight(ctx, b, {slots.dweight.at(base), parts});

@@ -55,6 +55,7 @@ struct ConvGradientWork {
                          // then delta
   const float* largest;  // (r, h): the largest |dout| of a head
   double* dweight;       // (r, h, row tiles, warps, taps); nullptr: not wanted
+  bool beside;           // nothing of the kernel before is read
 };
 
 // What the copying warp tells the others of a work.

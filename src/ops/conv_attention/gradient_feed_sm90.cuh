@@ -36,8 +36,10 @@ struct ConvGradient90 {
                        scores = ring + Stages * stage_bytes, bands = scores + 4 * score_bytes,
                        sides = bands + 2 * Bands::table_bytes,
                        works = sides + (keys ? Groups * 2 * BN * 8 : 0),
-                       barriers = works + (static_cast<int>(sizeof(ConvGradientSlot)) + 7) / 8 * 8,
-                       shared_bytes = barriers + 8 * (4 + 2 * Stages);
+                       planned = works + static_cast<int>(sizeof(ConvGradientSlot)),
+                       barriers = planned + static_cast<int>(sizeof(ConvGradientSlot)),
+                       shared_bytes = barriers + 8 * (2 + 2 * Stages);
+  static_assert(sizeof(ConvGradientSlot) % 8 == 0);
   static_assert(shared_bytes <= 227 * 1024);
 };
 
@@ -66,10 +68,9 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
                                               const ConvGradientWork& more, unsigned char* shared) {
   const ConvAttend& c = b.forward;
   const uint32_t base = shared_address(shared), line_full = base + Shape::barriers;
-  const uint32_t line_empty = line_full + 8, work_empty = line_full + 16;
-  const uint32_t full = line_full + 32;
-  ConvGradientSlot& work = *reinterpret_cast<ConvGradientSlot*>(shared + Shape::works);
-  const int lane = threadIdx.x % 32;
+  const uint32_t line_empty = line_full + 8, full = line_full + 16;
+  ConvGradientSlot& work = *reinterpret_cast<ConvGradientSlot*>(shared + Shape::planned);
+  const auto leads = [] { return sm90::unhoisted(threadIdx.x % 32) == 0; };  // registers are few
   const ConvReach& reach = work.reach;  // this, and all of the work, is read again each time
   const auto batch = [&](bool key) {
     return static_cast<int>(key ? work.seq.key_batch : work.seq.batch);
@@ -80,17 +81,17 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
   const auto out = [&] { return static_cast<int>(work.out.begin - c.history); };
   sm90::Ring<Shape::Stages> at;
   uint32_t phase = 0;
-  for (Works works(more.schedule); !works.done(); works.next()) {
-    sm90::barrier_wait(work_empty, phase ^ 1);
+  // A work asked for early would wait here while others have none.
+  for (Works works(more.schedule, true); !works.done(); works.next()) {
+    sm90::barrier_wait(line_empty, phase ^ 1);
     __syncwarp();  // the work before was read by all lanes
-    if (lane == 0)
+    if (leads())
       new (&work) ConvGradientSlot(c, more, WorkPlace(more.order, *works),
                                    ConvReach(c, Shape::keys), Shape::keys, Shape::BM, Shape::BN);
     __syncwarp();
     if (!work.any) continue;
-    sm90::barrier_wait(line_empty, phase ^ 1);
     phase ^= 1;
-    if (lane == 0) {
+    if (leads()) {
       sm90::barrier_expect(line_full, Shape::LineD::bytes + Shape::LineE::bytes);
 #pragma unroll 1
       for (int n = 0; n < Shape::Groups; ++n) {
@@ -112,7 +113,7 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
     const auto copy = [&](auto tile, const CUtensorMap& map, int at_row, int head) {
       const uint32_t stage = full + at.stage * 16;
       sm90::barrier_wait(stage + 8, at.phase ^ 1);
-      if (lane == 0)
+      if (leads())
         sm90::copy_tile<decltype(tile)>(base + Shape::ring + at.stage * Shape::stage_bytes, map,
                                         stage, at_row, Shape::keys ? head : work.g,
                                         batch(!Shape::keys));
@@ -134,10 +135,9 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
       if (work.extra) copy_d(head, reach.high - Shape::BN);
     }
   }
-  sm90::barrier_wait(work_empty, phase ^ 1);
   sm90::barrier_wait(line_empty, phase ^ 1);
   __syncwarp();
-  if (lane != 0) return;
+  if (!leads()) return;
   work.any = false;
   sm90::barrier_arrive(line_full);
 }

@@ -21,13 +21,17 @@
 //   barrier and convolutions after it: mixed by the compiler they would stall each other.
 //   Shared memory: the lines of both operands, a ring of Stages tiles (K or Q twice, at two
 //   offsets, V or dout between), two tiles of S and two of dA, the head's bands, of keys two tiles'
-//   lse and delta for each warpgroup, one work, barriers.  Full (bytes) and empty (one arrival a
-//   consuming warp) for each stage, for the lines and the work.  Of a step: S is written, dA is
-//   written, for the warpgroup itself and for the second; before that, the tile that is overwritten
-//   has been read, by the warpgroup itself and, for the first, by the second.
+//   lse and delta for each warpgroup, the work and the one after it, barriers.  Full (bytes) and
+//   empty (one arrival a consuming warp) for each stage, and for the lines with their work, which
+//   come while the work before ends.  Of a step: S is written, dA is written, for the warpgroup
+//   itself and for the second; before that, the tile that is overwritten has been read, by the
+//   warpgroup itself and, for the first, by the second.
+//   The blocks of one pass start where those of the other, which read nothing of it, have ended:
+//   both end in a round of works that is partly empty.
 // Multi-Token Attention (2504.00927), FlashAttention-3 (2407.08608).
 #pragma once
 #include "cuda/block/softmax.cuh"
+#include "cuda/tile/order.cuh"
 #include "ops/conv_attention/gradient_feed_sm90.cuh"
 #include "ops/conv_attention/gradient_store_sm90.cuh"
 
@@ -51,8 +55,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
   const ConvAttend& c = b.forward;
   const Attend& a = c.attend;
   const uint32_t base = shared_address(shared), line_full = base + Shape::barriers;
-  const uint32_t line_empty = line_full + 8, work_empty = line_full + 16;
-  const uint32_t full = line_full + 32;
+  const uint32_t line_empty = line_full + 8, full = line_full + 16;
   const ConvGradientSlot& work = *reinterpret_cast<ConvGradientSlot*>(shared + Shape::works);
   const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32 % 4);
   const ConvReach& reach = work.reach;  // read again each time: registers are few
@@ -106,6 +109,11 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
   for (;;) {
     sm90::barrier_wait(line_full, phase);
     phase ^= 1;
+    sm90::meet(kAll, 256);  // the last work is done with
+    if (const int i = threadIdx.x - 128; i < static_cast<int>(sizeof work / 4))
+      reinterpret_cast<int32_t*>(shared + Shape::works)[i] =
+          reinterpret_cast<const int32_t*>(shared + Shape::planned)[i];
+    sm90::meet(kAll, 256);
     if (__all_sync(~0u, !work.any)) return;
     const int &rows = work.rows, &keys = work.keys, &shift = work.shift;
     const int first = sm90::uniform(work.line + place);  // the line that S has at `place`
@@ -327,6 +335,10 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         sm90::pin(fresh);
         release(full + of.stage * 16 + 8);
       };
+      // The next work and its lines may come.
+      const auto lines_read = [&] {
+        if (n == work.heads - 1) release(line_empty);
+      };
       // The step of a tile, in two halves between which the loop turns: no product is under way
       // there, so the compiler moves no register of one.
       // From S to A, in x, and dout v', in y, which runs meanwhile.
@@ -412,6 +424,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
           weigh_taps(s, s_behind, da);
           if constexpr (!kFinal) read(kScoresRead);
         }
+        if constexpr (kFinal) lines_read();
         spread(t, da, da_behind, [&] {
           if constexpr (!kFinal) read(kSlopesRead);
           if constexpr (Keys) {
@@ -459,6 +472,8 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
           logits(t);
         }
         gradients(t, std::true_type());
+      } else {
+        lines_read();
       }
       if (__any_sync(~0u, work.extra)) {
         // dA of the columns before the first is 0.
@@ -473,7 +488,6 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         spread_done(1);
       }
     }
-    release(line_empty);
     store_gradient<Shape>(b, more, work, reach, mine, more_sums, sum, dv);
     if constexpr (!Keys) {
       sm90::meet(kAll, 256);
@@ -483,8 +497,6 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
                                           number * (4 * Shape::score_bytes / warps)),
                  number, warps);
     }
-    __syncwarp();
-    release(work_empty);
   }
 }
 
@@ -493,20 +505,24 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     conv_gradient_sm90(const __grid_constant__ ConvAttendBackward b,
                        const __grid_constant__ ConvGradientWork more) {
   extern __shared__ __align__(1024) unsigned char shared[];
+  if (!more.beside) wait_for_previous();
   if (threadIdx.x == 0) {
     const uint32_t at = shared_address(shared) + Shape::barriers;
     constexpr int kWarps = 4 * Shape::Groups;
-    sm90::barrier_init(at, 1), sm90::barrier_init(at + 8, kWarps);
-    sm90::barrier_init(at + 16, kWarps);
-    for (int i = 0; i < Shape::Stages; ++i)
-      sm90::barrier_init(at + 32 + i * 16, 1), sm90::barrier_init(at + 40 + i * 16, kWarps);
+    for (int i = 0; i < 1 + Shape::Stages; ++i)
+      sm90::barrier_init(at + i * 16, 1), sm90::barrier_init(at + 8 + i * 16, kWarps);
     sm90::barrier_init_done();
   }
   __syncthreads();
   const int warp = sm90::uniform(threadIdx.x / 32);
   if (warp < 4) {
     sm90::give_registers<Shape::copying>();
-    if (warp == 0) copy_gradient<Shape>(b, more, shared);
+    if (warp == 0) {
+      copy_gradient<Shape>(b, more, shared);
+    } else if (warp == 1) {
+      start_next();
+      wait_for_previous();  // what comes after this kernel relies on the one before it, too
+    }
   } else {
     sm90::take_registers<Shape::computing>();
     compute_gradient<Shape>(b, more, shared, warp / 4 - 1);
