@@ -68,6 +68,7 @@ struct ConvGradientSlot {
   int rows, keys, shift;
   int last, lowest;  // tiles of columns
   ConvReach reach;
+  bool warm;  // the tile behind `last` has scores that its outputs read
   bool extra, any;
 
   __device__ ConvGradientSlot(const ConvAttend& c, const ConvGradientWork& work,
@@ -89,9 +90,9 @@ struct ConvGradientSlot {
     int columns = of_keys ? rows : keys, begin = 0;
     if (c.causal && of_keys) begin = max(max(line, 0) - shift, 0);
     if (c.causal && !of_keys) columns = min(max(end + shift, 0), keys);
-    const int tiles = columns > 0 ? (columns + reach.low + width - 1) / width : 0;
-    last = tiles - 1, lowest = begin / width;
-    extra = tiles > 0 && reach.high > 0 && lowest == 0;
+    last = (columns + width - 1) / width - 1, lowest = begin / width;
+    warm = last >= lowest && (last + 1) * width - reach.low < columns;
+    extra = columns > 0 && reach.high > 0 && lowest == 0;
   }
 };
 

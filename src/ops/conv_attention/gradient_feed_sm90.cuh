@@ -125,6 +125,7 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
     };
 #pragma unroll 1
     for (int head = work.head; head < work.head + work.heads; ++head) {
+      if (work.warm) copy_d(head, (work.last + 1) * Shape::BN - reach.low);
 #pragma unroll 1
       for (int t = work.last; t >= work.lowest; --t) {
         copy_d(head, t * Shape::BN - reach.low);
