@@ -34,6 +34,7 @@ struct AttendShape90 {
   static constexpr int threads = 128 * (Groups + 1);
   static constexpr int blocks = 1;   // that share a multiprocessor
   static constexpr int copiers = 1;  // warps, where pages are smaller than a tile: 1 or 2
+  static constexpr int near = 2;     // Copy90: else the longest works go round the blocks in turn
   // Registers a thread: the copying warpgroup gives what the others take.
   static constexpr int budgets[4][2] = {{96, 240}, {40, 232}, {32, 160}, {32, 112}};
   static constexpr int copying = budgets[Groups - 1][0], computing = budgets[Groups - 1][1];
@@ -151,6 +152,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
       if (Paged && a.sequences.page) {
 #pragma unroll
         for (int word = 0; word < BN / 32; ++word) absent[word] = shared.absent(k)[word];
+        __syncwarp();
       }
       release(shared.empty(k));
       if (--left <= 0 && !kEngine) release(shared.q_empty(q_at));

@@ -36,7 +36,9 @@ struct RowsShape90 : AttendShape90<Dtype, D, E, Groups, BN, Stages> {
   static constexpr int blocks = twice ? 2 : 1;
   static constexpr int copying = twice ? 40 : Base::copying;
   static constexpr int computing = twice ? 216 : Base::computing;
-  static constexpr bool holds = false, skips = false;  // measured for dense attention alone
+  // Measured for dense attention alone.
+  static constexpr bool holds = false, skips = false;
+  static constexpr int near = 0;
 };
 
 template <int Dtype, int D, int E, RowsKind Kind, int Groups, int BN, int Stages>
