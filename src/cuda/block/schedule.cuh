@@ -4,6 +4,8 @@
 #pragma once
 #include <cstdint>
 
+#include "core/attend.h"
+
 namespace fovea::cuda {
 
 // Works are (head of a sequence, row tile, split).  Sections of heads whose keys the cache holds
@@ -16,6 +18,16 @@ struct WorkOrder {
 
   __host__ __device__ int64_t works() const { return int64_t{row_tiles} * heads * splits; }
 };
+
+// Heads of a section: even, of as many heads as half the cache holds the keys of, which `shared`
+// have in common at `bytes`, and under a mask of 8 at least: the longest works of fewer do not fill
+// the device, and a last section of a few would end in long works that nothing is left to fill.
+inline int32_t section_of(int64_t heads, int64_t shared, int64_t bytes, int64_t cache,
+                          bool masked) {
+  const int64_t held = clamp_i64(cache / 2 / (bytes + 1), 1, 64) * shared,
+                most = masked && held < 8 ? 8 : held, sections = (heads + most - 1) / most;
+  return static_cast<int32_t>(sections ? (heads + sections - 1) / sections : 1);
+}
 
 struct WorkPlace {
   int32_t head, row_tile, split;
@@ -47,6 +59,18 @@ struct WorkPlace {
 struct Schedule {
   int32_t works;
   int32_t* counters;  // works taken, blocks done: 0 before and after; nullptr: a block takes one
+
+  // For one thread of a block: the next work, past the last where none is left.
+  __device__ int take() const {
+    return counters ? static_cast<int>(gridDim.x) + atomicAdd(counters, 1) : works;
+  }
+  // For that thread, once there is none: the last block leaves the counters as they were.
+  __device__ void leave() const {
+    if (!counters) return;
+    __threadfence();
+    if (atomicAdd(counters + 1, 1) + 1 == static_cast<int>(gridDim.x))
+      counters[0] = counters[1] = 0;
+  }
 };
 
 // The works of one block, for one warp.  The next is asked for while this one is under way, or,
@@ -62,22 +86,14 @@ class Works {
   __device__ void next() {
     if (late_) ask();
     now_ = __shfl_sync(~0u, next_, 0);
-    if (done()) leave();
+    if (done() && threadIdx.x % 32 == 0) schedule_.leave();
     if (!late_) ask();
   }
 
  private:
-  // The last block to be done leaves the counters as they were.
-  __device__ void leave() const {
-    if (!schedule_.counters || threadIdx.x % 32 != 0) return;
-    __threadfence();
-    if (atomicAdd(schedule_.counters + 1, 1) + 1 == static_cast<int>(gridDim.x))
-      schedule_.counters[0] = schedule_.counters[1] = 0;
-  }
   __device__ void ask() {
     next_ = schedule_.works;
-    if (schedule_.counters && !done() && threadIdx.x % 32 == 0)
-      next_ = static_cast<int>(gridDim.x) + atomicAdd(schedule_.counters, 1);
+    if (schedule_.counters && !done() && threadIdx.x % 32 == 0) next_ = schedule_.take();
   }
 
   const Schedule& schedule_;

@@ -4,12 +4,13 @@
 //   (v_perm16).  These products keep 13 bits of their sums: o is summed there over `Run` key tiles,
 //   then joins the f32 sums of its rows in shared memory.  That, and scales for blocks of keys, is
 //   why this is no shape of attend_sm90.cuh.
-//   A block walks work items w, w + gridDim.x, ..: 64 x Groups rows of one sequence and head, a
-//   warpgroup 64 of them, a warp 16.  Of warpgroup 0 a thread copies, running ahead into the next
-//   item, and one of another warp finds out what that item is.
+//   A block stays on its multiprocessor and takes work items as they come: 64 x Groups rows of one
+//   sequence and head, a warpgroup 64 of them, a warp 16.  Of warpgroup 0 a thread copies, running
+//   ahead into the next item, and one of another warp finds out what that item is.
 //   Shared memory: Q (BM x D), Stages x (K (BN x D), V' (E x BN)), sums (BM x E, f32), barriers,
 //   two items: the one at work and the next. Barriers: items, q, k, v full (bytes) and empty (one
-//   arrival a consuming warp), items for both, k and v for each stage.
+//   arrival a consuming warp), items for both, k and v for each stage; near, when few tiles of an
+//   item are left to copy.
 // FlashAttention-3 (2407.08608).
 #pragma once
 #include <concepts>
@@ -38,7 +39,8 @@ struct ByteShape90 {
   using TileV = sm90::Bytes<E, BN, BN % 128 ? 64 : 128>;
   static constexpr int tile_bytes = TileQ::bytes + Stages * (TileK::bytes + TileV::bytes);
   static constexpr int sum_bytes = BM * E * 4;
-  static constexpr int barriers = 6 + 4 * Stages;
+  static constexpr int near = 2;  // key tiles left to copy when the next item is asked for
+  static constexpr int barriers = 7 + 4 * Stages;
   static constexpr int item_offset = tile_bytes + sum_bytes + barriers * 8;
 };
 
@@ -183,7 +185,8 @@ template <class Shape, CodeScales Codes, class Sink>
 __global__ void __launch_bounds__(Shape::threads, 1)
     attend_fp8_sm90(const __grid_constant__ Codes codes, const __grid_constant__ AttendGrid grid,
                     const __grid_constant__ AttendMaps maps,
-                    const __grid_constant__ WorkOrder order, const __grid_constant__ Sink sink) {
+                    const __grid_constant__ WorkOrder order,
+                    const __grid_constant__ Schedule schedule, const __grid_constant__ Sink sink) {
   constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN, Run = Shape::Run;
   constexpr int Stages = Shape::Stages, Groups = Shape::Groups;
   using TileQ = typename Shape::TileQ;
@@ -193,12 +196,12 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   using Pair = sm90::Ring<2>;
   extern __shared__ __align__(1024) unsigned char shared[];
   const Attend& a = codes.attend();
-  const int works = static_cast<int>(order.works());
   const uint32_t s_q = shared_address(shared), s_k = s_q + TileQ::bytes,
                  s_v = s_k + Stages * TileK::bytes,
                  q_full = s_q + Shape::tile_bytes + Shape::sum_bytes, q_empty = q_full + 8;
   const auto item_full = [&](const Pair& at) { return q_full + 16 + at.stage * 16; };
   const auto item_empty = [&](const Pair& at) { return q_full + 24 + at.stage * 16; };
+  const uint32_t near = q_full + 48 + Stages * 32;
   const auto k_full = [&](const Ring& at) { return q_full + 48 + at.stage * 32; };
   const auto k_empty = [&](const Ring& at) { return q_full + 56 + at.stage * 32; };
   const auto v_full = [&](const Ring& at) { return q_full + 64 + at.stage * 32; };
@@ -210,6 +213,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   if (threadIdx.x == 0) {
     sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
     sm90::barrier_init(q_full, 1), sm90::barrier_init(q_empty, 4 * Groups);
+    sm90::barrier_init(near, 1);
     for (Pair at; at.phase == 0; at.next())
       sm90::barrier_init(item_full(at), 1), sm90::barrier_init(item_empty(at), 4 * Groups + 1);
     for (Ring at; at.phase == 0; at.next()) {
@@ -224,18 +228,27 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     if (warp > 1 || !sm90::elect_one()) return;
     Pair item_at;
     if (warp == 1) {
-      for (int w = blockIdx.x; w < works; w += gridDim.x, item_at.next()) {
+      for (int w = blockIdx.x; w < schedule.works; w = schedule.take()) {
         sm90::barrier_wait(item_empty(item_at), item_at.phase ^ 1);
-        make_item(items[item_at.stage], codes, grid, WorkPlace(order, w));
+        Item& item = items[item_at.stage];
+        make_item(item, codes, grid, WorkPlace(order, w));
+        if (item.tile.size <= 0) continue;
         sm90::barrier_arrive(item_full(item_at));
+        sm90::barrier_wait(near, item_at.stage);
+        item_at.next();
       }
+      schedule.leave();
+      sm90::barrier_wait(item_empty(item_at), item_at.phase ^ 1);
+      items[item_at.stage].tile.size = 0;
+      sm90::barrier_arrive(item_full(item_at));
       return;
     }
     Ring k_at, v_at;
     uint32_t q_phase = 0;
-    for (int w = blockIdx.x; w < works; w += gridDim.x, item_at.next()) {
+    for (;; item_at.next()) {
       const Item& item = items[item_at.stage];
       sm90::barrier_wait(item_full(item_at), item_at.phase);
+      if (item.tile.size <= 0) return;
       if (item.first < item.last) {
         sm90::barrier_wait(q_empty, q_phase ^ 1);
         q_phase ^= 1;
@@ -248,7 +261,10 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                                 item.column + n * BN, 0, item.key_head, item.key_batch);
         v_at.next();
       };
+      const int asks = min(item.first + Shape::near, item.last) - 1;
+      if (item.first == item.last) sm90::barrier_arrive(near);
       for (int n = item.last - 1; n >= item.first; --n) {
+        if (n == asks) sm90::barrier_arrive(near);
         sm90::barrier_wait(k_empty(k_at), k_at.phase ^ 1);
         sm90::copy_bytes<TileK>(s_k + k_at.stage * TileK::bytes, maps.k, k_full(k_at), 0,
                                 item.key_row + n * BN, item.key_head, item.key_batch);
@@ -271,15 +287,11 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     if (lane == 0) sm90::barrier_arrive(barrier);
   };
   Pair item_at;
-  for (int w = blockIdx.x; w < works; w += gridDim.x, item_at.next()) {
+  for (;; item_at.next()) {
     sm90::barrier_wait(item_full(item_at), item_at.phase);
     const Item& item = items[item_at.stage];
     const RowTile& tile = item.tile;
-    if (tile.size <= 0) {
-      __syncwarp();
-      release(item_empty(item_at));
-      continue;
-    }
+    if (sm90::uniform(tile.size) <= 0) return;
     const int first = sm90::uniform(item.first), last = sm90::uniform(item.last);
     const int row = tile.begin + group * 64 + warp % 4 * 16;
     const WindowMask& mask = item.mask;

@@ -109,18 +109,13 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
   splits = clamp_i64(splits, 1, std::max<int64_t>(most, 1));
   c.grid = {ceil_div(queries * width, step), a.h / width, static_cast<int32_t>(splits),
             static_cast<int32_t>(width), masked};
-  // Even sections of heads whose k and v the cache holds together, under a mask of 16 at least: the
-  // longest works of a few heads do not fill the device, and a last section of a few ends in works
-  // that nothing is left to fill.
-  const int64_t head_bytes = a.sequences.key_max * (a.d + a.e) * 2;
-  const int64_t held = clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), 1, 64) * (group / width);
-  const int64_t heads = count * c.grid.heads,
-                sections = ceil_div(heads, masked ? std::max<int64_t>(held, 16) : held);
+  const int64_t heads = count * c.grid.heads;
   if (heads * c.grid.row_tiles * splits > INT_MAX || heads > INT_MAX) return {};
   c.order = {static_cast<int32_t>(c.grid.row_tiles),
              static_cast<int32_t>(heads),
              static_cast<int32_t>(splits),
-             static_cast<int32_t>(ceil_div(heads, std::max<int64_t>(sections, 1))),
+             section_of(heads, group / width, a.sequences.key_max * (a.d + a.e) * 2,
+                        device.l2_bytes, masked),
              static_cast<int32_t>(masked                   ? c.grid.row_tiles / 4
                                   : queries * width % step ? 1
                                                            : 0),

@@ -99,19 +99,14 @@ KlWork90 work_of(const DeviceInfo& device, const Kl& a, const KlInstance90& row)
   const bool masked = a.mask.window.right > 0;
   const int64_t row_tiles = ceil_div(a.sequences.query_max, row.rows);
   const int64_t heads = a.sequences.count * a.h;
-  // Even sections of heads whose keys the cache holds together, or of so many that they are many
-  // works: a last section of a few heads would end in long works that nothing is left to fill.
   const int64_t group = a.h / std::max(a.first.key_heads, a.second.key_heads);
   const int64_t head_bytes = a.sequences.key_max * (a.first.width + a.second.width) * 2;
-  const int64_t most =
-      clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), masked ? 32 : 1, 64) * group;
-  const int64_t section = ceil_div(heads, ceil_div(heads, most));
   KlWork90 work{};
   work.grid = {row_tiles, a.h, 1, 1, masked};
   work.order = {static_cast<int32_t>(row_tiles),
                 static_cast<int32_t>(heads),
                 1,
-                static_cast<int32_t>(section),
+                section_of(heads, group, head_bytes, device.l2_bytes, masked),
                 static_cast<int32_t>(masked ? row_tiles / 2 : 0),
                 masked};
   work.schedule.works = static_cast<int32_t>(work.order.works());

@@ -11,7 +11,7 @@ namespace fovea::cuda {
 struct QuantWork {
   AttendGrid grid;
   WorkOrder order;
-  int32_t blocks;
+  Schedule schedule;
 };
 
 struct QuantInstance90 {

@@ -54,22 +54,16 @@ QuantWork work_of(const Context& ctx, const QuantAttend& a, const QuantInstance9
   const DeviceInfo& device = device_info(ctx);
   const int64_t row_tiles = ceil_div(call.sequences.query_max, row.rows);
   const int64_t heads = call.sequences.count * call.h;
-  // Without a mask blocks at work share a head's keys.  With one the longest items come first,
-  // among heads whose keys a quarter of the cache holds, or, where those are too few to fill the
-  // device with long items, among 16.
-  const int64_t group = call.h / call.g, head_bytes = call.sequences.key_max * (call.d + call.e);
   const bool causal = call.mask.window.right > 0;
-  const int64_t held = clamp_i64(device.l2_bytes / 4 / (head_bytes + 1), 1, 64) * group;
-  const int64_t section = clamp_i64(!causal ? group : held < 4 ? 16 : held, 1, heads);
+  const int32_t section = section_of(
+      heads, call.h / call.g, call.sequences.key_max * (call.d + call.e), device.l2_bytes, causal);
   const WorkOrder order{static_cast<int32_t>(row_tiles),
                         static_cast<int32_t>(heads),
                         1,
-                        static_cast<int32_t>(section),
-                        0,
+                        section,
+                        static_cast<int32_t>(causal ? row_tiles / 4 : 0),
                         causal};
-  return {{row_tiles, call.h, 1, 1, causal},
-          order,
-          static_cast<int32_t>(std::min<int64_t>(order.works(), device.multiprocessors))};
+  return {{row_tiles, call.h, 1, 1, causal}, order, {static_cast<int32_t>(order.works()), nullptr}};
 }
 
 std::string refuses(const Context& ctx, const QuantAttend& a) {
@@ -100,8 +94,9 @@ std::string refuses(const Context& ctx, const QuantAttend& a) {
 void prepare(const Context& ctx, const QuantAttend& a, Plan& plan) {
   const QuantInstance90& row = *find(a.attend);
   plan.kernel = "quant_forward.cuda.sm90.d" + std::to_string(row.width);
-  const QuantWork work = work_of(ctx, a, row);
-  plan.launch = [a, row, work](Context& ctx, void*) {
+  plan.launch = [a, row, work = work_of(ctx, a, row)](Context& ctx, void*) mutable {
+    if (work.schedule.works > device_info(ctx).multiprocessors)
+      work.schedule.counters = counters(ctx);
     const Operands of(a, row);
     AttendMaps maps;
     if (!make_maps(of.q, of.k, of.v, row.keys, maps))

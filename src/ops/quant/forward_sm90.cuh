@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // quant_forward on the 8-bit Hopper sweep.
 #pragma once
+#include <algorithm>
+
 #include "cuda/launch.h"
 #include "cuda/loop/attend_fp8_sm90.cuh"
 #include "ops/quant/forward.cuh"
@@ -32,10 +34,11 @@ QuantInstance90 quant_sm90_instance() {
   using Shape = ByteShape90<D, D, Groups, BN, Stages, Run>;
   constexpr auto launcher = [](Context& ctx, const QuantAttend& a, const QuantWork& work,
                                const AttendMaps& maps) {
+    const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
     const auto run = [&]<bool Blocks>() {
       launch<attend_fp8_sm90<Shape, CallScales<Blocks>, DirectSink>>(
-          ctx, "quant_forward", work.blocks, Shape::threads, byte_shared_bytes<Shape>,
-          CallScales<Blocks>{a}, work.grid, maps, work.order, DirectSink());
+          ctx, "quant_forward", blocks, Shape::threads, byte_shared_bytes<Shape>,
+          CallScales<Blocks>{a}, work.grid, maps, work.order, work.schedule, DirectSink());
     };
     a.k_block ? run.template operator()<true>() : run.template operator()<false>();
   };
