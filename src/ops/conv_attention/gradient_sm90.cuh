@@ -12,22 +12,23 @@
 //   behind it. Tile t has S of the columns 64 t - low and on, dA of 64 t and on, dS of 64 t + high
 //   and on: each convolution reads its tile and the first columns of the tile before, so a block
 //   computes everything once.  Of the tile behind the last, S alone is made where outputs read it;
-//   rows end with one more tile for the first `high` columns of dS.  Of a step: S to shared memory
-//   as f16 while dout v' runs (wgmma); A is made of it (tile/convolve_sm80.cuh); dA to shared
-//   memory as f16, in units of the head's largest |dout|, while dv runs; dS and, by the same
-//   fragments turned, dweight's taps (two shifts by rows x 8 keys against 8 keys); then dq or dk.
-//   Where registers allow it (`roomy`), the next tile's S runs under these convolutions and dq or
-//   dk under the next tile's; else both at a step's end. dS and p are the register operands of the
-//   sums.  Products of wgmma are asked for before a barrier and convolutions after it: mixed by the
-//   compiler they would stall each other. Shared memory: the lines of both operands, a ring of
-//   Stages tiles (K or Q twice, at two offsets, V or dout between), two tiles of S and two of dA,
-//   the head's bands, of keys two tiles' lse and delta for each warpgroup, the work and the one
-//   after it, barriers.  Full (bytes) and empty (one arrival a consuming warp) for each stage, and
-//   for the lines with their work, which come while the work before ends.  Of a step: S is written,
-//   dA is written, for the warpgroup itself and for the second; before that, the tile that is
-//   overwritten has been read, by the warpgroup itself and, for the first, by the second. The
-//   blocks of one pass start where those of the other, which read nothing of it, have ended: both
-//   end in a round of works that is partly empty.
+//   rows end with one more tile for the first `high` columns of dS.
+//   Of a step: S to shared memory as f16 while dout v' runs (wgmma); A is made of it
+//   (tile/convolve_sm80.cuh); dA to shared memory as f16, in units of the head's largest |dout|,
+//   while dv runs; dS and, by the same fragments turned, dweight's taps (two shifts by rows x 8
+//   keys against 8 keys); then dq or dk.  Where registers allow it (`roomy`), the next tile's S
+//   runs under these convolutions and dq or dk under the next tile's; else both at a step's end.
+//   dS and p are the register operands of the sums.  Products of wgmma are asked for before a
+//   barrier and convolutions after it: mixed by the compiler they would stall each other.
+//   Shared memory: the lines of both operands, a ring of Stages tiles (K or Q twice, at two
+//   offsets, V or dout between), two tiles of S and two of dA, the head's bands, of keys two tiles'
+//   lse and delta for each warpgroup, the work and the one after it, barriers.  Full (bytes) and
+//   empty (one arrival a consuming warp) for each stage, and for the lines with their work, which
+//   come while the work before ends.  Of a step: S is written, dA is written, for the warpgroup
+//   itself and for the second; before that, the tile that is overwritten has been read, by the
+//   warpgroup itself and, for the first, by the second.
+//   The blocks of one pass start where those of the other, which read nothing of it, have ended:
+//   both end in a round of works that is partly empty.
 // Multi-Token Attention (2504.00927), FlashAttention-3 (2407.08608).
 #pragma once
 #include "cuda/block/softmax.cuh"
@@ -339,7 +340,8 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         each(0, t * BN - reach.low,
              [&](int j, int e, bool seen) { fresh[j][e] = seen ? fresh[j][e] * unit : 0.f; });
       };
-      // The next work and its lines may come.
+      // The next work and its lines may come.  Called once they are read for the last time or,
+      // `crowded`, where there is a register for it.
       const auto lines_read = [&] {
         if (n == work.heads - 1) release(line_empty);
       };
