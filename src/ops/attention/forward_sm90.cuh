@@ -23,11 +23,15 @@ struct SplitShape90 : Base {
   static constexpr int computing = twice ? 216 : Base::computing;
 };
 
-// Keys of pages, all columns of a head in one copy.
+// Keys of pages, all columns of a head in one copy.  More copies take longer to be asked for: one
+// more stage in place of the second slot of Q.
 template <class Base>
 struct PageShape90 : Base {
   using TileK = Swizzled<Base::BN, Base::D, true>;
   using TileV = Swizzled<Base::BN, Base::E, true>;
+  static constexpr int Slots = 1, Stages = Base::Stages + 1;
+  static constexpr int tile_bytes = Base::q_bytes + Stages * Base::stage_bytes;
+  static constexpr int shared_bytes = tile_bytes + Base::slack_bytes;
 };
 
 template <int Dtype, int D, int E, ForwardKind Kind, int Groups, int BN, int Stages>
