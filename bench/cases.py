@@ -732,9 +732,10 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True)
 class Decode:
-    """One query row a sequence against a cache; page 0 means a contiguous cache.  torch gets the
-    contiguous cache in either case, the group folded into its query rows, which suits it best, but
-    for cuDNN, which folds by itself."""
+    """One query row a sequence against a cache; page 0 means a contiguous cache, `lengths` and pages
+    that fovea is told how many keys each sequence has.  torch gets the contiguous cache in either
+    case, the group folded into its query rows, which suits it best, but for cuDNN, which folds by
+    itself.  `of_contiguous`: the peer is ours, over contiguous keys with lengths."""
 
     b: int
     h: int
@@ -743,9 +744,15 @@ class Decode:
     d: int
     dtype: str
     page: int = 0
+    lengths: bool = False
+    of_contiguous: bool = False
     op = "attention_forward"
     unit = "GB/s"
     scale = 1e-9
+
+    @property
+    def peer(self):
+        return "fovea contiguous" if self.of_contiguous else None
 
     @property
     def name(self):
@@ -754,8 +761,10 @@ class Decode:
             f"decode_b{self.b}",
             f"n{size(self.t)}",
             f"page{self.page}" if self.page else None,
+            "lengths" if self.lengths else None,
             None if usual else f"h{self.h}_g{self.g}_d{self.d}",
             None if self.dtype == "bf16" else self.dtype,
+            "of_contiguous" if self.of_contiguous else None,
         )
 
     @property
@@ -778,13 +787,15 @@ class Decode:
             )
             for _ in "kv"
         )
-        fields = {}
+        fields, key_len = {}, torch.full((self.b,), self.t, dtype=torch.int32, device=device)
+        if self.lengths or self.page:
+            fields["key_len"] = key_len
         ours = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
+        contiguous = ours[:]
         if self.page:
             count = self.t // self.page
             order = torch.randperm(self.b * count, generator=generator, device=device)
             fields["page_table"] = torch.argsort(order).reshape(self.b, count).to(torch.int32)
-            fields["key_len"] = torch.full((self.b,), self.t, dtype=torch.int32, device=device)
             ours[1:] = (x.reshape(-1, self.page, self.g, self.d)[order] for x in ours[1:])
         fold = torch.backends.cuda.flash_sdp_enabled()
         rows = q.view(self.b, self.g, self.h // self.g, self.d) if fold else q
@@ -796,7 +807,10 @@ class Decode:
             with torch.no_grad():
                 return [sdpa(rows, k, v, enable_gqa=not fold).view_as(q)]
 
-        return forward, peer
+        def ourselves():
+            return [fovea.attention_forward(ctx, *contiguous, key_len=key_len).transpose(1, 2)]
+
+        return forward, ourselves if self.of_contiguous else peer
 
 
 def host():
@@ -878,3 +892,5 @@ def cuda():
             yield Trace(32, n, 128, 32, "bf16", plain=True, loops=loops)
     for b, t in ((1, 8192), (1, 131072), (16, 8192), (64, 8192), (16, 32768)):
         yield from (Decode(b, 32, 8, t, 128, "bf16", page) for page in (0, 16))
+        yield Decode(b, 32, 8, t, 128, "bf16", lengths=True)
+        yield Decode(b, 32, 8, t, 128, "bf16", 16, of_contiguous=True)
