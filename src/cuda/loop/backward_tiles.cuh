@@ -73,13 +73,19 @@ struct BackwardGrid90 {
   }
 };
 
+// Key blocks that have added to a tile, in a sector of its own: those who wait for one tile do not
+// hold up what others say of the next.
+struct alignas(32) Turn {
+  int32_t passed;
+};
+
 struct BackwardWork {
   RowTiles tiles;
   int32_t sides;  // values of a row
   float* side;
-  float* dq;      // nullptr: not wanted
-  int32_t* turn;  // with dq
-  bool ordered;   // blocks add to dq in turn; else in any order, to zeros
+  float* dq;     // nullptr: not wanted
+  Turn* turn;    // with dq
+  bool ordered;  // blocks add to dq in turn; else in any order, to zeros
 
   FOVEA_HD float* lse(int64_t at) const { return side + at * sides * tiles.rows; }
   FOVEA_HD float* delta(int64_t at) const { return lse(at) + tiles.rows; }

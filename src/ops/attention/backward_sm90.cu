@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads)
     if (delta && row < seq.rows) delta[side_offset(a, seq, h, row)] = sum;
   }
   if (!work.dq) return;
-  if (threadIdx.x == 0) work.turn[tile] = 0;
+  if (threadIdx.x == 0) work.turn[tile].passed = 0;
   if (!work.ordered) {
     float4* dq = reinterpret_cast<float4*>(work.dq + tile * work.tiles.floats());
     for (int i = threadIdx.x; i < work.tiles.floats() / 4; i += kThreads)
@@ -200,7 +200,7 @@ void prepare(const Context& ctx, const AttendBackward& call, Plan& plan) {
   const auto side = plan.workspace.add<float>(all * AttentionSlopes::sides * instance.rows);
   const bool sums = call.dq && instance.sums == Sums90::fused;
   const auto dq = plan.workspace.add<float>(sums ? all * tiles.floats() : 0);
-  const auto turn = plan.workspace.add<int32_t>(sums ? all : 0);
+  const auto turn = plan.workspace.add<Turn>(sums ? all : 0);
   const BackwardGrid90 grid(a, instance.rows, instance.keys, instance.panels, sums,
                             device_info(ctx).l2_bytes);
   plan.launch = [=](Context& ctx, void* base) {

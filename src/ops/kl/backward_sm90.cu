@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads)
     if (work.sides > 3) side[3 * rows + i] = any ? at(b.kl) : 0.f;
   }
   if (!work.dq) return;
-  if (threadIdx.x == 0) work.turn[tile] = 0;
+  if (threadIdx.x == 0) work.turn[tile].passed = 0;
   if (!work.ordered) {
     float4* dq = reinterpret_cast<float4*>(work.dq + tile * work.tiles.floats());
     for (int i = threadIdx.x; i < work.tiles.floats() / 4; i += kThreads)
@@ -122,7 +122,7 @@ std::string refuses(const Context& ctx, const KlBackward& b) {
 // The workspace of one gradient; both use the same room, one after the other.
 struct OwnSlots {
   Slot<float> side, dq;
-  Slot<int32_t> turn;
+  Slot<Turn> turn;
 };
 
 struct OwnPlan {
@@ -181,7 +181,7 @@ void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
     plan.kernel +=
         ".d" + std::to_string(plans.back().row->d) + "." + std::to_string(plans.back().row->e);
   const OwnSlots slots{plan.workspace.add<float>(side), plan.workspace.add<float>(dq),
-                       plan.workspace.add<int32_t>(turn)};
+                       plan.workspace.add<Turn>(turn)};
   plan.launch = [=](Context& ctx, void* base) {
     const float* gain = gains.fill(ctx, b, base);
     for (const OwnPlan& own : plans) enqueue(ctx, b, own, gain, slots, base);
