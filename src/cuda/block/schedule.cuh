@@ -73,31 +73,33 @@ struct Schedule {
   }
 };
 
-// The works of one block, for one warp.  The next is asked for while this one is under way, or,
-// `late`, by next().
+// The works of one block, for one warp.  `ahead`: the one after is asked for now, else when it is
+// needed.
 class Works {
  public:
-  __device__ explicit Works(const Schedule& schedule, bool late = false)
-      : schedule_(schedule), late_(late), now_(static_cast<int>(blockIdx.x)) {
-    if (!late_) ask();
+  __device__ Works(const Schedule& schedule, bool ahead)
+      : schedule_(schedule), now_(static_cast<int>(blockIdx.x)) {
+    ask(ahead);
   }
   __device__ bool done() const { return now_ >= schedule_.works; }
   __device__ int operator*() const { return now_; }
-  __device__ void next() {
-    if (late_) ask();
+  __device__ void next(bool ahead) {
+    if (!asked_) ask(true);
     now_ = __shfl_sync(~0u, next_, 0);
     if (done() && threadIdx.x % 32 == 0) schedule_.leave();
-    if (!late_) ask();
+    ask(ahead);
   }
 
  private:
-  __device__ void ask() {
+  __device__ void ask(bool now) {
+    asked_ = now;
+    if (!now) return;
     next_ = schedule_.works;
     if (schedule_.counters && !done() && threadIdx.x % 32 == 0) next_ = schedule_.take();
   }
 
   const Schedule& schedule_;
-  const bool late_;
+  bool asked_;
   int now_, next_;
 };
 

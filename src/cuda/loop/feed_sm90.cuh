@@ -103,7 +103,8 @@ struct Copy90 {
     const bool waits = told() && !guesses;
     bool guess = kGuesses && waits;
     uint32_t near_phase = 0;
-    for (Works works(schedule, kNear > 0); !works.done(); works.next()) {
+    bool empty = false;  // mostly one of many, which would wait for each other's numbers
+    for (Works works(schedule, kNear == 0); !works.done(); works.next(kNear == 0 || empty)) {
       if (!guesses) sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
       __syncwarp();  // a work without rows was seen by all lanes
       const WorkPlace place(order, *works);
@@ -128,7 +129,8 @@ struct Copy90 {
         if (lane == 0) sm90::barrier_arrive(shared.guessed());
         return;
       }
-      if (shared.work(slot).tile.size <= 0) continue;
+      empty = shared.work(slot).tile.size <= 0;
+      if (empty) continue;
       if (lane == 0) sm90::barrier_arrive(shared.planned(slot));
       slot.next();
       if (kNear > 0) sm90::barrier_wait(shared.near(), near_phase), near_phase ^= 1;

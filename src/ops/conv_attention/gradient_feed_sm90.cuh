@@ -82,7 +82,7 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
   sm90::Ring<Shape::Stages> at;
   uint32_t phase = 0;
   // A work asked for early would wait here while others have none.
-  for (Works works(more.schedule, true); !works.done(); works.next()) {
+  for (Works works(more.schedule, false); !works.done(); works.next(false)) {
     sm90::barrier_wait(line_empty, phase ^ 1);
     __syncwarp();  // the work before was read by all lanes
     if (leads())

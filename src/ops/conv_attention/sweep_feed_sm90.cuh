@@ -161,7 +161,7 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
   if (more.schedule.counters || given.query_start || given.key_start || given.query_len ||
       given.key_len || given.key_first || given.cache_row)
     wait_for_previous();
-  for (Works works(more.schedule); !works.done(); works.next()) {
+  for (Works works(more.schedule, true); !works.done(); works.next(true)) {
     sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
     __syncwarp();  // a work that no row needs was seen by all lanes
     if (lane == 0)
