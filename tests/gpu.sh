@@ -93,7 +93,7 @@ else
       "$build/tests/conformance" --one-a-kernel --gtest_filter='*/cuda.*'
   done
 fi
-while sleep 20; do
+while sleep 20 >/dev/null 2>&1; do
   echo "... $SECONDS s, $(cat "$logs"/* | grep -cE '^\[ *OK \]|PASSED') cases done"
 done &
 ticker=$!
