@@ -246,5 +246,5 @@ def test_same_bits_in_divergences(d, causal):
         gradients = ("dq_student", "dk_student", "dq_teacher", "dk_teacher")
         same_bits(
             ctx,
-            lambda: fovea.kl_backward(ctx, *x, *given, **dict.fromkeys(gradients, True), **fields)
+            lambda: fovea.kl_backward(ctx, *x, *given, **dict.fromkeys(gradients, True), **fields),
         )
