@@ -94,14 +94,15 @@ std::string refuses(const Context& ctx, const QuantAttend& a) {
 void prepare(const Context& ctx, const QuantAttend& a, Plan& plan) {
   const QuantInstance90& row = *find(a.attend);
   plan.kernel = "quant_forward.cuda.sm90.d" + std::to_string(row.width);
-  plan.launch = [a, row, work = work_of(ctx, a, row)](Context& ctx, void*) mutable {
-    if (work.schedule.works > device_info(ctx).multiprocessors)
-      work.schedule.counters = counters(ctx);
+  plan.launch = [a, row, work = work_of(ctx, a, row)](Context& ctx, void*) {
+    auto now = work;
+    if (now.schedule.works > device_info(ctx).multiprocessors)
+      now.schedule.counters = counters(ctx);
     const Operands of(a, row);
     AttendMaps maps;
     if (!make_maps(of.q, of.k, of.v, row.keys, maps))
       fail(FOVEA_DEVICE_ERROR, "quant_forward: the driver makes no tensor map");
-    row.launch(ctx, a, work, maps);
+    row.launch(ctx, a, now, maps);
   };
 }
 
