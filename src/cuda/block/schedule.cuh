@@ -17,6 +17,16 @@ struct WorkOrder {
   bool reversed;                     // later row tiles are longer
 
   __host__ __device__ int64_t works() const { return int64_t{row_tiles} * heads * splits; }
+  // Works in a row, from its multiples on, that are of one row tile and of one sequence, which has
+  // `width` heads.
+  __device__ int run(int width) const {
+    int common = section;
+    while (width) {
+      const int rest = common % width;
+      common = width, width = rest;
+    }
+    return common * splits;
+  }
 };
 
 // Heads of a section: even, of as many heads as half the cache holds the keys of, which `shared`
@@ -64,6 +74,10 @@ struct Schedule {
   __device__ int take() const {
     return counters ? static_cast<int>(gridDim.x) + atomicAdd(counters, 1) : works;
   }
+  // For that thread: works before number `work` are nobody's any more.
+  __device__ void pass(int work) const {
+    if (counters) atomicMax(counters, work - static_cast<int>(gridDim.x));
+  }
   // For that thread, once there is none: the last block leaves the counters as they were.
   __device__ void leave() const {
     if (!counters) return;
@@ -88,6 +102,20 @@ class Works {
     now_ = __shfl_sync(~0u, next_, 0);
     if (done() && threadIdx.x % 32 == 0) schedule_.leave();
     ask(ahead);
+  }
+  // Goes on to a work of which `some` says that there is one.  It says the same of all works of a
+  // run: each lane asks of another, and those without any are passed, whoever would have had them.
+  template <class F>
+  __device__ void pass(int run, F some) {
+    const int lane = threadIdx.x % 32;
+    while (!done()) {
+      const int first = now_ / run;
+      const auto begin = [&](int at) { return min((first + at) * run, schedule_.works - 1); };
+      const uint32_t are = __ballot_sync(~0u, some(begin(lane)));
+      if (are & 1) return;
+      if (lane == 0) schedule_.pass((first + (are ? __ffs(are) - 1 : 32)) * run);
+      next(false);
+    }
   }
 
  private:

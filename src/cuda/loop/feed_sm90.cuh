@@ -85,6 +85,8 @@ struct Copy90 {
     return a.list || given.query_start || given.key_start || given.query_len || given.key_len ||
            given.key_first || given.cache_row;
   }
+  // Sequences have as many row tiles as the longest may have, most of them then without rows.
+  __device__ bool ragged() const { return a.sequences.query_start || a.sequences.query_len; }
   __device__ static bool same(const Sequence& x, const Sequence& y) {
     return x.row_begin == y.row_begin && x.rows == y.rows && x.key_batch == y.key_batch &&
            x.key_begin == y.key_begin && x.key_first == y.key_first && x.keys == y.keys;
@@ -103,8 +105,17 @@ struct Copy90 {
     const bool waits = told() && !guesses;
     bool guess = kGuesses && waits;
     uint32_t near_phase = 0;
-    bool empty = false;  // mostly one of many, which would wait for each other's numbers
-    for (Works works(schedule, kNear == 0); !works.done(); works.next(kNear == 0 || empty)) {
+    const int run = ragged() ? order.run(static_cast<int>(grid.heads)) : 0;
+    const auto has_rows = [&](int work) {
+      const WorkPlace place(order, work);
+      return place.row_tile * row_step(grid.group) <
+             a.sequences[place.head / static_cast<int>(grid.heads)].rows * grid.group;
+    };
+    const auto next = [&](Works& works) {
+      works.next(kNear == 0);
+      if (run) works.pass(run, has_rows);
+    };
+    for (Works works(schedule, kNear == 0); !works.done(); next(works)) {
       if (!guesses) sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
       __syncwarp();  // a work without rows was seen by all lanes
       const WorkPlace place(order, *works);
@@ -129,8 +140,7 @@ struct Copy90 {
         if (lane == 0) sm90::barrier_arrive(shared.guessed());
         return;
       }
-      empty = shared.work(slot).tile.size <= 0;
-      if (empty) continue;
+      if (shared.work(slot).tile.size <= 0) continue;
       if (lane == 0) sm90::barrier_arrive(shared.planned(slot));
       slot.next();
       if (kNear > 0) sm90::barrier_wait(shared.near(), near_phase), near_phase ^= 1;
@@ -225,8 +235,9 @@ struct Copy90 {
   }
   __device__ int nowhere() const { return static_cast<int>(a.sequences.pool); }
 
+  // Works without rows are to be passed before the next one: it is asked for when this one begins.
   __device__ __forceinline__ void ask_near(int left, int all) const {
-    if (kNear > 0 && left == min(all, kNear) && leads() && lane == 0)
+    if (kNear > 0 && left == (ragged() ? all : min(all, kNear)) && leads() && lane == 0)
       sm90::barrier_arrive(shared.near());
   }
   // V follows K by a tile, as the products do; a pair's keys go together.

@@ -132,7 +132,7 @@ const ConvInstance90* choose(const DeviceInfo& device, const ConvAttend& c) {
   if (c.causal) {
     const Grid grid(c, *three);
     const int64_t works = c.attend.sequences.count * grid.heads * grid.row_tiles;
-    return works >= 4 * device.multiprocessors ? three : two;
+    return 2 * works >= (c.attend.d > 64 ? 5 : 8) * int64_t{device.multiprocessors} ? three : two;
   }
   return tiling_of(device, c, *three).time < tiling_of(device, c, *two).time ? three : two;
 }

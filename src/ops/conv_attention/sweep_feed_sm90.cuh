@@ -42,6 +42,32 @@ struct ConvShape90 {
   static_assert(shared_bytes <= most_bytes);
 };
 
+// Where a work is: the order's, or of a part of row tiles of one height (TileParts).
+struct ConvPlace : WorkPlace {
+  int first, own;  // its first row of those with outputs; rows of a tile of its height
+  bool low = false;
+
+  __device__ ConvPlace(const ConvWork90& work, int which, int own, int most)
+      : WorkPlace(work.order, which), own(own) {
+    int above = 0;  // rows of the parts before
+    if (const TileParts& of = work.tiles; most == 3 && of.begin[2]) {
+      const int part = (which >= of.begin[1]) + (which >= of.begin[2]) + (which >= of.begin[3]);
+      which -= of.begin[part];
+      row_tile = quotient(which, of.heads[part]);
+      head = of.head[part] + which - row_tile * of.heads[part];
+      above = of.row[part];
+      low = part >= 2;
+      if (low) this->own -= 64;
+    }
+    first = above + row_tile * this->own;
+  }
+  // A division takes a while.
+  __device__ static int quotient(int x, int n) {
+    if (n == 1) return x;
+    return x < n ? 0 : static_cast<int>(static_cast<uint32_t>(x) / static_cast<uint32_t>(n));
+  }
+};
+
 // What the copying warp tells the others of a work.
 struct ConvSlot {
   Sequence seq;
@@ -58,27 +84,18 @@ struct ConvSlot {
   __device__ ConvSlot(const ConvAttend& c, const ConvWork90& work, int which, bool packed, int own,
                       int slots, int most, int width) {
     const Attend& a = c.attend;
-    WorkPlace place(work.order, which);
-    groups = most;
-    int above = 0;  // rows of the parts before
-    if (const TileParts& of = work.tiles; most == 3 && of.begin[2]) {
-      const int part = (which >= of.begin[1]) + (which >= of.begin[2]) + (which >= of.begin[3]);
-      which -= of.begin[part];
-      place.row_tile = quotient(which, of.heads[part]);
-      place.head = of.head[part] + which - place.row_tile * of.heads[part];
-      above = of.row[part];
-      if (part >= 2) own -= 64, --groups;
-    }
-    const int r = quotient(place.head, work.heads), at = place.head - r * work.heads,
+    const ConvPlace place(work, which, own, most);
+    groups = most - place.low;
+    const int r = ConvPlace::quotient(place.head, work.heads), at = place.head - r * work.heads,
               group = work.group;
     seq = a.sequences[r], out = c.rows_of(seq, r);
     rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys), shift = keys - rows;
     const int history = static_cast<int>(c.history);
-    first = history + above + place.row_tile * own;
-    end = min(first + own, history + static_cast<int>(out.count));
+    first = history + place.first;
+    end = min(first + place.own, history + static_cast<int>(out.count));
     any = first < end;
     number = place.head * work.order.row_tiles + place.row_tile;
-    g = quotient(at, packed ? work.packs : group);
+    g = ConvPlace::quotient(at, packed ? work.packs : group);
     const int pack = packed ? at - g * work.packs : 0;
     head = packed ? g * group + pack * slots : at;
     heads = packed ? min(slots, group - pack * slots) : 1;
@@ -88,13 +105,6 @@ struct ConvSlot {
     const TilePart part(tiles, work.order.splits, split);
     count = part.end - part.begin, last = part.end - 1;
     warm = count > 0 && part.end * width - static_cast<int>(c.left()) < to;
-  }
-
- private:
-  // A division takes a while.
-  __device__ static int quotient(int x, int n) {
-    if (n == 1) return x;
-    return x < n ? 0 : static_cast<int>(static_cast<uint32_t>(x) / static_cast<uint32_t>(n));
   }
 };
 
@@ -161,7 +171,19 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
   if (more.schedule.counters || given.query_start || given.key_start || given.query_len ||
       given.key_len || given.key_first || given.cache_row)
     wait_for_previous();
-  for (Works works(more.schedule, true); !works.done(); works.next(true)) {
+  // Sequences have as many row tiles as the longest may have, most of them then without rows.
+  const bool ragged = given.query_start || given.query_len;
+  const int run = !ragged ? 0 : more.tiles.begin[2] ? 1 : more.order.run(more.heads);
+  const auto has_rows = [&](int work) {
+    const ConvPlace place(more, work, own, Shape::Groups);
+    const int r = place.head / more.heads;
+    return place.first < c.rows_of(given[r], r).count;
+  };
+  const auto next = [&](Works& works) {
+    works.next(false);  // blocks that hold works ahead of need would end later than others
+    if (run) works.pass(run, has_rows);
+  };
+  for (Works works(more.schedule, false); !works.done(); next(works)) {
     sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
     __syncwarp();  // a work that no row needs was seen by all lanes
     if (lane == 0)
