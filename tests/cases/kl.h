@@ -188,6 +188,19 @@ class KlCases {
           c.d = c.f = 128, forward("128.128.short"), backward("128.128");
           c.d = 192, c.f = 256, forward("256.256");
         }
+      // Key heads of which one is of several of the other's, or neither a multiple.
+      for (const auto& heads : {kHeads[1], kHeads[3], kHeads[4]})
+        for (Where where : {Where::batched, Where::lengths, Where::varlen}) {
+          KlCase shared = c;
+          shared.h = heads[0], shared.g = heads[1], shared.x = heads[2];
+          shared.where = where, shared.span = where == Where::varlen ? Span::left : Span::causal;
+          shared.b = where == Where::lengths ? 3 : 1, shared.incoming = 3;
+          for (int64_t width : {64, 128}) {
+            shared.d = shared.f = width;
+            const std::string widths = std::to_string(width) + "." + std::to_string(width);
+            add(shared, true, false, name + widths);
+          }
+        }
       c.where = Where::batched, c.reverse = c.mean = false, c.d = c.f = 72, c.t = 40;
       c.span = Span::causal, c.b = 20, c.h = 20, c.g = c.x = 10, c.s = 70, forward("128.128");
       c.d = c.f = 64, forward("64.64");

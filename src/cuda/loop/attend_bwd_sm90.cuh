@@ -299,17 +299,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     } while (--left > 0);
   }
 
-  const auto store = [&](const View<4>& out, int width, const auto& sum, float factor) {
-    if (!out) return;
-    uint16_t* line = static_cast<uint16_t*>(out.data) + seq.key_batch * out.stride[0] +
-                     (seq.key_begin + own) * out.stride[1] + g * out.stride[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      store_row<Dtype>(own + 8 * half < keys ? line + 8 * half * out.stride[1] : nullptr, width,
-                       sum, half, factor);
-  };
-  if constexpr (Weights) store(b.dv, static_cast<int>(a.e), dv, 1.f);
-  store(b.dk, static_cast<int>(a.d), dk, a.score.scale);
+  if constexpr (Weights) store_keys<Dtype>(b.dv, seq, g, own, a.e, dv, 1.f);
+  store_dk<Dtype>(b, work, seq, g, own, dk);
 }
 
 }  // namespace fovea::cuda

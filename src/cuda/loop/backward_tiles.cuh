@@ -86,6 +86,7 @@ struct BackwardWork {
   float* dq;     // nullptr: not wanted
   Turn* turn;    // with dq
   bool ordered;  // blocks add to dq in turn; else in any order, to zeros
+  float* dk;  // (caches, t, key heads of the call, d) where k has fewer, to be added up; or nullptr
 
   FOVEA_HD float* lse(int64_t at) const { return side + at * sides * tiles.rows; }
   FOVEA_HD float* delta(int64_t at) const { return lse(at) + tiles.rows; }

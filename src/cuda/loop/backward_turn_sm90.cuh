@@ -55,8 +55,9 @@ __device__ __forceinline__ void copy_tiles(const Attend& a, const BackwardMaps& 
             key_batch = static_cast<int>(seq.key_batch);
   uint32_t raw_phase = 0;
   const FirstRows present{seq.key_begin + keys < a.t ? min(keys - key_begin, BN) : BN};
-  copy_present<typename Shape::TileK, BN>(base, maps.k, kv_full, raw, raw_phase, key_row, block.g,
-                                          key_batch, present, 0);
+  copy_present<typename Shape::TileK, BN>(base, maps.k, kv_full, raw, raw_phase, key_row,
+                                          Shape::Slopes::key_head(block.g, args), key_batch,
+                                          present, 0);
   if (leads)
     sm90::copy_tile<typename Shape::TileV>(base + Shape::v, maps.v, kv_full, key_row,
                                            Shape::Slopes::value_head(block.g, args), key_batch);
@@ -82,6 +83,32 @@ __device__ __forceinline__ void copy_tiles(const Attend& a, const BackwardMaps& 
     copy_present<TileO, BM>(base + Shape::dout + dout_at.stage * TileO::bytes, maps.dout, dout_full,
                             raw, raw_phase, row, h, batch, count, 0);
   });
+}
+
+// Fragment rows `own` and `own` + 8 of dk or dv, which are keys of head g.
+template <int Dtype, int N>
+__device__ __forceinline__ void store_keys(const View<4>& out, const Sequence& seq, int g, int own,
+                                           int64_t width, const float (&sum)[N][4], float factor) {
+  if (!out) return;
+  uint16_t* line = static_cast<uint16_t*>(out.data) + seq.key_batch * out.stride[0] +
+                   (seq.key_begin + own) * out.stride[1] + g * out.stride[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    store_row<Dtype>(own + 8 * half < seq.keys ? line + 8 * half * out.stride[1] : nullptr,
+                     static_cast<int>(width), sum, half, factor);
+}
+// dk, or what is added up to it later.
+template <int Dtype, int N>
+__device__ __forceinline__ void store_dk(const AttendBackward& b, const BackwardWork& work,
+                                         const Sequence& seq, int g, int own,
+                                         const float (&sum)[N][4]) {
+  const Attend& a = b.forward;
+  if (!work.dk) return store_keys<Dtype>(b.dk, seq, g, own, a.d, sum, a.score.scale);
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    if (const int64_t key = own + 8 * half; key < seq.keys)
+      store_wide(work.dk + ((seq.key_batch * a.t + seq.key_begin + key) * a.g + g) * a.d,
+                 static_cast<int>(a.d), sum, half, a.score.scale);
 }
 
 // dq of a part of the head's row tiles, each when all have added to it: a warp takes 32 rows x 64

@@ -110,6 +110,7 @@ struct AttentionSlopes {
   PlainPairs pairs;
 
   __device__ AttentionSlopes(const Attend& a, const Sequence& q, const Args&) : pairs(a, q, 0, 0) {}
+  __device__ static int key_head(int g, const Args&) { return g; }
   __device__ static int value_head(int g, const Args&) { return g; }
   template <int BM>
   __device__ static FirstRows rows(int count, const float*) {

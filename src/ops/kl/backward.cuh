@@ -24,7 +24,7 @@ struct KlGradient {
   View<3> lse, other_lse, kl;
   const float* gain;  // (b, h, s)
   float other_scale;
-  int64_t other_heads;  // key heads of the other; value_head() is the one that goes with a head
+  int64_t own_heads, other_heads;  // key heads of both; call.forward may be cut by those of both
   KlOwn own;
   float share;  // of the own in the mixture; 0: none
   const char* op;

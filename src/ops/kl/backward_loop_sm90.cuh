@@ -277,13 +277,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     }
   }
 
-  if (!b.dk) return;
-  uint16_t* line = static_cast<uint16_t*>(b.dk.data) + seq.key_batch * b.dk.stride[0] +
-                   (seq.key_begin + own()) * b.dk.stride[1] + g * b.dk.stride[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half)
-    store_row<Dtype>(own() + 8 * half < keys ? line + 8 * half * b.dk.stride[1] : nullptr,
-                     static_cast<int>(a.d), dk, half, a.score.scale);
+  store_dk<Dtype>(b, work, seq, g, own(), dk);
 }
 
 }  // namespace fovea::cuda

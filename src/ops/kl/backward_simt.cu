@@ -109,6 +109,7 @@ KlGradient gradient_of(const KlBackward& b, KlOwn side, const float* gain) {
           mixed && !first ? a.kl_second : a.kl,
           gain,
           other.scale,
+          mine.key_heads,
           other.key_heads,
           mixed ? KlOwn::mixed : side,
           mixed && !first ? 1 - a.share : a.share,

@@ -2,6 +2,7 @@
 // The choice among the Hopper instances of kl_backward, and the pass before each: the values of its
 // rows.  A gradient of both distributions is two launches, each with the products of both.
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "core/dtype.h"
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/row_tile.cuh"
+#include "cuda/tile/mma_sm80.cuh"
 #include "ops/kl/backward.cuh"
 
 namespace fovea {
@@ -52,6 +54,31 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// dk of key heads that are several of the call's, from theirs: four columns a thread.
+template <int Dtype>
+__global__ void __launch_bounds__(kThreads)
+    kl_sum_dk_kernel(const __grid_constant__ KlGradient b, const float* parts, int64_t work) {
+  const Attend& a = b.call.forward;
+  const int64_t width = a.d / 4, heads = b.own_heads, each = a.g / heads;
+  int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= work) return;
+  const int64_t column = i % width * 4, g = (i /= width) % heads,
+                key = (i /= heads) % a.sequences.key_max;
+  const Sequence seq = a.sequences[i / a.sequences.key_max];
+  if (key >= seq.keys) return;
+  const float* from =
+      parts + ((seq.key_batch * a.t + seq.key_begin + key) * a.g + g * each) * a.d + column;
+  float4 sum = {};
+  for (int64_t n = 0; n < each; ++n) {
+    const float4 x = *reinterpret_cast<const float4*>(from + n * a.d);
+    sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+  }
+  const View<4>& dk = b.call.dk;
+  *reinterpret_cast<uint2*>(static_cast<uint16_t*>(dk.data) + seq.key_batch * dk.stride[0] +
+                            (seq.key_begin + key) * dk.stride[1] + g * dk.stride[2] + column) =
+      make_uint2(pack<Dtype>(sum.x, sum.y), pack<Dtype>(sum.z, sum.w));
+}
+
 // Every row of backward.inc in this build, narrow widths first.
 const std::vector<KlBackwardInstance90>& instances() {
   static const std::vector<KlBackwardInstance90> rows = {
@@ -69,14 +96,23 @@ const KlBackwardInstance90* find(const Attend& a) {
   return nullptr;
 }
 
+// Each key head of the call is of one of the own and of one of the other: an own one may be
+// several, as where a student with one key head learns from a teacher with many.
+KlGradient cut_gradient_of(const KlBackward& b, KlOwn own, const float* gain) {
+  KlGradient gradient = gradient_of(b, own, gain);
+  gradient.call.forward.g = std::lcm(gradient.own_heads, gradient.other_heads);
+  return gradient;
+}
+
 struct Operands {
   MapOf q, k, v, dout;
-  Operands(const AttendBackward& call, const KlBackwardInstance90& row) {
+  Operands(const KlGradient& gradient, const KlBackwardInstance90& row) {
+    const AttendBackward& call = gradient.call;
     const Attend& a = call.forward;
     const int64_t caches = a.sequences.caches;
     q = {a.q, a.dtype, a.b, a.s, a.h, a.d, row.rows};
-    k = {a.k, a.dtype, caches, a.t, a.g, a.d, row.keys};
-    v = {a.v, a.dtype, caches, a.t, a.g, a.e, row.keys};
+    k = {a.k, a.dtype, caches, a.t, gradient.own_heads, a.d, row.keys};
+    v = {a.v, a.dtype, caches, a.t, gradient.other_heads, a.e, row.keys};
     dout = {call.dout, a.dtype, a.b, a.s, a.h, a.e, row.rows};
   }
 };
@@ -92,17 +128,14 @@ std::string refuses(const Context& ctx, const KlBackward& b) {
   if (a.first.width % 8 || a.second.width % 8) return "a width that is not a multiple of 8";
   if (!a.h || !a.sequences.count || !a.t || !a.s) return "nothing to do";
   for (KlOwn own : {KlOwn::first, KlOwn::second}) {
-    const KlGradient gradient = gradient_of(b, own, nullptr);
+    const KlGradient gradient = cut_gradient_of(b, own, nullptr);
     const AttendBackward& call = gradient.call;
     if (!call.dq && !call.dk) continue;
     const Attend& x = call.forward;
-    if (x.g % gradient.other_heads)
-      return "key heads of a gradient that are not a multiple of the other's";
     const KlBackwardInstance90* row = find(x);
     if (!row) return "no instance for this dtype and these widths in this build";
     const Sequences& q = a.sequences;
-    Operands of(call, *row);
-    of.v.head = gradient.other_heads;
+    const Operands of(gradient, *row);
     for (const MapOf* map : {&of.q, &of.k, &of.v, &of.dout})
       if (const char* why = map_refuses(*map); *why) return std::string("a q or k has ") + why;
     for (const View<4>* out : {&call.dq, &call.dk})
@@ -119,9 +152,15 @@ std::string refuses(const Context& ctx, const KlBackward& b) {
   return "";
 }
 
+// Elements of dk by key heads of the call, where those are more than k's.
+int64_t parts_of(const KlGradient& gradient) {
+  const Attend& a = gradient.call.forward;
+  return gradient.call.dk && a.g > gradient.own_heads ? a.sequences.caches * a.t * a.g * a.d : 0;
+}
+
 // The workspace of one gradient; both use the same room, one after the other.
 struct OwnSlots {
-  Slot<float> side, dq;
+  Slot<float> side, dq, dk;
   Slot<Turn> turn;
 };
 
@@ -133,7 +172,7 @@ struct OwnPlan {
 };
 
 OwnPlan plan_of(const DeviceInfo& device, const KlBackward& b, KlOwn own) {
-  const AttendBackward call = gradient_of(b, own, nullptr).call;
+  const AttendBackward call = cut_gradient_of(b, own, nullptr).call;
   const Attend& a = call.forward;
   const KlBackwardInstance90& row = *find(a);
   return {own,
@@ -144,32 +183,46 @@ OwnPlan plan_of(const DeviceInfo& device, const KlBackward& b, KlOwn own) {
 
 void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float* gain,
              const OwnSlots& slots, void* base) {
-  const KlGradient gradient = gradient_of(b, plan.own, gain);
+  const KlGradient gradient = cut_gradient_of(b, plan.own, gain);
   const AttendBackward& call = gradient.call;
   const Attend& a = call.forward;
-  Operands of(call, *plan.row);
-  of.v.head = gradient.other_heads;
+  const Operands of(gradient, *plan.row);
   BackwardMaps maps;
   if (!make_map(of.q, maps.q) || !make_map(of.k, maps.k) || !make_map(of.v, maps.v) ||
       !make_map(of.dout, maps.dout))
     fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", gradient.op);
-  const BackwardWork work{plan.tiles,          gradient.own == KlOwn::second ? 3 : 4,
-                          slots.side.at(base), call.dq ? slots.dq.at(base) : nullptr,
-                          slots.turn.at(base), call.dq && !call.nondeterministic};
+  const BackwardWork work{plan.tiles,
+                          gradient.own == KlOwn::second ? 3 : 4,
+                          slots.side.at(base),
+                          call.dq ? slots.dq.at(base) : nullptr,
+                          slots.turn.at(base),
+                          call.dq && !call.nondeterministic,
+                          parts_of(gradient) ? slots.dk.at(base) : nullptr};
   const int64_t row_tiles = ceil_div(a.sequences.query_max, plan.row->rows);
   launch<kl_side_kernel>(ctx, gradient.op, a.sequences.count * row_tiles * a.h, kThreads, 0,
                          gradient, work, row_tiles);
   plan.row->launch(ctx, gradient, maps, work, plan.grid);
+  if (!work.dk) return;
+  const int64_t sums = a.sequences.count * a.sequences.key_max * gradient.own_heads * a.d / 4,
+                blocks = ceil_div(sums, kThreads);
+  if (a.dtype == FOVEA_F16)
+    launch<kl_sum_dk_kernel<FOVEA_F16>>(ctx, gradient.op, blocks, kThreads, 0, gradient, work.dk,
+                                        sums);
+  else
+    launch<kl_sum_dk_kernel<FOVEA_BF16>>(ctx, gradient.op, blocks, kThreads, 0, gradient, work.dk,
+                                         sums);
 }
 
 void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
   const Kl& a = b.forward;
   const GainSlots gains(plan.workspace, b);
   std::vector<OwnPlan> plans;
-  int64_t side = 0, dq = 0, turn = 0;
+  int64_t side = 0, dq = 0, dk = 0, turn = 0;
   for (KlOwn own : {KlOwn::first, KlOwn::second}) {
-    const AttendBackward call = gradient_of(b, own, nullptr).call;
+    const KlGradient gradient = cut_gradient_of(b, own, nullptr);
+    const AttendBackward& call = gradient.call;
     if (!call.dq && !call.dk) continue;
+    dk = std::max(dk, parts_of(gradient));
     plans.push_back(plan_of(device_info(ctx), b, own));
     const RowTiles& tiles = plans.back().tiles;
     const int64_t all = a.h * tiles.total;
@@ -181,7 +234,7 @@ void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
     plan.kernel +=
         ".d" + std::to_string(plans.back().row->d) + "." + std::to_string(plans.back().row->e);
   const OwnSlots slots{plan.workspace.add<float>(side), plan.workspace.add<float>(dq),
-                       plan.workspace.add<Turn>(turn)};
+                       plan.workspace.add<float>(dk), plan.workspace.add<Turn>(turn)};
   plan.launch = [=](Context& ctx, void* base) {
     const float* gain = gains.fill(ctx, b, base);
     for (const OwnPlan& own : plans) enqueue(ctx, b, own, gain, slots, base);

@@ -17,9 +17,9 @@ namespace fovea::cuda {
 template <KlOwn Own>
 struct KlSlopes {
   struct Args {
-    float other;    // scale of the other's products, log2 units
-    int32_t ratio;  // key heads of the own for one of the other
-    float share;    // of the own in a mixture
+    float other;                     // scale of the other's products, log2 units
+    int32_t own_heads, other_heads;  // of the call's key heads for one of k's, of the other's
+    float share;                     // of the own in a mixture
   };
   static constexpr int sides = Own == KlOwn::second ? 3 : 4;  // lse, other's lse, gain, kl
   static constexpr bool weights = false;
@@ -30,7 +30,8 @@ struct KlSlopes {
 
   __device__ KlSlopes(const Attend& a, const Sequence& q, const Args& args)
       : pairs(a, q, 0, 0), other(args.other), share(args.share) {}
-  __device__ static int value_head(int g, const Args& args) { return g / args.ratio; }
+  __device__ static int key_head(int g, const Args& args) { return g / args.own_heads; }
+  __device__ static int value_head(int g, const Args& args) { return g / args.other_heads; }
   // A row of gain 0 gives nothing, whatever it holds; rows that are not there have none.  One that
   // read a NaN has it in lse, for the keys that it sees and no other.
   template <int BM>
@@ -71,6 +72,7 @@ KlBackwardInstance90 kl_backward_sm90_instance() {
     const auto run = [&]<KlOwn Own>() {
       using Shape = KlShape<Dtype, D, E, Tile, Stages, Own>;
       const typename KlSlopes<Own>::Args args{b.other_scale * kLog2E,
+                                              static_cast<int32_t>(a.g / b.own_heads),
                                               static_cast<int32_t>(a.g / b.other_heads), b.share};
       constexpr auto kernel = [] {
         if constexpr (D > 64)
