@@ -149,9 +149,10 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 
   sm90::take_registers<Shape::computing>();
   if constexpr (Shape::Slopes::clears_keys)
-    if (work.dq && walk.count() > 0) {
+    if (walk.count() > 0) {
       sm90::barrier_wait(kv_full, 0);
       clear_odd_rows<Dtype, TileK>(shared, group * 64 + warp % 4 * 16);
+      clear_odd_rows<Dtype, TileV>(shared + Shape::v, group * 64 + warp % 4 * 16);
       sm90::meet(1, 128 * Groups);
     }
   const int own = key_begin + group * 64 + warp % 4 * 16 + lane / 4;  // first key of the lane

@@ -3,6 +3,7 @@
 // a tile whose tail is not the sequence's gets to shared memory.
 #pragma once
 #include "cuda/loop/backward_tiles.cuh"
+#include "cuda/loop/row_tile.cuh"
 #include "cuda/tensor_map.h"
 #include "cuda/tile/mma_sm90.cuh"
 
@@ -57,12 +58,14 @@ struct RowWalk {
   int first, end, step, head, heads;
   __device__ RowWalk(const Attend& a, const Sequence& seq, int g, int begin, int end, int rows,
                      bool down) {
-    heads = sm90::uniform(static_cast<int>(a.h / a.g));
+    heads = sm90::uniform(static_cast<uint32_t>(a.h) / static_cast<uint32_t>(a.g));
     head = g * heads;
-    const Range range = row_range(a.mask, seq, head, head + heads, begin, end);
-    int low = static_cast<int>(range.begin) / rows;
-    int high = (static_cast<int>(range.end) + rows - 1) / rows;
-    if (range.begin >= range.end) high = low;
+    const int left = static_cast<int>(clamp_i64(a.mask.window.left, 0, kIndexMax)),
+              right = static_cast<int>(clamp_i64(a.mask.window.right, 0, kIndexMax));
+    const int all = static_cast<int>(seq.rows), back = all - static_cast<int>(seq.keys);
+    const int from = right ? min(max(begin + back - right + 1, 0), all) : 0;
+    const int to = left ? min(max(end - 1 + back + left, 0), all) : all;
+    const int low = from / rows, high = from < to ? (to + rows - 1) / rows : low;
     step = sm90::uniform(down ? -1 : 1);
     first = sm90::uniform(down ? high - 1 : low);
     this->end = sm90::uniform(down ? low - 1 : high);

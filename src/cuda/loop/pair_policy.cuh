@@ -46,6 +46,16 @@ struct PlainPairs {
     return j1 <= keys && (right == 0 || j1 - 1 < i0 + shift + right) &&
            (left == 0 || j0 > i1 - 1 + shift - left);
   }
+  // Of keys [j0, j1): the tiles of `rows` rows of which full() holds.
+  struct FullTiles {
+    int begin, end;
+    __device__ bool operator()(int m) const { return m >= begin && m < end; }
+  };
+  __device__ FullTiles full_tiles(int rows, int j0, int j1) const {
+    if (j1 > keys) return {0, 0};
+    return {right ? (max(j1 - shift - right, 0) + rows - 1) / rows : 0,
+            left ? max(j0 - shift + left, 0) / rows : INT32_MAX};
+  }
   __device__ bool sees(int i, int j) const {
     const int away = j - i - shift;
     return j < keys && !(right > 0 && away >= right) && !(left > 0 && away <= -left);

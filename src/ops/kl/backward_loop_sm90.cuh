@@ -7,8 +7,9 @@
 // v stays in registers, which spares shared memory a quarter of what the products of scores read.
 // Warpgroup 3 makes dq of the ds that they put into shared memory: they never wait for the L2.
 // Shared memory: K, V (128 x D, E), StagesQ x Q and two dO (64 x D, E), two ds (128 x 64), dq in
-// f32, StagesQ x the values of 64 rows, the block's sequence and place, barriers.  Keys that hold
-// an infinity or NaN are cleared where they lie, before any product, where dq is wanted.
+// f32, StagesQ x the values of 64 rows, the block's sequence and place, barriers.  Keys of either
+// that hold an infinity or NaN are cleared where they lie, before any product: rows that see one
+// have a NaN in lse, rows of gain 0 are zeros.
 // Barriers: k and v full; q, dout full (bytes) and empty (one arrival a warp of 1 and 2), ds full
 // (the same) and empty (one a warp of 3) of each stage; dq full, for even and odd tiles, and empty.
 // dq is summed in the workspace block of keys by block of keys, each waiting until the one before
@@ -178,9 +179,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     return tile + Tile::at(group * 64 + warp % 4 * 16 + outer_row(at), outer_chunk(at));
   };
   const auto slopes_now = [&] { return typename Shape::Slopes(a, *sm90::unhoisted(&seq), args); };
-  const auto full = [&](const auto& slopes, int m) {
-    return slopes.pairs.full(m * BM, m * BM + BM, key_begin, key_begin + BN);
-  };
+  auto full = slopes_now().pairs.full_tiles(BM, key_begin, key_begin + BN);
+  full.begin = sm90::uniform(full.begin), full.end = sm90::uniform(full.end);
   // dq is; else no ds leaves.
   const auto wanted = [&] { return sm90::unhoisted(work.dq) != nullptr; };
   float dk[D / 8][4], x[1][BM / 8][4], y[1][BM / 8][4];
@@ -216,15 +216,25 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     sm90::commit();
   };
   const auto weigh = [&](const RingQ& at, int m) {
-    const auto slopes = slopes_now();
-    weigh_tile(x[0], slopes, side(at), m * BM + lane % 4 * 2, own(), full(slopes, m));
+    const auto all = [&](bool full) {
+      weigh_tile(x[0], slopes_now(), side(at), m * BM + lane % 4 * 2, own(), full);
+    };
+    full(m) ? all(true) : all(false);
+  };
+  const auto slope = [&](const RingQ& at, int m) {
+    const auto all = [&](bool full) {
+      slope_tile(
+          y[0], slopes_now(),
+          [&](int j) { return make_float4(x[0][j][0], x[0][j][1], x[0][j][2], x[0][j][3]); },
+          side(at), full);
+    };
+    full(m) ? all(true) : all(false);
   };
   if (left > 0) {
     sm90::barrier_wait(kv_full, 0);
-    if (wanted()) {
-      clear_odd_rows<Dtype, TileK>(shared, group * 64 + warp % 4 * 16);
-      sm90::meet(1, 128 * Shape::owners);
-    }
+    clear_odd_rows<Dtype, TileK>(shared, group * 64 + warp % 4 * 16);
+    clear_odd_rows<Dtype, TileV>(shared + Shape::v, group * 64 + warp % 4 * 16);
+    sm90::meet(1, 128 * Shape::owners);
     const uint32_t v_lane = fragment.template operator()<TileV>(base + Shape::v);
 #pragma unroll
     for (int k = 0; k < E / 16; ++k) load_matrices(v[k], TileV::pair(v_lane, k));
@@ -241,11 +251,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       sm90::wait<0>();
       sm90::pin(y[0]);
       release(dout_empty(at));
-      const auto slopes = slopes_now();
-      slope_tile(
-          y[0], slopes,
-          [&](int j) { return make_float4(x[0][j][0], x[0][j][1], x[0][j][2], x[0][j][3]); },
-          side(q_at), full(slopes, m));
+      slope(q_at, m);
       pack_operand<Dtype>(ds, y);
       // After the last tile, the scores are of any that is at hand.
       if (left > 1) sm90::barrier_wait(q_full(next_q), next_q.phase);

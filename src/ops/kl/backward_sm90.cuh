@@ -54,7 +54,8 @@ struct KlSlopes {
       away = share * exp2_fast(r) * fmaf(Mixed(r, log, share, 1.f - share).log_p, kLn2, -row[2]);
     else
       away = r - exp2_fast(log);
-    return gain == 0.f || (!full && r == kUnseen) ? 0.f : gain * away;
+    // Finite also in a row of gain 0: that and keys that are not finite are zeros by now.
+    return !full && r == kUnseen ? 0.f : gain * away;
   }
 };
 
