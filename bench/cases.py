@@ -12,6 +12,7 @@ import torch
 import trace_peer
 from counts import BACKWARD_LIMITS, DTYPES, LIMITS, name_of, pairs, size
 from divergences import Divergence
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 
@@ -570,6 +571,29 @@ class ConvOfDense(ConvAttention):
         return lambda: run(0), lambda: run(1)
 
 
+class ConvOfCudnn(ConvOfDense):
+    """The same beside cuDNN's dense attention."""
+
+    peer = "torch.sdpa.cudnn"
+
+    @property
+    def name(self):
+        return super().name.replace("of_dense", "of_cudnn")
+
+    def setup(self, ctx, device, seed):
+        ours, _ = super().setup(ctx, device, seed)
+        dense = Attention(self.b, self.h, self.n, self.d, self.dtype, self.causal, self.backward)
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            _, theirs = dense.setup(ctx, device, seed)
+
+        def peer():
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                theirs()
+            return []
+
+        return ours, peer
+
+
 @dataclasses.dataclass(frozen=True)
 class MultiToken(ConvAttention):
     """ConvAttention with heads mixed before and after the softmax."""
@@ -881,6 +905,8 @@ def cuda():
         for n in (1024, 4096, 16384):
             yield ConvOfDense(16, n, d, rows, columns, "bf16", causal)
         yield ConvOfDense(16, 4096, d, rows, columns, "bf16", causal, backward=True)
+    for n, causal, backward in itertools.product((4096, 16384), both, both):
+        yield ConvOfCudnn(16, n, 128, 6, 11, "bf16", causal, backward)
     for b, n in itertools.product((1, 16), (8192, 32768)):
         yield ConvOfDense(32, n, 128, 6, 11, "bf16", step=True, b=b, g=8)
     for h, n in ((32, 8192), (32, 32768), (32, 131072), (1, 524288), (1, 1048576)):
