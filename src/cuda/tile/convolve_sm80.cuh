@@ -62,7 +62,7 @@ struct TapBands {
     }
     if (alone(Pairs - 1, rows)) b[Pairs - 1][0][1] = b[Pairs - 1][Ahead - 1][0];
   }
-  // Of a table of all lanes' parts, [pair][ahead][lane].
+  // Of a table of all lanes' parts, [pair][lane][ahead].
   static constexpr int table_bytes = Pairs * Ahead * 32 * 8;
 
   // y of N blocks.  block(i): address of block i of s, i < N + Ahead - 1.
@@ -75,15 +75,14 @@ struct TapBands {
   // The same with the bands from a table, a pair at a time: registers for one.
   template <int N, class Block>
   __device__ __forceinline__ static void convolve(float (&y)[N][4], uint32_t table, int row,
-                                                  int first, int last, int rows,
-                                                  const Block& block) {
+                                                  int first, int rows, const Block& block) {
+    const int lane = threadIdx.x % 32, own = row + lane % 16, least = max(own - rows + 1, first);
     clear(y);
 #pragma unroll
     for (int p = 0; p < Pairs; ++p) {
       uint32_t b[Ahead][2];
-#pragma unroll
-      for (int i = 0; i < Ahead; ++i) load(b[i], table, p, i);
-      add_some(y, b, p, rows, row_of(p, row, first, last, rows), block);
+      load(b, table, p);
+      add_some(y, b, p, rows, max(own - lane / 16 - 2 * p, least) * 16, block);
     }
   }
 
@@ -92,11 +91,21 @@ struct TapBands {
     const int lane = threadIdx.x % 32, d = min(2 * p + lane / 16, rows - 1);
     return static_cast<uint32_t>(min(max(row + lane % 16 - d, first), last)) * 16;
   }
-  __device__ __forceinline__ static void load(uint32_t (&b)[2], uint32_t table, int p, int i) {
-    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
-                 : "=r"(b[0]), "=r"(b[1])
-                 : "r"(table + ((p * Ahead + i) * 32 + threadIdx.x % 32) * 8)
-                 : "memory");
+  __device__ __forceinline__ static void load(uint32_t (&b)[Ahead][2], uint32_t table, int p) {
+    const uint32_t at = table + (p * 32 + threadIdx.x % 32) * (Ahead * 8);
+    if constexpr (Ahead == 2) {
+      asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                   : "=r"(b[0][0]), "=r"(b[0][1]), "=r"(b[1][0]), "=r"(b[1][1])
+                   : "r"(at)
+                   : "memory");
+    } else {
+#pragma unroll
+      for (int i = 0; i < Ahead; ++i)
+        asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
+                     : "=r"(b[i][0]), "=r"(b[i][1])
+                     : "r"(at + i * 8)
+                     : "memory");
+    }
   }
   template <int N>
   __device__ __forceinline__ static void clear(float (&y)[N][4]) {

@@ -19,6 +19,9 @@ __device__ inline float grain_of(float largest) {
 __device__ inline float inverse_of(float grain) {
   return __uint_as_float((254u << 23) - __float_as_uint(grain));
 }
+__device__ inline float log2_of(float grain) {
+  return static_cast<float>(static_cast<int>(__float_as_uint(grain) >> 23) - 127);
+}
 
 // The convolution seen from lines: A[m][n] = sum_dv tap(d, v) S[m + below - d][n - low + v].
 struct ConvReach {
@@ -67,6 +70,7 @@ struct ConvGradientSlot {
   int head, heads, g;  // query heads from `head` on
   int rows, keys, shift;
   int last, lowest;  // tiles of columns
+  float grain;       // of all heads, whose dS have one sum
   ConvReach reach;
   bool warm;  // the tile behind `last` has scores that its outputs read
   bool extra, any;
@@ -83,6 +87,9 @@ struct ConvGradientSlot {
     rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys), shift = keys - rows;
     head = of_keys ? owner * group : owner, heads = of_keys ? group : 1;
     g = of_keys ? owner : owner / group;
+    float largest = 0.f;
+    for (int n = 0; n < heads; ++n) largest = fmaxf(largest, work.largest[r * a.h + head + n]);
+    grain = grain_of(largest);
     const int step = reach.own(lines), first = tile * step;
     line = first - reach.halo;
     any = first < (of_keys ? keys : rows);

@@ -25,6 +25,8 @@ struct ConvGradient90 {
   static_assert(copying + Groups * computing <= 168 * (Groups + 1));
   // The next S and the last sums run under a step's convolutions.
   static constexpr bool roomy = !crowded && D + (keys ? E : 8 * Pairs * Ahead) <= 200;
+  // dout v' runs under the weights, so that the last sums can under the next A.
+  static constexpr bool late = keys && !roomy;
   using Bands = TapBands<Pairs, Ahead>;
   using LineD = Swizzled<BM, D>;
   using LineE = Swizzled<BM, E>;

@@ -14,10 +14,12 @@
 //   computes everything once.  Of the tile behind the last, S alone is made where outputs read it;
 //   rows end with one more tile for the first `high` columns of dS.
 //   Of a step: S to shared memory as f16 while dout v' runs (wgmma); A is made of it
-//   (tile/convolve_sm80.cuh); dA to shared memory as f16, in units of the head's largest |dout|,
-//   while dv runs; dS and, by the same fragments turned, dweight's taps (two shifts by rows x 8
-//   keys against 8 keys); then dq or dk.  Where registers allow it (`roomy`), the next tile's S
-//   runs under these convolutions and dq or dk under the next tile's; else both at a step's end.
+//   (tile/convolve_sm80.cuh); dA to shared memory as f16 while dv runs; dS and, by the same
+//   fragments turned, dweight's taps (two shifts by rows x 8 keys against 8 keys); then dq or dk.
+//   Where registers allow it (`roomy`), the next tile's S runs under these convolutions and dq or
+//   dk under the next tile's.  Keys of wide heads (`late`) have dout v' under the weights, the next
+//   S while dS is packed and dk under the next A; others have both at a step's end.  dA, dS and
+//   their sums are in units of the work's `grain`.
 //   dS and p are the register operands of the sums.  Products of wgmma are asked for before a
 //   barrier and convolutions after it: mixed by the compiler they would stall each other.
 //   Shared memory: the lines of both operands, a ring of Stages tiles (K or Q twice, at two
@@ -26,7 +28,8 @@
 //   empty (one arrival a consuming warp) for each stage, and for the lines with their work, which
 //   come while the work before ends.  Of a step: S is written, dA is written, for the warpgroup
 //   itself and for the second; before that, the tile that is overwritten has been read, by the
-//   warpgroup itself and, for the first, by the second.
+//   warpgroup itself and, for the first, by the second.  The first hands its S over once its own
+//   convolution is done: two at a time would wait for shared memory.
 //   The blocks of one pass start where those of the other, which read nothing of it, have ended:
 //   both end in a round of works that is partly empty.
 // Multi-Token Attention (2504.00927), FlashAttention-3 (2407.08608).
@@ -39,8 +42,8 @@
 namespace fovea::cuda {
 
 // NaN stays NaN.
-__device__ __forceinline__ float at_most_zero(float x) {
-  asm("min.NaN.f32 %0, %0, 0f00000000;" : "+f"(x));
+__device__ __forceinline__ float at_most(float x, float y) {
+  asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(y));
   return x;
 }
 
@@ -86,15 +89,17 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
     const uint32_t lane = sm90::unhoisted(threadIdx.x % 32);
     return lane / 16 * Shape::block_bytes + (place + lane % 16) * 16;
   };
-  // The second warpgroup reads what the first wrote; the first need not wait for it.
+  // The second warpgroup reads what the first wrote, once that hands it over; the first need not
+  // wait for it.
   const bool leads = group == 0;
+  const auto hand_over = [&](int barrier) {
+    if (leads) sm90::arrive(barrier, 256);
+  };
   const auto written = [&](int barrier) {
-    if (leads) {
-      sm90::arrive(barrier, 256);
+    if (leads)
       sm90::meet(1, 128);
-    } else {
+    else
       sm90::meet(barrier, 256);
-    }
   };
   // Nobody reads any more what is about to be overwritten.
   const auto read = [&](int barrier) {
@@ -117,11 +122,14 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
     sm90::meet(kAll, 256);
     if (__all_sync(~0u, !work.any)) return;
     const int &rows = work.rows, &keys = work.keys, &shift = work.shift;
+    const float& grain = work.grain;
     const int first = sm90::uniform(work.line + place);  // the line that S has at `place`
     const int mine = first + lane / 4;                   // and at the lane's
     const uint32_t d_lines = sm90::uniform(base + group * 64 * kPanelRowBytes);
     const uint32_t e_lines = d_lines + Shape::line_e;
     bool more_sums = false;
+    // All dS of the warp belong to the halo.
+    const bool idle = Keys && place + 16 <= 2 * reach.halo;
     if constexpr (!Keys) {
 #pragma unroll
       for (int p = 0; p < Pairs; ++p)
@@ -131,25 +139,31 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
           for (int e = 0; e < 4; ++e) taps[p][i][e] = 0.f;
     }
 
-    // The columns that line `mine - lag + 8 half` sees: [from, to).
-    const auto span = [&](int lag, int half, int& from, int& to) {
+    // The columns that line `mine - lag + 8 half` sees, of rows from `least` on: [from, to).
+    const auto span = [&](int lag, int half, int least, int& from, int& to) {
       const int n = sm90::unhoisted(mine) - lag + 8 * half;
       if constexpr (Keys) {
-        from = n < 0 || n >= keys ? rows : c.causal ? max(n - shift, 0) : 0, to = rows;
+        from = n < 0 || n >= keys ? rows : c.causal ? max(n - shift, least) : least, to = rows;
       } else {
-        from = 0, to = n < 0 || n >= rows ? 0 : c.causal ? min(n + shift + 1, keys) : keys;
+        from = 0, to = n < least || n >= rows ? 0 : c.causal ? min(n + shift + 1, keys) : keys;
       }
     };
-    // Every line of the warp, `lag` before those of S, is there and sees columns [at, at + BN).
-    const auto whole = [&](int lag, int at) {
+    // In tiles [plain, plain_end) all of S, A and dS is there and seen, and A's rows have outputs:
+    // found once, for what it is made of would be loaded again for each of them.
+    int plain, plain_end;
+    {
       const int lines = Keys ? keys : rows, columns = Keys ? rows : keys;
-      const int line = first - lag;
-      return line >= 0 && line + 16 <= lines && at >= 0 && at + BN <= columns &&
-             (!c.causal || (Keys ? line + 15 <= at + shift : at + BN - 1 <= line + shift));
-    };
-    // f(j, e, seen) of columns from `at` on.
-    const auto each = [&](int lag, int at, auto f) {
-      if (whole(lag, at)) {
+      int least = Keys ? max(reach.low, history) : reach.low, most = columns;
+      if (c.causal && Keys) least = max(least, first + 15 + reach.low - shift);
+      if (c.causal && !Keys) most = min(most, first - reach.halo + shift + 1);
+      const bool there =
+          first >= reach.halo && first + 16 <= lines && (Keys || first - reach.below >= history);
+      plain = sm90::uniform(there ? (least + BN - 1) / BN : columns);
+      plain_end = sm90::uniform((most - reach.high) / BN);
+    }
+    // f(j, e, seen) of columns from `at` on, of tile t.
+    const auto each = [&](int t, int lag, int at, int least, auto f) {
+      if (t >= plain && t < plain_end) {
 #pragma unroll
         for (int j = 0; j < N; ++j)
 #pragma unroll
@@ -157,7 +171,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         return;
       }
       int from[2], to[2];
-      span(lag, 0, from[0], to[0]), span(lag, 1, from[1], to[1]);
+      span(lag, 0, least, from[0], to[0]), span(lag, 1, least, from[1], to[1]);
       const int first = at + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < N; ++j)
@@ -180,7 +194,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
       }
     };
     const auto convolve = [&](float(&y)[N][4], int turned, uint32_t here, uint32_t behind) {
-      Bands::convolve(y, table + turned * Bands::table_bytes, place, 0, Shape::BM - 1, reach.lines,
+      Bands::convolve(y, table + turned * Bands::table_bytes, place, 0, reach.lines,
                       [&](int block) {
                         return block < N ? here + block * Shape::block_bytes
                                          : behind + (block - N) * Shape::block_bytes;
@@ -190,7 +204,6 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
     for (int n = 0; n < work.heads; ++n) {
       const int head = sm90::uniform(work.head + n);
       const float2* side = more.side + (work.seq.batch * a.h + head) * a.s + work.seq.row_begin;
-      const float grain = grain_of(more.largest[work.r * a.h + head]);
       sm90::meet(kAll, 256);  // the last head's bands and tiles are done with
       // Its taps by way of the tile of S that is written first, all loads in flight at once.
       float* const staged = reinterpret_cast<float*>(shared + Shape::scores);
@@ -211,7 +224,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
       for (int i = thread; i < 2 * Pairs * Ahead * 32; i += 256) {
         const int turned = i / (Pairs * Ahead * 32), p = i / (Ahead * 32) % Pairs;
         *reinterpret_cast<uint2*>(shared + Shape::bands + i * 8) =
-            Bands::band(i % 32, p, i / 32 % Ahead, lines, columns, [&](int d, int v) {
+            Bands::band(i / Ahead % 32, p, i % Ahead, lines, columns, [&](int d, int v) {
               return staged[turned ? (lines - 1 - d) * columns + columns - 1 - v : d * columns + v];
             });
       }
@@ -223,6 +236,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
           const int i = mine + 8 * half;
           own_side[half] = make_float2(-kNegativeInfinity, 0.f);
           if (i >= 0 && i < rows) own_side[half] = __ldg(side + i);
+          own_side[half].x += log2_of(grain);
         }
       };
       if constexpr (!Keys && !Shape::crowded) read_side();
@@ -233,18 +247,23 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
       };
       const auto fetch_side = [&](int t, int buffer) {
         const int n = threadIdx.x % 128;
-        if (n < BN)
-          copy_pair(base + side_of(buffer) + n * 8, side + min(max(t * BN + n, 0), rows - 1));
+        if (n < BN) copy_pair(base + side_of(buffer) + n * 8, side + min(t * BN + n, rows - 1));
         copy_commit();
       };
 
       // Products of the last columns' dS, dA being in `da`.
       const auto spread = [&](int t, uint32_t da, uint32_t behind, auto before) {
         const int column = t * BN + reach.high;
-        convolve(x[0], 1, da, behind);
+        if (idle) {
+#pragma unroll
+          for (int j = 0; j < N * 4; ++j) x[0][j / 4][j % 4] = 0.f;
+        } else {
+          convolve(x[0], 1, da, behind);
+        }
         before();
-        each(reach.halo, column,
-             [&](int j, int e, bool seen) { x[0][j][e] = seen ? x[0][j][e] * grain : 0.f; });
+        each(t, reach.halo, column, 0, [&](int j, int e, bool seen) {
+          if (!seen) x[0][j][e] = 0.f;
+        });
         pack_operand<Dtype>(operand, x);
         sm90::barrier_wait(full + at.stage * 16, at.phase);
         const int last = Keys ? rows : keys;
@@ -337,7 +356,7 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         release(full + of.stage * 16 + 8);
       };
       const auto scale_scores = [&](int t) {
-        each(0, t * BN - reach.low,
+        each(t, 0, t * BN - reach.low, 0,
              [&](int j, int e, bool seen) { fresh[j][e] = seen ? fresh[j][e] * unit : 0.f; });
       };
       // The next work and its lines may come.  Called once they are read for the last time or,
@@ -345,38 +364,39 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
       const auto lines_read = [&] {
         if (n == work.heads - 1) release(line_empty);
       };
+      // dout v' of the tile's columns.
+      const auto slopes = [&](int t) {
+        sm90::barrier_wait(full + at.stage * 16, at.phase);
+        if constexpr (Keys) {
+          // Rows without an output belong to others: a weight of 0 would not undo a NaN there.
+          const int low = history - t * BN, high = rows - t * BN;
+          if (low > 0 || high < BN)
+            keep_rows<typename Shape::TileE, Shape>(shared + (stage_of(at) - base), low, high,
+                                                    group);
+        }
+        sm90::fence();
+        sm90::product_rows<Dtype, E, typename Shape::LineE, typename Shape::TileE>(
+            y[0], sm90::descriptor(sm90::unhoisted(e_lines)), sm90::descriptor(stage_of(at)));
+        sm90::commit();
+        at.next();
+      };
       // The step of a tile, in two halves between which the loop turns: no product is under way
       // there, so the compiler moves no register of one.
-      // From S to A, in x, and dout v', in y, which runs meanwhile.
+      // From S to A, in x, and unless `late` dout v', in y, which runs meanwhile.
       const auto logits = [&](int t) {
         const uint32_t s = scores + now * Shape::score_bytes,
                        s_behind = scores + (now ^ 1) * Shape::score_bytes;
-        const auto second = at;
-        at.next();
-        const auto slopes = [&] {
-          sm90::barrier_wait(full + second.stage * 16, second.phase);
-          if constexpr (Keys) {
-            // Rows without an output belong to others: a weight of 0 would not undo a NaN there.
-            const int low = history - t * BN, high = rows - t * BN;
-            if (low > 0 || high < BN)
-              keep_rows<typename Shape::TileE, Shape>(shared + (stage_of(second) - base), low, high,
-                                                      group);
-          }
-          sm90::fence();
-          sm90::product_rows<Dtype, E, typename Shape::LineE, typename Shape::TileE>(
-              y[0], sm90::descriptor(sm90::unhoisted(e_lines)), sm90::descriptor(stage_of(second)));
-          sm90::commit();
-        };
-        if constexpr (!Shape::crowded) slopes();
+        if constexpr (!Shape::crowded && !Shape::late) slopes(t);
         scale_scores(t);
         wait_read(kScoresRead);
         put(s, fresh);
         if constexpr (Keys) copy_wait<0>();
         written(kScoresWritten);
-        if constexpr (Shape::crowded) slopes();
+        if constexpr (Shape::crowded) slopes(t);
         convolve(x[0], 0, s, s_behind);
+        hand_over(kScoresWritten);
         sm90::wait<0>();
-        sm90::pin(y[0]);
+        if constexpr (!Shape::late) sm90::pin(y[0]);
       };
       // From there to the products of dS, and the next tile's S.
       const auto gradients = [&](int t, auto final) {
@@ -385,27 +405,37 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
                        s_behind = scores + (now ^ 1) * Shape::score_bytes,
                        da = s + 2 * Shape::score_bytes,
                        da_behind = s_behind + 2 * Shape::score_bytes;
+        if constexpr (Shape::late) slopes(t);
         const int second = stage_before(1);
         if constexpr (Keys && !kFinal) {
           read(kScoresRead);
           fetch_side(t - 1, now ^ 1);
         }
-        // p to x, dA to y.
+        // p to x, dA to y.  A weight is at most 1, whatever the rounding of large scores makes of
+        // it.
         const float inverse = inverse_of(grain);
-        const auto slope = [&](int j, int e, bool seen, float2 of) {
-          // A weight is at most 1, whatever the rounding of large scores makes of it.
-          const float p = exp2_fast(at_most_zero(fmaf(x[0][j][e], kScoreUnit * kLog2E, -of.x)));
-          const bool counts = seen && of.x != -kNegativeInfinity;
-          x[0][j][e] = counts ? p : 0.f;
-          y[0][j][e] = counts ? p * (y[0][j][e] - of.y) * inverse : 0.f;
-        };
         if constexpr (Keys) {
           const auto* sides = reinterpret_cast<const float4*>(shared + side_of(now)) + lane % 4;
           float4 of;
-          each(reach.below, t * BN, [&](int j, int e, bool seen) {
+          const auto weight = [&](int j, int e, bool seen) {
             if (e == 0) of = sides[j * 4];
-            slope(j, e, seen, e % 2 ? make_float2(of.z, of.w) : make_float2(of.x, of.y));
-          });
+            const float p = exp2_fast(
+                at_most(fmaf(x[0][j][e], kScoreUnit * kLog2E, -(e % 2 ? of.z : of.x)), 0.f));
+            x[0][j][e] = seen ? p : 0.f;
+          };
+          const auto slope = [&](int j, int e, bool seen) {
+            if (Shape::late && e == 0) of = sides[j * 4];
+            y[0][j][e] = seen ? x[0][j][e] * (y[0][j][e] - (e % 2 ? of.w : of.y)) * inverse : 0.f;
+          };
+          if constexpr (Shape::late) {
+            each(t, reach.below, t * BN, history, weight);
+            sm90::wait<0>();
+            sm90::pin(y[0]);
+            each(t, reach.below, t * BN, history, slope);
+          } else {
+            each(t, reach.below, t * BN, history,
+                 [&](int j, int e, bool seen) { weight(j, e, seen), slope(j, e, seen); });
+          }
           pack_operand<Dtype>(weights, x);
           sm90::fence();
           sm90::product_columns<Dtype>(
@@ -414,16 +444,23 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
           sm90::commit();
         } else {
           if constexpr (Shape::crowded) read_side();
-          each(0, t * BN, [&](int j, int e, bool seen) { slope(j, e, seen, own_side[e / 2]); });
+          const float top = -log2_of(grain);  // read_side() put the unit into the exponent
+          each(t, 0, t * BN, history, [&](int j, int e, bool seen) {
+            const float2 of = own_side[e / 2];
+            const float p = exp2_fast(at_most(fmaf(x[0][j][e], kScoreUnit * kLog2E, -of.x), top));
+            y[0][j][e] = seen ? p * (y[0][j][e] - of.y) : 0.f;
+          });
           release(full + second * 16 + 8);
         }
         wait_read(kSlopesRead);
         put(da, y[0]);
-        if constexpr (Shape::roomy && !kFinal) {
+        const auto ask_next = [&] {
           auto next = at;  // one behind the tile of the sums
           next.next();
           scores_of(next);
-        }
+        };
+        if constexpr (Shape::roomy && !kFinal) ask_next();
+        hand_over(kSlopesWritten);
         written(kSlopesWritten);
         if constexpr (!Keys) {
           weigh_taps(s, s_behind, da);
@@ -437,9 +474,10 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
             sm90::pin(dv);
             release(full + stage_before(1) * 16 + 8);
           }
+          if constexpr (Shape::late && !kFinal) ask_next();
         });
         now ^= 1;
-        if constexpr (kFinal || !Shape::roomy) {
+        if constexpr (kFinal || !(Shape::roomy || Shape::late)) {
           if constexpr (!kFinal) scores_of(at);
           sm90::wait<0>();
           spread_done(1);
@@ -468,13 +506,13 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
           put(scores + Shape::score_bytes, fresh);
         }
         first_scores();
-        if constexpr (Shape::roomy) {
+        if constexpr (Shape::roomy || Shape::late) {
           logits(t);
 #pragma unroll 1
           for (; t > lowest; --t) {
             gradients(t, std::false_type());
             logits(t - 1);
-            spread_done(3);
+            spread_done(Shape::late ? 2 : 3);
           }
         } else {
 #pragma unroll 1
@@ -496,13 +534,14 @@ __device__ __forceinline__ void compute_gradient(const ConvAttendBackward& b,
         read(kSlopesRead), wait_read(kSlopesRead);
         for (int i = threadIdx.x % 128; i < N * 64; i += 128)
           sm90::store_zeros(da + i / 64 * Shape::block_bytes + (group * 64 + i % 64) * 16);
+        hand_over(kSlopesWritten);
         written(kSlopesWritten);
         spread(-1, da, da_behind, [] {});
         sm90::wait<0>();
         spread_done(1);
       }
     }
-    store_gradient<Shape>(b, more, work, reach, mine, more_sums, sum, dv);
+    store_gradient<Shape>(b, more, work, reach, grain, mine, more_sums, sum, dv);
     if constexpr (!Keys) {
       sm90::meet(kAll, 256);
       const int number = group * 4 + warp, warps = 4 * Shape::Groups;

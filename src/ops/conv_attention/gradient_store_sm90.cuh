@@ -12,7 +12,7 @@ template <class Shape, int N, int M>
 __device__ __forceinline__ void store_gradient(const ConvAttendBackward& b,
                                                const ConvGradientWork& more,
                                                const ConvGradientSlot& work, const ConvReach& reach,
-                                               int mine, bool any, float (&sum)[N][4],
+                                               float grain, int mine, bool any, float (&sum)[N][4],
                                                float (&dv)[M][4]) {
   const Attend& a = b.forward.attend;
   const auto store = [&](const View<4>& out, int width, auto& x, float factor, int lag) {
@@ -37,7 +37,7 @@ __device__ __forceinline__ void store_gradient(const ConvAttendBackward& b,
                               factor);
     }
   };
-  store(Shape::keys ? b.dk : b.dq, static_cast<int>(a.d), sum, a.score.scale, reach.halo);
+  store(Shape::keys ? b.dk : b.dq, static_cast<int>(a.d), sum, a.score.scale * grain, reach.halo);
   if constexpr (Shape::keys) store(b.dv, static_cast<int>(a.e), dv, 1.f, reach.below);
 }
 
