@@ -11,10 +11,11 @@
 //   they are divided by is worked out under the last values.
 //   Shared memory: Slots x Q (BM x D), one ring of Stages tiles, K and V in turn (BN x D, E), two
 //   works, barriers.  Barriers: full (bytes) and empty (one arrival a consuming warp) for each Q
-//   slot and each stage; free for each work, full with its Q; near, when few tiles of a work are
-//   left to copy; guessed, when the first work is planned from lengths that may yet change.  V rows
-//   past the last key are zeroed where the tensor goes on: no weight would undo a NaN there.  A
-//   work without keys walks one tile of zeros that its rows do not see.
+//   slot and each stage; planned, certain and free for each work, full with its Q; near, when few
+//   tiles of a work are left to copy.  What is planned is copied, what is certain is computed: a
+//   work that was planned from lengths of before has no rows.  V rows past the last key are zeroed
+//   where the tensor goes on: no weight would undo a NaN there.  A work without keys walks one tile
+//   of zeros that its rows do not see.
 // Policies: Score and Mask (tile_policy.cuh), Sink (sink.cuh), as in attend_sm80.cuh.
 // FlashAttention-3 (2407.08608).
 #pragma once
@@ -44,7 +45,8 @@ struct AttendShape90 {
   // Whether a warpgroup keeps its rows of Q in registers, where some are left over: its first
   // product reads a third less from shared memory.
   static constexpr bool holds = D == 128 && E == 128 && Groups == 2;
-  // Whether a warpgroup without rows leaves its products out: the code costs wide heads more.
+  // Whether a warpgroup without rows leaves its products out: the code costs wide heads more.  What
+  // a work is may then be certain late (Copy90).
   static constexpr bool skips = Groups > 1 && D <= 128;
   using TileQ = Swizzled<BM, D>;
   using TileK = Swizzled<BN, D>;
@@ -115,10 +117,43 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
   if (Shape::turns && group == Shape::Groups - 1) sm90::arrive(kTurn, 256);
   for (;;) {
     sm90::barrier_wait(shared.q_full(q_at), q_at.phase);
+    if (Shape::skips) sm90::barrier_wait(shared.certain(slot), slot.phase);
     const typename Shared::Slot& work = shared.work(slot);
     if (__all_sync(~0u, work.tile.size == 0)) {
       settle();
       return;
+    }
+    const auto take_turn = [&] {
+      if constexpr (Shape::turns) sm90::meet(kTurn + group, 256);
+    };
+    const auto pass_turn = [&] {
+      if constexpr (Shape::turns) sm90::arrive(kTurn + (group + 1) % Shape::Groups, 256);
+    };
+    // Tiles that none of this warpgroup's rows sees, but others of the block do.
+    const auto pass = [&] {
+      sm90::barrier_wait(shared.full(at), at.phase);
+      release(shared.empty(at));
+      at.next();
+    };
+    const auto end_work = [&] {
+      __syncwarp();
+      release(shared.free(slot));
+      slot.next(), q_at.next();
+    };
+    if (Shape::skips && sm90::uniform(group * 64 >= work.tile.size)) {
+      // None of this warpgroup's rows exists.
+      settle();
+#pragma unroll 1
+      for (int left = max(work.count, 1); left > 0; --left) {
+        if (left > 1) take_turn(), pass_turn();
+        pass(), pass();
+      }
+      if (kEngine)
+        owed = q_at, owes = 1;
+      else
+        release(shared.q_empty(q_at));
+      end_work();
+      continue;
     }
     const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
     if constexpr (kHolds) {
@@ -182,12 +217,6 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
       state.weigh(x, alpha, score.factor);
       n = work.before(n);
     };
-    const auto take_turn = [&] {
-      if constexpr (Shape::turns) sm90::meet(kTurn + group, 256);
-    };
-    const auto pass_turn = [&] {
-      if constexpr (Shape::turns) sm90::arrive(kTurn + (group + 1) % Shape::Groups, 256);
-    };
     const auto step = [&](bool whole) {
       const Ring k = at;
       at.next();
@@ -206,32 +235,6 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
       state.shrink(o, alpha);
     };
 
-    // Tiles that none of this warpgroup's rows sees, but others of the block do.
-    const auto pass = [&] {
-      sm90::barrier_wait(shared.full(at), at.phase);
-      release(shared.empty(at));
-      at.next();
-    };
-    const auto end_work = [&] {
-      __syncwarp();
-      release(shared.free(slot));
-      slot.next(), q_at.next();
-    };
-    if (Shape::skips && sm90::uniform(group * 64 >= work.tile.size)) {
-      // None of this warpgroup's rows exists.
-      settle();
-#pragma unroll 1
-      for (left = max(left, 1); left > 0; --left) {
-        if (left > 1) take_turn(), pass_turn();
-        pass(), pass();
-      }
-      if (kEngine)
-        owed = q_at, owes = 1;
-      else
-        release(shared.q_empty(q_at));
-      end_work();
-      continue;
-    }
     const int seen = sm90::uniform(work.mask.last_tile(
         min(work.tile.begin + group * 64 + 63, work.tile.begin + work.tile.size - 1), BN));
     bool passed = false;

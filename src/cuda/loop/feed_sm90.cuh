@@ -35,6 +35,14 @@ constexpr int near_in() {
     return 0;
 }
 
+template <class Shape>
+constexpr bool skips_in() {
+  if constexpr (requires { Shape::skips; })
+    return Shape::skips;
+  else
+    return false;
+}
+
 // The warps that feed the others: one plans, one copies.  Paged: keys may come in pages, of which a
 // tile holds a whole number, at most 32, or one holds a whole number of tiles; a lane copies a
 // page, or a tile's part of one.  A warp issues one copy after another: where a tile is many pages,
@@ -49,14 +57,15 @@ struct Copy90 {
   const AttendGrid& grid;
   const Maps& maps;
   const Shared& shared;
-  const int lane = threadIdx.x % 32;
+  int lane = threadIdx.x % 32;
   static constexpr int kCopiers = copiers_in<Shape, Paged>();
   // Works that are few and long are asked for when so many key tiles are left of the one before, or
   // multiprocessors that read faster than others would wait for these in the end.
   static constexpr int kNear = near_in<Shape>();
 
-  // A warp that has nothing else to do guesses what the first work is.
-  static constexpr bool kGuesses = kNear > 0 && kCopiers < 3;
+  // Whether a work's first keys and Q are asked for by a plan that may yet be given up: consumers
+  // wait for certain(), and leave out a work without rows.
+  static constexpr bool kTrusts = kNear > 0 && skips_in<Shape>();
   static constexpr bool kOnlyPages = Shape::TileK::interleaved;
 
   __device__ static int copiers_of(const Attend& a) {
@@ -64,17 +73,15 @@ struct Copy90 {
   }
 
   // Warps 0 to 3 of the block: 1 plans, 0 and then 2 and 3 copy.
-  __device__ __forceinline__ void run(int warp, const WorkOrder& order,
-                                      const Schedule& schedule) const {
-    const bool guesses = kGuesses && warp == 3 && told() && !a.list;
-    if (warp == 1 || guesses)
-      plan_works(order, schedule, guesses);
+  __device__ __forceinline__ void run(int warp, const WorkOrder& order, const Schedule& schedule) {
+    if (warp == 1)
+      plan_works(order, schedule);
     else if (warp == 0 || (kCopiers > 1 && warp <= copiers_of(a)))
       copy_works();
   }
 
  private:
-  __device__ bool pages() const { return kOnlyPages || a.sequences.page; }
+  __device__ bool pages() const { return Paged && (kOnlyPages || a.sequences.page); }
   // The last copier, which has Q: the first has the first keys.
   __device__ bool leads() const {
     return kCopiers == 1 || threadIdx.x / 32 == (copiers_of(a) > 1 ? copiers_of(a) : 0);
@@ -92,18 +99,17 @@ struct Copy90 {
            x.key_begin == y.key_begin && x.key_first == y.key_first && x.keys == y.keys;
   }
   // What the next work is, while this one is under way: its divisions take longer than a tile.
-  // `guesses`: the first alone, without waiting for the kernel before.  Where the lengths are then
-  // found as they were, and mostly they are, the plan is ready; the same code by another warp takes
-  // nothing from where the kernel before has ended already.
-  __device__ __forceinline__ void plan_works(const WorkOrder& order, const Schedule& schedule,
-                                             bool guesses) const {
-    using Slot = WorkSlot<Mask>;
+  // The first is planned while the kernel before ends, from lengths and a page table that it may
+  // yet change, and its first keys are asked for at that kernel's end.  Lengths and pages are
+  // looked at again meanwhile.  Where they are others, the work ends with its first tile, without
+  // rows, and is planned anew.
+  __device__ __forceinline__ void plan_works(const WorkOrder& order,
+                                             const Schedule& schedule) const {
     typename Shared::WorkRing slot;
-    // From parameters alone, a plan is made while the kernel before ends.  Works asked for late are
-    // counted once this one copies.
-    if (schedule.counters && kNear == 0) wait_for_previous();
-    const bool waits = told() && !guesses;
-    bool guess = kGuesses && waits;
+    // Works asked for late are counted once this one copies.
+    const bool waits = a.list || (kNear == 0 && (told() || schedule.counters));
+    if (waits) wait_for_previous();
+    bool sure = waits || !(told() || pages());
     uint32_t near_phase = 0;
     const int run = ragged() ? order.run(static_cast<int>(grid.heads)) : 0;
     const auto has_rows = [&](int work) {
@@ -115,62 +121,81 @@ struct Copy90 {
       works.next(kNear == 0);
       if (run) works.pass(run, has_rows);
     };
-    for (Works works(schedule, kNear == 0); !works.done(); next(works)) {
-      if (!guesses) sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
+    for (Works works(schedule, kNear == 0); !works.done();) {
+      sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
       __syncwarp();  // a work without rows was seen by all lanes
       const WorkPlace place(order, *works);
       const int rows = row_step(grid.group), heads = static_cast<int>(grid.heads),
                 r = place.head / heads;
-      if (waits) wait_for_previous();
-      const Sequence seq = a.sequences[r];
-      guess = guess && __all_sync(~0u, sm90::barrier_passed(shared.guessed(), 0)) &&
-              same(seq, shared.guess().tile.rows.seq);
-      if (guess) {  // its mask goes on referring to the guess, which stays
-        constexpr int words = sizeof(Slot) / 8;
-        const auto* from = reinterpret_cast<const uint64_t*>(&shared.guess());
-        auto* to = reinterpret_cast<uint64_t*>(&shared.work(slot));
-        for (int i = lane; i < words; i += 32) to[i] = from[i];
-      } else if (lane == 0) {
-        new (guesses ? &shared.guess() : &shared.work(slot))
-            Slot(a, grid, seq, r, place.head - r * heads, place, rows, BN);
-      }
-      guess = false;
+      WorkSlot<Mask>& work = shared.work(slot);
+      if (lane == 0)
+        new (&work)
+            WorkSlot<Mask>(a, grid, a.sequences[r], r, place.head - r * heads, place, rows, BN);
       __syncwarp();
-      if (guesses) {
-        if (lane == 0) sm90::barrier_arrive(shared.guessed());
-        return;
+      const bool empty = work.tile.size <= 0, trusted = kTrusts && !empty;
+      int& page = shared.first_pages(slot)[lane];
+      const int32_t* entry = pages() && !empty ? entry_of(work, work.key_tile(work.last)) : nullptr;
+      if (pages()) page = page_at(entry);
+      __syncwarp();
+      if (trusted && lane == 0) sm90::barrier_arrive(shared.planned(slot));
+      bool right = true;
+      if (!sure) {
+        wait_for_previous();
+        const int now = page_at(entry);
+        right =
+            __all_sync(~0u, same(a.sequences[r], work.tile.rows.seq) && (!pages() || now == page));
+        sure = true;
+        if (!right && !trusted) continue;
+        if (!right && lane == 0) work.tile.size = -1, work.count = min(work.count, 1);
+        __syncwarp();
       }
-      if (shared.work(slot).tile.size <= 0) continue;
-      if (lane == 0) sm90::barrier_arrive(shared.planned(slot));
-      slot.next();
-      if (kNear > 0) sm90::barrier_wait(shared.near(), near_phase), near_phase ^= 1;
+      if (!empty) {
+        if (lane == 0) sm90::barrier_arrive(kTrusts ? shared.certain(slot) : shared.planned(slot));
+        slot.next();
+        if (kNear > 0) sm90::barrier_wait(shared.near(), near_phase), near_phase ^= 1;
+      }
+      if (right) next(works);
     }
     sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
     __syncwarp();
     if (lane != 0) return;
     shared.work(slot).tile.size = 0;
-    sm90::barrier_arrive(shared.planned(slot));
+    sm90::barrier_arrive(shared.planned(slot)), sm90::barrier_arrive(shared.certain(slot));
   }
 
-  __device__ __forceinline__ void copy_works() const {
+  // While the first work is planned, the way of its copies is gone once by lanes past the last,
+  // which ask for nothing whatever the work is: a code's first run takes two to four times as long.
+  __device__ __forceinline__ void copy_works() {
     typename Shared::WorkRing slot;
     typename Shared::QRing q;
     Tiles at;
-    // The kernel after relies on what came before this one, too: it may start only now.
+    if (kTrusts) lane += 32;
+    for (bool live = !kTrusts;;) {
+      if (live) sm90::barrier_wait(shared.planned(slot), slot.phase);
+      const WorkSlot<Mask>& work =
+          live ? shared.work(slot) : *reinterpret_cast<const WorkSlot<Mask>*>(shared.base);
+      if (live && work.tile.size == 0) break;
+      walk(work, slot, q, at, live);
+      if (!live) {
+        live = true, lane -= 32, at = Tiles();
+        continue;
+      }
+      if (!leads()) {
+        __syncwarp();
+        if (lane == 0) sm90::barrier_arrive(shared.free(slot));
+      }
+      slot.next(), q.next();
+    }
+    if (!leads()) return;
+    sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
+    if (lane == 0) sm90::barrier_arrive(shared.q_full(q));
+  }
+
+  // Before anything is asked for: the kernel before has ended.  The kernel after relies on what
+  // came before this one, too: it may start only now.
+  __device__ static void begin() {
     wait_for_previous();
     start_next();
-    for (;; slot.next(), q.next()) {
-      sm90::barrier_wait(shared.planned(slot), slot.phase);
-      const WorkSlot<Mask>& work = shared.work(slot);
-      if (leads()) sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
-      if (work.tile.size == 0) break;
-      if (leads()) query(work, q);
-      walk(work, at);
-      if (leads()) continue;
-      __syncwarp();
-      if (lane == 0) sm90::barrier_arrive(shared.free(slot));
-    }
-    if (leads() && lane == 0) sm90::barrier_arrive(shared.q_full(q));
   }
 
   // Rows of a row tile: whole groups.
@@ -182,6 +207,7 @@ struct Copy90 {
     const Sequence& seq = tile.rows.seq;
     const int row = static_cast<int>(seq.row_begin) + tile.first_query(),
               batch = static_cast<int>(seq.batch);
+    sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
     if (lane != 0) return;
     if constexpr (kPair) {
       const int head = static_cast<int>(tile.rows.g);
@@ -215,21 +241,39 @@ struct Copy90 {
   struct Keys {
     int row, page;
   };
+  // The lane's entry of the page table for a tile; nullptr: none, or of no key.
+  __device__ __forceinline__ const int32_t* entry_of(const WorkSlot<Mask>& work, int tile) const {
+    if constexpr (Paged) {
+      const PageCuts& cuts = maps.pages;
+      if (!pages() || !work.count || lane >= cuts.boxes ||
+          tile * BN + lane * cuts.rows >= work.tile.keys)
+        return nullptr;
+      const View<2>& table = a.sequences.page_table;
+      return table.as<int32_t>() + max(work.tile.rows.seq.key_batch, int64_t{0}) * table.stride[0] +
+             (page_of(tile) + lane) * table.stride[1];
+    }
+    return nullptr;
+  }
+  // The first page of a tile, as its sequence counts them.
+  __device__ int page_of(int tile) const {
+    const uint32_t tiles = maps.pages.tiles;
+    return tiles > 1 ? static_cast<uint32_t>(tile) / tiles : tile * maps.pages.boxes;
+  }
+  __device__ __forceinline__ int page_at(const int32_t* entry) const {
+    return entry ? *entry : nowhere();
+  }
+  // Look: in the page table, too.
+  template <bool Look = true>
   __device__ __forceinline__ Keys keys_of(const WorkSlot<Mask>& work, int step) const {
     const int n = work.key_tile(step);
-    const Sequence& seq = work.tile.rows.seq;
-    Keys keys{work.count ? static_cast<int>(seq.key_begin) + n * BN : static_cast<int>(a.t), 0};
+    Keys keys{work.count ? static_cast<int>(work.tile.rows.seq.key_begin) + n * BN
+                         : static_cast<int>(a.t),
+              0};
     if constexpr (Paged) {
       if (!pages()) return keys;
-      const PageCuts& cuts = maps.pages;
-      int page = n * cuts.boxes + lane;
-      keys.row = 0, keys.page = nowhere();
-      if (cuts.tiles > 1) page = n / cuts.tiles, keys.row = (n - page * cuts.tiles) * BN;
-      if (work.count && lane < cuts.boxes && n * BN + lane * cuts.rows < work.tile.keys) {
-        const View<2>& table = a.sequences.page_table;
-        keys.page = table.as<int32_t>()[max(seq.key_batch, int64_t{0}) * table.stride[0] +
-                                        page * table.stride[1]];
-      }
+      const int tiles = maps.pages.tiles;
+      keys.row = tiles > 1 ? (n - page_of(n) * tiles) * BN : 0;
+      if (Look) keys.page = page_at(entry_of(work, n));
     }
     return keys;
   }
@@ -241,49 +285,63 @@ struct Copy90 {
       sm90::barrier_arrive(shared.near());
   }
   // V follows K by a tile, as the products do; a pair's keys go together.
-  __device__ __forceinline__ void walk(const WorkSlot<Mask>& work, Tiles& at) const {
+  __device__ __forceinline__ void walk(const WorkSlot<Mask>& work, typename Shared::WorkRing slot,
+                                       typename Shared::QRing q, Tiles& at, bool live) const {
     const int head = static_cast<int>(work.tile.key_head(a)),
               batch = max(static_cast<int>(work.tile.rows.seq.key_batch), 0);
+    int n = work.last;
     if constexpr (kPair) {
+      begin();
+      query(work, q);
       const int second = static_cast<int>(work.tile.rows.g) / maps.group;
       const int all = max(work.count, 1);
-      for (int n = work.last, left = all; left; --left, n = work.before(n)) {
+      for (int left = all; left; --left, n = work.before(n)) {
         ask_near(left, all);
         const Keys here = keys_of(work, n);
-        copy<typename Shape::TileK, false>(maps.k, here, head, batch, at);
-        copy<typename Shape::TileV, false>(maps.v, here, second, batch, at);
+        copy<typename Shape::TileK, true>(maps.k, here, head, batch, at, false);
+        copy<typename Shape::TileV, false>(maps.v, here, second, batch, at, false);
       }
       return;
     }
-    int n = work.last;
-    Keys next = keys_of(work, n), behind{};
-    const int all = max(work.count, 1);
-    for (int left = all, owed = 0; left; --left, owed = 1) {
-      ask_near(left, all);
-      const Keys here = next;
-      n = work.before(n);
-      if (left > 1) next = keys_of(work, n);  // the page table is read a tile ahead
-      copy<typename Shape::TileK, true>(maps.k, here, head, batch, at);
-      if (owed) copy<typename Shape::TileV, false>(maps.v, behind, head, batch, at);
-      behind = here;
+    Keys here = keys_of<false>(work, n), next{}, behind{};
+    if (pages() && live) here.page = shared.first_pages(slot)[lane];
+    int all = 1;  // at least
+    for (int done = 0; done <= all; ++done) {
+      if (done < all)
+        copy<typename Shape::TileK, true>(maps.k, here, head, batch, at, done == 0 && live);
+      if (done == 0) {
+        if (work.count > 1) next = keys_of(work, n = work.before(n));
+        if (leads()) query(work, q);
+        if (kTrusts && live) sm90::barrier_wait(shared.certain(slot), slot.phase);
+        all = live ? max(work.count, 1) : 3;
+      } else {
+        copy<typename Shape::TileV, false>(maps.v, behind, head, batch, at, false);
+      }
+      ask_near(all - 1 - done, all - 1);
+      behind = here, here = next;
+      if (done + 2 < all) next = keys_of(work, n = work.before(n));  // a tile ahead
     }
-    copy<typename Shape::TileV, false>(maps.v, behind, head, batch, at);
   }
 
+  // `begins`: nothing was asked for before.
   template <class Tile, bool TellAbsent>
   __device__ __forceinline__ void copy(const CUtensorMap& map, const Keys& keys, int head,
-                                       int batch, Tiles& at) const {
+                                       int batch, Tiles& at, bool begins) const {
     if (kCopiers > 1) {
-      if (at.others > 0) return --at.others, at.next();
+      if (at.others > 0) {
+        if (begins) begin();
+        return --at.others, at.next();
+      }
       at.others = copiers_of(a) - 1;
     }
     const uint32_t to = shared.keys(at), full = shared.full(at);
     if constexpr (Paged) {
       if (pages()) {
-        copy_pages<Tile, TellAbsent>(map, keys, head, to, full, at);
+        copy_pages<Tile, TellAbsent>(map, keys, head, to, full, at, begins);
         return at.next();
       }
     }
+    if (begins) begin();
     sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
     if (lane == 0) sm90::copy_tile<Tile>(to, map, full, keys.row, head, batch);
     at.next();
@@ -292,17 +350,21 @@ struct Copy90 {
   // Bytes are asked for as soon as the stage is free: all else is worked out before.
   template <class Tile, bool TellAbsent>
   __device__ __forceinline__ void copy_pages(const CUtensorMap& map, const Keys& keys, int head,
-                                             uint32_t to, uint32_t full, Ring at) const {
+                                             uint32_t to, uint32_t full, Ring at,
+                                             bool begins) const {
     const PageCuts& cuts = maps.pages;
     const bool gone = static_cast<uint32_t>(keys.page) >= static_cast<uint32_t>(nowhere());
-    const int page = gone ? nowhere() : keys.page;
+    const int page = sm90::unhoisted(gone ? nowhere() : keys.page);
     uint32_t absent[Shared::kAbsentWords] = {};
     if (TellAbsent && __any_sync(~0u, gone && lane < cuts.boxes))
 #pragma unroll
       for (int word = 0; word < Shared::kAbsentWords; ++word)
         absent[word] = __ballot_sync(~0u, __shfl_sync(~0u, gone, (word * 32 + lane) / cuts.rows));
-    const uint32_t box = to + lane * cuts.rows / 8 * Tile::octet_bytes;
-    const int panel = head * cuts.head_panels, octet = head * cuts.head_octets + keys.row / 8;
+    const uint32_t box = sm90::unhoisted(to + lane * (cuts.rows * (Tile::octet_bytes / 8)));
+    const int panel = sm90::unhoisted(head * cuts.head_panels),
+              octet = sm90::unhoisted(head * cuts.head_octets + (keys.row >> 3));
+    full = sm90::unhoisted(full);
+    if (begins) begin();
     sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
     if (lane == 0) {
 #pragma unroll

@@ -56,11 +56,11 @@ struct Shared90 {
   using Slot = WorkSlot<Mask>;
   static constexpr int kAbsentWords = (Shape::BN + 31) / 32;
   static constexpr int kWorks = Shape::tile_bytes,
-                       kAbsent = kWorks + 3 * static_cast<int>(sizeof(Slot)),
+                       kPages = kWorks + 2 * static_cast<int>(sizeof(Slot)),
+                       kAbsent = kPages + 2 * 32 * 4,
                        kWord = kAbsent + Shape::Stages * kAbsentWords * 4,
                        kBarriers = (kWord + 4 + 7) / 8 * 8;
-  static_assert(sizeof(Slot) % 8 == 0);
-  static_assert(kBarriers + 8 * (6 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
+  static_assert(kBarriers + 8 * (7 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
   unsigned char* base;
   uint32_t at;
 
@@ -72,8 +72,10 @@ struct Shared90 {
   __device__ Slot& work(WorkRing i) const {
     return reinterpret_cast<Slot*>(base + kWorks)[i.stage];
   }
-  // The first work, from lengths read while the kernel before may still write them.
-  __device__ Slot& guess() const { return reinterpret_cast<Slot*>(base + kWorks)[2]; }
+  // Pool pages of the first tile of a work, for each lane of a copying warp its own.
+  __device__ int* first_pages(WorkRing i) const {
+    return reinterpret_cast<int*>(base + kPages) + i.stage * 32;
+  }
   // Bit j % 32 of word j / 32: key j of the stage's tile has no page.
   __device__ uint32_t* absent(Ring i) const {
     return reinterpret_cast<uint32_t*>(base + kAbsent) + i.stage * kAbsentWords;
@@ -91,19 +93,20 @@ struct Shared90 {
 
   // Little is left to copy of a work.
   __device__ uint32_t near() const { return full(Ring()) + Shape::Stages * 16; }
-  // The guess is there.
-  __device__ uint32_t guessed() const { return near() + 8; }
+  // What is planned stays, or is given up.
+  __device__ uint32_t certain(WorkRing i) const { return near() + 8 + i.stage * 8; }
 
   // `copiers` warps read what a work is, beside the computing ones.
   __device__ void init(int copiers = 1) const {
     constexpr int kWarps = 4 * Shape::Groups;
     for (WorkRing i; i.phase == 0; i.next())
-      sm90::barrier_init(planned(i), 1), sm90::barrier_init(free(i), kWarps + copiers - 1);
+      sm90::barrier_init(planned(i), 1), sm90::barrier_init(free(i), kWarps + copiers - 1),
+          sm90::barrier_init(certain(i), 1);
     for (QRing i; i.phase == 0; i.next())
       sm90::barrier_init(q_full(i), 1), sm90::barrier_init(q_empty(i), kWarps);
     for (Ring i; i.phase == 0; i.next())
       sm90::barrier_init(full(i), 1), sm90::barrier_init(empty(i), kWarps);
-    sm90::barrier_init(near(), 1), sm90::barrier_init(guessed(), 1);
+    sm90::barrier_init(near(), 1);
     sm90::barrier_init_done();
   }
 };

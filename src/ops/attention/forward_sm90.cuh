@@ -17,10 +17,11 @@ template <class Base>
 struct SplitShape90 : Base {
   static constexpr int copiers = 2;
   static constexpr int near = 4;
+  static constexpr bool skips = true;
   static constexpr bool twice = 2 * (Base::shared_bytes + 1024) <= 228 * 1024;
   static constexpr int blocks = twice ? 2 : 1;
-  static constexpr int copying = twice ? 40 : Base::copying;
-  static constexpr int computing = twice ? 216 : Base::computing;
+  static constexpr int copying = twice ? 48 : Base::copying;
+  static constexpr int computing = twice ? 208 : Base::computing;
 };
 
 // Keys of pages, all columns of a head in one copy.  More copies take longer to be asked for: one
