@@ -134,7 +134,8 @@ struct Copy90 {
       __syncwarp();
       const bool empty = work.tile.size <= 0, trusted = kTrusts && !empty;
       int& page = shared.first_pages(slot)[lane];
-      const int32_t* entry = pages() && !empty ? entry_of(work, work.key_tile(work.last)) : nullptr;
+      const int32_t* entry =
+          pages() && !empty ? entry_of(work, first_of(work, work.last)) : nullptr;
       if (pages()) page = page_at(entry);
       __syncwarp();
       if (trusted && lane == 0) sm90::barrier_arrive(shared.planned(slot));
@@ -169,6 +170,7 @@ struct Copy90 {
     typename Shared::WorkRing slot;
     typename Shared::QRing q;
     Tiles at;
+    static_assert(!kTrusts || Shape::Stages >= 4);  // two tiles of K and V wait for nothing
     if (kTrusts) lane += 32;
     for (bool live = !kTrusts;;) {
       if (live) sm90::barrier_wait(shared.planned(slot), slot.phase);
@@ -241,39 +243,54 @@ struct Copy90 {
   struct Keys {
     int row, page;
   };
-  // The lane's entry of the page table for a tile; nullptr: none, or of no key.
-  __device__ __forceinline__ const int32_t* entry_of(const WorkSlot<Mask>& work, int tile) const {
+  // Pool pages of a stretch of the page table, from `first` on one a lane.
+  struct Stretch {
+    int first, page;
+  };
+  static constexpr int kStretch = 32;
+
+  // The place in the page table of a tile's first page.
+  __device__ int place_of(int tile) const {
     if constexpr (Paged) {
-      const PageCuts& cuts = maps.pages;
-      if (!pages() || !work.count || lane >= cuts.boxes ||
-          tile * BN + lane * cuts.rows >= work.tile.keys)
-        return nullptr;
-      const View<2>& table = a.sequences.page_table;
-      return table.as<int32_t>() + max(work.tile.rows.seq.key_batch, int64_t{0}) * table.stride[0] +
-             (page_of(tile) + lane) * table.stride[1];
+      const uint32_t tiles = maps.pages.tiles;
+      return tiles > 1 ? static_cast<uint32_t>(tile) / tiles : tile * maps.pages.boxes;
     }
-    return nullptr;
+    return 0;
   }
-  // The first page of a tile, as its sequence counts them.
-  __device__ int page_of(int tile) const {
-    const uint32_t tiles = maps.pages.tiles;
-    return tiles > 1 ? static_cast<uint32_t>(tile) / tiles : tile * maps.pages.boxes;
+  // The first place of the stretch that ends with the pages of a step of the walk.
+  __device__ int first_of(const WorkSlot<Mask>& work, int step) const {
+    if constexpr (Paged) return place_of(work.key_tile(step)) + maps.pages.boxes - kStretch;
+    return 0;
+  }
+  // The lane's entry of the page table in a stretch; nullptr: none, or of no key.
+  __device__ __forceinline__ const int32_t* entry_of(const WorkSlot<Mask>& work, int first) const {
+    const int place = first + lane;
+    if (lane >= kStretch || !work.count || place < 0 ||
+        place * static_cast<int>(a.sequences.page) >= work.tile.keys)
+      return nullptr;
+    const View<2>& table = a.sequences.page_table;
+    return table.as<int32_t>() + max(work.tile.rows.seq.key_batch, int64_t{0}) * table.stride[0] +
+           place * table.stride[1];
   }
   __device__ __forceinline__ int page_at(const int32_t* entry) const {
     return entry ? *entry : nowhere();
   }
-  // Look: in the page table, too.
-  template <bool Look = true>
-  __device__ __forceinline__ Keys keys_of(const WorkSlot<Mask>& work, int step) const {
+  // The walk goes down the table.
+  __device__ __forceinline__ Keys keys_of(const WorkSlot<Mask>& work, int step,
+                                          Stretch& stretch) const {
     const int n = work.key_tile(step);
     Keys keys{work.count ? static_cast<int>(work.tile.rows.seq.key_begin) + n * BN
                          : static_cast<int>(a.t),
               0};
     if constexpr (Paged) {
       if (!pages()) return keys;
-      const int tiles = maps.pages.tiles;
-      keys.row = tiles > 1 ? (n - page_of(n) * tiles) * BN : 0;
-      if (Look) keys.page = page_at(entry_of(work, n));
+      const int place = place_of(n), tiles = maps.pages.tiles;
+      if (place < stretch.first) {
+        stretch.first = place + maps.pages.boxes - kStretch;
+        stretch.page = page_at(entry_of(work, stretch.first));
+      }
+      keys.row = tiles > 1 ? (n - place * tiles) * BN : 0;
+      keys.page = __shfl_sync(~0u, stretch.page, place - stretch.first + lane);
     }
     return keys;
   }
@@ -290,6 +307,7 @@ struct Copy90 {
     const int head = static_cast<int>(work.tile.key_head(a)),
               batch = max(static_cast<int>(work.tile.rows.seq.key_batch), 0);
     int n = work.last;
+    Stretch stretch{};
     if constexpr (kPair) {
       begin();
       query(work, q);
@@ -297,29 +315,30 @@ struct Copy90 {
       const int all = max(work.count, 1);
       for (int left = all; left; --left, n = work.before(n)) {
         ask_near(left, all);
-        const Keys here = keys_of(work, n);
+        const Keys here = keys_of(work, n, stretch);
         copy<typename Shape::TileK, true>(maps.k, here, head, batch, at, false);
         copy<typename Shape::TileV, false>(maps.v, here, second, batch, at, false);
       }
       return;
     }
-    Keys here = keys_of<false>(work, n), next{}, behind{};
-    if (pages() && live) here.page = shared.first_pages(slot)[lane];
+    if (pages() && live) stretch = {first_of(work, n), shared.first_pages(slot)[lane]};
+    Keys here{}, behind{};
     int all = 1;  // at least
     for (int done = 0; done <= all; ++done) {
-      if (done < all)
+      if (done < all) {
+        here = keys_of(work, n, stretch);
+        n = work.before(n);
         copy<typename Shape::TileK, true>(maps.k, here, head, batch, at, done == 0 && live);
+      }
       if (done == 0) {
-        if (work.count > 1) next = keys_of(work, n = work.before(n));
         if (leads()) query(work, q);
         if (kTrusts && live) sm90::barrier_wait(shared.certain(slot), slot.phase);
-        all = live ? max(work.count, 1) : 3;
+        all = live ? max(work.count, 1) : 2;
       } else {
         copy<typename Shape::TileV, false>(maps.v, behind, head, batch, at, false);
       }
       ask_near(all - 1 - done, all - 1);
-      behind = here, here = next;
-      if (done + 2 < all) next = keys_of(work, n = work.before(n));  // a tile ahead
+      behind = here;
     }
   }
 
