@@ -713,8 +713,8 @@ the other:
       G_i = dkl_i + dtotal w_i,  with mean dkl_i + dtotal w_i / sum w
       dy_ij = G_i (R_ij - P_ij),  dx_ij = G_i P_ij (ln P_ij - ln R_ij - kl_i)
       dq_i = scale sum_j dx_ij k_j,  dk_j = scale sum_i dx_ij q_i,  and so with dy
-On tensor cores a NaN or an infinity in k may make NaN of dq in rows that do not see it: those of
-a tile of 64 or 128 rows one of which sees any of its own tile's 128 keys, 128 n and on.
+A NaN or an infinity in q or k makes NaN of dq of the rows that read it and of dk of the keys that
+these see, and of no other.
 A row with G_i = 0 gives nothing to any gradient, NaN included.  Same bits every run unless
 `nondeterministic`.  Workspace does not depend on s * t.
 
