@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Everything that needs a GPU, from a build folder made elsewhere (preset cuda) and copied here:
-#   tests/gpu.sh build/cuda            conformance, capture, offsets, threads, Python with PyTorch
-#   tests/gpu.sh build/cuda sanitize   compute-sanitizer over one case of each kernel: memcheck,
-#                                      racecheck, initcheck, synccheck, but for what
-#                                      tests/sanitize.txt leaves out (FOVEA_SANITIZE_ALL=1: nothing)
+#   tests/gpu.sh build/cuda            conformance, capture, offsets, threads, Python with PyTorch,
+#                                      then a million random calls (FOVEA_RANDOM_CALLS)
+#   tests/gpu.sh build/cuda sanitize   compute-sanitizer over one case of each kernel and random calls
+#                                      of each operation: memcheck, racecheck, initcheck, synccheck,
+#                                      but for what tests/sanitize.txt leaves out
+#                                      (FOVEA_SANITIZE_ALL=1: nothing)
 # Programs run side by side, the long ones in shards, and each is told of as it ends, or when it has
 # run for FOVEA_GPU_LIMIT seconds (900), with the case that it was in; FOVEA_GPU_LOGS keeps logs.
 set -uo pipefail
@@ -24,8 +26,8 @@ need() {  # what for, command that succeeds where it is there
   shift
   "$@" >/dev/null 2>&1 || { echo "gpu: needs $what" >&2; missing=1; }
 }
-programs="conformance"
-[ $mode = all ] && programs="conformance capture threads offsets contract"
+programs="conformance random_calls"
+[ $mode = all ] && programs="$programs capture threads offsets contract"
 need "a GPU and its driver (nvidia-smi)" nvidia-smi
 need "$FOVEA_LIBRARY" test -e "$FOVEA_LIBRARY"
 for program in $programs; do
@@ -46,7 +48,7 @@ names=() pids=()
 report() {  # name, exit status
   echo "--- $1: exit $2, $(tail -1 "$logs/$1")"
   if [ "$2" = 0 ]; then
-    grep -E 'suites? ran|[0-9] passed|SUMMARY|unsupported: [0-9]' "$logs/$1"
+    grep -E 'suites? ran|[0-9] passed|SUMMARY|unsupported: [0-9]|calls drawn' "$logs/$1"
   elif [ "$2" = 137 ]; then
     echo "killed after $limit s in $(grep -aE '^\[ RUN|::' "$logs/$1" | tail -1)"
   else
@@ -91,6 +93,9 @@ else
     done < <([ "${FOVEA_SANITIZE_ALL:-0}" = 1 ] || grep -v '^#' tests/sanitize.txt)
     sharded $tool ${row#*,} compute-sanitizer --tool $tool --error-exitcode 1 "${left_out[@]}" \
       "$build/tests/conformance" --one-a-kernel --gtest_filter='*/cuda.*'
+    start $tool-random env FOVEA_RANDOM_EXACT=1 FOVEA_RANDOM_CALLS=${FOVEA_RANDOM_CALLS:-600} \
+      FOVEA_RANDOM_THREADS=1 compute-sanitizer --tool $tool --error-exitcode 1 "${left_out[@]}" \
+      "$build/tests/random_calls" --gtest_filter='*cuda'
   done
 fi
 while sleep 20 >/dev/null 2>&1; do
@@ -98,9 +103,19 @@ while sleep 20 >/dev/null 2>&1; do
 done &
 ticker=$!
 failed=0
-for pid in "${pids[@]}"; do
-  wait "$pid" || failed=$((failed + 1))
-done
+finish() {
+  for pid in "${pids[@]}"; do
+    wait "$pid" || failed=$((failed + 1))
+  done
+  pids=()
+}
+finish
+if [ "$mode" = all ]; then
+  # Alone: its threads fill the GPU and the cores.
+  start random env FOVEA_RANDOM_CALLS=${FOVEA_RANDOM_CALLS:-1000000} \
+    FOVEA_RANDOM_THREADS=$(nproc) "$build/tests/random_calls" --gtest_filter='*cuda'
+  finish
+fi
 kill $ticker
 echo "gpu: ${#names[@]} runs, $failed failed, $SECONDS s"
 exit $((failed > 0))

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "random/draw.h"
+
+namespace random_calls {
+
+namespace {
+
+int64_t ceil_div(int64_t x, int64_t y) {
+  return x / y + (x % y != 0);
+}
+
+bool is(const std::string& text, std::initializer_list<const char*> names) {
+  for (const char* name : names)
+    if (text == name) return true;
+  return false;
+}
+
+// Entries of a packed or batched row of blocks (quant.h).
+int64_t entries(bool packed, int64_t tokens, int64_t r, int64_t block) {
+  if (packed) return block ? tokens / block + r : r;
+  return block ? ceil_div(tokens, block) : 1;
+}
+
+}  // namespace
+
+// Optional tensors, in the sets that the headers allow.
+void Draw::choose_tensors() {
+  for (const Field& f : op_.fields) {
+    if (f.kind != contract::tensor) continue;
+    if (f.required || (f.output ? !one_in(4) : one_in(4))) given_.insert(f.name);
+  }
+  const auto drop = [&](const char* name) { given_.erase(name); };
+  const auto together = [&](const char* a, const char* b) {
+    if (has(a) != has(b)) drop(a), drop(b);
+  };
+  if (!op_.find("cos") || !op_.find("cos")->required) together("cos", "sin");
+  if (has("page_table") || has("cache_row"))
+    if (!is(op_.name, {"cache_get"})) drop("key_start");
+  const std::string name = op_.name;
+  for (const char* in : {"bias", "alibi", "sink_logit", "mix_before", "mix_after"})
+    if (knows(in) && !has(in)) drop((std::string("d") + in).c_str());
+  if (name == "cache_append") {
+    for (const char* part : {"k", "v"}) {
+      const std::string fresh = std::string(part) + "_new", scale = std::string(part) + "_scale";
+      if (one_in(3)) {
+        drop(part), drop(fresh.c_str()), drop(scale.c_str());
+      } else {
+        given_.insert(part), given_.insert(fresh);
+      }
+    }
+    if (!has("k") && !has("v")) given_.insert("k"), given_.insert("k_new");
+    if (!has("k")) drop("cos"), drop("sin"), drop("norm_weight"), drop("position");
+  }
+  if (name == "quant_quantize" && !has("code") && !has("code_t")) given_.insert("code");
+  if (name == "quant_forward") {
+    drop("v"), drop("v_t");
+    given_.insert(one_in(3) ? "v" : "v_t");
+  }
+  if (name == "kl_forward") {
+    if (!has("total")) drop("row_weight");
+    if (!has("total") && !has("lse_teacher") && !has("lse_student")) given_.insert("kl");
+  } else if (name == "kl_backward") {
+    if (!has("dtotal")) drop("row_weight");
+    if (!has("dtotal")) given_.insert("dkl");
+  } else if (knows("kl_teacher") && knows("js")) {
+    given_.insert("js");
+  } else if (knows("kl") && !op_.find("kl")->required && op_.find("kl")->output) {
+    if (!has("lse_teacher") && !has("lse_student")) given_.insert("kl");
+  }
+  if (name == "trace_forward") {
+    if (one_in(3)) drop("o"), drop("edge_value"), drop("v");
+    if (has("o") || has("edge_value")) given_.insert("v");
+    no_keys_ = one_in(20);  // then no values either
+    if (no_keys_) drop("v");
+    if (has("edge") || has("edge_weight")) given_.insert("edge_count");
+    if (!has("edge_count")) drop("edge_offset");
+  }
+  paged_ = has("page_table");
+  packed_rows_ = has("query_start") || has("start") || (name == "cache_get" && has("key_start"));
+  packed_keys_ = has("key_start") && name != "cache_get";
+}
+
+void Draw::choose_extents() {
+  x("b") = one_in(40) ? 0 : one_of({1, 1, 1, 2, 2, 3});
+  x("r") = x("b");
+  if (packed_rows_) x("b") = 1, x("r") = one_in(30) ? 0 : one_of({1, 2, 2, 3, 5});
+  x("g") = one_in(60) ? 0 : one_of({1, 1, 1, 2, 2, 3, 4});
+  x("h") = one_in(60) ? 0 : x("g") * one_of({1, 1, 2, 2, 3, 4, 8, 16});
+  x("x") = x("h") ? x("h") / one_of({1, 2, 3, 4, 8, 16, 32, 64}) : x("g");
+  if (x("x") == 0 || (x("h") && x("h") % x("x"))) x("x") = 1;
+  if (std::string(op_.name).find("x_kl_indexer") == 0) x("x") = one_of({1, 2, 3, 4, 8});
+  x("s") = length(), x("t") = length();
+  if (one_in(3)) x("t") = x("s");
+  if (one_in(3)) x("s") = one_of({1, 1, 1, 2, 4});  // decode
+  x("d") = width();
+  x("e") = one_in(2) ? x("d") : width();
+  x("f") = one_in(2) ? x("d") : width();
+  if (std::string(op_.name) == "cache_append") x("f") = one_of({1, 2, 3});
+  if (knows("o_part")) x("n") = one_of({0, 1, 2, 2, 3, 4, 7});
+  if (knows("index")) x("n") = one_in(30) ? 0 : one_of({1, 2, 3, 8, 16, 17, 32, 64, 100});
+  if (knows("pair")) x("n") = one_of({0, 1, 2, 3, 5});
+  x("u") = has("row") || knows("k_out") ? length() : x("s");
+  x("kernel_rows") = one_of({1, 1, 2, 3, 4, 6, 6, 7, 16});
+  x("kernel_columns") = one_of({1, 2, 3, 5, 7, 11, 11, 31});
+  x("group_heads") = x("h");
+  while (x("group_heads") > 16 || (x("group_heads") > 1 && one_in(2)))
+    x("group_heads") = x("group_heads") % 2 || x("group_heads") > 64 ? 1 : x("group_heads") / 2;
+  x("half") = x("d") / 2;
+  if (x("half") > 1 && one_in(2)) x("half") = random_.integer(0, x("half"));
+  x("width") = one_in(2) ? x("d") : random_.integer(1, std::max<int64_t>(1, x("d")));
+  x("positions") = length();
+  x("cap") = one_of({0, 1, 5, 40, 300});
+  if (no_keys_) x("t") = 0;
+  fit();
+  if (one_in(50)) wild();
+  if (knows("history") && one_in(2)) {
+    const int64_t each = packed_rows_ ? x("s") / std::max<int64_t>(1, x("r")) : x("s");
+    scalar<int64_t>("history") = std::min(each, random_.integer(0, x("kernel_rows") + 1));
+  }
+  if (knows("history"))
+    x("rows_out") = x("s") - (packed_rows_ ? x("r") : 1) * scalar<int64_t>("history");
+  blocks();
+  pages();
+  x("key_b") = packed_keys_ ? 1 : x("r");
+  if (has("cache_row") && !packed_keys_) x("rows") = one_of({0, 1, 2, 3, 5});
+}
+
+// The longer of rows and keys is halved until the work is small.
+void Draw::fit() {
+  const auto work = [&] {
+    const double taps = knows("history")
+                            ? 1 + 0.1 * static_cast<double>(x("kernel_rows") * x("kernel_columns"))
+                            : 1;
+    return static_cast<double>(std::max<int64_t>(1, x("b")) * std::max<int64_t>(1, x("h"))) *
+           static_cast<double>(x("s") * x("t")) * taps *
+           static_cast<double>(x("d") + std::max(x("e"), x("f")));
+  };
+  while (work() > budget_.work) {
+    int64_t& longer = x("s") > x("t") ? x("s") : x("t");
+    longer = longer > 1 ? longer * 2 / 3 : 0;
+    if (x("s") == 0 || x("t") == 0) break;
+  }
+  if (!has("row") && !knows("k_out")) x("u") = x("s");
+}
+
+// Nothing to do, beside an extent that nobody could walk.
+void Draw::wild() {
+  static const char* const letters[] = {"b", "h", "g", "s", "t",    "d",
+                                        "e", "f", "x", "n", "half", "positions"};
+  const auto any = [&]() -> int64_t& {
+    return x(letters[random_.integer(0, std::size(letters) - 1)]);
+  };
+  any() = 0;
+  any() = int64_t{1} << one_of({31, 33, 40, 61});
+  if (!packed_rows_) x("r") = x("b");
+  if (!has("row") && !knows("k_out")) x("u") = x("s");
+}
+
+// Blocks of rows and keys, which decide extents.
+void Draw::blocks() {
+  const std::string name = op_.name;
+  if (name == "trace_forward") {
+    const int64_t rows = one_of({0, 16, 32, 64, 128}), keys = one_of({0, 16, 32, 64, 64, 128});
+    scalar<int32_t>("block_rows") = static_cast<int32_t>(rows);
+    scalar<int32_t>("block_keys") = static_cast<int32_t>(keys);
+    x("n") = ceil_div(x("s"), rows ? rows : 64);
+    x("page") = keys ? keys : 64;
+    x("keep") = one_of({1, 1, 2, 3, 4, 8, 17});
+    scalar<int64_t>("keep") = x("keep");
+  } else if (name == "quant_quantize") {
+    const int64_t block = one_of({0, 64, 128});
+    scalar<int64_t>("block") = block;
+    x("n") = entries(packed_rows_, x("s"), x("r"), block);
+    x("padded") = 128 * entries(packed_rows_, x("s"), x("r"), 128);
+  } else if (name == "quant_forward") {
+    const int64_t q = has("q_scale") ? one_of({0, 64, 128}) : 0;
+    const int64_t k = has("k_scale") ? one_of({0, 64, 128}) : 0;
+    scalar<int32_t>("q_block") = static_cast<int32_t>(q);
+    scalar<int32_t>("k_block") = static_cast<int32_t>(k);
+    x("q_blocks") = entries(packed_rows_, x("s"), x("r"), q);
+    x("k_blocks") = entries(packed_keys_, x("t"), x("r"), k);
+    x("v_blocks") = entries(packed_keys_, x("t"), x("r"), 0);
+    x("padded") = 128 * entries(packed_keys_, x("t"), x("r"), 128);
+  } else if (name.find("x_kl_pool") == 0) {
+    const int64_t block = one_of({0, 1, 4, 16, 17, 32, 64, 64, 100, 128});
+    scalar<int64_t>("block_keys") = block;
+    const int64_t keys = block ? block : 64;
+    x("u") = (packed_keys_ ? x("t") / keys + x("r") : ceil_div(x("t"), keys)) + one_of({0, 0, 1});
+  }
+}
+
+void Draw::pages() {
+  if (!extents_.count("page")) x("page") = one_of({1, 2, 4, 8, 16, 16, 32, 64, 64, 128, 5, 48});
+  const bool pools = std::string(op_.name) == "cache_copy";
+  if (!paged_ && !pools) {
+    x("pages") = 0;
+    if (knows("block_mask")) x("block_bytes") = ceil_div(ceil_div(x("t"), x("page")), 8);
+    x("rows") = packed_keys_ ? 1 : x("r");
+    return;
+  }
+  x("pages") = std::min<int64_t>(ceil_div(x("t"), x("page")), 12);
+  x("pool") = pools ? random_.integer(0, 6) : random_.integer(0, x("pages") * 2 + 1);
+  x("pool2") = random_.integer(0, 6);
+  if (knows("block_mask")) x("block_bytes") = ceil_div(x("pages"), 8);
+  x("rows") = x("r");
+}
+
+void Draw::choose_scalars() {
+  const auto maybe = [&](const char* name, int64_t value) {
+    if (knows(name) && one_in(3)) scalar<int64_t>(name) = value;
+  };
+  maybe("query_max", one_of({1, 2, random_.integer(0, x("s") + 2), int64_t{1} << 40}));
+  maybe("key_max", one_of({1, 2, random_.integer(0, x("t") + 2), int64_t{1} << 40}));
+  // Bias and mask have a column for each of key_max keys.
+  if (has("bias") || has("mask") || (paged_ && has("key_position")))
+    if (scalar<int64_t>("key_max") > 1000) scalar<int64_t>("key_max") = 0;
+  if (!has("head_window")) {
+    maybe("window_left", random_.integer(0, 40));
+    if (knows("sink_keys") && scalar<int64_t>("window_left")) maybe("sink_keys", one_of({0, 1, 4}));
+    if (knows("causal") && one_in(2)) {
+      scalar<int32_t>("causal") = 1;
+    } else {
+      maybe("window_right", random_.integer(0, 40));
+    }
+  }
+  maybe("local_chunk", one_of({0, 1, 16, 64}));
+  const auto number = [&](const char* name, float value) {
+    if (knows(name) && op_.find(name)->kind == contract::f32 && one_in(3))
+      scalar<float>(name) = value;
+  };
+  for (const char* name : {"scale", "scale_teacher", "scale_student"})
+    number(name, one_in(6) ? 30.0f : 0.3f);
+  number("softcap", one_in(3) ? 1.0f : 20.0f);
+  number("factor", 1.5f);
+  number("eps", 1e-3f);
+  number("weight", 0.2f);
+  if (has("norm_weight")) number("norm_eps", 1e-3f);
+  const auto flag = [&](const char* name) {
+    if (knows(name) && one_in(3)) scalar<int32_t>(name) = 1;
+  };
+  if (has("cos") && std::string(op_.name) != "rope_table_get") {
+    flag("rope_interleaved");
+    const int64_t room = x("d") - 2 * x("half");
+    if (room > 0 && knows("rope_begin") && one_in(2))
+      scalar<int32_t>("rope_begin") = static_cast<int32_t>(random_.integer(0, room));
+  }
+  flag("inverse"), flag("exact"), flag("direction"), flag("hadamard"), flag("nondeterministic");
+  if (knows("total") ? has("total") : has("dtotal")) flag("mean");
+  if (knows("k_student") && knows("block_keys")) flag("pool");
+  if (has("code_t") || has("v_t")) flag("code_order");
+  if (knows("seed") && scalar<int32_t>("hadamard")) maybe("seed", 77);
+  if (knows("splits") && one_in(3))
+    scalar<int32_t>("splits") = static_cast<int32_t>(one_of({1, 2, 3, 8, 100}));
+  if (knows("edge_kind")) scalar<int32_t>("edge_kind") = static_cast<int32_t>(one_of({0, 1, 2}));
+  maybe("position_begin", one_of({-3, 5, int64_t{1} << 21}));
+  if (knows("scaling")) {
+    const int64_t scaling = one_of({0, 1, 2, 3});
+    scalar<int32_t>("scaling") = static_cast<int32_t>(scaling);
+    if (scaling == 0) scalar<float>("factor") = 0;
+    if (scaling >= 2) maybe("original_len", 2048);
+  }
+  if (knows("nondeterministic")) call_.bits_may_differ = scalar<int32_t>("nondeterministic");
+}
+
+// The key columns that a row of scores has (core.h).
+int64_t Draw::columns() {
+  const int64_t key_max = knows("key_max") ? scalar<int64_t>("key_max") : 0;
+  if ((paged_ || packed_keys_) && key_max > 0) return key_max;
+  return paged_ ? x("pages") * x("page") : x("t");
+}
+
+int64_t Draw::extent(const Field& f, const std::string& dim) {
+  if (isdigit(static_cast<unsigned char>(dim[0]))) return std::stoll(dim);
+  if (dim == "r+1") return x("r") + 1;
+  if (dim == "keys") return columns();
+  if (dim == "bytes") return ceil_div(columns(), 8);
+  if (dim == "rows")
+    return has("cache_row") ? x("rows") : f.name == "page_table" ? x("r") : x("key_b");
+  return x(dim.c_str());
+}
+
+// Inputs are of the types that have kernels of their own more often than not.
+int Draw::dtype_of(const Field& f) {
+  if (!f.dtype_as.empty() && (f.dtypes.empty() || one_in(2))) {
+    const Field& as = *op_.find(f.dtype_as);
+    for (const Tensor& x : call_.tensors)
+      if (x.field->name == as.name) return x.view.dtype;
+    return as.dtypes.empty() ? FOVEA_F32 : contract::kDtypes.at(as.dtypes[0]);
+  }
+  if (f.dtypes.empty()) return FOVEA_F32;
+  const auto pick = [&] {
+    return contract::kDtypes.at(
+        f.dtypes[random_.integer(0, static_cast<int64_t>(f.dtypes.size()) - 1)]);
+  };
+  if ((f.name == "k" && has("k_scale")) || (f.name == "v" && has("v_scale")))
+    if (std::string(op_.name) == "cache_append")
+      return static_cast<int>(one_of({FOVEA_E4M3, FOVEA_E5M2, FOVEA_I8}));
+  return pick();
+}
+
+void Draw::add(const Field& f) {
+  Tensor x{&f, {}};
+  x.input = !f.output || is(f.name, {"k", "v", "target"});  // [inout] ones too
+  const contract::Words& dims = paged_ && !f.paged.empty() ? f.paged : f.dims;
+  x.view.dtype = dtype_of(f);
+  x.view.ndim = static_cast<int32_t>(dims.size());
+  for (size_t i = 0; i < dims.size(); ++i) x.view.shape[i] = extent(f, dims[i]);
+  lay(x.view, f);
+  call_.tensors.push_back(x);
+}
+
+// Strides: rows of C order, axes swapped, gaps, an unaligned last axis, or one axis of stride 0.
+void Draw::lay(fovea_tensor& x, const Field& f) {
+  const bool places = f.dims[0] == "r+1" || is(f.name, {"page_table", "cache_row", "pair"});
+  std::vector<int> order;
+  for (int i = x.ndim - 1; i >= 0; --i) order.push_back(i);
+  const int64_t kind = places ? 0 : random_.integer(0, 9);
+  if ((kind == 6 || kind == 7) && x.ndim >= 3)
+    std::swap(order[1], order[static_cast<size_t>(random_.integer(1, x.ndim - 1))]);
+  __int128 pitch = kind == 8 ? 2 : 1;
+  for (size_t n = 0; n < order.size(); ++n) {
+    x.stride[order[n]] = pitch > INT64_MAX / 4 ? INT64_MAX / 4 : static_cast<int64_t>(pitch);
+    const __int128 own = x.stride[order[n]];
+    pitch = own * std::max<int64_t>(x.shape[order[n]], 1);
+    if (kind == 5) pitch = n == 0 ? (pitch + 7) / 8 * 8 + 8 : pitch + own;
+    if (kind == 9) pitch += n == 0 ? 3 - pitch % 2 : own;
+  }
+  const bool sums = f.sums && one_in(3);
+  if (places || (f.output && !sums) || (!sums && !one_in(12))) return;
+  // Not all strides 0: that is taken for strides forgotten.
+  const int64_t axis = random_.integer(0, x.ndim - 1);
+  int others = 0;
+  for (int i = 0; i < x.ndim; ++i) others += i != axis && x.stride[i] > 0;
+  if (others) x.stride[axis] = 0;
+}
+
+// Outputs that may be an input, and v as columns of k.
+void Draw::share() {
+  const auto find = [&](const std::string& name) {
+    for (size_t i = 0; i < call_.tensors.size(); ++i)
+      if (call_.tensors[i].field->name == name) return static_cast<int>(i);
+    return -1;
+  };
+  for (Tensor& x : call_.tensors) {
+    if (x.field->alias.empty() || has("row") || !one_in(3)) continue;
+    const int other = find(x.field->alias);
+    if (other < 0) continue;
+    const fovea_tensor& y = call_.tensors[other].view;
+    const int skip = y.ndim - x.view.ndim;
+    bool zero = y.dtype != x.view.dtype || (skip && y.shape[0] < 1);
+    for (int i = 0; i < x.view.ndim; ++i)
+      zero |= y.stride[i + skip] == 0 || y.shape[i + skip] != x.view.shape[i];
+    if (zero) continue;
+    for (int i = 0; i < x.view.ndim; ++i) x.view.stride[i] = y.stride[i + skip];
+    x.shares = other;
+  }
+  const int k = find("k"), v = find("v");
+  if (k < 0 || v < 0 || call_.tensors[v].field->output || !one_in(10)) return;
+  fovea_tensor &a = call_.tensors[k].view, &b = call_.tensors[v].view;
+  if (a.dtype != b.dtype || a.ndim != b.ndim || a.shape[3] < b.shape[3]) return;
+  std::copy(a.stride, a.stride + 4, b.stride);
+  call_.tensors[v].shares = k;
+}
+
+void Draw::place() {
+  __int128 bytes = kGuard;
+  for (Tensor& x : call_.tensors) {
+    const int64_t size = oracle::bytes_of(x.view.dtype);
+    __int128 span = size;
+    for (int i = 0; i < x.view.ndim; ++i)
+      span += static_cast<__int128>(x.view.shape[i] - 1) * x.view.stride[i] * size;
+    if (elements_of(x.view) == 0) span = 0;
+    if (span > budget_.bytes) span = budget_.bytes + 1;
+    x.span = static_cast<int64_t>(span);
+    if (x.shares >= 0) {
+      x.at = call_.tensors[x.shares].at;
+      continue;
+    }
+    // One in four starts at an address that suits its own type and nothing wider.
+    x.at = static_cast<int64_t>(bytes) + (one_in(4) ? size : 0);
+    bytes += (span + size + kGuard - 1) / kGuard * kGuard + kGuard;
+    x.null = span == 0 && x.field->required && one_in(3);
+  }
+  call_.bytes = bytes > INT64_MAX ? INT64_MAX : static_cast<int64_t>(bytes);
+  for (Tensor& x : call_.tensors) call_.slot(x) = x.view;
+}
+
+}  // namespace random_calls
