@@ -116,7 +116,7 @@ class TraceBuild {
   }
   void operands(Call& call) {
     rows_ = c_.cache_row && !c_.paged ? c_.b + 2 : c_.b;
-    pool_ = c_.b * key_blocks_ + 2;
+    pool_ = c_.no_pages ? 0 : c_.b * key_blocks_ + 2;
     operand(call, "q", p_->q, {c_.b, c_.s, c_.h, c_.d});
     const int64_t first = c_.paged ? pool_ : rows_, second = c_.paged ? c_.block_keys : c_.t;
     k_ = operand(call, "k", p_->k, {first, second, c_.g, c_.d});
@@ -135,7 +135,7 @@ class TraceBuild {
       // Neighbours lie apart; one page in seven is absent.
       call.fill(table_, [&](const int64_t* i) {
         const int64_t page = i[0] * key_blocks_ + i[1];
-        return static_cast<double>(page % 7 == 5 ? -1 : page * 5 % pool_);
+        return static_cast<double>(page % 7 == 5 || !pool_ ? -1 : page * 5 % pool_);
       });
     }
     if (c_.cache_row)

@@ -67,7 +67,8 @@ std::string refuses_all(const Context& ctx, const Trace& trace) {
   if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
     return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
   if (a.d % 8) return "d is not a multiple of 8";
-  if (!a.b || !a.h || !a.s || !a.g || !a.sequences.key_max || !a.sequences.caches)
+  const Sequences& of = a.sequences;
+  if (!a.b || !a.h || !a.s || !a.g || !of.key_max || !of.caches || (of.page && !of.pool))
     return "nothing to do";
   if (a.sequences.key_max > kIndexMax || a.s > kIndexMax)
     return "more than 2^30 keys or rows in a sequence";
