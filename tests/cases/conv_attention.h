@@ -201,6 +201,8 @@ class ConvEdges {
     ConvCase c = conv_row(3, 3, 3, 3);
     c.h = c.g = 0;
     both(c);
+    c.g = 2;
+    both(c);
     c = conv_row(3, 3, 3, 3), c.b = 0;
     both(c);
   }
