@@ -152,7 +152,8 @@ class KlCases {
 
   void hostile() {
     for (const auto& type : kTypes)
-      for (KlData data : {KlData::large, KlData::far, KlData::nan_q, KlData::nan_k, KlData::inf_k})
+      for (KlData data :
+           {KlData::large, KlData::far, KlData::nan_q, KlData::nan_k, KlData::inf_k, KlData::inf_q})
         for (bool reverse : {false, true}) {
           KlCase c;
           c.note = "edge", c.teacher = type[0], c.student = type[1], c.reverse = reverse;

@@ -42,6 +42,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 struct KlSimt : KlGradient {
+  static constexpr bool infinite_counts = true;  // its row has a lse of NaN
   Operand q, k, v, dout;
   float* row_alibi = nullptr;
   int64_t common;  // parts of the query heads: a head of k and one of v for each
