@@ -794,6 +794,16 @@ TEST(ContractTrace, NumbersAndWhatGoesTogether) {
        "of 1 key blocks");
   p = plain, p["v"].data = nullptr;
   says(p, "trace_forward: v.data is NULL with o, wanted the values it is made of");
+  // Without keys and v the width is that of o, or of edge_value.
+  const Call bare = valid("trace_forward", "edges");
+  p = bare.params, p["v"].data = nullptr, p["k"].shape[1] = 0;
+  accepts(p);
+  p["edge_value"].shape[4] = 0;
+  says(p, "trace_forward: edge_value.shape[4] (e) is 0, wanted >= 1");
+  p["edge_value"].shape[4] = 577;
+  refuses(p, "edge_value.shape[4]", FOVEA_UNSUPPORTED);
+  p["o"] = Params(plain)["o"];
+  refuses(p, "edge_value.shape[4]");
   p = plain, p.at<float>(p.op().find("scale")->offset) = -1;
   refuses(p, "scale");
   p = plain, p["k"].shape[2] = p["v"].shape[2] = 3;

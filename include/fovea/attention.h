@@ -87,6 +87,8 @@ FOVEA_API fovea_status fovea_attention_forward(
  *    dv_j = sum_i p_ij dout_i, dbias_ij = ds_ij, dx_ij = ds_ij (1 - (x_ij / softcap)^2)
  *    dq_i = scale sum_j dx_ij k_j,  dk_j = scale sum_i dx_ij q_i
  *    dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i,  dalibi_bh = - sum ds_ij |p_i - p_j|
+ *  Tensor cores cut sums of f16 and bf16 products off instead of rounding them: a sum over n rows, of
+ *  all query heads that share the key, is off by up to n 2^-26 of its terms' sizes.
  *  Same bits every run unless `nondeterministic`.  Workspace is linear in s and t. */
 typedef struct fovea_attention_backward_params {
   size_t struct_size;          /**< sizeof(fovea_attention_backward_params) */

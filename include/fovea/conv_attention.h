@@ -66,8 +66,10 @@ FOVEA_API fovea_status fovea_conv_attention_forward(
  *    dweight[u,v] = sum_ij dA_ij S[i - (kernel_rows - 1) + u, j - left + v]   over all sequences
  *    dS_mn = sum_uv W[u,v] dA[m + (kernel_rows - 1) - u, n + left - v]  where row m sees key n, else 0
  *    dq_m = scale sum_n dS_mn k_n,  dk_n = scale sum_m dS_mn q_m,  dv_j = sum_i P_ij dout_i
- *  P and dA are 0 where a row does not see a key, and in rows of history.  Same bits every run.
- *  Workspace is linear in s and t. */
+ *  P and dA are 0 where a row does not see a key, and in rows of history.  Where the forward rounded
+ *  S and weight to f16 and this call's kernel does not, or the reverse (o in f32, rows that are not
+ *  aligned), P is off by a factor of up to exp(2^-10 sum_uv |W S|): lse is taken as it is given.
+ *  Same bits every run.  Workspace is linear in s and t. */
 typedef struct fovea_conv_attention_backward_params {
   size_t struct_size;       /**< sizeof(fovea_conv_attention_backward_params) */
   fovea_tensor q;           /**< [in] (b, s, h, d) f32 f16 bf16 */

@@ -204,15 +204,6 @@ struct Score {
   View<1> sink_logit;  // (h)
 };
 
-// Key blocks that each block of query rows sees: for each (sequence, head, row block) `keep`
-// places, of which the first `count` are in use, ascending.  Absent: every key.
-struct BlockList {
-  const int32_t *entry, *count;
-  int64_t n, keep;
-  int32_t block_rows, block_keys;
-  explicit FOVEA_HD operator bool() const { return entry != nullptr; }
-};
-
 struct Rope {
   View<2> cos, sin;
   int64_t positions, half;
@@ -230,13 +221,33 @@ struct Attend {
   Mask mask;
   Score score;
   Rope rope;
-  BlockList list;
   int32_t splits;  // as asked; 0: auto
 
   // The call has neither positions, per-head windows, bit mask, bias, alibi, softcap, sinks,
   // q_value, rope, chunk nor absent pages to think of: scale, window and lengths are all.
   bool plain() const;
 };
+
+// Key blocks that each block of query rows sees: for each (sequence, head, row block) `keep`
+// places, of which the first `count` are in use, ascending.
+struct BlockList {
+  const int32_t *entry, *count;
+  int64_t n, keep;
+  int32_t block_rows, block_keys;
+};
+
+// A call whose rows see the blocks of a list alone.  It is no Attend and becomes none, so a kernel
+// that knows of no list cannot be given one.
+struct ListedAttend {
+  Attend attend;
+  BlockList list;
+};
+FOVEA_HD const Attend& attend_in(const Attend& call) {
+  return call;
+}
+FOVEA_HD const Attend& attend_in(const ListedAttend& call) {
+  return call.attend;
+}
 
 struct AttendBackward {
   Attend forward;  // o and lse are inputs here

@@ -50,8 +50,8 @@ class Edges {
   void empty() {
     for (const auto& n :
          {row(0, 3, 3, 2, 1, 8, 8), row(1, 0, 5, 2, 2, 64, 64), row(2, 5, 0, 2, 1, 64, 64),
-          row(1, 0, 0, 2, 1, 8, 8), row(1, 3, 3, 0, 1, 8, 8), row(1, 1, 1, 1, 1, 1, 1),
-          row(1, 1, 1, 1, 1, 128, 128)})
+          row(1, 0, 0, 2, 1, 8, 8), row(1, 3, 3, 0, 1, 8, 8), row(1, 3, 3, 0, 0, 8, 8),
+          row(1, 1, 1, 1, 1, 1, 1), row(1, 1, 1, 1, 1, 128, 128)})
       each_dtype(n, [](AttentionCase& c) { c.note = "edge"; });
     // No key at all: lse is the sink's.
     each_dtype(row(2, 5, 0, 4, 2, 64, 64),

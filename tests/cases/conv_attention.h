@@ -162,6 +162,7 @@ class ConvEdges {
     lengths();
     values();
     places();
+    few();
     small();
     tuned();
   }
@@ -199,6 +200,8 @@ class ConvEdges {
       }
     ConvCase c = conv_row(3, 3, 3, 3);
     c.h = c.g = 0;
+    both(c);
+    c.g = 2;
     both(c);
     c = conv_row(3, 3, 3, 3), c.b = 0;
     both(c);
@@ -279,6 +282,31 @@ class ConvEdges {
     cases.push_back(conv_case(c, true));
     c.lay = Lay::odd, c.causal = true;
     cases.push_back(conv_case(c, false));
+  }
+
+  // A few rows with a history, as decoding has them, down to none that has an output: every kind of
+  // sequence, any kernel to 6 x 6, limits below the rows there are.
+  void few() {
+    ConvCase c = conv_row(1, 17, 6, 5);
+    c.dtype = FOVEA_F16, c.h = 6, c.g = 3, c.d = 128, c.e = 40, c.causal = true, c.history = 1;
+    both(c);
+    c = conv_row(2, 17, 6, 2), c.dtype = FOVEA_BF16, c.d = c.e = 64, c.history = 2, c.query_max = 1;
+    both(c);
+    harness::Random random(17);
+    const auto pick = [&](int64_t low, int64_t high) { return random.integer(low, high); };
+    constexpr Where wheres[] = {Where::batched, Where::lengths, Where::varlen,
+                                Where::varlen_queries};
+    for (int i = 0; i < 60; ++i) {
+      const int64_t rows = pick(1, 4), keys = pick(1, 40), taps = pick(1, 6);
+      c = conv_row(rows, keys, taps, pick(1, 6));
+      c.note = "few" + std::to_string(i);
+      c.dtype = i % 7 == 6 ? FOVEA_F32 : i % 2 ? FOVEA_F16 : FOVEA_BF16;
+      c.d = i % 3 ? 128 : 64, c.e = c.d - 8 * pick(0, 7), c.causal = i % 2;
+      c.h = 2 * pick(1, 3), c.g = i % 4 ? 2 : 1, c.b = pick(1, 3);
+      c.where = wheres[i % 4], c.history = pick(0, std::min<int64_t>(c.s, 3));
+      if (i % 5 == 0) c.query_max = pick(1, c.s);
+      both(c);
+    }
   }
 
   // Every instance of the tuned kernels (src/ops/conv_attention/*.inc), by its name: lengths off

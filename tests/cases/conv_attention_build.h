@@ -20,7 +20,7 @@ struct ConvCase {
   int dtype = FOVEA_F32;
   int64_t b = 2, s = 5, t = 7, h = 2, g = 2, d = 8, e = 8, kernel_rows = 3, kernel_columns = 3;
   bool causal = false, weight_f32 = true, lse = true, o_f32 = false;
-  int64_t history = 0, page = 0;
+  int64_t history = 0, page = 0, query_max = 0;
   Taps taps = Taps::random;
   Where where = Where::batched;
   Lay lay = Lay::contiguous;
@@ -47,6 +47,7 @@ inline std::string name_of(const ConvCase& c, bool backward) {
   add(true, kWhereNames[static_cast<int>(c.where)] +
                 (c.where == Where::paged ? std::to_string(c.page) : ""));
   add(c.history > 0, number("history", c.history));
+  add(c.query_max > 0, number("query_max", c.query_max));
   add(!c.weight_f32 && c.dtype != FOVEA_F32, "weight16");
   add(c.o_f32 && c.dtype != FOVEA_F32, "o_f32");
   add(c.taps == Taps::delta, "delta");
@@ -75,6 +76,7 @@ class ConvBuild {
   // Inputs; o's extents are said in p.o before the oracle is asked.
   void build() {
     places();
+    if (c_.query_max) p_.query_max = c_.query_max;
     rows_out = s - c_.history * (p_.query_start.data ? r : 1);
     p_.history = c_.history, p_.causal = c_.causal, p_.scale = c_.scale;
     tensors();

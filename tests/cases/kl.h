@@ -92,6 +92,12 @@ class KlCases {
         c.b = x[0], c.s = x[1], c.t = x[2], c.h = x[3], c.mean = type != 0;
         both(c);
       }
+    // No query heads, and key heads of either side or none.
+    for (const auto& heads : {std::pair{0, 0}, {0, 4}, {4, 0}}) {
+      KlCase c;
+      c.note = "edge", c.h = 0, c.g = heads.first, c.x = heads.second;
+      both(c);
+    }
     for (const auto& type : kTypes)
       for (bool reverse : {false, true}) {
         KlCase c;
@@ -146,7 +152,8 @@ class KlCases {
 
   void hostile() {
     for (const auto& type : kTypes)
-      for (KlData data : {KlData::large, KlData::far, KlData::nan_q, KlData::nan_k, KlData::inf_k})
+      for (KlData data :
+           {KlData::large, KlData::far, KlData::nan_q, KlData::nan_k, KlData::inf_k, KlData::inf_q})
         for (bool reverse : {false, true}) {
           KlCase c;
           c.note = "edge", c.teacher = type[0], c.student = type[1], c.reverse = reverse;

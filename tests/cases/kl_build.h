@@ -12,9 +12,10 @@ using harness::Role;
 using harness::Shape;
 
 // near: the student is the teacher with a little noise (widths and key heads alike).
-enum class KlData { normal, same, near, large, far, nan_q, nan_k, inf_k };
-constexpr const char* kKlDataNames[] = {"",    "same",  "near",  "large",
-                                        "far", "nan_q", "nan_k", "inf_k"};
+// inf_q: all logits of a row of the student are -inf.
+enum class KlData { normal, same, near, large, far, nan_q, nan_k, inf_k, inf_q };
+constexpr const char* kKlDataNames[] = {"",      "same",  "near",  "large", "far",
+                                        "nan_q", "nan_k", "inf_k", "inf_q"};
 enum class KlWeights { none, some, zeros };
 constexpr const char* kKlWeightNames[] = {"", "weights", "zero_weights"};
 
@@ -234,16 +235,27 @@ class KlBuild {
     call_.fill(field, [&](const int64_t*) { return size * random_.normal(n_++); });
     return field;
   }
-  // One element: row 1 of the teacher's q, or key 1 of the student's k, of the first sequence.
+  // One element: row 1 of a q, or key 1 of the student's k, of the first sequence.
   void spoil() {
     if (c_.data < KlData::nan_q) return;
-    const bool q = c_.data == KlData::nan_q;
-    const size_t field = call_.field(q ? "q_teacher" : "k_student");
+    const bool inf_q = c_.data == KlData::inf_q;
+    const char* name = c_.data == KlData::nan_q ? "q_teacher" : inf_q ? "q_student" : "k_student";
+    const double value = inf_q                      ? -HUGE_VAL
+                         : c_.data == KlData::inf_k ? HUGE_VAL
+                                                    : static_cast<double>(NAN);
+    change(name, [&](const int64_t* i, double x) {
+      return i[0] == 0 && i[1] == 1 && i[2] == 0 && i[3] == 0 ? value : x;
+    });
+    if (inf_q)
+      change("k_student", [](const int64_t* i, double x) { return i[3] ? x : 1 + std::abs(x); });
+  }
+  template <class Value>
+  void change(const char* name, Value value) {
+    const size_t field = call_.field(name);
+    const int dtype = call_.fields[field].tensor.dtype;
+    uint8_t* const image = call_.storages[call_.fields[field].storage].image.data();
     call_.each(field, [&](const int64_t* i, int64_t byte) {
-      if (i[0] == 0 && i[1] == 1 && i[2] == 0 && i[3] == 0)
-        oracle::encode(q ? c_.teacher : c_.student,
-                       c_.data == KlData::inf_k ? HUGE_VAL : static_cast<double>(NAN),
-                       call_.storages[call_.fields[field].storage].image.data() + byte);
+      oracle::encode(dtype, value(i, oracle::decode(dtype, image + byte)), image + byte);
     });
   }
 

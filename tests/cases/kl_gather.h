@@ -133,9 +133,17 @@ class GatherCases {
       c.note = "edge", c.b = x[0], c.s = x[1], c.t = x[2], c.h = x[3], c.list = x[4];
       both(c);
     }
+    // No query heads, key heads of either side or none, lists of all heads or of each.
+    for (const auto& heads : {std::pair{0, 0}, {0, 4}, {4, 0}, {2, 4}})
+      for (bool shared : {false, true}) {
+        KlCase c;
+        c.note = "edge", c.h = 0, c.g = heads.first, c.x = heads.second, c.list = 5;
+        c.shared_list = shared;
+        both(c);
+      }
     for (const auto& type : KlCases::kTypes)
       for (KlData data : {KlData::normal, KlData::large, KlData::far, KlData::nan_q, KlData::nan_k,
-                          KlData::inf_k, KlData::near}) {
+                          KlData::inf_k, KlData::inf_q, KlData::near}) {
         KlCase c;
         c.note = "edge", c.teacher = type[0], c.student = type[1], c.data = data;
         c.s = 71, c.t = 33, c.d = c.f = 64, c.g = c.x = 2, c.list = 12;

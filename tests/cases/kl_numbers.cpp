@@ -193,6 +193,31 @@ TEST_P(Kl, threads_change_no_bit) {
   }
 }
 
+// A row without a gradient is of no account: NaN in it changes no bit of any output.
+TEST_P(Kl, a_dead_row_changes_no_bit) {
+  for (const int dtype : {FOVEA_F32, FOVEA_BF16, FOVEA_F16})
+    for (const Span span : {Span::full, Span::causal}) {
+      KlCase c;
+      c.teacher = c.student = dtype, c.b = 1, c.s = 70, c.t = 130, c.d = c.f = 64, c.span = span;
+      c.reverse = span == Span::causal;
+      SCOPED_TRACE(name_of(c, true));
+      const Call clean = build_kl_backward(c, 3);
+      Call spoiled = build_kl_backward(c, 3);
+      if (!harness::served(ctx, clean)) GTEST_SKIP() << "no kernel";
+      for (const char* name : {"q_teacher", "q_student"}) {
+        const size_t field = spoiled.field(name);
+        uint8_t* const image = spoiled.storages[spoiled.fields[field].storage].image.data();
+        spoiled.each(field, [&](const int64_t* i, int64_t byte) {
+          if (i[1] % 9 == 7) oracle::encode(dtype, NAN, image + byte);  // where dkl is 0
+        });
+      }
+      const harness::Way way{true, false, 0};
+      EXPECT_EQ(harness::first_difference(clean, harness::run_way(ctx, clean, way),
+                                          harness::run_way(ctx, spoiled, way)),
+                "");
+    }
+}
+
 // Memory stays linear: doubling rows and keys at most doubles the workspace.
 TEST_P(Kl, workspace_is_linear) {
   const auto bytes = [&](int64_t n) {

@@ -161,6 +161,8 @@ class MultiTokenCases {
     MultiTokenCase c = row(3, 3, 3, 3);
     c.conv.h = c.conv.g = 0;
     both(c);
+    c.conv.g = 2;
+    both(c);
     c = row(3, 3, 3, 3), c.conv.b = 0;
     both(c);
     c = row(40, 44, 16, 31), c.before = c.after = false, c.group = 1;

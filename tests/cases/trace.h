@@ -27,7 +27,9 @@ struct TraceCase {
   int64_t block_rows = 16, block_keys = 16, keep = 3;
   bool causal = false, exact = true, mask = false, keep_row = false, key_len = false;
   bool paged = false, cache_row = false, o_f32 = false;
+  bool no_pages = false;                          // the pool is empty
   bool values = true, slots = true, rows = true;  // which outputs there are
+  bool bare = false;  // o and edge_value without v, as where there is no key yet
   TraceData data = TraceData::normal;
   EdgeList edges = EdgeList::apart;
   int edge_kind = FOVEA_EDGE_KIND_SCORE;
@@ -49,7 +51,7 @@ inline std::string name_of(const TraceCase& c) {
       {c.causal, "_causal"},   {c.mask, "_mask"},         {c.keep_row, "_keep_row"},
       {c.key_len, "_key_len"}, {c.paged, "_paged"},       {c.cache_row, "_cache_row"},
       {c.o_f32, "_o_f32"},     {!c.values, "_no_values"}, {!c.slots, "_no_slots"},
-      {!c.rows, "_no_rows"},   {c.scale > 0, "_scale"}};
+      {!c.rows, "_no_rows"},   {c.scale > 0, "_scale"},   {c.bare, "_bare"}};
   for (const auto& flag : flags) name += flag.first ? flag.second : "";
   if (c.data != TraceData::normal)
     name += std::string("_") + kTraceDataNames[static_cast<int>(c.data)];
@@ -114,11 +116,11 @@ class TraceBuild {
   }
   void operands(Call& call) {
     rows_ = c_.cache_row && !c_.paged ? c_.b + 2 : c_.b;
-    pool_ = c_.b * key_blocks_ + 2;
+    pool_ = c_.no_pages ? 0 : c_.b * key_blocks_ + 2;
     operand(call, "q", p_->q, {c_.b, c_.s, c_.h, c_.d});
     const int64_t first = c_.paged ? pool_ : rows_, second = c_.paged ? c_.block_keys : c_.t;
     k_ = operand(call, "k", p_->k, {first, second, c_.g, c_.d});
-    if (c_.values) v_ = operand(call, "v", p_->v, {first, second, c_.g, c_.e}, true);
+    if (c_.values && !c_.bare) v_ = operand(call, "v", p_->v, {first, second, c_.g, c_.e}, true);
   }
 
   void places(Call& call) {
@@ -133,7 +135,7 @@ class TraceBuild {
       // Neighbours lie apart; one page in seven is absent.
       call.fill(table_, [&](const int64_t* i) {
         const int64_t page = i[0] * key_blocks_ + i[1];
-        return static_cast<double>(page % 7 == 5 ? -1 : page * 5 % pool_);
+        return static_cast<double>(page % 7 == 5 || !pool_ ? -1 : page * 5 % pool_);
       });
     }
     if (c_.cache_row)
@@ -180,7 +182,7 @@ class TraceBuild {
     }
     const auto used = [&](const int64_t* i) { return tokens[i[0] * second + i[1]] != 0; };
     call.account(k_, used);
-    if (c_.values) call.account(v_, used);
+    if (c_.values && !c_.bare) call.account(v_, used);
     if (c_.paged)
       call.account(table_, [&](const int64_t* i) { return pages[i[0] * key_blocks_ + i[1]] != 0; });
   }
@@ -315,6 +317,16 @@ inline std::vector<TraceCase> trace_edges() {
   add("most_kept", [](TraceCase& c) { c.keep = 256, c.t = 4500, c.d = c.e = 4, c.s = 17; });
   add("empty_rows", [](TraceCase& c) { c.causal = true, c.s = 100, c.t = 30; });
   add("all_empty", [](TraceCase& c) { c.causal = true, c.s = 100, c.t = 0; });
+  // Widths on either side of k's, of o, of edge_value alone, of both.
+  for (int64_t e : {3, 29})
+    for (int outputs : {1, 2, 3})
+      add("no_keys", [&](TraceCase& c) {
+        c.t = 0, c.bare = true, c.e = e, c.rows = outputs & 1, c.slots = outputs & 2;
+      });
+  add("no_pages", [](TraceCase& c) {
+    c.paged = c.no_pages = true, c.dtype = FOVEA_BF16, c.d = c.e = c.block_rows = c.block_keys = 64;
+    c.t = 300;
+  });
   add("no_rows", [](TraceCase& c) { c.s = 0, c.edges = EdgeList::counted; });
   add("no_heads", [](TraceCase& c) { c.h = c.g = 0; });
   add("masked_rows", [](TraceCase& c) { c.mask = true, c.s = 180, c.keep = 2; });

@@ -102,8 +102,7 @@ class Bound {
     for (size_t i = 0; i < call.storages.size(); ++i)
       memory_.push_back(std::make_unique<Memory>(ctx, call.storages[i].image.size()));
     for (const Field& f : call.fields)
-      reinterpret_cast<fovea_tensor*>(params_.data() + f.slot)->data =
-          static_cast<uint8_t*>(memory_[f.storage]->data) + f.start;
+      reinterpret_cast<fovea_tensor*>(params_.data() + f.slot)->data = place_of(f);
   }
 
   const void* params() const { return params_.data(); }
@@ -132,6 +131,12 @@ class Bound {
   }
 
  private:
+  // A tensor without elements lies where any access faults, on the host as on a device.
+  void* place_of(const Field& f) const {
+    if (!oracle::count_of(f.tensor)) return reinterpret_cast<void*>(4096 + f.start % kGuard);
+    return static_cast<uint8_t*>(memory_[f.storage]->data) + f.start;
+  }
+
   Context& ctx_;
   std::vector<uint8_t> params_;
   std::vector<std::unique_ptr<Memory>> memory_;

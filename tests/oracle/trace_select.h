@@ -25,7 +25,10 @@ inline Trace load_trace(const fovea_trace_forward_params& p) {
   a.q = load(p.q), a.k = load(p.k), a.v = load(p.v);
   a.keep_row = load(p.keep_row), a.block_mask = load(p.block_mask);
   a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = p.q.shape[3];
-  a.g = p.k.shape[2], a.e = p.v.data ? p.v.shape[3] : p.o.data ? p.o.shape[3] : 0;
+  a.g = p.k.shape[2], a.e = p.v.data            ? p.v.shape[3]
+                            : p.o.data          ? p.o.shape[3]
+                            : p.edge_value.data ? p.edge_value.shape[4]
+                                                : 0;
   a.block_rows = p.block_rows ? p.block_rows : 64;
   a.block_keys = p.block_keys ? p.block_keys : 64;
   a.n = (a.s + a.block_rows - 1) / a.block_rows;

@@ -31,7 +31,8 @@ concept GradientCall = requires(const C c, RowInfo& row, const PackedRows& rows,
                                 float x) {
   { c.call.forward } -> std::convertible_to<Attend>;
   { c.q } -> std::convertible_to<Operand>;
-  { c.row_alibi } -> std::convertible_to<float*>;  // (b, h, s): nullptr: not wanted
+  { c.row_alibi } -> std::convertible_to<float*>;       // (b, h, s): nullptr: not wanted
+  { C::infinite_counts } -> std::convertible_to<bool>;  // a score of -inf, else it is as unseen
   c.fill(row, rows, m);
   { c.value_head(m) } -> std::convertible_to<int64_t>;
   { c.slope(row, x, x, x) } -> std::same_as<Slope>;
@@ -120,9 +121,15 @@ __device__ __forceinline__ void pair_tiles(const Call& b, const BackwardShared& 
       const RowInfo& row = s.rows[Rows ? ty + 16 * r : tx + 16 * c];
       const KeyInfo& key = s.keys[Rows ? tx + 16 * c : ty + 16 * r];
       const float value = capped(a.score, x[r][c]);
-      const float score = plain ? value : pair_score(a, seq, row, key, value);
       // An unseen pair is 0 whatever its product is, NaN included.
-      const bool seen = score != -INFINITY;
+      float score = value;
+      bool seen = true;
+      if constexpr (Call::infinite_counts) {
+        seen = plain || pair_score(a, seq, row, key, 0.f) != -INFINITY;
+      } else {
+        if (!plain) score = pair_score(a, seq, row, key, value);
+        seen = score != -INFINITY;
+      }
       const Slope slope = seen ? b.slope(row, value, score, dp[r][c]) : Slope{};
       t.p[r][c] = slope.p;
       t.ds[r][c] = Gradient ? slope.ds : 0, t.dx[r][c] = Gradient ? slope.dx : 0;

@@ -301,10 +301,12 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
 
 template <class Shape, bool Paged, TileScore Score, TileMask Mask, class Sink>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
-    attend_sm90(const __grid_constant__ Attend a, const __grid_constant__ AttendGrid grid,
-                const __grid_constant__ AttendMaps maps, const __grid_constant__ WorkOrder order,
-                const __grid_constant__ Schedule schedule, const __grid_constant__ Sink sink) {
+    attend_sm90(const __grid_constant__ typename Mask::Call call,
+                const __grid_constant__ AttendGrid grid, const __grid_constant__ AttendMaps maps,
+                const __grid_constant__ WorkOrder order, const __grid_constant__ Schedule schedule,
+                const __grid_constant__ Sink sink) {
   extern __shared__ __align__(1024) unsigned char memory[];
+  const Attend& a = attend_in(call);
   const Shared90<Shape, Mask> shared(memory);
   const int warp = sm90::uniform(threadIdx.x / 32);
   if (threadIdx.x == 32)
@@ -314,7 +316,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
   __syncthreads();
   if (warp < 4) {
     sm90::give_registers<Shape::copying>();
-    Copy{a, grid, maps, shared}.run(warp, order, schedule);
+    Copy{call, grid, maps, shared}.run(warp, order, schedule);
   } else {
     sm90::take_registers<Shape::computing>();
     compute_works<Shape, Paged, Score>(a, sink, warp / 4 - 1, shared);

@@ -53,10 +53,12 @@ struct Copy90 {
   using Ring = typename Shared::Ring;
   static constexpr int BN = Shape::BN;
   static constexpr bool kPair = std::same_as<Maps, PairMaps>;
-  const Attend& a;
+  static constexpr bool kListed = std::same_as<typename Mask::Call, ListedAttend>;
+  const typename Mask::Call& call;
   const AttendGrid& grid;
   const Maps& maps;
   const Shared& shared;
+  const Attend& a = attend_in(call);
   int lane = threadIdx.x % 32;
   static constexpr int kCopiers = copiers_in<Shape, Paged>();
   // Works that are few and long are asked for when so many key tiles are left of the one before, or
@@ -89,7 +91,7 @@ struct Copy90 {
   // Of what a work is, what the kernel before may have told.
   __device__ bool told() const {
     const Sequences& given = a.sequences;
-    return a.list || given.query_start || given.key_start || given.query_len || given.key_len ||
+    return kListed || given.query_start || given.key_start || given.query_len || given.key_len ||
            given.key_first || given.cache_row;
   }
   // Sequences have as many row tiles as the longest may have, most of them then without rows.
@@ -107,7 +109,7 @@ struct Copy90 {
                                              const Schedule& schedule) const {
     typename Shared::WorkRing slot;
     // Works asked for late are counted once this one copies.
-    const bool waits = a.list || (kNear == 0 && (told() || schedule.counters));
+    const bool waits = kListed || (kNear == 0 && (told() || schedule.counters));
     if (waits) wait_for_previous();
     bool sure = waits || !(told() || pages());
     uint32_t near_phase = 0;
@@ -130,7 +132,7 @@ struct Copy90 {
       WorkSlot<Mask>& work = shared.work(slot);
       if (lane == 0)
         new (&work)
-            WorkSlot<Mask>(a, grid, a.sequences[r], r, place.head - r * heads, place, rows, BN);
+            WorkSlot<Mask>(call, grid, a.sequences[r], r, place.head - r * heads, place, rows, BN);
       __syncwarp();
       const bool empty = work.tile.size <= 0, trusted = kTrusts && !empty;
       int& page = shared.first_pages(slot)[lane];

@@ -21,8 +21,8 @@ struct WorkSlot {
   bool clean;            // V has rows past the last key in the first tile
 
   // `place` is of head `head` of the sequence `seq`, which is number r.
-  __device__ WorkSlot(const Attend& a, const AttendGrid& grid, const Sequence& seq, int r, int head,
-                      const WorkPlace& place, int rows, int width)
+  __device__ WorkSlot(const typename Mask::Call& a, const AttendGrid& grid, const Sequence& seq,
+                      int r, int head, const WorkPlace& place, int rows, int width)
       : tile(seq, grid, r, head, place.row_tile * rows, rows),
         mask(a, tile, width),
         number(place.head * static_cast<int>(grid.row_tiles) + place.row_tile),

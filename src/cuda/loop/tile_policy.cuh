@@ -20,8 +20,8 @@ concept TileScore = requires(const S score, float (&x)[1][8][4], int at) {
   score.apply(x, at, at);
 };
 template <class M>
-concept TileMask = requires(const M mask, const Attend& a, const RowTile& tile, float (&x)[1][8][4],
-                            int at) {
+concept TileMask = requires(const M mask, const typename M::Call& a, const RowTile& tile,
+                            float (&x)[1][8][4], int at) {
   { M::sinks } -> std::convertible_to<bool>;
   { M::tiles(a, tile, at) } -> std::same_as<KeyTiles>;  // that any row sees, `at` keys each
   { mask.full(at) } -> std::same_as<bool>;
@@ -200,6 +200,7 @@ __device__ inline Seen<int> columns_of(const Seen<int64_t>& seen, int origin) {
 // Scale, window and lengths are all: the keys of a row are one interval.  In ints, which kIndexMax
 // leaves room for.
 struct WindowMask {
+  using Call = Attend;
   static constexpr bool sinks = false;
   const RowTile& tile;
   int left, right, begin, end;  // begin, end: the tiles that every row sees whole
@@ -249,15 +250,16 @@ struct WindowMask {
   }
 };
 
-// As WindowMask, over the key blocks of a list (Attend::list, whose row blocks are the row tiles):
-// steps of the walk are places in the list, and begin and end bound those that every row sees
-// whole.  A key block is 1 << shift tiles.
+// As WindowMask, over the key blocks of a list, whose row blocks are the row tiles: steps of the
+// walk are places in the list, and begin and end bound those that every row sees whole.  A key
+// block is 1 << shift tiles.
 struct ListMask : WindowMask {
+  using Call = ListedAttend;
   const int32_t* entry;
   int count, shift;
 
-  __device__ ListMask(const Attend& a, const RowTile& tile, int width)
-      : WindowMask(a, tile, width),
+  __device__ ListMask(const ListedAttend& a, const RowTile& tile, int width)
+      : WindowMask(a.attend, tile, width),
         entry(a.list.entry + row_of(a, tile) * a.list.keep),
         count(static_cast<int>(tiles(a, tile, width).last)),
         shift(a.list.block_keys > width) {
@@ -266,7 +268,7 @@ struct ListMask : WindowMask {
     while (end > 0 && key_tile(end - 1) >= full) --end;
   }
   // But for a tile of the last key block that lies past the last key.
-  __device__ static KeyTiles tiles(const Attend& a, const RowTile& tile, int width) {
+  __device__ static KeyTiles tiles(const ListedAttend& a, const RowTile& tile, int width) {
     const int64_t row = row_of(a, tile);
     const int shift = a.list.block_keys > width, blocks = a.list.count[row];
     if (!blocks) return {0, 0, 0};
@@ -278,12 +280,17 @@ struct ListMask : WindowMask {
   }
 
  private:
-  __device__ static int64_t row_of(const Attend& a, const RowTile& tile) {
-    return (tile.rows.r * a.h + tile.rows.g) * a.list.n + tile.begin / a.list.block_rows;
+  __device__ static int64_t row_of(const ListedAttend& a, const RowTile& tile) {
+    return (tile.rows.r * a.attend.h + tile.rows.g) * a.list.n + tile.begin / a.list.block_rows;
   }
 };
+// A list that a kernel ignores does not compile, nor does a kernel without its list.
+static_assert(!std::convertible_to<const ListedAttend&, const Attend&>);
+static_assert(!std::constructible_from<WindowMask, const ListedAttend&, const RowTile&, int>);
+static_assert(!std::constructible_from<ListMask, const Attend&, const RowTile&, int>);
 
 struct RichMask : FullTiles {
+  using Call = Attend;
   static constexpr bool sinks = true;
   const Attend& a;
   const RowTile& tile;

@@ -8,6 +8,7 @@
 namespace fovea::cuda {
 
 struct BackwardSimt {
+  static constexpr bool infinite_counts = false;
   AttendBackward call;
   Operand q, k, v, dout;
   float* delta;      // (b, h, s)

@@ -77,7 +77,7 @@ void conv_delta(Context& ctx, const ConvAttendBackward& b, float* delta) {
 
 void conv_clear(Context& ctx, const ConvAttendBackward& b) {
   const Attend& a = b.forward.attend;
-  if (!ragged(a)) return;
+  if (!ragged(a) && a.h) return;
   const int64_t key_b = a.sequences.key_start ? 1 : a.sequences.count;
   if (b.dq) zero(ctx, kOp, b.dq, a.dtype, {a.b, a.s, a.h, a.d});
   if (b.dk) zero(ctx, kOp, b.dk, a.dtype, {key_b, a.t, a.g, a.d});

@@ -11,7 +11,7 @@ namespace fovea::cuda {
 // delta_i = <dout_i, o_i>, (b, h, rows_out).
 void conv_delta(Context& ctx, const ConvAttendBackward& b, float* delta);
 
-// Zeros where no block of a sweep comes.
+// Zeros where no block of a sweep comes: all of dk and dv where keys have heads and rows none.
 void conv_clear(Context& ctx, const ConvAttendBackward& b);
 
 // Parts of dweight: (r, h, parts, taps).

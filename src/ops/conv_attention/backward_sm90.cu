@@ -139,6 +139,8 @@ std::string refuses(const Context& ctx, const ConvAttendBackward& b) {
     return std::string("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
   if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
   if (!a.h || !a.g) return "no heads";
+  // dout has no element then, and the copy engine knows no empty tensor: it would read one row.
+  if (!c.rows_out) return "no rows with an output";
   const Sequences& q = a.sequences;
   if (q.key_max > kIndexMax || q.query_max > kIndexMax)
     return "more than 2^30 keys or rows in a sequence";

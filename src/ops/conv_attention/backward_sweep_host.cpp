@@ -54,13 +54,13 @@ void Sweep::run(Context& ctx, int64_t heads, const Strip& strip) const {
   if (b_.dweight) add_dweight();
 }
 
-// Zeros for what no sequence reaches.
+// Zeros for what no sequence reaches, nor, of keys, any query head.
 void Sweep::clear(host::Pool& pool) const {
   const Sequences& q = a_.sequences;
   const int64_t key_batches = q.key_start ? 1 : q.count;
   if (q.query_start || q.query_len || q.query_max < a_.s)
     host::zero(pool, b_.dq, a_.dtype, a_.b, a_.s, a_.h, a_.d);
-  if (q.key_start || q.key_len || q.key_max < q.capacity) {
+  if (q.key_start || q.key_len || q.key_max < q.capacity || !a_.h) {
     host::zero(pool, b_.dk, a_.dtype, key_batches, a_.t, a_.g, a_.d);
     host::zero(pool, b_.dv, a_.dtype, key_batches, a_.t, a_.g, a_.e);
   }

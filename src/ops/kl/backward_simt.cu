@@ -42,6 +42,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 struct KlSimt : KlGradient {
+  static constexpr bool infinite_counts = true;  // its row has a lse of NaN
   Operand q, k, v, dout;
   float* row_alibi = nullptr;
   int64_t common;  // parts of the query heads: a head of k and one of v for each
@@ -49,7 +50,7 @@ struct KlSimt : KlGradient {
   explicit KlSimt(const KlGradient& gradient, int32_t other_dtype) : KlGradient(gradient) {
     const Attend& a = call.forward;
     q = operand_of(a.q, a.dtype, a.d), k = operand_of(a.k, a.dtype, a.d);
-    common = std::lcm(a.g, other_heads);
+    common = other_heads ? std::lcm(a.g, other_heads) : a.g;  // without query heads it may be none
     v = operand_of(a.v, other_dtype, a.e), dout = operand_of(call.dout, other_dtype, a.e);
   }
   __device__ void fill(RowInfo& row, const PackedRows& rows, int64_t m) const {

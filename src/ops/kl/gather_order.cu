@@ -111,7 +111,9 @@ void with_each(int64_t n, const F& f) {
 
 GatherOrder::GatherOrder(const KlGather& a, int key_bits) : key_bits(key_bits) {
   const Sequences& q = a.kl.sequences;
-  heads = a.index.stride[1] == 0 ? 1 : a.kl.h, tiles = ceil_div(q.key_max, int64_t{1} << key_bits);
+  // Without heads there is no list, whatever the stride says.
+  heads = a.index.stride[1] == 0 ? std::min<int64_t>(a.kl.h, 1) : a.kl.h;
+  tiles = ceil_div(q.key_max, int64_t{1} << key_bits);
   entries = q.count * heads * q.query_max * a.n;
   none = static_cast<uint64_t>(q.count * heads * tiles);
   list_bits = bits_of(a.n), row_bits = bits_of(q.query_max);

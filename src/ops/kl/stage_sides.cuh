@@ -15,7 +15,7 @@ namespace fovea::cuda {
 struct StageSide {
   Operand q, k;
   int64_t q_stride[3], k_stride[3];  // batch, token, head
-  int64_t group;                     // query heads of a key head
+  int64_t group;                     // query heads of a key head, 0 without heads
   float scale;
   View<3> lse;
 };
@@ -25,7 +25,7 @@ inline StageSide stage_side(const KlSide& side, int64_t heads) {
   x.q = operand_of(side.q, side.dtype, side.width);
   x.k = operand_of(side.k, side.dtype, side.width);
   for (int i = 0; i < 3; ++i) x.q_stride[i] = side.q.stride[i], x.k_stride[i] = side.k.stride[i];
-  x.group = heads / side.key_heads, x.scale = side.scale, x.lse = side.lse;
+  x.group = side.key_heads ? heads / side.key_heads : 0, x.scale = side.scale, x.lse = side.lse;
   return x;
 }
 

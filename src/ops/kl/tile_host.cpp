@@ -106,6 +106,10 @@ void SideTile::load_rows(const Sequence& q, const RowTile& tile) {
   row_count = tile.count;
   for (int r = 0; r < tile.count; ++r) {
     float* to = rows + r * pad;
+    if (!tile.sees_any(r)) {
+      std::fill_n(to, pad, 0.0f);
+      continue;
+    }
     host::load_row(simd_, from.data, side.dtype,
                    q.batch * from.stride[0] + (q.row_begin + tile.first + r) * from.stride[1] +
                        tile.head * from.stride[2],

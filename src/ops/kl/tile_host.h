@@ -77,7 +77,8 @@ class SideTile {
  public:
   SideTile(const Kl& a, const KlSide& side, const SideRoom& room, void* base);
 
-  // q (scaled) of the rows.
+  // q (scaled) of the rows, 0 of those that see nothing: a NaN there is of no account, and how the
+  // others are added up may not depend on it.
   void load_rows(const Sequence& q, const RowTile& rows);
   // k, and x = its logits.  `wide`: k is read as vectors later on.
   void load_keys(const Sequence& q, int64_t query_head, int64_t begin, int64_t count, bool wide);

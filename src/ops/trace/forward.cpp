@@ -81,10 +81,24 @@ void read_edges(Trace& a, const fovea_trace_forward_params& p) {
   a.cap = p.edge.data ? p.edge.shape[0] : p.edge_weight.data ? p.edge_weight.shape[0] : 0;
 }
 
+// e is that of v, else of o, else of edge_value: without keys v need not be given.  Those given
+// agree by the contract.
+void read_widths(Attend& a, const fovea_trace_forward_params& p) {
+  const bool has_o = p.o.data, has_v = p.v.data;
+  read_operands(a, kOp, p, has_v ? p.v : has_o ? p.o : p.k, has_v ? "v" : has_o ? "o" : "k");
+  if (has_v || has_o || !p.edge_value.data) return;
+  a.e = p.edge_value.shape[4];
+  if (a.e < 1)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: edge_value.shape[4] (e) is %lld, wanted >= 1", kOp,
+         wide(a.e));
+  if (a.e > kWidthMax)
+    fail(FOVEA_UNSUPPORTED, "%s: edge_value.shape[4] (e) is %lld, wanted at most %lld", kOp,
+         wide(a.e), wide(kWidthMax));
+}
+
 Trace resolve(const fovea_trace_forward_params& p) {
   Trace a{};
-  const bool has_o = p.o.data, has_v = p.v.data;
-  read_operands(a.attend, kOp, p, has_v ? p.v : has_o ? p.o : p.k, has_v ? "v" : has_o ? "o" : "k");
+  read_widths(a.attend, p);
   a.block_rows = block_of("block_rows", p.block_rows);
   a.block_keys = block_of("block_keys", p.block_keys);
   if (p.keep < 1 || p.keep > kKeepMost)

@@ -67,7 +67,8 @@ std::string refuses_all(const Context& ctx, const Trace& trace) {
   if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
     return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
   if (a.d % 8) return "d is not a multiple of 8";
-  if (!a.b || !a.h || !a.s || !a.g || !a.sequences.key_max || !a.sequences.caches)
+  const Sequences& of = a.sequences;
+  if (!a.b || !a.h || !a.s || !a.g || !of.key_max || !of.caches || (of.page && !of.pool))
     return "nothing to do";
   if (a.sequences.key_max > kIndexMax || a.s > kIndexMax)
     return "more than 2^30 keys or rows in a sequence";
@@ -152,16 +153,18 @@ ItemWork90 item_work(const TraceCall& call) {
   return work;
 }
 
-// One sweep.
-void rows_sm90(Context& ctx, const Attend& a, TraceRow* row, const RowsInstance90& instance) {
+// One sweep; `list` is read where the instance is listed.
+void rows_sm90(Context& ctx, const Attend& a, const BlockList& list, TraceRow* row,
+               const RowsInstance90& instance) {
   const DeviceInfo& device = device_info(ctx);
   const bool masked = a.mask.window.right > 0;
-  const bool uneven = masked && !a.list;  // lists are as long as one another
+  const bool uneven = masked && instance.kind == RowsKind::dense;  // lists are of one length
   const int64_t row_tiles = ceil_div(a.s, instance.rows), heads = a.b * a.h;
   // Heads whose keys the cache holds together.
   const int64_t head_bytes = a.sequences.key_max * (a.d + a.e) * 2;
   const int64_t section = clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), 1, 64) * (a.h / a.g);
   RowsWork90 work{};
+  work.list = list;
   work.grid = {row_tiles, a.h, 1, 1, masked};
   work.order = {static_cast<int32_t>(row_tiles),
                 static_cast<int32_t>(heads),
@@ -197,14 +200,13 @@ void prepare(const Context&, const Trace& a, Plan& plan) {
     else
       select_simt(ctx, call);
     if (listed) {
-      Attend sweep = listed_of(a);
-      sweep.list = {call.slots.list,
-                    call.slots.count,
-                    a.n,
-                    a.keep,
-                    static_cast<int32_t>(a.block_rows),
-                    static_cast<int32_t>(a.block_keys)};
-      rows_sm90(ctx, sweep, call.slots.row, *listed);
+      const BlockList list{call.slots.list,
+                           call.slots.count,
+                           a.n,
+                           a.keep,
+                           static_cast<int32_t>(a.block_rows),
+                           static_cast<int32_t>(a.block_keys)};
+      rows_sm90(ctx, listed_of(a), list, call.slots.row, *listed);
     } else if (a.wants_rows()) {
       rows_simt(ctx, call);
     }
@@ -213,7 +215,7 @@ void prepare(const Context&, const Trace& a, Plan& plan) {
     else if (a.wants_mass())
       weigh_simt(ctx, call);
     if (dense)
-      rows_sm90(ctx, dense_of(a), nullptr, *dense);
+      rows_sm90(ctx, dense_of(a), {}, nullptr, *dense);
     else if (a.lse_dense)
       dense_simt(ctx, call);
     if (a.wants_edges()) edges(ctx, call);

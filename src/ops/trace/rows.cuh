@@ -11,6 +11,7 @@ namespace fovea::cuda {
 enum class RowsKind { listed, dense };
 
 struct RowsWork90 {
+  BlockList list;  // of RowsKind::listed
   AttendGrid grid;
   WorkOrder order;
   Schedule schedule;

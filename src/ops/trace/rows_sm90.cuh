@@ -48,9 +48,15 @@ RowsInstance90 rows_sm90_instance() {
   constexpr auto launcher = [](Context& ctx, const Attend& a, const RowsWork90& work) {
     const int blocks =
         std::min(work.schedule.works, Shape::blocks * device_info(ctx).multiprocessors);
-    launch<attend_sm90<Shape, true, PlainScore, Mask, TraceSink>>(
-        ctx, kTraceOp, blocks, Shape::threads, Shape::shared_bytes, a, work.grid, work.maps,
-        work.order, work.schedule, TraceSink{work.row});
+    const auto run = [&](const typename Mask::Call& call) {
+      launch<attend_sm90<Shape, true, PlainScore, Mask, TraceSink>>(
+          ctx, kTraceOp, blocks, Shape::threads, Shape::shared_bytes, call, work.grid, work.maps,
+          work.order, work.schedule, TraceSink{work.row});
+    };
+    if constexpr (Kind == RowsKind::listed)
+      run({a, work.list});
+    else
+      run(a);
   };
   return {Dtype, D, E, Kind, Shape::BM, BN, launcher};
 }
