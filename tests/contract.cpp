@@ -235,7 +235,8 @@ TEST_P(Contract, ExtentsAgree) {
     } else {
       accepts(params);
     }
-    if (call.dims(f)[axis] == "bytes") {
+    const std::string dim = call.dims(f)[axis];
+    if (dim == "bytes" || dim == "block_bytes") {
       x.shape[axis] -= 2;
       refuses(params, f.name);
     }
@@ -435,9 +436,9 @@ TEST(ContractWording, NamesGotAndWanted) {
   says(p, "attention_forward: o.data is that of q, wanted memory of its own");
   Call packed = valid("attention_forward", "packed");
   p = packed.params, p["mask"].shape[3] = 0;
-  says(
-      p,
-      "attention_forward: mask.shape[3] (bytes) is 0, wanted at least 1: a bit for each of 5 keys");
+  says(p,
+       "attention_forward: mask.shape[3] (bytes) is 0, wanted 1: a bit for each of 5 keys; pad "
+       "with the stride");
   p = packed.params, ++p["key_start"].shape[0];
   says(p, "attention_forward: key_start.shape[0] (r+1) is 4, wanted 3 as in query_start");
   p = packed.params, p["query_start"].shape[0] = 0;
@@ -452,6 +453,22 @@ TEST(ContractWording, NamesGotAndWanted) {
   says(p,
        "attention_forward: q.shape and q.stride reach past 2^63 bytes, wanted offsets that fit "
        "int64_t");
+}
+
+// A byte for each key, where a bit is wanted, would be read as eight keys a byte.
+TEST(ContractMask, ARowIsABitForEachKey) {
+  Call call({"attention_forward", "", "mask", "t=32"});
+  Params p = call.params;
+  accepts(p);
+  p["mask"].shape[3] = 32;
+  says(p,
+       "attention_forward: mask.shape[3] (bytes) is 32, wanted 4: a bit for each of 32 keys; pad "
+       "with the stride");
+  p["mask"].shape[3] = 5;
+  refuses(p, "mask.shape");
+  p["mask"].shape[3] = 4;
+  p["mask"].stride[2] = 16, p["mask"].stride[1] = 3 * 16, p["mask"].stride[0] = 4 * 3 * 16;
+  accepts(p);
 }
 
 // What a comment says an output may be: the same elements, or nothing.
@@ -790,8 +807,12 @@ TEST(ContractTrace, NumbersAndWhatGoesTogether) {
   says(p, "trace_forward: keep_row.shape[0] (n) is 2, wanted 1: blocks of q's rows");
   p = plain, p["block_mask"].shape[3] = 0;
   says(p,
-       "trace_forward: block_mask.shape[3] (block_bytes) is 0, wanted at least 1: a bit for each "
-       "of 1 key blocks");
+       "trace_forward: block_mask.shape[3] (block_bytes) is 0, wanted 1: a bit for each of 1 key "
+       "blocks; pad with the stride");
+  p["block_mask"].shape[3] = 5;
+  says(p,
+       "trace_forward: block_mask.shape[3] (block_bytes) is 5, wanted 1: a bit for each of 1 key "
+       "blocks; pad with the stride");
   p = plain, p["v"].data = nullptr;
   says(p, "trace_forward: v.data is NULL with o, wanted the values it is made of");
   p = plain, p.at<float>(p.op().find("scale")->offset) = -1;

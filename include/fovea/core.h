@@ -13,7 +13,8 @@
  *    b batch, s queries, t keys, h query heads, g key heads (g divides h; query head i reads key
  *    head i / (h / g)), d key width, e value width, r sequences (b, or the length of a `*_start`
  *    tensor less 1), keys: the key columns a row can be asked about (t; with key_start or
- *    page_table: key_max, and where that is 0 the packed t, or pages * page), key_b (1 with
+ *    page_table: key_max, and where that is 0 the packed t, or pages * page), bytes: ceil(keys / 8)
+ *    exactly, a bit for each key column (rows are padded with the stride), key_b (1 with
  *    key_start, else r), rows (of a contiguous cache: key_b, or any number with cache_row).
  *    q k v o lse; dq dk dv; dout is the gradient of o.  Logical order is always (b, s, h, d):
  *    layouts are strides.

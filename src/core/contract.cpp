@@ -232,9 +232,10 @@ class Check {
       const int64_t bytes = columns / 8 + (columns % 8 != 0);
       if (key == dim_keys) {
         if (got != columns) fail_extent(i, axis, dim, got, columns, columns_owner_);
-      } else if (got < bytes) {
+      } else if (got != bytes) {
         fail(FOVEA_INVALID_ARGUMENT,
-             "%s: %s.shape[%d] (bytes) is %lld, wanted at least %lld: a bit for each of %lld keys",
+             "%s: %s.shape[%d] (bytes) is %lld, wanted %lld: a bit for each of %lld keys; pad with "
+             "the stride",
              contract_.op, name(i), axis, static_cast<long long>(got),
              static_cast<long long>(bytes), static_cast<long long>(columns));
       }

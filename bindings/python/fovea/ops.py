@@ -1284,7 +1284,7 @@ def trace_forward(ctx, q, k, *, selected=None, score=None, o=None, lse=None, lse
       v: (rows, t, g, e) or paged (pool, page, g, e) as q: o and edge_value need it
       keep_row: (n) i32: blocks to keep for each row block, cut to 0 .. keep; absent: keep
       block_mask: (b, h, n, block_bytes) u8: bit u % 8 of byte u / 8 is 1 where the row block may
-          see key block u
+          see key block u; ceil(key blocks / 8) bytes
       key_len: (r) i32: keys in use, at most t or pages * page
       page_table: (rows, pages) i32: pool page of each key block; -1: absent, its keys are not seen
       cache_row: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the

@@ -955,7 +955,7 @@ Sizes are Julia's, fastest first.
 - `k`: (d, g, t, rows) or paged (d, g, page, pool) as q: page = block_keys
 - `v`: (e, g, t, rows) or paged (e, g, page, pool) as q: o and edge_value need it
 - `keep_row`: (n) i32: blocks to keep for each row block, cut to 0 .. keep; absent: keep
-- `block_mask`: (block_bytes, n, h, b) u8: bit u % 8 of byte u / 8 is 1 where the row block may see key block u
+- `block_mask`: (block_bytes, n, h, b) u8: bit u % 8 of byte u / 8 is 1 where the row block may see key block u; ceil(key blocks / 8) bytes
 - `key_len`: (r) i32: keys in use, at most t or pages * page
 - `page_table`: (pages, rows) i32: pool page of each key block; -1: absent, its keys are not seen
 - `cache_row`: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number

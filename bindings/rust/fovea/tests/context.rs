@@ -84,6 +84,35 @@ fn buffers() {
 }
 
 #[test]
+fn a_mask_is_a_bit_for_each_key() {
+    let ctx = Context::host().unwrap();
+    let (q, k, v) = problem();
+    let run = |width: i64| {
+        let bits = vec![0xffu8; 20 * width as usize];
+        let mut o = vec![0f32; q.len()];
+        AttentionForward::new(
+            &Tensor::new(&q, &SHAPE_Q).unwrap(),
+            &Tensor::new(&k, &SHAPE_K).unwrap(),
+            &Tensor::new(&v, &SHAPE_K).unwrap(),
+            &mut TensorMut::new(&mut o, &SHAPE_Q).unwrap(),
+        )
+        .mask(&Tensor::new(&bits, &[1, 4, 5, width]).unwrap())
+        .causal(true)
+        .run(&ctx)
+        .map(|()| o)
+    };
+    assert_eq!(run(1).unwrap(), attend(&ctx));
+    match run(7) {
+        Err(Error::InvalidArgument(text)) => assert_eq!(
+            text,
+            "attention_forward: mask.shape[3] (bytes) is 7, wanted 1: a bit for each of 7 keys; \
+             pad with the stride"
+        ),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn strides_and_aliases() {
     let ctx = Context::host().unwrap();
     let (q, k, v) = problem();
