@@ -245,6 +245,41 @@ def _memory(x, ctx, write):
     )
 
 
+def _shifted(x, keys, zeros, bits):
+    """Packs the last axis of x by shifts and sums, on x's own device."""
+    lead, width = tuple(x.shape[:-1]), -(-keys // 8)
+    wide = zeros((*lead, 8 * width))
+    wide[..., :keys] = x
+    return (wide.reshape(*lead, width, 8) << bits).sum(-1, dtype=bits.dtype)
+
+
+def pack_bits(x, keys, ctx):
+    """A bool array as bits along its last axis, which has `keys` elements or 1: the first in bit 0
+    of a byte.  By x's own library, on its device and its current stream, whose number comes with
+    it (None: no stream)."""
+    viewer = viewers.get(type(x)) or viewer_of(x)
+    if viewer is _torch:
+        torch = sys.modules["torch"]
+        bits = torch.arange(8, dtype=torch.uint8, device=x.device)
+        packed = _shifted(x, keys, bits.new_zeros, bits)
+        return packed, _torch_stream(x.get_device()) or 1 if x.is_cuda else None
+    if viewer is _cupy:
+        cupy = sys.modules["cupy"]
+        with x.device:
+            bits = cupy.arange(8, dtype="uint8")
+            packed = _shifted(x, keys, lambda shape: cupy.zeros(shape, "uint8"), bits)
+            return packed, cupy.cuda.get_current_stream().ptr or 1
+    if ctx._place > -1:
+        raise TypeError(
+            "has dtype bool: on CUDA give a torch or CuPy mask, or bits packed in uint8, the first "
+            "key in bit 0 of a byte"
+        )
+    import numpy
+
+    wide = numpy.broadcast_to(numpy.asarray(x), (*x.shape[:-1], keys))
+    return numpy.packbits(wide, axis=-1, bitorder="little"), None
+
+
 viewers = {}  # type -> viewer, filled as types are met
 
 
