@@ -64,6 +64,45 @@ def test_dtypes_and_empty_tensors(ctx):
     assert fovea.attention_forward(ctx, q[:0], k[:0], v[:0]).shape == (0, 5, 4, 16)
 
 
+LOST = r"{}: {} requires grad, .* lost: pass x.detach\(\) or .*no_grad\(\), .* the \*_backward operation"
+
+
+@pytest.mark.parametrize("name", ["q", "v", "sink_logit", "o"])
+def test_gradients_are_not_dropped_without_a_word(ctx, name):
+    tensors = dict(zip("qkv", inputs(), strict=True), sink_logit=torch.zeros(4))
+    tensors["o"] = torch.empty_like(tensors["q"])
+    tensors[name].requires_grad_()
+    run = lambda: fovea.attention_forward(ctx, **tensors)
+    for call in (run, lambda: fovea.attention_forward_workspace(ctx, **tensors)):
+        with pytest.raises(fovea.InvalidArgument, match=LOST.format("attention_forward", name)):
+            call()
+    with torch.no_grad():
+        o = run().clone()
+    with torch.inference_mode():
+        assert torch.equal(run(), o)
+    tensors[name] = tensors[name].detach()
+    assert torch.equal(run(), o)
+
+
+def test_gradients_of_modules_prepared_calls_and_traces(ctx):
+    q, k, v = inputs()
+    projected = torch.nn.Linear(16, 16)(q)  # no leaf, but of a graph
+    with pytest.raises(fovea.InvalidArgument, match=LOST.format("attention_forward", "q")):
+        fovea.attention_forward(ctx, projected, k, v)
+    with torch.no_grad():
+        call = fovea.prepare(fovea.attention_forward, ctx, projected, k, v)
+        call()
+    with pytest.raises(fovea.InvalidArgument, match=LOST.format("attention_forward", "q")):
+        call()
+    assert call(q=projected.detach()) is call()
+    with pytest.raises(fovea.InvalidArgument, match=LOST.format("attention_forward", "k")):
+        call(k=k.requires_grad_())
+    with fovea.TraceSession(ctx, keep=2).begin(lambda records: None) as session:
+        with pytest.raises(fovea.InvalidArgument, match=LOST.format("trace_forward", "q")):
+            session.trace(projected, v)
+    ctx.array(projected)  # a copy is no operation
+
+
 def masked(x, dtype=torch.bool):
     return torch.rand(x, generator=torch.Generator().manual_seed(1)).lt(0.6).to(dtype)
 

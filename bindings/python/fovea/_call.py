@@ -13,7 +13,7 @@ from ._abi import Dtype
 from ._errors import FoveaError, InvalidArgument
 from ._library import check, lib
 from ._layout import BITS, Repeated, expanded, in_a_row, is_bool, layout
-from ._views import empty_like, pack_bits, viewer_of, viewers
+from ._views import DROPS_GRADIENT, empty_like, pack_bits, recording, viewer_of, viewers
 
 _TENSOR = struct.Struct("<Q88s").pack_into
 _SCALARS = {kind: struct.Struct("<" + kind).pack_into for kind in "qfi"}
@@ -295,12 +295,12 @@ class Ask(Call):
 class Prepared(Call):
     """A call to run many times: call() on the same arrays, call(q=other) on others from now on."""
 
-    __slots__ = ("arrays", "fields", "made", "wanted")
+    __slots__ = ("arrays", "fields", "made", "tensors", "wanted")
 
     def __init__(self, ctx, op):
         Call.__init__(self, ctx, op)
         self.arrays, self.fields, self.wanted = {}, {}, ()
-        self.made = set()  # copied or packed before each run
+        self.made, self.tensors = set(), {}  # copied or packed before each run; torch's
 
     def put(self, name, offset, x, rank=None, write=False, shape=None):
         self.fields[name] = Call.put, offset, (rank, write, shape)
@@ -315,6 +315,10 @@ class Prepared(Call):
         v = fill(self, name, offset, x, *rest)
         self.arrays[name] = x
         (self.made.add if name in (self.rooms or ()) or is_bool(x) else self.made.discard)(name)
+        if hasattr(x, "requires_grad"):
+            self.tensors[name] = x
+        else:
+            self.tensors.pop(name, None)
         return v
 
     def run(self, *outputs):
@@ -338,6 +342,9 @@ class Prepared(Call):
             arrays = {**{name: self.arrays[name] for name in self.made}, **arrays}
         for name, x in arrays.items():
             self.again(name, x)
+        for name, x in self.tensors.items():
+            if x.requires_grad and recording():
+                raise InvalidArgument(f"{self.op.name}: {name} {DROPS_GRADIENT}")
         if self.ctx._follows and self.like is not None:
             view(self.like, self.ctx, False)  # moves to the stream its library works on by now
         with self.ctx._lock:

@@ -79,6 +79,8 @@ def _torch_stream(device):
 
 
 def _torch(t, ctx, write):
+    if t.requires_grad and ctx._place != -2 and recording():
+        raise InvalidArgument(DROPS_GRADIENT)
     place = t.get_device() if t.is_cuda or t.is_cpu else -2
     if place != ctx._place and ctx._place != -2 and not (place == -1 and t.is_pinned()):
         _elsewhere(f"a torch tensor on {t.device}", ctx)
@@ -91,6 +93,17 @@ def _torch(t, ctx, write):
         address = 256  # NULL would mean "not given"
     code, bytes_after = described(t.dtype, shape, t.stride(), 1)
     return address, code, shape, bytes_after
+
+
+DROPS_GRADIENT = (
+    "requires grad, and its gradient would be lost: pass x.detach() or call under torch.no_grad(), "
+    "and take gradients from the *_backward operation"
+)
+
+
+def recording():
+    """Whether torch records gradients now, of which it sees nothing here."""
+    return sys.modules["torch"].is_grad_enabled()
 
 
 def _cupy(a, ctx, write):
