@@ -140,7 +140,7 @@ class Divergence:
         if self.keys:
             ours.append(more[0][None, None].expand(1, self.h, -1, -1))
         else:
-            ours += more
+            ours += [x.detach() for x in more]  # theirs may require grad later
         fields = {} if self.keys else {"causal": self.causal}
         op = getattr(fovea, self.op)
         value = "js" if self.kind == "jensen_shannon" else "kl"

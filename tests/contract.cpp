@@ -190,6 +190,13 @@ void refuses(const Params& params, const std::string& field,
   EXPECT_TRUE(names(text, field)) << text;
 }
 
+// Another extent, laid out row-major again, so that elements of an output do not overlap.
+void resize(fovea_tensor& x, int axis, int64_t extent) {
+  x.shape[axis] = extent;
+  int64_t pitch = 1;
+  for (int i = x.ndim - 1; i >= 0; --i) x.stride[i] = pitch, pitch *= x.shape[i];
+}
+
 class Contract : public testing::TestWithParam<Case> {
  protected:
   Contract() : call(GetParam()) {}
@@ -229,14 +236,15 @@ TEST_P(Contract, Rank) {
 
 TEST_P(Contract, ExtentsAgree) {
   each_axis([&](Params& params, fovea_tensor& x, const Field& f, int axis) {
-    ++x.shape[axis];
+    resize(x, axis, x.shape[axis] + 1);
     if (call.tied(f, axis)) {
       refuses(params, f.name);
     } else {
       accepts(params);
     }
-    if (call.dims(f)[axis] == "bytes") {
-      x.shape[axis] -= 2;
+    const std::string dim = call.dims(f)[axis];
+    if (dim == "bytes" || dim == "block_bytes") {
+      resize(x, axis, x.shape[axis] - 2);
       refuses(params, f.name);
     }
   });
@@ -303,6 +311,35 @@ TEST_P(Contract, OutputsAreDistinctElements) {
       accepts(params);
     } else {
       refuses(params, f.name + ".stride");
+    }
+  });
+}
+
+// Each pair of axes with one stride: two of their elements are one.
+TEST_P(Contract, ElementsOfAnOutputDoNotOverlap) {
+  each_axis([&](Params& params, fovea_tensor& x, const Field& f, int axis) {
+    if (!f.output || x.shape[axis] < 2) return;
+    for (int inner = axis + 1; inner < x.ndim; ++inner) {
+      if (x.shape[inner] < 2) continue;
+      x.stride[axis] = (x.shape[inner] - 1) * x.stride[inner];
+      refuses(params, f.name + ".stride");
+    }
+  });
+  each([&](Params& params, fovea_tensor& x, const Field& f) {
+    if (!f.output) return;
+    for (int64_t& stride : x.stride) stride *= 2;
+    accepts(params);
+  });
+}
+
+TEST_P(Contract, StridesAreNotForgotten) {
+  each([&](Params& params, fovea_tensor& x, const Field& f) {
+    int64_t count = 1;
+    for (int axis = 0; axis < x.ndim; ++axis) count *= x.shape[axis], x.stride[axis] = 0;
+    if (count > 1) {
+      refuses(params, f.name + ".stride");
+    } else {
+      accepts(params);
     }
   });
 }
@@ -435,9 +472,9 @@ TEST(ContractWording, NamesGotAndWanted) {
   says(p, "attention_forward: o.data is that of q, wanted memory of its own");
   Call packed = valid("attention_forward", "packed");
   p = packed.params, p["mask"].shape[3] = 0;
-  says(
-      p,
-      "attention_forward: mask.shape[3] (bytes) is 0, wanted at least 1: a bit for each of 5 keys");
+  says(p,
+       "attention_forward: mask.shape[3] (bytes) is 0, wanted 1: a bit for each of 5 keys; pad "
+       "with the stride");
   p = packed.params, ++p["key_start"].shape[0];
   says(p, "attention_forward: key_start.shape[0] (r+1) is 4, wanted 3 as in query_start");
   p = packed.params, p["query_start"].shape[0] = 0;
@@ -454,6 +491,78 @@ TEST(ContractWording, NamesGotAndWanted) {
        "int64_t");
 }
 
+// A byte for each key, where a bit is wanted, would be read as eight keys a byte.
+TEST(ContractMask, ARowIsABitForEachKey) {
+  Call call({"attention_forward", "", "mask", "t=32"});
+  Params p = call.params;
+  accepts(p);
+  p["mask"].shape[3] = 32;
+  says(p,
+       "attention_forward: mask.shape[3] (bytes) is 32, wanted 4: a bit for each of 32 keys; pad "
+       "with the stride");
+  p["mask"].shape[3] = 5;
+  refuses(p, "mask.shape");
+  p["mask"].shape[3] = 4;
+  p["mask"].stride[2] = 16, p["mask"].stride[1] = 3 * 16, p["mask"].stride[0] = 4 * 3 * 16;
+  accepts(p);
+}
+
+TEST(ContractStrides, OverlappingOutput) {
+  Call call({"attention_forward", "", "lse", "e=8"});
+  Params p = call.params;
+  for (int axis = 0; axis < 4; ++axis)
+    p["o"].stride[axis] = (const int64_t[]){1024, 256, 1, 1}[axis];
+  says(p,
+       "attention_forward: o.stride[2] is 1, wanted more than 7, which axis 3 reaches: elements of "
+       "an output may not overlap");
+  p["o"].stride[2] = 8, p["o"].stride[1] = 31;
+  says(p,
+       "attention_forward: o.stride[1] is 31, wanted more than 31, which axis 2 reaches: elements "
+       "of an output may not overlap");
+  p["o"].stride[1] = 32, p["o"].stride[0] = 96;
+  accepts(p);
+  p["o"].stride[0] = 1, p["o"].stride[3] = 2;  // the batch inmost: any order of axes will do
+  p["o"].stride[2] = 16, p["o"].stride[1] = 64;
+  accepts(p);
+  p["o"].shape[1] = p["q"].shape[1] = p["lse"].shape[2] = 0;  // nothing is written
+  for (int64_t& stride : p["o"].stride) stride = 1;
+  accepts(p);
+}
+
+// An output that sums has strides of 0 on some axes; the others do not overlap.
+TEST(ContractStrides, SumsOverSomeAxes) {
+  Call call({"attention_backward", "", "bias dbias", ""});
+  Params p = call.params;
+  p["dbias"].stride[0] = p["dbias"].stride[2] = 0;
+  p["dbias"].stride[1] = 5;
+  accepts(p);
+  p["dbias"].stride[1] = 4;
+  says(p,
+       "attention_backward: dbias.stride[1] is 4, wanted more than 4, which axis 3 reaches: "
+       "elements of an output may not overlap");
+}
+
+TEST(ContractStrides, Forgotten) {
+  Call call({"attention_forward", "", "key_len", ""});
+  Params p = call.params;
+  for (int64_t& stride : p["q"].stride) stride = 0;
+  says(p,
+       "attention_forward: q.stride is 0 on every axis over 192 elements: fill it in, as "
+       "fovea_contiguous does");
+  p = call.params, p["key_len"].stride[0] = 0;
+  says(p,
+       "attention_forward: key_len.stride is 0 on every axis over 2 elements: fill it in, as "
+       "fovea_contiguous does");
+  p = call.params;
+  for (int64_t& stride : p["o"].stride) stride = 0;
+  says(p,
+       "attention_forward: o.stride is 0 on every axis over 144 elements: fill it in, as "
+       "fovea_contiguous does");
+  p = call.params;
+  for (int axis = 0; axis < 3; ++axis) p["k"].stride[axis] = 0;  // one key, broadcast
+  accepts(p);
+}
+
 // What a comment says an output may be: the same elements, or nothing.
 TEST(ContractAlias, OutputMayBeTheNamedInput) {
   Call rope = valid("rope_forward", "plain");
@@ -461,7 +570,7 @@ TEST(ContractAlias, OutputMayBeTheNamedInput) {
   p["y"].data = p["x"].data;
   accepts(p);
   std::swap(p["y"].stride[0], p["y"].stride[1]);
-  refuses(p, "y.stride");
+  refuses(p, "x");
 
   Call append = valid("cache_append", "keys");
   p = append.params, p["key_len_out"].data = p["key_len"].data;
@@ -470,8 +579,8 @@ TEST(ContractAlias, OutputMayBeTheNamedInput) {
   Call copy = valid("cache_copy", "plain");
   p = copy.params, p["target"].data = p["source"].data;
   accepts(p);
-  std::swap(p["target"].stride[0], p["target"].stride[1]);
-  refuses(p, "target.stride");
+  for (int64_t& stride : p["target"].stride) stride *= 2;
+  refuses(p, "source");
 }
 
 TEST(ContractAlias, MergeMayWriteItsFirstPart) {
@@ -479,9 +588,10 @@ TEST(ContractAlias, MergeMayWriteItsFirstPart) {
   Params p = plain.params;
   p["o"].data = p["o_part"].data, p["lse"].data = p["lse_part"].data;
   accepts(p);
-  p["o"].stride[3] = 2;
-  refuses(p, "o.stride");
-  p["o"].stride[3] = 1, p["o"].dtype = FOVEA_BF16;
+  for (int64_t& stride : p["o"].stride) stride *= 2;
+  refuses(p, "o_part");
+  for (int64_t& stride : p["o"].stride) stride /= 2;
+  p["o"].dtype = FOVEA_BF16;
   refuses(p, "o.dtype");
   Call rows = valid("merge_forward", "rows");
   p = rows.params, p["o"].data = p["o_part"].data;
@@ -509,7 +619,7 @@ TEST(ContractQuant, NumbersAndWhatGoesTogether) {
   says(p, "quant_quantize: code.data and code_t.data are NULL, wanted one of them or both");
   p = quantize, p["code_t"].data = nullptr;
   says(with(p, "code_order", 1), "quant_quantize: code_order is 1 without code_t, wanted 0");
-  p = quantize, p["scale"].shape[2] = 2;
+  p = quantize, resize(p["scale"], 2, 2);
   says(p, "quant_quantize: scale.shape[2] (n) is 2, wanted 1");
 
   const Params forward = valid("quant_forward", "scales").params;
@@ -692,8 +802,8 @@ TEST(ContractConvAttention, NumbersAndExtents) {
     const Params call = valid(op.c_str(), "plain").params;
     const auto taps = [&](int axis, int64_t extent) {
       Params p = call;
-      p["weight"].shape[axis] = extent;
-      if (op == "conv_attention_backward") p["dweight"].shape[axis] = extent;
+      resize(p["weight"], axis, extent);
+      if (op == "conv_attention_backward") resize(p["dweight"], axis, extent);
       return p;
     };
     says(taps(1, 17), op + ": weight.shape[1] (kernel_rows) is 17, wanted 1 .. 16");
@@ -734,9 +844,9 @@ TEST(ContractMultiToken, NumbersAndExtents) {
     const Params call = made.params;
     const auto group = [&](int64_t heads) {
       Params p = call;
-      for (const char* name : {"mix_before", "mix_after"}) p[name].shape[1] = heads;
+      for (const char* name : {"mix_before", "mix_after"}) resize(p[name], 1, heads);
       if (backward)
-        for (const char* name : {"dmix_before", "dmix_after"}) p[name].shape[1] = heads;
+        for (const char* name : {"dmix_before", "dmix_after"}) resize(p[name], 1, heads);
       return p;
     };
     accepts(group(1));
@@ -786,12 +896,16 @@ TEST(ContractTrace, NumbersAndWhatGoesTogether) {
   says(with(plain, "edge_kind", 3), "trace_forward: edge_kind is 3, wanted a fovea_edge_kind");
   Params p = plain;
   for (const char* name : {"keep_row", "block_mask", "selected", "score"})
-    p[name].shape[std::string(name) == "keep_row" ? 0 : 2] = 2;
+    resize(p[name], std::string(name) == "keep_row" ? 0 : 2, 2);
   says(p, "trace_forward: keep_row.shape[0] (n) is 2, wanted 1: blocks of q's rows");
   p = plain, p["block_mask"].shape[3] = 0;
   says(p,
-       "trace_forward: block_mask.shape[3] (block_bytes) is 0, wanted at least 1: a bit for each "
-       "of 1 key blocks");
+       "trace_forward: block_mask.shape[3] (block_bytes) is 0, wanted 1: a bit for each of 1 key "
+       "blocks; pad with the stride");
+  p["block_mask"].shape[3] = 5;
+  says(p,
+       "trace_forward: block_mask.shape[3] (block_bytes) is 5, wanted 1: a bit for each of 1 key "
+       "blocks; pad with the stride");
   p = plain, p["v"].data = nullptr;
   says(p, "trace_forward: v.data is NULL with o, wanted the values it is made of");
   // Without keys and v the width is that of o, or of edge_value.

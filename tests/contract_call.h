@@ -194,7 +194,7 @@ class Call {
 
   // One name for all extents that must be equal; "fixed" for those that a single value fits.
   std::string canonical(const Field& f, std::string dim) const {
-    if (dim == "bytes") return "bytes of " + f.name;  // any number from the need upward
+    if (dim == "bytes" || dim == "block_bytes") return "fixed";  // a bit for each key or block
     if (isdigit(dim[0])) return "fixed";
     // What lengths decide.
     if (dim == "padded" || dim.find("_blocks") != std::string::npos) return "fixed";

@@ -14,6 +14,9 @@ FOLLOWS = {("merge_forward", "s"): [("u", "row")], ("*", "r"): [("b", "query_sta
 DERIVED = {"rows_out": "size(q, 3) - history * (query_start === nothing ? 1 : length(query_start) - 1)"}
 # An extent that follows from an array and a number of the call.
 COMPUTED = {("trace_forward", "n"): "cld(size(q, 3), block_rows == 0 ? 64 : block_rows)"}
+# The last extent of a field of bits, and what it counts; `keys` ends one that broadcasts too.
+BITS = {"bytes": "keys", "block_bytes": "blocks"}
+COUNTS = {"keys": ("key_columns", ("k", "page_table", "key_start", "key_max")), "blocks": ("key_blocks", ("k", "page_table", "block_keys"))}
 
 
 def camel(name):
@@ -133,6 +136,28 @@ class Op:
         gradient = base is not None and not base["optional"] and base["direction"] == "in"
         return "true" if gradient and all(f["optional"] for f in self.tensors if f["direction"] != "in") else "false"
 
+    def broadcasts(self, field):
+        """Does the binding broadcast this array: bits, and what is added to scores?"""
+        last = field["dims"][-1]
+        return self.bits(field) or last == "keys" and (field["direction"] == "in" or field["sums"])
+
+    def bits(self, field):
+        return field["dims"][-1] in BITS and field["dtypes"] == ["u8"]
+
+    def spread(self, field):
+        """The extents that an array broadcasts to, fastest first, the last one counted."""
+        function, names = COUNTS[BITS.get(field["dims"][-1], field["dims"][-1])]
+        known = {f["name"] for f in self.fields}
+        count = f"{function}({', '.join(n if n in known else 'nothing' for n in names)})"
+        return f"({', '.join([count, *(self.extent(field, d) for d in reversed(field['dims'][:-1]))])})"
+
+    def taken(self, field):
+        """The text of an input as the library takes it."""
+        name = f'ctx, "{self.name}", "{field["name"]}", {field["name"]}'
+        if self.broadcasts(field):
+            return f"{'bits' if self.bits(field) else 'spread'}({name}, {self.spread(field)})"
+        return f"whole(ctx, {field['name']})"
+
     def extent(self, field, dim):
         if dim.isdigit() or self.told(dim):
             return self.told(dim) or dim
@@ -169,6 +194,11 @@ class Op:
         if f["dtype_as"]:
             kinds = f"as {f['dtype_as']}" + (f" or {kinds}" if kinds else "")
         sizes = f"({', '.join(reversed(f['dims']))})"
+        if self.broadcasts(f):
+            sizes += " or broadcastable"
+        if self.bits(f):
+            whole = ", ".join([BITS[f["dims"][-1]], *reversed(f["dims"][:-1])])
+            sizes = f"Bool ({whole}) or broadcastable, or {sizes}"
         if f["paged_dims"]:
             sizes += f" or paged ({', '.join(reversed(f['paged_dims']))})"
         mark = {"in": "", "out": "output, ", "inout": "updated, "}[f["direction"]]
@@ -183,11 +213,21 @@ class Op:
         out += "Sizes are Julia's, fastest first.\n"
         out += "".join(quoted(self.words(f)) + "\n" for f in self.positional + self.keywords + self.scalars) + '"""\n'
         out += f"function {self.function}({args};\n" + wrapped(keys, "    ") + ")\n"
+        inputs = [f for f in self.tensors if f["direction"] == "in"]
+        spreads = [f for f in self.outputs if self.broadcasts(f)]
+        out += "".join(f"    in_{f['name']} = {self.taken(f)}\n" for f in inputs)
         for f in self.outputs:
             dims = wrapped([self.extent(f, d) for d in reversed(f["dims"])], "            ").strip()
             make = f"() -> ({dims},)" if self.can_make(f) else "() -> ()"
+            if f in spreads:
+                of = f["name"][1:]
+                make = f"() -> {of} === nothing ? ({dims},) : size({of})"
             out += f"    out_{f['name']} = output(ctx, {f['name']}, {self.like_of(f)}, {self.element(f)},\n        {make})\n"
-        var = lambda f: "out_" + f["name"] if f in self.outputs else f["name"]
+        for f in spreads:
+            name = f["name"]
+            out += f"    sum_{name} = summed(ctx, \"{self.name}\", \"{name}\", out_{name}, {self.spread(f)})\n"
+        given = lambda f: "out_" + f["name"] if f in self.outputs else f["name"]
+        var = lambda f: "in_" + f["name"] if f in inputs else "sum_" + f["name"] if f in spreads else given(f)
         kept = wrapped([var(f) for f in self.tensors], "        ").strip()
         out += f"    GC.@preserve({kept}, begin\n        params = {self.params}(sizeof({self.params}),\n"
         rows = []
@@ -199,8 +239,9 @@ class Op:
             else:
                 rows.append(f"enumerated({f['enum'][6:].upper()}, {f['name']})" if f.get("enum") else f["name"])
         out += "".join(f"            {row},\n" for row in rows)[:-2] + ")\n"
-        out += f"        done = launch(ctx, fovea_{self.name}, fovea_{self.name}_workspace, Ref(params))\n    end)\n"
-        named = ", ".join(f"named(Val(:{f['name']}), {var(f)})" for f in self.written + self.outputs)
+        out += f"        done = launch(ctx, fovea_{self.name}, fovea_{self.name}_workspace, Ref(params))\n"
+        out += "".join(f"        total(ctx, sum_{f['name']})\n" for f in spreads) + "    end)\n"
+        named = ", ".join(f"named(Val(:{f['name']}), {given(f)})" for f in self.written + self.outputs)
         out += f"    results(done, {'merge(' + named + ')' if named else 'NamedTuple()'})\nend\n"
         return out
 

@@ -26,6 +26,10 @@ IMPLIED = {"r": ("b", None), "b": ("r", "key_start"), "s": ("u", "row")}
 DERIVED = {"rows_out": "v_q[2][1] - history * call.sequences(v_query_start)"}
 # An extent that follows from an input and a number of the call.
 COMPUTED = {("trace_forward", "n"): ("q", "-(-v_q[2][1] // (block_rows or 64))")}
+# The last extent of a field of bits, and what it counts; `keys` ends one that broadcasts too.
+BITS = {"bytes": "keys", "block_bytes": "blocks"}
+# What the binding asks to count it: inputs, then numbers.
+COUNTS = {"keys": (("k", "page_table", "key_start"), "key_max"), "blocks": (("k", "page_table"), "block_keys")}
 TOP = (
     "# SPDX-License-Identifier: Apache-2.0\n"
     "# Written by tools/api.py from include/fovea: edit the headers instead.\n"
@@ -118,8 +122,27 @@ class Operation:
             f["name"]: [] if self.twins[f["name"]] else self.plan(f) for f in self.outputs
         }
         self.sources = {s[0] for plan in self.plans.values() for part in plan for s in part[1]}
+        self.spreads = {f["name"]: self.spread(f) for f in self.tensors if self.broadcasts(f)}
         self.given = [part[0] for plan in self.plans.values() for part in plan if part[2]]
         self.given = list(dict.fromkeys(self.given))
+
+    def broadcasts(self, field):
+        """Does the binding broadcast this array: bits, and what is added to scores?"""
+        last = field["dims"][-1]
+        return last in BITS and field["dtypes"] == ["u8"] or last == "keys" and (
+            field["direction"] == "in" or field["sums"]
+        )
+
+    def spread(self, field):
+        """(texts of the extents but the last, text of what the last counts)."""
+        plan = self.plan({"dims": field["dims"][:-1]})
+        last = field["dims"][-1]
+        inputs, number = COUNTS[BITS.get(last, last)]
+        has = {f["name"] for f in self.inputs}
+        self.sources |= {s[0] for part in plan for s in part[1]} | (has & set(inputs))
+        views = [f"v_{name}" if name in has else "None" for name in inputs]
+        count = f"call.{BITS.get(last, last)}({', '.join([*views, number])})"
+        return [self.extent(part) for part in plan], count
 
     def index_of(self, field, dim):
         """(index, less) where `field` says the extent `dim`, whether paged or not."""
@@ -230,11 +253,18 @@ def signature(op):
 def described(f):
     if f["kind"] != "tensor":
         return f.get("doc", "")
+    if f["dims"][-1] in BITS and f["dtypes"] == ["u8"]:
+        whole = ", ".join([*f["dims"][:-1], BITS[f["dims"][-1]]])
+        return f"bool ({whole}) or broadcastable, or ({', '.join(f['dims'])}) u8" + (
+            f": {f['doc']}" if f["doc"] else ""
+        )
     dtypes = " or ".join(
         ([f"as {f['dtype_as']}"] if f["dtype_as"] else [])
         + ([" ".join(f["dtypes"])] if f["dtypes"] else [])
     )
     paged = f" or paged ({', '.join(f['paged_dims'])})" if f["paged_dims"] else ""
+    if f["dims"][-1] == "keys":
+        paged += " or broadcastable"
     return f"({', '.join(f['dims'])}){paged} {dtypes}" + (f": {f['doc']}" if f["doc"] else "")
 
 
@@ -275,15 +305,27 @@ def docstring(op):
     return "\n".join(out)
 
 
+def spread_shape(op, name):
+    extents, count = op.spreads[name]
+    return f"({', '.join([*extents, count])})"
+
+
 def body(op):
     out = [f"    call = ctx._call(_{op.name})"]
-    for f in op.inputs:
+    # What broadcasts comes last: the others say to what.
+    for f in sorted(op.inputs, key=lambda f: f["name"] in op.spreads):
         name, var = f["name"], safe(f["name"])
         kept = op.kept(name)
         write = f["direction"] == "inout"
         rank = len(f["dims"]) if kept else None
         extra = f", {rank}, True" if write else f", {rank}" if rank else ""
         put = f'{f"v_{name} = " if kept else ""}call.put("{name}", {f["offset"]}, {var}{extra})'
+        if f["dims"][-1] in BITS and name in op.spreads:
+            extents, count = op.spreads[name]
+            put = f'call.bits("{name}", {f["offset"]}, {var}, ({", ".join(extents)}), {count})'
+        elif name in op.spreads:
+            extra = f", None, False, {spread_shape(op, name)}"
+            put = f'{f"v_{name} = " if kept else ""}call.put("{name}", {f["offset"]}, {var}{extra})'
         if not f["optional"]:
             out.append("    " + put)
         else:
@@ -302,7 +344,8 @@ def body(op):
             shape = f"({extents[0]},)" if len(extents) == 1 else f"({', '.join(extents)})"
         if "call." in shape:  # not known at all, perhaps, when the output itself is passed
             shape = "lambda: " + shape
-        call = f'call.out("{name}", {f["offset"]}, {name}, {shape}, {op.dtype(f)})'
+        spread = f", {spread_shape(op, name)}" if name in op.spreads else ""
+        call = f'call.out("{name}", {f["offset"]}, {name}, {shape}, {op.dtype(f)}{spread})'
         if not f["optional"]:
             out.append(f"    {name} = {call}")
         elif op.wanted_by_default(f):

@@ -13,7 +13,8 @@
  *    b batch, s queries, t keys, h query heads, g key heads (g divides h; query head i reads key
  *    head i / (h / g)), d key width, e value width, r sequences (b, or the length of a `*_start`
  *    tensor less 1), keys: the key columns a row can be asked about (t; with key_start or
- *    page_table: key_max, and where that is 0 the packed t, or pages * page), key_b (1 with
+ *    page_table: key_max, and where that is 0 the packed t, or pages * page), bytes: ceil(keys / 8)
+ *    exactly, a bit for each key column (rows are padded with the stride), key_b (1 with
  *    key_start, else r), rows (of a contiguous cache: key_b, or any number with cache_row).
  *    q k v o lse; dq dk dv; dout is the gradient of o.  Logical order is always (b, s, h, d):
  *    layouts are strides.
@@ -29,7 +30,8 @@
  *
  *  Ownership: tensors are views; the library never frees them, keeps no pointer beyond the
  *  operation's completion on its stream, writes only [out] and [inout], reads only elements that
- *  shape and strides name, and allows aliasing only where a comment says so.
+ *  shape and strides name, and allows aliasing only where a comment says so.  Elements of one [out]
+ *  or [inout] may not overlap: each stride exceeds what the axes of smaller strides reach.
  *
  *  Threads: one thread at a time may use a context; any number of contexts work at once. */
 #ifndef FOVEA_CORE_H
@@ -118,7 +120,7 @@ typedef struct fovea_tensor {
   int32_t dtype;                  /**< fovea_dtype */
   int32_t ndim;                   /**< 0 .. FOVEA_MAX_DIMS */
   int64_t shape[FOVEA_MAX_DIMS];  /**< extents, >= 0; entries from ndim on are ignored */
-  int64_t stride[FOVEA_MAX_DIMS]; /**< in elements, >= 0, always read; 0 broadcasts an input, sums into an output gradient */
+  int64_t stride[FOVEA_MAX_DIMS]; /**< in elements, >= 0, always read; 0 broadcasts an axis of an input, sums into an output gradient; all 0 over more than one element is refused: strides were forgotten */
 } fovea_tensor;
 
 /** One device, one stream, one workspace.  One thread at a time; contexts are independent.  Of the

@@ -58,7 +58,7 @@ typedef struct fovea_trace_forward_params {
   fovea_tensor k;           /**< [in] (rows, t, g, d) or paged (pool, page, g, d) as q: page = block_keys */
   fovea_tensor v;           /**< [in, optional] (rows, t, g, e) or paged (pool, page, g, e) as q: o and edge_value need it */
   fovea_tensor keep_row;    /**< [in, optional] (n) i32: blocks to keep for each row block, cut to 0 .. keep; absent: keep */
-  fovea_tensor block_mask;  /**< [in, optional] (b, h, n, block_bytes) u8: bit u % 8 of byte u / 8 is 1 where the row block may see key block u */
+  fovea_tensor block_mask;  /**< [in, optional] (b, h, n, block_bytes) u8: bit u % 8 of byte u / 8 is 1 where the row block may see key block u; ceil(key blocks / 8) bytes */
   fovea_tensor key_len;     /**< [in, optional] (r) i32: keys in use, at most t or pages * page */
   fovea_tensor page_table;  /**< [in, optional] (rows, pages) i32: pool page of each key block; -1: absent, its keys are not seen */
   fovea_tensor cache_row;   /**< [in, optional] (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number */

@@ -133,17 +133,51 @@ class Check {
       fail(FOVEA_INVALID_ARGUMENT,
            "%s: %s.shape and %s.stride reach past 2^63 bytes, wanted offsets that fit int64_t",
            contract_.op, f.name, f.name);
-    // An empty output is never written: what its strides say does not matter.
-    for (int axis = 0; f.out && !f.sums && !empty && axis < x.ndim; ++axis)
-      if (x.stride[axis] == 0 && x.shape[axis] > 1)
-        fail(FOVEA_INVALID_ARGUMENT,
-             "%s: %s.stride[%d] is 0 over an extent of %lld, wanted > 0: it is written to",
-             contract_.op, f.name, axis, static_cast<long long>(x.shape[axis]));
+    // Nothing of an empty tensor is touched: what its strides say does not matter.
+    if (!empty) strides(f, x);
     if (reinterpret_cast<uintptr_t>(x.data) % static_cast<uintptr_t>(bytes))
       fail(FOVEA_INVALID_ARGUMENT, "%s: %s.data is %p, wanted a multiple of %lld (one %s)",
            contract_.op, f.name, x.data, static_cast<long long>(bytes), dtype_name(x.dtype));
     given_ |= uint64_t{1} << i;
     if (!empty && x.data) solid_ |= uint64_t{1} << i;
+  }
+
+  void strides(const Field& f, const fovea_tensor& x) const {
+    int64_t count = 1, any = 0;
+    for (int axis = 0; axis < x.ndim; ++axis) count *= x.shape[axis], any |= x.stride[axis];
+    if (count > 1 && !any)
+      fail(FOVEA_INVALID_ARGUMENT,
+           "%s: %s.stride is 0 on every axis over %lld elements: fill it in, as fovea_contiguous "
+           "does",
+           contract_.op, f.name, static_cast<long long>(count));
+    for (int axis = 0; f.out && !f.sums && axis < x.ndim; ++axis)
+      if (x.stride[axis] == 0 && x.shape[axis] > 1)
+        fail(FOVEA_INVALID_ARGUMENT,
+             "%s: %s.stride[%d] is 0 over an extent of %lld, wanted > 0: it is written to",
+             contract_.op, f.name, axis, static_cast<long long>(x.shape[axis]));
+  }
+
+  // The axes of an output nest: each one steps over all that the axes of smaller strides reach, so
+  // no element is written twice.  Axes of stride 0 sum and are left out.
+  void nests(const Field& f, const fovea_tensor& x) const {
+    int order[kMaxDims], n = 0;
+    for (int axis = x.ndim - 1; axis >= 0; --axis) {  // of equal strides the last is the inner one
+      if (x.shape[axis] < 2 || x.stride[axis] == 0) continue;
+      int at = n++;
+      for (; at > 0 && x.stride[order[at - 1]] > x.stride[axis]; --at) order[at] = order[at - 1];
+      order[at] = axis;
+    }
+    int64_t reach = 0;
+    for (int i = 0; i < n; ++i) {
+      const int axis = order[i];
+      if (x.stride[axis] <= reach)
+        fail(FOVEA_INVALID_ARGUMENT,
+             "%s: %s.stride[%d] is %lld, wanted more than %lld, which axis %d reaches: elements of "
+             "an output may not overlap",
+             contract_.op, f.name, axis, static_cast<long long>(x.stride[axis]),
+             static_cast<long long>(reach), order[i - 1]);
+      reach += (x.shape[axis] - 1) * x.stride[axis];
+    }
   }
 
   bool accepts(const Field& f, int32_t dtype) const {
@@ -232,9 +266,10 @@ class Check {
       const int64_t bytes = columns / 8 + (columns % 8 != 0);
       if (key == dim_keys) {
         if (got != columns) fail_extent(i, axis, dim, got, columns, columns_owner_);
-      } else if (got < bytes) {
+      } else if (got != bytes) {
         fail(FOVEA_INVALID_ARGUMENT,
-             "%s: %s.shape[%d] (bytes) is %lld, wanted at least %lld: a bit for each of %lld keys",
+             "%s: %s.shape[%d] (bytes) is %lld, wanted %lld: a bit for each of %lld keys; pad with "
+             "the stride",
              contract_.op, name(i), axis, static_cast<long long>(got),
              static_cast<long long>(bytes), static_cast<long long>(columns));
       }
@@ -276,6 +311,7 @@ class Check {
 
   void aliases(int i) const {
     if (!field(i).out) return;
+    nests(field(i), tensor(i));
     for (uint64_t rest = solid_; rest; rest &= rest - 1) {
       const int j = __builtin_ctzll(rest);
       if (j == i || tensor(j).data != tensor(i).data) continue;

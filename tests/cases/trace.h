@@ -153,9 +153,9 @@ class TraceBuild {
     // One head's row of bits broadcast over the batch; every fifth row block sees nothing.
     fovea_tensor x = {};
     x.dtype = FOVEA_U8, x.ndim = 4;
-    const int64_t shape[4] = {c_.b, c_.h, n_blocks_, (key_blocks_ + 7) / 8 + 1};
+    const int64_t shape[4] = {c_.b, c_.h, n_blocks_, (key_blocks_ + 7) / 8}, pitch = shape[3] + 1;
     for (int i = 0; i < 4; ++i) x.shape[i] = shape[i];
-    x.stride[0] = 0, x.stride[1] = shape[2] * shape[3], x.stride[2] = shape[3], x.stride[3] = 1;
+    x.stride[0] = 0, x.stride[1] = shape[2] * pitch, x.stride[2] = pitch, x.stride[3] = 1;
     const size_t field = call.add_strided("block_mask", p_->block_mask, Role::in, x);
     call.fill(field, [&](const int64_t* i) {
       if (i[2] % 5 == 4) return 0.0;
@@ -163,7 +163,6 @@ class TraceBuild {
       return static_cast<double>(random_.bits(at ^ 1ull << 50) & random_.bits(at ^ 1ull << 51) &
                                  255);
     });
-    call.account(field, [&](const int64_t* i) { return i[3] < (key_blocks_ + 7) / 8; });
   }
 
   // Tokens past a length, in pages that no table names and in rows that nobody reads count for

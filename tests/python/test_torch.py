@@ -8,6 +8,7 @@ import reference
 
 torch = pytest.importorskip("torch")
 CUDA = torch.cuda.is_available() and fovea.device_count("cuda") > 0
+NEEDS_CUDA = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 
 
 def inputs(dtype=torch.float32, device="cpu"):
@@ -34,7 +35,8 @@ def test_cpu_tensors(ctx):
 
 def test_head_major_memory_and_parameters(ctx):
     q, k, v = (torch.nn.Parameter(x.transpose(1, 2).contiguous()) for x in inputs())
-    o = fovea.attention_forward(ctx, *(x.transpose(1, 2) for x in (q, k, v)))
+    with torch.no_grad():
+        o = fovea.attention_forward(ctx, *(x.transpose(1, 2) for x in (q, k, v)))
     np.testing.assert_allclose(
         o, want(*(x.detach().transpose(1, 2) for x in (q, k, v)))[0], atol=5e-6
     )
@@ -45,11 +47,10 @@ def test_agrees_with_torch_attention_and_autograd(ctx):
     theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
     dout = torch.randn_like(theirs)
     grads = torch.autograd.grad(theirs, (q, k, v), dout)
-    ours, lse = fovea.attention_forward(ctx, *(x.transpose(1, 2) for x in (q, k, v)), lse=True)
+    q, k, v = (x.detach().transpose(1, 2) for x in (q, k, v))
+    ours, lse = fovea.attention_forward(ctx, q, k, v, lse=True)
     np.testing.assert_allclose(ours.transpose(1, 2), theirs.detach(), atol=1e-5)
-    mine = fovea.attention_backward(
-        ctx, *(x.transpose(1, 2) for x in (q, k, v)), ours, lse, dout.transpose(1, 2)
-    )
+    mine = fovea.attention_backward(ctx, q, k, v, ours, lse, dout.transpose(1, 2))
     for a, b in zip(mine, grads, strict=True):
         np.testing.assert_allclose(a.transpose(1, 2), b, atol=2e-5)
 
@@ -63,7 +64,127 @@ def test_dtypes_and_empty_tensors(ctx):
     assert fovea.attention_forward(ctx, q[:0], k[:0], v[:0]).shape == (0, 5, 4, 16)
 
 
-@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+LOST = r"{}: {} requires grad, .* lost: pass x.detach\(\) or .*no_grad\(\), .* the \*_backward operation"
+
+
+@pytest.mark.parametrize("name", ["q", "v", "sink_logit", "o"])
+def test_gradients_are_not_dropped_without_a_word(ctx, name):
+    tensors = dict(zip("qkv", inputs(), strict=True), sink_logit=torch.zeros(4))
+    tensors["o"] = torch.empty_like(tensors["q"])
+    tensors[name].requires_grad_()
+    run = lambda: fovea.attention_forward(ctx, **tensors)
+    for call in (run, lambda: fovea.attention_forward_workspace(ctx, **tensors)):
+        with pytest.raises(fovea.InvalidArgument, match=LOST.format("attention_forward", name)):
+            call()
+    with torch.no_grad():
+        o = run().clone()
+    with torch.inference_mode():
+        assert torch.equal(run(), o)
+    tensors[name] = tensors[name].detach()
+    assert torch.equal(run(), o)
+
+
+def test_gradients_of_modules_prepared_calls_and_traces(ctx):
+    q, k, v = inputs()
+    projected = torch.nn.Linear(16, 16)(q)  # no leaf, but of a graph
+    with pytest.raises(fovea.InvalidArgument, match=LOST.format("attention_forward", "q")):
+        fovea.attention_forward(ctx, projected, k, v)
+    with torch.no_grad():
+        call = fovea.prepare(fovea.attention_forward, ctx, projected, k, v)
+        call()
+    with pytest.raises(fovea.InvalidArgument, match=LOST.format("attention_forward", "q")):
+        call()
+    assert call(q=projected.detach()) is call()
+    with pytest.raises(fovea.InvalidArgument, match=LOST.format("attention_forward", "k")):
+        call(k=k.requires_grad_())
+    with fovea.TraceSession(ctx, keep=2).begin(lambda records: None) as session:
+        with pytest.raises(fovea.InvalidArgument, match=LOST.format("trace_forward", "q")):
+            session.trace(projected, v)
+    ctx.array(projected)  # a copy is no operation
+
+
+def masked(x, dtype=torch.bool):
+    return torch.rand(x, generator=torch.Generator().manual_seed(1)).lt(0.6).to(dtype)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)])
+@pytest.mark.parametrize("shape", [(2, 4, 5, 9), (2, 1, 1, 9), (5, 9), (9,), (2, 4, 5, 1), (4, 1, 1)])
+def test_bool_masks_and_biases_as_in_torch(shape, device):
+    with fovea.Context("host" if device == "cpu" else "cuda") as ctx:
+        q, k, v = inputs(device=device)
+        mask = masked(shape).to(device)
+        bias = torch.randn(shape, generator=torch.Generator().manual_seed(2)).to(device)
+        x, y, z = (x.transpose(1, 2).detach().requires_grad_() for x in (q, k, v))
+        bias.requires_grad_()
+        sdpa = torch.nn.functional.scaled_dot_product_attention
+        for field, value, ours in (("mask", mask, mask), ("bias", bias, bias.detach())):
+            theirs = sdpa(x, y, z, attn_mask=value.expand(2, 4, 5, 9), enable_gqa=True)
+            o, lse = fovea.attention_forward(ctx, q, k, v, lse=True, **{field: ours})
+            assert o.device.type == device
+            seen = torch.isfinite(theirs).all(-1)  # torch: NaN where no key is seen
+            np.testing.assert_allclose(
+                o.transpose(1, 2)[seen].cpu(), theirs[seen].detach().cpu(), atol=1e-5
+            )
+        dout = torch.randn(theirs.shape, generator=torch.Generator().manual_seed(3)).to(device)
+        wanted = torch.autograd.grad(theirs, (x, y, z, bias), dout)
+        got = fovea.attention_backward(
+            ctx, q, k, v, o, lse, dout.transpose(1, 2), bias=bias.detach(), dbias=True
+        )
+        assert got[3].shape == bias.shape
+        for a, b in zip((*(x.transpose(1, 2) for x in got[:3]), got[3]), wanted, strict=True):
+            np.testing.assert_allclose(a.cpu(), b.cpu(), atol=2e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)])
+def test_bits_are_numpys(device):
+    for keys in (1, 8, 13, 64):
+        mask = masked((2, 3, 1, keys))
+        packed, _ = fovea._views.pack_bits(mask.to(device), keys, None)
+        want = np.packbits(mask.numpy(), axis=-1, bitorder="little")
+        assert packed.device.type == device and np.array_equal(packed.cpu(), want)
+        one = mask[..., :1]
+        packed, _ = fovea._views.pack_bits(one.to(device), keys, None)
+        want = np.packbits(one.expand(2, 3, 1, keys).numpy(), axis=-1, bitorder="little")
+        assert np.array_equal(packed.cpu(), want)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)])
+def test_the_gradient_of_a_sum(device):
+    with fovea.Context("host" if device == "cpu" else "cuda") as ctx:
+        q, k, v = inputs(device=device)
+        o, lse = fovea.attention_forward(ctx, q, k, v, lse=True)
+        probe, kept = o.clone().requires_grad_(), []
+        probe.register_hook(kept.append)
+        probe.sum().backward()
+        (dout,) = kept
+        assert set(dout.stride()) == {0}
+        got = fovea.attention_backward(ctx, q, k, v, o, lse, dout)
+        want = fovea.attention_backward(ctx, q, k, v, o, lse, torch.ones_like(o))
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+@NEEDS_CUDA
+def test_masks_and_repeated_arrays_on_a_stream_of_the_contexts_own():
+    for stream in (None, torch.cuda.Stream()):
+        with fovea.Context("cuda") as ctx:
+            ctx.set_stream(stream)
+            q, k, v = inputs(device="cuda")
+            mask = masked((5, 9)).cuda()
+            torch.cuda.synchronize()
+            want = fovea.attention_forward(ctx, q, k, v, mask=mask)
+            ctx.synchronize()
+            late = torch.zeros_like(mask)
+            torch.cuda.synchronize()
+            torch.cuda._sleep(20_000_000)
+            late.copy_(mask)
+            got = fovea.attention_forward(ctx, q, k, v, mask=late)
+            for _ in range(4):  # memory of the packed bits, had it been given back too early
+                torch.full((1, 1, 5, 2), 0, dtype=torch.uint8, device="cuda")
+            ctx.synchronize()
+            assert torch.equal(got, want)
+
+
+@NEEDS_CUDA
 def test_cuda_tensors_follow_torchs_stream():
     with fovea.Context("cuda") as ctx:
         q, k, v = inputs(torch.bfloat16, "cuda")
@@ -77,7 +198,7 @@ def test_cuda_tensors_follow_torchs_stream():
         assert ".cuda." in ctx.last_kernel
 
 
-@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@NEEDS_CUDA
 def test_cuda_arrays_of_every_protocol_and_buffers():
     with fovea.Context("cuda") as ctx, fovea.Context("host") as host:
         q, k, v = inputs(torch.float32, "cuda")
@@ -112,7 +233,7 @@ def test_cuda_arrays_of_every_protocol_and_buffers():
         assert np.array_equal(np.asarray(pinned), q.cpu().numpy())
 
 
-@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@NEEDS_CUDA
 def test_cuda_graph_capture():
     with fovea.Context("cuda") as ctx:
         q, k, v = inputs(torch.bfloat16, "cuda")
@@ -154,7 +275,7 @@ def sequences(s, heads, d, dtype=torch.bfloat16, seed=7):
     return one.to(dtype).repeat(BATCH, 1, 1, 1)
 
 
-@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@NEEDS_CUDA
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("d,e", [(64, 64), (96, 96), (128, 128), (192, 128), (256, 256)])
 def test_same_bits_in_training(d, e, causal):
@@ -166,7 +287,7 @@ def test_same_bits_in_training(d, e, causal):
         same_bits(ctx, lambda: fovea.attention_backward(ctx, q, k, v, o, lse, dout, causal=causal))
 
 
-@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@NEEDS_CUDA
 @pytest.mark.parametrize("page", [0, 16, 64, 256])
 @pytest.mark.parametrize("s", [1, 7])
 def test_same_bits_in_decode(s, page):
@@ -189,7 +310,7 @@ def test_same_bits_in_decode(s, page):
         assert torch.equal(fovea.attention_forward(ctx, q[:1], k, v, **fields)[0], o[0])
 
 
-@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@NEEDS_CUDA
 @pytest.mark.parametrize("causal", [False, True])
 def test_same_bits_in_8_bit(causal):
     with fovea.Context("cuda") as ctx:
@@ -209,7 +330,7 @@ def test_same_bits_in_8_bit(causal):
         same_bits(ctx, run)
 
 
-@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@NEEDS_CUDA
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("d,rows,columns", [(64, 7, 7), (128, 6, 11)])
 def test_same_bits_in_convolution(d, rows, columns, causal):
@@ -232,7 +353,7 @@ def test_same_bits_in_convolution(d, rows, columns, causal):
         same_bits(ctx, lambda: run(q=q[:, -rows:], history=rows - 1))  # decode
 
 
-@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@NEEDS_CUDA
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("d", [64, 128])
 def test_same_bits_in_divergences(d, causal):

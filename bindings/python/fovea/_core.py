@@ -80,6 +80,14 @@ class Context:
             self.wait(helper)
             helper.set_stream(None)
 
+    def _before(self, number):
+        """Later work of a stream that is not this context's own waits for this context."""
+        if number != self._stream:
+            helper = self._assistant()
+            helper.set_stream(number)
+            helper.wait(self)
+            helper.set_stream(None)
+
     def _dlpack_stream(self):
         """The stream a DLPack producer makes wait; the context's own has no number, so another
         stands in, and _after it."""

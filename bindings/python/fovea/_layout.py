@@ -48,6 +48,13 @@ def dtype_code(dtype):
     return code
 
 
+def is_bool(x):
+    """Whether an array's elements are bool, which is no fovea_dtype."""
+    dtype = getattr(x, "dtype", None)
+    return dtype is not None and (getattr(dtype, "name", None) or str(dtype)).endswith("bool")
+
+
+_UNPACK = struct.Struct("<ii5q5q").unpack
 _PACK = [struct.Struct(f"<ii{n}q{8 * (5 - n)}x{n}q{8 * (5 - n)}x").pack for n in range(6)]
 
 
@@ -59,6 +66,10 @@ def contiguous(shape):
         strides.append(step)
         step *= max(extent, 1)
     return tuple(reversed(strides))
+
+
+class Repeated(bytes):
+    """A layout that names one element many times: every stride is 0, which fovea refuses."""
 
 
 @functools.lru_cache(4096)
@@ -78,7 +89,31 @@ def layout(code, shape, strides, item=1):
                 f"has {stride} bytes between elements of dimension {i}, not a multiple of {item}"
             )
         out[i] = stride // item
-    return _PACK[len(shape)](code, len(shape), *shape, *out)
+    packed = _PACK[len(shape)](code, len(shape), *shape, *out)
+    spans = [stride for extent, stride in zip(shape, out) if extent > 1]
+    return Repeated(packed) if spans and 0 not in shape and not any(spans) else packed
+
+
+@functools.lru_cache(4096)
+def expanded(packed, shape):
+    """The layout of an array broadcast from the right to `shape` by strides of 0; None where its
+    extents do not allow it."""
+    code, rank, *numbers = _UNPACK(packed)
+    lead = len(shape) - rank
+    own, strides = numbers[:rank], numbers[5 : 5 + rank]
+    if lead < 0 or any(n not in (1, wanted) for n, wanted in zip(own, shape[lead:])):
+        return None
+    strides = [stride if n > 1 else 0 for n, stride in zip(own, strides)]
+    return layout(code, shape, (0,) * lead + tuple(strides))
+
+
+@functools.lru_cache(4096)
+def in_a_row(packed):
+    """(elements, layout): a Repeated layout with its last axis laid out, the others still broadcast."""
+    code, rank, *numbers = _UNPACK(packed)
+    shape = tuple(numbers[:rank])
+    last = max(i for i, extent in enumerate(shape) if extent > 1)
+    return shape[last], layout(code, shape, tuple(int(i == last) for i in range(rank)))
 
 
 @functools.lru_cache(4096)

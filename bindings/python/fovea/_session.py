@@ -210,7 +210,10 @@ class TraceSession:
 
     def _bound(self, q, fields):
         """Records that the layer can have, or that the caller allows."""
-        shape = view(q, self.ctx, False)[2]
+        try:
+            shape = view(q, self.ctx, False)[2]
+        except (TypeError, FoveaError):
+            shape = ()
         if len(shape) != 4:
             return 0  # trace_forward says what is wrong
         b, s, h = shape[:3]

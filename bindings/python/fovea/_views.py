@@ -79,6 +79,8 @@ def _torch_stream(device):
 
 
 def _torch(t, ctx, write):
+    if t.requires_grad and ctx._place != -2 and recording():
+        raise InvalidArgument(DROPS_GRADIENT)
     place = t.get_device() if t.is_cuda or t.is_cpu else -2
     if place != ctx._place and ctx._place != -2 and not (place == -1 and t.is_pinned()):
         _elsewhere(f"a torch tensor on {t.device}", ctx)
@@ -91,6 +93,17 @@ def _torch(t, ctx, write):
         address = 256  # NULL would mean "not given"
     code, bytes_after = described(t.dtype, shape, t.stride(), 1)
     return address, code, shape, bytes_after
+
+
+DROPS_GRADIENT = (
+    "requires grad, and its gradient would be lost: pass x.detach() or call under torch.no_grad(), "
+    "and take gradients from the *_backward operation"
+)
+
+
+def recording():
+    """Whether torch records gradients now, of which it sees nothing here."""
+    return sys.modules["torch"].is_grad_enabled()
 
 
 def _cupy(a, ctx, write):
@@ -243,6 +256,41 @@ def _memory(x, ctx, write):
         layout(code, view.shape, view.strides, view.itemsize),
         view,
     )
+
+
+def _shifted(x, keys, zeros, bits):
+    """Packs the last axis of x by shifts and sums, on x's own device."""
+    lead, width = tuple(x.shape[:-1]), -(-keys // 8)
+    wide = zeros((*lead, 8 * width))
+    wide[..., :keys] = x
+    return (wide.reshape(*lead, width, 8) << bits).sum(-1, dtype=bits.dtype)
+
+
+def pack_bits(x, keys, ctx):
+    """A bool array as bits along its last axis, which has `keys` elements or 1: the first in bit 0
+    of a byte.  By x's own library, on its device and its current stream, whose number comes with
+    it (None: no stream)."""
+    viewer = viewers.get(type(x)) or viewer_of(x)
+    if viewer is _torch:
+        torch = sys.modules["torch"]
+        bits = torch.arange(8, dtype=torch.uint8, device=x.device)
+        packed = _shifted(x, keys, bits.new_zeros, bits)
+        return packed, _torch_stream(x.get_device()) or 1 if x.is_cuda else None
+    if viewer is _cupy:
+        cupy = sys.modules["cupy"]
+        with x.device:
+            bits = cupy.arange(8, dtype="uint8")
+            packed = _shifted(x, keys, lambda shape: cupy.zeros(shape, "uint8"), bits)
+            return packed, cupy.cuda.get_current_stream().ptr or 1
+    if ctx._place > -1:
+        raise TypeError(
+            "has dtype bool: on CUDA give a torch or CuPy mask, or bits packed in uint8, the first "
+            "key in bit 0 of a byte"
+        )
+    import numpy
+
+    wide = numpy.broadcast_to(numpy.asarray(x), (*x.shape[:-1], keys))
+    return numpy.packbits(wide, axis=-1, bitorder="little"), None
 
 
 viewers = {}  # type -> viewer, filled as types are met

@@ -95,9 +95,10 @@ def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_sta
           the sequence from key_first
       head_window: (h, 3) i32: window_left, window_right, sink_keys of each head; the three fields
           and causal stay 0
-      mask: (b, h, s, bytes) u8: bit j % 8 of byte j / 8 is 1 where the row may see its sequence's
-          key column j
-      bias: (b, h, s, keys) f32 f16 bf16: added to scores; -inf masks; stride 0 broadcasts
+      mask: bool (b, h, s, keys) or broadcastable, or (b, h, s, bytes) u8: bit j % 8 of byte j / 8
+          is 1 where the row may see its sequence's key column j
+      bias: (b, h, s, keys) or broadcastable f32 f16 bf16: added to scores; -inf masks; stride 0
+          broadcasts
       alibi: (r, h) f32: slope times distance is subtracted
       sink_logit: (h) f32: a learned term of the denominator: not scaled, capped or biased
       cos: (positions, half) f32: keys are stored unrotated and turned by their position after
@@ -121,22 +122,24 @@ def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_sta
     """
     call = ctx._call(_attention_forward)
     v_q = call.put("q", 8, q, 4)
-    call.put("k", 104, k)
+    v_k = call.put("k", 104, k, 4)
     v_v = call.put("v", 200, v, 4)
     if q_value is not None:
         call.put("q_value", 488, q_value)
     if query_start is not None:
         call.put("query_start", 584, query_start)
+    v_key_start = None
     if key_start is not None:
-        call.put("key_start", 680, key_start)
+        v_key_start = call.put("key_start", 680, key_start, 1)
     if query_len is not None:
         call.put("query_len", 776, query_len)
     if key_len is not None:
         call.put("key_len", 872, key_len)
     if key_first is not None:
         call.put("key_first", 968, key_first)
+    v_page_table = None
     if page_table is not None:
-        call.put("page_table", 1064, page_table)
+        v_page_table = call.put("page_table", 1064, page_table, 2)
     if cache_row is not None:
         call.put("cache_row", 1160, cache_row)
     if query_position is not None:
@@ -145,10 +148,6 @@ def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_sta
         call.put("key_position", 1352, key_position)
     if head_window is not None:
         call.put("head_window", 1448, head_window)
-    if mask is not None:
-        call.put("mask", 1544, mask)
-    if bias is not None:
-        call.put("bias", 1640, bias)
     if alibi is not None:
         call.put("alibi", 1736, alibi)
     if sink_logit is not None:
@@ -157,6 +156,12 @@ def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_sta
         call.put("cos", 1928, cos)
     if sin is not None:
         call.put("sin", 2024, sin)
+    if mask is not None:
+        call.bits("mask", 1544, mask, (v_q[2][0], v_q[2][2], v_q[2][1]), call.keys(v_k,
+            v_page_table, v_key_start, key_max))
+    if bias is not None:
+        call.put("bias", 1640, bias, None, False, (v_q[2][0], v_q[2][2], v_q[2][1], call.keys(v_k,
+            v_page_table, v_key_start, key_max)))
     o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
     if lse is not None:
         lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
@@ -224,8 +229,8 @@ def attention_backward(ctx, q, k, v, o, lse, dout, *, dq=None, dk=None, dv=None,
 
     Outputs on request, by True or an array
       dsink_logit: (h) f32: needs sink_logit
-      dbias: (b, h, s, keys) f32: needs bias; a stride of 0 receives the ordered sum over that
-          dimension
+      dbias: (b, h, s, keys) or broadcastable f32: needs bias; a stride of 0 receives the ordered
+          sum over that dimension
       dalibi: (r, h) f32: needs alibi
 
     Optional inputs
@@ -237,8 +242,8 @@ def attention_backward(ctx, q, k, v, o, lse, dout, *, dq=None, dk=None, dv=None,
       query_position: (b, h, s) i32
       key_position: (key_b, g, t) i32
       head_window: (h, 3) i32
-      mask: (b, h, s, bytes) u8
-      bias: (b, h, s, keys) f32 f16 bf16
+      mask: bool (b, h, s, keys) or broadcastable, or (b, h, s, bytes) u8
+      bias: (b, h, s, keys) or broadcastable f32 f16 bf16
       alibi: (r, h) f32
       sink_logit: (h) f32
       dlse: (b, h, s) f32: the gradient of lse; absent: 0
@@ -261,8 +266,9 @@ def attention_backward(ctx, q, k, v, o, lse, dout, *, dq=None, dk=None, dv=None,
     v_v = call.put("v", 200, v, 4)
     if query_start is not None:
         call.put("query_start", 296, query_start)
+    v_key_start = None
     if key_start is not None:
-        call.put("key_start", 392, key_start)
+        v_key_start = call.put("key_start", 392, key_start, 1)
     if query_len is not None:
         call.put("query_len", 488, query_len)
     if key_len is not None:
@@ -275,11 +281,6 @@ def attention_backward(ctx, q, k, v, o, lse, dout, *, dq=None, dk=None, dv=None,
         call.put("key_position", 872, key_position)
     if head_window is not None:
         call.put("head_window", 968, head_window)
-    if mask is not None:
-        call.put("mask", 1064, mask)
-    v_bias = None
-    if bias is not None:
-        v_bias = call.put("bias", 1160, bias, 4)
     v_alibi = None
     if alibi is not None:
         v_alibi = call.put("alibi", 1256, alibi, 2)
@@ -291,6 +292,13 @@ def attention_backward(ctx, q, k, v, o, lse, dout, *, dq=None, dk=None, dv=None,
     call.put("dout", 1640, dout)
     if dlse is not None:
         call.put("dlse", 1736, dlse)
+    if mask is not None:
+        call.bits("mask", 1064, mask, (v_q[2][0], v_q[2][2], v_q[2][1]), call.keys(v_k, None,
+            v_key_start, key_max))
+    v_bias = None
+    if bias is not None:
+        v_bias = call.put("bias", 1160, bias, None, False, (v_q[2][0], v_q[2][2], v_q[2][1],
+            call.keys(v_k, None, v_key_start, key_max)))
     dq = None if dq is False else call.out("dq", 1832, dq, v_q[2], v_q[1])
     dk = None if dk is False else call.out("dk", 1928, dk, v_k[2], v_q[1])
     dv = None if dv is False else call.out("dv", 2024, dv, v_v[2], v_q[1])
@@ -299,7 +307,8 @@ def attention_backward(ctx, q, k, v, o, lse, dout, *, dq=None, dk=None, dv=None,
             lambda: call.twin("dsink_logit", "sink_logit", v_sink_logit), 1)
     if dbias is not None:
         dbias = None if dbias is False else call.out("dbias", 2216, dbias, lambda:
-            call.twin("dbias", "bias", v_bias), 1)
+            call.twin("dbias", "bias", v_bias), 1, (v_q[2][0], v_q[2][2], v_q[2][1], call.keys(v_k,
+            None, v_key_start, key_max)))
     if dalibi is not None:
         dalibi = None if dalibi is False else call.out("dalibi", 2312, dalibi, lambda:
             call.twin("dalibi", "alibi", v_alibi), 1)
@@ -1283,8 +1292,8 @@ def trace_forward(ctx, q, k, *, selected=None, score=None, o=None, lse=None, lse
     Optional inputs
       v: (rows, t, g, e) or paged (pool, page, g, e) as q: o and edge_value need it
       keep_row: (n) i32: blocks to keep for each row block, cut to 0 .. keep; absent: keep
-      block_mask: (b, h, n, block_bytes) u8: bit u % 8 of byte u / 8 is 1 where the row block may
-          see key block u
+      block_mask: bool (b, h, n, blocks) or broadcastable, or (b, h, n, block_bytes) u8: bit u % 8
+          of byte u / 8 is 1 where the row block may see key block u; ceil(key blocks / 8) bytes
       key_len: (r) i32: keys in use, at most t or pages * page
       page_table: (rows, pages) i32: pool page of each key block; -1: absent, its keys are not seen
       cache_row: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the
@@ -1305,22 +1314,24 @@ def trace_forward(ctx, q, k, *, selected=None, score=None, o=None, lse=None, lse
     """
     call = ctx._call(_trace_forward)
     v_q = call.put("q", 8, q, 4)
-    call.put("k", 104, k)
+    v_k = call.put("k", 104, k, 4)
     v_v = None
     if v is not None:
         v_v = call.put("v", 200, v, 4)
     if keep_row is not None:
         call.put("keep_row", 296, keep_row)
-    if block_mask is not None:
-        call.put("block_mask", 392, block_mask)
     if key_len is not None:
         call.put("key_len", 488, key_len)
+    v_page_table = None
     if page_table is not None:
-        call.put("page_table", 584, page_table)
+        v_page_table = call.put("page_table", 584, page_table, 2)
     if cache_row is not None:
         call.put("cache_row", 680, cache_row)
     if edge_offset is not None:
         call.put("edge_offset", 1928, edge_offset)
+    if block_mask is not None:
+        call.bits("block_mask", 392, block_mask, (v_q[2][0], v_q[2][2], -(-v_q[2][1] // (block_rows
+            or 64))), call.blocks(v_k, v_page_table, block_keys))
     if selected is not None:
         selected = None if selected is False else call.out("selected", 776, selected, (v_q[2][0],
             v_q[2][2], -(-v_q[2][1] // (block_rows or 64)), keep), 8)

@@ -40,10 +40,10 @@ void read_keys(Trace& a, const fovea_trace_forward_params& p) {
   q.key_len = int_vector(p.key_len), q.cache_row = int_vector(p.cache_row);
   q.s = q.query_max = a.attend.s, q.count = a.attend.b;
   place_keys(q, kOp, "k", p.k, p.page_table, 0);
-  if (p.block_mask.data && p.block_mask.shape[3] < (blocks + 7) / 8)
+  if (p.block_mask.data && p.block_mask.shape[3] != (blocks + 7) / 8)
     fail(FOVEA_INVALID_ARGUMENT,
-         "%s: block_mask.shape[3] (block_bytes) is %lld, wanted at least %lld: a bit for each of "
-         "%lld key blocks",
+         "%s: block_mask.shape[3] (block_bytes) is %lld, wanted %lld: a bit for each of %lld key "
+         "blocks; pad with the stride",
          kOp, wide(p.block_mask.shape[3]), wide((blocks + 7) / 8), wide(blocks));
   if (!p.v.data && (p.o.data || p.edge_value.data) && blocks && p.k.shape[0] && p.k.shape[2])
     fail(FOVEA_INVALID_ARGUMENT, "%s: v.data is NULL with %s, wanted the values it is made of", kOp,

@@ -16,6 +16,10 @@ q is (b, s, h, d).  Julia is column-major, fastest first, so the same memory is 
 `PermutedDimsArray` passes its strides as they are, so any layout works.  An index *in* an array
 (`query_start`, `page_table`) counts from 0, as the library does.
 
+**Masks** are arrays of `Bool` (a `BitArray` too) of size (keys, s, h, b), or one that broadcasts to
+it, such as (keys, s); packed bits are `UInt8`, the first key in bit 0.  A `bias` broadcasts too,
+and `dbias` comes in its size.
+
 **Outputs** are keyword arguments: `true` allocates, an array is written, `false` (or `nothing`) is
 not computed.  One output is returned as it is, more as a `NamedTuple`.
 

@@ -25,8 +25,8 @@ Sizes are Julia's, fastest first.
 - `query_position`: (s, h, b) i32: absent: row + Lk - Lq
 - `key_position`: (t, g, key_b) or paged (keys, g, r) i32: negative: no key here; absent: index in the sequence from key_first
 - `head_window`: (3, h) i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0
-- `mask`: (bytes, s, h, b) u8: bit j % 8 of byte j / 8 is 1 where the row may see its sequence's key column j
-- `bias`: (keys, s, h, b) f32 f16 bf16: added to scores; -inf masks; stride 0 broadcasts
+- `mask`: Bool (keys, s, h, b) or broadcastable, or (bytes, s, h, b) or broadcastable u8: bit j % 8 of byte j / 8 is 1 where the row may see its sequence's key column j
+- `bias`: (keys, s, h, b) or broadcastable f32 f16 bf16: added to scores; -inf masks; stride 0 broadcasts
 - `alibi`: (h, r) f32: slope times distance is subtracted
 - `sink_logit`: (h) f32: a learned term of the denominator: not scaled, capped or biased
 - `cos`: (half, positions) f32: keys are stored unrotated and turned by their position after loading; v untouched
@@ -51,36 +51,56 @@ function attention_forward(ctx, q, k, v;
     alibi=nothing, sink_logit=nothing, cos=nothing, sin=nothing, query_max=0, key_max=0,
     window_left=0, window_right=0, sink_keys=0, local_chunk=0, scale=0, softcap=0, causal=false,
     rope_begin=0, rope_interleaved=false, splits=0)
+    in_q = whole(ctx, q)
+    in_k = whole(ctx, k)
+    in_v = whole(ctx, v)
+    in_q_value = whole(ctx, q_value)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
+    in_key_first = whole(ctx, key_first)
+    in_page_table = whole(ctx, page_table)
+    in_cache_row = whole(ctx, cache_row)
+    in_query_position = whole(ctx, query_position)
+    in_key_position = whole(ctx, key_position)
+    in_head_window = whole(ctx, head_window)
+    in_mask = bits(ctx, "attention_forward", "mask", mask, (key_columns(k, page_table, key_start, key_max), size(q, 3), size(q, 2), size(q, 4)))
+    in_bias = spread(ctx, "attention_forward", "bias", bias, (key_columns(k, page_table, key_start, key_max), size(q, 3), size(q, 2), size(q, 4)))
+    in_alibi = whole(ctx, alibi)
+    in_sink_logit = whole(ctx, sink_logit)
+    in_cos = whole(ctx, cos)
+    in_sin = whole(ctx, sin)
     out_o = output(ctx, o, q, eltype(q),
         () -> (size(v, 1), size(q, 2), size(q, 3), size(q, 4),))
     out_lse = output(ctx, lse, q, Float32,
         () -> (size(q, 3), size(q, 2), size(q, 4),))
-    GC.@preserve(q, k, v, out_o, out_lse, q_value, query_start, key_start, query_len, key_len, key_first,
-        page_table, cache_row, query_position, key_position, head_window, mask, bias, alibi,
-        sink_logit, cos, sin, begin
+    GC.@preserve(in_q, in_k, in_v, out_o, out_lse, in_q_value, in_query_start, in_key_start, in_query_len,
+        in_key_len, in_key_first, in_page_table, in_cache_row, in_query_position, in_key_position,
+        in_head_window, in_mask, in_bias, in_alibi, in_sink_logit, in_cos, in_sin, begin
         params = AttentionForwardParams(sizeof(AttentionForwardParams),
-            tensor(ctx, "attention_forward", "q", q),
-            tensor(ctx, "attention_forward", "k", k),
-            tensor(ctx, "attention_forward", "v", v),
+            tensor(ctx, "attention_forward", "q", in_q),
+            tensor(ctx, "attention_forward", "k", in_k),
+            tensor(ctx, "attention_forward", "v", in_v),
             tensor(ctx, "attention_forward", "o", out_o),
             tensor(ctx, "attention_forward", "lse", out_lse),
-            tensor(ctx, "attention_forward", "q_value", q_value),
-            tensor(ctx, "attention_forward", "query_start", query_start),
-            tensor(ctx, "attention_forward", "key_start", key_start),
-            tensor(ctx, "attention_forward", "query_len", query_len),
-            tensor(ctx, "attention_forward", "key_len", key_len),
-            tensor(ctx, "attention_forward", "key_first", key_first),
-            tensor(ctx, "attention_forward", "page_table", page_table),
-            tensor(ctx, "attention_forward", "cache_row", cache_row),
-            tensor(ctx, "attention_forward", "query_position", query_position),
-            tensor(ctx, "attention_forward", "key_position", key_position),
-            tensor(ctx, "attention_forward", "head_window", head_window),
-            tensor(ctx, "attention_forward", "mask", mask),
-            tensor(ctx, "attention_forward", "bias", bias),
-            tensor(ctx, "attention_forward", "alibi", alibi),
-            tensor(ctx, "attention_forward", "sink_logit", sink_logit),
-            tensor(ctx, "attention_forward", "cos", cos),
-            tensor(ctx, "attention_forward", "sin", sin),
+            tensor(ctx, "attention_forward", "q_value", in_q_value),
+            tensor(ctx, "attention_forward", "query_start", in_query_start),
+            tensor(ctx, "attention_forward", "key_start", in_key_start),
+            tensor(ctx, "attention_forward", "query_len", in_query_len),
+            tensor(ctx, "attention_forward", "key_len", in_key_len),
+            tensor(ctx, "attention_forward", "key_first", in_key_first),
+            tensor(ctx, "attention_forward", "page_table", in_page_table),
+            tensor(ctx, "attention_forward", "cache_row", in_cache_row),
+            tensor(ctx, "attention_forward", "query_position", in_query_position),
+            tensor(ctx, "attention_forward", "key_position", in_key_position),
+            tensor(ctx, "attention_forward", "head_window", in_head_window),
+            tensor(ctx, "attention_forward", "mask", in_mask),
+            tensor(ctx, "attention_forward", "bias", in_bias),
+            tensor(ctx, "attention_forward", "alibi", in_alibi),
+            tensor(ctx, "attention_forward", "sink_logit", in_sink_logit),
+            tensor(ctx, "attention_forward", "cos", in_cos),
+            tensor(ctx, "attention_forward", "sin", in_sin),
             query_max,
             key_max,
             window_left,
@@ -125,8 +145,8 @@ Sizes are Julia's, fastest first.
 - `query_position`: (s, h, b) i32
 - `key_position`: (t, g, key_b) i32
 - `head_window`: (3, h) i32
-- `mask`: (bytes, s, h, b) u8
-- `bias`: (keys, s, h, b) f32 f16 bf16
+- `mask`: Bool (keys, s, h, b) or broadcastable, or (bytes, s, h, b) or broadcastable u8
+- `bias`: (keys, s, h, b) or broadcastable f32 f16 bf16
 - `alibi`: (h, r) f32
 - `sink_logit`: (h) f32
 - `dlse`: (s, h, b) f32: the gradient of lse; absent: 0
@@ -134,7 +154,7 @@ Sizes are Julia's, fastest first.
 - `dk`: output, (d, g, t, key_b) as q
 - `dv`: output, (e, g, t, key_b) as q
 - `dsink_logit`: output, (h) f32: needs sink_logit
-- `dbias`: output, (keys, s, h, b) f32: needs bias; a stride of 0 receives the ordered sum over that dimension
+- `dbias`: output, (keys, s, h, b) or broadcastable f32: needs bias; a stride of 0 receives the ordered sum over that dimension
 - `dalibi`: output, (h, r) f32: needs alibi
 - `query_max`: as in the forward, and so for the fields below
 - `key_max`: 0: t
@@ -153,6 +173,25 @@ function attention_backward(ctx, q, k, v, o, lse, dout;
     alibi=nothing, sink_logit=nothing, dlse=nothing, dq=true, dk=true, dv=true, dsink_logit=false,
     dbias=false, dalibi=false, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
     local_chunk=0, scale=0, softcap=0, causal=false, nondeterministic=false)
+    in_q = whole(ctx, q)
+    in_k = whole(ctx, k)
+    in_v = whole(ctx, v)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
+    in_key_first = whole(ctx, key_first)
+    in_query_position = whole(ctx, query_position)
+    in_key_position = whole(ctx, key_position)
+    in_head_window = whole(ctx, head_window)
+    in_mask = bits(ctx, "attention_backward", "mask", mask, (key_columns(k, nothing, key_start, key_max), size(q, 3), size(q, 2), size(q, 4)))
+    in_bias = spread(ctx, "attention_backward", "bias", bias, (key_columns(k, nothing, key_start, key_max), size(q, 3), size(q, 2), size(q, 4)))
+    in_alibi = whole(ctx, alibi)
+    in_sink_logit = whole(ctx, sink_logit)
+    in_o = whole(ctx, o)
+    in_lse = whole(ctx, lse)
+    in_dout = whole(ctx, dout)
+    in_dlse = whole(ctx, dlse)
     out_dq = output(ctx, dq, q, eltype(q),
         () -> (size(q, 1), size(q, 2), size(q, 3), size(q, 4),))
     out_dk = output(ctx, dk, q, eltype(q),
@@ -162,39 +201,41 @@ function attention_backward(ctx, q, k, v, o, lse, dout;
     out_dsink_logit = output(ctx, dsink_logit, q, Float32,
         () -> (size(q, 2),))
     out_dbias = output(ctx, dbias, q, Float32,
-        () -> (extent("attention_backward", "dbias", "keys", (bias, 1, 0)), size(q, 3), size(q, 2),
-            size(q, 4),))
+        () -> bias === nothing ? (extent("attention_backward", "dbias", "keys", (bias, 1, 0)), size(q, 3), size(q, 2),
+            size(q, 4),) : size(bias))
     out_dalibi = output(ctx, dalibi, q, Float32,
         () -> (size(q, 2),
             extent("attention_backward", "dalibi", "r", (query_start, 1, -1), (key_start, 1, -1), (query_len, 1, 0), (key_len, 1, 0), (key_first, 1, 0), (alibi, 2, 0), (query_start === nothing ? q : nothing, 4, 0), (query_start === nothing ? o : nothing, 4, 0), (query_start === nothing ? lse : nothing, 3, 0), (query_start === nothing ? dout : nothing, 4, 0), (query_start === nothing ? query_position : nothing, 3, 0), (query_start === nothing ? mask : nothing, 4, 0), (query_start === nothing ? bias : nothing, 4, 0), (query_start === nothing ? dlse : nothing, 3, 0)),))
-    GC.@preserve(q, k, v, query_start, key_start, query_len, key_len, key_first, query_position,
-        key_position, head_window, mask, bias, alibi, sink_logit, o, lse, dout, dlse, out_dq,
-        out_dk, out_dv, out_dsink_logit, out_dbias, out_dalibi, begin
+    sum_dbias = summed(ctx, "attention_backward", "dbias", out_dbias, (key_columns(k, nothing, key_start, key_max), size(q, 3), size(q, 2), size(q, 4)))
+    GC.@preserve(in_q, in_k, in_v, in_query_start, in_key_start, in_query_len, in_key_len, in_key_first,
+        in_query_position, in_key_position, in_head_window, in_mask, in_bias, in_alibi,
+        in_sink_logit, in_o, in_lse, in_dout, in_dlse, out_dq, out_dk, out_dv, out_dsink_logit,
+        sum_dbias, out_dalibi, begin
         params = AttentionBackwardParams(sizeof(AttentionBackwardParams),
-            tensor(ctx, "attention_backward", "q", q),
-            tensor(ctx, "attention_backward", "k", k),
-            tensor(ctx, "attention_backward", "v", v),
-            tensor(ctx, "attention_backward", "query_start", query_start),
-            tensor(ctx, "attention_backward", "key_start", key_start),
-            tensor(ctx, "attention_backward", "query_len", query_len),
-            tensor(ctx, "attention_backward", "key_len", key_len),
-            tensor(ctx, "attention_backward", "key_first", key_first),
-            tensor(ctx, "attention_backward", "query_position", query_position),
-            tensor(ctx, "attention_backward", "key_position", key_position),
-            tensor(ctx, "attention_backward", "head_window", head_window),
-            tensor(ctx, "attention_backward", "mask", mask),
-            tensor(ctx, "attention_backward", "bias", bias),
-            tensor(ctx, "attention_backward", "alibi", alibi),
-            tensor(ctx, "attention_backward", "sink_logit", sink_logit),
-            tensor(ctx, "attention_backward", "o", o),
-            tensor(ctx, "attention_backward", "lse", lse),
-            tensor(ctx, "attention_backward", "dout", dout),
-            tensor(ctx, "attention_backward", "dlse", dlse),
+            tensor(ctx, "attention_backward", "q", in_q),
+            tensor(ctx, "attention_backward", "k", in_k),
+            tensor(ctx, "attention_backward", "v", in_v),
+            tensor(ctx, "attention_backward", "query_start", in_query_start),
+            tensor(ctx, "attention_backward", "key_start", in_key_start),
+            tensor(ctx, "attention_backward", "query_len", in_query_len),
+            tensor(ctx, "attention_backward", "key_len", in_key_len),
+            tensor(ctx, "attention_backward", "key_first", in_key_first),
+            tensor(ctx, "attention_backward", "query_position", in_query_position),
+            tensor(ctx, "attention_backward", "key_position", in_key_position),
+            tensor(ctx, "attention_backward", "head_window", in_head_window),
+            tensor(ctx, "attention_backward", "mask", in_mask),
+            tensor(ctx, "attention_backward", "bias", in_bias),
+            tensor(ctx, "attention_backward", "alibi", in_alibi),
+            tensor(ctx, "attention_backward", "sink_logit", in_sink_logit),
+            tensor(ctx, "attention_backward", "o", in_o),
+            tensor(ctx, "attention_backward", "lse", in_lse),
+            tensor(ctx, "attention_backward", "dout", in_dout),
+            tensor(ctx, "attention_backward", "dlse", in_dlse),
             tensor(ctx, "attention_backward", "dq", out_dq),
             tensor(ctx, "attention_backward", "dk", out_dk),
             tensor(ctx, "attention_backward", "dv", out_dv),
             tensor(ctx, "attention_backward", "dsink_logit", out_dsink_logit),
-            tensor(ctx, "attention_backward", "dbias", out_dbias),
+            tensor(ctx, "attention_backward", "dbias", sum_dbias),
             tensor(ctx, "attention_backward", "dalibi", out_dalibi),
             query_max,
             key_max,
@@ -207,6 +248,7 @@ function attention_backward(ctx, q, k, v, o, lse, dout;
             causal,
             nondeterministic)
         done = launch(ctx, fovea_attention_backward, fovea_attention_backward_workspace, Ref(params))
+        total(ctx, sum_dbias)
     end)
     results(done, merge(named(Val(:dq), out_dq), named(Val(:dk), out_dk), named(Val(:dv), out_dv), named(Val(:dsink_logit), out_dsink_logit), named(Val(:dbias), out_dbias), named(Val(:dalibi), out_dalibi)))
 end
@@ -228,6 +270,9 @@ Sizes are Julia's, fastest first.
 """
 function merge_forward(ctx, o_part, lse_part;
     row=nothing, o=true, lse=false)
+    in_o_part = whole(ctx, o_part)
+    in_lse_part = whole(ctx, lse_part)
+    in_row = whole(ctx, row)
     out_o = output(ctx, o, o_part, eltype(o_part),
         () -> (size(o_part, 1), size(o_part, 2),
             extent("merge_forward", "o", "s", (row === nothing ? o_part : nothing, 3, 0), (row === nothing ? lse_part : nothing, 1, 0), (row === nothing ? row : nothing, 1, 0)),
@@ -235,11 +280,11 @@ function merge_forward(ctx, o_part, lse_part;
     out_lse = output(ctx, lse, o_part, Float32,
         () -> (extent("merge_forward", "lse", "s", (row === nothing ? o_part : nothing, 3, 0), (row === nothing ? lse_part : nothing, 1, 0), (row === nothing ? row : nothing, 1, 0)),
             size(o_part, 2), size(o_part, 4),))
-    GC.@preserve(o_part, lse_part, row, out_o, out_lse, begin
+    GC.@preserve(in_o_part, in_lse_part, in_row, out_o, out_lse, begin
         params = MergeForwardParams(sizeof(MergeForwardParams),
-            tensor(ctx, "merge_forward", "o_part", o_part),
-            tensor(ctx, "merge_forward", "lse_part", lse_part),
-            tensor(ctx, "merge_forward", "row", row),
+            tensor(ctx, "merge_forward", "o_part", in_o_part),
+            tensor(ctx, "merge_forward", "lse_part", in_lse_part),
+            tensor(ctx, "merge_forward", "row", in_row),
             tensor(ctx, "merge_forward", "o", out_o),
             tensor(ctx, "merge_forward", "lse", out_lse))
         done = launch(ctx, fovea_merge_forward, fovea_merge_forward_workspace, Ref(params))
@@ -267,19 +312,26 @@ Sizes are Julia's, fastest first.
 """
 function merge_backward(ctx, o_part, lse_part, o, lse, dout;
     row=nothing, dlse=nothing, do_part=true, dlse_part=true)
+    in_o_part = whole(ctx, o_part)
+    in_lse_part = whole(ctx, lse_part)
+    in_row = whole(ctx, row)
+    in_o = whole(ctx, o)
+    in_lse = whole(ctx, lse)
+    in_dout = whole(ctx, dout)
+    in_dlse = whole(ctx, dlse)
     out_do_part = output(ctx, do_part, o_part, eltype(o_part),
         () -> (size(o_part, 1), size(o_part, 2), size(o_part, 3), size(o_part, 4), size(o_part, 5),))
     out_dlse_part = output(ctx, dlse_part, o_part, Float32,
         () -> (size(o_part, 3), size(o_part, 2), size(o_part, 4), size(o_part, 5),))
-    GC.@preserve(o_part, lse_part, row, o, lse, dout, dlse, out_do_part, out_dlse_part, begin
+    GC.@preserve(in_o_part, in_lse_part, in_row, in_o, in_lse, in_dout, in_dlse, out_do_part, out_dlse_part, begin
         params = MergeBackwardParams(sizeof(MergeBackwardParams),
-            tensor(ctx, "merge_backward", "o_part", o_part),
-            tensor(ctx, "merge_backward", "lse_part", lse_part),
-            tensor(ctx, "merge_backward", "row", row),
-            tensor(ctx, "merge_backward", "o", o),
-            tensor(ctx, "merge_backward", "lse", lse),
-            tensor(ctx, "merge_backward", "dout", dout),
-            tensor(ctx, "merge_backward", "dlse", dlse),
+            tensor(ctx, "merge_backward", "o_part", in_o_part),
+            tensor(ctx, "merge_backward", "lse_part", in_lse_part),
+            tensor(ctx, "merge_backward", "row", in_row),
+            tensor(ctx, "merge_backward", "o", in_o),
+            tensor(ctx, "merge_backward", "lse", in_lse),
+            tensor(ctx, "merge_backward", "dout", in_dout),
+            tensor(ctx, "merge_backward", "dlse", in_dlse),
             tensor(ctx, "merge_backward", "do_part", out_do_part),
             tensor(ctx, "merge_backward", "dlse_part", out_dlse_part))
         done = launch(ctx, fovea_merge_backward, fovea_merge_backward_workspace, Ref(params))
@@ -325,27 +377,42 @@ function cache_append!(ctx;
     query_len=nothing, key_len=nothing, page_table=nothing, cache_row=nothing, position=nothing,
     cos=nothing, sin=nothing, norm_weight=nothing, k_scale=nothing, v_scale=nothing,
     key_len_out=false, query_max=0, key_max=0, norm_eps=0, rope_begin=0, rope_interleaved=false)
+    in_k_new = whole(ctx, k_new)
+    in_v_new = whole(ctx, v_new)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
+    in_page_table = whole(ctx, page_table)
+    in_cache_row = whole(ctx, cache_row)
+    in_position = whole(ctx, position)
+    in_cos = whole(ctx, cos)
+    in_sin = whole(ctx, sin)
+    in_norm_weight = whole(ctx, norm_weight)
+    in_k_scale = whole(ctx, k_scale)
+    in_v_scale = whole(ctx, v_scale)
     out_key_len_out = output(ctx, key_len_out, first_given(query_start, key_start, query_len, key_len, cache_row, k_new, v_new, position), Int32,
         () -> (extent("cache_append", "key_len_out", "r", (query_start, 1, -1), (key_start, 1, -1), (query_len, 1, 0), (key_len, 1, 0), (cache_row, 1, 0), (query_start === nothing ? k_new : nothing, 4, 0), (query_start === nothing ? v_new : nothing, 4, 0), (query_start === nothing ? position : nothing, 2, 0)),))
-    GC.@preserve(k_new, v_new, k, v, query_start, key_start, query_len, key_len, page_table, cache_row,
-        position, cos, sin, norm_weight, k_scale, v_scale, out_key_len_out, begin
+    GC.@preserve(in_k_new, in_v_new, k, v, in_query_start, in_key_start, in_query_len, in_key_len,
+        in_page_table, in_cache_row, in_position, in_cos, in_sin, in_norm_weight, in_k_scale,
+        in_v_scale, out_key_len_out, begin
         params = CacheAppendParams(sizeof(CacheAppendParams),
-            tensor(ctx, "cache_append", "k_new", k_new),
-            tensor(ctx, "cache_append", "v_new", v_new),
+            tensor(ctx, "cache_append", "k_new", in_k_new),
+            tensor(ctx, "cache_append", "v_new", in_v_new),
             tensor(ctx, "cache_append", "k", k),
             tensor(ctx, "cache_append", "v", v),
-            tensor(ctx, "cache_append", "query_start", query_start),
-            tensor(ctx, "cache_append", "key_start", key_start),
-            tensor(ctx, "cache_append", "query_len", query_len),
-            tensor(ctx, "cache_append", "key_len", key_len),
-            tensor(ctx, "cache_append", "page_table", page_table),
-            tensor(ctx, "cache_append", "cache_row", cache_row),
-            tensor(ctx, "cache_append", "position", position),
-            tensor(ctx, "cache_append", "cos", cos),
-            tensor(ctx, "cache_append", "sin", sin),
-            tensor(ctx, "cache_append", "norm_weight", norm_weight),
-            tensor(ctx, "cache_append", "k_scale", k_scale),
-            tensor(ctx, "cache_append", "v_scale", v_scale),
+            tensor(ctx, "cache_append", "query_start", in_query_start),
+            tensor(ctx, "cache_append", "key_start", in_key_start),
+            tensor(ctx, "cache_append", "query_len", in_query_len),
+            tensor(ctx, "cache_append", "key_len", in_key_len),
+            tensor(ctx, "cache_append", "page_table", in_page_table),
+            tensor(ctx, "cache_append", "cache_row", in_cache_row),
+            tensor(ctx, "cache_append", "position", in_position),
+            tensor(ctx, "cache_append", "cos", in_cos),
+            tensor(ctx, "cache_append", "sin", in_sin),
+            tensor(ctx, "cache_append", "norm_weight", in_norm_weight),
+            tensor(ctx, "cache_append", "k_scale", in_k_scale),
+            tensor(ctx, "cache_append", "v_scale", in_v_scale),
             tensor(ctx, "cache_append", "key_len_out", out_key_len_out),
             query_max,
             key_max,
@@ -372,11 +439,13 @@ Sizes are Julia's, fastest first.
 """
 function cache_copy!(ctx, target, source, pair;
 )
-    GC.@preserve(source, target, pair, begin
+    in_source = whole(ctx, source)
+    in_pair = whole(ctx, pair)
+    GC.@preserve(in_source, target, in_pair, begin
         params = CacheCopyParams(sizeof(CacheCopyParams),
-            tensor(ctx, "cache_copy", "source", source),
+            tensor(ctx, "cache_copy", "source", in_source),
             tensor(ctx, "cache_copy", "target", target),
-            tensor(ctx, "cache_copy", "pair", pair))
+            tensor(ctx, "cache_copy", "pair", in_pair))
         done = launch(ctx, fovea_cache_copy, fovea_cache_copy_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:target), target)))
@@ -402,14 +471,20 @@ Sizes are Julia's, fastest first.
 function cache_get!(ctx, k_out, k;
     key_start=nothing, key_len=nothing, page_table=nothing, cache_row=nothing, k_scale=nothing,
     key_max=0)
-    GC.@preserve(k, key_start, key_len, page_table, cache_row, k_scale, k_out, begin
+    in_k = whole(ctx, k)
+    in_key_start = whole(ctx, key_start)
+    in_key_len = whole(ctx, key_len)
+    in_page_table = whole(ctx, page_table)
+    in_cache_row = whole(ctx, cache_row)
+    in_k_scale = whole(ctx, k_scale)
+    GC.@preserve(in_k, in_key_start, in_key_len, in_page_table, in_cache_row, in_k_scale, k_out, begin
         params = CacheGetParams(sizeof(CacheGetParams),
-            tensor(ctx, "cache_get", "k", k),
-            tensor(ctx, "cache_get", "key_start", key_start),
-            tensor(ctx, "cache_get", "key_len", key_len),
-            tensor(ctx, "cache_get", "page_table", page_table),
-            tensor(ctx, "cache_get", "cache_row", cache_row),
-            tensor(ctx, "cache_get", "k_scale", k_scale),
+            tensor(ctx, "cache_get", "k", in_k),
+            tensor(ctx, "cache_get", "key_start", in_key_start),
+            tensor(ctx, "cache_get", "key_len", in_key_len),
+            tensor(ctx, "cache_get", "page_table", in_page_table),
+            tensor(ctx, "cache_get", "cache_row", in_cache_row),
+            tensor(ctx, "cache_get", "k_scale", in_k_scale),
             tensor(ctx, "cache_get", "k_out", k_out),
             key_max)
         done = launch(ctx, fovea_cache_get, fovea_cache_get_workspace, Ref(params))
@@ -435,16 +510,21 @@ Sizes are Julia's, fastest first.
 """
 function rope_forward(ctx, x, cos, sin;
     y=true, position=nothing, start=nothing, rope_begin=0, rope_interleaved=false, inverse=false)
+    in_x = whole(ctx, x)
+    in_position = whole(ctx, position)
+    in_start = whole(ctx, start)
+    in_cos = whole(ctx, cos)
+    in_sin = whole(ctx, sin)
     out_y = output(ctx, y, x, eltype(x),
         () -> (size(x, 1), size(x, 2), size(x, 3), size(x, 4),))
-    GC.@preserve(x, out_y, position, start, cos, sin, begin
+    GC.@preserve(in_x, out_y, in_position, in_start, in_cos, in_sin, begin
         params = RopeForwardParams(sizeof(RopeForwardParams),
-            tensor(ctx, "rope_forward", "x", x),
+            tensor(ctx, "rope_forward", "x", in_x),
             tensor(ctx, "rope_forward", "y", out_y),
-            tensor(ctx, "rope_forward", "position", position),
-            tensor(ctx, "rope_forward", "start", start),
-            tensor(ctx, "rope_forward", "cos", cos),
-            tensor(ctx, "rope_forward", "sin", sin),
+            tensor(ctx, "rope_forward", "position", in_position),
+            tensor(ctx, "rope_forward", "start", in_start),
+            tensor(ctx, "rope_forward", "cos", in_cos),
+            tensor(ctx, "rope_forward", "sin", in_sin),
             rope_begin,
             rope_interleaved,
             inverse,
@@ -475,11 +555,12 @@ Sizes are Julia's, fastest first.
 function rope_table_get!(ctx, cos, sin;
     frequency=nothing, position_begin=0, original_len=0, base=0, factor=0, low_factor=0,
     high_factor=0, scaling=0)
-    GC.@preserve(cos, sin, frequency, begin
+    in_frequency = whole(ctx, frequency)
+    GC.@preserve(cos, sin, in_frequency, begin
         params = RopeTableGetParams(sizeof(RopeTableGetParams),
             tensor(ctx, "rope_table_get", "cos", cos),
             tensor(ctx, "rope_table_get", "sin", sin),
-            tensor(ctx, "rope_table_get", "frequency", frequency),
+            tensor(ctx, "rope_table_get", "frequency", in_frequency),
             position_begin,
             original_len,
             base,
@@ -522,14 +603,16 @@ Sizes are Julia's, fastest first.
 """
 function quant_quantize!(ctx, scale, x;
     start=nothing, code=false, code_t=nothing, block=0, seed=0, hadamard=false, code_order=0)
+    in_x = whole(ctx, x)
+    in_start = whole(ctx, start)
     out_code = output(ctx, code, x, E4M3,
         () -> (size(x, 1), size(x, 2), size(x, 3), size(x, 4),))
     out_code_t = output(ctx, code_t, x, E4M3,
         () -> ())
-    GC.@preserve(x, start, out_code, out_code_t, scale, begin
+    GC.@preserve(in_x, in_start, out_code, out_code_t, scale, begin
         params = QuantQuantizeParams(sizeof(QuantQuantizeParams),
-            tensor(ctx, "quant_quantize", "x", x),
-            tensor(ctx, "quant_quantize", "start", start),
+            tensor(ctx, "quant_quantize", "x", in_x),
+            tensor(ctx, "quant_quantize", "start", in_start),
             tensor(ctx, "quant_quantize", "code", out_code),
             tensor(ctx, "quant_quantize", "code_t", out_code_t),
             tensor(ctx, "quant_quantize", "scale", scale),
@@ -587,28 +670,40 @@ function quant_forward(ctx, q, k;
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing, sink_logit=nothing,
     query_max=0, key_max=0, window_left=0, window_right=0, scale=0, softcap=0, causal=false,
     q_block=0, k_block=0, code_order=0)
+    in_q = whole(ctx, q)
+    in_k = whole(ctx, k)
+    in_v = whole(ctx, v)
+    in_v_t = whole(ctx, v_t)
+    in_q_scale = whole(ctx, q_scale)
+    in_k_scale = whole(ctx, k_scale)
+    in_v_scale = whole(ctx, v_scale)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
+    in_sink_logit = whole(ctx, sink_logit)
     out_o = output(ctx, o, q, eltype(q),
         () -> (extent("quant_forward", "o", "e", (v, 1, 0), (v_t, 2, 0)), size(q, 2), size(q, 3),
             size(q, 4),))
     out_lse = output(ctx, lse, q, Float32,
         () -> (size(q, 3), size(q, 2), size(q, 4),))
-    GC.@preserve(q, k, v, v_t, q_scale, k_scale, v_scale, out_o, out_lse, query_start, key_start, query_len,
-        key_len, sink_logit, begin
+    GC.@preserve(in_q, in_k, in_v, in_v_t, in_q_scale, in_k_scale, in_v_scale, out_o, out_lse,
+        in_query_start, in_key_start, in_query_len, in_key_len, in_sink_logit, begin
         params = QuantForwardParams(sizeof(QuantForwardParams),
-            tensor(ctx, "quant_forward", "q", q),
-            tensor(ctx, "quant_forward", "k", k),
-            tensor(ctx, "quant_forward", "v", v),
-            tensor(ctx, "quant_forward", "v_t", v_t),
-            tensor(ctx, "quant_forward", "q_scale", q_scale),
-            tensor(ctx, "quant_forward", "k_scale", k_scale),
-            tensor(ctx, "quant_forward", "v_scale", v_scale),
+            tensor(ctx, "quant_forward", "q", in_q),
+            tensor(ctx, "quant_forward", "k", in_k),
+            tensor(ctx, "quant_forward", "v", in_v),
+            tensor(ctx, "quant_forward", "v_t", in_v_t),
+            tensor(ctx, "quant_forward", "q_scale", in_q_scale),
+            tensor(ctx, "quant_forward", "k_scale", in_k_scale),
+            tensor(ctx, "quant_forward", "v_scale", in_v_scale),
             tensor(ctx, "quant_forward", "o", out_o),
             tensor(ctx, "quant_forward", "lse", out_lse),
-            tensor(ctx, "quant_forward", "query_start", query_start),
-            tensor(ctx, "quant_forward", "key_start", key_start),
-            tensor(ctx, "quant_forward", "query_len", query_len),
-            tensor(ctx, "quant_forward", "key_len", key_len),
-            tensor(ctx, "quant_forward", "sink_logit", sink_logit),
+            tensor(ctx, "quant_forward", "query_start", in_query_start),
+            tensor(ctx, "quant_forward", "key_start", in_key_start),
+            tensor(ctx, "quant_forward", "query_len", in_query_len),
+            tensor(ctx, "quant_forward", "key_len", in_key_len),
+            tensor(ctx, "quant_forward", "sink_logit", in_sink_logit),
             query_max,
             key_max,
             window_left,
@@ -661,6 +756,16 @@ function kl_forward(ctx, q_teacher, k_teacher, q_student, k_student;
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing,
     head_window=nothing, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
     scale_teacher=0, scale_student=0, causal=false, direction=0, mean=0)
+    in_q_teacher = whole(ctx, q_teacher)
+    in_k_teacher = whole(ctx, k_teacher)
+    in_q_student = whole(ctx, q_student)
+    in_k_student = whole(ctx, k_student)
+    in_row_weight = whole(ctx, row_weight)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
+    in_head_window = whole(ctx, head_window)
     out_kl = output(ctx, kl, q_teacher, Float32,
         () -> (size(q_teacher, 3), size(q_teacher, 2), size(q_teacher, 4),))
     out_lse_teacher = output(ctx, lse_teacher, q_teacher, Float32,
@@ -669,23 +774,24 @@ function kl_forward(ctx, q_teacher, k_teacher, q_student, k_student;
         () -> (size(q_teacher, 3), size(q_teacher, 2), size(q_teacher, 4),))
     out_total = output(ctx, total, q_teacher, Float32,
         () -> (1,))
-    GC.@preserve(q_teacher, k_teacher, q_student, k_student, out_kl, out_lse_teacher, out_lse_student,
-        row_weight, out_total, query_start, key_start, query_len, key_len, head_window, begin
+    GC.@preserve(in_q_teacher, in_k_teacher, in_q_student, in_k_student, out_kl, out_lse_teacher,
+        out_lse_student, in_row_weight, out_total, in_query_start, in_key_start, in_query_len,
+        in_key_len, in_head_window, begin
         params = KlForwardParams(sizeof(KlForwardParams),
-            tensor(ctx, "kl_forward", "q_teacher", q_teacher),
-            tensor(ctx, "kl_forward", "k_teacher", k_teacher),
-            tensor(ctx, "kl_forward", "q_student", q_student),
-            tensor(ctx, "kl_forward", "k_student", k_student),
+            tensor(ctx, "kl_forward", "q_teacher", in_q_teacher),
+            tensor(ctx, "kl_forward", "k_teacher", in_k_teacher),
+            tensor(ctx, "kl_forward", "q_student", in_q_student),
+            tensor(ctx, "kl_forward", "k_student", in_k_student),
             tensor(ctx, "kl_forward", "kl", out_kl),
             tensor(ctx, "kl_forward", "lse_teacher", out_lse_teacher),
             tensor(ctx, "kl_forward", "lse_student", out_lse_student),
-            tensor(ctx, "kl_forward", "row_weight", row_weight),
+            tensor(ctx, "kl_forward", "row_weight", in_row_weight),
             tensor(ctx, "kl_forward", "total", out_total),
-            tensor(ctx, "kl_forward", "query_start", query_start),
-            tensor(ctx, "kl_forward", "key_start", key_start),
-            tensor(ctx, "kl_forward", "query_len", query_len),
-            tensor(ctx, "kl_forward", "key_len", key_len),
-            tensor(ctx, "kl_forward", "head_window", head_window),
+            tensor(ctx, "kl_forward", "query_start", in_query_start),
+            tensor(ctx, "kl_forward", "key_start", in_key_start),
+            tensor(ctx, "kl_forward", "query_len", in_query_len),
+            tensor(ctx, "kl_forward", "key_len", in_key_len),
+            tensor(ctx, "kl_forward", "head_window", in_head_window),
             query_max,
             key_max,
             window_left,
@@ -756,6 +862,21 @@ function kl_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl, lse_te
     dq_teacher=true, dk_teacher=true, query_max=0, key_max=0, window_left=0, window_right=0,
     sink_keys=0, scale_teacher=0, scale_student=0, causal=false, direction=0, mean=0,
     nondeterministic=false)
+    in_q_teacher = whole(ctx, q_teacher)
+    in_k_teacher = whole(ctx, k_teacher)
+    in_q_student = whole(ctx, q_student)
+    in_k_student = whole(ctx, k_student)
+    in_row_weight = whole(ctx, row_weight)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
+    in_head_window = whole(ctx, head_window)
+    in_kl = whole(ctx, kl)
+    in_lse_teacher = whole(ctx, lse_teacher)
+    in_lse_student = whole(ctx, lse_student)
+    in_dkl = whole(ctx, dkl)
+    in_dtotal = whole(ctx, dtotal)
     out_dq_student = output(ctx, dq_student, q_teacher, eltype(q_student),
         () -> (size(q_student, 1), size(q_teacher, 2), size(q_teacher, 3), size(q_teacher, 4),))
     out_dk_student = output(ctx, dk_student, q_teacher, eltype(q_student),
@@ -764,25 +885,26 @@ function kl_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl, lse_te
         () -> (size(q_teacher, 1), size(q_teacher, 2), size(q_teacher, 3), size(q_teacher, 4),))
     out_dk_teacher = output(ctx, dk_teacher, q_teacher, eltype(q_teacher),
         () -> (size(q_teacher, 1), size(k_teacher, 2), size(k_teacher, 3), size(k_teacher, 4),))
-    GC.@preserve(q_teacher, k_teacher, q_student, k_student, row_weight, query_start, key_start, query_len,
-        key_len, head_window, kl, lse_teacher, lse_student, dkl, dtotal, out_dq_student,
-        out_dk_student, out_dq_teacher, out_dk_teacher, begin
+    GC.@preserve(in_q_teacher, in_k_teacher, in_q_student, in_k_student, in_row_weight, in_query_start,
+        in_key_start, in_query_len, in_key_len, in_head_window, in_kl, in_lse_teacher,
+        in_lse_student, in_dkl, in_dtotal, out_dq_student, out_dk_student, out_dq_teacher,
+        out_dk_teacher, begin
         params = KlBackwardParams(sizeof(KlBackwardParams),
-            tensor(ctx, "kl_backward", "q_teacher", q_teacher),
-            tensor(ctx, "kl_backward", "k_teacher", k_teacher),
-            tensor(ctx, "kl_backward", "q_student", q_student),
-            tensor(ctx, "kl_backward", "k_student", k_student),
-            tensor(ctx, "kl_backward", "row_weight", row_weight),
-            tensor(ctx, "kl_backward", "query_start", query_start),
-            tensor(ctx, "kl_backward", "key_start", key_start),
-            tensor(ctx, "kl_backward", "query_len", query_len),
-            tensor(ctx, "kl_backward", "key_len", key_len),
-            tensor(ctx, "kl_backward", "head_window", head_window),
-            tensor(ctx, "kl_backward", "kl", kl),
-            tensor(ctx, "kl_backward", "lse_teacher", lse_teacher),
-            tensor(ctx, "kl_backward", "lse_student", lse_student),
-            tensor(ctx, "kl_backward", "dkl", dkl),
-            tensor(ctx, "kl_backward", "dtotal", dtotal),
+            tensor(ctx, "kl_backward", "q_teacher", in_q_teacher),
+            tensor(ctx, "kl_backward", "k_teacher", in_k_teacher),
+            tensor(ctx, "kl_backward", "q_student", in_q_student),
+            tensor(ctx, "kl_backward", "k_student", in_k_student),
+            tensor(ctx, "kl_backward", "row_weight", in_row_weight),
+            tensor(ctx, "kl_backward", "query_start", in_query_start),
+            tensor(ctx, "kl_backward", "key_start", in_key_start),
+            tensor(ctx, "kl_backward", "query_len", in_query_len),
+            tensor(ctx, "kl_backward", "key_len", in_key_len),
+            tensor(ctx, "kl_backward", "head_window", in_head_window),
+            tensor(ctx, "kl_backward", "kl", in_kl),
+            tensor(ctx, "kl_backward", "lse_teacher", in_lse_teacher),
+            tensor(ctx, "kl_backward", "lse_student", in_lse_student),
+            tensor(ctx, "kl_backward", "dkl", in_dkl),
+            tensor(ctx, "kl_backward", "dtotal", in_dtotal),
             tensor(ctx, "kl_backward", "dq_student", out_dq_student),
             tensor(ctx, "kl_backward", "dk_student", out_dk_student),
             tensor(ctx, "kl_backward", "dq_teacher", out_dq_teacher),
@@ -832,6 +954,16 @@ function conv_attention_forward(ctx, q, k, v, weight;
     o=true, lse=false, query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing,
     page_table=nothing, cache_row=nothing, query_max=0, key_max=0, history=0, scale=0,
     causal=false, splits=0)
+    in_q = whole(ctx, q)
+    in_k = whole(ctx, k)
+    in_v = whole(ctx, v)
+    in_weight = whole(ctx, weight)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
+    in_page_table = whole(ctx, page_table)
+    in_cache_row = whole(ctx, cache_row)
     out_o = output(ctx, o, q, eltype(q),
         () -> (size(v, 1), size(q, 2),
             size(q, 3) - history * (query_start === nothing ? 1 : length(query_start) - 1),
@@ -839,21 +971,21 @@ function conv_attention_forward(ctx, q, k, v, weight;
     out_lse = output(ctx, lse, q, Float32,
         () -> (size(q, 3) - history * (query_start === nothing ? 1 : length(query_start) - 1),
             size(q, 2), size(q, 4),))
-    GC.@preserve(q, k, v, weight, out_o, out_lse, query_start, key_start, query_len, key_len, page_table,
-        cache_row, begin
+    GC.@preserve(in_q, in_k, in_v, in_weight, out_o, out_lse, in_query_start, in_key_start, in_query_len,
+        in_key_len, in_page_table, in_cache_row, begin
         params = ConvAttentionForwardParams(sizeof(ConvAttentionForwardParams),
-            tensor(ctx, "conv_attention_forward", "q", q),
-            tensor(ctx, "conv_attention_forward", "k", k),
-            tensor(ctx, "conv_attention_forward", "v", v),
-            tensor(ctx, "conv_attention_forward", "weight", weight),
+            tensor(ctx, "conv_attention_forward", "q", in_q),
+            tensor(ctx, "conv_attention_forward", "k", in_k),
+            tensor(ctx, "conv_attention_forward", "v", in_v),
+            tensor(ctx, "conv_attention_forward", "weight", in_weight),
             tensor(ctx, "conv_attention_forward", "o", out_o),
             tensor(ctx, "conv_attention_forward", "lse", out_lse),
-            tensor(ctx, "conv_attention_forward", "query_start", query_start),
-            tensor(ctx, "conv_attention_forward", "key_start", key_start),
-            tensor(ctx, "conv_attention_forward", "query_len", query_len),
-            tensor(ctx, "conv_attention_forward", "key_len", key_len),
-            tensor(ctx, "conv_attention_forward", "page_table", page_table),
-            tensor(ctx, "conv_attention_forward", "cache_row", cache_row),
+            tensor(ctx, "conv_attention_forward", "query_start", in_query_start),
+            tensor(ctx, "conv_attention_forward", "key_start", in_key_start),
+            tensor(ctx, "conv_attention_forward", "query_len", in_query_len),
+            tensor(ctx, "conv_attention_forward", "key_len", in_key_len),
+            tensor(ctx, "conv_attention_forward", "page_table", in_page_table),
+            tensor(ctx, "conv_attention_forward", "cache_row", in_cache_row),
             query_max,
             key_max,
             history,
@@ -906,6 +1038,17 @@ function conv_attention_backward(ctx, q, k, v, weight, o, lse, dout;
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing, dq=true, dk=true,
     dv=true, dweight=true, query_max=0, key_max=0, history=0, scale=0, causal=false,
     nondeterministic=false)
+    in_q = whole(ctx, q)
+    in_k = whole(ctx, k)
+    in_v = whole(ctx, v)
+    in_weight = whole(ctx, weight)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
+    in_o = whole(ctx, o)
+    in_lse = whole(ctx, lse)
+    in_dout = whole(ctx, dout)
     out_dq = output(ctx, dq, q, eltype(q),
         () -> (size(q, 1), size(q, 2), size(q, 3), size(q, 4),))
     out_dk = output(ctx, dk, q, eltype(q),
@@ -914,20 +1057,20 @@ function conv_attention_backward(ctx, q, k, v, weight, o, lse, dout;
         () -> (size(v, 1), size(k, 2), size(k, 3), size(k, 4),))
     out_dweight = output(ctx, dweight, q, Float32,
         () -> (size(weight, 1), size(weight, 2), size(q, 2),))
-    GC.@preserve(q, k, v, weight, query_start, key_start, query_len, key_len, o, lse, dout, out_dq, out_dk,
-        out_dv, out_dweight, begin
+    GC.@preserve(in_q, in_k, in_v, in_weight, in_query_start, in_key_start, in_query_len, in_key_len, in_o,
+        in_lse, in_dout, out_dq, out_dk, out_dv, out_dweight, begin
         params = ConvAttentionBackwardParams(sizeof(ConvAttentionBackwardParams),
-            tensor(ctx, "conv_attention_backward", "q", q),
-            tensor(ctx, "conv_attention_backward", "k", k),
-            tensor(ctx, "conv_attention_backward", "v", v),
-            tensor(ctx, "conv_attention_backward", "weight", weight),
-            tensor(ctx, "conv_attention_backward", "query_start", query_start),
-            tensor(ctx, "conv_attention_backward", "key_start", key_start),
-            tensor(ctx, "conv_attention_backward", "query_len", query_len),
-            tensor(ctx, "conv_attention_backward", "key_len", key_len),
-            tensor(ctx, "conv_attention_backward", "o", o),
-            tensor(ctx, "conv_attention_backward", "lse", lse),
-            tensor(ctx, "conv_attention_backward", "dout", dout),
+            tensor(ctx, "conv_attention_backward", "q", in_q),
+            tensor(ctx, "conv_attention_backward", "k", in_k),
+            tensor(ctx, "conv_attention_backward", "v", in_v),
+            tensor(ctx, "conv_attention_backward", "weight", in_weight),
+            tensor(ctx, "conv_attention_backward", "query_start", in_query_start),
+            tensor(ctx, "conv_attention_backward", "key_start", in_key_start),
+            tensor(ctx, "conv_attention_backward", "query_len", in_query_len),
+            tensor(ctx, "conv_attention_backward", "key_len", in_key_len),
+            tensor(ctx, "conv_attention_backward", "o", in_o),
+            tensor(ctx, "conv_attention_backward", "lse", in_lse),
+            tensor(ctx, "conv_attention_backward", "dout", in_dout),
             tensor(ctx, "conv_attention_backward", "dq", out_dq),
             tensor(ctx, "conv_attention_backward", "dk", out_dk),
             tensor(ctx, "conv_attention_backward", "dv", out_dv),
@@ -955,7 +1098,7 @@ Sizes are Julia's, fastest first.
 - `k`: (d, g, t, rows) or paged (d, g, page, pool) as q: page = block_keys
 - `v`: (e, g, t, rows) or paged (e, g, page, pool) as q: o and edge_value need it
 - `keep_row`: (n) i32: blocks to keep for each row block, cut to 0 .. keep; absent: keep
-- `block_mask`: (block_bytes, n, h, b) u8: bit u % 8 of byte u / 8 is 1 where the row block may see key block u
+- `block_mask`: Bool (blocks, n, h, b) or broadcastable, or (block_bytes, n, h, b) or broadcastable u8: bit u % 8 of byte u / 8 is 1 where the row block may see key block u; ceil(key blocks / 8) bytes
 - `key_len`: (r) i32: keys in use, at most t or pages * page
 - `page_table`: (pages, rows) i32: pool page of each key block; -1: absent, its keys are not seen
 - `cache_row`: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number
@@ -987,6 +1130,15 @@ function trace_forward(ctx, q, k;
     edge_score=false, edge_max=false, edge_mass=false, edge_value=false, edge=nothing,
     edge_weight=nothing, edge_count=false, edge_offset=nothing, keep=0, scale=0, block_rows=0,
     block_keys=0, layer=0, edge_kind=0, exact=false, causal=false)
+    in_q = whole(ctx, q)
+    in_k = whole(ctx, k)
+    in_v = whole(ctx, v)
+    in_keep_row = whole(ctx, keep_row)
+    in_block_mask = bits(ctx, "trace_forward", "block_mask", block_mask, (key_blocks(k, page_table, block_keys), cld(size(q, 3), block_rows == 0 ? 64 : block_rows), size(q, 2), size(q, 4)))
+    in_key_len = whole(ctx, key_len)
+    in_page_table = whole(ctx, page_table)
+    in_cache_row = whole(ctx, cache_row)
+    in_edge_offset = whole(ctx, edge_offset)
     out_selected = output(ctx, selected, q, Int32,
         () -> (keep, cld(size(q, 3), block_rows == 0 ? 64 : block_rows), size(q, 2), size(q, 4),))
     out_score = output(ctx, score, q, Float32,
@@ -1012,18 +1164,18 @@ function trace_forward(ctx, q, k;
         () -> ())
     out_edge_count = output(ctx, edge_count, q, Int64,
         () -> (1,))
-    GC.@preserve(q, k, v, keep_row, block_mask, key_len, page_table, cache_row, out_selected, out_score,
-        out_o, out_lse, out_lse_dense, out_edge_score, out_edge_max, out_edge_mass, out_edge_value,
-        out_edge, out_edge_weight, out_edge_count, edge_offset, begin
+    GC.@preserve(in_q, in_k, in_v, in_keep_row, in_block_mask, in_key_len, in_page_table, in_cache_row,
+        out_selected, out_score, out_o, out_lse, out_lse_dense, out_edge_score, out_edge_max,
+        out_edge_mass, out_edge_value, out_edge, out_edge_weight, out_edge_count, in_edge_offset, begin
         params = TraceForwardParams(sizeof(TraceForwardParams),
-            tensor(ctx, "trace_forward", "q", q),
-            tensor(ctx, "trace_forward", "k", k),
-            tensor(ctx, "trace_forward", "v", v),
-            tensor(ctx, "trace_forward", "keep_row", keep_row),
-            tensor(ctx, "trace_forward", "block_mask", block_mask),
-            tensor(ctx, "trace_forward", "key_len", key_len),
-            tensor(ctx, "trace_forward", "page_table", page_table),
-            tensor(ctx, "trace_forward", "cache_row", cache_row),
+            tensor(ctx, "trace_forward", "q", in_q),
+            tensor(ctx, "trace_forward", "k", in_k),
+            tensor(ctx, "trace_forward", "v", in_v),
+            tensor(ctx, "trace_forward", "keep_row", in_keep_row),
+            tensor(ctx, "trace_forward", "block_mask", in_block_mask),
+            tensor(ctx, "trace_forward", "key_len", in_key_len),
+            tensor(ctx, "trace_forward", "page_table", in_page_table),
+            tensor(ctx, "trace_forward", "cache_row", in_cache_row),
             tensor(ctx, "trace_forward", "selected", out_selected),
             tensor(ctx, "trace_forward", "score", out_score),
             tensor(ctx, "trace_forward", "o", out_o),
@@ -1036,7 +1188,7 @@ function trace_forward(ctx, q, k;
             tensor(ctx, "trace_forward", "edge", out_edge),
             tensor(ctx, "trace_forward", "edge_weight", out_edge_weight),
             tensor(ctx, "trace_forward", "edge_count", out_edge_count),
-            tensor(ctx, "trace_forward", "edge_offset", edge_offset),
+            tensor(ctx, "trace_forward", "edge_offset", in_edge_offset),
             keep,
             scale,
             block_rows,
@@ -1091,6 +1243,15 @@ function x_kl_jensen_shannon_forward(ctx, q_teacher, k_teacher, q_student, k_stu
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing,
     head_window=nothing, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
     scale_teacher=0, scale_student=0, weight=0, causal=false)
+    in_q_teacher = whole(ctx, q_teacher)
+    in_k_teacher = whole(ctx, k_teacher)
+    in_q_student = whole(ctx, q_student)
+    in_k_student = whole(ctx, k_student)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
+    in_head_window = whole(ctx, head_window)
     out_js = output(ctx, js, q_teacher, Float32,
         () -> (size(q_teacher, 3), size(q_teacher, 2), size(q_teacher, 4),))
     out_kl_teacher = output(ctx, kl_teacher, q_teacher, Float32,
@@ -1101,23 +1262,24 @@ function x_kl_jensen_shannon_forward(ctx, q_teacher, k_teacher, q_student, k_stu
         () -> (size(q_teacher, 3), size(q_teacher, 2), size(q_teacher, 4),))
     out_lse_student = output(ctx, lse_student, q_teacher, Float32,
         () -> (size(q_teacher, 3), size(q_teacher, 2), size(q_teacher, 4),))
-    GC.@preserve(q_teacher, k_teacher, q_student, k_student, out_js, out_kl_teacher, out_kl_student,
-        out_lse_teacher, out_lse_student, query_start, key_start, query_len, key_len, head_window, begin
+    GC.@preserve(in_q_teacher, in_k_teacher, in_q_student, in_k_student, out_js, out_kl_teacher,
+        out_kl_student, out_lse_teacher, out_lse_student, in_query_start, in_key_start,
+        in_query_len, in_key_len, in_head_window, begin
         params = XKlJensenShannonForwardParams(sizeof(XKlJensenShannonForwardParams),
-            tensor(ctx, "x_kl_jensen_shannon_forward", "q_teacher", q_teacher),
-            tensor(ctx, "x_kl_jensen_shannon_forward", "k_teacher", k_teacher),
-            tensor(ctx, "x_kl_jensen_shannon_forward", "q_student", q_student),
-            tensor(ctx, "x_kl_jensen_shannon_forward", "k_student", k_student),
+            tensor(ctx, "x_kl_jensen_shannon_forward", "q_teacher", in_q_teacher),
+            tensor(ctx, "x_kl_jensen_shannon_forward", "k_teacher", in_k_teacher),
+            tensor(ctx, "x_kl_jensen_shannon_forward", "q_student", in_q_student),
+            tensor(ctx, "x_kl_jensen_shannon_forward", "k_student", in_k_student),
             tensor(ctx, "x_kl_jensen_shannon_forward", "js", out_js),
             tensor(ctx, "x_kl_jensen_shannon_forward", "kl_teacher", out_kl_teacher),
             tensor(ctx, "x_kl_jensen_shannon_forward", "kl_student", out_kl_student),
             tensor(ctx, "x_kl_jensen_shannon_forward", "lse_teacher", out_lse_teacher),
             tensor(ctx, "x_kl_jensen_shannon_forward", "lse_student", out_lse_student),
-            tensor(ctx, "x_kl_jensen_shannon_forward", "query_start", query_start),
-            tensor(ctx, "x_kl_jensen_shannon_forward", "key_start", key_start),
-            tensor(ctx, "x_kl_jensen_shannon_forward", "query_len", query_len),
-            tensor(ctx, "x_kl_jensen_shannon_forward", "key_len", key_len),
-            tensor(ctx, "x_kl_jensen_shannon_forward", "head_window", head_window),
+            tensor(ctx, "x_kl_jensen_shannon_forward", "query_start", in_query_start),
+            tensor(ctx, "x_kl_jensen_shannon_forward", "key_start", in_key_start),
+            tensor(ctx, "x_kl_jensen_shannon_forward", "query_len", in_query_len),
+            tensor(ctx, "x_kl_jensen_shannon_forward", "key_len", in_key_len),
+            tensor(ctx, "x_kl_jensen_shannon_forward", "head_window", in_head_window),
             query_max,
             key_max,
             window_left,
@@ -1175,6 +1337,20 @@ function x_kl_jensen_shannon_backward(ctx, q_teacher, k_teacher, q_student, k_st
     head_window=nothing, dq_student=true, dk_student=true, dq_teacher=true, dk_teacher=true,
     query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0, scale_teacher=0,
     scale_student=0, weight=0, causal=false)
+    in_q_teacher = whole(ctx, q_teacher)
+    in_k_teacher = whole(ctx, k_teacher)
+    in_q_student = whole(ctx, q_student)
+    in_k_student = whole(ctx, k_student)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
+    in_head_window = whole(ctx, head_window)
+    in_kl_teacher = whole(ctx, kl_teacher)
+    in_kl_student = whole(ctx, kl_student)
+    in_lse_teacher = whole(ctx, lse_teacher)
+    in_lse_student = whole(ctx, lse_student)
+    in_djs = whole(ctx, djs)
     out_dq_student = output(ctx, dq_student, q_teacher, eltype(q_student),
         () -> (size(q_student, 1), size(q_teacher, 2), size(q_teacher, 3), size(q_teacher, 4),))
     out_dk_student = output(ctx, dk_student, q_teacher, eltype(q_student),
@@ -1183,24 +1359,24 @@ function x_kl_jensen_shannon_backward(ctx, q_teacher, k_teacher, q_student, k_st
         () -> (size(q_teacher, 1), size(q_teacher, 2), size(q_teacher, 3), size(q_teacher, 4),))
     out_dk_teacher = output(ctx, dk_teacher, q_teacher, eltype(q_teacher),
         () -> (size(q_teacher, 1), size(k_teacher, 2), size(k_teacher, 3), size(k_teacher, 4),))
-    GC.@preserve(q_teacher, k_teacher, q_student, k_student, query_start, key_start, query_len, key_len,
-        head_window, kl_teacher, kl_student, lse_teacher, lse_student, djs, out_dq_student,
-        out_dk_student, out_dq_teacher, out_dk_teacher, begin
+    GC.@preserve(in_q_teacher, in_k_teacher, in_q_student, in_k_student, in_query_start, in_key_start,
+        in_query_len, in_key_len, in_head_window, in_kl_teacher, in_kl_student, in_lse_teacher,
+        in_lse_student, in_djs, out_dq_student, out_dk_student, out_dq_teacher, out_dk_teacher, begin
         params = XKlJensenShannonBackwardParams(sizeof(XKlJensenShannonBackwardParams),
-            tensor(ctx, "x_kl_jensen_shannon_backward", "q_teacher", q_teacher),
-            tensor(ctx, "x_kl_jensen_shannon_backward", "k_teacher", k_teacher),
-            tensor(ctx, "x_kl_jensen_shannon_backward", "q_student", q_student),
-            tensor(ctx, "x_kl_jensen_shannon_backward", "k_student", k_student),
-            tensor(ctx, "x_kl_jensen_shannon_backward", "query_start", query_start),
-            tensor(ctx, "x_kl_jensen_shannon_backward", "key_start", key_start),
-            tensor(ctx, "x_kl_jensen_shannon_backward", "query_len", query_len),
-            tensor(ctx, "x_kl_jensen_shannon_backward", "key_len", key_len),
-            tensor(ctx, "x_kl_jensen_shannon_backward", "head_window", head_window),
-            tensor(ctx, "x_kl_jensen_shannon_backward", "kl_teacher", kl_teacher),
-            tensor(ctx, "x_kl_jensen_shannon_backward", "kl_student", kl_student),
-            tensor(ctx, "x_kl_jensen_shannon_backward", "lse_teacher", lse_teacher),
-            tensor(ctx, "x_kl_jensen_shannon_backward", "lse_student", lse_student),
-            tensor(ctx, "x_kl_jensen_shannon_backward", "djs", djs),
+            tensor(ctx, "x_kl_jensen_shannon_backward", "q_teacher", in_q_teacher),
+            tensor(ctx, "x_kl_jensen_shannon_backward", "k_teacher", in_k_teacher),
+            tensor(ctx, "x_kl_jensen_shannon_backward", "q_student", in_q_student),
+            tensor(ctx, "x_kl_jensen_shannon_backward", "k_student", in_k_student),
+            tensor(ctx, "x_kl_jensen_shannon_backward", "query_start", in_query_start),
+            tensor(ctx, "x_kl_jensen_shannon_backward", "key_start", in_key_start),
+            tensor(ctx, "x_kl_jensen_shannon_backward", "query_len", in_query_len),
+            tensor(ctx, "x_kl_jensen_shannon_backward", "key_len", in_key_len),
+            tensor(ctx, "x_kl_jensen_shannon_backward", "head_window", in_head_window),
+            tensor(ctx, "x_kl_jensen_shannon_backward", "kl_teacher", in_kl_teacher),
+            tensor(ctx, "x_kl_jensen_shannon_backward", "kl_student", in_kl_student),
+            tensor(ctx, "x_kl_jensen_shannon_backward", "lse_teacher", in_lse_teacher),
+            tensor(ctx, "x_kl_jensen_shannon_backward", "lse_student", in_lse_student),
+            tensor(ctx, "x_kl_jensen_shannon_backward", "djs", in_djs),
             tensor(ctx, "x_kl_jensen_shannon_backward", "dq_student", out_dq_student),
             tensor(ctx, "x_kl_jensen_shannon_backward", "dk_student", out_dk_student),
             tensor(ctx, "x_kl_jensen_shannon_backward", "dq_teacher", out_dq_teacher),
@@ -1255,27 +1431,36 @@ function x_kl_indexer_forward(ctx, q_teacher, k_teacher, q_student, k_student, w
     kl=false, lse_teacher=false, lse_student=false, query_start=nothing, key_start=nothing,
     query_len=nothing, key_len=nothing, query_max=0, key_max=0, window_left=0, window_right=0,
     sink_keys=0, scale_teacher=0, causal=false)
+    in_q_teacher = whole(ctx, q_teacher)
+    in_k_teacher = whole(ctx, k_teacher)
+    in_q_student = whole(ctx, q_student)
+    in_k_student = whole(ctx, k_student)
+    in_weight = whole(ctx, weight)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
     out_kl = output(ctx, kl, q_teacher, Float32,
         () -> (size(q_teacher, 3), size(q_teacher, 4),))
     out_lse_teacher = output(ctx, lse_teacher, q_teacher, Float32,
         () -> (size(q_teacher, 3), size(q_teacher, 2), size(q_teacher, 4),))
     out_lse_student = output(ctx, lse_student, q_teacher, Float32,
         () -> (size(q_teacher, 3), size(q_teacher, 4),))
-    GC.@preserve(q_teacher, k_teacher, q_student, k_student, weight, out_kl, out_lse_teacher,
-        out_lse_student, query_start, key_start, query_len, key_len, begin
+    GC.@preserve(in_q_teacher, in_k_teacher, in_q_student, in_k_student, in_weight, out_kl, out_lse_teacher,
+        out_lse_student, in_query_start, in_key_start, in_query_len, in_key_len, begin
         params = XKlIndexerForwardParams(sizeof(XKlIndexerForwardParams),
-            tensor(ctx, "x_kl_indexer_forward", "q_teacher", q_teacher),
-            tensor(ctx, "x_kl_indexer_forward", "k_teacher", k_teacher),
-            tensor(ctx, "x_kl_indexer_forward", "q_student", q_student),
-            tensor(ctx, "x_kl_indexer_forward", "k_student", k_student),
-            tensor(ctx, "x_kl_indexer_forward", "weight", weight),
+            tensor(ctx, "x_kl_indexer_forward", "q_teacher", in_q_teacher),
+            tensor(ctx, "x_kl_indexer_forward", "k_teacher", in_k_teacher),
+            tensor(ctx, "x_kl_indexer_forward", "q_student", in_q_student),
+            tensor(ctx, "x_kl_indexer_forward", "k_student", in_k_student),
+            tensor(ctx, "x_kl_indexer_forward", "weight", in_weight),
             tensor(ctx, "x_kl_indexer_forward", "kl", out_kl),
             tensor(ctx, "x_kl_indexer_forward", "lse_teacher", out_lse_teacher),
             tensor(ctx, "x_kl_indexer_forward", "lse_student", out_lse_student),
-            tensor(ctx, "x_kl_indexer_forward", "query_start", query_start),
-            tensor(ctx, "x_kl_indexer_forward", "key_start", key_start),
-            tensor(ctx, "x_kl_indexer_forward", "query_len", query_len),
-            tensor(ctx, "x_kl_indexer_forward", "key_len", key_len),
+            tensor(ctx, "x_kl_indexer_forward", "query_start", in_query_start),
+            tensor(ctx, "x_kl_indexer_forward", "key_start", in_key_start),
+            tensor(ctx, "x_kl_indexer_forward", "query_len", in_query_len),
+            tensor(ctx, "x_kl_indexer_forward", "key_len", in_key_len),
             query_max,
             key_max,
             window_left,
@@ -1326,27 +1511,40 @@ function x_kl_indexer_backward(ctx, q_teacher, k_teacher, q_student, k_student, 
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing, dq_student=true,
     dk_student=true, dweight=true, query_max=0, key_max=0, window_left=0, window_right=0,
     sink_keys=0, scale_teacher=0, causal=false)
+    in_q_teacher = whole(ctx, q_teacher)
+    in_k_teacher = whole(ctx, k_teacher)
+    in_q_student = whole(ctx, q_student)
+    in_k_student = whole(ctx, k_student)
+    in_weight = whole(ctx, weight)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
+    in_lse_teacher = whole(ctx, lse_teacher)
+    in_lse_student = whole(ctx, lse_student)
+    in_dkl = whole(ctx, dkl)
     out_dq_student = output(ctx, dq_student, q_teacher, eltype(q_student),
         () -> (size(q_student, 1), size(q_student, 2), size(q_teacher, 3), size(q_teacher, 4),))
     out_dk_student = output(ctx, dk_student, q_teacher, eltype(q_student),
         () -> (size(q_student, 1), 1, size(k_teacher, 3), size(k_teacher, 4),))
     out_dweight = output(ctx, dweight, q_teacher, Float32,
         () -> (size(q_student, 2), size(q_teacher, 3), size(q_teacher, 4),))
-    GC.@preserve(q_teacher, k_teacher, q_student, k_student, weight, query_start, key_start, query_len,
-        key_len, lse_teacher, lse_student, dkl, out_dq_student, out_dk_student, out_dweight, begin
+    GC.@preserve(in_q_teacher, in_k_teacher, in_q_student, in_k_student, in_weight, in_query_start,
+        in_key_start, in_query_len, in_key_len, in_lse_teacher, in_lse_student, in_dkl,
+        out_dq_student, out_dk_student, out_dweight, begin
         params = XKlIndexerBackwardParams(sizeof(XKlIndexerBackwardParams),
-            tensor(ctx, "x_kl_indexer_backward", "q_teacher", q_teacher),
-            tensor(ctx, "x_kl_indexer_backward", "k_teacher", k_teacher),
-            tensor(ctx, "x_kl_indexer_backward", "q_student", q_student),
-            tensor(ctx, "x_kl_indexer_backward", "k_student", k_student),
-            tensor(ctx, "x_kl_indexer_backward", "weight", weight),
-            tensor(ctx, "x_kl_indexer_backward", "query_start", query_start),
-            tensor(ctx, "x_kl_indexer_backward", "key_start", key_start),
-            tensor(ctx, "x_kl_indexer_backward", "query_len", query_len),
-            tensor(ctx, "x_kl_indexer_backward", "key_len", key_len),
-            tensor(ctx, "x_kl_indexer_backward", "lse_teacher", lse_teacher),
-            tensor(ctx, "x_kl_indexer_backward", "lse_student", lse_student),
-            tensor(ctx, "x_kl_indexer_backward", "dkl", dkl),
+            tensor(ctx, "x_kl_indexer_backward", "q_teacher", in_q_teacher),
+            tensor(ctx, "x_kl_indexer_backward", "k_teacher", in_k_teacher),
+            tensor(ctx, "x_kl_indexer_backward", "q_student", in_q_student),
+            tensor(ctx, "x_kl_indexer_backward", "k_student", in_k_student),
+            tensor(ctx, "x_kl_indexer_backward", "weight", in_weight),
+            tensor(ctx, "x_kl_indexer_backward", "query_start", in_query_start),
+            tensor(ctx, "x_kl_indexer_backward", "key_start", in_key_start),
+            tensor(ctx, "x_kl_indexer_backward", "query_len", in_query_len),
+            tensor(ctx, "x_kl_indexer_backward", "key_len", in_key_len),
+            tensor(ctx, "x_kl_indexer_backward", "lse_teacher", in_lse_teacher),
+            tensor(ctx, "x_kl_indexer_backward", "lse_student", in_lse_student),
+            tensor(ctx, "x_kl_indexer_backward", "dkl", in_dkl),
             tensor(ctx, "x_kl_indexer_backward", "dq_student", out_dq_student),
             tensor(ctx, "x_kl_indexer_backward", "dk_student", out_dk_student),
             tensor(ctx, "x_kl_indexer_backward", "dweight", out_dweight),
@@ -1392,27 +1590,36 @@ Sizes are Julia's, fastest first.
 function x_kl_gather_forward(ctx, q_teacher, k_teacher, q_student, k_student, index;
     kl=false, lse_teacher=false, lse_student=false, query_start=nothing, key_start=nothing,
     query_len=nothing, key_len=nothing, query_max=0, key_max=0, scale_teacher=0, scale_student=0)
+    in_q_teacher = whole(ctx, q_teacher)
+    in_k_teacher = whole(ctx, k_teacher)
+    in_q_student = whole(ctx, q_student)
+    in_k_student = whole(ctx, k_student)
+    in_index = whole(ctx, index)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
     out_kl = output(ctx, kl, q_teacher, Float32,
         () -> (size(q_teacher, 3), size(q_teacher, 2), size(q_teacher, 4),))
     out_lse_teacher = output(ctx, lse_teacher, q_teacher, Float32,
         () -> (size(q_teacher, 3), size(q_teacher, 2), size(q_teacher, 4),))
     out_lse_student = output(ctx, lse_student, q_teacher, Float32,
         () -> (size(q_teacher, 3), size(q_teacher, 2), size(q_teacher, 4),))
-    GC.@preserve(q_teacher, k_teacher, q_student, k_student, index, out_kl, out_lse_teacher,
-        out_lse_student, query_start, key_start, query_len, key_len, begin
+    GC.@preserve(in_q_teacher, in_k_teacher, in_q_student, in_k_student, in_index, out_kl, out_lse_teacher,
+        out_lse_student, in_query_start, in_key_start, in_query_len, in_key_len, begin
         params = XKlGatherForwardParams(sizeof(XKlGatherForwardParams),
-            tensor(ctx, "x_kl_gather_forward", "q_teacher", q_teacher),
-            tensor(ctx, "x_kl_gather_forward", "k_teacher", k_teacher),
-            tensor(ctx, "x_kl_gather_forward", "q_student", q_student),
-            tensor(ctx, "x_kl_gather_forward", "k_student", k_student),
-            tensor(ctx, "x_kl_gather_forward", "index", index),
+            tensor(ctx, "x_kl_gather_forward", "q_teacher", in_q_teacher),
+            tensor(ctx, "x_kl_gather_forward", "k_teacher", in_k_teacher),
+            tensor(ctx, "x_kl_gather_forward", "q_student", in_q_student),
+            tensor(ctx, "x_kl_gather_forward", "k_student", in_k_student),
+            tensor(ctx, "x_kl_gather_forward", "index", in_index),
             tensor(ctx, "x_kl_gather_forward", "kl", out_kl),
             tensor(ctx, "x_kl_gather_forward", "lse_teacher", out_lse_teacher),
             tensor(ctx, "x_kl_gather_forward", "lse_student", out_lse_student),
-            tensor(ctx, "x_kl_gather_forward", "query_start", query_start),
-            tensor(ctx, "x_kl_gather_forward", "key_start", key_start),
-            tensor(ctx, "x_kl_gather_forward", "query_len", query_len),
-            tensor(ctx, "x_kl_gather_forward", "key_len", key_len),
+            tensor(ctx, "x_kl_gather_forward", "query_start", in_query_start),
+            tensor(ctx, "x_kl_gather_forward", "key_start", in_key_start),
+            tensor(ctx, "x_kl_gather_forward", "query_len", in_query_len),
+            tensor(ctx, "x_kl_gather_forward", "key_len", in_key_len),
             query_max,
             key_max,
             scale_teacher,
@@ -1458,6 +1665,19 @@ function x_kl_gather_backward(ctx, q_teacher, k_teacher, q_student, k_student, i
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing, dq_student=true,
     dk_student=true, dq_teacher=true, dk_teacher=true, query_max=0, key_max=0, scale_teacher=0,
     scale_student=0)
+    in_q_teacher = whole(ctx, q_teacher)
+    in_k_teacher = whole(ctx, k_teacher)
+    in_q_student = whole(ctx, q_student)
+    in_k_student = whole(ctx, k_student)
+    in_index = whole(ctx, index)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
+    in_kl = whole(ctx, kl)
+    in_lse_teacher = whole(ctx, lse_teacher)
+    in_lse_student = whole(ctx, lse_student)
+    in_dkl = whole(ctx, dkl)
     out_dq_student = output(ctx, dq_student, q_teacher, eltype(q_student),
         () -> (size(q_student, 1), size(q_teacher, 2), size(q_teacher, 3), size(q_teacher, 4),))
     out_dk_student = output(ctx, dk_student, q_teacher, eltype(q_student),
@@ -1466,23 +1686,23 @@ function x_kl_gather_backward(ctx, q_teacher, k_teacher, q_student, k_student, i
         () -> (size(q_teacher, 1), size(q_teacher, 2), size(q_teacher, 3), size(q_teacher, 4),))
     out_dk_teacher = output(ctx, dk_teacher, q_teacher, eltype(q_teacher),
         () -> (size(q_teacher, 1), size(k_teacher, 2), size(k_teacher, 3), size(k_teacher, 4),))
-    GC.@preserve(q_teacher, k_teacher, q_student, k_student, index, query_start, key_start, query_len,
-        key_len, kl, lse_teacher, lse_student, dkl, out_dq_student, out_dk_student, out_dq_teacher,
-        out_dk_teacher, begin
+    GC.@preserve(in_q_teacher, in_k_teacher, in_q_student, in_k_student, in_index, in_query_start,
+        in_key_start, in_query_len, in_key_len, in_kl, in_lse_teacher, in_lse_student, in_dkl,
+        out_dq_student, out_dk_student, out_dq_teacher, out_dk_teacher, begin
         params = XKlGatherBackwardParams(sizeof(XKlGatherBackwardParams),
-            tensor(ctx, "x_kl_gather_backward", "q_teacher", q_teacher),
-            tensor(ctx, "x_kl_gather_backward", "k_teacher", k_teacher),
-            tensor(ctx, "x_kl_gather_backward", "q_student", q_student),
-            tensor(ctx, "x_kl_gather_backward", "k_student", k_student),
-            tensor(ctx, "x_kl_gather_backward", "index", index),
-            tensor(ctx, "x_kl_gather_backward", "query_start", query_start),
-            tensor(ctx, "x_kl_gather_backward", "key_start", key_start),
-            tensor(ctx, "x_kl_gather_backward", "query_len", query_len),
-            tensor(ctx, "x_kl_gather_backward", "key_len", key_len),
-            tensor(ctx, "x_kl_gather_backward", "kl", kl),
-            tensor(ctx, "x_kl_gather_backward", "lse_teacher", lse_teacher),
-            tensor(ctx, "x_kl_gather_backward", "lse_student", lse_student),
-            tensor(ctx, "x_kl_gather_backward", "dkl", dkl),
+            tensor(ctx, "x_kl_gather_backward", "q_teacher", in_q_teacher),
+            tensor(ctx, "x_kl_gather_backward", "k_teacher", in_k_teacher),
+            tensor(ctx, "x_kl_gather_backward", "q_student", in_q_student),
+            tensor(ctx, "x_kl_gather_backward", "k_student", in_k_student),
+            tensor(ctx, "x_kl_gather_backward", "index", in_index),
+            tensor(ctx, "x_kl_gather_backward", "query_start", in_query_start),
+            tensor(ctx, "x_kl_gather_backward", "key_start", in_key_start),
+            tensor(ctx, "x_kl_gather_backward", "query_len", in_query_len),
+            tensor(ctx, "x_kl_gather_backward", "key_len", in_key_len),
+            tensor(ctx, "x_kl_gather_backward", "kl", in_kl),
+            tensor(ctx, "x_kl_gather_backward", "lse_teacher", in_lse_teacher),
+            tensor(ctx, "x_kl_gather_backward", "lse_student", in_lse_student),
+            tensor(ctx, "x_kl_gather_backward", "dkl", in_dkl),
             tensor(ctx, "x_kl_gather_backward", "dq_student", out_dq_student),
             tensor(ctx, "x_kl_gather_backward", "dk_student", out_dk_student),
             tensor(ctx, "x_kl_gather_backward", "dq_teacher", out_dq_teacher),
@@ -1536,27 +1756,36 @@ function x_kl_pool_forward(ctx, q_teacher, k_teacher, q_student, k_student;
     query_len=nothing, key_len=nothing, head_window=nothing, query_max=0, key_max=0, window_left=0,
     window_right=0, sink_keys=0, block_keys=0, scale_teacher=0, scale_student=0, causal=false,
     pool=0)
+    in_q_teacher = whole(ctx, q_teacher)
+    in_k_teacher = whole(ctx, k_teacher)
+    in_q_student = whole(ctx, q_student)
+    in_k_student = whole(ctx, k_student)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
+    in_head_window = whole(ctx, head_window)
     out_kl = output(ctx, kl, q_teacher, Float32,
         () -> (size(q_teacher, 3), size(q_teacher, 2), size(q_teacher, 4),))
     out_lse_teacher = output(ctx, lse_teacher, q_teacher, Float32,
         () -> (size(q_teacher, 3), size(q_teacher, 2), size(q_teacher, 4),))
     out_lse_student = output(ctx, lse_student, q_teacher, Float32,
         () -> (size(q_teacher, 3), size(q_teacher, 2), size(q_teacher, 4),))
-    GC.@preserve(q_teacher, k_teacher, q_student, k_student, out_kl, out_lse_teacher, out_lse_student,
-        query_start, key_start, query_len, key_len, head_window, begin
+    GC.@preserve(in_q_teacher, in_k_teacher, in_q_student, in_k_student, out_kl, out_lse_teacher,
+        out_lse_student, in_query_start, in_key_start, in_query_len, in_key_len, in_head_window, begin
         params = XKlPoolForwardParams(sizeof(XKlPoolForwardParams),
-            tensor(ctx, "x_kl_pool_forward", "q_teacher", q_teacher),
-            tensor(ctx, "x_kl_pool_forward", "k_teacher", k_teacher),
-            tensor(ctx, "x_kl_pool_forward", "q_student", q_student),
-            tensor(ctx, "x_kl_pool_forward", "k_student", k_student),
+            tensor(ctx, "x_kl_pool_forward", "q_teacher", in_q_teacher),
+            tensor(ctx, "x_kl_pool_forward", "k_teacher", in_k_teacher),
+            tensor(ctx, "x_kl_pool_forward", "q_student", in_q_student),
+            tensor(ctx, "x_kl_pool_forward", "k_student", in_k_student),
             tensor(ctx, "x_kl_pool_forward", "kl", out_kl),
             tensor(ctx, "x_kl_pool_forward", "lse_teacher", out_lse_teacher),
             tensor(ctx, "x_kl_pool_forward", "lse_student", out_lse_student),
-            tensor(ctx, "x_kl_pool_forward", "query_start", query_start),
-            tensor(ctx, "x_kl_pool_forward", "key_start", key_start),
-            tensor(ctx, "x_kl_pool_forward", "query_len", query_len),
-            tensor(ctx, "x_kl_pool_forward", "key_len", key_len),
-            tensor(ctx, "x_kl_pool_forward", "head_window", head_window),
+            tensor(ctx, "x_kl_pool_forward", "query_start", in_query_start),
+            tensor(ctx, "x_kl_pool_forward", "key_start", in_key_start),
+            tensor(ctx, "x_kl_pool_forward", "query_len", in_query_len),
+            tensor(ctx, "x_kl_pool_forward", "key_len", in_key_len),
+            tensor(ctx, "x_kl_pool_forward", "head_window", in_head_window),
             query_max,
             key_max,
             window_left,
@@ -1611,25 +1840,38 @@ function x_kl_pool_backward(ctx, q_teacher, k_teacher, q_student, k_student, lse
     head_window=nothing, dq_student=true, dk_student=true, query_max=0, key_max=0, window_left=0,
     window_right=0, sink_keys=0, block_keys=0, scale_teacher=0, scale_student=0, causal=false,
     pool=0)
+    in_q_teacher = whole(ctx, q_teacher)
+    in_k_teacher = whole(ctx, k_teacher)
+    in_q_student = whole(ctx, q_student)
+    in_k_student = whole(ctx, k_student)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
+    in_head_window = whole(ctx, head_window)
+    in_lse_teacher = whole(ctx, lse_teacher)
+    in_lse_student = whole(ctx, lse_student)
+    in_dkl = whole(ctx, dkl)
     out_dq_student = output(ctx, dq_student, q_teacher, eltype(q_student),
         () -> (size(q_student, 1), size(q_teacher, 2), size(q_teacher, 3), size(q_teacher, 4),))
     out_dk_student = output(ctx, dk_student, q_teacher, eltype(q_student),
         () -> (size(q_student, 1), size(k_student, 2), size(k_student, 3), size(k_teacher, 4),))
-    GC.@preserve(q_teacher, k_teacher, q_student, k_student, query_start, key_start, query_len, key_len,
-        head_window, lse_teacher, lse_student, dkl, out_dq_student, out_dk_student, begin
+    GC.@preserve(in_q_teacher, in_k_teacher, in_q_student, in_k_student, in_query_start, in_key_start,
+        in_query_len, in_key_len, in_head_window, in_lse_teacher, in_lse_student, in_dkl,
+        out_dq_student, out_dk_student, begin
         params = XKlPoolBackwardParams(sizeof(XKlPoolBackwardParams),
-            tensor(ctx, "x_kl_pool_backward", "q_teacher", q_teacher),
-            tensor(ctx, "x_kl_pool_backward", "k_teacher", k_teacher),
-            tensor(ctx, "x_kl_pool_backward", "q_student", q_student),
-            tensor(ctx, "x_kl_pool_backward", "k_student", k_student),
-            tensor(ctx, "x_kl_pool_backward", "query_start", query_start),
-            tensor(ctx, "x_kl_pool_backward", "key_start", key_start),
-            tensor(ctx, "x_kl_pool_backward", "query_len", query_len),
-            tensor(ctx, "x_kl_pool_backward", "key_len", key_len),
-            tensor(ctx, "x_kl_pool_backward", "head_window", head_window),
-            tensor(ctx, "x_kl_pool_backward", "lse_teacher", lse_teacher),
-            tensor(ctx, "x_kl_pool_backward", "lse_student", lse_student),
-            tensor(ctx, "x_kl_pool_backward", "dkl", dkl),
+            tensor(ctx, "x_kl_pool_backward", "q_teacher", in_q_teacher),
+            tensor(ctx, "x_kl_pool_backward", "k_teacher", in_k_teacher),
+            tensor(ctx, "x_kl_pool_backward", "q_student", in_q_student),
+            tensor(ctx, "x_kl_pool_backward", "k_student", in_k_student),
+            tensor(ctx, "x_kl_pool_backward", "query_start", in_query_start),
+            tensor(ctx, "x_kl_pool_backward", "key_start", in_key_start),
+            tensor(ctx, "x_kl_pool_backward", "query_len", in_query_len),
+            tensor(ctx, "x_kl_pool_backward", "key_len", in_key_len),
+            tensor(ctx, "x_kl_pool_backward", "head_window", in_head_window),
+            tensor(ctx, "x_kl_pool_backward", "lse_teacher", in_lse_teacher),
+            tensor(ctx, "x_kl_pool_backward", "lse_student", in_lse_student),
+            tensor(ctx, "x_kl_pool_backward", "dkl", in_dkl),
             tensor(ctx, "x_kl_pool_backward", "dq_student", out_dq_student),
             tensor(ctx, "x_kl_pool_backward", "dk_student", out_dk_student),
             query_max,
@@ -1677,6 +1919,18 @@ function x_multi_token_forward(ctx, q, k, v, weight;
     mix_before=nothing, mix_after=nothing, o=true, lse=false, query_start=nothing,
     key_start=nothing, query_len=nothing, key_len=nothing, page_table=nothing, cache_row=nothing,
     query_max=0, key_max=0, history=0, scale=0, causal=false)
+    in_q = whole(ctx, q)
+    in_k = whole(ctx, k)
+    in_v = whole(ctx, v)
+    in_weight = whole(ctx, weight)
+    in_mix_before = whole(ctx, mix_before)
+    in_mix_after = whole(ctx, mix_after)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
+    in_page_table = whole(ctx, page_table)
+    in_cache_row = whole(ctx, cache_row)
     out_o = output(ctx, o, q, eltype(q),
         () -> (size(v, 1), size(q, 2),
             size(q, 3) - history * (query_start === nothing ? 1 : length(query_start) - 1),
@@ -1684,23 +1938,23 @@ function x_multi_token_forward(ctx, q, k, v, weight;
     out_lse = output(ctx, lse, q, Float32,
         () -> (size(q, 3) - history * (query_start === nothing ? 1 : length(query_start) - 1),
             size(q, 2), size(q, 4),))
-    GC.@preserve(q, k, v, weight, mix_before, mix_after, out_o, out_lse, query_start, key_start, query_len,
-        key_len, page_table, cache_row, begin
+    GC.@preserve(in_q, in_k, in_v, in_weight, in_mix_before, in_mix_after, out_o, out_lse, in_query_start,
+        in_key_start, in_query_len, in_key_len, in_page_table, in_cache_row, begin
         params = XMultiTokenForwardParams(sizeof(XMultiTokenForwardParams),
-            tensor(ctx, "x_multi_token_forward", "q", q),
-            tensor(ctx, "x_multi_token_forward", "k", k),
-            tensor(ctx, "x_multi_token_forward", "v", v),
-            tensor(ctx, "x_multi_token_forward", "weight", weight),
-            tensor(ctx, "x_multi_token_forward", "mix_before", mix_before),
-            tensor(ctx, "x_multi_token_forward", "mix_after", mix_after),
+            tensor(ctx, "x_multi_token_forward", "q", in_q),
+            tensor(ctx, "x_multi_token_forward", "k", in_k),
+            tensor(ctx, "x_multi_token_forward", "v", in_v),
+            tensor(ctx, "x_multi_token_forward", "weight", in_weight),
+            tensor(ctx, "x_multi_token_forward", "mix_before", in_mix_before),
+            tensor(ctx, "x_multi_token_forward", "mix_after", in_mix_after),
             tensor(ctx, "x_multi_token_forward", "o", out_o),
             tensor(ctx, "x_multi_token_forward", "lse", out_lse),
-            tensor(ctx, "x_multi_token_forward", "query_start", query_start),
-            tensor(ctx, "x_multi_token_forward", "key_start", key_start),
-            tensor(ctx, "x_multi_token_forward", "query_len", query_len),
-            tensor(ctx, "x_multi_token_forward", "key_len", key_len),
-            tensor(ctx, "x_multi_token_forward", "page_table", page_table),
-            tensor(ctx, "x_multi_token_forward", "cache_row", cache_row),
+            tensor(ctx, "x_multi_token_forward", "query_start", in_query_start),
+            tensor(ctx, "x_multi_token_forward", "key_start", in_key_start),
+            tensor(ctx, "x_multi_token_forward", "query_len", in_query_len),
+            tensor(ctx, "x_multi_token_forward", "key_len", in_key_len),
+            tensor(ctx, "x_multi_token_forward", "page_table", in_page_table),
+            tensor(ctx, "x_multi_token_forward", "cache_row", in_cache_row),
             query_max,
             key_max,
             history,
@@ -1752,6 +2006,18 @@ function x_multi_token_backward(ctx, q, k, v, weight, lse, dout;
     mix_before=nothing, mix_after=nothing, query_start=nothing, key_start=nothing,
     query_len=nothing, key_len=nothing, dq=true, dk=true, dv=true, dweight=true, dmix_before=false,
     dmix_after=false, query_max=0, key_max=0, history=0, scale=0, causal=false)
+    in_q = whole(ctx, q)
+    in_k = whole(ctx, k)
+    in_v = whole(ctx, v)
+    in_weight = whole(ctx, weight)
+    in_mix_before = whole(ctx, mix_before)
+    in_mix_after = whole(ctx, mix_after)
+    in_query_start = whole(ctx, query_start)
+    in_key_start = whole(ctx, key_start)
+    in_query_len = whole(ctx, query_len)
+    in_key_len = whole(ctx, key_len)
+    in_lse = whole(ctx, lse)
+    in_dout = whole(ctx, dout)
     out_dq = output(ctx, dq, q, eltype(q),
         () -> (size(q, 1), size(q, 2), size(q, 3), size(q, 4),))
     out_dk = output(ctx, dk, q, eltype(q),
@@ -1766,21 +2032,22 @@ function x_multi_token_backward(ctx, q, k, v, weight, lse, dout;
     out_dmix_after = output(ctx, dmix_after, q, Float32,
         () -> (extent("x_multi_token_backward", "dmix_after", "group_heads", (mix_before, 1, 0), (mix_after, 1, 0)),
             size(q, 2),))
-    GC.@preserve(q, k, v, weight, mix_before, mix_after, query_start, key_start, query_len, key_len, lse,
-        dout, out_dq, out_dk, out_dv, out_dweight, out_dmix_before, out_dmix_after, begin
+    GC.@preserve(in_q, in_k, in_v, in_weight, in_mix_before, in_mix_after, in_query_start, in_key_start,
+        in_query_len, in_key_len, in_lse, in_dout, out_dq, out_dk, out_dv, out_dweight,
+        out_dmix_before, out_dmix_after, begin
         params = XMultiTokenBackwardParams(sizeof(XMultiTokenBackwardParams),
-            tensor(ctx, "x_multi_token_backward", "q", q),
-            tensor(ctx, "x_multi_token_backward", "k", k),
-            tensor(ctx, "x_multi_token_backward", "v", v),
-            tensor(ctx, "x_multi_token_backward", "weight", weight),
-            tensor(ctx, "x_multi_token_backward", "mix_before", mix_before),
-            tensor(ctx, "x_multi_token_backward", "mix_after", mix_after),
-            tensor(ctx, "x_multi_token_backward", "query_start", query_start),
-            tensor(ctx, "x_multi_token_backward", "key_start", key_start),
-            tensor(ctx, "x_multi_token_backward", "query_len", query_len),
-            tensor(ctx, "x_multi_token_backward", "key_len", key_len),
-            tensor(ctx, "x_multi_token_backward", "lse", lse),
-            tensor(ctx, "x_multi_token_backward", "dout", dout),
+            tensor(ctx, "x_multi_token_backward", "q", in_q),
+            tensor(ctx, "x_multi_token_backward", "k", in_k),
+            tensor(ctx, "x_multi_token_backward", "v", in_v),
+            tensor(ctx, "x_multi_token_backward", "weight", in_weight),
+            tensor(ctx, "x_multi_token_backward", "mix_before", in_mix_before),
+            tensor(ctx, "x_multi_token_backward", "mix_after", in_mix_after),
+            tensor(ctx, "x_multi_token_backward", "query_start", in_query_start),
+            tensor(ctx, "x_multi_token_backward", "key_start", in_key_start),
+            tensor(ctx, "x_multi_token_backward", "query_len", in_query_len),
+            tensor(ctx, "x_multi_token_backward", "key_len", in_key_len),
+            tensor(ctx, "x_multi_token_backward", "lse", in_lse),
+            tensor(ctx, "x_multi_token_backward", "dout", in_dout),
             tensor(ctx, "x_multi_token_backward", "dq", out_dq),
             tensor(ctx, "x_multi_token_backward", "dk", out_dk),
             tensor(ctx, "x_multi_token_backward", "dv", out_dv),
@@ -1815,14 +2082,17 @@ Sizes are Julia's, fastest first.
 """
 function x_group_norm_forward(ctx, x;
     gain=nothing, y=true, query_len=nothing, factor=0, eps=0)
+    in_x = whole(ctx, x)
+    in_gain = whole(ctx, gain)
+    in_query_len = whole(ctx, query_len)
     out_y = output(ctx, y, x, eltype(x),
         () -> (size(x, 1), size(x, 2), size(x, 3), size(x, 4),))
-    GC.@preserve(x, gain, out_y, query_len, begin
+    GC.@preserve(in_x, in_gain, out_y, in_query_len, begin
         params = XGroupNormForwardParams(sizeof(XGroupNormForwardParams),
-            tensor(ctx, "x_group_norm_forward", "x", x),
-            tensor(ctx, "x_group_norm_forward", "gain", gain),
+            tensor(ctx, "x_group_norm_forward", "x", in_x),
+            tensor(ctx, "x_group_norm_forward", "gain", in_gain),
             tensor(ctx, "x_group_norm_forward", "y", out_y),
-            tensor(ctx, "x_group_norm_forward", "query_len", query_len),
+            tensor(ctx, "x_group_norm_forward", "query_len", in_query_len),
             factor,
             eps)
         done = launch(ctx, fovea_x_group_norm_forward, fovea_x_group_norm_forward_workspace, Ref(params))
@@ -1851,16 +2121,20 @@ Sizes are Julia's, fastest first.
 """
 function x_group_norm_backward(ctx, x, dy;
     gain=nothing, query_len=nothing, dx=true, dgain=false, factor=0, eps=0)
+    in_x = whole(ctx, x)
+    in_gain = whole(ctx, gain)
+    in_query_len = whole(ctx, query_len)
+    in_dy = whole(ctx, dy)
     out_dx = output(ctx, dx, x, eltype(x),
         () -> (size(x, 1), size(x, 2), size(x, 3), size(x, 4),))
     out_dgain = output(ctx, dgain, x, Float32,
         () -> (size(x, 1), size(x, 2),))
-    GC.@preserve(x, gain, query_len, dy, out_dx, out_dgain, begin
+    GC.@preserve(in_x, in_gain, in_query_len, in_dy, out_dx, out_dgain, begin
         params = XGroupNormBackwardParams(sizeof(XGroupNormBackwardParams),
-            tensor(ctx, "x_group_norm_backward", "x", x),
-            tensor(ctx, "x_group_norm_backward", "gain", gain),
-            tensor(ctx, "x_group_norm_backward", "query_len", query_len),
-            tensor(ctx, "x_group_norm_backward", "dy", dy),
+            tensor(ctx, "x_group_norm_backward", "x", in_x),
+            tensor(ctx, "x_group_norm_backward", "gain", in_gain),
+            tensor(ctx, "x_group_norm_backward", "query_len", in_query_len),
+            tensor(ctx, "x_group_norm_backward", "dy", in_dy),
             tensor(ctx, "x_group_norm_backward", "dx", out_dx),
             tensor(ctx, "x_group_norm_backward", "dgain", out_dgain),
             factor,

@@ -74,6 +74,138 @@ function address(ctx, op, field, x)
 end
 
 """
+An array with strides of 0 where it repeats, over the memory of another.  Mutable as Shaped is.
+"""
+mutable struct Spread{T,N,A}
+    parent::A
+    dims::NTuple{N,Int}
+    steps::NTuple{N,Int}
+end
+Spread(parent, dims::NTuple{N,Int}, steps::NTuple{N,Int}) where {N} =
+    Spread{eltype(parent),N,typeof(parent)}(parent, dims, steps)
+Base.ndims(::Spread{T,N}) where {T,N} = N
+Base.eltype(::Spread{T}) where {T} = T
+Base.size(x::Spread) = x.dims
+Base.length(x::Spread) = prod(x.dims)
+Base.strides(x::Spread) = x.steps
+address(ctx, op, field, x::Spread) = address(ctx, op, field, x.parent)
+
+"Whether every stride is 0 over more than one element: the library takes that for strides forgotten."
+repeats(x) = length(x) > 1 && all(iszero, strides(x))
+repeats(::Union{Array,DeviceArray,Shaped}) = false
+
+"An input in memory of its own where it repeats one element."
+whole(target, x) = x
+whole(target, x::AbstractArray) = repeats(x) ? settled(target, x) : x
+settled(::Context, x) = copyto!(similar(x, eltype(x), size(x)), x)
+settled(::Query, x) = Shaped(eltype(x), size(x))
+
+"The key columns that a row can be asked about (`keys` of core.h)."
+key_columns(k, page_table, key_start, key_max) =
+    (page_table !== nothing || key_start !== nothing) && key_max > 0 ? Int(key_max) :
+    size(k, 3) * (page_table === nothing ? 1 : size(page_table, 1))
+key_columns(k, ::Nothing, ::Nothing, key_max) = size(k, 3)
+
+"The key blocks that a row block can be asked about."
+key_blocks(k, ::Nothing, block_keys) = cld(size(k, 3), block_keys > 0 ? block_keys : 64)
+key_blocks(k, page_table, block_keys) = size(page_table, 1)
+
+# As Julia broadcasts: dimensions that are missing at the end, and extents of 1.
+fits(x, dims) = ndims(x) <= length(dims) && all(i -> size(x)[i] in (1, dims[i]), 1:ndims(x))
+
+function over(x, dims)
+    steps = strides(x)
+    Spread(x, dims, ntuple(i -> i <= ndims(x) && size(x)[i] > 1 ? Int(steps[i]) : 0, length(dims)))
+end
+
+# One element for all has strides of 0 only, so a row of it stands along the first extent above 1.
+row_axis(dims) = findfirst(n -> n > 1, dims)
+in_a_row(row, dims) = Spread(row, dims, ntuple(i -> Int(i == row_axis(dims)), length(dims)))
+
+repeated(::Query, x, n) = Shaped(eltype(x), (n,))
+function repeated(ctx::Context, x, n)
+    row = similar(x, eltype(x), (n,))
+    length(x) == 1 ? row .= reshape(x, 1) : fill!(row, first(x))
+end
+repeated(ctx::Context, x::DeviceArray, n) = DeviceArray(ctx, fill(first(Array(x)), n))
+
+"An input broadcast to `dims`.  One of as many dimensions that does not fit is the library's to refuse."
+spread(target, op, field, ::Nothing, dims) = nothing
+function spread(target, op, field, x, dims)
+    eltype(x) === Bool && invalid(op, ": ", field, " is an array of Bool: give it as mask")
+    if !fits(x, dims)
+        ndims(x) == length(dims) && return x
+        invalid(op, ": ", field, " has size ", size(x), ", wanted ", dims, " or one that broadcasts to it")
+    end
+    size(x) == dims && !repeats(x) && return x
+    y = over(x, dims)
+    repeats(y) ? in_a_row(repeated(target, x, dims[row_axis(dims)]), dims) : y
+end
+
+"A row that receives what an output of one element is the sum of."
+mutable struct Summed{T,N,A,B}
+    row::Spread{T,N,A}
+    to::B
+end
+Base.ndims(x::Summed) = ndims(x.row)
+Base.eltype(x::Summed) = eltype(x.row)
+Base.size(x::Summed) = size(x.row)
+Base.length(x::Summed) = length(x.row)
+Base.strides(x::Summed) = strides(x.row)
+address(ctx, op, field, x::Summed) = address(ctx, op, field, x.row)
+
+"An output that broadcasts to `dims`: it receives sums over the dimensions where it has one element."
+summed(target, op, field, ::Nothing, dims) = nothing
+function summed(target, op, field, x, dims)
+    (size(x) == dims || !fits(x, dims)) && return x # the library refuses what does not fit
+    length(x) == 1 && prod(dims) > 1 || return over(x, dims)
+    Summed(in_a_row(row_like(target, x, dims[row_axis(dims)]), dims), x)
+end
+row_like(::Context, x, n) = similar(x, eltype(x), (n,))
+row_like(::Query, x, n) = Shaped(eltype(x), (n,))
+
+"Writes the sum of a row, once the call is done."
+total(target, x) = nothing
+function total(ctx::Context, x::Summed)
+    synchronize(ctx)
+    copyto!(x.to, fill(eltype(x)(sum(Float64, Array(x.row.parent))), size(x.to)))
+    nothing
+end
+
+"A mask as bits: a Bool array that broadcasts to (keys, dims...), or bits that are packed already."
+bits(target, op, field, ::Nothing, dims) = nothing
+function bits(target, op, field, x, dims)
+    T, keys, rest = eltype(x), dims[1], Base.tail(dims)
+    width = cld(keys, 8)
+    if T === Bool
+        ndims(x) >= 1 && fits(x, dims) || invalid(op, ": ", field, " has size ", size(x),
+            ", wanted ", dims, " or one that broadcasts to it")
+        tail = ntuple(i -> size(x, i + 1), max(ndims(x) - 1, 0))
+        bytes = packed(target, x, keys, (width, tail...))
+        return spread(target, op, field, bytes, (width, rest...))
+    end
+    T === UInt8 || return x
+    ndims(x) >= 1 && size(x, 1) == width && fits(x, (width, rest...)) || invalid(op, ": ", field,
+        " has size ", size(x), ", wanted ", (width, rest...), ", a bit for each of ", keys,
+        ": give a Bool array of size ", dims, " or one that broadcasts to it")
+    spread(target, op, field, x, (width, rest...))
+end
+
+packed(::Query, x, keys, dims) = Shaped(UInt8, dims)
+packed(ctx::Context, x::DeviceArray, keys, dims) =
+    DeviceArray(ctx, packed(ctx, Array(x), keys, dims))
+function packed(::Context, x, keys, dims)
+    bytes = fill!(similar(x, UInt8, dims), 0x00)
+    all_of(y, first) = view(y, first, ntuple(i -> :, ndims(y) - 1)...)
+    for bit in 0:min(7, keys - 1)
+        columns = 1+bit:8:keys
+        to = all_of(bytes, 1:length(columns))
+        to .|= (size(x, 1) == keys ? all_of(x, columns) : x) .* (0x01 << bit)
+    end
+    bytes
+end
+
+"""
 An extent of an output: of the first array that has it.  Each source is the array, the number of
 its dimension counted from the fastest, and what to add.
 """

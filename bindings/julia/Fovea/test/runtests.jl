@@ -26,6 +26,31 @@ sequence(T, salt, dims...) =
 problem(T=Float32) =
     sequence(T, 1, 8, 4, 5, 2), sequence(T, 2, 8, 2, 7, 2), sequence(T, 3, 6, 2, 7, 2)
 
+"An array of one element under strides of 0, as lazy fills are."
+struct Repeated{T,N} <: DenseArray{T,N}
+    one::Vector{T}
+    dims::NTuple{N,Int}
+end
+Base.size(x::Repeated) = x.dims
+Base.strides(x::Repeated) = map(_ -> 0, x.dims)
+Base.getindex(x::Repeated, ::Int...) = x.one[1]
+Base.unsafe_convert(::Type{Ptr{T}}, x::Repeated{T}) where {T} = pointer(x.one)
+
+"Attention with a bias, (keys, s, h, b), in Float64: its output and the gradient of the bias."
+function biased(q, k, v, bias, sink, dout)
+    d, heads, rows, batch = size(q)
+    group, o, dbias = heads ÷ size(k, 2), zeros(size(v, 1), heads, rows, batch), zeros(size(bias))
+    for n in 1:batch, h in 1:heads, i in 1:rows
+        g = (h - 1) ÷ group + 1
+        scores = Float64.(k[:, g, :, n])' * Float64.(q[:, h, i, n]) ./ sqrt(d) .+ bias[:, i, h, n]
+        p = exp.(scores) ./ (sum(exp, scores) + exp(sink[h]))
+        o[:, h, i, n] = Float64.(v[:, g, :, n]) * p
+        dp = Float64.(v[:, g, :, n])' * Float64.(dout[:, h, i, n])
+        dbias[:, i, h, n] = p .* (dp .- sum(p .* dp))
+    end
+    o, dbias
+end
+
 @testset "Fovea" begin
     @testset "layout of $T" for (T, size, fields) in LAYOUT
         @test sizeof(T) == size
@@ -79,6 +104,100 @@ problem(T=Float32) =
         attention_forward(ctx, q, k, v; o=view(into, 1:6, :, :, :))
         @test into[1:6, :, :, :] == o && all(isnan, into[7:8, :, :, :])
         @test_throws Fovea.InvalidArgument attention_forward(ctx, view(q, 8:-1:1, :, :, :), k, v)
+    end
+
+    @testset "masks of Bool" begin
+        ctx = Context(:host)
+        q, k, v = problem()
+        full = (7, 5, 4, 2) # (keys, s, h, b)
+        random(dims) = reshape([(i * i * 37 + 11 * i) % 101 < 60 for i in 1:prod(dims)], dims)
+        @testset "$dims" for dims in (full, (7, 5, 4), (7, 5), (7,), (7, 1, 4), (1, 5), (7, 5, 1, 2), (1,))
+            seen = random(dims)
+            none = zeros(full) .+ ifelse.(seen, 0.0, -Inf)
+            want, _ = biased(q, k, v, none, fill(-200.0, 4), zeros(6, 4, 5, 2))
+            for mask in (seen, BitArray(seen), view(cat(seen, seen; dims=ndims(seen) + 1), axes(seen)..., 1))
+                o = attention_forward(ctx, q, k, v; mask=mask)
+                @test maximum(abs.(o .- want)) <= 1e-6
+            end
+            device = attention_forward(ctx, q, k, v; mask=DeviceArray(ctx, collect(seen)))
+            @test device == attention_forward(ctx, q, k, v; mask=seen)
+            @test workspace(ctx, attention_forward, q, k, v; mask=seen) isa Int
+        end
+        seen = random((7, 5))
+        bits = [sum(UInt8(seen[j, i]) << (j - 1) for j in 1:7) % UInt8 for _ in 1:1, i in 1:5]
+        @test attention_forward(ctx, q, k, v; mask=bits) == attention_forward(ctx, q, k, v; mask=seen)
+        wide = sequence(Float32, 5, 8, 2, 13, 2), sequence(Float32, 6, 6, 2, 13, 2)
+        for j in (1, 8, 9, 13) # the key alone that a row sees
+            @test attention_forward(ctx, q, wide...; mask=(1:13) .== j)[:, 1, 3, 2] ≈ wide[2][:, 1, j, 2]
+        end
+        caught(f) = try f() catch e e end
+        for mask in (ones(UInt8, full), trues(6, 5), trues(full..., 1), zeros(UInt8, 1, 4))
+            e = caught(() -> attention_forward(ctx, q, k, v; mask=mask))
+            @test e isa Fovea.InvalidArgument && startswith(e.text, "attention_forward: mask has size")
+        end
+        e = caught(() -> attention_forward(ctx, q, k, v; mask=ones(UInt8, full)))
+        @test occursin("a bit for each of 7: give a Bool array", e.text)
+        e = caught(() -> attention_forward(ctx, q, k, v; bias=trues(full)))
+        @test e isa Fovea.InvalidArgument && occursin("give it as mask", e.text)
+        x, y = sequence(Float32, 1, 8, 2, 40, 1), sequence(Float32, 2, 8, 1, 150, 1)
+        blocks = random((10, 3))
+        trace(m) = trace_forward(ctx, x, y; keep=2, block_rows=16, block_keys=16, selected=true, block_mask=m)
+        got = trace(blocks)
+        @test all(n < 0 || blocks[n+1, i] for i in 1:3, h in 1:2 for n in got[:, i, h, 1])
+        pool = reshape(cat(y, zeros(Float32, 8, 1, 10, 1); dims=3), 8, 1, 16, 10)
+        table = reshape(Int32.(0:9), 10, 1)
+        paged = trace_forward(ctx, x, pool; page_table=table, key_len=Int32[150], keep=2, block_rows=16,
+            block_keys=16, selected=true, block_mask=blocks)
+        @test paged == got
+    end
+
+    @testset "biases broadcast, their gradients sum" begin
+        ctx = Context(:host)
+        q, k, v = problem()
+        sink, dout = sequence(Float32, 7, 4), sequence(Float32, 4, 6, 4, 5, 2)
+        full = (7, 5, 4, 2)
+        @testset "$dims" for dims in (full, (7, 5, 4), (7, 5), (7,), (1, 5), (1, 1, 4), (1, 1, 1, 2), (1,))
+            bias = sequence(Float32, 9, dims...)
+            want_o, want = biased(q, k, v, zeros(full) .+ bias, sink, dout)
+            o, lse = attention_forward(ctx, q, k, v; bias=bias, sink_logit=sink, lse=true)
+            @test maximum(abs.(o .- want_o)) <= 1e-6
+            options = (bias=bias, sink_logit=sink, dq=false, dk=false, dv=false)
+            summed(dims) = (kept = ntuple(i -> i > length(dims) ? 1 : dims[i], 4);
+                reshape(sum(want; dims=findall(==(1), collect(kept))), dims))
+            got = attention_backward(ctx, q, k, v, o, lse, dout; dbias=true, options...)
+            @test size(got) == dims && eltype(got) == Float32
+            @test maximum(abs.(got .- summed(dims))) <= 2e-5
+            mine = fill(NaN32, 7, 1, 4)
+            @test attention_backward(ctx, q, k, v, o, lse, dout; dbias=mine, options...) === mine
+            @test maximum(abs.(mine .- summed((7, 1, 4)))) <= 2e-5
+            device = attention_backward(ctx, q, k, v, o, lse, dout; dbias=true, options...,
+                bias=DeviceArray(ctx, bias))
+            @test device == got
+            @test workspace(ctx, attention_backward, q, k, v, o, lse, dout; dbias=true, options...) isa Int
+        end
+        one = ones(Float32, 8, 1, 1, 1) # a single score
+        o, lse = attention_forward(ctx, one, one, one; bias=[0.5f0], lse=true)
+        @test attention_backward(ctx, one, one, one, o, lse, o; bias=[0.5f0], dbias=true, dq=false,
+            dk=false, dv=false) == [0f0]
+        caught(f) = try f() catch e e end
+        e = caught(() -> attention_forward(ctx, q, k, v; bias=zeros(Float32, 7, 5, 3, 2)))
+        @test startswith(e.text, "attention_forward: bias.shape[1] (h) is 3, wanted 4")
+        e = caught(() -> attention_forward(ctx, q, k, v; bias=zeros(Float32, 6, 5)))
+        @test startswith(e.text, "attention_forward: bias has size (6, 5), wanted (7, 5, 4, 2)")
+    end
+
+    @testset "arrays that repeat one element" begin
+        ctx = Context(:host)
+        q, k, v = problem()
+        o, lse = attention_forward(ctx, q, k, v; lse=true)
+        dout = Repeated([0.5f0], size(o))
+        @test attention_backward(ctx, q, k, v, o, lse, dout) ==
+              attention_backward(ctx, q, k, v, o, lse, fill(0.5f0, size(o)))
+        lengths = Repeated(Int32[4], (2,))
+        @test attention_forward(ctx, q, k, v; key_len=lengths) ==
+              attention_forward(ctx, q, k, v; key_len=fill(Int32(4), 2))
+        @test workspace(ctx, attention_backward, q, k, v, o, lse, dout) > 0
+        @test_throws Fovea.InvalidArgument attention_forward(ctx, q, k, v; o=Repeated([0f0], size(o)))
     end
 
     @testset "gradients" begin

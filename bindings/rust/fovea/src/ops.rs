@@ -2181,7 +2181,7 @@ impl<'a> TraceForward<'a> {
         self
     }
 
-    /// `(b, h, n, block_bytes)` u8: bit u % 8 of byte u / 8 is 1 where the row block may see key block u
+    /// `(b, h, n, block_bytes)` u8: bit u % 8 of byte u / 8 is 1 where the row block may see key block u; ceil(key blocks / 8) bytes
     pub fn block_mask(&mut self, block_mask: &'a Tensor<'_>) -> &mut Self {
         self.params.block_mask = block_mask.raw;
         self.places.note("block_mask", block_mask.home);

@@ -119,7 +119,8 @@ impl<'a> Tensor<'a> {
         Ok(view)
     }
 
-    /// The same memory with other strides, in elements; 0 repeats.
+    /// The same memory with other strides, in elements; 0 repeats along an axis.  Operations refuse
+    /// 0 on every axis: strides that were forgotten look so.
     pub fn strided(mut self, strides: &[i64]) -> Result<Tensor<'a>> {
         self.restride(strides)?;
         Ok(self)

@@ -84,6 +84,35 @@ fn buffers() {
 }
 
 #[test]
+fn a_mask_is_a_bit_for_each_key() {
+    let ctx = Context::host().unwrap();
+    let (q, k, v) = problem();
+    let run = |width: i64| {
+        let bits = vec![0xffu8; 20 * width as usize];
+        let mut o = vec![0f32; q.len()];
+        AttentionForward::new(
+            &Tensor::new(&q, &SHAPE_Q).unwrap(),
+            &Tensor::new(&k, &SHAPE_K).unwrap(),
+            &Tensor::new(&v, &SHAPE_K).unwrap(),
+            &mut TensorMut::new(&mut o, &SHAPE_Q).unwrap(),
+        )
+        .mask(&Tensor::new(&bits, &[1, 4, 5, width]).unwrap())
+        .causal(true)
+        .run(&ctx)
+        .map(|()| o)
+    };
+    assert_eq!(run(1).unwrap(), attend(&ctx));
+    match run(7) {
+        Err(Error::InvalidArgument(text)) => assert_eq!(
+            text,
+            "attention_forward: mask.shape[3] (bytes) is 7, wanted 1: a bit for each of 7 keys; \
+             pad with the stride"
+        ),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn strides_and_aliases() {
     let ctx = Context::host().unwrap();
     let (q, k, v) = problem();
@@ -108,6 +137,32 @@ fn strides_and_aliases() {
     assert!(view.strided(&[160, 32, 8, 2]).is_err(), "reaches past the slice");
     assert!(view.strided(&[160, 32, 8, -1]).is_err());
     assert!(view.strided(&[32, 8, 1]).is_err());
+    let said = |q: &[i64], o: &[i64]| {
+        let mut out = vec![0f32; 160];
+        let called = AttentionForward::new(
+            &view.strided(q).unwrap(),
+            &Tensor::new(&k, &SHAPE_K).unwrap(),
+            &Tensor::new(&v, &SHAPE_K).unwrap(),
+            &mut TensorMut::new(&mut out, &SHAPE_Q).unwrap().strided(o).unwrap(),
+        )
+        .run(&ctx);
+        match called {
+            Err(Error::InvalidArgument(text)) => text,
+            other => std::format!("{other:?}"),
+        }
+    };
+    let plain = [160, 32, 8, 1];
+    assert_eq!(
+        said(&[0, 0, 0, 0], &plain),
+        "attention_forward: q.stride is 0 on every axis over 160 elements: fill it in, as \
+         fovea_contiguous does"
+    );
+    assert_eq!(
+        said(&plain, &[160, 32, 1, 1]),
+        "attention_forward: o.stride[2] is 1, wanted more than 7, which axis 3 reaches: elements \
+         of an output may not overlap"
+    );
+    assert_eq!(said(&[0, 0, 0, 1], &plain), "Ok(())", "one row, broadcast");
     assert!(Tensor::new(&q, &[1, 1, 1, 1, 1, 1]).is_err());
     assert!(Tensor::new(&q, &[i64::MAX, i64::MAX]).is_err());
     assert!(Tensor::of::<E2m1>(&[0u8; 3], &[6]).is_ok());
