@@ -3,14 +3,18 @@
 """fovea beside PyTorch in one process: interleaved calls, medians, outputs compared.
 
     bench/bench.py [--backend host|cuda] [--peer cudnn|flash] [--filter REGEX] [--rounds N]
-                   [--threads N] [--list|--dry|--once]
+                   [--threads N] [--list|--dry|--once] [--peer-library OLD.so]
 
 Prints a table and appends its rows to bench/results/<device>.tsv (not with --dry).  ratio is the
-peer's time over fovea's: above 1 fovea is faster.  Exits 1 where the two disagree."""
+peer's time over fovea's: above 1 fovea is faster.  Exits 1 where the two disagree.  With
+--peer-library the peer is another build of fovea in the same process, and nothing is appended."""
 
 import argparse
 import contextlib
 import datetime
+import importlib
+import math
+import os
 import pathlib
 import platform
 import re
@@ -94,8 +98,41 @@ def distance(ours, theirs):
     worst = 0.0
     for a, b in zip(ours, theirs):
         a, b = a.double(), b.double()
-        worst = max(worst, float((a - b).norm() / b.norm()))
+        if not torch.equal(a, b):
+            worst = max(worst, float((a - b).norm() / b.norm()))
     return worst
+
+
+def another(library):
+    """`fovea` and `cases` once more, over another build of the library."""
+    mine = {
+        name: sys.modules.pop(name)
+        for name in list(sys.modules)
+        if name.split(".")[0] == "fovea" or str(HERE) in str(getattr(sys.modules[name], "__file__", ""))
+    }
+    before = os.environ.get("FOVEA_LIBRARY")
+    os.environ["FOVEA_LIBRARY"] = str(pathlib.Path(library).resolve())
+    try:
+        return importlib.import_module("fovea"), importlib.import_module("cases")
+    finally:
+        sys.modules.update(mine)
+        del os.environ["FOVEA_LIBRARY"]
+        if before is not None:
+            os.environ["FOVEA_LIBRARY"] = before
+
+
+class Other:
+    """A case whose peer is the same call of another build."""
+
+    def __init__(self, case, theirs, ctx):
+        self.case, self.theirs, self.ctx = case, theirs, ctx
+
+    def __getattr__(self, name):
+        return getattr(self.case, name)
+
+    def setup(self, ctx, device, seed):
+        ours, theirs = (c.setup(x, device, seed)[0] for c, x in ((self.case, ctx), (self.theirs, self.ctx)))
+        return ours, theirs
 
 
 def memory(run, peer, backend):
@@ -161,6 +198,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2, help="host threads of both")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--dry", action="store_true", help="append nothing to results/")
+    parser.add_argument("--peer-library", help="another libfovea.so, which is then the peer")
     parser.add_argument(
         "--once", action="store_true", help="call fovea once a case, for a profiler; time nothing"
     )
@@ -192,7 +230,16 @@ def main():
         flush=True,
     )
     rows, wrong = [], 0
-    with fovea.Context(args.backend, threads=args.threads) as ctx, backend():
+    with contextlib.ExitStack() as stack:
+        ctx = stack.enter_context(fovea.Context(args.backend, threads=args.threads))
+        stack.enter_context(backend())
+        if args.peer_library:
+            old, old_cases = another(args.peer_library)
+            theirs = {(c.op, c.name): c for c in getattr(old_cases, args.backend)()}
+            old_ctx = stack.enter_context(old.Context(args.backend, threads=args.threads))
+            chosen = [Other(c, theirs[c.op, c.name], old_ctx) for c in chosen]
+            peer = f"fovea {old.build('git')}"
+            print(f"peer: {peer}, {old.library_path}")
         for case in chosen:
             try:
                 kernel, ms, peer_ms, off, beside = measure(case, ctx, args.backend, args.rounds)
@@ -223,7 +270,11 @@ def main():
                     f"{peer_ms / ms:.3f}",
                 ]
             )
-    if rows and not wrong and not args.dry:
+    if rows and args.peer_library:
+        ratios = [float(row[-1]) for row in rows]
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        print(f"{len(rows)} rows: geometric mean {mean:.3f}, least {min(ratios):.3f}")
+    elif rows and not wrong and not args.dry:
         print(f"appended to {save(rows, name)}")
     return sys.exit(1 if wrong else 0)
 
