@@ -2,6 +2,7 @@
 // Every exported operation, expanded from ops.inc: copy the params, check the contract, plan, and
 // for the op itself get the workspace and launch.
 #include "core/contract.h"
+#include "core/float_state.h"
 #include "core/params.h"
 #include "core/plan.h"
 #include "ops/attention/backward.h"
@@ -41,6 +42,7 @@ template <class P>
 fovea_status run(Context* ctx, const P* params, const Contract& contract,
                  size_t first_size) noexcept {
   return guarded_on(ctx, contract.op, [&] {
+    const FloatState state;
     Plan decision = decide(*ctx, params, contract, first_size);
     void* base = workspace(*ctx, contract.op, decision.workspace.bytes());
     decision.launch(*ctx, base);
@@ -54,6 +56,7 @@ fovea_status query(Context* ctx, const P* params, size_t* bytes, const Contract&
   return guarded_on(ctx, contract.op, [&] {
     if (!bytes) fail(FOVEA_INVALID_ARGUMENT, "%s_workspace: bytes is NULL", contract.op);
     *bytes = 0;
+    const FloatState state;
     *bytes = decide(*ctx, params, contract, first_size).workspace.bytes();
   });
 }
