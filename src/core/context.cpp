@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "core/blocks.h"
 #include "core/dtype.h"
 #include "core/workspace.h"
 
@@ -24,6 +25,10 @@ void* workspace(Context& ctx, const char* op, size_t bytes) {
 }
 
 namespace {
+BlockOwner owner_of(const Context& ctx) {
+  return {ctx.backend, ctx.device_index};
+}
+
 int32_t hardware_threads() {
   return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
 }
@@ -203,13 +208,24 @@ fovea_status fovea_alloc(fovea_context* ctx, fovea_memory memory, size_t bytes, 
     if (memory != FOVEA_MEMORY_DEVICE && memory != FOVEA_MEMORY_HOST)
       fail(FOVEA_INVALID_ARGUMENT,
            "alloc: memory is %d, wanted FOVEA_MEMORY_DEVICE or FOVEA_MEMORY_HOST", memory);
-    if (bytes) *out = ctx->device->alloc(memory, bytes);
+    if (!bytes) return;
+    void* data = ctx->device->alloc(memory, bytes);
+    try {
+      add_block(data, owner_of(*ctx));
+    } catch (...) {
+      ctx->device->free(data);
+      throw;
+    }
+    *out = data;
   });
 }
 
 fovea_status fovea_free(fovea_context* ctx, void* data) {
   return guarded_on(ctx, "free", [&] {
-    if (data) ctx->device->free(data);
+    if (!data) return;
+    TakenBlock block(data, owner_of(*ctx));
+    ctx->device->free(data);
+    block.freed();
   });
 }
 
