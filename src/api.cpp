@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every exported operation, expanded from ops.inc: copy the params, check the contract, plan, and
 // for the op itself get the workspace and launch.
+#include <string>
+#include <type_traits>
+
 #include "core/contract.h"
+#include "core/float_state.h"
 #include "core/params.h"
 #include "core/plan.h"
 #include "ops/attention/backward.h"
@@ -30,21 +34,54 @@
 namespace fovea {
 namespace {
 
-template <class P>
-Plan decide(Context& ctx, const P* params, const Contract& contract, size_t first_size) {
-  const P copy = copy_params(contract.op, params, first_size);
-  check_contract(contract, &copy);
-  return plan(ctx, copy);
+// Whether some output has an element.  Without one there is nothing to do, whatever the other
+// extents say.
+bool writes(const Contract& contract, const void* params) {
+  for (int i = 0; i < contract.count; ++i) {
+    const Field& field = contract.fields[i];
+    const auto& x =
+        *reinterpret_cast<const fovea_tensor*>(static_cast<const char*>(params) + field.offset);
+    bool element = field.out && x.data;
+    for (int axis = 0; axis < x.ndim && element; ++axis) element = x.shape[axis] > 0;
+    if (element) return true;
+  }
+  return false;
 }
 
+struct Decision {
+  Plan plan;
+  size_t bytes;  // of workspace
+  bool writes;
+};
+
+template <class P>
+Decision decide(Context& ctx, const P* params, const Contract& contract, size_t first_size) {
+  const P copy = copy_params(contract.op, params, first_size);
+  check_contract(contract, &copy);
+  Decision decision{plan(ctx, copy), 0, writes(contract, &copy)};
+  if (!decision.writes) return decision;
+  const Layout& workspace = decision.plan.workspace;
+  if (!workspace.fits())
+    fail(FOVEA_INVALID_ARGUMENT,
+         "%s: workspace: these extents need more bytes than int64_t counts, wanted smaller ones",
+         contract.op);
+  decision.bytes = workspace.bytes();
+  return decision;
+}
+
+// What may fail comes before launch(): a host call that is refused has written nothing.
 template <class P>
 fovea_status run(Context* ctx, const P* params, const Contract& contract,
                  size_t first_size) noexcept {
   return guarded_on(ctx, contract.op, [&] {
-    Plan decision = decide(*ctx, params, contract, first_size);
-    void* base = workspace(*ctx, contract.op, decision.workspace.bytes());
-    decision.launch(*ctx, base);
-    ctx->last_kernel = std::move(decision.kernel);
+    const FloatState state;
+    Decision decision = decide(*ctx, params, contract, first_size);
+    if (decision.writes) {
+      void* base = workspace(*ctx, contract.op, decision.bytes);
+      decision.plan.launch(*ctx, base);
+    }
+    static_assert(std::is_nothrow_move_assignable_v<std::string>);
+    ctx->last_kernel = std::move(decision.plan.kernel);
   });
 }
 
@@ -54,7 +91,8 @@ fovea_status query(Context* ctx, const P* params, size_t* bytes, const Contract&
   return guarded_on(ctx, contract.op, [&] {
     if (!bytes) fail(FOVEA_INVALID_ARGUMENT, "%s_workspace: bytes is NULL", contract.op);
     *bytes = 0;
-    *bytes = decide(*ctx, params, contract, first_size).workspace.bytes();
+    const FloatState state;
+    *bytes = decide(*ctx, params, contract, first_size).bytes;
   });
 }
 

@@ -2,6 +2,7 @@
 // The header comments as a table, and a small valid call of any operation built from it: the ground
 // that contract.cpp mutates.
 #pragma once
+#include <algorithm>
 #include <cctype>
 #include <cstring>
 #include <map>
@@ -231,19 +232,22 @@ class Call {
   }
 
   void give(const Field& f, int dtype) {
-    int64_t shape[FOVEA_MAX_DIMS] = {}, room = 64;
+    int64_t shape[FOVEA_MAX_DIMS] = {};
+    double room = 64;
     for (size_t i = 0; i < dims(f).size(); ++i)
-      shape[i] = extent(f, dims(f)[i]), room *= shape[i] + 1;
-    memory_.emplace_back(room);  // eight bytes an element and a lead, so larger extents fit as well
+      shape[i] = extent(f, dims(f)[i]), room *= static_cast<double>(shape[i]) + 1;
+    // Eight bytes an element and a lead, so larger extents fit as well; none has room for wild
+    // ones.
+    memory_.emplace_back(static_cast<size_t>(room < 0x1p22 ? room : 0x1p17));
     params[f.name] = fovea_contiguous(memory_.back().data(), static_cast<fovea_dtype>(dtype),
                                       static_cast<int32_t>(dims(f).size()), shape);
     auto* words = reinterpret_cast<int32_t*>(memory_.back().data());
     if (f.dims[0] == "r+1")
-      for (int i = 0; i <= shape[0] + 1; ++i) words[i] = 2 * i;
+      for (int i = 0; i <= std::min<int64_t>(shape[0] + 1, 1 << 17); ++i) words[i] = 2 * i;
     if (f.name == "page_table" || f.name == "pair" || f.name == "cache_row")
       for (int i = 0; i < 6; ++i) words[i] = i;
     if (f.name == "row")
-      for (int64_t i = 0; i < shape[0] * shape[1]; ++i)
+      for (int64_t i = 0; i < shape[0] * shape[1] && i < 1 << 17; ++i)
         words[i] = static_cast<int32_t>(i % shape[1]) - 1;
   }
 

@@ -33,7 +33,14 @@
  *  shape and strides name, and allows aliasing only where a comment says so.  Elements of one [out]
  *  or [inout] may not overlap: each stride exceeds what the axes of smaller strides reach.
  *
- *  Threads: one thread at a time may use a context; any number of contexts work at once. */
+ *  Refusals: a call of a FOVEA_HOST context that does not answer FOVEA_OK has changed no element.
+ *  Threads that the system does not give are done without.
+ *
+ *  Threads: one thread at a time may use a context; any number of contexts work at once.  Of the
+ *  calling thread a FOVEA_HOST operation needs at most 32 KiB of stack.  The thread's rounding mode,
+ *  denormal mode and floating-point traps change no result and are afterwards as before, as are
+ *  its floating-point flags and its signal mask.  After fork() the child may use FOVEA_HOST
+ *  contexts that were idle then. */
 #ifndef FOVEA_CORE_H
 #define FOVEA_CORE_H
 
@@ -182,7 +189,8 @@ FOVEA_API const char* fovea_context_last_kernel(fovea_context* ctx);
 /** Memory of `bytes` (0 gives NULL), 256-byte aligned, freed by fovea_free on any context of the device. */
 FOVEA_API fovea_status fovea_alloc(fovea_context* ctx, fovea_memory memory, size_t bytes, void** out);
 
-/** Frees in stream order what fovea_alloc gave.  NULL is fine. */
+/** Frees in stream order what fovea_alloc gave on the device.  NULL is fine; memory that fovea_alloc
+ *  did not give, or that was freed already, is FOVEA_INVALID_ARGUMENT and stays as it is. */
 FOVEA_API fovea_status fovea_free(fovea_context* ctx, void* data);
 
 /** Copies `bytes` in stream order, in any direction between host and device; ranges may not

@@ -34,6 +34,15 @@ View<N> view_of(const fovea_tensor& x) {
   return view;
 }
 
+// A gradient that may be absent: without elements it is.
+template <int N>
+View<N> gradient_of(const fovea_tensor& x) {
+  View<N> view = view_of<N>(x);
+  for (int i = 0; i < N; ++i)
+    if (x.data && x.shape[i] == 0) view.data = nullptr;
+  return view;
+}
+
 struct IntVector {
   const int32_t* data;
   int64_t stride;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "core/blocks.h"
 #include "core/dtype.h"
 #include "core/workspace.h"
 
@@ -17,13 +18,17 @@ void* workspace(Context& ctx, const char* op, size_t bytes) {
          ctx.workspace_bytes);
   // Half as much again, so that growing sequences do not reallocate at each step.
   const size_t grown = std::max(bytes, ctx.workspace_bytes + ctx.workspace_bytes / 2);
-  void* data = ctx.device->grow_workspace(ctx.workspace, grown);
+  void* data = ctx.device->grow_workspace(ctx.workspace, grown, op);
   ctx.workspace = data;
   ctx.workspace_bytes = grown;
   return data;
 }
 
 namespace {
+BlockOwner owner_of(const Context& ctx) {
+  return {ctx.backend, ctx.device_index};
+}
+
 int32_t hardware_threads() {
   return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
 }
@@ -80,7 +85,7 @@ fovea_tensor fovea_contiguous(void* data, fovea_dtype dtype, int32_t ndim, const
 }
 
 fovea_status fovea_device_count(fovea_backend backend, int32_t* count) {
-  return guarded([&] {
+  return guarded("device_count", [&] {
     if (!count) fail(FOVEA_INVALID_ARGUMENT, "device_count: count is NULL");
     if (backend != FOVEA_HOST && backend != FOVEA_CUDA)
       fail(FOVEA_INVALID_ARGUMENT, "device_count: backend is %d, wanted FOVEA_HOST or FOVEA_CUDA",
@@ -90,7 +95,7 @@ fovea_status fovea_device_count(fovea_backend backend, int32_t* count) {
 }
 
 fovea_status fovea_context_create(fovea_backend backend, int32_t device, fovea_context** out) {
-  return guarded([&] {
+  return guarded("context_create", [&] {
     if (!out) fail(FOVEA_INVALID_ARGUMENT, "context_create: out is NULL");
     *out = nullptr;
     if (backend != FOVEA_HOST && backend != FOVEA_CUDA)
@@ -108,8 +113,8 @@ fovea_status fovea_context_create(fovea_backend backend, int32_t device, fovea_c
 
 void fovea_context_destroy(fovea_context* ctx) {
   if (!ctx) return;
-  guarded([&] {
-    DeviceScope scope(*ctx);
+  guarded("context_destroy", [&] {
+    DeviceScope scope(*ctx, "context_destroy");
     try {
       ctx->device->synchronize();
     } catch (const Error&) {
@@ -184,7 +189,7 @@ fovea_status fovea_context_wait(fovea_context* ctx, fovea_context* other) {
     if (!other) fail(FOVEA_INVALID_ARGUMENT, "context_wait: other is NULL");
     // Between backends there is no shared stream: waiting for the work itself is all that is left.
     if (ctx->backend != other->backend) {
-      DeviceScope scope(*other);
+      DeviceScope scope(*other, "context_wait");
       other->device->synchronize();
     } else if (ctx != other) {
       ctx->device->wait(*other->device);
@@ -203,13 +208,24 @@ fovea_status fovea_alloc(fovea_context* ctx, fovea_memory memory, size_t bytes, 
     if (memory != FOVEA_MEMORY_DEVICE && memory != FOVEA_MEMORY_HOST)
       fail(FOVEA_INVALID_ARGUMENT,
            "alloc: memory is %d, wanted FOVEA_MEMORY_DEVICE or FOVEA_MEMORY_HOST", memory);
-    if (bytes) *out = ctx->device->alloc(memory, bytes);
+    if (!bytes) return;
+    void* data = ctx->device->alloc(memory, bytes);
+    try {
+      add_block(data, owner_of(*ctx));
+    } catch (...) {
+      ctx->device->free(data);
+      throw;
+    }
+    *out = data;
   });
 }
 
 fovea_status fovea_free(fovea_context* ctx, void* data) {
   return guarded_on(ctx, "free", [&] {
-    if (data) ctx->device->free(data);
+    if (!data) return;
+    TakenBlock block(data, owner_of(*ctx));
+    ctx->device->free(data);
+    block.freed();
   });
 }
 

@@ -12,8 +12,12 @@ namespace fovea {
 class Device {
  public:
   virtual ~Device() = default;
-  // Makes this the calling thread's current device; returns what leave() restores.
-  virtual int enter() { return 0; }
+  // Makes this the calling thread's current device; returns what leave() restores.  `op` is named
+  // in a refusal, here and below.
+  virtual int enter(const char* op) {
+    static_cast<void>(op);
+    return 0;
+  }
   virtual void leave(int) noexcept {}
   virtual void set_stream(void* stream) = 0;
   virtual void* alloc(fovea_memory memory, size_t bytes) = 0;
@@ -24,7 +28,7 @@ class Device {
   virtual int64_t get(fovea_property key) = 0;
   virtual void set_threads(int32_t) {}
   // Replaces the workspace in stream order; fails under graph capture, naming `bytes`.
-  virtual void* grow_workspace(void* old, size_t bytes) = 0;
+  virtual void* grow_workspace(void* old, size_t bytes, const char* op) = 0;
   virtual void free_workspace(void* old) noexcept = 0;
 };
 
@@ -52,7 +56,7 @@ using Context = fovea_context;
 
 class DeviceScope {
  public:
-  explicit DeviceScope(Context& ctx) : device_(*ctx.device), before_(device_.enter()) {}
+  DeviceScope(Context& ctx, const char* op) : device_(*ctx.device), before_(device_.enter(op)) {}
   ~DeviceScope() { device_.leave(before_); }
   DeviceScope(const DeviceScope&) = delete;
   DeviceScope& operator=(const DeviceScope&) = delete;
@@ -68,11 +72,11 @@ void* workspace(Context& ctx, const char* op, size_t bytes);
 // Runs f on the context's device; a NULL or failed context is refused, a device error remembered.
 template <class F>
 fovea_status guarded_on(Context* ctx, const char* op, F&& f) noexcept {
-  const fovea_status status = guarded([&] {
+  const fovea_status status = guarded(op, [&] {
     if (!ctx) fail(FOVEA_INVALID_ARGUMENT, "%s: ctx is NULL", op);
     if (ctx->failed)
       fail(FOVEA_DEVICE_ERROR, "%s: the device failed earlier in this context: destroy it", op);
-    DeviceScope scope(*ctx);
+    DeviceScope scope(*ctx, op);
     f();
   });
   if (status == FOVEA_DEVICE_ERROR && ctx) ctx->failed = true;

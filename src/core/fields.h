@@ -70,6 +70,7 @@ void read_sequences(Attend& a, const char* op, const P& p) {
             : p.key_start.data ? p.key_start.shape[0] - 1
                                : a.b;
   q.query_max = p.query_max && p.query_max < a.s ? p.query_max : a.s;
+  if (!q.count || !a.h) q.query_max = 0;  // there is no row to bound
 }
 
 // Where keys lie: in `cache` (rows, t, ...), or in its pages (pool, page, ...) by `table`, if
@@ -85,6 +86,7 @@ inline void place_keys(Sequences& q, const char* op, const char* name, const fov
     q.capacity = table.shape[1] * q.page, q.caches = table.shape[0];
   }
   q.key_max = key_max && key_max < q.capacity ? key_max : q.capacity;
+  if (!q.count) q.key_max = 0;
 }
 
 // window_left, window_right and causal.

@@ -25,6 +25,10 @@ void set_last_error(const char* text) noexcept {
   std::snprintf(t_last_error, sizeof t_last_error, "%s", text);
 }
 
+void set_last_error(const char* op, const char* text) noexcept {
+  std::snprintf(t_last_error, sizeof t_last_error, "%s: %s", op, text);
+}
+
 const char* last_error() noexcept {
   return t_last_error;
 }

@@ -20,13 +20,15 @@ struct Error {
 // fail(FOVEA_INVALID_ARGUMENT, "attention_forward: scale is %g, wanted > 0", scale)
 [[noreturn]] [[gnu::format(printf, 2, 3)]] void fail(fovea_status status, const char* format, ...);
 
+// The sentence of this thread: `text` as it is, or "op: text".
 void set_last_error(const char* text) noexcept;
+void set_last_error(const char* op, const char* text) noexcept;
 const char* last_error() noexcept;
 
 // Runs f and maps what it throws to a status; every exported function that can fail goes through
-// it.
+// it.  Nothing here allocates.
 template <class F>
-fovea_status guarded(F&& f) noexcept {
+fovea_status guarded(const char* op, F&& f) noexcept {
   set_last_error("");
   try {
     f();
@@ -35,13 +37,13 @@ fovea_status guarded(F&& f) noexcept {
     set_last_error(e.text);
     return e.status;
   } catch (const std::bad_alloc&) {
-    set_last_error("host memory is exhausted");
+    set_last_error(op, "host memory is exhausted");
     return FOVEA_OUT_OF_MEMORY;
   } catch (const std::exception& e) {
-    set_last_error(e.what());
+    set_last_error(op, e.what());
     return FOVEA_INTERNAL_ERROR;
   } catch (...) {
-    set_last_error("an unknown exception reached the boundary");
+    set_last_error(op, "an unknown exception reached the boundary");
     return FOVEA_INTERNAL_ERROR;
   }
 }

@@ -20,22 +20,39 @@ struct Slot {
   }
 };
 
+// Extents that no workspace could serve are told by fits(), not by add(): a call that writes
+// nothing may have them.
 class Layout {
  public:
-  template <class T>
-  Slot<T> add(int64_t count) {
-    if (count < 0 ||
-        static_cast<uint64_t>(count) > (SIZE_MAX - bytes_ - kWorkspaceAlign) / sizeof(T))
-      fail(FOVEA_INVALID_ARGUMENT, "the workspace for these extents does not fit in size_t");
+  // Room for the product of the counts.
+  template <class T, class... More>
+  Slot<T> add(int64_t first, More... more) {
+    int64_t count = first;
+    const bool none = first == 0 || ((more == 0) || ...);
+    const bool counted =
+        first >= 0 && (!__builtin_mul_overflow(count, static_cast<int64_t>(more), &count) && ...);
+    if (none) return {bytes_, 0};
+    if (!counted || count < 0 ||
+        static_cast<uint64_t>(count) > (INT64_MAX - bytes_ - kWorkspaceAlign) / sizeof(T)) {
+      fits_ = false;
+      return {};
+    }
     Slot<T> slot{bytes_, static_cast<size_t>(count)};
     bytes_ += (static_cast<size_t>(count) * sizeof(T) + kWorkspaceAlign - 1) / kWorkspaceAlign *
               kWorkspaceAlign;
     return slot;
   }
+  // As many bytes as `part` has, `times` over.
+  Slot<unsigned char> add_all(const Layout& part, int64_t times) {
+    fits_ = fits_ && part.fits_;
+    return add<unsigned char>(static_cast<int64_t>(part.bytes_), times);
+  }
+  bool fits() const { return fits_; }
   size_t bytes() const { return bytes_; }
 
  private:
   size_t bytes_ = 0;
+  bool fits_ = true;
 };
 
 }  // namespace fovea

@@ -67,7 +67,7 @@ class RelaxedCapture {
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int index) : info_(device_info(index)) {
-    const int before = enter();
+    const int before = enter("context_create");
     try {
       cudaFuncAttributes unused;
       const cudaError_t error = cudaFuncGetAttributes(&unused, probe);
@@ -97,7 +97,8 @@ class CudaDevice final : public Device {
   ~CudaDevice() override {
     int before = -1;
     if (cudaGetDevice(&before) == cudaSuccess) cudaSetDevice(info_.index);
-    for (void* block : retired_) cudaFree(block);
+    for (const Retired& block : retired_)
+      block.host ? cudaFreeHost(block.data) : cudaFree(block.data);
     cudaFree(counters_);
     cudaEventDestroy(event_);
     cudaStreamDestroy(own_);
@@ -105,10 +106,10 @@ class CudaDevice final : public Device {
     cudaGetLastError();  // after a device fault every call above fails: nobody is left to tell
   }
 
-  int enter() override {
+  int enter(const char* op) override {
     int before = 0;
-    check(cudaGetDevice(&before), "context");
-    if (before != info_.index) check(cudaSetDevice(info_.index), "context");
+    check(cudaGetDevice(&before), op);
+    if (before != info_.index) check(cudaSetDevice(info_.index), op);
     return before;
   }
 
@@ -138,12 +139,12 @@ class CudaDevice final : public Device {
     if (memory == FOVEA_MEMORY_HOST) {
       RelaxedCapture relaxed;
       check_alloc(cudaHostAlloc(&data, bytes, cudaHostAllocMapped | cudaHostAllocPortable), "alloc",
-                  bytes);
+                  "", bytes);
     } else {
       if (capture_id(stream_, "alloc"))
         fail(FOVEA_INVALID_ARGUMENT,
              "alloc: the context's stream is being captured, wanted device memory taken before");
-      data = take(bytes, "alloc");
+      data = take(bytes, "alloc", "");
     }
     return data;
   }
@@ -151,13 +152,13 @@ class CudaDevice final : public Device {
   void free(void* data) override {
     cudaPointerAttributes attributes{};
     check(cudaPointerGetAttributes(&attributes, data), "free");
-    if (attributes.type == cudaMemoryTypeUnregistered)
-      fail(FOVEA_INVALID_ARGUMENT, "free: data is %p, wanted memory from fovea_alloc", data);
+    const bool host = attributes.type == cudaMemoryTypeHost;
     if (capture_id(stream_, "free")) {
-      retired_.push_back(data);  // the graph may name it
+      reserve_retired(2);                // for it, and for the workspace when that goes
+      retired_.push_back({data, host});  // the graph may name it
       return;
     }
-    if (attributes.type == cudaMemoryTypeHost) {
+    if (host) {
       check(cudaStreamSynchronize(stream_), "free");
       check(cudaFreeHost(data), "free");
     } else {
@@ -173,7 +174,7 @@ class CudaDevice final : public Device {
 
   void wait(Device& other_device) override {
     auto& other = static_cast<CudaDevice&>(other_device);
-    const int before = other.enter();
+    const int before = other.enter("context_wait");
     const cudaError_t error = cudaEventRecord(other.event_, other.stream_);
     other.leave(before);
     check(error, "context_wait");
@@ -189,26 +190,27 @@ class CudaDevice final : public Device {
   }
 
   // The new block is taken before the old one goes: on failure the context keeps what it had.
-  void* grow_workspace(void* old, size_t bytes) override {
-    if (capture_id(stream_, "workspace"))
+  void* grow_workspace(void* old, size_t bytes, const char* op) override {
+    if (capture_id(stream_, op))
       fail(FOVEA_OUT_OF_MEMORY,
-           "the operation needs %zu bytes of workspace and its stream is being captured: call "
-           "_workspace first and "
-           "give that much to fovea_context_set_workspace, or run the operation once before the "
-           "capture",
-           bytes);
-    void* data = take(bytes, "workspace");
+           "%s: workspace: %zu bytes are needed and the stream is being captured: call _workspace "
+           "first and give that much to fovea_context_set_workspace, or run the operation once "
+           "before the capture",
+           op, bytes);
+    reserve_retired(2);  // for the old block, and for the new one when it goes
+    void* data = take(bytes, op, "workspace: ");
     free_workspace(old);
     return data;
   }
 
+  // retired_ has had room for it since it was taken.
   void free_workspace(void* old) noexcept override {
     if (!old) return;
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const bool capturing = cudaStreamIsCapturing(stream_, &status) == cudaSuccess &&
                            status != cudaStreamCaptureStatusNone;
     if (captured_ || capturing) {
-      retired_.push_back(old);
+      retired_.push_back({old, false});
     } else {
       give(old);
       cudaGetLastError();
@@ -226,20 +228,33 @@ class CudaDevice final : public Device {
   }
 
  private:
-  void check_alloc(cudaError_t error, const char* op, size_t bytes) {
+  // What graphs may hold.
+  struct Retired {
+    void* data;
+    bool host;
+  };
+
+  // Room for `more` blocks; grows by half, as push_back would.
+  void reserve_retired(size_t more) {
+    const size_t wanted = retired_.size() + more;
+    if (wanted > retired_.capacity()) retired_.reserve(wanted + retired_.capacity() / 2);
+  }
+
+  // `what`: "" or "workspace: ".
+  void check_alloc(cudaError_t error, const char* op, const char* what, size_t bytes) {
     // A size beyond all address space is an invalid value to the runtime.
     if (error == cudaErrorMemoryAllocation || error == cudaErrorInvalidValue) {
       cudaGetLastError();
-      fail(FOVEA_OUT_OF_MEMORY, "%s: %zu bytes could not be had on device %d (%s)", op, bytes,
-           info_.index, info_.name);
+      fail(FOVEA_OUT_OF_MEMORY, "%s: %s%zu bytes could not be had on device %d (%s)", op, what,
+           bytes, info_.index, info_.name);
     }
     check(error, op);
   }
 
-  void* take(size_t bytes, const char* op) {
+  void* take(size_t bytes, const char* op, const char* what) {
     void* data = nullptr;
     check_alloc(info_.pools ? cudaMallocAsync(&data, bytes, stream_) : cudaMalloc(&data, bytes), op,
-                bytes);
+                what, bytes);
     return data;
   }
 
@@ -251,8 +266,8 @@ class CudaDevice final : public Device {
   cudaStream_t own_ = nullptr, stream_ = nullptr;
   cudaEvent_t event_ = nullptr;
   void* counters_ = nullptr;
-  bool captured_ = false;       // a graph may hold the workspace
-  std::vector<void*> retired_;  // what graphs may hold, freed with the context
+  bool captured_ = false;         // a graph may hold the workspace
+  std::vector<Retired> retired_;  // freed with the context
 };
 
 }  // namespace

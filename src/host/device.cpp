@@ -15,12 +15,12 @@
 namespace fovea {
 namespace {
 
-void* aligned(size_t bytes) {
+void* aligned(size_t bytes, const char* op, const char* what) {
   if (bytes <= SIZE_MAX - kWorkspaceAlign) {
     const size_t whole = (bytes + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign;
     if (void* data = std::aligned_alloc(kWorkspaceAlign, whole)) return data;
   }
-  fail(FOVEA_OUT_OF_MEMORY, "host memory is exhausted: %zu bytes were wanted", bytes);
+  fail(FOVEA_OUT_OF_MEMORY, "%s: %s%zu bytes could not be had", op, what, bytes);
 }
 
 int64_t total_bytes() {
@@ -51,7 +51,7 @@ class HostDevice final : public Device {
       fail(FOVEA_INVALID_ARGUMENT, "context_set_stream: stream is %p on the host, wanted NULL",
            stream);
   }
-  void* alloc(fovea_memory, size_t bytes) override { return aligned(bytes); }
+  void* alloc(fovea_memory, size_t bytes) override { return aligned(bytes, "alloc", ""); }
   void free(void* data) override { std::free(data); }
   void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
   void synchronize() override {}
@@ -70,8 +70,8 @@ class HostDevice final : public Device {
   }
   void set_threads(int32_t threads) override { pool.set_threads(threads); }
   // The new block first: where memory is short the context keeps the one it has.
-  void* grow_workspace(void* old, size_t bytes) override {
-    void* data = aligned(bytes);
+  void* grow_workspace(void* old, size_t bytes, const char* op) override {
+    void* data = aligned(bytes, op, "workspace: ");
     std::free(old);
     return data;
   }

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host/parallel.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <condition_variable>
 #include <mutex>
-#include <system_error>
-#include <thread>
+#include <new>
 #include <vector>
+
+#include "core/float_state.h"
 
 namespace fovea {
 
@@ -23,14 +26,33 @@ struct Crew {
   int32_t joined = 0;              // workers that have
   int32_t active = 0;              // workers inside the job
   bool stop = false;
-  std::vector<std::thread> threads;
+  std::vector<pthread_t> threads;
 
+  bool add_thread() noexcept;  // into room that `threads` has
   void serve();
 };
 
 namespace {
 
 constexpr int kSpins = 100;  // some microseconds of watching for the next phase of an operation
+// Eight times what an operation needs.  The system's default follows the host program's limit.
+constexpr size_t kStackBytes = 256 * 1024;
+
+// Signals are the host program's: its handlers must not run on our threads, which inherit the mask.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
 
 inline void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -40,7 +62,25 @@ inline void relax() {
 
 }  // namespace
 
+bool Crew::add_thread() noexcept {
+  const auto entry = [](void* crew) -> void* {
+    static_cast<Crew*>(crew)->serve();
+    return nullptr;
+  };
+  pthread_attr_t sized;
+  if (pthread_attr_init(&sized)) return false;
+  pthread_attr_setstacksize(&sized, kStackBytes);
+  pthread_t thread;
+  int error = pthread_create(&thread, &sized, entry, this);
+  // A program with much thread-local data needs larger stacks: its default has room.
+  if (error == EINVAL) error = pthread_create(&thread, nullptr, entry, this);
+  pthread_attr_destroy(&sized);
+  if (!error) threads.push_back(thread);
+  return !error;
+}
+
 void Crew::serve() {
+  FloatState::set_default();
   uint64_t seen = 0;
   for (;;) {
     for (int i = 0; i < kSpins && round.load(std::memory_order_relaxed) == seen; ++i) relax();
@@ -84,22 +124,23 @@ void Pool::set_threads(int32_t threads) {
   threads_ = threads;
 }
 
-void Pool::start() {
+Crew* Pool::start() noexcept {
   // After a fork the child has the object but none of its threads, and a mutex in any state.
   if (crew_ && process_ != getpid()) static_cast<void>(crew_.release());
-  if (crew_) return;
-  crew_ = std::make_unique<Crew>();
-  process_ = getpid();
-  // Signals are the host program's: its handlers must not run on our threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  if (crew_) return crew_.get();
   try {
-    for (int32_t i = 1; i < threads_; ++i) crew_->threads.emplace_back(&Crew::serve, crew_.get());
-  } catch (const std::system_error&) {
-    // The system's limit is reached: the threads there are do the work.
+    auto crew = std::make_unique<Crew>();
+    crew->threads.reserve(static_cast<size_t>(threads_) - 1);
+    crew_ = std::move(crew);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  process_ = getpid();
+  const SignalsBlocked blocked;
+  // At the system's limit the threads there are do the work.
+  for (int32_t i = 1; i < threads_ && crew_->add_thread(); ++i) {
+  }
+  return crew_.get();
 }
 
 void Pool::stop() noexcept {
@@ -113,13 +154,18 @@ void Pool::stop() noexcept {
     crew_->stop = true;
   }
   crew_->wake.notify_all();
-  for (std::thread& thread : crew_->threads) thread.join();
+  for (const pthread_t thread : crew_->threads) pthread_join(thread, nullptr);
   crew_.reset();
 }
 
 void Pool::run(Job& job) {
-  start();
-  Crew& crew = *crew_;
+  Crew* const started = start();
+  if (!started) {
+    job.work(0);
+    if (job.error) std::rethrow_exception(job.error);
+    return;
+  }
+  Crew& crew = *started;
   {
     std::lock_guard lock(crew.mutex);
     crew.job = &job;

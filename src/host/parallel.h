@@ -26,7 +26,8 @@ class Pool {
   int32_t threads() const { return threads_; }
 
   // f(item, worker) for every item of [0, count), worker in [0, min(threads(), count)); the first
-  // exception is rethrown when all workers have stopped.  `cost` is the whole call's work in about
+  // exception is rethrown when all workers have stopped.  Where threads cannot be had, those there
+  // are do the work: nothing but f fails.  `cost` is the whole call's work in about
   // nanoseconds of one core: too little of it stays on the calling thread.
   template <class F>
   void run(int64_t count, double cost, F&& f) {
@@ -57,7 +58,8 @@ class Pool {
   static constexpr double kWakeCost = 20e3;  // two wake-ups of a sleeping thread
 
   void run(Job& job);
-  void start();
+  // The threads, nullptr where memory for them is short.
+  Crew* start() noexcept;
   void stop() noexcept;
 
   int32_t threads_ = 1;

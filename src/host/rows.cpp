@@ -33,7 +33,7 @@ void store_row(void* data, int32_t dtype, int64_t offset, int64_t stride, int64_
 
 void zero(Pool& pool, const View<4>& x, int32_t dtype, int64_t n0, int64_t n1, int64_t n2,
           int64_t n3) {
-  if (!x) return;
+  if (!x || !n0 || !n1 || !n2 || !n3) return;
   pool.run(n0 * n1, static_cast<double>(n0) * n1 * n2 * n3 / 4, [&](int64_t item, int32_t) {
     const float nothing[1] = {0};
     for (int64_t i = 0; i < n2; ++i)

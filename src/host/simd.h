@@ -61,6 +61,7 @@ struct Correlate {
   int64_t y_row;
   int64_t rows, columns;
   double* sum;
+  float* room;  // of rows * columns vectors
 };
 
 // Score tiles are x[key][row], `lanes` rows in lanes: a multiple of Simd::width.

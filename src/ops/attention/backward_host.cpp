@@ -289,18 +289,20 @@ void prepare(const Context& ctx, const AttendBackward& b, Plan& plan) {
   p.parts = host::gradient_parts(a);
   const int64_t own = p.sweeps() ? host::part_keys(a.sequences.key_max, p.parts, kKeys) : 0;
   p.dq = worker.add<float>(b.dq ? kRows * call.d_pad : 0);
-  p.dk = worker.add<float>(b.dk ? own * call.d_pad : 0);
-  p.dv = worker.add<float>(b.dv ? own * call.e_pad : 0);
+  p.dk = worker.add<float>(b.dk ? own : 0, call.d_pad);
+  p.dv = worker.add<float>(b.dv ? own : 0, call.e_pad);
   p.sums = worker.add<double>(b.dbias ? kBiasSums : 0);
   p.worker_bytes = worker.bytes();
-  const int64_t items = std::max({a.sequences.count * a.g * p.parts, b.dbias ? bias_items(b) : 0,
-                                  b.dsink_logit ? a.sequences.count * a.h : 0, int64_t{1}});
-  const int64_t workers = std::min<int64_t>(ctx.threads, items);
+  const double sequences = static_cast<double>(a.sequences.count);
+  const double items = std::max({sequences * static_cast<double>(a.g * p.parts),
+                                 b.dbias ? static_cast<double>(bias_items(b)) : 0.0,
+                                 b.dsink_logit ? sequences * static_cast<double>(a.h) : 0.0});
+  const int64_t workers = host::workers_for(ctx, items);
 
-  p.part_dq = plan.workspace.add<float>(p.parts > 1 && b.dq ? p.parts * a.b * a.s * a.h * a.d : 0);
-  p.part_alibi = plan.workspace.add<double>(b.dalibi ? a.sequences.count * a.h * p.parts : 0);
-  p.part_sink = plan.workspace.add<double>(b.dsink_logit ? a.sequences.count * a.h : 0);
-  p.scratch = plan.workspace.add<unsigned char>(workers * static_cast<int64_t>(p.worker_bytes));
+  p.part_dq = plan.workspace.add<float>(p.parts > 1 && b.dq ? p.parts : 0, a.b, a.s, a.h, a.d);
+  p.part_alibi = plan.workspace.add<double>(b.dalibi ? p.parts : 0, a.sequences.count, a.h);
+  p.part_sink = plan.workspace.add<double>(b.dsink_logit ? a.h : 0, a.sequences.count);
+  p.scratch = plan.workspace.add_all(worker, workers);
 
   plan.kernel +=
       std::string(".") + call.simd.name + "." + dtype_name(a.dtype) + ".d" + std::to_string(a.d);

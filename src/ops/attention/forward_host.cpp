@@ -280,15 +280,17 @@ void prepare(const Context& ctx, const Attend& a, Plan& plan) {
   p.room.k = worker.add<float>(kKeys * call.d_pad);
   p.room.v = worker.add<float>(kKeys * call.e_pad);
   p.worker_bytes = worker.bytes();
-  const int64_t tiles_most =
-      a.sequences.count * ceil_div(a.sequences.query_max * call.group, kRows) * a.g * p.parts;
-  const int64_t workers = std::max<int64_t>(1, std::min<int64_t>(ctx.threads, tiles_most));
+  const double tiles_most =
+      static_cast<double>(a.sequences.count) *
+      static_cast<double>(ceil_div(a.sequences.query_max * call.group, kRows)) *
+      static_cast<double>(a.g * p.parts);
+  const int64_t workers = host::workers_for(ctx, tiles_most);
 
   p.tile_begin = plan.workspace.add<int64_t>(a.sequences.count + 1);
-  const int64_t saved = p.parts > 1 ? p.parts * a.b * a.s * a.h : 0;
-  p.part_o = plan.workspace.add<float>(saved * a.e);
-  p.part_state = plan.workspace.add<float>(saved * 2);
-  p.scratch = plan.workspace.add<unsigned char>(workers * static_cast<int64_t>(p.worker_bytes));
+  const int64_t saved = p.parts > 1 ? a.b * a.s * a.h : 0;
+  p.part_o = plan.workspace.add<float>(saved, p.parts, a.e);
+  p.part_state = plan.workspace.add<float>(saved, p.parts, 2);
+  p.scratch = plan.workspace.add_all(worker, workers);
 
   plan.kernel +=
       std::string(".") + call.simd.name + "." + dtype_name(a.dtype) + ".d" + std::to_string(a.d);

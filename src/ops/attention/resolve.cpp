@@ -75,9 +75,11 @@ AttendBackward resolve(const fovea_attention_backward_params& p) {
   AttendBackward a{};
   a.forward = shared(kBackward, p, nullptr, nullptr);
   a.dout = view_of<4>(p.dout), a.dlse = view_of<3>(p.dlse);
-  a.dq = view_of<4>(p.dq), a.dk = view_of<4>(p.dk), a.dv = view_of<4>(p.dv);
-  a.dbias = view_of<4>(p.dbias), a.dalibi = view_of<2>(p.dalibi),
-  a.dsink_logit = view_of<1>(p.dsink_logit);
+  a.dq = gradient_of<4>(p.dq), a.dk = gradient_of<4>(p.dk), a.dv = gradient_of<4>(p.dv);
+  a.dbias = gradient_of<4>(p.dbias), a.dalibi = gradient_of<2>(p.dalibi),
+  a.dsink_logit = gradient_of<1>(p.dsink_logit);
+  if (!a.forward.sequences.query_max && !a.dk && !a.dv && !a.dalibi)
+    a.forward.sequences.count = 0;  // nothing is each sequence's own
   check_flag(kBackward, "nondeterministic", p.nondeterministic);
   a.nondeterministic = p.nondeterministic != 0;
   const struct {

@@ -9,22 +9,22 @@
 namespace fovea::conv_host {
 
 SweepPlan::SweepPlan(const Context& ctx, const Call& call, const ConvAttendBackward& request,
-                     int64_t heads, int64_t items, Layout worker, Layout& layout)
+                     int64_t heads, double items, Layout worker, Layout& layout)
     : b(request), bundle(heads), parts(host::gradient_parts(call.a)) {
   sweeps = b.dq || b.dk || b.dv || b.dweight;
   const Attend& a = call.a;
   const int64_t keys = sweeps ? host::part_keys(a.sequences.key_max, parts, kKeys) : 0;
   const int64_t key_heads = bundle / std::max<int64_t>(call.group, 1);
-  dk = worker.add<float>(b.dk ? key_heads * keys * call.d_pad : 0);
-  dv = worker.add<float>(b.dv ? key_heads * keys * call.e_pad : 0);
+  dk = worker.add<float>(b.dk ? key_heads : 0, keys, call.d_pad);
+  dv = worker.add<float>(b.dv ? key_heads : 0, keys, call.e_pad);
   worker_bytes = worker.bytes();
   const int64_t bundles = bundle ? a.h / bundle : 0;
-  items = std::max<int64_t>({a.sequences.count * bundles * parts, items, 1});
-  part_dq = layout.add<float>(parts > 1 && b.dq ? parts * a.b * a.s * a.h * a.d : 0);
+  items = std::max(items,
+                   static_cast<double>(a.sequences.count) * static_cast<double>(bundles * parts));
+  part_dq = layout.add<float>(parts > 1 && b.dq ? parts : 0, a.b, a.s, a.h, a.d);
   part_dweight =
-      layout.add<double>(b.dweight ? a.sequences.count * a.h * parts * b.forward.taps() : 0);
-  scratch = layout.add<unsigned char>(std::min<int64_t>(ctx.threads, items) *
-                                      static_cast<int64_t>(worker_bytes));
+      layout.add<double>(b.dweight ? parts : 0, a.sequences.count, a.h, b.forward.taps());
+  scratch = layout.add_all(worker, host::workers_for(ctx, items));
 }
 
 Sweep::Sweep(const SweepPlan& plan, const Call& call, void* base)
@@ -81,7 +81,8 @@ void Sweep::item(int64_t item, int32_t worker, int64_t heads, const Strip& strip
   if (b_.dv) std::fill_n(dv, key_heads * keys * call_.e_pad, 0.0f);
   std::array<StripGradient::Sums, kGroupHeadsMost> sums{};
   at.sums = sums.data();
-  for (; at.head < first + plan_.bundle; at.head += heads) {
+  const bool visits = at.q.rows > 0 || b_.dweight;
+  for (; visits && at.head < first + plan_.bundle; at.head += heads) {
     for (int64_t n = 0; n < heads; ++n) {
       const int64_t own = (at.head + n - first) / call_.group;
       sums[n] = {b_.dk ? dk + own * keys * call_.d_pad : nullptr,

@@ -6,8 +6,6 @@
 // the parts' sums are added in order, as those of dweight are in any case.  Parts depend on shapes
 // alone: the bits do not change with the number of threads.
 #pragma once
-#include <functional>
-
 #include "host/device.h"
 #include "ops/conv_attention/strip_gradient_host.h"
 
@@ -29,7 +27,7 @@ struct SweepPlan {
   // scratch.
   SweepPlan() = default;
   SweepPlan(const Context& ctx, const Call& call, const ConvAttendBackward& b, int64_t bundle,
-            int64_t items, Layout worker, Layout& layout);
+            double items, Layout worker, Layout& layout);
 };
 
 class Sweep {
@@ -44,8 +42,21 @@ class Sweep {
     int64_t begin, end;               // keys
     const StripGradient::Sums* sums;  // of each head
   };
-  // Visits every strip of every `heads` heads; `strip` gives the rows it took.
-  using Strip = std::function<int64_t(const Visit&)>;
+  // Visits every strip of every `heads` heads; `strip` gives the rows it took.  It is a reference
+  // to the caller's closure, since a copy of one may allocate.
+  class Strip {
+   public:
+    template <class F>
+    Strip(const F& f)
+        : body_(&f), call_([](const void* body, const Visit& at) {
+            return (*static_cast<const F*>(body))(at);
+          }) {}
+    int64_t operator()(const Visit& at) const { return call_(body_, at); }
+
+   private:
+    const void* body_;
+    int64_t (*call_)(const void* body, const Visit& at);
+  };
   void run(Context& ctx, int64_t heads, const Strip& strip) const;
 
   // dq of a visit's n-th head.

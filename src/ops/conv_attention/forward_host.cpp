@@ -261,14 +261,15 @@ void prepare(const Context& ctx, const ConvAttend& c, Plan& plan) {
   p.o = worker.add<float>(kLanes * call.e_pad);
   p.v = worker.add<float>(kKeys * call.e_pad);
   p.worker_bytes = worker.bytes();
-  const int64_t items = a.sequences.count * pack.most * a.g * pack.packs * p.parts;
-  const int64_t workers = std::max<int64_t>(1, std::min<int64_t>(ctx.threads, items));
+  const double items = static_cast<double>(a.sequences.count) * static_cast<double>(pack.most) *
+                       static_cast<double>(a.g * pack.packs * p.parts);
+  const int64_t workers = host::workers_for(ctx, items);
 
   p.strip_begin = plan.workspace.add<int64_t>(a.sequences.count + 1);
-  const int64_t saved = p.parts > 1 ? p.parts * a.b * c.rows_out * a.h : 0;
-  p.part_o = plan.workspace.add<float>(saved * a.e);
-  p.part_state = plan.workspace.add<float>(saved * 2);
-  p.scratch = plan.workspace.add<unsigned char>(workers * static_cast<int64_t>(p.worker_bytes));
+  const int64_t saved = p.parts > 1 ? a.b * c.rows_out * a.h : 0;
+  p.part_o = plan.workspace.add<float>(saved, p.parts, a.e);
+  p.part_state = plan.workspace.add<float>(saved, p.parts, 2);
+  p.scratch = plan.workspace.add_all(worker, workers);
 
   plan.kernel +=
       std::string(".") + call.simd.name + "." + dtype_name(a.dtype) + ".d" + std::to_string(a.d);

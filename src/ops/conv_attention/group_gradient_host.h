@@ -16,6 +16,7 @@ struct GroupGradientRoom {
   GradientRoom head;  // within a head's bytes
   size_t head_bytes;
   Slot<unsigned char> heads;
+  Slot<StripGradient> strips;  // of each head: too large together for a small stack
   Slot<float> b, slope;
   Slot<double> sums;  // X: [out head][head of the group][row]
 };
@@ -31,16 +32,16 @@ class GroupGradient {
   // Adds what the keys [begin, end) give; dbefore (group, group) of the part, or nullptr.
   void run(int64_t begin, int64_t end, const StripGradient::Sums* sums, double* dbefore);
 
-  const Strip& own() const { return strips_[0]->own(); }
-  const float* dq(int64_t n) const { return strips_[n]->dq(); }
+  const Strip& own() const { return strips_[0].own(); }
+  const float* dq(int64_t n) const { return strips_[n].dq(); }
 
  private:
   // A step of every head; afterwards b_ is P, slope_ dP.
   bool next(StripGradient::Step& step);
   void slopes(const StripGradient::Step& step);
   void add_before(const StripGradient::Step& step, double* dbefore) const;
-  Tiles p() const { return {strips_[0]->p(), pitch_}; }
-  Tiles da() const { return {strips_[0]->da(), pitch_}; }
+  Tiles p() const { return {strips_[0].p(), pitch_}; }
+  Tiles da() const { return {strips_[0].da(), pitch_}; }
 
   const Call& call_;
   const Sequence q_;
@@ -48,7 +49,7 @@ class GroupGradient {
   const Mixer before_, after_;
   const Tiles b_, slope_;
   double* sums_;
-  std::array<std::optional<StripGradient>, kGroupHeadsMost> strips_;
+  StripGradient* const strips_;
 };
 
 }  // namespace fovea::conv_host

@@ -134,13 +134,16 @@ void prepare(const Context& ctx, const MixedAttendBackward& m, Plan& plan) {
   Layout worker;
   p.room = GroupGradientRoom(call, m, worker);
   p.strips = ceil_div(a.sequences.query_max, call.own_rows(2 * call.c.above()));
-  p.sweep = SweepPlan(ctx, call, m.conv, a.h ? std::lcm(call.group, m.group) : 0,
-                      a.sequences.count * (a.h / m.group) * p.strips, worker, plan.workspace);
+  p.sweep = SweepPlan(
+      ctx, call, m.conv, a.h ? std::lcm(call.group, m.group) : 0,
+      static_cast<double>(a.sequences.count) * static_cast<double>(a.h / m.group * p.strips),
+      worker, plan.workspace);
   p.sweep.sweeps |= m.dbefore.data != nullptr;
-  p.delta = plan.workspace.add<float>(a.b * a.h * call.c.rows_out);
-  const int64_t sums = a.sequences.count * a.h * m.group;
-  p.before = plan.workspace.add<double>(m.dbefore ? sums * p.sweep.parts : 0);
-  p.after = plan.workspace.add<double>(m.dafter ? sums * p.strips : 0);
+  p.delta = plan.workspace.add<float>(a.b, a.h, call.c.rows_out);
+  const auto sums_of = [&](const View<2>& wanted, int64_t each) {
+    return plan.workspace.add<double>(wanted ? each : 0, a.sequences.count, a.h, m.group);
+  };
+  p.before = sums_of(m.dbefore, p.sweep.parts), p.after = sums_of(m.dafter, p.strips);
   plan.kernel +=
       std::string(".") + call.simd.name + "." + dtype_name(a.dtype) + ".d" + std::to_string(a.d);
   plan.launch = [p](Context& context, void* base) { Backward(p, base).run(context); };

@@ -195,7 +195,7 @@ void prepare(const Context& ctx, const MixedAttend& m, Plan& plan) {
   p.v = worker.add<float>(kKeys * call.e_pad);
   for (Slot<float>* state : {&p.top, &p.sum, &p.lse2}) *state = worker.add<float>(m.group * kLanes);
   p.worker_bytes = worker.bytes();
-  p.scratch = plan.workspace.add<unsigned char>(ctx.threads * static_cast<int64_t>(p.worker_bytes));
+  p.scratch = plan.workspace.add_all(worker, ctx.threads);
   plan.kernel +=
       std::string(".") + call.simd.name + "." + dtype_name(a.dtype) + ".d" + std::to_string(a.d);
   plan.launch = [p](Context& context, void* base) { Forward(p, base).run(context); };

@@ -34,7 +34,7 @@ GroupRoom::GroupRoom(const Call& call, int64_t group, Layout& layout) {
   Layout one;
   head = LogitRoom(call, one);
   head_bytes = one.bytes();
-  heads = layout.add<unsigned char>(group * static_cast<int64_t>(head_bytes));
+  heads = layout.add_all(one, group);
   a = layout.add<float>(group * kKeys * kLanes);
   b = layout.add<float>(group * kKeys * kLanes);
 }

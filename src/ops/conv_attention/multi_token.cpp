@@ -43,13 +43,13 @@ MixedAttendBackward resolve(const fovea_x_multi_token_backward_params& p) {
   b.forward = read_conv(kBackward, p, p.dout, "dout", {}, {});
   b.forward.attend.o = {};
   b.dout = view_of<4>(p.dout);
-  b.dq = view_of<4>(p.dq), b.dk = view_of<4>(p.dk), b.dv = view_of<4>(p.dv);
-  b.dweight = view_of<3>(p.dweight);
+  b.dq = gradient_of<4>(p.dq), b.dk = gradient_of<4>(p.dk), b.dv = gradient_of<4>(p.dv);
+  b.dweight = gradient_of<3>(p.dweight);
   needs(p.dmix_before, "mix_before", p.mix_before);
   needs(p.dmix_after, "mix_after", p.mix_after);
   m.group = read_group(kBackward, p);
   m.before = view_of<2>(p.mix_before), m.after = view_of<2>(p.mix_after);
-  m.dbefore = view_of<2>(p.dmix_before), m.dafter = view_of<2>(p.dmix_after);
+  m.dbefore = gradient_of<2>(p.dmix_before), m.dafter = gradient_of<2>(p.dmix_after);
   return m;
 }
 

@@ -22,8 +22,8 @@ ConvAttendBackward resolve(const fovea_conv_attention_backward_params& p) {
   ConvAttendBackward b{};
   b.forward = read_conv(kBackward, p, p.o, "o", {}, {});
   b.dout = view_of<4>(p.dout);
-  b.dq = view_of<4>(p.dq), b.dk = view_of<4>(p.dk), b.dv = view_of<4>(p.dv);
-  b.dweight = view_of<3>(p.dweight);
+  b.dq = gradient_of<4>(p.dq), b.dk = gradient_of<4>(p.dk), b.dv = gradient_of<4>(p.dv);
+  b.dweight = gradient_of<3>(p.dweight);
   check_flag(kBackward, "nondeterministic", p.nondeterministic);
   b.nondeterministic = p.nondeterministic != 0;
   return b;

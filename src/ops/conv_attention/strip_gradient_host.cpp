@@ -19,6 +19,7 @@ void add(int64_t width, float factor, const float* from, float* sum) {
 GradientRoom::GradientRoom(const Call& call, const ConvAttendBackward& request, Layout& layout)
     : logits(call, layout) {
   turned = layout.add<float>(kTapsMost);
+  taps = layout.add<float>(request.dweight ? kTapsMost * call.simd.width : 0);
   o = layout.add<float>(call.e_pad);
   dout = layout.add<float>(kLanes * call.e_pad);
   dout_columns = layout.add<float>(kLanes * call.a.e);
@@ -44,6 +45,7 @@ StripGradient::StripGradient(const Call& call, const ConvAttendBackward& request
       given_delta_(delta),
       logits_(call, room.logits, base),
       turned_(room.turned.at(base)),
+      taps_(room.taps.at(base)),
       o_(room.o.at(base)),
       dout_(room.dout.at(base)),
       dout_columns_(room.dout_columns.at(base)),
@@ -170,7 +172,7 @@ void StripGradient::add_values(const Step& step, const Sums& sums) {
   if (b_.dweight)
     call_.simd.correlate({mine, own_.count, logits_.s + skip * halo_.lanes, halo_.lanes,
                           da() + skip * lanes, lanes, c_.kernel_rows, c_.kernel_columns,
-                          sums.dweight});
+                          sums.dweight, taps_});
   if (!b_.dv) return;
   float* dv = sums.dv + (from - begin_) * call_.e_pad;
   const float* p = p_ + skip * lanes;

@@ -15,7 +15,7 @@ struct GradientRoom {
   GradientRoom() = default;
   GradientRoom(const Call& call, const ConvAttendBackward& request, Layout& layout);
   LogitRoom logits;
-  Slot<float> turned, o, dout, dout_columns, p, da, ds, k, v, dq;
+  Slot<float> turned, taps, o, dout, dout_columns, p, da, ds, k, v, dq;
 };
 
 class StripGradient {
@@ -76,7 +76,7 @@ class StripGradient {
   const bool through_logits_;  // dq or dk is wanted
   const float* given_delta_;
   Logits logits_;
-  float *turned_, *o_, *dout_, *dout_columns_, *p_, *da_, *ds_, *k_, *v_, *dq_;
+  float *turned_, *taps_, *o_, *dout_, *dout_columns_, *p_, *da_, *ds_, *k_, *v_, *dq_;
   Strip own_, below_, halo_;  // the strip; and the rows below it; and those above
   int64_t begin_ = 0, end_ = 0, at_ = 0, last_ = 0;
   float lse2_[kLanes], delta_[kLanes];

@@ -187,7 +187,7 @@ class Backward {
     GradientTile tile(b_, plan_.first, plan_.second, room);
     const BothKeySums keys = clear_keys(begin, tile, room);
     const int64_t heads = a_.h / plan_.groups;
-    for (int64_t head = group * heads; head < (group + 1) * heads; ++head)
+    for (int64_t head = group * heads; q.rows && head < (group + 1) * heads; ++head)
       for (int64_t row = 0; row < q.rows; row += kRows) {
         RowTile rows(a_, q, head, row);
         const bool seen = rows.begin < end && rows.end > begin;
@@ -277,18 +277,17 @@ void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
     return worker.add<float>(side.dq ? kRows * padded(side.width) : 0);
   };
   const auto keys_of = [&](const KlSide& side) {
-    return worker.add<float>(side.dk ? side.key_heads / p.groups * p.block_keys * padded(side.width)
-                                     : 0);
+    return worker.add<float>(side.dk ? side.key_heads / p.groups : 0, p.block_keys,
+                             padded(side.width));
   };
   p.first_rows = rows_of(a.first), p.second_rows = rows_of(a.second);
   p.first_keys = keys_of(a.first), p.second_keys = keys_of(a.second);
   p.worker_bytes = worker.bytes();
   const int64_t tiles = RowTiles::most(a);
-  const double work = std::max({items, static_cast<double>(tiles), 1.0});
-  const auto workers = static_cast<int64_t>(std::min<double>(ctx.threads, work));
+  const int64_t workers = host::workers_for(ctx, std::max(items, static_cast<double>(tiles)));
   p.tile_first = plan.workspace.add<int64_t>(a.sequences.count + 1);
   p.weights = plan.workspace.add<Totals>(b.dtotal && a.mean ? tiles : 0);
-  p.scratch = plan.workspace.add<unsigned char>(workers * static_cast<int64_t>(p.worker_bytes));
+  p.scratch = plan.workspace.add_all(worker, workers);
   plan.kernel += std::string(".") + host::simd().name + "." + dtype_name(a.first.dtype) + ".d" +
                  std::to_string(a.first.width) + "." + dtype_name(a.second.dtype) + ".d" +
                  std::to_string(a.second.width);

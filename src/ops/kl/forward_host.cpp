@@ -158,10 +158,10 @@ void prepare(const Context& ctx, const Kl& a, Plan& plan) {
   ForwardPlan p(a, worker);
   p.worker_bytes = worker.bytes();
   const int64_t tiles = RowTiles::most(a);
-  const int64_t workers = std::max<int64_t>(1, std::min<int64_t>(ctx.threads, tiles));
+  const int64_t workers = host::workers_for(ctx, static_cast<double>(tiles));
   p.tile_first = plan.workspace.add<int64_t>(a.sequences.count + 1);
   p.totals = plan.workspace.add<Totals>(a.total ? tiles : 0);
-  p.scratch = plan.workspace.add<unsigned char>(workers * static_cast<int64_t>(p.worker_bytes));
+  p.scratch = plan.workspace.add_all(worker, workers);
   plan.kernel += std::string(".") + host::simd().name + "." + dtype_name(a.first.dtype) + ".d" +
                  std::to_string(a.first.width) + "." + dtype_name(a.second.dtype) + ".d" +
                  std::to_string(a.second.width);

@@ -32,9 +32,10 @@ KlGather resolve(const fovea_x_kl_gather_forward_params& p) {
 KlGather resolve(const fovea_x_kl_gather_backward_params& p) {
   KlGather a = gather(kBackward, p);
   KlSide &teacher = a.kl.first, &student = a.kl.second;
-  teacher.dq = view_of<4>(p.dq_teacher), teacher.dk = view_of<4>(p.dk_teacher);
-  student.dq = view_of<4>(p.dq_student), student.dk = view_of<4>(p.dk_student);
+  teacher.dq = gradient_of<4>(p.dq_teacher), teacher.dk = gradient_of<4>(p.dk_teacher);
+  student.dq = gradient_of<4>(p.dq_student), student.dk = gradient_of<4>(p.dk_student);
   a.dkl = view_of<3>(p.dkl);
+  if (!a.n) a.kl.sequences.query_max = 0;  // no row gives anything
   return a;
 }
 

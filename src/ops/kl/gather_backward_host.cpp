@@ -35,8 +35,8 @@ struct BackwardPlan {
     groups = std::max<int64_t>(1, std::gcd(x.key_heads, y.key_heads));
     dq = worker.add<float>(kRows * std::max(padded(x.width), padded(y.width)) * 2);
     const auto keys = [&](const KlSide& side) {
-      return worker.add<float>(side.dk ? side.key_heads / groups * kBlockKeys * padded(side.width)
-                                       : 0);
+      return worker.add<float>(side.dk ? side.key_heads / groups : 0, kBlockKeys,
+                               padded(side.width));
     };
     first_dk = keys(x), second_dk = keys(y);
     worker_bytes = worker.bytes();
@@ -151,7 +151,7 @@ class Backward {
       return (&side == &tile.second ? second : first) + (local * kBlockKeys + j - begin) * side.pad;
     };
     const int64_t heads = kl_.h / plan_.groups;
-    for (int64_t head = group * heads; head < (group + 1) * heads; ++head)
+    for (int64_t head = group * heads; q.rows && head < (group + 1) * heads; ++head)
       for (int64_t row = 0; row < q.rows; row += kRows) {
         const RowTile rows(kl_, q, head, row);
         walk(q, rows, tile, begin, end, [&](const GatherSide& side, int r, float dx, int64_t j) {
@@ -187,10 +187,9 @@ void prepare(const Context& ctx, const KlGather& a, Plan& plan) {
   const int64_t tiles = RowTiles::most(a.kl);
   const double items = static_cast<double>(a.kl.sequences.count) * static_cast<double>(p.groups) *
                        static_cast<double>(ceil_div(a.kl.sequences.key_max, kBlockKeys));
-  const double work = std::max({items, static_cast<double>(tiles), 1.0});
-  const auto workers = static_cast<int64_t>(std::min<double>(ctx.threads, work));
+  const int64_t workers = host::workers_for(ctx, std::max(items, static_cast<double>(tiles)));
   p.tile_first = plan.workspace.add<int64_t>(a.kl.sequences.count + 1);
-  p.scratch = plan.workspace.add<unsigned char>(workers * static_cast<int64_t>(p.worker_bytes));
+  p.scratch = plan.workspace.add_all(worker, workers);
   plan.kernel += std::string(".") + host::simd().name + "." + dtype_name(a.kl.first.dtype) + ".d" +
                  std::to_string(a.kl.first.width) + "." + dtype_name(a.kl.second.dtype) + ".d" +
                  std::to_string(a.kl.second.width);

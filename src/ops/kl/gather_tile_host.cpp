@@ -11,7 +11,8 @@ GatherRoom::GatherRoom(const KlGather& a, Layout& layout) {
                 layout.add<float>(padded(of.width))};
   };
   first = side(a.kl.first), second = side(a.kl.second);
-  list = layout.add<int32_t>(kRows * a.n);
+  const Sequences& q = a.kl.sequences;
+  list = layout.add<int32_t>(q.query_max && q.key_max ? kRows : 0, a.n);
 }
 
 GatherSide::GatherSide(const Kl& a, const KlSide& of, const GatherRoom::Side& room, void* base)

@@ -44,7 +44,7 @@ class GatherTile {
     longest = 0;
     for (int r = 0; r < rows.lanes; ++r) {
       length[r] = 0;
-      if (r < rows.count && wanted(r)) find(q, rows, r, begin, end);
+      if (begin < end && r < rows.count && wanted(r)) find(q, rows, r, begin, end);
       longest = std::max<int64_t>(longest, length[r]);
     }
     if (longest == 0) return false;

@@ -38,8 +38,8 @@ KlIndexer resolve(const fovea_x_kl_indexer_forward_params& p) {
 
 KlIndexer resolve(const fovea_x_kl_indexer_backward_params& p) {
   KlIndexer a = indexer(kBackward, p);
-  a.student.dq = view_of<4>(p.dq_student), a.student.dk = view_of<4>(p.dk_student);
-  a.dweight = view_of<3>(p.dweight), a.dkl = view_of<2>(p.dkl);
+  a.student.dq = gradient_of<4>(p.dq_student), a.student.dk = gradient_of<4>(p.dk_student);
+  a.dweight = gradient_of<3>(p.dweight), a.dkl = view_of<2>(p.dkl);
   return a;
 }
 

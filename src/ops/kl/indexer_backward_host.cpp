@@ -31,9 +31,9 @@ struct BackwardPlan {
   BackwardPlan(const KlIndexer& request, Layout& worker)
       : a(request), rows_of(IndexerTile::rows_of(request)), worker_bytes(0), room(request, worker) {
     const int64_t pad = padded(a.student.width);
-    dq = worker.add<float>(a.student.dq ? a.heads * kRows * pad : 0);
+    dq = worker.add<float>(a.student.dq ? a.heads : 0, kRows, pad);
     dk = worker.add<float>(a.student.dk ? kBlockKeys * pad : 0);
-    dweight = worker.add<float>(a.heads * kRows);
+    dweight = worker.add<float>(a.teacher.sequences.query_max ? a.heads : 0, kRows);
     worker_bytes = worker.bytes();
   }
 };
@@ -92,6 +92,7 @@ class Backward {
     const auto value = [&](const View<2>& x, int r) {
       return x.as()[q.batch * x.stride[0] + (q.row_begin + rows.first + r) * x.stride[1]];
     };
+    if (!IndexerTile::has_pairs(a_)) return false;
     for (int r = 0; r < rows.lanes; ++r) {
       given.grad[r] = given.lse[r] = 0;
       for (int64_t head = 0; head < t_.h; ++head) tile.lse[head * kRows + r] = 0;
@@ -201,10 +202,9 @@ void prepare(const Context& ctx, const KlIndexer& a, Plan& plan) {
   const int64_t tiles = RowTiles::most(p.rows_of);
   const double items = static_cast<double>(a.teacher.sequences.count) *
                        static_cast<double>(ceil_div(a.teacher.sequences.key_max, kBlockKeys));
-  const double work = std::max({items, static_cast<double>(tiles), 1.0});
-  const auto workers = static_cast<int64_t>(std::min<double>(ctx.threads, work));
+  const int64_t workers = host::workers_for(ctx, std::max(items, static_cast<double>(tiles)));
   p.tile_first = plan.workspace.add<int64_t>(a.teacher.sequences.count + 1);
-  p.scratch = plan.workspace.add<unsigned char>(workers * static_cast<int64_t>(p.worker_bytes));
+  p.scratch = plan.workspace.add_all(worker, workers);
   plan.kernel += std::string(".") + host::simd().name + "." + dtype_name(a.teacher.first.dtype) +
                  ".d" + std::to_string(a.teacher.first.width) + "." + dtype_name(a.student.dtype) +
                  ".d" + std::to_string(a.student.width);

@@ -59,9 +59,10 @@ class Forward {
     void* room = plan_.scratch.at(base_) + static_cast<size_t>(worker) * plan_.worker_bytes;
     IndexerTile tile(a_, plan_.rows_of, plan_.room, room);
     float lse[kRows], kl[kRows] = {};
-    tile.load_weights(q, rows);
-    tile.statistics(q, rows);
-    for (int r = 0; r < rows.lanes; ++r) {
+    const bool pairs = IndexerTile::has_pairs(a_);
+    if (pairs) tile.load_weights(q, rows), tile.statistics(q, rows);
+    std::fill_n(lse, kRows, 0.0f);
+    for (int r = 0; pairs && r < rows.lanes; ++r) {
       const bool any = r < rows.count && rows.sees_any(r);
       lse[r] = any ? tile.student_top[r] + std::log(tile.student_sum[r]) : 0;
       for (int64_t head = 0; head < a_.teacher.h; ++head) {
@@ -106,9 +107,9 @@ void prepare(const Context& ctx, const KlIndexer& a, Plan& plan) {
   Layout worker;
   ForwardPlan p(a, worker);
   const int64_t tiles = RowTiles::most(p.rows_of);
-  const int64_t workers = std::max<int64_t>(1, std::min<int64_t>(ctx.threads, tiles));
+  const int64_t workers = host::workers_for(ctx, static_cast<double>(tiles));
   p.tile_first = plan.workspace.add<int64_t>(a.teacher.sequences.count + 1);
-  p.scratch = plan.workspace.add<unsigned char>(workers * static_cast<int64_t>(p.worker_bytes));
+  p.scratch = plan.workspace.add_all(worker, workers);
   plan.kernel += std::string(".") + host::simd().name + "." + dtype_name(a.teacher.first.dtype) +
                  ".d" + std::to_string(a.teacher.first.width) + "." + dtype_name(a.student.dtype) +
                  ".d" + std::to_string(a.student.width);

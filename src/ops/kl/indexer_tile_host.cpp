@@ -14,8 +14,10 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 IndexerRoom::IndexerRoom(const KlIndexer& a, Layout& layout)
     : teacher(a.teacher.first, layout), student(a.student, layout) {
   p = layout.add<float>(kRows * kKeys), b = layout.add<float>(kRows * kKeys);
-  weight = layout.add<float>(kRows * a.heads);
-  for (Slot<float>* each : {&top, &sum, &lse}) *each = layout.add<float>(kRows * a.teacher.h);
+  const bool pairs = IndexerTile::has_pairs(a);
+  weight = layout.add<float>(pairs ? kRows : 0, a.heads);
+  for (Slot<float>* each : {&top, &sum, &lse})
+    *each = layout.add<float>(pairs ? kRows : 0, a.teacher.h);
 }
 
 IndexerTile::IndexerTile(const KlIndexer& request, const Kl& rows_of, const IndexerRoom& room,

@@ -22,6 +22,10 @@ class IndexerTile {
   IndexerTile(const KlIndexer& request, const Kl& rows_of, const IndexerRoom& room, void* base);
 
   static Kl rows_of(const KlIndexer& a);
+  // Whether there are both rows and keys; else there is no room for what heads have of each row.
+  static bool has_pairs(const KlIndexer& a) {
+    return a.teacher.sequences.query_max && a.teacher.sequences.key_max;
+  }
 
   void load_weights(const Sequence& q, const RowTile& rows);
   // The statistics of every teacher head and of the student, over all keys.

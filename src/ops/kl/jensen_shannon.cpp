@@ -37,8 +37,8 @@ KlBackward resolve(const fovea_x_kl_jensen_shannon_backward_params& p) {
   KlBackward a{};
   a.forward = jensen_shannon(kBackward, p);
   KlSide &teacher = a.forward.first, &student = a.forward.second;
-  teacher.dq = view_of<4>(p.dq_teacher), teacher.dk = view_of<4>(p.dk_teacher);
-  student.dq = view_of<4>(p.dq_student), student.dk = view_of<4>(p.dk_student);
+  teacher.dq = gradient_of<4>(p.dq_teacher), teacher.dk = gradient_of<4>(p.dk_teacher);
+  student.dq = gradient_of<4>(p.dq_student), student.dk = gradient_of<4>(p.dk_student);
   a.dkl = view_of<3>(p.djs);
   return a;
 }

@@ -42,7 +42,7 @@ KlPool resolve(const fovea_x_kl_pool_forward_params& p) {
 
 KlPool resolve(const fovea_x_kl_pool_backward_params& p) {
   KlPool a = pool(kBackward, p);
-  a.kl.second.dq = view_of<4>(p.dq_student), a.kl.second.dk = view_of<4>(p.dk_student);
+  a.kl.second.dq = gradient_of<4>(p.dq_student), a.kl.second.dk = gradient_of<4>(p.dk_student);
   a.dkl = view_of<3>(p.dkl);
   return a;
 }

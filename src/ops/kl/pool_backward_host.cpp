@@ -128,7 +128,7 @@ class Backward {
     float* const dk = plan_.sums.at(room);
     const int64_t pad = tile.student.pad, heads = kl_.h / side_.key_heads;
     std::fill_n(dk, kKeys * pad, 0.0f);
-    for (int64_t head = key_head * heads; head < (key_head + 1) * heads; ++head)
+    for (int64_t head = key_head * heads; q.rows && head < (key_head + 1) * heads; ++head)
       for (int64_t row = 0; row < q.rows; row += kRows) {
         RowTile rows(kl_, q, head, row);
         walk(q, units, rows, tile, begin, end, [&](int64_t, bool masked, const LocalSeen& seen) {
@@ -160,10 +160,9 @@ void prepare(const Context& ctx, const KlPool& a, Plan& plan) {
   const double items = static_cast<double>(a.kl.sequences.count) *
                        static_cast<double>(a.kl.second.key_heads) *
                        static_cast<double>(ceil_div(a.kl.sequences.key_max, kKeys));
-  const double work = std::max({items, static_cast<double>(tiles), 1.0});
-  const auto workers = static_cast<int64_t>(std::min<double>(ctx.threads, work));
+  const int64_t workers = host::workers_for(ctx, std::max(items, static_cast<double>(tiles)));
   p.tile_first = plan.workspace.add<int64_t>(a.kl.sequences.count + 1);
-  p.scratch = plan.workspace.add<unsigned char>(workers * static_cast<int64_t>(p.worker_bytes));
+  p.scratch = plan.workspace.add_all(worker, workers);
   plan.kernel += std::string(".") + host::simd().name + "." + dtype_name(a.kl.first.dtype) + ".d" +
                  std::to_string(a.kl.first.width) + "." + dtype_name(a.kl.second.dtype) + ".d" +
                  std::to_string(a.kl.second.width);

@@ -78,9 +78,9 @@ void prepare(const Context& ctx, const KlPool& a, Plan& plan) {
   Layout worker;
   ForwardPlan p(a, worker);
   const int64_t tiles = RowTiles::most(a.kl);
-  const int64_t workers = std::max<int64_t>(1, std::min<int64_t>(ctx.threads, tiles));
+  const int64_t workers = host::workers_for(ctx, static_cast<double>(tiles));
   p.tile_first = plan.workspace.add<int64_t>(a.kl.sequences.count + 1);
-  p.scratch = plan.workspace.add<unsigned char>(workers * static_cast<int64_t>(p.worker_bytes));
+  p.scratch = plan.workspace.add_all(worker, workers);
   plan.kernel += std::string(".") + host::simd().name + "." + dtype_name(a.kl.first.dtype) + ".d" +
                  std::to_string(a.kl.first.width) + "." + dtype_name(a.kl.second.dtype) + ".d" +
                  std::to_string(a.kl.second.width);

@@ -32,6 +32,7 @@ Kl shared(const char* op, const P& p, bool total, const char* total_name) {
 Kl resolve(const fovea_kl_forward_params& p) {
   Kl a = shared(kForward, p, p.total.data, "total");
   a.total = view_of<1>(p.total);
+  if (!a.sequences.query_max) a.sequences.count = 0;  // nothing is each sequence's own
   if (!p.kl.data && !p.lse_teacher.data && !p.lse_student.data && !p.total.data && a.b && a.s &&
       a.h)
     fail(FOVEA_INVALID_ARGUMENT,
@@ -46,8 +47,8 @@ KlBackward resolve(const fovea_kl_backward_params& p) {
   const bool reverse = p.direction == FOVEA_DIRECTION_STUDENT_TEACHER;
   KlSide& teacher = reverse ? a.forward.second : a.forward.first;
   KlSide& student = reverse ? a.forward.first : a.forward.second;
-  teacher.dq = view_of<4>(p.dq_teacher), teacher.dk = view_of<4>(p.dk_teacher);
-  student.dq = view_of<4>(p.dq_student), student.dk = view_of<4>(p.dk_student);
+  teacher.dq = gradient_of<4>(p.dq_teacher), teacher.dk = gradient_of<4>(p.dk_teacher);
+  student.dq = gradient_of<4>(p.dq_student), student.dk = gradient_of<4>(p.dk_student);
   a.dkl = view_of<3>(p.dkl), a.dtotal = view_of<1>(p.dtotal);
   check_flag(kBackward, "nondeterministic", p.nondeterministic);
   a.nondeterministic = p.nondeterministic != 0;

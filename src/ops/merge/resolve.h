@@ -27,7 +27,7 @@ Merge resolve_merge(const char* op, const P& p) {
 
 // The workspace map from rows of o to rows of a part, which both backends build before anything.
 inline Slot<int32_t> add_source(const Merge& a, Plan& plan) {
-  return plan.workspace.add<int32_t>(a.row ? a.n * a.s : 0);
+  return plan.workspace.add<int32_t>(a.row ? a.n : 0, a.s);
 }
 
 }  // namespace fovea

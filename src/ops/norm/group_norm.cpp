@@ -39,7 +39,7 @@ Plan plan(const Context& ctx, const fovea_x_group_norm_forward_params& p) {
 Plan plan(const Context& ctx, const fovea_x_group_norm_backward_params& p) {
   GroupNormBackward request{};
   request.forward = shared(kBackward, p, p.dy);
-  request.dx = view_of<4>(p.dx), request.dgain = view_of<2>(p.dgain);
+  request.dx = gradient_of<4>(p.dx), request.dgain = gradient_of<2>(p.dgain);
   if (ctx.backend == FOVEA_HOST) return choose(kBackward, ctx, request, {group_norm_backward_host});
 #if FOVEA_WITH_CUDA
   return choose(kBackward, ctx, request, {group_norm_backward_simt});

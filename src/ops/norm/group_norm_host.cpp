@@ -125,8 +125,8 @@ void lay_out(const Context& ctx, const GroupNormBackward& b, bool backward, Plan
   Layout worker;
   for (Slot<float>* row : {&p.room.x, &p.room.y, &p.room.gain}) *row = worker.add<float>(n.e);
   p.worker_bytes = worker.bytes();
-  p.dgain = plan.workspace.add<double>(b.dgain ? b.parts() * n.h * n.e : 0);
-  p.scratch = plan.workspace.add<unsigned char>(ctx.threads * static_cast<int64_t>(p.worker_bytes));
+  p.dgain = plan.workspace.add<double>(b.dgain ? b.parts() : 0, n.h, n.e);
+  p.scratch = plan.workspace.add_all(worker, ctx.threads);
   plan.kernel += std::string(".") + host::simd().name + "." + dtype_name(n.dtype);
   plan.launch = [p](Context& context, void* base) { Norm(p, base).run(context); };
 }

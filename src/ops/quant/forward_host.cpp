@@ -199,8 +199,8 @@ void prepare(const Context& ctx, const QuantAttend& a, Plan& plan) {
   p.worker_bytes = worker.bytes();
   const int64_t tiles = (call.sequences.query_max + kRows - 1) / kRows;
   const int64_t items = call.sequences.count * call.h * tiles;
-  const int64_t workers = std::max<int64_t>(1, std::min<int64_t>(ctx.threads, items));
-  p.scratch = plan.workspace.add<unsigned char>(workers * static_cast<int64_t>(p.worker_bytes));
+  const int64_t workers = host::workers_for(ctx, static_cast<double>(items));
+  p.scratch = plan.workspace.add_all(worker, workers);
   plan.kernel += std::string(".") + host::simd().name + ".d" + std::to_string(call.d);
   plan.launch = [p, tiles, items](Context& context, void* base) {
     const Attend& a = p.a.attend;

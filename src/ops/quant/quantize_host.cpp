@@ -3,7 +3,6 @@
 // pass leaves every item's largest magnitude, which the second gathers.
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "core/convert.h"
 #include "core/dtype.h"
@@ -15,7 +14,7 @@ namespace {
 
 struct Room {
   Slot<float> most;  // (units, h), with one scale a sequence
-  Slot<float> rows;  // (workers, 128, d)
+  Slot<float> rows;  // (workers, 128 or s, d)
 };
 
 // y, row on row, and its largest magnitude.
@@ -96,8 +95,8 @@ void prepare(const Context& ctx, const Quantize& a, Plan& plan) {
   const int64_t items = unit_count(a) * a.h;
   Room room;
   room.most = plan.workspace.add<float>(a.block ? 0 : items);
-  room.rows = plan.workspace.add<float>(
-      std::max<int64_t>(1, std::min<int64_t>(ctx.threads, items)) * kCodeRun * a.d);
+  room.rows = plan.workspace.add<float>(host::workers_for(ctx, static_cast<double>(items)),
+                                        std::min(kCodeRun, a.s), a.d);
   plan.kernel += std::string(".") + dtype_name(a.x_dtype);
   plan.launch = [a, room, items](Context& ctx, void* base) {
     float* most = room.most.at(base);
@@ -108,7 +107,7 @@ void prepare(const Context& ctx, const Quantize& a, Plan& plan) {
           const int64_t slot = item / a.h, head = item % a.h;
           const CodeUnit unit = unit_at(a, slot);
           if (unit.sequence < 0) return;
-          float* y = room.rows.at(base) + worker * kCodeRun * a.d;
+          float* y = room.rows.at(base) + worker * std::min(kCodeRun, a.s) * a.d;
           load_rows<decltype(x)>(a, unit, head, y);
           visit(unit, slot, head, y);
         });

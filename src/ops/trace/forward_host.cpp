@@ -94,8 +94,8 @@ void prepare(const Context& ctx, const Trace& a, Plan& plan) {
   p.worker_bytes = worker.bytes();
   const int64_t items = product(product(call.b, call.h), a.n);
   const int64_t slots = a.wants_edges() ? product(items, a.keep) : 0;
-  const int64_t workers = std::max<int64_t>(1, std::min<int64_t>(ctx.threads, items));
-  p.scratch = plan.workspace.add<unsigned char>(workers * static_cast<int64_t>(p.worker_bytes));
+  const int64_t workers = host::workers_for(ctx, static_cast<double>(items));
+  p.scratch = plan.workspace.add_all(worker, workers);
   p.selected = plan.workspace.add<int32_t>(slots);
   p.weight = plan.workspace.add<float>(slots);
   p.first = plan.workspace.add<int64_t>(a.wants_edges() ? items : 0);

@@ -2165,7 +2165,10 @@ functions! {
     fn fovea_context_last_kernel(ctx: *mut fovea_context) -> *const c_char;
     /// Memory of `bytes` (0 gives NULL), 256-byte aligned, freed by fovea_free on any context of the device.
     fn fovea_alloc(ctx: *mut fovea_context, memory: fovea_memory, bytes: usize, out: *mut *mut c_void) -> fovea_status;
-    /// Frees in stream order what fovea_alloc gave.  NULL is fine.
+    /// ```text
+    /// Frees in stream order what fovea_alloc gave on the device.  NULL is fine; memory that fovea_alloc
+    /// did not give, or that was freed already, is FOVEA_INVALID_ARGUMENT and stays as it is.
+    /// ```
     fn fovea_free(ctx: *mut fovea_context, data: *mut c_void) -> fovea_status;
     /// ```text
     /// Copies `bytes` in stream order, in any direction between host and device; ranges may not
