@@ -12,7 +12,7 @@
  *    R^a = sum_n mix_after[a, n] P^(base + n)     absent: R = P
  *    o^a_i = sum_j R^a_ij v^a_j,  v^a of the key head of a
  *  Groups and the heads of a key head need not agree.  Groups of fewer heads are written as zeros in
- *  a larger one.  No convolution is a weight of one tap of 1 (strides of 0).
+ *  a larger one.  No convolution is a weight (h, 1, 1) of 1, whose head stride may be 0.
  *
  *  The rules of conv_attention.h hold: history, packed and paged forms, empty rows (o = 0, lse =
  *  -inf), nothing outside a sequence counts, NaN included; same bits every run.  Memory is linear in

@@ -128,6 +128,8 @@ rows and keys past their lengths get 0.
       dv_j = sum_i p_ij dout_i, dbias_ij = ds_ij, dx_ij = ds_ij (1 - (x_ij / softcap)^2)
       dq_i = scale sum_j dx_ij k_j,  dk_j = scale sum_i dx_ij q_i
       dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i,  dalibi_bh = - sum ds_ij |p_i - p_j|
+Tensor cores cut sums of f16 and bf16 products off instead of rounding them: a sum over n rows, of
+all query heads that share the key, is off by up to n 2^-26 of its terms' sizes.
 Same bits every run unless `nondeterministic`.  Workspace is linear in s and t.
 
 Sizes are Julia's, fastest first.
@@ -1008,8 +1010,10 @@ keys past their lengths get 0.
       dweight[u,v] = sum_ij dA_ij S[i - (kernel_rows - 1) + u, j - left + v]   over all sequences
       dS_mn = sum_uv W[u,v] dA[m + (kernel_rows - 1) - u, n + left - v]  where row m sees key n, else 0
       dq_m = scale sum_n dS_mn k_n,  dk_n = scale sum_m dS_mn q_m,  dv_j = sum_i P_ij dout_i
-P and dA are 0 where a row does not see a key, and in rows of history.  Same bits every run.
-Workspace is linear in s and t.
+P and dA are 0 where a row does not see a key, and in rows of history.  Where the forward rounded
+S and weight to f16 and this call's kernel does not, or the reverse (o in f32, rows that are not
+aligned), P is off by a factor of up to exp(2^-10 sum_uv |W S|): lse is taken as it is given.
+Same bits every run.  Workspace is linear in s and t.
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
