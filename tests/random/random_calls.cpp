@@ -148,7 +148,8 @@ class Runner {
     if (compared) run_forward(image_.data());
     point(base());
     if (ctx_.backend == FOVEA_HOST)
-      harness::must(fovea_context_set_threads(ctx_, 1 + static_cast<int>(seed % 2)), "set_threads");
+      harness::must(fovea_context_set_threads(ctx_, 1 + static_cast<int>(seed / 512 % 2)),
+                    "set_threads");
     size_t bytes = 0;
     const fovea_status asked = op.query(ctx_, call_.params(), &bytes);
     sentence(asked, "query");
@@ -195,9 +196,11 @@ class Runner {
   }
   void sentence(fovea_status status, const char* step) {
     const std::string text = fovea_last_error(), begin = std::string(call_.op->name) + ": ";
+    const std::string named = std::string(call_.op->name) + " on cuda: ";  // no kernel takes it
     const bool right = status == FOVEA_OK
                            ? text.empty()
-                           : status <= FOVEA_OUT_OF_MEMORY && text.rfind(begin, 0) == 0;
+                           : status <= FOVEA_OUT_OF_MEMORY &&
+                                 (text.rfind(begin, 0) == 0 || text.rfind(named, 0) == 0);
     if (!right) failed(std::string(step) + " answers " + fovea_status_name(status) + ": " + text);
   }
 
@@ -353,9 +356,10 @@ void Runner::run_forward(uint8_t* arena) {
                            : f.kind == contract::i64  ? 8
                                                       : 4;
       std::memcpy(&params.at<char>(f.offset), call_.params() + mine->offset, bytes);
-    } else if (f.required) {  // o of x_multi_token
+    } else if (f.required) {  // an output that the backward does not read: shaped as its gradient
+      const Field* gradient = call_.op->find(call_.op->find("dout") ? "dout" : "d" + f.name);
       fovea_tensor& o = params[f.name];
-      o = *reinterpret_cast<fovea_tensor*>(call_.params() + call_.op->find("dout")->offset);
+      o = *reinterpret_cast<fovea_tensor*>(call_.params() + gradient->offset);
       spare.emplace_back(1 + elements_of(o));
       o = fovea_contiguous(spare.back().data(), static_cast<fovea_dtype>(o.dtype), o.ndim, o.shape);
     }
@@ -377,16 +381,17 @@ void Runner::same_values() {
   for (const Tensor& x : call_.tensors) {
     if (!x.field->output || !oracle::is_float(x.view.dtype)) continue;
     const int64_t size = oracle::bytes_of(x.view.dtype);
-    double apart = 0, whole = 0;
+    double apart = 0, whole = 0, count = 0;
     bool finite = true;
     each_element(x.view, [&](const auto&, int64_t i) {
       const double a = oracle::decode(x.view.dtype, after_[1].data() + x.at + i * size);
       const double b = oracle::decode(x.view.dtype, at + x.at + i * size);
       if (a == b || (std::isnan(a) && std::isnan(b))) return;
       finite &= std::isfinite(a) && std::isfinite(b);
-      apart += (a - b) * (a - b), whole += a * a + b * b;
+      apart += (a - b) * (a - b), whole += a * a + b * b, ++count;
     });
-    if (!finite || apart <= 0.01 * whole + 1e-12) continue;
+    // A gradient of nothing is rounding: 2^-9 an element.
+    if (!finite || apart <= 0.01 * whole + 4e-6 * count) continue;
     return failed(x.field->name + " is not the host's: " + std::to_string(std::sqrt(apart)) +
                   " of " + std::to_string(std::sqrt(whole)) + ", " +
                   fovea_context_last_kernel(ctx_));
