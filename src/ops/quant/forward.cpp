@@ -45,7 +45,7 @@ QuantAttend resolve(const fovea_quant_forward_params& p) {
   needs("k_block", p.k_block, "k_scale", p.k_scale);
   const Sequences& q = a.attend.sequences;
   const int64_t s = a.attend.s, t = a.attend.t;
-  a.padded = entries(q.key_start, t, q.count, kCodeRun) * kCodeRun;
+  a.padded = code_columns(entries(q.key_start, t, q.count, kCodeRun));
   if (p.v_t.data)
     check_entries(kOp, "v_t", 3, "padded", p.v_t.shape[3], a.padded, p.key_start, "key_start");
   if (p.q_scale.data)

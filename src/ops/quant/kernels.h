@@ -30,6 +30,12 @@ inline int64_t entries(const IntVector& start, int64_t s, int64_t sequences, int
   return block ? (s + block - 1) / block : 1;
 }
 
+// Columns of transposed codes for that many units; no tensor has the most there can be.
+inline int64_t code_columns(int64_t units) {
+  int64_t columns;
+  return __builtin_mul_overflow(units, kCodeRun, &columns) ? INT64_MAX : columns;
+}
+
 struct Quantize {
   View<4> x, code, code_t;
   View<3> scale;

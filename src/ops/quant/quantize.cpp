@@ -35,7 +35,7 @@ Quantize resolve(const fovea_quant_quantize_params& p) {
          kOp, static_cast<long long>(a.s));
   a.scales = entries(a.start, a.s, a.sequences, a.block);
   a.units = entries(a.start, a.s, a.sequences, kCodeRun);
-  a.padded = a.units * kCodeRun;
+  a.padded = code_columns(a.units);
   check_entries(kOp, "scale", 2, "n", p.scale.shape[2], a.scales, p.start, "start");
   if (p.code_t.data)
     check_entries(kOp, "code_t", 3, "padded", p.code_t.shape[3], a.padded, p.start, "start");
