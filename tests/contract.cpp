@@ -795,6 +795,7 @@ TEST(ContractTrace, NumbersAndWhatGoesTogether) {
   p["edge_value"].shape[4] = 0;
   says(p, "trace_forward: edge_value.shape[4] (e) is 0, wanted >= 1");
   p["edge_value"].shape[4] = 577;
+  for (int i = 0; i < 4; ++i) p["edge_value"].stride[i] *= 577;
   refuses(p, "edge_value.shape[4]", FOVEA_UNSUPPORTED);
   p["o"] = Params(plain)["o"];
   refuses(p, "edge_value.shape[4]");

@@ -82,6 +82,17 @@ inline std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.op << "_" << c.name;
 }
 
+// Strides that reach the least memory that a tensor of any extents may have: 0, but for the
+// shortest axis, since all 0 are taken for forgotten ones.
+inline void repeat(fovea_tensor& x) {
+  int shortest = 0;
+  for (int i = 0; i < x.ndim; ++i) {
+    x.stride[i] = 0;
+    if (x.shape[i] < x.shape[shortest]) shortest = i;
+  }
+  if (x.ndim) x.stride[shortest] = 1;
+}
+
 // The params of one call, byte by byte, with room for a tail.
 class Params {
  public:

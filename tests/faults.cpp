@@ -456,7 +456,7 @@ TEST_P(Contexts, WorkspaceIsTooLarge) {
       size_t bytes = 0;
       contract::Params params = call.params;
       for (const contract::Field* f : call.tensors())
-        if (!f->output) std::fill_n(params[f->name].stride, FOVEA_MAX_DIMS, 0);
+        if (!f->output) contract::repeat(params[f->name]);
       if (call.op->query(ctx, params.data(), &bytes) != FOVEA_OK || bytes < size_t{1} << 48)
         continue;
       refused.push_back(c.op);

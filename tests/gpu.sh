@@ -27,7 +27,7 @@ need() {  # what for, command that succeeds where it is there
   "$@" >/dev/null 2>&1 || { echo "gpu: needs $what" >&2; missing=1; }
 }
 programs="conformance random_calls"
-[ $mode = all ] && programs="$programs capture threads offsets contract"
+[ $mode = all ] && programs="$programs capture threads offsets contract faults caller"
 need "a GPU and its driver (nvidia-smi)" nvidia-smi
 need "$FOVEA_LIBRARY" test -e "$FOVEA_LIBRARY"
 for program in $programs; do
@@ -82,6 +82,8 @@ if [ "$mode" = all ]; then
   start threads "$build/tests/threads"
   start offsets "$build/tests/offsets"
   start contract "$build/tests/contract"
+  start faults "$build/tests/faults"
+  start caller "$build/tests/caller"
   start python python3 -m pytest -v tests/python --ignore=tests/python/test_smollm.py \
     --ignore=tests/python/test_distill.py \
     --ignore=tests/python/test_trace_files.py

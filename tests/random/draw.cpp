@@ -370,7 +370,7 @@ void Draw::place() {
     for (int i = 0; i < x.view.ndim; ++i)
       span += static_cast<__int128>(x.view.shape[i] - 1) * x.view.stride[i] * size;
     if (elements_of(x.view) == 0) span = 0;
-    if (span > budget_.bytes) span = budget_.bytes + 1;
+    if (span > budget_.bytes || elements_of(x.view) > budget_.bytes) span = budget_.bytes + 1;
     x.span = static_cast<int64_t>(span);
     if (x.shares >= 0) {
       x.at = call_.tensors[x.shares].at;

@@ -80,6 +80,7 @@ AttendBackward resolve(const fovea_attention_backward_params& p) {
   a.dsink_logit = gradient_of<1>(p.dsink_logit);
   if (!a.forward.sequences.query_max && !a.dk && !a.dv && !a.dalibi)
     a.forward.sequences.count = 0;  // nothing is each sequence's own
+  if (!a.forward.s && !a.dalibi && !a.dsink_logit) a.forward.h = 0;  // nothing is each head's own
   check_flag(kBackward, "nondeterministic", p.nondeterministic);
   a.nondeterministic = p.nondeterministic != 0;
   const struct {

@@ -50,6 +50,8 @@ MixedAttendBackward resolve(const fovea_x_multi_token_backward_params& p) {
   m.group = read_group(kBackward, p);
   m.before = view_of<2>(p.mix_before), m.after = view_of<2>(p.mix_after);
   m.dbefore = gradient_of<2>(p.dmix_before), m.dafter = gradient_of<2>(p.dmix_after);
+  Attend& a = b.forward.attend;
+  if (!a.s && !b.dweight && !m.dbefore && !m.dafter) a.h = 0;  // nothing is each head's own
   return m;
 }
 

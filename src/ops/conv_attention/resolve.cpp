@@ -24,6 +24,7 @@ ConvAttendBackward resolve(const fovea_conv_attention_backward_params& p) {
   b.dout = view_of<4>(p.dout);
   b.dq = gradient_of<4>(p.dq), b.dk = gradient_of<4>(p.dk), b.dv = gradient_of<4>(p.dv);
   b.dweight = gradient_of<3>(p.dweight);
+  if (!b.forward.attend.s && !b.dweight) b.forward.attend.h = 0;  // nothing is each head's own
   check_flag(kBackward, "nondeterministic", p.nondeterministic);
   b.nondeterministic = p.nondeterministic != 0;
   return b;

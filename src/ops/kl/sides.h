@@ -49,7 +49,8 @@ Kl rows_and_keys(const char* op, const P& p) {
   at.b = p.q_teacher.shape[0], at.s = p.q_teacher.shape[1], at.h = p.q_teacher.shape[2];
   read_sequences(at, op, p);
   place_keys(at.sequences, op, "k_teacher", p.k_teacher, {}, p.key_max);
-  a.b = at.b, a.s = at.s, a.t = p.k_teacher.shape[1], a.h = p.q_teacher.shape[2];
+  a.b = at.b, a.s = at.s, a.t = p.k_teacher.shape[1];
+  a.h = a.b && a.s ? at.h : 0;  // without rows no head has any, however many there are
   a.sequences = at.sequences;
   return a;
 }
