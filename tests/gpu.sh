@@ -95,7 +95,9 @@ else
     done < <([ "${FOVEA_SANITIZE_ALL:-0}" = 1 ] || grep -v '^#' tests/sanitize.txt)
     sharded $tool ${row#*,} compute-sanitizer --tool $tool --error-exitcode 1 "${left_out[@]}" \
       "$build/tests/conformance" --one-a-kernel --gtest_filter='*/cuda.*'
-    start $tool-random env FOVEA_RANDOM_EXACT=1 FOVEA_RANDOM_CALLS=${FOVEA_RANDOM_CALLS:-600} \
+    calls=600
+    [ $tool = racecheck ] && calls=120  # some ten times as slow
+    start $tool-random env FOVEA_RANDOM_EXACT=1 FOVEA_RANDOM_CALLS=${FOVEA_RANDOM_CALLS:-$calls} \
       FOVEA_RANDOM_THREADS=1 compute-sanitizer --tool $tool --error-exitcode 1 "${left_out[@]}" \
       "$build/tests/random_calls" --gtest_filter='*cuda'
   done

@@ -180,8 +180,19 @@ class Runner {
   void point(uint8_t* arena) {
     for (Tensor& x : call_.tensors) call_.slot(x).data = x.null ? nullptr : arena + x.at;
   }
-  // Whether rounding decides what is computed: large scores, or trace's choice of blocks.
+  // Whether rounding decides what is computed: large scores (a convolution's of many taps, a slope
+  // times a position of 2^31), or trace's choice of blocks.
   bool wild() const {
+    bool slopes = false, places = false;
+    int64_t taps = 1;
+    for (const Tensor& x : call_.tensors) {
+      slopes |= x.field->name == "alibi";
+      places |= x.field->name == "query_position" || x.field->name == "key_position";
+      if (x.field->name == "mix_before") taps *= x.view.shape[1];
+      if (x.field->name == "weight" && call_.op->find("history"))
+        taps *= x.view.shape[1] * x.view.shape[2];
+    }
+    if ((slopes && places) || taps > 64) return true;
     const Field* exact = call_.op->find("exact");
     if (exact && !*reinterpret_cast<const int32_t*>(call_.params() + exact->offset)) return true;
     for (const Field& f : call_.op->fields)
