@@ -136,7 +136,7 @@ class Divergence:
 
     def setup(self, ctx, device, seed):
         q_t, k_t, q_s, k_s, *more = theirs = self.inputs(device, seed)
-        ours = [x.transpose(1, 2).contiguous() for x in (q_t, k_t, q_s, k_s)]
+        ours = [x.detach().transpose(1, 2).contiguous() for x in (q_t, k_t, q_s, k_s)]
         if self.keys:
             ours.append(more[0][None, None].expand(1, self.h, -1, -1))
         else:

@@ -158,7 +158,9 @@ std::string refuses(const Context& ctx, const Attend& a) {
     return "pages with a softcap or key_first";
   if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
   if (!a.h || !a.g) return "no heads";
-  if (!a.sequences.capacity || (a.sequences.page && !a.sequences.pool)) return "no keys";
+  // The copy engine knows no empty tensor: it would read one row.
+  const Sequences& q = a.sequences;
+  if (!q.capacity || !q.caches || (q.page && !q.pool)) return "no keys";
   if (a.sequences.key_max > kIndexMax || a.sequences.query_max * (a.h / a.g) > kIndexMax)
     return "more than 2^30 keys or rows in a sequence";
   const Choice c = choice(device, a);

@@ -146,6 +146,7 @@ std::string refuses(const Context& ctx, const ConvAttend& c) {
   if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
   if (!a.h || !a.g) return "no heads";
   if (a.sequences.page) return "paged keys";
+  if (!a.sequences.capacity || !a.sequences.caches) return "no keys";
   if (a.sequences.key_max > kIndexMax || a.sequences.query_max > kIndexMax)
     return "more than 2^30 keys or rows in a sequence";
   const ConvInstance90* row = choose(device, c);
