@@ -134,10 +134,10 @@ void prepare(const Context& ctx, const MixedAttendBackward& m, Plan& plan) {
   Layout worker;
   p.room = GroupGradientRoom(call, m, worker);
   p.strips = ceil_div(a.sequences.query_max, call.own_rows(2 * call.c.above()));
-  p.sweep = SweepPlan(
-      ctx, call, m.conv, a.h ? std::lcm(call.group, m.group) : 0,
-      static_cast<double>(a.sequences.count) * static_cast<double>(a.h / m.group * p.strips),
-      worker, plan.workspace);
+  const int64_t group_strips = a.h / m.group * p.strips;
+  p.sweep = SweepPlan(ctx, call, m.conv, a.h ? std::lcm(call.group, m.group) : 0,
+                      static_cast<double>(a.sequences.count) * static_cast<double>(group_strips),
+                      worker, plan.workspace);
   p.sweep.sweeps |= m.dbefore.data != nullptr;
   p.delta = plan.workspace.add<float>(a.b, a.h, call.c.rows_out);
   const auto sums_of = [&](const View<2>& wanted, int64_t each) {
