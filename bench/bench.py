@@ -108,7 +108,8 @@ def another(library):
     mine = {
         name: sys.modules.pop(name)
         for name in list(sys.modules)
-        if name.split(".")[0] == "fovea" or str(HERE) in str(getattr(sys.modules[name], "__file__", ""))
+        if name.split(".")[0] == "fovea"
+        or str(HERE) in str(getattr(sys.modules[name], "__file__", ""))
     }
     before = os.environ.get("FOVEA_LIBRARY")
     os.environ["FOVEA_LIBRARY"] = str(pathlib.Path(library).resolve())
@@ -131,8 +132,8 @@ class Other:
         return getattr(self.case, name)
 
     def setup(self, ctx, device, seed):
-        ours, theirs = (c.setup(x, device, seed)[0] for c, x in ((self.case, ctx), (self.theirs, self.ctx)))
-        return ours, theirs
+        sides = (self.case, ctx), (self.theirs, self.ctx)
+        return tuple(case.setup(own, device, seed)[0] for case, own in sides)
 
 
 def memory(run, peer, backend):
