@@ -26,12 +26,13 @@
 //! ```
 #![warn(missing_docs)]
 
+#[macro_use]
+mod op;
 mod buffer;
 #[rustfmt::skip] // generated
 mod ops;
 mod tensor;
 
-use buffer::Places;
 use fovea_sys as sys;
 use std::ffi::{c_void, CStr};
 use std::fmt;
