@@ -6,6 +6,7 @@
     fovea/src/ops.rs             the builder of each operation             fovea/src/op.rs
                                  its call by name in the golden test       fovea/tests/golden/call.rs
     fovea/tests/golden/names.rs  every operation                           fovea/tests/golden/call.rs
+    fovea/src/enums.rs           the enums under their Rust names          -
 
 They are committed because a published crate is built without Python and without the headers."""
 
@@ -156,10 +157,18 @@ def alias(enum):
     return {"fovea_dtype": "DType"}.get(enum) or camel(enum[len("fovea_"):])
 
 
+def enums_rs(api):
+    """Every enum but the status, which is `Error`."""
+    names = sorted(e["name"] for e in api["enums"] if e["name"] != "fovea_status")
+    out = HEAD + "//! The enums under their Rust names.\n"
+    return out + "".join(f"pub use crate::sys::{name} as {alias(name)};\n" for name in names)
+
+
 def emit(api):
     structs = {s["name"]: s for s in api["structs"]}
     return {
         "bindings/rust/fovea-sys/src/sys.rs": sys_rs(api),
         "bindings/rust/fovea/src/ops.rs": ops_rs(api, structs),
+        "bindings/rust/fovea/src/enums.rs": enums_rs(api),
         "bindings/rust/fovea/tests/golden/names.rs": names_rs(api),
     }
