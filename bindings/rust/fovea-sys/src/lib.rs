@@ -6,48 +6,8 @@
 //! table.  Either way the same names exist and `load` says whether they can be called.
 #![allow(non_camel_case_types)]
 
-/// Declares the functions of sys.rs, linked or looked up.
-macro_rules! functions {
-    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)?;)*) => {
-        #[cfg(not(feature = "dlopen"))]
-        extern "C" {
-            $($(#[$doc])* pub fn $name($($arg: $ty),*) $(-> $ret)?;)*
-        }
-
-        /// Every function of the ABI in one table.
-        #[cfg(feature = "dlopen")]
-        pub(crate) struct Table {
-            $($name: unsafe extern "C" fn($($ty),*) $(-> $ret)?,)*
-        }
-
-        #[cfg(feature = "dlopen")]
-        impl Table {
-            pub(crate) fn read(library: &crate::dynamic::Library) -> Result<Table, String> {
-                Ok(Table {
-                    // A symbol of this name has this type: that is the ABI.
-                    $($name: unsafe {
-                        core::mem::transmute::<
-                            *mut core::ffi::c_void,
-                            unsafe extern "C" fn($($ty),*) $(-> $ret)?,
-                        >(library.symbol(concat!(stringify!($name), "\0"))?)
-                    },)*
-                })
-            }
-        }
-
-        $(
-            $(#[$doc])*
-            /// # Safety
-            /// As the C function; the first call panics where [`load`](crate::load) fails.
-            #[cfg(feature = "dlopen")]
-            #[inline]
-            pub unsafe fn $name($($arg: $ty),*) $(-> $ret)? {
-                (crate::dynamic::table().$name)($($arg),*)
-            }
-        )*
-    };
-}
-
+#[macro_use]
+mod declare;
 #[rustfmt::skip] // generated
 mod sys;
 pub use sys::*;

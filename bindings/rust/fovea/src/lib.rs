@@ -26,25 +26,22 @@
 //! ```
 #![warn(missing_docs)]
 
+#[macro_use]
+mod op;
 mod buffer;
+mod enums; // generated
 #[rustfmt::skip] // generated
 mod ops;
 mod tensor;
 
-use buffer::Places;
 use fovea_sys as sys;
 use std::ffi::{c_void, CStr};
 use std::fmt;
 use std::ptr::{null_mut, NonNull};
 
 pub use buffer::Buffer;
+pub use enums::*;
 pub use ops::*;
-pub use sys::{fovea_backend as Backend, fovea_build as Build, fovea_dtype as DType};
-pub use sys::{
-    fovea_code_order as CodeOrder, fovea_direction as Direction, fovea_edge_kind as EdgeKind,
-    fovea_memory as Memory, fovea_property as Property, fovea_scaling as Scaling,
-    fovea_x_pool as XPool,
-};
 pub use tensor::{
     Bf16, E2m1, E4m3, E5m2, E8m0, Element, Format, Plain, Tensor, TensorMut, F16, I4,
 };

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Every golden vector of tests/golden, called by its operation's name through the safe builders.
 //! The format is described in tests/harness/golden.h.
-#[rustfmt::skip] // generated
 mod call;
 mod json;
 mod vector;

@@ -112,7 +112,8 @@ impl Vector {
     }
 
     fn compare(&self, name: &str, got: &Stored, want: &Stored) -> Result<(), String> {
-        let exact = matches!(want.values, Values::I32(_) | Values::I64(_) | Values::I8(_) | Values::U8(_));
+        let exact =
+            matches!(want.values, Values::I32(_) | Values::I64(_) | Values::I8(_) | Values::U8(_));
         let tolerance = if exact { 0.0 } else { self.tolerance };
         let (got, want) = (got.values.numbers(), want.values.numbers());
         assert_eq!(got.len(), want.len());
