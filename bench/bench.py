@@ -136,9 +136,9 @@ class Other:
         return tuple(case.setup(own, device, seed)[0] for case, own in sides)
 
 
-def memory(run, peer, backend):
+def memory(case, run, peer, backend):
     """What a call takes beside inputs and outputs, of cases whose peer takes much."""
-    if not hasattr(run, "workspace"):
+    if not case.memory:
         return ""
     words = f"  workspace {run.workspace / 2**20:.1f} MiB"
     if backend == "cuda":
@@ -161,7 +161,7 @@ def measure(case, ctx, backend, rounds):
     off = max(distance(ours(), theirs()) for ours, theirs in runs)
     first = min(clock.time(runs[0][0]) for _ in range(3))
     turns, calls = runs, 1
-    if backend == "cuda" and first < SHORT_MS and not getattr(case, "backward", False):
+    if backend == "cuda" and first < SHORT_MS and not case.backward:
         replays = [captured([pair[side] for pair in runs]) for side in (0, 1)]
         turns, calls = [[replay for replay, _ in replays]], replays[0][1]
     samples = ([], [])
@@ -173,7 +173,7 @@ def measure(case, ctx, backend, rounds):
         if i >= 8 and time.perf_counter() - begun > 20:
             break
     ms, peer_ms = (statistics.median(s[2:]) for s in samples)
-    return kernel, ms, peer_ms, off, memory(*runs[0], backend)
+    return kernel, ms, peer_ms, off, memory(case, *runs[0], backend)
 
 
 def save(rows, device):
@@ -266,7 +266,7 @@ def main():
                     kernel,
                     f"{ms:.4f}",
                     f"{rate:.3f}",
-                    getattr(case, "peer", None) or peer,
+                    case.peer or peer,
                     f"{peer_ms:.4f}",
                     f"{peer_ms / ms:.3f}",
                 ]
