@@ -124,7 +124,7 @@ def cuda():
         yield Attention(4, 32, 4096, 128, "bf16", True, backward, g=8)
         yield Attention(2, 32, 6000, 128, "bf16", False, backward, g=8)
         yield Attention(2, 32, 6000, 128, "bf16", True, backward, g=8)
-        for causal in (False, True):  # no tile divides it, nor does a key head stand for one alone
+        for causal in (False, True):  # a length that no tile divides
             yield Attention(4, 16, 4001, 128, "bf16", causal, backward)
         yield Attention(4, 32, 4001, 64, "bf16", True, backward, g=4)
     yield from (Attention(1, 16, n, 128, "bf16", True) for n in (256, 512, 1024))
