@@ -3,7 +3,7 @@
 """fovea beside PyTorch in one process: interleaved calls, medians, outputs compared.
 
     bench/bench.py [--backend host|cuda] [--peer cudnn|flash] [--filter REGEX] [--rounds N]
-                   [--threads N] [--list|--dry|--once] [--peer-library OLD.so]
+                   [--threads N] [--list|--dry|--once] [--peer-library OLD.so] [--commit NAME]
 
 Prints a table and appends its rows to bench/results/<device>.tsv (not with --dry).  ratio is the
 peer's time over fovea's: above 1 fovea is faster.  Exits 1 where the two disagree.  With
@@ -19,6 +19,7 @@ import pathlib
 import platform
 import re
 import statistics
+import subprocess
 import sys
 import time
 
@@ -29,8 +30,8 @@ import torch  # noqa: E402
 
 import cases  # noqa: E402
 import fovea  # noqa: E402
+import table  # noqa: E402
 
-COLUMNS = "date device op case kernel ms tflops_or_gbs peer peer_ms ratio".split()
 L2_BYTES = 64 << 20  # rotating inputs of twice this leave nothing of the last call in a cache
 SHORT_MS = 0.25  # calls under it are replayed from graphs, or the host's part would be timed
 
@@ -136,9 +137,9 @@ class Other:
         return tuple(case.setup(own, device, seed)[0] for case, own in sides)
 
 
-def memory(run, peer, backend):
+def memory(case, run, peer, backend):
     """What a call takes beside inputs and outputs, of cases whose peer takes much."""
-    if not hasattr(run, "workspace"):
+    if not case.memory:
         return ""
     words = f"  workspace {run.workspace / 2**20:.1f} MiB"
     if backend == "cuda":
@@ -161,7 +162,7 @@ def measure(case, ctx, backend, rounds):
     off = max(distance(ours(), theirs()) for ours, theirs in runs)
     first = min(clock.time(runs[0][0]) for _ in range(3))
     turns, calls = runs, 1
-    if backend == "cuda" and first < SHORT_MS and not getattr(case, "backward", False):
+    if backend == "cuda" and first < SHORT_MS and not case.backward:
         replays = [captured([pair[side] for pair in runs]) for side in (0, 1)]
         turns, calls = [[replay for replay, _ in replays]], replays[0][1]
     samples = ([], [])
@@ -173,22 +174,34 @@ def measure(case, ctx, backend, rounds):
         if i >= 8 and time.perf_counter() - begun > 20:
             break
     ms, peer_ms = (statistics.median(s[2:]) for s in samples)
-    return kernel, ms, peer_ms, off, memory(*runs[0], backend)
+    return kernel, ms, peer_ms, off, memory(case, *runs[0], backend)
 
 
-def save(rows, device):
-    slug = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
-    path = HERE / "results" / f"{slug}.tsv"
-    path.parent.mkdir(exist_ok=True)
-    fresh = not path.exists()
-    with path.open("a") as out:
-        if fresh:
-            out.write("\t".join(COLUMNS) + "\n")
-        out.writelines("\t".join(row) + "\n" for row in rows)
-    return path
+def output(*command):
+    """What a command prints, or "" where it cannot."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
-def main():
+def commit():
+    """The library's commit, or the checkout's; "+" where sources were changed since."""
+    git = "git", "-C", str(HERE.parent)
+    built = fovea.build("git")
+    name = output(*git, "rev-parse", "--short=12", "HEAD") if built == "unknown" else built
+    changed = output(*git, "status", "--porcelain", "--", "include", "lib", "src", "CMakeLists.txt")
+    return (name or "-") + ("+" if changed else "")
+
+
+def driver(backend):
+    if backend == "host":
+        return "-"
+    asked = output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return asked.splitlines()[0] if asked else "-"
+
+
+def arguments():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -199,11 +212,66 @@ def main():
     parser.add_argument("--threads", type=int, default=2, help="host threads of both")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--dry", action="store_true", help="append nothing to results/")
+    parser.add_argument("--commit", help="what rows say, where neither library nor git know it")
     parser.add_argument("--peer-library", help="another libfovea.so, which is then the peer")
     parser.add_argument(
         "--once", action="store_true", help="call fovea once a case, for a profiler; time nothing"
     )
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def once(chosen, args):
+    with fovea.Context(args.backend, threads=args.threads) as ctx:
+        for case in chosen:
+            run = case.setup(ctx, "cuda" if args.backend == "cuda" else "cpu", 0)[0]
+            with named(f"{case.op}/{case.name}", args.backend):
+                run()
+            ctx.synchronize()
+
+
+def against(library, chosen, args, stack):
+    """The cases beside another build's, and what that peer is called."""
+    old, old_cases = another(library)
+    theirs = {(c.op, c.name): c for c in getattr(old_cases, args.backend)()}
+    ctx = stack.enter_context(old.Context(args.backend, threads=args.threads))
+    peer = f"fovea {old.build('git')}"
+    print(f"peer: {peer}, {old.library_path}")
+    return [Other(c, theirs[c.op, c.name], ctx) for c in chosen], peer
+
+
+def compare(chosen, ctx, args, peer):
+    """Prints a line a case; their rows, and how many disagree with their peer."""
+    print(
+        f"{'op/case':65} {'fovea ms':>9} {'rate':>15} {'peer ms':>9} {'ratio':>6}"
+        f"  {'apart':>7}  kernel",
+        flush=True,
+    )
+    rows, wrong = [], 0
+    for case in chosen:
+        try:
+            kernel, ms, peer_ms, off, beside = measure(case, ctx, args.backend, args.rounds)
+        except fovea.Unsupported as why:
+            print(f"{case.op}/{case.name}: {why}")
+            continue
+        rate = case.work / ms * 1e3 * case.scale
+        bad = not off <= case.limit
+        wrong += bad
+        print(
+            f"{case.op + '/' + case.name:65} {ms:9.3f} {rate:7.3f} {case.unit:7}"
+            f" {peer_ms:9.3f} {peer_ms / ms:6.2f}"
+            f"  {off:7.1e}  {kernel}{beside}{'  WRONG' if bad else ''}",
+            flush=True,
+        )
+        now = datetime.datetime.now(datetime.timezone.utc)
+        row = {"date": now.strftime("%Y-%m-%dT%H:%MZ"), "op": case.op, "case": case.name}
+        row |= {"kernel": kernel, "ms": f"{ms:.4f}", "tflops_or_gbs": f"{rate:.3f}"}
+        row |= {"peer": case.peer or peer, "peer_ms": f"{peer_ms:.4f}"}
+        rows.append(row | {"ratio": f"{peer_ms / ms:.3f}"})
+    return rows, wrong
+
+
+def main():
+    args = arguments()
     chosen = [
         c for c in getattr(cases, args.backend)() if re.search(args.filter, f"{c.op}/{c.name}")
     ]
@@ -211,72 +279,29 @@ def main():
         return print("\n".join(f"{c.op}/{c.name}" for c in chosen))
     torch.set_num_threads(args.threads)
     peer, backend = peer_of(args.backend, args.peer)
-    name = device_name(args.backend) + (
-        f", {args.threads} threads" if args.backend == "host" else ""
-    )
-    if args.once:
-        with fovea.Context(args.backend, threads=args.threads) as ctx, backend():
-            for case in chosen:
-                run = case.setup(ctx, "cuda" if args.backend == "cuda" else "cpu", 0)[0]
-                with named(f"{case.op}/{case.name}", args.backend):
-                    run()
-                ctx.synchronize()
-        return
-    print(
-        f"{name}; fovea {fovea.build('version')} ({fovea.build('git')}); torch {torch.__version__}"
-    )
-    print(
-        f"{'op/case':65} {'fovea ms':>9} {'rate':>15} {'peer ms':>9} {'ratio':>6}"
-        f"  {'apart':>7}  kernel",
-        flush=True,
-    )
-    rows, wrong = [], 0
+    device = device_name(args.backend)
+    if args.backend == "host":
+        device += f", {args.threads} threads"
+    where = {"device": device, "commit": args.commit or commit()}
+    where |= {"driver": driver(args.backend), "torch": torch.__version__}
     with contextlib.ExitStack() as stack:
-        ctx = stack.enter_context(fovea.Context(args.backend, threads=args.threads))
         stack.enter_context(backend())
+        if args.once:
+            return once(chosen, args)
+        print(f"{device}; fovea {fovea.build('version')} ({where['commit']}); torch", end=" ")
+        print(f"{where['torch']}; driver {where['driver']}")
+        ctx = stack.enter_context(fovea.Context(args.backend, threads=args.threads))
         if args.peer_library:
-            old, old_cases = another(args.peer_library)
-            theirs = {(c.op, c.name): c for c in getattr(old_cases, args.backend)()}
-            old_ctx = stack.enter_context(old.Context(args.backend, threads=args.threads))
-            chosen = [Other(c, theirs[c.op, c.name], old_ctx) for c in chosen]
-            peer = f"fovea {old.build('git')}"
-            print(f"peer: {peer}, {old.library_path}")
-        for case in chosen:
-            try:
-                kernel, ms, peer_ms, off, beside = measure(case, ctx, args.backend, args.rounds)
-            except fovea.Unsupported as why:
-                print(f"{case.op}/{case.name}: {why}")
-                continue
-            rate = case.work / ms * 1e3 * case.scale
-            bad = not off <= case.limit
-            wrong += bad
-            print(
-                f"{case.op + '/' + case.name:65} {ms:9.3f} {rate:7.3f} {case.unit:7}"
-                f" {peer_ms:9.3f} {peer_ms / ms:6.2f}"
-                f"  {off:7.1e}  {kernel}{beside}{'  WRONG' if bad else ''}",
-                flush=True,
-            )
-            date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ")
-            rows.append(
-                [
-                    date,
-                    name,
-                    case.op,
-                    case.name,
-                    kernel,
-                    f"{ms:.4f}",
-                    f"{rate:.3f}",
-                    getattr(case, "peer", None) or peer,
-                    f"{peer_ms:.4f}",
-                    f"{peer_ms / ms:.3f}",
-                ]
-            )
+            chosen, peer = against(args.peer_library, chosen, args, stack)
+        rows, wrong = compare(chosen, ctx, args, peer)
     if rows and args.peer_library:
-        ratios = [float(row[-1]) for row in rows]
+        ratios = [float(row["ratio"]) for row in rows]
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         print(f"{len(rows)} rows: geometric mean {mean:.3f}, least {min(ratios):.3f}")
     elif rows and not wrong and not args.dry:
-        print(f"appended to {save(rows, name)}")
+        path = HERE / "results" / f"{table.slug(device)}.tsv"
+        table.append(path, [where | row for row in rows])
+        print(f"appended to {path}")
     return sys.exit(1 if wrong else 0)
 
 

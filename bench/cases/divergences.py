@@ -3,11 +3,11 @@
 every key in memory, logits in the inputs' dtype and softmaxes in f32."""
 
 import dataclasses
-import functools
 
 import fovea
 import torch
-from counts import BACKWARD_LIMITS, DTYPES, LIMITS, name_of, pairs, size
+
+from .base import Case, Own, gradient, pairs, size, turned, unrecorded
 
 BLOCK = 64  # keys of a block of `pool`
 STATISTICS = {
@@ -19,7 +19,7 @@ STATISTICS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Divergence:
+class Divergence(Case):
     """`kind` of a teacher of h heads, b 1, and with `backward` the gradients of its student (the
     peer's graph is built beforehand).  `heads` and `f`: of the indexer.  `keys`: of the list that
     all heads of a row share, drawn at random; each side then has one key head."""
@@ -34,25 +34,20 @@ class Divergence:
     heads: int = 0
     f: int = 0
     keys: int = 0
-    unit = "TFLOP/s"
-    scale = 1e-12
     peer = "torch eager"
+    memory = True
 
     @property
-    def op(self):
-        return f"x_kl_{self.kind}_{'backward' if self.backward else 'forward'}"
+    def family(self):
+        return f"x_kl_{self.kind}"
 
-    @property
-    def name(self):
-        return name_of(
-            f"d{self.d}",
-            "causal" if self.causal and not self.keys else None,
-            f"n{size(self.n)}",
-            f"h{self.h}",
-            f"x{self.heads}_f{self.f}" if self.heads else None,
-            f"keys{self.keys}" if self.keys else None,
-            None if self.dtype == "bf16" else self.dtype,
-        )
+    def words(self):
+        yield f"d{self.d}"
+        yield "causal" if self.causal and not self.keys else None
+        yield from (f"n{size(self.n)}", f"h{self.h}")
+        yield f"x{self.heads}_f{self.f}" if self.heads else None
+        yield f"keys{self.keys}" if self.keys else None
+        yield self.unusual_dtype
 
     @property
     def work(self):
@@ -69,7 +64,7 @@ class Divergence:
     def limit(self):
         if self.keys and self.backward:
             return 3e-2  # the peer adds the gradients of a key up in bf16
-        return (BACKWARD_LIMITS if self.backward else LIMITS)[self.dtype]
+        return super().limit
 
     @property
     def bytes(self):
@@ -77,24 +72,19 @@ class Divergence:
 
     def inputs(self, device, seed):
         """q and k of both sides and what else the operation reads, as torch lays them."""
-        generator = torch.Generator(device).manual_seed(seed)
-
-        def draw(*shape):
-            x = torch.randn(1, *shape, generator=generator, device=device)
-            return x.to(DTYPES[self.dtype])
-
+        normal = self.draw(device, seed)
         key_heads, keys = 1 if self.keys else self.h, self.n
-        teacher = [draw(self.h, self.n, self.d), draw(key_heads, self.n, self.d)]
+        teacher = [normal(1, self.h, self.n, self.d), normal(1, key_heads, self.n, self.d)]
         if self.kind == "indexer":
-            weight = torch.randn(1, self.n, self.heads, generator=generator, device=device)
-            student = [draw(self.heads, self.n, self.f), draw(1, self.n, self.f)]
+            weight = normal(1, self.n, self.heads, dtype=torch.float32)
+            student = [normal(1, self.heads, self.n, self.f), normal(1, 1, self.n, self.f)]
             return *teacher, *student, weight / (self.heads * self.f) ** 0.5
         if self.kind == "pool":
             keys //= BLOCK
-        sides = *teacher, draw(self.h, self.n, self.d), draw(key_heads, keys, self.d)
+        sides = *teacher, normal(1, self.h, self.n, self.d), normal(1, key_heads, keys, self.d)
         if not self.keys:
             return sides
-        index = torch.rand(self.n, self.n, generator=generator, device=device).argsort(1)
+        index = normal(self.n, self.n, dtype=torch.float32).argsort(1)
         return *sides, index[:, : self.keys].int().contiguous()
 
     def hidden(self, n, device):
@@ -135,40 +125,22 @@ class Divergence:
         return torch.xlogy(p, p).sum(3) - (p * r.log_softmax(3)).sum(3)
 
     def setup(self, ctx, device, seed):
-        q_t, k_t, q_s, k_s, *more = theirs = self.inputs(device, seed)
-        ours = [x.detach().transpose(1, 2).contiguous() for x in (q_t, k_t, q_s, k_s)]
+        theirs = self.inputs(device, seed)
+        students = theirs[2 : 5 if self.kind == "indexer" else 4]
+        ours = [*turned(*theirs[:4]), *(x.detach() for x in theirs[4:])]
         if self.keys:
-            ours.append(more[0][None, None].expand(1, self.h, -1, -1))
-        else:
-            ours += [x.detach() for x in more]  # theirs may require grad later
+            ours[4] = ours[4][None, None].expand(1, self.h, -1, -1)
         fields = {} if self.keys else {"causal": self.causal}
-        op = getattr(fovea, self.op)
-        value = "js" if self.kind == "jensen_shannon" else "kl"
-        statistics = STATISTICS[self.kind]
-        outputs = dict.fromkeys((value, *(x for x in statistics if x != value)), True)
-        forward = functools.partial(getattr(fovea, f"x_kl_{self.kind}_forward"), ctx, *ours)
+        loss = lambda: self.loss(*theirs)
+        saved = dict.fromkeys(STATISTICS[self.kind], True)
         if not self.backward:
-
-            def run():
-                return forward(**outputs, **fields)[:1]
-
-            run.workspace = getattr(fovea, f"{self.op}_workspace")(ctx, *ours, **outputs, **fields)
-
-            def peer():
-                with torch.no_grad():
-                    return [self.loss(*theirs)]
-
-            return run, peer
-        saved = forward(**dict.fromkeys(statistics, True), **fields)
-        students = [x.requires_grad_() for x in theirs[2 : 5 if self.kind == "indexer" else 4]]
-        result = self.loss(*theirs)
-        gain = torch.ones_like(result)
+            value = {"js" if self.kind == "jensen_shannon" else "kl": True}
+            own = Own(self.op, ctx, *ours, compared=1, **(value | saved), **fields)
+            return own, unrecorded(loss)
+        statistics = getattr(fovea, f"{self.family}_forward")(ctx, *ours, **saved, **fields)
+        heads = () if self.kind == "indexer" else (self.h,)
+        gain = torch.ones(1, *heads, self.n, device=device)
         if self.kind in ("jensen_shannon", "gather"):
             fields |= {"dq_teacher": False, "dk_teacher": False}
-
-        def run():
-            dq, dk, *rest = op(ctx, *ours, *saved, gain, **fields)
-            return [dq.transpose(1, 2), dk.transpose(1, 2), *rest]
-
-        run.workspace = getattr(fovea, f"{self.op}_workspace")(ctx, *ours, *saved, gain, **fields)
-        return run, lambda: torch.autograd.grad(result, students, gain, retain_graph=True)
+        own = Own(self.op, ctx, *ours, *statistics, gain, **fields)
+        return own, gradient(loss, students, gain)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dense attention of as many rows as keys, and its gradient."""
+
+import dataclasses
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from .base import Case, Own, gradient, pairs, size, turned, unrecorded
+
+
+class Prefill(Case):
+    def words(self):
+        usual = self.b * self.n == 16384 and self.h * self.d == 2048
+        shape = None if usual else f"b{self.b}_h{self.h}"
+        return f"prefill_d{self.d}", self.mask, f"n{size(self.n)}", shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention(Prefill):
+    """Forward, or with `backward` the gradient alone (the peer's graph is built beforehand)."""
+
+    b: int
+    h: int
+    n: int
+    d: int
+    dtype: str
+    causal: bool = False
+    backward: bool = False
+    g: int = 0
+
+    def words(self):
+        return *super().words(), f"g{self.g}" if self.g else None, self.unusual_dtype
+
+    @property
+    def bytes(self):
+        return self.b * self.n * (self.h + (self.g or self.h)) * 2 * self.d * self.itemsize
+
+    def inputs(self, device, seed):
+        """q, k, v and, of a backward, dout, as torch lays them."""
+        normal, g = self.draw(device, seed), self.g or self.h
+        heads = [self.h, g, g] + [self.h] * self.backward
+        return [normal(self.b, count, self.n, self.d) for count in heads]
+
+    def setup(self, ctx, device, seed):
+        inputs = self.inputs(device, seed)
+        own = self.own(ctx, turned(*inputs[:3]), *turned(*inputs[3:]), causal=self.causal)
+        call = lambda: sdpa(*inputs[:3], is_causal=self.causal, enable_gqa=bool(self.g))
+        return own, gradient(call, inputs[:3], inputs[3]) if self.backward else unrecorded(call)
+
+
+class Ordered(Attention):
+    """What the same bits in each run cost: the default backward beside `nondeterministic`."""
+
+    peer = "fovea nondeterministic"
+
+    def words(self):
+        return *super().words(), "order"
+
+    def setup(self, ctx, device, seed):
+        q, k, v, dout = turned(*self.inputs(device, seed))
+        own = self.own(ctx, (q, k, v), dout, causal=self.causal)
+        return own, Own(self.op, *own.inputs, **own.fields, nondeterministic=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Varlen(Case):
+    """Packed sequences of very different lengths beside what they would cost without a seam: a dense
+    call of ours with as many rows and as many (query, key) pairs."""
+
+    h: int
+    d: int
+    causal: bool = False
+    lengths = (8192, 4096, 2048, 1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 1)
+    limit = 0  # the peer computes something else
+    peer = "fovea dense, equal work"
+
+    def words(self):
+        return f"varlen_d{self.d}", self.mask, "skewed"
+
+    @property
+    def work(self):
+        return 4 * sum(pairs(n, n, self.causal) for n in self.lengths) * self.h * self.d
+
+    @property
+    def bytes(self):
+        return 8 * sum(self.lengths) * self.h * self.d
+
+    def setup(self, ctx, device, seed):
+        normal, total = self.draw(device, seed), sum(self.lengths)
+        n = sum(length * length for length in self.lengths) // total  # a dense row sees n keys
+        packed = [normal(1, total, self.h, self.d) for _ in "qkv"]
+        dense = [normal(round(total / n), n, self.h, self.d) for _ in "qkv"]
+        start = torch.tensor((0, *self.lengths), device=device).cumsum(0).to(torch.int32)
+        fields = {"query_start": start, "key_start": start, "causal": self.causal}
+        fields["query_max"] = fields["key_max"] = max(self.lengths)
+        own = self.own(ctx, packed, compared=0, **fields)
+        return own, self.own(ctx, dense, compared=0, causal=self.causal)
+
+
+def host():
+    for backward in (False, True):
+        for d in (64, 128):
+            for causal in (False, True):
+                yield Attention(1, 8, 2048, d, "f32", causal, backward)
+    for backward in (False, True):
+        yield Attention(1, 32, 1024, 128, "f32", True, backward, g=8)
+        yield Attention(1, 8, 2001, 64, "f32", True, backward)
+        yield Attention(1, 32, 1001, 128, "f32", False, backward, g=8)
+    yield Attention(1, 8, 2048, 64, "bf16", True)
+
+
+def cuda():
+    grid = [
+        (16384 // n, 2048 // d, n, d, "bf16", causal)
+        for d in (64, 128, 256)
+        for causal in (False, True)
+        for n in (1024, 4096, 16384)
+    ]
+    yield from (Attention(*cell, backward) for backward in (False, True) for cell in grid)
+    yield from (Ordered(*cell, True) for cell in grid)
+    yield Attention(4, 16, 4096, 128, "f16", True)
+    for backward in (False, True):
+        yield Attention(4, 32, 4096, 128, "bf16", True, backward, g=8)
+        yield Attention(2, 32, 6000, 128, "bf16", False, backward, g=8)
+        yield Attention(2, 32, 6000, 128, "bf16", True, backward, g=8)
+        for causal in (False, True):  # a length that no tile divides
+            yield Attention(4, 16, 4001, 128, "bf16", causal, backward)
+        yield Attention(4, 32, 4001, 64, "bf16", True, backward, g=4)
+    yield from (Attention(1, 16, n, 128, "bf16", True) for n in (256, 512, 1024))
+    yield from (Varlen(16, 128, causal) for causal in (False, True))

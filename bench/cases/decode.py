@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One row a sequence against a cache."""
+
+import dataclasses
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from .base import Case, size, turned, unrecorded
+
+
+@dataclasses.dataclass(frozen=True)
+class Decode(Case):
+    """One query row a sequence against a cache; page 0 means a contiguous cache, `lengths` and pages
+    that fovea is told how many keys each sequence has.  torch gets the contiguous cache in either
+    case, the group folded into its query rows, which suits it best, but for cuDNN, which folds by
+    itself.  `of_contiguous`: the peer is ours, over contiguous keys with lengths."""
+
+    b: int
+    h: int
+    g: int
+    t: int
+    d: int
+    dtype: str
+    page: int = 0
+    lengths: bool = False
+    of_contiguous: bool = False
+    unit, scale = "GB/s", 1e-9
+
+    @property
+    def peer(self):
+        return "fovea contiguous" if self.of_contiguous else None
+
+    def words(self):
+        usual = (self.h, self.g, self.d) == (32, 8, 128)
+        yield f"decode_b{self.b}_n{size(self.t)}"
+        yield f"page{self.page}" if self.page else None
+        yield "lengths" if self.lengths else None
+        yield None if usual else f"h{self.h}_g{self.g}_d{self.d}"
+        yield self.unusual_dtype
+        yield "of_contiguous" if self.of_contiguous else None
+
+    @property
+    def work(self):
+        return (2 * self.t * self.g + 2 * self.h) * self.b * self.d * self.itemsize
+
+    bytes = work
+
+    def setup(self, ctx, device, seed):
+        normal = self.draw(device, seed)
+        q = normal(self.b, self.h, 1, self.d)
+        k, v = (normal(self.b, self.g, self.t, self.d) for _ in "kv")
+        ours, key_len = turned(q, k, v), torch.full((self.b,), self.t, device=device).int()
+        contiguous = self.own(ctx, ours, key_len=key_len)
+        fields = {"key_len": key_len} if self.lengths or self.page else {}
+        if self.page:
+            order = normal(self.b * self.t // self.page, dtype=torch.float32).argsort()
+            pages = (x.reshape(-1, self.page, self.g, self.d)[order] for x in ours[1:])
+            ours = [ours[0], *pages]
+            fields["page_table"] = torch.argsort(order).reshape(self.b, -1).int()
+        fold = torch.backends.cuda.flash_sdp_enabled()
+        rows = q.view(self.b, self.g, self.h // self.g, self.d) if fold else q
+        peer = unrecorded(lambda: sdpa(rows, k, v, enable_gqa=not fold).view_as(q))
+        return self.own(ctx, ours, **fields), contiguous if self.of_contiguous else peer
+
+
+def host():
+    for page in (0, 16):
+        yield Decode(4, 32, 8, 4096, 128, "f32", page)
+        yield Decode(1, 32, 8, 4096, 128, "f32", page)
+        yield Decode(1, 32, 8, 32768, 128, "f32", page)
+    yield Decode(4, 8, 8, 4096, 64, "f32")
+    yield Decode(4, 8, 1, 4096, 128, "f32")
+    yield Decode(4, 32, 8, 4001, 128, "f32")
+
+
+def cuda():
+    for b, t in ((1, 8192), (1, 131072), (16, 8192), (64, 8192), (16, 32768)):
+        yield from (Decode(b, 32, 8, t, 128, "bf16", page) for page in (0, 16))
+        yield Decode(b, 32, 8, t, 128, "bf16", lengths=True)
+        yield Decode(b, 32, 8, t, 128, "bf16", 16, of_contiguous=True)
+    yield from (Decode(32, 8, 1, 8192, 128, "bf16", page) for page in (0, 16))

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FP8 attention."""
+
+import dataclasses
+
+import fovea
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from .attention import Prefill
+from .base import turned, unrecorded
+
+
+@dataclasses.dataclass(frozen=True)
+class Quant(Prefill):
+    """FP8 forward over codes made beforehand, or with `quantising` from bf16 tensors in every call.
+    The peer attends to these tensors in bf16, or (`product`) multiplies 8-bit matrices, the machine's
+    limit: as many flops, nothing compared."""
+
+    b: int
+    h: int
+    n: int
+    d: int
+    causal: bool = False
+    quantising: bool = False
+    product: bool = False
+    family = "quant"
+
+    @property
+    def limit(self):  # of the quantised specification, for normal numbers
+        return 0 if self.product else 7e-2
+
+    @property
+    def peer(self):
+        return "torch._scaled_mm, equal work" if self.product else None
+
+    def words(self):
+        yield from super().words()
+        yield "e4m3"
+        yield "quantising" if self.quantising else None
+        yield "of_product" if self.product else None
+
+    @property
+    def bytes(self):
+        return 5 * self.b * self.n * self.h * self.d
+
+    def setup(self, ctx, device, seed):
+        normal = self.draw(device, seed)
+        theirs = [normal(self.b, self.h, self.n, self.d) for _ in "qkv"]
+        ours = turned(*theirs)
+        o = torch.empty_like(ours[0])
+        order = {"code_order": "v_perm16"}
+        columns = (self.n + 127) // 128 * 128
+
+        def codes():
+            (q, q_scale), (k, k_scale) = (
+                fovea.quant_quantize(ctx, x, code=True, n=1) for x in ours[:2]
+            )
+            v_t, v_scale = fovea.quant_quantize(
+                ctx, ours[2], code_t=True, n=1, padded=columns, **order
+            )
+            scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
+            return (q, k), {"v_t": v_t, **scales}
+
+        made = codes()
+
+        def forward():
+            inputs, more = codes() if self.quantising else made
+            fovea.quant_forward(ctx, *inputs, o=o, causal=self.causal, **more, **order)
+            return [] if self.product else [o.transpose(1, 2)]
+
+        peer = unrecorded(lambda: sdpa(*theirs, is_causal=self.causal))
+        return forward, self.multiply(normal, device) if self.product else peer
+
+    def multiply(self, normal, device):
+        side = 8192
+        rows = max(16, round(self.work / (2 * side * side) / 16) * 16)
+        x, y = (normal(n, side, dtype=torch.float8_e4m3fn) for n in (rows, side))
+        one = torch.ones((), device=device)
+
+        def product():
+            torch._scaled_mm(x, y.t(), one, one, out_dtype=torch.bfloat16)
+            return []
+
+        return product
+
+
+def host():
+    yield Quant(1, 8, 1024, 64)
+
+
+def cuda():
+    for b, n in ((4, 4096), (1, 16384)):
+        yield from (Quant(b, 16, n, 128, causal) for causal in (False, True))
+        yield from (Quant(b, 16, n, 128, quantising=x, product=True) for x in (False, True))
+    for h, d in ((32, 64), (8, 256)):
+        yield Quant(4, h, 4096, d)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a row of the table says, in words: its family, its section of a picture, its shape."""
+
+import dataclasses
+import re
+
+FAMILIES = {  # what is as usual and therefore no part of a label
+    "attention": "prefill: bf16, batch x length = 16k tokens, heads x D = 2048,"
+    " unless a row says otherwise",
+    "decode": "one query row a sequence over a cache: bf16, D128, 32 query heads on 8 key heads,"
+    " unless a row says otherwise",
+    "quant": "e4m3: batch x length = 16k tokens, heads x D = 2048; the peer reads bf16",
+    "kl": "distillation losses: bf16, batch 1, 16 heads unless a row says otherwise;"
+    " the peer keeps every s x t array",
+    "conv": "convolutional and multi-token attention: bf16, batch 1, 16 heads (host: 8),"
+    " unless a row says otherwise",
+    "trace": "key blocks of 64 chosen by bisection, and attention over them",
+    "own": "fovea beside fovea without the feature, or beside a bound of other work",
+}
+TITLES = {
+    "attention": "dense attention",
+    "decode": "decode",
+    "quant": "FP8 attention",
+    "kl": "KL divergence of attention",
+    "conv": "convolutional attention",
+    "trace": "trace_forward",
+    "own": "beside itself: what features cost",
+}
+PEERS = {
+    "torch.sdpa.cudnn": "cuDNN",
+    "torch.sdpa.flash": "PyTorch's FlashAttention-2",
+    "torch.sdpa": "PyTorch's SDPA",
+    "torch eager": "eager PyTorch",
+    "torch.compile": "torch.compile",
+    "torch dense": "PyTorch's dense attention",
+    "torch, the same selection": "the same in PyTorch",
+    "torch, the same selection and attention": "the same in PyTorch",
+    "triton, the same selection": "the same in Triton",
+    "triton, the same selection and attention": "the same in Triton",
+    "torch._scaled_mm, equal work": "e4m3 matrix products of as many flops",
+    "fovea contiguous": "contiguous keys",
+    "fovea dense": "dense attention",
+    "fovea dense, equal work": "equal sequences, as many pairs",
+    "fovea nondeterministic": "`nondeterministic`",
+}
+OPERATIONS = {
+    "attention": "attention",
+    "quant": "e4m3 attention",
+    "kl": "KL",
+    "conv_attention": "convolution",
+    "x_multi_token": "multi-token",
+    "x_kl_jensen_shannon": "other divergences",
+    "x_kl_pool": "other divergences",
+    "x_kl_indexer": "other divergences",
+    "x_kl_gather": "other divergences",
+}
+TOKENS = (  # of a case's name, in the order in which a label says them
+    (r"Jensen-Shannon|pool|indexer|gather", "{0}"),
+    (r"d(\d+)", "D{1}"),
+    (r"causal|full", "{0}"),
+    (r"(\d+)x(\d+)", "kernel {1} x {2}"),
+    (r"c(\d+)", "mixed by {1}"),
+    (r"b(\d+)", "batch {1}"),
+    (r"h(\d+)g(\d+)", "{1} heads on {2}"),
+    (r"h1", "1 head"),
+    (r"h(\d+)", "{1} heads"),
+    (r"g(\d+)", "on {1} key heads"),
+    (r"x(\d+)", "{1} index heads"),
+    (r"keys(\d+)", "{1} keys a row"),
+    (r"keep(\d+)", "keep {1}"),
+    (r"page(\d+)", "pages of {1}"),
+    (r"lengths", "lengths given"),
+    (r"quantising", "with quantisation"),
+    (r"f32|f16", "{0}"),
+    (r"skewed", "lengths 1 to 8k"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+    family: str
+    operation: str
+    what: str
+    label: str
+    length: str
+    peer: str
+
+    @property
+    def section(self):
+        return f"{self.what}, beside {self.peer}"
+
+    @property
+    def keys(self):
+        """The length as a number."""
+        return int(self.length[:-1]) * 1024 if self.length[-1] == "k" else int(self.length)
+
+
+def apart(row):
+    """Is the peer ours, a bound, or other work?"""
+    other = row["peer"].startswith("fovea") or row["peer"].endswith("equal work")
+    return other or row["case"].endswith("_of_cudnn")
+
+
+def shape(operation, tokens):
+    """The label: each token's words in their order, heads and key heads as one."""
+    usual = "h16" if operation.startswith("x_kl") else None
+    if operation == "attention" and "decode" in tokens:
+        usual = "d128"
+    text = " ".join(token for token in tokens if token != usual)
+    text = re.sub(r"\bh(\d+) g(\d+)\b", r"h\1g\2", text)
+    if operation.startswith("x_kl_"):
+        kind = operation.removeprefix("x_kl_")
+        text += " " + {"jensen_shannon": "Jensen-Shannon"}.get(kind, kind)
+    if operation == "trace" and "full" not in tokens:
+        text += " causal"
+    words = []
+    for pattern, form in TOKENS:
+        for token in text.split():
+            if found := re.fullmatch(pattern, token):
+                words.append(form.format(found[0], *found.groups()))
+    return ", ".join(words)
+
+
+def what(operation, direction, tokens):
+    if operation == "trace":
+        return "trace, selection " + ("alone" if "selection" in tokens else "and attention")
+    if "decode" in tokens:
+        return "decode" if operation == "attention" else f"{OPERATIONS[operation]}, decode"
+    found = f"{OPERATIONS[operation]}, {direction}"
+    found += ", same bits in each run" if "order" in tokens else ""
+    return found + (", packed sequences" if "varlen" in tokens else "")
+
+
+def words(row):
+    operation, direction = row["op"].rsplit("_", 1)
+    tokens = row["case"].split("_")
+    peer = PEERS.get(row["peer"], row["peer"])
+    if row["case"].endswith("_of_cudnn"):
+        peer = "cuDNN's dense attention"
+    if "decode" in tokens and operation == "attention":
+        family = "decode"
+    else:
+        known = {"x_multi_token": "conv", "conv_attention": "conv"}
+        family = known.get(operation, "kl" if operation.startswith("x_kl") else operation)
+    length = next((t[1:] for t in tokens if re.fullmatch(r"[nt]\d+k?", t)), "8k")
+    return Words(
+        "own" if apart(row) else family,
+        OPERATIONS.get(operation, operation),
+        what(operation, direction, tokens),
+        shape(operation, tokens),
+        length,
+        peer,
+    )
+
+
+def rate(row):
+    value = float(row["tflops_or_gbs"])
+    if row["op"] == "trace_forward":
+        return f"{value:.0f} Mrow/s"
+    if row["op"] == "attention_forward" and row["case"].startswith("decode"):
+        return f"{value:.0f} GB/s"
+    return f"{value:.0f} TFLOP/s" if value >= 10 else f"{1000 * value:.0f} GFLOP/s"
