@@ -4,7 +4,7 @@
 # is compiled in instances/<family>_<verb>_<arch>_<dtype>_<width>.cu with its neighbours of the same
 # arch, dtype and width, and is listed in instances/<family>_<verb>_<arch>.inc for the launcher.
 # FOVEA_ONLY (a regular expression, e.g. bf16_128) keeps the rows whose
-# "<verb>_<arch>_<dtype>_<width>" matches.  Included by the root CMakeLists.txt.
+# "<verb>_<arch>_<dtype>_<width>" matches, FOVEA_FAMILIES the tables of its folders.  Included by the root CMakeLists.txt.
 if(NOT FOVEA_CUDA)
   return()
 endif()
@@ -78,6 +78,7 @@ function(fovea_stamp_instances table)
 endfunction()
 
 file(GLOB _tables CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/ops/*/*.inc)
+fovea_keep_families(_tables)
 foreach(_table IN LISTS _tables)
   fovea_stamp_instances(${_table})
 endforeach()
