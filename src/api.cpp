@@ -8,30 +8,18 @@
 #include "core/float_state.h"
 #include "core/params.h"
 #include "core/plan.h"
-#include "ops/attention/backward.h"
-#include "ops/attention/forward.h"
-#include "ops/cache/append.h"
-#include "ops/cache/copy.h"
-#include "ops/cache/get.h"
-#include "ops/conv_attention/backward.h"
-#include "ops/conv_attention/forward.h"
-#include "ops/conv_attention/multi_token.h"
-#include "ops/kl/backward.h"
-#include "ops/kl/forward.h"
-#include "ops/kl/gather.h"
-#include "ops/kl/indexer.h"
-#include "ops/kl/jensen_shannon.h"
-#include "ops/kl/pool.h"
-#include "ops/merge/backward.h"
-#include "ops/merge/forward.h"
-#include "ops/norm/group_norm.h"
-#include "ops/quant/forward.h"
-#include "ops/quant/quantize.h"
-#include "ops/rope/forward.h"
-#include "ops/rope/table_get.h"
-#include "ops/trace/forward.h"
+#include "fovea/experimental/kl.h"
+#include "fovea/experimental/multi_token.h"
+#include "fovea/fovea.h"
 
 namespace fovea {
+
+// The only decision of a call, made by each operation in src/ops.
+#define FOVEA_OP(family, verb, first_size) \
+  Plan plan(const Context&, const fovea_##family##_##verb##_params&);
+#include "ops.inc"
+#undef FOVEA_OP
+
 namespace {
 
 // Whether some output has an element.  Without one there is nothing to do, whatever the other

@@ -277,11 +277,7 @@ class Backward {
   void* base_;
 };
 
-std::string refuses(const Context&, const AttendBackward&) {
-  return "";
-}
-
-void prepare(const Context& ctx, const AttendBackward& b, Plan& plan) {
+std::string offer(const Context& ctx, const AttendBackward& b, Plan& plan) {
   const Call call(b.forward);
   const Attend& a = b.forward;
   Layout worker;
@@ -307,12 +303,11 @@ void prepare(const Context& ctx, const AttendBackward& b, Plan& plan) {
   plan.kernel +=
       std::string(".") + call.simd.name + "." + dtype_name(a.dtype) + ".d" + std::to_string(a.d);
   plan.launch = [p](Context& context, void* base) { Backward(p, base).run(context); };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<AttendBackward> attention_backward_host;
-const Kernel<AttendBackward> attention_backward_host = {"attention_backward.host", refuses,
-                                                        prepare};
+extern const Kernel<AttendBackward> attention_backward_host = {"", offer};
 
 }  // namespace fovea

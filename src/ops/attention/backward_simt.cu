@@ -116,10 +116,11 @@ void enqueue(Context& ctx, const BackwardSimt& b) {
   backward_after(ctx, b);
 }
 
-void prepare(const Context&, const AttendBackward& call, Plan& plan) {
+std::string offer(const Context&, const AttendBackward& call, Plan& plan) {
   plan.kernel += std::string(".") + dtype_name(call.forward.dtype);
   const BackwardSlots slots(plan.workspace, call);
   plan.launch = [=](Context& ctx, void* base) { enqueue(ctx, slots.at(base, call)); };
+  return "";
 }
 
 }  // namespace
@@ -174,8 +175,6 @@ void backward_after(Context& ctx, const BackwardSimt& b) {
 
 }  // namespace cuda
 
-extern const Kernel<AttendBackward> attention_backward_simt = {
-    "attention_backward.cuda.simt",
-    [](const Context&, const AttendBackward&) { return std::string(); }, cuda::prepare};
+extern const Kernel<AttendBackward> attention_backward_simt = {"simt", cuda::offer};
 
 }  // namespace fovea

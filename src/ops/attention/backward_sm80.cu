@@ -86,11 +86,12 @@ std::string refuses(const Context& ctx, const AttendBackward& call) {
   return "";
 }
 
-void prepare(const Context&, const AttendBackward& call, Plan& plan) {
+std::string offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
+  if (std::string why = refuses(ctx, call); !why.empty()) return why;
   const Attend& a = call.forward;
   const Choice c(a);
-  plan.kernel = std::string("attention_backward.cuda.sm80.") + dtype_name(a.dtype) + ".d" +
-                std::to_string(c.rows->d) + (a.plain() ? ".plain" : ".rich");
+  plan.kernel += std::string(".") + dtype_name(a.dtype) + ".d" + std::to_string(c.rows->d) +
+                 (a.plain() ? ".plain" : ".rich");
   const BackwardSlots slots(plan.workspace, call);
   plan.launch = [call, c, slots](Context& ctx, void* base) {
     const BackwardSimt sides = slots.at(base, call);
@@ -102,11 +103,11 @@ void prepare(const Context&, const AttendBackward& call, Plan& plan) {
     if (call.dv && c.keys_dv->launch) c.keys_dv->launch(ctx, call, sides.delta);
     backward_after(ctx, sides);
   };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<AttendBackward> attention_backward_sm80;
-const Kernel<AttendBackward> attention_backward_sm80{"sm80", refuses, prepare};
+extern const Kernel<AttendBackward> attention_backward_sm80 = {"sm80", offer};
 
 }  // namespace fovea

@@ -9,6 +9,7 @@
 #include "core/pieces.h"
 #include "cuda/block/softmax.cuh"
 #include "cuda/launch.h"
+#include "cuda/loop/hopper.h"
 #include "cuda/loop/pair_policy.cuh"
 #include "cuda/loop/row_tile.cuh"
 #include "ops/attention/backward.cuh"
@@ -123,17 +124,12 @@ struct Operands {
 
 std::string refuses(const Context& ctx, const AttendBackward& call) {
   const Attend& a = call.forward;
-  const DeviceInfo& device = device_info(ctx);
-  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
-  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
-    return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
+  if (std::string why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
   if (a.o_dtype != a.dtype)
     return std::string("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
   if (!a.plain()) return "a bias, mask, softcap, position, chunk or sink keys are given";
   if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
   if (!a.h || !a.g) return "no heads";
-  const BackwardInstance90* instance = find(a);
-  if (!instance) return "no instance for this dtype and width in this build";
   const Sequences& q = a.sequences;
   const int64_t rows[3] = {a.b, a.s, a.h}, keys[3] = {q.key_start ? 1 : q.count, a.t, a.g};
   for (const View<4>* x : {&a.o, &call.dout, &call.dq})
@@ -142,17 +138,6 @@ std::string refuses(const Context& ctx, const AttendBackward& call) {
   for (const View<4>* x : {&call.dk, &call.dv})
     if (*x && !in_pieces(*x, keys, 8))
       return "dk or dv has rows that are not contiguous and 16-byte aligned";
-  const Operands of(call, *instance);
-  for (const MapOf* x : {&of.q, &of.k, &of.v, &of.dout})
-    if (const char* why = map_refuses(*x); *why) return std::string("q, k, v or dout has ") + why;
-  if (q.key_max > kIndexMax || q.query_max > kIndexMax)
-    return "more than 2^30 keys or rows in a sequence";
-  const int64_t row_tiles = ceil_div(q.query_start ? a.s : q.query_max, instance->rows);
-  if (q.count * std::max(a.g * ceil_div(q.key_max, instance->keys), a.h * (row_tiles + 1)) >
-      kIndexMax)
-    return "more than 2^30 blocks of work";
-  CUtensorMap map;
-  if (!make_map(of.q, map)) return "the driver makes no tensor maps";
   return "";
 }
 
@@ -174,14 +159,9 @@ void launch_side(Context& ctx, const AttendBackward& call, float* delta, const B
 
 template <int Dtype>
 void enqueue(Context& ctx, const BackwardInstance90& instance, const BackwardSimt& sides,
-             const BackwardWork& work, const BackwardGrid90& grid) {
+             const BackwardMaps& maps, const BackwardWork& work, const BackwardGrid90& grid) {
   const AttendBackward& call = sides.call;
   const Attend& a = call.forward;
-  const Operands of(call, instance);
-  BackwardMaps maps;
-  if (!make_map(of.q, maps.q) || !make_map(of.k, maps.k) || !make_map(of.v, maps.v) ||
-      !make_map(of.dout, maps.dout))
-    fail(FOVEA_DEVICE_ERROR, "attention_backward: the driver makes no tensor map");
   const int64_t row_tiles = ceil_div(a.sequences.query_max, instance.rows);
   backward_clear(ctx, sides);
   launch_side<Dtype>(ctx, call, call.dsink_logit ? sides.delta : nullptr, work, row_tiles);
@@ -189,11 +169,26 @@ void enqueue(Context& ctx, const BackwardInstance90& instance, const BackwardSim
   backward_after(ctx, sides);
 }
 
-void prepare(const Context& ctx, const AttendBackward& call, Plan& plan) {
+std::string offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
+  if (std::string why = refuses(ctx, call); !why.empty()) return why;
   const Attend& a = call.forward;
-  const BackwardInstance90& instance = *find(a);
-  plan.kernel = std::string("attention_backward.cuda.sm90.") + dtype_name(a.dtype) + ".d" +
-                std::to_string(instance.d);
+  const BackwardInstance90* found = find(a);
+  if (!found) return "no instance for this dtype and width in this build";
+  const BackwardInstance90& instance = *found;
+  const Sequences& q = a.sequences;
+  const int64_t row_tiles = ceil_div(q.query_start ? a.s : q.query_max, instance.rows);
+  if (q.count * std::max(a.g * ceil_div(q.key_max, instance.keys), a.h * (row_tiles + 1)) >
+      kIndexMax)
+    return "more than 2^30 blocks of work";
+  const Operands of(call, instance);
+  BackwardMaps maps;
+  if (std::string why = map_each({{"q", of.q, maps.q},
+                                  {"k", of.k, maps.k},
+                                  {"v", of.v, maps.v},
+                                  {"dout", of.dout, maps.dout}});
+      !why.empty())
+    return why;
+  plan.kernel += std::string(".") + dtype_name(a.dtype) + ".d" + std::to_string(instance.d);
   const BackwardSlots slots(plan.workspace, call);
   const RowTiles tiles(a, instance.rows, instance.panels);
   const int64_t all = a.h * tiles.total;
@@ -208,15 +203,15 @@ void prepare(const Context& ctx, const AttendBackward& call, Plan& plan) {
     const BackwardWork work{tiles,       AttentionSlopes::sides, side.at(base),
                             dq.at(base), turn.at(base),          sums && !call.nondeterministic};
     if (call.forward.dtype == FOVEA_BF16)
-      enqueue<FOVEA_BF16>(ctx, instance, sides, work, grid);
+      enqueue<FOVEA_BF16>(ctx, instance, sides, maps, work, grid);
     else
-      enqueue<FOVEA_F16>(ctx, instance, sides, work, grid);
+      enqueue<FOVEA_F16>(ctx, instance, sides, maps, work, grid);
   };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<AttendBackward> attention_backward_sm90;
-const Kernel<AttendBackward> attention_backward_sm90{"sm90", refuses, prepare};
+extern const Kernel<AttendBackward> attention_backward_sm90 = {"sm90", offer};
 
 }  // namespace fovea

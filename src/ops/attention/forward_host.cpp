@@ -265,7 +265,8 @@ std::string refuses(const Context&, const Attend& a) {
   return "";
 }
 
-void prepare(const Context& ctx, const Attend& a, Plan& plan) {
+std::string offer(const Context& ctx, const Attend& a, Plan& plan) {
+  if (std::string why = refuses(ctx, a); !why.empty()) return why;
   const Call call(a);
   ForwardPlan p{};
   p.a = a;
@@ -295,11 +296,11 @@ void prepare(const Context& ctx, const Attend& a, Plan& plan) {
   plan.kernel +=
       std::string(".") + call.simd.name + "." + dtype_name(a.dtype) + ".d" + std::to_string(a.d);
   plan.launch = [p](Context& context, void* base) { Forward(p, base).run(context); };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<Attend> attention_forward_host;
-const Kernel<Attend> attention_forward_host = {"attention_forward.host", refuses, prepare};
+extern const Kernel<Attend> attention_forward_host = {"", offer};
 
 }  // namespace fovea

@@ -29,7 +29,7 @@ void launch_width(Context& ctx, const ForwardSimt& call) {
     run.template operator()<9>();
 }
 
-void prepare(const Context& ctx, const Attend& a, Plan& plan) {
+std::string offer(const Context& ctx, const Attend& a, Plan& plan) {
   const Sequences& q = a.sequences;
   const int64_t packed = a.g ? q.query_max * (a.h / a.g) : 0;
   const bool decode = packed <= kDecodeRows;
@@ -61,13 +61,12 @@ void prepare(const Context& ctx, const Attend& a, Plan& plan) {
     decode ? launch_width<1>(ctx, call) : launch_width<4>(ctx, call);
     if (splits > 1) combine(ctx, kOp, a, call.parts);
   };
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<Attend> attention_forward_simt = {
-    "attention_forward.cuda.simt", [](const Context&, const Attend&) { return std::string(); },
-    cuda::prepare};
+extern const Kernel<Attend> attention_forward_simt = {"simt", cuda::offer};
 
 }  // namespace fovea

@@ -111,11 +111,12 @@ std::string refuses(const Context& ctx, const Attend& a) {
   return "";
 }
 
-void prepare(const Context& ctx, const Attend& a, Plan& plan) {
-  plan.kernel = std::string("attention_forward.cuda.sm80.") + dtype_name(a.dtype);
+std::string offer(const Context& ctx, const Attend& a, Plan& plan) {
+  if (std::string why = refuses(ctx, a); !why.empty()) return why;
+  plan.kernel += std::string(".") + dtype_name(a.dtype);
   if (!a.h || !a.g) {
     plan.launch = [](Context&, void*) {};
-    return;
+    return "";
   }
   const Choice c = choice(device_info(ctx), a);
   plan.kernel += ".d" + std::to_string(c.instance->d) + "." + name_of(c.instance->kind);
@@ -127,11 +128,11 @@ void prepare(const Context& ctx, const Attend& a, Plan& plan) {
     c.instance->launch(ctx, a, work);
     if (c.grid.splits > 1) combine(ctx, "attention_forward", a, work.parts);
   };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<Attend> attention_forward_sm80;
-const Kernel<Attend> attention_forward_sm80{"sm80", refuses, prepare};
+extern const Kernel<Attend> attention_forward_sm80 = {"sm80", offer};
 
 }  // namespace fovea

@@ -8,6 +8,7 @@
 #include "core/dtype.h"
 #include "core/pieces.h"
 #include "cuda/launch.h"
+#include "cuda/loop/hopper.h"
 #include "ops/attention/forward.cuh"
 #include "ops/attention/kernels.h"
 
@@ -147,10 +148,7 @@ struct Operands {
 };
 
 std::string refuses(const Context& ctx, const Attend& a) {
-  const DeviceInfo& device = device_info(ctx);
-  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
-  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
-    return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
+  if (std::string why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
   Attend uncapped = a;
   uncapped.score.softcap = 0;
   if (!uncapped.plain()) return "a bias, mask, position, chunk or sink keys are given";
@@ -161,9 +159,15 @@ std::string refuses(const Context& ctx, const Attend& a) {
   // The copy engine knows no empty tensor: it would read one row.
   const Sequences& q = a.sequences;
   if (!q.capacity || !q.caches || (q.page && !q.pool)) return "no keys";
-  if (a.sequences.key_max > kIndexMax || a.sequences.query_max * (a.h / a.g) > kIndexMax)
-    return "more than 2^30 keys or rows in a sequence";
-  const Choice c = choice(device, a);
+  if (q.query_max * (a.h / a.g) > kIndexMax) return "more than 2^30 rows of a key head";
+  const int64_t o_piece = a.o_dtype == FOVEA_F32 ? 4 : 8, extent[3] = {a.b, a.s, a.h};
+  if (!in_pieces(a.o, extent, o_piece)) return "o has rows that are not contiguous and aligned";
+  return "";
+}
+
+std::string offer(const Context& ctx, const Attend& a, Plan& plan) {
+  if (std::string why = refuses(ctx, a); !why.empty()) return why;
+  const Choice c = choice(device_info(ctx), a);
   if (!c.instance)
     return "no instance for this dtype, width, group and number of rows in this build";
   if (const int64_t page = a.sequences.page, keys = c.instance->keys; page)
@@ -172,45 +176,33 @@ std::string refuses(const Context& ctx, const Attend& a) {
   const Operands of(a, c);
   for (const MapOf* x : {&of.q, &of.k, &of.v})
     if (const char* why = map_refuses(*x); *why) return std::string("q, k or v has ") + why;
-  const int64_t o_piece = a.o_dtype == FOVEA_F32 ? 4 : 8, extent[3] = {a.b, a.s, a.h};
-  if (!in_pieces(a.o, extent, o_piece)) return "o has rows that are not contiguous and aligned";
-  CUtensorMap map;
-  if (!make_map(of.q, map)) return "the driver makes no tensor maps";
-  return "";
-}
-
-void prepare(const Context& ctx, const Attend& a, Plan& plan) {
-  const DeviceInfo& device = device_info(ctx);
-  const Choice c = choice(device, a);
-  plan.kernel = std::string("attention_forward.cuda.sm90.") + dtype_name(a.dtype) + ".d" +
-                std::to_string(c.instance->d) + "." + name_of(c.instance->kind) + "." +
-                std::to_string(c.instance->rows) + "x" + std::to_string(c.instance->keys);
+  ForwardWork90 work{};
+  if (!make_maps(of.q, of.k, of.v, c.instance->keys, work.maps)) return kNoTensorMaps;
+  work.o_given =
+      c.grid.group == 1 && a.o_dtype == a.dtype && !*map_refuses(of.o) && make_map(of.o, work.o);
   const int64_t works = c.order.works();
+  work.grid = c.grid, work.order = c.order, work.schedule.works = static_cast<int32_t>(works);
+  plan.kernel += std::string(".") + dtype_name(a.dtype) + ".d" + std::to_string(c.instance->d) +
+                 "." + name_of(c.instance->kind) + "." + std::to_string(c.instance->rows) + "x" +
+                 std::to_string(c.instance->keys);
   PartialSlots slots;
   if (c.order.splits > 1) slots = PartialSlots(plan.workspace, a, c.order.splits);
-  plan.launch = [a, c, works, slots](Context& ctx, void* workspace) {
-    const Operands of(a, c);
-    ForwardWork90 work{};
-    work.grid = c.grid, work.order = c.order, work.schedule.works = static_cast<int32_t>(works);
-    if (!make_maps(of.q, of.k, of.v, c.instance->keys, work.maps))
-      fail(FOVEA_DEVICE_ERROR, "attention_forward: the driver makes no tensor map");
-    work.o_given =
-        c.grid.group == 1 && a.o_dtype == a.dtype && !*map_refuses(of.o) && make_map(of.o, work.o);
-    if (works > device_info(ctx).multiprocessors) work.schedule.counters = counters(ctx);
-    const bool split = c.order.splits > 1;
-    if (split) work.parts = slots.at(workspace, a, c.order.splits);
+  plan.launch = [a, work, works, slots, instance = c.instance](Context& ctx, void* workspace) {
+    ForwardWork90 now = work;
+    if (works > device_info(ctx).multiprocessors) now.schedule.counters = counters(ctx);
+    const int splits = now.order.splits;
+    if (splits > 1) now.parts = slots.at(workspace, a, splits);
     // The works' counters come first.
     constexpr int kFirst = 2;
-    if (split && works / c.order.splits <= kCounters - kFirst)
-      work.arrived = counters(ctx) + kFirst;
-    c.instance->launch(ctx, a, work);
-    if (split && !work.arrived) combine(ctx, "attention_forward", a, work.parts);
+    if (splits > 1 && works / splits <= kCounters - kFirst) now.arrived = counters(ctx) + kFirst;
+    instance->launch(ctx, a, now);
+    if (splits > 1 && !now.arrived) combine(ctx, "attention_forward", a, now.parts);
   };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<Attend> attention_forward_sm90;
-const Kernel<Attend> attention_forward_sm90{"sm90", refuses, prepare};
+extern const Kernel<Attend> attention_forward_sm90 = {"sm90", offer};
 
 }  // namespace fovea

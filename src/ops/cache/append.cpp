@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/cache/append.h"
-
 #include <cmath>
 
 #include "core/fields.h"
+#include "core/plan.h"
+#include "fovea/cache.h"
 #include "ops/cache/kernels.h"
 
 namespace fovea {
@@ -115,13 +115,8 @@ Append resolve(const fovea_cache_append_params& p) {
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_cache_append_params& params) {
-  const Append request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose(kOp, ctx, request, {cache_append_host});
-#if FOVEA_WITH_CUDA
-  return choose(kOp, ctx, request, {cache_append_cuda});
-#else
-  return choose<Append>(kOp, ctx, request, {});
-#endif
+  return choose(kOp, ctx, resolve(params), cache_append_host,
+                FOVEA_CUDA_KERNELS(cache_append_cuda));
 }
 
 }  // namespace fovea

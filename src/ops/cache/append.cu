@@ -114,11 +114,7 @@ void append_parts(Context& ctx, const Append& a, bool with_k, bool with_v) {
   });
 }
 
-std::string refuses(const Context&, const Append&) {
-  return "";
-}
-
-void prepare(const Context&, const Append& a, Plan& plan) {
+std::string offer(const Context&, const Append& a, Plan& plan) {
   const AppendPart& part = a.k ? a.k : a.v;
   plan.kernel +=
       std::string(".") + dtype_name(part.fresh_dtype) + "." + dtype_name(part.cache_dtype);
@@ -135,10 +131,11 @@ void prepare(const Context&, const Append& a, Plan& plan) {
       cuda::launch<append_length_kernel>(
           ctx, kOp, cuda::ceil_div(a.sequences.count, int64_t{kThreads}), kThreads, 0, a);
   };
+  return "";
 }
 
 }  // namespace
 
-const Kernel<Append> cache_append_cuda = {"cache_append.cuda", refuses, prepare};
+extern const Kernel<Append> cache_append_cuda = {"", offer};
 
 }  // namespace fovea

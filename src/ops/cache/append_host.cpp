@@ -52,11 +52,7 @@ void append_part(Context& ctx, const Append& a, const AppendPart& part) {
   });
 }
 
-std::string refuses(const Context&, const Append&) {
-  return "";
-}
-
-void prepare(const Context&, const Append& a, Plan& plan) {
+std::string offer(const Context&, const Append& a, Plan& plan) {
   const AppendPart& part = a.k ? a.k : a.v;
   plan.kernel +=
       std::string(".") + dtype_name(part.fresh_dtype) + "." + dtype_name(part.cache_dtype);
@@ -68,10 +64,11 @@ void prepare(const Context&, const Append& a, Plan& plan) {
       a.key_len_out.as<int32_t>()[r * a.key_len_out.stride[0]] =
           static_cast<int32_t>(a.length_after(r));
   };
+  return "";
 }
 
 }  // namespace
 
-const Kernel<Append> cache_append_host = {"cache_append.host", refuses, prepare};
+extern const Kernel<Append> cache_append_host = {"", offer};
 
 }  // namespace fovea

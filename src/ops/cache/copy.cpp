@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/cache/copy.h"
-
 #include "core/dtype.h"
+#include "core/plan.h"
+#include "fovea/cache.h"
 #include "ops/cache/kernels.h"
 
 namespace fovea {
@@ -32,13 +32,7 @@ CacheCopy resolve(const fovea_cache_copy_params& p) {
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_cache_copy_params& params) {
-  const CacheCopy request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose(kOp, ctx, request, {cache_copy_host});
-#if FOVEA_WITH_CUDA
-  return choose(kOp, ctx, request, {cache_copy_cuda});
-#else
-  return choose<CacheCopy>(kOp, ctx, request, {});
-#endif
+  return choose(kOp, ctx, resolve(params), cache_copy_host, FOVEA_CUDA_KERNELS(cache_copy_cuda));
 }
 
 }  // namespace fovea

@@ -44,11 +44,7 @@ bool widen(CacheCopy& a) {
   return true;
 }
 
-std::string refuses(const Context&, const CacheCopy&) {
-  return "";
-}
-
-void prepare(const Context&, const CacheCopy& request, Plan& plan) {
+std::string offer(const Context&, const CacheCopy& request, Plan& plan) {
   CacheCopy a = request;
   if (widen(a)) plan.kernel += ".wide";
   plan.launch = [a](Context& ctx, void*) {
@@ -70,10 +66,11 @@ void prepare(const Context&, const CacheCopy& request, Plan& plan) {
         return;
     }
   };
+  return "";
 }
 
 }  // namespace
 
-const Kernel<CacheCopy> cache_copy_cuda = {"cache_copy.cuda", refuses, prepare};
+extern const Kernel<CacheCopy> cache_copy_cuda = {"", offer};
 
 }  // namespace fovea

@@ -30,21 +30,18 @@ void copy_page(const CacheCopy& a, int64_t i) {
     }
 }
 
-std::string refuses(const Context&, const CacheCopy&) {
-  return "";
-}
-
-void prepare(const Context&, const CacheCopy& a, Plan& plan) {
+std::string offer(const Context&, const CacheCopy& a, Plan& plan) {
   plan.launch = [a](Context& ctx, void*) {
     const int64_t page = a.shape[0] * a.shape[1] * a.shape[2];
     if (!page) return;
     host::pool(ctx).run(a.pairs, 0.2 * static_cast<double>(a.pairs * page * a.bytes),
                         [&](int64_t i, int32_t) { copy_page(a, i); });
   };
+  return "";
 }
 
 }  // namespace
 
-const Kernel<CacheCopy> cache_copy_host = {"cache_copy.host", refuses, prepare};
+extern const Kernel<CacheCopy> cache_copy_host = {"", offer};
 
 }  // namespace fovea

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/cache/get.h"
-
 #include "core/fields.h"
+#include "core/plan.h"
+#include "fovea/cache.h"
 #include "ops/cache/kernels.h"
 
 namespace fovea {
@@ -31,13 +31,7 @@ CacheGet resolve(const fovea_cache_get_params& p) {
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_cache_get_params& params) {
-  const CacheGet request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose(kOp, ctx, request, {cache_get_host});
-#if FOVEA_WITH_CUDA
-  return choose(kOp, ctx, request, {cache_get_cuda});
-#else
-  return choose<CacheGet>(kOp, ctx, request, {});
-#endif
+  return choose(kOp, ctx, resolve(params), cache_get_host, FOVEA_CUDA_KERNELS(cache_get_cuda));
 }
 
 }  // namespace fovea

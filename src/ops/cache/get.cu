@@ -26,11 +26,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-std::string refuses(const Context&, const CacheGet&) {
-  return "";
-}
-
-void prepare(const Context&, const CacheGet& a, Plan& plan) {
+std::string offer(const Context&, const CacheGet& a, Plan& plan) {
   plan.kernel += std::string(".") + dtype_name(a.k_dtype) + "." + dtype_name(a.out_dtype);
   plan.launch = [a](Context& ctx, void*) {
     with_cache_type(a.k_dtype, [&](auto cache) {
@@ -51,10 +47,11 @@ void prepare(const Context&, const CacheGet& a, Plan& plan) {
       });
     });
   };
+  return "";
 }
 
 }  // namespace
 
-const Kernel<CacheGet> cache_get_cuda = {"cache_get.cuda", refuses, prepare};
+extern const Kernel<CacheGet> cache_get_cuda = {"", offer};
 
 }  // namespace fovea

@@ -17,11 +17,7 @@ void get_rows(const CacheGet& a, int64_t slot) {
       get_unit<V, Cache, Out>(a, token, offset, head, unit);
 }
 
-std::string refuses(const Context&, const CacheGet&) {
-  return "";
-}
-
-void prepare(const Context&, const CacheGet& a, Plan& plan) {
+std::string offer(const Context&, const CacheGet& a, Plan& plan) {
   plan.kernel += std::string(".") + dtype_name(a.k_dtype) + "." + dtype_name(a.out_dtype);
   plan.launch = [a](Context& ctx, void*) {
     with_cache_type(a.k_dtype, [&](auto cache) {
@@ -40,10 +36,11 @@ void prepare(const Context&, const CacheGet& a, Plan& plan) {
       });
     });
   };
+  return "";
 }
 
 }  // namespace
 
-const Kernel<CacheGet> cache_get_host = {"cache_get.host", refuses, prepare};
+extern const Kernel<CacheGet> cache_get_host = {"", offer};
 
 }  // namespace fovea

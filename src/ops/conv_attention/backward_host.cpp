@@ -26,11 +26,7 @@ void launch(const BackwardPlan& plan, Context& ctx, void* base) {
   });
 }
 
-std::string refuses(const Context&, const ConvAttendBackward&) {
-  return "";
-}
-
-void prepare(const Context& ctx, const ConvAttendBackward& b, Plan& plan) {
+std::string offer(const Context& ctx, const ConvAttendBackward& b, Plan& plan) {
   const Call call(b.forward);
   BackwardPlan p;
   Layout worker;
@@ -39,12 +35,11 @@ void prepare(const Context& ctx, const ConvAttendBackward& b, Plan& plan) {
   plan.kernel += std::string(".") + call.simd.name + "." + dtype_name(call.a.dtype) + ".d" +
                  std::to_string(call.a.d);
   plan.launch = [p](Context& context, void* base) { launch(p, context, base); };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<ConvAttendBackward> conv_attention_backward_host;
-const Kernel<ConvAttendBackward> conv_attention_backward_host = {"conv_attention_backward.host",
-                                                                 refuses, prepare};
+extern const Kernel<ConvAttendBackward> conv_attention_backward_host = {"", offer};
 
 }  // namespace fovea

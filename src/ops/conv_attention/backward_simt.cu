@@ -54,7 +54,7 @@ void enqueue(Context& ctx, const ConvBackwardSimt& call) {
   conv_add_dweight(ctx, b, {call.dweight, call.row_tiles});
 }
 
-void prepare(const Context&, const ConvAttendBackward& b, Plan& plan) {
+std::string offer(const Context&, const ConvAttendBackward& b, Plan& plan) {
   const ConvAttend& c = b.forward;
   const Attend& a = c.attend;
   plan.kernel += std::string(".") + dtype_name(a.dtype);
@@ -67,13 +67,12 @@ void prepare(const Context&, const ConvAttendBackward& b, Plan& plan) {
     now.delta = delta.at(base), now.dweight = dweight.at(base);
     enqueue(ctx, now);
   };
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<ConvAttendBackward> conv_attention_backward_simt = {
-    "conv_attention_backward.cuda.simt",
-    [](const Context&, const ConvAttendBackward&) { return std::string(); }, cuda::prepare};
+extern const Kernel<ConvAttendBackward> conv_attention_backward_simt = {"simt", cuda::offer};
 
 }  // namespace fovea

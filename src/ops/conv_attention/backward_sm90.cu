@@ -223,13 +223,13 @@ void enqueue(Context& ctx, const ConvAttendBackward& b, const Slots90& slots, vo
   conv_add_dweight(ctx, b, {slots.dweight.at(base), parts});
 }
 
-void prepare(const Context& ctx, const ConvAttendBackward& b, Plan& plan) {
+std::string offer(const Context& ctx, const ConvAttendBackward& b, Plan& plan) {
+  if (std::string why = refuses(ctx, b); !why.empty()) return why;
   const ConvAttend& c = b.forward;
   const Attend& a = c.attend;
   const ConvGradientInstance90& row = *find(c, ConvLines::rows);
-  plan.kernel = std::string("conv_attention_backward.cuda.sm90.") + dtype_name(a.dtype) + ".d" +
-                std::to_string(row.d) + "." + std::to_string(row.lines) + "x" +
-                std::to_string(row.columns);
+  plan.kernel += std::string(".") + dtype_name(a.dtype) + ".d" + std::to_string(row.d) + "." +
+                 std::to_string(row.lines) + "x" + std::to_string(row.columns);
   const int64_t heads = a.sequences.count * a.h;
   const int64_t parts = int64_t{order_of(device_info(ctx), c, row).row_tiles} * 4 * row.groups;
   Slots90 slots;
@@ -237,12 +237,12 @@ void prepare(const Context& ctx, const ConvAttendBackward& b, Plan& plan) {
   slots.largest = plan.workspace.add<float>(heads);
   slots.dweight = plan.workspace.add<double>(b.dweight ? heads * parts * c.taps() : 0);
   plan.launch = [=](Context& ctx, void* base) { enqueue(ctx, b, slots, base); };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<ConvAttendBackward> conv_attention_backward_sm90;
-const Kernel<ConvAttendBackward> conv_attention_backward_sm90{"sm90", refuses, prepare};
+extern const Kernel<ConvAttendBackward> conv_attention_backward_sm90 = {"sm90", offer};
 
 static_assert(kSideWidth == kLanes * 8);
 

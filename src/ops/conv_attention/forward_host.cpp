@@ -243,11 +243,7 @@ class Forward {
   void* base_;
 };
 
-std::string refuses(const Context&, const ConvAttend&) {
-  return "";
-}
-
-void prepare(const Context& ctx, const ConvAttend& c, Plan& plan) {
+std::string offer(const Context& ctx, const ConvAttend& c, Plan& plan) {
   const Call call(c);
   const Attend& a = call.a;
   ForwardPlan p{};
@@ -274,12 +270,11 @@ void prepare(const Context& ctx, const ConvAttend& c, Plan& plan) {
   plan.kernel +=
       std::string(".") + call.simd.name + "." + dtype_name(a.dtype) + ".d" + std::to_string(a.d);
   plan.launch = [p](Context& context, void* base) { Forward(p, base).run(context); };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<ConvAttend> conv_attention_forward_host;
-const Kernel<ConvAttend> conv_attention_forward_host = {"conv_attention_forward.host", refuses,
-                                                        prepare};
+extern const Kernel<ConvAttend> conv_attention_forward_host = {"", offer};
 
 }  // namespace fovea

@@ -25,7 +25,7 @@ void enqueue(Context& ctx, const ConvSimt& call) {
     run.template operator()<9>();
 }
 
-void prepare(const Context& ctx, const ConvAttend& c, Plan& plan) {
+std::string offer(const Context& ctx, const ConvAttend& c, Plan& plan) {
   const Attend& a = c.attend;
   const Strips strips(c);
   const int64_t key_tiles = ceil_div(a.sequences.key_max, kStageTile);
@@ -51,13 +51,12 @@ void prepare(const Context& ctx, const ConvAttend& c, Plan& plan) {
     enqueue(ctx, call);
     if (splits > 1) combine(ctx, kOp, a, call.parts);
   };
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<ConvAttend> conv_attention_forward_simt = {
-    "conv_attention_forward.cuda.simt",
-    [](const Context&, const ConvAttend&) { return std::string(); }, cuda::prepare};
+extern const Kernel<ConvAttend> conv_attention_forward_simt = {"simt", cuda::offer};
 
 }  // namespace fovea

@@ -187,13 +187,14 @@ ConvWork90 work_of(const DeviceInfo& device, const ConvAttend& c, const ConvInst
   return work;
 }
 
-void prepare(const Context& ctx, const ConvAttend& c, Plan& plan) {
+std::string offer(const Context& ctx, const ConvAttend& c, Plan& plan) {
+  if (std::string why = refuses(ctx, c); !why.empty()) return why;
   const Attend& a = c.attend;
   const DeviceInfo& device = device_info(ctx);
   const ConvInstance90& row = *choose(device, c);
-  plan.kernel = std::string("conv_attention_forward.cuda.sm90.") + dtype_name(a.dtype) + ".d" +
-                std::to_string(row.d) + "." + std::to_string(row.rows) + "x" +
-                std::to_string(row.columns) + "." + name_of(row.kind);
+  plan.kernel += std::string(".") + dtype_name(a.dtype) + ".d" + std::to_string(row.d) + "." +
+                 std::to_string(row.rows) + "x" + std::to_string(row.columns) + "." +
+                 name_of(row.kind);
   if (row.kind == ConvKind::whole)
     plan.kernel +=
         std::string(".") + std::to_string(64 * row.groups) + "x" + std::to_string(row.keys);
@@ -218,11 +219,11 @@ void prepare(const Context& ctx, const ConvAttend& c, Plan& plan) {
     row.launch(ctx, c, now);
     if (split && !now.arrived) combine(ctx, kOp, a, now.parts);
   };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<ConvAttend> conv_attention_forward_sm90;
-const Kernel<ConvAttend> conv_attention_forward_sm90{"sm90", refuses, prepare};
+extern const Kernel<ConvAttend> conv_attention_forward_sm90 = {"sm90", offer};
 
 }  // namespace fovea

@@ -122,11 +122,7 @@ class Backward {
   void* base_;
 };
 
-std::string refuses(const Context&, const MixedAttendBackward&) {
-  return "";
-}
-
-void prepare(const Context& ctx, const MixedAttendBackward& m, Plan& plan) {
+std::string offer(const Context& ctx, const MixedAttendBackward& m, Plan& plan) {
   const Call call(m.conv.forward);
   const Attend& a = call.a;
   BackwardPlan p;
@@ -147,12 +143,11 @@ void prepare(const Context& ctx, const MixedAttendBackward& m, Plan& plan) {
   plan.kernel +=
       std::string(".") + call.simd.name + "." + dtype_name(a.dtype) + ".d" + std::to_string(a.d);
   plan.launch = [p](Context& context, void* base) { Backward(p, base).run(context); };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<MixedAttendBackward> multi_token_backward_host;
-const Kernel<MixedAttendBackward> multi_token_backward_host = {"x_multi_token_backward.host",
-                                                               refuses, prepare};
+extern const Kernel<MixedAttendBackward> multi_token_backward_host = {"", offer};
 
 }  // namespace fovea

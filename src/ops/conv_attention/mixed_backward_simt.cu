@@ -393,7 +393,7 @@ struct Slots {
   }
 };
 
-void prepare(const Context&, const MixedAttendBackward& m, Plan& plan) {
+std::string offer(const Context&, const MixedAttendBackward& m, Plan& plan) {
   const ConvAttend& c = m.conv.forward;
   const Attend& a = c.attend;
   plan.kernel += std::string(".") + dtype_name(a.dtype);
@@ -418,13 +418,12 @@ void prepare(const Context&, const MixedAttendBackward& m, Plan& plan) {
     add_mixing(ctx, call, m.dbefore, now.dbefore);
     add_mixing(ctx, call, m.dafter, now.dafter);
   };
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<MixedAttendBackward> multi_token_backward_simt = {
-    "x_multi_token_backward.cuda.simt",
-    [](const Context&, const MixedAttendBackward&) { return std::string(); }, cuda::prepare};
+extern const Kernel<MixedAttendBackward> multi_token_backward_simt = {"simt", cuda::offer};
 
 }  // namespace fovea

@@ -179,11 +179,7 @@ class Forward {
   void* base_;
 };
 
-std::string refuses(const Context&, const MixedAttend&) {
-  return "";
-}
-
-void prepare(const Context& ctx, const MixedAttend& m, Plan& plan) {
+std::string offer(const Context& ctx, const MixedAttend& m, Plan& plan) {
   const Call call(m.conv);
   const Attend& a = call.a;
   ForwardPlan p{};
@@ -199,12 +195,11 @@ void prepare(const Context& ctx, const MixedAttend& m, Plan& plan) {
   plan.kernel +=
       std::string(".") + call.simd.name + "." + dtype_name(a.dtype) + ".d" + std::to_string(a.d);
   plan.launch = [p](Context& context, void* base) { Forward(p, base).run(context); };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<MixedAttend> multi_token_forward_host;
-const Kernel<MixedAttend> multi_token_forward_host = {"x_multi_token_forward.host", refuses,
-                                                      prepare};
+extern const Kernel<MixedAttend> multi_token_forward_host = {"", offer};
 
 }  // namespace fovea

@@ -142,7 +142,7 @@ void enqueue(Context& ctx, const Panel& call) {
                               operand_of(a.v, a.dtype, a.e), work);
 }
 
-void prepare(const Context&, const MixedAttend& m, Plan& plan) {
+std::string offer(const Context&, const MixedAttend& m, Plan& plan) {
   const ConvAttend& c = m.conv;
   const Attend& a = c.attend;
   plan.kernel += std::string(".") + dtype_name(a.dtype);
@@ -165,13 +165,12 @@ void prepare(const Context&, const MixedAttend& m, Plan& plan) {
       enqueue(ctx, now);
     }
   };
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<MixedAttend> multi_token_forward_simt = {
-    "x_multi_token_forward.cuda.simt",
-    [](const Context&, const MixedAttend&) { return std::string(); }, cuda::prepare};
+extern const Kernel<MixedAttend> multi_token_forward_simt = {"simt", cuda::offer};
 
 }  // namespace fovea

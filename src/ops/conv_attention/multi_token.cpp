@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/conv_attention/multi_token.h"
-
+#include "fovea/experimental/multi_token.h"
+#include "core/plan.h"
 #include "ops/conv_attention/fields.h"
 #include "ops/conv_attention/mixed.h"
 
@@ -58,24 +58,13 @@ MixedAttendBackward resolve(const fovea_x_multi_token_backward_params& p) {
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_x_multi_token_forward_params& params) {
-  const MixedAttend request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose(kForward, ctx, request, {multi_token_forward_host});
-#if FOVEA_WITH_CUDA
-  return choose(kForward, ctx, request, {multi_token_forward_simt});
-#else
-  return choose<MixedAttend>(kForward, ctx, request, {});
-#endif
+  return choose(kForward, ctx, resolve(params), multi_token_forward_host,
+                FOVEA_CUDA_KERNELS(multi_token_forward_simt));
 }
 
 Plan plan(const Context& ctx, const fovea_x_multi_token_backward_params& params) {
-  const MixedAttendBackward request = resolve(params);
-  if (ctx.backend == FOVEA_HOST)
-    return choose(kBackward, ctx, request, {multi_token_backward_host});
-#if FOVEA_WITH_CUDA
-  return choose(kBackward, ctx, request, {multi_token_backward_simt});
-#else
-  return choose<MixedAttendBackward>(kBackward, ctx, request, {});
-#endif
+  return choose(kBackward, ctx, resolve(params), multi_token_backward_host,
+                FOVEA_CUDA_KERNELS(multi_token_backward_simt));
 }
 
 }  // namespace fovea

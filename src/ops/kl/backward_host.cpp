@@ -244,10 +244,6 @@ class Backward {
   double total_factor_ = 0;
 };
 
-std::string refuses(const Context&, const KlBackward&) {
-  return "";
-}
-
 // Key heads whose sums some query head feeds at once.
 int64_t groups_of(const Kl& a) {
   if (!a.first.dk) return a.second.key_heads;
@@ -262,7 +258,7 @@ bool groups_suffice(const Kl& a, int64_t groups, int32_t threads) {
   return items >= 4.0 * threads;
 }
 
-void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
+std::string offer(const Context& ctx, const KlBackward& b, Plan& plan) {
   const Kl& a = b.forward;
   Layout worker;
   BackwardPlan p(b, worker);
@@ -292,13 +288,12 @@ void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
                  std::to_string(a.first.width) + "." + dtype_name(a.second.dtype) + ".d" +
                  std::to_string(a.second.width);
   plan.launch = [p](Context& context, void* base) { Backward(p, base).run(context); };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<KlBackward> kl_backward_host, kl_jensen_shannon_backward_host;
-const Kernel<KlBackward> kl_backward_host = {"kl_backward.host", refuses, prepare};
-const Kernel<KlBackward> kl_jensen_shannon_backward_host = {"x_kl_jensen_shannon_backward.host",
-                                                            refuses, prepare};
+extern const Kernel<KlBackward> kl_backward_host = {"", offer};
+extern const Kernel<KlBackward> kl_jensen_shannon_backward_host = {"", offer};
 
 }  // namespace fovea

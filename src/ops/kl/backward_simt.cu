@@ -84,13 +84,14 @@ void enqueue(Context& ctx, const KlBackward& b, KlOwn own, const float* gain) {
   if (call.dk) launch_keys<Owner::dk>(ctx, gradient.op, simt);
 }
 
-void prepare(const Context&, const KlBackward& b, Plan& plan) {
+std::string offer(const Context&, const KlBackward& b, Plan& plan) {
   plan.kernel += std::string(".") + dtype_name(b.forward.first.dtype);
   const GainSlots slots(plan.workspace, b);
   plan.launch = [=](Context& ctx, void* base) {
     const float* gain = slots.fill(ctx, b, base);
     for (KlOwn own : {KlOwn::first, KlOwn::second}) enqueue(ctx, b, own, gain);
   };
+  return "";
 }
 
 }  // namespace
@@ -141,15 +142,7 @@ const float* GainSlots::fill(Context& ctx, const KlBackward& b, void* base) cons
 
 }  // namespace cuda
 
-namespace {
-std::string takes_all(const Context&, const KlBackward&) {
-  return "";
-}
-}  // namespace
-
-extern const Kernel<KlBackward> kl_backward_simt, kl_jensen_shannon_backward_simt;
-const Kernel<KlBackward> kl_backward_simt = {"kl_backward.cuda.simt", takes_all, cuda::prepare};
-const Kernel<KlBackward> kl_jensen_shannon_backward_simt = {
-    "x_kl_jensen_shannon_backward.cuda.simt", takes_all, cuda::prepare};
+extern const Kernel<KlBackward> kl_backward_simt = {"simt", cuda::offer};
+extern const Kernel<KlBackward> kl_jensen_shannon_backward_simt = {"simt", cuda::offer};
 
 }  // namespace fovea

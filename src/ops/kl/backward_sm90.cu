@@ -9,6 +9,7 @@
 #include "core/chunk.h"
 #include "core/dtype.h"
 #include "cuda/block/softmax.cuh"
+#include "cuda/loop/hopper.h"
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/tile/mma_sm80.cuh"
 #include "ops/kl/backward.cuh"
@@ -117,41 +118,6 @@ struct Operands {
   }
 };
 
-std::string refuses(const Context& ctx, const KlBackward& b) {
-  const Kl& a = b.forward;
-  const DeviceInfo& device = device_info(ctx);
-  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
-  if (a.first.dtype != a.second.dtype) return "teacher and student differ in dtype";
-  if (a.first.dtype != FOVEA_F16 && a.first.dtype != FOVEA_BF16)
-    return std::string(dtype_name(a.first.dtype)) + " not in {f16,bf16}";
-  if (!attend_of(a, a.first, a.second).plain()) return "sink_keys or head_window are given";
-  if (a.first.width % 8 || a.second.width % 8) return "a width that is not a multiple of 8";
-  if (!a.h || !a.sequences.count || !a.t || !a.s) return "nothing to do";
-  for (KlOwn own : {KlOwn::first, KlOwn::second}) {
-    const KlGradient gradient = cut_gradient_of(b, own, nullptr);
-    const AttendBackward& call = gradient.call;
-    if (!call.dq && !call.dk) continue;
-    const Attend& x = call.forward;
-    const KlBackwardInstance90* row = find(x);
-    if (!row) return "no instance for this dtype and these widths in this build";
-    const Sequences& q = a.sequences;
-    const Operands of(gradient, *row);
-    for (const MapOf* map : {&of.q, &of.k, &of.v, &of.dout})
-      if (const char* why = map_refuses(*map); *why) return std::string("a q or k has ") + why;
-    for (const View<4>* out : {&call.dq, &call.dk})
-      if (*out && !chunked(*out, 2, 8))
-        return "dq or dk has rows that are not contiguous and 16-byte aligned";
-    if (q.key_max > kIndexMax || q.query_max > kIndexMax)
-      return "more than 2^30 keys or rows in a sequence";
-    const int64_t row_tiles = ceil_div(q.query_start ? a.s : q.query_max, row->rows);
-    if (q.count * std::max(x.g * ceil_div(q.key_max, row->keys), a.h * (row_tiles + 1)) > kIndexMax)
-      return "more than 2^30 blocks of work";
-    CUtensorMap map;
-    if (!make_map(of.q, map)) return "the driver makes no tensor maps";
-  }
-  return "";
-}
-
 // Elements of dk by key heads of the call, where those are more than k's.
 int64_t parts_of(const KlGradient& gradient) {
   const Attend& a = gradient.call.forward;
@@ -169,16 +135,36 @@ struct OwnPlan {
   const KlBackwardInstance90* row;
   RowTiles tiles;
   BackwardGrid90 grid;
+  BackwardMaps maps;
 };
 
-OwnPlan plan_of(const DeviceInfo& device, const KlBackward& b, KlOwn own) {
-  const AttendBackward call = cut_gradient_of(b, own, nullptr).call;
+// Adds the plan of one distribution's gradient, if it is wanted: "" or why there is none.
+std::string add_plan(const DeviceInfo& device, const KlGradient& gradient,
+                     std::vector<OwnPlan>& plans) {
+  const AttendBackward& call = gradient.call;
+  if (!call.dq && !call.dk) return "";
   const Attend& a = call.forward;
-  const KlBackwardInstance90& row = *find(a);
-  return {own,
-          &row,
-          RowTiles(a, row.rows, row.panels),
-          {a, row.rows, row.keys, row.panels, static_cast<bool>(call.dq), device.l2_bytes}};
+  const KlBackwardInstance90* row = find(a);
+  if (!row) return "no instance for this dtype and these widths in this build";
+  for (const View<4>* out : {&call.dq, &call.dk})
+    if (*out && !chunked(*out, 2, 8))
+      return "dq or dk has rows that are not contiguous and 16-byte aligned";
+  const Sequences& q = a.sequences;
+  const int64_t row_tiles = ceil_div(q.query_start ? a.s : q.query_max, row->rows);
+  if (q.count * std::max(a.g * ceil_div(q.key_max, row->keys), a.h * (row_tiles + 1)) > kIndexMax)
+    return "more than 2^30 blocks of work";
+  plans.push_back(
+      {gradient.own,
+       row,
+       RowTiles(a, row->rows, row->panels),
+       {a, row->rows, row->keys, row->panels, static_cast<bool>(call.dq), device.l2_bytes},
+       {}});
+  BackwardMaps& maps = plans.back().maps;
+  const Operands of(gradient, *row);
+  return map_each({{"own q", of.q, maps.q},
+                   {"own k", of.k, maps.k},
+                   {"other k", of.v, maps.v},
+                   {"other q", of.dout, maps.dout}});
 }
 
 void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float* gain,
@@ -186,11 +172,6 @@ void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float
   const KlGradient gradient = cut_gradient_of(b, plan.own, gain);
   const AttendBackward& call = gradient.call;
   const Attend& a = call.forward;
-  const Operands of(gradient, *plan.row);
-  BackwardMaps maps;
-  if (!make_map(of.q, maps.q) || !make_map(of.k, maps.k) || !make_map(of.v, maps.v) ||
-      !make_map(of.dout, maps.dout))
-    fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", gradient.op);
   const BackwardWork work{plan.tiles,
                           gradient.own == KlOwn::second ? 3 : 4,
                           slots.side.at(base),
@@ -201,7 +182,7 @@ void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float
   const int64_t row_tiles = ceil_div(a.sequences.query_max, plan.row->rows);
   launch<kl_side_kernel>(ctx, gradient.op, a.sequences.count * row_tiles * a.h, kThreads, 0,
                          gradient, work, row_tiles);
-  plan.row->launch(ctx, gradient, maps, work, plan.grid);
+  plan.row->launch(ctx, gradient, plan.maps, work, plan.grid);
   if (!work.dk) return;
   const int64_t sums = a.sequences.count * a.sequences.key_max * gradient.own_heads * a.d / 4,
                 blocks = ceil_div(sums, kThreads);
@@ -213,23 +194,28 @@ void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float
                                          sums);
 }
 
-void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
+std::string offer(const Context& ctx, const KlBackward& b, Plan& plan) {
   const Kl& a = b.forward;
+  if (a.first.dtype != a.second.dtype) return "teacher and student differ in dtype";
+  if (std::string why = hopper_refuses(ctx, a.first.dtype, a.sequences); !why.empty()) return why;
+  if (!attend_of(a, a.first, a.second).plain()) return "sink_keys or head_window are given";
+  if (a.first.width % 8 || a.second.width % 8) return "a width that is not a multiple of 8";
+  if (!a.h || !a.sequences.count || !a.t || !a.s) return "nothing to do";
   const GainSlots gains(plan.workspace, b);
   std::vector<OwnPlan> plans;
   int64_t side = 0, dq = 0, dk = 0, turn = 0;
   for (KlOwn own : {KlOwn::first, KlOwn::second}) {
     const KlGradient gradient = cut_gradient_of(b, own, nullptr);
     const AttendBackward& call = gradient.call;
+    if (std::string why = add_plan(device_info(ctx), gradient, plans); !why.empty()) return why;
     if (!call.dq && !call.dk) continue;
     dk = std::max(dk, parts_of(gradient));
-    plans.push_back(plan_of(device_info(ctx), b, own));
     const RowTiles& tiles = plans.back().tiles;
     const int64_t all = a.h * tiles.total;
     side = std::max(side, all * 4 * tiles.rows);
     if (call.dq) dq = std::max(dq, all * tiles.floats()), turn = std::max(turn, all);
   }
-  plan.kernel = std::string(op_of(b)) + ".cuda.sm90." + dtype_name(a.first.dtype);
+  plan.kernel += std::string(".") + dtype_name(a.first.dtype);
   if (!plans.empty())
     plan.kernel +=
         ".d" + std::to_string(plans.back().row->d) + "." + std::to_string(plans.back().row->e);
@@ -239,12 +225,12 @@ void prepare(const Context& ctx, const KlBackward& b, Plan& plan) {
     const float* gain = gains.fill(ctx, b, base);
     for (const OwnPlan& own : plans) enqueue(ctx, b, own, gain, slots, base);
   };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<KlBackward> kl_backward_sm90, kl_jensen_shannon_backward_sm90;
-const Kernel<KlBackward> kl_backward_sm90{"sm90", refuses, prepare};
-const Kernel<KlBackward> kl_jensen_shannon_backward_sm90{"sm90", refuses, prepare};
+extern const Kernel<KlBackward> kl_backward_sm90 = {"sm90", offer};
+extern const Kernel<KlBackward> kl_jensen_shannon_backward_sm90 = {"sm90", offer};
 
 }  // namespace fovea

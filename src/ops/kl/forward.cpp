@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/kl/forward.h"
-
+#include "core/plan.h"
+#include "fovea/kl.h"
 #include "ops/kl/resolve.h"
 
 namespace fovea {
 
 Plan plan(const Context& ctx, const fovea_kl_forward_params& params) {
-  const Kl request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose("kl_forward", ctx, request, {kl_forward_host});
-#if FOVEA_WITH_CUDA
-  return choose("kl_forward", ctx, request, {kl_forward_sm90, kl_forward_simt});
-#else
-  return choose<Kl>("kl_forward", ctx, request, {});
-#endif
+  return choose("kl_forward", ctx, resolve(params), kl_forward_host,
+                FOVEA_CUDA_KERNELS(kl_forward_sm90, kl_forward_simt));
 }
 
 }  // namespace fovea

@@ -149,11 +149,7 @@ class Forward {
   void* base_;
 };
 
-std::string refuses(const Context&, const Kl&) {
-  return "";
-}
-
-void prepare(const Context& ctx, const Kl& a, Plan& plan) {
+std::string offer(const Context& ctx, const Kl& a, Plan& plan) {
   Layout worker;
   ForwardPlan p(a, worker);
   p.worker_bytes = worker.bytes();
@@ -166,13 +162,12 @@ void prepare(const Context& ctx, const Kl& a, Plan& plan) {
                  std::to_string(a.first.width) + "." + dtype_name(a.second.dtype) + ".d" +
                  std::to_string(a.second.width);
   plan.launch = [p](Context& context, void* base) { Forward(p, base).run(context); };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<Kl> kl_forward_host, kl_jensen_shannon_forward_host;
-const Kernel<Kl> kl_forward_host = {"kl_forward.host", refuses, prepare};
-const Kernel<Kl> kl_jensen_shannon_forward_host = {"x_kl_jensen_shannon_forward.host", refuses,
-                                                   prepare};
+extern const Kernel<Kl> kl_forward_host = {"", offer};
+extern const Kernel<Kl> kl_jensen_shannon_forward_host = {"", offer};
 
 }  // namespace fovea

@@ -162,7 +162,7 @@ void run(Context& ctx, const KlSimt& call) {
                                  call);
 }
 
-void prepare(const Context&, const Kl& a, Plan& plan) {
+std::string offer(const Context&, const Kl& a, Plan& plan) {
   plan.kernel += std::string(".") + dtype_name(a.first.dtype);
   const bool few = a.sequences.query_max <= kFewRows;
   const int64_t row_tiles = ceil_div(a.sequences.query_max, few ? kFewRows : 64);
@@ -184,20 +184,13 @@ void prepare(const Context&, const Kl& a, Plan& plan) {
       a.share > 0 ? run<4, true>(ctx, call) : run<4, false>(ctx, call);
     if (a.total) add_up(ctx, call.op, a, call.kl, call.lse[0], totals.parts.at(base));
   };
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-namespace {
-std::string takes_all(const Context&, const Kl&) {
-  return "";
-}
-}  // namespace
-
-extern const Kernel<Kl> kl_forward_simt, kl_jensen_shannon_forward_simt;
-const Kernel<Kl> kl_forward_simt = {"kl_forward.cuda.simt", takes_all, cuda::prepare};
-const Kernel<Kl> kl_jensen_shannon_forward_simt = {"x_kl_jensen_shannon_forward.cuda.simt",
-                                                   takes_all, cuda::prepare};
+extern const Kernel<Kl> kl_forward_simt = {"simt", cuda::offer};
+extern const Kernel<Kl> kl_jensen_shannon_forward_simt = {"simt", cuda::offer};
 
 }  // namespace fovea

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "cuda/loop/hopper.h"
 #include "ops/kl/forward.cuh"
 
 namespace fovea {
@@ -71,30 +72,6 @@ struct Operands {
   }
 };
 
-std::string refuses(const Context& ctx, const Kl& a) {
-  const DeviceInfo& device = device_info(ctx);
-  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
-  if (a.first.dtype != a.second.dtype) return "teacher and student differ in dtype";
-  if (a.first.dtype != FOVEA_F16 && a.first.dtype != FOVEA_BF16)
-    return std::string(dtype_name(a.first.dtype)) + " not in {f16,bf16}";
-  if (!attend_of(a, a.first, a.second).plain()) return "sink_keys or head_window are given";
-  if (a.first.width % 8 || a.second.width % 8) return "a width that is not a multiple of 8";
-  if (!a.h || !a.sequences.count || !a.t || !a.s) return "nothing to do";
-  const KlInstance90* row = find(device, a);
-  if (!row) return "no instance for this dtype and these widths in this build";
-  const Operands of(a, *row);
-  for (const MapOf* x : {&of.q, &of.k, &of.q2, &of.k2})
-    if (const char* why = map_refuses(*x); *why) return std::string("a q or k has ") + why;
-  const Sequences& q = a.sequences;
-  if (q.key_max > kIndexMax || q.query_max > kIndexMax)
-    return "more than 2^30 keys or rows in a sequence";
-  if (q.count * a.h * ceil_div(q.query_max, row->rows) > kIndexMax)
-    return "more than 2^30 blocks of work";
-  CUtensorMap map;
-  if (!make_map(of.q, map)) return "the driver makes no tensor maps";
-  return "";
-}
-
 KlWork90 work_of(const DeviceInfo& device, const Kl& a, const KlInstance90& row) {
   const bool masked = a.mask.window.right > 0;
   const int64_t row_tiles = ceil_div(a.sequences.query_max, row.rows);
@@ -113,15 +90,33 @@ KlWork90 work_of(const DeviceInfo& device, const Kl& a, const KlInstance90& row)
   return work;
 }
 
-void prepare(const Context& ctx, const Kl& a, Plan& plan) {
+std::string offer(const Context& ctx, const Kl& a, Plan& plan) {
+  if (a.first.dtype != a.second.dtype) return "teacher and student differ in dtype";
+  if (std::string why = hopper_refuses(ctx, a.first.dtype, a.sequences); !why.empty()) return why;
+  if (!attend_of(a, a.first, a.second).plain()) return "sink_keys or head_window are given";
+  if (a.first.width % 8 || a.second.width % 8) return "a width that is not a multiple of 8";
+  if (!a.h || !a.sequences.count || !a.t || !a.s) return "nothing to do";
   const DeviceInfo& device = device_info(ctx);
-  const KlInstance90& row = *find(device, a);
-  plan.kernel = std::string(op_of(a)) + ".cuda.sm90." + dtype_name(a.first.dtype) + ".d" +
-                std::to_string(row.d) + "." + std::to_string(row.e) +
-                (row.rows == 256  ? ".long"
-                 : row.rows == 64 ? ".short"
-                                  : "");
+  const KlInstance90* found = find(device, a);
+  if (!found) return "no instance for this dtype and these widths in this build";
+  const KlInstance90& row = *found;
+  const Sequences& q = a.sequences;
+  if (q.count * a.h * ceil_div(q.query_max, row.rows) > kIndexMax)
+    return "more than 2^30 blocks of work";
   KlWork90 work = work_of(device, a, row);
+  const Operands of(a, row);
+  if (std::string why = map_each({{"q_teacher", of.q, work.maps.q},
+                                  {"k_teacher", of.k, work.maps.k},
+                                  {"q_student", of.q2, work.maps.q2},
+                                  {"k_student", of.k2, work.maps.v}});
+      !why.empty())
+    return why;
+  work.maps.group = static_cast<int32_t>(a.h / a.second.key_heads);
+  plan.kernel += std::string(".") + dtype_name(a.first.dtype) + ".d" + std::to_string(row.d) + "." +
+                 std::to_string(row.e) +
+                 (row.rows == 256  ? ".long"
+                  : row.rows == 64 ? ".short"
+                                   : "");
   const bool total = static_cast<bool>(a.total);
   const bool mixed = a.share > 0;
   const RowSlot kl(plan.workspace, a, a.kl, total),
@@ -129,14 +124,9 @@ void prepare(const Context& ctx, const Kl& a, Plan& plan) {
       second(plan.workspace, a, a.second.lse, mixed);
   const TotalSlots totals(plan.workspace, a, total);
   plan.launch = [=](Context& ctx, void* base) {
-    const Operands of(a, row);
     KlWork90 now = work;
     if (now.schedule.works > device_info(ctx).multiprocessors)
       now.schedule.counters = counters(ctx);
-    if (!make_map(of.q, now.maps.q) || !make_map(of.k, now.maps.k) ||
-        !make_map(of.q2, now.maps.q2) || !make_map(of.k2, now.maps.v))
-      fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", op_of(a));
-    now.maps.group = static_cast<int32_t>(a.h / a.second.key_heads);
     now.op = op_of(a), now.first = lse.at(base), now.second = second.at(base);
     const auto sweep = [&] {
       row.launch(ctx, attend_of(a, a.first, a.second), a.second.scale, now);
@@ -149,12 +139,12 @@ void prepare(const Context& ctx, const Kl& a, Plan& plan) {
     }
     if (total) add_up(ctx, now.op, a, now.kl, now.first, totals.parts.at(base));
   };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<Kl> kl_forward_sm90, kl_jensen_shannon_forward_sm90;
-const Kernel<Kl> kl_forward_sm90{"sm90", refuses, prepare};
-const Kernel<Kl> kl_jensen_shannon_forward_sm90{"sm90", refuses, prepare};
+extern const Kernel<Kl> kl_forward_sm90 = {"sm90", offer};
+extern const Kernel<Kl> kl_jensen_shannon_forward_sm90 = {"sm90", offer};
 
 }  // namespace fovea

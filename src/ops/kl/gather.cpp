@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/kl/gather.h"
-
+#include "core/plan.h"
+#include "fovea/experimental/kl.h"
 #include "ops/kl/sides.h"
 
 namespace fovea {
@@ -42,23 +42,13 @@ KlGather resolve(const fovea_x_kl_gather_backward_params& p) {
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_x_kl_gather_forward_params& params) {
-  const KlGather request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose(kForward, ctx, request, {kl_gather_forward_host});
-#if FOVEA_WITH_CUDA
-  return choose(kForward, ctx, request, {kl_gather_forward_sm80, kl_gather_forward_simt});
-#else
-  return choose<KlGather>(kForward, ctx, request, {});
-#endif
+  return choose(kForward, ctx, resolve(params), kl_gather_forward_host,
+                FOVEA_CUDA_KERNELS(kl_gather_forward_sm80, kl_gather_forward_simt));
 }
 
 Plan plan(const Context& ctx, const fovea_x_kl_gather_backward_params& params) {
-  const KlGather request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose(kBackward, ctx, request, {kl_gather_backward_host});
-#if FOVEA_WITH_CUDA
-  return choose(kBackward, ctx, request, {kl_gather_backward_sm80, kl_gather_backward_simt});
-#else
-  return choose<KlGather>(kBackward, ctx, request, {});
-#endif
+  return choose(kBackward, ctx, resolve(params), kl_gather_backward_host,
+                FOVEA_CUDA_KERNELS(kl_gather_backward_sm80, kl_gather_backward_simt));
 }
 
 }  // namespace fovea

@@ -177,11 +177,7 @@ class Backward {
   void* base_;
 };
 
-std::string refuses(const Context&, const KlGather&) {
-  return "";
-}
-
-void prepare(const Context& ctx, const KlGather& a, Plan& plan) {
+std::string offer(const Context& ctx, const KlGather& a, Plan& plan) {
   Layout worker;
   BackwardPlan p(a, worker);
   const int64_t tiles = RowTiles::most(a.kl);
@@ -194,11 +190,11 @@ void prepare(const Context& ctx, const KlGather& a, Plan& plan) {
                  std::to_string(a.kl.first.width) + "." + dtype_name(a.kl.second.dtype) + ".d" +
                  std::to_string(a.kl.second.width);
   plan.launch = [p](Context& context, void* base) { Backward(p, base).run(context); };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<KlGather> kl_gather_backward_host;
-const Kernel<KlGather> kl_gather_backward_host = {"x_kl_gather_backward.host", refuses, prepare};
+extern const Kernel<KlGather> kl_gather_backward_host = {"", offer};
 
 }  // namespace fovea

@@ -214,7 +214,8 @@ std::string refuses(const Context&, const KlGather& a) {
   return GatherOrder(a, 0).bits > 64 ? "more than 2^64 entries of pairs of rows and keys" : "";
 }
 
-void prepare(const Context&, const KlGather& a, Plan& plan) {
+std::string offer(const Context& ctx, const KlGather& a, Plan& plan) {
+  if (std::string why = refuses(ctx, a); !why.empty()) return why;
   plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
   const GatherOrderSlots slots(plan.workspace, a, 0, a.kl.first.dk || a.kl.second.dk);
   plan.launch = [=](Context& ctx, void* base) {
@@ -228,13 +229,12 @@ void prepare(const Context&, const KlGather& a, Plan& plan) {
       if (side.dk) keys(ctx, call, own, slots.order, entries);
     }
   };
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<KlGather> kl_gather_backward_simt;
-const Kernel<KlGather> kl_gather_backward_simt = {"x_kl_gather_backward.cuda.simt", cuda::refuses,
-                                                  cuda::prepare};
+extern const Kernel<KlGather> kl_gather_backward_simt = {"simt", cuda::offer};
 
 }  // namespace fovea

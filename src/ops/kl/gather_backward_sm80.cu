@@ -229,7 +229,8 @@ void enqueue(Context& ctx, GatherSimt call, const GatherBackwardSlots& slots, vo
   }
 }
 
-void prepare(const Context& ctx, const KlGather& a, Plan& plan) {
+std::string offer(const Context& ctx, const KlGather& a, Plan& plan) {
+  if (std::string why = refuses(ctx, a); !why.empty()) return why;
   plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
   const GatherBackwardSlots slots(plan.workspace, device_info(ctx), a);
   plan.launch = [=](Context& ctx, void* base) {
@@ -237,13 +238,12 @@ void prepare(const Context& ctx, const KlGather& a, Plan& plan) {
     const auto run = a.kl.first.dtype == FOVEA_BF16 ? enqueue<FOVEA_BF16> : enqueue<FOVEA_F16>;
     run(ctx, GatherSimt(a), slots, base);
   };
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<KlGather> kl_gather_backward_sm80;
-const Kernel<KlGather> kl_gather_backward_sm80 = {"x_kl_gather_backward.cuda.sm80", cuda::refuses,
-                                                  cuda::prepare};
+extern const Kernel<KlGather> kl_gather_backward_sm80 = {"sm80", cuda::offer};
 
 }  // namespace fovea

@@ -64,11 +64,7 @@ void compute(const ForwardPlan& plan, const RowTiles::Place& at, void* room) {
   }
 }
 
-std::string refuses(const Context&, const KlGather&) {
-  return "";
-}
-
-void prepare(const Context& ctx, const KlGather& a, Plan& plan) {
+std::string offer(const Context& ctx, const KlGather& a, Plan& plan) {
   Layout worker;
   ForwardPlan p(a, worker);
   const int64_t tiles = RowTiles::most(a.kl);
@@ -89,11 +85,11 @@ void prepare(const Context& ctx, const KlGather& a, Plan& plan) {
           compute(p, tiles[item], p.scratch.at(base) + static_cast<size_t>(id) * p.worker_bytes);
         });
   };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<KlGather> kl_gather_forward_host;
-const Kernel<KlGather> kl_gather_forward_host = {"x_kl_gather_forward.host", refuses, prepare};
+extern const Kernel<KlGather> kl_gather_forward_host = {"", offer};
 
 }  // namespace fovea

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kGatherThreads)
   }
 }
 
-void prepare(const Context&, const KlGather& a, Plan& plan) {
+std::string offer(const Context&, const KlGather& a, Plan& plan) {
   plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
   plan.launch = [=](Context& ctx, void*) {
     GatherSimt call(a);
@@ -65,14 +65,12 @@ void prepare(const Context&, const KlGather& a, Plan& plan) {
     launch<gather_forward_kernel>(ctx, kOp, ceil_div(call.work, kGatherWarps), kGatherThreads,
                                   kGatherWarps * 2 * call.pitch * sizeof(float), call);
   };
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<KlGather> kl_gather_forward_simt;
-const Kernel<KlGather> kl_gather_forward_simt = {
-    "x_kl_gather_forward.cuda.simt", [](const Context&, const KlGather&) { return std::string(); },
-    cuda::prepare};
+extern const Kernel<KlGather> kl_gather_forward_simt = {"simt", cuda::offer};
 
 }  // namespace fovea

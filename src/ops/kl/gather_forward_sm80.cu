@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(kGatherThreads, 3)
   }
 }
 
-void prepare(const Context&, const KlGather& a, Plan& plan) {
+std::string offer(const Context& ctx, const KlGather& a, Plan& plan) {
+  if (std::string why = gather_heads_refuse(ctx, a); !why.empty()) return why;
   plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
   plan.launch = [=](Context& ctx, void*) {
     GatherSimt call(a);
@@ -85,13 +86,12 @@ void prepare(const Context&, const KlGather& a, Plan& plan) {
     else
       run.template operator()<FOVEA_F16>();
   };
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<KlGather> kl_gather_forward_sm80;
-const Kernel<KlGather> kl_gather_forward_sm80 = {"x_kl_gather_forward.cuda.sm80",
-                                                 cuda::gather_heads_refuse, cuda::prepare};
+extern const Kernel<KlGather> kl_gather_forward_sm80 = {"sm80", cuda::offer};
 
 }  // namespace fovea

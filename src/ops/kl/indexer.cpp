@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/kl/indexer.h"
-
+#include "core/plan.h"
+#include "fovea/experimental/kl.h"
 #include "ops/kl/sides.h"
 
 namespace fovea {
@@ -46,25 +46,15 @@ KlIndexer resolve(const fovea_x_kl_indexer_backward_params& p) {
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_x_kl_indexer_forward_params& params) {
-  const KlIndexer request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose(kForward, ctx, request, {kl_indexer_forward_host});
-#if FOVEA_WITH_CUDA
-  return choose(kForward, ctx, request,
-                {kl_indexer_forward_sm90, kl_indexer_forward_sm80, kl_indexer_forward_simt});
-#else
-  return choose<KlIndexer>(kForward, ctx, request, {});
-#endif
+  return choose(kForward, ctx, resolve(params), kl_indexer_forward_host,
+                FOVEA_CUDA_KERNELS(kl_indexer_forward_sm90, kl_indexer_forward_sm80,
+                                   kl_indexer_forward_simt));
 }
 
 Plan plan(const Context& ctx, const fovea_x_kl_indexer_backward_params& params) {
-  const KlIndexer request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose(kBackward, ctx, request, {kl_indexer_backward_host});
-#if FOVEA_WITH_CUDA
-  return choose(kBackward, ctx, request,
-                {kl_indexer_backward_sm90, kl_indexer_backward_sm80, kl_indexer_backward_simt});
-#else
-  return choose<KlIndexer>(kBackward, ctx, request, {});
-#endif
+  return choose(kBackward, ctx, resolve(params), kl_indexer_backward_host,
+                FOVEA_CUDA_KERNELS(kl_indexer_backward_sm90, kl_indexer_backward_sm80,
+                                   kl_indexer_backward_simt));
 }
 
 }  // namespace fovea

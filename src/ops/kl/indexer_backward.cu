@@ -283,7 +283,7 @@ bool few(Context& ctx, const Sequences& q, int64_t extent) {
   return few_rows(ctx, extent, q.count * ceil_div(extent, 64));
 }
 
-void prepare(const Context&, const KlIndexer& a, Plan& plan) {
+std::string offer(const Context&, const KlIndexer& a, Plan& plan) {
   prepare_by(
       a, plan,
       [](Context& ctx, const IndexerBackward& call) {
@@ -294,9 +294,11 @@ void prepare(const Context&, const KlIndexer& a, Plan& plan) {
         const Sequences& q = call.a.teacher.sequences;
         few(ctx, q, q.key_max) ? keys<PairsFma<1>>(ctx, call) : keys<PairsFma<4>>(ctx, call);
       });
+  return "";
 }
 
-void prepare_mma(const Context&, const KlIndexer& a, Plan& plan) {
+std::string offer_mma(const Context& ctx, const KlIndexer& a, Plan& plan) {
+  if (std::string why = indexer_mma_refuses(ctx, a); !why.empty()) return why;
   prepare_by(
       a, plan,
       [](Context& ctx, const IndexerBackward& call) {
@@ -305,6 +307,7 @@ void prepare_mma(const Context&, const KlIndexer& a, Plan& plan) {
       [](Context& ctx, const IndexerBackward& call) {
         with_mma(call.a.student.dtype, [&]<class Pairs> { keys<Pairs>(ctx, call); });
       });
+  return "";
 }
 
 }  // namespace
@@ -324,11 +327,7 @@ void clear_unreached(Context& ctx, const KlIndexer& a) {
 
 }  // namespace cuda
 
-extern const Kernel<KlIndexer> kl_indexer_backward_sm80, kl_indexer_backward_simt;
-const Kernel<KlIndexer> kl_indexer_backward_sm80 = {"x_kl_indexer_backward.cuda.sm80",
-                                                    cuda::indexer_mma_refuses, cuda::prepare_mma};
-const Kernel<KlIndexer> kl_indexer_backward_simt = {
-    "x_kl_indexer_backward.cuda.simt",
-    [](const Context&, const KlIndexer&) { return std::string(); }, cuda::prepare};
+extern const Kernel<KlIndexer> kl_indexer_backward_sm80 = {"sm80", cuda::offer_mma};
+extern const Kernel<KlIndexer> kl_indexer_backward_simt = {"simt", cuda::offer};
 
 }  // namespace fovea

@@ -192,11 +192,7 @@ class Backward {
   void* base_;
 };
 
-std::string refuses(const Context&, const KlIndexer&) {
-  return "";
-}
-
-void prepare(const Context& ctx, const KlIndexer& a, Plan& plan) {
+std::string offer(const Context& ctx, const KlIndexer& a, Plan& plan) {
   Layout worker;
   BackwardPlan p(a, worker);
   const int64_t tiles = RowTiles::most(p.rows_of);
@@ -209,11 +205,11 @@ void prepare(const Context& ctx, const KlIndexer& a, Plan& plan) {
                  ".d" + std::to_string(a.teacher.first.width) + "." + dtype_name(a.student.dtype) +
                  ".d" + std::to_string(a.student.width);
   plan.launch = [p](Context& context, void* base) { Backward(p, base).run(context); };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<KlIndexer> kl_indexer_backward_host;
-const Kernel<KlIndexer> kl_indexer_backward_host = {"x_kl_indexer_backward.host", refuses, prepare};
+extern const Kernel<KlIndexer> kl_indexer_backward_host = {"", offer};
 
 }  // namespace fovea

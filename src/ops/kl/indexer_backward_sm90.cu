@@ -177,19 +177,18 @@ void enqueue(Context& ctx, const KlIndexer& a, const HeadsInstance90& row, const
                            elements);
 }
 
-void prepare(const Context& ctx, const KlIndexer& a, Plan& plan) {
+std::string offer(const Context& ctx, const KlIndexer& a, Plan& plan) {
+  if (std::string why = refuses(ctx, a); !why.empty()) return why;
   const HeadsInstance90& row = *indexer_instance(a);
-  plan.kernel = std::string(kOp) + ".cuda.sm90." + dtype_name(a.student.dtype) + ".d" +
-                std::to_string(row.width);
+  plan.kernel += std::string(".") + dtype_name(a.student.dtype) + ".d" + std::to_string(row.width);
   const Slots slots(plan.workspace, device_info(ctx), a, row.width);
   plan.launch = [=](Context& ctx, void* base) { enqueue(ctx, a, row, slots, base); };
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<KlIndexer> kl_indexer_backward_sm90;
-const Kernel<KlIndexer> kl_indexer_backward_sm90 = {"x_kl_indexer_backward.cuda.sm90",
-                                                    cuda::refuses, cuda::prepare};
+extern const Kernel<KlIndexer> kl_indexer_backward_sm90 = {"sm90", cuda::offer};
 
 }  // namespace fovea

@@ -170,7 +170,7 @@ void prepare_by(const KlIndexer& a, Plan& plan, const F& run) {
   };
 }
 
-void prepare(const Context&, const KlIndexer& a, Plan& plan) {
+std::string offer(const Context&, const KlIndexer& a, Plan& plan) {
   prepare_by(a, plan, [](Context& ctx, const IndexerCall& call) {
     const Sequences& q = call.a.teacher.sequences;
     if (few_rows(ctx, q.query_max, q.count * ceil_div(q.query_max, 64)))
@@ -178,22 +178,21 @@ void prepare(const Context&, const KlIndexer& a, Plan& plan) {
     else
       run<PairsFma<4>>(ctx, call);
   });
+  return "";
 }
 
-void prepare_mma(const Context&, const KlIndexer& a, Plan& plan) {
+std::string offer_mma(const Context& ctx, const KlIndexer& a, Plan& plan) {
+  if (std::string why = indexer_mma_refuses(ctx, a); !why.empty()) return why;
   prepare_by(a, plan, [](Context& ctx, const IndexerCall& call) {
     with_mma(call.a.student.dtype, [&]<class Pairs> { run<Pairs>(ctx, call); });
   });
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<KlIndexer> kl_indexer_forward_sm80, kl_indexer_forward_simt;
-const Kernel<KlIndexer> kl_indexer_forward_sm80 = {"x_kl_indexer_forward.cuda.sm80",
-                                                   cuda::indexer_mma_refuses, cuda::prepare_mma};
-const Kernel<KlIndexer> kl_indexer_forward_simt = {
-    "x_kl_indexer_forward.cuda.simt",
-    [](const Context&, const KlIndexer&) { return std::string(); }, cuda::prepare};
+extern const Kernel<KlIndexer> kl_indexer_forward_sm80 = {"sm80", cuda::offer_mma};
+extern const Kernel<KlIndexer> kl_indexer_forward_simt = {"simt", cuda::offer};
 
 }  // namespace fovea

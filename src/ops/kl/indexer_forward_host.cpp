@@ -99,11 +99,7 @@ class Forward {
   void* base_;
 };
 
-std::string refuses(const Context&, const KlIndexer&) {
-  return "";
-}
-
-void prepare(const Context& ctx, const KlIndexer& a, Plan& plan) {
+std::string offer(const Context& ctx, const KlIndexer& a, Plan& plan) {
   Layout worker;
   ForwardPlan p(a, worker);
   const int64_t tiles = RowTiles::most(p.rows_of);
@@ -114,11 +110,11 @@ void prepare(const Context& ctx, const KlIndexer& a, Plan& plan) {
                  ".d" + std::to_string(a.teacher.first.width) + "." + dtype_name(a.student.dtype) +
                  ".d" + std::to_string(a.student.width);
   plan.launch = [p](Context& context, void* base) { Forward(p, base).run(context); };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<KlIndexer> kl_indexer_forward_host;
-const Kernel<KlIndexer> kl_indexer_forward_host = {"x_kl_indexer_forward.host", refuses, prepare};
+extern const Kernel<KlIndexer> kl_indexer_forward_host = {"", offer};
 
 }  // namespace fovea

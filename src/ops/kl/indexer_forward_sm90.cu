@@ -79,7 +79,8 @@ std::string indexer_sm90_refuses(const Context& ctx, const KlIndexer& a) {
   const Kl& t = a.teacher;
   if (t.first.dtype != a.student.dtype) return "teacher and student differ in dtype";
   // Its answer says what devices, dtypes and layouts there are.
-  if (const std::string why = kl_forward_sm90.refuses(ctx, lse_call(a, {})); !why.empty())
+  Plan lse;
+  if (const std::string why = kl_forward_sm90.offer(ctx, lse_call(a, {}), lse); !why.empty())
     return why;
   if (a.student.width % 8) return "a width that is not a multiple of 8";
   if (!indexer_instance(a)) return "no instance for this dtype and these widths in this build";
@@ -153,10 +154,10 @@ __global__ void __launch_bounds__(kThreads)
   put(a.lse, all.sum == 0.f ? kNegativeInfinity : all.top + log);
 }
 
-void prepare(const Context& ctx, const KlIndexer& a, Plan& plan) {
+std::string offer(const Context& ctx, const KlIndexer& a, Plan& plan) {
+  if (std::string why = indexer_sm90_refuses(ctx, a); !why.empty()) return why;
   const HeadsInstance90& row = *indexer_instance(a);
-  plan.kernel = std::string(kOp) + ".cuda.sm90." + dtype_name(a.student.dtype) + ".d" +
-                std::to_string(row.width);
+  plan.kernel += std::string(".") + dtype_name(a.student.dtype) + ".d" + std::to_string(row.width);
   HeadsWork work = indexer_work(a);
   work.parts = indexer_parts(device_info(ctx), a, work.count);
   const bool heads = a.kl || a.lse, teacher = static_cast<bool>(a.kl);
@@ -166,7 +167,8 @@ void prepare(const Context& ctx, const KlIndexer& a, Plan& plan) {
     const View<3> at = lse.at(base);
     if (at) {
       Plan inner;
-      kl_forward_sm90.prepare(ctx, lse_call(a, at), inner);
+      if (!kl_forward_sm90.offer(ctx, lse_call(a, at), inner).empty())
+        fail(FOVEA_INTERNAL_ERROR, "%s: the kernel of lse is refused at the launch alone", kOp);
       inner.launch(ctx, nullptr);
     }
     if (!heads) return;
@@ -175,13 +177,12 @@ void prepare(const Context& ctx, const KlIndexer& a, Plan& plan) {
     launch<indexer_join_kernel>(ctx, kOp, ceil_div(rows, kThreads), kThreads, 0, a, sums.at(base),
                                 work.row_tiles, work.parts, rows);
   };
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<KlIndexer> kl_indexer_forward_sm90;
-const Kernel<KlIndexer> kl_indexer_forward_sm90 = {"x_kl_indexer_forward.cuda.sm90",
-                                                   cuda::indexer_sm90_refuses, cuda::prepare};
+extern const Kernel<KlIndexer> kl_indexer_forward_sm90 = {"sm90", cuda::offer};
 
 }  // namespace fovea

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/kl/jensen_shannon.h"
-
+#include "core/plan.h"
+#include "fovea/experimental/kl.h"
 #include "ops/kl/sides.h"
 
 namespace fovea {
@@ -46,27 +46,14 @@ KlBackward resolve(const fovea_x_kl_jensen_shannon_backward_params& p) {
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_x_kl_jensen_shannon_forward_params& params) {
-  const Kl request = resolve(params);
-  if (ctx.backend == FOVEA_HOST)
-    return choose(kForward, ctx, request, {kl_jensen_shannon_forward_host});
-#if FOVEA_WITH_CUDA
-  return choose(kForward, ctx, request,
-                {kl_jensen_shannon_forward_sm90, kl_jensen_shannon_forward_simt});
-#else
-  return choose<Kl>(kForward, ctx, request, {});
-#endif
+  return choose(kForward, ctx, resolve(params), kl_jensen_shannon_forward_host,
+                FOVEA_CUDA_KERNELS(kl_jensen_shannon_forward_sm90, kl_jensen_shannon_forward_simt));
 }
 
 Plan plan(const Context& ctx, const fovea_x_kl_jensen_shannon_backward_params& params) {
-  const KlBackward request = resolve(params);
-  if (ctx.backend == FOVEA_HOST)
-    return choose(kBackward, ctx, request, {kl_jensen_shannon_backward_host});
-#if FOVEA_WITH_CUDA
-  return choose(kBackward, ctx, request,
-                {kl_jensen_shannon_backward_sm90, kl_jensen_shannon_backward_simt});
-#else
-  return choose<KlBackward>(kBackward, ctx, request, {});
-#endif
+  return choose(
+      kBackward, ctx, resolve(params), kl_jensen_shannon_backward_host,
+      FOVEA_CUDA_KERNELS(kl_jensen_shannon_backward_sm90, kl_jensen_shannon_backward_simt));
 }
 
 }  // namespace fovea

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/kl/pool.h"
-
+#include "core/plan.h"
+#include "fovea/experimental/kl.h"
 #include "ops/kl/sides.h"
 
 namespace fovea {
@@ -50,24 +50,14 @@ KlPool resolve(const fovea_x_kl_pool_backward_params& p) {
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_x_kl_pool_forward_params& params) {
-  const KlPool request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose(kForward, ctx, request, {kl_pool_forward_host});
-#if FOVEA_WITH_CUDA
-  return choose(kForward, ctx, request, {kl_pool_forward_sm80, kl_pool_forward_simt});
-#else
-  return choose<KlPool>(kForward, ctx, request, {});
-#endif
+  return choose(kForward, ctx, resolve(params), kl_pool_forward_host,
+                FOVEA_CUDA_KERNELS(kl_pool_forward_sm80, kl_pool_forward_simt));
 }
 
 Plan plan(const Context& ctx, const fovea_x_kl_pool_backward_params& params) {
-  const KlPool request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose(kBackward, ctx, request, {kl_pool_backward_host});
-#if FOVEA_WITH_CUDA
-  return choose(kBackward, ctx, request,
-                {kl_pool_backward_sm90, kl_pool_backward_sm80, kl_pool_backward_simt});
-#else
-  return choose<KlPool>(kBackward, ctx, request, {});
-#endif
+  return choose(
+      kBackward, ctx, resolve(params), kl_pool_backward_host,
+      FOVEA_CUDA_KERNELS(kl_pool_backward_sm90, kl_pool_backward_sm80, kl_pool_backward_simt));
 }
 
 }  // namespace fovea

@@ -303,7 +303,7 @@ void prepare_by(const KlPool& a, Plan& plan, const Rows& rows, const Units& unit
   };
 }
 
-void prepare(const Context&, const KlPool& a, Plan& plan) {
+std::string offer(const Context&, const KlPool& a, Plan& plan) {
   prepare_by(
       a, plan,
       [](Context& ctx, const PoolCall& call) {
@@ -316,6 +316,7 @@ void prepare(const Context&, const KlPool& a, Plan& plan) {
       [](Context& ctx, const PoolCall& call, const PoolParts& parts) {
         units<PairsFma<4>>(ctx, call, parts);
       });
+  return "";
 }
 
 template <bool Weighted, class Weights = NoWeights>
@@ -332,24 +333,23 @@ void prepare_mma_by(const KlPool& a, Plan& plan, const Weights& weights = {}) {
       weights);
 }
 
-void prepare_mma(const Context&, const KlPool& a, Plan& plan) {
+std::string offer_mma(const Context& ctx, const KlPool& a, Plan& plan) {
+  if (std::string why = pool_mma_refuses(ctx, a); !why.empty()) return why;
   prepare_mma_by<false>(a, plan);
+  return "";
 }
 
-void prepare_sm90(const Context&, const KlPool& a, Plan& plan) {
+std::string offer_sm90(const Context& ctx, const KlPool& a, Plan& plan) {
+  if (std::string why = hopper_weights_refuse(ctx, a); !why.empty()) return why;
   prepare_mma_by<true>(a, plan, HopperWeights(plan.workspace, a));
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<KlPool> kl_pool_backward_sm90, kl_pool_backward_sm80, kl_pool_backward_simt;
-const Kernel<KlPool> kl_pool_backward_sm90 = {"x_kl_pool_backward.cuda.sm90",
-                                              cuda::hopper_weights_refuse, cuda::prepare_sm90};
-const Kernel<KlPool> kl_pool_backward_sm80 = {"x_kl_pool_backward.cuda.sm80",
-                                              cuda::pool_mma_refuses, cuda::prepare_mma};
-const Kernel<KlPool> kl_pool_backward_simt = {
-    "x_kl_pool_backward.cuda.simt", [](const Context&, const KlPool&) { return std::string(); },
-    cuda::prepare};
+extern const Kernel<KlPool> kl_pool_backward_sm90 = {"sm90", cuda::offer_sm90};
+extern const Kernel<KlPool> kl_pool_backward_sm80 = {"sm80", cuda::offer_mma};
+extern const Kernel<KlPool> kl_pool_backward_simt = {"simt", cuda::offer};
 
 }  // namespace fovea

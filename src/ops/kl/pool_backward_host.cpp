@@ -149,11 +149,7 @@ class Backward {
   void* base_;
 };
 
-std::string refuses(const Context&, const KlPool&) {
-  return "";
-}
-
-void prepare(const Context& ctx, const KlPool& a, Plan& plan) {
+std::string offer(const Context& ctx, const KlPool& a, Plan& plan) {
   Layout worker;
   BackwardPlan p(a, worker);
   const int64_t tiles = RowTiles::most(a.kl);
@@ -167,11 +163,11 @@ void prepare(const Context& ctx, const KlPool& a, Plan& plan) {
                  std::to_string(a.kl.first.width) + "." + dtype_name(a.kl.second.dtype) + ".d" +
                  std::to_string(a.kl.second.width);
   plan.launch = [p](Context& context, void* base) { Backward(p, base).run(context); };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<KlPool> kl_pool_backward_host;
-const Kernel<KlPool> kl_pool_backward_host = {"x_kl_pool_backward.host", refuses, prepare};
+extern const Kernel<KlPool> kl_pool_backward_host = {"", offer};
 
 }  // namespace fovea

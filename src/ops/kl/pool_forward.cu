@@ -63,7 +63,7 @@ void run(Context& ctx, PoolCall call) {
                                      call);
 }
 
-void prepare(const Context&, const KlPool& a, Plan& plan) {
+std::string offer(const Context&, const KlPool& a, Plan& plan) {
   plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
   plan.launch = [=](Context& ctx, void*) {
     const Sequences& q = a.kl.sequences;
@@ -73,23 +73,22 @@ void prepare(const Context&, const KlPool& a, Plan& plan) {
     else
       run<PairsFma<4>>(ctx, call);
   };
+  return "";
 }
 
-void prepare_mma(const Context&, const KlPool& a, Plan& plan) {
+std::string offer_mma(const Context& ctx, const KlPool& a, Plan& plan) {
+  if (std::string why = pool_mma_refuses(ctx, a); !why.empty()) return why;
   plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
   plan.launch = [=](Context& ctx, void*) {
     with_mma(a.kl.first.dtype, [&]<class Pairs> { run<Pairs>(ctx, PoolCall(a)); });
   };
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<KlPool> kl_pool_forward_sm80, kl_pool_forward_simt;
-const Kernel<KlPool> kl_pool_forward_sm80 = {"x_kl_pool_forward.cuda.sm80", cuda::pool_mma_refuses,
-                                             cuda::prepare_mma};
-const Kernel<KlPool> kl_pool_forward_simt = {
-    "x_kl_pool_forward.cuda.simt", [](const Context&, const KlPool&) { return std::string(); },
-    cuda::prepare};
+extern const Kernel<KlPool> kl_pool_forward_sm80 = {"sm80", cuda::offer_mma};
+extern const Kernel<KlPool> kl_pool_forward_simt = {"simt", cuda::offer};
 
 }  // namespace fovea

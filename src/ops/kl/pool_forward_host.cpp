@@ -70,11 +70,7 @@ void compute(const ForwardPlan& plan, const RowTiles::Place& at, void* room) {
   }
 }
 
-std::string refuses(const Context&, const KlPool&) {
-  return "";
-}
-
-void prepare(const Context& ctx, const KlPool& a, Plan& plan) {
+std::string offer(const Context& ctx, const KlPool& a, Plan& plan) {
   Layout worker;
   ForwardPlan p(a, worker);
   const int64_t tiles = RowTiles::most(a.kl);
@@ -96,11 +92,11 @@ void prepare(const Context& ctx, const KlPool& a, Plan& plan) {
           compute(p, tiles[item], p.scratch.at(base) + static_cast<size_t>(id) * p.worker_bytes);
         });
   };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<KlPool> kl_pool_forward_host;
-const Kernel<KlPool> kl_pool_forward_host = {"x_kl_pool_forward.host", refuses, prepare};
+extern const Kernel<KlPool> kl_pool_forward_host = {"", offer};
 
 }  // namespace fovea

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/merge/backward.h"
-
+#include "core/plan.h"
+#include "fovea/merge.h"
 #include "ops/merge/resolve.h"
 
 namespace fovea {
@@ -19,13 +19,8 @@ MergeBackward resolve(const fovea_merge_backward_params& p) {
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_merge_backward_params& params) {
-  const MergeBackward request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose(kOp, ctx, request, {merge_backward_host});
-#if FOVEA_WITH_CUDA
-  return choose(kOp, ctx, request, {merge_backward_cuda});
-#else
-  return choose<MergeBackward>(kOp, ctx, request, {});
-#endif
+  return choose(kOp, ctx, resolve(params), merge_backward_host,
+                FOVEA_CUDA_KERNELS(merge_backward_cuda));
 }
 
 }  // namespace fovea

@@ -79,10 +79,6 @@ __global__ void __launch_bounds__(kThreads) merge_backward_kernel(MergeBackward 
   }
 }
 
-std::string refuses(const Context&, const MergeBackward&) {
-  return "";
-}
-
 template <class Part, class Out>
 bool wide(const MergeBackward& b) {
   constexpr int v = kWide<Part, Out>;
@@ -91,7 +87,7 @@ bool wide(const MergeBackward& b) {
          chunked(b.dout, sizeof(Out), v) && (!b.do_part || chunked(b.do_part, sizeof(Part), v));
 }
 
-void prepare(const Context&, const MergeBackward& request, Plan& plan) {
+std::string offer(const Context&, const MergeBackward& request, Plan& plan) {
   const Slot<int32_t> source = add_source(request.forward, plan);
   plan.kernel += std::string(".") + dtype_name(request.forward.part_dtype) + "." +
                  dtype_name(request.forward.o_dtype);
@@ -117,10 +113,11 @@ void prepare(const Context&, const MergeBackward& request, Plan& plan) {
       });
     });
   };
+  return "";
 }
 
 }  // namespace
 
-const Kernel<MergeBackward> merge_backward_cuda = {"merge_backward.cuda", refuses, prepare};
+extern const Kernel<MergeBackward> merge_backward_cuda = {"", offer};
 
 }  // namespace fovea

@@ -51,11 +51,7 @@ void merge_row(const MergeBackward& b, int64_t n, int64_t batch, int64_t j, int6
       dout ? weight * inner : 0;
 }
 
-std::string refuses(const Context&, const MergeBackward&) {
-  return "";
-}
-
-void prepare(const Context&, const MergeBackward& request, Plan& plan) {
+std::string offer(const Context&, const MergeBackward& request, Plan& plan) {
   const Slot<int32_t> source = add_source(request.forward, plan);
   plan.kernel += std::string(".") + dtype_name(request.forward.part_dtype) + "." +
                  dtype_name(request.forward.o_dtype);
@@ -79,10 +75,11 @@ void prepare(const Context&, const MergeBackward& request, Plan& plan) {
       });
     });
   };
+  return "";
 }
 
 }  // namespace
 
-const Kernel<MergeBackward> merge_backward_host = {"merge_backward.host", refuses, prepare};
+extern const Kernel<MergeBackward> merge_backward_host = {"", offer};
 
 }  // namespace fovea

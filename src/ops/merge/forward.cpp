@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/merge/forward.h"
-
+#include "core/plan.h"
+#include "fovea/merge.h"
 #include "ops/merge/resolve.h"
 
 namespace fovea {
@@ -33,13 +33,8 @@ Merge resolve(const fovea_merge_forward_params& p) {
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_merge_forward_params& params) {
-  const Merge request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose(kOp, ctx, request, {merge_forward_host});
-#if FOVEA_WITH_CUDA
-  return choose(kOp, ctx, request, {merge_forward_cuda});
-#else
-  return choose<Merge>(kOp, ctx, request, {});
-#endif
+  return choose(kOp, ctx, resolve(params), merge_forward_host,
+                FOVEA_CUDA_KERNELS(merge_forward_cuda));
 }
 
 }  // namespace fovea

@@ -114,11 +114,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-std::string refuses(const Context&, const Merge&) {
-  return "";
-}
-
-void prepare(const Context&, const Merge& request, Plan& plan) {
+std::string offer(const Context&, const Merge& request, Plan& plan) {
   const Slot<int32_t> source = add_source(request, plan);
   plan.kernel +=
       std::string(".") + dtype_name(request.part_dtype) + "." + dtype_name(request.o_dtype);
@@ -143,10 +139,11 @@ void prepare(const Context&, const Merge& request, Plan& plan) {
       });
     });
   };
+  return "";
 }
 
 }  // namespace
 
-const Kernel<Merge> merge_forward_cuda = {"merge_forward.cuda", refuses, prepare};
+extern const Kernel<Merge> merge_forward_cuda = {"", offer};
 
 }  // namespace fovea

@@ -48,11 +48,7 @@ void merge_row(const Merge& a, int64_t batch, int64_t i, int64_t head) {
         m == -INFINITY ? m : m + std::log(l);
 }
 
-std::string refuses(const Context&, const Merge&) {
-  return "";
-}
-
-void prepare(const Context&, const Merge& request, Plan& plan) {
+std::string offer(const Context&, const Merge& request, Plan& plan) {
   const Slot<int32_t> source = add_source(request, plan);
   plan.kernel +=
       std::string(".") + dtype_name(request.part_dtype) + "." + dtype_name(request.o_dtype);
@@ -74,10 +70,11 @@ void prepare(const Context&, const Merge& request, Plan& plan) {
       });
     });
   };
+  return "";
 }
 
 }  // namespace
 
-const Kernel<Merge> merge_forward_host = {"merge_forward.host", refuses, prepare};
+extern const Kernel<Merge> merge_forward_host = {"", offer};
 
 }  // namespace fovea

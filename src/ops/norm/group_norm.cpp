@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/norm/group_norm.h"
-
 #include "core/fields.h"
+#include "core/plan.h"
+#include "fovea/experimental/multi_token.h"
 #include "ops/norm/kernels.h"
 
 namespace fovea {
@@ -27,25 +27,16 @@ GroupNorm shared(const char* op, const P& p, const fovea_tensor& y) {
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_x_group_norm_forward_params& p) {
-  const GroupNorm request = shared(kForward, p, p.y);
-  if (ctx.backend == FOVEA_HOST) return choose(kForward, ctx, request, {group_norm_forward_host});
-#if FOVEA_WITH_CUDA
-  return choose(kForward, ctx, request, {group_norm_forward_simt});
-#else
-  return choose<GroupNorm>(kForward, ctx, request, {});
-#endif
+  return choose(kForward, ctx, shared(kForward, p, p.y), group_norm_forward_host,
+                FOVEA_CUDA_KERNELS(group_norm_forward_simt));
 }
 
 Plan plan(const Context& ctx, const fovea_x_group_norm_backward_params& p) {
   GroupNormBackward request{};
   request.forward = shared(kBackward, p, p.dy);
   request.dx = gradient_of<4>(p.dx), request.dgain = gradient_of<2>(p.dgain);
-  if (ctx.backend == FOVEA_HOST) return choose(kBackward, ctx, request, {group_norm_backward_host});
-#if FOVEA_WITH_CUDA
-  return choose(kBackward, ctx, request, {group_norm_backward_simt});
-#else
-  return choose<GroupNormBackward>(kBackward, ctx, request, {});
-#endif
+  return choose(kBackward, ctx, request, group_norm_backward_host,
+                FOVEA_CUDA_KERNELS(group_norm_backward_simt));
 }
 
 }  // namespace fovea

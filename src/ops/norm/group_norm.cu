@@ -145,9 +145,7 @@ void enqueue_backward(Context& ctx, const NormCall& call) {
 }  // namespace cuda
 
 extern const Kernel<GroupNorm> group_norm_forward_simt = {
-    "x_group_norm_forward.cuda.simt",
-    [](const Context&, const GroupNorm&) { return std::string(); },
-    [](const Context&, const GroupNorm& n, Plan& plan) {
+    "simt", [](const Context&, const GroupNorm& n, Plan& plan) {
       plan.kernel += std::string(".") + dtype_name(n.dtype);
       plan.launch = [n](Context& ctx, void*) {
         cuda::NormCall call{};
@@ -157,12 +155,11 @@ extern const Kernel<GroupNorm> group_norm_forward_simt = {
                                                     cuda::ceil_div(rows, cuda::kWarps),
                                                     cuda::kThreads, 0, call, rows);
       };
+      return std::string();
     }};
 
 extern const Kernel<GroupNormBackward> group_norm_backward_simt = {
-    "x_group_norm_backward.cuda.simt",
-    [](const Context&, const GroupNormBackward&) { return std::string(); },
-    [](const Context&, const GroupNormBackward& b, Plan& plan) {
+    "simt", [](const Context&, const GroupNormBackward& b, Plan& plan) {
       const GroupNorm& n = b.forward;
       plan.kernel += std::string(".") + dtype_name(n.dtype);
       const auto z = plan.workspace.add<float>(b.dgain ? n.b * n.s * n.h : 0);
@@ -170,6 +167,7 @@ extern const Kernel<GroupNormBackward> group_norm_backward_simt = {
       plan.launch = [=](Context& ctx, void* base) {
         cuda::enqueue_backward(ctx, {b, z.at(base), parts.at(base)});
       };
+      return std::string();
     }};
 
 }  // namespace fovea

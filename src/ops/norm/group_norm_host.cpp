@@ -133,22 +133,18 @@ void lay_out(const Context& ctx, const GroupNormBackward& b, bool backward, Plan
 
 }  // namespace
 
-extern const Kernel<GroupNorm> group_norm_forward_host;
-extern const Kernel<GroupNormBackward> group_norm_backward_host;
-
-const Kernel<GroupNorm> group_norm_forward_host = {
-    "x_group_norm_forward.host", [](const Context&, const GroupNorm&) { return std::string(); },
-    [](const Context& ctx, const GroupNorm& n, Plan& plan) {
+extern const Kernel<GroupNorm> group_norm_forward_host = {
+    "", [](const Context& ctx, const GroupNorm& n, Plan& plan) {
       GroupNormBackward request{};
       request.forward = n;
       lay_out(ctx, request, false, plan);
+      return std::string();
     }};
 
-const Kernel<GroupNormBackward> group_norm_backward_host = {
-    "x_group_norm_backward.host",
-    [](const Context&, const GroupNormBackward&) { return std::string(); },
-    [](const Context& ctx, const GroupNormBackward& b, Plan& plan) {
+extern const Kernel<GroupNormBackward> group_norm_backward_host = {
+    "", [](const Context& ctx, const GroupNormBackward& b, Plan& plan) {
       lay_out(ctx, b, true, plan);
+      return std::string();
     }};
 
 }  // namespace fovea

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/quant/forward.h"
-
 #include "core/fields.h"
+#include "core/plan.h"
+#include "fovea/quant.h"
 #include "ops/quant/check.h"
 #include "ops/quant/kernels.h"
 
@@ -64,13 +64,8 @@ QuantAttend resolve(const fovea_quant_forward_params& p) {
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_quant_forward_params& params) {
-  const QuantAttend request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose(kOp, ctx, request, {quant_forward_host});
-#if FOVEA_WITH_CUDA
-  return choose(kOp, ctx, request, {quant_forward_sm90, quant_forward_simt});
-#else
-  return choose<QuantAttend>(kOp, ctx, request, {});
-#endif
+  return choose(kOp, ctx, resolve(params), quant_forward_host,
+                FOVEA_CUDA_KERNELS(quant_forward_sm90, quant_forward_simt));
 }
 
 }  // namespace fovea

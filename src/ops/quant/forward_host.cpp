@@ -180,11 +180,7 @@ class RowTile {
   int64_t low_[kRows], high_[kRows], begin_, end_;
 };
 
-std::string refuses(const Context&, const QuantAttend&) {
-  return "";
-}
-
-void prepare(const Context& ctx, const QuantAttend& a, Plan& plan) {
+std::string offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   const Attend& call = a.attend;
   const int64_t width = host::simd().width;
   HostPlan p{};
@@ -213,10 +209,11 @@ void prepare(const Context& ctx, const QuantAttend& a, Plan& plan) {
           .run();
     });
   };
+  return "";
 }
 
 }  // namespace
 
-const Kernel<QuantAttend> quant_forward_host = {"quant_forward.host", refuses, prepare};
+extern const Kernel<QuantAttend> quant_forward_host = {"", offer};
 
 }  // namespace fovea

@@ -175,7 +175,7 @@ void launch_width(Context& ctx, const QuantSimt& call) {
     run.template operator()<9>();
 }
 
-void prepare(const Context&, const QuantAttend& a, Plan& plan) {
+std::string offer(const Context&, const QuantAttend& a, Plan& plan) {
   const Attend& call = a.attend;
   const int64_t packed = call.g ? call.sequences.query_max * (call.h / call.g) : 0;
   const bool decode = packed <= kDecodeRows;
@@ -184,13 +184,12 @@ void prepare(const Context&, const QuantAttend& a, Plan& plan) {
     const QuantSimt work{a, row_tiles, call.sequences.count * call.g * row_tiles};
     decode ? launch_width<1>(ctx, work) : launch_width<4>(ctx, work);
   };
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<QuantAttend> quant_forward_simt = {
-    "quant_forward.cuda.simt", [](const Context&, const QuantAttend&) { return std::string(); },
-    cuda::prepare};
+extern const Kernel<QuantAttend> quant_forward_simt = {"simt", cuda::offer};
 
 }  // namespace fovea

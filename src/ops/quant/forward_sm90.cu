@@ -7,6 +7,7 @@
 #include "core/chunk.h"
 #include "core/dtype.h"
 #include "cuda/launch.h"
+#include "cuda/loop/hopper.h"
 #include "ops/quant/forward.cuh"
 
 namespace fovea {
@@ -66,49 +67,37 @@ QuantWork work_of(const Context& ctx, const QuantAttend& a, const QuantInstance9
   return {{row_tiles, call.h, 1, 1, causal}, order, {static_cast<int32_t>(order.works()), nullptr}};
 }
 
-std::string refuses(const Context& ctx, const QuantAttend& a) {
+std::string offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   const Attend& call = a.attend;
-  const DeviceInfo& device = device_info(ctx);
-  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
+  if (std::string why = hopper_refuses(ctx, call.sequences); !why.empty()) return why;
   if (!a.v_t || !a.permuted) return "v_t in v_perm16 is not given";
   if (call.score.softcap > 0) return "a softcap";
   if (!call.h || !call.sequences.count || !call.t || !call.s) return "nothing to do";
   if (call.d % 16 || call.e % 8) return "a width that is not a multiple of 16 (d) or 8 (e)";
   const QuantInstance90* row = find(call);
   if (!row) return "no instance for this width in this build";
-  const Operands of(a, *row);
-  for (const MapOf* x : {&of.q, &of.k, &of.v})
-    if (const char* why = map_refuses(*x); *why) return std::string("q, k or v_t has ") + why;
   const size_t o_bytes = static_cast<size_t>(dtype_bytes(call.o_dtype));
   if (!chunked(call.o, o_bytes, static_cast<int>(16 / o_bytes)))
     return "o has rows that are not contiguous and aligned";
-  if (call.sequences.key_max > kIndexMax || call.sequences.query_max > kIndexMax)
-    return "more than 2^30 keys or rows in a sequence";
   if (call.sequences.count * call.h * ceil_div(call.sequences.query_max, row->rows) > kIndexMax)
     return "more than 2^30 blocks of work";
-  CUtensorMap map;
-  if (!make_map(of.q, map)) return "the driver makes no tensor maps";
-  return "";
-}
-
-void prepare(const Context& ctx, const QuantAttend& a, Plan& plan) {
-  const QuantInstance90& row = *find(a.attend);
-  plan.kernel = "quant_forward.cuda.sm90.d" + std::to_string(row.width);
-  plan.launch = [a, row, work = work_of(ctx, a, row)](Context& ctx, void*) {
+  const Operands of(a, *row);
+  for (const MapOf* x : {&of.q, &of.k, &of.v})
+    if (const char* why = map_refuses(*x); *why) return std::string("q, k or v_t has ") + why;
+  AttendMaps maps;
+  if (!make_maps(of.q, of.k, of.v, row->keys, maps)) return kNoTensorMaps;
+  plan.kernel += ".d" + std::to_string(row->width);
+  plan.launch = [a, row, maps, work = work_of(ctx, a, *row)](Context& ctx, void*) {
     auto now = work;
     if (now.schedule.works > device_info(ctx).multiprocessors)
       now.schedule.counters = counters(ctx);
-    const Operands of(a, row);
-    AttendMaps maps;
-    if (!make_maps(of.q, of.k, of.v, row.keys, maps))
-      fail(FOVEA_DEVICE_ERROR, "quant_forward: the driver makes no tensor map");
-    row.launch(ctx, a, now, maps);
+    row->launch(ctx, a, now, maps);
   };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<QuantAttend> quant_forward_sm90;
-const Kernel<QuantAttend> quant_forward_sm90{"sm90", refuses, prepare};
+extern const Kernel<QuantAttend> quant_forward_sm90 = {"sm90", offer};
 
 }  // namespace fovea

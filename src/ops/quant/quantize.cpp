@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/quant/quantize.h"
-
 #include "core/fields.h"
+#include "core/plan.h"
+#include "fovea/quant.h"
 #include "ops/quant/check.h"
 #include "ops/quant/kernels.h"
 
@@ -48,13 +48,8 @@ Quantize resolve(const fovea_quant_quantize_params& p) {
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_quant_quantize_params& params) {
-  const Quantize request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose(kOp, ctx, request, {quant_quantize_host});
-#if FOVEA_WITH_CUDA
-  return choose(kOp, ctx, request, {quant_quantize_tile, quant_quantize_any});
-#else
-  return choose<Quantize>(kOp, ctx, request, {});
-#endif
+  return choose(kOp, ctx, resolve(params), quant_quantize_host,
+                FOVEA_CUDA_KERNELS(quant_quantize_tile, quant_quantize_any));
 }
 
 }  // namespace fovea

@@ -114,7 +114,8 @@ std::string refuses(const Context&, const Quantize& a) {
   return "";
 }
 
-void prepare(const Context&, const Quantize& a, Plan& plan) {
+std::string offer(const Context& ctx, const Quantize& a, Plan& plan) {
+  if (std::string why = refuses(ctx, a); !why.empty()) return why;
   const int64_t work = unit_count(a) * a.h;
   const Slot<float> most = plan.workspace.add<float>(a.block ? 0 : work);
   plan.kernel += std::string(".") + dtype_name(a.x_dtype);
@@ -130,12 +131,12 @@ void prepare(const Context&, const Quantize& a, Plan& plan) {
       run(Pass::codes);
     });
   };
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<Quantize> quant_quantize_any = {"quant_quantize.cuda.any", cuda::refuses,
-                                                    cuda::prepare};
+extern const Kernel<Quantize> quant_quantize_any = {"any", cuda::offer};
 
 }  // namespace fovea

@@ -87,11 +87,7 @@ void quantize_unit(const Quantize& a, const CodeUnit& unit, int64_t slot, int64_
   }
 }
 
-std::string refuses(const Context&, const Quantize&) {
-  return "";
-}
-
-void prepare(const Context& ctx, const Quantize& a, Plan& plan) {
+std::string offer(const Context& ctx, const Quantize& a, Plan& plan) {
   const int64_t items = unit_count(a) * a.h;
   Room room;
   room.most = plan.workspace.add<float>(a.block ? 0 : items);
@@ -121,10 +117,11 @@ void prepare(const Context& ctx, const Quantize& a, Plan& plan) {
       });
     });
   };
+  return "";
 }
 
 }  // namespace
 
-const Kernel<Quantize> quant_quantize_host = {"quant_quantize.host", refuses, prepare};
+extern const Kernel<Quantize> quant_quantize_host = {"", offer};
 
 }  // namespace fovea

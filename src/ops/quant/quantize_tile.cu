@@ -176,7 +176,8 @@ void run(Context& ctx, const Quantize& a, float* most) {
   pass.template operator()<Pass::codes>();
 }
 
-void prepare(const Context&, const Quantize& a, Plan& plan) {
+std::string offer(const Context& ctx, const Quantize& a, Plan& plan) {
+  if (std::string why = refuses(ctx, a); !why.empty()) return why;
   const Slot<float> most = plan.workspace.add<float>(a.block ? 0 : unit_count(a) * a.h);
   plan.kernel += std::string(".") + dtype_name(a.x_dtype) + ".d" + std::to_string(a.d);
   plan.launch = [a, most](Context& ctx, void* base) {
@@ -190,12 +191,12 @@ void prepare(const Context&, const Quantize& a, Plan& plan) {
         run<X, 32>(ctx, a, most.at(base));
     });
   };
+  return "";
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<Quantize> quant_quantize_tile = {"quant_quantize.cuda.tile", cuda::refuses,
-                                                     cuda::prepare};
+extern const Kernel<Quantize> quant_quantize_tile = {"tile", cuda::offer};
 
 }  // namespace fovea

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/rope/forward.h"
-
 #include "core/fields.h"
+#include "core/plan.h"
+#include "fovea/rope.h"
 #include "ops/rope/kernels.h"
 
 namespace fovea {
@@ -34,13 +34,8 @@ RopeForward resolve(const fovea_rope_forward_params& p) {
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_rope_forward_params& params) {
-  const RopeForward request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose(kOp, ctx, request, {rope_forward_host});
-#if FOVEA_WITH_CUDA
-  return choose(kOp, ctx, request, {rope_forward_cuda});
-#else
-  return choose<RopeForward>(kOp, ctx, request, {});
-#endif
+  return choose(kOp, ctx, resolve(params), rope_forward_host,
+                FOVEA_CUDA_KERNELS(rope_forward_cuda));
 }
 
 }  // namespace fovea

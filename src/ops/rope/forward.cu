@@ -60,11 +60,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-std::string refuses(const Context&, const RopeForward&) {
-  return "";
-}
-
-void prepare(const Context&, const RopeForward& a, Plan& plan) {
+std::string offer(const Context&, const RopeForward& a, Plan& plan) {
   plan.kernel += std::string(".") + dtype_name(a.dtype);
   plan.launch = [a](Context& ctx, void*) {
     with_fp(a.dtype, [&](auto element) {
@@ -83,10 +79,11 @@ void prepare(const Context&, const RopeForward& a, Plan& plan) {
         cuda::launch<rope_forward_kernel<T, 1>>(ctx, "rope_forward", blocks, kThreads, 0, a, lanes);
     });
   };
+  return "";
 }
 
 }  // namespace
 
-const Kernel<RopeForward> rope_forward_cuda = {"rope_forward.cuda", refuses, prepare};
+extern const Kernel<RopeForward> rope_forward_cuda = {"", offer};
 
 }  // namespace fovea

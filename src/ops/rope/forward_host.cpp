@@ -34,11 +34,7 @@ void rotate_token(const RopeForward& a, int64_t slot) {
   }
 }
 
-std::string refuses(const Context&, const RopeForward&) {
-  return "";
-}
-
-void prepare(const Context&, const RopeForward& a, Plan& plan) {
+std::string offer(const Context&, const RopeForward& a, Plan& plan) {
   plan.kernel += std::string(".") + dtype_name(a.dtype);
   plan.launch = [a](Context& ctx, void*) {
     if (!a.h || !a.d) return;
@@ -49,10 +45,11 @@ void prepare(const Context&, const RopeForward& a, Plan& plan) {
                           [&](int64_t slot, int32_t) { rotate_token<T>(a, slot); });
     });
   };
+  return "";
 }
 
 }  // namespace
 
-const Kernel<RopeForward> rope_forward_host = {"rope_forward.host", refuses, prepare};
+extern const Kernel<RopeForward> rope_forward_host = {"", offer};
 
 }  // namespace fovea

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/rope/table_get.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
+#include "core/plan.h"
+#include "fovea/rope.h"
 #include "ops/rope/kernels.h"
 
 namespace fovea {
@@ -75,13 +75,8 @@ RopeTable resolve(const fovea_rope_table_get_params& p) {
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_rope_table_get_params& params) {
-  const RopeTable request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose(kOp, ctx, request, {rope_table_get_host});
-#if FOVEA_WITH_CUDA
-  return choose(kOp, ctx, request, {rope_table_get_cuda});
-#else
-  return choose<RopeTable>(kOp, ctx, request, {});
-#endif
+  return choose(kOp, ctx, resolve(params), rope_table_get_host,
+                FOVEA_CUDA_KERNELS(rope_table_get_cuda));
 }
 
 }  // namespace fovea

@@ -20,20 +20,17 @@ __global__ void __launch_bounds__(kThreads) rope_table_get_kernel(RopeTable a) {
   }
 }
 
-std::string refuses(const Context&, const RopeTable&) {
-  return "";
-}
-
-void prepare(const Context&, const RopeTable& a, Plan& plan) {
+std::string offer(const Context&, const RopeTable& a, Plan& plan) {
   plan.launch = [a](Context& ctx, void*) {
     const int64_t work = cuda::ceil_div(a.positions, kRows) * a.half;
     cuda::launch<rope_table_get_kernel>(ctx, "rope_table_get",
                                         cuda::ceil_div(work, int64_t{kThreads}), kThreads, 0, a);
   };
+  return "";
 }
 
 }  // namespace
 
-const Kernel<RopeTable> rope_table_get_cuda = {"rope_table_get.cuda", refuses, prepare};
+extern const Kernel<RopeTable> rope_table_get_cuda = {"", offer};
 
 }  // namespace fovea

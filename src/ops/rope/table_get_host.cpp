@@ -6,11 +6,7 @@
 namespace fovea {
 namespace {
 
-std::string refuses(const Context&, const RopeTable&) {
-  return "";
-}
-
-void prepare(const Context&, const RopeTable& a, Plan& plan) {
+std::string offer(const Context&, const RopeTable& a, Plan& plan) {
   plan.launch = [a](Context& ctx, void*) {
     host::pool(ctx).run(a.half, 40.0 * static_cast<double>(a.half * a.positions),
                         [&](int64_t i, int32_t) {
@@ -19,10 +15,11 @@ void prepare(const Context&, const RopeTable& a, Plan& plan) {
                             fill_entry(a, frequency, row, i);
                         });
   };
+  return "";
 }
 
 }  // namespace
 
-const Kernel<RopeTable> rope_table_get_host = {"rope_table_get.host", refuses, prepare};
+extern const Kernel<RopeTable> rope_table_get_host = {"", offer};
 
 }  // namespace fovea

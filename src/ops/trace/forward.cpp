@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/trace/forward.h"
-
 #include "core/fields.h"
+#include "core/plan.h"
+#include "fovea/trace.h"
 #include "ops/trace/kernels.h"
 
 namespace fovea {
@@ -130,13 +130,8 @@ Trace resolve(const fovea_trace_forward_params& p) {
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_trace_forward_params& params) {
-  const Trace request = resolve(params);
-  if (ctx.backend == FOVEA_HOST) return choose(kOp, ctx, request, {trace_forward_host});
-#if FOVEA_WITH_CUDA
-  return choose(kOp, ctx, request, {trace_forward_sm90, trace_forward_simt});
-#else
-  return choose<Trace>(kOp, ctx, request, {});
-#endif
+  return choose(kOp, ctx, resolve(params), trace_forward_host,
+                FOVEA_CUDA_KERNELS(trace_forward_sm90, trace_forward_simt));
 }
 
 }  // namespace fovea

@@ -47,10 +47,6 @@ void write_edges(const HostPlan& p, void* base, int64_t item) {
   }
 }
 
-std::string refuses(const Context&, const Trace&) {
-  return "";
-}
-
 int64_t product(int64_t x, int64_t y) {
   int64_t z;
   if (__builtin_mul_overflow(x, y, &z))
@@ -72,7 +68,7 @@ double cost_of(const Trace& a) {
          25;
 }
 
-void prepare(const Context& ctx, const Trace& a, Plan& plan) {
+std::string offer(const Context& ctx, const Trace& a, Plan& plan) {
   const Attend& call = a.attend;
   const int64_t width = host::simd().width;
   HostPlan p{};
@@ -113,10 +109,11 @@ void prepare(const Context& ctx, const Trace& a, Plan& plan) {
     pool.run(p.a.cap ? items : 0, static_cast<double>(items * p.a.keep),
              [&](int64_t item, int32_t) { write_edges(p, base, item); });
   };
+  return "";
 }
 
 }  // namespace
 
-const Kernel<Trace> trace_forward_host = {"trace_forward.host", refuses, prepare};
+extern const Kernel<Trace> trace_forward_host = {"", offer};
 
 }  // namespace fovea

@@ -8,11 +8,7 @@ namespace {
 
 using namespace cuda;
 
-std::string refuses(const Context&, const Trace&) {
-  return "";
-}
-
-void prepare(const Context&, const Trace& a, Plan& plan) {
+std::string offer(const Context&, const Trace& a, Plan& plan) {
   const TraceRoom room(a, plan.workspace, false);
   plan.kernel += std::string(".") + dtype_name(a.attend.dtype);
   plan.launch = [=](Context& ctx, void* base) {
@@ -23,11 +19,11 @@ void prepare(const Context&, const Trace& a, Plan& plan) {
     if (a.lse_dense) dense_simt(ctx, call);
     if (a.wants_edges()) edges(ctx, call);
   };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<Trace> trace_forward_simt;
-const Kernel<Trace> trace_forward_simt = {"trace_forward.cuda.simt", refuses, prepare};
+extern const Kernel<Trace> trace_forward_simt = {"simt", offer};
 
 }  // namespace fovea

@@ -7,6 +7,7 @@
 
 #include "core/chunk.h"
 #include "core/dtype.h"
+#include "cuda/loop/hopper.h"
 #include "ops/trace/item.cuh"
 #include "ops/trace/room.cuh"
 #include "ops/trace/rows.cuh"
@@ -61,17 +62,13 @@ MapOf keys_of(const Attend& a, const View<4>& x, int64_t width, int64_t keys) {
 
 // What every stage needs of q and k.
 std::string refuses_all(const Context& ctx, const Trace& trace) {
-  const DeviceInfo& device = device_info(ctx);
   const Attend& a = trace.attend;
-  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
-  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
-    return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
+  if (std::string why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
   if (a.d % 8) return "d is not a multiple of 8";
   const Sequences& of = a.sequences;
   if (!a.b || !a.h || !a.s || !a.g || !of.key_max || !of.caches || (of.page && !of.pool))
     return "nothing to do";
-  if (a.sequences.key_max > kIndexMax || a.s > kIndexMax)
-    return "more than 2^30 keys or rows in a sequence";
+  if (a.s > kIndexMax) return "more than 2^30 rows in a sequence";
   if (a.b * a.h > kIndexMax / trace.n) return "more than 2^30 row blocks";
   const MapOf q = rows_of(a, 64), k = keys_of(a, a.k, a.d, 64);
   for (const MapOf* x : {&q, &k})
@@ -180,15 +177,15 @@ void rows_sm90(Context& ctx, const Attend& a, const BlockList& list, TraceRow* r
   instance.launch(ctx, a, work);
 }
 
-void prepare(const Context&, const Trace& a, Plan& plan) {
+std::string offer(const Context& ctx, const Trace& a, Plan& plan) {
+  if (std::string why = refuses(ctx, a); !why.empty()) return why;
   const SelectInstance90* select = find_select(a);
   const WeighInstance90* weigh = find_weigh(a);
   const RowsInstance90 *listed = a.wants_rows() ? find_listed(a) : nullptr,
                        *dense = a.lse_dense ? find_dense(a) : nullptr;
   const TraceRoom room(a, plan.workspace, listed);
   const int width = select ? select->d : listed ? listed->d : weigh ? weigh->d : dense->d;
-  plan.kernel = std::string("trace_forward.cuda.sm90.") + dtype_name(a.attend.dtype) + ".d" +
-                std::to_string(width);
+  plan.kernel += std::string(".") + dtype_name(a.attend.dtype) + ".d" + std::to_string(width);
   if (select) plan.kernel += ".select" + std::to_string(select->most);
   if (listed) plan.kernel += ".rows" + std::to_string(listed->rows);
   if (weigh) plan.kernel += ".weigh";
@@ -220,11 +217,11 @@ void prepare(const Context&, const Trace& a, Plan& plan) {
       dense_simt(ctx, call);
     if (a.wants_edges()) edges(ctx, call);
   };
+  return "";
 }
 
 }  // namespace
 
-extern const Kernel<Trace> trace_forward_sm90;
-const Kernel<Trace> trace_forward_sm90{"sm90", refuses, prepare};
+extern const Kernel<Trace> trace_forward_sm90 = {"sm90", offer};
 
 }  // namespace fovea

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/loop/hopper.h"
+
+#include "core/dtype.h"
+#include "cuda/device.h"
+#include "cuda/loop/row_tile.cuh"
+
+namespace fovea::cuda {
+
+std::string hopper_refuses(const Context& ctx, const Sequences& sequences) {
+  const int arch = device_info(ctx).arch;
+  if (arch != 90) return "compute capability " + std::to_string(arch) + ", not 90";
+  if (sequences.key_max > kIndexMax || sequences.query_max > kIndexMax)
+    return "more than 2^30 keys or rows in a sequence";
+  return "";
+}
+
+std::string hopper_refuses(const Context& ctx, int32_t dtype, const Sequences& sequences) {
+  if (dtype != FOVEA_F16 && dtype != FOVEA_BF16)
+    return std::string(dtype_name(dtype)) + " not in {f16,bf16}";
+  return hopper_refuses(ctx, sequences);
+}
+
+std::string map_each(std::initializer_list<Copied> copied) {
+  for (const Copied& x : copied) {
+    if (const char* why = map_refuses(x.of); *why) return std::string(x.name) + " has " + why;
+    if (!make_map(x.of, x.map)) return kNoTensorMaps;
+  }
+  return "";
+}
+
+}  // namespace fovea::cuda
