@@ -7,6 +7,8 @@
 #include <cstring>
 #include <limits>
 
+#include "fovea/experimental/kl.h"
+#include "fovea/experimental/multi_token.h"
 #include "fovea/fovea.h"
 
 namespace oracle {
