@@ -7,9 +7,7 @@
 #include <cstring>
 #include <limits>
 
-#include "fovea/experimental/kl.h"
-#include "fovea/experimental/multi_token.h"
-#include "fovea/fovea.h"
+#include "generated/headers.h"
 
 namespace oracle {
 
