@@ -6,6 +6,7 @@
     tools/api.py --check    exit 1 and list the files that are not what would be written
     tools/api.py --gate     exit 1 unless every lib/abi/<release>.json is a prefix of today's ABI
     tools/api.py --headers DIR   read the headers of another folder (with any of the above)
+    tools/api.py --tests DIR     write what the C++ tests include into DIR, and nothing else
 
 The headers are a strict dialect: one enum value or struct field a line, each field with its
 comment.  What this parser cannot read it refuses with file:line, so the dialect is kept.
@@ -17,17 +18,18 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-HEADERS = ["core.h", "attention.h", "merge.h", "cache.h", "rope.h", "quant.h", "kl.h", "conv_attention.h", "trace.h",
-           "experimental/kl.h", "experimental/multi_token.h"]
 EMITTERS = ["emit_cpp", "emit_python", "emit_rust", "emit_julia"]
 
 SCALARS = {"int64_t": (8, "i64"), "float": (4, "f32"), "int32_t": (4, "i32"), "size_t": (8, "size"), "void*": (8, "pointer")}
 ORDER = {"size": 0, "tensor": 1, "i64": 2, "f32": 3, "i32": 4, "reserved": 5}
 DTYPES = "f32 f16 bf16 e4m3 e5m2 e2m1 i8 i32 i64 u8 i4 e8m0".split()
-# Names a comment may use for an extent.  src/core/contract.cpp gives the second line its meaning.
-DIMS = ("b s t h g d e f n u x pages pool pool2 page positions half width "
-        "r key_b rows keys bytes padded q_blocks k_blocks v_blocks "
-        "rows_out kernel_rows kernel_columns group_heads block_bytes keep cap").split()
+# Names a comment may use for an extent, and what it is in the small calls of the C++ tests.
+DIMS = {"b": 2, "s": 3, "t": 5, "h": 4, "g": 2, "d": 8, "e": 6, "f": 2, "n": 2, "u": 3, "x": 2,
+        "pages": 3, "pool": 6, "pool2": 6, "page": 2, "positions": 16, "half": 2, "width": 4,
+        "padded": 128, "q_blocks": 1, "k_blocks": 1, "v_blocks": 1, "rows_out": 3, "kernel_rows": 2,
+        "kernel_columns": 3, "group_heads": 2, "block_bytes": 1, "keep": 2, "cap": 4}
+# Names whose meaning follows from other extents: src/core/contract.cpp gives it to them.
+DERIVED_DIMS = ["r", "key_b", "rows", "keys", "bytes"]
 
 
 class Refused(Exception):
@@ -88,7 +90,7 @@ def read_enum(reader, name, doc, text=""):
 def dims_of(reader, text):
     dims = [d.strip() for d in text.split(",")]
     for dim in dims:
-        if not (dim in DIMS or dim == "r+1" or re.fullmatch(r"[1-9]\d*", dim)):
+        if not (dim in DIMS or dim in DERIVED_DIMS or dim == "r+1" or re.fullmatch(r"[1-9]\d*", dim)):
             reader.refuse(f"unknown dim `{dim}`: add it to DIMS in tools/api.py if it is meant")
     if len(dims) > 5:
         reader.refuse(f"{len(dims)} dims, at most 5 fit a tensor")
@@ -195,9 +197,22 @@ def read_function(reader, line, doc):
     return {"name": m[2], "returns": m[1], "args": args, "doc": doc, "header": reader.header}
 
 
+def headers_of(folder):
+    """Every header of the folder, in the order of src/ops.inc: core.h first, experimental ones last."""
+    families = [family for family, _, _ in read_registry().values()]
+
+    def place(header):
+        prefix = "x_" + header[13:-2] if header.startswith("experimental/") else header[:-2]
+        first = next((i for i, family in enumerate(families) if family.startswith(prefix)), len(families))
+        return header != "core.h", header.startswith("experimental/"), first, header
+
+    found = [str(path.relative_to(folder)) for path in [*folder.glob("*.h"), *folder.glob("experimental/*.h")]]
+    return sorted((h for h in found if h not in ("fovea.h", "export.h")), key=place)
+
+
 def parse(folder):
     enums, structs, functions, opaque, constants, docs = {}, {}, {}, [], {}, {}
-    for header in HEADERS:
+    for header in headers_of(folder):
         reader, doc, brace = Reader(folder, header), "", 0
         if reader.next() != "/* SPDX-License-Identifier: Apache-2.0 */":
             reader.refuse("wanted the SPDX line first")
@@ -351,12 +366,23 @@ def main(argv):
         at = argv.index("--headers")
         folder = pathlib.Path(argv[at + 1])
         argv = argv[:at] + argv[at + 2:]
+    tests = None
+    if "--tests" in argv:
+        at = argv.index("--tests")
+        tests = pathlib.Path(argv[at + 1])
+        argv = argv[:at] + argv[at + 2:]
     if argv not in ([], ["--check"], ["--gate"]):
         sys.exit(__doc__)
     try:
         api = parse(folder)
     except Refused as why:
         sys.exit(f"api.py: {why}")
+    if tests:
+        tests.mkdir(parents=True, exist_ok=True)
+        for name, text in importlib.import_module("emit_cpp").emit_tests(api, headers_of(folder), DIMS).items():
+            if not (tests / name).exists() or (tests / name).read_text() != text:  # else nothing is compiled again
+                (tests / name).write_text(text)
+        return 0
     if argv == ["--gate"]:
         releases = sorted((ROOT / "lib/abi").glob("*.json"))
         broken = [b for path in releases for b in gate(api, json.loads(path.read_text()), path.stem)]

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_backward: the same sweep as the forward, over subsets of outputs and broadcast sums.
-#pragma once
-#include "cases/attention_forward.h"
 #include "oracle/attention_backward.h"
+#include "cases/attention_build.h"
+#include "cases/attention_sweep.h"
 
 namespace cases {
 
-inline Call build_attention_backward(const AttentionCase& c, uint64_t shape_seed,
-                                     uint64_t data_seed) {
+Call build_attention_backward(const AttentionCase& c, uint64_t shape_seed, uint64_t data_seed) {
   fovea_attention_backward_params* p;
   Call call = Call::make(FOVEA_TEST_OP(attention_backward), p);
   AttentionBuild<fovea_attention_backward_params> build(call, *p, c, shape_seed, data_seed);
@@ -71,7 +70,7 @@ inline Call build_attention_backward(const AttentionCase& c, uint64_t shape_seed
   return call;
 }
 
-inline harness::Case backward_case(AttentionCase c, std::string cuda_kernel = "") {
+harness::Case backward_case(AttentionCase c, std::string cuda_kernel) {
   const std::string name = name_of(c, true);
   harness::Case out{"attention_backward", name, nullptr, std::move(cuda_kernel), "", false};
   out.build = [c, name](uint64_t seed) {
@@ -81,7 +80,7 @@ inline harness::Case backward_case(AttentionCase c, std::string cuda_kernel = ""
   return out;
 }
 
-inline std::vector<harness::Case> attention_backward_sweep() {
+std::vector<harness::Case> attention_backward_sweep() {
   std::vector<harness::Case> cases;
   harness::Pairwise sweep(
       attention_axes(true), [](const harness::Row& x) { return attention_valid(x, true); }, 2);

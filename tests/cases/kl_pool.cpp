@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_kl_pool_forward and _backward: the sweep, the edges by name, hostile values.  The oracle is
 // kl's, with the teacher's pooled logits and blocks in place of keys.
-#pragma once
-#include "cases/kl.h"
+#include "cases/all.h"
+#include "cases/kl_build.h"
+#include "cases/kl_sweep.h"
 
 namespace cases {
+namespace {
 
-inline Call build_pool_forward(const KlCase& c, uint64_t seed) {
+Call build_pool_forward(const KlCase& c, uint64_t seed) {
   fovea_x_kl_pool_forward_params* p;
   Call call = Call::make(FOVEA_TEST_OP(x_kl_pool_forward), p);
   KlBuild<fovea_x_kl_pool_forward_params> build(call, *p, c, seed);
   build.build();
   const oracle::KlCall a = oracle::load_kl(*p);
-  const auto exact = oracle::kl_forward<double>(a, NoTotal{}, oracle::Mode::exact);
-  const auto rounded = oracle::kl_forward<float>(a, NoTotal{}, oracle::Mode::rounded);
+  const auto exact = oracle::kl_forward<double>(a, oracle::NoTotal{}, oracle::Mode::exact);
+  const auto rounded = oracle::kl_forward<float>(a, oracle::NoTotal{}, oracle::Mode::rounded);
   const auto output = [&](int bit, const char* name, fovea_tensor& slot, const oracle::Out& x,
                           const oracle::Out& y) {
     if (c.outputs >> bit & 1)
@@ -25,14 +27,14 @@ inline Call build_pool_forward(const KlCase& c, uint64_t seed) {
   return call;
 }
 
-inline Call build_pool_backward(const KlCase& c, uint64_t seed) {
+Call build_pool_backward(const KlCase& c, uint64_t seed) {
   fovea_x_kl_pool_backward_params* p;
   Call call = Call::make(FOVEA_TEST_OP(x_kl_pool_backward), p);
   KlBuild<fovea_x_kl_pool_backward_params> build(call, *p, c, seed);
   build.build();
   // What the forward gave, rounded as it is stored.
   const oracle::KlCall a = oracle::load_kl(*p);
-  const auto forward = oracle::kl_forward<double>(a, NoTotal{}, oracle::Mode::exact);
+  const auto forward = oracle::kl_forward<double>(a, oracle::NoTotal{}, oracle::Mode::exact);
   const auto given = [&](const char* name, fovea_tensor& slot, const oracle::Out& values) {
     size_t n = 0;
     build.row_numbers(name, slot, [&](const int64_t*, double) { return values.value[n++]; });
@@ -91,7 +93,7 @@ class PoolCases {
     harness::Pairwise rows(
         sizes, [](const harness::Row&) { return true; }, backward ? 12 : 11);
     for (const harness::Row& x : rows.rows()) {
-      KlCase c = KlCases::shaped(x);
+      KlCase c = KlSweep::shaped(x);
       c.data = x[6] ? KlData::large : KlData::normal;
       c.lay = static_cast<Lay>(x[7]), c.scale = x[8] ? 0.3f : 0, c.outputs = x[9] + 1;
       c.block = blocks[x[10]], c.pool_max = x[11] != 0;
@@ -114,7 +116,7 @@ class PoolCases {
       c.block = 2;
       both(c);
     }
-    for (const auto& type : KlCases::kTypes)
+    for (const auto& type : KlSweep::kTypes)
       for (KlData data : {KlData::normal, KlData::large, KlData::far, KlData::nan_q, KlData::nan_k,
                           KlData::inf_k, KlData::inf_q})
         for (bool max : {false, true}) {
@@ -165,8 +167,12 @@ class PoolCases {
   }
 };
 
-inline std::vector<harness::Case> pool_cases() {
+std::vector<harness::Case> pool_cases() {
   return PoolCases().cases;
 }
+
+const Family kFamily("kl_pool", pool_cases);
+
+}  // namespace
 
 }  // namespace cases

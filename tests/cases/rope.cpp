@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // rope_forward and rope_table_get.
-#pragma once
-#include "cases/attention_case.h"
 #include "oracle/rope.h"
+#include "cases/all.h"
+#include "cases/rope_tables.h"
 
 namespace cases {
-
-using harness::Call;
-using harness::Role;
-using harness::Shape;
+namespace {
 
 struct RopeCase {
   std::string note;
@@ -20,7 +17,7 @@ struct RopeCase {
   Lay lay = Lay::contiguous;
 };
 
-inline std::string name_of(const RopeCase& c) {
+std::string name_of(const RopeCase& c) {
   static constexpr const char* places[] = {"index", "position", "outside", "packed",
                                            "packed_position"};
   auto number = [](const char* letter, int64_t n) {
@@ -33,22 +30,7 @@ inline std::string name_of(const RopeCase& c) {
          harness::kLayNames[static_cast<int>(c.lay)] + (c.note.empty() ? "" : "_" + c.note);
 }
 
-// cos and sin of base 10000, as any caller may compute them.
-inline void add_table(Call& call, fovea_tensor& cos, fovea_tensor& sin, int64_t positions,
-                      int64_t half, Lay lay = Lay::contiguous) {
-  for (int turn = 0; turn < 2; ++turn) {
-    const size_t field = call.add(turn ? "sin" : "cos", turn ? sin : cos, Role::in, FOVEA_F32,
-                                  {positions, half}, lay);
-    call.fill(field, [&](const int64_t* i) {
-      const double angle =
-          static_cast<double>(i[0]) *
-          std::pow(10000.0, -static_cast<double>(i[1]) / static_cast<double>(half));
-      return turn ? std::sin(angle) : std::cos(angle);
-    });
-  }
-}
-
-inline Call build_rope_forward(const RopeCase& c, uint64_t seed) {
+Call build_rope_forward(const RopeCase& c, uint64_t seed) {
   fovea_rope_forward_params* p;
   Call call = Call::make(FOVEA_TEST_OP(rope_forward), p);
   const harness::Random random(seed);
@@ -92,7 +74,7 @@ struct TableCase {
   Lay lay = Lay::contiguous;
 };
 
-inline Call build_rope_table_get(const TableCase& c, uint64_t seed) {
+Call build_rope_table_get(const TableCase& c, uint64_t seed) {
   fovea_rope_table_get_params* p;
   Call call = Call::make(FOVEA_TEST_OP(rope_table_get), p);
   p->position_begin = c.begin, p->original_len = c.original_len;
@@ -114,7 +96,7 @@ inline Call build_rope_table_get(const TableCase& c, uint64_t seed) {
   return call;
 }
 
-inline std::vector<harness::Case> rope_cases() {
+std::vector<harness::Case> rope_cases() {
   std::vector<harness::Case> cases;
   auto add = [&](const RopeCase& c) {
     cases.push_back({"rope_forward", name_of(c),
@@ -172,5 +154,9 @@ inline std::vector<harness::Case> rope_cases() {
   table({"no_positions", 0, 4});
   return cases;
 }
+
+const Family kFamily("rope", rope_cases);
+
+}  // namespace
 
 }  // namespace cases

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // merge_forward and merge_backward.
-#pragma once
-#include "cases/attention_case.h"
 #include "oracle/merge.h"
+#include "cases/all.h"
+#include "cases/attention_case.h"
 
 namespace cases {
-
-using harness::Call;
-using harness::Role;
-using harness::Shape;
+namespace {
 
 struct MergeCase {
   std::string note;
@@ -23,7 +20,7 @@ struct MergeCase {
   Lay lay = Lay::contiguous;
 };
 
-inline std::string name_of(const MergeCase& c) {
+std::string name_of(const MergeCase& c) {
   auto number = [](const char* letter, int64_t n) {
     return std::string(letter) + std::to_string(n);
   };
@@ -69,7 +66,7 @@ void merge_inputs(Call& call, P& p, const MergeCase& c, uint64_t seed) {
   });
 }
 
-inline Call build_merge_forward(const MergeCase& c, uint64_t seed) {
+Call build_merge_forward(const MergeCase& c, uint64_t seed) {
   fovea_merge_forward_params* p;
   Call call = Call::make(FOVEA_TEST_OP(merge_forward), p);
   merge_inputs(call, *p, c, seed);
@@ -95,7 +92,7 @@ inline Call build_merge_forward(const MergeCase& c, uint64_t seed) {
   return call;
 }
 
-inline Call build_merge_backward(const MergeCase& c, uint64_t seed) {
+Call build_merge_backward(const MergeCase& c, uint64_t seed) {
   fovea_merge_backward_params* p;
   Call call = Call::make(FOVEA_TEST_OP(merge_backward), p);
   merge_inputs(call, *p, c, seed);
@@ -131,7 +128,7 @@ inline Call build_merge_backward(const MergeCase& c, uint64_t seed) {
   return call;
 }
 
-inline std::vector<MergeCase> merge_rows() {
+std::vector<MergeCase> merge_rows() {
   std::vector<MergeCase> rows;
   for (int dtype : {FOVEA_F32, FOVEA_F16, FOVEA_BF16})
     for (Lay lay : {Lay::contiguous, Lay::head_first, Lay::gaps, Lay::odd, Lay::wide}) {
@@ -163,7 +160,7 @@ inline std::vector<MergeCase> merge_rows() {
   return rows;
 }
 
-inline std::vector<harness::Case> merge_cases() {
+std::vector<harness::Case> merge_cases() {
   std::vector<harness::Case> cases;
   for (MergeCase c : merge_rows()) {
     const bool tiny = c.note == "small";
@@ -184,5 +181,9 @@ inline std::vector<harness::Case> merge_cases() {
   }
   return cases;
 }
+
+const Family kFamily("merge", merge_cases);
+
+}  // namespace
 
 }  // namespace cases

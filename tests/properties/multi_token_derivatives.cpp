@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The oracles of experimental/multi_token.h: each gradient against central differences of its
 // forward.
-#include "cases/group_norm.h"
-#include "cases/multi_token.h"
+#include <gtest/gtest.h>
+
+#include "harness/random.h"
+#include "oracle/group_norm.h"
+#include "oracle/multi_token_backward.h"
 
 namespace {
 
-using namespace cases;
 using oracle::Mode;
 using Values = std::vector<double>;
 

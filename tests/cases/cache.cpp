@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // cache_append, cache_copy and cache_get.
-#pragma once
 #include <numeric>
 
-#include "cases/rope.h"
+#include "cases/all.h"
+#include "cases/rope_tables.h"
 #include "oracle/cache.h"
 
 namespace cases {
+namespace {
 
 struct CacheCase {
   std::string note;
@@ -20,7 +21,7 @@ struct CacheCase {
   Lay lay = Lay::contiguous;
 };
 
-inline std::string name_of(const CacheCase& c) {
+std::string name_of(const CacheCase& c) {
   auto number = [](const char* letter, int64_t n) {
     return std::string(letter) + std::to_string(n);
   };
@@ -72,14 +73,14 @@ std::pair<int64_t, int64_t> cache_places(Call& call, P& p, const CacheCase& c, i
   return {rows, slots};
 }
 
-inline double cache_value(const harness::Random& random, uint64_t i, int dtype) {
+double cache_value(const harness::Random& random, uint64_t i, int dtype) {
   if (dtype == FOVEA_I8 || dtype == FOVEA_U8)
     return std::floor(random.uniform(i) * 250) - (dtype == FOVEA_I8 ? 125 : 0);
   if (dtype == FOVEA_I32) return std::floor(random.uniform(i) * 1e9);
   return random.normal(i);
 }
 
-inline Call build_cache_append(const CacheCase& c, uint64_t seed) {
+Call build_cache_append(const CacheCase& c, uint64_t seed) {
   fovea_cache_append_params* p;
   Call call = Call::make(FOVEA_TEST_OP(cache_append), p);
   harness::Random random(seed);
@@ -179,7 +180,7 @@ inline Call build_cache_append(const CacheCase& c, uint64_t seed) {
   return call;
 }
 
-inline Call build_cache_get(const CacheCase& c, uint64_t seed) {
+Call build_cache_get(const CacheCase& c, uint64_t seed) {
   fovea_cache_get_params* p;
   Call call = Call::make(FOVEA_TEST_OP(cache_get), p);
   harness::Random random(seed);
@@ -213,7 +214,7 @@ inline Call build_cache_get(const CacheCase& c, uint64_t seed) {
   return call;
 }
 
-inline Call build_cache_copy(const CacheCase& c, uint64_t seed) {
+Call build_cache_copy(const CacheCase& c, uint64_t seed) {
   fovea_cache_copy_params* p;
   Call call = Call::make(FOVEA_TEST_OP(cache_copy), p);
   const harness::Random random(seed);
@@ -237,7 +238,7 @@ inline Call build_cache_copy(const CacheCase& c, uint64_t seed) {
   return call;
 }
 
-inline std::vector<harness::Case> cache_cases() {
+std::vector<harness::Case> cache_cases() {
   std::vector<harness::Case> cases;
   auto append = [&](const CacheCase& c) {
     cases.push_back({"cache_append", name_of(c),
@@ -303,5 +304,9 @@ inline std::vector<harness::Case> cache_cases() {
   append(c);
   return cases;
 }
+
+const Family kFamily("cache", cache_cases);
+
+}  // namespace
 
 }  // namespace cases

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // quant_quantize and quant_forward.
-#pragma once
-#include "cases/attention_case.h"
 #include "oracle/quant.h"
+#include "cases/all.h"
+#include "cases/attention_case.h"
 
 namespace cases {
-
-using harness::Call;
-using harness::Role;
-using harness::Shape;
+namespace {
 
 // What the tokens of a quantised tensor hold beside normal numbers.
 enum class Content { normal, zeros, outliers, huge, tiny, nan, infinite };
@@ -23,7 +20,7 @@ struct QuantizeCase {
   Lay lay = Lay::contiguous;
 };
 
-inline std::string name_of(const QuantizeCase& c) {
+std::string name_of(const QuantizeCase& c) {
   auto number = [](const char* letter, int64_t n) {
     return std::string(letter) + std::to_string(n);
   };
@@ -44,7 +41,7 @@ inline std::string name_of(const QuantizeCase& c) {
 }
 
 // Starts of sequences of about `s` tokens each, one of them empty.
-inline std::vector<double> starts_of(int64_t sequences, int64_t s) {
+std::vector<double> starts_of(int64_t sequences, int64_t s) {
   std::vector<double> starts{0};
   for (int64_t r = 0; r < sequences; ++r)
     starts.push_back(starts.back() + static_cast<double>(r == 1 ? 0 : std::max<int64_t>(s - r, 0)));
@@ -52,12 +49,12 @@ inline std::vector<double> starts_of(int64_t sequences, int64_t s) {
 }
 
 // Entries of a row of scales, or units of codes.
-inline int64_t entries_of(bool packed, int64_t s, int64_t sequences, int64_t block) {
+int64_t entries_of(bool packed, int64_t s, int64_t sequences, int64_t block) {
   if (packed) return (block ? s / block : 0) + sequences;
   return block ? (s + block - 1) / block : 1;
 }
 
-inline Call build_quantize(const QuantizeCase& c, uint64_t seed) {
+Call build_quantize(const QuantizeCase& c, uint64_t seed) {
   fovea_quant_quantize_params* p;
   Call call = Call::make(FOVEA_TEST_OP(quant_quantize), p);
   const harness::Random random(seed);
@@ -105,7 +102,7 @@ inline Call build_quantize(const QuantizeCase& c, uint64_t seed) {
   return call;
 }
 
-inline std::vector<harness::Case> quantize_cases() {
+std::vector<harness::Case> quantize_cases() {
   std::vector<harness::Case> cases;
   const auto add = [&](const QuantizeCase& c, std::string kernel = "", bool tiny = false) {
     cases.push_back({"quant_quantize", name_of(c),
@@ -179,7 +176,7 @@ struct QuantForwardCase {
   float scale = 0;
 };
 
-inline std::string name_of(const QuantForwardCase& c) {
+std::string name_of(const QuantForwardCase& c) {
   auto number = [](const char* letter, int64_t n) {
     return std::string(letter) + std::to_string(n);
   };
@@ -315,7 +312,7 @@ class QuantForwardBuild {
 };
 
 // Of the tuned kernels: every row of quant/forward.inc, lengths off its tiles.
-inline std::vector<QuantForwardCase> quant_tuned_rows() {
+std::vector<QuantForwardCase> quant_tuned_rows() {
   std::vector<QuantForwardCase> rows;
   for (int64_t d : {64, 128, 256}) {
     QuantForwardCase c;
@@ -351,7 +348,7 @@ inline std::vector<QuantForwardCase> quant_tuned_rows() {
   return rows;
 }
 
-inline std::vector<harness::Case> quant_forward_cases() {
+std::vector<harness::Case> quant_forward_cases() {
   std::vector<harness::Case> cases;
   const auto add = [&](const QuantForwardCase& c, std::string kernel = "", bool tiny = false) {
     cases.push_back({"quant_forward", name_of(c),
@@ -395,10 +392,14 @@ inline std::vector<harness::Case> quant_forward_cases() {
   return cases;
 }
 
-inline std::vector<harness::Case> quant_cases() {
+std::vector<harness::Case> quant_cases() {
   std::vector<harness::Case> cases = quantize_cases();
   for (const harness::Case& c : quant_forward_cases()) cases.push_back(c);
   return cases;
 }
+
+const Family kFamily("quant", quant_cases);
+
+}  // namespace
 
 }  // namespace cases

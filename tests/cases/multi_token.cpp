@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_multi_token_forward and _backward: pairwise sweeps, and the edges by name.
-#pragma once
-#include "cases/conv_attention.h"
+#include "cases/all.h"
+#include "cases/conv_build.h"
+#include "cases/conv_sweep.h"
 #include "oracle/multi_token_backward.h"
 
 namespace cases {
+namespace {
 
 struct MultiTokenCase {
   ConvCase conv;
@@ -13,7 +15,7 @@ struct MultiTokenCase {
   int outputs = 63;  // of the backward: dq dk dv dweight dmix_before dmix_after (bits)
 };
 
-inline std::string name_of(const MultiTokenCase& c, bool backward) {
+std::string name_of(const MultiTokenCase& c, bool backward) {
   ConvCase plain = c.conv;
   plain.outputs = 15;
   return name_of(plain, backward) + "/c" + std::to_string(c.group) + (c.before ? "_before" : "") +
@@ -36,8 +38,7 @@ void add_mixing(Call& call, P& p, const MultiTokenCase& c, uint64_t data_seed) {
   if (c.after) add("mix_after", p.mix_after, 12);
 }
 
-inline Call build_multi_token_forward(const MultiTokenCase& m, uint64_t shape_seed,
-                                      uint64_t data_seed) {
+Call build_multi_token_forward(const MultiTokenCase& m, uint64_t shape_seed, uint64_t data_seed) {
   const ConvCase& c = m.conv;
   fovea_x_multi_token_forward_params* p;
   Call call = Call::make(FOVEA_TEST_OP(x_multi_token_forward), p);
@@ -58,8 +59,7 @@ inline Call build_multi_token_forward(const MultiTokenCase& m, uint64_t shape_se
   return call;
 }
 
-inline Call build_multi_token_backward(const MultiTokenCase& m, uint64_t shape_seed,
-                                       uint64_t data_seed) {
+Call build_multi_token_backward(const MultiTokenCase& m, uint64_t shape_seed, uint64_t data_seed) {
   const ConvCase& c = m.conv;
   fovea_x_multi_token_backward_params* p;
   Call call = Call::make(FOVEA_TEST_OP(x_multi_token_backward), p);
@@ -251,8 +251,12 @@ class MultiTokenCases {
   }
 };
 
-inline std::vector<harness::Case> multi_token_cases() {
+std::vector<harness::Case> multi_token_cases() {
   return MultiTokenCases().cases;
 }
+
+const Family kFamily("multi_token", multi_token_cases);
+
+}  // namespace
 
 }  // namespace cases

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // kl_forward and kl_backward beyond the sweep: the oracle against published numbers and central
 // differences, the error of kl at any size of logits and length, and what must not change one bit.
-#include "cases/kl.h"
+#include "cases/kl_case.h"
+#include "oracle/kl.h"
 
 namespace {
 

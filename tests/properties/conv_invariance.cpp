@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What follows from the definition of convolutional attention alone: one tap is attention, decoding
 // gives the full forward's rows, and a row never depends on what it does not see.
-#include "cases/attention_forward.h"
-#include "cases/conv_attention.h"
+#include "cases/conv_case.h"
 
 namespace {
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // kl_forward and kl_backward: the sweep, the edges by name, hostile values.
-#pragma once
+#include "cases/all.h"
 #include "cases/kl_build.h"
-#include "harness/pairwise.h"
+#include "cases/kl_sweep.h"
 
 namespace cases {
+namespace {
 
 class KlCases {
  public:
@@ -16,32 +17,6 @@ class KlCases {
     hostile();
     tuned();
     small();
-  }
-
-  static constexpr int kTypes[][2] = {{FOVEA_F32, FOVEA_F32},   {FOVEA_F16, FOVEA_F16},
-                                      {FOVEA_BF16, FOVEA_BF16}, {FOVEA_BF16, FOVEA_F32},
-                                      {FOVEA_F32, FOVEA_F16},   {FOVEA_F16, FOVEA_BF16}};
-  static constexpr int64_t kLengths[][2] = {{5, 7},   {65, 64}, {70, 130}, {33, 300},
-                                            {90, 40}, {1, 97},  {130, 97}, {64, 192}};
-  static constexpr int64_t kHeads[][3] = {{4, 4, 4}, {4, 2, 4}, {4, 1, 2},
-                                          {4, 4, 1}, {6, 2, 3}, {3, 1, 1}};
-  static constexpr int64_t kWidths[][2] = {{64, 64}, {8, 8},    {40, 72},  {128, 64},
-                                           {1, 3},   {16, 257}, {128, 128}};
-  static constexpr Span kSpans[] = {Span::full,      Span::causal, Span::left,
-                                    Span::left_sink, Span::band,   Span::head_window};
-  static constexpr Where kWheres[] = {Where::batched, Where::lengths, Where::varlen,
-                                      Where::varlen_queries};
-
-  // Dtypes, lengths, heads, widths, what is seen and where from the first six numbers of a row.
-  static KlCase shaped(const harness::Row& x) {
-    KlCase c;
-    c.teacher = kTypes[x[0]][0], c.student = kTypes[x[0]][1];
-    c.s = kLengths[x[1]][0], c.t = kLengths[x[1]][1];
-    c.h = kHeads[x[2]][0], c.g = kHeads[x[2]][1], c.x = kHeads[x[2]][2];
-    c.d = kWidths[x[3]][0], c.f = kWidths[x[3]][1];
-    c.span = kSpans[x[4]], c.where = kWheres[x[5]];
-    if (c.where == Where::lengths) c.b = 3;
-    return c;
   }
 
  private:
@@ -70,7 +45,7 @@ class KlCases {
         },
         backward ? 4 : 3);
     for (const harness::Row& x : rows.rows()) {
-      KlCase c = shaped(x);
+      KlCase c = KlSweep::shaped(x);
       c.reverse = x[6] != 0, c.mean = x[7] != 0, c.weights = static_cast<KlWeights>(x[8]);
       c.data = x[9] == 1 ? KlData::large : KlData::normal;
       c.lay = static_cast<Lay>(x[10]), c.scale = x[11] ? 0.3f : 0;
@@ -88,7 +63,7 @@ class KlCases {
     for (const auto& x : extents)
       for (int type : {0, 3}) {
         KlCase c;
-        c.note = "edge", c.teacher = kTypes[type][0], c.student = kTypes[type][1];
+        c.note = "edge", c.teacher = KlSweep::kTypes[type][0], c.student = KlSweep::kTypes[type][1];
         c.b = x[0], c.s = x[1], c.t = x[2], c.h = x[3], c.mean = type != 0;
         both(c);
       }
@@ -98,7 +73,7 @@ class KlCases {
       c.note = "edge", c.h = 0, c.g = heads.first, c.x = heads.second;
       both(c);
     }
-    for (const auto& type : kTypes)
+    for (const auto& type : KlSweep::kTypes)
       for (bool reverse : {false, true}) {
         KlCase c;
         c.note = "edge", c.teacher = type[0], c.student = type[1], c.reverse = reverse;
@@ -117,7 +92,8 @@ class KlCases {
     // The widest rows, many heads on one, rows and keys off every tile.
     for (int type : {0, 2}) {
       KlCase c;
-      c.note = "edge", c.teacher = kTypes[type][0], c.student = kTypes[type][1], c.b = 1;
+      c.note = "edge", c.teacher = KlSweep::kTypes[type][0], c.student = KlSweep::kTypes[type][1],
+      c.b = 1;
       c.d = 576, c.f = 512, c.s = 20, c.t = 100, c.span = Span::causal;
       both(c);
       c.h = 16, c.g = 1, c.x = 16, c.d = c.f = 32;
@@ -151,7 +127,7 @@ class KlCases {
   }
 
   void hostile() {
-    for (const auto& type : kTypes)
+    for (const auto& type : KlSweep::kTypes)
       for (KlData data :
            {KlData::large, KlData::far, KlData::nan_q, KlData::nan_k, KlData::inf_k, KlData::inf_q})
         for (bool reverse : {false, true}) {
@@ -196,7 +172,7 @@ class KlCases {
           c.d = 192, c.f = 256, forward("256.256");
         }
       // Key heads of which one is of several of the other's, or neither a multiple.
-      for (const auto& heads : {kHeads[1], kHeads[3], kHeads[4]})
+      for (const auto& heads : {KlSweep::kHeads[1], KlSweep::kHeads[3], KlSweep::kHeads[4]})
         for (Where where : {Where::batched, Where::lengths, Where::varlen}) {
           KlCase shared = c;
           shared.h = heads[0], shared.g = heads[1], shared.x = heads[2];
@@ -236,8 +212,85 @@ class KlCases {
   }
 };
 
-inline std::vector<harness::Case> kl_cases() {
+std::vector<harness::Case> kl_cases() {
   return KlCases().cases;
+}
+
+const Family kFamily("kl", kl_cases);
+
+}  // namespace
+
+Call build_kl_forward(const KlCase& c, uint64_t seed) {
+  fovea_kl_forward_params* p;
+  Call call = Call::make(FOVEA_TEST_OP(kl_forward), p);
+  KlBuild<fovea_kl_forward_params> build(call, *p, c, seed);
+  build.build();
+  const Shape rows = {build.b, c.h, build.s};
+  const auto output = [&](int bit, const char* name, fovea_tensor& slot, const Shape& shape) {
+    if (c.outputs >> bit & 1) call.add(name, slot, Role::out, FOVEA_F32, shape, c.lay);
+  };
+  output(0, "kl", p->kl, rows);
+  output(1, "lse_teacher", p->lse_teacher, rows);
+  output(2, "lse_student", p->lse_student, rows);
+  output(3, "total", p->total, {1});
+  oracle::KlResult exact = oracle::kl_forward(*p, oracle::Mode::exact),
+                   rounded = oracle::kl_forward(*p, oracle::Mode::rounded);
+  const auto expect = [&](const char* name, oracle::Out& x, oracle::Out& y) {
+    if (call.field(name) < call.fields.size())
+      call.expect(call.field(name), std::move(x), std::move(y));
+  };
+  expect("kl", exact.kl, rounded.kl);
+  expect(c.reverse ? "lse_student" : "lse_teacher", exact.lse_first, rounded.lse_first);
+  expect(c.reverse ? "lse_teacher" : "lse_student", exact.lse_second, rounded.lse_second);
+  expect("total", exact.total, rounded.total);
+  return call;
+}
+
+Call build_kl_backward(const KlCase& c, uint64_t seed) {
+  fovea_kl_backward_params* p;
+  Call call = Call::make(FOVEA_TEST_OP(kl_backward), p);
+  KlBuild<fovea_kl_backward_params> build(call, *p, c, seed);
+  build.build();
+  p->nondeterministic = c.nondeterministic;
+  // What the forward gave, rounded as it is stored.
+  const oracle::KlCall a = oracle::load_kl(*p);
+  struct {
+    fovea_tensor total = {};
+  } nothing;
+  const oracle::KlResult forward = oracle::kl_forward<double>(a, nothing, oracle::Mode::exact);
+  const auto given = [&](const char* name, fovea_tensor& slot, const oracle::Out& values) {
+    size_t n = 0;
+    build.row_numbers(name, slot, [&](const int64_t*, double) { return values.value[n++]; });
+  };
+  given("kl", p->kl, forward.kl);
+  given("lse_teacher", p->lse_teacher, c.reverse ? forward.lse_second : forward.lse_first);
+  given("lse_student", p->lse_student, c.reverse ? forward.lse_first : forward.lse_second);
+  if (c.incoming & 1)
+    build.row_numbers("dkl", p->dkl,
+                      [](const int64_t* i, double x) { return i[2] % 9 == 7 ? 0 : x; });
+  if (c.incoming & 2)
+    call.fill_list(call.add("dtotal", p->dtotal, Role::in, FOVEA_F32, {1}), {c.mean ? 7.5 : 0.6});
+  const auto output = [&](int bit, const char* name, fovea_tensor& slot, int dtype,
+                          const Shape& shape) {
+    if (c.outputs >> bit & 1) call.add(name, slot, Role::out, dtype, shape, c.lay);
+  };
+  output(0, "dq_student", p->dq_student, c.student, {build.b, build.s, c.h, c.f});
+  output(1, "dk_student", p->dk_student, c.student, {build.key_b, build.t, c.x, c.f});
+  output(2, "dq_teacher", p->dq_teacher, c.teacher, {build.b, build.s, c.h, c.d});
+  output(3, "dk_teacher", p->dk_teacher, c.teacher, {build.key_b, build.t, c.g, c.d});
+  oracle::KlGradients exact = oracle::kl_backward(*p, oracle::Mode::exact),
+                      rounded = oracle::kl_backward(*p, oracle::Mode::rounded);
+  const auto expect = [&](const std::string& name, oracle::Out& x, oracle::Out& y) {
+    if (call.field(name) < call.fields.size())
+      call.expect(call.field(name), std::move(x), std::move(y));
+  };
+  const std::string first = c.reverse ? "student" : "teacher",
+                    second = c.reverse ? "teacher" : "student";
+  expect("dq_" + first, exact.dq_first, rounded.dq_first);
+  expect("dk_" + first, exact.dk_first, rounded.dk_first);
+  expect("dq_" + second, exact.dq_second, rounded.dq_second);
+  expect("dk_" + second, exact.dk_second, rounded.dk_second);
+  return call;
 }
 
 }  // namespace cases

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_group_norm_forward and _backward: pairwise sweeps, and the edges by name.
-#pragma once
+#include "oracle/group_norm.h"
+#include "cases/all.h"
 #include "cases/attention_case.h"
 #include "harness/pairwise.h"
 #include "oracle/conv_attention_backward.h"
-#include "oracle/group_norm.h"
 
 namespace cases {
+namespace {
 
 struct GroupNormCase {
   std::string note;
@@ -19,7 +20,7 @@ struct GroupNormCase {
   int outputs = 3;  // of the backward: dx dgain (bits)
 };
 
-inline std::string name_of(const GroupNormCase& c, bool backward) {
+std::string name_of(const GroupNormCase& c, bool backward) {
   std::string name = std::string(dtype_name(c.dtype)) + "/b" + std::to_string(c.b) + "_s" +
                      std::to_string(c.s) + "_h" + std::to_string(c.h) + "_e" + std::to_string(c.e);
   const auto add = [&](bool here, const char* word) {
@@ -73,7 +74,7 @@ class GroupNormBuild {
   const uint64_t seed_;
 };
 
-inline harness::Call build_group_norm_forward(const GroupNormCase& c, uint64_t seed) {
+harness::Call build_group_norm_forward(const GroupNormCase& c, uint64_t seed) {
   fovea_x_group_norm_forward_params* p;
   harness::Call call = harness::Call::make(FOVEA_TEST_OP(x_group_norm_forward), p);
   GroupNormBuild<fovea_x_group_norm_forward_params> build(call, *p, c, seed);
@@ -85,7 +86,7 @@ inline harness::Call build_group_norm_forward(const GroupNormCase& c, uint64_t s
   return call;
 }
 
-inline harness::Call build_group_norm_backward(const GroupNormCase& c, uint64_t seed) {
+harness::Call build_group_norm_backward(const GroupNormCase& c, uint64_t seed) {
   fovea_x_group_norm_backward_params* p;
   harness::Call call = harness::Call::make(FOVEA_TEST_OP(x_group_norm_backward), p);
   GroupNormBuild<fovea_x_group_norm_backward_params> build(call, *p, c, seed);
@@ -173,8 +174,12 @@ class GroupNormCases {
   }
 };
 
-inline std::vector<harness::Case> group_norm_cases() {
+std::vector<harness::Case> group_norm_cases() {
   return GroupNormCases().cases;
 }
+
+const Family kFamily("group_norm", group_norm_cases);
+
+}  // namespace
 
 }  // namespace cases

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_kl_indexer_forward and _backward: the sweep, the edges by name, hostile values.
-#pragma once
-#include "cases/kl.h"
 #include "oracle/kl_indexer.h"
+#include "cases/all.h"
+#include "cases/kl_build.h"
+#include "cases/kl_sweep.h"
 
 namespace cases {
+namespace {
 
 // Of KlCase, h and g are the teacher's heads and x those of the indexer.
 template <class P>
@@ -20,7 +22,7 @@ void give_indexer_weights(Call& call, P& p, const KlCase& c, const KlBuild<P>& b
   call.account(field, [&](const int64_t* i) { return build.rows[i[0] * build.s + i[1]] != 0; });
 }
 
-inline Call build_indexer_forward(const KlCase& c, uint64_t seed) {
+Call build_indexer_forward(const KlCase& c, uint64_t seed) {
   fovea_x_kl_indexer_forward_params* p;
   Call call = Call::make(FOVEA_TEST_OP(x_kl_indexer_forward), p);
   KlBuild<fovea_x_kl_indexer_forward_params> build(call, *p, c, seed);
@@ -41,7 +43,7 @@ inline Call build_indexer_forward(const KlCase& c, uint64_t seed) {
   return call;
 }
 
-inline Call build_indexer_backward(const KlCase& c, uint64_t seed) {
+Call build_indexer_backward(const KlCase& c, uint64_t seed) {
   fovea_x_kl_indexer_backward_params* p;
   Call call = Call::make(FOVEA_TEST_OP(x_kl_indexer_backward), p);
   KlBuild<fovea_x_kl_indexer_backward_params> build(call, *p, c, seed);
@@ -114,7 +116,7 @@ class IndexerCases {
     harness::Pairwise rows(
         sizes, [](const harness::Row&) { return true; }, backward ? 8 : 7);
     for (const harness::Row& x : rows.rows()) {
-      KlCase c = KlCases::shaped(x);
+      KlCase c = KlSweep::shaped(x);
       c.data = x[6] ? KlData::large : KlData::normal;
       c.lay = static_cast<Lay>(x[7]), c.scale = x[8] ? 0.3f : 0, c.outputs = x[9] + 1;
       c.x = heads[x[10]];
@@ -129,7 +131,7 @@ class IndexerCases {
       c.note = "edge", c.b = x[0], c.s = x[1], c.t = x[2];
       both(c);
     }
-    for (const auto& type : KlCases::kTypes)
+    for (const auto& type : KlSweep::kTypes)
       for (KlData data : {KlData::normal, KlData::large, KlData::far, KlData::nan_q, KlData::nan_k,
                           KlData::inf_k}) {
         KlCase c;
@@ -173,8 +175,12 @@ class IndexerCases {
   }
 };
 
-inline std::vector<harness::Case> indexer_cases() {
+std::vector<harness::Case> indexer_cases() {
   return IndexerCases().cases;
 }
+
+const Family kFamily("kl_indexer", indexer_cases);
+
+}  // namespace
 
 }  // namespace cases

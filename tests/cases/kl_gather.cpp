@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_kl_gather_forward and _backward: the sweep, the edges by name, hostile values.  The oracle is
 // kl's, over the keys that the lists name.
-#pragma once
-#include "cases/kl.h"
+#include "cases/all.h"
+#include "cases/kl_build.h"
+#include "cases/kl_sweep.h"
 
 namespace cases {
+namespace {
 
 // Entries in any order: none, keys, keys twice, numbers past the keys.
 template <class P>
@@ -26,15 +28,15 @@ void give_lists(Call& call, P& p, const KlCase& c, const KlBuild<P>& build, uint
   call.account(field, [&](const int64_t* i) { return build.rows[i[0] * build.s + i[2]] != 0; });
 }
 
-inline Call build_gather_forward(const KlCase& c, uint64_t seed) {
+Call build_gather_forward(const KlCase& c, uint64_t seed) {
   fovea_x_kl_gather_forward_params* p;
   Call call = Call::make(FOVEA_TEST_OP(x_kl_gather_forward), p);
   KlBuild<fovea_x_kl_gather_forward_params> build(call, *p, c, seed);
   build.build();
   give_lists(call, *p, c, build, seed);
   const oracle::KlCall a = oracle::load_kl(*p);
-  const auto exact = oracle::kl_forward<double>(a, NoTotal{}, oracle::Mode::exact);
-  const auto rounded = oracle::kl_forward<float>(a, NoTotal{}, oracle::Mode::rounded);
+  const auto exact = oracle::kl_forward<double>(a, oracle::NoTotal{}, oracle::Mode::exact);
+  const auto rounded = oracle::kl_forward<float>(a, oracle::NoTotal{}, oracle::Mode::rounded);
   const auto output = [&](int bit, const char* name, fovea_tensor& slot, const oracle::Out& x,
                           const oracle::Out& y) {
     if (c.outputs >> bit & 1)
@@ -46,7 +48,7 @@ inline Call build_gather_forward(const KlCase& c, uint64_t seed) {
   return call;
 }
 
-inline Call build_gather_backward(const KlCase& c, uint64_t seed) {
+Call build_gather_backward(const KlCase& c, uint64_t seed) {
   fovea_x_kl_gather_backward_params* p;
   Call call = Call::make(FOVEA_TEST_OP(x_kl_gather_backward), p);
   KlBuild<fovea_x_kl_gather_backward_params> build(call, *p, c, seed);
@@ -54,7 +56,7 @@ inline Call build_gather_backward(const KlCase& c, uint64_t seed) {
   give_lists(call, *p, c, build, seed);
   // What the forward gave, rounded as it is stored.
   const oracle::KlCall a = oracle::load_kl(*p);
-  const auto forward = oracle::kl_forward<double>(a, NoTotal{}, oracle::Mode::exact);
+  const auto forward = oracle::kl_forward<double>(a, oracle::NoTotal{}, oracle::Mode::exact);
   const auto given = [&](const char* name, fovea_tensor& slot, const oracle::Out& values) {
     size_t n = 0;
     build.row_numbers(name, slot, [&](const int64_t*, double) { return values.value[n++]; });
@@ -117,7 +119,7 @@ class GatherCases {
     harness::Pairwise rows(
         sizes, [](const harness::Row&) { return true; }, backward ? 10 : 9);
     for (const harness::Row& x : rows.rows()) {
-      KlCase c = KlCases::shaped(x);
+      KlCase c = KlSweep::shaped(x);
       c.data = x[6] ? KlData::large : KlData::normal;
       c.lay = static_cast<Lay>(x[7]), c.scale = x[8] ? 0.3f : 0, c.outputs = x[9] + 1;
       c.list = lists[x[10]], c.shared_list = x[11] != 0;
@@ -141,7 +143,7 @@ class GatherCases {
         c.shared_list = shared;
         both(c);
       }
-    for (const auto& type : KlCases::kTypes)
+    for (const auto& type : KlSweep::kTypes)
       for (KlData data : {KlData::normal, KlData::large, KlData::far, KlData::nan_q, KlData::nan_k,
                           KlData::inf_k, KlData::inf_q, KlData::near}) {
         KlCase c;
@@ -190,8 +192,12 @@ class GatherCases {
   }
 };
 
-inline std::vector<harness::Case> gather_cases() {
+std::vector<harness::Case> gather_cases() {
   return GatherCases().cases;
 }
+
+const Family kFamily("kl_gather", gather_cases);
+
+}  // namespace
 
 }  // namespace cases

@@ -1,75 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // conv_attention_forward and conv_attention_backward: pairwise sweeps, and the edges by name.
-#pragma once
-#include "cases/conv_attention_build.h"
-#include "harness/pairwise.h"
+#include "cases/all.h"
+#include "cases/conv_build.h"
+#include "cases/conv_sweep.h"
 
 namespace cases {
+namespace {
 
-inline Call build_conv_forward(const ConvCase& c, uint64_t shape_seed, uint64_t data_seed) {
-  fovea_conv_attention_forward_params* p;
-  Call call = Call::make(FOVEA_TEST_OP(conv_attention_forward), p);
-  ConvBuild<fovea_conv_attention_forward_params> build(call, *p, c, shape_seed, data_seed);
-  build.build();
-  p->splits = c.splits;
-  const size_t o = call.add("o", p->o, Role::out, c.o_f32 ? FOVEA_F32 : c.dtype,
-                            {build.b, build.rows_out, c.h, c.e}, c.lay);
-  size_t lse = 0;
-  if (c.lse)
-    lse = call.add("lse", p->lse, Role::out, FOVEA_F32, {build.b, c.h, build.rows_out}, c.lay);
-  build.account();
-  const oracle::ConvAttention a = oracle::load_conv(*p);
-  auto exact = oracle::conv_forward(a, p->o, p->lse, oracle::Mode::exact);
-  auto rounded = oracle::conv_forward(a, p->o, p->lse, oracle::Mode::rounded);
-  call.expect(o, std::move(exact.o), std::move(rounded.o));
-  if (c.lse) call.expect(lse, std::move(exact.lse), std::move(rounded.lse));
-  return call;
-}
-
-inline Call build_conv_backward(const ConvCase& c, uint64_t shape_seed, uint64_t data_seed) {
-  fovea_conv_attention_backward_params* p;
-  Call call = Call::make(FOVEA_TEST_OP(conv_attention_backward), p);
-  ConvBuild<fovea_conv_attention_backward_params> build(call, *p, c, shape_seed, data_seed);
-  build.build();
-  p->nondeterministic = c.nondeterministic;
-  const int o_dtype = c.o_f32 ? FOVEA_F32 : c.dtype;
-  const Shape o_shape = {build.b, build.rows_out, c.h, c.e};
-  const size_t o = call.add("o", p->o, Role::in, o_dtype, o_shape, c.lay);
-  const size_t lse =
-      call.add("lse", p->lse, Role::in, FOVEA_F32, {build.b, c.h, build.rows_out}, c.lay);
-  build.numbers("dout", p->dout, o_dtype, o_shape, 7, 1);
-  // What the forward gave, rounded as it is stored.
-  const oracle::ConvForward forward =
-      oracle::conv_forward(oracle::load_conv(*p), p->o, p->lse, oracle::Mode::exact);
-  call.fill_list(o, forward.o.value);
-  call.fill_list(lse, forward.lse.value);
-  build.account();
-  const auto output = [&](int bit, const char* name, fovea_tensor& slot, const fovea_tensor& like) {
-    if (c.outputs >> bit & 1)
-      call.add(name, slot, Role::out, c.dtype, Shape(like.shape, like.shape + 4), c.lay);
-  };
-  output(0, "dq", p->dq, p->q), output(1, "dk", p->dk, p->k), output(2, "dv", p->dv, p->v);
-  const Shape taps = {c.h, c.kernel_rows, c.kernel_columns};
-  if (c.outputs >> 3 & 1 && !c.sums)
-    call.add("dweight", p->dweight, Role::out, FOVEA_F32, taps, c.lay);
-  if (c.outputs >> 3 & 1 && c.sums) {  // over the heads
-    fovea_tensor x = fovea_contiguous(nullptr, FOVEA_F32, 3, taps.data());
-    x.stride[0] = 0;
-    call.add_strided("dweight", p->dweight, Role::out, x);
-  }
-  auto exact = oracle::conv_backward(*p, oracle::Mode::exact);
-  auto rounded = oracle::conv_backward(*p, oracle::Mode::rounded);
-  const auto expect = [&](const char* name, oracle::Out& x, oracle::Out& y) {
-    if (call.field(name) < call.fields.size())
-      call.expect(call.field(name), std::move(x), std::move(y));
-  };
-  expect("dq", exact.dq, rounded.dq), expect("dk", exact.dk, rounded.dk);
-  expect("dv", exact.dv, rounded.dv), expect("dweight", exact.dweight, rounded.dweight);
-  return call;
-}
-
-inline harness::Case conv_case(const ConvCase& c, bool backward, bool tiny = false,
-                               const std::string& kernel = "") {
+harness::Case conv_case(const ConvCase& c, bool backward, bool tiny = false,
+                        const std::string& kernel = "") {
   const std::string name = name_of(c, backward);
   harness::Case out{backward ? "conv_attention_backward" : "conv_attention_forward",
                     name,
@@ -93,65 +32,9 @@ constexpr int64_t kConvHeads[][2] = {{4, 4}, {6, 2}, {4, 1}};
 constexpr int64_t kConvLengths[][2] = {{1, 1},     {1, 300}, {3, 513},  {64, 128}, {113, 203},
                                        {130, 217}, {239, 1}, {33, 130}, {70, 40},  {260, 300}};
 
-inline std::vector<int> conv_axes(bool backward) {
-  return {3,
-          static_cast<int>(std::size(kConvKernels)),
-          static_cast<int>(std::size(kConvWidths)),
-          3,
-          static_cast<int>(std::size(kConvLengths)),
-          2,
-          backward ? 3 : 8,
-          3,
-          2,
-          2,
-          5,
-          3,
-          backward ? 6 : 4,
-          2,
-          2};
-}
-
-inline ConvCase conv_case_of(const harness::Row& x, bool backward) {
-  constexpr int dtypes[] = {FOVEA_F32, FOVEA_F16, FOVEA_BF16};
-  constexpr Where wheres[] = {Where::batched,        Where::lengths,   Where::varlen,
-                              Where::varlen_queries, Where::cache_row, Where::paged,
-                              Where::paged,          Where::paged};
-  constexpr int64_t pages[] = {1, 16, 64};
-  ConvCase c;
-  c.dtype = dtypes[x[0]];
-  c.kernel_rows = kConvKernels[x[1]][0], c.kernel_columns = kConvKernels[x[1]][1];
-  c.d = kConvWidths[x[2]][0], c.e = kConvWidths[x[2]][1];
-  c.h = kConvHeads[x[3]][0], c.g = kConvHeads[x[3]][1];
-  c.s = kConvLengths[x[4]][0], c.t = kConvLengths[x[4]][1];
-  c.causal = x[5];
-  c.where = wheres[x[6]], c.page = x[6] > 4 ? pages[x[6] - 5] : 0;
-  c.history = x[7] == 0 ? 0 : x[7] == 1 ? c.kernel_rows - 1 : 2;
-  c.weight_f32 = x[8], c.o_f32 = x[9];
-  c.lay = static_cast<Lay>(x[10]);
-  c.data = x[11] == 1 ? Data::sharp : Data::normal;
-  c.scale = x[11] == 2 ? 0.3f : 0;
-  if (backward) {
-    constexpr int outputs[] = {15, 1, 2, 4, 8, 7};
-    c.outputs = outputs[x[12]], c.sums = x[13], c.nondeterministic = x[14];
-  } else {
-    constexpr int splits[] = {0, 0, 1, 3};
-    c.splits = splits[x[12]], c.lse = x[13];
-  }
-  c.b = c.cost() < 2 * 1500000 ? 3 : 1;
-  return c;
-}
-
-inline bool conv_valid(const harness::Row& x, bool backward) {
+bool conv_valid(const harness::Row& x, bool backward) {
   const ConvCase c = conv_case_of(x, backward);
   return c.history <= c.s && c.cost() * (backward ? 2 : 1) < 24000000;
-}
-
-// Rows, keys, kernels.
-inline ConvCase conv_row(int64_t s, int64_t t, int64_t kernel_rows, int64_t kernel_columns) {
-  ConvCase c;
-  c.note = "edge", c.s = s, c.t = t, c.kernel_rows = kernel_rows, c.kernel_columns = kernel_columns;
-  c.h = 2, c.g = 1, c.d = 16, c.e = 24;
-  return c;
 }
 
 class ConvEdges {
@@ -379,7 +262,7 @@ class ConvEdges {
   }
 };
 
-inline std::vector<harness::Case> conv_cases() {
+std::vector<harness::Case> conv_cases() {
   std::vector<harness::Case> cases = ConvEdges().cases;
   for (bool backward : {false, true}) {
     harness::Pairwise sweep(
@@ -389,6 +272,127 @@ inline std::vector<harness::Case> conv_cases() {
       cases.push_back(conv_case(conv_case_of(row, backward), backward));
   }
   return cases;
+}
+
+const Family kFamily("conv_attention", conv_cases);
+
+}  // namespace
+
+Call build_conv_forward(const ConvCase& c, uint64_t shape_seed, uint64_t data_seed) {
+  fovea_conv_attention_forward_params* p;
+  Call call = Call::make(FOVEA_TEST_OP(conv_attention_forward), p);
+  ConvBuild<fovea_conv_attention_forward_params> build(call, *p, c, shape_seed, data_seed);
+  build.build();
+  p->splits = c.splits;
+  const size_t o = call.add("o", p->o, Role::out, c.o_f32 ? FOVEA_F32 : c.dtype,
+                            {build.b, build.rows_out, c.h, c.e}, c.lay);
+  size_t lse = 0;
+  if (c.lse)
+    lse = call.add("lse", p->lse, Role::out, FOVEA_F32, {build.b, c.h, build.rows_out}, c.lay);
+  build.account();
+  const oracle::ConvAttention a = oracle::load_conv(*p);
+  auto exact = oracle::conv_forward(a, p->o, p->lse, oracle::Mode::exact);
+  auto rounded = oracle::conv_forward(a, p->o, p->lse, oracle::Mode::rounded);
+  call.expect(o, std::move(exact.o), std::move(rounded.o));
+  if (c.lse) call.expect(lse, std::move(exact.lse), std::move(rounded.lse));
+  return call;
+}
+
+Call build_conv_backward(const ConvCase& c, uint64_t shape_seed, uint64_t data_seed) {
+  fovea_conv_attention_backward_params* p;
+  Call call = Call::make(FOVEA_TEST_OP(conv_attention_backward), p);
+  ConvBuild<fovea_conv_attention_backward_params> build(call, *p, c, shape_seed, data_seed);
+  build.build();
+  p->nondeterministic = c.nondeterministic;
+  const int o_dtype = c.o_f32 ? FOVEA_F32 : c.dtype;
+  const Shape o_shape = {build.b, build.rows_out, c.h, c.e};
+  const size_t o = call.add("o", p->o, Role::in, o_dtype, o_shape, c.lay);
+  const size_t lse =
+      call.add("lse", p->lse, Role::in, FOVEA_F32, {build.b, c.h, build.rows_out}, c.lay);
+  build.numbers("dout", p->dout, o_dtype, o_shape, 7, 1);
+  // What the forward gave, rounded as it is stored.
+  const oracle::ConvForward forward =
+      oracle::conv_forward(oracle::load_conv(*p), p->o, p->lse, oracle::Mode::exact);
+  call.fill_list(o, forward.o.value);
+  call.fill_list(lse, forward.lse.value);
+  build.account();
+  const auto output = [&](int bit, const char* name, fovea_tensor& slot, const fovea_tensor& like) {
+    if (c.outputs >> bit & 1)
+      call.add(name, slot, Role::out, c.dtype, Shape(like.shape, like.shape + 4), c.lay);
+  };
+  output(0, "dq", p->dq, p->q), output(1, "dk", p->dk, p->k), output(2, "dv", p->dv, p->v);
+  const Shape taps = {c.h, c.kernel_rows, c.kernel_columns};
+  if (c.outputs >> 3 & 1 && !c.sums)
+    call.add("dweight", p->dweight, Role::out, FOVEA_F32, taps, c.lay);
+  if (c.outputs >> 3 & 1 && c.sums) {  // over the heads
+    fovea_tensor x = fovea_contiguous(nullptr, FOVEA_F32, 3, taps.data());
+    x.stride[0] = 0;
+    call.add_strided("dweight", p->dweight, Role::out, x);
+  }
+  auto exact = oracle::conv_backward(*p, oracle::Mode::exact);
+  auto rounded = oracle::conv_backward(*p, oracle::Mode::rounded);
+  const auto expect = [&](const char* name, oracle::Out& x, oracle::Out& y) {
+    if (call.field(name) < call.fields.size())
+      call.expect(call.field(name), std::move(x), std::move(y));
+  };
+  expect("dq", exact.dq, rounded.dq), expect("dk", exact.dk, rounded.dk);
+  expect("dv", exact.dv, rounded.dv), expect("dweight", exact.dweight, rounded.dweight);
+  return call;
+}
+
+std::vector<int> conv_axes(bool backward) {
+  return {3,
+          static_cast<int>(std::size(kConvKernels)),
+          static_cast<int>(std::size(kConvWidths)),
+          3,
+          static_cast<int>(std::size(kConvLengths)),
+          2,
+          backward ? 3 : 8,
+          3,
+          2,
+          2,
+          5,
+          3,
+          backward ? 6 : 4,
+          2,
+          2};
+}
+
+ConvCase conv_case_of(const harness::Row& x, bool backward) {
+  constexpr int dtypes[] = {FOVEA_F32, FOVEA_F16, FOVEA_BF16};
+  constexpr Where wheres[] = {Where::batched,        Where::lengths,   Where::varlen,
+                              Where::varlen_queries, Where::cache_row, Where::paged,
+                              Where::paged,          Where::paged};
+  constexpr int64_t pages[] = {1, 16, 64};
+  ConvCase c;
+  c.dtype = dtypes[x[0]];
+  c.kernel_rows = kConvKernels[x[1]][0], c.kernel_columns = kConvKernels[x[1]][1];
+  c.d = kConvWidths[x[2]][0], c.e = kConvWidths[x[2]][1];
+  c.h = kConvHeads[x[3]][0], c.g = kConvHeads[x[3]][1];
+  c.s = kConvLengths[x[4]][0], c.t = kConvLengths[x[4]][1];
+  c.causal = x[5];
+  c.where = wheres[x[6]], c.page = x[6] > 4 ? pages[x[6] - 5] : 0;
+  c.history = x[7] == 0 ? 0 : x[7] == 1 ? c.kernel_rows - 1 : 2;
+  c.weight_f32 = x[8], c.o_f32 = x[9];
+  c.lay = static_cast<Lay>(x[10]);
+  c.data = x[11] == 1 ? Data::sharp : Data::normal;
+  c.scale = x[11] == 2 ? 0.3f : 0;
+  if (backward) {
+    constexpr int outputs[] = {15, 1, 2, 4, 8, 7};
+    c.outputs = outputs[x[12]], c.sums = x[13], c.nondeterministic = x[14];
+  } else {
+    constexpr int splits[] = {0, 0, 1, 3};
+    c.splits = splits[x[12]], c.lse = x[13];
+  }
+  c.b = c.cost() < 2 * 1500000 ? 3 : 1;
+  return c;
+}
+
+ConvCase conv_row(int64_t s, int64_t t, int64_t kernel_rows, int64_t kernel_columns) {
+  ConvCase c;
+  c.note = "edge", c.s = s, c.t = t, c.kernel_rows = kernel_rows, c.kernel_columns = kernel_columns;
+  c.h = 2, c.g = 1, c.d = 16, c.e = 24;
+  return c;
 }
 
 }  // namespace cases

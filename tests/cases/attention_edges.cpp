@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The edges of attention by name: empty extents, short keys, long rows, every page size, shared
 // memory, hostile values; and the small ones that sanitizers and golden vectors use.
-#pragma once
-#include "cases/attention_backward.h"
+#include "cases/all.h"
+#include "cases/attention_sweep.h"
 
 namespace cases {
+namespace {
 
 class Edges {
  public:
@@ -292,5 +293,16 @@ class Edges {
         }
   }
 };
+
+std::vector<harness::Case> attention_cases() {
+  std::vector<harness::Case> out;
+  for (const auto& more : {attention_forward_sweep(), attention_backward_sweep(), Edges().cases})
+    out.insert(out.end(), more.begin(), more.end());
+  return out;
+}
+
+const Family kFamily("attention", attention_cases);
+
+}  // namespace
 
 }  // namespace cases

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The oracles of experimental/kl.h: each gradient against central differences of its forward.
-#include "cases/kl_gather.h"
-#include "cases/kl_indexer.h"
-#include "cases/kl_jensen_shannon.h"
-#include "cases/kl_pool.h"
+#include <gtest/gtest.h>
+
+#include "harness/random.h"
+#include "oracle/kl_indexer.h"
+#include "oracle/kl_jensen_shannon.h"
 
 namespace {
 
-using namespace cases;
 using oracle::Mode;
 using Values = std::vector<double>;
 
@@ -112,13 +112,13 @@ TEST(oracle, gather_gradient_is_the_derivative) {
   oracle::KlCall a = oracle::load_kl(p);
   for (double& x : a.index.value) x = std::floor(2.5 * x + 2);  // none, keys, keys twice, past them
   oracle::KlIncoming in{a.index, a.index, a.index, oracle::load(p.dkl), {}};
-  const auto f = oracle::kl_forward<double>(a, NoTotal{}, Mode::exact);
+  const auto f = oracle::kl_forward<double>(a, oracle::NoTotal{}, Mode::exact);
   for (oracle::Dense* x : {&in.kl, &in.lse_first, &in.lse_second}) *x = in.dkl;
   in.kl.value = f.kl.value, in.lse_first.value = f.lse_first.value;
   in.lse_second.value = f.lse_second.value;
   const auto g = oracle::kl_backward<double>(a, in, Mode::exact);
   const auto loss = [&] {
-    return weighed(in.dkl, oracle::kl_forward<double>(a, NoTotal{}, Mode::exact).kl);
+    return weighed(in.dkl, oracle::kl_forward<double>(a, oracle::NoTotal{}, Mode::exact).kl);
   };
   expect_derivative("q_teacher", a.teacher.q, g.dq_first.value, loss);
   expect_derivative("k_teacher", a.teacher.k, g.dk_first.value, loss);
@@ -136,13 +136,13 @@ TEST(oracle, pool_gradient_is_the_derivative) {
     p.lse_teacher = p.lse_student = p.dkl = some({2, 4, 5});
     p.block_keys = variant == 2 ? 3 : 2, p.pool = variant == 1, p.causal = variant > 0;
     oracle::KlCall a = oracle::load_kl(p);
-    const auto f = oracle::kl_forward<double>(a, NoTotal{}, Mode::exact);
+    const auto f = oracle::kl_forward<double>(a, oracle::NoTotal{}, Mode::exact);
     const oracle::Dense dkl = oracle::load(p.dkl);
     oracle::KlIncoming in{dkl, dkl, dkl, dkl, {}};
     in.lse_first.value = f.lse_first.value, in.lse_second.value = f.lse_second.value;
     const auto g = oracle::kl_backward<double>(a, in, Mode::exact);
     const auto loss = [&] {
-      return weighed(dkl, oracle::kl_forward<double>(a, NoTotal{}, Mode::exact).kl);
+      return weighed(dkl, oracle::kl_forward<double>(a, oracle::NoTotal{}, Mode::exact).kl);
     };
     expect_derivative("q_student", a.student.q, g.dq_second.value, loss);
     expect_derivative("k_student", a.student.k, g.dk_second.value, loss);
@@ -163,7 +163,7 @@ TEST(oracle, golden_pool) {
   for (const bool max : {false, true}) {
     p.pool = max;
     const double a = max ? 2. / 7 : 3. / 8, b = 1 - a;
-    const auto got = oracle::kl_forward<double>(oracle::load_kl(p), NoTotal{}, Mode::exact);
+    const auto got = oracle::kl_forward<double>(oracle::load_kl(p), oracle::NoTotal{}, Mode::exact);
     EXPECT_NEAR(got.kl.value[0], a * std::log(2 * a) + b * std::log(2 * b), 1e-7);
   }
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What must not change one bit (the order of pages, ten runs, the last zero of a split), and what
 // follows from the formula alone (rows of probability 1, a constant bias, published numbers).
-#include "cases/attention_backward.h"
+#include "cases/attention_case.h"
+#include "oracle/attention.h"
 
 namespace {
 

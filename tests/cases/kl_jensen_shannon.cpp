@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_kl_jensen_shannon_forward and _backward: the sweep, the edges by name, hostile values.
-#pragma once
-#include "cases/kl.h"
 #include "oracle/kl_jensen_shannon.h"
+#include "cases/all.h"
+#include "cases/kl_build.h"
+#include "cases/kl_sweep.h"
 
 namespace cases {
+namespace {
 
-inline Call build_jensen_shannon_forward(const KlCase& c, uint64_t seed) {
+Call build_jensen_shannon_forward(const KlCase& c, uint64_t seed) {
   fovea_x_kl_jensen_shannon_forward_params* p;
   Call call = Call::make(FOVEA_TEST_OP(x_kl_jensen_shannon_forward), p);
   KlBuild<fovea_x_kl_jensen_shannon_forward_params> build(call, *p, c, seed);
@@ -27,7 +29,7 @@ inline Call build_jensen_shannon_forward(const KlCase& c, uint64_t seed) {
   return call;
 }
 
-inline Call build_jensen_shannon_backward(const KlCase& c, uint64_t seed) {
+Call build_jensen_shannon_backward(const KlCase& c, uint64_t seed) {
   fovea_x_kl_jensen_shannon_backward_params* p;
   Call call = Call::make(FOVEA_TEST_OP(x_kl_jensen_shannon_backward), p);
   KlBuild<fovea_x_kl_jensen_shannon_backward_params> build(call, *p, c, seed);
@@ -95,7 +97,7 @@ class JensenShannonCases {
     harness::Pairwise rows(
         sizes, [](const harness::Row&) { return true; }, backward ? 6 : 5);
     for (const harness::Row& x : rows.rows()) {
-      KlCase c = KlCases::shaped(x);
+      KlCase c = KlSweep::shaped(x);
       c.data = x[6] ? KlData::large : KlData::normal;
       c.lay = static_cast<Lay>(x[7]), c.scale = x[8] ? 0.3f : 0, c.outputs = x[9] + 1;
       c.share = x[10] == 0 ? 0 : x[10] == 1 ? 0.125f : 0.9f;
@@ -117,7 +119,7 @@ class JensenShannonCases {
       c.note = "edge", c.h = 0, c.g = heads.first, c.x = heads.second;
       both(c);
     }
-    for (const auto& type : KlCases::kTypes)
+    for (const auto& type : KlSweep::kTypes)
       for (KlData data : {KlData::normal, KlData::large, KlData::far, KlData::nan_q, KlData::nan_k,
                           KlData::inf_k, KlData::inf_q, KlData::near}) {
         KlCase c;
@@ -171,8 +173,12 @@ class JensenShannonCases {
   }
 };
 
-inline std::vector<harness::Case> jensen_shannon_cases() {
+std::vector<harness::Case> jensen_shannon_cases() {
   return JensenShannonCases().cases;
 }
+
+const Family kFamily("kl_jensen_shannon", jensen_shannon_cases);
+
+}  // namespace
 
 }  // namespace cases
