@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// The frame of a host operation that sweeps over keys: tiles of query rows in vector lanes, tiles
+// of keys as f32 rows, and the score tile x[key][lane] between them.
+//
+//   RowTiles       numbers the row tiles of all sequences; an item of work is one, or a part of one
+//   RowTile        what each row of a tile sees, as intervals of keys
+//   KeyWalk        the key tiles a row tile visits: a range, a grid, or a list of key blocks
+//   LocalSeen      those intervals within one key tile, for Simd
+//   load_keys      keys of a tile as f32 rows, contiguous or paged
+//   SplitRows      split-K: softmax states of parts of the keys, combined in order
+//   WorkerScratch  each worker's room in the workspace
+//   host_plan      the last lines of a prepare
+//
+// Tiles and parts follow from shapes, lengths and lists alone, never from the threads: a call has
+// the same bits for any number of them.
+#pragma once
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "core/attend.h"
+#include "core/dtype.h"
+#include "core/plan.h"
+#include "host/device.h"
+#include "host/parts.h"
+#include "host/rows.h"
+
+namespace fovea::host {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr int kLanesMost = 128;  // rows of the widest tile: eight AVX-512 vectors
+constexpr int kRows = 64;  // of a full tile, where an operation has no reason for another size
+constexpr int kKeys = 96;  // keys of a tile: a multiple of the 6 rows of a register block
+constexpr double kFlopsPerNanosecond = 25;  // low enough for the slowest instruction set
+
+// Columns in whole vectors.
+inline int64_t padded(int64_t width) {
+  return ceil_div(width, simd().width) * simd().width;
+}
+
+enum class Cover { none, part, full };
+
+struct RowTile {
+  int count, lanes;           // lanes: count in whole vectors
+  KeyRange seen[kLanesMost];  // of each lane; of those past `count` nothing
+  int64_t begin, end;         // no lane sees a key outside
+
+  // seen_of(r): the keys row r of the tile sees.
+  template <class SeenOf>
+  RowTile(int64_t rows, SeenOf seen_of)
+      : count(static_cast<int>(rows)), lanes(static_cast<int>(padded(rows))) {
+    for (int r = 0; r < lanes; ++r) seen[r] = r < count ? seen_of(r) : KeyRange{};
+    bound();
+  }
+  bool sees_any(int r) const {
+    return seen[r].low < seen[r].high || seen[r].first_low < seen[r].first_high;
+  }
+  // From now on row r sees nothing; bound() when the last was dropped.
+  void drop(int r) { seen[r] = {}; }
+  void bound();
+  Cover cover(int64_t key_begin, int64_t key_end) const;
+};
+
+// What the lanes see of keys [begin, begin + count).
+struct LocalSeen {
+  LocalSeen(const RowTile& rows, int64_t begin, int64_t count);
+  Seen view() const { return {low, high, first_low, first_high}; }
+  bool sees(int r, int64_t j) const {
+    return (low[r] <= j && j < high[r]) || (first_low[r] <= j && j < first_high[r]);
+  }
+  int32_t low[kLanesMost], high[kLanesMost], first_low[kLanesMost], first_high[kLanesMost];
+};
+
+// The row tiles of a call, found.  Within a sequence and a head the last tile comes first: under a
+// causal mask it has most keys.
+class RowPlaces {
+ public:
+  struct Place {
+    int64_t sequence, head, tile;
+  };
+  RowPlaces(int64_t sequences, int64_t heads, const int64_t* first)
+      : sequences_(sequences), heads_(heads), first_(first) {}
+  int64_t tiles() const { return first_[sequences_]; }  // of each head
+  int64_t count() const { return tiles() * heads_; }
+  // Item by (sequence, head, tile).
+  Place operator[](int64_t item) const;
+  // Item by (sequence, tile, head): heads that share keys follow each other.
+  Place tile_first(int64_t item) const;
+
+ private:
+  int64_t find(int64_t tile) const;
+  int64_t sequences_, heads_;
+  const int64_t* first_;
+};
+
+// Where row tiles are is known when the lengths are: room for the numbers.
+class RowTiles {
+ public:
+  RowTiles() = default;
+  // limit: tiles of a head that there is room for elsewhere; find() stops there.
+  RowTiles(int64_t sequences, int64_t heads, Layout& workspace, int64_t limit = INT64_MAX)
+      : sequences_(sequences),
+        heads_(heads),
+        limit_(limit),
+        first_(workspace.add<int64_t>(sequences + 1)) {}
+  // The most tiles of kRows rows there can be, whatever the lengths say.
+  static int64_t most(const Sequences& sequences, int64_t heads);
+
+  // tiles_of(r): row tiles of sequence r, of each head.
+  template <class TilesOf>
+  RowPlaces find(void* base, TilesOf tiles_of) const {
+    int64_t* first = first_.at(base);
+    first[0] = 0;
+    for (int64_t r = 0; r < sequences_; ++r)
+      first[r + 1] = std::min(limit_, first[r] + tiles_of(r));
+    return {sequences_, heads_, first};
+  }
+
+ private:
+  int64_t sequences_ = 0, heads_ = 0, limit_ = 0;
+  Slot<int64_t> first_;
+};
+
+// Keys [begin, begin + count) of a walk.
+struct KeySpan {
+  int64_t begin, count;
+  Cover cover;
+  int64_t entry;  // of the list
+  bool masked() const { return cover == Cover::part; }
+};
+
+// Which keys a row tile visits, in tiles of kKeys or blocks of a list.  Tiles that no row sees are
+// passed over.
+class KeyWalk {
+ public:
+  // Keys [begin, end): tiles begin at the first key that some row sees.
+  static KeyWalk range(int64_t begin, int64_t end) { return {begin, end, INT64_MAX, -1}; }
+  // Tiles of [begin, end) that begin multiples of kKeys behind `origin` and end there or at `keys`.
+  // Every row tile has the same, so that sums over rows and over keys are of the same products.
+  static KeyWalk grid(int64_t begin, int64_t end, int64_t keys, int64_t origin = 0) {
+    return {begin, end, keys, origin};
+  }
+  // Blocks of `block_keys` keys, in the order of the list; an entry below 0 is passed over.
+  static KeyWalk list(IntVector blocks, int64_t count, int64_t block_keys, int64_t keys) {
+    KeyWalk walk(0, count, keys, -1);
+    walk.blocks_ = blocks, walk.block_keys_ = block_keys;
+    return walk;
+  }
+
+  template <class Visit>
+  void each(const RowTile& rows, Visit visit) const {
+    if (blocks_) return each_block(rows, visit);
+    int64_t j = std::max(begin_, rows.begin);
+    if (origin_ >= 0) j = origin_ + (j - origin_) / kKeys * kKeys;
+    for (const int64_t end = std::min(end_, rows.end); j < end; j += kKeys) {
+      const int64_t count = std::min<int64_t>(kKeys, (origin_ >= 0 ? keys_ : end) - j);
+      const Cover cover = rows.cover(j, j + count);
+      if (cover != Cover::none) visit(KeySpan{j, count, cover, 0});
+    }
+  }
+
+ private:
+  KeyWalk(int64_t begin, int64_t end, int64_t keys, int64_t origin)
+      : begin_(begin), end_(end), keys_(keys), origin_(origin) {}
+
+  template <class Visit>
+  void each_block(const RowTile& rows, Visit& visit) const {
+    for (int64_t entry = begin_; entry < end_; ++entry) {
+      const int64_t j = blocks_[entry] * block_keys_;
+      if (j < 0) continue;
+      const int64_t count = std::min(block_keys_, keys_ - j);
+      const Cover cover = rows.cover(j, j + count);
+      if (cover != Cover::none) visit(KeySpan{j, count, cover, entry});
+    }
+  }
+
+  int64_t begin_, end_, keys_;
+  int64_t origin_;  // -1: no grid
+  IntVector blocks_{};
+  int64_t block_keys_ = 0;
+};
+
+// Keys of a tile as f32 rows, `row` floats apart.
+struct KeyRows {
+  const float* x;
+  int64_t row;
+};
+struct KeyUse {
+  bool wide;           // read as whole vectors: rows are padded with zeros where need be
+  bool once = false;   // few rows read the tile: nothing is gained by copying rows together
+  bool whole = false;  // the keys lie in one page, which is there
+  bool copy = false;   // the rows are to be written to
+};
+
+// k or v of a call.
+struct KeySide {
+  const Simd& simd;
+  const Sequences& sequences;
+  const View<4>& data;
+  int32_t dtype;
+  int64_t width;
+};
+
+// Keys [begin, begin + count) of a key head: in place where they lie so, else in `room`, of
+// padded(width) floats a key.  absent (or nullptr) marks keys that are not there; in room they
+// are 0.
+KeyRows load_keys(const KeySide& side, const Sequence& q, int64_t key_head, int64_t begin,
+                  int64_t count, KeyUse use, const bool* absent, float* room);
+// Marks the keys whose page is absent.  Returns whether there are any.
+bool find_absent(const Sequences& sequences, const Sequence& q, int64_t begin, int64_t count,
+                 const View<4>& k, bool* absent);
+
+// o = shrink o + x' v over the pairs for which sees(j, r) holds: a value that no row may see stays
+// out, because 0 * NaN is NaN.  shrink nullptr: 1.
+template <class Sees>
+void add_values(const Simd& simd, int64_t rows, int64_t lanes, int64_t keys, const float* x,
+                const KeyRows& v, int64_t e, const float* shrink, float* o, int64_t o_row,
+                Sees sees) {
+  for (int64_t r = 0; r < rows; ++r, o += o_row) {
+    if (shrink) simd.scale(o_row, o, shrink[r], o);
+    for (int64_t j = 0; j < keys; ++j)
+      if (sees(j, r)) add_row(e, x[j * lanes + r], v.x + j * v.row, o);
+  }
+}
+
+// ln of a sum of 2^(.. - top); top in units of log2.
+float lse_of(float top, float sum);
+
+// Parts of the keys, as asked for or (0) enough to keep a large machine busy with `items`.
+int64_t forward_parts(int32_t splits, int64_t items, int64_t key_max);
+
+// Rows whose keys are cut into parts: o unnormalised, top in units of log2, sum.
+struct SplitRows {
+  SplitRows() = default;
+  SplitRows(int64_t part_count, int64_t row_count, int64_t row_width, Layout& workspace);
+  struct State {
+    float top, sum;
+  };
+  void save(void* base, int64_t part, int64_t row, const float* from, State state) const;
+  // All parts of a row, in order; `to` has room for a row.
+  State combine(void* base, int64_t row, float* to) const;
+
+  int64_t parts = 1, rows = 0, width = 0;
+  Slot<float> o, state;
+};
+
+// Each worker's room, laid out by `worker`.  items: more workers than that have nothing to do.
+class WorkerScratch {
+ public:
+  WorkerScratch() = default;
+  WorkerScratch(const Context& ctx, double items, const Layout& worker, Layout& workspace)
+      : bytes_(worker.bytes()), all_(workspace.add_all(worker, workers_for(ctx, items))) {}
+  void* at(void* base, int32_t worker) const {
+    return all_.at(base) + static_cast<size_t>(worker) * bytes_;
+  }
+
+ private:
+  size_t bytes_ = 0;
+  Slot<unsigned char> all_;
+};
+
+// Rows times keys, over all sequences: what a sweep costs is a multiple of it.
+double pairs_of(const Sequences& sequences);
+
+// ".bf16.d64", of a kernel's name.
+inline std::string shape_name(int32_t dtype, int64_t width) {
+  return std::string(".") + dtype_name(dtype) + ".d" + std::to_string(width);
+}
+
+// The kernel's name, and Run(p, base).run(ctx) as its launch.
+template <class Run, class P>
+void host_plan(Plan& plan, const P& p, const std::string& shape) {
+  plan.kernel += std::string(".") + simd().name + shape;
+  plan.launch = [p](Context& ctx, void* base) { Run(p, base).run(ctx); };
+}
+
+}  // namespace fovea::host
