@@ -45,17 +45,15 @@ struct RowTile {
   KeyRange seen[kLanesMost];  // of each lane; of those past `count` nothing
   int64_t begin, end;         // no lane sees a key outside
 
-  // seen_of(r): the keys row r of the tile sees.
-  template <class SeenOf>
-  RowTile(int64_t rows, SeenOf seen_of)
-      : count(static_cast<int>(rows)), lanes(static_cast<int>(padded(rows))) {
-    for (int r = 0; r < lanes; ++r) seen[r] = r < count ? seen_of(r) : KeyRange{};
-    bound();
+  // The caller fills seen[0 .. rows), then calls bound().
+  explicit RowTile(int64_t rows)
+      : count(static_cast<int>(rows)), lanes(static_cast<int>(padded(rows))), begin(0), end(0) {
+    std::fill(seen + count, seen + lanes, KeyRange{});
   }
   bool sees_any(int r) const {
     return seen[r].low < seen[r].high || seen[r].first_low < seen[r].first_high;
   }
-  // From now on row r sees nothing; bound() when the last was dropped.
+  // From now on row r sees nothing.  bound() when the last was dropped.
   void drop(int r) { seen[r] = {}; }
   void bound();
   Cover cover(int64_t key_begin, int64_t key_end) const;

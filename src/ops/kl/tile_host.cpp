@@ -1,25 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/kl/tile_host.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace fovea::kl_host {
-namespace {
-
-auto seen_of(const Kl& a, const Sequence& q, int64_t head, int64_t first) {
-  return [&a, &q, window = a.mask.of_head(head), head, first](int64_t r) {
-    return window.range(a.mask.query_at(q, head, first + r), q.keys);
-  };
-}
-
-}  // namespace
 
 RowTile::RowTile(const Kl& a, const Sequence& q, int64_t query_head, int64_t first_row)
-    : host::RowTile(std::min<int64_t>(kRows, q.rows - first_row),
-                    seen_of(a, q, query_head, first_row)),
+    : host::RowTile(std::min<int64_t>(kRows, q.rows - first_row)),
       head(query_head),
-      first(first_row) {}
+      first(first_row) {
+  const Window window = a.mask.of_head(head);
+  for (int r = 0; r < count; ++r)
+    seen[r] = window.range(a.mask.query_at(q, head, first + r), q.keys);
+  bound();
+}
 
 void SweepPlan::lay_out(const Context& ctx, const Kl& rows_of, double items, const Layout& worker,
                         Plan& plan) {
