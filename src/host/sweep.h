@@ -265,11 +265,11 @@ inline std::string shape_name(int32_t dtype, int64_t width) {
   return std::string(".") + dtype_name(dtype) + ".d" + std::to_string(width);
 }
 
-// The kernel's name, and Run(p, base).run(ctx) as its launch.
+// The kernel's name, and Run{p, base}.run(ctx) as its launch.
 template <class Run, class P>
 void host_plan(Plan& plan, const P& p, const std::string& shape) {
   plan.kernel += std::string(".") + simd().name + shape;
-  plan.launch = [p](Context& ctx, void* base) { Run(p, base).run(ctx); };
+  plan.launch = [p](Context& ctx, void* base) { Run{p, base}.run(ctx); };
 }
 
 }  // namespace fovea::host
