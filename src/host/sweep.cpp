@@ -11,6 +11,12 @@ bool dense(int64_t row, int64_t width) {
   return row <= 2 * width;
 }
 
+// Of `count` keys from key j on, those that lie one behind the other: to the end of its page.
+int64_t run_of(const Sequences& sequences, const Sequence& q, int64_t j, int64_t count) {
+  if (!sequences.page) return count;
+  return std::min(count, sequences.page - (q.key_begin + j) % sequences.page);
+}
+
 }  // namespace
 
 void RowTile::bound() {
@@ -77,15 +83,18 @@ KeyRows load_keys(const KeySide& side, const Sequence& q, int64_t key_head, int6
   if (side.dtype == FOVEA_F32 && from.stride[3] == 1 && !use.copy && (!places.page || use.whole) &&
       (!use.wide || (side.width == pad && (use.once || dense(from.stride[1], side.width)))))
     return {from.as() + places.key_offset(q, begin, from.stride) + head, from.stride[1]};
-  for (int64_t j = 0; j < count; ++j) {
-    float* to = room + j * pad;
-    if (absent && absent[j]) {
-      std::fill_n(to, pad, 0.0f);
-      continue;
+  for (int64_t j = 0; j < count;) {
+    int64_t at = places.key_offset(q, begin + j, from.stride) + head;
+    for (const int64_t end = j + run_of(places, q, begin + j, count - j); j < end;
+         ++j, at += from.stride[1]) {
+      float* to = room + j * pad;
+      if (absent && absent[j]) {
+        std::fill_n(to, pad, 0.0f);
+        continue;
+      }
+      load_row(side.simd, from.data, side.dtype, at, from.stride[3], side.width, to);
+      std::fill(to + side.width, to + pad, 0.0f);
     }
-    load_row(side.simd, from.data, side.dtype, places.key_offset(q, begin + j, from.stride) + head,
-             from.stride[3], side.width, to);
-    std::fill(to + side.width, to + pad, 0.0f);
   }
   return {room, pad};
 }
@@ -93,8 +102,12 @@ KeyRows load_keys(const KeySide& side, const Sequence& q, int64_t key_head, int6
 bool find_absent(const Sequences& sequences, const Sequence& q, int64_t begin, int64_t count,
                  const View<4>& k, bool* absent) {
   bool any = false;
-  for (int64_t j = 0; j < count; ++j)
-    any |= absent[j] = sequences.page && sequences.key_offset(q, begin + j, k.stride) < 0;
+  for (int64_t j = 0; j < count;) {
+    const int64_t run = run_of(sequences, q, begin + j, count - j);
+    const bool none = sequences.page && sequences.key_offset(q, begin + j, k.stride) < 0;
+    std::fill_n(absent + j, run, none);
+    any |= none, j += run;
+  }
   return any;
 }
 
