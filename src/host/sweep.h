@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frame of a host operation that sweeps over keys: tiles of query rows in vector lanes, tiles
-// of keys as f32 rows, and the score tile x[key][lane] between them.
+// The frame of a host operation that sweeps over keys.  Query rows lie in vector lanes, keys are
+// f32 rows, and the score tile between them is x[key][lane].
 //
 //   RowTiles       numbers the row tiles of all sequences; an item of work is one, or a part of one
 //   RowTile        what each row of a tile sees, as intervals of keys
@@ -11,8 +11,8 @@
 //   WorkerScratch  each worker's room in the workspace
 //   host_plan      the last lines of a prepare
 //
-// Tiles and parts follow from shapes, lengths and lists alone, never from the threads: a call has
-// the same bits for any number of them.
+// Tiles and parts follow from shapes, lengths and lists alone.  So the bits do not change with the
+// number of threads.
 #pragma once
 #include <algorithm>
 #include <limits>
@@ -40,6 +40,7 @@ inline int64_t padded(int64_t width) {
 
 enum class Cover { none, part, full };
 
+// A tile of query rows.  Operations derive from it and add what else a row has.
 struct RowTile {
   int count, lanes;           // lanes: count in whole vectors
   KeyRange seen[kLanesMost];  // of each lane; of those past `count` nothing
@@ -127,18 +128,18 @@ struct KeySpan {
   bool masked() const { return cover == Cover::part; }
 };
 
-// Which keys a row tile visits, in tiles of kKeys or blocks of a list.  Tiles that no row sees are
-// passed over.
+// The key source of a sweep: which keys a row tile visits, in tiles of kKeys or in blocks of a
+// list. Tiles that no row sees are skipped.  Where a key is stored, page or not, load_keys knows.
 class KeyWalk {
  public:
   // Keys [begin, end): tiles begin at the first key that some row sees.
   static KeyWalk range(int64_t begin, int64_t end) { return {begin, end, INT64_MAX, -1}; }
-  // Tiles of [begin, end) that begin multiples of kKeys behind `origin` and end there or at `keys`.
-  // Every row tile has the same, so that sums over rows and over keys are of the same products.
+  // Tiles of [begin, end), cut at multiples of kKeys from `origin` on; the last ends at `keys`.
+  // Every row tile has the same cuts, so sums over rows and over keys add the same products.
   static KeyWalk grid(int64_t begin, int64_t end, int64_t keys, int64_t origin = 0) {
     return {begin, end, keys, origin};
   }
-  // Blocks of `block_keys` keys, in the order of the list; an entry below 0 is passed over.
+  // Blocks of `block_keys` keys, in the order of the list.  Entries that name no key are skipped.
   static KeyWalk list(IntVector blocks, int64_t count, int64_t block_keys, int64_t keys) {
     KeyWalk walk(0, count, keys, -1);
     walk.blocks_ = blocks, walk.block_keys_ = block_keys;
@@ -165,7 +166,7 @@ class KeyWalk {
   void each_block(const RowTile& rows, Visit& visit) const {
     for (int64_t entry = begin_; entry < end_; ++entry) {
       const int64_t j = blocks_[entry] * block_keys_;
-      if (j < 0) continue;
+      if (j < 0 || j >= keys_) continue;
       const int64_t count = std::min(block_keys_, keys_ - j);
       const Cover cover = rows.cover(j, j + count);
       if (cover != Cover::none) visit(KeySpan{j, count, cover, entry});
@@ -199,17 +200,17 @@ struct KeySide {
   int64_t width;
 };
 
-// Keys [begin, begin + count) of a key head: in place where they lie so, else in `room`, of
-// padded(width) floats a key.  absent (or nullptr) marks keys that are not there; in room they
-// are 0.
+// Keys [begin, begin + count) of a key head.  Dense f32 rows are read in place, others are copied
+// to `room`, padded(width) floats a key.  absent (or nullptr) marks keys that are not there: 0 in
+// room.
 KeyRows load_keys(const KeySide& side, const Sequence& q, int64_t key_head, int64_t begin,
                   int64_t count, KeyUse use, const bool* absent, float* room);
 // Marks the keys whose page is absent.  Returns whether there are any.
 bool find_absent(const Sequences& sequences, const Sequence& q, int64_t begin, int64_t count,
                  const View<4>& k, bool* absent);
 
-// o = shrink o + x' v over the pairs for which sees(j, r) holds: a value that no row may see stays
-// out, because 0 * NaN is NaN.  shrink nullptr: 1.
+// o = shrink o + x' v over the pairs for which sees(j, r) holds; shrink nullptr: 1.  The product of
+// all pairs would not do: p = 0 of a masked key times a NaN or infinity in v is NaN.
 template <class Sees>
 void add_values(const Simd& simd, int64_t rows, int64_t lanes, int64_t keys, const float* x,
                 const KeyRows& v, int64_t e, const float* shrink, float* o, int64_t o_row,
