@@ -24,10 +24,45 @@ EMITTERS = ["emit_cpp", "emit_python", "emit_rust", "emit_julia"]
 SCALARS = {"int64_t": (8, "i64"), "float": (4, "f32"), "int32_t": (4, "i32"), "size_t": (8, "size"), "void*": (8, "pointer")}
 ORDER = {"size": 0, "tensor": 1, "i64": 2, "f32": 3, "i32": 4, "reserved": 5}
 DTYPES = "f32 f16 bf16 e4m3 e5m2 e2m1 i8 i32 i64 u8 i4 e8m0".split()
-# Names a comment may use for an extent.  src/core/contract.cpp gives the second line its meaning.
-DIMS = ("b s t h g d e f n u x pages pool pool2 page positions half width "
-        "r key_b rows keys bytes padded q_blocks k_blocks v_blocks "
-        "rows_out kernel_rows kernel_columns group_heads block_bytes keep cap").split()
+# Names a comment may use for an extent, as core.h prints them.  src/core/contract.cpp gives r,
+# key_b, rows, keys and bytes their meaning.
+DIMS = {
+    "b": "batch: the sequences of a padded or paged call; 1 in a packed one",
+    "s": "query rows of a sequence; in a packed call those of all sequences",
+    "t": "keys of a sequence, or slots of a cache row; packed, those of all sequences",
+    "h": "query heads",
+    "g": "key heads, a divisor of h: query head i reads key head i / (h / g)",
+    "d": "columns of a query and of a key",
+    "e": "columns of a value",
+    "f": "kl.h: columns of the student; cache.h: heads of v",
+    "n": "what the operation counts: parts, pairs, row blocks, scales, entries of a list",
+    "u": "a second count: rows of a part (merge.h), of k_out (cache.h), blocks of keys",
+    "x": "kl.h: key heads of the student, or heads of an indexer",
+    "pages": "pages in a row of page_table",
+    "pool": "pages of a pool",
+    "pool2": "pages of the pool that is copied to",
+    "page": "tokens of a page",
+    "positions": "rows of cos and sin",
+    "half": "pairs of columns that turn",
+    "width": "columns under the RMSNorm, the first of d",
+    "r": "sequences, see below",
+    "key_b": "batch of a key tensor, see below",
+    "rows": "rows of a cache or of page_table, see below",
+    "keys": "key columns that a row of scores has, see below",
+    "bytes": "ceil(keys / 8) exactly, a bit for each key column; the stride pads",
+    "padded": "quant.h: token columns of transposed codes",
+    "q_blocks": "quant.h: scales of a query head",
+    "k_blocks": "quant.h: scales of a key head",
+    "v_blocks": "quant.h: scales of a value head",
+    "rows_out": "conv_attention.h: rows of o, which history has not",
+    "kernel_rows": "taps of the convolution over rows",
+    "kernel_columns": "taps of the convolution over keys",
+    "group_heads": "heads that are mixed with each other",
+    "block_bytes": "trace.h: a bit for each key block, in whole bytes",
+    "keep": "key blocks that a row block keeps",
+    "cap": "rows of an edge list",
+}
+GLOSSARY = " *  Extents (printed by tools/api.py):\n"
 
 
 class Refused(Exception):
@@ -50,6 +85,16 @@ class Reader:
         self.at += 1
         return self.lines[self.at - 1].rstrip()
 
+    def declaration(self):
+        """A line, with those that its comment goes on over."""
+        line = self.next()
+        while "/**<" in line and not line.endswith("*/"):
+            more = self.next().strip()
+            if "/*" in more:
+                self.refuse("the comment above has no end")
+            line += " " + more
+        return line
+
     def more(self):
         return self.at < len(self.lines)
 
@@ -71,7 +116,7 @@ def doc_block(reader, line):
 def read_enum(reader, name, doc, text=""):
     values = []
     while True:
-        line = reader.next()
+        line = reader.declaration()
         if line == f"}} {name};":
             break
         m = re.fullmatch(r"  (FOVEA_[A-Z0-9_]+) = (\d+)(,?)\s*(?:/\*\*< (.+) \*/)?", line)
@@ -129,7 +174,7 @@ def read_tag(reader, comment, earlier):
 def read_struct(reader, name, doc, structs, enums, constants):
     fields, offset, is_params = {}, 0, name.endswith("_params")
     while True:
-        line = reader.next()
+        line = reader.declaration()
         if line == f"}} {name};":
             break
         m = re.fullmatch(r"  (void\*|\w+) (\w+)(?:\[(\w+)\])?;\s*(?:/\*\*< (.+) \*/)?", line)
@@ -336,6 +381,15 @@ def gate(api, old, release):
     return broken
 
 
+def with_glossary(core):
+    """core.h with the rows of DIMS behind GLOSSARY."""
+    rows = "".join(f" *    {name:<14}  {meaning}\n" for name, meaning in DIMS.items())
+    text, found = re.subn(re.escape(GLOSSARY) + r"(?: \*    [^\n]*\n)*", lambda _: GLOSSARY + rows, core)
+    if found != 1:
+        raise Refused(f"core.h: wanted the line `{GLOSSARY.strip()}` once")
+    return text
+
+
 def outputs(api):
     files = {}
     for name in EMITTERS:
@@ -355,6 +409,8 @@ def main(argv):
         sys.exit(__doc__)
     try:
         api = parse(folder)
+        files = outputs(api)
+        files["include/fovea/core.h"] = with_glossary((ROOT / "include/fovea/core.h").read_text())
     except Refused as why:
         sys.exit(f"api.py: {why}")
     if argv == ["--gate"]:
@@ -363,7 +419,7 @@ def main(argv):
         print("\n".join(broken) if broken else f"api.py: {len(releases)} releases are prefixes of today's ABI")
         return 1 if broken else 0
     changed = []
-    for path, text in outputs(api).items():
+    for path, text in files.items():
         target = ROOT / path
         if not target.exists() or target.read_text() != text:
             changed.append(path)
