@@ -77,7 +77,7 @@
  *           length less 1
  *    key_b  r                     q (4, s, h, d): k (4, t, g, d)
  *           with key_start, 1     key_start (9): k (1, t, g, d), all keys packed
- *    rows   key_b, page_table r   r = 4: page_table (4, pages), or k (4, t, g, d)
+ *    rows   key_b (a table: r)    r = 4: page_table (4, pages), or k (4, t, g, d)
  *           with cache_row, any   cache_row (4): page_table (64, pages), or k (64, t, g, d)
  *    keys   t                     k (4, 100, g, d): mask (4, h, s, 13), bias (4, h, s, 100)
  *           with page_table or    page_table (4, 3), pages of 16: bias (4, h, s, 48), or with
