@@ -242,9 +242,9 @@ void add_quant(std::vector<Row>& rows) {
 void add_trace(std::vector<Row>& rows) {
   for (bool exact : {false, true}) {
     TraceCase c;
-    c.dtype = FOVEA_BF16, c.s = 200, c.t = 700, c.h = 2, c.g = 1, c.d = c.e = 64;
+    c.dtype = FOVEA_BF16, c.s = 130, c.t = 500, c.h = 2, c.g = 1, c.d = c.e = 64;
     c.block_rows = c.block_keys = 64, c.keep = 4, c.causal = true, c.exact = exact;
-    c.key_len = true, c.edges = EdgeList::none, c.data = TraceData::integers;
+    c.key_len = true, c.edges = EdgeList::none;
     const auto build = [c](int64_t b) {
       TraceCase of = c;
       of.b = b;
