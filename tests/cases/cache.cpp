@@ -3,23 +3,12 @@
 #include <numeric>
 
 #include "cases/all.h"
+#include "cases/cache_case.h"
 #include "cases/rope_tables.h"
 #include "oracle/cache.h"
 
 namespace cases {
 namespace {
-
-struct CacheCase {
-  std::string note;
-  int new_dtype = FOVEA_F32, cache_dtype = FOVEA_F32;
-  int64_t b = 3, s = 4, g = 2, f = 3, d = 16, e = 24, t = 24, page = 0;  // page 0: contiguous
-  bool packed = false, packed_keys = false, cache_row = false, lens = true, holes = false,
-       norm = false, scale = false;
-  bool in_place_len = false, key_max = false, values_only = false;
-  Rope rope = Rope::none;
-  bool position = false;
-  Lay lay = Lay::contiguous;
-};
 
 std::string name_of(const CacheCase& c) {
   auto number = [](const char* letter, int64_t n) {
@@ -79,6 +68,8 @@ double cache_value(const harness::Random& random, uint64_t i, int dtype) {
   if (dtype == FOVEA_I32) return std::floor(random.uniform(i) * 1e9);
   return random.normal(i);
 }
+
+}  // namespace
 
 Call build_cache_append(const CacheCase& c, uint64_t seed) {
   fovea_cache_append_params* p;
@@ -180,6 +171,8 @@ Call build_cache_append(const CacheCase& c, uint64_t seed) {
   return call;
 }
 
+namespace {}  // namespace
+
 Call build_cache_get(const CacheCase& c, uint64_t seed) {
   fovea_cache_get_params* p;
   Call call = Call::make(FOVEA_TEST_OP(cache_get), p);
@@ -213,6 +206,8 @@ Call build_cache_get(const CacheCase& c, uint64_t seed) {
   call.expect(out, std::move(exact), {}, true);
   return call;
 }
+
+namespace {
 
 Call build_cache_copy(const CacheCase& c, uint64_t seed) {
   fovea_cache_copy_params* p;

@@ -3,22 +3,10 @@
 #include "oracle/merge.h"
 #include "cases/all.h"
 #include "cases/attention_case.h"
+#include "cases/merge_case.h"
 
 namespace cases {
 namespace {
-
-struct MergeCase {
-  std::string note;
-  int part_dtype = FOVEA_F32, o_dtype = FOVEA_F32;
-  int64_t n = 2, b = 1, u = 4, s = 4, h = 2, e = 8;
-  bool row = false;       // u rows a part, scattered over s
-  bool empty = false;     // some lse_part are -inf, one row of o gets none at all
-  bool nan = false;       // one lse_part is NaN
-  bool in_place = false;  // o and lse are part 0
-  bool lse = true, dlse = true;
-  int outputs = 3;  // backward: do_part, dlse_part
-  Lay lay = Lay::contiguous;
-};
 
 std::string name_of(const MergeCase& c) {
   auto number = [](const char* letter, int64_t n) {
@@ -66,6 +54,8 @@ void merge_inputs(Call& call, P& p, const MergeCase& c, uint64_t seed) {
   });
 }
 
+}  // namespace
+
 Call build_merge_forward(const MergeCase& c, uint64_t seed) {
   fovea_merge_forward_params* p;
   Call call = Call::make(FOVEA_TEST_OP(merge_forward), p);
@@ -91,6 +81,8 @@ Call build_merge_forward(const MergeCase& c, uint64_t seed) {
   if (c.lse) call.expect(lse, std::move(exact.lse), std::move(rounded.lse));
   return call;
 }
+
+namespace {}  // namespace
 
 Call build_merge_backward(const MergeCase& c, uint64_t seed) {
   fovea_merge_backward_params* p;
@@ -127,6 +119,8 @@ Call build_merge_backward(const MergeCase& c, uint64_t seed) {
     call.expect(dlse_part, std::move(exact.dlse_part), std::move(rounded.dlse_part));
   return call;
 }
+
+namespace {
 
 std::vector<MergeCase> merge_rows() {
   std::vector<MergeCase> rows;

@@ -3,22 +3,12 @@
 #include "oracle/quant.h"
 #include "cases/all.h"
 #include "cases/attention_case.h"
+#include "cases/quant_case.h"
 
 namespace cases {
 namespace {
 
-// What the tokens of a quantised tensor hold beside normal numbers.
-enum class Content { normal, zeros, outliers, huge, tiny, nan, infinite };
 constexpr const char* kContentNames[] = {"", "zeros", "outliers", "huge", "tiny", "nan", "inf"};
-
-struct QuantizeCase {
-  std::string note;
-  int dtype = FOVEA_F32;
-  int64_t b = 2, s = 5, h = 2, d = 8, block = 0;
-  bool packed = false, hadamard = false, code = true, code_t = false, permuted = false;
-  Content content = Content::normal;
-  Lay lay = Lay::contiguous;
-};
 
 std::string name_of(const QuantizeCase& c) {
   auto number = [](const char* letter, int64_t n) {
@@ -53,6 +43,8 @@ int64_t entries_of(bool packed, int64_t s, int64_t sequences, int64_t block) {
   if (packed) return (block ? s / block : 0) + sequences;
   return block ? (s + block - 1) / block : 1;
 }
+
+}  // namespace
 
 Call build_quantize(const QuantizeCase& c, uint64_t seed) {
   fovea_quant_quantize_params* p;
@@ -101,6 +93,8 @@ Call build_quantize(const QuantizeCase& c, uint64_t seed) {
   call.expect(scale, std::move(result.scale), {}, true);
   return call;
 }
+
+namespace {
 
 std::vector<harness::Case> quantize_cases() {
   std::vector<harness::Case> cases;
@@ -159,22 +153,7 @@ std::vector<harness::Case> quantize_cases() {
   return cases;
 }
 
-// How a call's scales are given.
-enum class Scales { none, head, block };
 constexpr const char* kScalesNames[] = {"unscaled", "head", "block"};
-
-struct QuantForwardCase {
-  std::string note;
-  int64_t b = 2, s = 5, t = 7, h = 2, g = 2, d = 16, e = 16;
-  int o_dtype = FOVEA_F32;
-  bool causal = false, transposed = true, permuted = true, lse = true, softcap = false,
-       sink_logit = false;
-  int64_t left = 0, right = 0, q_block = 128, k_block = 128;
-  Scales scales = Scales::head;
-  Where where = Where::batched;
-  Lay lay = Lay::contiguous;
-  float scale = 0;
-};
 
 std::string name_of(const QuantForwardCase& c) {
   auto number = [](const char* letter, int64_t n) {
@@ -310,6 +289,14 @@ class QuantForwardBuild {
   bool packed_ = false;
   size_t q_ = 0, k_ = 0, v_ = 0;
 };
+
+}  // namespace
+
+Call build_quant_forward(const QuantForwardCase& c, uint64_t seed) {
+  return QuantForwardBuild(c, seed).build();
+}
+
+namespace {
 
 // Of the tuned kernels: every row of quant/forward.inc, lengths off its tiles.
 std::vector<QuantForwardCase> quant_tuned_rows() {

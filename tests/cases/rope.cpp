@@ -2,20 +2,11 @@
 // rope_forward and rope_table_get.
 #include "oracle/rope.h"
 #include "cases/all.h"
+#include "cases/rope_case.h"
 #include "cases/rope_tables.h"
 
 namespace cases {
 namespace {
-
-struct RopeCase {
-  std::string note;
-  int dtype = FOVEA_F32;
-  int64_t b = 2, s = 5, h = 3, d = 16, half = 8, positions = 32;
-  int32_t begin = 0;
-  bool interleaved = false, inverse = false, in_place = false;
-  enum Place { index, position, outside, packed, packed_position } place = index;
-  Lay lay = Lay::contiguous;
-};
 
 std::string name_of(const RopeCase& c) {
   static constexpr const char* places[] = {"index", "position", "outside", "packed",
@@ -29,6 +20,8 @@ std::string name_of(const RopeCase& c) {
          (c.inverse ? "_inverse" : "") + (c.in_place ? "_in_place" : "") + "_" +
          harness::kLayNames[static_cast<int>(c.lay)] + (c.note.empty() ? "" : "_" + c.note);
 }
+
+}  // namespace
 
 Call build_rope_forward(const RopeCase& c, uint64_t seed) {
   fovea_rope_forward_params* p;
@@ -64,6 +57,8 @@ Call build_rope_forward(const RopeCase& c, uint64_t seed) {
   call.expect(y, std::move(exact), std::move(rounded));
   return call;
 }
+
+namespace {
 
 struct TableCase {
   std::string note;
