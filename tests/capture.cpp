@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "cases/all.h"
+#include "cases/attention_case.h"
 
 namespace {
 

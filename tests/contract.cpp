@@ -16,7 +16,6 @@
 
 #include "contract_call.h"
 #include "contract_cases.h"
-#include "fovea/fovea.h"
 
 namespace {
 

@@ -10,6 +10,7 @@ if(NOT EXISTS ${_python})
 endif()
 
 fovea_script(headers COMMAND bash tests/headers/check.sh include --require)
+fovea_script(program COMMAND bash tests/headers/program.sh $<TARGET_FILE:fovea>)
 fovea_script(dialect COMMAND ${Python3_EXECUTABLE} tests/headers/dialect.py)
 fovea_script(symbols COMMAND bash tests/headers/symbols.sh $<TARGET_FILE:fovea> --require)
 fovea_script(install COMMAND bash tests/install.sh ${CMAKE_BINARY_DIR})

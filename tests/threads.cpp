@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "cases/all.h"
+#include "cases/attention_case.h"
 
 namespace {
 

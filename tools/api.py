@@ -6,6 +6,7 @@
     tools/api.py --check    exit 1 and list the files that are not what would be written
     tools/api.py --gate     exit 1 unless every lib/abi/<release>.json is a prefix of today's ABI
     tools/api.py --headers DIR   read the headers of another folder (with any of the above)
+    tools/api.py --tests DIR     write what the C++ tests include into DIR, and nothing else
 
 The headers are a strict dialect: one enum value or struct field a line, each field with its
 comment.  What this parser cannot read it refuses with file:line, so the dialect is kept.
@@ -17,17 +18,50 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-HEADERS = ["core.h", "attention.h", "merge.h", "cache.h", "rope.h", "quant.h", "kl.h", "conv_attention.h", "trace.h",
-           "experimental/kl.h", "experimental/multi_token.h"]
 EMITTERS = ["emit_cpp", "emit_python", "emit_rust", "emit_julia"]
 
 SCALARS = {"int64_t": (8, "i64"), "float": (4, "f32"), "int32_t": (4, "i32"), "size_t": (8, "size"), "void*": (8, "pointer")}
 ORDER = {"size": 0, "tensor": 1, "i64": 2, "f32": 3, "i32": 4, "reserved": 5}
 DTYPES = "f32 f16 bf16 e4m3 e5m2 e2m1 i8 i32 i64 u8 i4 e8m0".split()
-# Names a comment may use for an extent.  src/core/contract.cpp gives the second line its meaning.
-DIMS = ("b s t h g d e f n u x pages pool pool2 page positions half width "
-        "r key_b rows keys bytes padded q_blocks k_blocks v_blocks "
-        "rows_out kernel_rows kernel_columns group_heads block_bytes keep cap").split()
+# Names a comment may use for an extent: what it is in the small calls of the C++ tests, and what
+# core.h prints of it.  None: src/core/contract.cpp gives it its meaning.
+DIMS = {
+    "b": (2, "batch: the sequences of a padded or paged call; 1 in a packed one"),
+    "s": (3, "query rows of a sequence; in a packed call those of all sequences"),
+    "t": (5, "keys of a sequence, or slots of a cache row; packed, those of all sequences"),
+    "h": (4, "query heads"),
+    "g": (2, "key heads, a divisor of h: query head i reads key head i / (h / g)"),
+    "d": (8, "columns of a query and of a key"),
+    "e": (6, "columns of a value"),
+    "f": (2, "kl.h: columns of the student; cache.h: heads of v"),
+    "n": (2, "what the operation counts: parts, pairs, row blocks, scales, entries of a list"),
+    "u": (3, "a second count: rows of a part (merge.h), of k_out (cache.h), blocks of keys"),
+    "x": (2, "kl.h: key heads of the student, or heads of an indexer"),
+    "pages": (3, "pages in a row of page_table"),
+    "pool": (6, "pages of a pool"),
+    "pool2": (6, "pages of the pool that is copied to"),
+    "page": (2, "tokens of a page"),
+    "positions": (16, "rows of cos and sin"),
+    "half": (2, "pairs of columns that turn"),
+    "width": (4, "columns under the RMSNorm, the first of d"),
+    "r": (None, "sequences, see below"),
+    "key_b": (None, "batch of a key tensor, see below"),
+    "rows": (None, "rows of a cache or of page_table, see below"),
+    "keys": (None, "key columns that a row of scores has, see below"),
+    "bytes": (None, "ceil(keys / 8) exactly, a bit for each key column; the stride pads"),
+    "padded": (128, "quant.h: token columns of transposed codes"),
+    "q_blocks": (1, "quant.h: scales of a query head"),
+    "k_blocks": (1, "quant.h: scales of a key head"),
+    "v_blocks": (1, "quant.h: scales of a value head"),
+    "rows_out": (3, "conv_attention.h: rows of o, which history has not"),
+    "kernel_rows": (2, "taps of the convolution over rows"),
+    "kernel_columns": (3, "taps of the convolution over keys"),
+    "group_heads": (2, "heads that are mixed with each other"),
+    "block_bytes": (1, "trace.h: a bit for each key block, in whole bytes"),
+    "keep": (2, "key blocks that a row block keeps"),
+    "cap": (4, "rows of an edge list"),
+}
+GLOSSARY = " *  Extents (printed by tools/api.py):\n"
 
 
 class Refused(Exception):
@@ -50,6 +84,16 @@ class Reader:
         self.at += 1
         return self.lines[self.at - 1].rstrip()
 
+    def declaration(self):
+        """A line, with those that its comment goes on over."""
+        line = self.next()
+        while "/**<" in line and not line.endswith("*/"):
+            more = self.next().strip()
+            if "/*" in more:
+                self.refuse("the comment above has no end")
+            line += " " + more
+        return line
+
     def more(self):
         return self.at < len(self.lines)
 
@@ -71,7 +115,7 @@ def doc_block(reader, line):
 def read_enum(reader, name, doc, text=""):
     values = []
     while True:
-        line = reader.next()
+        line = reader.declaration()
         if line == f"}} {name};":
             break
         m = re.fullmatch(r"  (FOVEA_[A-Z0-9_]+) = (\d+)(,?)\s*(?:/\*\*< (.+) \*/)?", line)
@@ -129,7 +173,7 @@ def read_tag(reader, comment, earlier):
 def read_struct(reader, name, doc, structs, enums, constants):
     fields, offset, is_params = {}, 0, name.endswith("_params")
     while True:
-        line = reader.next()
+        line = reader.declaration()
         if line == f"}} {name};":
             break
         m = re.fullmatch(r"  (void\*|\w+) (\w+)(?:\[(\w+)\])?;\s*(?:/\*\*< (.+) \*/)?", line)
@@ -195,9 +239,22 @@ def read_function(reader, line, doc):
     return {"name": m[2], "returns": m[1], "args": args, "doc": doc, "header": reader.header}
 
 
+def headers_of(folder):
+    """Every header of the folder, in the order of src/ops.inc: core.h first, experimental ones last."""
+    families = [family for family, _, _ in read_registry().values()]
+
+    def place(header):
+        prefix = "x_" + header[13:-2] if header.startswith("experimental/") else header[:-2]
+        first = next((i for i, family in enumerate(families) if family.startswith(prefix)), len(families))
+        return header != "core.h", header.startswith("experimental/"), first, header
+
+    found = [str(path.relative_to(folder)) for path in [*folder.glob("*.h"), *folder.glob("experimental/*.h")]]
+    return sorted((h for h in found if h not in ("fovea.h", "export.h")), key=place)
+
+
 def parse(folder):
     enums, structs, functions, opaque, constants, docs = {}, {}, {}, [], {}, {}
-    for header in HEADERS:
+    for header in headers_of(folder):
         reader, doc, brace = Reader(folder, header), "", 0
         if reader.next() != "/* SPDX-License-Identifier: Apache-2.0 */":
             reader.refuse("wanted the SPDX line first")
@@ -336,6 +393,15 @@ def gate(api, old, release):
     return broken
 
 
+def with_glossary(core):
+    """core.h with the rows of DIMS behind GLOSSARY."""
+    rows = "".join(f" *    {name:<14}  {meaning}\n" for name, (_, meaning) in DIMS.items())
+    text, found = re.subn(re.escape(GLOSSARY) + r"(?: \*    [^\n]*\n)*", lambda _: GLOSSARY + rows, core)
+    if found != 1:
+        raise Refused(f"core.h: wanted the line `{GLOSSARY.strip()}` once")
+    return text
+
+
 def outputs(api):
     files = {}
     for name in EMITTERS:
@@ -351,19 +417,33 @@ def main(argv):
         at = argv.index("--headers")
         folder = pathlib.Path(argv[at + 1])
         argv = argv[:at] + argv[at + 2:]
+    tests = None
+    if "--tests" in argv:
+        at = argv.index("--tests")
+        tests = pathlib.Path(argv[at + 1])
+        argv = argv[:at] + argv[at + 2:]
     if argv not in ([], ["--check"], ["--gate"]):
         sys.exit(__doc__)
     try:
         api = parse(folder)
+        files = outputs(api)
+        files["include/fovea/core.h"] = with_glossary((ROOT / "include/fovea/core.h").read_text())
     except Refused as why:
         sys.exit(f"api.py: {why}")
+    if tests:
+        tests.mkdir(parents=True, exist_ok=True)
+        extents = {name: extent for name, (extent, _) in DIMS.items() if extent}
+        for name, text in importlib.import_module("emit_cpp").emit_tests(api, headers_of(folder), extents).items():
+            if not (tests / name).exists() or (tests / name).read_text() != text:  # else nothing is compiled again
+                (tests / name).write_text(text)
+        return 0
     if argv == ["--gate"]:
         releases = sorted((ROOT / "lib/abi").glob("*.json"))
         broken = [b for path in releases for b in gate(api, json.loads(path.read_text()), path.stem)]
         print("\n".join(broken) if broken else f"api.py: {len(releases)} releases are prefixes of today's ABI")
         return 1 if broken else 0
     changed = []
-    for path, text in outputs(api).items():
+    for path, text in files.items():
         target = ROOT / path
         if not target.exists() or target.read_text() != text:
             changed.append(path)

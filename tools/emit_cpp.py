@@ -88,9 +88,14 @@ def contract_inc(api):
     return "\n".join(out)
 
 
+def headers_h(headers):
+    out = [GENERATED + "// Every public header.\n#pragma once", '#include "fovea/fovea.h"']
+    return "\n".join(out + [f'#include "fovea/{header}"' for header in headers]) + "\n"
+
+
 def abi_cpp(api):
     out = [GENERATED + "// The layout that tools/api.py computed is the compiler's, and the running library's.",
-           "#include <cstddef>\n\n#include \"fovea/experimental/kl.h\"\n#include \"fovea/experimental/multi_token.h\"\n#include \"fovea/fovea.h\"\n#include \"gtest/gtest.h\"\n"]
+           "#include <gtest/gtest.h>\n\n#include <cstddef>\n\n#include \"generated/headers.h\"\n"]
     for c in api["constants"]:
         out.append(f"static_assert({c['name']} == {c['value']}, \"\");")
     for e in api["enums"]:
@@ -103,11 +108,14 @@ def abi_cpp(api):
     return "\n".join(out)
 
 
-def contract_table(api):
+def contract_table(api, dims):
     """tests/contract.cpp's own reading of the comments: text, so that it shares nothing with src."""
-    out = [GENERATED + "// FIELD(op, name, kind, offset, dims, paged_dims, dtypes, dtype_as, alias, required, output, sums)"]
+    out = [GENERATED + "// OP(op, bytes at its first release), then its fields:\n"
+           "// FIELD(op, name, kind, offset, dims, paged_dims, dtypes, dtype_as, alias, required, output, sums)"]
+    out.append("// DIM(name, extent): of a small call")
+    out += [f'DIM("{name}", {extent})' for name, extent in dims.items()]
     for op in api["ops"]:
-        out.append(f"OP_BEGIN({op['name']}, {op['first_size']})")
+        out.append(f"OP({op['name']}, {op['first_size']})")
         for f in params_of(api, op)["fields"]:
             if f["kind"] == "tensor":
                 text = [" ".join(f["dims"]), " ".join(f["paged_dims"] or []), " ".join(f["dtypes"]), f["dtype_as"] or "",
@@ -117,10 +125,13 @@ def contract_table(api):
                 text, flags = [""] * 5, [False] * 3
             cells = [op["name"], f["name"], f["kind"], str(f["offset"])] + [json.dumps(t) for t in text] + [str(x).lower() for x in flags]
             out.append(f"FIELD({', '.join(cells)})")
-        out.append(f"OP_END({op['name']})")
     return "\n".join(out) + "\n"
 
 
 def emit(api):
-    return {"bindings/api.json": api_json(api), "src/core/contract.inc": contract_inc(api),
-            "tests/abi.cpp": abi_cpp(api), "tests/contract_table.inc": contract_table(api)}
+    return {"bindings/api.json": api_json(api), "src/core/contract.inc": contract_inc(api)}
+
+
+def emit_tests(api, headers, dims):
+    """What the C++ tests include: their build writes it, so that it is never older than the headers."""
+    return {"headers.h": headers_h(headers), "abi.cpp": abi_cpp(api), "contract_table.inc": contract_table(api, dims)}

@@ -11,8 +11,8 @@
  *    p_j > p_i - window_left (when > 0) or p_j < sink_keys,
  *    floor(p_i / local_chunk) = floor(p_j / local_chunk) (when local_chunk > 0),
  *    its mask bit is 1, and the key's page and key_position are not negative.
- *  Positions are bottom-right aligned, p_i = i + Lk - Lq and p_j = j, unless given: with equal
- *  lengths causal is the usual triangle, and one query against a cache of Lk keys sees all of it.
+ *  Positions are bottom-right aligned, p_i = i + Lk - Lq and p_j = j, unless given.  With equal
+ *  lengths causal is the usual triangle.  One query against a cache of Lk keys sees all of it.
  *
  *        Lq = 2, Lk = 4, causal       Lq = 4, Lk = 2, causal
  *          keys  0 1 2 3                keys  0 1
@@ -21,11 +21,13 @@
  *                                       row 2 x .
  *                                       row 3 x x
  *
- *  lse is a natural logarithm.  A row that sees no key gives o = 0 and lse = -inf (sink_logit
- *  given: lse = sink_logit_h).  Rows past query_len are not written.  Nothing past key_len, in
- *  unused pages or in padding counts, NaN included.  Sums are f32 (host and CUDA); the
- *  probabilities are rounded to the dtype of q before the second product on tensor cores.  Same
- *  bits every run on one device.
+ *  lse is a natural logarithm.  A row that sees no key gives o = 0 and lse = -inf, or with
+ *  sink_logit lse = sink_logit_h.  Rows past query_len are not written.  Nothing past key_len, in
+ *  unused pages or in padding counts, NaN included.  Sums are f32 on both backends.  On tensor
+ *  cores the probabilities are rounded to the dtype of q before the second product.
+ *
+ *  Bits: the same every run on one device.  With `splits` given they do not depend on the batch
+ *  size, with 0 they may; fovea.h has the table.
  *  Source: FlashAttention (2205.14135, 2307.08691), FlashDecoding, PagedAttention (2309.06180). */
 #ifndef FOVEA_ATTENTION_H
 #define FOVEA_ATTENTION_H
@@ -36,37 +38,63 @@
 extern "C" {
 #endif
 
-/** Attention of q over k and v; prefill, decode over contiguous or paged caches alike. */
+/** Attention of q over k and v; prefill, decode over contiguous or paged caches alike.
+ *
+ *  Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
+ *  CUDA.  Tensor cores ask for more:
+ *    sm_80 and later  f16 or bf16; d and e multiples of 8 up to 256; rows of q, k, v, o contiguous
+ *                     and 16-byte aligned; no q_value, no cos
+ *    Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, local_chunk or
+ *                     sink_keys; pages of 16 tokens or more, without softcap and key_first */
 typedef struct fovea_attention_forward_params {
   size_t struct_size;          /**< sizeof(fovea_attention_forward_params) */
   fovea_tensor q;              /**< [in] (b, s, h, d) f32 f16 bf16 */
   fovea_tensor k;              /**< [in] (rows, t, g, d) or paged (pool, page, g, d) as q */
-  fovea_tensor v;              /**< [in] (rows, t, g, e) or paged (pool, page, g, e) as q: may be a view of k */
+  fovea_tensor v;              /**< [in] (rows, t, g, e) or paged (pool, page, g, e) as q: may be a
+                                    view of k */
   fovea_tensor o;              /**< [out] (b, s, h, e) as q or f32 */
   fovea_tensor lse;            /**< [out, optional] (b, h, s) f32: natural log of each row's sum */
-  fovea_tensor q_value;        /**< [in, optional] (b, s, h, e) as q: second query, contracted with v (split MLA caches) */
-  fovea_tensor query_start;    /**< [in, optional] (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1 */
-  fovea_tensor key_start;      /**< [in, optional] (r+1) i32: first packed key of each sequence; not with page_table or cache_row */
-  fovea_tensor query_len;      /**< [in, optional] (r) i32: rows in use, at most s or the packed extent */
-  fovea_tensor key_len;        /**< [in, optional] (r) i32: keys in use, key_first's among them, at most t, packed extent or pages * page */
-  fovea_tensor key_first;      /**< [in, optional] (r) i32: keys skipped at the left of each sequence (left padding); positions count from there */
-  fovea_tensor page_table;     /**< [in, optional] (rows, pages) i32: pool page of each logical page; -1: absent, its keys are not seen */
-  fovea_tensor cache_row;      /**< [in, optional] (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number */
+  fovea_tensor q_value;        /**< [in, optional] (b, s, h, e) as q: second query, contracted with
+                                    v (split MLA caches) */
+  fovea_tensor query_start;    /**< [in, optional] (r+1) i32: first packed row of each sequence,
+                                    ascending from 0; then b = 1 */
+  fovea_tensor key_start;      /**< [in, optional] (r+1) i32: first packed key of each sequence; not
+                                    with page_table or cache_row */
+  fovea_tensor query_len;      /**< [in, optional] (r) i32: rows in use, at most s or the packed
+                                    extent */
+  fovea_tensor key_len;        /**< [in, optional] (r) i32: keys in use, key_first's among them, at
+                                    most t, packed extent or pages * page */
+  fovea_tensor key_first;      /**< [in, optional] (r) i32: keys skipped at the left of each
+                                    sequence (left padding); positions count from there */
+  fovea_tensor page_table;     /**< [in, optional] (rows, pages) i32: pool page of each logical
+                                    page; -1: absent, its keys are not seen */
+  fovea_tensor cache_row;      /**< [in, optional] (r) i32: row of page_table, or of k and v, that a
+                                    sequence reads; -1 or past the last: no keys; absent: its own
+                                    number */
   fovea_tensor query_position; /**< [in, optional] (b, h, s) i32: absent: row + Lk - Lq */
-  fovea_tensor key_position;   /**< [in, optional] (key_b, g, t) or paged (r, g, keys) i32: negative: no key here; absent: index in the sequence from key_first */
-  fovea_tensor head_window;    /**< [in, optional] (h, 3) i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0 */
-  fovea_tensor mask;           /**< [in, optional] (b, h, s, bytes) u8: bit j % 8 of byte j / 8 is 1 where the row may see its sequence's key column j */
-  fovea_tensor bias;           /**< [in, optional] (b, h, s, keys) f32 f16 bf16: added to scores; -inf masks; stride 0 broadcasts */
+  fovea_tensor key_position;   /**< [in, optional] (key_b, g, t) or paged (r, g, keys) i32:
+                                    negative: no key here; absent: index in the sequence from
+                                    key_first */
+  fovea_tensor head_window;    /**< [in, optional] (h, 3) i32: window_left, window_right, sink_keys
+                                    of each head; the three fields and causal stay 0 */
+  fovea_tensor mask;           /**< [in, optional] (b, h, s, bytes) u8: bit j % 8 of byte j / 8 is 1
+                                    where the row may see its sequence's key column j */
+  fovea_tensor bias;           /**< [in, optional] (b, h, s, keys) f32 f16 bf16: added to scores;
+                                    -inf masks; stride 0 broadcasts */
   fovea_tensor alibi;          /**< [in, optional] (r, h) f32: slope times distance is subtracted */
-  fovea_tensor sink_logit;     /**< [in, optional] (h) f32: a learned term of the denominator: not scaled, capped or biased */
-  fovea_tensor cos;            /**< [in, optional] (positions, half) f32: keys are stored unrotated and turned by their position after loading; v untouched */
+  fovea_tensor sink_logit;     /**< [in, optional] (h) f32: a learned term of the denominator: not
+                                    scaled, capped or biased */
+  fovea_tensor cos;            /**< [in, optional] (positions, half) f32: keys are stored unrotated
+                                    and turned by their position after loading; v untouched */
   fovea_tensor sin;            /**< [in, optional] (positions, half) f32: with cos */
   int64_t query_max;           /**< longest sequence of rows, bounds the grid; 0: s */
   int64_t key_max;             /**< longest sequence of keys; 0: t, or pages * page */
   int64_t window_left;         /**< keys seen to the left, the row's own position counted; 0: all */
-  int64_t window_right;        /**< keys seen to the right, the row's own position counted; 0: all, 1: none after itself */
+  int64_t window_right;        /**< keys seen to the right, the row's own position counted; 0: all,
+                                    1: none after itself */
   int64_t sink_keys;           /**< keys at positions below this stay visible through window_left */
-  int64_t local_chunk;         /**< rows see keys of their own chunk of this many positions only; 0: off */
+  int64_t local_chunk;         /**< rows see keys of their own chunk of this many positions only; 0:
+                                    off */
   float scale;                 /**< > 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value */
   float softcap;               /**< 0: none */
   int32_t causal;              /**< 1: window_right = 1 */
@@ -83,19 +111,29 @@ FOVEA_API fovea_status fovea_attention_forward(
 /** Gradients of attention_forward from dout (and dlse).  The fields it shares say what the forward
  *  was.  Each output is optional: absent = not computed.  Every element of an output is written:
  *  rows and keys past their lengths get 0.
- *    delta_i = <dout_i, o_i> - dlse_i,  p_ij = exp(score_ij - lse_i),  ds_ij = p_ij (<dout_i, v_j> - delta_i)
+ *    delta_i = <dout_i, o_i> - dlse_i,  p_ij = exp(score_ij - lse_i)
+ *    ds_ij = p_ij (<dout_i, v_j> - delta_i)
  *    dv_j = sum_i p_ij dout_i, dbias_ij = ds_ij, dx_ij = ds_ij (1 - (x_ij / softcap)^2)
  *    dq_i = scale sum_j dx_ij k_j,  dk_j = scale sum_i dx_ij q_i
- *    dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i,  dalibi_bh = - sum ds_ij |p_i - p_j|
- *  Tensor cores cut sums of f16 and bf16 products off instead of rounding them: a sum over n rows, of
- *  all query heads that share the key, is off by up to n 2^-26 of its terms' sizes.
- *  Same bits every run unless `nondeterministic`.  Workspace is linear in s and t. */
+ *    dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i
+ *    dalibi_bh = - sum_ij ds_ij |p_i - p_j|
+ *  Tensor cores cut sums of f16 and bf16 products off instead of rounding them.  A sum over n rows,
+ *  of all query heads that share the key, is off by up to n 2^-26 of its terms' sizes.  Bits: the
+ *  same every run unless `nondeterministic`.  Workspace is linear in s and t.
+ *
+ *  Limits: d and e are 1 .. 576, no paged keys.  Every valid call has a kernel on the host and a
+ *  portable one on CUDA.  Tensor cores ask for more:
+ *    sm_80 and later  f16 or bf16, o and dout as q; d and e multiples of 8 up to 256; rows
+ *                     contiguous and 16-byte aligned
+ *    Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, softcap, local_chunk
+ *                     or sink_keys */
 typedef struct fovea_attention_backward_params {
   size_t struct_size;          /**< sizeof(fovea_attention_backward_params) */
   fovea_tensor q;              /**< [in] (b, s, h, d) f32 f16 bf16 */
   fovea_tensor k;              /**< [in] (key_b, t, g, d) as q */
   fovea_tensor v;              /**< [in] (key_b, t, g, e) as q */
-  fovea_tensor query_start;    /**< [in, optional] (r+1) i32: as in the forward, and so for the fields below */
+  fovea_tensor query_start;    /**< [in, optional] (r+1) i32: as in the forward, and so for the
+                                    fields below */
   fovea_tensor key_start;      /**< [in, optional] (r+1) i32 */
   fovea_tensor query_len;      /**< [in, optional] (r) i32 */
   fovea_tensor key_len;        /**< [in, optional] (r) i32 */
@@ -115,7 +153,8 @@ typedef struct fovea_attention_backward_params {
   fovea_tensor dk;             /**< [out, optional] (key_b, t, g, d) as q */
   fovea_tensor dv;             /**< [out, optional] (key_b, t, g, e) as q */
   fovea_tensor dsink_logit;    /**< [out, optional] (h) f32: needs sink_logit */
-  fovea_tensor dbias;          /**< [out, optional, sums] (b, h, s, keys) f32: needs bias; a stride of 0 receives the ordered sum over that dimension */
+  fovea_tensor dbias;          /**< [out, optional, sums] (b, h, s, keys) f32: needs bias; a stride
+                                    of 0 receives the ordered sum over that dimension */
   fovea_tensor dalibi;         /**< [out, optional, sums] (r, h) f32: needs alibi */
   int64_t query_max;           /**< as in the forward, and so for the fields below */
   int64_t key_max;             /**< 0: t */

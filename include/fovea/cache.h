@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** Key and value caches, contiguous (b, t, g, d) or paged (pool, page, g, d) with a page_table: the
- *  same fields attention_forward reads.  Token j of a sequence lives in pool page
- *  page_table[row][j / page], slot j % page; any page size.  Who owns which page stays with the caller. */
+ *  same fields attention_forward reads.  Token j of a sequence lives in pool page page_table[row][j
+ *  / page], slot j % page; any page size.  Who owns which page stays with the caller.
+ *
+ *  Decoding appends first and attends afterwards, with the length that cache_append left in
+ *  key_len_out.  Bits: the same every run, whatever else the batch holds.
+ *
+ *  Limits: none on widths and heads; every valid call has one kernel a backend, without tensor
+ *  cores. */
 #ifndef FOVEA_CACHE_H
 #define FOVEA_CACHE_H
 
@@ -11,30 +17,42 @@
 extern "C" {
 #endif
 
-/** Writes new token i of each sequence at index key_len + i of the cache, after the optional
- *  RMSNorm of the first `width` columns of k_new, then the optional rotation, then the cast:
- *  f32 f16 bf16 round to nearest even; e4m3 e5m2 i8 store value / scale, rounded to nearest even,
- *  saturating.  A token whose page is -1 or that lies past the cache's extent is dropped.  Every
+/** Writes new token i of each sequence at index key_len + i of the cache.  The optional RMSNorm of
+ *  the first `width` columns of k_new comes first, then the optional rotation, then the cast:
+ *    f32 f16 bf16    rounded to nearest even
+ *    e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating
+ *   A token whose page is -1 or that lies past the cache's extent is dropped.  Every
  *  other byte of the cache stays as it was. */
 typedef struct fovea_cache_append_params {
   size_t struct_size;       /**< sizeof(fovea_cache_append_params) */
   fovea_tensor k_new;       /**< [in, optional] (b, s, g, d) f32 f16 bf16: with k */
-  fovea_tensor v_new;       /**< [in, optional] (b, s, f, e) f32 f16 bf16: with v; its head count is free of g */
-  fovea_tensor k;           /**< [inout, optional] (rows, t, g, d) or paged (pool, page, g, d) f32 f16 bf16 e4m3 e5m2 i8 */
-  fovea_tensor v;           /**< [inout, optional] (rows, t, f, e) or paged (pool, page, f, e) f32 f16 bf16 e4m3 e5m2 i8 */
-  fovea_tensor query_start; /**< [in, optional] (r+1) i32: first packed new token of each sequence; then b = 1 */
-  fovea_tensor key_start;   /**< [in, optional] (r+1) i32: first packed cache slot of each sequence (rows = 1); not with page_table or cache_row */
+  fovea_tensor v_new;       /**< [in, optional] (b, s, f, e) f32 f16 bf16: with v; its head count is
+                                 free of g */
+  fovea_tensor k;           /**< [inout, optional] (rows, t, g, d) or paged (pool, page, g, d) f32
+                                 f16 bf16 e4m3 e5m2 i8 */
+  fovea_tensor v;           /**< [inout, optional] (rows, t, f, e) or paged (pool, page, f, e) f32
+                                 f16 bf16 e4m3 e5m2 i8 */
+  fovea_tensor query_start; /**< [in, optional] (r+1) i32: first packed new token of each sequence;
+                                 then b = 1 */
+  fovea_tensor key_start;   /**< [in, optional] (r+1) i32: first packed cache slot of each sequence
+                                 (rows = 1); not with page_table or cache_row */
   fovea_tensor query_len;   /**< [in, optional] (r) i32: new tokens of each sequence; absent: all */
   fovea_tensor key_len;     /**< [in, optional] (r) i32: tokens in the cache before; absent: 0 */
   fovea_tensor page_table;  /**< [in, optional] (rows, pages) i32: -1: page absent */
-  fovea_tensor cache_row;   /**< [in, optional] (r) i32: row of page_table, or of k and v; -1 or past the last skips the sequence; absent: its own number */
-  fovea_tensor position;    /**< [in, optional] (b, s) i32: rotary position of each new token; absent: key_len + i */
-  fovea_tensor cos;         /**< [in, optional] (positions, half) f32: rotates k_new; a position outside the table gives NaN */
+  fovea_tensor cache_row;   /**< [in, optional] (r) i32: row of page_table, or of k and v; -1 or
+                                 past the last skips the sequence; absent: its own number */
+  fovea_tensor position;    /**< [in, optional] (b, s) i32: rotary position of each new token;
+                                 absent: key_len + i */
+  fovea_tensor cos;         /**< [in, optional] (positions, half) f32: rotates k_new; a position
+                                 outside the table gives NaN */
   fovea_tensor sin;         /**< [in, optional] (positions, half) f32: with cos */
-  fovea_tensor norm_weight; /**< [in, optional] (width) f32 f16 bf16: RMSNorm of the first width <= d columns of k_new */
-  fovea_tensor k_scale;     /**< [in, optional] (g) f32: k stores value / scale (e4m3 e5m2 i8 only); absent: 1 */
+  fovea_tensor norm_weight; /**< [in, optional] (width) f32 f16 bf16: RMSNorm of the first width <=
+                                 d columns of k_new */
+  fovea_tensor k_scale;     /**< [in, optional] (g) f32: k stores value / scale (e4m3 e5m2 i8 only);
+                                 absent: 1 */
   fovea_tensor v_scale;     /**< [in, optional] (f) f32: as k_scale, of v */
-  fovea_tensor key_len_out; /**< [out, optional] (r) i32: key_len plus the new tokens; may be key_len */
+  fovea_tensor key_len_out; /**< [out, optional] (r) i32: key_len plus the new tokens; may be
+                                 key_len */
   int64_t query_max;        /**< most new tokens of a sequence, bounds the grid; 0: s */
   int64_t key_max;          /**< tokens past this index are dropped; 0: t, or pages * page */
   float norm_eps;           /**< 0: 1e-6 */
@@ -49,8 +67,8 @@ FOVEA_API fovea_status fovea_cache_append(
     fovea_context* ctx, const fovea_cache_append_params* params);
 
 /** Copies whole pages, target[pair[i][1]] = source[pair[i][0]]: copy-on-write, swap, offload (one
- *  pool in FOVEA_MEMORY_HOST).  A pair with a number outside its pool is skipped.  No page may be
- *  a target twice, or a target and a source. */
+ *  pool in FOVEA_MEMORY_HOST).  A pair with a number outside its pool is skipped.  No page may be a
+ *  target twice, or a target and a source. */
 typedef struct fovea_cache_copy_params {
   size_t struct_size;  /**< sizeof(fovea_cache_copy_params) */
   fovea_tensor source; /**< [in] (pool, page, g, d) f32 f16 bf16 e4m3 e5m2 i8 i32 u8 */
@@ -63,16 +81,20 @@ FOVEA_API fovea_status fovea_cache_copy_workspace(
 FOVEA_API fovea_status fovea_cache_copy(
     fovea_context* ctx, const fovea_cache_copy_params* params);
 
-/** Reads one cache tensor back, paged to contiguous: k_out[i, j] = k of sequence i, token j, times
- *  k_scale, for j below the sequence's length; an absent page gives 0.  Other rows of k_out are not
- *  written.  Keys and values are two calls. */
+/** Reads one cache tensor back, paged to contiguous.  k_out[i, j] is k of sequence i, token j,
+ *  times k_scale, for j below the sequence's length.  An absent page gives 0.  Other rows of k_out
+ *  are not written.  Keys and values are two calls. */
 typedef struct fovea_cache_get_params {
   size_t struct_size;      /**< sizeof(fovea_cache_get_params) */
-  fovea_tensor k;          /**< [in] (rows, t, g, d) or paged (pool, page, g, d) f32 f16 bf16 e4m3 e5m2 i8 */
-  fovea_tensor key_start;  /**< [in, optional] (r+1) i32: k_out is packed, (1, total, g, d): first row of each sequence; k keeps a row for each */
-  fovea_tensor key_len;    /**< [in, optional] (r) i32: tokens in use; absent: the extent of k_out or of its packed part */
+  fovea_tensor k;          /**< [in] (rows, t, g, d) or paged (pool, page, g, d) f32 f16 bf16 e4m3
+                                e5m2 i8 */
+  fovea_tensor key_start;  /**< [in, optional] (r+1) i32: k_out is packed, (1, total, g, d): first
+                                row of each sequence; k keeps a row for each */
+  fovea_tensor key_len;    /**< [in, optional] (r) i32: tokens in use; absent: the extent of k_out
+                                or of its packed part */
   fovea_tensor page_table; /**< [in, optional] (rows, pages) i32: -1: page absent */
-  fovea_tensor cache_row;  /**< [in, optional] (r) i32: row of page_table, or of k; -1 or past the last skips the sequence */
+  fovea_tensor cache_row;  /**< [in, optional] (r) i32: row of page_table, or of k; -1 or past the
+                                last skips the sequence */
   fovea_tensor k_scale;    /**< [in, optional] (g) f32: absent: 1 */
   fovea_tensor k_out;      /**< [out] (b, u, g, d) f32 f16 bf16 */
   int64_t key_max;         /**< tokens past this index are not read; 0: t, or pages * page */

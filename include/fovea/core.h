@@ -1,46 +1,113 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** Contexts, memory, errors and the tensor view: what every operation stands on.
+/** Contexts, memory, errors and the tensor view: what every operation stands on.  fovea.h is the
+ *  manual; this header holds the rules.
  *
- *  One call shape.  Every operation X is
- *      fovea_status fovea_X(fovea_context*, const fovea_X_params*);
- *      fovea_status fovea_X_workspace(fovea_context*, const fovea_X_params*, size_t* bytes);
- *  Zero the params struct, set struct_size and the fields you need: 0 is the default of every field.
- *  `_workspace` makes every decision of the call without touching data (pointers may be fake, but
- *  their alignment counts, and that an output shares none): it says "valid?", "supported?" and "how
- *  many bytes?".
+ *  Workspace query.  fovea_X_workspace makes every decision of fovea_X and touches no data: it says
+ *  "valid?", "supported?" and "how many bytes?".  Addresses are only compared and checked for
+ *  alignment, never dereferenced.
  *
- *  Glossary, letter for letter in headers, kernels, oracles, tests and bindings:
- *    b batch, s queries, t keys, h query heads, g key heads (g divides h; query head i reads key
- *    head i / (h / g)), d key width, e value width, r sequences (b, or the length of a `*_start`
- *    tensor less 1), keys: the key columns a row can be asked about (t; with key_start or
- *    page_table: key_max, and where that is 0 the packed t, or pages * page), bytes: ceil(keys / 8)
- *    exactly, a bit for each key column (rows are padded with the stride), key_b (1 with
- *    key_start, else r), rows (of a contiguous cache: key_b, or any number with cache_row).
- *    q k v o lse; dq dk dv; dout is the gradient of o.  Logical order is always (b, s, h, d):
- *    layouts are strides.
+ *  Field comments are the contract.  The library checks every call against them, and they have one
+ *  form: `[direction, optional, sums] (dims) or paged (dims) dtypes: words`.
  *
- *  Field comments are the contract: `[in|out|inout, optional, sums] (dims) dtypes: words`, where
- *  `as x` means the dtype of field x, and `or paged (dims)` is the shape when page_table is given.
- *  The library checks every call against them.  Words are for people.
+ *    [in]                     read
+ *    [out]                    written; no two of its elements may overlap
+ *    [inout]                  read and written
+ *    optional                 data == NULL: not given
+ *    sums                     an axis of stride 0 receives the sum over that axis, in a fixed order
+ *    (b, s, h, d)             the extents, in this order whatever the strides
+ *    (n)                      a name binds at the first field that is given, b and r before all
+ *                             others, and agrees in every later one
+ *    (2)                      a number is itself
+ *    (r+1)                    r is this extent less 1; the last entry is the end of all sequences
+ *    or paged (dims)          the extents when page_table is given
+ *    f32 f16 bf16             any of these dtypes
+ *    as q                     the dtype of field q
+ *    as q or f32              that dtype, or f32
+ *    may be x                 an output may be x itself, element by element; without these words an
+ *                             output has memory of its own
+ *    may be x exactly,        the same, and refused where y is given
+ *    when y is absent
+ *    may be x[0] exactly      the same of x's first slice
+ *    needs x, with x          refused without x
+ *    : words                  rules that have no form of their own, and what values mean
  *
- *  Variable length: with query_start (r + 1) the query-side tensors have b = 1 and s = all rows
- *  packed; key_start does the same for keys.  query_len and key_len (r) shorten padded, packed or
- *  paged rows.  They are read on the device, never copied back; query_max and key_max bound the
- *  grid (0: s, and t or pages * page).
+ *  Extents.  These letters are the same in headers, kernels, oracles, tests and bindings.  Tensors
+ *  are q k v o lse; dq dk dv are their gradients, and dout is the gradient of o.
  *
- *  Ownership: tensors are views; the library never frees them, keeps no pointer beyond the
- *  operation's completion on its stream, writes only [out] and [inout], reads only elements that
- *  shape and strides name, and allows aliasing only where a comment says so.  Elements of one [out]
- *  or [inout] may not overlap: each stride exceeds what the axes of smaller strides reach.
+ *  Extents (printed by tools/api.py):
+ *    b               batch: the sequences of a padded or paged call; 1 in a packed one
+ *    s               query rows of a sequence; in a packed call those of all sequences
+ *    t               keys of a sequence, or slots of a cache row; packed, those of all sequences
+ *    h               query heads
+ *    g               key heads, a divisor of h: query head i reads key head i / (h / g)
+ *    d               columns of a query and of a key
+ *    e               columns of a value
+ *    f               kl.h: columns of the student; cache.h: heads of v
+ *    n               what the operation counts: parts, pairs, row blocks, scales, entries of a list
+ *    u               a second count: rows of a part (merge.h), of k_out (cache.h), blocks of keys
+ *    x               kl.h: key heads of the student, or heads of an indexer
+ *    pages           pages in a row of page_table
+ *    pool            pages of a pool
+ *    pool2           pages of the pool that is copied to
+ *    page            tokens of a page
+ *    positions       rows of cos and sin
+ *    half            pairs of columns that turn
+ *    width           columns under the RMSNorm, the first of d
+ *    r               sequences, see below
+ *    key_b           batch of a key tensor, see below
+ *    rows            rows of a cache or of page_table, see below
+ *    keys            key columns that a row of scores has, see below
+ *    bytes           ceil(keys / 8) exactly, a bit for each key column; the stride pads
+ *    padded          quant.h: token columns of transposed codes
+ *    q_blocks        quant.h: scales of a query head
+ *    k_blocks        quant.h: scales of a key head
+ *    v_blocks        quant.h: scales of a value head
+ *    rows_out        conv_attention.h: rows of o, which history has not
+ *    kernel_rows     taps of the convolution over rows
+ *    kernel_columns  taps of the convolution over keys
+ *    group_heads     heads that are mixed with each other
+ *    block_bytes     trace.h: a bit for each key block, in whole bytes
+ *    keep            key blocks that a row block keeps
+ *    cap             rows of an edge list
  *
- *  Refusals: a call of a FOVEA_HOST context that does not answer FOVEA_OK has changed no element.
- *  Threads that the system does not give are done without.
+ *  Four of them depend on what else is given:
  *
- *  Threads: one thread at a time may use a context; any number of contexts work at once.  Of the
- *  calling thread a FOVEA_HOST operation needs at most 32 KiB of stack.  The thread's rounding mode,
- *  denormal mode and floating-point traps change no result and are afterwards as before, as are
- *  its floating-point flags and its signal mask.  After fork() the child may use FOVEA_HOST
- *  contexts that were idle then. */
+ *    r      b                     q (4, s, h, d): r = 4
+ *           with a *_start, its   query_start (9): r = 8, and b = 1
+ *           length less 1
+ *    key_b  r                     q (4, s, h, d): k (4, t, g, d)
+ *           with key_start, 1     key_start (9): k (1, t, g, d), all keys packed
+ *    rows   key_b (a table: r)    r = 4: page_table (4, pages), or k (4, t, g, d)
+ *           with cache_row, any   cache_row (4): page_table (64, pages), or k (64, t, g, d)
+ *    keys   t                     k (4, 100, g, d): mask (4, h, s, 13), bias (4, h, s, 100)
+ *           with page_table or    page_table (4, 3), pages of 16: bias (4, h, s, 48), or with
+ *           key_start: key_max,   key_max = 40 (4, h, s, 40)
+ *           where that is 0 the
+ *           packed t, or
+ *           pages * page
+ *
+ *  Variable length.  With query_start the tensors of the query side have b = 1 and hold all rows,
+ *  sequence after sequence; key_start does the same for keys.  query_len and key_len shorten
+ *  padded, packed or paged rows.  The device reads them, and they are never copied back.  query_max
+ *  and key_max bound the grid; 0 means s, and t or pages * page.
+ *
+ *  Ownership.
+ *
+ *    tensors     views; the library never frees them, and keeps no pointer past the operation
+ *    writes      [out] and [inout] alone
+ *    reads       elements that shape and strides name, and no others
+ *    overlap     each stride of an output exceeds what the axes of smaller strides reach
+ *    refusals    a FOVEA_HOST call that does not answer FOVEA_OK has changed no element
+ *
+ *  The host program's state.
+ *
+ *    stack       a FOVEA_HOST operation needs at most 32 KiB of the calling thread's
+ *    threads     the library's start with the first operation that is large enough for them; the
+ *                operation does without those that the system refuses
+ *    signals     the calling thread's mask is afterwards as before
+ *    floats      rounding mode, denormal mode and traps change no result; they and the flags of the
+ *                calling thread are afterwards as before
+ *    fork        the child may use FOVEA_HOST contexts that were idle at the fork */
 #ifndef FOVEA_CORE_H
 #define FOVEA_CORE_H
 
@@ -78,7 +145,8 @@ typedef enum fovea_backend {
   FOVEA_CUDA = 2  /**< an NVIDIA GPU, sm_80 or later */
 } fovea_backend;
 
-/** Element types.  Sub-byte types pack two elements a byte. */
+/** Element types.  E2M1, I4 and E8M0 are reserved until an operation names them.  E2M1 and I4 pack
+ *  two elements a byte; their strides too count elements. */
 typedef enum fovea_dtype {
   FOVEA_F32 = 1,
   FOVEA_F16 = 2,
@@ -121,18 +189,22 @@ typedef enum fovea_build {
   FOVEA_BUILD_OPERATIONS = 5     /**< every operation, comma separated */
 } fovea_build;
 
-/** A view: never owns.  data == NULL means "not given".  Frozen: this struct never grows. */
+/** A view: never owns.  data == NULL means "not given".  Frozen: this struct never grows.
+ *
+ *    stride    in elements, >= 0, always read: fill it in, as fovea_contiguous does
+ *    0         broadcasts an axis of an input; sums over an axis of an output that `sums`
+ *    all 0     over more than one element is refused: strides were forgotten */
 typedef struct fovea_tensor {
   void* data;
   int32_t dtype;                  /**< fovea_dtype */
   int32_t ndim;                   /**< 0 .. FOVEA_MAX_DIMS */
   int64_t shape[FOVEA_MAX_DIMS];  /**< extents, >= 0; entries from ndim on are ignored */
-  int64_t stride[FOVEA_MAX_DIMS]; /**< in elements, >= 0, always read; 0 broadcasts an axis of an input, sums into an output gradient; all 0 over more than one element is refused: strides were forgotten */
+  int64_t stride[FOVEA_MAX_DIMS]; /**< in elements, >= 0; see above */
 } fovea_tensor;
 
-/** One device, one stream, one workspace.  One thread at a time; contexts are independent.  Of the
- *  CUDA graphs captured from one context only one may run at a time: they share its workspace and
- *  the counters that its kernels hand out work by. */
+/** One device, one stream, one workspace.  One thread at a time may use it; contexts are
+ *  independent.  Of the CUDA graphs captured from one context only one may run at a time.  They
+ *  share its workspace and the counters by which its kernels hand out work. */
 typedef struct fovea_context fovea_context;
 
 /** The library's FOVEA_VERSION. */
@@ -149,24 +221,27 @@ FOVEA_API const char* fovea_last_error(void);
 FOVEA_API const char* fovea_status_name(fovea_status status);
 
 /** A row-major view of `data`.  An ndim out of range gives a view no operation accepts. */
-FOVEA_API fovea_tensor fovea_contiguous(void* data, fovea_dtype dtype, int32_t ndim, const int64_t* shape);
+FOVEA_API fovea_tensor fovea_contiguous(
+    void* data, fovea_dtype dtype, int32_t ndim, const int64_t* shape);
 
 /** How many devices the backend has here.  FOVEA_HOST: 1.  FOVEA_CUDA: 0 without a driver, a GPU,
  *  or CUDA in this build; that is FOVEA_OK, not an error. */
 FOVEA_API fovea_status fovea_device_count(fovea_backend backend, int32_t* count);
 
 /** A context on `device` with a stream and a workspace of its own.  *out is NULL on failure. */
-FOVEA_API fovea_status fovea_context_create(fovea_backend backend, int32_t device, fovea_context** out);
+FOVEA_API fovea_status fovea_context_create(
+    fovea_backend backend, int32_t device, fovea_context** out);
 
 /** Waits for the context's work, then frees it.  NULL is fine. */
 FOVEA_API void fovea_context_destroy(fovea_context* ctx);
 
-/** Borrow a stream (a cudaStream_t; NULL goes back to the context's own).  FOVEA_HOST takes NULL only. */
+/** Borrow a stream, a cudaStream_t; NULL goes back to the context's own.  Work of the new stream
+ *  follows work of the old one.  FOVEA_HOST takes NULL only. */
 FOVEA_API fovea_status fovea_context_set_stream(fovea_context* ctx, void* stream);
 
-/** A fixed workspace, never grown, 256-byte aligned; too small a one makes an operation answer
- *  FOVEA_OUT_OF_MEMORY with the need in the text.  NULL with 0 bytes: the context's own again,
- *  grown on demand in stream order. */
+/** A fixed workspace in memory of the device, 256-byte aligned, never grown.  Too small a one makes
+ *  an operation answer FOVEA_OUT_OF_MEMORY with the need in the text.  NULL with 0 bytes: the
+ *  context's own again, grown on demand in stream order. */
 FOVEA_API fovea_status fovea_context_set_workspace(fovea_context* ctx, void* data, size_t bytes);
 
 /** Threads that a FOVEA_HOST operation may use, the caller's among them; 0: all hardware threads
@@ -176,21 +251,26 @@ FOVEA_API fovea_status fovea_context_set_threads(fovea_context* ctx, int32_t thr
 /** Read one fovea_property. */
 FOVEA_API fovea_status fovea_context_get(fovea_context* ctx, fovea_property key, int64_t* value);
 
-/** Wait until all work of the context's stream is done; faults of earlier operations surface here. */
+/** Wait until all work of the context's stream is done.  Faults of earlier operations surface here,
+ *  or in any call before. */
 FOVEA_API fovea_status fovea_context_synchronize(fovea_context* ctx);
 
-/** Later work of `ctx` waits for what `other` has enqueued so far.  No host wait between CUDA contexts. */
+/** Later work of `ctx` waits for what `other` has enqueued so far.  Between CUDA contexts the host
+ *  does not wait; between backends it does. */
 FOVEA_API fovea_status fovea_context_wait(fovea_context* ctx, fovea_context* other);
 
 /** The kernel the last operation ran, "attention_forward.cuda.sm80.bf16.d128.whole"; "" before any.
  *  Valid until the context's next operation.  NULL context: "". */
 FOVEA_API const char* fovea_context_last_kernel(fovea_context* ctx);
 
-/** Memory of `bytes` (0 gives NULL), 256-byte aligned, freed by fovea_free on any context of the device. */
-FOVEA_API fovea_status fovea_alloc(fovea_context* ctx, fovea_memory memory, size_t bytes, void** out);
+/** Memory of `bytes`, 256-byte aligned; 0 bytes give NULL.  fovea_free on any context of the device
+ *  frees it.  Device memory is there in stream order: other streams wait for this one first. */
+FOVEA_API fovea_status fovea_alloc(
+    fovea_context* ctx, fovea_memory memory, size_t bytes, void** out);
 
-/** Frees in stream order what fovea_alloc gave on the device.  NULL is fine; memory that fovea_alloc
- *  did not give, or that was freed already, is FOVEA_INVALID_ARGUMENT and stays as it is. */
+/** Frees in stream order what fovea_alloc gave on the device; FOVEA_MEMORY_HOST of a CUDA context
+ *  is waited for.  NULL is fine.  Memory that fovea_alloc did not give, or that was freed already,
+ *  is FOVEA_INVALID_ARGUMENT and stays as it is. */
 FOVEA_API fovea_status fovea_free(fovea_context* ctx, void* data);
 
 /** Copies `bytes` in stream order, in any direction between host and device; ranges may not

@@ -2,7 +2,12 @@
 /** Merging of attention states: a row's (o, lse) over several key sets into its (o, lse) over all.
  *    lse = ln sum_n exp(lse_n),  o = sum_n exp(lse_n - lse) o_n      (f32 arithmetic, n ascending)
  *  No part, or every lse_n = -inf: o = 0, lse = -inf.  NaN propagates.  Serves FlashDecoding,
- *  cascade attention over shared prefixes, chunked prefill, ring schemes. */
+ *  cascade attention over shared prefixes, chunked prefill, ring schemes.
+ *
+ *  Bits: the same every run, whatever else the batch holds.
+ *
+ *  Limits: none on widths and heads; every valid call has one kernel a backend, without tensor
+ *  cores. */
 #ifndef FOVEA_MERGE_H
 #define FOVEA_MERGE_H
 
@@ -16,9 +21,12 @@ typedef struct fovea_merge_forward_params {
   size_t struct_size;    /**< sizeof(fovea_merge_forward_params) */
   fovea_tensor o_part;   /**< [in] (n, b, u, h, e) f32 f16 bf16: u rows a part; u = s without row */
   fovea_tensor lse_part; /**< [in] (n, b, h, u) f32: -inf: this part adds nothing, whatever its o */
-  fovea_tensor row;      /**< [in, optional] (n, u) i32: row of o that a part's row belongs to, -1: none; at most once per part (repeated: the last counts) */
-  fovea_tensor o;        /**< [out] (b, s, h, e) f32 f16 bf16: may be o_part[0] exactly, when row is absent */
-  fovea_tensor lse;      /**< [out, optional] (b, h, s) f32: may be lse_part[0] exactly, when row is absent */
+  fovea_tensor row;      /**< [in, optional] (n, u) i32: row of o that a part's row belongs to, -1:
+                              none; at most once per part (repeated: the last counts) */
+  fovea_tensor o;        /**< [out] (b, s, h, e) f32 f16 bf16: may be o_part[0] exactly, when row is
+                              absent */
+  fovea_tensor lse;      /**< [out, optional] (b, h, s) f32: may be lse_part[0] exactly, when row is
+                              absent */
 } fovea_merge_forward_params;
 
 FOVEA_API fovea_status fovea_merge_forward_workspace(

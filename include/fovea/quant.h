@@ -2,16 +2,16 @@
 /** Attention over 8-bit codes: quantisation with a scale for each head or block of tokens, and the
  *  forward of FlashAttention-3's FP8 recipe.
  *
- *  A code stands for code * scale.  A block is a run of `block` tokens of one sequence, counted from
- *  its first: token i of a sequence has the scale of block i / block, and with block = 0 one scale
- *  serves all of the sequence's tokens.  Scales of a head stand in one row:
+ *  A code stands for code * scale.  A block is a run of `block` tokens of one sequence, counted
+ *  from its first.  Token i of a sequence has the scale of block i / block.  With block = 0 one
+ *  scale serves all tokens of the sequence.  Scales of a head stand in one row:
  *    batched (no *_start)   block i / block of its own row; block = 0: one
  *    packed                 sequence r begins at entry start[r] / block + r; block = 0: at entry r
  *  so a packed row has s / block + r entries (block = 0: r), more than there are blocks.
  *
  *  Values are read across tokens, so the product wants them transposed: (.., tokens), tokens
- *  contiguous, in units of 128.  Batched rows hold s tokens rounded up to a multiple of 128; packed,
- *  sequence r begins at column (start[r] / 128 + r) * 128 of (s / 128 + r) * 128.
+ *  contiguous, in units of 128.  Batched rows hold s tokens rounded up to a multiple of 128.
+ *  Packed, sequence r begins at column (start[r] / 128 + r) * 128 of (s / 128 + r) * 128.
  *  Source: FlashAttention-3 (2407.08608), section 3.3. */
 #ifndef FOVEA_QUANT_H
 #define FOVEA_QUANT_H
@@ -22,10 +22,11 @@
 extern "C" {
 #endif
 
-/** The order of tokens in transposed codes. */
+/** The order of tokens in transposed codes.  V_PERM16 is what Hopper's tensor cores ask for.  Each
+ *  run of 16 tokens then stands as 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15. */
 typedef enum fovea_code_order {
   FOVEA_CODE_ORDER_PLAIN = 0,    /**< as they are */
-  FOVEA_CODE_ORDER_V_PERM16 = 1  /**< each run of 16 as 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15: what Hopper's tensor cores ask for */
+  FOVEA_CODE_ORDER_V_PERM16 = 1  /**< runs of 16 in the order above */
 } fovea_code_order;
 
 /** e4m3 codes of x:
@@ -38,14 +39,18 @@ typedef enum fovea_code_order {
  *  spread over columns.  The sign of column c is - where the top bit of z is 1:
  *    z = seed + (c + 1) * 0x9E3779B97F4A7C15;  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
  *    z = (z ^ z >> 27) * 0x94D049BB133111EB;   z = z ^ z >> 31            (64 bits, unsigned)
- *  Packed tokens of no sequence are not written.  Scales of no block and transposed codes of no token
- *  are 0.  Same bits on host and CUDA. */
+ *  Packed tokens of no sequence are not written.  Scales of no block and transposed codes of no
+ *  token are 0.  Bits: the same on host and CUDA, whatever else the batch holds.
+ *
+ *  Limits: d is up to 3072 on CUDA, any on the host. */
 typedef struct fovea_quant_quantize_params {
   size_t struct_size;  /**< sizeof(fovea_quant_quantize_params) */
   fovea_tensor x;      /**< [in] (b, s, h, d) f32 f16 bf16 */
-  fovea_tensor start;  /**< [in, optional] (r+1) i32: first packed token of each sequence, ascending from 0; then b = 1 */
+  fovea_tensor start;  /**< [in, optional] (r+1) i32: first packed token of each sequence, ascending
+                            from 0; then b = 1 */
   fovea_tensor code;   /**< [out, optional] (b, s, h, d) e4m3: absent: only code_t is written */
-  fovea_tensor code_t; /**< [out, optional] (b, h, d, padded) e4m3: the codes with tokens contiguous, for v_t */
+  fovea_tensor code_t; /**< [out, optional] (b, h, d, padded) e4m3: the codes with tokens
+                            contiguous, for v_t */
   fovea_tensor scale;  /**< [out] (b, h, n) f32: n as said above */
   int64_t block;       /**< tokens that share a scale: 64 or 128; 0: all of a sequence */
   int64_t seed;        /**< signs of the rotation; with hadamard */
@@ -59,40 +64,56 @@ FOVEA_API fovea_status fovea_quant_quantize(
     fovea_context* ctx, const fovea_quant_quantize_params* params);
 
 /** Attention of codes, FlashAttention-3's FP8 recipe.  For query row i over the keys it sees
- *  (attention.h: positions bottom-right aligned, causal, windows), in tiles from the last to the first:
- *    score_ij = scale * q_scale * k_scale * <q_i, k_j>,   softcap * tanh(score / softcap) when softcap > 0
+ *  (attention.h: positions bottom-right aligned, causal, windows), in tiles from the last to the
+ *  first:
+ *    score = scale * q_scale * k_scale * <q_i, k_j>
+ *    score = softcap * tanh(score / softcap)            when softcap > 0
  *    m' = max(m, score),  p = exp(score - m'),  l = exp(m - m') l + sum p
  *    O = exp(m - m') O + sum_j e4m3(256 p_j) v_j
  *    o = O * v_scale / (256 l),  lse = m + ln l        (l + exp(sink_logit_h) with sink_logit)
- *  p is rounded to nearest even.  The tile is the kernel's own, a multiple of 64 keys; tensor cores,
- *  which keep 13 bits of a sum, sum at most 4096 keys before these join O in f32.  Scales are not
- *  negative; an absent one is 1.  Empty rows, lengths and what is not read: as attention_forward.  On
- *  Hopper the tuned kernel takes v_t in v_perm16, widths up to 256 and no softcap. */
+ *  p is rounded to nearest even.  The tile is the kernel's own, a multiple of 64 keys.  Tensor
+ *  cores keep 13 bits of a sum: they sum at most 4096 keys before these join O in f32.  Scales are
+ *  not negative; an absent one is 1.  Empty rows, lengths and what is not read: as
+ *  attention_forward.  Bits: the same every run, whatever else the batch holds.
+ *
+ *  Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
+ *  CUDA.  Tensor cores ask for more:
+ *    sm_90            v_t in v_perm16; no softcap; d a multiple of 16 and e of 8, up to 256; rows
+ *                     of q, k, v_t, o contiguous and 16-byte aligned */
 typedef struct fovea_quant_forward_params {
   size_t struct_size;       /**< sizeof(fovea_quant_forward_params) */
   fovea_tensor q;           /**< [in] (b, s, h, d) e4m3 */
   fovea_tensor k;           /**< [in] (key_b, t, g, d) as q */
   fovea_tensor v;           /**< [in, optional] (key_b, t, g, e) e4m3: this or v_t */
-  fovea_tensor v_t;         /**< [in, optional] (key_b, g, e, padded) e4m3: values with tokens contiguous, in code_order, placed as quant_quantize does */
+  fovea_tensor v_t;         /**< [in, optional] (key_b, g, e, padded) e4m3: values with tokens
+                                 contiguous, in code_order, placed as quant_quantize does */
   fovea_tensor q_scale;     /**< [in, optional] (b, h, q_blocks) f32: absent: 1 */
   fovea_tensor k_scale;     /**< [in, optional] (key_b, g, k_blocks) f32: absent: 1 */
-  fovea_tensor v_scale;     /**< [in, optional] (key_b, g, v_blocks) f32: one for all of a sequence (block = 0); absent: 1 */
+  fovea_tensor v_scale;     /**< [in, optional] (key_b, g, v_blocks) f32: one for all of a sequence
+                                 (block = 0); absent: 1 */
   fovea_tensor o;           /**< [out] (b, s, h, e) f32 f16 bf16 */
   fovea_tensor lse;         /**< [out, optional] (b, h, s) f32: natural log of each row's sum */
-  fovea_tensor query_start; /**< [in, optional] (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1 */
+  fovea_tensor query_start; /**< [in, optional] (r+1) i32: first packed row of each sequence,
+                                 ascending from 0; then b = 1 */
   fovea_tensor key_start;   /**< [in, optional] (r+1) i32: first packed key of each sequence */
-  fovea_tensor query_len;   /**< [in, optional] (r) i32: rows in use, at most s or the packed extent */
-  fovea_tensor key_len;     /**< [in, optional] (r) i32: keys in use, at most t or the packed extent */
-  fovea_tensor sink_logit;  /**< [in, optional] (h) f32: a learned term of the denominator: not scaled or capped */
+  fovea_tensor query_len;   /**< [in, optional] (r) i32: rows in use, at most s or the packed
+                                 extent */
+  fovea_tensor key_len;     /**< [in, optional] (r) i32: keys in use, at most t or the packed
+                                 extent */
+  fovea_tensor sink_logit;  /**< [in, optional] (h) f32: a learned term of the denominator: not
+                                 scaled or capped */
   int64_t query_max;        /**< longest sequence of rows, bounds the grid; 0: s */
   int64_t key_max;          /**< longest sequence of keys; 0: t */
   int64_t window_left;      /**< keys seen to the left, the row's own position counted; 0: all */
-  int64_t window_right;     /**< keys seen to the right, the row's own position counted; 0: all, 1: none after itself */
+  int64_t window_right;     /**< keys seen to the right, the row's own position counted; 0: all, 1:
+                                 none after itself */
   float scale;              /**< > 0; 0: 1 / sqrt(d) */
   float softcap;            /**< > 0; 0: none */
   int32_t causal;           /**< 1: window_right = 1 */
-  int32_t q_block;          /**< rows that share an entry of q_scale: 64 or 128; 0: all of a sequence */
-  int32_t k_block;          /**< keys that share an entry of k_scale: 64 or 128; 0: all of a sequence */
+  int32_t q_block;          /**< rows that share an entry of q_scale: 64 or 128; 0: all of a
+                                 sequence */
+  int32_t k_block;          /**< keys that share an entry of k_scale: 64 or 128; 0: all of a
+                                 sequence */
   int32_t code_order;       /**< fovea_code_order */
 } fovea_quant_forward_params;
 

@@ -2,7 +2,11 @@
 /** Rotary position embedding.  Column pair (x_a, x_b) number i of a row at position p turns by
  *  angle p * frequency_i:
  *    y_a = x_a cos - x_b sin,  y_b = x_a sin + x_b cos
- *  Pairs are (i, i + half), or (2i, 2i + 1) when interleaved, counted from rope_begin.
+ *  Pairs are (i, i + half), or (2i, 2i + 1) when interleaved, counted from rope_begin.  Bits: the
+ *  same every run, whatever else the batch holds.
+ *
+ *  Limits: none on widths and heads; every valid call has one kernel a backend, without tensor
+ *  cores.
  *  Source: RoFormer (2104.09864); YaRN (2309.00071). */
 #ifndef FOVEA_ROPE_H
 #define FOVEA_ROPE_H
@@ -13,12 +17,20 @@
 extern "C" {
 #endif
 
-/** How rope_table_get bends the frequencies of a longer context. */
+/** How rope_table_get bends the frequencies of a longer context.
+ *
+ *  LLAMA3 goes by wavelength.  Wavelengths above original_len / low_factor are divided by factor.
+ *  Those below original_len / high_factor are kept.  Those between are blended.
+ *
+ *  YARN goes by pair number.  Pairs up to the one that turns high_factor times within original_len
+ *  are kept.  Pairs from the one that turns low_factor times are divided by factor.  Those between
+ *  are blended.  The two pairs are found from base and rounded outward.  The caller folds mscale
+ *  into scale. */
 typedef enum fovea_scaling {
   FOVEA_SCALING_NONE = 0,   /**< base^(-i / half) */
   FOVEA_SCALING_LINEAR = 1, /**< divided by factor */
-  FOVEA_SCALING_LLAMA3 = 2, /**< wavelengths above original_len / low_factor are divided by factor, below original_len / high_factor kept, blended between */
-  FOVEA_SCALING_YARN = 3    /**< divided by factor from the pair that turns low_factor times within original_len, kept up to the one that turns high_factor times, blended by pair number between (pairs found from base, rounded outward); the caller folds mscale into scale */
+  FOVEA_SCALING_LLAMA3 = 2, /**< divided, kept or blended by wavelength */
+  FOVEA_SCALING_YARN = 3    /**< divided, kept or blended by pair number */
 } fovea_scaling;
 
 /** y = x rotated; with `inverse` by the negative angle, which is also the gradient. */
@@ -26,8 +38,10 @@ typedef struct fovea_rope_forward_params {
   size_t struct_size;       /**< sizeof(fovea_rope_forward_params) */
   fovea_tensor x;           /**< [in] (b, s, h, d) f32 f16 bf16 */
   fovea_tensor y;           /**< [out] (b, s, h, d) as x: may be x */
-  fovea_tensor position;    /**< [in, optional] (b, s) i32: row of the table; outside it the rotated columns are NaN; absent: index in the sequence */
-  fovea_tensor start;       /**< [in, optional] (r+1) i32: first packed row of each sequence; then b = 1; rows of none are not written */
+  fovea_tensor position;    /**< [in, optional] (b, s) i32: row of the table; outside it the rotated
+                                 columns are NaN; absent: index in the sequence */
+  fovea_tensor start;       /**< [in, optional] (r+1) i32: first packed row of each sequence; then b
+                                 = 1; rows of none are not written */
   fovea_tensor cos;         /**< [in] (positions, half) f32 */
   fovea_tensor sin;         /**< [in] (positions, half) f32 */
   int32_t rope_begin;       /**< first rotated column; 2 * half columns turn, the rest is copied */
@@ -47,7 +61,8 @@ typedef struct fovea_rope_table_get_params {
   size_t struct_size;      /**< sizeof(fovea_rope_table_get_params) */
   fovea_tensor cos;        /**< [out] (positions, half) f32 */
   fovea_tensor sin;        /**< [out] (positions, half) f32 */
-  fovea_tensor frequency;  /**< [in, optional] (half) f32: radians a position; absent: base^(-i / half); scaling applies to either */
+  fovea_tensor frequency;  /**< [in, optional] (half) f32: radians a position; absent: base^(-i /
+                                half); scaling applies to either */
   int64_t position_begin;  /**< position of row 0; may be negative */
   int64_t original_len;    /**< context length of training; 0: 8192 (llama3), 4096 (yarn) */
   float base;              /**< 0: 10000; with frequency read by yarn alone */

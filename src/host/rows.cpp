@@ -31,6 +31,30 @@ void store_row(void* data, int32_t dtype, int64_t offset, int64_t stride, int64_
   store(static_cast<float*>(data));
 }
 
+void load_query(const Simd& simd, const View<4>& from, int32_t dtype, int64_t offset, int64_t width,
+                int64_t pad, float scale, float* to) {
+  load_row(simd, from.data, dtype, offset, from.stride[3], width, to);
+  simd.scale(width, to, scale, to);
+  std::fill(to + width, to + pad, 0.0f);
+}
+
+void store_rows(const View<4>& to, int32_t dtype, const Sequence& q, int64_t first, int64_t count,
+                int64_t head, int64_t width, const float* from, int64_t pitch, float factor) {
+  if (!to) return;
+  for (int64_t r = 0; r < count; ++r)
+    store_row(to.data, dtype, row_offset(to, q, first + r, head), to.stride[3], width,
+              from + r * pitch, factor);
+}
+
+void store_keys(const View<4>& to, int32_t dtype, const Sequences& sequences, const Sequence& q,
+                int64_t begin, int64_t end, int64_t key_head, int64_t width, const float* from,
+                int64_t pitch) {
+  if (!to) return;
+  for (int64_t j = begin; j < end; ++j)
+    store_row(to.data, dtype, sequences.key_offset(q, j, to.stride) + key_head * to.stride[2],
+              to.stride[3], width, from + (j - begin) * pitch, 1);
+}
+
 void zero(Pool& pool, const View<4>& x, int32_t dtype, int64_t n0, int64_t n1, int64_t n2,
           int64_t n3) {
   if (!x || !n0 || !n1 || !n2 || !n3) return;
@@ -43,6 +67,19 @@ void zero(Pool& pool, const View<4>& x, int32_t dtype, int64_t n0, int64_t n1, i
             item / n1 * x.stride[0] + item % n1 * x.stride[1] + i * x.stride[2] + j * x.stride[3],
             1, 1, nothing, 1);
   });
+}
+
+void zero_rows(Pool& pool, const View<4>& x, int32_t dtype, const Sequences& sequences, int64_t b,
+               int64_t heads, int64_t width) {
+  const Sequences& q = sequences;
+  if (q.query_start || q.query_len || q.query_max < q.s) zero(pool, x, dtype, b, q.s, heads, width);
+}
+
+void zero_keys(Pool& pool, const View<4>& x, int32_t dtype, const Sequences& sequences, int64_t t,
+               int64_t heads, int64_t width) {
+  const Sequences& q = sequences;
+  if (q.key_start || q.key_len || q.key_first || q.key_max < q.capacity)
+    zero(pool, x, dtype, q.key_start ? 1 : q.count, t, heads, width);
 }
 
 void transpose(const float* from, int64_t from_row, int64_t count, int64_t width, int64_t lanes,

@@ -10,10 +10,6 @@
 
 namespace cases {
 
-using harness::Call;
-using harness::Role;
-using harness::Shape;
-
 inline double draw(const harness::Random& random, uint64_t i, int64_t channel, Data data,
                    double spread) {
   const double x = random.normal(i);

@@ -5,7 +5,12 @@
 
 namespace cases {
 
+using harness::Call;
 using harness::Lay;
+using harness::Role;
+using harness::Shape;
+
+constexpr int kDtypes[] = {FOVEA_F32, FOVEA_F16, FOVEA_BF16};
 
 enum class Span { full, causal, left, left_sink, band, chunk, head_window, chunk_sink };
 constexpr const char* kSpanNames[] = {"full", "causal", "window",      "window_sink",
@@ -125,5 +130,9 @@ inline std::string name_of(const AttentionCase& c, bool backward) {
   add(c.note);
   return name;
 }
+
+// `shape_seed` decides what shapes and options depend on, `data_seed` values and lengths.
+Call build_attention_forward(const AttentionCase& c, uint64_t shape_seed, uint64_t data_seed);
+Call build_attention_backward(const AttentionCase& c, uint64_t shape_seed, uint64_t data_seed);
 
 }  // namespace cases

@@ -1,83 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of kl_forward and kl_backward from a row of choices.  Everything that a call does not count
-// is marked so.
+// The tensors that all operations of the kl family read.  Everything that a call does not count is
+// marked so.
 #pragma once
-#include "cases/attention_case.h"
+#include "cases/kl_case.h"
 #include "oracle/kl.h"
 
 namespace cases {
-
-using harness::Call;
-using harness::Role;
-using harness::Shape;
-
-// near: the student is the teacher with a little noise (widths and key heads alike).
-// inf_q: all logits of a row of the student are -inf.
-enum class KlData { normal, same, near, large, far, nan_q, nan_k, inf_k, inf_q };
-constexpr const char* kKlDataNames[] = {"",      "same",  "near",  "large", "far",
-                                        "nan_q", "nan_k", "inf_k", "inf_q"};
-enum class KlWeights { none, some, zeros };
-constexpr const char* kKlWeightNames[] = {"", "weights", "zero_weights"};
-
-struct KlCase {
-  std::string note;
-  int teacher = FOVEA_F32, student = FOVEA_F32;
-  int64_t b = 2, s = 5, t = 7, h = 4, g = 2, x = 4, d = 8, f = 8;
-  Span span = Span::full;
-  Where where = Where::batched;
-  bool reverse = false, mean = false;
-  KlWeights weights = KlWeights::none;
-  KlData data = KlData::normal;
-  Lay lay = Lay::contiguous;
-  float scale = 0;
-  int outputs =
-      15;  // kl lse_teacher lse_student total; dq_student dk_student dq_teacher dk_teacher
-  int incoming = 1;  // backward: dkl, dtotal
-  bool nondeterministic = false;
-  float share = 0;           // Jensen-Shannon
-  int64_t list = -1;         // entries of a row's list
-  bool shared_list = false;  // by all heads
-  int64_t block = -1;        // keys of a block
-  bool pool_max = false;
-
-  bool totals(bool backward) const { return backward ? incoming & 2 : outputs & 8; }
-};
-
-inline std::string name_of(const KlCase& c, bool backward) {
-  auto number = [](const char* letter, int64_t n) {
-    return std::string(letter) + std::to_string(n);
-  };
-  std::string name = std::string(dtype_name(c.teacher)) +
-                     (c.student == c.teacher ? "" : std::string("_") + dtype_name(c.student)) +
-                     number("/b", c.b) + number("_s", c.s) + number("_t", c.t) + number("_h", c.h) +
-                     number("_g", c.g) + number("_x", c.x) + number("_d", c.d) + number("_f", c.f) +
-                     "/" + kSpanNames[static_cast<int>(c.span)];
-  auto add = [&](const std::string& word) {
-    if (!word.empty()) name += "_" + word;
-  };
-  add(kWhereNames[static_cast<int>(c.where)]);
-  if (c.reverse) add("reverse");
-  if (c.mean) add("mean");
-  add(kKlWeightNames[static_cast<int>(c.weights)]);
-  add(kKlDataNames[static_cast<int>(c.data)]);
-  if (c.lay != Lay::contiguous) add(harness::kLayNames[static_cast<int>(c.lay)]);
-  if (c.scale > 0) add("scale");
-  if (c.list >= 0) add(number("n", c.list));
-  if (c.block >= 0) add(number("block", c.block));
-  if (c.pool_max) add("max");
-  if (c.shared_list) add("shared");
-  if (c.share > 0) add(number("share", std::lround(1000 * c.share)));
-  if (c.outputs != 15) add(number("out", c.outputs));
-  if (backward) add(c.incoming == 1 ? "" : c.incoming == 2 ? "dtotal" : "both");
-  if (c.nondeterministic) add("nondeterministic");
-  add(c.note);
-  return name;
-}
-
-// For oracle::kl_forward of a call that has no total.
-struct NoTotal {
-  fovea_tensor total = {};
-};
 
 // What both directions read.
 template <class P>
@@ -265,78 +193,5 @@ class KlBuild {
   harness::Random random_;
   uint64_t n_ = 0;
 };
-
-inline Call build_kl_forward(const KlCase& c, uint64_t seed) {
-  fovea_kl_forward_params* p;
-  Call call = Call::make(FOVEA_TEST_OP(kl_forward), p);
-  KlBuild<fovea_kl_forward_params> build(call, *p, c, seed);
-  build.build();
-  const Shape rows = {build.b, c.h, build.s};
-  const auto output = [&](int bit, const char* name, fovea_tensor& slot, const Shape& shape) {
-    if (c.outputs >> bit & 1) call.add(name, slot, Role::out, FOVEA_F32, shape, c.lay);
-  };
-  output(0, "kl", p->kl, rows);
-  output(1, "lse_teacher", p->lse_teacher, rows);
-  output(2, "lse_student", p->lse_student, rows);
-  output(3, "total", p->total, {1});
-  oracle::KlResult exact = oracle::kl_forward(*p, oracle::Mode::exact),
-                   rounded = oracle::kl_forward(*p, oracle::Mode::rounded);
-  const auto expect = [&](const char* name, oracle::Out& x, oracle::Out& y) {
-    if (call.field(name) < call.fields.size())
-      call.expect(call.field(name), std::move(x), std::move(y));
-  };
-  expect("kl", exact.kl, rounded.kl);
-  expect(c.reverse ? "lse_student" : "lse_teacher", exact.lse_first, rounded.lse_first);
-  expect(c.reverse ? "lse_teacher" : "lse_student", exact.lse_second, rounded.lse_second);
-  expect("total", exact.total, rounded.total);
-  return call;
-}
-
-inline Call build_kl_backward(const KlCase& c, uint64_t seed) {
-  fovea_kl_backward_params* p;
-  Call call = Call::make(FOVEA_TEST_OP(kl_backward), p);
-  KlBuild<fovea_kl_backward_params> build(call, *p, c, seed);
-  build.build();
-  p->nondeterministic = c.nondeterministic;
-  // What the forward gave, rounded as it is stored.
-  const oracle::KlCall a = oracle::load_kl(*p);
-  struct {
-    fovea_tensor total = {};
-  } nothing;
-  const oracle::KlResult forward = oracle::kl_forward<double>(a, nothing, oracle::Mode::exact);
-  const auto given = [&](const char* name, fovea_tensor& slot, const oracle::Out& values) {
-    size_t n = 0;
-    build.row_numbers(name, slot, [&](const int64_t*, double) { return values.value[n++]; });
-  };
-  given("kl", p->kl, forward.kl);
-  given("lse_teacher", p->lse_teacher, c.reverse ? forward.lse_second : forward.lse_first);
-  given("lse_student", p->lse_student, c.reverse ? forward.lse_first : forward.lse_second);
-  if (c.incoming & 1)
-    build.row_numbers("dkl", p->dkl,
-                      [](const int64_t* i, double x) { return i[2] % 9 == 7 ? 0 : x; });
-  if (c.incoming & 2)
-    call.fill_list(call.add("dtotal", p->dtotal, Role::in, FOVEA_F32, {1}), {c.mean ? 7.5 : 0.6});
-  const auto output = [&](int bit, const char* name, fovea_tensor& slot, int dtype,
-                          const Shape& shape) {
-    if (c.outputs >> bit & 1) call.add(name, slot, Role::out, dtype, shape, c.lay);
-  };
-  output(0, "dq_student", p->dq_student, c.student, {build.b, build.s, c.h, c.f});
-  output(1, "dk_student", p->dk_student, c.student, {build.key_b, build.t, c.x, c.f});
-  output(2, "dq_teacher", p->dq_teacher, c.teacher, {build.b, build.s, c.h, c.d});
-  output(3, "dk_teacher", p->dk_teacher, c.teacher, {build.key_b, build.t, c.g, c.d});
-  oracle::KlGradients exact = oracle::kl_backward(*p, oracle::Mode::exact),
-                      rounded = oracle::kl_backward(*p, oracle::Mode::rounded);
-  const auto expect = [&](const std::string& name, oracle::Out& x, oracle::Out& y) {
-    if (call.field(name) < call.fields.size())
-      call.expect(call.field(name), std::move(x), std::move(y));
-  };
-  const std::string first = c.reverse ? "student" : "teacher",
-                    second = c.reverse ? "teacher" : "student";
-  expect("dq_" + first, exact.dq_first, rounded.dq_first);
-  expect("dk_" + first, exact.dk_first, rounded.dk_first);
-  expect("dq_" + second, exact.dq_second, rounded.dq_second);
-  expect("dk_" + second, exact.dk_second, rounded.dk_second);
-  return call;
-}
 
 }  // namespace cases

@@ -1,345 +1,397 @@
 // SPDX-License-Identifier: Apache-2.0
-// trace_forward against the definition of trace.h where one case of a sweep cannot go: every small
-// mask, what follows from the definition, a million keys, many decisions of exact = 0, many runs.
-#include <gtest/gtest.h>
-
-#include <set>
-
-#include "harness/check.h"
+// trace_forward.
 #include "oracle/trace.h"
+#include "cases/all.h"
+#include "cases/attention_case.h"
+#include "cases/trace_case.h"
+
+namespace cases {
+namespace {
+
+constexpr const char* kTraceDataNames[] = {"", "integers", "nan", "inf", "huge", "zeros"};
+
+constexpr const char* kEdgesNames[] = {"", "counted", "edges", "records", "records_in_place"};
+
+std::string name_of(const TraceCase& c) {
+  const auto number = [](const char* letter, int64_t n) {
+    return std::string(letter) + std::to_string(n);
+  };
+  std::string name = std::string(dtype_name(c.dtype)) + number("/b", c.b) + number("_s", c.s) +
+                     number("_t", c.t) + number("_h", c.h) + number("_g", c.g) + number("_d", c.d) +
+                     number("_e", c.e) + number("/rows", c.block_rows) +
+                     number("_keys", c.block_keys) + number("_keep", c.keep) +
+                     (c.exact ? "/exact" : "/fast");
+  const std::pair<bool, const char*> flags[] = {
+      {c.causal, "_causal"},   {c.mask, "_mask"},         {c.keep_row, "_keep_row"},
+      {c.key_len, "_key_len"}, {c.paged, "_paged"},       {c.cache_row, "_cache_row"},
+      {c.o_f32, "_o_f32"},     {!c.values, "_no_values"}, {!c.slots, "_no_slots"},
+      {!c.rows, "_no_rows"},   {c.scale > 0, "_scale"},   {c.bare, "_bare"}};
+  for (const auto& flag : flags) name += flag.first ? flag.second : "";
+  if (c.data != TraceData::normal)
+    name += std::string("_") + kTraceDataNames[static_cast<int>(c.data)];
+  if (c.edges != EdgeList::none) {
+    static constexpr const char* kinds[] = {"_score", "_max", "_mass"};
+    name += std::string("_") + kEdgesNames[static_cast<int>(c.edges)] + kinds[c.edge_kind] +
+            number("_cap", c.cap) + (c.offset ? number("_from", c.offset) : "");
+  }
+  if (c.lay != Lay::contiguous)
+    name += std::string("_") + harness::kLayNames[static_cast<int>(c.lay)];
+  return name + (c.note.empty() ? "" : "_" + c.note);
+}
+
+class TraceBuild {
+ public:
+  TraceBuild(const TraceCase& c, uint64_t seed) : c_(c), random_(seed) {}
+
+  Call build() {
+    Call call = Call::make(FOVEA_TEST_OP(trace_forward), p_);
+    n_blocks_ = (c_.s + c_.block_rows - 1) / c_.block_rows;
+    key_blocks_ = (c_.t + c_.block_keys - 1) / c_.block_keys;
+    p_->keep = c_.keep, p_->scale = c_.scale, p_->layer = 5, p_->edge_kind = c_.edge_kind;
+    p_->block_rows = static_cast<int32_t>(c_.block_rows == 64 ? 0 : c_.block_rows);
+    p_->block_keys = static_cast<int32_t>(c_.block_keys);
+    p_->exact = c_.exact, p_->causal = c_.causal;
+    operands(call);
+    places(call);
+    choices(call);
+    account(call);
+    outputs(call);
+    edges(call);
+    expect(call);
+    return call;
+  }
+
+ private:
+  double number(const int64_t* i) {
+    const uint64_t n = n_++;
+    const double x = random_.normal(n);
+    const auto rare = [&](uint64_t salt) { return random_.uniform(n ^ salt << 40) < 0.002; };
+    switch (c_.data) {
+      case TraceData::integers:
+        return std::clamp(std::round(1.2 * x), -3.0, 3.0);
+      case TraceData::nan:
+        return rare(1) ? NAN : x;
+      case TraceData::infinite:
+        return rare(2) ? (x > 0 ? HUGE_VAL : -HUGE_VAL) : x;
+      case TraceData::huge:
+        return i[1] % 7 == 0 ? 100 * x : x;
+      case TraceData::zeros:  // products that underflow, of either sign
+        return random_.uniform(n ^ 3ull << 40) < 0.4 ? 0 : x * 1e-30;
+      default:
+        return x;
+    }
+  }
+
+  size_t operand(Call& call, const char* name, fovea_tensor& slot, const Shape& shape,
+                 bool plain = false) {
+    const size_t field = call.add(name, slot, Role::in, c_.dtype, shape, c_.lay);
+    call.fill(field, [&](const int64_t* i) { return plain ? random_.normal(n_++) : number(i); });
+    return field;
+  }
+  void operands(Call& call) {
+    rows_ = c_.cache_row && !c_.paged ? c_.b + 2 : c_.b;
+    pool_ = c_.no_pages ? 0 : c_.b * key_blocks_ + 2;
+    operand(call, "q", p_->q, {c_.b, c_.s, c_.h, c_.d});
+    const int64_t first = c_.paged ? pool_ : rows_, second = c_.paged ? c_.block_keys : c_.t;
+    k_ = operand(call, "k", p_->k, {first, second, c_.g, c_.d});
+    if (c_.values && !c_.bare) v_ = operand(call, "v", p_->v, {first, second, c_.g, c_.e}, true);
+  }
+
+  void places(Call& call) {
+    if (c_.key_len)
+      call.fill(call.add("key_len", p_->key_len, Role::in, FOVEA_I32, {c_.b}),
+                [&](const int64_t* i) {
+                  return static_cast<double>(i[0] == 0 ? c_.t - 3 : i[0] == 1 ? c_.t / 2 + 1 : 0);
+                });
+    if (c_.paged) {
+      rows_ = c_.cache_row ? c_.b + 1 : c_.b;
+      table_ = call.add("page_table", p_->page_table, Role::in, FOVEA_I32, {rows_, key_blocks_});
+      // Neighbours lie apart; one page in seven is absent.
+      call.fill(table_, [&](const int64_t* i) {
+        const int64_t page = i[0] * key_blocks_ + i[1];
+        return static_cast<double>(page % 7 == 5 || !pool_ ? -1 : page * 5 % pool_);
+      });
+    }
+    if (c_.cache_row)
+      call.fill(
+          call.add("cache_row", p_->cache_row, Role::in, FOVEA_I32, {c_.b}),
+          [&](const int64_t* i) { return static_cast<double>(i[0] == 2 ? -1 : rows_ - 1 - i[0]); });
+  }
+
+  void choices(Call& call) {
+    if (c_.keep_row)
+      call.fill(
+          call.add("keep_row", p_->keep_row, Role::in, FOVEA_I32, {n_blocks_}),
+          [&](const int64_t* i) { return static_cast<double>((i[0] * 3 + 1) % (c_.keep + 2)); });
+    if (!c_.mask) return;
+    // One head's row of bits broadcast over the batch; every fifth row block sees nothing.
+    fovea_tensor x = {};
+    x.dtype = FOVEA_U8, x.ndim = 4;
+    const int64_t shape[4] = {c_.b, c_.h, n_blocks_, (key_blocks_ + 7) / 8}, pitch = shape[3] + 1;
+    for (int i = 0; i < 4; ++i) x.shape[i] = shape[i];
+    x.stride[0] = 0, x.stride[1] = shape[2] * pitch, x.stride[2] = pitch, x.stride[3] = 1;
+    const size_t field = call.add_strided("block_mask", p_->block_mask, Role::in, x);
+    call.fill(field, [&](const int64_t* i) {
+      if (i[2] % 5 == 4) return 0.0;
+      const uint64_t at = static_cast<uint64_t>((i[1] * 1000 + i[2]) * 1000 + i[3]);
+      return static_cast<double>(random_.bits(at ^ 1ull << 50) & random_.bits(at ^ 1ull << 51) &
+                                 255);
+    });
+  }
+
+  // Tokens past a length, in pages that no table names and in rows that nobody reads count for
+  // nothing, nor do the entries of a table past a length.
+  void account(Call& call) {
+    const oracle::Trace a = oracle::load_trace(*p_);
+    const int64_t first = p_->k.shape[0], second = p_->k.shape[1];
+    std::vector<char> tokens(first * second), pages(std::max<int64_t>(rows_ * key_blocks_, 1));
+    for (int64_t r = 0; r < c_.b; ++r) {
+      const oracle::Sequence q = oracle::sequence(a.at, r);
+      for (int64_t j = 0; j < q.keys; ++j) {
+        const oracle::Place at = oracle::place(a.at, q, j);
+        if (c_.paged) pages[q.cache * key_blocks_ + j / c_.block_keys] = 1;
+        if (at.present) tokens[at.row * second + at.slot] = 1;
+      }
+    }
+    const auto used = [&](const int64_t* i) { return tokens[i[0] * second + i[1]] != 0; };
+    call.account(k_, used);
+    if (c_.values && !c_.bare) call.account(v_, used);
+    if (c_.paged)
+      call.account(table_, [&](const int64_t* i) { return pages[i[0] * key_blocks_ + i[1]] != 0; });
+  }
+
+  void output(Call& call, const char* name, fovea_tensor& slot, int dtype, const Shape& shape) {
+    call.add(name, slot, Role::out, dtype, shape, c_.lay);
+  }
+  void outputs(Call& call) {
+    const Shape slots = {c_.b, c_.h, n_blocks_, c_.keep}, rows = {c_.b, c_.h, c_.s};
+    if (c_.slots) {
+      output(call, "selected", p_->selected, FOVEA_I32, slots);
+      output(call, "score", p_->score, FOVEA_F32, slots);
+      output(call, "edge_score", p_->edge_score, FOVEA_F32, slots);
+      output(call, "edge_max", p_->edge_max, FOVEA_F32, slots);
+      output(call, "edge_mass", p_->edge_mass, FOVEA_F32, slots);
+    }
+    if (c_.rows) {
+      output(call, "lse", p_->lse, FOVEA_F32, rows);
+      output(call, "lse_dense", p_->lse_dense, FOVEA_F32, rows);
+    }
+    if (c_.values && c_.rows)
+      output(call, "o", p_->o, c_.o_f32 ? FOVEA_F32 : c_.dtype, {c_.b, c_.s, c_.h, c_.e});
+    if (c_.values && c_.slots)
+      output(call, "edge_value", p_->edge_value, FOVEA_F32, {c_.b, c_.h, n_blocks_, c_.keep, c_.e});
+  }
+
+  void edges(Call& call) {
+    const bool records = c_.edges == EdgeList::records || c_.edges == EdgeList::in_place;
+    if (c_.edges == EdgeList::none) return;
+    if (c_.edges == EdgeList::apart) {
+      output(call, "edge", p_->edge, FOVEA_I32, {c_.cap, 4});
+      output(call, "edge_weight", p_->edge_weight, FOVEA_F32, {c_.cap});
+    }
+    if (records) {
+      fovea_tensor edge = {}, weight = {};
+      edge.dtype = FOVEA_I32, edge.ndim = 2, edge.shape[0] = c_.cap, edge.shape[1] = 4;
+      edge.stride[0] = 5, edge.stride[1] = 1;
+      weight.dtype = FOVEA_F32, weight.ndim = 1, weight.shape[0] = c_.cap, weight.stride[0] = 5;
+      const size_t base = call.add_strided("edge", p_->edge, Role::out, edge, 0, 1);
+      call.add_view("edge_weight", p_->edge_weight, Role::out, weight, base, 4);
+    }
+    if (c_.offset || records) {
+      const size_t field = call.add("edge_offset", p_->edge_offset, Role::in, FOVEA_I64, {1});
+      call.fill(field, [&](const int64_t*) { return static_cast<double>(c_.offset); });
+      if (c_.edges == EdgeList::in_place) {
+        call.add_view("edge_count", p_->edge_count, Role::out, p_->edge_offset, field, 0);
+        return;
+      }
+    }
+    call.add("edge_count", p_->edge_count, Role::out, FOVEA_I64, {1});
+  }
+
+  void expect(Call& call) {
+    oracle::TraceResult exact = oracle::trace_forward(*p_, oracle::Mode::exact);
+    oracle::TraceResult rounded = oracle::trace_forward(*p_, oracle::Mode::rounded);
+    const auto same = [&](const char* name, oracle::Out oracle::TraceResult::*out, bool bitwise) {
+      const size_t field = call.field(name);
+      if (field < call.fields.size())
+        call.expect(field, std::move(exact.*out), std::move(rounded.*out), bitwise);
+    };
+    using Result = oracle::TraceResult;
+    same("selected", &Result::selected, true), same("score", &Result::score, true);
+    same("edge_score", &Result::edge_score, true), same("edge", &Result::edge, true);
+    same("edge_count", &Result::edge_count, true);
+    same("edge_weight", &Result::edge_weight, c_.edge_kind == FOVEA_EDGE_KIND_SCORE);
+    same("o", &Result::o, false), same("lse", &Result::lse, false);
+    same("lse_dense", &Result::lse_dense, false), same("edge_max", &Result::edge_max, false);
+    same("edge_mass", &Result::edge_mass, false), same("edge_value", &Result::edge_value, false);
+  }
+
+  const TraceCase& c_;
+  harness::Random random_;
+  uint64_t n_ = 0;
+  fovea_trace_forward_params* p_ = nullptr;
+  int64_t n_blocks_ = 0, key_blocks_ = 0, rows_ = 0, pool_ = 0;
+  size_t k_ = 0, v_ = 0, table_ = 0;
+};
+
+}  // namespace
+
+Call build_trace(const TraceCase& c, uint64_t seed) {
+  return TraceBuild(c, seed).build();
+}
 
 namespace {
 
-using harness::Context;
-using Values = std::vector<float>;
-
-// One call: inputs on the host for the oracle, everything on the backend for the library.
-class Tracing {
- public:
-  Tracing(Context& ctx, int64_t b, int64_t s, int64_t t, int64_t h, int64_t g, int64_t d)
-      : ctx_(ctx), b(b), s(s), t(t), h(h), g(g), d(d) {
-    p.struct_size = sizeof p;
+// Every pair of block sizes, and with them everything else in turn.
+std::vector<TraceCase> trace_sweep() {
+  constexpr int64_t blocks[] = {16, 32, 64, 128};
+  constexpr int64_t heads[][2] = {{2, 1}, {3, 3}, {4, 2}, {1, 1}};
+  constexpr int64_t widths[][2] = {{16, 16}, {40, 24}, {64, 64}, {1, 1}, {33, 5}};
+  constexpr Lay lays[] = {Lay::contiguous, Lay::head_first, Lay::gaps, Lay::odd, Lay::wide};
+  constexpr int dtypes[] = {FOVEA_F32, FOVEA_F16, FOVEA_BF16};
+  std::vector<TraceCase> cases;
+  for (int i = 0; i < 48; ++i) {
+    TraceCase c;
+    c.block_rows = blocks[i % 4], c.block_keys = blocks[i / 4 % 4];
+    c.s = c.block_rows * (i % 3) + 1 + i % 5 * 3;
+    c.t = c.block_keys * (3 + i % 7) + (i % 2 ? 5 : 0);
+    c.h = heads[(i + i / 16) % 4][0], c.g = heads[(i + i / 16) % 4][1];
+    c.d = widths[i % 5][0], c.e = widths[i % 5][1];
+    c.keep = 1 + (i * 5 + i / 16) % 6, c.dtype = dtypes[i % 3], c.lay = lays[(i + i / 5) % 5];
+    c.exact = i % 4 != 1;
+    c.data = c.exact ? TraceData::normal : TraceData::integers;
+    c.causal = (i / 2 + i / 16) % 2, c.mask = i % 5 == 2, c.keep_row = i % 6 == 3;
+    c.paged = i % 4 == 2, c.key_len = i % 3 == 1, c.cache_row = i % 7 == 4;
+    c.b = c.key_len || c.cache_row ? 3 : 1 + i % 2;
+    c.o_f32 = i % 8 == 7, c.scale = i % 9 == 5 ? 0.3f : 0;
+    c.values = i % 11 != 6, c.slots = i % 10 != 8, c.rows = i % 12 != 7;
+    c.edges = static_cast<EdgeList>(i % 5), c.edge_kind = i % 3;
+    c.offset = c.edges >= EdgeList::records ? i % 4 * 3 : 0;
+    if (i % 8 == 3) c.cap = 7;
+    cases.push_back(c);
   }
+  return cases;
+}
 
-  int64_t row_blocks() const { return (s + p.block_rows - 1) / p.block_rows; }
-  int64_t key_blocks() const { return (t + p.block_keys - 1) / p.block_keys; }
-
-  // q, k, bits: what the call reads; `bits` may be empty.
-  void give(Values q, Values k, std::vector<uint8_t> bits = {}) {
-    input(p.q, FOVEA_F32, {b, s, h, d}, q), input(p.k, FOVEA_F32, {b, t, g, d}, k);
-    if (!bits.empty())
-      input(p.block_mask, FOVEA_U8, {b, h, row_blocks(), (key_blocks() + 7) / 8}, bits);
-  }
-
-  // False where the backend has no kernel for it.
-  bool run() {
-    const int64_t slots = b * h * row_blocks() * p.keep;
-    harness::Memory chosen(ctx_, slots * 4), scores(ctx_, slots * 4);
-    fovea_trace_forward_params call = p;
-    const int64_t shape[] = {b, h, row_blocks(), p.keep};
-    call.selected = fovea_contiguous(chosen.data, FOVEA_I32, 4, shape);
-    call.score = fovea_contiguous(scores.data, FOVEA_F32, 4, shape);
-    for (const Input& x : inputs_)
-      reinterpret_cast<fovea_tensor*>(reinterpret_cast<uint8_t*>(&call) + x.slot)->data =
-          x.memory->data;
-    const fovea_status status = fovea_trace_forward(ctx_, &call);
-    if (status == FOVEA_UNSUPPORTED && ctx_.backend == FOVEA_CUDA) return false;
-    EXPECT_EQ(status, FOVEA_OK) << fovea_last_error();
-    selected = as<int32_t>(chosen.read()), score = as<float>(scores.read());
-    return true;
-  }
-
-  // f(first slot of the block, the block) for every row block of every head.
-  template <class F>
-  void each_block(F f) const {
-    const oracle::Trace a = oracle::load_trace(p);
-    int64_t slot = 0;
-    for (int64_t n = 0; n < b; ++n)
-      for (int64_t head = 0; head < h; ++head)
-        for (int64_t block = 0; block < row_blocks(); ++block, slot += p.keep)
-          f(a, slot, oracle::row_block(a, n, head, block));
-  }
-
-  // The number of row blocks that are not what the definition says.
-  int64_t wrong() const {
-    int64_t count = 0;
-    each_block([&](const oracle::Trace& a, int64_t slot, const oracle::RowBlock& at) {
-      const std::vector<oracle::Candidate> want = oracle::trace_block(a, at);
-      bool same = true;
-      for (int64_t i = 0; i < p.keep; ++i)
-        same = same && selected[slot + i] == want[i].representative &&
-               !std::memcmp(&score[slot + i], &want[i].score, 4);
-      count += !same;
-    });
-    return count;
-  }
-
-  fovea_trace_forward_params p = {};
-  std::vector<int32_t> selected;
-  Values score;
-
- private:
-  struct Input {
-    size_t slot;
-    std::vector<uint8_t> bytes;
-    std::unique_ptr<harness::Memory> memory;
+std::vector<TraceCase> trace_edges() {
+  std::vector<TraceCase> cases;
+  const auto add = [&](const char* note, auto change) {
+    TraceCase c;
+    c.note = note;
+    change(c);
+    cases.push_back(c);
   };
-
-  template <class T>
-  static std::vector<T> as(const std::vector<uint8_t>& bytes) {
-    std::vector<T> out(bytes.size() / sizeof(T));
-    std::memcpy(out.data(), bytes.data(), bytes.size());
-    return out;
-  }
-
-  template <class T>
-  void input(fovea_tensor& slot, fovea_dtype dtype, const std::vector<int64_t>& shape,
-             const std::vector<T>& values) {
-    Input x;
-    x.slot =
-        static_cast<size_t>(reinterpret_cast<uint8_t*>(&slot) - reinterpret_cast<uint8_t*>(&p));
-    x.bytes.resize(values.size() * sizeof(T));
-    std::memcpy(x.bytes.data(), values.data(), x.bytes.size());
-    x.memory = std::make_unique<harness::Memory>(ctx_, x.bytes.size());
-    x.memory->write(x.bytes);
-    slot =
-        fovea_contiguous(x.bytes.data(), dtype, static_cast<int32_t>(shape.size()), shape.data());
-    inputs_.push_back(std::move(x));
-  }
-
-  Context& ctx_;
-  std::vector<Input> inputs_;
-
- public:
-  const int64_t b, s, t, h, g, d;
-};
-
-Values numbers(int64_t count, harness::Random& random, bool integers) {
-  Values x(count);
-  for (float& value : x)
-    value = integers ? static_cast<float>(random.integer(-1, 1))
-                     : static_cast<float>(random.normal(random.next++));
-  return x;
+  for (TraceData data : {TraceData::nan, TraceData::infinite, TraceData::huge, TraceData::zeros,
+                         TraceData::integers})
+    for (bool causal : {false, true})
+      add("data", [&](TraceCase& c) {
+        c.data = data, c.causal = causal, c.t = 230, c.s = 70, c.edge_kind = FOVEA_EDGE_KIND_MASS;
+      });
+  add("one_key_block", [](TraceCase& c) { c.t = 10; });
+  add("one_key", [](TraceCase& c) { c.t = 1, c.s = 1, c.keep = 1; });
+  add("two_key_blocks", [](TraceCase& c) { c.t = 17, c.keep = 5; });
+  add("more_kept_than_there_are", [](TraceCase& c) { c.keep = 40; });
+  add("most_kept", [](TraceCase& c) { c.keep = 256, c.t = 4500, c.d = c.e = 4, c.s = 17; });
+  add("empty_rows", [](TraceCase& c) { c.causal = true, c.s = 100, c.t = 30; });
+  add("all_empty", [](TraceCase& c) { c.causal = true, c.s = 100, c.t = 0; });
+  // Widths on either side of k's, of o, of edge_value alone, of both.
+  for (int64_t e : {3, 29})
+    for (int outputs : {1, 2, 3})
+      add("no_keys", [&](TraceCase& c) {
+        c.t = 0, c.bare = true, c.e = e, c.rows = outputs & 1, c.slots = outputs & 2;
+      });
+  add("no_pages", [](TraceCase& c) {
+    c.paged = c.no_pages = true, c.dtype = FOVEA_BF16, c.d = c.e = c.block_rows = c.block_keys = 64;
+    c.t = 300;
+  });
+  add("no_rows", [](TraceCase& c) { c.s = 0, c.edges = EdgeList::counted; });
+  add("no_heads", [](TraceCase& c) { c.h = c.g = 0; });
+  add("masked_rows", [](TraceCase& c) { c.mask = true, c.s = 180, c.keep = 2; });
+  add("masked_causal", [](TraceCase& c) { c.mask = c.causal = true, c.s = 180, c.t = 180; });
+  add("lengths_0", [](TraceCase& c) { c.b = 3, c.key_len = true, c.keep_row = true; });
+  add("pages", [](TraceCase& c) { c.b = 3, c.key_len = c.paged = c.cache_row = true; });
+  add("no_room", [](TraceCase& c) { c.cap = 0; });
+  add("little_room", [](TraceCase& c) { c.cap = 5, c.edges = EdgeList::records, c.offset = 2; });
+  add("past_the_room", [](TraceCase& c) { c.cap = 5, c.edges = EdgeList::in_place, c.offset = 9; });
+  add("nothing_asked", [](TraceCase& c) { c.rows = c.slots = false, c.edges = EdgeList::none; });
+  add("wide", [](TraceCase& c) { c.d = 576, c.e = 512, c.t = 60, c.s = 20, c.h = 1; });
+  return cases;
 }
 
-class TraceTest : public testing::TestWithParam<fovea_backend> {
- protected:
-  TraceTest() : ctx(GetParam()) {}
-  Context ctx;
-};
-INSTANTIATE_TEST_SUITE_P(definition, TraceTest, testing::ValuesIn(harness::backends()),
-                         [](const auto& at) { return std::string(harness::name_of(at.param)); });
-
-// Up to 8 key blocks: every mask, every number kept.  Scores of -1, 0, 1 tie wherever they can.
-TEST_P(TraceTest, every_mask) {
-  harness::Random random(1);
-  for (int64_t n = 1; n <= 8; ++n)
-    for (int64_t keep = 1; keep <= n; ++keep) {
-      Tracing x(ctx, 1, 16 << n, 16 * n - n % 3, 1, 1, 2);
-      x.p.block_rows = x.p.block_keys = 16, x.p.keep = keep, x.p.exact = (n + keep) % 2 == 0;
-      std::vector<uint8_t> bits(1 << n);
-      for (size_t i = 0; i < bits.size(); ++i) bits[i] = static_cast<uint8_t>(i);
-      x.give(numbers(x.s * 2, random, true), numbers(x.t * 2, random, true), bits);
-      if (!x.run()) GTEST_SKIP() << fovea_last_error();
-      EXPECT_EQ(x.wrong(), 0) << n << " key blocks, " << keep << " kept";
-    }
-}
-
-// Up to 12 key blocks, every number kept: random masks, NaN, -0, ties, empty rows, both modes.
-TEST_P(TraceTest, small_calls) {
-  harness::Random random(2);
-  for (int64_t n = 1; n <= 12; ++n)
-    for (int64_t keep = 1; keep <= n; ++keep)
-      for (int turn = 0; turn < 4; ++turn) {
-        const bool integers = turn % 2;
-        Tracing x(ctx, 2, turn < 2 ? 50 : 16 * n, 16 * n - turn * 4, 2, 1, 3);
-        x.p.block_rows = x.p.block_keys = 16, x.p.keep = keep, x.p.exact = !integers;
-        x.p.causal = turn >= 2;
-        Values q = numbers(x.b * x.s * x.h * x.d, random, integers);
-        Values k = numbers(x.b * x.t * x.g * x.d, random, integers);
-        for (float& value : k) {
-          if (random.integer(0, 40) == 0) value = NAN;
-          if (random.integer(0, 9) == 0) value = -0.0f;
-        }
-        for (float& value : q)
-          if (random.integer(0, 9) == 0) value = -0.0f;
-        // Every product underflows: scores are zeros of either sign.
-        for (Values* values : {&q, &k})
-          for (float& value : *values) value *= turn == 2 ? 1e-25f : 1;
-        std::vector<uint8_t> bits(x.b * x.h * x.row_blocks() * ((n + 7) / 8));
-        for (uint8_t& byte : bits) byte = static_cast<uint8_t>(random.integer(0, 255));
-        if (turn == 3) bits.clear();
-        x.give(q, k, bits);
-        if (!x.run()) GTEST_SKIP() << fovea_last_error();
-        EXPECT_EQ(x.wrong(), 0) << n << " key blocks, " << keep << " kept, turn " << turn;
+// The stages of Hopper, by what may keep a call from each.  Selection in tensor-core sums is judged
+// on whole numbers.
+std::vector<TraceCase> trace_tuned() {
+  constexpr int64_t widths[][2] = {{64, 64}, {128, 128}, {256, 256}, {40, 24}, {96, 128}};
+  constexpr int64_t blocks[][2] = {{64, 64}, {128, 128}, {64, 128}, {128, 64},
+                                   {16, 16}, {32, 32},   {128, 32}, {16, 64}};
+  std::vector<TraceCase> cases;
+  for (int i = 0; i < 40; ++i) {
+    TraceCase c;
+    c.note = "tuned";
+    c.dtype = i % 2 ? FOVEA_F16 : FOVEA_BF16;
+    c.d = widths[i % 5][0], c.e = widths[i % 5][1];
+    c.block_rows = blocks[i % 8][0], c.block_keys = blocks[i % 8][1];
+    c.b = 1 + i / 8 % 2, c.h = i % 3 == 1 ? 2 : 1, c.g = 1;
+    c.s = c.block_rows * (1 + i % 7) + i % 4 * 7;
+    c.t = c.block_keys * (4 + i % 9) + (i % 3 ? 11 : 0);
+    c.keep = i % 10 == 7 ? 70 : 1 + i % 6;
+    c.causal = i / 5 % 2, c.mask = i % 7 == 3, c.keep_row = i % 6 == 5;
+    c.paged = i % 9 == 4 || i % 9 == 8, c.key_len = i % 4 == 2, c.cache_row = i % 11 == 4;
+    if (c.key_len || c.cache_row) c.b = 3;
+    c.o_f32 = i % 8 == 6, c.exact = i % 13 == 12;
+    c.data = c.exact ? TraceData::normal : TraceData::integers;
+    c.values = i % 12 != 9, c.slots = i % 10 != 8, c.rows = i % 14 != 11;
+    c.edges = static_cast<EdgeList>(i % 5), c.edge_kind = i % 3;
+    cases.push_back(c);
+  }
+  // Many kept, by every width and either height of a row block.
+  for (int dtype : {FOVEA_BF16, FOVEA_F16})
+    for (int64_t d : {64, 128, 256})
+      for (int64_t rows : {64, 128}) {
+        TraceCase c;
+        c.note = "tuned", c.dtype = dtype, c.d = c.e = d, c.s = rows + 9, c.t = 64 * 75 + 5;
+        c.b = c.h = c.g = 1, c.block_rows = rows, c.block_keys = 64, c.keep = 70;
+        c.exact = false, c.data = TraceData::integers;
+        cases.push_back(c);
       }
+  return cases;
 }
 
-// (a) of the specification: at most kq valid blocks are all found.  And no block twice, ever.
-TEST_P(TraceTest, few_valid_blocks_are_all_found) {
-  harness::Random random(3);
-  for (int64_t n : {5, 16, 40, 100}) {
-    Tracing x(ctx, 1, 16 * 40, 16 * n, 2, 1, 4);
-    x.p.block_rows = x.p.block_keys = 16, x.p.keep = 6, x.p.exact = 1;
-    std::vector<uint8_t> bits(x.h * x.row_blocks() * ((n + 7) / 8));
-    std::vector<std::set<int32_t>> valid(x.h * x.row_blocks());
-    for (size_t row = 0; row < valid.size(); ++row)
-      for (int64_t count = random.integer(0, 6); count > 0; --count) {
-        const int64_t u = random.integer(0, n - 1);
-        bits[row * ((n + 7) / 8) + u / 8] |= static_cast<uint8_t>(1 << u % 8);
-        valid[row].insert(static_cast<int32_t>(u));
-      }
-    x.give(numbers(x.s * x.h * x.d, random, false), numbers(x.t * x.d, random, false), bits);
-    if (!x.run()) GTEST_SKIP() << fovea_last_error();
-    for (size_t row = 0; row < valid.size(); ++row) {
-      std::set<int32_t> got;
-      for (int i = 0; i < 6; ++i) {
-        const int32_t u = x.selected[row * 6 + i];
-        if (u >= 0) {
-          EXPECT_TRUE(got.insert(u).second) << "block " << u << " twice";
-        }
-      }
-      EXPECT_EQ(got, valid[row]) << n << " key blocks, row " << row;
-    }
-  }
+// The stages a tuned case should have.
+std::string tuned_kernel(const TraceCase& c) {
+  const int64_t d = c.d <= 64 ? 64 : c.d <= 128 ? 128 : 256;
+  const bool weights = c.slots || (c.edges >= EdgeList::apart && c.edge_kind == 2);
+  const bool listed = (c.rows || weights) && c.block_rows >= 64 && c.block_keys >= 64;
+  std::string name = std::string("sm90.") + dtype_name(c.dtype) + ".d" + std::to_string(d);
+  if (!c.exact) name += c.keep <= 64 && d < 256 ? ".select64" : ".select256";
+  if (listed) name += ".rows" + std::to_string(c.block_rows);
+  if (weights) name += ".weigh";
+  if (c.rows && !c.mask && (!c.paged || c.block_keys >= 64)) name += ".dense";
+  return name;
 }
 
-// One dimension tells the answer: the key blocks' scores are given, a peak is found at any place.
-TEST_P(TraceTest, representatives_lead_to_the_peak) {
-  for (int64_t n : {2, 3, 7, 12, 33}) {
-    Tracing x(ctx, 1, 1, 16 * n, 1, 1, 1);
-    x.p.block_rows = x.p.block_keys = 16, x.p.keep = 1, x.p.exact = 1;
-    Values k(x.t);
-    for (int64_t j = 0; j < x.t; ++j) k[j] = static_cast<float>(j / 16);  // rises to the end
-    x.give({1}, k);
-    if (!x.run()) GTEST_SKIP() << fovea_last_error();
-    EXPECT_EQ(x.selected[0], n - 1);
-    EXPECT_EQ(x.score[0], static_cast<float>(n - 1));
-  }
+std::vector<harness::Case> trace_cases() {
+  std::vector<harness::Case> cases;
+  const auto add = [&](const TraceCase& c, bool tiny = false, const std::string& kernel = "") {
+    cases.push_back({"trace_forward", name_of(c),
+                     [c](uint64_t seed) { return build_trace(c, seed); }, kernel, "", tiny});
+  };
+  for (const TraceCase& c : trace_tuned()) add(c, false, tuned_kernel(c));
+  for (const TraceCase& c : trace_sweep()) add(c);
+  for (const TraceCase& c : trace_edges()) add(c);
+  TraceCase c;
+  c.note = "small";
+  c.s = 18, c.t = 70, c.d = 4, c.e = 2, c.keep = 2;
+  c.cap = 8;  // as many as there are: a golden vector holds written rows only
+  add(c, true);
+  c.causal = c.mask = c.keep_row = true, c.edges = EdgeList::none, c.exact = false;
+  c.data = TraceData::integers, c.dtype = FOVEA_F16;
+  add(c, true);
+  return cases;
 }
 
-// A million keys, few rows; and the workspace is no larger for them.
-TEST_P(TraceTest, a_million_keys) {
-  harness::Random random(4);
-  const int64_t t = 1 << 20;
-  const Values k = numbers(t * 16, random, false);
-  size_t bytes[2] = {};
-  for (const bool causal : {false, true}) {
-    Tracing x(ctx, 1, 130, t, 1, 1, 16);
-    x.p.block_rows = x.p.block_keys = 64, x.p.keep = 16, x.p.exact = 1, x.p.causal = causal;
-    std::vector<uint8_t> bits(x.row_blocks() * x.key_blocks() / 8);
-    for (uint8_t& byte : bits) byte = static_cast<uint8_t>(random.integer(0, 255));
-    if (causal) bits.clear();
-    x.give(numbers(x.s * x.d, random, false), k, bits);
-    if (!x.run()) GTEST_SKIP() << fovea_last_error();
-    EXPECT_EQ(x.wrong(), 0) << (causal ? "causal" : "masked");
-    harness::must(fovea_trace_forward_workspace(ctx, &x.p, &bytes[0]), "workspace");
-    x.p.k.shape[1] = 1 << 12;
-    x.p.block_mask = {};
-    harness::must(fovea_trace_forward_workspace(ctx, &x.p, &bytes[1]), "workspace");
-    EXPECT_EQ(bytes[0], bytes[1]);
-  }
-}
-
-// exact = 0 may part from the definition only where two scores are within the bound of each other:
-// where every half that was kept beat those dropped by more, the blocks are the same and their
-// order is, but for neighbours within the bound.
-TEST_P(TraceTest, fast_decisions_are_within_their_bound) {
-  harness::Random random(5);
-  int64_t checked = 0, close = 0;
-  for (int64_t d : {16, 40, 64, 128}) {
-    Tracing x(ctx, 1, 16 * 24, 16 * 60 - 5, 4, 2, d);
-    x.p.block_rows = x.p.block_keys = 16, x.p.keep = 7, x.p.causal = d == 64;
-    const Values q = numbers(x.s * x.h * d, random, false),
-                 k = numbers(x.t * x.g * d, random, false);
-    double q_most = 0, k_most = 0;
-    for (float value : q) q_most = std::max<double>(q_most, std::abs(value));
-    for (float value : k) k_most = std::max<double>(k_most, std::abs(value));
-    const double bound = 0x1p-20 * static_cast<double>(d) * q_most * k_most;
-    x.give(q, k);
-    if (!x.run()) GTEST_SKIP() << fovea_last_error();
-    x.each_block([&](const oracle::Trace& a, int64_t slot, const oracle::RowBlock& at) {
-      double gap = HUGE_VAL;
-      const std::vector<oracle::Candidate> want = oracle::trace_block(a, at, &gap);
-      ++checked;
-      if (gap <= bound) {
-        ++close;
-        return;
-      }
-      std::map<int64_t, float> scores;
-      for (const oracle::Candidate& c : want) scores[c.representative] = c.score;
-      float before = HUGE_VALF;
-      std::set<int64_t> got;
-      for (int64_t i = 0; i < x.p.keep; ++i) {
-        const int64_t u = x.selected[slot + i];
-        ASSERT_TRUE(scores.count(u)) << "block " << u << " with a gap of " << gap;
-        EXPECT_TRUE(u < 0 || got.insert(u).second);
-        if (u < 0) continue;
-        EXPECT_LE(scores[u], before + bound);
-        EXPECT_NEAR(x.score[slot + i], scores[u], bound);
-        before = scores[u];
-      }
-    });
-  }
-  EXPECT_GT(checked, 300);
-  EXPECT_LT(close, checked / 10);
-}
-
-// The same bytes in a hundred runs, with any number of threads, alone and beside other batches.
-TEST_P(TraceTest, a_hundred_runs) {
-  harness::Random random(6);
-  const int64_t s = 200, t = 900, h = 4, d = 24;
-  const Values q = numbers(2 * s * h * d, random, false), k = numbers(2 * t * d, random, false);
-  std::vector<int32_t> first;
-  for (int i = 0; i < 100; ++i) {
-    if (ctx.backend == FOVEA_HOST)
-      harness::must(fovea_context_set_threads(ctx, 1 + i % 7), "threads");
-    const bool alone = i % 3 == 2;
-    Tracing x(ctx, alone ? 1 : 2, s, t, h, 1, d);
-    x.p.block_rows = 32, x.p.block_keys = 16, x.p.keep = 9, x.p.causal = 1;
-    if (alone)
-      x.give(Values(q.begin() + s * h * d, q.end()), Values(k.begin() + t * d, k.end()));
-    else
-      x.give(q, k);
-    if (!x.run()) GTEST_SKIP() << fovea_last_error();
-    if (first.empty()) first = x.selected;
-    const auto half = first.begin() + static_cast<int64_t>(first.size()) / 2;
-    EXPECT_TRUE(std::equal(x.selected.begin(), x.selected.end(), alone ? half : first.begin()));
-  }
-}
-
-// Three layers into one list: each continues where the last ended, and what does not fit is
-// counted.
-TEST_P(TraceTest, layers_make_one_list) {
-  harness::Random random(7);
-  const int64_t layers = 3, cap = 50, total = 3 * 2 * 4 * 5;
-  harness::Memory records(ctx, cap * 20), counter(ctx, 8);
-  counter.write(std::vector<uint8_t>(8));
-  std::vector<int32_t> want;
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    Tracing x(ctx, 1, 64, 160, 2, 2, 8);
-    x.p.block_rows = x.p.block_keys = 16, x.p.keep = 5, x.p.layer = static_cast<int32_t>(layer);
-    x.give(numbers(x.s * x.h * x.d, random, false), numbers(x.t * x.g * x.d, random, false));
-    const int64_t edge[] = {cap, 4}, one[] = {1};
-    x.p.edge = fovea_contiguous(records.data, FOVEA_I32, 2, edge);
-    x.p.edge_weight =
-        fovea_contiguous(static_cast<uint8_t*>(records.data) + 16, FOVEA_F32, 1, edge);
-    x.p.edge.stride[0] = x.p.edge_weight.stride[0] = 5;
-    x.p.edge_count = x.p.edge_offset = fovea_contiguous(counter.data, FOVEA_I64, 1, one);
-    if (!x.run()) GTEST_SKIP() << fovea_last_error();
-    for (size_t i = 0; i < x.selected.size(); ++i) {
-      const auto block = static_cast<int32_t>(i) / 5;
-      int32_t bits;
-      std::memcpy(&bits, &x.score[i], 4);
-      for (int32_t word : {static_cast<int32_t>(layer), block / 4, block % 4, x.selected[i], bits})
-        want.push_back(word);
-    }
-  }
-  int64_t count;
-  std::memcpy(&count, counter.read().data(), 8);
-  EXPECT_EQ(count, total);
-  ASSERT_EQ(want.size(), static_cast<size_t>(total) * 5);
-  EXPECT_EQ(std::memcmp(records.read().data(), want.data(), cap * 20), 0);
-}
+const Family kFamily("trace", trace_cases);
 
 }  // namespace
+
+}  // namespace cases

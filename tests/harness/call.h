@@ -8,9 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "fovea/experimental/kl.h"
-#include "fovea/experimental/multi_token.h"
-#include "fovea/fovea.h"
+#include "generated/headers.h"
 #include "harness/random.h"
 #include "oracle/dense.h"
 

@@ -27,19 +27,10 @@
 #include <fstream>
 #include <sstream>
 
+#include "contract_call.h"
 #include "harness/cases.h"
 
 namespace harness {
-
-// The scalar fields of a params struct by name, offset and kind: those of bindings/api.json, which
-// tests cannot read at run time.
-struct Scalar {
-  const char* name;
-  size_t offset;
-  char kind;  // i int32, l int64, f float
-};
-
-const std::vector<Scalar>& scalars_of(const std::string& op);
 
 inline const char* safetensors_name(int dtype) {
   switch (dtype) {
@@ -99,14 +90,14 @@ class Golden {
       tensor(f, f.role == Role::out ? f.name : f.name + ".after", after);
     }
     std::string params;
-    for (const Scalar& s : scalars_of(call.op.name)) {
-      const uint8_t* at = call.params.data() + s.offset;
-      const double x = s.kind == 'f'   ? oracle::bits_at<float>(at)
-                       : s.kind == 'l' ? static_cast<double>(oracle::bits_at<int64_t>(at))
-                                       : oracle::bits_at<int32_t>(at);
+    for (const contract::Field& f : contract::find_op(call.op.name)->fields) {
+      double x = 0;
+      const uint8_t* at = call.params.data() + f.offset;
+      if (f.kind == contract::f32) x = oracle::bits_at<float>(at);
+      if (f.kind == contract::i64) x = static_cast<double>(oracle::bits_at<int64_t>(at));
+      if (f.kind == contract::i32) x = oracle::bits_at<int32_t>(at);
       if (x != 0)
-        params += (params.empty() ? "" : ", ") + ("\\\"" + std::string(s.name) + "\\\": ") +
-                  json_number(x);
+        params += (params.empty() ? "" : ", ") + ("\\\"" + f.name + "\\\": ") + json_number(x);
     }
     header_ = "{\"__metadata__\": {\"op\": \"" + std::string(call.op.name) + "\", \"params\": \"{" +
               params + "}\", \"outputs\": \"" + outputs + "\", \"tolerance\": \"" +

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """tools/api.py against headers that are wrong in one line: each is refused with its file, its line
-and the reason.  Then the ABI gate: appends pass, everything else does not."""
+and the reason.  Then the ABI gate: appends pass, everything else does not.  Then what people read: the
+glossary of core.h is DIMS of tools/api.py, lines and sentences are short."""
 import copy
 import pathlib
+import re
 import shutil
 import sys
 import tempfile
@@ -27,6 +29,7 @@ WRONG = [
     ("rope.h", "  int32_t reserved;         /**< 0 */\n} fovea_rope_forward", "} fovea_rope_forward", "hidden padding at the end"),
     ("rope.h", "  int64_t position_begin;", "  int32_t position_begin;", "hidden padding before original_len"),
     ("rope.h", "  float base;              /**< 0: 10000; with frequency read by yarn alone */", "  float base;", "base has no /**< comment */"),
+    ("rope.h", "frequency read by yarn alone */", "frequency read by yarn alone", "comment above has no end"),
     ("rope.h", "  float base; ", "  double base; ", "unknown type double"),
     ("rope.h", "  float base; ", "  float base, root; ", "one field a line"),
     ("rope.h", "  float factor; ", "  float base; ", "base stands twice"),
@@ -62,6 +65,68 @@ class Dialect(unittest.TestCase):
                     api.parse(folder)
                 self.assertIn(reason, str(refused.exception))
                 self.assertRegex(str(refused.exception), r"\.h:\d+: |^\w+\.h: |^src/ops\.inc: ")
+
+
+    def test_a_comment_goes_on_over_lines(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder) / "fovea"
+            shutil.copytree(ROOT / "include/fovea", folder)
+            text = (folder / "rope.h").read_text()
+            (folder / "rope.h").write_text(text.replace("yarn alone */", "yarn\n        alone */"))
+            self.assertNotEqual((folder / "rope.h").read_text(), text)
+            self.assertEqual(api.parse(folder), api.parse(ROOT / "include/fovea"))
+
+
+def prose(text):
+    """The words of every sentence of comments, with the line of the comment.  Tables and formulas,
+    which are indented, and the tags of fields are none."""
+    for comment in re.finditer(r"/\*\*(<?) (.*?)\*/", text, re.S):
+        words = comment[2]
+        if comment[1]:
+            words = re.sub(r"^\[.*?\] \([^)]*\)( or paged \([^)]*\))?[^:]*:?", "", words, flags=re.S)
+        else:
+            words = re.sub(r"\n \*( *|    .*)(?=\n|$)", "\n\n", words)
+            words = words.replace("\n *  ", " ")
+        for sentence in re.split(r"(?<=[.?!])\s+|\n\n", words):
+            words = [w for w in sentence.split() if re.search(r"\w", w)]
+            yield text.count("\n", 0, comment.start()) + 1, words
+
+
+class Manual(unittest.TestCase):
+    def headers(self):
+        found = sorted((ROOT / "include/fovea").rglob("*.h"))
+        self.assertGreaterEqual(len(found), len(api.HEADERS))
+        for path in found:
+            yield path.relative_to(ROOT), path.read_text()
+
+    def test_the_glossary_is_the_list(self):
+        core = (ROOT / "include/fovea/core.h").read_text()
+        self.assertEqual(api.with_glossary(core), core)
+        row = next(line for line in core.split("\n") if line.startswith(" *    key_b "))
+        self.assertNotEqual(api.with_glossary(core.replace(row, row + "?")), core.replace(row, row + "?"))
+        for broken in (core.replace(api.GLOSSARY, ""), core.replace(api.GLOSSARY, api.GLOSSARY * 2)):
+            with self.assertRaises(api.Refused):
+                api.with_glossary(broken)
+
+    def test_every_dim_is_used(self):
+        fields = [f for s in api.parse(ROOT / "include/fovea")["structs"] for f in s["fields"]]
+        used = {d for f in fields for d in f.get("dims", []) + (f.get("paged_dims") or [])}
+        self.assertEqual(set(api.DIMS) - used, set())
+
+    def test_lines_fit(self):
+        for path, text in self.headers():
+            for number, line in enumerate(text.split("\n"), 1):
+                self.assertLessEqual(len(line), 100, f"{path}:{number}")
+
+    def test_sentences_are_short(self):
+        seen = 0
+        for path, text in self.headers():
+            for number, words in prose(text):
+                seen += len(words) > 5
+                self.assertLessEqual(len(words), 25, f"{path}:{number}: {' '.join(words)}")
+        self.assertGreater(seen, 200)
+        long = "/** " + " ".join(["word"] * 26) + ". */"
+        self.assertEqual([len(words) for _, words in prose(long) if words], [26])
 
 
 class Gate(unittest.TestCase):

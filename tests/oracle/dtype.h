@@ -7,7 +7,7 @@
 #include <cstring>
 #include <limits>
 
-#include "fovea/fovea.h"
+#include "generated/headers.h"
 
 namespace oracle {
 

@@ -5,6 +5,8 @@
 //   z
 // Rounded mode is float32 with outputs rounded.
 #pragma once
+#include <algorithm>
+
 #include "dense.h"
 
 namespace oracle {

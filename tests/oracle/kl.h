@@ -16,6 +16,11 @@
 
 namespace oracle {
 
+// For kl_forward of a call that has no total.
+struct NoTotal {
+  fovea_tensor total = {};
+};
+
 struct KlSide {
   Dense q, k, lse;
   double scale = 0;

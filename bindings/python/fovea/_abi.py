@@ -27,7 +27,8 @@ class Backend(enum.IntEnum):
 
 
 class Dtype(enum.IntEnum):
-    """Element types.  Sub-byte types pack two elements a byte."""
+    """Element types.  E2M1, I4 and E8M0 are reserved until an operation names them.  E2M1 and I4 pack
+two elements a byte; their strides too count elements."""
 
     F32 = 1
     F16 = 2
@@ -74,26 +75,28 @@ class Build(enum.IntEnum):
 
 
 class Scaling(enum.IntEnum):
-    """How rope_table_get bends the frequencies of a longer context."""
+    """How rope_table_get bends the frequencies of a longer context.
+
+LLAMA3 goes by wavelength.  Wavelengths above original_len / low_factor are divided by factor.
+Those below original_len / high_factor are kept.  Those between are blended.
+
+YARN goes by pair number.  Pairs up to the one that turns high_factor times within original_len
+are kept.  Pairs from the one that turns low_factor times are divided by factor.  Those between
+are blended.  The two pairs are found from base and rounded outward.  The caller folds mscale
+into scale."""
 
     NONE = 0  # base^(-i / half)
     LINEAR = 1  # divided by factor
-    # wavelengths above original_len / low_factor are divided by factor, below original_len /
-    # high_factor kept, blended between
-    LLAMA3 = 2
-    # divided by factor from the pair that turns low_factor times within original_len, kept up
-    # to the one that turns high_factor times, blended by pair number between (pairs found
-    # from base, rounded outward); the caller folds mscale into scale
-    YARN = 3
+    LLAMA3 = 2  # divided, kept or blended by wavelength
+    YARN = 3  # divided, kept or blended by pair number
 
 
 class CodeOrder(enum.IntEnum):
-    """The order of tokens in transposed codes."""
+    """The order of tokens in transposed codes.  V_PERM16 is what Hopper's tensor cores ask for.  Each
+run of 16 tokens then stands as 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15."""
 
     PLAIN = 0  # as they are
-    # each run of 16 as 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15: what Hopper's tensor cores ask
-    # for
-    V_PERM16 = 1
+    V_PERM16 = 1  # runs of 16 in the order above
 
 
 class Direction(enum.IntEnum):

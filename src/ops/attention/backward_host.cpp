@@ -6,12 +6,8 @@
 //   dv += p dout,  dk += ds q,  dq += ds' k
 // With one part dq is complete when the row tile is; else the parts' sums are added in order.
 // Parts depend on shapes alone: the bits do not change with the number of threads.
-#include <algorithm>
 #include <cmath>
-#include <limits>
 
-#include "core/dtype.h"
-#include "host/device.h"
 #include "ops/attention/gradient_tile_host.h"
 #include "ops/attention/kernels.h"
 
@@ -20,18 +16,15 @@ namespace {
 
 using namespace attend_host;
 
-constexpr double kFlopsPerNanosecond = 25;  // low enough for the slowest instruction set
-
 struct BackwardPlan {
   AttendBackward b;
   int64_t parts;
-  size_t worker_bytes;
   GradientRoom room;  // this and dq, dk, dv, sums: within a worker's bytes
   Slot<float> dq, dk, dv;
   Slot<double> sums;
   Slot<float> part_dq;
   Slot<double> part_alibi, part_sink;
-  Slot<unsigned char> scratch;
+  host::WorkerScratch scratch;
 
   BackwardPlan(const AttendBackward& request, const Call& call, Layout& worker)
       : b(request), room(call, call.a.score.softcap > 0, worker) {}
@@ -45,12 +38,8 @@ class Backward {
 
   void run(Context& ctx) {
     host::Pool& pool = host::pool(ctx);
-    double pairs = 0;
-    for (int64_t r = 0; r < a_.sequences.count; ++r) {
-      const Sequence q = a_.sequences[r];
-      pairs += static_cast<double>(q.rows) * a_.h * (q.keys + 16.0);
-    }
-    const double cost = pairs * (a_.d + a_.e) / kFlopsPerNanosecond;
+    const double cost = host::pairs_of(a_.sequences) * static_cast<double>(a_.h * (a_.d + a_.e)) /
+                        kFlopsPerNanosecond;
     clear(pool);
     if (plan_.sweeps()) {
       pool.run(a_.sequences.count * a_.g * plan_.parts, 3 * cost,
@@ -74,29 +63,20 @@ class Backward {
     }
     if (b_.dbias)
       pool.run(bias_items(b_), cost, [&](int64_t item, int32_t worker) {
-        void* room = room_of(worker);
+        void* room = plan_.scratch.at(base_, worker);
         GradientTile tile(call_, b_, plan_.room, room);
         bias_item(call_, b_, item, tile, plan_.sums.at(room));
       });
   }
 
  private:
-  void* room_of(int32_t worker) const {
-    return plan_.scratch.at(base_) + static_cast<size_t>(worker) * plan_.worker_bytes;
-  }
-
   // Zeros for what no sequence reaches.
   void clear(host::Pool& pool) const {
     const Sequences& q = a_.sequences;
-    const int64_t key_batches = q.key_start ? 1 : q.count;
-    using host::zero;
-    if (q.query_start || q.query_len || q.query_max < a_.s)
-      zero(pool, b_.dq, a_.dtype, a_.b, a_.s, a_.h, a_.d);
-    if (q.key_start || q.key_len || q.key_first || q.key_max < q.capacity) {
-      zero(pool, b_.dk, a_.dtype, key_batches, a_.t, a_.g, a_.d);
-      zero(pool, b_.dv, a_.dtype, key_batches, a_.t, a_.g, a_.e);
-    }
-    zero(pool, b_.dbias, FOVEA_F32, a_.b, a_.h, a_.s, a_.columns);
+    host::zero_rows(pool, b_.dq, a_.dtype, q, a_.b, a_.h, a_.d);
+    host::zero_keys(pool, b_.dk, a_.dtype, q, a_.t, a_.g, a_.d);
+    host::zero_keys(pool, b_.dv, a_.dtype, q, a_.t, a_.g, a_.e);
+    host::zero(pool, b_.dbias, FOVEA_F32, a_.b, a_.h, a_.s, a_.columns);
   }
 
   int64_t row_index(const Sequence& q, const RowTile& rows, int r) const {
@@ -109,7 +89,7 @@ class Backward {
     const Sequence q = a_.sequences[sequence];
     const int64_t own = host::part_keys(q.keys, plan_.parts, kKeys);
     const int64_t begin = std::min(q.keys, part * own), end = std::min(q.keys, begin + own);
-    void* room = room_of(worker);
+    void* room = plan_.scratch.at(base_, worker);
     GradientTile tile(call_, b_, plan_.room, room);
     float *dk = plan_.dk.at(room), *dv = plan_.dv.at(room), *dq = plan_.dq.at(room);
     if (b_.dk) std::fill_n(dk, (end - begin) * call_.d_pad, 0.0f);
@@ -126,26 +106,23 @@ class Backward {
                          std::min<int64_t>(kRows, rows_all - row));
       if (b_.dq) std::fill_n(dq, rows.count * call_.d_pad, 0.0f);
       bool loaded = false;
-      const int64_t last = std::min(end, rows.end);
-      for (int64_t j = std::max(begin, rows.begin); j < last; j += kKeys) {
-        const int64_t count = std::min<int64_t>(kKeys, last - j);
-        const Cover cover = rows.cover(j, j + count);
-        if (cover == Cover::none) continue;
+      KeyWalk::range(begin, end).each(rows, [&](const KeySpan& span) {
         if (!loaded) tile.load(q, rows), loaded = true;
-        const bool finite = tile.step(sequence, q, rows, j, count, cover, static_cast<bool>(b_.dq));
+        const bool finite = tile.step(sequence, q, rows, span.begin, span.count, span.cover,
+                                      static_cast<bool>(b_.dq));
         if (alibi) slopes(rows, tile, alibi);
         if (a_.score.softcap > 0) tile.through_softcap(rows);
-        const Sums sums{dq, dk ? dk + (j - begin) * call_.d_pad : nullptr,
-                        dv ? dv + (j - begin) * call_.e_pad : nullptr};
+        const Sums sums{dq, dk ? dk + (span.begin - begin) * call_.d_pad : nullptr,
+                        dv ? dv + (span.begin - begin) * call_.e_pad : nullptr};
         if (finite)
           add(rows, tile, sums);
         else
           add_seen(rows, tile, sums);
-      }
+      });
       if (b_.dq) save_dq(q, rows, part, dq);
     }
-    save_keys(b_.dk, q, key_head, begin, end, dk, a_.d, call_.d_pad);
-    save_keys(b_.dv, q, key_head, begin, end, dv, a_.e, call_.e_pad);
+    host::store_keys(b_.dk, a_.dtype, a_.sequences, q, begin, end, key_head, a_.d, dk, call_.d_pad);
+    host::store_keys(b_.dv, a_.dtype, a_.sequences, q, begin, end, key_head, a_.e, dv, call_.e_pad);
   }
 
   struct Sums {
@@ -169,9 +146,7 @@ class Backward {
   // 0 * NaN is NaN: the same sums over the pairs that see each other.
   void add_seen(const RowTile& rows, const GradientTile& tile, const Sums& to) const {
     const KeyTile& keys = tile.keys();
-    const auto add_row = [](int64_t width, float factor, const float* from, float* sum) {
-      for (int64_t c = 0; c < width; ++c) sum[c] += factor * from[c];
-    };
+    using host::add_row;
     for (int64_t j = 0; j < keys.count; ++j)
       for (int64_t r = 0; r < rows.count; ++r) {
         const int64_t at = j * rows.lanes + r;
@@ -192,10 +167,8 @@ class Backward {
   }
 
   void store_dq(const Sequence& q, int64_t row, int64_t head, const float* from) const {
-    const View<4>& to = b_.dq;
-    store_row(to.data, a_.dtype,
-              q.batch * to.stride[0] + (q.row_begin + row) * to.stride[1] + head * to.stride[2],
-              to.stride[3], a_.d, from, a_.score.scale);
+    store_row(b_.dq.data, a_.dtype, row_offset(b_.dq, q, row, head), b_.dq.stride[3], a_.d, from,
+              a_.score.scale);
   }
 
   void save_dq(const Sequence& q, const RowTile& rows, int64_t part, const float* dq) const {
@@ -218,54 +191,40 @@ class Backward {
       float* sum =
           plan_.part_dq.at(base_) + ((q.batch * a_.s + q.row_begin + row) * a_.h + h) * a_.d;
       for (int64_t part = 1; part < plan_.parts; ++part)
-        for (int64_t c = 0; c < a_.d; ++c) sum[c] += sum[part * row_count * a_.d + c];
+        host::add_row(a_.d, 1, sum + part * row_count * a_.d, sum);
       store_dq(q, row, h, sum);
     }
   }
 
-  void save_keys(const View<4>& to, const Sequence& q, int64_t key_head, int64_t begin, int64_t end,
-                 const float* from, int64_t width, int64_t width_pad) const {
-    if (!to) return;
-    for (int64_t j = begin; j < end; ++j)
-      store_row(to.data, a_.dtype,
-                a_.sequences.key_offset(q, j, to.stride) + key_head * to.stride[2], to.stride[3],
-                width, from + (j - begin) * width_pad, 1);
-  }
-
-  // dalibi may be summed over sequences, over heads, or both: stride 0.
+  // dalibi may be summed over sequences, over heads, or both.
   void add_alibi() const {
     const View<2>& to = b_.dalibi;
-    for (int pass = 0; pass < 2; ++pass)
-      for (int64_t r = 0; r < a_.sequences.count; ++r)
-        for (int64_t h = 0; h < a_.h; ++h) {
-          float& out = to.as()[r * to.stride[0] + h * to.stride[1]];
-          if (pass == 0) {
-            out = 0;
-            continue;
-          }
+    host::store_sums(
+        a_.sequences.count * a_.h,
+        [&](int64_t n) -> float& {
+          return to.as()[n / a_.h * to.stride[0] + n % a_.h * to.stride[1]];
+        },
+        [&](int64_t n) {
+          // (sequence, key head, part, head of the group)
+          const double* from = plan_.part_alibi.at(base_) +
+                               n / call_.group * plan_.parts * call_.group + n % call_.group;
           double sum = 0;
-          const int64_t key_head = h / call_.group;
-          for (int64_t part = 0; part < plan_.parts; ++part)
-            sum += plan_.part_alibi.at(
-                base_)[((r * a_.g + key_head) * plan_.parts + part) * call_.group +
-                       h % call_.group];
-          out -= static_cast<float>(sum);
-        }
+          for (int64_t part = 0; part < plan_.parts; ++part) sum += from[part * call_.group];
+          return -sum;
+        });
   }
 
   void sink(int64_t item, int32_t worker) const {
     const int64_t h = item % a_.h;
     const Sequence q = a_.sequences[item / a_.h];
-    void* room = room_of(worker);
+    void* room = plan_.scratch.at(base_, worker);
     const double logit = a_.score.sink_logit.as()[h * a_.score.sink_logit.stride[0]];
     double sum = 0;
     for (int64_t i = 0; i < q.rows; ++i) {
-      const int64_t row = q.row_begin + i;
-      const double lse =
-          a_.lse.as()[q.batch * a_.lse.stride[0] + h * a_.lse.stride[1] + row * a_.lse.stride[2]];
-      if (lse == -std::numeric_limits<double>::infinity()) continue;
+      const double lse = row_value(a_.lse, q, h, i);
+      if (lse == -static_cast<double>(kInf)) continue;
       sum += std::exp(logit - lse) *
-             delta_of(call_, b_, q.batch, row, h, plan_.room.o.at(room), plan_.room.dout.at(room));
+             delta_of(call_, b_, q, i, h, plan_.room.o.at(room), plan_.room.dout.at(room));
     }
     plan_.part_sink.at(base_)[item] = sum;
   }
@@ -288,21 +247,16 @@ std::string offer(const Context& ctx, const AttendBackward& b, Plan& plan) {
   p.dk = worker.add<float>(b.dk ? own : 0, call.d_pad);
   p.dv = worker.add<float>(b.dv ? own : 0, call.e_pad);
   p.sums = worker.add<double>(b.dbias ? kBiasSums : 0);
-  p.worker_bytes = worker.bytes();
   const double sequences = static_cast<double>(a.sequences.count);
   const double items = std::max({sequences * static_cast<double>(a.g * p.parts),
                                  b.dbias ? static_cast<double>(bias_items(b)) : 0.0,
                                  b.dsink_logit ? sequences * static_cast<double>(a.h) : 0.0});
-  const int64_t workers = host::workers_for(ctx, items);
 
   p.part_dq = plan.workspace.add<float>(p.parts > 1 && b.dq ? p.parts : 0, a.b, a.s, a.h, a.d);
   p.part_alibi = plan.workspace.add<double>(b.dalibi ? p.parts : 0, a.sequences.count, a.h);
   p.part_sink = plan.workspace.add<double>(b.dsink_logit ? a.h : 0, a.sequences.count);
-  p.scratch = plan.workspace.add_all(worker, workers);
-
-  plan.kernel +=
-      std::string(".") + call.simd.name + "." + dtype_name(a.dtype) + ".d" + std::to_string(a.d);
-  plan.launch = [p](Context& context, void* base) { Backward(p, base).run(context); };
+  p.scratch = host::WorkerScratch(ctx, items, worker, plan.workspace);
+  host::host_plan<Backward>(plan, p, host::shape_name(a.dtype, a.d));
   return "";
 }
 

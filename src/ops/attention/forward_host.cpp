@@ -5,12 +5,8 @@
 //   finish_scores, softmax, o = shrink o + x' v.  Parts are combined in order by a second pass.
 //   Which parts and tiles there are depends on shapes and lengths alone, never on the threads.
 //   FlashAttention-2 (2307.08691), FlashDecoding.
-#include <algorithm>
 #include <cmath>
-#include <limits>
 
-#include "core/dtype.h"
-#include "host/device.h"
 #include "ops/attention/kernels.h"
 #include "ops/attention/tile_host.h"
 
@@ -19,10 +15,8 @@ namespace {
 
 using namespace attend_host;
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr int64_t kItemsWanted = 32;  // auto splits: items that keep a large machine busy
-constexpr int64_t kSplitKeys = 512;   // and the least keys worth a part of their own
 constexpr int kDotRows = 4;           // up to here a tile's lanes would mostly be empty
+constexpr int64_t kWidthMost = 1024;  // of v
 
 struct Room {
   Slot<float> rows, q, q_value, x, o, k, v;
@@ -30,12 +24,10 @@ struct Room {
 
 struct ForwardPlan {
   Attend a;
-  int64_t parts;
-  size_t worker_bytes;
   Room room;  // within a worker's bytes
-  Slot<int64_t> tile_begin;
-  Slot<float> part_o, part_state;  // state: top, sum
-  Slot<unsigned char> scratch;
+  host::RowTiles tiles;
+  host::SplitRows split;
+  host::WorkerScratch scratch;
 };
 
 // Unnormalised state of a tile: o rows of e_pad, top in units of log2.
@@ -43,58 +35,29 @@ struct RowState {
   float top[kRows], sum[kRows];
 };
 
-int64_t parts_of(const Attend& a) {
-  const int64_t key_tiles = std::max<int64_t>(1, ceil_div(a.sequences.key_max, kKeys));
-  if (a.splits) return std::min<int64_t>(a.splits, key_tiles);
-  const int64_t group = a.g ? a.h / a.g : 1;
-  const int64_t items = a.sequences.count * a.g * ceil_div(a.sequences.query_max * group, kRows);
-  if (items == 0 || items >= kItemsWanted) return 1;
-  return std::max<int64_t>(
-      1, std::min(ceil_div(kItemsWanted, items), a.sequences.key_max / kSplitKeys));
-}
-
 class Forward {
  public:
   Forward(const ForwardPlan& plan, void* base) : plan_(plan), call_(plan.a), base_(base) {}
 
   void run(Context& ctx) {
     const Attend& a = call_.a;
-    int64_t* tile_begin = plan_.tile_begin.at(base_);
-    double cost = 0;
-    tile_begin[0] = 0;
-    for (int64_t r = 0; r < a.sequences.count; ++r) {
-      const Sequence q = a.sequences[r];
-      tile_begin[r + 1] = tile_begin[r] + ceil_div(q.rows * call_.group, kRows);
-      cost += static_cast<double>(q.rows) * a.h * (q.keys + 16.0) * (a.d + a.e);
-    }
-    cost /= 25;  // flops a nanosecond, low enough for the slowest instruction set
-    const int64_t tiles = tile_begin[a.sequences.count];
+    const host::RowPlaces tiles = plan_.tiles.find(
+        base_, [&](int64_t r) { return ceil_div(a.sequences[r].rows * call_.group, kRows); });
+    const double cost = host::pairs_of(a.sequences) * static_cast<double>(a.h * (a.d + a.e));
+    const int64_t parts = plan_.split.parts;
     host::Pool& pool = host::pool(ctx);
-    pool.run(tiles * a.g * plan_.parts, cost, [&](int64_t item, int32_t worker) {
-      attend(item / (a.g * plan_.parts), item % plan_.parts, item, worker);
+    pool.run(tiles.count() * parts, cost / kFlopsPerNanosecond, [&](int64_t item, int32_t worker) {
+      attend(tiles[item / parts], item % parts, worker);
     });
-    if (plan_.parts > 1)
-      pool.run(tiles * a.g, static_cast<double>(tiles) * a.h * plan_.parts * a.e,
-               [&](int64_t item, int32_t) { combine(item / a.g, item); });
+    if (parts > 1)
+      pool.run(tiles.count(), static_cast<double>(tiles.tiles()) * a.h * parts * a.e,
+               [&](int64_t item, int32_t) { combine(tiles[item]); });
   }
 
  private:
-  // The item's sequence is where its number falls; within it: key head, then tile, the last tile
-  // first because causal rows at the end have most keys, then part.
-  struct Place {
-    int64_t r, key_head, tile;
-  };
-  Place place(int64_t at, int64_t tile_item) const {
-    const int64_t* begin = plan_.tile_begin.at(base_);
-    const int64_t* found = std::upper_bound(begin, begin + call_.a.sequences.count + 1, at) - 1;
-    const int64_t tiles = found[1] - found[0];
-    const int64_t within = tile_item - found[0] * call_.a.g;
-    return {found - begin, within / tiles, tiles - 1 - within % tiles};
-  }
-
-  RowTile row_tile(const Sequence& q, const Place& at) const {
+  RowTile row_tile(const Sequence& q, const host::RowPlaces::Place& at) const {
     const int64_t begin = at.tile * kRows;
-    return RowTile(call_, q, at.key_head * call_.group, call_.group, begin,
+    return RowTile(call_, q, at.head * call_.group, call_.group, begin,
                    std::min<int64_t>(kRows, q.rows * call_.group - begin));
   }
 
@@ -102,53 +65,36 @@ class Forward {
     return (q.batch * call_.a.s + q.row_begin + rows.row[r]) * call_.a.h + rows.head[r];
   }
 
-  void attend(int64_t at, int64_t part, int64_t item, int32_t worker) {
-    const Place where = place(at, item / plan_.parts);
-    const Sequence q = call_.a.sequences[where.r];
-    const RowTile rows = row_tile(q, where);
-    void* room = plan_.scratch.at(base_) + static_cast<size_t>(worker) * plan_.worker_bytes;
+  void attend(const host::RowPlaces::Place& at, int64_t part, int32_t worker) {
+    const Sequence q = call_.a.sequences[at.sequence];
+    const RowTile rows = row_tile(q, at);
+    void* room = plan_.scratch.at(base_, worker);
     float* o = plan_.room.o.at(room);
     RowState state;
     std::fill_n(state.top, kRows, -kInf);
     std::fill_n(state.sum, kRows, 0.0f);
     std::fill_n(o, rows.count * call_.e_pad, 0.0f);
 
-    const int64_t part_keys = host::part_keys(q.keys, plan_.parts, kKeys);
-    const int64_t last = std::min(rows.end, (part + 1) * part_keys);
+    const int64_t part_keys = host::part_keys(q.keys, plan_.split.parts, kKeys);
     load_queries(q, rows, room);
-    for (int64_t j = std::max(rows.begin, part * part_keys); j < last; j += kKeys) {
-      const int64_t count = std::min<int64_t>(kKeys, last - j);
-      const Cover cover = rows.cover(j, j + count);
-      if (cover != Cover::none) visit(where.r, q, rows, j, count, cover, room, state);
-    }
+    KeyWalk::range(part * part_keys, std::min(q.keys, (part + 1) * part_keys))
+        .each(rows, [&](const KeySpan& span) { visit(at.sequence, q, rows, span, room, state); });
 
-    for (int r = 0; r < rows.count; ++r) {
-      if (plan_.parts == 1) {
-        finish(q, rows, r, o + r * call_.e_pad, state.top[r], state.sum[r]);
-      } else {
-        const int64_t to = part * row_count() + row_index(q, rows, r);
-        float* saved = plan_.part_state.at(base_) + 2 * to;
-        saved[0] = state.top[r], saved[1] = state.sum[r];
-        if (state.sum[r] != 0)
-          std::copy_n(o + r * call_.e_pad, call_.a.e, plan_.part_o.at(base_) + to * call_.a.e);
-      }
+    for (int r = 0; r < rows.count; ++r, o += call_.e_pad) {
+      if (plan_.split.parts == 1)
+        finish(q, rows, r, o, {state.top[r], state.sum[r]});
+      else
+        plan_.split.save(base_, part, row_index(q, rows, r), o, {state.top[r], state.sum[r]});
     }
   }
-
-  int64_t row_count() const { return call_.a.b * call_.a.s * call_.a.h; }
 
   void load_queries(const Sequence& q, const RowTile& rows, void* room) const {
     const Attend& a = call_.a;
     const auto load = [&](const View<4>& from, int64_t width, int64_t width_pad, float* columns) {
       float* staged = plan_.room.rows.at(room);
-      for (int r = 0; r < rows.count; ++r) {
-        float* to = staged + r * width_pad;
-        load_row(call_.simd, from.data, a.dtype,
-                 q.batch * from.stride[0] + (q.row_begin + rows.row[r]) * from.stride[1] +
-                     rows.head[r] * from.stride[2],
-                 from.stride[3], width, to);
-        call_.simd.scale(width, to, a.score.scale, to);
-      }
+      for (int r = 0; r < rows.count; ++r)
+        host::load_query(call_.simd, from, a.dtype, row_offset(from, q, rows.row[r], rows.head[r]),
+                         width, width_pad, a.score.scale, staged + r * width_pad);
       if (columns) transpose(staged, width_pad, rows.count, width, rows.lanes, columns);
     };
     if (a.q_value) load(a.q_value, a.e, call_.e_pad, plan_.room.q_value.at(room));
@@ -157,15 +103,14 @@ class Forward {
 
   bool by_dots(const RowTile& rows) const { return rows.count <= kDotRows && !call_.a.q_value; }
 
-  void visit(int64_t sequence, const Sequence& q, const RowTile& rows, int64_t begin, int64_t count,
-             Cover cover, void* room, RowState& state) const {
+  void visit(int64_t sequence, const Sequence& q, const RowTile& rows, const KeySpan& span,
+             void* room, RowState& state) const {
     const Attend& a = call_.a;
-    const int64_t lanes = rows.lanes, e_pad = call_.e_pad;
+    const int64_t lanes = rows.lanes, e_pad = call_.e_pad, count = span.count;
     float* x = plan_.room.x.at(room);
     float* o = plan_.room.o.at(room);
     KeyTile keys;
-    load_keys(call_, q, rows.key_head, begin, count,
-              {true, true, false, true, rows.count <= kDotRows},
+    load_keys(call_, q, rows.key_head, span.begin, count, {false}, {true, rows.count <= kDotRows},
               {plan_.room.k.at(room), plan_.room.v.at(room)}, keys);
     if (by_dots(rows)) {
       std::fill_n(x, count * lanes, 0.0f);
@@ -178,7 +123,7 @@ class Forward {
     if (a.q_value)
       call_.simd.gemm({count, lanes, a.e, keys.v, keys.v_row, plan_.room.q_value.at(room), lanes, x,
                        lanes, nullptr, false, true});
-    const bool masked = finish_scores(call_, sequence, q, rows, keys, cover, x, nullptr);
+    const bool masked = finish_scores(call_, sequence, q, rows, keys, span.cover, x, nullptr);
 
     float shrink[kRows];
     // 0 * NaN is NaN: a value no row may see has to stay out of the product.
@@ -186,14 +131,9 @@ class Forward {
       bool seen[kKeys * kRows];
       for (int64_t i = 0; i < count * lanes; ++i) seen[i] = x[i] != -kInf;
       call_.simd.softmax(count, lanes, x, state.top, state.sum, shrink);
-      for (int r = 0; r < rows.count; ++r) {
-        call_.simd.scale(e_pad, o + r * e_pad, shrink[r], o + r * e_pad);
-        for (int64_t j = 0; j < count; ++j)
-          if (seen[j * lanes + r])
-            for (int64_t c = 0; c < a.e; ++c)
-              o[r * e_pad + c] += x[j * lanes + r] * keys.v[j * keys.v_row + c];
-      }
-      return;
+      return host::add_values(call_.simd, rows.count, lanes, count, x, {keys.v, keys.v_row}, a.e,
+                              shrink, o, e_pad,
+                              [&](int64_t j, int64_t r) { return seen[j * lanes + r]; });
     }
     call_.simd.softmax(count, lanes, x, state.top, state.sum, shrink);
     call_.simd.gemm(
@@ -201,12 +141,13 @@ class Forward {
   }
 
   // The sink logit enters here, once; o / (sum of exp), and ln of it.
-  void finish(const Sequence& q, const RowTile& rows, int r, const float* o, float top,
-              float sum) const {
+  void finish(const Sequence& q, const RowTile& rows, int r, const float* o,
+              host::SplitRows::State state) const {
     const Attend& a = call_.a;
-    const int64_t h = rows.head[r], row = q.row_begin + rows.row[r];
+    const int64_t h = rows.head[r];
+    const float sum = state.sum;
     double factor = 0, lse = -kInf;
-    const double m = static_cast<double>(top) * M_LN2;
+    const double m = static_cast<double>(state.top) * M_LN2;
     if (a.score.sink_logit) {
       const double sink = a.score.sink_logit.as()[h * a.score.sink_logit.stride[0]];
       if (sum == 0) {
@@ -221,39 +162,18 @@ class Forward {
       lse = m + std::log(static_cast<double>(sum));
       factor = 1 / static_cast<double>(sum);
     }
-    store_row(a.o.data, a.o_dtype,
-              q.batch * a.o.stride[0] + row * a.o.stride[1] + h * a.o.stride[2], a.o.stride[3], a.e,
-              o, static_cast<float>(factor));
-    if (a.lse)
-      a.lse.as()[q.batch * a.lse.stride[0] + h * a.lse.stride[1] + row * a.lse.stride[2]] =
-          static_cast<float>(lse);
+    store_row(a.o.data, a.o_dtype, row_offset(a.o, q, rows.row[r], h), a.o.stride[3], a.e, o,
+              static_cast<float>(factor));
+    if (a.lse) host::row_slot(a.lse, q, h, rows.row[r]) = static_cast<float>(lse);
   }
 
-  void combine(int64_t at, int64_t item) const {
-    const Place where = place(at, item);
-    const Sequence q = call_.a.sequences[where.r];
-    const RowTile rows = row_tile(q, where);
-    const int64_t e = call_.a.e;
-    const float* state = plan_.part_state.at(base_);
-    for (int r = 0; r < rows.count; ++r) {
-      const int64_t row = row_index(q, rows, r);
-      const auto saved = [&](int64_t part) { return state + 2 * (part * row_count() + row); };
-      float top = -kInf, sum = 0;
-      for (int64_t part = 0; part < plan_.parts; ++part) top = std::max(top, saved(part)[0]);
-      float o[kWidthMost];
-      std::fill_n(o, e, 0.0f);
-      for (int64_t part = 0; part < plan_.parts; ++part) {
-        if (saved(part)[1] == 0) continue;
-        const float weight = std::exp2(saved(part)[0] - top);
-        const float* from = plan_.part_o.at(base_) + (part * row_count() + row) * e;
-        sum += weight * saved(part)[1];
-        for (int64_t c = 0; c < e; ++c) o[c] += weight * from[c];
-      }
-      finish(q, rows, r, o, top, sum);
-    }
+  void combine(const host::RowPlaces::Place& at) const {
+    const Sequence q = call_.a.sequences[at.sequence];
+    const RowTile rows = row_tile(q, at);
+    float o[kWidthMost];
+    for (int r = 0; r < rows.count; ++r)
+      finish(q, rows, r, o, plan_.split.combine(base_, row_index(q, rows, r), o));
   }
-
-  static constexpr int64_t kWidthMost = 1024;
 
   const ForwardPlan& plan_;
   const Call call_;
@@ -261,7 +181,8 @@ class Forward {
 };
 
 std::string refuses(const Context&, const Attend& a) {
-  if (a.e > 1024) return "e = " + std::to_string(a.e) + " is above 1024";
+  if (a.e > kWidthMost)
+    return "e = " + std::to_string(a.e) + " is above " + std::to_string(kWidthMost);
   return "";
 }
 
@@ -270,7 +191,6 @@ std::string offer(const Context& ctx, const Attend& a, Plan& plan) {
   const Call call(a);
   ForwardPlan p{};
   p.a = a;
-  p.parts = parts_of(a);
 
   Layout worker;
   p.room.rows = worker.add<float>(kRows * std::max(call.d_pad, a.q_value ? call.e_pad : 0));
@@ -280,22 +200,15 @@ std::string offer(const Context& ctx, const Attend& a, Plan& plan) {
   p.room.o = worker.add<float>(kRows * call.e_pad);
   p.room.k = worker.add<float>(kKeys * call.d_pad);
   p.room.v = worker.add<float>(kKeys * call.e_pad);
-  p.worker_bytes = worker.bytes();
-  const double tiles_most =
-      static_cast<double>(a.sequences.count) *
-      static_cast<double>(ceil_div(a.sequences.query_max * call.group, kRows)) *
-      static_cast<double>(a.g * p.parts);
-  const int64_t workers = host::workers_for(ctx, tiles_most);
-
-  p.tile_begin = plan.workspace.add<int64_t>(a.sequences.count + 1);
-  const int64_t saved = p.parts > 1 ? a.b * a.s * a.h : 0;
-  p.part_o = plan.workspace.add<float>(saved, p.parts, a.e);
-  p.part_state = plan.workspace.add<float>(saved, p.parts, 2);
-  p.scratch = plan.workspace.add_all(worker, workers);
-
-  plan.kernel +=
-      std::string(".") + call.simd.name + "." + dtype_name(a.dtype) + ".d" + std::to_string(a.d);
-  plan.launch = [p](Context& context, void* base) { Forward(p, base).run(context); };
+  const int64_t tiles = ceil_div(a.sequences.query_max * call.group, kRows);
+  p.tiles = host::RowTiles(a.sequences.count, a.g, plan.workspace);
+  p.split = host::SplitRows(
+      host::forward_parts(a.splits, a.sequences.count * a.g * tiles, a.sequences.key_max),
+      a.b * a.s * a.h, a.e, plan.workspace);
+  const double items = static_cast<double>(a.sequences.count) * static_cast<double>(tiles) *
+                       static_cast<double>(a.g * p.split.parts);
+  p.scratch = host::WorkerScratch(ctx, items, worker, plan.workspace);
+  host::host_plan<Forward>(plan, p, host::shape_name(a.dtype, a.d));
   return "";
 }
 

@@ -2,12 +2,10 @@
 #include "ops/attention/gradient_tile_host.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace fovea::attend_host {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kLog2E = 1.44269504088896341f;
 
 }  // namespace
@@ -43,37 +41,28 @@ GradientTile::GradientTile(const Call& call, const AttendBackward& request,
   q = q_, dout = dout_, p = p_, ds = ds_, seen = seen_;
 }
 
-float delta_of(const Call& call, const AttendBackward& request, int64_t batch, int64_t row,
+float delta_of(const Call& call, const AttendBackward& request, const Sequence& q, int64_t row,
                int64_t head, float* o, float* dout) {
   const Attend& a = call.a;
-  const View<4>& from = request.dout;
-  load_row(call.simd, from.data, a.o_dtype,
-           batch * from.stride[0] + row * from.stride[1] + head * from.stride[2], from.stride[3],
-           a.e, dout);
-  load_row(call.simd, a.o.data, a.o_dtype,
-           batch * a.o.stride[0] + row * a.o.stride[1] + head * a.o.stride[2], a.o.stride[3], a.e,
-           o);
-  float delta = call.simd.dot(a.e, dout, o);
-  if (const View<3>& dlse = request.dlse)
-    delta -= dlse.as()[batch * dlse.stride[0] + head * dlse.stride[1] + row * dlse.stride[2]];
-  return delta;
+  const auto load = [&](const View<4>& from, float* to) {
+    load_row(call.simd, from.data, a.o_dtype, row_offset(from, q, row, head), from.stride[3], a.e,
+             to);
+  };
+  load(request.dout, dout), load(a.o, o);
+  const float delta = call.simd.dot(a.e, dout, o);
+  return request.dlse ? delta - row_value(request.dlse, q, head, row) : delta;
 }
 
 void GradientTile::load(const Sequence& q, const RowTile& rows) {
   const Attend& a = call_.a;
   for (int r = 0; r < rows.count; ++r) {
-    const int64_t h = rows.head[r], row = q.row_begin + rows.row[r];
-    float* to = q_ + r * call_.d_pad;
-    load_row(call_.simd, a.q.data, a.dtype,
-             q.batch * a.q.stride[0] + row * a.q.stride[1] + h * a.q.stride[2], a.q.stride[3], a.d,
-             to);
-    call_.simd.scale(a.d, to, a.score.scale, to);
-    std::fill(to + a.d, to + call_.d_pad, 0.0f);
-    to = dout_ + r * call_.e_pad;
-    delta_[r] = delta_of(call_, request_, q.batch, row, h, o_, to);
+    const int64_t h = rows.head[r], row = rows.row[r];
+    host::load_query(call_.simd, a.q, a.dtype, row_offset(a.q, q, row, h), a.d, call_.d_pad,
+                     a.score.scale, q_ + r * call_.d_pad);
+    float* to = dout_ + r * call_.e_pad;
+    delta_[r] = delta_of(call_, request_, q, row, h, o_, to);
     std::fill(to + a.e, to + call_.e_pad, 0.0f);
-    const float lse =
-        a.lse.as()[q.batch * a.lse.stride[0] + h * a.lse.stride[1] + row * a.lse.stride[2]];
+    const float lse = row_value(a.lse, q, h, row);
     // An empty row: 2^(x - inf) is 0 for every score.
     lse2_[r] = lse == -kInf ? kInf : lse * kLog2E;
   }
@@ -88,8 +77,7 @@ bool GradientTile::step(int64_t sequence, const Sequence& q, const RowTile& rows
                         int64_t count, Cover cover, bool k_wide) {
   const Attend& a = call_.a;
   const int64_t lanes = rows.lanes;
-  load_keys(call_, q, rows.key_head, begin, count, {true, true, k_wide, false, false}, room_,
-            keys_);
+  load_keys(call_, q, rows.key_head, begin, count, {k_wide}, {false}, room_, keys_);
   call_.simd.gemm({count, lanes, a.d, keys_.k, keys_.k_row, q_columns_, lanes, p_, lanes, nullptr,
                    false, false});
   const bool masked = finish_scores(call_, sequence, q, rows, keys_, cover, p_, slope_);

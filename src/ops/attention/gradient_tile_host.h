@@ -43,7 +43,7 @@ class GradientTile {
 };
 
 // <dout, o> - dlse of one row; `o` and `dout` have room for a row.
-float delta_of(const Call& call, const AttendBackward& request, int64_t batch, int64_t row,
+float delta_of(const Call& call, const AttendBackward& request, const Sequence& q, int64_t row,
                int64_t head, float* o, float* dout);
 
 // dbias, by a sweep of its own: with sums over any of its dimensions in a fixed order.

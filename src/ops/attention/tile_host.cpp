@@ -10,13 +10,6 @@
 namespace fovea::attend_host {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
-// Rows so far apart that a tile of them falls into few cache sets are better copied together.
-bool dense(int64_t row, int64_t width) {
-  return row <= 2 * width;
-}
-
 void turn(const Rope& rope, int64_t position, float* k) {
   const bool known = position >= 0 && position < rope.positions;
   const float* cos = rope.cos.as() + (known ? position : 0) * rope.cos.stride[0];
@@ -44,111 +37,45 @@ void add_bias(const Element* bias, int64_t stride, int count, int lanes, float* 
 }  // namespace
 
 Call::Call(const Attend& request) : a(request), simd(host::simd()), group(a.g ? a.h / a.g : 1) {
-  d_pad = padded(a.d), e_pad = padded(a.e);
+  d_pad = host::padded(a.d), e_pad = host::padded(a.e);
   elementwise =
       a.mask.query_position || a.mask.key_position || a.mask.bits || a.score.bias || a.score.alibi;
 }
 
 RowTile::RowTile(const Call& call, const Sequence& q, int64_t first_head, int64_t heads,
                  int64_t first, int64_t row_count)
-    : key_head(first_head / call.group),
-      count(static_cast<int>(row_count)),
-      lanes(static_cast<int>(call.padded(row_count))) {
+    : host::RowTile(row_count), key_head(first_head / call.group) {
   const Mask& mask = call.a.mask;
   const bool by_index = !mask.query_position && !mask.key_position;
   for (int r = 0; r < count; ++r) {
     row[r] = (first + r) / heads, head[r] = first_head + (first + r) % heads;
-    const Window w = window[r] = mask.of_head(head[r]);
-    const int64_t p = position[r] = mask.query_at(q, head[r], row[r]);
-    low[r] = first_low[r] = first_high[r] = 0, high[r] = q.keys;
-    if (!by_index) continue;
-    const KeyRange seen = w.range(p, q.keys);
-    low[r] = seen.low, high[r] = seen.high;
-    first_low[r] = seen.first_low, first_high[r] = seen.first_high;
+    window[r] = mask.of_head(head[r]), position[r] = mask.query_at(q, head[r], row[r]);
+    seen[r] = by_index ? window[r].range(position[r], q.keys) : KeyRange{0, q.keys, 0, 0};
   }
-  begin = q.keys, end = 0;
-  for (int r = 0; r < count; ++r) {
-    if (low[r] < high[r]) begin = std::min(begin, low[r]), end = std::max(end, high[r]);
-    if (first_low[r] < first_high[r]) {
-      begin = std::min(begin, first_low[r]), end = std::max(end, first_high[r]);
-    }
-  }
-  for (int r = count; r < lanes; ++r) low[r] = high[r] = first_low[r] = first_high[r] = 0;
-}
-
-Cover RowTile::cover(int64_t key_begin, int64_t key_end) const {
-  bool some = false, all = true;
-  for (int r = 0; r < count; ++r) {
-    some |= std::max(low[r], key_begin) < std::min(high[r], key_end) ||
-            std::max(first_low[r], key_begin) < std::min(first_high[r], key_end);
-    all &= (low[r] <= key_begin && high[r] >= key_end) ||
-           (first_low[r] <= key_begin && first_high[r] >= key_end);
-  }
-  return all ? Cover::full : some ? Cover::part : Cover::none;
+  bound();
 }
 
 void load_keys(const Call& call, const Sequence& q, int64_t key_head, int64_t begin, int64_t count,
-               KeyUse use, const KeyRoom& room, KeyTile& tile) {
+               host::KeyUse k, host::KeyUse v, const KeyRoom& room, KeyTile& tile) {
   const Attend& a = call.a;
   tile.begin = begin, tile.count = static_cast<int>(count);
-  tile.any_absent = false;
-  const bool f32 = a.dtype == FOVEA_F32 && !a.sequences.page;
-  const bool k_here = f32 && !a.rope.cos && a.k.stride[3] == 1 &&
-                      (!use.k_wide || (a.d == call.d_pad && dense(a.k.stride[1], a.d)));
-  const bool v_here =
-      f32 && a.v.stride[3] == 1 &&
-      (!use.v_wide || (a.e == call.e_pad && (use.once || dense(a.v.stride[1], a.e))));
-  if (k_here) {
-    tile.k = a.k.as() + a.sequences.key_offset(q, begin, a.k.stride) + key_head * a.k.stride[2];
-    tile.k_row = a.k.stride[1];
-  } else {
-    tile.k = room.k, tile.k_row = call.d_pad;
-  }
-  if (v_here) {
-    tile.v = a.v.as() + a.sequences.key_offset(q, begin, a.v.stride) + key_head * a.v.stride[2];
-    tile.v_row = a.v.stride[1];
-  } else {
-    tile.v = room.v, tile.v_row = call.e_pad;
-  }
-  const bool look = call.elementwise || a.sequences.page || a.rope.cos;
-  if (!look && (k_here || !use.k) && (v_here || !use.v)) return;
-
-  for (int64_t j = 0; j < count; ++j) {
-    int64_t k_at = 0, v_at = 0;
-    bool absent = false;
-    if (look) {
+  tile.any_absent =
+      a.sequences.page && host::find_absent(a.sequences, q, begin, count, a.k, tile.absent);
+  if (a.mask.key_position && !a.sequences.page) std::fill_n(tile.absent, count, false);
+  if (call.elementwise || a.rope.cos)
+    for (int64_t j = 0; j < count; ++j) {
       tile.position[j] = a.mask.key_at(q, key_head, begin + j);
-      absent = a.mask.key_position && tile.position[j] < 0;
+      if (a.mask.key_position && tile.position[j] < 0) tile.any_absent = tile.absent[j] = true;
     }
-    if (!absent) {
-      k_at = a.sequences.key_offset(q, begin + j, a.k.stride);
-      v_at = a.sequences.key_offset(q, begin + j, a.v.stride);
-      absent = k_at < 0;
-    }
-    tile.absent[j] = absent;
-    tile.any_absent |= absent;
-    if (use.k && !k_here) {
-      float* to = room.k + j * call.d_pad;
-      if (absent) {
-        std::fill_n(to, call.d_pad, 0.0f);
-      } else {
-        load_row(call.simd, a.k.data, a.dtype, k_at + key_head * a.k.stride[2], a.k.stride[3], a.d,
-                 to);
-        std::fill(to + a.d, to + call.d_pad, 0.0f);
-        if (a.rope.cos) turn(a.rope, tile.position[j], to);
-      }
-    }
-    if (use.v && !v_here) {
-      float* to = room.v + j * call.e_pad;
-      if (absent) {
-        std::fill_n(to, call.e_pad, 0.0f);
-      } else {
-        load_row(call.simd, a.v.data, a.dtype, v_at + key_head * a.v.stride[2], a.v.stride[3], a.e,
-                 to);
-        std::fill(to + a.e, to + call.e_pad, 0.0f);
-      }
-    }
-  }
+  const bool* absent = tile.any_absent ? tile.absent : nullptr;
+  k.copy = a.rope.cos.data != nullptr;
+  const host::KeyRows keys = host::load_keys({call.simd, a.sequences, a.k, a.dtype, a.d}, q,
+                                             key_head, begin, count, k, absent, room.k);
+  const host::KeyRows values = host::load_keys({call.simd, a.sequences, a.v, a.dtype, a.e}, q,
+                                               key_head, begin, count, v, absent, room.v);
+  tile.k = keys.x, tile.k_row = keys.row, tile.v = values.x, tile.v_row = values.row;
+  for (int64_t j = 0; a.rope.cos && j < count; ++j)
+    if (!(absent && absent[j])) turn(a.rope, tile.position[j], room.k + j * call.d_pad);
 }
 
 bool finish_scores(const Call& call, int64_t sequence, const Sequence& q, const RowTile& rows,
@@ -188,15 +115,8 @@ bool finish_scores(const Call& call, int64_t sequence, const Sequence& q, const 
     }
   }
   if (cover == Cover::part) {
-    int32_t low[kRows], high[kRows], first_low[kRows], first_high[kRows];
-    const auto local = [&](int64_t j) {
-      return static_cast<int32_t>(clamp_i64(j - keys.begin, 0, keys.count));
-    };
-    for (int r = 0; r < lanes; ++r) {
-      low[r] = local(rows.low[r]), high[r] = local(rows.high[r]);
-      first_low[r] = local(rows.first_low[r]), first_high[r] = local(rows.first_high[r]);
-    }
-    call.simd.mask(keys.count, lanes, x, low, high, first_low, first_high);
+    const host::LocalSeen seen(rows, keys.begin, keys.count);
+    call.simd.mask(keys.count, lanes, x, seen.low, seen.high, seen.first_low, seen.first_high);
   }
   if (keys.any_absent)
     for (int j = 0; j < keys.count; ++j)

@@ -17,26 +17,20 @@ SweepPlan::SweepPlan(const Context& ctx, const Call& call, const ConvAttendBackw
   const int64_t key_heads = bundle / std::max<int64_t>(call.group, 1);
   dk = worker.add<float>(b.dk ? key_heads : 0, keys, call.d_pad);
   dv = worker.add<float>(b.dv ? key_heads : 0, keys, call.e_pad);
-  worker_bytes = worker.bytes();
   const int64_t bundles = bundle ? a.h / bundle : 0;
   items = std::max(items,
                    static_cast<double>(a.sequences.count) * static_cast<double>(bundles * parts));
   part_dq = layout.add<float>(parts > 1 && b.dq ? parts : 0, a.b, a.s, a.h, a.d);
   part_dweight =
       layout.add<double>(b.dweight ? parts : 0, a.sequences.count, a.h, b.forward.taps());
-  scratch = layout.add_all(worker, host::workers_for(ctx, items));
+  scratch = host::WorkerScratch(ctx, items, worker, layout);
 }
 
 Sweep::Sweep(const SweepPlan& plan, const Call& call, void* base)
     : plan_(plan), b_(plan.b), call_(call), c_(call.c), a_(call.a), base_(base) {}
 
 double Sweep::pairs() const {
-  double sum = 0;
-  for (int64_t r = 0; r < a_.sequences.count; ++r) {
-    const Sequence q = a_.sequences[r];
-    sum += static_cast<double>(q.rows) * a_.h * (q.keys + 16.0);
-  }
-  return sum;
+  return host::pairs_of(a_.sequences) * static_cast<double>(a_.h);
 }
 
 void Sweep::run(Context& ctx, int64_t heads, const Strip& strip) const {
@@ -57,13 +51,12 @@ void Sweep::run(Context& ctx, int64_t heads, const Strip& strip) const {
 // Zeros for what no sequence reaches, nor, of keys, any query head.
 void Sweep::clear(host::Pool& pool) const {
   const Sequences& q = a_.sequences;
-  const int64_t key_batches = q.key_start ? 1 : q.count;
-  if (q.query_start || q.query_len || q.query_max < a_.s)
-    host::zero(pool, b_.dq, a_.dtype, a_.b, a_.s, a_.h, a_.d);
-  if (q.key_start || q.key_len || q.key_max < q.capacity || !a_.h) {
-    host::zero(pool, b_.dk, a_.dtype, key_batches, a_.t, a_.g, a_.d);
-    host::zero(pool, b_.dv, a_.dtype, key_batches, a_.t, a_.g, a_.e);
-  }
+  host::zero_rows(pool, b_.dq, a_.dtype, q, a_.b, a_.h, a_.d);
+  const auto clear_keys = [&](const View<4>& x, int64_t width) {
+    if (a_.h) return host::zero_keys(pool, x, a_.dtype, q, a_.t, a_.g, width);
+    host::zero(pool, x, a_.dtype, q.key_start ? 1 : q.count, a_.t, a_.g, width);
+  };
+  clear_keys(b_.dk, a_.d), clear_keys(b_.dv, a_.e);
 }
 
 void Sweep::item(int64_t item, int32_t worker, int64_t heads, const Strip& strip) const {
@@ -71,7 +64,7 @@ void Sweep::item(int64_t item, int32_t worker, int64_t heads, const Strip& strip
   const int64_t first = item / plan_.parts % bundles * plan_.bundle;
   const int64_t sequence = item / plan_.parts / bundles;
   Visit at{};
-  at.room = plan_.scratch.at(base_) + static_cast<size_t>(worker) * plan_.worker_bytes;
+  at.room = plan_.scratch.at(base_, worker);
   at.q = a_.sequences[sequence], at.sequence = sequence, at.head = first, at.part = part;
   const int64_t size = host::part_keys(at.q.keys, plan_.parts, kKeys);
   at.begin = std::min(at.q.keys, part * size), at.end = std::min(at.q.keys, at.begin + size);
@@ -95,8 +88,11 @@ void Sweep::item(int64_t item, int32_t worker, int64_t heads, const Strip& strip
   }
   for (int64_t n = 0; n < key_heads; ++n) {
     const int64_t key_head = first / call_.group + n;
-    save_keys(b_.dk, at, key_head, dk + n * keys * call_.d_pad, a_.d, call_.d_pad);
-    save_keys(b_.dv, at, key_head, dv + n * keys * call_.e_pad, a_.e, call_.e_pad);
+    const auto store = [&](const View<4>& to, const float* from, int64_t width, int64_t pad) {
+      host::store_keys(to, a_.dtype, a_.sequences, at.q, at.begin, at.end, key_head, width,
+                       from + n * keys * pad, pad);
+    };
+    store(b_.dk, dk, a_.d, call_.d_pad), store(b_.dv, dv, a_.e, call_.e_pad);
   }
 }
 
@@ -105,10 +101,8 @@ double* Sweep::dweight_of(int64_t sequence, int64_t head, int64_t part) const {
 }
 
 void Sweep::store_dq(const Sequence& q, int64_t row, int64_t head, const float* from) const {
-  const View<4>& to = b_.dq;
-  store_row(to.data, a_.dtype,
-            q.batch * to.stride[0] + (q.row_begin + row) * to.stride[1] + head * to.stride[2],
-            to.stride[3], a_.d, from, a_.score.scale);
+  store_row(b_.dq.data, a_.dtype, row_offset(b_.dq, q, row, head), b_.dq.stride[3], a_.d, from,
+            a_.score.scale);
 }
 
 float* Sweep::part_row(const Sequence& q, int64_t row, int64_t head, int64_t part) const {
@@ -132,40 +126,29 @@ void Sweep::add_dq(int64_t sequence, int64_t row) const {
   if (row >= q.rows) return;
   for (int64_t head = 0; head < a_.h; ++head) {
     float* sum = part_row(q, row, head, 0);
-    for (int64_t part = 1; part < plan_.parts; ++part) {
-      const float* more = part_row(q, row, head, part);
-      for (int64_t n = 0; n < a_.d; ++n) sum[n] += more[n];
-    }
+    for (int64_t part = 1; part < plan_.parts; ++part)
+      host::add_row(a_.d, 1, part_row(q, row, head, part), sum);
     store_dq(q, row, head, sum);
   }
 }
 
-void Sweep::save_keys(const View<4>& to, const Visit& at, int64_t key_head, const float* from,
-                      int64_t width, int64_t width_pad) const {
-  if (!to) return;
-  for (int64_t j = at.begin; j < at.end; ++j)
-    store_row(to.data, a_.dtype,
-              a_.sequences.key_offset(at.q, j, to.stride) + key_head * to.stride[2], to.stride[3],
-              width, from + (j - at.begin) * width_pad, 1);
-}
-
-// dweight may be summed over heads, or over taps: stride 0.
+// dweight may be summed over heads, or over taps.
 void Sweep::add_dweight() const {
   const View<3>& to = b_.dweight;
-  for (int pass = 0; pass < 2; ++pass)
-    for (int64_t head = 0; head < a_.h; ++head)
-      for (int64_t n = 0; n < c_.taps(); ++n) {
-        float& out = to.as()[head * to.stride[0] + n / c_.kernel_columns * to.stride[1] +
-                             n % c_.kernel_columns * to.stride[2]];
-        if (pass == 0) {
-          out = 0;
-          continue;
-        }
+  const int64_t taps = c_.taps();
+  host::store_sums(
+      a_.h * taps,
+      [&](int64_t n) -> float& {
+        return to.as()[n / taps * to.stride[0] + n % taps / c_.kernel_columns * to.stride[1] +
+                       n % taps % c_.kernel_columns * to.stride[2]];
+      },
+      [&](int64_t n) {
         double sum = 0;
         for (int64_t r = 0; r < a_.sequences.count; ++r)
-          for (int64_t part = 0; part < plan_.parts; ++part) sum += dweight_of(r, head, part)[n];
-        out += static_cast<float>(sum);
-      }
+          for (int64_t part = 0; part < plan_.parts; ++part)
+            sum += dweight_of(r, n / taps, part)[n % taps];
+        return sum;
+      });
 }
 
 }  // namespace fovea::conv_host

@@ -6,22 +6,18 @@
 // the parts' sums are added in order, as those of dweight are in any case.  Parts depend on shapes
 // alone: the bits do not change with the number of threads.
 #pragma once
-#include "host/device.h"
 #include "ops/conv_attention/strip_gradient_host.h"
 
 namespace fovea::conv_host {
-
-constexpr double kFlopsPerNanosecond = 25;  // low enough for the slowest instruction set
 
 struct SweepPlan {
   ConvAttendBackward b;
   int64_t bundle;  // query heads of an item: whole key heads
   int64_t parts;
-  size_t worker_bytes;
   Slot<float> dk, dv;  // within a worker's bytes
   Slot<float> part_dq;
   Slot<double> part_dweight;
-  Slot<unsigned char> scratch;
+  host::WorkerScratch scratch;
   bool sweeps;
   // `worker` holds what the caller needs in a worker's bytes; items: of other runs in the same
   // scratch.
@@ -70,8 +66,6 @@ class Sweep {
   void store_dq(const Sequence& q, int64_t row, int64_t head, const float* from) const;
   float* part_row(const Sequence& q, int64_t row, int64_t head, int64_t part) const;
   void add_dq(int64_t sequence, int64_t row) const;
-  void save_keys(const View<4>& to, const Visit& at, int64_t key_head, const float* from,
-                 int64_t width, int64_t width_pad) const;
   void add_dweight() const;
 
   const SweepPlan& plan_;

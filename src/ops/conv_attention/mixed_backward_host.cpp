@@ -7,7 +7,6 @@
 // Multi-Token Attention (2504.00927).
 #include <numeric>
 
-#include "core/dtype.h"
 #include "ops/conv_attention/backward_sweep_host.h"
 #include "ops/conv_attention/group_gradient_host.h"
 
@@ -69,8 +68,7 @@ class Backward {
     }
     const Sequence q = a_.sequences[sequence];
     if (first >= q.rows) return;
-    void* room =
-        plan_.sweep.scratch.at(base_) + static_cast<size_t>(worker) * plan_.sweep.worker_bytes;
+    void* room = plan_.sweep.scratch.at(base_, worker);
     GroupGradient rows(call_, m_, plan_.room, room, q, sequence, head, first, nullptr);
     const double* x = rows.measure();
     const ConvAttend::Rows out = call_.c.rows_of(q, sequence);
@@ -93,26 +91,23 @@ class Backward {
     }
   }
 
-  // The parts' (r, h / group, parts, group, group) in order; may be summed over heads: stride 0.
+  // The parts' (r, h / group, parts, group, group) in order; may be summed over heads.
   void add_up(const View<2>& to, const double* sums, int64_t parts) const {
     if (!to) return;
-    const int64_t group = m_.group, groups = a_.h / group;
-    for (int pass = 0; pass < 2; ++pass)
-      for (int64_t head = 0; head < a_.h; ++head)
-        for (int64_t n = 0; n < group; ++n) {
-          float& out = to.as()[head * to.stride[0] + n * to.stride[1]];
-          if (pass == 0) {
-            out = 0;
-            continue;
-          }
+    const int64_t group = m_.group, each = parts * group * group;  // of a group of heads
+    host::store_sums(
+        a_.h * group,
+        [&](int64_t n) -> float& {
+          return to.as()[n / group * to.stride[0] + n % group * to.stride[1]];
+        },
+        [&](int64_t n) {
           double sum = 0;
           for (int64_t r = 0; r < a_.sequences.count; ++r)
             for (int64_t part = 0; part < parts; ++part)
-              sum += sums[(((r * groups + head / group) * parts + part) * group + head % group) *
-                              group +
-                          n];
-          out += static_cast<float>(sum);
-        }
+              sum += sums[(r * (a_.h / group) + n / (group * group)) * each + part * group * group +
+                          n % (group * group)];
+          return sum;
+        });
   }
 
   const BackwardPlan& plan_;
@@ -140,9 +135,7 @@ std::string offer(const Context& ctx, const MixedAttendBackward& m, Plan& plan) 
     return plan.workspace.add<double>(wanted ? each : 0, a.sequences.count, a.h, m.group);
   };
   p.before = sums_of(m.dbefore, p.sweep.parts), p.after = sums_of(m.dafter, p.strips);
-  plan.kernel +=
-      std::string(".") + call.simd.name + "." + dtype_name(a.dtype) + ".d" + std::to_string(a.d);
-  plan.launch = [p](Context& context, void* base) { Backward(p, base).run(context); };
+  host::host_plan<Backward>(plan, p, host::shape_name(a.dtype, a.d));
   return "";
 }
 

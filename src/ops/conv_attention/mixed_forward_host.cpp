@@ -4,13 +4,8 @@
 //   first  B of the group's tile, -inf where a row does not see a key; maxima and sums
 //   then   B again, P = exp(B - lse), R = P mixed, o += R' v
 // Multi-Token Attention (2504.00927).
-#include <algorithm>
 #include <cmath>
-#include <limits>
 
-#include "core/dtype.h"
-#include "core/fields.h"
-#include "host/device.h"
 #include "ops/conv_attention/mixed_tile_host.h"
 
 namespace fovea {
@@ -18,15 +13,11 @@ namespace {
 
 using namespace conv_host;
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr double kFlopsPerNanosecond = 25;  // low enough for the slowest instruction set
-
 struct ForwardPlan {
   MixedAttend m;
-  size_t worker_bytes;
   GroupRoom logits;  // this and p, o, v, state: within a worker's bytes
   Slot<float> p, o, v, top, sum, lse2;
-  Slot<unsigned char> scratch;
+  host::WorkerScratch scratch;
 };
 
 class Forward {
@@ -72,7 +63,7 @@ class Forward {
     const int64_t top = at.rows.first - above;
     const Strip halo{top, clamp_i64(-top, 0, above), count + above, call_.padded(count + above)};
 
-    void* room = plan_.scratch.at(base_) + static_cast<size_t>(worker) * plan_.worker_bytes;
+    void* room = plan_.scratch.at(base_, worker);
     GroupLogits logits(call_, m_.before, group_, plan_.logits, room);
     logits.load(at.q, head, halo);
     weigh(at, logits, room);
@@ -93,8 +84,8 @@ class Forward {
     std::fill_n(top, group_ * kLanes, -kInf);
     std::fill_n(sum, group_ * kLanes, 0.0f);
     each_tile(at, [&](int64_t j, int64_t count) {
-      unsigned char flags[kKeys];
-      const unsigned char* absent = absent_keys(call_, at.q, j, count, flags);
+      bool flags[kKeys];
+      const bool* absent = absent_keys(call_, at.q, j, count, flags);
       const Tiles b = logits.tile(j, count, at.rows);
       for (int64_t n = 0; n < group_; ++n) {
         float shrink[kLanes];
@@ -113,8 +104,8 @@ class Forward {
     const float zeros[kLanes] = {};
     std::fill_n(plan_.o.at(room), group_ * kLanes * call_.e_pad, 0.0f);
     each_tile(at, [&](int64_t j, int64_t count) {
-      unsigned char flags[kKeys];
-      const unsigned char* absent = absent_keys(call_, at.q, j, count, flags);
+      bool flags[kKeys];
+      const bool* absent = absent_keys(call_, at.q, j, count, flags);
       const Tiles b = logits.tile(j, count, at.rows);
       for (int64_t n = 0; n < group_; ++n) {
         // The slope that comes with it is not wanted: its room is free until mixed.
@@ -124,50 +115,31 @@ class Forward {
         hide(c_, at.q, at.rows, j, count, absent, 0, b[n], lanes);
       }
       mixer(false, count * lanes, b, p);
-      KeyTile keys;
+      host::KeyRows values{};
       int64_t loaded = -1;
       for (int64_t n = 0; n < group_; ++n) {
         const int64_t g = (at.head + n) / call_.group;
         if (g != loaded)
-          load_keys(call_, at.q, g, a_.v, a_.e, j, count, true, false, plan_.v.at(room), keys);
+          values =
+              load_keys(call_, at.q, g, a_.v, a_.e, j, count, {true}, absent, plan_.v.at(room));
         loaded = g;
-        multiply(at, j, count, absent, p[n], keys, plan_.o.at(room) + n * kLanes * call_.e_pad);
+        add_values(call_, at.q, at.rows, j, count, absent, p[n], values, nullptr,
+                   plan_.o.at(room) + n * kLanes * call_.e_pad);
       }
     });
   }
 
-  void multiply(const Place& at, int64_t begin, int64_t count, const unsigned char* absent,
-                const float* r, const KeyTile& keys, float* o) const {
-    const int64_t lanes = at.rows.lanes, e_pad = call_.e_pad;
-    const bool masked = absent || at.rows.blind(c_, at.q, begin + count - 1) > 0;
-    // 0 * NaN is NaN: a value no row may see has to stay out of the product.
-    if (!masked || call_.simd.finite(count, a_.e, keys.x, keys.row))
-      return call_.simd.gemm(
-          {at.rows.count, e_pad, count, r, lanes, keys.x, keys.row, o, e_pad, nullptr, true, true});
-    for (int64_t j = 0; j < count; ++j) {
-      if (absent && absent[j]) continue;
-      for (int64_t i = at.rows.blind(c_, at.q, begin + j); i < at.rows.count; ++i)
-        for (int64_t n = 0; n < a_.e; ++n)
-          o[i * e_pad + n] += r[j * lanes + i] * keys.x[j * keys.row + n];
-    }
-  }
-
   void store(const Place& at, void* room) const {
     const float *top = plan_.top.at(room), *sum = plan_.sum.at(room);
-    const View<4>& o = a_.o;
-    for (int64_t n = 0; n < group_; ++n)
-      for (int64_t i = 0; i < at.rows.count; ++i) {
-        const int64_t head = at.head + n, row = at.row + i, lane = n * kLanes + i;
-        store_row(o.data, a_.o_dtype,
-                  at.q.batch * o.stride[0] + row * o.stride[1] + head * o.stride[2], o.stride[3],
-                  a_.e, plan_.o.at(room) + lane * call_.e_pad, 1);
-        if (a_.lse)
-          a_.lse.as()[at.q.batch * a_.lse.stride[0] + head * a_.lse.stride[1] +
-                      row * a_.lse.stride[2]] =
-              sum[lane] == 0 ? -kInf
-                             : static_cast<float>(static_cast<double>(top[lane]) * M_LN2 +
-                                                  std::log(static_cast<double>(sum[lane])));
-      }
+    Sequence out = at.q;
+    out.row_begin = at.row;
+    for (int64_t n = 0; n < group_; ++n) {
+      host::store_rows(a_.o, a_.o_dtype, out, 0, at.rows.count, at.head + n, a_.e,
+                       plan_.o.at(room) + n * kLanes * call_.e_pad, call_.e_pad, 1);
+      for (int64_t i = 0; a_.lse && i < at.rows.count; ++i)
+        row_slot(a_.lse, out, at.head + n, i) =
+            host::lse_of(top[n * kLanes + i], sum[n * kLanes + i]);
+    }
   }
 
   const ForwardPlan& plan_;
@@ -190,11 +162,8 @@ std::string offer(const Context& ctx, const MixedAttend& m, Plan& plan) {
   p.o = worker.add<float>(m.group * kLanes * call.e_pad);
   p.v = worker.add<float>(kKeys * call.e_pad);
   for (Slot<float>* state : {&p.top, &p.sum, &p.lse2}) *state = worker.add<float>(m.group * kLanes);
-  p.worker_bytes = worker.bytes();
-  p.scratch = plan.workspace.add_all(worker, ctx.threads);
-  plan.kernel +=
-      std::string(".") + call.simd.name + "." + dtype_name(a.dtype) + ".d" + std::to_string(a.d);
-  plan.launch = [p](Context& context, void* base) { Forward(p, base).run(context); };
+  p.scratch = host::WorkerScratch(ctx, ctx.threads, worker, plan.workspace);
+  host::host_plan<Forward>(plan, p, host::shape_name(a.dtype, a.d));
   return "";
 }
 

@@ -20,16 +20,6 @@ void Mixer::operator()(bool transposed, int64_t count, const Tiles& from, const 
   for (int64_t n = 0; n < group_; ++n) std::copy_n(from[n], count, to[n]);
 }
 
-const unsigned char* absent_keys(const Call& call, const Sequence& q, int64_t begin, int64_t count,
-                                 unsigned char* room) {
-  const Sequences& places = call.a.sequences;
-  if (!places.page) return nullptr;
-  bool any = false;
-  for (int64_t j = 0; j < count; ++j)
-    any |= room[j] = places.key_offset(q, begin + j, call.a.k.stride) < 0;
-  return any ? room : nullptr;
-}
-
 GroupRoom::GroupRoom(const Call& call, int64_t group, Layout& layout) {
   Layout one;
   head = LogitRoom(call, one);

@@ -30,10 +30,6 @@ class Mixer {
   float weight_[kGroupHeadsMost * kGroupHeadsMost];
 };
 
-// Keys [begin, begin + count), at most kKeys, whose page is absent; nullptr: none.
-const unsigned char* absent_keys(const Call& call, const Sequence& q, int64_t begin, int64_t count,
-                                 unsigned char* room);
-
 struct GroupRoom {
   GroupRoom() = default;
   GroupRoom(const Call& call, int64_t group, Layout& layout);

@@ -2,17 +2,11 @@
 #include "ops/conv_attention/strip_gradient_host.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace fovea::conv_host {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kLog2E = 1.44269504088896341f;
-
-void add(int64_t width, float factor, const float* from, float* sum) {
-  for (int64_t n = 0; n < width; ++n) sum[n] += factor * from[n];
-}
 
 }  // namespace
 
@@ -94,10 +88,9 @@ bool StripGradient::next(Step& step) {
   if (step.live == 0) return true;
   logits_.slide(step.begin, step.live);
   logits_.convolve(step.live, below_, p_);
-  KeyTile keys;
-  load_keys(call_, q_, head_ / call_.group, a_.v, a_.e, step.begin, step.live, false, false, v_,
-            keys);
-  call_.simd.gemm({step.live, lanes, a_.e, keys.x, keys.row, dout_columns_, lanes, da(), lanes,
+  const host::KeyRows values = load_keys(call_, q_, head_ / call_.group, a_.v, a_.e, step.begin,
+                                         step.live, {false}, nullptr, v_);
+  call_.simd.gemm({step.live, lanes, a_.e, values.x, values.row, dout_columns_, lanes, da(), lanes,
                    nullptr, false, false});
   return true;
 }
@@ -126,6 +119,8 @@ void StripGradient::load() {
   logits_.load(q_, head_, halo_);
   for (int64_t n = 0; n < c_.taps(); ++n) turned_[n] = logits_.weight[c_.taps() - 1 - n];
   const int64_t e_pad = call_.e_pad;
+  Sequence rows = q_;
+  rows.row_begin = out_.begin;
   std::fill_n(lse2_, below_.lanes, kInf);
   std::fill_n(delta_, below_.lanes, 0.0f);
   for (int64_t i = 0; i < below_.count; ++i) {
@@ -133,22 +128,18 @@ void StripGradient::load() {
     std::fill_n(to, e_pad, 0.0f);
     const int64_t out = below_.first + i - c_.history;
     if (out < 0 || out >= out_.count) continue;
-    const int64_t row = out_.begin + out;
     const auto read = [&](const View<4>& x, float* values) {
-      load_row(call_.simd, x.data, a_.o_dtype,
-               q_.batch * x.stride[0] + row * x.stride[1] + head_ * x.stride[2], x.stride[3], a_.e,
+      load_row(call_.simd, x.data, a_.o_dtype, row_offset(x, rows, out, head_), x.stride[3], a_.e,
                values);
     };
     read(b_.dout, to);
     if (given_delta_) {
-      delta_[i] = given_delta_[(q_.batch * a_.h + head_) * c_.rows_out + row];
+      delta_[i] = given_delta_[(q_.batch * a_.h + head_) * c_.rows_out + out_.begin + out];
     } else if (a_.o) {
       read(a_.o, o_);
       delta_[i] = call_.simd.dot(a_.e, to, o_);
     }
-    const float lse =
-        a_.lse
-            .as()[q_.batch * a_.lse.stride[0] + head_ * a_.lse.stride[1] + row * a_.lse.stride[2]];
+    const float lse = row_value(a_.lse, rows, head_, out);
     // An empty row: 2^(a - inf) is 0 for every logit.
     lse2_[i] = lse == -kInf ? kInf : lse * kLog2E;
   }
@@ -181,7 +172,7 @@ void StripGradient::add_values(const Step& step, const Sums& sums) {
                      nullptr, false, true});
   } else {
     each_seen(from, mine, below_.low, [&](int64_t j, int64_t i) {
-      add(a_.e, p[j * lanes + i], dout_ + i * call_.e_pad, dv + j * call_.e_pad);
+      host::add_row(a_.e, p[j * lanes + i], dout_ + i * call_.e_pad, dv + j * call_.e_pad);
     });
   }
 }
@@ -194,8 +185,8 @@ void StripGradient::spread(const Step& step, const Sums& sums) {
   const int64_t lanes = own_.lanes, d_pad = call_.d_pad;
   call_.simd.convolve({mine, lanes, da_ + (from - begin + c_.left()) * below_.lanes, below_.lanes,
                        turned_, c_.kernel_rows, c_.kernel_columns, ds_, lanes});
-  KeyTile keys;
-  load_keys(call_, q_, head_ / call_.group, a_.k, a_.d, from, mine, true, false, k_, keys);
+  const host::KeyRows keys =
+      load_keys(call_, q_, head_ / call_.group, a_.k, a_.d, from, mine, {true}, nullptr, k_);
   hide(c_, q_, own_, from, mine, nullptr, 0, ds_, lanes);
   float* dk = b_.dk ? sums.dk + (from - begin_) * d_pad : nullptr;
   if (finite_ && call_.simd.finite(mine, a_.d, keys.x, keys.row)) {
@@ -209,8 +200,8 @@ void StripGradient::spread(const Step& step, const Sums& sums) {
   }
   each_seen(from, mine, 0, [&](int64_t j, int64_t i) {
     const float ds = ds_[j * lanes + i];
-    if (dk) add(a_.d, ds, q_rows() + i * d_pad, dk + j * d_pad);
-    if (b_.dq) add(a_.d, ds, keys.x + j * keys.row, dq_ + i * d_pad);
+    if (dk) host::add_row(a_.d, ds, q_rows() + i * d_pad, dk + j * d_pad);
+    if (b_.dq) host::add_row(a_.d, ds, keys.x + j * keys.row, dq_ + i * d_pad);
   });
 }
 

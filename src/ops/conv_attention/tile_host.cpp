@@ -9,11 +9,6 @@ namespace {
 constexpr int64_t kDotRows = 4;      // of one call of Simd::dots
 constexpr int64_t kDotRowsMost = 8;  // above, lanes are full enough for a product
 
-// Rows so far apart that a tile of them falls into few cache sets are better copied together.
-bool dense(int64_t row, int64_t width) {
-  return row <= 2 * width;
-}
-
 }  // namespace
 
 Call::Call(const ConvAttend& request)
@@ -22,7 +17,7 @@ Call::Call(const ConvAttend& request)
 }
 
 void hide(const ConvAttend& c, const Sequence& q, const Strip& strip, int64_t begin, int64_t count,
-          const unsigned char* absent, float value, float* x, int64_t x_row) {
+          const bool* absent, float value, float* x, int64_t x_row) {
   for (int64_t j = 0; j < count; ++j, x += x_row) {
     const int64_t blind = absent && absent[j] ? strip.count : strip.blind(c, q, begin + j);
     for (int64_t n = 0; n < strip.heads; ++n) std::fill_n(x + n * strip.count, blind, value);
@@ -30,30 +25,32 @@ void hide(const ConvAttend& c, const Sequence& q, const Strip& strip, int64_t be
   }
 }
 
-void load_keys(const Call& call, const Sequence& q, int64_t key_head, const View<4>& from,
-               int64_t width, int64_t begin, int64_t count, bool wide, bool once, float* room,
-               KeyTile& tile) {
+const bool* absent_keys(const Call& call, const Sequence& q, int64_t begin, int64_t count,
+                        bool* flags) {
   const Sequences& places = call.a.sequences;
-  const int64_t width_pad = call.padded(width), at = key_head * from.stride[2];
-  tile.any_absent = false;
-  if (call.a.dtype == FOVEA_F32 && !places.page && from.stride[3] == 1 &&
-      (!wide || (width == width_pad && (once || dense(from.stride[1], width))))) {
-    tile.x = from.as() + places.key_offset(q, begin, from.stride) + at;
-    tile.row = from.stride[1];
-    return;
-  }
-  tile.x = room, tile.row = width_pad;
-  for (int64_t j = 0; j < count; ++j, room += width_pad) {
-    const int64_t offset = places.key_offset(q, begin + j, from.stride);
-    tile.absent[j] = offset < 0;
-    tile.any_absent |= offset < 0;
-    if (offset < 0) {
-      std::fill_n(room, width_pad, 0.0f);
-    } else {
-      load_row(call.simd, from.data, call.a.dtype, offset + at, from.stride[3], width, room);
-      std::fill(room + width, room + width_pad, 0.0f);
-    }
-  }
+  return places.page && host::find_absent(places, q, begin, count, call.a.k, flags) ? flags
+                                                                                    : nullptr;
+}
+
+host::KeyRows load_keys(const Call& call, const Sequence& q, int64_t key_head, const View<4>& from,
+                        int64_t width, int64_t begin, int64_t count, host::KeyUse use,
+                        const bool* absent, float* room) {
+  return host::load_keys({call.simd, call.a.sequences, from, call.a.dtype, width}, q, key_head,
+                         begin, count, use, absent, room);
+}
+
+void add_values(const Call& call, const Sequence& q, const Strip& rows, int64_t begin,
+                int64_t count, const bool* absent, const float* x, const host::KeyRows& v,
+                const float* shrink, float* o) {
+  const int64_t e = call.a.e, e_pad = call.e_pad, lanes = rows.lanes,
+                used = rows.heads * rows.count;
+  const bool masked = absent || rows.blind(call.c, q, begin + count - 1) > 0;
+  if (!masked || call.simd.finite(count, e, v.x, v.row))
+    return call.simd.gemm({used, e_pad, count, x, lanes, v.x, v.row, o, e_pad, shrink, true, true});
+  host::add_values(
+      call.simd, used, lanes, count, x, v, e, shrink, o, e_pad, [&](int64_t j, int64_t i) {
+        return !(absent && absent[j]) && i % rows.count >= rows.blind(call.c, q, begin + j);
+      });
 }
 
 LogitRoom::LogitRoom(const Call& call, Layout& layout) {
@@ -84,20 +81,18 @@ void Logits::load(const Sequence& q, int64_t head, const Strip& strip) {
                c.kernel_columns, weight + n * c.taps() + u * c.kernel_columns);
     for (int64_t r = 0; r < strip.count; ++r) {
       float* to = rows + (n * strip.count + r) * call_.d_pad;
-      std::fill_n(to, call_.d_pad, 0.0f);
-      if (r < strip.low) continue;
-      load_row(call_.simd, a.q.data, a.dtype,
-               q.batch * a.q.stride[0] + (q.row_begin + strip.first + r) * a.q.stride[1] +
-                   (head + n) * a.q.stride[2],
-               a.q.stride[3], a.d, to);
-      call_.simd.scale(a.d, to, a.score.scale, to);
+      if (r < strip.low)
+        std::fill_n(to, call_.d_pad, 0.0f);
+      else
+        host::load_query(call_.simd, a.q, a.dtype, row_offset(a.q, q, strip.first + r, head + n),
+                         a.d, call_.d_pad, a.score.scale, to);
     }
   }
   count_ = strip.heads * strip.count;
   if (count_ > kDotRowsMost) transpose(rows, call_.d_pad, count_, a.d, strip.lanes, columns_);
 }
 
-void Logits::products(const KeyTile& keys, int64_t count, float* to) const {
+void Logits::products(const host::KeyRows& keys, int64_t count, float* to) const {
   const int64_t lanes = strip_.lanes;
   if (count_ > kDotRowsMost)
     return call_.simd.gemm({count, lanes, call_.a.d, keys.x, keys.row, columns_, lanes, to, lanes,
@@ -115,12 +110,12 @@ void Logits::fill(int64_t begin, int64_t end, float* to) {
     const int64_t stop = begin < 0 ? 0 : inside ? end_ : end;
     const int64_t count = std::min({kKeys, end - begin, stop - begin});
     if (inside) {
-      KeyTile keys;
-      load_keys(call_, q_, key_head_, call_.a.k, call_.a.d, begin, count, false, false, room_,
-                keys);
-      products(keys, count, to);
-      hide(call_.c, q_, strip_, begin, count, keys.any_absent ? keys.absent : nullptr, 0, to,
-           lanes);
+      bool flags[kKeys];
+      const bool* absent = absent_keys(call_, q_, begin, count, flags);
+      products(load_keys(call_, q_, key_head_, call_.a.k, call_.a.d, begin, count, {false}, absent,
+                         room_),
+               count, to);
+      hide(call_.c, q_, strip_, begin, count, absent, 0, to, lanes);
     } else {
       std::fill_n(to, count * lanes, 0.0f);
     }

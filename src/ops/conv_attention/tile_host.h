@@ -6,20 +6,23 @@
 //   sliding on keeps what the next outputs read too, so every score of a strip is computed once.
 //   Rows and keys outside the sequence, and keys a row does not see, are written as 0.
 #pragma once
-#include "core/workspace.h"
-#include "host/parts.h"
-#include "host/rows.h"
+#include "host/sweep.h"
 #include "ops/conv_attention/kernels.h"
 
 namespace fovea::conv_host {
 
 using host::ceil_div;
+using host::kFlopsPerNanosecond;
+using host::kInf;
 using host::load_row;
+using host::row_offset;
+using host::row_slot;
+using host::row_value;
 using host::store_row;
 using host::transpose;
 
-constexpr int64_t kLanes = 128;  // of a strip, halo rows among them
-constexpr int64_t kKeys = 96;    // of a step: a multiple of the 6 rows of a register block
+constexpr int64_t kLanes = host::kLanesMost;  // of a strip, halo rows among them
+constexpr int64_t kKeys = host::kKeys;        // of a step
 constexpr int64_t kTapsMost = kKernelRowsMost * kKernelColumnsMost;
 // Heads that share a strip have kernel_rows or more lanes each.
 constexpr int64_t kWeights = kLanes * kKernelColumnsMost;
@@ -35,7 +38,7 @@ struct Call {
   int64_t group;         // query heads of a key head
   int64_t d_pad, e_pad;  // widths in whole vectors
   Call(const Call&) = delete;
-  int64_t padded(int64_t n) const { return ceil_div(n, simd.width) * simd.width; }
+  int64_t padded(int64_t n) const { return host::padded(n); }
   // Rows of a strip beside `halo` rows, in whole vectors.
   int64_t own_rows(int64_t halo) const { return (kLanes - halo) / simd.width * simd.width; }
 };
@@ -61,20 +64,20 @@ struct Strip {
 // x[j][lane] = value where the lane does not see key begin + j; `absent` (or nullptr) marks keys
 // that no lane sees.
 void hide(const ConvAttend& c, const Sequence& q, const Strip& strip, int64_t begin, int64_t count,
-          const unsigned char* absent, float value, float* x, int64_t x_row);
+          const bool* absent, float value, float* x, int64_t x_row);
 
-// Keys [begin, begin + count), at most kKeys, of k or v as f32 rows: in place where they lie so,
-// else in `room`.
-struct KeyTile {
-  const float* x;
-  int64_t row;
-  bool any_absent;
-  unsigned char absent[kKeys];  // its page is
-};
-// wide: rows are read as whole vectors, padded with zeros.  once: few rows read the tile.
-void load_keys(const Call& call, const Sequence& q, int64_t key_head, const View<4>& from,
-               int64_t width, int64_t begin, int64_t count, bool wide, bool once, float* room,
-               KeyTile& tile);
+// Keys [begin, begin + count), at most kKeys, whose page is absent; nullptr: none.
+const bool* absent_keys(const Call& call, const Sequence& q, int64_t begin, int64_t count,
+                        bool* flags);
+// The same keys of k or v as f32 rows.
+host::KeyRows load_keys(const Call& call, const Sequence& q, int64_t key_head, const View<4>& from,
+                        int64_t width, int64_t begin, int64_t count, host::KeyUse use,
+                        const bool* absent, float* room);
+
+// o = shrink o + x' v for the rows of a strip; shrink nullptr: 1.
+void add_values(const Call& call, const Sequence& q, const Strip& rows, int64_t begin,
+                int64_t count, const bool* absent, const float* x, const host::KeyRows& v,
+                const float* shrink, float* o);
 
 struct LogitRoom {
   LogitRoom() = default;
@@ -100,7 +103,7 @@ class Logits {
 
  private:
   void fill(int64_t begin, int64_t end, float* to);
-  void products(const KeyTile& keys, int64_t count, float* to) const;
+  void products(const host::KeyRows& keys, int64_t count, float* to) const;
 
   const Call& call_;
   float *columns_, *room_;

@@ -14,8 +14,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/dtype.h"
-#include "host/device.h"
 #include "ops/kl/gradient_tile_host.h"
 
 namespace fovea {
@@ -25,25 +23,20 @@ using namespace kl_host;
 
 constexpr int64_t kItemsWanted = 32;  // items of the sweep over keys that keep a large machine busy
 constexpr int64_t kBlockTiles = 4;    // key tiles of a block: rows are loaded once for all of them
-constexpr double kFlopsPerNanosecond = 25;  // low enough for the slowest instruction set
 
-struct BackwardPlan {
+struct BackwardPlan : SweepPlan {
   KlBackward b;
-  int64_t groups;      // of key heads that are summed over together
-  int64_t block_keys;  // keys of an item of the sweep over keys
-  bool both;           // that sweep gives dq too
-  size_t worker_bytes;
+  int64_t groups;          // of key heads that are summed over together
+  int64_t block_keys;      // keys of an item of the sweep over keys
+  bool both;               // that sweep gives dq too
   SideRoom first, second;  // this and the sums: within a worker's bytes
   Slot<float> first_rows, second_rows, first_keys, second_keys;
-  Slot<int64_t> tile_first;
   Slot<Totals> weights;
-  Slot<unsigned char> scratch;
   BackwardPlan(const KlBackward& request, Layout& worker)
       : b(request),
         groups(1),
         block_keys(0),
         both(false),
-        worker_bytes(0),
         first(request.forward.first, worker),
         second(request.forward.second, worker) {}
   bool sweeps_rows() const { return b.forward.first.dq || b.forward.second.dq; }
@@ -57,20 +50,13 @@ class Backward {
         b_(plan.b),
         a_(plan.b.forward),
         base_(base),
-        tiles_(plan.b.forward, plan.tile_first.at(base)) {}
+        tiles_(plan.find(plan.b.forward.sequences, base)) {}
 
   void run(Context& ctx) {
     host::Pool& pool = host::pool(ctx);
-    double pairs = 0;
-    for (int64_t r = 0; r < a_.sequences.count; ++r) {
-      const Sequence q = a_.sequences[r];
-      pairs += static_cast<double>(q.rows) * static_cast<double>(a_.h) *
-               (static_cast<double>(q.keys) + 16);
-    }
-    const double cost =
-        2 * pairs * static_cast<double>(a_.first.width + a_.second.width) / kFlopsPerNanosecond;
-    clear(pool);
-    tiles_.find();
+    const double cost = 2 * host::pairs_of(a_.sequences) * static_cast<double>(a_.h) *
+                        static_cast<double>(a_.first.width + a_.second.width) / kFlopsPerNanosecond;
+    for (const KlSide* side : {&a_.first, &a_.second}) zero_gradients(pool, a_, *side);
     find_factor(pool);
     if (plan_.sweeps_rows() && !plan_.both)
       pool.run(tiles_.count(), cost,
@@ -84,21 +70,6 @@ class Backward {
   int64_t blocks() const {
     return std::max<int64_t>(1, ceil_div(a_.sequences.key_max, plan_.block_keys));
   }
-  void* room_of(int32_t worker) const {
-    return plan_.scratch.at(base_) + static_cast<size_t>(worker) * plan_.worker_bytes;
-  }
-
-  // Zeros for what no sequence reaches.
-  void clear(host::Pool& pool) const {
-    const Sequences& q = a_.sequences;
-    const int64_t key_batches = q.key_start ? 1 : q.count;
-    for (const KlSide* side : {&a_.first, &a_.second}) {
-      if (q.query_start || q.query_len || q.query_max < a_.s)
-        host::zero(pool, side->dq, side->dtype, a_.b, a_.s, a_.h, side->width);
-      if (q.key_start || q.key_len || q.key_max < q.capacity)
-        host::zero(pool, side->dk, side->dtype, key_batches, a_.t, side->key_heads, side->width);
-    }
-  }
 
   // What a row's weight is multiplied with: dtotal, or with mean its share.
   void find_factor(host::Pool& pool) {
@@ -107,9 +78,9 @@ class Backward {
     Totals* sums = plan_.weights.at(base_);
     pool.run(tiles_.count(), 5.0 * static_cast<double>(tiles_.count() * kRows),
              [&](int64_t item, int32_t) {
-               const RowTiles::Place at = tiles_[item];
+               const RowPlaces::Place at = tiles_[item];
                const Sequence q = a_.sequences[at.sequence];
-               const RowTile rows(a_, q, at.head, at.first);
+               const RowTile rows(a_, q, at);
                sums[item] = {0, 0};
                for (int r = 0; r < rows.count; ++r)
                  if (rows.sees_any(r))
@@ -119,11 +90,11 @@ class Backward {
     total_factor_ = weight == 0 ? 0 : total_factor_ / weight;
   }
 
-  void sweep_rows(const RowTiles::Place& at, int32_t worker) const {
+  void sweep_rows(const RowPlaces::Place& at, int32_t worker) const {
     const Sequence q = a_.sequences[at.sequence];
-    void* room = room_of(worker);
+    void* room = plan_.scratch.at(base_, worker);
     GradientTile tile(b_, plan_.first, plan_.second, room);
-    RowTile rows(a_, q, at.head, at.first);
+    RowTile rows(a_, q, at);
     const RowSums sums = clear_rows(rows, tile, room);
     if (tile.load(q, rows, total_factor_)) visit(q, rows, tile, 0, q.keys, sums, nullptr);
     save_rows(q, rows, sums);
@@ -140,19 +111,8 @@ class Backward {
     return to;
   }
   void save_rows(const Sequence& q, const RowTile& rows, const RowSums& from) const {
-    save_rows(a_.first, q, rows, from.x);
-    save_rows(a_.second, q, rows, from.y);
-  }
-  static void save_rows(const KlSide& side, const Sequence& q, const RowTile& rows,
-                        const float* sums) {
-    const View<4>& to = side.dq;
-    if (!to) return;
-    const int64_t pad = padded(side.width);
-    for (int r = 0; r < rows.count; ++r)
-      host::store_row(to.data, side.dtype,
-                      q.batch * to.stride[0] + (q.row_begin + rows.first + r) * to.stride[1] +
-                          rows.head * to.stride[2],
-                      to.stride[3], side.width, sums + r * pad, side.scale);
+    store_dq(a_.first, q, rows, from.x, padded(a_.first.width));
+    store_dq(a_.second, q, rows, from.y, padded(a_.second.width));
   }
 
   // dk of a block: of all key heads of a group, on one side.
@@ -183,7 +143,7 @@ class Backward {
     const int64_t begin = block * plan_.block_keys;
     const int64_t end = std::min(q.keys, begin + plan_.block_keys);
     if (begin >= end && !plan_.both) return;
-    void* room = room_of(worker);
+    void* room = plan_.scratch.at(base_, worker);
     GradientTile tile(b_, plan_.first, plan_.second, room);
     const BothKeySums keys = clear_keys(begin, tile, room);
     const int64_t heads = a_.h / plan_.groups;
@@ -201,46 +161,37 @@ class Backward {
     save_keys(keys.y, q, group, begin, end);
   }
 
-  // Tiles start at multiples of kKeys and end there or with the keys, whoever asks: their
-  // gradients, and how these are added, are the same in every sweep.
+  // The grid of every sweep is the same, so gradients of a tile and the order of their sums are.
   void visit(const Sequence& q, const RowTile& rows, GradientTile& tile, int64_t begin, int64_t end,
              const RowSums& row_sums, const BothKeySums* key_sums) const {
-    end = std::min(end, rows.end);
-    for (int64_t j = std::max(begin, rows.begin) / kKeys * kKeys; j < end; j += kKeys) {
-      const int64_t count = std::min<int64_t>(kKeys, q.keys - j);
-      const Cover cover = rows.cover(j, j + count);
-      if (cover == Cover::none) continue;
-      const bool masked = cover == Cover::part;
-      const LocalSeen seen(rows, j, count);
-      tile.step(q, rows, j, count, masked, row_sums.x || row_sums.y, seen);
+    KeyWalk::grid(begin, end, q.keys).each(rows, [&](const KeySpan& span) {
+      const bool masked = span.masked();
+      const LocalSeen seen(rows, span.begin, span.count);
+      tile.step(q, rows, span.begin, span.count, masked, row_sums.x || row_sums.y, seen);
       if (row_sums.x) add_dq(tile.x, rows, seen, masked, row_sums.x);
       if (row_sums.y) add_dq(tile.y, rows, seen, masked, row_sums.y);
-      if (!key_sums) continue;
+      if (!key_sums) return;
       const auto add = [&](const SideTile& side, const KeySums& to) {
         if (to.sums)
-          add_dk(side, rows, seen, masked, to.of(rows.head / (a_.h / side.side.key_heads), j));
+          add_dk(side, rows, seen, masked,
+                 to.of(rows.head / (a_.h / side.side.key_heads), span.begin));
       };
       add(tile.x, key_sums->x), add(tile.y, key_sums->y);
-    }
+    });
   }
 
   void save_keys(const KeySums& from, const Sequence& q, int64_t group, int64_t begin,
                  int64_t end) const {
-    const KlSide& side = *from.side;
-    const View<4>& to = side.dk;
-    if (!to) return;
+    if (!from.sums) return;
     for (int64_t head = group * from.heads; head < (group + 1) * from.heads; ++head)
-      for (int64_t j = begin; j < end; ++j)
-        host::store_row(to.data, side.dtype,
-                        a_.sequences.key_offset(q, j, to.stride) + head * to.stride[2],
-                        to.stride[3], side.width, from.of(head, j), 1);
+      store_dk(a_, *from.side, q, begin, end, head, from.of(head, begin), from.pad);
   }
 
   const BackwardPlan& plan_;
   const KlBackward& b_;
   const Kl& a_;
   void* base_;
-  RowTiles tiles_;
+  const RowPlaces tiles_;
   double total_factor_ = 0;
 };
 
@@ -278,16 +229,9 @@ std::string offer(const Context& ctx, const KlBackward& b, Plan& plan) {
   };
   p.first_rows = rows_of(a.first), p.second_rows = rows_of(a.second);
   p.first_keys = keys_of(a.first), p.second_keys = keys_of(a.second);
-  p.worker_bytes = worker.bytes();
-  const int64_t tiles = RowTiles::most(a);
-  const int64_t workers = host::workers_for(ctx, std::max(items, static_cast<double>(tiles)));
-  p.tile_first = plan.workspace.add<int64_t>(a.sequences.count + 1);
-  p.weights = plan.workspace.add<Totals>(b.dtotal && a.mean ? tiles : 0);
-  p.scratch = plan.workspace.add_all(worker, workers);
-  plan.kernel += std::string(".") + host::simd().name + "." + dtype_name(a.first.dtype) + ".d" +
-                 std::to_string(a.first.width) + "." + dtype_name(a.second.dtype) + ".d" +
-                 std::to_string(a.second.width);
-  plan.launch = [p](Context& context, void* base) { Backward(p, base).run(context); };
+  p.lay_out(ctx, a, items, worker, plan);
+  p.weights = plan.workspace.add<Totals>(b.dtotal && a.mean ? RowTiles::most(a.sequences, a.h) : 0);
+  host::host_plan<Backward>(plan, p, shape_name(a.first, a.second));
   return "";
 }
 

@@ -11,8 +11,6 @@
 #include <cmath>
 #include <limits>
 
-#include "core/dtype.h"
-#include "host/device.h"
 #include "ops/kl/tile_host.h"
 
 namespace fovea {
@@ -20,28 +18,16 @@ namespace {
 
 using namespace kl_host;
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr double kFlopsPerNanosecond = 25;  // low enough for the slowest instruction set
-
-struct ForwardPlan {
+struct ForwardPlan : SweepPlan {
   Kl a;
-  size_t worker_bytes;
   SideRoom first, second;  // within a worker's bytes
-  Slot<int64_t> tile_first;
   Slot<Totals> totals;
-  Slot<unsigned char> scratch;
   ForwardPlan(const Kl& request, Layout& worker)
-      : a(request), worker_bytes(0), first(request.first, worker), second(request.second, worker) {}
+      : a(request), first(request.first, worker), second(request.second, worker) {}
 };
 
-struct RowState {
-  float top_x[kRows], top_y[kRows], sum_x[kRows], sum_y[kRows], cross[kRows];
+struct RowState : CoupledRows {
   float lse_x[kRows], lse_y[kRows], kl_x[kRows], kl_y[kRows];  // share > 0
-  RowState() {
-    std::fill_n(top_x, kRows, -kInf), std::fill_n(top_y, kRows, -kInf);
-    for (float* sum : {sum_x, sum_y, cross}) std::fill_n(sum, kRows, 0.0f);
-  }
-  host::Coupled view() { return {top_x, top_y, sum_x, sum_y, cross}; }
 };
 
 class Forward {
@@ -50,16 +36,10 @@ class Forward {
       : plan_(plan), a_(plan.a), simd_(host::simd()), base_(base) {}
 
   void run(Context& ctx) {
-    RowTiles tiles(a_, plan_.tile_first.at(base_));
-    tiles.find();
-    double pairs = 0;
-    for (int64_t r = 0; r < a_.sequences.count; ++r) {
-      const Sequence q = a_.sequences[r];
-      pairs += static_cast<double>(q.rows) * static_cast<double>(a_.h) *
-               (static_cast<double>(q.keys) + 16);
-    }
-    const auto widths = static_cast<double>(a_.first.width + a_.second.width + 32);
-    host::pool(ctx).run(tiles.count(), pairs * widths / kFlopsPerNanosecond,
+    const RowPlaces tiles = plan_.find(a_.sequences, base_);
+    const double cost = host::pairs_of(a_.sequences) * static_cast<double>(a_.h) *
+                        static_cast<double>(a_.first.width + a_.second.width + 32);
+    host::pool(ctx).run(tiles.count(), cost / kFlopsPerNanosecond,
                         [&](int64_t item, int32_t worker) { compute(tiles[item], item, worker); });
     if (!a_.total) return;
     const Totals sum = add_up(plan_.totals.at(base_), tiles.count());
@@ -69,10 +49,10 @@ class Forward {
   }
 
  private:
-  void compute(const RowTiles::Place& at, int64_t item, int32_t worker) const {
+  void compute(const RowPlaces::Place& at, int64_t item, int32_t worker) const {
     const Sequence q = a_.sequences[at.sequence];
-    const RowTile rows(a_, q, at.head, at.first);
-    void* room = plan_.scratch.at(base_) + static_cast<size_t>(worker) * plan_.worker_bytes;
+    const RowTile rows(a_, q, at);
+    void* room = plan_.scratch.at(base_, worker);
     SideTile x(a_, a_.first, plan_.first, room), y(a_, a_.second, plan_.second, room);
     RowState state;
     if (rows.begin < rows.end) x.load_rows(q, rows), y.load_rows(q, rows);
@@ -89,21 +69,15 @@ class Forward {
   template <class Visit>
   void each_tile(const Sequence& q, const RowTile& rows, SideTile& x, SideTile& y,
                  Visit visit) const {
-    for (int64_t j = rows.begin; j < rows.end; j += kKeys) {
-      const int64_t count = std::min<int64_t>(kKeys, rows.end - j);
-      const Cover cover = rows.cover(j, j + count);
-      if (cover == Cover::none) continue;
+    KeyWalk::range(0, q.keys).each(rows, [&](const KeySpan& span) {
       for (SideTile* side : {&x, &y}) {
-        side->load_keys(q, rows.head, j, count, false);
+        side->load_keys(q, rows.head, span.begin, span.count, false);
         side->score(rows.lanes);
       }
-      if (cover == Cover::full) {
-        visit(count, host::Seen{});
-      } else {
-        const LocalSeen seen(rows, j, count);
-        visit(count, seen.view());
-      }
-    }
+      if (!span.masked()) return visit(span.count, host::Seen{});
+      const LocalSeen seen(rows, span.begin, span.count);
+      visit(span.count, seen.view());
+    });
   }
 
   void mix(const Sequence& q, const RowTile& rows, SideTile& x, SideTile& y,
@@ -123,12 +97,9 @@ class Forward {
   void finish(const Sequence& q, const RowTile& rows, int r, const RowState& state,
               Totals& sum) const {
     const int64_t row = rows.first + r;
-    double kl = 0, kl_second = 0, lse_x = -kInf, lse_y = -kInf;
+    auto [kl, lse_x, lse_y] = state.row(r, rows.sees_any(r));
+    double kl_second = 0;
     if (rows.sees_any(r)) {
-      const double l_x = state.sum_x[r], log_x = std::log(l_x);
-      const double log_y = std::log(static_cast<double>(state.sum_y[r]));
-      kl = state.cross[r] / l_x - log_x + log_y;
-      lse_x = state.top_x[r] + log_x, lse_y = state.top_y[r] + log_y;
       if (a_.share > 0) kl = state.kl_x[r], kl_second = state.kl_y[r];
       const float weight = a_.total ? weight_of(a_, q, rows.head, row) : 0;
       if (weight != 0)
@@ -152,16 +123,9 @@ class Forward {
 std::string offer(const Context& ctx, const Kl& a, Plan& plan) {
   Layout worker;
   ForwardPlan p(a, worker);
-  p.worker_bytes = worker.bytes();
-  const int64_t tiles = RowTiles::most(a);
-  const int64_t workers = host::workers_for(ctx, static_cast<double>(tiles));
-  p.tile_first = plan.workspace.add<int64_t>(a.sequences.count + 1);
-  p.totals = plan.workspace.add<Totals>(a.total ? tiles : 0);
-  p.scratch = plan.workspace.add_all(worker, workers);
-  plan.kernel += std::string(".") + host::simd().name + "." + dtype_name(a.first.dtype) + ".d" +
-                 std::to_string(a.first.width) + "." + dtype_name(a.second.dtype) + ".d" +
-                 std::to_string(a.second.width);
-  plan.launch = [p](Context& context, void* base) { Forward(p, base).run(context); };
+  p.lay_out(ctx, a, 0, worker, plan);
+  p.totals = plan.workspace.add<Totals>(a.total ? RowTiles::most(a.sequences, a.h) : 0);
+  host::host_plan<Forward>(plan, p, shape_name(a.first, a.second));
   return "";
 }
 

@@ -24,15 +24,10 @@ GatherSide::GatherSide(const Kl& a, const KlSide& of, const GatherRoom::Side& ro
       key_(room.key.at(base)) {}
 
 void GatherSide::load_rows(const Sequence& q, const RowTile& tile) {
-  const View<4>& from = side.q;
-  for (int r = 0; r < tile.count; ++r) {
-    float* to = rows + r * pad;
-    host::load_row(host::simd(), from.data, side.dtype,
-                   q.batch * from.stride[0] + (q.row_begin + tile.first + r) * from.stride[1] +
-                       tile.head * from.stride[2],
-                   from.stride[3], side.width, to);
-    host::simd().scale(side.width, to, side.scale, to);
-  }
+  for (int r = 0; r < tile.count; ++r)
+    host::load_query(host::simd(), side.q, side.dtype,
+                     host::row_offset(side.q, q, tile.first + r, tile.head), side.width, pad,
+                     side.scale, rows + r * pad);
 }
 
 const float* GatherSide::key(const Sequence& q, int64_t query_head, int64_t j) const {

@@ -35,6 +35,7 @@ class GatherSide {
 
 class GatherTile {
  public:
+  using Room = GatherRoom;
   GatherTile(const KlGather& request, const GatherRoom& room, void* base);
 
   // The entries that name keys in [begin, end), of the rows for which wanted(r) holds.  False:
@@ -61,6 +62,17 @@ class GatherTile {
     for (int r = 0; r < rows.count; ++r)
       for (int32_t e = 0; e < high_[r]; ++e) visit(r, e, list_[r * a_.n + entry_ + e]);
   }
+
+  // Every entry, for coupled_host.h.
+  template <class Visit>
+  void forward(const Sequence& q, int64_t, const RowTile& rows, Visit visit) {
+    if (!load(q, rows, 0, q.keys, [](int) { return true; })) return;
+    for (int64_t entry = 0; entry < longest; entry += kKeys) {
+      score(q, rows, entry);
+      visit(count, first.x, second.x, seen());
+    }
+  }
+  bool any(const RowTile&, int r) const { return length[r] > 0; }
 
   GatherSide first, second;
   int64_t length[kRows], longest, count;

@@ -4,6 +4,8 @@
 namespace fovea::kl_host {
 namespace {
 
+using host::add_row;
+
 // 0 * NaN is NaN: where some factor is no number, only pairs that see each other are multiplied.
 bool pairwise(const SideTile& side, bool masked) {
   return masked && !side.finite();
@@ -13,13 +15,7 @@ template <class Add>
 void each_pair(const SideTile& side, const RowTile& rows, const LocalSeen& seen, Add add) {
   for (int64_t j = 0; j < side.keys; ++j)
     for (int r = 0; r < rows.count; ++r)
-      if ((seen.low[r] <= j && j < seen.high[r]) ||
-          (seen.first_low[r] <= j && j < seen.first_high[r]))
-        add(j, r, side.x[j * rows.lanes + r]);
-}
-
-void add_row(int64_t width, float factor, const float* from, float* sum) {
-  for (int64_t c = 0; c < width; ++c) sum[c] += factor * from[c];
+      if (seen.sees(r, j)) add(j, r, side.x[j * rows.lanes + r]);
 }
 
 }  // namespace

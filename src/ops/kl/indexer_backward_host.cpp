@@ -5,10 +5,6 @@
 //   keys: an item owns a block of keys, dk = sum_n dz_n q_n over the row tiles, head after head
 // Tiles and the order of sums follow from shapes and lengths alone: any number of threads gives the
 // same bits.
-#include <algorithm>
-
-#include "core/dtype.h"
-#include "host/device.h"
 #include "ops/kl/gradient_tile_host.h"
 #include "ops/kl/indexer_tile_host.h"
 
@@ -17,24 +13,19 @@ namespace {
 
 using namespace kl_host;
 
-constexpr int64_t kBlockKeys = 4 * kKeys;   // of an item of the sweep over keys
-constexpr double kFlopsPerNanosecond = 25;  // low enough for the slowest instruction set
+constexpr int64_t kBlockKeys = 4 * kKeys;  // of an item of the sweep over keys
 
-struct BackwardPlan {
+struct BackwardPlan : SweepPlan {
   KlIndexer a;
   Kl rows_of;
-  size_t worker_bytes;
   IndexerRoom room;  // this and the sums: within a worker's bytes
   Slot<float> dq, dk, dweight;
-  Slot<int64_t> tile_first;
-  Slot<unsigned char> scratch;
   BackwardPlan(const KlIndexer& request, Layout& worker)
-      : a(request), rows_of(IndexerTile::rows_of(request)), worker_bytes(0), room(request, worker) {
+      : a(request), rows_of(IndexerTile::rows_of(request)), room(request, worker) {
     const int64_t pad = padded(a.student.width);
     dq = worker.add<float>(a.student.dq ? a.heads : 0, kRows, pad);
     dk = worker.add<float>(a.student.dk ? kBlockKeys * pad : 0);
     dweight = worker.add<float>(a.teacher.sequences.query_max ? a.heads : 0, kRows);
-    worker_bytes = worker.bytes();
   }
 };
 
@@ -45,16 +36,11 @@ class Backward {
 
   void run(Context& ctx) {
     host::Pool& pool = host::pool(ctx);
-    RowTiles tiles(plan_.rows_of, plan_.tile_first.at(base_));
-    tiles.find();
+    const RowPlaces tiles = plan_.find(t_.sequences, base_);
     clear(pool);
     const double width = static_cast<double>(t_.h * t_.first.width) +
                          3.0 * static_cast<double>(a_.heads * a_.student.width);
-    double pairs = 0;
-    for (int64_t r = 0; r < t_.sequences.count; ++r)
-      pairs += static_cast<double>(t_.sequences[r].rows) *
-               (static_cast<double>(t_.sequences[r].keys) + 16);
-    const double cost = 2 * pairs * width / kFlopsPerNanosecond;
+    const double cost = 2 * host::pairs_of(t_.sequences) * width / kFlopsPerNanosecond;
     if (a_.student.dq || a_.dweight)
       pool.run(tiles.count(), cost,
                [&](int64_t item, int32_t worker) { sweep_rows(tiles[item], worker); });
@@ -65,22 +51,16 @@ class Backward {
 
  private:
   int64_t blocks() const { return ceil_div(t_.sequences.key_max, kBlockKeys); }
-  void* room_of(int32_t worker) const {
-    return plan_.scratch.at(base_) + static_cast<size_t>(worker) * plan_.worker_bytes;
-  }
 
   // Zeros for what no sequence reaches.
   void clear(host::Pool& pool) const {
     const Sequences& q = t_.sequences;
-    if (q.query_start || q.query_len || q.query_max < t_.s) {
-      host::zero(pool, a_.student.dq, a_.student.dtype, t_.b, t_.s, a_.heads, a_.student.width);
-      const View<3>& w = a_.dweight;
-      host::zero(pool, {w.data, {w.stride[0], w.stride[1], w.stride[2], 1}}, FOVEA_F32, t_.b, t_.s,
-                 a_.heads, 1);
-    }
-    if (q.key_start || q.key_len || q.key_max < q.capacity)
-      host::zero(pool, a_.student.dk, a_.student.dtype, q.key_start ? 1 : q.count, t_.t, 1,
-                 a_.student.width);
+    const KlSide& student = a_.student;
+    const View<3>& w = a_.dweight;
+    host::zero_rows(pool, student.dq, student.dtype, q, t_.b, a_.heads, student.width);
+    host::zero_rows(pool, {w.data, {w.stride[0], w.stride[1], w.stride[2], 1}}, FOVEA_F32, q, t_.b,
+                    a_.heads, 1);
+    host::zero_keys(pool, student.dk, student.dtype, q, t_.t, 1, student.width);
   }
 
   // The gradient and statistics of the rows; rows without a gradient are dropped.  False: none is
@@ -129,11 +109,11 @@ class Backward {
         });
   }
 
-  void sweep_rows(const RowTiles::Place& at, int32_t worker) const {
+  void sweep_rows(const RowPlaces::Place& at, int32_t worker) const {
     const Sequence q = t_.sequences[at.sequence];
-    void* room = room_of(worker);
+    void* room = plan_.scratch.at(base_, worker);
     IndexerTile tile(a_, plan_.rows_of, plan_.room, room);
-    RowTile rows(plan_.rows_of, q, 0, at.first);
+    RowTile rows(plan_.rows_of, q, at);
     float *dq = plan_.dq.at(room), *dweight = plan_.dweight.at(room);
     const int64_t pad = tile.student.pad;
     if (dq) std::fill_n(dq, a_.heads * kRows * pad, 0.0f);
@@ -144,19 +124,14 @@ class Backward {
            [&](int64_t n, int64_t, bool masked, const LocalSeen& seen) {
              if (dq) add_dq(tile.student, rows, seen, masked, dq + n * kRows * pad);
            });
-    const View<4>& to = a_.student.dq;
     const View<3>& w = a_.dweight;
-    for (int r = 0; r < rows.count; ++r)
-      for (int64_t n = 0; n < a_.heads; ++n) {
-        const int64_t row = q.row_begin + rows.first + r;
-        if (to)
-          host::store_row(to.data, a_.student.dtype,
-                          q.batch * to.stride[0] + row * to.stride[1] + n * to.stride[2],
-                          to.stride[3], a_.student.width, dq + (n * kRows + r) * pad, 1);
-        if (w)
-          w.as()[q.batch * w.stride[0] + row * w.stride[1] + n * w.stride[2]] =
-              dweight[n * kRows + r];
-      }
+    for (int64_t n = 0; n < a_.heads; ++n) {
+      host::store_rows(a_.student.dq, a_.student.dtype, q, rows.first, rows.count, n,
+                       a_.student.width, dq + n * kRows * pad, pad, 1);
+      for (int r = 0; w && r < rows.count; ++r)
+        w.as()[q.batch * w.stride[0] + (q.row_begin + rows.first + r) * w.stride[1] +
+               n * w.stride[2]] = dweight[n * kRows + r];
+    }
   }
 
   void sweep_keys(int64_t item, int32_t worker) const {
@@ -164,7 +139,7 @@ class Backward {
     const int64_t begin = item % blocks() * kBlockKeys;
     const int64_t end = std::min(q.keys, begin + kBlockKeys);
     if (begin >= end) return;
-    void* room = room_of(worker);
+    void* room = plan_.scratch.at(base_, worker);
     IndexerTile tile(a_, plan_.rows_of, plan_.room, room);
     float *dk = plan_.dk.at(room), *dweight = plan_.dweight.at(room);
     const int64_t pad = tile.student.pad;
@@ -179,10 +154,7 @@ class Backward {
              add_dk(tile.student, rows, seen, masked, dk + (j - begin) * pad);
            });
     }
-    const View<4>& to = a_.student.dk;
-    for (int64_t j = begin; j < end; ++j)
-      host::store_row(to.data, a_.student.dtype, t_.sequences.key_offset(q, j, to.stride),
-                      to.stride[3], a_.student.width, dk + (j - begin) * pad, 1);
+    store_dk(t_, a_.student, q, begin, end, 0, dk, pad);
   }
 
   const BackwardPlan& plan_;
@@ -195,16 +167,10 @@ class Backward {
 std::string offer(const Context& ctx, const KlIndexer& a, Plan& plan) {
   Layout worker;
   BackwardPlan p(a, worker);
-  const int64_t tiles = RowTiles::most(p.rows_of);
   const double items = static_cast<double>(a.teacher.sequences.count) *
                        static_cast<double>(ceil_div(a.teacher.sequences.key_max, kBlockKeys));
-  const int64_t workers = host::workers_for(ctx, std::max(items, static_cast<double>(tiles)));
-  p.tile_first = plan.workspace.add<int64_t>(a.teacher.sequences.count + 1);
-  p.scratch = plan.workspace.add_all(worker, workers);
-  plan.kernel += std::string(".") + host::simd().name + "." + dtype_name(a.teacher.first.dtype) +
-                 ".d" + std::to_string(a.teacher.first.width) + "." + dtype_name(a.student.dtype) +
-                 ".d" + std::to_string(a.student.width);
-  plan.launch = [p](Context& context, void* base) { Backward(p, base).run(context); };
+  p.lay_out(ctx, p.rows_of, items, worker, plan);
+  host::host_plan<Backward>(plan, p, shape_name(a.teacher.first, a.student));
   return "";
 }
 

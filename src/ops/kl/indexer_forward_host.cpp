@@ -4,12 +4,8 @@
 //   lse of every teacher head and of the student's logits b = sum_n w_n max(z_n, 0)
 //   P = 1/h sum_m e^(a^m - lse^m),  kl = sum_j P (ln P - (b - lse))
 // What an item does depends on shapes and lengths alone: any number of threads gives the same bits.
-#include <algorithm>
 #include <cmath>
-#include <limits>
 
-#include "core/dtype.h"
-#include "host/device.h"
 #include "ops/kl/indexer_tile_host.h"
 
 namespace fovea {
@@ -17,20 +13,12 @@ namespace {
 
 using namespace kl_host;
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr double kFlopsPerNanosecond = 25;  // low enough for the slowest instruction set
-
-struct ForwardPlan {
+struct ForwardPlan : SweepPlan {
   KlIndexer a;
   Kl rows_of;
-  size_t worker_bytes;
   IndexerRoom room;  // within a worker's bytes
-  Slot<int64_t> tile_first;
-  Slot<unsigned char> scratch;
   ForwardPlan(const KlIndexer& request, Layout& worker)
-      : a(request), rows_of(IndexerTile::rows_of(request)), worker_bytes(0), room(request, worker) {
-    worker_bytes = worker.bytes();
-  }
+      : a(request), rows_of(IndexerTile::rows_of(request)), room(request, worker) {}
 };
 
 class Forward {
@@ -39,24 +27,19 @@ class Forward {
       : plan_(plan), a_(plan.a), simd_(host::simd()), base_(base) {}
 
   void run(Context& ctx) {
-    RowTiles tiles(plan_.rows_of, plan_.tile_first.at(base_));
-    tiles.find();
-    const KlIndexer& a = a_;
-    const double width = static_cast<double>(a.teacher.h * a.teacher.first.width) +
-                         static_cast<double>(a.heads * a.student.width);
-    double pairs = 0;
-    for (int64_t r = 0; r < a.teacher.sequences.count; ++r)
-      pairs += static_cast<double>(a.teacher.sequences[r].rows) *
-               (static_cast<double>(a.teacher.sequences[r].keys) + 16);
-    host::pool(ctx).run(tiles.count(), 4 * pairs * width / kFlopsPerNanosecond,
+    const RowPlaces tiles = plan_.find(a_.teacher.sequences, base_);
+    const double width = static_cast<double>(a_.teacher.h * a_.teacher.first.width) +
+                         static_cast<double>(a_.heads * a_.student.width);
+    host::pool(ctx).run(tiles.count(),
+                        4 * host::pairs_of(a_.teacher.sequences) * width / kFlopsPerNanosecond,
                         [&](int64_t item, int32_t worker) { compute(tiles[item], worker); });
   }
 
  private:
-  void compute(const RowTiles::Place& at, int32_t worker) const {
+  void compute(const RowPlaces::Place& at, int32_t worker) const {
     const Sequence q = a_.teacher.sequences[at.sequence];
-    RowTile rows(plan_.rows_of, q, 0, at.first);
-    void* room = plan_.scratch.at(base_) + static_cast<size_t>(worker) * plan_.worker_bytes;
+    RowTile rows(plan_.rows_of, q, at);
+    void* room = plan_.scratch.at(base_, worker);
     IndexerTile tile(a_, plan_.rows_of, plan_.room, room);
     float lse[kRows], kl[kRows] = {};
     const bool pairs = IndexerTile::has_pairs(a_);
@@ -102,14 +85,8 @@ class Forward {
 std::string offer(const Context& ctx, const KlIndexer& a, Plan& plan) {
   Layout worker;
   ForwardPlan p(a, worker);
-  const int64_t tiles = RowTiles::most(p.rows_of);
-  const int64_t workers = host::workers_for(ctx, static_cast<double>(tiles));
-  p.tile_first = plan.workspace.add<int64_t>(a.teacher.sequences.count + 1);
-  p.scratch = plan.workspace.add_all(worker, workers);
-  plan.kernel += std::string(".") + host::simd().name + "." + dtype_name(a.teacher.first.dtype) +
-                 ".d" + std::to_string(a.teacher.first.width) + "." + dtype_name(a.student.dtype) +
-                 ".d" + std::to_string(a.student.width);
-  plan.launch = [p](Context& context, void* base) { Forward(p, base).run(context); };
+  p.lay_out(ctx, p.rows_of, 0, worker, plan);
+  host::host_plan<Forward>(plan, p, shape_name(a.teacher.first, a.student));
   return "";
 }
 

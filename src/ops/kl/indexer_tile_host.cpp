@@ -1,15 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/kl/indexer_tile_host.h"
 
-#include <algorithm>
-#include <limits>
-
 namespace fovea::kl_host {
-namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
-}  // namespace
 
 IndexerRoom::IndexerRoom(const KlIndexer& a, Layout& layout)
     : teacher(a.teacher.first, layout), student(a.student, layout) {

@@ -37,16 +37,13 @@ class IndexerTile {
   void rectified(const Sequence& q, RowTile& rows, int64_t n);
 
   // visit(first key, keys, masked, what is seen) for the key tiles in [begin, end) that some row
-  // sees.  Tiles start at multiples of kKeys.
+  // sees.
   template <class Visit>
   static void each_tile(const Sequence& q, const RowTile& rows, int64_t begin, int64_t end,
                         Visit visit) {
-    end = std::min(end, rows.end);
-    for (int64_t j = std::max(begin, rows.begin) / kKeys * kKeys; j < end; j += kKeys) {
-      const int64_t count = std::min<int64_t>(kKeys, q.keys - j);
-      const Cover cover = rows.cover(j, j + count);
-      if (cover != Cover::none) visit(j, count, cover == Cover::part, LocalSeen(rows, j, count));
-    }
+    KeyWalk::grid(begin, end, q.keys).each(rows, [&](const KeySpan& span) {
+      visit(span.begin, span.count, span.masked(), LocalSeen(rows, span.begin, span.count));
+    });
   }
 
   SideTile teacher, student;

@@ -3,14 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace fovea::kl_host {
-namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
-}  // namespace
 
 PoolTile::PoolTile(const KlPool& request, const PoolRoom& room, void* base)
     : teacher(request.kl, request.kl.first, room.teacher, base),
@@ -21,7 +15,8 @@ PoolTile::PoolTile(const KlPool& request, const PoolRoom& room, void* base)
 RowTile PoolTile::blocks_of(const RowTile& rows) const {
   RowTile blocks = rows;
   const int64_t size = a_.block_keys;
-  for (KeyRange& at : blocks.seen) {
+  for (int r = 0; r < blocks.lanes; ++r) {
+    KeyRange& at = blocks.seen[r];
     at = {at.low / size, at.low < at.high ? (at.high - 1) / size + 1 : at.low / size,
           at.first_low / size,
           at.first_low < at.first_high ? (at.first_high - 1) / size + 1 : at.first_low / size};
@@ -53,16 +48,13 @@ void PoolTile::pool(const Sequence& q, const RowTile& rows, int64_t block, float
   std::fill_n(top, kRows, -kInf), std::fill_n(sum, kRows, 0.0f);
   const int64_t begin = block * a_.block_keys;
   const int64_t end = q.keys - begin > a_.block_keys ? begin + a_.block_keys : q.keys;
-  for (int64_t j = begin; j < end; j += kKeys) {
-    const int64_t count = std::min<int64_t>(kKeys, end - j);
-    const Cover cover = rows.cover(j, j + count);
-    if (cover == Cover::none) continue;
-    teacher.load_keys(q, rows.head, j, count, false);
+  KeyWalk::grid(begin, end, end, begin).each(rows, [&](const KeySpan& span) {
+    teacher.load_keys(q, rows.head, span.begin, span.count, false);
     teacher.score(rows.lanes);
-    const LocalSeen seen(rows, j, count);
-    host::simd().softmax_sums(count, rows.lanes, teacher.x,
-                              cover == Cover::part ? seen.view() : host::Seen{}, top, sum);
-  }
+    const LocalSeen seen(rows, span.begin, span.count);
+    host::simd().softmax_sums(span.count, rows.lanes, teacher.x,
+                              span.masked() ? seen.view() : host::Seen{}, top, sum);
+  });
   for (int r = 0; r < rows.lanes; ++r)
     to[r] = a_.max && !std::isnan(sum[r]) ? top[r] : top[r] + std::log(sum[r]);
 }

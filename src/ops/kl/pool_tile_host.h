@@ -18,6 +18,7 @@ struct PoolRoom {
 
 class PoolTile {
  public:
+  using Room = PoolRoom;
   PoolTile(const KlPool& request, const PoolRoom& room, void* base);
 
   // The row tile with blocks in place of keys.
@@ -31,18 +32,19 @@ class PoolTile {
   void step(const Sequence& q, const Sequence& units, const RowTile& rows, int64_t begin,
             int64_t count, bool wide);
 
-  // visit(first block, blocks, masked, what is seen) for the tiles in [begin, end) that some row
-  // sees.  Tiles start at multiples of kKeys.
+  // All blocks, for coupled_host.h.
   template <class Visit>
-  static void each_tile(const Sequence& units, const RowTile& blocks, int64_t begin, int64_t end,
-                        Visit visit) {
-    end = std::min(end, blocks.end);
-    for (int64_t u = std::max(begin, blocks.begin) / kKeys * kKeys; u < end; u += kKeys) {
-      const int64_t count = std::min<int64_t>(kKeys, units.keys - u);
-      const Cover cover = blocks.cover(u, u + count);
-      if (cover != Cover::none) visit(u, count, cover == Cover::part, LocalSeen(blocks, u, count));
-    }
+  void forward(const Sequence& q, int64_t sequence, const RowTile& rows, Visit visit) {
+    const Sequence units = blocks_of(a_, q, sequence);
+    const RowTile blocks = blocks_of(rows);
+    if (rows.begin < rows.end) load_rows(q, rows);
+    KeyWalk::grid(0, units.keys, units.keys).each(blocks, [&](const KeySpan& span) {
+      step(q, units, rows, span.begin, span.count, false);
+      const LocalSeen seen(blocks, span.begin, span.count);
+      visit(span.count, x, student.x, span.masked() ? seen.view() : host::Seen{});
+    });
   }
+  bool any(const RowTile& rows, int r) const { return rows.sees_any(r); }
 
   SideTile teacher, student;
   float* x;

@@ -1,82 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/kl/tile_host.h"
 
-#include <algorithm>
+#include <cmath>
 
 namespace fovea::kl_host {
-namespace {
-
-// Rows so far apart that a tile of them falls into few cache sets are better copied together.
-bool dense(int64_t row, int64_t width) {
-  return row <= 2 * width;
-}
-
-}  // namespace
 
 RowTile::RowTile(const Kl& a, const Sequence& q, int64_t query_head, int64_t first_row)
-    : head(query_head),
-      first(first_row),
-      count(static_cast<int>(std::min<int64_t>(kRows, q.rows - first_row))),
-      lanes(static_cast<int>(padded(count))) {
+    : host::RowTile(std::min<int64_t>(kRows, q.rows - first_row)),
+      head(query_head),
+      first(first_row) {
   const Window window = a.mask.of_head(head);
-  for (int r = 0; r < lanes; ++r)
-    seen[r] = r < count ? window.range(a.mask.query_at(q, head, first + r), q.keys) : KeyRange{};
+  for (int r = 0; r < count; ++r)
+    seen[r] = window.range(a.mask.query_at(q, head, first + r), q.keys);
   bound();
 }
 
-void RowTile::bound() {
-  begin = INT64_MAX, end = 0;
-  for (int r = 0; r < count; ++r) {
-    const KeyRange& x = seen[r];
-    if (x.low < x.high) begin = std::min(begin, x.low), end = std::max(end, x.high);
-    if (x.first_low < x.first_high)
-      begin = std::min(begin, x.first_low), end = std::max(end, x.first_high);
-  }
-  begin = std::min(begin, end);
+void SweepPlan::lay_out(const Context& ctx, const Kl& rows_of, double items, const Layout& worker,
+                        Plan& plan) {
+  const Sequences& q = rows_of.sequences;
+  const int64_t most = RowTiles::most(q, rows_of.h);
+  tiles = RowTiles(q.count, rows_of.h, plan.workspace, rows_of.h ? most / rows_of.h : 0);
+  scratch =
+      host::WorkerScratch(ctx, std::max(items, static_cast<double>(most)), worker, plan.workspace);
 }
 
-Cover RowTile::cover(int64_t key_begin, int64_t key_end) const {
-  bool some = false, all = true;
-  for (int r = 0; r < count; ++r) {
-    const KeyRange& x = seen[r];
-    some |= std::max(x.low, key_begin) < std::min(x.high, key_end) ||
-            std::max(x.first_low, key_begin) < std::min(x.first_high, key_end);
-    all &= (x.low <= key_begin && x.high >= key_end) ||
-           (x.first_low <= key_begin && x.first_high >= key_end);
-  }
-  return all ? Cover::full : some ? Cover::part : Cover::none;
-}
-
-LocalSeen::LocalSeen(const RowTile& rows, int64_t begin, int64_t count) {
-  const auto local = [&](int64_t j) {
-    return static_cast<int32_t>(clamp_i64(j - begin, 0, count));
-  };
-  for (int r = 0; r < rows.lanes; ++r) {
-    const KeyRange& x = rows.seen[r];
-    low[r] = local(x.low), high[r] = local(x.high);
-    first_low[r] = local(x.first_low), first_high[r] = local(x.first_high);
-  }
-}
-
-void RowTiles::find() {
-  const int64_t limit = a_.h ? most(a_) / a_.h : 0;
-  first_[0] = 0;
-  for (int64_t r = 0; r < a_.sequences.count; ++r)
-    first_[r + 1] = std::min(limit, first_[r] + ceil_div(a_.sequences[r].rows, kRows));
-}
-
-// Packed rows belong to one sequence each, where starts ascend as they have to.
-int64_t RowTiles::most(const Kl& a) {
-  const Sequences& q = a.sequences;
-  __int128 tiles = static_cast<__int128>(q.count) * ceil_div(q.query_max, kRows);
-  if (q.query_start) tiles = std::min<__int128>(tiles, a.s / kRows + q.count);
-  return static_cast<int64_t>(std::min<__int128>(tiles * a.h, INT64_MAX));
-}
-
-RowTiles::Place RowTiles::operator[](int64_t item) const {
-  const int64_t* found = std::upper_bound(first_, first_ + a_.sequences.count + 1, item / a_.h) - 1;
-  const int64_t tiles = found[1] - found[0], within = item - found[0] * a_.h;
-  return {found - first_, within / tiles, (tiles - 1 - within % tiles) * kRows};
+RowPlaces SweepPlan::find(const Sequences& sequences, void* base) const {
+  return tiles.find(base, [&](int64_t r) { return ceil_div(sequences[r].rows, kRows); });
 }
 
 SideRoom::SideRoom(const KlSide& side, Layout& layout) {
@@ -94,7 +43,6 @@ SideTile::SideTile(const Kl& a, const KlSide& of, const SideRoom& room, void* ba
       k(nullptr),
       k_row(0),
       keys(0),
-      row_count(0),
       a_(a),
       simd_(host::simd()),
       columns_(room.columns.at(base)),
@@ -102,20 +50,15 @@ SideTile::SideTile(const Kl& a, const KlSide& of, const SideRoom& room, void* ba
       rows_finite_(true) {}
 
 void SideTile::load_rows(const Sequence& q, const RowTile& tile) {
-  const View<4>& from = side.q;
-  row_count = tile.count;
   for (int r = 0; r < tile.count; ++r) {
     float* to = rows + r * pad;
     if (!tile.sees_any(r)) {
       std::fill_n(to, pad, 0.0f);
       continue;
     }
-    host::load_row(simd_, from.data, side.dtype,
-                   q.batch * from.stride[0] + (q.row_begin + tile.first + r) * from.stride[1] +
-                       tile.head * from.stride[2],
-                   from.stride[3], side.width, to);
-    simd_.scale(side.width, to, side.scale, to);
-    std::fill(to + side.width, to + pad, 0.0f);
+    host::load_query(simd_, side.q, side.dtype,
+                     host::row_offset(side.q, q, tile.first + r, tile.head), side.width, pad,
+                     side.scale, to);
   }
   host::transpose(rows, pad, tile.count, side.width, tile.lanes, columns_);
   rows_finite_ = simd_.finite(tile.count, side.width, rows, pad);
@@ -123,22 +66,10 @@ void SideTile::load_rows(const Sequence& q, const RowTile& tile) {
 
 void SideTile::load_keys(const Sequence& q, int64_t query_head, int64_t begin, int64_t count,
                          bool wide) {
-  const View<4>& from = side.k;
-  const int64_t head = query_head / (a_.h / side.key_heads);
-  const int64_t start = a_.sequences.key_offset(q, begin, from.stride) + head * from.stride[2];
-  keys = count;
-  if (side.dtype == FOVEA_F32 && from.stride[3] == 1 &&
-      (!wide || (side.width == pad && dense(from.stride[1], side.width)))) {
-    k = from.as() + start, k_row = from.stride[1];
-    return;
-  }
-  k = k_room_, k_row = pad;
-  for (int64_t j = 0; j < count; ++j) {
-    float* to = k_room_ + j * pad;
-    host::load_row(simd_, from.data, side.dtype, start + j * from.stride[1], from.stride[3],
-                   side.width, to);
-    std::fill(to + side.width, to + pad, 0.0f);
-  }
+  const host::KeyRows rows_of =
+      host::load_keys({simd_, a_.sequences, side.k, side.dtype, side.width}, q,
+                      query_head / (a_.h / side.key_heads), begin, count, {wide}, nullptr, k_room_);
+  k = rows_of.x, k_row = rows_of.row, keys = count;
 }
 
 void SideTile::score(int64_t lanes) {
@@ -147,6 +78,30 @@ void SideTile::score(int64_t lanes) {
 
 bool SideTile::finite() const {
   return rows_finite_ && simd_.finite(keys, side.width, k, k_row);
+}
+
+CoupledRows::Row CoupledRows::row(int r, bool any) const {
+  if (!any) return {0, -kInf, -kInf};
+  const double l_x = sum_x[r], log_x = std::log(l_x);
+  const double log_y = std::log(static_cast<double>(sum_y[r]));
+  return {cross[r] / l_x - log_x + log_y, top_x[r] + log_x, top_y[r] + log_y};
+}
+
+void zero_gradients(host::Pool& pool, const Kl& a, const KlSide& side) {
+  host::zero_rows(pool, side.dq, side.dtype, a.sequences, a.b, a.h, side.width);
+  host::zero_keys(pool, side.dk, side.dtype, a.sequences, a.t, side.key_heads, side.width);
+}
+
+void store_dq(const KlSide& side, const Sequence& q, const RowTile& rows, const float* sums,
+              int64_t pad) {
+  host::store_rows(side.dq, side.dtype, q, rows.first, rows.count, rows.head, side.width, sums, pad,
+                   side.scale);
+}
+
+void store_dk(const Kl& a, const KlSide& side, const Sequence& q, int64_t begin, int64_t end,
+              int64_t key_head, const float* sums, int64_t pad) {
+  host::store_keys(side.dk, side.dtype, a.sequences, q, begin, end, key_head, side.width, sums,
+                   pad);
 }
 
 Totals add_up(const Totals* tiles, int64_t count) {

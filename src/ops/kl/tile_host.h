@@ -1,69 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the host's forward and backward share: a tile of consecutive rows of one query head in
-// vector lanes, a tile of keys, and of each side the logit tile x[key][lane] between them.
-//   A key tile is read in place where it is f32 with dense rows, else converted to scratch.
-//   Row tiles are numbered by sequence, head, tile: the numbers follow from shapes and lengths
-//   alone.
+// vector lanes (host/sweep.h), and of each side the logit tile x[key][lane] against a tile of keys.
 #pragma once
-#include "core/workspace.h"
-#include "host/parts.h"
-#include "host/rows.h"
+#include "host/sweep.h"
 #include "ops/kl/kernels.h"
 
 namespace fovea::kl_host {
 
 using host::ceil_div;
+using host::KeySpan;
+using host::KeyWalk;
+using host::kFlopsPerNanosecond;
+using host::kInf;
+using host::kKeys;
+using host::kRows;
+using host::LocalSeen;
+using host::padded;
+using host::row_slot;
+using host::row_value;
+using host::RowPlaces;
+using host::RowTiles;
 
-constexpr int kRows = 64;  // lanes of a full tile: four AVX-512 vectors
-constexpr int kKeys = 96;  // keys of a tile: a multiple of the 6 rows of a register block
-
-inline int64_t padded(int64_t width) {
-  const int64_t vector = host::simd().width;
-  return ceil_div(width, vector) * vector;
-}
-
-enum class Cover { none, part, full };
-
-struct RowTile {
-  int64_t head, first;  // rows first .. first + count - 1 of the sequence
-  int count, lanes;     // lanes: count in whole vectors
-  KeyRange seen[kRows];
-  int64_t begin, end;  // no lane sees a key outside
-
+// Rows first .. first + count - 1 of a sequence, of one query head.
+struct RowTile : host::RowTile {
   RowTile(const Kl& a, const Sequence& q, int64_t head, int64_t first);
-  bool sees_any(int r) const {
-    return seen[r].low < seen[r].high || seen[r].first_low < seen[r].first_high;
-  }
-  // From now on row r sees nothing; bound() when the last was dropped.
-  void drop(int r) { seen[r] = {}; }
-  void bound();
-  Cover cover(int64_t key_begin, int64_t key_end) const;
+  RowTile(const Kl& a, const Sequence& q, const RowPlaces::Place& at)
+      : RowTile(a, q, at.head, at.tile * kRows) {}
+  int64_t head, first;
 };
 
-// Intervals of a row tile within keys [begin, begin + count), for Simd.
-struct LocalSeen {
-  LocalSeen(const RowTile& rows, int64_t begin, int64_t count);
-  host::Seen view() const { return {low, high, first_low, first_high}; }
-  int32_t low[kRows], high[kRows], first_low[kRows], first_high[kRows];
-};
-
-// Where the row tiles are.  `first` is workspace of count + 1 numbers.
-class RowTiles {
- public:
-  RowTiles(const Kl& a, int64_t* first) : a_(a), first_(first) {}
-  void find();
-  int64_t count() const { return first_[a_.sequences.count] * a_.h; }
-  struct Place {
-    int64_t sequence, head, first;
-  };
-  // The last tile of a head comes first: under a causal mask it has most keys.
-  Place operator[](int64_t item) const;
-  // The most there can be, whatever the lengths say; find() stops there.
-  static int64_t most(const Kl& a);
-
- private:
-  const Kl& a_;
-  int64_t* first_;
+// What the plan of every sweep has: where its row tiles are, and the workers' rooms.
+struct SweepPlan {
+  // rows_of: the call whose heads have row tiles of their own; items: of other sweeps in the same
+  // rooms.
+  void lay_out(const Context& ctx, const Kl& rows_of, double items, const Layout& worker,
+               Plan& plan);
+  RowPlaces find(const Sequences& sequences, void* base) const;
+  host::RowTiles tiles;
+  host::WorkerScratch scratch;
 };
 
 // Room of one side for a worker.
@@ -90,7 +64,6 @@ class SideTile {
   float *rows, *x;    // [lane][pad], [key][lane]
   const float* k;
   int64_t k_row, keys;
-  int row_count;
 
  private:
   const Kl& a_;
@@ -99,14 +72,36 @@ class SideTile {
   bool rows_finite_;
 };
 
-inline float row_value(const View<3>& x, const Sequence& q, int64_t head, int64_t row) {
-  return x.as()[q.batch * x.stride[0] + head * x.stride[1] + (q.row_begin + row) * x.stride[2]];
-}
-inline float& row_slot(const View<3>& x, const Sequence& q, int64_t head, int64_t row) {
-  return x.as()[q.batch * x.stride[0] + head * x.stride[1] + (q.row_begin + row) * x.stride[2]];
-}
 inline float weight_of(const Kl& a, const Sequence& q, int64_t head, int64_t row) {
   return a.row_weight ? row_value(a.row_weight, q, head, row) : 1.0f;
+}
+
+// Both online softmaxes of a row tile and their cross term.
+struct CoupledRows {
+  CoupledRows() {
+    std::fill_n(top_x, kRows, -kInf), std::fill_n(top_y, kRows, -kInf);
+    for (float* sum : {sum_x, sum_y, cross}) std::fill_n(sum, kRows, 0.0f);
+  }
+  host::Coupled view() { return {top_x, top_y, sum_x, sum_y, cross}; }
+  struct Row {
+    double kl, lse_x, lse_y;
+  };
+  // Of a row; any: it saw a key.
+  Row row(int r, bool any) const;
+  float top_x[kRows], top_y[kRows], sum_x[kRows], sum_y[kRows], cross[kRows];
+};
+
+// dq, or dk, of one side: zeros for what no sequence reaches; rows or keys of f32 sums, `pad`
+// apart.
+void zero_gradients(host::Pool& pool, const Kl& a, const KlSide& side);
+void store_dq(const KlSide& side, const Sequence& q, const RowTile& rows, const float* sums,
+              int64_t pad);
+void store_dk(const Kl& a, const KlSide& side, const Sequence& q, int64_t begin, int64_t end,
+              int64_t key_head, const float* sums, int64_t pad);
+
+// ".f16.d64.bf16.d32", of a kernel's name.
+inline std::string shape_name(const KlSide& x, const KlSide& y) {
+  return host::shape_name(x.dtype, x.width) + host::shape_name(y.dtype, y.width);
 }
 
 // Sums over the rows of tiles, and theirs in a tree of fixed shape.

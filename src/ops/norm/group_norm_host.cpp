@@ -4,13 +4,9 @@
 //   dx = factor z (gain dy - x z^2 mean(gain dy x)),  dgain = factor sum dy x z
 // An item of work is a part of the rows of all batches; it has its own sum of dgain, and the parts
 // are added in order.  Parts depend on shapes alone.
-#include <algorithm>
 #include <cmath>
 
-#include "core/dtype.h"
-#include "host/device.h"
-#include "host/parts.h"
-#include "host/rows.h"
+#include "host/sweep.h"
 #include "ops/norm/kernels.h"
 
 namespace fovea {
@@ -29,9 +25,8 @@ struct NormPlan {
   GroupNormBackward b;
   bool backward;
   Room room;
-  size_t worker_bytes;
   Slot<double> dgain;  // (parts, h, e)
-  Slot<unsigned char> scratch;
+  host::WorkerScratch scratch;
 };
 
 class Norm {
@@ -59,7 +54,7 @@ class Norm {
   }
 
   void row(int64_t batch, int64_t i, int64_t head, double* dgain, int32_t worker) const {
-    void* room = plan_.scratch.at(base_) + static_cast<size_t>(worker) * plan_.worker_bytes;
+    void* room = plan_.scratch.at(base_, worker);
     float *x = plan_.room.x.at(room), *y = plan_.room.y.at(room), *gain = plan_.room.gain.at(room);
     if (i >= n_.rows(batch)) {
       if (!b_.dx) return;
@@ -94,21 +89,20 @@ class Norm {
     store_row(b_.dx.data, n_.dtype, offset(b_.dx, batch, i, head), b_.dx.stride[3], n_.e, y, size);
   }
 
-  // dgain may be summed over heads, or over columns: stride 0.
+  // dgain may be summed over heads, or over columns.
   void add_dgain(int64_t parts) const {
     const View<2>& to = b_.dgain;
     const double* sums = plan_.dgain.at(base_);
-    for (int pass = 0; pass < 2; ++pass)
-      for (int64_t n = 0; n < n_.h * n_.e; ++n) {
-        float& out = to.as()[n / n_.e * to.stride[0] + n % n_.e * to.stride[1]];
-        if (pass == 0) {
-          out = 0;
-          continue;
-        }
-        double sum = 0;
-        for (int64_t part = 0; part < parts; ++part) sum += sums[part * n_.h * n_.e + n];
-        out += static_cast<float>(sum);
-      }
+    host::store_sums(
+        n_.h * n_.e,
+        [&](int64_t n) -> float& {
+          return to.as()[n / n_.e * to.stride[0] + n % n_.e * to.stride[1]];
+        },
+        [&](int64_t n) {
+          double sum = 0;
+          for (int64_t part = 0; part < parts; ++part) sum += sums[part * n_.h * n_.e + n];
+          return sum;
+        });
   }
 
   const NormPlan& plan_;
@@ -124,11 +118,9 @@ void lay_out(const Context& ctx, const GroupNormBackward& b, bool backward, Plan
   const GroupNorm& n = b.forward;
   Layout worker;
   for (Slot<float>* row : {&p.room.x, &p.room.y, &p.room.gain}) *row = worker.add<float>(n.e);
-  p.worker_bytes = worker.bytes();
   p.dgain = plan.workspace.add<double>(b.dgain ? b.parts() : 0, n.h, n.e);
-  p.scratch = plan.workspace.add_all(worker, ctx.threads);
-  plan.kernel += std::string(".") + host::simd().name + "." + dtype_name(n.dtype);
-  plan.launch = [p](Context& context, void* base) { Norm(p, base).run(context); };
+  p.scratch = host::WorkerScratch(ctx, ctx.threads, worker, plan.workspace);
+  host::host_plan<Norm>(plan, p, std::string(".") + dtype_name(n.dtype));
 }
 
 }  // namespace

@@ -2,10 +2,6 @@
 // trace_forward on the CPU.  An item of work is (batch, head, row block) and needs no other; with
 // edges wanted, items leave their slots in the workspace, a scan in the order of the list says
 // where each item's records begin, and a second pass over the items writes them.
-#include <algorithm>
-
-#include "core/dtype.h"
-#include "host/device.h"
 #include "ops/trace/item_host.h"
 
 namespace fovea {
@@ -47,15 +43,6 @@ void write_edges(const HostPlan& p, void* base, int64_t item) {
   }
 }
 
-int64_t product(int64_t x, int64_t y) {
-  int64_t z;
-  if (__builtin_mul_overflow(x, y, &z))
-    fail(FOVEA_INVALID_ARGUMENT,
-         "trace_forward: q.shape and keep make more slots than int64_t counts");
-  return z;
-}
-
-// About a nanosecond of one core for every 25 flops.
 double cost_of(const Trace& a) {
   const double blocks = static_cast<double>(a.blocks_of(a.attend.sequences.key_max));
   double visits =
@@ -65,41 +52,16 @@ double cost_of(const Trace& a) {
   return static_cast<double>(a.attend.b * a.attend.h * a.n) * visits *
          static_cast<double>(a.block_keys * std::min(a.block_rows, a.attend.s) *
                              (a.attend.d + a.attend.e)) /
-         25;
+         host::kFlopsPerNanosecond;
 }
 
-std::string offer(const Context& ctx, const Trace& a, Plan& plan) {
-  const Attend& call = a.attend;
-  const int64_t width = host::simd().width;
-  HostPlan p{};
-  p.a = a;
-  p.e_pad = (call.e + width - 1) / width * width;
-  const int64_t tile = a.block_keys * kBlockMost, values = a.wants_values();
-  Layout worker;
-  p.room.rows = worker.add<float>(a.block_rows * call.d);
-  p.room.q = worker.add<float>(kBlockMost * call.d);
-  p.room.x = worker.add<float>(tile);
-  p.room.still = worker.add<float>(a.wants_mass() ? tile : 0);
-  p.room.o = worker.add<float>(call.o ? a.block_rows * p.e_pad : 0);
-  p.room.k = worker.add<float>(a.block_keys * call.d);
-  p.room.v = worker.add<float>(values * a.block_keys * p.e_pad);
-  p.room.value = worker.add<float>(a.edge_value ? a.keep * p.e_pad : 0);
-  p.room.mass = worker.add<float>(a.wants_mass() ? a.keep : 0);
-  p.room.branches = worker.add<Branch>(a.keep);
-  p.room.halves = worker.add<Branch>(2 * a.keep);
-  p.worker_bytes = worker.bytes();
-  const int64_t items = product(product(call.b, call.h), a.n);
-  const int64_t slots = a.wants_edges() ? product(items, a.keep) : 0;
-  const int64_t workers = host::workers_for(ctx, static_cast<double>(items));
-  p.scratch = plan.workspace.add_all(worker, workers);
-  p.selected = plan.workspace.add<int32_t>(slots);
-  p.weight = plan.workspace.add<float>(slots);
-  p.first = plan.workspace.add<int64_t>(a.wants_edges() ? items : 0);
-  plan.kernel += std::string(".") + host::simd().name + "." + dtype_name(call.dtype) + ".d" +
-                 std::to_string(call.d);
-  plan.launch = [p, items](Context& context, void* base) {
-    host::Pool& pool = host::pool(context);
-    const int64_t n = p.a.n;
+struct Forward {
+  const HostPlan& p;
+  void* base;
+
+  void run(Context& ctx) const {
+    host::Pool& pool = host::pool(ctx);
+    const int64_t n = p.a.n, items = p.items;
     // The last row block of a head first: under a causal mask it has most keys.
     pool.run(items, cost_of(p.a), [&](int64_t at, int32_t worker) {
       Item(p, base, at / n * n + n - 1 - at % n, worker).run();
@@ -108,7 +70,41 @@ std::string offer(const Context& ctx, const Trace& a, Plan& plan) {
     scan(p, base, items);
     pool.run(p.a.cap ? items : 0, static_cast<double>(items * p.a.keep),
              [&](int64_t item, int32_t) { write_edges(p, base, item); });
-  };
+  }
+};
+
+int64_t product(int64_t x, int64_t y) {
+  int64_t z;
+  if (__builtin_mul_overflow(x, y, &z))
+    fail(FOVEA_INVALID_ARGUMENT,
+         "trace_forward: q.shape and keep make more slots than int64_t counts");
+  return z;
+}
+
+std::string offer(const Context& ctx, const Trace& a, Plan& plan) {
+  const Attend& call = a.attend;
+  HostPlan p{};
+  p.a = a, p.e_pad = host::padded(call.e);
+  const int64_t tile = a.block_keys * kBlockMost, values = a.wants_values();
+  Layout worker;
+  p.room.rows = worker.add<float>(a.block_rows * call.d);
+  p.room.q = worker.add<float>(kBlockMost * call.d);
+  p.room.x = worker.add<float>(tile);
+  p.room.still = worker.add<float>(a.wants_mass() ? tile : 0);
+  p.room.o = worker.add<float>(call.o ? a.block_rows * p.e_pad : 0);
+  p.room.k = worker.add<float>(a.block_keys * host::padded(call.d));
+  p.room.v = worker.add<float>(values * a.block_keys * p.e_pad);
+  p.room.value = worker.add<float>(a.edge_value ? a.keep * p.e_pad : 0);
+  p.room.mass = worker.add<float>(a.wants_mass() ? a.keep : 0);
+  p.room.branches = worker.add<Branch>(a.keep);
+  p.room.halves = worker.add<Branch>(2 * a.keep);
+  const int64_t items = p.items = product(product(call.b, call.h), a.n);
+  const int64_t slots = a.wants_edges() ? product(items, a.keep) : 0;
+  p.scratch = host::WorkerScratch(ctx, static_cast<double>(items), worker, plan.workspace);
+  p.selected = plan.workspace.add<int32_t>(slots);
+  p.weight = plan.workspace.add<float>(slots);
+  p.first = plan.workspace.add<int64_t>(a.wants_edges() ? items : 0);
+  host::host_plan<Forward>(plan, p, host::shape_name(call.dtype, call.d));
   return "";
 }
 

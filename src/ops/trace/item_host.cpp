@@ -3,18 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <tuple>
-
-#include "host/rows.h"
 
 namespace fovea::trace_host {
-namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr int32_t kNone[kBlockMost] = {};
-
-}  // namespace
+using host::kInf;
 
 Item::Item(const HostPlan& plan, void* base, int64_t number, int32_t worker)
     : plan_(plan),
@@ -28,9 +20,12 @@ Item::Item(const HostPlan& plan, void* base, int64_t number, int32_t worker)
       key_head_(head_ / (a_.attend.h / a_.attend.g)),
       first_(block_ * a_.block_rows),
       count_(a_.rows_of(block_)),
-      lanes_((count_ + simd_.width - 1) / simd_.width * simd_.width),
-      keep_(a_.keep_of(block_)) {
-  void* room = plan.scratch.at(base) + static_cast<size_t>(worker) * plan.worker_bytes;
+      lanes_(host::padded(count_)),
+      keep_(a_.keep_of(block_)),
+      seen_(count_) {
+  for (int64_t i = 0; i < count_; ++i) seen_.seen[i] = {0, a_.seen(seq_, first_ + i), 0, 0};
+  seen_.bound();
+  void* room = plan.scratch.at(base, worker);
   rows_ = plan.room.rows.at(room), q_ = plan.room.q.at(room), x_ = plan.room.x.at(room);
   still_ = plan.room.still.at(room), o_ = plan.room.o.at(room), k_ = plan.room.k.at(room);
   v_ = plan.room.v.at(room), value_ = plan.room.value.at(room), mass_ = plan.room.mass.at(room);
@@ -38,7 +33,6 @@ Item::Item(const HostPlan& plan, void* base, int64_t number, int32_t worker)
 }
 
 void Item::run() {
-  for (int64_t i = 0; i < lanes_; ++i) high_[i] = i < count_ ? a_.seen(seq_, first_ + i) : 0;
   load_queries();
   select();
   // Scores are of q as it is, everything else of scale * q.
@@ -55,10 +49,8 @@ void Item::run() {
 void Item::load_queries() {
   const Attend& a = a_.attend;
   for (int64_t i = 0; i < count_; ++i)
-    host::load_row(
-        simd_, a.q.data, a.dtype,
-        seq_.batch * a.q.stride[0] + (first_ + i) * a.q.stride[1] + head_ * a.q.stride[2],
-        a.q.stride[3], a.d, rows_ + i * a.d);
+    host::load_row(simd_, a.q.data, a.dtype, host::row_offset(a.q, seq_, first_ + i, head_),
+                   a.q.stride[3], a.d, rows_ + i * a.d);
   host::transpose(rows_, a.d, count_, a.d, lanes_, q_);
 }
 
@@ -104,43 +96,46 @@ void Item::halve(const Branch& branch, Branch* halves) {
   if (at >= 0) halves[1].score = score(at);
 }
 
+host::KeySpan Item::keys_of(int64_t key_block) const {
+  const int64_t begin = key_block * a_.block_keys;
+  const int64_t count = std::min(a_.block_keys, seq_.keys - begin);
+  return {begin, count, seen_.cover(begin, begin + count), 0};
+}
+
+template <class Visit>
+void Item::each_branch(Visit visit) const {
+  static_assert(sizeof(Branch) % sizeof(int32_t) == 0);
+  const IntVector blocks{&branches_[0].representative, sizeof(Branch) / sizeof(int32_t)};
+  host::KeyWalk::list(blocks, keep_, a_.block_keys, seq_.keys).each(seen_, visit);
+}
+
 float Item::score(int64_t key_block) {
-  const KeyTile tile = load(key_block, false);
+  const KeyTile tile = load(keys_of(key_block), false);
   products(tile, a_.exact ? simd_.chains : simd_.gemm);
   return simd_.largest(tile.count * lanes_, x_) + 0.0f;  // -0 becomes +0
 }
 
-Item::KeyTile Item::load(int64_t key_block, bool values) {
+Item::KeyTile Item::load(const host::KeySpan& keys, bool values) {
   const Attend& a = a_.attend;
   KeyTile tile{};
-  tile.begin = key_block * a_.block_keys;
-  tile.count = std::min(a_.block_keys, seq_.keys - tile.begin);
-  tile.masked = lanes_ != count_;
-  for (int64_t i = 0; i < count_; ++i) tile.masked |= high_[i] < tile.begin + tile.count;
-  const auto rows = [&](const View<4>& from, int64_t width, int64_t pitch, float* to) {
-    const int64_t at =
-        a.sequences.key_offset(seq_, tile.begin, from.stride) + key_head_ * from.stride[2];
-    if (a.dtype == FOVEA_F32 && from.stride[3] == 1 && width == pitch)
-      return std::pair<const float*, int64_t>(from.as() + at, from.stride[1]);
-    for (int64_t j = 0; j < tile.count; ++j, to += pitch) {
-      host::load_row(simd_, from.data, a.dtype, at + j * from.stride[1], from.stride[3], width, to);
-      std::fill(to + width, to + pitch, 0.0f);
-    }
-    return std::pair<const float*, int64_t>(to - tile.count * pitch, pitch);
+  tile.begin = keys.begin, tile.count = keys.count;
+  tile.masked = lanes_ != count_ || keys.masked();
+  const auto rows = [&](const View<4>& from, int64_t width, bool wide, float* to) {
+    // The rows of a tile are read as they lie, however far apart: a block is visited once.
+    return host::load_keys({simd_, a.sequences, from, a.dtype, width}, seq_, key_head_, keys.begin,
+                           keys.count, {wide, true, true}, nullptr, to);
   };
-  std::tie(tile.k, tile.k_row) = rows(a.k, a.d, a.d, k_);
-  if (values) std::tie(tile.v, tile.v_row) = rows(a.v, a.e, plan_.e_pad, v_);
+  tile.k = rows(a.k, a.d, false, k_);
+  if (values) tile.v = rows(a.v, a.e, true, v_);
   return tile;
 }
 
 void Item::products(const KeyTile& tile, void (*product)(const host::Gemm&)) {
-  product({tile.count, lanes_, a_.attend.d, tile.k, tile.k_row, q_, lanes_, x_, lanes_, nullptr,
+  product({tile.count, lanes_, a_.attend.d, tile.k.x, tile.k.row, q_, lanes_, x_, lanes_, nullptr,
            false, false});
   if (!tile.masked) return;
-  int32_t high[kBlockMost];
-  for (int64_t i = 0; i < lanes_; ++i)
-    high[i] = static_cast<int32_t>(clamp_i64(high_[i] - tile.begin, 0, tile.count));
-  simd_.mask(tile.count, lanes_, x_, kNone, high, kNone, kNone);
+  const host::LocalSeen seen(seen_, tile.begin, tile.count);
+  simd_.mask(tile.count, lanes_, x_, seen.low, seen.high, seen.first_low, seen.first_high);
 }
 
 void Item::start_rows() {
@@ -151,38 +146,26 @@ void Item::start_rows() {
 void Item::attend() {
   start_rows();
   std::fill_n(o_, a_.attend.o ? count_ * plan_.e_pad : 0, 0.0f);
-  for (int64_t b = 0; b < keep_; ++b)
-    if (branches_[b].representative >= 0) {
-      const KeyTile tile = load(branches_[b].representative, a_.attend.o.data != nullptr);
-      products(tile, simd_.gemm);
-      visit(tile);
-    }
+  each_branch([&](const host::KeySpan& keys) {
+    const KeyTile tile = load(keys, a_.attend.o.data != nullptr);
+    products(tile, simd_.gemm);
+    visit(tile);
+  });
 }
 
 // One step of the online softmax.
 void Item::visit(const KeyTile& tile) {
-  if (!tile.v) return simd_.softmax(tile.count, lanes_, x_, top_, sum_, shrink_);
+  if (!tile.v.x) return simd_.softmax(tile.count, lanes_, x_, top_, sum_, shrink_);
   const int64_t e_pad = plan_.e_pad;
   // 0 * NaN is NaN: a value no row may see has to stay out of the product.
-  if (tile.masked && !simd_.finite(tile.count, a_.attend.e, tile.v, tile.v_row)) {
-    simd_.softmax(tile.count, lanes_, x_, top_, sum_, shrink_);
-    return add_values(tile);
-  }
+  const bool odd = tile.masked && !simd_.finite(tile.count, a_.attend.e, tile.v.x, tile.v.row);
   simd_.softmax(tile.count, lanes_, x_, top_, sum_, shrink_);
-  simd_.gemm(
-      {count_, e_pad, tile.count, x_, lanes_, tile.v, tile.v_row, o_, e_pad, shrink_, true, true});
-}
-
-void Item::add_values(const KeyTile& tile) {
-  const int64_t e_pad = plan_.e_pad;
-  for (int64_t i = 0; i < count_; ++i) {
-    float* o = o_ + i * e_pad;
-    simd_.scale(e_pad, o, shrink_[i], o);
-    const int64_t seen = clamp_i64(high_[i] - tile.begin, 0, tile.count);
-    for (int64_t j = 0; j < seen; ++j)
-      for (int64_t c = 0; c < a_.attend.e; ++c)
-        o[c] += x_[j * lanes_ + i] * tile.v[j * tile.v_row + c];
-  }
+  if (odd)
+    return host::add_values(
+        simd_, count_, lanes_, tile.count, x_, tile.v, a_.attend.e, shrink_, o_, e_pad,
+        [&](int64_t j, int64_t i) { return tile.begin + j < seen_.seen[i].high; });
+  simd_.gemm({count_, e_pad, tile.count, x_, lanes_, tile.v.x, tile.v.row, o_, e_pad, shrink_, true,
+              true});
 }
 
 void Item::attend_dense() {
@@ -191,7 +174,7 @@ void Item::attend_dense() {
   for (int64_t at = 0; at < reach; ++at) {
     at = a_.first_valid(seq_, head_, block_, at, reach);
     if (at < 0) break;
-    const KeyTile tile = load(at, false);
+    const KeyTile tile = load(keys_of(at), false);
     products(tile, simd_.gemm);
     visit(tile);
   }
@@ -211,15 +194,13 @@ void Item::weigh() {
     // A row of NaN is NaN on its own pairs only.
     if (std::isnan(share[i])) top_[i] = kInf;
   }
-  for (int64_t b = 0; b < keep_; ++b) {
-    const int32_t at = branches_[b].representative;
-    mass_[b] = 0;
-    std::fill_n(value_ + b * plan_.e_pad, a_.edge_value ? plan_.e_pad : 0, 0.0f);
-    if (at < 0) continue;
-    const KeyTile tile = load(at, a_.edge_value.data != nullptr);
+  std::fill_n(mass_, keep_, 0.0f);
+  std::fill_n(value_, a_.edge_value ? keep_ * plan_.e_pad : 0, 0.0f);
+  each_branch([&](const host::KeySpan& keys) {
+    const KeyTile tile = load(keys, a_.edge_value.data != nullptr);
     products(tile, simd_.gemm);
-    weigh(b, tile, share);
-  }
+    weigh(keys.entry, tile, share);
+  });
 }
 
 void Item::weigh(int64_t slot, const KeyTile& tile, const float* share) {
@@ -238,10 +219,10 @@ void Item::weigh(int64_t slot, const KeyTile& tile, const float* share) {
   for (int64_t j = 0; j < tile.count; ++j) {
     float weight = simd_.dot(lanes_, x_ + j * lanes_, known);
     for (int64_t i = 0; !all && i < count_; ++i)
-      if (std::isnan(share[i]) && high_[i] > tile.begin + j) weight = share[i];
+      if (std::isnan(share[i]) && seen_.seen[i].high > tile.begin + j) weight = share[i];
     total += weight;
-    if (!tile.v || weight == 0) continue;
-    const float* v = tile.v + j * tile.v_row;
+    if (!tile.v.x || weight == 0) continue;
+    const float* v = tile.v.x + j * tile.v.row;
     for (int64_t c = 0; c < plan_.e_pad; ++c) value[c] += weight * v[c];
   }
   mass_[slot] = total;
@@ -250,19 +231,14 @@ void Item::weigh(int64_t slot, const KeyTile& tile, const float* share) {
 void Item::store_rows() {
   const Attend& a = a_.attend;
   for (int64_t i = 0; a.o && i < count_; ++i)
-    host::store_row(
-        a.o.data, a.o_dtype,
-        seq_.batch * a.o.stride[0] + (first_ + i) * a.o.stride[1] + head_ * a.o.stride[2],
-        a.o.stride[3], a.e, o_ + i * plan_.e_pad, sum_[i] != 0 ? 1 / sum_[i] : 0);
+    host::store_row(a.o.data, a.o_dtype, host::row_offset(a.o, seq_, first_ + i, head_),
+                    a.o.stride[3], a.e, o_ + i * plan_.e_pad, sum_[i] != 0 ? 1 / sum_[i] : 0);
   if (a.lse) store_lse(a.lse);
 }
 
 void Item::store_lse(const View<3>& lse) const {
   for (int64_t i = 0; i < count_; ++i)
-    lse.as()[seq_.batch * lse.stride[0] + head_ * lse.stride[1] + (first_ + i) * lse.stride[2]] =
-        sum_[i] == 0 ? -kInf
-                     : static_cast<float>(static_cast<double>(top_[i]) * M_LN2 +
-                                          std::log(static_cast<double>(sum_[i])));
+    host::row_slot(lse, seq_, head_, first_ + i) = host::lse_of(top_[i], sum_[i]);
 }
 
 void Item::store_slots() {

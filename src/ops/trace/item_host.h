@@ -3,13 +3,12 @@
 //   A tile of scores is x[key][row]: rows in vector lanes, one gemm a key block, so that every pair
 //   has a chain over d of its own and maxima need no shuffles.
 #pragma once
-#include "core/workspace.h"
-#include "host/simd.h"
+#include "host/sweep.h"
 #include "ops/trace/kernels.h"
 
 namespace fovea::trace_host {
 
-constexpr int64_t kBlockMost = 128;
+constexpr int64_t kBlockMost = host::kLanesMost;
 
 // Of one worker.
 struct Room {
@@ -19,10 +18,9 @@ struct Room {
 
 struct HostPlan {
   Trace a;
-  int64_t e_pad;
-  size_t worker_bytes;
+  int64_t e_pad, items;
   Room room;
-  Slot<unsigned char> scratch;
+  host::WorkerScratch scratch;
   // With edges: `keep` slots of each item, in the order of the edges.
   Slot<int32_t> selected;
   Slot<float> weight;
@@ -38,21 +36,24 @@ class Item {
  private:
   // How a pass treats pairs that are not valid: none in the tile, or -inf there.
   struct KeyTile {
-    const float *k, *v;
-    int64_t k_row, v_row, begin, count;
+    host::KeyRows k, v;
+    int64_t begin, count;
     bool masked;
   };
 
   void load_queries();
   void select();
   void halve(const Branch& branch, Branch* halves);
+  host::KeySpan keys_of(int64_t key_block) const;
+  // visit(keys) for the branches' representatives; entry is the branch.
+  template <class Visit>
+  void each_branch(Visit visit) const;
   float score(int64_t key_block);
-  KeyTile load(int64_t key_block, bool values);
+  KeyTile load(const host::KeySpan& keys, bool values);
   // x of the tile by `product`, -inf where a pair is not valid.
   void products(const KeyTile& tile, void (*product)(const host::Gemm&));
 
   void attend();
-  void add_values(const KeyTile& tile);
   void attend_dense();
   void start_rows();
   void visit(const KeyTile& tile);
@@ -69,9 +70,9 @@ class Item {
   const int64_t number_, block_, head_;
   const Sequence seq_;
   const int64_t key_head_, first_, count_, lanes_, keep_;
+  host::RowTile seen_;
   float *rows_, *q_, *x_, *still_, *o_, *k_, *v_, *value_, *mass_;
   Branch *branches_, *halves_;
-  int64_t high_[kBlockMost];  // keys [0, high) a row sees
   float top_[kBlockMost], sum_[kBlockMost], shrink_[kBlockMost];
 };
 

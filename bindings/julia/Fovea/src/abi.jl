@@ -20,7 +20,7 @@ const FOVEA_HOST = Int32(1)
 const FOVEA_CUDA = Int32(2)
 const BACKEND = (host=FOVEA_HOST, cuda=FOVEA_CUDA)
 
-# Element types.  Sub-byte types pack two elements a byte.
+# Element types.  E2M1, I4 and E8M0 are reserved until an operation names them.  E2M1 and I4 pack
 const FOVEA_F32 = Int32(1)
 const FOVEA_F16 = Int32(2)
 const FOVEA_BF16 = Int32(3)
@@ -66,7 +66,7 @@ const FOVEA_SCALING_LLAMA3 = Int32(2)
 const FOVEA_SCALING_YARN = Int32(3)
 const SCALING = (none=FOVEA_SCALING_NONE, linear=FOVEA_SCALING_LINEAR, llama3=FOVEA_SCALING_LLAMA3, yarn=FOVEA_SCALING_YARN)
 
-# The order of tokens in transposed codes.
+# The order of tokens in transposed codes.  V_PERM16 is what Hopper's tensor cores ask for.  Each
 const FOVEA_CODE_ORDER_PLAIN = Int32(0)
 const FOVEA_CODE_ORDER_V_PERM16 = Int32(1)
 const CODE_ORDER = (plain=FOVEA_CODE_ORDER_PLAIN, v_perm16=FOVEA_CODE_ORDER_V_PERM16)

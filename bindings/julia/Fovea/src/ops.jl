@@ -8,6 +8,13 @@ export attention_forward, attention_backward, merge_forward, merge_backward, cac
 
 Attention of q over k and v; prefill, decode over contiguous or paged caches alike.
 
+Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
+CUDA.  Tensor cores ask for more:
+      sm_80 and later  f16 or bf16; d and e multiples of 8 up to 256; rows of q, k, v, o contiguous
+                       and 16-byte aligned; no q_value, no cos
+      Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, local_chunk or
+                       sink_keys; pages of 16 tokens or more, without softcap and key_first
+
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
 - `k`: (d, g, t, rows) or paged (d, g, page, pool) as q
@@ -124,13 +131,22 @@ end
 Gradients of attention_forward from dout (and dlse).  The fields it shares say what the forward
 was.  Each output is optional: absent = not computed.  Every element of an output is written:
 rows and keys past their lengths get 0.
-      delta_i = <dout_i, o_i> - dlse_i,  p_ij = exp(score_ij - lse_i),  ds_ij = p_ij (<dout_i, v_j> - delta_i)
+      delta_i = <dout_i, o_i> - dlse_i,  p_ij = exp(score_ij - lse_i)
+      ds_ij = p_ij (<dout_i, v_j> - delta_i)
       dv_j = sum_i p_ij dout_i, dbias_ij = ds_ij, dx_ij = ds_ij (1 - (x_ij / softcap)^2)
       dq_i = scale sum_j dx_ij k_j,  dk_j = scale sum_i dx_ij q_i
-      dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i,  dalibi_bh = - sum ds_ij |p_i - p_j|
-Tensor cores cut sums of f16 and bf16 products off instead of rounding them: a sum over n rows, of
-all query heads that share the key, is off by up to n 2^-26 of its terms' sizes.
-Same bits every run unless `nondeterministic`.  Workspace is linear in s and t.
+      dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i
+      dalibi_bh = - sum_ij ds_ij |p_i - p_j|
+Tensor cores cut sums of f16 and bf16 products off instead of rounding them.  A sum over n rows,
+of all query heads that share the key, is off by up to n 2^-26 of its terms' sizes.  Bits: the
+same every run unless `nondeterministic`.  Workspace is linear in s and t.
+
+Limits: d and e are 1 .. 576, no paged keys.  Every valid call has a kernel on the host and a
+portable one on CUDA.  Tensor cores ask for more:
+      sm_80 and later  f16 or bf16, o and dout as q; d and e multiples of 8 up to 256; rows
+                       contiguous and 16-byte aligned
+      Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, softcap, local_chunk
+                       or sink_keys
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
@@ -263,6 +279,11 @@ Merging of attention states: a row's (o, lse) over several key sets into its (o,
 No part, or every lse_n = -inf: o = 0, lse = -inf.  NaN propagates.  Serves FlashDecoding,
 cascade attention over shared prefixes, chunked prefill, ring schemes.
 
+Bits: the same every run, whatever else the batch holds.
+
+Limits: none on widths and heads; every valid call has one kernel a backend, without tensor
+cores.
+
 Sizes are Julia's, fastest first.
 - `o_part`: (e, h, u, b, n) f32 f16 bf16: u rows a part; u = s without row
 - `lse_part`: (u, h, b, n) f32: -inf: this part adds nothing, whatever its o
@@ -344,10 +365,11 @@ end
 """
     cache_append!(ctx; keywords...)
 
-Writes new token i of each sequence at index key_len + i of the cache, after the optional
-RMSNorm of the first `width` columns of k_new, then the optional rotation, then the cast:
-f32 f16 bf16 round to nearest even; e4m3 e5m2 i8 store value / scale, rounded to nearest even,
-saturating.  A token whose page is -1 or that lies past the cache's extent is dropped.  Every
+Writes new token i of each sequence at index key_len + i of the cache.  The optional RMSNorm of
+the first `width` columns of k_new comes first, then the optional rotation, then the cast:
+      f32 f16 bf16    rounded to nearest even
+      e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating
+ A token whose page is -1 or that lies past the cache's extent is dropped.  Every
 other byte of the cache stays as it was.
 
 Sizes are Julia's, fastest first.
@@ -431,8 +453,8 @@ end
     cache_copy!(ctx, target, source, pair; keywords...)
 
 Copies whole pages, target[pair[i][1]] = source[pair[i][0]]: copy-on-write, swap, offload (one
-pool in FOVEA_MEMORY_HOST).  A pair with a number outside its pool is skipped.  No page may be
-a target twice, or a target and a source.
+pool in FOVEA_MEMORY_HOST).  A pair with a number outside its pool is skipped.  No page may be a
+target twice, or a target and a source.
 
 Sizes are Julia's, fastest first.
 - `target`: updated, (d, g, page, pool2) as source: may be source
@@ -456,9 +478,9 @@ end
 """
     cache_get!(ctx, k_out, k; keywords...)
 
-Reads one cache tensor back, paged to contiguous: k_out[i, j] = k of sequence i, token j, times
-k_scale, for j below the sequence's length; an absent page gives 0.  Other rows of k_out are not
-written.  Keys and values are two calls.
+Reads one cache tensor back, paged to contiguous.  k_out[i, j] is k of sequence i, token j,
+times k_scale, for j below the sequence's length.  An absent page gives 0.  Other rows of k_out
+are not written.  Keys and values are two calls.
 
 Sizes are Julia's, fastest first.
 - `k_out`: output, (d, g, u, b) f32 f16 bf16
@@ -589,8 +611,10 @@ under such a scale are 0.  q and k rotated alike have the scores they had before
 spread over columns.  The sign of column c is - where the top bit of z is 1:
       z = seed + (c + 1) * 0x9E3779B97F4A7C15;  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
       z = (z ^ z >> 27) * 0x94D049BB133111EB;   z = z ^ z >> 31            (64 bits, unsigned)
-Packed tokens of no sequence are not written.  Scales of no block and transposed codes of no token
-are 0.  Same bits on host and CUDA.
+Packed tokens of no sequence are not written.  Scales of no block and transposed codes of no
+token are 0.  Bits: the same on host and CUDA, whatever else the batch holds.
+
+Limits: d is up to 3072 on CUDA, any on the host.
 
 Sizes are Julia's, fastest first.
 - `scale`: output, (n, h, b) f32: n as said above
@@ -631,15 +655,22 @@ end
     quant_forward(ctx, q, k; keywords...)
 
 Attention of codes, FlashAttention-3's FP8 recipe.  For query row i over the keys it sees
-(attention.h: positions bottom-right aligned, causal, windows), in tiles from the last to the first:
-      score_ij = scale * q_scale * k_scale * <q_i, k_j>,   softcap * tanh(score / softcap) when softcap > 0
+(attention.h: positions bottom-right aligned, causal, windows), in tiles from the last to the
+first:
+      score = scale * q_scale * k_scale * <q_i, k_j>
+      score = softcap * tanh(score / softcap)            when softcap > 0
       m' = max(m, score),  p = exp(score - m'),  l = exp(m - m') l + sum p
       O = exp(m - m') O + sum_j e4m3(256 p_j) v_j
       o = O * v_scale / (256 l),  lse = m + ln l        (l + exp(sink_logit_h) with sink_logit)
-p is rounded to nearest even.  The tile is the kernel's own, a multiple of 64 keys; tensor cores,
-which keep 13 bits of a sum, sum at most 4096 keys before these join O in f32.  Scales are not
-negative; an absent one is 1.  Empty rows, lengths and what is not read: as attention_forward.  On
-Hopper the tuned kernel takes v_t in v_perm16, widths up to 256 and no softcap.
+p is rounded to nearest even.  The tile is the kernel's own, a multiple of 64 keys.  Tensor
+cores keep 13 bits of a sum: they sum at most 4096 keys before these join O in f32.  Scales are
+not negative; an absent one is 1.  Empty rows, lengths and what is not read: as
+attention_forward.  Bits: the same every run, whatever else the batch holds.
+
+Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
+CUDA.  Tensor cores ask for more:
+      sm_90            v_t in v_perm16; no softcap; d a multiple of 16 and e of 8, up to 256; rows
+                       of q, k, v_t, o contiguous and 16-byte aligned
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) e4m3
@@ -727,6 +758,11 @@ end
 kl, the statistics that its gradient needs, and their sum, each where asked for.  Workspace does
 not depend on s * t.
 
+Limits: d and f are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
+CUDA.  Tensor cores ask for more:
+      sm_90            f16 or bf16, the same for both; d and f multiples of 8 up to 256; no
+                       sink_keys, no head_window; rows of q and k contiguous, 16-byte aligned
+
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16
 - `k_teacher`: (d, g, t, key_b) as q_teacher
@@ -813,18 +849,21 @@ end
 """
     kl_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl, lse_teacher, lse_student; keywords...)
 
-Gradients of kl_forward from dkl, dtotal or both.  The fields it shares say what the forward was.
-Each output is optional: absent = not computed, so a teacher without gradients costs none.  Every
-element of an output is written: rows and keys past their lengths get 0.  With x, P the logits and
-probabilities of the distribution that weighs (the teacher's with teacher_student), y, R those of
-the other:
+Gradients of kl_forward from dkl, dtotal or both.  The fields it shares say what the forward
+was.  Each output is optional: absent = not computed, so a teacher without gradients costs none.
+Every element of an output is written: rows and keys past their lengths get 0.  x, P are the
+logits and probabilities of the distribution that weighs, the teacher's with teacher_student; y,
+R are those of the other:
       G_i = dkl_i + dtotal w_i,  with mean dkl_i + dtotal w_i / sum w
       dy_ij = G_i (R_ij - P_ij),  dx_ij = G_i P_ij (ln P_ij - ln R_ij - kl_i)
       dq_i = scale sum_j dx_ij k_j,  dk_j = scale sum_i dx_ij q_i,  and so with dy
-A NaN or an infinity in q or k makes NaN of dq of the rows that read it and of dk of the keys that
-these see, and of no other.
-A row with G_i = 0 gives nothing to any gradient, NaN included.  Same bits every run unless
-`nondeterministic`.  Workspace does not depend on s * t.
+A NaN or an infinity in q or k makes NaN of dq of the rows that read it.  It makes NaN of dk of
+the keys that these rows see, and of nothing else.  A row with G_i = 0 gives nothing to any
+gradient, NaN included.  Bits: the same every run unless `nondeterministic`.  Workspace does not
+depend on s * t.
+
+Limits: as kl_forward, but d and f up to 128 on sm_90, where rows of dq and dk are contiguous
+and 16-byte aligned too.
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16
@@ -932,6 +971,11 @@ end
 
 Convolutional attention of q over k and v; prefill, decode over contiguous or paged caches.
 
+Limits: d and e are 1 .. 576, taps 16 x 31.  Every valid call has a kernel on the host and a
+portable one on CUDA.  Tensor cores ask for more:
+      sm_90            f16 or bf16; d and e multiples of 8 up to 128; up to 12 x 17 taps; no pages;
+                       rows of q, k, v, o contiguous and 16-byte aligned
+
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
 - `k`: (d, g, t, rows) or paged (d, g, page, pool) as q
@@ -1008,12 +1052,17 @@ Each output is optional: absent = not computed.  Every element of an output is w
 keys past their lengths get 0.
       delta_i = <dout_i, o_i>,  P_ij = exp(A_ij - lse_i),  dA_ij = P_ij (<dout_i, v_j> - delta_i)
       dweight[u,v] = sum_ij dA_ij S[i - (kernel_rows - 1) + u, j - left + v]   over all sequences
-      dS_mn = sum_uv W[u,v] dA[m + (kernel_rows - 1) - u, n + left - v]  where row m sees key n, else 0
+      dS_mn = sum_uv W[u,v] dA[m + (kernel_rows - 1) - u, n + left - v],  0 where m does not see n
       dq_m = scale sum_n dS_mn k_n,  dk_n = scale sum_m dS_mn q_m,  dv_j = sum_i P_ij dout_i
-P and dA are 0 where a row does not see a key, and in rows of history.  Where the forward rounded
-S and weight to f16 and this call's kernel does not, or the reverse (o in f32, rows that are not
-aligned), P is off by a factor of up to exp(2^-10 sum_uv |W S|): lse is taken as it is given.
-Same bits every run.  Workspace is linear in s and t.
+P and dA are 0 where a row does not see a key, and in rows of history.  Forward and backward may
+round differently: one takes S and weight as f16, the other does not (o in f32, rows not
+aligned).  P is then off by a factor of up to exp(2^-10 sum_uv |W S|), since lse is taken as it
+is given.  Bits: the same every run unless `nondeterministic`.  Workspace is linear in s and t.
+
+Limits: d and e are 1 .. 576, taps 16 x 31, no paged keys.  Every valid call has a kernel on the
+host and a portable one on CUDA.  Tensor cores ask for more:
+      sm_90            f16 or bf16, o and dout as q; d and e multiples of 8 up to 128; up to 12 x 12
+                       taps; rows contiguous and 16-byte aligned
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
@@ -1096,6 +1145,17 @@ end
 
 Selection, attention over what was selected, edges: each output is optional, absent = not
 computed.  No workspace of s * t: at most linear in n * keep and in s.
+
+Limits: d and e are 1 .. 576, keep 1 .. 256.  Every valid call has a kernel on the host and a
+portable one on CUDA.  The stages of a call ask for more to run on tensor cores, each for
+itself:
+      all              sm_90; f16 or bf16; d a multiple of 8 up to 256; rows of q, k contiguous and
+                       16-byte aligned
+      selection        exact = 0
+      o, lse           block_rows and block_keys of 64 or 128; e a multiple of 8 up to 256; rows
+                       of v and o contiguous and 16-byte aligned
+      lse_dense        no block_mask; pages of 64 or more
+Bits: the same every run, whatever else the batch holds, but for the edge list.
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
@@ -1210,12 +1270,14 @@ end
 """
     x_kl_jensen_shannon_forward(ctx, q_teacher, k_teacher, q_student, k_student; keywords...)
 
-The Jensen-Shannon divergence of two attention distributions over the same keys, with weight w in
-(0, 1).  P and R are the softmax rows of the teacher's and the student's logits (kl.h):
+The Jensen-Shannon divergence of two attention distributions over the same keys, with weight w
+in (0, 1).  P and R are the softmax rows of the teacher's and the student's logits (kl.h):
       M = w P + (1 - w) R
       kl_teacher_i = sum_j P_ij (ln P_ij - ln M_ij),  kl_student_i = sum_j R_ij (ln R_ij - ln M_ij)
       js_i = w kl_teacher_i + (1 - w) kl_student_i
 0 <= js <= -w ln w - (1 - w) ln(1 - w), whatever the logits.
+
+Limits on tensor cores: as kl_forward and kl_backward.
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16
@@ -1403,12 +1465,16 @@ end
     x_kl_indexer_forward(ctx, q_teacher, k_teacher, q_student, k_student, weight; keywords...)
 
 The divergence of attention summed over its heads from the scores of a sparse-attention indexer
-(DeepSeek): one distribution a row, whose logits are a weighed sum of rectified products.  With p^m
-the softmax row of teacher head m (kl.h), over heads m = 1 .. h and indexer heads n = 1 .. x:
+(DeepSeek).  It is one distribution a row, whose logits are a weighed sum of rectified products.
+With p^m the softmax row of teacher head m (kl.h), over heads m = 1 .. h and indexer heads n = 1
+..  x:
       P_ij = 1/h sum_m p^m_ij
       b_ij = sum_n weight_in max(<q_student_in, k_student_j>, 0),  R_i = softmax(b_i)
       kl_i = sum_j P_ij (ln P_ij - ln R_ij)
 A scale of the student is part of weight.  All heads see the same keys.
+
+Limits on tensor cores: d and f up to 256 on sm_80 and later.  On Hopper's own also no sink_keys
+and d and f up to 128.
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16
@@ -1481,8 +1547,8 @@ end
     x_kl_indexer_backward(ctx, q_teacher, k_teacher, q_student, k_student, weight, lse_teacher, lse_student, dkl; keywords...)
 
 Gradients of x_kl_indexer_forward by the indexer's inputs; the teacher has none.  The fields it
-shares say what the forward was.  Each output is optional: absent = not computed.  With
-z_inj = <q_student_in, k_student_j> and u = 1 where z > 0, else 0:
+shares say what the forward was.  Each output is optional: absent = not computed.  With z_inj =
+<q_student_in, k_student_j> and u = 1 where z > 0, else 0:
       db_ij = dkl_i (R_ij - P_ij)
       dweight_in = sum_j db_ij max(z_inj, 0)
       dq_in = sum_j db_ij weight_in u_inj k_j,  dk_j = sum_in db_ij weight_in u_inj q_in
@@ -1569,9 +1635,12 @@ end
 
 KL divergence over chosen keys: each row sees the keys that its list names and no others.
       kl_i = sum_n P_in (ln P_in - ln R_in),  n over the list's entries that name a key
-with P, R the softmax rows of the teacher's and the student's logits (kl.h) over these entries.  An
-entry is a key's number within its sequence; one that is negative, or no key of the sequence, is
-none.  A key that stands twice counts twice.  Work is that of the lists, not of s * t.
+with P, R the softmax rows of the teacher's and the student's logits (kl.h) over these entries.
+An entry is a key's number within its sequence; one that is negative, or no key of the sequence,
+is none.  A key that stands twice counts twice.  Work is that of the lists, not of s * t.
+
+Limits on tensor cores, sm_80 and later: d and f up to 128; 4 heads or more that share a list,
+and one key head.
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16
@@ -1636,8 +1705,8 @@ end
 """
     x_kl_gather_backward(ctx, q_teacher, k_teacher, q_student, k_student, index, kl, lse_teacher, lse_student, dkl; keywords...)
 
-Gradients of x_kl_gather_forward.  The fields it shares say what the forward was.  Each output is
-optional: absent = not computed.  With a, b the logits of teacher and student:
+Gradients of x_kl_gather_forward.  The fields it shares say what the forward was.  Each output
+is optional: absent = not computed.  With a, b the logits of teacher and student:
       db_in = dkl_i (R_in - P_in),  da_in = dkl_i P_in (ln P_in - ln R_in - kl_i)
       dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j, and so
 with da.
@@ -1723,13 +1792,18 @@ end
 """
     x_kl_pool_forward(ctx, q_teacher, k_teacher, q_student, k_student; keywords...)
 
-The divergence of attention pooled over blocks of keys from a gate's block scores (SeerAttention).
-Block u has keys u * block_keys .. (u + 1) * block_keys - 1 of its sequence; a row sees it where it
-sees one of them.  With p the teacher's softmax row (kl.h) and J_iu the keys of u that row i sees:
+The divergence of attention pooled over blocks of keys from a gate's block scores
+(SeerAttention).  Block u has keys u * block_keys .. (u + 1) * block_keys - 1 of its sequence; a
+row sees it where it sees one of them.  With p the teacher's softmax row (kl.h) and J_iu the
+keys of u that row i sees:
       S_iu = pool of p_ij over j in J_iu,  P_iu = S_iu / sum_v S_iv
       b_iu = scale_student <q_student_i, k_student_u>,  R_i = softmax(b_i) over the blocks it sees
       kl_i = sum_u P_iu (ln P_iu - ln R_iu)
 Packed keys: sequence i's first block is at key_start[i] / block_keys + i.
+
+Limits on tensor cores: d and f up to 256 and block_keys a multiple of 64, on sm_80 and later.
+The backward's own of Hopper take block_keys of 64 or 128, d up to 128, and no sink_keys or
+head_window.
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16
@@ -1808,8 +1882,8 @@ end
 """
     x_kl_pool_backward(ctx, q_teacher, k_teacher, q_student, k_student, lse_teacher, lse_student, dkl; keywords...)
 
-Gradients of x_kl_pool_forward by the student's inputs; the teacher has none.  The fields it shares
-say what the forward was.  Each output is optional: absent = not computed.
+Gradients of x_kl_pool_forward by the student's inputs; the teacher has none.  The fields it
+shares say what the forward was.  Each output is optional: absent = not computed.
       db_iu = dkl_i (R_iu - P_iu)
       dq_i = scale_student sum_u db_iu k_u,  dk_u = scale_student sum_i db_iu q_i
 
@@ -1972,13 +2046,14 @@ end
 """
     x_multi_token_backward(ctx, q, k, v, weight, lse, dout; keywords...)
 
-Gradients of x_multi_token_forward from dout.  The fields it shares say what the forward was.  Each
-output is optional: absent = not computed.  Every element of an output is written: rows and keys
-past their lengths get 0.  With base and n as above:
+Gradients of x_multi_token_forward from dout.  The fields it shares say what the forward was.
+Each output is optional: absent = not computed.  Every element of an output is written: rows and
+keys past their lengths get 0.  With base and n as above:
       dR^a_ij = <dout^a_i, v^a_j>,  X^an_i = sum_j dR^a_ij P^(base + n)_ij
       dP^(base + n) = sum_a mix_after[a, n] dR^a,  delta^(base + n)_i = sum_a mix_after[a, n] X^an_i
       dmix_after[a, n] = sum_i X^an_i,  dB_ij = P_ij (dP_ij - delta_i)
-      dmix_before[a, n] = sum_ij dB^a_ij A^(base + n)_ij,  dA^(base + n) = sum_a mix_before[a, n] dB^a
+      dmix_before[a, n] = sum_ij dB^a_ij A^(base + n)_ij
+      dA^(base + n) = sum_a mix_before[a, n] dB^a
 and dweight, dS, dq, dk from dA as in conv_attention.h, dv_j = sum_i R_ij dout_i.
 
 Sizes are Julia's, fastest first.
@@ -2107,8 +2182,8 @@ end
 """
     x_group_norm_backward(ctx, x, dy; keywords...)
 
-Gradients of x_group_norm_forward from dy.  Each output is optional: absent = not computed.  With
-z = 1 / sqrt(mean_c(x_c^2) + eps):
+Gradients of x_group_norm_forward from dy.  Each output is optional: absent = not computed.
+With z = 1 / sqrt(mean_c(x_c^2) + eps):
       dx_c = factor z (gain_c dy_c - x_c z^2 mean_c(gain_c dy_c x_c))
       dgain_c = factor sum dy_c x_c z over the rows of all batches
 dx is written in every row, 0 past query_len.

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// attention_forward: a pairwise sweep over every choice, and the edges by name.
+#include "cases/attention_build.h"
+#include "cases/attention_sweep.h"
+
+namespace cases {
+
+Call build_attention_forward(const AttentionCase& c, uint64_t shape_seed, uint64_t data_seed) {
+  fovea_attention_forward_params* p;
+  Call call = Call::make(FOVEA_TEST_OP(attention_forward), p);
+  AttentionBuild<fovea_attention_forward_params> build(call, *p, c, shape_seed, data_seed);
+  build.build();
+  p->splits = c.splits;
+  if (c.q_value) {
+    const size_t field = build.numbers("q_value", p->q_value, c.dtype, {build.b, build.s, c.h, c.e},
+                                       6, c.data, 1, c.lay);
+    call.account(field, [&](const int64_t* i) { return build.row_counts(i[0], i[1]); });
+  }
+  if (c.rope != Rope::none) {
+    // Every position a key can have; with an offset into the columns where there is room.
+    const int64_t half = c.d >= 16 ? c.d / 2 - 4 : c.d / 2;
+    const int64_t positions = std::max(c.t, build.columns) + 1;
+    for (int turn = 0; turn < 2; ++turn) {
+      fovea_tensor& slot = turn ? p->sin : p->cos;
+      const size_t field =
+          call.add(turn ? "sin" : "cos", slot, Role::in, FOVEA_F32, {positions, half});
+      call.fill(field, [&](const int64_t* i) {
+        const double angle =
+            static_cast<double>(i[0]) *
+            std::pow(10000.0, -static_cast<double>(i[1]) / static_cast<double>(half));
+        return turn ? std::sin(angle) : std::cos(angle);
+      });
+    }
+    p->rope_begin = static_cast<int32_t>(c.d - 2 * half);
+    p->rope_interleaved = c.rope == Rope::interleaved;
+  }
+  const size_t o = call.add("o", p->o, Role::out, c.o_f32 ? FOVEA_F32 : c.dtype,
+                            {build.b, build.s, c.h, c.e}, c.lay);
+  size_t lse = 0;
+  if (c.lse) lse = call.add("lse", p->lse, Role::out, FOVEA_F32, {build.b, c.h, build.s}, c.lay);
+  const oracle::Attention a = oracle::load_attention(*p);
+  auto exact = oracle::forward(a, p->o, p->lse, oracle::Mode::exact);
+  auto rounded = oracle::forward(a, p->o, p->lse, oracle::Mode::rounded);
+  call.expect(o, std::move(exact.o), std::move(rounded.o));
+  if (c.lse) call.expect(lse, std::move(exact.lse), std::move(rounded.lse));
+  return call;
+}
+
+harness::Case forward_case(AttentionCase c, std::string cuda_kernel) {
+  const std::string name = name_of(c, false);
+  harness::Case out{"attention_forward", name, nullptr, std::move(cuda_kernel), "", false};
+  out.build = [c, name](uint64_t seed) {
+    return build_attention_forward(c, harness::seed_of(name), seed);
+  };
+  return out;
+}
+
+std::vector<harness::Case> attention_forward_sweep() {
+  std::vector<harness::Case> cases;
+  harness::Pairwise sweep(
+      attention_axes(false), [](const harness::Row& x) { return attention_valid(x, false); }, 1);
+  for (const harness::Row& row : sweep.rows())
+    cases.push_back(forward_case(attention_case(row, false)));
+  return cases;
+}
+
+}  // namespace cases

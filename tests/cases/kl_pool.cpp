@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_kl_pool_forward and _backward: the sweep, the edges by name, hostile values.  The oracle is
+// kl's, with the teacher's pooled logits and blocks in place of keys.
+#include "cases/all.h"
+#include "cases/kl_build.h"
+#include "cases/kl_sweep.h"
+
+namespace cases {
+namespace {
+
+Call build_pool_forward(const KlCase& c, uint64_t seed) {
+  fovea_x_kl_pool_forward_params* p;
+  Call call = Call::make(FOVEA_TEST_OP(x_kl_pool_forward), p);
+  KlBuild<fovea_x_kl_pool_forward_params> build(call, *p, c, seed);
+  build.build();
+  const oracle::KlCall a = oracle::load_kl(*p);
+  const auto exact = oracle::kl_forward<double>(a, oracle::NoTotal{}, oracle::Mode::exact);
+  const auto rounded = oracle::kl_forward<float>(a, oracle::NoTotal{}, oracle::Mode::rounded);
+  const auto output = [&](int bit, const char* name, fovea_tensor& slot, const oracle::Out& x,
+                          const oracle::Out& y) {
+    if (c.outputs >> bit & 1)
+      call.expect(call.add(name, slot, Role::out, FOVEA_F32, {build.b, c.h, build.s}, c.lay), x, y);
+  };
+  output(0, "kl", p->kl, exact.kl, rounded.kl);
+  output(1, "lse_teacher", p->lse_teacher, exact.lse_first, rounded.lse_first);
+  output(2, "lse_student", p->lse_student, exact.lse_second, rounded.lse_second);
+  return call;
+}
+
+Call build_pool_backward(const KlCase& c, uint64_t seed) {
+  fovea_x_kl_pool_backward_params* p;
+  Call call = Call::make(FOVEA_TEST_OP(x_kl_pool_backward), p);
+  KlBuild<fovea_x_kl_pool_backward_params> build(call, *p, c, seed);
+  build.build();
+  // What the forward gave, rounded as it is stored.
+  const oracle::KlCall a = oracle::load_kl(*p);
+  const auto forward = oracle::kl_forward<double>(a, oracle::NoTotal{}, oracle::Mode::exact);
+  const auto given = [&](const char* name, fovea_tensor& slot, const oracle::Out& values) {
+    size_t n = 0;
+    build.row_numbers(name, slot, [&](const int64_t*, double) { return values.value[n++]; });
+  };
+  given("lse_teacher", p->lse_teacher, forward.lse_first);
+  given("lse_student", p->lse_student, forward.lse_second);
+  build.row_numbers("dkl", p->dkl,
+                    [](const int64_t* i, double x) { return i[2] % 9 == 7 ? 0 : x; });
+  const oracle::Dense dkl = oracle::load(p->dkl);
+  const oracle::KlIncoming in{dkl,
+                              oracle::load(p->lse_teacher),
+                              oracle::load(p->lse_student),
+                              dkl,
+                              {}};  // kl: of the teacher's gradient alone
+  const auto exact = oracle::kl_backward<double>(a, in, oracle::Mode::exact),
+             rounded = oracle::kl_backward<float>(a, in, oracle::Mode::rounded);
+  const auto output = [&](int bit, const char* name, fovea_tensor& slot, const Shape& shape,
+                          const oracle::Out& x, const oracle::Out& y) {
+    if (c.outputs >> bit & 1)
+      call.expect(call.add(name, slot, Role::out, c.student, shape, c.lay), x, y);
+  };
+  output(0, "dq_student", p->dq_student, {build.b, build.s, c.h, c.f}, exact.dq_second,
+         rounded.dq_second);
+  output(1, "dk_student", p->dk_student, {build.key_b, build.units, c.x, c.f}, exact.dk_second,
+         rounded.dk_second);
+  return call;
+}
+
+class PoolCases {
+ public:
+  std::vector<harness::Case> cases;
+
+  PoolCases() {
+    for (bool backward : {false, true}) sweep(backward);
+    edges();
+    tuned();
+    small();
+  }
+
+ private:
+  void add(const KlCase& c, bool backward, bool tiny = false, const std::string& kernel = "") {
+    cases.push_back({backward ? "x_kl_pool_backward" : "x_kl_pool_forward", name_of(c, false),
+                     [c, backward](uint64_t seed) {
+                       return backward ? build_pool_backward(c, seed) : build_pool_forward(c, seed);
+                     },
+                     kernel, "", tiny});
+  }
+  void both(const KlCase& c, bool tiny = false) {
+    add(c, false, tiny);
+    add(c, true, tiny);
+  }
+
+  void sweep(bool backward) {
+    static constexpr int64_t blocks[] = {0, 1, 7, 16};
+    const std::vector<int> sizes = {6, 8, 6, 7, 6, 4, 2, 5, 2, backward ? 3 : 7, 4, 2};
+    harness::Pairwise rows(
+        sizes, [](const harness::Row&) { return true; }, backward ? 12 : 11);
+    for (const harness::Row& x : rows.rows()) {
+      KlCase c = KlSweep::shaped(x);
+      c.data = x[6] ? KlData::large : KlData::normal;
+      c.lay = static_cast<Lay>(x[7]), c.scale = x[8] ? 0.3f : 0, c.outputs = x[9] + 1;
+      c.block = blocks[x[10]], c.pool_max = x[11] != 0;
+      add(c, backward);
+    }
+  }
+
+  void edges() {
+    static constexpr int64_t extents[][4] = {{0, 3, 3, 4}, {2, 0, 5, 4}, {2, 5, 0, 4},
+                                             {1, 0, 0, 4}, {1, 3, 3, 0}, {1, 1, 1, 4}};
+    for (const auto& x : extents) {
+      KlCase c;
+      c.note = "edge", c.b = x[0], c.s = x[1], c.t = x[2], c.h = x[3], c.block = 2;
+      both(c);
+    }
+    // No query heads, and key heads of either side or none.
+    for (const auto& heads : {std::pair{0, 0}, {0, 4}, {4, 0}}) {
+      KlCase c;
+      c.note = "edge", c.h = 0, c.g = heads.first, c.x = heads.second;
+      c.block = 2;
+      both(c);
+    }
+    for (const auto& type : KlSweep::kTypes)
+      for (KlData data : {KlData::normal, KlData::large, KlData::far, KlData::nan_q, KlData::nan_k,
+                          KlData::inf_k, KlData::inf_q})
+        for (bool max : {false, true}) {
+          KlCase c;
+          c.note = "edge", c.teacher = type[0], c.student = type[1], c.data = data;
+          c.s = 71, c.t = 33, c.span = Span::causal, c.d = c.f = 64, c.g = c.x = 2;
+          c.block = 8, c.pool_max = max;
+          both(c);  // the first rows see nothing
+        }
+    KlCase c;
+    c.note = "edge", c.h = 2, c.g = c.x = 1, c.s = 70, c.t = 450, c.b = 1, c.block = 2;
+    c.span = Span::left_sink;
+    both(c);  // several tiles of blocks
+    c.t = 300, c.block = 200, c.pool_max = true;
+    both(c);  // blocks of several tiles
+    c.block = 1 << 30;
+    both(c);
+  }
+
+  // The tensor-core kernels: blocks of whole tiles; weights made on Hopper where all heads of a
+  // tile fit an instance (heads.inc).
+  void tuned() {
+    for (int dtype : {FOVEA_BF16, FOVEA_F16})
+      for (int64_t block : {64, 128, 192})
+        for (Span span : {Span::full, Span::causal, Span::left})
+          for (Where where : {Where::batched, Where::varlen}) {
+            KlCase c;
+            c.note = "tuned", c.teacher = c.student = dtype, c.block = block, c.span = span;
+            c.where = where, c.pool_max = span == Span::causal,
+            c.b = where == Where::varlen ? 3 : 1;
+            c.s = 130, c.t = 460, c.d = c.f = span == Span::left ? 72 : 128;
+            const std::string type = dtype_name(dtype);
+            add(c, false, false, "sm80." + type);
+            add(c, true, false, (block == 192 ? "sm80." : "sm90.") + type);
+          }
+  }
+
+  void small() {
+    KlCase c;
+    c.note = "small", c.b = 1, c.d = 4, c.f = 6, c.s = 3, c.t = 5, c.block = 2;
+    both(c, true);
+    c.b = 2, c.teacher = FOVEA_BF16, c.span = Span::causal, c.pool_max = true;
+    both(c, true);
+    c.where = Where::varlen, c.s = 17, c.t = 40, c.student = FOVEA_F16, c.block = 8;
+    both(c);
+    c.where = Where::lengths, c.span = Span::head_window, c.lay = Lay::odd;
+    both(c);
+  }
+};
+
+std::vector<harness::Case> pool_cases() {
+  return PoolCases().cases;
+}
+
+const Family kFamily("kl_pool", pool_cases);
+
+}  // namespace
+
+}  // namespace cases

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "contract_call.h"
+
+#include <cctype>
+#include <sstream>
+
+namespace contract {
+namespace {
+
+// The table as constants that need no code: text is split at run time.
+struct OpRow {
+  const char* name;
+  size_t bytes, first_bytes;
+  fovea_status (*call)(fovea_context*, const void*);
+  fovea_status (*query)(fovea_context*, const void*, size_t*);
+};
+struct FieldRow {
+  const char *op, *name;
+  Kind kind;
+  size_t offset;
+  const char *dims, *paged, *dtypes, *dtype_as, *alias;
+  bool required, output, sums;
+};
+struct DimRow {
+  const char* name;
+  int64_t extent;
+};
+
+// clang-format off
+#define DIM(name, extent)
+#define FIELD(op, name, kind, offset, dims, paged, dtypes, as, alias, required, output, sums)
+#define OP(op, first_size)                                                                  \
+  {#op, sizeof(fovea_##op##_params), first_size,                                            \
+   [](fovea_context* c, const void* p) {                                                    \
+     return fovea_##op(c, static_cast<const fovea_##op##_params*>(p)); },                   \
+   [](fovea_context* c, const void* p, size_t* n) {                                         \
+     return fovea_##op##_workspace(c, static_cast<const fovea_##op##_params*>(p), n); }},
+constexpr OpRow kOps[] = {
+#include "generated/contract_table.inc"
+};
+#undef OP
+#undef FIELD
+#define OP(op, first_size)
+#define FIELD(op, name, kind, offset, dims, paged, dtypes, as, alias, required, output, sums) \
+  {#op, #name, kind, offset, dims, paged, dtypes, as, alias, required, output, sums},
+constexpr FieldRow kFields[] = {
+#include "generated/contract_table.inc"
+};
+#undef FIELD
+#undef DIM
+#define FIELD(op, name, kind, offset, dims, paged, dtypes, as, alias, required, output, sums)
+#define DIM(name, extent) {name, extent},
+constexpr DimRow kDims[] = {
+#include "generated/contract_table.inc"
+};
+// clang-format on
+
+std::vector<Op> read_ops() {
+  std::vector<Op> list;
+  for (const OpRow& row : kOps) {
+    list.push_back({row.name, row.bytes, row.first_bytes, row.call, row.query, {}});
+    for (const FieldRow& f : kFields)
+      if (!std::strcmp(f.op, row.name))
+        list.back().fields.push_back({f.name, f.kind, f.offset, split(f.dims), split(f.paged),
+                                      split(f.dtypes), f.dtype_as, f.alias, f.required, f.output,
+                                      f.sums});
+  }
+  return list;
+}
+
+}  // namespace
+
+Words split(const std::string& text) {
+  std::istringstream in(text);
+  Words words;
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+const std::vector<Op>& ops() {
+  static const std::vector<Op> list = read_ops();
+  return list;
+}
+
+const Op* find_op(const std::string& name) {
+  for (const Op& op : ops())
+    if (name == op.name) return &op;
+  return nullptr;
+}
+
+const std::map<std::string, int64_t>& small_extents() {
+  static const std::map<std::string, int64_t> extents = [] {
+    std::map<std::string, int64_t> list;
+    for (const DimRow& dim : kDims) list[dim.name] = dim.extent;
+    return list;
+  }();
+  return extents;
+}
+
+Call::Call(const Case& c) : op(find_op(c.op)), params(*op), extents_(small_extents()) {
+  for (const std::string& name : split(c.given)) given_[name] = true;
+  std::map<std::string, int> dtypes;
+  for (const std::string& setting : split(c.settings)) {
+    const size_t at = setting.find_first_of(":=");
+    const std::string name = setting.substr(0, at), value = setting.substr(at + 1);
+    if (setting[at] == ':') {
+      dtypes[name] = kDtypes.at(value);
+    } else if (op->find(name)) {
+      params.at<int64_t>(op->find(name)->offset) = std::stoll(value);
+    } else {
+      extents_[name] = std::stoll(value);
+    }
+  }
+  for (const Field& f : op->fields) {
+    if (f.kind != tensor || !has(f)) continue;
+    const int dtype = dtypes.count(f.name) ? dtypes.at(f.name)
+                      : f.dtype_as.empty() ? kDtypes.at(f.dtypes[0])
+                                           : params[f.dtype_as].dtype;
+    give(f, dtype);
+  }
+}
+
+bool Call::tied(const Field& f, int axis) const {
+  const std::string name = canonical(f, dims(f)[axis]);
+  if (name == "fixed") return true;
+  int uses = 0;
+  for (const Field* other : tensors())
+    for (const std::string& dim : dims(*other)) uses += canonical(*other, dim) == name;
+  return uses > 1;
+}
+
+std::string Call::canonical(const Field& f, std::string dim) const {
+  if (dim == "bytes" || dim == "block_bytes") return "fixed";  // a bit for each key or block
+  if (isdigit(dim[0])) return "fixed";
+  // What lengths decide.
+  if (dim == "padded" || dim.find("_blocks") != std::string::npos) return "fixed";
+  if ((dim == "n" || dim == "r+1") && op->find("code_t")) return "fixed";
+  // Rows of q and of o, with the history that lies between them.
+  if ((dim == "s" || dim == "rows_out") && op->find("history")) return "fixed";
+  if (dim == "rows" && has("cache_row")) return dim;
+  if (dim == "rows") dim = f.name == "page_table" ? "r" : "key_b";
+  if (dim == "key_b") dim = has("key_start") && op->find("query_start") ? "fixed" : "r";
+  if (dim == "keys") dim = paged() || has("key_start") ? "fixed" : "t";
+  if (dim == "b") dim = packed() ? "fixed" : "r";
+  if (dim == "pages") dim = !extents_.count("keys") && asks_keys() ? "fixed" : dim;
+  return dim == "r+1" ? "r" : dim;
+}
+
+bool Call::asks_keys() const {
+  for (const Field* f : tensors())
+    for (const std::string& dim : dims(*f))
+      if (dim == "keys") return true;
+  return false;
+}
+
+int64_t Call::extent(const Field& f, const std::string& dim) const {
+  if (isdigit(dim[0])) return std::stoll(dim);
+  const auto known = extents_.find(dim);
+  if (known != extents_.end()) return known->second;
+  if (dim == "r") return extents_.at("b");
+  if (dim == "r+1") return extent(f, "r") + 1;
+  if (dim == "key_b") return has("key_start") && op->find("query_start") ? 1 : extent(f, "r");
+  if (dim == "rows") return f.name == "page_table" ? extent(f, "r") : extent(f, "key_b");
+  if (dim == "keys") return paged() ? extents_.at("pages") * extents_.at("page") : extents_.at("t");
+  return (extent(f, "keys") + 7) / 8;  // bytes
+}
+
+void Call::give(const Field& f, int dtype) {
+  int64_t shape[FOVEA_MAX_DIMS] = {};
+  double room = 64;
+  for (size_t i = 0; i < dims(f).size(); ++i)
+    shape[i] = extent(f, dims(f)[i]), room *= static_cast<double>(shape[i]) + 1;
+  // Eight bytes an element and a lead, so larger extents fit as well; none has room for wild
+  // ones.
+  memory_.emplace_back(static_cast<size_t>(room < 0x1p22 ? room : 0x1p17));
+  params[f.name] = fovea_contiguous(memory_.back().data(), static_cast<fovea_dtype>(dtype),
+                                    static_cast<int32_t>(dims(f).size()), shape);
+  auto* words = reinterpret_cast<int32_t*>(memory_.back().data());
+  if (f.dims[0] == "r+1")
+    for (int i = 0; i <= std::min<int64_t>(shape[0] + 1, 1 << 17); ++i) words[i] = 2 * i;
+  if (f.name == "page_table" || f.name == "pair" || f.name == "cache_row")
+    for (int i = 0; i < 6; ++i) words[i] = i;
+  if (f.name == "row")
+    for (int64_t i = 0; i < shape[0] * shape[1] && i < 1 << 17; ++i)
+      words[i] = static_cast<int32_t>(i % shape[1]) - 1;
+}
+
+}  // namespace contract
