@@ -35,11 +35,11 @@ void allow_shared(int device, const char* op) {
 }
 
 // As launch(), but blocks may start while the kernel before still runs, once all its blocks have
-// called start_next(); what it wrote is there after wait_for_previous().  On devices before Hopper
+// called pdl_trigger(); what it wrote is there after pdl_wait().  On devices before Hopper
 // both are nothing and kernels follow one another.
 template <auto kernel, class... Args>
-void launch_early(Context& ctx, const char* op, int64_t work, int threads, int64_t shared_bytes,
-                  const Args&... args) {
+void launch_pdl(Context& ctx, const char* op, int64_t work, int threads, int64_t shared_bytes,
+                const Args&... args) {
   if (work <= 0) return;
   if (shared_bytes > 32 * 1024) allow_shared<kernel>(ctx.device_index, op);
   cudaLaunchAttribute early{};

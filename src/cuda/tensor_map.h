@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the copy engine needs to know of a tensor, made at each launch by host arithmetic alone.
+// What TMA needs to know of a tensor, made at each launch by host arithmetic alone.
 #pragma once
 #include <cuda.h>  // CUtensorMap; nothing of libcuda is linked
 #include <cstdint>
@@ -40,7 +40,7 @@ struct BackwardMaps {
   CUtensorMap q, k, v, dout;
 };
 
-// Whether the copy engine can read it: "" or why not.
+// Whether TMA can read it: "" or why not.
 const char* map_refuses(const MapOf& of);
 
 // False where the driver is too old to make one.

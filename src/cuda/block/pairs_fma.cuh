@@ -13,7 +13,7 @@ class PairsFma {
  public:
   static constexpr int threads = kStageThreads, R = R_, C = 4, own = 16 * R, others = kStageTile;
   static constexpr int chunk = kStageTile;  // columns of sums together
-  static int64_t shared_bytes(int64_t) { return StageTiles<R>::bytes(); }
+  static int64_t shared_bytes(int64_t) { return FmaTiles<R>::bytes(); }
 
   __device__ explicit PairsFma(void* shared, int64_t) : tiles_(static_cast<float*>(shared)) {}
 
@@ -64,7 +64,7 @@ class PairsFma {
   }
 
  private:
-  StageTiles<R> tiles_;
+  FmaTiles<R> tiles_;
 };
 
 }  // namespace fovea::cuda

@@ -89,9 +89,9 @@ struct Schedule {
 
 // The works of one block, for one warp.  `ahead`: the one after is asked for now, else when it is
 // needed.
-class Works {
+class TileScheduler {
  public:
-  __device__ Works(const Schedule& schedule, bool ahead)
+  __device__ TileScheduler(const Schedule& schedule, bool ahead)
       : schedule_(schedule), now_(static_cast<int>(blockIdx.x)) {
     ask(ahead);
   }

@@ -69,9 +69,9 @@ __device__ __forceinline__ float only_numbers(float x) {
 
 // The three tiles of a block in dynamic shared memory.
 template <int R>
-struct StageTiles {
+struct FmaTiles {
   float *a, *b, *p;
-  __device__ explicit StageTiles(float* base)
+  __device__ explicit FmaTiles(float* base)
       : a(base), b(a + 16 * R * kStagePitch), p(b + kStageTile * kStagePitch) {}
   static constexpr int64_t bytes() {
     return (2 * 16 * R + kStageTile) * kStagePitch * static_cast<int64_t>(sizeof(float));
@@ -95,7 +95,7 @@ __device__ __forceinline__ void commit(float* s, const float4 (&r)[Passes]) {
 }
 
 template <int R, class LoadA, class LoadB>
-__device__ __forceinline__ void multiply_nt(float (&acc)[R][4], const StageTiles<R>& s, int width,
+__device__ __forceinline__ void multiply_nt(float (&acc)[R][4], const FmaTiles<R>& s, int width,
                                             const LoadA& load_a, const LoadB& load_b) {
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
   float4 next_b[4];
@@ -132,7 +132,7 @@ __device__ __forceinline__ void multiply_nt(float (&acc)[R][4], const StageTiles
 
 // P from the thread's nt tile to shared memory, for multiply_nn.
 template <int R>
-__device__ __forceinline__ void put_p(const StageTiles<R>& s, const float (&p)[R][4]) {
+__device__ __forceinline__ void put_p(const FmaTiles<R>& s, const float (&p)[R][4]) {
   __syncwarp();
 #pragma unroll
   for (int r = 0; r < R; ++r)
@@ -144,7 +144,7 @@ __device__ __forceinline__ void put_p(const StageTiles<R>& s, const float (&p)[R
 
 // The products of one chunk of multiply_nn, where P is not +0.
 template <int R>
-__device__ __forceinline__ void select_nn(float (&acc)[R][4], const StageTiles<R>& s, int terms) {
+__device__ __forceinline__ void select_nn(float (&acc)[R][4], const FmaTiles<R>& s, int terms) {
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
 #pragma unroll 1
   for (int n = 0; n < terms; ++n) {
@@ -167,7 +167,7 @@ __device__ __forceinline__ float oddness(const float4& x) {
 // `terms` rows of X count (the rest of P is zero); load_x(row, column) as above.  A P of +0 takes
 // nothing, NaN included, one of -0 what 0 takes; tiles of X without NaN need no look at P.
 template <int R, int Chunks, class LoadX>
-__device__ __forceinline__ void multiply_nn(float (&acc)[Chunks][R][4], const StageTiles<R>& s,
+__device__ __forceinline__ void multiply_nn(float (&acc)[Chunks][R][4], const FmaTiles<R>& s,
                                             int width, int terms, const LoadX& load_x) {
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
   float4 next[4];

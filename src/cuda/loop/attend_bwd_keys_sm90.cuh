@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const RowWalk walk(a, seq, block.g, key_begin, key_end, BM, block.down);
 
   if (group == 0) {
-    sm90::give_registers<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::copying>();
     if (warp != 0 || walk.count() == 0) return;
     const int key_row = static_cast<int>(seq.key_begin) + key_begin,
               key_batch = static_cast<int>(seq.key_batch);
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     return;
   }
 
-  sm90::take_registers<Shape::computing>();
+  sm90::setmaxnreg_inc<Shape::computing>();
   const AttentionSlopes slopes(a, seq, {});
   const int own = key_begin + warp % 4 * 16 + lane / 4;  // first key of the lane
   const auto release = [&](uint32_t barrier) {

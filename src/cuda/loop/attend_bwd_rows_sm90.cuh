@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
             last = sm90::uniform(static_cast<int>(tiles.last));
 
   if (group < 0) {
-    sm90::give_registers<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::copying>();
     if (warp != 0 || first == last) return;
     const int key_head = head / static_cast<int>(a.h / a.g),
               key_batch = static_cast<int>(seq.key_batch);
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     return;
   }
 
-  sm90::take_registers<Shape::computing>();
+  sm90::setmaxnreg_inc<Shape::computing>();
   const PlainPairs pairs(a, seq, sequence, head);
   const int own = row_begin + group * 64 + warp % 4 * 16 + lane / 4;  // first row of the lane
   float lse[2], delta[2];

@@ -93,7 +93,7 @@ struct PairTiles {
 
 template <bool Rows, bool Gradient, GradientCall Call>
 __device__ __forceinline__ void pair_tiles(const Call& b, const BackwardShared& s,
-                                           const StageTiles<4>& tiles, const Sequence& seq,
+                                           const FmaTiles<4>& tiles, const Sequence& seq,
                                            bool plain, PairTiles& t) {
   const Attend& a = b.call.forward;
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     rows_simt_kernel(const __grid_constant__ Call b, int64_t row_tiles, int64_t work) {
   extern __shared__ float4 s_dynamic[];
   __shared__ BackwardShared s;
-  const StageTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
+  const FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
   const Attend& a = b.call.forward;
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
   constexpr bool gradient = owner == Owner::dk;
   extern __shared__ float4 s_dynamic[];
   __shared__ BackwardShared s;
-  const StageTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
+  const FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
   const Attend& a = b.call.forward;
   const Operand& other = gradient ? b.q : b.dout;
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
@@ -289,7 +289,7 @@ void launch_rows(Context& ctx, const char* op, const Call& b) {
   const int64_t tiles = parts ? ceil_div(a.sequences.query_max * (a.h / parts), kStageTile) : 0;
   const int64_t work = a.sequences.count * parts * tiles;
   with_chunks(b.call.dq ? a.d : 1, [&]<int Chunks> {
-    launch<rows_simt_kernel<Chunks, Call>>(ctx, op, work, kStageThreads, StageTiles<4>::bytes(), b,
+    launch<rows_simt_kernel<Chunks, Call>>(ctx, op, work, kStageThreads, FmaTiles<4>::bytes(), b,
                                            tiles, work);
   });
 }
@@ -301,7 +301,7 @@ void launch_keys(Context& ctx, const char* op, const Call& b) {
   const int64_t work = a.sequences.count * a.g * tiles;
   with_chunks(owner == Owner::dk ? a.d : a.e, [&]<int Chunks> {
     launch<keys_simt_kernel<owner, Chunks, Call>>(ctx, op, work, kStageThreads,
-                                                  StageTiles<4>::bytes(), b, tiles, work);
+                                                  FmaTiles<4>::bytes(), b, tiles, work);
   });
 }
 

@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int first_tile = static_cast<int>(work.tiles.first(seq, block.r));
 
   if (group < 0) {
-    sm90::give_registers<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::copying>();
     if (walk.count() == 0) return;
     if (warp == 0) {
       copy_tiles<Shape>(a, maps, work, seq, block, walk, args, base);
@@ -147,13 +147,13 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     return;
   }
 
-  sm90::take_registers<Shape::computing>();
+  sm90::setmaxnreg_inc<Shape::computing>();
   if constexpr (Shape::Slopes::clears_keys)
     if (walk.count() > 0) {
       sm90::barrier_wait(kv_full, 0);
       clear_odd_rows<Dtype, TileK>(shared, group * 64 + warp % 4 * 16);
       clear_odd_rows<Dtype, TileV>(shared + Shape::v, group * 64 + warp % 4 * 16);
-      sm90::meet(1, 128 * Groups);
+      sm90::named_barrier_sync(1, 128 * Groups);
     }
   const int own = key_begin + group * 64 + warp % 4 * 16 + lane / 4;  // first key of the lane
   const typename Shape::Slopes slopes(a, seq, args);
@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
           release(dout_empty(dout_at));
         }
       }
-      sm90::meet(1, 128 * Groups);
+      sm90::named_barrier_sync(1, 128 * Groups);
       sm90::fence();
       sm90::product_turned<Dtype, BN>(dq,
                                       sm90::descriptor(s_ds + group / Panels * TileS::panel_bytes),

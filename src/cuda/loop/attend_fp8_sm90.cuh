@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   }
   __syncthreads();
   if (group < 0) {
-    sm90::give_registers<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::copying>();
     if (warp > 1 || !sm90::elect_one()) return;
     Pair item_at;
     if (warp == 1) {
@@ -277,7 +277,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     return;
   }
 
-  sm90::take_registers<Shape::computing>();
+  sm90::setmaxnreg_inc<Shape::computing>();
   float4* sums = reinterpret_cast<float4*>(shared + Shape::tile_bytes) + group * (64 * E / 4) +
                  threadIdx.x % 128;
   Ring k_at, v_at;
@@ -368,7 +368,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         // Both warpgroups write the same bytes.
         clear_tail<TileV, E, BN>(shared + (s_v - s_q) + v_at.stage * TileV::bytes, item.clear);
         sm90::fence_shared();
-        sm90::meet(1 + group, 128);
+        sm90::named_barrier_sync(1 + group, 128);
       }
       find_factor(last - 1);
       sm90::barrier_wait(q_full, q_phase);

@@ -6,23 +6,23 @@
 //   Keys are walked in BN-key tiles from last to first.  Of a step: S = Q K' of this tile and
 //   O += P V of the last are both in flight; S alone is waited for, masked and exponentiated while
 //   O runs.
-//   Warpgroups may take turns (Shape::turns): each issues its products once the one before has.
-//   Rows of Q may stay in registers (Shape::holds); rows of o leave through their place, and what
-//   they are divided by is worked out under the last values.
-//   Shared memory: Slots x Q (BM x D), one ring of Stages tiles, K and V in turn (BN x D, E), two
-//   works, barriers.  Barriers: full (bytes) and empty (one arrival a consuming warp) for each Q
-//   slot and each stage; planned, certain and free for each work, full with its Q; near, when few
-//   tiles of a work are left to copy.  What is planned is copied, what is certain is computed: a
-//   work that was planned from lengths of before has no rows.  V rows past the last key are zeroed
-//   where the tensor goes on: no weight would undo a NaN there.  A work without keys walks one tile
-//   of zeros that its rows do not see.
+//   Warpgroups may take turns (Shape::ping_pong): each issues its products once the one before has.
+//   Rows of Q may stay in registers (Shape::q_in_registers); rows of o leave through their place,
+//   and what they are divided by is worked out under the last values. Shared memory: Slots x Q (BM
+//   x D), one ring of Stages tiles, K and V in turn (BN x D, E), two works, barriers.  Barriers:
+//   full (bytes) and empty (one arrival a consuming warp) for each Q slot and each stage; planned,
+//   certain and free for each work, full with its Q; near, when few tiles of a work are left to
+//   copy.  What is planned is copied, what is certain is computed: a work that was planned from
+//   lengths of before has no rows.  V rows past the last key are zeroed where the tensor goes on:
+//   no weight would undo a NaN there.  A work without keys walks one tile of zeros that its rows do
+//   not see.
 // Policies: Score and Mask (tile_policy.cuh), Sink (sink.cuh), as in attend_sm80.cuh.
 // FlashAttention-3 (2407.08608).
 #pragma once
 #include "cuda/block/softmax.cuh"
-#include "cuda/loop/engine_sink_sm90.cuh"
 #include "cuda/loop/feed_sm90.cuh"
 #include "cuda/loop/tile_policy.cuh"
+#include "cuda/loop/tma_sink_sm90.cuh"
 #include "cuda/tile/mma_sm80.cuh"
 #include "cuda/tile/order.cuh"
 
@@ -35,19 +35,19 @@ struct AttendShape90 {
   static constexpr int threads = 128 * (Groups + 1);
   static constexpr int blocks = 1;   // that share a multiprocessor
   static constexpr int copiers = 1;  // warps, where pages are smaller than a tile: 1 or 2
-  static constexpr int near = 2;     // Copy90: else the longest works go round the blocks in turn
+  static constexpr int near = 2;  // Producer90: else the longest works go round the blocks in turn
   // Registers a thread: the copying warpgroup gives what the others take.
   static constexpr int budgets[4][2] = {{96, 240}, {40, 232}, {32, 160}, {32, 112}};
   static constexpr int copying = budgets[Groups - 1][0], computing = budgets[Groups - 1][1];
   // Whether warpgroups issue their products in turn: half a step apart, where the exponents of
   // narrow heads take as long as the products.
-  static constexpr bool turns = D <= 64 && Groups > 1;
+  static constexpr bool ping_pong = D <= 64 && Groups > 1;
   // Whether a warpgroup keeps its rows of Q in registers, where some are left over: its first
   // product reads a third less from shared memory.
-  static constexpr bool holds = D == 128 && E == 128 && Groups == 2;
+  static constexpr bool q_in_registers = D == 128 && E == 128 && Groups == 2;
   // Whether a warpgroup without rows leaves its products out: the code costs wide heads more.  What
-  // a work is may then be certain late (Copy90).
-  static constexpr bool skips = Groups > 1 && D <= 128;
+  // a work is may then be certain late (Producer90).
+  static constexpr bool skip_empty_groups = Groups > 1 && D <= 128;
   using TileQ = Swizzled<BM, D>;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
@@ -77,12 +77,12 @@ __device__ __forceinline__ void clean_values(int tail, const Shared& shared,
           values + TileV::at(i / kPanelChunks, i % kPanelChunks + panel * kPanelChunks)) =
           make_uint4(0, 0, 0, 0);
   sm90::fence_shared();
-  sm90::meet(1 + group, 128);
+  sm90::named_barrier_sync(1 + group, 128);
 }
 
 // A computing warpgroup.
 template <class Shape, bool Paged, class Score, class Mask, class Sink>
-__device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink, int group,
+__device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink, int group,
                                               const Shared90<Shape, Mask>& shared) {
   constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BN = Shape::BN;
   using Shared = Shared90<Shape, Mask>;
@@ -94,16 +94,16 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
   typename Shared::QRing q_at;
   Ring at;
   float x[1][BN / 8][4], o[1][E / 8][4], alpha[1][2];
-  constexpr bool kHolds = Shape::holds && std::same_as<Score, PlainScore>;
-  uint32_t q[kHolds ? D / 16 : 1][4];
+  constexpr bool kQInRegisters = Shape::q_in_registers && std::same_as<Score, PlainScore>;
+  uint32_t q[kQInRegisters ? D / 16 : 1][4];
   uint32_t p[1][BN / 16][4], absent[Paged ? BN / 32 : 1] = {};
   const auto release = [&](uint32_t barrier) {
     if (lane == 0) sm90::barrier_arrive(barrier);
   };
 
-  // Rows of Q that o went through are given back once the copy engine has read them, under the
+  // Rows of Q that o went through are given back once TMA has read them, under the
   // first products of the next work.
-  constexpr bool kEngine = std::derived_from<Sink, EngineSink>;
+  constexpr bool kEngine = std::derived_from<Sink, TmaSink>;
   typename Shared::QRing owed;
   int owes = 0;  // 1: to give back, 2: to wait for
   const auto settle = [&] {
@@ -114,20 +114,21 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
     owes = 0;
   };
   constexpr int kTurn = 1 + Shape::Groups;  // the first of the named barriers
-  if (Shape::turns && group == Shape::Groups - 1) sm90::arrive(kTurn, 256);
+  if (Shape::ping_pong && group == Shape::Groups - 1) sm90::named_barrier_arrive(kTurn, 256);
   for (;;) {
     sm90::barrier_wait(shared.q_full(q_at), q_at.phase);
-    if (Shape::skips) sm90::barrier_wait(shared.certain(slot), slot.phase);
+    if (Shape::skip_empty_groups) sm90::barrier_wait(shared.certain(slot), slot.phase);
     const typename Shared::Slot& work = shared.work(slot);
     if (__all_sync(~0u, work.tile.size == 0)) {
       settle();
       return;
     }
     const auto take_turn = [&] {
-      if constexpr (Shape::turns) sm90::meet(kTurn + group, 256);
+      if constexpr (Shape::ping_pong) sm90::named_barrier_sync(kTurn + group, 256);
     };
     const auto pass_turn = [&] {
-      if constexpr (Shape::turns) sm90::arrive(kTurn + (group + 1) % Shape::Groups, 256);
+      if constexpr (Shape::ping_pong)
+        sm90::named_barrier_arrive(kTurn + (group + 1) % Shape::Groups, 256);
     };
     // Tiles that none of this warpgroup's rows sees, but others of the block do.
     const auto pass = [&] {
@@ -140,7 +141,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
       release(shared.free(slot));
       slot.next(), q_at.next();
     };
-    if (Shape::skips && sm90::uniform(group * 64 >= work.tile.size)) {
+    if (Shape::skip_empty_groups && sm90::uniform(group * 64 >= work.tile.size)) {
       // None of this warpgroup's rows exists.
       settle();
 #pragma unroll 1
@@ -156,7 +157,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
       continue;
     }
     const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
-    if constexpr (kHolds) {
+    if constexpr (kQInRegisters) {
       using TileQ = typename Shape::TileQ;
       const uint32_t from =
           shared.q(q_at) + TileQ::at(warp_row + outer_row(lane), outer_chunk(lane));
@@ -174,7 +175,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
       sm90::barrier_wait(shared.full(k), k.phase);
       sm90::fence();
       const uint64_t keys = sm90::descriptor(shared.keys(k), 16, TileK::octet_bytes);
-      if constexpr (kHolds) {
+      if constexpr (kQInRegisters) {
         sm90::product_rows<Dtype, TileK>(x[0], q, keys);
       } else {
         sm90::product_rows<Dtype, D, typename Shape::TileQ, TileK>(x[0], sm90::descriptor(q_rows),
@@ -292,7 +293,7 @@ __device__ __forceinline__ void compute_works(const Attend& a, const Sink& sink,
                                    work.split, state.top(i, half, score.factor),
                                    state.total(i, half), o[i], half);
       });
-    const auto meet = [&] { sm90::meet(1 + group, 128); };
+    const auto meet = [&] { sm90::named_barrier_sync(1 + group, 128); };
     if constexpr (requires { sink.done(a, work.tile, 0, shared.word(), meet); })
       sink.done(a, work.tile, work.number, shared.word(), meet);
     end_work();
@@ -311,15 +312,15 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
   const int warp = sm90::uniform(threadIdx.x / 32);
   if (threadIdx.x == 32)
     sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
-  using Copy = Copy90<Shape, Paged, Mask, AttendMaps>;
+  using Copy = Producer90<Shape, Paged, Mask, AttendMaps>;
   if (threadIdx.x == 0) shared.init(Copy::copiers_of(a));
   __syncthreads();
   if (warp < 4) {
-    sm90::give_registers<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::copying>();
     Copy{call, grid, maps, shared}.run(warp, order, schedule);
   } else {
-    sm90::take_registers<Shape::computing>();
-    compute_works<Shape, Paged, Score>(a, sink, warp / 4 - 1, shared);
+    sm90::setmaxnreg_inc<Shape::computing>();
+    consume_tiles<Shape, Paged, Score>(a, sink, warp / 4 - 1, shared);
   }
 }
 

@@ -21,14 +21,14 @@ struct SeenBlocks {
   }
 };
 
-// Until `turn` blocks have added; what they wrote is then seen by the copy engine too.
+// Until `turn` blocks have added; what they wrote is then seen by TMA too.
 __device__ inline void wait_turn(const Turn* at, int turn) {
   int32_t now;
   do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
   while (now < turn);
   sm90::fence_engine();
 }
-// After the copy engine has ended.
+// After TMA has ended.
 __device__ inline void pass_turn(Turn* at) {
   sm90::fence_engine();
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(at) : "memory");

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kWarps * 32)
     const Sequence seq = a.sequences[rest];
     const OutRows::Place out = parts.out.of(a.sequences, seq, rest);
     if (i >= out.count) continue;
-    wait_for_previous();
+    pdl_wait();
     combine_row(a, parts, seq.batch, out.begin + i, h, chunk);
   }
 }
@@ -43,7 +43,7 @@ void combine(Context& ctx, const char* op, const Attend& a, const Partials& part
   const int64_t rows = a.sequences.query_max - parts.out.history;
   if (rows <= 0) return;
   const int64_t work = a.sequences.count * rows * a.h * ceil_div(a.e, kMergeColumns);
-  launch_early<combine_kernel>(ctx, op, ceil_div(work, kWarps), kWarps * 32, 0, a, parts, work);
+  launch_pdl<combine_kernel>(ctx, op, ceil_div(work, kWarps), kWarps * 32, 0, a, parts, work);
 }
 
 }  // namespace fovea::cuda

@@ -14,7 +14,7 @@ namespace fovea::cuda {
 
 // Two distributions over the same keys: q and k of the first, then of the second, in one ring.  A
 // slot of Q holds the second's rows behind the first's.
-struct PairMaps {
+struct DualMaps {
   CUtensorMap q, k, q2, v;  // v: the second's keys
   int32_t group;            // query heads that share a key head of the second
 };
@@ -37,8 +37,8 @@ constexpr int near_in() {
 
 template <class Shape>
 constexpr bool skips_in() {
-  if constexpr (requires { Shape::skips; })
-    return Shape::skips;
+  if constexpr (requires { Shape::skip_empty_groups; })
+    return Shape::skip_empty_groups;
   else
     return false;
 }
@@ -48,11 +48,11 @@ constexpr bool skips_in() {
 // page, or a tile's part of one.  A warp issues one copy after another: where a tile is many pages,
 // Shape::copiers warps take the tiles of the ring in turn.
 template <class Shape, bool Paged, class Mask, class Maps>
-struct Copy90 {
+struct Producer90 {
   using Shared = Shared90<Shape, Mask>;
   using Ring = typename Shared::Ring;
   static constexpr int BN = Shape::BN;
-  static constexpr bool kPair = std::same_as<Maps, PairMaps>;
+  static constexpr bool kPair = std::same_as<Maps, DualMaps>;
   static constexpr bool kListed = std::same_as<typename Mask::Call, ListedAttend>;
   const typename Mask::Call& call;
   const AttendGrid& grid;
@@ -77,9 +77,9 @@ struct Copy90 {
   // Warps 0 to 3 of the block: 1 plans, 0 and then 2 and 3 copy.
   __device__ __forceinline__ void run(int warp, const WorkOrder& order, const Schedule& schedule) {
     if (warp == 1)
-      plan_works(order, schedule);
+      schedule_tiles(order, schedule);
     else if (warp == 0 || (kCopiers > 1 && warp <= copiers_of(a)))
-      copy_works();
+      produce_tiles();
   }
 
  private:
@@ -105,12 +105,12 @@ struct Copy90 {
   // yet change, and its first keys are asked for at that kernel's end.  Lengths and pages are
   // looked at again meanwhile.  Where they are others, the work ends with its first tile, without
   // rows, and is planned anew.
-  __device__ __forceinline__ void plan_works(const WorkOrder& order,
-                                             const Schedule& schedule) const {
+  __device__ __forceinline__ void schedule_tiles(const WorkOrder& order,
+                                                 const Schedule& schedule) const {
     typename Shared::WorkRing slot;
     // Works asked for late are counted once this one copies.
     const bool waits = kListed || (kNear == 0 && (told() || schedule.counters));
-    if (waits) wait_for_previous();
+    if (waits) pdl_wait();
     bool sure = waits || !(told() || pages());
     uint32_t near_phase = 0;
     const int run = ragged() ? order.run(static_cast<int>(grid.heads)) : 0;
@@ -119,11 +119,11 @@ struct Copy90 {
       return place.row_tile * row_step(grid.group) <
              a.sequences[place.head / static_cast<int>(grid.heads)].rows * grid.group;
     };
-    const auto next = [&](Works& works) {
+    const auto next = [&](TileScheduler& works) {
       works.next(kNear == 0);
       if (run) works.pass(run, has_rows);
     };
-    for (Works works(schedule, kNear == 0); !works.done();) {
+    for (TileScheduler works(schedule, kNear == 0); !works.done();) {
       sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
       __syncwarp();  // a work without rows was seen by all lanes
       const WorkPlace place(order, *works);
@@ -143,7 +143,7 @@ struct Copy90 {
       if (trusted && lane == 0) sm90::barrier_arrive(shared.planned(slot));
       bool right = true;
       if (!sure) {
-        wait_for_previous();
+        pdl_wait();
         const int now = page_at(entry);
         right =
             __all_sync(~0u, same(a.sequences[r], work.tile.rows.seq) && (!pages() || now == page));
@@ -168,7 +168,7 @@ struct Copy90 {
 
   // While the first work is planned, the way of its copies is gone once by lanes past the last,
   // which ask for nothing whatever the work is: a code's first run takes two to four times as long.
-  __device__ __forceinline__ void copy_works() {
+  __device__ __forceinline__ void produce_tiles() {
     typename Shared::WorkRing slot;
     typename Shared::QRing q;
     Tiles at;
@@ -198,8 +198,8 @@ struct Copy90 {
   // Before anything is asked for: the kernel before has ended.  The kernel after relies on what
   // came before this one, too: it may start only now.
   __device__ static void begin() {
-    wait_for_previous();
-    start_next();
+    pdl_wait();
+    pdl_trigger();
   }
 
   // Rows of a row tile: whole groups.

@@ -26,7 +26,7 @@ struct PairShape90 {
   static constexpr int BM = 64 * Groups;
   static constexpr int threads = 128 * (Groups + 1);
   static constexpr int blocks = Groups == 1 ? 2 : 1;  // of a multiprocessor
-  static constexpr int near = 2;  // Copy90: else the longest works go round the blocks in turn
+  static constexpr int near = 2;  // Producer90: else the longest works go round the blocks in turn
   // More warpgroups, and two blocks, fill each other's gaps better without.
   static constexpr bool settles = Groups == 2;
   static constexpr int copying = Groups == 1 ? 40 : Groups == 4 ? 32 : 56;
@@ -278,7 +278,7 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
 template <class Shape, TileMask Mask, class Sink>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     pair_sm90(const __grid_constant__ Attend a, float second_scale,
-              const __grid_constant__ AttendGrid grid, const __grid_constant__ PairMaps maps,
+              const __grid_constant__ AttendGrid grid, const __grid_constant__ DualMaps maps,
               const __grid_constant__ WorkOrder order, const __grid_constant__ Schedule schedule,
               const __grid_constant__ Sink sink) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -290,10 +290,10 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.q2),
         sm90::prefetch_map(maps.v);
   if (warp < 4) {
-    sm90::give_registers<Shape::copying>();
-    Copy90<Shape, false, Mask, PairMaps>{a, grid, maps, shared}.run(warp, order, schedule);
+    sm90::setmaxnreg_dec<Shape::copying>();
+    Producer90<Shape, false, Mask, DualMaps>{a, grid, maps, shared}.run(warp, order, schedule);
   } else {
-    sm90::take_registers<Shape::computing>();
+    sm90::setmaxnreg_inc<Shape::computing>();
     compute_pairs<Shape>(a, second_scale, sink, warp / 4 - 1, shared);
   }
 }

@@ -27,18 +27,18 @@ __device__ inline bool elect_one() {
   return yes;
 }
 template <int Registers>
-__device__ inline void take_registers() {
+__device__ inline void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 template <int Registers>
-__device__ inline void give_registers() {
+__device__ inline void setmaxnreg_dec() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 // Named barrier of `threads` threads; 0 is __syncthreads'.
-__device__ inline void arrive(int barrier, int threads) {
+__device__ inline void named_barrier_arrive(int barrier, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
-__device__ inline void meet(int barrier, int threads) {
+__device__ inline void named_barrier_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
@@ -85,7 +85,7 @@ __device__ inline bool barrier_passed(uint32_t barrier, uint32_t parity) {
       : "memory");
   return yes;
 }
-// Own stores to shared memory are seen by the copy engine and wgmma.
+// Own stores to shared memory are seen by TMA and wgmma.
 __device__ inline void fence_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -185,7 +185,7 @@ template <int Pending>
 __device__ inline void out_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Pending) : "memory");
 }
-// Orders the copy engine's accesses to global memory with the thread's own.
+// Orders TMA's accesses to global memory with the thread's own.
 __device__ inline void fence_engine() {
   asm volatile("fence.proxy.async;" ::: "memory");
 }

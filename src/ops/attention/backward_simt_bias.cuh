@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kStageThreads, 1)
                      const __grid_constant__ BiasTiles grid) {
   extern __shared__ float4 s_dynamic[];
   __shared__ BackwardShared s;
-  const StageTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
+  const FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
   const Attend& a = b.call.forward;
   const int64_t group = a.h / a.g;
   for (int64_t w = blockIdx.x; w < grid.work(); w += gridDim.x) {

@@ -15,8 +15,8 @@ constexpr int kDecodeRows = 16;  // packed rows that fit the R = 1 tile
 template <int R>
 void launch_width(Context& ctx, const ForwardSimt& call) {
   const auto run = [&]<int Chunks> {
-    launch<forward_simt_kernel<R, Chunks>>(ctx, kOp, call.work, kStageThreads,
-                                           StageTiles<R>::bytes(), call);
+    launch<forward_simt_kernel<R, Chunks>>(ctx, kOp, call.work, kStageThreads, FmaTiles<R>::bytes(),
+                                           call);
   };
   const int64_t chunks = ceil_div(call.a.e, kStageTile);
   if (chunks <= 1)

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     forward_simt_kernel(const __grid_constant__ ForwardSimt call) {
   extern __shared__ float4 s_dynamic[];
   __shared__ ForwardShared<R> s;
-  const StageTiles<R> tiles(reinterpret_cast<float*>(s_dynamic));
+  const FmaTiles<R> tiles(reinterpret_cast<float*>(s_dynamic));
   const Attend& a = call.a;
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
   for (int64_t w = blockIdx.x; w < call.work; w += gridDim.x) {

@@ -156,7 +156,7 @@ std::string refuses(const Context& ctx, const Attend& a) {
     return "pages with a softcap or key_first";
   if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
   if (!a.h || !a.g) return "no heads";
-  // The copy engine knows no empty tensor: it would read one row.
+  // TMA knows no empty tensor: it would read one row.
   const Sequences& q = a.sequences;
   if (!q.capacity || !q.caches || (q.page && !q.pool)) return "no keys";
   if (q.query_max * (a.h / a.g) > kIndexMax) return "more than 2^30 rows of a key head";

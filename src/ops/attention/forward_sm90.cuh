@@ -17,7 +17,7 @@ template <class Base>
 struct SplitShape90 : Base {
   static constexpr int copiers = 2;
   static constexpr int near = 4;
-  static constexpr bool skips = true;
+  static constexpr bool skip_empty_groups = true;
   static constexpr bool twice = 2 * (Base::shared_bytes + 1024) <= 228 * 1024;
   static constexpr int blocks = twice ? 2 : 1;
   static constexpr int copying = twice ? 48 : Base::copying;
@@ -46,7 +46,7 @@ ForwardInstance90 forward_sm90_instance() {
       Kind == ForwardKind::paged || (Kind == ForwardKind::split && !kInterleaved);
   using Score = std::conditional_t<Kind == ForwardKind::capped, CappedScore, PlainScore>;
   // A tile with one slot of Q has no room for rows on their way out.
-  using Whole = std::conditional_t<Shape::Slots == 2, EngineSink, DirectSink>;
+  using Whole = std::conditional_t<Shape::Slots == 2, TmaSink, DirectSink>;
   using Sink =
       std::conditional_t<Kind == ForwardKind::split, MergingSink<(E > 128 ? 8 : 16)>, Whole>;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const ForwardWork90& work) {
@@ -57,7 +57,7 @@ ForwardInstance90 forward_sm90_instance() {
       sink.o = work.o, sink.given = work.o_given;
     const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
     const auto launch = [&]<class S, bool Paged>() {
-      launch_early<attend_sm90<S, Paged, Score, WindowMask, Sink>>(
+      launch_pdl<attend_sm90<S, Paged, Score, WindowMask, Sink>>(
           ctx, "attention_forward", blocks, S::threads, S::shared_bytes, a, work.grid, work.maps,
           work.order, work.schedule, sink);
     };

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
 // A block owns an element of dweight and sums over what a stride of 0 folds into it.
 __global__ void __launch_bounds__(kThreads)
     add_dweight_kernel(const __grid_constant__ ConvAttendBackward b, TapParts parts, int64_t work) {
-  wait_for_previous();
+  pdl_wait();
   __shared__ double s_sum[kWarps];
   const ConvAttend& c = b.forward;
   const Attend& a = c.attend;
@@ -90,7 +90,7 @@ void conv_add_dweight(Context& ctx, const ConvAttendBackward& b, const TapParts&
   const int64_t extent[3] = {c.attend.h, c.kernel_rows, c.kernel_columns};
   int64_t work = c.attend.h ? 1 : 0;
   for (int i = 0; i < 3; ++i) work *= b.dweight.stride[i] ? extent[i] : 1;
-  launch_early<add_dweight_kernel>(ctx, kOp, work, kThreads, 0, b, parts, work);
+  launch_pdl<add_dweight_kernel>(ctx, kOp, work, kThreads, 0, b, parts, work);
 }
 
 }  // namespace fovea::cuda

@@ -89,7 +89,7 @@ class ConvTile {
   const ConvAttend& c;
   const Attend& a;
   ConvBackwardShared& s;
-  StageTiles<4> tiles;
+  FmaTiles<4> tiles;
   float *const scores, *const da, *const taps;
   const int above, left, rows, columns, width;
 

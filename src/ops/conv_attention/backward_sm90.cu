@@ -41,7 +41,7 @@ template <int Dtype>
 __global__ void __launch_bounds__(kThreads)
     side_kernel(const __grid_constant__ ConvAttendBackward b, float2* side, float* largest,
                 int64_t row_tiles) {
-  start_next();
+  pdl_trigger();
   __shared__ float s_most[kThreads / 32];
   const ConvAttend& c = b.forward;
   const Attend& a = c.attend;
@@ -139,7 +139,7 @@ std::string refuses(const Context& ctx, const ConvAttendBackward& b) {
     return std::string("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
   if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
   if (!a.h || !a.g) return "no heads";
-  // dout has no element then, and the copy engine knows no empty tensor: it would read one row.
+  // dout has no element then, and TMA knows no empty tensor: it would read one row.
   if (!c.rows_out) return "no rows with an output";
   const Sequences& q = a.sequences;
   if (q.key_max > kIndexMax || q.query_max > kIndexMax)

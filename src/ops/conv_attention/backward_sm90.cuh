@@ -14,8 +14,8 @@ ConvGradientInstance90 conv_gradient_sm90_instance() {
   constexpr auto launcher = [](Context& ctx, const ConvAttendBackward& b,
                                const ConvGradientWork& work) {
     const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
-    launch_early<conv_gradient_sm90<Shape>>(ctx, "conv_attention_backward", blocks, Shape::threads,
-                                            Shape::shared_bytes, b, work);
+    launch_pdl<conv_gradient_sm90<Shape>>(ctx, "conv_attention_backward", blocks, Shape::threads,
+                                          Shape::shared_bytes, b, work);
   };
   return {Dtype, D, E, 2 * Pairs, 8 * Ahead - 7, Lines, Shape::Groups, launcher};
 }

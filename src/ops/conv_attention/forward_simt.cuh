@@ -57,7 +57,7 @@ struct ConvShared {
 constexpr int kTapsRoom = kStripRows * static_cast<int>(kKernelColumnsMost);
 
 constexpr int64_t conv_simt_bytes() {
-  return StageTiles<4>::bytes() +
+  return FmaTiles<4>::bytes() +
          (kStripRows * kScorePitch + kTapsRoom) * static_cast<int64_t>(sizeof(float));
 }
 
@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     conv_simt_kernel(const __grid_constant__ ConvSimt call) {
   extern __shared__ float4 s_dynamic[];
   __shared__ ConvShared s;
-  const StageTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
-  float* const scores = reinterpret_cast<float*>(s_dynamic) + StageTiles<4>::bytes() / 4;
+  const FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
+  float* const scores = reinterpret_cast<float*>(s_dynamic) + FmaTiles<4>::bytes() / 4;
   float* const taps = scores + kStripRows * kScorePitch;
   const ConvAttend& c = call.c;
   const Attend& a = c.attend;

@@ -15,8 +15,8 @@ ConvInstance90 conv_sm90_instance() {
   constexpr auto launcher = [](Context& ctx, const ConvAttend& c, const ConvWork90& work) {
     const int blocks =
         std::min(work.schedule.works, device_info(ctx).multiprocessors * Shape::Blocks);
-    launch_early<conv_sm90<Shape>>(ctx, "conv_attention_forward", blocks, Shape::threads,
-                                   Shape::shared_bytes, c, work);
+    launch_pdl<conv_sm90<Shape>>(ctx, "conv_attention_forward", blocks, Shape::threads,
+                                 Shape::shared_bytes, c, work);
   };
   return {Dtype, D, E, 2 * Pairs, 8 * Ahead - 7, Kind, Groups, Shape::BN, Blocks, launcher};
 }

@@ -61,7 +61,7 @@ __device__ __forceinline__ void keep_rows(unsigned char* tile, int low, int high
       *reinterpret_cast<uint4*>(tile + panel * Tile::panel_bytes + i * 16) = make_uint4(0, 0, 0, 0);
   }
   sm90::fence_shared();
-  sm90::meet(1 + group, 128);
+  sm90::named_barrier_sync(1 + group, 128);
 }
 
 // The copying warp.
@@ -84,7 +84,7 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
   sm90::Ring<Shape::Stages> at;
   uint32_t phase = 0;
   // A work asked for early would wait here while others have none.
-  for (Works works(more.schedule, false); !works.done(); works.next(false)) {
+  for (TileScheduler works(more.schedule, false); !works.done(); works.next(false)) {
     sm90::barrier_wait(line_empty, phase ^ 1);
     __syncwarp();  // the work before was read by all lanes
     if (leads())

@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     conv_gradient_sm90(const __grid_constant__ ConvAttendBackward b,
                        const __grid_constant__ ConvGradientWork more) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  if (!more.beside) wait_for_previous();
+  if (!more.beside) pdl_wait();
   if (threadIdx.x == 0) {
     const uint32_t at = shared_address(shared) + Shape::barriers;
     constexpr int kWarps = 4 * Shape::Groups;
@@ -204,15 +204,15 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   __syncthreads();
   const int warp = sm90::uniform(threadIdx.x / 32);
   if (warp < 4) {
-    sm90::give_registers<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::copying>();
     if (warp == 0) {
       copy_gradient<Shape>(b, more, shared);
     } else if (warp == 1) {
-      start_next();
-      wait_for_previous();  // what comes after this kernel relies on the one before it, too
+      pdl_trigger();
+      pdl_wait();  // what comes after this kernel relies on the one before it, too
     }
   } else {
-    sm90::take_registers<Shape::computing>();
+    sm90::setmaxnreg_inc<Shape::computing>();
     using Pass =
         std::conditional_t<Shape::keys, ConvKeyGradient90<Shape>, ConvRowGradient90<Shape>>;
     typename Pass::Fragments fragments;

@@ -80,28 +80,28 @@ class ConvGradientTile90 {
   __device__ __forceinline__ void release(uint32_t barrier) const {
     if (lane == 0) sm90::barrier_arrive(barrier);
   }
-  __device__ __forceinline__ static void meet_both() { sm90::meet(kBoth, 256); }
+  __device__ __forceinline__ static void meet_both() { sm90::named_barrier_sync(kBoth, 256); }
   // The leader lets the follower read its tile.
   __device__ __forceinline__ void hand_over(int barrier) const {
-    if (leads) sm90::arrive(barrier, 256);
+    if (leads) sm90::named_barrier_arrive(barrier, 256);
   }
   // The warpgroup's own tile is written and, for the follower, the leader's.
   __device__ __forceinline__ void wait_written(int barrier) const {
     if (leads)
-      sm90::meet(1, 128);
+      sm90::named_barrier_sync(1, 128);
     else
-      sm90::meet(barrier, 256);
+      sm90::named_barrier_sync(barrier, 256);
   }
   // The follower reads the leader's tile no more.
   __device__ __forceinline__ void give_back(int barrier) const {
-    if (!leads) sm90::arrive(barrier, 256);
+    if (!leads) sm90::named_barrier_arrive(barrier, 256);
   }
   // Nobody reads any more what is about to be overwritten.
   __device__ __forceinline__ void wait_read(int barrier) const {
     if (leads)
-      sm90::meet(barrier, 256);
+      sm90::named_barrier_sync(barrier, 256);
     else
-      sm90::meet(2, 128);
+      sm90::named_barrier_sync(2, 128);
   }
 
   // ---- shared memory

@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kStageThreads)
     panel_dq_kernel(const __grid_constant__ Slopes call, Operand k, int64_t work) {
   extern __shared__ float4 s_dynamic[];
   __shared__ PanelPlaces s;
-  StageTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
+  FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
   const Panel& panel = call.panel;
   const Attend& a = panel.attend();
   const View<4>& dq = panel.m.conv.dq;
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(kStageThreads)
     panel_keys_kernel(const __grid_constant__ Slopes call, Operand x, bool last, int64_t work) {
   extern __shared__ float4 s_dynamic[];
   __shared__ PanelPlaces s;
-  StageTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
+  FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
   const Panel& panel = call.panel;
   const Attend& a = panel.attend();
   const View<4>& out = Values ? panel.m.conv.dv : panel.m.conv.dk;
@@ -324,7 +324,7 @@ void launch_keys(Context& ctx, const Slopes& call, const Operand& x, bool last) 
   const Attend& a = call.panel.attend();
   const int64_t work =
       a.sequences.count * a.g * (call.panel.pitch / kStageTile) * ceil_div(x.width, kStageTile);
-  launch<panel_keys_kernel<Values>>(ctx, kOp, work, kStageThreads, StageTiles<4>::bytes(), call, x,
+  launch<panel_keys_kernel<Values>>(ctx, kOp, work, kStageThreads, FmaTiles<4>::bytes(), call, x,
                                     last, work);
 }
 
@@ -335,7 +335,7 @@ void enqueue(Context& ctx, const Slopes& call, bool last) {
   const Operand dout = operand_of(b.dout, a.o_dtype, a.e);
   const int64_t heads = panel.heads(), products = product_work(panel, panel.rows());
   panel_logits<true>(ctx, kOp, panel);
-  launch<panel_product_kernel<false>>(ctx, kOp, products, kStageThreads, StageTiles<4>::bytes(),
+  launch<panel_product_kernel<false>>(ctx, kOp, products, kStageThreads, FmaTiles<4>::bytes(),
                                       panel, dout, operand_of(a.v, a.dtype, a.e), call.dr,
                                       products);
   const int64_t rows = heads / panel.m.group * panel.rows();
@@ -359,7 +359,7 @@ void enqueue(Context& ctx, const Slopes& call, bool last) {
   launch<panel_spread_kernel>(ctx, kOp, own, kStageThreads, 0, call, own);
   if (b.dq) {
     const int64_t work = heads * ceil_div(panel.own, kStageTile) * ceil_div(a.d, kStageTile);
-    launch<panel_dq_kernel>(ctx, kOp, work, kStageThreads, StageTiles<4>::bytes(), call,
+    launch<panel_dq_kernel>(ctx, kOp, work, kStageThreads, FmaTiles<4>::bytes(), call,
                             operand_of(a.k, a.dtype, a.d), work);
   }
   if (b.dk) launch_keys<false>(ctx, call, operand_of(a.q, a.dtype, a.d), last);

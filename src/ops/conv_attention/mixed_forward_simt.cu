@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kStageThreads)
     panel_output_kernel(const __grid_constant__ Panel call, Operand v, int64_t work) {
   extern __shared__ float4 s_dynamic[];
   __shared__ PanelPlaces s;
-  StageTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
+  FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
   const Attend& a = call.attend();
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
   const int64_t tiles_e = (a.e + kStageTile - 1) / kStageTile;
@@ -138,7 +138,7 @@ void enqueue(Context& ctx, const Panel& call) {
                                     kStageThreads, 0, call, work);
     });
   const int64_t work = call.heads() * ceil_div(call.own, kStageTile) * ceil_div(a.e, kStageTile);
-  launch<panel_output_kernel>(ctx, kOp, work, kStageThreads, StageTiles<4>::bytes(), call,
+  launch<panel_output_kernel>(ctx, kOp, work, kStageThreads, FmaTiles<4>::bytes(), call,
                               operand_of(a.v, a.dtype, a.e), work);
 }
 

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kStageThreads)
                          int64_t work) {
   extern __shared__ float4 s_dynamic[];
   __shared__ PanelPlaces s;
-  StageTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
+  FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
   const Attend& a = call.attend();
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
   const int rows = Scores ? call.score_rows() : call.rows();
@@ -233,7 +233,7 @@ template <bool Backward>
 void panel_logits(Context& ctx, const char* op, const Panel& call) {
   const Attend& a = call.attend();
   const int64_t products = product_work(call, call.score_rows());
-  launch<panel_product_kernel<true>>(ctx, op, products, kStageThreads, StageTiles<4>::bytes(), call,
+  launch<panel_product_kernel<true>>(ctx, op, products, kStageThreads, FmaTiles<4>::bytes(), call,
                                      operand_of(a.q, a.dtype, a.d), operand_of(a.k, a.dtype, a.d),
                                      call.s, products);
   const int64_t work = call.heads() / call.m.group * call.rows();

@@ -170,7 +170,7 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
   const Sequences& given = c.attend.sequences;
   if (more.schedule.counters || given.query_start || given.key_start || given.query_len ||
       given.key_len || given.key_first || given.cache_row)
-    wait_for_previous();
+    pdl_wait();
   // Sequences have as many row tiles as the longest may have, most of them then without rows.
   const bool ragged = given.query_start || given.query_len;
   const int run = !ragged ? 0 : more.tiles.begin[2] ? 1 : more.order.run(more.heads);
@@ -179,11 +179,11 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
     const int r = place.head / more.heads;
     return place.first < c.rows_of(given[r], r).count;
   };
-  const auto next = [&](Works& works) {
+  const auto next = [&](TileScheduler& works) {
     works.next(false);  // blocks that hold works ahead of need would end later than others
     if (run) works.pass(run, has_rows);
   };
-  for (Works works(more.schedule, false); !works.done(); next(works)) {
+  for (TileScheduler works(more.schedule, false); !works.done(); next(works)) {
     sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
     __syncwarp();  // a work that no row needs was seen by all lanes
     if (lane == 0)
@@ -196,8 +196,8 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
               batch = max(static_cast<int>(work.seq.key_batch), 0), last = work.last,
               first = last - work.count + 1;
     // The kernel after relies on what came before this one, too: it may start only now.
-    wait_for_previous();
-    start_next();
+    pdl_wait();
+    pdl_trigger();
     if (!work.any) continue;
     if (lane == 0) sm90::barrier_arrive(shared.planned(slot));
     const auto copy = [&](auto tile, const CUtensorMap& map, int row, int rows) {

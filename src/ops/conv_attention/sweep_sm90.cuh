@@ -108,20 +108,20 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
   bool last = true;  // of the work's warpgroups
   // S is written; here, and by the warpgroup above.
   const auto written = [&] {
-    if (!last) sm90::arrive(kWritten + group, 256);
+    if (!last) sm90::named_barrier_arrive(kWritten + group, 256);
   };
   const auto meet_above = [&] {
     if (shares && group > 0)
-      sm90::meet(kWritten + group - 1, 256);
+      sm90::named_barrier_sync(kWritten + group - 1, 256);
     else
-      sm90::meet(kOwn + group, 128);
+      sm90::named_barrier_sync(kOwn + group, 128);
   };
   // What it needs of the one above is read, and may be written again there.
   const auto read = [&] {
-    if (shares && group > 0) sm90::arrive(kRead + group - 1, 256);
+    if (shares && group > 0) sm90::named_barrier_arrive(kRead + group - 1, 256);
   };
   const auto wait_read = [&] {
-    if (!last) sm90::meet(kRead + group, 256);
+    if (!last) sm90::named_barrier_sync(kRead + group, 256);
   };
 
   for (;;) {
@@ -311,7 +311,7 @@ __device__ __forceinline__ void compute_conv(const ConvAttend& c, const ConvWork
     if constexpr (Shape::packed)
       if (more.arrived && mine) merge_splits<Shape>(c, more, work, head, number);
     // The next work's first scores go where these were read.
-    if (last) sm90::meet(kOwn + group, 128);
+    if (last) sm90::named_barrier_sync(kOwn + group, 128);
     wait_read();
     release(shared.free(slot));
     slot.next(), q_at.next();
@@ -330,10 +330,10 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
     sm90::prefetch_map(more.maps.q), sm90::prefetch_map(more.maps.k),
         sm90::prefetch_map(more.maps.v);
   if (warp < 4) {
-    sm90::give_registers<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::copying>();
     if (warp == 0) copy_conv<Shape>(c, more, shared);
   } else {
-    sm90::take_registers<Shape::computing>();
+    sm90::setmaxnreg_inc<Shape::computing>();
     compute_conv<Shape>(c, more, warp / 4 - 1, shared);
   }
 }

@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   };
 
   if (group < 0) {
-    sm90::give_registers<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::copying>();
     if (walk.count() == 0) return;
     const int first_tile = static_cast<int>(work.tiles.first(seq, block.r));
     if (warp == 0) {
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   }
 
   if (group == Shape::owners) {
-    sm90::give_registers<Shape::summing>();
+    sm90::setmaxnreg_dec<Shape::summing>();
     if (!work.dq) return;
     float dq[D / 8][4];
     const uint64_t k_columns = sm90::descriptor(base, TileK::panel_bytes);
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     return;
   }
 
-  sm90::take_registers<Shape::owning>();
+  sm90::setmaxnreg_inc<Shape::owning>();
   // Slopes and what a lane addresses are found anew in each tile: held, they would be more
   // registers than there are.
   const auto own = [&] {  // first key of the lane
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     sm90::barrier_wait(kv_full, 0);
     clear_odd_rows<Dtype, TileK>(shared, group * 64 + warp % 4 * 16);
     clear_odd_rows<Dtype, TileV>(shared + Shape::v, group * 64 + warp % 4 * 16);
-    sm90::meet(1, 128 * Shape::owners);
+    sm90::named_barrier_sync(1, 128 * Shape::owners);
     const uint32_t v_lane = fragment.template operator()<TileV>(base + Shape::v);
 #pragma unroll
     for (int k = 0; k < E / 16; ++k) load_matrices(v[k], TileV::pair(v_lane, k));

@@ -13,7 +13,7 @@ struct KlWork90 {
   AttendGrid grid;
   WorkOrder order;
   Schedule schedule;
-  PairMaps maps;
+  DualMaps maps;
   View<3> kl, first, second;  // where kl and both lse go, each where given
   // With share > 0 the lse are there, and the divergences from the mixture are wanted.
   float share;

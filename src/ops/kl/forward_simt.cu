@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kStageThreads, 2)
     kl_simt_kernel(const __grid_constant__ KlSimt call) {
   extern __shared__ float4 s_dynamic[];
   __shared__ KlShared<R> s;
-  const StageTiles<R> tiles(reinterpret_cast<float*>(s_dynamic));
+  const FmaTiles<R> tiles(reinterpret_cast<float*>(s_dynamic));
   const Attend& a = call.first;
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
   for (int64_t w = blockIdx.x; w < call.work; w += gridDim.x) {
@@ -158,7 +158,7 @@ const char* op_of(const Kl& a) {
 
 template <int R, bool Mix>
 void run(Context& ctx, const KlSimt& call) {
-  launch<kl_simt_kernel<R, Mix>>(ctx, call.op, call.work, kStageThreads, StageTiles<R>::bytes(),
+  launch<kl_simt_kernel<R, Mix>>(ctx, call.op, call.work, kStageThreads, FmaTiles<R>::bytes(),
                                  call);
 }
 

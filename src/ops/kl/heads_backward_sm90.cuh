@@ -50,7 +50,7 @@ struct SlopesRing {
 
 // dz from db, z and w.
 __device__ __forceinline__ float head_slope90(float d, float z, float w) {
-  return __float_as_uint(d) == 0 ? 0.f : counted90(d * (z <= 0.f ? 0.f : w));
+  return __float_as_uint(d) == 0 ? 0.f : unmasked_zero90(d * (z <= 0.f ? 0.f : w));
 }
 
 // sums += ds X where ds is not +0, X a tile [row][column] in shared memory.
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int key_begin = static_cast<int>(at.seq.key_begin),
             key_batch = static_cast<int>(at.seq.key_batch);
   if (group < 0) {
-    sm90::give_registers<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::copying>();
     if (threadIdx.x >= 32 || at.tiles == 0) return;
     if (lane == 0)
       sm90::copy_tile<typename Shape::TileOwn>(ring.base, maps.q, ring.own_full(),
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     }
     return;
   }
-  sm90::take_registers<Shape::computing>();
+  sm90::setmaxnreg_inc<Shape::computing>();
   const int own = group * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4, row = at.i0 + own;
   float w[2], dweight[2] = {}, dq[D / 8][4], x[1][N][4];
   uint32_t ds[1][N / 2][4];
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int group = sm90::uniform(threadIdx.x / 128) - 1, lane = threadIdx.x % 32;
   const int row_begin = static_cast<int>(at.seq.row_begin), batch = static_cast<int>(at.seq.batch);
   if (group < 0) {
-    sm90::give_registers<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::copying>();
     if (threadIdx.x >= 32) return;
     if (lane == 0)
       sm90::copy_tile<typename Shape::TileOwn>(
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     });
     return;
   }
-  sm90::take_registers<Shape::computing>();
+  sm90::setmaxnreg_inc<Shape::computing>();
   const int own = group * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4;
   float dk[D / 8][4], x[1][N][4];
   uint32_t ds[1][N / 2][4];

@@ -8,7 +8,7 @@
 namespace fovea::cuda {
 
 // A slope of 0 of a pair that counts is -0.
-__device__ __forceinline__ float counted90(float x) {
+__device__ __forceinline__ float unmasked_zero90(float x) {
   return x == 0.f ? -0.f : x;
 }
 // max(z, 0) that keeps NaN.
@@ -174,7 +174,7 @@ struct IndexerSlopesPolicy90 : IndexerTile90 {
           const bool counts =
               gain[half] != 0.f && (full || pairs.sees(row + 8 * half, key + column(j, c)));
           const float r = exp2_fast((logit - lse[half]) * kLog2E);
-          slope[c] = counts ? counted90(gain[half] * (r - p[j][2 * half + c] * mean)) : 0.f;
+          slope[c] = counts ? unmasked_zero90(gain[half] * (r - p[j][2 * half + c] * mean)) : 0.f;
         }
         *reinterpret_cast<float2*>(to + 8 * half * args.columns + column(j, 0)) =
             make_float2(slope[0], slope[1]);

@@ -126,11 +126,11 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int first = Policy::first(work, args, at), last = Policy::last(work, at);
   const int group = sm90::uniform(threadIdx.x / 128) - 1;
   if (group < 0) {
-    sm90::give_registers<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::copying>();
     if (threadIdx.x == 0) copy_heads<Shape>(work, maps, at, first, last, rings);
     return;
   }
-  sm90::take_registers<Shape::computing>();
+  sm90::setmaxnreg_inc<Shape::computing>();
   const int lane = threadIdx.x % 32;
   const bool one = last - first == 1;  // its rows are copied once
   const PlainPairs pairs(work.a, at.seq, 0, 0);

@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     quant_simt_kernel(const __grid_constant__ QuantSimt call) {
   extern __shared__ float4 s_dynamic[];
   __shared__ QuantShared<R> s;
-  const StageTiles<R> tiles(reinterpret_cast<float*>(s_dynamic));
+  const FmaTiles<R> tiles(reinterpret_cast<float*>(s_dynamic));
   const Attend& a = call.a.attend;
   const View<4>& v = call.a.v_t ? call.a.v_t : a.v;
   const int64_t v_stride = call.a.v_t ? call.a.v_t.stride[2] : a.v.stride[3];
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
 template <int R>
 void launch_width(Context& ctx, const QuantSimt& call) {
   const auto run = [&]<int Chunks> {
-    launch<quant_simt_kernel<R, Chunks>>(ctx, kOp, call.work, kStageThreads, StageTiles<R>::bytes(),
+    launch<quant_simt_kernel<R, Chunks>>(ctx, kOp, call.work, kStageThreads, FmaTiles<R>::bytes(),
                                          call);
   };
   const int64_t chunks = ceil_div(call.a.attend.e, kStageTile);

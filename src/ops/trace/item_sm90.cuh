@@ -118,7 +118,7 @@ class ItemKeys90 {
     }
   }
   __device__ static void meet() {
-    sm90::meet(1, Shape::computing);
+    sm90::named_barrier_sync(1, Shape::computing);
   }
   __device__ int stages_of(int count) const {
     return (count * block_keys + 63) / 64;

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kStageThreads)
     rows_simt_kernel(const __grid_constant__ RowsSimt x) {
   extern __shared__ float4 s_dynamic[];
   __shared__ RowsShared<R> s;
-  const StageTiles<R> tiles(reinterpret_cast<float*>(s_dynamic));
+  const FmaTiles<R> tiles(reinterpret_cast<float*>(s_dynamic));
   const Trace& a = x.call.a;
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
   for (int64_t w = blockIdx.x; w < x.call.items * x.passes; w += gridDim.x) {
@@ -108,10 +108,10 @@ void launch_rows(Context& ctx, RowsSimt x) {
   const int64_t work = x.call.items * x.passes;
   if (rows == 16)
     launch<rows_simt_kernel<1, Chunks, Dense>>(ctx, kTraceOp, work, kStageThreads,
-                                               StageTiles<1>::bytes(), x);
+                                               FmaTiles<1>::bytes(), x);
   else
     launch<rows_simt_kernel<4, Chunks, Dense>>(ctx, kTraceOp, work, kStageThreads,
-                                               StageTiles<4>::bytes(), x);
+                                               FmaTiles<4>::bytes(), x);
 }
 
 RowsSimt rows_of(const TraceCall& call) {

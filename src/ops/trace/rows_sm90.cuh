@@ -37,7 +37,7 @@ struct RowsShape90 : AttendShape90<Dtype, D, E, Groups, BN, Stages> {
   static constexpr int copying = twice ? 40 : Base::copying;
   static constexpr int computing = twice ? 216 : Base::computing;
   // Measured for dense attention alone.
-  static constexpr bool holds = false, skips = false;
+  static constexpr bool q_in_registers = false, skip_empty_groups = false;
   static constexpr int near = 0;
 };
 

@@ -28,7 +28,7 @@ struct SelectShared {
 // The largest valid product of each entry of the list.
 template <int R, class Tree>
 __device__ __forceinline__ void score_list(const SelectSimt& x, const TraceItem& item,
-                                           SelectShared& s, const StageTiles<R>& tiles,
+                                           SelectShared& s, const FmaTiles<R>& tiles,
                                            const Tree& tree, int parity, bool final) {
   const Trace& a = x.call.a;
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16, count = s.tree.list[parity].count;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kStageThreads, 2)
     select_simt_kernel(const __grid_constant__ SelectSimt x) {
   extern __shared__ float4 s_dynamic[];
   __shared__ SelectShared s;
-  const StageTiles<R> tiles(reinterpret_cast<float*>(s_dynamic));
+  const FmaTiles<R> tiles(reinterpret_cast<float*>(s_dynamic));
   const Trace& a = x.call.a;
   for (int64_t w = blockIdx.x; w < x.call.items; w += gridDim.x) {
     const TraceItem item(a, w);
@@ -100,10 +100,10 @@ void select_simt(Context& ctx, const TraceCall& call) {
   const Attend& a = call.a.attend;
   const SelectSimt x{call, operand_of(a.q, a.dtype, a.d), operand_of(a.k, a.dtype, a.d)};
   if (pass_rows(call.a) == 16)
-    launch<select_simt_kernel<1>>(ctx, kTraceOp, call.items, kStageThreads, StageTiles<1>::bytes(),
+    launch<select_simt_kernel<1>>(ctx, kTraceOp, call.items, kStageThreads, FmaTiles<1>::bytes(),
                                   x);
   else
-    launch<select_simt_kernel<4>>(ctx, kTraceOp, call.items, kStageThreads, StageTiles<4>::bytes(),
+    launch<select_simt_kernel<4>>(ctx, kTraceOp, call.items, kStageThreads, FmaTiles<4>::bytes(),
                                   x);
 }
 

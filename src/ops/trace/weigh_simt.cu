@@ -28,7 +28,7 @@ struct WeighShared {
 // s.weight of a tile.
 template <int R>
 __device__ __forceinline__ void weigh_columns(const WeighSimt& x, const TraceItem& item,
-                                              WeighShared& s, const StageTiles<R>& tiles) {
+                                              WeighShared& s, const FmaTiles<R>& tiles) {
   const float scale = x.call.a.attend.score.scale;
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
   float sum[4] = {};
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kStageThreads)
     weigh_simt_kernel(const __grid_constant__ WeighSimt x) {
   extern __shared__ float4 s_dynamic[];
   __shared__ WeighShared s;
-  const StageTiles<R> tiles(reinterpret_cast<float*>(s_dynamic));
+  const FmaTiles<R> tiles(reinterpret_cast<float*>(s_dynamic));
   const Trace& a = x.call.a;
   const int step = static_cast<int>(a.block_keys < kStageTile ? a.block_keys : kStageTile);
   for (int64_t w = blockIdx.x; w < x.call.items; w += gridDim.x) {
@@ -124,11 +124,9 @@ void weigh_simt(Context& ctx, const TraceCall& call) {
   const WeighSimt x{call, operand_of(a.q, a.dtype, a.d), operand_of(a.k, a.dtype, a.d),
                     operand_of(a.v, a.dtype, a.e)};
   if (pass_rows(call.a) == 16)
-    launch<weigh_simt_kernel<1>>(ctx, kTraceOp, call.items, kStageThreads, StageTiles<1>::bytes(),
-                                 x);
+    launch<weigh_simt_kernel<1>>(ctx, kTraceOp, call.items, kStageThreads, FmaTiles<1>::bytes(), x);
   else
-    launch<weigh_simt_kernel<4>>(ctx, kTraceOp, call.items, kStageThreads, StageTiles<4>::bytes(),
-                                 x);
+    launch<weigh_simt_kernel<4>>(ctx, kTraceOp, call.items, kStageThreads, FmaTiles<4>::bytes(), x);
 }
 
 }  // namespace fovea::cuda

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // DirectSink for the Hopper sweep: 64 rows of o at once, through the rows of Q that they came from,
-// by the copy engine, which needs a third of the instructions of stores from registers.  Rows of a
+// by TMA, which needs a third of the instructions of stores from registers.  Rows of a
 // sequence that ends inside the tile and the tensor go on are stored from registers.
 #pragma once
 #include "cuda/loop/sink.cuh"
@@ -8,7 +8,7 @@
 
 namespace fovea::cuda {
 
-struct EngineSink : DirectSink {
+struct TmaSink : DirectSink {
   CUtensorMap o;  // boxes of 64 rows
   bool given;     // o has a map, and rows of a tile are those of one head
 
@@ -34,7 +34,7 @@ struct EngineSink : DirectSink {
 #pragma unroll
     for (int k = 0; k < N / 2; ++k) sm90::store_matrices(Tile::pair(at, k), packed[0][k]);
     sm90::fence_shared();
-    sm90::meet(barrier, 128);
+    sm90::named_barrier_sync(barrier, 128);
     if (threadIdx.x % 128 != 0) return;
     const Sequence& seq = tile.rows.seq;
     const int row = static_cast<int>(seq.row_begin) + tile.begin + begin;
