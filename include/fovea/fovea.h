@@ -99,7 +99,7 @@
  *
  *  `nondeterministic` makes the run of a CUDA gradient `may`.  Of a packed call only `run` holds.
  *  Sums over sequences (total, dsink_logit, dweight, strides of 0) read them all: only `run` holds.
- *  tests/harness/check.h holds every case to `run`, tests/properties/bits.cpp holds each other `no`.
+ *  tests/harness/check.h holds every case to `run`; tests/properties/bits.cpp every other `no`.
  *
  *  Operations.  Each has its header's formulas, and one line of limits.
  *
