@@ -14,6 +14,7 @@ namespace {
 // The functions of one library that a call needs.
 struct Library {
   decltype(&fovea_context_create) create;
+  decltype(&fovea_context_destroy) destroy;
   decltype(&fovea_context_synchronize) synchronize;
   decltype(&fovea_context_last_kernel) last_kernel;
   decltype(&fovea_alloc) alloc;
@@ -21,11 +22,23 @@ struct Library {
   decltype(&fovea_copy) copy;
   decltype(&fovea_last_error) last_error;
   void* handle;
+  std::map<fovea_backend, fovea_context*> contexts;
 
   explicit Library(void* from) : handle(from) {
-    load(create, "context_create"), load(synchronize, "context_synchronize");
+    load(create, "context_create"), load(destroy, "context_destroy"),
+        load(synchronize, "context_synchronize");
     load(last_kernel, "context_last_kernel"), load(alloc, "alloc"), load(free, "free");
     load(copy, "copy"), load(last_error, "last_error");
+  }
+  ~Library() {
+    for (const auto& [backend, ctx] : contexts) destroy(ctx);
+  }
+  Library(const Library&) = delete;
+  // The context of a backend is made once and kept.
+  fovea_context* context(fovea_backend backend) {
+    fovea_context*& ctx = contexts[backend];
+    if (!ctx) harness::must(create(backend, 0, &ctx), "context_create");
+    return ctx;
   }
   template <class F>
   void load(F& to, const std::string& name) const {
@@ -83,15 +96,11 @@ class SameBits : public testing::Test {
  public:
   SameBits(fovea_backend backend, const harness::Case& c) : backend_(backend), case_(c) {}
   void TestBody() override {
-    // Contexts are kept: a process has one of each library and backend.
-    static std::map<std::pair<Library*, fovea_backend>, fovea_context*> contexts;
     const harness::Call call = case_.build(harness::seed_of(case_.name));
     Result results[2];
     Library* const libraries[2] = {ours, theirs};
     for (int i = 0; i < 2; ++i) {
-      fovea_context*& ctx = contexts[{libraries[i], backend_}];
-      if (!ctx) harness::must(libraries[i]->create(backend_, 0, &ctx), "context_create");
-      results[i] = run(*libraries[i], ctx, call);
+      results[i] = run(*libraries[i], libraries[i]->context(backend_), call);
     }
     auto& [cases, differ] = counts[case_.op + "/" + harness::name_of(backend_)];
     const std::string text = difference(call, results[0], results[1]);
