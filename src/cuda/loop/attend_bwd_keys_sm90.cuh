@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
             group = sm90::uniform(threadIdx.x / 128);  // 0 copies
 
   if (threadIdx.x == 0) {
-    const auto* block = new (s_block) BackwardBlock(a, grid);
+    const auto* block = new (s_block) BackwardBlock(grid);
     new (s_sequence) Sequence{a.sequences[block->r]};
     sm90::barrier_init(k_full, 1), sm90::barrier_init(v_full, 1), sm90::barrier_init(raw, 1);
     for (Ring s; s.phase == 0; s.next()) {

@@ -36,40 +36,55 @@ struct RowTiles {
   FOVEA_HD int64_t floats() const { return int64_t{rows} * panels * 64; }
 };
 
-constexpr int kLastBlocks = 256;  // key blocks of the last section: two for each multiprocessor
+constexpr int kDownBlocks = 256;  // key blocks of a sequence that walk down: two a multiprocessor
+constexpr int kSection = 16;      // key heads: some eight key blocks of each run side by side
 
-// How the flat grid is cut: sections of key heads of all sequences, in each the key blocks of its
-// heads in their order (BackwardBlock), then the parts of dq of the section before the one before:
-// what they wait for is there.  Then the heads of the last section, and the parts that are left.
+// The flat grid, in the order in which blocks start.  Owners are the key heads of all sequences.
+// Those that walk up come first, then those that walk down (BackwardBlock), each in sections:
+//   sections     of `section` owners that walk up: key block 0 of each owner, then key block 1,
+//   ...;
+//                from the third section on, the parts of dq of the section before the one before
+//   down.count   sections of `down.size` owners that walk down, alike but without parts
+//   the rest     the parts of dq that are left
+// A section takes turns among its owners: so few blocks of one owner run side by side that they
+// wait for one another but little, and the longest blocks of all owners start together.
 struct BackwardGrid90 {
-  int32_t owners;         // key heads of all sequences
-  int32_t blocks, parts;  // of an owner: key blocks, parts of dq
-  int32_t section, last;  // owners in a section, and in the last
-  int32_t sections;       // but the last
+  struct Sections {
+    int32_t size, count;
+    Sections(int64_t owners, int64_t most) {
+      count = static_cast<int32_t>(ceil_div(owners, most));
+      size = static_cast<int32_t>(ceil_div(owners, std::max(count, 1)));
+    }
+  };
+  int32_t heads, down_heads;  // key heads of a sequence, and how many of them walk down
+  int32_t owners, ups;        // of all sequences, and of those that walk up
+  int32_t blocks, parts;      // of an owner: key blocks, parts of dq
+  Sections up, down;
 
   // `rows` and `keys` of a tile, `panels` of 64 columns of dq.
   BackwardGrid90(const Attend& a, int64_t rows, int64_t keys, int64_t panels, bool dq,
-                 int64_t l2_bytes) {
+                 int64_t l2_bytes)
+      : up(0, 1), down(0, 1) {
     const int64_t group = a.h / a.g, queries = a.sequences.query_max;
+    heads = static_cast<int32_t>(a.g);
     owners = static_cast<int32_t>(a.g * a.sequences.count);
     blocks = static_cast<int32_t>(ceil_div(a.sequences.key_max, keys));
     parts = static_cast<int32_t>(dq ? group * ceil_div(ceil_div(queries, rows), kPartTiles) : 0);
-    last = 0;
+    down_heads = 0;
     if (a.mask.window.right && a.g > 1)
-      last = static_cast<int32_t>(clamp_i64(kLastBlocks / std::max(blocks, 1), 1, a.g / 2));
-    // As many as a third of the cache holds the rows and sums of (heads' ends overlap), evenly.
+      down_heads = static_cast<int32_t>(clamp_i64(kDownBlocks / std::max(blocks, 1), 1, a.g / 2));
+    ups = static_cast<int32_t>((a.g - down_heads) * a.sequences.count);
+    // Short rows: as many owners as a third of the cache holds the rows and sums of.
     const int64_t bytes = group * queries * (2 * a.d + 2 * a.e + 4 * 64 * panels);
-    const int64_t held = std::max<int64_t>(l2_bytes / 3 / (bytes + 1), 1);
-    const int64_t first = owners - last, even = std::max<int64_t>(ceil_div(first, held), 1);
-    section = static_cast<int32_t>(std::max<int64_t>(ceil_div(first, even), 1));
-    sections = static_cast<int32_t>(ceil_div(first, section));
+    const int64_t most = std::max<int64_t>(l2_bytes / 3 / (bytes + 1), kSection);
+    up = Sections(ups, most), down = Sections(owners - ups, most);
   }
   FOVEA_HD int32_t early() const {  // owners whose parts come among the sections
-    return sections > 2 ? (sections - 2) * section : 0;
+    return up.count > 2 ? (up.count - 2) * up.size : 0;
   }
   int64_t total() const {
-    return int64_t{sections} * section * (blocks + parts) + int64_t{last} * blocks +
-           int64_t{owners - early()} * parts;
+    return int64_t{up.count} * up.size * (blocks + parts) +
+           int64_t{down.count} * down.size * blocks + int64_t{owners - early()} * parts;
   }
 };
 

@@ -19,6 +19,12 @@ struct SeenBlocks {
     low = left ? max(begin + keys - rows - left + 1, 0) / width : 0;
     high = to > 0 ? (to - 1) / width + 1 : low;
   }
+  // How many of them add to the tile before block n does.
+  __device__ int before(const BackwardBlock& block) const {
+    const int n = block.n;
+    if (block.down || n == block.tail) return (block.down ? n : high - 1) - low;
+    return high - 1 - n - (block.tail >= 0);
+  }
 };
 
 // Until `turn` blocks have added; what they wrote is then seen by TMA too.

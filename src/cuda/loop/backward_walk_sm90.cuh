@@ -19,36 +19,50 @@ struct BackwardBlock {
   // the call's end is balanced at the price of turns waited for.  The head and the call's longest
   // sequence decide, so a sequence has the same bits wherever it lies.
   bool down;
+  // The last key block, if keys end inside it and all rows see it, adds last: each step of it costs
+  // more, as absent keys are masked, and all blocks behind it would wait for it at each tile.
+  int tail = -1;  // that block, or none
 
-  __device__ BackwardBlock(const Attend& a, const BackwardGrid90& grid) {
-    const uint32_t section = grid.section, keys = section * grid.blocks,
-                   per = keys + section * grid.parts, index = blockIdx.x / per;
-    uint32_t at = blockIdx.x % per;
-    int owner, end = grid.owners - grid.last;
-    if (index < grid.sections) {
+  __device__ explicit BackwardBlock(const BackwardGrid90& grid) {
+    const uint32_t keys = grid.up.size * grid.blocks, per = keys + grid.up.size * grid.parts,
+                   index = per ? blockIdx.x / per : 0;
+    uint32_t at = blockIdx.x - index * per, owner, end = grid.ups;
+    if (index < grid.up.count) {
       if (at < keys) {
-        owner = index * section + at % section, n = at / section;
-      } else {
+        owner = index * grid.up.size + at % grid.up.size, n = at / grid.up.size;
+      } else if (index >= 2) {
         at -= keys;
-        owner = (static_cast<int>(index) - 2) * section + at % section, part = at / section;
+        owner = (index - 2) * grid.up.size + at % grid.up.size, part = at / grid.up.size;
+      } else {
+        return;
       }
     } else {
-      at = blockIdx.x - grid.sections * per;
-      const uint32_t last = grid.last * grid.blocks;
-      if (at < last) {
-        owner = end + at % grid.last, n = at / grid.last;
+      at = blockIdx.x - grid.up.count * per;
+      const uint32_t section = grid.down.size * grid.blocks, downs = grid.down.count * section;
+      end = grid.owners;
+      if (at < downs) {
+        const uint32_t in = at % section;
+        owner = grid.ups + at / section * grid.down.size + in % grid.down.size;
+        n = in / grid.down.size;
       } else {
-        at -= last;
+        at -= downs;
         owner = grid.early() + at / grid.parts, part = at % grid.parts;
       }
-      end = grid.owners;
     }
-    if (owner < 0 || owner >= end) return;
+    if (owner >= end) return;
     idle = false;
-    const uint32_t g_count = static_cast<uint32_t>(a.g), sequence = owner / g_count;
-    r = sequence, g = static_cast<int>(owner - sequence * g_count);
-    down = g >= static_cast<int>(g_count) - grid.last;
+    down = owner >= grid.ups;
+    if (down) owner -= grid.ups;
+    const uint32_t heads = down ? grid.down_heads : grid.heads - grid.down_heads;
+    r = owner / heads;
+    g = static_cast<int>(owner % heads) + (down ? grid.heads - grid.down_heads : 0);
     if (!down) n = grid.blocks - 1 - n;
+  }
+  // Key blocks of `width` keys; before n is used.
+  __device__ void place_tail(const Mask& mask, int64_t keys, int width) {
+    if (part >= 0 || mask.window.right || keys % width == 0) return;
+    tail = static_cast<int>(keys / width);
+    if (n <= tail) n = n == 0 ? tail : n - 1;
   }
 };
 

@@ -78,8 +78,9 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 
   if (threadIdx.x < 4) sm90::prefetch_map((&maps.q)[threadIdx.x]);
   if (threadIdx.x == 0) {
-    const auto* block = new (shared + Shape::block) BackwardBlock(a, grid);
-    new (s_sequence) Sequence{a.sequences[block->r]};
+    auto* const block = new (shared + Shape::block) BackwardBlock(grid);
+    const auto* const own = new (s_sequence) Sequence{a.sequences[block->r]};
+    block->place_tail(a.mask, own->keys, BN);
     sm90::barrier_init(kv_full, 2), sm90::barrier_init(raw, 1);
     for (RingQ s; s.phase == 0; s.next())
       sm90::barrier_init(q_full(s), 1), sm90::barrier_init(q_empty(s), 4 * Shape::owners);
@@ -121,7 +122,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         const int tile = h * work.tiles.total + first_tile + m;
         const SeenBlocks seen(a.mask, rows, keys, m * BM, min(m * BM + BM, rows), BN);
         // The first of the tile's blocks to start stores, the others wait for their turn to add.
-        const int turn = !work.ordered ? 1 : block.down ? n - seen.low : seen.high - 1 - n;
+        const int turn = work.ordered ? seen.before(block) : 1;
         if (work.ordered) wait_turn(work.turn + tile, turn);
         float* to = work.dq + static_cast<int64_t>(tile) * (Shape::dq_bytes / 4);
         sm90::barrier_wait(dq_full(warp - 1), phase);
