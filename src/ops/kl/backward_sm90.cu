@@ -139,7 +139,7 @@ struct OwnPlan {
 };
 
 // Adds the plan of one distribution's gradient, if it is wanted: "" or why there is none.
-std::string add_plan(const DeviceInfo& device, const KlGradient& gradient,
+std::string add_plan(const DeviceInfo& device, KlOwn own, const KlGradient& gradient,
                      std::vector<OwnPlan>& plans) {
   const AttendBackward& call = gradient.call;
   if (!call.dq && !call.dk) return "";
@@ -154,7 +154,7 @@ std::string add_plan(const DeviceInfo& device, const KlGradient& gradient,
   if (q.count * std::max(a.g * ceil_div(q.key_max, row->keys), a.h * (row_tiles + 1)) > kIndexMax)
     return "more than 2^30 blocks of work";
   plans.push_back(
-      {gradient.own,
+      {own,
        row,
        RowTiles(a, row->rows, row->panels),
        {a, row->rows, row->keys, row->panels, static_cast<bool>(call.dq), device.l2_bytes},
@@ -207,7 +207,8 @@ std::string offer(const Context& ctx, const KlBackward& b, Plan& plan) {
   for (KlOwn own : {KlOwn::first, KlOwn::second}) {
     const KlGradient gradient = cut_gradient_of(b, own, nullptr);
     const AttendBackward& call = gradient.call;
-    if (std::string why = add_plan(device_info(ctx), gradient, plans); !why.empty()) return why;
+    if (std::string why = add_plan(device_info(ctx), own, gradient, plans); !why.empty())
+      return why;
     if (!call.dq && !call.dk) continue;
     dk = std::max(dk, parts_of(gradient));
     const RowTiles& tiles = plans.back().tiles;
