@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "core/attend.h"
+#include "cuda/device.h"
 #include "cuda/launch.h"
 #include "cuda/loop/mask.cuh"
 
@@ -37,17 +38,18 @@ struct RowTiles {
 };
 
 constexpr int kDownBlocks = 256;  // key blocks of a sequence that walk down: two a multiprocessor
-constexpr int kSection = 16;      // key heads: some eight key blocks of each run side by side
+constexpr int kInterleaved = 16;  // key heads: some eight key blocks of each run side by side
 
-// The flat grid, in the order in which blocks start.  Owners are the key heads of all sequences.
-// Those that walk up come first, then those that walk down (BackwardBlock), each in sections:
-//   sections     of `section` owners that walk up: key block 0 of each owner, then key block 1,
-//   ...;
-//                from the third section on, the parts of dq of the section before the one before
-//   down.count   sections of `down.size` owners that walk down, alike but without parts
-//   the rest     the parts of dq that are left
-// A section takes turns among its owners: so few blocks of one owner run side by side that they
-// wait for one another but little, and the longest blocks of all owners start together.
+// The flat grid, in the order in which blocks start.  An owner is a key head of a sequence.  Some
+// heads of each sequence walk down (BackwardBlock); of `late` sequences they come last:
+//   first   all other owners, in sections of first.size: key block 0 of each owner, then key block
+//           1, ...; from the third section on, the parts of dq of the section before the one before
+//   last    the heads that come last, in sections of last.size, alike but without parts
+//   rest    the parts of dq that are left
+// A section is what L2 holds.  Two kinds of calls gain more by sections that are larger:
+//   all keys seen       Blocks of an owner walk in step, so L2 serves all of them at once.
+//   causal, narrow, few Where a multiprocessor has less than four blocks, the longest of all heads
+//                       must start first.  Up to 64 columns the call is not bound by L2.
 struct BackwardGrid90 {
   struct Sections {
     int32_t size, count;
@@ -57,34 +59,39 @@ struct BackwardGrid90 {
     }
   };
   int32_t heads, down_heads;  // key heads of a sequence, and how many of them walk down
-  int32_t owners, ups;        // of all sequences, and of those that walk up
-  int32_t blocks, parts;      // of an owner: key blocks, parts of dq
-  Sections up, down;
+  int32_t sequences, late;
+  int32_t blocks, parts;  // of an owner: key blocks, parts of dq
+  Sections first, last;
 
   // `rows` and `keys` of a tile, `panels` of 64 columns of dq.
   BackwardGrid90(const Attend& a, int64_t rows, int64_t keys, int64_t panels, bool dq,
-                 int64_t l2_bytes)
-      : up(0, 1), down(0, 1) {
+                 const DeviceInfo& device)
+      : down_heads(0), late(0), first(0, 1), last(0, 1) {
     const int64_t group = a.h / a.g, queries = a.sequences.query_max;
+    const bool causal = a.mask.window.right;
     heads = static_cast<int32_t>(a.g);
-    owners = static_cast<int32_t>(a.g * a.sequences.count);
+    sequences = static_cast<int32_t>(a.sequences.count);
     blocks = static_cast<int32_t>(ceil_div(a.sequences.key_max, keys));
     parts = static_cast<int32_t>(dq ? group * ceil_div(ceil_div(queries, rows), kPartTiles) : 0);
-    down_heads = 0;
-    if (a.mask.window.right && a.g > 1)
+    const bool few = a.d <= 64 && owners() * int64_t{blocks} < 4 * device.multiprocessors;
+    if (causal && a.g > 1) {
       down_heads = static_cast<int32_t>(clamp_i64(kDownBlocks / std::max(blocks, 1), 1, a.g / 2));
-    ups = static_cast<int32_t>((a.g - down_heads) * a.sequences.count);
-    // Short rows: as many owners as a third of the cache holds the rows and sums of.
+      late = few ? sequences : std::min(sequences, 1);
+    }
+    // As many as a third of the cache holds the rows and sums of (heads' ends overlap).
     const int64_t bytes = group * queries * (2 * a.d + 2 * a.e + 4 * 64 * panels);
-    const int64_t most = std::max<int64_t>(l2_bytes / 3 / (bytes + 1), kSection);
-    up = Sections(ups, most), down = Sections(owners - ups, most);
+    const int64_t held = std::max<int64_t>(device.l2_bytes / 3 / (bytes + 1), 1);
+    const int64_t most = dq && (few || !causal) ? std::max<int64_t>(held, kInterleaved) : held;
+    first = Sections(owners() - late * down_heads, most);
+    last = Sections(late * down_heads, std::max<int64_t>(most, down_heads));
   }
+  FOVEA_HD int32_t owners() const { return heads * sequences; }
   FOVEA_HD int32_t early() const {  // owners whose parts come among the sections
-    return up.count > 2 ? (up.count - 2) * up.size : 0;
+    return first.count > 2 ? (first.count - 2) * first.size : 0;
   }
   int64_t total() const {
-    return int64_t{up.count} * up.size * (blocks + parts) +
-           int64_t{down.count} * down.size * blocks + int64_t{owners - early()} * parts;
+    return int64_t{first.count} * first.size * (blocks + parts) +
+           int64_t{last.count} * last.size * blocks + int64_t{owners() - early()} * parts;
   }
 };
 

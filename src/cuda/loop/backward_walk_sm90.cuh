@@ -24,38 +24,43 @@ struct BackwardBlock {
   int tail = -1;  // that block, or none
 
   __device__ explicit BackwardBlock(const BackwardGrid90& grid) {
-    const uint32_t keys = grid.up.size * grid.blocks, per = keys + grid.up.size * grid.parts,
-                   index = per ? blockIdx.x / per : 0;
-    uint32_t at = blockIdx.x - index * per, owner, end = grid.ups;
-    if (index < grid.up.count) {
+    const uint32_t firsts = grid.owners() - grid.late * grid.down_heads;
+    const uint32_t keys = grid.first.size * grid.blocks, per = keys + grid.first.size * grid.parts,
+                   index = blockIdx.x / per;
+    uint32_t at = blockIdx.x % per, owner, end = firsts;
+    if (index < grid.first.count) {
       if (at < keys) {
-        owner = index * grid.up.size + at % grid.up.size, n = at / grid.up.size;
-      } else if (index >= 2) {
-        at -= keys;
-        owner = (index - 2) * grid.up.size + at % grid.up.size, part = at / grid.up.size;
+        owner = index * grid.first.size + at % grid.first.size, n = at / grid.first.size;
       } else {
-        return;
+        if (index < 2) return;
+        at -= keys;
+        owner = (index - 2) * grid.first.size + at % grid.first.size, part = at / grid.first.size;
       }
     } else {
-      at = blockIdx.x - grid.up.count * per;
-      const uint32_t section = grid.down.size * grid.blocks, downs = grid.down.count * section;
-      end = grid.owners;
-      if (at < downs) {
-        const uint32_t in = at % section;
-        owner = grid.ups + at / section * grid.down.size + in % grid.down.size;
-        n = in / grid.down.size;
+      at = blockIdx.x - grid.first.count * per;
+      const uint32_t section = grid.last.size * grid.blocks;
+      end = grid.owners();
+      if (at < grid.last.count * section) {
+        owner = firsts + at / section * grid.last.size, at %= section;
+        owner += at % grid.last.size, n = at / grid.last.size;
       } else {
-        at -= downs;
+        at -= grid.last.count * section;
         owner = grid.early() + at / grid.parts, part = at % grid.parts;
       }
     }
     if (owner >= end) return;
     idle = false;
-    down = owner >= grid.ups;
-    if (down) owner -= grid.ups;
-    const uint32_t heads = down ? grid.down_heads : grid.heads - grid.down_heads;
-    r = owner / heads;
-    g = static_cast<int>(owner % heads) + (down ? grid.heads - grid.down_heads : 0);
+    // All heads of the first sequences, then those of the late ones that walk up, then the others.
+    const uint32_t heads = grid.heads, ups = heads - grid.down_heads,
+                   late_from = grid.sequences - grid.late, whole = late_from * heads;
+    if (owner < whole)
+      r = owner / heads, g = owner % heads;
+    else if (owner < firsts)
+      r = late_from + (owner - whole) / ups, g = (owner - whole) % ups;
+    else
+      r = late_from + (owner - firsts) / grid.down_heads,
+      g = ups + (owner - firsts) % grid.down_heads;
+    down = g >= static_cast<int>(ups);
     if (!down) n = grid.blocks - 1 - n;
   }
   // Key blocks of `width` keys; before n is used.

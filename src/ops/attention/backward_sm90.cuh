@@ -39,7 +39,7 @@ BackwardInstance90 backward_sm90_instance() {
       const WorkOrder rows{static_cast<int32_t>(ceil_div(a.sequences.query_max, Rows::BM)),
                            static_cast<int32_t>(heads),
                            1,
-                           static_cast<int32_t>(std::min(grid.section * group, heads)),
+                           static_cast<int32_t>(std::min(grid.first.size * group, heads)),
                            0,
                            a.mask.window.right > 0};
       launch<attend_bwd_rows_sm90<Rows>>(ctx, kBackward90, rows.works(), Rows::threads,

@@ -153,12 +153,11 @@ std::string add_plan(const DeviceInfo& device, KlOwn own, const KlGradient& grad
   const int64_t row_tiles = ceil_div(q.query_start ? a.s : q.query_max, row->rows);
   if (q.count * std::max(a.g * ceil_div(q.key_max, row->keys), a.h * (row_tiles + 1)) > kIndexMax)
     return "more than 2^30 blocks of work";
-  plans.push_back(
-      {own,
-       row,
-       RowTiles(a, row->rows, row->panels),
-       {a, row->rows, row->keys, row->panels, static_cast<bool>(call.dq), device.l2_bytes},
-       {}});
+  plans.push_back({own,
+                   row,
+                   RowTiles(a, row->rows, row->panels),
+                   {a, row->rows, row->keys, row->panels, static_cast<bool>(call.dq), device},
+                   {}});
   BackwardMaps& maps = plans.back().maps;
   const Operands of(gradient, *row);
   return map_each({{"own q", of.q, maps.q},
