@@ -38,7 +38,7 @@ struct RowTiles {
 };
 
 constexpr int kDownBlocks = 256;  // key blocks of a sequence that walk down: two a multiprocessor
-constexpr int kInterleaved = 16;  // key heads: some eight key blocks of each run side by side
+constexpr int kInterleaved = 16;  // attention's owners: some eight blocks of each run side by side
 
 // The flat grid, in the order in which blocks start.  An owner is a key head of a sequence.  Some
 // heads of each sequence walk down (BackwardBlock); of `late` sequences they come last:
@@ -46,10 +46,11 @@ constexpr int kInterleaved = 16;  // key heads: some eight key blocks of each ru
 //           1, ...; from the third section on, the parts of dq of the section before the one before
 //   last    the heads that come last, in sections of last.size, alike but without parts
 //   rest    the parts of dq that are left
-// A section is what L2 holds.  Two kinds of calls gain more by sections that are larger:
-//   all keys seen       Blocks of an owner walk in step, so L2 serves all of them at once.
-//   causal, narrow, few Where a multiprocessor has less than four blocks, the longest of all heads
-//                       must start first.  Up to 64 columns the call is not bound by L2.
+// A section is what L2 holds.  Two kinds of calls of attention gain more by larger ones, which are
+// `interleaved` owners:
+//   all keys seen        Blocks of an owner walk in step, so L2 serves all of them at once.
+//   causal, narrow, few  Where a multiprocessor has less than four blocks, the longest of all heads
+//                        must start first.  Up to 64 columns the call is not bound by L2.
 struct BackwardGrid90 {
   struct Sections {
     int32_t size, count;
@@ -65,7 +66,7 @@ struct BackwardGrid90 {
 
   // `rows` and `keys` of a tile, `panels` of 64 columns of dq.
   BackwardGrid90(const Attend& a, int64_t rows, int64_t keys, int64_t panels, bool dq,
-                 const DeviceInfo& device)
+                 const DeviceInfo& device, int64_t interleaved)
       : down_heads(0), late(0), first(0, 1), last(0, 1) {
     const int64_t group = a.h / a.g, queries = a.sequences.query_max;
     const bool causal = a.mask.window.right;
@@ -73,7 +74,8 @@ struct BackwardGrid90 {
     sequences = static_cast<int32_t>(a.sequences.count);
     blocks = static_cast<int32_t>(ceil_div(a.sequences.key_max, keys));
     parts = static_cast<int32_t>(dq ? group * ceil_div(ceil_div(queries, rows), kPartTiles) : 0);
-    const bool few = a.d <= 64 && owners() * int64_t{blocks} < 4 * device.multiprocessors;
+    const bool few =
+        interleaved > 1 && a.d <= 64 && owners() * int64_t{blocks} < 4 * device.multiprocessors;
     if (causal && a.g > 1) {
       down_heads = static_cast<int32_t>(clamp_i64(kDownBlocks / std::max(blocks, 1), 1, a.g / 2));
       late = few ? sequences : std::min(sequences, 1);
@@ -81,7 +83,7 @@ struct BackwardGrid90 {
     // As many as a third of the cache holds the rows and sums of (heads' ends overlap).
     const int64_t bytes = group * queries * (2 * a.d + 2 * a.e + 4 * 64 * panels);
     const int64_t held = std::max<int64_t>(device.l2_bytes / 3 / (bytes + 1), 1);
-    const int64_t most = dq && (few || !causal) ? std::max<int64_t>(held, kInterleaved) : held;
+    const int64_t most = dq && (few || !causal) ? std::max(held, interleaved) : held;
     first = Sections(owners() - late * down_heads, most);
     last = Sections(late * down_heads, std::max<int64_t>(most, down_heads));
   }

@@ -197,7 +197,7 @@ std::string offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
   const auto dq = plan.workspace.add<float>(sums ? all * tiles.floats() : 0);
   const auto turn = plan.workspace.add<Turn>(sums ? all : 0);
   const BackwardGrid90 grid(a, instance.rows, instance.keys, instance.panels, sums,
-                            device_info(ctx));
+                            device_info(ctx), kInterleaved);
   plan.launch = [=](Context& ctx, void* base) {
     const BackwardSimt sides = slots.at(base, call);
     const BackwardWork work{tiles,       AttentionSlopes::sides, side.at(base),

@@ -156,7 +156,7 @@ std::string add_plan(const DeviceInfo& device, KlOwn own, const KlGradient& grad
   plans.push_back({own,
                    row,
                    RowTiles(a, row->rows, row->panels),
-                   {a, row->rows, row->keys, row->panels, static_cast<bool>(call.dq), device},
+                   {a, row->rows, row->keys, row->panels, static_cast<bool>(call.dq), device, 1},
                    {}});
   BackwardMaps& maps = plans.back().maps;
   const Operands of(gradient, *row);
