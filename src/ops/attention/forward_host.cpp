@@ -16,6 +16,7 @@ namespace {
 using namespace attend_host;
 
 constexpr int kDotRows = 4;           // up to here a tile's lanes would mostly be empty
+constexpr int kAhead = 16;            // keys whose rows are asked for before they are read
 constexpr int64_t kWidthMost = 1024;  // of v
 
 struct Room {
@@ -29,6 +30,17 @@ struct ForwardPlan {
   host::SplitRows split;
   host::WorkerScratch scratch;
 };
+
+// Rows [begin, end) of f32, which need not be there: of few query rows, a sweep waits for memory,
+// and the hardware's prefetch ends with each key's row.
+void prefetch_rows(const float* from, int64_t row, int64_t begin, int64_t end, int64_t width) {
+  constexpr int64_t kLine = 64 / sizeof(float);
+  const auto base = reinterpret_cast<uintptr_t>(from);
+  for (int64_t j = begin; j < end; ++j)
+    for (int64_t c = 0; c < width; c += kLine)
+      __builtin_prefetch(
+          reinterpret_cast<const void*>(base + static_cast<uint64_t>(j * row + c) * sizeof(float)));
+}
 
 // Unnormalised state of a tile: o rows of e_pad, top in units of log2.
 struct RowState {
@@ -113,9 +125,17 @@ class Forward {
     load_keys(call_, q, rows.key_head, span.begin, count, {false}, {true, rows.count <= kDotRows},
               {plan_.room.k.at(room), plan_.room.v.at(room)}, keys);
     if (by_dots(rows)) {
+      const bool in_place = keys.k != plan_.room.k.at(room) && keys.v != plan_.room.v.at(room);
       std::fill_n(x, count * lanes, 0.0f);
-      call_.simd.dots(count, rows.count, a.d, keys.k, keys.k_row, plan_.room.rows.at(room),
-                      call_.d_pad, x, lanes);
+      for (int64_t j = 0; j < count; j += kAhead) {
+        const int64_t n = std::min<int64_t>(kAhead, count - j);
+        if (in_place) {  // rows of the tile after this one too
+          prefetch_rows(keys.k, keys.k_row, j + kAhead, j + 2 * kAhead, a.d);
+          prefetch_rows(keys.v, keys.v_row, j, j + n, a.e);
+        }
+        call_.simd.dots(n, rows.count, a.d, keys.k + j * keys.k_row, keys.k_row,
+                        plan_.room.rows.at(room), call_.d_pad, x + j * lanes, lanes);
+      }
     } else {
       call_.simd.gemm({count, lanes, a.d, keys.k, keys.k_row, plan_.room.q.at(room), lanes, x,
                        lanes, nullptr, false, false});
