@@ -21,14 +21,20 @@
 
 namespace fovea::cuda {
 
-// KeysOwn: dk (Sum1) and dv (Sum2), or one of them where both do not fit in registers; else dq
-// (Sum1).
-template <int Dtype_, int D_, int E_, bool KeysOwn, bool Sum1, bool Sum2, int M_, int N_,
-          int Warps_, int Blocks_>
+// keys_own: dk (sum1) and dv (sum2), or one of them where both do not fit in registers; else dq
+// (sum1).
+struct GradientConfig80 {
+  int dtype, d, e;
+  bool keys_own, sum1, sum2;
+  int m, n, warps;
+  int blocks;  // a multiprocessor should hold
+};
+
+template <GradientConfig80 C>
 struct BackwardShape {
-  static constexpr int Dtype = Dtype_, D = D_, E = E_, M = M_, N = N_;
-  static constexpr int Warps = Warps_, Blocks = Blocks_;
-  static constexpr bool keys_own = KeysOwn, sum1 = Sum1, sum2 = Sum2;
+  static constexpr int Dtype = C.dtype, D = C.d, E = C.e, M = C.m, N = C.n;
+  static constexpr int Warps = C.warps, Blocks = C.blocks;
+  static constexpr bool keys_own = C.keys_own, sum1 = C.sum1, sum2 = C.sum2;
   static constexpr int threads = Warps * 32, own = M * 16 * Warps, walk = N * 8;
   using Own1 = Swizzled<own, D>;
   using Own2 = Swizzled<own, E>;

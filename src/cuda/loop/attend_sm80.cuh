@@ -24,10 +24,16 @@
 
 namespace fovea::cuda {
 
-template <int Dtype_, int D_, int E_, int BM_, int Warps_, int Stages_, int Blocks_>
+struct AttendConfig {
+  int dtype, d, e;
+  int rows, warps, stages;
+  int blocks;  // a multiprocessor should hold
+};
+
+template <AttendConfig C>
 struct AttendShape {
-  static constexpr int Dtype = Dtype_, D = D_, E = E_, BM = BM_, Warps = Warps_, Stages = Stages_;
-  static constexpr int Blocks = Blocks_;  // a multiprocessor should hold
+  static constexpr int Dtype = C.dtype, D = C.d, E = C.e, BM = C.rows, Warps = C.warps;
+  static constexpr int Stages = C.stages, Blocks = C.blocks;
   static constexpr int threads = Warps * 32;
   static constexpr int M = BM / Warps / 16;  // 16-row fragments of a warp
   static constexpr int N = kTileKeys / 8;    // 8-key fragments of a tile
