@@ -6,29 +6,101 @@
 //   why this is no shape of attend_sm90.cuh.
 //   A block stays on its multiprocessor and takes work items as they come: 64 x Groups rows of one
 //   sequence and head, a warpgroup 64 of them, a warp 16.  Of warpgroup 0 a thread copies, running
-//   ahead into the next item, and one of another warp plans that item (feed_fp8_sm90.cuh).
+//   ahead into the next item, and one of another warp finds out what that item is.
 //   Shared memory: Q (BM x D), Stages x (K (BN x D), V' (E x BN)), sums (BM x E, f32), barriers,
-//   two items: the one at work and the next.
-//
-//   | barrier          | who arrives           | who waits         | what it guards            |
-//   | ---------------- | --------------------- | ----------------- | ------------------------- |
-//   | item full        | planner               | copier, consumers | a work item               |
-//   | item empty       | copier, a lane a warp | planner           | the same, to overwrite    |
-//   | near             | copier                | planner           | the plan of the next item |
-//   | q full           | TMA                   | consumers         | Q                         |
-//   | q empty          | a lane of each warp   | copier            | the same, to overwrite    |
-//   | k full, v full   | TMA                   | consumers         | a stage                   |
-//   | k empty, v empty | a lane of each warp   | copier            | the same, to overwrite    |
-//   | named 1 + g      | warpgroup g           | itself            | zeros past the last key   |
-//
-//   The copier arrives at near when few tiles of an item are left to copy.
+//   two items: the one at work and the next. Barriers: items, q, k, v full (bytes) and empty (one
+//   arrival a consuming warp), items for both, k and v for each stage; near, when few tiles of an
+//   item are left to copy.
 // FlashAttention-3 (2407.08608).
 #pragma once
+#include <concepts>
+#include <new>
+
+#include "cuda/block/schedule.cuh"
 #include "cuda/block/softmax.cuh"
-#include "cuda/loop/feed_fp8_sm90.cuh"
+#include "cuda/loop/row_tile.cuh"
 #include "cuda/loop/sink.cuh"
+#include "cuda/loop/tile_policy.cuh"
+#include "cuda/tensor_map.h"
+#include "cuda/tile/mma_sm90.cuh"
 
 namespace fovea::cuda {
+
+template <int D_, int E_, int Groups_, int BN_, int Stages_, int Run_>
+struct ByteShape90 {
+  static constexpr int D = D_, E = E_, Groups = Groups_, BN = BN_, Stages = Stages_, Run = Run_;
+  static constexpr int BM = 64 * Groups;
+  static constexpr int threads = 128 * (Groups + 1);
+  // Registers a thread, of those the block starts with: the copying warpgroup gives what the others
+  // take.
+  static constexpr int copying = Groups == 3 ? 56 : 40, computing = Groups == 3 ? 152 : 232;
+  using TileQ = sm90::Bytes<BM, D, D % 128 ? 64 : 128>;
+  using TileK = sm90::Bytes<BN, D, D % 128 ? 64 : 128>;
+  using TileV = sm90::Bytes<E, BN, BN % 128 ? 64 : 128>;
+  static constexpr int tile_bytes = TileQ::bytes + Stages * (TileK::bytes + TileV::bytes);
+  static constexpr int sum_bytes = BM * E * 4;
+  static constexpr int near = 2;  // key tiles left to copy when the next item is asked for
+  static constexpr int barriers = 7 + 4 * Stages;
+  static constexpr int item_offset = tile_bytes + sum_bytes + barriers * 8;
+};
+
+// What codes stand for, and where values lie.  `blocks`: scales of keys change within a sequence.
+template <class C>
+concept CodeScales = requires(const C codes, const Sequence& q, int64_t at) {
+  { C::blocks } -> std::convertible_to<bool>;
+  { codes.attend() } -> std::same_as<const Attend&>;
+  { codes.row(q, at, at, at) } -> std::same_as<float>;
+  { codes.key(q, at, at, at) } -> std::same_as<float>;
+  { codes.value(q, at, at) } -> std::same_as<float>;
+  { codes.column(at) } -> std::same_as<int64_t>;
+  { codes.columns() } -> std::same_as<int64_t>;
+};
+
+// What a block works on: the tile, the key tiles [first, last) it walks, where copies are from, and
+// what codes stand for.
+template <class Shape>
+struct WorkItem {
+  RowTile tile;
+  WindowMask mask;
+  int first, last;
+  int batch, row, head;                      // of q
+  int key_batch, key_row, key_head, column;  // of k; column of v'
+  int clear;                       // keys of the last tile before values to be zeroed; or BN
+  float row_scale[Shape::Groups];  // times the score's scale, in units of log2
+  float key_scale, value_scale;
+};
+
+template <class Shape, CodeScales Codes>
+__device__ inline void make_item(WorkItem<Shape>& item, const Codes& codes, const AttendGrid& grid,
+                                 const WorkPlace& place) {
+  constexpr int BM = Shape::BM, BN = Shape::BN;
+  const Attend& a = codes.attend();
+  const int heads = static_cast<int>(grid.heads);
+  const RowTile& tile = *new (&item.tile) RowTile(a, grid, place.head / heads, place.head % heads,
+                                                  place.row_tile * BM, BM);
+  item.first = item.last = 0;
+  if (tile.size <= 0) return;
+  new (&item.mask) WindowMask(a, tile, BN);
+  const Sequence& seq = tile.rows.seq;
+  const KeyTiles tiles = WindowMask::tiles(a, tile, BN);
+  item.first = static_cast<int>(tiles.first), item.last = static_cast<int>(tiles.last);
+  if (item.first == item.last) return;
+  item.batch = static_cast<int>(seq.batch), item.head = static_cast<int>(tile.rows.g);
+  item.row = static_cast<int>(seq.row_begin) + tile.first_query();
+  item.key_batch = static_cast<int>(seq.key_batch), item.key_row = static_cast<int>(seq.key_begin);
+  item.key_head = item.head / (heads / static_cast<int>(a.g));
+  item.column = static_cast<int>(codes.column(tile.rows.r));
+  const int tail = tile.keys - (item.last - 1) * BN;
+  // What lies past the tensor reads as zero.
+  item.clear = tail < BN && item.column + tile.keys < codes.columns() ? tail : BN;
+  const float scale = a.score.scale * kLog2E;
+#pragma unroll 1
+  for (int group = 0; group < Shape::Groups; ++group)
+    item.row_scale[group] = scale * codes.row(seq, tile.rows.r, item.head,
+                                              min(tile.begin + group * 64, tile.count - 1));
+  item.key_scale = codes.key(seq, tile.rows.r, item.key_head, 0);
+  item.value_scale = codes.value(seq, tile.rows.r, item.key_head);
+}
 
 // The online softmax of block/softmax.cuh with weights of 2^8 p and a factor for each part of a
 // tile's keys; m in units of log2.
@@ -105,136 +177,236 @@ __device__ inline void clear_tail(unsigned char* tile, int keys) {
   }
 }
 
-// A consumer warpgroup.
-template <class Shape, CodeScales Codes>
-class ByteConsumer90 {
-  static constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN;
+template <class Shape>
+constexpr int byte_shared_bytes = Shape::item_offset +
+                                  2 * static_cast<int>(sizeof(WorkItem<Shape>));
+
+template <class Shape, CodeScales Codes, class Sink>
+__global__ void __launch_bounds__(Shape::threads, 1)
+    attend_fp8_sm90(const __grid_constant__ Codes codes, const __grid_constant__ AttendGrid grid,
+                    const __grid_constant__ AttendMaps maps,
+                    const __grid_constant__ WorkOrder order,
+                    const __grid_constant__ Schedule schedule, const __grid_constant__ Sink sink) {
+  constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN, Run = Shape::Run;
+  constexpr int Stages = Shape::Stages, Groups = Shape::Groups;
   using TileQ = typename Shape::TileQ;
   using TileK = typename Shape::TileK;
   using TileV = typename Shape::TileV;
-  using Shared = ByteShared90<Shape>;
+  using Ring = sm90::Ring<Stages>;
+  using Pair = sm90::Ring<2>;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const Attend& a = codes.attend();
+  const uint32_t s_q = shared_address(shared), s_k = s_q + TileQ::bytes,
+                 s_v = s_k + Stages * TileK::bytes,
+                 q_full = s_q + Shape::tile_bytes + Shape::sum_bytes, q_empty = q_full + 8;
+  const auto item_full = [&](const Pair& at) { return q_full + 16 + at.stage * 16; };
+  const auto item_empty = [&](const Pair& at) { return q_full + 24 + at.stage * 16; };
+  const uint32_t near = q_full + 48 + Stages * 32;
+  const auto k_full = [&](const Ring& at) { return q_full + 48 + at.stage * 32; };
+  const auto k_empty = [&](const Ring& at) { return q_full + 56 + at.stage * 32; };
+  const auto v_full = [&](const Ring& at) { return q_full + 64 + at.stage * 32; };
+  const auto v_empty = [&](const Ring& at) { return q_full + 72 + at.stage * 32; };
+  const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32),
+            group = sm90::uniform(threadIdx.x / 128) - 1;  // -1 copies
   using Item = WorkItem<Shape>;
-  static constexpr int Parts = Codes::blocks ? BN / 64 : 1;
-
- public:
-  // A lane's fragments of tiles and sums.  They are an object apart: until loops over an array are
-  // unrolled, the compiler keeps all that lies beside it in memory.
-  struct Fragments {
-    float x[1][BN / 8][4];  // scores, then weights
-    uint32_t p[BN / 32][4];
-    float o[E / 8][4];
-    float alpha[2];
-    float factor[Parts];  // of each part of a tile's keys
-    float behind[2];      // what the sums in shared memory are to be multiplied with
-    LiftedSoftmax state;
-  };
-
-  __device__ __forceinline__ ByteConsumer90(const Codes& codes, const Shared& shared, int group,
-                                            Fragments& fragments)
-      : codes(codes),
-        shared(shared),
-        group(group),
-        lane(threadIdx.x % 32),
-        warp(sm90::uniform(threadIdx.x / 32)),
-        sums(shared.sums() + group * (64 * E / 4) + threadIdx.x % 128),
-        q_rows(TileQ::descriptor(shared.q() + group * 64 * TileQ::Panel)),
-        x(fragments.x),
-        p(fragments.p),
-        o(fragments.o),
-        alpha(fragments.alpha),
-        factor(fragments.factor),
-        behind(fragments.behind),
-        state(fragments.state) {}
-
-  template <class Sink>
-  __device__ __forceinline__ void compute(const Sink& sink) {
-    for (;; item_at.next()) {
-      sm90::barrier_wait(shared.item_full(item_at), item_at.phase);
-      if (sm90::uniform(item().tile.size) <= 0) return;
-      begin_item();
-      if (first < last) {
-        begin_tiles();
-        walk_tiles();
-      }
-      store(sink);
-      __syncwarp();
-      release(shared.item_empty(item_at));
+  Item* items = reinterpret_cast<Item*>(shared + Shape::item_offset);
+  if (threadIdx.x == 0) {
+    sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
+    sm90::barrier_init(q_full, 1), sm90::barrier_init(q_empty, 4 * Groups);
+    sm90::barrier_init(near, 1);
+    for (Pair at; at.phase == 0; at.next())
+      sm90::barrier_init(item_full(at), 1), sm90::barrier_init(item_empty(at), 4 * Groups + 1);
+    for (Ring at; at.phase == 0; at.next()) {
+      sm90::barrier_init(k_full(at), 1), sm90::barrier_init(v_full(at), 1);
+      sm90::barrier_init(k_empty(at), 4 * Groups), sm90::barrier_init(v_empty(at), 4 * Groups);
     }
+    sm90::barrier_init_done();
+  }
+  __syncthreads();
+  if (group < 0) {
+    sm90::setmaxnreg_dec<Shape::copying>();
+    if (warp > 1 || !sm90::elect_one()) return;
+    Pair item_at;
+    if (warp == 1) {
+      for (int w = blockIdx.x; w < schedule.works; w = schedule.take()) {
+        sm90::barrier_wait(item_empty(item_at), item_at.phase ^ 1);
+        Item& item = items[item_at.stage];
+        make_item(item, codes, grid, WorkPlace(order, w));
+        if (item.tile.size <= 0) continue;
+        sm90::barrier_arrive(item_full(item_at));
+        sm90::barrier_wait(near, item_at.stage);
+        item_at.next();
+      }
+      schedule.leave();
+      sm90::barrier_wait(item_empty(item_at), item_at.phase ^ 1);
+      items[item_at.stage].tile.size = 0;
+      sm90::barrier_arrive(item_full(item_at));
+      return;
+    }
+    Ring k_at, v_at;
+    uint32_t q_phase = 0;
+    for (;; item_at.next()) {
+      const Item& item = items[item_at.stage];
+      sm90::barrier_wait(item_full(item_at), item_at.phase);
+      if (item.tile.size <= 0) return;
+      if (item.first < item.last) {
+        sm90::barrier_wait(q_empty, q_phase ^ 1);
+        q_phase ^= 1;
+        sm90::copy_bytes<TileQ>(s_q, maps.q, q_full, 0, item.row, item.head, item.batch);
+      }
+      // V follows K by a tile, as the products do: its stage is free only after the exponentials.
+      const auto values = [&](int n) {
+        sm90::barrier_wait(v_empty(v_at), v_at.phase ^ 1);
+        sm90::copy_bytes<TileV>(s_v + v_at.stage * TileV::bytes, maps.v, v_full(v_at),
+                                item.column + n * BN, 0, item.key_head, item.key_batch);
+        v_at.next();
+      };
+      const int asks = min(item.first + Shape::near, item.last) - 1;
+      if (item.first == item.last) sm90::barrier_arrive(near);
+      for (int n = item.last - 1; n >= item.first; --n) {
+        if (n == asks) sm90::barrier_arrive(near);
+        sm90::barrier_wait(k_empty(k_at), k_at.phase ^ 1);
+        sm90::copy_bytes<TileK>(s_k + k_at.stage * TileK::bytes, maps.k, k_full(k_at), 0,
+                                item.key_row + n * BN, item.key_head, item.key_batch);
+        k_at.next();
+        if (n < item.last - 1) values(n + 1);
+      }
+      if (item.first < item.last) values(item.first);
+      sm90::barrier_arrive(item_empty(item_at));
+    }
+    return;
   }
 
- private:
-  __device__ __forceinline__ void release(uint32_t barrier) const {
+  sm90::setmaxnreg_inc<Shape::computing>();
+  float4* sums = reinterpret_cast<float4*>(shared + Shape::tile_bytes) + group * (64 * E / 4) +
+                 threadIdx.x % 128;
+  Ring k_at, v_at;
+  uint32_t q_phase = 0;
+  const uint64_t q_rows = TileQ::descriptor(s_q + group * 64 * TileQ::Panel);
+  const auto release = [&](uint32_t barrier) {
     if (lane == 0) sm90::barrier_arrive(barrier);
-  }
-  __device__ __forceinline__ const Item& item() const { return shared.item(item_at); }
+  };
+  Pair item_at;
+  for (;; item_at.next()) {
+    sm90::barrier_wait(item_full(item_at), item_at.phase);
+    const Item& item = items[item_at.stage];
+    const RowTile& tile = item.tile;
+    if (sm90::uniform(tile.size) <= 0) return;
+    const int first = sm90::uniform(item.first), last = sm90::uniform(item.last);
+    const int row = tile.begin + group * 64 + warp % 4 * 16;
+    const WindowMask& mask = item.mask;
+    const int full_begin = mask.begin, full_end = mask.end;
+    LiftedSoftmax state;
+    float x[1][BN / 8][4], o[E / 8][4], alpha[2];
+    uint32_t p[BN / 32][4];
+    float behind[2] = {1.f, 1.f};  // what the sums in shared memory are to be multiplied with
+    bool kept = false;             // there are any
 
-  // ---- an item
+    // A factor of 0 would turn masked scores into NaN.
+    const auto positive = [](float factor) { return factor == 0.f ? 0x1p-126f : factor; };
+    constexpr int Parts = Codes::blocks ? BN / 64 : 1;
+    float factor[Parts];
+    const auto find_factor = [&](int n) {
+#pragma unroll
+      for (int part = 0; part < Parts; ++part) {
+        const int key = min(n * BN + part * 64, tile.keys - 1);
+        factor[part] =
+            positive(item.row_scale[group] *
+                     (Codes::blocks ? codes.key(tile.rows.seq, tile.rows.r, item.key_head, key)
+                                    : item.key_scale));
+      }
+    };
+    const auto scores = [&] {
+      sm90::barrier_wait(k_full(k_at), k_at.phase);
+      sm90::fence();
+      sm90::byte_product<FOVEA_E4M3, D, TileQ, TileK>(
+          x[0], q_rows, TileK::descriptor(s_k + k_at.stage * TileK::bytes));
+      sm90::commit();
+    };
+    const auto values = [&](bool accumulate) {
+      sm90::barrier_wait(v_full(v_at), v_at.phase);
+      sm90::byte_product<FOVEA_E4M3, TileV>(
+          o, p, TileV::descriptor(s_v + v_at.stage * TileV::bytes), accumulate);
+      sm90::commit();
+    };
+    const auto weigh = [&](int n) {
+      if (Codes::blocks) find_factor(n);
+      if (n < full_begin || n >= full_end) mask.apply(x, n * BN, row);
+      state.weigh(x[0], alpha, factor);
+    };
+    const auto step = [&](int n, bool accumulate) {
+      scores();
+      values(accumulate);
+      sm90::wait<1>();
+      sm90::pin(x[0]);
+      release(k_empty(k_at));
+      k_at.next();
+      weigh(n);
+      // ptxas moves a wait above arithmetic, here the whole softmax that is to run beside the
+      // second product, but not above a branch: this barrier was passed before.
+      sm90::pin(x[0]);
+      sm90::barrier_wait(v_full(v_at), v_at.phase);
+      sm90::wait<0>();
+      sm90::pin(o);
+      release(v_empty(v_at));
+      v_at.next();
+      sm90::pack_codes(p, x[0]);
+#pragma unroll
+      for (int j = 0; j < E / 8; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) o[j][c] *= alpha[c / 2];
+      behind[0] *= alpha[0], behind[1] *= alpha[1];
+    };
 
-  __device__ __forceinline__ void begin_item() {
-    first = sm90::uniform(item().first), last = sm90::uniform(item().last);
-    row = item().tile.begin + group * 64 + warp % 4 * 16;
-    full_begin = item().mask.begin, full_end = item().mask.end;
-    state = LiftedSoftmax();
-    behind[0] = behind[1] = 1.f, kept = false;
 #pragma unroll
     for (int j = 0; j < E / 8; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f;
-  }
-
-  // The weights of the last tile, and zeros for its values past the sequence.
-  __device__ __forceinline__ void begin_tiles() {
-    if (item().clear < BN) {
-      sm90::barrier_wait(shared.v_full(v_at), v_at.phase);
-      // All warpgroups write the same bytes.
-      clear_tail<TileV, E, BN>(shared.base + shared.v_offset(v_at), item().clear);
-      sm90::fence_shared();
-      sm90::named_barrier_sync(1 + group, 128);
-    }
-    find_factor(last - 1);
-    sm90::barrier_wait(shared.q_full(), q_phase);
-    q_phase ^= 1;
-    issue_scores();
-    sm90::wait<0>();
-    retire_scores();
-    weigh(last - 1);
-    sm90::pack_codes(p, x[0]);
-  }
-
-  __device__ __forceinline__ void walk_tiles() {
-    bool accumulate = false;
-    for (int n = last - 2;;) {
-      accumulate = false;
-      const int stop = max(first, n - Shape::Run + 1);
+    if (first < last) {
+      if (item.clear < BN) {
+        sm90::barrier_wait(v_full(v_at), v_at.phase);
+        // Both warpgroups write the same bytes.
+        clear_tail<TileV, E, BN>(shared + (s_v - s_q) + v_at.stage * TileV::bytes, item.clear);
+        sm90::fence_shared();
+        sm90::named_barrier_sync(1 + group, 128);
+      }
+      find_factor(last - 1);
+      sm90::barrier_wait(q_full, q_phase);
+      q_phase ^= 1;
+      scores();
+      sm90::wait<0>();
+      sm90::pin(x[0]);
+      release(k_empty(k_at));
+      k_at.next();
+      weigh(last - 1);
+      sm90::pack_codes(p, x[0]);
+      bool accumulate = false;
+      for (int n = last - 2;;) {
+        accumulate = false;
+        const int stop = max(first, n - Run + 1);
 #pragma unroll 1
-      for (; n >= stop; --n, accumulate = true) step(n, accumulate);
-      if (n < first) break;
-      keep_sums();
-    }
-    release(shared.q_empty());
-    sm90::fence();
-    issue_values(accumulate);
-    sm90::wait<0>();
-    retire_values();
-  }
-
-  // o of `Run` tiles joins the sums in shared memory.
-  __device__ __forceinline__ void keep_sums() {
+        for (; n >= stop; --n, accumulate = true) step(n, accumulate);
+        if (n < first) break;
 #pragma unroll
-    for (int j = 0; j < E / 8; ++j) {
-      float4 at = kept ? sums[j * 128] : make_float4(0.f, 0.f, 0.f, 0.f);
-      at.x = fmaf(at.x, behind[0], o[j][0]), at.y = fmaf(at.y, behind[0], o[j][1]);
-      at.z = fmaf(at.z, behind[1], o[j][2]), at.w = fmaf(at.w, behind[1], o[j][3]);
-      sums[j * 128] = at;
+        for (int j = 0; j < E / 8; ++j) {
+          float4 at = kept ? sums[j * 128] : make_float4(0.f, 0.f, 0.f, 0.f);
+          at.x = fmaf(at.x, behind[0], o[j][0]), at.y = fmaf(at.y, behind[0], o[j][1]);
+          at.z = fmaf(at.z, behind[1], o[j][2]), at.w = fmaf(at.w, behind[1], o[j][3]);
+          sums[j * 128] = at;
+        }
+        behind[0] = behind[1] = 1.f, kept = true;
+      }
+      release(q_empty);
+      sm90::fence();
+      values(accumulate);
+      sm90::wait<0>();
+      sm90::pin(o);
+      release(v_empty(v_at));
+      v_at.next();
     }
-    behind[0] = behind[1] = 1.f, kept = true;
-  }
 
-  template <class Sink>
-  __device__ __forceinline__ void store(const Sink& sink) {
-    const Attend& a = codes.attend();
     // Rows that saw nothing stay 0 whatever the scale is.
-    const float v_scale = first < last ? item().value_scale : 0.f;
+    const float v_scale = first < last ? item.value_scale : 0.f;
     const float sum[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     const float scale[2] = {sum[0] == 0.f ? 0.f : v_scale, sum[1] == 0.f ? 0.f : v_scale};
 #pragma unroll
@@ -244,7 +416,6 @@ class ByteConsumer90 {
 #pragma unroll
       for (int c = 0; c < 4; ++c) o[j][c] = fmaf(below[c], behind[c / 2], o[j][c]) * scale[c / 2];
     }
-    const RowTile& tile = item().tile;
     each_row<1>(row, [&](int, int half, int m) {
       const float top = state.m[half] - LiftedSoftmax::kLift;
       const bool valid = m < tile.count;
@@ -253,125 +424,9 @@ class ByteConsumer90 {
       else
         sink.template store<FOVEA_F16>(a, tile, m, valid, 0, top, sum[half], o, half);
     });
+    __syncwarp();
+    release(item_empty(item_at));
   }
-
-  // ---- a tile of keys
-
-  // The scores of tile n, and O += P V of the tile before under them.
-  __device__ __forceinline__ void step(int n, bool accumulate) {
-    issue_scores();
-    issue_values(accumulate);
-    sm90::wait<1>();
-    retire_scores();
-    weigh(n);
-    // ptxas moves a wait above arithmetic, here the whole softmax that is to run beside the
-    // second product, but not above a branch: this barrier was passed before.
-    sm90::pin(x[0]);
-    sm90::barrier_wait(shared.v_full(v_at), v_at.phase);
-    sm90::wait<0>();
-    retire_values();
-    sm90::pack_codes(p, x[0]);
-#pragma unroll
-    for (int j = 0; j < E / 8; ++j)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) o[j][c] *= alpha[c / 2];
-    behind[0] *= alpha[0], behind[1] *= alpha[1];
-  }
-
-  __device__ __forceinline__ void issue_scores() {
-    sm90::barrier_wait(shared.k_full(k_at), k_at.phase);
-    sm90::fence();
-    sm90::byte_product<FOVEA_E4M3, D, TileQ, TileK>(x[0], q_rows,
-                                                    TileK::descriptor(shared.k(k_at)));
-    sm90::commit();
-  }
-  __device__ __forceinline__ void retire_scores() {
-    sm90::pin(x[0]);
-    release(shared.k_empty(k_at));
-    k_at.next();
-  }
-  __device__ __forceinline__ void issue_values(bool accumulate) {
-    sm90::barrier_wait(shared.v_full(v_at), v_at.phase);
-    sm90::byte_product<FOVEA_E4M3, TileV>(o, p, TileV::descriptor(shared.v(v_at)), accumulate);
-    sm90::commit();
-  }
-  __device__ __forceinline__ void retire_values() {
-    sm90::pin(o);
-    release(shared.v_empty(v_at));
-    v_at.next();
-  }
-
-  __device__ __forceinline__ void weigh(int n) {
-    if (Codes::blocks) find_factor(n);
-    if (n < full_begin || n >= full_end) item().mask.apply(x, n * BN, row);
-    state.weigh(x[0], alpha, factor);
-  }
-  __device__ __forceinline__ void find_factor(int n) {
-    const RowTile& tile = item().tile;
-#pragma unroll
-    for (int part = 0; part < Parts; ++part) {
-      const int key = min(n * BN + part * 64, tile.keys - 1);
-      factor[part] =
-          positive(item().row_scale[group] *
-                   (Codes::blocks ? codes.key(tile.rows.seq, tile.rows.r, item().key_head, key)
-                                  : item().key_scale));
-    }
-  }
-  // A factor of 0 would turn masked scores into NaN.
-  __device__ __forceinline__ static float positive(float factor) {
-    return factor == 0.f ? 0x1p-126f : factor;
-  }
-
-  // ---- state
-
-  const Codes& codes;
-  const Shared& shared;
-  const int group, lane, warp;
-  float4* const sums;  // the lane's, in shared memory
-  const uint64_t q_rows;
-  typename Shared::Pair item_at;
-  typename Shared::Ring k_at, v_at;
-  uint32_t q_phase = 0;
-
-  // Of the item.
-  int first, last;  // tiles of keys
-  int row;          // the warp's first
-  int full_begin, full_end;
-  bool kept;  // there are sums in shared memory
-
-  float (&x)[1][BN / 8][4];
-  uint32_t (&p)[BN / 32][4];
-  float (&o)[E / 8][4], (&alpha)[2], (&factor)[Parts], (&behind)[2];
-  LiftedSoftmax& state;
-};
-
-template <class Shape, CodeScales Codes, class Sink>
-__global__ void __launch_bounds__(Shape::threads, 1)
-    attend_fp8_sm90(const __grid_constant__ Codes codes, const __grid_constant__ AttendGrid grid,
-                    const __grid_constant__ AttendMaps maps,
-                    const __grid_constant__ WorkOrder order,
-                    const __grid_constant__ Schedule schedule, const __grid_constant__ Sink sink) {
-  extern __shared__ __align__(1024) unsigned char memory[];
-  const ByteShared90<Shape> shared(memory);
-  const int warp = sm90::uniform(threadIdx.x / 32);
-  const int group = sm90::uniform(threadIdx.x / 128) - 1;  // -1 copies
-  if (threadIdx.x == 0) {
-    sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
-    shared.init();
-  }
-  __syncthreads();
-  if (group < 0) {
-    sm90::setmaxnreg_dec<Shape::copying>();
-    if (warp > 1 || !sm90::elect_one()) return;
-    if (warp == 1)
-      plan_items(shared, codes, grid, order, schedule);
-    else
-      copy_items(shared, maps);
-    return;
-  }
-  sm90::setmaxnreg_inc<Shape::computing>();
-  typename ByteConsumer90<Shape, Codes>::Fragments fragments;
-  ByteConsumer90<Shape, Codes>(codes, shared, group, fragments).compute(sink);
 }
 
 }  // namespace fovea::cuda

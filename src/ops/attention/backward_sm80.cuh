@@ -35,5 +35,7 @@ BackwardInstance backward_sm80_instance() {
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...) \
-  template BackwardInstance backward_sm80_instance<BackwardConfig80 __VA_ARGS__>();
+#define FOVEA_INSTANCE(...)                                                         \
+  namespace fovea::cuda {                                                           \
+  template BackwardInstance backward_sm80_instance<BackwardConfig80 __VA_ARGS__>(); \
+  }

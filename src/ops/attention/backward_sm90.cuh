@@ -57,5 +57,7 @@ BackwardInstance90 backward_sm90_instance() {
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...) \
-  template BackwardInstance90 backward_sm90_instance<BackwardConfig90 __VA_ARGS__>();
+#define FOVEA_INSTANCE(...)                                                           \
+  namespace fovea::cuda {                                                             \
+  template BackwardInstance90 backward_sm90_instance<BackwardConfig90 __VA_ARGS__>(); \
+  }

@@ -56,5 +56,7 @@ ForwardInstance forward_sm80_instance() {
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...) \
-  template ForwardInstance forward_sm80_instance<ForwardConfig80 __VA_ARGS__>();
+#define FOVEA_INSTANCE(...)                                                      \
+  namespace fovea::cuda {                                                        \
+  template ForwardInstance forward_sm80_instance<ForwardConfig80 __VA_ARGS__>(); \
+  }

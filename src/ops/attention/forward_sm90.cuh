@@ -70,5 +70,7 @@ ForwardInstance90 forward_sm90_instance() {
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...) \
-  template ForwardInstance90 forward_sm90_instance<ForwardConfig90 __VA_ARGS__>();
+#define FOVEA_INSTANCE(...)                                                        \
+  namespace fovea::cuda {                                                          \
+  template ForwardInstance90 forward_sm90_instance<ForwardConfig90 __VA_ARGS__>(); \
+  }

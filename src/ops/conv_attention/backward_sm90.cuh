@@ -22,5 +22,7 @@ ConvGradientInstance90 conv_gradient_sm90_instance() {
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...) \
-  template ConvGradientInstance90 conv_gradient_sm90_instance<ConvGradientConfig90 __VA_ARGS__>();
+#define FOVEA_INSTANCE(...)                                                                        \
+  namespace fovea::cuda {                                                                          \
+  template ConvGradientInstance90 conv_gradient_sm90_instance<ConvGradientConfig90 __VA_ARGS__>(); \
+  }

@@ -23,4 +23,7 @@ ConvInstance90 conv_sm90_instance() {
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...) template ConvInstance90 conv_sm90_instance<ConvConfig90 __VA_ARGS__>();
+#define FOVEA_INSTANCE(...)                                               \
+  namespace fovea::cuda {                                                 \
+  template ConvInstance90 conv_sm90_instance<ConvConfig90 __VA_ARGS__>(); \
+  }

@@ -104,5 +104,7 @@ KlBackwardInstance90 kl_backward_sm90_instance() {
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...) \
-  template KlBackwardInstance90 kl_backward_sm90_instance<KlBackwardConfig90 __VA_ARGS__>();
+#define FOVEA_INSTANCE(...)                                                                  \
+  namespace fovea::cuda {                                                                    \
+  template KlBackwardInstance90 kl_backward_sm90_instance<KlBackwardConfig90 __VA_ARGS__>(); \
+  }

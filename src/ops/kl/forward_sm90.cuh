@@ -110,4 +110,7 @@ KlInstance90 kl_sm90_instance() {
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...) template KlInstance90 kl_sm90_instance<KlConfig90 __VA_ARGS__>();
+#define FOVEA_INSTANCE(...)                                         \
+  namespace fovea::cuda {                                           \
+  template KlInstance90 kl_sm90_instance<KlConfig90 __VA_ARGS__>(); \
+  }

@@ -42,5 +42,7 @@ HeadsInstance90 kl_heads_sm90_instance() {
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...) \
-  template HeadsInstance90 kl_heads_sm90_instance<HeadsConfig90 __VA_ARGS__>();
+#define FOVEA_INSTANCE(...)                                                     \
+  namespace fovea::cuda {                                                       \
+  template HeadsInstance90 kl_heads_sm90_instance<HeadsConfig90 __VA_ARGS__>(); \
+  }

@@ -37,7 +37,7 @@ QuantInstance90 quant_sm90_instance() {
     const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
     const auto run = [&]<bool Blocks>() {
       launch<attend_fp8_sm90<Shape, CallScales<Blocks>, DirectSink>>(
-          ctx, "quant_forward", blocks, Shape::threads, ByteShared90<Shape>::bytes,
+          ctx, "quant_forward", blocks, Shape::threads, byte_shared_bytes<Shape>,
           CallScales<Blocks>{a}, work.grid, maps, work.order, work.schedule, DirectSink());
     };
     a.k_block ? run.template operator()<true>() : run.template operator()<false>();
@@ -47,5 +47,7 @@ QuantInstance90 quant_sm90_instance() {
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...) \
-  template QuantInstance90 quant_sm90_instance<QuantConfig90 __VA_ARGS__>();
+#define FOVEA_INSTANCE(...)                                                  \
+  namespace fovea::cuda {                                                    \
+  template QuantInstance90 quant_sm90_instance<QuantConfig90 __VA_ARGS__>(); \
+  }

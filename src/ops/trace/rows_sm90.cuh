@@ -63,4 +63,7 @@ RowsInstance90 rows_sm90_instance() {
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...) template RowsInstance90 rows_sm90_instance<RowsConfig90 __VA_ARGS__>();
+#define FOVEA_INSTANCE(...)                                               \
+  namespace fovea::cuda {                                                 \
+  template RowsInstance90 rows_sm90_instance<RowsConfig90 __VA_ARGS__>(); \
+  }

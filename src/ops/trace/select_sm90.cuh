@@ -187,5 +187,7 @@ SelectInstance90 select_sm90_instance() {
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...) \
-  template SelectInstance90 select_sm90_instance<SelectConfig90 __VA_ARGS__>();
+#define FOVEA_INSTANCE(...)                                                     \
+  namespace fovea::cuda {                                                       \
+  template SelectInstance90 select_sm90_instance<SelectConfig90 __VA_ARGS__>(); \
+  }

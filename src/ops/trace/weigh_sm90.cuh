@@ -230,5 +230,7 @@ WeighInstance90 weigh_sm90_instance() {
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...) \
-  template WeighInstance90 weigh_sm90_instance<WeighConfig90 __VA_ARGS__>();
+#define FOVEA_INSTANCE(...)                                                  \
+  namespace fovea::cuda {                                                    \
+  template WeighInstance90 weigh_sm90_instance<WeighConfig90 __VA_ARGS__>(); \
+  }
