@@ -43,6 +43,20 @@ struct AttendShape {
   static constexpr int shared_bytes = TileQ::bytes + Stages * (TileK::bytes + TileV::bytes);
 };
 
+// What a block of the flat grid works on: (sequence and head, row tile, split), the last fastest.
+struct AttendPlace {
+  int split;
+  int64_t row_tile, owner;
+
+  __device__ __forceinline__ AttendPlace(const AttendGrid& grid, int64_t work) {
+    split = static_cast<int>(work % grid.splits);
+    work /= grid.splits;
+    row_tile = work % grid.row_tiles;
+    if (grid.reversed) row_tile = grid.row_tiles - 1 - row_tile;
+    owner = work / grid.row_tiles;
+  }
+};
+
 template <class Shape, KeyLoad Load, TileScore Score, TileMask Mask, class Sink>
 __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
     attend_sm80(const __grid_constant__ Attend a, const __grid_constant__ AttendGrid grid,
@@ -52,23 +66,18 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
   extern __shared__ __align__(128) unsigned char shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-  int64_t work = blockIdx.x;
-  const int split = static_cast<int>(work % grid.splits);
-  work /= grid.splits;
-  int64_t row_tile = work % grid.row_tiles;
-  if (grid.reversed) row_tile = grid.row_tiles - 1 - row_tile;
-  work /= grid.row_tiles;
+  const AttendPlace place(grid, blockIdx.x);
   __shared__ __align__(16) unsigned char s_tile[sizeof(RowTile)];
   if (threadIdx.x == 0)
-    new (s_tile)
-        RowTile(a, grid, work / grid.heads, work % grid.heads, static_cast<int>(row_tile * BM), BM);
+    new (s_tile) RowTile(a, grid, place.owner / grid.heads, place.owner % grid.heads,
+                         static_cast<int>(place.row_tile * BM), BM);
   __syncthreads();
   const RowTile& tile = *reinterpret_cast<const RowTile*>(s_tile);
   if (tile.size <= 0) return;
 
   // Key tiles [first, end) of the ascending list, walked from the last.
   const KeyTiles tiles = Mask::tiles(a, tile, kTileKeys);
-  const TilePart part(static_cast<int>(tiles.count()), grid.splits, split);
+  const TilePart part(static_cast<int>(tiles.count()), grid.splits, place.split);
   const int count = part.end - part.begin;
   const int jump_at = static_cast<int>(tiles.first), jump_to = static_cast<int>(tiles.sinks) - 1;
   const auto before = [&](int n) { return Mask::sinks && n == jump_at ? jump_to : n - 1; };
@@ -164,7 +173,8 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
     const float sum = state.total(i, half);
     const float top =
         state.m[i][half] == kNegativeInfinity ? kNegativeInfinity : state.m[i][half] * score.factor;
-    sink.template store<Shape::Dtype>(a, tile, m, m < tile.count, split, top, sum, o[i], half);
+    sink.template store<Shape::Dtype>(a, tile, m, m < tile.count, place.split, top, sum, o[i],
+                                      half);
   });
 }
 
