@@ -103,13 +103,8 @@ const HeadsInstance90* heads_instance(int32_t dtype, int64_t width);
 inline constexpr char kIndexerForward[] = "x_kl_indexer_forward";
 inline constexpr char kIndexerBackward[] = "x_kl_indexer_backward";
 
-// A row of heads.inc.
-struct HeadsConfig90 {
-  int dtype, d;
-};
-
 // Explicitly instantiated, one file for each dtype and width.
-template <HeadsConfig90 C>
+template <int Dtype, int D>
 HeadsInstance90 kl_heads_sm90_instance();
 
 }  // namespace fovea::cuda

@@ -7,9 +7,9 @@
 
 namespace fovea::cuda {
 
-template <HeadsConfig90 C>
+template <int Dtype, int D>
 HeadsInstance90 kl_heads_sm90_instance() {
-  using Shape = HeadsShape90<C.dtype, C.d>;
+  using Shape = HeadsShape90<Dtype, D>;
   constexpr auto forward = [](Context& ctx, const HeadsWork& work, const HeadsMaps& maps,
                               const IndexerForward90& args) {
     launch<heads_sm90<Shape, IndexerForwardPolicy90>>(
@@ -22,13 +22,13 @@ HeadsInstance90 kl_heads_sm90_instance() {
   };
   constexpr auto rows = [](Context& ctx, const HeadsWork& work, const SlopesMaps& maps,
                            const SlopesRows90& args) {
-    using Rows = SlopesShape90<C.dtype, C.d, kHeadsTile, 4>;
+    using Rows = SlopesShape90<Dtype, D, kHeadsTile, 4>;
     launch<heads_rows_sm90<Rows>>(ctx, kIndexerBackward, int64_t{work.count} * work.heads[1],
                                   Rows::threads, Rows::shared_bytes, work, maps, args);
   };
   constexpr auto keys = [](Context& ctx, const HeadsWork& work, const SlopesMaps& maps,
                            const SlopesKeys90& args) {
-    using Keys = SlopesShape90<C.dtype, C.d, kSlopesRows, 6>;
+    using Keys = SlopesShape90<Dtype, D, kSlopesRows, 6>;
     launch<heads_keys_sm90<Keys>>(ctx, kIndexerBackward, args.works(work), Keys::threads,
                                   Keys::shared_bytes, work, maps, args);
   };
@@ -37,12 +37,10 @@ HeadsInstance90 kl_heads_sm90_instance() {
     launch<heads_sm90<Shape, PoolPolicy90>>(ctx, "x_kl_pool_backward", work.works(), Shape::threads,
                                             Shape::shared_bytes, work, maps, args);
   };
-  return {C.dtype, C.d, forward, slopes, rows, keys, pool};
+  return {Dtype, D, forward, slopes, rows, keys, pool};
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...)                                                     \
-  namespace fovea::cuda {                                                       \
-  template HeadsInstance90 kl_heads_sm90_instance<HeadsConfig90 __VA_ARGS__>(); \
-  }
+#define FOVEA_INSTANCE(dtype, d) \
+  template fovea::cuda::HeadsInstance90 fovea::cuda::kl_heads_sm90_instance<dtype, d>();

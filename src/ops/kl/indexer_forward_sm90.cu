@@ -24,7 +24,7 @@ constexpr int kThreads = 256;
 // Every row of heads.inc in this build.
 const std::vector<HeadsInstance90>& instances() {
   static const std::vector<HeadsInstance90> rows = {
-#define FOVEA_INSTANCE(...) kl_heads_sm90_instance<HeadsConfig90 __VA_ARGS__>(),
+#define FOVEA_INSTANCE(dtype, width) kl_heads_sm90_instance<dtype, width>(),
 #include "instances/kl_heads_sm90.inc"
 #undef FOVEA_INSTANCE
   };
