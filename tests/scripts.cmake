@@ -12,6 +12,7 @@ endif()
 fovea_script(headers COMMAND bash tests/headers/check.sh include --require)
 fovea_script(program COMMAND bash tests/headers/program.sh $<TARGET_FILE:fovea>)
 fovea_script(dialect COMMAND ${Python3_EXECUTABLE} tests/headers/dialect.py)
+fovea_script(sizes COMMAND ${Python3_EXECUTABLE} tests/sizes.py)
 fovea_script(symbols COMMAND bash tests/headers/symbols.sh $<TARGET_FILE:fovea> --require)
 fovea_script(install COMMAND bash tests/install.sh ${CMAKE_BINARY_DIR})
 # PyTorch is a download of gigabytes: its tests run where it is, as on a GPU machine (tests/gpu.sh).

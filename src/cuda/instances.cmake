@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# Stamps tuned kernels into the build tree.  A row of src/ops/<family>/<verb>.inc
-#     FOVEA_INSTANCE(arch, dtype, width, ...)
+# Stamps tuned kernels into the build tree.  A row of src/ops/<family>/<verb>.inc is
+#     FOVEA_INSTANCE(arch, {.d = width, ...})   every field of a config but the dtype, in order
+#     FOVEA_INSTANCE(arch, dtype, width, ...)   arguments
+# The first stands once for every dtype of the table, FOVEA_DTYPES(bf16, f16), and reaches C++ as
+# FOVEA_INSTANCE({.dtype = FOVEA_BF16, .d = width, ...}).  A row
 # is compiled in instances/<family>_<verb>_<arch>_<dtype>_<width>.cu with its neighbours of the same
 # arch, dtype and width, and is listed in instances/<family>_<verb>_<arch>.inc for the launcher.
 # FOVEA_ONLY (a regular expression, e.g. bf16_128) keeps the rows whose
@@ -26,13 +29,50 @@ if(CMAKE_CUDA_ARCHITECTURES MATCHES "90")
   set(_hopper ON)
 endif()
 
+# The rows of a table with arch, dtype and width first, configs for one dtype after the other.
+function(fovea_read_rows table rows)
+  file(STRINGS ${table} _given REGEX "^FOVEA_(INSTANCE|DTYPES)")
+  set(_dtypes "")
+  set(_configs "")
+  set(_read "")
+  foreach(_row IN LISTS _given)
+    if(_row MATCHES "^FOVEA_DTYPES\\(([a-z0-9, ]+)\\)$")
+      string(REPLACE ", " ";" _dtypes "${CMAKE_MATCH_1}")
+    elseif(_row MATCHES "^FOVEA_INSTANCE\\([a-z0-9]+, [a-z0-9]+, [0-9]+")
+      list(APPEND _read "${_row}")
+    elseif(_row MATCHES "^FOVEA_INSTANCE\\(([a-z0-9]+), {(\\.d = [0-9]+[^{}]*)}\\)$")
+      set(_arch ${CMAKE_MATCH_1})
+      string(REGEX REPLACE " = [^,]+" "" _fields "${CMAKE_MATCH_2}")
+      if(NOT DEFINED _fields_${_arch})
+        set(_fields_${_arch} "${_fields}")
+      elseif(NOT _fields STREQUAL _fields_${_arch})  # C++ would make a 0 of what is missing
+        message(FATAL_ERROR "${table}: wanted ${_fields_${_arch}} in the row ${_row}")
+      endif()
+      list(APPEND _configs "${_row}")
+    else()
+      message(FATAL_ERROR "${table}: cannot read the row ${_row}")
+    endif()
+  endforeach()
+  if(_configs AND NOT _dtypes)
+    message(FATAL_ERROR "${table}: wanted a line FOVEA_DTYPES(bf16, ...)")
+  endif()
+  set(_each "")
+  foreach(_dtype IN LISTS _dtypes)
+    foreach(_row IN LISTS _configs)
+      string(REGEX REPLACE ", ({\\.d = ([0-9]+))" ", ${_dtype}, \\2, \\1" _row "${_row}")
+      list(APPEND _each "${_row}")
+    endforeach()
+  endforeach()
+  set(${rows} ${_each} ${_read} PARENT_SCOPE)
+endfunction()
+
 function(fovea_stamp_instances table)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${table})
   cmake_path(GET table STEM verb)
   cmake_path(GET table PARENT_PATH _folder)
   cmake_path(GET _folder FILENAME family)
   set(_out ${CMAKE_CURRENT_BINARY_DIR}/instances)
-  file(STRINGS ${table} _rows REGEX "^FOVEA_INSTANCE\\(")
+  fovea_read_rows(${table} _rows)
   set(_groups "")
   set(_arches "")
   foreach(_row IN LISTS _rows)
@@ -43,6 +83,9 @@ function(fovea_stamp_instances table)
     set(_group ${arch}_${CMAKE_MATCH_2}_${CMAKE_MATCH_3})
     string(TOUPPER ${CMAKE_MATCH_2} _dtype)
     set(_line "FOVEA_INSTANCE(FOVEA_${_dtype}, ${CMAKE_MATCH_3}${CMAKE_MATCH_4})\n")
+    if(CMAKE_MATCH_4 MATCHES "^, {(.*)}$")
+      set(_line "FOVEA_INSTANCE({.dtype = FOVEA_${_dtype}, ${CMAKE_MATCH_1}})\n")
+    endif()
     if(NOT arch IN_LIST _arches)
       list(APPEND _arches ${arch})
       set(_list_${arch} "")

@@ -21,14 +21,20 @@
 
 namespace fovea::cuda {
 
-// KeysOwn: dk (Sum1) and dv (Sum2), or one of them where both do not fit in registers; else dq
-// (Sum1).
-template <int Dtype_, int D_, int E_, bool KeysOwn, bool Sum1, bool Sum2, int M_, int N_,
-          int Warps_, int Blocks_>
+// keys_own: dk (sum1) and dv (sum2), or one of them where both do not fit in registers; else dq
+// (sum1).
+struct GradientConfig80 {
+  int dtype, d, e;
+  bool keys_own, sum1, sum2;
+  int m, n, warps;
+  int blocks;  // a multiprocessor should hold
+};
+
+template <GradientConfig80 C>
 struct BackwardShape {
-  static constexpr int Dtype = Dtype_, D = D_, E = E_, M = M_, N = N_;
-  static constexpr int Warps = Warps_, Blocks = Blocks_;
-  static constexpr bool keys_own = KeysOwn, sum1 = Sum1, sum2 = Sum2;
+  static constexpr int Dtype = C.dtype, D = C.d, E = C.e, M = C.m, N = C.n;
+  static constexpr int Warps = C.warps, Blocks = C.blocks;
+  static constexpr bool keys_own = C.keys_own, sum1 = C.sum1, sum2 = C.sum2;
   static constexpr int threads = Warps * 32, own = M * 16 * Warps, walk = N * 8;
   using Own1 = Swizzled<own, D>;
   using Own2 = Swizzled<own, E>;
@@ -120,147 +126,204 @@ struct Walk {
   }
 };
 
+// A block: the own rows or keys of one sequence and head, and the sums that they keep.
 template <class Shape, PairPolicy Pairs>
-__global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
-    attend_bwd_sm80(const __grid_constant__ BackwardCall b) {
-  constexpr int M = Shape::M, N = Shape::N, D = Shape::D, E = Shape::E, T = Shape::threads;
-  constexpr int Dtype = Shape::Dtype;
-  extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ __align__(16) unsigned char s_sequence[sizeof(Sequence)];
-  const Attend& a = b.call.forward;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = static_cast<int>(a.d),
-            e = static_cast<int>(a.e);
+class GradientOwner80 {
+  static constexpr int Dtype = Shape::Dtype, M = Shape::M, N = Shape::N, D = Shape::D, E = Shape::E;
+  static constexpr int T = Shape::threads;
+  static constexpr bool Keys = Shape::keys_own;
+  using Own1 = typename Shape::Own1;
+  using Own2 = typename Shape::Own2;
+  using Walk1 = typename Shape::Walk1;
+  using Walk2 = typename Shape::Walk2;
 
-  int64_t work = blockIdx.x;
-  int64_t tile = work % b.grid.tiles;
-  if (b.grid.reversed) tile = b.grid.tiles - 1 - tile;
-  work /= b.grid.tiles;
-  const int64_t head = work % b.grid.heads, group = a.h / a.g;
-  if (threadIdx.x == 0) new (s_sequence) Sequence{a.sequences[work / b.grid.heads]};
-  __syncthreads();
-  const Sequence& q = *reinterpret_cast<const Sequence*>(s_sequence);
-  const int64_t r = work / b.grid.heads, g = Shape::keys_own ? head : head / group;
-  const int own_count = static_cast<int>(Shape::keys_own ? q.keys : q.rows);
-  const int own_begin = static_cast<int>(tile) * Shape::own;
-  if (own_begin >= own_count) return;
-  const int own_end = min(own_begin + Shape::own, own_count);
-
-  const uint32_t s_own1 = shared_address(shared), s_own2 = s_own1 + Shape::Own1::bytes;
-  const uint32_t s_walk = s_own2 + Shape::Own2::bytes;
-  float2* s_side = reinterpret_cast<float2*>(shared + Shape::Own1::bytes + Shape::Own2::bytes +
-                                             2 * Shape::stage_bytes);
-  Walk<Shape> walk(a, q, Shape::keys_own ? g * group : head,
-                   Shape::keys_own ? (g + 1) * group : head + 1, own_begin, own_end);
-  const auto load = [&](const Walk<Shape>& at, int stage) {
-    const uint32_t to = s_walk + stage * Shape::stage_bytes;
-    const Lines one = Shape::keys_own ? Lines::of_rows(a.q, q, at.head) : Lines::of_keys(a.k, q, g);
-    const Lines two =
-        Shape::keys_own ? Lines::of_rows(b.call.dout, q, at.head) : Lines::of_keys(a.v, q, g);
-    one.copy<Shape::walk, D, T>(to, at.begin(), d);
-    two.copy<Shape::walk, E, T>(to + Shape::Walk1::bytes, at.begin(), e);
-  };
-  const auto side = [&](const Walk<Shape>& at) {
-    return row_side(b, q, at.head, at.begin() + static_cast<int>(threadIdx.x) % Shape::walk);
+ public:
+  // A lane's fragments of tiles and sums.  They are an object apart: until loops over an array are
+  // unrolled, the compiler keeps all that lies beside it in memory.
+  struct Fragments {
+    float sum1[M][Shape::sum1 ? D / 8 : 1][4] = {}, sum2[M][Shape::sum2 ? E / 8 : 1][4] = {};
+    float2 own_side[M][2];  // rows own
   };
 
-  if (walk.left > 0) {
-    const Lines one = Shape::keys_own ? Lines::of_keys(a.k, q, g) : Lines::of_rows(a.q, q, head);
-    const Lines two =
-        Shape::keys_own ? Lines::of_keys(a.v, q, g) : Lines::of_rows(b.call.dout, q, head);
-    one.copy<Shape::own, D, T>(s_own1, own_begin, d);
-    two.copy<Shape::own, E, T>(s_own2, own_begin, e);
-    load(walk, 0);
-    if (Shape::keys_own && threadIdx.x < Shape::walk) s_side[threadIdx.x] = side(walk);
+  __device__ __forceinline__ GradientOwner80(const BackwardCall& b, const Sequence& q, int64_t head,
+                                             int own_begin, int own_count, unsigned char* shared,
+                                             Fragments& fragments)
+      : b(b),
+        a(b.call.forward),
+        q(q),
+        head(head),
+        g(Keys ? head : head / (a.h / a.g)),
+        lane(threadIdx.x % 32),
+        d(static_cast<int>(a.d)),
+        e(static_cast<int>(a.e)),
+        own_begin(own_begin),
+        own_count(own_count),
+        own_end(min(own_begin + Shape::own, own_count)),
+        own_row(static_cast<int>(threadIdx.x) / 32 * M * 16),
+        own_lane(own_begin + own_row + lane / 4),
+        s_own1(shared_address(shared)),
+        s_own2(s_own1 + Own1::bytes),
+        s_walk(s_own2 + Own2::bytes),
+        s_side(
+            reinterpret_cast<float2*>(shared + Own1::bytes + Own2::bytes + 2 * Shape::stage_bytes)),
+        walk(a, q, Keys ? g * (a.h / a.g) : head, Keys ? (g + 1) * (a.h / a.g) : head + 1,
+             own_begin, own_end),
+        sum1(fragments.sum1),
+        sum2(fragments.sum2),
+        own_side(fragments.own_side) {}
+
+  __device__ __forceinline__ void compute(int64_t r) {
+    begin();
+    Pairs pairs(a, q, r, walk.head);
+    for (int stage = 0; walk.left > 0; stage ^= 1) {
+      Walk<Shape> next = walk;
+      next.next();
+      float2 next_side{};
+      copy_wait<0>();
+      __syncthreads();
+      if (next.left > 0) {
+        load(next, stage ^ 1);
+        if constexpr (Keys) next_side = side(next);
+      }
+      copy_commit();
+      step(pairs, stage);
+      if constexpr (Keys)
+        if (next.left > 0 && threadIdx.x < Shape::walk)
+          s_side[(stage ^ 1) * Shape::walk + threadIdx.x] = next_side;
+      walk = next;
+    }
+    store();
   }
-  copy_commit();
 
-  const int own_row = warp * M * 16;  // of this warp, in the block
-  const int own_lane = own_begin + own_row + lane / 4;
-  const uint32_t a1 = s_own1 + Shape::Own1::at(own_row + outer_row(lane), outer_chunk(lane));
-  const uint32_t a2 = s_own2 + Shape::Own2::at(own_row + outer_row(lane), outer_chunk(lane));
-  const uint32_t b1 = s_walk + Shape::Walk1::at(inner_row(lane), inner_chunk(lane));
-  const uint32_t b2 =
-      s_walk + Shape::Walk1::bytes + Shape::Walk2::at(inner_row(lane), inner_chunk(lane));
-  const uint32_t c1 = s_walk + Shape::Walk1::at(outer_row(lane), outer_chunk(lane));
-  const uint32_t c2 =
-      s_walk + Shape::Walk1::bytes + Shape::Walk2::at(outer_row(lane), outer_chunk(lane));
-
-  float2 own_side[M][2];
-  if constexpr (!Shape::keys_own)
-    each_own<M>([&](int i, int half, int row) {
-      own_side[i][half] = row_side(b, q, head, own_lane + row);
-    });
-  Pairs pairs(a, q, r, walk.head);
-  float sum1[M][Shape::sum1 ? D / 8 : 1][4] = {}, sum2[M][Shape::sum2 ? E / 8 : 1][4] = {};
-  for (int stage = 0; walk.left > 0; stage ^= 1) {
-    Walk<Shape> next = walk;
-    next.next();
-    float2 next_side{};
-    copy_wait<0>();
-    __syncthreads();
-    if (next.left > 0) {
-      load(next, stage ^ 1);
-      if constexpr (Shape::keys_own) next_side = side(next);
+ private:
+  // Copies the own rows or keys and the first tile.
+  __device__ __forceinline__ void begin() {
+    if (walk.left > 0) {
+      const Lines one = Keys ? Lines::of_keys(a.k, q, g) : Lines::of_rows(a.q, q, head);
+      const Lines two = Keys ? Lines::of_keys(a.v, q, g) : Lines::of_rows(b.call.dout, q, head);
+      one.copy<Shape::own, D, T>(s_own1, own_begin, d);
+      two.copy<Shape::own, E, T>(s_own2, own_begin, e);
+      load(walk, 0);
+      if (Keys && threadIdx.x < Shape::walk) s_side[threadIdx.x] = side(walk);
     }
     copy_commit();
+    if constexpr (!Keys)
+      each_own<M>([&](int i, int half, int row) {
+        own_side[i][half] = row_side(b, q, head, own_lane + row);
+      });
+  }
 
+  __device__ __forceinline__ void load(const Walk<Shape>& at, int stage) const {
+    const uint32_t to = s_walk + stage * Shape::stage_bytes;
+    const Lines one = Keys ? Lines::of_rows(a.q, q, at.head) : Lines::of_keys(a.k, q, g);
+    const Lines two = Keys ? Lines::of_rows(b.call.dout, q, at.head) : Lines::of_keys(a.v, q, g);
+    one.copy<Shape::walk, D, T>(to, at.begin(), d);
+    two.copy<Shape::walk, E, T>(to + Walk1::bytes, at.begin(), e);
+  }
+  __device__ __forceinline__ float2 side(const Walk<Shape>& at) const {
+    return row_side(b, q, at.head, at.begin() + static_cast<int>(threadIdx.x) % Shape::walk);
+  }
+
+  // The products of a tile, which is in `stage`.
+  __device__ __forceinline__ void step(Pairs& pairs, int stage) {
+    const uint32_t offset = s_walk + stage * Shape::stage_bytes;
     float x[M][N][4] = {}, dp[M][N][4] = {};
-    const uint32_t offset = stage * Shape::stage_bytes;
-    product_rows<Dtype, M, N, D, typename Shape::Own1, typename Shape::Walk1>(x, a1, b1 + offset);
+    const int row = outer_row(lane), chunk = outer_chunk(lane);
+    product_rows<Dtype, M, N, D, Own1, Walk1>(
+        x, s_own1 + Own1::at(own_row + row, chunk),
+        offset + Walk1::at(inner_row(lane), inner_chunk(lane)));
     if constexpr (Shape::sum1)
-      product_rows<Dtype, M, N, E, typename Shape::Own2, typename Shape::Walk2>(dp, a2,
-                                                                                b2 + offset);
-    if constexpr (Shape::keys_own) pairs.set_head(walk.head);
+      product_rows<Dtype, M, N, E, Own2, Walk2>(
+          dp, s_own2 + Own2::at(own_row + row, chunk),
+          offset + Walk1::bytes + Walk2::at(inner_row(lane), inner_chunk(lane)));
+    make_slopes(x, dp, pairs, stage);
+    uint32_t p[M][N / 2][4];
+    if constexpr (Shape::sum2) {
+      pack_operand<Dtype>(p, x);
+      product_columns<Dtype, M, E / 8, Shape::walk, Walk2>(
+          sum2, p, offset + Walk1::bytes + Walk2::at(row, chunk));
+    }
+    if constexpr (Shape::sum1) {
+      pack_operand<Dtype>(p, dp);
+      product_columns<Dtype, M, D / 8, Shape::walk, Walk1>(sum1, p, offset + Walk1::at(row, chunk));
+    }
+  }
+
+  // Scores become weights p, dp becomes dx.
+  __device__ __forceinline__ void make_slopes(float (&x)[M][N][4], float (&dp)[M][N][4],
+                                              Pairs& pairs, int stage) {
+    if constexpr (Keys) pairs.set_head(walk.head);
     const int begin = walk.begin();
-    const bool full = Shape::keys_own ? pairs.full(begin, begin + Shape::walk, own_begin, own_end)
-                                      : pairs.full(own_begin, own_end, begin, begin + Shape::walk);
+    const bool full = Keys ? pairs.full(begin, begin + Shape::walk, own_begin, own_end)
+                           : pairs.full(own_begin, own_end, begin, begin + Shape::walk);
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int column = j * 8 + lane % 4 * 2 + c;
         float2 walk_side{};
-        if constexpr (Shape::keys_own) walk_side = s_side[stage * Shape::walk + column];
+        if constexpr (Keys) walk_side = s_side[stage * Shape::walk + column];
         each_own<M>([&](int i, int half, int row) {
-          const float2 at = Shape::keys_own ? walk_side : own_side[i][half];
+          const float2 at = Keys ? walk_side : own_side[i][half];
           const int own = own_lane + row, other = begin + column;
           float& weight = x[i][j][2 * half + c];
           float& dx = dp[i][j][2 * half + c];
-          const float bend = pairs.weigh(weight, at.x, Shape::keys_own ? other : own,
-                                         Shape::keys_own ? own : other, full);
+          const float bend =
+              pairs.weigh(weight, at.x, Keys ? other : own, Keys ? own : other, full);
           // An unseen pair is 0 whatever its product is, NaN included.
           dx = !full && weight == 0.f ? 0.f : weight * (dx - at.y) * bend;
         });
       }
-    uint32_t p[M][N / 2][4];
-    if constexpr (Shape::sum2) {
-      pack_operand<Dtype>(p, x);
-      product_columns<Dtype, M, E / 8, Shape::walk, typename Shape::Walk2>(sum2, p, c2 + offset);
-    }
-    if constexpr (Shape::sum1) {
-      pack_operand<Dtype>(p, dp);
-      product_columns<Dtype, M, D / 8, Shape::walk, typename Shape::Walk1>(sum1, p, c1 + offset);
-    }
-    if constexpr (Shape::keys_own)
-      if (next.left > 0 && threadIdx.x < Shape::walk)
-        s_side[(stage ^ 1) * Shape::walk + threadIdx.x] = next_side;
-    walk = next;
   }
 
-  each_own<M>([&](int i, int half, int row) {
-    const int own = own_lane + row;
-    const bool valid = own < own_count;
-    const auto store = [&](const View<4>& out, int width, const auto& sum, float factor) {
-      if (!out) return;
-      const Lines lines =
-          Shape::keys_own ? Lines::of_keys(out, q, g) : Lines::of_rows(out, q, head);
-      store_row<Dtype>(valid ? const_cast<uint16_t*>(lines.base + own * lines.stride) : nullptr,
-                       width, sum, half, factor);
-    };
-    if constexpr (Shape::sum1)
-      store(Shape::keys_own ? b.call.dk : b.call.dq, d, sum1[i], a.score.scale);
-    if constexpr (Shape::sum2) store(b.call.dv, e, sum2[i], 1.f);
-  });
+  __device__ __forceinline__ void store() const {
+    each_own<M>([&](int i, int half, int row) {
+      const int own = own_lane + row;
+      const bool valid = own < own_count;
+      const auto store = [&](const View<4>& out, int width, const auto& sum, float factor) {
+        if (!out) return;
+        const Lines lines = Keys ? Lines::of_keys(out, q, g) : Lines::of_rows(out, q, head);
+        store_row<Dtype>(valid ? const_cast<uint16_t*>(lines.base + own * lines.stride) : nullptr,
+                         width, sum, half, factor);
+      };
+      if constexpr (Shape::sum1) store(Keys ? b.call.dk : b.call.dq, d, sum1[i], a.score.scale);
+      if constexpr (Shape::sum2) store(b.call.dv, e, sum2[i], 1.f);
+    });
+  }
+
+  const BackwardCall& b;
+  const Attend& a;
+  const Sequence& q;
+  const int64_t head, g;
+  const int lane, d, e;
+  const int own_begin, own_count, own_end;  // of the sequence
+  const int own_row, own_lane;              // the warp's first of the block, the lane's first
+  const uint32_t s_own1, s_own2, s_walk;
+  float2* const s_side;
+  Walk<Shape> walk;
+
+  float (&sum1)[M][Shape::sum1 ? D / 8 : 1][4], (&sum2)[M][Shape::sum2 ? E / 8 : 1][4];
+  float2 (&own_side)[M][2];
+};
+
+template <class Shape, PairPolicy Pairs>
+__global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
+    attend_bwd_sm80(const __grid_constant__ BackwardCall b) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ __align__(16) unsigned char s_sequence[sizeof(Sequence)];
+  int64_t work = blockIdx.x;
+  int64_t tile = work % b.grid.tiles;
+  if (b.grid.reversed) tile = b.grid.tiles - 1 - tile;
+  work /= b.grid.tiles;
+  const int64_t r = work / b.grid.heads, head = work % b.grid.heads;
+  if (threadIdx.x == 0) new (s_sequence) Sequence{b.call.forward.sequences[r]};
+  __syncthreads();
+  const Sequence& q = *reinterpret_cast<const Sequence*>(s_sequence);
+  const int own_count = static_cast<int>(Shape::keys_own ? q.keys : q.rows);
+  const int own_begin = static_cast<int>(tile) * Shape::own;
+  if (own_begin >= own_count) return;
+  typename GradientOwner80<Shape, Pairs>::Fragments fragments;
+  GradientOwner80<Shape, Pairs>(b, q, head, own_begin, own_count, shared, fragments).compute(r);
 }
 
 }  // namespace fovea::cuda

@@ -20,11 +20,17 @@
 
 namespace fovea::cuda {
 
-template <int Dtype_, int D_, int E_, int BM_, int StagesQ_, int StagesO_, SlopePolicy Slopes_>
+struct GradientConfig90 {
+  int dtype, d, e;
+  int rows;  // of a tile
+  int stages_q, stages_dout;
+};
+
+template <GradientConfig90 C, SlopePolicy Slopes_>
 struct BackwardShape90 {
   using Slopes = Slopes_;
-  static constexpr int Dtype = Dtype_, D = D_, E = E_, BM = BM_, BN = 128;
-  static constexpr int StagesQ = StagesQ_, StagesO = StagesO_;
+  static constexpr int Dtype = C.dtype, D = C.d, E = C.e, BM = C.rows, BN = 128;
+  static constexpr int StagesQ = C.stages_q, StagesO = C.stages_dout;
   static constexpr int groups = BN / 64, threads = 128 * (groups + 1);
   static constexpr int copying = 24, computing = 240;  // registers a thread
   // Where the exponents of a tile run: under ds k and ds' q of the tile before, or, where they are

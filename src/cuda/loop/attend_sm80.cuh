@@ -24,10 +24,16 @@
 
 namespace fovea::cuda {
 
-template <int Dtype_, int D_, int E_, int BM_, int Warps_, int Stages_, int Blocks_>
+struct AttendConfig {
+  int dtype, d, e;
+  int rows, warps, stages;
+  int blocks;  // a multiprocessor should hold
+};
+
+template <AttendConfig C>
 struct AttendShape {
-  static constexpr int Dtype = Dtype_, D = D_, E = E_, BM = BM_, Warps = Warps_, Stages = Stages_;
-  static constexpr int Blocks = Blocks_;  // a multiprocessor should hold
+  static constexpr int Dtype = C.dtype, D = C.d, E = C.e, BM = C.rows, Warps = C.warps;
+  static constexpr int Stages = C.stages, Blocks = C.blocks;
   static constexpr int threads = Warps * 32;
   static constexpr int M = BM / Warps / 16;  // 16-row fragments of a warp
   static constexpr int N = kTileKeys / 8;    // 8-key fragments of a tile
@@ -35,6 +41,20 @@ struct AttendShape {
   using TileK = Swizzled<kTileKeys, D>;
   using TileV = Swizzled<kTileKeys, E>;
   static constexpr int shared_bytes = TileQ::bytes + Stages * (TileK::bytes + TileV::bytes);
+};
+
+// What a block of the flat grid works on: (sequence and head, row tile, split), the last fastest.
+struct AttendPlace {
+  int split;
+  int64_t row_tile, owner;
+
+  __device__ __forceinline__ AttendPlace(const AttendGrid& grid, int64_t work) {
+    split = static_cast<int>(work % grid.splits);
+    work /= grid.splits;
+    row_tile = work % grid.row_tiles;
+    if (grid.reversed) row_tile = grid.row_tiles - 1 - row_tile;
+    owner = work / grid.row_tiles;
+  }
 };
 
 template <class Shape, KeyLoad Load, TileScore Score, TileMask Mask, class Sink>
@@ -46,23 +66,18 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
   extern __shared__ __align__(128) unsigned char shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
-  int64_t work = blockIdx.x;
-  const int split = static_cast<int>(work % grid.splits);
-  work /= grid.splits;
-  int64_t row_tile = work % grid.row_tiles;
-  if (grid.reversed) row_tile = grid.row_tiles - 1 - row_tile;
-  work /= grid.row_tiles;
+  const AttendPlace place(grid, blockIdx.x);
   __shared__ __align__(16) unsigned char s_tile[sizeof(RowTile)];
   if (threadIdx.x == 0)
-    new (s_tile)
-        RowTile(a, grid, work / grid.heads, work % grid.heads, static_cast<int>(row_tile * BM), BM);
+    new (s_tile) RowTile(a, grid, place.owner / grid.heads, place.owner % grid.heads,
+                         static_cast<int>(place.row_tile * BM), BM);
   __syncthreads();
   const RowTile& tile = *reinterpret_cast<const RowTile*>(s_tile);
   if (tile.size <= 0) return;
 
   // Key tiles [first, end) of the ascending list, walked from the last.
   const KeyTiles tiles = Mask::tiles(a, tile, kTileKeys);
-  const TilePart part(static_cast<int>(tiles.count()), grid.splits, split);
+  const TilePart part(static_cast<int>(tiles.count()), grid.splits, place.split);
   const int count = part.end - part.begin;
   const int jump_at = static_cast<int>(tiles.first), jump_to = static_cast<int>(tiles.sinks) - 1;
   const auto before = [&](int n) { return Mask::sinks && n == jump_at ? jump_to : n - 1; };
@@ -158,7 +173,8 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
     const float sum = state.total(i, half);
     const float top =
         state.m[i][half] == kNegativeInfinity ? kNegativeInfinity : state.m[i][half] * score.factor;
-    sink.template store<Shape::Dtype>(a, tile, m, m < tile.count, split, top, sum, o[i], half);
+    sink.template store<Shape::Dtype>(a, tile, m, m < tile.count, place.split, top, sum, o[i],
+                                      half);
   });
 }
 

@@ -21,9 +21,17 @@ struct BackwardInstance {
   void (*launch)(Context&, const AttendBackward&, const float* delta);
 };
 
+// A row of backward.inc.
+struct BackwardConfig80 {
+  int dtype, d, e;
+  Own owner;
+  BackwardKind kind;
+  int m, n, warps;  // a block owns 16 m warps rows or keys and walks tiles of 8 n
+  int blocks;       // a multiprocessor should hold
+};
+
 // Explicitly instantiated, one file for each dtype and width.
-template <int Dtype, int D, int E, Own Owner, BackwardKind Kind, int M, int N, int Warps,
-          int Blocks>
+template <BackwardConfig80 C>
 BackwardInstance backward_sm80_instance();
 
 // How the Hopper kernels share the sums: all in one, or dk and dv in one and dq in another.
@@ -37,7 +45,14 @@ struct BackwardInstance90 {
                  const BackwardGrid90&);
 };
 
-template <int Dtype, int D, int E, Sums90 Sums, int Tile, int Stages1, int Stages2>
+struct BackwardConfig90 {
+  int dtype, d, e;
+  Sums90 sums;
+  int tile;              // fused: rows of a tile; split: keys of a tile of dq's pass
+  int stages1, stages2;  // fused: of q, of dout; split: of k, of v in dq's pass
+};
+
+template <BackwardConfig90 C>
 BackwardInstance90 backward_sm90_instance();
 
 }  // namespace fovea::cuda

@@ -21,8 +21,7 @@ const BackwardInstance kNone{};
 // Every row of backward.inc in this build, narrow widths first.
 const std::vector<BackwardInstance>& instances() {
   static const std::vector<BackwardInstance> rows = {
-#define FOVEA_INSTANCE(dtype, d, e, owner, kind, m, n, warps, blocks) \
-  backward_sm80_instance<dtype, d, e, Own::owner, BackwardKind::kind, m, n, warps, blocks>(),
+#define FOVEA_INSTANCE(...) backward_sm80_instance<BackwardConfig80 __VA_ARGS__>(),
 #include "instances/attention_backward_sm80.inc"
 #undef FOVEA_INSTANCE
   };

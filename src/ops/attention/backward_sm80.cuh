@@ -7,12 +7,20 @@
 
 namespace fovea::cuda {
 
-template <int Dtype, int D, int E, Own Owner, BackwardKind Kind, int M, int N, int Warps,
-          int Blocks>
+template <BackwardConfig80 C>
 BackwardInstance backward_sm80_instance() {
-  using Shape = BackwardShape<Dtype, D, E, Owner != Own::rows, Owner != Own::keys_dv,
-                              Owner == Own::keys || Owner == Own::keys_dv, M, N, Warps, Blocks>;
-  using Pairs = std::conditional_t<Kind == BackwardKind::plain, PlainPairs, RichPairs>;
+  using Shape =
+      BackwardShape<GradientConfig80{.dtype = C.dtype,
+                                     .d = C.d,
+                                     .e = C.e,
+                                     .keys_own = C.owner != Own::rows,
+                                     .sum1 = C.owner != Own::keys_dv,
+                                     .sum2 = C.owner == Own::keys || C.owner == Own::keys_dv,
+                                     .m = C.m,
+                                     .n = C.n,
+                                     .warps = C.warps,
+                                     .blocks = C.blocks}>;
+  using Pairs = std::conditional_t<C.kind == BackwardKind::plain, PlainPairs, RichPairs>;
   constexpr auto launcher = [](Context& ctx, const AttendBackward& call, const float* delta) {
     const Attend& a = call.forward;
     const bool keys = Shape::keys_own;
@@ -22,12 +30,12 @@ BackwardInstance backward_sm80_instance() {
                                           a.sequences.count * grid.heads * tiles, Shape::threads,
                                           Shape::shared_bytes, BackwardCall{call, delta, grid});
   };
-  return {Dtype, D, E, Owner, Kind, Shape::own, Shape::shared_bytes, launcher};
+  return {C.dtype, C.d, C.e, C.owner, C.kind, Shape::own, Shape::shared_bytes, launcher};
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, d, e, owner, kind, m, n, warps, blocks)       \
-  template fovea::cuda::BackwardInstance                                    \
-  fovea::cuda::backward_sm80_instance<dtype, d, e, fovea::cuda::Own::owner, \
-                                      fovea::cuda::BackwardKind::kind, m, n, warps, blocks>();
+#define FOVEA_INSTANCE(...)                                                         \
+  namespace fovea::cuda {                                                           \
+  template BackwardInstance backward_sm80_instance<BackwardConfig80 __VA_ARGS__>(); \
+  }

@@ -93,8 +93,7 @@ __global__ void __launch_bounds__(kThreads)
 // Every row of backward.inc in this build, narrow widths first.
 const std::vector<BackwardInstance90>& instances() {
   static const std::vector<BackwardInstance90> rows = {
-#define FOVEA_INSTANCE(dtype, d, e, sums, tile, stages1, stages2) \
-  backward_sm90_instance<dtype, d, e, Sums90::sums, tile, stages1, stages2>(),
+#define FOVEA_INSTANCE(...) backward_sm90_instance<BackwardConfig90 __VA_ARGS__>(),
 #include "instances/attention_backward_sm90.inc"
 #undef FOVEA_INSTANCE
   };

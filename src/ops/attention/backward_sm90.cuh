@@ -13,20 +13,26 @@ namespace fovea::cuda {
 
 inline constexpr char kBackward90[] = "attention_backward";
 
-template <int Dtype, int D, int E, Sums90 Sums, int Tile, int Stages1, int Stages2>
+template <BackwardConfig90 C>
 BackwardInstance90 backward_sm90_instance() {
-  if constexpr (Sums == Sums90::fused) {
-    using Shape = BackwardShape90<Dtype, D, E, Tile, Stages1, Stages2, AttentionSlopes>;
+  if constexpr (C.sums == Sums90::fused) {
+    using Shape = BackwardShape90<GradientConfig90{.dtype = C.dtype,
+                                                   .d = C.d,
+                                                   .e = C.e,
+                                                   .rows = C.tile,
+                                                   .stages_q = C.stages1,
+                                                   .stages_dout = C.stages2},
+                                  AttentionSlopes>;
     constexpr auto launcher = [](Context& ctx, const AttendBackward& call, const BackwardMaps& maps,
                                  const BackwardWork& work, const BackwardGrid90& grid) {
       launch<attend_bwd_sm90<Shape>>(ctx, kBackward90, grid.total(), Shape::threads,
                                      Shape::shared_bytes, call, maps, work, grid,
                                      AttentionSlopes::Args{});
     };
-    return {Dtype, D, E, Sums, Tile, Shape::BN, Shape::TileQ::panels, launcher};
+    return {C.dtype, C.d, C.e, C.sums, C.tile, Shape::BN, Shape::TileQ::panels, launcher};
   } else {
-    using Keys = BackwardKeysShape<Dtype, D, E>;
-    using Rows = BackwardRowsShape<Dtype, D, E, Tile, Stages1, Stages2>;
+    using Keys = BackwardKeysShape<C.dtype, C.d, C.e>;
+    using Rows = BackwardRowsShape<C.dtype, C.d, C.e, C.tile, C.stages1, C.stages2>;
     static_assert(Keys::BN == Rows::BN && Keys::BM == Rows::box, "one box of the maps for both");
     constexpr auto launcher = [](Context& ctx, const AttendBackward& call, const BackwardMaps& maps,
                                  const BackwardWork& work, const BackwardGrid90& grid) {
@@ -45,12 +51,13 @@ BackwardInstance90 backward_sm90_instance() {
       launch<attend_bwd_rows_sm90<Rows>>(ctx, kBackward90, rows.works(), Rows::threads,
                                          Rows::shared_bytes, call, maps, work, rows);
     };
-    return {Dtype, D, E, Sums, Keys::BM, Keys::BN, Keys::TileQ::panels, launcher};
+    return {C.dtype, C.d, C.e, C.sums, Keys::BM, Keys::BN, Keys::TileQ::panels, launcher};
   }
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, d, e, sums, tile, stages1, stages2)               \
-  template fovea::cuda::BackwardInstance90 fovea::cuda::backward_sm90_instance< \
-      dtype, d, e, fovea::cuda::Sums90::sums, tile, stages1, stages2>();
+#define FOVEA_INSTANCE(...)                                                           \
+  namespace fovea::cuda {                                                             \
+  template BackwardInstance90 backward_sm90_instance<BackwardConfig90 __VA_ARGS__>(); \
+  }

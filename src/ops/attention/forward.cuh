@@ -97,10 +97,26 @@ inline int64_t folded(const Attend& a, int64_t rows) {
   return group > 1 && filled(queries) < 0.9 * filled(queries * group) ? group : 1;
 }
 
+// A row of forward.inc.
+struct ForwardConfig80 {
+  int dtype, d, e;
+  ForwardKind kind;
+  int rows, warps;  // of a block
+  int stages;       // of K and V tiles
+  int blocks;       // a multiprocessor should hold
+};
+struct ForwardConfig90 {
+  int dtype, d, e;
+  ForwardKind kind;
+  int groups;  // consumer warpgroups, each of 64 rows
+  int keys;    // of a tile
+  int stages;  // of K and V tiles
+};
+
 // Explicitly instantiated, one file for each dtype and width.
-template <int Dtype, int D, int E, ForwardKind Kind, int Groups, int BN, int Stages>
+template <ForwardConfig90 C>
 ForwardInstance90 forward_sm90_instance();
-template <int Dtype, int D, int E, ForwardKind Kind, int BM, int Warps, int Stages, int Blocks>
+template <ForwardConfig80 C>
 ForwardInstance forward_sm80_instance();
 
 }  // namespace fovea::cuda

@@ -19,8 +19,7 @@ const ForwardInstance kNone{};
 // Every row of forward.inc in this build, narrow widths first.
 const std::vector<ForwardInstance>& instances() {
   static const std::vector<ForwardInstance> rows = {
-#define FOVEA_INSTANCE(dtype, d, e, kind, rows, warps, stages, blocks) \
-  forward_sm80_instance<dtype, d, e, ForwardKind::kind, rows, warps, stages, blocks>(),
+#define FOVEA_INSTANCE(...) forward_sm80_instance<ForwardConfig80 __VA_ARGS__>(),
 #include "instances/attention_forward_sm80.inc"
 #undef FOVEA_INSTANCE
   };

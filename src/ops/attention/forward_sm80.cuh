@@ -32,10 +32,16 @@ struct ForwardPolicies<ForwardKind::split, Threads> : ForwardPolicies<ForwardKin
   using Sink = SplitSink;
 };
 
-template <int Dtype, int D, int E, ForwardKind Kind, int BM, int Warps, int Stages, int Blocks>
+template <ForwardConfig80 C>
 ForwardInstance forward_sm80_instance() {
-  using Shape = AttendShape<Dtype, D, E, BM, Warps, Stages, Blocks>;
-  using P = ForwardPolicies<Kind, Shape::threads>;
+  using Shape = AttendShape<AttendConfig{.dtype = C.dtype,
+                                         .d = C.d,
+                                         .e = C.e,
+                                         .rows = C.rows,
+                                         .warps = C.warps,
+                                         .stages = C.stages,
+                                         .blocks = C.blocks}>;
+  using P = ForwardPolicies<C.kind, Shape::threads>;
   constexpr int kShared = Shape::shared_bytes + P::Load::shared_bytes;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const ForwardWork& work) {
     typename P::Sink sink{};
@@ -45,11 +51,12 @@ ForwardInstance forward_sm80_instance() {
                        typename P::Sink>>(ctx, "attention_forward", work.blocks, Shape::threads,
                                           kShared, a, work.grid, sink);
   };
-  return {Dtype, D, E, Kind, BM, Blocks, kShared, launcher};
+  return {C.dtype, C.d, C.e, C.kind, C.rows, C.blocks, kShared, launcher};
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, d, e, kind, rows, warps, stages, blocks)      \
-  template fovea::cuda::ForwardInstance fovea::cuda::forward_sm80_instance< \
-      dtype, d, e, fovea::cuda::ForwardKind::kind, rows, warps, stages, blocks>();
+#define FOVEA_INSTANCE(...)                                                      \
+  namespace fovea::cuda {                                                        \
+  template ForwardInstance forward_sm80_instance<ForwardConfig80 __VA_ARGS__>(); \
+  }

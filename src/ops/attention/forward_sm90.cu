@@ -20,8 +20,7 @@ using namespace cuda;
 // Every row of forward.inc in this build, narrow widths first.
 const std::vector<ForwardInstance90>& instances() {
   static const std::vector<ForwardInstance90> rows = {
-#define FOVEA_INSTANCE(dtype, d, e, kind, groups, keys, stages) \
-  forward_sm90_instance<dtype, d, e, ForwardKind::kind, groups, keys, stages>(),
+#define FOVEA_INSTANCE(...) forward_sm90_instance<ForwardConfig90 __VA_ARGS__>(),
 #include "instances/attention_forward_sm90.inc"
 #undef FOVEA_INSTANCE
   };

@@ -35,23 +35,23 @@ struct PageShape90 : Base {
   static constexpr int shared_bytes = tile_bytes + Base::slack_bytes;
 };
 
-template <int Dtype, int D, int E, ForwardKind Kind, int Groups, int BN, int Stages>
+template <ForwardConfig90 C>
 ForwardInstance90 forward_sm90_instance() {
-  using Rows = AttendShape90<Dtype, D, E, Groups, BN, Stages>;
-  using Shape = std::conditional_t<Kind == ForwardKind::split, SplitShape90<Rows>, Rows>;
-  static_assert(Kind != ForwardKind::rich);
+  using Rows = AttendShape90<C.dtype, C.d, C.e, C.groups, C.keys, C.stages>;
+  using Shape = std::conditional_t<C.kind == ForwardKind::split, SplitShape90<Rows>, Rows>;
+  static_assert(C.kind != ForwardKind::rich);
   // Where two blocks fit, contiguous keys and pages have a kernel each.
   constexpr bool kInterleaved = Shape::blocks == 2;
   constexpr bool kPaged =
-      Kind == ForwardKind::paged || (Kind == ForwardKind::split && !kInterleaved);
-  using Score = std::conditional_t<Kind == ForwardKind::capped, CappedScore, PlainScore>;
+      C.kind == ForwardKind::paged || (C.kind == ForwardKind::split && !kInterleaved);
+  using Score = std::conditional_t<C.kind == ForwardKind::capped, CappedScore, PlainScore>;
   // A tile with one slot of Q has no room for rows on their way out.
   using Whole = std::conditional_t<Shape::Slots == 2, TmaSink, DirectSink>;
   using Sink =
-      std::conditional_t<Kind == ForwardKind::split, MergingSink<(E > 128 ? 8 : 16)>, Whole>;
+      std::conditional_t<C.kind == ForwardKind::split, MergingSink<(C.e > 128 ? 8 : 16)>, Whole>;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const ForwardWork90& work) {
     Sink sink{};
-    if constexpr (Kind == ForwardKind::split)
+    if constexpr (C.kind == ForwardKind::split)
       sink = {work.parts, work.order.splits, work.arrived};
     else if constexpr (Shape::Slots == 2)
       sink.o = work.o, sink.given = work.o_given;
@@ -65,11 +65,12 @@ ForwardInstance90 forward_sm90_instance() {
       if (a.sequences.page) return launch.template operator()<PageShape90<Shape>, true>();
     launch.template operator()<Shape, kPaged>();
   };
-  return {Dtype, D, E, Kind, Shape::BM, BN, kPaged, kInterleaved, launcher};
+  return {C.dtype, C.d, C.e, C.kind, Shape::BM, C.keys, kPaged, kInterleaved, launcher};
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, d, e, kind, groups, keys, stages)               \
-  template fovea::cuda::ForwardInstance90 fovea::cuda::forward_sm90_instance< \
-      dtype, d, e, fovea::cuda::ForwardKind::kind, groups, keys, stages>();
+#define FOVEA_INSTANCE(...)                                                        \
+  namespace fovea::cuda {                                                          \
+  template ForwardInstance90 forward_sm90_instance<ForwardConfig90 __VA_ARGS__>(); \
+  }

@@ -93,8 +93,7 @@ __global__ void __launch_bounds__(kThreads)
 // Every row of backward.inc in this build, narrow widths and few taps first.
 const std::vector<ConvGradientInstance90>& instances() {
   static const std::vector<ConvGradientInstance90> rows = {
-#define FOVEA_INSTANCE(dtype, d, e, lines, pairs, ahead, stages) \
-  conv_gradient_sm90_instance<dtype, d, e, ConvLines::lines, pairs, ahead, stages>(),
+#define FOVEA_INSTANCE(...) conv_gradient_sm90_instance<ConvGradientConfig90 __VA_ARGS__>(),
 #include "instances/conv_attention_backward_sm90.inc"
 #undef FOVEA_INSTANCE
   };

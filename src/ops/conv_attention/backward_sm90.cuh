@@ -8,20 +8,21 @@
 
 namespace fovea::cuda {
 
-template <int Dtype, int D, int E, ConvLines Lines, int Pairs, int Ahead, int Stages>
+template <ConvGradientConfig90 C>
 ConvGradientInstance90 conv_gradient_sm90_instance() {
-  using Shape = ConvGradient90<Dtype, D, E, Lines, Pairs, Ahead, Stages>;
+  using Shape = ConvGradient90<C>;
   constexpr auto launcher = [](Context& ctx, const ConvAttendBackward& b,
                                const ConvGradientWork& work) {
     const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
     launch_pdl<conv_gradient_sm90<Shape>>(ctx, "conv_attention_backward", blocks, Shape::threads,
                                           Shape::shared_bytes, b, work);
   };
-  return {Dtype, D, E, 2 * Pairs, 8 * Ahead - 7, Lines, Shape::Groups, launcher};
+  return {C.dtype, C.d, C.e, 2 * C.pairs, 8 * C.ahead - 7, C.lines, Shape::Groups, launcher};
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, d, e, lines, pairs, ahead, stages)                         \
-  template fovea::cuda::ConvGradientInstance90 fovea::cuda::conv_gradient_sm90_instance< \
-      dtype, d, e, fovea::cuda::ConvLines::lines, pairs, ahead, stages>();
+#define FOVEA_INSTANCE(...)                                                                        \
+  namespace fovea::cuda {                                                                          \
+  template ConvGradientInstance90 conv_gradient_sm90_instance<ConvGradientConfig90 __VA_ARGS__>(); \
+  }

@@ -111,8 +111,17 @@ struct ConvGradientInstance90 {
   void (*launch)(Context&, const ConvAttendBackward&, const ConvGradientWork&);
 };
 
+// A row of backward.inc.
+struct ConvGradientConfig90 {
+  int dtype, d, e;
+  ConvLines lines;  // rows: dq, dweight; keys: dk, dv
+  int pairs;        // of taps along the lines
+  int ahead;        // blocks of 8 columns that a window touches
+  int stages;
+};
+
 // Explicitly instantiated, one file for each dtype and width.
-template <int Dtype, int D, int E, ConvLines Lines, int Pairs, int Ahead, int Stages>
+template <ConvGradientConfig90 C>
 ConvGradientInstance90 conv_gradient_sm90_instance();
 
 }  // namespace fovea::cuda

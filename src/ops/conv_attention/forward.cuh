@@ -51,9 +51,19 @@ struct ConvInstance90 {
   int64_t slots() const { return groups * 64 / slot(); }
 };
 
+// A row of forward.inc.
+struct ConvConfig90 {
+  int dtype, d, e;
+  ConvKind kind;
+  int pairs;   // of tap rows
+  int ahead;   // blocks of 8 keys that a window touches
+  int groups;  // consumer warpgroups, each of 64 rows
+  int stages;  // of K and V tiles
+  int blocks;  // of a multiprocessor
+};
+
 // Explicitly instantiated, one file for each dtype and width.
-template <int Dtype, int D, int E, int Pairs, int Ahead, ConvKind Kind, int Groups, int Stages,
-          int Blocks>
+template <ConvConfig90 C>
 ConvInstance90 conv_sm90_instance();
 
 }  // namespace fovea::cuda

@@ -22,8 +22,7 @@ constexpr char kOp[] = "conv_attention_forward";
 // Every row of forward.inc in this build, narrow widths and few taps first.
 const std::vector<ConvInstance90>& instances() {
   static const std::vector<ConvInstance90> rows = {
-#define FOVEA_INSTANCE(dtype, d, e, pairs, ahead, kind, groups, stages, blocks) \
-  conv_sm90_instance<dtype, d, e, pairs, ahead, ConvKind::kind, groups, stages, blocks>(),
+#define FOVEA_INSTANCE(...) conv_sm90_instance<ConvConfig90 __VA_ARGS__>(),
 #include "instances/conv_attention_forward_sm90.inc"
 #undef FOVEA_INSTANCE
   };

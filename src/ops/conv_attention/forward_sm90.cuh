@@ -8,21 +8,22 @@
 
 namespace fovea::cuda {
 
-template <int Dtype, int D, int E, int Pairs, int Ahead, ConvKind Kind, int Groups, int Stages,
-          int Blocks>
+template <ConvConfig90 C>
 ConvInstance90 conv_sm90_instance() {
-  using Shape = ConvShape90<Dtype, D, E, Pairs, Ahead, Kind, Groups, Stages, Blocks>;
+  using Shape = ConvShape90<C>;
   constexpr auto launcher = [](Context& ctx, const ConvAttend& c, const ConvWork90& work) {
     const int blocks =
         std::min(work.schedule.works, device_info(ctx).multiprocessors * Shape::Blocks);
     launch_pdl<conv_sm90<Shape>>(ctx, "conv_attention_forward", blocks, Shape::threads,
                                  Shape::shared_bytes, c, work);
   };
-  return {Dtype, D, E, 2 * Pairs, 8 * Ahead - 7, Kind, Groups, Shape::BN, Blocks, launcher};
+  return {C.dtype, C.d,      C.e,       2 * C.pairs, 8 * C.ahead - 7,
+          C.kind,  C.groups, Shape::BN, C.blocks,    launcher};
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, d, e, pairs, ahead, kind, groups, stages, blocks) \
-  template fovea::cuda::ConvInstance90 fovea::cuda::conv_sm90_instance<         \
-      dtype, d, e, pairs, ahead, fovea::cuda::ConvKind::kind, groups, stages, blocks>();
+#define FOVEA_INSTANCE(...)                                               \
+  namespace fovea::cuda {                                                 \
+  template ConvInstance90 conv_sm90_instance<ConvConfig90 __VA_ARGS__>(); \
+  }

@@ -11,11 +11,11 @@
 
 namespace fovea::cuda {
 
-template <int Dtype_, int D_, int E_, ConvLines Lines_, int Pairs_, int Ahead_, int Stages_>
+template <ConvGradientConfig90 C>
 struct ConvGradient90 {
-  static constexpr int Dtype = Dtype_, D = D_, E = E_, Pairs = Pairs_, Ahead = Ahead_,
-                       Stages = Stages_, Groups = 2, BN = 64;
-  static constexpr bool keys = Lines_ == ConvLines::keys;  // the lines are keys
+  static constexpr int Dtype = C.dtype, D = C.d, E = C.e, Pairs = C.pairs, Ahead = C.ahead,
+                       Stages = C.stages, Groups = 2, BN = 64;
+  static constexpr bool keys = C.lines == ConvLines::keys;  // the lines are keys
   static constexpr int BM = 64 * Groups, threads = 128 * (Groups + 1);
   // S and dout v' do not fit beside the sums.
   static constexpr bool crowded = !keys && D + 8 * Pairs * Ahead > 256;

@@ -11,13 +11,11 @@
 
 namespace fovea::cuda {
 
-template <int Dtype_, int D_, int E_, int Pairs_, int Ahead_, ConvKind Kind_, int Groups_,
-          int Stages_, int Blocks_>
+template <ConvConfig90 C>
 struct ConvShape90 {
-  static constexpr int Dtype = Dtype_, D = D_, E = E_, Pairs = Pairs_, Ahead = Ahead_,
-                       Groups = Groups_, Stages = Stages_, Blocks = Blocks_, BN = 64;
-  static constexpr ConvKind Kind = Kind_;
-  static constexpr bool packed = Kind == ConvKind::packed;
+  static constexpr int Dtype = C.dtype, D = C.d, E = C.e, Pairs = C.pairs, Ahead = C.ahead,
+                       Groups = C.groups, Stages = C.stages, Blocks = C.blocks, BN = 64;
+  static constexpr bool packed = C.kind == ConvKind::packed;
   static constexpr int BM = 64 * Groups, threads = 128 * (Groups + 1);
   static constexpr int budgets[3][2] = {{40, 216}, {24, 240}, {32, 160}};
   static constexpr int copying = budgets[Groups - 1][0], computing = budgets[Groups - 1][1];

@@ -44,8 +44,15 @@ struct KlBackwardInstance90 {
                  const BackwardGrid90&);
 };
 
+// A row of backward.inc.
+struct KlBackwardConfig90 {
+  int dtype, d, e;
+  int rows;    // of a tile
+  int stages;  // of q
+};
+
 // Explicitly instantiated, one file for each dtype and width.
-template <int Dtype, int D, int E, int Tile, int Stages>
+template <KlBackwardConfig90 C>
 KlBackwardInstance90 kl_backward_sm90_instance();
 
 // The gain of each row: dkl + dtotal w (/ sum w); 0 for a row that sees no key.  Zeros where no

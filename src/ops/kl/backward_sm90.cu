@@ -83,8 +83,7 @@ __global__ void __launch_bounds__(kThreads)
 // Every row of backward.inc in this build, narrow widths first.
 const std::vector<KlBackwardInstance90>& instances() {
   static const std::vector<KlBackwardInstance90> rows = {
-#define FOVEA_INSTANCE(dtype, d, e, tile, stages) \
-  kl_backward_sm90_instance<dtype, d, e, tile, stages>(),
+#define FOVEA_INSTANCE(...) kl_backward_sm90_instance<KlBackwardConfig90 __VA_ARGS__>(),
 #include "instances/kl_backward_sm90.inc"
 #undef FOVEA_INSTANCE
   };

@@ -60,23 +60,30 @@ struct KlSlopes {
 };
 
 // At D64 the exponents are the longer part and want the longer row tiles of attention's loop.
-template <int Dtype, int D, int E, int Tile, int Stages, KlOwn Own>
+template <KlBackwardConfig90 C, KlOwn Own>
 using KlShape =
-    std::conditional_t<(D > 64), KlBackwardShape90<Dtype, D, E, Tile, Stages, KlSlopes<Own>>,
-                       BackwardShape90<Dtype, D, E, Tile, Stages, 2, KlSlopes<Own>>>;
+    std::conditional_t<(C.d > 64),
+                       KlBackwardShape90<C.dtype, C.d, C.e, C.rows, C.stages, KlSlopes<Own>>,
+                       BackwardShape90<GradientConfig90{.dtype = C.dtype,
+                                                        .d = C.d,
+                                                        .e = C.e,
+                                                        .rows = C.rows,
+                                                        .stages_q = C.stages,
+                                                        .stages_dout = 2},
+                                       KlSlopes<Own>>>;
 
-template <int Dtype, int D, int E, int Tile, int Stages>
+template <KlBackwardConfig90 C>
 KlBackwardInstance90 kl_backward_sm90_instance() {
   constexpr auto launcher = [](Context& ctx, const KlGradient& b, const BackwardMaps& maps,
                                const BackwardWork& work, const BackwardGrid90& grid) {
     const Attend& a = b.call.forward;
     const auto run = [&]<KlOwn Own>() {
-      using Shape = KlShape<Dtype, D, E, Tile, Stages, Own>;
+      using Shape = KlShape<C, Own>;
       const typename KlSlopes<Own>::Args args{b.other_scale * kLog2E,
                                               static_cast<int32_t>(a.g / b.own_heads),
                                               static_cast<int32_t>(a.g / b.other_heads), b.share};
       constexpr auto kernel = [] {
-        if constexpr (D > 64)
+        if constexpr (C.d > 64)
           return kl_bwd_sm90<Shape>;
         else
           return attend_bwd_sm90<Shape>;
@@ -91,12 +98,13 @@ KlBackwardInstance90 kl_backward_sm90_instance() {
     else
       run.template operator()<KlOwn::second>();
   };
-  using Shape = KlShape<Dtype, D, E, Tile, Stages, KlOwn::second>;
-  return {Dtype, D, E, Tile, Shape::BN, Shape::TileQ::panels, launcher};
+  using Shape = KlShape<C, KlOwn::second>;
+  return {C.dtype, C.d, C.e, C.rows, Shape::BN, Shape::TileQ::panels, launcher};
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, d, e, tile, stages) \
-  template fovea::cuda::KlBackwardInstance90      \
-  fovea::cuda::kl_backward_sm90_instance<dtype, d, e, tile, stages>();
+#define FOVEA_INSTANCE(...)                                                                  \
+  namespace fovea::cuda {                                                                    \
+  template KlBackwardInstance90 kl_backward_sm90_instance<KlBackwardConfig90 __VA_ARGS__>(); \
+  }

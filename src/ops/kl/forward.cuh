@@ -27,8 +27,16 @@ struct KlInstance90 {
   void (*launch)(Context&, const Attend& first, float second_scale, const KlWork90&);
 };
 
+// A row of forward.inc.
+struct KlConfig90 {
+  int dtype, d, e;
+  int groups;  // consumer warpgroups, each of 64 rows
+  int keys;    // of a tile
+  int stages;
+};
+
 // Explicitly instantiated, one file for each dtype and width.
-template <int Dtype, int D, int E, int Groups, int BN, int Stages>
+template <KlConfig90 C>
 KlInstance90 kl_sm90_instance();
 
 }  // namespace fovea::cuda

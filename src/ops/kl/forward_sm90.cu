@@ -20,8 +20,7 @@ const char* op_of(const Kl& a) {
 // Every row of forward.inc in this build, narrow widths first.
 const std::vector<KlInstance90>& instances() {
   static const std::vector<KlInstance90> rows = {
-#define FOVEA_INSTANCE(dtype, d, e, groups, keys, stages) \
-  kl_sm90_instance<dtype, d, e, groups, keys, stages>(),
+#define FOVEA_INSTANCE(...) kl_sm90_instance<KlConfig90 __VA_ARGS__>(),
 #include "instances/kl_forward_sm90.inc"
 #undef FOVEA_INSTANCE
   };

@@ -87,9 +87,9 @@ struct MixtureSink {
   }
 };
 
-template <int Dtype, int D, int E, int Groups, int BN, int Stages>
+template <KlConfig90 C>
 KlInstance90 kl_sm90_instance() {
-  using Shape = PairShape90<Dtype, D, E, Groups, BN, Stages>;
+  using Shape = PairShape90<C.dtype, C.d, C.e, C.groups, C.keys, C.stages>;
   constexpr auto launcher = [](Context& ctx, const Attend& first, float second_scale,
                                const KlWork90& work) {
     const int blocks =
@@ -105,11 +105,12 @@ KlInstance90 kl_sm90_instance() {
     else
       run(KlSink{work.kl, work.first, work.second});
   };
-  return {Dtype, D, E, Shape::BM, BN, launcher};
+  return {C.dtype, C.d, C.e, Shape::BM, C.keys, launcher};
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, d, e, groups, keys, stages) \
-  template fovea::cuda::KlInstance90                      \
-  fovea::cuda::kl_sm90_instance<dtype, d, e, groups, keys, stages>();
+#define FOVEA_INSTANCE(...)                                         \
+  namespace fovea::cuda {                                           \
+  template KlInstance90 kl_sm90_instance<KlConfig90 __VA_ARGS__>(); \
+  }

@@ -20,8 +20,17 @@ struct QuantInstance90 {
   void (*launch)(Context&, const QuantAttend&, const QuantWork&, const AttendMaps&);
 };
 
+// A row of forward.inc.
+struct QuantConfig90 {
+  int dtype, d;
+  int groups;  // consumer warpgroups, each of 64 rows
+  int keys;    // of a tile
+  int stages;
+  int run;  // tiles summed in the tensor core
+};
+
 // Explicitly instantiated, one file for each width.
-template <int Dtype, int D, int Groups, int BN, int Stages, int Run>
+template <QuantConfig90 C>
 QuantInstance90 quant_sm90_instance();
 
 }  // namespace fovea::cuda

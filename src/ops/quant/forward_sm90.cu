@@ -18,8 +18,7 @@ using namespace cuda;
 // Every row of forward.inc in this build, narrow widths first.
 const std::vector<QuantInstance90>& instances() {
   static const std::vector<QuantInstance90> rows = {
-#define FOVEA_INSTANCE(dtype, width, groups, keys, stages, run) \
-  quant_sm90_instance<dtype, width, groups, keys, stages, run>(),
+#define FOVEA_INSTANCE(...) quant_sm90_instance<QuantConfig90 __VA_ARGS__>(),
 #include "instances/quant_forward_sm90.inc"
 #undef FOVEA_INSTANCE
   };

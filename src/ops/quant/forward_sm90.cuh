@@ -28,10 +28,10 @@ struct CallScales {
   __device__ int64_t columns() const { return call.padded; }
 };
 
-template <int Dtype, int D, int Groups, int BN, int Stages, int Run>
+template <QuantConfig90 C>
 QuantInstance90 quant_sm90_instance() {
-  static_assert(Dtype == FOVEA_E4M3);
-  using Shape = ByteShape90<D, D, Groups, BN, Stages, Run>;
+  static_assert(C.dtype == FOVEA_E4M3);
+  using Shape = ByteShape90<C.d, C.d, C.groups, C.keys, C.stages, C.run>;
   constexpr auto launcher = [](Context& ctx, const QuantAttend& a, const QuantWork& work,
                                const AttendMaps& maps) {
     const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
@@ -42,11 +42,12 @@ QuantInstance90 quant_sm90_instance() {
     };
     a.k_block ? run.template operator()<true>() : run.template operator()<false>();
   };
-  return {D, Shape::BM, BN, Shape::TileK::Panel, Shape::TileV::Panel, launcher};
+  return {C.d, Shape::BM, C.keys, Shape::TileK::Panel, Shape::TileV::Panel, launcher};
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, width, groups, keys, stages, run) \
-  template fovea::cuda::QuantInstance90                         \
-  fovea::cuda::quant_sm90_instance<dtype, width, groups, keys, stages, run>();
+#define FOVEA_INSTANCE(...)                                                  \
+  namespace fovea::cuda {                                                    \
+  template QuantInstance90 quant_sm90_instance<QuantConfig90 __VA_ARGS__>(); \
+  }

@@ -20,8 +20,7 @@ using namespace cuda;
 // Every row of select.inc, weigh.inc and rows.inc in this build, narrow widths first.
 const std::vector<SelectInstance90>& select_instances() {
   static const std::vector<SelectInstance90> rows = {
-#define FOVEA_INSTANCE(dtype, d, most, stages, blocks, held) \
-  select_sm90_instance<dtype, d, most, stages, blocks, held>(),
+#define FOVEA_INSTANCE(...) select_sm90_instance<SelectConfig90 __VA_ARGS__>(),
 #include "instances/trace_select_sm90.inc"
 #undef FOVEA_INSTANCE
   };
@@ -29,8 +28,7 @@ const std::vector<SelectInstance90>& select_instances() {
 }
 const std::vector<WeighInstance90>& weigh_instances() {
   static const std::vector<WeighInstance90> rows = {
-#define FOVEA_INSTANCE(dtype, d, stages, blocks, held) \
-  weigh_sm90_instance<dtype, d, stages, blocks, held>(),
+#define FOVEA_INSTANCE(...) weigh_sm90_instance<WeighConfig90 __VA_ARGS__>(),
 #include "instances/trace_weigh_sm90.inc"
 #undef FOVEA_INSTANCE
   };
@@ -38,8 +36,7 @@ const std::vector<WeighInstance90>& weigh_instances() {
 }
 const std::vector<RowsInstance90>& rows_instances() {
   static const std::vector<RowsInstance90> rows = {
-#define FOVEA_INSTANCE(dtype, d, e, kind, groups, keys, stages) \
-  rows_sm90_instance<dtype, d, e, RowsKind::kind, groups, keys, stages>(),
+#define FOVEA_INSTANCE(...) rows_sm90_instance<RowsConfig90 __VA_ARGS__>(),
 #include "instances/trace_rows_sm90.inc"
 #undef FOVEA_INSTANCE
   };

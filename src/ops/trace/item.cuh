@@ -26,10 +26,24 @@ struct WeighInstance90 {
   void (*launch)(Context&, const ItemWork90&);
 };
 
+// A row of select.inc, of weigh.inc.
+struct SelectConfig90 {
+  int dtype, d;
+  int branches;  // it has room for
+  int stages;    // of 64 keys
+  int blocks;    // a multiprocessor should hold
+  bool held;     // registers hold q: row blocks of 64 at most
+};
+struct WeighConfig90 {
+  int dtype, d;
+  int stages, blocks;  // as above
+  bool held;
+};
+
 // Explicitly instantiated, one file for each dtype and width.
-template <int Dtype, int D, int Most, int Stages, int Blocks, bool Held>
+template <SelectConfig90 C>
 SelectInstance90 select_sm90_instance();
-template <int Dtype, int D, int Stages, int Blocks, bool Held>
+template <WeighConfig90 C>
 WeighInstance90 weigh_sm90_instance();
 
 }  // namespace fovea::cuda

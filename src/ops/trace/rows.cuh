@@ -26,8 +26,17 @@ struct RowsInstance90 {
   void (*launch)(Context&, const Attend&, const RowsWork90&);
 };
 
+// A row of rows.inc.
+struct RowsConfig90 {
+  int dtype, d, e;
+  RowsKind kind;
+  int groups;  // consumer warpgroups, each of 64 rows
+  int keys;    // of a tile
+  int stages;
+};
+
 // Explicitly instantiated, one file for each dtype and width.
-template <int Dtype, int D, int E, RowsKind Kind, int Groups, int BN, int Stages>
+template <RowsConfig90 C>
 RowsInstance90 rows_sm90_instance();
 
 }  // namespace fovea::cuda

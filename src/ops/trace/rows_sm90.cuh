@@ -41,10 +41,10 @@ struct RowsShape90 : AttendShape90<Dtype, D, E, Groups, BN, Stages> {
   static constexpr int near = 0;
 };
 
-template <int Dtype, int D, int E, RowsKind Kind, int Groups, int BN, int Stages>
+template <RowsConfig90 C>
 RowsInstance90 rows_sm90_instance() {
-  using Shape = RowsShape90<Dtype, D, E, Groups, BN, Stages>;
-  using Mask = std::conditional_t<Kind == RowsKind::listed, ListMask, WindowMask>;
+  using Shape = RowsShape90<C.dtype, C.d, C.e, C.groups, C.keys, C.stages>;
+  using Mask = std::conditional_t<C.kind == RowsKind::listed, ListMask, WindowMask>;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const RowsWork90& work) {
     const int blocks =
         std::min(work.schedule.works, Shape::blocks * device_info(ctx).multiprocessors);
@@ -53,16 +53,17 @@ RowsInstance90 rows_sm90_instance() {
           ctx, kTraceOp, blocks, Shape::threads, Shape::shared_bytes, call, work.grid, work.maps,
           work.order, work.schedule, TraceSink{work.row});
     };
-    if constexpr (Kind == RowsKind::listed)
+    if constexpr (C.kind == RowsKind::listed)
       run({a, work.list});
     else
       run(a);
   };
-  return {Dtype, D, E, Kind, Shape::BM, BN, launcher};
+  return {C.dtype, C.d, C.e, C.kind, Shape::BM, C.keys, launcher};
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, d, e, kind, groups, keys, stages)         \
-  template fovea::cuda::RowsInstance90 fovea::cuda::rows_sm90_instance< \
-      dtype, d, e, fovea::cuda::RowsKind::kind, groups, keys, stages>();
+#define FOVEA_INSTANCE(...)                                               \
+  namespace fovea::cuda {                                                 \
+  template RowsInstance90 rows_sm90_instance<RowsConfig90 __VA_ARGS__>(); \
+  }

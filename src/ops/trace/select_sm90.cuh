@@ -174,19 +174,20 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
   }
 }
 
-template <int Dtype, int D, int Most, int Stages, int Blocks, bool Held>
+template <SelectConfig90 C>
 SelectInstance90 select_sm90_instance() {
-  using Shape = SelectShape90<Dtype, D, Most, Stages, Blocks, Held>;
+  using Shape = SelectShape90<C.dtype, C.d, C.branches, C.stages, C.blocks, C.held>;
   constexpr auto launcher = [](Context& ctx, const ItemWork90& work) {
     const int bytes = Shape::tiles(work.row_tiles) * Shape::Tile::bytes +
                       static_cast<int>(sizeof(SelectShared90<Shape>));
     launch<select_sm90<Shape>>(ctx, kTraceOp, work.call.items, Shape::threads, bytes, work);
   };
-  return {Dtype, D, Most, Held ? 64 : 128, launcher};
+  return {C.dtype, C.d, C.branches, C.held ? 64 : 128, launcher};
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, d, most, stages, blocks, held) \
-  template fovea::cuda::SelectInstance90                     \
-  fovea::cuda::select_sm90_instance<dtype, d, most, stages, blocks, held>();
+#define FOVEA_INSTANCE(...)                                                     \
+  namespace fovea::cuda {                                                       \
+  template SelectInstance90 select_sm90_instance<SelectConfig90 __VA_ARGS__>(); \
+  }

@@ -217,19 +217,20 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
   }
 }
 
-template <int Dtype, int D, int Stages, int Blocks, bool Held>
+template <WeighConfig90 C>
 WeighInstance90 weigh_sm90_instance() {
-  using Shape = ItemShape90<Dtype, D, Stages, Blocks, Held>;
+  using Shape = ItemShape90<C.dtype, C.d, C.stages, C.blocks, C.held>;
   constexpr auto launcher = [](Context& ctx, const ItemWork90& work) {
     const int bytes = Shape::tiles(work.row_tiles) * Shape::Tile::bytes +
                       static_cast<int>(sizeof(WeighShared90<Shape>));
     launch<weigh_sm90<Shape>>(ctx, kTraceOp, work.call.items, Shape::threads, bytes, work);
   };
-  return {Dtype, D, Held ? 64 : 128, launcher};
+  return {C.dtype, C.d, C.held ? 64 : 128, launcher};
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, d, stages, blocks, held) \
-  template fovea::cuda::WeighInstance90                \
-  fovea::cuda::weigh_sm90_instance<dtype, d, stages, blocks, held>();
+#define FOVEA_INSTANCE(...)                                                  \
+  namespace fovea::cuda {                                                    \
+  template WeighInstance90 weigh_sm90_instance<WeighConfig90 __VA_ARGS__>(); \
+  }
