@@ -8,7 +8,7 @@
 // gives the same bits.
 #include <numeric>
 
-#include "ops/kl/gather_tile_host.h"
+#include "ops/kl_experimental/gather_tile_host.h"
 
 namespace fovea {
 namespace {

@@ -8,8 +8,8 @@
 #pragma once
 #include "cuda/loop/sink.cuh"
 #include "cuda/loop/zero.cuh"
-#include "ops/kl/gather_order.cuh"
-#include "ops/kl/gather_sm80.cuh"
+#include "ops/kl_experimental/gather_order.cuh"
+#include "ops/kl_experimental/gather_sm80.cuh"
 
 namespace fovea::cuda {
 

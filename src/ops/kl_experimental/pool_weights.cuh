@@ -8,7 +8,7 @@
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/tensor_map.h"
 #include "ops/kl/heads.cuh"
-#include "ops/kl/pool_tile.cuh"
+#include "ops/kl_experimental/pool_tile.cuh"
 
 namespace fovea::cuda {
 

@@ -2,7 +2,7 @@
 // x_kl_pool_forward on the CPU: over its tiles of blocks a row tile takes the steps of kl_forward
 // with x the teacher's pooled logits and y the student's.
 #include "ops/kl/coupled_host.h"
-#include "ops/kl/pool_tile_host.h"
+#include "ops/kl_experimental/pool_tile_host.h"
 
 namespace fovea {
 namespace {

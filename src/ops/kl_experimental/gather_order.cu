@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/kl/gather_order.cuh"
+#include "ops/kl_experimental/gather_order.cuh"
 
 #include <thrust/iterator/counting_iterator.h>
 

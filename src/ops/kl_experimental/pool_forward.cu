@@ -3,8 +3,8 @@
 // (16 where there are few) of a head; over its tiles of 64 blocks of keys (pool_tile.cuh) it takes
 // the steps of kl_forward with x the teacher's pooled logits and y the student's.
 #include "core/dtype.h"
-#include "ops/kl/pool_tile.cuh"
 #include "ops/kl/stage_coupled.cuh"
+#include "ops/kl_experimental/pool_tile.cuh"
 
 namespace fovea {
 namespace cuda {

@@ -8,7 +8,7 @@
 #pragma once
 #include "core/workspace.h"
 #include "cuda/loop/zero.cuh"
-#include "ops/kl/gather_simt.cuh"
+#include "ops/kl_experimental/gather_simt.cuh"
 
 namespace fovea::cuda {
 

@@ -7,7 +7,7 @@
 #pragma once
 #include "cuda/tile/copy.cuh"
 #include "cuda/tile/mma_sm80.cuh"
-#include "ops/kl/gather_simt.cuh"
+#include "ops/kl_experimental/gather_simt.cuh"
 
 namespace fovea::cuda {
 

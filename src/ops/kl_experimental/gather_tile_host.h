@@ -4,6 +4,7 @@
 // key, so lane r has entries 0 .. length[r] - 1.
 #pragma once
 #include "ops/kl/tile_host.h"
+#include "ops/kl_experimental/gather.h"
 
 namespace fovea::kl_host {
 

@@ -3,8 +3,8 @@
 // (gather_sm80.cuh): each warp keeps sums of its own keys (gather_simt.cuh), joined in order at the
 // end.
 #include "core/dtype.h"
-#include "ops/kl/gather_sm80.cuh"
 #include "ops/kl/stage_coupled.cuh"
+#include "ops/kl_experimental/gather_sm80.cuh"
 
 namespace fovea {
 namespace cuda {

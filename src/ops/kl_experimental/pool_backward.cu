@@ -7,8 +7,8 @@
 //          parts' sums are added by a kernel of their own, in order
 #include "core/dtype.h"
 #include "cuda/loop/zero.cuh"
-#include "ops/kl/pool_weights.cuh"
 #include "ops/kl/stage_sums.cuh"
+#include "ops/kl_experimental/pool_weights.cuh"
 
 namespace fovea {
 namespace cuda {

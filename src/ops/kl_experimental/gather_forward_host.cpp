@@ -2,7 +2,7 @@
 // x_kl_gather_forward on the CPU: entry n of every row's list stands in line n of a tile of logits,
 // rows in lanes, so that the steps of kl_forward serve.
 #include "ops/kl/coupled_host.h"
-#include "ops/kl/gather_tile_host.h"
+#include "ops/kl_experimental/gather_tile_host.h"
 
 namespace fovea {
 namespace {

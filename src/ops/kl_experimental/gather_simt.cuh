@@ -6,6 +6,7 @@
 #pragma once
 #include "cuda/block/reduce.cuh"
 #include "ops/kl/stage_sides.cuh"
+#include "ops/kl_experimental/gather.h"
 
 namespace fovea::cuda {
 

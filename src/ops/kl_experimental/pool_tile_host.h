@@ -4,6 +4,7 @@
 // e^a, so that a block stands where kl has a key: x[block][lane] = A, student.x its logits.
 #pragma once
 #include "ops/kl/tile_host.h"
+#include "ops/kl_experimental/pool.h"
 
 namespace fovea::kl_host {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/kl/gather_tile_host.h"
+#include "ops/kl_experimental/gather_tile_host.h"
 
 #include <algorithm>
 

@@ -10,8 +10,8 @@
 #include <algorithm>
 
 #include "core/dtype.h"
-#include "ops/kl/gather_keys_sm80.cuh"
 #include "ops/kl/heads.cuh"
+#include "ops/kl_experimental/gather_keys_sm80.cuh"
 
 namespace fovea {
 namespace cuda {

@@ -5,7 +5,7 @@
 //   X = max x, l_x = sum e^(x - X), Y and l_y likewise, c = sum e^(x - X) ((x - X) - (y - Y))
 //   kl = c / l_x - ln l_x + ln l_y,  lse = X + ln l_x, Y + ln l_y
 #include "core/dtype.h"
-#include "ops/kl/gather_simt.cuh"
+#include "ops/kl_experimental/gather_simt.cuh"
 
 namespace fovea {
 namespace cuda {

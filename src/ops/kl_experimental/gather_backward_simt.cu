@@ -7,7 +7,7 @@
 #include "core/dtype.h"
 #include "core/fields.h"
 #include "cuda/loop/attend_bwd_simt.cuh"
-#include "ops/kl/gather_order.cuh"
+#include "ops/kl_experimental/gather_order.cuh"
 
 namespace fovea {
 namespace cuda {

@@ -7,6 +7,7 @@
 //   shared memory and belongs to the warp that owns the row.
 #pragma once
 #include "ops/kl/stage_sides.cuh"
+#include "ops/kl_experimental/pool.h"
 
 namespace fovea::cuda {
 
