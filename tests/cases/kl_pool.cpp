@@ -136,8 +136,8 @@ class PoolCases {
     both(c);
   }
 
-  // The tensor-core kernels: blocks of whole tiles; weights made on Hopper where all heads of a
-  // tile fit an instance (heads.inc).
+  // The tensor-core kernels: blocks of whole tiles; on Hopper the slopes where both widths fit an
+  // instance (pool.inc).
   void tuned() {
     for (int dtype : {FOVEA_BF16, FOVEA_F16})
       for (int64_t block : {64, 128, 192})

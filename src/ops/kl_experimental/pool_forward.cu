@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// x_kl_pool_forward in f32 FMA: every dtype, width, stride and block size.  A block owns 64 rows
-// (16 where there are few) of a head; over its tiles of 64 blocks of keys (pool_tile.cuh) it takes
-// the steps of kl_forward with x the teacher's pooled logits and y the student's.
+// x_kl_pool_forward, in f32 FMA (every dtype, width, stride and block size) and on mma.sync.  A
+// block owns 64 rows of a head; over its tiles of 64 blocks of keys (pool_tile.cuh) it takes the
+// steps of kl_forward with x the teacher's pooled logits and y the student's.
 #include "core/dtype.h"
 #include "ops/kl/stage_coupled.cuh"
 #include "ops/kl_experimental/pool_tile.cuh"
@@ -10,33 +10,25 @@ namespace fovea {
 namespace cuda {
 namespace {
 
-constexpr char kOp[] = "x_kl_pool_forward";
-
 template <class Pairs>
 __global__ void __launch_bounds__(Pairs::threads, 2)
-    pool_forward_kernel(const __grid_constant__ PoolCall call) {
+    pool_forward_kernel(const __grid_constant__ PoolCall call, int64_t row_tiles) {
   extern __shared__ __align__(128) unsigned char s_dynamic[];
   __shared__ PoolShared<Pairs> s;
   Pairs pairs(s_dynamic, pool_width(call.a));
   const Kl& a = call.a.kl;
   for (int64_t w = blockIdx.x; w < call.work; w += gridDim.x) {
     // Late rows first: under a causal mask they are the longest.
-    const int64_t i0 = (call.row_tiles - 1 - w % call.row_tiles) * Pairs::own;
-    const int64_t h = w / call.row_tiles % a.h, sequence = w / call.row_tiles / a.h;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      s.at.seq = a.sequences[sequence];
-      s.units = pool_sequence(call.a, s.at.seq, sequence);
-    }
-    __syncthreads();
+    const int64_t i0 = (row_tiles - 1 - w % row_tiles) * Pairs::own;
+    const int64_t h = w / row_tiles % a.h, sequence = w / row_tiles / a.h;
+    find_sequence(call.a, sequence, s.at.seq, s.units);
     const Sequence& seq = s.at.seq;
     if (i0 >= seq.rows) continue;
     s.at.put_rows(call.teacher, call.student, i0);
-    const int64_t i1 = i0 + Pairs::own < seq.rows ? i0 + Pairs::own : seq.rows;
-    const KeyTiles range = key_tiles(a.mask, seq, h, h + 1, i0, i1, kStageTile);
+    const KeyTiles range = pool_tiles(call.a, seq, h, i0);
     StageCoupled<Pairs> state;
     for (int64_t u0 = 0; u0 < s.units.keys; u0 += kStageTile) {
-      if (!may_see(range, kStageTile, u0 * call.a.block_keys, pool_end(call.a, seq, u0))) continue;
+      if (!pool_seen(call.a, seq, range, u0)) continue;
       float x[Pairs::R][Pairs::C], y[Pairs::R][Pairs::C];
       pool_scores(call, s, pairs, h, i0, u0, range, x, y);
       state.add(x, y);
@@ -54,35 +46,26 @@ __global__ void __launch_bounds__(Pairs::threads, 2)
   }
 }
 
-template <class Pairs>
-void run(Context& ctx, PoolCall call) {
-  const Kl& a = call.a.kl;
-  call.row_tiles = ceil_div(a.sequences.query_max, Pairs::own);
-  call.work = a.sequences.count * a.h * call.row_tiles;
-  launch<pool_forward_kernel<Pairs>>(ctx, kOp, call.work, Pairs::threads, pool_bytes<Pairs>(call.a),
-                                     call);
+std::string offer_by(const KlPool& a, Plan& plan, bool mma) {
+  plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
+  plan.launch = [=](Context& ctx, void*) {
+    PoolCall call(a);
+    const int64_t row_tiles = ceil_div(a.kl.sequences.query_max, kStageTile);
+    call.work = a.kl.sequences.count * a.kl.h * row_tiles;
+    with_pairs(mma, a.kl.first.dtype, [&]<class Pairs> {
+      launch<pool_forward_kernel<Pairs>>(ctx, "x_kl_pool_forward", call.work, Pairs::threads,
+                                         pool_bytes<Pairs>(a), call, row_tiles);
+    });
+  };
+  return "";
 }
 
 std::string offer(const Context&, const KlPool& a, Plan& plan) {
-  plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
-  plan.launch = [=](Context& ctx, void*) {
-    const Sequences& q = a.kl.sequences;
-    const PoolCall call(a);
-    if (few_rows(ctx, q.query_max, q.count * a.kl.h * ceil_div(q.query_max, 64)))
-      run<PairsFma<1>>(ctx, call);
-    else
-      run<PairsFma<4>>(ctx, call);
-  };
-  return "";
+  return offer_by(a, plan, false);
 }
-
 std::string offer_mma(const Context& ctx, const KlPool& a, Plan& plan) {
   if (std::string why = pool_mma_refuses(ctx, a); !why.empty()) return why;
-  plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
-  plan.launch = [=](Context& ctx, void*) {
-    with_mma(a.kl.first.dtype, [&]<class Pairs> { run<Pairs>(ctx, PoolCall(a)); });
-  };
-  return "";
+  return offer_by(a, plan, true);
 }
 
 }  // namespace

@@ -3,23 +3,20 @@
 // student's.  The pooled distribution renormalised is the softmax of A_u = ln sum or max over a
 // block's keys of e^a, so that a block stands where kl has a key.
 //   Rows are own, blocks the others (stage_sides.cuh).  The teacher's keys pass in tiles of 64;
-//   what a row has of a block so far, the largest logit and the sum of powers below it, lies in
-//   shared memory and belongs to the warp that owns the row.
+//   what a row has of a block so far lies in shared memory (cuda/loop/block_sums.cuh).
 #pragma once
+#include "cuda/loop/block_sums.cuh"
 #include "ops/kl/stage_sides.cuh"
 #include "ops/kl_experimental/pool.h"
 
 namespace fovea::cuda {
 
+inline constexpr char kPoolBackward[] = "x_kl_pool_backward";
+
 struct PoolCall {
   KlPool a;
   StageSide teacher, student;
-  int64_t row_tiles, unit_tiles, work;
-  int64_t passes;        // of a backward sweep, each for some columns of its sums
-  int64_t first, tiles;  // row tiles, of all sequences, that it takes
-  // P of those, by heads_pool_sm90.cuh, if that is given.
-  const float* weights = nullptr;
-  int64_t weight_pitch = 0;
+  int64_t work = 0;
   explicit PoolCall(const KlPool& request)
       : a(request),
         teacher(stage_side(a.kl.first, a.kl.h)),
@@ -45,76 +42,34 @@ FOVEA_HD int64_t pool_end(const KlPool& a, const Sequence& q, int64_t u0) {
   return u0 + kStageTile < units ? (u0 + kStageTile) * a.block_keys : q.keys;
 }
 
-constexpr int kPoolPitch = kStageTile + 1;
+// Key tiles of 64 that the 64 rows from i0 of head h may see.
+FOVEA_HD KeyTiles pool_tiles(const KlPool& a, const Sequence& q, int64_t h, int64_t i0) {
+  const int64_t i1 = i0 + kStageTile < q.rows ? i0 + kStageTile : q.rows;
+  return key_tiles(a.kl.mask, q, h, h + 1, i0, i1, kStageTile);
+}
+// Some of them are keys of the 64 blocks from u0 on.
+__device__ __forceinline__ bool pool_seen(const KlPool& a, const Sequence& q, const KeyTiles& tiles,
+                                          int64_t u0) {
+  return tiles.count() > 0 && may_see(tiles, kStageTile, u0 * a.block_keys, pool_end(a, q, u0));
+}
+
+// A sequence and its blocks, to shared memory.
+__device__ inline void find_sequence(const KlPool& a, int64_t sequence, Sequence& seq,
+                                     Sequence& units) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    seq = a.kl.sequences[sequence];
+    units = pool_sequence(a, seq, sequence);
+  }
+  __syncthreads();
+}
 
 template <class Pairs>
 struct PoolShared {
   StagePlaces<Pairs::own, kStageTile> at;
   Sequence units;
-  float2 pooled[Pairs::own][kPoolPitch];  // largest, sum; a row off by one bank pair
+  BlockSums<Pairs> sums;
 };
-
-// (m, l) and (n, k) of the same block: the larger of m and n, and both sums below it.
-__device__ __forceinline__ float2 join_powers(float2 x, float2 y) {
-  const float top = fmaxf(x.x, y.x), base = top == -INFINITY ? 0 : top;
-  return {top, x.y * expf(x.x - base) + y.y * expf(y.x - base)};
-}
-
-// Adds the logits x of keys [j0, j1) to the blocks from u0 on.
-template <class Pairs>
-__device__ __forceinline__ void pool_tile(float2 (*pooled)[kPoolPitch], Pairs& pairs,
-                                          const float (&x)[Pairs::R][Pairs::C], int64_t block_keys,
-                                          int64_t u0, int64_t j0, int64_t j1) {
-  const int64_t first = j0 / block_keys, last = (j1 - 1) / block_keys;
-  if (first == last) {
-#pragma unroll
-    for (int r = 0; r < Pairs::R; ++r) {
-      float top = -INFINITY, sum = 0;
-#pragma unroll
-      for (int c = 0; c < Pairs::C; ++c) top = fmaxf(top, x[r][c]);
-      top = Pairs::max(top);
-      const float base = top == -INFINITY ? 0 : top;
-#pragma unroll
-      for (int c = 0; c < Pairs::C; ++c) sum += expf(x[r][c] - base);
-      sum = Pairs::sum(sum);
-      float2& slot = pooled[Pairs::own_of(r)][first - u0];
-      if (Pairs::leads()) slot = join_powers(slot, {top, sum});
-    }
-    return;
-  }
-  if constexpr (requires { pairs.taken(0); }) {
-    pairs.put(x);
-    constexpr int kRows = 2 * Pairs::R;  // of a warp
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int units = static_cast<int>(last - first) + 1;
-    for (int n = lane; n < units * kRows; n += 32) {
-      const int m = 2 * warp + n % 2 + n / 2 % Pairs::R * 16;
-      const int64_t u = first + n / kRows;
-      const int64_t begin = u * block_keys > j0 ? u * block_keys - j0 : 0;
-      const int64_t end = (u + 1) * block_keys < j1 ? (u + 1) * block_keys - j0 : j1 - j0;
-      const float* from = pairs.taken(m);
-      float top = -INFINITY, sum = 0;
-      for (int64_t j = begin; j < end; ++j) top = fmaxf(top, from[j]);
-      const float base = top == -INFINITY ? 0 : top;
-      for (int64_t j = begin; j < end; ++j) sum += expf(from[j] - base);
-      float2& slot = pooled[m][u - u0];
-      slot = join_powers(slot, {top, sum});
-    }
-  }
-}
-
-// The student's logits y of the staged rows and the blocks from u0 of head h.
-template <class Pairs>
-__device__ __forceinline__ void pool_student(const PoolCall& call, PoolShared<Pairs>& s,
-                                             Pairs& pairs, int64_t h, int64_t u0,
-                                             float (&y)[Pairs::R][Pairs::C]) {
-  __syncthreads();
-  s.at.put_keys(call.student, 1, s.units, u0, s.units.keys);
-  __syncthreads();
-  each_pair<Pairs>([&](int r, int c) { y[r][c] = 0; });
-  multiply_side<true>(y, pairs, s.at, call.student, 1, h, h / call.student.group);
-  each_pair<Pairs>([&](int r, int c) { y[r][c] = only_numbers(y[r][c] * call.student.scale); });
-}
 
 // x and y of the rows from i0 and the blocks from u0 of head h; -inf where a row sees no key of a
 // block.  s.at holds the rows and `seen` the tiles of keys that they may see.
@@ -125,34 +80,109 @@ __device__ __forceinline__ void pool_scores(const PoolCall& call, PoolShared<Pai
                                             float (&y)[Pairs::R][Pairs::C]) {
   const KlPool& a = call.a;
   const Sequence& seq = s.at.seq;
-  each_pair<Pairs>([&](int r, int c) {
-    s.pooled[Pairs::own_of(r)][Pairs::other_of(c)] = {-INFINITY, 0};
-  });
+  each_pair<Pairs>([&](int r, int c) { s.sums.clear(r, c); });
   __syncwarp();
   const int64_t end = pool_end(a, seq, u0);
-  for (int64_t j0 = u0 * a.block_keys; j0 < end; j0 += kStageTile) {
+  // The teacher's tiles of keys, and the student's blocks as one more.
+  for (int64_t j0 = u0 * a.block_keys;; j0 += kStageTile) {
+    const bool last = j0 >= end;
     const int64_t j1 = j0 + kStageTile < end ? j0 + kStageTile : end;
-    if (!may_see(range, kStageTile, j0, j1)) continue;
+    if (!last && !may_see(range, kStageTile, j0, j1)) continue;
+    const StageSide& side = last ? call.student : call.teacher;
     __syncthreads();  // the last tile's keys are done with
-    s.at.put_keys(call.teacher, 0, seq, j0, j1);
+    if (last)
+      s.at.put_keys(side, 1, s.units, u0, s.units.keys);
+    else
+      s.at.put_keys(side, 0, seq, j0, j1);
     __syncthreads();
-    float z[Pairs::R][Pairs::C] = {};
-    multiply_side<true>(z, pairs, s.at, call.teacher, 0, h, h / call.teacher.group);
+    each_pair<Pairs>([&](int r, int c) { y[r][c] = 0; });
+    multiply_side<true>(y, pairs, s.at, side, last, h, h / side.group);
+    each_pair<Pairs>([&](int r, int c) { y[r][c] = only_numbers(y[r][c] * side.scale); });
+    if (last) break;
     const uint32_t seen = seen_pairs<true, Pairs>(a.kl.mask, seq, h, i0, j0);
     each_pair<Pairs>([&](int r, int c) {
       const bool in = seen >> (Pairs::C * r + c) & 1 && j0 + Pairs::other_of(c) < j1;
-      z[r][c] = in ? only_numbers(z[r][c] * call.teacher.scale) : -INFINITY;
+      if (!in) y[r][c] = -INFINITY;
     });
-    pool_tile(s.pooled, pairs, z, a.block_keys, u0, j0, j1);
+    s.sums.add(pairs, y, a.block_keys, u0, j0, j1);
     __syncwarp();
   }
-  pool_student(call, s, pairs, h, u0, y);
   each_pair<Pairs>([&](int r, int c) {
-    const float2 of = s.pooled[Pairs::own_of(r)][Pairs::other_of(c)];
-    x[r][c] = a.max && of.y == of.y ? of.x : of.x + logf(of.y);
+    x[r][c] = s.sums.value(r, c, a.max);
     if (x[r][c] == -INFINITY) y[r][c] = -INFINITY;
   });
 }
+
+// The gradient of the blocks' logits, db, on its way from the rows to the sums.  An item is
+// (sequence, 128 rows, head), heads first; a launch takes `count` of them.
+struct PoolSlopes {
+  static constexpr int rows = 128;
+  void* db;  // (item, row, block): f32, or the dtype on tensor cores
+  int64_t pitch, row_tiles, heads;
+  int64_t first, count;
+
+  explicit PoolSlopes(const KlPool& a)
+      : db(nullptr),
+        pitch(ceil_div(pool_units(a, a.kl.sequences.key_max), kStageTile) * kStageTile),
+        row_tiles(ceil_div(a.kl.sequences.query_max, rows)),
+        heads(a.kl.h),
+        first(0),
+        count(0) {}
+  int64_t items(const KlPool& a) const { return a.kl.sequences.count * row_tiles * heads; }
+  FOVEA_HD int64_t item(int64_t sequence, int64_t h, int64_t i) const {
+    return (sequence * row_tiles + i / rows) * heads + h;
+  }
+  FOVEA_HD bool holds(int64_t item) const { return item >= first && item < first + count; }
+  // Element of row i and block 0.
+  FOVEA_HD int64_t place(int64_t sequence, int64_t h, int64_t i) const {
+    return ((item(sequence, h, i) - first) * rows + i % rows) * pitch;
+  }
+};
+
+// Bytes of db that a call's workspace holds at a time, but for one item.
+constexpr int64_t kSlopesBytesMost = int64_t{1} << 25;
+
+// The type of db for a way of multiplying.
+template <class Pairs>
+struct PoolSlope {
+  using T = float;
+};
+template <int Dtype>
+struct PoolSlope<PairsMma<Dtype>> {
+  using T = std::conditional_t<Dtype == FOVEA_F16, f16, bf16>;
+};
+
+// Parts of the row tiles that blocks add up for dk, and where their sums lie: f32, 64 blocks of
+// keys of `columns` each.
+struct PoolParts {
+  float* sums;
+  int64_t tiles, count, columns, unit_tiles;
+  bool more;  // to what lies there
+
+  explicit PoolParts(const KlPool& a)
+      : sums(nullptr),
+        columns(ceil_div(a.kl.second.width, kStageTile) * kStageTile),
+        unit_tiles(ceil_div(pool_units(a, a.kl.sequences.key_max), kStageTile)),
+        more(false) {
+    const int64_t key_heads = a.kl.second.key_heads, group = key_heads ? a.kl.h / key_heads : 0;
+    tiles = a.kl.sequences.count * key_heads * unit_tiles;
+    const int64_t most = clamp_i64(kFloatsMost / (kStageTile * columns), 1, kBlocksMost);
+    count = clamp_i64(ceil_div(a.kl.sequences.query_max, kStageTile) * group / kPartTiles, 1,
+                      clamp_i64(tiles ? most / tiles : 1, 1, most));
+  }
+  int64_t floats() const { return count * tiles * kStageTile * columns; }
+  // Two row tiles a part, for as many blocks as fill the device some times over, in 32 MiB.
+  static constexpr int64_t kPartTiles = 2, kBlocksMost = 1024, kFloatsMost = int64_t{1} << 23;
+};
+
+// On Hopper (pool_sm90.cu): "" or why not; db of the launch's items.
+std::string pool_sm90_refuses(const Context& ctx, const KlPool& a);
+void pool_sweep_sm90(Context& ctx, const KlPool& a, const PoolSlopes& slopes);
+
+// dq and dk of db: what pool_products.cu makes of the launch's items, then dk of the parts' sums.
+void pool_products(Context& ctx, const PoolCall& call, const PoolSlopes& slopes,
+                   const PoolParts& parts, bool mma);
+void pool_join(Context& ctx, const PoolCall& call, const PoolParts& parts);
 
 // The kernels on tensor cores pool whole tiles.
 inline std::string pool_mma_refuses(const Context& ctx, const KlPool& a) {
@@ -169,6 +199,15 @@ template <class Pairs>
 int64_t pool_bytes(const KlPool& a) {
   const int64_t bytes = Pairs::shared_bytes(pool_width(a));
   return bytes > 33 * 1024 ? bytes : 33 * 1024;
+}
+
+// f<Pairs>() of a kernel in f32 FMA, or on tensor cores.
+template <class F>
+void with_pairs(bool mma, int32_t dtype, const F& f) {
+  if (mma)
+    with_mma(dtype, f);
+  else
+    f.template operator()<PairsFma<4>>();
 }
 
 }  // namespace fovea::cuda
