@@ -2012,8 +2012,8 @@ def x_kl_pool_forward(ctx, q_teacher, k_teacher, q_student, k_student, *, kl=Non
     Packed keys: sequence i's first block is at key_start[i] / block_keys + i.
 
     Limits on tensor cores: d and f up to 256 and block_keys a multiple of 64, on sm_80 and later.
-    The backward's own of Hopper take block_keys of 64 or 128, d up to 128, and no sink_keys or
-    head_window.
+    The backward's own of Hopper take block_keys of 64 or 128, d and f up to 128, and no sink_keys
+    or head_window.
 
     Inputs
       q_teacher: (b, s, h, d) f32 f16 bf16

@@ -286,8 +286,8 @@ FOVEA_API fovea_status fovea_x_kl_gather_backward(
  *  Packed keys: sequence i's first block is at key_start[i] / block_keys + i.
  *
  *  Limits on tensor cores: d and f up to 256 and block_keys a multiple of 64, on sm_80 and later.
- *  The backward's own of Hopper take block_keys of 64 or 128, d up to 128, and no sink_keys or
- *  head_window. */
+ *  The backward's own of Hopper take block_keys of 64 or 128, d and f up to 128, and no sink_keys
+ *  or head_window. */
 typedef struct fovea_x_kl_pool_forward_params {
   size_t struct_size;       /**< sizeof(fovea_x_kl_pool_forward_params) */
   fovea_tensor q_teacher;   /**< [in] (b, s, h, d) f32 f16 bf16 */

@@ -1802,8 +1802,8 @@ keys of u that row i sees:
 Packed keys: sequence i's first block is at key_start[i] / block_keys + i.
 
 Limits on tensor cores: d and f up to 256 and block_keys a multiple of 64, on sm_80 and later.
-The backward's own of Hopper take block_keys of 64 or 128, d up to 128, and no sink_keys or
-head_window.
+The backward's own of Hopper take block_keys of 64 or 128, d and f up to 128, and no sink_keys
+or head_window.
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16
