@@ -73,16 +73,15 @@ void clear(Context& ctx, const KlPool& a) {
          {q.key_start ? 1 : q.count, a.u, side.key_heads, side.width});
 }
 
-// sweep(ctx, call, slopes) writes db of the launch's items; `step`: items that it takes together.
+// sweep(ctx, call, slopes) writes db of the launch's items.
 template <class Sweep>
-void plan_by(const KlPool& a, Plan& plan, bool mma, int64_t step, const Sweep& sweep) {
+void plan_by(const KlPool& a, Plan& plan, bool mma, const Sweep& sweep) {
   plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
   const PoolParts parts(a);
   const PoolSlopes slopes(a);
-  const int64_t bytes = PoolSlopes::rows * slopes.pitch * (mma ? 2 : 4);
-  const int64_t all = slopes.items(a);
-  const int64_t band = std::min(
-      all, std::max(kSlopesBytesMost / std::max<int64_t>(bytes, 1) / step, int64_t{1}) * step);
+  const int64_t all = slopes.items(a), bytes = PoolSlopes::rows * slopes.pitch * (mma ? 2 : 4);
+  const int64_t band =
+      std::min(all, clamp_i64(kSlopesBytesMost / std::max<int64_t>(bytes, 1), 1, kSlopesBytesMost));
   const auto db = plan.workspace.add<unsigned char>(band, bytes);
   const auto sums = plan.workspace.add<float>(a.kl.second.dk ? parts.floats() : 0);
   plan.launch = [=](Context& ctx, void* base) {
@@ -102,7 +101,7 @@ void plan_by(const KlPool& a, Plan& plan, bool mma, int64_t step, const Sweep& s
 }
 
 std::string offer_by(const KlPool& a, Plan& plan, bool mma) {
-  plan_by(a, plan, mma, 1, [=](Context& ctx, PoolCall call, const PoolSlopes& slopes) {
+  plan_by(a, plan, mma, [=](Context& ctx, PoolCall call, const PoolSlopes& slopes) {
     with_pairs(mma, a.kl.first.dtype, [&]<class Pairs> {
       call.work = slopes.count * (PoolSlopes::rows / Pairs::own);
       launch<pool_slopes_kernel<Pairs>>(ctx, kOp, call.work, Pairs::threads, pool_bytes<Pairs>(a),
@@ -121,7 +120,7 @@ std::string offer_mma(const Context& ctx, const KlPool& a, Plan& plan) {
 }
 std::string offer_sm90(const Context& ctx, const KlPool& a, Plan& plan) {
   if (std::string why = pool_sm90_refuses(ctx, a); !why.empty()) return why;
-  plan_by(a, plan, true, a.kl.h, [=](Context& ctx, const PoolCall&, const PoolSlopes& slopes) {
+  plan_by(a, plan, true, [=](Context& ctx, const PoolCall&, const PoolSlopes& slopes) {
     pool_sweep_sm90(ctx, a, slopes);
   });
   return "";

@@ -47,10 +47,7 @@ std::string pool_sm90_refuses(const Context& ctx, const KlPool& a) {
   if (!attend_of(kl, kl.first, kl.first).plain()) return "sink_keys or head_window are given";
   if (!kl.h || !kl.sequences.count || !kl.t || !kl.s) return "nothing to do";
   if (!instance_of(a)) return "no instance for this dtype and these widths in this build";
-  const PoolSlopes slopes(a);
-  if (slopes.pitch > kSlopesBytesMost / 2 / PoolSlopes::rows / kl.h)
-    return "more than 2^17 blocks of keys of all heads";
-  if (slopes.items(a) > kIndexMax) return "more than 2^30 tiles of rows of all heads";
+  if (PoolSlopes(a).items(a) > kIndexMax) return "more than 2^30 tiles of rows of all heads";
   for (const KlSide* side : {&kl.first, &kl.second})
     for (const MapOf& x : {q_of(a, *side), k_of(a, *side)})
       if (const char* why = map_refuses(x); *why) return std::string("a q or k has ") + why;
