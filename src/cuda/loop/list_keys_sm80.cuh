@@ -2,8 +2,8 @@
 // The keys' side of shared lists on mma.sync (shared_list_sm80.cuh): sum of dx' q, dx a number of
 // each (row, entry, head).  A block owns 128 keys and a part of the runs that name them
 // (list_transpose.cuh); 16 heads of a run are one step of the product.  Eight producer warps copy a
-// run each, eight consumer warps have 32 keys and 64 columns of the sums.  A row of q with an
-// infinity or NaN is zeros here, for its own dx are NaN.
+// run each, eight consumer warps have 32 keys and 64 columns of the sums.  dx of a key that a run
+// does not name is 0: an infinity or NaN in q makes NaN of all keys of the tile.
 // Shared memory: three stages of eight runs, q 16 x 128 and dx 128 keys x 16 heads of each.
 // Barriers: one when a stage has landed, which ends the use of the one before.
 #pragma once
@@ -15,8 +15,6 @@ namespace fovea::cuda {
 // heads 0 1 8 9 2 3 10 11 ..: what a lane has of a fragment lies together.
 struct ListSlopes {
   uint16_t* dx;
-  uint32_t* odd;  // (sequence, row, tile of heads): bit 8 w + r for an infinity or NaN in q of head
-                  // 4 w + r
   int64_t first, rows, head_tiles;
 
   FOVEA_HD int64_t place(int64_t sequence, int64_t i, int64_t head_tile) const {
@@ -62,7 +60,6 @@ struct RunAhead {
   int64_t head_tile;
   uint64_t entry[each];  // of this lane; ~0: none
   int64_t row, place;
-  uint32_t odd;
 };
 
 // All warps of `keys`, at the same step.
@@ -195,7 +192,6 @@ struct RunProducer {
     if (!x.count) return;
     x.row = keys.order.row_of(__shfl_sync(~0u, x.entry[0], 0));
     x.place = keys.slopes.place(sequence, x.row, x.head_tile);
-    x.odd = keys.slopes.odd[x.place];
   }
   // To stage `to`.
   __device__ __forceinline__ void copy(const RunAhead& x, int to, uint32_t (*s_groups)[kRuns]) {
@@ -212,7 +208,7 @@ struct RunProducer {
       const uint16_t* from = q_lane + x.row * side.q_stride[1] + h0 * side.q_stride[2];
 #pragma unroll
       for (int n = 0; n < kListHeads / 4; ++n, from += q_step) {
-        const bool there = 4 * n < heads && !(x.odd >> (8 * n + head()) & 1);
+        const bool there = 4 * n < heads;
 #pragma unroll
         for (int panel = 0; panel < 2; ++panel) {
           const bool valid = there && panel * 64 + chunk() * kChunk < side.q.width;

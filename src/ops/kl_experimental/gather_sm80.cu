@@ -98,27 +98,6 @@ __device__ __forceinline__ uint32_t transposed(uint32_t x) {
   return y;
 }
 
-// Which of the block's heads have an infinity or NaN in q, a warp four heads.
-template <int Dtype>
-__device__ __forceinline__ void mark_odd(const unsigned char* s_q, uint32_t* marks) {
-  constexpr uint32_t kOdd = Dtype == FOVEA_F16 ? 0x7c00u : 0x7f80u;
-  using Q = SharedListTiles::Q;
-  bool odd = false;
-#pragma unroll
-  for (int panel = 0; panel < 2; ++panel) {
-    const uint4 x = *reinterpret_cast<const uint4*>(
-        s_q + Q::at(threadIdx.x / 8, panel * kPanelChunks + threadIdx.x % 8));
-    for (uint32_t two : {x.x, x.y, x.z, x.w})
-      odd = odd || (two & kOdd) == kOdd || (two >> 16 & kOdd) == kOdd;
-  }
-  const uint32_t all = __ballot_sync(~0u, odd);
-  uint32_t heads = 0;
-#pragma unroll
-  for (int m = 0; m < 4; ++m) heads |= (all >> 8 * m & 0xff ? 1u : 0u) << m;
-  if (threadIdx.x % 32 == 0)
-    reinterpret_cast<uint8_t*>(marks)[threadIdx.x / 32] = static_cast<uint8_t>(heads);
-}
-
 // dq of the block's heads: the warps' sums, added in order, and stored.
 template <int Dtype, int Columns>
 __device__ __forceinline__ void store_heads(const float (&dq)[1][Columns][4], float4* s_sums,
@@ -179,8 +158,6 @@ __global__ void __launch_bounds__(kListThreads, 3)
   float dq[1][kColumns][4] = {};
   for (int64_t n0 = 0; n0 < a.n; n0 += kListKeys) {
     tiles.advance(call, q, i, n0);
-    if (n0 == 0 && slopes.dx)
-      mark_odd<Dtype>(s_dynamic + own * SharedListTiles::Q::bytes, slopes.odd + place);
     float x[1][2][4], y[1][2][4];
     tiles.product<Dtype>(x, 0, n0), tiles.product<Dtype>(y, 1, n0);
 #pragma unroll
@@ -279,7 +256,6 @@ struct BackwardSlots {
   ListSlopes slopes;
   int64_t tiles, parts;
   Slot<uint16_t> dx;
-  Slot<uint32_t> odd;
   Slot<float> sums;
 
   BackwardSlots(Layout& layout, const DeviceInfo& device, const KlGather& a)
@@ -296,7 +272,6 @@ struct BackwardSlots {
                                        slopes.head_tiles * q.query_max / (8 * kRuns)),
                               1);
     dx = layout.add<uint16_t>(dk ? slopes.rows * row_slopes(a) : 0);
-    odd = layout.add<uint32_t>(dk ? q.count * slopes.rows * slopes.head_tiles : 0);
     sums = layout.add<float>(dk ? tiles * parts * kKeysTile * kListWidth : 0);
   }
 };
@@ -311,7 +286,7 @@ void enqueue(Context& ctx, const KlGather& a, const BackwardSlots& slots, void* 
     if (!side.dq && !side.dk) continue;
     ListSlopes& now = keys.slopes;
     now = slots.slopes;
-    if (side.dk) now.dx = slots.dx.at(base), now.odd = slots.odd.at(base);
+    if (side.dk) now.dx = slots.dx.at(base);
     do {  // once without rows: the sums are of nothing then
       launch<gather_rows_kernel<Dtype>>(ctx, kGatherBackward,
                                         a.kl.sequences.count * now.rows * now.head_tiles,

@@ -1710,6 +1710,8 @@ is optional: absent = not computed.  With a, b the logits of teacher and student
       db_in = dkl_i (R_in - P_in),  da_in = dkl_i P_in (ln P_in - ln R_in - kl_i)
       dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j, and so
 with da.
+Other than above, a NaN or an infinity in a q may make NaN of dk of every key of its sequence,
+also where dkl of its row is 0.
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16

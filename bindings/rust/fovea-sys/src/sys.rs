@@ -892,6 +892,8 @@ c_struct! {
     ///   db_in = dkl_i (R_in - P_in),  da_in = dkl_i P_in (ln P_in - ln R_in - kl_i)
     ///   dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j, and so
     /// with da.
+    /// Other than above, a NaN or an infinity in a q may make NaN of dk of every key of its sequence,
+    /// also where dkl of its row is 0.
     /// ```
     fovea_x_kl_gather_backward_params: 1664 bytes;
     struct_size: usize = 0;
