@@ -166,7 +166,10 @@ class GatherCases {
         c.where = Where::varlen, c.data = KlData::nan_k, c.list = 20;
         both(c, false, kernel);
         c.where = Where::lengths, c.data = KlData::nan_q, c.b = 3, c.t = 300;
-        both(c, false, kernel);
+        add(c, false, false, kernel);
+        c.outputs = 5;  // dq: the NaN may be in dk of every key
+        add(c, true, false, kernel);
+        c.outputs = 15;
         c.data = KlData::normal, c.t = 3;  // every key many times
         both(c, false, kernel);
         c.where = Where::batched, c.s = 0;

@@ -134,10 +134,14 @@ class PoolCases {
     both(c);  // blocks of several tiles
     c.block = 1 << 30;
     both(c);
+    // More slopes than are held at a time.
+    c = {};
+    c.note = "edge", c.b = 1, c.s = 520, c.t = 4200, c.h = 4, c.block = 1, c.span = Span::causal;
+    add(c, true);
   }
 
-  // The tensor-core kernels: blocks of whole tiles; weights made on Hopper where all heads of a
-  // tile fit an instance (heads.inc).
+  // The tensor-core kernels: blocks of whole tiles; on Hopper the slopes where both widths fit an
+  // instance (pool.inc).
   void tuned() {
     for (int dtype : {FOVEA_BF16, FOVEA_F16})
       for (int64_t block : {64, 128, 192})
@@ -152,6 +156,16 @@ class PoolCases {
             add(c, false, false, "sm80." + type);
             add(c, true, false, (block == 192 ? "sm80." : "sm90.") + type);
           }
+    // Several tiles of 64 blocks, rows of several tiles and parts; a window leaves whole tiles of
+    // blocks unseen.
+    for (Span span : {Span::full, Span::causal, Span::left}) {
+      KlCase c;
+      c.note = "tiles", c.b = 1, c.teacher = c.student = FOVEA_BF16, c.block = 64, c.span = span;
+      c.h = 2, c.g = 2, c.x = 1, c.d = c.f = 32;
+      c.s = span == Span::left ? 140 : 330, c.t = span == Span::left ? 13000 : 4500;
+      add(c, false, false, "sm80.bf16");
+      add(c, true, false, "sm90.bf16");
+    }
   }
 
   void small() {

@@ -1925,6 +1925,8 @@ def x_kl_gather_backward(ctx, q_teacher, k_teacher, q_student, k_student, index,
       db_in = dkl_i (R_in - P_in),  da_in = dkl_i P_in (ln P_in - ln R_in - kl_i)
       dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j, and so
     with da.
+    Other than above, a NaN or an infinity in a q may make NaN of dk of every key of its sequence,
+    also where dkl of its row is 0.
 
     Inputs
       q_teacher: (b, s, h, d) f32 f16 bf16
@@ -2012,8 +2014,8 @@ def x_kl_pool_forward(ctx, q_teacher, k_teacher, q_student, k_student, *, kl=Non
     Packed keys: sequence i's first block is at key_start[i] / block_keys + i.
 
     Limits on tensor cores: d and f up to 256 and block_keys a multiple of 64, on sm_80 and later.
-    The backward's own of Hopper take block_keys of 64 or 128, d up to 128, and no sink_keys or
-    head_window.
+    The backward's own of Hopper take block_keys of 64 or 128, d and f up to 128, and no sink_keys
+    or head_window.
 
     Inputs
       q_teacher: (b, s, h, d) f32 f16 bf16

@@ -48,29 +48,6 @@ struct KlIndexer {
   View<2> kl, lse, dkl;
 };
 
-// KL(first || second) over the keys that each row's list names, forward and backward.
-struct KlGather {
-  Kl kl;  // first is the teacher; nothing is masked
-  View<4> index;
-  int64_t n;  // entries of a list
-  View<3> dkl;
-};
-
-// KL(pooled teacher || student over blocks of keys), forward and backward.
-struct KlPool {
-  Kl kl;  // first is the teacher over keys, second the student over blocks
-  int64_t block_keys;
-  int64_t u;  // blocks that the student's k has
-  bool max;   // of a block's probabilities; else their sum
-  View<3> dkl;
-};
-
-extern const Kernel<KlPool> kl_pool_forward_host, kl_pool_backward_host;
-extern const Kernel<KlPool> kl_pool_forward_sm80, kl_pool_forward_simt, kl_pool_backward_sm90,
-    kl_pool_backward_sm80, kl_pool_backward_simt;
-extern const Kernel<KlGather> kl_gather_forward_host, kl_gather_backward_host;
-extern const Kernel<KlGather> kl_gather_forward_sm80, kl_gather_forward_simt,
-    kl_gather_backward_sm80, kl_gather_backward_simt;
 extern const Kernel<KlIndexer> kl_indexer_forward_host, kl_indexer_backward_host;
 extern const Kernel<KlIndexer> kl_indexer_forward_sm90, kl_indexer_forward_sm80,
     kl_indexer_forward_simt, kl_indexer_backward_sm90, kl_indexer_backward_sm80,

@@ -892,6 +892,8 @@ c_struct! {
     ///   db_in = dkl_i (R_in - P_in),  da_in = dkl_i P_in (ln P_in - ln R_in - kl_i)
     ///   dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j, and so
     /// with da.
+    /// Other than above, a NaN or an infinity in a q may make NaN of dk of every key of its sequence,
+    /// also where dkl of its row is 0.
     /// ```
     fovea_x_kl_gather_backward_params: 1664 bytes;
     struct_size: usize = 0;
@@ -930,8 +932,8 @@ c_struct! {
     /// Packed keys: sequence i's first block is at key_start[i] / block_keys + i.
     ///
     /// Limits on tensor cores: d and f up to 256 and block_keys a multiple of 64, on sm_80 and later.
-    /// The backward's own of Hopper take block_keys of 64 or 128, d up to 128, and no sink_keys or
-    /// head_window.
+    /// The backward's own of Hopper take block_keys of 64 or 128, d and f up to 128, and no sink_keys
+    /// or head_window.
     /// ```
     fovea_x_kl_pool_forward_params: 1224 bytes;
     struct_size: usize = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/kl/gather_order.cuh"
+#include "cuda/loop/list_transpose.cuh"
 
 #include <thrust/iterator/counting_iterator.h>
 
@@ -16,10 +16,10 @@ constexpr int kThreads = 256, kSortThreads = 128;
 
 // A warp takes a list; tiles have one key.
 __global__ void __launch_bounds__(kThreads)
-    entries_kernel(const __grid_constant__ KlGather a, const __grid_constant__ GatherOrder order,
+    entries_kernel(const __grid_constant__ KeyLists a, const __grid_constant__ ListTranspose order,
                    int64_t work, uint64_t* to) {
   constexpr int kWarps = kThreads / 32;
-  const Sequences& q = a.kl.sequences;
+  const Sequences& q = a.sequences;
   for (int64_t w = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; w < work;
        w += int64_t{gridDim.x} * kWarps) {
     const int64_t i = w % q.query_max, h = w / q.query_max % order.heads;
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads)
     const Sequence sequence = q[r];
     const uint64_t none = order.from(order.none, i), first = order.from(order.tile(r, h, 0), i);
     for (int64_t n = threadIdx.x % 32; n < a.n; n += 32) {
-      const int64_t j = i < sequence.rows ? list_entry(a, sequence, h, i, n) : -1;
+      const int64_t j = i < sequence.rows ? a.key(sequence, h, i, n) : -1;
       to[w * a.n + n] = static_cast<uint64_t>(n) | (j < 0 ? none : order.named(first, j));
     }
   }
@@ -36,12 +36,12 @@ __global__ void __launch_bounds__(kThreads)
 // A block takes Each entries a thread of a list, by key.
 template <int Each>
 __global__ void __launch_bounds__(kSortThreads)
-    sorted_lists_kernel(const __grid_constant__ KlGather a,
-                        const __grid_constant__ GatherOrder order, int bits, int64_t chunks,
+    sorted_lists_kernel(const __grid_constant__ KeyLists a,
+                        const __grid_constant__ ListTranspose order, int bits, int64_t chunks,
                         int64_t work, uint64_t* to) {
   using Sort = cub::BlockRadixSort<uint32_t, kSortThreads, Each, uint32_t>;
   __shared__ typename Sort::TempStorage s_sort;
-  const Sequences& q = a.kl.sequences;
+  const Sequences& q = a.sequences;
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t list = w / chunks, n0 = w % chunks * kSortThreads * Each;
     const int64_t i = list % q.query_max, h = list / q.query_max % order.heads;
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kSortThreads)
 #pragma unroll
     for (int m = 0; m < Each; ++m) {
       const int64_t n = n0 + threadIdx.x * Each + m;
-      const int64_t j = i < sequence.rows ? list_entry(a, sequence, h, i, n) : -1;
+      const int64_t j = i < sequence.rows ? a.key(sequence, h, i, n) : -1;
       key[m] = j < 0 ? none : static_cast<uint32_t>(j), place[m] = static_cast<uint32_t>(n);
     }
     Sort(s_sort).SortBlockedToStriped(key, place, 0, bits);
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kSortThreads)
 
 struct StartsRun {
   const uint64_t* entries;
-  GatherOrder order;
+  ListTranspose order;
   __device__ bool operator()(int64_t at) const {
     if (at == 0) return true;
     const uint64_t last = entries[at - 1] >> order.list_bits, own = entries[at] >> order.list_bits;
@@ -84,35 +84,25 @@ int bits_of(int64_t x) {
 
 // Rows ascend before, and the sort is stable.
 cudaError_t sort_entries(void* room, size_t& bytes, cub::DoubleBuffer<uint64_t>& entries,
-                         const GatherOrder& order, cudaStream_t stream) {
+                         const ListTranspose& order, cudaStream_t stream) {
   return cub::DeviceRadixSort::SortKeys(room, bytes, entries, order.entries,
                                         order.list_bits + order.key_bits + order.row_bits,
                                         order.bits, stream);
 }
 
-cudaError_t find_runs(void* room, size_t& bytes, const uint64_t* entries, const GatherOrder& order,
-                      int64_t* first, int64_t* count, cudaStream_t stream) {
+cudaError_t find_runs(void* room, size_t& bytes, const uint64_t* entries,
+                      const ListTranspose& order, int64_t* first, int64_t* count,
+                      cudaStream_t stream) {
   return cub::DeviceSelect::If(room, bytes, thrust::counting_iterator<int64_t>(0), first, count,
                                order.entries, StartsRun{entries, order}, stream);
 }
 
-// f<Each>() of sorted_lists_kernel for lists of n entries.
-template <class F>
-void with_each(int64_t n, const F& f) {
-  if (n <= 128)
-    f.template operator()<1>();
-  else if (n <= 512)
-    f.template operator()<4>();
-  else
-    f.template operator()<16>();
-}
-
 }  // namespace
 
-GatherOrder::GatherOrder(const KlGather& a, int key_bits) : key_bits(key_bits) {
-  const Sequences& q = a.kl.sequences;
+ListTranspose::ListTranspose(const KeyLists& a, int key_bits) : key_bits(key_bits) {
+  const Sequences& q = a.sequences;
   // Without heads there is no list, whatever the stride says.
-  heads = a.index.stride[1] == 0 ? std::min<int64_t>(a.kl.h, 1) : a.kl.h;
+  heads = a.index.stride[1] == 0 ? std::min<int64_t>(a.h, 1) : a.h;
   tiles = ceil_div(q.key_max, int64_t{1} << key_bits);
   entries = q.count * heads * q.query_max * a.n;
   none = static_cast<uint64_t>(q.count * heads * tiles);
@@ -120,39 +110,42 @@ GatherOrder::GatherOrder(const KlGather& a, int key_bits) : key_bits(key_bits) {
   bits = list_bits + key_bits + row_bits + bits_of(q.count * heads * tiles);
 }
 
-GatherOrderSlots::GatherOrderSlots(Layout& layout, const KlGather& a, int key_bits, bool needed)
-    : order(a, key_bits) {
+ListTransposeSlots::ListTransposeSlots(Layout& layout, const char* op, const KeyLists& lists,
+                                       int key_bits, bool needed)
+    : lists(lists), order(lists, key_bits) {
   if (!needed) order.entries = 0;
   for (Slot<uint64_t>& slot : entries) slot = layout.add<uint64_t>(order.entries);
   size_t bytes = 0, more = 0;
   cub::DoubleBuffer<uint64_t> none;
   if (order.entries) {
-    check(sort_entries(nullptr, bytes, none, order, nullptr), "x_kl_gather_backward");
-    check(find_runs(nullptr, more, nullptr, order, nullptr, nullptr, nullptr),
-          "x_kl_gather_backward");
+    check(sort_entries(nullptr, bytes, none, order, nullptr), op);
+    check(find_runs(nullptr, more, nullptr, order, nullptr, nullptr, nullptr), op);
   }
   count = layout.add<int64_t>(order.entries ? 1 : 0);
   room = layout.add<unsigned char>(static_cast<int64_t>(std::max(bytes, more)));
 }
 
-GatherRuns GatherOrderSlots::sort(Context& ctx, const char* op, const GatherSimt& call,
-                                  void* base) const {
+ListRuns ListTransposeSlots::sort(Context& ctx, const char* op, void* base) const {
   if (!order.entries) return {};
-  const int64_t lists = order.entries / call.a.n;
-  if (order.key_bits)
-    with_each(call.a.n, [&]<int Each> {
-      const int64_t chunks = ceil_div(call.a.n, int64_t{kSortThreads} * Each);
-      launch<sorted_lists_kernel<Each>>(ctx, op, lists * chunks, kSortThreads, 0, call.a, order,
-                                        std::clamp(bits_of(call.a.kl.sequences.key_max), 1, 32),
-                                        chunks, lists * chunks, entries[0].at(base));
-    });
+  const int64_t count_of_lists = order.entries / lists.n;
+  uint64_t* const to = entries[0].at(base);
+  const auto sort_lists = [&]<int Each> {
+    const int64_t chunks = ceil_div(lists.n, int64_t{kSortThreads} * Each);
+    launch<sorted_lists_kernel<Each>>(ctx, op, count_of_lists * chunks, kSortThreads, 0, lists,
+                                      order, std::clamp(bits_of(lists.sequences.key_max), 1, 32),
+                                      chunks, count_of_lists * chunks, to);
+  };
+  if (!order.key_bits)
+    launch<entries_kernel>(ctx, op, ceil_div(count_of_lists, kThreads / 32), kThreads, 0, lists,
+                           order, count_of_lists, to);
+  else if (lists.n <= 512)
+    sort_lists.template operator()<4>();
   else
-    launch<entries_kernel>(ctx, op, ceil_div(lists, kThreads / 32), kThreads, 0, call.a, order,
-                           lists, entries[0].at(base));
-  cub::DoubleBuffer<uint64_t> both(entries[0].at(base), entries[1].at(base));
+    sort_lists.template operator()<16>();
+  cub::DoubleBuffer<uint64_t> both(to, entries[1].at(base));
   size_t bytes = room.count;
   check(sort_entries(room.at(base), bytes, both, order, stream(ctx)), op);
-  GatherRuns runs{both.Current(), nullptr, nullptr};
+  ListRuns runs{both.Current(), nullptr, nullptr};
   if (!order.key_bits) return runs;
   auto* first = reinterpret_cast<int64_t*>(both.Alternate());
   check(find_runs(room.at(base), bytes, runs.entries, order, first, count.at(base), stream(ctx)),

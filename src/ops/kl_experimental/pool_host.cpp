@@ -1,17 +1,112 @@
 // SPDX-License-Identifier: Apache-2.0
-// x_kl_pool_backward on the CPU, by sweeps that compute the logits anew, db = dkl (R - P):
+// x_kl_pool on the CPU.  The pooled distribution renormalised is the softmax of A_u = ln sum or max
+// over a block's keys of e^a, so that a block stands where kl has a key, and the steps of
+// kl_forward and kl_backward serve.  The backward pools anew, in two sweeps, db = dkl (R - P):
 //   rows: an item is a row tile, dq = db' k over its tiles of blocks
 //   keys: an item owns a tile of blocks of one of the student's key heads, dk = db q over the row
 //         tiles of the query heads that read it, head after head
 // Tiles and the order of sums follow from shapes and lengths alone: any number of threads gives the
 // same bits.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/kl/coupled_host.h"
 #include "ops/kl/gradient_tile_host.h"
-#include "ops/kl/pool_tile_host.h"
+#include "ops/kl_experimental/pool.h"
 
 namespace fovea {
 namespace {
 
 using namespace kl_host;
+
+struct PoolRoom {
+  SideRoom teacher, student;
+  Slot<float> x;
+  PoolRoom(const KlPool& a, Layout& layout)
+      : teacher(a.kl.first, layout),
+        student(a.kl.second, layout),
+        x(layout.add<float>(kRows * kKeys)) {}
+};
+
+// A row tile against a tile of blocks: x[block][lane] = A, student.x its logits.
+class PoolTile {
+ public:
+  using Room = PoolRoom;
+  SideTile teacher, student;
+  float* x;
+
+  PoolTile(const KlPool& a, const PoolRoom& room, void* base)
+      : teacher(a.kl, a.kl.first, room.teacher, base),
+        student(a.kl, a.kl.second, room.student, base),
+        x(room.x.at(base)),
+        a_(a) {}
+
+  // The row tile with blocks in place of keys.
+  RowTile blocks_of(const RowTile& rows) const {
+    RowTile blocks = rows;
+    const auto past = [&](int64_t low, int64_t high) {
+      return low < high ? (high - 1) / a_.block_keys + 1 : low / a_.block_keys;
+    };
+    for (int r = 0; r < blocks.lanes; ++r) {
+      KeyRange& at = blocks.seen[r];
+      at = {at.low / a_.block_keys, past(at.low, at.high), at.first_low / a_.block_keys,
+            past(at.first_low, at.first_high)};
+    }
+    blocks.bound();
+    return blocks;
+  }
+  // Sequence number r with blocks in place of keys, for the student.
+  static Sequence blocks_of(const KlPool& a, const Sequence& q, int64_t r) {
+    Sequence blocks = q;
+    blocks.keys = q.keys > 0 ? (q.keys - 1) / a.block_keys + 1 : 0;
+    blocks.key_begin = a.kl.sequences.key_start ? q.key_begin / a.block_keys + r : 0;
+    return blocks;
+  }
+  void load_rows(const Sequence& q, const RowTile& rows) {
+    teacher.load_rows(q, rows), student.load_rows(q, rows);
+  }
+  // x and student.x of the blocks [begin, begin + count); `rows` and q are of keys, `units` of
+  // blocks.
+  void step(const Sequence& q, const Sequence& units, const RowTile& rows, int64_t begin,
+            int64_t count, bool wide) {
+    for (int64_t u = 0; u < count; ++u) pool(q, rows, begin + u, x + u * rows.lanes);
+    student.load_keys(units, rows.head, begin, count, wide);
+    student.score(rows.lanes);
+  }
+
+  // All blocks, for coupled_host.h.
+  template <class Visit>
+  void forward(const Sequence& q, int64_t sequence, const RowTile& rows, Visit visit) {
+    const Sequence units = blocks_of(a_, q, sequence);
+    const RowTile blocks = blocks_of(rows);
+    if (rows.begin < rows.end) load_rows(q, rows);
+    KeyWalk::grid(0, units.keys, units.keys).each(blocks, [&](const KeySpan& span) {
+      step(q, units, rows, span.begin, span.count, false);
+      const LocalSeen seen(blocks, span.begin, span.count);
+      visit(span.count, x, student.x, span.masked() ? seen.view() : host::Seen{});
+    });
+  }
+  bool any(const RowTile& rows, int r) const { return rows.sees_any(r); }
+
+ private:
+  void pool(const Sequence& q, const RowTile& rows, int64_t block, float* to) {
+    float top[kRows], sum[kRows];
+    std::fill_n(top, kRows, -kInf), std::fill_n(sum, kRows, 0.0f);
+    const int64_t begin = block * a_.block_keys;
+    const int64_t end = q.keys - begin > a_.block_keys ? begin + a_.block_keys : q.keys;
+    KeyWalk::grid(begin, end, end, begin).each(rows, [&](const KeySpan& span) {
+      teacher.load_keys(q, rows.head, span.begin, span.count, false);
+      teacher.score(rows.lanes);
+      const LocalSeen seen(rows, span.begin, span.count);
+      host::simd().softmax_sums(span.count, rows.lanes, teacher.x,
+                                span.masked() ? seen.view() : host::Seen{}, top, sum);
+    });
+    for (int r = 0; r < rows.lanes; ++r)
+      to[r] = a_.max && !std::isnan(sum[r]) ? top[r] : top[r] + std::log(sum[r]);
+  }
+
+  const KlPool& a_;
+};
 
 struct BackwardPlan : SweepPlan {
   KlPool a;
@@ -124,7 +219,14 @@ class Backward {
   void* base_;
 };
 
-std::string offer(const Context& ctx, const KlPool& a, Plan& plan) {
+std::string offer_forward(const Context& ctx, const KlPool& a, Plan& plan) {
+  const double cost = static_cast<double>(a.kl.sequences.key_max + 16) *
+                      static_cast<double>(2 * a.kl.first.width + 32);
+  plan_coupled<PoolTile>(ctx, a, cost / kFlopsPerNanosecond, plan);
+  return "";
+}
+
+std::string offer_backward(const Context& ctx, const KlPool& a, Plan& plan) {
   Layout worker;
   BackwardPlan p(a, worker);
   const double items = static_cast<double>(a.kl.sequences.count) *
@@ -137,6 +239,7 @@ std::string offer(const Context& ctx, const KlPool& a, Plan& plan) {
 
 }  // namespace
 
-extern const Kernel<KlPool> kl_pool_backward_host = {"", offer};
+extern const Kernel<KlPool> kl_pool_forward_host = {"", offer_forward};
+extern const Kernel<KlPool> kl_pool_backward_host = {"", offer_backward};
 
 }  // namespace fovea

@@ -1,24 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lists of a call by key: for each (sequence, head with a list of its own, tile of keys) the
-// entries that name one of its keys, rows ascending.  An entry is a number: its tile in the high
-// bits, then row, key within the tile and place in the row's list; entries that name no key stand
-// last.
-//   A run is some of what a row has in a tile, keys ascending, so that one that stands twice is in
-//   two runs.  Where tiles have more than one key, lists are sorted 2048 entries at a time first.
+// Lists of keys, one a row, and the same lists by key: for each (sequence, head with a list of its
+// own, tile of keys) the entries that name one of its keys, rows ascending.
+//   An entry is a number: its tile in the high bits, then row, key within the tile and place in the
+//   row's list.  Entries that name no key stand last.
+//   A run is some of what a row has in a tile, keys ascending, so that a key that stands twice is
+//   in two runs.  Where tiles have more than one key, lists are sorted 2048 entries at a time
+//   first.
 #pragma once
+#include "core/attend.h"
 #include "core/workspace.h"
-#include "cuda/loop/zero.cuh"
-#include "ops/kl/gather_simt.cuh"
+#include "cuda/launch.h"
 
 namespace fovea::cuda {
 
-struct GatherOrder {
+// Every row's list of n entries: the numbers of keys in its sequence; others name none.
+struct KeyLists {
+  View<4> index;  // (b, h, s, n)
+  Sequences sequences;
+  int64_t h, n;
+
+  // Key that entry n of row i names; -1: none.
+  FOVEA_HD int64_t key(const Sequence& q, int64_t head, int64_t i, int64_t entry) const {
+    if (entry >= n) return -1;
+    const int64_t* stride = index.stride;
+    const int64_t j = index.as<int32_t>()[q.batch * stride[0] + head * stride[1] +
+                                          (q.row_begin + i) * stride[2] + entry * stride[3]];
+    return j >= 0 && j < q.keys ? j : -1;
+  }
+};
+
+struct ListTranspose {
   int64_t heads;  // with lists of their own
   int64_t tiles;  // of 2^key_bits keys, that a sequence may have
   int64_t entries;
   uint64_t none;  // tile of entries that name no key
   int list_bits, key_bits, row_bits, bits;
-  GatherOrder(const KlGather& a, int key_bits);
+  ListTranspose(const KeyLists& lists, int key_bits);
+  // "" or why not.
+  const char* refuses() const {
+    return bits > 64 ? "more than 2^64 entries of pairs of rows and keys" : "";
+  }
 
   FOVEA_HD uint64_t tile(int64_t sequence, int64_t h, int64_t j) const {
     return static_cast<uint64_t>((sequence * heads + (heads == 1 ? 0 : h)) * tiles +
@@ -52,33 +73,23 @@ struct GatherOrder {
 };
 
 // Sorted entries, and the first of each run; the entries that name no key are one run at the end.
-struct GatherRuns {
+struct ListRuns {
   const uint64_t* entries;
   const int64_t* first;
   const int64_t* count;
 };
 
 // Two buffers of entries and CUB's own room.
-struct GatherOrderSlots {
-  GatherOrder order;
+struct ListTransposeSlots {
+  KeyLists lists;
+  ListTranspose order;
   Slot<uint64_t> entries[2];
   Slot<int64_t> count;
   Slot<unsigned char> room;
-  GatherOrderSlots(Layout& layout, const KlGather& a, int key_bits, bool needed);
+  ListTransposeSlots(Layout& layout, const char* op, const KeyLists& lists, int key_bits,
+                     bool needed);
   // Runs are found where a tile has more than one key.
-  GatherRuns sort(Context& ctx, const char* op, const GatherSimt& call, void* base) const;
+  ListRuns sort(Context& ctx, const char* op, void* base) const;
 };
-
-// Zeros for gradients of rows and keys that belong to no sequence.
-inline void clear_gradients(Context& ctx, const char* op, const KlGather& a) {
-  const Kl& kl = a.kl;
-  if (!ragged(attend_of(kl, kl.first, kl.second))) return;
-  for (const KlSide* side : {&kl.first, &kl.second}) {
-    if (side->dq) zero(ctx, op, side->dq, side->dtype, {kl.b, kl.s, kl.h, side->width});
-    if (side->dk)
-      zero(ctx, op, side->dk, side->dtype,
-           {kl.sequences.key_start ? 1 : kl.sequences.count, kl.t, side->key_heads, side->width});
-  }
-}
 
 }  // namespace fovea::cuda

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_kl_pool_forward, in f32 FMA (every dtype, width, stride and block size) and on mma.sync.  A
+// block owns 64 rows of a head; over its tiles of 64 blocks of keys (pool_tile.cuh) it takes the
+// steps of kl_forward with x the teacher's pooled logits and y the student's.
+#include "core/dtype.h"
+#include "ops/kl/stage_coupled.cuh"
+#include "ops/kl_experimental/pool_tile.cuh"
+
+namespace fovea {
+namespace cuda {
+namespace {
+
+template <class Pairs>
+__global__ void __launch_bounds__(Pairs::threads, 2)
+    pool_forward_kernel(const __grid_constant__ PoolCall call, int64_t row_tiles) {
+  extern __shared__ __align__(128) unsigned char s_dynamic[];
+  __shared__ PoolShared<Pairs> s;
+  Pairs pairs(s_dynamic, pool_width(call.a));
+  const Kl& a = call.a.kl;
+  for (int64_t w = blockIdx.x; w < call.work; w += gridDim.x) {
+    // Late rows first: under a causal mask they are the longest.
+    const int64_t i0 = (row_tiles - 1 - w % row_tiles) * Pairs::own;
+    const int64_t h = w / row_tiles % a.h, sequence = w / row_tiles / a.h;
+    find_sequence(call.a, sequence, s.at.seq, s.units);
+    const Sequence& seq = s.at.seq;
+    if (i0 >= seq.rows) continue;
+    s.at.put_rows(call.teacher, call.student, i0);
+    const KeyTiles range = pool_tiles(call.a, seq, h, i0);
+    StageCoupled<Pairs> state;
+    for (int64_t u0 = 0; u0 < s.units.keys; u0 += kStageTile) {
+      if (!pool_seen(call.a, seq, range, u0)) continue;
+      float x[Pairs::R][Pairs::C], y[Pairs::R][Pairs::C];
+      pool_scores(call, s, pairs, h, i0, u0, range, x, y);
+      state.add(x, y);
+    }
+#pragma unroll
+    for (int r = 0; r < Pairs::R; ++r) {
+      const CoupledRow row = coupled_row(state, r);
+      const int64_t i = i0 + Pairs::own_of(r);
+      if (!Pairs::leads() || i >= seq.rows) continue;
+      const auto put = [&](const View<3>& to, float value) {
+        if (to) to.as()[row_place(seq, h, i, to.stride)] = value;
+      };
+      put(a.kl, row.kl), put(a.first.lse, row.lse[0]), put(a.second.lse, row.lse[1]);
+    }
+  }
+}
+
+std::string offer_by(const KlPool& a, Plan& plan, bool mma) {
+  plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
+  plan.launch = [=](Context& ctx, void*) {
+    PoolCall call(a);
+    const int64_t row_tiles = ceil_div(a.kl.sequences.query_max, kStageTile);
+    call.work = a.kl.sequences.count * a.kl.h * row_tiles;
+    with_pairs(mma, a.kl.first.dtype, [&]<class Pairs> {
+      launch<pool_forward_kernel<Pairs>>(ctx, "x_kl_pool_forward", call.work, Pairs::threads,
+                                         pool_bytes<Pairs>(a), call, row_tiles);
+    });
+  };
+  return "";
+}
+
+std::string offer(const Context&, const KlPool& a, Plan& plan) {
+  return offer_by(a, plan, false);
+}
+std::string offer_mma(const Context& ctx, const KlPool& a, Plan& plan) {
+  if (std::string why = pool_mma_refuses(ctx, a); !why.empty()) return why;
+  return offer_by(a, plan, true);
+}
+
+}  // namespace
+}  // namespace cuda
+
+extern const Kernel<KlPool> kl_pool_forward_sm80 = {"sm80", cuda::offer_mma};
+extern const Kernel<KlPool> kl_pool_forward_simt = {"simt", cuda::offer};
+
+}  // namespace fovea
