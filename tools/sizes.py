@@ -26,7 +26,6 @@ KNOWN = {
     ("src/cuda/loop/attend_fp8_sm90.cuh", "attend_fp8_sm90", "lines"): 247,
     ("src/cuda/loop/attend_sm90.cuh", "consume_tiles", "lines"): 218,
     ("src/ops/kl/backward_loop_sm90.cuh", "kl_bwd_sm90", "lines"): 240,
-    ("src/ops/kl/gather_keys_sm80.cuh", "gather_keys_kernel", "lines"): 133,
 }
 TOKEN = re.compile(r"""
     (?P<skip>\s+|//(?:\\\r?\n|[^\n])*|/\*.*?\*/)
