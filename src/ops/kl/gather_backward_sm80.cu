@@ -11,7 +11,6 @@
 
 #include "core/dtype.h"
 #include "ops/kl/gather_keys_sm80.cuh"
-#include "ops/kl/heads.cuh"
 
 namespace fovea {
 namespace cuda {

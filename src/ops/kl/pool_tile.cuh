@@ -16,7 +16,7 @@ struct PoolCall {
   int64_t row_tiles, unit_tiles, work;
   int64_t passes;        // of a backward sweep, each for some columns of its sums
   int64_t first, tiles;  // row tiles, of all sequences, that it takes
-  // P of those, by heads_pool_sm90.cuh, if that is given.
+  // P of those, by pool_heads_sm90.cuh, if that is given.
   const float* weights = nullptr;
   int64_t weight_pitch = 0;
   explicit PoolCall(const KlPool& request)

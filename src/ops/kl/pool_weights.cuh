@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The teacher's probabilities of blocks of keys by a Hopper sweep of its heads
-// (heads_pool_sm90.cuh) before the gradient of pooling, and how that reads them.
+// (pool_heads_sm90.cuh) before the gradient of pooling, and how that reads them.
 #pragma once
 #include <algorithm>
 #include <string>
 
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/tensor_map.h"
-#include "ops/kl/heads.cuh"
+#include "ops/kl/pool_heads.cuh"
 #include "ops/kl/pool_tile.cuh"
 
 namespace fovea::cuda {

@@ -10,9 +10,9 @@
 #pragma once
 #include <new>
 
+#include "cuda/loop/heads.cuh"
 #include "cuda/loop/pair_policy.cuh"
 #include "cuda/tile/mma_sm90.cuh"
-#include "ops/kl/heads.cuh"
 
 namespace fovea::cuda {
 

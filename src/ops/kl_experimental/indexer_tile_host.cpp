@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/kl/indexer_tile_host.h"
+#include "ops/kl_experimental/indexer_tile_host.h"
 
 namespace fovea::kl_host {
 

@@ -6,7 +6,7 @@
 // Tiles and the order of sums follow from shapes and lengths alone: any number of threads gives the
 // same bits.
 #include "ops/kl/gradient_tile_host.h"
-#include "ops/kl/indexer_tile_host.h"
+#include "ops/kl_experimental/indexer_tile_host.h"
 
 namespace fovea {
 namespace {

@@ -6,7 +6,7 @@
 // What an item does depends on shapes and lengths alone: any number of threads gives the same bits.
 #include <cmath>
 
-#include "ops/kl/indexer_tile_host.h"
+#include "ops/kl_experimental/indexer_tile_host.h"
 
 namespace fovea {
 namespace {

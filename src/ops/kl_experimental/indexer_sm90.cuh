@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Hopper kernels of the divergences that look at all heads of a tile.
+// The Hopper kernels of the indexer's divergence.
 #pragma once
-#include "ops/kl/heads_backward_sm90.cuh"
-#include "ops/kl/heads_indexer_sm90.cuh"
-#include "ops/kl/heads_pool_sm90.cuh"
+#include "ops/kl_experimental/indexer_gradient_sm90.cuh"
+#include "ops/kl_experimental/indexer_scores_sm90.cuh"
 
 namespace fovea::cuda {
 
 template <int Dtype, int D>
-HeadsInstance90 kl_heads_sm90_instance() {
+IndexerInstance90 kl_indexer_sm90_instance() {
   using Shape = HeadsShape90<Dtype, D>;
   constexpr auto forward = [](Context& ctx, const HeadsWork& work, const HeadsMaps& maps,
                               const IndexerForward90& args) {
@@ -32,15 +31,10 @@ HeadsInstance90 kl_heads_sm90_instance() {
     launch<heads_keys_sm90<Keys>>(ctx, kIndexerBackward, args.works(work), Keys::threads,
                                   Keys::shared_bytes, work, maps, args);
   };
-  constexpr auto pool = [](Context& ctx, const HeadsWork& work, const HeadsMaps& maps,
-                           const PoolWeights90& args) {
-    launch<heads_sm90<Shape, PoolPolicy90>>(ctx, "x_kl_pool_backward", work.works(), Shape::threads,
-                                            Shape::shared_bytes, work, maps, args);
-  };
-  return {Dtype, D, forward, slopes, rows, keys, pool};
+  return {Dtype, D, forward, slopes, rows, keys};
 }
 
 }  // namespace fovea::cuda
 
 #define FOVEA_INSTANCE(dtype, d) \
-  template fovea::cuda::HeadsInstance90 fovea::cuda::kl_heads_sm90_instance<dtype, d>();
+  template fovea::cuda::IndexerInstance90 fovea::cuda::kl_indexer_sm90_instance<dtype, d>();

@@ -6,7 +6,7 @@
 //        c = sum P (ln P - (b - Y)),  kl = c + W ln l,  lse = Y + ln l
 // Shared memory and barriers: block/pairs_fma.cuh, block/pairs_mma.cuh.
 #include "core/dtype.h"
-#include "ops/kl/indexer_tile.cuh"
+#include "ops/kl_experimental/indexer_tile.cuh"
 
 namespace fovea {
 namespace cuda {

@@ -4,6 +4,7 @@
 //   Rows are loaded anew for each head: heads times rows would not fit the cache that keys need.
 #pragma once
 #include "ops/kl/tile_host.h"
+#include "ops/kl_experimental/indexer.h"
 
 namespace fovea::kl_host {
 

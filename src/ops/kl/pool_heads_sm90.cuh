@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The teacher's probabilities of blocks of 64 or 128 keys, of one head (heads_loop_sm90.cuh), from
+// The teacher's probabilities of blocks of 64 or 128 keys, of one head (heads_sm90.cuh), from
 // the lse of the pooled distribution:
 //   P_u = sum or max over the block's seen keys of e^(a - lse);  -1: the row sees none
 #pragma once
 #include "cuda/block/softmax.cuh"
-#include "ops/kl/heads_loop_sm90.cuh"
+#include "cuda/loop/heads_sm90.cuh"
+#include "ops/kl/pool_heads.cuh"
 
 namespace fovea::cuda {
 
@@ -79,4 +80,18 @@ struct PoolPolicy90 {
   __device__ void finish() const {}
 };
 
+template <int Dtype, int D>
+PoolHeads90 kl_pool_heads_sm90_instance() {
+  using Shape = HeadsShape90<Dtype, D>;
+  constexpr auto pool = [](Context& ctx, const HeadsWork& work, const HeadsMaps& maps,
+                           const PoolWeights90& args) {
+    launch<heads_sm90<Shape, PoolPolicy90>>(ctx, "x_kl_pool_backward", work.works(), Shape::threads,
+                                            Shape::shared_bytes, work, maps, args);
+  };
+  return {Dtype, D, pool};
+}
+
 }  // namespace fovea::cuda
+
+#define FOVEA_INSTANCE(dtype, d) \
+  template fovea::cuda::PoolHeads90 fovea::cuda::kl_pool_heads_sm90_instance<dtype, d>();

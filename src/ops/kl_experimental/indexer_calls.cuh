@@ -3,12 +3,13 @@
 #pragma once
 #include <string>
 
-#include "ops/kl/heads.cuh"
+#include "ops/kl_experimental/indexer.cuh"
+#include "ops/kl_experimental/indexer.h"
 
 namespace fovea::cuda {
 
 // nullptr: none in this build.
-const HeadsInstance90* indexer_instance(const KlIndexer& a);
+const IndexerInstance90* indexer_instance(const KlIndexer& a);
 std::string indexer_sm90_refuses(const Context& ctx, const KlIndexer& a);
 // All row tiles in one launch; one part.
 HeadsWork indexer_work(const KlIndexer& a);

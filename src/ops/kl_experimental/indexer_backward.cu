@@ -10,9 +10,9 @@
 // Shared memory and barriers: block/pairs_fma.cuh, block/pairs_mma.cuh.
 #include "core/dtype.h"
 #include "cuda/loop/zero.cuh"
-#include "ops/kl/indexer_sm90.cuh"
-#include "ops/kl/indexer_tile.cuh"
 #include "ops/kl/stage_sums.cuh"
+#include "ops/kl_experimental/indexer_calls.cuh"
+#include "ops/kl_experimental/indexer_tile.cuh"
 
 namespace fovea {
 namespace cuda {

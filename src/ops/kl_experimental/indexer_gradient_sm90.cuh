@@ -14,7 +14,7 @@
 #include "cuda/loop/backward_walk_sm90.cuh"
 #include "cuda/loop/sink.cuh"
 #include "cuda/tile/mma_sm80.cuh"
-#include "ops/kl/heads_indexer_sm90.cuh"
+#include "ops/kl_experimental/indexer_scores_sm90.cuh"
 
 namespace fovea::cuda {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_kl_indexer_forward on Hopper: the teacher's lse by the sweep of kl_forward, which takes half of
 // its heads as one distribution and half as the other, then all heads of each tile
-// (heads_sm90.cuh), whose sums over parts of the keys are joined here in order:
+// (indexer_scores_sm90.cuh), whose sums over parts of the keys are joined here in order:
 //   kl = c + W ln l,  lse = Y + ln l
 #include <algorithm>
 #include <string>
@@ -11,7 +11,7 @@
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/tensor_map.h"
-#include "ops/kl/indexer_sm90.cuh"
+#include "ops/kl_experimental/indexer_calls.cuh"
 
 namespace fovea {
 
@@ -21,11 +21,11 @@ namespace {
 constexpr const char* kOp = kIndexerForward;
 constexpr int kThreads = 256;
 
-// Every row of heads.inc in this build.
-const std::vector<HeadsInstance90>& instances() {
-  static const std::vector<HeadsInstance90> rows = {
-#define FOVEA_INSTANCE(dtype, width) kl_heads_sm90_instance<dtype, width>(),
-#include "instances/kl_heads_sm90.inc"
+// Every row of indexer.inc in this build.
+const std::vector<IndexerInstance90>& instances() {
+  static const std::vector<IndexerInstance90> rows = {
+#define FOVEA_INSTANCE(dtype, width) kl_indexer_sm90_instance<dtype, width>(),
+#include "instances/kl_experimental_indexer_sm90.inc"
 #undef FOVEA_INSTANCE
   };
   return rows;
@@ -65,14 +65,11 @@ Kl lse_call(const KlIndexer& a, const View<3>& lse) {
 
 }  // namespace
 
-const HeadsInstance90* heads_instance(int32_t dtype, int64_t width) {
-  for (const HeadsInstance90& row : instances())
-    if (row.dtype == dtype && width <= row.width) return &row;
+const IndexerInstance90* indexer_instance(const KlIndexer& a) {
+  const int64_t width = std::max(a.student.width, a.teacher.first.width);
+  for (const IndexerInstance90& row : instances())
+    if (row.dtype == a.student.dtype && width <= row.width) return &row;
   return nullptr;
-}
-
-const HeadsInstance90* indexer_instance(const KlIndexer& a) {
-  return heads_instance(a.student.dtype, std::max(a.student.width, a.teacher.first.width));
 }
 
 std::string indexer_sm90_refuses(const Context& ctx, const KlIndexer& a) {
@@ -156,7 +153,7 @@ __global__ void __launch_bounds__(kThreads)
 
 std::string offer(const Context& ctx, const KlIndexer& a, Plan& plan) {
   if (std::string why = indexer_sm90_refuses(ctx, a); !why.empty()) return why;
-  const HeadsInstance90& row = *indexer_instance(a);
+  const IndexerInstance90& row = *indexer_instance(a);
   plan.kernel += std::string(".") + dtype_name(a.student.dtype) + ".d" + std::to_string(row.width);
   HeadsWork work = indexer_work(a);
   work.parts = indexer_parts(device_info(ctx), a, work.count);

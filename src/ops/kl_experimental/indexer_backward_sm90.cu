@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_kl_indexer_backward on Hopper: for some row tiles at a time, db of all their pairs
-// (heads_indexer_sm90.cuh), then the gradients of the student's rows and keys from it
-// (heads_backward_sm90.cuh), whose parts are added up here in order.
+// (indexer_scores_sm90.cuh), then the gradients of the student's rows and keys from it
+// (indexer_gradient_sm90.cuh), whose parts are added up here in order.
 #include <algorithm>
 #include <string>
 
@@ -10,7 +10,7 @@
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/tensor_map.h"
 #include "cuda/tile/convert.cuh"
-#include "ops/kl/indexer_sm90.cuh"
+#include "ops/kl_experimental/indexer_calls.cuh"
 
 namespace fovea {
 namespace cuda {
@@ -136,7 +136,7 @@ SlopesMaps maps_of(const KlIndexer& a) {
   return maps;
 }
 
-void enqueue(Context& ctx, const KlIndexer& a, const HeadsInstance90& row, const Slots& slots,
+void enqueue(Context& ctx, const KlIndexer& a, const IndexerInstance90& row, const Slots& slots,
              void* base) {
   const Kl& t = a.teacher;
   const KlSide& x = a.student;
@@ -179,7 +179,7 @@ void enqueue(Context& ctx, const KlIndexer& a, const HeadsInstance90& row, const
 
 std::string offer(const Context& ctx, const KlIndexer& a, Plan& plan) {
   if (std::string why = refuses(ctx, a); !why.empty()) return why;
-  const HeadsInstance90& row = *indexer_instance(a);
+  const IndexerInstance90& row = *indexer_instance(a);
   plan.kernel += std::string(".") + dtype_name(a.student.dtype) + ".d" + std::to_string(row.width);
   const Slots slots(plan.workspace, device_info(ctx), a, row.width);
   plan.launch = [=](Context& ctx, void* base) { enqueue(ctx, a, row, slots, base); };

@@ -4,6 +4,7 @@
 // 0).
 #pragma once
 #include "ops/kl/stage_sides.cuh"
+#include "ops/kl_experimental/indexer.h"
 
 namespace fovea::cuda {
 

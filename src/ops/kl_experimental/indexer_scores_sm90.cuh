@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the divergence of an indexer makes of a tile's scores (heads_loop_sm90.cuh): the sums of
-// each row over the keys of a part, or the slopes of its logits.
+// What the divergence of an indexer makes of a tile's scores (cuda/loop/heads_sm90.cuh): the sums
+// of each row over the keys of a part, or the slopes of its logits.
 #pragma once
 #include "cuda/block/softmax.cuh"
-#include "ops/kl/heads_loop_sm90.cuh"
+#include "cuda/loop/heads_sm90.cuh"
+#include "ops/kl_experimental/indexer.cuh"
 
 namespace fovea::cuda {
 
