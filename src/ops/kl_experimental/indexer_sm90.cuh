@@ -7,31 +7,38 @@
 namespace fovea::cuda {
 
 template <int Dtype, int D>
-IndexerInstance90 kl_indexer_sm90_instance() {
+struct IndexerKernels90 {
   using Shape = HeadsShape90<Dtype, D>;
-  constexpr auto forward = [](Context& ctx, const HeadsWork& work, const HeadsMaps& maps,
-                              const IndexerForward90& args) {
-    launch<heads_sm90<Shape, IndexerForwardPolicy90>>(
-        ctx, kIndexerForward, work.works(), Shape::threads, Shape::shared_bytes, work, maps, args);
-  };
-  constexpr auto slopes = [](Context& ctx, const HeadsWork& work, const HeadsMaps& maps,
-                             const IndexerSlopes90& args) {
-    launch<heads_sm90<Shape, IndexerSlopesPolicy90>>(
-        ctx, kIndexerBackward, work.works(), Shape::threads, Shape::shared_bytes, work, maps, args);
-  };
-  constexpr auto rows = [](Context& ctx, const HeadsWork& work, const SlopesMaps& maps,
-                           const SlopesRows90& args) {
-    using Rows = SlopesShape90<Dtype, D, kHeadsTile, 4>;
+  using Rows = SlopesShape90<Dtype, D, kHeadsTile, 4>;
+  using Keys = SlopesShape90<Dtype, D, kSlopesRows, 6>;
+
+  template <class Policy, const char* Op>
+  static void scores(Context& ctx, const HeadsWork& work, const IndexerMaps90& maps,
+                     const IndexerArgs90& args) {
+    launch<heads_sm90<Shape, Policy>>(ctx, Op, work.works(), Shape::threads, Shape::shared_bytes,
+                                      work, static_cast<const HeadsMaps&>(maps), args);
+  }
+  static void rows(Context& ctx, const HeadsWork& work, const IndexerMaps90& maps,
+                   const IndexerArgs90& args) {
     launch<heads_rows_sm90<Rows>>(ctx, kIndexerBackward, int64_t{work.count} * work.heads[1],
                                   Rows::threads, Rows::shared_bytes, work, maps, args);
-  };
-  constexpr auto keys = [](Context& ctx, const HeadsWork& work, const SlopesMaps& maps,
-                           const SlopesKeys90& args) {
-    using Keys = SlopesShape90<Dtype, D, kSlopesRows, 6>;
-    launch<heads_keys_sm90<Keys>>(ctx, kIndexerBackward, args.works(work), Keys::threads,
+  }
+  static void keys(Context& ctx, const HeadsWork& work, const IndexerMaps90& maps,
+                   const IndexerArgs90& args) {
+    launch<heads_keys_sm90<Keys>>(ctx, kIndexerBackward, args.key_works(work), Keys::threads,
                                   Keys::shared_bytes, work, maps, args);
-  };
-  return {Dtype, D, forward, slopes, rows, keys};
+  }
+};
+
+template <int Dtype, int D>
+IndexerInstance90 kl_indexer_sm90_instance() {
+  using Kernels = IndexerKernels90<Dtype, D>;
+  return {Dtype,
+          D,
+          Kernels::template scores<IndexerForwardPolicy90, kIndexerForward>,
+          Kernels::template scores<IndexerSlopesPolicy90, kIndexerBackward>,
+          Kernels::rows,
+          Kernels::keys};
 }
 
 }  // namespace fovea::cuda
