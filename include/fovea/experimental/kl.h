@@ -10,13 +10,12 @@
  *    empty rows   a row that sees no key has divergence 0 and lse = -inf
  *    a forward    does not write rows past query_len
  *    a gradient   is written in every element, 0 past the lengths
- *    NaN          or an infinity in an input makes NaN of the rows that read it and of no other,
- *                 x_kl_indexer_backward aside
+ *    NaN          or an infinity in an input makes NaN of the rows that read it and of no other
  *    bits         the same every run; place, neighbours and size of the batch may change them
  *    workspace    linear in s and t, beside at most 64 MiB that hold values of some pairs at a time
  *
  *  Sums over rows are the caller's: a row's weight is its element of the incoming gradient.  A row
- *  where that is 0 gives nothing to any gradient, NaN included (x_kl_indexer_backward aside).
+ *  where that is 0 gives nothing to any gradient, NaN included.
  *
  *  Limits: d and f are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
  *  CUDA.  Tensor cores ask for f16 or bf16, the same for teacher and student, and widths that are
@@ -173,8 +172,8 @@ FOVEA_API fovea_status fovea_x_kl_indexer_forward(
  *    db_ij = dkl_i (R_ij - P_ij)
  *    dweight_in = sum_j db_ij max(z_inj, 0)
  *    dq_in = sum_j db_ij weight_in u_inj k_j,  dk_j = sum_in db_ij weight_in u_inj q_in
- *  A NaN or an infinity in an input may make NaN of every gradient of its sequence, also where it
- *  lies in a row whose dkl is 0. */
+ *  Other than above, a NaN or an infinity in an input may make NaN of every gradient of its
+ *  sequence, also where dkl of its row is 0. */
 typedef struct fovea_x_kl_indexer_backward_params {
   size_t struct_size;       /**< sizeof(fovea_x_kl_indexer_backward_params) */
   fovea_tensor q_teacher;   /**< [in] (b, s, h, d) f32 f16 bf16 */
