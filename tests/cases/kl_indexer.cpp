@@ -136,10 +136,14 @@ class IndexerCases {
                           KlData::inf_k}) {
         KlCase c;
         c.note = "edge", c.teacher = type[0], c.student = type[1], c.data = data;
+        // On tensor cores a gradient may have the NaN anywhere in the sequence.
+        const bool backward = data < KlData::nan_q || type[0] == FOVEA_F32 || type[0] != type[1];
         c.s = 71, c.t = 33, c.span = Span::causal, c.d = c.f = 64, c.outputs = 7;
-        both(c);  // the first rows see nothing
+        add(c, false);  // the first rows see nothing
+        if (backward) add(c, true);
         c.s = 40, c.t = 130, c.x = 1;
-        both(c);
+        add(c, false);
+        if (backward) add(c, true);
       }
     KlCase c;
     c.note = "edge", c.data = KlData::nan_k, c.s = c.t = 200, c.span = Span::left;

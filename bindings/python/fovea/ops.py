@@ -1764,6 +1764,8 @@ def x_kl_indexer_backward(ctx, q_teacher, k_teacher, q_student, k_student, weigh
       db_ij = dkl_i (R_ij - P_ij)
       dweight_in = sum_j db_ij max(z_inj, 0)
       dq_in = sum_j db_ij weight_in u_inj k_j,  dk_j = sum_in db_ij weight_in u_inj q_in
+    Other than above, a NaN or an infinity in an input may make NaN of every gradient of its
+    sequence, also where dkl of its row is 0.
 
     Inputs
       q_teacher: (b, s, h, d) f32 f16 bf16

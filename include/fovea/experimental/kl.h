@@ -171,7 +171,9 @@ FOVEA_API fovea_status fovea_x_kl_indexer_forward(
  *  <q_student_in, k_student_j> and u = 1 where z > 0, else 0:
  *    db_ij = dkl_i (R_ij - P_ij)
  *    dweight_in = sum_j db_ij max(z_inj, 0)
- *    dq_in = sum_j db_ij weight_in u_inj k_j,  dk_j = sum_in db_ij weight_in u_inj q_in */
+ *    dq_in = sum_j db_ij weight_in u_inj k_j,  dk_j = sum_in db_ij weight_in u_inj q_in
+ *  Other than above, a NaN or an infinity in an input may make NaN of every gradient of its
+ *  sequence, also where dkl of its row is 0. */
 typedef struct fovea_x_kl_indexer_backward_params {
   size_t struct_size;       /**< sizeof(fovea_x_kl_indexer_backward_params) */
   fovea_tensor q_teacher;   /**< [in] (b, s, h, d) f32 f16 bf16 */

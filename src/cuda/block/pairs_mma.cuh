@@ -13,7 +13,8 @@
 
 namespace fovea::cuda {
 
-template <int Dtype>
+// Strict: in add() a P of +0 takes nothing, NaN included; else it is multiplied.
+template <int Dtype, bool Strict = true>
 class PairsMma {
  public:
   static constexpr int threads = 128, R = 2, C = 16, own = 64, others = 64, chunk = 64;
@@ -97,9 +98,11 @@ class PairsMma {
       __syncthreads();
       copy(b_, x, place, first + n * chunk);
       landed();
-      if (__syncthreads_or(odd_panel())) {
-        add_selected(acc[n]);
-        continue;
+      if constexpr (Strict) {
+        if (__syncthreads_or(odd_panel())) {
+          add_selected(acc[n]);
+          continue;
+        }
       }
       float sums[1][8][4];
 #pragma unroll

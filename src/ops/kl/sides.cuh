@@ -10,6 +10,9 @@
 
 namespace fovea::cuda {
 
+// Floats of rows by keys, or by their blocks, that a call's workspace holds at a time: 64 MiB.
+constexpr int64_t kPairsMost = int64_t{1} << 24;
+
 // `own` as a call's q and k, `other` as its v (keys) and dout (rows, in the backward).
 inline Attend attend_of(const Kl& a, const KlSide& own, const KlSide& other) {
   Attend x{};

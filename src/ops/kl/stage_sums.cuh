@@ -21,15 +21,4 @@ __device__ __forceinline__ void store_sums(const View<4>& out, int32_t dtype, in
     }
 }
 
-// f<Chunks>(passes) for sums of `width` columns: more than Chunks of them take further passes, each
-// with the products of its own.
-template <class Pairs, class F>
-void with_sums(int64_t width, const F& f) {
-  const int64_t chunks = ceil_div(width, Pairs::chunk);
-  if (chunks <= 2)
-    f.template operator()<2>(1);
-  else
-    f.template operator()<4>(ceil_div(chunks, 4));
-}
-
 }  // namespace fovea::cuda

@@ -827,6 +827,8 @@ c_struct! {
     ///   db_ij = dkl_i (R_ij - P_ij)
     ///   dweight_in = sum_j db_ij max(z_inj, 0)
     ///   dq_in = sum_j db_ij weight_in u_inj k_j,  dk_j = sum_in db_ij weight_in u_inj q_in
+    /// Other than above, a NaN or an infinity in an input may make NaN of every gradient of its
+    /// sequence, also where dkl of its row is 0.
     /// ```
     fovea_x_kl_indexer_backward_params: 1496 bytes;
     struct_size: usize = 0;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/kl_experimental/indexer.h"
 #include "core/plan.h"
 #include "fovea/experimental/kl.h"
 #include "ops/kl/sides.h"

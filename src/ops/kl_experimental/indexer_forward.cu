@@ -6,7 +6,7 @@
 //        c = sum P (ln P - (b - Y)),  kl = c + W ln l,  lse = Y + ln l
 // Shared memory and barriers: block/pairs_fma.cuh, block/pairs_mma.cuh.
 #include "core/dtype.h"
-#include "ops/kl/indexer_tile.cuh"
+#include "ops/kl_experimental/indexer_tile.cuh"
 
 namespace fovea {
 namespace cuda {
@@ -14,27 +14,7 @@ namespace {
 
 constexpr char kOp[] = "x_kl_indexer_forward";
 
-template <class Pairs>
-using Places = IndexerPlaces<Pairs::own, Pairs::others>;
-
-// visit(seen) for the key tiles of the rows from i0 on, places staged.
-template <class Pairs, class Visit>
-__device__ __forceinline__ void each_tile(const IndexerCall& call, Places<Pairs>& s, int64_t i0,
-                                          const Visit& visit) {
-  const Mask& mask = call.a.teacher.mask;
-  const Sequence& seq = s.seq;
-  const int64_t i1 = i0 + Pairs::own < seq.rows ? i0 + Pairs::own : seq.rows;
-  const KeyTiles range = key_tiles(mask, seq, 0, 1, i0, i1, kStageTile);
-  for (int64_t n = 0; n < range.count(); ++n) {
-    const int64_t j0 = range[n] * kStageTile;
-    __syncthreads();  // the last tile's keys are done with
-    s.put_keys(call, j0);
-    __syncthreads();
-    visit(seen_pairs<true, Pairs>(mask, seq, 0, i0, j0));
-  }
-}
-
-// The largest score of a thread's rows and its own share of the sums below.
+// The largest score of a thread's rows and its own share of the sum below.
 template <class Pairs>
 struct StageSums {
   static constexpr int R = Pairs::R, C = Pairs::C;
@@ -43,13 +23,17 @@ struct StageSums {
 #pragma unroll
     for (int r = 0; r < R; ++r) m[r] = -INFINITY, l[r] = 0;
   }
-  // -inf: unseen.  How far the maxima rose, 0 at first.
-  __device__ __forceinline__ void add(const float (&x)[R][C], float (&rise)[R]) {
+  // x becomes that of unseen pairs, -inf, and NaN where it is infinite.  `rise`: how far the maxima
+  // rose, 0 at first.
+  __device__ __forceinline__ void add(uint32_t seen, float (&x)[R][C], float (&rise)[R]) {
 #pragma unroll
     for (int r = 0; r < R; ++r) {
       float top = m[r];
 #pragma unroll
-      for (int c = 0; c < C; ++c) top = fmaxf(top, x[r][c]);
+      for (int c = 0; c < C; ++c) {
+        x[r][c] = seen >> (C * r + c) & 1 ? only_numbers(x[r][c]) : -INFINITY;
+        top = fmaxf(top, x[r][c]);
+      }
       top = Pairs::max(top);
       const float base = top == -INFINITY ? 0 : top;
       rise[r] = m[r] == -INFINITY ? 0 : base - m[r];
@@ -66,28 +50,20 @@ __global__ void __launch_bounds__(Pairs::threads, 2)
     indexer_lse_kernel(const __grid_constant__ IndexerCall call) {
   constexpr int R = Pairs::R, C = Pairs::C;
   extern __shared__ __align__(128) unsigned char s_dynamic[];
-  __shared__ Places<Pairs> s;
-  Pairs pairs(s_dynamic, indexer_width(call.a));
+  __shared__ IndexerPlaces<Pairs::own, Pairs::others> s;
+  Pairs pairs(s_dynamic, call.width());
   const Kl& a = call.a.teacher;
-  for (int64_t w = blockIdx.x; w < call.work; w += gridDim.x) {
+  const StageSide& side = call.side[0];
+  for (int64_t w = blockIdx.x; w < call.items; w += gridDim.x) {
     // Late rows first: under a causal mask they are the longest.
     const int64_t i0 = (call.tiles - 1 - w % call.tiles) * Pairs::own, h = w / call.tiles % a.h;
-    __syncthreads();
-    if (threadIdx.x == 0) s.seq = a.sequences[w / call.tiles / a.h];
-    __syncthreads();
-    if (i0 >= s.seq.rows) continue;
-    s.put_rows(call, i0);
+    if (!open_rows(call, s, w / call.tiles / a.h, i0)) continue;
     StageSums<Pairs> sums;
-    each_tile<Pairs>(call, s, i0, [&](uint32_t seen) {
+    each_key_tile<Pairs>(call, s, i0, [&](int64_t, uint32_t seen) {
       float x[R][C] = {}, rise[R];
-      multiply_side<true>(x, pairs, s, call.teacher, 0, h, h / call.teacher.group);
-#pragma unroll
-      for (int r = 0; r < R; ++r)
-#pragma unroll
-        for (int c = 0; c < C; ++c)
-          x[r][c] =
-              seen >> (C * r + c) & 1 ? only_numbers(x[r][c] * call.teacher.scale) : -INFINITY;
-      sums.add(x, rise);
+      multiply_side<true>(x, pairs, s, side, 0, h, h / side.group);
+      each_pair<Pairs>([&](int r, int c) { x[r][c] *= side.scale; });
+      sums.add(seen, x, rise);
     });
 #pragma unroll
     for (int r = 0; r < R; ++r) {
@@ -105,27 +81,21 @@ __global__ void __launch_bounds__(Pairs::threads, 2)
     indexer_kl_kernel(const __grid_constant__ IndexerCall call) {
   constexpr int R = Pairs::R, C = Pairs::C;
   extern __shared__ __align__(128) unsigned char s_dynamic[];
-  __shared__ Places<Pairs> s;
-  Pairs pairs(s_dynamic, indexer_width(call.a));
+  __shared__ IndexerPlaces<Pairs::own, Pairs::others> s;
+  Pairs pairs(s_dynamic, call.width());
   const KlIndexer& a = call.a;
-  for (int64_t w = blockIdx.x; w < call.work; w += gridDim.x) {
+  for (int64_t w = blockIdx.x; w < call.items; w += gridDim.x) {
     const int64_t i0 = (call.tiles - 1 - w % call.tiles) * Pairs::own;
-    __syncthreads();
-    if (threadIdx.x == 0) s.seq = a.teacher.sequences[w / call.tiles];
-    __syncthreads();
-    if (i0 >= s.seq.rows) continue;
-    s.put_rows(call, i0);
+    if (!open_rows(call, s, w / call.tiles, i0)) continue;
     StageSums<Pairs> sums;
     float cross[R] = {}, weight[R] = {};
-    each_tile<Pairs>(call, s, i0, [&](uint32_t seen) {
+    each_key_tile<Pairs>(call, s, i0, [&](int64_t, uint32_t seen) {
       float p[R][C], b[R][C], rise[R];
-      student_logits<true>(call, s, pairs, seen, b);
-      sums.add(b, rise);
-      if (!a.kl) return;
-      mean_of_heads<true>(call, s, pairs, seen, p);
+      mean_and_logits<true>(call, s, pairs, seen, static_cast<bool>(a.kl), p, b);
+      sums.add(seen, b, rise);
 #pragma unroll
       for (int r = 0; r < R; ++r) cross[r] = fmaf(weight[r], rise[r], cross[r]);
-      each_seen<true, Pairs>(seen, [&](int r, int c, int) {
+      each_pair<Pairs>([&](int r, int c) {
         weight[r] += p[r][c];
         if (p[r][c] != 0) cross[r] = fmaf(p[r][c], logf(p[r][c]) - (b[r][c] - sums.m[r]), cross[r]);
       });
@@ -148,45 +118,40 @@ template <class Pairs>
 void run(Context& ctx, IndexerCall call) {
   const Kl& a = call.a.teacher;
   call.tiles = ceil_div(a.sequences.query_max, Pairs::own);
-  const int64_t rows = a.sequences.count * call.tiles;
-  const int64_t bytes = Pairs::shared_bytes(indexer_width(call.a));
-  call.work = rows * a.h;
+  const int64_t rows = a.sequences.count * call.tiles, bytes = Pairs::shared_bytes(call.width());
+  call.items = rows * a.h;
   if (a.first.lse)
-    launch<indexer_lse_kernel<Pairs>>(ctx, kOp, call.work, Pairs::threads, bytes, call);
-  call.work = rows;
+    launch<indexer_lse_kernel<Pairs>>(ctx, kOp, call.items, Pairs::threads, bytes, call);
+  call.items = rows;
   if (call.a.kl || call.a.lse)
-    launch<indexer_kl_kernel<Pairs>>(ctx, kOp, call.work, Pairs::threads, bytes, call);
+    launch<indexer_kl_kernel<Pairs>>(ctx, kOp, call.items, Pairs::threads, bytes, call);
 }
 
-// `run` takes the call with the teacher's lse where they will lie.
-template <class F>
-void prepare_by(const KlIndexer& a, Plan& plan, const F& run) {
+// start(ctx, call) with the teacher's lse where they will lie.
+template <class Start>
+std::string planned(const KlIndexer& a, Plan& plan, const Start& start) {
   plan.kernel += std::string(".") + dtype_name(a.teacher.first.dtype);
   const RowSlot lse(plan.workspace, a.teacher, a.teacher.first.lse, static_cast<bool>(a.kl));
   plan.launch = [=](Context& ctx, void* base) {
     KlIndexer now = a;
     if (a.kl) now.teacher.first.lse = lse.at(base);
-    run(ctx, IndexerCall(now));
+    start(ctx, IndexerCall(now));
   };
+  return "";
 }
 
 std::string offer(const Context&, const KlIndexer& a, Plan& plan) {
-  prepare_by(a, plan, [](Context& ctx, const IndexerCall& call) {
-    const Sequences& q = call.a.teacher.sequences;
-    if (few_rows(ctx, q.query_max, q.count * ceil_div(q.query_max, 64)))
-      run<PairsFma<1>>(ctx, call);
-    else
-      run<PairsFma<4>>(ctx, call);
+  return planned(a, plan, [](Context& ctx, const IndexerCall& call) {
+    with_fma(ctx, call.a, call.a.teacher.sequences.query_max,
+             [&]<class Pairs> { run<Pairs>(ctx, call); });
   });
-  return "";
 }
 
 std::string offer_mma(const Context& ctx, const KlIndexer& a, Plan& plan) {
   if (std::string why = indexer_mma_refuses(ctx, a); !why.empty()) return why;
-  prepare_by(a, plan, [](Context& ctx, const IndexerCall& call) {
+  return planned(a, plan, [](Context& ctx, const IndexerCall& call) {
     with_mma(call.a.student.dtype, [&]<class Pairs> { run<Pairs>(ctx, call); });
   });
-  return "";
 }
 
 }  // namespace

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scores of a tile of rows and keys, all heads of both distributions one after the other, on
 // Hopper: x = q_n k' of teacher and student, each taken by a policy as it comes.
-//   A block owns 128 rows and every `parts`-th of the key tiles that they see, 128 keys each.  A
-//   warp of warpgroup 0 copies; the two others own 64 rows each, and what one makes of a score runs
-//   under the product of the other.
-// Shared memory: three tiles of Q and three of K, 32 KB each, one of keys for all heads that share
-// it.
-// Barriers: full (bytes) and empty (one arrival a computing warp) of each tile.
+//   A block owns 128 rows and every `parts`-th of the key tiles that they see, 128 keys each.  One
+//   thread of warpgroup 0 is the producer.  The two consumer warpgroups own 64 rows each; what one
+//   makes of a score runs under the product of the other.
+// Shared memory: three tiles of Q and three of K, 32 KB each.  A tile of keys serves all heads that
+// share it.
+//
+//   barrier          arrives                    waits     guards
+//   q_full, k_full   TMA's bytes                consumer  a stage of Q, of K
+//   q_empty, k_empty a lane of each of 8 warps  producer  the same stage
 #pragma once
 #include <new>
 
+#include "cuda/loop/heads.cuh"
 #include "cuda/loop/pair_policy.cuh"
 #include "cuda/tile/mma_sm90.cuh"
-#include "ops/kl/heads.cuh"
 
 namespace fovea::cuda {
 

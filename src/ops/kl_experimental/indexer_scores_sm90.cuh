@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the divergence of an indexer makes of a tile's scores (heads_loop_sm90.cuh): the sums of
-// each row over the keys of a part, or the slopes of its logits.
+// What the divergence of an indexer makes of a tile's scores (cuda/loop/heads_sm90.cuh): the sums
+// of each row over the keys of a part, or the slopes of its logits.
 #pragma once
 #include "cuda/block/softmax.cuh"
-#include "ops/kl/heads_loop_sm90.cuh"
+#include "cuda/loop/heads_sm90.cuh"
+#include "ops/kl_experimental/indexer.cuh"
 
 namespace fovea::cuda {
 
-// A slope of 0 of a pair that counts is -0.
-__device__ __forceinline__ float unmasked_zero90(float x) {
-  return x == 0.f ? -0.f : x;
-}
 // max(z, 0) that keeps NaN.
 __device__ __forceinline__ float rectified90(float z) {
   float y;
@@ -76,7 +73,7 @@ struct IndexerTile90 {
 };
 
 struct IndexerForwardPolicy90 : IndexerTile90 {
-  using Args = IndexerForward90;
+  using Args = IndexerArgs90;
   const Args& args;
   IndexerSums sums[2];
 
@@ -129,15 +126,15 @@ struct IndexerForwardPolicy90 : IndexerTile90 {
       const IndexerSums all{x.top, quad_sum(x.sum), quad_sum(x.weight), quad_sum(x.cross)};
       const int i = row + 8 * half;
       if (threadIdx.x % 4 == 0 && i < at.seq.rows)
-        args.sums[(int64_t{work.first + at.number} * kHeadsTile + i - at.i0) * work.parts +
-                  at.part] = all;
+        args.row_sums[(int64_t{work.first + at.number} * kHeadsTile + i - at.i0) * work.parts +
+                      at.part] = all;
     }
   }
 };
 
-// db of the tile's pairs to memory: +0 where one does not count, -0 where a slope of 0 does.
+// db of the tile's pairs to memory: 0 where one does not count.
 struct IndexerSlopesPolicy90 : IndexerTile90 {
-  using Args = IndexerSlopes90;
+  using Args = IndexerArgs90;
   const Args& args;
   float gain[2] = {}, lse[2] = {};
 
@@ -174,7 +171,7 @@ struct IndexerSlopesPolicy90 : IndexerTile90 {
           const bool counts =
               gain[half] != 0.f && (full || pairs.sees(row + 8 * half, key + column(j, c)));
           const float r = exp2_fast((logit - lse[half]) * kLog2E);
-          slope[c] = counts ? unmasked_zero90(gain[half] * (r - p[j][2 * half + c] * mean)) : 0.f;
+          slope[c] = counts ? gain[half] * (r - p[j][2 * half + c] * mean) : 0.f;
         }
         *reinterpret_cast<float2*>(to + 8 * half * args.columns + column(j, 0)) =
             make_float2(slope[0], slope[1]);

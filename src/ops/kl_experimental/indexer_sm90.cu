@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+// The indexer's divergence on Hopper.
+//   forward   the teacher's lse by the sweep of kl_forward, which takes half of its heads as one
+//             distribution and half as the other; then all heads of each tile
+//             (indexer_scores_sm90.cuh), whose sums over parts of the keys are joined here in
+//             order: kl = c + W ln l, lse = Y + ln l
+//   backward  for some row tiles at a time db of all their pairs (indexer_scores_sm90.cuh), then
+//             the gradients of the student's rows and keys from it (indexer_gradient_sm90.cuh),
+//             whose parts are added up here in order
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/chunk.h"
+#include "core/dtype.h"
+#include "cuda/block/softmax.cuh"
+#include "cuda/loop/row_tile.cuh"
+#include "cuda/tensor_map.h"
+#include "cuda/tile/convert.cuh"
+#include "ops/kl_experimental/indexer.cuh"
+
+namespace fovea {
+namespace cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// nullptr: no row of indexer.inc in this build.
+const IndexerInstance90* instance_of(const KlIndexer& a) {
+  static const std::vector<IndexerInstance90> rows = {
+#define FOVEA_INSTANCE(dtype, width) kl_indexer_sm90_instance<dtype, width>(),
+#include "instances/kl_experimental_indexer_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  const int64_t width = std::max(a.student.width, a.teacher.first.width);
+  for (const IndexerInstance90& row : rows)
+    if (row.dtype == a.student.dtype && width <= row.width) return &row;
+  return nullptr;
+}
+
+struct Operands {
+  MapOf q[2], k[2];
+  explicit Operands(const KlIndexer& a) {
+    const Kl& t = a.teacher;
+    const KlSide* side[2] = {&t.first, &a.student};
+    for (int i = 0; i < 2; ++i) {
+      q[i] = {side[i]->q, side[i]->dtype, t.b, t.s, i ? a.heads : t.h, side[i]->width, kHeadsTile};
+      k[i] = {side[i]->k,         side[i]->dtype, t.sequences.caches, t.t,
+              side[i]->key_heads, side[i]->width, kHeadsTile};
+    }
+  }
+};
+
+IndexerMaps90 maps_of(const KlIndexer& a, const char* op) {
+  const Operands of(a);
+  MapOf part = of.q[1];
+  part.rows = kSlopesRows;
+  IndexerMaps90 maps;
+  bool made = make_map(part, maps.q_part);
+  for (int i = 0; i < 2; ++i)
+    made = made && make_map(of.q[i], maps.q[i]) && make_map(of.k[i], maps.k[i]);
+  if (!made) fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", op);
+  return maps;
+}
+
+// The teacher's lse as a call of kl_forward: of its heads, the second half beside the first where
+// both have key heads of their own; else all of them twice.
+Kl lse_call(const KlIndexer& a, const View<3>& lse) {
+  Kl x = a.teacher;
+  KlSide &first = x.first, &second = x.second;
+  first.lse = lse, second = first;
+  const int64_t groups = first.key_heads;
+  if (x.h % 2 == 0 && (groups == 1 || groups % 2 == 0)) {
+    x.h /= 2;
+    first.key_heads = second.key_heads = groups == 1 ? 1 : groups / 2;
+    second.q.data = second.q.as<uint16_t>() + x.h * second.q.stride[2];
+    if (groups > 1) second.k.data = second.k.as<uint16_t>() + second.key_heads * second.k.stride[2];
+    if (lse) second.lse.data = lse.as() + x.h * lse.stride[1];
+  } else {
+    second.lse = {};
+  }
+  return x;
+}
+
+// "", and the row that serves the call in the kernel's name; or why none does.
+std::string refuses(const Context& ctx, const KlIndexer& a, Plan& plan) {
+  const Kl& t = a.teacher;
+  if (t.first.dtype != a.student.dtype) return "teacher and student differ in dtype";
+  // Its answer says what devices, dtypes and layouts there are.
+  Plan lse;
+  if (const std::string why = kl_forward_sm90.offer(ctx, lse_call(a, {}), lse); !why.empty())
+    return why;
+  if (a.student.width % 8) return "a width that is not a multiple of 8";
+  const IndexerInstance90* row = instance_of(a);
+  if (!row) return "no instance for this dtype and these widths in this build";
+  const Operands of(a);
+  for (int i = 0; i < 2; ++i)
+    for (const MapOf* x : {&of.q[i], &of.k[i]})
+      if (const char* why = map_refuses(*x); *why) return std::string("a q or k has ") + why;
+  if (t.sequences.count * ceil_div(t.sequences.query_max, kHeadsTile) > kIndexMax / 64)
+    return "more than 2^24 tiles of rows";
+  plan.kernel += std::string(".") + dtype_name(a.student.dtype) + ".d" + std::to_string(row->width);
+  return "";
+}
+
+// All row tiles in one launch; one part.
+HeadsWork work_of(const KlIndexer& a) {
+  const Kl& t = a.teacher;
+  HeadsWork work{};
+  work.a = attend_of(t, t.first, t.first);
+  work.heads[0] = static_cast<int32_t>(t.h), work.heads[1] = static_cast<int32_t>(a.heads);
+  work.group[0] = static_cast<int32_t>(t.h / t.first.key_heads), work.group[1] = work.heads[1];
+  work.row_tiles = static_cast<int32_t>(ceil_div(t.sequences.query_max, kHeadsTile));
+  work.count = static_cast<int32_t>(t.sequences.count) * work.row_tiles;
+  work.parts = work.lead = 1;
+  return work;
+}
+
+int64_t key_tiles_of(const KlIndexer& a) {
+  return std::max<int64_t>(ceil_div(a.teacher.sequences.key_max, kHeadsTile), 1);
+}
+
+// Parts of the keys of so many row tiles: enough for every multiprocessor to take several works.
+int32_t parts_of(const Context& ctx, const KlIndexer& a, int32_t row_tiles) {
+  constexpr int64_t kWorksEach = 6, kPartsMost = 32;
+  return static_cast<int32_t>(
+      clamp_i64(ceil_div(kWorksEach * device_info(ctx).multiprocessors, std::max(row_tiles, 1)), 1,
+                std::min(key_tiles_of(a), kPartsMost)));
+}
+
+// A thread joins the parts of a row.
+__global__ void __launch_bounds__(kThreads)
+    join_rows_kernel(const __grid_constant__ KlIndexer a, const IndexerSums* sums, int row_tiles,
+                     int parts, int64_t rows) {
+  const int64_t w = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (w >= rows) return;
+  const Sequence seq = a.teacher.sequences[w / kHeadsTile / row_tiles];
+  const int64_t i = w % (int64_t{row_tiles} * kHeadsTile);
+  if (i >= seq.rows) return;
+  IndexerSums all{kNegativeInfinity, 0.f, 0.f, 0.f};
+  for (int part = 0; part < parts; ++part) {
+    const IndexerSums x = sums[w * parts + part];
+    // A part that saw nothing; a sum of NaN is one that did.
+    if (x.sum == 0.f) continue;
+    const float base = fmaxf(all.top, x.top), at = base == kNegativeInfinity ? 0.f : base;
+    const auto moved = [&](const IndexerSums& y) {
+      const float rise = y.top == kNegativeInfinity ? 0.f : at - y.top;
+      return IndexerSums{base, y.sum * expf(-rise), y.weight, fmaf(y.weight, rise, y.cross)};
+    };
+    const IndexerSums u = moved(all), v = moved(x);
+    all = {base, u.sum + v.sum, u.weight + v.weight, u.cross + v.cross};
+  }
+  const float log = logf(all.sum);
+  const auto put = [&](const View<2>& to, float value) {
+    if (to) to.as()[seq.batch * to.stride[0] + (seq.row_begin + i) * to.stride[1]] = value;
+  };
+  put(a.kl, all.sum == 0.f ? 0.f : fmaf(all.weight, log, all.cross));
+  put(a.lse, all.sum == 0.f ? kNegativeInfinity : all.top + log);
+}
+
+std::string offer_forward(const Context& ctx, const KlIndexer& a, Plan& plan) {
+  if (std::string why = refuses(ctx, a, plan); !why.empty()) return why;
+  constexpr const char* kOp = kIndexerForward;
+  HeadsWork work = work_of(a);
+  work.parts = parts_of(ctx, a, work.count);
+  const bool heads = a.kl || a.lse, teacher = static_cast<bool>(a.kl);
+  const RowSlot lse(plan.workspace, a.teacher, a.teacher.first.lse, teacher);
+  const auto sums = plan.workspace.add<IndexerSums>(heads ? work.works() * int64_t{kHeadsTile} : 0);
+  plan.launch = [=](Context& ctx, void* base) {
+    const View<3> at = lse.at(base);
+    if (at) {
+      Plan inner;
+      if (!kl_forward_sm90.offer(ctx, lse_call(a, at), inner).empty())
+        fail(FOVEA_INTERNAL_ERROR, "%s: the kernel of lse is refused at the launch alone", kOp);
+      inner.launch(ctx, nullptr);
+    }
+    if (!heads) return;
+    instance_of(a)->forward(ctx, work, maps_of(a, kOp), {at, a.weight, sums.at(base), teacher});
+    const int64_t rows = int64_t{work.count} * kHeadsTile;
+    launch<join_rows_kernel>(ctx, kOp, ceil_div(rows, kThreads), kThreads, 0, a, sums.at(base),
+                             work.row_tiles, work.parts, rows);
+  };
+  return "";
+}
+
+// A thread adds up the parts of an element of dk.
+__global__ void __launch_bounds__(kThreads)
+    join_keys_kernel(const __grid_constant__ KlIndexer a,
+                     const __grid_constant__ IndexerArgs90 keys, int width, int64_t work) {
+  const int64_t w = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (w >= work) return;
+  const int64_t column = w % width, row = w / width;
+  const Sequence seq = a.teacher.sequences[row / kHeadsTile / keys.key_tiles];
+  const int64_t j = row % (int64_t{keys.key_tiles} * kHeadsTile);
+  if (j >= seq.keys || column >= a.student.width) return;
+  const int64_t parts = int64_t{keys.row_parts} * keys.head_parts;
+  float sum = 0.f;
+  for (int64_t part = 0; part < parts; ++part)
+    sum +=
+        keys.key_sums[((row / kHeadsTile * parts + part) * kHeadsTile + row % kHeadsTile) * width +
+                      column];
+  const View<4>& to = a.student.dk;
+  store_float(
+      to.data, a.student.dtype,
+      seq.key_batch * to.stride[0] + (seq.key_begin + j) * to.stride[1] + column * to.stride[3],
+      sum);
+}
+
+// What a backward takes, and its room.
+struct BackwardSlots {
+  HeadsWork work;
+  IndexerArgs90 args{};
+  int32_t band;  // row tiles of a launch
+  Slot<float> db, sums;
+
+  BackwardSlots(Layout& layout, const DeviceInfo& device, const KlIndexer& a, int width)
+      : work(work_of(a)) {
+    constexpr int64_t kWorksEach = 3, kPartsMost = 64;
+    const Sequences& q = a.teacher.sequences;
+    const int64_t tiles = key_tiles_of(a), columns = tiles * kHeadsTile;
+    band = static_cast<int32_t>(
+        clamp_i64(kPairsMost / (kHeadsTile * columns), 1, std::max(work.count, 1)));
+    const int64_t parts = clamp_i64(
+        ceil_div(kWorksEach * device.multiprocessors, std::max<int64_t>(q.count, 1) * tiles), 1,
+        kPartsMost);
+    const int64_t row_parts =
+        std::max<int64_t>(std::min<int64_t>({parts, band, work.row_tiles}), 1);
+    const int64_t head_parts = clamp_i64(ceil_div(parts, row_parts), 1, a.heads);
+    args.lse = a.teacher.first.lse, args.weight = a.weight;
+    args.gain = a.dkl, args.lse_student = a.lse;
+    args.dweight = a.dweight, args.dq = a.student.dq;
+    args.columns = columns, args.width = static_cast<int32_t>(a.student.width);
+    args.key_tiles = static_cast<int32_t>(tiles);
+    args.row_parts = static_cast<int32_t>(row_parts);
+    args.head_parts = static_cast<int32_t>(head_parts);
+    db = layout.add<float>(band * kHeadsTile * columns);
+    sums = layout.add<float>(a.student.dk ? args.key_works(work) * kHeadsTile * width : 0);
+  }
+};
+
+void enqueue(Context& ctx, const KlIndexer& a, const BackwardSlots& slots, void* base) {
+  const IndexerInstance90& row = *instance_of(a);
+  clear_unreached(ctx, a);
+  const IndexerMaps90 maps = maps_of(a, kIndexerBackward);
+  IndexerArgs90 args = slots.args;
+  args.db = slots.db.at(base), args.key_sums = slots.sums.at(base);
+  HeadsWork work = slots.work;
+  for (const int all = work.count; work.first < all; work.first += slots.band) {
+    work.count = std::min(slots.band, all - work.first);
+    HeadsWork cut = work;
+    cut.parts = parts_of(ctx, a, work.count);
+    row.slopes(ctx, cut, maps, args);
+    if (args.dq || args.dweight) row.rows(ctx, work, maps, args);
+    if (a.student.dk) row.keys(ctx, work, maps, args);
+    args.more = true;
+  }
+  if (!a.student.dk) return;
+  const int64_t elements =
+      a.teacher.sequences.count * args.key_tiles * int64_t{kHeadsTile} * row.width;
+  launch<join_keys_kernel>(ctx, kIndexerBackward, ceil_div(elements, kThreads), kThreads, 0, a,
+                           args, row.width, elements);
+}
+
+std::string offer_backward(const Context& ctx, const KlIndexer& a, Plan& plan) {
+  if (std::string why = refuses(ctx, a, plan); !why.empty()) return why;
+  if (a.student.dq && !chunked(a.student.dq, 2, 8))
+    return "dq has rows that are not contiguous and 16-byte aligned";
+  const Sequences& q = a.teacher.sequences;
+  if (q.count * ceil_div(q.key_max, kHeadsTile) > kIndexMax / 256)
+    return "more than 2^22 tiles of keys";
+  const BackwardSlots slots(plan.workspace, device_info(ctx), a, instance_of(a)->width);
+  plan.launch = [=](Context& ctx, void* base) { enqueue(ctx, a, slots, base); };
+  return "";
+}
+
+}  // namespace
+}  // namespace cuda
+
+extern const Kernel<KlIndexer> kl_indexer_forward_sm90 = {"sm90", cuda::offer_forward};
+extern const Kernel<KlIndexer> kl_indexer_backward_sm90 = {"sm90", cuda::offer_backward};
+
+}  // namespace fovea
