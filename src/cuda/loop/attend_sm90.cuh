@@ -68,7 +68,7 @@ template <class Shape, class Shared>
 __device__ __forceinline__ void clean_values(int tail, const Shared& shared,
                                              sm90::Ring<Shape::Stages> v, int group) {
   using TileV = typename Shape::TileV;
-  sm90::barrier_wait(shared.full(v), v.phase);
+  shared.key_pipe().wait(v);
   unsigned char* values = shared.base + (shared.keys(v) - shared.at);
   for (int i = tail * kPanelChunks + threadIdx.x % 128; i < Shape::BN * kPanelChunks; i += 128)
 #pragma unroll
@@ -97,9 +97,6 @@ __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink,
   constexpr bool kQInRegisters = Shape::q_in_registers && std::same_as<Score, PlainScore>;
   uint32_t q[kQInRegisters ? D / 16 : 1][4];
   uint32_t p[1][BN / 16][4], absent[Paged ? BN / 32 : 1] = {};
-  const auto release = [&](uint32_t barrier) {
-    if (lane == 0) sm90::barrier_arrive(barrier);
-  };
 
   // Rows of Q that o went through are given back once TMA has read them, under the
   // first products of the next work.
@@ -110,14 +107,14 @@ __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink,
     if (!kEngine || !owes) return;
     if (owes == 2 && threadIdx.x % 128 == 0) sm90::out_wait_read<0>();
     __syncwarp();
-    release(shared.q_empty(owed));
+    shared.q_pipe().release(owed);
     owes = 0;
   };
   constexpr int kTurn = 1 + Shape::Groups;  // the first of the named barriers
   if (Shape::ping_pong && group == Shape::Groups - 1) sm90::named_barrier_arrive(kTurn, 256);
   for (;;) {
-    sm90::barrier_wait(shared.q_full(q_at), q_at.phase);
-    if (Shape::skip_empty_groups) sm90::barrier_wait(shared.certain(slot), slot.phase);
+    shared.q_pipe().wait(q_at);
+    if (Shape::skip_empty_groups) sm90::barrier_wait(shared.tile_confirmed(slot), slot.phase);
     const typename Shared::Slot& work = shared.work(slot);
     if (__all_sync(~0u, work.tile.size == 0)) {
       settle();
@@ -132,13 +129,13 @@ __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink,
     };
     // Tiles that none of this warpgroup's rows sees, but others of the block do.
     const auto pass = [&] {
-      sm90::barrier_wait(shared.full(at), at.phase);
-      release(shared.empty(at));
+      shared.key_pipe().wait(at);
+      shared.key_pipe().release(at);
       at.next();
     };
     const auto end_work = [&] {
       __syncwarp();
-      release(shared.free(slot));
+      shared.tile_pipe().release(slot);
       slot.next(), q_at.next();
     };
     if (Shape::skip_empty_groups && sm90::uniform(group * 64 >= work.tile.size)) {
@@ -152,7 +149,7 @@ __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink,
       if (kEngine)
         owed = q_at, owes = 1;
       else
-        release(shared.q_empty(q_at));
+        shared.q_pipe().release(q_at);
       end_work();
       continue;
     }
@@ -172,7 +169,7 @@ __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink,
     bool more = false;
 
     const auto scores = [&](Ring k) {
-      sm90::barrier_wait(shared.full(k), k.phase);
+      shared.key_pipe().wait(k);
       sm90::fence();
       const uint64_t keys = sm90::descriptor(shared.keys(k), 16, TileK::octet_bytes);
       if constexpr (kQInRegisters) {
@@ -190,11 +187,11 @@ __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink,
         for (int word = 0; word < BN / 32; ++word) absent[word] = shared.absent(k)[word];
         __syncwarp();
       }
-      release(shared.empty(k));
-      if (--left <= 0 && !kEngine) release(shared.q_empty(q_at));
+      shared.key_pipe().release(k);
+      if (--left <= 0 && !kEngine) shared.q_pipe().release(q_at);
     };
     const auto values = [&](Ring v) {
-      sm90::barrier_wait(shared.full(v), v.phase);
+      shared.key_pipe().wait(v);
       sm90::product_columns<Dtype>(
           o[0], p[0], sm90::descriptor(shared.keys(v), TileV::panel_bytes, TileV::octet_bytes),
           more, TileV::octet_bytes);
@@ -203,7 +200,7 @@ __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink,
     };
     const auto values_done = [&](Ring v) {
       sm90::pin(o[0]);
-      release(shared.empty(v));
+      shared.key_pipe().release(v);
     };
     const auto weigh = [&](bool whole) {
       const int key = work.key_tile(n) * BN;

@@ -124,7 +124,7 @@ struct Producer90 {
       if (run) works.pass(run, has_rows);
     };
     for (TileScheduler works(schedule, kNear == 0); !works.done();) {
-      sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
+      shared.tile_pipe().acquire(slot);
       __syncwarp();  // a work without rows was seen by all lanes
       const WorkPlace place(order, *works);
       const int rows = row_step(grid.group), heads = static_cast<int>(grid.heads),
@@ -140,7 +140,7 @@ struct Producer90 {
           pages() && !empty ? entry_of(work, first_of(work, work.last)) : nullptr;
       if (pages()) page = page_at(entry);
       __syncwarp();
-      if (trusted && lane == 0) sm90::barrier_arrive(shared.planned(slot));
+      if (trusted && lane == 0) shared.tile_pipe().arrive(slot);
       bool right = true;
       if (!sure) {
         pdl_wait();
@@ -153,17 +153,19 @@ struct Producer90 {
         __syncwarp();
       }
       if (!empty) {
-        if (lane == 0) sm90::barrier_arrive(kTrusts ? shared.certain(slot) : shared.planned(slot));
+        if (lane == 0)
+          sm90::barrier_arrive(kTrusts ? shared.tile_confirmed(slot)
+                                       : shared.tile_pipe().full(slot));
         slot.next();
-        if (kNear > 0) sm90::barrier_wait(shared.near(), near_phase), near_phase ^= 1;
+        if (kNear > 0) sm90::barrier_wait(shared.prefetch_next(), near_phase), near_phase ^= 1;
       }
       if (right) next(works);
     }
-    sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
+    shared.tile_pipe().acquire(slot);
     __syncwarp();
     if (lane != 0) return;
     shared.work(slot).tile.size = 0;
-    sm90::barrier_arrive(shared.planned(slot)), sm90::barrier_arrive(shared.certain(slot));
+    shared.tile_pipe().arrive(slot), sm90::barrier_arrive(shared.tile_confirmed(slot));
   }
 
   // While the first work is planned, the way of its copies is gone once by lanes past the last,
@@ -175,7 +177,7 @@ struct Producer90 {
     static_assert(!kTrusts || Shape::Stages >= 4);  // two tiles of K and V wait for nothing
     if (kTrusts) lane += 32;
     for (bool live = !kTrusts;;) {
-      if (live) sm90::barrier_wait(shared.planned(slot), slot.phase);
+      if (live) shared.tile_pipe().wait(slot);
       const WorkSlot<Mask>& work =
           live ? shared.work(slot) : *reinterpret_cast<const WorkSlot<Mask>*>(shared.base);
       if (live && work.tile.size == 0) break;
@@ -186,13 +188,13 @@ struct Producer90 {
       }
       if (!leads()) {
         __syncwarp();
-        if (lane == 0) sm90::barrier_arrive(shared.free(slot));
+        shared.tile_pipe().release(slot);
       }
       slot.next(), q.next();
     }
     if (!leads()) return;
-    sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
-    if (lane == 0) sm90::barrier_arrive(shared.q_full(q));
+    shared.q_pipe().acquire(q);
+    if (lane == 0) shared.q_pipe().arrive(q);
   }
 
   // Before anything is asked for: the kernel before has ended.  The kernel after relies on what
@@ -211,28 +213,29 @@ struct Producer90 {
     const Sequence& seq = tile.rows.seq;
     const int row = static_cast<int>(seq.row_begin) + tile.first_query(),
               batch = static_cast<int>(seq.batch);
-    sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
+    shared.q_pipe().acquire(q);
     if (lane != 0) return;
     if constexpr (kPair) {
       const int head = static_cast<int>(tile.rows.g);
-      sm90::barrier_expect(shared.q_full(q), Shape::q_bytes);
-      sm90::copy_panels<typename Shape::TileQ>(shared.q(q), maps.q, shared.q_full(q), row, head,
-                                               batch);
+      shared.q_pipe().expect(q, Shape::q_bytes);
+      sm90::copy_panels<typename Shape::TileQ>(shared.q(q), maps.q, shared.q_pipe().full(q), row,
+                                               head, batch);
       sm90::copy_panels<typename Shape::TileQ2>(shared.q(q) + Shape::TileQ::bytes, maps.q2,
-                                                shared.q_full(q), row, head, batch);
+                                                shared.q_pipe().full(q), row, head, batch);
       return;
     }
     if (tile.group() == 1) {
-      sm90::copy_tile<typename Shape::TileQ>(shared.q(q), maps.q, shared.q_full(q), row,
+      sm90::copy_tile<typename Shape::TileQ>(shared.q(q), maps.q, shared.q_pipe().full(q), row,
                                              static_cast<int>(tile.rows.g), batch);
       return;
     }
     // A box of whole groups, heads before rows.
     constexpr int panels = Shape::TileQ::panels;
-    sm90::barrier_expect(shared.q_full(q), panels * work.rows * kPanelRowBytes);
+    shared.q_pipe().expect(q, panels * work.rows * kPanelRowBytes);
     for (int panel = 0; panel < panels; ++panel)
-      sm90::copy_box(shared.q(q) + panel * Shape::TileQ::panel_bytes, maps.q, shared.q_full(q),
-                     panel * 64, static_cast<int>(tile.rows.head_begin()), row, batch);
+      sm90::copy_box(shared.q(q) + panel * Shape::TileQ::panel_bytes, maps.q,
+                     shared.q_pipe().full(q), panel * 64, static_cast<int>(tile.rows.head_begin()),
+                     row, batch);
   }
 
   // The next tile to copy, and how many others' are before it.
@@ -301,7 +304,7 @@ struct Producer90 {
   // Works without rows are to be passed before the next one: it is asked for when this one begins.
   __device__ __forceinline__ void ask_near(int left, int all) const {
     if (kNear > 0 && left == (ragged() ? all : min(all, kNear)) && leads() && lane == 0)
-      sm90::barrier_arrive(shared.near());
+      sm90::barrier_arrive(shared.prefetch_next());
   }
   // V follows K by a tile, as the products do; a pair's keys go together.
   __device__ __forceinline__ void walk(const WorkSlot<Mask>& work, typename Shared::WorkRing slot,
@@ -334,7 +337,7 @@ struct Producer90 {
       }
       if (done == 0) {
         if (leads()) query(work, q);
-        if (kTrusts && live) sm90::barrier_wait(shared.certain(slot), slot.phase);
+        if (kTrusts && live) sm90::barrier_wait(shared.tile_confirmed(slot), slot.phase);
         all = live ? max(work.count, 1) : 2;
       } else {
         copy<typename Shape::TileV, false>(maps.v, behind, head, batch, at, false);
@@ -355,7 +358,7 @@ struct Producer90 {
       }
       at.others = copiers_of(a) - 1;
     }
-    const uint32_t to = shared.keys(at), full = shared.full(at);
+    const uint32_t to = shared.keys(at), full = shared.key_pipe().full(at);
     if constexpr (Paged) {
       if (pages()) {
         copy_pages<Tile, TellAbsent>(map, keys, head, to, full, at, begins);
@@ -363,7 +366,7 @@ struct Producer90 {
       }
     }
     if (begins) begin();
-    sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
+    shared.key_pipe().acquire(at);
     if (lane == 0) sm90::copy_tile<Tile>(to, map, full, keys.row, head, batch);
     at.next();
   }
@@ -386,7 +389,7 @@ struct Producer90 {
               octet = sm90::unhoisted(head * cuts.head_octets + (keys.row >> 3));
     full = sm90::unhoisted(full);
     if (begins) begin();
-    sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
+    shared.key_pipe().acquire(at);
     if (lane == 0) {
 #pragma unroll
       for (int word = 0; TellAbsent && word < Shared::kAbsentWords; ++word)

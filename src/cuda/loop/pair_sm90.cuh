@@ -192,12 +192,9 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
   typename Shared::QRing q_at;
   Ring at;
   float x[1][BN / 8][4], y[1][BN / 8][4];
-  const auto release = [&](uint32_t barrier) {
-    if (lane == 0) sm90::barrier_arrive(barrier);
-  };
 
   for (;;) {
-    sm90::barrier_wait(shared.q_full(q_at), q_at.phase);
+    shared.q_pipe().wait(q_at);
     const typename Shared::Slot& work = shared.work(slot);
     if (__all_sync(~0u, work.tile.size == 0)) return;
     const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
@@ -212,12 +209,12 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
     const auto step = [&](auto whole) {
       Ring second = at;
       second.next();
-      sm90::barrier_wait(shared.full(at), at.phase);
+      shared.key_pipe().wait(at);
       sm90::fence();
       sm90::product_rows<Shape::Dtype, Shape::D, typename Shape::TileQ, typename Shape::TileK>(
           x[0], tile_at(q_rows), tile_at(shared.keys(at)));
       sm90::commit();
-      sm90::barrier_wait(shared.full(second), second.phase);
+      shared.key_pipe().wait(second);
       sm90::fence();
       sm90::product_rows<Shape::Dtype, Shape::E, typename Shape::TileQ2, typename Shape::TileV>(
           y[0], tile_at(q_rows + Shape::TileQ::bytes), tile_at(shared.keys(second)));
@@ -231,9 +228,9 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
       sm90::pin(y[0]);
       if constexpr (!whole) forbid_infinity(y[0]), work.mask.apply(y, n * BN, row);
       if (!state.template second<whole>(x[0], y[0], factor)) return false;
-      release(shared.empty(at)), release(shared.empty(second));
+      shared.key_pipe().release(at), shared.key_pipe().release(second);
       at = second, at.next();
-      if (--left == 0) release(shared.q_empty(q_at));
+      if (--left == 0) shared.q_pipe().release(q_at);
       --n;
       return true;
     };
@@ -247,8 +244,8 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
       for (; left > 1 && n > seen; --left, --n)
 #pragma unroll
         for (int side = 0; side < 2; ++side) {
-          sm90::barrier_wait(shared.full(at), at.phase);
-          release(shared.empty(at));
+          shared.key_pipe().wait(at);
+          shared.key_pipe().release(at);
           at.next();
         }
     }
@@ -270,7 +267,7 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
       if (lane % 4 == 0 && m < work.tile.begin + work.tile.size) sink.store(work.tile, m, total);
     });
     __syncwarp();
-    release(shared.free(slot));
+    shared.tile_pipe().release(slot);
     slot.next(), q_at.next();
   }
 }
