@@ -55,7 +55,7 @@ class ConvKeyGradient90 : public ConvGradientTile90<Shape> {
     if constexpr (!Final) this->give_back(Base::kDaRead);
     sm90::wait<Shape::roomy && !Final ? 1 : 0>();
     sm90::pin(dv);
-    this->release(this->empty(this->stage_before(1)));
+    this->release(this->stage_before(1));
     if constexpr (Shape::late && !Final) this->issue_scores_ahead();
     this->issue_sums(t, column);
   }
@@ -67,7 +67,7 @@ class ConvKeyGradient90 : public ConvGradientTile90<Shape> {
 
  private:
   __device__ __forceinline__ int side_at(int buffer) const {
-    return Shape::sides + (group * 2 + buffer) * (BN * 8);
+    return Base::layout.row_stats + (group * 2 + buffer) * (BN * 8);
   }
   // lse and delta of the rows of tile t, by cp.async.
   __device__ __forceinline__ void fetch_side(int t, int buffer) const {

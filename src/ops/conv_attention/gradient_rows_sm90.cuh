@@ -57,7 +57,7 @@ class ConvRowGradient90 : public ConvGradientTile90<Shape> {
   __device__ __forceinline__ void backward(int t, const Tiles& tiles) {
     const int dp_stage = this->stage_before(1);
     make_da(t);
-    this->release(this->empty(dp_stage));
+    this->release(dp_stage);
     this->wait_read(Base::kDaRead);
     this->put(tiles.da, y[0]);
     if constexpr (Shape::roomy && !Final) this->issue_scores_ahead();
@@ -78,7 +78,7 @@ class ConvRowGradient90 : public ConvGradientTile90<Shape> {
     this->meet_both();
     const int number = group * 4 + warp, warps = 4 * Shape::Groups;
     store_taps(c, more, this->work(), taps,
-               reinterpret_cast<float*>(shared + Shape::scores +
+               reinterpret_cast<float*>(shared + Base::layout.scores +
                                         number * (4 * Shape::score_bytes / warps)),
                number, warps);
   }
