@@ -2,6 +2,8 @@
 // What the Hopper gradient loops share: which keys a block owns, which row tiles it walks, and how
 // a tile whose tail is not the sequence's gets to shared memory.
 #pragma once
+#include <concepts>
+
 #include "cuda/loop/backward_tiles.cuh"
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/tensor_map.h"
@@ -71,32 +73,60 @@ struct BackwardBlock {
   }
 };
 
-// The row tiles that see a key block, from `first` on in steps until `end`, for each head of its
-// group.
-struct RowWalk {
+// Which row tiles a key block walks, for each query head of its key head, as the gradient loops
+// ask:
+//   first, after(m)  the first row tile and the next; after the last comes the first, of the next
+//   head count()          steps of all heads each(f)          calls f(query head, row tile) for
+//   each step
+template <class S>
+concept RowSource = requires(const S rows, int m, void (*f)(int, int)) {
+  { rows.first } -> std::convertible_to<int>;
+  { rows.after(m) } -> std::same_as<int>;
+  { rows.count() } -> std::same_as<int>;
+  rows.each(f);
+};
+
+// The row tiles of which some row sees one of keys [begin, end) through the window.
+struct WindowRows {
   int first, end, step, head, heads;
-  __device__ RowWalk(const Attend& a, const Sequence& seq, int g, int begin, int end, int rows,
-                     bool down) {
+  __device__ WindowRows(const Attend& a, const Sequence& seq, int g, int begin, int end, int rows,
+                        bool down) {
     heads = sm90::uniform(static_cast<uint32_t>(a.h) / static_cast<uint32_t>(a.g));
     head = g * heads;
-    const int left = static_cast<int>(clamp_i64(a.mask.window.left, 0, kIndexMax)),
-              right = static_cast<int>(clamp_i64(a.mask.window.right, 0, kIndexMax));
-    const int all = static_cast<int>(seq.rows), back = all - static_cast<int>(seq.keys);
-    const int from = right ? min(max(begin + back - right + 1, 0), all) : 0;
-    const int to = left ? min(max(end - 1 + back + left, 0), all) : all;
-    const int low = from / rows, high = from < to ? (to + rows - 1) / rows : low;
+    const PlainWindow window(a.mask.window, static_cast<int>(seq.rows), static_cast<int>(seq.keys));
+    const PlainWindow::Span seen = window.rows_of(begin, end);
+    const int low = seen.low / rows,
+              high = seen.low < seen.high ? (seen.high + rows - 1) / rows : low;
     step = sm90::uniform(down ? -1 : 1);
     first = sm90::uniform(down ? high - 1 : low);
     this->end = sm90::uniform(down ? low - 1 : high);
   }
   __device__ int count() const { return (end - first) * step * heads; }
-  // Calls f(query head, row tile).
+  __device__ int after(int m) const { return m + step == end ? first : m + step; }
   template <class F>
   __device__ __forceinline__ void each(F f) const {
 #pragma unroll 1
     for (int h = head; h < head + heads; ++h)
 #pragma unroll 1
       for (int m = first; m != end; m += step) f(h, sm90::unhoisted(m));
+  }
+};
+static_assert(RowSource<WindowRows>);
+
+// The key blocks [low, high) of `width` keys of which some row of [begin, end) sees a key through
+// the window, and their order: that in which they add to dq of those rows.
+struct WindowBlocks {
+  int low, high;
+  __device__ WindowBlocks(const Mask& mask, int rows, int keys, int begin, int end, int width) {
+    const PlainWindow::Span seen = PlainWindow(mask.window, rows, keys).keys_of(begin, end);
+    low = seen.low / width;
+    high = seen.high > 0 ? (seen.high - 1) / width + 1 : low;
+  }
+  // How many of them add to the tile before the block does.
+  __device__ int before(const BackwardBlock& block) const {
+    const int n = block.n;
+    if (block.down || n == block.tail) return (block.down ? n : high - 1) - low;
+    return high - 1 - n - (block.tail >= 0);
   }
 };
 
