@@ -169,10 +169,10 @@ struct Window {
   }
 };
 
-// The window of a plain call (Attend::plain()) with default positions: row i of `rows` sees the keys
-// j of `keys` with i + shift - left < j < i + shift + right, where shift = keys - rows and 0 means
-// unlimited.  Which rows see which keys, for whoever walks either.  In ints: the device's extents
-// are far below 2^31, and a limit beyond kLimit is one that nobody reaches.
+// The window of a plain call (Attend::plain()) with default positions: row i of `rows` sees the
+// keys j of `keys` with i + shift - left < j < i + shift + right, where shift = keys - rows and 0
+// means unlimited.  Which rows see which keys, for whoever walks either.  In ints: the device's
+// extents are far below 2^31, and a limit beyond kLimit is one that nobody reaches.
 struct PlainWindow {
   static constexpr int64_t kLimit = (1 << 30) - 1;
   int left, right, rows, keys;

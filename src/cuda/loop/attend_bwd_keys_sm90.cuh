@@ -7,19 +7,19 @@
 // ring: each has a product under way while the other is between two.
 // Shared memory: BackwardKeysLayout.
 //
-//   | barrier        | who arrives                  | who waits    | what it guards | | k full, v
-//   full | TMA                          | 1; 2         | K; V                             | | raw
-//   | TMA                          | producer     | a tile whose last rows it zeroes | | q full |
-//   TMA                          | 1 and 2      | a tile of Q, its rows' statistics | | q empty | a
-//   lane of each warp of 1, 2  | producer     | the same, to overwrite           | | dout full |
-//   TMA                          | 1 and 2      | a tile of dout                   | | dout empty
-//   | a lane of each warp of 1, 2  | producer     | the same, to overwrite           | | p full | a
-//   lane of each warp of 1     | warpgroup 2  | p' of a tile                     | | p empty | a
-//   lane of each warp of 2     | warpgroup 1  | the same, to overwrite           |
+//   | barrier    | who arrives                 | who waits   | what it guards                    |
+//   | k full     | TMA                         | warpgroup 1 | K                                 |
+//   | v full     | TMA                         | warpgroup 2 | V                                 |
+//   | raw        | TMA                         | producer    | a tile whose last rows it zeroes  |
+//   | q full     | TMA                         | 1 and 2     | a tile of Q, its rows' statistics |
+//   | q empty    | a lane of each warp of 1, 2 | producer    | the same, to overwrite            |
+//   | dout full  | TMA                         | 1 and 2     | a tile of dout                    |
+//   | dout empty | a lane of each warp of 1, 2 | producer    | the same, to overwrite            |
+//   | p full     | a lane of each warp of 1    | warpgroup 2 | p' of a tile                      |
+//   | p empty    | a lane of each warp of 2    | warpgroup 1 | the same, to overwrite            |
+//
 // Rows past the last are zeroed where the tensor goes on: a NaN there times a p of 0 would count.
 #pragma once
-#include <new>
-
 #include <new>
 
 #include "cuda/loop/backward_turn_sm90.cuh"

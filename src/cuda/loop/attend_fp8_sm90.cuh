@@ -9,15 +9,15 @@
 //   ahead into the next item, and one of another warp finds out what that item is.
 //   Shared memory: ByteLayout90.
 //
-//   | barrier       | who arrives                  | who waits           | what it guards | | item
-//   full     | scheduler                    | producer, consumers | an item                  | |
-//   item empty    | a lane of each warp of those | scheduler           | the same, to overwrite   |
-//   | q full        | TMA                          | consumers           | Q | | q empty       | a
-//   lane of each warp          | producer            | the same, to overwrite   | | k, v full     |
-//   TMA                          | consumers           | a tile of K or of V'     | | k, v empty |
-//   a lane of each warp          | producer            | the same, to overwrite   | | prefetch next
-//   | producer                     | scheduler           | nothing: few tiles left  | | named 1 + n
-//   | warpgroup n                  | itself              | its zeroed values        |
+//   | barrier       | who arrives                  | who waits  | what it guards          |
+//   | item full     | scheduler                    | all others | an item                 |
+//   | item empty    | a lane of each warp of those | scheduler  | the same, to overwrite  |
+//   | q full        | TMA                          | consumers  | Q                       |
+//   | q empty       | a lane of each warp          | producer   | the same, to overwrite  |
+//   | k, v full     | TMA                          | consumers  | a tile of K, of V'      |
+//   | k, v empty    | a lane of each warp          | producer   | the same, to overwrite  |
+//   | prefetch next | producer                     | scheduler  | nothing: few tiles left |
+//   | named 1 + n   | warpgroup n                  | itself     | its zeroed values       |
 // FlashAttention-3 (2407.08608).
 #pragma once
 #include <concepts>

@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sweep over keys on Hopper: o = softmax(scores(q k') + ...) v, for BM rows at a time.
-//   A block stays on its multiprocessor and takes works (sequence, head, row tile, split) as they
-//   come.  Of warpgroup 0 one warp copies, running ahead into the next work; each of the Groups
-//   others owns 64 of the BM = 64 Groups rows, a warp 16, so its softmax never leaves the warp.
-//   Keys are walked in BN-key tiles from last to first.  Of a step: S = Q K' of this tile and
-//   O += P V of the last are both in flight; S alone is waited for, masked and exponentiated while
+//   A block is persistent and takes work items (sequence, head, row tile, split) as they come.  Of
+//   warpgroup 0 a scheduler warp and producers run ahead into the next work item (feed_sm90.cuh).
+//   Each of the Groups others owns 64 of the BM = 64 Groups rows, a warp 16, so its softmax never
+//   leaves the warp.
+//   Keys are walked in BN-key tiles from last to first.  Of a step, S = Q K' of this tile and
+//   O += P V of the last are both in flight.  S alone is waited for, masked and exponentiated while
 //   O runs.
-//   Warpgroups may take turns (Shape::ping_pong): each issues its products once the one before has.
-//   Rows of Q may stay in registers (Shape::q_in_registers); rows of o leave through their place,
-//   and what they are divided by is worked out under the last values. Shared memory: Slots x Q (BM
-//   x D), one ring of Stages tiles, K and V in turn (BN x D, E), two works, barriers.  Barriers:
-//   full (bytes) and empty (one arrival a consuming warp) for each Q slot and each stage; planned,
-//   certain and free for each work, full with its Q; near, when few tiles of a work are left to
-//   copy.  What is planned is copied, what is certain is computed: a work that was planned from
-//   lengths of before has no rows.  V rows past the last key are zeroed where the tensor goes on:
-//   no weight would undo a NaN there.  A work without keys walks one tile of zeros that its rows do
-//   not see.
-// Policies: Score and Mask (tile_policy.cuh), Sink (sink.cuh), as in attend_sm80.cuh.
+//   Ping-pong (Shape::ping_pong): a warpgroup issues its products once the one before has.
+//   Rows of Q may stay in registers (Shape::q_in_registers).  Rows of o leave through their place.
+//   What they are divided by is worked out under the last values.
+//   V rows past the last key are zeroed where the tensor goes on: no weight would undo a NaN there.
+//   A work item without keys walks one tile of zeros that its rows do not see.
+//   Shared memory and barriers: Shared90, and named barriers:
+//
+//   | named barrier | who arrives            | who waits   | what it guards                 |
+//   | 1 + n         | warpgroup n            | itself      | zeroed rows of V, rows of o    |
+//   | kTurn + n     | the warpgroup before n | warpgroup n | nothing: it may issue products |
+//
+// Policies: KeySource (source_sm90.cuh); Score and Mask (tile_policy.cuh) and Sink (sink.cuh), as
+// in attend_sm80.cuh.
 // FlashAttention-3 (2407.08608).
 #pragma once
 #include "cuda/block/softmax.cuh"
@@ -81,11 +84,12 @@ __device__ __forceinline__ void clean_values(int tail, const Shared& shared,
 }
 
 // A computing warpgroup.
-template <class Shape, bool Paged, class Score, class Mask, class Sink>
+template <class Shape, KeySource Source, class Score, class Mask, class Sink>
 __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink, int group,
-                                              const Shared90<Shape, Mask>& shared) {
+                                              const Shared90<Shape, Source, Mask>& shared) {
   constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BN = Shape::BN;
-  using Shared = Shared90<Shape, Mask>;
+  using Shared = Shared90<Shape, Source, Mask>;
+  constexpr bool Paged = Source::template Boxes<Shape>::paged;
   using Ring = typename Shared::Ring;
   using TileK = typename Shape::TileK;
   using TileV = typename Shape::TileV;
@@ -297,27 +301,27 @@ __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink,
   }
 }
 
-template <class Shape, bool Paged, TileScore Score, TileMask Mask, class Sink>
+template <class Shape, KeySource Source, TileScore Score, TileMask Mask, class Sink>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
-    attend_sm90(const __grid_constant__ typename Mask::Call call,
+    attend_sm90(const __grid_constant__ typename Source::Call call,
                 const __grid_constant__ AttendGrid grid, const __grid_constant__ AttendMaps maps,
                 const __grid_constant__ WorkOrder order, const __grid_constant__ Schedule schedule,
                 const __grid_constant__ Sink sink) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Attend& a = attend_in(call);
-  const Shared90<Shape, Mask> shared(memory);
+  const Shared90<Shape, Source, Mask> shared(memory);
   const int warp = sm90::uniform(threadIdx.x / 32);
   if (threadIdx.x == 32)
     sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
-  using Copy = Producer90<Shape, Paged, Mask, AttendMaps>;
-  if (threadIdx.x == 0) shared.init(Copy::copiers_of(a));
+  using Producer = Producer90<Shape, Source, Mask, AttendMaps>;
+  if (threadIdx.x == 0) shared.init(Producer::copiers_of(a));
   __syncthreads();
   if (warp < 4) {
     sm90::setmaxnreg_dec<Shape::copying>();
-    Copy{call, grid, maps, shared}.run(warp, order, schedule);
+    Producer{call, grid, maps, shared}.run(warp, order, schedule);
   } else {
     sm90::setmaxnreg_inc<Shape::computing>();
-    consume_tiles<Shape, Paged, Score>(a, sink, warp / 4 - 1, shared);
+    consume_tiles<Shape, Source, Score>(a, sink, warp / 4 - 1, shared);
   }
 }
 

@@ -20,16 +20,16 @@ struct BackwardLayout90 : sm90::SharedLayout {
       dq_barriers = barriers(3 * Shape::dq_buffers);
 };
 
-//   | barrier        | who arrives         | who waits     | what it guards | | kv full        |
-//   TMA, twice          | consumers     | K and V                               | | raw | TMA |
-//   producer      | a tile whose last rows it zeroes      | | q full         | TMA | consumers | a
-//   tile of Q, its rows' statistics     | | q empty        | a lane of each warp | producer      |
-//   the same, to overwrite                | | dout full      | TMA                 | consumers | a
-//   tile of dout                        | | dout empty     | a lane of each warp | producer      |
-//   the same, to overwrite                | | dq full, even  | a lane of each warp | drain warp 1
-//   | a buffer of dq, of even tiles         | | dq full, odd   | a lane of each warp | drain warp 2
-//   | the same, of odd tiles                | | dq empty       | either drain warp   | who writes
-//   dq | the buffer, to overwrite              |
+//   | barrier       | who arrives         | who waits     | what it guards                    |
+//   | kv full       | TMA, twice          | consumers     | K and V                           |
+//   | raw           | TMA                 | producer      | a tile whose last rows it zeroes  |
+//   | q full        | TMA                 | consumers     | a tile of Q, its rows' statistics |
+//   | q empty       | a lane of each warp | producer      | the same, to overwrite            |
+//   | dout full     | TMA                 | consumers     | a tile of dout                    |
+//   | dout empty    | a lane of each warp | producer      | the same, to overwrite            |
+//   | dq full, even | a lane of each warp | drain warp 1  | a buffer of dq, of even tiles     |
+//   | dq full, odd  | a lane of each warp | drain warp 2  | the same, of odd tiles            |
+//   | dq empty      | either drain warp   | who writes dq | the same, to overwrite            |
 template <class Shape>
 struct BackwardShared90 {
   static constexpr BackwardLayout90<Shape> layout = BackwardLayout90<Shape>();

@@ -181,10 +181,11 @@ struct CoupledSoftmax {
 // A computing warpgroup.
 template <class Shape, class Mask, class Sink>
 __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scale, const Sink& sink,
-                                              int group, const Shared90<Shape, Mask>& shared) {
+                                              int group,
+                                              const Shared90<Shape, Contiguous, Mask>& shared) {
   static_assert(!Mask::sinks, "the walk skips no keys");
   constexpr int BN = Shape::BN;
-  using Shared = Shared90<Shape, Mask>;
+  using Shared = Shared90<Shape, Contiguous, Mask>;
   using Ring = typename Shared::Ring;
   const int lane = threadIdx.x % 32, warp_row = group * 64 + threadIdx.x / 32 % 4 * 16;
   const float factor[2] = {a.score.scale * kLog2E, second_scale * kLog2E};
@@ -279,7 +280,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
               const __grid_constant__ WorkOrder order, const __grid_constant__ Schedule schedule,
               const __grid_constant__ Sink sink) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const Shared90<Shape, Mask> shared(memory);
+  const Shared90<Shape, Contiguous, Mask> shared(memory);
   if (threadIdx.x == 0) shared.init();
   __syncthreads();
   const int warp = sm90::uniform(threadIdx.x / 32);
@@ -288,7 +289,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
         sm90::prefetch_map(maps.v);
   if (warp < 4) {
     sm90::setmaxnreg_dec<Shape::copying>();
-    Producer90<Shape, false, Mask, DualMaps>{a, grid, maps, shared}.run(warp, order, schedule);
+    Producer90<Shape, Contiguous, Mask, DualMaps>{a, grid, maps, shared}.run(warp, order, schedule);
   } else {
     sm90::setmaxnreg_inc<Shape::computing>();
     compute_pairs<Shape>(a, second_scale, sink, warp / 4 - 1, shared);

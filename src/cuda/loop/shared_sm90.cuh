@@ -9,49 +9,45 @@
 
 namespace fovea::cuda {
 
-// What the copying warp tells the others of a work.
-template <class Mask>
-struct WorkSlot {
+// What the scheduler warp tells the others of a work item.
+template <class Source, class Mask>
+struct WorkSlot : Source::Steps {
+  using Steps = typename Source::Steps;
   RowTile tile;
   Mask mask;
-  int count, last;       // key tiles to walk, the first of them
+  int count, last;       // steps of the walk, the first of them
   int jump_at, jump_to;  // where the walk skips keys that no row sees
   int number, split;     // of the head and row tile; of its splits
   int rows;              // of the box of Q, whole groups
   bool clean;            // V has rows past the last key in the first tile
 
   // `place` is of head `head` of the sequence `seq`, which is number r.
-  __device__ WorkSlot(const typename Mask::Call& a, const AttendGrid& grid, const Sequence& seq,
-                      int r, int head, const WorkPlace& place, int rows, int width)
+  __device__ WorkSlot(const typename Source::Call& call, const AttendGrid& grid,
+                      const Sequence& seq, int r, int head, const WorkPlace& place, int rows,
+                      int width)
       : tile(seq, grid, r, head, place.row_tile * rows, rows),
-        mask(a, tile, width),
+        mask(attend_in(call), tile, width),
         number(place.head * static_cast<int>(grid.row_tiles) + place.row_tile),
         split(place.split),
         rows(rows) {
     if (tile.size <= 0) return;
-    const KeyTiles tiles = Mask::tiles(a, tile, width);
+    Steps::start(call, tile, width, mask);
+    const KeyTiles tiles = Steps::template tiles<Mask>(call, tile, width);
     const TilePart part(static_cast<int>(tiles.count()), grid.splits, split);
     count = part.end - part.begin;
     last = count > 0 ? static_cast<int>(tiles[part.end - 1]) : (tile.keys + width - 1) / width;
     jump_at = Mask::sinks ? static_cast<int>(tiles.first) : -1;
     jump_to = static_cast<int>(tiles.sinks) - 1;
-    clean = count > 0 && key_tile(last) * width + width > tile.keys;
+    clean = count > 0 && this->key_tile(last) * width + width > tile.keys;
   }
   __device__ int before(int n) const { return n == jump_at ? jump_to : n - 1; }
-  // Which tile of keys step n of the walk is.
-  __device__ int key_tile(int n) const {
-    if constexpr (requires { mask.key_tile(n); })
-      return mask.key_tile(n);
-    else
-      return n;
-  }
 };
 
-template <class Shape, class Mask>
+template <class Shape, class Source, class Mask>
 struct SharedLayout90 : sm90::SharedLayout {
   static constexpr int absent_words = (Shape::BN + 31) / 32;
   int q = tiles(Shape::q_bytes, Shape::Slots), keys = tiles(Shape::stage_bytes, Shape::Stages),
-      slots = of<WorkSlot<Mask>>(2), pages = of<int>(2 * 32),
+      slots = of<WorkSlot<Source, Mask>>(2), pages = of<int>(2 * 32),
       absent = of<uint32_t>(Shape::Stages * absent_words), word = of<int>(),
       tile_pipe = pipeline<2>(), q_pipe = pipeline<Shape::Slots>(),
       key_pipe = pipeline<Shape::Stages>(), prefetch = barriers(), confirmed = barriers(2);
@@ -59,18 +55,19 @@ struct SharedLayout90 : sm90::SharedLayout {
 
 // The block's shared memory:
 //
-//   | barrier        | who arrives         | who waits            | what it guards | | tile ready
-//   | scheduler           | producers            | a slot: the tile's geometry      | | tile
-//   confirmed | scheduler           | producers, consumers | the same: it stays, or is empty  | |
-//   tile empty     | a lane of each warp | scheduler            | the same, to overwrite | |
-//   prefetch next  | leading producer    | scheduler            | nothing: few key tiles are left |
-//   | q full         | TMA                 | consumers            | a slot of Q, and its tile's
-//   slot | | q empty        | a lane of each warp | leading producer     | the same, to overwrite |
-//   | key full       | TMA                 | consumers            | a tile of K or V | | key empty
-//   | a lane of each warp | producers            | the same, to overwrite           |
-template <class Shape, class Mask>
+//   | barrier        | who arrives         | who waits            | what it guards              |
+//   | tile ready     | scheduler           | producers            | a slot: a work item         |
+//   | tile confirmed | scheduler           | producers, consumers | the same: stays, or empty   |
+//   | tile empty     | a lane of each warp | scheduler            | the same, to overwrite      |
+//   | prefetch next  | leading producer    | scheduler            | nothing: few tiles are left |
+//   | q full         | TMA                 | consumers            | Q, and the slot of its item |
+//   | q empty        | a lane of each warp | leading producer     | the same, to overwrite      |
+//   | key full       | TMA                 | consumers            | a tile of K or V            |
+//   | key empty      | a lane of each warp | producers            | the same, to overwrite      |
+template <class Shape, class Source, class Mask>
 struct Shared90 {
-  static constexpr SharedLayout90<Shape, Mask> layout = SharedLayout90<Shape, Mask>();
+  using Layout = SharedLayout90<Shape, Source, Mask>;
+  static constexpr Layout layout = Layout();
   static_assert(layout.bytes <= Shape::shared_bytes);
   using TilePipe = sm90::Pipeline<2>;
   using QPipe = sm90::Pipeline<Shape::Slots>;
@@ -78,7 +75,7 @@ struct Shared90 {
   using WorkRing = typename TilePipe::State;
   using QRing = typename QPipe::State;
   using Ring = typename KeyPipe::State;
-  using Slot = WorkSlot<Mask>;
+  using Slot = WorkSlot<Source, Mask>;
   static constexpr int kAbsentWords = layout.absent_words;
   unsigned char* base;
   uint32_t at;

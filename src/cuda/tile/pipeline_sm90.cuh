@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pipelines of a block's shared memory on Hopper, and where its members lie.
 //
-//   | barrier of a stage | who arrives                 | who waits | what it guards          |
-//   | full               | the producer, then TMA      | consumers | the stage, to be read   |
+//   | barrier of a stage | who arrives                  | who waits | what it guards           |
+//   | full               | the producer, then TMA       | consumers | the stage, to be read    |
 //   | empty              | lane 0 of each consumer warp | producer  | the stage, to be written |
 //
 //   A Ring is the state of one side: its stage and phase.  The producer starts with all stages

@@ -11,10 +11,10 @@
 // Shared memory and barriers: BackwardLayout90 and BackwardShared90, where warpgroups 1 and 2 are
 // the consumers and dq has one buffer, and beside these:
 //
-//   | barrier  | who arrives                  | who waits         | what it guards               |
-//   | ds full  | a lane of each warp of 1, 2  | warpgroup 3       | a tile of ds                 |
-//   | ds empty | a lane of each warp of 3     | warpgroups 1, 2   | the same, to overwrite       |
-//   | named 1  | warpgroups 1 and 2           | the same          | K and V with cleared rows    |
+//   | barrier  | who arrives                 | who waits       | what it guards            |
+//   | ds full  | a lane of each warp of 1, 2 | warpgroup 3     | a tile of ds              |
+//   | ds empty | a lane of each warp of 3    | warpgroups 1, 2 | the same, to overwrite    |
+//   | named 1  | warpgroups 1 and 2          | the same        | K and V with cleared rows |
 // dq is summed in the workspace block of keys by block of keys, each waiting until the one before
 // it has added to the tile; blocks start in that order, so none waits for a later one.
 #pragma once

@@ -44,12 +44,12 @@ struct RowsShape90 : AttendShape90<Dtype, D, E, Groups, BN, Stages> {
 template <int Dtype, int D, int E, RowsKind Kind, int Groups, int BN, int Stages>
 RowsInstance90 rows_sm90_instance() {
   using Shape = RowsShape90<Dtype, D, E, Groups, BN, Stages>;
-  using Mask = std::conditional_t<Kind == RowsKind::listed, ListMask, WindowMask>;
+  using Source = std::conditional_t<Kind == RowsKind::listed, ListOfPages, Pages>;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const RowsWork90& work) {
     const int blocks =
         std::min(work.schedule.works, Shape::blocks * device_info(ctx).multiprocessors);
-    const auto run = [&](const typename Mask::Call& call) {
-      launch<attend_sm90<Shape, true, PlainScore, Mask, TraceSink>>(
+    const auto run = [&](const typename Source::Call& call) {
+      launch<attend_sm90<Shape, Source, PlainScore, WindowMask, TraceSink>>(
           ctx, kTraceOp, blocks, Shape::threads, Shape::shared_bytes, call, work.grid, work.maps,
           work.order, work.schedule, TraceSink{work.row});
     };
