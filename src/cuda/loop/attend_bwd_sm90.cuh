@@ -36,7 +36,7 @@ struct BackwardShape90 {
   static constexpr int chunks = BM / kChunkRows * TileK::panels;  // of dq
   static_assert(chunks == groups, "a chunk for each warpgroup");
   static_assert(StagesO == 2, "a tile's stage of dout says whether it is even");
-  static constexpr int row_stats_bytes = Slopes::sides * BM * 4;
+  static constexpr int row_stats_bytes = Slopes::stats * BM * 4;
   static constexpr int shared_bytes = BackwardLayout90<BackwardShape90>().bytes;
 };
 
@@ -118,8 +118,9 @@ class BackwardConsumer90 {
  private:
   __device__ __forceinline__ void clear_keys() const {
     sm90::barrier_wait(shared.kv_full(), 0);
-    clear_odd_rows<Dtype, TileK>(shared.memory, group * 64 + warp % 4 * 16);
-    clear_odd_rows<Dtype, TileV>(shared.memory + Shared::layout.v, group * 64 + warp % 4 * 16);
+    clear_non_finite_rows<Dtype, TileK>(shared.memory, group * 64 + warp % 4 * 16);
+    clear_non_finite_rows<Dtype, TileV>(shared.memory + Shared::layout.v,
+                                        group * 64 + warp % 4 * 16);
     sm90::named_barrier_sync(1, 128 * Groups);
   }
 

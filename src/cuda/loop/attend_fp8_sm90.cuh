@@ -38,13 +38,13 @@ struct ByteShape90 {
   static constexpr int D = D_, E = E_, Groups = Groups_, BN = BN_, Stages = Stages_, Run = Run_;
   static constexpr int BM = 64 * Groups;
   static constexpr int threads = 128 * (Groups + 1);
-  // Registers a thread, of those the block starts with: the copying warpgroup gives what the others
-  // take.
+  // Registers a thread, of those the block starts with: the producer warpgroup gives what the
+  // others take.
   static constexpr int copying = Groups == 3 ? 56 : 40, computing = Groups == 3 ? 152 : 232;
   using TileQ = sm90::Bytes<BM, D, D % 128 ? 64 : 128>;
   using TileK = sm90::Bytes<BN, D, D % 128 ? 64 : 128>;
   using TileV = sm90::Bytes<E, BN, BN % 128 ? 64 : 128>;
-  static constexpr int near = 2;  // key tiles left to copy when the next item is asked for
+  static constexpr int prefetch = 2;  // key tiles left to copy when the next item is requested
 };
 
 // What codes stand for, and where values lie.  `blocks`: scales of keys change within a sequence.
@@ -273,7 +273,7 @@ __device__ __forceinline__ void produce_items(const AttendMaps& maps,
                                               item.key_batch);
       v_at.next();
     };
-    const int asks = min(item.first + Shape::near, item.last) - 1;
+    const int asks = min(item.first + Shape::prefetch, item.last) - 1;
     if (item.first == item.last) sm90::barrier_arrive(shared.prefetch_next());
     for (int n = item.last - 1; n >= item.first; --n) {
       if (n == asks) sm90::barrier_arrive(shared.prefetch_next());

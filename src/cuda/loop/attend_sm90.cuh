@@ -38,8 +38,9 @@ struct AttendShape90 {
   static constexpr int threads = 128 * (Groups + 1);
   static constexpr int blocks = 1;   // that share a multiprocessor
   static constexpr int copiers = 1;  // warps, where pages are smaller than a tile: 1 or 2
-  static constexpr int near = 2;  // Producer90: else the longest works go round the blocks in turn
-  // Registers a thread: the copying warpgroup gives what the others take.
+  // Key tiles left to copy when the next work item is requested (Producer90).
+  static constexpr int prefetch = 2;
+  // Registers a thread: the producer warpgroup gives what the others take.
   static constexpr int budgets[4][2] = {{96, 240}, {40, 232}, {32, 160}, {32, 112}};
   static constexpr int copying = budgets[Groups - 1][0], computing = budgets[Groups - 1][1];
   // Whether warpgroups issue their products in turn: half a step apart, where the exponents of
@@ -83,7 +84,7 @@ __device__ __forceinline__ void clean_values(int tail, const Shared& shared,
   sm90::named_barrier_sync(1 + group, 128);
 }
 
-// A computing warpgroup.
+// A consumer warpgroup.
 template <class Shape, KeySource Source, class Score, class Mask, class Sink>
 __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink, int group,
                                               const Shared90<Shape, Source, Mask>& shared) {

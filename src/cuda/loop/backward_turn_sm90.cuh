@@ -11,14 +11,14 @@ namespace fovea::cuda {
 
 // The dq semaphore of a row tile counts the key blocks that have added.  Until it is `order`; what
 // they wrote is then seen by TMA too.
-__device__ inline void dq_order_wait(const Turn* at, int order) {
+__device__ inline void dq_order_wait(const DqOrder* at, int order) {
   int32_t now;
   do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
   while (now < order);
   sm90::fence_engine();
 }
 // After TMA has ended.
-__device__ inline void dq_order_pass(Turn* at) {
+__device__ inline void dq_order_pass(DqOrder* at) {
   sm90::fence_engine();
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(at) : "memory");
 }
@@ -91,7 +91,7 @@ __device__ __forceinline__ void drain_dq(const Attend& a, const BackwardWork& wo
     const WindowBlocks seen(a.mask, rows, keys, m * BM, min(m * BM + BM, rows), Shape::BN);
     // The first of the tile's blocks to start stores, the others wait until they may add.
     const int order = work.ordered ? seen.before(block) : 1;
-    if (work.ordered) dq_order_wait(work.turn + tile, order);
+    if (work.ordered) dq_order_wait(work.dq_order + tile, order);
     float* to = work.dq + static_cast<int64_t>(tile) * (buffers * floats);
 #pragma unroll
     for (int i = 0; i < buffers; ++i) {
@@ -111,7 +111,7 @@ __device__ __forceinline__ void drain_dq(const Attend& a, const BackwardWork& wo
     sm90::out_wait_read<0>();
     sm90::barrier_arrive(shared.dq_empty(buffers - 1));
     sm90::out_wait<0>();
-    if (work.dq) dq_order_pass(work.turn + tile);
+    if (work.dq) dq_order_pass(work.dq_order + tile);
     phase ^= 1;
   });
 }
@@ -160,7 +160,7 @@ __device__ __forceinline__ void store_part(const AttendBackward& b, const Backwa
     const WindowBlocks seen(a.mask, rows, keys, m * BM, min(m * BM + BM, rows), Shape::BN);
     float sum[2][8][4] = {};
     if (seen.low < seen.high) {
-      if (lane == 0) dq_order_wait(work.turn + first_tile + m, seen.high - seen.low);
+      if (lane == 0) dq_order_wait(work.dq_order + first_tile + m, seen.high - seen.low);
       __syncwarp();
       const float4* from =
           reinterpret_cast<const float4*>(work.dq + (first_tile + m) * work.tiles.floats() +

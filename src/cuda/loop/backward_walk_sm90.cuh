@@ -16,10 +16,10 @@ struct BackwardBlock {
   int64_t r = 0;
   int g, n = 0, part = -1;
   bool idle = true;  // past the last head
-  // Key blocks descend and walk up from the diagonal, so a turn has mostly come, but the longest
-  // are the last to start.  Of each sequence's last heads they ascend and walk down, shortest last:
-  // the call's end is balanced at the price of turns waited for.  The head and the call's longest
-  // sequence decide, so a sequence has the same bits wherever it lies.
+  // Key blocks descend and walk up from the diagonal, so a block has mostly to wait for none, but
+  // the longest are the last to start.  Of each sequence's last heads they ascend and walk down,
+  // shortest last: the call's end is balanced at the price of waiting for one another.  The head
+  // and the call's longest sequence decide, so a sequence has the same bits wherever it lies.
   bool down;
   // The last key block, if keys end inside it and all rows see it, adds last: each step of it costs
   // more, as absent keys are masked, and all blocks behind it would wait for it at each tile.
@@ -160,8 +160,8 @@ __device__ __forceinline__ void copy_present(uint32_t to, const CUtensorMap& map
 // Of 16 rows of a tile in shared memory, a warp clears those that hold an infinity or NaN: times a
 // slope of 0 it would count.  Before products of them the caller's warps meet.
 template <int Dtype, class Tile>
-__device__ __forceinline__ void clear_odd_rows(unsigned char* tile, int row) {
-  constexpr uint32_t Odd = Dtype == FOVEA_F16 ? 0x7c00 : 0x7f80;  // exponent bits
+__device__ __forceinline__ void clear_non_finite_rows(unsigned char* tile, int row) {
+  constexpr uint32_t kExponent = Dtype == FOVEA_F16 ? 0x7c00 : 0x7f80;
   const int lane = threadIdx.x % 32;
   unsigned char* const line = tile + (row + lane % 16) * kPanelRowBytes;
   const auto chunk = [&](int panel, int c) {  // one after the other, no two lanes of 8 in one bank
@@ -176,7 +176,7 @@ __device__ __forceinline__ void clear_odd_rows(unsigned char* tile, int row) {
       for (uint32_t two : {x.x, x.y, x.z, x.w}) most = __vmaxu2(most, two & 0x7fff7fff);
     }
   most = __vmaxu2(most, __shfl_xor_sync(~0u, most, 16));
-  if ((most & 0xffff) < Odd && most >> 16 < Odd) return;
+  if ((most & 0xffff) < kExponent && most >> 16 < kExponent) return;
 #pragma unroll 1
   for (int panel = lane / 16; panel < Tile::panels; panel += 2)
 #pragma unroll 1

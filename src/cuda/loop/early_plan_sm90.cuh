@@ -18,12 +18,12 @@
 
 namespace fovea::cuda {
 
-// Consumers wait for tile_confirmed and leave out a tile without rows; and works are not requested
-// so early that a block would hold one without need.
+// Whether a tile's first keys and Q are copied by a plan that may yet be given up.  Consumers then
+// wait for tile_confirmed, and leave out a tile without rows.
 template <class Shape>
 constexpr bool copies_early() {
-  if constexpr (requires { Shape::skip_empty_groups, Shape::near; })
-    return Shape::skip_empty_groups && Shape::near > 0;
+  if constexpr (requires { Shape::skip_empty_groups, Shape::prefetch; })
+    return Shape::skip_empty_groups && Shape::prefetch > 0;
   else
     return false;
 }

@@ -33,8 +33,8 @@ constexpr int copiers_in() {
 // Key tiles left to copy when the next work item is requested; 0: it is requested when needed.
 template <class Shape>
 constexpr int prefetch_in() {
-  if constexpr (requires { Shape::near; })
-    return Shape::near;
+  if constexpr (requires { Shape::prefetch; })
+    return Shape::prefetch;
   else
     return 0;
 }
@@ -48,6 +48,7 @@ struct Producer90 {
   using Slot = typename Shared::Slot;
   using Ring = typename Shared::Ring;
   using Boxes = typename Source::template Boxes<Shape>;
+  static_assert(KeyBoxes<Boxes, Slot>);
   static constexpr int BN = Shape::BN;
   static constexpr bool kPair = std::same_as<Maps, DualMaps>;
   const typename Source::Call& call;
@@ -58,8 +59,8 @@ struct Producer90 {
   const Boxes boxes = Boxes(a, maps);
   int lane = threadIdx.x % 32;
   static constexpr int kCopiers = copiers_in<Shape, Boxes::paged>();
-  // Works that are few and long are requested when so many key tiles are left of the one before, or
-  // multiprocessors that read faster than others would wait for these in the end.
+  // Work items that are few and long are requested late, when so many key tiles are left of the one
+  // before.  Else multiprocessors that read faster than others would wait for these in the end.
   static constexpr int kPrefetch = prefetch_in<Shape>();
   static constexpr bool kEarly = copies_early<Shape>();
 
@@ -67,7 +68,7 @@ struct Producer90 {
     return a.sequences.page && a.sequences.page < BN ? kCopiers : 1;
   }
 
-  // Warps 0 to 3 of the block: 1 plans, 0 and then 2 and 3 copy.
+  // Warps 0 to 3 of the block: 1 is the scheduler, 0 and then 2 and 3 are producers.
   __device__ __forceinline__ void run(int warp, const WorkOrder& order, const Schedule& schedule) {
     if (warp == 1)
       schedule_tiles(order, schedule);
@@ -76,11 +77,12 @@ struct Producer90 {
   }
 
  private:
-  // The last copier, which has Q: the first has the first keys.
+  // The last producer copies Q: the first has the first keys.
   __device__ bool leads() const {
     return kCopiers == 1 || threadIdx.x / 32 == (copiers_of(a) > 1 ? copiers_of(a) : 0);
   }
-  // Sequences have as many row tiles as the longest may have, most of them then without rows.
+  // Sequences differ in rows.  Each has as many row tiles as the longest may have, most of them
+  // then without rows.
   __device__ bool ragged() const { return a.sequences.query_start || a.sequences.query_len; }
   __device__ static bool same(const Sequence& x, const Sequence& y) {
     return x.row_begin == y.row_begin && x.rows == y.rows && x.key_batch == y.key_batch &&

@@ -26,7 +26,8 @@ struct PairShape90 {
   static constexpr int BM = 64 * Groups;
   static constexpr int threads = 128 * (Groups + 1);
   static constexpr int blocks = Groups == 1 ? 2 : 1;  // of a multiprocessor
-  static constexpr int near = 2;  // Producer90: else the longest works go round the blocks in turn
+  // Key tiles left to copy when the next work item is requested (Producer90).
+  static constexpr int prefetch = 2;
   // More warpgroups, and two blocks, fill each other's gaps better without.
   static constexpr bool settles = Groups == 2;
   static constexpr int copying = Groups == 1 ? 40 : Groups == 4 ? 32 : 56;
@@ -178,7 +179,7 @@ struct CoupledSoftmax {
   }
 };
 
-// A computing warpgroup.
+// A consumer warpgroup.
 template <class Shape, class Mask, class Sink>
 __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scale, const Sink& sink,
                                               int group,

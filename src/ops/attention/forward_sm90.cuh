@@ -16,7 +16,7 @@ namespace fovea::cuda {
 template <class Base>
 struct SplitShape90 : Base {
   static constexpr int copiers = 2;
-  static constexpr int near = 4;
+  static constexpr int prefetch = 4;
   static constexpr bool skip_empty_groups = true;
   static constexpr bool twice = 2 * (Base::shared_bytes + 1024) <= 228 * 1024;
   static constexpr int blocks = twice ? 2 : 1;

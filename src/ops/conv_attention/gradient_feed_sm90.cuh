@@ -22,7 +22,7 @@ struct ConvGradient90 {
   static constexpr int BM = 64 * Groups, threads = 128 * (Groups + 1);
   // S and dout v' do not fit beside the sums.
   static constexpr bool crowded = !keys && D + 8 * Pairs * Ahead > 256;
-  // Registers a thread, of the 168 that a block starts with: what the copying warpgroup gives the
+  // Registers a thread, of the 168 that a block starts with: what the producer warpgroup gives the
   // others take, and one that asks for more waits for ever.
   static constexpr int copying = crowded ? 24 : 40, computing = crowded ? 240 : 232;
   static_assert(copying + Groups * computing <= 168 * (Groups + 1));
@@ -84,7 +84,7 @@ __device__ __forceinline__ void keep_rows(unsigned char* tile, int low, int high
   sm90::named_barrier_sync(1 + group, 128);
 }
 
-// The copying warp.
+// The producer warp.
 template <class Shape>
 __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
                                               const ConvGradientWork& more, unsigned char* shared) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What both passes of conv_attention's gradient sweep (gradient_sm90.cuh) share: the state of a
-// computing warpgroup, its barriers, and the parts of a step that are the same for rows and keys.
+// consumer warpgroup, its barriers, and the parts of a step that are the same for rows and keys.
 #pragma once
 #include "cuda/block/softmax.cuh"
 #include "cuda/tile/order.cuh"
@@ -173,7 +173,7 @@ class ConvGradientTile90 {
     const int head = sm90::uniform(work().head + n);
     const Attend& a = c.attend;
     number = n;
-    side = more.side + (work().seq.batch * a.h + head) * a.s + work().seq.row_begin;
+    row_stats = more.side + (work().seq.batch * a.h + head) * a.s + work().seq.row_begin;
     load_bands(head);
   }
 
@@ -310,8 +310,8 @@ class ConvGradientTile90 {
   bool idle;  // all dS of the warp belong to the halo
 
   // Of the walk over the columns of one query head.
-  int number;          // of the work's heads
-  const float2* side;  // the head's lse and delta by row
+  int number;               // of the work's heads
+  const float2* row_stats;  // the head's lse and delta by row
 
   float (&x)[1][N][4], (&y)[1][N][4], (&s)[N][4], (&sum)[Shape::D / 8][4];
 

@@ -68,7 +68,7 @@ struct ConvPlace : WorkPlace {
   }
 };
 
-// What the copying warp tells the others of a work.
+// What the producer warp tells the others of a work.
 struct ConvSlot {
   Sequence seq;
   ConvAttend::Rows out;

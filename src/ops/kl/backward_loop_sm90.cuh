@@ -44,7 +44,7 @@ struct KlBackwardShape90 {
   static_assert(BM == kChunkRows);
   static constexpr int chunks = TileK::panels;  // of dq
   static constexpr int dq_buffers = 1, dq_bytes = chunks * kChunkFloats * 4,
-                       row_stats_bytes = Slopes::sides * BM * 4;
+                       row_stats_bytes = Slopes::stats * BM * 4;
   static constexpr int shared_bytes = KlBackwardLayout90<KlBackwardShape90>().bytes;
 };
 
@@ -190,8 +190,9 @@ class KlBackwardOwner90 {
   // V to registers.
   __device__ __forceinline__ void take_keys() {
     sm90::barrier_wait(shared.kv_full(), 0);
-    clear_odd_rows<Dtype, TileK>(shared.memory, group * 64 + warp % 4 * 16);
-    clear_odd_rows<Dtype, TileV>(shared.memory + shared.layout.v, group * 64 + warp % 4 * 16);
+    clear_non_finite_rows<Dtype, TileK>(shared.memory, group * 64 + warp % 4 * 16);
+    clear_non_finite_rows<Dtype, TileV>(shared.memory + shared.layout.v,
+                                        group * 64 + warp % 4 * 16);
     sm90::named_barrier_sync(1, 128 * Shape::owners);
     const uint32_t v_lane = fragment<TileV>(shared.base + shared.layout.v);
 #pragma unroll

@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The products of one item's rows with lists of key blocks on Hopper's tensor cores, for stages
 // whose work is of the block's own making.
-//   A block takes an item: four computing warps and one that copies.  Q is held in registers, which
+//   A block takes an item: four consumer warps and one that copies.  Q is held in registers, which
 //   saves half the reads of shared memory and makes room for another block on the multiprocessor,
 //   or stays in shared memory where it has two row tiles.  The key blocks of a list follow one
 //   another through a ring of 64-key stages: small blocks share a stage, one of 128 keys takes two.
 //   A stage's products with 64 rows are one chain of m64n64k16, a warp owning 16 rows.  What else
 //   there is to do hides under the products of the other blocks of the multiprocessor.
 //   Shared memory: Q (row_tiles x 64 x D) unless held, Stages x K (64 x D), then the stage's own.
-//   Barriers: q_full unless held; full (bytes) and empty (one arrival a computing warp) of each
-//   ring stage.
+//
+//   | barrier   | who arrives         | who waits | what it guards         |
+//   | q full    | TMA                 | consumers | Q, unless it is held   |
+//   | key full  | TMA                 | consumers | a stage of the ring    |
+//   | key empty | a lane of each warp | producer  | the same, to overwrite |
+//   | named 1   | consumers           | consumers | the stage's own memory |
 #pragma once
 #include <new>
 
@@ -61,7 +65,7 @@ class ItemKeys90 {
     new (shared_.item) TraceItem(a, number);
   }
 
-  // The copying warp.  Rows that are held pass through the ring's first stage.
+  // The producer warp.  Rows that are held pass through the ring's first stage.
   __device__ __forceinline__ void copy_rows(Ring& at) const {
     const uint32_t barrier = Shape::Held ? key_pipe().full(at) : q_full();
     if constexpr (Shape::Held) at.next();
@@ -101,7 +105,7 @@ class ItemKeys90 {
     }
   }
 
-  // The computing warps.
+  // The consumer warps.
   struct Rows;
   __device__ __forceinline__ void take_rows(Rows& rows, Ring& at) const {
     if constexpr (Shape::Held) {

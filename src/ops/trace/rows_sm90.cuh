@@ -38,7 +38,7 @@ struct RowsShape90 : AttendShape90<Dtype, D, E, Groups, BN, Stages> {
   static constexpr int computing = twice ? 216 : Base::computing;
   // Measured for dense attention alone.
   static constexpr bool q_in_registers = false, skip_empty_groups = false;
-  static constexpr int near = 0;
+  static constexpr int prefetch = 0;
 };
 
 template <int Dtype, int D, int E, RowsKind Kind, int Groups, int BN, int Stages>
