@@ -49,8 +49,8 @@ struct AttendShape90 {
   // Whether a warpgroup keeps its rows of Q in registers, where some are left over: its first
   // product reads a third less from shared memory.
   static constexpr bool q_in_registers = D == 128 && E == 128 && Groups == 2;
-  // Whether a warpgroup without rows leaves its products out: the code costs wide heads more.  What
-  // a work is may then be certain late (Producer90).
+  // Whether a warpgroup without rows leaves its products out: the code costs wide heads more. Tiles
+  // may then be confirmed late (early_plan_sm90.cuh).
   static constexpr bool skip_empty_groups = Groups > 1 && D <= 128;
   using TileQ = Swizzled<BM, D>;
   using TileK = Swizzled<BN, D>;
