@@ -169,6 +169,37 @@ struct Window {
   }
 };
 
+// The window of a plain call (Attend::plain()) with default positions: row i of `rows` sees the
+// keys j of `keys` with i + shift - left < j < i + shift + right, where shift = keys - rows and 0
+// means unlimited.  Which rows see which keys, for whoever walks either.  In ints: the device's
+// extents are far below 2^31, and a limit beyond kLimit is one that nobody reaches.
+struct PlainWindow {
+  static constexpr int64_t kLimit = (1 << 30) - 1;
+  int left, right, rows, keys;
+
+  // [low, high)
+  struct Span {
+    int low, high;
+  };
+  FOVEA_HD PlainWindow(const Window& w, int rows, int keys)
+      : left(static_cast<int>(clamp_i64(w.left, 0, kLimit))),
+        right(static_cast<int>(clamp_i64(w.right, 0, kLimit))),
+        rows(rows),
+        keys(keys) {}
+  // Keys that some row of [begin, end) sees; none: high <= low.
+  FOVEA_HD Span keys_of(int begin, int end) const {
+    const int shift = keys - rows, low = begin + shift - left + 1, high = end - 1 + shift + right;
+    return {left && low > 0 ? low : 0, right && high < keys ? high : keys};
+  }
+  // Rows that see some key of [begin, end); none: high <= low.
+  FOVEA_HD Span rows_of(int begin, int end) const {
+    const int back = rows - keys;
+    const auto within = [&](int i) { return i < 0 ? 0 : i < rows ? i : rows; };
+    return {right ? within(begin + back - right + 1) : 0,
+            left ? within(end - 1 + back + left) : rows};
+  }
+};
+
 struct Mask {
   Window window;  // of every head, causal folded in
   View<2> head_window;

@@ -13,14 +13,14 @@ namespace fovea::cuda {
 // the end, where they fill the gaps.
 struct WorkOrder {
   int32_t row_tiles, heads, splits;  // heads: of all sequences
-  int32_t section, shortest;         // heads in a section, row tiles kept for the end
+  int32_t l2_section, shortest;      // heads in a section, row tiles kept for the end
   bool reversed;                     // later row tiles are longer
 
   __host__ __device__ int64_t works() const { return int64_t{row_tiles} * heads * splits; }
   // Works in a row, from its multiples on, that are of one row tile and of one sequence, which has
   // `width` heads.
   __device__ int run(int width) const {
-    int common = section;
+    int common = l2_section;
     while (width) {
       const int rest = common % width;
       common = width, width = rest;
@@ -29,9 +29,10 @@ struct WorkOrder {
   }
 };
 
-// Heads of a section: even, of as many heads as half the cache holds the keys of, which `shared`
-// have in common at `bytes`, and under a mask of 8 at least: the longest works of fewer do not fill
-// the device, and a last section of a few would end in long works that nothing is left to fill.
+// Heads of an L2 section (head swizzle).  `shared` heads have K and V in common, of `bytes`.
+// Heads are grouped so that their K and V fit in half of L2, under a mask at least 8: the longest
+// works of fewer do not fill the device.  Groups have equal size: a short last one would end in
+// long works, and nothing would be left to fill the gaps.
 inline int32_t section_of(int64_t heads, int64_t shared, int64_t bytes, int64_t cache,
                           bool masked) {
   const int64_t held = clamp_i64(cache / 2 / (bytes + 1), 1, 64) * shared,
@@ -47,9 +48,9 @@ struct WorkPlace {
     const int first = order.row_tiles - order.shortest, sections = order.heads * first;
     if (work < sections) {
       int section = work;
-      row_tile = take(section, order.section * first);
-      const int width = min(order.heads - section * order.section, order.section);
-      head = section * order.section + take(row_tile, width);
+      row_tile = take(section, order.l2_section * first);
+      const int width = min(order.heads - section * order.l2_section, order.l2_section);
+      head = section * order.l2_section + take(row_tile, width);
     } else {
       row_tile = work - sections;
       head = take(row_tile, order.heads), row_tile += first;

@@ -5,20 +5,33 @@
 // Warpgroup 0 copies; warpgroup 1 makes p' and sums dv, 2 makes v dout' and sums
 // dk.  All that passes between them is p', in f32 and in the order of the fragments, through a
 // ring: each has a product under way while the other is between two.
-// Shared memory: K, V (64 x D, E), Stages x (Q, dO) (BM x D, E), two p' (64 x BM, f32), Stages x
-// (lse, delta), barriers.
-// Barriers: k, v full; q, dout full (bytes) and empty (one arrival a computing warp) of each stage;
-// p full and empty (one a warp of the writer and the reader) of each of two.
+// Shared memory: BackwardKeysLayout.
+//
+//   | barrier    | who arrives                 | who waits   | what it guards                    |
+//   | k full     | TMA                         | warpgroup 1 | K                                 |
+//   | v full     | TMA                         | warpgroup 2 | V                                 |
+//   | raw        | TMA                         | producer    | a tile whose last rows it zeroes  |
+//   | q full     | TMA                         | 1 and 2     | a tile of Q, its rows' statistics |
+//   | q empty    | a lane of each warp of 1, 2 | producer    | the same, to overwrite            |
+//   | dout full  | TMA                         | 1 and 2     | a tile of dout                    |
+//   | dout empty | a lane of each warp of 1, 2 | producer    | the same, to overwrite            |
+//   | p full     | a lane of each warp of 1    | warpgroup 2 | p' of a tile                      |
+//   | p empty    | a lane of each warp of 2    | warpgroup 1 | the same, to overwrite            |
+//
 // Rows past the last are zeroed where the tensor goes on: a NaN there times a p of 0 would count.
 #pragma once
 #include <new>
 
-#include "cuda/loop/backward_walk_sm90.cuh"
+#include "cuda/loop/backward_turn_sm90.cuh"
 #include "cuda/loop/pair_policy.cuh"
 #include "cuda/loop/sink.cuh"
 #include "cuda/tile/mma_sm80.cuh"
+#include "cuda/tile/pipeline_sm90.cuh"
 
 namespace fovea::cuda {
+
+template <class Shape>
+struct BackwardKeysLayout;
 
 template <int Dtype_, int D_, int E_>
 struct BackwardKeysShape {
@@ -28,11 +41,296 @@ struct BackwardKeysShape {
   using TileV = Swizzled<BN, E>;
   using TileQ = Swizzled<BM, D>;
   using TileO = Swizzled<BM, E>;
-  static constexpr int p_bytes = BN * BM * 4, side_bytes = 2 * BM * 4;
-  static constexpr int v = TileK::bytes, q = v + TileV::bytes, dout = q + Stages * TileQ::bytes,
-                       p = dout + Stages * TileO::bytes, side = p + 2 * p_bytes,
-                       barriers = side + Stages * side_bytes;
-  static constexpr int shared_bytes = barriers + (3 + 4 * Stages + 4) * 8;
+  static constexpr int p_bytes = BN * BM * 4, row_stats_bytes = 2 * BM * 4;
+  static constexpr int shared_bytes = BackwardKeysLayout<BackwardKeysShape>().bytes;
+};
+
+template <class Shape>
+struct BackwardKeysLayout : sm90::SharedLayout {
+  int k = tiles(Shape::TileK::bytes), v = tiles(Shape::TileV::bytes),
+      q = tiles(Shape::TileQ::bytes, Shape::Stages),
+      dout = tiles(Shape::TileO::bytes, Shape::Stages), p = add(2 * Shape::p_bytes, 16),
+      row_stats = add(Shape::Stages * Shape::row_stats_bytes, 16), k_full = barriers(),
+      v_full = barriers(), raw = barriers(), q_pipe = pipeline<Shape::Stages>(),
+      dout_pipe = pipeline<Shape::Stages>(), p_pipe = pipeline<2>();
+};
+
+template <class Shape>
+struct BackwardKeysShared {
+  static constexpr BackwardKeysLayout<Shape> layout = BackwardKeysLayout<Shape>();
+  static_assert(Shape::Stages == 2, "one ring state for the tiles and p");
+  using Pipe = sm90::Pipeline<2>;
+  using Ring = Pipe::State;
+  unsigned char* memory;
+  uint32_t base;
+
+  __device__ explicit BackwardKeysShared(unsigned char* memory)
+      : memory(memory), base(shared_address(memory)) {}
+  __device__ uint32_t q(const Ring& at) const {
+    return base + layout.q + at.stage * Shape::TileQ::bytes;
+  }
+  __device__ uint32_t dout(const Ring& at) const {
+    return base + layout.dout + at.stage * Shape::TileO::bytes;
+  }
+  __device__ float4* p(const Ring& at) const {
+    return reinterpret_cast<float4*>(memory + layout.p + at.stage * Shape::p_bytes) +
+           threadIdx.x % 128;
+  }
+  __device__ uint32_t row_stats(const Ring& at) const {
+    return layout.row_stats + at.stage * Shape::row_stats_bytes;
+  }
+  __device__ uint32_t k_full() const { return base + layout.k_full; }
+  __device__ uint32_t v_full() const { return base + layout.v_full; }
+  __device__ uint32_t raw() const { return base + layout.raw; }
+  __device__ Pipe q_pipe() const { return {base + layout.q_pipe}; }
+  __device__ Pipe dout_pipe() const { return {base + layout.dout_pipe}; }
+  __device__ Pipe p_pipe() const { return {base + layout.p_pipe}; }
+
+  __device__ void init() const {
+    sm90::barrier_init(k_full(), 1), sm90::barrier_init(v_full(), 1), sm90::barrier_init(raw(), 1);
+    q_pipe().init(1, 8), dout_pipe().init(1, 8), p_pipe().init(4, 4);
+    sm90::barrier_init_done();
+  }
+};
+
+// The producer warp.
+template <class Shape, RowSource Rows>
+__device__ __forceinline__ void produce_rows_of_keys(const Attend& a, const BackwardMaps& maps,
+                                                     const BackwardWork& work, const Sequence& seq,
+                                                     const BackwardBlock& block, const Rows& rows,
+                                                     const BackwardKeysShared<Shape>& shared) {
+  constexpr int BM = Shape::BM;
+  const int lane = threadIdx.x % 32;
+  const int key_row = static_cast<int>(seq.key_begin) + block.n * Shape::BN,
+            key_batch = static_cast<int>(seq.key_batch);
+  const int first_tile = static_cast<int>(work.tiles.first(seq, block.r));
+  const int row_begin = static_cast<int>(seq.row_begin), batch = static_cast<int>(seq.batch),
+            count = static_cast<int>(seq.rows);
+  // Past this the tensor has rows that are not the sequence's.
+  const int row_end = seq.row_begin + count < a.s ? row_begin + count : INT32_MAX;
+  if (lane == 0) {
+    sm90::copy_tile<typename Shape::TileK>(shared.base, maps.k, shared.k_full(), key_row, block.g,
+                                           key_batch);
+    sm90::copy_tile<typename Shape::TileV>(shared.base + shared.layout.v, maps.v, shared.v_full(),
+                                           key_row, block.g, key_batch);
+  }
+  uint32_t raw_phase = 0;
+  typename BackwardKeysShared<Shape>::Ring to;
+  rows.each([&](int h, int m) {
+    const int row = row_begin + m * BM;
+    const FirstRows present{row_end - row};
+    shared.q_pipe().acquire(to);
+    copy_present<typename Shape::TileQ, BM>(shared.q(to), maps.q, shared.q_pipe().full(to),
+                                            shared.raw(), raw_phase, row, h, batch, present,
+                                            Shape::row_stats_bytes);
+    if (lane == 0)
+      sm90::copy_in(shared.base + shared.row_stats(to),
+                    work.lse(h * work.tiles.total + first_tile + m), Shape::row_stats_bytes,
+                    shared.q_pipe().full(to));
+    shared.dout_pipe().acquire(to);
+    copy_present<typename Shape::TileO, BM>(shared.dout(to), maps.dout, shared.dout_pipe().full(to),
+                                            shared.raw(), raw_phase, row, h, batch, present, 0);
+    to.next();
+  });
+}
+
+// What the two consumer warpgroups share: the block's keys and the place in the walk.
+template <class Shape, RowSource Rows>
+class BackwardKeysWalk {
+ protected:
+  static constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BM = Shape::BM,
+                       BN = Shape::BN;
+  using TileK = typename Shape::TileK;
+  using TileV = typename Shape::TileV;
+  using TileQ = typename Shape::TileQ;
+  using TileO = typename Shape::TileO;
+  using Shared = BackwardKeysShared<Shape>;
+  using Ring = typename Shared::Ring;
+
+ public:
+  __device__ __forceinline__ BackwardKeysWalk(const Attend& a, const Sequence& seq,
+                                              const BackwardBlock& block, const Rows& rows,
+                                              const Shared& shared)
+      : seq(seq),
+        rows(rows),
+        shared(shared),
+        lane(threadIdx.x % 32),
+        g(block.g),
+        key_begin(block.n * BN),
+        own(key_begin + sm90::uniform(threadIdx.x / 32) % 4 * 16 + lane / 4),
+        slopes(a, seq, {}),
+        m(rows.first) {}
+
+ protected:
+  __device__ __forceinline__ bool full(int m) const {
+    return slopes.pairs.full(m * BM, m * BM + BM, key_begin, key_begin + BN);
+  }
+  // lse, or delta from BM / 2 on, of the lane's rows 2 t, 2 t + 1 of each 8.
+  __device__ __forceinline__ const float2* stats() const {
+    return reinterpret_cast<const float2*>(shared.memory + shared.row_stats(at)) + lane % 4;
+  }
+  __device__ __forceinline__ void advance() {
+    at.next();
+    m = rows.after(m);
+  }
+
+  const Sequence& seq;
+  const Rows& rows;
+  const Shared& shared;
+  const int lane, g, key_begin, own;  // first key of the block, of the lane
+  const AttentionSlopes slopes;
+  Ring at;
+  int m;  // the row tile
+};
+
+// Warpgroup 1: p' and dv.
+template <class Shape, RowSource Rows>
+class BackwardValues90 : BackwardKeysWalk<Shape, Rows> {
+  using Base = BackwardKeysWalk<Shape, Rows>;
+  using Base::Dtype, Base::BM, Base::at, Base::m, Base::shared;
+
+ public:
+  struct Fragments {
+    float dv[Shape::E / 8][4], x[1][BM / 8][4];
+    uint32_t p[1][BM / 16][4];
+  };
+  using Base::Base;
+
+  __device__ __forceinline__ void run(const AttendBackward& b, Fragments& f) {
+#pragma unroll
+    for (int j = 0; j < Shape::E / 8; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) f.dv[j][c] = 0.f;
+    if (int left = this->rows.count(); left > 0) {
+      sm90::barrier_wait(shared.k_full(), 0);
+      issue_scores(f);
+      sm90::wait<0>();
+      sm90::pin(f.x[0]);
+#pragma unroll 1
+      for (; left > 1; --left) {
+        weigh(f);
+        issue_dv(f);
+        const auto now = at;
+        this->advance();
+        issue_scores(f);
+        sm90::wait<1>();
+        sm90::pin(f.dv);
+        shared.dout_pipe().release(now);
+        sm90::wait<0>();
+        sm90::pin(f.x[0]);
+      }
+      weigh(f);
+      issue_dv(f);
+      sm90::wait<0>();
+      sm90::pin(f.dv);
+    }
+    store_keys<Dtype>(b.dv, this->seq, this->g, this->own, b.forward.e, f.dv, 1.f);
+  }
+
+ private:
+  __device__ __forceinline__ void issue_scores(Fragments& f) {
+    shared.q_pipe().wait(at);
+    sm90::fence();
+    sm90::product_rows<Dtype, Shape::D, typename Base::TileK, typename Base::TileQ>(
+        f.x[0], sm90::unhoisted(sm90::descriptor(shared.base)), sm90::descriptor(shared.q(at)));
+    sm90::commit();
+  }
+  // x becomes p': to the ring, and packed.
+  __device__ __forceinline__ void weigh(Fragments& f) {
+    weigh_tile(f.x[0], this->slopes, this->stats(), m * BM + this->lane % 4 * 2, this->own,
+               this->full(m));
+    shared.p_pipe().acquire(at);
+    float4* to = shared.p(at);
+#pragma unroll
+    for (int j = 0; j < BM / 8; ++j)
+      to[j * 128] = make_float4(f.x[0][j][0], f.x[0][j][1], f.x[0][j][2], f.x[0][j][3]);
+    __syncwarp();
+    sm90::barrier_arrive_warp(shared.p_pipe().full(at));
+    shared.q_pipe().release(at);
+    pack_operand<Dtype>(f.p, f.x);
+  }
+  __device__ __forceinline__ void issue_dv(Fragments& f) {
+    shared.dout_pipe().wait(at);
+    sm90::fence();
+    sm90::product_columns<Dtype>(f.dv, f.p[0],
+                                 sm90::descriptor(shared.dout(at), Base::TileO::panel_bytes), true);
+    sm90::commit();
+  }
+};
+
+// Warpgroup 2: v dout', ds' and dk.
+template <class Shape, RowSource Rows>
+class BackwardScores90 : BackwardKeysWalk<Shape, Rows> {
+  using Base = BackwardKeysWalk<Shape, Rows>;
+  using Base::Dtype, Base::BM, Base::at, Base::m, Base::shared;
+
+ public:
+  struct Fragments {
+    float dk[Shape::D / 8][4], dp[1][BM / 8][4];
+    uint32_t ds[1][BM / 16][4];
+  };
+  using Base::Base;
+
+  __device__ __forceinline__ void run(const AttendBackward& b, Fragments& f) {
+#pragma unroll
+    for (int j = 0; j < Shape::D / 8; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) f.dk[j][c] = 0.f;
+    if (int left = this->rows.count(); left > 0) {
+      sm90::barrier_wait(shared.v_full(), 0);
+      issue_dp(f);
+      sm90::wait<0>();
+      sm90::pin(f.dp[0]);
+      shared.dout_pipe().release(at);
+#pragma unroll 1
+      for (; left > 1; --left) {
+        make_ds(f);
+        issue_dk(f);
+        const auto now = at;
+        this->advance();
+        issue_dp(f);
+        sm90::wait<1>();
+        sm90::pin(f.dk);
+        shared.q_pipe().release(now);
+        sm90::wait<0>();
+        sm90::pin(f.dp[0]);
+        shared.dout_pipe().release(at);
+      }
+      make_ds(f);
+      issue_dk(f);
+      sm90::wait<0>();
+      sm90::pin(f.dk);
+    }
+    store_keys<Dtype>(b.dk, this->seq, this->g, this->own, b.forward.d, f.dk,
+                      b.forward.score.scale);
+  }
+
+ private:
+  __device__ __forceinline__ void issue_dp(Fragments& f) {
+    shared.dout_pipe().wait(at);
+    sm90::fence();
+    sm90::product_rows<Dtype, Shape::E, typename Base::TileV, typename Base::TileO>(
+        f.dp[0], sm90::unhoisted(sm90::descriptor(shared.base + shared.layout.v)),
+        sm90::descriptor(shared.dout(at)));
+    sm90::commit();
+  }
+  // dp becomes ds', packed.
+  __device__ __forceinline__ void make_ds(Fragments& f) {
+    shared.q_pipe().wait(at);
+    shared.p_pipe().wait(at);
+    const float4* from = shared.p(at);
+    slope_tile(
+        f.dp[0], this->slopes, [&](int j) { return from[j * 128]; }, this->stats(), this->full(m));
+    __syncwarp();
+    shared.p_pipe().release(at);
+    pack_operand<Dtype>(f.ds, f.dp);
+  }
+  __device__ __forceinline__ void issue_dk(Fragments& f) {
+    sm90::fence();
+    sm90::product_columns<Dtype>(f.dk, f.ds[0],
+                                 sm90::descriptor(shared.q(at), Base::TileQ::panel_bytes), true);
+    sm90::commit();
+  }
 };
 
 template <class Shape>
@@ -41,236 +339,40 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                          const __grid_constant__ BackwardMaps maps,
                          const __grid_constant__ BackwardWork work,
                          const __grid_constant__ BackwardGrid90 grid) {
-  constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BM = Shape::BM, BN = Shape::BN;
-  constexpr int Stages = Shape::Stages;
-  using TileK = typename Shape::TileK;
-  using TileV = typename Shape::TileV;
-  using TileQ = typename Shape::TileQ;
-  using TileO = typename Shape::TileO;
-  using Ring = sm90::Ring<Stages>;
-  extern __shared__ __align__(1024) unsigned char shared[];
+  extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ __align__(16) unsigned char s_sequence[sizeof(Sequence)];
   __shared__ __align__(16) unsigned char s_block[sizeof(BackwardBlock)];
   const Attend& a = b.forward;
-  const uint32_t base = shared_address(shared), k_full = base + Shape::barriers;
-  const uint32_t v_full = k_full + 8, raw = k_full + 16;
-  const auto q_full = [&](const Ring& at) { return raw + 8 + at.stage * 32; };
-  const auto q_empty = [&](const Ring& at) { return raw + 16 + at.stage * 32; };
-  const auto dout_full = [&](const Ring& at) { return raw + 24 + at.stage * 32; };
-  const auto dout_empty = [&](const Ring& at) { return raw + 32 + at.stage * 32; };
-  const auto p_full = [&](const Ring& at) { return raw + 8 + Stages * 32 + at.stage * 16; };
-  const auto p_empty = [&](const Ring& at) { return raw + 16 + Stages * 32 + at.stage * 16; };
-  const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32),
-            group = sm90::uniform(threadIdx.x / 128);  // 0 copies
-
+  const BackwardKeysShared<Shape> shared(memory);
+  const int warp = sm90::uniform(threadIdx.x / 32), group = sm90::uniform(threadIdx.x / 128);
   if (threadIdx.x == 0) {
     const auto* block = new (s_block) BackwardBlock(grid);
     new (s_sequence) Sequence{a.sequences[block->r]};
-    sm90::barrier_init(k_full, 1), sm90::barrier_init(v_full, 1), sm90::barrier_init(raw, 1);
-    for (Ring s; s.phase == 0; s.next()) {
-      sm90::barrier_init(q_full(s), 1), sm90::barrier_init(dout_full(s), 1);
-      sm90::barrier_init(q_empty(s), 8), sm90::barrier_init(dout_empty(s), 8);
-      sm90::barrier_init(p_full(s), 4), sm90::barrier_init(p_empty(s), 4);
-    }
-    sm90::barrier_init_done();
+    shared.init();
   }
   __syncthreads();
   const Sequence& seq = *reinterpret_cast<const Sequence*>(s_sequence);
   const auto& block = *reinterpret_cast<const BackwardBlock*>(s_block);
   if (block.idle) return;
-  const int keys = static_cast<int>(seq.keys), rows = static_cast<int>(seq.rows);
-  const int key_begin = block.n * BN, key_end = min(key_begin + BN, keys);
+  const int keys = static_cast<int>(seq.keys), key_begin = block.n * Shape::BN;
   if (key_begin >= keys) return;
-  const RowWalk walk(a, seq, block.g, key_begin, key_end, BM, block.down);
-
+  const WindowRows rows(a, seq, block.g, key_begin, min(key_begin + Shape::BN, keys), Shape::BM,
+                        block.down);
   if (group == 0) {
     sm90::setmaxnreg_dec<Shape::copying>();
-    if (warp != 0 || walk.count() == 0) return;
-    const int key_row = static_cast<int>(seq.key_begin) + key_begin,
-              key_batch = static_cast<int>(seq.key_batch);
-    const int first_tile = static_cast<int>(work.tiles.first(seq, block.r));
-    const int row_begin = static_cast<int>(seq.row_begin), batch = static_cast<int>(seq.batch);
-    // Past this the tensor has rows that are not the sequence's.
-    const int row_end = seq.row_begin + rows < a.s ? row_begin + rows : INT32_MAX;
-    if (lane == 0) {
-      sm90::copy_tile<TileK>(base, maps.k, k_full, key_row, block.g, key_batch);
-      sm90::copy_tile<TileV>(base + Shape::v, maps.v, v_full, key_row, block.g, key_batch);
-    }
-    uint32_t raw_phase = 0;
-    Ring to;
-    walk.each([&](int h, int m) {
-      const int row = row_begin + m * BM;
-      const FirstRows count{row_end - row};
-      sm90::barrier_wait(q_empty(to), to.phase ^ 1);
-      copy_present<TileQ, BM>(base + Shape::q + to.stage * TileQ::bytes, maps.q, q_full(to), raw,
-                              raw_phase, row, h, batch, count, Shape::side_bytes);
-      if (lane == 0)
-        sm90::copy_in(base + Shape::side + to.stage * Shape::side_bytes,
-                      work.lse(h * work.tiles.total + first_tile + m), Shape::side_bytes,
-                      q_full(to));
-      sm90::barrier_wait(dout_empty(to), to.phase ^ 1);
-      copy_present<TileO, BM>(base + Shape::dout + to.stage * TileO::bytes, maps.dout,
-                              dout_full(to), raw, raw_phase, row, h, batch, count, 0);
-      to.next();
-    });
+    if (warp == 0 && rows.count() > 0)
+      produce_rows_of_keys<Shape>(a, maps, work, seq, block, rows, shared);
     return;
   }
-
   sm90::setmaxnreg_inc<Shape::computing>();
-  const AttentionSlopes slopes(a, seq, {});
-  const int own = key_begin + warp % 4 * 16 + lane / 4;  // first key of the lane
-  const auto release = [&](uint32_t barrier) {
-    if (lane == 0) sm90::barrier_arrive(barrier);
-  };
-  const auto full = [&](int m) {
-    return slopes.pairs.full(m * BM, m * BM + BM, key_begin, key_begin + BN);
-  };
-  const auto tile_q = [&](const Ring& at) { return base + Shape::q + at.stage * TileQ::bytes; };
-  const auto tile_dout = [&](const Ring& at) {
-    return base + Shape::dout + at.stage * TileO::bytes;
-  };
-  // lse, or delta from BM / 2 on, of the lane's rows 2 t, 2 t + 1 of each 8.
-  const auto side = [&](const Ring& at) {
-    return reinterpret_cast<const float2*>(shared + Shape::side + at.stage * Shape::side_bytes) +
-           lane % 4;
-  };
-  const auto ring_p = [&](const Ring& at) {
-    return reinterpret_cast<float4*>(shared + Shape::p + at.stage * Shape::p_bytes) +
-           threadIdx.x % 128;
-  };
-  const auto store = [&](const View<4>& out, int width, const auto& sum, float factor) {
-    if (!out) return;
-    uint16_t* line = static_cast<uint16_t*>(out.data) + seq.key_batch * out.stride[0] +
-                     (seq.key_begin + own) * out.stride[1] + block.g * out.stride[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      store_row<Dtype>(own + 8 * half < keys ? line + 8 * half * out.stride[1] : nullptr, width,
-                       sum, half, factor);
-  };
-  Ring at;
-  int left = walk.count(), m = walk.first;
-  const auto advance = [&] {
-    at.next();
-    if ((m += walk.step) == walk.end) m = walk.first;
-  };
-
   if (group == 1) {
-    float dv[E / 8][4], x[1][BM / 8][4];
-    uint32_t p[1][BM / 16][4];
-    const uint64_t k_rows = sm90::descriptor(base);
-    const auto scores = [&](const Ring& at) {
-      sm90::barrier_wait(q_full(at), at.phase);
-      sm90::fence();
-      sm90::product_rows<Dtype, D, TileK, TileQ>(x[0], sm90::unhoisted(k_rows),
-                                                 sm90::descriptor(tile_q(at)));
-      sm90::commit();
-    };
-    // x becomes p': to the ring, and packed.
-    const auto weigh = [&] {
-      weigh_tile(x[0], slopes, side(at), m * BM + lane % 4 * 2, own, full(m));
-      sm90::barrier_wait(p_empty(at), at.phase ^ 1);
-      float4* to = ring_p(at);
-#pragma unroll
-      for (int j = 0; j < BM / 8; ++j)
-        to[j * 128] = make_float4(x[0][j][0], x[0][j][1], x[0][j][2], x[0][j][3]);
-      __syncwarp();
-      release(p_full(at));
-      release(q_empty(at));
-      pack_operand<Dtype>(p, x);
-    };
-    const auto values = [&] {
-      sm90::barrier_wait(dout_full(at), at.phase);
-      sm90::fence();
-      sm90::product_columns<Dtype>(dv, p[0], sm90::descriptor(tile_dout(at), TileO::panel_bytes),
-                                   true);
-      sm90::commit();
-    };
-#pragma unroll
-    for (int j = 0; j < E / 8; ++j)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) dv[j][c] = 0.f;
-    if (left > 0) {
-      sm90::barrier_wait(k_full, 0);
-      scores(at);
-      sm90::wait<0>();
-      sm90::pin(x[0]);
-#pragma unroll 1
-      for (; left > 1; --left) {
-        weigh();
-        values();
-        const Ring now = at;
-        advance();
-        scores(at);
-        sm90::wait<1>();
-        sm90::pin(dv);
-        release(dout_empty(now));
-        sm90::wait<0>();
-        sm90::pin(x[0]);
-      }
-      weigh();
-      values();
-      sm90::wait<0>();
-      sm90::pin(dv);
-    }
-    store(b.dv, static_cast<int>(a.e), dv, 1.f);
+    using Consumer = BackwardValues90<Shape, WindowRows>;
+    typename Consumer::Fragments fragments;
+    Consumer(a, seq, block, rows, shared).run(b, fragments);
   } else {
-    float dk[D / 8][4], dp[1][BM / 8][4];
-    uint32_t ds[1][BM / 16][4];
-    const uint64_t v_rows = sm90::descriptor(base + Shape::v);
-    const auto values = [&](const Ring& at) {
-      sm90::barrier_wait(dout_full(at), at.phase);
-      sm90::fence();
-      sm90::product_rows<Dtype, E, TileV, TileO>(dp[0], sm90::unhoisted(v_rows),
-                                                 sm90::descriptor(tile_dout(at)));
-      sm90::commit();
-    };
-    // dp becomes ds', packed.
-    const auto slope = [&] {
-      sm90::barrier_wait(q_full(at), at.phase);
-      sm90::barrier_wait(p_full(at), at.phase);
-      const float4* from = ring_p(at);
-      slope_tile(
-          dp[0], slopes, [&](int j) { return from[j * 128]; }, side(at), full(m));
-      __syncwarp();
-      release(p_empty(at));
-      pack_operand<Dtype>(ds, dp);
-    };
-    const auto products = [&] {
-      sm90::fence();
-      sm90::product_columns<Dtype>(dk, ds[0], sm90::descriptor(tile_q(at), TileQ::panel_bytes),
-                                   true);
-      sm90::commit();
-    };
-#pragma unroll
-    for (int j = 0; j < D / 8; ++j)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) dk[j][c] = 0.f;
-    if (left > 0) {
-      sm90::barrier_wait(v_full, 0);
-      values(at);
-      sm90::wait<0>();
-      sm90::pin(dp[0]);
-      release(dout_empty(at));
-#pragma unroll 1
-      for (; left > 1; --left) {
-        slope();
-        products();
-        const Ring now = at;
-        advance();
-        values(at);
-        sm90::wait<1>();
-        sm90::pin(dk);
-        release(q_empty(now));
-        sm90::wait<0>();
-        sm90::pin(dp[0]);
-        release(dout_empty(at));
-      }
-      slope();
-      products();
-      sm90::wait<0>();
-      sm90::pin(dk);
-    }
-    store(b.dk, static_cast<int>(a.d), dk, a.score.scale);
+    using Consumer = BackwardScores90<Shape, WindowRows>;
+    typename Consumer::Fragments fragments;
+    Consumer(a, seq, block, rows, shared).run(b, fragments);
   }
 }
 

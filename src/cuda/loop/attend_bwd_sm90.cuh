@@ -5,13 +5,10 @@
 // Warpgroup 0 copies (warp 0) and drains dq (warps 1, 2); the two others own 64 keys each: scores
 // stand keys by rows, so p' and ds' leave the registers as operands of dv and dk, and ds alone goes
 // through shared memory, from where each group takes its half of dq = ds k.
-// Shared memory: K, V (128 x D, E), StagesQ x Q and StagesO x dO (BM x D, E), two ds (128 x BM), dq
-// in f32, StagesQ x (lse, delta) of BM rows, the block's sequence and place, barriers.
-// Barriers: k and v full; q, dout full (bytes) and empty (one arrival a computing warp) of each
-// stage; dq full, for even and odd tiles, and empty, of each half; named barrier 1: ds is written.
-// dq is summed in the workspace block of keys by block of keys, each waiting until the one before
-// it has added to the tile; blocks start in that order, so none waits for a later one.
-// FlashAttention-3 (2407.08608).
+// Shared memory and barriers: BackwardLayout90, BackwardShared90.  A warpgroup has a buffer of dq
+// of its own.  Named barrier 1: both warpgroups have written their ds. dq is summed in the
+// workspace block of keys by block of keys, each waiting until the one before it has added to the
+// tile; blocks start in that order, so none waits for a later one. FlashAttention-3 (2407.08608).
 #pragma once
 #include <new>
 
@@ -41,17 +38,231 @@ struct BackwardShape90 {
   using TileQ = Swizzled<BM, D>;
   using TileO = Swizzled<BM, E>;
   using TileS = Swizzled<BN, BM>;
-  static constexpr int chunk_bytes = kChunkFloats * 4;
+  static constexpr int dq_buffers = groups, dq_bytes = kChunkFloats * 4;
   static constexpr int chunks = BM / kChunkRows * TileK::panels;  // of dq
   static_assert(chunks == groups, "a chunk for each warpgroup");
   static_assert(StagesO == 2, "a tile's stage of dout says whether it is even");
-  static constexpr int side_bytes = Slopes::sides * BM * 4;
-  static constexpr int v = TileK::bytes, q = v + TileV::bytes, dout = q + StagesQ * TileQ::bytes,
-                       ds = dout + StagesO * TileO::bytes, dq = ds + 2 * TileS::bytes,
-                       side = dq + groups * chunk_bytes, sequence = side + StagesQ * side_bytes,
-                       block = sequence + (sizeof(Sequence) + 15) / 16 * 16,
-                       barriers = block + (sizeof(BackwardBlock) + 15) / 16 * 16;
-  static constexpr int shared_bytes = barriers + (2 + 2 * StagesQ + 2 * StagesO + 3 * groups) * 8;
+  static constexpr int row_stats_bytes = Slopes::stats * BM * 4;
+  static constexpr int shared_bytes = BackwardLayout90<BackwardShape90>().bytes;
+};
+
+// A consumer warpgroup: 64 of the block's keys.
+template <class Shape, RowSource Rows>
+class BackwardConsumer90 {
+  static constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BM = Shape::BM,
+                       BN = Shape::BN, Groups = Shape::groups;
+  static constexpr bool Weights = Shape::Slopes::weights;
+  using TileK = typename Shape::TileK;
+  using TileV = typename Shape::TileV;
+  using TileQ = typename Shape::TileQ;
+  using TileO = typename Shape::TileO;
+  using TileS = typename Shape::TileS;
+  using Shared = BackwardShared90<Shape>;
+  using RingQ = typename Shared::RingQ;
+  using RingO = typename Shared::RingO;
+  static constexpr int Panels = TileK::panels;
+
+ public:
+  // An object apart: until its loops are unrolled the compiler keeps all that lies beside in
+  // memory.
+  struct Fragments {
+    float dk[D / 8][4], dv[E / 8][4], x[1][BM / 8][4], dp[1][BM / 8][4], dq[8][4];
+  };
+
+  __device__ __forceinline__ BackwardConsumer90(const AttendBackward& b, const BackwardWork& work,
+                                                const typename Shape::Slopes::Args& args,
+                                                const Rows& rows, const Shared& shared, int group,
+                                                Fragments& f)
+      : b(b),
+        work(work),
+        rows(rows),
+        shared(shared),
+        group(group),
+        lane(threadIdx.x % 32),
+        warp(sm90::uniform(threadIdx.x / 32)),
+        key_begin(shared.block().n * BN),
+        own(key_begin + group * 64 + warp % 4 * 16 + lane / 4),
+        slopes(b.forward, shared.sequence(), args),
+        k_rows(sm90::descriptor(shared.base + group * 64 * kPanelRowBytes)),
+        v_rows(sm90::descriptor(shared.base + Shared::layout.v + group * 64 * kPanelRowBytes)),
+        k_columns(sm90::descriptor(shared.base + group % Panels * TileK::panel_bytes)),
+        ds_lane(TileS::at(group * 64 + warp % 4 * 16 + outer_row(lane), outer_chunk(lane))),
+        m(rows.first),
+        dk(f.dk),
+        dv(f.dv),
+        x(f.x),
+        dp(f.dp),
+        dq(f.dq) {}
+
+  __device__ __forceinline__ void run() {
+    int left = rows.count();
+    if (Shape::Slopes::clears_keys && left > 0) clear_keys();
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+#pragma unroll
+      for (int j = 0; j < D / 8; ++j) dk[j][c] = 0.f;
+#pragma unroll
+      for (int j = 0; j < E / 8; ++j) dv[j][c] = 0.f;
+    }
+    if (left > 0) {
+      sm90::barrier_wait(shared.kv_full(), 0);
+      shared.q_pipe().wait(q_at);
+      issue_scores(q_at);
+      sm90::wait<0>();
+      sm90::pin(x[0]);
+      if constexpr (Shape::ahead) weigh(q_at, m);
+#pragma unroll 1
+      do step(left > 1);
+      while (--left > 0);
+    }
+    const Sequence& seq = shared.sequence();
+    if constexpr (Weights)
+      store_keys<Dtype>(b.dv, seq, shared.block().g, own, b.forward.e, dv, 1.f);
+    store_dk<Dtype>(b, work, seq, shared.block().g, own, dk);
+  }
+
+ private:
+  __device__ __forceinline__ void clear_keys() const {
+    sm90::barrier_wait(shared.kv_full(), 0);
+    clear_non_finite_rows<Dtype, TileK>(shared.memory, group * 64 + warp % 4 * 16);
+    clear_non_finite_rows<Dtype, TileV>(shared.memory + Shared::layout.v,
+                                        group * 64 + warp % 4 * 16);
+    sm90::named_barrier_sync(1, 128 * Groups);
+  }
+
+  // The first statistic of the lane's rows 2 t, 2 t + 1 of each 8; the next lies BM / 2 on.
+  __device__ __forceinline__ const float2* stats(const RingQ& at) const {
+    return reinterpret_cast<const float2*>(shared.memory + shared.row_stats(at)) + lane % 4;
+  }
+  __device__ __forceinline__ bool full(int m) const {
+    return slopes.pairs.full(m * BM, m * BM + BM, key_begin, key_begin + BN);
+  }
+  __device__ __forceinline__ void issue_scores(const RingQ& at) {
+    sm90::fence();
+    sm90::product_rows<Dtype, D, TileK, TileQ>(x[0], sm90::unhoisted(k_rows),
+                                               sm90::descriptor(shared.q(at)));
+    sm90::commit();
+  }
+  // After the last tile, the scores are of any that is at hand.
+  __device__ __forceinline__ void issue_next_scores(const RingQ& at, bool more) {
+    if (more) shared.q_pipe().wait(at);
+    issue_scores(at);
+  }
+  __device__ __forceinline__ void weigh(const RingQ& at, int m) {
+    weigh_tile(x[0], slopes, stats(at), m * BM + lane % 4 * 2, own, full(m));
+  }
+  __device__ __forceinline__ void issue_dp() {
+    shared.dout_pipe().wait(dout_at);
+    sm90::fence();
+    sm90::product_rows<Dtype, E, TileV, TileO>(dp[0], sm90::unhoisted(v_rows),
+                                               sm90::descriptor(shared.dout(dout_at)));
+    sm90::commit();
+  }
+  // ds of row tile m, as an operand and in shared memory.
+  __device__ __forceinline__ void make_ds(int m, uint32_t (&ds)[1][BM / 16][4]) {
+    slope_tile(
+        dp[0], slopes,
+        [&](int j) { return make_float4(x[0][j][0], x[0][j][1], x[0][j][2], x[0][j][3]); },
+        stats(q_at), full(m));
+    pack_operand<Dtype>(ds, dp);
+  }
+  __device__ __forceinline__ void retire_dv() {
+    sm90::pin(dv);
+    shared.dout_pipe().release(dout_at);
+  }
+  // This warpgroup's chunk of dq: 64 rows of ds by 64 columns of k.
+  __device__ __forceinline__ void issue_dq() {
+    sm90::fence();
+    sm90::product_turned<Dtype, BN>(
+        dq, sm90::descriptor(shared.ds(dout_at) + group / Panels * TileS::panel_bytes),
+        sm90::unhoisted(k_columns));
+    sm90::commit();
+  }
+  __device__ __forceinline__ void store_dq() {
+    sm90::pin(dq);
+    sm90::barrier_wait(shared.dq_empty(group), dout_at.stage ^ 1);
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      *reinterpret_cast<float4*>(shared.memory + Shared::layout.dq + group * Shape::dq_bytes +
+                                 (j * 128 + threadIdx.x % 128) * 16) =
+          make_float4(dq[j][0], dq[j][1], dq[j][2], dq[j][3]);
+    sm90::fence_shared();
+    __syncwarp();
+    sm90::barrier_arrive_warp(shared.dq_full(group, dout_at.stage));
+  }
+
+  // One row tile, and the scores of the next.
+  __device__ __forceinline__ void step(bool more) {
+    RingQ next = q_at;
+    next.next();
+    const int row_tile = m;
+    m = rows.after(m);
+    issue_dp();
+    if constexpr (!Shape::ahead) weigh(q_at, row_tile);
+    sm90::wait<0>();
+    sm90::pin(dp[0]);
+    if constexpr (!Weights) shared.dout_pipe().release(dout_at);
+    uint32_t p[1][BM / 16][4], ds[1][BM / 16][4];
+    make_ds(row_tile, ds);
+    if constexpr (Weights) pack_operand<Dtype>(p, x);
+#pragma unroll
+    for (int k = 0; k < BM / 16; ++k)
+      sm90::store_matrices(TileS::pair(shared.ds(dout_at) + ds_lane, k), ds[0][k]);
+    sm90::fence_shared();
+    if constexpr (Weights) {
+      sm90::fence();
+      sm90::product_columns<Dtype>(
+          dv, p[0], sm90::descriptor(shared.dout(dout_at), TileO::panel_bytes), true);
+      sm90::commit();
+    }
+    if constexpr (Shape::ahead) {
+      issue_next_scores(next, more);
+      if constexpr (Weights) sm90::wait<1>(), retire_dv();
+    }
+    sm90::named_barrier_sync(1, 128 * Groups);
+    issue_dq();
+    if constexpr (Weights && !Shape::ahead) sm90::wait<1>(), retire_dv();
+    sm90::product_columns<Dtype>(dk, ds[0], sm90::descriptor(shared.q(q_at), TileQ::panel_bytes),
+                                 true);
+    sm90::commit();
+    if constexpr (Shape::ahead) {
+      sm90::wait<2>();
+      sm90::pin(x[0]);
+      weigh(next, m);
+    }
+    sm90::wait<1>();
+    store_dq();
+    if constexpr (!Shape::ahead) {
+      issue_next_scores(next, more);
+      sm90::wait<1>();
+    } else {
+      sm90::wait<0>();
+    }
+    sm90::pin(dk);
+    shared.q_pipe().release(q_at);
+    if constexpr (!Shape::ahead) {
+      sm90::wait<0>();
+      sm90::pin(x[0]);
+    }
+    q_at = next;
+    dout_at.next();
+  }
+
+  const AttendBackward& b;
+  const BackwardWork& work;
+  const Rows& rows;
+  const Shared& shared;
+  const int group, lane, warp;
+  const int key_begin, own;  // first key of the block, of the lane
+  const typename Shape::Slopes slopes;
+  const uint64_t k_rows, v_rows, k_columns;
+  const uint32_t ds_lane;
+  RingQ q_at;
+  RingO dout_at;  // of dout and ds; its stage says whether a tile is odd
+  int m;          // the row tile
+  float (&dk)[D / 8][4], (&dv)[E / 8][4];
+  float (&x)[1][BM / 8][4], (&dp)[1][BM / 8][4];  // scores, then p; dp, then ds
+  float (&dq)[8][4];
 };
 
 template <class Shape>
@@ -61,254 +272,36 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                     const __grid_constant__ BackwardWork work,
                     const __grid_constant__ BackwardGrid90 grid,
                     const __grid_constant__ typename Shape::Slopes::Args args) {
-  constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BM = Shape::BM, BN = Shape::BN;
-  constexpr int Groups = Shape::groups;
-  using TileK = typename Shape::TileK;
-  using TileV = typename Shape::TileV;
-  using TileQ = typename Shape::TileQ;
-  using TileO = typename Shape::TileO;
-  using TileS = typename Shape::TileS;
-  using RingQ = sm90::Ring<Shape::StagesQ>;
-  using RingO = sm90::Ring<Shape::StagesO>;
-  extern __shared__ __align__(1024) unsigned char shared[];
+  extern __shared__ __align__(1024) unsigned char memory[];
   const Attend& a = b.forward;
-  const uint32_t base = shared_address(shared), kv_full = base + Shape::barriers;
-  const uint32_t raw = kv_full + 8, rings = raw + 8;
-  const auto q_full = [&](const RingQ& at) { return rings + at.stage * 16; };
-  const auto q_empty = [&](const RingQ& at) { return rings + at.stage * 16 + 8; };
-  const uint32_t ring_dout = rings + Shape::StagesQ * 16;
-  const auto dout_full = [&](const RingO& at) { return ring_dout + at.stage * 16; };
-  const auto dout_empty = [&](const RingO& at) { return ring_dout + at.stage * 16 + 8; };
-  const uint32_t ring_dq = ring_dout + Shape::StagesO * 16;
-  const auto dq_full = [&](int w, int odd) { return ring_dq + w * 24 + odd * 8; };
-  const auto dq_empty = [&](int w) { return ring_dq + w * 24 + 16; };
-  unsigned char* const s_sequence = shared + Shape::sequence;
-  const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32),
-            group = sm90::uniform(threadIdx.x / 128) - 1;  // -1 copies
-
+  const BackwardShared90<Shape> shared(memory);
+  const int warp = sm90::uniform(threadIdx.x / 32), group = sm90::uniform(threadIdx.x / 128) - 1;
   if (threadIdx.x < 4) sm90::prefetch_map((&maps.q)[threadIdx.x]);
   if (threadIdx.x == 0) {
-    auto* const block = new (shared + Shape::block) BackwardBlock(grid);
-    const auto* const own = new (s_sequence) Sequence{a.sequences[block->r]};
-    block->place_tail(a.mask, own->keys, BN);
-    sm90::barrier_init(kv_full, 2), sm90::barrier_init(raw, 1);
-    for (RingQ s; s.phase == 0; s.next())
-      sm90::barrier_init(q_full(s), 1), sm90::barrier_init(q_empty(s), 4 * Groups);
-    for (RingO s; s.phase == 0; s.next())
-      sm90::barrier_init(dout_full(s), 1), sm90::barrier_init(dout_empty(s), 4 * Groups);
-    for (int w = 0; w < Groups; ++w) {
-      sm90::barrier_init(dq_full(w, 0), 4), sm90::barrier_init(dq_full(w, 1), 4);
-      sm90::barrier_init(dq_empty(w), 1);
-    }
+    shared.init(a, grid, 4 * Shape::groups);
     sm90::barrier_init_done();
   }
   __syncthreads();
-  const Sequence& seq = *reinterpret_cast<const Sequence*>(s_sequence);
-  const auto& block = *reinterpret_cast<const BackwardBlock*>(shared + Shape::block);
+  const Sequence& seq = shared.sequence();
+  const BackwardBlock& block = shared.block();
   if (block.idle) return;
-  const int g = block.g, n = block.n;
-  const int keys = static_cast<int>(seq.keys), rows = static_cast<int>(seq.rows);
+  const int keys = static_cast<int>(seq.keys), key_begin = block.n * Shape::BN;
   if (block.part >= 0) return store_part<Shape>(b, work, seq, block);
-  const int key_begin = n * BN, key_end = min(key_begin + BN, keys);
   if (key_begin >= keys) return;
-  const RowWalk walk(a, seq, g, key_begin, key_end, BM, block.down);
-  const int first_tile = static_cast<int>(work.tiles.first(seq, block.r));
-
+  const WindowRows rows(a, seq, block.g, key_begin, min(key_begin + Shape::BN, keys), Shape::BM,
+                        block.down);
   if (group < 0) {
     sm90::setmaxnreg_dec<Shape::copying>();
-    if (walk.count() == 0) return;
-    if (warp == 0) {
-      copy_tiles<Shape>(a, maps, work, seq, block, walk, args, base);
-    } else if (warp <= 2 && lane == 0) {
-      // Two warps take turns, so that one tile's additions may end while the next one's begin.
-      uint32_t phase = 0;
-      int mine = warp - 1;
-      walk.each([&](int h, int m) {
-        if (mine ^= 1; mine == 0) return;
-        const int tile = h * work.tiles.total + first_tile + m;
-        const SeenBlocks seen(a.mask, rows, keys, m * BM, min(m * BM + BM, rows), BN);
-        // The first of the tile's blocks to start stores, the others wait for their turn to add.
-        const int turn = work.ordered ? seen.before(block) : 1;
-        if (work.ordered) wait_turn(work.turn + tile, turn);
-        float* to = work.dq + static_cast<int64_t>(tile) * (Groups * kChunkFloats);
-#pragma unroll
-        for (int w = 0; w < Groups; ++w) {
-          const uint32_t from = base + Shape::dq + w * Shape::chunk_bytes;
-          sm90::barrier_wait(dq_full(w, warp - 1), phase);
-          if (!work.dq) continue;
-          if (turn == 0)
-            sm90::copy_out(to + w * kChunkFloats, from, Shape::chunk_bytes);
-          else
-            sm90::add_out(to + w * kChunkFloats, from, Shape::chunk_bytes);
-          sm90::out_commit();
-        }
-        sm90::out_wait_read<1>();
-        sm90::barrier_arrive(dq_empty(0));
-        sm90::out_wait_read<0>();
-        sm90::barrier_arrive(dq_empty(1));
-        sm90::out_wait<0>();
-        if (work.dq) pass_turn(work.turn + tile);
-        phase ^= 1;
-      });
-    }
-    return;
+    if (rows.count() == 0) return;
+    if (warp == 0)
+      produce_row_tiles<Shape>(a, maps, work, rows, args, shared);
+    else if (warp <= 2 && threadIdx.x % 32 == 0)
+      drain_dq<Shape>(a, work, rows, warp - 1, shared);
+  } else {
+    sm90::setmaxnreg_inc<Shape::computing>();
+    typename BackwardConsumer90<Shape, WindowRows>::Fragments fragments;
+    BackwardConsumer90<Shape, WindowRows>(b, work, args, rows, shared, group, fragments).run();
   }
-
-  sm90::setmaxnreg_inc<Shape::computing>();
-  if constexpr (Shape::Slopes::clears_keys)
-    if (walk.count() > 0) {
-      sm90::barrier_wait(kv_full, 0);
-      clear_odd_rows<Dtype, TileK>(shared, group * 64 + warp % 4 * 16);
-      clear_odd_rows<Dtype, TileV>(shared + Shape::v, group * 64 + warp % 4 * 16);
-      sm90::named_barrier_sync(1, 128 * Groups);
-    }
-  const int own = key_begin + group * 64 + warp % 4 * 16 + lane / 4;  // first key of the lane
-  const typename Shape::Slopes slopes(a, seq, args);
-  float dk[D / 8][4], dv[E / 8][4], x[1][BM / 8][4], dp[1][BM / 8][4], dq[8][4];
-  uint32_t p[1][BM / 16][4], ds[1][BM / 16][4];
-  constexpr bool Weights = Shape::Slopes::weights;
-#pragma unroll
-  for (int c = 0; c < 4; ++c) {
-#pragma unroll
-    for (int j = 0; j < D / 8; ++j) dk[j][c] = 0.f;
-#pragma unroll
-    for (int j = 0; j < E / 8; ++j) dv[j][c] = 0.f;
-  }
-  const auto release = [&](uint32_t barrier) {
-    if (lane == 0) sm90::barrier_arrive(barrier);
-  };
-  const uint64_t k_rows = sm90::descriptor(base + group * 64 * kPanelRowBytes);
-  const uint64_t v_rows = sm90::descriptor(base + Shape::v + group * 64 * kPanelRowBytes);
-  // This warpgroup's chunk of dq: 64 rows of ds by 64 columns of k.
-  constexpr int Panels = TileK::panels;
-  const uint64_t k_columns = sm90::descriptor(base + group % Panels * TileK::panel_bytes);
-  const uint32_t ds_lane =
-      TileS::at(group * 64 + warp % 4 * 16 + outer_row(lane), outer_chunk(lane));
-  RingQ q_at;
-  RingO dout_at;
-  int left = walk.count(), m = walk.first;
-  const auto tile_q = [&](const RingQ& at) { return base + Shape::q + at.stage * TileQ::bytes; };
-  // The first value of the lane's rows 2 t, 2 t + 1 of each 8; the next lies BM / 2 on.
-  const auto side = [&](const RingQ& at) {
-    return reinterpret_cast<const float2*>(shared + Shape::side + at.stage * Shape::side_bytes) +
-           lane % 4;
-  };
-  const auto full = [&](int m) {
-    return slopes.pairs.full(m * BM, m * BM + BM, key_begin, key_begin + BN);
-  };
-  const auto scores = [&](const RingQ& at) {
-    sm90::fence();
-    sm90::product_rows<Dtype, D, TileK, TileQ>(x[0], sm90::unhoisted(k_rows),
-                                               sm90::descriptor(tile_q(at)));
-    sm90::commit();
-  };
-  const auto weigh = [&](const RingQ& at, int m) {
-    weigh_tile(x[0], slopes, side(at), m * BM + lane % 4 * 2, own, full(m));
-  };
-  const auto slope = [&](const RingQ& at, int m) {
-    slope_tile(
-        dp[0], slopes,
-        [&](int j) { return make_float4(x[0][j][0], x[0][j][1], x[0][j][2], x[0][j][3]); },
-        side(at), full(m));
-  };
-  if (left > 0) {
-    sm90::barrier_wait(kv_full, 0);
-    sm90::barrier_wait(q_full(q_at), 0);
-    scores(q_at);
-    sm90::wait<0>();
-    sm90::pin(x[0]);
-    if constexpr (Shape::ahead) weigh(q_at, m);
-#pragma unroll 1
-    do {
-      const uint32_t s_dout = base + Shape::dout + dout_at.stage * TileO::bytes,
-                     s_ds = base + Shape::ds + dout_at.stage * TileS::bytes;
-      // After the last tile, the scores are of any that is at hand.
-      RingQ next = q_at;
-      next.next();
-      const int row_tile = m;
-      if ((m += walk.step) == walk.end) m = walk.first;
-      const auto next_scores = [&] {
-        if (left > 1) sm90::barrier_wait(q_full(next), next.phase);
-        scores(next);
-      };
-      sm90::barrier_wait(dout_full(dout_at), dout_at.phase);
-      sm90::fence();
-      sm90::product_rows<Dtype, E, TileV, TileO>(dp[0], sm90::unhoisted(v_rows),
-                                                 sm90::descriptor(s_dout));
-      sm90::commit();
-      if constexpr (!Shape::ahead) weigh(q_at, row_tile);
-      sm90::wait<0>();
-      sm90::pin(dp[0]);
-      if constexpr (!Weights) release(dout_empty(dout_at));
-      slope(q_at, row_tile);
-      pack_operand<Dtype>(ds, dp);
-      if constexpr (Weights) pack_operand<Dtype>(p, x);
-#pragma unroll
-      for (int k = 0; k < BM / 16; ++k)
-        sm90::store_matrices(TileS::pair(s_ds + ds_lane, k), ds[0][k]);
-      sm90::fence_shared();
-      if constexpr (Weights) {
-        sm90::fence();
-        sm90::product_columns<Dtype>(dv, p[0], sm90::descriptor(s_dout, TileO::panel_bytes), true);
-        sm90::commit();
-      }
-      if constexpr (Shape::ahead) {
-        next_scores();
-        if constexpr (Weights) {
-          sm90::wait<1>();
-          sm90::pin(dv);
-          release(dout_empty(dout_at));
-        }
-      }
-      sm90::named_barrier_sync(1, 128 * Groups);
-      sm90::fence();
-      sm90::product_turned<Dtype, BN>(dq,
-                                      sm90::descriptor(s_ds + group / Panels * TileS::panel_bytes),
-                                      sm90::unhoisted(k_columns));
-      sm90::commit();
-      if constexpr (Weights && !Shape::ahead) {
-        sm90::wait<1>();
-        sm90::pin(dv);
-        release(dout_empty(dout_at));
-      }
-      sm90::product_columns<Dtype>(dk, ds[0], sm90::descriptor(tile_q(q_at), TileQ::panel_bytes),
-                                   true);
-      sm90::commit();
-      if constexpr (Shape::ahead) {
-        sm90::wait<2>();
-        sm90::pin(x[0]);
-        weigh(next, m);
-      }
-      sm90::wait<1>();
-      sm90::pin(dq);
-      sm90::barrier_wait(dq_empty(group), dout_at.stage ^ 1);
-#pragma unroll
-      for (int j = 0; j < 8; ++j)
-        *reinterpret_cast<float4*>(shared + Shape::dq + group * Shape::chunk_bytes +
-                                   (j * 128 + threadIdx.x % 128) * 16) =
-            make_float4(dq[j][0], dq[j][1], dq[j][2], dq[j][3]);
-      sm90::fence_shared();
-      __syncwarp();
-      release(dq_full(group, dout_at.stage));
-      if constexpr (!Shape::ahead) {
-        next_scores();
-        sm90::wait<1>();
-      } else {
-        sm90::wait<0>();
-      }
-      sm90::pin(dk);
-      release(q_empty(q_at));
-      if constexpr (!Shape::ahead) {
-        sm90::wait<0>();
-        sm90::pin(x[0]);
-      }
-      q_at = next;
-      dout_at.next();
-    } while (--left > 0);
-  }
-
-  if constexpr (Weights) store_keys<Dtype>(b.dv, seq, g, own, a.e, dv, 1.f);
-  store_dk<Dtype>(b, work, seq, g, own, dk);
 }
 
 }  // namespace fovea::cuda

@@ -7,10 +7,17 @@
 //   A block stays on its multiprocessor and takes work items as they come: 64 x Groups rows of one
 //   sequence and head, a warpgroup 64 of them, a warp 16.  Of warpgroup 0 a thread copies, running
 //   ahead into the next item, and one of another warp finds out what that item is.
-//   Shared memory: Q (BM x D), Stages x (K (BN x D), V' (E x BN)), sums (BM x E, f32), barriers,
-//   two items: the one at work and the next. Barriers: items, q, k, v full (bytes) and empty (one
-//   arrival a consuming warp), items for both, k and v for each stage; near, when few tiles of an
-//   item are left to copy.
+//   Shared memory: ByteLayout90.
+//
+//   | barrier       | who arrives                  | who waits  | what it guards          |
+//   | item full     | scheduler                    | all others | an item                 |
+//   | item empty    | a lane of each warp of those | scheduler  | the same, to overwrite  |
+//   | q full        | TMA                          | consumers  | Q                       |
+//   | q empty       | a lane of each warp          | producer   | the same, to overwrite  |
+//   | k, v full     | TMA                          | consumers  | a tile of K, of V'      |
+//   | k, v empty    | a lane of each warp          | producer   | the same, to overwrite  |
+//   | prefetch next | producer                     | scheduler  | nothing: few tiles left |
+//   | named 1 + n   | warpgroup n                  | itself     | its zeroed values       |
 // FlashAttention-3 (2407.08608).
 #pragma once
 #include <concepts>
@@ -22,7 +29,7 @@
 #include "cuda/loop/sink.cuh"
 #include "cuda/loop/tile_policy.cuh"
 #include "cuda/tensor_map.h"
-#include "cuda/tile/mma_sm90.cuh"
+#include "cuda/tile/pipeline_sm90.cuh"
 
 namespace fovea::cuda {
 
@@ -31,17 +38,13 @@ struct ByteShape90 {
   static constexpr int D = D_, E = E_, Groups = Groups_, BN = BN_, Stages = Stages_, Run = Run_;
   static constexpr int BM = 64 * Groups;
   static constexpr int threads = 128 * (Groups + 1);
-  // Registers a thread, of those the block starts with: the copying warpgroup gives what the others
-  // take.
+  // Registers a thread, of those the block starts with: the producer warpgroup gives what the
+  // others take.
   static constexpr int copying = Groups == 3 ? 56 : 40, computing = Groups == 3 ? 152 : 232;
   using TileQ = sm90::Bytes<BM, D, D % 128 ? 64 : 128>;
   using TileK = sm90::Bytes<BN, D, D % 128 ? 64 : 128>;
   using TileV = sm90::Bytes<E, BN, BN % 128 ? 64 : 128>;
-  static constexpr int tile_bytes = TileQ::bytes + Stages * (TileK::bytes + TileV::bytes);
-  static constexpr int sum_bytes = BM * E * 4;
-  static constexpr int near = 2;  // key tiles left to copy when the next item is asked for
-  static constexpr int barriers = 7 + 4 * Stages;
-  static constexpr int item_offset = tile_bytes + sum_bytes + barriers * 8;
+  static constexpr int prefetch = 2;  // key tiles left to copy when the next item is requested
 };
 
 // What codes stand for, and where values lie.  `blocks`: scales of keys change within a sequence.
@@ -178,122 +181,148 @@ __device__ inline void clear_tail(unsigned char* tile, int keys) {
 }
 
 template <class Shape>
-constexpr int byte_shared_bytes = Shape::item_offset +
-                                  2 * static_cast<int>(sizeof(WorkItem<Shape>));
+struct ByteLayout90 : sm90::SharedLayout {
+  int q = tiles(Shape::TileQ::bytes), k = tiles(Shape::TileK::bytes, Shape::Stages),
+      v = tiles(Shape::TileV::bytes, Shape::Stages), sums = of<float>(Shape::BM * Shape::E),
+      q_pipe = pipeline<1>(), item_pipe = pipeline<2>(), k_pipe = pipeline<Shape::Stages>(),
+      v_pipe = pipeline<Shape::Stages>(), prefetch = barriers(), items = of<WorkItem<Shape>>(2);
+};
+template <class Shape>
+constexpr int byte_shared_bytes = ByteLayout90<Shape>().bytes;
 
+template <class Shape>
+struct ByteShared90 {
+  static constexpr ByteLayout90<Shape> layout = ByteLayout90<Shape>();
+  using QPipe = sm90::Pipeline<1>;
+  using ItemPipe = sm90::Pipeline<2>;
+  using KeyPipe = sm90::Pipeline<Shape::Stages>;
+  using Ring = typename KeyPipe::State;
+  using Item = WorkItem<Shape>;
+  unsigned char* base;
+  uint32_t at;
+
+  __device__ explicit ByteShared90(unsigned char* base) : base(base), at(shared_address(base)) {}
+  __device__ uint32_t k(const Ring& i) const {
+    return at + layout.k + i.stage * Shape::TileK::bytes;
+  }
+  __device__ uint32_t v(const Ring& i) const {
+    return at + layout.v + i.stage * Shape::TileV::bytes;
+  }
+  __device__ Item& item(const ItemPipe::State& i) const {
+    return reinterpret_cast<Item*>(base + layout.items)[i.stage];
+  }
+  __device__ QPipe q_pipe() const { return {at + layout.q_pipe}; }
+  __device__ ItemPipe item_pipe() const { return {at + layout.item_pipe}; }
+  __device__ KeyPipe k_pipe() const { return {at + layout.k_pipe}; }
+  __device__ KeyPipe v_pipe() const { return {at + layout.v_pipe}; }
+  __device__ uint32_t prefetch_next() const { return at + layout.prefetch; }
+
+  __device__ void init() const {
+    constexpr int kWarps = 4 * Shape::Groups;
+    q_pipe().init(1, kWarps), item_pipe().init(1, kWarps + 1);
+    k_pipe().init(1, kWarps), v_pipe().init(1, kWarps);
+    sm90::barrier_init(prefetch_next(), 1);
+    sm90::barrier_init_done();
+  }
+};
+
+// One thread: finds out what the next item is while this one is under way.
+template <class Shape, CodeScales Codes>
+__device__ __forceinline__ void schedule_items(const Codes& codes, const AttendGrid& grid,
+                                               const WorkOrder& order, const Schedule& schedule,
+                                               const ByteShared90<Shape>& shared) {
+  sm90::Pipeline<2>::State at;
+  for (int w = blockIdx.x; w < schedule.works; w = schedule.take()) {
+    shared.item_pipe().acquire(at);
+    auto& item = shared.item(at);
+    make_item(item, codes, grid, WorkPlace(order, w));
+    if (item.tile.size <= 0) continue;
+    shared.item_pipe().arrive(at);
+    sm90::barrier_wait(shared.prefetch_next(), at.stage);
+    at.next();
+  }
+  schedule.leave();
+  shared.item_pipe().acquire(at);
+  shared.item(at).tile.size = 0;
+  shared.item_pipe().arrive(at);
+}
+
+// One thread: copies Q, K and V of each item.
+template <class Shape>
+__device__ __forceinline__ void produce_items(const AttendMaps& maps,
+                                              const ByteShared90<Shape>& shared) {
+  constexpr int BN = Shape::BN;
+  sm90::Pipeline<2>::State at;
+  sm90::Pipeline<1>::State q_at;
+  typename ByteShared90<Shape>::Ring k_at, v_at;
+  for (;; at.next()) {
+    const auto& item = shared.item(at);
+    shared.item_pipe().wait(at);
+    if (item.tile.size <= 0) return;
+    if (item.first < item.last) {
+      shared.q_pipe().acquire(q_at);
+      sm90::copy_bytes<typename Shape::TileQ>(shared.at, maps.q, shared.q_pipe().full(q_at), 0,
+                                              item.row, item.head, item.batch);
+      q_at.next();
+    }
+    // V follows K by a tile, as the products do: its stage is free only after the exponentials.
+    const auto values = [&](int n) {
+      shared.v_pipe().acquire(v_at);
+      sm90::copy_bytes<typename Shape::TileV>(shared.v(v_at), maps.v, shared.v_pipe().full(v_at),
+                                              item.column + n * BN, 0, item.key_head,
+                                              item.key_batch);
+      v_at.next();
+    };
+    const int asks = min(item.first + Shape::prefetch, item.last) - 1;
+    if (item.first == item.last) sm90::barrier_arrive(shared.prefetch_next());
+    for (int n = item.last - 1; n >= item.first; --n) {
+      if (n == asks) sm90::barrier_arrive(shared.prefetch_next());
+      shared.k_pipe().acquire(k_at);
+      sm90::copy_bytes<typename Shape::TileK>(shared.k(k_at), maps.k, shared.k_pipe().full(k_at), 0,
+                                              item.key_row + n * BN, item.key_head, item.key_batch);
+      k_at.next();
+      if (n < item.last - 1) values(n + 1);
+    }
+    if (item.first < item.last) values(item.first);
+    sm90::barrier_arrive(shared.item_pipe().empty(at));
+  }
+}
+
+// A consumer warpgroup.
 template <class Shape, CodeScales Codes, class Sink>
-__global__ void __launch_bounds__(Shape::threads, 1)
-    attend_fp8_sm90(const __grid_constant__ Codes codes, const __grid_constant__ AttendGrid grid,
-                    const __grid_constant__ AttendMaps maps,
-                    const __grid_constant__ WorkOrder order,
-                    const __grid_constant__ Schedule schedule, const __grid_constant__ Sink sink) {
-  constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN, Run = Shape::Run;
-  constexpr int Stages = Shape::Stages, Groups = Shape::Groups;
+struct ByteConsumer90 {
+  static constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN, Run = Shape::Run;
   using TileQ = typename Shape::TileQ;
   using TileK = typename Shape::TileK;
   using TileV = typename Shape::TileV;
-  using Ring = sm90::Ring<Stages>;
-  using Pair = sm90::Ring<2>;
-  extern __shared__ __align__(1024) unsigned char shared[];
-  const Attend& a = codes.attend();
-  const uint32_t s_q = shared_address(shared), s_k = s_q + TileQ::bytes,
-                 s_v = s_k + Stages * TileK::bytes,
-                 q_full = s_q + Shape::tile_bytes + Shape::sum_bytes, q_empty = q_full + 8;
-  const auto item_full = [&](const Pair& at) { return q_full + 16 + at.stage * 16; };
-  const auto item_empty = [&](const Pair& at) { return q_full + 24 + at.stage * 16; };
-  const uint32_t near = q_full + 48 + Stages * 32;
-  const auto k_full = [&](const Ring& at) { return q_full + 48 + at.stage * 32; };
-  const auto k_empty = [&](const Ring& at) { return q_full + 56 + at.stage * 32; };
-  const auto v_full = [&](const Ring& at) { return q_full + 64 + at.stage * 32; };
-  const auto v_empty = [&](const Ring& at) { return q_full + 72 + at.stage * 32; };
-  const int lane = threadIdx.x % 32, warp = sm90::uniform(threadIdx.x / 32),
-            group = sm90::uniform(threadIdx.x / 128) - 1;  // -1 copies
+  using Shared = ByteShared90<Shape>;
   using Item = WorkItem<Shape>;
-  Item* items = reinterpret_cast<Item*>(shared + Shape::item_offset);
-  if (threadIdx.x == 0) {
-    sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
-    sm90::barrier_init(q_full, 1), sm90::barrier_init(q_empty, 4 * Groups);
-    sm90::barrier_init(near, 1);
-    for (Pair at; at.phase == 0; at.next())
-      sm90::barrier_init(item_full(at), 1), sm90::barrier_init(item_empty(at), 4 * Groups + 1);
-    for (Ring at; at.phase == 0; at.next()) {
-      sm90::barrier_init(k_full(at), 1), sm90::barrier_init(v_full(at), 1);
-      sm90::barrier_init(k_empty(at), 4 * Groups), sm90::barrier_init(v_empty(at), 4 * Groups);
+  const Codes& codes;
+  const Sink& sink;
+  const Shared& shared;
+  const int group;
+  float4* const sums = reinterpret_cast<float4*>(shared.base + Shared::layout.sums) +
+                       group * (64 * E / 4) + threadIdx.x % 128;
+  const uint64_t q_rows = TileQ::descriptor(shared.at + group * 64 * TileQ::Panel);
+  typename Shared::Ring k_at = {}, v_at = {};
+  sm90::Pipeline<1>::State q_at = {};
+
+  __device__ __forceinline__ void run() {
+    for (sm90::Pipeline<2>::State at;; at.next()) {
+      shared.item_pipe().wait(at);
+      const Item& item = shared.item(at);
+      if (sm90::uniform(item.tile.size) <= 0) return;
+      consume(item);
+      __syncwarp();
+      shared.item_pipe().release(at);
     }
-    sm90::barrier_init_done();
-  }
-  __syncthreads();
-  if (group < 0) {
-    sm90::setmaxnreg_dec<Shape::copying>();
-    if (warp > 1 || !sm90::elect_one()) return;
-    Pair item_at;
-    if (warp == 1) {
-      for (int w = blockIdx.x; w < schedule.works; w = schedule.take()) {
-        sm90::barrier_wait(item_empty(item_at), item_at.phase ^ 1);
-        Item& item = items[item_at.stage];
-        make_item(item, codes, grid, WorkPlace(order, w));
-        if (item.tile.size <= 0) continue;
-        sm90::barrier_arrive(item_full(item_at));
-        sm90::barrier_wait(near, item_at.stage);
-        item_at.next();
-      }
-      schedule.leave();
-      sm90::barrier_wait(item_empty(item_at), item_at.phase ^ 1);
-      items[item_at.stage].tile.size = 0;
-      sm90::barrier_arrive(item_full(item_at));
-      return;
-    }
-    Ring k_at, v_at;
-    uint32_t q_phase = 0;
-    for (;; item_at.next()) {
-      const Item& item = items[item_at.stage];
-      sm90::barrier_wait(item_full(item_at), item_at.phase);
-      if (item.tile.size <= 0) return;
-      if (item.first < item.last) {
-        sm90::barrier_wait(q_empty, q_phase ^ 1);
-        q_phase ^= 1;
-        sm90::copy_bytes<TileQ>(s_q, maps.q, q_full, 0, item.row, item.head, item.batch);
-      }
-      // V follows K by a tile, as the products do: its stage is free only after the exponentials.
-      const auto values = [&](int n) {
-        sm90::barrier_wait(v_empty(v_at), v_at.phase ^ 1);
-        sm90::copy_bytes<TileV>(s_v + v_at.stage * TileV::bytes, maps.v, v_full(v_at),
-                                item.column + n * BN, 0, item.key_head, item.key_batch);
-        v_at.next();
-      };
-      const int asks = min(item.first + Shape::near, item.last) - 1;
-      if (item.first == item.last) sm90::barrier_arrive(near);
-      for (int n = item.last - 1; n >= item.first; --n) {
-        if (n == asks) sm90::barrier_arrive(near);
-        sm90::barrier_wait(k_empty(k_at), k_at.phase ^ 1);
-        sm90::copy_bytes<TileK>(s_k + k_at.stage * TileK::bytes, maps.k, k_full(k_at), 0,
-                                item.key_row + n * BN, item.key_head, item.key_batch);
-        k_at.next();
-        if (n < item.last - 1) values(n + 1);
-      }
-      if (item.first < item.last) values(item.first);
-      sm90::barrier_arrive(item_empty(item_at));
-    }
-    return;
   }
 
-  sm90::setmaxnreg_inc<Shape::computing>();
-  float4* sums = reinterpret_cast<float4*>(shared + Shape::tile_bytes) + group * (64 * E / 4) +
-                 threadIdx.x % 128;
-  Ring k_at, v_at;
-  uint32_t q_phase = 0;
-  const uint64_t q_rows = TileQ::descriptor(s_q + group * 64 * TileQ::Panel);
-  const auto release = [&](uint32_t barrier) {
-    if (lane == 0) sm90::barrier_arrive(barrier);
-  };
-  Pair item_at;
-  for (;; item_at.next()) {
-    sm90::barrier_wait(item_full(item_at), item_at.phase);
-    const Item& item = items[item_at.stage];
+ private:
+  __device__ __forceinline__ void consume(const Item& item) {
     const RowTile& tile = item.tile;
-    if (sm90::uniform(tile.size) <= 0) return;
     const int first = sm90::uniform(item.first), last = sm90::uniform(item.last);
-    const int row = tile.begin + group * 64 + warp % 4 * 16;
+    const int row = tile.begin + group * 64 + sm90::uniform(threadIdx.x / 32) % 4 * 16;
     const WindowMask& mask = item.mask;
     const int full_begin = mask.begin, full_end = mask.end;
     LiftedSoftmax state;
@@ -317,16 +346,15 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       }
     };
     const auto scores = [&] {
-      sm90::barrier_wait(k_full(k_at), k_at.phase);
+      shared.k_pipe().wait(k_at);
       sm90::fence();
-      sm90::byte_product<FOVEA_E4M3, D, TileQ, TileK>(
-          x[0], q_rows, TileK::descriptor(s_k + k_at.stage * TileK::bytes));
+      sm90::byte_product<FOVEA_E4M3, D, TileQ, TileK>(x[0], q_rows,
+                                                      TileK::descriptor(shared.k(k_at)));
       sm90::commit();
     };
     const auto values = [&](bool accumulate) {
-      sm90::barrier_wait(v_full(v_at), v_at.phase);
-      sm90::byte_product<FOVEA_E4M3, TileV>(
-          o, p, TileV::descriptor(s_v + v_at.stage * TileV::bytes), accumulate);
+      shared.v_pipe().wait(v_at);
+      sm90::byte_product<FOVEA_E4M3, TileV>(o, p, TileV::descriptor(shared.v(v_at)), accumulate);
       sm90::commit();
     };
     const auto weigh = [&](int n) {
@@ -339,16 +367,16 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       values(accumulate);
       sm90::wait<1>();
       sm90::pin(x[0]);
-      release(k_empty(k_at));
+      shared.k_pipe().release(k_at);
       k_at.next();
       weigh(n);
       // ptxas moves a wait above arithmetic, here the whole softmax that is to run beside the
       // second product, but not above a branch: this barrier was passed before.
       sm90::pin(x[0]);
-      sm90::barrier_wait(v_full(v_at), v_at.phase);
+      shared.v_pipe().wait(v_at);
       sm90::wait<0>();
       sm90::pin(o);
-      release(v_empty(v_at));
+      shared.v_pipe().release(v_at);
       v_at.next();
       sm90::pack_codes(p, x[0]);
 #pragma unroll
@@ -364,19 +392,18 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f;
     if (first < last) {
       if (item.clear < BN) {
-        sm90::barrier_wait(v_full(v_at), v_at.phase);
+        shared.v_pipe().wait(v_at);
         // Both warpgroups write the same bytes.
-        clear_tail<TileV, E, BN>(shared + (s_v - s_q) + v_at.stage * TileV::bytes, item.clear);
+        clear_tail<TileV, E, BN>(shared.base + (shared.v(v_at) - shared.at), item.clear);
         sm90::fence_shared();
         sm90::named_barrier_sync(1 + group, 128);
       }
       find_factor(last - 1);
-      sm90::barrier_wait(q_full, q_phase);
-      q_phase ^= 1;
+      shared.q_pipe().wait(q_at);
       scores();
       sm90::wait<0>();
       sm90::pin(x[0]);
-      release(k_empty(k_at));
+      shared.k_pipe().release(k_at);
       k_at.next();
       weigh(last - 1);
       sm90::pack_codes(p, x[0]);
@@ -396,17 +423,26 @@ __global__ void __launch_bounds__(Shape::threads, 1)
         }
         behind[0] = behind[1] = 1.f, kept = true;
       }
-      release(q_empty);
+      shared.q_pipe().release(q_at);
+      q_at.next();
       sm90::fence();
       values(accumulate);
       sm90::wait<0>();
       sm90::pin(o);
-      release(v_empty(v_at));
+      shared.v_pipe().release(v_at);
       v_at.next();
     }
 
+    store(item, row, state, o, first < last ? item.value_scale : 0.f, kept, behind);
+  }
+
+  // `behind`: what the sums in shared memory are to be multiplied with, if any are `kept` there.
+  __device__ __forceinline__ void store(const Item& item, int row, const LiftedSoftmax& state,
+                                        float (&o)[E / 8][4], float v_scale, bool kept,
+                                        const float (&behind)[2]) const {
+    const Attend& a = codes.attend();
+    const RowTile& tile = item.tile;
     // Rows that saw nothing stay 0 whatever the scale is.
-    const float v_scale = first < last ? item.value_scale : 0.f;
     const float sum[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     const float scale[2] = {sum[0] == 0.f ? 0.f : v_scale, sum[1] == 0.f ? 0.f : v_scale};
 #pragma unroll
@@ -424,8 +460,33 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       else
         sink.template store<FOVEA_F16>(a, tile, m, valid, 0, top, sum[half], o, half);
     });
-    __syncwarp();
-    release(item_empty(item_at));
+  }
+};
+
+template <class Shape, CodeScales Codes, class Sink>
+__global__ void __launch_bounds__(Shape::threads, 1)
+    attend_fp8_sm90(const __grid_constant__ Codes codes, const __grid_constant__ AttendGrid grid,
+                    const __grid_constant__ AttendMaps maps,
+                    const __grid_constant__ WorkOrder order,
+                    const __grid_constant__ Schedule schedule, const __grid_constant__ Sink sink) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const ByteShared90<Shape> shared(memory);
+  if (threadIdx.x == 0) {
+    sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
+    shared.init();
+  }
+  __syncthreads();
+  const int warp = sm90::uniform(threadIdx.x / 32), group = sm90::uniform(threadIdx.x / 128) - 1;
+  if (group < 0) {
+    sm90::setmaxnreg_dec<Shape::copying>();
+    if (warp > 1 || !sm90::elect_one()) return;
+    if (warp == 1)
+      schedule_items<Shape>(codes, grid, order, schedule, shared);
+    else
+      produce_items<Shape>(maps, shared);
+  } else {
+    sm90::setmaxnreg_inc<Shape::computing>();
+    ByteConsumer90<Shape, Codes, Sink>{codes, sink, shared, group}.run();
   }
 }
 

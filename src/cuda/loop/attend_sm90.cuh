@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sweep over keys on Hopper: o = softmax(scores(q k') + ...) v, for BM rows at a time.
-//   A block stays on its multiprocessor and takes works (sequence, head, row tile, split) as they
-//   come.  Of warpgroup 0 one warp copies, running ahead into the next work; each of the Groups
-//   others owns 64 of the BM = 64 Groups rows, a warp 16, so its softmax never leaves the warp.
-//   Keys are walked in BN-key tiles from last to first.  Of a step: S = Q K' of this tile and
-//   O += P V of the last are both in flight; S alone is waited for, masked and exponentiated while
+//   A block is persistent and takes work items (sequence, head, row tile, split) as they come.  Of
+//   warpgroup 0 a scheduler warp and producers run ahead into the next work item (feed_sm90.cuh).
+//   Each of the Groups others owns 64 of the BM = 64 Groups rows, a warp 16, so its softmax never
+//   leaves the warp.
+//   Keys are walked in BN-key tiles from last to first.  Of a step, S = Q K' of this tile and
+//   O += P V of the last are both in flight.  S alone is waited for, masked and exponentiated while
 //   O runs.
-//   Warpgroups may take turns (Shape::ping_pong): each issues its products once the one before has.
-//   Rows of Q may stay in registers (Shape::q_in_registers); rows of o leave through their place,
-//   and what they are divided by is worked out under the last values. Shared memory: Slots x Q (BM
-//   x D), one ring of Stages tiles, K and V in turn (BN x D, E), two works, barriers.  Barriers:
-//   full (bytes) and empty (one arrival a consuming warp) for each Q slot and each stage; planned,
-//   certain and free for each work, full with its Q; near, when few tiles of a work are left to
-//   copy.  What is planned is copied, what is certain is computed: a work that was planned from
-//   lengths of before has no rows.  V rows past the last key are zeroed where the tensor goes on:
-//   no weight would undo a NaN there.  A work without keys walks one tile of zeros that its rows do
-//   not see.
-// Policies: Score and Mask (tile_policy.cuh), Sink (sink.cuh), as in attend_sm80.cuh.
+//   Ping-pong (Shape::ping_pong): a warpgroup issues its products once the one before has.
+//   Rows of Q may stay in registers (Shape::q_in_registers).  Rows of o leave through their place.
+//   What they are divided by is worked out under the last values.
+//   V rows past the last key are zeroed where the tensor goes on: no weight would undo a NaN there.
+//   A work item without keys walks one tile of zeros that its rows do not see.
+//   Shared memory and barriers: Shared90, and named barriers:
+//
+//   | named barrier | who arrives            | who waits   | what it guards                 |
+//   | 1 + n         | warpgroup n            | itself      | zeroed rows of V, rows of o    |
+//   | kTurn + n     | the warpgroup before n | warpgroup n | nothing: it may issue products |
+//
+// Policies: KeySource (source_sm90.cuh); Score and Mask (tile_policy.cuh) and Sink (sink.cuh), as
+// in attend_sm80.cuh.
 // FlashAttention-3 (2407.08608).
 #pragma once
 #include "cuda/block/softmax.cuh"
@@ -35,8 +38,9 @@ struct AttendShape90 {
   static constexpr int threads = 128 * (Groups + 1);
   static constexpr int blocks = 1;   // that share a multiprocessor
   static constexpr int copiers = 1;  // warps, where pages are smaller than a tile: 1 or 2
-  static constexpr int near = 2;  // Producer90: else the longest works go round the blocks in turn
-  // Registers a thread: the copying warpgroup gives what the others take.
+  // Key tiles left to copy when the next work item is requested (Producer90).
+  static constexpr int prefetch = 2;
+  // Registers a thread: the producer warpgroup gives what the others take.
   static constexpr int budgets[4][2] = {{96, 240}, {40, 232}, {32, 160}, {32, 112}};
   static constexpr int copying = budgets[Groups - 1][0], computing = budgets[Groups - 1][1];
   // Whether warpgroups issue their products in turn: half a step apart, where the exponents of
@@ -45,8 +49,8 @@ struct AttendShape90 {
   // Whether a warpgroup keeps its rows of Q in registers, where some are left over: its first
   // product reads a third less from shared memory.
   static constexpr bool q_in_registers = D == 128 && E == 128 && Groups == 2;
-  // Whether a warpgroup without rows leaves its products out: the code costs wide heads more.  What
-  // a work is may then be certain late (Producer90).
+  // Whether a warpgroup without rows leaves its products out: the code costs wide heads more. Tiles
+  // may then be confirmed late (early_plan_sm90.cuh).
   static constexpr bool skip_empty_groups = Groups > 1 && D <= 128;
   using TileQ = Swizzled<BM, D>;
   using TileK = Swizzled<BN, D>;
@@ -68,7 +72,7 @@ template <class Shape, class Shared>
 __device__ __forceinline__ void clean_values(int tail, const Shared& shared,
                                              sm90::Ring<Shape::Stages> v, int group) {
   using TileV = typename Shape::TileV;
-  sm90::barrier_wait(shared.full(v), v.phase);
+  shared.key_pipe().wait(v);
   unsigned char* values = shared.base + (shared.keys(v) - shared.at);
   for (int i = tail * kPanelChunks + threadIdx.x % 128; i < Shape::BN * kPanelChunks; i += 128)
 #pragma unroll
@@ -80,12 +84,13 @@ __device__ __forceinline__ void clean_values(int tail, const Shared& shared,
   sm90::named_barrier_sync(1 + group, 128);
 }
 
-// A computing warpgroup.
-template <class Shape, bool Paged, class Score, class Mask, class Sink>
+// A consumer warpgroup.
+template <class Shape, KeySource Source, class Score, class Mask, class Sink>
 __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink, int group,
-                                              const Shared90<Shape, Mask>& shared) {
+                                              const Shared90<Shape, Source, Mask>& shared) {
   constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BN = Shape::BN;
-  using Shared = Shared90<Shape, Mask>;
+  using Shared = Shared90<Shape, Source, Mask>;
+  constexpr bool Paged = Source::template Boxes<Shape>::paged;
   using Ring = typename Shared::Ring;
   using TileK = typename Shape::TileK;
   using TileV = typename Shape::TileV;
@@ -97,9 +102,6 @@ __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink,
   constexpr bool kQInRegisters = Shape::q_in_registers && std::same_as<Score, PlainScore>;
   uint32_t q[kQInRegisters ? D / 16 : 1][4];
   uint32_t p[1][BN / 16][4], absent[Paged ? BN / 32 : 1] = {};
-  const auto release = [&](uint32_t barrier) {
-    if (lane == 0) sm90::barrier_arrive(barrier);
-  };
 
   // Rows of Q that o went through are given back once TMA has read them, under the
   // first products of the next work.
@@ -110,14 +112,14 @@ __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink,
     if (!kEngine || !owes) return;
     if (owes == 2 && threadIdx.x % 128 == 0) sm90::out_wait_read<0>();
     __syncwarp();
-    release(shared.q_empty(owed));
+    shared.q_pipe().release(owed);
     owes = 0;
   };
   constexpr int kTurn = 1 + Shape::Groups;  // the first of the named barriers
   if (Shape::ping_pong && group == Shape::Groups - 1) sm90::named_barrier_arrive(kTurn, 256);
   for (;;) {
-    sm90::barrier_wait(shared.q_full(q_at), q_at.phase);
-    if (Shape::skip_empty_groups) sm90::barrier_wait(shared.certain(slot), slot.phase);
+    shared.q_pipe().wait(q_at);
+    if (Shape::skip_empty_groups) sm90::barrier_wait(shared.tile_confirmed(slot), slot.phase);
     const typename Shared::Slot& work = shared.work(slot);
     if (__all_sync(~0u, work.tile.size == 0)) {
       settle();
@@ -132,13 +134,13 @@ __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink,
     };
     // Tiles that none of this warpgroup's rows sees, but others of the block do.
     const auto pass = [&] {
-      sm90::barrier_wait(shared.full(at), at.phase);
-      release(shared.empty(at));
+      shared.key_pipe().wait(at);
+      shared.key_pipe().release(at);
       at.next();
     };
     const auto end_work = [&] {
       __syncwarp();
-      release(shared.free(slot));
+      shared.tile_pipe().release(slot);
       slot.next(), q_at.next();
     };
     if (Shape::skip_empty_groups && sm90::uniform(group * 64 >= work.tile.size)) {
@@ -152,7 +154,7 @@ __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink,
       if (kEngine)
         owed = q_at, owes = 1;
       else
-        release(shared.q_empty(q_at));
+        shared.q_pipe().release(q_at);
       end_work();
       continue;
     }
@@ -172,7 +174,7 @@ __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink,
     bool more = false;
 
     const auto scores = [&](Ring k) {
-      sm90::barrier_wait(shared.full(k), k.phase);
+      shared.key_pipe().wait(k);
       sm90::fence();
       const uint64_t keys = sm90::descriptor(shared.keys(k), 16, TileK::octet_bytes);
       if constexpr (kQInRegisters) {
@@ -190,11 +192,11 @@ __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink,
         for (int word = 0; word < BN / 32; ++word) absent[word] = shared.absent(k)[word];
         __syncwarp();
       }
-      release(shared.empty(k));
-      if (--left <= 0 && !kEngine) release(shared.q_empty(q_at));
+      shared.key_pipe().release(k);
+      if (--left <= 0 && !kEngine) shared.q_pipe().release(q_at);
     };
     const auto values = [&](Ring v) {
-      sm90::barrier_wait(shared.full(v), v.phase);
+      shared.key_pipe().wait(v);
       sm90::product_columns<Dtype>(
           o[0], p[0], sm90::descriptor(shared.keys(v), TileV::panel_bytes, TileV::octet_bytes),
           more, TileV::octet_bytes);
@@ -203,7 +205,7 @@ __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink,
     };
     const auto values_done = [&](Ring v) {
       sm90::pin(o[0]);
-      release(shared.empty(v));
+      shared.key_pipe().release(v);
     };
     const auto weigh = [&](bool whole) {
       const int key = work.key_tile(n) * BN;
@@ -300,27 +302,27 @@ __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink,
   }
 }
 
-template <class Shape, bool Paged, TileScore Score, TileMask Mask, class Sink>
+template <class Shape, KeySource Source, TileScore Score, TileMask Mask, class Sink>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
-    attend_sm90(const __grid_constant__ typename Mask::Call call,
+    attend_sm90(const __grid_constant__ typename Source::Call call,
                 const __grid_constant__ AttendGrid grid, const __grid_constant__ AttendMaps maps,
                 const __grid_constant__ WorkOrder order, const __grid_constant__ Schedule schedule,
                 const __grid_constant__ Sink sink) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Attend& a = attend_in(call);
-  const Shared90<Shape, Mask> shared(memory);
+  const Shared90<Shape, Source, Mask> shared(memory);
   const int warp = sm90::uniform(threadIdx.x / 32);
   if (threadIdx.x == 32)
     sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
-  using Copy = Producer90<Shape, Paged, Mask, AttendMaps>;
-  if (threadIdx.x == 0) shared.init(Copy::copiers_of(a));
+  using Producer = Producer90<Shape, Source, Mask, AttendMaps>;
+  if (threadIdx.x == 0) shared.init(Producer::copiers_of(a));
   __syncthreads();
   if (warp < 4) {
     sm90::setmaxnreg_dec<Shape::copying>();
-    Copy{call, grid, maps, shared}.run(warp, order, schedule);
+    Producer{call, grid, maps, shared}.run(warp, order, schedule);
   } else {
     sm90::setmaxnreg_inc<Shape::computing>();
-    consume_tiles<Shape, Paged, Score>(a, sink, warp / 4 - 1, shared);
+    consume_tiles<Shape, Source, Score>(a, sink, warp / 4 - 1, shared);
   }
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the Hopper gradient keeps in its workspace, by (query head, tile of rows):
-//   side   values of each row, as many as the slopes want: of attention lse log2(e), then delta;
-//          +inf and 0 for a row that is not there or is empty
-//   dq     f32 sums of one tile, as chunks of 64 rows x 64 columns in the order of the fragments:
-//          chunk, then 8-column group j, then thread of the warpgroup, then the lane's four sums
-//   turn   key blocks that have added to the tile so far
+//   row_stats  statistics of each row, as many as the slopes want: of attention lse log2(e), then
+//              delta; +inf and 0 for a row that is not there or is empty
+//   dq         f32 sums of one tile, as chunks of 64 rows x 64 columns in the order of the
+//              fragments: chunk, then 8-column group j, then thread of the warpgroup, then the
+//              lane's four sums
+//   dq_order   the semaphore of a tile of dq: key blocks that have added to it so far
 #pragma once
 #include <algorithm>
 
@@ -97,22 +98,22 @@ struct BackwardGrid90 {
   }
 };
 
-// Key blocks that have added to a tile, in a sector of its own: those who wait for one tile do not
-// hold up what others say of the next.
-struct alignas(32) Turn {
-  int32_t passed;
+// Key blocks that have added to a tile.  It has a sector of its own: polls of one tile do not hold
+// up the others' additions to the next.
+struct alignas(32) DqOrder {
+  int32_t added;
 };
 
 struct BackwardWork {
   RowTiles tiles;
-  int32_t sides;  // values of a row
-  float* side;
-  float* dq;     // nullptr: not wanted
-  Turn* turn;    // with dq
-  bool ordered;  // blocks add to dq in turn; else in any order, to zeros
+  int32_t stats;  // of a row
+  float* row_stats;
+  float* dq;          // nullptr: not wanted
+  DqOrder* dq_order;  // with dq
+  bool ordered;       // blocks add to dq in one order; else in any, to zeros
   float* dk;  // (caches, t, key heads of the call, d) where k has fewer, to be added up; or nullptr
 
-  FOVEA_HD float* lse(int64_t at) const { return side + at * sides * tiles.rows; }
+  FOVEA_HD float* lse(int64_t at) const { return row_stats + at * stats * tiles.rows; }
   FOVEA_HD float* delta(int64_t at) const { return lse(at) + tiles.rows; }
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The order in which key blocks add to a tile of dq in the workspace, and what follows the last.
 #pragma once
-#include "cuda/loop/backward_walk_sm90.cuh"
+#include "cuda/loop/backward_shared_sm90.cuh"
 #include "cuda/loop/pair_policy.cuh"
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/loop/sink.cuh"
@@ -9,85 +9,110 @@
 
 namespace fovea::cuda {
 
-// The key blocks [low, high) of `width` keys that see rows [begin, end).
-struct SeenBlocks {
-  int low, high;
-  __device__ SeenBlocks(const Mask& mask, int rows, int keys, int begin, int end, int width) {
-    const int left = static_cast<int>(clamp_i64(mask.window.left, 0, kIndexMax)),
-              right = static_cast<int>(clamp_i64(mask.window.right, 0, kIndexMax));
-    const int to = right ? min(end - 1 + keys - rows + right, keys) : keys;
-    low = left ? max(begin + keys - rows - left + 1, 0) / width : 0;
-    high = to > 0 ? (to - 1) / width + 1 : low;
-  }
-  // How many of them add to the tile before block n does.
-  __device__ int before(const BackwardBlock& block) const {
-    const int n = block.n;
-    if (block.down || n == block.tail) return (block.down ? n : high - 1) - low;
-    return high - 1 - n - (block.tail >= 0);
-  }
-};
-
-// Until `turn` blocks have added; what they wrote is then seen by TMA too.
-__device__ inline void wait_turn(const Turn* at, int turn) {
+// The dq semaphore of a row tile counts the key blocks that have added.  Until it is `order`; what
+// they wrote is then seen by TMA too.
+__device__ inline void dq_order_wait(const DqOrder* at, int order) {
   int32_t now;
   do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
-  while (now < turn);
+  while (now < order);
   sm90::fence_engine();
 }
 // After TMA has ended.
-__device__ inline void pass_turn(Turn* at) {
+__device__ inline void dq_order_pass(DqOrder* at) {
   sm90::fence_engine();
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(at) : "memory");
 }
 
-// The copying warp: k and v of the block's keys, then of each row tile of the walk q with its
-// rows' values, and dout.  From Shape::barriers on lie k and v's, the warp's own, and of each stage
-// of q, then of the two of dout, full and empty.
-template <class Shape>
-__device__ __forceinline__ void copy_tiles(const Attend& a, const BackwardMaps& maps,
-                                           const BackwardWork& work, const Sequence& seq,
-                                           const BackwardBlock& block, const RowWalk& walk,
-                                           const typename Shape::Slopes::Args& args,
-                                           uint32_t base) {
+// The producer warp: k and v of the block's keys, then of each row tile of the walk q with its
+// rows' statistics, and dout.
+template <class Shape, RowSource Rows>
+__device__ __forceinline__ void produce_row_tiles(const Attend& a, const BackwardMaps& maps,
+                                                  const BackwardWork& work, const Rows& walk,
+                                                  const typename Shape::Slopes::Args& args,
+                                                  const BackwardShared90<Shape>& shared) {
+  using Shared = BackwardShared90<Shape>;
   using TileQ = typename Shape::TileQ;
   using TileO = typename Shape::TileO;
   constexpr int BM = Shape::BM, BN = Shape::BN;
-  const uint32_t kv_full = base + Shape::barriers, raw = kv_full + 8, ring_q = raw + 8,
-                 ring_dout = ring_q + Shape::StagesQ * 16;
+  const Sequence& seq = shared.sequence();
+  const BackwardBlock& block = shared.block();
   const bool leads = threadIdx.x % 32 == 0;
   const int first_tile = static_cast<int>(work.tiles.first(seq, block.r)),
             keys = static_cast<int>(seq.keys);
   const int key_begin = block.n * BN, key_row = static_cast<int>(seq.key_begin) + key_begin,
             key_batch = static_cast<int>(seq.key_batch);
+  const uint32_t raw = shared.raw(), kv_full = shared.kv_full();
   uint32_t raw_phase = 0;
   const FirstRows present{seq.key_begin + keys < a.t ? min(keys - key_begin, BN) : BN};
-  copy_present<typename Shape::TileK, BN>(base, maps.k, kv_full, raw, raw_phase, key_row,
+  copy_present<typename Shape::TileK, BN>(shared.base, maps.k, kv_full, raw, raw_phase, key_row,
                                           Shape::Slopes::key_head(block.g, args), key_batch,
                                           present, 0);
   if (leads)
-    sm90::copy_tile<typename Shape::TileV>(base + Shape::v, maps.v, kv_full, key_row,
+    sm90::copy_tile<typename Shape::TileV>(shared.base + Shared::layout.v, maps.v, kv_full, key_row,
                                            Shape::Slopes::value_head(block.g, args), key_batch);
-  sm90::Ring<Shape::StagesQ> q_at;
+  typename Shared::RingQ q_at;
   uint32_t step = 0;
   walk.each([&](int h, int m) {
     const int row = static_cast<int>(seq.row_begin) + m * BM, batch = static_cast<int>(seq.batch);
-    const float* side = work.lse(h * work.tiles.total + first_tile + m);
+    const float* stats = work.lse(h * work.tiles.total + first_tile + m);
     const auto count = Shape::Slopes::template rows<BM>(
-        seq.row_begin + seq.rows < a.s ? static_cast<int>(seq.rows) - m * BM : BM, side);
-    const uint32_t q_full = ring_q + q_at.stage * 16;
-    sm90::barrier_wait(q_full + 8, q_at.phase ^ 1);
-    copy_present<TileQ, BM>(base + Shape::q + q_at.stage * TileQ::bytes, maps.q, q_full, raw,
-                            raw_phase, row, h, batch, count, Shape::side_bytes);
+        seq.row_begin + seq.rows < a.s ? static_cast<int>(seq.rows) - m * BM : BM, stats);
+    shared.q_pipe().acquire(q_at);
+    copy_present<TileQ, BM>(shared.q(q_at), maps.q, shared.q_pipe().full(q_at), raw, raw_phase, row,
+                            h, batch, count, Shape::row_stats_bytes);
     if (leads)
-      sm90::copy_in(base + Shape::side + q_at.stage * Shape::side_bytes, side, Shape::side_bytes,
-                    q_full);
+      sm90::copy_in(shared.base + shared.row_stats(q_at), stats, Shape::row_stats_bytes,
+                    shared.q_pipe().full(q_at));
     q_at.next();
-    const sm90::Ring<2> dout_at{static_cast<int>(step % 2), step / 2 % 2};
+    const typename Shared::RingO dout_at{static_cast<int>(step % 2), step / 2 % 2};
     ++step;
-    const uint32_t dout_full = ring_dout + dout_at.stage * 16;
-    sm90::barrier_wait(dout_full + 8, dout_at.phase ^ 1);
-    copy_present<TileO, BM>(base + Shape::dout + dout_at.stage * TileO::bytes, maps.dout, dout_full,
-                            raw, raw_phase, row, h, batch, count, 0);
+    shared.dout_pipe().acquire(dout_at);
+    copy_present<TileO, BM>(shared.dout(dout_at), maps.dout, shared.dout_pipe().full(dout_at), raw,
+                            raw_phase, row, h, batch, count, 0);
+  });
+}
+
+// A lane of drain warp `odd`, 0 or 1: adds the buffers of every other tile to dq in the workspace.
+// Two warps take turns, so that one tile's additions may end while the next one's begin.
+template <class Shape, RowSource Rows>
+__device__ __forceinline__ void drain_dq(const Attend& a, const BackwardWork& work,
+                                         const Rows& walk, int odd,
+                                         const BackwardShared90<Shape>& shared) {
+  constexpr int BM = Shape::BM, floats = Shape::dq_bytes / 4, buffers = Shape::dq_buffers;
+  const Sequence& seq = shared.sequence();
+  const BackwardBlock& block = shared.block();
+  const int rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys),
+            first_tile = static_cast<int>(work.tiles.first(seq, block.r));
+  uint32_t phase = 0;
+  int mine = odd;
+  walk.each([&](int h, int m) {
+    if (mine ^= 1; mine == 0) return;
+    const int tile = h * work.tiles.total + first_tile + m;
+    const WindowBlocks seen(a.mask, rows, keys, m * BM, min(m * BM + BM, rows), Shape::BN);
+    // The first of the tile's blocks to start stores, the others wait until they may add.
+    const int order = work.ordered ? seen.before(block) : 1;
+    if (work.ordered) dq_order_wait(work.dq_order + tile, order);
+    float* to = work.dq + static_cast<int64_t>(tile) * (buffers * floats);
+#pragma unroll
+    for (int i = 0; i < buffers; ++i) {
+      const uint32_t from = shared.base + shared.layout.dq + i * Shape::dq_bytes;
+      sm90::barrier_wait(shared.dq_full(i, odd), phase);
+      if (!work.dq) continue;
+      if (order == 0)
+        sm90::copy_out(to + i * floats, from, Shape::dq_bytes);
+      else
+        sm90::add_out(to + i * floats, from, Shape::dq_bytes);
+      sm90::out_commit();
+    }
+    if constexpr (buffers == 2) {
+      sm90::out_wait_read<1>();
+      sm90::barrier_arrive(shared.dq_empty(0));
+    }
+    sm90::out_wait_read<0>();
+    sm90::barrier_arrive(shared.dq_empty(buffers - 1));
+    sm90::out_wait<0>();
+    if (work.dq) dq_order_pass(work.dq_order + tile);
+    phase ^= 1;
   });
 }
 
@@ -132,10 +157,10 @@ __device__ __forceinline__ void store_part(const AttendBackward& b, const Backwa
     const int step = unit / units, m = first + (block.down ? kPartTiles - 1 - step : step);
     const int chunk = unit % units / 2, quarter = unit % 2 * 2;
     if (m * BM >= rows) continue;
-    const SeenBlocks seen(a.mask, rows, keys, m * BM, min(m * BM + BM, rows), Shape::BN);
+    const WindowBlocks seen(a.mask, rows, keys, m * BM, min(m * BM + BM, rows), Shape::BN);
     float sum[2][8][4] = {};
     if (seen.low < seen.high) {
-      if (lane == 0) wait_turn(work.turn + first_tile + m, seen.high - seen.low);
+      if (lane == 0) dq_order_wait(work.dq_order + first_tile + m, seen.high - seen.low);
       __syncwarp();
       const float4* from =
           reinterpret_cast<const float4*>(work.dq + (first_tile + m) * work.tiles.floats() +

@@ -2,6 +2,8 @@
 // What the Hopper gradient loops share: which keys a block owns, which row tiles it walks, and how
 // a tile whose tail is not the sequence's gets to shared memory.
 #pragma once
+#include <concepts>
+
 #include "cuda/loop/backward_tiles.cuh"
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/tensor_map.h"
@@ -14,10 +16,10 @@ struct BackwardBlock {
   int64_t r = 0;
   int g, n = 0, part = -1;
   bool idle = true;  // past the last head
-  // Key blocks descend and walk up from the diagonal, so a turn has mostly come, but the longest
-  // are the last to start.  Of each sequence's last heads they ascend and walk down, shortest last:
-  // the call's end is balanced at the price of turns waited for.  The head and the call's longest
-  // sequence decide, so a sequence has the same bits wherever it lies.
+  // Key blocks descend and walk up from the diagonal, so a block has mostly to wait for none, but
+  // the longest are the last to start.  Of each sequence's last heads they ascend and walk down,
+  // shortest last: the call's end is balanced at the price of waiting for one another.  The head
+  // and the call's longest sequence decide, so a sequence has the same bits wherever it lies.
   bool down;
   // The last key block, if keys end inside it and all rows see it, adds last: each step of it costs
   // more, as absent keys are masked, and all blocks behind it would wait for it at each tile.
@@ -71,32 +73,60 @@ struct BackwardBlock {
   }
 };
 
-// The row tiles that see a key block, from `first` on in steps until `end`, for each head of its
-// group.
-struct RowWalk {
+// Which row tiles a key block walks, for each query head of its key head, as the gradient loops
+// ask:
+//   first, after(m)  the first row tile and the next; after the last comes the first, of the next
+//   head count()          steps of all heads each(f)          calls f(query head, row tile) for
+//   each step
+template <class S>
+concept RowSource = requires(const S rows, int m, void (*f)(int, int)) {
+  { rows.first } -> std::convertible_to<int>;
+  { rows.after(m) } -> std::same_as<int>;
+  { rows.count() } -> std::same_as<int>;
+  rows.each(f);
+};
+
+// The row tiles of which some row sees one of keys [begin, end) through the window.
+struct WindowRows {
   int first, end, step, head, heads;
-  __device__ RowWalk(const Attend& a, const Sequence& seq, int g, int begin, int end, int rows,
-                     bool down) {
+  __device__ WindowRows(const Attend& a, const Sequence& seq, int g, int begin, int end, int rows,
+                        bool down) {
     heads = sm90::uniform(static_cast<uint32_t>(a.h) / static_cast<uint32_t>(a.g));
     head = g * heads;
-    const int left = static_cast<int>(clamp_i64(a.mask.window.left, 0, kIndexMax)),
-              right = static_cast<int>(clamp_i64(a.mask.window.right, 0, kIndexMax));
-    const int all = static_cast<int>(seq.rows), back = all - static_cast<int>(seq.keys);
-    const int from = right ? min(max(begin + back - right + 1, 0), all) : 0;
-    const int to = left ? min(max(end - 1 + back + left, 0), all) : all;
-    const int low = from / rows, high = from < to ? (to + rows - 1) / rows : low;
+    const PlainWindow window(a.mask.window, static_cast<int>(seq.rows), static_cast<int>(seq.keys));
+    const PlainWindow::Span seen = window.rows_of(begin, end);
+    const int low = seen.low / rows,
+              high = seen.low < seen.high ? (seen.high + rows - 1) / rows : low;
     step = sm90::uniform(down ? -1 : 1);
     first = sm90::uniform(down ? high - 1 : low);
     this->end = sm90::uniform(down ? low - 1 : high);
   }
   __device__ int count() const { return (end - first) * step * heads; }
-  // Calls f(query head, row tile).
+  __device__ int after(int m) const { return m + step == end ? first : m + step; }
   template <class F>
   __device__ __forceinline__ void each(F f) const {
 #pragma unroll 1
     for (int h = head; h < head + heads; ++h)
 #pragma unroll 1
       for (int m = first; m != end; m += step) f(h, sm90::unhoisted(m));
+  }
+};
+static_assert(RowSource<WindowRows>);
+
+// The key blocks [low, high) of `width` keys of which some row of [begin, end) sees a key through
+// the window, and their order: that in which they add to dq of those rows.
+struct WindowBlocks {
+  int low, high;
+  __device__ WindowBlocks(const Mask& mask, int rows, int keys, int begin, int end, int width) {
+    const PlainWindow::Span seen = PlainWindow(mask.window, rows, keys).keys_of(begin, end);
+    low = seen.low / width;
+    high = seen.high > 0 ? (seen.high - 1) / width + 1 : low;
+  }
+  // How many of them add to the tile before the block does.
+  __device__ int before(const BackwardBlock& block) const {
+    const int n = block.n;
+    if (block.down || n == block.tail) return (block.down ? n : high - 1) - low;
+    return high - 1 - n - (block.tail >= 0);
   }
 };
 
@@ -130,8 +160,8 @@ __device__ __forceinline__ void copy_present(uint32_t to, const CUtensorMap& map
 // Of 16 rows of a tile in shared memory, a warp clears those that hold an infinity or NaN: times a
 // slope of 0 it would count.  Before products of them the caller's warps meet.
 template <int Dtype, class Tile>
-__device__ __forceinline__ void clear_odd_rows(unsigned char* tile, int row) {
-  constexpr uint32_t Odd = Dtype == FOVEA_F16 ? 0x7c00 : 0x7f80;  // exponent bits
+__device__ __forceinline__ void clear_non_finite_rows(unsigned char* tile, int row) {
+  constexpr uint32_t kExponent = Dtype == FOVEA_F16 ? 0x7c00 : 0x7f80;
   const int lane = threadIdx.x % 32;
   unsigned char* const line = tile + (row + lane % 16) * kPanelRowBytes;
   const auto chunk = [&](int panel, int c) {  // one after the other, no two lanes of 8 in one bank
@@ -146,7 +176,7 @@ __device__ __forceinline__ void clear_odd_rows(unsigned char* tile, int row) {
       for (uint32_t two : {x.x, x.y, x.z, x.w}) most = __vmaxu2(most, two & 0x7fff7fff);
     }
   most = __vmaxu2(most, __shfl_xor_sync(~0u, most, 16));
-  if ((most & 0xffff) < Odd && most >> 16 < Odd) return;
+  if ((most & 0xffff) < kExponent && most >> 16 < kExponent) return;
 #pragma unroll 1
   for (int panel = lane / 16; panel < Tile::panels; panel += 2)
 #pragma unroll 1

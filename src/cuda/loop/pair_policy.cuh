@@ -98,11 +98,11 @@ struct ChosenRows {
   }
 };
 
-// What the Hopper gradient makes of a tile's products x = q k' and y = dout v', with `sides` values
+// What the Hopper gradient makes of a tile's products x = q k' and y = dout v', with `stats` values
 // of each row: weigh turns x into what slope needs of it (and, with `weights`, into the operand of
 // dv), slope is the derivative by x.  Unseen pairs are 0 whatever their products are, NaN included.
 template <class P>
-concept SlopePolicy = requires(const P slopes, float x, int i, const float (&rest)[P::sides - 1]) {
+concept SlopePolicy = requires(const P slopes, float x, int i, const float (&rest)[P::stats - 1]) {
   { P::weights } -> std::convertible_to<bool>;
   { P::clears_keys } -> std::convertible_to<bool>;  // that hold an infinity or NaN
   P::template rows<64>(i, &x);                      // those of a tile that count
@@ -114,7 +114,7 @@ concept SlopePolicy = requires(const P slopes, float x, int i, const float (&res
 // p = exp(x - lse), ds = p (y - delta).
 struct AttentionSlopes {
   struct Args {};
-  static constexpr int sides = 2;  // lse, delta
+  static constexpr int stats = 2;  // lse, delta
   static constexpr bool weights = true;
   static constexpr bool clears_keys = false;
   PlainPairs pairs;
@@ -156,7 +156,7 @@ __device__ __forceinline__ void weigh_tile(float (&x)[N][4], const Slopes& slope
 template <int N, class Slopes, class X>
 __device__ __forceinline__ void slope_tile(float (&y)[N][4], const Slopes& slopes, X x,
                                            const float2* side, bool full) {
-  constexpr int kRest = Slopes::sides - 1;
+  constexpr int kRest = Slopes::stats - 1;
   const auto each = [&](bool all) {
 #pragma unroll
     for (int n = 0; n < N; ++n) {

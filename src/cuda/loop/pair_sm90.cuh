@@ -26,7 +26,8 @@ struct PairShape90 {
   static constexpr int BM = 64 * Groups;
   static constexpr int threads = 128 * (Groups + 1);
   static constexpr int blocks = Groups == 1 ? 2 : 1;  // of a multiprocessor
-  static constexpr int near = 2;  // Producer90: else the longest works go round the blocks in turn
+  // Key tiles left to copy when the next work item is requested (Producer90).
+  static constexpr int prefetch = 2;
   // More warpgroups, and two blocks, fill each other's gaps better without.
   static constexpr bool settles = Groups == 2;
   static constexpr int copying = Groups == 1 ? 40 : Groups == 4 ? 32 : 56;
@@ -178,13 +179,14 @@ struct CoupledSoftmax {
   }
 };
 
-// A computing warpgroup.
+// A consumer warpgroup.
 template <class Shape, class Mask, class Sink>
 __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scale, const Sink& sink,
-                                              int group, const Shared90<Shape, Mask>& shared) {
+                                              int group,
+                                              const Shared90<Shape, Contiguous, Mask>& shared) {
   static_assert(!Mask::sinks, "the walk skips no keys");
   constexpr int BN = Shape::BN;
-  using Shared = Shared90<Shape, Mask>;
+  using Shared = Shared90<Shape, Contiguous, Mask>;
   using Ring = typename Shared::Ring;
   const int lane = threadIdx.x % 32, warp_row = group * 64 + threadIdx.x / 32 % 4 * 16;
   const float factor[2] = {a.score.scale * kLog2E, second_scale * kLog2E};
@@ -192,12 +194,9 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
   typename Shared::QRing q_at;
   Ring at;
   float x[1][BN / 8][4], y[1][BN / 8][4];
-  const auto release = [&](uint32_t barrier) {
-    if (lane == 0) sm90::barrier_arrive(barrier);
-  };
 
   for (;;) {
-    sm90::barrier_wait(shared.q_full(q_at), q_at.phase);
+    shared.q_pipe().wait(q_at);
     const typename Shared::Slot& work = shared.work(slot);
     if (__all_sync(~0u, work.tile.size == 0)) return;
     const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
@@ -212,12 +211,12 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
     const auto step = [&](auto whole) {
       Ring second = at;
       second.next();
-      sm90::barrier_wait(shared.full(at), at.phase);
+      shared.key_pipe().wait(at);
       sm90::fence();
       sm90::product_rows<Shape::Dtype, Shape::D, typename Shape::TileQ, typename Shape::TileK>(
           x[0], tile_at(q_rows), tile_at(shared.keys(at)));
       sm90::commit();
-      sm90::barrier_wait(shared.full(second), second.phase);
+      shared.key_pipe().wait(second);
       sm90::fence();
       sm90::product_rows<Shape::Dtype, Shape::E, typename Shape::TileQ2, typename Shape::TileV>(
           y[0], tile_at(q_rows + Shape::TileQ::bytes), tile_at(shared.keys(second)));
@@ -231,9 +230,9 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
       sm90::pin(y[0]);
       if constexpr (!whole) forbid_infinity(y[0]), work.mask.apply(y, n * BN, row);
       if (!state.template second<whole>(x[0], y[0], factor)) return false;
-      release(shared.empty(at)), release(shared.empty(second));
+      shared.key_pipe().release(at), shared.key_pipe().release(second);
       at = second, at.next();
-      if (--left == 0) release(shared.q_empty(q_at));
+      if (--left == 0) shared.q_pipe().release(q_at);
       --n;
       return true;
     };
@@ -247,8 +246,8 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
       for (; left > 1 && n > seen; --left, --n)
 #pragma unroll
         for (int side = 0; side < 2; ++side) {
-          sm90::barrier_wait(shared.full(at), at.phase);
-          release(shared.empty(at));
+          shared.key_pipe().wait(at);
+          shared.key_pipe().release(at);
           at.next();
         }
     }
@@ -270,7 +269,7 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
       if (lane % 4 == 0 && m < work.tile.begin + work.tile.size) sink.store(work.tile, m, total);
     });
     __syncwarp();
-    release(shared.free(slot));
+    shared.tile_pipe().release(slot);
     slot.next(), q_at.next();
   }
 }
@@ -282,7 +281,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
               const __grid_constant__ WorkOrder order, const __grid_constant__ Schedule schedule,
               const __grid_constant__ Sink sink) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const Shared90<Shape, Mask> shared(memory);
+  const Shared90<Shape, Contiguous, Mask> shared(memory);
   if (threadIdx.x == 0) shared.init();
   __syncthreads();
   const int warp = sm90::uniform(threadIdx.x / 32);
@@ -291,7 +290,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
         sm90::prefetch_map(maps.v);
   if (warp < 4) {
     sm90::setmaxnreg_dec<Shape::copying>();
-    Producer90<Shape, false, Mask, DualMaps>{a, grid, maps, shared}.run(warp, order, schedule);
+    Producer90<Shape, Contiguous, Mask, DualMaps>{a, grid, maps, shared}.run(warp, order, schedule);
   } else {
     sm90::setmaxnreg_inc<Shape::computing>();
     compute_pairs<Shape>(a, second_scale, sink, warp / 4 - 1, shared);

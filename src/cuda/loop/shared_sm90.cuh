@@ -5,108 +5,113 @@
 #include "cuda/block/schedule.cuh"
 #include "cuda/loop/mask.cuh"
 #include "cuda/loop/row_tile.cuh"
-#include "cuda/tile/mma_sm90.cuh"
+#include "cuda/tile/pipeline_sm90.cuh"
 
 namespace fovea::cuda {
 
-// What the copying warp tells the others of a work.
-template <class Mask>
-struct WorkSlot {
+// What the scheduler warp tells the others of a work item.
+template <class Source, class Mask>
+struct WorkSlot : Source::Steps {
+  using Steps = typename Source::Steps;
   RowTile tile;
   Mask mask;
-  int count, last;       // key tiles to walk, the first of them
+  int count, last;       // steps of the walk, the first of them
   int jump_at, jump_to;  // where the walk skips keys that no row sees
   int number, split;     // of the head and row tile; of its splits
   int rows;              // of the box of Q, whole groups
   bool clean;            // V has rows past the last key in the first tile
 
   // `place` is of head `head` of the sequence `seq`, which is number r.
-  __device__ WorkSlot(const typename Mask::Call& a, const AttendGrid& grid, const Sequence& seq,
-                      int r, int head, const WorkPlace& place, int rows, int width)
+  __device__ WorkSlot(const typename Source::Call& call, const AttendGrid& grid,
+                      const Sequence& seq, int r, int head, const WorkPlace& place, int rows,
+                      int width)
       : tile(seq, grid, r, head, place.row_tile * rows, rows),
-        mask(a, tile, width),
+        mask(attend_in(call), tile, width),
         number(place.head * static_cast<int>(grid.row_tiles) + place.row_tile),
         split(place.split),
         rows(rows) {
     if (tile.size <= 0) return;
-    const KeyTiles tiles = Mask::tiles(a, tile, width);
+    Steps::start(call, tile, width, mask);
+    const KeyTiles tiles = Steps::template tiles<Mask>(call, tile, width);
     const TilePart part(static_cast<int>(tiles.count()), grid.splits, split);
     count = part.end - part.begin;
     last = count > 0 ? static_cast<int>(tiles[part.end - 1]) : (tile.keys + width - 1) / width;
     jump_at = Mask::sinks ? static_cast<int>(tiles.first) : -1;
     jump_to = static_cast<int>(tiles.sinks) - 1;
-    clean = count > 0 && key_tile(last) * width + width > tile.keys;
+    clean = count > 0 && this->key_tile(last) * width + width > tile.keys;
   }
   __device__ int before(int n) const { return n == jump_at ? jump_to : n - 1; }
-  // Which tile of keys step n of the walk is.
-  __device__ int key_tile(int n) const {
-    if constexpr (requires { mask.key_tile(n); })
-      return mask.key_tile(n);
-    else
-      return n;
-  }
 };
 
-// Where things lie in the block's shared memory, as addresses.
-template <class Shape, class Mask>
+template <class Shape, class Source, class Mask>
+struct SharedLayout90 : sm90::SharedLayout {
+  static constexpr int absent_words = (Shape::BN + 31) / 32;
+  int q = tiles(Shape::q_bytes, Shape::Slots), keys = tiles(Shape::stage_bytes, Shape::Stages),
+      slots = of<WorkSlot<Source, Mask>>(2), pages = of<int>(2 * 32),
+      absent = of<uint32_t>(Shape::Stages * absent_words), word = of<int>(),
+      tile_pipe = pipeline<2>(), q_pipe = pipeline<Shape::Slots>(),
+      key_pipe = pipeline<Shape::Stages>(), prefetch = barriers(), confirmed = barriers(2);
+};
+
+// The block's shared memory:
+//
+//   | barrier        | who arrives         | who waits            | what it guards              |
+//   | tile ready     | scheduler           | producers            | a slot: a work item         |
+//   | tile confirmed | scheduler           | producers, consumers | the same: stays, or empty   |
+//   | tile empty     | a lane of each warp | scheduler            | the same, to overwrite      |
+//   | prefetch next  | leading producer    | scheduler            | nothing: few tiles are left |
+//   | q full         | TMA                 | consumers            | Q, and the slot of its item |
+//   | q empty        | a lane of each warp | leading producer     | the same, to overwrite      |
+//   | key full       | TMA                 | consumers            | a tile of K or V            |
+//   | key empty      | a lane of each warp | producers            | the same, to overwrite      |
+template <class Shape, class Source, class Mask>
 struct Shared90 {
-  using QRing = sm90::Ring<Shape::Slots>;
-  using Ring = sm90::Ring<Shape::Stages>;
-  using WorkRing = sm90::Ring<2>;
-  using Slot = WorkSlot<Mask>;
-  static constexpr int kAbsentWords = (Shape::BN + 31) / 32;
-  static constexpr int kWorks = Shape::tile_bytes,
-                       kPages = kWorks + 2 * static_cast<int>(sizeof(Slot)),
-                       kAbsent = kPages + 2 * 32 * 4,
-                       kWord = kAbsent + Shape::Stages * kAbsentWords * 4,
-                       kBarriers = (kWord + 4 + 7) / 8 * 8;
-  static_assert(kBarriers + 8 * (7 + 2 * Shape::Slots + 2 * Shape::Stages) <= Shape::shared_bytes);
+  using Layout = SharedLayout90<Shape, Source, Mask>;
+  static constexpr Layout layout = Layout();
+  static_assert(layout.bytes <= Shape::shared_bytes);
+  using TilePipe = sm90::Pipeline<2>;
+  using QPipe = sm90::Pipeline<Shape::Slots>;
+  using KeyPipe = sm90::Pipeline<Shape::Stages>;
+  using WorkRing = typename TilePipe::State;
+  using QRing = typename QPipe::State;
+  using Ring = typename KeyPipe::State;
+  using Slot = WorkSlot<Source, Mask>;
+  static constexpr int kAbsentWords = layout.absent_words;
   unsigned char* base;
   uint32_t at;
 
   __device__ explicit Shared90(unsigned char* base) : base(base), at(shared_address(base)) {}
-  __device__ uint32_t q(QRing i) const { return at + i.stage * Shape::q_bytes; }
-  __device__ uint32_t keys(Ring i) const {
-    return at + Shape::Slots * Shape::q_bytes + i.stage * Shape::stage_bytes;
-  }
+  __device__ uint32_t q(QRing i) const { return at + layout.q + i.stage * Shape::q_bytes; }
+  __device__ uint32_t keys(Ring i) const { return at + layout.keys + i.stage * Shape::stage_bytes; }
   __device__ Slot& work(WorkRing i) const {
-    return reinterpret_cast<Slot*>(base + kWorks)[i.stage];
+    return reinterpret_cast<Slot*>(base + layout.slots)[i.stage];
   }
-  // Pool pages of the first tile of a work, for each lane of a copying warp its own.
+  // Pool pages of the first key tile of a slot's tile, for each lane of a producer warp its own.
   __device__ int* first_pages(WorkRing i) const {
-    return reinterpret_cast<int*>(base + kPages) + i.stage * 32;
+    return reinterpret_cast<int*>(base + layout.pages) + i.stage * 32;
   }
   // Bit j % 32 of word j / 32: key j of the stage's tile has no page.
   __device__ uint32_t* absent(Ring i) const {
-    return reinterpret_cast<uint32_t*>(base + kAbsent) + i.stage * kAbsentWords;
+    return reinterpret_cast<uint32_t*>(base + layout.absent) + i.stage * kAbsentWords;
   }
   // For the sink.
-  __device__ int* word() const { return reinterpret_cast<int*>(base + kWord); }
-  __device__ uint32_t planned(WorkRing i) const { return at + kBarriers + i.stage * 16; }
-  __device__ uint32_t free(WorkRing i) const { return planned(i) + 8; }
-  __device__ uint32_t q_full(QRing i) const { return at + kBarriers + 32 + i.stage * 16; }
-  __device__ uint32_t q_empty(QRing i) const { return q_full(i) + 8; }
-  __device__ uint32_t full(Ring i) const {
-    return at + kBarriers + 32 + Shape::Slots * 16 + i.stage * 16;
+  __device__ int* word() const { return reinterpret_cast<int*>(base + layout.word); }
+
+  __device__ TilePipe tile_pipe() const { return {at + layout.tile_pipe}; }
+  __device__ QPipe q_pipe() const { return {at + layout.q_pipe}; }
+  __device__ KeyPipe key_pipe() const { return {at + layout.key_pipe}; }
+  __device__ uint32_t tile_confirmed(WorkRing i) const {
+    return at + layout.confirmed + i.stage * 8;
   }
-  __device__ uint32_t empty(Ring i) const { return full(i) + 8; }
+  __device__ uint32_t prefetch_next() const { return at + layout.prefetch; }
 
-  // Little is left to copy of a work.
-  __device__ uint32_t near() const { return full(Ring()) + Shape::Stages * 16; }
-  // What is planned stays, or is given up.
-  __device__ uint32_t certain(WorkRing i) const { return near() + 8 + i.stage * 8; }
-
-  // `copiers` warps read what a work is, beside the computing ones.
+  // `copiers` producer warps read a slot, beside the consumers.
   __device__ void init(int copiers = 1) const {
     constexpr int kWarps = 4 * Shape::Groups;
-    for (WorkRing i; i.phase == 0; i.next())
-      sm90::barrier_init(planned(i), 1), sm90::barrier_init(free(i), kWarps + copiers - 1),
-          sm90::barrier_init(certain(i), 1);
-    for (QRing i; i.phase == 0; i.next())
-      sm90::barrier_init(q_full(i), 1), sm90::barrier_init(q_empty(i), kWarps);
-    for (Ring i; i.phase == 0; i.next())
-      sm90::barrier_init(full(i), 1), sm90::barrier_init(empty(i), kWarps);
-    sm90::barrier_init(near(), 1);
+    tile_pipe().init(1, kWarps + copiers - 1);
+    for (WorkRing i; i.phase == 0; i.next()) sm90::barrier_init(tile_confirmed(i), 1);
+    q_pipe().init(1, kWarps), key_pipe().init(1, kWarps);
+    sm90::barrier_init(prefetch_next(), 1);
     sm90::barrier_init_done();
   }
 };

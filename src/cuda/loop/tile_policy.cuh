@@ -250,45 +250,6 @@ struct WindowMask {
   }
 };
 
-// As WindowMask, over the key blocks of a list, whose row blocks are the row tiles: steps of the
-// walk are places in the list, and begin and end bound those that every row sees whole.  A key
-// block is 1 << shift tiles.
-struct ListMask : WindowMask {
-  using Call = ListedAttend;
-  const int32_t* entry;
-  int count, shift;
-
-  __device__ ListMask(const ListedAttend& a, const RowTile& tile, int width)
-      : WindowMask(a.attend, tile, width),
-        entry(a.list.entry + row_of(a, tile) * a.list.keep),
-        count(static_cast<int>(tiles(a, tile, width).last)),
-        shift(a.list.block_keys > width) {
-    const int full = end;
-    begin = 0, end = count;
-    while (end > 0 && key_tile(end - 1) >= full) --end;
-  }
-  // But for a tile of the last key block that lies past the last key.
-  __device__ static KeyTiles tiles(const ListedAttend& a, const RowTile& tile, int width) {
-    const int64_t row = row_of(a, tile);
-    const int shift = a.list.block_keys > width, blocks = a.list.count[row];
-    if (!blocks) return {0, 0, 0};
-    const int last = ((a.list.entry[row * a.list.keep + blocks - 1] + 1) << shift) - 1;
-    return {0, 0, (int64_t{blocks} << shift) - (last * width >= tile.keys)};
-  }
-  __device__ int key_tile(int n) const {
-    return n < count ? (entry[n >> shift] << shift) + (n & ((1 << shift) - 1)) : n;
-  }
-
- private:
-  __device__ static int64_t row_of(const ListedAttend& a, const RowTile& tile) {
-    return (tile.rows.r * a.attend.h + tile.rows.g) * a.list.n + tile.begin / a.list.block_rows;
-  }
-};
-// A list that a kernel ignores does not compile, nor does a kernel without its list.
-static_assert(!std::convertible_to<const ListedAttend&, const Attend&>);
-static_assert(!std::constructible_from<WindowMask, const ListedAttend&, const RowTile&, int>);
-static_assert(!std::constructible_from<ListMask, const Attend&, const RowTile&, int>);
-
 struct RichMask : FullTiles {
   using Call = Attend;
   static constexpr bool sinks = true;

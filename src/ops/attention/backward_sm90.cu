@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
     if (delta && row < seq.rows) delta[side_offset(a, seq, h, row)] = sum;
   }
   if (!work.dq) return;
-  if (threadIdx.x == 0) work.turn[tile].passed = 0;
+  if (threadIdx.x == 0) work.dq_order[tile].added = 0;
   if (!work.ordered) {
     float4* dq = reinterpret_cast<float4*>(work.dq + tile * work.tiles.floats());
     for (int i = threadIdx.x; i < work.tiles.floats() / 4; i += kThreads)
@@ -191,16 +191,16 @@ std::string offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
   const BackwardSlots slots(plan.workspace, call);
   const RowTiles tiles(a, instance.rows, instance.panels);
   const int64_t all = a.h * tiles.total;
-  const auto side = plan.workspace.add<float>(all * AttentionSlopes::sides * instance.rows);
+  const auto side = plan.workspace.add<float>(all * AttentionSlopes::stats * instance.rows);
   const bool sums = call.dq && instance.sums == Sums90::fused;
   const auto dq = plan.workspace.add<float>(sums ? all * tiles.floats() : 0);
-  const auto turn = plan.workspace.add<Turn>(sums ? all : 0);
+  const auto dq_order = plan.workspace.add<DqOrder>(sums ? all : 0);
   const BackwardGrid90 grid(a, instance.rows, instance.keys, instance.panels, sums,
                             device_info(ctx), kInterleaved);
   plan.launch = [=](Context& ctx, void* base) {
     const BackwardSimt sides = slots.at(base, call);
-    const BackwardWork work{tiles,       AttentionSlopes::sides, side.at(base),
-                            dq.at(base), turn.at(base),          sums && !call.nondeterministic};
+    const BackwardWork work{tiles,       AttentionSlopes::stats, side.at(base),
+                            dq.at(base), dq_order.at(base),      sums && !call.nondeterministic};
     if (call.forward.dtype == FOVEA_BF16)
       enqueue<FOVEA_BF16>(ctx, instance, sides, maps, work, grid);
     else

@@ -16,7 +16,7 @@ namespace fovea::cuda {
 template <class Base>
 struct SplitShape90 : Base {
   static constexpr int copiers = 2;
-  static constexpr int near = 4;
+  static constexpr int prefetch = 4;
   static constexpr bool skip_empty_groups = true;
   static constexpr bool twice = 2 * (Base::shared_bytes + 1024) <= 228 * 1024;
   static constexpr int blocks = twice ? 2 : 1;
@@ -56,14 +56,14 @@ ForwardInstance90 forward_sm90_instance() {
     else if constexpr (Shape::Slots == 2)
       sink.o = work.o, sink.given = work.o_given;
     const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
-    const auto launch = [&]<class S, bool Paged>() {
-      launch_pdl<attend_sm90<S, Paged, Score, WindowMask, Sink>>(
+    const auto launch = [&]<class S, KeySource Source>() {
+      launch_pdl<attend_sm90<S, Source, Score, WindowMask, Sink>>(
           ctx, "attention_forward", blocks, S::threads, S::shared_bytes, a, work.grid, work.maps,
           work.order, work.schedule, sink);
     };
     if constexpr (kInterleaved)
-      if (a.sequences.page) return launch.template operator()<PageShape90<Shape>, true>();
-    launch.template operator()<Shape, kPaged>();
+      if (a.sequences.page) return launch.template operator()<PageShape90<Shape>, Pages>();
+    launch.template operator()<Shape, std::conditional_t<kPaged, Pages, Contiguous>>();
   };
   return {C.dtype, C.d, C.e, C.kind, Shape::BM, C.keys, kPaged, kInterleaved, launcher};
 }

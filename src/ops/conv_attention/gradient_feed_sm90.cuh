@@ -6,10 +6,13 @@
 
 #include "cuda/tile/convolve_sm80.cuh"
 #include "cuda/tile/copy.cuh"
-#include "cuda/tile/mma_sm90.cuh"
+#include "cuda/tile/pipeline_sm90.cuh"
 #include "ops/conv_attention/backward_work.cuh"
 
 namespace fovea::cuda {
+
+template <class Shape>
+struct ConvGradientLayout90;
 
 template <ConvGradientConfig90 C>
 struct ConvGradient90 {
@@ -19,7 +22,7 @@ struct ConvGradient90 {
   static constexpr int BM = 64 * Groups, threads = 128 * (Groups + 1);
   // S and dout v' do not fit beside the sums.
   static constexpr bool crowded = !keys && D + 8 * Pairs * Ahead > 256;
-  // Registers a thread, of the 168 that a block starts with: what the copying warpgroup gives the
+  // Registers a thread, of the 168 that a block starts with: what the producer warpgroup gives the
   // others take, and one that asks for more waits for ever.
   static constexpr int copying = crowded ? 24 : 40, computing = crowded ? 240 : 232;
   static_assert(copying + Groups * computing <= 168 * (Groups + 1));
@@ -34,15 +37,32 @@ struct ConvGradient90 {
   using TileE = Swizzled<BN, E>;
   static constexpr int stage_bytes = TileD::bytes > TileE::bytes ? TileD::bytes : TileE::bytes;
   static constexpr int block_bytes = BM * 16, score_bytes = BN / 8 * block_bytes;
-  static constexpr int line_e = LineD::bytes, ring = line_e + LineE::bytes,
-                       scores = ring + Stages * stage_bytes, bands = scores + 4 * score_bytes,
-                       sides = bands + 2 * Bands::table_bytes,
-                       works = sides + (keys ? Groups * 2 * BN * 8 : 0),
-                       planned = works + static_cast<int>(sizeof(ConvGradientSlot)),
-                       barriers = planned + static_cast<int>(sizeof(ConvGradientSlot)),
-                       shared_bytes = barriers + 8 * (2 + 2 * Stages);
-  static_assert(sizeof(ConvGradientSlot) % 8 == 0);
-  static_assert(shared_bytes <= 227 * 1024);
+  static constexpr int shared_bytes = ConvGradientLayout90<ConvGradient90>().bytes;
+};
+
+template <class Shape>
+struct ConvGradientLayout90 : sm90::SharedLayout {
+  int line_d = tiles(Shape::LineD::bytes), line_e = tiles(Shape::LineE::bytes),
+      ring = tiles(Shape::stage_bytes, Shape::Stages), scores = tiles(Shape::score_bytes, 4),
+      bands = add(2 * Shape::Bands::table_bytes, 16),
+      row_stats = of<float2>(Shape::keys ? Shape::Groups * 2 * Shape::BN : 0),
+      slot = of<ConvGradientSlot>(), next_slot = of<ConvGradientSlot>(), line_pipe = pipeline<1>(),
+      tile_pipe = pipeline<Shape::Stages>();
+};
+
+template <class Shape>
+struct ConvGradientShared90 {
+  static constexpr ConvGradientLayout90<Shape> layout = ConvGradientLayout90<Shape>();
+  static_assert(layout.bytes <= 227 * 1024);
+  using LinePipe = sm90::Pipeline<1>;
+  using TilePipe = sm90::Pipeline<Shape::Stages>;
+  uint32_t base;
+  __device__ LinePipe line_pipe() const { return {base + layout.line_pipe}; }
+  __device__ TilePipe tile_pipe() const { return {base + layout.tile_pipe}; }
+  __device__ void init() const {
+    line_pipe().init(1, 4 * Shape::Groups), tile_pipe().init(1, 4 * Shape::Groups);
+    sm90::barrier_init_done();
+  }
 };
 
 // Asynchronous: see copy_commit() and copy_wait().
@@ -64,14 +84,17 @@ __device__ __forceinline__ void keep_rows(unsigned char* tile, int low, int high
   sm90::named_barrier_sync(1 + group, 128);
 }
 
-// The copying warp.
+// The producer warp.
 template <class Shape>
 __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
                                               const ConvGradientWork& more, unsigned char* shared) {
   const ConvAttend& c = b.forward;
-  const uint32_t base = shared_address(shared), line_full = base + Shape::barriers;
-  const uint32_t line_empty = line_full + 8, full = line_full + 16;
-  ConvGradientSlot& work = *reinterpret_cast<ConvGradientSlot*>(shared + Shape::planned);
+  using Shared = ConvGradientShared90<Shape>;
+  constexpr ConvGradientLayout90<Shape> layout = Shared::layout;
+  const uint32_t base = shared_address(shared);
+  const auto line_pipe = Shared{base}.line_pipe();
+  const auto tile_pipe = Shared{base}.tile_pipe();
+  ConvGradientSlot& work = *reinterpret_cast<ConvGradientSlot*>(shared + layout.next_slot);
   const auto leads = [] { return sm90::unhoisted(threadIdx.x % 32) == 0; };  // registers are few
   const ConvReach& reach = work.reach;  // this, and all of the work, is read again each time
   const auto batch = [&](bool key) {
@@ -81,18 +104,19 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
     return static_cast<int>(key ? work.seq.key_begin : work.seq.row_begin);
   };
   const auto out = [&] { return static_cast<int>(work.out.begin - c.history); };
-  sm90::Ring<Shape::Stages> at;
-  uint32_t phase = 0;
+  typename Shared::TilePipe::State at;
+  sm90::Pipeline<1>::State line_at;
   // A work asked for early would wait here while others have none.
   for (TileScheduler works(more.schedule, false); !works.done(); works.next(false)) {
-    sm90::barrier_wait(line_empty, phase ^ 1);
+    line_pipe.acquire(line_at);
     __syncwarp();  // the work before was read by all lanes
     if (leads())
       new (&work) ConvGradientSlot(c, more, WorkPlace(more.order, *works),
                                    ConvReach(c, Shape::keys), Shape::keys, Shape::BM, Shape::BN);
     __syncwarp();
     if (!work.any) continue;
-    phase ^= 1;
+    const uint32_t line_full = line_pipe.full(line_at);
+    line_at.next();
     if (leads()) {
       sm90::barrier_expect(line_full, Shape::LineD::bytes + Shape::LineE::bytes);
 #pragma unroll 1
@@ -106,18 +130,17 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
                          line + row(Shape::keys), head, batch(Shape::keys));
 #pragma unroll
         for (int panel = 0; panel < Shape::LineE::panels; ++panel)
-          sm90::copy_box(base + Shape::line_e + panel * Shape::LineE::panel_bytes + to,
+          sm90::copy_box(base + layout.line_e + panel * Shape::LineE::panel_bytes + to,
                          Shape::keys ? more.maps.v : more.maps.dout, line_full, panel * 64,
                          line - reach.below + (Shape::keys ? row(true) : out()), head,
                          batch(Shape::keys));
       }
     }
     const auto copy = [&](auto tile, const CUtensorMap& map, int at_row, int head) {
-      const uint32_t stage = full + at.stage * 16;
-      sm90::barrier_wait(stage + 8, at.phase ^ 1);
+      tile_pipe.acquire(at);
       if (leads())
-        sm90::copy_tile<decltype(tile)>(base + Shape::ring + at.stage * Shape::stage_bytes, map,
-                                        stage, at_row, Shape::keys ? head : work.g,
+        sm90::copy_tile<decltype(tile)>(base + layout.ring + at.stage * Shape::stage_bytes, map,
+                                        tile_pipe.full(at), at_row, Shape::keys ? head : work.g,
                                         batch(!Shape::keys));
       at.next();
     };
@@ -138,11 +161,11 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
       if (work.extra) copy_d(head, reach.high - Shape::BN);
     }
   }
-  sm90::barrier_wait(line_empty, phase ^ 1);
+  line_pipe.acquire(line_at);
   __syncwarp();
   if (!leads()) return;
   work.any = false;
-  sm90::barrier_arrive(line_full);
+  line_pipe.arrive(line_at);
 }
 
 }  // namespace fovea::cuda

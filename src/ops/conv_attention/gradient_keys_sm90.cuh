@@ -26,12 +26,12 @@ class ConvKeyGradient90 : public ConvGradientTile90<Shape> {
 
  protected:
   using Base::b, Base::more, Base::shared, Base::base, Base::group, Base::lane, Base::history,
-      Base::mine, Base::more_sums, Base::x, Base::y, Base::sum, Base::side;
+      Base::mine, Base::more_sums, Base::x, Base::y, Base::sum, Base::row_stats;
   using Base::BN, Base::N, Base::Dtype;
   using typename Base::Tiles;
 
   __device__ __forceinline__ void begin_work() {}
-  __device__ __forceinline__ void begin_tiles(int t, int buffer) const { fetch_side(t, buffer); }
+  __device__ __forceinline__ void begin_tiles(int t, int buffer) const { fetch_stats(t, buffer); }
   // The tile's lse and delta have come; the next barrier shows them to the warpgroup.
   __device__ __forceinline__ void columns_there() const { copy_wait<0>(); }
 
@@ -42,7 +42,7 @@ class ConvKeyGradient90 : public ConvGradientTile90<Shape> {
     const int dp_stage = this->stage_before(1);
     if constexpr (!Final) {
       this->give_back(Base::kScoresRead);
-      fetch_side(t - 1, tiles.buffer ^ 1);
+      fetch_stats(t - 1, tiles.buffer ^ 1);
     }
     make_da(t, tiles.buffer);
     issue_dv(dp_stage);
@@ -55,7 +55,7 @@ class ConvKeyGradient90 : public ConvGradientTile90<Shape> {
     if constexpr (!Final) this->give_back(Base::kDaRead);
     sm90::wait<Shape::roomy && !Final ? 1 : 0>();
     sm90::pin(dv);
-    this->release(this->empty(this->stage_before(1)));
+    this->release(this->stage_before(1));
     if constexpr (Shape::late && !Final) this->issue_scores_ahead();
     this->issue_sums(t, column);
   }
@@ -66,14 +66,15 @@ class ConvKeyGradient90 : public ConvGradientTile90<Shape> {
   }
 
  private:
-  __device__ __forceinline__ int side_at(int buffer) const {
-    return Shape::sides + (group * 2 + buffer) * (BN * 8);
+  __device__ __forceinline__ int stats_at(int buffer) const {
+    return Base::layout.row_stats + (group * 2 + buffer) * (BN * 8);
   }
   // lse and delta of the rows of tile t, by cp.async.
-  __device__ __forceinline__ void fetch_side(int t, int buffer) const {
+  __device__ __forceinline__ void fetch_stats(int t, int buffer) const {
     const int n = threadIdx.x % 128;
     if (n < BN)
-      copy_pair(base + side_at(buffer) + n * 8, side + min(t * BN + n, this->work().rows - 1));
+      copy_pair(base + stats_at(buffer) + n * 8,
+                row_stats + min(t * BN + n, this->work().rows - 1));
     copy_commit();
   }
 
@@ -81,16 +82,16 @@ class ConvKeyGradient90 : public ConvGradientTile90<Shape> {
   // makes of it.
   __device__ __forceinline__ void make_da(int t, int buffer) {
     const float inverse = inverse_of(this->work().grain);
-    const auto* sides = reinterpret_cast<const float4*>(shared + side_at(buffer)) + lane % 4;
+    const auto* stats = reinterpret_cast<const float4*>(shared + stats_at(buffer)) + lane % 4;
     float4 of;
     const auto weight = [&](int j, int e, bool seen) {
-      if (e == 0) of = sides[j * 4];
+      if (e == 0) of = stats[j * 4];
       const float p =
           exp2_fast(at_most(fmaf(x[0][j][e], kScoreUnit * kLog2E, -(e % 2 ? of.z : of.x)), 0.f));
       x[0][j][e] = seen ? p : 0.f;
     };
     const auto gradient = [&](int j, int e, bool seen) {
-      if (Shape::late && e == 0) of = sides[j * 4];
+      if (Shape::late && e == 0) of = stats[j * 4];
       y[0][j][e] = seen ? x[0][j][e] * (y[0][j][e] - (e % 2 ? of.w : of.y)) * inverse : 0.f;
     };
     const int lag = this->reach().below;

@@ -17,7 +17,7 @@ class ConvRowGradient90 : public ConvGradientTile90<Shape> {
  public:
   struct Fragments : Base::Fragments {
     float taps[Shape::Pairs][Shape::Ahead][4];  // dweight
-    float2 own_side[2];                         // lse and delta of the lane's rows
+    float2 own_stats[2];                        // lse and delta of the lane's rows
   };
 
   __device__ __forceinline__ ConvRowGradient90(const ConvAttendBackward& b,
@@ -25,12 +25,12 @@ class ConvRowGradient90 : public ConvGradientTile90<Shape> {
                                                int group, Fragments& fragments)
       : Base(b, more, shared, group, fragments),
         taps(fragments.taps),
-        own_side(fragments.own_side) {}
+        own_stats(fragments.own_stats) {}
 
  protected:
   using Base::b, Base::c, Base::more, Base::shared, Base::group, Base::lane, Base::warp,
       Base::place, Base::history, Base::at, Base::mine, Base::more_sums, Base::x, Base::y,
-      Base::sum, Base::side;
+      Base::sum, Base::row_stats;
   using Base::BN, Base::N, Base::Keys;
   using typename Base::Bands;
   using typename Base::Tiles;
@@ -46,7 +46,7 @@ class ConvRowGradient90 : public ConvGradientTile90<Shape> {
   }
   __device__ __forceinline__ void begin_head(int n) {
     Base::begin_head(n);
-    if constexpr (!Shape::crowded) read_side();
+    if constexpr (!Shape::crowded) read_stats();
   }
   // Rows fetch nothing of a tile of columns beside what the producer does.
   __device__ __forceinline__ void begin_tiles(int, int) const {}
@@ -57,7 +57,7 @@ class ConvRowGradient90 : public ConvGradientTile90<Shape> {
   __device__ __forceinline__ void backward(int t, const Tiles& tiles) {
     const int dp_stage = this->stage_before(1);
     make_da(t);
-    this->release(this->empty(dp_stage));
+    this->release(dp_stage);
     this->wait_read(Base::kDaRead);
     this->put(tiles.da, y[0]);
     if constexpr (Shape::roomy && !Final) this->issue_scores_ahead();
@@ -78,30 +78,30 @@ class ConvRowGradient90 : public ConvGradientTile90<Shape> {
     this->meet_both();
     const int number = group * 4 + warp, warps = 4 * Shape::Groups;
     store_taps(c, more, this->work(), taps,
-               reinterpret_cast<float*>(shared + Shape::scores +
+               reinterpret_cast<float*>(shared + Base::layout.scores +
                                         number * (4 * Shape::score_bytes / warps)),
                number, warps);
   }
 
  private:
   // lse takes the grain, the unit of dA, into the exponent of p.
-  __device__ __forceinline__ void read_side() {
+  __device__ __forceinline__ void read_stats() {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int i = mine + 8 * half;
-      own_side[half] = make_float2(-kNegativeInfinity, 0.f);
-      if (i >= 0 && i < this->work().rows) own_side[half] = __ldg(side + i);
-      own_side[half].x += log2_of(this->work().grain);
+      own_stats[half] = make_float2(-kNegativeInfinity, 0.f);
+      if (i >= 0 && i < this->work().rows) own_stats[half] = __ldg(row_stats + i);
+      own_stats[half].x += log2_of(this->work().grain);
     }
   }
 
   // dA = p (dP - delta) to y.  A weight is at most 1, whatever the rounding of large scores makes
   // of it.
   __device__ __forceinline__ void make_da(int t) {
-    if constexpr (Shape::crowded) read_side();
+    if constexpr (Shape::crowded) read_stats();
     const float top = -log2_of(this->work().grain);
     this->each(t, 0, t * BN, history, [&](int j, int e, bool seen) {
-      const float2 of = own_side[e / 2];
+      const float2 of = own_stats[e / 2];
       const float p = exp2_fast(at_most(fmaf(x[0][j][e], kScoreUnit * kLog2E, -of.x), top));
       y[0][j][e] = seen ? p * (y[0][j][e] - of.y) : 0.f;
     });
@@ -169,7 +169,7 @@ class ConvRowGradient90 : public ConvGradientTile90<Shape> {
   }
 
   float (&taps)[Pairs][Ahead][4];
-  float2 (&own_side)[2];
+  float2 (&own_stats)[2];
 };
 
 }  // namespace fovea::cuda

@@ -195,11 +195,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   extern __shared__ __align__(1024) unsigned char shared[];
   if (!more.beside) pdl_wait();
   if (threadIdx.x == 0) {
-    const uint32_t at = shared_address(shared) + Shape::barriers;
-    constexpr int kWarps = 4 * Shape::Groups;
-    for (int i = 0; i < 1 + Shape::Stages; ++i)
-      sm90::barrier_init(at + i * 16, 1), sm90::barrier_init(at + 8 + i * 16, kWarps);
-    sm90::barrier_init_done();
+    ConvGradientShared90<Shape>{shared_address(shared)}.init();
   }
   __syncthreads();
   const int warp = sm90::uniform(threadIdx.x / 32);

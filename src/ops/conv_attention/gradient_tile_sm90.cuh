@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What both passes of conv_attention's gradient sweep (gradient_sm90.cuh) share: the state of a
-// computing warpgroup, its barriers, and the parts of a step that are the same for rows and keys.
+// consumer warpgroup, its barriers, and the parts of a step that are the same for rows and keys.
 #pragma once
 #include "cuda/block/softmax.cuh"
 #include "cuda/tile/order.cuh"
@@ -39,7 +39,7 @@ class ConvGradientTile90 {
         warp(sm90::uniform(threadIdx.x / 32 % 4)),
         unit(b.forward.attend.score.scale * (1.f / kScoreUnit)),
         history(static_cast<int>(b.forward.history)),
-        scores(base + Shape::scores),
+        scores(base + layout.scores),
         place(sm90::uniform(group * 64 + warp * 16)),
         leads(group == 0),
         x(fragments.x),
@@ -53,7 +53,9 @@ class ConvGradientTile90 {
   static constexpr int Dtype = Shape::Dtype, BN = Shape::BN, N = BN / 8;
   static constexpr bool Keys = Shape::keys;
   using Bands = typename Shape::Bands;
-  using Ring = sm90::Ring<Shape::Stages>;
+  using Shared = ConvGradientShared90<Shape>;
+  using Ring = typename Shared::TilePipe::State;
+  static constexpr ConvGradientLayout90<Shape> layout = Shared::layout;
   // Named barriers; 1 + group is the warpgroup's own.
   enum { kScoresWritten = 3, kDaWritten, kScoresRead, kDaRead, kBoth };
 
@@ -71,14 +73,10 @@ class ConvGradientTile90 {
 
   // ---- barriers
 
-  __device__ __forceinline__ uint32_t line_full() const { return base + Shape::barriers; }
-  __device__ __forceinline__ uint32_t line_empty() const { return line_full() + 8; }
-  __device__ __forceinline__ uint32_t full(int stage) const {
-    return line_full() + 16 + stage * 16;
-  }
-  __device__ __forceinline__ uint32_t empty(int stage) const { return full(stage) + 8; }
-  __device__ __forceinline__ void release(uint32_t barrier) const {
-    if (lane == 0) sm90::barrier_arrive(barrier);
+  __device__ __forceinline__ auto line_pipe() const { return Shared{base}.line_pipe(); }
+  __device__ __forceinline__ auto tile_pipe() const { return Shared{base}.tile_pipe(); }
+  __device__ __forceinline__ void release(int stage) const {
+    if (lane == 0) sm90::barrier_arrive(tile_pipe().empty(Ring{stage}));
   }
   __device__ __forceinline__ static void meet_both() { sm90::named_barrier_sync(kBoth, 256); }
   // The leader lets the follower read its tile.
@@ -108,11 +106,11 @@ class ConvGradientTile90 {
 
   // Both are read again each time: registers are few.
   __device__ __forceinline__ const ConvGradientSlot& work() const {
-    return *reinterpret_cast<const ConvGradientSlot*>(shared + Shape::works);
+    return *reinterpret_cast<const ConvGradientSlot*>(shared + layout.slot);
   }
   __device__ __forceinline__ const ConvReach& reach() const { return work().reach; }
   __device__ __forceinline__ uint32_t stage_at(int stage) const {
-    return base + Shape::ring + stage * Shape::stage_bytes;
+    return base + layout.ring + stage * Shape::stage_bytes;
   }
   // The stage that was `at` some tiles ago.
   __device__ __forceinline__ int stage_before(int tiles) const {
@@ -142,7 +140,7 @@ class ConvGradientTile90 {
   }
   __device__ __forceinline__ void convolve(float (&y)[N][4], int turned, uint32_t here,
                                            uint32_t behind) const {
-    Bands::convolve(y, base + Shape::bands + turned * Bands::table_bytes, place, 0, reach().lines,
+    Bands::convolve(y, base + layout.bands + turned * Bands::table_bytes, place, 0, reach().lines,
                     [&](int block) {
                       return block < N ? here + block * Shape::block_bytes
                                        : behind + (block - N) * Shape::block_bytes;
@@ -153,18 +151,18 @@ class ConvGradientTile90 {
 
   // Copies the producer's next work to where both warpgroups read it.  False: there is none.
   __device__ __forceinline__ bool take_work() {
-    sm90::barrier_wait(line_full(), phase);
-    phase ^= 1;
+    line_pipe().wait(line_at);
+    line_at.next();
     meet_both();  // the last work is done with
     if (const int i = threadIdx.x - 128; i < static_cast<int>(sizeof(ConvGradientSlot) / 4))
-      reinterpret_cast<int32_t*>(shared + Shape::works)[i] =
-          reinterpret_cast<const int32_t*>(shared + Shape::planned)[i];
+      reinterpret_cast<int32_t*>(shared + layout.slot)[i] =
+          reinterpret_cast<const int32_t*>(shared + layout.next_slot)[i];
     meet_both();
     if (__all_sync(~0u, !work().any)) return false;
     first = sm90::uniform(work().line + place);
     mine = first + lane / 4;
     d_lines = sm90::uniform(base + group * 64 * kPanelRowBytes);
-    e_lines = d_lines + Shape::line_e;
+    e_lines = d_lines + layout.line_e;
     more_sums = false;
     idle = Keys && place + 16 <= 2 * reach().halo;
     find_plain();
@@ -175,14 +173,14 @@ class ConvGradientTile90 {
     const int head = sm90::uniform(work().head + n);
     const Attend& a = c.attend;
     number = n;
-    side = more.side + (work().seq.batch * a.h + head) * a.s + work().seq.row_begin;
+    row_stats = more.side + (work().seq.batch * a.h + head) * a.s + work().seq.row_begin;
     load_bands(head);
   }
 
   // The producer may plan the next work and copy its lines.  Called once they are read for the last
   // time or, `crowded`, where there is a register for it.
   __device__ __forceinline__ void release_lines() const {
-    if (number == work().heads - 1) release(line_empty());
+    if (number == work().heads - 1 && lane == 0) sm90::barrier_arrive(line_pipe().empty(line_at));
   }
 
   // ---- a tile of columns
@@ -211,7 +209,7 @@ class ConvGradientTile90 {
 
   // S of the next tile, whose stage is `of`.
   __device__ __forceinline__ void issue_scores(const Ring& of) {
-    sm90::barrier_wait(full(of.stage), of.phase);
+    tile_pipe().wait(of);
     sm90::fence();
     sm90::product_rows<Dtype, Shape::D, typename Shape::LineD, typename Shape::TileD>(
         s, sm90::descriptor(sm90::unhoisted(d_lines)), sm90::descriptor(stage_at(of.stage)));
@@ -225,7 +223,7 @@ class ConvGradientTile90 {
   }
   __device__ __forceinline__ void retire_scores() {
     sm90::pin(s);
-    release(empty(at.stage));
+    release(at.stage);
     at.next();
   }
   __device__ __forceinline__ void scale_scores(int t) {
@@ -234,7 +232,7 @@ class ConvGradientTile90 {
   }
   // dP = dout v' of the tile's columns, to y.
   __device__ __forceinline__ void issue_dp(int t) {
-    sm90::barrier_wait(full(at.stage), at.phase);
+    tile_pipe().wait(at);
     if constexpr (Keys) {
       // Rows without an output belong to others: a weight of 0 would not undo a NaN there.
       const int low = history - t * BN, high = work().rows - t * BN;
@@ -266,7 +264,7 @@ class ConvGradientTile90 {
     });
     uint32_t operand[1][N / 2][4];
     pack_operand<Dtype>(operand, x);
-    sm90::barrier_wait(full(at.stage), at.phase);
+    tile_pipe().wait(at);
     const int last = Keys ? work().rows : work().keys;
     if (column < 0 || column + BN > last)
       keep_rows<typename Shape::TileD, Shape>(shared + (stage_at(at.stage) - base), -column,
@@ -283,7 +281,7 @@ class ConvGradientTile90 {
   // are few.
   __device__ __forceinline__ void retire_sums(int tiles) {
     sm90::pin(sum);
-    release(empty(stage_before(tiles)));
+    release(stage_before(tiles));
   }
 
   // ---- state
@@ -300,7 +298,7 @@ class ConvGradientTile90 {
   const int place;   // the warp's first of the block's lines
   const bool leads;  // the leader's lines are read by the follower's convolutions
   Ring at;
-  uint32_t phase = 0;
+  sm90::Pipeline<1>::State line_at;
 
   // Of the work.
   int first;  // the line that S has at `place`
@@ -312,8 +310,8 @@ class ConvGradientTile90 {
   bool idle;  // all dS of the warp belong to the halo
 
   // Of the walk over the columns of one query head.
-  int number;          // of the work's heads
-  const float2* side;  // the head's lse and delta by row
+  int number;               // of the work's heads
+  const float2* row_stats;  // the head's lse and delta by row
 
   float (&x)[1][N][4], (&y)[1][N][4], (&s)[N][4], (&sum)[Shape::D / 8][4];
 
@@ -348,7 +346,7 @@ class ConvGradientTile90 {
     constexpr int Pairs = Shape::Pairs, Ahead = Shape::Ahead;
     meet_both();  // the last head's bands and tiles are done with
     // Its taps by way of the tile of S that is written first, all loads in flight at once.
-    float* const staged = reinterpret_cast<float*>(shared + Shape::scores);
+    float* const staged = reinterpret_cast<float*>(shared + layout.scores);
     static_assert(2 * Pairs * (8 * Ahead - 7) * 4 <= 64 * 16);  // lines of the leader
     const int thread = threadIdx.x - 128;
     for (int i = thread; i < reach().lines * reach().columns; i += 256)
@@ -365,7 +363,7 @@ class ConvGradientTile90 {
     const int lines = reach().lines, columns = reach().columns;
     for (int i = thread; i < 2 * Pairs * Ahead * 32; i += 256) {
       const int turned = i / (Pairs * Ahead * 32), p = i / (Ahead * 32) % Pairs;
-      *reinterpret_cast<uint2*>(shared + Shape::bands + i * 8) =
+      *reinterpret_cast<uint2*>(shared + layout.bands + i * 8) =
           Bands::band(i / Ahead % 32, p, i % Ahead, lines, columns, [&](int d, int v) {
             return staged[turned ? (lines - 1 - d) * columns + columns - 1 - v : d * columns + v];
           });

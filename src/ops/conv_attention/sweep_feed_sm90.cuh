@@ -66,7 +66,7 @@ struct ConvPlace : WorkPlace {
   }
 };
 
-// What the copying warp tells the others of a work.
+// What the producer warp tells the others of a work.
 struct ConvSlot {
   Sequence seq;
   ConvAttend::Rows out;
@@ -106,47 +106,57 @@ struct ConvSlot {
   }
 };
 
-// Where things lie in the block's shared memory, as addresses.
+template <class Shape>
+struct ConvLayout90 : sm90::SharedLayout {
+  int q = tiles(Shape::q_bytes, Shape::Slots), keys = tiles(Shape::stage_bytes, Shape::Stages),
+      scores = tiles(Shape::score_bytes, 3), slots = of<ConvSlot>(2), tile_pipe = pipeline<2>(),
+      q_pipe = pipeline<Shape::Slots>(), key_pipe = pipeline<Shape::Stages>();
+};
+
+//   | barrier    | who arrives         | who waits | what it guards         |
+//   | tile ready | producer            | consumers | a slot: the work item  |
+//   | tile empty | a lane of each warp | producer  | the same, to overwrite |
+//   | q full     | TMA                 | consumers | a slot of Q            |
+//   | q empty    | a lane of each warp | producer  | the same, to overwrite |
+//   | key full   | TMA                 | consumers | a tile of K or V       |
+//   | key empty  | a lane of each warp | producer  | the same, to overwrite |
 template <class Shape>
 struct ConvShared90 {
-  using QRing = sm90::Ring<Shape::Slots>;
-  using Ring = sm90::Ring<Shape::Stages>;
-  using WorkRing = sm90::Ring<2>;
-  static constexpr int kWorks = Shape::tile_bytes,
-                       kBarriers = kWorks + 2 * static_cast<int>(sizeof(ConvSlot));
-  static_assert(sizeof(ConvSlot) % 8 == 0);
-  static_assert(kBarriers + 16 * (2 + Shape::Slots + Shape::Stages) <= Shape::shared_bytes);
+  static constexpr ConvLayout90<Shape> layout = ConvLayout90<Shape>();
+  static_assert(layout.bytes <= Shape::shared_bytes);
+  using TilePipe = sm90::Pipeline<2>;
+  using QPipe = sm90::Pipeline<Shape::Slots>;
+  using KeyPipe = sm90::Pipeline<Shape::Stages>;
+  using WorkRing = typename TilePipe::State;
+  using QRing = typename QPipe::State;
+  using Ring = typename KeyPipe::State;
   unsigned char* base;
   uint32_t at;
 
   __device__ explicit ConvShared90(unsigned char* base) : base(base), at(shared_address(base)) {}
-  __device__ uint32_t q(QRing i) const { return at + i.stage * Shape::q_bytes; }
-  __device__ uint32_t keys(Ring i) const {
-    return at + Shape::Slots * Shape::q_bytes + i.stage * Shape::stage_bytes;
-  }
+  __device__ uint32_t q(QRing i) const { return at + layout.q + i.stage * Shape::q_bytes; }
+  __device__ uint32_t keys(Ring i) const { return at + layout.keys + i.stage * Shape::stage_bytes; }
   __device__ ConvSlot& work(WorkRing i) const {
-    return reinterpret_cast<ConvSlot*>(base + kWorks)[i.stage];
+    return reinterpret_cast<ConvSlot*>(base + layout.slots)[i.stage];
   }
   __device__ uint32_t scores(int buffer) const {
-    return at + Shape::scores + buffer * Shape::score_bytes;
+    return at + layout.scores + buffer * Shape::score_bytes;
   }
-  __device__ uint32_t free(WorkRing i) const { return at + kBarriers + i.stage * 16; }
-  __device__ uint32_t planned(WorkRing i) const { return free(i) + 8; }
-  __device__ uint32_t q_full(QRing i) const { return at + kBarriers + 32 + i.stage * 16; }
-  __device__ uint32_t q_empty(QRing i) const { return q_full(i) + 8; }
-  __device__ uint32_t full(Ring i) const {
-    return at + kBarriers + 32 + Shape::Slots * 16 + i.stage * 16;
-  }
-  __device__ uint32_t empty(Ring i) const { return full(i) + 8; }
+  __device__ TilePipe tile_pipe() const { return {at + layout.tile_pipe}; }
+  __device__ QPipe q_pipe() const { return {at + layout.q_pipe}; }
+  __device__ KeyPipe key_pipe() const { return {at + layout.key_pipe}; }
+
+  // For the consumers.
+  __device__ uint32_t planned(WorkRing i) const { return tile_pipe().full(i); }
+  __device__ uint32_t free(WorkRing i) const { return tile_pipe().empty(i); }
+  __device__ uint32_t q_full(QRing i) const { return q_pipe().full(i); }
+  __device__ uint32_t q_empty(QRing i) const { return q_pipe().empty(i); }
+  __device__ uint32_t full(Ring i) const { return key_pipe().full(i); }
+  __device__ uint32_t empty(Ring i) const { return key_pipe().empty(i); }
 
   __device__ void init() const {
     constexpr int kWarps = 4 * Shape::Groups;
-    for (WorkRing i; i.phase == 0; i.next())
-      sm90::barrier_init(free(i), kWarps), sm90::barrier_init(planned(i), 1);
-    for (QRing i; i.phase == 0; i.next())
-      sm90::barrier_init(q_full(i), 1), sm90::barrier_init(q_empty(i), kWarps);
-    for (Ring i; i.phase == 0; i.next())
-      sm90::barrier_init(full(i), 1), sm90::barrier_init(empty(i), kWarps);
+    tile_pipe().init(1, kWarps), q_pipe().init(1, kWarps), key_pipe().init(1, kWarps);
     sm90::barrier_init_done();
   }
 };
@@ -182,7 +192,7 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
     if (run) works.pass(run, has_rows);
   };
   for (TileScheduler works(more.schedule, false); !works.done(); next(works)) {
-    sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
+    shared.tile_pipe().acquire(slot);
     __syncwarp();  // a work that no row needs was seen by all lanes
     if (lane == 0)
       new (&shared.work(slot))
@@ -197,28 +207,29 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
     pdl_wait();
     pdl_trigger();
     if (!work.any) continue;
-    if (lane == 0) sm90::barrier_arrive(shared.planned(slot));
+    if (lane == 0) shared.tile_pipe().arrive(slot);
     const auto copy = [&](auto tile, const CUtensorMap& map, int row, int rows) {
       using Tile = decltype(tile);
-      sm90::barrier_wait(shared.empty(at), at.phase ^ 1);
+      shared.key_pipe().acquire(at);
       if (lane == 0) {
-        sm90::barrier_expect(shared.full(at), Tile::panels * rows * kPanelRowBytes);
-        sm90::copy_panels<Tile>(shared.keys(at), map, shared.full(at), key_row + row, work.g,
-                                batch);
+        shared.key_pipe().expect(at, Tile::panels * rows * kPanelRowBytes);
+        sm90::copy_panels<Tile>(shared.keys(at), map, shared.key_pipe().full(at), key_row + row,
+                                work.g, batch);
       }
       at.next();
     };
     const auto copy_q = [&] {
-      sm90::barrier_wait(shared.q_empty(q), q.phase ^ 1);
+      shared.q_pipe().acquire(q);
       if (lane != 0) return;
-      sm90::barrier_expect(shared.q_full(q), Shape::q_bytes);
+      shared.q_pipe().expect(q, Shape::q_bytes);
 #pragma unroll 1
       for (int n = 0; n < kSlots; ++n)
 #pragma unroll
         for (int panel = 0; panel < Shape::TileQ::panels; ++panel)
           sm90::copy_box(
               shared.q(q) + panel * Shape::TileQ::panel_bytes + n * kSlot * kPanelRowBytes,
-              more.maps.q, shared.q_full(q), panel * 64, Shape::packed ? row : row + n * kSlot,
+              more.maps.q, shared.q_pipe().full(q), panel * 64,
+              Shape::packed ? row : row + n * kSlot,
               Shape::packed ? work.head + min(n, work.heads - 1) : work.head,
               static_cast<int>(work.seq.batch));
     };
@@ -232,11 +243,11 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
     }
     slot.next(), q.next();
   }
-  sm90::barrier_wait(shared.free(slot), slot.phase ^ 1);
+  shared.tile_pipe().acquire(slot);
   __syncwarp();
   if (lane != 0) return;
   shared.work(slot).any = false;
-  sm90::barrier_arrive(shared.planned(slot));
+  shared.tile_pipe().arrive(slot);
 }
 
 }  // namespace fovea::cuda

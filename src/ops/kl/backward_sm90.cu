@@ -44,10 +44,10 @@ __global__ void __launch_bounds__(kThreads)
     side[i] = any ? at(b.lse) * kLog2E : 1e30f;
     side[rows + i] = any ? at(b.other_lse) * kLog2E : 1e30f;
     side[2 * rows + i] = gain;
-    if (work.sides > 3) side[3 * rows + i] = any ? at(b.kl) : 0.f;
+    if (work.stats > 3) side[3 * rows + i] = any ? at(b.kl) : 0.f;
   }
   if (!work.dq) return;
-  if (threadIdx.x == 0) work.turn[tile].passed = 0;
+  if (threadIdx.x == 0) work.dq_order[tile].added = 0;
   if (!work.ordered) {
     float4* dq = reinterpret_cast<float4*>(work.dq + tile * work.tiles.floats());
     for (int i = threadIdx.x; i < work.tiles.floats() / 4; i += kThreads)
@@ -126,7 +126,7 @@ int64_t parts_of(const KlGradient& gradient) {
 // The workspace of one gradient; both use the same room, one after the other.
 struct OwnSlots {
   Slot<float> side, dq, dk;
-  Slot<Turn> turn;
+  Slot<DqOrder> dq_order;
 };
 
 struct OwnPlan {
@@ -174,7 +174,7 @@ void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float
                           gradient.own == KlOwn::second ? 3 : 4,
                           slots.side.at(base),
                           call.dq ? slots.dq.at(base) : nullptr,
-                          slots.turn.at(base),
+                          slots.dq_order.at(base),
                           call.dq && !call.nondeterministic,
                           parts_of(gradient) ? slots.dk.at(base) : nullptr};
   const int64_t row_tiles = ceil_div(a.sequences.query_max, plan.row->rows);
@@ -201,7 +201,7 @@ std::string offer(const Context& ctx, const KlBackward& b, Plan& plan) {
   if (!a.h || !a.sequences.count || !a.t || !a.s) return "nothing to do";
   const GainSlots gains(plan.workspace, b);
   std::vector<OwnPlan> plans;
-  int64_t side = 0, dq = 0, dk = 0, turn = 0;
+  int64_t side = 0, dq = 0, dk = 0, dq_order = 0;
   for (KlOwn own : {KlOwn::first, KlOwn::second}) {
     const KlGradient gradient = cut_gradient_of(b, own, nullptr);
     const AttendBackward& call = gradient.call;
@@ -212,14 +212,14 @@ std::string offer(const Context& ctx, const KlBackward& b, Plan& plan) {
     const RowTiles& tiles = plans.back().tiles;
     const int64_t all = a.h * tiles.total;
     side = std::max(side, all * 4 * tiles.rows);
-    if (call.dq) dq = std::max(dq, all * tiles.floats()), turn = std::max(turn, all);
+    if (call.dq) dq = std::max(dq, all * tiles.floats()), dq_order = std::max(dq_order, all);
   }
   plan.kernel += std::string(".") + dtype_name(a.first.dtype);
   if (!plans.empty())
     plan.kernel +=
         ".d" + std::to_string(plans.back().row->d) + "." + std::to_string(plans.back().row->e);
   const OwnSlots slots{plan.workspace.add<float>(side), plan.workspace.add<float>(dq),
-                       plan.workspace.add<float>(dk), plan.workspace.add<Turn>(turn)};
+                       plan.workspace.add<float>(dk), plan.workspace.add<DqOrder>(dq_order)};
   plan.launch = [=](Context& ctx, void* base) {
     const float* gain = gains.fill(ctx, b, base);
     for (const OwnPlan& own : plans) enqueue(ctx, b, own, gain, slots, base);

@@ -21,7 +21,7 @@ struct KlSlopes {
     int32_t own_heads, other_heads;  // of the call's key heads for one of k's, of the other's
     float share;                     // of the own in a mixture
   };
-  static constexpr int sides = Own == KlOwn::second ? 3 : 4;  // lse, other's lse, gain, kl
+  static constexpr int stats = Own == KlOwn::second ? 3 : 4;  // lse, other's lse, gain, kl
   static constexpr bool weights = false;
   static constexpr bool clears_keys = true;
   static constexpr float kUnseen = -1e38f;
@@ -45,7 +45,7 @@ struct KlSlopes {
     if (!full && !pairs.sees(i, j)) return kUnseen;
     return Own == KlOwn::second ? exp2_fast(log) : log;
   }
-  __device__ float slope(float r, float y, const float (&row)[sides - 1], bool full) const {
+  __device__ float slope(float r, float y, const float (&row)[stats - 1], bool full) const {
     const float log = fmaf(y, other, -row[0]), gain = row[1];
     float away;
     if constexpr (Own == KlOwn::first)

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // The products of one item's rows with lists of key blocks on Hopper's tensor cores, for stages
 // whose work is of the block's own making.
-//   A block takes an item: four computing warps and one that copies.  Q is held in registers, which
+//   A block takes an item: four consumer warps and one that copies.  Q is held in registers, which
 //   saves half the reads of shared memory and makes room for another block on the multiprocessor,
 //   or stays in shared memory where it has two row tiles.  The key blocks of a list follow one
 //   another through a ring of 64-key stages: small blocks share a stage, one of 128 keys takes two.
 //   A stage's products with 64 rows are one chain of m64n64k16, a warp owning 16 rows.  What else
 //   there is to do hides under the products of the other blocks of the multiprocessor.
 //   Shared memory: Q (row_tiles x 64 x D) unless held, Stages x K (64 x D), then the stage's own.
-//   Barriers: q_full unless held; full (bytes) and empty (one arrival a computing warp) of each
-//   ring stage.
+//
+//   | barrier   | who arrives         | who waits | what it guards         |
+//   | q full    | TMA                 | consumers | Q, unless it is held   |
+//   | key full  | TMA                 | consumers | a stage of the ring    |
+//   | key empty | a lane of each warp | producer  | the same, to overwrite |
+//   | named 1   | consumers           | consumers | the stage's own memory |
 #pragma once
 #include <new>
 
 #include "cuda/tile/mma_sm80.cuh"
-#include "cuda/tile/mma_sm90.cuh"
+#include "cuda/tile/pipeline_sm90.cuh"
 #include "ops/trace/item.cuh"
 
 namespace fovea::cuda {
@@ -33,7 +37,7 @@ struct ItemShape90 {
 
 template <class Shape>
 struct ItemShared90 {
-  uint64_t q_full, full[Shape::Stages], empty[Shape::Stages];
+  uint64_t q_full, key_pipe[2 * Shape::Stages];
   alignas(8) unsigned char item[sizeof(TraceItem)];
 };
 
@@ -41,7 +45,8 @@ template <class Shape>
 class ItemKeys90 {
  public:
   using Tile = typename Shape::Tile;
-  using Ring = sm90::Ring<Shape::Stages>;
+  using KeyPipe = sm90::Pipeline<Shape::Stages>;
+  using Ring = typename KeyPipe::State;
 
   __device__ ItemKeys90(const ItemWork90& work, unsigned char* memory, ItemShared90<Shape>& shared)
       : work(work),
@@ -55,15 +60,14 @@ class ItemKeys90 {
   // By one thread, before the block meets.
   __device__ void init(int64_t number) const {
     sm90::barrier_init(q_full(), 1);
-    for (Ring i; i.phase == 0; i.next())
-      sm90::barrier_init(full(i), 1), sm90::barrier_init(empty(i), Shape::computing / 32);
+    key_pipe().init(1, Shape::computing / 32);
     sm90::barrier_init_done();
     new (shared_.item) TraceItem(a, number);
   }
 
-  // The copying warp.  Rows that are held pass through the ring's first stage.
+  // The producer warp.  Rows that are held pass through the ring's first stage.
   __device__ __forceinline__ void copy_rows(Ring& at) const {
-    const uint32_t barrier = Shape::Held ? full(at) : q_full();
+    const uint32_t barrier = Shape::Held ? key_pipe().full(at) : q_full();
     if constexpr (Shape::Held) at.next();
     if (threadIdx.x % 32) return;
     const int tiles = Shape::Held ? 1 : work.row_tiles;
@@ -80,8 +84,8 @@ class ItemKeys90 {
     const int stages = stages_of(count), halves = max(block_keys / 64, 1);
     for (int stage = 0; stage < stages; ++stage, at.next()) {
       const int first = stage * per, here = min(per, count * halves - first);
-      sm90::barrier_wait(empty(at), at.phase ^ 1);
-      if (lane == 0) sm90::barrier_expect(full(at), here * rows * Tile::panels * kPanelRowBytes);
+      key_pipe().acquire(at);
+      if (lane == 0) key_pipe().expect(at, here * rows * Tile::panels * kPanelRowBytes);
       __syncwarp();
       if (lane >= here) continue;
       const int block = block_at((first + lane) / halves), part = (first + lane) % halves * 64;
@@ -96,22 +100,22 @@ class ItemKeys90 {
 #pragma unroll
       for (int panel = 0; panel < Tile::panels; ++panel)
         sm90::copy_box(keys(at) + panel * Tile::panel_bytes + lane * rows * kPanelRowBytes,
-                       work.maps.k, full(at), panel * 64, row, static_cast<int>(item.key_head),
-                       batch);
+                       work.maps.k, key_pipe().full(at), panel * 64, row,
+                       static_cast<int>(item.key_head), batch);
     }
   }
 
-  // The computing warps.
+  // The consumer warps.
   struct Rows;
   __device__ __forceinline__ void take_rows(Rows& rows, Ring& at) const {
     if constexpr (Shape::Held) {
       const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + outer_row(lane);
       const uint32_t from = q_ + Tile::at(row, outer_chunk(lane));
-      sm90::barrier_wait(full(at), at.phase);
+      key_pipe().wait(at);
 #pragma unroll
       for (int k = 0; k < Shape::D / 16; ++k) load_matrices(rows.q[k], Tile::pair(from, k));
       __syncwarp();
-      if (lane == 0) sm90::barrier_arrive(empty(at));
+      key_pipe().release(at);
       at.next();
     } else {
       sm90::barrier_wait(q_full(), 0);
@@ -139,7 +143,7 @@ class ItemKeys90 {
   __device__ __forceinline__ void multiply(Ring at, const Rows& rows, Meanwhile meanwhile,
                                            Take take) const {
     float x[8][4];
-    sm90::barrier_wait(full(at), at.phase);
+    key_pipe().wait(at);
 #pragma unroll
     for (int tile = 0; tile < (Shape::Held ? 1 : 2); ++tile) {
       if (!Shape::Held && tile == work.row_tiles) break;
@@ -154,8 +158,7 @@ class ItemKeys90 {
       if (tile == 0) meanwhile();
       sm90::wait<0>();
       sm90::pin(x);
-      if ((Shape::Held || tile + 1 == work.row_tiles) && threadIdx.x % 32 == 0)
-        sm90::barrier_arrive(empty(at));
+      if (Shape::Held || tile + 1 == work.row_tiles) key_pipe().release(at);
       take(x, tile);
     }
   }
@@ -199,11 +202,8 @@ class ItemKeys90 {
   __device__ uint32_t q_full() const {
     return shared_address(&shared_.q_full);
   }
-  __device__ uint32_t full(Ring i) const {
-    return shared_address(shared_.full + i.stage);
-  }
-  __device__ uint32_t empty(Ring i) const {
-    return shared_address(shared_.empty + i.stage);
+  __device__ KeyPipe key_pipe() const {
+    return {shared_address(shared_.key_pipe)};
   }
   __device__ uint32_t keys(Ring i) const {
     return keys_ + i.stage * Tile::bytes;

@@ -38,18 +38,18 @@ struct RowsShape90 : AttendShape90<Dtype, D, E, Groups, BN, Stages> {
   static constexpr int computing = twice ? 216 : Base::computing;
   // Measured for dense attention alone.
   static constexpr bool q_in_registers = false, skip_empty_groups = false;
-  static constexpr int near = 0;
+  static constexpr int prefetch = 0;
 };
 
 template <RowsConfig90 C>
 RowsInstance90 rows_sm90_instance() {
   using Shape = RowsShape90<C.dtype, C.d, C.e, C.groups, C.keys, C.stages>;
-  using Mask = std::conditional_t<C.kind == RowsKind::listed, ListMask, WindowMask>;
+  using Source = std::conditional_t<C.kind == RowsKind::listed, ListOfPages, Pages>;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const RowsWork90& work) {
     const int blocks =
         std::min(work.schedule.works, Shape::blocks * device_info(ctx).multiprocessors);
-    const auto run = [&](const typename Mask::Call& call) {
-      launch<attend_sm90<Shape, true, PlainScore, Mask, TraceSink>>(
+    const auto run = [&](const typename Source::Call& call) {
+      launch<attend_sm90<Shape, Source, PlainScore, WindowMask, TraceSink>>(
           ctx, kTraceOp, blocks, Shape::threads, Shape::shared_bytes, call, work.grid, work.maps,
           work.order, work.schedule, TraceSink{work.row});
     };

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The selection on Hopper's tensor cores: 16-bit q and k, scores in f32 sums of wgmma's order.
 //   score(u) = max over the valid pairs of row block and key block u of <q_m, k_t>
-//   A block takes an item (item_sm90.cuh), whose branches (branches.cuh) its computing warps hold;
+//   A block takes an item (item_sm90.cuh), whose branches (branches.cuh) its consumer warps hold;
 //   the lists are those of the representatives to score.  Of a stage's products a lane masks and
 //   reduces its share, a warp its own by redux, the four by an atomic max in shared memory: a max
 //   is exact in any order.
 //   Shared memory after the ring: branches, barriers.
-//   Barriers: the block meets where a list is ready, its computing warps where the scores are.
+//   Barriers: those of the item, and
+//
+//   | barrier | who arrives | who waits | what it guards                             |
+//   | block   | all         | all       | a list, ready to be copied and scored      |
+//   | named 1 | consumers   | consumers | the list's scores, and the branches' ranks |
+//
 // Stream (2510.19875).
 #pragma once
 #include "ops/trace/branches.cuh"

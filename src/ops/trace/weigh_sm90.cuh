@@ -7,7 +7,7 @@
 //   columns apart: each warp's 64 column sums meet in shared memory, and a thread adds up columns
 //   of v, 128 apart, over the stage's keys.  Every sum has one order.
 //   Shared memory after the ring: masses (keep x 4), column sums (4 x 64), barriers.
-//   Barriers: the block's computing warps meet before and after column sums are read.
+//   Barriers: those of the item; named 1 also guards the column sums, written and read.
 #pragma once
 #include "cuda/block/reduce.cuh"
 #include "cuda/block/softmax.cuh"

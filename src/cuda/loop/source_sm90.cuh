@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// KeySource of the forward sweeps of Hopper: which tiles of keys a row tile walks, and where they
+// lie.
+//
+//   | source      | tiles walked               | where they lie                         |
+//   | Contiguous  | those that the mask leaves | rows of the tensor                     |
+//   | Pages       | those that the mask leaves | pages, or rows where no page is given  |
+//   | List        | those of a list            | rows of the tensor                     |
+//   | ListOfPages | those of a list            | pages, or rows where no page is given  |
+//
+// A walk has steps, from the last to the first.  Of a list a step is a place in it, else a tile.
+#pragma once
+#include <concepts>
+
+#include "cuda/loop/mask.cuh"
+#include "cuda/loop/row_tile.cuh"
+#include "cuda/loop/tile_policy.cuh"
+#include "cuda/tensor_map.h"
+#include "cuda/tile/mma_sm90.cuh"
+
+namespace fovea::cuda {
+
+// Where a tile of keys lies: the storage index of its first, in its page where that is larger, and
+// the pool page of the lane's box, past the pool for none.
+struct KeyBox {
+  int row, page;
+};
+
+// Of Steps, which are kept in the slot of a work item:
+//   tiles(call, tile, width)        the steps of a row tile, a step being `width` keys
+//   start(call, tile, width, mask)  once a work item, whose mask may come to speak of steps
+//   key_tile(n)                     which tile of keys step n is
+template <class S>
+concept KeySource = requires(const typename S::Call& call, const RowTile& tile,
+                             typename S::Steps steps, WindowMask& mask, int n) {
+  { S::Steps::listed } -> std::convertible_to<bool>;
+  { S::Steps::template tiles<WindowMask>(call, tile, n) } -> std::same_as<KeyTiles>;
+  steps.start(call, tile, n, mask);
+  { steps.key_tile(n) } -> std::same_as<int>;
+};
+// Of Boxes, by which producers copy: pages() says whether keys come in pages; box(work, n, lane,
+// stretch) is where step n lies, for each lane its part.  A Stretch is what a walk remembers.
+template <class B, class Work>
+concept KeyBoxes = requires(const B boxes, const Work& work, int n, typename B::Stretch& stretch) {
+  { B::paged } -> std::convertible_to<bool>;
+  { boxes.pages() } -> std::same_as<bool>;
+  { boxes.box(work, n, n, stretch) } -> std::same_as<KeyBox>;
+};
+
+// ---- which tiles
+
+// Steps are the tiles that the mask leaves.
+struct SeenTiles {
+  using Call = Attend;
+  static constexpr bool listed = false;
+
+  template <class Mask>
+  __device__ static KeyTiles tiles(const Attend& a, const RowTile& tile, int width) {
+    return Mask::tiles(a, tile, width);
+  }
+  template <class Mask>
+  __device__ void start(const Attend&, const RowTile&, int, Mask&) {}
+  __device__ int key_tile(int n) const { return n; }
+};
+
+// Steps are places in the list of the row tile.  What it asks of the lists:
+//   entries ascend
+//   a row block is a row tile, and a row tile is of one query head (no packed GQA)
+//   a key block is one tile of keys, or two
+// The mask is a WindowMask; its begin and end, the tiles that every row sees whole, become steps.
+struct ListedTiles {
+  using Call = ListedAttend;
+  static constexpr bool listed = true;
+  const int32_t* entry;
+  int steps, shift;  // of the list; a key block is 1 << shift tiles
+
+  // But for a tile of the last key block that lies past the last key.
+  template <class Mask>
+  __device__ static KeyTiles tiles(const ListedAttend& a, const RowTile& tile, int width) {
+    static_assert(std::same_as<Mask, WindowMask>);
+    const int64_t row = row_of(a, tile);
+    const int shift = a.list.block_keys > width, blocks = a.list.count[row];
+    if (!blocks) return {0, 0, 0};
+    const int last = ((a.list.entry[row * a.list.keep + blocks - 1] + 1) << shift) - 1;
+    return {0, 0, (int64_t{blocks} << shift) - (last * width >= tile.keys)};
+  }
+  template <class Mask>
+  __device__ void start(const ListedAttend& a, const RowTile& tile, int width, Mask& mask) {
+    entry = a.list.entry + row_of(a, tile) * a.list.keep;
+    steps = static_cast<int>(tiles<Mask>(a, tile, width).last);
+    shift = a.list.block_keys > width;
+    const int full = mask.end;
+    mask.begin = 0, mask.end = steps;
+    while (mask.end > 0 && key_tile(mask.end - 1) >= full) --mask.end;
+  }
+  __device__ int key_tile(int n) const {
+    return n < steps ? (entry[n >> shift] << shift) + (n & ((1 << shift) - 1)) : n;
+  }
+
+ private:
+  __device__ static int64_t row_of(const ListedAttend& a, const RowTile& tile) {
+    return (tile.rows.r * a.attend.h + tile.rows.g) * a.list.n + tile.begin / a.list.block_rows;
+  }
+};
+
+// ---- where they lie
+
+// As rows of the tensor.
+template <class Shape>
+struct RowBoxes {
+  static constexpr bool paged = false;
+  struct Stretch {};
+  const Attend& a;
+
+  __device__ RowBoxes(const Attend& a, const auto&) : a(a) {}
+  __device__ bool pages() const { return false; }
+  template <class Work>
+  __device__ Stretch first(const Work&, const int*) const {
+    return {};
+  }
+  template <class Work>
+  __device__ KeyBox box(const Work& work, int step, int, Stretch&) const {
+    return {work.count
+                ? static_cast<int>(work.tile.rows.seq.key_begin) + work.key_tile(step) * Shape::BN
+                : static_cast<int>(a.t),
+            0};
+  }
+};
+
+// In pages, of which a tile holds a whole number, at most 32, or one holds a whole number of tiles:
+// a lane has a page, or a tile's part of one.  Without a page, as RowBoxes.
+template <class Shape>
+struct PageBoxes {
+  static constexpr bool paged = true;
+  static constexpr bool only_pages = Shape::TileK::interleaved;
+  static constexpr int kStretch = 32;
+  // Pool pages of a stretch of the page table, from `first` on one a lane.  A walk goes down it.
+  struct Stretch {
+    int first, page;
+  };
+  const Attend& a;
+  const PageCuts& cuts;
+
+  __device__ PageBoxes(const Attend& a, const auto& maps) : a(a), cuts(maps.pages) {}
+  __device__ bool pages() const { return only_pages || a.sequences.page; }
+  // A page that no key has.
+  __device__ int nowhere() const { return static_cast<int>(a.sequences.pool); }
+
+  // The lane's entry of the page table in the stretch that ends with the pages of a step of the
+  // walk; nullptr: none, or of no key.
+  template <class Work>
+  __device__ __forceinline__ const int32_t* entry_of(const Work& work, int step, int lane) const {
+    return entry_from(work, first_of(work, step), lane);
+  }
+  __device__ __forceinline__ int page_at(const int32_t* entry) const {
+    return entry ? *entry : nowhere();
+  }
+  // The stretch of a walk's first step, whose pages the scheduler has found.
+  template <class Work>
+  __device__ __forceinline__ Stretch first(const Work& work, const int* page) const {
+    return {first_of(work, work.last), *page};
+  }
+  template <class Work>
+  __device__ __forceinline__ KeyBox box(const Work& work, int step, int lane,
+                                        Stretch& stretch) const {
+    const int n = work.key_tile(step);
+    KeyBox keys{work.count ? static_cast<int>(work.tile.rows.seq.key_begin) + n * Shape::BN
+                           : static_cast<int>(a.t),
+                0};
+    if (!pages()) return keys;
+    const int place = place_of(n), tiles = cuts.tiles;
+    if (place < stretch.first) {
+      stretch.first = place + cuts.boxes - kStretch;
+      stretch.page = page_at(entry_from(work, stretch.first, lane));
+    }
+    keys.row = tiles > 1 ? (n - place * tiles) * Shape::BN : 0;
+    keys.page = __shfl_sync(~0u, stretch.page, place - stretch.first + lane);
+    return keys;
+  }
+
+ private:
+  // The place in the page table of a tile's first page.
+  __device__ int place_of(int tile) const {
+    const uint32_t tiles = cuts.tiles;
+    return tiles > 1 ? static_cast<uint32_t>(tile) / tiles : tile * cuts.boxes;
+  }
+  template <class Work>
+  __device__ int first_of(const Work& work, int step) const {
+    return place_of(work.key_tile(step)) + cuts.boxes - kStretch;
+  }
+  template <class Work>
+  __device__ __forceinline__ const int32_t* entry_from(const Work& work, int first,
+                                                       int lane) const {
+    const int place = first + lane;
+    if (lane >= kStretch || !work.count || place < 0 ||
+        place * static_cast<int>(a.sequences.page) >= work.tile.keys)
+      return nullptr;
+    const View<2>& table = a.sequences.page_table;
+    return table.as<int32_t>() + max(work.tile.rows.seq.key_batch, int64_t{0}) * table.stride[0] +
+           place * table.stride[1];
+  }
+};
+
+// ---- both
+
+template <class Steps_, template <class> class Boxes_>
+struct KeySourceOf {
+  using Steps = Steps_;
+  using Call = typename Steps::Call;  // the kernel's argument
+  template <class Shape>
+  using Boxes = Boxes_<Shape>;
+};
+using Contiguous = KeySourceOf<SeenTiles, RowBoxes>;
+using Pages = KeySourceOf<SeenTiles, PageBoxes>;
+using List = KeySourceOf<ListedTiles, RowBoxes>;
+using ListOfPages = KeySourceOf<ListedTiles, PageBoxes>;
+static_assert(KeySource<Contiguous> && KeySource<Pages> && KeySource<List> &&
+              KeySource<ListOfPages>);
+// A list that a kernel ignores does not compile, nor does a kernel without its list.
+static_assert(!std::convertible_to<const ListedAttend&, const Attend&>);
+static_assert(!std::convertible_to<const Attend&, const ListedAttend&>);
+
+// Whether lengths or places of sequences are device data, which the kernel before may write.
+__device__ inline bool geometry_on_device(const Attend& a) {
+  const Sequences& given = a.sequences;
+  return given.query_start || given.key_start || given.query_len || given.key_len ||
+         given.key_first || given.cache_row;
+}
+// Whether what a work item is, and where its keys lie, depends on such data.
+template <class Source, class Boxes>
+__device__ inline bool depends_on_device(const Attend& a, const Boxes& boxes) {
+  return Source::Steps::listed || geometry_on_device(a) || boxes.pages();
+}
+
+}  // namespace fovea::cuda
