@@ -30,4 +30,8 @@ struct RowsInstance90 {
 template <int Dtype, int D, int E, RowsKind Kind, int Groups, int BN, int Stages>
 RowsInstance90 rows_sm90_instance();
 
+// In f32 FMA: o of at most 64 Chunks columns.  Dense: lse_dense instead.
+template <int Chunks, bool Dense>
+void rows_simt(Context& ctx, const TraceCall& call);
+
 }  // namespace fovea::cuda
