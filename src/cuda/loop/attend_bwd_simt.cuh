@@ -31,10 +31,9 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     const WindowKeys keys(a, rows, item, 1,
                           [&](int n, int64_t j) { return put_key(b, s, rows.g, n, j); });
     float acc[Chunks][4][4] = {}, alibi[4] = {};
-    sweep_keys(keys, [&](const KeyTile& tile, bool missing) {
+    sweep_keys(keys, [&](int64_t j0, bool missing) {
       PairTiles t;
-      pair_tiles<true, true>(b, s, tiles, plain_pairs(a, rows, item.m0, item.m1, tile.j0, missing),
-                             t);
+      pair_tiles<true, true>(b, s, tiles, plain_pairs(a, rows, item.m0, item.m1, j0, missing), t);
       if (b.row_alibi)
 #pragma unroll
         for (int r = 0; r < 4; ++r)
@@ -45,7 +44,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
           }
       if (!b.call.dq) return;
       put_p(tiles, t.dx);
-      multiply_nn(acc, tiles, b.k.width, tile.count,
+      multiply_nn(acc, tiles, b.k.width, keys.count(j0),
                   [&](int row, int column) { return load_four(b.k, s.keys[row].k, column); });
     });
 #pragma unroll

@@ -89,57 +89,55 @@ __device__ __forceinline__ bool stage_item(const Attend& a, int64_t group, Packe
   return true;
 }
 
-// Keys j0 .. j0 + 63, of which `count` are below the sequence's length.
-struct KeyTile {
-  int64_t j0;
-  int count;
-};
-
+// Tiles [begin, end) of 64 keys: place() puts those from j0 on into shared memory and tells whether
+// the thread's is missing; count() of them lie below the sequence's length.
 template <class K>
-concept KeySource = requires(const K keys, int64_t n, const KeyTile& tile) {
-  { keys.begin } -> std::convertible_to<int64_t>;  // tiles [begin, end)
+concept KeySource = requires(const K keys, int64_t j0) {
+  { keys.begin } -> std::convertible_to<int64_t>;
   { keys.end } -> std::convertible_to<int64_t>;
-  { keys[n] } -> std::same_as<KeyTile>;
-  {
-    keys.place(tile)
-    } -> std::same_as<bool>;  // into shared memory; a key of the thread's is missing
+  { keys[j0] } -> std::same_as<int64_t>;  // j0 of a tile
+  { keys.place(j0) } -> std::same_as<bool>;
+  { keys.count(j0) } -> std::same_as<int>;
 };
 
 // Tiles that some row of an item may see, or a split of them.  place(n, j) puts key j into column n
 // and tells whether there is none.
 template <class Place>
 struct WindowKeys {
+  const PackedRows& rows;
   KeyTiles range;
-  int64_t keys, begin, end;
+  int64_t begin, end;
   bool descending;
   Place put;
 
   __device__ WindowKeys(const Attend& a, const PackedRows& rows, const PackedItem& item,
                         int64_t splits, Place put, bool descending = false)
-      : range(key_tiles(a.mask, rows.seq, rows.head_begin(), rows.head_end(), rows.row(item.m0),
+      : rows(rows),
+        range(key_tiles(a.mask, rows.seq, rows.head_begin(), rows.head_end(), rows.row(item.m0),
                         rows.row(item.m1 - 1) + 1, kStageTile)),
-        keys(rows.seq.keys),
         descending(descending),
         put(put) {
     const SplitRange part = split_range(range.count(), splits, item.split);
     begin = part.begin, end = part.end;
   }
-  __device__ KeyTile operator[](int64_t n) const {
-    const int64_t j0 = range[descending ? begin + end - 1 - n : n] * kStageTile;
-    return {j0, static_cast<int>(clamp_i64(keys - j0, 0, kStageTile))};
+  __device__ int64_t operator[](int64_t n) const {
+    return range[descending ? begin + end - 1 - n : n] * kStageTile;
   }
-  __device__ bool place(const KeyTile& tile) const {
-    return threadIdx.x < kStageTile && put(threadIdx.x, tile.j0 + threadIdx.x);
+  __device__ bool place(int64_t j0) const {
+    return threadIdx.x < kStageTile && put(threadIdx.x, j0 + threadIdx.x);
+  }
+  __device__ int count(int64_t j0) const {
+    return static_cast<int>(clamp_i64(rows.seq.keys - j0, 0, kStageTile));
   }
 };
 
-// take(tile, missing) for each tile of a source, its keys in shared memory.
+// take(j0, missing) for each tile of a source, its keys in shared memory.
 template <KeySource Keys, class Take>
 __device__ __forceinline__ void sweep_keys(const Keys& keys, const Take& take) {
   for (int64_t n = keys.begin; n < keys.end; ++n) {
-    const KeyTile tile = keys[n];
+    const int64_t j0 = keys[n];
     __syncthreads();  // the last tile's keys are done with
-    take(tile, static_cast<bool>(__syncthreads_or(keys.place(tile))));
+    take(j0, static_cast<bool>(__syncthreads_or(keys.place(j0))));
   }
 }
 
@@ -148,8 +146,8 @@ template <int R>
 struct TileScores {
   const FmaTiles<R>& tiles;
 
-  // products(x, tile): of rows and keys; false: the tile has no weights.
-  // logits(tile, missing): a function of (r, c, product).
+  // products(x, j0): of rows and keys; false: the tile has no weights.
+  // logits(j0, missing): a function of (r, c, product).
   // values(row, column): four columns of v, `width` of which there are.
   __device__ static float weight(float p) { return p; }  // as the operand of p v
   __device__ static bool weighs() { return true; }       // o is wanted
@@ -163,9 +161,9 @@ struct PairLogits {
   const PackedTile<R>& s;
   bool plain;
 
-  __device__ PairLogits(const Attend& a, const PackedTile<R>& s, const PackedItem& item,
-                        const KeyTile& tile, bool missing)
-      : a(a), s(s), plain(plain_pairs(a, s.piece, item.m0, item.m1, tile.j0, missing)) {}
+  __device__ PairLogits(const Attend& a, const PackedTile<R>& s, const PackedItem& item, int64_t j0,
+                        bool missing)
+      : a(a), s(s), plain(plain_pairs(a, s.piece, item.m0, item.m1, j0, missing)) {}
   __device__ float operator()(int r, int c, float product) const {
     const float x = capped(a.score, product);
     return plain ? x : score(r, c, x);
@@ -232,17 +230,17 @@ __device__ __forceinline__ void attend_simt(const FmaTiles<R>& tiles, const Keys
                                             const Score& score, const Sink& sink) {
   StageSoftmax<R> state;
   float o[Chunks][R][4] = {};
-  sweep_keys(keys, [&](const KeyTile& tile, bool missing) {
+  sweep_keys(keys, [&](int64_t j0, bool missing) {
     float x[R][4] = {};
-    if (!score.products(x, tile)) return;
-    state.weigh(x, o, score.logits(tile, missing));
+    if (!score.products(x, j0)) return;
+    state.weigh(x, o, score.logits(j0, missing));
     if (!score.weighs()) return;
 #pragma unroll
     for (int r = 0; r < R; ++r)
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[r][c] = score.weight(x[r][c]);
     score.put(x);
-    multiply_nn(o, tiles, score.width, tile.count,
+    multiply_nn(o, tiles, score.width, keys.count(j0),
                 [&](int row, int column) { return score.values(row, column); });
   });
 #pragma unroll

@@ -53,7 +53,7 @@ struct DotScore : TileScores<R> {
   const PackedItem& item;
   int width = call.v.width;
 
-  __device__ bool products(float (&x)[R][4], const KeyTile&) const {
+  __device__ bool products(float (&x)[R][4], int64_t) const {
     const auto load_q = [&](int row, int column) { return load_four(call.q, s.q[row], column); };
     if (call.a.rope.cos)
       multiply_nt(x, this->tiles, call.q.width, load_q,
@@ -68,8 +68,8 @@ struct DotScore : TileScores<R> {
           [&](int row, int column) { return values(row, column); });
     return true;
   }
-  __device__ PairLogits<R> logits(const KeyTile& tile, bool missing) const {
-    return {call.a, s, item, tile, missing};
+  __device__ PairLogits<R> logits(int64_t j0, bool missing) const {
+    return {call.a, s, item, j0, missing};
   }
   __device__ float4 values(int row, int column) const {
     return load_four(call.v, s.keys[row].v, column);

@@ -57,11 +57,11 @@ struct StripKeys {
   float* scores;
   int64_t g, begin, end;
 
-  __device__ KeyTile operator[](int64_t n) const {
-    const int64_t j0 = n * kStageTile;
-    return {j0, static_cast<int>(clamp_i64(s.seq.keys - j0, 0, kStageTile))};
+  __device__ int64_t operator[](int64_t n) const { return n * kStageTile; }
+  __device__ int count(int64_t j0) const {
+    return static_cast<int>(clamp_i64(s.seq.keys - j0, 0, kStageTile));
   }
-  __device__ bool place(const KeyTile& tile) const {
+  __device__ bool place(int64_t j0) const {
     const Attend& a = c.attend;
     const int thread = threadIdx.x, n = thread % kStageTile;
     const auto at = [&](int64_t j, const int64_t* stride) {
@@ -69,9 +69,9 @@ struct StripKeys {
       return to < 0 ? -1 : to + g * stride[2];
     };
     if (thread < kStageTile)
-      s.k[n] = at(tile.j0 + c.right() + n, a.k.stride);
+      s.k[n] = at(j0 + c.right() + n, a.k.stride);
     else if (thread < 2 * kStageTile)
-      s.v[n] = at(tile.j0 + n, a.v.stride);
+      s.v[n] = at(j0 + n, a.v.stride);
     const int carried = static_cast<int>(c.kernel_columns) - 1;
     for (int i = thread; i < kStripRows * carried; i += kStageThreads) {
       float* line = scores + i / carried * kScorePitch + i % carried;
@@ -89,7 +89,7 @@ struct ConvScore : TileScores<4> {
   int64_t first;  // key of the part
   int width = call.v.width;
 
-  __device__ __forceinline__ bool products(float (&x)[4][4], const KeyTile& tile) const {
+  __device__ __forceinline__ bool products(float (&x)[4][4], int64_t j0) const {
     const ConvAttend& c = call.c;
     const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
     const int columns = static_cast<int>(c.kernel_columns), rows = static_cast<int>(c.kernel_rows);
@@ -102,10 +102,10 @@ struct ConvScore : TileScores<4> {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int m = ty + 16 * r, key = tx + 16 * i;
-        const bool seen = s.k[key] >= 0 && tile.j0 + c.right() + key < s.last[m];
+        const bool seen = s.k[key] >= 0 && j0 + c.right() + key < s.last[m];
         scores[m * kScorePitch + columns - 1 + key] = seen ? x[r][i] * c.attend.score.scale : 0.f;
       }
-    if (tile.j0 < first) return false;
+    if (j0 < first) return false;
     __syncthreads();
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
@@ -118,8 +118,8 @@ struct ConvScore : TileScores<4> {
     }
     return true;
   }
-  __device__ auto logits(const KeyTile& tile, bool) const {
-    return [this, j0 = tile.j0](int r, int i, float logit) {
+  __device__ auto logits(int64_t j0, bool) const {
+    return [this, j0](int r, int i, float logit) {
       const int m = threadIdx.x / 16 + 16 * r, key = 4 * static_cast<int>(threadIdx.x % 16) + i;
       return s.slot[m] >= 0 && s.v[key] >= 0 && j0 + key < s.last[m] ? logit : -INFINITY;
     };

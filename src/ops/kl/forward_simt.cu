@@ -38,7 +38,7 @@ struct DualScore {
   const KlShared<R>& s;
   const PackedItem& item;
 
-  __device__ __forceinline__ void logits(float (&x)[R][4], float (&y)[R][4], const KeyTile& tile,
+  __device__ __forceinline__ void logits(float (&x)[R][4], float (&y)[R][4], int64_t j0,
                                          bool missing) const {
     const Attend& a = call.first;
     multiply_nt(
@@ -49,7 +49,7 @@ struct DualScore {
         y, tiles, call.q[1].width,
         [&](int row, int column) { return load_four(call.q[1], s.second_q[row], column); },
         [&](int row, int column) { return load_four(call.k[1], s.second_k[row], column); });
-    const PairLogits<R> pairs(a, s, item, tile, missing);
+    const PairLogits<R> pairs(a, s, item, j0, missing);
 #pragma unroll
     for (int r = 0; r < R; ++r)
 #pragma unroll
@@ -122,9 +122,9 @@ __global__ void __launch_bounds__(kStageThreads, 2)
       return !there;
     });
     const auto sweep = [&](const auto& add) {
-      sweep_keys(keys, [&](const KeyTile& tile, bool missing) {
+      sweep_keys(keys, [&](int64_t j0, bool missing) {
         float x[R][4] = {}, y[R][4] = {};
-        DualScore<R>{tiles, call, s, item}.logits(x, y, tile, missing);
+        DualScore<R>{tiles, call, s, item}.logits(x, y, j0, missing);
         add(x, y);
       });
     };

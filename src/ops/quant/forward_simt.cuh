@@ -58,7 +58,7 @@ struct CodeScore : TileScores<R> {
   int64_t v_stride = call.v_t ? call.v_t.stride[2] : call.attend.v.stride[3];
   int width = static_cast<int>(call.attend.e);
 
-  __device__ bool products(float (&x)[R][4], const KeyTile&) const {
+  __device__ bool products(float (&x)[R][4], int64_t) const {
     const View<4>&q = call.attend.q, &k = call.attend.k;
     const int d = static_cast<int>(call.attend.d);
     multiply_nt(
@@ -67,8 +67,8 @@ struct CodeScore : TileScores<R> {
         [&](int row, int column) { return load_codes(k, s.keys[row].k, column, d, k.stride[3]); });
     return true;
   }
-  __device__ auto logits(const KeyTile& tile, bool missing) const {
-    const PairLogits<R> pairs(call.attend, s, item, tile, missing);
+  __device__ auto logits(int64_t j0, bool missing) const {
+    const PairLogits<R> pairs(call.attend, s, item, j0, missing);
     return [=, this](int r, int c, float product) {
       const int m = threadIdx.x / 16 + 16 * r, n = threadIdx.x % 16 + 16 * c;
       return pairs(r, c, product * (s.q_scale[m] * s.k_scale[n]));

@@ -31,12 +31,13 @@ struct ListKeys {
   const TraceItem& item;
   ListColumns& columns;
   const int32_t* list;
-  int64_t seen, count;
-  int64_t begin = 0, end = list_tiles(a, count);
+  int64_t seen, slots;
+  int64_t begin = 0, end = list_tiles(a, slots);
 
-  __device__ KeyTile operator[](int64_t n) const { return {n * kStageTile, kStageTile}; }
-  __device__ bool place(const KeyTile& tile) const {
-    columns.fill(a, item, tile.j0 / kStageTile, count, seen, [&](int64_t slot) -> int64_t {
+  __device__ int64_t operator[](int64_t n) const { return n * kStageTile; }
+  __device__ static int count(int64_t) { return kStageTile; }
+  __device__ bool place(int64_t at) const {
+    columns.fill(a, item, at / kStageTile, slots, seen, [&](int64_t slot) -> int64_t {
       if (!Dense) return list[slot];
       return a.first_valid(item.seq, item.head, item.block, slot, slot + 1);
     });
@@ -50,14 +51,14 @@ struct ListScore : TileScores<R> {
   const RowsShared<R>& s;
   int width = x.v.width;
 
-  __device__ bool products(float (&p)[R][4], const KeyTile&) const {
+  __device__ bool products(float (&p)[R][4], int64_t) const {
     multiply_nt(
         p, this->tiles, x.q.width,
         [&](int row, int column) { return load_four(x.q, s.rows.q[row], column); },
         [&](int row, int column) { return load_four(x.k, s.columns.k[row], column); });
     return true;
   }
-  __device__ auto logits(const KeyTile&, bool) const {
+  __device__ auto logits(int64_t, bool) const {
     return [this](int r, int c, float product) {
       const int m = threadIdx.x / 16 + 16 * r, n = threadIdx.x % 16 + 16 * c;
       return s.columns.key[n] < s.rows.seen[m] ? product * x.call.a.attend.score.scale : -INFINITY;
