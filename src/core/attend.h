@@ -135,9 +135,48 @@ struct KeyRange {
   int64_t low, high, first_low, first_high;
 };
 
+// The bounds of a window, in the public convention: 0 means unlimited.  Int: int where positions
+// and limits leave room for sums.
+template <class Int>
+struct Reach {
+  Int left, right;
+
+  // Keys [low, high) of the row at p, of those before `end`.  May lie below 0.
+  FOVEA_HD Int low(Int p) const { return left > 0 ? p - left + 1 : 0; }
+  FOVEA_HD Int high(Int p, Int end) const {
+    const Int to = right > 0 ? p + right : end;
+    return to < end ? to : end;
+  }
+  // Rows [first_row, end_row) that see the key at p, where rows lie in [begin, end).
+  FOVEA_HD Int first_row(Int p, Int begin) const { return right > 0 ? p - right + 1 : begin; }
+  FOVEA_HD Int end_row(Int p, Int end) const { return left > 0 ? p + left : end; }
+  // A key `away` behind the row, or before it.
+  FOVEA_HD bool sees(Int away) const {
+    return !(right > 0 && away >= right) && !(left > 0 && away <= -left);
+  }
+};
+
+// Positions [low, high), and those of [floor, high) below `sink`.
+template <class Int>
+struct SeenKeys {
+  Int floor, low, high, sink;
+  FOVEA_HD bool operator()(Int at) const {
+    return at < high && (at >= low || (at < sink && at >= floor));
+  }
+  FOVEA_HD bool all(Int begin, Int end) const {
+    return end <= high && (begin >= low || (end <= sink && begin >= floor));
+  }
+};
+
+struct Interval {
+  int64_t begin, end;
+};
+
 // The window of one head, in the public convention: 0 means unlimited.
 struct Window {
   int64_t left, right, sink, chunk;
+  FOVEA_HD Reach<int64_t> reach() const { return {left, right}; }
+  FOVEA_HD bool limits() const { return left || right || chunk; }
   FOVEA_HD bool sees(int64_t p_i, int64_t p_j) const {
     if (right > 0 && p_j >= p_i + right) return false;
     if (left > 0 && p_j <= p_i - left && p_j >= sink) return false;
@@ -146,6 +185,30 @@ struct Window {
   }
   FOVEA_HD int64_t floor_div(int64_t p) const {
     return p >= 0 ? p / chunk : -((chunk - 1 - p) / chunk);
+  }
+  // From the lower bound of the row at `lower` to the upper bound of the row at `upper`, of the
+  // positions before `end`.  Of rows first .. last, some of them see within seen(first, last), and
+  // every one sees seen(last, first).
+  FOVEA_HD SeenKeys<int64_t> seen(int64_t lower, int64_t upper, int64_t end) const {
+    SeenKeys<int64_t> at{0, reach().low(lower), reach().high(upper, end), left > 0 ? sink : 0};
+    if (chunk > 0) {
+      at.floor = floor_div(lower) * chunk;
+      const int64_t next = (floor_div(upper) + 1) * chunk;
+      if (next < at.high) at.high = next;
+      if (at.floor > at.low) at.low = at.floor;
+    }
+    return at;
+  }
+  // Rows of [0, rows) that may see a key of [j0, j1), row i being at i + shift.
+  FOVEA_HD Interval rows(int64_t j0, int64_t j1, int64_t shift, int64_t rows) const {
+    Interval at{reach().first_row(j0, shift) - shift,
+                j0 >= sink ? reach().end_row(j1 - 1, rows + shift) - shift : rows};
+    if (chunk > 0) {
+      const int64_t begin = floor_div(j0) * chunk - shift;
+      const int64_t end = (floor_div(j1 - 1) + 1) * chunk - shift;
+      at.begin = at.begin > begin ? at.begin : begin, at.end = at.end < end ? at.end : end;
+    }
+    return at;
   }
   // sees() of a row at p as intervals, where key j of `keys` is at position j.  Differences,
   // because a limit may be near INT64_MAX.

@@ -7,7 +7,8 @@
 # is compiled in instances/<family>_<verb>_<arch>_<dtype>_<width>.cu with its neighbours of the same
 # arch, dtype and width, and is listed in instances/<family>_<verb>_<arch>.inc for the launcher.
 # FOVEA_ONLY (a regular expression, e.g. bf16_128) keeps the rows whose
-# "<verb>_<arch>_<dtype>_<width>" matches, FOVEA_FAMILIES the tables of its folders.  Included by the root CMakeLists.txt.
+# "<verb>_<arch>_<dtype>_<width>" matches and those of simt, FOVEA_FAMILIES the tables of its
+# folders.  Included by the root CMakeLists.txt.
 if(NOT FOVEA_CUDA)
   return()
 endif()
@@ -93,7 +94,7 @@ function(fovea_stamp_instances table)
     if(arch STREQUAL sm90 AND NOT _hopper)
       continue()
     endif()
-    if(FOVEA_ONLY AND NOT "${verb}_${_group}" MATCHES "${FOVEA_ONLY}")
+    if(FOVEA_ONLY AND NOT arch STREQUAL simt AND NOT "${verb}_${_group}" MATCHES "${FOVEA_ONLY}")
       continue()
     endif()
     if(NOT _group IN_LIST _groups)

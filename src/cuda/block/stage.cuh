@@ -210,4 +210,31 @@ __device__ __forceinline__ void multiply_nn(float (&acc)[Chunks][R][4], const Fm
   }
 }
 
+// Row r of a thread's sums, times `factor`: `width` columns, `step` elements apart, from `at` on.
+template <int Chunks, int R>
+__device__ __forceinline__ void store_columns(void* out, int32_t dtype, int64_t at, int64_t step,
+                                              int width, float factor,
+                                              const float (&acc)[Chunks][R][4], int r) {
+#pragma unroll
+  for (int chunk = 0; chunk < Chunks; ++chunk)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int column = chunk * kStageTile + 4 * static_cast<int>(threadIdx.x % 16) + c;
+      if (column < width) store_float(out, dtype, at + column * step, acc[chunk][r][c] * factor);
+    }
+}
+
+// f<Chunks>() for sums of `width` columns, Chunks of `Least` at least.
+template <int Least = 1, class F>
+void with_chunks(int64_t width, const F& f) {
+  if (Least <= 1 && width <= kStageTile)
+    f.template operator()<Least <= 1 ? 1 : Least>();
+  else if (width <= 2 * kStageTile)
+    f.template operator()<2>();
+  else if (width <= 4 * kStageTile)
+    f.template operator()<4>();
+  else
+    f.template operator()<9>();
+}
+
 }  // namespace fovea::cuda

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The merge of split-key partials (combine.cuh).  A warp owns 128 columns of one row and walks the
 // splits in order; no shared memory.
+#include "core/locate.h"
 #include "cuda/loop/combine_row.cuh"
 #include "cuda/loop/source.cuh"
 #include "cuda/tile/order.cuh"
@@ -10,16 +11,6 @@ namespace {
 
 constexpr int kWarps = 4;
 
-// Takes the last digit of `rest` to base `n`, in 32 bits where they do.
-__device__ inline int64_t digit(int64_t& rest, int64_t n) {
-  const int64_t all = rest;
-  if ((all | n) >> 32 == 0)
-    rest = static_cast<uint32_t>(all) / static_cast<uint32_t>(n);
-  else
-    rest = all / n;
-  return all - rest * n;
-}
-
 __global__ void __launch_bounds__(kWarps * 32)
     combine_kernel(Attend a, Partials parts, int64_t work) {
   const int64_t chunks = (a.e + kMergeColumns - 1) / kMergeColumns;
@@ -27,8 +18,13 @@ __global__ void __launch_bounds__(kWarps * 32)
   for (int64_t w = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32; w < work;
        w += stride) {
     int64_t rest = w;
-    const int64_t chunk = digit(rest, chunks), h = digit(rest, a.h);
-    const int64_t i = digit(rest, a.sequences.query_max - parts.out.history);
+    const auto digit = [&](int64_t n) {
+      const int64_t all = rest;
+      rest = quotient(all, n);
+      return all - rest * n;
+    };
+    const int64_t chunk = digit(chunks), h = digit(a.h);
+    const int64_t i = digit(a.sequences.query_max - parts.out.history);
     const Sequence seq = a.sequences[rest];
     const OutRows::Place out = parts.out.of(a.sequences, seq, rest);
     if (i >= out.count) continue;

@@ -8,6 +8,8 @@
 
 namespace fovea::cuda {
 
+constexpr int kPairKeys = 64;  // of a tile
+
 struct RowInfo {
   int64_t i, h;  // query row in the sequence (-1: no such row) and head
   int64_t p;
@@ -54,6 +56,16 @@ inline __device__ __noinline__ float pair_score(const Attend& a, const Sequence&
   if (row.i < 0 || key.k < 0) return -INFINITY;
   if (!sees(a.mask, seq, row.window, row.h, row.i, key.j, row.p, key.p)) return -INFINITY;
   return biased(a.score, seq, row.slope, row.h, row.i, key.j, row.p, key.p, x);
+}
+
+// Every pair of rows [m0, m1) and of the 64 keys from j0 on that exists is seen, and nothing but
+// scale and softcap makes its score.  `missing`: some key is not there.
+__device__ __forceinline__ bool plain_pairs(const Attend& a, const PackedRows& rows, int64_t m0,
+                                            int64_t m1, int64_t j0, bool missing) {
+  if (missing || a.score.bias || a.score.alibi) return false;
+  const int64_t j1 = j0 + kPairKeys < rows.seq.keys ? j0 + kPairKeys : rows.seq.keys;
+  return tile_full(a.mask, rows.seq, rows.head_begin(), rows.head_end(), rows.row(m0),
+                   rows.row(m1 - 1) + 1, j0, j1);
 }
 
 }  // namespace fovea::cuda

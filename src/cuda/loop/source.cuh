@@ -7,6 +7,14 @@
 
 namespace fovea::cuda {
 
+// Element offset of row i and head h of a sequence in a (b, s, h, column) and a (b, h, s) tensor.
+FOVEA_HD int64_t row_offset(const Sequence& q, int64_t i, int64_t h, const int64_t* stride) {
+  return q.batch * stride[0] + (q.row_begin + i) * stride[1] + h * stride[2];
+}
+FOVEA_HD int64_t lse_offset(const Sequence& q, int64_t i, int64_t h, const int64_t* stride) {
+  return q.batch * stride[0] + h * stride[1] + (q.row_begin + i) * stride[2];
+}
+
 // The packed rows of one sequence and one key head.
 struct PackedRows {
   Sequence seq;
@@ -19,7 +27,7 @@ struct PackedRows {
   FOVEA_HD int64_t head_end() const { return (g + 1) * group; }
   // Element offset of packed row m in a (b, s, h, column) tensor.
   FOVEA_HD int64_t offset(int64_t m, const int64_t* stride) const {
-    return seq.batch * stride[0] + (seq.row_begin + row(m)) * stride[1] + head(m) * stride[2];
+    return row_offset(seq, row(m), head(m), stride);
   }
   // The same in a (b, h, s) tensor.
   FOVEA_HD int64_t lse_offset(int64_t m, const int64_t* stride) const {

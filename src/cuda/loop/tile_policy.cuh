@@ -155,42 +155,17 @@ struct FullTiles {
     const int first = tile.first_query() + tile.shift, last = tile.end_query() - 1 + tile.shift;
     const int64_t heads = a.mask.head_window ? tile.rows.head_end() : tile.rows.head_begin() + 1;
     for (int64_t h = tile.rows.head_begin(); h < heads; ++h) {
-      const Window w = a.mask.of_head(h);
-      int64_t from = w.left > 0 ? last + 1 - w.left : 0,
-              to = w.right > 0 ? first + w.right : tile.keys;
-      if (w.chunk > 0) {
-        const int64_t low = w.floor_div(last) * w.chunk, high = (w.floor_div(first) + 1) * w.chunk;
-        from = low > from ? low : from, to = high < to ? high : to;
-      }
-      begin = max(begin, static_cast<int>((clamp_i64(from, 0, kIndexMax) + width - 1) / width));
-      end = min(end, static_cast<int>(clamp_i64(to, 0, kIndexMax) / width));
+      const SeenKeys<int64_t> every = a.mask.of_head(h).seen(last, first, tile.keys);
+      begin =
+          max(begin, static_cast<int>((clamp_i64(every.low, 0, kIndexMax) + width - 1) / width));
+      end = min(end, static_cast<int>(clamp_i64(every.high, 0, kIndexMax) / width));
     }
   }
   __device__ bool full(int n) const { return n >= begin && n < end; }
 };
 
-// The positions below `end` that a row at position p sees under a window: [low, high), and those of
-// [floor, high) below `sink`.
-template <class Int>
-struct Seen {
-  Int floor, low, high, sink;
-  __device__ bool operator()(Int at) const {
-    return at < high && (at >= low || (at < sink && at >= floor));
-  }
-};
-__device__ inline Seen<int64_t> seen_from(const Window& w, int64_t p, int64_t end) {
-  Seen<int64_t> seen{0, w.left > 0 ? p - w.left + 1 : 0, w.right > 0 ? p + w.right : end,
-                     w.left > 0 ? w.sink : 0};
-  if (w.chunk > 0) {
-    seen.floor = w.floor_div(p) * w.chunk;
-    if (seen.floor + w.chunk < seen.high) seen.high = seen.floor + w.chunk;
-    if (seen.floor > seen.low) seen.low = seen.floor;
-  }
-  if (end < seen.high) seen.high = end;
-  return seen;
-}
-// The same in tile columns from `origin`.
-__device__ inline Seen<int> columns_of(const Seen<int64_t>& seen, int origin) {
+// Positions in tile columns from `origin`.
+__device__ inline SeenKeys<int> columns_of(const SeenKeys<int64_t>& seen, int origin) {
   const auto column = [&](int64_t at) {
     return static_cast<int>(clamp_i64(at, 0, kIndexMax)) - origin;
   };
@@ -277,8 +252,9 @@ struct RichMask : FullTiles {
     const int lane_key = key + threadIdx.x % 4 * 2;
     each_row<M>(row, [&](int i, int half, int m) {
       if (m >= tile.count) return;
-      const Seen<int> seen = columns_of(
-          seen_from(a.mask.of_head(tile.head(m)), tile.query(m) + tile.shift, tile.keys), lane_key);
+      const int p = tile.query(m) + tile.shift;
+      const SeenKeys<int> seen =
+          columns_of(a.mask.of_head(tile.head(m)).seen(p, p, tile.keys), lane_key);
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll
@@ -292,7 +268,7 @@ struct RichMask : FullTiles {
     each_row<M>(row, [&](int i, int half, int m) {
       if (m >= tile.count) return;
       const int64_t h = tile.head(m), p_i = a.mask.query_at(q, h, tile.query(m));
-      const Seen<int64_t> seen = seen_from(a.mask.of_head(h), p_i, INT64_MAX);
+      const SeenKeys<int64_t> seen = a.mask.of_head(h).seen(p_i, p_i, INT64_MAX);
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll

@@ -27,19 +27,15 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t h = w % a.h, i = w / a.h % a.sequences.query_max;
     const Sequence seq = a.sequences[w / a.h / a.sequences.query_max];
     if (i >= seq.rows) continue;
-    const auto row = [&](const int64_t* x) {
-      return seq.batch * x[0] + (seq.row_begin + i) * x[1] + h * x[2];
-    };
-    const int64_t o = row(a.o.stride), dout = row(b.call.dout.stride);
+    const int64_t o = row_offset(seq, i, h, a.o.stride);
+    const int64_t dout = row_offset(seq, i, h, b.call.dout.stride);
     float sum = 0;
     for (int64_t c = lane; c < a.e; c += 32)
       sum += load_float(a.o.data, a.o_dtype, o + c * a.o.stride[3]) *
              load_float(b.call.dout.data, a.o_dtype, dout + c * b.call.dout.stride[3]);
     sum = lanes_sum<32>(sum);
     const View<3>& dlse = b.call.dlse;
-    if (dlse)
-      sum -= dlse.as()[seq.batch * dlse.stride[0] + h * dlse.stride[1] +
-                       (seq.row_begin + i) * dlse.stride[2]];
+    if (dlse) sum -= dlse.as()[lse_offset(seq, i, h, dlse.stride)];
     if (lane == 0) b.delta[side_offset(a, seq, h, i)] = sum;
   }
 }
@@ -69,8 +65,7 @@ __global__ void __launch_bounds__(kThreads)
             sum += b.row_alibi[side];
             continue;
           }
-          const float lse = a.lse.as()[seq.batch * a.lse.stride[0] + h * a.lse.stride[1] +
-                                       (seq.row_begin + i) * a.lse.stride[2]];
+          const float lse = a.lse.as()[lse_offset(seq, i, h, a.lse.stride)];
           if (lse != -INFINITY) sum -= expf(sink_logit(a.score, h) - lse) * b.delta[side];
         }
     }
@@ -110,9 +105,9 @@ void launch_bias(Context& ctx, const BackwardSimt& b) {
 void enqueue(Context& ctx, const BackwardSimt& b) {
   const AttendBackward& call = b.call;
   backward_before(ctx, b);
-  if (call.dq || call.dalibi) launch_rows(ctx, kOp, b);
-  if (call.dk) launch_keys<Owner::dk>(ctx, kOp, b);
-  if (call.dv) launch_keys<Owner::dv>(ctx, kOp, b);
+  if (call.dq || call.dalibi) gradient_simt<Owner::dq>(ctx, kOp, b);
+  if (call.dk) gradient_simt<Owner::dk>(ctx, kOp, b);
+  if (call.dv) gradient_simt<Owner::dv>(ctx, kOp, b);
   backward_after(ctx, b);
 }
 
@@ -162,7 +157,7 @@ void backward_before(Context& ctx, const BackwardSimt& b) {
 
 void backward_row_alibi(Context& ctx, BackwardSimt b) {
   b.call.dq = {};
-  launch_rows(ctx, kOp, b);
+  gradient_simt<Owner::dq>(ctx, kOp, b);
 }
 
 void backward_after(Context& ctx, const BackwardSimt& b) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention_backward as the f32 gradient of loop/attend_bwd_simt.cuh has it:
+// attention_backward as the f32 gradient (loop/gradient_tile.cuh) has it:
 //   p = exp(score - lse),  ds = p (dout v' - delta),  dx = ds (1 - (x / softcap)^2)
 #pragma once
 #include "core/workspace.h"
-#include "cuda/loop/attend_bwd_simt.cuh"
+#include "cuda/loop/gradient_tile.cuh"
 
 namespace fovea::cuda {
 

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kStageThreads, 1)
     bias_simt_kernel(const __grid_constant__ BackwardSimt b,
                      const __grid_constant__ BiasTiles grid) {
   extern __shared__ float4 s_dynamic[];
-  __shared__ BackwardShared s;
+  __shared__ GradientTile s;
   const FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
   const Attend& a = b.call.forward;
   const int64_t group = a.h / a.g;
@@ -44,11 +44,11 @@ __global__ void __launch_bounds__(kStageThreads, 1)
       if (m0 >= rows.count() || first >= last) continue;
       const Range range = row_range(a.mask, rows.seq, h, h + 1, first, last);
       if (range.begin >= m0 + kStageTile || range.end <= m0) continue;
-      stage_rows(b, s, rows, m0);
-      stage_keys(b, s, rows.seq, h / group, j0);
+      stage_rows(a, m0, s, row_values(b, s, m0));
+      if (threadIdx.x < kStageTile) put_key(b, s, h / group, threadIdx.x, j0 + threadIdx.x);
       __syncthreads();
       PairTiles t;
-      pair_tiles<true, true>(b, s, tiles, rows.seq, false, t);
+      pair_tiles<true, true>(b, s, tiles, false, t);
 #pragma unroll
       for (int r = 0; r < 4; ++r)
 #pragma unroll

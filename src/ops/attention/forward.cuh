@@ -119,4 +119,9 @@ ForwardInstance90 forward_sm90_instance();
 template <ForwardConfig80 C>
 ForwardInstance forward_sm80_instance();
 
+// In f32 FMA: tiles of 16 R rows, o of at most 64 Chunks columns.
+struct PackedGrid;
+template <int R, int Chunks>
+void forward_simt(Context& ctx, const Attend& a, const PackedGrid& grid, const Partials& parts);
+
 }  // namespace fovea::cuda

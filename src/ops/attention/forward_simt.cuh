@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention_forward in f32 FMA: every dtype, width, stride and feature.
-//   for key tiles:  s = score(q k');  m' = max(m, s);  p = exp(s - m');  l, o scaled by exp(m - m')
-//                   l += sum p;  o += p v        at the end  o / l,  lse = m + ln l
-// A block owns 16 R packed rows (R = 1 for decode) of one sequence and key head, and one split of
-// its key tiles of 64.  Thread (ty, tx) owns rows ty + 16 r: m and l of a row live in its 16 tx
-// lanes, l as partial sums until the end.  Products, shared memory and barriers: block/stage.cuh.
-// Source: FlashAttention-2 (2307.08691).
+// attention_forward on the portable flash loop (loop/attend_simt.cuh): every dtype, width, stride
+// and feature.  x = score(q k' + q_value v'), the keys turned as they are read where they are
+// stored unrotated.
 #pragma once
 #include "core/rotate.h"
-#include "cuda/block/stage.cuh"
-#include "cuda/block/stage_softmax.cuh"
-#include "cuda/loop/combine.cuh"
-#include "cuda/loop/pairs.cuh"
+#include "cuda/loop/attend_simt.cuh"
+#include "ops/attention/forward.cuh"
 
 namespace fovea::cuda {
 
@@ -19,7 +13,12 @@ struct ForwardSimt {
   Attend a;
   Operand q, k, v, q_value;
   Partials parts;  // splits == 1: unused, o and lse are written at once
-  int64_t splits, row_tiles, work;
+  PackedGrid grid;
+};
+
+template <int R>
+struct ForwardShared : PackedTile<R> {
+  int64_t q_value[16 * R];  // element offsets; -1: no such row
 };
 
 // Four columns of a key that is stored unrotated.
@@ -46,49 +45,36 @@ inline __device__ __noinline__ float4 load_turned(const ForwardSimt& call, const
   return out;
 }
 
+// Score: the dot products of a row and its keys.
 template <int R>
-struct ForwardShared {
-  PackedRows piece;
-  RowInfo rows[16 * R];
-  int64_t q[16 * R], q_value[16 * R];  // element offsets; -1: no such row
-  KeyInfo keys[kStageTile];
-};
+struct DotScore : TileScores<R> {
+  const ForwardSimt& call;
+  const ForwardShared<R>& s;
+  const PackedItem& item;
+  int width = call.v.width;
 
-// Writes the rows of a finished tile, to o and lse or to the split's partial.
-template <int R, int Chunks>
-__device__ __forceinline__ void finish(const ForwardSimt& call, const PackedRows& rows, int64_t m0,
-                                       int64_t split, const RowInfo* s_rows,
-                                       const StageSoftmax<R>& state,
-                                       const float (&o)[Chunks][R][4]) {
-  const Attend& a = call.a;
-  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
-  const bool partial = call.splits > 1, sinks = !partial && a.score.sink_logit;
-#pragma unroll
-  for (int r = 0; r < R; ++r) {
-    const RowInfo& row = s_rows[ty + 16 * r];
-    const StageRow end = state.end(r, sinks && row.i >= 0 ? sink_logit(a.score, row.h) : -INFINITY);
-    if (row.i < 0) continue;
-    const float inverse = end.sum == 0 ? 0 : end.factor / end.sum, lse = end.lse();
-    const int64_t token = rows.seq.batch * a.s + rows.seq.row_begin + row.i;
-    if (tx == 0 && partial) *call.parts.lse_row(split, token, row.h) = lse;
-    if (tx == 0 && !partial && a.lse)
-      a.lse.as()[rows.lse_offset(m0 + ty + 16 * r, a.lse.stride)] = lse;
-    float* part = partial ? call.parts.o_row(split, token, row.h) : nullptr;
-    const int64_t out = rows.offset(m0 + ty + 16 * r, a.o.stride);
-#pragma unroll
-    for (int chunk = 0; chunk < Chunks; ++chunk)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int column = chunk * kStageTile + 4 * tx + c;
-        if (column >= a.e) continue;
-        const float x = o[chunk][r][c] * inverse;
-        if (partial)
-          part[column] = x;
-        else
-          store_float(a.o.data, a.o_dtype, out + column * a.o.stride[3], x);
-      }
+  __device__ bool products(float (&x)[R][4], int64_t) const {
+    const auto load_q = [&](int row, int column) { return load_four(call.q, s.q[row], column); };
+    if (call.a.rope.cos)
+      multiply_nt(x, this->tiles, call.q.width, load_q,
+                  [&](int row, int column) { return load_turned(call, s.keys[row], column); });
+    else
+      multiply_nt(x, this->tiles, call.q.width, load_q,
+                  [&](int row, int column) { return load_four(call.k, s.keys[row].k, column); });
+    if (call.a.q_value)
+      multiply_nt(
+          x, this->tiles, width,
+          [&](int row, int column) { return load_four(call.q_value, s.q_value[row], column); },
+          [&](int row, int column) { return values(row, column); });
+    return true;
   }
-}
+  __device__ PairLogits<R> logits(int64_t j0, bool missing) const {
+    return {call.a, s, item, j0, missing};
+  }
+  __device__ float4 values(int row, int column) const {
+    return load_four(call.v, s.keys[row].v, column);
+  }
+};
 
 template <int R, int Chunks>
 __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
@@ -97,73 +83,41 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
   __shared__ ForwardShared<R> s;
   const FmaTiles<R> tiles(reinterpret_cast<float*>(s_dynamic));
   const Attend& a = call.a;
-  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
-  for (int64_t w = blockIdx.x; w < call.work; w += gridDim.x) {
-    // Late rows first: under a causal mask they are the longest.
-    const int64_t split = w % call.splits,
-                  tile = call.row_tiles - 1 - w / call.splits % call.row_tiles;
-    const int64_t gr = w / call.splits / call.row_tiles;
-    const int64_t m0 = tile * 16 * R;
-    __syncthreads();
-    if (threadIdx.x == 0) s.piece = packed_rows(a, gr / a.g, gr % a.g);
-    __syncthreads();
+  for (int64_t w = blockIdx.x; w < call.grid.work; w += gridDim.x) {
+    PackedItem item(call.grid, w, 16 * R);
     const PackedRows& rows = s.piece;
-    if (m0 >= rows.count()) continue;
-    for (int m = threadIdx.x; m < 16 * R; m += kStageThreads) {
-      s.rows[m] = row_info(a, rows, m0 + m);
-      s.q[m] = s.rows[m].i < 0 ? -1 : rows.offset(m0 + m, a.q.stride);
-      s.q_value[m] = s.rows[m].i < 0 ? -1 : rows.offset(m0 + m, a.q_value.stride);
-    }
-    __syncthreads();  // a piece without keys reads the rows at once
-    const int64_t m1 = m0 + 16 * R < rows.count() ? m0 + 16 * R : rows.count();
-    const int64_t i0 = rows.row(m0), i1 = rows.row(m1 - 1) + 1;
-    const KeyTiles key_range =
-        key_tiles(a.mask, rows.seq, rows.head_begin(), rows.head_end(), i0, i1, kStageTile);
-    const SplitRange range = split_range(key_range.count(), call.splits, split);
-
-    StageSoftmax<R> state;
-    float o[Chunks][R][4] = {};
-    for (int64_t n = range.begin; n < range.end; ++n) {
-      const int64_t j0 = key_range[n] * kStageTile;
-      const int keys = static_cast<int>(clamp_i64(rows.seq.keys - j0, 0, kStageTile));
-      __syncthreads();  // the last tile's keys are done with
-      bool missing = false;
-      if (threadIdx.x < kStageTile) {
-        s.keys[threadIdx.x] = key_info(a, rows.seq, rows.g, j0 + threadIdx.x);
-        missing = s.keys[threadIdx.x].k < 0;
-      }
-      missing = __syncthreads_or(missing);
-
-      float x[R][4] = {};
-      const auto load_q = [&](int row, int column) { return load_four(call.q, s.q[row], column); };
-      const auto load_v = [&](int row, int column) {
-        return load_four(call.v, s.keys[row].v, column);
-      };
-      if (a.rope.cos)
-        multiply_nt(x, tiles, call.q.width, load_q,
-                    [&](int row, int column) { return load_turned(call, s.keys[row], column); });
-      else
-        multiply_nt(x, tiles, call.q.width, load_q,
-                    [&](int row, int column) { return load_four(call.k, s.keys[row].k, column); });
-      if (a.q_value)
-        multiply_nt(
-            x, tiles, call.v.width,
-            [&](int row, int column) { return load_four(call.q_value, s.q_value[row], column); },
-            load_v);
-
-      const bool plain =
-          !missing && !a.score.bias && !a.score.alibi &&
-          tile_full(a.mask, rows.seq, rows.head_begin(), rows.head_end(), i0, i1, j0, j0 + keys);
-      state.weigh(x, o, [&](int r, int c, float product) {
-        const float score = capped(a.score, product);
-        return plain ? score
-                     : pair_score(a, rows.seq, s.rows[ty + 16 * r], s.keys[tx + 16 * c], score);
-      });
-      put_p(tiles, x);
-      multiply_nn(o, tiles, call.v.width, keys, load_v);
-    }
-    finish(call, rows, m0, split, s.rows, state, o);
+    if (!stage_item(a, call.grid.group, item, s, [&](int m) {
+          s.q_value[m] = s.rows[m].i < 0 ? -1 : rows.offset(item.m0 + m, a.q_value.stride);
+        }))
+      continue;
+    const WindowKeys keys(a, rows, item, call.grid.splits, [&](int n, int64_t j) {
+      s.keys[n] = key_info(a, rows.seq, rows.g, j);
+      return s.keys[n].k < 0;
+    });
+    attend_simt<Chunks>(tiles, keys, DotScore<R>{{tiles}, call, s, item},
+                        PackedSink<R>{{a, call.parts, call.grid.splits, item.split}, s});
   }
 }
 
+template <int R, int Chunks>
+void forward_simt(Context& ctx, const Attend& a, const PackedGrid& grid, const Partials& parts) {
+  const ForwardSimt call{a,
+                         operand_of(a.q, a.dtype, a.d),
+                         operand_of(a.k, a.dtype, a.d),
+                         operand_of(a.v, a.dtype, a.e),
+                         operand_of(a.q_value, a.dtype, a.e),
+                         parts,
+                         grid};
+  launch<forward_simt_kernel<R, Chunks>>(ctx, "attention_forward", grid.work, kStageThreads,
+                                         FmaTiles<R>::bytes(), call);
+}
+
 }  // namespace fovea::cuda
+
+#define FOVEA_INSTANCE(dtype, columns)                                                            \
+  template void fovea::cuda::forward_simt<1, columns / 64>(fovea::Context&, const fovea::Attend&, \
+                                                           const fovea::cuda::PackedGrid&,        \
+                                                           const fovea::cuda::Partials&);         \
+  template void fovea::cuda::forward_simt<4, columns / 64>(fovea::Context&, const fovea::Attend&, \
+                                                           const fovea::cuda::PackedGrid&,        \
+                                                           const fovea::cuda::Partials&);

@@ -12,34 +12,10 @@
 #pragma once
 #include "cuda/block/reduce.cuh"
 #include "cuda/launch.h"
+#include "cuda/loop/source.cuh"
 #include "ops/conv_attention/strip_simt.cuh"
 
 namespace fovea::cuda {
-
-constexpr int kTileRows = 64, kTileKeysMost = 108;
-
-struct ConvBackwardSimt {
-  ConvAttendBackward b;
-  Operand q, k, v, dout;
-  float* delta;      // (b, h, rows_out)
-  double* dweight;   // (r, h, row tiles, taps): sums of a row tile
-  int32_t own_rows;  // of a tile
-  int32_t own_keys;
-  int64_t row_tiles, key_tiles;
-
-  explicit ConvBackwardSimt(const ConvAttendBackward& call) : b(call) {
-    const ConvAttend& c = call.forward;
-    const Attend& a = c.attend;
-    q = operand_of(a.q, a.dtype, a.d), k = operand_of(a.k, a.dtype, a.d);
-    v = operand_of(a.v, a.dtype, a.e), dout = operand_of(call.dout, a.o_dtype, a.e);
-    own_rows = static_cast<int32_t>(kTileRows - 2 * c.above());
-    const int64_t most = kTileKeysMost - 2 * (c.kernel_columns - 1);
-    own_keys = static_cast<int32_t>(most < kStageTile ? most : kStageTile);
-    row_tiles = ceil_div(a.sequences.query_max, own_rows);
-    key_tiles = ceil_div(a.sequences.key_max, own_keys);
-    delta = nullptr, dweight = nullptr;
-  }
-};
 
 struct ConvBackwardShared {
   Sequence seq;
@@ -49,8 +25,6 @@ struct ConvBackwardShared {
   int64_t last[kTileRows];  // keys that the row sees: those before
   int64_t k[2 * kStageTile], v[2 * kStageTile];
 };
-
-enum class ConvOwner { rows, dk, dv };
 
 constexpr int64_t conv_backward_bytes() {
   return ((kTileRows + kStageTile) * kStagePitch + 2 * kTileRows * kScorePitch +
@@ -192,20 +166,6 @@ class ConvTile {
   }
 };
 
-template <int Chunks>
-__device__ __forceinline__ void store_sums(const View<4>& out, int32_t dtype, int64_t offset,
-                                           int width, float scale, const float (&acc)[Chunks][4][4],
-                                           int r) {
-#pragma unroll
-  for (int chunk = 0; chunk < Chunks; ++chunk)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int column = chunk * kStageTile + 4 * static_cast<int>(threadIdx.x % 16) + i;
-      if (column < width)
-        store_float(out.data, dtype, offset + column * out.stride[3], scale * acc[chunk][r][i]);
-    }
-}
-
 // dweight of a row tile: a thread has one or two taps of one of as many groups of rows as fit.
 struct TapSums {
   double sum[2] = {0, 0};
@@ -301,11 +261,9 @@ __global__ void __launch_bounds__(kStageThreads, 1)
         for (int r = 0; r < 4; ++r) {
           const int m = ty + 16 * r;
           if (m >= i1 - i0) continue;
-          const int64_t* stride = call.b.dq.stride;
-          store_sums(
-              call.b.dq, a.dtype,
-              s.seq.batch * stride[0] + (s.seq.row_begin + i0 + m) * stride[1] + head * stride[2],
-              call.q.width, a.score.scale, acc, r);
+          const View<4>& dq = call.b.dq;
+          store_columns(dq.data, a.dtype, row_offset(s.seq, i0 + m, head, dq.stride), dq.stride[3],
+                        call.q.width, a.score.scale, acc, r);
         }
     }
     if (partial) taps.store(t.rows * t.columns, reinterpret_cast<double*>(t.scores), partial);
@@ -370,9 +328,29 @@ __global__ void __launch_bounds__(kStageThreads, 1)
       const View<4>& out = gradient ? call.b.dk : call.b.dv;
       const int64_t offset =
           a.sequences.key_offset(s.seq, j0 + key, out.stride) + g * out.stride[2];
-      store_sums(out, a.dtype, offset, other.width, gradient ? a.score.scale : 1.f, acc, r);
+      store_columns(out.data, a.dtype, offset, out.stride[3], other.width,
+                    gradient ? a.score.scale : 1.f, acc, r);
     }
   }
 }
 
+template <ConvOwner Owner, int Chunks>
+void conv_gradient_simt(Context& ctx, const ConvBackwardSimt& call) {
+  const Attend& a = call.b.forward.attend;
+  const auto run = [&]<auto kernel>(int64_t work) {
+    launch<kernel>(ctx, "conv_attention_backward", work, kStageThreads, conv_backward_bytes(), call,
+                   work);
+  };
+  if constexpr (Owner == ConvOwner::rows)
+    run.template operator()<conv_rows_simt_kernel<Chunks>>(a.sequences.count * a.h *
+                                                           call.row_tiles);
+  else
+    run.template operator()<conv_keys_simt_kernel<Owner, Chunks>>(a.sequences.count * a.g *
+                                                                  call.key_tiles);
+}
+
 }  // namespace fovea::cuda
+
+#define FOVEA_INSTANCE(dtype, columns, owner)                                                 \
+  template void fovea::cuda::conv_gradient_simt<fovea::cuda::ConvOwner::owner, columns / 64>( \
+      fovea::Context&, const fovea::cuda::ConvBackwardSimt&);

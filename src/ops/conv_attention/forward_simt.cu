@@ -1,29 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel of last resort: takes every valid conv_attention_forward.
-#include "ops/conv_attention/forward_simt.cuh"
-
 #include "core/dtype.h"
+#include "ops/conv_attention/strip_simt.cuh"
 
 namespace fovea {
 namespace cuda {
 namespace {
-
-constexpr char kOp[] = "conv_attention_forward";
-
-void enqueue(Context& ctx, const ConvSimt& call) {
-  const auto run = [&]<int Chunks> {
-    launch<conv_simt_kernel<Chunks>>(ctx, kOp, call.work, kStageThreads, conv_simt_bytes(), call);
-  };
-  const int64_t chunks = ceil_div(call.c.attend.e, kStageTile);
-  if (chunks <= 1)
-    run.template operator()<1>();
-  else if (chunks <= 2)
-    run.template operator()<2>();
-  else if (chunks <= 4)
-    run.template operator()<4>();
-  else
-    run.template operator()<9>();
-}
 
 std::string offer(const Context& ctx, const ConvAttend& c, Plan& plan) {
   const Attend& a = c.attend;
@@ -48,8 +30,8 @@ std::string offer(const Context& ctx, const ConvAttend& c, Plan& plan) {
                   splits,
                   blocks * splits};
     if (splits > 1) call.parts = slots.at(base, a, splits, c.out());
-    enqueue(ctx, call);
-    if (splits > 1) combine(ctx, kOp, a, call.parts);
+    with_chunks(a.e, [&]<int Chunks> { conv_simt<Chunks>(ctx, call); });
+    if (splits > 1) combine(ctx, "conv_attention_forward", a, call.parts);
   };
   return "";
 }

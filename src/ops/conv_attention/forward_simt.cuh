@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// conv_attention_forward in f32 FMA: every dtype, width, stride and number of taps.
+// conv_attention_forward on the portable flash loop (loop/attend_simt.cuh): every dtype, width,
+// stride and number of taps.
 //   S = scale q k', 0 where unseen;  A = S convolved, -inf where unseen;  online softmax;  o += p v
 // A block owns a strip of 64 score rows (strip_simt.cuh) of one sequence and one part of its keys,
 // and slides over them in steps of 64: s[row][c] holds key j0 - left + c, of which the last
@@ -7,42 +8,12 @@
 // step before a part's first only fills those.  Thread (ty, tx) owns rows ty + 16 r: of a product
 // keys tx + 16 c, of the convolution and the softmax keys 4 tx + c.
 // Shared memory: block/stage.cuh, s, taps, where rows and keys lie.
-// Multi-Token Attention (2504.00927), FlashAttention-2 (2307.08691).
+// Multi-Token Attention (2504.00927).
 #pragma once
-#include "cuda/block/stage_softmax.cuh"
-#include "cuda/loop/combine.cuh"
-#include "cuda/loop/source.cuh"
+#include "cuda/loop/attend_simt.cuh"
 #include "ops/conv_attention/strip_simt.cuh"
 
 namespace fovea::cuda {
-
-constexpr int kStripRows = 64;
-
-// How rows and heads become strips, by shapes alone.
-struct Strips {
-  int32_t own, slot;    // rows of a slot that have an output, all its rows
-  int32_t heads;        // of a strip, at most
-  int64_t packs, most;  // strips for the heads of a key head, for the rows of a sequence
-
-  explicit Strips(const ConvAttend& c) {
-    constexpr int64_t kPackRows = 16;  // up to here heads share a strip
-    const int64_t longest = clamp_i64(c.attend.sequences.query_max - c.history, 0, INT64_MAX);
-    const int64_t group = c.attend.g ? c.attend.h / c.attend.g : 1, above = c.above();
-    const bool few = longest > 0 && longest <= kPackRows;
-    own = static_cast<int32_t>(few ? longest : kStripRows - above);
-    slot = static_cast<int32_t>(own + above);
-    heads = few ? static_cast<int32_t>(clamp_i64(group, 1, kStripRows / slot)) : 1;
-    packs = (group + heads - 1) / heads, most = (longest + own - 1) / own;
-  }
-};
-
-struct ConvSimt {
-  ConvAttend c;
-  Operand q, k, v;
-  Partials parts;  // splits == 1: unused, o and lse are written at once
-  Strips strips;
-  int64_t splits, work;
-};
 
 struct ConvShared {
   Sequence seq;
@@ -79,49 +50,106 @@ __device__ __forceinline__ void place_rows(const ConvSimt& call, ConvShared& s, 
   s.last[m] = there ? clamp_i64(end, 0, s.seq.keys) : 0;
 }
 
-// Where keys j0 .. j0 + 63 lie.
-__device__ __forceinline__ void place_keys(const Attend& a, const Sequence& seq, int64_t g,
-                                           int64_t j0, const int64_t* stride, int64_t* to,
-                                           int thread) {
-  const int64_t j = j0 + thread;
-  const int64_t at = j >= 0 && j < seq.keys ? a.sequences.key_offset(seq, j, stride) : int64_t{-1};
-  to[thread] = at < 0 ? -1 : at + g * stride[2];
-}
+// KeySource: a part of the keys, and the step before it.  The keys of S are `right` ahead of v's.
+struct StripKeys {
+  const ConvAttend& c;
+  ConvShared& s;
+  float* scores;
+  int64_t g, begin, end;
 
-template <int Chunks>
-__device__ __forceinline__ void finish(const ConvSimt& call, const ConvShared& s, int64_t head,
-                                       int64_t split, const StageSoftmax<4>& state,
-                                       const float (&o)[Chunks][4][4]) {
-  const Attend& a = call.c.attend;
-  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
-  const bool partial = call.splits > 1;
-#pragma unroll
-  for (int r = 0; r < 4; ++r) {
-    const int m = ty + 16 * r;
-    const StageRow end = state.end(r, -INFINITY);
-    if (s.slot[m] < 0) continue;
-    const float inverse = end.sum == 0 ? 0 : end.factor / end.sum, lse = end.lse();
-    const int64_t h = head + s.slot[m], row = s.out.begin + s.i[m] - call.c.history;
-    const int64_t token = s.seq.batch * call.c.rows_out + row;
-    if (tx == 0 && partial) *call.parts.lse_row(split, token, h) = lse;
-    if (tx == 0 && !partial && a.lse)
-      a.lse.as()[s.seq.batch * a.lse.stride[0] + h * a.lse.stride[1] + row * a.lse.stride[2]] = lse;
-    float* part = partial ? call.parts.o_row(split, token, h) : nullptr;
-    const int64_t out = s.seq.batch * a.o.stride[0] + row * a.o.stride[1] + h * a.o.stride[2];
-#pragma unroll
-    for (int chunk = 0; chunk < Chunks; ++chunk)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int column = chunk * kStageTile + 4 * tx + c;
-        if (column >= a.e) continue;
-        const float x = o[chunk][r][c] * inverse;
-        if (partial)
-          part[column] = x;
-        else
-          store_float(a.o.data, a.o_dtype, out + column * a.o.stride[3], x);
-      }
+  __device__ int64_t operator[](int64_t n) const { return n * kStageTile; }
+  __device__ int count(int64_t j0) const {
+    return static_cast<int>(clamp_i64(s.seq.keys - j0, 0, kStageTile));
   }
-}
+  __device__ bool place(int64_t j0) const {
+    const Attend& a = c.attend;
+    const int thread = threadIdx.x, n = thread % kStageTile;
+    const auto at = [&](int64_t j, const int64_t* stride) {
+      const int64_t to = j >= 0 && j < s.seq.keys ? a.sequences.key_offset(s.seq, j, stride) : -1;
+      return to < 0 ? -1 : to + g * stride[2];
+    };
+    if (thread < kStageTile)
+      s.k[n] = at(j0 + c.right() + n, a.k.stride);
+    else if (thread < 2 * kStageTile)
+      s.v[n] = at(j0 + n, a.v.stride);
+    const int carried = static_cast<int>(c.kernel_columns) - 1;
+    for (int i = thread; i < kStripRows * carried; i += kStageThreads) {
+      float* line = scores + i / carried * kScorePitch + i % carried;
+      *line = line[kStageTile];
+    }
+    return false;
+  }
+};
+
+// Score: S of a tile, convolved.
+struct ConvScore : TileScores<4> {
+  const ConvSimt& call;
+  const ConvShared& s;
+  float *scores, *taps;
+  int64_t first;  // key of the part
+  int width = call.v.width;
+
+  __device__ __forceinline__ bool products(float (&x)[4][4], int64_t j0) const {
+    const ConvAttend& c = call.c;
+    const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+    const int columns = static_cast<int>(c.kernel_columns), rows = static_cast<int>(c.kernel_rows);
+    multiply_nt(
+        x, tiles, call.q.width,
+        [&](int row, int column) { return load_four(call.q, s.q[row], column); },
+        [&](int row, int column) { return load_four(call.k, s.k[row], column); });
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int m = ty + 16 * r, key = tx + 16 * i;
+        const bool seen = s.k[key] >= 0 && j0 + c.right() + key < s.last[m];
+        scores[m * kScorePitch + columns - 1 + key] = seen ? x[r][i] * c.attend.score.scale : 0.f;
+      }
+    if (j0 < first) return false;
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int m = ty + 16 * r;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[r][i] = 0.f;
+      if (s.slot[m] < 0) continue;
+      convolve_four<false>(x[r], scores + (m - rows + 1) * kScorePitch + 4 * tx,
+                           taps + s.slot[m] * rows * columns, rows, columns);
+    }
+    return true;
+  }
+  __device__ auto logits(int64_t j0, bool) const {
+    return [this, j0](int r, int i, float logit) {
+      const int m = threadIdx.x / 16 + 16 * r, key = 4 * static_cast<int>(threadIdx.x % 16) + i;
+      return s.slot[m] >= 0 && s.v[key] >= 0 && j0 + key < s.last[m] ? logit : -INFINITY;
+    };
+  }
+  __device__ float4 values(int row, int column) const {
+    return load_four(call.v, s.v[row], column);
+  }
+  __device__ void put(const float (&p)[4][4]) const {
+    __syncwarp();
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+      *reinterpret_cast<float4*>(tiles.p + (threadIdx.x / 16 + 16 * r) * kStagePitch +
+                                 4 * (threadIdx.x % 16)) =
+          make_float4(p[r][0], p[r][1], p[r][2], p[r][3]);
+    __syncwarp();
+  }
+};
+
+struct StripSink : WholeSink {
+  const ConvSimt& call;
+  const ConvShared& s;
+  int64_t head;
+
+  __device__ bool there(int m) const { return s.slot[m] >= 0; }
+  __device__ static float sink(int) { return -INFINITY; }
+  __device__ RowPlace place(int m) const {
+    const int64_t row = s.out.begin + s.i[m] - call.c.history, batch = s.seq.batch;
+    return WholeSink::place(batch, batch * call.c.rows_out + row, row, head + s.slot[m]);
+  }
+};
 
 template <int Chunks>
 __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
@@ -134,9 +162,6 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
   const ConvAttend& c = call.c;
   const Attend& a = c.attend;
   const Strips& strips = call.strips;
-  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
-  const int columns = static_cast<int>(c.kernel_columns), rows = static_cast<int>(c.kernel_rows);
-  const int carried = columns - 1;
   for (int64_t w = blockIdx.x; w < call.work; w += gridDim.x) {
     // Late rows first: under a causal mask they are the longest.
     int64_t rest = w;
@@ -150,7 +175,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     const int64_t head = g * group + pack * strips.heads;
     const int heads = static_cast<int>(min(int64_t{strips.heads}, group - pack * strips.heads));
     const int64_t first = c.history + tile * strips.own;
-    __syncthreads();
+    __syncthreads();  // the last item is done with
     if (threadIdx.x == 0) {
       s.seq = a.sequences[rest];
       s.out = c.rows_of(s.seq, rest);
@@ -164,63 +189,20 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     const SplitRange range = split_range(
         (clamp_i64(end, 0, s.seq.keys) + kStageTile - 1) / kStageTile, call.splits, split);
     __syncthreads();  // a part without keys reads the rows at once
-
-    StageSoftmax<4> state;
-    float o[Chunks][4][4] = {};
-    for (int64_t n = range.begin - 1; n < range.end; ++n) {
-      const int64_t j0 = n * kStageTile;
-      if (range.begin == range.end) break;
-      __syncthreads();  // the last step's keys and scores are done with
-      if (threadIdx.x < kStageTile)
-        place_keys(a, s.seq, g, j0 + c.right(), a.k.stride, s.k, threadIdx.x);
-      else if (threadIdx.x < 2 * kStageTile)
-        place_keys(a, s.seq, g, j0, a.v.stride, s.v, threadIdx.x - kStageTile);
-      for (int i = threadIdx.x; i < kStripRows * carried; i += kStageThreads) {
-        float* line = scores + i / carried * kScorePitch + i % carried;
-        *line = line[kStageTile];
-      }
-      __syncthreads();
-      float x[4][4] = {};
-      multiply_nt(
-          x, tiles, call.q.width,
-          [&](int row, int column) { return load_four(call.q, s.q[row], column); },
-          [&](int row, int column) { return load_four(call.k, s.k[row], column); });
-#pragma unroll
-      for (int r = 0; r < 4; ++r)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int m = ty + 16 * r, key = tx + 16 * i;
-          const bool seen = s.k[key] >= 0 && j0 + c.right() + key < s.last[m];
-          scores[m * kScorePitch + carried + key] = seen ? x[r][i] * a.score.scale : 0.f;
-        }
-      if (n < range.begin) continue;
-      __syncthreads();
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        const int m = ty + 16 * r;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) x[r][i] = 0.f;
-        if (s.slot[m] < 0) continue;
-        convolve_four<false>(x[r], scores + (m - rows + 1) * kScorePitch + 4 * tx,
-                             taps + s.slot[m] * rows * columns, rows, columns);
-      }
-      state.weigh(x, o, [&](int r, int i, float logit) {
-        const int m = ty + 16 * r, key = 4 * tx + i;
-        const bool seen = s.slot[m] >= 0 && s.v[key] >= 0 && j0 + key < s.last[m];
-        return seen ? logit : -INFINITY;
-      });
-      __syncwarp();
-#pragma unroll
-      for (int r = 0; r < 4; ++r)
-        *reinterpret_cast<float4*>(tiles.p + (ty + 16 * r) * kStagePitch + 4 * tx) =
-            make_float4(x[r][0], x[r][1], x[r][2], x[r][3]);
-      __syncwarp();
-      multiply_nn(o, tiles, call.v.width,
-                  static_cast<int>(clamp_i64(s.seq.keys - j0, 0, kStageTile)),
-                  [&](int row, int column) { return load_four(call.v, s.v[row], column); });
-    }
-    finish(call, s, head, split, state, o);
+    const StripKeys keys{c, s, scores, g, range.begin - (range.begin < range.end), range.end};
+    attend_simt<Chunks>(tiles, keys,
+                        ConvScore{{tiles}, call, s, scores, taps, range.begin * kStageTile},
+                        StripSink{{a, call.parts, call.splits, split}, call, s, head});
   }
 }
 
+template <int Chunks>
+void conv_simt(Context& ctx, const ConvSimt& call) {
+  launch<conv_simt_kernel<Chunks>>(ctx, "conv_attention_forward", call.work, kStageThreads,
+                                   conv_simt_bytes(), call);
+}
+
 }  // namespace fovea::cuda
+
+#define FOVEA_INSTANCE(dtype, columns) \
+  template void fovea::cuda::conv_simt<columns / 64>(fovea::Context&, const fovea::cuda::ConvSimt&);

@@ -4,11 +4,75 @@
 //   of 64 rows holds one slot, or the same few rows of several heads of a key head.
 #pragma once
 #include "cuda/block/stage.cuh"
+#include "cuda/loop/combine.cuh"
 #include "ops/conv_attention/kernels.h"
 
 namespace fovea::cuda {
 
+constexpr int kStripRows = 64;
+
+// How rows and heads become strips, by shapes alone.
+struct Strips {
+  int32_t own, slot;    // rows of a slot that have an output, all its rows
+  int32_t heads;        // of a strip, at most
+  int64_t packs, most;  // strips for the heads of a key head, for the rows of a sequence
+
+  explicit Strips(const ConvAttend& c) {
+    constexpr int64_t kPackRows = 16;  // up to here heads share a strip
+    const int64_t longest = clamp_i64(c.attend.sequences.query_max - c.history, 0, INT64_MAX);
+    const int64_t group = c.attend.g ? c.attend.h / c.attend.g : 1, above = c.above();
+    const bool few = longest > 0 && longest <= kPackRows;
+    own = static_cast<int32_t>(few ? longest : kStripRows - above);
+    slot = static_cast<int32_t>(own + above);
+    heads = few ? static_cast<int32_t>(clamp_i64(group, 1, kStripRows / slot)) : 1;
+    packs = (group + heads - 1) / heads, most = (longest + own - 1) / own;
+  }
+};
+
+struct ConvSimt {
+  ConvAttend c;
+  Operand q, k, v;
+  Partials parts;  // splits == 1: unused, o and lse are written at once
+  Strips strips;
+  int64_t splits, work;
+};
+
+// Stamped for each width of o (forward.inc): at most 64 Chunks columns.
+template <int Chunks>
+void conv_simt(Context& ctx, const ConvSimt& call);
+
 constexpr int kScorePitch = 116;  // of a tile of scores: at most 108 keys and a window's last chunk
+
+constexpr int kTileRows = 64, kTileKeysMost = 108;
+
+struct ConvBackwardSimt {
+  ConvAttendBackward b;
+  Operand q, k, v, dout;
+  float* delta;      // (b, h, rows_out)
+  double* dweight;   // (r, h, row tiles, taps): sums of a row tile
+  int32_t own_rows;  // of a tile
+  int32_t own_keys;
+  int64_t row_tiles, key_tiles;
+
+  explicit ConvBackwardSimt(const ConvAttendBackward& call) : b(call) {
+    const ConvAttend& c = call.forward;
+    const Attend& a = c.attend;
+    q = operand_of(a.q, a.dtype, a.d), k = operand_of(a.k, a.dtype, a.d);
+    v = operand_of(a.v, a.dtype, a.e), dout = operand_of(call.dout, a.o_dtype, a.e);
+    own_rows = static_cast<int32_t>(kTileRows - 2 * c.above());
+    const int64_t most = kTileKeysMost - 2 * (c.kernel_columns - 1);
+    own_keys = static_cast<int32_t>(most < kStageTile ? most : kStageTile);
+    row_tiles = ceil_div(a.sequences.query_max, own_rows);
+    key_tiles = ceil_div(a.sequences.key_max, own_keys);
+    delta = nullptr, dweight = nullptr;
+  }
+};
+
+enum class ConvOwner { rows, dk, dv };
+
+// Stamped for each owner and width (backward.inc): sums of at most 64 Chunks columns.
+template <ConvOwner Owner, int Chunks>
+void conv_gradient_simt(Context& ctx, const ConvBackwardSimt& call);
 
 // The taps of `heads` heads from `head` on as f32: [head][kernel_rows][kernel_columns].
 __device__ inline void load_taps(const ConvAttend& c, int64_t head, int heads, float* taps) {

@@ -39,4 +39,8 @@ struct RowsConfig90 {
 template <RowsConfig90 C>
 RowsInstance90 rows_sm90_instance();
 
+// In f32 FMA: o of at most 64 Chunks columns.  Dense: lse_dense instead.
+template <int Chunks, bool Dense>
+void rows_simt(Context& ctx, const TraceCall& call);
+
 }  // namespace fovea::cuda
