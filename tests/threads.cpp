@@ -10,14 +10,16 @@ namespace {
 
 using harness::Context;
 
-// The small cases of every operation, and some of the others.
-std::vector<harness::Case> some_cases() {
+// The small cases of every operation, and some of the others that fit the backend.
+std::vector<harness::Case> some_cases(fovea_backend backend) {
   std::vector<harness::Case> out;
   std::map<std::string, int> count;
-  for (harness::Case& c : cases::all())
+  for (harness::Case& c : cases::all()) {
+    if (!harness::fits(backend, c)) continue;
     if ((c.name.find("small") != std::string::npos && count[c.op + " small"]++ % 3 == 0) ||
         (c.op.find("attention") == std::string::npos && count[c.op]++ % 9 == 0))
       out.push_back(std::move(c));
+  }
   return out;
 }
 
@@ -40,7 +42,7 @@ void run_threads(int threads, const std::function<void(int)>& body) {
 
 // Two contexts, two threads, every operation; on CUDA they have a stream each.
 TEST_P(Threads, two_contexts_every_operation) {
-  const std::vector<harness::Case> list = some_cases();
+  const std::vector<harness::Case> list = some_cases(GetParam());
   run_threads(2, [&](int me) {
     Context ctx(GetParam());
     for (size_t i = 0; i < list.size(); ++i) {
@@ -69,7 +71,7 @@ TEST_P(Threads, same_call_same_bits) {
 
 // Contexts come and go on several threads while others work; errors stay with their thread.
 TEST_P(Threads, many_contexts) {
-  const std::vector<harness::Case> list = some_cases();
+  const std::vector<harness::Case> list = some_cases(GetParam());
   std::atomic<int> next{0};
   run_threads(4, [&](int me) {
     std::vector<std::unique_ptr<Context>> idle;

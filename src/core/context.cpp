@@ -2,6 +2,7 @@
 #include "core/context.h"
 
 #include <algorithm>
+#include <memory>
 #include <thread>
 
 #include "core/blocks.h"

@@ -2,7 +2,6 @@
 // fovea_context: one backend, one device, one stream, one workspace.  What a backend does
 // differently sits behind Device (host/device.cpp, cuda/device.cu).
 #pragma once
-#include <memory>
 #include <string>
 
 #include "core/status.h"
@@ -32,22 +31,29 @@ class Device {
   virtual void free_workspace(void* old) noexcept = 0;
 };
 
-std::unique_ptr<Device> make_host_device(int32_t device);
-int32_t cuda_device_count();                               // 0 where CUDA is not built
-std::unique_ptr<Device> make_cuda_device(int32_t device);  // fails where CUDA is not built
+// The caller deletes what these make.  Raw pointers, because <memory> would cost every file that
+// includes this half a second to compile.
+Device* make_host_device(int32_t device);
+Device* make_cuda_device(int32_t device);  // fails where CUDA is not built
+int32_t cuda_device_count();               // 0 where CUDA is not built
 
 }  // namespace fovea
 
 struct fovea_context {
   fovea_backend backend;
   int32_t device_index;
-  std::unique_ptr<fovea::Device> device;
-  int32_t threads = 0;  // resolved: >= 1
+  fovea::Device* device = nullptr;  // its own
+  int32_t threads = 0;              // resolved: >= 1
   void* workspace = nullptr;
   size_t workspace_bytes = 0;
   bool workspace_fixed = false;
   bool failed = false;  // a device error was seen: only destroy works
   std::string last_kernel;
+
+  fovea_context() = default;
+  fovea_context(const fovea_context&) = delete;
+  fovea_context& operator=(const fovea_context&) = delete;
+  ~fovea_context() { delete device; }
 };
 
 namespace fovea {

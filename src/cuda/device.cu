@@ -3,10 +3,12 @@
 // itself, so a machine without one simply has no devices.
 #include "cuda/device.h"
 
+#include <atomic>
 #include <cstdio>
-#include <memory>
 #include <mutex>
 #include <vector>
+
+#include "core/context.h"
 
 namespace fovea::cuda {
 namespace {
@@ -285,6 +287,19 @@ const DeviceInfo& device_info(const Context& ctx) {
   return device_info(ctx.device_index);
 }
 
+void allow_shared(const void* kernel, uint64_t& done, const Context& ctx, const char* op) {
+  const int device = ctx.device_index;
+  const uint64_t bit = device < 64 ? uint64_t{1} << device : 0;
+  const std::atomic_ref<uint64_t> bits(done);
+  if (bits.load(std::memory_order_acquire) & bit) return;
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, kernel), op);
+  const int bytes =
+      device_info(device).shared_block_bytes - static_cast<int>(attributes.sharedSizeBytes);
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), op);
+  bits.fetch_or(bit, std::memory_order_release);
+}
+
 cudaStream_t stream(Context& ctx) {
   return static_cast<CudaDevice&>(*ctx.device).stream_for_launch();
 }
@@ -315,7 +330,7 @@ int32_t cuda_device_count() {
   return count;
 }
 
-std::unique_ptr<Device> make_cuda_device(int32_t device) {
+Device* make_cuda_device(int32_t device) {
   const int32_t count = cuda_device_count();
   if (device < 0 || (count > 0 && device >= count))
     fail(FOVEA_INVALID_ARGUMENT, "context_create: device is %d, wanted 0 .. %d", device,
@@ -324,7 +339,7 @@ std::unique_ptr<Device> make_cuda_device(int32_t device) {
     fail(
         FOVEA_UNSUPPORTED,
         "context_create: FOVEA_CUDA is asked for and no CUDA device is here (no GPU or no driver)");
-  return std::make_unique<cuda::CudaDevice>(device);
+  return new cuda::CudaDevice(device);
 }
 
 }  // namespace fovea

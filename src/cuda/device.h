@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // What CUDA code asks of its context: the stream, the device's limits, and errors as status.
+// Every file of kernels reads this and core/context.h's standard headers cost a CPU second of each,
+// so the context is only named here.
 #pragma once
 #include <cuda_runtime_api.h>
 
-#include "core/context.h"
+#include <cstdint>
+
+#include "fovea/core.h"
+
+namespace fovea {
+using Context = fovea_context;
+}
 
 namespace fovea::cuda {
 
@@ -21,6 +29,10 @@ struct DeviceInfo {
 // Read once for each device.  Throws when the device cannot be asked.
 const DeviceInfo& device_info(int index);
 const DeviceInfo& device_info(const Context& ctx);
+
+// Lets a kernel use all dynamic shared memory of the context's device; asked once per device.
+// `done` is the kernel's own and remembers that: a bit for each device.
+void allow_shared(const void* kernel, uint64_t& done, const Context& ctx, const char* op);
 
 // The stream work of `ctx` goes to.  Ask at each launch: it also notes that a capture has seen the
 // workspace, which then outlives later growth.

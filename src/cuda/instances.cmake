@@ -135,8 +135,9 @@ if(_hopper_files)
                   ${CMAKE_CURRENT_BINARY_DIR}/instances/wgmma_sm90.inc COMMAND_ERROR_IS_FATAL ANY)
   add_library(fovea_sm90 OBJECT ${_hopper_files})
   # ptxas only mentions what costs a Hopper kernel half its speed: the launcher makes it an error.
-  set_target_properties(fovea_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real
-    CUDA_COMPILER_LAUNCHER "${Python3_EXECUTABLE};${CMAKE_CURRENT_SOURCE_DIR}/tools/instances.py")
+  set(_launcher ${FOVEA_TIMER} ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/tools/instances.py
+      ${FOVEA_CUDA_LAUNCHER})
+  set_target_properties(fovea_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real CUDA_COMPILER_LAUNCHER "${_launcher}")
   target_include_directories(fovea_sm90 PRIVATE include src ${CMAKE_CURRENT_BINARY_DIR})
   target_compile_definitions(fovea_sm90 PRIVATE FOVEA_BUILDING FOVEA_WITH_CUDA=1)
   target_compile_options(fovea_sm90 PRIVATE ${FOVEA_CUDA_OPTIONS})

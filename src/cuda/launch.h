@@ -2,7 +2,6 @@
 // Launching: one-dimensional grids that never overflow, large shared memory asked for once, errors
 // as status.  Kernels walk their work with `for (w = blockIdx.x; w < work; w += gridDim.x)`.
 #pragma once
-#include <atomic>
 #include <climits>
 #include <cstdint>
 
@@ -18,20 +17,10 @@ inline int64_t ceil_div(int64_t x, int64_t y) {
   return (x + y - 1) / y;
 }
 
-// Lets the kernel use all dynamic shared memory of the current device; asked once per device.
 template <auto kernel>
-void allow_shared(int device, const char* op) {
-  static std::atomic<uint64_t> done{0};
-  const uint64_t bit = device < 64 ? uint64_t{1} << device : 0;
-  if (done.load(std::memory_order_acquire) & bit) return;
-  cudaFuncAttributes attributes{};
-  check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)), op);
-  const int bytes =
-      device_info(device).shared_block_bytes - static_cast<int>(attributes.sharedSizeBytes);
-  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-        op);
-  done.fetch_or(bit, std::memory_order_release);
+void allow_shared(const Context& ctx, const char* op) {
+  static uint64_t done = 0;
+  allow_shared(reinterpret_cast<const void*>(kernel), done, ctx, op);
 }
 
 // As launch(), but blocks may start while the kernel before still runs, once all its blocks have
@@ -41,7 +30,7 @@ template <auto kernel, class... Args>
 void launch_pdl(Context& ctx, const char* op, int64_t work, int threads, int64_t shared_bytes,
                 const Args&... args) {
   if (work <= 0) return;
-  if (shared_bytes > 32 * 1024) allow_shared<kernel>(ctx.device_index, op);
+  if (shared_bytes > 32 * 1024) allow_shared<kernel>(ctx, op);
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -58,7 +47,7 @@ void launch(Context& ctx, const char* op, int64_t work, int threads, int64_t sha
             const Args&... args) {
   if (work <= 0) return;
   // Static shared memory counts toward the 48 KB that need no asking: ask well before.
-  if (shared_bytes > 32 * 1024) allow_shared<kernel>(ctx.device_index, op);
+  if (shared_bytes > 32 * 1024) allow_shared<kernel>(ctx, op);
   kernel<<<grid_of(work), threads, static_cast<size_t>(shared_bytes), stream(ctx)>>>(args...);
   check(cudaGetLastError(), op);
 }

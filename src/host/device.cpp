@@ -82,10 +82,10 @@ class HostDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_host_device(int32_t device) {
+Device* make_host_device(int32_t device) {
   if (device != 0)
     fail(FOVEA_INVALID_ARGUMENT, "context_create: device is %d, wanted 0 on the host", device);
-  return std::make_unique<HostDevice>();
+  return new HostDevice();
 }
 
 host::Pool& host::pool(Context& ctx) {
@@ -97,7 +97,7 @@ int32_t cuda_device_count() {
   return 0;
 }
 
-std::unique_ptr<Device> make_cuda_device(int32_t) {
+Device* make_cuda_device(int32_t) {
   fail(FOVEA_UNSUPPORTED, "context_create: this fovea was built without CUDA, FOVEA_HOST works");
 }
 #endif

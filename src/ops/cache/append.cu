@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // New rows into the cache; the arithmetic is append_row.h's, which the host runs too.
 // Without a norm `lanes` threads own one token, about four units of it each, keys and then values
-// where they share types; a unit is V columns of a head row, or V column pairs that turn; V
-// elements are 16 bytes of the wider type where layout allows, else one.  With a norm a warp owns a
-// head row: its lanes hold the 32 partial sums, and the butterfly adds them in the host's order
-// (addition commutes).  key_len_out comes in a launch of its own: it may be key_len, which every
-// block reads.
+// where they share types.  A unit is V columns of a head row, or V column pairs that turn.
+//   kernel        types            unit
+//   wide          compiled         16 bytes of the wider type
+//   narrow        known at run     one element, where layout or alignment forbid more
+//   norm          the cache's is   one element
+//                 known at run
+// With a norm a warp owns a head row: its lanes hold the 32 partial sums, and the butterfly adds
+// them in the host's order (addition commutes).  key_len_out comes in a launch of its own: it may
+// be key_len, which every block reads.
 #include "core/dtype.h"
 #include "cuda/launch.h"
 #include "ops/cache/append_row.h"
@@ -20,20 +24,77 @@ FOVEA_HD int64_t units_of(const AppendPart& part, bool present, int v) {
   return present ? part.heads * row_units(part.rope, part.width, v) : 0;
 }
 
-template <class New, class Cache, int V>
-__device__ void append_one(const AppendPart& part, const AppendToken& to, int64_t offset,
-                           const Turn& turn, int64_t w) {
-  const int64_t units = row_units(part.rope, part.width, V), head = quotient(w, units);
-  append_unit<V>(part, turn, w - head * units,
-                 part.fresh.as<New>() + fresh_offset(part, to) + head * part.fresh.stride[2],
-                 part.cache.as<Cache>() + offset + head * part.cache.stride[2], 1,
-                 scale_of(part, head));
+__device__ float load(const void* x, int32_t dtype, int64_t i) {
+  if (dtype == FOVEA_F32) return static_cast<const float*>(x)[i];
+  if (dtype == FOVEA_F16) return to_float(static_cast<const F16*>(x)[i]);
+  return to_float(static_cast<const Bf16*>(x)[i]);
 }
 
-template <class New, class Cache, int V>
+template <class T>
+__device__ void store_as(void* y, int64_t i, float value) {
+  static_cast<T*>(y)[i] = from_float<T>(value);
+}
+__device__ void store(void* y, int32_t dtype, int64_t i, float value) {
+  switch (dtype) {
+    case FOVEA_F32:
+      return store_as<float>(y, i, value);
+    case FOVEA_F16:
+      return store_as<F16>(y, i, value);
+    case FOVEA_BF16:
+      return store_as<Bf16>(y, i, value);
+    case FOVEA_E4M3:
+      return store_as<E4m3>(y, i, value);
+    case FOVEA_E5M2:
+      return store_as<E5m2>(y, i, value);
+    default:
+      return store_as<int8_t>(y, i, value);
+  }
+}
+
+// One unit of a token: V columns of a head row.
+template <class New, class Cache>
+struct Wide {
+  static constexpr int V = kWide<New, Cache>;
+  static __device__ void move(const AppendPart& part, int64_t from, int64_t to, const Turn& turn,
+                              int64_t unit, float scale) {
+    append_unit<V, false>(part, turn, unit, part.fresh.as<New>() + from,
+                          part.cache.as<Cache>() + to, 1, scale);
+  }
+};
+
+// One column, of types known at run time.
+struct Narrow {
+  static constexpr int V = 1;
+  static __device__ void move(const AppendPart& part, int64_t from, int64_t to, const Turn& turn,
+                              int64_t unit, float scale) {
+    const void* x = part.fresh.data;
+    void* y = part.cache.data;
+    const int64_t step_x = part.fresh.stride[3], step_y = part.cache.stride[3];
+    const auto read = [&](int64_t c, float(&value)[1]) {
+      value[0] = load(x, part.fresh_dtype, from + c * step_x);
+    };
+    const auto write = [&](int64_t c, const float(&value)[1]) {
+      store(y, part.cache_dtype, to + c * step_y, value[0]);
+    };
+    // As bits: a NaN keeps its payload.
+    const auto copy = [&](int64_t c) {
+      if (part.fresh_dtype != part.cache_dtype) return false;
+      const int64_t i = from + c * step_x, j = to + c * step_y;
+      if (part.fresh_dtype == FOVEA_F32)
+        static_cast<uint32_t*>(y)[j] = static_cast<const uint32_t*>(x)[i];
+      else
+        static_cast<uint16_t*>(y)[j] = static_cast<const uint16_t*>(x)[i];
+      return true;
+    };
+    append_columns<1>(part, turn, unit, scale, read, write, copy);
+  }
+};
+
+template <class Unit>
 __global__ void __launch_bounds__(kThreads)
     append_kernel(const __grid_constant__ Append a, bool with_k, bool with_v, int lanes) {
-  const int64_t units_k = units_of(a.k, with_k, V), units = units_k + units_of(a.v, with_v, V);
+  const int64_t units_k = units_of(a.k, with_k, Unit::V);
+  const int64_t units = units_k + units_of(a.v, with_v, Unit::V);
   const int64_t slots = token_slots(a.sequences), tokens = kThreads / lanes;
   for (int64_t slot = blockIdx.x * tokens + threadIdx.x / lanes; slot < slots;
        slot += gridDim.x * tokens) {
@@ -46,13 +107,18 @@ __global__ void __launch_bounds__(kThreads)
     if (a.k.rope.cos) turn = turn_at(a.k.rope, to.position, 1);
     for (int64_t w = threadIdx.x % lanes; w < units; w += lanes) {
       const bool keys = w < units_k;
-      append_one<New, Cache, V>(keys ? a.k : a.v, to, keys ? offset_k : offset_v, turn,
-                                keys ? w : w - units_k);
+      const AppendPart& part = keys ? a.k : a.v;
+      const int64_t number = keys ? w : w - units_k;
+      const int64_t row = row_units(part.rope, part.width, Unit::V);
+      const int64_t head = quotient(number, row);
+      Unit::move(part, fresh_offset(part, to) + head * part.fresh.stride[2],
+                 (keys ? offset_k : offset_v) + head * part.cache.stride[2], turn,
+                 number - head * row, scale_of(part, head));
     }
   }
 }
 
-template <class New, class Cache>
+template <class New>
 __global__ void __launch_bounds__(kThreads) append_norm_kernel(const __grid_constant__ Append a) {
   const AppendPart& part = a.k;
   const int lane = threadIdx.x % kLanes;
@@ -66,15 +132,22 @@ __global__ void __launch_bounds__(kThreads) append_norm_kernel(const __grid_cons
     const int64_t offset = cache_offset(a, part, to);
     if (offset < 0) continue;
     const New* x = part.fresh.as<New>() + fresh_offset(part, to) + head * part.fresh.stride[2];
-    Cache* y = part.cache.as<Cache>() + offset + head * part.cache.stride[2];
+    const int64_t y = offset + head * part.cache.stride[2];
     double squares = lane_squares(part, x, lane);
     for (int step = kLanes / 2; step; step /= 2)
       squares += __shfl_xor_sync(0xffffffffu, squares, step);
     const double factor = norm_factor(part, squares);
     Turn turn{};
     if (part.rope.cos) turn = turn_at(part.rope, to.position, 1);
+    const auto read = [&](int64_t c, float(&value)[1]) {
+      value[0] = normed(part, to_float(x[c * part.fresh.stride[3]]), c, factor);
+    };
+    const auto write = [&](int64_t c, const float(&value)[1]) {
+      store(part.cache.data, part.cache_dtype, y + c * part.cache.stride[3], value[0]);
+    };
     for (int64_t unit = lane; unit < units; unit += kLanes)
-      append_unit<1>(part, turn, unit, x, y, factor, scale_of(part, head));
+      append_columns<1>(part, turn, unit, scale_of(part, head), read, write,
+                        [](int64_t) { return false; });
   }
 }
 
@@ -85,31 +158,31 @@ __global__ void __launch_bounds__(kThreads) append_length_kernel(const __grid_co
         static_cast<int32_t>(a.length_after(r));
 }
 
+template <class Unit>
+void append_units(Context& ctx, const Append& a, bool with_k, bool with_v) {
+  const int64_t work = units_of(a.k, with_k, Unit::V) + units_of(a.v, with_v, Unit::V);
+  if (!work) return;
+  const int lanes = lanes_of((work + 3) / 4, kThreads);
+  const int64_t blocks = cuda::ceil_div(token_slots(a.sequences), int64_t{kThreads / lanes});
+  cuda::launch<append_kernel<Unit>>(ctx, kOp, blocks, kThreads, 0, a, with_k, with_v, lanes);
+}
+
 void append_parts(Context& ctx, const Append& a, bool with_k, bool with_v) {
   const AppendPart& part = with_k ? a.k : a.v;
   with_fp(part.fresh_dtype, [&](auto fresh) {
+    using New = decltype(fresh);
+    if (part.norm_weight) {
+      const int64_t rows = token_slots(a.sequences) * part.heads;
+      cuda::launch<append_norm_kernel<New>>(
+          ctx, kOp, cuda::ceil_div(rows * kLanes, int64_t{kThreads}), kThreads, 0, a);
+      return;
+    }
     with_cache_type(part.cache_dtype, [&](auto cache) {
-      using New = decltype(fresh);
       using Cache = decltype(cache);
-      constexpr int kV = kWide<New, Cache>;
-      if (part.norm_weight) {
-        const int64_t rows = token_slots(a.sequences) * part.heads;
-        cuda::launch<append_norm_kernel<New, Cache>>(
-            ctx, kOp, cuda::ceil_div(rows * kLanes, int64_t{kThreads}), kThreads, 0, a);
-        return;
-      }
-      const bool is_wide = (!with_k || wide<New, Cache>(a.k)) && (!with_v || wide<New, Cache>(a.v));
-      const int v = is_wide ? kV : 1;
-      const int64_t work = units_of(a.k, with_k, v) + units_of(a.v, with_v, v);
-      if (!work) return;
-      const int lanes = lanes_of((work + 3) / 4, kThreads);
-      const int64_t blocks = cuda::ceil_div(token_slots(a.sequences), int64_t{kThreads / lanes});
-      if (is_wide)
-        cuda::launch<append_kernel<New, Cache, kV>>(ctx, kOp, blocks, kThreads, 0, a, with_k,
-                                                    with_v, lanes);
+      if ((!with_k || wide<New, Cache>(a.k)) && (!with_v || wide<New, Cache>(a.v)))
+        append_units<Wide<New, Cache>>(ctx, a, with_k, with_v);
       else
-        cuda::launch<append_kernel<New, Cache, 1>>(ctx, kOp, blocks, kThreads, 0, a, with_k, with_v,
-                                                   lanes);
+        append_units<Narrow>(ctx, a, with_k, with_v);
     });
   });
 }

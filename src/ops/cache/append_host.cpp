@@ -27,7 +27,7 @@ void append_rows(const Append& a, const AppendPart& part, const AppendToken& to)
     Cache* y = part.cache.as<Cache>() + offset + head * part.cache.stride[2];
     const double factor = part.norm_weight ? factor_of(part, x) : 1;
     for (int64_t unit = 0; unit < units; ++unit)
-      append_unit<V>(part, turn, unit, x, y, factor, scale_of(part, head));
+      append_unit<V, true>(part, turn, unit, x, y, factor, scale_of(part, head));
   }
 }
 

@@ -95,35 +95,56 @@ bool wide(const AppendPart& part) {
          chunked(part.cache, sizeof(Cache), v);
 }
 
-// Unit `unit` of V columns or column pairs of one row; V > 1 has unit column strides.
-template <int V, class New, class Cache>
-FOVEA_HD void append_unit(const AppendPart& part, const Turn& turn, int64_t unit, const New* x,
-                          Cache* y, double factor, float scale) {
-  const int64_t step_x = V > 1 ? 1 : part.fresh.stride[3];
-  const int64_t step_y = V > 1 ? 1 : part.cache.stride[3];
-  const auto get = [&](int64_t c, float(&value)[V]) {
-    const auto in = *reinterpret_cast<const Chunk<New, V>*>(x + c * step_x);
-    for (int i = 0; i < V; ++i) value[i] = normed(part, to_float(in.x[i]), c + i, factor);
-  };
-  const auto put = [&](int64_t c, const float(&value)[V]) {
-    Chunk<Cache, V> out;
-    for (int i = 0; i < V; ++i)
-      out.x[i] = from_float<Cache>(part.scale ? scaled(value[i], scale) : value[i]);
-    *reinterpret_cast<Chunk<Cache, V>*>(y + c * step_y) = out;
+// Unit `unit` of V columns or column pairs of one row.  read(c, x) reads V columns from c on,
+// normed; write(c, x) writes them; copy(c) copies them and is false where types or the norm forbid
+// it.
+template <int V, class Read, class Write, class Copy>
+FOVEA_HD void append_columns(const AppendPart& part, const Turn& turn, int64_t unit, float scale,
+                             const Read& read, const Write& write, const Copy& copy) {
+  const auto put = [&](int64_t c, float(&value)[V]) {
+    for (int i = 0; i < V; ++i) value[i] = part.scale ? scaled(value[i], scale) : value[i];
+    write(c, value);
   };
   const auto pass = [&](int64_t c) {
-    if constexpr (std::is_same_v<New, Cache>) {
-      if (!part.norm_weight) {
-        *reinterpret_cast<Chunk<Cache, V>*>(y + c * step_y) =
-            *reinterpret_cast<const Chunk<New, V>*>(x + c * step_x);
-        return;
-      }
-    }
+    if (copy(c)) return;
     float value[V];
-    get(c, value);
+    read(c, value);
     put(c, value);
   };
-  rotate_unit<V>(part.rope, turn, unit, get, put, pass);
+  rotate_unit<V>(part.rope, turn, unit, read, put, pass);
+}
+
+// The same of elements of known types; V > 1 has unit column strides.  Without `Norm` part has
+// none.
+template <int V, bool Norm, class New, class Cache>
+FOVEA_HD void append_unit(const AppendPart& part, const Turn& turn, int64_t unit, const New* x,
+                          Cache* y, double factor, float scale) {
+  using In = Chunk<New, V>;
+  using Out = Chunk<Cache, V>;
+  const int64_t step_x = V > 1 ? 1 : part.fresh.stride[3];
+  const int64_t step_y = V > 1 ? 1 : part.cache.stride[3];
+  const auto read = [&](int64_t c, float(&value)[V]) {
+    const In in = *reinterpret_cast<const In*>(x + c * step_x);
+    for (int i = 0; i < V; ++i) {
+      value[i] = to_float(in.x[i]);
+      if constexpr (Norm) value[i] = normed(part, value[i], c + i, factor);
+    }
+  };
+  const auto write = [&](int64_t c, const float(&value)[V]) {
+    Out out;
+    for (int i = 0; i < V; ++i) out.x[i] = from_float<Cache>(value[i]);
+    *reinterpret_cast<Out*>(y + c * step_y) = out;
+  };
+  const auto copy = [&](int64_t c) {
+    if constexpr (std::is_same_v<New, Cache>) {
+      if (!Norm || !part.norm_weight) {
+        *reinterpret_cast<Out*>(y + c * step_y) = *reinterpret_cast<const In*>(x + c * step_x);
+        return true;
+      }
+    }
+    return false;
+  };
+  append_columns<V>(part, turn, unit, scale, read, write, copy);
 }
 
 }  // namespace fovea

@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a build costs in CPU seconds, and whether that may stand.
+
+    tools/budget.py --run COMMAND ARGUMENT...   the launcher of every compilation where cmake got
+        -DFOVEA_TIMES=ON: writes <object>.seconds beside the object
+    tools/budget.py BUILD                       holds the objects of that folder to the bars below;
+        names the ten slowest files where they do not
+
+CPU seconds, because other programs do not lengthen them as they do seconds of the clock.  An object
+that ccache had costs nothing and tells nothing: where there is one, the sums are not judged, and
+the output says so."""
+
+import json
+import os
+import pathlib
+import resource
+import shlex
+import subprocess
+import sys
+import tempfile
+
+ALL = 1320  # 11 minutes of two cores
+TESTS = 200
+FILE = 25  # tuned instances are exempt: a file of theirs holds one width of one dtype
+CACHED = "cached"
+
+
+def run(command):
+    """Runs a compilation; returns its exit status."""
+    kept = pathlib.Path(tempfile.gettempdir(), f"fovea_ccache_{os.getpid()}")
+    status = subprocess.run(command, env={**os.environ, "CCACHE_STATSLOG": str(kept)}).returncode
+    hit = kept.exists() and "cache_hit" in kept.read_text()
+    kept.unlink(missing_ok=True)
+    if status == 0 and "-o" in command and "-c" in command:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = CACHED if hit else f"{used.ru_utime + used.ru_stime:.2f}"
+        pathlib.Path(command[command.index("-o") + 1] + ".seconds").write_text(seconds + "\n")
+    return status
+
+
+def objects(build):
+    """The objects that a build knows of, relative to its folder."""
+    for row in json.loads((build / "compile_commands.json").read_text()):
+        words = shlex.split(row["command"])
+        yield os.path.relpath(pathlib.Path(row["directory"], words[words.index("-o") + 1]), build)
+
+
+def read(build, name):
+    """Seconds of an object, CACHED, or None where nothing was written since it was compiled."""
+    compiled = build / name
+    record = build / (name + ".seconds")
+    if not record.exists() or record.stat().st_mtime < compiled.stat().st_mtime:
+        return None
+    text = record.read_text().strip()
+    return text if text == CACHED else float(text)
+
+
+def judge(build):
+    """Prints the sums and what is above its bar; returns whether all may stand."""
+    built = [name for name in objects(build) if (build / name).exists()]
+    found = {name: read(build, name) for name in built}
+    unknown = [name for name, seconds in found.items() if seconds is None]
+    if unknown or not built:
+        print(f"no record of {unknown[0] if unknown else 'any object'} in {build}: configure with")
+        print("-DFOVEA_TIMES=ON and build again")
+        return False
+    cached = sum(seconds == CACHED for seconds in found.values())
+    costs = {name: seconds for name, seconds in found.items() if seconds != CACHED}
+    tests = sum(seconds for name, seconds in costs.items() if name.startswith("tests/"))
+    total = sum(costs.values())
+    print(f"{total:.0f} CPU s of {ALL} for {len(costs)} objects, tests {tests:.0f} of {TESTS}")
+    wrong = [
+        f"{name}: {seconds:.1f} CPU s, at most {FILE}"
+        for name, seconds in costs.items()
+        if seconds > FILE and "/instances/" not in name
+    ]
+    if cached:
+        print(f"{cached} objects came out of ccache: the sums are NOT judged")
+    else:
+        wrong += [f"the build: {total:.0f} CPU s, at most {ALL}"] * (total > ALL)
+        wrong += [f"the tests: {tests:.0f} CPU s, at most {TESTS}"] * (tests > TESTS)
+    for line in wrong:
+        print(f"error: {line}")
+    if wrong:
+        print("the ten slowest:")
+        for name, seconds in sorted(costs.items(), key=lambda row: -row[1])[:10]:
+            print(f"{seconds:7.1f}  {name}")
+    return not wrong
+
+
+def main():
+    if sys.argv[1:2] == ["--run"] and len(sys.argv) > 2:
+        sys.exit(run(sys.argv[2:]))
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
+    sys.exit(0 if judge(pathlib.Path(sys.argv[1]).absolute()) else 1)
+
+
+if __name__ == "__main__":
+    main()
