@@ -6,11 +6,9 @@
 
 #include "core/contract.h"
 #include "core/float_state.h"
+#include "core/headers.inc"
 #include "core/params.h"
 #include "core/plan.h"
-#include "fovea/experimental/kl.h"
-#include "fovea/experimental/multi_token.h"
-#include "fovea/fovea.h"
 
 namespace fovea {
 
