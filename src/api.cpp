@@ -18,6 +18,16 @@ namespace fovea {
 #include "ops.inc"
 #undef FOVEA_OP
 
+#if FOVEA_SOME_FAMILIES
+// Weak: the families that FOVEA_FAMILIES names have plans of their own.
+#define FOVEA_OP(family, verb, first_size)                                                      \
+  __attribute__((weak)) Plan plan(const Context&, const fovea_##family##_##verb##_params&) {    \
+    fail(FOVEA_UNSUPPORTED, "%s_%s: FOVEA_FAMILIES left it out of this build", #family, #verb); \
+  }
+#include "ops.inc"
+#undef FOVEA_OP
+#endif
+
 namespace {
 
 // Whether some output has an element.  Without one there is nothing to do, whatever the other
