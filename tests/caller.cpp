@@ -175,7 +175,7 @@ TEST(Stack, RefusalsNeedLittle) {
 #ifdef FOVEA_TEST_SANITIZED
   GTEST_SKIP() << "a sanitizer's frames are larger";
 #endif
-  for (const Case& c : subject::kLarge) {
+  for (const Case& c : contract::large_cases()) {
     Subject subject(c);
     const Context ctx(1);
     subject.call.params.set_size(8);
