@@ -43,9 +43,8 @@ class GatherCases : public KlRows {
  public:
   GatherCases() : KlRows("x_kl_gather", build_forward, build_backward) {
     static constexpr int64_t lists[] = {1, 20, 96, 130};
-    sweep(1, 4, 9, [](KlCase& c, int list, int shared) {
-      c.list = lists[list], c.shared_list = shared != 0;
-    });
+    sweep(1, {7, 15}, {4, 2}, 9,
+          [](KlCase& c, const int* x) { c.list = lists[x[0]], c.shared_list = x[1] != 0; });
     edges();
     small();
   }

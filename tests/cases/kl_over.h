@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cases of the operations whose oracle is kl's own, over other keys than all: a family says what
-// its calls have beside kl's, and its rows.
+// What the experimental operations of the kl family share: outputs from the contract table, rows of
+// cases, and for those whose oracle is kl's own over other keys the calls as well.
 #pragma once
 #include "cases/kl_build.h"
 #include "cases/kl_sweep.h"
@@ -96,20 +96,22 @@ class KlRows {
     add(c, false, tiny, kernel);
     add(c, true, tiny, kernel);
   }
-  // A covering array; set(case, x, y) has two numbers below 4 and 2.  A backward has `gradients`
-  // outputs.
+  // A covering array.  `outputs` are the numbers of choices of a forward and a backward, `own`
+  // those of the family's own axes, of which set(case, x) reads x[0], x[1] and so on.
   template <class Set>
-  void sweep(int spans, int gradients, uint64_t seed, Set set) {
+  void sweep(int spans, std::pair<int, int> outputs, const std::vector<int>& own, uint64_t seed,
+             Set set) {
     for (const bool backward : {false, true}) {
-      const int outputs = (1 << (backward ? gradients : 3)) - 1;
+      std::vector<int> sizes = {6, 8, 6, 7, spans,
+                                4, 2, 5, 2, backward ? outputs.second : outputs.first};
+      sizes.insert(sizes.end(), own.begin(), own.end());
       harness::Pairwise rows(
-          {6, 8, 6, 7, spans, 4, 2, 5, 2, outputs, 4, 2}, [](const harness::Row&) { return true; },
-          backward ? seed + 1 : seed);
+          sizes, [](const harness::Row&) { return true; }, backward ? seed + 1 : seed);
       for (const harness::Row& x : rows.rows()) {
         KlCase c = KlSweep::shaped(x);
         c.data = x[6] ? KlData::large : KlData::normal;
         c.lay = static_cast<Lay>(x[7]), c.scale = x[8] ? 0.3f : 0, c.outputs = x[9] + 1;
-        set(c, x[10], x[11]);
+        set(c, x.data() + 10);
         add(c, backward);
       }
     }

@@ -22,8 +22,8 @@ class PoolCases : public KlRows {
  public:
   PoolCases() : KlRows("x_kl_pool", build_forward, build_backward) {
     static constexpr int64_t blocks[] = {0, 1, 7, 16};
-    sweep(6, 2, 11,
-          [](KlCase& c, int block, int max) { c.block = blocks[block], c.pool_max = max != 0; });
+    sweep(6, {7, 3}, {4, 2}, 11,
+          [](KlCase& c, const int* x) { c.block = blocks[x[0]], c.pool_max = x[1] != 0; });
     edges();
     tuned();
     small();
