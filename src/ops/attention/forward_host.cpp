@@ -31,12 +31,12 @@ struct ForwardPlan {
   host::WorkerScratch scratch;
 };
 
-// Rows [begin, end) of f32: of few query rows, a sweep waits for memory, and the hardware's prefetch
-// ends with each key's row.
+// Rows [begin, end) of f32: of few query rows, a sweep waits for memory, and the hardware's
+// prefetch ends with each key's row.
 void prefetch_rows(const float* from, int64_t row, int64_t begin, int64_t end, int64_t width) {
-  constexpr int64_t kLine = 64 / sizeof(float);
+  constexpr int64_t line = 64 / sizeof(float);
   for (int64_t j = begin; j < end; ++j)
-    for (int64_t c = 0; c < width; c += kLine) __builtin_prefetch(from + j * row + c);
+    for (int64_t c = 0; c < width; c += line) __builtin_prefetch(from + j * row + c);
 }
 
 // Unnormalised state of a tile: o rows of e_pad, top in units of log2.
