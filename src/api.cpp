@@ -6,11 +6,9 @@
 
 #include "core/contract.h"
 #include "core/float_state.h"
+#include "core/headers.inc"
 #include "core/params.h"
 #include "core/plan.h"
-#include "fovea/experimental/kl.h"
-#include "fovea/experimental/multi_token.h"
-#include "fovea/fovea.h"
 
 namespace fovea {
 
@@ -19,6 +17,16 @@ namespace fovea {
   Plan plan(const Context&, const fovea_##family##_##verb##_params&);
 #include "ops.inc"
 #undef FOVEA_OP
+
+#if FOVEA_SOME_FAMILIES
+// Weak: the families that FOVEA_FAMILIES names have plans of their own.
+#define FOVEA_OP(family, verb, first_size)                                                      \
+  __attribute__((weak)) Plan plan(const Context&, const fovea_##family##_##verb##_params&) {    \
+    fail(FOVEA_UNSUPPORTED, "%s_%s: FOVEA_FAMILIES left it out of this build", #family, #verb); \
+  }
+#include "ops.inc"
+#undef FOVEA_OP
+#endif
 
 namespace {
 

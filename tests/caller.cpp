@@ -168,14 +168,15 @@ TEST_P(Every, SmallStack) {
   const size_t used = stack_used([&] { status = subject.run(ctx); });
   EXPECT_EQ(status, FOVEA_OK) << fovea_last_error();
   EXPECT_LE(used - nothing, 32u * 1024);
-  if (std::getenv("FOVEA_TEST_SHOW")) std::printf("%s %zu\n", GetParam().op, used - nothing);
+  if (std::getenv("FOVEA_TEST_SHOW"))
+    std::printf("%s %zu\n", GetParam().op.c_str(), used - nothing);
 }
 
 TEST(Stack, RefusalsNeedLittle) {
 #ifdef FOVEA_TEST_SANITIZED
   GTEST_SKIP() << "a sanitizer's frames are larger";
 #endif
-  for (const Case& c : subject::kLarge) {
+  for (const Case& c : contract::large_cases()) {
     Subject subject(c);
     const Context ctx(1);
     subject.call.params.set_size(8);
@@ -260,8 +261,8 @@ TEST_P(Every, NothingToDo) {
       for (const char* size : {"1099511627776", "1152921504606846976"}) {
         std::string settings = GetParam().settings;
         settings.append(" ").append(none).append("=0 ").append(wild).append("=").append(size);
-        std::snprintf(t_now, sizeof t_now, "%s_%s: %s\n", GetParam().op, GetParam().name,
-                      settings.c_str());
+        std::snprintf(t_now, sizeof t_now, "%s_%s: %s\n", GetParam().op.c_str(),
+                      GetParam().name.c_str(), settings.c_str());
         SCOPED_TRACE(t_now);
         if (std::getenv("FOVEA_TEST_SHOW")) std::fprintf(stderr, "%s", t_now);
         const Case c{GetParam().op, GetParam().name, GetParam().given, settings.c_str()};

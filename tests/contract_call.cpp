@@ -2,6 +2,8 @@
 #include "contract_call.h"
 
 #include <cctype>
+#include <cstdio>
+#include <cstdlib>
 #include <sstream>
 
 namespace contract {
@@ -19,7 +21,8 @@ struct FieldRow {
   Kind kind;
   size_t offset;
   const char *dims, *paged, *dtypes, *dtype_as, *alias;
-  bool required, output, sums;
+  bool required, output, sums, inout;
+  const char* values;
 };
 struct DimRow {
   const char* name;
@@ -28,7 +31,7 @@ struct DimRow {
 
 // clang-format off
 #define DIM(name, extent)
-#define FIELD(op, name, kind, offset, dims, paged, dtypes, as, alias, required, output, sums)
+#define FIELD(op, name, ...)
 #define OP(op, first_size)                                                                  \
   {#op, sizeof(fovea_##op##_params), first_size,                                            \
    [](fovea_context* c, const void* p) {                                                    \
@@ -41,14 +44,14 @@ constexpr OpRow kOps[] = {
 #undef OP
 #undef FIELD
 #define OP(op, first_size)
-#define FIELD(op, name, kind, offset, dims, paged, dtypes, as, alias, required, output, sums) \
-  {#op, #name, kind, offset, dims, paged, dtypes, as, alias, required, output, sums},
+#define FIELD(op, name, kind, offset, dims, paged, dtypes, as, alias, ...) \
+  {#op, #name, kind, offset, dims, paged, dtypes, as, alias, __VA_ARGS__},
 constexpr FieldRow kFields[] = {
 #include "generated/contract_table.inc"
 };
 #undef FIELD
 #undef DIM
-#define FIELD(op, name, kind, offset, dims, paged, dtypes, as, alias, required, output, sums)
+#define FIELD(op, name, ...)
 #define DIM(name, extent) {name, extent},
 constexpr DimRow kDims[] = {
 #include "generated/contract_table.inc"
@@ -63,12 +66,105 @@ std::vector<Op> read_ops() {
       if (!std::strcmp(f.op, row.name))
         list.back().fields.push_back({f.name, f.kind, f.offset, split(f.dims), split(f.paged),
                                       split(f.dtypes), f.dtype_as, f.alias, f.required, f.output,
-                                      f.sums});
+                                      f.sums, f.inout, f.values});
   }
   return list;
 }
 
+// Key heads divide the heads.  Those that a single tensor has can grow by one, as the contract's
+// tests let them, where they are one.
+Case with_heads(const Op& op, Case c) {
+  const Words given = split(c.given);
+  for (const char* heads : {"g", "x"}) {
+    int64_t uses = 0;
+    for (const Field& f : op.fields)
+      if (f.required || std::count(given.begin(), given.end(), f.name))
+        uses += std::count(f.dims.begin(), f.dims.end(), heads);
+    if (uses == 1) c.settings += std::string(" ") + heads + "=1";
+  }
+  return c;
+}
+
+// Rows of calls/*.cpp, made at the first use: families register before main().
+std::vector<Case>& rows_of_families() {
+  static std::vector<Case> rows;
+  return rows;
+}
+
+// The derived calls of every op and the families' own, in the order of the library.
+std::vector<Case> merged() {
+  std::vector<Case> all;
+  for (const Op& op : ops()) {
+    std::vector<Case> own;
+    for (const Case& row : rows_of_families())
+      if (row.op == op.name) own.push_back(row);
+    for (const Case& made : derived(op))
+      if (std::none_of(own.begin(), own.end(), [&](const Case& c) { return c.name == made.name; }))
+        all.push_back(made);
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
+}
+
+std::vector<Case> select(bool large) {
+  std::vector<Case> list = merged();
+  std::erase_if(list, [&](const Case& c) { return (c.name == "large") != large; });
+  return list;
+}
+
 }  // namespace
+
+Calls::Calls(std::initializer_list<Case> rows) {
+  for (const Case& row : rows) {
+    if (!find_op(row.op)) {
+      std::fprintf(stderr, "tests/calls: there is no operation %s\n", row.op.c_str());
+      std::abort();
+    }
+    rows_of_families().push_back(row);
+  }
+}
+
+const std::vector<Case>& small_cases() {
+  static const std::vector<Case> list = select(false);
+  return list;
+}
+
+const std::vector<Case>& large_cases() {
+  static const std::vector<Case> list = select(true);
+  return list;
+}
+
+std::vector<Case> derived(const Op& op) {
+  static const std::map<std::string, bool> places = {{"query_start", true},
+                                                     {"key_start", true},
+                                                     {"start", true},
+                                                     {"page_table", false},
+                                                     {"cache_row", false}};
+  std::string plain, all, packed, paged;
+  for (const Field& f : op.fields) {
+    if (f.kind != tensor || f.required) continue;
+    if (const auto place = places.find(f.name); place != places.end()) {
+      (place->second ? packed : paged) += f.name + " ";
+      continue;
+    }
+    all += f.name + " ";
+    // d<x> is the gradient of x: without x there is none.
+    const Field* of = f.name[0] == 'd' ? op.find(f.name.substr(1)) : nullptr;
+    if (f.output && !f.inout && (!of || of->required)) plain += f.name + " ";
+  }
+  std::vector<Case> list = {{op.name, "plain", plain, ""}};
+  if (all != plain) list.push_back({op.name, "all", all, ""});
+  if (!packed.empty()) list.push_back({op.name, "packed", plain + packed, "b=1 r=2"});
+  if (!paged.empty()) list.push_back({op.name, "paged", plain + paged, "rows=3"});
+  // Products of rows and keys are large earlier than rows alone.
+  const bool keys = std::any_of(op.fields.begin(), op.fields.end(), [](const Field& f) {
+    return std::count(f.dims.begin(), f.dims.end(), "t") != 0;
+  });
+  list.push_back({op.name, "large", plain,
+                  keys ? "s=64 t=128 u=64 rows_out=64" : "s=2048 u=2048 positions=2048 page=2048"});
+  for (Case& c : list) c = with_heads(op, c);
+  return list;
+}
 
 Words split(const std::string& text) {
   std::istringstream in(text);

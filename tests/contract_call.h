@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The header comments as a table, and a small valid call of any operation built from it: the ground
-// that contract.cpp mutates.
+// The header comments as a table, and valid calls of any operation built from it: the ground that
+// contract.cpp mutates.  What the table does not tell of a family's calls, calls/<family>.cpp does.
 #pragma once
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <map>
 #include <ostream>
 #include <string>
@@ -25,7 +26,10 @@ struct Field {
   size_t offset;
   Words dims, paged, dtypes;
   std::string dtype_as, alias;
-  bool required, output, sums;
+  bool required, output, sums, inout;
+  // Of a scalar, from its comment: the numbers of its enum, "0 1" of `1: words`, "+" of `0: words`
+  // and `> 0; words` of a float; "": anything else.
+  std::string values;
 };
 
 struct Op {
@@ -53,11 +57,33 @@ inline const std::map<std::string, int> kDtypes = {
     {"e5m2", FOVEA_E5M2}, {"e2m1", FOVEA_E2M1}, {"i8", FOVEA_I8},     {"i32", FOVEA_I32},
     {"i64", FOVEA_I64},   {"u8", FOVEA_U8},     {"i4", FOVEA_I4},     {"e8m0", FOVEA_E8M0}};
 
-// A valid call: the optional tensors it gives, dtypes and extents that are not the default, and
-// integer scalars.
+// A valid call: the optional tensors it gives, dtypes (q:bf16), and extents and integer scalars
+// (s=4) that are not the default.
 struct Case {
-  const char *op, *name, *given, *settings;
+  std::string op, name, given, settings;
 };
+
+// What the table says of an op by itself:
+//   plain   every optional output that stands on no absent input
+//   all     every optional tensor, but for those that place rows and keys
+//   packed  plain, with *_start            where the op has them
+//   paged   plain, with page_table and cache_row
+//   large   plain, with extents that wake a context's threads
+std::vector<Case> derived(const Op& op);
+
+// Further calls of a family, which registers itself: calls/<family>.cpp defines one constant of
+// this type.  A row replaces the derived one of its op and name; a row without an op that the
+// library has is an error.
+class Calls {
+ public:
+  Calls(std::initializer_list<Case> rows);
+};
+
+// Small valid calls of every operation: each tensor and each way to place rows and keys at least
+// once.
+const std::vector<Case>& small_cases();
+// Of every operation one call that is long enough to wake a context's threads.
+const std::vector<Case>& large_cases();
 
 inline std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << c.op << "_" << c.name;

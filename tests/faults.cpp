@@ -425,7 +425,7 @@ TEST_P(Contexts, AllocFails) {
 // What frees may need is had before: freeing and destroying cannot fail.
 TEST_P(Contexts, FreeingNeedsNothing) {
   void* data = nullptr;
-  Subject subject(subject::kLarge[0]);
+  Subject subject(contract::large_cases()[0]);
   Placed placed(subject, GetParam());
   auto ctx = std::make_unique<Context>(GetParam());
   ASSERT_EQ(fovea_alloc(*ctx, FOVEA_MEMORY_DEVICE, 1 << 16, &data), FOVEA_OK);
@@ -447,7 +447,7 @@ TEST_P(Contexts, FreeingNeedsNothing) {
 TEST_P(Contexts, WorkspaceIsTooLarge) {
   std::vector<std::string> refused;
   const Context ctx(GetParam());
-  for (const Case& c : subject::kLarge)
+  for (const Case& c : contract::large_cases())
     for (const char* wild : {"n", "s", "t", "b", "h", "x"}) {
       if (!refused.empty() && refused.back() == c.op) break;
       const std::string settings =
@@ -469,7 +469,7 @@ TEST_P(Contexts, WorkspaceIsTooLarge) {
     EXPECT_GT(refused.size(), 3u);
   }
   // The context is as well as before.
-  Subject subject(subject::kLarge[0]);
+  Subject subject(contract::large_cases()[0]);
   Placed placed(subject, GetParam());
   EXPECT_EQ(placed.run(ctx), FOVEA_OK) << fovea_last_error();
 }
@@ -494,7 +494,7 @@ bool gives(Subject& subject, fovea_context* ctx, const Bytes& expected) {
 }
 
 TEST(Fork, ParentAndChildGoOn) {
-  for (const Case& c : subject::kLarge) {
+  for (const Case& c : contract::large_cases()) {
     SCOPED_TRACE(c.op);
     Subject subject(c);
     Bytes expected;
@@ -615,7 +615,7 @@ void load_and_use(const std::string& path, Subject& subject, const Bytes& expect
 
 TEST(Library, IsLoadedAThousandTimes) {
   const Copy copy;
-  Subject subject(subject::kLarge[0]);
+  Subject subject(contract::large_cases()[0]);
   Bytes expected;
   {
     const Context ctx;

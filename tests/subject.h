@@ -9,52 +9,17 @@
 #include <string>
 #include <vector>
 
-#include "contract_cases.h"
+#include "contract_call.h"
 
 namespace subject {
 
 using contract::Case;
 
-// Of every operation one call that is long enough to wake a context's threads.
-inline const Case kLarge[] = {
-    {"attention_forward", "large", "lse", "s=48 t=128"},
-    {"attention_backward", "large", "dq dk dv", "s=48 t=128"},
-    {"merge_forward", "large", "lse", "s=64 u=64 n=4"},
-    {"merge_backward", "large", "dlse do_part dlse_part", "s=64 u=64 n=4"},
-    {"cache_append", "large", "k_new v_new k v", "s=1024 t=1024"},
-    {"cache_copy", "large", "", "page=2048"},
-    {"cache_get", "large", "", "u=2048 t=2048"},
-    {"quant_quantize", "large", "code code_t", "s=256 padded=256 n=1"},
-    {"quant_forward", "large", "v lse", "s=64 t=128"},
-    {"kl_forward", "large", "kl lse_teacher lse_student total", "s=64 t=128 g=1 x=1"},
-    {"kl_backward", "large", "dkl dq_student dk_student dq_teacher dk_teacher",
-     "s=64 t=128 g=1 x=1"},
-    {"x_kl_jensen_shannon_forward", "large", "js kl_teacher", "s=64 t=128 g=1 x=1"},
-    {"x_kl_jensen_shannon_backward", "large", "dq_student dk_student", "s=64 t=128 g=1 x=1"},
-    {"x_kl_indexer_forward", "large", "kl lse_teacher lse_student", "s=64 t=128 g=1"},
-    {"x_kl_indexer_backward", "large", "dq_student dk_student dweight", "s=64 t=128 g=1"},
-    {"x_kl_gather_forward", "large", "kl lse_teacher lse_student", "s=64 t=128 n=64 g=1 x=1"},
-    {"x_kl_gather_backward", "large", "dq_student dk_student", "s=64 t=128 n=64 g=1 x=1"},
-    {"x_kl_pool_forward", "large", "kl lse_teacher lse_student", "s=64 t=128 u=2 g=1 x=1"},
-    {"x_kl_pool_backward", "large", "dq_student dk_student", "s=64 t=128 u=2 g=1 x=1"},
-    {"conv_attention_forward", "large", "lse", "s=48 rows_out=48 t=128"},
-    {"conv_attention_backward", "large", "dq dk dv dweight", "s=48 rows_out=48 t=128"},
-    {"x_multi_token_forward", "large", "mix_before mix_after lse",
-     "s=48 rows_out=48 t=128 group_heads=4"},
-    {"x_multi_token_backward", "large",
-     "mix_before mix_after dq dk dv dweight dmix_before dmix_after",
-     "s=48 rows_out=48 t=128 group_heads=4"},
-    {"x_group_norm_forward", "large", "gain", "s=2048"},
-    {"x_group_norm_backward", "large", "gain dx dgain", "s=2048"},
-    {"rope_forward", "large", "", "s=2048 positions=2048"},
-    {"rope_table_get", "large", "", "positions=4096"},
-    {"trace_forward", "large", "v o lse selected score", "s=64 t=128 keep=2 n=1"},
-};
-
 // Every case of the contract and the large ones.
 inline std::vector<Case> all_cases() {
-  std::vector<Case> all(std::begin(contract::kCases), std::end(contract::kCases));
-  all.insert(all.end(), std::begin(kLarge), std::end(kLarge));
+  std::vector<Case> all = contract::small_cases();
+  const std::vector<Case>& large = contract::large_cases();
+  all.insert(all.end(), large.begin(), large.end());
   return all;
 }
 

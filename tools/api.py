@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the public headers and writes everything that must agree with them.
 
-    tools/api.py            write bindings/api.json, the contract table, layout tests, raw bindings
+    tools/api.py            write bindings/, the contract table, the lists of fovea.h and core.h
     tools/api.py --check    exit 1 and list the files that are not what would be written
     tools/api.py --gate     exit 1 unless every lib/abi/<release>.json is a prefix of today's ABI
     tools/api.py --headers DIR   read the headers of another folder (with any of the above)
@@ -23,8 +23,8 @@ EMITTERS = ["emit_cpp", "emit_python", "emit_rust", "emit_julia"]
 SCALARS = {"int64_t": (8, "i64"), "float": (4, "f32"), "int32_t": (4, "i32"), "size_t": (8, "size"), "void*": (8, "pointer")}
 ORDER = {"size": 0, "tensor": 1, "i64": 2, "f32": 3, "i32": 4, "reserved": 5}
 DTYPES = "f32 f16 bf16 e4m3 e5m2 e2m1 i8 i32 i64 u8 i4 e8m0".split()
-# Names a comment may use for an extent: what it is in the small calls of the C++ tests, and what
-# core.h prints of it.  None: src/core/contract.cpp gives it its meaning.
+# Names that the comments of any header may use for an extent: what it is in the small calls of the
+# C++ tests, and what core.h prints of it.  A header's own stand in its opening comment.  None: src/core/contract.cpp gives it its meaning.
 DIMS = {
     "b": (2, "batch: the sequences of a padded or paged call; 1 in a packed one"),
     "s": (3, "query rows of a sequence; in a packed call those of all sequences"),
@@ -62,6 +62,12 @@ DIMS = {
     "cap": (4, "rows of an edge list"),
 }
 GLOSSARY = " *  Extents (printed by tools/api.py):\n"
+# What a header says of itself in its opening comment: letters that no other header uses,
+#   Extents of its own:
+#     name = extent in tests: meaning
+# and its rows of fovea.h's list of operations and of its table of bits.
+OWN_EXTENTS = " *  Extents of its own:\n"
+MANUAL = " *  In fovea.h:\n"
 
 
 class Refused(Exception):
@@ -71,8 +77,8 @@ class Refused(Exception):
 class Reader:
     """The lines of one header; `refuse` names the line being read."""
 
-    def __init__(self, folder, header):
-        self.path, self.header, self.at = folder / header, header, 0
+    def __init__(self, folder, header, own):
+        self.path, self.header, self.own, self.at = folder / header, header, own, 0
         self.lines = self.path.read_text().split("\n")
 
     def refuse(self, why):
@@ -109,7 +115,8 @@ def doc_block(reader, line):
     text[-1] = text[-1][:-2]
     lines = [t[1:] if t.startswith(" ") else t for t in text]
     lines = [t[1:] if i and t.startswith(" ") else t for i, t in enumerate(lines)]
-    return "\n".join(t.rstrip() for t in lines).strip()
+    text = "\n".join(t.rstrip() for t in lines).strip()
+    return text.partition("\n" + MANUAL[3:].strip() + "\n")[0].rstrip()
 
 
 def read_enum(reader, name, doc, text=""):
@@ -129,11 +136,33 @@ def read_enum(reader, name, doc, text=""):
     return {"name": name, "doc": doc, "values": values}
 
 
+def rows_behind(text, line, row):
+    """The matches of `row` on the lines behind `line`, as far as they go."""
+    found, at = [], text.find(line)
+    if at >= 0:
+        for following in text[at + len(line):].split("\n"):
+            if not (m := re.fullmatch(row, following)):
+                break
+            found.append(m)
+    return found
+
+
+def own_extents(folder):
+    """name -> (extent, meaning), of every header's own letters."""
+    own = {}
+    for header in headers_of(folder):
+        for m in rows_behind((folder / header).read_text(), OWN_EXTENTS, r" \*    (\w+) = (\d+): (.+?)(?: \*/)?"):
+            if m[1] in DIMS or m[1] in own:
+                raise Refused(f"{folder / header}: the extent `{m[1]}` has its meaning elsewhere")
+            own[m[1]] = (int(m[2]), m[3])
+    return own
+
+
 def dims_of(reader, text):
     dims = [d.strip() for d in text.split(",")]
     for dim in dims:
-        if not (dim in DIMS or dim == "r+1" or re.fullmatch(r"[1-9]\d*", dim)):
-            reader.refuse(f"unknown dim `{dim}`: add it to DIMS in tools/api.py if it is meant")
+        if not (dim in DIMS or dim in reader.own or dim == "r+1" or re.fullmatch(r"[1-9]\d*", dim)):
+            reader.refuse(f"unknown dim `{dim}`: wanted a row of `Extents of its own:`, if it is meant")
     if len(dims) > 5:
         reader.refuse(f"{len(dims)} dims, at most 5 fit a tensor")
     return dims
@@ -254,8 +283,9 @@ def headers_of(folder):
 
 def parse(folder):
     enums, structs, functions, opaque, constants, docs = {}, {}, {}, [], {}, {}
+    own = own_extents(folder)
     for header in headers_of(folder):
-        reader, doc, brace = Reader(folder, header), "", 0
+        reader, doc, brace = Reader(folder, header, own), "", 0
         if reader.next() != "/* SPDX-License-Identifier: Apache-2.0 */":
             reader.refuse("wanted the SPDX line first")
         while reader.more():
@@ -402,6 +432,33 @@ def with_glossary(core):
     return text
 
 
+def with_manual(manual, folder):
+    """fovea.h with the includes of the stable headers, and the rows that they say of themselves."""
+    headers = [h for h in headers_of(folder) if not h.startswith("experimental/")]
+    bits, operations = [], []
+    for header in headers[1:]:
+        rows = rows_behind((folder / header).read_text(), MANUAL, r" \*    (bits, )?([^:]+): (.+?)(?: \*/)?")
+        bits += [f" *    {m[2]:<36}  " + "".join(f"{word:<{width}}" for word, width in zip(m[3].split(), (5, 7, 12, 13, 9))).rstrip()
+                 for m in rows if m[1] and len(m[3].split()) == 5]
+        operations += [f" *    {m[2]:<33}  {m[3]}" for m in rows if not m[1]]
+        if not any(m[1] for m in rows) or all(m[1] for m in rows):
+            raise Refused(f"{folder / header}: wanted `In fovea.h:` last in the opening comment, with rows `name: words` and `bits, name: run place neighbours host cuda`")
+    lines = lambda rows: "".join(row + "\n" for row in rows)
+    for before, rows, after in ((r" \* +run  place  neighbours .*\n", lines(bits), r" \*    experimental .*\n"),
+                                (r" \*  Operations\..*\n \*\n", lines(operations).rstrip("\n") + " */\n", "#ifndef"),
+                                ("#define FOVEA_FOVEA_H\n\n", lines(f'#include "{h}"' for h in sorted(headers)), "\n#endif")):
+        manual, found = re.subn(f"({before})(?:.+\n)*?({after})", lambda m: m[1] + rows + m[2], manual, count=1)
+        if not found:
+            raise Refused(f"fovea.h: wanted the line `{before}`")
+    return manual
+
+
+def headers_inc(folder):
+    """What src/api.cpp includes: every public header."""
+    text = "// SPDX-License-Identifier: Apache-2.0\n// Generated by tools/api.py: every public header.\n"
+    return text + "".join(f'#include "fovea/{h}"\n' for h in sorted([*headers_of(folder), "fovea.h"]))
+
+
 def outputs(api):
     files = {}
     for name in EMITTERS:
@@ -428,11 +485,13 @@ def main(argv):
         api = parse(folder)
         files = outputs(api)
         files["include/fovea/core.h"] = with_glossary((ROOT / "include/fovea/core.h").read_text())
+        files["include/fovea/fovea.h"] = with_manual((ROOT / "include/fovea/fovea.h").read_text(), folder)
+        files["src/core/headers.inc"] = headers_inc(folder)
     except Refused as why:
         sys.exit(f"api.py: {why}")
     if tests:
         tests.mkdir(parents=True, exist_ok=True)
-        extents = {name: extent for name, (extent, _) in DIMS.items() if extent}
+        extents = {name: extent for name, (extent, _) in (DIMS | own_extents(folder)).items() if extent}
         for name, text in importlib.import_module("emit_cpp").emit_tests(api, headers_of(folder), extents).items():
             if not (tests / name).exists() or (tests / name).read_text() != text:  # else nothing is compiled again
                 (tests / name).write_text(text)

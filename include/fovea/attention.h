@@ -28,7 +28,13 @@
  *
  *  Bits: the same every run on one device.  With `splits` given they do not depend on the batch
  *  size, with 0 they may; fovea.h has the table.
- *  Source: FlashAttention (2205.14135, 2307.08691), FlashDecoding, PagedAttention (2309.06180). */
+ *  Source: FlashAttention (2205.14135, 2307.08691), FlashDecoding, PagedAttention (2309.06180).
+ *
+ *  In fovea.h:
+ *    attention_forward, _backward: exact softmax attention: prefill, decode, paged caches
+ *    bits, attention_forward with splits given: no no no no no
+ *    bits, attention_forward: no no no may may
+ *    bits, attention_backward: no no no may may */
 #ifndef FOVEA_ATTENTION_H
 #define FOVEA_ATTENTION_H
 

@@ -7,7 +7,11 @@
  *  key_len_out.  Bits: the same every run, whatever else the batch holds.
  *
  *  Limits: none on widths and heads; every valid call has one kernel a backend, without tensor
- *  cores. */
+ *  cores.
+ *
+ *  In fovea.h:
+ *    cache_append, _copy, _get: key and value caches, contiguous or paged
+ *    bits, cache_*: no no no no no */
 #ifndef FOVEA_CACHE_H
 #define FOVEA_CACHE_H
 

@@ -22,7 +22,12 @@
  *  included.  Sums are f32.  Where q is f16 or bf16, S, weight and dA may enter their convolutions
  *  as f16.  S is then in units of 64, dA in units of its head's largest |dout|.  Bits: the same
  *  every run on one device; fovea.h has the table.
- *  Source: Multi-Token Attention (2504.00927). */
+ *  Source: Multi-Token Attention (2504.00927).
+ *
+ *  In fovea.h:
+ *    conv_attention_forward, _backward: logits convolved over rows and keys before the softmax
+ *    bits, conv_attention_forward: no may no may may
+ *    bits, conv_attention_backward: no no no may may */
 #ifndef FOVEA_CONV_ATTENTION_H
 #define FOVEA_CONV_ATTENTION_H
 

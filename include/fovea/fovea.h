@@ -84,12 +84,14 @@
  *    attention_forward with splits given   no   no     no          no           no
  *    attention_forward                     no   no     no          may          may
  *    attention_backward                    no   no     no          may          may
+ *    merge_*                               no   no     no          no           no
+ *    cache_*                               no   no     no          no           no
+ *    rope_*                                no   no     no          no           no
+ *    quant_forward, quant_quantize         no   no     no          no           no
+ *    kl_forward, kl_backward               no   no     no          no           may
  *    conv_attention_forward                no   may    no          may          may
  *    conv_attention_backward               no   no     no          may          may
- *    kl_forward, kl_backward               no   no     no          no           may
- *    quant_forward, quant_quantize         no   no     no          no           no
  *    trace_forward, its edge list aside    no   no     no          no           no
- *    merge_*, cache_*, rope_*              no   no     no          no           no
  *    experimental                          no   may    may         may          may
  *
  *    run         the same call again, in any workspace; on FOVEA_HOST with any number of threads

@@ -19,7 +19,11 @@
  *  of total f64 in a fixed order.  No two large logarithms are subtracted: large logits cost kl
  *  their own rounding and no more.  Bits: the same every run; on the host they do not depend on the
  *  batch size, on CUDA they may.  fovea.h has the table.
- *  Source: StreamKL (2606.20005). */
+ *  Source: StreamKL (2606.20005).
+ *
+ *  In fovea.h:
+ *    kl_forward, _backward: the divergence of two attention distributions
+ *    bits, kl_forward, kl_backward: no no no no may */
 #ifndef FOVEA_KL_H
 #define FOVEA_KL_H
 

@@ -7,7 +7,11 @@
  *  Bits: the same every run, whatever else the batch holds.
  *
  *  Limits: none on widths and heads; every valid call has one kernel a backend, without tensor
- *  cores. */
+ *  cores.
+ *
+ *  In fovea.h:
+ *    merge_forward, _backward: attention over several key sets as one
+ *    bits, merge_*: no no no no no */
 #ifndef FOVEA_MERGE_H
 #define FOVEA_MERGE_H
 

@@ -12,7 +12,11 @@
  *  Values are read across tokens, so the product wants them transposed: (.., tokens), tokens
  *  contiguous, in units of 128.  Batched rows hold s tokens rounded up to a multiple of 128.
  *  Packed, sequence r begins at column (start[r] / 128 + r) * 128 of (s / 128 + r) * 128.
- *  Source: FlashAttention-3 (2407.08608), section 3.3. */
+ *  Source: FlashAttention-3 (2407.08608), section 3.3.
+ *
+ *  In fovea.h:
+ *    quant_quantize, quant_forward: e4m3 codes with scales, and attention over them
+ *    bits, quant_forward, quant_quantize: no no no no no */
 #ifndef FOVEA_QUANT_H
 #define FOVEA_QUANT_H
 

@@ -7,7 +7,11 @@
  *
  *  Limits: none on widths and heads; every valid call has one kernel a backend, without tensor
  *  cores.
- *  Source: RoFormer (2104.09864); YaRN (2309.00071). */
+ *  Source: RoFormer (2104.09864); YaRN (2309.00071).
+ *
+ *  In fovea.h:
+ *    rope_forward, rope_table_get: rotary position embedding and its tables
+ *    bits, rope_*: no no no no no */
 #ifndef FOVEA_ROPE_H
 #define FOVEA_ROPE_H
 

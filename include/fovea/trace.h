@@ -36,7 +36,11 @@
  *  A trace of many layers is one list: give each call the edge_count of the one before as its
  *  edge_offset.  One counter, zero at first, may serve as both.  With row stride 5 over one buffer
  *  the two are records of 20 bytes {layer, head, row block, key block, weight}.
- *  Source: Stream (2510.19875). */
+ *  Source: Stream (2510.19875).
+ *
+ *  In fovea.h:
+ *    trace_forward: key blocks that matter, attention over them, edges
+ *    bits, trace_forward, its edge list aside: no no no no no */
 #ifndef FOVEA_TRACE_H
 #define FOVEA_TRACE_H
 

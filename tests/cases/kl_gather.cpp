@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_kl_gather_forward and _backward: the sweep, the edges by name, hostile values.  The oracle is
 // kl's, over the keys that the lists name.
-#include "cases/all.h"
-#include "cases/kl_build.h"
-#include "cases/kl_sweep.h"
+#include "cases/kl_over.h"
 
 namespace cases {
 namespace {
@@ -28,105 +26,30 @@ void give_lists(Call& call, P& p, const KlCase& c, const KlBuild<P>& build, uint
   call.account(field, [&](const int64_t* i) { return build.rows[i[0] * build.s + i[2]] != 0; });
 }
 
-Call build_gather_forward(const KlCase& c, uint64_t seed) {
-  fovea_x_kl_gather_forward_params* p;
-  Call call = Call::make(FOVEA_TEST_OP(x_kl_gather_forward), p);
-  KlBuild<fovea_x_kl_gather_forward_params> build(call, *p, c, seed);
-  build.build();
-  give_lists(call, *p, c, build, seed);
-  const oracle::KlCall a = oracle::load_kl(*p);
-  const auto exact = oracle::kl_forward<double>(a, oracle::NoTotal{}, oracle::Mode::exact);
-  const auto rounded = oracle::kl_forward<float>(a, oracle::NoTotal{}, oracle::Mode::rounded);
-  const auto output = [&](int bit, const char* name, fovea_tensor& slot, const oracle::Out& x,
-                          const oracle::Out& y) {
-    if (c.outputs >> bit & 1)
-      call.expect(call.add(name, slot, Role::out, FOVEA_F32, {build.b, c.h, build.s}, c.lay), x, y);
-  };
-  output(0, "kl", p->kl, exact.kl, rounded.kl);
-  output(1, "lse_teacher", p->lse_teacher, exact.lse_first, rounded.lse_first);
-  output(2, "lse_student", p->lse_student, exact.lse_second, rounded.lse_second);
-  return call;
+Call build_forward(const KlCase& c, uint64_t seed) {
+  using P = fovea_x_kl_gather_forward_params;
+  return kl_over_forward<P>(
+      FOVEA_TEST_OP(x_kl_gather_forward), c, seed,
+      [&](Call& call, P& p, const KlBuild<P>& build) { give_lists(call, p, c, build, seed); });
+}
+Call build_backward(const KlCase& c, uint64_t seed) {
+  using P = fovea_x_kl_gather_backward_params;
+  return kl_over_backward<P>(
+      FOVEA_TEST_OP(x_kl_gather_backward), c, seed,
+      [&](Call& call, P& p, const KlBuild<P>& build) { give_lists(call, p, c, build, seed); });
 }
 
-Call build_gather_backward(const KlCase& c, uint64_t seed) {
-  fovea_x_kl_gather_backward_params* p;
-  Call call = Call::make(FOVEA_TEST_OP(x_kl_gather_backward), p);
-  KlBuild<fovea_x_kl_gather_backward_params> build(call, *p, c, seed);
-  build.build();
-  give_lists(call, *p, c, build, seed);
-  // What the forward gave, rounded as it is stored.
-  const oracle::KlCall a = oracle::load_kl(*p);
-  const auto forward = oracle::kl_forward<double>(a, oracle::NoTotal{}, oracle::Mode::exact);
-  const auto given = [&](const char* name, fovea_tensor& slot, const oracle::Out& values) {
-    size_t n = 0;
-    build.row_numbers(name, slot, [&](const int64_t*, double) { return values.value[n++]; });
-  };
-  given("kl", p->kl, forward.kl);
-  given("lse_teacher", p->lse_teacher, forward.lse_first);
-  given("lse_student", p->lse_student, forward.lse_second);
-  build.row_numbers("dkl", p->dkl,
-                    [](const int64_t* i, double x) { return i[2] % 9 == 7 ? 0 : x; });
-  const oracle::KlIncoming in{oracle::load(p->kl),
-                              oracle::load(p->lse_teacher),
-                              oracle::load(p->lse_student),
-                              oracle::load(p->dkl),
-                              {}};
-  const auto exact = oracle::kl_backward<double>(a, in, oracle::Mode::exact),
-             rounded = oracle::kl_backward<float>(a, in, oracle::Mode::rounded);
-  const auto output = [&](int bit, const char* name, fovea_tensor& slot, int dtype,
-                          const Shape& shape, const oracle::Out& x, const oracle::Out& y) {
-    if (c.outputs >> bit & 1)
-      call.expect(call.add(name, slot, Role::out, dtype, shape, c.lay), x, y);
-  };
-  output(0, "dq_student", p->dq_student, c.student, {build.b, build.s, c.h, c.f}, exact.dq_second,
-         rounded.dq_second);
-  output(1, "dk_student", p->dk_student, c.student, {build.key_b, build.t, c.x, c.f},
-         exact.dk_second, rounded.dk_second);
-  output(2, "dq_teacher", p->dq_teacher, c.teacher, {build.b, build.s, c.h, c.d}, exact.dq_first,
-         rounded.dq_first);
-  output(3, "dk_teacher", p->dk_teacher, c.teacher, {build.key_b, build.t, c.g, c.d},
-         exact.dk_first, rounded.dk_first);
-  return call;
-}
-
-class GatherCases {
+class GatherCases : public KlRows {
  public:
-  std::vector<harness::Case> cases;
-
-  GatherCases() {
-    for (bool backward : {false, true}) sweep(backward);
+  GatherCases() : KlRows("x_kl_gather", build_forward, build_backward) {
+    static constexpr int64_t lists[] = {1, 20, 96, 130};
+    sweep(1, {7, 15}, {4, 2}, 9,
+          [](KlCase& c, const int* x) { c.list = lists[x[0]], c.shared_list = x[1] != 0; });
     edges();
     small();
   }
 
  private:
-  void add(const KlCase& c, bool backward, bool tiny = false, const std::string& kernel = "") {
-    cases.push_back({backward ? "x_kl_gather_backward" : "x_kl_gather_forward", name_of(c, false),
-                     [c, backward](uint64_t seed) {
-                       return backward ? build_gather_backward(c, seed)
-                                       : build_gather_forward(c, seed);
-                     },
-                     kernel, "", tiny});
-  }
-  void both(const KlCase& c, bool tiny = false, const std::string& kernel = "") {
-    add(c, false, tiny, kernel);
-    add(c, true, tiny, kernel);
-  }
-
-  void sweep(bool backward) {
-    static constexpr int64_t lists[] = {1, 20, 96, 130};
-    const std::vector<int> sizes = {6, 8, 6, 7, 1, 4, 2, 5, 2, backward ? 15 : 7, 4, 2};
-    harness::Pairwise rows(
-        sizes, [](const harness::Row&) { return true; }, backward ? 10 : 9);
-    for (const harness::Row& x : rows.rows()) {
-      KlCase c = KlSweep::shaped(x);
-      c.data = x[6] ? KlData::large : KlData::normal;
-      c.lay = static_cast<Lay>(x[7]), c.scale = x[8] ? 0.3f : 0, c.outputs = x[9] + 1;
-      c.list = lists[x[10]], c.shared_list = x[11] != 0;
-      add(c, backward);
-    }
-  }
-
   void edges() {
     static constexpr int64_t extents[][5] = {{0, 3, 3, 4, 5}, {2, 0, 5, 4, 5}, {2, 5, 0, 4, 5},
                                              {1, 3, 3, 0, 5}, {1, 1, 1, 4, 1}, {2, 5, 7, 4, 0}};

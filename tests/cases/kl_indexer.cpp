@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_kl_indexer_forward and _backward: the sweep, the edges by name, hostile values.
 #include "oracle/kl_indexer.h"
-#include "cases/all.h"
-#include "cases/kl_build.h"
-#include "cases/kl_sweep.h"
+#include "cases/kl_over.h"
 
 namespace cases {
 namespace {
@@ -30,16 +28,10 @@ Call build_indexer_forward(const KlCase& c, uint64_t seed) {
   give_indexer_weights(call, *p, c, build, seed);
   const auto exact = oracle::indexer_forward(*p, oracle::Mode::exact),
              rounded = oracle::indexer_forward(*p, oracle::Mode::rounded);
-  const auto output = [&](int bit, const char* name, fovea_tensor& slot, const Shape& shape,
-                          const oracle::Out& x, const oracle::Out& y) {
-    if (c.outputs >> bit & 1)
-      call.expect(call.add(name, slot, Role::out, FOVEA_F32, shape, c.lay), x, y);
-  };
-  output(0, "kl", p->kl, {build.b, build.s}, exact.kl, rounded.kl);
-  output(1, "lse_teacher", p->lse_teacher, {build.b, c.h, build.s}, exact.lse_teacher,
-         rounded.lse_teacher);
-  output(2, "lse_student", p->lse_student, {build.b, build.s}, exact.lse_student,
-         rounded.lse_student);
+  kl_outputs(call, c, build,
+             {{0, "kl", exact.kl, rounded.kl},
+              {1, "lse_teacher", exact.lse_teacher, rounded.lse_teacher},
+              {2, "lse_student", exact.lse_student, rounded.lse_student}});
   return call;
 }
 
@@ -71,59 +63,24 @@ Call build_indexer_backward(const KlCase& c, uint64_t seed) {
   });
   const auto exact = oracle::indexer_backward(*p, oracle::Mode::exact),
              rounded = oracle::indexer_backward(*p, oracle::Mode::rounded);
-  const auto output = [&](int bit, const char* name, fovea_tensor& slot, int dtype,
-                          const Shape& shape, const oracle::Out& x, const oracle::Out& y) {
-    if (c.outputs >> bit & 1)
-      call.expect(call.add(name, slot, Role::out, dtype, shape, c.lay), x, y);
-  };
-  output(0, "dq_student", p->dq_student, c.student, {build.b, build.s, c.x, c.f}, exact.dq,
-         rounded.dq);
-  output(1, "dk_student", p->dk_student, c.student, {build.key_b, build.t, 1, c.f}, exact.dk,
-         rounded.dk);
-  output(2, "dweight", p->dweight, FOVEA_F32, {build.b, build.s, c.x}, exact.dweight,
-         rounded.dweight);
+  kl_outputs(call, c, build,
+             {{0, "dq_student", exact.dq, rounded.dq},
+              {1, "dk_student", exact.dk, rounded.dk},
+              {2, "dweight", exact.dweight, rounded.dweight}});
   return call;
 }
 
-class IndexerCases {
+class IndexerCases : public KlRows {
  public:
-  std::vector<harness::Case> cases;
-
-  IndexerCases() {
-    for (bool backward : {false, true}) sweep(backward);
+  IndexerCases() : KlRows("x_kl_indexer", build_indexer_forward, build_indexer_backward) {
+    static constexpr int64_t heads[] = {1, 3, 4, 8};
+    sweep(5, {7, 7}, {4}, 7, [](KlCase& c, const int* x) { c.x = heads[x[0]]; });
     edges();
     tuned();
     small();
   }
 
  private:
-  void add(KlCase c, bool backward, bool tiny = false, const std::string& kernel = "") {
-    cases.push_back({backward ? "x_kl_indexer_backward" : "x_kl_indexer_forward", name_of(c, false),
-                     [c, backward](uint64_t seed) {
-                       return backward ? build_indexer_backward(c, seed)
-                                       : build_indexer_forward(c, seed);
-                     },
-                     kernel, "", tiny});
-  }
-  void both(const KlCase& c, bool tiny = false, const std::string& kernel = "") {
-    add(c, false, tiny, kernel);
-    add(c, true, tiny, kernel);
-  }
-
-  void sweep(bool backward) {
-    static constexpr int64_t heads[] = {1, 3, 4, 8};
-    const std::vector<int> sizes = {6, 8, 6, 7, 5, 4, 2, 5, 2, 7, 4};
-    harness::Pairwise rows(
-        sizes, [](const harness::Row&) { return true; }, backward ? 8 : 7);
-    for (const harness::Row& x : rows.rows()) {
-      KlCase c = KlSweep::shaped(x);
-      c.data = x[6] ? KlData::large : KlData::normal;
-      c.lay = static_cast<Lay>(x[7]), c.scale = x[8] ? 0.3f : 0, c.outputs = x[9] + 1;
-      c.x = heads[x[10]];
-      add(c, backward);
-    }
-  }
-
   void edges() {
     static constexpr int64_t extents[][3] = {{0, 3, 3}, {2, 0, 5}, {2, 5, 0}, {1, 0, 0}, {1, 1, 1}};
     for (const auto& x : extents) {

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_kl_jensen_shannon_forward and _backward: the sweep, the edges by name, hostile values.
 #include "oracle/kl_jensen_shannon.h"
-#include "cases/all.h"
-#include "cases/kl_build.h"
-#include "cases/kl_sweep.h"
+#include "cases/kl_over.h"
 
 namespace cases {
 namespace {
@@ -16,16 +14,12 @@ Call build_jensen_shannon_forward(const KlCase& c, uint64_t seed) {
   p->weight = c.share;
   const auto exact = oracle::jensen_shannon_forward(*p, oracle::Mode::exact),
              rounded = oracle::jensen_shannon_forward(*p, oracle::Mode::rounded);
-  const auto output = [&](int bit, const char* name, fovea_tensor& slot, const oracle::Out& x,
-                          const oracle::Out& y) {
-    if (c.outputs >> bit & 1)
-      call.expect(call.add(name, slot, Role::out, FOVEA_F32, {build.b, c.h, build.s}, c.lay), x, y);
-  };
-  output(0, "js", p->js, exact.js, rounded.js);
-  output(1, "kl_teacher", p->kl_teacher, exact.kl_teacher, rounded.kl_teacher);
-  output(1, "kl_student", p->kl_student, exact.kl_student, rounded.kl_student);
-  output(2, "lse_teacher", p->lse_teacher, exact.lse_teacher, rounded.lse_teacher);
-  output(3, "lse_student", p->lse_student, exact.lse_student, rounded.lse_student);
+  kl_outputs(call, c, build,
+             {{0, "js", exact.js, rounded.js},
+              {1, "kl_teacher", exact.kl_teacher, rounded.kl_teacher},
+              {1, "kl_student", exact.kl_student, rounded.kl_student},
+              {2, "lse_teacher", exact.lse_teacher, rounded.lse_teacher},
+              {3, "lse_student", exact.lse_student, rounded.lse_student}});
   return call;
 }
 
@@ -50,61 +44,27 @@ Call build_jensen_shannon_backward(const KlCase& c, uint64_t seed) {
                     [](const int64_t* i, double x) { return i[2] % 9 == 7 ? 0 : x; });
   const auto exact = oracle::jensen_shannon_backward(*p, oracle::Mode::exact),
              rounded = oracle::jensen_shannon_backward(*p, oracle::Mode::rounded);
-  const auto output = [&](int bit, const char* name, fovea_tensor& slot, int dtype,
-                          const Shape& shape, const oracle::Out& x, const oracle::Out& y) {
-    if (c.outputs >> bit & 1)
-      call.expect(call.add(name, slot, Role::out, dtype, shape, c.lay), x, y);
-  };
-  output(0, "dq_student", p->dq_student, c.student, {build.b, build.s, c.h, c.f}, exact.dq_second,
-         rounded.dq_second);
-  output(1, "dk_student", p->dk_student, c.student, {build.key_b, build.t, c.x, c.f},
-         exact.dk_second, rounded.dk_second);
-  output(2, "dq_teacher", p->dq_teacher, c.teacher, {build.b, build.s, c.h, c.d}, exact.dq_first,
-         rounded.dq_first);
-  output(3, "dk_teacher", p->dk_teacher, c.teacher, {build.key_b, build.t, c.g, c.d},
-         exact.dk_first, rounded.dk_first);
+  kl_outputs(call, c, build,
+             {{0, "dq_student", exact.dq_second, rounded.dq_second},
+              {1, "dk_student", exact.dk_second, rounded.dk_second},
+              {2, "dq_teacher", exact.dq_first, rounded.dq_first},
+              {3, "dk_teacher", exact.dk_first, rounded.dk_first}});
   return call;
 }
 
-class JensenShannonCases {
+class JensenShannonCases : public KlRows {
  public:
-  std::vector<harness::Case> cases;
-
-  JensenShannonCases() {
-    for (bool backward : {false, true}) sweep(backward);
+  JensenShannonCases()
+      : KlRows("x_kl_jensen_shannon", build_jensen_shannon_forward, build_jensen_shannon_backward) {
+    sweep(6, {15, 15}, {3}, 5, [](KlCase& c, const int* x) {
+      c.share = x[0] == 0 ? 0 : x[0] == 1 ? 0.125f : 0.9f;
+    });
     edges();
     tuned();
     small();
   }
 
  private:
-  void add(const KlCase& c, bool backward, bool tiny = false, const std::string& kernel = "") {
-    cases.push_back({backward ? "x_kl_jensen_shannon_backward" : "x_kl_jensen_shannon_forward",
-                     name_of(c, false),
-                     [c, backward](uint64_t seed) {
-                       return backward ? build_jensen_shannon_backward(c, seed)
-                                       : build_jensen_shannon_forward(c, seed);
-                     },
-                     kernel, "", tiny});
-  }
-  void both(const KlCase& c, bool tiny = false) {
-    add(c, false, tiny);
-    add(c, true, tiny);
-  }
-
-  void sweep(bool backward) {
-    const std::vector<int> sizes = {6, 8, 6, 7, 6, 4, 2, 5, 2, 15, 3};
-    harness::Pairwise rows(
-        sizes, [](const harness::Row&) { return true; }, backward ? 6 : 5);
-    for (const harness::Row& x : rows.rows()) {
-      KlCase c = KlSweep::shaped(x);
-      c.data = x[6] ? KlData::large : KlData::normal;
-      c.lay = static_cast<Lay>(x[7]), c.scale = x[8] ? 0.3f : 0, c.outputs = x[9] + 1;
-      c.share = x[10] == 0 ? 0 : x[10] == 1 ? 0.125f : 0.9f;
-      add(c, backward);
-    }
-  }
-
   void edges() {
     static constexpr int64_t extents[][4] = {{0, 3, 3, 4}, {2, 0, 5, 4}, {2, 5, 0, 4},
                                              {1, 0, 0, 4}, {1, 3, 3, 0}, {1, 1, 1, 4}};

@@ -1,106 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_kl_pool_forward and _backward: the sweep, the edges by name, hostile values.  The oracle is
 // kl's, with the teacher's pooled logits and blocks in place of keys.
-#include "cases/all.h"
-#include "cases/kl_build.h"
-#include "cases/kl_sweep.h"
+#include "cases/kl_over.h"
 
 namespace cases {
 namespace {
 
-Call build_pool_forward(const KlCase& c, uint64_t seed) {
-  fovea_x_kl_pool_forward_params* p;
-  Call call = Call::make(FOVEA_TEST_OP(x_kl_pool_forward), p);
-  KlBuild<fovea_x_kl_pool_forward_params> build(call, *p, c, seed);
-  build.build();
-  const oracle::KlCall a = oracle::load_kl(*p);
-  const auto exact = oracle::kl_forward<double>(a, oracle::NoTotal{}, oracle::Mode::exact);
-  const auto rounded = oracle::kl_forward<float>(a, oracle::NoTotal{}, oracle::Mode::rounded);
-  const auto output = [&](int bit, const char* name, fovea_tensor& slot, const oracle::Out& x,
-                          const oracle::Out& y) {
-    if (c.outputs >> bit & 1)
-      call.expect(call.add(name, slot, Role::out, FOVEA_F32, {build.b, c.h, build.s}, c.lay), x, y);
-  };
-  output(0, "kl", p->kl, exact.kl, rounded.kl);
-  output(1, "lse_teacher", p->lse_teacher, exact.lse_first, rounded.lse_first);
-  output(2, "lse_student", p->lse_student, exact.lse_second, rounded.lse_second);
-  return call;
+template <class P>
+void nothing(Call&, P&, const KlBuild<P>&) {}
+
+Call build_forward(const KlCase& c, uint64_t seed) {
+  using P = fovea_x_kl_pool_forward_params;
+  return kl_over_forward<P>(FOVEA_TEST_OP(x_kl_pool_forward), c, seed, nothing<P>);
+}
+Call build_backward(const KlCase& c, uint64_t seed) {
+  using P = fovea_x_kl_pool_backward_params;
+  return kl_over_backward<P>(FOVEA_TEST_OP(x_kl_pool_backward), c, seed, nothing<P>);
 }
 
-Call build_pool_backward(const KlCase& c, uint64_t seed) {
-  fovea_x_kl_pool_backward_params* p;
-  Call call = Call::make(FOVEA_TEST_OP(x_kl_pool_backward), p);
-  KlBuild<fovea_x_kl_pool_backward_params> build(call, *p, c, seed);
-  build.build();
-  // What the forward gave, rounded as it is stored.
-  const oracle::KlCall a = oracle::load_kl(*p);
-  const auto forward = oracle::kl_forward<double>(a, oracle::NoTotal{}, oracle::Mode::exact);
-  const auto given = [&](const char* name, fovea_tensor& slot, const oracle::Out& values) {
-    size_t n = 0;
-    build.row_numbers(name, slot, [&](const int64_t*, double) { return values.value[n++]; });
-  };
-  given("lse_teacher", p->lse_teacher, forward.lse_first);
-  given("lse_student", p->lse_student, forward.lse_second);
-  build.row_numbers("dkl", p->dkl,
-                    [](const int64_t* i, double x) { return i[2] % 9 == 7 ? 0 : x; });
-  const oracle::Dense dkl = oracle::load(p->dkl);
-  const oracle::KlIncoming in{dkl,
-                              oracle::load(p->lse_teacher),
-                              oracle::load(p->lse_student),
-                              dkl,
-                              {}};  // kl: of the teacher's gradient alone
-  const auto exact = oracle::kl_backward<double>(a, in, oracle::Mode::exact),
-             rounded = oracle::kl_backward<float>(a, in, oracle::Mode::rounded);
-  const auto output = [&](int bit, const char* name, fovea_tensor& slot, const Shape& shape,
-                          const oracle::Out& x, const oracle::Out& y) {
-    if (c.outputs >> bit & 1)
-      call.expect(call.add(name, slot, Role::out, c.student, shape, c.lay), x, y);
-  };
-  output(0, "dq_student", p->dq_student, {build.b, build.s, c.h, c.f}, exact.dq_second,
-         rounded.dq_second);
-  output(1, "dk_student", p->dk_student, {build.key_b, build.units, c.x, c.f}, exact.dk_second,
-         rounded.dk_second);
-  return call;
-}
-
-class PoolCases {
+class PoolCases : public KlRows {
  public:
-  std::vector<harness::Case> cases;
-
-  PoolCases() {
-    for (bool backward : {false, true}) sweep(backward);
+  PoolCases() : KlRows("x_kl_pool", build_forward, build_backward) {
+    static constexpr int64_t blocks[] = {0, 1, 7, 16};
+    sweep(6, {7, 3}, {4, 2}, 11,
+          [](KlCase& c, const int* x) { c.block = blocks[x[0]], c.pool_max = x[1] != 0; });
     edges();
     tuned();
     small();
   }
 
  private:
-  void add(const KlCase& c, bool backward, bool tiny = false, const std::string& kernel = "") {
-    cases.push_back({backward ? "x_kl_pool_backward" : "x_kl_pool_forward", name_of(c, false),
-                     [c, backward](uint64_t seed) {
-                       return backward ? build_pool_backward(c, seed) : build_pool_forward(c, seed);
-                     },
-                     kernel, "", tiny});
-  }
-  void both(const KlCase& c, bool tiny = false) {
-    add(c, false, tiny);
-    add(c, true, tiny);
-  }
-
-  void sweep(bool backward) {
-    static constexpr int64_t blocks[] = {0, 1, 7, 16};
-    const std::vector<int> sizes = {6, 8, 6, 7, 6, 4, 2, 5, 2, backward ? 3 : 7, 4, 2};
-    harness::Pairwise rows(
-        sizes, [](const harness::Row&) { return true; }, backward ? 12 : 11);
-    for (const harness::Row& x : rows.rows()) {
-      KlCase c = KlSweep::shaped(x);
-      c.data = x[6] ? KlData::large : KlData::normal;
-      c.lay = static_cast<Lay>(x[7]), c.scale = x[8] ? 0.3f : 0, c.outputs = x[9] + 1;
-      c.block = blocks[x[10]], c.pool_max = x[11] != 0;
-      add(c, backward);
-    }
-  }
-
   void edges() {
     static constexpr int64_t extents[][4] = {{0, 3, 3, 4}, {2, 0, 5, 4}, {2, 5, 0, 4},
                                              {1, 0, 0, 4}, {1, 3, 3, 0}, {1, 1, 1, 4}};

@@ -99,6 +99,26 @@ class Manual(unittest.TestCase):
         for path in found:
             yield path.relative_to(ROOT), path.read_text()
 
+    def test_a_header_says_what_is_its_own(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder) / "fovea"
+            shutil.copytree(ROOT / "include/fovea", folder)
+            rope, whole = folder / "rope.h", (folder / "rope.h").read_text()
+            own = " *  Extents of its own:\n *    turns = 3: what turns\n *\n *  In fovea.h:"
+            rope.write_text(whole.replace(" *  In fovea.h:", own).replace("(positions, half)", "(positions, turns)"))
+            self.assertEqual(api.own_extents(folder), {"turns": (3, "what turns")})
+            dims = [f["dims"] for s in api.parse(folder)["structs"] for f in s["fields"] if f["kind"] == "tensor" and "dims" in f]
+            self.assertTrue(any("turns" in d for d in dims))
+            rope.write_text(whole.replace(" *  In fovea.h:", own.replace("turns", "half")))
+            with self.assertRaisesRegex(api.Refused, "rope.h: the extent `half` has its meaning elsewhere"):
+                api.parse(folder)
+            manual = (ROOT / "include/fovea/fovea.h").read_text()
+            rope.write_text(whole)
+            self.assertEqual(api.with_manual(manual, folder), manual)
+            rope.write_text(whole.replace("In fovea.h:", "In the manual:"))
+            with self.assertRaisesRegex(api.Refused, "rope.h: wanted `In fovea.h:`"):
+                api.with_manual(manual, folder)
+
     def test_the_glossary_is_the_list(self):
         core = (ROOT / "include/fovea/core.h").read_text()
         self.assertEqual(api.with_glossary(core), core)

@@ -5,8 +5,15 @@ namespace random_calls {
 
 namespace {
 
-int64_t ceil_div(int64_t x, int64_t y) {
-  return x / y + (x % y != 0);
+struct Ruled {
+  std::vector<const char*> ops;
+  Facts facts;
+};
+
+// Made at the first use, since families register before main().
+std::vector<Ruled>& rules() {
+  static std::vector<Ruled> known;
+  return known;
 }
 
 bool is(const std::string& text, std::initializer_list<const char*> names) {
@@ -15,13 +22,19 @@ bool is(const std::string& text, std::initializer_list<const char*> names) {
   return false;
 }
 
-// Entries of a packed or batched row of blocks (quant.h).
-int64_t entries(bool packed, int64_t tokens, int64_t r, int64_t block) {
-  if (packed) return block ? tokens / block + r : r;
-  return block ? ceil_div(tokens, block) : 1;
+}  // namespace
+
+Rules::Rules(std::initializer_list<const char*> ops, const Facts& facts) {
+  rules().push_back({ops, facts});
 }
 
-}  // namespace
+void each_facts(const Op& op, const std::function<void(const Facts&)>& f) {
+  for (const Ruled& ruled : rules())
+    if (std::any_of(ruled.ops.begin(), ruled.ops.end(), [&](const char* begin) {
+          return !std::strncmp(op.name, begin, std::strlen(begin));
+        }))
+      f(ruled.facts);
+}
 
 // Optional tensors, in the sets that the headers allow.
 void Draw::choose_tensors() {
@@ -29,55 +42,19 @@ void Draw::choose_tensors() {
     if (f.kind != contract::tensor) continue;
     if (f.required || (f.output ? !one_in(4) : one_in(4))) given_.insert(f.name);
   }
-  const auto drop = [&](const char* name) { given_.erase(name); };
-  const auto together = [&](const char* a, const char* b) {
-    if (has(a) != has(b)) drop(a), drop(b);
-  };
-  if (!op_.find("cos") || !op_.find("cos")->required) together("cos", "sin");
-  if (has("page_table") || has("cache_row"))
-    if (!is(op_.name, {"cache_get"})) drop("key_start");
-  const std::string name = op_.name;
-  for (const char* in : {"bias", "alibi", "sink_logit", "mix_before", "mix_after"})
-    if (knows(in) && !has(in)) drop((std::string("d") + in).c_str());
-  if (name == "cache_append") {
-    for (const char* part : {"k", "v"}) {
-      const std::string fresh = std::string(part) + "_new", scale = std::string(part) + "_scale";
-      if (one_in(3)) {
-        drop(part), drop(fresh.c_str()), drop(scale.c_str());
-      } else {
-        given_.insert(part), given_.insert(fresh);
-      }
-    }
-    if (!has("k") && !has("v")) given_.insert("k"), given_.insert("k_new");
-    if (!has("k")) drop("cos"), drop("sin"), drop("norm_weight"), drop("position");
-  }
-  if (name == "quant_quantize" && !has("code") && !has("code_t")) given_.insert("code");
-  if (name == "quant_forward") {
-    drop("v"), drop("v_t");
-    given_.insert(one_in(3) ? "v" : "v_t");
-  }
-  if (name == "kl_forward") {
-    if (!has("total")) drop("row_weight");
-    if (!has("total") && !has("lse_teacher") && !has("lse_student")) given_.insert("kl");
-  } else if (name == "kl_backward") {
-    if (!has("dtotal")) drop("row_weight");
-    if (!has("dtotal")) given_.insert("dkl");
-  } else if (knows("kl_teacher") && knows("js")) {
-    given_.insert("js");
-  } else if (knows("kl") && !op_.find("kl")->required && op_.find("kl")->output) {
-    if (!has("lse_teacher") && !has("lse_student")) given_.insert("kl");
-  }
-  if (name == "trace_forward") {
-    if (one_in(3)) drop("o"), drop("edge_value"), drop("v");
-    if (has("o") || has("edge_value")) given_.insert("v");
-    no_keys_ = one_in(20);  // then no values either
-    if (no_keys_) drop("v");
-    if (has("edge") || has("edge_weight")) given_.insert("edge_count");
-    if (!has("edge_count")) drop("edge_offset");
-  }
+  if (knows("cos") && !op_.find("cos")->required && has("cos") != has("sin"))
+    drop("cos"), drop("sin");
+  if ((has("page_table") || has("cache_row")) && knows("query_start")) drop("key_start");
+  // Most gradients of what is absent are refused.
+  for (const Field& f : op_.fields)
+    if (f.name[0] == 'd' && knows(f.name.c_str() + 1) && !has(f.name.c_str() + 1) && !f.required)
+      if (f.output && !one_in(16)) drop(f.name);
+  each_facts(op_, [&](const Facts& f) {
+    if (f.tensors) f.tensors(*this);
+  });
   paged_ = has("page_table");
-  packed_rows_ = has("query_start") || has("start") || (name == "cache_get" && has("key_start"));
-  packed_keys_ = has("key_start") && name != "cache_get";
+  packed_rows_ = has("query_start") || has("start") || (has("key_start") && !knows("query_start"));
+  packed_keys_ = has("key_start") && knows("query_start");
 }
 
 void Draw::choose_extents() {
@@ -88,38 +65,25 @@ void Draw::choose_extents() {
   x("h") = one_in(60) ? 0 : x("g") * one_of({1, 1, 2, 2, 3, 4, 8, 16});
   x("x") = x("h") ? x("h") / one_of({1, 2, 3, 4, 8, 16, 32, 64}) : x("g");
   if (x("x") == 0 || (x("h") && x("h") % x("x"))) x("x") = 1;
-  if (std::string(op_.name).find("x_kl_indexer") == 0) x("x") = one_of({1, 2, 3, 4, 8});
   x("s") = length(), x("t") = length();
   if (one_in(3)) x("t") = x("s");
   if (one_in(3)) x("s") = one_of({1, 1, 1, 2, 4});  // decode
   x("d") = width();
   x("e") = one_in(2) ? x("d") : width();
   x("f") = one_in(2) ? x("d") : width();
-  if (std::string(op_.name) == "cache_append") x("f") = one_of({1, 2, 3});
-  if (knows("o_part")) x("n") = one_of({0, 1, 2, 2, 3, 4, 7});
-  if (knows("index")) x("n") = one_in(30) ? 0 : one_of({1, 2, 3, 8, 16, 17, 32, 64, 100});
-  if (knows("pair")) x("n") = one_of({0, 1, 2, 3, 5});
   x("u") = has("row") || knows("k_out") ? length() : x("s");
-  x("kernel_rows") = one_of({1, 1, 2, 3, 4, 6, 6, 7, 16});
-  x("kernel_columns") = one_of({1, 2, 3, 5, 7, 11, 11, 31});
-  x("group_heads") = x("h");
-  while (x("group_heads") > 16 || (x("group_heads") > 1 && one_in(2)))
-    x("group_heads") = x("group_heads") % 2 || x("group_heads") > 64 ? 1 : x("group_heads") / 2;
   x("half") = x("d") / 2;
   if (x("half") > 1 && one_in(2)) x("half") = random_.integer(0, x("half"));
   x("width") = one_in(2) ? x("d") : random_.integer(1, std::max<int64_t>(1, x("d")));
   x("positions") = length();
-  x("cap") = one_of({0, 1, 5, 40, 300});
-  if (no_keys_) x("t") = 0;
+  each_facts(op_, [&](const Facts& f) {
+    if (f.letters) f.letters(*this);
+  });
   fit();
   if (one_in(50)) wild();
-  if (knows("history") && one_in(2)) {
-    const int64_t each = packed_rows_ ? x("s") / std::max<int64_t>(1, x("r")) : x("s");
-    scalar<int64_t>("history") = std::min(each, random_.integer(0, x("kernel_rows") + 1));
-  }
-  if (knows("history"))
-    x("rows_out") = x("s") - (packed_rows_ ? x("r") : 1) * scalar<int64_t>("history");
-  blocks();
+  each_facts(op_, [&](const Facts& f) {
+    if (f.extents) f.extents(*this);
+  });
   pages();
   x("key_b") = packed_keys_ ? 1 : x("r");
   if (has("cache_row") && !packed_keys_) x("rows") = one_of({0, 1, 2, 3, 5});
@@ -128,9 +92,6 @@ void Draw::choose_extents() {
 // The longer of rows and keys is halved until the work is small.
 void Draw::fit() {
   const auto work = [&] {
-    const double taps = knows("history")
-                            ? 1 + 0.1 * static_cast<double>(x("kernel_rows") * x("kernel_columns"))
-                            : 1;
     return static_cast<double>(std::max<int64_t>(1, x("b")) * std::max<int64_t>(1, x("h"))) *
            static_cast<double>(x("s") * x("t")) * taps *
            static_cast<double>(x("d") + std::max(x("e"), x("f")));
@@ -156,42 +117,9 @@ void Draw::wild() {
   if (!has("row") && !knows("k_out")) x("u") = x("s");
 }
 
-// Blocks of rows and keys, which decide extents.
-void Draw::blocks() {
-  const std::string name = op_.name;
-  if (name == "trace_forward") {
-    const int64_t rows = one_of({0, 16, 32, 64, 128}), keys = one_of({0, 16, 32, 64, 64, 128});
-    scalar<int32_t>("block_rows") = static_cast<int32_t>(rows);
-    scalar<int32_t>("block_keys") = static_cast<int32_t>(keys);
-    x("n") = ceil_div(x("s"), rows ? rows : 64);
-    x("page") = keys ? keys : 64;
-    x("keep") = one_of({1, 1, 2, 3, 4, 8, 17});
-    scalar<int64_t>("keep") = x("keep");
-  } else if (name == "quant_quantize") {
-    const int64_t block = one_of({0, 64, 128});
-    scalar<int64_t>("block") = block;
-    x("n") = entries(packed_rows_, x("s"), x("r"), block);
-    x("padded") = 128 * entries(packed_rows_, x("s"), x("r"), 128);
-  } else if (name == "quant_forward") {
-    const int64_t q = has("q_scale") ? one_of({0, 64, 128}) : 0;
-    const int64_t k = has("k_scale") ? one_of({0, 64, 128}) : 0;
-    scalar<int32_t>("q_block") = static_cast<int32_t>(q);
-    scalar<int32_t>("k_block") = static_cast<int32_t>(k);
-    x("q_blocks") = entries(packed_rows_, x("s"), x("r"), q);
-    x("k_blocks") = entries(packed_keys_, x("t"), x("r"), k);
-    x("v_blocks") = entries(packed_keys_, x("t"), x("r"), 0);
-    x("padded") = 128 * entries(packed_keys_, x("t"), x("r"), 128);
-  } else if (name.find("x_kl_pool") == 0) {
-    const int64_t block = one_of({0, 1, 4, 16, 17, 32, 64, 64, 100, 128});
-    scalar<int64_t>("block_keys") = block;
-    const int64_t keys = block ? block : 64;
-    x("u") = (packed_keys_ ? x("t") / keys + x("r") : ceil_div(x("t"), keys)) + one_of({0, 0, 1});
-  }
-}
-
 void Draw::pages() {
   if (!extents_.count("page")) x("page") = one_of({1, 2, 4, 8, 16, 16, 32, 64, 64, 128, 5, 48});
-  const bool pools = std::string(op_.name) == "cache_copy";
+  const bool pools = !knows("page_table") && knows("pair");
   if (!paged_ && !pools) {
     x("pages") = 0;
     if (knows("block_mask")) x("block_bytes") = ceil_div(ceil_div(x("t"), x("page")), 8);
@@ -206,60 +134,53 @@ void Draw::pages() {
 }
 
 void Draw::choose_scalars() {
-  const auto maybe = [&](const char* name, int64_t value) {
-    if (knows(name) && one_in(3)) scalar<int64_t>(name) = value;
+  const auto length_of = [&](const char* letter) {
+    return one_of({1, 2, random_.integer(0, x(letter) + 2), int64_t{1} << 40});
   };
-  maybe("query_max", one_of({1, 2, random_.integer(0, x("s") + 2), int64_t{1} << 40}));
-  maybe("key_max", one_of({1, 2, random_.integer(0, x("t") + 2), int64_t{1} << 40}));
+  maybe<int64_t>("query_max", length_of("s"));
+  maybe<int64_t>("key_max", length_of("t"));
   // Bias and mask have a column for each of key_max keys.
-  if (has("bias") || has("mask") || (paged_ && has("key_position")))
+  if (knows("key_max") && (has("bias") || has("mask") || (paged_ && has("key_position"))))
     if (scalar<int64_t>("key_max") > 1000) scalar<int64_t>("key_max") = 0;
   if (!has("head_window")) {
-    maybe("window_left", random_.integer(0, 40));
-    if (knows("sink_keys") && scalar<int64_t>("window_left")) maybe("sink_keys", one_of({0, 1, 4}));
+    maybe<int64_t>("window_left", random_.integer(0, 40));
+    if (knows("sink_keys") && scalar<int64_t>("window_left"))
+      maybe<int64_t>("sink_keys", one_of({0, 1, 4}));
     if (knows("causal") && one_in(2)) {
       scalar<int32_t>("causal") = 1;
     } else {
-      maybe("window_right", random_.integer(0, 40));
+      maybe<int64_t>("window_right", random_.integer(0, 40));
     }
   }
-  maybe("local_chunk", one_of({0, 1, 16, 64}));
-  const auto number = [&](const char* name, float value) {
-    if (knows(name) && op_.find(name)->kind == contract::f32 && one_in(3))
-      scalar<float>(name) = value;
-  };
-  for (const char* name : {"scale", "scale_teacher", "scale_student"})
-    number(name, one_in(6) ? 30.0f : 0.3f);
-  number("softcap", one_in(3) ? 1.0f : 20.0f);
-  number("factor", 1.5f);
-  number("eps", 1e-3f);
-  number("weight", 0.2f);
-  if (has("norm_weight")) number("norm_eps", 1e-3f);
-  const auto flag = [&](const char* name) {
-    if (knows(name) && one_in(3)) scalar<int32_t>(name) = 1;
-  };
-  if (has("cos") && std::string(op_.name) != "rope_table_get") {
-    flag("rope_interleaved");
-    const int64_t room = x("d") - 2 * x("half");
-    if (room > 0 && knows("rope_begin") && one_in(2))
-      scalar<int32_t>("rope_begin") = static_cast<int32_t>(random_.integer(0, room));
-  }
-  flag("inverse"), flag("exact"), flag("direction"), flag("hadamard"), flag("nondeterministic");
-  if (knows("total") ? has("total") : has("dtotal")) flag("mean");
-  if (knows("k_student") && knows("block_keys")) flag("pool");
-  if (has("code_t") || has("v_t")) flag("code_order");
-  if (knows("seed") && scalar<int32_t>("hadamard")) maybe("seed", 77);
-  if (knows("splits") && one_in(3))
-    scalar<int32_t>("splits") = static_cast<int32_t>(one_of({1, 2, 3, 8, 100}));
-  if (knows("edge_kind")) scalar<int32_t>("edge_kind") = static_cast<int32_t>(one_of({0, 1, 2}));
-  maybe("position_begin", one_of({-3, 5, int64_t{1} << 21}));
-  if (knows("scaling")) {
-    const int64_t scaling = one_of({0, 1, 2, 3});
-    scalar<int32_t>("scaling") = static_cast<int32_t>(scaling);
-    if (scaling == 0) scalar<float>("factor") = 0;
-    if (scaling >= 2) maybe("original_len", 2048);
-  }
+  maybe<int64_t>("local_chunk", one_of({0, 1, 16, 64}));
+  maybe<int32_t>("splits", static_cast<int32_t>(one_of({1, 2, 3, 8, 100})));
+  choose_values();
+  const int64_t room = x("d") - 2 * x("half");
+  if (has("cos") && room > 0 && knows("rope_begin") && one_in(2))
+    scalar<int32_t>("rope_begin") = static_cast<int32_t>(random_.integer(0, room));
+  each_facts(op_, [&](const Facts& f) {
+    if (f.scalars) f.scalars(*this);
+  });
   if (knows("nondeterministic")) call_.bits_may_differ = scalar<int32_t>("nondeterministic");
+}
+
+// Flags, enums and positive numbers, as their comments have them.
+void Draw::choose_values() {
+  for (const Field& f : op_.fields) {
+    const char* name = f.name.c_str();
+    if (f.kind == contract::f32 && f.name.find("scale") == 0) {
+      maybe(name, one_in(6) ? 30.0f : 0.3f);
+    } else if (f.kind == contract::f32 && f.values == "+") {
+      static constexpr float list[] = {1e-3f, 1, 1.5f, 20};
+      maybe(name, list[below(std::size(list))]);
+    } else if (f.kind == contract::i32 && !f.values.empty() && f.name != "causal") {
+      if (f.name == "rope_interleaved" && !has("cos")) continue;
+      const contract::Words values = contract::split(f.values);
+      maybe(name,
+            std::stoi(
+                values[static_cast<size_t>(1 + below(static_cast<int64_t>(values.size()) - 1))]));
+    }
+  }
 }
 
 // The key columns that a row of scores has (core.h).
@@ -276,6 +197,8 @@ int64_t Draw::extent(const Field& f, const std::string& dim) {
   if (dim == "bytes") return ceil_div(columns(), 8);
   if (dim == "rows")
     return has("cache_row") ? x("rows") : f.name == "page_table" ? x("r") : x("key_b");
+  // A letter that no rule knows.
+  if (!extents_.count(dim)) x(dim.c_str()) = one_in(30) ? 0 : one_of({1, 2, 3, 5, 8, 17});
   return x(dim.c_str());
 }
 
@@ -292,15 +215,14 @@ int Draw::dtype_of(const Field& f) {
     return contract::kDtypes.at(
         f.dtypes[random_.integer(0, static_cast<int64_t>(f.dtypes.size()) - 1)]);
   };
-  if ((f.name == "k" && has("k_scale")) || (f.name == "v" && has("v_scale")))
-    if (std::string(op_.name) == "cache_append")
-      return static_cast<int>(one_of({FOVEA_E4M3, FOVEA_E5M2, FOVEA_I8}));
+  if (f.output && has((f.name + "_scale").c_str()))  // codes
+    return static_cast<int>(one_of({FOVEA_E4M3, FOVEA_E5M2, FOVEA_I8}));
   return pick();
 }
 
 void Draw::add(const Field& f) {
   Tensor x{&f, {}};
-  x.input = !f.output || is(f.name, {"k", "v", "target"});  // [inout] ones too
+  x.input = !f.output || f.inout;
   const contract::Words& dims = paged_ && !f.paged.empty() ? f.paged : f.dims;
   x.view.dtype = dtype_of(f);
   x.view.ndim = static_cast<int32_t>(dims.size());

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // A random call of any operation, drawn from the contract table: extents, optional tensors, dtypes,
-// layouts, scalars, and what every input holds.  Nothing here knows what an operation computes.
-// Shapes are small and lean towards the edges: nothing, one, a tile less or more one.
+// layouts, scalars, and what every input holds.  Nothing here knows what an operation computes;
+// what the table does not tell of a family's calls, random/<family>.cpp does. Shapes are small and
+// lean towards the edges: nothing, one, a tile less or more one.
 //
 //   Extents   what the letters of the glossary are (struct Extents)
 //   Tensor    one tensor of the call: its view, and where its element 0 lies in an arena
 //   Draw      makes a Call from (operation, seed)
+//   Filler    what inputs hold (fill.h)
+//   Rules     what only a family knows of its calls
 #pragma once
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <initializer_list>
 #include <set>
 
@@ -50,6 +54,10 @@ void each_element(const fovea_tensor& x, F f) {
     }
     if (axis < 0) return;
   }
+}
+
+inline int64_t ceil_div(int64_t x, int64_t y) {
+  return x / y + (x % y != 0);
 }
 
 inline int64_t elements_of(const fovea_tensor& x) {
@@ -102,6 +110,29 @@ struct Budget {
   int64_t bytes;  // of all tensors
 };
 
+class Draw;
+class Filler;
+
+// What only a family knows.  Each may be missing.
+struct Facts {
+  void (*tensors)(Draw&) = nullptr;  // which optional tensors go together
+  void (*letters)(Draw&) = nullptr;  // extents of letters that are the family's own
+  void (*extents)(Draw&) = nullptr;  // extents that follow from others, with the scalars they share
+  void (*scalars)(Draw&) = nullptr;  // scalars whose comment does not tell what they may be
+  bool (*integers)(Filler&, const Tensor&) = nullptr;  // fills integers that name places: true
+  bool (*rough)(const Call&) = nullptr;                // whether rounding decides what is computed
+};
+
+// A family registers itself: random/<family>.cpp defines one constant of this type, for the
+// operations whose names begin so.
+class Rules {
+ public:
+  Rules(std::initializer_list<const char*> ops, const Facts& facts);
+};
+
+// Calls f(facts) for every family that has rules for the operation.
+void each_facts(const Op& op, const std::function<void(const Facts&)>& f);
+
 class Draw {
  public:
   Draw(const Op& op, uint64_t seed, Budget budget) : op_(op), random_(seed), budget_(budget) {
@@ -111,7 +142,7 @@ class Draw {
   Call make() {
     do {
       extents_.clear(), given_.clear(), call_.tensors.clear();
-      no_keys_ = false;
+      taps = 1;
       call_.words.assign(op_.bytes / 8 + 1, 0);
       call_.words[0] = op_.bytes;
       choose_tensors();
@@ -126,8 +157,12 @@ class Draw {
     return std::move(call_);
   }
 
- private:
+  // ---- for the rules of a family
+
   bool has(const char* name) const { return given_.count(name) != 0; }
+  void give(const std::string& name) { given_.insert(name); }
+  void drop(const std::string& name) { given_.erase(name); }
+  const char* op() const { return op_.name; }
   bool knows(const char* name) const { return op_.find(name) != nullptr; }
   bool one_in(int64_t n) { return random_.integer(0, n - 1) == 0; }
   int64_t one_of(std::initializer_list<int64_t> list) {
@@ -142,6 +177,15 @@ class Draw {
   void set(const char* name, T value) {
     if (knows(name)) scalar<T>(name) = value;
   }
+  // Sets it in one call of three.
+  template <class T>
+  void maybe(const char* name, T value) {
+    if (knows(name) && one_in(3)) scalar<T>(name) = value;
+  }
+  int64_t below(int64_t n) { return random_.integer(0, n - 1); }
+  bool packed_rows() const { return packed_rows_; }
+  bool packed_keys() const { return packed_keys_; }
+  double taps = 1;  // products behind one logit, as far as `fit` counts them
 
   int64_t length() {
     switch (random_.integer(0, 7)) {
@@ -168,13 +212,14 @@ class Draw {
     return random_.integer(1, 130);
   }
 
+ private:
   void choose_tensors();
   void choose_extents();
   void fit();
   void wild();
   void pages();
-  void blocks();
   void choose_scalars();
+  void choose_values();
   int64_t extent(const Field& f, const std::string& dim);
   int64_t columns();
   int dtype_of(const Field& f);
@@ -189,7 +234,7 @@ class Draw {
   Call call_;
   std::map<std::string, int64_t> extents_;
   std::set<std::string> given_;
-  bool paged_ = false, packed_rows_ = false, packed_keys_ = false, no_keys_ = false;
+  bool paged_ = false, packed_rows_ = false, packed_keys_ = false;
   int input_dtype_ = 0;
 };
 

@@ -180,21 +180,16 @@ class Runner {
   void point(uint8_t* arena) {
     for (Tensor& x : call_.tensors) call_.slot(x).data = x.null ? nullptr : arena + x.at;
   }
-  // Whether rounding decides what is computed: large scores (a convolution's of many taps, a slope
-  // times a position of 2^31), or trace's choice of blocks.
+  // Whether rounding decides what is computed: large scores, a slope times a position of 2^31, or
+  // what a family says.
   bool wild() const {
-    bool slopes = false, places = false;
-    int64_t taps = 1;
+    bool slopes = false, places = false, rough = false;
     for (const Tensor& x : call_.tensors) {
       slopes |= x.field->name == "alibi";
       places |= x.field->name == "query_position" || x.field->name == "key_position";
-      if (x.field->name == "mix_before") taps *= x.view.shape[1];
-      if (x.field->name == "weight" && call_.op->find("history"))
-        taps *= x.view.shape[1] * x.view.shape[2];
     }
-    if ((slopes && places) || taps > 24) return true;
-    const Field* exact = call_.op->find("exact");
-    if (exact && !*reinterpret_cast<const int32_t*>(call_.params() + exact->offset)) return true;
+    each_facts(*call_.op, [&](const Facts& f) { rough = rough || (f.rough && f.rough(call_)); });
+    if ((slopes && places) || rough) return true;
     for (const Field& f : call_.op->fields)
       if (f.kind == contract::f32 && f.name.find("scale") == 0 &&
           *reinterpret_cast<const float*>(call_.params() + f.offset) > 1)

@@ -31,15 +31,12 @@ struct ForwardPlan {
   host::WorkerScratch scratch;
 };
 
-// Rows [begin, end) of f32, which need not be there: of few query rows, a sweep waits for memory,
-// and the hardware's prefetch ends with each key's row.
+// Rows [begin, end) of f32: of few query rows, a sweep waits for memory, and the hardware's
+// prefetch ends with each key's row.
 void prefetch_rows(const float* from, int64_t row, int64_t begin, int64_t end, int64_t width) {
-  constexpr int64_t kLine = 64 / sizeof(float);
-  const auto base = reinterpret_cast<uintptr_t>(from);
+  constexpr int64_t line = 64 / sizeof(float);
   for (int64_t j = begin; j < end; ++j)
-    for (int64_t c = 0; c < width; c += kLine)
-      __builtin_prefetch(
-          reinterpret_cast<const void*>(base + static_cast<uint64_t>(j * row + c) * sizeof(float)));
+    for (int64_t c = 0; c < width; c += line) __builtin_prefetch(from + j * row + c);
 }
 
 // Unnormalised state of a tile: o rows of e_pad, top in units of log2.
@@ -130,7 +127,8 @@ class Forward {
       for (int64_t j = 0; j < count; j += kAhead) {
         const int64_t n = std::min<int64_t>(kAhead, count - j);
         if (in_place) {  // rows of the tile after this one too
-          prefetch_rows(keys.k, keys.k_row, j + kAhead, j + 2 * kAhead, a.d);
+          prefetch_rows(keys.k, keys.k_row, j + kAhead,
+                        std::min<int64_t>(j + 2 * kAhead, q.keys - span.begin), a.d);
           prefetch_rows(keys.v, keys.v_row, j, j + n, a.e);
         }
         call_.simd.dots(n, rows.count, a.d, keys.k + j * keys.k_row, keys.k_row,

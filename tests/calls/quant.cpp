@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "contract_call.h"
+
+namespace contract {
+namespace {
+
+const Calls kCalls = {
+    {"quant_forward", "all", "v q_scale k_scale v_scale lse query_len key_len sink_logit", ""},
+    {"quant_quantize", "plain", "code code_t", "n=1"},
+    {"quant_quantize", "block", "code_t", "block=64 n=1 x:bf16"},
+    {"quant_quantize", "packed", "code code_t start", "b=1 r=2 n=2 padded=256"},
+    {"quant_forward", "plain", "v lse sink_logit query_len key_len", ""},
+    {"quant_forward", "scales", "v_t q_scale k_scale v_scale lse", "o:bf16"},
+    {"quant_forward", "packed", "v_t q_scale k_scale v_scale lse query_start key_start",
+     "b=1 r=2 padded=256 q_blocks=2 k_blocks=2 v_blocks=2"},
+    {"quant_quantize", "large", "code code_t", "s=256 padded=256 n=1"},
+    {"quant_forward", "large", "v lse", "s=64 t=128"},
+};
+
+}  // namespace
+}  // namespace contract

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cases/table.h"
+
+#include <stdexcept>
+
+#include "harness/pairwise.h"
+
+namespace cases {
+namespace {
+
+const contract::Field& field_of(const harness::Call& call, const std::string& name) {
+  return *contract::find_op(call.op.name)->find(name);
+}
+
+fovea_tensor& slot_of(harness::Call& call, const contract::Field& f) {
+  return *reinterpret_cast<fovea_tensor*>(call.params.data() + f.offset);
+}
+
+harness::Call empty_call(const contract::Op& op) {
+  harness::Call call;
+  call.op = {op.name, op.call, op.query};
+  call.params.resize(op.bytes);
+  std::memcpy(call.params.data(), &op.bytes, sizeof op.bytes);
+  return call;
+}
+
+void set_number(harness::Call& call, const contract::Field& f, const std::string& text) {
+  uint8_t* const at = call.params.data() + f.offset;
+  if (f.kind == contract::i64) {
+    const int64_t x = std::stoll(text);
+    std::memcpy(at, &x, sizeof x);
+  } else if (f.kind == contract::f32) {
+    const float x = std::stof(text);
+    std::memcpy(at, &x, sizeof x);
+  } else {
+    const int32_t x = std::stoi(text);
+    std::memcpy(at, &x, sizeof x);
+  }
+}
+
+}  // namespace
+
+bool has_field(const harness::Call& call, const std::string& name) {
+  return contract::find_op(call.op.name)->find(name) != nullptr;
+}
+
+size_t add_field(harness::Call& call, const std::string& name, const Letters& letters,
+                 harness::Lay lay, int dtype) {
+  const contract::Field& f = field_of(call, name);
+  if (dtype < 0 && f.dtype_as.empty()) dtype = contract::kDtypes.at(f.dtypes[0]);
+  if (dtype < 0) dtype = slot_of(call, field_of(call, f.dtype_as)).dtype;
+  harness::Shape shape;
+  for (const std::string& dim : f.dims)
+    shape.push_back(isdigit(static_cast<unsigned char>(dim[0])) ? std::stoll(dim)
+                                                                : letters.at(dim));
+  const harness::Role role = f.inout    ? harness::Role::inout
+                             : f.output ? harness::Role::out
+                                        : harness::Role::in;
+  return call.add(name.c_str(), slot_of(call, f), role, dtype, shape, lay);
+}
+
+TableCall::TableCall(const char* op, const std::string& words, uint64_t seed)
+    : call(empty_call(*contract::find_op(op))),
+      letters(contract::small_extents()),
+      op_(*contract::find_op(op)),
+      seed_(seed) {
+  for (const std::string& word : contract::split(words)) {
+    const size_t at = word.find_first_of(":=");
+    const std::string name = word.substr(0, at);
+    const contract::Field* f = op_.find(name);
+    if (at == std::string::npos) {
+      bool known = f;
+      for (int n = 0; n < 5; ++n)
+        if (name == harness::kLayNames[n]) lay = static_cast<harness::Lay>(n), known = true;
+      if (!known) throw std::invalid_argument(std::string(op) + " has no " + name);
+      if (f) given_[name] = true;
+    } else if (word[at] == ':') {
+      dtypes_[name] = contract::kDtypes.at(word.substr(at + 1));
+    } else if (f) {
+      set_number(call, *f, word.substr(at + 1));
+    } else {
+      letters[name] = std::stoll(word.substr(at + 1));
+    }
+  }
+  letters["r"] = letters["key_b"] = letters["rows"] = letters["b"];
+  letters["keys"] = letters["t"];
+  letters["bytes"] = (letters["t"] + 7) / 8;
+  for (const contract::Field& f : op_.fields)
+    if (f.kind == contract::tensor && f.required) given_[f.name] = true;
+}
+
+int64_t TableCall::rows_of(int64_t batch) const {
+  const int64_t s = letters.at("s");
+  return batch == 0 ? s : batch * 5 % (s + 1);
+}
+
+void TableCall::inputs() {
+  for (const contract::Field& f : op_.fields) {
+    if (f.kind != contract::tensor || !has(f.name) || (f.output && !f.inout)) continue;
+    const bool integer = f.dtypes == contract::Words{"i32"};
+    add_field(call, f.name, letters, integer ? harness::Lay::contiguous : lay,
+              dtypes_.count(f.name) ? dtypes_.at(f.name) : -1);
+  }
+}
+
+void TableCall::outputs(const std::vector<Expected>& expected) {
+  for (const Expected& x : expected)
+    if (has(x.name)) call.expect(call.field(x.name), x.exact, x.rounded);
+}
+
+Table::Table(const char* op, Oracle oracle, std::map<std::string, Fill> fills)
+    : op_(op), oracle_(std::move(oracle)), fills_(std::move(fills)) {}
+
+Table& Table::sweep(const std::vector<std::vector<std::string>>& axes, uint64_t seed) {
+  std::vector<int> sizes;
+  for (const auto& axis : axes) sizes.push_back(static_cast<int>(axis.size()));
+  harness::Pairwise rows(
+      sizes, [](const harness::Row&) { return true; }, seed);
+  for (const harness::Row& row : rows.rows()) {
+    std::string words;
+    for (size_t a = 0; a < axes.size(); ++a)
+      words += (words.empty() ? "" : " ") + axes[a][static_cast<size_t>(row[a])];
+    add(words, "", false, "");
+  }
+  return *this;
+}
+
+Table& Table::each(const char* note, const std::vector<std::string>& words, bool small) {
+  for (const std::string& one : words) add(one, note, small, "");
+  return *this;
+}
+
+Table& Table::kernel(const char* note, const std::vector<std::string>& words,
+                     const char* cuda_kernel) {
+  for (const std::string& one : words) add(one, note, false, cuda_kernel);
+  return *this;
+}
+
+void Table::add(const std::string& words, const std::string& note, bool small, const char* kernel) {
+  std::string name;
+  for (std::string word : contract::split(words + " " + note)) {
+    std::erase_if(word, [](char c) { return c == ':' || c == '='; });
+    name += (name.empty() ? "" : "_") + word;
+  }
+  const auto build = [op = op_, words, oracle = oracle_, fills = fills_](uint64_t seed) {
+    TableCall made(op, words, seed);
+    made.inputs();
+    harness::Call& call = made.call;
+    uint64_t stream = 0;
+    for (size_t i = 0; i < call.fields.size(); ++i) {
+      const std::string& field = call.fields[i].name;
+      const auto rule = fills.find(field);
+      const harness::Random random(seed ^ ++stream << 32);
+      uint64_t n = 0;
+      call.fill(i, [&](const int64_t* index) {
+        if (rule != fills.end()) return rule->second(index, random.normal(n++));
+        if (field == "query_len") return static_cast<double>(made.rows_of(index[0]));
+        return random.normal(n++);
+      });
+      const contract::Words& dims = contract::find_op(op)->find(field)->dims;
+      if (made.has("query_len") && dims.size() > 1 && dims[0] == "b" && dims[1] == "s")
+        call.account(i, [&](const int64_t* at) { return at[1] < made.rows_of(at[0]); });
+    }
+    for (const contract::Field& f : contract::find_op(op)->fields)
+      if (f.kind == contract::tensor && f.output && !f.inout && made.has(f.name))
+        add_field(call, f.name, made.letters, made.lay,
+                  made.dtypes_.count(f.name) ? made.dtypes_.at(f.name) : -1);
+    made.outputs(oracle(made));
+    return std::move(made.call);
+  };
+  cases_.push_back({op_, name, build, kernel, "", small});
+}
+
+}  // namespace cases

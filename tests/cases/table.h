@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cases that start from the contract table: the table knows the tensors of an operation, their
+// extents and dtypes, so a case says only what is its own.
+//
+//   TableCall  a call by the names of its fields and the letters of its extents
+//   Table      cases as words, fill rules and an oracle; registers itself as Family does
+#pragma once
+#include <map>
+
+#include "cases/all.h"
+#include "contract_call.h"
+
+namespace cases {
+
+using Letters = std::map<std::string, int64_t>;
+
+// Adds a field of the call with the shape and the dtype that the table gives it.  A dtype `as x` is
+// that of x, which the call has; `dtype` is one of the others, -1: the table's first.
+size_t add_field(harness::Call& call, const std::string& name, const Letters& letters,
+                 harness::Lay lay, int dtype = -1);
+bool has_field(const harness::Call& call, const std::string& name);
+
+// A result of an oracle for one output.
+struct Expected {
+  std::string name;
+  oracle::Out exact, rounded;
+};
+
+// A case of a Table, in words divided by spaces:
+//   s=65       an extent or a number of the params; the table's small extents hold without it
+//   x:bf16     a dtype
+//   bias       an optional tensor that is given
+//   odd        the lay of every tensor (harness::kLayNames)
+class TableCall {
+ public:
+  TableCall(const char* op, const std::string& words, uint64_t seed);
+
+  template <class P>
+  const P& params() const {
+    return *reinterpret_cast<const P*>(call.params.data());
+  }
+  bool has(const std::string& name) const { return given_.count(name) != 0; }
+
+  harness::Call call;
+  Letters letters;
+  harness::Lay lay = harness::Lay::contiguous;
+
+ private:
+  friend class Table;
+  void inputs();
+  void outputs(const std::vector<Expected>& expected);
+  // Rows of a batch in use: query_len's own, by a fixed rule.
+  int64_t rows_of(int64_t batch) const;
+
+  const contract::Op& op_;
+  std::map<std::string, int> dtypes_;
+  std::map<std::string, bool> given_;
+  uint64_t seed_;
+};
+
+// The cases of one operation.  Inputs are normal numbers, a stream for each field; query_len cuts
+// rows, which then do not count in tensors of (b, s, ..).  `fills` has a rule for each other
+// integer, and for floats that are not to be normal: value(index, normal number).
+class Table {
+ public:
+  using Fill = std::function<double(const int64_t* index, double normal)>;
+  using Oracle = std::function<std::vector<Expected>(const TableCall&)>;
+
+  Table(const char* op, Oracle oracle, std::map<std::string, Fill> fills = {});
+
+  // A covering array: every pair of words of any two axes is in a case.
+  Table& sweep(const std::vector<std::vector<std::string>>& axes, uint64_t seed);
+  // One case for each, which `note` ends in.  `small` ones are golden vectors.
+  Table& each(const char* note, const std::vector<std::string>& words, bool small = false);
+  Table& kernel(const char* note, const std::vector<std::string>& words, const char* cuda_kernel);
+
+  std::vector<harness::Case> cases() const { return cases_; }
+
+ private:
+  void add(const std::string& words, const std::string& note, bool small, const char* kernel);
+
+  const char* op_;
+  Oracle oracle_;
+  std::map<std::string, Fill> fills_;
+  std::vector<harness::Case> cases_;
+};
+
+}  // namespace cases
