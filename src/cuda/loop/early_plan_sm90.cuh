@@ -28,8 +28,8 @@ constexpr bool copies_early() {
     return false;
 }
 
-// Again: nobody knows of the plan.  Given up: producers do.
-enum class Plan { kept, again, given_up };
+// What became of a speculative plan.  Again: nobody knows of it.  Given up: producers do.
+enum class Guess { kept, again, given_up };
 
 // The scheduler's side.
 template <class Shared, bool Copies>
@@ -43,7 +43,7 @@ class EarlyPlan {
 
   // The slot's tile is planned: hands it on.  unchanged(): what the lane read is still the same.
   template <class Unchanged>
-  __device__ __forceinline__ Plan publish(typename Shared::WorkRing slot, Unchanged unchanged) {
+  __device__ __forceinline__ Guess publish(typename Shared::WorkRing slot, Unchanged unchanged) {
     auto& work = shared_.work(slot);
     const bool leads = threadIdx.x % 32 == 0, empty = work.tile.size <= 0;
     const bool early = Copies && !empty;
@@ -53,13 +53,13 @@ class EarlyPlan {
       pdl_wait();
       right = __all_sync(~0u, unchanged());
       confirmed_ = true;
-      if (!right && !early) return Plan::again;
+      if (!right && !early) return Guess::again;
       if (!right && leads) work.tile.size = -1, work.count = min(work.count, 1);
       __syncwarp();
     }
     if (!empty && leads)
       sm90::barrier_arrive(Copies ? shared_.tile_confirmed(slot) : shared_.tile_pipe().full(slot));
-    return right ? Plan::kept : Plan::given_up;
+    return right ? Guess::kept : Guess::given_up;
   }
 
  private:

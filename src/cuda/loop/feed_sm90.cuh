@@ -118,15 +118,15 @@ struct Producer90 {
         new (&work) Slot(call, grid, a.sequences[r], r, place.head - r * heads, place, rows, BN);
       __syncwarp();
       const bool empty = work.tile.size <= 0;
-      const Plan plan =
+      const Guess guess =
           publish(early, slot, work, [&] { return same(a.sequences[r], work.tile.rows.seq); });
-      if (plan == Plan::again) continue;
+      if (guess == Guess::again) continue;
       if (!empty) {
         slot.next();
         if (kPrefetch > 0)
           sm90::barrier_wait(shared.prefetch_next(), prefetch_phase), prefetch_phase ^= 1;
       }
-      if (plan == Plan::kept) next(works);
+      if (guess == Guess::kept) next(works);
     }
     shared.tile_pipe().acquire(slot);
     __syncwarp();
@@ -137,9 +137,9 @@ struct Producer90 {
 
   // With the pages of the first key tile, which are looked at again like the geometry.
   template <class Same>
-  __device__ __forceinline__ Plan publish(EarlyPlan<Shared, kEarly>& early,
-                                          typename Shared::WorkRing slot, const Slot& work,
-                                          Same same) const {
+  __device__ __forceinline__ Guess publish(EarlyPlan<Shared, kEarly>& early,
+                                           typename Shared::WorkRing slot, const Slot& work,
+                                           Same same) const {
     if constexpr (Boxes::paged) {
       int& page = shared.first_pages(slot)[lane];
       const int32_t* entry =
