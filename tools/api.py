@@ -24,7 +24,8 @@ SCALARS = {"int64_t": (8, "i64"), "float": (4, "f32"), "int32_t": (4, "i32"), "s
 ORDER = {"size": 0, "tensor": 1, "i64": 2, "f32": 3, "i32": 4, "reserved": 5}
 DTYPES = "f32 f16 bf16 e4m3 e5m2 e2m1 i8 i32 i64 u8 i4 e8m0".split()
 # Names that the comments of any header may use for an extent: what it is in the small calls of the
-# C++ tests, and what core.h prints of it.  A header's own stand in its opening comment.  None: src/core/contract.cpp gives it its meaning.
+# C++ tests, and what core.h prints of it.  A header's own stand in its opening comment.
+# None: src/core/contract.cpp gives it its meaning.
 DIMS = {
     "b": (2, "batch: the sequences of a padded or paged call; 1 in a packed one"),
     "s": (3, "query rows of a sequence; in a packed call those of all sequences"),

@@ -26,56 +26,60 @@ void kl_outputs(Call& call, const KlCase& c, const KlBuild<P>& build,
       call.expect(add_field(call, o.name, letters, c.lay), o.exact, o.rounded);
 }
 
-// more(call, params, build) gives what the operation reads beside kl's tensors.
-template <class P, class More>
-Call kl_over_forward(const harness::Op& op, const KlCase& c, uint64_t seed, More more) {
+// A call of kl's tensors over other keys: more(call, params, build) gives what the operation reads
+// beside them, results(call, params, build, oracle's call) the rest.
+template <class P, class More, class Results>
+Call kl_over(const harness::Op& op, const KlCase& c, uint64_t seed, More more, Results results) {
   P* p;
   Call call = Call::make(op, p);
   KlBuild<P> build(call, *p, c, seed);
   build.build();
   more(call, *p, build);
-  const oracle::KlCall a = oracle::load_kl(*p);
-  const auto exact = oracle::kl_forward<double>(a, oracle::NoTotal{}, oracle::Mode::exact);
-  const auto rounded = oracle::kl_forward<float>(a, oracle::NoTotal{}, oracle::Mode::rounded);
-  kl_outputs(call, c, build,
-             {{0, "kl", exact.kl, rounded.kl},
-              {1, "lse_teacher", exact.lse_first, rounded.lse_first},
-              {2, "lse_student", exact.lse_second, rounded.lse_second}});
+  results(call, *p, build, oracle::load_kl(*p));
   return call;
 }
 
 template <class P, class More>
+Call kl_over_forward(const harness::Op& op, const KlCase& c, uint64_t seed, More more) {
+  return kl_over<P>(
+      op, c, seed, more, [&](Call& call, P&, const KlBuild<P>& build, const oracle::KlCall& a) {
+        const auto exact = oracle::kl_forward<double>(a, oracle::NoTotal{}, oracle::Mode::exact);
+        const auto rounded = oracle::kl_forward<float>(a, oracle::NoTotal{}, oracle::Mode::rounded);
+        kl_outputs(call, c, build,
+                   {{0, "kl", exact.kl, rounded.kl},
+                    {1, "lse_teacher", exact.lse_first, rounded.lse_first},
+                    {2, "lse_student", exact.lse_second, rounded.lse_second}});
+      });
+}
+
+template <class P, class More>
 Call kl_over_backward(const harness::Op& op, const KlCase& c, uint64_t seed, More more) {
-  P* p;
-  Call call = Call::make(op, p);
-  KlBuild<P> build(call, *p, c, seed);
-  build.build();
-  more(call, *p, build);
-  // What the forward gave, rounded as it is stored.
-  const oracle::KlCall a = oracle::load_kl(*p);
-  const auto forward = oracle::kl_forward<double>(a, oracle::NoTotal{}, oracle::Mode::exact);
-  const auto given = [&](const char* name, fovea_tensor& slot, const oracle::Out& values) {
-    size_t n = 0;
-    build.row_numbers(name, slot, [&](const int64_t*, double) { return values.value[n++]; });
+  const auto results = [&](Call& call, P& p, KlBuild<P>& build, const oracle::KlCall& a) {
+    // What the forward gave, rounded as it is stored.
+    const auto forward = oracle::kl_forward<double>(a, oracle::NoTotal{}, oracle::Mode::exact);
+    const auto given = [&](const char* name, fovea_tensor& slot, const oracle::Out& values) {
+      size_t n = 0;
+      build.row_numbers(name, slot, [&](const int64_t*, double) { return values.value[n++]; });
+    };
+    if constexpr (requires { p.kl; }) given("kl", p.kl, forward.kl);
+    given("lse_teacher", p.lse_teacher, forward.lse_first);
+    given("lse_student", p.lse_student, forward.lse_second);
+    build.row_numbers("dkl", p.dkl,
+                      [](const int64_t* i, double x) { return i[2] % 9 == 7 ? 0 : x; });
+    const oracle::Dense dkl = oracle::load(p.dkl);
+    oracle::Dense kl = dkl;  // of the teacher's gradient alone
+    if constexpr (requires { p.kl; }) kl = oracle::load(p.kl);
+    const oracle::KlIncoming in{
+        kl, oracle::load(p.lse_teacher), oracle::load(p.lse_student), dkl, {}};
+    const auto exact = oracle::kl_backward<double>(a, in, oracle::Mode::exact),
+               rounded = oracle::kl_backward<float>(a, in, oracle::Mode::rounded);
+    kl_outputs(call, c, build,
+               {{0, "dq_student", exact.dq_second, rounded.dq_second},
+                {1, "dk_student", exact.dk_second, rounded.dk_second},
+                {2, "dq_teacher", exact.dq_first, rounded.dq_first},
+                {3, "dk_teacher", exact.dk_first, rounded.dk_first}});
   };
-  if constexpr (requires { p->kl; }) given("kl", p->kl, forward.kl);
-  given("lse_teacher", p->lse_teacher, forward.lse_first);
-  given("lse_student", p->lse_student, forward.lse_second);
-  build.row_numbers("dkl", p->dkl,
-                    [](const int64_t* i, double x) { return i[2] % 9 == 7 ? 0 : x; });
-  const oracle::Dense dkl = oracle::load(p->dkl);
-  oracle::Dense kl = dkl;  // of the teacher's gradient alone
-  if constexpr (requires { p->kl; }) kl = oracle::load(p->kl);
-  const oracle::KlIncoming in{
-      kl, oracle::load(p->lse_teacher), oracle::load(p->lse_student), dkl, {}};
-  const auto exact = oracle::kl_backward<double>(a, in, oracle::Mode::exact),
-             rounded = oracle::kl_backward<float>(a, in, oracle::Mode::rounded);
-  kl_outputs(call, c, build,
-             {{0, "dq_student", exact.dq_second, rounded.dq_second},
-              {1, "dk_student", exact.dk_second, rounded.dk_second},
-              {2, "dq_teacher", exact.dq_first, rounded.dq_first},
-              {3, "dk_teacher", exact.dk_first, rounded.dk_first}});
-  return call;
+  return kl_over<P>(op, c, seed, more, results);
 }
 
 // The rows of a family: a forward and a backward of each case.

@@ -162,7 +162,6 @@ class Draw {
   bool has(const char* name) const { return given_.count(name) != 0; }
   void give(const std::string& name) { given_.insert(name); }
   void drop(const std::string& name) { given_.erase(name); }
-  const char* op() const { return op_.name; }
   bool knows(const char* name) const { return op_.find(name) != nullptr; }
   bool one_in(int64_t n) { return random_.integer(0, n - 1) == 0; }
   int64_t one_of(std::initializer_list<int64_t> list) {

@@ -41,14 +41,16 @@ struct RowTiles {
 constexpr int kDownBlocks = 256;  // key blocks of a sequence that walk down: two a multiprocessor
 constexpr int kInterleaved = 16;  // attention's owners: some eight blocks of each run side by side
 
-// The flat grid, in the order in which blocks start.  An owner is a key head of a sequence.  Some
-// heads of each sequence walk down (BackwardBlock); of `late` sequences they come last:
-//   first   all other owners, in sections of first.size: key block 0 of each owner, then key block
-//           1, ...; from the third section on, the parts of dq of the section before the one before
-//   last    the heads that come last, in sections of last.size, alike but without parts
-//   rest    the parts of dq that are left
-// A section is what L2 holds.  Two kinds of calls of attention gain more by larger ones, which are
-// `interleaved` owners:
+// The flat grid, in the order in which blocks start.  An owner is a key head of a sequence.
+// A section is so many owners that take turns: key block 0 of each, then key block 1, and so on.
+// The key heads that walk down (BackwardBlock) come last in `late` of the sequences.
+//
+//   order  owners                 then
+//   first  all but the late ones  the parts of dq of two sections before, from the third section on
+//   last   the late ones
+//   rest                          the parts of dq that are left
+//
+// A section is as large as L2 holds, or of `interleaved` owners where that gains more:
 //   all keys seen        Blocks of an owner walk in step, so L2 serves all of them at once.
 //   causal, narrow, few  Where a multiprocessor has less than four blocks, the longest of all heads
 //                        must start first.  Up to 64 columns the call is not bound by L2.
@@ -61,8 +63,8 @@ struct BackwardGrid90 {
     }
   };
   int32_t heads, down_heads;  // key heads of a sequence, and how many of them walk down
-  int32_t sequences, late;
-  int32_t blocks, parts;  // of an owner: key blocks, parts of dq
+  int32_t sequences, late;    // late: in how many of them these come last
+  int32_t blocks, parts;      // of an owner: key blocks, parts of dq
   Sections first, last;
 
   // `rows` and `keys` of a tile, `panels` of 64 columns of dq.

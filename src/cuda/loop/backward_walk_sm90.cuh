@@ -65,7 +65,7 @@ struct BackwardBlock {
     down = g >= static_cast<int>(ups);
     if (!down) n = grid.blocks - 1 - n;
   }
-  // Key blocks of `width` keys; before n is used.
+  // For loops that add to dq in order, before n is used.  Key blocks have `width` keys.
   __device__ void place_tail(const Mask& mask, int64_t keys, int width) {
     if (part >= 0 || mask.window.right || keys % width == 0) return;
     tail = static_cast<int>(keys / width);
