@@ -84,206 +84,254 @@ __device__ __forceinline__ void clean_values(int tail, const Shared& shared,
   sm90::named_barrier_sync(1 + group, 128);
 }
 
-// A consumer warpgroup.
+// A consumer warpgroup: 64 of the block's rows.
 template <class Shape, KeySource Source, class Score, class Mask, class Sink>
-__device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink, int group,
-                                              const Shared90<Shape, Source, Mask>& shared) {
-  constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BN = Shape::BN;
+class TileConsumer90 {
+  static constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BN = Shape::BN;
   using Shared = Shared90<Shape, Source, Mask>;
-  constexpr bool Paged = Source::template Boxes<Shape>::paged;
+  using Slot = typename Shared::Slot;
   using Ring = typename Shared::Ring;
+  using TileQ = typename Shape::TileQ;
   using TileK = typename Shape::TileK;
   using TileV = typename Shape::TileV;
-  const int lane = threadIdx.x % 32, warp_row = group * 64 + threadIdx.x / 32 % 4 * 16;
-  typename Shared::WorkRing slot;
-  typename Shared::QRing q_at;
-  Ring at;
-  float x[1][BN / 8][4], o[1][E / 8][4], alpha[1][2];
-  constexpr bool kQInRegisters = Shape::q_in_registers && std::same_as<Score, PlainScore>;
-  uint32_t q[kQInRegisters ? D / 16 : 1][4];
-  uint32_t p[1][BN / 16][4], absent[Paged ? BN / 32 : 1] = {};
+  static constexpr bool kPaged = Source::template Boxes<Shape>::paged;
+  static constexpr bool kQInRegisters = Shape::q_in_registers && std::same_as<Score, PlainScore>;
+  static constexpr bool kThroughQ = std::derived_from<Sink, TmaSink>;  // rows of o leave by TMA
+  static constexpr int kTurn = 1 + Shape::Groups;  // the first of ping-pong's named barriers
 
-  // Rows of Q that o went through are given back once TMA has read them, under the
-  // first products of the next work.
-  constexpr bool kEngine = std::derived_from<Sink, TmaSink>;
-  typename Shared::QRing owed;
-  int owes = 0;  // 1: to give back, 2: to wait for
-  const auto settle = [&] {
-    if (!kEngine || !owes) return;
+ public:
+  // An object apart: until its loops are unrolled the compiler keeps all that lies beside in
+  // memory.
+  struct Fragments {
+    float x[1][BN / 8][4], o[1][E / 8][4], alpha[1][2];
+    uint32_t q[kQInRegisters ? D / 16 : 1][4];
+    uint32_t p[1][BN / 16][4], absent[kPaged ? BN / 32 : 1];
+  };
+
+  __device__ __forceinline__ TileConsumer90(const Attend& a, const Sink& sink, int group,
+                                            const Shared& shared, Fragments& f)
+      : a(a),
+        sink(sink),
+        shared(shared),
+        group(group),
+        lane(threadIdx.x % 32),
+        warp_row(group * 64 + threadIdx.x / 32 % 4 * 16),
+        x(f.x),
+        o(f.o),
+        alpha(f.alpha),
+        q(f.q),
+        p(f.p),
+        absent(f.absent) {
+#pragma unroll
+    for (uint32_t& word : absent) word = 0;
+  }
+
+  __device__ __forceinline__ void run() {
+    if (Shape::ping_pong && group == Shape::Groups - 1) sm90::named_barrier_arrive(kTurn, 256);
+    for (;;) {
+      shared.q_pipe().wait(q_at);
+      if (Shape::skip_empty_groups) sm90::barrier_wait(shared.tile_confirmed(slot), slot.phase);
+      const Slot& work = shared.work(slot);
+      if (__all_sync(~0u, work.tile.size == 0)) return settle();
+      if (Shape::skip_empty_groups && sm90::uniform(group * 64 >= work.tile.size)) {
+        leave_out(work);
+      } else {
+        const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
+        if constexpr (kQInRegisters) take_q();
+        Item item(a, work, q_rows, work.tile.begin + warp_row);
+        walk(item);
+        finish(item);
+      }
+      __syncwarp();
+      shared.tile_pipe().release(slot);
+      slot.next(), q_at.next();
+    }
+  }
+
+ private:
+  // A work item under way.
+  struct Item {
+    const Slot& work;
+    const uint32_t q_rows;
+    const int row;  // the warp's first
+    int n, left;    // the step, and how many steps there are from it on
+    const int begin, end;
+    const Score score;
+    OnlineSoftmax<1> state;
+    bool more = false;  // o has values
+
+    __device__ __forceinline__ Item(const Attend& a, const Slot& work, uint32_t q_rows, int row)
+        : work(work),
+          q_rows(q_rows),
+          row(row),
+          n(sm90::uniform(work.last)),
+          left(sm90::uniform(work.count)),
+          begin(sm90::uniform(work.mask.begin)),
+          end(sm90::uniform(work.mask.end)),
+          score(a, work.tile) {}
+  };
+
+  // Rows of Q that o went through are given back once TMA has read them, under the first products
+  // of the next work item.
+  __device__ __forceinline__ void settle() {
+    if (!kThroughQ || !owes) return;
     if (owes == 2 && threadIdx.x % 128 == 0) sm90::out_wait_read<0>();
     __syncwarp();
     shared.q_pipe().release(owed);
     owes = 0;
-  };
-  constexpr int kTurn = 1 + Shape::Groups;  // the first of the named barriers
-  if (Shape::ping_pong && group == Shape::Groups - 1) sm90::named_barrier_arrive(kTurn, 256);
-  for (;;) {
-    shared.q_pipe().wait(q_at);
-    if (Shape::skip_empty_groups) sm90::barrier_wait(shared.tile_confirmed(slot), slot.phase);
-    const typename Shared::Slot& work = shared.work(slot);
-    if (__all_sync(~0u, work.tile.size == 0)) {
-      settle();
-      return;
-    }
-    const auto take_turn = [&] {
-      if constexpr (Shape::ping_pong) sm90::named_barrier_sync(kTurn + group, 256);
-    };
-    const auto pass_turn = [&] {
-      if constexpr (Shape::ping_pong)
-        sm90::named_barrier_arrive(kTurn + (group + 1) % Shape::Groups, 256);
-    };
-    // Tiles that none of this warpgroup's rows sees, but others of the block do.
-    const auto pass = [&] {
-      shared.key_pipe().wait(at);
-      shared.key_pipe().release(at);
-      at.next();
-    };
-    const auto end_work = [&] {
-      __syncwarp();
-      shared.tile_pipe().release(slot);
-      slot.next(), q_at.next();
-    };
-    if (Shape::skip_empty_groups && sm90::uniform(group * 64 >= work.tile.size)) {
-      // None of this warpgroup's rows exists.
-      settle();
+  }
+  __device__ __forceinline__ void take_turn() const {
+    if constexpr (Shape::ping_pong) sm90::named_barrier_sync(kTurn + group, 256);
+  }
+  __device__ __forceinline__ void pass_turn() const {
+    if constexpr (Shape::ping_pong)
+      sm90::named_barrier_arrive(kTurn + (group + 1) % Shape::Groups, 256);
+  }
+  // A tile that none of this warpgroup's rows sees, but others of the block do.
+  __device__ __forceinline__ void pass() {
+    shared.key_pipe().wait(at);
+    shared.key_pipe().release(at);
+    at.next();
+  }
+  // None of this warpgroup's rows exists.
+  __device__ __forceinline__ void leave_out(const Slot& work) {
+    settle();
 #pragma unroll 1
-      for (int left = max(work.count, 1); left > 0; --left) {
-        if (left > 1) take_turn(), pass_turn();
-        pass(), pass();
-      }
-      if (kEngine)
-        owed = q_at, owes = 1;
-      else
-        shared.q_pipe().release(q_at);
-      end_work();
-      continue;
+    for (int left = max(work.count, 1); left > 0; --left) {
+      if (left > 1) take_turn(), pass_turn();
+      pass(), pass();
     }
-    const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
-    if constexpr (kQInRegisters) {
-      using TileQ = typename Shape::TileQ;
-      const uint32_t from =
-          shared.q(q_at) + TileQ::at(warp_row + outer_row(lane), outer_chunk(lane));
+    if (kThroughQ)
+      owed = q_at, owes = 1;
+    else
+      shared.q_pipe().release(q_at);
+  }
+  __device__ __forceinline__ void take_q() {
+    const uint32_t from = shared.q(q_at) + TileQ::at(warp_row + outer_row(lane), outer_chunk(lane));
 #pragma unroll
-      for (int k = 0; k < D / 16; ++k) load_matrices(q[k], TileQ::pair(from, k));
+    for (int k = 0; k < D / 16; ++k) load_matrices(q[k], TileQ::pair(from, k));
+  }
+
+  __device__ __forceinline__ void issue_scores(const Item& item, Ring k) {
+    shared.key_pipe().wait(k);
+    sm90::fence();
+    const uint64_t keys = sm90::descriptor(shared.keys(k), 16, TileK::octet_bytes);
+    if constexpr (kQInRegisters)
+      sm90::product_rows<Dtype, TileK>(x[0], q, keys);
+    else
+      sm90::product_rows<Dtype, D, TileQ, TileK>(x[0], sm90::descriptor(item.q_rows), keys);
+    sm90::commit();
+  }
+  __device__ __forceinline__ void retire_scores(Item& item, Ring k) {
+    sm90::pin(x[0]);
+    if (kPaged && a.sequences.page) {
+#pragma unroll
+      for (int word = 0; word < BN / 32; ++word) absent[word] = shared.absent(k)[word];
+      __syncwarp();
     }
-    const int row = work.tile.begin + warp_row;
-    int n = sm90::uniform(work.last), left = sm90::uniform(work.count);
-    const int begin = sm90::uniform(work.mask.begin), end = sm90::uniform(work.mask.end);
-    const Score score(a, work.tile);
-    OnlineSoftmax<1> state;
-    bool more = false;
-
-    const auto scores = [&](Ring k) {
-      shared.key_pipe().wait(k);
-      sm90::fence();
-      const uint64_t keys = sm90::descriptor(shared.keys(k), 16, TileK::octet_bytes);
-      if constexpr (kQInRegisters) {
-        sm90::product_rows<Dtype, TileK>(x[0], q, keys);
-      } else {
-        sm90::product_rows<Dtype, D, typename Shape::TileQ, TileK>(x[0], sm90::descriptor(q_rows),
-                                                                   keys);
-      }
-      sm90::commit();
-    };
-    const auto scores_done = [&](Ring k) {
-      sm90::pin(x[0]);
-      if (Paged && a.sequences.page) {
+    shared.key_pipe().release(k);
+    if (--item.left <= 0 && !kThroughQ) shared.q_pipe().release(q_at);
+  }
+  __device__ __forceinline__ void issue_values(Item& item, Ring v) {
+    shared.key_pipe().wait(v);
+    sm90::product_columns<Dtype>(
+        o[0], p[0], sm90::descriptor(shared.keys(v), TileV::panel_bytes, TileV::octet_bytes),
+        item.more, TileV::octet_bytes);
+    sm90::commit();
+    item.more = true;
+  }
+  __device__ __forceinline__ void retire_values(Ring v) {
+    sm90::pin(o[0]);
+    shared.key_pipe().release(v);
+  }
+  __device__ __forceinline__ void weigh(Item& item, bool whole) {
+    const int key = item.work.key_tile(item.n) * BN;
+    item.score.apply(x, key, item.row);
+    if (!whole) item.work.mask.apply(x, key, item.row);
+    if constexpr (kPaged) {
+      uint32_t any = 0;
 #pragma unroll
-        for (int word = 0; word < BN / 32; ++word) absent[word] = shared.absent(k)[word];
-        __syncwarp();
-      }
-      shared.key_pipe().release(k);
-      if (--left <= 0 && !kEngine) shared.q_pipe().release(q_at);
-    };
-    const auto values = [&](Ring v) {
-      shared.key_pipe().wait(v);
-      sm90::product_columns<Dtype>(
-          o[0], p[0], sm90::descriptor(shared.keys(v), TileV::panel_bytes, TileV::octet_bytes),
-          more, TileV::octet_bytes);
-      sm90::commit();
-      more = true;
-    };
-    const auto values_done = [&](Ring v) {
-      sm90::pin(o[0]);
-      shared.key_pipe().release(v);
-    };
-    const auto weigh = [&](bool whole) {
-      const int key = work.key_tile(n) * BN;
-      score.apply(x, key, row);
-      if (!whole) work.mask.apply(x, key, row);
-      if constexpr (Paged) {
-        uint32_t any = 0;
-#pragma unroll
-        for (const uint32_t word : absent) any |= word;
-        if (any) hide_absent(x, absent);
-      }
-      state.weigh(x, alpha, score.factor);
-      n = work.before(n);
-    };
-    const auto step = [&](bool whole) {
-      const Ring k = at;
-      at.next();
-      const Ring v = at;
-      at.next();
-      take_turn();
-      scores(k);
-      values(v);
-      pass_turn();
-      sm90::wait<1>();
-      scores_done(k);
-      weigh(whole);
-      sm90::wait<0>();
-      values_done(v);
-      pack_operand<Dtype>(p, x);
-      state.shrink(o, alpha);
-    };
+      for (const uint32_t word : absent) any |= word;
+      if (any) hide_absent(x, absent);
+    }
+    item.state.weigh(x, alpha, item.score.factor);
+    item.n = item.work.before(item.n);
+  }
+  // S of this tile beside O of the last.
+  __device__ __forceinline__ void step(Item& item, bool whole) {
+    const Ring k = at;
+    at.next();
+    const Ring v = at;
+    at.next();
+    take_turn();
+    issue_scores(item, k);
+    issue_values(item, v);
+    pass_turn();
+    sm90::wait<1>();
+    retire_scores(item, k);
+    weigh(item, whole);
+    sm90::wait<0>();
+    retire_values(v);
+    pack_operand<Dtype>(p, x);
+    item.state.shrink(o, alpha);
+  }
 
+  // All steps but for the last values.
+  __device__ __forceinline__ void walk(Item& item) {
+    const Slot& work = item.work;
     const int seen = sm90::uniform(work.mask.last_tile(
         min(work.tile.begin + group * 64 + 63, work.tile.begin + work.tile.size - 1), BN));
     bool passed = false;
 #pragma unroll 1
-    for (; left > 1 && work.key_tile(n) > seen; --left, n = work.before(n), passed = true) {
+    for (; item.left > 1 && work.key_tile(item.n) > seen;
+         --item.left, item.n = work.before(item.n), passed = true) {
       take_turn(), pass_turn();
       pass();
       if (passed) pass();  // V comes after the next K
     }
-    scores(at);
+    issue_scores(item, at);
     settle();
     sm90::wait<0>();
-    scores_done(at);
+    retire_scores(item, at);
     at.next();
-    weigh(n >= begin && n < end);
+    weigh(item, item.n >= item.begin && item.n < item.end);
     pack_operand<Dtype>(p, x);
     if (passed) {
       pass();
     } else if (__any_sync(~0u, work.clean)) {
       Ring v = at;
-      if (left > 0) v.next();
+      if (item.left > 0) v.next();
       clean_values<Shape>(work.tile.keys - work.key_tile(work.last) * BN, shared, v, group);
     }
 #pragma unroll 1
-    while (left > 0 && (n >= end || n < begin)) step(false);
+    while (item.left > 0 && (item.n >= item.end || item.n < item.begin)) step(item, false);
 #pragma unroll 1
-    while (left > 0 && n >= begin) step(true);
+    while (item.left > 0 && item.n >= item.begin) step(item, true);
 #pragma unroll 1
-    while (left > 0) step(false);
+    while (item.left > 0) step(item, false);
+  }
+
+  // The last values, and the rows leave.
+  __device__ __forceinline__ void finish(Item& item) {
+    const Slot& work = item.work;
+    const int row = item.row;
     sm90::fence();
-    values(at);
+    issue_values(item, at);
     bool stored = false;
     float factor[2];
-    if constexpr (kEngine) {  // under the last values
+    if constexpr (kThroughQ) {  // under the last values
       stored = sm90::uniform(sink.takes(a, work.tile, group * 64));
       if (stored)
         each_row<1>(row, [&](int, int half, int m) {
-          factor[half] = sink.finish(a, work.tile, m, m < work.tile.begin + work.tile.size,
-                                     state.top(0, half, score.factor), state.total(0, half));
+          factor[half] =
+              sink.finish(a, work.tile, m, m < work.tile.begin + work.tile.size,
+                          item.state.top(0, half, item.score.factor), item.state.total(0, half));
         });
     }
     sm90::wait<0>();
-    values_done(at);
+    retire_values(at);
     at.next();
-
-    if constexpr (kEngine) {
+    if constexpr (kThroughQ) {
       if (stored)
         sink.template store_rows<typename Shape::TileO, Dtype>(work.tile, group * 64, 1 + group,
                                                                shared.q(q_at), factor, o);
@@ -292,15 +340,26 @@ __device__ __forceinline__ void consume_tiles(const Attend& a, const Sink& sink,
     if (!stored)
       each_row<1>(row, [&](int i, int half, int m) {
         sink.template store<Dtype>(a, work.tile, m, m < work.tile.begin + work.tile.size,
-                                   work.split, state.top(i, half, score.factor),
-                                   state.total(i, half), o[i], half);
+                                   work.split, item.state.top(i, half, item.score.factor),
+                                   item.state.total(i, half), o[i], half);
       });
     const auto meet = [&] { sm90::named_barrier_sync(1 + group, 128); };
     if constexpr (requires { sink.done(a, work.tile, 0, shared.word(), meet); })
       sink.done(a, work.tile, work.number, shared.word(), meet);
-    end_work();
   }
-}
+
+  const Attend& a;
+  const Sink& sink;
+  const Shared& shared;
+  const int group, lane, warp_row;
+  typename Shared::WorkRing slot;
+  typename Shared::QRing q_at, owed;
+  Ring at;
+  int owes = 0;  // of Q: 1: to give back, 2: to wait for
+  float (&x)[1][BN / 8][4], (&o)[1][E / 8][4], (&alpha)[1][2];
+  uint32_t (&q)[kQInRegisters ? D / 16 : 1][4];
+  uint32_t (&p)[1][BN / 16][4], (&absent)[kPaged ? BN / 32 : 1];
+};
 
 template <class Shape, KeySource Source, TileScore Score, TileMask Mask, class Sink>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
@@ -322,7 +381,9 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     Producer{call, grid, maps, shared}.run(warp, order, schedule);
   } else {
     sm90::setmaxnreg_inc<Shape::computing>();
-    consume_tiles<Shape, Source, Score>(a, sink, warp / 4 - 1, shared);
+    using Consumer = TileConsumer90<Shape, Source, Score, Mask, Sink>;
+    typename Consumer::Fragments fragments;
+    Consumer(a, sink, warp / 4 - 1, shared, fragments).run();
   }
 }
 
