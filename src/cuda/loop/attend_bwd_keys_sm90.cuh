@@ -60,23 +60,23 @@ struct BackwardKeysShared {
   static constexpr BackwardKeysLayout<Shape> layout = BackwardKeysLayout<Shape>();
   static_assert(Shape::Stages == 2, "one ring state for the tiles and p");
   using Pipe = sm90::Pipeline<2>;
-  using Ring = Pipe::State;
+  using PipelineState = Pipe::State;
   unsigned char* memory;
   uint32_t base;
 
   __device__ explicit BackwardKeysShared(unsigned char* memory)
       : memory(memory), base(shared_address(memory)) {}
-  __device__ uint32_t q(const Ring& at) const {
+  __device__ uint32_t q(const PipelineState& at) const {
     return base + layout.q + at.stage * Shape::TileQ::bytes;
   }
-  __device__ uint32_t dout(const Ring& at) const {
+  __device__ uint32_t dout(const PipelineState& at) const {
     return base + layout.dout + at.stage * Shape::TileO::bytes;
   }
-  __device__ float4* p(const Ring& at) const {
+  __device__ float4* p(const PipelineState& at) const {
     return reinterpret_cast<float4*>(memory + layout.p + at.stage * Shape::p_bytes) +
            threadIdx.x % 128;
   }
-  __device__ uint32_t row_stats(const Ring& at) const {
+  __device__ uint32_t row_stats(const PipelineState& at) const {
     return layout.row_stats + at.stage * Shape::row_stats_bytes;
   }
   __device__ uint32_t k_full() const { return base + layout.k_full; }
@@ -115,7 +115,7 @@ __device__ __forceinline__ void produce_rows_of_keys(const Attend& a, const Back
                                            key_row, block.g, key_batch);
   }
   uint32_t raw_phase = 0;
-  typename BackwardKeysShared<Shape>::Ring to;
+  typename BackwardKeysShared<Shape>::PipelineState to;
   rows.each([&](int h, int m) {
     const int row = row_begin + m * BM;
     const FirstRows present{row_end - row};
@@ -145,7 +145,7 @@ class BackwardKeysWalk {
   using TileQ = typename Shape::TileQ;
   using TileO = typename Shape::TileO;
   using Shared = BackwardKeysShared<Shape>;
-  using Ring = typename Shared::Ring;
+  using PipelineState = typename Shared::PipelineState;
 
  public:
   __device__ __forceinline__ BackwardKeysWalk(const Attend& a, const Sequence& seq,
@@ -179,7 +179,7 @@ class BackwardKeysWalk {
   const Shared& shared;
   const int lane, g, key_begin, own;  // first key of the block, of the lane
   const AttentionSlopes slopes;
-  Ring at;
+  PipelineState at;
   int m;  // the row tile
 };
 

@@ -54,14 +54,14 @@ struct BackwardRowsShared {
   static constexpr BackwardRowsLayout<Shape> layout = BackwardRowsLayout<Shape>();
   using KPipe = sm90::Pipeline<Shape::StagesK>;
   using VPipe = sm90::Pipeline<Shape::StagesV>;
-  using RingK = typename KPipe::State;
-  using RingV = typename VPipe::State;
+  using KState = typename KPipe::State;
+  using VState = typename VPipe::State;
   uint32_t base;
 
-  __device__ uint32_t k(const RingK& at) const {
+  __device__ uint32_t k(const KState& at) const {
     return base + layout.k + at.stage * Shape::TileK::bytes;
   }
-  __device__ uint32_t v(const RingV& at) const {
+  __device__ uint32_t v(const VState& at) const {
     return base + layout.v + at.stage * Shape::TileV::bytes;
   }
   __device__ uint32_t q_full() const { return base + layout.q_full; }
@@ -113,8 +113,8 @@ __device__ __forceinline__ void produce_keys_of_rows(const Attend& a, const Back
   // Past this the tensor has keys that are not the sequence's.
   const int key_end = seq.key_begin + keys < a.t ? keys : INT32_MAX;
   uint32_t raw_phase = 0;
-  typename BackwardRowsShared<Shape>::RingK k_at;
-  typename BackwardRowsShared<Shape>::RingV v_at;
+  typename BackwardRowsShared<Shape>::KState k_at;
+  typename BackwardRowsShared<Shape>::VState v_at;
 #pragma unroll 1
   for (int n = at.last - 1; n >= at.first; --n) {
     shared.k_pipe().acquire(k_at);
@@ -271,8 +271,8 @@ class BackwardRows90 {
   const int lane, own;  // first row of the lane
   const PlainPairs pairs;
   const uint64_t q_rows, dout_rows;
-  typename Shared::RingK k_at;
-  typename Shared::RingV v_at;
+  typename Shared::KState k_at;
+  typename Shared::VState v_at;
   float (&dq)[D / 8][4], (&x)[1][BN / 8][4], (&dp)[1][BN / 8][4], (&lse)[2], (&delta)[2];
   uint32_t (&ds)[1][BN / 16][4];
 };

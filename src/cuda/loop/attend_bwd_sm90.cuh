@@ -58,8 +58,8 @@ class BackwardConsumer90 {
   using TileO = typename Shape::TileO;
   using TileS = typename Shape::TileS;
   using Shared = BackwardShared90<Shape>;
-  using RingQ = typename Shared::RingQ;
-  using RingO = typename Shared::RingO;
+  using QState = typename Shared::QState;
+  using DoutState = typename Shared::DoutState;
   static constexpr int Panels = TileK::panels;
 
  public:
@@ -131,24 +131,24 @@ class BackwardConsumer90 {
   }
 
   // The first statistic of the lane's rows 2 t, 2 t + 1 of each 8; the next lies BM / 2 on.
-  __device__ __forceinline__ const float2* stats(const RingQ& at) const {
+  __device__ __forceinline__ const float2* stats(const QState& at) const {
     return reinterpret_cast<const float2*>(shared.memory + shared.row_stats(at)) + lane % 4;
   }
   __device__ __forceinline__ bool full(int m) const {
     return slopes.pairs.full(m * BM, m * BM + BM, key_begin, key_begin + BN);
   }
-  __device__ __forceinline__ void issue_scores(const RingQ& at) {
+  __device__ __forceinline__ void issue_scores(const QState& at) {
     sm90::fence();
     sm90::product_rows<Dtype, D, TileK, TileQ>(x[0], sm90::unhoisted(k_rows),
                                                sm90::descriptor(shared.q(at)));
     sm90::commit();
   }
   // After the last tile, the scores are of any that is at hand.
-  __device__ __forceinline__ void issue_next_scores(const RingQ& at, bool more) {
+  __device__ __forceinline__ void issue_next_scores(const QState& at, bool more) {
     if (more) shared.q_pipe().wait(at);
     issue_scores(at);
   }
-  __device__ __forceinline__ void weigh(const RingQ& at, int m) {
+  __device__ __forceinline__ void weigh(const QState& at, int m) {
     weigh_tile(x[0], slopes, stats(at), m * BM + lane % 4 * 2, own, full(m));
   }
   __device__ __forceinline__ void issue_dp() {
@@ -193,7 +193,7 @@ class BackwardConsumer90 {
 
   // One row tile, and the scores of the next.
   __device__ __forceinline__ void step(bool more) {
-    RingQ next = q_at;
+    QState next = q_at;
     next.next();
     const int row_tile = m;
     m = rows.after(m);
@@ -257,9 +257,9 @@ class BackwardConsumer90 {
   const typename Shape::Slopes slopes;
   const uint64_t k_rows, v_rows, k_columns;
   const uint32_t ds_lane;
-  RingQ q_at;
-  RingO dout_at;  // of dout and ds; its stage says whether a tile is odd
-  int m;          // the row tile
+  QState q_at;
+  DoutState dout_at;  // of dout and ds; its stage says whether a tile is odd
+  int m;              // the row tile
   float (&dk)[D / 8][4], (&dv)[E / 8][4];
   float (&x)[1][BM / 8][4], (&dp)[1][BM / 8][4];  // scores, then p; dp, then ds
   float (&dq)[8][4];

@@ -196,16 +196,16 @@ struct ByteShared90 {
   using QPipe = sm90::Pipeline<1>;
   using ItemPipe = sm90::Pipeline<2>;
   using KeyPipe = sm90::Pipeline<Shape::Stages>;
-  using Ring = typename KeyPipe::State;
+  using KeyState = typename KeyPipe::State;
   using Item = WorkItem<Shape>;
   unsigned char* base;
   uint32_t at;
 
   __device__ explicit ByteShared90(unsigned char* base) : base(base), at(shared_address(base)) {}
-  __device__ uint32_t k(const Ring& i) const {
+  __device__ uint32_t k(const KeyState& i) const {
     return at + layout.k + i.stage * Shape::TileK::bytes;
   }
-  __device__ uint32_t v(const Ring& i) const {
+  __device__ uint32_t v(const KeyState& i) const {
     return at + layout.v + i.stage * Shape::TileV::bytes;
   }
   __device__ Item& item(const ItemPipe::State& i) const {
@@ -254,7 +254,7 @@ __device__ __forceinline__ void produce_items(const AttendMaps& maps,
   constexpr int BN = Shape::BN;
   sm90::Pipeline<2>::State at;
   sm90::Pipeline<1>::State q_at;
-  typename ByteShared90<Shape>::Ring k_at, v_at;
+  typename ByteShared90<Shape>::KeyState k_at, v_at;
   for (;; at.next()) {
     const auto& item = shared.item(at);
     shared.item_pipe().wait(at);
@@ -304,7 +304,7 @@ struct ByteConsumer90 {
   float4* const sums = reinterpret_cast<float4*>(shared.base + Shared::layout.sums) +
                        group * (64 * E / 4) + threadIdx.x % 128;
   const uint64_t q_rows = TileQ::descriptor(shared.at + group * 64 * TileQ::Panel);
-  typename Shared::Ring k_at = {}, v_at = {};
+  typename Shared::KeyState k_at = {}, v_at = {};
   sm90::Pipeline<1>::State q_at = {};
 
   __device__ __forceinline__ void run() {

@@ -70,7 +70,7 @@ struct AttendShape90 {
 // for the others.
 template <class Shape, class Shared>
 __device__ __forceinline__ void clean_values(int tail, const Shared& shared,
-                                             sm90::Ring<Shape::Stages> v, int group) {
+                                             sm90::PipelineState<Shape::Stages> v, int group) {
   using TileV = typename Shape::TileV;
   shared.key_pipe().wait(v);
   unsigned char* values = shared.base + (shared.keys(v) - shared.at);
@@ -90,7 +90,7 @@ class TileConsumer90 {
   static constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BN = Shape::BN;
   using Shared = Shared90<Shape, Source, Mask>;
   using Slot = typename Shared::Slot;
-  using Ring = typename Shared::Ring;
+  using KeyState = typename Shared::KeyState;
   using TileQ = typename Shape::TileQ;
   using TileK = typename Shape::TileK;
   using TileV = typename Shape::TileV;
@@ -212,7 +212,7 @@ class TileConsumer90 {
     for (int k = 0; k < D / 16; ++k) load_matrices(q[k], TileQ::pair(from, k));
   }
 
-  __device__ __forceinline__ void issue_scores(const Item& item, Ring k) {
+  __device__ __forceinline__ void issue_scores(const Item& item, KeyState k) {
     shared.key_pipe().wait(k);
     sm90::fence();
     const uint64_t keys = sm90::descriptor(shared.keys(k), 16, TileK::octet_bytes);
@@ -222,7 +222,7 @@ class TileConsumer90 {
       sm90::product_rows<Dtype, D, TileQ, TileK>(x[0], sm90::descriptor(item.q_rows), keys);
     sm90::commit();
   }
-  __device__ __forceinline__ void retire_scores(Item& item, Ring k) {
+  __device__ __forceinline__ void retire_scores(Item& item, KeyState k) {
     sm90::pin(x[0]);
     if (kPaged && a.sequences.page) {
 #pragma unroll
@@ -232,7 +232,7 @@ class TileConsumer90 {
     shared.key_pipe().release(k);
     if (--item.left <= 0 && !kThroughQ) shared.q_pipe().release(q_at);
   }
-  __device__ __forceinline__ void issue_values(Item& item, Ring v) {
+  __device__ __forceinline__ void issue_values(Item& item, KeyState v) {
     shared.key_pipe().wait(v);
     sm90::product_columns<Dtype>(
         o[0], p[0], sm90::descriptor(shared.keys(v), TileV::panel_bytes, TileV::octet_bytes),
@@ -240,7 +240,7 @@ class TileConsumer90 {
     sm90::commit();
     item.more = true;
   }
-  __device__ __forceinline__ void retire_values(Ring v) {
+  __device__ __forceinline__ void retire_values(KeyState v) {
     sm90::pin(o[0]);
     shared.key_pipe().release(v);
   }
@@ -259,9 +259,9 @@ class TileConsumer90 {
   }
   // S of this tile beside O of the last.
   __device__ __forceinline__ void step(Item& item, bool whole) {
-    const Ring k = at;
+    const KeyState k = at;
     at.next();
-    const Ring v = at;
+    const KeyState v = at;
     at.next();
     take_turn();
     issue_scores(item, k);
@@ -299,7 +299,7 @@ class TileConsumer90 {
     if (passed) {
       pass();
     } else if (__any_sync(~0u, work.clean)) {
-      Ring v = at;
+      KeyState v = at;
       if (item.left > 0) v.next();
       clean_values<Shape>(work.tile.keys - work.key_tile(work.last) * BN, shared, v, group);
     }
@@ -352,9 +352,9 @@ class TileConsumer90 {
   const Sink& sink;
   const Shared& shared;
   const int group, lane, warp_row;
-  typename Shared::WorkRing slot;
-  typename Shared::QRing q_at, owed;
-  Ring at;
+  typename Shared::TileState slot;
+  typename Shared::QState q_at, owed;
+  KeyState at;
   int owes = 0;  // of Q: 1: to give back, 2: to wait for
   float (&x)[1][BN / 8][4], (&o)[1][E / 8][4], (&alpha)[1][2];
   uint32_t (&q)[kQInRegisters ? D / 16 : 1][4];

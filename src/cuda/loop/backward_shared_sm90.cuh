@@ -35,24 +35,24 @@ struct BackwardShared90 {
   static constexpr BackwardLayout90<Shape> layout = BackwardLayout90<Shape>();
   using QPipe = sm90::Pipeline<Shape::StagesQ>;
   using DoutPipe = sm90::Pipeline<2>;
-  using RingQ = typename QPipe::State;
-  using RingO = typename DoutPipe::State;
+  using QState = typename QPipe::State;
+  using DoutState = typename DoutPipe::State;
   unsigned char* memory;
   uint32_t base;
 
   __device__ explicit BackwardShared90(unsigned char* memory)
       : memory(memory), base(shared_address(memory)) {}
-  __device__ uint32_t q(const RingQ& at) const {
+  __device__ uint32_t q(const QState& at) const {
     return base + layout.q + at.stage * Shape::TileQ::bytes;
   }
-  __device__ uint32_t dout(const RingO& at) const {
+  __device__ uint32_t dout(const DoutState& at) const {
     return base + layout.dout + at.stage * Shape::TileO::bytes;
   }
-  __device__ uint32_t ds(const RingO& at) const {
+  __device__ uint32_t ds(const DoutState& at) const {
     return base + layout.ds + at.stage * Shape::TileS::bytes;
   }
   // The statistics of a stage's rows: BM floats of each.
-  __device__ uint32_t row_stats(const RingQ& at) const {
+  __device__ uint32_t row_stats(const QState& at) const {
     return layout.row_stats + at.stage * Shape::row_stats_bytes;
   }
   __device__ Sequence& sequence() const {

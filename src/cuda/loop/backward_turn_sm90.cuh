@@ -50,7 +50,7 @@ __device__ __forceinline__ void produce_row_tiles(const Attend& a, const Backwar
   if (leads)
     sm90::copy_tile<typename Shape::TileV>(shared.base + Shared::layout.v, maps.v, kv_full, key_row,
                                            Shape::Slopes::value_head(block.g, args), key_batch);
-  typename Shared::RingQ q_at;
+  typename Shared::QState q_at;
   uint32_t step = 0;
   walk.each([&](int h, int m) {
     const int row = static_cast<int>(seq.row_begin) + m * BM, batch = static_cast<int>(seq.batch);
@@ -64,7 +64,7 @@ __device__ __forceinline__ void produce_row_tiles(const Attend& a, const Backwar
       sm90::copy_in(shared.base + shared.row_stats(q_at), stats, Shape::row_stats_bytes,
                     shared.q_pipe().full(q_at));
     q_at.next();
-    const typename Shared::RingO dout_at{static_cast<int>(step % 2), step / 2 % 2};
+    const typename Shared::DoutState dout_at{static_cast<int>(step % 2), step / 2 % 2};
     ++step;
     shared.dout_pipe().acquire(dout_at);
     copy_present<TileO, BM>(shared.dout(dout_at), maps.dout, shared.dout_pipe().full(dout_at), raw,

@@ -43,7 +43,7 @@ class EarlyPlan {
 
   // The slot's tile is planned: hands it on.  unchanged(): what the lane read is still the same.
   template <class Unchanged>
-  __device__ __forceinline__ Guess publish(typename Shared::WorkRing slot, Unchanged unchanged) {
+  __device__ __forceinline__ Guess publish(typename Shared::TileState slot, Unchanged unchanged) {
     auto& work = shared_.work(slot);
     const bool leads = threadIdx.x % 32 == 0, empty = work.tile.size <= 0;
     const bool early = Copies && !empty;

@@ -46,7 +46,7 @@ template <class Shape, KeySource Source, class Mask, class Maps>
 struct Producer90 {
   using Shared = Shared90<Shape, Source, Mask>;
   using Slot = typename Shared::Slot;
-  using Ring = typename Shared::Ring;
+  using KeyState = typename Shared::KeyState;
   using Boxes = typename Source::template Boxes<Shape>;
   static_assert(KeyBoxes<Boxes, Slot>);
   static constexpr int BN = Shape::BN;
@@ -91,7 +91,7 @@ struct Producer90 {
   // What the next work item is, while this one is under way: its divisions take longer than a tile.
   __device__ __forceinline__ void schedule_tiles(const WorkOrder& order,
                                                  const Schedule& schedule) const {
-    typename Shared::WorkRing slot;
+    typename Shared::TileState slot;
     // Works requested late are counted once this one copies.
     const bool late =
         Source::Steps::listed || (kPrefetch == 0 && (geometry_on_device(a) || schedule.counters));
@@ -138,7 +138,7 @@ struct Producer90 {
   // With the pages of the first key tile, which are looked at again like the geometry.
   template <class Same>
   __device__ __forceinline__ Guess publish(EarlyPlan<Shared, kEarly>& early,
-                                           typename Shared::WorkRing slot, const Slot& work,
+                                           typename Shared::TileState slot, const Slot& work,
                                            Same same) const {
     if constexpr (Boxes::paged) {
       int& page = shared.first_pages(slot)[lane];
@@ -156,8 +156,8 @@ struct Producer90 {
   }
 
   __device__ __forceinline__ void produce_tiles() {
-    typename Shared::WorkRing slot;
-    typename Shared::QRing q;
+    typename Shared::TileState slot;
+    typename Shared::QState q;
     Tiles at;
     static_assert(!kEarly || Shape::Stages >= 4);  // two tiles of K and V wait for nothing
     for (Rehearsal<kEarly> rehearsal(lane);;) {
@@ -191,7 +191,7 @@ struct Producer90 {
   // Rows of a row tile: whole groups.
   __device__ static int row_step(int group) { return Shape::BM / group * group; }
 
-  __device__ __forceinline__ void query(const Slot& work, typename Shared::QRing q) const {
+  __device__ __forceinline__ void query(const Slot& work, typename Shared::QState q) const {
     const RowTile& tile = work.tile;
     const Sequence& seq = tile.rows.seq;
     const int row = static_cast<int>(seq.row_begin) + tile.first_query(),
@@ -222,7 +222,7 @@ struct Producer90 {
   }
 
   // The next tile to copy, and how many others' are before it.
-  struct Tiles : Ring {
+  struct Tiles : KeyState {
     int others = kCopiers > 1 && threadIdx.x >= 32 ? static_cast<int>(threadIdx.x / 32) - 1 : 0;
   };
 
@@ -232,8 +232,8 @@ struct Producer90 {
       sm90::barrier_arrive(shared.prefetch_next());
   }
   // V follows K by a tile, as the products do; a pair's keys go together.
-  __device__ __forceinline__ void walk(const Slot& work, typename Shared::WorkRing slot,
-                                       typename Shared::QRing q, Tiles& at, bool live) const {
+  __device__ __forceinline__ void walk(const Slot& work, typename Shared::TileState slot,
+                                       typename Shared::QState q, Tiles& at, bool live) const {
     const int head = static_cast<int>(work.tile.key_head(a)),
               batch = max(static_cast<int>(work.tile.rows.seq.key_batch), 0);
     int n = work.last;
@@ -299,7 +299,7 @@ struct Producer90 {
   // Bytes are asked for as soon as the stage is free: all else is worked out before.
   template <class Tile, bool TellAbsent>
   __device__ __forceinline__ void copy_pages(const CUtensorMap& map, const KeyBox& keys, int head,
-                                             uint32_t to, uint32_t full, Ring at,
+                                             uint32_t to, uint32_t full, KeyState at,
                                              bool begins) const {
     const PageCuts& cuts = maps.pages;
     const bool gone = static_cast<uint32_t>(keys.page) >= static_cast<uint32_t>(boxes.nowhere());

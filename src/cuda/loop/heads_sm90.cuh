@@ -63,11 +63,11 @@ struct HeadsStep {
 };
 
 template <class Shape>
-struct HeadsRings {
-  using Ring = sm90::Ring<Shape::Stages>;
+struct HeadsPipelines {
+  using PipelineState = sm90::PipelineState<Shape::Stages>;
   using Tile = typename Shape::Tile;
   uint32_t base;
-  Ring q_at, k_at;
+  PipelineState q_at, k_at;
   __device__ uint32_t q() const { return base + q_at.stage * Tile::bytes; }
   __device__ uint32_t k() const { return base + Shape::keys + k_at.stage * Tile::bytes; }
   __device__ uint32_t q_full() const { return base + Shape::barriers + q_at.stage * 32; }
@@ -75,7 +75,7 @@ struct HeadsRings {
   __device__ uint32_t k_full() const { return base + Shape::barriers + k_at.stage * 32 + 16; }
   __device__ uint32_t k_empty() const { return k_full() + 8; }
   __device__ void init() const {
-    HeadsRings at{base, {}, {}};
+    HeadsPipelines at{base, {}, {}};
     for (; at.q_at.phase == 0; at.q_at.next(), at.k_at.next()) {
       sm90::barrier_init(at.q_full(), 1), sm90::barrier_init(at.k_full(), 1);
       sm90::barrier_init(at.q_empty(), Shape::warps);
@@ -89,7 +89,7 @@ struct HeadsRings {
 template <class Shape>
 __device__ __forceinline__ void copy_heads(const HeadsWork& work, const HeadsMaps& maps,
                                            const HeadsTile& at, int first, int last,
-                                           HeadsRings<Shape> rings) {
+                                           HeadsPipelines<Shape> rings) {
   using Tile = typename Shape::Tile;
   const int row = static_cast<int>(at.seq.row_begin) + at.i0,
             batch = static_cast<int>(at.seq.batch), key_batch = static_cast<int>(at.seq.key_batch);
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                const __grid_constant__ typename Policy::Args args) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ __align__(16) unsigned char s_tile[sizeof(HeadsTile)];
-  HeadsRings<Shape> rings{shared_address(shared), {}, {}};
+  HeadsPipelines<Shape> rings{shared_address(shared), {}, {}};
   if (threadIdx.x == 0) new (s_tile) HeadsTile(work, static_cast<int>(blockIdx.x)), rings.init();
   __syncthreads();
   const HeadsTile& at = *reinterpret_cast<const HeadsTile*>(s_tile);

@@ -187,12 +187,12 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
   static_assert(!Mask::sinks, "the walk skips no keys");
   constexpr int BN = Shape::BN;
   using Shared = Shared90<Shape, Contiguous, Mask>;
-  using Ring = typename Shared::Ring;
+  using KeyState = typename Shared::KeyState;
   const int lane = threadIdx.x % 32, warp_row = group * 64 + threadIdx.x / 32 % 4 * 16;
   const float factor[2] = {a.score.scale * kLog2E, second_scale * kLog2E};
-  typename Shared::WorkRing slot;
-  typename Shared::QRing q_at;
-  Ring at;
+  typename Shared::TileState slot;
+  typename Shared::QState q_at;
+  KeyState at;
   float x[1][BN / 8][4], y[1][BN / 8][4];
 
   for (;;) {
@@ -209,7 +209,7 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
 
     // False: the tile must be taken again.
     const auto step = [&](auto whole) {
-      Ring second = at;
+      KeyState second = at;
       second.next();
       shared.key_pipe().wait(at);
       sm90::fence();

@@ -72,26 +72,28 @@ struct Shared90 {
   using TilePipe = sm90::Pipeline<2>;
   using QPipe = sm90::Pipeline<Shape::Slots>;
   using KeyPipe = sm90::Pipeline<Shape::Stages>;
-  using WorkRing = typename TilePipe::State;
-  using QRing = typename QPipe::State;
-  using Ring = typename KeyPipe::State;
+  using TileState = typename TilePipe::State;
+  using QState = typename QPipe::State;
+  using KeyState = typename KeyPipe::State;
   using Slot = WorkSlot<Source, Mask>;
   static constexpr int kAbsentWords = layout.absent_words;
   unsigned char* base;
   uint32_t at;
 
   __device__ explicit Shared90(unsigned char* base) : base(base), at(shared_address(base)) {}
-  __device__ uint32_t q(QRing i) const { return at + layout.q + i.stage * Shape::q_bytes; }
-  __device__ uint32_t keys(Ring i) const { return at + layout.keys + i.stage * Shape::stage_bytes; }
-  __device__ Slot& work(WorkRing i) const {
+  __device__ uint32_t q(QState i) const { return at + layout.q + i.stage * Shape::q_bytes; }
+  __device__ uint32_t keys(KeyState i) const {
+    return at + layout.keys + i.stage * Shape::stage_bytes;
+  }
+  __device__ Slot& work(TileState i) const {
     return reinterpret_cast<Slot*>(base + layout.slots)[i.stage];
   }
   // Pool pages of the first key tile of a slot's tile, for each lane of a producer warp its own.
-  __device__ int* first_pages(WorkRing i) const {
+  __device__ int* first_pages(TileState i) const {
     return reinterpret_cast<int*>(base + layout.pages) + i.stage * 32;
   }
   // Bit j % 32 of word j / 32: key j of the stage's tile has no page.
-  __device__ uint32_t* absent(Ring i) const {
+  __device__ uint32_t* absent(KeyState i) const {
     return reinterpret_cast<uint32_t*>(base + layout.absent) + i.stage * kAbsentWords;
   }
   // For the sink.
@@ -100,7 +102,7 @@ struct Shared90 {
   __device__ TilePipe tile_pipe() const { return {at + layout.tile_pipe}; }
   __device__ QPipe q_pipe() const { return {at + layout.q_pipe}; }
   __device__ KeyPipe key_pipe() const { return {at + layout.key_pipe}; }
-  __device__ uint32_t tile_confirmed(WorkRing i) const {
+  __device__ uint32_t tile_confirmed(TileState i) const {
     return at + layout.confirmed + i.stage * 8;
   }
   __device__ uint32_t prefetch_next() const { return at + layout.prefetch; }
@@ -109,7 +111,7 @@ struct Shared90 {
   __device__ void init(int copiers = 1) const {
     constexpr int kWarps = 4 * Shape::Groups;
     tile_pipe().init(1, kWarps + copiers - 1);
-    for (WorkRing i; i.phase == 0; i.next()) sm90::barrier_init(tile_confirmed(i), 1);
+    for (TileState i; i.phase == 0; i.next()) sm90::barrier_init(tile_confirmed(i), 1);
     q_pipe().init(1, kWarps), key_pipe().init(1, kWarps);
     sm90::barrier_init(prefetch_next(), 1);
     sm90::barrier_init_done();

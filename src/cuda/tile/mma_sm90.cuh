@@ -96,7 +96,7 @@ __device__ inline void store_zeros(uint32_t address) {
 
 // Stage and phase of a ring of N: a producer waits for the other phase.
 template <int N>
-struct Ring {
+struct PipelineState {
   int stage = 0;
   uint32_t phase = 0;
   __device__ void next() {

@@ -5,8 +5,8 @@
 //   | full               | the producer, then TMA       | consumers | the stage, to be read    |
 //   | empty              | lane 0 of each consumer warp | producer  | the stage, to be written |
 //
-//   A Ring is the state of one side: its stage and phase.  The producer starts with all stages
-//   empty, so it waits for the other phase.
+//   A PipelineState is the state of one side: its stage and phase.  The producer starts with all
+//   stages empty, so it waits for the other phase.
 #pragma once
 #include "cuda/tile/mma_sm90.cuh"
 
@@ -20,7 +20,7 @@ __device__ inline void barrier_arrive_warp(uint32_t barrier) {
 // The barriers of a ring of Stages stages, full and empty of each side by side.
 template <int Stages>
 struct Pipeline {
-  using State = Ring<Stages>;
+  using State = PipelineState<Stages>;
   static constexpr int bytes = Stages * 16;
   uint32_t address;
 

@@ -54,7 +54,7 @@ class ConvGradientTile90 {
   static constexpr bool Keys = Shape::keys;
   using Bands = typename Shape::Bands;
   using Shared = ConvGradientShared90<Shape>;
-  using Ring = typename Shared::TilePipe::State;
+  using PipelineState = typename Shared::TilePipe::State;
   static constexpr ConvGradientLayout90<Shape> layout = Shared::layout;
   // Named barriers; 1 + group is the warpgroup's own.
   enum { kScoresWritten = 3, kDaWritten, kScoresRead, kDaRead, kBoth };
@@ -76,7 +76,7 @@ class ConvGradientTile90 {
   __device__ __forceinline__ auto line_pipe() const { return Shared{base}.line_pipe(); }
   __device__ __forceinline__ auto tile_pipe() const { return Shared{base}.tile_pipe(); }
   __device__ __forceinline__ void release(int stage) const {
-    if (lane == 0) sm90::barrier_arrive(tile_pipe().empty(Ring{stage}));
+    if (lane == 0) sm90::barrier_arrive(tile_pipe().empty(PipelineState{stage}));
   }
   __device__ __forceinline__ static void meet_both() { sm90::named_barrier_sync(kBoth, 256); }
   // The leader lets the follower read its tile.
@@ -208,7 +208,7 @@ class ConvGradientTile90 {
   }
 
   // S of the next tile, whose stage is `of`.
-  __device__ __forceinline__ void issue_scores(const Ring& of) {
+  __device__ __forceinline__ void issue_scores(const PipelineState& of) {
     tile_pipe().wait(of);
     sm90::fence();
     sm90::product_rows<Dtype, Shape::D, typename Shape::LineD, typename Shape::TileD>(
@@ -297,7 +297,7 @@ class ConvGradientTile90 {
   const uint32_t scores;
   const int place;   // the warp's first of the block's lines
   const bool leads;  // the leader's lines are read by the follower's convolutions
-  Ring at;
+  PipelineState at;
   sm90::Pipeline<1>::State line_at;
 
   // Of the work.

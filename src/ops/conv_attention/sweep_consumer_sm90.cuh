@@ -57,7 +57,7 @@ template <class Shape>
 class ConvConsumer90 {
   static constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BN = Shape::BN, N = BN / 8;
   using Shared = ConvShared90<Shape>;
-  using Ring = typename Shared::Ring;
+  using KeyState = typename Shared::KeyState;
   using TileV = typename Shape::TileV;
 
  public:
@@ -262,9 +262,9 @@ class ConvConsumer90 {
   // From S of tile n, which is written, to O += P V; meanwhile S of the next tile.
   template <bool Final>
   __device__ __forceinline__ void step() {
-    const Ring k = at;
+    const KeyState k = at;
     if constexpr (!Final) at.next();
-    const Ring v = at;
+    const KeyState v = at;
     at.next();
     if constexpr (!Final && !Shape::late) issue_scores(k);
     wait_written();
@@ -290,14 +290,14 @@ class ConvConsumer90 {
     --n;
   }
 
-  __device__ __forceinline__ void issue_scores(Ring k) {
+  __device__ __forceinline__ void issue_scores(KeyState k) {
     sm90::barrier_wait(shared.full(k), k.phase);
     sm90::fence();
     sm90::product_rows<Dtype, D, typename Shape::TileQ, typename Shape::TileK>(
         s, sm90::descriptor(sm90::unhoisted(q_rows)), sm90::descriptor(shared.keys(k)));
     sm90::commit();
   }
-  __device__ __forceinline__ void issue_values(Ring v) {
+  __device__ __forceinline__ void issue_values(KeyState v) {
     sm90::barrier_wait(shared.full(v), v.phase);
     sm90::fence();
     sm90::product_columns<Dtype>(o[0], p[0], sm90::descriptor(shared.keys(v), TileV::panel_bytes),
@@ -308,7 +308,7 @@ class ConvConsumer90 {
 
   // S of tile `tile`, of its first Blocks of 8 keys, to buffer `to`: 0 where unseen.
   template <int Blocks>
-  __device__ __forceinline__ void put_scores(int tile, Ring k, int to) {
+  __device__ __forceinline__ void put_scores(int tile, KeyState k, int to) {
     sm90::pin(s);
     release(shared.empty(k));
     const int key = tile * BN - left;
@@ -369,9 +369,9 @@ class ConvConsumer90 {
   const int above, left, taps_rows, taps_columns;
   const int place, local;  // the warp's first row of the block's, and in its slot
   const float unit;
-  typename Shared::WorkRing slot;
-  typename Shared::QRing q_at;
-  Ring at;
+  typename Shared::TileState slot;
+  typename Shared::QState q_at;
+  KeyState at;
 
   // Of the work.
   bool last = true;  // of the work's warpgroups

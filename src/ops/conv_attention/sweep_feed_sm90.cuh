@@ -127,16 +127,18 @@ struct ConvShared90 {
   using TilePipe = sm90::Pipeline<2>;
   using QPipe = sm90::Pipeline<Shape::Slots>;
   using KeyPipe = sm90::Pipeline<Shape::Stages>;
-  using WorkRing = typename TilePipe::State;
-  using QRing = typename QPipe::State;
-  using Ring = typename KeyPipe::State;
+  using TileState = typename TilePipe::State;
+  using QState = typename QPipe::State;
+  using KeyState = typename KeyPipe::State;
   unsigned char* base;
   uint32_t at;
 
   __device__ explicit ConvShared90(unsigned char* base) : base(base), at(shared_address(base)) {}
-  __device__ uint32_t q(QRing i) const { return at + layout.q + i.stage * Shape::q_bytes; }
-  __device__ uint32_t keys(Ring i) const { return at + layout.keys + i.stage * Shape::stage_bytes; }
-  __device__ ConvSlot& work(WorkRing i) const {
+  __device__ uint32_t q(QState i) const { return at + layout.q + i.stage * Shape::q_bytes; }
+  __device__ uint32_t keys(KeyState i) const {
+    return at + layout.keys + i.stage * Shape::stage_bytes;
+  }
+  __device__ ConvSlot& work(TileState i) const {
     return reinterpret_cast<ConvSlot*>(base + layout.slots)[i.stage];
   }
   __device__ uint32_t scores(int buffer) const {
@@ -147,12 +149,12 @@ struct ConvShared90 {
   __device__ KeyPipe key_pipe() const { return {at + layout.key_pipe}; }
 
   // For the consumers.
-  __device__ uint32_t planned(WorkRing i) const { return tile_pipe().full(i); }
-  __device__ uint32_t free(WorkRing i) const { return tile_pipe().empty(i); }
-  __device__ uint32_t q_full(QRing i) const { return q_pipe().full(i); }
-  __device__ uint32_t q_empty(QRing i) const { return q_pipe().empty(i); }
-  __device__ uint32_t full(Ring i) const { return key_pipe().full(i); }
-  __device__ uint32_t empty(Ring i) const { return key_pipe().empty(i); }
+  __device__ uint32_t planned(TileState i) const { return tile_pipe().full(i); }
+  __device__ uint32_t free(TileState i) const { return tile_pipe().empty(i); }
+  __device__ uint32_t q_full(QState i) const { return q_pipe().full(i); }
+  __device__ uint32_t q_empty(QState i) const { return q_pipe().empty(i); }
+  __device__ uint32_t full(KeyState i) const { return key_pipe().full(i); }
+  __device__ uint32_t empty(KeyState i) const { return key_pipe().empty(i); }
 
   __device__ void init() const {
     constexpr int kWarps = 4 * Shape::Groups;
@@ -171,9 +173,9 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
   constexpr int kSlot = Shape::packed ? 16 : 64, kSlots = Shape::BM / kSlot, BN = Shape::BN;
   const int lane = threadIdx.x % 32, above = static_cast<int>(c.above());
   const int own = (Shape::packed ? kSlot : Shape::BM) - above, left = static_cast<int>(c.left());
-  typename Shared::WorkRing slot;
-  typename Shared::QRing q;
-  typename Shared::Ring at;
+  typename Shared::TileState slot;
+  typename Shared::QState q;
+  typename Shared::KeyState at;
   // From parameters alone, the first work is planned while the kernel before ends.
   const Sequences& given = c.attend.sequences;
   if (more.schedule.counters || given.query_start || given.key_start || given.query_len ||

@@ -69,7 +69,7 @@ __device__ __forceinline__ void sum_dq(int tiles, const KlBackwardShared90<Shape
   constexpr int D = Shape::D;
   float dq[D / 8][4];
   const uint64_t k_columns = sm90::descriptor(shared.base, Shape::TileK::panel_bytes);
-  typename KlBackwardShared90<Shape>::RingO at;
+  typename KlBackwardShared90<Shape>::DoutState at;
 #pragma unroll 1
   for (; tiles > 0; --tiles, at.next()) {
     shared.ds_pipe().wait(at);
@@ -104,8 +104,9 @@ class KlBackwardOwner90 {
   using TileS = typename Shape::TileS;
   using Slopes = typename Shape::Slopes;
   using Shared = KlBackwardShared90<Shape>;
-  using RingQ = typename Shared::RingQ;
-  using Ring = typename Shared::RingO;  // of dout and ds; its stage is whether a tile is odd
+  using QState = typename Shared::QState;
+  using DoutState =
+      typename Shared::DoutState;  // of dout and ds; its stage is whether a tile is odd
 
  public:
   // An object apart: until its loops are unrolled the compiler keeps all that lies beside in
@@ -153,7 +154,7 @@ class KlBackwardOwner90 {
       weigh(q_at, m);
 #pragma unroll 1
       for (;;) {
-        const RingQ next = step(left > 1);
+        const QState next = step(left > 1);
         if (--left == 0) break;
         at.next();
         q_at = next;
@@ -182,7 +183,7 @@ class KlBackwardOwner90 {
     return sm90::unhoisted(work.dq) != nullptr;
   }
   // The first statistic of the lane's rows 2 t, 2 t + 1 of each 8; the next lies BM / 2 on.
-  __device__ __forceinline__ const float2* stats(const RingQ& at) const {
+  __device__ __forceinline__ const float2* stats(const QState& at) const {
     return reinterpret_cast<const float2*>(shared.memory + shared.row_stats(at)) +
            sm90::unhoisted(lane % 4);
   }
@@ -198,7 +199,7 @@ class KlBackwardOwner90 {
 #pragma unroll
     for (int k = 0; k < E / 16; ++k) load_matrices(v[k], TileV::pair(v_lane, k));
   }
-  __device__ __forceinline__ void own_scores(const RingQ& at) {
+  __device__ __forceinline__ void own_scores(const QState& at) {
     sm90::fence();
     sm90::product_rows<Dtype, D, TileK, TileQ>(x[0], sm90::unhoisted(k_rows),
                                                sm90::descriptor(shared.q(at)));
@@ -214,13 +215,13 @@ class KlBackwardOwner90 {
           y[0], v[k], rows + k / 4 * (TileO::panel_bytes / 16) + k % 4 * 2, k != 0);
     sm90::commit();
   }
-  __device__ __forceinline__ void weigh(const RingQ& at, int m) {
+  __device__ __forceinline__ void weigh(const QState& at, int m) {
     const auto all = [&](bool full) {
       weigh_tile(x[0], slopes_now(), stats(at), m * BM + lane % 4 * 2, own(), full);
     };
     full(m) ? all(true) : all(false);
   }
-  __device__ __forceinline__ void slope(const RingQ& at, int m) {
+  __device__ __forceinline__ void slope(const QState& at, int m) {
     const auto all = [&](bool full) {
       slope_tile(
           y[0], slopes_now(),
@@ -240,8 +241,8 @@ class KlBackwardOwner90 {
   }
 
   // One row tile, and the own scores of the next, whose stage is returned.
-  __device__ __forceinline__ RingQ step(bool more) {
-    RingQ next = q_at;
+  __device__ __forceinline__ QState step(bool more) {
+    QState next = q_at;
     next.next();
     sm90::wait<0>();
     sm90::pin(y[0]);
@@ -276,8 +277,8 @@ class KlBackwardOwner90 {
   const int group, lane, warp, key_begin;
   const uint64_t k_rows;
   PlainPairs::FullTiles full;
-  RingQ q_at;
-  Ring at;
+  QState q_at;
+  DoutState at;
   int m;  // the row tile
   float (&dk)[D / 8][4], (&x)[1][BM / 8][4], (&y)[1][BM / 8][4];
   uint32_t (&v)[E / 16][4], (&ds)[1][BM / 16][4];

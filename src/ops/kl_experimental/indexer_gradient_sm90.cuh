@@ -33,12 +33,12 @@ struct SlopesShape90 {
 
 // The owned tile and the ring, as a producer or a consumer sees them.
 template <class Shape>
-struct SlopesRing {
-  using Ring = sm90::Ring<Shape::Stages>;
+struct DscoresPipeline {
+  using PipelineState = sm90::PipelineState<Shape::Stages>;
   using Tile = typename Shape::Tile;
   static constexpr int N = Shape::Passing / 8, D = Shape::D;
   uint32_t base;
-  Ring at;
+  PipelineState at;
   uint32_t raw_phase = 0;
 
   __device__ uint32_t tile() const { return base + Shape::ring + at.stage * Tile::bytes; }
@@ -48,7 +48,7 @@ struct SlopesRing {
   __device__ uint32_t empty() const { return full() + 8; }
   __device__ void init() const {
     sm90::barrier_init(own_full(), 1), sm90::barrier_init(raw(), 1);
-    for (SlopesRing x{base, {}}; x.at.phase == 0; x.at.next())
+    for (DscoresPipeline x{base, {}}; x.at.phase == 0; x.at.next())
       sm90::barrier_init(x.full(), 1), sm90::barrier_init(x.empty(), Shape::warps);
     sm90::barrier_init_done();
   }
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   constexpr int N = kHeadsTile / 8, D = Shape::D;
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ __align__(16) unsigned char s_tile[sizeof(HeadsTile)];
-  SlopesRing<Shape> ring{shared_address(shared), {}};
+  DscoresPipeline<Shape> ring{shared_address(shared), {}};
   const int head = static_cast<int>(blockIdx.x) % work.heads[1];
   if (threadIdx.x == 0)
     new (s_tile) HeadsTile(work, static_cast<int>(blockIdx.x) / work.heads[1]), ring.init();
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   constexpr int N = Shape::Passing / 8, D = Shape::D, kHalves = kHeadsTile / Shape::Passing;
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ __align__(16) unsigned char s_tile[sizeof(SlopesKeysTile)];
-  SlopesRing<Shape> ring{shared_address(shared), {}};
+  DscoresPipeline<Shape> ring{shared_address(shared), {}};
   if (threadIdx.x == 0)
     new (s_tile) SlopesKeysTile(work, args, static_cast<int>(blockIdx.x)), ring.init();
   __syncthreads();

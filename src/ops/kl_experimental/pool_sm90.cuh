@@ -58,16 +58,16 @@ struct PoolTile90 {
 };
 
 template <class Shape>
-struct PoolRing90 {
+struct PoolPipeline90 {
   uint32_t base;
-  sm90::Ring<Shape::Stages> at;
+  sm90::PipelineState<Shape::Stages> at;
   __device__ uint32_t q(int side) const { return base + side * Shape::Tile::bytes; }
   __device__ uint32_t k() const { return base + Shape::k + at.stage * Shape::Tile::bytes; }
   __device__ uint32_t q_full(int side) const { return base + Shape::barriers + side * 8; }
   __device__ uint32_t k_full() const { return base + Shape::barriers + 16 + at.stage * 16; }
   __device__ uint32_t k_empty() const { return k_full() + 8; }
   __device__ void init() const {
-    PoolRing90 all{base, {}};
+    PoolPipeline90 all{base, {}};
     for (int side = 0; side < 2; ++side) sm90::barrier_init(q_full(side), 1);
     for (; all.at.phase == 0; all.at.next()) {
       sm90::barrier_init(all.k_full(), 1);
@@ -80,7 +80,7 @@ struct PoolRing90 {
 // One thread.
 template <class Shape>
 __device__ __forceinline__ void produce_pool(const PoolSweep90& sweep, const PoolMaps90& maps,
-                                             const PoolTile90& at, PoolRing90<Shape> ring) {
+                                             const PoolTile90& at, PoolPipeline90<Shape> ring) {
   using Tile = typename Shape::Tile;
   const KlSide* const side[2] = {&sweep.a.kl.first, &sweep.a.kl.second};
   const int row = static_cast<int>(at.seq.row_begin) + at.i0;
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ __align__(16) unsigned char s_tile[sizeof(PoolTile90)];
   using Tile = typename Shape::Tile;
-  PoolRing90<Shape> ring{shared_address(shared), {}};
+  PoolPipeline90<Shape> ring{shared_address(shared), {}};
   if (threadIdx.x == 0) new (s_tile) PoolTile90(sweep, static_cast<int>(blockIdx.x)), ring.init();
   __syncthreads();
   const PoolTile90& at = *reinterpret_cast<const PoolTile90*>(s_tile);

@@ -46,7 +46,7 @@ class ItemKeys90 {
  public:
   using Tile = typename Shape::Tile;
   using KeyPipe = sm90::Pipeline<Shape::Stages>;
-  using Ring = typename KeyPipe::State;
+  using KeyState = typename KeyPipe::State;
 
   __device__ ItemKeys90(const ItemWork90& work, unsigned char* memory, ItemShared90<Shape>& shared)
       : work(work),
@@ -66,7 +66,7 @@ class ItemKeys90 {
   }
 
   // The producer warp.  Rows that are held pass through the ring's first stage.
-  __device__ __forceinline__ void copy_rows(Ring& at) const {
+  __device__ __forceinline__ void copy_rows(KeyState& at) const {
     const uint32_t barrier = Shape::Held ? key_pipe().full(at) : q_full();
     if constexpr (Shape::Held) at.next();
     if (threadIdx.x % 32) return;
@@ -79,7 +79,7 @@ class ItemKeys90 {
   }
   // A lane copies a key block, or its half of 64 keys; zeros for a block -1.
   template <class BlockAt>
-  __device__ __forceinline__ void copy_list(int count, Ring& at, BlockAt block_at) const {
+  __device__ __forceinline__ void copy_list(int count, KeyState& at, BlockAt block_at) const {
     const int lane = threadIdx.x % 32, rows = min(block_keys, 64), per = 64 / rows;
     const int stages = stages_of(count), halves = max(block_keys / 64, 1);
     for (int stage = 0; stage < stages; ++stage, at.next()) {
@@ -107,7 +107,7 @@ class ItemKeys90 {
 
   // The consumer warps.
   struct Rows;
-  __device__ __forceinline__ void take_rows(Rows& rows, Ring& at) const {
+  __device__ __forceinline__ void take_rows(Rows& rows, KeyState& at) const {
     if constexpr (Shape::Held) {
       const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + outer_row(lane);
       const uint32_t from = q_ + Tile::at(row, outer_chunk(lane));
@@ -140,7 +140,7 @@ class ItemKeys90 {
   // take(x, tile): products of row tile `tile` with the stage's 64 keys; meanwhile() runs under the
   // first.
   template <class Meanwhile, class Take>
-  __device__ __forceinline__ void multiply(Ring at, const Rows& rows, Meanwhile meanwhile,
+  __device__ __forceinline__ void multiply(KeyState at, const Rows& rows, Meanwhile meanwhile,
                                            Take take) const {
     float x[8][4];
     key_pipe().wait(at);
@@ -205,7 +205,7 @@ class ItemKeys90 {
   __device__ KeyPipe key_pipe() const {
     return {shared_address(shared_.key_pipe)};
   }
-  __device__ uint32_t keys(Ring i) const {
+  __device__ uint32_t keys(KeyState i) const {
     return keys_ + i.stage * Tile::bytes;
   }
 

@@ -37,7 +37,7 @@ class Select90 : public ItemKeys90<Shape> {
   using Base::a, Base::item, Base::block_keys;
 
  public:
-  using Ring = typename Base::Ring;
+  using KeyState = typename Base::KeyState;
 
   __device__ Select90(const ItemWork90& work, unsigned char* memory, SelectShared90<Shape>& shared)
       : Base(work, memory, shared.item), s_(shared.tree) {}
@@ -48,7 +48,7 @@ class Select90 : public ItemKeys90<Shape> {
   }
 
   __device__ __forceinline__ void copy() const {
-    Ring at;
+    KeyState at;
     this->copy_rows(at);
     for (int parity = 0;; parity ^= 1) {
       __syncthreads();  // the list is ready
@@ -61,7 +61,7 @@ class Select90 : public ItemKeys90<Shape> {
   __device__ __forceinline__ void compute() const {
     const Tree tree(a, item, s_);
     typename Base::Rows rows(*this);
-    Ring at;
+    KeyState at;
     // Where there are rounds the first halves every branch: both halves' representatives are
     // scored by one list.
     const int rounds = a.rounds(a.blocks_of(item.seq.keys));
@@ -100,7 +100,7 @@ class Select90 : public ItemKeys90<Shape> {
   // Pieces: key blocks that share a stage.
   template <int Pieces>
   __device__ __forceinline__ void score_list(const Tree& tree, const typename Base::Rows& rows,
-                                             bool final, int count, Ring& at) const {
+                                             bool final, int count, KeyState& at) const {
     constexpr int kWidth = 64 / Pieces;
     const int stages = this->stages_of(count), shift = this->work.shift;
     int best[Pieces];

@@ -31,7 +31,7 @@ class Weigh90 : public ItemKeys90<Shape> {
   using Base::a, Base::item, Base::block_keys;
 
  public:
-  using Ring = typename Base::Ring;
+  using KeyState = typename Base::KeyState;
 
   __device__ Weigh90(const ItemWork90& work, unsigned char* memory, WeighShared90<Shape>& shared)
       : Base(work, memory, shared.item),
@@ -40,7 +40,7 @@ class Weigh90 : public ItemKeys90<Shape> {
 
   __device__ __forceinline__ void copy() const {
     const int32_t* list = slots();
-    Ring at;
+    KeyState at;
     this->copy_rows(at);
     this->copy_list(static_cast<int>(a.keep), at, [&](int slot) { return list[slot]; });
   }
@@ -89,7 +89,7 @@ class Weigh90 : public ItemKeys90<Shape> {
     const int32_t* list = slots();
     const int keep = static_cast<int>(a.keep), stages = this->stages_of(keep);
     const int shift = this->work.shift, warp = threadIdx.x / 32;
-    Ring at;
+    KeyState at;
     this->take_rows(rows, at);
     float value[kValueColumns] = {};
     const auto nothing = [] {};
