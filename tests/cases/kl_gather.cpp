@@ -98,7 +98,7 @@ class GatherCases : public KlRows {
         c.where = Where::batched, c.s = 0;
         both(c, false);  // without rows any kernel will do
       }
-    // More slopes than are held at a time.
+    // More dscores than are held at a time.
     c = {};
     c.note = "edge", c.teacher = c.student = FOVEA_BF16, c.b = 1, c.g = c.x = 1;
     c.shared_list = true, c.s = 2200, c.t = 300, c.list = 1000;

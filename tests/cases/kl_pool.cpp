@@ -63,13 +63,13 @@ class PoolCases : public KlRows {
     both(c);  // blocks of several tiles
     c.block = 1 << 30;
     both(c);
-    // More slopes than are held at a time.
+    // More dscores than are held at a time.
     c = {};
     c.note = "edge", c.b = 1, c.s = 520, c.t = 4200, c.h = 4, c.block = 1, c.span = Span::causal;
     add(c, true);
   }
 
-  // The tensor-core kernels: blocks of whole tiles; on Hopper the slopes where both widths fit an
+  // The tensor-core kernels: blocks of whole tiles; on Hopper dS where both widths fit an
   // instance (pool.inc).
   void tuned() {
     for (int dtype : {FOVEA_BF16, FOVEA_F16})

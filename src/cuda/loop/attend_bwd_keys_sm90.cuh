@@ -158,12 +158,12 @@ class BackwardKeysWalk {
         g(block.g),
         key_begin(block.n * BN),
         own(key_begin + sm90::uniform(threadIdx.x / 32) % 4 * 16 + lane / 4),
-        slopes(a, seq, {}),
+        dscores(a, seq, {}),
         m(rows.first) {}
 
  protected:
   __device__ __forceinline__ bool full(int m) const {
-    return slopes.pairs.full(m * BM, m * BM + BM, key_begin, key_begin + BN);
+    return dscores.pairs.full(m * BM, m * BM + BM, key_begin, key_begin + BN);
   }
   // lse, or delta from BM / 2 on, of the lane's rows 2 t, 2 t + 1 of each 8.
   __device__ __forceinline__ const float2* stats() const {
@@ -178,7 +178,7 @@ class BackwardKeysWalk {
   const Rows& rows;
   const Shared& shared;
   const int lane, g, key_begin, own;  // first key of the block, of the lane
-  const AttentionSlopes slopes;
+  const AttentionDscores dscores;
   PipelineState at;
   int m;  // the row tile
 };
@@ -237,7 +237,7 @@ class BackwardValues90 : BackwardKeysWalk<Shape, Rows> {
   }
   // x becomes p': to the ring, and packed.
   __device__ __forceinline__ void weigh(Fragments& f) {
-    weigh_tile(f.x[0], this->slopes, this->stats(), m * BM + this->lane % 4 * 2, this->own,
+    weigh_tile(f.x[0], this->dscores, this->stats(), m * BM + this->lane % 4 * 2, this->own,
                this->full(m));
     shared.p_pipe().acquire(at);
     float4* to = shared.p(at);
@@ -319,8 +319,8 @@ class BackwardScores90 : BackwardKeysWalk<Shape, Rows> {
     shared.q_pipe().wait(at);
     shared.p_pipe().wait(at);
     const float4* from = shared.p(at);
-    slope_tile(
-        f.dp[0], this->slopes, [&](int j) { return from[j * 128]; }, this->stats(), this->full(m));
+    dscore_tile(
+        f.dp[0], this->dscores, [&](int j) { return from[j * 128]; }, this->stats(), this->full(m));
     __syncwarp();
     shared.p_pipe().release(at);
     pack_operand<Dtype>(f.ds, f.dp);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of an attention-like call in f32 FMA: every dtype, width and stride, no atomics.
-//   x = score(q k'), y = dout v',  (p, ds, dx) = slope(x, y) by the call's own formula
+//   x = score(q k'), y = dout v',  (p, ds, dx) = gradient(x, y) by the call's own formula
 //   dq = scale dx k,  dk = scale dx' q,  dv = p' dout
 // Two kernels, three owners: a block owns 64 packed rows (dq) or 64 keys of one key head (dk, dv)
 // and walks the other side's tiles of 64 in ascending order, the group's heads folded into the

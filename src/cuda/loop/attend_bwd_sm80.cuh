@@ -236,7 +236,7 @@ class GradientOwner80 {
       product_rows<Dtype, M, N, E, Own2, Walk2>(
           dp, s_own2 + Own2::at(own_row + row, chunk),
           offset + Walk1::bytes + Walk2::at(inner_row(lane), inner_chunk(lane)));
-    make_slopes(x, dp, pairs, stage);
+    make_dscores(x, dp, pairs, stage);
     uint32_t p[M][N / 2][4];
     if constexpr (Shape::sum2) {
       pack_operand<Dtype>(p, x);
@@ -250,8 +250,8 @@ class GradientOwner80 {
   }
 
   // Scores become weights p, dp becomes dx.
-  __device__ __forceinline__ void make_slopes(float (&x)[M][N][4], float (&dp)[M][N][4],
-                                              Pairs& pairs, int stage) {
+  __device__ __forceinline__ void make_dscores(float (&x)[M][N][4], float (&dp)[M][N][4],
+                                               Pairs& pairs, int stage) {
     if constexpr (Keys) pairs.set_head(walk.head);
     const int begin = walk.begin();
     const bool full = Keys ? pairs.full(begin, begin + Shape::walk, own_begin, own_end)

@@ -23,16 +23,16 @@ struct GradientConfig90 {
   int stages_q, stages_dout;
 };
 
-template <GradientConfig90 C, SlopePolicy Slopes_>
+template <GradientConfig90 C, DscorePolicy Dscores_>
 struct BackwardShape90 {
-  using Slopes = Slopes_;
+  using Dscores = Dscores_;
   static constexpr int Dtype = C.dtype, D = C.d, E = C.e, BM = C.rows, BN = 128;
   static constexpr int StagesQ = C.stages_q, StagesO = C.stages_dout;
   static constexpr int groups = BN / 64, threads = 128 * (groups + 1);
   static constexpr int copying = 24, computing = 240;  // registers a thread
   // Where the exponents of a tile run: under ds k and ds' q of the tile before, or, where they are
   // the longer part and there is dv to leave for later, under v dout' of their own.
-  static constexpr bool ahead = D > 64 || !Slopes::weights;
+  static constexpr bool ahead = D > 64 || !Dscores::weights;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
   using TileQ = Swizzled<BM, D>;
@@ -42,7 +42,7 @@ struct BackwardShape90 {
   static constexpr int chunks = BM / kChunkRows * TileK::panels;  // of dq
   static_assert(chunks == groups, "a chunk for each warpgroup");
   static_assert(StagesO == 2, "a tile's stage of dout says whether it is even");
-  static constexpr int row_stats_bytes = Slopes::stats * BM * 4;
+  static constexpr int row_stats_bytes = Dscores::stats * BM * 4;
   static constexpr int shared_bytes = BackwardLayout90<BackwardShape90>().bytes;
 };
 
@@ -51,7 +51,7 @@ template <class Shape, RowSource Rows>
 class BackwardConsumer90 {
   static constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BM = Shape::BM,
                        BN = Shape::BN, Groups = Shape::groups;
-  static constexpr bool Weights = Shape::Slopes::weights;
+  static constexpr bool Weights = Shape::Dscores::weights;
   using TileK = typename Shape::TileK;
   using TileV = typename Shape::TileV;
   using TileQ = typename Shape::TileQ;
@@ -70,7 +70,7 @@ class BackwardConsumer90 {
   };
 
   __device__ __forceinline__ BackwardConsumer90(const AttendBackward& b, const BackwardWork& work,
-                                                const typename Shape::Slopes::Args& args,
+                                                const typename Shape::Dscores::Args& args,
                                                 const Rows& rows, const Shared& shared, int group,
                                                 Fragments& f)
       : b(b),
@@ -82,7 +82,7 @@ class BackwardConsumer90 {
         warp(sm90::uniform(threadIdx.x / 32)),
         key_begin(shared.block().n * BN),
         own(key_begin + group * 64 + warp % 4 * 16 + lane / 4),
-        slopes(b.forward, shared.sequence(), args),
+        dscores(b.forward, shared.sequence(), args),
         k_rows(sm90::descriptor(shared.base + group * 64 * kPanelRowBytes)),
         v_rows(sm90::descriptor(shared.base + Shared::layout.v + group * 64 * kPanelRowBytes)),
         k_columns(sm90::descriptor(shared.base + group % Panels * TileK::panel_bytes)),
@@ -96,7 +96,7 @@ class BackwardConsumer90 {
 
   __device__ __forceinline__ void run() {
     int left = rows.count();
-    if (Shape::Slopes::clears_keys && left > 0) clear_keys();
+    if (Shape::Dscores::clears_keys && left > 0) clear_keys();
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
 #pragma unroll
@@ -135,7 +135,7 @@ class BackwardConsumer90 {
     return reinterpret_cast<const float2*>(shared.memory + shared.row_stats(at)) + lane % 4;
   }
   __device__ __forceinline__ bool full(int m) const {
-    return slopes.pairs.full(m * BM, m * BM + BM, key_begin, key_begin + BN);
+    return dscores.pairs.full(m * BM, m * BM + BM, key_begin, key_begin + BN);
   }
   __device__ __forceinline__ void issue_scores(const QState& at) {
     sm90::fence();
@@ -149,7 +149,7 @@ class BackwardConsumer90 {
     issue_scores(at);
   }
   __device__ __forceinline__ void weigh(const QState& at, int m) {
-    weigh_tile(x[0], slopes, stats(at), m * BM + lane % 4 * 2, own, full(m));
+    weigh_tile(x[0], dscores, stats(at), m * BM + lane % 4 * 2, own, full(m));
   }
   __device__ __forceinline__ void issue_dp() {
     shared.dout_pipe().wait(dout_at);
@@ -160,8 +160,8 @@ class BackwardConsumer90 {
   }
   // ds of row tile m, as an operand and in shared memory.
   __device__ __forceinline__ void make_ds(int m, uint32_t (&ds)[1][BM / 16][4]) {
-    slope_tile(
-        dp[0], slopes,
+    dscore_tile(
+        dp[0], dscores,
         [&](int j) { return make_float4(x[0][j][0], x[0][j][1], x[0][j][2], x[0][j][3]); },
         stats(q_at), full(m));
     pack_operand<Dtype>(ds, dp);
@@ -254,7 +254,7 @@ class BackwardConsumer90 {
   const Shared& shared;
   const int group, lane, warp;
   const int key_begin, own;  // first key of the block, of the lane
-  const typename Shape::Slopes slopes;
+  const typename Shape::Dscores dscores;
   const uint64_t k_rows, v_rows, k_columns;
   const uint32_t ds_lane;
   QState q_at;
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                     const __grid_constant__ BackwardMaps maps,
                     const __grid_constant__ BackwardWork work,
                     const __grid_constant__ BackwardGrid90 grid,
-                    const __grid_constant__ typename Shape::Slopes::Args args) {
+                    const __grid_constant__ typename Shape::Dscores::Args args) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Attend& a = b.forward;
   const BackwardShared90<Shape> shared(memory);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the Hopper gradient keeps in its workspace, by (query head, tile of rows):
-//   row_stats  statistics of each row, as many as the slopes want: of attention lse log2(e), then
+//   row_stats  statistics of each row, as many as the dscores want: of attention lse log2(e), then
 //              delta; +inf and 0 for a row that is not there or is empty
 //   dq         f32 sums of one tile, as chunks of 64 rows x 64 columns in the order of the
 //              fragments: chunk, then 8-column group j, then thread of the warpgroup, then the

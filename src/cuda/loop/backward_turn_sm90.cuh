@@ -28,7 +28,7 @@ __device__ inline void dq_order_pass(DqOrder* at) {
 template <class Shape, RowSource Rows>
 __device__ __forceinline__ void produce_row_tiles(const Attend& a, const BackwardMaps& maps,
                                                   const BackwardWork& work, const Rows& walk,
-                                                  const typename Shape::Slopes::Args& args,
+                                                  const typename Shape::Dscores::Args& args,
                                                   const BackwardShared90<Shape>& shared) {
   using Shared = BackwardShared90<Shape>;
   using TileQ = typename Shape::TileQ;
@@ -45,17 +45,17 @@ __device__ __forceinline__ void produce_row_tiles(const Attend& a, const Backwar
   uint32_t raw_phase = 0;
   const FirstRows present{seq.key_begin + keys < a.t ? min(keys - key_begin, BN) : BN};
   copy_present<typename Shape::TileK, BN>(shared.base, maps.k, kv_full, raw, raw_phase, key_row,
-                                          Shape::Slopes::key_head(block.g, args), key_batch,
+                                          Shape::Dscores::key_head(block.g, args), key_batch,
                                           present, 0);
   if (leads)
     sm90::copy_tile<typename Shape::TileV>(shared.base + Shared::layout.v, maps.v, kv_full, key_row,
-                                           Shape::Slopes::value_head(block.g, args), key_batch);
+                                           Shape::Dscores::value_head(block.g, args), key_batch);
   typename Shared::QState q_at;
   uint32_t step = 0;
   walk.each([&](int h, int m) {
     const int row = static_cast<int>(seq.row_begin) + m * BM, batch = static_cast<int>(seq.batch);
     const float* stats = work.lse(h * work.tiles.total + first_tile + m);
-    const auto count = Shape::Slopes::template rows<BM>(
+    const auto count = Shape::Dscores::template rows<BM>(
         seq.row_begin + seq.rows < a.s ? static_cast<int>(seq.rows) - m * BM : BM, stats);
     shared.q_pipe().acquire(q_at);
     copy_present<TileQ, BM>(shared.q(q_at), maps.q, shared.q_pipe().full(q_at), raw, raw_phase, row,

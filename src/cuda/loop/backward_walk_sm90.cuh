@@ -131,7 +131,7 @@ struct WindowBlocks {
 };
 
 // A warp copies rows [row, row + Rows) to shared memory, those that do not count as zeros: a NaN
-// there times a slope of 0 would count.  `full` counts the bytes, and `more` that the caller sends
+// there times a ds of 0 would count.  `full` counts the bytes, and `more` that the caller sends
 // for next.  `raw` is the warp's own barrier.
 template <class Tile, int Rows, class Counts>
 __device__ __forceinline__ void copy_present(uint32_t to, const CUtensorMap& map, uint32_t full,
@@ -158,7 +158,7 @@ __device__ __forceinline__ void copy_present(uint32_t to, const CUtensorMap& map
 }
 
 // Of 16 rows of a tile in shared memory, a warp clears those that hold an infinity or NaN: times a
-// slope of 0 it would count.  Before products of them the caller's warps meet.
+// ds of 0 it would count.  Before products of them the caller's warps meet.
 template <int Dtype, class Tile>
 __device__ __forceinline__ void clear_non_finite_rows(unsigned char* tile, int row) {
   constexpr uint32_t kExponent = Dtype == FOVEA_F16 ? 0x7c00 : 0x7f80;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tile of 64 rows and 64 keys of a gradient in f32 FMA: what an operation says of a pair, and the
-// pairs' weights and slopes.  The kernels are those of attend_bwd_simt.cuh.
+// pairs' weights and dscores.  The kernels are those of attend_bwd_simt.cuh.
 #pragma once
 #include <concepts>
 
@@ -10,15 +10,15 @@
 
 namespace fovea::cuda {
 
-// What a pair of a row and a key it sees is worth: p for dv, dx for dq and dk, ds before the slope
-// of a softcap.
-struct Slope {
+// What a pair of a row and a key it sees is worth: p for dv, dx for dq and dk, ds before the
+// derivative of a softcap.
+struct PairGradient {
   float p = 0, ds = 0, dx = 0;
 };
 
 // A call: AttendBackward `call`, its operands as matrices, what a row's values are (fill), and the
-// slope of a pair of scores.  Query heads come in parts() parts, each with one head of k and one of
-// v; a head of k has whole parts.
+// gradient of a pair of scores.  Query heads come in parts() parts, each with one head of k and one
+// of v; a head of k has whole parts.
 template <class C>
 concept GradientCall = requires(const C c, RowInfo& row, const PackedRows& rows, int64_t m,
                                 float x) {
@@ -28,7 +28,7 @@ concept GradientCall = requires(const C c, RowInfo& row, const PackedRows& rows,
   { C::infinite_counts } -> std::convertible_to<bool>;  // a score of -inf, else it is as unseen
   c.fill(row, rows, m);
   { c.value_head(m) } -> std::convertible_to<int64_t>;
-  { c.slope(row, x, x, x) } -> std::same_as<Slope>;
+  { c.gradient(row, x, x, x) } -> std::same_as<PairGradient>;
 };
 
 FOVEA_HD int64_t side_offset(const Attend& a, const Sequence& seq, int64_t h, int64_t i) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ bool put_key(const Call& b, GradientTile& s, int64_t 
 }
 
 // The tile's scores and, where `ds` is wanted, dout v': thread (r, c) holds own ty + 16 r, other
-// tx + 16 c.  `Rows`: the rows own.  `dx` is ds by the slope of the softcap.
+// tx + 16 c.  `Rows`: the rows own.  `dx` is ds by the derivative of the softcap.
 struct PairTiles {
   float p[4][4], ds[4][4], dx[4][4];
 };
@@ -107,9 +107,9 @@ __device__ __forceinline__ void pair_tiles(const Call& b, const GradientTile& s,
         if (!plain) score = pair_score(a, s.piece.seq, row, key, value);
         seen = score != -INFINITY;
       }
-      const Slope slope = seen ? b.slope(row, value, score, dp[r][c]) : Slope{};
-      t.p[r][c] = slope.p;
-      t.ds[r][c] = Gradient ? slope.ds : 0, t.dx[r][c] = Gradient ? slope.dx : 0;
+      const PairGradient pair = seen ? b.gradient(row, value, score, dp[r][c]) : PairGradient{};
+      t.p[r][c] = pair.p;
+      t.ds[r][c] = Gradient ? pair.ds : 0, t.dx[r][c] = Gradient ? pair.dx : 0;
     }
 }
 

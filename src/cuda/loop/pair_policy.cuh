@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pair policy of the tiled gradient: from the product of a (row, key) pair to its weight
-// p = exp(score - lse) and the slope d score / d (scale product), either side being the fragment's.
+// p = exp(score - lse) and the derivative d score / d (scale product), either side being the
+// fragment's.
 //   PlainPairs  scale, window and lengths are all (Attend::plain())
 //   RichPairs   everything else; head-wide addresses and windows are found once a tile
 #pragma once
@@ -14,7 +15,7 @@
 namespace fovea::cuda {
 
 // full: rows [i0, i1) see all keys [j0, j1) and nothing but the product is in their scores.
-// weigh: the product becomes p, 0 where the row does not see the key; returns the slope.
+// weigh: the product becomes p, 0 where the row does not see the key; returns the derivative.
 template <class P>
 concept PairPolicy = requires(P pairs, float& x, float lse, int i, int64_t h, bool full) {
   pairs.set_head(h);
@@ -99,27 +100,30 @@ struct ChosenRows {
 };
 
 // What the Hopper gradient makes of a tile's products x = q k' and y = dout v', with `stats` values
-// of each row: weigh turns x into what slope needs of it (and, with `weights`, into the operand of
-// dv), slope is the derivative by x.  Unseen pairs are 0 whatever their products are, NaN included.
+// of each row: weigh turns x into what dscore needs of it (and, with `weights`, into the operand of
+// dv), dscore is the derivative by x.  Unseen pairs are 0 whatever their products are, NaN
+// included.
 template <class P>
-concept SlopePolicy = requires(const P slopes, float x, int i, const float (&rest)[P::stats - 1]) {
+concept DscorePolicy = requires(const P dscores, float x, int i,
+                                const float (&rest)[P::stats - 1]) {
   { P::weights } -> std::convertible_to<bool>;
   { P::clears_keys } -> std::convertible_to<bool>;  // that hold an infinity or NaN
   P::template rows<64>(i, &x);                      // those of a tile that count
-  { slopes.pairs.full(i, i, i, i) } -> std::same_as<bool>;
-  { slopes.weigh(x, x, i, i, true) } -> std::same_as<float>;
-  { slopes.slope(x, x, rest, true) } -> std::same_as<float>;
+  { dscores.pairs.full(i, i, i, i) } -> std::same_as<bool>;
+  { dscores.weigh(x, x, i, i, true) } -> std::same_as<float>;
+  { dscores.dscore(x, x, rest, true) } -> std::same_as<float>;
 };
 
 // p = exp(x - lse), ds = p (y - delta).
-struct AttentionSlopes {
+struct AttentionDscores {
   struct Args {};
   static constexpr int stats = 2;  // lse, delta
   static constexpr bool weights = true;
   static constexpr bool clears_keys = false;
   PlainPairs pairs;
 
-  __device__ AttentionSlopes(const Attend& a, const Sequence& q, const Args&) : pairs(a, q, 0, 0) {}
+  __device__ AttentionDscores(const Attend& a, const Sequence& q, const Args&)
+      : pairs(a, q, 0, 0) {}
   __device__ static int key_head(int g, const Args&) { return g; }
   __device__ static int value_head(int g, const Args&) { return g; }
   template <int BM>
@@ -130,7 +134,7 @@ struct AttentionSlopes {
     pairs.weigh(x, lse, i, j, full);
     return x;
   }
-  __device__ float slope(float p, float y, const float (&rest)[1], bool full) const {
+  __device__ float dscore(float p, float y, const float (&rest)[1], bool full) const {
     const float away = p * (y - rest[0]);
     return !full && p == 0.f ? 0.f : away;
   }
@@ -138,8 +142,8 @@ struct AttentionSlopes {
 
 // A tile with keys along its fragments' rows: x weighed; `side` is the lane's first pair of rows of
 // the first value, rows i and keys j those of the lane's first element.
-template <int N, class Slopes>
-__device__ __forceinline__ void weigh_tile(float (&x)[N][4], const Slopes& slopes,
+template <int N, class Dscores>
+__device__ __forceinline__ void weigh_tile(float (&x)[N][4], const Dscores& dscores,
                                            const float2* side, int i, int j, bool full) {
   const auto each = [&](bool all) {
 #pragma unroll
@@ -147,16 +151,17 @@ __device__ __forceinline__ void weigh_tile(float (&x)[N][4], const Slopes& slope
       const float2 of = side[4 * n];
 #pragma unroll
       for (int c = 0; c < 4; ++c)
-        x[n][c] = slopes.weigh(x[n][c], c & 1 ? of.y : of.x, i + n * 8 + c % 2, j + c / 2 * 8, all);
+        x[n][c] =
+            dscores.weigh(x[n][c], c & 1 ? of.y : of.x, i + n * 8 + c % 2, j + c / 2 * 8, all);
     }
   };
   full ? each(true) : each(false);
 }
-// y becomes the slope; x(n) gives what weigh left of four elements.
-template <int N, class Slopes, class X>
-__device__ __forceinline__ void slope_tile(float (&y)[N][4], const Slopes& slopes, X x,
-                                           const float2* side, bool full) {
-  constexpr int kRest = Slopes::stats - 1;
+// y becomes ds; x(n) gives what weigh left of four elements.
+template <int N, class Dscores, class X>
+__device__ __forceinline__ void dscore_tile(float (&y)[N][4], const Dscores& dscores, X x,
+                                            const float2* side, bool full) {
+  constexpr int kRest = Dscores::stats - 1;
   const auto each = [&](bool all) {
 #pragma unroll
     for (int n = 0; n < N; ++n) {
@@ -170,7 +175,7 @@ __device__ __forceinline__ void slope_tile(float (&y)[N][4], const Slopes& slope
         float rest[kRest];
 #pragma unroll
         for (int k = 0; k < kRest; ++k) rest[k] = c & 1 ? of[k].y : of[k].x;
-        y[n][c] = slopes.slope(left[c], y[n][c], rest, all);
+        y[n][c] = dscores.dscore(left[c], y[n][c], rest, all);
       }
     }
   };

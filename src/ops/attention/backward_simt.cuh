@@ -23,7 +23,7 @@ struct BackwardSimt {
   __device__ static int64_t key_head(int64_t part) { return part; }
   __device__ static int64_t value_head(int64_t part) { return part; }
   // `value`: the capped product, all of the score that a softcap bends.
-  __device__ Slope slope(const RowInfo& row, float value, float score, float y) const {
+  __device__ PairGradient gradient(const RowInfo& row, float value, float score, float y) const {
     const float p = expf(score - row.lse), ds = p * (y - row.delta);
     return {p, ds, ds * capped_slope(call.forward.score, value)};
   }

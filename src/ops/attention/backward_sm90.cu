@@ -191,7 +191,7 @@ std::string offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
   const BackwardSlots slots(plan.workspace, call);
   const RowTiles tiles(a, instance.rows, instance.panels);
   const int64_t all = a.h * tiles.total;
-  const auto side = plan.workspace.add<float>(all * AttentionSlopes::stats * instance.rows);
+  const auto side = plan.workspace.add<float>(all * AttentionDscores::stats * instance.rows);
   const bool sums = call.dq && instance.sums == Sums90::fused;
   const auto dq = plan.workspace.add<float>(sums ? all * tiles.floats() : 0);
   const auto dq_order = plan.workspace.add<DqOrder>(sums ? all : 0);
@@ -199,8 +199,8 @@ std::string offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
                             device_info(ctx), kInterleaved);
   plan.launch = [=](Context& ctx, void* base) {
     const BackwardSimt sides = slots.at(base, call);
-    const BackwardWork work{tiles,       AttentionSlopes::stats, side.at(base),
-                            dq.at(base), dq_order.at(base),      sums && !call.nondeterministic};
+    const BackwardWork work{tiles,       AttentionDscores::stats, side.at(base),
+                            dq.at(base), dq_order.at(base),       sums && !call.nondeterministic};
     if (call.forward.dtype == FOVEA_BF16)
       enqueue<FOVEA_BF16>(ctx, instance, sides, maps, work, grid);
     else

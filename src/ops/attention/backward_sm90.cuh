@@ -22,12 +22,12 @@ BackwardInstance90 backward_sm90_instance() {
                                                    .rows = C.tile,
                                                    .stages_q = C.stages1,
                                                    .stages_dout = C.stages2},
-                                  AttentionSlopes>;
+                                  AttentionDscores>;
     constexpr auto launcher = [](Context& ctx, const AttendBackward& call, const BackwardMaps& maps,
                                  const BackwardWork& work, const BackwardGrid90& grid) {
       launch<attend_bwd_sm90<Shape>>(ctx, kBackward90, grid.total(), Shape::threads,
                                      Shape::shared_bytes, call, maps, work, grid,
-                                     AttentionSlopes::Args{});
+                                     AttentionDscores::Args{});
     };
     return {C.dtype, C.d, C.e, C.sums, C.tile, Shape::BN, Shape::TileQ::panels, launcher};
   } else {

@@ -129,7 +129,7 @@ class ConvTile {
   }
 
   // dS of own row m and own key n.
-  __device__ float slope(int m, int n) const {
+  __device__ float dscore(int m, int n) const {
     const int key = n + columns - 1, right = columns - 1 - left;
     if (s.k[key] < 0) return 0.f;
     float sum = 0.f;
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(kStageThreads, 1)
         for (int n = 0; n < 16; ++n) {
           const int m = ty + 16 * (n % 4), key = tx + 16 * (n / 4);
           const bool own = m < i1 - i0 && key < call.own_keys && t.seen(m, j0 + key);
-          t.tiles.p[m * kStagePitch + key] = own ? t.slope(m, key) : 0.f;
+          t.tiles.p[m * kStagePitch + key] = own ? t.dscore(m, key) : 0.f;
         }
         __syncwarp();
         multiply_nn(acc, t.tiles, call.k.width, call.own_keys, [&](int row, int column) {
@@ -309,7 +309,7 @@ __global__ void __launch_bounds__(kStageThreads, 1)
           const bool own = m < count && key < call.own_keys && t.seen(m, j0 + key);
           float x = 0.f;
           if (own)
-            x = gradient ? t.slope(m, key)
+            x = gradient ? t.dscore(m, key)
                          : t.da[(m + t.above) * kScorePitch + key + t.columns - 1];
           t.tiles.p[key * kStagePitch + m] = x;
         }

@@ -17,7 +17,7 @@ namespace {
 constexpr char kOp[] = "x_multi_token_backward";
 constexpr int kWarps = kStageThreads / 32;
 
-struct Slopes {
+struct Dscores {
   Panel panel;
   float* dr;                 // dR, then dA
   float *x, *y;              // of own rows: X and its like for dmix_before, (r, h, own, group)
@@ -42,7 +42,7 @@ __device__ __forceinline__ void line_products(const Panel& call, const float* x,
 
 template <int G>
 __global__ void __launch_bounds__(kStageThreads)
-    panel_slopes_kernel(const __grid_constant__ Slopes call, int64_t work) {
+    panel_dscores_kernel(const __grid_constant__ Dscores call, int64_t work) {
   __shared__ float s_pair[G * G], s_delta[G];
   const Panel& panel = call.panel;
   const MixedAttendBackward& m = panel.m;
@@ -71,15 +71,15 @@ __global__ void __launch_bounds__(kStageThreads)
     }
     __syncthreads();
     for (int64_t j = threadIdx.x; j < panel.pitch; j += kStageThreads) {
-      float weight[G] = {}, slope[G] = {};
+      float weight[G] = {}, dscore[G] = {};
 #pragma unroll
       for (int n = 0; n < G; ++n)
-        if (n < group) weight[n] = p[n * apart + j], slope[n] = dr[n * apart + j];
-      mix(m.after, true, base, group, slope);
+        if (n < group) weight[n] = p[n * apart + j], dscore[n] = dr[n * apart + j];
+      mix(m.after, true, base, group, dscore);
 #pragma unroll
       for (int n = 0; n < G; ++n)
         if (n < group)
-          dr[n * apart + j] = weight[n] == 0.f ? 0.f : weight[n] * (slope[n] - s_delta[n]);
+          dr[n * apart + j] = weight[n] == 0.f ? 0.f : weight[n] * (dscore[n] - s_delta[n]);
       mix(m.after, false, base, group, weight);
 #pragma unroll
       for (int n = 0; n < G; ++n)
@@ -92,14 +92,14 @@ __global__ void __launch_bounds__(kStageThreads)
     }
     if (!m.before) continue;
     for (int64_t j = threadIdx.x; j < panel.pitch; j += kStageThreads) {
-      float slope[G] = {};
+      float dscore[G] = {};
 #pragma unroll
       for (int n = 0; n < G; ++n)
-        if (n < group) slope[n] = dr[n * apart + j];
-      mix(m.before, true, base, group, slope);
+        if (n < group) dscore[n] = dr[n * apart + j];
+      mix(m.before, true, base, group, dscore);
 #pragma unroll
       for (int n = 0; n < G; ++n)
-        if (n < group) dr[n * apart + j] = slope[n];
+        if (n < group) dr[n * apart + j] = dscore[n];
     }
   }
 }
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kStageThreads)
 }
 
 __global__ void __launch_bounds__(kStageThreads)
-    panel_taps_kernel(const __grid_constant__ Slopes call, int64_t work) {
+    panel_taps_kernel(const __grid_constant__ Dscores call, int64_t work) {
   __shared__ double s_sum[kWarps];
   const Panel& panel = call.panel;
   const ConvAttend& c = panel.conv();
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kStageThreads)
 
 // dS of the own rows, in the place of their S.
 __global__ void __launch_bounds__(kStageThreads)
-    panel_spread_kernel(const __grid_constant__ Slopes call, int64_t work) {
+    panel_spread_kernel(const __grid_constant__ Dscores call, int64_t work) {
   __shared__ PanelPlaces s;
   __shared__ float s_taps[kKernelRowsMost * kKernelColumnsMost];
   const Panel& panel = call.panel;
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kStageThreads)
 }
 
 __global__ void __launch_bounds__(kStageThreads)
-    panel_dq_kernel(const __grid_constant__ Slopes call, Operand k, int64_t work) {
+    panel_dq_kernel(const __grid_constant__ Dscores call, Operand k, int64_t work) {
   extern __shared__ float4 s_dynamic[];
   __shared__ PanelPlaces s;
   FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(kStageThreads)
 // dk += dS' q, or dv += R' dout; the last panel's block stores them.
 template <bool Values>
 __global__ void __launch_bounds__(kStageThreads)
-    panel_keys_kernel(const __grid_constant__ Slopes call, Operand x, bool last, int64_t work) {
+    panel_keys_kernel(const __grid_constant__ Dscores call, Operand x, bool last, int64_t work) {
   extern __shared__ float4 s_dynamic[];
   __shared__ PanelPlaces s;
   FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
@@ -320,7 +320,7 @@ void add_mixing(Context& ctx, const Panel& call, const View<2>& to, const double
 }
 
 template <bool Values>
-void launch_keys(Context& ctx, const Slopes& call, const Operand& x, bool last) {
+void launch_keys(Context& ctx, const Dscores& call, const Operand& x, bool last) {
   const Attend& a = call.panel.attend();
   const int64_t work =
       a.sequences.count * a.g * (call.panel.pitch / kStageTile) * ceil_div(x.width, kStageTile);
@@ -328,7 +328,7 @@ void launch_keys(Context& ctx, const Slopes& call, const Operand& x, bool last) 
                                     last, work);
 }
 
-void enqueue(Context& ctx, const Slopes& call, bool last) {
+void enqueue(Context& ctx, const Dscores& call, bool last) {
   const Panel& panel = call.panel;
   const ConvAttendBackward& b = panel.m.conv;
   const Attend& a = panel.attend();
@@ -340,7 +340,7 @@ void enqueue(Context& ctx, const Slopes& call, bool last) {
                                       products);
   const int64_t rows = heads / panel.m.group * panel.rows();
   with_group(panel.m.group, [&]<int G> {
-    launch<panel_slopes_kernel<G>>(ctx, kOp, rows, kStageThreads, 0, call, rows);
+    launch<panel_dscores_kernel<G>>(ctx, kOp, rows, kStageThreads, 0, call, rows);
   });
   const int64_t pairs = heads * panel.m.group, blocks = ceil_div(pairs, kStageThreads);
   if (call.x)
@@ -386,7 +386,7 @@ struct Slots {
     dbefore = layout.add<double>(call.m.dbefore ? pairs : 0);
     dafter = layout.add<double>(call.m.dafter ? pairs : 0);
   }
-  Slopes at(Panel call, void* base) const {
+  Dscores at(Panel call, void* base) const {
     call.s = s.at(base), call.a = a.at(base), call.p = p.at(base);
     return {call,        dr.at(base),      x.at(base),       y.at(base),     dk.at(base),
             dv.at(base), dweight.at(base), dbefore.at(base), dafter.at(base)};
@@ -407,7 +407,7 @@ std::string offer(const Context&, const MixedAttendBackward& m, Plan& plan) {
   call.above = call.below = static_cast<int32_t>(c.above());
   const Slots slots(plan.workspace, call);
   plan.launch = [=](Context& ctx, void* base) {
-    Slopes now = slots.at(call, base);
+    Dscores now = slots.at(call, base);
     conv_clear(ctx, m.conv);
     if (a.h && call.heads())
       for (int64_t row = 0; row < longest; row += call.own) {

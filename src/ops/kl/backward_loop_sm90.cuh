@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradient of kl by the scores of one distribution on Hopper, wide heads, four products:
-//   x = k q',  y = v dout',  ds' = slope(x, y),  dk += ds' q,  dq += ds k
+//   x = k q',  y = v dout',  ds' = dscore(x, y),  dk += ds' q,  dq += ds k
 // A block owns 128 keys of a sequence and key head and walks the row tiles of the group's heads.
 // Warpgroup 0 copies (warp 0) and drains dq (warps 1, 2).  Warpgroups 1 and 2 own 64 keys each:
 // scores stand keys by rows, so ds' leaves the registers as the operand of dk.  There is no dv, so
@@ -29,9 +29,9 @@ namespace fovea::cuda {
 template <class Shape>
 struct KlBackwardLayout90;
 
-template <int Dtype_, int D_, int E_, int BM_, int StagesQ_, SlopePolicy Slopes_>
+template <int Dtype_, int D_, int E_, int BM_, int StagesQ_, DscorePolicy Dscores_>
 struct KlBackwardShape90 {
-  using Slopes = Slopes_;
+  using Dscores = Dscores_;
   static constexpr int Dtype = Dtype_, D = D_, E = E_, BM = BM_, BN = 128;
   static constexpr int StagesQ = StagesQ_;
   static constexpr int owners = BN / 64, threads = 128 * (owners + 2);
@@ -44,7 +44,7 @@ struct KlBackwardShape90 {
   static_assert(BM == kChunkRows);
   static constexpr int chunks = TileK::panels;  // of dq
   static constexpr int dq_buffers = 1, dq_bytes = chunks * kChunkFloats * 4,
-                       row_stats_bytes = Slopes::stats * BM * 4;
+                       row_stats_bytes = Dscores::stats * BM * 4;
   static constexpr int shared_bytes = KlBackwardLayout90<KlBackwardShape90>().bytes;
 };
 
@@ -102,7 +102,7 @@ class KlBackwardOwner90 {
   using TileQ = typename Shape::TileQ;
   using TileO = typename Shape::TileO;
   using TileS = typename Shape::TileS;
-  using Slopes = typename Shape::Slopes;
+  using Dscores = typename Shape::Dscores;
   using Shared = KlBackwardShared90<Shape>;
   using QState = typename Shared::QState;
   using DoutState =
@@ -117,7 +117,7 @@ class KlBackwardOwner90 {
   };
 
   __device__ __forceinline__ KlBackwardOwner90(const AttendBackward& b, const BackwardWork& work,
-                                               const typename Slopes::Args& args, const Rows& rows,
+                                               const typename Dscores::Args& args, const Rows& rows,
                                                const Shared& shared, int group, Fragments& f)
       : b(b),
         work(work),
@@ -129,7 +129,7 @@ class KlBackwardOwner90 {
         warp(sm90::uniform(threadIdx.x / 32)),
         key_begin(shared.block().n * Shape::BN),
         k_rows(sm90::descriptor(shared.base + group * 64 * kPanelRowBytes)),
-        full(slopes_now().pairs.full_tiles(BM, key_begin, key_begin + Shape::BN)),
+        full(dscores_now().pairs.full_tiles(BM, key_begin, key_begin + Shape::BN)),
         m(rows.first),
         dk(f.dk),
         x(f.x),
@@ -165,7 +165,7 @@ class KlBackwardOwner90 {
   }
 
  private:
-  // Slopes and what a lane addresses are found anew in each tile: held, they would be more
+  // Dscores and what a lane addresses are found anew in each tile: held, they would be more
   // registers than there are.
   __device__ __forceinline__ int own() const {  // first key of the lane
     return key_begin + group * 64 + warp % 4 * 16 + sm90::unhoisted(lane) / 4;
@@ -175,8 +175,8 @@ class KlBackwardOwner90 {
     const int at = sm90::unhoisted(lane);
     return tile + Tile::at(group * 64 + warp % 4 * 16 + outer_row(at), outer_chunk(at));
   }
-  __device__ __forceinline__ Slopes slopes_now() const {
-    return Slopes(b.forward, *sm90::unhoisted(&shared.sequence()), args);
+  __device__ __forceinline__ Dscores dscores_now() const {
+    return Dscores(b.forward, *sm90::unhoisted(&shared.sequence()), args);
   }
   // dq is; else no ds leaves.
   __device__ __forceinline__ bool wanted() const {
@@ -217,14 +217,14 @@ class KlBackwardOwner90 {
   }
   __device__ __forceinline__ void weigh(const QState& at, int m) {
     const auto all = [&](bool full) {
-      weigh_tile(x[0], slopes_now(), stats(at), m * BM + lane % 4 * 2, own(), full);
+      weigh_tile(x[0], dscores_now(), stats(at), m * BM + lane % 4 * 2, own(), full);
     };
     full(m) ? all(true) : all(false);
   }
-  __device__ __forceinline__ void slope(const QState& at, int m) {
+  __device__ __forceinline__ void make_ds(const QState& at, int m) {
     const auto all = [&](bool full) {
-      slope_tile(
-          y[0], slopes_now(),
+      dscore_tile(
+          y[0], dscores_now(),
           [&](int j) { return make_float4(x[0][j][0], x[0][j][1], x[0][j][2], x[0][j][3]); },
           stats(at), full);
     };
@@ -248,7 +248,7 @@ class KlBackwardOwner90 {
     sm90::pin(y[0]);
     __syncwarp();
     shared.dout_pipe().release(at);
-    slope(q_at, m);
+    make_ds(q_at, m);
     pack_operand<Dtype>(ds, y);
     // After the last tile, the scores are of any that is at hand.
     if (more) shared.q_pipe().wait(next);
@@ -271,7 +271,7 @@ class KlBackwardOwner90 {
 
   const AttendBackward& b;
   const BackwardWork& work;
-  const typename Slopes::Args& args;
+  const typename Dscores::Args& args;
   const Rows& rows;
   const Shared& shared;
   const int group, lane, warp, key_begin;
@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     kl_bwd_sm90(const __grid_constant__ AttendBackward b, const __grid_constant__ BackwardMaps maps,
                 const __grid_constant__ BackwardWork work,
                 const __grid_constant__ BackwardGrid90 grid,
-                const __grid_constant__ typename Shape::Slopes::Args args) {
+                const __grid_constant__ typename Shape::Dscores::Args args) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Attend& a = b.forward;
   const KlBackwardShared90<Shape> shared(memory);

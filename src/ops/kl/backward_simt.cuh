@@ -31,7 +31,7 @@ struct KlGradientSimt : KlGradient {
   FOVEA_HD int64_t parts() const { return common; }
   __device__ int64_t key_head(int64_t part) const { return part * call.forward.g / common; }
   __device__ int64_t value_head(int64_t part) const { return part * other_heads / common; }
-  __device__ Slope slope(const RowInfo& row, float, float x, float y) const {
+  __device__ PairGradient gradient(const RowInfo& row, float, float x, float y) const {
     if (row.gain == 0) return {};
     const float u = x - row.lse, w = y * other_scale - row.other, r = expf(u);
     if (own == KlOwn::mixed) {

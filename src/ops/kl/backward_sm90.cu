@@ -21,7 +21,7 @@ using namespace cuda;
 
 constexpr int kThreads = 256;
 
-// A block owns a row tile of a head: the values of its rows (KlSlopes), turns and sums of 0.
+// A block owns a row tile of a head: the values of its rows (KlDscores), turns and sums of 0.
 __global__ void __launch_bounds__(kThreads)
     kl_side_kernel(const __grid_constant__ KlGradient b, const __grid_constant__ BackwardWork work,
                    int64_t row_tiles) {

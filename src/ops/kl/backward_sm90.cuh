@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kl_backward and that of the Jensen-Shannon divergence on Hopper: the slopes of their formulas,
+// kl_backward and that of the Jensen-Shannon divergence on Hopper: the dscores of their formulas,
 // for the gradient loop of attention, without its dv, or, of wide heads, one of their own.
 #pragma once
 #include <type_traits>
@@ -15,7 +15,7 @@ namespace fovea::cuda {
 // A row's values in the workspace, in this order; lse in units of log2.  A row that is not there,
 // or whose gain is 0, has lse such that r = 0.
 template <KlOwn Own>
-struct KlSlopes {
+struct KlDscores {
   struct Args {
     float other;                     // scale of the other's products, log2 units
     int32_t own_heads, other_heads;  // of the call's key heads for one of k's, of the other's
@@ -28,7 +28,7 @@ struct KlSlopes {
   PlainPairs pairs;
   float other, share;
 
-  __device__ KlSlopes(const Attend& a, const Sequence& q, const Args& args)
+  __device__ KlDscores(const Attend& a, const Sequence& q, const Args& args)
       : pairs(a, q, 0, 0), other(args.other), share(args.share) {}
   __device__ static int key_head(int g, const Args& args) { return g / args.own_heads; }
   __device__ static int value_head(int g, const Args& args) { return g / args.other_heads; }
@@ -45,7 +45,7 @@ struct KlSlopes {
     if (!full && !pairs.sees(i, j)) return kUnseen;
     return Own == KlOwn::second ? exp2_fast(log) : log;
   }
-  __device__ float slope(float r, float y, const float (&row)[stats - 1], bool full) const {
+  __device__ float dscore(float r, float y, const float (&row)[stats - 1], bool full) const {
     const float log = fmaf(y, other, -row[0]), gain = row[1];
     float away;
     if constexpr (Own == KlOwn::first)
@@ -63,14 +63,14 @@ struct KlSlopes {
 template <KlBackwardConfig90 C, KlOwn Own>
 using KlShape =
     std::conditional_t<(C.d > 64),
-                       KlBackwardShape90<C.dtype, C.d, C.e, C.rows, C.stages, KlSlopes<Own>>,
+                       KlBackwardShape90<C.dtype, C.d, C.e, C.rows, C.stages, KlDscores<Own>>,
                        BackwardShape90<GradientConfig90{.dtype = C.dtype,
                                                         .d = C.d,
                                                         .e = C.e,
                                                         .rows = C.rows,
                                                         .stages_q = C.stages,
                                                         .stages_dout = 2},
-                                       KlSlopes<Own>>>;
+                                       KlDscores<Own>>>;
 
 template <KlBackwardConfig90 C>
 KlBackwardInstance90 kl_backward_sm90_instance() {
@@ -79,9 +79,9 @@ KlBackwardInstance90 kl_backward_sm90_instance() {
     const Attend& a = b.call.forward;
     const auto run = [&]<KlOwn Own>() {
       using Shape = KlShape<C, Own>;
-      const typename KlSlopes<Own>::Args args{b.other_scale * kLog2E,
-                                              static_cast<int32_t>(a.g / b.own_heads),
-                                              static_cast<int32_t>(a.g / b.other_heads), b.share};
+      const typename KlDscores<Own>::Args args{b.other_scale * kLog2E,
+                                               static_cast<int32_t>(a.g / b.own_heads),
+                                               static_cast<int32_t>(a.g / b.other_heads), b.share};
       constexpr auto kernel = [] {
         if constexpr (C.d > 64)
           return kl_bwd_sm90<Shape>;

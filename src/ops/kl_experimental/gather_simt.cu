@@ -175,9 +175,9 @@ __global__ void __launch_bounds__(kThreads)
        w += int64_t{gridDim.x} * kWarps) {
     const OwnRow own(call, w);
     if (own.i >= own.q.rows) continue;
-    const RowSlope slope(a, own.q, own.h, own.i);
+    const RowDscore dscore(a, own.q, own.h, own.i);
     ColumnSums sums(own.pass);
-    if (slope.gain != 0) {
+    if (dscore.gain != 0) {
       own.put(call, s_x, s_y);
       for (int64_t n0 = 0; n0 < a.n; n0 += kWarpPairs) {
         const int64_t j = call.lists.key(own.q, own.h, own.i, n0 + lane / kPairLanes);
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kThreads)
           score[of] = call.side[of].scale * pair_product(call.side[of].k, at[of], of ? s_y : s_x);
         }
         if (j >= 0)
-          sums.add(slope(call.own, score[0], score[1]), call.side[call.own].k,
+          sums.add(dscore(call.own, score[0], score[1]), call.side[call.own].k,
                    call.own ? at[1] : at[0]);
       }
       sums.join_pairs();
@@ -250,8 +250,8 @@ __global__ void __launch_bounds__(kThreads)
         const int64_t n = n0 + lane / kPairLanes;
         const bool there = n < s_range[1];
         const int64_t i = there ? order.row_of(entries[n]) : 0;
-        const RowSlope slope(a, q, h, i);
-        const bool counts = there && slope.gain != 0;
+        const RowDscore dscore(a, q, h, i);
+        const bool counts = there && dscore.gain != 0;
         int64_t at[2];
         float score[2];
 #pragma unroll
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(kThreads)
           score[of] = call.side[of].scale * pair_product(call.side[of].q, at[of], of ? s_y : s_x);
         }
         if (counts)
-          sums.add(slope(call.own, score[0], score[1]), call.side[call.own].q,
+          sums.add(dscore(call.own, score[0], score[1]), call.side[call.own].q,
                    call.own ? at[1] : at[0]);
       }
     }

@@ -19,11 +19,11 @@ inline KeyLists lists_of(const KlGather& a) {
 
 // What a row's pairs of scores are worth to side `own`, kl = KL(0 || 1): of 1 gain (R - P), of 0
 // gain P (ln P - ln R - kl).
-struct RowSlope {
+struct RowDscore {
   float gain = 0, lse[2] = {0, 0}, kl = 0;
 
-  __device__ RowSlope() {}
-  __device__ RowSlope(const KlGather& a, const Sequence& q, int64_t h, int64_t i)
+  __device__ RowDscore() {}
+  __device__ RowDscore(const KlGather& a, const Sequence& q, int64_t h, int64_t i)
       : gain(row_value(a.dkl, q, h, i)) {
     if (gain == 0) return;
     lse[0] = row_value(a.kl.first.lse, q, h, i), lse[1] = row_value(a.kl.second.lse, q, h, i);

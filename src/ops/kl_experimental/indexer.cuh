@@ -11,7 +11,7 @@ namespace fovea::cuda {
 
 inline constexpr char kIndexerForward[] = "x_kl_indexer_forward";
 inline constexpr char kIndexerBackward[] = "x_kl_indexer_backward";
-constexpr int kSlopesRows = 64;  // that pass a block of keys at a time
+constexpr int kDscoresRows = 64;  // that pass a block of keys at a time
 
 // What a row has of the keys of one part: Y = max b, l = sum e^(b - Y), W = sum P,
 // c = sum P (ln P - (b - Y)).
@@ -20,7 +20,7 @@ struct IndexerSums {
 };
 
 struct IndexerMaps90 : HeadsMaps {
-  CUtensorMap q_part;  // the student's in boxes of kSlopesRows rows
+  CUtensorMap q_part;  // the student's in boxes of kDscoresRows rows
 };
 
 struct IndexerArgs90 {
@@ -48,7 +48,7 @@ struct IndexerInstance90 {
   using Launch = void (*)(Context&, const HeadsWork&, const IndexerMaps90&, const IndexerArgs90&);
   int32_t dtype, width;
   // The gradient: db of the launch's row tiles, then what the student's rows and keys make of it.
-  Launch forward, slopes, rows, keys;
+  Launch forward, dscores, rows, keys;
 };
 
 // Explicitly instantiated, one file for each dtype and width.

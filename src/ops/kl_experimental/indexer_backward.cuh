@@ -29,15 +29,15 @@ struct IndexerBackward : IndexerCall {
         passes(ceil_div(columns, kIndexerChunks * kStageTile)) {}
 };
 
-// A slope of 0 of a pair that counts is -0: times a NaN it is NaN, where +0 takes nothing.
+// A dscore of 0 of a pair that counts is -0: times a NaN it is NaN, where +0 takes nothing.
 __device__ __forceinline__ float counted(float x) {
   return x == 0 ? -0.f : x;
 }
 
 // db of a tile: +0 where a row does not see a key or has no gradient.
 template <bool OwnRows, class Pairs, class Places>
-__device__ __forceinline__ void slopes(const IndexerCall& call, const Places& s, Pairs& pairs,
-                                       uint32_t seen, float (&db)[Pairs::R][Pairs::C]) {
+__device__ __forceinline__ void dscores(const IndexerCall& call, const Places& s, Pairs& pairs,
+                                        uint32_t seen, float (&db)[Pairs::R][Pairs::C]) {
   uint32_t counts = 0;
   each_pair<Pairs>([&](int r, int c) {
     const bool gains = s.gain[row_of<OwnRows, Pairs>(r, c)] != 0;
@@ -54,10 +54,10 @@ __device__ __forceinline__ void slopes(const IndexerCall& call, const Places& s,
 
 // z becomes dz of head n, from db; and db max(z, 0), summed over a thread's keys of each row.
 template <bool OwnRows, class Pairs, class Places>
-__device__ __forceinline__ void head_slopes(const IndexerCall& call, const Places& s, Pairs& pairs,
-                                            int64_t n, const float (&db)[Pairs::R][Pairs::C],
-                                            float (&z)[Pairs::R][Pairs::C],
-                                            float (&dweight)[Pairs::R]) {
+__device__ __forceinline__ void head_dscores(const IndexerCall& call, const Places& s, Pairs& pairs,
+                                             int64_t n, const float (&db)[Pairs::R][Pairs::C],
+                                             float (&z)[Pairs::R][Pairs::C],
+                                             float (&dweight)[Pairs::R]) {
   const View<3>& weight = call.a.weight;
 #pragma unroll
   for (float& x : dweight) x = 0;
@@ -131,10 +131,10 @@ __global__ void __launch_bounds__(Pairs::threads, 2)
     }
     each_key_tile<Pairs>(call, s, i0, [&](int64_t j0, uint32_t seen) {
       float db[R][C];
-      slopes<true>(call, s, pairs, seen, db);
+      dscores<true>(call, s, pairs, seen, db);
       for (int64_t n = 0; n < a.heads; ++n) {
         float z[R][C], dweight[R];
-        head_slopes<true>(call, s, pairs, n, db, z, dweight);
+        head_dscores<true>(call, s, pairs, n, db, z, dweight);
         add_weights<Pairs>(call, s, n, dweight, false);
         if (dq) pairs.put(z);
         for (int chunk = 0; chunk < chunks; ++chunk) {
@@ -184,10 +184,10 @@ __global__ void __launch_bounds__(Pairs::threads, 2)
       s.put_rows(call, i0);
       __syncthreads();
       float db[R][C];
-      slopes<false>(call, s, pairs, seen_pairs<false, Pairs>(a.teacher.mask, seq, 0, i0, j0), db);
+      dscores<false>(call, s, pairs, seen_pairs<false, Pairs>(a.teacher.mask, seq, 0, i0, j0), db);
       for (int64_t n = 0; n < a.heads; ++n) {
         float z[R][C], dweight[R];
-        head_slopes<false>(call, s, pairs, n, db, z, dweight);
+        head_dscores<false>(call, s, pairs, n, db, z, dweight);
         pairs.put(z);
         const auto row = [&](int m) {
           return s.q[1][m] < 0 ? s.q[1][m] : s.q[1][m] + n * side.q_stride[2];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// x_kl_indexer_backward on mma.sync, where a slope of 0 is multiplied like any other.
+// x_kl_indexer_backward on mma.sync, where a dscore of 0 is multiplied like any other.
 #pragma once
 #include "ops/kl_experimental/indexer_backward.cuh"
 

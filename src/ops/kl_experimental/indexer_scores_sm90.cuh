@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the divergence of an indexer makes of a tile's scores (cuda/loop/heads_sm90.cuh): the sums
-// of each row over the keys of a part, or the slopes of its logits.
+// of each row over the keys of a part, or the dscores of its logits.
 #pragma once
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/heads_sm90.cuh"
@@ -133,14 +133,14 @@ struct IndexerForwardPolicy90 : IndexerTile90 {
 };
 
 // db of the tile's pairs to memory: 0 where one does not count.
-struct IndexerSlopesPolicy90 : IndexerTile90 {
+struct IndexerDscoresPolicy90 : IndexerTile90 {
   using Args = IndexerArgs90;
   const Args& args;
   float gain[2] = {}, lse[2] = {};
 
   __device__ static int first(const HeadsWork&, const Args&, const HeadsTile&) { return 0; }
-  __device__ IndexerSlopesPolicy90(const HeadsWork& work, const Args& args, const HeadsTile& at,
-                                   int row)
+  __device__ IndexerDscoresPolicy90(const HeadsWork& work, const Args& args, const HeadsTile& at,
+                                    int row)
       : IndexerTile90(work, at, row), args(args) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -164,17 +164,17 @@ struct IndexerSlopesPolicy90 : IndexerTile90 {
     for (int half = 0; half < 2; ++half)
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        float slope[2];
+        float dscore[2];
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const float logit = b[j][2 * half + c];
           const bool counts =
               gain[half] != 0.f && (full || pairs.sees(row + 8 * half, key + column(j, c)));
           const float r = exp2_fast((logit - lse[half]) * kLog2E);
-          slope[c] = counts ? gain[half] * (r - p[j][2 * half + c] * mean) : 0.f;
+          dscore[c] = counts ? gain[half] * (r - p[j][2 * half + c] * mean) : 0.f;
         }
         *reinterpret_cast<float2*>(to + 8 * half * args.columns + column(j, 0)) =
-            make_float2(slope[0], slope[1]);
+            make_float2(dscore[0], dscore[1]);
       }
   }
   __device__ void finish() const {}

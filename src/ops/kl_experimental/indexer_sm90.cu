@@ -54,7 +54,7 @@ struct Operands {
 IndexerMaps90 maps_of(const KlIndexer& a, const char* op) {
   const Operands of(a);
   MapOf part = of.q[1];
-  part.rows = kSlopesRows;
+  part.rows = kDscoresRows;
   IndexerMaps90 maps;
   bool made = make_map(part, maps.q_part);
   for (int i = 0; i < 2; ++i)
@@ -249,7 +249,7 @@ void enqueue(Context& ctx, const KlIndexer& a, const BackwardSlots& slots, void*
     work.count = std::min(slots.band, all - work.first);
     HeadsWork cut = work;
     cut.parts = parts_of(ctx, a, work.count);
-    row.slopes(ctx, cut, maps, args);
+    row.dscores(ctx, cut, maps, args);
     if (args.dq || args.dweight) row.rows(ctx, work, maps, args);
     if (a.student.dk) row.keys(ctx, work, maps, args);
     args.more = true;

@@ -26,7 +26,7 @@ template <class Pairs>
 __device__ __forceinline__ void add_product(float (&acc)[kChunks][Pairs::R][Pairs::C], Pairs& pairs,
                                             const void* db, const Factor& of, const Operand& x,
                                             int first) {
-  using T = typename PoolSlope<Pairs>::T;
+  using T = typename PoolDscore<Pairs>::T;
   const T* const from = static_cast<const T*>(db) + of.db;
   float p[Pairs::R][Pairs::C];
   each_pair<Pairs>([&](int r, int c) {
@@ -42,11 +42,11 @@ __device__ __forceinline__ void add_product(float (&acc)[kChunks][Pairs::R][Pair
 template <class Pairs>
 __global__ void __launch_bounds__(Pairs::threads, 2)
     pool_products_kernel(const __grid_constant__ PoolCall call,
-                         const __grid_constant__ PoolSlopes slopes,
+                         const __grid_constant__ PoolDscores dscores,
                          const __grid_constant__ PoolParts parts, int64_t dq_work) {
   extern __shared__ __align__(128) unsigned char s_dynamic[];
   __shared__ Sequence seq, units;
-  constexpr int kHalves = PoolSlopes::rows / Pairs::own;
+  constexpr int kHalves = PoolDscores::rows / Pairs::own;
   Pairs pairs(s_dynamic, Pairs::chunk);
   const KlPool& a = call.a;
   const KlSide& side = a.kl.second;
@@ -56,15 +56,16 @@ __global__ void __launch_bounds__(Pairs::threads, 2)
     const bool rows = w < dq_work;
     const int64_t at = (rows ? w : w - dq_work) / passes;
     const int first = static_cast<int>((rows ? w : w - dq_work) % passes) * kChunks * Pairs::chunk;
-    const int64_t item = rows ? slopes.first + at / kHalves : 0;
-    const int64_t unit_tile = rows ? item / slopes.heads : at / parts.count;
-    const int64_t head = rows ? item % slopes.heads : unit_tile / parts.unit_tiles % side.key_heads;
+    const int64_t item = rows ? dscores.first + at / kHalves : 0;
+    const int64_t unit_tile = rows ? item / dscores.heads : at / parts.count;
+    const int64_t head =
+        rows ? item % dscores.heads : unit_tile / parts.unit_tiles % side.key_heads;
     const int64_t sequence =
-        rows ? unit_tile / slopes.row_tiles : unit_tile / parts.unit_tiles / side.key_heads;
+        rows ? unit_tile / dscores.row_tiles : unit_tile / parts.unit_tiles / side.key_heads;
     find_sequence(a, sequence, seq, units);
     // The first own place; the tiles of others from `begin` on, every `step`.
     const int64_t own0 =
-        rows ? unit_tile % slopes.row_tiles * PoolSlopes::rows + at % kHalves * Pairs::own
+        rows ? unit_tile % dscores.row_tiles * PoolDscores::rows + at % kHalves * Pairs::own
              : unit_tile % parts.unit_tiles * kStageTile;
     if (own0 >= (rows ? seq.rows : units.keys)) continue;
     const int64_t row_tiles = count_of(a.kl.sequences.query_max, kStageTile);
@@ -86,21 +87,21 @@ __global__ void __launch_bounds__(Pairs::threads, 2)
       const int64_t h = rows ? head : head * call.student.group + n / row_tiles;
       const int64_t i0 = rows ? own0 : n % row_tiles * kStageTile;
       const int64_t u0 = rows ? n * kStageTile : own0;
-      if (i0 >= seq.rows || !slopes.holds(slopes.item(sequence, h, i0))) continue;
+      if (i0 >= seq.rows || !dscores.holds(dscores.item(sequence, h, i0))) continue;
       if (!pool_seen(a, seq, pool_tiles(a, seq, h, i0), u0)) continue;
       Factor of;
-      of.db = slopes.place(sequence, h, i0) + u0;
+      of.db = dscores.place(sequence, h, i0) + u0;
       if (rows) {
-        of.own_stride = slopes.pitch, of.other_stride = 1;
+        of.own_stride = dscores.pitch, of.other_stride = 1;
         of.x = units.key_batch * k_stride[0] + (units.key_begin + u0) * k_stride[1] +
                h / call.student.group * k_stride[2];
         of.x_stride = k_stride[1], of.terms = units.keys - u0;
       } else {
-        of.own_stride = 1, of.other_stride = slopes.pitch;
+        of.own_stride = 1, of.other_stride = dscores.pitch;
         of.x = seq.batch * q_stride[0] + (seq.row_begin + i0) * q_stride[1] + h * q_stride[2];
         of.x_stride = q_stride[1], of.terms = seq.rows - i0;
       }
-      add_product(acc, pairs, slopes.db, of, rows ? call.student.k : call.student.q, first);
+      add_product(acc, pairs, dscores.db, of, rows ? call.student.k : call.student.q, first);
     }
     if (!rows) {
       each_sum([](float& sum, float x) { sum = x; });
@@ -144,16 +145,16 @@ __global__ void __launch_bounds__(kStageThreads)
 
 }  // namespace
 
-void pool_products(Context& ctx, const PoolCall& call, const PoolSlopes& slopes,
+void pool_products(Context& ctx, const PoolCall& call, const PoolDscores& dscores,
                    const PoolParts& parts, bool mma) {
   const KlSide& side = call.a.kl.second;
   with_pairs(mma, side.dtype, [&]<class Pairs> {
     PoolCall now = call;
     const int64_t passes = count_of(side.width, kChunks * Pairs::chunk);
-    const int64_t dq_work = side.dq ? slopes.count * (PoolSlopes::rows / Pairs::own) * passes : 0;
+    const int64_t dq_work = side.dq ? dscores.count * (PoolDscores::rows / Pairs::own) * passes : 0;
     now.work = dq_work + (side.dk ? parts.tiles * parts.count * passes : 0);
     launch<pool_products_kernel<Pairs>>(ctx, kPoolBackward, now.work, Pairs::threads,
-                                        Pairs::shared_bytes(Pairs::chunk), now, slopes, parts,
+                                        Pairs::shared_bytes(Pairs::chunk), now, dscores, parts,
                                         dq_work);
   });
 }

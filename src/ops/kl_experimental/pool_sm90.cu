@@ -23,7 +23,7 @@ const PoolInstance90* instance_of(const KlPool& a) {
 }
 
 MapOf q_of(const KlPool& a, const KlSide& side) {
-  return {side.q, side.dtype, a.kl.b, a.kl.s, a.kl.h, side.width, PoolSlopes::rows};
+  return {side.q, side.dtype, a.kl.b, a.kl.s, a.kl.h, side.width, PoolDscores::rows};
 }
 MapOf k_of(const KlPool& a, const KlSide& side) {
   const bool student = &side == &a.kl.second;
@@ -33,7 +33,7 @@ MapOf k_of(const KlPool& a, const KlSide& side) {
           student ? a.u : a.kl.t,
           side.key_heads,
           side.width,
-          student ? kStageTile : PoolSlopes::rows};
+          student ? kStageTile : PoolDscores::rows};
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ std::string pool_sm90_refuses(const Context& ctx, const KlPool& a) {
   if (!attend_of(kl, kl.first, kl.first).plain()) return "sink_keys or head_window are given";
   if (!kl.h || !kl.sequences.count || !kl.t || !kl.s) return "nothing to do";
   if (!instance_of(a)) return "no instance for this dtype and these widths in this build";
-  if (PoolSlopes(a).items(a) > kIndexMax) return "more than 2^30 tiles of rows of all heads";
+  if (PoolDscores(a).items(a) > kIndexMax) return "more than 2^30 tiles of rows of all heads";
   for (const KlSide* side : {&kl.first, &kl.second})
     for (const MapOf& x : {q_of(a, *side), k_of(a, *side)})
       if (const char* why = map_refuses(x); *why) return std::string("a q or k has ") + why;
@@ -56,13 +56,13 @@ std::string pool_sm90_refuses(const Context& ctx, const KlPool& a) {
   return "";
 }
 
-void pool_sweep_sm90(Context& ctx, const KlPool& a, const PoolSlopes& slopes) {
+void pool_sweep_sm90(Context& ctx, const KlPool& a, const PoolDscores& dscores) {
   PoolMaps90 maps{};
   const KlSide* const side[2] = {&a.kl.first, &a.kl.second};
   for (int s = 0; s < 2; ++s)
     if (!make_map(q_of(a, *side[s]), maps.q[s]) || !make_map(k_of(a, *side[s]), maps.k[s]))
       fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", kPoolBackward);
-  instance_of(a)->run(ctx, {a, attend_of(a.kl, a.kl.first, a.kl.first), slopes}, maps);
+  instance_of(a)->run(ctx, {a, attend_of(a.kl, a.kl.first, a.kl.first), dscores}, maps);
 }
 
 }  // namespace fovea::cuda

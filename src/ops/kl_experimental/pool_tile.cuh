@@ -115,13 +115,13 @@ __device__ __forceinline__ void pool_scores(const PoolCall& call, PoolShared<Pai
 
 // The gradient of the blocks' logits, db, on its way from the rows to the sums.  An item is
 // (sequence, 128 rows, head), heads first; a launch takes `count` of them.
-struct PoolSlopes {
+struct PoolDscores {
   static constexpr int rows = 128;
   void* db;  // (item, row, block): f32, or the dtype on tensor cores
   int64_t pitch, row_tiles, heads;
   int64_t first, count;
 
-  explicit PoolSlopes(const KlPool& a)
+  explicit PoolDscores(const KlPool& a)
       : db(nullptr),
         pitch(ceil_div(pool_units(a, a.kl.sequences.key_max), kStageTile) * kStageTile),
         row_tiles(ceil_div(a.kl.sequences.query_max, rows)),
@@ -140,15 +140,15 @@ struct PoolSlopes {
 };
 
 // Bytes of db that a call's workspace holds at a time, but for one item.
-constexpr int64_t kSlopesBytesMost = int64_t{1} << 25;
+constexpr int64_t kDscoresBytesMost = int64_t{1} << 25;
 
 // The type of db for a way of multiplying.
 template <class Pairs>
-struct PoolSlope {
+struct PoolDscore {
   using T = float;
 };
 template <int Dtype>
-struct PoolSlope<PairsMma<Dtype>> {
+struct PoolDscore<PairsMma<Dtype>> {
   using T = std::conditional_t<Dtype == FOVEA_F16, f16, bf16>;
 };
 
@@ -177,10 +177,10 @@ struct PoolParts {
 
 // On Hopper (pool_sm90.cu): "" or why not; db of the launch's items.
 std::string pool_sm90_refuses(const Context& ctx, const KlPool& a);
-void pool_sweep_sm90(Context& ctx, const KlPool& a, const PoolSlopes& slopes);
+void pool_sweep_sm90(Context& ctx, const KlPool& a, const PoolDscores& dscores);
 
 // dq and dk of db: what pool_products.cu makes of the launch's items, then dk of the parts' sums.
-void pool_products(Context& ctx, const PoolCall& call, const PoolSlopes& slopes,
+void pool_products(Context& ctx, const PoolCall& call, const PoolDscores& dscores,
                    const PoolParts& parts, bool mma);
 void pool_join(Context& ctx, const PoolCall& call, const PoolParts& parts);
 
