@@ -36,7 +36,7 @@ struct BackwardKeysLayout;
 template <int Dtype_, int D_, int E_>
 struct BackwardKeysShape {
   static constexpr int Dtype = Dtype_, D = D_, E = E_, BM = 64, BN = 64, Stages = 2;
-  static constexpr int threads = 384, copying = 24, computing = 240;
+  static constexpr int threads = 384, producer_regs = 24, consumer_regs = 240;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
   using TileQ = Swizzled<BM, D>;
@@ -359,12 +359,12 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const WindowRows rows(a, seq, block.g, key_begin, min(key_begin + Shape::BN, keys), Shape::BM,
                         block.down);
   if (group == 0) {
-    sm90::setmaxnreg_dec<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::producer_regs>();
     if (warp == 0 && rows.count() > 0)
       produce_rows_of_keys<Shape>(a, maps, work, seq, block, rows, shared);
     return;
   }
-  sm90::setmaxnreg_inc<Shape::computing>();
+  sm90::setmaxnreg_inc<Shape::consumer_regs>();
   if (group == 1) {
     using Consumer = BackwardValues90<Shape, WindowRows>;
     typename Consumer::Fragments fragments;

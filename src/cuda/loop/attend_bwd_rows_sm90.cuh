@@ -33,7 +33,7 @@ template <int Dtype_, int D_, int E_, int BN_, int StagesK_, int StagesV_>
 struct BackwardRowsShape {
   static constexpr int Dtype = Dtype_, D = D_, E = E_, BM = 128, BN = BN_;
   static constexpr int StagesK = StagesK_, StagesV = StagesV_;
-  static constexpr int threads = 384, copying = 24, computing = 240, box = 64;
+  static constexpr int threads = 384, producer_regs = 24, consumer_regs = 240, box = 64;
   using TileQ = Swizzled<BM, D>;
   using TileO = Swizzled<BM, E>;
   using TileK = Swizzled<BN, D>;
@@ -305,10 +305,10 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   of.first = sm90::uniform(static_cast<int>(tiles.first));
   of.last = sm90::uniform(static_cast<int>(tiles.last));
   if (group < 0) {
-    sm90::setmaxnreg_dec<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::producer_regs>();
     if (warp == 0 && of.first < of.last) produce_keys_of_rows<Shape>(a, maps, seq, of, shared);
   } else {
-    sm90::setmaxnreg_inc<Shape::computing>();
+    sm90::setmaxnreg_inc<Shape::consumer_regs>();
     typename BackwardRows90<Shape>::Fragments fragments;
     BackwardRows90<Shape>(b, work, seq, of, shared, group, fragments).run();
   }

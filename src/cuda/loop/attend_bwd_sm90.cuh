@@ -29,7 +29,7 @@ struct BackwardShape90 {
   static constexpr int Dtype = C.dtype, D = C.d, E = C.e, BM = C.rows, BN = 128;
   static constexpr int StagesQ = C.stages_q, StagesO = C.stages_dout;
   static constexpr int groups = BN / 64, threads = 128 * (groups + 1);
-  static constexpr int copying = 24, computing = 240;  // registers a thread
+  static constexpr int producer_regs = 24, consumer_regs = 240;  // registers a thread
   // Where the exponents of a tile run: under ds k and ds' q of the tile before, or, where they are
   // the longer part and there is dv to leave for later, under v dout' of their own.
   static constexpr bool ahead = D > 64 || !Dscores::weights;
@@ -291,14 +291,14 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const WindowRows rows(a, seq, block.g, key_begin, min(key_begin + Shape::BN, keys), Shape::BM,
                         block.down);
   if (group < 0) {
-    sm90::setmaxnreg_dec<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::producer_regs>();
     if (rows.count() == 0) return;
     if (warp == 0)
       produce_row_tiles<Shape>(a, maps, work, rows, args, shared);
     else if (warp <= 2 && threadIdx.x % 32 == 0)
       drain_dq<Shape>(a, work, rows, warp - 1, shared);
   } else {
-    sm90::setmaxnreg_inc<Shape::computing>();
+    sm90::setmaxnreg_inc<Shape::consumer_regs>();
     typename BackwardConsumer90<Shape, WindowRows>::Fragments fragments;
     BackwardConsumer90<Shape, WindowRows>(b, work, args, rows, shared, group, fragments).run();
   }

@@ -40,7 +40,8 @@ struct ByteShape90 {
   static constexpr int threads = 128 * (Groups + 1);
   // Registers a thread, of those the block starts with: the producer warpgroup gives what the
   // others take.
-  static constexpr int copying = Groups == 3 ? 56 : 40, computing = Groups == 3 ? 152 : 232;
+  static constexpr int producer_regs = Groups == 3 ? 56 : 40,
+                       consumer_regs = Groups == 3 ? 152 : 232;
   using TileQ = sm90::Bytes<BM, D, D % 128 ? 64 : 128>;
   using TileK = sm90::Bytes<BN, D, D % 128 ? 64 : 128>;
   using TileV = sm90::Bytes<E, BN, BN % 128 ? 64 : 128>;
@@ -478,14 +479,14 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   __syncthreads();
   const int warp = sm90::uniform(threadIdx.x / 32), group = sm90::uniform(threadIdx.x / 128) - 1;
   if (group < 0) {
-    sm90::setmaxnreg_dec<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::producer_regs>();
     if (warp > 1 || !sm90::elect_one()) return;
     if (warp == 1)
       schedule_items<Shape>(codes, grid, order, schedule, shared);
     else
       produce_items<Shape>(maps, shared);
   } else {
-    sm90::setmaxnreg_inc<Shape::computing>();
+    sm90::setmaxnreg_inc<Shape::consumer_regs>();
     ByteConsumer90<Shape, Codes, Sink>{codes, sink, shared, group}.run();
   }
 }

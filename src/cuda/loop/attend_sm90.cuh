@@ -36,13 +36,14 @@ struct AttendShape90 {
   static constexpr int Dtype = Dtype_, D = D_, E = E_, Groups = Groups_, BN = BN_, Stages = Stages_;
   static constexpr int BM = 64 * Groups;
   static constexpr int threads = 128 * (Groups + 1);
-  static constexpr int blocks = 1;   // that share a multiprocessor
-  static constexpr int copiers = 1;  // warps, where pages are smaller than a tile: 1 or 2
+  static constexpr int blocks = 1;          // that share a multiprocessor
+  static constexpr int producer_warps = 1;  // where pages are smaller than a tile: 1 or 2
   // Key tiles left to copy when the next work item is requested (Producer90).
   static constexpr int prefetch = 2;
   // Registers a thread: the producer warpgroup gives what the others take.
   static constexpr int budgets[4][2] = {{96, 240}, {40, 232}, {32, 160}, {32, 112}};
-  static constexpr int copying = budgets[Groups - 1][0], computing = budgets[Groups - 1][1];
+  static constexpr int producer_regs = budgets[Groups - 1][0],
+                       consumer_regs = budgets[Groups - 1][1];
   // Whether warpgroups issue their products in turn: half a step apart, where the exponents of
   // narrow heads take as long as the products.
   static constexpr bool ping_pong = D <= 64 && Groups > 1;
@@ -374,13 +375,13 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
   if (threadIdx.x == 32)
     sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
   using Producer = Producer90<Shape, Source, Mask, AttendMaps>;
-  if (threadIdx.x == 0) shared.init(Producer::copiers_of(a));
+  if (threadIdx.x == 0) shared.init(Producer::producer_warps_of(a));
   __syncthreads();
   if (warp < 4) {
-    sm90::setmaxnreg_dec<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::producer_regs>();
     Producer{call, grid, maps, shared}.run(warp, order, schedule);
   } else {
-    sm90::setmaxnreg_inc<Shape::computing>();
+    sm90::setmaxnreg_inc<Shape::consumer_regs>();
     using Consumer = TileConsumer90<Shape, Source, Score, Mask, Sink>;
     typename Consumer::Fragments fragments;
     Consumer(a, sink, warp / 4 - 1, shared, fragments).run();

@@ -23,9 +23,9 @@ struct DualMaps {
 };
 
 template <class Shape, bool Paged>
-constexpr int copiers_in() {
+constexpr int producer_warps_in() {
   if constexpr (Paged)
-    return Shape::copiers;
+    return Shape::producer_warps;
   else
     return 1;
 }
@@ -41,7 +41,7 @@ constexpr int prefetch_in() {
 
 // Warpgroup 0: a scheduler warp finds out what each work item of the block is, and producer warps
 // copy its tiles, all running ahead.  A warp issues one copy after another: where a tile is many
-// pages, Shape::copiers warps take the tiles of the ring in turn.
+// pages, Shape::producer_warps warps take the tiles of the ring in turn.
 template <class Shape, KeySource Source, class Mask, class Maps>
 struct Producer90 {
   using Shared = Shared90<Shape, Source, Mask>;
@@ -58,28 +58,29 @@ struct Producer90 {
   const Attend& a = attend_in(call);
   const Boxes boxes = Boxes(a, maps);
   int lane = threadIdx.x % 32;
-  static constexpr int kCopiers = copiers_in<Shape, Boxes::paged>();
+  static constexpr int kProducerWarps = producer_warps_in<Shape, Boxes::paged>();
   // Work items that are few and long are requested late, when so many key tiles are left of the one
   // before.  Else multiprocessors that read faster than others would wait for these in the end.
   static constexpr int kPrefetch = prefetch_in<Shape>();
   static constexpr bool kEarly = copies_early<Shape>();
 
-  __device__ static int copiers_of(const Attend& a) {
-    return a.sequences.page && a.sequences.page < BN ? kCopiers : 1;
+  __device__ static int producer_warps_of(const Attend& a) {
+    return a.sequences.page && a.sequences.page < BN ? kProducerWarps : 1;
   }
 
   // Warps 0 to 3 of the block: 1 is the scheduler, 0 and then 2 and 3 are producers.
   __device__ __forceinline__ void run(int warp, const WorkOrder& order, const Schedule& schedule) {
     if (warp == 1)
       schedule_tiles(order, schedule);
-    else if (warp == 0 || (kCopiers > 1 && warp <= copiers_of(a)))
+    else if (warp == 0 || (kProducerWarps > 1 && warp <= producer_warps_of(a)))
       produce_tiles();
   }
 
  private:
   // The last producer copies Q: the first has the first keys.
   __device__ bool leads() const {
-    return kCopiers == 1 || threadIdx.x / 32 == (copiers_of(a) > 1 ? copiers_of(a) : 0);
+    return kProducerWarps == 1 ||
+           threadIdx.x / 32 == (producer_warps_of(a) > 1 ? producer_warps_of(a) : 0);
   }
   // Sequences differ in rows.  Each has as many row tiles as the longest may have, most of them
   // then without rows.
@@ -223,7 +224,8 @@ struct Producer90 {
 
   // The next tile to copy, and how many others' are before it.
   struct Tiles : KeyState {
-    int others = kCopiers > 1 && threadIdx.x >= 32 ? static_cast<int>(threadIdx.x / 32) - 1 : 0;
+    int others = kProducerWarps > 1 && threadIdx.x >= 32 ? static_cast<int>(threadIdx.x / 32) - 1
+                                                         : 0;
   };
 
   // Works without rows are to be passed before the next one: it is asked for when this one begins.
@@ -276,12 +278,12 @@ struct Producer90 {
   template <class Tile, bool TellAbsent>
   __device__ __forceinline__ void copy(const CUtensorMap& map, const KeyBox& keys, int head,
                                        int batch, Tiles& at, bool begins) const {
-    if (kCopiers > 1) {
+    if (kProducerWarps > 1) {
       if (at.others > 0) {
         if (begins) begin();
         return --at.others, at.next();
       }
-      at.others = copiers_of(a) - 1;
+      at.others = producer_warps_of(a) - 1;
     }
     const uint32_t to = shared.keys(at), full = shared.key_pipe().full(at);
     if constexpr (Boxes::paged) {

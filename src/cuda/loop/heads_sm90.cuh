@@ -22,7 +22,7 @@ namespace fovea::cuda {
 template <int Dtype_, int D_>
 struct HeadsShape90 {
   static constexpr int Dtype = Dtype_, D = D_, BM = kHeadsTile, BN = kHeadsTile, Stages = 3;
-  static constexpr int threads = 384, copying = 24, computing = 240, warps = 8;
+  static constexpr int threads = 384, producer_regs = 24, consumer_regs = 240, warps = 8;
   using Tile = Swizzled<BM, D>;
   static constexpr int keys = Stages * Tile::bytes, barriers = 2 * keys;
   static constexpr int shared_bytes = barriers + 4 * Stages * 8;
@@ -129,11 +129,11 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int first = Policy::first(work, args, at), last = Policy::last(work, at);
   const int group = sm90::uniform(threadIdx.x / 128) - 1;
   if (group < 0) {
-    sm90::setmaxnreg_dec<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::producer_regs>();
     if (threadIdx.x == 0) copy_heads<Shape>(work, maps, at, first, last, rings);
     return;
   }
-  sm90::setmaxnreg_inc<Shape::computing>();
+  sm90::setmaxnreg_inc<Shape::consumer_regs>();
   const int lane = threadIdx.x % 32;
   const bool one = last - first == 1;  // its rows are copied once
   const PlainPairs pairs(work.a, at.seq, 0, 0);

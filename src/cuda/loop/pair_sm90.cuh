@@ -30,8 +30,11 @@ struct PairShape90 {
   static constexpr int prefetch = 2;
   // More warpgroups, and two blocks, fill each other's gaps better without.
   static constexpr bool settles = Groups == 2;
-  static constexpr int copying = Groups == 1 ? 40 : Groups == 4 ? 32 : 56;
-  static constexpr int computing = Groups == 4 ? 112 : Groups == 3 ? 152 : Groups == 2 ? 224 : 216;
+  static constexpr int producer_regs = Groups == 1 ? 40 : Groups == 4 ? 32 : 56;
+  static constexpr int consumer_regs = Groups == 4   ? 112
+                                       : Groups == 3 ? 152
+                                       : Groups == 2 ? 224
+                                                     : 216;
   using TileQ = Swizzled<BM, D>;
   using TileQ2 = Swizzled<BM, E>;
   using TileK = Swizzled<BN, D>;
@@ -289,10 +292,10 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.q2),
         sm90::prefetch_map(maps.v);
   if (warp < 4) {
-    sm90::setmaxnreg_dec<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::producer_regs>();
     Producer90<Shape, Contiguous, Mask, DualMaps>{a, grid, maps, shared}.run(warp, order, schedule);
   } else {
-    sm90::setmaxnreg_inc<Shape::computing>();
+    sm90::setmaxnreg_inc<Shape::consumer_regs>();
     compute_pairs<Shape>(a, second_scale, sink, warp / 4 - 1, shared);
   }
 }

@@ -107,10 +107,10 @@ struct Shared90 {
   }
   __device__ uint32_t prefetch_next() const { return at + layout.prefetch; }
 
-  // `copiers` producer warps read a slot, beside the consumers.
-  __device__ void init(int copiers = 1) const {
+  // Producer warps read a slot, beside the consumers.
+  __device__ void init(int producer_warps = 1) const {
     constexpr int kWarps = 4 * Shape::Groups;
-    tile_pipe().init(1, kWarps + copiers - 1);
+    tile_pipe().init(1, kWarps + producer_warps - 1);
     for (TileState i; i.phase == 0; i.next()) sm90::barrier_init(tile_confirmed(i), 1);
     q_pipe().init(1, kWarps), key_pipe().init(1, kWarps);
     sm90::barrier_init(prefetch_next(), 1);

@@ -15,13 +15,13 @@ namespace fovea::cuda {
 // stages leave room, blocks of the next kernel come beside and are ready when this one ends.
 template <class Base>
 struct SplitShape90 : Base {
-  static constexpr int copiers = 2;
+  static constexpr int producer_warps = 2;
   static constexpr int prefetch = 4;
   static constexpr bool skip_empty_groups = true;
   static constexpr bool twice = 2 * (Base::shared_bytes + 1024) <= 228 * 1024;
   static constexpr int blocks = twice ? 2 : 1;
-  static constexpr int copying = twice ? 48 : Base::copying;
-  static constexpr int computing = twice ? 208 : Base::computing;
+  static constexpr int producer_regs = twice ? 48 : Base::producer_regs;
+  static constexpr int consumer_regs = twice ? 208 : Base::consumer_regs;
 };
 
 // Keys of pages, all columns of a head in one copy.  More copies take longer to be asked for: one

@@ -24,8 +24,8 @@ struct ConvGradient90 {
   static constexpr bool crowded = !keys && D + 8 * Pairs * Ahead > 256;
   // Registers a thread, of the 168 that a block starts with: what the producer warpgroup gives the
   // others take, and one that asks for more waits for ever.
-  static constexpr int copying = crowded ? 24 : 40, computing = crowded ? 240 : 232;
-  static_assert(copying + Groups * computing <= 168 * (Groups + 1));
+  static constexpr int producer_regs = crowded ? 24 : 40, consumer_regs = crowded ? 240 : 232;
+  static_assert(producer_regs + Groups * consumer_regs <= 168 * (Groups + 1));
   // The next S and the last sums run under a step's convolutions.
   static constexpr bool roomy = !crowded && D + (keys ? E : 8 * Pairs * Ahead) <= 200;
   // dout v' runs under the weights, so that the last sums can under the next A.

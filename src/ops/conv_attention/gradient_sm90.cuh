@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   __syncthreads();
   const int warp = sm90::uniform(threadIdx.x / 32);
   if (warp < 4) {
-    sm90::setmaxnreg_dec<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::producer_regs>();
     if (warp == 0) {
       copy_gradient<Shape>(b, more, shared);
     } else if (warp == 1) {
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       pdl_wait();  // what comes after this kernel relies on the one before it, too
     }
   } else {
-    sm90::setmaxnreg_inc<Shape::computing>();
+    sm90::setmaxnreg_inc<Shape::consumer_regs>();
     using Pass =
         std::conditional_t<Shape::keys, ConvKeyGradient90<Shape>, ConvRowGradient90<Shape>>;
     typename Pass::Fragments fragments;

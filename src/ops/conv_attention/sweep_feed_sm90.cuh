@@ -18,7 +18,8 @@ struct ConvShape90 {
   static constexpr bool packed = C.kind == ConvKind::packed;
   static constexpr int BM = 64 * Groups, threads = 128 * (Groups + 1);
   static constexpr int budgets[3][2] = {{40, 216}, {24, 240}, {32, 160}};
-  static constexpr int copying = budgets[Groups - 1][0], computing = budgets[Groups - 1][1];
+  static constexpr int producer_regs = budgets[Groups - 1][0],
+                       consumer_regs = budgets[Groups - 1][1];
   // S and A do not both fit beside O.
   static constexpr bool late = Groups == 3 && D + E > 128;
   using TileQ = Swizzled<BM, D>;

@@ -57,10 +57,10 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
     sm90::prefetch_map(more.maps.q), sm90::prefetch_map(more.maps.k),
         sm90::prefetch_map(more.maps.v);
   if (warp < 4) {
-    sm90::setmaxnreg_dec<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::producer_regs>();
     if (warp == 0) copy_conv<Shape>(c, more, shared);
   } else {
-    sm90::setmaxnreg_inc<Shape::computing>();
+    sm90::setmaxnreg_inc<Shape::consumer_regs>();
     typename ConvConsumer90<Shape>::Fragments fragments;
     ConvConsumer90<Shape>(c, more, warp / 4 - 1, shared, fragments).compute();
   }

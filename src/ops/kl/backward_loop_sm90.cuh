@@ -35,7 +35,7 @@ struct KlBackwardShape90 {
   static constexpr int Dtype = Dtype_, D = D_, E = E_, BM = BM_, BN = 128;
   static constexpr int StagesQ = StagesQ_;
   static constexpr int owners = BN / 64, threads = 128 * (owners + 2);
-  static constexpr int copying = 24, owning = 192, summing = 104;  // registers a thread
+  static constexpr int producer_regs = 24, owning = 192, summing = 104;  // registers a thread
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
   using TileQ = Swizzled<BM, D>;
@@ -310,7 +310,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const WindowRows rows(a, seq, block.g, key_begin, min(key_begin + Shape::BN, keys), Shape::BM,
                         block.down);
   if (group < 0) {
-    sm90::setmaxnreg_dec<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::producer_regs>();
     if (rows.count() == 0) return;
     if (warp == 0)
       produce_row_tiles<Shape>(a, maps, work, rows, args, shared);

@@ -24,7 +24,8 @@ namespace fovea::cuda {
 template <int Dtype_, int D_, int Passing_, int Stages_>
 struct DscoresShape90 {
   static constexpr int Dtype = Dtype_, D = D_, Own = kHeadsTile, Passing = Passing_;
-  static constexpr int Stages = Stages_, threads = 384, copying = 24, computing = 240, warps = 8;
+  static constexpr int Stages = Stages_, threads = 384, producer_regs = 24, consumer_regs = 240,
+                       warps = 8;
   using TileOwn = Swizzled<Own, D>;
   using Tile = Swizzled<Passing, D>;
   static constexpr int ring = TileOwn::bytes, barriers = ring + Stages * Tile::bytes;
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const HeadsTile& at = *reinterpret_cast<const HeadsTile*>(s_tile);
   if (at.i0 >= at.seq.rows) return;
   if (threadIdx.x < 128) {
-    sm90::setmaxnreg_dec<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::producer_regs>();
     if (threadIdx.x >= 32 || at.tiles == 0) return;
     ring.copy_own(maps.q[1], static_cast<int>(at.seq.row_begin) + at.i0, head,
                   static_cast<int>(at.seq.batch));
@@ -135,7 +136,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                 static_cast<int>(at.seq.key_batch), at.seq.keys - at.key(t));
     return;
   }
-  sm90::setmaxnreg_inc<Shape::computing>();
+  sm90::setmaxnreg_inc<Shape::consumer_regs>();
   const int own = own_row90(), row = at.i0 + own, lane = threadIdx.x % 32;
   const auto place = [&](const int64_t* stride, int half) {
     return at.seq.batch * stride[0] + (at.seq.row_begin + row + 8 * half) * stride[1] +
@@ -234,7 +235,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   if (at.tile * kHeadsTile >= at.seq.keys) return;
   const int row_begin = static_cast<int>(at.seq.row_begin), batch = static_cast<int>(at.seq.batch);
   if (threadIdx.x < 128) {
-    sm90::setmaxnreg_dec<Shape::copying>();
+    sm90::setmaxnreg_dec<Shape::producer_regs>();
     if (threadIdx.x >= 32) return;
     ring.copy_own(maps.k[1], static_cast<int>(at.seq.key_begin) + at.tile * kHeadsTile, 0,
                   static_cast<int>(at.seq.key_batch));
@@ -245,7 +246,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     });
     return;
   }
-  sm90::setmaxnreg_inc<Shape::computing>();
+  sm90::setmaxnreg_inc<Shape::consumer_regs>();
   const int own = own_row90(), lane = threadIdx.x % 32;
   float dk[D / 8][4], x[1][N][4];
   clear_sums90(dk);

@@ -28,7 +28,7 @@ struct ItemShape90 {
   static constexpr int Dtype = Dtype_, D = D_, Stages = Stages_;
   static constexpr int Blocks = Blocks_;  // a multiprocessor should hold
   static constexpr bool Held = Held_;     // Q in registers: one row tile
-  static constexpr int computing = 128, threads = computing + 32;
+  static constexpr int consumer_threads = 128, threads = consumer_threads + 32;
   using Tile = Swizzled<64, D>;
 
   // Of 64 rows, in shared memory.
@@ -60,7 +60,7 @@ class ItemKeys90 {
   // By one thread, before the block meets.
   __device__ void init(int64_t number) const {
     sm90::barrier_init(q_full(), 1);
-    key_pipe().init(1, Shape::computing / 32);
+    key_pipe().init(1, Shape::consumer_threads / 32);
     sm90::barrier_init_done();
     new (shared_.item) TraceItem(a, number);
   }
@@ -122,7 +122,7 @@ class ItemKeys90 {
     }
   }
   __device__ static void meet() {
-    sm90::named_barrier_sync(1, Shape::computing);
+    sm90::named_barrier_sync(1, Shape::consumer_threads);
   }
   __device__ int stages_of(int count) const {
     return (count * block_keys + 63) / 64;

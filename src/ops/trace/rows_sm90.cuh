@@ -34,8 +34,8 @@ struct RowsShape90 : AttendShape90<Dtype, D, E, Groups, BN, Stages> {
   using Base = AttendShape90<Dtype, D, E, Groups, BN, Stages>;
   static constexpr bool twice = Groups == 1 && 2 * (Base::shared_bytes + 1024) <= 228 * 1024;
   static constexpr int blocks = twice ? 2 : 1;
-  static constexpr int copying = twice ? 40 : Base::copying;
-  static constexpr int computing = twice ? 216 : Base::computing;
+  static constexpr int producer_regs = twice ? 40 : Base::producer_regs;
+  static constexpr int consumer_regs = twice ? 216 : Base::consumer_regs;
   // Measured for dense attention alone.
   static constexpr bool q_in_registers = false, skip_empty_groups = false;
   static constexpr int prefetch = 0;

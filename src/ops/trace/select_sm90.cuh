@@ -33,7 +33,7 @@ struct SelectShared90 {
 template <class Shape>
 class Select90 : public ItemKeys90<Shape> {
   using Base = ItemKeys90<Shape>;
-  using Tree = BranchTree<Shape::Most, Shape::computing>;
+  using Tree = BranchTree<Shape::Most, Shape::consumer_threads>;
   using Base::a, Base::item, Base::block_keys;
 
  public:
@@ -169,10 +169,10 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
   // Under a causal mask the last row block of a head has most to do.
   const int64_t n = work.call.a.n, number = blockIdx.x;
   if (threadIdx.x == 0) select.init(number / n * n + n - 1 - number % n);
-  if (threadIdx.x == Shape::computing)
+  if (threadIdx.x == Shape::consumer_threads)
     sm90::prefetch_map(work.maps.q), sm90::prefetch_map(work.maps.k);
   __syncthreads();
-  if (sm90::uniform(threadIdx.x / 32) == Shape::computing / 32) {
+  if (sm90::uniform(threadIdx.x / 32) == Shape::consumer_threads / 32) {
     select.copy();
   } else {
     select.compute();

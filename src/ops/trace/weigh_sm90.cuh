@@ -47,7 +47,7 @@ class Weigh90 : public ItemKeys90<Shape> {
 
   __device__ __forceinline__ void compute() {
     load_rows();
-    for (int i = threadIdx.x; i < 4 * a.keep; i += Shape::computing) (&s_.mass[0][0])[i] = 0;
+    for (int i = threadIdx.x; i < 4 * a.keep; i += Shape::consumer_threads) (&s_.mass[0][0])[i] = 0;
     Base::meet();
     if (block_keys == 16)
       walk<4>();
@@ -56,7 +56,7 @@ class Weigh90 : public ItemKeys90<Shape> {
     else
       walk<1>();
     Base::meet();
-    for (int slot = threadIdx.x; slot < a.keep; slot += Shape::computing) {
+    for (int slot = threadIdx.x; slot < a.keep; slot += Shape::consumer_threads) {
       const float* part = s_.mass[slot];
       const float mass = part[0] + part[1] + part[2] + part[3];
       if (a.edge_mass) a.edge_mass.template as<float>()[item.slot(a.edge_mass, slot)] = mass;
@@ -162,7 +162,7 @@ class Weigh90 : public ItemKeys90<Shape> {
       const int64_t to = item.slot(a.edge_value, slot);
 #pragma unroll
       for (int i = 0; i < kValueColumns; ++i) {
-        const int64_t c = threadIdx.x + i * Shape::computing;
+        const int64_t c = threadIdx.x + i * Shape::consumer_threads;
         if (c < a.attend.e)
           a.edge_value.template as<float>()[to + c * a.edge_value.stride[4]] = value[i];
         value[i] = 0;
@@ -185,7 +185,7 @@ class Weigh90 : public ItemKeys90<Shape> {
       if (weight == 0) continue;  // perhaps a key that is not there
 #pragma unroll
       for (int i = 0; i < kValueColumns; ++i) {
-        const int64_t c = threadIdx.x + i * Shape::computing;
+        const int64_t c = threadIdx.x + i * Shape::consumer_threads;
         if (c < a.attend.e)
           value[i] = fmaf(
               weight, load_float(v.data, Shape::Dtype, from + j * v.stride[1] + c * v.stride[3]),
@@ -207,10 +207,10 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
                                                                        Shape::Tile::bytes);
   Weigh90<Shape> weigh(work, memory, shared);
   if (threadIdx.x == 0) weigh.init(blockIdx.x);
-  if (threadIdx.x == Shape::computing)
+  if (threadIdx.x == Shape::consumer_threads)
     sm90::prefetch_map(work.maps.q), sm90::prefetch_map(work.maps.k);
   __syncthreads();
-  if (sm90::uniform(threadIdx.x / 32) == Shape::computing / 32) {
+  if (sm90::uniform(threadIdx.x / 32) == Shape::consumer_threads / 32) {
     weigh.copy();
   } else {
     weigh.compute();
