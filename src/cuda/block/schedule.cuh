@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which works a persistent block takes, and what they are: its own number first, then the next that
-// nobody has.  Results do not depend on who does what.
+// Which work items a persistent block takes, and what they are: its own number first, then the next
+// that nobody has.  Results do not depend on who does what.
 #pragma once
 #include <cstdint>
 
@@ -8,17 +8,17 @@
 
 namespace fovea::cuda {
 
-// Works are (head of a sequence, row tile, split).  Sections of heads whose keys the cache holds
-// follow one another, in each the row tiles from the longest; the shortest row tiles of all come at
-// the end, where they fill the gaps.
-struct WorkOrder {
+// Work items are (head of a sequence, row tile, split).  Sections of heads whose keys the cache
+// holds follow one another, in each the row tiles from the longest; the shortest row tiles of all
+// come at the end, where they fill the gaps.
+struct TileOrder {
   int32_t row_tiles, heads, splits;  // heads: of all sequences
   int32_t l2_section, shortest;      // heads in a section, row tiles kept for the end
   bool reversed;                     // later row tiles are longer
 
-  __host__ __device__ int64_t works() const { return int64_t{row_tiles} * heads * splits; }
-  // Works in a row, from its multiples on, that are of one row tile and of one sequence, which has
-  // `width` heads.
+  __host__ __device__ int64_t items() const { return int64_t{row_tiles} * heads * splits; }
+  // Work items in a row, from its multiples on, that are of one row tile and of one sequence, which
+  // has `width` heads.
   __device__ int run(int width) const {
     int common = l2_section;
     while (width) {
@@ -31,8 +31,8 @@ struct WorkOrder {
 
 // Heads of an L2 section (head swizzle).  `shared` heads have K and V in common, of `bytes`.
 // Heads are grouped so that their K and V fit in half of L2, under a mask at least 8: the longest
-// works of fewer do not fill the device.  Groups have equal size: a short last one would end in
-// long works, and nothing would be left to fill the gaps.
+// work items of fewer do not fill the device.  Groups have equal size: a short last one would end
+// in long work items, and nothing would be left to fill the gaps.
 inline int32_t section_of(int64_t heads, int64_t shared, int64_t bytes, int64_t cache,
                           bool masked) {
   const int64_t held = clamp_i64(cache / 2 / (bytes + 1), 1, 64) * shared,
@@ -40,10 +40,10 @@ inline int32_t section_of(int64_t heads, int64_t shared, int64_t bytes, int64_t 
   return static_cast<int32_t>(sections ? (heads + sections - 1) / sections : 1);
 }
 
-struct WorkPlace {
+struct TileCoord {
   int32_t head, row_tile, split;
 
-  __device__ WorkPlace(const WorkOrder& order, int work) {
+  __device__ TileCoord(const TileOrder& order, int work) {
     split = take(work, order.splits);
     const int first = order.row_tiles - order.shortest, sections = order.heads * first;
     if (work < sections) {
@@ -67,15 +67,16 @@ struct WorkPlace {
   }
 };
 
-struct Schedule {
-  int32_t works;
-  int32_t* counters;  // works taken, blocks done: 0 before and after; nullptr: a block takes one
+struct DynamicSchedule {
+  int32_t items;
+  int32_t*
+      counters;  // work items taken, blocks done: 0 before and after; nullptr: a block takes one
 
   // For one thread of a block: the next work, past the last where none is left.
   __device__ int take() const {
-    return counters ? static_cast<int>(gridDim.x) + atomicAdd(counters, 1) : works;
+    return counters ? static_cast<int>(gridDim.x) + atomicAdd(counters, 1) : items;
   }
-  // For that thread: works before number `work` are nobody's any more.
+  // For that thread: work items before number `work` are nobody's any more.
   __device__ void pass(int work) const {
     if (counters) atomicMax(counters, work - static_cast<int>(gridDim.x));
   }
@@ -88,15 +89,15 @@ struct Schedule {
   }
 };
 
-// The works of one block, for one warp.  `ahead`: the one after is asked for now, else when it is
-// needed.
+// The work items of one block, for one warp.  `ahead`: the one after is asked for now, else when it
+// is needed.
 class TileScheduler {
  public:
-  __device__ TileScheduler(const Schedule& schedule, bool ahead)
+  __device__ TileScheduler(const DynamicSchedule& schedule, bool ahead)
       : schedule_(schedule), now_(static_cast<int>(blockIdx.x)) {
     ask(ahead);
   }
-  __device__ bool done() const { return now_ >= schedule_.works; }
+  __device__ bool done() const { return now_ >= schedule_.items; }
   __device__ int operator*() const { return now_; }
   __device__ void next(bool ahead) {
     if (!asked_) ask(true);
@@ -104,14 +105,15 @@ class TileScheduler {
     if (done() && threadIdx.x % 32 == 0) schedule_.leave();
     ask(ahead);
   }
-  // Goes on to a work of which `some` says that there is one.  It says the same of all works of a
-  // run: each lane asks of another, and those without any are passed, whoever would have had them.
+  // Goes on to a work of which `some` says that there is one.  It says the same of all work items
+  // of a run: each lane asks of another, and those without any are passed, whoever would have had
+  // them.
   template <class F>
   __device__ void pass(int run, F some) {
     const int lane = threadIdx.x % 32;
     while (!done()) {
       const int first = now_ / run;
-      const auto begin = [&](int at) { return min((first + at) * run, schedule_.works - 1); };
+      const auto begin = [&](int at) { return min((first + at) * run, schedule_.items - 1); };
       const uint32_t are = __ballot_sync(~0u, some(begin(lane)));
       if (are & 1) return;
       if (lane == 0) schedule_.pass((first + (are ? __ffs(are) - 1 : 32)) * run);
@@ -123,11 +125,11 @@ class TileScheduler {
   __device__ void ask(bool now) {
     asked_ = now;
     if (!now) return;
-    next_ = schedule_.works;
+    next_ = schedule_.items;
     if (schedule_.counters && !done() && threadIdx.x % 32 == 0) next_ = schedule_.take();
   }
 
-  const Schedule& schedule_;
+  const DynamicSchedule& schedule_;
   bool asked_;
   int now_, next_;
 };

@@ -282,14 +282,14 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     attend_bwd_rows_sm90(const __grid_constant__ AttendBackward b,
                          const __grid_constant__ BackwardMaps maps,
                          const __grid_constant__ BackwardWork work,
-                         const __grid_constant__ WorkOrder order) {
+                         const __grid_constant__ TileOrder order) {
   constexpr int BM = Shape::BM, BN = Shape::BN;
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ __align__(16) unsigned char s_sequence[sizeof(Sequence)];
   const Attend& a = b.forward;
   const BackwardRowsShared<Shape> shared{shared_address(memory)};
   const int warp = sm90::uniform(threadIdx.x / 32), group = sm90::uniform(threadIdx.x / 128) - 1;
-  const WorkPlace mine(order, static_cast<int>(blockIdx.x));
+  const TileCoord mine(order, static_cast<int>(blockIdx.x));
   const int heads = static_cast<int>(a.h);
   RowsOfHead of{mine.head / heads, mine.head % heads, mine.row_tile * BM};
   if (threadIdx.x == 0) {

@@ -76,7 +76,7 @@ struct WorkItem {
 
 template <class Shape, CodeScales Codes>
 __device__ inline void make_item(WorkItem<Shape>& item, const Codes& codes, const AttendGrid& grid,
-                                 const WorkPlace& place) {
+                                 const TileCoord& place) {
   constexpr int BM = Shape::BM, BN = Shape::BN;
   const Attend& a = codes.attend();
   const int heads = static_cast<int>(grid.heads);
@@ -230,13 +230,14 @@ struct ByteShared90 {
 // One thread: finds out what the next item is while this one is under way.
 template <class Shape, CodeScales Codes>
 __device__ __forceinline__ void schedule_items(const Codes& codes, const AttendGrid& grid,
-                                               const WorkOrder& order, const Schedule& schedule,
+                                               const TileOrder& order,
+                                               const DynamicSchedule& schedule,
                                                const ByteShared90<Shape>& shared) {
   sm90::Pipeline<2>::State at;
-  for (int w = blockIdx.x; w < schedule.works; w = schedule.take()) {
+  for (int w = blockIdx.x; w < schedule.items; w = schedule.take()) {
     shared.item_pipe().acquire(at);
     auto& item = shared.item(at);
-    make_item(item, codes, grid, WorkPlace(order, w));
+    make_item(item, codes, grid, TileCoord(order, w));
     if (item.tile.size <= 0) continue;
     shared.item_pipe().arrive(at);
     sm90::barrier_wait(shared.prefetch_next(), at.stage);
@@ -468,8 +469,9 @@ template <class Shape, CodeScales Codes, class Sink>
 __global__ void __launch_bounds__(Shape::threads, 1)
     attend_fp8_sm90(const __grid_constant__ Codes codes, const __grid_constant__ AttendGrid grid,
                     const __grid_constant__ AttendMaps maps,
-                    const __grid_constant__ WorkOrder order,
-                    const __grid_constant__ Schedule schedule, const __grid_constant__ Sink sink) {
+                    const __grid_constant__ TileOrder order,
+                    const __grid_constant__ DynamicSchedule schedule,
+                    const __grid_constant__ Sink sink) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const ByteShared90<Shape> shared(memory);
   if (threadIdx.x == 0) {

@@ -60,7 +60,7 @@ struct AttendShape90 {
   static_assert(TileO::bytes <= TileQ::bytes);
   static constexpr int q_bytes = TileQ::bytes;
   static constexpr int stage_bytes = TileK::bytes > TileV::bytes ? TileK::bytes : TileV::bytes;
-  static constexpr int slack_bytes = 1024;  // works and barriers
+  static constexpr int slack_bytes = 1024;  // work items and barriers
   static constexpr int Slots =
       Stages * stage_bytes + 2 * q_bytes + slack_bytes <= 227 * 1024 ? 2 : 1;
   static constexpr int tile_bytes = Slots * q_bytes + Stages * stage_bytes;
@@ -366,7 +366,8 @@ template <class Shape, KeySource Source, TileScore Score, TileMask Mask, class S
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     attend_sm90(const __grid_constant__ typename Source::Call call,
                 const __grid_constant__ AttendGrid grid, const __grid_constant__ AttendMaps maps,
-                const __grid_constant__ WorkOrder order, const __grid_constant__ Schedule schedule,
+                const __grid_constant__ TileOrder order,
+                const __grid_constant__ DynamicSchedule schedule,
                 const __grid_constant__ Sink sink) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Attend& a = attend_in(call);

@@ -81,10 +81,10 @@ inline int64_t auto_splits(int64_t row_tiles, int64_t key_tiles, int64_t head_by
 
 // For kernels whose blocks stay: splits that finish soonest if a work costs its key tiles and
 // kWorkTiles more, and the merge kMergeTiles.
-inline int64_t splits_of(int64_t works, int64_t key_tiles, int64_t multiprocessors) {
+inline int64_t splits_of(int64_t items, int64_t key_tiles, int64_t multiprocessors) {
   constexpr int64_t kWorkTiles = 4, kMergeTiles = 2, kMost = 128;
   const auto cost = [&](int64_t splits) {
-    return ceil_div(works * splits, multiprocessors) * (ceil_div(key_tiles, splits) + kWorkTiles) +
+    return ceil_div(items * splits, multiprocessors) * (ceil_div(key_tiles, splits) + kWorkTiles) +
            (splits > 1 ? kMergeTiles : 0);
   };
   int64_t best = 1;

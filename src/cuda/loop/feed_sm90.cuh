@@ -69,7 +69,8 @@ struct Producer90 {
   }
 
   // Warps 0 to 3 of the block: 1 is the scheduler, 0 and then 2 and 3 are producers.
-  __device__ __forceinline__ void run(int warp, const WorkOrder& order, const Schedule& schedule) {
+  __device__ __forceinline__ void run(int warp, const TileOrder& order,
+                                      const DynamicSchedule& schedule) {
     if (warp == 1)
       schedule_tiles(order, schedule);
     else if (warp == 0 || (kProducerWarps > 1 && warp <= producer_warps_of(a)))
@@ -90,28 +91,28 @@ struct Producer90 {
            x.key_begin == y.key_begin && x.key_first == y.key_first && x.keys == y.keys;
   }
   // What the next work item is, while this one is under way: its divisions take longer than a tile.
-  __device__ __forceinline__ void schedule_tiles(const WorkOrder& order,
-                                                 const Schedule& schedule) const {
+  __device__ __forceinline__ void schedule_tiles(const TileOrder& order,
+                                                 const DynamicSchedule& schedule) const {
     typename Shared::TileState slot;
-    // Works requested late are counted once this one copies.
+    // Work items requested late are counted once this one copies.
     const bool late =
         Source::Steps::listed || (kPrefetch == 0 && (geometry_on_device(a) || schedule.counters));
     EarlyPlan<Shared, kEarly> early(shared, late, depends_on_device<Source>(a, boxes));
     uint32_t prefetch_phase = 0;
     const int run = ragged() ? order.run(static_cast<int>(grid.heads)) : 0;
     const auto has_rows = [&](int work) {
-      const WorkPlace place(order, work);
+      const TileCoord place(order, work);
       return place.row_tile * row_step(grid.group) <
              a.sequences[place.head / static_cast<int>(grid.heads)].rows * grid.group;
     };
-    const auto next = [&](TileScheduler& works) {
-      works.next(kPrefetch == 0);
-      if (run) works.pass(run, has_rows);
+    const auto next = [&](TileScheduler& scheduler) {
+      scheduler.next(kPrefetch == 0);
+      if (run) scheduler.pass(run, has_rows);
     };
-    for (TileScheduler works(schedule, kPrefetch == 0); !works.done();) {
+    for (TileScheduler scheduler(schedule, kPrefetch == 0); !scheduler.done();) {
       shared.tile_pipe().acquire(slot);
       __syncwarp();  // a work without rows was seen by all lanes
-      const WorkPlace place(order, *works);
+      const TileCoord place(order, *scheduler);
       const int rows = row_step(grid.group), heads = static_cast<int>(grid.heads),
                 r = place.head / heads;
       Slot& work = shared.work(slot);
@@ -127,7 +128,7 @@ struct Producer90 {
         if (kPrefetch > 0)
           sm90::barrier_wait(shared.prefetch_next(), prefetch_phase), prefetch_phase ^= 1;
       }
-      if (guess == Guess::kept) next(works);
+      if (guess == Guess::kept) next(scheduler);
     }
     shared.tile_pipe().acquire(slot);
     __syncwarp();
@@ -228,7 +229,8 @@ struct Producer90 {
                                                          : 0;
   };
 
-  // Works without rows are to be passed before the next one: it is asked for when this one begins.
+  // Work items without rows are to be passed before the next one: it is asked for when this one
+  // begins.
   __device__ __forceinline__ void prefetch_next(int left, int all) const {
     if (kPrefetch > 0 && left == (ragged() ? all : min(all, kPrefetch)) && leads() && lane == 0)
       sm90::barrier_arrive(shared.prefetch_next());

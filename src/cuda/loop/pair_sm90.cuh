@@ -5,14 +5,13 @@
 //   of which kl = ln 2 c / l_x - ln l_x + ln l_y.  X and Y, that a row's scores are relative to,
 //   never meet, so large scores cost no digit; any number near the maxima will do, so they stay
 //   until a score passes one by more than kSlack.
-// Blocks, warps, works and copies are those of attend_sm90.cuh; a slot of Q holds both rows, the
-// ring K and K2 in turn.  Both products of a tile are in flight together: the powers of the first
-// run under the second's, those of the second under the other warpgroups'.
-// A tile that is seen whole is tried with X and Y as they are: no maxima, no masks.  Where a sum of
-// it is too large or not finite, or nothing was seen before, the warpgroup takes the tile again
-// with maxima and masks; its keys are given back after that.
-// Policies: Mask (tile_policy.cuh); Sink: the sums of a row, Sink::Sums, what they begin with and
-// what becomes of them.  StreamKL (2606.20005).
+// Blocks, warps, work items and copies are those of attend_sm90.cuh; a slot of Q holds both rows,
+// the ring K and K2 in turn.  Both products of a tile are in flight together: the powers of the
+// first run under the second's, those of the second under the other warpgroups'. A tile that is
+// seen whole is tried with X and Y as they are: no maxima, no masks.  Where a sum of it is too
+// large or not finite, or nothing was seen before, the warpgroup takes the tile again with maxima
+// and masks; its keys are given back after that. Policies: Mask (tile_policy.cuh); Sink: the sums
+// of a row, Sink::Sums, what they begin with and what becomes of them.  StreamKL (2606.20005).
 #pragma once
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/feed_sm90.cuh"
@@ -41,7 +40,7 @@ struct PairShape90 {
   using TileV = Swizzled<BN, E>;  // the second's keys
   static constexpr int q_bytes = TileQ::bytes + TileQ2::bytes;
   static constexpr int stage_bytes = TileK::bytes > TileV::bytes ? TileK::bytes : TileV::bytes;
-  static constexpr int slack_bytes = 1024;  // works and barriers
+  static constexpr int slack_bytes = 1024;  // work items and barriers
   static constexpr int most_bytes = 227 * 1024 / blocks;
   static constexpr int Slots =
       Stages * stage_bytes + 2 * q_bytes + slack_bytes <= most_bytes ? 2 : 1;
@@ -281,8 +280,8 @@ template <class Shape, TileMask Mask, class Sink>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     pair_sm90(const __grid_constant__ Attend a, float second_scale,
               const __grid_constant__ AttendGrid grid, const __grid_constant__ DualMaps maps,
-              const __grid_constant__ WorkOrder order, const __grid_constant__ Schedule schedule,
-              const __grid_constant__ Sink sink) {
+              const __grid_constant__ TileOrder order,
+              const __grid_constant__ DynamicSchedule schedule, const __grid_constant__ Sink sink) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Shared90<Shape, Contiguous, Mask> shared(memory);
   if (threadIdx.x == 0) shared.init();

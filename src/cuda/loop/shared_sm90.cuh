@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the warps of a forward sweep of Hopper hand each other in shared memory: works, their tiles,
-// and the barriers that say which are there.
+// What the warps of a forward sweep of Hopper hand each other in shared memory: work items, their
+// tiles, and the barriers that say which are there.
 #pragma once
 #include "cuda/block/schedule.cuh"
 #include "cuda/loop/mask.cuh"
@@ -11,7 +11,7 @@ namespace fovea::cuda {
 
 // What the scheduler warp tells the others of a work item.
 template <class Source, class Mask>
-struct WorkSlot : Source::Steps {
+struct TileSlot : Source::Steps {
   using Steps = typename Source::Steps;
   RowTile tile;
   Mask mask;
@@ -22,8 +22,8 @@ struct WorkSlot : Source::Steps {
   bool clean;            // V has rows past the last key in the first tile
 
   // `place` is of head `head` of the sequence `seq`, which is number r.
-  __device__ WorkSlot(const typename Source::Call& call, const AttendGrid& grid,
-                      const Sequence& seq, int r, int head, const WorkPlace& place, int rows,
+  __device__ TileSlot(const typename Source::Call& call, const AttendGrid& grid,
+                      const Sequence& seq, int r, int head, const TileCoord& place, int rows,
                       int width)
       : tile(seq, grid, r, head, place.row_tile * rows, rows),
         mask(attend_in(call), tile, width),
@@ -47,7 +47,7 @@ template <class Shape, class Source, class Mask>
 struct SharedLayout90 : sm90::SharedLayout {
   static constexpr int absent_words = (Shape::BN + 31) / 32;
   int q = tiles(Shape::q_bytes, Shape::Slots), keys = tiles(Shape::stage_bytes, Shape::Stages),
-      slots = of<WorkSlot<Source, Mask>>(2), pages = of<int>(2 * 32),
+      slots = of<TileSlot<Source, Mask>>(2), pages = of<int>(2 * 32),
       absent = of<uint32_t>(Shape::Stages * absent_words), word = of<int>(),
       tile_pipe = pipeline<2>(), q_pipe = pipeline<Shape::Slots>(),
       key_pipe = pipeline<Shape::Stages>(), prefetch = barriers(), confirmed = barriers(2);
@@ -75,7 +75,7 @@ struct Shared90 {
   using TileState = typename TilePipe::State;
   using QState = typename QPipe::State;
   using KeyState = typename KeyPipe::State;
-  using Slot = WorkSlot<Source, Mask>;
+  using Slot = TileSlot<Source, Mask>;
   static constexpr int kAbsentWords = layout.absent_words;
   unsigned char* base;
   uint32_t at;

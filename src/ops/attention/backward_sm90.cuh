@@ -42,13 +42,13 @@ BackwardInstance90 backward_sm90_instance() {
                                            Keys::shared_bytes, call, maps, work, grid);
       if (!call.dq) return;
       const int64_t heads = a.h * a.sequences.count, group = a.h / a.g;
-      const WorkOrder rows{static_cast<int32_t>(ceil_div(a.sequences.query_max, Rows::BM)),
+      const TileOrder rows{static_cast<int32_t>(ceil_div(a.sequences.query_max, Rows::BM)),
                            static_cast<int32_t>(heads),
                            1,
                            static_cast<int32_t>(std::min(grid.first.size * group, heads)),
                            0,
                            a.mask.window.right > 0};
-      launch<attend_bwd_rows_sm90<Rows>>(ctx, kBackward90, rows.works(), Rows::threads,
+      launch<attend_bwd_rows_sm90<Rows>>(ctx, kBackward90, rows.items(), Rows::threads,
                                          Rows::shared_bytes, call, maps, work, rows);
     };
     return {C.dtype, C.d, C.e, C.sums, Keys::BM, Keys::BN, Keys::TileQ::panels, launcher};

@@ -36,8 +36,8 @@ struct ForwardInstance {
 // What a Hopper kernel needs beside the call.
 struct ForwardWork90 {
   AttendGrid grid;
-  WorkOrder order;
-  Schedule schedule;
+  TileOrder order;
+  DynamicSchedule schedule;
   AttendMaps maps;
   CUtensorMap o;  // with o_given, boxes of 64 rows
   bool o_given;

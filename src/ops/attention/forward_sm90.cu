@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice among the Hopper instances of attention_forward, their order of works and their
+// The choice among the Hopper instances of attention_forward, their order of work items and their
 // splits.
 #include <algorithm>
 #include <string>
@@ -70,7 +70,7 @@ constexpr int64_t kLeastPage = 16;
 struct Choice {
   const ForwardInstance90* instance = nullptr;
   AttendGrid grid{};
-  WorkOrder order{};
+  TileOrder order{};
 };
 
 Choice choice(const DeviceInfo& device, const Attend& a) {
@@ -84,18 +84,18 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
                           *split = find(a, ForwardKind::split);
   if (!whole || !split) return c;
   const int64_t fold = std::min<int64_t>(whole->rows, group) == group ? folded(a, whole->rows) : 1;
-  const auto works = [&](int64_t heads, int64_t rows, int64_t step) {
+  const auto items = [&](int64_t heads, int64_t rows, int64_t step) {
     return count * heads * ceil_div(rows, step);
   };
   const int64_t split_step = split->rows / group * group;
   // Smaller row tiles, and splits, where the large ones leave multiprocessors idle.
-  const bool few = works(a.h / fold, queries * fold, whole->rows / fold * fold) * 10 <
+  const bool few = items(a.h / fold, queries * fold, whole->rows / fold * fold) * 10 <
                    device.multiprocessors * 8;
   int64_t splits = a.splits;
   if (!splits) {
     const bool small = queries * group <= split->rows;
     splits = split_step && (few || small)
-                 ? splits_of(works(a.g, queries * group, split_step),
+                 ? splits_of(items(a.g, queries * group, split_step),
                              key_tiles_bound(a, ceil_div(split_step, group), split->keys),
                              device.multiprocessors)
                  : 1;
@@ -179,21 +179,21 @@ std::string offer(const Context& ctx, const Attend& a, Plan& plan) {
   if (!make_maps(of.q, of.k, of.v, c.instance->keys, work.maps)) return kNoTensorMaps;
   work.o_given =
       c.grid.group == 1 && a.o_dtype == a.dtype && !*map_refuses(of.o) && make_map(of.o, work.o);
-  const int64_t works = c.order.works();
-  work.grid = c.grid, work.order = c.order, work.schedule.works = static_cast<int32_t>(works);
+  const int64_t items = c.order.items();
+  work.grid = c.grid, work.order = c.order, work.schedule.items = static_cast<int32_t>(items);
   plan.kernel += std::string(".") + dtype_name(a.dtype) + ".d" + std::to_string(c.instance->d) +
                  "." + name_of(c.instance->kind) + "." + std::to_string(c.instance->rows) + "x" +
                  std::to_string(c.instance->keys);
   PartialSlots slots;
   if (c.order.splits > 1) slots = PartialSlots(plan.workspace, a, c.order.splits);
-  plan.launch = [a, work, works, slots, instance = c.instance](Context& ctx, void* workspace) {
+  plan.launch = [a, work, items, slots, instance = c.instance](Context& ctx, void* workspace) {
     ForwardWork90 now = work;
-    if (works > device_info(ctx).multiprocessors) now.schedule.counters = counters(ctx);
+    if (items > device_info(ctx).multiprocessors) now.schedule.counters = counters(ctx);
     const int splits = now.order.splits;
     if (splits > 1) now.parts = slots.at(workspace, a, splits);
-    // The works' counters come first.
+    // The work items' counters come first.
     constexpr int kFirst = 2;
-    if (splits > 1 && works / splits <= kCounters - kFirst) now.arrived = counters(ctx) + kFirst;
+    if (splits > 1 && items / splits <= kCounters - kFirst) now.arrived = counters(ctx) + kFirst;
     instance->launch(ctx, a, now);
     if (splits > 1 && !now.arrived) combine(ctx, "attention_forward", a, now.parts);
   };

@@ -55,7 +55,7 @@ ForwardInstance90 forward_sm90_instance() {
       sink = {work.parts, work.order.splits, work.arrived};
     else if constexpr (Shape::Slots == 2)
       sink.o = work.o, sink.given = work.o_given;
-    const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
+    const int blocks = std::min(work.schedule.items, device_info(ctx).multiprocessors);
     const auto launch = [&]<class S, KeySource Source>() {
       launch_pdl<attend_sm90<S, Source, Score, WindowMask, Sink>>(
           ctx, "attention_forward", blocks, S::threads, S::shared_bytes, a, work.grid, work.maps,

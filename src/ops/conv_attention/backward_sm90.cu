@@ -147,7 +147,7 @@ std::string refuses(const Context& ctx, const ConvAttendBackward& b) {
   if (!rows || !keys) return "no instance for this dtype, width and number of taps in this build";
   if (q.count * a.h * (q.query_max / 32 + 1) > kIndexMax ||
       q.count * a.g * (q.key_max / 32 + 1) > kIndexMax)
-    return "more than 2^30 works";
+    return "more than 2^30 work items";
   const int64_t row_extent[3] = {a.b, a.s, a.h}, out_extent[3] = {a.b, c.rows_out, a.h},
                 key_extent[3] = {q.key_start ? 1 : q.count, a.t, a.g};
   if (!in_pieces(a.o, out_extent, 8) || !in_pieces(b.dout, out_extent, 8) ||
@@ -164,7 +164,7 @@ std::string refuses(const Context& ctx, const ConvAttendBackward& b) {
   return "";
 }
 
-WorkOrder order_of(const DeviceInfo& device, const ConvAttend& c,
+TileOrder order_of(const DeviceInfo& device, const ConvAttend& c,
                    const ConvGradientInstance90& row) {
   const Attend& a = c.attend;
   const bool keys = row.kind == ConvLines::keys;
@@ -207,14 +207,15 @@ void enqueue(Context& ctx, const ConvAttendBackward& b, const Slots90& slots, vo
     fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", kOp);
   work.side = slots.side.at(base), work.largest = slots.largest.at(base);
   work.dweight = slots.dweight.at(base);
-  // The longer works come first: those of the pass whose blocks own fewer lines, or several heads.
+  // The longer work items come first: those of the pass whose blocks own fewer lines, or several
+  // heads.
   const bool keys_first = a.h > a.g || ConvReach(c, true).halo > ConvReach(c, false).halo;
   for (bool keys : {keys_first, !keys_first}) {
     if (keys ? !b.dk && !b.dv : !b.dq && !b.dweight) continue;
     const ConvGradientInstance90& row = *find(c, keys ? ConvLines::keys : ConvLines::rows);
     work.order = order_of(device, c, row);
-    work.schedule = {static_cast<int32_t>(work.order.works()), counters(ctx) + 2 * keys};
-    if (!work.schedule.works) continue;
+    work.schedule = {static_cast<int32_t>(work.order.items()), counters(ctx) + 2 * keys};
+    if (!work.schedule.items) continue;
     row.launch(ctx, b, work);
     work.beside = true;
   }

@@ -13,7 +13,7 @@ ConvGradientInstance90 conv_gradient_sm90_instance() {
   using Shape = ConvGradient90<C>;
   constexpr auto launcher = [](Context& ctx, const ConvAttendBackward& b,
                                const ConvGradientWork& work) {
-    const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
+    const int blocks = std::min(work.schedule.items, device_info(ctx).multiprocessors);
     launch_pdl<conv_gradient_sm90<Shape>>(ctx, "conv_attention_backward", blocks, Shape::threads,
                                           Shape::shared_bytes, b, work);
   };

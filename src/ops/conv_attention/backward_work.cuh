@@ -51,8 +51,8 @@ struct ConvReach {
 
 // What a Hopper kernel needs beside the call.
 struct ConvGradientWork {
-  WorkOrder order;
-  Schedule schedule;
+  TileOrder order;
+  DynamicSchedule schedule;
   BackwardMaps maps;
   const float2* side;    // (b, h, s): lse log2(e), +inf for a row that is empty or has no output,
                          // then delta
@@ -76,7 +76,7 @@ struct ConvGradientSlot {
   bool extra, any;
 
   __device__ ConvGradientSlot(const ConvAttend& c, const ConvGradientWork& work,
-                              const WorkPlace& place, const ConvReach& reach, bool of_keys,
+                              const TileCoord& place, const ConvReach& reach, bool of_keys,
                               int lines, int width)
       : reach(reach) {
     const Attend& a = c.attend;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice among the Hopper instances of conv_attention_forward, their order of works and their
-// splits.
+// The choice among the Hopper instances of conv_attention_forward, their order of work items and
+// their splits.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -51,7 +51,7 @@ struct Operands {
         halo{a.k, a.dtype, a.sequences.caches, a.t, a.g, a.d, kHaloKeys} {}
 };
 
-// Works of the call, splits aside; more than an int holds: 0.
+// Work items of the call, splits aside; more than an int holds: 0.
 struct Grid {
   int64_t heads, packs, row_tiles;
   int64_t longest, own;  // rows: of a sequence, of a tile
@@ -67,10 +67,10 @@ struct Grid {
   }
 };
 
-// What works of three warpgroups and of two take: 1.35 times as long over 1.5 times the rows.
+// What work items of three warpgroups and of two take: 1.35 times as long over 1.5 times the rows.
 constexpr int64_t kHigh = 27, kLow = 20;
 
-// When `high` works and then `low` ones are done.
+// When `high` work items and then `low` ones are done.
 int64_t time_of(int64_t high, int64_t low, int64_t blocks) {
   const int64_t ahead = high % blocks, begin = high / blocks * kHigh,
                 least = ahead ? begin + kHigh : begin;
@@ -84,21 +84,21 @@ int64_t time_of(int64_t high, int64_t low, int64_t blocks) {
       if (done(end + late)) return std::max(least, end + late);
 }
 
-// The row tiles of a call, their works and the time these take.
+// The row tiles of a call, their work items and the time these take.
 struct Tiling {
   TileParts tiles;
-  int64_t works, time;
+  int64_t items, time;
 };
 
-// Without a causal mask works of a height are alike, and the last of a few rounds may be mostly
-// empty: row tiles of two heights, not as many in each head, even it out.
+// Without a causal mask work items of a height are alike, and the last of a few rounds may be
+// mostly empty: row tiles of two heights, not as many in each head, even it out.
 Tiling tiling_of(const DeviceInfo& device, const ConvAttend& c, const ConvInstance90& row) {
   const Grid grid(c, row);
   const int64_t blocks = device.multiprocessors, heads = c.attend.sequences.count * grid.heads,
-                all = grid.row_tiles, works = heads * all;
-  if (row.groups != 3) return {{}, works, time_of(0, works, blocks)};
-  Tiling best{{}, works, time_of(works, 0, blocks)};
-  if (c.causal || works > 16 * blocks) return best;
+                all = grid.row_tiles, items = heads * all;
+  if (row.groups != 3) return {{}, items, time_of(0, items, blocks)};
+  Tiling best{{}, items, time_of(items, 0, blocks)};
+  if (c.causal || items > 16 * blocks) return best;
   const auto rest = [&](int64_t high) {
     return ceil_div(std::max<int64_t>(grid.longest - high * grid.own, 0), grid.own - 64);
   };
@@ -123,15 +123,15 @@ Tiling tiling_of(const DeviceInfo& device, const ConvAttend& c, const ConvInstan
   return best;
 }
 
-// Of causal works, which even out by themselves, those of three warpgroups pay where there are
+// Of causal work items, which even out by themselves, those of three warpgroups pay where there are
 // many.
 const ConvInstance90* choose(const DeviceInfo& device, const ConvAttend& c) {
   const ConvInstance90 *two = find(c, 2), *three = find(c, 3);
   if (!two || !three || two->kind == ConvKind::packed) return two;
   if (c.causal) {
     const Grid grid(c, *three);
-    const int64_t works = c.attend.sequences.count * grid.heads * grid.row_tiles;
-    return 2 * works >= (c.attend.d > 64 ? 5 : 8) * int64_t{device.multiprocessors} ? three : two;
+    const int64_t items = c.attend.sequences.count * grid.heads * grid.row_tiles;
+    return 2 * items >= (c.attend.d > 64 ? 5 : 8) * int64_t{device.multiprocessors} ? three : two;
   }
   return tiling_of(device, c, *three).time < tiling_of(device, c, *two).time ? three : two;
 }
@@ -151,7 +151,8 @@ std::string refuses(const Context& ctx, const ConvAttend& c) {
   const ConvInstance90* row = choose(device, c);
   if (!row) return "no instance for this dtype, width and number of taps in this build";
   const Grid grid(c, *row);
-  if (a.sequences.count * grid.heads * grid.row_tiles > kIndexMax) return "more than 2^30 works";
+  if (a.sequences.count * grid.heads * grid.row_tiles > kIndexMax)
+    return "more than 2^30 work items";
   const Operands of(a, *row);
   for (const MapOf* x : {&of.q, &of.k, &of.v})
     if (const char* why = map_refuses(*x); *why) return std::string("q, k or v has ") + why;
@@ -165,23 +166,23 @@ std::string refuses(const Context& ctx, const ConvAttend& c) {
 ConvWork90 work_of(const DeviceInfo& device, const ConvAttend& c, const ConvInstance90& row) {
   const Attend& a = c.attend;
   const Grid grid(c, row);
-  const int64_t heads = a.sequences.count * grid.heads, works = heads * grid.row_tiles;
+  const int64_t heads = a.sequences.count * grid.heads, items = heads * grid.row_tiles;
   const int64_t tiles = ceil_div(a.sequences.key_max, row.keys);
   const int64_t blocks = int64_t{device.multiprocessors} * row.blocks;
   int64_t splits = a.splits;
-  if (!splits) splits = works * 10 < blocks * 8 ? splits_of(works, tiles, blocks) : 1;
+  if (!splits) splits = items * 10 < blocks * 8 ? splits_of(items, tiles, blocks) : 1;
   splits = clamp_i64(splits, 1, std::max<int64_t>(tiles, 1));
-  splits = std::min(splits, kIndexMax / std::max<int64_t>(works, 1));
+  splits = std::min(splits, kIndexMax / std::max<int64_t>(items, 1));
   ConvWork90 work{};
   work.heads = static_cast<int32_t>(grid.heads), work.packs = static_cast<int32_t>(grid.packs);
   work.group = static_cast<int32_t>(a.h / a.g);
   work.order = conv_order(device, grid.row_tiles, heads, splits, grid.heads / a.g,
                           a.sequences.key_max * (a.d + a.e) * 2, c.causal, c.causal);
-  work.schedule.works = static_cast<int32_t>(work.order.works());
+  work.schedule.items = static_cast<int32_t>(work.order.items());
   if (splits == 1) {
     const Tiling tiling = tiling_of(device, c, row);
     work.tiles = tiling.tiles;
-    if (work.tiles.begin[2]) work.schedule.works = static_cast<int32_t>(tiling.works);
+    if (work.tiles.begin[2]) work.schedule.items = static_cast<int32_t>(tiling.items);
   }
   return work;
 }
@@ -201,19 +202,19 @@ std::string offer(const Context& ctx, const ConvAttend& c, Plan& plan) {
   PartialSlots slots;
   if (work.order.splits > 1) slots = PartialSlots(plan.workspace, a, work.order.splits, c.out());
   plan.launch = [=](Context& ctx, void* base) {
-    if (!work.schedule.works) return;
+    if (!work.schedule.items) return;
     const Operands of(a, row);
     ConvWork90 now = work;
-    if (work.schedule.works > device_info(ctx).multiprocessors * row.blocks)
+    if (work.schedule.items > device_info(ctx).multiprocessors * row.blocks)
       now.schedule.counters = counters(ctx);
     if (!make_maps(of.q, of.k, of.v, row.keys, now.maps) || !make_map(of.halo, now.halo))
       fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", kOp);
     const bool split = work.order.splits > 1;
     if (split) now.parts = slots.at(base, a, work.order.splits, c.out());
-    // The few rows of a head are merged by its last split; the works' counters come first.
+    // The few rows of a head are merged by its last split; the work items' counters come first.
     constexpr int kFirst = 2;
     if (split && row.kind == ConvKind::packed &&
-        work.schedule.works / work.order.splits * row.slots() <= kCounters - kFirst)
+        work.schedule.items / work.order.splits * row.slots() <= kCounters - kFirst)
       now.arrived = counters(ctx) + kFirst;
     row.launch(ctx, c, now);
     if (split && !now.arrived) combine(ctx, kOp, a, now.parts);

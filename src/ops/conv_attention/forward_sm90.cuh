@@ -13,7 +13,7 @@ ConvInstance90 conv_sm90_instance() {
   using Shape = ConvShape90<C>;
   constexpr auto launcher = [](Context& ctx, const ConvAttend& c, const ConvWork90& work) {
     const int blocks =
-        std::min(work.schedule.works, device_info(ctx).multiprocessors * Shape::Blocks);
+        std::min(work.schedule.items, device_info(ctx).multiprocessors * Shape::Blocks);
     launch_pdl<conv_sm90<Shape>>(ctx, "conv_attention_forward", blocks, Shape::threads,
                                  Shape::shared_bytes, c, work);
   };

@@ -107,11 +107,11 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
   typename Shared::TilePipe::State at;
   sm90::Pipeline<1>::State line_at;
   // A work asked for early would wait here while others have none.
-  for (TileScheduler works(more.schedule, false); !works.done(); works.next(false)) {
+  for (TileScheduler scheduler(more.schedule, false); !scheduler.done(); scheduler.next(false)) {
     line_pipe.acquire(line_at);
     __syncwarp();  // the work before was read by all lanes
     if (leads())
-      new (&work) ConvGradientSlot(c, more, WorkPlace(more.order, *works),
+      new (&work) ConvGradientSlot(c, more, TileCoord(more.order, *scheduler),
                                    ConvReach(c, Shape::keys), Shape::keys, Shape::BM, Shape::BN);
     __syncwarp();
     if (!work.any) continue;

@@ -13,9 +13,9 @@
 //   Both share the parts of a step (gradient_tile_sm90.cuh), which speak of lines and columns.  The
 //   order of a step, of tiles and of heads is here.
 //
-// Tiles.  A block takes works (head, tile of lines) as they come.  A warpgroup has 64 of a work's
-// 128 lines and walks the columns in tiles of 64, from last to first.  The `halo` lines at either
-// end of the 128 only serve the convolutions.
+// Tiles.  A block takes work items (head, tile of lines) as they come.  A warpgroup has 64 of a
+// work's 128 lines and walks the columns in tiles of 64, from last to first.  The `halo` lines at
+// either end of the 128 only serve the convolutions.
 //
 //   | of tile t       | line at place n | first column |
 //   | S               | n               | 64 t - low   |
@@ -62,7 +62,7 @@
 //   The leader hands S over only once its own convolution is done: two at a time would wait for
 //   shared memory.  Named barriers 1 and 2 have 128 threads, the others 256.
 //   The blocks of one pass start where those of the other end, of which they read nothing: both
-//   passes end in a round of works that is partly empty.
+//   passes end in a round of work items that is partly empty.
 // Multi-Token Attention (2504.00927), FlashAttention-3 (2407.08608).
 #pragma once
 #include "ops/conv_attention/gradient_keys_sm90.cuh"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What conv_attention's forward sweep (sweep_sm90.cuh) has in shared memory, and the warp that
-// plans works and copies them there.
+// plans work items and copies them there.
 #pragma once
 #include <new>
 
@@ -31,7 +31,7 @@ struct ConvShape90 {
   static constexpr int block_bytes = BM * 16;               // 8 columns of S
   static constexpr int score_bytes = BN / 8 * block_bytes;  // of a tile
   static constexpr int scores_bytes = 3 * score_bytes;
-  static constexpr int slack_bytes = 1024;  // works and barriers
+  static constexpr int slack_bytes = 1024;  // work items and barriers
   static constexpr int most_bytes = Blocks == 1 ? 227 * 1024 : 113 * 1024;
   static constexpr int Slots =
       Stages * stage_bytes + 2 * q_bytes + scores_bytes + slack_bytes <= most_bytes ? 2 : 1;
@@ -42,12 +42,12 @@ struct ConvShape90 {
 };
 
 // Where a work is: the order's, or of a part of row tiles of one height (TileParts).
-struct ConvPlace : WorkPlace {
+struct ConvPlace : TileCoord {
   int first, own;  // its first row of those with outputs; rows of a tile of its height
   bool low = false;
 
   __device__ ConvPlace(const ConvWork90& work, int which, int own, int most)
-      : WorkPlace(work.order, which), own(own) {
+      : TileCoord(work.order, which), own(own) {
     int above = 0;  // rows of the parts before
     if (const TileParts& of = work.tiles; most == 3 && of.begin[2]) {
       const int part = (which >= of.begin[1]) + (which >= of.begin[2]) + (which >= of.begin[3]);
@@ -190,16 +190,16 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
     const int r = place.head / more.heads;
     return place.first < c.rows_of(given[r], r).count;
   };
-  const auto next = [&](TileScheduler& works) {
-    works.next(false);  // blocks that hold works ahead of need would end later than others
-    if (run) works.pass(run, has_rows);
+  const auto next = [&](TileScheduler& scheduler) {
+    scheduler.next(false);  // blocks that hold work items ahead of need would end later than others
+    if (run) scheduler.pass(run, has_rows);
   };
-  for (TileScheduler works(more.schedule, false); !works.done(); next(works)) {
+  for (TileScheduler scheduler(more.schedule, false); !scheduler.done(); next(scheduler)) {
     shared.tile_pipe().acquire(slot);
     __syncwarp();  // a work that no row needs was seen by all lanes
     if (lane == 0)
       new (&shared.work(slot))
-          ConvSlot(c, more, *works, Shape::packed, own, kSlots, Shape::Groups, BN);
+          ConvSlot(c, more, *scheduler, Shape::packed, own, kSlots, Shape::Groups, BN);
     __syncwarp();
     const ConvSlot& work = shared.work(slot);
     const int row = static_cast<int>(work.seq.row_begin) + work.first - above,

@@ -3,10 +3,10 @@
 // (sweep_feed_sm90.cuh) and one to three consumer warpgroups (sweep_consumer_sm90.cuh).
 //   S = scale q k' (0 where unseen),  A = S convolved (-inf where unseen),  o = softmax(A) v
 //
-// Tiles.  A block takes works (head or pack of heads, row tile, split) as they come.  The producer
-// plans and copies them, and runs ahead into the next work.  A consumer has 64 rows of S, the first
-// `above` of the block's only for the convolution.  Packed, a warp has 16 rows of a head of its
-// own, `above` of them for the convolution.  A convolution also reads the last rows of the
+// Tiles.  A block takes work items (head or pack of heads, row tile, split) as they come.  The
+// producer plans and copies them, and runs ahead into the next work.  A consumer has 64 rows of S,
+// the first `above` of the block's only for the convolution.  Packed, a warp has 16 rows of a head
+// of its own, `above` of them for the convolution.  A convolution also reads the last rows of the
 // warpgroup above.  That one never waits for it but to overwrite them.  In a low row tile the last
 // warpgroup has no rows and only lets stages go.
 //   Keys are walked in tiles of 64 from last to first.  Tile n has the scores of keys 64 n - left
@@ -25,7 +25,7 @@
 // loaded while keys come, and a warp whose rows are stored merges their splits if it is the last.
 //
 // Shared memory: Slots x Q, a ring of Stages tiles (K, K, V, K, V, ...), three tiles of S, two
-// works, barriers.
+// work items, barriers.
 //
 //   | barrier            | who arrives         | who waits | what it guards           |
 //   | ------------------ | ------------------- | --------- | ------------------------ |

@@ -11,8 +11,8 @@ namespace fovea::cuda {
 
 struct KlWork90 {
   AttendGrid grid;
-  WorkOrder order;
-  Schedule schedule;
+  TileOrder order;
+  DynamicSchedule schedule;
   DualMaps maps;
   View<3> kl, first, second;  // where kl and both lse go, each where given
   // With share > 0 the lse are there, and the divergences from the mixture are wanted.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice among the Hopper instances of kl_forward, and their order of works.
+// The choice among the Hopper instances of kl_forward, and their order of work items.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -35,14 +35,14 @@ bool suits(const DeviceInfo& device, const Kl& a, const KlInstance90& row) {
   const Window& window = a.mask.window;
   const Sequences& of = a.sequences;
   const int64_t all = device.multiprocessors;
-  const auto works = [&](int64_t rows) { return of.count * a.h * ceil_div(of.query_max, rows); };
-  const auto waves = [&](int64_t rows) { return ceil_div(works(rows), all); };
+  const auto items = [&](int64_t rows) { return of.count * a.h * ceil_div(of.query_max, rows); };
+  const auto waves = [&](int64_t rows) { return ceil_div(items(rows), all); };
   const bool masked = window.right > 0;
-  if (row.rows == 64) return works(128) <= (masked ? 2 * all : all);
+  if (row.rows == 64) return items(128) <= (masked ? 2 * all : all);
   if (row.rows < 256) return true;
   if (a.share > 0 || window.left > 0) return false;
   const int64_t keys = std::min(of.key_max, of.query_max);
-  return masked ? keys >= kLongMasked && 2 * works(256) >= 3 * all
+  return masked ? keys >= kLongMasked && 2 * items(256) >= 3 * all
                 : keys >= kLong && 7 * waves(256) * 2 <= 8 * waves(128);
 }
 
@@ -85,7 +85,7 @@ KlWork90 work_of(const DeviceInfo& device, const Kl& a, const KlInstance90& row)
                 section_of(heads, group, head_bytes, device.l2_bytes, masked),
                 static_cast<int32_t>(masked ? row_tiles / 2 : 0),
                 masked};
-  work.schedule.works = static_cast<int32_t>(work.order.works());
+  work.schedule.items = static_cast<int32_t>(work.order.items());
   return work;
 }
 
@@ -124,7 +124,7 @@ std::string offer(const Context& ctx, const Kl& a, Plan& plan) {
   const TotalSlots totals(plan.workspace, a, total);
   plan.launch = [=](Context& ctx, void* base) {
     KlWork90 now = work;
-    if (now.schedule.works > device_info(ctx).multiprocessors)
+    if (now.schedule.items > device_info(ctx).multiprocessors)
       now.schedule.counters = counters(ctx);
     now.op = op_of(a), now.first = lse.at(base), now.second = second.at(base);
     const auto sweep = [&] {

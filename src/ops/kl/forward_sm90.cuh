@@ -93,7 +93,7 @@ KlInstance90 kl_sm90_instance() {
   constexpr auto launcher = [](Context& ctx, const Attend& first, float second_scale,
                                const KlWork90& work) {
     const int blocks =
-        std::min(work.schedule.works, Shape::blocks * device_info(ctx).multiprocessors);
+        std::min(work.schedule.items, Shape::blocks * device_info(ctx).multiprocessors);
     const auto run = [&](const auto& sink) {
       using Sink = std::remove_cvref_t<decltype(sink)>;
       launch<pair_sm90<Shape, WindowMask, Sink>>(

@@ -5,9 +5,9 @@
 //   rows     so too, dq = scale sum dx k over the list
 //   keys     a block owns a key of one key head, dk = scale sum dx q over the rows that name it,
 //            head after head; the lists by key are those of list_transpose.cuh
-// A gradient's sums have 128 columns; wider rows are that many works, each with the products of its
-// own.  Lane l of the eight has columns 4 l .. 4 l + 3 of every 32.  The row (or key) that pairs
-// share lies in shared memory as f32, the other side is read where it is.
+// A gradient's sums have 128 columns; wider rows are that many work items, each with the products
+// of its own.  Lane l of the eight has columns 4 l .. 4 l + 3 of every 32.  The row (or key) that
+// pairs share lies in shared memory as f32, the other side is read where it is.
 #include "core/dtype.h"
 #include "ops/kl_experimental/gather_tile.cuh"
 

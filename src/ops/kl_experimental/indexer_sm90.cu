@@ -120,11 +120,12 @@ int64_t key_tiles_of(const KlIndexer& a) {
   return std::max<int64_t>(ceil_div(a.teacher.sequences.key_max, kHeadsTile), 1);
 }
 
-// Parts of the keys of so many row tiles: enough for every multiprocessor to take several works.
+// Parts of the keys of so many row tiles: enough for every multiprocessor to take several work
+// items.
 int32_t parts_of(const Context& ctx, const KlIndexer& a, int32_t row_tiles) {
-  constexpr int64_t kWorksEach = 6, kPartsMost = 32;
+  constexpr int64_t kItemsEach = 6, kPartsMost = 32;
   return static_cast<int32_t>(
-      clamp_i64(ceil_div(kWorksEach * device_info(ctx).multiprocessors, std::max(row_tiles, 1)), 1,
+      clamp_i64(ceil_div(kItemsEach * device_info(ctx).multiprocessors, std::max(row_tiles, 1)), 1,
                 std::min(key_tiles_of(a), kPartsMost)));
 }
 
@@ -165,7 +166,7 @@ std::string offer_forward(const Context& ctx, const KlIndexer& a, Plan& plan) {
   work.parts = parts_of(ctx, a, work.count);
   const bool heads = a.kl || a.lse, teacher = static_cast<bool>(a.kl);
   const RowSlot lse(plan.workspace, a.teacher, a.teacher.first.lse, teacher);
-  const auto sums = plan.workspace.add<IndexerSums>(heads ? work.works() * int64_t{kHeadsTile} : 0);
+  const auto sums = plan.workspace.add<IndexerSums>(heads ? work.items() * int64_t{kHeadsTile} : 0);
   plan.launch = [=](Context& ctx, void* base) {
     const View<3> at = lse.at(base);
     if (at) {
@@ -215,13 +216,13 @@ struct BackwardSlots {
 
   BackwardSlots(Layout& layout, const DeviceInfo& device, const KlIndexer& a, int width)
       : work(work_of(a)) {
-    constexpr int64_t kWorksEach = 3, kPartsMost = 64;
+    constexpr int64_t kItemsEach = 3, kPartsMost = 64;
     const Sequences& q = a.teacher.sequences;
     const int64_t tiles = key_tiles_of(a), columns = tiles * kHeadsTile;
     band = static_cast<int32_t>(
         clamp_i64(kPairsMost / (kHeadsTile * columns), 1, std::max(work.count, 1)));
     const int64_t parts = clamp_i64(
-        ceil_div(kWorksEach * device.multiprocessors, std::max<int64_t>(q.count, 1) * tiles), 1,
+        ceil_div(kItemsEach * device.multiprocessors, std::max<int64_t>(q.count, 1) * tiles), 1,
         kPartsMost);
     const int64_t row_parts =
         std::max<int64_t>(std::min<int64_t>({parts, band, work.row_tiles}), 1);

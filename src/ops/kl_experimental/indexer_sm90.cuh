@@ -15,7 +15,7 @@ struct IndexerKernels90 {
   template <class Policy, const char* Op>
   static void scores(Context& ctx, const HeadsWork& work, const IndexerMaps90& maps,
                      const IndexerArgs90& args) {
-    launch<heads_sm90<Shape, Policy>>(ctx, Op, work.works(), Shape::threads, Shape::shared_bytes,
+    launch<heads_sm90<Shape, Policy>>(ctx, Op, work.items(), Shape::threads, Shape::shared_bytes,
                                       work, static_cast<const HeadsMaps&>(maps), args);
   }
   static void rows(Context& ctx, const HeadsWork& work, const IndexerMaps90& maps,

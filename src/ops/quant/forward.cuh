@@ -10,8 +10,8 @@ namespace fovea::cuda {
 
 struct QuantWork {
   AttendGrid grid;
-  WorkOrder order;
-  Schedule schedule;
+  TileOrder order;
+  DynamicSchedule schedule;
 };
 
 struct QuantInstance90 {

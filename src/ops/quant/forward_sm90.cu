@@ -57,13 +57,13 @@ QuantWork work_of(const Context& ctx, const QuantAttend& a, const QuantInstance9
   const bool causal = call.mask.window.right > 0;
   const int32_t section = section_of(
       heads, call.h / call.g, call.sequences.key_max * (call.d + call.e), device.l2_bytes, causal);
-  const WorkOrder order{static_cast<int32_t>(row_tiles),
+  const TileOrder order{static_cast<int32_t>(row_tiles),
                         static_cast<int32_t>(heads),
                         1,
                         section,
                         static_cast<int32_t>(causal ? row_tiles / 4 : 0),
                         causal};
-  return {{row_tiles, call.h, 1, 1, causal}, order, {static_cast<int32_t>(order.works()), nullptr}};
+  return {{row_tiles, call.h, 1, 1, causal}, order, {static_cast<int32_t>(order.items()), nullptr}};
 }
 
 std::string offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
@@ -88,7 +88,7 @@ std::string offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   plan.kernel += ".d" + std::to_string(row->width);
   plan.launch = [a, row, maps, work = work_of(ctx, a, *row)](Context& ctx, void*) {
     auto now = work;
-    if (now.schedule.works > device_info(ctx).multiprocessors)
+    if (now.schedule.items > device_info(ctx).multiprocessors)
       now.schedule.counters = counters(ctx);
     row->launch(ctx, a, now, maps);
   };

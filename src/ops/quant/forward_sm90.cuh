@@ -34,7 +34,7 @@ QuantInstance90 quant_sm90_instance() {
   using Shape = ByteShape90<C.d, C.d, C.groups, C.keys, C.stages, C.run>;
   constexpr auto launcher = [](Context& ctx, const QuantAttend& a, const QuantWork& work,
                                const AttendMaps& maps) {
-    const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
+    const int blocks = std::min(work.schedule.items, device_info(ctx).multiprocessors);
     const auto run = [&]<bool Blocks>() {
       launch<attend_fp8_sm90<Shape, CallScales<Blocks>, DirectSink>>(
           ctx, "quant_forward", blocks, Shape::threads, byte_shared_bytes<Shape>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // trace_forward with the stages that Hopper's tensor cores can serve: the choice among their
-// instances, stage by stage, and their order of works.
+// instances, stage by stage, and their order of work items.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -166,7 +166,7 @@ void rows_sm90(Context& ctx, const Attend& a, const BlockList& list, TraceRow* r
                 static_cast<int32_t>(std::min(section, heads)),
                 static_cast<int32_t>(uneven ? row_tiles / 4 : 0),
                 masked};
-  work.schedule = {static_cast<int32_t>(work.order.works()), counters(ctx)};
+  work.schedule = {static_cast<int32_t>(work.order.items()), counters(ctx)};
   work.row = row;
   if (!make_maps(rows_of(a, instance.rows), keys_of(a, a.k, a.d, instance.keys),
                  keys_of(a, a.v, a.e, instance.keys), instance.keys, work.maps))

@@ -13,8 +13,8 @@ enum class RowsKind { listed, dense };
 struct RowsWork90 {
   BlockList list;  // of RowsKind::listed
   AttendGrid grid;
-  WorkOrder order;
-  Schedule schedule;
+  TileOrder order;
+  DynamicSchedule schedule;
   AttendMaps maps;
   TraceRow* row;
 };

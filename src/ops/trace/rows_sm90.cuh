@@ -47,7 +47,7 @@ RowsInstance90 rows_sm90_instance() {
   using Source = std::conditional_t<C.kind == RowsKind::listed, ListOfPages, Pages>;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const RowsWork90& work) {
     const int blocks =
-        std::min(work.schedule.works, Shape::blocks * device_info(ctx).multiprocessors);
+        std::min(work.schedule.items, Shape::blocks * device_info(ctx).multiprocessors);
     const auto run = [&](const typename Source::Call& call) {
       launch<attend_sm90<Shape, Source, PlainScore, WindowMask, TraceSink>>(
           ctx, kTraceOp, blocks, Shape::threads, Shape::shared_bytes, call, work.grid, work.maps,
