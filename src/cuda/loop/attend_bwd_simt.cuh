@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
   for (int64_t w = blockIdx.x; w < grid.work; w += gridDim.x) {
     PackedItem item(grid, w, kStageTile);
-    const PackedRows& rows = s.piece;
+    const PackGqaRows& rows = s.piece;
     if (!stage_item(a, grid.group, item, s, row_values(b, s, item.m0))) continue;
     const WindowKeys keys(a, rows, item, 1,
                           [&](int n, int64_t j) { return put_key(b, s, rows.g, n, j); });
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
 struct WindowRows {
   int64_t first, begin, end;
 
-  __device__ WindowRows(const Attend& a, const PackedRows& rows, int64_t j0, int64_t j1)
+  __device__ WindowRows(const Attend& a, const PackGqaRows& rows, int64_t j0, int64_t j1)
       : begin(0) {
     const Range range = row_range(a.mask, rows.seq, rows.head_begin(), rows.head_end(), j0, j1);
     first = range.begin * rows.group;
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     const int64_t j0 = w % key_tiles * kStageTile, r = w / key_tiles / a.g, g = w / key_tiles % a.g;
     const int64_t parts = b.parts() / a.g;
     float acc[Chunks][4][4] = {};
-    const PackedRows& rows = s.piece;
+    const PackGqaRows& rows = s.piece;
     for (int64_t part = g * parts; part < (g + 1) * parts; ++part) {
       __syncthreads();  // the last part's rows and keys are done with
       if (threadIdx.x == 0) s.piece = {a.sequences[r], r, part, a.h / b.parts()};

@@ -28,7 +28,7 @@ constexpr int kDecodeRows = 16;  // up to here a tile of 16 rows does
 constexpr int kStageRows = 64;
 
 // Work items (sequence, head, row tile, split), the last fastest.  A head is a query head, or a key
-// head whose group of query heads is folded into the rows (pack GQA).
+// head whose group of query heads is packed into the rows (pack GQA).
 struct PackedGrid {
   int64_t splits, row_tiles, heads, group, work;
   bool few;  // rows: tiles of kDecodeRows
@@ -47,7 +47,7 @@ struct PackedGrid {
 // The rows and keys of a block, in shared memory.
 template <int R>
 struct PackedTile {
-  PackedRows piece;
+  PackGqaRows piece;
   RowInfo rows[16 * R];
   int64_t q[16 * R];  // element offsets; -1: no such row
   KeyInfo keys[kStageTile];
@@ -104,13 +104,13 @@ concept KeySource = requires(const K keys, int64_t j0) {
 // and tells whether there is none.
 template <class Place>
 struct WindowKeys {
-  const PackedRows& rows;
+  const PackGqaRows& rows;
   KeyTiles range;
   int64_t begin, end;
   bool descending;
   Place put;
 
-  __device__ WindowKeys(const Attend& a, const PackedRows& rows, const PackedItem& item,
+  __device__ WindowKeys(const Attend& a, const PackGqaRows& rows, const PackedItem& item,
                         int64_t splits, Place put, bool descending = false)
       : rows(rows),
         range(key_tiles(a.mask, rows.seq, rows.head_begin(), rows.head_end(), rows.row(item.m0),

@@ -20,7 +20,7 @@ struct PairGradient {
 // gradient of a pair of scores.  Query heads come in parts() parts, each with one head of k and one
 // of v; a head of k has whole parts.
 template <class C>
-concept GradientCall = requires(const C c, RowInfo& row, const PackedRows& rows, int64_t m,
+concept GradientCall = requires(const C c, RowInfo& row, const PackGqaRows& rows, int64_t m,
                                 float x) {
   { c.call.forward } -> std::convertible_to<Attend>;
   { c.q } -> std::convertible_to<Operand>;

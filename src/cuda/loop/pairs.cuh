@@ -24,7 +24,7 @@ struct KeyInfo {
   int64_t p;
 };
 
-inline __device__ __noinline__ RowInfo row_info(const Attend& a, const PackedRows& rows,
+inline __device__ __noinline__ RowInfo row_info(const Attend& a, const PackGqaRows& rows,
                                                 int64_t m) {
   RowInfo info{};
   info.i = -1;
@@ -60,7 +60,7 @@ inline __device__ __noinline__ float pair_score(const Attend& a, const Sequence&
 
 // Every pair of rows [m0, m1) and of the 64 keys from j0 on that exists is seen, and nothing but
 // scale and softcap makes its score.  `missing`: some key is not there.
-__device__ __forceinline__ bool plain_pairs(const Attend& a, const PackedRows& rows, int64_t m0,
+__device__ __forceinline__ bool plain_pairs(const Attend& a, const PackGqaRows& rows, int64_t m0,
                                             int64_t m1, int64_t j0, bool missing) {
   if (missing || a.score.bias || a.score.alibi) return false;
   const int64_t j1 = j0 + kPairKeys < rows.seq.keys ? j0 + kPairKeys : rows.seq.keys;

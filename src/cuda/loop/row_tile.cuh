@@ -11,7 +11,7 @@ constexpr int kTileKeys = 64;
 // How the flat grid is cut: (sequence, head, row tile, split), the last fastest.
 struct AttendGrid {
   int64_t row_tiles, heads;
-  int32_t splits, group;  // group: heads folded into the rows, 1 or h / g
+  int32_t splits, group;  // group: heads packed into the rows, 1 or h / g
   bool reversed;          // later row tiles first: under a causal mask they are the longest
 };
 
@@ -40,7 +40,7 @@ struct TilePart {
 
 // What a block works on; in shared memory, since only boundary tiles need most of it.
 struct RowTile {
-  PackedRows rows;
+  PackGqaRows rows;
   int begin, count;  // first packed row of the block; all packed rows of the sequence and head
   int size;          // rows of the block that exist
   int keys, shift;   // Lk, Lk - Lq

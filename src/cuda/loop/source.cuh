@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Source policy: which rows a block owns and where its keys lie, dense, packed and paged alike.
-// A group's query heads are folded into the rows ("packed" rows): packed row m of key head g is
+// A group's query heads are packed into the rows ("packed" rows): packed row m of key head g is
 // query row m / group of query head g * group + m % group.
 #pragma once
 #include "core/attend.h"
@@ -16,7 +16,7 @@ FOVEA_HD int64_t lse_offset(const Sequence& q, int64_t i, int64_t h, const int64
 }
 
 // The packed rows of one sequence and one key head.
-struct PackedRows {
+struct PackGqaRows {
   Sequence seq;
   int64_t r, g, group;
 
@@ -35,7 +35,7 @@ struct PackedRows {
   }
 };
 
-FOVEA_HD PackedRows packed_rows(const Attend& a, int64_t r, int64_t g) {
+FOVEA_HD PackGqaRows pack_gqa_rows(const Attend& a, int64_t r, int64_t g) {
   return {a.sequences[r], r, g, a.h / a.g};
 }
 

@@ -14,7 +14,7 @@ struct BackwardSimt {
   float* delta;      // (b, h, s)
   float* row_alibi;  // (b, h, s): a row's part of dalibi; nullptr: not wanted
 
-  __device__ void fill(RowInfo& row, const PackedRows& rows, int64_t m) const {
+  __device__ void fill(RowInfo& row, const PackGqaRows& rows, int64_t m) const {
     const Attend& a = call.forward;
     row.lse = a.lse.as()[rows.lse_offset(m, a.lse.stride)];
     row.delta = delta[side_offset(a, rows.seq, row.h, row.i)];

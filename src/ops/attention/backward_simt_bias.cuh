@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kStageThreads, 1)
       __syncthreads();
       if (threadIdx.x == 0) s.piece = {a.sequences[at[0]], at[0], h, 1};
       __syncthreads();
-      const PackedRows& rows = s.piece;
+      const PackGqaRows& rows = s.piece;
       const int64_t j0 = at[3] * kStageTile - rows.seq.key_first;
       const int64_t first = j0 > 0 ? j0 : 0;
       const int64_t last = j0 + kStageTile < rows.seq.keys ? j0 + kStageTile : rows.seq.keys;

@@ -89,7 +89,7 @@ inline int64_t key_tiles_bound(const Attend& a, int64_t queries, int64_t width) 
 
 // Heads of a group go into one row tile where that fills it better (dense attention with one query:
 // a whole group reads its keys once).
-inline int64_t folded(const Attend& a, int64_t rows) {
+inline int64_t pack_gqa_heads(const Attend& a, int64_t rows) {
   const int64_t group = a.h / a.g, queries = a.sequences.query_max;
   const auto filled = [&](int64_t n) {
     return static_cast<double>(n) / static_cast<double>(ceil_div(n, rows) * rows);

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
   const Attend& a = call.a;
   for (int64_t w = blockIdx.x; w < call.grid.work; w += gridDim.x) {
     PackedItem item(call.grid, w, 16 * R);
-    const PackedRows& rows = s.piece;
+    const PackGqaRows& rows = s.piece;
     if (!stage_item(a, call.grid.group, item, s, [&](int m) {
           s.q_value[m] = s.rows[m].i < 0 ? -1 : rows.offset(item.m0 + m, a.q_value.stride);
         }))

@@ -57,8 +57,8 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
   const ForwardInstance& split = find(device, a, plain ? ForwardKind::split : ForwardKind::rich);
   if (!whole.launch || !split.launch) return c;
 
-  const int64_t fold = folded(a, whole.rows);
-  const int64_t tiles = count * (a.h / fold) * ceil_div(queries * fold, whole.rows);
+  const int64_t packed = pack_gqa_heads(a, whole.rows);
+  const int64_t tiles = count * (a.h / packed) * ceil_div(queries * packed, whole.rows);
   const int64_t split_tiles = count * a.g * ceil_div(queries * group, split.rows);
   int64_t splits = a.splits;
   const int64_t most = key_tiles_bound(a, ceil_div(split.rows, group), kTileKeys);
@@ -76,7 +76,7 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
   splits = clamp_i64(splits, 1, std::max<int64_t>(most, 1));
   const bool small = splits > 1 || queries * group <= split.rows;
   c.instance = small ? &split : &whole;
-  const int64_t width = small ? group : fold;
+  const int64_t width = small ? group : packed;
   c.grid = {ceil_div(queries * width, c.instance->rows), a.h / width, static_cast<int32_t>(splits),
             static_cast<int32_t>(width), causal};
   c.blocks = count * c.grid.heads * c.grid.row_tiles * splits;

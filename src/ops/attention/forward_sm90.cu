@@ -83,13 +83,14 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
                                                               : ForwardKind::whole),
                           *split = find(a, ForwardKind::split);
   if (!whole || !split) return c;
-  const int64_t fold = std::min<int64_t>(whole->rows, group) == group ? folded(a, whole->rows) : 1;
+  const int64_t packed =
+      std::min<int64_t>(whole->rows, group) == group ? pack_gqa_heads(a, whole->rows) : 1;
   const auto items = [&](int64_t heads, int64_t rows, int64_t step) {
     return count * heads * ceil_div(rows, step);
   };
   const int64_t split_step = split->rows / group * group;
   // Smaller row tiles, and splits, where the large ones leave multiprocessors idle.
-  const bool few = items(a.h / fold, queries * fold, whole->rows / fold * fold) * 10 <
+  const bool few = items(a.h / packed, queries * packed, whole->rows / packed * packed) * 10 <
                    device.multiprocessors * 8;
   int64_t splits = a.splits;
   if (!splits) {
@@ -104,7 +105,7 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
       splits > 1 || queries * group <= split->rows || (few && !a.splits && split_step);
   if (small && (capped || !split_step)) return c;
   c.instance = small ? split : whole;
-  const int64_t width = small ? group : fold, step = c.instance->rows / width * width;
+  const int64_t width = small ? group : packed, step = c.instance->rows / width * width;
   const int64_t most = key_tiles_bound(a, ceil_div(step, width), c.instance->keys);
   splits = clamp_i64(splits, 1, std::max<int64_t>(most, 1));
   c.grid = {ceil_div(queries * width, step), a.h / width, static_cast<int32_t>(splits),

@@ -22,7 +22,7 @@ struct KlGradientSimt : KlGradient {
     common = other_heads ? std::lcm(a.g, other_heads) : a.g;  // without query heads it may be none
     v = operand_of(a.v, other_dtype, a.e), dout = operand_of(call.dout, other_dtype, a.e);
   }
-  __device__ void fill(RowInfo& row, const PackedRows& rows, int64_t m) const {
+  __device__ void fill(RowInfo& row, const PackGqaRows& rows, int64_t m) const {
     row.lse = lse.as()[rows.lse_offset(m, lse.stride)];
     row.other = other_lse.as()[rows.lse_offset(m, other_lse.stride)];
     row.delta = kl.as()[rows.lse_offset(m, kl.stride)];

@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kStageThreads, 2)
   const Attend &a = call.first, &b = call.second;
   for (int64_t w = blockIdx.x; w < call.grid.work; w += gridDim.x) {
     PackedItem item(call.grid, w, 16 * R);
-    const PackedRows& rows = s.piece;
+    const PackGqaRows& rows = s.piece;
     if (!stage_item(a, call.grid.group, item, s, [&](int m) {
           s.second_q[m] = s.rows[m].i < 0 ? -1 : rows.offset(item.m0 + m, b.q.stride);
         }))

@@ -39,7 +39,7 @@ __device__ inline float4 load_codes(const View<4>& x, int64_t row, int column, i
 }
 
 // Where key j's values start, in v or in v_t.
-__device__ inline int64_t value_offset(const QuantAttend& a, const PackedRows& rows, int64_t j) {
+__device__ inline int64_t value_offset(const QuantAttend& a, const PackGqaRows& rows, int64_t j) {
   const Sequence& q = rows.seq;
   if (!a.v_t)
     return q.key_batch * a.attend.v.stride[0] + (q.key_begin + j) * a.attend.v.stride[1] +
@@ -87,7 +87,7 @@ struct CodeSink : PackedSink<R> {
   const QuantAttend& call;
   __device__ float factor(int, const StageRow& end) const {
     if (end.sum == 0 || end.factor == 0) return 0;
-    const PackedRows& rows = this->s.piece;
+    const PackGqaRows& rows = this->s.piece;
     return end.factor * call.v_scale_of(rows.seq, rows.r, rows.g) / (kLift * end.sum);
   }
 };
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
   const Attend& a = call.a.attend;
   for (int64_t w = blockIdx.x; w < call.grid.work; w += gridDim.x) {
     PackedItem item(call.grid, w, 16 * R);
-    const PackedRows& rows = s.piece;
+    const PackGqaRows& rows = s.piece;
     if (!stage_item(a, call.grid.group, item, s, [&](int m) {
           const RowInfo& row = s.rows[m];
           s.q_scale[m] = row.i < 0 ? 0 : call.a.q_scale_of(rows.seq, rows.r, row.h, row.i);
