@@ -23,8 +23,8 @@
 #include <new>
 
 #include "cuda/loop/backward_turn_sm90.cuh"
+#include "cuda/loop/epilogue.cuh"
 #include "cuda/loop/pair_policy.cuh"
-#include "cuda/loop/sink.cuh"
 #include "cuda/tile/mma_sm80.cuh"
 #include "cuda/tile/pipeline_sm90.cuh"
 

@@ -19,8 +19,8 @@
 
 #include "cuda/block/schedule.cuh"
 #include "cuda/loop/backward_walk_sm90.cuh"
+#include "cuda/loop/epilogue.cuh"
 #include "cuda/loop/pair_policy.cuh"
-#include "cuda/loop/sink.cuh"
 #include "cuda/tile/mma_sm80.cuh"
 #include "cuda/tile/pipeline_sm90.cuh"
 

@@ -14,8 +14,8 @@
 #include <new>
 
 #include "cuda/block/softmax.cuh"
+#include "cuda/loop/epilogue.cuh"
 #include "cuda/loop/pair_policy.cuh"
-#include "cuda/loop/sink.cuh"
 #include "cuda/tile/copy.cuh"
 #include "cuda/tile/mma_sm80.cuh"
 

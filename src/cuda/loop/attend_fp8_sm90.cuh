@@ -25,8 +25,8 @@
 
 #include "cuda/block/schedule.cuh"
 #include "cuda/block/softmax.cuh"
+#include "cuda/loop/epilogue.cuh"
 #include "cuda/loop/row_tile.cuh"
-#include "cuda/loop/sink.cuh"
 #include "cuda/loop/tile_policy.cuh"
 #include "cuda/tensor_map.h"
 #include "cuda/tile/pipeline_sm90.cuh"
@@ -291,7 +291,7 @@ __device__ __forceinline__ void produce_items(const AttendMaps& maps,
 }
 
 // A consumer warpgroup.
-template <class Shape, CodeScales Codes, class Sink>
+template <class Shape, CodeScales Codes, class Epilogue>
 struct ByteConsumer90 {
   static constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN, Run = Shape::Run;
   using TileQ = typename Shape::TileQ;
@@ -300,7 +300,7 @@ struct ByteConsumer90 {
   using Shared = ByteShared90<Shape>;
   using Item = WorkItem<Shape>;
   const Codes& codes;
-  const Sink& sink;
+  const Epilogue& epilogue;
   const Shared& shared;
   const int group;
   float4* const sums = reinterpret_cast<float4*>(shared.base + Shared::layout.sums) +
@@ -458,20 +458,20 @@ struct ByteConsumer90 {
       const float top = state.m[half] - LiftedSoftmax::kLift;
       const bool valid = m < tile.count;
       if (a.o_dtype == FOVEA_BF16)
-        sink.template store<FOVEA_BF16>(a, tile, m, valid, 0, top, sum[half], o, half);
+        epilogue.template store<FOVEA_BF16>(a, tile, m, valid, 0, top, sum[half], o, half);
       else
-        sink.template store<FOVEA_F16>(a, tile, m, valid, 0, top, sum[half], o, half);
+        epilogue.template store<FOVEA_F16>(a, tile, m, valid, 0, top, sum[half], o, half);
     });
   }
 };
 
-template <class Shape, CodeScales Codes, class Sink>
+template <class Shape, CodeScales Codes, class Epilogue>
 __global__ void __launch_bounds__(Shape::threads, 1)
     attend_fp8_sm90(const __grid_constant__ Codes codes, const __grid_constant__ AttendGrid grid,
                     const __grid_constant__ AttendMaps maps,
                     const __grid_constant__ TileOrder order,
                     const __grid_constant__ DynamicSchedule schedule,
-                    const __grid_constant__ Sink sink) {
+                    const __grid_constant__ Epilogue epilogue) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const ByteShared90<Shape> shared(memory);
   if (threadIdx.x == 0) {
@@ -489,7 +489,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       produce_items<Shape>(maps, shared);
   } else {
     sm90::setmaxnreg_inc<Shape::consumer_regs>();
-    ByteConsumer90<Shape, Codes, Sink>{codes, sink, shared, group}.run();
+    ByteConsumer90<Shape, Codes, Epilogue>{codes, epilogue, shared, group}.run();
   }
 }
 

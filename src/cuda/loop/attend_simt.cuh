@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The portable flash loop in f32 FMA: every dtype, width and stride.
 //   for key tiles:  x = logits;  m' = max(m, x);  p = exp(x - m');  l, o scaled by exp(m - m')
-//                   l += sum p;  o += p v        at the end  m, l and o of each row go to the sink
-// A block owns 16 R rows (R = 1 for decode) of one sequence and walks key tiles of 64.  Thread
-// (ty, tx) owns rows ty + 16 r: m and l of a row live in its 16 tx lanes, l as partial sums until
+//                   l += sum p;  o += p v        at the end the epilogue gets m, l and o of a row
+// A block owns 16 R rows (R = 1 for decode) of one sequence and loops over key tiles of 64.
+// Thread (ty, tx) owns rows ty + 16 r.  A row's 16 tx lanes hold m, and partial sums of l until
 // the end.  Products, shared memory and barriers: block/stage.cuh.
 //
-//   policy     what it decides                      here and in the operations
-//   KeySource  which key tiles, and where keys lie  WindowKeys; list of key blocks; strip with halo
-//   Score      the logits of a tile                 dot, scaled codes, convolution, two
-//   distributions Sink       what becomes of a finished row       WholeSink: o and lse, or a
-//   split's partial ones
+//   | policy    | what it decides                     | here and in the operations             |
+//   | KeySource | which key tiles, where a key lies   | WindowKeys; key blocks; strip and halo |
+//   | Score     | the logits of a tile                | dot, scaled codes, convolution, two q  |
+//   | Epilogue  | what becomes of a finished row      | WholeEpilogue: o and lse, or partials  |
 //
-// A source places keys one by one, so that contiguous keys and pages are the same to the loop.
+// A source places keys one by one, so contiguous keys and pages are the same to the loop.
 // Source: FlashAttention-2 (2307.08691).
 #pragma once
 #include <concepts>
@@ -186,7 +185,7 @@ struct RowPlace {
 };
 
 // Rows of o and lse, or of a split's partial.
-struct WholeSink {
+struct WholeEpilogue {
   const Attend& a;
   const Partials& parts;
   int64_t splits, split;
@@ -208,7 +207,7 @@ struct WholeSink {
 
 // Packed rows.
 template <int R>
-struct PackedSink : WholeSink {
+struct PackedEpilogue : WholeEpilogue {
   const PackedTile<R>& s;
 
   __device__ bool there(int m) const { return s.rows[m].i >= 0; }
@@ -220,14 +219,14 @@ struct PackedSink : WholeSink {
   __device__ RowPlace place(int m) const {
     const Sequence& q = s.piece.seq;
     const int64_t i = q.row_begin + s.rows[m].i;
-    return WholeSink::place(q.batch, q.batch * a.s + i, i, s.rows[m].h);
+    return WholeEpilogue::place(q.batch, q.batch * a.s + i, i, s.rows[m].h);
   }
 };
 
 // The loop of one item.
-template <int Chunks, int R, KeySource Keys, class Score, class Sink>
+template <int Chunks, int R, KeySource Keys, class Score, class Epilogue>
 __device__ __forceinline__ void attend_simt(const FmaTiles<R>& tiles, const Keys& keys,
-                                            const Score& score, const Sink& sink) {
+                                            const Score& score, const Epilogue& epilogue) {
   StageSoftmax<R> state;
   float o[Chunks][R][4] = {};
   sweep_keys(keys, [&](int64_t j0, bool missing) {
@@ -246,11 +245,11 @@ __device__ __forceinline__ void attend_simt(const FmaTiles<R>& tiles, const Keys
 #pragma unroll
   for (int r = 0; r < R; ++r) {
     const int m = threadIdx.x / 16 + 16 * r;
-    const StageRow end = state.end(r, sink.sink(m));
-    if (!sink.there(m)) continue;
-    const RowPlace to = sink.place(m);
+    const StageRow end = state.end(r, epilogue.sink(m));
+    if (!epilogue.there(m)) continue;
+    const RowPlace to = epilogue.place(m);
     if (threadIdx.x % 16 == 0 && to.lse) *to.lse = end.lse();
-    const float factor = sink.factor(m, end);
+    const float factor = epilogue.factor(m, end);
     if (to.o) store_columns(to.o, to.dtype, to.at, to.step, score.width, factor, o, r);
   }
 }

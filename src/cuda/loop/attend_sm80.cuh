@@ -9,15 +9,15 @@
 //   the next under softmax and PV; a barrier before each says that every warp's copy has landed and
 //   that the buffer refilled next is free. Stages = 2: the next tile's K and V are copied under the
 //   whole of this one; one barrier a tile.
-// Policies: Load (load.cuh), Score and Mask (tile_policy.cuh), Sink (sink.cuh).
+// Policies: Load (load.cuh), Score and Mask (tile_policy.cuh), Epilogue (epilogue.cuh).
 // FlashAttention-2 (2307.08691).
 #pragma once
 #include <new>
 
 #include "cuda/block/softmax.cuh"
+#include "cuda/loop/epilogue.cuh"
 #include "cuda/loop/load.cuh"
 #include "cuda/loop/row_tile.cuh"
-#include "cuda/loop/sink.cuh"
 #include "cuda/loop/tile_policy.cuh"
 #include "cuda/tile/copy.cuh"
 #include "cuda/tile/mma_sm80.cuh"
@@ -57,10 +57,10 @@ struct AttendPlace {
   }
 };
 
-template <class Shape, KeyLoad Load, TileScore Score, TileMask Mask, class Sink>
+template <class Shape, KeyLoad Load, TileScore Score, TileMask Mask, class Epilogue>
 __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
     attend_sm80(const __grid_constant__ Attend a, const __grid_constant__ AttendGrid grid,
-                const __grid_constant__ Sink sink) {
+                const __grid_constant__ Epilogue epilogue) {
   constexpr int M = Shape::M, N = Shape::N, D = Shape::D, E = Shape::E, BM = Shape::BM;
   constexpr int kStageBytes = Shape::TileK::bytes + Shape::TileV::bytes;
   extern __shared__ __align__(128) unsigned char shared[];
@@ -173,8 +173,8 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
     const float sum = state.total(i, half);
     const float top =
         state.m[i][half] == kNegativeInfinity ? kNegativeInfinity : state.m[i][half] * score.factor;
-    sink.template store<Shape::Dtype>(a, tile, m, m < tile.count, place.split, top, sum, o[i],
-                                      half);
+    epilogue.template store<Shape::Dtype>(a, tile, m, m < tile.count, place.split, top, sum, o[i],
+                                          half);
   });
 }
 

@@ -18,14 +18,13 @@
 //   | 1 + n         | warpgroup n            | itself      | zeroed rows of V, rows of o    |
 //   | kTurn + n     | the warpgroup before n | warpgroup n | nothing: it may issue products |
 //
-// Policies: KeySource (source_sm90.cuh); Score and Mask (tile_policy.cuh) and Sink (sink.cuh), as
-// in attend_sm80.cuh.
-// FlashAttention-3 (2407.08608).
+// Policies: KeySource (source_sm90.cuh); Score and Mask (tile_policy.cuh) and Epilogue
+// (epilogue.cuh), as in attend_sm80.cuh. FlashAttention-3 (2407.08608).
 #pragma once
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/feed_sm90.cuh"
 #include "cuda/loop/tile_policy.cuh"
-#include "cuda/loop/tma_sink_sm90.cuh"
+#include "cuda/loop/tma_epilogue_sm90.cuh"
 #include "cuda/tile/mma_sm80.cuh"
 #include "cuda/tile/order.cuh"
 
@@ -86,7 +85,7 @@ __device__ __forceinline__ void clean_values(int tail, const Shared& shared,
 }
 
 // A consumer warpgroup: 64 of the block's rows.
-template <class Shape, KeySource Source, class Score, class Mask, class Sink>
+template <class Shape, KeySource Source, class Score, class Mask, class Epilogue>
 class TileConsumer90 {
   static constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BN = Shape::BN;
   using Shared = Shared90<Shape, Source, Mask>;
@@ -97,7 +96,8 @@ class TileConsumer90 {
   using TileV = typename Shape::TileV;
   static constexpr bool kPaged = Source::template Boxes<Shape>::paged;
   static constexpr bool kQInRegisters = Shape::q_in_registers && std::same_as<Score, PlainScore>;
-  static constexpr bool kThroughQ = std::derived_from<Sink, TmaSink>;  // rows of o leave by TMA
+  static constexpr bool kThroughQ =
+      std::derived_from<Epilogue, TmaEpilogue>;    // rows of o leave by TMA
   static constexpr int kTurn = 1 + Shape::Groups;  // the first of ping-pong's named barriers
 
  public:
@@ -109,10 +109,10 @@ class TileConsumer90 {
     uint32_t p[1][BN / 16][4], absent[kPaged ? BN / 32 : 1];
   };
 
-  __device__ __forceinline__ TileConsumer90(const Attend& a, const Sink& sink, int group,
+  __device__ __forceinline__ TileConsumer90(const Attend& a, const Epilogue& epilogue, int group,
                                             const Shared& shared, Fragments& f)
       : a(a),
-        sink(sink),
+        epilogue(epilogue),
         shared(shared),
         group(group),
         lane(threadIdx.x % 32),
@@ -321,12 +321,12 @@ class TileConsumer90 {
     bool stored = false;
     float factor[2];
     if constexpr (kThroughQ) {  // under the last values
-      stored = sm90::uniform(sink.takes(a, work.tile, group * 64));
+      stored = sm90::uniform(epilogue.takes(a, work.tile, group * 64));
       if (stored)
         each_row<1>(row, [&](int, int half, int m) {
-          factor[half] =
-              sink.finish(a, work.tile, m, m < work.tile.begin + work.tile.size,
-                          item.state.top(0, half, item.score.factor), item.state.total(0, half));
+          factor[half] = epilogue.finish(a, work.tile, m, m < work.tile.begin + work.tile.size,
+                                         item.state.top(0, half, item.score.factor),
+                                         item.state.total(0, half));
         });
     }
     sm90::wait<0>();
@@ -334,23 +334,23 @@ class TileConsumer90 {
     at.next();
     if constexpr (kThroughQ) {
       if (stored)
-        sink.template store_rows<typename Shape::TileO, Dtype>(work.tile, group * 64, 1 + group,
-                                                               shared.q(q_at), factor, o);
+        epilogue.template store_rows<typename Shape::TileO, Dtype>(work.tile, group * 64, 1 + group,
+                                                                   shared.q(q_at), factor, o);
       owed = q_at, owes = stored ? 2 : 1;
     }
     if (!stored)
       each_row<1>(row, [&](int i, int half, int m) {
-        sink.template store<Dtype>(a, work.tile, m, m < work.tile.begin + work.tile.size,
-                                   work.split, item.state.top(i, half, item.score.factor),
-                                   item.state.total(i, half), o[i], half);
+        epilogue.template store<Dtype>(a, work.tile, m, m < work.tile.begin + work.tile.size,
+                                       work.split, item.state.top(i, half, item.score.factor),
+                                       item.state.total(i, half), o[i], half);
       });
     const auto meet = [&] { sm90::named_barrier_sync(1 + group, 128); };
-    if constexpr (requires { sink.done(a, work.tile, 0, shared.word(), meet); })
-      sink.done(a, work.tile, work.number, shared.word(), meet);
+    if constexpr (requires { epilogue.done(a, work.tile, 0, shared.word(), meet); })
+      epilogue.done(a, work.tile, work.number, shared.word(), meet);
   }
 
   const Attend& a;
-  const Sink& sink;
+  const Epilogue& epilogue;
   const Shared& shared;
   const int group, lane, warp_row;
   typename Shared::TileState slot;
@@ -362,13 +362,13 @@ class TileConsumer90 {
   uint32_t (&p)[1][BN / 16][4], (&absent)[kPaged ? BN / 32 : 1];
 };
 
-template <class Shape, KeySource Source, TileScore Score, TileMask Mask, class Sink>
+template <class Shape, KeySource Source, TileScore Score, TileMask Mask, class Epilogue>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     attend_sm90(const __grid_constant__ typename Source::Call call,
                 const __grid_constant__ AttendGrid grid, const __grid_constant__ AttendMaps maps,
                 const __grid_constant__ TileOrder order,
                 const __grid_constant__ DynamicSchedule schedule,
-                const __grid_constant__ Sink sink) {
+                const __grid_constant__ Epilogue epilogue) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Attend& a = attend_in(call);
   const Shared90<Shape, Source, Mask> shared(memory);
@@ -383,9 +383,9 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     Producer{call, grid, maps, shared}.run(warp, order, schedule);
   } else {
     sm90::setmaxnreg_inc<Shape::consumer_regs>();
-    using Consumer = TileConsumer90<Shape, Source, Score, Mask, Sink>;
+    using Consumer = TileConsumer90<Shape, Source, Score, Mask, Epilogue>;
     typename Consumer::Fragments fragments;
-    Consumer(a, sink, warp / 4 - 1, shared, fragments).run();
+    Consumer(a, epilogue, warp / 4 - 1, shared, fragments).run();
   }
 }
 

@@ -2,9 +2,9 @@
 // The order in which key blocks add to a tile of dq in the workspace, and what follows the last.
 #pragma once
 #include "cuda/loop/backward_shared_sm90.cuh"
+#include "cuda/loop/epilogue.cuh"
 #include "cuda/loop/pair_policy.cuh"
 #include "cuda/loop/row_tile.cuh"
-#include "cuda/loop/sink.cuh"
 #include "cuda/tile/mma_sm80.cuh"
 
 namespace fovea::cuda {

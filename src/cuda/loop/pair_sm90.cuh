@@ -10,8 +10,9 @@
 // first run under the second's, those of the second under the other warpgroups'. A tile that is
 // seen whole is tried with X and Y as they are: no maxima, no masks.  Where a sum of it is too
 // large or not finite, or nothing was seen before, the warpgroup takes the tile again with maxima
-// and masks; its keys are given back after that. Policies: Mask (tile_policy.cuh); Sink: the sums
-// of a row, Sink::Sums, what they begin with and what becomes of them.  StreamKL (2606.20005).
+// and masks; its keys are given back after that. Policies: Mask (tile_policy.cuh); Epilogue: the
+// sums of a row, Epilogue::Sums, what they begin with and what becomes of them.  StreamKL
+// (2606.20005).
 #pragma once
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/feed_sm90.cuh"
@@ -182,9 +183,9 @@ struct CoupledSoftmax {
 };
 
 // A consumer warpgroup.
-template <class Shape, class Mask, class Sink>
-__device__ __forceinline__ void compute_pairs(const Attend& a, float second_scale, const Sink& sink,
-                                              int group,
+template <class Shape, class Mask, class Epilogue>
+__device__ __forceinline__ void compute_pairs(const Attend& a, float second_scale,
+                                              const Epilogue& epilogue, int group,
                                               const Shared90<Shape, Contiguous, Mask>& shared) {
   static_assert(!Mask::sinks, "the walk skips no keys");
   constexpr int BN = Shape::BN;
@@ -206,8 +207,8 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
     int n = sm90::uniform(work.last), left = max(sm90::uniform(work.count), 1);
     const int begin = sm90::uniform(work.mask.begin);
     int end = sm90::uniform(work.mask.end);
-    typename Sink::Sums state;
-    sink.begin(state, work.tile, row);
+    typename Epilogue::Sums state;
+    epilogue.begin(state, work.tile, row);
 
     // False: the tile must be taken again.
     const auto step = [&](auto whole) {
@@ -253,7 +254,7 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
           at.next();
         }
     }
-    bool try_whole = !Sink::Sums::kTries;
+    bool try_whole = !Epilogue::Sums::kTries;
 #pragma unroll 1
     while (left > 0) {
       if (try_whole && n >= begin && n < end) {
@@ -268,7 +269,8 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
 
     each_row<1>(row, [&](int, int half, int m) {
       const auto total = state.total(half);
-      if (lane % 4 == 0 && m < work.tile.begin + work.tile.size) sink.store(work.tile, m, total);
+      if (lane % 4 == 0 && m < work.tile.begin + work.tile.size)
+        epilogue.store(work.tile, m, total);
     });
     __syncwarp();
     shared.tile_pipe().release(slot);
@@ -276,12 +278,13 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
   }
 }
 
-template <class Shape, TileMask Mask, class Sink>
+template <class Shape, TileMask Mask, class Epilogue>
 __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     pair_sm90(const __grid_constant__ Attend a, float second_scale,
               const __grid_constant__ AttendGrid grid, const __grid_constant__ DualMaps maps,
               const __grid_constant__ TileOrder order,
-              const __grid_constant__ DynamicSchedule schedule, const __grid_constant__ Sink sink) {
+              const __grid_constant__ DynamicSchedule schedule,
+              const __grid_constant__ Epilogue epilogue) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Shared90<Shape, Contiguous, Mask> shared(memory);
   if (threadIdx.x == 0) shared.init();
@@ -295,7 +298,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::blocks)
     Producer90<Shape, Contiguous, Mask, DualMaps>{a, grid, maps, shared}.run(warp, order, schedule);
   } else {
     sm90::setmaxnreg_inc<Shape::consumer_regs>();
-    compute_pairs<Shape>(a, second_scale, sink, warp / 4 - 1, shared);
+    compute_pairs<Shape>(a, second_scale, epilogue, warp / 4 - 1, shared);
   }
 }
 

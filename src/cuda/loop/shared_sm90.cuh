@@ -96,7 +96,7 @@ struct Shared90 {
   __device__ uint32_t* absent(KeyState i) const {
     return reinterpret_cast<uint32_t*>(base + layout.absent) + i.stage * kAbsentWords;
   }
-  // For the sink.
+  // For the epilogue.
   __device__ int* word() const { return reinterpret_cast<int*>(base + layout.word); }
 
   __device__ TilePipe tile_pipe() const { return {at + layout.tile_pipe}; }

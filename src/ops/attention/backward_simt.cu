@@ -48,7 +48,7 @@ struct RowSums {
   int64_t own_heads, elements;  // distinct elements
 };
 
-template <bool Sink>
+template <bool Epilogue>
 __global__ void __launch_bounds__(kThreads)
     row_sums_kernel(const __grid_constant__ BackwardSimt b, const __grid_constant__ RowSums sums) {
   __shared__ double s_sum[kWarps];
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int64_t h = h0; h < h0 + sums.heads; ++h)
         for (int64_t i = threadIdx.x; i < seq.rows; i += kThreads) {
           const int64_t side = side_offset(a, seq, h, i);
-          if (!Sink) {
+          if (!Epilogue) {
             sum += b.row_alibi[side];
             continue;
           }
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <bool Sink>
+template <bool Epilogue>
 void launch_row_sums(Context& ctx, const BackwardSimt& b, View<2> out) {
   const Attend& a = b.call.forward;
   const bool over_r = !out.stride[0], over_h = !out.stride[1];
@@ -83,7 +83,7 @@ void launch_row_sums(Context& ctx, const BackwardSimt& b, View<2> out) {
   const int64_t count = a.sequences.count;
   RowSums sums{out, over_r ? count : 1, over_h ? a.h : 1, over_h ? 1 : a.h, 0};
   sums.elements = (over_r ? 1 : count) * sums.own_heads;
-  launch<row_sums_kernel<Sink>>(ctx, kOp, sums.elements, kThreads, 0, b, sums);
+  launch<row_sums_kernel<Epilogue>>(ctx, kOp, sums.elements, kThreads, 0, b, sums);
 }
 
 void launch_bias(Context& ctx, const BackwardSimt& b) {

@@ -5,8 +5,8 @@
 
 #include "cuda/block/schedule.cuh"
 #include "cuda/loop/combine.cuh"
+#include "cuda/loop/epilogue.cuh"
 #include "cuda/loop/row_tile.cuh"
-#include "cuda/loop/sink.cuh"
 #include "cuda/tensor_map.h"
 
 namespace fovea::cuda {
@@ -42,7 +42,7 @@ struct ForwardWork90 {
   CUtensorMap o;  // with o_given, boxes of 64 rows
   bool o_given;
   Partials parts;
-  int32_t* arrived;  // MergingSink's
+  int32_t* arrived;  // MergingEpilogue's
 };
 
 struct ForwardInstance90 {
@@ -56,7 +56,7 @@ struct ForwardInstance90 {
 
 // A split's o / l and lse in f32 for the merge, which adds the sink logit; alone, the result
 // itself.
-struct SplitSink {
+struct SplitEpilogue {
   Partials parts;
   int32_t splits;
 
@@ -64,7 +64,7 @@ struct SplitSink {
   __device__ void store(const Attend& a, const RowTile& tile, int m, bool valid, int split,
                         float top, float sum, const float (&o)[N][4], int half) const {
     if (splits == 1) {
-      DirectSink().store<Dtype>(a, tile, m, valid, split, top, sum, o, half);
+      DirectEpilogue().store<Dtype>(a, tile, m, valid, split, top, sum, o, half);
       return;
     }
     if (!valid) return;

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
       return s.keys[n].k < 0;
     });
     attend_simt<Chunks>(tiles, keys, DotScore<R>{{tiles}, call, s, item},
-                        PackedSink<R>{{a, call.parts, call.grid.splits, item.split}, s});
+                        PackedEpilogue<R>{{a, call.parts, call.grid.splits, item.split}, s});
   }
 }
 

@@ -11,25 +11,25 @@ struct ForwardPolicies {
   using Load = GatheredKeys<kTileKeys, Threads>;
   using Score = RichScore;
   using Mask = RichMask;
-  using Sink = SplitSink;
+  using Epilogue = SplitEpilogue;
 };
 template <int Threads>
 struct ForwardPolicies<ForwardKind::whole, Threads> {
   using Load = ContiguousKeys<kTileKeys, Threads>;
   using Score = PlainScore;
   using Mask = WindowMask;
-  using Sink = DirectSink;
+  using Epilogue = DirectEpilogue;
 };
 template <int Threads>
 struct ForwardPolicies<ForwardKind::paged, Threads> {
   using Load = GatheredKeys<kTileKeys, Threads>;
   using Score = PlainScore;
   using Mask = WindowMask;
-  using Sink = DirectSink;
+  using Epilogue = DirectEpilogue;
 };
 template <int Threads>
 struct ForwardPolicies<ForwardKind::split, Threads> : ForwardPolicies<ForwardKind::paged, Threads> {
-  using Sink = SplitSink;
+  using Epilogue = SplitEpilogue;
 };
 
 template <ForwardConfig80 C>
@@ -44,12 +44,12 @@ ForwardInstance forward_sm80_instance() {
   using P = ForwardPolicies<C.kind, Shape::threads>;
   constexpr int kShared = Shape::shared_bytes + P::Load::shared_bytes;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const ForwardWork& work) {
-    typename P::Sink sink{};
-    if constexpr (std::is_same_v<typename P::Sink, SplitSink>)
-      sink = {work.parts, work.grid.splits};
+    typename P::Epilogue epilogue{};
+    if constexpr (std::is_same_v<typename P::Epilogue, SplitEpilogue>)
+      epilogue = {work.parts, work.grid.splits};
     launch<attend_sm80<Shape, typename P::Load, typename P::Score, typename P::Mask,
-                       typename P::Sink>>(ctx, "attention_forward", work.blocks, Shape::threads,
-                                          kShared, a, work.grid, sink);
+                       typename P::Epilogue>>(ctx, "attention_forward", work.blocks, Shape::threads,
+                                              kShared, a, work.grid, epilogue);
   };
   return {C.dtype, C.d, C.e, C.kind, C.rows, C.blocks, kShared, launcher};
 }

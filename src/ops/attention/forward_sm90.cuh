@@ -6,7 +6,7 @@
 #include "cuda/launch.h"
 #include "cuda/loop/attend_sm90.cuh"
 #include "ops/attention/forward.cuh"
-#include "ops/attention/split_sink_sm90.cuh"
+#include "ops/attention/split_epilogue_sm90.cuh"
 
 namespace fovea::cuda {
 
@@ -46,20 +46,20 @@ ForwardInstance90 forward_sm90_instance() {
       C.kind == ForwardKind::paged || (C.kind == ForwardKind::split && !kInterleaved);
   using Score = std::conditional_t<C.kind == ForwardKind::capped, CappedScore, PlainScore>;
   // A tile with one slot of Q has no room for rows on their way out.
-  using Whole = std::conditional_t<Shape::Slots == 2, TmaSink, DirectSink>;
-  using Sink =
-      std::conditional_t<C.kind == ForwardKind::split, MergingSink<(C.e > 128 ? 8 : 16)>, Whole>;
+  using Whole = std::conditional_t<Shape::Slots == 2, TmaEpilogue, DirectEpilogue>;
+  using Epilogue = std::conditional_t<C.kind == ForwardKind::split,
+                                      MergingEpilogue<(C.e > 128 ? 8 : 16)>, Whole>;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const ForwardWork90& work) {
-    Sink sink{};
+    Epilogue epilogue{};
     if constexpr (C.kind == ForwardKind::split)
-      sink = {work.parts, work.order.splits, work.arrived};
+      epilogue = {work.parts, work.order.splits, work.arrived};
     else if constexpr (Shape::Slots == 2)
-      sink.o = work.o, sink.given = work.o_given;
+      epilogue.o = work.o, epilogue.given = work.o_given;
     const int blocks = std::min(work.schedule.items, device_info(ctx).multiprocessors);
     const auto launch = [&]<class S, KeySource Source>() {
-      launch_pdl<attend_sm90<S, Source, Score, WindowMask, Sink>>(
+      launch_pdl<attend_sm90<S, Source, Score, WindowMask, Epilogue>>(
           ctx, "attention_forward", blocks, S::threads, S::shared_bytes, a, work.grid, work.maps,
-          work.order, work.schedule, sink);
+          work.order, work.schedule, epilogue);
     };
     if constexpr (kInterleaved)
       if (a.sequences.page) return launch.template operator()<PageShape90<Shape>, Pages>();

@@ -138,7 +138,7 @@ struct ConvScore : TileScores<4> {
   }
 };
 
-struct StripSink : WholeSink {
+struct StripEpilogue : WholeEpilogue {
   const ConvSimt& call;
   const ConvShared& s;
   int64_t head;
@@ -147,7 +147,7 @@ struct StripSink : WholeSink {
   __device__ static float sink(int) { return -INFINITY; }
   __device__ RowPlace place(int m) const {
     const int64_t row = s.out.begin + s.i[m] - call.c.history, batch = s.seq.batch;
-    return WholeSink::place(batch, batch * call.c.rows_out + row, row, head + s.slot[m]);
+    return WholeEpilogue::place(batch, batch * call.c.rows_out + row, row, head + s.slot[m]);
   }
 };
 
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     const StripKeys keys{c, s, scores, g, range.begin - (range.begin < range.end), range.end};
     attend_simt<Chunks>(tiles, keys,
                         ConvScore{{tiles}, call, s, scores, taps, range.begin * kStageTile},
-                        StripSink{{a, call.parts, call.splits, split}, call, s, head});
+                        StripEpilogue{{a, call.parts, call.splits, split}, call, s, head});
   }
 }
 

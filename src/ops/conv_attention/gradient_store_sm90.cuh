@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a work of conv_attention's gradient sweep (gradient_sm90.cuh) leaves in memory.
 #pragma once
-#include "cuda/loop/sink.cuh"
+#include "cuda/loop/epilogue.cuh"
 #include "cuda/tile/convolve_sm80.cuh"
 #include "ops/conv_attention/backward_work.cuh"
 

@@ -76,7 +76,7 @@ __device__ __forceinline__ void add_mixture(const float (&x)[R][4], const float 
     }
 }
 
-// Sink: the divergences of a finished row and both its lse.
+// Epilogue: the divergences of a finished row and both its lse.
 template <int R, bool Mix>
 __device__ __forceinline__ void store_row(const KlSimt& call, const KlShared<R>& s,
                                           const StageCoupled<PairsFma<R>>& state,

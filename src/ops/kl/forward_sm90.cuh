@@ -16,7 +16,7 @@ __device__ __forceinline__ void put_row(const View<3>& to, const RowTile& tile, 
   if (to) to.as()[tile.offset(m, to.stride, 1, 2)] = value;
 }
 
-struct KlSink {
+struct KlEpilogue {
   using Sums = CoupledSoftmax;
   View<3> kl, first, second;
 
@@ -65,7 +65,7 @@ struct MixtureSums {
   }
 };
 
-struct MixtureSink {
+struct MixtureEpilogue {
   using Sums = MixtureSums;
   View<3> js, kl, kl_second, first, second;
   float share;
@@ -94,16 +94,16 @@ KlInstance90 kl_sm90_instance() {
                                const KlWork90& work) {
     const int blocks =
         std::min(work.schedule.items, Shape::blocks * device_info(ctx).multiprocessors);
-    const auto run = [&](const auto& sink) {
-      using Sink = std::remove_cvref_t<decltype(sink)>;
-      launch<pair_sm90<Shape, WindowMask, Sink>>(
+    const auto run = [&](const auto& epilogue) {
+      using Epilogue = std::remove_cvref_t<decltype(epilogue)>;
+      launch<pair_sm90<Shape, WindowMask, Epilogue>>(
           ctx, work.op, blocks, Shape::threads, Shape::shared_bytes, first, second_scale, work.grid,
-          work.maps, work.order, work.schedule, sink);
+          work.maps, work.order, work.schedule, epilogue);
     };
     if (work.share > 0)
-      run(MixtureSink{work.js, work.kl, work.kl_second, work.first, work.second, work.share});
+      run(MixtureEpilogue{work.js, work.kl, work.kl_second, work.first, work.second, work.share});
     else
-      run(KlSink{work.kl, work.first, work.second});
+      run(KlEpilogue{work.kl, work.first, work.second});
   };
   return {C.dtype, C.d, C.e, Shape::BM, C.keys, launcher};
 }

@@ -11,8 +11,8 @@
 #include <algorithm>
 
 #include "core/dtype.h"
+#include "cuda/loop/epilogue.cuh"
 #include "cuda/loop/list_keys_sm80.cuh"
-#include "cuda/loop/sink.cuh"
 #include "ops/kl/stage_coupled.cuh"
 #include "ops/kl_experimental/gather_tile.cuh"
 

@@ -15,7 +15,7 @@
 //   empty     a lane of each of 8 warps    producer  the same stage
 #pragma once
 #include "cuda/loop/backward_walk_sm90.cuh"
-#include "cuda/loop/sink.cuh"
+#include "cuda/loop/epilogue.cuh"
 #include "cuda/tile/mma_sm80.cuh"
 #include "ops/kl_experimental/indexer_scores_sm90.cuh"
 

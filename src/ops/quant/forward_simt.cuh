@@ -83,7 +83,7 @@ struct CodeScore : TileScores<R> {
 };
 
 template <int R>
-struct CodeSink : PackedSink<R> {
+struct CodeEpilogue : PackedEpilogue<R> {
   const QuantAttend& call;
   __device__ float factor(int, const StageRow& end) const {
     if (end.sum == 0 || end.factor == 0) return 0;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     };
     const WindowKeys keys(a, rows, item, 1, place, true);
     attend_simt<Chunks>(tiles, keys, CodeScore<R>{{tiles}, call.a, s, item},
-                        CodeSink<R>{{{a, call.parts, 1, 0}, s}, call.a});
+                        CodeEpilogue<R>{{{a, call.parts, 1, 0}, s}, call.a});
   }
 }
 

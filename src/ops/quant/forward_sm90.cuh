@@ -36,9 +36,9 @@ QuantInstance90 quant_sm90_instance() {
                                const AttendMaps& maps) {
     const int blocks = std::min(work.schedule.items, device_info(ctx).multiprocessors);
     const auto run = [&]<bool Blocks>() {
-      launch<attend_fp8_sm90<Shape, CallScales<Blocks>, DirectSink>>(
+      launch<attend_fp8_sm90<Shape, CallScales<Blocks>, DirectEpilogue>>(
           ctx, "quant_forward", blocks, Shape::threads, byte_shared_bytes<Shape>,
-          CallScales<Blocks>{a}, work.grid, maps, work.order, work.schedule, DirectSink());
+          CallScales<Blocks>{a}, work.grid, maps, work.order, work.schedule, DirectEpilogue());
     };
     a.k_block ? run.template operator()<true>() : run.template operator()<false>();
   };

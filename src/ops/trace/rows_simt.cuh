@@ -70,8 +70,8 @@ struct ListScore : TileScores<R> {
   }
 };
 
-// Sink: o, lse and what the weights of the row's slots are made of.
-struct ListSink {
+// Epilogue: o, lse and what the weights of the row's slots are made of.
+struct ListEpilogue {
   const RowsSimt& x;
   const TraceItem& item;
   int64_t first;
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kStageThreads)
     const int32_t* list = Dense ? nullptr : x.call.slots.selected + item.number * a.keep;
     const ListKeys<Dense> keys{a, item, s.columns, list, seen, Dense ? a.blocks_of(seen) : a.keep};
     attend_simt<Chunks>(tiles, keys, ListScore<R>{{tiles}, x, s},
-                        ListSink{x, item, item.first + from});
+                        ListEpilogue{x, item, item.first + from});
   }
 }
 

@@ -10,13 +10,13 @@
 namespace fovea::cuda {
 
 // o and lse where given, and the sums that the weights of edges are made of.
-struct TraceSink {
+struct TraceEpilogue {
   TraceRow* row;
 
   template <int Dtype, int N>
   __device__ void store(const Attend& a, const RowTile& tile, int m, bool valid, int split,
                         float top, float sum, const float (&o)[N][4], int half) const {
-    if (a.o) DirectSink().store<Dtype>(a, tile, m, valid, split, top, sum, o, half);
+    if (a.o) DirectEpilogue().store<Dtype>(a, tile, m, valid, split, top, sum, o, half);
     if (!valid || threadIdx.x % 4) return;
     if (a.lse && !a.o)
       a.lse.as()[tile.offset(m, a.lse.stride, 1, 2)] =
@@ -49,9 +49,9 @@ RowsInstance90 rows_sm90_instance() {
     const int blocks =
         std::min(work.schedule.items, Shape::blocks * device_info(ctx).multiprocessors);
     const auto run = [&](const typename Source::Call& call) {
-      launch<attend_sm90<Shape, Source, PlainScore, WindowMask, TraceSink>>(
+      launch<attend_sm90<Shape, Source, PlainScore, WindowMask, TraceEpilogue>>(
           ctx, kTraceOp, blocks, Shape::threads, Shape::shared_bytes, call, work.grid, work.maps,
-          work.order, work.schedule, TraceSink{work.row});
+          work.order, work.schedule, TraceEpilogue{work.row});
     };
     if constexpr (C.kind == RowsKind::listed)
       run({a, work.list});

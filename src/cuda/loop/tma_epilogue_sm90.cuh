@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// DirectSink for the Hopper sweep: 64 rows of o at once, through the rows of Q that they came from,
-// by TMA, which needs a third of the instructions of stores from registers.  Rows of a
+// DirectEpilogue for the Hopper sweep: 64 rows of o at once, through the rows of Q that they came
+// from, by TMA, which needs a third of the instructions of stores from registers.  Rows of a
 // sequence that ends inside the tile and the tensor go on are stored from registers.
 #pragma once
-#include "cuda/loop/sink.cuh"
+#include "cuda/loop/epilogue.cuh"
 #include "cuda/tile/mma_sm90.cuh"
 
 namespace fovea::cuda {
 
-struct TmaSink : DirectSink {
+struct TmaEpilogue : DirectEpilogue {
   CUtensorMap o;  // boxes of 64 rows
   bool given;     // o has a map, and rows of a tile are those of one head
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sink policy of the Hopper sweep for keys cut into splits (combine.cuh has the formula): a split's
-// o / l and lse in f32; the last split of a row tile to arrive merges them all, a warp a row.
-// Alone, a split is the result itself.
+// Epilogue policy of the Hopper sweep for keys cut into splits (combine.cuh has the formula): a
+// split's o / l and lse in f32; the last split of a row tile to arrive merges them all, a warp a
+// row. Alone, a split is the result itself.
 //   What the merge takes is time in which the rest of the device idles: its loads are all in flight
 //   before the first is looked at, and small quotients are not divided for.
 #pragma once
 #include "cuda/block/reduce.cuh"
 #include "cuda/loop/combine.cuh"
-#include "cuda/loop/sink.cuh"
+#include "cuda/loop/epilogue.cuh"
 
 namespace fovea::cuda {
 
 // AtOnce: splits whose loads are in flight together, in the registers that the sweep leaves.
 template <int AtOnce>
-struct MergingSink {
+struct MergingEpilogue {
   Partials parts;
   int32_t splits;
   int32_t* arrived;  // splits done of each row tile, 0 before and after; nullptr: merged elsewhere
@@ -24,7 +24,7 @@ struct MergingSink {
   __device__ void store(const Attend& a, const RowTile& tile, int m, bool valid, int split,
                         float top, float sum, const float (&o)[N][4], int half) const {
     if (splits == 1) {
-      DirectSink().store<Dtype>(a, tile, m, valid, split, top, sum, o, half);
+      DirectEpilogue().store<Dtype>(a, tile, m, valid, split, top, sum, o, half);
       return;
     }
     if (!valid) return;

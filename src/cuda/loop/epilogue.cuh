@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sink policy of the forward sweeps: what becomes of a row's m, l and o.
-//   DirectSink   o / l in the dtype of o, lse = ln l + m, the sink logit added to l
+// Epilogue policy of the forward sweeps: what becomes of a row's m, l and o.
+//   DirectEpilogue   o / l in the dtype of o, lse = ln l + m, the sink logit added to l
 // An op may bring its own (ops/attention/forward_sm80.cuh has one for the partials of split keys).
 #pragma once
 #include "cuda/block/softmax.cuh"
@@ -39,7 +39,7 @@ __device__ inline void store_row(uint16_t* row, int width, const float (&o)[N][4
   }
 }
 
-struct DirectSink {
+struct DirectEpilogue {
   // Stores lse of packed row m and returns what o is multiplied by; `valid` says the row exists.
   __device__ float finish(const Attend& a, const RowTile& tile, int m, bool valid, float top,
                           float sum) const {
