@@ -109,10 +109,10 @@ __device__ __forceinline__ void produce_rows_of_keys(const Attend& a, const Back
   // Past this the tensor has rows that are not the sequence's.
   const int row_end = seq.row_begin + count < a.s ? row_begin + count : INT32_MAX;
   if (lane == 0) {
-    sm90::copy_tile<typename Shape::TileK>(shared.base, maps.k, shared.k_full(), key_row, block.g,
-                                           key_batch);
-    sm90::copy_tile<typename Shape::TileV>(shared.base + shared.layout.v, maps.v, shared.v_full(),
-                                           key_row, block.g, key_batch);
+    sm90::tma_load_tile<typename Shape::TileK>(shared.base, maps.k, shared.k_full(), key_row,
+                                               block.g, key_batch);
+    sm90::tma_load_tile<typename Shape::TileV>(shared.base + shared.layout.v, maps.v,
+                                               shared.v_full(), key_row, block.g, key_batch);
   }
   uint32_t raw_phase = 0;
   typename BackwardKeysShared<Shape>::PipelineState to;
@@ -124,9 +124,9 @@ __device__ __forceinline__ void produce_rows_of_keys(const Attend& a, const Back
                                             shared.raw(), raw_phase, row, h, batch, present,
                                             Shape::row_stats_bytes);
     if (lane == 0)
-      sm90::copy_in(shared.base + shared.row_stats(to),
-                    work.lse(h * work.tiles.total + first_tile + m), Shape::row_stats_bytes,
-                    shared.q_pipe().full(to));
+      sm90::tma_load(shared.base + shared.row_stats(to),
+                     work.lse(h * work.tiles.total + first_tile + m), Shape::row_stats_bytes,
+                     shared.q_pipe().full(to));
     shared.dout_pipe().acquire(to);
     copy_present<typename Shape::TileO, BM>(shared.dout(to), maps.dout, shared.dout_pipe().full(to),
                                             shared.raw(), raw_phase, row, h, batch, present, 0);

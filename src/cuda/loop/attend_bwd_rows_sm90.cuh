@@ -101,11 +101,11 @@ __device__ __forceinline__ void produce_keys_of_rows(const Attend& a, const Back
     for (int half = 0; half < Shape::BM; half += Shape::box) {
 #pragma unroll 1
       for (int panel = 0; panel < TileQ::panels; ++panel)
-        sm90::copy_box(shared.base + panel * TileQ::panel_bytes + half * kPanelRowBytes, maps.q,
-                       q_full, panel * 64, row + half, at.head, batch);
+        sm90::tma_load_box(shared.base + panel * TileQ::panel_bytes + half * kPanelRowBytes, maps.q,
+                           q_full, panel * 64, row + half, at.head, batch);
 #pragma unroll 1
       for (int panel = 0; panel < TileO::panels; ++panel)
-        sm90::copy_box(
+        sm90::tma_load_box(
             shared.base + shared.layout.dout + panel * TileO::panel_bytes + half * kPanelRowBytes,
             maps.dout, q_full, panel * 64, row + half, at.head, batch);
     }
@@ -123,8 +123,8 @@ __device__ __forceinline__ void produce_keys_of_rows(const Attend& a, const Back
                                             key_batch, FirstRows{key_end - n * BN}, 0);
     shared.v_pipe().acquire(v_at);
     if (lane == 0)
-      sm90::copy_tile<typename Shape::TileV>(shared.v(v_at), maps.v, shared.v_pipe().full(v_at),
-                                             key_begin + n * BN, key_head, key_batch);
+      sm90::tma_load_tile<typename Shape::TileV>(shared.v(v_at), maps.v, shared.v_pipe().full(v_at),
+                                                 key_begin + n * BN, key_head, key_batch);
     k_at.next(), v_at.next();
   }
 }

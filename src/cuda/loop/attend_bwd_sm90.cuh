@@ -173,7 +173,7 @@ class BackwardConsumer90 {
   // This warpgroup's chunk of dq: 64 rows of ds by 64 columns of k.
   __device__ __forceinline__ void issue_dq() {
     sm90::fence();
-    sm90::product_turned<Dtype, BN>(
+    sm90::product_transposed<Dtype, BN>(
         dq, sm90::descriptor(shared.ds(dout_at) + group / Panels * TileS::panel_bytes),
         sm90::unhoisted(k_columns));
     sm90::commit();

@@ -263,16 +263,16 @@ __device__ __forceinline__ void produce_items(const AttendMaps& maps,
     if (item.tile.size <= 0) return;
     if (item.first < item.last) {
       shared.q_pipe().acquire(q_at);
-      sm90::copy_bytes<typename Shape::TileQ>(shared.at, maps.q, shared.q_pipe().full(q_at), 0,
-                                              item.row, item.head, item.batch);
+      sm90::tma_load_bytes<typename Shape::TileQ>(shared.at, maps.q, shared.q_pipe().full(q_at), 0,
+                                                  item.row, item.head, item.batch);
       q_at.next();
     }
     // V follows K by a tile, as the products do: its stage is free only after the exponentials.
     const auto values = [&](int n) {
       shared.v_pipe().acquire(v_at);
-      sm90::copy_bytes<typename Shape::TileV>(shared.v(v_at), maps.v, shared.v_pipe().full(v_at),
-                                              item.column + n * BN, 0, item.key_head,
-                                              item.key_batch);
+      sm90::tma_load_bytes<typename Shape::TileV>(shared.v(v_at), maps.v,
+                                                  shared.v_pipe().full(v_at), item.column + n * BN,
+                                                  0, item.key_head, item.key_batch);
       v_at.next();
     };
     const int asks = min(item.first + Shape::prefetch, item.last) - 1;
@@ -280,8 +280,9 @@ __device__ __forceinline__ void produce_items(const AttendMaps& maps,
     for (int n = item.last - 1; n >= item.first; --n) {
       if (n == asks) sm90::barrier_arrive(shared.prefetch_next());
       shared.k_pipe().acquire(k_at);
-      sm90::copy_bytes<typename Shape::TileK>(shared.k(k_at), maps.k, shared.k_pipe().full(k_at), 0,
-                                              item.key_row + n * BN, item.key_head, item.key_batch);
+      sm90::tma_load_bytes<typename Shape::TileK>(
+          shared.k(k_at), maps.k, shared.k_pipe().full(k_at), 0, item.key_row + n * BN,
+          item.key_head, item.key_batch);
       k_at.next();
       if (n < item.last - 1) values(n + 1);
     }

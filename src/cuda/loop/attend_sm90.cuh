@@ -176,7 +176,7 @@ class TileConsumer90 {
   // of the next work item.
   __device__ __forceinline__ void settle() {
     if (!kThroughQ || !owes) return;
-    if (owes == 2 && threadIdx.x % 128 == 0) sm90::out_wait_read<0>();
+    if (owes == 2 && threadIdx.x % 128 == 0) sm90::tma_store_wait_read<0>();
     __syncwarp();
     shared.q_pipe().release(owed);
     owes = 0;

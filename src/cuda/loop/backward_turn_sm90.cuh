@@ -15,11 +15,11 @@ __device__ inline void dq_order_wait(const DqOrder* at, int order) {
   int32_t now;
   do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
   while (now < order);
-  sm90::fence_engine();
+  sm90::fence_proxy_async();
 }
 // After TMA has ended.
 __device__ inline void dq_order_pass(DqOrder* at) {
-  sm90::fence_engine();
+  sm90::fence_proxy_async();
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(at) : "memory");
 }
 
@@ -48,8 +48,9 @@ __device__ __forceinline__ void produce_row_tiles(const Attend& a, const Backwar
                                           Shape::Dscores::key_head(block.g, args), key_batch,
                                           present, 0);
   if (leads)
-    sm90::copy_tile<typename Shape::TileV>(shared.base + Shared::layout.v, maps.v, kv_full, key_row,
-                                           Shape::Dscores::value_head(block.g, args), key_batch);
+    sm90::tma_load_tile<typename Shape::TileV>(shared.base + Shared::layout.v, maps.v, kv_full,
+                                               key_row, Shape::Dscores::value_head(block.g, args),
+                                               key_batch);
   typename Shared::QState q_at;
   uint32_t step = 0;
   walk.each([&](int h, int m) {
@@ -61,8 +62,8 @@ __device__ __forceinline__ void produce_row_tiles(const Attend& a, const Backwar
     copy_present<TileQ, BM>(shared.q(q_at), maps.q, shared.q_pipe().full(q_at), raw, raw_phase, row,
                             h, batch, count, Shape::row_stats_bytes);
     if (leads)
-      sm90::copy_in(shared.base + shared.row_stats(q_at), stats, Shape::row_stats_bytes,
-                    shared.q_pipe().full(q_at));
+      sm90::tma_load(shared.base + shared.row_stats(q_at), stats, Shape::row_stats_bytes,
+                     shared.q_pipe().full(q_at));
     q_at.next();
     const typename Shared::DoutState dout_at{static_cast<int>(step % 2), step / 2 % 2};
     ++step;
@@ -99,18 +100,18 @@ __device__ __forceinline__ void drain_dq(const Attend& a, const BackwardWork& wo
       sm90::barrier_wait(shared.dq_full(i, odd), phase);
       if (!work.dq) continue;
       if (order == 0)
-        sm90::copy_out(to + i * floats, from, Shape::dq_bytes);
+        sm90::tma_store(to + i * floats, from, Shape::dq_bytes);
       else
-        sm90::add_out(to + i * floats, from, Shape::dq_bytes);
-      sm90::out_commit();
+        sm90::tma_reduce_add(to + i * floats, from, Shape::dq_bytes);
+      sm90::tma_store_commit();
     }
     if constexpr (buffers == 2) {
-      sm90::out_wait_read<1>();
+      sm90::tma_store_wait_read<1>();
       sm90::barrier_arrive(shared.dq_empty(0));
     }
-    sm90::out_wait_read<0>();
+    sm90::tma_store_wait_read<0>();
     sm90::barrier_arrive(shared.dq_empty(buffers - 1));
-    sm90::out_wait<0>();
+    sm90::tma_store_wait<0>();
     if (work.dq) dq_order_pass(work.dq_order + tile);
     phase ^= 1;
   });

@@ -141,7 +141,7 @@ __device__ __forceinline__ void copy_present(uint32_t to, const CUtensorMap& map
   const bool whole = counts.all(Rows);
   if (leads) {
     sm90::barrier_expect(whole ? full : raw, Tile::bytes + (whole ? more : 0));
-    sm90::copy_panels<Tile>(to, map, whole ? full : raw, row, head, batch);
+    sm90::tma_load_panels<Tile>(to, map, whole ? full : raw, row, head, batch);
   }
   if (whole) return;
   __syncwarp();

@@ -203,24 +203,24 @@ struct Producer90 {
     if constexpr (kPair) {
       const int head = static_cast<int>(tile.rows.g);
       shared.q_pipe().expect(q, Shape::q_bytes);
-      sm90::copy_panels<typename Shape::TileQ>(shared.q(q), maps.q, shared.q_pipe().full(q), row,
-                                               head, batch);
-      sm90::copy_panels<typename Shape::TileQ2>(shared.q(q) + Shape::TileQ::bytes, maps.q2,
-                                                shared.q_pipe().full(q), row, head, batch);
+      sm90::tma_load_panels<typename Shape::TileQ>(shared.q(q), maps.q, shared.q_pipe().full(q),
+                                                   row, head, batch);
+      sm90::tma_load_panels<typename Shape::TileQ2>(shared.q(q) + Shape::TileQ::bytes, maps.q2,
+                                                    shared.q_pipe().full(q), row, head, batch);
       return;
     }
     if (tile.group() == 1) {
-      sm90::copy_tile<typename Shape::TileQ>(shared.q(q), maps.q, shared.q_pipe().full(q), row,
-                                             static_cast<int>(tile.rows.g), batch);
+      sm90::tma_load_tile<typename Shape::TileQ>(shared.q(q), maps.q, shared.q_pipe().full(q), row,
+                                                 static_cast<int>(tile.rows.g), batch);
       return;
     }
     // A box of whole groups, heads before rows.
     constexpr int panels = Shape::TileQ::panels;
     shared.q_pipe().expect(q, panels * work.rows * kPanelRowBytes);
     for (int panel = 0; panel < panels; ++panel)
-      sm90::copy_box(shared.q(q) + panel * Shape::TileQ::panel_bytes, maps.q,
-                     shared.q_pipe().full(q), panel * 64, static_cast<int>(tile.rows.head_begin()),
-                     row, batch);
+      sm90::tma_load_box(shared.q(q) + panel * Shape::TileQ::panel_bytes, maps.q,
+                         shared.q_pipe().full(q), panel * 64,
+                         static_cast<int>(tile.rows.head_begin()), row, batch);
   }
 
   // The next tile to copy, and how many others' are before it.
@@ -296,7 +296,7 @@ struct Producer90 {
     }
     if (begins) begin();
     shared.key_pipe().acquire(at);
-    if (lane == 0) sm90::copy_tile<Tile>(to, map, full, keys.row, head, batch);
+    if (lane == 0) sm90::tma_load_tile<Tile>(to, map, full, keys.row, head, batch);
     at.next();
   }
 
@@ -328,11 +328,11 @@ struct Producer90 {
     __syncwarp();
     if (lane >= cuts.boxes) return;
     if constexpr (Tile::interleaved) {
-      sm90::copy_octets(box, map, full, panel, octet, page);
+      sm90::tma_load_octets(box, map, full, panel, octet, page);
     } else {
 #pragma unroll
       for (int n = 0; n < Tile::panels; ++n)
-        sm90::copy_box(box + n * Tile::panel_bytes, map, full, n * 64, keys.row, head, page);
+        sm90::tma_load_box(box + n * Tile::panel_bytes, map, full, n * 64, keys.row, head, page);
     }
   }
 };

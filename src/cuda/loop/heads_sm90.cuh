@@ -99,13 +99,14 @@ __device__ __forceinline__ void copy_heads(const HeadsWork& work, const HeadsMap
       const HeadsStep step(work, n);
       if (n == first || !step.same_keys(HeadsStep(work, n - 1))) {
         sm90::barrier_wait(rings.k_empty(), rings.k_at.phase ^ 1);
-        sm90::copy_tile<Tile>(rings.k(), maps.k[step.side], rings.k_full(), key, step.key_head,
-                              key_batch);
+        sm90::tma_load_tile<Tile>(rings.k(), maps.k[step.side], rings.k_full(), key, step.key_head,
+                                  key_batch);
         rings.k_at.next();
       }
       if (last - first == 1 && t > at.part) continue;  // the rows lie there
       sm90::barrier_wait(rings.q_empty(), rings.q_at.phase ^ 1);
-      sm90::copy_tile<Tile>(rings.q(), maps.q[step.side], rings.q_full(), row, step.head, batch);
+      sm90::tma_load_tile<Tile>(rings.q(), maps.q[step.side], rings.q_full(), row, step.head,
+                                batch);
       rings.q_at.next();
     }
   }

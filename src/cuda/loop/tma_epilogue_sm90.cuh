@@ -18,7 +18,7 @@ struct TmaEpilogue : DirectEpilogue {
   }
 
   // A warpgroup's rows [begin, begin + 64) of the tile.  factor: what finish() gave for the lane's
-  // two; `to`: Q.  Its first thread owes out_wait_read before Q may be written again.
+  // two; `to`: Q.  Its first thread owes tma_store_wait_read before Q may be written again.
   template <class Tile, int Dtype, int N>
   __device__ __forceinline__ void store_rows(const RowTile& tile, int begin, int barrier,
                                              uint32_t to, const float (&factor)[2],
@@ -40,9 +40,10 @@ struct TmaEpilogue : DirectEpilogue {
     const int row = static_cast<int>(seq.row_begin) + tile.begin + begin;
 #pragma unroll
     for (int panel = 0; panel < Tile::panels; ++panel)
-      sm90::store_box(this->o, to + panel * Tile::panel_bytes + begin * kPanelRowBytes, panel * 64,
-                      row, static_cast<int>(tile.rows.g), static_cast<int>(seq.batch));
-    sm90::out_commit();
+      sm90::tma_store_box(this->o, to + panel * Tile::panel_bytes + begin * kPanelRowBytes,
+                          panel * 64, row, static_cast<int>(tile.rows.g),
+                          static_cast<int>(seq.batch));
+    sm90::tma_store_commit();
   }
 };
 

@@ -109,8 +109,8 @@ struct PipelineState {
 __device__ inline void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
-__device__ inline void copy_box(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column,
-                                int row, int head, int batch) {
+__device__ inline void tma_load_box(uint32_t to, const CUtensorMap& map, uint32_t barrier,
+                                    int column, int row, int head, int batch) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
       "%4, %5, %6}], [%2];" ::"r"(to),
@@ -118,8 +118,8 @@ __device__ inline void copy_box(uint32_t to, const CUtensorMap& map, uint32_t ba
       : "memory");
 }
 // Of a map of interleaved tiles: eight rows of a panel at a time.
-__device__ inline void copy_octets(uint32_t to, const CUtensorMap& map, uint32_t barrier, int panel,
-                                   int octet, int batch) {
+__device__ inline void tma_load_octets(uint32_t to, const CUtensorMap& map, uint32_t barrier,
+                                       int panel, int octet, int batch) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
       "%3, %4, %5, %6}], [%2];" ::"r"(to),
@@ -128,23 +128,23 @@ __device__ inline void copy_octets(uint32_t to, const CUtensorMap& map, uint32_t
 }
 // All panels of a tile.
 template <class Tile>
-__device__ inline void copy_panels(uint32_t to, const CUtensorMap& map, uint32_t barrier, int row,
-                                   int head, int batch) {
+__device__ inline void tma_load_panels(uint32_t to, const CUtensorMap& map, uint32_t barrier,
+                                       int row, int head, int batch) {
 #pragma unroll
   for (int panel = 0; panel < Tile::panels; ++panel)
-    copy_box(to + panel * Tile::panel_bytes, map, barrier, panel * 64, row, head, batch);
+    tma_load_box(to + panel * Tile::panel_bytes, map, barrier, panel * 64, row, head, batch);
 }
 // The same, and `barrier` counts its bytes.
 template <class Tile>
-__device__ inline void copy_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier, int row,
-                                 int head, int batch) {
+__device__ inline void tma_load_tile(uint32_t to, const CUtensorMap& map, uint32_t barrier, int row,
+                                     int head, int batch) {
   barrier_expect(barrier, Tile::bytes);
-  copy_panels<Tile>(to, map, barrier, row, head, batch);
+  tma_load_panels<Tile>(to, map, barrier, row, head, batch);
 }
 
 // What lies outside the tensor is not written.
-__device__ inline void store_box(const CUtensorMap& map, uint32_t from, int column, int row,
-                                 int head, int batch) {
+__device__ inline void tma_store_box(const CUtensorMap& map, uint32_t from, int column, int row,
+                                     int head, int batch) {
   asm volatile(
       "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
           &map),
@@ -154,39 +154,39 @@ __device__ inline void store_box(const CUtensorMap& map, uint32_t from, int colu
 
 // ---- bulk copies of contiguous bytes, whole pieces of 16
 
-__device__ inline void copy_in(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+__device__ inline void tma_load(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
           "r"(to),
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
-__device__ inline void copy_out(void* to, uint32_t from, uint32_t bytes) {
+__device__ inline void tma_store(void* to, uint32_t from, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
                "r"(bytes)
                : "memory");
 }
 // to[i] += from[i] in f32.
-__device__ inline void add_out(float* to, uint32_t from, uint32_t bytes) {
+__device__ inline void tma_reduce_add(float* to, uint32_t from, uint32_t bytes) {
   asm volatile(
       "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
       "r"(from), "r"(bytes)
       : "memory");
 }
-__device__ inline void out_commit() {
+__device__ inline void tma_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 // The thread's bulk copies out but the last `Pending` have read their source, or have ended.
 template <int Pending>
-__device__ inline void out_wait_read() {
+__device__ inline void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
 }
 template <int Pending>
-__device__ inline void out_wait() {
+__device__ inline void tma_store_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Pending) : "memory");
 }
 // Orders TMA's accesses to global memory with the thread's own.
-__device__ inline void fence_engine() {
+__device__ inline void fence_proxy_async() {
   asm volatile("fence.proxy.async;" ::: "memory");
 }
 
@@ -247,7 +247,7 @@ __device__ inline void product_columns(float (&d)[N][4], const uint32_t (&a)[Ste
 
 // d = A B over Depth: A a tile [k][64 rows], B a tile [k][column].
 template <int Dtype, int Depth, int N>
-__device__ inline void product_turned(float (&d)[N][4], uint64_t a, uint64_t b) {
+__device__ inline void product_transposed(float (&d)[N][4], uint64_t a, uint64_t b) {
 #pragma unroll
   for (int k = 0; k < Depth / 16; ++k)
     Wgmma<Dtype, N * 8>::template ss<1, 1>(d, a + k * 128, b + k * 128, k != 0);
@@ -289,13 +289,13 @@ struct Bytes {
 };
 
 template <class Tile>
-__device__ inline void copy_bytes(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column,
-                                  int row, int head, int batch) {
+__device__ inline void tma_load_bytes(uint32_t to, const CUtensorMap& map, uint32_t barrier,
+                                      int column, int row, int head, int batch) {
   barrier_expect(barrier, Tile::bytes);
 #pragma unroll
   for (int panel = 0; panel < Tile::panels; ++panel)
-    copy_box(to + panel * Tile::panel_bytes, map, barrier, column + panel * Tile::Panel, row, head,
-             batch);
+    tma_load_box(to + panel * Tile::panel_bytes, map, barrier, column + panel * Tile::Panel, row,
+                 head, batch);
 }
 
 // d = A B' over Depth, both tiles [row][k].

@@ -125,23 +125,23 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
         const int head = Shape::keys ? work.g : work.head;
 #pragma unroll
         for (int panel = 0; panel < Shape::LineD::panels; ++panel)
-          sm90::copy_box(base + panel * Shape::LineD::panel_bytes + to,
-                         Shape::keys ? more.maps.k : more.maps.q, line_full, panel * 64,
-                         line + row(Shape::keys), head, batch(Shape::keys));
+          sm90::tma_load_box(base + panel * Shape::LineD::panel_bytes + to,
+                             Shape::keys ? more.maps.k : more.maps.q, line_full, panel * 64,
+                             line + row(Shape::keys), head, batch(Shape::keys));
 #pragma unroll
         for (int panel = 0; panel < Shape::LineE::panels; ++panel)
-          sm90::copy_box(base + layout.line_e + panel * Shape::LineE::panel_bytes + to,
-                         Shape::keys ? more.maps.v : more.maps.dout, line_full, panel * 64,
-                         line - reach.below + (Shape::keys ? row(true) : out()), head,
-                         batch(Shape::keys));
+          sm90::tma_load_box(base + layout.line_e + panel * Shape::LineE::panel_bytes + to,
+                             Shape::keys ? more.maps.v : more.maps.dout, line_full, panel * 64,
+                             line - reach.below + (Shape::keys ? row(true) : out()), head,
+                             batch(Shape::keys));
       }
     }
     const auto copy = [&](auto tile, const CUtensorMap& map, int at_row, int head) {
       tile_pipe.acquire(at);
       if (leads())
-        sm90::copy_tile<decltype(tile)>(base + layout.ring + at.stage * Shape::stage_bytes, map,
-                                        tile_pipe.full(at), at_row, Shape::keys ? head : work.g,
-                                        batch(!Shape::keys));
+        sm90::tma_load_tile<decltype(tile)>(base + layout.ring + at.stage * Shape::stage_bytes, map,
+                                            tile_pipe.full(at), at_row, Shape::keys ? head : work.g,
+                                            batch(!Shape::keys));
       at.next();
     };
     const auto copy_d = [&](int head, int column) {

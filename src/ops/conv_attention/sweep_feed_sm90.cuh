@@ -216,8 +216,8 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
       shared.key_pipe().acquire(at);
       if (lane == 0) {
         shared.key_pipe().expect(at, Tile::panels * rows * kPanelRowBytes);
-        sm90::copy_panels<Tile>(shared.keys(at), map, shared.key_pipe().full(at), key_row + row,
-                                work.g, batch);
+        sm90::tma_load_panels<Tile>(shared.keys(at), map, shared.key_pipe().full(at), key_row + row,
+                                    work.g, batch);
       }
       at.next();
     };
@@ -229,7 +229,7 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
       for (int n = 0; n < kSlots; ++n)
 #pragma unroll
         for (int panel = 0; panel < Shape::TileQ::panels; ++panel)
-          sm90::copy_box(
+          sm90::tma_load_box(
               shared.q(q) + panel * Shape::TileQ::panel_bytes + n * kSlot * kPanelRowBytes,
               more.maps.q, shared.q_pipe().full(q), panel * 64,
               Shape::packed ? row : row + n * kSlot,

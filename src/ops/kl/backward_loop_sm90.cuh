@@ -74,8 +74,8 @@ __device__ __forceinline__ void sum_dq(int tiles, const KlBackwardShared90<Shape
   for (; tiles > 0; --tiles, at.next()) {
     shared.ds_pipe().wait(at);
     sm90::fence();
-    sm90::product_turned<Shape::Dtype, Shape::BN>(dq, sm90::descriptor(shared.ds(at)),
-                                                  sm90::unhoisted(k_columns));
+    sm90::product_transposed<Shape::Dtype, Shape::BN>(dq, sm90::descriptor(shared.ds(at)),
+                                                      sm90::unhoisted(k_columns));
     sm90::commit();
     sm90::wait<0>();
     sm90::pin(dq);

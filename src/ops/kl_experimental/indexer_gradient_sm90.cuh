@@ -57,7 +57,7 @@ struct DscoresPipeline {
   // The producer's warp: the owned tile, then a tile of `count` rows that exist.
   __device__ void copy_own(const CUtensorMap& map, int row, int head, int batch) const {
     if (threadIdx.x == 0)
-      sm90::copy_tile<typename Shape::TileOwn>(base, map, own_full(), row, head, batch);
+      sm90::tma_load_tile<typename Shape::TileOwn>(base, map, own_full(), row, head, batch);
   }
   __device__ void copy(const CUtensorMap& map, int row, int head, int batch, int64_t count) {
     sm90::barrier_wait(empty(), at.phase ^ 1);

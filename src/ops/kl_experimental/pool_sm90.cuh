@@ -89,21 +89,21 @@ __device__ __forceinline__ void produce_pool(const PoolSweep90& sweep, const Poo
   };
   const int key_heads[2] = {key_head(0), key_head(1)};
   for (int s = 0; s < 2; ++s)
-    sm90::copy_tile<Tile>(ring.q(s), maps.q[s], ring.q_full(s), row, at.head,
-                          static_cast<int>(at.seq.batch));
+    sm90::tma_load_tile<Tile>(ring.q(s), maps.q[s], ring.q_full(s), row, at.head,
+                              static_cast<int>(at.seq.batch));
   for (int t = at.first; t < at.tiles;) {
     const int u0 = t / at.span * kStageTile, end = at.next(t);
     for (; t < end; ++t) {
       sm90::barrier_wait(ring.k_empty(), ring.at.phase ^ 1);
-      sm90::copy_tile<Tile>(ring.k(), maps.k[0], ring.k_full(),
-                            static_cast<int>(at.seq.key_begin) + t * Shape::keys, key_heads[0],
-                            static_cast<int>(at.seq.key_batch));
+      sm90::tma_load_tile<Tile>(ring.k(), maps.k[0], ring.k_full(),
+                                static_cast<int>(at.seq.key_begin) + t * Shape::keys, key_heads[0],
+                                static_cast<int>(at.seq.key_batch));
       ring.at.next();
     }
     sm90::barrier_wait(ring.k_empty(), ring.at.phase ^ 1);
-    sm90::copy_tile<typename Shape::Units>(ring.k(), maps.k[1], ring.k_full(),
-                                           static_cast<int>(at.units.key_begin) + u0, key_heads[1],
-                                           static_cast<int>(at.units.key_batch));
+    sm90::tma_load_tile<typename Shape::Units>(ring.k(), maps.k[1], ring.k_full(),
+                                               static_cast<int>(at.units.key_begin) + u0,
+                                               key_heads[1], static_cast<int>(at.units.key_batch));
     ring.at.next();
   }
 }

@@ -73,9 +73,9 @@ class ItemKeys90 {
     const int tiles = Shape::Held ? 1 : work.row_tiles;
     sm90::barrier_expect(barrier, tiles * Tile::bytes);
     for (int i = 0; i < tiles; ++i)
-      sm90::copy_panels<Tile>(q_ + i * Tile::bytes, work.maps.q, barrier,
-                              static_cast<int>(item.first) + i * 64, static_cast<int>(item.head),
-                              static_cast<int>(item.seq.batch));
+      sm90::tma_load_panels<Tile>(q_ + i * Tile::bytes, work.maps.q, barrier,
+                                  static_cast<int>(item.first) + i * 64,
+                                  static_cast<int>(item.head), static_cast<int>(item.seq.batch));
   }
   // A lane copies a key block, or its half of 64 keys; zeros for a block -1.
   template <class BlockAt>
@@ -99,9 +99,9 @@ class ItemKeys90 {
       }
 #pragma unroll
       for (int panel = 0; panel < Tile::panels; ++panel)
-        sm90::copy_box(keys(at) + panel * Tile::panel_bytes + lane * rows * kPanelRowBytes,
-                       work.maps.k, key_pipe().full(at), panel * 64, row,
-                       static_cast<int>(item.key_head), batch);
+        sm90::tma_load_box(keys(at) + panel * Tile::panel_bytes + lane * rows * kPanelRowBytes,
+                           work.maps.k, key_pipe().full(at), panel * 64, row,
+                           static_cast<int>(item.key_head), batch);
     }
   }
 
