@@ -141,14 +141,14 @@ class PairsMma {
   }
   // This thread's part of B has an infinity or NaN.
   __device__ __forceinline__ bool odd_panel() const {
-    constexpr uint32_t kOdd = Dtype == FOVEA_F16 ? 0x7c00u : 0x7f80u;
-    bool odd = false;
+    constexpr uint32_t kExponent = Dtype == FOVEA_F16 ? 0x7c00u : 0x7f80u;
+    bool non_finite = false;
 #pragma unroll 4
     for (int i = threadIdx.x; i < Panel::bytes / 4; i += threads) {
       const uint32_t two = panel()[i];
-      odd |= (two & kOdd) == kOdd || (two >> 16 & kOdd) == kOdd;
+      non_finite |= (two & kExponent) == kExponent || (two >> 16 & kExponent) == kExponent;
     }
-    return odd;
+    return non_finite;
   }
   // acc += P X where P is not +0, X in the first panel of B.
   __device__ __forceinline__ void add_selected(float (&acc)[R][C]) const {

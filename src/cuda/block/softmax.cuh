@@ -50,11 +50,11 @@ struct OnlineSoftmax {
   template <int N, int E>
   __device__ void step(float (&x)[M][N][4], float (&o)[M][E][4], float factor) {
     float alpha[M][2];
-    if (weigh(x, alpha, factor)) shrink(o, alpha);
+    if (weigh(x, alpha, factor)) rescale_o(o, alpha);
   }
 
-  // Scores become weights; alpha is what the sums so far shrink by.  Whether any row of the warp's
-  // does.
+  // Scores become weights; alpha is what the sums so far are scaled by.  Whether any row of the
+  // warp's does.
   template <int N>
   __device__ bool weigh(float (&x)[M][N][4], float (&alpha)[M][2], float factor) {
     bool moved = false;
@@ -85,7 +85,7 @@ struct OnlineSoftmax {
   }
 
   template <int E>
-  __device__ static void shrink(float (&o)[M][E][4], const float (&alpha)[M][2]) {
+  __device__ static void rescale_o(float (&o)[M][E][4], const float (&alpha)[M][2]) {
 #pragma unroll
     for (int i = 0; i < M; ++i)
 #pragma unroll

@@ -160,7 +160,7 @@ __device__ __forceinline__ void select_nn(float (&acc)[R][4], const FmaTiles<R>&
 }
 
 // Not 0 where one of the four is an infinity or NaN.
-__device__ __forceinline__ float oddness(const float4& x) {
+__device__ __forceinline__ float non_finite(const float4& x) {
   return fmaf(x.x, 0.f, x.y * 0.f) + fmaf(x.z, 0.f, x.w * 0.f);
 }
 
@@ -175,12 +175,12 @@ __device__ __forceinline__ void multiply_nn(float (&acc)[Chunks][R][4], const Fm
 #pragma unroll
   for (int chunk = 0; chunk < Chunks; ++chunk) {
     if (chunk * kStageTile >= width) break;
-    float odd = 0;
+    float any_non_finite = 0;
 #pragma unroll
-    for (const float4& x : next) odd += oddness(x);
+    for (const float4& x : next) any_non_finite += non_finite(x);
     __syncthreads();
     commit(s.b, next);
-    const bool select = __syncthreads_or(odd != 0);
+    const bool select = __syncthreads_or(any_non_finite != 0);
     if ((chunk + 1) * kStageTile < width) fetch(next, load_x, (chunk + 1) * kStageTile);
     if (select) {
       select_nn(acc[chunk], s, terms);

@@ -22,7 +22,7 @@
 #pragma once
 #include <new>
 
-#include "cuda/loop/backward_turn_sm90.cuh"
+#include "cuda/loop/backward_dq_sm90.cuh"
 #include "cuda/loop/epilogue.cuh"
 #include "cuda/loop/pair_policy.cuh"
 #include "cuda/tile/mma_sm80.cuh"
@@ -136,7 +136,7 @@ __device__ __forceinline__ void produce_rows_of_keys(const Attend& a, const Back
 
 // What the two consumer warpgroups share: the block's keys and the place in the walk.
 template <class Shape, RowSource Rows>
-class BackwardKeysWalk {
+class BackwardKeysConsumer {
  protected:
   static constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BM = Shape::BM,
                        BN = Shape::BN;
@@ -148,9 +148,9 @@ class BackwardKeysWalk {
   using PipelineState = typename Shared::PipelineState;
 
  public:
-  __device__ __forceinline__ BackwardKeysWalk(const Attend& a, const Sequence& seq,
-                                              const BackwardBlock& block, const Rows& rows,
-                                              const Shared& shared)
+  __device__ __forceinline__ BackwardKeysConsumer(const Attend& a, const Sequence& seq,
+                                                  const BackwardBlock& block, const Rows& rows,
+                                                  const Shared& shared)
       : seq(seq),
         rows(rows),
         shared(shared),
@@ -185,8 +185,8 @@ class BackwardKeysWalk {
 
 // Warpgroup 1: p' and dv.
 template <class Shape, RowSource Rows>
-class BackwardValues90 : BackwardKeysWalk<Shape, Rows> {
-  using Base = BackwardKeysWalk<Shape, Rows>;
+class BackwardValues90 : BackwardKeysConsumer<Shape, Rows> {
+  using Base = BackwardKeysConsumer<Shape, Rows>;
   using Base::Dtype, Base::BM, Base::at, Base::m, Base::shared;
 
  public:
@@ -260,8 +260,8 @@ class BackwardValues90 : BackwardKeysWalk<Shape, Rows> {
 
 // Warpgroup 2: v dout', ds' and dk.
 template <class Shape, RowSource Rows>
-class BackwardScores90 : BackwardKeysWalk<Shape, Rows> {
-  using Base = BackwardKeysWalk<Shape, Rows>;
+class BackwardScores90 : BackwardKeysConsumer<Shape, Rows> {
+  using Base = BackwardKeysConsumer<Shape, Rows>;
   using Base::Dtype, Base::BM, Base::at, Base::m, Base::shared;
 
  public:

@@ -18,7 +18,7 @@
 #include <new>
 
 #include "cuda/block/schedule.cuh"
-#include "cuda/loop/backward_walk_sm90.cuh"
+#include "cuda/loop/backward_block_sm90.cuh"
 #include "cuda/loop/epilogue.cuh"
 #include "cuda/loop/pair_policy.cuh"
 #include "cuda/tile/mma_sm80.cuh"

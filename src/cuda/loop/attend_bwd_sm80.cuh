@@ -4,10 +4,10 @@
 //   keys own (k, v; walked: q, dout):  dv += p' dout,  dk += dx' q   a block owns 16 M Warps keys
 //   rows own (q, dout; walked: k, v):  dq += dx k                    a block owns 16 M Warps rows
 // Both are one loop.  "Own" rows are the M side of every product, a warp's own never leave it; the
-// other side is walked in tiles of 8 N: S = Own1 Walk1', dP = Own2 Walk2', then p and dx stay in
-// registers as operands of Sum1 += dx Walk1, Sum2 += p Walk2.  Keys walk the heads of their group
+// other side is walked in tiles of 8 N: S = Own1 Inner1', dP = Own2 Inner2', then p and dx stay in
+// registers as operands of Sum1 += dx Inner1, Sum2 += p Inner2.  Keys walk the heads of their group
 // in order, rows ascending, so the bits depend on shapes alone. Shared memory: Own1, Own2, two
-// stages of (Walk1, Walk2), swizzled panels; with keys own also the lse and delta of two tiles of
+// stages of (Inner1, Inner2), swizzled panels; with keys own also the lse and delta of two tiles of
 // rows.  One barrier a tile: the copy of the next ran under this one. FlashAttention-2
 // (2307.08691), with 7 products in place of 5 to have no sum across blocks.
 #pragma once
@@ -35,14 +35,14 @@ struct BackwardShape {
   static constexpr int Dtype = C.dtype, D = C.d, E = C.e, M = C.m, N = C.n;
   static constexpr int Warps = C.warps, Blocks = C.blocks;
   static constexpr bool keys_own = C.keys_own, sum1 = C.sum1, sum2 = C.sum2;
-  static constexpr int threads = Warps * 32, own = M * 16 * Warps, walk = N * 8;
+  static constexpr int threads = Warps * 32, own = M * 16 * Warps, inner = N * 8;
   using Own1 = Swizzled<own, D>;
   using Own2 = Swizzled<own, E>;
-  using Walk1 = Swizzled<walk, D>;
-  using Walk2 = Swizzled<walk, E>;
-  static constexpr int stage_bytes = Walk1::bytes + Walk2::bytes;
+  using Inner1 = Swizzled<inner, D>;
+  using Inner2 = Swizzled<inner, E>;
+  static constexpr int stage_bytes = Inner1::bytes + Inner2::bytes;
   static constexpr int shared_bytes =
-      Own1::bytes + Own2::bytes + 2 * stage_bytes + (keys_own ? 2 * walk * 8 : 0);
+      Own1::bytes + Own2::bytes + 2 * stage_bytes + (keys_own ? 2 * inner * 8 : 0);
 };
 
 // How the flat grid is cut: (sequence, head, tile), the last fastest.
@@ -82,7 +82,7 @@ struct Lines {
 };
 
 // A row's lse in log2 units and its delta.  A row without keys has p = 0 for every key.
-__device__ inline float2 row_side(const BackwardCall& b, const Sequence& q, int64_t h, int i) {
+__device__ inline float2 row_stats(const BackwardCall& b, const Sequence& q, int64_t h, int i) {
   const Attend& a = b.call.forward;
   if (i >= q.rows) return {__builtin_huge_valf(), 0.f};
   const float lse = a.lse.as()[q.batch * a.lse.stride[0] + h * a.lse.stride[1] +
@@ -93,29 +93,29 @@ __device__ inline float2 row_side(const BackwardCall& b, const Sequence& q, int6
 
 // The tiles a block walks, one after the other: (head, first element).
 template <class Shape>
-struct Walk {
+struct InnerLoop {
   KeyTiles keys;    // rows own: key tiles, ascending
   int first, last;  // keys own: row tiles of every head
   int64_t head;     // query head now
   int tile, left;
 
-  __device__ Walk(const Attend& a, const Sequence& q, int64_t h0, int64_t h1, int own_begin,
-                  int own_end)
+  __device__ InnerLoop(const Attend& a, const Sequence& q, int64_t h0, int64_t h1, int own_begin,
+                       int own_end)
       : head(h0) {
     if constexpr (Shape::keys_own) {
       const Range range = row_range(a.mask, q, h0, h1, own_begin, own_end);
-      first = static_cast<int>(range.begin / Shape::walk);
-      last = static_cast<int>((range.end + Shape::walk - 1) / Shape::walk);
+      first = static_cast<int>(range.begin / Shape::inner);
+      last = static_cast<int>((range.end + Shape::inner - 1) / Shape::inner);
       if (range.begin >= range.end) last = first;
       tile = first, left = (last - first) * static_cast<int>(h1 - h0);
     } else {
-      keys = key_tiles(a.mask, q, h0, h1, own_begin, own_end, Shape::walk);
+      keys = key_tiles(a.mask, q, h0, h1, own_begin, own_end, Shape::inner);
       left = static_cast<int>(keys.count());
       first = 0, last = left;
       tile = left ? static_cast<int>(keys[0]) : 0;
     }
   }
-  __device__ int begin() const { return tile * Shape::walk; }
+  __device__ int begin() const { return tile * Shape::inner; }
   __device__ void next() {
     --left, ++tile;
     if constexpr (Shape::keys_own) {
@@ -134,15 +134,15 @@ class GradientOwner80 {
   static constexpr bool Keys = Shape::keys_own;
   using Own1 = typename Shape::Own1;
   using Own2 = typename Shape::Own2;
-  using Walk1 = typename Shape::Walk1;
-  using Walk2 = typename Shape::Walk2;
+  using Inner1 = typename Shape::Inner1;
+  using Inner2 = typename Shape::Inner2;
 
  public:
   // A lane's fragments of tiles and sums.  They are an object apart: until loops over an array are
   // unrolled, the compiler keeps all that lies beside it in memory.
   struct Fragments {
     float sum1[M][Shape::sum1 ? D / 8 : 1][4] = {}, sum2[M][Shape::sum2 ? E / 8 : 1][4] = {};
-    float2 own_side[M][2];  // rows own
+    float2 own_stats[M][2];  // rows own
   };
 
   __device__ __forceinline__ GradientOwner80(const BackwardCall& b, const Sequence& q, int64_t head,
@@ -163,34 +163,34 @@ class GradientOwner80 {
         own_lane(own_begin + own_row + lane / 4),
         s_own1(shared_address(shared)),
         s_own2(s_own1 + Own1::bytes),
-        s_walk(s_own2 + Own2::bytes),
-        s_side(
+        s_inner(s_own2 + Own2::bytes),
+        s_stats(
             reinterpret_cast<float2*>(shared + Own1::bytes + Own2::bytes + 2 * Shape::stage_bytes)),
-        walk(a, q, Keys ? g * (a.h / a.g) : head, Keys ? (g + 1) * (a.h / a.g) : head + 1,
-             own_begin, own_end),
+        inner(a, q, Keys ? g * (a.h / a.g) : head, Keys ? (g + 1) * (a.h / a.g) : head + 1,
+              own_begin, own_end),
         sum1(fragments.sum1),
         sum2(fragments.sum2),
-        own_side(fragments.own_side) {}
+        own_stats(fragments.own_stats) {}
 
   __device__ __forceinline__ void compute(int64_t r) {
     begin();
-    Pairs pairs(a, q, r, walk.head);
-    for (int stage = 0; walk.left > 0; stage ^= 1) {
-      Walk<Shape> next = walk;
+    Pairs pairs(a, q, r, inner.head);
+    for (int stage = 0; inner.left > 0; stage ^= 1) {
+      InnerLoop<Shape> next = inner;
       next.next();
-      float2 next_side{};
+      float2 next_stats{};
       copy_wait<0>();
       __syncthreads();
       if (next.left > 0) {
         load(next, stage ^ 1);
-        if constexpr (Keys) next_side = side(next);
+        if constexpr (Keys) next_stats = inner_stats(next);
       }
       copy_commit();
       step(pairs, stage);
       if constexpr (Keys)
-        if (next.left > 0 && threadIdx.x < Shape::walk)
-          s_side[(stage ^ 1) * Shape::walk + threadIdx.x] = next_side;
-      walk = next;
+        if (next.left > 0 && threadIdx.x < Shape::inner)
+          s_stats[(stage ^ 1) * Shape::inner + threadIdx.x] = next_stats;
+      inner = next;
     }
     store();
   }
@@ -198,73 +198,74 @@ class GradientOwner80 {
  private:
   // Copies the own rows or keys and the first tile.
   __device__ __forceinline__ void begin() {
-    if (walk.left > 0) {
+    if (inner.left > 0) {
       const Lines one = Keys ? Lines::of_keys(a.k, q, g) : Lines::of_rows(a.q, q, head);
       const Lines two = Keys ? Lines::of_keys(a.v, q, g) : Lines::of_rows(b.call.dout, q, head);
       one.copy<Shape::own, D, T>(s_own1, own_begin, d);
       two.copy<Shape::own, E, T>(s_own2, own_begin, e);
-      load(walk, 0);
-      if (Keys && threadIdx.x < Shape::walk) s_side[threadIdx.x] = side(walk);
+      load(inner, 0);
+      if (Keys && threadIdx.x < Shape::inner) s_stats[threadIdx.x] = inner_stats(inner);
     }
     copy_commit();
     if constexpr (!Keys)
       each_own<M>([&](int i, int half, int row) {
-        own_side[i][half] = row_side(b, q, head, own_lane + row);
+        own_stats[i][half] = row_stats(b, q, head, own_lane + row);
       });
   }
 
-  __device__ __forceinline__ void load(const Walk<Shape>& at, int stage) const {
-    const uint32_t to = s_walk + stage * Shape::stage_bytes;
+  __device__ __forceinline__ void load(const InnerLoop<Shape>& at, int stage) const {
+    const uint32_t to = s_inner + stage * Shape::stage_bytes;
     const Lines one = Keys ? Lines::of_rows(a.q, q, at.head) : Lines::of_keys(a.k, q, g);
     const Lines two = Keys ? Lines::of_rows(b.call.dout, q, at.head) : Lines::of_keys(a.v, q, g);
-    one.copy<Shape::walk, D, T>(to, at.begin(), d);
-    two.copy<Shape::walk, E, T>(to + Walk1::bytes, at.begin(), e);
+    one.copy<Shape::inner, D, T>(to, at.begin(), d);
+    two.copy<Shape::inner, E, T>(to + Inner1::bytes, at.begin(), e);
   }
-  __device__ __forceinline__ float2 side(const Walk<Shape>& at) const {
-    return row_side(b, q, at.head, at.begin() + static_cast<int>(threadIdx.x) % Shape::walk);
+  __device__ __forceinline__ float2 inner_stats(const InnerLoop<Shape>& at) const {
+    return row_stats(b, q, at.head, at.begin() + static_cast<int>(threadIdx.x) % Shape::inner);
   }
 
   // The products of a tile, which is in `stage`.
   __device__ __forceinline__ void step(Pairs& pairs, int stage) {
-    const uint32_t offset = s_walk + stage * Shape::stage_bytes;
+    const uint32_t offset = s_inner + stage * Shape::stage_bytes;
     float x[M][N][4] = {}, dp[M][N][4] = {};
     const int row = outer_row(lane), chunk = outer_chunk(lane);
-    product_rows<Dtype, M, N, D, Own1, Walk1>(
+    product_rows<Dtype, M, N, D, Own1, Inner1>(
         x, s_own1 + Own1::at(own_row + row, chunk),
-        offset + Walk1::at(inner_row(lane), inner_chunk(lane)));
+        offset + Inner1::at(inner_row(lane), inner_chunk(lane)));
     if constexpr (Shape::sum1)
-      product_rows<Dtype, M, N, E, Own2, Walk2>(
+      product_rows<Dtype, M, N, E, Own2, Inner2>(
           dp, s_own2 + Own2::at(own_row + row, chunk),
-          offset + Walk1::bytes + Walk2::at(inner_row(lane), inner_chunk(lane)));
+          offset + Inner1::bytes + Inner2::at(inner_row(lane), inner_chunk(lane)));
     make_dscores(x, dp, pairs, stage);
     uint32_t p[M][N / 2][4];
     if constexpr (Shape::sum2) {
       pack_operand<Dtype>(p, x);
-      product_columns<Dtype, M, E / 8, Shape::walk, Walk2>(
-          sum2, p, offset + Walk1::bytes + Walk2::at(row, chunk));
+      product_columns<Dtype, M, E / 8, Shape::inner, Inner2>(
+          sum2, p, offset + Inner1::bytes + Inner2::at(row, chunk));
     }
     if constexpr (Shape::sum1) {
       pack_operand<Dtype>(p, dp);
-      product_columns<Dtype, M, D / 8, Shape::walk, Walk1>(sum1, p, offset + Walk1::at(row, chunk));
+      product_columns<Dtype, M, D / 8, Shape::inner, Inner1>(sum1, p,
+                                                             offset + Inner1::at(row, chunk));
     }
   }
 
   // Scores become weights p, dp becomes dx.
   __device__ __forceinline__ void make_dscores(float (&x)[M][N][4], float (&dp)[M][N][4],
                                                Pairs& pairs, int stage) {
-    if constexpr (Keys) pairs.set_head(walk.head);
-    const int begin = walk.begin();
-    const bool full = Keys ? pairs.full(begin, begin + Shape::walk, own_begin, own_end)
-                           : pairs.full(own_begin, own_end, begin, begin + Shape::walk);
+    if constexpr (Keys) pairs.set_head(inner.head);
+    const int begin = inner.begin();
+    const bool full = Keys ? pairs.full(begin, begin + Shape::inner, own_begin, own_end)
+                           : pairs.full(own_begin, own_end, begin, begin + Shape::inner);
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int column = j * 8 + lane % 4 * 2 + c;
-        float2 walk_side{};
-        if constexpr (Keys) walk_side = s_side[stage * Shape::walk + column];
+        float2 inner_stats{};
+        if constexpr (Keys) inner_stats = s_stats[stage * Shape::inner + column];
         each_own<M>([&](int i, int half, int row) {
-          const float2 at = Keys ? walk_side : own_side[i][half];
+          const float2 at = Keys ? inner_stats : own_stats[i][half];
           const int own = own_lane + row, other = begin + column;
           float& weight = x[i][j][2 * half + c];
           float& dx = dp[i][j][2 * half + c];
@@ -298,12 +299,12 @@ class GradientOwner80 {
   const int lane, d, e;
   const int own_begin, own_count, own_end;  // of the sequence
   const int own_row, own_lane;              // the warp's first of the block, the lane's first
-  const uint32_t s_own1, s_own2, s_walk;
-  float2* const s_side;
-  Walk<Shape> walk;
+  const uint32_t s_own1, s_own2, s_inner;
+  float2* const s_stats;
+  InnerLoop<Shape> inner;
 
   float (&sum1)[M][Shape::sum1 ? D / 8 : 1][4], (&sum2)[M][Shape::sum2 ? E / 8 : 1][4];
-  float2 (&own_side)[M][2];
+  float2 (&own_stats)[M][2];
 };
 
 template <class Shape, PairPolicy Pairs>

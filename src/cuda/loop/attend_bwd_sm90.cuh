@@ -12,7 +12,7 @@
 #pragma once
 #include <new>
 
-#include "cuda/loop/backward_turn_sm90.cuh"
+#include "cuda/loop/backward_dq_sm90.cuh"
 #include "cuda/loop/pair_policy.cuh"
 
 namespace fovea::cuda {

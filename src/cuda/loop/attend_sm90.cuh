@@ -16,7 +16,7 @@
 //
 //   | named barrier | who arrives            | who waits   | what it guards                 |
 //   | 1 + n         | warpgroup n            | itself      | zeroed rows of V, rows of o    |
-//   | kTurn + n     | the warpgroup before n | warpgroup n | nothing: it may issue products |
+//   | kPingPong + n     | the warpgroup before n | warpgroup n | nothing: it may issue products |
 //
 // Policies: KeySource (source_sm90.cuh); Score and Mask (tile_policy.cuh) and Epilogue
 // (epilogue.cuh), as in attend_sm80.cuh. FlashAttention-3 (2407.08608).
@@ -97,8 +97,8 @@ class TileConsumer90 {
   static constexpr bool kPaged = Source::template Boxes<Shape>::paged;
   static constexpr bool kQInRegisters = Shape::q_in_registers && std::same_as<Score, PlainScore>;
   static constexpr bool kThroughQ =
-      std::derived_from<Epilogue, TmaEpilogue>;    // rows of o leave by TMA
-  static constexpr int kTurn = 1 + Shape::Groups;  // the first of ping-pong's named barriers
+      std::derived_from<Epilogue, TmaEpilogue>;        // rows of o leave by TMA
+  static constexpr int kPingPong = 1 + Shape::Groups;  // the first of ping-pong's named barriers
 
  public:
   // An object apart: until its loops are unrolled the compiler keeps all that lies beside in
@@ -128,7 +128,7 @@ class TileConsumer90 {
   }
 
   __device__ __forceinline__ void run() {
-    if (Shape::ping_pong && group == Shape::Groups - 1) sm90::named_barrier_arrive(kTurn, 256);
+    if (Shape::ping_pong && group == Shape::Groups - 1) sm90::named_barrier_arrive(kPingPong, 256);
     for (;;) {
       shared.q_pipe().wait(q_at);
       if (Shape::skip_empty_groups) sm90::barrier_wait(shared.tile_confirmed(slot), slot.phase);
@@ -140,7 +140,7 @@ class TileConsumer90 {
         const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
         if constexpr (kQInRegisters) take_q();
         Item item(a, work, q_rows, work.tile.begin + warp_row);
-        walk(item);
+        mainloop(item);
         finish(item);
       }
       __syncwarp();
@@ -181,12 +181,12 @@ class TileConsumer90 {
     shared.q_pipe().release(owed);
     owes = 0;
   }
-  __device__ __forceinline__ void take_turn() const {
-    if constexpr (Shape::ping_pong) sm90::named_barrier_sync(kTurn + group, 256);
+  __device__ __forceinline__ void warp_scheduler_barrier_sync() const {
+    if constexpr (Shape::ping_pong) sm90::named_barrier_sync(kPingPong + group, 256);
   }
-  __device__ __forceinline__ void pass_turn() const {
+  __device__ __forceinline__ void warp_scheduler_barrier_arrive() const {
     if constexpr (Shape::ping_pong)
-      sm90::named_barrier_arrive(kTurn + (group + 1) % Shape::Groups, 256);
+      sm90::named_barrier_arrive(kPingPong + (group + 1) % Shape::Groups, 256);
   }
   // A tile that none of this warpgroup's rows sees, but others of the block do.
   __device__ __forceinline__ void pass() {
@@ -199,7 +199,7 @@ class TileConsumer90 {
     settle();
 #pragma unroll 1
     for (int left = max(work.count, 1); left > 0; --left) {
-      if (left > 1) take_turn(), pass_turn();
+      if (left > 1) warp_scheduler_barrier_sync(), warp_scheduler_barrier_arrive();
       pass(), pass();
     }
     if (kThroughQ)
@@ -264,21 +264,21 @@ class TileConsumer90 {
     at.next();
     const KeyState v = at;
     at.next();
-    take_turn();
+    warp_scheduler_barrier_sync();
     issue_scores(item, k);
     issue_values(item, v);
-    pass_turn();
+    warp_scheduler_barrier_arrive();
     sm90::wait<1>();
     retire_scores(item, k);
     weigh(item, whole);
     sm90::wait<0>();
     retire_values(v);
     pack_operand<Dtype>(p, x);
-    item.state.shrink(o, alpha);
+    item.state.rescale_o(o, alpha);
   }
 
   // All steps but for the last values.
-  __device__ __forceinline__ void walk(Item& item) {
+  __device__ __forceinline__ void mainloop(Item& item) {
     const Slot& work = item.work;
     const int seen = sm90::uniform(work.mask.last_tile(
         min(work.tile.begin + group * 64 + 63, work.tile.begin + work.tile.size - 1), BN));
@@ -286,7 +286,7 @@ class TileConsumer90 {
 #pragma unroll 1
     for (; item.left > 1 && work.key_tile(item.n) > seen;
          --item.left, item.n = work.before(item.n), passed = true) {
-      take_turn(), pass_turn();
+      warp_scheduler_barrier_sync(), warp_scheduler_barrier_arrive();
       pass();
       if (passed) pass();  // V comes after the next K
     }
@@ -344,9 +344,9 @@ class TileConsumer90 {
                                        work.split, item.state.top(i, half, item.score.factor),
                                        item.state.total(i, half), o[i], half);
       });
-    const auto meet = [&] { sm90::named_barrier_sync(1 + group, 128); };
-    if constexpr (requires { epilogue.done(a, work.tile, 0, shared.word(), meet); })
-      epilogue.done(a, work.tile, work.number, shared.word(), meet);
+    const auto sync = [&] { sm90::named_barrier_sync(1 + group, 128); };
+    if constexpr (requires { epilogue.done(a, work.tile, 0, shared.word(), sync); })
+      epilogue.done(a, work.tile, work.number, shared.word(), sync);
   }
 
   const Attend& a;

@@ -2,8 +2,8 @@
 // What the warps of a Hopper gradient loop that sums dq in the workspace hand each other in shared
 // memory: attend_bwd_sm90.cuh, and kl's backward_loop_sm90.cuh, which adds a ring of its own.
 #pragma once
+#include "cuda/loop/backward_block_sm90.cuh"
 #include "cuda/loop/backward_tiles.cuh"
-#include "cuda/loop/backward_walk_sm90.cuh"
 #include "cuda/tile/pipeline_sm90.cuh"
 
 namespace fovea::cuda {

@@ -167,7 +167,7 @@ struct Producer90 {
       if (live) shared.tile_pipe().wait(slot);
       const Slot& work = live ? shared.work(slot) : *reinterpret_cast<const Slot*>(shared.base);
       if (live && work.tile.size == 0) break;
-      walk(work, slot, q, at, live);
+      load_tile(work, slot, q, at, live);
       if (rehearsal.end()) {
         at = Tiles();
         continue;
@@ -236,8 +236,8 @@ struct Producer90 {
       sm90::barrier_arrive(shared.prefetch_next());
   }
   // V follows K by a tile, as the products do; a pair's keys go together.
-  __device__ __forceinline__ void walk(const Slot& work, typename Shared::TileState slot,
-                                       typename Shared::QState q, Tiles& at, bool live) const {
+  __device__ __forceinline__ void load_tile(const Slot& work, typename Shared::TileState slot,
+                                            typename Shared::QState q, Tiles& at, bool live) const {
     const int head = static_cast<int>(work.tile.key_head(a)),
               batch = max(static_cast<int>(work.tile.rows.seq.key_batch), 0);
     int n = work.last;
@@ -277,7 +277,7 @@ struct Producer90 {
   }
 
   // `begins`: nothing was asked for before.
-  template <class Tile, bool TellAbsent>
+  template <class Tile, bool ReportAbsent>
   __device__ __forceinline__ void copy(const CUtensorMap& map, const KeyBox& keys, int head,
                                        int batch, Tiles& at, bool begins) const {
     if (kProducerWarps > 1) {
@@ -290,7 +290,7 @@ struct Producer90 {
     const uint32_t to = shared.keys(at), full = shared.key_pipe().full(at);
     if constexpr (Boxes::paged) {
       if (boxes.pages()) {
-        copy_pages<Tile, TellAbsent>(map, keys, head, to, full, at, begins);
+        copy_pages<Tile, ReportAbsent>(map, keys, head, to, full, at, begins);
         return at.next();
       }
     }
@@ -301,7 +301,7 @@ struct Producer90 {
   }
 
   // Bytes are asked for as soon as the stage is free: all else is worked out before.
-  template <class Tile, bool TellAbsent>
+  template <class Tile, bool ReportAbsent>
   __device__ __forceinline__ void copy_pages(const CUtensorMap& map, const KeyBox& keys, int head,
                                              uint32_t to, uint32_t full, KeyState at,
                                              bool begins) const {
@@ -309,7 +309,7 @@ struct Producer90 {
     const bool gone = static_cast<uint32_t>(keys.page) >= static_cast<uint32_t>(boxes.nowhere());
     const int page = sm90::unhoisted(gone ? boxes.nowhere() : keys.page);
     uint32_t absent[Shared::kAbsentWords] = {};
-    if (TellAbsent && __any_sync(~0u, gone && lane < cuts.boxes))
+    if (ReportAbsent && __any_sync(~0u, gone && lane < cuts.boxes))
 #pragma unroll
       for (int word = 0; word < Shared::kAbsentWords; ++word)
         absent[word] = __ballot_sync(~0u, __shfl_sync(~0u, gone, (word * 32 + lane) / cuts.rows));
@@ -321,7 +321,7 @@ struct Producer90 {
     shared.key_pipe().acquire(at);
     if (lane == 0) {
 #pragma unroll
-      for (int word = 0; TellAbsent && word < Shared::kAbsentWords; ++word)
+      for (int word = 0; ReportAbsent && word < Shared::kAbsentWords; ++word)
         shared.absent(at)[word] = absent[word];
       sm90::barrier_expect(full, Tile::bytes);
     }

@@ -140,15 +140,15 @@ struct AttentionDscores {
   }
 };
 
-// A tile with keys along its fragments' rows: x weighed; `side` is the lane's first pair of rows of
-// the first value, rows i and keys j those of the lane's first element.
+// A tile with keys along its fragments' rows: x weighed; `row_stats` is the lane's first pair of
+// rows of the first value, rows i and keys j those of the lane's first element.
 template <int N, class Dscores>
 __device__ __forceinline__ void weigh_tile(float (&x)[N][4], const Dscores& dscores,
-                                           const float2* side, int i, int j, bool full) {
+                                           const float2* row_stats, int i, int j, bool full) {
   const auto each = [&](bool all) {
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-      const float2 of = side[4 * n];
+      const float2 of = row_stats[4 * n];
 #pragma unroll
       for (int c = 0; c < 4; ++c)
         x[n][c] =
@@ -160,14 +160,14 @@ __device__ __forceinline__ void weigh_tile(float (&x)[N][4], const Dscores& dsco
 // y becomes ds; x(n) gives what weigh left of four elements.
 template <int N, class Dscores, class X>
 __device__ __forceinline__ void dscore_tile(float (&y)[N][4], const Dscores& dscores, X x,
-                                            const float2* side, bool full) {
+                                            const float2* row_stats, bool full) {
   constexpr int kRest = Dscores::stats - 1;
   const auto each = [&](bool all) {
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       float2 of[kRest];
 #pragma unroll
-      for (int k = 0; k < kRest; ++k) of[k] = side[(k + 1) * (N * 4) + 4 * n];
+      for (int k = 0; k < kRest; ++k) of[k] = row_stats[(k + 1) * (N * 4) + 4 * n];
       const float4 line = x(n);
       const float left[4] = {line.x, line.y, line.z, line.w};
 #pragma unroll

@@ -114,9 +114,9 @@ struct CoupledSoftmax {
     float& base = m[side][half];
     if (most > base + kSlack) {
       const float moved = base == kNegativeInfinity ? 0.f : base - most;
-      const float shrink = exp2_fast(moved);
-      base = most, l[side][half] *= shrink;
-      if (side == 0) c[half] *= shrink;
+      const float rescale = exp2_fast(moved);
+      base = most, l[side][half] *= rescale;
+      if (side == 0) c[half] *= rescale;
       c[half] = fmaf(l[0][half], side == 0 ? moved : -moved, c[half]);
     }
     return base == kNegativeInfinity ? 0.f : base;

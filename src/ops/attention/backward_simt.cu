@@ -98,7 +98,7 @@ void launch_bias(Context& ctx, const BackwardSimt& b) {
                           ceil_div(a.columns, kStageTile)};
   BiasTiles grid{{}, {}, sums[2], sums[3]};
   for (int i = 0; i < 4; ++i)
-    grid.own[i] = sums[i] ? 1 : all[i], grid.walk[i] = sums[i] ? all[i] : 1;
+    grid.own[i] = sums[i] ? 1 : all[i], grid.summed[i] = sums[i] ? all[i] : 1;
   launch<bias_simt_kernel>(ctx, kOp, grid.work(), kStageThreads, FmaTiles<4>::bytes(), b, grid);
 }
 

@@ -11,7 +11,7 @@ namespace fovea::cuda {
 // Along sequences, heads, row tiles, column tiles: what a block owns one of, and what it walks; the
 // one of them is 1.
 struct BiasTiles {
-  int64_t own[4], walk[4];
+  int64_t own[4], summed[4];
   bool sum_rows, sum_columns;
   FOVEA_HD int64_t work() const { return own[0] * own[1] * own[2] * own[3]; }
 };
@@ -28,11 +28,11 @@ __global__ void __launch_bounds__(kStageThreads, 1)
     int64_t own[4], rest = w;
     for (int i = 3; i >= 0; --i) own[i] = rest % grid.own[i], rest /= grid.own[i];
     float acc[4][4] = {};
-    const int64_t steps = grid.walk[0] * grid.walk[1] * grid.walk[2] * grid.walk[3];
+    const int64_t steps = grid.summed[0] * grid.summed[1] * grid.summed[2] * grid.summed[3];
     for (int64_t step = 0; step < steps; ++step) {
       int64_t at[4];
       rest = step;
-      for (int i = 3; i >= 0; --i) at[i] = own[i] + rest % grid.walk[i], rest /= grid.walk[i];
+      for (int i = 3; i >= 0; --i) at[i] = own[i] + rest % grid.summed[i], rest /= grid.summed[i];
       const int64_t h = at[1], m0 = at[2] * kStageTile;
       __syncthreads();
       if (threadIdx.x == 0) s.piece = {a.sequences[at[0]], at[0], h, 1};

@@ -36,15 +36,15 @@ struct MergingEpilogue {
       parts.lse[at] = sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2;
   }
 
-  // All rows of a tile are stored.  `meet` is its warps' barrier, `word` one in their shared
+  // All rows of a tile are stored.  `sync` is its warps' barrier, `word` one in their shared
   // memory.
-  template <class Meet>
+  template <class Sync>
   __device__ void done(const Attend& a, const RowTile& tile, int number, int* word,
-                       Meet meet) const {
+                       Sync sync) const {
     if (splits == 1 || !arrived) return;
-    meet();
+    sync();
     if (threadIdx.x % 128 == 0) *word = arrive(arrived + number);
-    meet();
+    sync();
     if (*word != splits - 1) return;
     const int chunks = (static_cast<int>(a.e) + kColumns - 1) / kColumns;
     for (int m = threadIdx.x / 32 % 4; m < tile.size; m += 4)

@@ -273,7 +273,7 @@ class ConvConsumer90 {
     float alpha[1][2];
     state.weigh(x, alpha, kFactor);
     pack_operand<Dtype>(p, x);
-    state.shrink(o, alpha);
+    state.rescale_o(o, alpha);
     if (n * BN + BN > keys) clean_values<Shape>(max(keys - n * BN, 0), shared, v, group);
     if constexpr (!Final && Shape::late) issue_scores(k);
     issue_values(v);

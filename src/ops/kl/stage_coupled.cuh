@@ -23,7 +23,7 @@ struct StageCoupled {
   __device__ __forceinline__ void add(const float (&x)[R][C], const float (&y)[R][C]) {
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-      float top[2] = {m[0][r], m[1][r]}, base[2], moved[2], shrink[2];
+      float top[2] = {m[0][r], m[1][r]}, base[2], moved[2], rescale[2];
 #pragma unroll
       for (int i = 0; i < C; ++i) top[0] = fmaxf(top[0], x[r][i]), top[1] = fmaxf(top[1], y[r][i]);
 #pragma unroll
@@ -31,11 +31,11 @@ struct StageCoupled {
         top[side] = Pairs::max(top[side]);
         base[side] = top[side] == -INFINITY ? 0 : top[side];
         moved[side] = m[side][r] == -INFINITY ? 0 : m[side][r] - base[side];
-        shrink[side] = expf(m[side][r] - base[side]);
+        rescale[side] = expf(m[side][r] - base[side]);
         m[side][r] = top[side];
       }
-      c[r] = shrink[0] * fmaf(moved[0] - moved[1], l[0][r], c[r]);
-      l[0][r] *= shrink[0], l[1][r] *= shrink[1];
+      c[r] = rescale[0] * fmaf(moved[0] - moved[1], l[0][r], c[r]);
+      l[0][r] *= rescale[0], l[1][r] *= rescale[1];
 #pragma unroll
       for (int i = 0; i < C; ++i) {
         if (x[r][i] == -INFINITY && y[r][i] == -INFINITY) continue;  // unseen

@@ -14,7 +14,7 @@
 //   full      TMA's bytes or the producer  consumer  a stage of the ring
 //   empty     a lane of each of 8 warps    producer  the same stage
 #pragma once
-#include "cuda/loop/backward_walk_sm90.cuh"
+#include "cuda/loop/backward_block_sm90.cuh"
 #include "cuda/loop/epilogue.cuh"
 #include "cuda/tile/mma_sm80.cuh"
 #include "ops/kl_experimental/indexer_scores_sm90.cuh"

@@ -93,8 +93,8 @@ __global__ void end_kernel(const __grid_constant__ TraceCall call) {
   *call.a.edge_count.as<int64_t>() = offset_of(call.a) + call.slots.first[call.items];
 }
 
-cudaError_t scan(void* room, size_t& bytes, int64_t* x, int64_t count, cudaStream_t stream) {
-  return cub::DeviceScan::ExclusiveSum(room, bytes, x, x, count, stream);
+cudaError_t scan(void* scratch, size_t& bytes, int64_t* x, int64_t count, cudaStream_t stream) {
+  return cub::DeviceScan::ExclusiveSum(scratch, bytes, x, x, count, stream);
 }
 
 bool is_woven(const Trace& a) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // trace_forward with portable stages: takes every valid call.
 #include "core/dtype.h"
-#include "ops/trace/room.cuh"
+#include "ops/trace/workspace.cuh"
 
 namespace fovea {
 namespace {
@@ -9,10 +9,10 @@ namespace {
 using namespace cuda;
 
 std::string offer(const Context&, const Trace& a, Plan& plan) {
-  const TraceRoom room(a, plan.workspace, false);
+  const TraceWorkspace slots(a, plan.workspace, false);
   plan.kernel += std::string(".") + dtype_name(a.attend.dtype);
   plan.launch = [=](Context& ctx, void* base) {
-    const TraceCall call = room.at(a, base);
+    const TraceCall call = slots.at(a, base);
     select_simt(ctx, call);
     if (a.wants_rows()) rows_simt(ctx, call);
     if (a.wants_mass()) weigh_simt(ctx, call);

@@ -9,8 +9,8 @@
 #include "core/dtype.h"
 #include "cuda/loop/hopper.h"
 #include "ops/trace/item.cuh"
-#include "ops/trace/room.cuh"
 #include "ops/trace/rows.cuh"
+#include "ops/trace/workspace.cuh"
 
 namespace fovea {
 namespace {
@@ -180,7 +180,7 @@ std::string offer(const Context& ctx, const Trace& a, Plan& plan) {
   const WeighInstance90* weigh = find_weigh(a);
   const RowsInstance90 *listed = a.wants_rows() ? find_listed(a) : nullptr,
                        *dense = a.lse_dense ? find_dense(a) : nullptr;
-  const TraceRoom room(a, plan.workspace, listed);
+  const TraceWorkspace slots(a, plan.workspace, listed);
   const int width = select ? select->d : listed ? listed->d : weigh ? weigh->d : dense->d;
   plan.kernel += std::string(".") + dtype_name(a.attend.dtype) + ".d" + std::to_string(width);
   if (select) plan.kernel += ".select" + std::to_string(select->most);
@@ -188,7 +188,7 @@ std::string offer(const Context& ctx, const Trace& a, Plan& plan) {
   if (weigh) plan.kernel += ".weigh";
   if (dense) plan.kernel += ".dense";
   plan.launch = [=](Context& ctx, void* base) {
-    const TraceCall call = room.at(a, base);
+    const TraceCall call = slots.at(a, base);
     if (select)
       select->launch(ctx, item_work(call));
     else

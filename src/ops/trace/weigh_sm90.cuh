@@ -50,11 +50,11 @@ class Weigh90 : public ItemKeys90<Shape> {
     for (int i = threadIdx.x; i < 4 * a.keep; i += Shape::consumer_threads) (&s_.mass[0][0])[i] = 0;
     Base::meet();
     if (block_keys == 16)
-      walk<4>();
+      sweep<4>();
     else if (block_keys == 32)
-      walk<2>();
+      sweep<2>();
     else
-      walk<1>();
+      sweep<1>();
     Base::meet();
     for (int slot = threadIdx.x; slot < a.keep; slot += Shape::consumer_threads) {
       const float* part = s_.mass[slot];
@@ -83,7 +83,7 @@ class Weigh90 : public ItemKeys90<Shape> {
 
   // Pieces: slots that share a stage.
   template <int Pieces>
-  __device__ __forceinline__ void walk() {
+  __device__ __forceinline__ void sweep() {
     constexpr int kWidth = 64 / Pieces, N = kWidth / 8;
     typename Base::Rows rows(*this);
     const int32_t* list = slots();

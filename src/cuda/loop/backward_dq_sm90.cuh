@@ -23,11 +23,11 @@ __device__ inline void dq_order_pass(DqOrder* at) {
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(at) : "memory");
 }
 
-// The producer warp: k and v of the block's keys, then of each row tile of the walk q with its
+// The producer warp: k and v of the block's keys, then of each of row_tiles q with its
 // rows' statistics, and dout.
 template <class Shape, RowSource Rows>
 __device__ __forceinline__ void produce_row_tiles(const Attend& a, const BackwardMaps& maps,
-                                                  const BackwardWork& work, const Rows& walk,
+                                                  const BackwardWork& work, const Rows& row_tiles,
                                                   const typename Shape::Dscores::Args& args,
                                                   const BackwardShared90<Shape>& shared) {
   using Shared = BackwardShared90<Shape>;
@@ -53,7 +53,7 @@ __device__ __forceinline__ void produce_row_tiles(const Attend& a, const Backwar
                                                key_batch);
   typename Shared::QState q_at;
   uint32_t step = 0;
-  walk.each([&](int h, int m) {
+  row_tiles.each([&](int h, int m) {
     const int row = static_cast<int>(seq.row_begin) + m * BM, batch = static_cast<int>(seq.batch);
     const float* stats = work.lse(h * work.tiles.total + first_tile + m);
     const auto count = Shape::Dscores::template rows<BM>(
@@ -77,7 +77,7 @@ __device__ __forceinline__ void produce_row_tiles(const Attend& a, const Backwar
 // Two warps take turns, so that one tile's additions may end while the next one's begin.
 template <class Shape, RowSource Rows>
 __device__ __forceinline__ void drain_dq(const Attend& a, const BackwardWork& work,
-                                         const Rows& walk, int odd,
+                                         const Rows& row_tiles, int odd,
                                          const BackwardShared90<Shape>& shared) {
   constexpr int BM = Shape::BM, floats = Shape::dq_bytes / 4, buffers = Shape::dq_buffers;
   const Sequence& seq = shared.sequence();
@@ -86,7 +86,7 @@ __device__ __forceinline__ void drain_dq(const Attend& a, const BackwardWork& wo
             first_tile = static_cast<int>(work.tiles.first(seq, block.r));
   uint32_t phase = 0;
   int mine = odd;
-  walk.each([&](int h, int m) {
+  row_tiles.each([&](int h, int m) {
     if (mine ^= 1; mine == 0) return;
     const int tile = h * work.tiles.total + first_tile + m;
     const WindowBlocks seen(a.mask, rows, keys, m * BM, min(m * BM + BM, rows), Shape::BN);
@@ -144,7 +144,7 @@ __device__ __forceinline__ void store_dk(const AttendBackward& b, const Backward
 }
 
 // dq of a part of the head's row tiles, each when all have added to it: a warp takes 32 rows x 64
-// columns at a time, in the order of the walk.
+// columns at a time, in the order of the row tiles.
 template <class Shape>
 __device__ __forceinline__ void store_part(const AttendBackward& b, const BackwardWork& work,
                                            const Sequence& seq, const BackwardBlock& block) {

@@ -5,10 +5,10 @@
 
 namespace fovea::cuda {
 
-class TraceRoom {
+class TraceWorkspace {
  public:
   // listed: a sweep over keys wants each item's blocks in order.
-  TraceRoom(const Trace& a, Layout& layout, bool listed) {
+  TraceWorkspace(const Trace& a, Layout& layout, bool listed) {
     items_ = product(product(a.attend.b, a.attend.h), a.n);
     const int64_t slots = product(items_, a.keep);
     const bool weights = a.wants_edges() && a.edge_weight;
