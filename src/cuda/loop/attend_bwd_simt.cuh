@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
       const RowInfo& row = s.rows[ty + 16 * r];
       const float sum = lanes_sum<16>(alibi[r]);
       if (row.i < 0) continue;
-      if (b.row_alibi && tx == 0) b.row_alibi[side_offset(a, rows.seq, row.h, row.i)] = sum;
+      if (b.row_alibi && tx == 0) b.row_alibi[row_stats_offset(a, rows.seq, row.h, row.i)] = sum;
       const View<4>& dq = b.call.dq;
       if (dq)
         store_columns(dq.data, a.dtype, row_offset(rows.seq, row.i, row.h, dq.stride), dq.stride[3],

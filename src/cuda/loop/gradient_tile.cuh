@@ -31,7 +31,7 @@ concept GradientCall = requires(const C c, RowInfo& row, const PackGqaRows& rows
   { c.gradient(row, x, x, x) } -> std::same_as<PairGradient>;
 };
 
-FOVEA_HD int64_t side_offset(const Attend& a, const Sequence& seq, int64_t h, int64_t i) {
+FOVEA_HD int64_t row_stats_offset(const Attend& a, const Sequence& seq, int64_t h, int64_t i) {
   return (seq.batch * a.h + h) * a.s + seq.row_begin + i;
 }
 

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads)
     sum = lanes_sum<32>(sum);
     const View<3>& dlse = b.call.dlse;
     if (dlse) sum -= dlse.as()[lse_offset(seq, i, h, dlse.stride)];
-    if (lane == 0) b.delta[side_offset(a, seq, h, i)] = sum;
+    if (lane == 0) b.delta[row_stats_offset(a, seq, h, i)] = sum;
   }
 }
 
@@ -60,13 +60,13 @@ __global__ void __launch_bounds__(kThreads)
       const Sequence seq = a.sequences[r];
       for (int64_t h = h0; h < h0 + sums.heads; ++h)
         for (int64_t i = threadIdx.x; i < seq.rows; i += kThreads) {
-          const int64_t side = side_offset(a, seq, h, i);
+          const int64_t at = row_stats_offset(a, seq, h, i);
           if (!Epilogue) {
-            sum += b.row_alibi[side];
+            sum += b.row_alibi[at];
             continue;
           }
           const float lse = a.lse.as()[lse_offset(seq, i, h, a.lse.stride)];
-          if (lse != -INFINITY) sum -= expf(sink_logit(a.score, h) - lse) * b.delta[side];
+          if (lse != -INFINITY) sum -= expf(sink_logit(a.score, h) - lse) * b.delta[at];
         }
     }
     sum = block_sum<kThreads>(sum, s_sum);
@@ -104,11 +104,11 @@ void launch_bias(Context& ctx, const BackwardSimt& b) {
 
 void enqueue(Context& ctx, const BackwardSimt& b) {
   const AttendBackward& call = b.call;
-  backward_before(ctx, b);
+  backward_preprocess(ctx, b);
   if (call.dq || call.dalibi) gradient_simt<Owner::dq>(ctx, kOp, b);
   if (call.dk) gradient_simt<Owner::dk>(ctx, kOp, b);
   if (call.dv) gradient_simt<Owner::dv>(ctx, kOp, b);
-  backward_after(ctx, b);
+  backward_postprocess(ctx, b);
 }
 
 std::string offer(const Context&, const AttendBackward& call, Plan& plan) {
@@ -148,7 +148,7 @@ void backward_clear(Context& ctx, const BackwardSimt& b) {
   if (call.dbias) zero(ctx, kOp, call.dbias, FOVEA_F32, {a.b, a.h, a.s, a.columns});
 }
 
-void backward_before(Context& ctx, const BackwardSimt& b) {
+void backward_preprocess(Context& ctx, const BackwardSimt& b) {
   const Attend& a = b.call.forward;
   backward_clear(ctx, b);
   const int64_t rows = a.sequences.count * a.sequences.query_max * a.h;
@@ -160,7 +160,7 @@ void backward_row_alibi(Context& ctx, BackwardSimt b) {
   gradient_simt<Owner::dq>(ctx, kOp, b);
 }
 
-void backward_after(Context& ctx, const BackwardSimt& b) {
+void backward_postprocess(Context& ctx, const BackwardSimt& b) {
   const AttendBackward& call = b.call;
   if (call.dbias) launch_bias(ctx, b);
   if (call.dalibi && call.forward.sequences.count) launch_row_sums<false>(ctx, b, call.dalibi);

@@ -17,7 +17,7 @@ struct BackwardSimt {
   __device__ void fill(RowInfo& row, const PackGqaRows& rows, int64_t m) const {
     const Attend& a = call.forward;
     row.lse = a.lse.as()[rows.lse_offset(m, a.lse.stride)];
-    row.delta = delta[side_offset(a, rows.seq, row.h, row.i)];
+    row.delta = delta[row_stats_offset(a, rows.seq, row.h, row.i)];
   }
   FOVEA_HD int64_t parts() const { return call.forward.g; }
   __device__ static int64_t key_head(int64_t part) { return part; }
@@ -40,8 +40,8 @@ struct BackwardSlots {
 // no tile visits (backward_clear), and delta; each row's part of dalibi; the gradients of bias,
 // alibi, sink_logit.
 void backward_clear(Context& ctx, const BackwardSimt& b);
-void backward_before(Context& ctx, const BackwardSimt& b);
+void backward_preprocess(Context& ctx, const BackwardSimt& b);
 void backward_row_alibi(Context& ctx, BackwardSimt b);
-void backward_after(Context& ctx, const BackwardSimt& b);
+void backward_postprocess(Context& ctx, const BackwardSimt& b);
 
 }  // namespace fovea::cuda

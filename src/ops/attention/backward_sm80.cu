@@ -93,14 +93,14 @@ std::string offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
                  (a.plain() ? ".plain" : ".rich");
   const BackwardSlots slots(plan.workspace, call);
   plan.launch = [call, c, slots](Context& ctx, void* base) {
-    const BackwardSimt sides = slots.at(base, call);
-    backward_before(ctx, sides);
-    if (call.dalibi) backward_row_alibi(ctx, sides);
-    if (call.dq) c.rows->launch(ctx, call, sides.delta);
-    if ((call.dk || call.dv) && c.keys->launch) c.keys->launch(ctx, call, sides.delta);
-    if (call.dk && c.keys_dk->launch) c.keys_dk->launch(ctx, call, sides.delta);
-    if (call.dv && c.keys_dv->launch) c.keys_dv->launch(ctx, call, sides.delta);
-    backward_after(ctx, sides);
+    const BackwardSimt simt = slots.at(base, call);
+    backward_preprocess(ctx, simt);
+    if (call.dalibi) backward_row_alibi(ctx, simt);
+    if (call.dq) c.rows->launch(ctx, call, simt.delta);
+    if ((call.dk || call.dv) && c.keys->launch) c.keys->launch(ctx, call, simt.delta);
+    if (call.dk && c.keys_dk->launch) c.keys_dk->launch(ctx, call, simt.delta);
+    if (call.dv && c.keys_dv->launch) c.keys_dv->launch(ctx, call, simt.delta);
+    backward_postprocess(ctx, simt);
   };
   return "";
 }

@@ -36,8 +36,8 @@ __device__ __forceinline__ float2 pair_of(uint32_t x) {
 // dlse (in `delta` too, where wanted).  Sums that any block may begin start from 0 here.
 template <int Dtype, int Lanes>
 __global__ void __launch_bounds__(kThreads)
-    backward_side_kernel(const __grid_constant__ AttendBackward b, float* delta,
-                         const __grid_constant__ BackwardWork work, int64_t row_tiles) {
+    backward_preprocess_kernel(const __grid_constant__ AttendBackward b, float* delta,
+                               const __grid_constant__ BackwardWork work, int64_t row_tiles) {
   const Attend& a = b.forward;
   const int64_t h = blockIdx.x % a.h, m = blockIdx.x / a.h % row_tiles,
                 r = blockIdx.x / a.h / row_tiles;
@@ -59,12 +59,12 @@ __global__ void __launch_bounds__(kThreads)
         o = *reinterpret_cast<const uint4*>(line(a.o, row) + column);
         dout = *reinterpret_cast<const uint4*>(line(b.dout, row) + column);
       }
-      const auto side = [&](const View<3>& x) {
+      const auto stat = [&](const View<3>& x) {
         return x
             .as()[seq.batch * x.stride[0] + h * x.stride[1] + (seq.row_begin + row) * x.stride[2]];
       };
-      lse = side(a.lse);
-      if (b.dlse) dlse = side(b.dlse);
+      lse = stat(a.lse);
+      if (b.dlse) dlse = stat(b.dlse);
     }
     float sum = 0.f;
     const uint32_t* x = &o.x;
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads)
     const bool empty = lse == kNegativeInfinity;
     work.lse(tile)[i] = empty ? -kNegativeInfinity : lse * kLog2E;
     work.delta(tile)[i] = empty ? 0.f : sum;
-    if (delta && row < seq.rows) delta[side_offset(a, seq, h, row)] = sum;
+    if (delta && row < seq.rows) delta[row_stats_offset(a, seq, h, row)] = sum;
   }
   if (!work.dq) return;
   if (threadIdx.x == 0) work.dq_order[tile].added = 0;
@@ -141,31 +141,31 @@ std::string refuses(const Context& ctx, const AttendBackward& call) {
 }
 
 template <int Dtype>
-void launch_side(Context& ctx, const AttendBackward& call, float* delta, const BackwardWork& work,
-                 int64_t row_tiles) {
+void launch_preprocess(Context& ctx, const AttendBackward& call, float* delta,
+                       const BackwardWork& work, int64_t row_tiles) {
   const Attend& a = call.forward;
   const int64_t blocks = a.sequences.count * row_tiles * a.h;
   if (a.e <= 64)
-    launch<backward_side_kernel<Dtype, 8>>(ctx, kOp, blocks, kThreads, 0, call, delta, work,
-                                           row_tiles);
+    launch<backward_preprocess_kernel<Dtype, 8>>(ctx, kOp, blocks, kThreads, 0, call, delta, work,
+                                                 row_tiles);
   else if (a.e <= 128)
-    launch<backward_side_kernel<Dtype, 16>>(ctx, kOp, blocks, kThreads, 0, call, delta, work,
-                                            row_tiles);
+    launch<backward_preprocess_kernel<Dtype, 16>>(ctx, kOp, blocks, kThreads, 0, call, delta, work,
+                                                  row_tiles);
   else
-    launch<backward_side_kernel<Dtype, 32>>(ctx, kOp, blocks, kThreads, 0, call, delta, work,
-                                            row_tiles);
+    launch<backward_preprocess_kernel<Dtype, 32>>(ctx, kOp, blocks, kThreads, 0, call, delta, work,
+                                                  row_tiles);
 }
 
 template <int Dtype>
-void enqueue(Context& ctx, const BackwardInstance90& instance, const BackwardSimt& sides,
+void enqueue(Context& ctx, const BackwardInstance90& instance, const BackwardSimt& simt,
              const BackwardMaps& maps, const BackwardWork& work, const BackwardGrid90& grid) {
-  const AttendBackward& call = sides.call;
+  const AttendBackward& call = simt.call;
   const Attend& a = call.forward;
   const int64_t row_tiles = ceil_div(a.sequences.query_max, instance.rows);
-  backward_clear(ctx, sides);
-  launch_side<Dtype>(ctx, call, call.dsink_logit ? sides.delta : nullptr, work, row_tiles);
+  backward_clear(ctx, simt);
+  launch_preprocess<Dtype>(ctx, call, call.dsink_logit ? simt.delta : nullptr, work, row_tiles);
   instance.launch(ctx, call, maps, work, grid);
-  backward_after(ctx, sides);
+  backward_postprocess(ctx, simt);
 }
 
 std::string offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
@@ -191,20 +191,20 @@ std::string offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
   const BackwardSlots slots(plan.workspace, call);
   const RowTiles tiles(a, instance.rows, instance.panels);
   const int64_t all = a.h * tiles.total;
-  const auto side = plan.workspace.add<float>(all * AttentionDscores::stats * instance.rows);
+  const auto row_stats = plan.workspace.add<float>(all * AttentionDscores::stats * instance.rows);
   const bool sums = call.dq && instance.sums == Sums90::fused;
   const auto dq = plan.workspace.add<float>(sums ? all * tiles.floats() : 0);
   const auto dq_order = plan.workspace.add<DqOrder>(sums ? all : 0);
   const BackwardGrid90 grid(a, instance.rows, instance.keys, instance.panels, sums,
                             device_info(ctx), kInterleaved);
   plan.launch = [=](Context& ctx, void* base) {
-    const BackwardSimt sides = slots.at(base, call);
-    const BackwardWork work{tiles,       AttentionDscores::stats, side.at(base),
+    const BackwardSimt simt = slots.at(base, call);
+    const BackwardWork work{tiles,       AttentionDscores::stats, row_stats.at(base),
                             dq.at(base), dq_order.at(base),       sums && !call.nondeterministic};
     if (call.forward.dtype == FOVEA_BF16)
-      enqueue<FOVEA_BF16>(ctx, instance, sides, maps, work, grid);
+      enqueue<FOVEA_BF16>(ctx, instance, simt, maps, work, grid);
     else
-      enqueue<FOVEA_F16>(ctx, instance, sides, maps, work, grid);
+      enqueue<FOVEA_F16>(ctx, instance, simt, maps, work, grid);
   };
   return "";
 }

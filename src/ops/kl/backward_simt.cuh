@@ -26,7 +26,7 @@ struct KlGradientSimt : KlGradient {
     row.lse = lse.as()[rows.lse_offset(m, lse.stride)];
     row.other = other_lse.as()[rows.lse_offset(m, other_lse.stride)];
     row.delta = kl.as()[rows.lse_offset(m, kl.stride)];
-    row.gain = gain[side_offset(call.forward, rows.seq, row.h, row.i)];
+    row.gain = gain[row_stats_offset(call.forward, rows.seq, row.h, row.i)];
   }
   FOVEA_HD int64_t parts() const { return common; }
   __device__ int64_t key_head(int64_t part) const { return part * call.forward.g / common; }
