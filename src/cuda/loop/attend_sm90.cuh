@@ -133,7 +133,7 @@ class TileConsumer90 {
       shared.q_pipe().wait(q_at);
       if (Shape::skip_empty_groups) sm90::barrier_wait(shared.tile_confirmed(slot), slot.phase);
       const Slot& work = shared.work(slot);
-      if (__all_sync(~0u, work.tile.size == 0)) return settle();
+      if (__all_sync(~0u, work.tile.size == 0)) return release_q();
       if (Shape::skip_empty_groups && sm90::uniform(group * 64 >= work.tile.size)) {
         leave_out(work);
       } else {
@@ -174,12 +174,12 @@ class TileConsumer90 {
 
   // Rows of Q that o went through are given back once TMA has read them, under the first products
   // of the next work item.
-  __device__ __forceinline__ void settle() {
-    if (!kThroughQ || !owes) return;
-    if (owes == 2 && threadIdx.x % 128 == 0) sm90::tma_store_wait_read<0>();
+  __device__ __forceinline__ void release_q() {
+    if (!kThroughQ || q_release == kReleased) return;
+    if (q_release == kStoring && threadIdx.x % 128 == 0) sm90::tma_store_wait_read<0>();
     __syncwarp();
-    shared.q_pipe().release(owed);
-    owes = 0;
+    shared.q_pipe().release(unreleased_q);
+    q_release = kReleased;
   }
   __device__ __forceinline__ void warp_scheduler_barrier_sync() const {
     if constexpr (Shape::ping_pong) sm90::named_barrier_sync(kPingPong + group, 256);
@@ -196,14 +196,14 @@ class TileConsumer90 {
   }
   // None of this warpgroup's rows exists.
   __device__ __forceinline__ void leave_out(const Slot& work) {
-    settle();
+    release_q();
 #pragma unroll 1
     for (int left = max(work.count, 1); left > 0; --left) {
       if (left > 1) warp_scheduler_barrier_sync(), warp_scheduler_barrier_arrive();
       pass(), pass();
     }
     if (kThroughQ)
-      owed = q_at, owes = 1;
+      unreleased_q = q_at, q_release = kReleasable;
     else
       shared.q_pipe().release(q_at);
   }
@@ -291,7 +291,7 @@ class TileConsumer90 {
       if (passed) pass();  // V comes after the next K
     }
     issue_scores(item, at);
-    settle();
+    release_q();
     sm90::wait<0>();
     retire_scores(item, at);
     at.next();
@@ -336,7 +336,7 @@ class TileConsumer90 {
       if (stored)
         epilogue.template store_rows<typename Shape::TileO, Dtype>(work.tile, group * 64, 1 + group,
                                                                    shared.q(q_at), factor, o);
-      owed = q_at, owes = stored ? 2 : 1;
+      unreleased_q = q_at, q_release = stored ? kStoring : kReleasable;
     }
     if (!stored)
       each_row<1>(row, [&](int i, int half, int m) {
@@ -354,9 +354,10 @@ class TileConsumer90 {
   const Shared& shared;
   const int group, lane, warp_row;
   typename Shared::TileState slot;
-  typename Shared::QState q_at, owed;
+  typename Shared::QState q_at, unreleased_q;
   KeyState at;
-  int owes = 0;  // of Q: 1: to give back, 2: to wait for
+  // What unreleased_q waits for: nothing, or the TMA store of the rows that went through it.
+  enum : int { kReleased, kReleasable, kStoring } q_release = kReleased;
   float (&x)[1][BN / 8][4], (&o)[1][E / 8][4], (&alpha)[1][2];
   uint32_t (&q)[kQInRegisters ? D / 16 : 1][4];
   uint32_t (&p)[1][BN / 16][4], (&absent)[kPaged ? BN / 32 : 1];

@@ -29,7 +29,7 @@ struct PairShape90 {
   // Key tiles left to copy when the next work item is requested (Producer90).
   static constexpr int prefetch = 2;
   // More warpgroups, and two blocks, fill each other's gaps better without.
-  static constexpr bool settles = Groups == 2;
+  static constexpr bool first_sums_early = Groups == 2;
   static constexpr int producer_regs = Groups == 1 ? 40 : Groups == 4 ? 32 : 56;
   static constexpr int consumer_regs = Groups == 4   ? 112
                                        : Groups == 3 ? 152
@@ -51,7 +51,7 @@ struct PairShape90 {
 };
 
 // A row's sums: what they are relative to in log2 units, l and c.
-struct CoupledTotal {
+struct DualTotal {
   float m[2], l[2], c;
 };
 
@@ -95,7 +95,7 @@ __device__ __forceinline__ bool all_of_group(bool yes) {
 // The sums of the rows that a lane shares with its quad; l and c are the lane's own shares.  What
 // the first's scores give is summed while the second's product runs: a tile's part of c is
 // sum p u - sum p w, both centred.
-struct CoupledSoftmax {
+struct DualSoftmax {
   static constexpr float kSlack = 8.f;
   static constexpr bool kTries = true;  // first and second may fail, and do before any tile
 
@@ -142,7 +142,7 @@ struct CoupledSoftmax {
     }
   }
   // first() is done where this stands.
-  __device__ __forceinline__ void settle() const {
+  __device__ __forceinline__ void finish_first_sums() const {
     stay_above(sum[0] + sum[1]);
   }
   // Whether the tile counts; if not it must be taken again, not as a whole one.
@@ -176,7 +176,7 @@ struct CoupledSoftmax {
       l[0][half] += sum[half], l[1][half] += other[half], c[half] += away[half];
     return true;
   }
-  __device__ __forceinline__ CoupledTotal total(int half) const {
+  __device__ __forceinline__ DualTotal total(int half) const {
     return {
         {m[0][half], m[1][half]}, {quad_sum(l[0][half]), quad_sum(l[1][half])}, quad_sum(c[half])};
   }
@@ -228,7 +228,7 @@ __device__ __forceinline__ void compute_pairs(const Attend& a, float second_scal
       sm90::pin(x[0]);
       if constexpr (!whole) forbid_infinity(x[0]), work.mask.apply(x, n * BN, row);
       state.template first<whole>(x[0], factor);
-      if constexpr (Shape::settles) state.settle();
+      if constexpr (Shape::first_sums_early) state.finish_first_sums();
       sm90::wait<0>();
       sm90::pin(y[0]);
       if constexpr (!whole) forbid_infinity(y[0]), work.mask.apply(y, n * BN, row);

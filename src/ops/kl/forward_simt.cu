@@ -10,7 +10,7 @@
 #include "cuda/loop/zero.cuh"
 #include "ops/kl/mixture.cuh"
 #include "ops/kl/sides.cuh"
-#include "ops/kl/stage_coupled.cuh"
+#include "ops/kl/stage_dual_softmax.cuh"
 
 namespace fovea {
 namespace cuda {
@@ -79,7 +79,7 @@ __device__ __forceinline__ void add_mixture(const float (&x)[R][4], const float 
 // Epilogue: the divergences of a finished row and both its lse.
 template <int R, bool Mix>
 __device__ __forceinline__ void store_row(const KlSimt& call, const KlShared<R>& s,
-                                          const StageCoupled<PairsFma<R>>& state,
+                                          const StageDualSoftmax<PairsFma<R>>& state,
                                           const float (&mixed)[2][R], int r) {
   const float sum[2] = {lanes_sum<16>(state.l[0][r]), lanes_sum<16>(state.l[1][r])};
   const float cross = lanes_sum<16>(Mix ? mixed[0][r] : state.c[r]);
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kStageThreads, 2)
         add(x, y);
       });
     };
-    StageCoupled<PairsFma<R>> state;
+    StageDualSoftmax<PairsFma<R>> state;
     sweep([&](const auto& x, const auto& y) { state.add(x, y); });
     float mixed[2][R] = {};
     if constexpr (Mix) {

@@ -17,7 +17,7 @@ __device__ __forceinline__ void put_row(const View<3>& to, const RowTile& tile, 
 }
 
 struct KlEpilogue {
-  using Sums = CoupledSoftmax;
+  using Sums = DualSoftmax;
   View<3> kl, first, second;
 
   __device__ static void begin(Sums& sums, const RowTile& tile, int row) {
@@ -26,7 +26,7 @@ struct KlEpilogue {
     });
   }
   // Packed row m.
-  __device__ void store(const RowTile& tile, int m, const CoupledTotal& sum) const {
+  __device__ void store(const RowTile& tile, int m, const DualTotal& sum) const {
     const bool empty = sum.l[0] == 0.f;
     const float log[2] = {log2f(sum.l[0]), log2f(sum.l[1])};
     put_row(kl, tile, m, empty ? 0.f : (sum.c / sum.l[0] - log[0] + log[1]) * kLn2);
@@ -43,7 +43,7 @@ struct MixtureSums {
 
   template <bool Whole, int N>
   __device__ __forceinline__ void first(float (&)[N][4], const float (&)[2]) {}
-  __device__ __forceinline__ void settle() const {}
+  __device__ __forceinline__ void finish_first_sums() const {}
   template <bool Whole, int N>
   __device__ __forceinline__ bool second(const float (&x)[N][4], const float (&y)[N][4],
                                          const float (&factor)[2]) {

@@ -13,7 +13,7 @@
 #include "core/dtype.h"
 #include "cuda/loop/epilogue.cuh"
 #include "cuda/loop/list_keys_sm80.cuh"
-#include "ops/kl/stage_coupled.cuh"
+#include "ops/kl/stage_dual_softmax.cuh"
 #include "ops/kl_experimental/gather_tile.cuh"
 
 namespace fovea {
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kListThreads, 3)
     __syncthreads();  // the last row is done with
     SharedListTiles tiles(s_dynamic, s_named);
     tiles.begin(call, q, h0, i);
-    StageCoupled<ListFragment> state;
+    StageDualSoftmax<ListFragment> state;
     for (int64_t n0 = 0; n0 < a.n; n0 += kListKeys) {
       tiles.advance(call, q, i, n0);
       float score[2][ListFragment::R][ListFragment::C];

@@ -3,7 +3,7 @@
 // block owns 64 rows of a head; over its tiles of 64 blocks of keys (pool_tile.cuh) it takes the
 // steps of kl_forward with x the teacher's pooled logits and y the student's.
 #include "core/dtype.h"
-#include "ops/kl/stage_coupled.cuh"
+#include "ops/kl/stage_dual_softmax.cuh"
 #include "ops/kl_experimental/pool_tile.cuh"
 
 namespace fovea {
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(Pairs::threads, 2)
     if (i0 >= seq.rows) continue;
     s.at.put_rows(call.teacher, call.student, i0);
     const KeyTiles range = pool_tiles(call.a, seq, h, i0);
-    StageCoupled<Pairs> state;
+    StageDualSoftmax<Pairs> state;
     for (int64_t u0 = 0; u0 < s.units.keys; u0 += kStageTile) {
       if (!pool_seen(call.a, seq, range, u0)) continue;
       float x[Pairs::R][Pairs::C], y[Pairs::R][Pairs::C];
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(Pairs::threads, 2)
     }
 #pragma unroll
     for (int r = 0; r < Pairs::R; ++r) {
-      const CoupledRow row = coupled_row(state, r);
+      const DualRow row = dual_row(state, r);
       const int64_t i = i0 + Pairs::own_of(r);
       if (!Pairs::leads() || i >= seq.rows) continue;
       const auto put = [&](const View<3>& to, float value) {

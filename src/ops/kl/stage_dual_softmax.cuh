@@ -9,11 +9,11 @@ namespace fovea::cuda {
 
 // The sums of a thread's rows; l and c are its own share.
 template <class Pairs>
-struct StageCoupled {
+struct StageDualSoftmax {
   static constexpr int R = Pairs::R, C = Pairs::C;
   float m[2][R], l[2][R], c[R];
 
-  __device__ StageCoupled() {
+  __device__ StageDualSoftmax() {
 #pragma unroll
     for (int r = 0; r < R; ++r) {
       m[0][r] = m[1][r] = -INFINITY;
@@ -58,11 +58,11 @@ struct StageCoupled {
 };
 
 // What a row's sums come to.
-struct CoupledRow {
+struct DualRow {
   float kl, lse[2];
 };
 template <class Pairs>
-__device__ __forceinline__ CoupledRow coupled_row(const StageCoupled<Pairs>& state, int r) {
+__device__ __forceinline__ DualRow dual_row(const StageDualSoftmax<Pairs>& state, int r) {
   const float sum[2] = {Pairs::sum(state.l[0][r]), Pairs::sum(state.l[1][r])};
   const float cross = Pairs::sum(state.c[r]);
   if (sum[0] == 0) return {0, {-INFINITY, -INFINITY}};
