@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sweep over keys on Hopper: o = softmax(scores(q k') + ...) v, for BM rows at a time.
-//   A block is persistent and takes work items (sequence, head, row tile, split) as they come.  Of
-//   warpgroup 0 a scheduler warp and producers run ahead into the next work item (feed_sm90.cuh).
-//   Each of the Groups others owns 64 of the BM = 64 Groups rows, a warp 16, so its softmax never
-//   leaves the warp.
-//   Keys are walked in BN-key tiles from last to first.  Of a step, S = Q K' of this tile and
-//   O += P V of the last are both in flight.  S alone is waited for, masked and exponentiated while
-//   O runs.
-//   Ping-pong (Shape::ping_pong): a warpgroup issues its products once the one before has.
-//   Rows of Q may stay in registers (Shape::q_in_registers).  Rows of o leave through their place.
-//   What they are divided by is worked out under the last values.
-//   V rows past the last key are zeroed where the tensor goes on: no weight would undo a NaN there.
-//   A work item without keys walks one tile of zeros that its rows do not see.
-//   Shared memory and barriers: Shared90, and named barriers:
+//   A block is persistent.  A work item is a sequence, head, row tile and split.
+//   Producer: warpgroup 0.  Its scheduler warp and its load warps run one work item ahead
+//   (feed_sm90.cuh).
+//   Consumers: Groups warpgroups.  Each owns 64 of the BM = 64 Groups rows, each warp 16, so the
+//   softmax of a row never leaves its warp.
+//   Mainloop: key tiles of BN keys, from last to first.  S = Q K' of this tile and O += P V of the
+//   one before are in flight together.  The softmax of S runs under O (intra-warpgroup overlap).
+//   Epilogue: rows of o leave by TMA through the shared memory of Q, where they fit.  Their
+//   divisors are computed under the last P V.
+//   V rows past the sequence's last key are zeroed where the tensor goes on: 0 times NaN is NaN.
+//   A work item without keys loads one tile, which its rows do not see.
+//   Shared memory and mbarriers: Shared90.
 //
-//   | named barrier | who arrives            | who waits   | what it guards                 |
-//   | 1 + n         | warpgroup n            | itself      | zeroed rows of V, rows of o    |
-//   | kPingPong + n     | the warpgroup before n | warpgroup n | nothing: it may issue products |
+//   | named barrier | who arrives            | who waits   | what it guards                   |
+//   | 1 + n         | warpgroup n            | itself      | zeroed rows of V, rows of o      |
+//   | kPingPong + n | the warpgroup before n | warpgroup n | ping-pong: it may issue products |
 //
-// Policies: KeySource (source_sm90.cuh); Score and Mask (tile_policy.cuh) and Epilogue
-// (epilogue.cuh), as in attend_sm80.cuh. FlashAttention-3 (2407.08608).
+// Policies: KeySource (source_sm90.cuh), Score and Mask (tile_policy.cuh), Epilogue (epilogue.cuh).
+// FlashAttention-3 (2407.08608).
 #pragma once
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/feed_sm90.cuh"
@@ -39,18 +38,16 @@ struct AttendShape90 {
   static constexpr int producer_warps = 1;  // where pages are smaller than a tile: 1 or 2
   // Key tiles left to copy when the next work item is requested (Producer90).
   static constexpr int prefetch = 2;
-  // Registers a thread: the producer warpgroup gives what the others take.
+  // setmaxnreg by Groups: registers of a producer thread, of a consumer thread.
   static constexpr int budgets[4][2] = {{96, 240}, {40, 232}, {32, 160}, {32, 112}};
   static constexpr int producer_regs = budgets[Groups - 1][0],
                        consumer_regs = budgets[Groups - 1][1];
-  // Whether warpgroups issue their products in turn: half a step apart, where the exponents of
-  // narrow heads take as long as the products.
+  // Ping-pong keeps warpgroups half a step apart: narrow heads' exponents take as long as products.
   static constexpr bool ping_pong = D <= 64 && Groups > 1;
-  // Whether a warpgroup keeps its rows of Q in registers, where some are left over: its first
-  // product reads a third less from shared memory.
+  // Q in registers, where some are left: the first product reads a third less shared memory.
   static constexpr bool q_in_registers = D == 128 && E == 128 && Groups == 2;
-  // Whether a warpgroup without rows leaves its products out: the code costs wide heads more. Tiles
-  // may then be confirmed late (early_plan_sm90.cuh).
+  // A warpgroup without rows skips its products; for wide heads the code costs more than it saves.
+  // Tiles may then be confirmed late (early_plan_sm90.cuh).
   static constexpr bool skip_empty_groups = Groups > 1 && D <= 128;
   using TileQ = Swizzled<BM, D>;
   using TileK = Swizzled<BN, D>;
@@ -66,11 +63,10 @@ struct AttendShape90 {
   static constexpr int shared_bytes = tile_bytes + slack_bytes;
 };
 
-// Zeroes the V rows of a stage from `tail` on.  Each warpgroup for itself, so that it need not wait
-// for the others.
+// Zeroes the V rows of a stage from `tail` on.  All warpgroups do, so that none waits for another.
 template <class Shape, class Shared>
-__device__ __forceinline__ void clean_values(int tail, const Shared& shared,
-                                             sm90::PipelineState<Shape::Stages> v, int group) {
+__device__ __forceinline__ void zero_values(int tail, const Shared& shared,
+                                            sm90::PipelineState<Shape::Stages> v, int group) {
   using TileV = typename Shape::TileV;
   shared.key_pipe().wait(v);
   unsigned char* values = shared.base + (shared.keys(v) - shared.at);
@@ -96,13 +92,12 @@ class TileConsumer90 {
   using TileV = typename Shape::TileV;
   static constexpr bool kPaged = Source::template Boxes<Shape>::paged;
   static constexpr bool kQInRegisters = Shape::q_in_registers && std::same_as<Score, PlainScore>;
-  static constexpr bool kThroughQ =
+  static constexpr bool kTmaStore =
       std::derived_from<Epilogue, TmaEpilogue>;        // rows of o leave by TMA
   static constexpr int kPingPong = 1 + Shape::Groups;  // the first of ping-pong's named barriers
 
  public:
-  // An object apart: until its loops are unrolled the compiler keeps all that lies beside in
-  // memory.
+  // A separate object: an object stays in memory until the loops over its arrays are unrolled.
   struct Fragments {
     float x[1][BN / 8][4], o[1][E / 8][4], alpha[1][2];
     uint32_t q[kQInRegisters ? D / 16 : 1][4];
@@ -135,10 +130,10 @@ class TileConsumer90 {
       const Slot& work = shared.work(slot);
       if (__all_sync(~0u, work.tile.size == 0)) return release_q();
       if (Shape::skip_empty_groups && sm90::uniform(group * 64 >= work.tile.size)) {
-        leave_out(work);
+        skip_item(work);
       } else {
         const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
-        if constexpr (kQInRegisters) take_q();
+        if constexpr (kQInRegisters) load_q();
         Item item(a, work, q_rows, work.tile.begin + warp_row);
         mainloop(item);
         finish(item);
@@ -172,10 +167,9 @@ class TileConsumer90 {
           score(a, work.tile) {}
   };
 
-  // Rows of Q that o went through are given back once TMA has read them, under the first products
-  // of the next work item.
+  // Releases the slot of Q that o went through, under the next work item's first products.
   __device__ __forceinline__ void release_q() {
-    if (!kThroughQ || q_release == kReleased) return;
+    if (!kTmaStore || q_release == kReleased) return;
     if (q_release == kStoring && threadIdx.x % 128 == 0) sm90::tma_store_wait_read<0>();
     __syncwarp();
     shared.q_pipe().release(unreleased_q);
@@ -188,26 +182,26 @@ class TileConsumer90 {
     if constexpr (Shape::ping_pong)
       sm90::named_barrier_arrive(kPingPong + (group + 1) % Shape::Groups, 256);
   }
-  // A tile that none of this warpgroup's rows sees, but others of the block do.
-  __device__ __forceinline__ void pass() {
+  // Skips a stage: no row of this warpgroup sees its tile.
+  __device__ __forceinline__ void skip_stage() {
     shared.key_pipe().wait(at);
     shared.key_pipe().release(at);
     at.next();
   }
-  // None of this warpgroup's rows exists.
-  __device__ __forceinline__ void leave_out(const Slot& work) {
+  // Skips a work item in which no row of this warpgroup exists.
+  __device__ __forceinline__ void skip_item(const Slot& work) {
     release_q();
 #pragma unroll 1
     for (int left = max(work.count, 1); left > 0; --left) {
       if (left > 1) warp_scheduler_barrier_sync(), warp_scheduler_barrier_arrive();
-      pass(), pass();
+      skip_stage(), skip_stage();
     }
-    if (kThroughQ)
+    if (kTmaStore)
       unreleased_q = q_at, q_release = kReleasable;
     else
       shared.q_pipe().release(q_at);
   }
-  __device__ __forceinline__ void take_q() {
+  __device__ __forceinline__ void load_q() {
     const uint32_t from = shared.q(q_at) + TileQ::at(warp_row + outer_row(lane), outer_chunk(lane));
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) load_matrices(q[k], TileQ::pair(from, k));
@@ -231,7 +225,7 @@ class TileConsumer90 {
       __syncwarp();
     }
     shared.key_pipe().release(k);
-    if (--item.left <= 0 && !kThroughQ) shared.q_pipe().release(q_at);
+    if (--item.left <= 0 && !kTmaStore) shared.q_pipe().release(q_at);
   }
   __device__ __forceinline__ void issue_values(Item& item, KeyState v) {
     shared.key_pipe().wait(v);
@@ -258,7 +252,7 @@ class TileConsumer90 {
     item.state.weigh(x, alpha, item.score.factor);
     item.n = item.work.before(item.n);
   }
-  // S of this tile beside O of the last.
+  // S of this tile, in flight with O of the one before.
   __device__ __forceinline__ void step(Item& item, bool whole) {
     const KeyState k = at;
     at.next();
@@ -277,18 +271,18 @@ class TileConsumer90 {
     item.state.rescale_o(o, alpha);
   }
 
-  // All steps but for the last values.
+  // All steps but the last P V.
   __device__ __forceinline__ void mainloop(Item& item) {
     const Slot& work = item.work;
     const int seen = sm90::uniform(work.mask.last_tile(
         min(work.tile.begin + group * 64 + 63, work.tile.begin + work.tile.size - 1), BN));
-    bool passed = false;
+    bool skipped = false;
 #pragma unroll 1
     for (; item.left > 1 && work.key_tile(item.n) > seen;
-         --item.left, item.n = work.before(item.n), passed = true) {
+         --item.left, item.n = work.before(item.n), skipped = true) {
       warp_scheduler_barrier_sync(), warp_scheduler_barrier_arrive();
-      pass();
-      if (passed) pass();  // V comes after the next K
+      skip_stage();
+      if (skipped) skip_stage();  // V comes after the next K
     }
     issue_scores(item, at);
     release_q();
@@ -297,12 +291,12 @@ class TileConsumer90 {
     at.next();
     weigh(item, item.n >= item.begin && item.n < item.end);
     pack_operand<Dtype>(p, x);
-    if (passed) {
-      pass();
-    } else if (__any_sync(~0u, work.clean)) {
+    if (skipped) {
+      skip_stage();
+    } else if (__any_sync(~0u, work.zero_tail)) {
       KeyState v = at;
       if (item.left > 0) v.next();
-      clean_values<Shape>(work.tile.keys - work.key_tile(work.last) * BN, shared, v, group);
+      zero_values<Shape>(work.tile.keys - work.key_tile(work.last) * BN, shared, v, group);
     }
 #pragma unroll 1
     while (item.left > 0 && (item.n >= item.end || item.n < item.begin)) step(item, false);
@@ -312,7 +306,7 @@ class TileConsumer90 {
     while (item.left > 0) step(item, false);
   }
 
-  // The last values, and the rows leave.
+  // The last P V, and the epilogue.
   __device__ __forceinline__ void finish(Item& item) {
     const Slot& work = item.work;
     const int row = item.row;
@@ -320,7 +314,7 @@ class TileConsumer90 {
     issue_values(item, at);
     bool stored = false;
     float factor[2];
-    if constexpr (kThroughQ) {  // under the last values
+    if constexpr (kTmaStore) {  // under the last values
       stored = sm90::uniform(epilogue.takes(a, work.tile, group * 64));
       if (stored)
         each_row<1>(row, [&](int, int half, int m) {
@@ -332,7 +326,7 @@ class TileConsumer90 {
     sm90::wait<0>();
     retire_values(at);
     at.next();
-    if constexpr (kThroughQ) {
+    if constexpr (kTmaStore) {
       if (stored)
         epilogue.template store_rows<typename Shape::TileO, Dtype>(work.tile, group * 64, 1 + group,
                                                                    shared.q(q_at), factor, o);

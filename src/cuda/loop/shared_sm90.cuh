@@ -19,7 +19,7 @@ struct TileSlot : Source::Steps {
   int jump_at, jump_to;  // where the walk skips keys that no row sees
   int number, split;     // of the head and row tile; of its splits
   int rows;              // of the box of Q, whole groups
-  bool clean;            // V has rows past the last key in the first tile
+  bool zero_tail;        // V has rows past the last key in the first tile
 
   // `place` is of head `head` of the sequence `seq`, which is number r.
   __device__ TileSlot(const typename Source::Call& call, const AttendGrid& grid,
@@ -38,7 +38,7 @@ struct TileSlot : Source::Steps {
     last = count > 0 ? static_cast<int>(tiles[part.end - 1]) : (tile.keys + width - 1) / width;
     jump_at = Mask::sinks ? static_cast<int>(tiles.first) : -1;
     jump_to = static_cast<int>(tiles.sinks) - 1;
-    clean = count > 0 && this->key_tile(last) * width + width > tile.keys;
+    zero_tail = count > 0 && this->key_tile(last) * width + width > tile.keys;
   }
   __device__ int before(int n) const { return n == jump_at ? jump_to : n - 1; }
 };

@@ -274,7 +274,7 @@ class ConvConsumer90 {
     state.weigh(x, alpha, kFactor);
     pack_operand<Dtype>(p, x);
     state.rescale_o(o, alpha);
-    if (n * BN + BN > keys) clean_values<Shape>(max(keys - n * BN, 0), shared, v, group);
+    if (n * BN + BN > keys) zero_values<Shape>(max(keys - n * BN, 0), shared, v, group);
     if constexpr (!Final && Shape::late) issue_scores(k);
     issue_values(v);
     now = next_of(now);
