@@ -1,15 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradient of attention on mma.sync (sm_80 and up), one owner for every sum and no atomics:
 //   p = exp(score - lse),  ds = p (dout v' - delta),  dx = ds d score / d x
-//   keys own (k, v; walked: q, dout):  dv += p' dout,  dk += dx' q   a block owns 16 M Warps keys
-//   rows own (q, dout; walked: k, v):  dq += dx k                    a block owns 16 M Warps rows
-// Both are one loop.  "Own" rows are the M side of every product, a warp's own never leave it; the
-// other side is walked in tiles of 8 N: S = Own1 Inner1', dP = Own2 Inner2', then p and dx stay in
-// registers as operands of Sum1 += dx Inner1, Sum2 += p Inner2.  Keys walk the heads of their group
-// in order, rows ascending, so the bits depend on shapes alone. Shared memory: Own1, Own2, two
-// stages of (Inner1, Inner2), swizzled panels; with keys own also the lse and delta of two tiles of
-// rows.  One barrier a tile: the copy of the next ran under this one. FlashAttention-2
-// (2307.08691), with 7 products in place of 5 to have no sum across blocks.
+//
+//   | own: outer loop, by blocks | inner loop      | sums of a block of 16 M Warps |
+//   | keys: Own1 = K, Own2 = V   | q, dout by rows | dv += p' dout,  dk += dx' q   |
+//   | rows: Own1 = Q, Own2 = dO  | k, v by keys    | dq += dx k                    |
+//
+// Both are one loop.  Own rows are the M side of every product and never leave their warp.
+// A tile of the inner loop has 8 N rows: S = Own1 Inner1', dP = Own2 Inner2'.  p and dx stay in
+// registers as operands of Sum1 += dx Inner1, Sum2 += p Inner2.
+// The inner loop takes heads of the group in order, rows ascending: bits depend on shapes alone.
+// Shared memory: Own1, Own2, two stages of (Inner1, Inner2) as swizzled panels.  Where keys own,
+// also lse and delta of two tiles of rows.
+// One barrier a tile: the next is copied under this one.
+// FlashAttention-2 (2307.08691), with 7 products in place of 5 to have no sum across blocks.
 #pragma once
 #include <new>
 
@@ -21,8 +25,7 @@
 
 namespace fovea::cuda {
 
-// keys_own: dk (sum1) and dv (sum2), or one of them where both do not fit in registers; else dq
-// (sum1).
+// keys_own: dk (sum1) and dv (sum2), or one where registers hold no more.  Else dq (sum1).
 struct GradientConfig80 {
   int dtype, d, e;
   bool keys_own, sum1, sum2;
@@ -45,10 +48,10 @@ struct BackwardShape {
       Own1::bytes + Own2::bytes + 2 * stage_bytes + (keys_own ? 2 * inner * 8 : 0);
 };
 
-// How the flat grid is cut: (sequence, head, tile), the last fastest.
+// The flat grid: (sequence, head, tile), the last fastest.
 struct BackwardGrid {
   int64_t tiles, heads;  // key heads where keys own, query heads where rows own
-  bool reversed;         // later tiles first: under a causal mask they are a row owner's longest
+  bool reversed;         // later tiles first: of rows under a causal mask they are the longest
 };
 
 struct BackwardCall {
@@ -91,7 +94,7 @@ __device__ inline float2 row_stats(const BackwardCall& b, const Sequence& q, int
   return {lse * kLog2E, b.delta[(q.batch * a.h + h) * a.s + q.row_begin + i]};
 }
 
-// The tiles a block walks, one after the other: (head, first element).
+// The place in the inner loop: head and tile.
 template <class Shape>
 struct InnerLoop {
   KeyTiles keys;    // rows own: key tiles, ascending
@@ -138,8 +141,7 @@ class GradientOwner80 {
   using Inner2 = typename Shape::Inner2;
 
  public:
-  // A lane's fragments of tiles and sums.  They are an object apart: until loops over an array are
-  // unrolled, the compiler keeps all that lies beside it in memory.
+  // A separate object: an object stays in memory until the loops over its arrays are unrolled.
   struct Fragments {
     float sum1[M][Shape::sum1 ? D / 8 : 1][4] = {}, sum2[M][Shape::sum2 ? E / 8 : 1][4] = {};
     float2 own_stats[M][2];  // rows own

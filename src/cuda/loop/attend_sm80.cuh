@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sweep over keys on mma.sync (sm_80 and up): o = softmax(scores(q k') + mask) v, for BM rows.
-//   A block owns BM rows of one sequence and head (GQA: rows of the whole group, head fastest); a
-//   warp owns BM / Warps neighbouring rows, so its softmax never leaves the warp.  It walks 64-key
-//   tiles from last to first: S = Q K' in registers, scores, mask, online softmax, O += P V with P
-//   in the same registers, rounded to the dtype of q.
-//   Shared memory: Q (BM x D), Stages x (K (64 x D), V (64 x E)), then the Load policy's own;
-//   16-bit, swizzled panels (tile/layout.cuh). Stages = 1: V of this tile is copied under S, K of
-//   the next under softmax and PV; a barrier before each says that every warp's copy has landed and
-//   that the buffer refilled next is free. Stages = 2: the next tile's K and V are copied under the
-//   whole of this one; one barrier a tile.
+//   A block owns BM packed rows of one sequence and key head.  A warp owns BM / Warps of them, so
+//   the softmax of a row never leaves its warp.
+//   Mainloop: tiles of 64 keys, from last to first.  S = Q K', online softmax, O += P V; P takes
+//   the registers of S, rounded to the dtype of q.
+//   Shared memory: Q (BM x D), Stages x (K (64 x D), V (64 x E)), then the Load policy's own, as
+//   swizzled panels (tile/layout.cuh).
+//
+//   | Stages | K and V are copied                              | barriers a tile                 |
+//   | 1      | V under S; K of the next tile under softmax, PV | before S and before the softmax |
+//   | 2      | both of the next tile under this one            | before S                        |
+//
+//   A barrier says that all copies have landed, and that the buffer filled next is free.
 // Policies: Load (load.cuh), Score and Mask (tile_policy.cuh), Epilogue (epilogue.cuh).
 // FlashAttention-2 (2307.08691).
 #pragma once
@@ -43,7 +46,7 @@ struct AttendShape {
   static constexpr int shared_bytes = TileQ::bytes + Stages * (TileK::bytes + TileV::bytes);
 };
 
-// What a block of the flat grid works on: (sequence and head, row tile, split), the last fastest.
+// The flat grid: (sequence and head, row tile, split), the last fastest.
 struct AttendPlace {
   int split;
   int64_t row_tile, owner;
@@ -75,7 +78,6 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
   const RowTile& tile = *reinterpret_cast<const RowTile*>(s_tile);
   if (tile.size <= 0) return;
 
-  // Key tiles [first, end) of the ascending list, walked from the last.
   const KeyTiles tiles = Mask::tiles(a, tile, kTileKeys);
   const TilePart part(static_cast<int>(tiles.count()), grid.splits, place.split);
   const int count = part.end - part.begin;
@@ -110,7 +112,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
   }
   copy_commit();
 
-  // A warp whose rows all lie past the end only copies.
+  // A warp without rows only copies.
   const int warp_row = warp * M * 16;
   const bool active = warp_row < tile.size;
   const int row = tile.begin + warp_row;
@@ -170,9 +172,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
 
   if (!active) return;
   each_row<M>(row, [&](int i, int half, int m) {
-    const float sum = state.total(i, half);
-    const float top =
-        state.m[i][half] == kNegativeInfinity ? kNegativeInfinity : state.m[i][half] * score.factor;
+    const float sum = state.total(i, half), top = state.top(i, half, score.factor);
     epilogue.template store<Shape::Dtype>(a, tile, m, m < tile.count, place.split, top, sum, o[i],
                                           half);
   });

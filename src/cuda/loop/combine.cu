@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The merge of split-key partials (combine.cuh).  A warp owns 128 columns of one row and walks the
-// splits in order; no shared memory.
+// The merge of split-K (combine.cuh).  A warp owns 128 columns of a row; no shared memory.
 #include "core/locate.h"
 #include "cuda/loop/combine_row.cuh"
 #include "cuda/loop/source.cuh"

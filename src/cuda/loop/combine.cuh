@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys cut into splits: how many, where each split's partial result lies, and the merge.
+// Split-K: how many splits, where each split's partial result lies, and the merge.
 //   L = max_c lse_c (and the sink logit),  w_c = exp(lse_c - L)
 //   o = sum_c w_c o_c / (sum_c w_c + exp(sink - L)),  lse = L + ln(sum_c w_c + exp(sink - L))
-// Splits write a normalised f32 o and a natural-log lse (-inf: no key, o is not read) without the
-// sink logit, which enters here, once.  c ascends, so the bits depend on the split count alone.
+// A split writes a normalised f32 o and a natural-log lse.  At lse = -inf (no key) o is not read.
+// The sink logit enters in the merge alone.  c ascends, so bits depend on the split count alone.
 #pragma once
 #include <algorithm>
 
@@ -51,15 +51,15 @@ struct PartialSlots {
   }
 };
 
-// Splits for `row_tiles` blocks of rows over at most `key_tiles` tiles of keys: the fewest that
-// keep the last wave of blocks nearly full.  From shapes alone, so graph replays are stable.
-// `head_bytes` is one key head's k and v; `masked` says windows already cut the keys a row reads.
+// Splits of `row_tiles` row tiles over at most `key_tiles` key tiles: the fewest that nearly fill
+// the last wave.  Shapes alone decide, so graph replays are stable.
+// head_bytes: k and v of a key head.  masked: a window already limits the keys of a row.
 inline int64_t auto_splits(int64_t row_tiles, int64_t key_tiles, int64_t head_bytes, bool masked,
                            const DeviceInfo& device) {
   const int64_t multiprocessors = device.multiprocessors;
   if (row_tiles <= 0 || key_tiles <= 1) return 1;
   if (row_tiles * 10 >= multiprocessors * 8) {
-    // Rows that share a head would each stream it from memory: splits let it stay in L2.
+    // Row tiles that share a head would each stream it from memory: a split of it stays in L2.
     if (head_bytes > device.l2_bytes && row_tiles >= 2 * multiprocessors && !masked)
       return clamp_i64(ceil_div(head_bytes, device.l2_bytes), 1, key_tiles);
     return 1;
@@ -79,8 +79,8 @@ inline int64_t auto_splits(int64_t row_tiles, int64_t key_tiles, int64_t head_by
   return splits;
 }
 
-// For kernels whose blocks stay: splits that finish soonest if a work costs its key tiles and
-// kWorkTiles more, and the merge kMergeTiles.
+// The splits of a persistent kernel that end soonest, counted in key tiles.  A work item costs its
+// own and kWorkTiles more, the merge kMergeTiles.
 inline int64_t splits_of(int64_t items, int64_t key_tiles, int64_t multiprocessors) {
   constexpr int64_t kWorkTiles = 4, kMergeTiles = 2, kMost = 128;
   const auto cost = [&](int64_t splits) {

@@ -10,7 +10,7 @@ namespace fovea::cuda {
 
 constexpr int kMergeColumns = 128;  // of a warp: four of a lane
 
-// One more of what its block wrote before the barrier is there for who sees the count.
+// Counts one arrival.  Whoever sees the count sees what the block wrote before its barrier.
 __device__ inline int count_arrival(int32_t* count) {
   int before;
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;"
@@ -20,14 +20,14 @@ __device__ inline int count_arrival(int32_t* count) {
   return before;
 }
 
-// Four columns of a row from `row` on, `left` of them inside it: 0 past its end.
+// Four columns from `row` on, of which `left` are inside the row: 0 past its end.
 template <bool Pieces>
 __device__ inline float4 load_four(const float* row, int64_t left, int64_t width) {
   if (Pieces || width % 4 == 0) return __ldcg(reinterpret_cast<const float4*>(row));
   return {row[0], left > 1 ? row[1] : 0.f, left > 2 ? row[2] : 0.f, left > 3 ? row[3] : 0.f};
 }
 
-// Four columns at once: `offset` is a whole piece.
+// Four columns at once; `offset` is aligned to them.
 __device__ inline void store_four(void* data, int32_t dtype, int64_t offset, const float (&x)[4]) {
   if (dtype == FOVEA_F32)
     *reinterpret_cast<float4*>(static_cast<float*>(data) + offset) = {x[0], x[1], x[2], x[3]};
@@ -37,10 +37,10 @@ __device__ inline void store_four(void* data, int32_t dtype, int64_t offset, con
                             : uint2{pack<FOVEA_F16>(x[0], x[1]), pack<FOVEA_F16>(x[2], x[3])};
 }
 
-// Columns [chunk kMergeColumns, ...) of row i of o, of head h.  Past L1: another block may have
-// written them.  AtOnce: splits whose loads are in flight together, the first before any lse is
-// looked at.  Pieces: rows of o are contiguous and aligned (core/pieces.h), so that a lane has its
-// four columns or none.
+// Merges columns [chunk kMergeColumns, ...) of row i and head h.  Loads bypass L1: another block
+// may have written the partials.
+// AtOnce: splits whose loads are in flight together, the first before any lse is used.
+// Pieces: rows of o are contiguous and aligned (core/pieces.h): a lane has four columns or none.
 template <int AtOnce = 8, bool Pieces = false>
 __device__ inline void combine_row(const Attend& a, const Partials& parts, int64_t batch, int64_t i,
                                    int64_t h, int64_t chunk) {
@@ -74,7 +74,7 @@ __device__ inline void combine_row(const Attend& a, const Partials& parts, int64
   float4 acc{};
   for (int first = 0;;) {
     const float weight = mine == -INFINITY ? 0.f : expf(mine - base);
-    // A split in which the row saw no key may have any o.
+    // A split without keys for this row has left its o unwritten.
     const bool none = first - first % 32 + lane < parts.splits && mine == -INFINITY;
     if (const uint32_t empty = __ballot_sync(~0u, none)) {
 #pragma unroll

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Epilogue policy of the forward sweeps: what becomes of a row's m, l and o.
-//   DirectEpilogue   o / l in the dtype of o, lse = ln l + m, the sink logit added to l
-// An op may bring its own (ops/attention/forward_sm80.cuh has one for the partials of split keys).
+//
+//   | epilogue                                | stores                                           |
+//   | DirectEpilogue                          | o / l, lse = ln l + m; l includes the sink logit |
+//   | TmaEpilogue (tma_epilogue_sm90.cuh)     | the same, rows of o by TMA                       |
+//   | SplitEpilogue (attention/forward.cuh)   | split-K: partial o and lse in f32                |
+//   | MergingEpilogue (attention/split_epilogue_sm90.cuh) | the same, merged by the last split   |
 #pragma once
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/row_tile.cuh"
@@ -21,7 +25,7 @@ __device__ inline void store_wide(float* row, int width, const float (&o)[N][4],
           make_float2(o[j][2 * half] * factor, o[j][2 * half + 1] * factor);
 }
 
-// The same to Dtype, 16 bytes a lane; a nullptr row only takes part in the exchange.
+// The same to Dtype, 16 bytes a lane.  A nullptr row only takes part in the transpose.
 template <int Dtype, int N>
 __device__ inline void store_row(uint16_t* row, int width, const float (&o)[N][4], int half,
                                  float factor) {
@@ -40,7 +44,7 @@ __device__ inline void store_row(uint16_t* row, int width, const float (&o)[N][4
 }
 
 struct DirectEpilogue {
-  // Stores lse of packed row m and returns what o is multiplied by; `valid` says the row exists.
+  // Stores lse of packed row m, if `valid`, and returns the factor of o.
   __device__ float finish(const Attend& a, const RowTile& tile, int m, bool valid, float top,
                           float sum) const {
     float inverse = sum == 0.f ? 0.f : __fdividef(1.f, sum);
@@ -58,7 +62,7 @@ struct DirectEpilogue {
     return inverse;
   }
 
-  // Fragment row `half` of packed row m.  All lanes of a quad agree.
+  // Stores packed row m, fragment row `half`.  `valid` is the same in all lanes of a quad.
   template <int Dtype, int N>
   __device__ void store(const Attend& a, const RowTile& tile, int m, bool valid, int, float top,
                         float sum, const float (&o)[N][4], int half) const {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Load policy of the tiled sweeps: where the key and value rows of a tile lie in global memory.
-//   ContiguousKeys  rows a fixed stride apart: an address is one multiply
-//   GatheredKeys    any Source (paged, packed, contiguous): element offsets of a tile's rows are
-//                   looked up one tile ahead into shared memory, so the page table's latency hides
-//                   behind the products.  Offset -1 marks a row past the end or in an absent page.
-// A row that is not there is nullptr: the copy writes zeros, since 0 * NaN would reach a sum.
+//   ContiguousKeys  Rows are a fixed stride apart.
+//   GatheredKeys    Paged, packed or contiguous.  Offsets of rows are looked up a tile ahead into
+//                   shared memory, which hides the page table's latency.  -1: past the end or in
+//                   an absent page.
+// An absent row is nullptr: the copy writes zeros, since 0 * NaN would reach a sum.
 #pragma once
 #include <concepts>
 
@@ -12,7 +12,7 @@
 
 namespace fovea::cuda {
 
-// `slot` alternates between a tile and the next; prepare(slot, tile) is seen after a barrier.
+// `slot` alternates by tile.  prepare(slot, tile) takes effect after a barrier.
 template <class L>
 concept KeyLoad = requires(L load, int slot, int tile, int row) {
   { L::shared_bytes } -> std::convertible_to<int>;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one block of a tiled sweep works on: a tile of packed rows of one sequence and head, in
-// ints.
+// The row tile of a tiled sweep: packed rows of one sequence and head, in ints.
 #pragma once
 #include "cuda/loop/source.cuh"
 
@@ -15,8 +14,7 @@ struct AttendGrid {
   bool reversed;          // later row tiles first: under a causal mask they are the longest
 };
 
-// Lengths and windows of the tiled sweeps fit in an int with room for sums; the launcher sees to
-// it.
+// The most that a length or window of a tiled sweep may be: sums of two fit in an int.
 constexpr int64_t kIndexMax = (1 << 30) - 1;
 
 // Tiles [begin, end) of part `split` among a row tile's `tiles`.
@@ -26,8 +24,7 @@ struct TilePart {
       : begin(share(tiles, splits, split)), end(share(tiles, splits, split + 1)) {}
 
  private:
-  // floor(tiles split / splits), in 32 bits where they do: a division of 64 takes ten times as
-  // long.
+  // floor(tiles split / splits), in 32 bits where they do: 64-bit division takes ten times longer.
   __device__ static int share(int tiles, int splits, int split) {
     if (splits == 1) return tiles * split;
     if (split == 0 || split == splits) return split ? tiles : 0;
@@ -38,7 +35,7 @@ struct TilePart {
   }
 };
 
-// What a block works on; in shared memory, since only boundary tiles need most of it.
+// It lies in shared memory, since only boundary tiles need most of it.
 struct RowTile {
   PackGqaRows rows;
   int begin, count;  // first packed row of the block; all packed rows of the sequence and head
@@ -61,8 +58,7 @@ struct RowTile {
   __device__ int64_t head(int m) const {
     return group() == 1 ? rows.g : rows.g * group() + m % group();
   }
-  // Element offset of packed row m in a tensor with axes (b, s, h) or, by naming their places, (b,
-  // h, s).
+  // Element offset of packed row m in a (b, s, h) tensor, or in one whose axes are named.
   __device__ int64_t offset(int m, const int64_t* stride, int head_axis = 2,
                             int row_axis = 1) const {
     return rows.seq.batch * stride[0] + (rows.seq.row_begin + query(m)) * stride[row_axis] +
@@ -79,7 +75,7 @@ struct RowTile {
   __device__ int end_query() const { return query(begin + size - 1) + 1; }
 };
 
-// Calls f(i, half, m): fragment row of this lane and the packed row it is.
+// Calls f(i, half, m) for the lane's fragment rows, m the packed row.
 template <int M, class F>
 __device__ __forceinline__ void each_row(int first, F f) {
 #pragma unroll

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Source policy: which rows a block owns and where its keys lie, dense, packed and paged alike.
-// A group's query heads are packed into the rows ("packed" rows): packed row m of key head g is
-// query row m / group of query head g * group + m % group.
+// Which rows a block owns and where its keys lie, dense, packed and paged alike.
+// Pack GQA: packed row m of key head g is query row m / group of head g * group + m % group.
 #pragma once
 #include "core/attend.h"
 
@@ -34,10 +33,6 @@ struct PackGqaRows {
     return seq.batch * stride[0] + head(m) * stride[1] + (seq.row_begin + row(m)) * stride[2];
   }
 };
-
-FOVEA_HD PackGqaRows pack_gqa_rows(const Attend& a, int64_t r, int64_t g) {
-  return {a.sequences[r], r, g, a.h / a.g};
-}
 
 // Where logical key j is stored: index on the first axis (row or pool page; -1: absent) and token.
 struct KeyPlace {

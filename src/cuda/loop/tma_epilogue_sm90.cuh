@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// DirectEpilogue for the Hopper sweep: 64 rows of o at once, through the rows of Q that they came
-// from, by TMA, which needs a third of the instructions of stores from registers.  Rows of a
-// sequence that ends inside the tile and the tensor go on are stored from registers.
+// DirectEpilogue on Hopper: a warpgroup's 64 rows of o leave by TMA, through the shared memory of
+// its rows of Q.  That takes a third of the instructions of stores from registers.
+// Rows of a tile in which the sequence, but not the tensor, ends are stored from registers.
 #pragma once
 #include "cuda/loop/epilogue.cuh"
 #include "cuda/tile/mma_sm90.cuh"
@@ -17,8 +17,8 @@ struct TmaEpilogue : DirectEpilogue {
     return given && (begin + 64 <= tile.size || end == a.s);
   }
 
-  // A warpgroup's rows [begin, begin + 64) of the tile.  factor: what finish() gave for the lane's
-  // two; `to`: Q.  Its first thread owes tma_store_wait_read before Q may be written again.
+  // Rows [begin, begin + 64) of the tile, by a warpgroup.  factor: finish() of the lane's two rows.
+  // to: Q, which may be written again after tma_store_wait_read by the warpgroup's first thread.
   template <class Tile, int Dtype, int N>
   __device__ __forceinline__ void store_rows(const RowTile& tile, int begin, int barrier,
                                              uint32_t to, const float (&factor)[2],

@@ -63,15 +63,4 @@ __device__ __forceinline__ void store_float(void* data, int32_t dtype, int64_t o
     static_cast<bf16*>(data)[offset] = from_float<bf16>(x);
 }
 
-// Host: f(T{}) for the type behind an fp dtype.
-template <class F>
-void with_dtype(int32_t dtype, F&& f) {
-  if (dtype == FOVEA_F32)
-    f(float{});
-  else if (dtype == FOVEA_F16)
-    f(f16{});
-  else
-    f(bf16{});
-}
-
 }  // namespace fovea::cuda

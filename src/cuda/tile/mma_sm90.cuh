@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hopper's instructions (sm_90a), one a function: roles, barriers, bulk tensor copies, wgmma.
-//   A tile is layout.cuh's Swizzled; its base is a multiple of 1024 bytes.  Descriptors count 16
-//   bytes.  A step of 16 k is +2 inside a panel of a tile stored [row][k], +128 in one stored
-//   [k][column], whose next panel of columns lies `panel_bytes` on.
-//   Sums in flight may not be touched: fence() before the first product of a batch, wait() and
-//   pin() before the first use.
+// Hopper's instructions (sm_90a), one a function: roles, mbarriers, TMA, wgmma.
+//   A tile is layout.cuh's Swizzled.  Its base is a multiple of 1024 bytes.
+//   A descriptor counts units of 16 bytes.  A step of 16 k adds 2 inside a panel stored [row][k],
+//   and 128 in one stored [k][column], whose next panel of columns lies `panel_bytes` on.
+//   Accumulators of products in flight may not be touched: fence() before the first product of a
+//   batch, wait() and pin() before the first use.
 #pragma once
 #include <cuda.h>  // CUtensorMap; nothing of libcuda is linked
 #include <cstdint>
@@ -42,8 +42,8 @@ __device__ inline void named_barrier_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// The same value, but nothing computed from it leaves the loop it is in: the steps of a descriptor
-// would each take two registers across it.
+// The same value, hidden from loop-invariant code motion: each step of a descriptor that left the
+// loop would hold two registers across it.
 template <class T>
 __device__ inline T unhoisted(T x) {
   if constexpr (sizeof(T) == 8)
@@ -76,16 +76,7 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-__device__ inline bool barrier_passed(uint32_t barrier, uint32_t parity) {
-  uint32_t yes;
-  asm volatile(
-      "{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p;}"
-      : "=r"(yes)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return yes;
-}
-// Own stores to shared memory are seen by TMA and wgmma.
+// Makes the thread's stores to shared memory visible to TMA and wgmma.
 __device__ inline void fence_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -104,7 +95,7 @@ struct PipelineState {
   }
 };
 
-// ---- bulk tensor copies: `map` has axes (column, row, head, batch)
+// ---- TMA: `map` has axes (column, row, head, batch)
 
 __device__ inline void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
@@ -117,7 +108,7 @@ __device__ inline void tma_load_box(uint32_t to, const CUtensorMap& map, uint32_
       "l"(&map), "r"(barrier), "r"(column), "r"(row), "r"(head), "r"(batch)
       : "memory");
 }
-// Of a map of interleaved tiles: eight rows of a panel at a time.
+// The map of an interleaved tile: eight rows of a panel at a time.
 __device__ inline void tma_load_octets(uint32_t to, const CUtensorMap& map, uint32_t barrier,
                                        int panel, int octet, int batch) {
   asm volatile(
@@ -142,7 +133,7 @@ __device__ inline void tma_load_tile(uint32_t to, const CUtensorMap& map, uint32
   tma_load_panels<Tile>(to, map, barrier, row, head, batch);
 }
 
-// What lies outside the tensor is not written.
+// Elements outside the tensor are not written.
 __device__ inline void tma_store_box(const CUtensorMap& map, uint32_t from, int column, int row,
                                      int head, int batch) {
   asm volatile(
@@ -152,7 +143,7 @@ __device__ inline void tma_store_box(const CUtensorMap& map, uint32_t from, int 
       : "memory");
 }
 
-// ---- bulk copies of contiguous bytes, whole pieces of 16
+// ---- TMA without a map: contiguous bytes, multiples of 16
 
 __device__ inline void tma_load(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile(
@@ -176,7 +167,7 @@ __device__ inline void tma_reduce_add(float* to, uint32_t from, uint32_t bytes) 
 __device__ inline void tma_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-// The thread's bulk copies out but the last `Pending` have read their source, or have ended.
+// All but the last `Pending` of the thread's stores have read their source (wait_read), or ended.
 template <int Pending>
 __device__ inline void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Epilogue policy of the Hopper sweep for keys cut into splits (combine.cuh has the formula): a
-// split's o / l and lse in f32; the last split of a row tile to arrive merges them all, a warp a
-// row. Alone, a split is the result itself.
-//   What the merge takes is time in which the rest of the device idles: its loads are all in flight
-//   before the first is looked at, and small quotients are not divided for.
+// The epilogue of split-K on Hopper (formula: combine.cuh).  A split stores o / l and lse in f32.
+// The last split of a row tile to arrive merges all, a warp a row.  A single split is the result.
+//   The rest of the device idles during the merge.  So all its loads are issued before the first
+//   is used, and rows are found without division where they can.
 #pragma once
 #include "cuda/block/reduce.cuh"
-#include "cuda/loop/combine.cuh"
+#include "cuda/loop/combine_row.cuh"
 #include "cuda/loop/epilogue.cuh"
 
 namespace fovea::cuda {
 
-// AtOnce: splits whose loads are in flight together, in the registers that the sweep leaves.
+// AtOnce: splits whose loads are in flight together, as registers allow.
 template <int AtOnce>
 struct MergingEpilogue {
   Partials parts;
@@ -43,7 +42,7 @@ struct MergingEpilogue {
                        Sync sync) const {
     if (splits == 1 || !arrived) return;
     sync();
-    if (threadIdx.x % 128 == 0) *word = arrive(arrived + number);
+    if (threadIdx.x % 128 == 0) *word = count_arrival(arrived + number);
     sync();
     if (*word != splits - 1) return;
     const int chunks = (static_cast<int>(a.e) + kColumns - 1) / kColumns;
@@ -64,17 +63,7 @@ struct MergingEpilogue {
     }
   };
 
-  // One more of what its block wrote before the barrier is there for who sees the count.
-  __device__ static int arrive(int32_t* count) {
-    int before;
-    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;"
-                 : "=r"(before)
-                 : "l"(count)
-                 : "memory");
-    return before;
-  }
-
-  // Past L1: other blocks wrote them.
+  // Loads bypass L1: other blocks wrote the partials.
   __device__ void merge(const Attend& a, const RowTile& tile, int m, int chunk) const {
     const int lane = threadIdx.x % 32, column = chunk * kColumns + lane * 4;
     const Row row(a, tile, m);
