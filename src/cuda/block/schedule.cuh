@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which work items a persistent block takes, and what they are: its own number first, then the next
-// that nobody has.  Results do not depend on who does what.
+// The persistent tile scheduler: which work items a block takes, and what they are.
+// A block's first item is its own number.  An atomic counter hands out the others.  Results do not
+// depend on which block computes an item.
 #pragma once
 #include <cstdint>
 
@@ -8,17 +9,19 @@
 
 namespace fovea::cuda {
 
-// Work items are (head of a sequence, row tile, split).  Sections of heads whose keys the cache
-// holds follow one another, in each the row tiles from the longest; the shortest row tiles of all
-// come at the end, where they fill the gaps.
+// A work item is a head of a sequence, a row tile and a split.  The order, longest tiles first
+// (LPT):
+//
+//   | outermost to innermost                | why                                           |
+//   | L2 sections; row tile; head; split    | a section's K and V stay in L2 (head swizzle) |
+//   | the `shortest` row tiles; head; split | they fill the gaps at the end                 |
 struct TileOrder {
   int32_t row_tiles, heads, splits;  // heads: of all sequences
-  int32_t l2_section, shortest;      // heads in a section, row tiles kept for the end
+  int32_t l2_section, shortest;      // heads of a section; row tiles kept for the end
   bool reversed;                     // later row tiles are longer
 
   __host__ __device__ int64_t items() const { return int64_t{row_tiles} * heads * splits; }
-  // Work items in a row, from its multiples on, that are of one row tile and of one sequence, which
-  // has `width` heads.
+  // Items [n run, (n + 1) run) are of one row tile and one sequence, which has `width` heads.
   __device__ int run(int width) const {
     int common = l2_section;
     while (width) {
@@ -29,10 +32,10 @@ struct TileOrder {
   }
 };
 
-// Heads of an L2 section (head swizzle).  `shared` heads have K and V in common, of `bytes`.
-// Heads are grouped so that their K and V fit in half of L2, under a mask at least 8: the longest
-// work items of fewer do not fill the device.  Groups have equal size: a short last one would end
-// in long work items, and nothing would be left to fill the gaps.
+// Heads of an L2 section: so many that their K and V fit in half of L2.  `shared` heads have K and
+// V in common, of `bytes`. Under a mask it has at least 8 heads: the longest items of fewer do not
+// fill the device. Sections have equal size: a short last one would end in long items, with none to
+// fill the gaps.
 inline int32_t section_of(int64_t heads, int64_t shared, int64_t bytes, int64_t cache,
                           bool masked) {
   const int64_t held = clamp_i64(cache / 2 / (bytes + 1), 1, 64) * shared,
@@ -59,7 +62,7 @@ struct TileCoord {
   }
 
  private:
-  // x % n, and x becomes x / n, which takes a while where x >= n > 1.
+  // x % n, and x becomes x / n.  Divides only where x >= n > 1, since division is slow.
   __device__ static int take(int& x, int n) {
     const int all = x;
     x = all < n ? 0 : n == 1 ? all : static_cast<uint32_t>(all) / static_cast<uint32_t>(n);
@@ -69,18 +72,17 @@ struct TileCoord {
 
 struct DynamicSchedule {
   int32_t items;
-  int32_t*
-      counters;  // work items taken, blocks done: 0 before and after; nullptr: a block takes one
+  int32_t* counters;  // items taken, blocks done; 0 between launches; nullptr: one item a block
 
-  // For one thread of a block: the next work, past the last where none is left.
+  // By one thread of a block: the next item, past the last where none is left.
   __device__ int take() const {
     return counters ? static_cast<int>(gridDim.x) + atomicAdd(counters, 1) : items;
   }
-  // For that thread: work items before number `work` are nobody's any more.
+  // By that thread: nobody takes items before number `work` any more.
   __device__ void pass(int work) const {
     if (counters) atomicMax(counters, work - static_cast<int>(gridDim.x));
   }
-  // For that thread, once there is none: the last block leaves the counters as they were.
+  // By that thread, after the last item: the last block resets the counters.
   __device__ void leave() const {
     if (!counters) return;
     __threadfence();
@@ -89,8 +91,8 @@ struct DynamicSchedule {
   }
 };
 
-// The work items of one block, for one warp.  `ahead`: the one after is asked for now, else when it
-// is needed.
+// A block's loop over its work items, for one warp.  `ahead`: the counter is asked for the next
+// item now (prefetch), else when it is needed.
 class TileScheduler {
  public:
   __device__ TileScheduler(const DynamicSchedule& schedule, bool ahead)
@@ -105,9 +107,8 @@ class TileScheduler {
     if (done() && threadIdx.x % 32 == 0) schedule_.leave();
     ask(ahead);
   }
-  // Goes on to a work of which `some` says that there is one.  It says the same of all work items
-  // of a run: each lane asks of another, and those without any are passed, whoever would have had
-  // them.
+  // Skips items that are empty by some(item), for all blocks.  some() is the same for a run of
+  // items, so each lane tests another run.
   template <class F>
   __device__ void pass(int run, F some) {
     const int lane = threadIdx.x % 32;

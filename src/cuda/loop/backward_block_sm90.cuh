@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the Hopper gradient loops share: which keys a block owns, which row tiles it walks, and how
-// a tile whose tail is not the sequence's gets to shared memory.
+// What the Hopper gradient loops share: the keys that a block owns, the row tiles that it loops
+// over, and loads of tiles whose tail is not the sequence's.
 #pragma once
 #include <concepts>
 
@@ -11,19 +11,24 @@
 
 namespace fovea::cuda {
 
-// What a block does for key head g of sequence r: key block n, or, from 0 on, a part of dq.
+// A block's work for key head g of sequence r: key block n, or, if part >= 0, a part of dq.
 struct BackwardBlock {
   int64_t r = 0;
   int g, n = 0, part = -1;
   bool idle = true;  // past the last head
-  // Key blocks descend and walk up from the diagonal, so a block has mostly to wait for none, but
-  // the longest are the last to start.  Of each sequence's last heads they ascend and walk down,
-  // shortest last: the call's end is balanced at the price of waiting for one another.  The head
-  // and the call's longest sequence decide, so a sequence has the same bits wherever it lies.
+  // The two orders in which an owner's key blocks start, and the row tiles of each:
+  //
+  //   | order | key blocks | row tiles            | for                                         |
+  //   | up    | descending | up from the diagonal | most heads: hardly ever waits for dq_order, |
+  //   |       |            |                      | but the longest blocks start last           |
+  //   | down  | ascending  | down                 | the last heads: the shortest blocks end the |
+  //   |       |            |                      | call, at the price of waits                 |
+  //
+  // The head and the call's longest sequence decide: bits do not depend on a sequence's place.
   bool down;
-  // The last key block, if keys end inside it and all rows see it, adds last: each step of it costs
-  // more, as absent keys are masked, and all blocks behind it would wait for it at each tile.
-  int tail = -1;  // that block, or none
+  // The last key block, where keys end inside it and all rows see it.  It adds last: its masked
+  // steps are slower, and all blocks behind it would wait for it at each tile.
+  int tail = -1;
 
   __device__ explicit BackwardBlock(const BackwardGrid90& grid) {
     const uint32_t firsts = grid.owners() - grid.late * grid.down_heads;
@@ -52,7 +57,7 @@ struct BackwardBlock {
     }
     if (owner >= end) return;
     idle = false;
-    // All heads of the first sequences, then those of the late ones that walk up, then the others.
+    // All heads of the first sequences, then the late sequences' up heads, then their down heads.
     const uint32_t heads = grid.heads, ups = heads - grid.down_heads,
                    late_from = grid.sequences - grid.late, whole = late_from * heads;
     if (owner < whole)
@@ -65,7 +70,7 @@ struct BackwardBlock {
     down = g >= static_cast<int>(ups);
     if (!down) n = grid.blocks - 1 - n;
   }
-  // For loops that add to dq in order, before n is used.  Key blocks have `width` keys.
+  // Finds `tail`, before n is used, in loops that add to dq in order.  width: keys of a block.
   __device__ void place_tail(const Mask& mask, int64_t keys, int width) {
     if (part >= 0 || mask.window.right || keys % width == 0) return;
     tail = static_cast<int>(keys / width);
@@ -73,11 +78,10 @@ struct BackwardBlock {
   }
 };
 
-// Which row tiles a key block walks, for each query head of its key head, as the gradient loops
-// ask:
-//   first, after(m)  the first row tile and the next; after the last comes the first, of the next
-//   head count()          steps of all heads each(f)          calls f(query head, row tile) for
-//   each step
+// The row tiles of a key block, for each query head of its key head:
+//   first, after(m)  the first row tile and the next; the first of the next head follows the last
+//   count()          steps of all heads
+//   each(f)          calls f(query head, row tile) for each step
 template <class S>
 concept RowSource = requires(const S rows, int m, void (*f)(int, int)) {
   { rows.first } -> std::convertible_to<int>;
@@ -86,7 +90,7 @@ concept RowSource = requires(const S rows, int m, void (*f)(int, int)) {
   rows.each(f);
 };
 
-// The row tiles of which some row sees one of keys [begin, end) through the window.
+// The row tiles in which some row sees some key of [begin, end) through the window.
 struct WindowRows {
   int first, end, step, head, heads;
   __device__ WindowRows(const Attend& a, const Sequence& seq, int g, int begin, int end, int rows,
@@ -113,8 +117,7 @@ struct WindowRows {
 };
 static_assert(RowSource<WindowRows>);
 
-// The key blocks [low, high) of `width` keys of which some row of [begin, end) sees a key through
-// the window, and their order: that in which they add to dq of those rows.
+// The key blocks [low, high) of `width` keys that rows [begin, end) see, and their dq order.
 struct WindowBlocks {
   int low, high;
   __device__ WindowBlocks(const Mask& mask, int rows, int keys, int begin, int end, int width) {
@@ -122,7 +125,7 @@ struct WindowBlocks {
     low = seen.low / width;
     high = seen.high > 0 ? (seen.high - 1) / width + 1 : low;
   }
-  // How many of them add to the tile before the block does.
+  // How many of them add to the tile before `block`.
   __device__ int before(const BackwardBlock& block) const {
     const int n = block.n;
     if (block.down || n == block.tail) return (block.down ? n : high - 1) - low;
@@ -130,9 +133,9 @@ struct WindowBlocks {
   }
 };
 
-// A warp copies rows [row, row + Rows) to shared memory, those that do not count as zeros: a NaN
-// there times a ds of 0 would count.  `full` counts the bytes, and `more` that the caller sends
-// for next.  `raw` is the warp's own barrier.
+// A warp loads rows [row, row + Rows).  Rows that do not count become zeros: NaN times a ds of 0
+// would be NaN.  `full` expects the bytes and `more`, which the caller loads next.  `raw` is the
+// warp's own barrier.
 template <class Tile, int Rows, class Counts>
 __device__ __forceinline__ void copy_present(uint32_t to, const CUtensorMap& map, uint32_t full,
                                              uint32_t raw, uint32_t& raw_phase, int row, int head,
@@ -157,14 +160,14 @@ __device__ __forceinline__ void copy_present(uint32_t to, const CUtensorMap& map
   if (leads) sm90::barrier_expect(full, more);
 }
 
-// Of 16 rows of a tile in shared memory, a warp clears those that hold an infinity or NaN: times a
-// ds of 0 it would count.  Before products of them the caller's warps meet.
+// A warp zeroes those of 16 rows of a tile that hold an infinity or NaN: times a ds of 0 it would
+// be NaN.  The caller synchronises its warps before products of them.
 template <int Dtype, class Tile>
 __device__ __forceinline__ void clear_non_finite_rows(unsigned char* tile, int row) {
   constexpr uint32_t kExponent = Dtype == FOVEA_F16 ? 0x7c00 : 0x7f80;
   const int lane = threadIdx.x % 32;
   unsigned char* const line = tile + (row + lane % 16) * kPanelRowBytes;
-  const auto chunk = [&](int panel, int c) {  // one after the other, no two lanes of 8 in one bank
+  const auto chunk = [&](int panel, int c) {  // without bank conflicts among 8 lanes
     return reinterpret_cast<uint4*>(line + panel * Tile::panel_bytes + (c + lane) % 8 * 16);
   };
   uint32_t most = 0;

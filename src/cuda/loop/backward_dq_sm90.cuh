@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order in which key blocks add to a tile of dq in the workspace, and what follows the last.
+// dq of the Hopper gradient: the dq semaphore, the producer and drain warps, and the epilogues.
 #pragma once
 #include "cuda/loop/backward_shared_sm90.cuh"
 #include "cuda/loop/epilogue.cuh"
@@ -9,22 +9,20 @@
 
 namespace fovea::cuda {
 
-// The dq semaphore of a row tile counts the key blocks that have added.  Until it is `order`; what
-// they wrote is then seen by TMA too.
+// Waits until `order` key blocks have added to the tile.  Their sums are then visible to TMA.
 __device__ inline void dq_order_wait(const DqOrder* at, int order) {
   int32_t now;
   do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(at) : "memory");
   while (now < order);
   sm90::fence_proxy_async();
 }
-// After TMA has ended.
+// After the block's own TMA has ended: lets the next block add.
 __device__ inline void dq_order_pass(DqOrder* at) {
   sm90::fence_proxy_async();
   asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(at) : "memory");
 }
 
-// The producer warp: k and v of the block's keys, then of each of row_tiles q with its
-// rows' statistics, and dout.
+// The producer warp: K and V once, then Q with its row statistics, and dout, of each row tile.
 template <class Shape, RowSource Rows>
 __device__ __forceinline__ void produce_row_tiles(const Attend& a, const BackwardMaps& maps,
                                                   const BackwardWork& work, const Rows& row_tiles,
@@ -73,8 +71,8 @@ __device__ __forceinline__ void produce_row_tiles(const Attend& a, const Backwar
   });
 }
 
-// A lane of drain warp `odd`, 0 or 1: adds the buffers of every other tile to dq in the workspace.
-// Two warps take turns, so that one tile's additions may end while the next one's begin.
+// A lane of drain warp `odd`, 0 or 1: adds the buffers of odd or of even tiles to dq by TMA.  With
+// two warps a tile's addition ends while the next one's begins.
 template <class Shape, RowSource Rows>
 __device__ __forceinline__ void drain_dq(const Attend& a, const BackwardWork& work,
                                          const Rows& row_tiles, int odd,
@@ -90,7 +88,7 @@ __device__ __forceinline__ void drain_dq(const Attend& a, const BackwardWork& wo
     if (mine ^= 1; mine == 0) return;
     const int tile = h * work.tiles.total + first_tile + m;
     const WindowBlocks seen(a.mask, rows, keys, m * BM, min(m * BM + BM, rows), Shape::BN);
-    // The first of the tile's blocks to start stores, the others wait until they may add.
+    // The tile's first block in dq order stores, the others add.
     const int order = work.ordered ? seen.before(block) : 1;
     if (work.ordered) dq_order_wait(work.dq_order + tile, order);
     float* to = work.dq + static_cast<int64_t>(tile) * (buffers * floats);
@@ -117,7 +115,7 @@ __device__ __forceinline__ void drain_dq(const Attend& a, const BackwardWork& wo
   });
 }
 
-// Fragment rows `own` and `own` + 8 of dk or dv, which are keys of head g.
+// Stores fragment rows `own` and `own` + 8 of dk or dv: keys of head g.
 template <int Dtype, int N>
 __device__ __forceinline__ void store_keys(const View<4>& out, const Sequence& seq, int g, int own,
                                            int64_t width, const float (&sum)[N][4], float factor) {
@@ -129,7 +127,7 @@ __device__ __forceinline__ void store_keys(const View<4>& out, const Sequence& s
     store_row<Dtype>(own + 8 * half < seq.keys ? line + 8 * half * out.stride[1] : nullptr,
                      static_cast<int>(width), sum, half, factor);
 }
-// dk, or what is added up to it later.
+// Stores dk, or the f32 terms that are summed to it later.
 template <int Dtype, int N>
 __device__ __forceinline__ void store_dk(const AttendBackward& b, const BackwardWork& work,
                                          const Sequence& seq, int g, int own,
@@ -143,8 +141,8 @@ __device__ __forceinline__ void store_dk(const AttendBackward& b, const Backward
                  static_cast<int>(a.d), sum, half, a.score.scale);
 }
 
-// dq of a part of the head's row tiles, each when all have added to it: a warp takes 32 rows x 64
-// columns at a time, in the order of the row tiles.
+// Stores a part of a head's dq: each row tile once all key blocks have added to it.  A warp takes
+// 32 rows x 64 columns at a time, in the order of the row tiles.
 template <class Shape>
 __device__ __forceinline__ void store_part(const AttendBackward& b, const BackwardWork& work,
                                            const Sequence& seq, const BackwardBlock& block) {

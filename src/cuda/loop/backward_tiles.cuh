@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the Hopper gradient keeps in its workspace, by (query head, tile of rows):
-//   row_stats  statistics of each row, as many as the dscores want: of attention lse log2(e), then
-//              delta; +inf and 0 for a row that is not there or is empty
-//   dq         f32 sums of one tile, as chunks of 64 rows x 64 columns in the order of the
-//              fragments: chunk, then 8-column group j, then thread of the warpgroup, then the
-//              lane's four sums
-//   dq_order   the semaphore of a tile of dq: key blocks that have added to it so far
+//   row_stats  statistics of each row, Dscores::stats of them.  Attention's are lse log2(e) and
+//              delta; +inf and 0 for an absent or empty row
+//   dq         f32 sums of one tile, in chunks of 64 rows x 64 columns in wgmma fragment order:
+//              chunk, 8-column group j, thread of the warpgroup, the lane's four sums
+//   dq_order   the dq semaphore of a tile: how many key blocks have added to it
 #pragma once
 #include <algorithm>
 
@@ -20,8 +19,8 @@ constexpr int kChunkRows = 64;
 constexpr int kChunkFloats = kChunkRows * 64;
 constexpr int kPartTiles = 16;  // row tiles whose dq one block stores
 
-// Rows of every sequence cut into tiles of `rows`.  Packed sequences may begin anywhere: sequence r
-// starts at tile row_begin / rows + r, which leaves room for the tile that its neighbours share.
+// Row tiles of every sequence.  A packed sequence may begin inside a tile: sequence r starts at
+// tile row_begin / rows + r, so neighbours share none.
 struct RowTiles {
   int32_t rows, panels;
   int32_t each;   // tiles of a sequence; 0: packed
@@ -38,22 +37,24 @@ struct RowTiles {
   FOVEA_HD int64_t floats() const { return int64_t{rows} * panels * 64; }
 };
 
-constexpr int kDownBlocks = 256;  // key blocks of a sequence that walk down: two a multiprocessor
-constexpr int kInterleaved = 16;  // attention's owners: some eight blocks of each run side by side
+constexpr int kDownBlocks = 256;  // descending key blocks of a sequence: two a multiprocessor
+constexpr int kInterleaved = 16;  // attention's owners of a section: some eight blocks of each run
 
 // The flat grid, in the order in which blocks start.  An owner is a key head of a sequence.
-// A section is so many owners that take turns: key block 0 of each, then key block 1, and so on.
-// The key heads that walk down (BackwardBlock) come last in `late` of the sequences.
+// A section interleaves owners: key block 0 of each, then key block 1 of each, and so on.
+// Key heads that loop down (BackwardBlock) are late: they come last in `late` of the sequences.
 //
-//   order  owners                 then
-//   first  all but the late ones  the parts of dq of two sections before, from the third section on
-//   last   the late ones
-//   rest                          the parts of dq that are left
+//   | order | a section has the key blocks of | and then                                        |
+//   | first | all but the late owners         | dq parts of section n - 2: their sums are ready |
+//   | last  | the late owners                 |                                                 |
+//   | rest  |                                 | the dq parts that are left                      |
 //
-// A section is as large as L2 holds, or of `interleaved` owners where that gains more:
-//   all keys seen        Blocks of an owner walk in step, so L2 serves all of them at once.
-//   causal, narrow, few  Where a multiprocessor has less than four blocks, the longest of all heads
-//                        must start first.  Up to 64 columns the call is not bound by L2.
+// A section has as many owners as L2 holds, or `interleaved` ones where that gains more:
+//
+//   | call                | why                                                                   |
+//   | all keys seen       | an owner's blocks run in step, so L2 serves all of them at once       |
+//   | causal, narrow, few | with under four blocks a multiprocessor the longest must start first; |
+//   |                     | up to 64 columns the call is not bound by L2                          |
 struct BackwardGrid90 {
   struct Sections {
     int32_t size, count;
@@ -62,7 +63,7 @@ struct BackwardGrid90 {
       size = static_cast<int32_t>(ceil_div(owners, std::max(count, 1)));
     }
   };
-  int32_t heads, down_heads;  // key heads of a sequence, and how many of them walk down
+  int32_t heads, down_heads;  // key heads of a sequence, and how many of them loop down
   int32_t sequences, late;    // late: in how many of them these come last
   int32_t blocks, parts;      // of an owner: key blocks, parts of dq
   Sections first, last;
@@ -83,7 +84,7 @@ struct BackwardGrid90 {
       down_heads = static_cast<int32_t>(clamp_i64(kDownBlocks / std::max(blocks, 1), 1, a.g / 2));
       late = few ? sequences : std::min(sequences, 1);
     }
-    // As many as a third of the cache holds the rows and sums of (heads' ends overlap).
+    // Their rows and sums fit in a third of L2: sections overlap.
     const int64_t bytes = group * queries * (2 * a.d + 2 * a.e + 4 * 64 * panels);
     const int64_t held = std::max<int64_t>(device.l2_bytes / 3 / (bytes + 1), 1);
     const int64_t most = dq && (few || !causal) ? std::max(held, interleaved) : held;
@@ -100,8 +101,7 @@ struct BackwardGrid90 {
   }
 };
 
-// Key blocks that have added to a tile.  It has a sector of its own: polls of one tile do not hold
-// up the others' additions to the next.
+// A dq semaphore.  It has a sector of its own, so that polling one does not delay another's add.
 struct alignas(32) DqOrder {
   int32_t added;
 };
@@ -113,7 +113,7 @@ struct BackwardWork {
   float* dq;          // nullptr: not wanted
   DqOrder* dq_order;  // with dq
   bool ordered;       // blocks add to dq in one order; else in any, to zeros
-  float* dk;  // (caches, t, key heads of the call, d) where k has fewer, to be added up; or nullptr
+  float* dk;  // (caches, t, key heads of the call, d), summed later where k has fewer; or nullptr
 
   FOVEA_HD float* lse(int64_t at) const { return row_stats + at * stats * tiles.rows; }
   FOVEA_HD float* delta(int64_t at) const { return lse(at) + tiles.rows; }
