@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "cuda/launch.h"
-#include "cuda/loop/attend_bwd_keys_sm90.cuh"
-#include "cuda/loop/attend_bwd_rows_sm90.cuh"
+#include "cuda/loop/attend_bwd_dkdv_sm90.cuh"
+#include "cuda/loop/attend_bwd_dq_sm90.cuh"
 #include "cuda/loop/attend_bwd_sm90.cuh"
 #include "ops/attention/backward.cuh"
 
@@ -31,14 +31,14 @@ BackwardInstance90 backward_sm90_instance() {
     };
     return {C.dtype, C.d, C.e, C.sums, C.tile, Shape::BN, Shape::TileQ::panels, launcher};
   } else {
-    using Keys = BackwardKeysShape<C.dtype, C.d, C.e>;
-    using Rows = BackwardRowsShape<C.dtype, C.d, C.e, C.tile, C.stages1, C.stages2>;
+    using Keys = BackwardDkDvShape<C.dtype, C.d, C.e>;
+    using Rows = BackwardDqShape<C.dtype, C.d, C.e, C.tile, C.stages1, C.stages2>;
     static_assert(Keys::BN == Rows::BN && Keys::BM == Rows::box, "one box of the maps for both");
     constexpr auto launcher = [](Context& ctx, const AttendBackward& call, const BackwardMaps& maps,
                                  const BackwardWork& work, const BackwardGrid90& grid) {
       const Attend& a = call.forward;
       if (call.dk || call.dv)
-        launch<attend_bwd_keys_sm90<Keys>>(ctx, kBackward90, grid.total(), Keys::threads,
+        launch<attend_bwd_dkdv_sm90<Keys>>(ctx, kBackward90, grid.total(), Keys::threads,
                                            Keys::shared_bytes, call, maps, work, grid);
       if (!call.dq) return;
       const int64_t heads = a.h * a.sequences.count, group = a.h / a.g;
@@ -48,8 +48,8 @@ BackwardInstance90 backward_sm90_instance() {
                            static_cast<int32_t>(std::min(grid.first.size * group, heads)),
                            0,
                            a.mask.window.right > 0};
-      launch<attend_bwd_rows_sm90<Rows>>(ctx, kBackward90, rows.items(), Rows::threads,
-                                         Rows::shared_bytes, call, maps, work, rows);
+      launch<attend_bwd_dq_sm90<Rows>>(ctx, kBackward90, rows.items(), Rows::threads,
+                                       Rows::shared_bytes, call, maps, work, rows);
     };
     return {C.dtype, C.d, C.e, C.sums, Keys::BM, Keys::BN, Keys::TileQ::panels, launcher};
   }

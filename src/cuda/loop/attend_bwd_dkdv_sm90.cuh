@@ -5,7 +5,7 @@
 // Warpgroup 0 copies; warpgroup 1 makes p' and sums dv, 2 makes v dout' and sums
 // dk.  All that passes between them is p', in f32 and in the order of the fragments, through a
 // ring: each has a product under way while the other is between two.
-// Shared memory: BackwardKeysLayout.
+// Shared memory: BackwardDkDvLayout.
 //
 //   | barrier    | who arrives                 | who waits   | what it guards                    |
 //   | k full     | TMA                         | warpgroup 1 | K                                 |
@@ -31,10 +31,10 @@
 namespace fovea::cuda {
 
 template <class Shape>
-struct BackwardKeysLayout;
+struct BackwardDkDvLayout;
 
 template <int Dtype_, int D_, int E_>
-struct BackwardKeysShape {
+struct BackwardDkDvShape {
   static constexpr int Dtype = Dtype_, D = D_, E = E_, BM = 64, BN = 64, Stages = 2;
   static constexpr int threads = 384, producer_regs = 24, consumer_regs = 240;
   using TileK = Swizzled<BN, D>;
@@ -42,11 +42,11 @@ struct BackwardKeysShape {
   using TileQ = Swizzled<BM, D>;
   using TileO = Swizzled<BM, E>;
   static constexpr int p_bytes = BN * BM * 4, row_stats_bytes = 2 * BM * 4;
-  static constexpr int shared_bytes = BackwardKeysLayout<BackwardKeysShape>().bytes;
+  static constexpr int shared_bytes = BackwardDkDvLayout<BackwardDkDvShape>().bytes;
 };
 
 template <class Shape>
-struct BackwardKeysLayout : sm90::SharedLayout {
+struct BackwardDkDvLayout : sm90::SharedLayout {
   int k = tiles(Shape::TileK::bytes), v = tiles(Shape::TileV::bytes),
       q = tiles(Shape::TileQ::bytes, Shape::Stages),
       dout = tiles(Shape::TileO::bytes, Shape::Stages), p = add(2 * Shape::p_bytes, 16),
@@ -56,15 +56,15 @@ struct BackwardKeysLayout : sm90::SharedLayout {
 };
 
 template <class Shape>
-struct BackwardKeysShared {
-  static constexpr BackwardKeysLayout<Shape> layout = BackwardKeysLayout<Shape>();
+struct BackwardDkDvShared {
+  static constexpr BackwardDkDvLayout<Shape> layout = BackwardDkDvLayout<Shape>();
   static_assert(Shape::Stages == 2, "one ring state for the tiles and p");
   using Pipe = sm90::Pipeline<2>;
   using PipelineState = Pipe::State;
   unsigned char* memory;
   uint32_t base;
 
-  __device__ explicit BackwardKeysShared(unsigned char* memory)
+  __device__ explicit BackwardDkDvShared(unsigned char* memory)
       : memory(memory), base(shared_address(memory)) {}
   __device__ uint32_t q(const PipelineState& at) const {
     return base + layout.q + at.stage * Shape::TileQ::bytes;
@@ -98,7 +98,7 @@ template <class Shape, RowSource Rows>
 __device__ __forceinline__ void produce_rows_of_keys(const Attend& a, const BackwardMaps& maps,
                                                      const BackwardWork& work, const Sequence& seq,
                                                      const BackwardBlock& block, const Rows& rows,
-                                                     const BackwardKeysShared<Shape>& shared) {
+                                                     const BackwardDkDvShared<Shape>& shared) {
   constexpr int BM = Shape::BM;
   const int lane = threadIdx.x % 32;
   const int key_row = static_cast<int>(seq.key_begin) + block.n * Shape::BN,
@@ -115,7 +115,7 @@ __device__ __forceinline__ void produce_rows_of_keys(const Attend& a, const Back
                                                shared.v_full(), key_row, block.g, key_batch);
   }
   uint32_t raw_phase = 0;
-  typename BackwardKeysShared<Shape>::PipelineState to;
+  typename BackwardDkDvShared<Shape>::PipelineState to;
   rows.each([&](int h, int m) {
     const int row = row_begin + m * BM;
     const FirstRows present{row_end - row};
@@ -136,7 +136,7 @@ __device__ __forceinline__ void produce_rows_of_keys(const Attend& a, const Back
 
 // What the two consumer warpgroups share: the block's keys and the place in the walk.
 template <class Shape, RowSource Rows>
-class BackwardKeysConsumer {
+class DkDvConsumer90 {
  protected:
   static constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BM = Shape::BM,
                        BN = Shape::BN;
@@ -144,13 +144,13 @@ class BackwardKeysConsumer {
   using TileV = typename Shape::TileV;
   using TileQ = typename Shape::TileQ;
   using TileO = typename Shape::TileO;
-  using Shared = BackwardKeysShared<Shape>;
+  using Shared = BackwardDkDvShared<Shape>;
   using PipelineState = typename Shared::PipelineState;
 
  public:
-  __device__ __forceinline__ BackwardKeysConsumer(const Attend& a, const Sequence& seq,
-                                                  const BackwardBlock& block, const Rows& rows,
-                                                  const Shared& shared)
+  __device__ __forceinline__ DkDvConsumer90(const Attend& a, const Sequence& seq,
+                                            const BackwardBlock& block, const Rows& rows,
+                                            const Shared& shared)
       : seq(seq),
         rows(rows),
         shared(shared),
@@ -185,8 +185,8 @@ class BackwardKeysConsumer {
 
 // Warpgroup 1: p' and dv.
 template <class Shape, RowSource Rows>
-class BackwardValues90 : BackwardKeysConsumer<Shape, Rows> {
-  using Base = BackwardKeysConsumer<Shape, Rows>;
+class DvConsumer90 : DkDvConsumer90<Shape, Rows> {
+  using Base = DkDvConsumer90<Shape, Rows>;
   using Base::Dtype, Base::BM, Base::at, Base::m, Base::shared;
 
  public:
@@ -260,8 +260,8 @@ class BackwardValues90 : BackwardKeysConsumer<Shape, Rows> {
 
 // Warpgroup 2: v dout', ds' and dk.
 template <class Shape, RowSource Rows>
-class BackwardScores90 : BackwardKeysConsumer<Shape, Rows> {
-  using Base = BackwardKeysConsumer<Shape, Rows>;
+class DkConsumer90 : DkDvConsumer90<Shape, Rows> {
+  using Base = DkDvConsumer90<Shape, Rows>;
   using Base::Dtype, Base::BM, Base::at, Base::m, Base::shared;
 
  public:
@@ -335,7 +335,7 @@ class BackwardScores90 : BackwardKeysConsumer<Shape, Rows> {
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 1)
-    attend_bwd_keys_sm90(const __grid_constant__ AttendBackward b,
+    attend_bwd_dkdv_sm90(const __grid_constant__ AttendBackward b,
                          const __grid_constant__ BackwardMaps maps,
                          const __grid_constant__ BackwardWork work,
                          const __grid_constant__ BackwardGrid90 grid) {
@@ -343,7 +343,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   __shared__ __align__(16) unsigned char s_sequence[sizeof(Sequence)];
   __shared__ __align__(16) unsigned char s_block[sizeof(BackwardBlock)];
   const Attend& a = b.forward;
-  const BackwardKeysShared<Shape> shared(memory);
+  const BackwardDkDvShared<Shape> shared(memory);
   const int warp = sm90::uniform(threadIdx.x / 32), group = sm90::uniform(threadIdx.x / 128);
   if (threadIdx.x == 0) {
     const auto* block = new (s_block) BackwardBlock(grid);
@@ -366,11 +366,11 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   }
   sm90::setmaxnreg_inc<Shape::consumer_regs>();
   if (group == 1) {
-    using Consumer = BackwardValues90<Shape, WindowRows>;
+    using Consumer = DvConsumer90<Shape, WindowRows>;
     typename Consumer::Fragments fragments;
     Consumer(a, seq, block, rows, shared).run(b, fragments);
   } else {
-    using Consumer = BackwardScores90<Shape, WindowRows>;
+    using Consumer = DkConsumer90<Shape, WindowRows>;
     typename Consumer::Fragments fragments;
     Consumer(a, seq, block, rows, shared).run(b, fragments);
   }

@@ -4,7 +4,7 @@
 // A block owns 128 rows of a sequence and head and walks its key tiles from last to first.
 // Warpgroup 0 copies; the two others own 64 rows each and never meet: the softmax of one is under
 // the products of the other.
-// Shared memory: BackwardRowsLayout.  K rows past the last are zeroed where the tensor goes on: a
+// Shared memory: BackwardDqLayout.  K rows past the last are zeroed where the tensor goes on: a
 // NaN there times a ds of 0 would count.
 //
 //   | barrier  | who arrives         | who waits | what it guards                    |
@@ -27,10 +27,10 @@
 namespace fovea::cuda {
 
 template <class Shape>
-struct BackwardRowsLayout;
+struct BackwardDqLayout;
 
 template <int Dtype_, int D_, int E_, int BN_, int StagesK_, int StagesV_>
-struct BackwardRowsShape {
+struct BackwardDqShape {
   static constexpr int Dtype = Dtype_, D = D_, E = E_, BM = 128, BN = BN_;
   static constexpr int StagesK = StagesK_, StagesV = StagesV_;
   static constexpr int threads = 384, producer_regs = 24, consumer_regs = 240, box = 64;
@@ -38,11 +38,11 @@ struct BackwardRowsShape {
   using TileO = Swizzled<BM, E>;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
-  static constexpr int shared_bytes = BackwardRowsLayout<BackwardRowsShape>().bytes;
+  static constexpr int shared_bytes = BackwardDqLayout<BackwardDqShape>().bytes;
 };
 
 template <class Shape>
-struct BackwardRowsLayout : sm90::SharedLayout {
+struct BackwardDqLayout : sm90::SharedLayout {
   int q = tiles(Shape::TileQ::bytes), dout = tiles(Shape::TileO::bytes),
       k = tiles(Shape::TileK::bytes, Shape::StagesK),
       v = tiles(Shape::TileV::bytes, Shape::StagesV), q_full = barriers(), raw = barriers(),
@@ -50,8 +50,8 @@ struct BackwardRowsLayout : sm90::SharedLayout {
 };
 
 template <class Shape>
-struct BackwardRowsShared {
-  static constexpr BackwardRowsLayout<Shape> layout = BackwardRowsLayout<Shape>();
+struct BackwardDqShared {
+  static constexpr BackwardDqLayout<Shape> layout = BackwardDqLayout<Shape>();
   using KPipe = sm90::Pipeline<Shape::StagesK>;
   using VPipe = sm90::Pipeline<Shape::StagesV>;
   using KState = typename KPipe::State;
@@ -85,7 +85,7 @@ struct RowsOfHead {
 template <class Shape>
 __device__ __forceinline__ void produce_keys_of_rows(const Attend& a, const BackwardMaps& maps,
                                                      const Sequence& seq, const RowsOfHead& at,
-                                                     const BackwardRowsShared<Shape>& shared) {
+                                                     const BackwardDqShared<Shape>& shared) {
   constexpr int BN = Shape::BN;
   using TileQ = typename Shape::TileQ;
   using TileO = typename Shape::TileO;
@@ -113,8 +113,8 @@ __device__ __forceinline__ void produce_keys_of_rows(const Attend& a, const Back
   // Past this the tensor has keys that are not the sequence's.
   const int key_end = seq.key_begin + keys < a.t ? keys : INT32_MAX;
   uint32_t raw_phase = 0;
-  typename BackwardRowsShared<Shape>::KState k_at;
-  typename BackwardRowsShared<Shape>::VState v_at;
+  typename BackwardDqShared<Shape>::KState k_at;
+  typename BackwardDqShared<Shape>::VState v_at;
 #pragma unroll 1
   for (int n = at.last - 1; n >= at.first; --n) {
     shared.k_pipe().acquire(k_at);
@@ -131,14 +131,14 @@ __device__ __forceinline__ void produce_keys_of_rows(const Attend& a, const Back
 
 // A consumer warpgroup: 64 of the block's rows.
 template <class Shape>
-class BackwardRows90 {
+class DqConsumer90 {
   static constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BM = Shape::BM,
                        BN = Shape::BN;
   using TileQ = typename Shape::TileQ;
   using TileO = typename Shape::TileO;
   using TileK = typename Shape::TileK;
   using TileV = typename Shape::TileV;
-  using Shared = BackwardRowsShared<Shape>;
+  using Shared = BackwardDqShared<Shape>;
 
  public:
   // An object apart: until its loops are unrolled the compiler keeps all that lies beside in
@@ -148,9 +148,9 @@ class BackwardRows90 {
     uint32_t ds[1][BN / 16][4];
   };
 
-  __device__ __forceinline__ BackwardRows90(const AttendBackward& b, const BackwardWork& work,
-                                            const Sequence& seq, const RowsOfHead& of,
-                                            const Shared& shared, int group, Fragments& f)
+  __device__ __forceinline__ DqConsumer90(const AttendBackward& b, const BackwardWork& work,
+                                          const Sequence& seq, const RowsOfHead& of,
+                                          const Shared& shared, int group, Fragments& f)
       : b(b),
         seq(seq),
         of(of),
@@ -279,15 +279,15 @@ class BackwardRows90 {
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 1)
-    attend_bwd_rows_sm90(const __grid_constant__ AttendBackward b,
-                         const __grid_constant__ BackwardMaps maps,
-                         const __grid_constant__ BackwardWork work,
-                         const __grid_constant__ TileOrder order) {
+    attend_bwd_dq_sm90(const __grid_constant__ AttendBackward b,
+                       const __grid_constant__ BackwardMaps maps,
+                       const __grid_constant__ BackwardWork work,
+                       const __grid_constant__ TileOrder order) {
   constexpr int BM = Shape::BM, BN = Shape::BN;
   extern __shared__ __align__(1024) unsigned char memory[];
   __shared__ __align__(16) unsigned char s_sequence[sizeof(Sequence)];
   const Attend& a = b.forward;
-  const BackwardRowsShared<Shape> shared{shared_address(memory)};
+  const BackwardDqShared<Shape> shared{shared_address(memory)};
   const int warp = sm90::uniform(threadIdx.x / 32), group = sm90::uniform(threadIdx.x / 128) - 1;
   const TileCoord mine(order, static_cast<int>(blockIdx.x));
   const int heads = static_cast<int>(a.h);
@@ -309,8 +309,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
     if (warp == 0 && of.first < of.last) produce_keys_of_rows<Shape>(a, maps, seq, of, shared);
   } else {
     sm90::setmaxnreg_inc<Shape::consumer_regs>();
-    typename BackwardRows90<Shape>::Fragments fragments;
-    BackwardRows90<Shape>(b, work, seq, of, shared, group, fragments).run();
+    typename DqConsumer90<Shape>::Fragments fragments;
+    DqConsumer90<Shape>(b, work, seq, of, shared, group, fragments).run();
   }
 }
 
