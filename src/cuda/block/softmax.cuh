@@ -46,15 +46,15 @@ struct OnlineSoftmax {
     for (int i = 0; i < M; ++i) m[i][0] = m[i][1] = kNegativeInfinity, l[i][0] = l[i][1] = 0.f;
   }
 
-  // Scores become weights; `o` follows when a maximum was moved.
+  // Scores become weights; `o` is rescaled when a maximum was raised.
   template <int N, int E>
   __device__ void step(float (&x)[M][N][4], float (&o)[M][E][4], float factor) {
     float alpha[M][2];
     if (weigh(x, alpha, factor)) rescale_o(o, alpha);
   }
 
-  // Scores become weights; alpha is what the sums so far are scaled by.  Whether any row of the
-  // warp's does.
+  // Scores become weights, alpha the scale of the sums so far.  True: some row of the warp's is
+  // to be rescaled.
   template <int N>
   __device__ bool weigh(float (&x)[M][N][4], float (&alpha)[M][2], float factor) {
     bool moved = false;

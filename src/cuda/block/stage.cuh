@@ -2,12 +2,12 @@
 // Matrix products of a block in f32 FMA, operands of any fp dtype, strides and width.
 //   multiply_nt: acc[m][n] += sum_c A[m][c] B[n][c]     multiply_nn: acc[m][c] += sum_n P[m][n]
 //   X[n][c]
-// 256 threads as 16 x 16 (ty, tx).  Thread rows are m = ty + 16 r, so a warp owns rows of its own:
-// P is written and read by one warp.  Columns are n = tx + 16 c (nt), 64 chunk + 4 tx + c (nn).
-// Shared memory: A 16 R x 68, B or X 64 x 68, P 16 R x 68 floats; 68 keeps float4 rows aligned and
-// spreads 16 of them over the banks.  Both products walk 64 columns at a time: global loads of B's
-// next 64 are in flight while the present ones are multiplied (A's, which the caches hold, are not:
-// their registers are worth more as a second block).
+// 256 threads as 16 x 16 (ty, tx).  Thread rows are m = ty + 16 r, so each row of P is written and
+// read by one warp.  Columns are n = tx + 16 c (nt), 64 chunk + 4 tx + c (nn).
+// Shared memory: A 16 R x 68, B or X 64 x 68, P 16 R x 68 floats.  A pitch of 68 keeps float4 rows
+// aligned and spreads 16 of them over the banks.
+// A step has 64 columns.  B's next 64 are loaded under the products of these.  A's are not: caches
+// hold them, and a second block needs the registers.
 // Barriers: one before a tile is overwritten, one before it is read.
 #pragma once
 #include "core/chunk.h"
@@ -32,7 +32,7 @@ inline Operand operand_of(const View<4>& view, int32_t dtype, int64_t width) {
   return {view.data, view.stride[3], dtype, static_cast<int32_t>(width), chunked(view, bytes, 4)};
 }
 
-// Out of line: unaligned rows are the exception, and inlined they cost the common path registers.
+// Not inlined: unaligned rows are rare, and would cost the common path registers.
 inline __device__ __noinline__ float4 load_four_single(const Operand& x, int64_t row, int column) {
   float out[4];
 #pragma unroll
@@ -164,8 +164,9 @@ __device__ __forceinline__ float non_finite(const float4& x) {
   return fmaf(x.x, 0.f, x.y * 0.f) + fmaf(x.z, 0.f, x.w * 0.f);
 }
 
-// `terms` rows of X count (the rest of P is zero); load_x(row, column) as above.  A P of +0 takes
-// nothing, NaN included, one of -0 what 0 takes; tiles of X without NaN need no look at P.
+// `terms` rows of X count, the rest of P is zero; load_x(row, column) as above.
+// A masked pair has a P of +0.  It is skipped, so a NaN in X cannot leak.  A computed zero is -0
+// and is multiplied.  Tiles of X without infinities and NaN need no test of P.
 template <int R, int Chunks, class LoadX>
 __device__ __forceinline__ void multiply_nn(float (&acc)[Chunks][R][4], const FmaTiles<R>& s,
                                             int width, int terms, const LoadX& load_x) {

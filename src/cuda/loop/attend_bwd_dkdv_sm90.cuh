@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// dk and dv of wide heads on Hopper, whose sums for more keys would not fit in registers:
+// dk and dv of wide heads on Hopper (registers hold the sums of 64 keys only):
 //   p' = exp(k q' - lse),  dv += p' dout,  ds' = p' (v dout' - delta),  dk += ds' q
-// A block owns 64 keys of a sequence and key head and walks the row tiles of the group's heads.
-// Warpgroup 0 copies; warpgroup 1 makes p' and sums dv, 2 makes v dout' and sums
-// dk.  All that passes between them is p', in f32 and in the order of the fragments, through a
-// ring: each has a product under way while the other is between two.
+// A block owns 64 keys of a sequence and key head.  Its mainloop takes the row tiles of the group's
+// heads.  Warpgroup 0 is the producer.  Consumer 1 makes p' and sums dv, consumer 2 sums dk.
+// A pipeline passes p' from 1 to 2, in f32 and fragment order.  One has products in flight while
+// the other is between two.
 // Shared memory: BackwardDkDvLayout.
 //
 //   | barrier    | who arrives                 | who waits   | what it guards                    |
@@ -18,7 +18,7 @@
 //   | p full     | a lane of each warp of 1    | warpgroup 2 | p' of a tile                      |
 //   | p empty    | a lane of each warp of 2    | warpgroup 1 | the same, to overwrite            |
 //
-// Rows past the last are zeroed where the tensor goes on: a NaN there times a p of 0 would count.
+// Rows past the last are zeroed where the tensor goes on: NaN times a p of 0 would be NaN.
 #pragma once
 #include <new>
 
@@ -106,7 +106,7 @@ __device__ __forceinline__ void produce_rows_of_keys(const Attend& a, const Back
   const int first_tile = static_cast<int>(work.tiles.first(seq, block.r));
   const int row_begin = static_cast<int>(seq.row_begin), batch = static_cast<int>(seq.batch),
             count = static_cast<int>(seq.rows);
-  // Past this the tensor has rows that are not the sequence's.
+  // From here on the tensor's rows are not the sequence's.
   const int row_end = seq.row_begin + count < a.s ? row_begin + count : INT32_MAX;
   if (lane == 0) {
     sm90::tma_load_tile<typename Shape::TileK>(shared.base, maps.k, shared.k_full(), key_row,
@@ -134,7 +134,7 @@ __device__ __forceinline__ void produce_rows_of_keys(const Attend& a, const Back
   });
 }
 
-// What the two consumer warpgroups share: the block's keys and the place in the walk.
+// What the two consumers share: the block's keys and the row tile.
 template <class Shape, RowSource Rows>
 class DkDvConsumer90 {
  protected:
@@ -235,7 +235,7 @@ class DvConsumer90 : DkDvConsumer90<Shape, Rows> {
         f.x[0], sm90::unhoisted(sm90::descriptor(shared.base)), sm90::descriptor(shared.q(at)));
     sm90::commit();
   }
-  // x becomes p': to the ring, and packed.
+  // x becomes p', which goes to the pipeline and is packed.
   __device__ __forceinline__ void weigh(Fragments& f) {
     weigh_tile(f.x[0], this->dscores, this->stats(), m * BM + this->lane % 4 * 2, this->own,
                this->full(m));

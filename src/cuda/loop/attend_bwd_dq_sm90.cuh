@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// dq of wide heads on Hopper, by the rows' owner, who needs nothing of the keys' (three products):
+// dq of wide heads on Hopper, by row blocks (three products; dk and dv: attend_bwd_dkdv_sm90.cuh):
 //   p = exp(q k' - lse),  ds = p (dout v' - delta),  dq += ds k
-// A block owns 128 rows of a sequence and head and walks its key tiles from last to first.
-// Warpgroup 0 copies; the two others own 64 rows each and never meet: the softmax of one is under
-// the products of the other.
-// Shared memory: BackwardDqLayout.  K rows past the last are zeroed where the tensor goes on: a
-// NaN there times a ds of 0 would count.
+// A block owns 128 rows of a sequence and head.  Its mainloop takes key tiles from last to first.
+// Warpgroup 0 is the producer.  The two consumers own 64 rows each and never synchronise, so the
+// softmax of one runs under the products of the other.
+// K rows past the last are zeroed where the tensor goes on: NaN times a ds of 0 would be NaN.
+// Shared memory: BackwardDqLayout.
 //
-//   | barrier  | who arrives         | who waits | what it guards                    |
-//   | q full   | TMA                 | consumers | Q and dout                        |
-//   | raw      | TMA                 | producer  | a tile of K whose end it zeroes   |
-//   | k full   | TMA                 | consumers | a tile of K                       |
-//   | k empty  | a lane of each warp | producer  | the same, to overwrite            |
-//   | v full   | TMA                 | consumers | a tile of V                       |
-//   | v empty  | a lane of each warp | producer  | the same, to overwrite            |
+//   | barrier | who arrives         | who waits | what it guards                  |
+//   | q full  | TMA                 | consumers | Q and dout                      |
+//   | raw     | TMA                 | producer  | a tile of K whose end it zeroes |
+//   | k full  | TMA                 | consumers | a tile of K                     |
+//   | k empty | a lane of each warp | producer  | the same, to overwrite          |
+//   | v full  | TMA                 | consumers | a tile of V                     |
+//   | v empty | a lane of each warp | producer  | the same, to overwrite          |
 #pragma once
 #include <new>
 
@@ -110,7 +110,7 @@ __device__ __forceinline__ void produce_keys_of_rows(const Attend& a, const Back
             maps.dout, q_full, panel * 64, row + half, at.head, batch);
     }
   }
-  // Past this the tensor has keys that are not the sequence's.
+  // From here on the tensor's keys are not the sequence's.
   const int key_end = seq.key_begin + keys < a.t ? keys : INT32_MAX;
   uint32_t raw_phase = 0;
   typename BackwardDqShared<Shape>::KState k_at;
@@ -141,8 +141,7 @@ class DqConsumer90 {
   using Shared = BackwardDqShared<Shape>;
 
  public:
-  // An object apart: until its loops are unrolled the compiler keeps all that lies beside in
-  // memory.
+  // A separate object: an object stays in memory until the loops over its arrays are unrolled.
   struct Fragments {
     float dq[D / 8][4], x[1][BN / 8][4], dp[1][BN / 8][4], lse[2], delta[2];
     uint32_t ds[1][BN / 16][4];
@@ -234,7 +233,7 @@ class DqConsumer90 {
         pairs.weigh(x[0][j][c], lse[c / 2], own + c / 2 * 8, n * BN + j * 8 + lane % 4 * 2 + c % 2,
                     full);
   }
-  // x, then dp, as they arrive, become ds, packed.
+  // Waits for x and then dp, and packs ds.
   __device__ __forceinline__ void make_ds(int n) {
     const bool full = pairs.full(of.begin, of.begin + BM, n * BN, n * BN + BN);
     sm90::wait<1>();

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradient of attention on Hopper, five products, one owner for dk and dv:
 //   p' = exp(k q' - lse),  ds' = p' (v dout' - delta),  dv += p' dout,  dk += ds' q,  dq += ds k
-// A block owns 128 keys of a sequence and key head and walks the row tiles of the group's heads.
-// Warpgroup 0 copies (warp 0) and drains dq (warps 1, 2); the two others own 64 keys each: scores
-// stand keys by rows, so p' and ds' leave the registers as operands of dv and dk, and ds alone goes
-// through shared memory, from where each group takes its half of dq = ds k.
-// Shared memory and barriers: BackwardLayout90, BackwardShared90.  A warpgroup has a buffer of dq
-// of its own.  Named barrier 1: both warpgroups have written their ds. dq is summed in the
-// workspace block of keys by block of keys, each waiting until the one before it has added to the
-// tile; blocks start in that order, so none waits for a later one. FlashAttention-3 (2407.08608).
+// A block owns 128 keys of a sequence and key head.  Its mainloop takes the row tiles of the
+// group's heads.
+//
+//   | warps           | role                                                    |
+//   | 0               | producer                                                |
+//   | 1, 2            | drain: add dq of odd and of even tiles to the workspace |
+//   | warpgroups 1, 2 | consumers of 64 keys each                               |
+//
+// Scores are transposed (keys by rows): p' and ds' are register operands of dv and dk.  ds alone
+// goes through shared memory, where each consumer reads it for its half of dq = ds k.
+// dq is summed in the workspace, key block after key block, by a semaphore for each row tile.
+// Blocks start in that order, so none waits for a later one.
+// Named barrier 1: both consumers have written ds.  Shared memory, mbarriers: BackwardShared90.
+// FlashAttention-3 (2407.08608).
 #pragma once
 #include <new>
 
@@ -30,8 +36,8 @@ struct BackwardShape90 {
   static constexpr int StagesQ = C.stages_q, StagesO = C.stages_dout;
   static constexpr int groups = BN / 64, threads = 128 * (groups + 1);
   static constexpr int producer_regs = 24, consumer_regs = 240;  // registers a thread
-  // Where the exponents of a tile run: under ds k and ds' q of the tile before, or, where they are
-  // the longer part and there is dv to leave for later, under v dout' of their own.
+  // Where a tile's exponents run.  Ahead: under ds k and ds' q of the tile before.  Else under its
+  // own v dout': exponents of narrow heads take longer, and dv can be delayed.
   static constexpr bool ahead = D > 64 || !Dscores::weights;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
@@ -63,8 +69,7 @@ class BackwardConsumer90 {
   static constexpr int Panels = TileK::panels;
 
  public:
-  // An object apart: until its loops are unrolled the compiler keeps all that lies beside in
-  // memory.
+  // A separate object: an object stays in memory until the loops over its arrays are unrolled.
   struct Fragments {
     float dk[D / 8][4], dv[E / 8][4], x[1][BM / 8][4], dp[1][BM / 8][4], dq[8][4];
   };
@@ -130,7 +135,7 @@ class BackwardConsumer90 {
     sm90::named_barrier_sync(1, 128 * Groups);
   }
 
-  // The first statistic of the lane's rows 2 t, 2 t + 1 of each 8; the next lies BM / 2 on.
+  // The first statistic of rows 2 t, 2 t + 1 of each 8, of lane t of a quad; the next: + BM / 2.
   __device__ __forceinline__ const float2* stats(const QState& at) const {
     return reinterpret_cast<const float2*>(shared.memory + shared.row_stats(at)) + lane % 4;
   }
@@ -143,7 +148,7 @@ class BackwardConsumer90 {
                                                sm90::descriptor(shared.q(at)));
     sm90::commit();
   }
-  // After the last tile, the scores are of any that is at hand.
+  // After the last tile these are scores of whatever the stage holds; nobody reads them.
   __device__ __forceinline__ void issue_next_scores(const QState& at, bool more) {
     if (more) shared.q_pipe().wait(at);
     issue_scores(at);
