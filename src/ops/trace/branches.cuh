@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The branches of an item in shared memory, held by `Threads` threads of a block:
-//   start()  the initial ranges; if they are final, a list of their representatives to score, else
-//            their halves, and a list of both halves'
-//   split()  halves of every branch, of which one keeps the representative; a list of the others'
-//   rank()   the best halves become the branches, each at its rank; the others are empty
-//   store()  slots, and the outputs made of scores
-// Scores are raised in place by the caller, between lists and what follows them: raise().  A list
-// has one parity, so that the next can be cleared while this one is scored.  The order within a
-// list is that of the threads' arrival: no result depends on it, for a score is that of one
-// representative and the order of branches is total.
+// The branches of an item in shared memory, by `Threads` threads of a block.  A list names the key
+// blocks (representatives) that are to be scored.
+//
+//   | step    | branches become                         | list                              |
+//   | start() | the initial ranges, halved unless final | all representatives               |
+//   | raise() | scored, by the caller, entry by entry   |                                   |
+//   | split() | halves; one keeps the representative    | the other halves' representatives |
+//   | rank()  | the best halves, each at its rank       |                                   |
+//   | store() | slots, and the outputs made of scores   |                                   |
+//
+// Lists alternate by parity, so the next one is cleared while this one is scored.  Threads append
+// to a list in any order.  No result depends on it: a score is one representative's, and the order
+// of branches is total.
 #pragma once
 #include "ops/trace/stages.cuh"
 
@@ -19,7 +22,7 @@ struct LiveBranch {
   int32_t begin, end, representative, score;
 };
 
-// What ranks a half: the larger, as one number, the better.
+// The rank of a half: a larger order() is better.
 struct alignas(8) HalfKey {
   uint32_t low;  // ~representative
   int32_t score;
@@ -57,7 +60,7 @@ class BranchTree {
                  end = static_cast<int32_t>((b + 1) * item_.reach / keep());
       const int at = first(begin, end);
       s_.branch[b] = {begin, end, at, kNothing};
-      if (final && at >= 0) ask(parity, at, b);
+      if (final && at >= 0) append(parity, at, b);
     }
     if (!final) split(parity, true);
   }
@@ -79,15 +82,15 @@ class BranchTree {
         else
           key.half[0] = own;
         if (other >= 0) key.half[1] = {~static_cast<uint32_t>(other), kNothing};
-        if (fresh) ask(parity, at, 2 * b + right);
-        if (other >= 0) ask(parity, other, 2 * b + 1);
-        // A left half is the wider.
+        if (fresh) append(parity, at, 2 * b + right);
+        if (other >= 0) append(parity, other, 2 * b + 1);
+        // The left half is never the narrower one.
         if ((right ? whole.end - middle : middle - whole.begin) > 1) s_.list[parity].wide = true;
       }
       s_.key[b] = key;
     }
   }
-  // Two threads a half count what goes before it, each in every other branch.
+  // Two threads of a half count the better ones, each in every other branch.
   __device__ void rank() const {
     const int halves = 2 * kGroup * groups(), part = threadIdx.x % 2;
     for (int from = 0; from < halves; from += Threads / 2) {
@@ -108,7 +111,7 @@ class BranchTree {
     }
   }
 
-  // Entry i of the list has a product of `score`; `final`: as start()'s.
+  // A product of entry i of the list is `score`.  final: as in start().
   __device__ void raise(bool final, int i, int score) const {
     const int owner = s_.owner[i];
     atomicMax(final ? &s_.branch[owner].score : &s_.key[owner / 2].half[owner % 2].score, score);
@@ -149,7 +152,7 @@ class BranchTree {
     return {0, 0, -1, kNothing};
   }
 
-  // The blocks again, ascending, for sweeps over keys.
+  // Stores the blocks in ascending order, for sweeps over keys.
   __device__ void list(const TraceSlots& slots, int b, int representative) const {
     int place = 0, count = 0;
     for (int j = 0; j < keep(); ++j) {
@@ -164,7 +167,7 @@ class BranchTree {
                ? static_cast<int>(a_.first_valid(item_.seq, item_.head, item_.block, begin, end))
                : -1;
   }
-  __device__ void ask(int parity, int key_block, int owner) const {
+  __device__ void append(int parity, int key_block, int owner) const {
     const int place = atomicAdd(&s_.list[parity].count, 1);
     s_.fresh[place] = key_block, s_.owner[place] = owner;
   }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A list of key blocks as tiles of 64 keys for the staged products (block/stage.cuh): key i of the
-// list is key i % block_keys of its block i / block_keys, so small blocks share a tile and a block
-// of 128 has two.  A key that is not there, or that no row of the item sees, has offset -1: its
-// rows read as zero, whatever lies in memory.
+// A list of key blocks as tiles of 64 keys for the products of block/stage.cuh.  Key i of the list
+// is key i % block_keys of block i / block_keys: small blocks share a tile, one of 128 has two.
+// A key that is absent, or that no row of the item sees, has offset -1 and reads as zero.
 #pragma once
 #include "cuda/block/stage.cuh"
 #include "ops/trace/stages.cuh"
@@ -10,10 +9,10 @@
 namespace fovea::cuda {
 
 struct ListColumns {
-  int64_t key[kStageTile];  // INT64_MAX: not there
+  int64_t key[kStageTile];  // INT64_MAX: absent
   int64_t k[kStageTile], v[kStageTile];
 
-  // Threads [0, 64).  block_at(slot): -1 for none; keys from `end` on are not there.
+  // By threads [0, 64).  block_at(slot): -1 for none.  Keys from `end` on are absent.
   template <class BlockAt>
   __device__ void fill(const Trace& a, const TraceItem& item, int64_t tile, int64_t count,
                        int64_t end, BlockAt block_at) {
@@ -35,8 +34,7 @@ inline __device__ int64_t list_tiles(const Trace& a, int64_t count) {
   return (count * a.block_keys + kStageTile - 1) / kStageTile;
 }
 
-// Rows of an item, `Most` at a time: where q lies (-1: no such row) and the keys [0, seen) each
-// sees.
+// Rows of an item, `Most` at a time: the offset of q (-1: no such row) and the keys [0, seen).
 template <int Most>
 struct ListRows {
   int64_t q[Most], seen[Most];

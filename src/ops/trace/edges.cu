@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of edges: an exclusive prefix sum of the items' counts says where each item's records
-// begin, so the bytes are the same each run.  A warp takes an item; lanes write neighbouring words,
-// which is what a list in host memory wants.
+// The list of edges.  An exclusive prefix sum of counts says where an item's records begin, so the
+// bytes are the same each run.  A warp takes an item.  Its lanes write neighbouring words: the list
+// may lie in host memory.
 #include <cub/device/device_scan.cuh>
 
 #include "ops/trace/stages.cuh"
@@ -12,7 +12,7 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int64_t kOffsetMost = int64_t{1} << 62;
 
-// One more than the items: the scan's last sum is that of all.
+// Counts of all items and a 0 after them: the scan's last sum is the total.
 __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__ TraceCall call) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * kWarps;
   const int lane = threadIdx.x % 32, keep = static_cast<int>(call.a.keep);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// trace_forward with the stages that Hopper's tensor cores can serve: the choice among their
-// instances, stage by stage, and their order of work items.
+// trace_forward with Hopper's stages: the choice of an instance for each, and the tile order.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -100,7 +99,7 @@ const RowsInstance90* find_rows(const Attend& a, RowsKind kind, int64_t rows) {
   return nullptr;
 }
 
-// The call as the sweep sees it.  Without o no value is read: the keys stand in for them.
+// The call as the sweep sees it.  Without o no value is read, and v is k.
 Attend listed_of(const Trace& trace) {
   Attend a = trace.attend;
   if (!a.o) a.v = a.k, a.e = a.d;
@@ -147,14 +146,13 @@ ItemWork90 item_work(const TraceCall& call) {
   return work;
 }
 
-// One sweep; `list` is read where the instance is listed.
+// One sweep; a listed instance reads `list`.
 void rows_sm90(Context& ctx, const Attend& a, const BlockList& list, TraceRow* row,
                const RowsInstance90& instance) {
   const DeviceInfo& device = device_info(ctx);
   const bool masked = a.mask.window.right > 0;
   const bool uneven = masked && instance.kind == RowsKind::dense;  // lists are of one length
   const int64_t row_tiles = ceil_div(a.s, instance.rows), heads = a.b * a.h;
-  // Heads whose keys the cache holds together.
   const int64_t head_bytes = a.sequences.key_max * (a.d + a.e) * 2;
   const int64_t section = clamp_i64(device.l2_bytes / 2 / (head_bytes + 1), 1, 64) * (a.h / a.g);
   RowsWork90 work{};

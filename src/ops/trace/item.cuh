@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between the launchers of the stages that take an item a block and their tuned instances
-// (select.inc, weigh.inc), which are compiled apart.
+// The launchers of stages with one item a block, and their tuned instances (select.inc, weigh.inc),
+// which are compiled apart.
 #pragma once
 #include "ops/trace/stages.cuh"
 
@@ -18,7 +18,7 @@ struct ItemWork90 {
 };
 
 struct SelectInstance90 {
-  int32_t dtype, d, most, block_rows;  // most: branches it has room for; block_rows: at most
+  int32_t dtype, d, most, block_rows;  // most: branches; block_rows: at most
   void (*launch)(Context&, const ItemWork90&);
 };
 struct WeighInstance90 {
@@ -29,7 +29,7 @@ struct WeighInstance90 {
 // A row of select.inc, of weigh.inc.
 struct SelectConfig90 {
   int dtype, d;
-  int branches;  // it has room for
+  int branches;  // at most
   int stages;    // of 64 keys
   int blocks;    // a multiprocessor should hold
   bool held;     // registers hold q: row blocks of 64 at most

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of one item's rows with lists of key blocks on Hopper's tensor cores, for stages
-// whose work is of the block's own making.
-//   A block takes an item: four consumer warps and one that copies.  Q is held in registers, which
-//   saves half the reads of shared memory and makes room for another block on the multiprocessor,
-//   or stays in shared memory where it has two row tiles.  The key blocks of a list follow one
-//   another through a ring of 64-key stages: small blocks share a stage, one of 128 keys takes two.
-//   A stage's products with 64 rows are one chain of m64n64k16, a warp owning 16 rows.  What else
-//   there is to do hides under the products of the other blocks of the multiprocessor.
+// Products of one item's rows with lists of key blocks on Hopper, for stages whose lists the block
+// makes itself.
+//   A block takes an item: four consumer warps and a producer warp.
+//   Q is held in registers, or in shared memory if it has two row tiles.  Registers save half the
+//   reads of shared memory, and leave space for another block on the multiprocessor.
+//   The list's key blocks pass through a pipeline of 64-key stages.  Small blocks share a stage,
+//   one of 128 keys takes two.
+//   A stage's products with 64 rows are one chain of m64n64k16; a warp owns 16 rows.  All else
+//   hides under the products of the multiprocessor's other blocks.
 //   Shared memory: Q (row_tiles x 64 x D) unless held, Stages x K (64 x D), then the stage's own.
 //
 //   | barrier   | who arrives         | who waits | what it guards         |
 //   | q full    | TMA                 | consumers | Q, unless it is held   |
-//   | key full  | TMA                 | consumers | a stage of the ring    |
+//   | key full  | TMA                 | consumers | a stage of keys        |
 //   | key empty | a lane of each warp | producer  | the same, to overwrite |
 //   | named 1   | consumers           | consumers | the stage's own memory |
 #pragma once
@@ -57,7 +58,7 @@ class ItemKeys90 {
         q_(shared_address(memory)),
         keys_(q_ + (Shape::Held ? 0 : work.row_tiles * Tile::bytes)) {}
 
-  // By one thread, before the block meets.
+  // By one thread, before the block's first __syncthreads.
   __device__ void init(int64_t number) const {
     sm90::barrier_init(q_full(), 1);
     key_pipe().init(1, Shape::consumer_threads / 32);
@@ -65,8 +66,8 @@ class ItemKeys90 {
     new (shared_.item) TraceItem(a, number);
   }
 
-  // The producer warp.  Rows that are held pass through the ring's first stage.
-  __device__ __forceinline__ void copy_rows(KeyState& at) const {
+  // The producer warp.  Held rows pass through the pipeline's first stage.
+  __device__ __forceinline__ void produce_rows(KeyState& at) const {
     const uint32_t barrier = Shape::Held ? key_pipe().full(at) : q_full();
     if constexpr (Shape::Held) at.next();
     if (threadIdx.x % 32) return;
@@ -77,9 +78,9 @@ class ItemKeys90 {
                                   static_cast<int>(item.first) + i * 64,
                                   static_cast<int>(item.head), static_cast<int>(item.seq.batch));
   }
-  // A lane copies a key block, or its half of 64 keys; zeros for a block -1.
+  // A lane loads a key block, or 64 keys of it; block -1 is zeros.
   template <class BlockAt>
-  __device__ __forceinline__ void copy_list(int count, KeyState& at, BlockAt block_at) const {
+  __device__ __forceinline__ void produce_list(int count, KeyState& at, BlockAt block_at) const {
     const int lane = threadIdx.x % 32, rows = min(block_keys, 64), per = 64 / rows;
     const int stages = stages_of(count), halves = max(block_keys / 64, 1);
     for (int stage = 0; stage < stages; ++stage, at.next()) {
@@ -107,7 +108,7 @@ class ItemKeys90 {
 
   // The consumer warps.
   struct Rows;
-  __device__ __forceinline__ void take_rows(Rows& rows, KeyState& at) const {
+  __device__ __forceinline__ void load_rows(Rows& rows, KeyState& at) const {
     if constexpr (Shape::Held) {
       const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + outer_row(lane);
       const uint32_t from = q_ + Tile::at(row, outer_chunk(lane));
@@ -121,24 +122,15 @@ class ItemKeys90 {
       sm90::barrier_wait(q_full(), 0);
     }
   }
-  __device__ static void meet() {
+  __device__ static void sync() {
     sm90::named_barrier_sync(1, Shape::consumer_threads);
   }
   __device__ int stages_of(int count) const {
     return (count * block_keys + 63) / 64;
   }
 
-  // x = Q K', Q's rows in registers.
-  template <int Steps>
-  __device__ static __forceinline__ void product_held(float (&x)[8][4],
-                                                      const uint32_t (&q)[Steps][4], uint64_t b) {
-#pragma unroll
-    for (int k = 0; k < Steps; ++k)
-      sm90::Wgmma<Shape::Dtype, 64>::template rs<0>(
-          x, q[k], b + k / 4 * (Tile::panel_bytes / 16) + k % 4 * 2, k != 0);
-  }
-  // take(x, tile): products of row tile `tile` with the stage's 64 keys; meanwhile() runs under the
-  // first.
+  // Calls take(x, tile) with the products of row tile `tile` and the stage's 64 keys.  meanwhile()
+  // runs under the first.
   template <class Meanwhile, class Take>
   __device__ __forceinline__ void multiply(KeyState at, const Rows& rows, Meanwhile meanwhile,
                                            Take take) const {
@@ -150,7 +142,7 @@ class ItemKeys90 {
       const uint64_t b = sm90::descriptor(sm90::uniform(keys(at)));
       sm90::fence();
       if constexpr (Shape::Held)
-        product_held(x, rows.q, b);
+        sm90::product_rows<Shape::Dtype, Tile>(x, rows.q, b);
       else
         sm90::product_rows<Shape::Dtype, Shape::D, Tile, Tile>(
             x, sm90::descriptor(sm90::uniform(q_ + tile * Tile::bytes)), b);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between the launcher of the rows' attention and its tuned instances (rows.inc), which are
-// compiled apart.
+// The launcher of the rows' attention and its tuned instances (rows.inc), which are compiled apart.
 #pragma once
 #include "cuda/block/schedule.cuh"
 #include "cuda/loop/row_tile.cuh"

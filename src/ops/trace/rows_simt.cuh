@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over the slots of each item on the portable flash loop (loop/attend_simt.cuh): every
-// dtype, width, stride and block size.  A block owns 16 R rows of an item and walks the item's list
-// of key blocks 64 keys at a time (for lse_dense the list is of all blocks, values aside).
+// dtype, width, stride and block size.  A block owns 16 R rows of an item and loops over its list
+// of key blocks, 64 keys at a time.  For lse_dense the list has all blocks, and values are not
+// read.
 #pragma once
 #include "cuda/loop/attend_simt.cuh"
 #include "ops/trace/columns.cuh"
@@ -24,7 +25,7 @@ struct RowsShared {
   ListRows<16 * R> rows;
 };
 
-// KeySource: key blocks of a list, contiguous or in pages.  Dense: every key block is in it.
+// KeySource: the key blocks of a list, contiguous or paged.  Dense: all key blocks.
 template <bool Dense>
 struct ListKeys {
   const Trace& a;
@@ -70,7 +71,7 @@ struct ListScore : TileScores<R> {
   }
 };
 
-// Epilogue: o, lse and what the weights of the row's slots are made of.
+// Epilogue: o, lse and the TraceRow.
 struct ListEpilogue {
   const RowsSimt& x;
   const TraceItem& item;

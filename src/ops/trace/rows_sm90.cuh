@@ -9,7 +9,7 @@
 
 namespace fovea::cuda {
 
-// o and lse where given, and the sums that the weights of edges are made of.
+// Epilogue: o and lse where given, and the TraceRow.
 struct TraceEpilogue {
   TraceRow* row;
 
@@ -27,8 +27,8 @@ struct TraceEpilogue {
   }
 };
 
-// A warpgroup alone waits for its own products: where the stages leave room, another block's fill
-// the time.
+// A lone consumer warpgroup waits for its products.  Where shared memory allows, a second block of
+// the multiprocessor fills that time.
 template <int Dtype, int D, int E, int Groups, int BN, int Stages>
 struct RowsShape90 : AttendShape90<Dtype, D, E, Groups, BN, Stages> {
   using Base = AttendShape90<Dtype, D, E, Groups, BN, Stages>;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The selection in f32 FMA: every dtype, width, stride and block size, exact or not.
-//   score(u) = max over the valid pairs of row block and key block u of sum_c q_mc k_tc, the sum a
-//   chain of fused multiply-adds over c = 0 .. d-1 from 0
-// A block takes an item.  Fresh representatives are scored 64 keys at a time against 16 R rows;
-// thread rows, products, shared memory and barriers are those of block/stage.cuh, whose products
-// are such chains.  Branches: branches.cuh.
+//   score(u) = max over the valid pairs of row block and key block u of sum_c q_mc k_tc
+// The sum is a chain of fused multiply-adds over c = 0 .. d-1 from 0, as block/stage.cuh makes it.
+// A block takes an item.  It scores representatives 64 keys at a time against 16 R rows.
+// Thread rows, products, shared memory and barriers: block/stage.cuh.  Branches: branches.cuh.
 #include "cuda/block/reduce.cuh"
 #include "ops/trace/branches.cuh"
 #include "ops/trace/columns.cuh"

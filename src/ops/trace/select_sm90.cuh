@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The selection on Hopper's tensor cores: 16-bit q and k, scores in f32 sums of wgmma's order.
 //   score(u) = max over the valid pairs of row block and key block u of <q_m, k_t>
-//   A block takes an item (item_sm90.cuh), whose branches (branches.cuh) its consumer warps hold;
-//   the lists are those of the representatives to score.  Of a stage's products a lane masks and
-//   reduces its share, a warp its own by redux, the four by an atomic max in shared memory: a max
-//   is exact in any order.
-//   Shared memory after the ring: branches, barriers.
-//   Barriers: those of the item, and
+//   A block takes an item (item_sm90.cuh).  Its consumer warps hold the branches (branches.cuh),
+//   and lists name the representatives to score. A lane masks and reduces its products, a warp by
+//   redux, the four warps by an atomic max in shared memory: a max is exact in any order. Shared
+//   memory after the keys: branches, barriers. Barriers: those of the item, and
 //
 //   | barrier | who arrives | who waits | what it guards                             |
-//   | block   | all         | all       | a list, ready to be copied and scored      |
+//   | block   | all         | all       | a list, to be loaded and scored            |
 //   | named 1 | consumers   | consumers | the list's scores, and the branches' ranks |
 //
 // Stream (2510.19875).
@@ -49,12 +47,12 @@ class Select90 : public ItemKeys90<Shape> {
 
   __device__ __forceinline__ void copy() const {
     KeyState at;
-    this->copy_rows(at);
+    this->produce_rows(at);
     for (int parity = 0;; parity ^= 1) {
       __syncthreads();  // the list is ready
       const int count = s_.list[parity].count;
       if (count == kEnd) return;
-      this->copy_list(count, at, [&](int i) { return s_.fresh[i]; });
+      this->produce_list(count, at, [&](int i) { return s_.fresh[i]; });
     }
   }
 
@@ -62,11 +60,10 @@ class Select90 : public ItemKeys90<Shape> {
     const Tree tree(a, item, s_);
     typename Base::Rows rows(*this);
     KeyState at;
-    // Where there are rounds the first halves every branch: both halves' representatives are
-    // scored by one list.
+    // The first round halves every branch.  One list scores both halves' representatives.
     const int rounds = a.rounds(a.blocks_of(item.seq.keys));
     tree.start(0, rounds == 0);
-    this->take_rows(rows, at);
+    this->load_rows(rows, at);
     for (int round = 1;; ++round) {
       const int parity = (round + 1) % 2;
       __syncthreads();  // the list is ready
@@ -78,10 +75,10 @@ class Select90 : public ItemKeys90<Shape> {
         score_list<2>(tree, rows, rounds == 0, count, at);
       else
         score_list<1>(tree, rows, rounds == 0, count, at);
-      Base::meet();  // its scores are
+      Base::sync();  // its scores are
       if (rounds > 0) {
         tree.rank();
-        Base::meet();
+        Base::sync();
       }
       // Ranges of one block have no halves, and branches in order stay in order.
       if (round >= rounds || !s_.list[parity].wide) {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trace on CUDA is a row of stages over one set of slots, `keep` of an item, in the workspace:
-//   select   branches of each item: its slots, and every output made of scores alone
-//   rows     o, lse and each row's sum over the slots; lse_dense with every key block for a slot
-//   weigh    mass and value of each slot, from the sums of the rows
-//   edges    records of the slots that are not empty, by a prefix scan over the items
-// An item is (batch, head, row block), row block fastest.  Stages that a tuned kernel cannot serve
-// are done by the portable one.
+// A trace on CUDA is four stages over slots in the workspace, `keep` of each item.
+// An item is (batch, head, row block), row block fastest.
+//
+//   | stage  | makes                                                                          |
+//   | select | an item's slots from its branches, and the outputs made of scores alone        |
+//   | rows   | o, lse and each row's sum over the slots; lse_dense: every key block is a slot |
+//   | weigh  | mass and value of each slot, from the sums of the rows                         |
+//   | edges  | records of the slots that are not empty, by a prefix scan over the items       |
+//
+// The portable kernel of a stage runs where no tuned one fits.
 #pragma once
 #include "core/workspace.h"
 #include "cuda/launch.h"
@@ -21,7 +24,7 @@ struct TraceRow {
   float top, share;
 };
 
-// What stages hand on; absent where nobody asks.
+// What a stage passes to later ones; nullptr where none reads it.
 struct TraceSlots {
   int32_t* selected;  // (items, keep), in branch order
   int32_t* list;      // (items, keep), ascending
@@ -40,7 +43,6 @@ struct TraceCall {
   int64_t items;
 };
 
-// One item, as threads see it.
 struct TraceItem {
   Sequence seq;
   int64_t number, block, head, key_head, first, rows, keep, reach;
@@ -60,7 +62,7 @@ struct TraceItem {
   __device__ int64_t slot(const View<N>& x, int64_t slot) const {
     return seq.batch * x.stride[0] + head * x.stride[1] + block * x.stride[2] + slot * x.stride[3];
   }
-  // Of row i of the sequence in a (b, s, h, ...) and a (b, h, s) tensor.
+  // Element offset of row i of the sequence in a (b, s, h, ...) and a (b, h, s) tensor.
   __device__ int64_t row(const View<4>& x, int64_t i) const {
     return seq.batch * x.stride[0] + i * x.stride[1] + head * x.stride[2];
   }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each slot carries, in f32 FMA, once the rows' sums are known:
+// Mass and value of each slot in f32 FMA, from the rows' sums:
 //   w_t = sum_m e^(x_mt - top_m) share_m,  mass = sum_t w_t,  value = sum_t w_t v_t
-// A block takes an item: for 64 keys of its list at a time it adds up the columns over all passes
-// of 16 R rows, then the slots they belong to.  A slot of 128 keys is two tiles, its mass and its
-// thread's columns of the value being carried over.  Every sum has one order.
+// A block takes an item and loops over its list, 64 keys at a time.  It sums the columns over all
+// passes of 16 R rows, then the slots.  A slot of 128 keys is two tiles, whose mass and value are
+// carried over.  Every sum has one order.
 // Thread rows, products, shared memory and barriers: block/stage.cuh.
 #include "ops/trace/columns.cuh"
 

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each slot carries, on Hopper's tensor cores, once the rows' sums are known:
+// Mass and value of each slot on Hopper's tensor cores, from the rows' sums:
 //   w_t = sum_m e^(x_mt - top_m) share_m,  mass = sum_t w_t,  value = sum_t w_t v_t
-//   A block takes an item (item_sm90.cuh); the list is that of its slots, empty ones among them,
-//   whose keys nobody sees.  Of a stage's products a lane exponentiates its share; a warp adds it
-//   up and keeps a mass of its own for each slot, the four are added at the end.  Values want the
-//   columns apart: each warp's 64 column sums meet in shared memory, and a thread adds up columns
-//   of v, 128 apart, over the stage's keys.  Every sum has one order.
-//   Shared memory after the ring: masses (keep x 4), column sums (4 x 64), barriers.
-//   Barriers: those of the item; named 1 also guards the column sums, written and read.
+//   A block takes an item (item_sm90.cuh).  The list has all its slots; no row sees keys of an
+//   empty one. Mass: a lane exponentiates its products.  A warp sums them into its own mass of each
+//   slot, and the four are added at the end. Value: the warps' 64 column sums go to shared memory.
+//   A thread sums columns of v, 128 apart, over the stage's keys.  Every sum has one order. Shared
+//   memory after the keys: masses (keep x 4), column sums (4 x 64), barriers. Barriers: the item's.
+//   Named barrier 1 also guards the column sums, written and read.
 #pragma once
 #include "cuda/block/reduce.cuh"
 #include "cuda/block/softmax.cuh"
@@ -41,21 +40,21 @@ class Weigh90 : public ItemKeys90<Shape> {
   __device__ __forceinline__ void copy() const {
     const int32_t* list = slots();
     KeyState at;
-    this->copy_rows(at);
-    this->copy_list(static_cast<int>(a.keep), at, [&](int slot) { return list[slot]; });
+    this->produce_rows(at);
+    this->produce_list(static_cast<int>(a.keep), at, [&](int slot) { return list[slot]; });
   }
 
   __device__ __forceinline__ void compute() {
-    load_rows();
+    load_row_stats();
     for (int i = threadIdx.x; i < 4 * a.keep; i += Shape::consumer_threads) (&s_.mass[0][0])[i] = 0;
-    Base::meet();
+    Base::sync();
     if (block_keys == 16)
       sweep<4>();
     else if (block_keys == 32)
       sweep<2>();
     else
       sweep<1>();
-    Base::meet();
+    Base::sync();
     for (int slot = threadIdx.x; slot < a.keep; slot += Shape::consumer_threads) {
       const float* part = s_.mass[slot];
       const float mass = part[0] + part[1] + part[2] + part[3];
@@ -69,7 +68,7 @@ class Weigh90 : public ItemKeys90<Shape> {
     return this->work.call.slots.selected + item.number * a.keep;
   }
 
-  __device__ __forceinline__ void load_rows() {
+  __device__ __forceinline__ void load_row_stats() {
     const TraceRow* rows = this->work.call.slots.row + item.number / a.n * a.attend.s + item.first;
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile)
@@ -90,7 +89,7 @@ class Weigh90 : public ItemKeys90<Shape> {
     const int keep = static_cast<int>(a.keep), stages = this->stages_of(keep);
     const int shift = this->work.shift, warp = threadIdx.x / 32;
     KeyState at;
-    this->take_rows(rows, at);
+    this->load_rows(rows, at);
     float value[kValueColumns] = {};
     const auto nothing = [] {};
     for (int stage = 0; stage < stages; ++stage, at.next()) {
@@ -151,7 +150,7 @@ class Weigh90 : public ItemKeys90<Shape> {
         for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
         if (lane < 4) s_.column[warp][j * 8 + lane * 2 + c] = sum;
       }
-    Base::meet();
+    Base::sync();
     for (int begin = 0; begin < 64; begin += Width) {
       const int first = stage * 64 + begin, slot = first >> this->work.shift;
       if (slot >= keep) break;
@@ -168,7 +167,7 @@ class Weigh90 : public ItemKeys90<Shape> {
         value[i] = 0;
       }
     }
-    Base::meet();
+    Base::sync();
   }
 
   // The stage's keys [begin, begin + Width), of which the first is `key`.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The workspace of a trace on CUDA: slots are kept where a later stage reads them.
+// The workspace of a trace on CUDA: the slots that a later stage reads.
 #pragma once
 #include "ops/trace/stages.cuh"
 
@@ -7,7 +7,7 @@ namespace fovea::cuda {
 
 class TraceWorkspace {
  public:
-  // listed: a sweep over keys wants each item's blocks in order.
+  // listed: the rows stage reads each item's blocks in ascending order.
   TraceWorkspace(const Trace& a, Layout& layout, bool listed) {
     items_ = product(product(a.attend.b, a.attend.h), a.n);
     const int64_t slots = product(items_, a.keep);
