@@ -16,7 +16,7 @@ namespace {
 constexpr int kDevicesMax = 64;
 constexpr int kArchMin = 80;
 
-// Launched never: asking for its attributes tells whether this build holds code for the device.
+// Never launched: its attributes say whether this build has code for the device.
 __global__ void probe() {}
 
 int attribute(cudaDeviceAttr key, int index) {
@@ -46,7 +46,7 @@ bool is_callers(cudaError_t error) {
          (error >= cudaErrorStreamCaptureUnsupported && error <= cudaErrorStreamCaptureWrongThread);
 }
 
-// Capture state of a stream; `id` tells captures apart, 0 when there is none.
+// Capture state of a stream; `id` is the capture's, 0 when there is none.
 unsigned long long capture_id(cudaStream_t stream, const char* op) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long id = 0;
@@ -105,7 +105,7 @@ class CudaDevice final : public Device {
     cudaEventDestroy(event_);
     cudaStreamDestroy(own_);
     if (before >= 0) cudaSetDevice(before);
-    cudaGetLastError();  // after a device fault every call above fails: nobody is left to tell
+    cudaGetLastError();  // after a device fault every call above fails; destroy reports nothing
   }
 
   int enter(const char* op) override {
@@ -205,7 +205,7 @@ class CudaDevice final : public Device {
     return data;
   }
 
-  // retired_ has had room for it since it was taken.
+  // retired_ has capacity for it since its allocation.
   void free_workspace(void* old) noexcept override {
     if (!old) return;
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;

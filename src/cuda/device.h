@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What CUDA code asks of its context: the stream, the device's limits, and errors as status.
-// Every file of kernels reads this and core/context.h's standard headers cost a CPU second of each,
-// so the context is only named here.
+// The context of CUDA code: its stream, the device's limits, and errors as status.
+// The context is only declared: core/context.h's standard headers would cost each file of kernels a
+// CPU second.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -23,23 +23,22 @@ struct DeviceInfo {
   int shared_block_bytes;  // most dynamic shared memory a block may opt in to
   int shared_sm_bytes;     // shared memory of one multiprocessor
   int l2_bytes;
-  bool pools;  // stream-ordered allocation works
+  bool pools;  // has stream-ordered allocation
 };
 
-// Read once for each device.  Throws when the device cannot be asked.
+// Read once for each device.  Throws on a device error.
 const DeviceInfo& device_info(int index);
 const DeviceInfo& device_info(const Context& ctx);
 
-// Lets a kernel use all dynamic shared memory of the context's device; asked once per device.
-// `done` is the kernel's own and remembers that: a bit for each device.
+// Lets a kernel use all dynamic shared memory of the context's device, once per device.  `done` is
+// the kernel's own: a bit for each device.
 void allow_shared(const void* kernel, uint64_t& done, const Context& ctx, const char* op);
 
-// The stream work of `ctx` goes to.  Ask at each launch: it also notes that a capture has seen the
+// The stream of `ctx`, to be called at each launch: it also notes that a capture has seen the
 // workspace, which then outlives later growth.
 cudaStream_t stream(Context& ctx);
 
-// kCounters words of the context that are 0 whenever none of its kernels runs: one that counts
-// there leaves 0 behind.
+// kCounters words of the context that are 0 between kernels: a kernel that counts resets them.
 constexpr int kCounters = 4096;
 int32_t* counters(Context& ctx);
 

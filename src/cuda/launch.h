@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launching: one-dimensional grids that never overflow, large shared memory asked for once, errors
-// as status.  Kernels walk their work with `for (w = blockIdx.x; w < work; w += gridDim.x)`.
+// Launches: one-dimensional grids that never overflow, opt-in to large shared memory, errors as
+// status.  A kernel's loop is `for (w = blockIdx.x; w < work; w += gridDim.x)`.
 #pragma once
 #include <climits>
 #include <cstdint>
@@ -23,9 +23,9 @@ void allow_shared(const Context& ctx, const char* op) {
   allow_shared(reinterpret_cast<const void*>(kernel), done, ctx, op);
 }
 
-// As launch(), but blocks may start while the kernel before still runs, once all its blocks have
-// called pdl_trigger(); what it wrote is there after pdl_wait().  On devices before Hopper
-// both are nothing and kernels follow one another.
+// As launch(), with programmatic dependent launch (PDL): blocks may start once all blocks of the
+// kernel before have called pdl_trigger() or ended.  What it wrote is visible after pdl_wait().
+// Before Hopper both do nothing, and kernels follow one another.
 template <auto kernel, class... Args>
 void launch_pdl(Context& ctx, const char* op, int64_t work, int threads, int64_t shared_bytes,
                 const Args&... args) {
@@ -46,7 +46,7 @@ template <auto kernel, class... Args>
 void launch(Context& ctx, const char* op, int64_t work, int threads, int64_t shared_bytes,
             const Args&... args) {
   if (work <= 0) return;
-  // Static shared memory counts toward the 48 KB that need no asking: ask well before.
+  // Static shared memory counts toward the 48 KB that need no opt-in.
   if (shared_bytes > 32 * 1024) allow_shared<kernel>(ctx, op);
   kernel<<<grid_of(work), threads, static_cast<size_t>(shared_bytes), stream(ctx)>>>(args...);
   check(cudaGetLastError(), op);

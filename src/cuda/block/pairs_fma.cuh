@@ -19,7 +19,7 @@ class PairsFma {
 
   __device__ static int own_of(int r) { return threadIdx.x / 16 + 16 * r; }
   __device__ static int other_of(int c) { return threadIdx.x % 16 + 16 * c; }
-  // Of what the threads of one own row have; every one of them gets it.
+  // Reductions over the threads of an own row; each of them gets the result.
   __device__ static float sum(float x) { return lanes_sum<16>(x); }
   __device__ static float max(float x) { return lanes_max<16>(x); }
   __device__ static bool leads() { return threadIdx.x % 16 == 0; }  // one of them
@@ -36,17 +36,7 @@ class PairsFma {
   }
   // P of the next add().
   __device__ __forceinline__ void put(const float (&p)[R][C]) { put_p(tiles_, p); }
-  // P turned: own and others change places (R = 4).
-  __device__ __forceinline__ void put_turned(const float (&p)[R][C]) {
-    static_assert(own == others);
-    __syncthreads();
-#pragma unroll
-    for (int r = 0; r < R; ++r)
-#pragma unroll
-      for (int c = 0; c < C; ++c) tiles_.p[other_of(c) * kStagePitch + own_of(r)] = p[r][c];
-  }
-  // acc += P X of `terms` rows of X, columns from `first` on.  A P of 0 takes nothing, NaN
-  // included.
+  // acc += P X of `terms` rows of X, columns from `first` on.  A P of +0 is skipped.
   template <int Chunks, class Place>
   __device__ __forceinline__ void add(float (&acc)[Chunks][R][C], const Operand& x,
                                       const Place& place, int64_t terms, int first = 0) {
@@ -54,14 +44,10 @@ class PairsFma {
     multiply_nn(acc, tiles_, width, static_cast<int>(terms < others ? terms : others),
                 [&](int row, int column) { return load_four(x, place(row), first + column); });
   }
-  // What put() took, of one own row.
-  __device__ const float* taken(int own) const {
-    return tiles_.p + own * kStagePitch;
-  }
+  // P of an own row, after put().
+  __device__ const float* taken(int own) const { return tiles_.p + own * kStagePitch; }
   // Column of element c of a chunk of sums.
-  __device__ static int column_of(int c) {
-    return 4 * static_cast<int>(threadIdx.x % 16) + c;
-  }
+  __device__ static int column_of(int c) { return 4 * static_cast<int>(threadIdx.x % 16) + c; }
 
  private:
   FmaTiles<R> tiles_;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block's tile of pairs, 64 own rows against 64 others, on mma.sync (sm_80 and up), 16-bit
-// operands of contiguous rows.  Four warps of 16 own rows each; element (r, c) of a thread is own
-// 16 warp + lane / 4 + 8 r, other 8 (c / 2) + 2 (lane % 4) + c % 2: the fragment of
-// tile/mma_sm80.cuh.  P stays in registers, rounded to the dtype.
-// Shared memory: P turned or looked at (64 x 64), then A and B in panels of 64 columns, swizzled.
-// Barriers: one before tiles are overwritten, one when the copies have landed.
+// A block's tile of pairs, 64 own rows against 64 others, on mma.sync (sm_80 and up).  Operands are
+// 16-bit with contiguous rows.  Four warps have 16 own rows each.
+// Element (r, c) of a thread is own row 16 warp + lane / 4 + 8 r, other 8 (c / 2) + 2 (lane % 4) +
+// c % 2: the fragment of tile/mma_sm80.cuh.  P stays in registers, rounded to the dtype.
+// Shared memory: P where a term may be non-finite (64 x 64), then A and B in swizzled panels of 64
+// columns. Barriers: one before tiles are overwritten, one when the copies have landed.
 #pragma once
 #include "cuda/block/softmax.cuh"
 #include "cuda/block/stage.cuh"
@@ -13,7 +13,7 @@
 
 namespace fovea::cuda {
 
-// Strict: in add() a P of +0 takes nothing, NaN included; else it is multiplied.
+// Strict: add() skips a P of +0, so a NaN there cannot leak; else it is multiplied.
 template <int Dtype, bool Strict = true>
 class PairsMma {
  public:
@@ -71,23 +71,6 @@ class PairsMma {
         operand_[0][k][i] = pack<Dtype>(p[i % 2][c], p[i % 2][c + 1]);
       }
   }
-  __device__ __forceinline__ void put_turned(const float (&p)[R][C]) {
-    __syncthreads();
-#pragma unroll
-    for (int r = 0; r < R; ++r)
-#pragma unroll
-      for (int c = 0; c < C; c += 2) {
-        const uint32_t both = pack<Dtype>(p[r][c], p[r][c + 1]);
-        *element(other_of(c), own_of(r)) = static_cast<uint16_t>(both);
-        *element(other_of(c) + 1, own_of(r)) = static_cast<uint16_t>(both >> 16);
-      }
-    __syncthreads();
-    const int lane = threadIdx.x % 32;
-    const uint32_t at =
-        shared_address(p_) + Panel::at(threadIdx.x / 32 * 16 + outer_row(lane), outer_chunk(lane));
-#pragma unroll
-    for (int k = 0; k < 4; ++k) load_matrices(operand_[0][k], Panel::pair(at, k));
-  }
   template <int Chunks, class Place>
   __device__ __forceinline__ void add(float (&acc)[Chunks][R][C], const Operand& x,
                                       const Place& place, int64_t, int first = 0) {
@@ -99,7 +82,7 @@ class PairsMma {
       copy(b_, x, place, first + n * chunk);
       landed();
       if constexpr (Strict) {
-        if (__syncthreads_or(odd_panel())) {
+        if (__syncthreads_or(non_finite_panel())) {
           add_selected(acc[n]);
           continue;
         }
@@ -140,7 +123,7 @@ class PairsMma {
     return reinterpret_cast<const uint32_t*>(p_ + (b_ - shared_address(p_)));
   }
   // This thread's part of B has an infinity or NaN.
-  __device__ __forceinline__ bool odd_panel() const {
+  __device__ __forceinline__ bool non_finite_panel() const {
     constexpr uint32_t kExponent = Dtype == FOVEA_F16 ? 0x7c00u : 0x7f80u;
     bool non_finite = false;
 #pragma unroll 4

@@ -2,12 +2,11 @@
 // The online softmax of the rows a lane shares with its quad (fragments of tile/mma_sm80.cuh).
 // For scores x of a new tile, in units where the weight of a key is 2^(factor x):
 //   m' = max(m, max x), alpha = 2^(factor (m - m')), p = 2^(factor (x - m')), l = alpha l + sum p
-// The heaviest key of a row so far has p = 1, which no rounding of p moves; a tile that raises no
-// maximum leaves o alone.
-// Exponents of sums are differences of rounded products, so that alpha is 1 where m stays: a
-// residue of one rounding would grow with the number of tiles. m = -inf (nothing seen) counts as 0
-// in the exponents, so an empty row keeps l = 0 without a NaN. l is the lane's own share; total()
-// adds the quad's.
+// The heaviest key of a row so far has p = 1 exactly.  A tile that raises no maximum leaves o
+// alone. alpha's exponent is a difference of rounded products, so alpha is 1 where m stays.  Else a
+// rounding error would grow with the number of tiles.
+// m = -inf (nothing seen) counts as 0 in exponents, so an empty row keeps l = 0 without a NaN.
+// l is the lane's own share; total() adds the quad's.
 #pragma once
 #include <cstdint>
 

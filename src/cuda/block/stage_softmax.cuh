@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The online softmax of the rows that a thread of a staged product (stage.cuh) owns, as in
-// softmax.cuh but in natural units.  l is the thread's own share; end() adds the 16 lanes'.
+// The online softmax of the rows of a thread of stage.cuh, as in softmax.cuh but in natural units.
+// l is the thread's own share; end() adds the 16 lanes'.
 #pragma once
 #include "cuda/block/reduce.cuh"
 
 namespace fovea::cuda {
 
-// A finished row: its weights were e^(x - top) and sum to `sum`, times `factor` where a sink is the
-// heaviest term.
+// A finished row: its weights were factor e^(x - top) and sum to `sum`.  factor < 1 where the
+// attention sink is the heaviest term.
 struct StageRow {
   float top, sum, factor;
   __device__ float lse() const { return sum == 0 ? -INFINITY : top + logf(sum); }
@@ -22,7 +22,7 @@ struct StageSoftmax {
     for (int r = 0; r < R; ++r) m[r] = -INFINITY, l[r] = 0;
   }
 
-  // Products x become scores by score(r, c, x), then weights; o shrinks with what came before.
+  // Products x become scores by score(r, c, x), then weights; o is rescaled.
   template <int Chunks, class Score>
   __device__ __forceinline__ void weigh(float (&x)[R][4], float (&o)[Chunks][R][4], Score score) {
 #pragma unroll

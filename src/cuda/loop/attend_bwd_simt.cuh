@@ -2,13 +2,12 @@
 // Gradients of an attention-like call in f32 FMA: every dtype, width and stride, no atomics.
 //   x = score(q k'), y = dout v',  (p, ds, dx) = gradient(x, y) by the call's own formula
 //   dq = scale dx k,  dk = scale dx' q,  dv = p' dout
-// Two kernels, three owners: a block owns 64 packed rows (dq) or 64 keys of one key head (dk, dv)
-// and walks the other side's tiles of 64 in ascending order, the group's heads folded into the
-// rows, so each sum has one owner and one order.  Scores are computed again in each pass: five to
-// three products a pass, and nothing but row values between them.
+// A block owns 64 packed rows (dq) or 64 keys of one key head (dk, or dv).  Its loop takes the
+// other operand's tiles of 64 in ascending order, so each sum has one owner and one order. Each of
+// the passes recomputes scores: three to five products, and only row statistics between passes.
 // Tiles: gradient_tile.cuh.  Keys of rows come from a KeySource (attend_simt.cuh), rows of keys
-// from a RowSource.  Products, shared memory and barriers: block/stage.cuh. Source:
-// FlashAttention-2 (2307.08691).
+// from a RowSource.  Products, shared memory and barriers: block/stage.cuh.
+// Source: FlashAttention-2 (2307.08691).
 #pragma once
 #include "cuda/block/reduce.cuh"
 #include "cuda/loop/gradient_tile.cuh"

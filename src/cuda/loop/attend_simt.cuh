@@ -6,10 +6,10 @@
 // Thread (ty, tx) owns rows ty + 16 r.  A row's 16 tx lanes hold m, and partial sums of l until
 // the end.  Products, shared memory and barriers: block/stage.cuh.
 //
-//   | policy    | what it decides                     | here and in the operations             |
-//   | KeySource | which key tiles, where a key lies   | WindowKeys; key blocks; strip and halo |
-//   | Score     | the logits of a tile                | dot, scaled codes, convolution, two q  |
-//   | Epilogue  | what becomes of a finished row      | WholeEpilogue: o and lse, or partials  |
+//   | policy    | what it decides                   | here and in the operations             |
+//   | KeySource | which key tiles, where a key lies | WindowKeys; key blocks; strip and halo |
+//   | Score     | the logits of a tile              | dot, scaled codes, convolution, two q  |
+//   | Epilogue  | what becomes of a finished row    | WholeEpilogue: o and lse, or partials  |
 //
 // A source places keys one by one, so contiguous keys and pages are the same to the loop.
 // Source: FlashAttention-2 (2307.08691).
@@ -88,8 +88,8 @@ __device__ __forceinline__ bool stage_item(const Attend& a, int64_t group, Packe
   return true;
 }
 
-// Tiles [begin, end) of 64 keys: place() puts those from j0 on into shared memory and tells whether
-// the thread's is missing; count() of them lie below the sequence's length.
+// Tiles [begin, end) of 64 keys.  place() puts the keys from j0 on into shared memory; true: the
+// thread's is missing.  count() of them are below the sequence's length.
 template <class K>
 concept KeySource = requires(const K keys, int64_t j0) {
   { keys.begin } -> std::convertible_to<int64_t>;
@@ -99,8 +99,8 @@ concept KeySource = requires(const K keys, int64_t j0) {
   { keys.count(j0) } -> std::same_as<int>;
 };
 
-// Tiles that some row of an item may see, or a split of them.  place(n, j) puts key j into column n
-// and tells whether there is none.
+// Tiles that some row of an item may see, or a split of them.  place(n, j) puts key j into column
+// n; true: there is none.
 template <class Place>
 struct WindowKeys {
   const PackGqaRows& rows;
@@ -140,16 +140,16 @@ __device__ __forceinline__ void sweep_keys(const Keys& keys, const Take& take) {
   }
 }
 
-// What scores have in common; each hides what it does differently.
+// The base of a Score, which hides what it does differently.
 template <int R>
 struct TileScores {
   const FmaTiles<R>& tiles;
 
-  // products(x, j0): of rows and keys; false: the tile has no weights.
-  // logits(j0, missing): a function of (r, c, product).
-  // values(row, column): four columns of v, `width` of which there are.
+  // A Score adds products(x, j0) of rows and keys, false: the tile has no weights;
+  // logits(j0, missing), a function of (r, c, product); and values(row, column), four columns of v
+  // out of `width`.
   __device__ static float weight(float p) { return p; }  // as the operand of p v
-  __device__ static bool weighs() { return true; }       // o is wanted
+  __device__ static bool weighs() { return true; }       // whether o is made
   __device__ void put(const float (&p)[R][4]) const { put_p(tiles, p); }
 };
 
@@ -176,7 +176,7 @@ struct PairLogits {
   }
 };
 
-// Where a finished row goes; nullptr: that is not wanted.
+// The destination of a finished row; nullptr: none.
 struct RowPlace {
   void* o;
   int32_t dtype;
@@ -199,7 +199,7 @@ struct WholeEpilogue {
     return {a.o.data, a.o_dtype, batch * o[0] + i * o[1] + h * o[2], o[3],
             a.lse ? a.lse.as() + batch * lse[0] + h * lse[1] + i * lse[2] : nullptr};
   }
-  // What the sums of a row are multiplied by.
+  // The factor of a row's sums.
   __device__ static float factor(int, const StageRow& end) {
     return end.sum == 0 ? 0 : end.factor / end.sum;
   }
@@ -211,7 +211,7 @@ struct PackedEpilogue : WholeEpilogue {
   const PackedTile<R>& s;
 
   __device__ bool there(int m) const { return s.rows[m].i >= 0; }
-  // The sink logit enters where splits meet, once.
+  // The sink logit enters once, in the merge of splits.
   __device__ float sink(int m) const {
     return splits == 1 && a.score.sink_logit && there(m) ? sink_logit(a.score, s.rows[m].h)
                                                          : -INFINITY;

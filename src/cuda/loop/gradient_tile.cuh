@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tile of 64 rows and 64 keys of a gradient in f32 FMA: what an operation says of a pair, and the
-// pairs' weights and dscores.  The kernels are those of attend_bwd_simt.cuh.
+// A tile of 64 rows and 64 keys of a gradient in f32 FMA: its pairs' weights and dscores by an
+// operation's formula.  The kernels are in attend_bwd_simt.cuh.
 #pragma once
 #include <concepts>
 
@@ -10,21 +10,20 @@
 
 namespace fovea::cuda {
 
-// What a pair of a row and a key it sees is worth: p for dv, dx for dq and dk, ds before the
-// derivative of a softcap.
+// The gradient of a seen pair: p for dv, dx for dq and dk, ds before the softcap's derivative.
 struct PairGradient {
   float p = 0, ds = 0, dx = 0;
 };
 
-// A call: AttendBackward `call`, its operands as matrices, what a row's values are (fill), and the
-// gradient of a pair of scores.  Query heads come in parts() parts, each with one head of k and one
-// of v; a head of k has whole parts.
+// A call: AttendBackward `call`, its operands as matrices, a row's values (fill), and the gradient
+// of a pair.  Query heads come in parts() parts, each with one head of k and one of v.  A head of k
+// has whole parts.
 template <class C>
 concept GradientCall = requires(const C c, RowInfo& row, const PackGqaRows& rows, int64_t m,
                                 float x) {
   { c.call.forward } -> std::convertible_to<Attend>;
   { c.q } -> std::convertible_to<Operand>;
-  { c.row_alibi } -> std::convertible_to<float*>;       // (b, h, s): nullptr: not wanted
+  { c.row_alibi } -> std::convertible_to<float*>;       // (b, h, s), or nullptr
   { C::infinite_counts } -> std::convertible_to<bool>;  // a score of -inf, else it is as unseen
   c.fill(row, rows, m);
   { c.value_head(m) } -> std::convertible_to<int64_t>;
@@ -63,8 +62,8 @@ __device__ __forceinline__ bool put_key(const Call& b, GradientTile& s, int64_t 
   return key.k < 0;
 }
 
-// The tile's scores and, where `ds` is wanted, dout v': thread (r, c) holds own ty + 16 r, other
-// tx + 16 c.  `Rows`: the rows own.  `dx` is ds by the derivative of the softcap.
+// A thread's pairs: (r, c) is own ty + 16 r, other tx + 16 c.  dx is ds times the softcap's
+// derivative.  Rows: rows own.  Gradient: ds and dx are made too.
 struct PairTiles {
   float p[4][4], ds[4][4], dx[4][4];
 };

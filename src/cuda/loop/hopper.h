@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every launcher of Hopper kernels asks of a call.
+// The checks of every launcher of Hopper kernels.
 #pragma once
 #include <initializer_list>
 #include <string>

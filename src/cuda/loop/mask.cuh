@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mask policy.  Ranges decide which tiles are visited at all, `tile_full` which need no element
-// test, `sees` is the element test.  Ranges may be wider than what is seen, never narrower.
+// Masks: ranges of tiles to visit, the tiles that need no element test (tile_full), and that test
+// (sees).  Ranges may be wider than what is seen, never narrower.
 #pragma once
 #include "core/attend.h"
 
@@ -62,8 +62,8 @@ FOVEA_HD Range row_range(const Mask& mask, const Sequence& q, int64_t h0, int64_
   return {begin, end > begin ? end : begin};
 }
 
-// Every row of [i0, i1) of heads [h0, h1) sees every key of [j0, j1), j1 <= keys.  Absent pages are
-// the caller's to think of.
+// Every row of [i0, i1) of heads [h0, h1) sees every key of [j0, j1), j1 <= keys.  The caller hides
+// absent pages.
 FOVEA_HD bool tile_full(const Mask& mask, const Sequence& q, int64_t h0, int64_t h1, int64_t i0,
                         int64_t i1, int64_t j0, int64_t j1) {
   if (!default_positions(mask) || mask.bits) return false;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Score and Mask policies of the tiled sweeps: the formulas of score.cuh and mask.cuh over a warp's
-// fragments, x[i][j][c] being row 16 i + 8 (c / 2) + lane / 4 and key 8 j + 2 (lane % 4) + c % 2.
-//   PlainScore, WindowMask  scale, window and lengths are all (Attend::plain())
-//   CappedScore             and a softcap
-//   RichScore, RichMask     everything else, chosen by tests that are the same for a whole block
+// Score and Mask policies of the tiled sweeps: score.cuh and mask.cuh over a warp's fragments.
+// x[i][j][c] is of row 16 i + 8 (c / 2) + lane / 4 and key 8 j + 2 (lane % 4) + c % 2.
+//
+//   | policy                 | of a call with                                    |
+//   | PlainScore, WindowMask | scale, window and lengths alone (Attend::plain()) |
+//   | CappedScore            | these and a softcap                               |
+//   | RichScore, RichMask    | anything; its tests are uniform over a block      |
 #pragma once
 #include <concepts>
 
@@ -144,8 +146,7 @@ struct RichScore {
 
 // Mask: scores of keys a row does not see become -inf
 
-// Tiles [begin, end) of `width` keys that every row of the block sees whole.  May be narrower than
-// the truth: sink keys are left out.
+// Tiles [begin, end) of `width` keys that every row of the block sees whole, but for sink keys.
 struct FullTiles {
   int begin, end;
 
@@ -172,8 +173,7 @@ __device__ inline SeenKeys<int> columns_of(const SeenKeys<int64_t>& seen, int or
   return {column(seen.floor), column(seen.low), column(seen.high), column(seen.sink)};
 }
 
-// Scale, window and lengths are all: the keys of a row are one interval.  In ints, which kIndexMax
-// leaves room for.
+// The keys of a row are one interval.  In ints: sums are below 2 kIndexMax.
 struct WindowMask {
   using Call = Attend;
   static constexpr bool sinks = false;

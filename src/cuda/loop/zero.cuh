@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Zeros for what no block of a sweep visits.
+// Zeroes outputs that no block of a sweep stores.
 #pragma once
 #include "core/attend.h"
 #include "cuda/launch.h"

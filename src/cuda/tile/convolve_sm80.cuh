@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // A two-dimensional convolution of a warp's 16 rows on tensor cores:
 //   y[m][n] = sum_dv w[d][v] s[m - d][n + v]        d < rows, v < columns
-// s is f16 in shared memory as [block of 8 columns][row][8], 16 bytes a row, so that a shift by
-// rows is an address.  An operand of 16 k is 8 columns of two shifts d = 2 p, 2 p + 1; the other
-// operand is the band of taps that takes them to 8 columns of y, the same for every block: it stays
-// in registers.  Of a block of s, the band `ahead` goes to the block of y that many before it.
-//   A block of y that reads two of s has them as one operand of an odd last shift.
-//   A tap row past the last counts as 0 and reads the last one's row again: no row a tap does not
-// name is read, NaN included.
+// s is f16 in shared memory as [block of 8 columns][row][8], so a shift by rows is an address.
+//   | operand | holds                                                                            |
+//   | A       | 16 k: 8 columns of s at the two shifts d = 2 p, 2 p + 1                          |
+//   | B       | the band of taps from these to 8 columns of y; all blocks share it, in registers |
+// The band `ahead` leads from a block of s to the block of y that many before it.
+// Where the last shift is odd and y reads two blocks of s, they share one operand.
+// A tap row past the last is 0 and reads the last one's row again, so no other row's NaN is read.
 #pragma once
 #include "cuda/tile/mma_sm80.cuh"
 
 namespace fovea::cuda {
 
-// Pairs: of shifts by rows.  Ahead: blocks of s that a block of y reads, 8 (Ahead - 1) >= columns -
-// 1.
+// Pairs: of row shifts.  Ahead: blocks of s that a block of y reads, 8 (Ahead - 1) >= columns - 1.
 template <int Pairs, int Ahead>
 struct TapBands {
   static constexpr int pairs = Pairs, ahead = Ahead;
@@ -44,8 +43,8 @@ struct TapBands {
     }
     return make_uint2(pack<FOVEA_F16>(w[0], w[1]), pack<FOVEA_F16>(w[2], w[3]));
   }
-  // The same of a whole warp, each tap asked for once and all of them at once: a lane has column
-  // lane - 7 of every tap row, the others' bands take it by shuffles.
+  // The same for a whole warp, which loads each tap once, all at once.  A lane has column lane - 7
+  // of every tap row, and passes it to other lanes' bands by shuffles.
   template <class Tap>
   __device__ __forceinline__ void load(int rows, int columns, const Tap& tap) {
     static_assert(8 * Ahead + 7 <= 32);

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of 16-bit elements in shared memory.  A tile of R rows is cut into panels of 64 columns; a
-// panel's row is 128 bytes, and its eight 16-byte chunks are permuted by the row:
-//   byte(row, chunk) = panel * R * 128 + row * 128 + ((chunk % 8) ^ (row % 8)) * 16,  panel = chunk
-//   / 8
-// so eight rows of one column chunk (ldmatrix) and eight chunks of one row (a copy) both touch all
-// 32 banks once.
-// Interleaved, eight rows of every panel follow one another: rows of all panels come in one box.
+// Tiles of 16-bit elements in shared memory, in TMA's 128-byte swizzle.  A tile of R rows is cut
+// into panels of 64 columns.  A panel's row is 128 bytes in eight chunks, permuted by the row:
+//   byte(row, chunk) = chunk / 8 * R * 128 + row * 128 + ((chunk % 8) ^ (row % 8)) * 16
+// Eight rows of one chunk (ldmatrix) and eight chunks of one row (a copy) touch all 32 banks once.
+// Interleaved: eight rows of each panel follow one another, so one box has rows of all panels.
 #pragma once
 #include <cstdint>
 

@@ -2,8 +2,8 @@
 // One warp's matrix work on sm_80 and up: mma.sync m16n8k16 with 16-bit operands and f32 sums.
 // Fragments, with g = lane / 4 and t = lane % 4:
 //   sums d[4]: rows g, g + 8 (d[0..1], d[2..3]), columns 2t, 2t + 1
-//   a[4]:      rows g, g + 8, then the same with k + 8; two k each.  Two sums side by side, packed,
-//              are an a: the probabilities of one product feed the next without a shuffle
+//   a[4]:      rows g, g + 8, then the same with k + 8; two k each.  Two neighbouring sums, packed,
+//              are an a: P of one product feeds the next without a shuffle
 //   b[2]:      column g, k 2t, 2t + 1, then k + 8
 #pragma once
 #include <cstdint>
@@ -55,9 +55,9 @@ __device__ inline uint32_t pack(float low, float high) {
   return r;
 }
 
-// Where a lane points ldmatrix.x4 in a swizzled tile whose rows are
-//   outer:  16 rows of an a operand, or 16 k of a transposed b: (row = lane % 16, chunk = lane /
-//   16) inner:  16 columns of a b operand stored [column][k]: rows 0-7 | 8-15 by lane / 16
+// A lane's row and chunk of ldmatrix.x4 in a swizzled tile:
+//   outer  16 rows of an a operand, or 16 k of a transposed b: row lane % 16, chunk lane / 16
+//   inner  16 columns of a b operand stored [column][k]: rows 0-7 | 8-15 by lane / 16
 __device__ inline int outer_row(int lane) {
   return lane % 16;
 }
@@ -126,8 +126,8 @@ __device__ inline void pack_operand(uint32_t (&a)[M][N / 2][4], const float (&su
     }
 }
 
-// Transposes a 4 x 4 of words inside each quad: lane t ends with word t of lanes 0..3.  Turns the
-// two columns a lane has of four 8-column tiles into eight neighbouring columns of one.
+// Transposes a 4 x 4 of words inside each quad: lane t ends with word t of lanes 0..3.  A lane's
+// two columns of each of four 8-column tiles become eight neighbouring columns of one tile.
 __device__ inline void quad_transpose(uint32_t (&w)[4]) {
   const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
 #pragma unroll

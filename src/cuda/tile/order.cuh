@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// A kernel and the next of its stream that launch_pdl() started (Hopper and later; else nothing).
+// Programmatic dependent launch (PDL), with launch_pdl(); before Hopper both do nothing.
 #pragma once
 
 namespace fovea::cuda {
 
-// Everything the kernel before wrote can be read from here on.
+// Everything that the kernel before wrote is visible from here on.
 __device__ inline void pdl_wait() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// The next kernel may start its blocks where there is room.
+// The next kernel may start blocks as resources allow.
 __device__ inline void pdl_trigger() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between the backward launcher and its tuned instances (backward.inc), which are compiled apart.
+// The backward launcher and its tuned instances (backward.inc), which are compiled apart.
 #pragma once
 #include "core/attend.h"
 #include "core/context.h"
@@ -8,7 +8,7 @@
 
 namespace fovea::cuda {
 
-// Which sums a block keeps: dk and dv, one of them where both do not fit in registers, or dq.
+// The sums of a block: dk and dv, one of them where registers hold no more, or dq.
 enum class Own { keys, keys_dk, keys_dv, rows };
 enum class BackwardKind { plain, rich };
 
@@ -26,7 +26,7 @@ struct BackwardConfig80 {
   int dtype, d, e;
   Own owner;
   BackwardKind kind;
-  int m, n, warps;  // a block owns 16 m warps rows or keys and walks tiles of 8 n
+  int m, n, warps;  // a block owns 16 m warps rows or keys; its inner loop has tiles of 8 n
   int blocks;       // a multiprocessor should hold
 };
 
@@ -34,7 +34,7 @@ struct BackwardConfig80 {
 template <BackwardConfig80 C>
 BackwardInstance backward_sm80_instance();
 
-// How the Hopper kernels share the sums: all in one, or dk and dv in one and dq in another.
+// The Hopper kernels: one for all sums, or one for dk and dv and one for dq.
 enum class Sums90 { fused, split };
 
 struct BackwardInstance90 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel of last resort: takes every valid attention_backward.  Before the three gradients,
-// delta of each row; after them, the ordered sums of dalibi and dsink_logit.
+// The portable kernel, for every valid attention_backward.  The preprocess makes delta of each row,
+// the postprocess the ordered sums of dalibi and dsink_logit.
 #include "ops/attention/backward_simt.cuh"
 
 #include "core/dtype.h"
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// dalibi and dsink_logit: a block owns one element and sums its rows over `sequences` x `heads`,
+// dalibi and dsink_logit: a block owns an element and sums its rows over `sequences` x `heads`,
 // from its own (r, h) on.
 struct RowSums {
   View<2> out;                  // (r, h)

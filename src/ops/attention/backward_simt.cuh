@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention_backward as the f32 gradient (loop/gradient_tile.cuh) has it:
+// attention_backward's formula, for the f32 gradient (loop/gradient_tile.cuh):
 //   p = exp(score - lse),  ds = p (dout v' - delta),  dx = ds (1 - (x / softcap)^2)
 #pragma once
 #include "core/workspace.h"
@@ -12,7 +12,7 @@ struct BackwardSimt {
   AttendBackward call;
   Operand q, k, v, dout;
   float* delta;      // (b, h, s)
-  float* row_alibi;  // (b, h, s): a row's part of dalibi; nullptr: not wanted
+  float* row_alibi;  // (b, h, s): a row's part of dalibi, or nullptr
 
   __device__ void fill(RowInfo& row, const PackGqaRows& rows, int64_t m) const {
     const Attend& a = call.forward;
@@ -22,7 +22,7 @@ struct BackwardSimt {
   FOVEA_HD int64_t parts() const { return call.forward.g; }
   __device__ static int64_t key_head(int64_t part) { return part; }
   __device__ static int64_t value_head(int64_t part) { return part; }
-  // `value`: the capped product, all of the score that a softcap bends.
+  // `value`: the capped product, on which the softcap's derivative depends.
   __device__ PairGradient gradient(const RowInfo& row, float value, float score, float y) const {
     const float p = expf(score - row.lse), ds = p * (y - row.delta);
     return {p, ds, ds * capped_slope(call.forward.score, value)};
@@ -36,9 +36,11 @@ struct BackwardSlots {
   BackwardSimt at(void* base, const AttendBackward& call) const;
 };
 
-// What any kernel of dq, dk and dv needs beside itself, in this order: zeros for rows and keys that
-// no tile visits (backward_clear), and delta; each row's part of dalibi; the gradients of bias,
-// alibi, sink_logit.
+// The passes around any kernel of dq, dk and dv, in this order:
+//   backward_preprocess   backward_clear, and delta
+//   backward_clear        zeros for rows and keys that no tile visits
+//   backward_row_alibi    each row's part of dalibi
+//   backward_postprocess  the gradients of bias, alibi and sink_logit
 void backward_clear(Context& ctx, const BackwardSimt& b);
 void backward_preprocess(Context& ctx, const BackwardSimt& b);
 void backward_row_alibi(Context& ctx, BackwardSimt b);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// dbias: ds itself, summed in order over the dimensions in which dbias has stride 0.  A block owns
-// the 64 x 64 elements of one (sequence, head) that are distinct and walks what is summed:
-// sequences, heads, tiles of rows, tiles of columns, each ascending.  A summed row or column
-// dimension is added up within the tile at the end.
+// dbias: ds, summed in order over the dimensions in which dbias has stride 0.  A block owns 64 x 64
+// distinct elements of one (sequence, head).  It loops over the summed dimensions: sequences,
+// heads, row tiles, column tiles, each ascending.  A summed row or column dimension is also added
+// up within the tile at the end.
 #pragma once
 #include "ops/attention/backward_simt.cuh"
 
 namespace fovea::cuda {
 
-// Along sequences, heads, row tiles, column tiles: what a block owns one of, and what it walks; the
-// one of them is 1.
+// Extents of sequences, heads, row tiles, column tiles: a dimension is owned or summed, and 1 in
+// the other.
 struct BiasTiles {
   int64_t own[4], summed[4];
   bool sum_rows, sum_columns;

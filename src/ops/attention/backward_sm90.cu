@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice among the Hopper instances of attention_backward, and the pass before them: each row's
-// lse and delta.
+// The choice among the Hopper instances of attention_backward, and their preprocess: each row's lse
+// and delta.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -32,8 +32,9 @@ __device__ __forceinline__ float2 pair_of(uint32_t x) {
     return __half22float2(*reinterpret_cast<const __half2*>(&x));
 }
 
-// A block owns a row tile of a head; Lanes lanes own a row: lse log2(e), and delta = <dout, o> -
-// dlse (in `delta` too, where wanted).  Sums that any block may begin start from 0 here.
+// A block owns a row tile of a head, Lanes lanes own a row.  Row statistics: lse log2(e), and
+// delta = <dout, o> - dlse (also to `delta`, if given).  The dq semaphore is reset; unordered dq
+// starts from 0.
 template <int Dtype, int Lanes>
 __global__ void __launch_bounds__(kThreads)
     backward_preprocess_kernel(const __grid_constant__ AttendBackward b, float* delta,

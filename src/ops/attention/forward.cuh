@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between the forward launcher and its tuned instances (forward.inc), which are compiled apart.
+// The forward launcher and its tuned instances (forward.inc), which are compiled apart.
 #pragma once
 #include <algorithm>
 
@@ -17,7 +17,7 @@ inline const char* name_of(ForwardKind kind) {
   return names[static_cast<int>(kind)];
 }
 
-// What a kernel needs beside the call; `parts` is read when the grid has splits.
+// A kernel's arguments beside the call; `parts` is read when the grid has splits.
 struct ForwardWork {
   AttendGrid grid;
   int64_t blocks;
@@ -33,7 +33,7 @@ struct ForwardInstance {
   void (*launch)(Context&, const Attend&, const ForwardWork&);
 };
 
-// What a Hopper kernel needs beside the call.
+// The same of a Hopper kernel.
 struct ForwardWork90 {
   AttendGrid grid;
   TileOrder order;
@@ -54,8 +54,8 @@ struct ForwardInstance90 {
   void (*launch)(Context&, const Attend&, const ForwardWork90&);
 };
 
-// A split's o / l and lse in f32 for the merge, which adds the sink logit; alone, the result
-// itself.
+// Stores a split's o / l and lse in f32 for the merge, which adds the sink logit.  A single split
+// is the result.
 struct SplitEpilogue {
   Partials parts;
   int32_t splits;
@@ -76,7 +76,7 @@ struct SplitEpilogue {
   }
 };
 
-// Keys that a tile of `queries` rows may have to walk, as tiles of `width`, from shapes alone.
+// A bound of the key tiles of `width` that a tile of `queries` rows sees, from shapes alone.
 inline int64_t key_tiles_bound(const Attend& a, int64_t queries, int64_t width) {
   const Window& w = a.mask.window;
   int64_t keys = a.sequences.key_max;
@@ -87,8 +87,8 @@ inline int64_t key_tiles_bound(const Attend& a, int64_t queries, int64_t width) 
   return ceil_div(keys, width);
 }
 
-// Heads of a group go into one row tile where that fills it better (dense attention with one query:
-// a whole group reads its keys once).
+// Pack GQA: how many heads of a group share a row tile.  All of them where that fills it better; at
+// decode the whole group then reads its keys once.
 inline int64_t pack_gqa_heads(const Attend& a, int64_t rows) {
   const int64_t group = a.h / a.g, queries = a.sequences.query_max;
   const auto filled = [&](int64_t n) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel of last resort: takes every valid attention_forward.
+// The portable kernel, for every valid attention_forward.
 #include "core/dtype.h"
 #include "cuda/loop/attend_simt.cuh"
 #include "ops/attention/forward.cuh"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_forward on the portable flash loop (loop/attend_simt.cuh): every dtype, width, stride
-// and feature.  x = score(q k' + q_value v'), the keys turned as they are read where they are
-// stored unrotated.
+// and feature.  x = score(q k' + q_value v').  Keys stored unrotated are rotated as they are read.
 #pragma once
 #include "core/rotate.h"
 #include "cuda/loop/attend_simt.cuh"
@@ -12,7 +11,7 @@ namespace fovea::cuda {
 struct ForwardSimt {
   Attend a;
   Operand q, k, v, q_value;
-  Partials parts;  // splits == 1: unused, o and lse are written at once
+  Partials parts;  // unused where splits == 1
   PackedGrid grid;
 };
 

@@ -65,7 +65,7 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
   if (!splits) {
     DeviceInfo slots = device;
     slots.multiprocessors *= split.blocks;
-    // Short rows are the split kernel's anyhow: it should have blocks for every place there is.
+    // The split kernel takes short rows anyhow: they should fill all its resident blocks.
     const bool few = queries * group <= split.rows ? split_tiles * 10 < slots.multiprocessors * 8
                                                    : tiles * 10 < device.multiprocessors * 8;
     const int64_t head_bytes = a.sequences.key_max * (a.d + a.e) * dtype_bytes(a.dtype);

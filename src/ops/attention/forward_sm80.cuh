@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention_forward on the sm_80 sweep: which policies a kind of instance is made of.
+// attention_forward on the sm_80 sweep: the policies of each kind of instance.
 #pragma once
 #include "cuda/loop/attend_sm80.cuh"
 #include "ops/attention/forward.cuh"

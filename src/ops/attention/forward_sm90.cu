@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice among the Hopper instances of attention_forward, their order of work items and their
-// splits.
+// The choice among the Hopper instances of attention_forward, their tile order and their splits.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -27,7 +26,7 @@ const std::vector<ForwardInstance90>& instances() {
   return rows;
 }
 
-// How pages come as interleaved boxes, k and v alike, or none.
+// How pages of both k and v are interleaved boxes, or none.
 Interleave interleave(const Attend& a, const ForwardInstance90& row) {
   const int64_t page = a.sequences.page;
   if (!row.interleaved || page % 8 || a.d != row.d || a.e != row.e) return Interleave::none;
@@ -39,10 +38,11 @@ Interleave interleave(const Attend& a, const ForwardInstance90& row) {
   return Interleave::none;
 }
 
-// The narrowest of a kind; of two row tiles the first, whose warpgroups without rows cost nothing,
-// but under a causal mask, where the last rows walk the most keys, the one that leaves fewer rows
-// empty; of two tiles of keys the wider one for more than one row tile, which make products of it;
-// else the first.
+// The instance of a kind:
+//   1. the narrowest width;
+//   2. of two row tiles the first, since warpgroups without rows cost nothing.  Under a causal mask
+//      the last rows have the most keys: the one that leaves clearly fewer rows empty;
+//   3. of two key tiles the first, of splits with more than one row tile the wider one.
 const ForwardInstance90* find(const Attend& a, ForwardKind kind) {
   const int64_t queries = a.sequences.query_max;
   const auto wider = [&](const ForwardInstance90& row, const ForwardInstance90& than) {
@@ -63,8 +63,8 @@ const ForwardInstance90* find(const Attend& a, ForwardKind kind) {
   return found;
 }
 
-// Copies of fewer tokens than this cost more than their bytes: at width 128, 16 tokens a page read
-// 4.1 to 4.3 TB/s on an H200, where the kernel of sm_80 reads 3.5 to 3.9.
+// Boxes of fewer tokens cost more than their bytes.  At width 128, pages of 16 tokens read 4.1 to
+// 4.3 TB/s on an H200; the sm_80 kernel reads 3.5 to 3.9.
 constexpr int64_t kLeastPage = 16;
 
 struct Choice {
@@ -89,7 +89,7 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
     return count * heads * ceil_div(rows, step);
   };
   const int64_t split_step = split->rows / group * group;
-  // Smaller row tiles, and splits, where the large ones leave multiprocessors idle.
+  // Few items leave multiprocessors idle: take smaller row tiles, and splits.
   const bool few = items(a.h / packed, queries * packed, whole->rows / packed * packed) * 10 <
                    device.multiprocessors * 8;
   int64_t splits = a.splits;
@@ -156,7 +156,7 @@ std::string refuses(const Context& ctx, const Attend& a) {
     return "pages with a softcap or key_first";
   if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
   if (!a.h || !a.g) return "no heads";
-  // TMA knows no empty tensor: it would read one row.
+  // TMA has no empty tensor: it would read one row.
   const Sequences& q = a.sequences;
   if (!q.capacity || !q.caches || (q.page && !q.pool)) return "no keys";
   if (q.query_max * (a.h / a.g) > kIndexMax) return "more than 2^30 rows of a key head";
@@ -192,7 +192,7 @@ std::string offer(const Context& ctx, const Attend& a, Plan& plan) {
     if (items > device_info(ctx).multiprocessors) now.schedule.counters = counters(ctx);
     const int splits = now.order.splits;
     if (splits > 1) now.parts = slots.at(workspace, a, splits);
-    // The work items' counters come first.
+    // The scheduler's counters come first.
     constexpr int kFirst = 2;
     if (splits > 1 && items / splits <= kCounters - kFirst) now.arrived = counters(ctx) + kFirst;
     instance->launch(ctx, a, now);

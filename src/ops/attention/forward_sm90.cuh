@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// attention_forward on the Hopper sweep: which policies a kind of instance is made of.
+// attention_forward on the Hopper sweep: the policies of each kind of instance.
 #pragma once
 #include <algorithm>
 
@@ -10,9 +10,9 @@
 
 namespace fovea::cuda {
 
-// A few rows wait for the bytes of their keys alone.  Some 80 KB in flight a multiprocessor are
-// what it takes; with more, some multiprocessors read faster at the expense of the rest.  Where its
-// stages leave room, blocks of the next kernel come beside and are ready when this one ends.
+// Decode is bound by the bytes of its keys.  Some 80 KB in flight a multiprocessor saturate memory;
+// with more, some multiprocessors read faster at the expense of others.  Where shared memory is
+// left, blocks of the next kernel become resident beside this one's (PDL).
 template <class Base>
 struct SplitShape90 : Base {
   static constexpr int producer_warps = 2;
@@ -24,8 +24,8 @@ struct SplitShape90 : Base {
   static constexpr int consumer_regs = twice ? 208 : Base::consumer_regs;
 };
 
-// Keys of pages, all columns of a head in one copy.  More copies take longer to be asked for: one
-// more stage in place of the second slot of Q.
+// Paged keys, all columns of a head in one box.  More boxes take longer to issue, so one more stage
+// replaces the second slot of Q.
 template <class Base>
 struct PageShape90 : Base {
   using TileK = Swizzled<Base::BN, Base::D, true>;
@@ -40,12 +40,12 @@ ForwardInstance90 forward_sm90_instance() {
   using Rows = AttendShape90<C.dtype, C.d, C.e, C.groups, C.keys, C.stages>;
   using Shape = std::conditional_t<C.kind == ForwardKind::split, SplitShape90<Rows>, Rows>;
   static_assert(C.kind != ForwardKind::rich);
-  // Where two blocks fit, contiguous keys and pages have a kernel each.
+  // Where two blocks fit, contiguous and paged keys have a kernel each.
   constexpr bool kInterleaved = Shape::blocks == 2;
   constexpr bool kPaged =
       C.kind == ForwardKind::paged || (C.kind == ForwardKind::split && !kInterleaved);
   using Score = std::conditional_t<C.kind == ForwardKind::capped, CappedScore, PlainScore>;
-  // A tile with one slot of Q has no room for rows on their way out.
+  // With one slot of Q, rows of o cannot leave through it.
   using Whole = std::conditional_t<Shape::Slots == 2, TmaEpilogue, DirectEpilogue>;
   using Epilogue = std::conditional_t<C.kind == ForwardKind::split,
                                       MergingEpilogue<(C.e > 128 ? 8 : 16)>, Whole>;

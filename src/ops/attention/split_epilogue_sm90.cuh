@@ -35,8 +35,7 @@ struct MergingEpilogue {
       parts.lse[at] = sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2;
   }
 
-  // All rows of a tile are stored.  `sync` is its warps' barrier, `word` one in their shared
-  // memory.
+  // After all rows of a tile are stored.  sync: its warps' barrier; word: in their shared memory.
   template <class Sync>
   __device__ void done(const Attend& a, const RowTile& tile, int number, int* word,
                        Sync sync) const {
@@ -52,7 +51,7 @@ struct MergingEpilogue {
   }
 
  private:
-  // Packed row m of a tile: its row of the tensors, its head, its place in a split's partials.
+  // Packed row m of a tile: its row of the tensors, its head, its row of a split's partials.
   struct Row {
     int64_t i, h, partial;
     __device__ Row(const Attend& a, const RowTile& tile, int m) {
@@ -92,7 +91,7 @@ struct MergingEpilogue {
     const float base = top == kNegativeInfinity ? 0.f : top;
     float sum = 0.f, acc[4] = {};
     for (int first = 0;;) {
-      // A split in which the row saw no key may have any o.
+      // A split without keys for this row has left its o unwritten.
       const float weight = mine == kNegativeInfinity ? 0.f : expf(mine - base);
       const uint32_t any = __ballot_sync(~0u, mine != kNegativeInfinity);
 #pragma unroll

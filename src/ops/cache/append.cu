@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// New rows into the cache; the arithmetic is append_row.h's, which the host runs too.
-// Without a norm `lanes` threads own one token, about four units of it each, keys and then values
-// where they share types.  A unit is V columns of a head row, or V column pairs that turn.
-//   kernel        types            unit
-//   wide          compiled         16 bytes of the wider type
-//   narrow        known at run     one element, where layout or alignment forbid more
-//   norm          the cache's is   one element
-//                 known at run
-// With a norm a warp owns a head row: its lanes hold the 32 partial sums, and the butterfly adds
-// them in the host's order (addition commutes).  key_len_out comes in a launch of its own: it may
-// be key_len, which every block reads.
+// Appends rows to the cache.  The arithmetic is append_row.h's, which the host runs too.
+//
+//   | kernel | owner                        | types              | unit | | wide   | `lanes`
+//   threads own a token  | compiled           | 16 bytes of the wider type       | | narrow | the
+//   same                     | at run time        | an element: any layout           | | norm   | a
+//   warp owns a head row       | the cache's at run | an element                       |
+//
+// A thread has about four units: V columns of a head row, or V column pairs that rotate.  Keys come
+// before values where they share types.
+// A norm's 32 lanes hold partial sums; the butterfly adds them in the host's order (addition
+// commutes).  key_len_out has its own launch: it may be key_len, which every block reads.
 #include "core/dtype.h"
 #include "cuda/launch.h"
 #include "ops/cache/append_row.h"

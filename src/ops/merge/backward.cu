@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // w_n = exp(lse_n - lse), do_n = w_n dout, dlse_n = w_n (<dout, o_n - o> + dlse).
-// `lanes` threads of a warp own one head row of one part; each holds V columns at a time (16 bytes
-// of the wider type, else one); a butterfly over the lanes gives the inner product.
+// `lanes` threads of a warp own one head row of one part.  Each holds V columns at a time: 16 bytes
+// of the wider type, else one.  A butterfly over the lanes gives the inner product.
 #include "core/chunk.h"
 #include "core/convert.h"
 #include "core/dtype.h"
@@ -15,7 +15,7 @@ namespace {
 constexpr char kOp[] = "merge_backward";
 constexpr int kThreads = 256;
 
-// Row of o that row j of part n gives, or -1.
+// The row of o to which row j of part n belongs, or -1.
 __device__ int64_t target_of(const Merge& a, int64_t n, int64_t j) {
   const int64_t i = a.row ? a.row_of(n, j) : j;
   return i >= 0 && i < a.s && a.source_of(n, i) == j ? i : -1;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// lse = m + ln l, o = sum_n exp(lse_n - m) o_n / l, with m = max lse_n and l = sum_n exp(lse_n -
-// m). `lanes` threads of a warp own one head row of o.  Each looks up the weight of one part at a
-// time; the weights go round by shuffle, and every thread sums V columns (16 bytes of the wider
-// type, else one) over the parts in ascending order, kBatch of them in flight.  A column is read in
-// all parts before it is written, and lse_part before lse, so part 0 may be the output.
+//   m = max lse_n,  l = sum_n exp(lse_n - m),  lse = m + ln l,  o = sum_n exp(lse_n - m) o_n / l
+// `lanes` threads of a warp own one head row of o.  Each loads the weight of one part at a time and
+// passes it on by shuffle.  Each sums V columns, 16 bytes of the wider type, else one, over the
+// parts in ascending order, kBatch of them in flight.
+// A column is read in all parts before it is written, and lse_part before lse: part 0 may be the
+// output.
 #include "core/chunk.h"
 #include "core/convert.h"
 #include "core/dtype.h"
@@ -26,7 +27,7 @@ struct Row {
   bool active;
 };
 
-// What a part gives to a row: its own row (-1: none) and lse.
+// A part of a row: its row in that part (-1: none) and lse.
 struct Share {
   int64_t j;
   float lse;
@@ -97,7 +98,7 @@ __global__ void __launch_bounds__(kThreads)
     Out* o = a.o.as<Out>() + row.batch * a.o.stride[0] + row.i * a.o.stride[1] +
              row.head * a.o.stride[2];
     int64_t first = 0;
-    do {  // every lane makes every turn, for the shuffles
+    do {  // with all lanes, for the shuffles
       const int64_t c = first + int64_t{lane} * V;
       float sum[V] = {};
       l = sum_parts<Part>(a, row, m, lane, lanes, c, sum);

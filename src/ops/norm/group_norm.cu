@@ -2,8 +2,8 @@
 // x_group_norm_forward and _backward: every dtype, width and stride.
 //   y = factor gain x z, z = 1 / sqrt(mean(x^2) + eps)
 //   dx = factor z (gain dy - x z^2 mean(gain dy x)),  dgain = factor sum dy x z
-// A warp owns a row of a head.  dgain: a block owns 32 columns of a head and a part of the rows of
-// all batches, whose z it reads; then a thread owns an element and adds the parts in order.
+// A warp owns a row of a head.  dgain has two passes.  A block owns 32 columns of a head and a part
+// of all batches' rows, whose z it reads.  Then a thread owns an element and adds parts in order.
 #include "core/dtype.h"
 #include "cuda/block/reduce.cuh"
 #include "cuda/launch.h"
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A stride of 0 folds its dimension into one element.
+// A stride of 0 makes one element of its dimension.
 __global__ void __launch_bounds__(kThreads)
     norm_add_kernel(const __grid_constant__ NormCall call, int64_t work) {
   const GroupNorm& n = call.b.forward;

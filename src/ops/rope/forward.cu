@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x rotated.  `lanes` threads own one token, about four units of it each; a unit is V column
-// pairs of a head row, or V columns that only move.  V elements are 16 bytes where layout and
+// y = x rotated.  `lanes` threads own one token, about four units each.  A unit is V column pairs
+// of a head row, or V columns that are only copied.  V elements are 16 bytes where layout and
 // alignment allow, else one.  No shared memory.
 #include "core/dtype.h"
 #include "core/locate.h"

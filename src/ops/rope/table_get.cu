@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A thread owns one column pair at kRows positions, so that the power is taken once for them.
+// A thread owns one column pair at kRows positions, and computes its power once.
 #include "cuda/launch.h"
 #include "ops/rope/table.h"
 
