@@ -17,8 +17,6 @@ struct MergingEpilogue {
   int32_t splits;
   int32_t* arrived;  // splits done of each row tile, 0 before and after; nullptr: merged elsewhere
 
-  static constexpr int kColumns = 128;  // of a warp: four of a lane
-
   template <int Dtype, int N>
   __device__ void store(const Attend& a, const RowTile& tile, int m, bool valid, int split,
                         float top, float sum, const float (&o)[N][4], int half) const {
@@ -44,7 +42,7 @@ struct MergingEpilogue {
     if (threadIdx.x % 128 == 0) *word = count_arrival(arrived + number);
     sync();
     if (*word != splits - 1) return;
-    const int chunks = (static_cast<int>(a.e) + kColumns - 1) / kColumns;
+    const int chunks = (static_cast<int>(a.e) + kMergeColumns - 1) / kMergeColumns;
     for (int m = threadIdx.x / 32 % 4; m < tile.size; m += 4)
       for (int chunk = 0; chunk < chunks; ++chunk) merge(a, tile, tile.begin + m, chunk);
     if (threadIdx.x % 128 == 0) arrived[number] = 0;
@@ -64,7 +62,7 @@ struct MergingEpilogue {
 
   // Loads bypass L1: other blocks wrote the partials.
   __device__ void merge(const Attend& a, const RowTile& tile, int m, int chunk) const {
-    const int lane = threadIdx.x % 32, column = chunk * kColumns + lane * 4;
+    const int lane = threadIdx.x % 32, column = chunk * kMergeColumns + lane * 4;
     const Row row(a, tile, m);
     const bool inside = column < static_cast<int>(a.e);
     const float* lse = parts.lse + row.partial;
