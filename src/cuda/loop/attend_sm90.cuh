@@ -92,8 +92,7 @@ class TileConsumer90 {
   using TileV = typename Shape::TileV;
   static constexpr bool kPaged = Source::template Boxes<Shape>::paged;
   static constexpr bool kQInRegisters = Shape::q_in_registers && std::same_as<Score, PlainScore>;
-  static constexpr bool kTmaStore =
-      std::derived_from<Epilogue, TmaEpilogue>;        // rows of o leave by TMA
+  static constexpr bool kTmaStore = std::derived_from<Epilogue, TmaEpilogue>;
   static constexpr int kPingPong = 1 + Shape::Groups;  // the first of ping-pong's named barriers
 
  public:
