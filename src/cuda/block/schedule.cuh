@@ -78,7 +78,7 @@ struct DynamicSchedule {
   __device__ int take() const {
     return counters ? static_cast<int>(gridDim.x) + atomicAdd(counters, 1) : items;
   }
-  // By that thread: nobody takes items before number `work` any more.
+  // By that thread: no block takes items before number `work` any more.
   __device__ void pass(int work) const {
     if (counters) atomicMax(counters, work - static_cast<int>(gridDim.x));
   }
@@ -91,23 +91,23 @@ struct DynamicSchedule {
   }
 };
 
-// A block's loop over its work items, for one warp.  `ahead`: the counter is asked for the next
-// item now (prefetch), else when it is needed.
+// A block's loop over its work items, for one warp.  `ahead`: the next item is fetched from
+// the counter now (prefetch), else when it is needed.
 class TileScheduler {
  public:
   __device__ TileScheduler(const DynamicSchedule& schedule, bool ahead)
       : schedule_(schedule), now_(static_cast<int>(blockIdx.x)) {
-    ask(ahead);
+    fetch(ahead);
   }
   __device__ bool done() const { return now_ >= schedule_.items; }
   __device__ int operator*() const { return now_; }
   __device__ void next(bool ahead) {
-    if (!asked_) ask(true);
+    if (!fetched_) fetch(true);
     now_ = __shfl_sync(~0u, next_, 0);
     if (done() && threadIdx.x % 32 == 0) schedule_.leave();
-    ask(ahead);
+    fetch(ahead);
   }
-  // Skips items that are empty by some(item), for all blocks.  some() is the same for a run of
+  // Skips items of which some(item) is false, for all blocks.  some() is the same for a run of
   // items, so each lane tests another run.
   template <class F>
   __device__ void pass(int run, F some) {
@@ -123,15 +123,15 @@ class TileScheduler {
   }
 
  private:
-  __device__ void ask(bool now) {
-    asked_ = now;
+  __device__ void fetch(bool now) {
+    fetched_ = now;
     if (!now) return;
     next_ = schedule_.items;
     if (schedule_.counters && !done() && threadIdx.x % 32 == 0) next_ = schedule_.take();
   }
 
   const DynamicSchedule& schedule_;
-  bool asked_;
+  bool fetched_;
   int now_, next_;
 };
 

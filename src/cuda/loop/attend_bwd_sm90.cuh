@@ -148,7 +148,7 @@ class BackwardConsumer90 {
                                                sm90::descriptor(shared.q(at)));
     sm90::commit();
   }
-  // After the last tile these are scores of whatever the stage holds; nobody reads them.
+  // After the last tile these are scores of whatever the stage holds, and are not read.
   __device__ __forceinline__ void issue_next_scores(const QState& at, bool more) {
     if (more) shared.q_pipe().wait(at);
     issue_scores(at);

@@ -110,7 +110,7 @@ struct BackwardWork {
   RowTiles tiles;
   int32_t stats;  // of a row
   float* row_stats;
-  float* dq;          // nullptr: not wanted
+  float* dq;          // or nullptr
   DqOrder* dq_order;  // with dq
   bool ordered;       // blocks add to dq in one order; else in any, to zeros
   float* dk;  // (caches, t, key heads of the call, d), summed later where k has fewer; or nullptr

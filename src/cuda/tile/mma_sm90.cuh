@@ -306,8 +306,8 @@ __device__ inline void byte_product(float (&d)[N][4], const uint32_t (&a)[Steps]
     Wgmma<Dtype, N * 8>::rs(d, a[k], b + TileB::step(k), accumulate || k);
 }
 
-// Sums as the e4m3 operand of the next product.  A lane has keys 8 j + 2 t, + 1 where the operand
-// wants four neighbours: B's k are stored in the order that makes them so (v_perm16).
+// Sums as the e4m3 operand of the next product.  The operand has four neighbouring k in a lane, the
+// sums have keys 8 j + 2 t, + 1.  So B's k are stored permuted (v_perm16).
 template <int N>
 __device__ inline void pack_codes(uint32_t (&a)[N / 4][4], const float (&x)[N][4]) {
   const auto pack = [](float first, float second, float third, float fourth) {
