@@ -85,6 +85,13 @@ class PoolCases : public KlRows {
             add(c, false, false, "sm80." + type);
             add(c, true, false, (block == 192 ? "sm80." : "sm90.") + type);
           }
+    // One row of a warp's holds a NaN or an infinity.
+    for (KlData data : {KlData::nan_q, KlData::nan_k, KlData::inf_k, KlData::inf_q}) {
+      KlCase c;
+      c.note = "tuned", c.b = 1, c.teacher = c.student = FOVEA_BF16, c.block = 64, c.data = data;
+      c.s = 71, c.t = 133, c.d = c.f = 64, c.pool_max = true;
+      add(c, true, false, "sm90.bf16");
+    }
     // Several tiles of 64 blocks, rows of several tiles and parts; a window leaves whole tiles of
     // blocks unseen.
     for (Span span : {Span::full, Span::causal, Span::left}) {

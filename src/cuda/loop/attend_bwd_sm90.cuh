@@ -165,6 +165,7 @@ class BackwardConsumer90 {
   }
   // ds of row tile m, as an operand and in shared memory.
   __device__ __forceinline__ void make_ds(int m, uint32_t (&ds)[1][BM / 16][4]) {
+    float(&x)[1][BM / 8][4] = this->x;  // `this` in the lambda costs registers and order
     dscore_tile(
         dp[0], dscores,
         [&](int j) { return make_float4(x[0][j][0], x[0][j][1], x[0][j][2], x[0][j][3]); },

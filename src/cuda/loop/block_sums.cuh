@@ -88,7 +88,8 @@ __device__ __forceinline__ float block_powers(const float (&x)[N][4], int half_t
       if (in) seen = 1.f;
     }
   sum = quad_sum(sum);
-  if (max && sum == sum) sum = quad_max(most);
+  most = quad_max(most);  // by all lanes of the warp, also those whose sum is NaN
+  if (max && sum == sum) sum = most;
   return quad_max(seen) == 0.f ? -1.f : sum;
 }
 

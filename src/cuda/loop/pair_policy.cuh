@@ -34,18 +34,20 @@ __device__ __forceinline__ void each_own(F f) {
 
 struct PlainPairs {
   float factor;
-  int left, right, keys, shift;
+  int left, right, keys, shift;  // a side without a limit has one that nobody reaches
 
   __device__ PlainPairs(const Attend& a, const Sequence& q, int64_t, int64_t)
       : factor(a.score.scale * kLog2E),
-        left(static_cast<int>(clamp_i64(a.mask.window.left, 0, kIndexMax))),
-        right(static_cast<int>(clamp_i64(a.mask.window.right, 0, kIndexMax))),
+        left(limit(a.mask.window.left)),
+        right(limit(a.mask.window.right)),
         keys(static_cast<int>(q.keys)),
         shift(keys - static_cast<int>(q.rows)) {}
+  __device__ static int limit(int64_t x) {
+    return x > 0 && x < kIndexMax ? static_cast<int>(x) : static_cast<int>(kIndexMax);
+  }
   __device__ void set_head(int64_t) {}
   __device__ bool full(int i0, int i1, int j0, int j1) const {
-    return j1 <= keys && (right == 0 || j1 - 1 < i0 + shift + right) &&
-           (left == 0 || j0 > i1 - 1 + shift - left);
+    return j1 <= keys && j1 - 1 < i0 + shift + right && j0 > i1 - 1 + shift - left;
   }
   // Of keys [j0, j1): the tiles of `rows` rows of which full() holds.
   struct FullTiles {
@@ -54,12 +56,11 @@ struct PlainPairs {
   };
   __device__ FullTiles full_tiles(int rows, int j0, int j1) const {
     if (j1 > keys) return {0, 0};
-    return {right ? (max(j1 - shift - right, 0) + rows - 1) / rows : 0,
-            left ? max(j0 - shift + left, 0) / rows : INT32_MAX};
+    return {(max(j1 - shift - right, 0) + rows - 1) / rows, max(j0 - shift + left, 0) / rows};
   }
   __device__ bool sees(int i, int j) const {
     const int away = j - i - shift;
-    return j < keys && !(right > 0 && away >= right) && !(left > 0 && away <= -left);
+    return j < keys && away < right && away > -left;
   }
   __device__ float weigh(float& x, float lse, int i, int j, bool full) const {
     x = exp2_fast(fmaf(x, factor, -lse));

@@ -169,7 +169,8 @@ struct IndexerDscoresPolicy90 : IndexerTile90 {
         for (int c = 0; c < 2; ++c) {
           const float logit = b[j][2 * half + c];
           const bool counts =
-              gain[half] != 0.f && (full || pairs.sees(row + 8 * half, key + column(j, c)));
+              gain[half] != 0.f &&
+              (full || pairs.sees(row + 8 * half, sm90::unhoisted(key) + column(j, c)));
           const float r = exp2_fast((logit - lse[half]) * kLog2E);
           dscore[c] = counts ? gain[half] * (r - p[j][2 * half + c] * mean) : 0.f;
         }
