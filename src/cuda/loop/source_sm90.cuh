@@ -7,6 +7,7 @@
 //   | Pages       | those that the mask leaves | pages, or rows where no page is given  |
 //   | List        | those of a list            | rows of the tensor                     |
 //   | ListOfPages | those of a list            | pages, or rows where no page is given  |
+//   | Codes       | those that the mask leaves | rows of k, columns of v transposed     |
 //
 // A walk has steps, from the last to the first.  Of a list a step is a place in it, else a tile.
 #pragma once
@@ -25,15 +26,20 @@ namespace fovea::cuda {
 struct KeyBox {
   int row, page;
 };
+// Where a tile of codes lies: the row of its first key, its column in v stored transposed.
+struct CodeBox {
+  int row, column;
+};
 
 // Of Steps, which are kept in the slot of a work item:
 //   tiles(call, tile, width)        the steps of a row tile, a step being `width` keys
 //   start(call, tile, width, mask)  once a work item, whose mask may come to speak of steps
 //   key_tile(n)                     which tile of keys step n is
+//   reads_device                    they read device data, which the kernel before may write
 template <class S>
 concept KeySource = requires(const typename S::Call& call, const RowTile& tile,
                              typename S::Steps steps, WindowMask& mask, int n) {
-  { S::Steps::listed } -> std::convertible_to<bool>;
+  { S::Steps::reads_device } -> std::convertible_to<bool>;
   { S::Steps::template tiles<WindowMask>(call, tile, n) } -> std::same_as<KeyTiles>;
   steps.start(call, tile, n, mask);
   { steps.key_tile(n) } -> std::same_as<int>;
@@ -44,7 +50,7 @@ template <class B, class Work>
 concept KeyBoxes = requires(const B boxes, const Work& work, int n, typename B::Stretch& stretch) {
   { B::paged } -> std::convertible_to<bool>;
   { boxes.pages() } -> std::same_as<bool>;
-  { boxes.box(work, n, n, stretch) } -> std::same_as<KeyBox>;
+  { boxes.box(work, n, n, stretch) } -> std::same_as<typename B::Box>;
 };
 
 // ---- which tiles
@@ -52,7 +58,7 @@ concept KeyBoxes = requires(const B boxes, const Work& work, int n, typename B::
 // Steps are the tiles that the mask leaves.
 struct SeenTiles {
   using Call = Attend;
-  static constexpr bool listed = false;
+  static constexpr bool reads_device = false;
 
   template <class Mask>
   __device__ static KeyTiles tiles(const Attend& a, const RowTile& tile, int width) {
@@ -70,7 +76,7 @@ struct SeenTiles {
 // The mask is a WindowMask; its begin and end, the tiles that every row sees whole, become steps.
 struct ListedTiles {
   using Call = ListedAttend;
-  static constexpr bool listed = true;
+  static constexpr bool reads_device = true;
   const int32_t* entry;
   int steps, shift;  // of the list; a key block is 1 << shift tiles
 
@@ -109,6 +115,7 @@ struct ListedTiles {
 template <class Shape>
 struct RowBoxes {
   static constexpr bool paged = false;
+  using Box = KeyBox;
   struct Stretch {};
   const Attend& a;
 
@@ -127,11 +134,26 @@ struct RowBoxes {
   }
 };
 
+// Of 8-bit codes: rows of k, and columns of v stored transposed from the work item's `column` on.
+template <class Shape>
+struct CodeBoxes : RowBoxes<Shape> {
+  using Rows = RowBoxes<Shape>;
+  using Box = CodeBox;
+  using Rows::Rows;
+
+  template <class Work>
+  __device__ Box box(const Work& work, int step, int lane, typename Rows::Stretch& stretch) const {
+    return {Rows::box(work, step, lane, stretch).row,
+            work.column + work.key_tile(step) * Shape::BN};
+  }
+};
+
 // In pages, of which a tile holds a whole number, at most 32, or one holds a whole number of tiles:
 // a lane has a page, or a tile's part of one.  Without a page, as RowBoxes.
 template <class Shape>
 struct PageBoxes {
   static constexpr bool paged = true;
+  using Box = KeyBox;
   static constexpr bool only_pages = Shape::TileK::interleaved;
   static constexpr int kStretch = 32;
   // Pool pages of a stretch of the page table, from `first` on one a lane.  A walk goes down it.
@@ -229,7 +251,7 @@ __device__ inline bool geometry_on_device(const Attend& a) {
 // Whether what a work item is, and where its keys lie, depends on such data.
 template <class Source, class Boxes>
 __device__ inline bool depends_on_device(const Attend& a, const Boxes& boxes) {
-  return Source::Steps::listed || geometry_on_device(a) || boxes.pages();
+  return Source::Steps::reads_device || geometry_on_device(a) || boxes.pages();
 }
 
 }  // namespace fovea::cuda

@@ -75,10 +75,11 @@ class Tile : host::RowTile {
   int64_t key_head() const { return head_ / (a_.h / a_.g); }
 
   void load_queries() {
+    const ScaleRow scales = plan_.a.q_scales(seq_, r_, head_);
     std::fill_n(q_, a_.d * lanes, 0.0f);
     for (int64_t i = 0; i < count; ++i) {
       const E4m3* from = a_.q.as<E4m3>() + host::row_offset(a_.q, seq_, first_ + i, head_);
-      const float scale = a_.score.scale * plan_.a.q_scale_of(seq_, r_, head_, first_ + i);
+      const float scale = a_.score.scale * scales[first_ + i];
       for (int64_t c = 0; c < a_.d; ++c)
         q_[c * lanes + i] = to_float(from[c * a_.q.stride[3]]) * scale;
     }
@@ -86,10 +87,11 @@ class Tile : host::RowTile {
 
   void load_keys(int64_t first, int64_t keys) {
     const int64_t g = key_head(), e_pad = plan_.e_pad;
+    const ScaleRow scales = plan_.a.k_scales(seq_, r_, g);
     for (int64_t j = 0; j < keys; ++j) {
       const E4m3* from = a_.k.as<E4m3>() + seq_.key_batch * a_.k.stride[0] +
                          (seq_.key_begin + first + j) * a_.k.stride[1] + g * a_.k.stride[2];
-      const float scale = plan_.a.k_scale_of(seq_, r_, g, first + j);
+      const float scale = scales[first + j];
       for (int64_t c = 0; c < a_.d; ++c)
         k_[j * a_.d + c] = to_float(from[c * a_.k.stride[3]]) * scale;
     }

@@ -104,14 +104,14 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     const PackedRows& rows = s.piece;
     if (!stage_item(a, call.grid.group, item, s, [&](int m) {
           const RowInfo& row = s.rows[m];
-          s.q_scale[m] = row.i < 0 ? 0 : call.a.q_scale_of(rows.seq, rows.r, row.h, row.i);
+          s.q_scale[m] = row.i < 0 ? 0 : call.a.q_scales(rows.seq, rows.r, row.h)[row.i];
         }))
       continue;
     const auto place = [&](int n, int64_t j) {
       KeyInfo key = key_info(a, rows.seq, rows.g, j);
       if (key.k >= 0) key.v = value_offset(call.a, rows, j);
       s.keys[n] = key;
-      s.k_scale[n] = key.k < 0 ? 0 : call.a.k_scale_of(rows.seq, rows.r, rows.g, j);
+      s.k_scale[n] = key.k < 0 ? 0 : call.a.k_scales(rows.seq, rows.r, rows.g)[j];
       return key.k < 0;
     };
     const WindowKeys keys(a, rows, item, 1, place, true);

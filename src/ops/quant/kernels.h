@@ -19,10 +19,16 @@ FOVEA_HD int64_t unpermuted(int64_t p) {
   return (p & ~int64_t{15}) | (p >> 1 & 1) << 3 | (p >> 2 & 3) << 1 | (p & 1);
 }
 
+// The block of token i >= 0, of 64 or kCodeRun tokens: a shift, since the division of two int64
+// takes a call and its registers on the device.
+FOVEA_HD int64_t block_of(int64_t i, int64_t block) {
+  return i >> (block == kCodeRun ? 7 : 6);
+}
+
 // Entries of sequence r in a row of scales, or of units of codes: where the first is.
 FOVEA_HD int64_t first_entry(const IntVector& start, int64_t s, int64_t r, int64_t block) {
   if (!start) return 0;
-  return block ? clamp_i64(start[r], 0, s) / block + r : r;
+  return block ? block_of(clamp_i64(start[r], 0, s), block) + r : r;
 }
 // How many entries a row has.
 inline int64_t entries(const IntVector& start, int64_t s, int64_t sequences, int64_t block) {
@@ -137,7 +143,16 @@ struct CodeScale {
   }
 };
 
-// q, k, v of `attend` are e4m3, its v absent with v_t; scale_of names the entries of a head's row.
+// Scales of the tokens of a sequence and head.  first: the first block's; nullptr: all are 1.
+struct ScaleRow {
+  const float* first;
+  int64_t stride, block;
+  FOVEA_HD float operator[](int64_t i) const {
+    return first ? first[block ? block_of(i, block) * stride : 0] : 1;
+  }
+};
+
+// q, k, v of `attend` are e4m3, its v absent with v_t.
 struct QuantAttend {
   Attend attend;
   View<4> v_t;
@@ -145,14 +160,14 @@ struct QuantAttend {
   int64_t q_block, k_block, padded;
   bool permuted;
 
-  FOVEA_HD float q_scale_of(const Sequence& q, int64_t r, int64_t head, int64_t i) const {
-    return of(q_scale, q.batch, head, attend.sequences.query_start, attend.s, r, q_block, i);
+  FOVEA_HD ScaleRow q_scales(const Sequence& q, int64_t r, int64_t head) const {
+    return row(q_scale, q.batch, head, attend.sequences.query_start, attend.s, r, q_block);
   }
-  FOVEA_HD float k_scale_of(const Sequence& q, int64_t r, int64_t g, int64_t j) const {
-    return of(k_scale, q.key_batch, g, attend.sequences.key_start, attend.t, r, k_block, j);
+  FOVEA_HD ScaleRow k_scales(const Sequence& q, int64_t r, int64_t g) const {
+    return row(k_scale, q.key_batch, g, attend.sequences.key_start, attend.t, r, k_block);
   }
   FOVEA_HD float v_scale_of(const Sequence& q, int64_t r, int64_t g) const {
-    return of(v_scale, q.key_batch, g, attend.sequences.key_start, attend.t, r, 0, 0);
+    return row(v_scale, q.key_batch, g, attend.sequences.key_start, attend.t, r, 0)[0];
   }
   // Column of v_t where key 0 of sequence r stands.
   FOVEA_HD int64_t v_column(int64_t r) const {
@@ -161,11 +176,12 @@ struct QuantAttend {
   }
 
  private:
-  FOVEA_HD static float of(const View<3>& x, int64_t batch, int64_t head, const IntVector& start,
-                           int64_t s, int64_t r, int64_t block, int64_t i) {
-    if (!x) return 1;
-    const int64_t entry = first_entry(start, s, r, block) + (block ? i / block : 0);
-    return x.as()[batch * x.stride[0] + head * x.stride[1] + entry * x.stride[2]];
+  FOVEA_HD static ScaleRow row(const View<3>& x, int64_t batch, int64_t head,
+                               const IntVector& start, int64_t s, int64_t r, int64_t block) {
+    if (!x) return {};
+    return {x.as() + batch * x.stride[0] + head * x.stride[1] +
+                first_entry(start, s, r, block) * x.stride[2],
+            x.stride[2], block};
   }
 };
 
