@@ -99,19 +99,47 @@ FOVEA_HD CodeUnit unit_at(const Quantize& a, int64_t slot) {
   return unit;
 }
 
-// Entries of `scale` that the unit's tokens have: [first, first + count), the last ones perhaps
-// of no token.  With one scale a sequence its first unit has it.
-struct ScaleRange {
-  int64_t first, count;
+// Part i of a unit: tokens with a scale of their own.  With one scale a sequence: all of them.
+struct CodePart {
+  int64_t begin, end;  // in the unit, padding among them
+  int64_t tokens;
+  int64_t entry;  // of `scale`; -1: another unit's.  The last ones are perhaps of no token.
+
+  static FOVEA_HD int count(const Quantize& a) { return a.block == 64 ? 2 : 1; }
+  FOVEA_HD CodePart(const Quantize& a, const CodeUnit& unit, int64_t i) {
+    const int64_t rows = kCodeRun / count(a);
+    begin = i * rows, end = begin + rows, tokens = clamp_i64(unit.tokens - begin, 0, rows);
+    entry = first_entry(a.start, a.s, unit.sequence, a.block);
+    const int64_t past = a.block && a.start && unit.sequence + 1 < a.sequences
+                             ? first_entry(a.start, a.s, unit.sequence + 1, a.block)
+                             : a.scales;
+    entry += a.block ? unit.index * count(a) + i : 0;
+    if (a.block ? entry >= past : unit.index > 0) entry = -1;
+  }
 };
-FOVEA_HD ScaleRange scales_of(const Quantize& a, const CodeUnit& unit) {
-  const int64_t base = first_entry(a.start, a.s, unit.sequence, a.block);
-  if (!a.block) return {base, unit.index == 0};
-  const int64_t most = a.start && unit.sequence + 1 < a.sequences
-                           ? first_entry(a.start, a.s, unit.sequence + 1, a.block)
-                           : a.scales;
-  const int64_t each = a.block == kCodeRun ? 1 : 2, first = base + unit.index * each;
-  return {first, clamp_i64(most - first, 0, each)};
+
+FOVEA_HD void put_scale(const Quantize& a, const CodeUnit& unit, int64_t head, const CodePart& part,
+                        float scale) {
+  const int64_t* stride = a.scale.stride;
+  if (part.entry >= 0)
+    a.scale.as()[unit.batch * stride[0] + head * stride[1] + part.entry * stride[2]] =
+        part.tokens ? scale : 0;
+}
+
+// Units of a sequence are neighbours: those of the one that unit number `slot` is of.
+FOVEA_HD Interval units_of(const Quantize& a, const CodeUnit& unit, int64_t slot) {
+  const int64_t begin = slot - unit.index;
+  if (!a.start) return {begin, begin + a.units};
+  const int64_t next = unit.sequence + 1;
+  return {begin, next < a.sequences ? first_entry(a.start, a.s, next, kCodeRun) : a.units};
+}
+
+// Where token i of a unit is in x or code, and token 0 in code_t.
+FOVEA_HD int64_t token_at(const View<4>& x, const CodeUnit& unit, int64_t head, int64_t i) {
+  return unit.batch * x.stride[0] + (unit.token + i) * x.stride[1] + head * x.stride[2];
+}
+FOVEA_HD int64_t column_at(const View<4>& x, const CodeUnit& unit, int64_t head) {
+  return unit.batch * x.stride[0] + head * x.stride[1] + unit.column * x.stride[3];
 }
 
 // The sign column c of x gets before it is rotated.

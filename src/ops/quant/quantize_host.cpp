@@ -22,8 +22,7 @@ template <class X>
 void load_rows(const Quantize& a, const CodeUnit& unit, int64_t head, float* y) {
   const float root = a.run ? static_cast<float>(1 / std::sqrt(static_cast<double>(a.run))) : 1.0f;
   for (int64_t i = 0; i < unit.tokens; ++i, y += a.d) {
-    const X* x = a.x.as<X>() + unit.batch * a.x.stride[0] + (unit.token + i) * a.x.stride[1] +
-                 head * a.x.stride[2];
+    const X* x = a.x.as<X>() + token_at(a.x, unit, head, i);
     for (int64_t c = 0; c < a.d; ++c) y[c] = to_float(x[c * a.x.stride[3]]);
     if (!a.run) continue;
     for (int64_t c = 0; c < a.d; ++c) y[c] = flips(a.seed, c) ? -y[c] : y[c];
@@ -43,47 +42,31 @@ float largest(const float* y, int64_t count) {
   return most;
 }
 
-// Codes of rows [begin, end) of a unit.
 void store_codes(const Quantize& a, const CodeUnit& unit, int64_t head, const float* y,
-                 int64_t begin, int64_t end, float factor) {
-  const auto code_of = [&](float x) {
-    return factor == 0 ? E4m3{0} : from_float<E4m3>(x * factor);
-  };
-  for (int64_t i = begin; a.code && i < std::min(end, unit.tokens); ++i) {
-    E4m3* to = a.code.as<E4m3>() + unit.batch * a.code.stride[0] +
-               (unit.token + i) * a.code.stride[1] + head * a.code.stride[2];
-    for (int64_t c = 0; c < a.d; ++c) to[c * a.code.stride[3]] = code_of(y[i * a.d + c]);
-  }
-  for (int64_t i = begin; a.code_t && unit.column < a.padded && i < end; ++i) {
-    E4m3* to = a.code_t.as<E4m3>() + unit.batch * a.code_t.stride[0] + head * a.code_t.stride[1] +
-               (unit.column + (a.permutes ? permuted(i) : i)) * a.code_t.stride[3];
+                 const CodePart& part, float factor) {
+  const auto store = [&](E4m3* to, int64_t stride, int64_t i) {
+    const bool zero = factor == 0 || i >= unit.tokens;
     for (int64_t c = 0; c < a.d; ++c)
-      to[c * a.code_t.stride[2]] = i < unit.tokens ? code_of(y[i * a.d + c]) : E4m3{0};
-  }
+      to[c * stride] = zero ? E4m3{0} : from_float<E4m3>(y[i * a.d + c] * factor);
+  };
+  for (int64_t i = part.begin; a.code && i < part.begin + part.tokens; ++i)
+    store(a.code.as<E4m3>() + token_at(a.code, unit, head, i), a.code.stride[3], i);
+  for (int64_t i = part.begin; a.code_t && unit.column < a.padded && i < part.end; ++i)
+    store(a.code_t.as<E4m3>() + column_at(a.code_t, unit, head) +
+              (a.permutes ? permuted(i) : i) * a.code_t.stride[3],
+          a.code_t.stride[2], i);
 }
 
 void quantize_unit(const Quantize& a, const CodeUnit& unit, int64_t slot, int64_t head,
                    const float* y, const float* most) {
-  const auto put = [&](int64_t entry, float scale) {
-    a.scale.as()[unit.batch * a.scale.stride[0] + head * a.scale.stride[1] +
-                 entry * a.scale.stride[2]] = scale;
-  };
-  const ScaleRange range = scales_of(a, unit);
-  if (!a.block) {
-    // Units of a sequence are neighbours, the first of them `index` before this one.
-    float top = 0;
-    const int64_t begin = slot - unit.index;
-    for (int64_t i = begin; i < unit_count(a) && unit_at(a, i).sequence == unit.sequence; ++i)
-      top = greatest(top, most[i * a.h + head]);
-    const CodeScale group(top);
-    if (range.count) put(range.first, unit.tokens ? group.scale : 0);
-    return store_codes(a, unit, head, y, 0, kCodeRun, group.factor);
-  }
-  for (int64_t i = 0; i * a.block < kCodeRun; ++i) {
-    const int64_t begin = i * a.block, rows = clamp_i64(unit.tokens - begin, 0, a.block);
-    const CodeScale group(largest(y + begin * a.d, rows * a.d));
-    if (i < range.count) put(range.first + i, rows ? group.scale : 0);
-    store_codes(a, unit, head, y, begin, begin + a.block, group.factor);
+  const Interval units = a.block ? Interval{} : units_of(a, unit, slot);
+  float whole = 0;
+  for (int64_t i = units.begin; i < units.end; ++i) whole = greatest(whole, most[i * a.h + head]);
+  for (int i = 0; i < CodePart::count(a); ++i) {
+    const CodePart part(a, unit, i);
+    const CodeScale group(a.block ? largest(y + part.begin * a.d, part.tokens * a.d) : whole);
+    put_scale(a, unit, head, part, group.scale);
+    store_codes(a, unit, head, y, part, group.factor);
   }
 }
 

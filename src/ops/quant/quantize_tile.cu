@@ -78,8 +78,7 @@ __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
   };
 
   float y[kTokens][kColumns];
-  const X* x = a.x.as<X>() + unit.batch * a.x.stride[0] + unit.token * a.x.stride[1] +
-               head * a.x.stride[2] + lane * kColumns;
+  const X* x = a.x.as<X>() + token_at(a.x, unit, head, 0) + lane * kColumns;
 #pragma unroll
   for (int i = 0; i < kTokens; ++i) {
     In in{};
@@ -114,10 +113,9 @@ __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
     }
   }
   const CodeScale scale(top);
-  const ScaleRange range = scales_of(a, unit);
-  const int half = range.count && a.block == 64 && group >= kGroups / 2;
-  if (lane == 0 && group == half * (kGroups / 2) && half < range.count)
-    put_scale(a, unit, head, range.first + half, unit.tokens > half * 64 ? scale.scale : 0);
+  const int half = a.block == 64 && group >= kGroups / 2;
+  if (lane == 0 && group == half * (kGroups / 2))
+    put_scale(a, unit, head, CodePart(a, unit, half), scale.scale);
 
   uint32_t code[kTokens][2];
 #pragma unroll
@@ -126,8 +124,7 @@ __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
     for (int part = 0; part < 2; ++part)
       code[i][part] = scale.factor == 0 ? 0 : four_codes(y[i] + 4 * part, scale.factor);
   if (a.code) {
-    uint8_t* to = a.code.as<uint8_t>() + unit.batch * a.code.stride[0] +
-                  unit.token * a.code.stride[1] + head * a.code.stride[2] + lane * kColumns;
+    uint8_t* to = a.code.as<uint8_t>() + token_at(a.code, unit, head, 0) + lane * kColumns;
 #pragma unroll
     for (int i = 0; i < kTokens; ++i)
       if (token_of(i) < unit.tokens)
@@ -143,8 +140,7 @@ __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
         byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24;
   }
   __syncthreads();
-  uint8_t* to = a.code_t.as<uint8_t>() + unit.batch * a.code_t.stride[0] +
-                head * a.code_t.stride[1] + unit.column;
+  uint8_t* to = a.code_t.as<uint8_t>() + column_at(a.code_t, unit, head);
   for (int at = threadIdx.x; at < Lanes * kColumns * 16; at += kGroups * Lanes) {
     const int row = at / 16, pair = at % 16;
     *reinterpret_cast<uint2*>(to + row * a.code_t.stride[2] + pair * 8) =
@@ -152,7 +148,7 @@ __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
   }
 }
 
-std::string refuses(const Context&, const Quantize& a) {
+std::string refuses(const Quantize& a) {
   if (a.d != 64 && a.d != 128 && a.d != 256)
     return "d=" + std::to_string(a.d) + " not in {64,128,256}";
   const size_t bytes = static_cast<size_t>(dtype_bytes(a.x_dtype));
@@ -176,19 +172,15 @@ void run(Context& ctx, const Quantize& a, float* most) {
   pass.template operator()<Pass::codes>();
 }
 
-std::string offer(const Context& ctx, const Quantize& a, Plan& plan) {
-  if (std::string why = refuses(ctx, a); !why.empty()) return why;
+std::string offer(const Context&, const Quantize& a, Plan& plan) {
+  if (std::string why = refuses(a); !why.empty()) return why;
   const Slot<float> most = plan.workspace.add<float>(a.block ? 0 : unit_count(a) * a.h);
   plan.kernel += std::string(".") + dtype_name(a.x_dtype) + ".d" + std::to_string(a.d);
   plan.launch = [a, most](Context& ctx, void* base) {
     with_fp(a.x_dtype, [&](auto x) {
       using X = decltype(x);
-      if (a.d == 64)
-        run<X, 8>(ctx, a, most.at(base));
-      else if (a.d == 128)
-        run<X, 16>(ctx, a, most.at(base));
-      else
-        run<X, 32>(ctx, a, most.at(base));
+      const auto kernel = a.d == 64 ? run<X, 8> : a.d == 128 ? run<X, 16> : run<X, 32>;
+      kernel(ctx, a, most.at(base));
     });
   };
   return "";
