@@ -37,51 +37,19 @@ struct ByteShape90 {
   static constexpr int shared_bytes = 227 * 1024;  // at most
 };
 
-// A call with what its codes stand for: factors of the rows of q and of k, of a head's values, and
-// where values lie.  `blocks`: factors of keys change within a sequence.
-template <class C>
-concept CodeScales = requires(const C codes, const Sequence& q, int64_t at) {
-  { C::blocks } -> std::convertible_to<bool>;
-  { (codes.attend) } -> std::same_as<const Attend&>;
-  { codes.q_scales(q, at, at)[at] } -> std::same_as<float>;
-  { codes.k_scales(q, at, at) } -> std::same_as<typename C::Scales>;
-  { codes.v_scale_of(q, at, at) } -> std::same_as<float>;
-  { codes.v_column(at) } -> std::same_as<int64_t>;   // of key 0, of v transposed
-  { codes.padded } -> std::convertible_to<int64_t>;  // columns of all keys
-};
-template <CodeScales Codes>
-__device__ const Attend& attend_in(const Codes& codes) {
-  return codes.attend;
-}
-
-// The tiles that the mask leaves, and what their codes stand for.
-template <CodeScales Codes, int Groups>
-struct CodeTiles : SeenTiles {
-  using Call = Codes;
-  static constexpr bool reads_device = true;
-  typename Codes::Scales key_scales;
-  float row_scale[Groups];       // times the score's scale, in units of log2
-  float key_scale, value_scale;  // key_scale: the first
-  int column;                    // of v transposed, where key 0 stands
-
-  template <class Mask>
-  __device__ static KeyTiles tiles(const Codes& codes, const RowTile& tile, int width) {
-    return Mask::tiles(codes.attend, tile, width);
-  }
-  template <class Mask>
-  __device__ void start(const Codes& codes, const RowTile& tile, int, Mask&) {
-    const Sequence& seq = tile.rows.seq;
-    const int64_t r = tile.rows.r, g = tile.key_head(codes.attend);
-    column = static_cast<int>(codes.v_column(r));
-    if (tile.keys <= 0) return;  // nor are there scales
-    const float scale = codes.attend.score.scale * kLog2E;
-    const auto row_scales = codes.q_scales(seq, r, tile.rows.g);
-#pragma unroll 1
-    for (int group = 0; group < Groups; ++group)
-      row_scale[group] = scale * row_scales[min(tile.begin + group * 64, tile.count - 1)];
-    key_scales = codes.k_scales(seq, r, g), key_scale = key_scales[0];
-    value_scale = codes.v_scale_of(seq, r, g);
-  }
+// What a work item's codes stand for, kept in its slot by the KeySource:
+//   factor(group, key)  a score's factor in units of log2, of a warpgroup's rows and of keys from
+//                       `key` on; if `blocks` that of 64 keys, else of all
+//   value_factor        that of values
+//   column              of v transposed, where row 0 of k stands
+//   beyond              v transposed goes on past the last key
+template <class S>
+concept CodeSteps = requires(const S steps, int at) {
+  { S::blocks } -> std::convertible_to<bool>;
+  { steps.factor(at, at) } -> std::same_as<float>;
+  { steps.value_factor } -> std::convertible_to<float>;
+  { steps.column } -> std::convertible_to<int>;
+  { steps.beyond } -> std::convertible_to<bool>;
 };
 
 // The online softmax of block/softmax.cuh with weights of 2^8 p and a factor for each part of a
@@ -165,25 +133,23 @@ struct ByteLayout90 : SharedLayout90<Shape, Source, WindowMask> {
   int sums = this->template of<float4>(Shape::BM * Shape::E / 4);
 };
 
-template <class Shape, CodeScales Codes>
-using CodeSource = KeySourceOf<CodeTiles<Codes, Shape::Groups>, CodeBoxes>;
-template <class Shape, CodeScales Codes>
-constexpr int byte_shared_bytes = ByteLayout90<Shape, CodeSource<Shape, Codes>>().bytes;
+template <class Shape, class Source>
+constexpr int byte_shared_bytes = ByteLayout90<Shape, Source>().bytes;
 
 // A consumer warpgroup.
-template <class Shape, CodeScales Codes, class Sink>
+template <class Shape, KeySource Source, class Sink>
 struct ByteConsumer90 {
+  static_assert(CodeSteps<typename Source::Steps>);
   static constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN, Run = Shape::Run;
   using TileQ = typename Shape::TileQ;
   using TileK = typename Shape::TileK;
   using TileV = typename Shape::TileV;
-  using Source = CodeSource<Shape, Codes>;
   using Shared = Shared90<Shape, Source, WindowMask>;
   using Slot = typename Shared::Slot;
   using Ring = typename Shared::Ring;
   static constexpr ByteLayout90<Shape, Source> layout = ByteLayout90<Shape, Source>();
   static_assert(layout.bytes <= Shape::shared_bytes);
-  const Codes& codes;
+  const Attend& a;
   const Sink& sink;
   const Shared& shared;
   const int group;
@@ -221,15 +187,13 @@ struct ByteConsumer90 {
 
     // A factor of 0 would turn masked scores into NaN.
     const auto positive = [](float factor) { return factor == 0.f ? 0x1p-126f : factor; };
-    constexpr int Parts = Codes::blocks ? BN / 64 : 1;
+    constexpr bool blocks = Source::Steps::blocks;
+    constexpr int Parts = blocks ? BN / 64 : 1;
     float factor[Parts];
     const auto find_factor = [&](int n) {
 #pragma unroll
-      for (int part = 0; part < Parts; ++part) {
-        const int key = min(n * BN + part * 64, tile.keys - 1);
-        factor[part] = positive(work.row_scale[group] *
-                                (Codes::blocks ? work.key_scales[key] : work.key_scale));
-      }
+      for (int part = 0; part < Parts; ++part)
+        factor[part] = positive(work.factor(group, min(n * BN + part * 64, work.tile.keys - 1)));
     };
     const auto scores = [&](Ring k) {
       shared.key_pipe().wait(k);
@@ -244,7 +208,7 @@ struct ByteConsumer90 {
       sm90::commit();
     };
     const auto weigh = [&](int n) {
-      if (Codes::blocks) find_factor(n);
+      if (blocks) find_factor(n);
       if (n < full_begin || n >= full_end) mask.apply(x, n * BN, row);
       state.weigh(x[0], alpha, factor);
     };
@@ -288,7 +252,7 @@ struct ByteConsumer90 {
       weigh(last);
       sm90::pack_codes(p, x[0]);
       // What lies past the tensor reads as zero.
-      if (sm90::uniform(work.clean) && work.column + tile.keys < codes.padded) {
+      if (sm90::uniform(work.clean && work.beyond)) {
         Ring v = at;
         if (first < last) v.next();
         shared.key_pipe().wait(v);
@@ -324,7 +288,7 @@ struct ByteConsumer90 {
       pass(), pass();
     }
 
-    store(work, row, state, o, first <= last ? work.value_scale : 0.f, kept, behind);
+    store(work, row, state, o, first <= last ? work.value_factor : 0.f, kept, behind);
   }
 
   // The next stage is not needed, or not any more.
@@ -338,7 +302,6 @@ struct ByteConsumer90 {
   __device__ __forceinline__ void store(const Slot& work, int row, const LiftedSoftmax& state,
                                         float (&o)[E / 8][4], float v_scale, bool kept,
                                         const float (&behind)[2]) const {
-    const Attend& a = codes.attend;
     const RowTile& tile = work.tile;
     // Rows that saw nothing stay 0 whatever the scale is.
     const float sum[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
@@ -361,14 +324,14 @@ struct ByteConsumer90 {
   }
 };
 
-template <class Shape, CodeScales Codes, class Sink>
+template <class Shape, KeySource Source, class Sink>
 __global__ void __launch_bounds__(Shape::threads, 1)
-    attend_fp8_sm90(const __grid_constant__ Codes codes, const __grid_constant__ AttendGrid grid,
-                    const __grid_constant__ CodeMaps maps, const __grid_constant__ WorkOrder order,
+    attend_fp8_sm90(const __grid_constant__ typename Source::Call call,
+                    const __grid_constant__ AttendGrid grid, const __grid_constant__ CodeMaps maps,
+                    const __grid_constant__ WorkOrder order,
                     const __grid_constant__ Schedule schedule, const __grid_constant__ Sink sink) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  using Consumer = ByteConsumer90<Shape, Codes, Sink>;
-  const typename Consumer::Shared shared(memory);
+  const Shared90<Shape, Source, WindowMask> shared(memory);
   if (threadIdx.x == 0) {
     sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
     shared.init();
@@ -377,11 +340,11 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int warp = sm90::uniform(threadIdx.x / 32);
   if (warp < 4) {
     sm90::setmaxnreg_dec<Shape::copying>();
-    Producer90<Shape, typename Consumer::Source, WindowMask, CodeMaps>{codes, grid, maps, shared}
-        .run(warp, order, schedule);
+    Producer90<Shape, Source, WindowMask, CodeMaps>{call, grid, maps, shared}.run(warp, order,
+                                                                                  schedule);
   } else {
     sm90::setmaxnreg_inc<Shape::computing>();
-    Consumer{codes, sink, shared, warp / 4 - 1}.run();
+    ByteConsumer90<Shape, Source, Sink>{attend_in(call), sink, shared, warp / 4 - 1}.run();
   }
 }
 

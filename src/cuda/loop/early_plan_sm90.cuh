@@ -22,7 +22,7 @@ namespace fovea::cuda {
 // wait for tile_confirmed, and leave out a tile without rows.
 template <class Shape>
 constexpr bool copies_early() {
-  if constexpr (requires { Shape::skip_empty_groups, Shape::prefetch; })
+  if constexpr (requires { Shape::skip_empty_groups; })
     return Shape::skip_empty_groups && Shape::prefetch > 0;
   else
     return false;

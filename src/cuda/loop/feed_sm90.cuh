@@ -28,6 +28,11 @@ struct CodeMaps {
   CUtensorMap q, k, v;
 };
 
+// Where the rows of a row tile begin.
+struct QueryBox {
+  int row, batch;
+};
+
 // Operands: what the tiles of a work item are, and how a thread has TMA bring them.  A kernel's
 // maps choose.
 //
@@ -37,18 +42,18 @@ struct CodeMaps {
 //   | CodeMaps   | e4m3      | rows                            | rows | columns: transposed |
 //
 //   paired                  V follows its K; else the next K, as the products do
-//   query(maps, work, ..)   Q of a work item, whose first row is given
-//   copy<V>(maps, box, ..)  a tile of K or of V, which lies at `box`
+//   query(maps, work, ..)   Q of a work item, which begins at `box`
+//   copy<V>(maps, work, ..) a tile of K or of V, whose keys begin at row `row` of k
 template <class Shape, class Maps>
 struct Operands;
 
 template <class Shape>
 struct RowOperands {
-  template <bool V, class Maps>
-  __device__ static void copy(const Maps& maps, const KeyBox& box, int head, int batch, uint32_t to,
-                              uint32_t full) {
+  template <bool V, class Maps, class Work>
+  __device__ static void copy(const Maps& maps, const Work&, int row, int head, int batch,
+                              uint32_t to, uint32_t full) {
     using Tile = std::conditional_t<V, typename Shape::TileV, typename Shape::TileK>;
-    sm90::copy_tile<Tile>(to, V ? maps.v : maps.k, full, box.row, head, batch);
+    sm90::copy_tile<Tile>(to, V ? maps.v : maps.k, full, row, head, batch);
   }
 };
 
@@ -57,19 +62,19 @@ struct Operands<Shape, AttendMaps> : RowOperands<Shape> {
   static constexpr bool paired = false;
 
   template <class Work>
-  __device__ static void query(const AttendMaps& maps, const Work& work, int row, int batch,
+  __device__ static void query(const AttendMaps& maps, const Work& work, const QueryBox& box,
                                uint32_t to, uint32_t full) {
     using Tile = typename Shape::TileQ;
     const RowTile& tile = work.tile;
     if (tile.group() == 1) {
-      sm90::copy_tile<Tile>(to, maps.q, full, row, static_cast<int>(tile.rows.g), batch);
+      sm90::copy_tile<Tile>(to, maps.q, full, box.row, static_cast<int>(tile.rows.g), box.batch);
       return;
     }
     // A box of whole groups, heads before rows.
     sm90::barrier_expect(full, Tile::panels * work.rows * kPanelRowBytes);
     for (int panel = 0; panel < Tile::panels; ++panel)
       sm90::copy_box(to + panel * Tile::panel_bytes, maps.q, full, panel * 64,
-                     static_cast<int>(tile.rows.head_begin()), row, batch);
+                     static_cast<int>(tile.rows.head_begin()), box.row, box.batch);
   }
 };
 
@@ -78,13 +83,13 @@ struct Operands<Shape, DualMaps> : RowOperands<Shape> {
   static constexpr bool paired = true;
 
   template <class Work>
-  __device__ static void query(const DualMaps& maps, const Work& work, int row, int batch,
+  __device__ static void query(const DualMaps& maps, const Work& work, const QueryBox& box,
                                uint32_t to, uint32_t full) {
     const int head = static_cast<int>(work.tile.rows.g);
     sm90::barrier_expect(full, Shape::q_bytes);
-    sm90::copy_panels<typename Shape::TileQ>(to, maps.q, full, row, head, batch);
-    sm90::copy_panels<typename Shape::TileQ2>(to + Shape::TileQ::bytes, maps.q2, full, row, head,
-                                              batch);
+    sm90::copy_panels<typename Shape::TileQ>(to, maps.q, full, box.row, head, box.batch);
+    sm90::copy_panels<typename Shape::TileQ2>(to + Shape::TileQ::bytes, maps.q2, full, box.row,
+                                              head, box.batch);
   }
 };
 
@@ -93,18 +98,18 @@ struct Operands<Shape, CodeMaps> {
   static constexpr bool paired = false;
 
   template <class Work>
-  __device__ static void query(const CodeMaps& maps, const Work& work, int row, int batch,
+  __device__ static void query(const CodeMaps& maps, const Work& work, const QueryBox& box,
                                uint32_t to, uint32_t full) {
-    sm90::copy_bytes<typename Shape::TileQ>(to, maps.q, full, 0, row,
-                                            static_cast<int>(work.tile.rows.g), batch);
+    sm90::copy_bytes<typename Shape::TileQ>(to, maps.q, full, 0, box.row,
+                                            static_cast<int>(work.tile.rows.g), box.batch);
   }
-  template <bool V>
-  __device__ static void copy(const CodeMaps& maps, const CodeBox& box, int head, int batch,
+  template <bool V, class Work>
+  __device__ static void copy(const CodeMaps& maps, const Work& work, int row, int head, int batch,
                               uint32_t to, uint32_t full) {
     if constexpr (V)
-      sm90::copy_bytes<typename Shape::TileV>(to, maps.v, full, box.column, 0, head, batch);
+      sm90::copy_bytes<typename Shape::TileV>(to, maps.v, full, work.column + row, 0, head, batch);
     else
-      sm90::copy_bytes<typename Shape::TileK>(to, maps.k, full, 0, box.row, head, batch);
+      sm90::copy_bytes<typename Shape::TileK>(to, maps.k, full, 0, row, head, batch);
   }
 };
 
@@ -117,8 +122,7 @@ struct Producer90 {
   using Slot = typename Shared::Slot;
   using Ring = typename Shared::Ring;
   using Boxes = typename Source::template Boxes<Shape>;
-  using Box = typename Boxes::Box;
-  using Bring = Operands<Shape, Maps>;
+  using Load = Operands<Shape, Maps>;
   static_assert(KeyBoxes<Boxes, Slot>);
   static constexpr int BN = Shape::BN;
   const typename Source::Call& call;
@@ -168,7 +172,8 @@ struct Producer90 {
   __device__ __forceinline__ void schedule_tiles(const WorkOrder& order,
                                                  const Schedule& schedule) const {
     typename Shared::WorkRing slot;
-    // Works requested late are counted once this one copies.
+    // The counters are at rest once the kernel before has ended: with a prefetch they are asked for
+    // nothing before this one copies.
     const bool late = Source::Steps::reads_device ||
                       (kPrefetch == 0 && (geometry_on_device(a) || schedule.counters));
     EarlyPlan<Shared, kEarly> early(shared, late, depends_on_device<Source>(a, boxes));
@@ -179,14 +184,14 @@ struct Producer90 {
       return place.row_tile * row_step(grid.group) <
              a.sequences[place.head / static_cast<int>(grid.heads)].rows * grid.group;
     };
-    const auto next = [&](TileScheduler& works) {
-      works.next(kPrefetch == 0);
-      if (run) works.pass(run, has_rows);
+    const auto next = [&](TileScheduler& items) {
+      items.next(kPrefetch == 0);
+      if (run) items.pass(run, has_rows);
     };
-    for (TileScheduler works(schedule, kPrefetch == 0); !works.done();) {
+    for (TileScheduler items(schedule, kPrefetch == 0); !items.done();) {
       shared.tile_pipe().acquire(slot);
-      __syncwarp();  // a work without rows was seen by all lanes
-      const WorkPlace place(order, *works);
+      __syncwarp();  // an item without rows was seen by all lanes
+      const WorkPlace place(order, *items);
       const int rows = row_step(grid.group), heads = static_cast<int>(grid.heads),
                 r = place.head / heads;
       Slot& work = shared.work(slot);
@@ -202,7 +207,7 @@ struct Producer90 {
         if (kPrefetch > 0)
           sm90::barrier_wait(shared.prefetch_next(), prefetch_phase), prefetch_phase ^= 1;
       }
-      if (guess == Guess::kept) next(works);
+      if (guess == Guess::kept) next(items);
     }
     shared.tile_pipe().acquire(slot);
     __syncwarp();
@@ -270,10 +275,10 @@ struct Producer90 {
   __device__ __forceinline__ void query(const Slot& work, typename Shared::QRing q) const {
     const RowTile& tile = work.tile;
     const Sequence& seq = tile.rows.seq;
-    const int row = static_cast<int>(seq.row_begin) + tile.first_query(),
-              batch = static_cast<int>(seq.batch);
+    const QueryBox box{static_cast<int>(seq.row_begin) + tile.first_query(),
+                       static_cast<int>(seq.batch)};
     shared.q_pipe().acquire(q);
-    if (lane == 0) Bring::query(maps, work, row, batch, shared.q(q), shared.q_pipe().full(q));
+    if (lane == 0) Load::query(maps, work, box, shared.q(q), shared.q_pipe().full(q));
   }
 
   // The next tile to copy, and how many others' are before it.
@@ -281,7 +286,7 @@ struct Producer90 {
     int others = kCopiers > 1 && threadIdx.x >= 32 ? static_cast<int>(threadIdx.x / 32) - 1 : 0;
   };
 
-  // Works without rows are to be passed before the next one: it is asked for when this one begins.
+  // Where items without rows are passed over first, the next one is requested when this one begins.
   __device__ __forceinline__ void prefetch_next(int left, int all) const {
     if (kPrefetch > 0 && left == (ragged() ? all : min(all, kPrefetch)) && leads() && lane == 0)
       sm90::barrier_arrive(shared.prefetch_next());
@@ -292,34 +297,34 @@ struct Producer90 {
               batch = max(static_cast<int>(work.tile.rows.seq.key_batch), 0);
     int n = work.last;
     typename Boxes::Stretch stretch{};
-    if constexpr (Bring::paired) {
+    if constexpr (Load::paired) {
       begin();
       query(work, q);
       const int second = static_cast<int>(work.tile.rows.g) / maps.group;
       const int all = max(work.count, 1);
       for (int left = all; left; --left, n = work.before(n)) {
         prefetch_next(left, all);
-        const Box here = boxes.box(work, n, lane, stretch);
-        copy<false>(here, head, batch, at, false);
-        copy<true>(here, second, batch, at, false);
+        const KeyBox here = boxes.box(work, n, lane, stretch);
+        copy<false>(work, here, head, batch, at, false);
+        copy<true>(work, here, second, batch, at, false);
       }
       return;
     }
     if (boxes.pages() && live) stretch = boxes.first(work, shared.first_pages(slot) + lane);
-    Box here{}, behind{};
+    KeyBox here{}, behind{};
     int all = 1;  // at least
     for (int done = 0; done <= all; ++done) {
       if (done < all) {
         here = boxes.box(work, n, lane, stretch);
         n = work.before(n);
-        copy<false>(here, head, batch, at, done == 0 && live);
+        copy<false>(work, here, head, batch, at, done == 0 && live);
       }
       if (done == 0) {
         if (leads()) query(work, q);
         if (kEarly && live) sm90::barrier_wait(shared.tile_confirmed(slot), slot.phase);
         all = live ? max(work.count, 1) : 2;
       } else {
-        copy<true>(behind, head, batch, at, false);
+        copy<true>(work, behind, head, batch, at, false);
       }
       prefetch_next(all - 1 - done, all - 1);
       behind = here;
@@ -328,8 +333,8 @@ struct Producer90 {
 
   // A tile of K or V.  `begins`: nothing was asked for before.
   template <bool V>
-  __device__ __forceinline__ void copy(const Box& keys, int head, int batch, Tiles& at,
-                                       bool begins) const {
+  __device__ __forceinline__ void copy(const Slot& work, const KeyBox& keys, int head, int batch,
+                                       Tiles& at, bool begins) const {
     if (kCopiers > 1) {
       if (at.others > 0) {
         if (begins) begin();
@@ -346,7 +351,7 @@ struct Producer90 {
     }
     if (begins) begin();
     shared.key_pipe().acquire(at);
-    if (lane == 0) Bring::template copy<V>(maps, keys, head, batch, to, full);
+    if (lane == 0) Load::template copy<V>(maps, work, keys.row, head, batch, to, full);
     at.next();
   }
 

@@ -7,7 +7,6 @@
 //   | Pages       | those that the mask leaves | pages, or rows where no page is given  |
 //   | List        | those of a list            | rows of the tensor                     |
 //   | ListOfPages | those of a list            | pages, or rows where no page is given  |
-//   | Codes       | those that the mask leaves | rows of k, columns of v transposed     |
 //
 // A walk has steps, from the last to the first.  Of a list a step is a place in it, else a tile.
 #pragma once
@@ -25,10 +24,6 @@ namespace fovea::cuda {
 // the pool page of the lane's box, past the pool for none.
 struct KeyBox {
   int row, page;
-};
-// Where a tile of codes lies: the row of its first key, its column in v stored transposed.
-struct CodeBox {
-  int row, column;
 };
 
 // Of Steps, which are kept in the slot of a work item:
@@ -50,7 +45,7 @@ template <class B, class Work>
 concept KeyBoxes = requires(const B boxes, const Work& work, int n, typename B::Stretch& stretch) {
   { B::paged } -> std::convertible_to<bool>;
   { boxes.pages() } -> std::same_as<bool>;
-  { boxes.box(work, n, n, stretch) } -> std::same_as<typename B::Box>;
+  { boxes.box(work, n, n, stretch) } -> std::same_as<KeyBox>;
 };
 
 // ---- which tiles
@@ -115,7 +110,6 @@ struct ListedTiles {
 template <class Shape>
 struct RowBoxes {
   static constexpr bool paged = false;
-  using Box = KeyBox;
   struct Stretch {};
   const Attend& a;
 
@@ -134,26 +128,11 @@ struct RowBoxes {
   }
 };
 
-// Of 8-bit codes: rows of k, and columns of v stored transposed from the work item's `column` on.
-template <class Shape>
-struct CodeBoxes : RowBoxes<Shape> {
-  using Rows = RowBoxes<Shape>;
-  using Box = CodeBox;
-  using Rows::Rows;
-
-  template <class Work>
-  __device__ Box box(const Work& work, int step, int lane, typename Rows::Stretch& stretch) const {
-    return {Rows::box(work, step, lane, stretch).row,
-            work.column + work.key_tile(step) * Shape::BN};
-  }
-};
-
 // In pages, of which a tile holds a whole number, at most 32, or one holds a whole number of tiles:
 // a lane has a page, or a tile's part of one.  Without a page, as RowBoxes.
 template <class Shape>
 struct PageBoxes {
   static constexpr bool paged = true;
-  using Box = KeyBox;
   static constexpr bool only_pages = Shape::TileK::interleaved;
   static constexpr int kStretch = 32;
   // Pool pages of a stretch of the page table, from `first` on one a lane.  A walk goes down it.

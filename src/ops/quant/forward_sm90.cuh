@@ -9,11 +9,40 @@
 
 namespace fovea::cuda {
 
-// Blocks: scales of keys are those of blocks.
-template <bool Blocks>
-struct CallCodes : QuantAttend {
-  using Scales = ScaleRow;
-  static constexpr bool blocks = Blocks;
+// The tiles that the mask leaves, and what their codes stand for.  Blocks: scales of keys change
+// within a sequence.
+template <bool Blocks, int Groups>
+struct CodeTiles : SeenTiles {
+  using Call = QuantAttend;
+  static constexpr bool reads_device = true, blocks = Blocks;
+  ScaleRow keys;
+  float row_factor[Groups];  // with the score's scale, in units of log2
+  float key_factor, value_factor;
+  int column;
+  bool beyond;
+
+  template <class Mask>
+  __device__ static KeyTiles tiles(const QuantAttend& call, const RowTile& tile, int width) {
+    return Mask::tiles(call.attend, tile, width);
+  }
+  template <class Mask>
+  __device__ void start(const QuantAttend& call, const RowTile& tile, int, Mask&) {
+    const Sequence& seq = tile.rows.seq;
+    const int64_t r = tile.rows.r, g = tile.key_head(call.attend);
+    column = static_cast<int>(call.v_column(r) - seq.key_begin);
+    beyond = call.v_column(r) + tile.keys < call.padded;
+    if (tile.keys <= 0) return;  // nor are there scales
+    const float scale = call.attend.score.scale * kLog2E;
+    const ScaleRow rows = call.q_scales(seq, r, tile.rows.g);
+#pragma unroll 1
+    for (int group = 0; group < Groups; ++group)
+      row_factor[group] = scale * rows[min(tile.begin + group * 64, tile.count - 1)];
+    keys = call.k_scales(seq, r, g), key_factor = keys[0];
+    value_factor = call.v_scale_of(seq, r, g);
+  }
+  __device__ float factor(int group, int key) const {
+    return row_factor[group] * (Blocks ? keys[key] : key_factor);
+  }
 };
 
 template <QuantConfig90 C>
@@ -24,9 +53,9 @@ QuantInstance90 quant_sm90_instance() {
                                const CodeMaps& maps) {
     const int blocks = std::min(work.schedule.works, device_info(ctx).multiprocessors);
     const auto run = [&]<bool Blocks>() {
-      using Codes = CallCodes<Blocks>;
-      launch<attend_fp8_sm90<Shape, Codes, DirectSink>>(
-          ctx, "quant_forward", blocks, Shape::threads, byte_shared_bytes<Shape, Codes>, Codes{a},
+      using Source = KeySourceOf<CodeTiles<Blocks, C.groups>, RowBoxes>;
+      launch<attend_fp8_sm90<Shape, Source, DirectSink>>(
+          ctx, "quant_forward", blocks, Shape::threads, byte_shared_bytes<Shape, Source>, a,
           work.grid, maps, work.order, work.schedule, DirectSink());
     };
     a.k_block ? run.template operator()<true>() : run.template operator()<false>();

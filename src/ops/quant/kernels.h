@@ -213,6 +213,10 @@ struct QuantAttend {
   }
 };
 
+FOVEA_HD const Attend& attend_in(const QuantAttend& call) {
+  return call.attend;
+}
+
 extern const Kernel<Quantize> quant_quantize_host;
 extern const Kernel<QuantAttend> quant_forward_host;
 
