@@ -49,17 +49,11 @@ class Tile : host::RowTile {
        int64_t first)
       : host::RowTile(std::min<int64_t>(kRows, q.rows - first)),
         plan_(plan),
-        simd_(host::simd()),
-        a_(plan.a.attend),
+        room_(room),
         seq_(q),
         r_(r),
         head_(head),
-        first_(first),
-        q_(plan.q.at(room)),
-        x_(plan.x.at(room)),
-        o_(plan.o.at(room)),
-        k_(plan.k.at(room)),
-        v_(plan.v.at(room)) {
+        first_(first) {
     for (int i = 0; i < count; ++i)
       seen[i] = a_.mask.window.range(a_.mask.query_at(seq_, head_, first_ + i), seq_.keys);
     bound();
@@ -143,11 +137,13 @@ class Tile : host::RowTile {
   }
 
   const ForwardPlan& plan_;
-  const host::Simd& simd_;
-  const Attend& a_;
+  void* const room_;
   const Sequence seq_;
   const int64_t r_, head_, first_;
-  float *q_, *x_, *o_, *k_, *v_;
+  const host::Simd& simd_ = host::simd();
+  const Attend& a_ = plan_.a.attend;
+  float *const q_ = plan_.q.at(room_), *const x_ = plan_.x.at(room_), *const o_ = plan_.o.at(room_);
+  float *const k_ = plan_.k.at(room_), *const v_ = plan_.v.at(room_);
   float top_[kRows], sum_[kRows];
 };
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two quantising kernels share: conversions, the rotation inside a warp, block maxima.
+// What the two quantising kernels share: maxima of blocks and of sequences.
 #pragma once
-#include "core/convert.h"
-#include "ops/quant/kernels.h"
+#include "ops/quant/quantize.h"
 
 namespace fovea::cuda {
 
@@ -31,10 +30,6 @@ __device__ inline float sequence_greatest(const Quantize& a, const CodeUnit& uni
   for (int64_t i = units.begin + threadIdx.x; i < units.end; i += blockDim.x)
     top = greatest(top, most[i * a.h + head]);
   return block_greatest(top, s);
-}
-
-__device__ inline float root_of(int64_t run) {
-  return static_cast<float>(1 / sqrt(static_cast<double>(run)));
 }
 
 }  // namespace fovea::cuda

@@ -17,57 +17,15 @@ constexpr int kWarps = 4;
 constexpr int64_t kWidthMost = 3072;  // 48 KB of rows
 
 template <class X>
-__device__ void load_row(const Quantize& a, const CodeUnit& unit, int64_t head, int64_t i,
-                         float* row) {
-  const int lane = threadIdx.x % 32;
-  const X* x = a.x.as<X>() + token_at(a.x, unit, head, i);
-  __syncwarp();
-  for (int64_t c = lane; c < a.d; c += 32) {
-    const float y = to_float(x[c * a.x.stride[3]]);
-    row[c] = a.run && flips(a.seed, c) ? -y : y;
-  }
-  __syncwarp();
-  if (!a.run) return;
-  for (int64_t step = 1; step < a.run; step *= 2) {
-    for (int64_t c = lane; c < a.d; c += 32) {
-      if (c & step) continue;
-      const float low = row[c], high = row[c + step];
-      row[c] = low + high, row[c + step] = low - high;
-    }
-    __syncwarp();
-  }
-  const float root = root_of(a.run);
-  for (int64_t c = lane; c < a.d; c += 32) row[c] *= root;
-}
-
-template <class X>
 __device__ float greatest_of(const Quantize& a, const CodeUnit& unit, int64_t head,
                              const CodePart& part, float* row, uint32_t* s_top) {
   float top = 0;
+  const int lane = threadIdx.x % 32;
   for (int64_t i = part.begin + threadIdx.x / 32; i < part.begin + part.tokens; i += kWarps) {
-    load_row<X>(a, unit, head, i, row);
-    for (int64_t c = threadIdx.x % 32; c < a.d; c += 32) top = greatest(top, fabsf(row[c]));
+    load_token<X, 32>(a, unit, head, i, lane, row);
+    for (int64_t c = lane; c < a.d; c += 32) top = greatest(top, fabsf(row[c]));
   }
   return block_greatest(top, s_top);
-}
-
-template <class X>
-__device__ void store_codes(const Quantize& a, const CodeUnit& unit, int64_t head,
-                            const CodePart& part, float factor, float* row) {
-  for (int64_t i = part.begin + threadIdx.x / 32; i < part.end; i += kWarps) {
-    const bool there = i < unit.tokens;
-    if (there && factor != 0) load_row<X>(a, unit, head, i, row);
-    const auto store = [&](E4m3* to, int64_t stride) {
-      for (int64_t c = threadIdx.x % 32; c < a.d; c += 32)
-        to[c * stride] = there && factor != 0 ? from_float<E4m3>(row[c] * factor) : E4m3{0};
-    };
-    if (a.code && there)
-      store(a.code.as<E4m3>() + token_at(a.code, unit, head, i), a.code.stride[3]);
-    if (a.code_t && unit.column < a.padded)
-      store(a.code_t.as<E4m3>() + column_at(a.code_t, unit, head) +
-                (a.permutes ? permuted(i) : i) * a.code_t.stride[3],
-            a.code_t.stride[2]);
-  }
 }
 
 template <class X>
@@ -93,7 +51,11 @@ __global__ void __launch_bounds__(32 * kWarps)
       }
       const CodeScale group(top);
       if (threadIdx.x == 0) put_scale(a, unit, head, part, group.scale);
-      store_codes<X>(a, unit, head, part, group.factor, row);
+      const int lane = threadIdx.x % 32;
+      for (int64_t i = part.begin + threadIdx.x / 32; i < part.end; i += kWarps) {
+        if (i < unit.tokens && group.factor != 0) load_token<X, 32>(a, unit, head, i, lane, row);
+        store_token<32>(a, unit, head, i, group.factor, lane, row);
+      }
     }
   }
 }

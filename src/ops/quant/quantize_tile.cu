@@ -148,19 +148,6 @@ __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
   }
 }
 
-std::string refuses(const Quantize& a) {
-  if (a.d != 64 && a.d != 128 && a.d != 256)
-    return "d=" + std::to_string(a.d) + " not in {64,128,256}";
-  const size_t bytes = static_cast<size_t>(dtype_bytes(a.x_dtype));
-  if (!chunked(a.x, bytes, kColumns)) return "x has rows that are not contiguous and aligned";
-  if (a.code && !chunked(a.code, 1, kColumns))
-    return "code has rows that are not contiguous and aligned";
-  if (a.code_t && !chunked(a.code_t, 1, kColumns))
-    return "code_t has rows that are not contiguous and aligned";
-  if (unit_count(a) * a.h > INT32_MAX) return "more than 2^31 units of work";
-  return "";
-}
-
 template <class X, int Lanes>
 void run(Context& ctx, const Quantize& a, float* most) {
   const auto pass = [&]<Pass Which>() {
@@ -173,7 +160,15 @@ void run(Context& ctx, const Quantize& a, float* most) {
 }
 
 std::string offer(const Context&, const Quantize& a, Plan& plan) {
-  if (std::string why = refuses(a); !why.empty()) return why;
+  if (a.d != 64 && a.d != 128 && a.d != 256)
+    return "d=" + std::to_string(a.d) + " not in {64,128,256}";
+  const size_t bytes = static_cast<size_t>(dtype_bytes(a.x_dtype));
+  if (!chunked(a.x, bytes, kColumns)) return "x has rows that are not contiguous and aligned";
+  if (a.code && !chunked(a.code, 1, kColumns))
+    return "code has rows that are not contiguous and aligned";
+  if (a.code_t && !chunked(a.code_t, 1, kColumns))
+    return "code_t has rows that are not contiguous and aligned";
+  if (unit_count(a) * a.h > INT32_MAX) return "more than 2^31 units of work";
   const Slot<float> most = plan.workspace.add<float>(a.block ? 0 : unit_count(a) * a.h);
   plan.kernel += std::string(".") + dtype_name(a.x_dtype) + ".d" + std::to_string(a.d);
   plan.launch = [a, most](Context& ctx, void* base) {
