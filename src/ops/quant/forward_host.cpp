@@ -82,18 +82,13 @@ class Tile : host::RowTile {
   void load_keys(int64_t first, int64_t keys) {
     const int64_t g = key_head(), e_pad = plan_.e_pad;
     const ScaleRow scales = plan_.a.k_scales(seq_, r_, g);
-    const View<4>& v_t = plan_.a.v_t;
+    const E4m3 *k = a_.k.as<E4m3>(), *v = plan_.a.values().as<E4m3>();
     for (int64_t j = 0; j < keys; ++j) {
-      const int64_t key = first + j, column = plan_.a.permuted ? permuted(key) : key;
-      const auto row = [&](const View<4>& x) {
-        return x.as<E4m3>() + seq_.key_batch * x.stride[0] + (seq_.key_begin + key) * x.stride[1] +
-               g * x.stride[2];
-      };
-      load_codes(row(a_.k), a_.k.stride[3], a_.d, scales[key], k_ + j * a_.d);
-      const E4m3* v = v_t ? v_t.as<E4m3>() + seq_.key_batch * v_t.stride[0] + g * v_t.stride[1] +
-                                (plan_.a.v_column(r_) + column) * v_t.stride[3]
-                          : row(a_.v);
-      load_codes(v, v_t ? v_t.stride[2] : a_.v.stride[3], a_.e, 1, v_ + j * e_pad);
+      const int64_t at = seq_.key_batch * a_.k.stride[0] +
+                         (seq_.key_begin + first + j) * a_.k.stride[1] + g * a_.k.stride[2];
+      load_codes(k + at, a_.k.stride[3], a_.d, scales[first + j], k_ + j * a_.d);
+      load_codes(v + plan_.a.value_at(seq_, r_, g, first + j), plan_.a.value_stride(), a_.e, 1,
+                 v_ + j * e_pad);
       std::fill_n(v_ + j * e_pad + a_.e, e_pad - a_.e, 0.0f);
     }
   }

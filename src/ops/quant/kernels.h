@@ -80,6 +80,15 @@ struct QuantAttend {
     return first_entry(attend.sequences.key_start, attend.t, r, kCodeRun) *
            (attend.sequences.key_start ? kCodeRun : 0);
   }
+  // Where key j's values start, in v_t if it is given, else in v.
+  FOVEA_HD int64_t value_at(const Sequence& q, int64_t r, int64_t g, int64_t j) const {
+    const int64_t* v = attend.v.stride;
+    if (!v_t) return q.key_batch * v[0] + (q.key_begin + j) * v[1] + g * v[2];
+    return q.key_batch * v_t.stride[0] + g * v_t.stride[1] +
+           (v_column(r) + (permuted ? fovea::permuted(j) : j)) * v_t.stride[3];
+  }
+  FOVEA_HD const View<4>& values() const { return v_t ? v_t : attend.v; }
+  FOVEA_HD int64_t value_stride() const { return v_t ? v_t.stride[2] : attend.v.stride[3]; }
 
  private:
   FOVEA_HD static ScaleRow row(const View<3>& x, int64_t batch, int64_t head,

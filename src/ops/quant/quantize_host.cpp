@@ -10,11 +10,6 @@
 namespace fovea {
 namespace {
 
-struct Room {
-  Slot<float> most;  // (units, h), with one scale a sequence
-  Slot<float> rows;  // (workers, 128 or s, d)
-};
-
 float largest(const float* y, int64_t count) {
   float most = 0;
   for (int64_t i = 0; i < count; ++i) most = greatest(most, std::abs(y[i]));
@@ -37,13 +32,13 @@ void quantize_unit(const Quantize& a, const CodeUnit& unit, int64_t slot, int64_
 
 std::string offer(const Context& ctx, const Quantize& a, Plan& plan) {
   const int64_t items = unit_count(a) * a.h;
-  Room room;
-  room.most = plan.workspace.add<float>(a.block ? 0 : items);
-  room.rows = plan.workspace.add<float>(host::workers_for(ctx, static_cast<double>(items)),
-                                        std::min(kCodeRun, a.s), a.d);
+  // (units, h), with one scale a sequence; (workers, 128 or s, d).
+  const Slot<float> most_slot = plan.workspace.add<float>(a.block ? 0 : items);
+  const Slot<float> rows = plan.workspace.add<float>(
+      host::workers_for(ctx, static_cast<double>(items)), std::min(kCodeRun, a.s), a.d);
   plan.kernel += std::string(".") + dtype_name(a.x_dtype);
-  plan.launch = [a, room, items](Context& ctx, void* base) {
-    float* most = room.most.at(base);
+  plan.launch = [=](Context& ctx, void* base) {
+    float* most = most_slot.at(base);
     const double cost = 3.0 * static_cast<double>(items * kCodeRun * a.d);
     with_fp(a.x_dtype, [&](auto x) {
       const auto walk = [&](auto&& visit) {
@@ -51,7 +46,7 @@ std::string offer(const Context& ctx, const Quantize& a, Plan& plan) {
           const int64_t slot = item / a.h, head = item % a.h;
           const CodeUnit unit = unit_at(a, slot);
           if (unit.sequence < 0) return;
-          float* y = room.rows.at(base) + worker * std::min(kCodeRun, a.s) * a.d;
+          float* y = rows.at(base) + worker * std::min(kCodeRun, a.s) * a.d;
           for (int64_t i = 0; i < unit.tokens; ++i)
             load_token<decltype(x), 1>(a, unit, head, i, 0, y + i * a.d);
           visit(unit, slot, head, y);
