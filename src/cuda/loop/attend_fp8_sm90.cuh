@@ -213,15 +213,14 @@ struct ByteConsumer90 {
       state.weigh(x[0], alpha, factor);
     };
     const auto step = [&](int n, bool accumulate) {
-      const Ring k = at;
-      at.next();
-      const Ring v = at;
-      at.next();
-      scores(k);
+      Ring v = at;
+      v.next();
+      scores(at);
       values(v, accumulate);
       sm90::wait<1>();
       sm90::pin(x[0]);
-      shared.key_pipe().release(k);
+      shared.key_pipe().release(at);
+      at = v, at.next();
       weigh(n);
       // ptxas moves a wait above arithmetic, here the whole softmax that is to run beside the
       // second product, but not above a branch: this barrier was passed before.

@@ -8,6 +8,7 @@
 //   | List        | those of a list            | rows of the tensor                     |
 //   | ListOfPages | those of a list            | pages, or rows where no page is given  |
 //
+// An operation may bring its own: of codes, ops/quant/forward_sm90.cuh.
 // A walk has steps, from the last to the first.  Of a list a step is a place in it, else a tile.
 #pragma once
 #include <concepts>
@@ -56,8 +57,8 @@ struct SeenTiles {
   static constexpr bool reads_device = false;
 
   template <class Mask>
-  __device__ static KeyTiles tiles(const Attend& a, const RowTile& tile, int width) {
-    return Mask::tiles(a, tile, width);
+  __device__ static KeyTiles tiles(const auto& call, const RowTile& tile, int width) {
+    return Mask::tiles(attend_in(call), tile, width);
   }
   template <class Mask>
   __device__ void start(const Attend&, const RowTile&, int, Mask&) {}

@@ -21,12 +21,7 @@ struct CodeTiles : SeenTiles {
   int column;
   bool beyond;
 
-  template <class Mask>
-  __device__ static KeyTiles tiles(const QuantAttend& call, const RowTile& tile, int width) {
-    return Mask::tiles(call.attend, tile, width);
-  }
-  template <class Mask>
-  __device__ void start(const QuantAttend& call, const RowTile& tile, int, Mask&) {
+  __device__ void start(const QuantAttend& call, const RowTile& tile, int, WindowMask&) {
     const Sequence& seq = tile.rows.seq;
     const int64_t r = tile.rows.r, g = tile.key_head(call.attend);
     column = static_cast<int>(call.v_column(r) - seq.key_begin);

@@ -22,21 +22,20 @@ constexpr int kGroups = 32;               // of L lanes, in a block
 
 // Four codes as a word.
 __device__ inline uint32_t four_codes(const float* y, float factor) {
-#if __CUDA_ARCH__ >= 890
-  uint16_t low, high;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
-      : "=h"(low)
-      : "f"(y[1] * factor), "f"(y[0] * factor));
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
-      : "=h"(high)
-      : "f"(y[3] * factor), "f"(y[2] * factor));
-  return low | static_cast<uint32_t>(high) << 16;
-#else
   uint32_t word = 0;
+#if __CUDA_ARCH__ >= 890
+  for (int c = 0; c < 4; c += 2) {
+    uint16_t two;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+        : "=h"(two)
+        : "f"(y[c + 1] * factor), "f"(y[c] * factor));
+    word |= static_cast<uint32_t>(two) << 8 * c;
+  }
+#else
   for (int c = 0; c < 4; ++c)
     word |= static_cast<uint32_t>(from_float<E4m3>(y[c] * factor).bits) << 8 * c;
-  return word;
 #endif
+  return word;
 }
 
 template <int Lanes>
