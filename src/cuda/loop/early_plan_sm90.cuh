@@ -6,7 +6,7 @@
 //   | parameters alone          | at once                | at once                              |
 //   | device data               | at once, speculatively | once it is confirmed                 |
 //   | the same, copies_early    | at once, speculatively | by producers at once, consumers then |
-//   | a list                    | once that kernel ended | at once                              |
+//   | a list, scales of codes   | once that kernel ended | at once                              |
 //
 // Confirmed: the kernel before has ended, and the device data is still the same.  A tile of which
 // producers know, but which the data contradicts, is given up: it is confirmed without rows and of
@@ -22,7 +22,7 @@ namespace fovea::cuda {
 // wait for tile_confirmed, and leave out a tile without rows.
 template <class Shape>
 constexpr bool copies_early() {
-  if constexpr (requires { Shape::skip_empty_groups, Shape::prefetch; })
+  if constexpr (requires { Shape::skip_empty_groups; })
     return Shape::skip_empty_groups && Shape::prefetch > 0;
   else
     return false;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What feeds the forward sweeps of Hopper: a scheduler warp and producer warps.  Which keys there
-// are and where they lie is the KeySource's (source_sm90.cuh); what is done while the kernel before
-// still runs is early_plan_sm90.cuh's.
+// What feeds the forward sweeps of Hopper: a scheduler warp and producer warps.
+//
+//   | policy    | where it is         | what it says                                             |
+//   | KeySource | source_sm90.cuh     | which tiles of keys there are, and where they lie        |
+//   | Operands  | here                | what the tiles of Q, K and V are, and how TMA brings them |
+//   | EarlyPlan | early_plan_sm90.cuh | what is done while the kernel before still runs          |
 #pragma once
 #include <concepts>
 #include <new>
@@ -15,29 +18,102 @@
 
 namespace fovea::cuda {
 
-// Two distributions over the same keys: q and k of the first, then of the second, in one ring.  A
-// slot of Q holds the second's rows behind the first's.
+// Two distributions over the same keys.
 struct DualMaps {
   CUtensorMap q, k, q2, v;  // v: the second's keys
   int32_t group;            // query heads that share a key head of the second
 };
+// 8-bit codes; v: stored transposed, in v_perm16.
+struct CodeMaps {
+  CUtensorMap q, k, v;
+};
 
-template <class Shape, bool Paged>
-constexpr int producer_warps_in() {
-  if constexpr (Paged)
-    return Shape::producer_warps;
-  else
-    return 1;
-}
+// Where the rows of a row tile begin.
+struct QueryBox {
+  int row, batch;
+};
 
-// Key tiles left to copy when the next work item is requested; 0: it is requested when needed.
+// Operands: what the tiles of a work item are, and how a thread has TMA bring them.  A kernel's
+// maps choose.
+//
+//   | maps       | elements  | Q                               | K    | V                   |
+//   | AttendMaps | f16, bf16 | rows, of whole groups: pack_gqa | rows | rows                |
+//   | DualMaps   | f16, bf16 | both: the second's behind       | rows | the second's K      |
+//   | CodeMaps   | e4m3      | rows                            | rows | columns: transposed |
+//
+//   paired                  V follows its K; else the next K, as the products do
+//   query(maps, work, ..)   Q of a work item, which begins at `box`
+//   copy<V>(maps, work, ..) a tile of K or of V, whose keys begin at row `row` of k
+template <class Shape, class Maps>
+struct Operands;
+
 template <class Shape>
-constexpr int prefetch_in() {
-  if constexpr (requires { Shape::prefetch; })
-    return Shape::prefetch;
-  else
-    return 0;
-}
+struct RowOperands {
+  template <bool V, class Maps, class Work>
+  __device__ static void copy(const Maps& maps, const Work&, int row, int head, int batch,
+                              uint32_t to, uint32_t full) {
+    using Tile = std::conditional_t<V, typename Shape::TileV, typename Shape::TileK>;
+    sm90::tma_load_tile<Tile>(to, V ? maps.v : maps.k, full, row, head, batch);
+  }
+};
+
+template <class Shape>
+struct Operands<Shape, AttendMaps> : RowOperands<Shape> {
+  static constexpr bool paired = false;
+
+  template <class Work>
+  __device__ static void query(const AttendMaps& maps, const Work& work, const QueryBox& box,
+                               uint32_t to, uint32_t full) {
+    using Tile = typename Shape::TileQ;
+    const RowTile& tile = work.tile;
+    if (tile.group() == 1) {
+      sm90::tma_load_tile<Tile>(to, maps.q, full, box.row, static_cast<int>(tile.rows.g),
+                                box.batch);
+      return;
+    }
+    // A box of whole groups, heads before rows.
+    sm90::barrier_expect(full, Tile::panels * work.rows * kPanelRowBytes);
+    for (int panel = 0; panel < Tile::panels; ++panel)
+      sm90::tma_load_box(to + panel * Tile::panel_bytes, maps.q, full, panel * 64,
+                         static_cast<int>(tile.rows.head_begin()), box.row, box.batch);
+  }
+};
+
+template <class Shape>
+struct Operands<Shape, DualMaps> : RowOperands<Shape> {
+  static constexpr bool paired = true;
+
+  template <class Work>
+  __device__ static void query(const DualMaps& maps, const Work& work, const QueryBox& box,
+                               uint32_t to, uint32_t full) {
+    const int head = static_cast<int>(work.tile.rows.g);
+    sm90::barrier_expect(full, Shape::q_bytes);
+    sm90::tma_load_panels<typename Shape::TileQ>(to, maps.q, full, box.row, head, box.batch);
+    sm90::tma_load_panels<typename Shape::TileQ2>(to + Shape::TileQ::bytes, maps.q2, full, box.row,
+                                                  head, box.batch);
+  }
+};
+
+template <class Shape>
+struct Operands<Shape, CodeMaps> {
+  static constexpr bool paired = false;
+
+  template <class Work>
+  __device__ static void query(const CodeMaps& maps, const Work& work, const QueryBox& box,
+                               uint32_t to, uint32_t full) {
+    sm90::tma_load_bytes<typename Shape::TileQ>(to, maps.q, full, 0, box.row,
+                                                static_cast<int>(work.tile.rows.g), box.batch);
+  }
+  template <bool V, class Work>
+  __device__ static void copy(const CodeMaps& maps, const Work& work, int row, int head, int batch,
+                              uint32_t to, uint32_t full) {
+    if constexpr (V)
+      sm90::tma_load_bytes<typename Shape::TileV>(to, maps.v, full, work.column + row, 0, head,
+                                                  batch);
+    else
+      sm90::tma_load_bytes<typename Shape::TileK>(to, maps.k, full, 0, row, head, batch);
+  }
+};
 
 // Warpgroup 0: a scheduler warp finds out what each work item of the block is, and producer warps
 // copy its tiles, all running ahead.  A warp issues one copy after another: where a tile is many
@@ -48,9 +124,9 @@ struct Producer90 {
   using Slot = typename Shared::Slot;
   using KeyState = typename Shared::KeyState;
   using Boxes = typename Source::template Boxes<Shape>;
+  using Load = Operands<Shape, Maps>;
   static_assert(KeyBoxes<Boxes, Slot>);
   static constexpr int BN = Shape::BN;
-  static constexpr bool kPair = std::same_as<Maps, DualMaps>;
   const typename Source::Call& call;
   const AttendGrid& grid;
   const Maps& maps;
@@ -58,10 +134,16 @@ struct Producer90 {
   const Attend& a = attend_in(call);
   const Boxes boxes = Boxes(a, maps);
   int lane = threadIdx.x % 32;
-  static constexpr int kProducerWarps = producer_warps_in<Shape, Boxes::paged>();
-  // Work items that are few and long are requested late, when so many key tiles are left of the one
-  // before.  Else multiprocessors that read faster than others would wait for these in the end.
-  static constexpr int kPrefetch = prefetch_in<Shape>();
+  static constexpr int kProducerWarps = [] {
+    if constexpr (Boxes::paged)
+      return Shape::producer_warps;
+    else
+      return 1;
+  }();
+  // Work items that are few and long are requested late, when so many key tiles are left to copy of
+  // the one before; 0: when needed.  Else multiprocessors that read faster than others would wait
+  // for these in the end.
+  static constexpr int kPrefetch = Shape::prefetch;
   static constexpr bool kEarly = copies_early<Shape>();
 
   __device__ static int producer_warps_of(const Attend& a) {
@@ -94,9 +176,10 @@ struct Producer90 {
   __device__ __forceinline__ void schedule_tiles(const TileOrder& order,
                                                  const DynamicSchedule& schedule) const {
     typename Shared::TileState slot;
-    // Work items requested late are counted once this one copies.
-    const bool late =
-        Source::Steps::listed || (kPrefetch == 0 && (geometry_on_device(a) || schedule.counters));
+    // The counters are at rest once the kernel before has ended: with a prefetch they are asked for
+    // nothing before this one copies.
+    const bool late = Source::Steps::reads_device ||
+                      (kPrefetch == 0 && (geometry_on_device(a) || schedule.counters));
     EarlyPlan<Shared, kEarly> early(shared, late, depends_on_device<Source>(a, boxes));
     uint32_t prefetch_phase = 0;
     const int run = ragged() ? order.run(static_cast<int>(grid.heads)) : 0;
@@ -105,14 +188,14 @@ struct Producer90 {
       return place.row_tile * row_step(grid.group) <
              a.sequences[place.head / static_cast<int>(grid.heads)].rows * grid.group;
     };
-    const auto next = [&](TileScheduler& scheduler) {
-      scheduler.next(kPrefetch == 0);
-      if (run) scheduler.pass(run, has_rows);
+    const auto next = [&](TileScheduler& items) {
+      items.next(kPrefetch == 0);
+      if (run) items.pass(run, has_rows);
     };
-    for (TileScheduler scheduler(schedule, kPrefetch == 0); !scheduler.done();) {
+    for (TileScheduler items(schedule, kPrefetch == 0); !items.done();) {
       shared.tile_pipe().acquire(slot);
-      __syncwarp();  // a work without rows was seen by all lanes
-      const TileCoord place(order, *scheduler);
+      __syncwarp();  // an item without rows was seen by all lanes
+      const TileCoord place(order, *items);
       const int rows = row_step(grid.group), heads = static_cast<int>(grid.heads),
                 r = place.head / heads;
       Slot& work = shared.work(slot);
@@ -128,7 +211,7 @@ struct Producer90 {
         if (kPrefetch > 0)
           sm90::barrier_wait(shared.prefetch_next(), prefetch_phase), prefetch_phase ^= 1;
       }
-      if (guess == Guess::kept) next(scheduler);
+      if (guess == Guess::kept) next(items);
     }
     shared.tile_pipe().acquire(slot);
     __syncwarp();
@@ -196,31 +279,10 @@ struct Producer90 {
   __device__ __forceinline__ void query(const Slot& work, typename Shared::QState q) const {
     const RowTile& tile = work.tile;
     const Sequence& seq = tile.rows.seq;
-    const int row = static_cast<int>(seq.row_begin) + tile.first_query(),
-              batch = static_cast<int>(seq.batch);
+    const QueryBox box{static_cast<int>(seq.row_begin) + tile.first_query(),
+                       static_cast<int>(seq.batch)};
     shared.q_pipe().acquire(q);
-    if (lane != 0) return;
-    if constexpr (kPair) {
-      const int head = static_cast<int>(tile.rows.g);
-      shared.q_pipe().expect(q, Shape::q_bytes);
-      sm90::tma_load_panels<typename Shape::TileQ>(shared.q(q), maps.q, shared.q_pipe().full(q),
-                                                   row, head, batch);
-      sm90::tma_load_panels<typename Shape::TileQ2>(shared.q(q) + Shape::TileQ::bytes, maps.q2,
-                                                    shared.q_pipe().full(q), row, head, batch);
-      return;
-    }
-    if (tile.group() == 1) {
-      sm90::tma_load_tile<typename Shape::TileQ>(shared.q(q), maps.q, shared.q_pipe().full(q), row,
-                                                 static_cast<int>(tile.rows.g), batch);
-      return;
-    }
-    // A box of whole groups, heads before rows.
-    constexpr int panels = Shape::TileQ::panels;
-    shared.q_pipe().expect(q, panels * work.rows * kPanelRowBytes);
-    for (int panel = 0; panel < panels; ++panel)
-      sm90::tma_load_box(shared.q(q) + panel * Shape::TileQ::panel_bytes, maps.q,
-                         shared.q_pipe().full(q), panel * 64,
-                         static_cast<int>(tile.rows.head_begin()), row, batch);
+    if (lane == 0) Load::query(maps, work, box, shared.q(q), shared.q_pipe().full(q));
   }
 
   // The next tile to copy, and how many others' are before it.
@@ -229,20 +291,18 @@ struct Producer90 {
                                                          : 0;
   };
 
-  // Work items without rows are to be passed before the next one: it is asked for when this one
-  // begins.
+  // Where items without rows are passed over first, the next one is requested when this one begins.
   __device__ __forceinline__ void prefetch_next(int left, int all) const {
     if (kPrefetch > 0 && left == (ragged() ? all : min(all, kPrefetch)) && leads() && lane == 0)
       sm90::barrier_arrive(shared.prefetch_next());
   }
-  // V follows K by a tile, as the products do; a pair's keys go together.
   __device__ __forceinline__ void load_tile(const Slot& work, typename Shared::TileState slot,
                                             typename Shared::QState q, Tiles& at, bool live) const {
     const int head = static_cast<int>(work.tile.key_head(a)),
               batch = max(static_cast<int>(work.tile.rows.seq.key_batch), 0);
     int n = work.last;
     typename Boxes::Stretch stretch{};
-    if constexpr (kPair) {
+    if constexpr (Load::paired) {
       begin();
       query(work, q);
       const int second = static_cast<int>(work.tile.rows.g) / maps.group;
@@ -250,8 +310,8 @@ struct Producer90 {
       for (int left = all; left; --left, n = work.before(n)) {
         prefetch_next(left, all);
         const KeyBox here = boxes.box(work, n, lane, stretch);
-        copy<typename Shape::TileK, true>(maps.k, here, head, batch, at, false);
-        copy<typename Shape::TileV, false>(maps.v, here, second, batch, at, false);
+        copy<false>(work, here, head, batch, at, false);
+        copy<true>(work, here, second, batch, at, false);
       }
       return;
     }
@@ -262,24 +322,24 @@ struct Producer90 {
       if (done < all) {
         here = boxes.box(work, n, lane, stretch);
         n = work.before(n);
-        copy<typename Shape::TileK, true>(maps.k, here, head, batch, at, done == 0 && live);
+        copy<false>(work, here, head, batch, at, done == 0 && live);
       }
       if (done == 0) {
         if (leads()) query(work, q);
         if (kEarly && live) sm90::barrier_wait(shared.tile_confirmed(slot), slot.phase);
         all = live ? max(work.count, 1) : 2;
       } else {
-        copy<typename Shape::TileV, false>(maps.v, behind, head, batch, at, false);
+        copy<true>(work, behind, head, batch, at, false);
       }
       prefetch_next(all - 1 - done, all - 1);
       behind = here;
     }
   }
 
-  // `begins`: nothing was asked for before.
-  template <class Tile, bool ReportAbsent>
-  __device__ __forceinline__ void copy(const CUtensorMap& map, const KeyBox& keys, int head,
-                                       int batch, Tiles& at, bool begins) const {
+  // A tile of K or V.  `begins`: nothing was asked for before.
+  template <bool V>
+  __device__ __forceinline__ void copy(const Slot& work, const KeyBox& keys, int head, int batch,
+                                       Tiles& at, bool begins) const {
     if (kProducerWarps > 1) {
       if (at.others > 0) {
         if (begins) begin();
@@ -290,26 +350,27 @@ struct Producer90 {
     const uint32_t to = shared.keys(at), full = shared.key_pipe().full(at);
     if constexpr (Boxes::paged) {
       if (boxes.pages()) {
-        copy_pages<Tile, ReportAbsent>(map, keys, head, to, full, at, begins);
+        copy_pages<V>(keys, head, to, full, at, begins);
         return at.next();
       }
     }
     if (begins) begin();
     shared.key_pipe().acquire(at);
-    if (lane == 0) sm90::tma_load_tile<Tile>(to, map, full, keys.row, head, batch);
+    if (lane == 0) Load::template copy<V>(maps, work, keys.row, head, batch, to, full);
     at.next();
   }
 
   // Bytes are asked for as soon as the stage is free: all else is worked out before.
-  template <class Tile, bool ReportAbsent>
-  __device__ __forceinline__ void copy_pages(const CUtensorMap& map, const KeyBox& keys, int head,
-                                             uint32_t to, uint32_t full, KeyState at,
-                                             bool begins) const {
+  template <bool V>
+  __device__ __forceinline__ void copy_pages(const KeyBox& keys, int head, uint32_t to,
+                                             uint32_t full, KeyState at, bool begins) const {
+    using Tile = std::conditional_t<V, typename Shape::TileV, typename Shape::TileK>;
+    const CUtensorMap& map = V ? maps.v : maps.k;
     const PageCuts& cuts = maps.pages;
     const bool gone = static_cast<uint32_t>(keys.page) >= static_cast<uint32_t>(boxes.nowhere());
     const int page = sm90::unhoisted(gone ? boxes.nowhere() : keys.page);
     uint32_t absent[Shared::kAbsentWords] = {};
-    if (ReportAbsent && __any_sync(~0u, gone && lane < cuts.boxes))
+    if (!V && __any_sync(~0u, gone && lane < cuts.boxes))
 #pragma unroll
       for (int word = 0; word < Shared::kAbsentWords; ++word)
         absent[word] = __ballot_sync(~0u, __shfl_sync(~0u, gone, (word * 32 + lane) / cuts.rows));
@@ -321,7 +382,7 @@ struct Producer90 {
     shared.key_pipe().acquire(at);
     if (lane == 0) {
 #pragma unroll
-      for (int word = 0; ReportAbsent && word < Shared::kAbsentWords; ++word)
+      for (int word = 0; !V && word < Shared::kAbsentWords; ++word)
         shared.absent(at)[word] = absent[word];
       sm90::barrier_expect(full, Tile::bytes);
     }

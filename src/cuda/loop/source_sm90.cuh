@@ -8,6 +8,7 @@
 //   | List        | those of a list            | rows of the tensor                     |
 //   | ListOfPages | those of a list            | pages, or rows where no page is given  |
 //
+// An operation may bring its own: of codes, ops/quant/forward_sm90.cuh.
 // A walk has steps, from the last to the first.  Of a list a step is a place in it, else a tile.
 #pragma once
 #include <concepts>
@@ -30,10 +31,11 @@ struct KeyBox {
 //   tiles(call, tile, width)        the steps of a row tile, a step being `width` keys
 //   start(call, tile, width, mask)  once a work item, whose mask may come to speak of steps
 //   key_tile(n)                     which tile of keys step n is
+//   reads_device                    they read device data, which the kernel before may write
 template <class S>
 concept KeySource = requires(const typename S::Call& call, const RowTile& tile,
                              typename S::Steps steps, WindowMask& mask, int n) {
-  { S::Steps::listed } -> std::convertible_to<bool>;
+  { S::Steps::reads_device } -> std::convertible_to<bool>;
   { S::Steps::template tiles<WindowMask>(call, tile, n) } -> std::same_as<KeyTiles>;
   steps.start(call, tile, n, mask);
   { steps.key_tile(n) } -> std::same_as<int>;
@@ -52,11 +54,11 @@ concept KeyBoxes = requires(const B boxes, const Work& work, int n, typename B::
 // Steps are the tiles that the mask leaves.
 struct SeenTiles {
   using Call = Attend;
-  static constexpr bool listed = false;
+  static constexpr bool reads_device = false;
 
   template <class Mask>
-  __device__ static KeyTiles tiles(const Attend& a, const RowTile& tile, int width) {
-    return Mask::tiles(a, tile, width);
+  __device__ static KeyTiles tiles(const auto& call, const RowTile& tile, int width) {
+    return Mask::tiles(attend_in(call), tile, width);
   }
   template <class Mask>
   __device__ void start(const Attend&, const RowTile&, int, Mask&) {}
@@ -70,7 +72,7 @@ struct SeenTiles {
 // The mask is a WindowMask; its begin and end, the tiles that every row sees whole, become steps.
 struct ListedTiles {
   using Call = ListedAttend;
-  static constexpr bool listed = true;
+  static constexpr bool reads_device = true;
   const int32_t* entry;
   int steps, shift;  // of the list; a key block is 1 << shift tiles
 
@@ -229,7 +231,7 @@ __device__ inline bool geometry_on_device(const Attend& a) {
 // Whether what a work item is, and where its keys lie, depends on such data.
 template <class Source, class Boxes>
 __device__ inline bool depends_on_device(const Attend& a, const Boxes& boxes) {
-  return Source::Steps::listed || geometry_on_device(a) || boxes.pages();
+  return Source::Steps::reads_device || geometry_on_device(a) || boxes.pages();
 }
 
 }  // namespace fovea::cuda

@@ -3,7 +3,6 @@
 #pragma once
 #include "cuda/block/schedule.cuh"
 #include "cuda/loop/row_tile.cuh"
-#include "cuda/tensor_map.h"
 #include "ops/quant/kernels.h"
 
 namespace fovea::cuda {
@@ -14,10 +13,12 @@ struct QuantWork {
   DynamicSchedule schedule;
 };
 
+struct CodeMaps;  // loop/feed_sm90.cuh
+
 struct QuantInstance90 {
   int32_t width, rows, keys;  // of a block, of a tile
   int32_t q_panel, v_panel;   // columns of a box of q and k, of v_t
-  void (*launch)(Context&, const QuantAttend&, const QuantWork&, const AttendMaps&);
+  void (*launch)(Context&, const QuantAttend&, const QuantWork&, const CodeMaps&);
 };
 
 // A row of forward.inc.

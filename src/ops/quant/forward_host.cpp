@@ -20,14 +20,11 @@ constexpr int64_t kKeys = 128;
 constexpr float kLift = 256;  // p is rounded at 2^8 p: most of e4m3's range lies below 1
 constexpr float kSmallest = 0x1p-6f, kShift = 1.5f * 0x1p14f;
 
-struct Room {
-  Slot<float> q, x, o, k, v;
-};
-
 struct ForwardPlan {
   QuantAttend a;
-  int64_t e_pad, tiles, items;  // tiles: of each sequence and head
-  Room room;                    // within a worker's bytes
+  int64_t e_pad;
+  host::RowTiles tiles;
+  Slot<float> q, x, o, k, v;  // within a worker's bytes
   host::WorkerScratch scratch;
 };
 
@@ -40,23 +37,23 @@ float rounded_code(float x) {
   return x < kSmallest ? small : normal;  // a NaN stays
 }
 
+// Codes of a row as floats that lie `step` apart, times `scale`.
+void load_codes(const E4m3* from, int64_t stride, int64_t count, float scale, float* to,
+                int64_t step = 1) {
+  for (int64_t c = 0; c < count; ++c) to[c * step] = to_float(from[c * stride]) * scale;
+}
+
 class Tile : host::RowTile {
  public:
   Tile(const ForwardPlan& plan, void* room, const Sequence& q, int64_t r, int64_t head,
        int64_t first)
       : host::RowTile(std::min<int64_t>(kRows, q.rows - first)),
         plan_(plan),
-        simd_(host::simd()),
-        a_(plan.a.attend),
+        room_(room),
         seq_(q),
         r_(r),
         head_(head),
-        first_(first),
-        q_(plan.room.q.at(room)),
-        x_(plan.room.x.at(room)),
-        o_(plan.room.o.at(room)),
-        k_(plan.room.k.at(room)),
-        v_(plan.room.v.at(room)) {
+        first_(first) {
     for (int i = 0; i < count; ++i)
       seen[i] = a_.mask.window.range(a_.mask.query_at(seq_, head_, first_ + i), seq_.keys);
     bound();
@@ -75,34 +72,23 @@ class Tile : host::RowTile {
   int64_t key_head() const { return head_ / (a_.h / a_.g); }
 
   void load_queries() {
+    const ScaleRow scales = plan_.a.q_scales(seq_, r_, head_);
     std::fill_n(q_, a_.d * lanes, 0.0f);
-    for (int64_t i = 0; i < count; ++i) {
-      const E4m3* from = a_.q.as<E4m3>() + host::row_offset(a_.q, seq_, first_ + i, head_);
-      const float scale = a_.score.scale * plan_.a.q_scale_of(seq_, r_, head_, first_ + i);
-      for (int64_t c = 0; c < a_.d; ++c)
-        q_[c * lanes + i] = to_float(from[c * a_.q.stride[3]]) * scale;
-    }
+    for (int64_t i = 0; i < count; ++i)
+      load_codes(a_.q.as<E4m3>() + host::row_offset(a_.q, seq_, first_ + i, head_), a_.q.stride[3],
+                 a_.d, a_.score.scale * scales[first_ + i], q_ + i, lanes);
   }
 
   void load_keys(int64_t first, int64_t keys) {
     const int64_t g = key_head(), e_pad = plan_.e_pad;
+    const ScaleRow scales = plan_.a.k_scales(seq_, r_, g);
+    const E4m3 *k = a_.k.as<E4m3>(), *v = plan_.a.values().as<E4m3>();
     for (int64_t j = 0; j < keys; ++j) {
-      const E4m3* from = a_.k.as<E4m3>() + seq_.key_batch * a_.k.stride[0] +
+      const int64_t at = seq_.key_batch * a_.k.stride[0] +
                          (seq_.key_begin + first + j) * a_.k.stride[1] + g * a_.k.stride[2];
-      const float scale = plan_.a.k_scale_of(seq_, r_, g, first + j);
-      for (int64_t c = 0; c < a_.d; ++c)
-        k_[j * a_.d + c] = to_float(from[c * a_.k.stride[3]]) * scale;
-    }
-    const View<4>& v_t = plan_.a.v_t;
-    for (int64_t j = 0; j < keys; ++j) {
-      const int64_t column = plan_.a.permuted ? permuted(first + j) : first + j;
-      const E4m3* from = v_t ? v_t.as<E4m3>() + seq_.key_batch * v_t.stride[0] + g * v_t.stride[1] +
-                                   (plan_.a.v_column(r_) + column) * v_t.stride[3]
-                             : a_.v.as<E4m3>() + seq_.key_batch * a_.v.stride[0] +
-                                   (seq_.key_begin + first + j) * a_.v.stride[1] +
-                                   g * a_.v.stride[2];
-      const int64_t stride = v_t ? v_t.stride[2] : a_.v.stride[3];
-      for (int64_t c = 0; c < a_.e; ++c) v_[j * e_pad + c] = to_float(from[c * stride]);
+      load_codes(k + at, a_.k.stride[3], a_.d, scales[first + j], k_ + j * a_.d);
+      load_codes(v + plan_.a.value_at(seq_, r_, g, first + j), plan_.a.value_stride(), a_.e, 1,
+                 v_ + j * e_pad);
       std::fill_n(v_ + j * e_pad + a_.e, e_pad - a_.e, 0.0f);
     }
   }
@@ -146,11 +132,13 @@ class Tile : host::RowTile {
   }
 
   const ForwardPlan& plan_;
-  const host::Simd& simd_;
-  const Attend& a_;
+  void* const room_;
   const Sequence seq_;
   const int64_t r_, head_, first_;
-  float *q_, *x_, *o_, *k_, *v_;
+  const host::Simd& simd_ = host::simd();
+  const Attend& a_ = plan_.a.attend;
+  float *const q_ = plan_.q.at(room_), *const x_ = plan_.x.at(room_), *const o_ = plan_.o.at(room_);
+  float *const k_ = plan_.k.at(room_), *const v_ = plan_.v.at(room_);
   float top_[kRows], sum_[kRows];
 };
 
@@ -160,16 +148,15 @@ struct Forward {
 
   void run(Context& ctx) const {
     const Attend& a = plan.a.attend;
-    const int64_t tiles = plan.tiles;
-    const double cost = static_cast<double>(plan.items * kRows) *
+    const host::RowPlaces tiles = plan.tiles.find(
+        base, [&](int64_t r) { return host::ceil_div(a.sequences[r].rows, kRows); });
+    const double cost = static_cast<double>(tiles.count() * kRows) *
                         static_cast<double>(a.sequences.key_max * (a.d + a.e)) / 10;
-    host::pool(ctx).run(plan.items, cost, [&](int64_t item, int32_t worker) {
-      const int64_t r = item / tiles / a.h;
-      const Sequence q = a.sequences[r];
-      // The last tile first: under a causal mask it has most keys.
-      const int64_t first = (tiles - 1 - item % tiles) * kRows;
-      if (first < q.rows)
-        Tile(plan, plan.scratch.at(base, worker), q, r, item / tiles % a.h, first).run();
+    host::pool(ctx).run(tiles.count(), cost, [&](int64_t item, int32_t worker) {
+      const host::RowPlaces::Place at = tiles[item];
+      Tile(plan, plan.scratch.at(base, worker), a.sequences[at.sequence], at.sequence, at.head,
+           at.tile * kRows)
+          .run();
     });
   }
 };
@@ -179,14 +166,12 @@ std::string offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   ForwardPlan p{};
   p.a = a, p.e_pad = host::padded(call.e);
   Layout worker;
-  p.room.q = worker.add<float>(kRows * call.d);
-  p.room.x = worker.add<float>(kRows * kKeys);
-  p.room.o = worker.add<float>(kRows * p.e_pad);
-  p.room.k = worker.add<float>(kKeys * call.d);
-  p.room.v = worker.add<float>(kKeys * p.e_pad);
-  p.tiles = host::ceil_div(call.sequences.query_max, kRows);
-  p.items = call.sequences.count * call.h * p.tiles;
-  p.scratch = host::WorkerScratch(ctx, static_cast<double>(p.items), worker, plan.workspace);
+  p.q = worker.add<float>(kRows * call.d), p.k = worker.add<float>(kKeys * call.d);
+  p.x = worker.add<float>(kRows * kKeys);
+  p.o = worker.add<float>(kRows * p.e_pad), p.v = worker.add<float>(kKeys * p.e_pad);
+  p.tiles = host::RowTiles(call.sequences.count, call.h, plan.workspace);
+  const int64_t items = host::RowTiles::most(call.sequences, call.h);
+  p.scratch = host::WorkerScratch(ctx, static_cast<double>(items), worker, plan.workspace);
   host::host_plan<Forward>(plan, p, ".d" + std::to_string(call.d));
   return "";
 }

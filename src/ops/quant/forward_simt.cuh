@@ -15,12 +15,6 @@ namespace fovea::cuda {
 constexpr float kLift = 256;     // p is rounded at 2^8 p
 constexpr int64_t kAbsent = -1;  // in place of an offset
 
-struct QuantSimt {
-  QuantAttend a;
-  Partials parts;  // none: keys are not split
-  PackedGrid grid;
-};
-
 template <int R>
 struct QuantShared : PackedTile<R> {
   float q_scale[16 * R], k_scale[kStageTile];
@@ -38,24 +32,14 @@ __device__ inline float4 load_codes(const View<4>& x, int64_t row, int column, i
   return {out[0], out[1], out[2], out[3]};
 }
 
-// Where key j's values start, in v or in v_t.
-__device__ inline int64_t value_offset(const QuantAttend& a, const PackGqaRows& rows, int64_t j) {
-  const Sequence& q = rows.seq;
-  if (!a.v_t)
-    return q.key_batch * a.attend.v.stride[0] + (q.key_begin + j) * a.attend.v.stride[1] +
-           rows.g * a.attend.v.stride[2];
-  return q.key_batch * a.v_t.stride[0] + rows.g * a.v_t.stride[1] +
-         (a.v_column(rows.r) + (a.permuted ? permuted(j) : j)) * a.v_t.stride[3];
-}
-
 // Score: products of codes by the scales of row and key.
 template <int R>
 struct CodeScore : TileScores<R> {
   const QuantAttend& call;
   const QuantShared<R>& s;
   const PackedItem& item;
-  const View<4>& v = call.v_t ? call.v_t : call.attend.v;
-  int64_t v_stride = call.v_t ? call.v_t.stride[2] : call.attend.v.stride[3];
+  const View<4>& v = call.values();
+  int64_t v_stride = call.value_stride();
   int width = static_cast<int>(call.attend.e);
 
   __device__ bool products(float (&x)[R][4], int64_t) const {
@@ -94,36 +78,38 @@ struct CodeEpilogue : PackedEpilogue<R> {
 
 template <int R, int Chunks>
 __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
-    quant_simt_kernel(const __grid_constant__ QuantSimt call) {
+    quant_simt_kernel(const __grid_constant__ QuantAttend call,
+                      const __grid_constant__ PackedGrid grid) {
   extern __shared__ float4 s_dynamic[];
   __shared__ QuantShared<R> s;
   const FmaTiles<R> tiles(reinterpret_cast<float*>(s_dynamic));
-  const Attend& a = call.a.attend;
-  for (int64_t w = blockIdx.x; w < call.grid.work; w += gridDim.x) {
-    PackedItem item(call.grid, w, 16 * R);
+  const Attend& a = call.attend;
+  const Partials unsplit{};
+  for (int64_t w = blockIdx.x; w < grid.work; w += gridDim.x) {
+    PackedItem item(grid, w, 16 * R);
     const PackGqaRows& rows = s.piece;
-    if (!stage_item(a, call.grid.group, item, s, [&](int m) {
+    if (!stage_item(a, grid.group, item, s, [&](int m) {
           const RowInfo& row = s.rows[m];
-          s.q_scale[m] = row.i < 0 ? 0 : call.a.q_scale_of(rows.seq, rows.r, row.h, row.i);
+          s.q_scale[m] = row.i < 0 ? 0 : call.q_scales(rows.seq, rows.r, row.h)[row.i];
         }))
       continue;
     const auto place = [&](int n, int64_t j) {
       KeyInfo key = key_info(a, rows.seq, rows.g, j);
-      if (key.k >= 0) key.v = value_offset(call.a, rows, j);
+      if (key.k >= 0) key.v = call.value_at(rows.seq, rows.r, rows.g, j);
       s.keys[n] = key;
-      s.k_scale[n] = key.k < 0 ? 0 : call.a.k_scale_of(rows.seq, rows.r, rows.g, j);
+      s.k_scale[n] = key.k < 0 ? 0 : call.k_scales(rows.seq, rows.r, rows.g)[j];
       return key.k < 0;
     };
     const WindowKeys keys(a, rows, item, 1, place, true);
-    attend_simt<Chunks>(tiles, keys, CodeScore<R>{{tiles}, call.a, s, item},
-                        CodeEpilogue<R>{{{a, call.parts, 1, 0}, s}, call.a});
+    attend_simt<Chunks>(tiles, keys, CodeScore<R>{{tiles}, call, s, item},
+                        CodeEpilogue<R>{{{a, unsplit, 1, 0}, s}, call});
   }
 }
 
 template <int R, int Chunks>
 void quant_simt(Context& ctx, const QuantAttend& a, const PackedGrid& grid) {
   launch<quant_simt_kernel<R, Chunks>>(ctx, "quant_forward", grid.work, kStageThreads,
-                                       FmaTiles<R>::bytes(), QuantSimt{a, {}, grid});
+                                       FmaTiles<R>::bytes(), a, grid);
 }
 
 }  // namespace fovea::cuda

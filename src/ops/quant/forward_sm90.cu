@@ -7,6 +7,7 @@
 #include "core/chunk.h"
 #include "core/dtype.h"
 #include "cuda/launch.h"
+#include "cuda/loop/feed_sm90.cuh"
 #include "cuda/loop/hopper.h"
 #include "ops/quant/forward.cuh"
 
@@ -31,23 +32,24 @@ const QuantInstance90* find(const Attend& a) {
   return nullptr;
 }
 
-struct Operands {
-  MapOf q, k, v;
-  Operands(const QuantAttend& a, const QuantInstance90& row) {
-    const Attend& call = a.attend;
-    const int64_t caches = call.sequences.caches;
-    q = {call.q, FOVEA_E4M3, call.b, call.s, call.h, call.d, row.rows, 1, row.q_panel};
-    k = {call.k, FOVEA_E4M3, caches, call.t, call.g, call.d, row.keys, 1, row.q_panel};
-    v = {v_rows(a), FOVEA_E4M3, caches, call.e, call.g, a.padded, row.width, 1, row.v_panel};
-  }
-
- private:
+// "" or why TMA cannot read an operand.
+std::string map_codes(const QuantAttend& a, const QuantInstance90& row, CodeMaps& maps) {
+  const Attend& call = a.attend;
+  const int64_t caches = call.sequences.caches;
   // (b, g, e, padded) as rows of one head: (b, e, g, padded).
-  static View<4> v_rows(const QuantAttend& a) {
-    const int64_t* stride = a.v_t.stride;
-    return {a.v_t.data, {stride[0], stride[2], stride[1], stride[3]}};
-  }
-};
+  const int64_t* v = a.v_t.stride;
+  const View<4> v_rows{a.v_t.data, {v[0], v[2], v[1], v[3]}};
+  return map_each(
+      {{"q",
+        {call.q, FOVEA_E4M3, call.b, call.s, call.h, call.d, row.rows, 1, row.q_panel},
+        maps.q},
+       {"k",
+        {call.k, FOVEA_E4M3, caches, call.t, call.g, call.d, row.keys, 1, row.q_panel},
+        maps.k},
+       {"v_t",
+        {v_rows, FOVEA_E4M3, caches, call.e, call.g, a.padded, row.width, 1, row.v_panel},
+        maps.v}});
+}
 
 QuantWork work_of(const Context& ctx, const QuantAttend& a, const QuantInstance90& row) {
   const Attend& call = a.attend;
@@ -80,11 +82,8 @@ std::string offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
     return "o has rows that are not contiguous and aligned";
   if (call.sequences.count * call.h * ceil_div(call.sequences.query_max, row->rows) > kIndexMax)
     return "more than 2^30 blocks of work";
-  const Operands of(a, *row);
-  for (const MapOf* x : {&of.q, &of.k, &of.v})
-    if (const char* why = map_refuses(*x); *why) return std::string("q, k or v_t has ") + why;
-  AttendMaps maps;
-  if (!make_maps(of.q, of.k, of.v, row->keys, maps)) return kNoTensorMaps;
+  CodeMaps maps;
+  if (std::string why = map_codes(a, *row, maps); !why.empty()) return why;
   plan.kernel += ".d" + std::to_string(row->width);
   plan.launch = [a, row, maps, work = work_of(ctx, a, *row)](Context& ctx, void*) {
     auto now = work;

@@ -9,23 +9,35 @@
 
 namespace fovea::cuda {
 
-// The call's scales as the sweep asks for them.
-template <bool Blocks>
-struct CallScales {
-  static constexpr bool blocks = Blocks;
-  QuantAttend call;
-  __device__ const Attend& attend() const { return call.attend; }
-  __device__ float row(const Sequence& q, int64_t r, int64_t head, int64_t i) const {
-    return call.q_scale_of(q, r, head, i);
+// The tiles that the mask leaves, and what their codes stand for.  Blocks: scales of keys change
+// within a sequence.
+template <bool Blocks, int Groups>
+struct CodeTiles : SeenTiles {
+  using Call = QuantAttend;
+  static constexpr bool reads_device = true, blocks = Blocks;
+  ScaleRow keys;
+  float row_factor[Groups];  // with the score's scale, in units of log2
+  float key_factor, value_factor;
+  int column;
+  bool beyond;
+
+  __device__ void start(const QuantAttend& call, const RowTile& tile, int, WindowMask&) {
+    const Sequence& seq = tile.rows.seq;
+    const int64_t r = tile.rows.r, g = tile.key_head(call.attend);
+    column = static_cast<int>(call.v_column(r) - seq.key_begin);
+    beyond = call.v_column(r) + tile.keys < call.padded;
+    if (tile.keys <= 0) return;  // nor are there scales
+    const float scale = call.attend.score.scale * kLog2E;
+    const ScaleRow rows = call.q_scales(seq, r, tile.rows.g);
+#pragma unroll 1
+    for (int group = 0; group < Groups; ++group)
+      row_factor[group] = scale * rows[min(tile.begin + group * 64, tile.count - 1)];
+    keys = call.k_scales(seq, r, g), key_factor = keys[0];
+    value_factor = call.v_scale_of(seq, r, g);
   }
-  __device__ float key(const Sequence& q, int64_t r, int64_t g, int64_t j) const {
-    return call.k_scale_of(q, r, g, j);
+  __device__ float factor(int group, int key) const {
+    return row_factor[group] * (Blocks ? keys[key] : key_factor);
   }
-  __device__ float value(const Sequence& q, int64_t r, int64_t g) const {
-    return call.v_scale_of(q, r, g);
-  }
-  __device__ int64_t column(int64_t r) const { return call.v_column(r); }
-  __device__ int64_t columns() const { return call.padded; }
 };
 
 template <QuantConfig90 C>
@@ -33,12 +45,13 @@ QuantInstance90 quant_sm90_instance() {
   static_assert(C.dtype == FOVEA_E4M3);
   using Shape = ByteShape90<C.d, C.d, C.groups, C.keys, C.stages, C.run>;
   constexpr auto launcher = [](Context& ctx, const QuantAttend& a, const QuantWork& work,
-                               const AttendMaps& maps) {
+                               const CodeMaps& maps) {
     const int blocks = std::min(work.schedule.items, device_info(ctx).multiprocessors);
     const auto run = [&]<bool Blocks>() {
-      launch<attend_fp8_sm90<Shape, CallScales<Blocks>, DirectEpilogue>>(
-          ctx, "quant_forward", blocks, Shape::threads, byte_shared_bytes<Shape>,
-          CallScales<Blocks>{a}, work.grid, maps, work.order, work.schedule, DirectEpilogue());
+      using Source = KeySourceOf<CodeTiles<Blocks, C.groups>, RowBoxes>;
+      launch<attend_fp8_sm90<Shape, Source, DirectEpilogue>>(
+          ctx, "quant_forward", blocks, Shape::threads, byte_shared_bytes<Shape, Source>, a,
+          work.grid, maps, work.order, work.schedule, DirectEpilogue());
     };
     a.k_block ? run.template operator()<true>() : run.template operator()<false>();
   };

@@ -8,21 +8,21 @@
 namespace fovea {
 
 constexpr int64_t kCodeRun = 128;  // tokens in a unit of transposed codes
-constexpr float kCodeMost = 448;   // largest e4m3
 
 // Where transposed codes keep token i of a run of 16, with v_perm16.
 FOVEA_HD int64_t permuted(int64_t i) {
   return (i & ~int64_t{15}) | (i >> 1 & 3) << 2 | (i >> 3 & 1) << 1 | (i & 1);
 }
-// The token at place p.
-FOVEA_HD int64_t unpermuted(int64_t p) {
-  return (p & ~int64_t{15}) | (p >> 1 & 1) << 3 | (p >> 2 & 3) << 1 | (p & 1);
+// The block of token i >= 0, of 64 or kCodeRun tokens: a shift, since the division of two int64
+// takes a call and its registers on the device.
+FOVEA_HD int64_t block_of(int64_t i, int64_t block) {
+  return i >> (block == kCodeRun ? 7 : 6);
 }
 
 // Entries of sequence r in a row of scales, or of units of codes: where the first is.
 FOVEA_HD int64_t first_entry(const IntVector& start, int64_t s, int64_t r, int64_t block) {
   if (!start) return 0;
-  return block ? clamp_i64(start[r], 0, s) / block + r : r;
+  return block ? block_of(clamp_i64(start[r], 0, s), block) + r : r;
 }
 // How many entries a row has.
 inline int64_t entries(const IntVector& start, int64_t s, int64_t sequences, int64_t block) {
@@ -49,95 +49,16 @@ struct Quantize {
   bool permutes;
 };
 
-// 128 tokens of a sequence, or its share of padding: what one block of threads, or one item of the
-// host, works on.
-struct CodeUnit {
-  int64_t sequence, batch;
-  int64_t index;   // in the sequence
-  int64_t token;   // its first, on the s axis
-  int64_t tokens;  // 0 .. 128
-  int64_t column;  // its first, in code_t
-};
-
-FOVEA_HD int64_t unit_count(const Quantize& a) {
-  return a.start ? a.units : a.b * a.units;
-}
-
-// sequence < 0: nobody's.
-FOVEA_HD CodeUnit unit_at(const Quantize& a, int64_t slot) {
-  CodeUnit unit{};
-  int64_t begin = 0, end = a.s;
-  if (a.start) {
-    // The last sequence whose first unit is not past the slot: first units ascend strictly.
-    int64_t low = 0, high = a.sequences;
-    while (low < high) {
-      const int64_t middle = low + (high - low) / 2;
-      if (first_entry(a.start, a.s, middle, kCodeRun) <= slot)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    unit.sequence = low - 1;
-    if (unit.sequence < 0) return unit;
-    begin = clamp_i64(a.start[unit.sequence], 0, a.s);
-    end = clamp_i64(a.start[unit.sequence + 1], begin, a.s);
-    unit.index = slot - first_entry(a.start, a.s, unit.sequence, kCodeRun);
-    unit.column = slot * kCodeRun;
-  } else {
-    unit.sequence = unit.batch = quotient(slot, a.units);
-    unit.index = slot - unit.batch * a.units;
-    unit.column = unit.index * kCodeRun;
-  }
-  unit.token = begin + unit.index * kCodeRun;
-  unit.tokens = clamp_i64(end - unit.token, 0, kCodeRun);
-  return unit;
-}
-
-// Entries of `scale` that the unit's tokens have: [first, first + count), the last ones perhaps
-// of no token.  With one scale a sequence its first unit has it.
-struct ScaleRange {
-  int64_t first, count;
-};
-FOVEA_HD ScaleRange scales_of(const Quantize& a, const CodeUnit& unit) {
-  const int64_t base = first_entry(a.start, a.s, unit.sequence, a.block);
-  if (!a.block) return {base, unit.index == 0};
-  const int64_t most = a.start && unit.sequence + 1 < a.sequences
-                           ? first_entry(a.start, a.s, unit.sequence + 1, a.block)
-                           : a.scales;
-  const int64_t each = a.block == kCodeRun ? 1 : 2, first = base + unit.index * each;
-  return {first, clamp_i64(most - first, 0, each)};
-}
-
-// The sign column c of x gets before it is rotated.
-FOVEA_HD bool flips(int64_t seed, int64_t c) {
-  uint64_t z = static_cast<uint64_t>(seed) + (static_cast<uint64_t>(c) + 1) * 0x9E3779B97F4A7C15u;
-  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ z >> 27) * 0x94D049BB133111EBu;
-  return (z ^ z >> 31) >> 63;
-}
-
-// The larger, or NaN if either is.
-FOVEA_HD float greatest(float x, float y) {
-#ifdef __CUDA_ARCH__
-  float z;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
-  return z;
-#else
-  return x != x || x > y ? x : y;
-#endif
-}
-
-// Codes of a group whose largest magnitude is `most`.
-struct CodeScale {
-  float scale, factor;  // factor 0: every code is 0
-  explicit FOVEA_HD CodeScale(float most) {
-    most = greatest(most, 1e-7f);
-    scale = most / kCodeMost;
-    factor = most - most == 0 ? kCodeMost / most : 0;
+// Scales of the tokens of a sequence and head.  first: the first block's; nullptr: all are 1.
+struct ScaleRow {
+  const float* first;
+  int64_t stride, block;
+  FOVEA_HD float operator[](int64_t i) const {
+    return first ? first[block ? block_of(i, block) * stride : 0] : 1;
   }
 };
 
-// q, k, v of `attend` are e4m3, its v absent with v_t; scale_of names the entries of a head's row.
+// q, k, v of `attend` are e4m3, its v absent with v_t.
 struct QuantAttend {
   Attend attend;
   View<4> v_t;
@@ -145,29 +66,43 @@ struct QuantAttend {
   int64_t q_block, k_block, padded;
   bool permuted;
 
-  FOVEA_HD float q_scale_of(const Sequence& q, int64_t r, int64_t head, int64_t i) const {
-    return of(q_scale, q.batch, head, attend.sequences.query_start, attend.s, r, q_block, i);
+  FOVEA_HD ScaleRow q_scales(const Sequence& q, int64_t r, int64_t head) const {
+    return row(q_scale, q.batch, head, attend.sequences.query_start, attend.s, r, q_block);
   }
-  FOVEA_HD float k_scale_of(const Sequence& q, int64_t r, int64_t g, int64_t j) const {
-    return of(k_scale, q.key_batch, g, attend.sequences.key_start, attend.t, r, k_block, j);
+  FOVEA_HD ScaleRow k_scales(const Sequence& q, int64_t r, int64_t g) const {
+    return row(k_scale, q.key_batch, g, attend.sequences.key_start, attend.t, r, k_block);
   }
   FOVEA_HD float v_scale_of(const Sequence& q, int64_t r, int64_t g) const {
-    return of(v_scale, q.key_batch, g, attend.sequences.key_start, attend.t, r, 0, 0);
+    return row(v_scale, q.key_batch, g, attend.sequences.key_start, attend.t, r, 0)[0];
   }
   // Column of v_t where key 0 of sequence r stands.
   FOVEA_HD int64_t v_column(int64_t r) const {
     return first_entry(attend.sequences.key_start, attend.t, r, kCodeRun) *
            (attend.sequences.key_start ? kCodeRun : 0);
   }
+  // Where key j's values start, in v_t if it is given, else in v.
+  FOVEA_HD int64_t value_at(const Sequence& q, int64_t r, int64_t g, int64_t j) const {
+    const int64_t* v = attend.v.stride;
+    if (!v_t) return q.key_batch * v[0] + (q.key_begin + j) * v[1] + g * v[2];
+    return q.key_batch * v_t.stride[0] + g * v_t.stride[1] +
+           (v_column(r) + (permuted ? fovea::permuted(j) : j)) * v_t.stride[3];
+  }
+  FOVEA_HD const View<4>& values() const { return v_t ? v_t : attend.v; }
+  FOVEA_HD int64_t value_stride() const { return v_t ? v_t.stride[2] : attend.v.stride[3]; }
 
  private:
-  FOVEA_HD static float of(const View<3>& x, int64_t batch, int64_t head, const IntVector& start,
-                           int64_t s, int64_t r, int64_t block, int64_t i) {
-    if (!x) return 1;
-    const int64_t entry = first_entry(start, s, r, block) + (block ? i / block : 0);
-    return x.as()[batch * x.stride[0] + head * x.stride[1] + entry * x.stride[2]];
+  FOVEA_HD static ScaleRow row(const View<3>& x, int64_t batch, int64_t head,
+                               const IntVector& start, int64_t s, int64_t r, int64_t block) {
+    if (!x) return {};
+    return {x.as() + batch * x.stride[0] + head * x.stride[1] +
+                first_entry(start, s, r, block) * x.stride[2],
+            x.stride[2], block};
   }
 };
+
+FOVEA_HD const Attend& attend_in(const QuantAttend& call) {
+  return call.attend;
+}
 
 extern const Kernel<Quantize> quant_quantize_host;
 extern const Kernel<QuantAttend> quant_forward_host;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two quantising kernels share: conversions, the rotation inside a warp, block maxima.
+// What the two quantising kernels share: maxima of blocks and of sequences.
 #pragma once
-#include "core/convert.h"
-#include "ops/quant/kernels.h"
+#include "ops/quant/quantize.h"
 
 namespace fovea::cuda {
 
@@ -26,27 +25,11 @@ __device__ inline float block_greatest(float x, uint32_t* s, unsigned parts = 1)
 // The greatest of a sequence's units, which left `most` (units, h).
 __device__ inline float sequence_greatest(const Quantize& a, const CodeUnit& unit, int64_t slot,
                                           int64_t head, const float* most, uint32_t* s) {
-  // Units of a sequence are neighbours; how many it has follows from its first and the next one's.
-  const int64_t begin = slot - unit.index;
-  const int64_t end = !a.start ? begin + a.units
-                      : unit.sequence + 1 < a.sequences
-                          ? first_entry(a.start, a.s, unit.sequence + 1, kCodeRun)
-                          : a.units;
+  const Interval units = units_of(a, unit, slot);
   float top = 0;
-  for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x)
+  for (int64_t i = units.begin + threadIdx.x; i < units.end; i += blockDim.x)
     top = greatest(top, most[i * a.h + head]);
   return block_greatest(top, s);
-}
-
-__device__ inline void put_scale(const Quantize& a, const CodeUnit& unit, int64_t head,
-                                 int64_t entry, float scale) {
-  a.scale
-      .as()[unit.batch * a.scale.stride[0] + head * a.scale.stride[1] + entry * a.scale.stride[2]] =
-      scale;
-}
-
-__device__ inline float root_of(int64_t run) {
-  return static_cast<float>(1 / sqrt(static_cast<double>(run)));
 }
 
 }  // namespace fovea::cuda

@@ -2,40 +2,13 @@
 // x to e4m3 codes: one item is one head of a unit of 128 tokens.  One scale a sequence: a first
 // pass leaves every item's largest magnitude, which the second gathers.
 #include <algorithm>
-#include <cmath>
 
-#include "core/convert.h"
 #include "core/dtype.h"
 #include "host/device.h"
-#include "ops/quant/kernels.h"
+#include "ops/quant/quantize.h"
 
 namespace fovea {
 namespace {
-
-struct Room {
-  Slot<float> most;  // (units, h), with one scale a sequence
-  Slot<float> rows;  // (workers, 128 or s, d)
-};
-
-// y, row on row, and its largest magnitude.
-template <class X>
-void load_rows(const Quantize& a, const CodeUnit& unit, int64_t head, float* y) {
-  const float root = a.run ? static_cast<float>(1 / std::sqrt(static_cast<double>(a.run))) : 1.0f;
-  for (int64_t i = 0; i < unit.tokens; ++i, y += a.d) {
-    const X* x = a.x.as<X>() + unit.batch * a.x.stride[0] + (unit.token + i) * a.x.stride[1] +
-                 head * a.x.stride[2];
-    for (int64_t c = 0; c < a.d; ++c) y[c] = to_float(x[c * a.x.stride[3]]);
-    if (!a.run) continue;
-    for (int64_t c = 0; c < a.d; ++c) y[c] = flips(a.seed, c) ? -y[c] : y[c];
-    for (int64_t step = 1; step < a.run; step *= 2)
-      for (int64_t c = 0; c < a.d; ++c) {
-        if (c & step) continue;
-        const float low = y[c], high = y[c + step];
-        y[c] = low + high, y[c + step] = low - high;
-      }
-    for (int64_t c = 0; c < a.d; ++c) y[c] *= root;
-  }
-}
 
 float largest(const float* y, int64_t count) {
   float most = 0;
@@ -43,59 +16,29 @@ float largest(const float* y, int64_t count) {
   return most;
 }
 
-// Codes of rows [begin, end) of a unit.
-void store_codes(const Quantize& a, const CodeUnit& unit, int64_t head, const float* y,
-                 int64_t begin, int64_t end, float factor) {
-  const auto code_of = [&](float x) {
-    return factor == 0 ? E4m3{0} : from_float<E4m3>(x * factor);
-  };
-  for (int64_t i = begin; a.code && i < std::min(end, unit.tokens); ++i) {
-    E4m3* to = a.code.as<E4m3>() + unit.batch * a.code.stride[0] +
-               (unit.token + i) * a.code.stride[1] + head * a.code.stride[2];
-    for (int64_t c = 0; c < a.d; ++c) to[c * a.code.stride[3]] = code_of(y[i * a.d + c]);
-  }
-  for (int64_t i = begin; a.code_t && unit.column < a.padded && i < end; ++i) {
-    E4m3* to = a.code_t.as<E4m3>() + unit.batch * a.code_t.stride[0] + head * a.code_t.stride[1] +
-               (unit.column + (a.permutes ? permuted(i) : i)) * a.code_t.stride[3];
-    for (int64_t c = 0; c < a.d; ++c)
-      to[c * a.code_t.stride[2]] = i < unit.tokens ? code_of(y[i * a.d + c]) : E4m3{0};
-  }
-}
-
 void quantize_unit(const Quantize& a, const CodeUnit& unit, int64_t slot, int64_t head,
                    const float* y, const float* most) {
-  const auto put = [&](int64_t entry, float scale) {
-    a.scale.as()[unit.batch * a.scale.stride[0] + head * a.scale.stride[1] +
-                 entry * a.scale.stride[2]] = scale;
-  };
-  const ScaleRange range = scales_of(a, unit);
-  if (!a.block) {
-    // Units of a sequence are neighbours, the first of them `index` before this one.
-    float top = 0;
-    const int64_t begin = slot - unit.index;
-    for (int64_t i = begin; i < unit_count(a) && unit_at(a, i).sequence == unit.sequence; ++i)
-      top = greatest(top, most[i * a.h + head]);
-    const CodeScale group(top);
-    if (range.count) put(range.first, unit.tokens ? group.scale : 0);
-    return store_codes(a, unit, head, y, 0, kCodeRun, group.factor);
-  }
-  for (int64_t i = 0; i * a.block < kCodeRun; ++i) {
-    const int64_t begin = i * a.block, rows = clamp_i64(unit.tokens - begin, 0, a.block);
-    const CodeScale group(largest(y + begin * a.d, rows * a.d));
-    if (i < range.count) put(range.first + i, rows ? group.scale : 0);
-    store_codes(a, unit, head, y, begin, begin + a.block, group.factor);
+  const Interval units = a.block ? Interval{} : units_of(a, unit, slot);
+  float whole = 0;
+  for (int64_t i = units.begin; i < units.end; ++i) whole = greatest(whole, most[i * a.h + head]);
+  for (int i = 0; i < CodePart::count(a); ++i) {
+    const CodePart part(a, unit, i);
+    const CodeScale group(a.block ? largest(y + part.begin * a.d, part.tokens * a.d) : whole);
+    put_scale(a, unit, head, part, group.scale);
+    for (int64_t i = part.begin; i < part.end; ++i)
+      store_token<1>(a, unit, head, i, group.factor, 0, y + (i < unit.tokens ? i * a.d : 0));
   }
 }
 
 std::string offer(const Context& ctx, const Quantize& a, Plan& plan) {
   const int64_t items = unit_count(a) * a.h;
-  Room room;
-  room.most = plan.workspace.add<float>(a.block ? 0 : items);
-  room.rows = plan.workspace.add<float>(host::workers_for(ctx, static_cast<double>(items)),
-                                        std::min(kCodeRun, a.s), a.d);
+  // (units, h), with one scale a sequence; (workers, 128 or s, d).
+  const Slot<float> most_slot = plan.workspace.add<float>(a.block ? 0 : items);
+  const Slot<float> rows = plan.workspace.add<float>(
+      host::workers_for(ctx, static_cast<double>(items)), std::min(kCodeRun, a.s), a.d);
   plan.kernel += std::string(".") + dtype_name(a.x_dtype);
-  plan.launch = [a, room, items](Context& ctx, void* base) {
-    float* most = room.most.at(base);
+  plan.launch = [=](Context& ctx, void* base) {
+    float* most = most_slot.at(base);
     const double cost = 3.0 * static_cast<double>(items * kCodeRun * a.d);
     with_fp(a.x_dtype, [&](auto x) {
       const auto walk = [&](auto&& visit) {
@@ -103,8 +46,9 @@ std::string offer(const Context& ctx, const Quantize& a, Plan& plan) {
           const int64_t slot = item / a.h, head = item % a.h;
           const CodeUnit unit = unit_at(a, slot);
           if (unit.sequence < 0) return;
-          float* y = room.rows.at(base) + worker * std::min(kCodeRun, a.s) * a.d;
-          load_rows<decltype(x)>(a, unit, head, y);
+          float* y = rows.at(base) + worker * std::min(kCodeRun, a.s) * a.d;
+          for (int64_t i = 0; i < unit.tokens; ++i)
+            load_token<decltype(x), 1>(a, unit, head, i, 0, y + i * a.d);
           visit(unit, slot, head, y);
         });
       };

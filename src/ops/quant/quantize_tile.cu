@@ -22,21 +22,20 @@ constexpr int kGroups = 32;               // of L lanes, in a block
 
 // Four codes as a word.
 __device__ inline uint32_t four_codes(const float* y, float factor) {
-#if __CUDA_ARCH__ >= 890
-  uint16_t low, high;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
-      : "=h"(low)
-      : "f"(y[1] * factor), "f"(y[0] * factor));
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
-      : "=h"(high)
-      : "f"(y[3] * factor), "f"(y[2] * factor));
-  return low | static_cast<uint32_t>(high) << 16;
-#else
   uint32_t word = 0;
+#if __CUDA_ARCH__ >= 890
+  for (int c = 0; c < 4; c += 2) {
+    uint16_t two;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+        : "=h"(two)
+        : "f"(y[c + 1] * factor), "f"(y[c] * factor));
+    word |= static_cast<uint32_t>(two) << 8 * c;
+  }
+#else
   for (int c = 0; c < 4; ++c)
     word |= static_cast<uint32_t>(from_float<E4m3>(y[c] * factor).bits) << 8 * c;
-  return word;
 #endif
+  return word;
 }
 
 template <int Lanes>
@@ -78,8 +77,7 @@ __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
   };
 
   float y[kTokens][kColumns];
-  const X* x = a.x.as<X>() + unit.batch * a.x.stride[0] + unit.token * a.x.stride[1] +
-               head * a.x.stride[2] + lane * kColumns;
+  const X* x = a.x.as<X>() + token_at(a.x, unit, head, 0) + lane * kColumns;
 #pragma unroll
   for (int i = 0; i < kTokens; ++i) {
     In in{};
@@ -114,10 +112,9 @@ __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
     }
   }
   const CodeScale scale(top);
-  const ScaleRange range = scales_of(a, unit);
-  const int half = range.count && a.block == 64 && group >= kGroups / 2;
-  if (lane == 0 && group == half * (kGroups / 2) && half < range.count)
-    put_scale(a, unit, head, range.first + half, unit.tokens > half * 64 ? scale.scale : 0);
+  const int half = a.block == 64 && group >= kGroups / 2;
+  if (lane == 0 && group == half * (kGroups / 2))
+    put_scale(a, unit, head, CodePart(a, unit, half), scale.scale);
 
   uint32_t code[kTokens][2];
 #pragma unroll
@@ -126,8 +123,7 @@ __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
     for (int part = 0; part < 2; ++part)
       code[i][part] = scale.factor == 0 ? 0 : four_codes(y[i] + 4 * part, scale.factor);
   if (a.code) {
-    uint8_t* to = a.code.as<uint8_t>() + unit.batch * a.code.stride[0] +
-                  unit.token * a.code.stride[1] + head * a.code.stride[2] + lane * kColumns;
+    uint8_t* to = a.code.as<uint8_t>() + token_at(a.code, unit, head, 0) + lane * kColumns;
 #pragma unroll
     for (int i = 0; i < kTokens; ++i)
       if (token_of(i) < unit.tokens)
@@ -143,26 +139,12 @@ __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
         byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24;
   }
   __syncthreads();
-  uint8_t* to = a.code_t.as<uint8_t>() + unit.batch * a.code_t.stride[0] +
-                head * a.code_t.stride[1] + unit.column;
+  uint8_t* to = a.code_t.as<uint8_t>() + column_at(a.code_t, unit, head);
   for (int at = threadIdx.x; at < Lanes * kColumns * 16; at += kGroups * Lanes) {
     const int row = at / 16, pair = at % 16;
     *reinterpret_cast<uint2*>(to + row * a.code_t.stride[2] + pair * 8) =
         *reinterpret_cast<const uint2*>(s_code + row * 32 + (pair ^ row / 8 % 16) * 2);
   }
-}
-
-std::string refuses(const Context&, const Quantize& a) {
-  if (a.d != 64 && a.d != 128 && a.d != 256)
-    return "d=" + std::to_string(a.d) + " not in {64,128,256}";
-  const size_t bytes = static_cast<size_t>(dtype_bytes(a.x_dtype));
-  if (!chunked(a.x, bytes, kColumns)) return "x has rows that are not contiguous and aligned";
-  if (a.code && !chunked(a.code, 1, kColumns))
-    return "code has rows that are not contiguous and aligned";
-  if (a.code_t && !chunked(a.code_t, 1, kColumns))
-    return "code_t has rows that are not contiguous and aligned";
-  if (unit_count(a) * a.h > INT32_MAX) return "more than 2^31 units of work";
-  return "";
 }
 
 template <class X, int Lanes>
@@ -176,19 +158,23 @@ void run(Context& ctx, const Quantize& a, float* most) {
   pass.template operator()<Pass::codes>();
 }
 
-std::string offer(const Context& ctx, const Quantize& a, Plan& plan) {
-  if (std::string why = refuses(ctx, a); !why.empty()) return why;
+std::string offer(const Context&, const Quantize& a, Plan& plan) {
+  if (a.d != 64 && a.d != 128 && a.d != 256)
+    return "d=" + std::to_string(a.d) + " not in {64,128,256}";
+  const size_t bytes = static_cast<size_t>(dtype_bytes(a.x_dtype));
+  if (!chunked(a.x, bytes, kColumns)) return "x has rows that are not contiguous and aligned";
+  if (a.code && !chunked(a.code, 1, kColumns))
+    return "code has rows that are not contiguous and aligned";
+  if (a.code_t && !chunked(a.code_t, 1, kColumns))
+    return "code_t has rows that are not contiguous and aligned";
+  if (unit_count(a) * a.h > INT32_MAX) return "more than 2^31 units of work";
   const Slot<float> most = plan.workspace.add<float>(a.block ? 0 : unit_count(a) * a.h);
   plan.kernel += std::string(".") + dtype_name(a.x_dtype) + ".d" + std::to_string(a.d);
   plan.launch = [a, most](Context& ctx, void* base) {
     with_fp(a.x_dtype, [&](auto x) {
       using X = decltype(x);
-      if (a.d == 64)
-        run<X, 8>(ctx, a, most.at(base));
-      else if (a.d == 128)
-        run<X, 16>(ctx, a, most.at(base));
-      else
-        run<X, 32>(ctx, a, most.at(base));
+      const auto kernel = a.d == 64 ? run<X, 8> : a.d == 128 ? run<X, 16> : run<X, 32>;
+      kernel(ctx, a, most.at(base));
     });
   };
   return "";
