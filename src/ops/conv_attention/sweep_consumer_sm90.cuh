@@ -70,6 +70,7 @@ class ConvConsumer90 {
     float o[1][E / 8][4];
     TapBands<Shape::Pairs, Shape::Ahead> bands;
     OnlineSoftmax<1> state;
+    int seen[2];  // keys that the lane's rows see: those before
   };
 
   __device__ __forceinline__ ConvConsumer90(const ConvAttend& c, const ConvWork90& more, int group,
@@ -87,12 +88,14 @@ class ConvConsumer90 {
         place(group * 64 + warp * 16),
         local(Shape::packed ? 0 : place),
         unit(c.attend.score.scale / kScoreUnit),
+        follows(!Shape::packed && group > 0),
         s(fragments.s),
         x(fragments.x),
         p(fragments.p),
         o(fragments.o),
         bands(fragments.bands),
-        state(fragments.state) {
+        state(fragments.state),
+        seen(fragments.seen) {
     bands.place(place, place - local, Shape::BM - 1, taps_rows);
   }
 
@@ -128,16 +131,21 @@ class ConvConsumer90 {
   __device__ __forceinline__ void hand_over() const {
     if (!last) sm90::named_barrier_arrive(kWritten + group, 256);
   }
-  // S is written here, and by the warpgroup above.
+  // S is written here, and by the warpgroup above.  That one may then overwrite the tile behind the
+  // last step's; after the Final step, only once this warpgroup is done.
+  // One branch for both: of two the compiler makes the second's predicate after the first barrier.
+  template <bool Final>
   __device__ __forceinline__ void wait_written() const {
-    if (kShares && group > 0)
+    if (follows) {
       sm90::named_barrier_sync(kWritten + group - 1, 256);
-    else
+      if (!Final) give_back();
+    } else {
       sm90::named_barrier_sync(kOwn + group, 128);
+    }
   }
   // What this one needs of the warpgroup above is read, and may be overwritten there.
   __device__ __forceinline__ void give_back() const {
-    if (kShares && group > 0) sm90::named_barrier_arrive(kRead + group - 1, 256);
+    if (follows) sm90::named_barrier_arrive(kRead + group - 1, 256);
   }
   __device__ __forceinline__ void wait_read() const {
     if (!last) sm90::named_barrier_sync(kRead + group, 256);
@@ -165,7 +173,8 @@ class ConvConsumer90 {
     head = work().head + (mine ? number : 0);
     row = sm90::uniform(work().first - above + local);
     i = row + lane / 4;
-    keys = sm90::uniform(work().keys), shift = sm90::uniform(work().shift);
+    keys = sm90::uniform(work().keys);
+    see_keys();
     q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
     if (c.weight_dtype == FOVEA_F32)
       load_taps(static_cast<const float*>(c.weight.data));
@@ -176,6 +185,15 @@ class ConvConsumer90 {
     state = OnlineSoftmax<1>();
     n = sm90::uniform(work().last), now = 0;
     more_values = false;
+  }
+
+  // Rows before the sequence see no key: their S is 0.
+  __device__ __forceinline__ void see_keys() {
+    const PlainWindow window(c.attend.mask.window, sm90::uniform(work().rows), keys);
+    const auto end_of = [&](int i) { return i < 0 ? 0 : window.keys_of(i, i + 1).high; };
+    seen_by_all = end_of(row);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) seen[half] = end_of(i + 8 * half);
   }
 
   // The head's taps, while Q and the first keys are on their way.
@@ -197,7 +215,7 @@ class ConvConsumer90 {
       step<true>();
     } else {
       hand_over();
-      wait_written();
+      wait_written<true>();
     }
     give_back();
     release(shared.q_empty(q_at));
@@ -227,13 +245,10 @@ class ConvConsumer90 {
 
   // ---- a tile of keys
 
-  // Keys that the lane's rows see end here.
-  __device__ __forceinline__ int limit(int half) const {
-    return c.causal ? min(i + 8 * half + shift + 1, keys) : keys;
-  }
-  // All rows of the warp see all keys of a tile from `key` on.
+  // All rows of the warp see all keys of a tile from `key` on.  Of numbers made once a work: what
+  // is computed here is waited for once the convolution is done.
   __device__ __forceinline__ bool whole(int key) const {
-    return key >= 0 && key + BN <= keys && row >= 0 && (!c.causal || key + BN <= row + shift + 1);
+    return key >= 0 && key + BN <= seen_by_all;
   }
   __device__ __forceinline__ static int next_of(int buffer) {
     return buffer == 2 ? 0 : buffer + 1;
@@ -267,8 +282,7 @@ class ConvConsumer90 {
     const Ring v = at;
     at.next();
     if constexpr (!Final && !Shape::late) issue_scores(k);
-    wait_written();
-    if constexpr (!Final) give_back();
+    wait_written<Final>();
     make_logits();
     float alpha[1][2];
     state.weigh(x, alpha, kFactor);
@@ -320,12 +334,11 @@ class ConvConsumer90 {
       const int first = key + lane % 4 * 2;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int end = i + 8 * half < 0 ? 0 : limit(half);
 #pragma unroll
         for (int j = 0; j < Blocks; ++j)
 #pragma unroll
           for (int e = 0; e < 2; ++e)
-            if (first + j * 8 + e < 0 || first + j * 8 + e >= end) s[j][2 * half + e] = 0.f;
+            if (first + j * 8 + e < 0 || first + j * 8 + e >= seen[half]) s[j][2 * half + e] = 0.f;
       }
     }
     const uint32_t line =
@@ -351,12 +364,11 @@ class ConvConsumer90 {
     const int first = n * BN + lane % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int end = limit(half);
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int e = 0; e < 2; ++e)
-          if (first + j * 8 + e >= end) x[0][j][2 * half + e] = kNegativeInfinity;
+          if (first + j * 8 + e >= seen[half]) x[0][j][2 * half + e] = kNegativeInfinity;
     }
   }
 
@@ -369,6 +381,7 @@ class ConvConsumer90 {
   const int above, left, taps_rows, taps_columns;
   const int place, local;  // the warp's first row of the block's, and in its slot
   const float unit;
+  const bool follows;  // reads S of the warpgroup above
   typename Shared::WorkRing slot;
   typename Shared::QRing q_at;
   Ring at;
@@ -378,7 +391,8 @@ class ConvConsumer90 {
   int number, head;  // of the slot's heads, of all
   bool mine;         // the slot has that head
   int row, i;        // of the sequence: the warp's first row, the lane's first
-  int keys, shift;
+  int keys;
+  int seen_by_all;  // keys that every row of the warp sees: those before
   uint32_t q_rows;
   int n, now;        // the tile of keys, and the buffer of its S
   bool more_values;  // O is not empty
@@ -388,6 +402,7 @@ class ConvConsumer90 {
   float (&o)[1][E / 8][4];
   TapBands<Shape::Pairs, Shape::Ahead>& bands;
   OnlineSoftmax<1>& state;
+  int (&seen)[2];
 };
 
 }  // namespace fovea::cuda

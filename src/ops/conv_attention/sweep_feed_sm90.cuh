@@ -71,7 +71,7 @@ struct ConvSlot {
   Sequence seq;
   ConvAttend::Rows out;
   int first, end;  // rows of the sequence: the block's first own, past the last own
-  int rows, keys, shift;
+  int rows, keys;
   int head, heads;       // the first query head, how many have a slot
   int g, split, number;  // number: of the work, whatever the split
   int count, last;       // key tiles with outputs, the first of them
@@ -87,7 +87,7 @@ struct ConvSlot {
     const int r = ConvPlace::quotient(place.head, work.heads), at = place.head - r * work.heads,
               group = work.group;
     seq = a.sequences[r], out = c.rows_of(seq, r);
-    rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys), shift = keys - rows;
+    rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys);
     const int history = static_cast<int>(c.history);
     first = history + place.first;
     end = min(first + place.own, history + static_cast<int>(out.count));
@@ -98,7 +98,7 @@ struct ConvSlot {
     head = packed ? g * group + pack * slots : at;
     heads = packed ? min(slots, group - pack * slots) : 1;
     split = place.split;
-    const int to = c.causal ? max(min(end + shift, keys), 0) : keys;
+    const int to = max(PlainWindow(a.mask.window, rows, keys).keys_of(first, end).high, 0);
     const int tiles = (to + width - 1) / width;
     const TilePart part(tiles, work.order.splits, split);
     count = part.end - part.begin, last = part.end - 1;
