@@ -84,8 +84,7 @@ class ConvTile {
                                 row * a.lse.stride[2]]
                    : -INFINITY;
     s.delta[m] = out ? call.delta[(s.seq.batch * a.h + head) * c.rows_out + row] : 0.f;
-    const int64_t end = c.causal ? i + s.seq.keys - s.seq.rows + 1 : s.seq.keys;
-    s.last[m] = there ? clamp_i64(end, 0, s.seq.keys) : 0;
+    s.last[m] = c.seen(s.seq, i);
   }
   __device__ void place_keys(int64_t g, int64_t j0) const {
     if (threadIdx.x >= 2 * kStageTile) return;
@@ -235,8 +234,8 @@ __global__ void __launch_bounds__(kStageThreads, 1)
       t.place_rows(head, i0);
       load_taps(t.c, head, 1, t.taps);
       const int64_t i1 = min(i0 + call.own_rows, s.seq.rows);
-      const int64_t end = t.c.causal ? i1 + s.seq.keys - s.seq.rows : s.seq.keys;
-      for (int64_t j0 = 0; j0 < clamp_i64(end, 0, s.seq.keys); j0 += call.own_keys) {
+      const int64_t end = t.c.seen(s.seq, i1 - 1);
+      for (int64_t j0 = 0; j0 < end; j0 += call.own_keys) {
         __syncthreads();
         t.place_keys(g, j0);
         __syncthreads();
@@ -290,7 +289,8 @@ __global__ void __launch_bounds__(kStageThreads, 1)
     if (j0 >= s.seq.keys) continue;
     t.place_keys(g, j0);
     // The first row that sees key j0; for dv, rows without an output count for nothing.
-    int64_t low = t.c.causal ? max(j0 - s.seq.keys + s.seq.rows, int64_t{0}) : 0;
+    const int64_t shift = s.seq.keys - s.seq.rows;
+    int64_t low = max(t.c.reach().first_row(j0, shift) - shift, int64_t{0});
     if (!gradient) low = max(low, t.c.history);
     float acc[Chunks][4][4] = {};
     for (int64_t head = g * group; head < (g + 1) * group; ++head) {

@@ -68,7 +68,8 @@ struct ConvGradientSlot {
   int64_t r;
   int line, tile;      // first line, halo included
   int head, heads, g;  // query heads from `head` on
-  int rows, keys, shift;
+  int rows, keys;
+  int ahead;         // row i sees the keys before i + ahead
   int last, lowest;  // tiles of columns
   float grain;       // of all heads, whose dS have one sum
   ConvReach reach;
@@ -84,7 +85,8 @@ struct ConvGradientSlot {
     const int owner = place.head % each;
     r = place.head / each, tile = place.row_tile;
     seq = a.sequences[r], out = c.rows_of(seq, r);
-    rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys), shift = keys - rows;
+    rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys);
+    ahead = c.reach<int>().high(keys - rows, static_cast<int>(kIndexMax));
     head = of_keys ? owner * group : owner, heads = of_keys ? group : 1;
     g = of_keys ? owner : owner / group;
     float largest = 0.f;
@@ -95,8 +97,11 @@ struct ConvGradientSlot {
     any = first < (of_keys ? keys : rows);
     const int end = first + step + reach.halo;
     int columns = of_keys ? rows : keys, begin = 0;
-    if (c.causal && of_keys) begin = max(max(line, 0) - shift, 0);
-    if (c.causal && !of_keys) columns = min(max(end + shift, 0), keys);
+    const PlainWindow window(a.mask.window, rows, keys);
+    if (of_keys)
+      begin = window.rows_of(max(line, 0), keys).low;
+    else
+      columns = max(window.keys_of(0, end).high, 0);
     last = (columns + width - 1) / width - 1, lowest = begin / width;
     warm = last >= lowest && (last + 1) * width - reach.low < columns;
     extra = columns > 0 && reach.high > 0 && lowest == 0;

@@ -46,8 +46,7 @@ __device__ __forceinline__ void place_rows(const ConvSimt& call, ConvShared& s, 
                        (head + slot) * a.q.stride[2]
                  : -1;
   s.slot[m] = there && local >= c.above() && i < c.history + s.out.count ? slot : -1;
-  const int64_t end = c.causal ? i + s.seq.keys - s.seq.rows + 1 : s.seq.keys;
-  s.last[m] = there ? clamp_i64(end, 0, s.seq.keys) : 0;
+  s.last[m] = there ? c.seen(s.seq, i) : 0;
 }
 
 // KeySource: a part of the keys, and the step before it.  The keys of S are `right` ahead of v's.
@@ -184,10 +183,8 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     if (tile * strips.own >= s.out.count) continue;
     place_rows(call, s, head, heads, first);
     load_taps(c, head, heads, taps);
-    const int64_t end =
-        c.causal ? min(first + strips.own, s.seq.rows) + s.seq.keys - s.seq.rows : s.seq.keys;
-    const SplitRange range = split_range(
-        (clamp_i64(end, 0, s.seq.keys) + kStageTile - 1) / kStageTile, call.splits, split);
+    const int64_t end = c.seen(s.seq, min(first + strips.own, s.seq.rows) - 1);
+    const SplitRange range = split_range((end + kStageTile - 1) / kStageTile, call.splits, split);
     __syncthreads();  // a part without keys reads the rows at once
     const StripKeys keys{c, s, scores, g, range.begin - (range.begin < range.end), range.end};
     attend_simt<Chunks>(tiles, keys,

@@ -318,11 +318,11 @@ class ConvGradientTile90 {
  private:
   // Found once a work: what it is made of would be loaded again for each tile.
   __device__ __forceinline__ void find_plain() {
-    const int &rows = work().rows, &keys = work().keys, &shift = work().shift;
+    const int &rows = work().rows, &keys = work().keys, &ahead = work().ahead;
     const int lines = Keys ? keys : rows, columns = Keys ? rows : keys;
     int least = Keys ? max(reach().low, history) : reach().low, most = columns;
-    if (c.causal && Keys) least = max(least, first + 15 + reach().low - shift);
-    if (c.causal && !Keys) most = min(most, first - reach().halo + shift + 1);
+    if (Keys) least = max(least, first + 15 - ahead + 1 + reach().low);
+    if (!Keys) most = min(most, first - reach().halo + ahead);
     const bool there =
         first >= reach().halo && first + 16 <= lines && (Keys || first - reach().below >= history);
     plain = sm90::uniform(there ? (least + BN - 1) / BN : columns);
@@ -331,12 +331,12 @@ class ConvGradientTile90 {
 
   // The columns that line `mine - lag + 8 half` sees, of rows from `least` on: [from, to).
   __device__ __forceinline__ void span(int lag, int half, int least, int& from, int& to) const {
-    const int &rows = work().rows, &keys = work().keys, &shift = work().shift;
+    const int &rows = work().rows, &keys = work().keys, &ahead = work().ahead;
     const int n = sm90::unhoisted(mine) - lag + 8 * half;
     if constexpr (Keys) {
-      from = n < 0 || n >= keys ? rows : c.causal ? max(n - shift, least) : least, to = rows;
+      from = n < 0 || n >= keys ? rows : max(n - ahead + 1, least), to = rows;
     } else {
-      from = 0, to = n < least || n >= rows ? 0 : c.causal ? min(n + shift + 1, keys) : keys;
+      from = 0, to = n < least || n >= rows ? 0 : min(n + ahead, keys);
     }
   }
 

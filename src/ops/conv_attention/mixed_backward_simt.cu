@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kStageThreads)
                              head * c.weight.stride[0] + n / columns * c.weight.stride[1] +
                                  n % columns * c.weight.stride[2]);
     __syncthreads();
-    const int64_t end = seen_end(c, s.seq, panel.first + row);
+    const int64_t end = c.seen(s.seq, panel.first + row);
     float* to = panel.score_line(all, row + panel.above);
     for (int64_t j = threadIdx.x; j < panel.pitch; j += kStageThreads) {
       float sum = 0.f;

@@ -90,10 +90,8 @@ __global__ void __launch_bounds__(kStageThreads)
       s.row[threadIdx.x] =
           m0 + threadIdx.x < call.own ? out_offset(call, s, a.o.stride, head, i) : -1;
     }
-    const int64_t most = call.first + m0 + kStageTile - 1;
-    const int64_t end = call.conv().causal
-                            ? clamp_i64(most + s.seq.keys - s.seq.rows + 1, 0, s.seq.keys)
-                            : s.seq.keys;
+    const int64_t last = min(call.first + m0 + kStageTile, s.seq.rows) - 1;
+    const int64_t end = call.conv().seen(s.seq, last);
     float o[1][4][4] = {};
     for (int64_t j0 = 0; j0 < end; j0 += kStageTile) {
       __syncthreads();

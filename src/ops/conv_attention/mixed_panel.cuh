@@ -41,11 +41,6 @@ inline int32_t panel_rows(const ConvAttend& c, int64_t longest, int64_t pitch) {
   return static_cast<int32_t>(longest < rows ? longest : rows);
 }
 
-// Keys that row i sees: those before, where their page is present.
-__device__ __forceinline__ int64_t seen_end(const ConvAttend& c, const Sequence& q, int64_t i) {
-  if (i < 0 || i >= q.rows) return 0;
-  return c.causal ? clamp_i64(i + q.keys - q.rows + 1, 0, q.keys) : q.keys;
-}
 __device__ __forceinline__ bool is_present(const Attend& a, const Sequence& q, int64_t j) {
   return !a.sequences.page || a.sequences.key_offset(q, j, a.k.stride) >= 0;
 }
@@ -107,7 +102,7 @@ __global__ void __launch_bounds__(kStageThreads)
       const int64_t j = j0 + threadIdx.x;
       s.row[threadIdx.x] = Scores ? q_offset(call, s.seq, head, i)
                                   : out_offset(call, s, call.m.conv.dout.stride, head, i);
-      s.last[threadIdx.x] = s.row[threadIdx.x] < 0 ? 0 : seen_end(call.conv(), s.seq, i);
+      s.last[threadIdx.x] = s.row[threadIdx.x] < 0 ? 0 : call.conv().seen(s.seq, i);
       s.key[threadIdx.x] = key_offset(call, s.seq, Scores ? a.k.stride : a.v.stride, g, j);
     }
     __syncthreads();
@@ -175,7 +170,7 @@ __global__ void __launch_bounds__(kStageThreads)
                             (s.out.begin + out) * a.lse.stride[2]]
                : -INFINITY;
     __syncthreads();
-    const int64_t end = mine ? seen_end(c, s.seq, i) : 0;
+    const int64_t end = mine ? c.seen(s.seq, i) : 0;
     for (int64_t j = threadIdx.x; j < call.pitch; j += kStageThreads) {
       float x[G] = {};
       const bool seen = j < end && is_present(a, s.seq, j);
