@@ -7,18 +7,32 @@
 // sequence, row 0 of the others row `first`.
 #pragma once
 #include "cuda/block/reduce.cuh"
-#include "cuda/block/stage.cuh"
 #include "cuda/launch.h"
+#include "cuda/loop/source.cuh"
 #include "ops/conv_attention/mixed.h"
+#include "ops/conv_attention/strip_simt.cuh"
 
 namespace fovea::cuda {
 
 struct Panel {
   MixedAttendBackward m;
-  int64_t first, pitch;
-  int32_t own, above, below;  // rows
-  float *s, *a, *p;           // a: nullptr in the forward
+  int64_t first = 0, pitch;
+  int32_t own, above, below;                       // rows
+  float *s = nullptr, *a = nullptr, *p = nullptr;  // a: nullptr in the forward
 
+  // `longest` rows of each sequence, and those that a gradient reads below them.
+  Panel(const MixedAttendBackward& m, int64_t longest, bool backward) : m(m) {
+    const ConvAttend& c = conv();
+    const int64_t tiles = ceil_div(c.attend.sequences.key_max, kStageTile);
+    pitch = tiles ? tiles * kStageTile : kStageTile;
+    // As many as 32 MiB of a sequence's hold.  Not by the number of sequences, whose sums would
+    // then come in another order.
+    constexpr int64_t floats = int64_t{8} << 20;
+    const int64_t each = c.attend.h * pitch;
+    const int64_t rows = each ? clamp_i64(floats / each / 16 * 16, 16, 64) : 16;
+    own = static_cast<int32_t>(longest < rows ? longest : rows);
+    above = static_cast<int32_t>(c.above()), below = backward ? above : 0;
+  }
   __host__ __device__ int32_t rows() const { return own + below; }
   __host__ __device__ int32_t score_rows() const { return own + below + above; }
   __host__ __device__ const ConvAttend& conv() const { return m.conv.forward; }
@@ -31,15 +45,6 @@ struct Panel {
     return s + (head * score_rows() + row) * pitch;
   }
 };
-
-// Rows worth a panel: as many as 32 MiB of a sequence's hold.  Not by the number of sequences,
-// whose sums would then come in another order.
-inline int32_t panel_rows(const ConvAttend& c, int64_t longest, int64_t pitch) {
-  constexpr int64_t floats = int64_t{8} << 20;
-  const int64_t each = c.attend.h * pitch;
-  const int64_t rows = each ? clamp_i64(floats / each / 16 * 16, 16, 64) : 16;
-  return static_cast<int32_t>(longest < rows ? longest : rows);
-}
 
 __device__ __forceinline__ bool is_present(const Attend& a, const Sequence& q, int64_t j) {
   return !a.sequences.page || a.sequences.key_offset(q, j, a.k.stride) >= 0;
@@ -58,12 +63,10 @@ __device__ __forceinline__ void open_sequence(const Panel& call, PanelPlaces& s,
   __syncthreads();
 }
 
-__device__ __forceinline__ int64_t q_offset(const Panel& call, const Sequence& q, int64_t head,
+// Of a tensor like q.
+__device__ __forceinline__ int64_t q_offset(const Sequence& q, const int64_t* stride, int64_t head,
                                             int64_t i) {
-  const int64_t* stride = call.attend().q.stride;
-  return i >= 0 && i < q.rows
-             ? q.batch * stride[0] + (q.row_begin + i) * stride[1] + head * stride[2]
-             : -1;
+  return i >= 0 && i < q.rows ? row_offset(q, i, head, stride) : -1;
 }
 // Of a tensor like o.
 __device__ __forceinline__ int64_t out_offset(const Panel& call, const PanelPlaces& s,
@@ -100,7 +103,7 @@ __global__ void __launch_bounds__(kStageThreads)
     if (threadIdx.x < kStageTile) {
       const int64_t i = call.first - (Scores ? call.above : 0) + m0 + threadIdx.x;
       const int64_t j = j0 + threadIdx.x;
-      s.row[threadIdx.x] = Scores ? q_offset(call, s.seq, head, i)
+      s.row[threadIdx.x] = Scores ? q_offset(s.seq, a.q.stride, head, i)
                                   : out_offset(call, s, call.m.conv.dout.stride, head, i);
       s.last[threadIdx.x] = s.row[threadIdx.x] < 0 ? 0 : call.conv().seen(s.seq, i);
       s.key[threadIdx.x] = key_offset(call, s.seq, Scores ? a.k.stride : a.v.stride, g, j);
@@ -123,7 +126,20 @@ __global__ void __launch_bounds__(kStageThreads)
   }
 }
 
-// The heads of a group at one row and key.
+// The heads of a group at one row and key, `apart` in a panel.
+template <int G>
+__device__ __forceinline__ void read_group(float (&x)[G], const float* from, int64_t apart,
+                                           int group) {
+#pragma unroll
+  for (int n = 0; n < G; ++n) x[n] = n < group ? from[n * apart] : 0.f;
+}
+template <int G>
+__device__ __forceinline__ void write_group(float* to, const float (&x)[G], int64_t apart,
+                                            int group) {
+#pragma unroll
+  for (int n = 0; n < G; ++n)
+    if (n < group) to[n * apart] = x[n];
+}
 template <int G>
 __device__ __forceinline__ void mix(const View<2>& mix, bool transposed, int64_t base, int group,
                                     float (&x)[G]) {
@@ -137,6 +153,73 @@ __device__ __forceinline__ void mix(const View<2>& mix, bool transposed, int64_t
         y[a] = fmaf(transposed ? mix_of(mix, base + n, a) : mix_of(mix, base + a, n), x[n], y[a]);
 #pragma unroll
   for (int n = 0; n < G; ++n) x[n] = y[n];
+}
+
+// sum += p x for 64 x 64 of a panel, p(m, n), and 64 columns of x from `from` on, whose row n is at
+// at[n].  A pair that is unseen takes nothing: its p is +0.
+template <class P>
+__device__ __forceinline__ void add_product(float (&sum)[1][4][4], const FmaTiles<4>& tiles,
+                                            const Operand& x, const int64_t* at, int from,
+                                            const P& p) {
+  float tile[4][4];
+#pragma unroll
+  for (int r = 0; r < 4; ++r)
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      tile[r][c] = p(threadIdx.x / 16 + 16 * r, threadIdx.x % 16 + 16 * c) + 0.f;
+  put_p(tiles, tile);
+  __syncthreads();
+  multiply_nn(sum, tiles, x.width - from < kStageTile ? x.width - from : kStageTile, kStageTile,
+              [&](int row, int column) { return load_four(x, at[row], from + column); });
+}
+
+// Rows of a panel times v or k; a block owns 64 of them and 64 columns, keys in ascending order.
+// Forward: o = R v.  Backward: dq = scale dS k, dS in the place of S.
+template <bool Backward>
+__global__ void __launch_bounds__(kStageThreads)
+    panel_rows_kernel(const __grid_constant__ Panel call, Operand x, int64_t work) {
+  extern __shared__ float4 s_dynamic[];
+  __shared__ PanelPlaces s;
+  FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
+  const Attend& a = call.attend();
+  const View<4>& out = Backward ? call.m.conv.dq : a.o;
+  const int64_t chunks = (x.width + kStageTile - 1) / kStageTile;
+  const int64_t row_tiles = (call.own + kStageTile - 1) / kStageTile;
+  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
+    const int from = static_cast<int>(w % chunks * kStageTile);
+    const int64_t m0 = w / chunks % row_tiles * kStageTile, all = w / chunks / row_tiles;
+    const int64_t head = all % a.h, g = head / (a.h / a.g);
+    open_sequence(call, s, all / a.h);
+    if (threadIdx.x < kStageTile) {
+      const int64_t m = m0 + threadIdx.x, i = call.first + m;
+      s.row[threadIdx.x] = m >= call.own ? -1
+                           : Backward    ? q_offset(s.seq, out.stride, head, i)
+                                         : out_offset(call, s, out.stride, head, i);
+    }
+    const int64_t last = min(call.first + m0 + kStageTile, s.seq.rows) - 1;
+    const int64_t end = Backward ? s.seq.keys : call.conv().seen(s.seq, last);
+    float sum[1][4][4] = {};
+    for (int64_t j0 = 0; j0 < end; j0 += kStageTile) {
+      __syncthreads();
+      if (threadIdx.x < kStageTile)
+        s.key[threadIdx.x] =
+            key_offset(call, s.seq, Backward ? a.k.stride : a.v.stride, g, j0 + threadIdx.x);
+      add_product(sum, tiles, x, s.key, from, [&](int m, int n) {
+        if (s.row[m] < 0) return 0.f;
+        const float* line =
+            Backward ? call.score_line(all, m0 + m + call.above) : call.line(call.p, all, m0 + m);
+        return line[j0 + n];
+      });
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int64_t at = s.row[threadIdx.x / 16 + 16 * r];
+      if (at >= 0)
+        store_columns(out.data, Backward ? a.dtype : a.o_dtype, at + from * out.stride[3],
+                      out.stride[3], x.width - from, Backward ? a.score.scale : 1.f, sum, r);
+    }
+  }
 }
 
 // A block owns a row of a group.  Forward: p = B, -inf where unseen.  Backward: a = A and
@@ -157,11 +240,7 @@ __global__ void __launch_bounds__(kStageThreads)
     const int64_t row = w % call.rows(), base = w / call.rows() % groups * group;
     const int64_t r = w / call.rows() / groups, i = call.first + row;
     open_sequence(call, s, r);
-    for (int n = threadIdx.x; n < group * taps; n += kStageThreads)
-      s_taps[n] = load_float(c.weight.data, c.weight_dtype,
-                             (base + n / taps) * c.weight.stride[0] +
-                                 n % taps / columns * c.weight.stride[1] +
-                                 n % columns * c.weight.stride[2]);
+    load_taps(c, base, group, s_taps);
     const int64_t out = i - c.history;
     const bool mine = out >= 0 && out < s.out.count;
     if (Backward && static_cast<int>(threadIdx.x) < group)
@@ -221,6 +300,14 @@ void with_group(int64_t group, const Run& run) {
 
 inline int64_t product_work(const Panel& call, int64_t rows) {
   return call.heads() * ceil_div(rows, kStageTile) * (call.pitch / kStageTile);
+}
+
+template <bool Backward>
+void panel_rows(Context& ctx, const char* op, const Panel& call, const Operand& x) {
+  const int64_t work =
+      call.heads() * ceil_div(call.own, kStageTile) * ceil_div(x.width, kStageTile);
+  launch<panel_rows_kernel<Backward>>(ctx, op, work, kStageThreads, FmaTiles<4>::bytes(), call, x,
+                                      work);
 }
 
 // S of a panel, and from it B, or A and P.
