@@ -24,6 +24,24 @@ struct PanelGradients {
   float *dk, *dv;            // (r, g, pitch, width)
   double* dweight;           // (r, h, taps)
   double *dbefore, *dafter;  // (r, h, group)
+
+  // Laid out twice: at plan time to count bytes, at run time, from `base`, to get pointers.
+  PanelGradients(const Panel& call, Layout& layout, void* base) : panel(call) {
+    const auto place = [&]<class T>(T*& to, int64_t count) {
+      const Slot<T> slot = layout.add<T>(count);
+      to = base ? slot.at(base) : nullptr;
+    };
+    const Attend& a = call.attend();
+    const MixedAttendBackward& m = call.m;
+    const int64_t lines = call.heads() * call.rows() * call.pitch;
+    const int64_t keys = a.sequences.count * a.g * call.pitch, pairs = call.heads() * m.group;
+    place(panel.s, call.heads() * call.score_rows() * call.pitch);
+    place(panel.a, lines), place(panel.p, lines), place(dr, lines);
+    place(x, m.dafter ? pairs * call.own : 0), place(y, m.dbefore ? pairs * call.own : 0);
+    place(dk, m.conv.dk ? keys * a.d : 0), place(dv, m.conv.dv ? keys * a.e : 0);
+    place(dweight, m.conv.dweight ? call.heads() * call.conv().taps() : 0);
+    place(dbefore, m.dbefore ? pairs : 0), place(dafter, m.dafter ? pairs : 0);
+  }
 };
 
 // pair[a * group + n] = sum_j x_a[j] y_n[j] for the lines of a group; a warp owns a pair.
@@ -274,12 +292,10 @@ void enqueue(Context& ctx, const PanelGradients& call, bool last) {
     launch<panel_da_kernel<G>>(ctx, kOp, rows, kStageThreads, 0, call, rows);
   });
   const int64_t pairs = heads * panel.m.group, blocks = ceil_div(pairs, kStageThreads);
-  if (call.x)
-    launch<panel_mixing_kernel>(ctx, kOp, blocks, kStageThreads, 0, panel, call.x, call.dafter,
-                                pairs);
-  if (call.y)
-    launch<panel_mixing_kernel>(ctx, kOp, blocks, kStageThreads, 0, panel, call.y, call.dbefore,
-                                pairs);
+  const auto add = [&](const float* x, double* sums) {
+    if (x) launch<panel_mixing_kernel>(ctx, kOp, blocks, kStageThreads, 0, panel, x, sums, pairs);
+  };
+  add(call.x, call.dafter), add(call.y, call.dbefore);
   if (b.dweight) {
     const int64_t taps = heads * panel.conv().taps();
     launch<panel_taps_kernel>(ctx, kOp, taps, kStageThreads, 0, call, taps);
@@ -292,34 +308,6 @@ void enqueue(Context& ctx, const PanelGradients& call, bool last) {
   if (b.dk) launch_keys<false>(ctx, call, operand_of(a.q, a.dtype, a.d), last);
 }
 
-// Where the panels and the sums are in the workspace.
-struct Slots {
-  Slot<float> s, a, p, dr, x, y, dk, dv;
-  Slot<double> dweight, dbefore, dafter;
-
-  Slots(Layout& layout, const Panel& call) {
-    const Attend& at = call.attend();
-    const ConvAttendBackward& b = call.m.conv;
-    const int64_t panel = call.heads() * call.rows() * call.pitch;
-    const int64_t keys = at.sequences.count * at.g * call.pitch;
-    const int64_t pairs = call.heads() * call.m.group;
-    s = layout.add<float>(call.heads() * call.score_rows() * call.pitch);
-    a = layout.add<float>(panel), p = layout.add<float>(panel), dr = layout.add<float>(panel);
-    x = layout.add<float>(call.m.dafter ? pairs * call.own : 0);
-    y = layout.add<float>(call.m.dbefore ? pairs * call.own : 0);
-    dk = layout.add<float>(b.dk ? keys * at.d : 0);
-    dv = layout.add<float>(b.dv ? keys * at.e : 0);
-    dweight = layout.add<double>(b.dweight ? call.heads() * call.conv().taps() : 0);
-    dbefore = layout.add<double>(call.m.dbefore ? pairs : 0);
-    dafter = layout.add<double>(call.m.dafter ? pairs : 0);
-  }
-  PanelGradients at(Panel call, void* base) const {
-    call.s = s.at(base), call.a = a.at(base), call.p = p.at(base);
-    return {call,        dr.at(base),      x.at(base),       y.at(base),     dk.at(base),
-            dv.at(base), dweight.at(base), dbefore.at(base), dafter.at(base)};
-  }
-};
-
 std::string offer(const Context&, const MixedAttendBackward& m, Plan& plan) {
   const ConvAttend& c = m.conv.forward;
   const Attend& a = c.attend;
@@ -327,9 +315,10 @@ std::string offer(const Context&, const MixedAttendBackward& m, Plan& plan) {
   // One row and one key at least, so that every sum has a panel that begins it.
   const int64_t longest = a.sequences.query_max > 0 ? a.sequences.query_max : 1;
   const Panel call(m, longest, true);
-  const Slots slots(plan.workspace, call);
+  PanelGradients(call, plan.workspace, nullptr);
   plan.launch = [=](Context& ctx, void* base) {
-    PanelGradients now = slots.at(call, base);
+    Layout layout;
+    PanelGradients now(call, layout, base);
     conv_clear(ctx, m.conv);
     if (a.h && call.heads())
       for (int64_t row = 0; row < longest; row += call.own) {
