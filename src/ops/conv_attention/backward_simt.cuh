@@ -12,7 +12,6 @@
 #pragma once
 #include "cuda/block/reduce.cuh"
 #include "cuda/launch.h"
-#include "cuda/loop/source.cuh"
 #include "ops/conv_attention/strip_simt.cuh"
 
 namespace fovea::cuda {
@@ -72,18 +71,12 @@ class ConvTile {
     if (threadIdx.x >= kTileRows) return;
     const int m = threadIdx.x;
     const int64_t i = i0 - above + m;
-    const bool there = i >= 0 && i < s.seq.rows;
-    const bool out = there && i >= c.history && i < c.history + s.out.count;
-    const int64_t row = s.out.begin + i - c.history;
-    s.q[m] = there ? s.seq.batch * a.q.stride[0] + (s.seq.row_begin + i) * a.q.stride[1] +
-                         head * a.q.stride[2]
-                   : -1;
-    const int64_t* stride = call.b.dout.stride;
-    s.dout[m] = out ? s.seq.batch * stride[0] + row * stride[1] + head * stride[2] : -1;
-    s.lse[m] = out ? a.lse.as()[s.seq.batch * a.lse.stride[0] + head * a.lse.stride[1] +
-                                row * a.lse.stride[2]]
-                   : -INFINITY;
-    s.delta[m] = out ? call.delta[(s.seq.batch * a.h + head) * c.rows_out + row] : 0.f;
+    s.q[m] = q_offset(s.seq, a.q.stride, head, i);
+    s.dout[m] = out_offset(c, s, call.b.dout.stride, head, i);
+    s.lse[m] = lse_of(c, s, head, i);
+    const int64_t stride[3] = {a.h * c.rows_out, 1, c.rows_out},
+                  delta = out_offset(c, s, stride, head, i);
+    s.delta[m] = delta < 0 ? 0.f : call.delta[delta];
     s.last[m] = c.seen(s.seq, i);
   }
   __device__ void place_keys(int64_t g, int64_t j0) const {
@@ -224,9 +217,7 @@ __global__ void __launch_bounds__(kStageThreads, 1)
     const int64_t tile = call.row_tiles - 1 - w % call.row_tiles, head = w / call.row_tiles % a.h,
                   r = w / call.row_tiles / a.h;
     const int64_t i0 = tile * call.own_rows, g = head / (a.h / a.g);
-    __syncthreads();
-    if (threadIdx.x == 0) s.seq = a.sequences[r], s.out = t.c.rows_of(s.seq, r);
-    __syncthreads();
+    open_sequence(t.c, s, r);
     double* partial = call.dweight ? call.dweight + w * t.c.taps() : nullptr;
     TapSums taps(t.rows * t.columns);
     float acc[Chunks][4][4] = {};
@@ -283,9 +274,7 @@ __global__ void __launch_bounds__(kStageThreads, 1)
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t j0 = w % call.key_tiles * call.own_keys, g = w / call.key_tiles % a.g,
                   r = w / call.key_tiles / a.g, group = a.h / a.g;
-    __syncthreads();
-    if (threadIdx.x == 0) s.seq = a.sequences[r], s.out = t.c.rows_of(s.seq, r);
-    __syncthreads();
+    open_sequence(t.c, s, r);
     if (j0 >= s.seq.keys) continue;
     t.place_keys(g, j0);
     // The first row that sees key j0; for dv, rows without an output count for nothing.

@@ -40,13 +40,10 @@ __device__ __forceinline__ void place_rows(const ConvSimt& call, ConvShared& s, 
   const Attend& a = c.attend;
   const int m = threadIdx.x, slot = m / call.strips.slot, local = m % call.strips.slot;
   const int64_t i = first - c.above() + local;
-  const bool there = slot < heads && i >= 0 && i < s.seq.rows;
   s.i[m] = i;
-  s.q[m] = there ? s.seq.batch * a.q.stride[0] + (s.seq.row_begin + i) * a.q.stride[1] +
-                       (head + slot) * a.q.stride[2]
-                 : -1;
-  s.slot[m] = there && local >= c.above() && i < c.history + s.out.count ? slot : -1;
-  s.last[m] = there ? c.seen(s.seq, i) : 0;
+  s.q[m] = slot < heads ? q_offset(s.seq, a.q.stride, head + slot, i) : -1;
+  s.slot[m] = s.q[m] >= 0 && local >= c.above() && i < c.history + s.out.count ? slot : -1;
+  s.last[m] = s.q[m] >= 0 ? c.seen(s.seq, i) : 0;
 }
 
 // KeySource: a part of the keys, and the step before it.  The keys of S are `right` ahead of v's.
@@ -174,12 +171,7 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     const int64_t head = g * group + pack * strips.heads;
     const int heads = static_cast<int>(min(int64_t{strips.heads}, group - pack * strips.heads));
     const int64_t first = c.history + tile * strips.own;
-    __syncthreads();  // the last item is done with
-    if (threadIdx.x == 0) {
-      s.seq = a.sequences[rest];
-      s.out = c.rows_of(s.seq, rest);
-    }
-    __syncthreads();
+    open_sequence(c, s, rest);
     if (tile * strips.own >= s.out.count) continue;
     place_rows(call, s, head, heads, first);
     load_taps(c, head, heads, taps);

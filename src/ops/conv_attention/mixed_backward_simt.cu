@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kStageThreads)
   const int rows = static_cast<int>(c.kernel_rows);
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t row = w % panel.own, all = w / panel.own, head = all % a.h;
-    open_sequence(panel, s, all / a.h);
+    open_sequence(panel.conv(), s, all / a.h);
     load_taps(c, head, 1, s_taps);
     __syncthreads();
     const int64_t end = c.seen(s.seq, panel.first + row);
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kStageThreads)
     const int from = static_cast<int>(w % chunks * kStageTile);
     const int64_t j0 = w / chunks % key_tiles * kStageTile, owner = w / chunks / key_tiles;
     const int64_t g = owner % a.g, r0 = owner / a.g;
-    open_sequence(panel, s, r0);
+    open_sequence(panel.conv(), s, r0);
     float sum[1][4][4] = {};
     for (int64_t head = g * group; head < (g + 1) * group; ++head)
       for (int64_t m0 = 0; m0 < panel.own; m0 += kStageTile) {
@@ -212,9 +212,10 @@ __global__ void __launch_bounds__(kStageThreads)
         if (threadIdx.x < kStageTile) {
           const int64_t i = panel.first + m0 + threadIdx.x;
           const bool own = m0 + threadIdx.x < panel.own;
-          s.row[threadIdx.x] = !own     ? -1
-                               : Values ? out_offset(panel, s, panel.m.conv.dout.stride, head, i)
-                                        : q_offset(s.seq, a.q.stride, head, i);
+          s.row[threadIdx.x] = !own ? -1
+                               : Values
+                                   ? out_offset(panel.conv(), s, panel.m.conv.dout.stride, head, i)
+                                   : q_offset(s.seq, a.q.stride, head, i);
         }
         __syncthreads();
         const int64_t all = r0 * a.h + head;

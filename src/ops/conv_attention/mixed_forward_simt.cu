@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kStageThreads)
   const Attend& a = call.attend();
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t row = w % call.own, all = w / call.own, head = all % a.h;
-    open_sequence(call, s, all / a.h);
+    open_sequence(call.conv(), s, all / a.h);
     const int64_t out = call.first + row - call.conv().history;
     if (out >= s.out.count) continue;
     float* p = call.line(call.p, all, row);

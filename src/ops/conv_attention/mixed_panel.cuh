@@ -8,7 +8,6 @@
 #pragma once
 #include "cuda/block/reduce.cuh"
 #include "cuda/launch.h"
-#include "cuda/loop/source.cuh"
 #include "ops/conv_attention/mixed.h"
 #include "ops/conv_attention/strip_simt.cuh"
 
@@ -57,25 +56,6 @@ struct PanelPlaces {
   int64_t row[kStageTile], key[kStageTile], last[kStageTile];
 };
 
-__device__ __forceinline__ void open_sequence(const Panel& call, PanelPlaces& s, int64_t r) {
-  __syncthreads();
-  if (threadIdx.x == 0) s.seq = call.attend().sequences[r], s.out = call.conv().rows_of(s.seq, r);
-  __syncthreads();
-}
-
-// Of a tensor like q.
-__device__ __forceinline__ int64_t q_offset(const Sequence& q, const int64_t* stride, int64_t head,
-                                            int64_t i) {
-  return i >= 0 && i < q.rows ? row_offset(q, i, head, stride) : -1;
-}
-// Of a tensor like o.
-__device__ __forceinline__ int64_t out_offset(const Panel& call, const PanelPlaces& s,
-                                              const int64_t* stride, int64_t head, int64_t i) {
-  const int64_t row = i - call.conv().history;
-  return row >= 0 && row < s.out.count
-             ? s.seq.batch * stride[0] + (s.out.begin + row) * stride[1] + head * stride[2]
-             : -1;
-}
 __device__ __forceinline__ int64_t key_offset(const Panel& call, const Sequence& q,
                                               const int64_t* stride, int64_t g, int64_t j) {
   if (j >= q.keys) return -1;
@@ -99,12 +79,12 @@ __global__ void __launch_bounds__(kStageThreads)
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t j0 = w % key_tiles * kStageTile, m0 = w / key_tiles % row_tiles * kStageTile;
     const int64_t all = w / key_tiles / row_tiles, head = all % a.h, g = head / (a.h / a.g);
-    open_sequence(call, s, all / a.h);
+    open_sequence(call.conv(), s, all / a.h);
     if (threadIdx.x < kStageTile) {
       const int64_t i = call.first - (Scores ? call.above : 0) + m0 + threadIdx.x;
       const int64_t j = j0 + threadIdx.x;
       s.row[threadIdx.x] = Scores ? q_offset(s.seq, a.q.stride, head, i)
-                                  : out_offset(call, s, call.m.conv.dout.stride, head, i);
+                                  : out_offset(call.conv(), s, call.m.conv.dout.stride, head, i);
       s.last[threadIdx.x] = s.row[threadIdx.x] < 0 ? 0 : call.conv().seen(s.seq, i);
       s.key[threadIdx.x] = key_offset(call, s.seq, Scores ? a.k.stride : a.v.stride, g, j);
     }
@@ -189,12 +169,12 @@ __global__ void __launch_bounds__(kStageThreads)
     const int from = static_cast<int>(w % chunks * kStageTile);
     const int64_t m0 = w / chunks % row_tiles * kStageTile, all = w / chunks / row_tiles;
     const int64_t head = all % a.h, g = head / (a.h / a.g);
-    open_sequence(call, s, all / a.h);
+    open_sequence(call.conv(), s, all / a.h);
     if (threadIdx.x < kStageTile) {
       const int64_t m = m0 + threadIdx.x, i = call.first + m;
       s.row[threadIdx.x] = m >= call.own ? -1
                            : Backward    ? q_offset(s.seq, out.stride, head, i)
-                                         : out_offset(call, s, out.stride, head, i);
+                                         : out_offset(call.conv(), s, out.stride, head, i);
     }
     const int64_t last = min(call.first + m0 + kStageTile, s.seq.rows) - 1;
     const int64_t end = Backward ? s.seq.keys : call.conv().seen(s.seq, last);
@@ -239,15 +219,11 @@ __global__ void __launch_bounds__(kStageThreads)
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t row = w % call.rows(), base = w / call.rows() % groups * group;
     const int64_t r = w / call.rows() / groups, i = call.first + row;
-    open_sequence(call, s, r);
+    open_sequence(call.conv(), s, r);
     load_taps(c, base, group, s_taps);
-    const int64_t out = i - c.history;
-    const bool mine = out >= 0 && out < s.out.count;
+    const bool mine = i >= c.history && i < c.history + s.out.count;
     if (Backward && static_cast<int>(threadIdx.x) < group)
-      s_lse[threadIdx.x] =
-          mine ? a.lse.as()[s.seq.batch * a.lse.stride[0] + (base + threadIdx.x) * a.lse.stride[1] +
-                            (s.out.begin + out) * a.lse.stride[2]]
-               : -INFINITY;
+      s_lse[threadIdx.x] = lse_of(c, s, base + threadIdx.x, i);
     __syncthreads();
     const int64_t end = mine ? c.seen(s.seq, i) : 0;
     for (int64_t j = threadIdx.x; j < call.pitch; j += kStageThreads) {
