@@ -3,6 +3,7 @@
 // what a work of the Hopper sweep is.
 #pragma once
 #include "cuda/block/schedule.cuh"
+#include "cuda/loop/row_tile.cuh"
 #include "cuda/tensor_map.h"
 #include "cuda/tile/convert.cuh"
 #include "ops/conv_attention/kernels.h"
@@ -54,8 +55,8 @@ struct ConvGradientWork {
   WorkOrder order;
   Schedule schedule;
   BackwardMaps maps;
-  const float2* side;    // (b, h, s): lse log2(e), +inf for a row that is empty or has no output,
-                         // then delta
+  // (b, h, s): lse log2(e), +inf for a row that is empty or has no output, then delta.
+  const float2* row_stats;
   const float* largest;  // (r, h): the largest |dout| of a head
   double* dweight;       // (r, h, row tiles, warps, taps); nullptr: not wanted
   bool beside;           // nothing of the kernel before is read
@@ -108,14 +109,6 @@ struct ConvGradientSlot {
   }
 };
 
-struct ConvGradientInstance90 {
-  int32_t dtype, d, e;
-  int32_t lines, columns;  // taps at most, seen from the lines
-  ConvLines kind;
-  int32_t groups;
-  void (*launch)(Context&, const ConvAttendBackward&, const ConvGradientWork&);
-};
-
 // A row of backward.inc.
 struct ConvGradientConfig90 {
   int dtype, d, e;
@@ -123,6 +116,14 @@ struct ConvGradientConfig90 {
   int pairs;        // of taps along the lines
   int ahead;        // blocks of 8 columns that a window touches
   int stages;
+};
+
+struct ConvGradientInstance90 : ConvGradientConfig90 {
+  static constexpr int block_lines = 128;  // halo included
+  void (*launch)(Context&, const ConvAttendBackward&, const ConvGradientWork&);
+  // Taps at most, along the lines and across.
+  int along() const { return 2 * pairs; }
+  int across() const { return 8 * ahead - 7; }
 };
 
 // Explicitly instantiated, one file for each dtype and width.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What conv_attention's gradient sweep (gradient_sm90.cuh) has in shared memory, and the warp that
+// What conv_attention's gradient sweep (backward_sm90.cuh) has in shared memory, and the warp that
 // copies it there.
 #pragma once
 #include <new>
@@ -121,19 +121,15 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
       sm90::barrier_expect(line_full, Shape::LineD::bytes + Shape::LineE::bytes);
 #pragma unroll 1
       for (int n = 0; n < Shape::Groups; ++n) {
-        const int line = work.line + n * 64, to = n * 64 * kPanelRowBytes;
+        const int line = work.line + n * 64;
+        const uint32_t to = base + n * 64 * kPanelRowBytes;
         const int head = Shape::keys ? work.g : work.head;
-#pragma unroll
-        for (int panel = 0; panel < Shape::LineD::panels; ++panel)
-          sm90::copy_box(base + panel * Shape::LineD::panel_bytes + to,
-                         Shape::keys ? more.maps.k : more.maps.q, line_full, panel * 64,
-                         line + row(Shape::keys), head, batch(Shape::keys));
-#pragma unroll
-        for (int panel = 0; panel < Shape::LineE::panels; ++panel)
-          sm90::copy_box(base + layout.line_e + panel * Shape::LineE::panel_bytes + to,
-                         Shape::keys ? more.maps.v : more.maps.dout, line_full, panel * 64,
-                         line - reach.below + (Shape::keys ? row(true) : out()), head,
-                         batch(Shape::keys));
+        sm90::copy_panels<typename Shape::LineD>(to, Shape::keys ? more.maps.k : more.maps.q,
+                                                 line_full, line + row(Shape::keys), head,
+                                                 batch(Shape::keys));
+        sm90::copy_panels<typename Shape::LineE>(
+            to + layout.line_e, Shape::keys ? more.maps.v : more.maps.dout, line_full,
+            line - reach.below + (Shape::keys ? row(true) : out()), head, batch(Shape::keys));
       }
     }
     const auto copy = [&](auto tile, const CUtensorMap& map, int at_row, int head) {

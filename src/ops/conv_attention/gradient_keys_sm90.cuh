@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pass over keys of conv_attention's gradient sweep (gradient_sm90.cuh): dk and dv.
+// The pass over keys of conv_attention's gradient sweep (backward_sm90.cuh): dk and dv.
 //   dk[j] = sum_i dS[i,j] q[i];  dv[j] = sum_i p[i,j] dout[i]
 //   The columns are rows: their lse and delta come by cp.async, a tile ahead, to a buffer of the
 //   warpgroup's own.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pass over rows of conv_attention's gradient sweep (gradient_sm90.cuh): dq and dweight.
+// The pass over rows of conv_attention's gradient sweep (backward_sm90.cuh): dq and dweight.
 //   dq[i] = sum_j dS[i,j] k[j];  dweight[u,v] = sum dA[i,j] S[i - above + u, j - left + v]
 //   A lane holds lse and delta of its two rows.  Where registers are `crowded` it loads them again
 //   for each tile.

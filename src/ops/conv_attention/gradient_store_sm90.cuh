@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a work of conv_attention's gradient sweep (gradient_sm90.cuh) leaves in memory.
+// What a work of conv_attention's gradient sweep (backward_sm90.cuh) leaves in memory.
 #pragma once
 #include "cuda/loop/sink.cuh"
 #include "cuda/tile/convolve_sm80.cuh"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both passes of conv_attention's gradient sweep (gradient_sm90.cuh) share: the state of a
+// What both passes of conv_attention's gradient sweep (backward_sm90.cuh) share: the state of a
 // consumer warpgroup, its barriers, and the parts of a step that are the same for rows and keys.
 #pragma once
 #include "cuda/block/softmax.cuh"
@@ -173,7 +173,7 @@ class ConvGradientTile90 {
     const int head = sm90::uniform(work().head + n);
     const Attend& a = c.attend;
     number = n;
-    row_stats = more.side + (work().seq.batch * a.h + head) * a.s + work().seq.row_begin;
+    row_stats = more.row_stats + (work().seq.batch * a.h + head) * a.s + work().seq.row_begin;
     load_bands(head);
   }
 

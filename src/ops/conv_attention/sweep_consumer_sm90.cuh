@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A consumer warpgroup of conv_attention's forward sweep (sweep_sm90.cuh): its state, its barriers,
-// and the parts of a work.
+// A consumer warpgroup of conv_attention's forward sweep (forward_sm90.cuh): its state, its
+// barriers, and the parts of a work.
 #pragma once
 #include "cuda/loop/combine_row.cuh"
 #include "ops/conv_attention/sweep_feed_sm90.cuh"
@@ -57,7 +57,7 @@ template <class Shape>
 class ConvConsumer90 {
   static constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BN = Shape::BN, N = BN / 8;
   using Shared = ConvShared90<Shape>;
-  using Ring = typename Shared::Ring;
+  using KeyState = typename Shared::KeyState;
   using TileV = typename Shape::TileV;
 
  public:
@@ -101,7 +101,7 @@ class ConvConsumer90 {
 
   __device__ __forceinline__ void compute() {
     for (;;) {
-      sm90::barrier_wait(shared.planned(slot), slot.phase);
+      shared.tile_pipe().wait(slot);
       if (__all_sync(~0u, !work().any)) return;
       const int groups = sm90::uniform(work().groups);
       if (Shape::Groups == 3 && group >= groups) {
@@ -111,7 +111,7 @@ class ConvConsumer90 {
         walk_keys();
         end_work();
       }
-      release(shared.free(slot));
+      shared.tile_pipe().release(slot);
       slot.next(), q_at.next();
     }
   }
@@ -124,9 +124,6 @@ class ConvConsumer90 {
 
   // ---- barriers
 
-  __device__ __forceinline__ void release(uint32_t barrier) const {
-    if (lane == 0) sm90::barrier_arrive(barrier);
-  }
   // The warpgroup below may read S of this one.
   __device__ __forceinline__ void hand_over() const {
     if (!last) sm90::named_barrier_arrive(kWritten + group, 256);
@@ -157,11 +154,11 @@ class ConvConsumer90 {
 
   // A warpgroup without rows in a low row tile only lets stages go.
   __device__ __forceinline__ void pass_work() {
-    sm90::barrier_wait(shared.q_full(q_at), q_at.phase);
-    release(shared.q_empty(q_at));
+    shared.q_pipe().wait(q_at);
+    shared.q_pipe().release(q_at);
     for (int tiles = 2 * work().count + work().warm; tiles > 0; --tiles) {
-      sm90::barrier_wait(shared.full(at), at.phase);
-      release(shared.empty(at));
+      shared.key_pipe().wait(at);
+      shared.key_pipe().release(at);
       at.next();
     }
   }
@@ -181,7 +178,7 @@ class ConvConsumer90 {
     else
       load_taps(
           static_cast<const std::conditional_t<Dtype == FOVEA_F16, f16, bf16>*>(c.weight.data));
-    sm90::barrier_wait(shared.q_full(q_at), q_at.phase);
+    shared.q_pipe().wait(q_at);
     state = OnlineSoftmax<1>();
     n = sm90::uniform(work().last), now = 0;
     more_values = false;
@@ -218,7 +215,7 @@ class ConvConsumer90 {
       wait_written<true>();
     }
     give_back();
-    release(shared.q_empty(q_at));
+    shared.q_pipe().release(q_at);
   }
 
   __device__ __forceinline__ void end_work() {
@@ -277,9 +274,9 @@ class ConvConsumer90 {
   // From S of tile n, which is written, to O += P V; meanwhile S of the next tile.
   template <bool Final>
   __device__ __forceinline__ void step() {
-    const Ring k = at;
+    const KeyState k = at;
     if constexpr (!Final) at.next();
-    const Ring v = at;
+    const KeyState v = at;
     at.next();
     if constexpr (!Final && !Shape::late) issue_scores(k);
     wait_written<Final>();
@@ -300,19 +297,19 @@ class ConvConsumer90 {
     }
     sm90::wait<0>();
     sm90::pin(o[0]);
-    release(shared.empty(v));
+    shared.key_pipe().release(v);
     --n;
   }
 
-  __device__ __forceinline__ void issue_scores(Ring k) {
-    sm90::barrier_wait(shared.full(k), k.phase);
+  __device__ __forceinline__ void issue_scores(KeyState k) {
+    shared.key_pipe().wait(k);
     sm90::fence();
     sm90::product_rows<Dtype, D, typename Shape::TileQ, typename Shape::TileK>(
         s, sm90::descriptor(sm90::unhoisted(q_rows)), sm90::descriptor(shared.keys(k)));
     sm90::commit();
   }
-  __device__ __forceinline__ void issue_values(Ring v) {
-    sm90::barrier_wait(shared.full(v), v.phase);
+  __device__ __forceinline__ void issue_values(KeyState v) {
+    shared.key_pipe().wait(v);
     sm90::fence();
     sm90::product_columns<Dtype>(o[0], p[0], sm90::descriptor(shared.keys(v), TileV::panel_bytes),
                                  more_values);
@@ -322,9 +319,9 @@ class ConvConsumer90 {
 
   // S of tile `tile`, of its first Blocks of 8 keys, to buffer `to`: 0 where unseen.
   template <int Blocks>
-  __device__ __forceinline__ void put_scores(int tile, Ring k, int to) {
+  __device__ __forceinline__ void put_scores(int tile, KeyState k, int to) {
     sm90::pin(s);
-    release(shared.empty(k));
+    shared.key_pipe().release(k);
     const int key = tile * BN - left;
 #pragma unroll
     for (int j = 0; j < Blocks; ++j)
@@ -382,9 +379,9 @@ class ConvConsumer90 {
   const int place, local;  // the warp's first row of the block's, and in its slot
   const float unit;
   const bool follows;  // reads S of the warpgroup above
-  typename Shared::WorkRing slot;
-  typename Shared::QRing q_at;
-  Ring at;
+  typename Shared::TileState slot;
+  typename Shared::QState q_at;
+  KeyState at;
 
   // Of the work.
   bool last = true;  // of the work's warpgroups

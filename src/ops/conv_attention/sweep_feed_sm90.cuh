@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What conv_attention's forward sweep (sweep_sm90.cuh) has in shared memory, and the warp that
+// What conv_attention's forward sweep (forward_sm90.cuh) has in shared memory, and the warp that
 // plans works and copies them there.
 #pragma once
 #include <new>
@@ -34,9 +34,8 @@ struct ConvShape90 {
   static constexpr int most_bytes = Blocks == 1 ? 227 * 1024 : 113 * 1024;
   static constexpr int Slots =
       Stages * stage_bytes + 2 * q_bytes + scores_bytes + slack_bytes <= most_bytes ? 2 : 1;
-  static constexpr int scores = Slots * q_bytes + Stages * stage_bytes;
-  static constexpr int tile_bytes = scores + scores_bytes;
-  static constexpr int shared_bytes = tile_bytes + slack_bytes;
+  static constexpr int shared_bytes =
+      Slots * q_bytes + Stages * stage_bytes + scores_bytes + slack_bytes;
   static_assert(shared_bytes <= most_bytes);
 };
 
@@ -113,13 +112,6 @@ struct ConvLayout90 : sm90::SharedLayout {
       q_pipe = pipeline<Shape::Slots>(), key_pipe = pipeline<Shape::Stages>();
 };
 
-//   | barrier    | who arrives         | who waits | what it guards         |
-//   | tile ready | producer            | consumers | a slot: the work item  |
-//   | tile empty | a lane of each warp | producer  | the same, to overwrite |
-//   | q full     | TMA                 | consumers | a slot of Q            |
-//   | q empty    | a lane of each warp | producer  | the same, to overwrite |
-//   | key full   | TMA                 | consumers | a tile of K or V       |
-//   | key empty  | a lane of each warp | producer  | the same, to overwrite |
 template <class Shape>
 struct ConvShared90 {
   static constexpr ConvLayout90<Shape> layout = ConvLayout90<Shape>();
@@ -127,16 +119,18 @@ struct ConvShared90 {
   using TilePipe = sm90::Pipeline<2>;
   using QPipe = sm90::Pipeline<Shape::Slots>;
   using KeyPipe = sm90::Pipeline<Shape::Stages>;
-  using WorkRing = typename TilePipe::State;
-  using QRing = typename QPipe::State;
-  using Ring = typename KeyPipe::State;
+  using TileState = typename TilePipe::State;
+  using QState = typename QPipe::State;
+  using KeyState = typename KeyPipe::State;
   unsigned char* base;
   uint32_t at;
 
   __device__ explicit ConvShared90(unsigned char* base) : base(base), at(shared_address(base)) {}
-  __device__ uint32_t q(QRing i) const { return at + layout.q + i.stage * Shape::q_bytes; }
-  __device__ uint32_t keys(Ring i) const { return at + layout.keys + i.stage * Shape::stage_bytes; }
-  __device__ ConvSlot& work(WorkRing i) const {
+  __device__ uint32_t q(QState i) const { return at + layout.q + i.stage * Shape::q_bytes; }
+  __device__ uint32_t keys(KeyState i) const {
+    return at + layout.keys + i.stage * Shape::stage_bytes;
+  }
+  __device__ ConvSlot& work(TileState i) const {
     return reinterpret_cast<ConvSlot*>(base + layout.slots)[i.stage];
   }
   __device__ uint32_t scores(int buffer) const {
@@ -145,14 +139,6 @@ struct ConvShared90 {
   __device__ TilePipe tile_pipe() const { return {at + layout.tile_pipe}; }
   __device__ QPipe q_pipe() const { return {at + layout.q_pipe}; }
   __device__ KeyPipe key_pipe() const { return {at + layout.key_pipe}; }
-
-  // For the consumers.
-  __device__ uint32_t planned(WorkRing i) const { return tile_pipe().full(i); }
-  __device__ uint32_t free(WorkRing i) const { return tile_pipe().empty(i); }
-  __device__ uint32_t q_full(QRing i) const { return q_pipe().full(i); }
-  __device__ uint32_t q_empty(QRing i) const { return q_pipe().empty(i); }
-  __device__ uint32_t full(Ring i) const { return key_pipe().full(i); }
-  __device__ uint32_t empty(Ring i) const { return key_pipe().empty(i); }
 
   __device__ void init() const {
     constexpr int kWarps = 4 * Shape::Groups;
@@ -171,9 +157,9 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
   constexpr int kSlot = Shape::packed ? 16 : 64, kSlots = Shape::BM / kSlot, BN = Shape::BN;
   const int lane = threadIdx.x % 32, above = static_cast<int>(c.above());
   const int own = (Shape::packed ? kSlot : Shape::BM) - above, left = static_cast<int>(c.left());
-  typename Shared::WorkRing slot;
-  typename Shared::QRing q;
-  typename Shared::Ring at;
+  typename Shared::TileState slot;
+  typename Shared::QState q;
+  typename Shared::KeyState at;
   // From parameters alone, the first work is planned while the kernel before ends.
   const Sequences& given = c.attend.sequences;
   if (more.schedule.counters || given.query_start || given.key_start || given.query_len ||
@@ -224,14 +210,11 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
       shared.q_pipe().expect(q, Shape::q_bytes);
 #pragma unroll 1
       for (int n = 0; n < kSlots; ++n)
-#pragma unroll
-        for (int panel = 0; panel < Shape::TileQ::panels; ++panel)
-          sm90::copy_box(
-              shared.q(q) + panel * Shape::TileQ::panel_bytes + n * kSlot * kPanelRowBytes,
-              more.maps.q, shared.q_pipe().full(q), panel * 64,
-              Shape::packed ? row : row + n * kSlot,
-              Shape::packed ? work.head + min(n, work.heads - 1) : work.head,
-              static_cast<int>(work.seq.batch));
+        sm90::copy_panels<typename Shape::TileQ>(
+            shared.q(q) + n * kSlot * kPanelRowBytes, more.maps.q, shared.q_pipe().full(q),
+            Shape::packed ? row : row + n * kSlot,
+            Shape::packed ? work.head + min(n, work.heads - 1) : work.head,
+            static_cast<int>(work.seq.batch));
     };
     // Q is many copies: keys, which take longest to come, are asked for before.
     if (work.warm) copy(TileK(), more.halo, (last + 1) * BN - left, kHaloKeys);
