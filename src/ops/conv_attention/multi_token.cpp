@@ -39,19 +39,15 @@ MixedAttend resolve(const fovea_x_multi_token_forward_params& p) {
 
 MixedAttendBackward resolve(const fovea_x_multi_token_backward_params& p) {
   MixedAttendBackward m{};
-  ConvAttendBackward& b = m.conv;
-  b.forward = read_conv(kBackward, p, p.dout, "dout", {}, {});
-  b.forward.attend.o = {};
-  b.dout = view_of<4>(p.dout);
-  b.dq = gradient_of<4>(p.dq), b.dk = gradient_of<4>(p.dk), b.dv = gradient_of<4>(p.dv);
-  b.dweight = gradient_of<3>(p.dweight);
+  m.conv = read_conv_backward(kBackward, p, p.dout, "dout");
+  m.conv.forward.attend.o = {};
   needs(p.dmix_before, "mix_before", p.mix_before);
   needs(p.dmix_after, "mix_after", p.mix_after);
   m.group = read_group(kBackward, p);
   m.before = view_of<2>(p.mix_before), m.after = view_of<2>(p.mix_after);
   m.dbefore = gradient_of<2>(p.dmix_before), m.dafter = gradient_of<2>(p.dmix_after);
-  Attend& a = b.forward.attend;
-  if (!a.s && !b.dweight && !m.dbefore && !m.dafter) a.h = 0;  // nothing is each head's own
+  Attend& a = m.conv.forward.attend;
+  if (!a.s && !m.conv.dweight && !m.dbefore && !m.dafter) a.h = 0;  // nothing is each head's own
   return m;
 }
 
