@@ -7,52 +7,6 @@
 
 namespace fovea::cuda {
 
-// One row of a finished work.
-template <class Shape, int N>
-__device__ __forceinline__ void store_conv(const ConvAttend& c, const ConvWork90& more,
-                                           const ConvSlot& work, int head, int i, bool valid,
-                                           float top, float sum, const float (&o)[N][4], int half) {
-  const Attend& a = c.attend;
-  const int64_t row = work.out.begin + i - c.history;
-  const int width = static_cast<int>(a.e);
-  const auto inverse = [&] { return sum == 0.f ? 0.f : __frcp_rn(sum); };
-  const auto lse = [&] { return sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2; };
-  if (more.order.splits > 1) {
-    if (!valid) return;
-    const int64_t partial = more.parts.row(work.split, work.seq.batch * c.rows_out + row, head);
-    store_wide(more.parts.o + partial * more.parts.e, width, o, half, inverse());
-    if (threadIdx.x % 4 == 0) more.parts.lse[partial] = lse();
-    return;
-  }
-  const int64_t at =
-      valid ? work.seq.batch * a.o.stride[0] + row * a.o.stride[1] + head * a.o.stride[2] : 0;
-  if (a.o_dtype != FOVEA_F32)
-    store_row<Shape::Dtype>(valid ? static_cast<uint16_t*>(a.o.data) + at : nullptr, width, o, half,
-                            inverse());
-  else if (valid)
-    store_wide(a.o.as<float>() + at, width, o, half, inverse());
-  if (a.lse && valid && threadIdx.x % 4 == 0)
-    a.lse.as()[work.seq.batch * a.lse.stride[0] + head * a.lse.stride[1] + row * a.lse.stride[2]] =
-        lse();
-}
-
-// A warp's rows of a split are stored: the last split to get here merges them all.
-template <class Shape>
-__device__ __forceinline__ void merge_splits(const ConvAttend& c, const ConvWork90& more,
-                                             const ConvSlot& work, int head, int number) {
-  const Attend& a = c.attend;
-  int32_t* const arrived = more.arrived + work.number * (Shape::BM / 16) + number;
-  int before = 0;
-  if (threadIdx.x % 32 == 0) before = count_arrival(arrived);
-  if (__shfl_sync(~0u, before, 0) != more.order.splits - 1) return;
-  if (threadIdx.x % 32 == 0) *arrived = 0;
-  const int chunks = (static_cast<int>(a.e) + kMergeColumns - 1) / kMergeColumns;
-  for (int i = work.first; i < work.end; ++i)
-    for (int chunk = 0; chunk < chunks; ++chunk)
-      combine_row<16, true>(a, more.parts, work.seq.batch, work.out.begin + i - c.history, head,
-                            chunk);
-}
-
 template <class Shape>
 class ConvConsumer90 {
   static constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BN = Shape::BN, N = BN / 8;
@@ -89,14 +43,8 @@ class ConvConsumer90 {
         local(Shape::packed ? 0 : place),
         unit(c.attend.score.scale / kScoreUnit),
         follows(!Shape::packed && group > 0),
-        s(fragments.s),
-        x(fragments.x),
-        p(fragments.p),
-        o(fragments.o),
-        bands(fragments.bands),
-        state(fragments.state),
-        seen(fragments.seen) {
-    bands.place(place, place - local, Shape::BM - 1, taps_rows);
+        f(fragments) {
+    f.bands.place(place, place - local, Shape::BM - 1, taps_rows);
   }
 
   __device__ __forceinline__ void compute() {
@@ -179,7 +127,7 @@ class ConvConsumer90 {
       load_taps(
           static_cast<const std::conditional_t<Dtype == FOVEA_F16, f16, bf16>*>(c.weight.data));
     shared.q_pipe().wait(q_at);
-    state = OnlineSoftmax<1>();
+    f.state = OnlineSoftmax<1>();
     n = sm90::uniform(work().last), now = 0;
     more_values = false;
   }
@@ -190,7 +138,7 @@ class ConvConsumer90 {
     const auto end_of = [&](int i) { return i < 0 ? 0 : window.keys_of(i, i + 1).high; };
     seen_by_all = end_of(row);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) seen[half] = end_of(i + 8 * half);
+    for (int half = 0; half < 2; ++half) f.seen[half] = end_of(i + 8 * half);
   }
 
   // The head's taps, while Q and the first keys are on their way.
@@ -198,7 +146,7 @@ class ConvConsumer90 {
   __device__ __forceinline__ void load_taps(const T* taps) {
     const View<3>& weight = c.weight;
     taps += head * weight.stride[0];
-    bands.load(taps_rows, taps_columns, [&](int d, int v) {
+    f.bands.load(taps_rows, taps_columns, [&](int d, int v) {
       return to_float(taps[(above - d) * weight.stride[1] + v * weight.stride[2]]);
     });
   }
@@ -223,21 +171,56 @@ class ConvConsumer90 {
 #pragma unroll
       for (int j = 0; j < E / 8; ++j)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) o[0][j][e] = 0.f;
-    each_row<1>(0, [&](int, int half, int) {
-      const int at_row = i + 8 * half, in_slot = local + lane / 4 + 8 * half;
-      const bool valid = mine && in_slot >= above && at_row < work().end;
-      const float top = state.m[0][half];
-      store_conv<Shape>(c, more, work(), head, at_row, valid,
-                        top == kNegativeInfinity ? top : top * kFactor, state.total(0, half), o[0],
-                        half);
-    });
+        for (int e = 0; e < 4; ++e) f.o[0][j][e] = 0.f;
+    each_row<1>(0, [&](int, int half, int) { store_row_of(half); });
     __syncwarp();
     if constexpr (Shape::packed)
-      if (more.arrived && mine) merge_splits<Shape>(c, more, work(), head, number);
+      if (more.arrived && mine) merge_splits();
     // The next work's first scores go where these were read.
     if (last) sm90::named_barrier_sync(kOwn + group, 128);
     wait_read();
+  }
+
+  // o and lse of one of the lane's rows, or a split's partial ones.
+  __device__ __forceinline__ void store_row_of(int half) const {
+    const Attend& a = c.attend;
+    const int in_slot = local + lane / 4 + 8 * half, width = static_cast<int>(a.e);
+    const bool valid = mine && in_slot >= above && i + 8 * half < work().end;
+    const int64_t batch = work().seq.batch, out = work().out.begin + i + 8 * half - c.history;
+    const float most = f.state.m[0][half], sum = f.state.total(0, half);
+    const float top = most == kNegativeInfinity ? most : most * kFactor;
+    const auto inverse = [&] { return sum == 0.f ? 0.f : __frcp_rn(sum); };
+    const auto lse = [&] { return sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2; };
+    if (more.order.splits > 1) {
+      if (!valid) return;
+      const int64_t partial = more.parts.row(work().split, batch * c.rows_out + out, head);
+      store_wide(more.parts.o + partial * more.parts.e, width, f.o[0], half, inverse());
+      if (threadIdx.x % 4 == 0) more.parts.lse[partial] = lse();
+      return;
+    }
+    const int64_t at =
+        valid ? batch * a.o.stride[0] + out * a.o.stride[1] + head * a.o.stride[2] : 0;
+    if (a.o_dtype != FOVEA_F32)
+      store_row<Dtype>(valid ? static_cast<uint16_t*>(a.o.data) + at : nullptr, width, f.o[0], half,
+                       inverse());
+    else if (valid)
+      store_wide(a.o.as<float>() + at, width, f.o[0], half, inverse());
+    if (a.lse && valid && threadIdx.x % 4 == 0)
+      a.lse.as()[batch * a.lse.stride[0] + head * a.lse.stride[1] + out * a.lse.stride[2]] = lse();
+  }
+
+  // The warp's rows of a split are stored: the last split to get here merges them all.
+  __device__ __forceinline__ void merge_splits() const {
+    int32_t* const arrived = more.arrived + work().number * (Shape::BM / 16) + number;
+    int before = 0;
+    if (lane == 0) before = count_arrival(arrived);
+    if (__shfl_sync(~0u, before, 0) != more.order.splits - 1) return;
+    if (lane == 0) *arrived = 0;
+    const int chunks = (static_cast<int>(c.attend.e) + kMergeColumns - 1) / kMergeColumns;
+    for (int row = work().first; row < work().end; ++row)
+      for (int chunk = 0; chunk < chunks; ++chunk)
+        combine_row<16, true>(c.attend, more.parts, work().seq.batch,
+                              work().out.begin + row - c.history, head, chunk);
   }
 
   // ---- a tile of keys
@@ -282,9 +265,9 @@ class ConvConsumer90 {
     wait_written<Final>();
     make_logits();
     float alpha[1][2];
-    state.weigh(x, alpha, kFactor);
-    pack_operand<Dtype>(p, x);
-    state.shrink(o, alpha);
+    f.state.weigh(f.x, alpha, kFactor);
+    pack_operand<Dtype>(f.p, f.x);
+    f.state.shrink(f.o, alpha);
     if (n * BN + BN > keys) clean_values<Shape>(max(keys - n * BN, 0), shared, v, group);
     if constexpr (!Final && Shape::late) issue_scores(k);
     issue_values(v);
@@ -296,7 +279,7 @@ class ConvConsumer90 {
       hand_over();
     }
     sm90::wait<0>();
-    sm90::pin(o[0]);
+    sm90::pin(f.o[0]);
     shared.key_pipe().release(v);
     --n;
   }
@@ -305,14 +288,14 @@ class ConvConsumer90 {
     shared.key_pipe().wait(k);
     sm90::fence();
     sm90::product_rows<Dtype, D, typename Shape::TileQ, typename Shape::TileK>(
-        s, sm90::descriptor(sm90::unhoisted(q_rows)), sm90::descriptor(shared.keys(k)));
+        f.s, sm90::descriptor(sm90::unhoisted(q_rows)), sm90::descriptor(shared.keys(k)));
     sm90::commit();
   }
   __device__ __forceinline__ void issue_values(KeyState v) {
     shared.key_pipe().wait(v);
     sm90::fence();
-    sm90::product_columns<Dtype>(o[0], p[0], sm90::descriptor(shared.keys(v), TileV::panel_bytes),
-                                 more_values);
+    sm90::product_columns<Dtype>(f.o[0], f.p[0],
+                                 sm90::descriptor(shared.keys(v), TileV::panel_bytes), more_values);
     sm90::commit();
     more_values = true;
   }
@@ -320,13 +303,13 @@ class ConvConsumer90 {
   // S of tile `tile`, of its first Blocks of 8 keys, to buffer `to`: 0 where unseen.
   template <int Blocks>
   __device__ __forceinline__ void put_scores(int tile, KeyState k, int to) {
-    sm90::pin(s);
+    sm90::pin(f.s);
     shared.key_pipe().release(k);
     const int key = tile * BN - left;
 #pragma unroll
     for (int j = 0; j < Blocks; ++j)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) s[j][e] *= unit;
+      for (int e = 0; e < 4; ++e) f.s[j][e] *= unit;
     if (!whole(key)) {
       const int first = key + lane % 4 * 2;
 #pragma unroll
@@ -335,17 +318,18 @@ class ConvConsumer90 {
         for (int j = 0; j < Blocks; ++j)
 #pragma unroll
           for (int e = 0; e < 2; ++e)
-            if (first + j * 8 + e < 0 || first + j * 8 + e >= seen[half]) s[j][2 * half + e] = 0.f;
+            if (first + j * 8 + e < 0 || first + j * 8 + e >= f.seen[half])
+              f.s[j][2 * half + e] = 0.f;
       }
     }
     const uint32_t line =
         shared.scores(to) + lane / 16 * Shape::block_bytes + (place + lane % 16) * 16;
 #pragma unroll
     for (int k2 = 0; k2 < Blocks / 2; ++k2) {
-      const uint32_t packed[4] = {pack<FOVEA_F16>(s[2 * k2][0], s[2 * k2][1]),
-                                  pack<FOVEA_F16>(s[2 * k2][2], s[2 * k2][3]),
-                                  pack<FOVEA_F16>(s[2 * k2 + 1][0], s[2 * k2 + 1][1]),
-                                  pack<FOVEA_F16>(s[2 * k2 + 1][2], s[2 * k2 + 1][3])};
+      const uint32_t packed[4] = {pack<FOVEA_F16>(f.s[2 * k2][0], f.s[2 * k2][1]),
+                                  pack<FOVEA_F16>(f.s[2 * k2][2], f.s[2 * k2][3]),
+                                  pack<FOVEA_F16>(f.s[2 * k2 + 1][0], f.s[2 * k2 + 1][1]),
+                                  pack<FOVEA_F16>(f.s[2 * k2 + 1][2], f.s[2 * k2 + 1][3])};
       sm90::store_matrices(line + 2 * k2 * Shape::block_bytes, packed);
     }
   }
@@ -353,7 +337,7 @@ class ConvConsumer90 {
   // A of tile n to x: -inf where unseen.
   __device__ __forceinline__ void make_logits() {
     const uint32_t here = shared.scores(now), behind = shared.scores(next_of(next_of(now)));
-    bands.convolve(x[0], taps_rows, [&](int block) {
+    f.bands.convolve(f.x[0], taps_rows, [&](int block) {
       return block < N ? here + block * Shape::block_bytes
                        : behind + (block - N) * Shape::block_bytes;
     });
@@ -365,7 +349,7 @@ class ConvConsumer90 {
       for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int e = 0; e < 2; ++e)
-          if (first + j * 8 + e >= seen[half]) x[0][j][2 * half + e] = kNegativeInfinity;
+          if (first + j * 8 + e >= f.seen[half]) f.x[0][j][2 * half + e] = kNegativeInfinity;
     }
   }
 
@@ -394,12 +378,7 @@ class ConvConsumer90 {
   int n, now;        // the tile of keys, and the buffer of its S
   bool more_values;  // O is not empty
 
-  float (&s)[N][4], (&x)[1][N][4];
-  uint32_t (&p)[1][N / 2][4];
-  float (&o)[1][E / 8][4];
-  TapBands<Shape::Pairs, Shape::Ahead>& bands;
-  OnlineSoftmax<1>& state;
-  int (&seen)[2];
+  Fragments& f;
 };
 
 }  // namespace fovea::cuda
