@@ -3,6 +3,7 @@
 // consumer warpgroup, its barriers, and the parts of a step that are the same for rows and keys.
 #pragma once
 #include "cuda/block/softmax.cuh"
+#include "cuda/loop/sink.cuh"
 #include "cuda/tile/order.cuh"
 #include "ops/conv_attention/gradient_feed_sm90.cuh"
 
@@ -282,6 +283,36 @@ class ConvGradientTile90 {
   __device__ __forceinline__ void retire_sums(int tiles) {
     sm90::pin(sum);
     release(stage_before(tiles));
+  }
+
+  // Sums of the lane's own lines, the first of which S has at `mine`, the sums `lag` before.
+  template <int M>
+  __device__ __forceinline__ void store_lines(const View<4>& out, int width, float (&x)[M][4],
+                                              float factor, int lag) const {
+    if (!out) return;
+#pragma unroll
+    for (int j = 0; j < M; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (!more_sums) x[j][e] = 0.f;
+    const Sequence& seq = work().seq;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int line = mine + 8 * half - lag, local = line - work().line - reach().halo;
+      const bool own =
+          local >= 0 && local < reach().own(Shape::BM) && line < (Keys ? work().keys : work().rows);
+      const int64_t at = Keys
+                             ? seq.key_batch * out.stride[0] +
+                                   (seq.key_begin + line) * out.stride[1] + work().g * out.stride[2]
+                             : row_offset(seq, line, work().head, out.stride);
+      store_row<Dtype>(own ? static_cast<uint16_t*>(out.data) + at : nullptr, width, x, half,
+                       factor);
+    }
+  }
+  // dq or dk.
+  __device__ __forceinline__ void store_sums(const View<4>& out) const {
+    store_lines(out, static_cast<int>(c.attend.d), sum, c.attend.score.scale * work().grain,
+                reach().halo);
   }
 
   // ---- state
