@@ -120,8 +120,35 @@ class ConvTile {
     __syncthreads();
   }
 
+  // dq, dk or dv of the tile's own pairs, `count` of whose rows there are.
+  template <ConvOwner Owner, int Chunks>
+  __device__ __forceinline__ void add(float (&acc)[Chunks][4][4], int64_t j0, int count) const {
+    constexpr bool of_rows = Owner == ConvOwner::rows;
+    const int ty = threadIdx.x / 16, tx = threadIdx.x % 16, own_keys = call.own_keys;
+    __syncwarp();
+#pragma unroll 1
+    for (int n = 0; n < 16; ++n) {
+      const int line = ty + 16 * (n % 4), column = tx + 16 * (n / 4);
+      const int m = of_rows ? line : column, key = of_rows ? column : line;
+      float x = 0.f;
+      if (m < count && key < own_keys && j0 + key < s.last[m + above])
+        x = Owner == ConvOwner::dv ? da[(m + above) * kScorePitch + key + columns - 1]
+                                   : make_ds(m, key);
+      tiles.p[line * kStagePitch + column] = x;
+    }
+    __syncwarp();
+    const Operand& x = of_rows ? call.k : Owner == ConvOwner::dk ? call.q : call.dout;
+    multiply_nn(acc, tiles, x.width, of_rows ? own_keys : call.own_rows, [&](int row, int column) {
+      const int64_t* const at =
+          of_rows ? s.k + columns - 1 : (Owner == ConvOwner::dk ? s.q : s.dout) + above;
+      const float4 four = load_four(x, row < (of_rows ? own_keys : count) ? at[row] : -1, column);
+      return Owner == ConvOwner::dv ? four : finite_of(four);
+    });
+  }
+
+ private:
   // dS of own row m and own key n.
-  __device__ float slope(int m, int n) const {
+  __device__ float make_ds(int m, int n) const {
     const int key = n + columns - 1, right = columns - 1 - left;
     if (s.k[key] < 0) return 0.f;
     float sum = 0.f;
@@ -131,11 +158,6 @@ class ConvTile {
         sum = fmaf(taps[rows * columns - 1 - u * columns - v], line[u * kScorePitch + v], sum);
     return sum;
   }
-  __device__ bool seen(int m, int64_t j) const {
-    return j < s.last[m + above];
-  }
-
- private:
   template <class Then>
   __device__ __forceinline__ void product(float* to, const Operand& x, const int64_t* x_at,
                                           const Operand& y, const int64_t* y_at,
@@ -211,7 +233,7 @@ __global__ void __launch_bounds__(kStageThreads, 1)
   __shared__ ConvBackwardShared s;
   const ConvTile t(call, s, reinterpret_cast<float*>(s_dynamic));
   const Attend& a = t.a;
-  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+  const int ty = threadIdx.x / 16;
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     // Late rows first: under a causal mask they are the longest.
     const int64_t tile = call.row_tiles - 1 - w % call.row_tiles, head = w / call.row_tiles % a.h,
@@ -233,18 +255,7 @@ __global__ void __launch_bounds__(kStageThreads, 1)
         t.fill<true>(j0);
         if (partial) taps.add(t, static_cast<int>(i1 - i0), call.own_keys);
         if (!call.b.dq) continue;
-        __syncwarp();
-#pragma unroll 1
-        for (int n = 0; n < 16; ++n) {
-          const int m = ty + 16 * (n % 4), key = tx + 16 * (n / 4);
-          const bool own = m < i1 - i0 && key < call.own_keys && t.seen(m, j0 + key);
-          t.tiles.p[m * kStagePitch + key] = own ? t.slope(m, key) : 0.f;
-        }
-        __syncwarp();
-        multiply_nn(acc, t.tiles, call.k.width, call.own_keys, [&](int row, int column) {
-          const int64_t at = row < call.own_keys ? s.k[row + t.columns - 1] : -1;
-          return finite_of(load_four(call.k, at, column));
-        });
+        t.add<ConvOwner::rows>(acc, j0, static_cast<int>(i1 - i0));
       }
       if (call.b.dq)
 #pragma unroll
@@ -269,8 +280,7 @@ __global__ void __launch_bounds__(kStageThreads, 1)
   __shared__ ConvBackwardShared s;
   const ConvTile t(call, s, reinterpret_cast<float*>(s_dynamic));
   const Attend& a = t.a;
-  const Operand& other = gradient ? call.q : call.dout;
-  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+  const int ty = threadIdx.x / 16;
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t j0 = w % call.key_tiles * call.own_keys, g = w / call.key_tiles % a.g,
                   r = w / call.key_tiles / a.g, group = a.h / a.g;
@@ -290,24 +300,7 @@ __global__ void __launch_bounds__(kStageThreads, 1)
         t.place_rows(head, i0);
         __syncthreads();
         t.fill<gradient>(j0);
-        const int64_t count = min(int64_t{call.own_rows}, s.seq.rows - i0);
-        __syncwarp();
-#pragma unroll 1
-        for (int n = 0; n < 16; ++n) {
-          const int key = ty + 16 * (n % 4), m = tx + 16 * (n / 4);
-          const bool own = m < count && key < call.own_keys && t.seen(m, j0 + key);
-          float x = 0.f;
-          if (own)
-            x = gradient ? t.slope(m, key)
-                         : t.da[(m + t.above) * kScorePitch + key + t.columns - 1];
-          t.tiles.p[key * kStagePitch + m] = x;
-        }
-        __syncwarp();
-        multiply_nn(acc, t.tiles, other.width, call.own_rows, [&](int row, int column) {
-          const int64_t at = row < count ? (gradient ? s.q : s.dout)[row + t.above] : -1;
-          const float4 x = load_four(other, at, column);
-          return gradient ? finite_of(x) : x;
-        });
+        t.add<Owner>(acc, j0, static_cast<int>(min(int64_t{call.own_rows}, s.seq.rows - i0)));
       }
     }
 #pragma unroll
@@ -317,8 +310,9 @@ __global__ void __launch_bounds__(kStageThreads, 1)
       const View<4>& out = gradient ? call.b.dk : call.b.dv;
       const int64_t offset =
           a.sequences.key_offset(s.seq, j0 + key, out.stride) + g * out.stride[2];
-      store_columns(out.data, a.dtype, offset, out.stride[3], other.width,
-                    gradient ? a.score.scale : 1.f, acc, r);
+      store_columns(out.data, a.dtype, offset, out.stride[3],
+                    gradient ? call.q.width : call.dout.width, gradient ? a.score.scale : 1.f, acc,
+                    r);
     }
   }
 }

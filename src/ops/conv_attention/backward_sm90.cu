@@ -20,9 +20,8 @@ using namespace cuda;
 
 constexpr char kOp[] = "conv_attention_backward";
 constexpr int kThreads = 256;
-constexpr int kLanes = 16;        // of a row, 8 columns each
-constexpr int kStatsRows = 64;    // of a block
-constexpr int kStatsWidth = 128;  // columns at most
+constexpr int kLanes = 16;      // of a row, 8 columns each
+constexpr int kStatsRows = 64;  // of a block
 
 template <int Dtype>
 __device__ __forceinline__ float2 pair_of(uint32_t x) {
@@ -229,7 +228,5 @@ std::string offer(const Context& ctx, const ConvAttendBackward& b, Plan& plan) {
 }  // namespace
 
 extern const Kernel<ConvAttendBackward> conv_attention_backward_sm90 = {"sm90", offer};
-
-static_assert(kStatsWidth == kLanes * 8);
 
 }  // namespace fovea

@@ -230,6 +230,19 @@ class ConvConsumer90 {
   __device__ __forceinline__ bool whole(int key) const {
     return key >= 0 && key + BN <= seen_by_all;
   }
+  // What the lane's rows do not see of Blocks of 8 keys from `key` on.  Before: some lie before 0.
+  template <int Blocks, bool Before>
+  __device__ __forceinline__ void mask(float (&x)[N][4], int key, float unseen) const {
+    const int first = key + lane % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int j = 0; j < Blocks; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if ((Before && first + j * 8 + e < 0) || first + j * 8 + e >= f.seen[half])
+            x[j][2 * half + e] = unseen;
+  }
   __device__ __forceinline__ static int next_of(int buffer) {
     return buffer == 2 ? 0 : buffer + 1;
   }
@@ -310,18 +323,7 @@ class ConvConsumer90 {
     for (int j = 0; j < Blocks; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e) f.s[j][e] *= unit;
-    if (!whole(key)) {
-      const int first = key + lane % 4 * 2;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int j = 0; j < Blocks; ++j)
-#pragma unroll
-          for (int e = 0; e < 2; ++e)
-            if (first + j * 8 + e < 0 || first + j * 8 + e >= f.seen[half])
-              f.s[j][2 * half + e] = 0.f;
-      }
-    }
+    if (!whole(key)) mask<Blocks, true>(f.s, key, 0.f);
     const uint32_t line =
         shared.scores(to) + lane / 16 * Shape::block_bytes + (place + lane % 16) * 16;
 #pragma unroll
@@ -341,16 +343,7 @@ class ConvConsumer90 {
       return block < N ? here + block * Shape::block_bytes
                        : behind + (block - N) * Shape::block_bytes;
     });
-    if (whole(n * BN)) return;
-    const int first = n * BN + lane % 4 * 2;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int j = 0; j < N; ++j)
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          if (first + j * 8 + e >= f.seen[half]) f.x[0][j][2 * half + e] = kNegativeInfinity;
-    }
+    if (!whole(n * BN)) mask<N, false>(f.x[0], n * BN, kNegativeInfinity);
   }
 
   // ---- state
