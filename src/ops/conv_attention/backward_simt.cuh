@@ -82,11 +82,9 @@ class ConvTile {
   __device__ void place_keys(int64_t g, int64_t j0) const {
     if (threadIdx.x >= 2 * kStageTile) return;
     const int64_t j = j0 - columns + 1 + threadIdx.x;
-    const bool there = static_cast<int>(threadIdx.x) < width && j >= 0 && j < s.seq.keys;
-    const auto at = [&](const int64_t* stride) {
-      return there ? a.sequences.key_offset(s.seq, j, stride) + g * stride[2] : -1;
-    };
-    s.k[threadIdx.x] = at(a.k.stride), s.v[threadIdx.x] = at(a.v.stride);
+    const bool there = static_cast<int>(threadIdx.x) < width;
+    s.k[threadIdx.x] = there ? key_offset(a, s.seq, a.k.stride, g, j) : -1;
+    s.v[threadIdx.x] = there ? key_offset(a, s.seq, a.v.stride, g, j) : -1;
   }
 
   // s.seq, rows and keys are in place.  da becomes dA where the owner wants dS, else p.

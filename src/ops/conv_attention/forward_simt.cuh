@@ -60,14 +60,10 @@ struct StripKeys {
   __device__ bool place(int64_t j0) const {
     const Attend& a = c.attend;
     const int thread = threadIdx.x, n = thread % kStageTile;
-    const auto at = [&](int64_t j, const int64_t* stride) {
-      const int64_t to = j >= 0 && j < s.seq.keys ? a.sequences.key_offset(s.seq, j, stride) : -1;
-      return to < 0 ? -1 : to + g * stride[2];
-    };
     if (thread < kStageTile)
-      s.k[n] = at(j0 + c.right() + n, a.k.stride);
+      s.k[n] = key_offset(a, s.seq, a.k.stride, g, j0 + c.right() + n);
     else if (thread < 2 * kStageTile)
-      s.v[n] = at(j0 + n, a.v.stride);
+      s.v[n] = key_offset(a, s.seq, a.v.stride, g, j0 + n);
     const int carried = static_cast<int>(c.kernel_columns) - 1;
     for (int i = thread; i < kStripRows * carried; i += kStageThreads) {
       float* line = scores + i / carried * kScorePitch + i % carried;

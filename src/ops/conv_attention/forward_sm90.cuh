@@ -3,12 +3,12 @@
 // (sweep_feed_sm90.cuh) and one to three consumer warpgroups (sweep_consumer_sm90.cuh).
 //   S = scale q k' (0 where unseen),  A = S convolved (-inf where unseen),  o = softmax(A) v
 //
-// Tiles.  A block takes works (head or pack of heads, row tile, split) as they come.  The producer
-// plans and copies them, and runs ahead into the next work.  A consumer has 64 rows of S, the first
-// `above` of the block's only for the convolution.  Packed, a warp has 16 rows of a head of its
-// own, `above` of them for the convolution.  A convolution also reads the last rows of the
+// Tiles.  A block takes work items (head or pack of heads, row tile, split) from the scheduler. The
+// producer plans and copies them, and runs ahead into the next one.  A consumer has 64 rows of S,
+// the first `above` of the block's only for the convolution.  Packed, a warp has 16 rows of a head
+// of its own, `above` of them for the convolution.  A convolution also reads the last rows of the
 // warpgroup above.  That one never waits for it but to overwrite them.  In a low row tile the last
-// warpgroup has no rows and only lets stages go.
+// warpgroup has no rows and only releases stages.
 //   Keys are walked in tiles of 64 from last to first.  Tile n has the scores of keys 64 n - left
 // and on.  The outputs 64 n .. 64 n + 63 read them and the first columns of the tile before, so
 // a block computes every score once.  What is read of the tile behind a split's last one is copied
@@ -21,20 +21,20 @@
 // Either way a barrier parts the two kinds of product: mixed by the compiler they would stall each
 // other.  f16 has 4 bits more than the logits of a bf16 softmax need; S / 64 keeps scores up to
 // 4 10^6.
-//   What a few rows take is what comes before the first key and after the last.  So the taps are
-// loaded while keys come, and a warp whose rows are stored merges their splits if it is the last.
+//   Few rows spend their time before the first key and after the last.  So the taps are loaded
+// while keys come, and a warp whose rows are stored merges their splits if it is the last.
 //
-// Shared memory: Slots x Q, a ring of Stages tiles (K, K, V, K, V, ...), three tiles of S, two
-// works, barriers.
+// Shared memory: Slots x Q, a pipeline of Stages tiles (K, K, V, K, V, ...), three tiles of S, two
+// work items, barriers.
 //
 //   | barrier            | who arrives         | who waits | what it guards           |
 //   | ------------------ | ------------------- | --------- | ------------------------ |
 //   | q full             | TMA                 | consumers | a slot of Q              |
 //   | q empty            | a lane of each warp | producer  | the same, to overwrite   |
-//   | stage full         | TMA                 | consumers | a tile of the ring       |
-//   | stage empty        | a lane of each warp | producer  | the same, to overwrite   |
-//   | planned            | producer            | consumers | a work                   |
-//   | free               | a lane of each warp | producer  | the same, to overwrite   |
+//   | key full           | TMA                 | consumers | a tile of K or V         |
+//   | key empty          | a lane of each warp | producer  | the same, to overwrite   |
+//   | tile full          | producer            | consumers | a work item              |
+//   | tile empty         | a lane of each warp | producer  | the same, to overwrite   |
 //   | named kOwn + g     | warpgroup g         | itself    | its own S                |
 //   | named kWritten + g | warpgroup g         | g + 1     | its S, which g + 1 reads |
 //   | named kRead + g    | warpgroup g + 1     | g         | the same, to overwrite   |

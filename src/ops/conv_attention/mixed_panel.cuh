@@ -56,13 +56,6 @@ struct PanelPlaces {
   int64_t row[kStageTile], key[kStageTile], last[kStageTile];
 };
 
-__device__ __forceinline__ int64_t key_offset(const Panel& call, const Sequence& q,
-                                              const int64_t* stride, int64_t g, int64_t j) {
-  if (j >= q.keys) return -1;
-  const int64_t at = call.attend().sequences.key_offset(q, j, stride);
-  return at < 0 ? -1 : at + g * stride[2];
-}
-
 // x y' of a 64 x 64 tile of a panel, 0 where unseen.  Scores: q k' scale; else dout v'.
 template <bool Scores>
 __global__ void __launch_bounds__(kStageThreads)
@@ -86,7 +79,7 @@ __global__ void __launch_bounds__(kStageThreads)
       s.row[threadIdx.x] = Scores ? q_offset(s.seq, a.q.stride, head, i)
                                   : out_offset(call.conv(), s, call.m.conv.dout.stride, head, i);
       s.last[threadIdx.x] = s.row[threadIdx.x] < 0 ? 0 : call.conv().seen(s.seq, i);
-      s.key[threadIdx.x] = key_offset(call, s.seq, Scores ? a.k.stride : a.v.stride, g, j);
+      s.key[threadIdx.x] = key_offset(a, s.seq, Scores ? a.k.stride : a.v.stride, g, j);
     }
     __syncthreads();
     float sum[4][4] = {};
@@ -183,7 +176,7 @@ __global__ void __launch_bounds__(kStageThreads)
       __syncthreads();
       if (threadIdx.x < kStageTile)
         s.key[threadIdx.x] =
-            key_offset(call, s.seq, Backward ? a.k.stride : a.v.stride, g, j0 + threadIdx.x);
+            key_offset(a, s.seq, Backward ? a.k.stride : a.v.stride, g, j0 + threadIdx.x);
       add_product(sum, tiles, x, s.key, from, [&](int m, int n) {
         if (s.row[m] < 0) return 0.f;
         const float* line =

@@ -96,6 +96,12 @@ __device__ __forceinline__ int64_t out_offset(const ConvAttend& c, const Shared&
              ? s.seq.batch * stride[0] + (s.out.begin + row) * stride[1] + head * stride[2]
              : -1;
 }
+// Element offset of key j of head g; -1: there is none.
+__device__ __forceinline__ int64_t key_offset(const Attend& a, const Sequence& q,
+                                              const int64_t* stride, int64_t g, int64_t j) {
+  const int64_t at = j >= 0 && j < q.keys ? a.sequences.key_offset(q, j, stride) : -1;
+  return at < 0 ? -1 : at + g * stride[2];
+}
 // lse of row i; -inf: it has no output.
 template <class Shared>
 __device__ __forceinline__ float lse_of(const ConvAttend& c, const Shared& s, int64_t head,
