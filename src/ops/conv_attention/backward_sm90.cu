@@ -193,7 +193,8 @@ void enqueue(Context& ctx, const ConvAttendBackward& b, const Slots90& slots, vo
     fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", kOp);
   work.row_stats = slots.row_stats.at(base), work.largest = slots.largest.at(base);
   work.dweight = slots.dweight.at(base);
-  // The longer works come first: those of the pass whose blocks own fewer lines, or several heads.
+  // The longer work items come first: those of the pass whose blocks own fewer lines, or several
+  // heads.
   const bool keys_first = a.h > a.g || ConvReach(c, true).halo > ConvReach(c, false).halo;
   for (bool keys : {keys_first, !keys_first}) {
     if (keys ? !b.dk && !b.dv : !b.dq && !b.dweight) continue;

@@ -13,9 +13,9 @@
 //   Both share the parts of a step (gradient_tile_sm90.cuh), which speak of lines and columns.  The
 //   order of a step, of tiles and of heads is here.
 //
-// Tiles.  A block takes works (head, tile of lines) as they come.  A warpgroup has 64 of a work's
-// 128 lines and walks the columns in tiles of 64, from last to first.  The `halo` lines at either
-// end of the 128 only serve the convolutions.
+// Tiles.  A block takes work items (head, tile of lines) as they come.  A warpgroup has 64 of a
+// work item's 128 lines and walks the columns in tiles of 64, from last to first.  The `halo` lines
+// at either end of the 128 only serve the convolutions.
 //
 //   | of tile t       | line at place n | first column |
 //   | S               | n               | 64 t - low   |
@@ -31,7 +31,7 @@
 // A step.  S goes to shared memory as f16 and A is made of it (mma.sync, tile/convolve_sm80.cuh).
 // Then p and dA are made; dA goes to shared memory as f16, and keys issue dv.  Then dS is made and,
 // by the same fragments turned, dweight's taps.  Then dq or dk is issued.  dS and p are register
-// operands.  dA, dS and their sums are in units of the work's `grain`.
+// operands.  dA, dS and their sums are in units of the work item's `grain`.
 //   The registers that are left decide what the products of wgmma run under:
 //
 //   | Shape                     | dP              | S of the next tile | dq or dk          |
@@ -43,26 +43,26 @@
 //   A product of wgmma is issued before a barrier and a convolution runs after it: mixed by the
 //   compiler they would stall each other.
 //
-// Shared memory: the lines of both operands; a ring of Stages tiles (K or Q twice, at two offsets,
-// V or dout between); two tiles of S and two of dA; the head's bands of taps; of keys two tiles'
-// lse and delta for each warpgroup; the work and the one after it; barriers.
+// Shared memory: the lines of both operands; a pipeline of Stages tiles (K or Q twice, at two
+// offsets, V or dout between); two tiles of S and two of dA; the head's bands of taps; of keys two
+// tiles' lse and delta for each warpgroup; the work item and the one after it; barriers.
 //
 //   | barrier          | who arrives         | who waits | what it guards               |
-//   | line full        | TMA                 | both      | lines and the work planned   |
+//   | line full        | TMA                 | both      | lines and the work item      |
 //   | line empty       | a lane of each warp | producer  | the same, to overwrite       |
-//   | stage full       | TMA                 | both      | a tile of the ring           |
+//   | stage full       | TMA                 | both      | a tile of the pipeline       |
 //   | stage empty      | a lane of each warp | producer  | the same, to overwrite       |
 //   | named 1, 2       | one warpgroup       | itself    | its own tile, zeroed rows    |
 //   | 3 kScoresWritten | leader, after its A | follower  | the leader's S               |
 //   | 4 kDaWritten     | leader              | follower  | the leader's dA              |
 //   | 5 kScoresRead    | follower            | leader    | the leader's S, to overwrite |
 //   | 6 kDaRead        | follower            | leader    | its dA, to overwrite         |
-//   | 7 kBoth          | both                | both      | the work, bands, taps' room  |
+//   | 7 kBoth          | both                | both      | work item, bands, taps' room |
 //
 //   The leader hands S over only once its own convolution is done: two at a time would wait for
 //   shared memory.  Named barriers 1 and 2 have 128 threads, the others 256.
 //   The blocks of one pass start where those of the other end, of which they read nothing: both
-//   passes end in a round of works that is partly empty.
+//   passes end in a round of work items that is partly empty.
 // Multi-Token Attention (2504.00927), FlashAttention-3 (2407.08608).
 #pragma once
 #include <algorithm>
@@ -93,9 +93,9 @@ class ConvGradientSweep90 : Pass {
   // dq or dk of a tile runs under the next tile's A.
   static constexpr bool kDeferred = Shape::roomy || Shape::late;
 
-  // All tiles of columns of the work's head n.  A step has two halves, between which the loop turns
-  // where sums are deferred: no other product is under way there, so the compiler moves no register
-  // of one.
+  // All tiles of columns of the work item's head n.  A step has two halves, between which the loop
+  // turns where sums are deferred: no other product is under way there, so the compiler moves no
+  // register of one.
   __device__ __forceinline__ void walk_head(int n) {
     this->begin_head(n);
     int buffer = 0, t = sm90::uniform(this->work().last);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between the backward launcher and its tuned instances (backward.inc), which are compiled apart:
-// what a work of the Hopper sweep is.
+// what a work item of the Hopper sweep is.
 #pragma once
 #include "cuda/block/schedule.cuh"
 #include "cuda/loop/row_tile.cuh"
@@ -62,7 +62,7 @@ struct ConvGradientWork {
   bool beside;           // nothing of the kernel before is read
 };
 
-// What the copying warp tells the others of a work.
+// What the producer warp tells the others of a work item.
 struct ConvGradientSlot {
   Sequence seq;
   ConvAttend::Rows out;

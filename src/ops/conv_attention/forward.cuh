@@ -18,16 +18,17 @@ inline const char* name_of(ConvKind kind) {
 // Keys of the tile behind a split's last one that are read: outputs of the last reach there.
 constexpr int kHaloKeys = 16;
 
-// Row tiles of two heights, in four parts: works from `begin` on are of `heads` heads from `head`
-// on, their tiles from row `row` on; tiles of parts 2 and 3 are low, with rows for one warpgroup
-// less than a block has.  No works in parts 0 and 1: the row tiles are those of the order.
+// Row tiles of two heights, in four parts: work items from `begin` on are of `heads` heads from
+// `head` on, their tiles from row `row` on; tiles of parts 2 and 3 are low, with rows for one
+// warpgroup less than a block has.  No work items in parts 0 and 1: the row tiles are those of the
+// order.
 struct TileParts {
   int32_t begin[4], heads[4], head[4], row[4];
 };
 
 // What a Hopper kernel needs beside the call.
 struct ConvWork90 {
-  int32_t heads;  // works of a sequence that have the same rows: heads, or packs of heads
+  int32_t heads;  // work items of a sequence that have the same rows: heads, or packs of heads
   int32_t packs;  // of a key head; packed only
   int32_t group;  // query heads of a key head
   WorkOrder order;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice among the Hopper instances of conv_attention_forward, their order of works and their
-// splits.
+// The choice among the Hopper instances of conv_attention_forward, their order of work items and
+// their splits.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -63,10 +63,10 @@ struct Grid {
   }
 };
 
-// What works of three warpgroups and of two take: 1.35 times as long over 1.5 times the rows.
+// What work items of three warpgroups and of two take: 1.35 times as long over 1.5 times the rows.
 constexpr int64_t kHigh = 27, kLow = 20;
 
-// When `high` works and then `low` ones are done.
+// When `high` work items and then `low` ones are done.
 int64_t time_of(int64_t high, int64_t low, int64_t blocks) {
   const int64_t ahead = high % blocks, begin = high / blocks * kHigh,
                 least = ahead ? begin + kHigh : begin;
@@ -80,14 +80,14 @@ int64_t time_of(int64_t high, int64_t low, int64_t blocks) {
       if (done(end + late)) return std::max(least, end + late);
 }
 
-// The row tiles of a call, their works and the time these take.
+// The row tiles of a call, their work items and the time these take.
 struct Tiling {
   TileParts tiles;
   int64_t works, time;
 };
 
-// Without a causal mask works of a height are alike, and the last of a few rounds may be mostly
-// empty: row tiles of two heights, not as many in each head, even it out.
+// Without a causal mask work items of a height are alike, and the last of a few rounds may be
+// mostly empty: row tiles of two heights, not as many in each head, even it out.
 Tiling tiling_of(const DeviceInfo& device, const ConvAttend& c, const ConvInstance90& row) {
   const Grid grid(c, row);
   const int64_t blocks = device.multiprocessors, heads = c.attend.sequences.count * grid.heads,
@@ -119,7 +119,7 @@ Tiling tiling_of(const DeviceInfo& device, const ConvAttend& c, const ConvInstan
   return best;
 }
 
-// Of causal works, which even out by themselves, those of three warpgroups pay where there are
+// Of causal work items, which even out by themselves, those of three warpgroups pay where there are
 // many.
 const ConvInstance90* choose(const DeviceInfo& device, const ConvAttend& c) {
   const ConvInstance90 *two = find(c, 2), *three = find(c, 3);
@@ -196,7 +196,7 @@ std::string offer(const Context& ctx, const ConvAttend& c, Plan& plan) {
       fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", kOp);
     const bool split = work.order.splits > 1;
     if (split) now.parts = slots.at(base, a, work.order.splits, c.out());
-    // The few rows of a head are merged by its last split; the works' counters come first.
+    // The few rows of a head are merged by its last split; the work items' counters come first.
     constexpr int kFirst = 2;
     if (split && row.kind == ConvKind::packed &&
         work.schedule.works / work.order.splits * row.slots() <= kCounters - kFirst)

@@ -96,7 +96,7 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
   const auto tile_pipe = Shared{base}.tile_pipe();
   ConvGradientSlot& work = *reinterpret_cast<ConvGradientSlot*>(shared + layout.next_slot);
   const auto leads = [] { return sm90::unhoisted(threadIdx.x % 32) == 0; };  // registers are few
-  const ConvReach& reach = work.reach;  // this, and all of the work, is read again each time
+  const ConvReach& reach = work.reach;  // this, and all of the work item, is read again each time
   const auto batch = [&](bool key) {
     return static_cast<int>(key ? work.seq.key_batch : work.seq.batch);
   };
@@ -106,10 +106,10 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
   const auto out = [&] { return static_cast<int>(work.out.begin - c.history); };
   typename Shared::TilePipe::State at;
   sm90::Pipeline<1>::State line_at;
-  // A work asked for early would wait here while others have none.
+  // A work item requested early would wait here while others have none.
   for (TileScheduler works(more.schedule, false); !works.done(); works.next(false)) {
     line_pipe.acquire(line_at);
-    __syncwarp();  // the work before was read by all lanes
+    __syncwarp();  // the work item before was read by all lanes
     if (leads())
       new (&work) ConvGradientSlot(c, more, WorkPlace(more.order, *works),
                                    ConvReach(c, Shape::keys), Shape::keys, Shape::BM, Shape::BN);

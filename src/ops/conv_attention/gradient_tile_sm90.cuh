@@ -148,13 +148,13 @@ class ConvGradientTile90 {
                     });
   }
 
-  // ---- a work, a head
+  // ---- a work item, a head
 
-  // Copies the producer's next work to where both warpgroups read it.  False: there is none.
+  // Copies the producer's next work item to where both warpgroups read it.  False: there is none.
   __device__ __forceinline__ bool take_work() {
     line_pipe().wait(line_at);
     line_at.next();
-    meet_both();  // the last work is done with
+    meet_both();  // the last work item is done with
     if (const int i = threadIdx.x - 128; i < static_cast<int>(sizeof(ConvGradientSlot) / 4))
       reinterpret_cast<int32_t*>(shared + layout.slot)[i] =
           reinterpret_cast<const int32_t*>(shared + layout.next_slot)[i];
@@ -178,8 +178,8 @@ class ConvGradientTile90 {
     load_bands(head);
   }
 
-  // The producer may plan the next work and copy its lines.  Called once they are read for the last
-  // time or, `crowded`, where there is a register for it.
+  // The producer may plan the next work item and copy its lines.  Called once they are read for the
+  // last time or, `crowded`, where there is a register for it.
   __device__ __forceinline__ void release_lines() const {
     if (number == work().heads - 1 && lane == 0) sm90::barrier_arrive(line_pipe().empty(line_at));
   }
@@ -331,7 +331,7 @@ class ConvGradientTile90 {
   Ring at;
   sm90::Pipeline<1>::State line_at;
 
-  // Of the work.
+  // Of the work item.
   int first;  // the line that S has at `place`
   int mine;   // and at the lane's
   uint32_t d_lines, e_lines;
@@ -341,13 +341,13 @@ class ConvGradientTile90 {
   bool idle;  // all dS of the warp belong to the halo
 
   // Of the walk over the columns of one query head.
-  int number;               // of the work's heads
+  int number;               // of the work item's heads
   const float2* row_stats;  // the head's lse and delta by row
 
   float (&x)[1][N][4], (&y)[1][N][4], (&s)[N][4], (&sum)[Shape::D / 8][4];
 
  private:
-  // Found once a work: what it is made of would be loaded again for each tile.
+  // Found once a work item: what it is made of would be loaded again for each tile.
   __device__ __forceinline__ void find_plain() {
     const int &rows = work().rows, &keys = work().keys, &ahead = work().ahead;
     const int lines = Keys ? keys : rows, columns = Keys ? rows : keys;

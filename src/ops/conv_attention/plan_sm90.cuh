@@ -37,9 +37,10 @@ inline std::string refuses_maps(std::initializer_list<const MapOf*> maps, const 
   return "";
 }
 
-// `heads` works have the same row tiles, `shared` of them the same columns of `bytes`.  Sections
-// are even and as large as the cache allows: a section of a few heads would end in long works that
-// nothing is left to fill.  Of causal row tiles the shorter half of all sections comes last.
+// `heads` work items have the same row tiles, `shared` of them the same columns of `bytes`.
+// Sections are even and as large as the cache allows: a section of a few heads would end in long
+// work items that nothing is left to fill.  Of causal row tiles the shorter half of all sections
+// comes last.
 inline WorkOrder conv_order(const DeviceInfo& device, int64_t row_tiles, int64_t heads,
                             int64_t splits, int64_t shared, int64_t bytes, bool causal,
                             bool reversed) {

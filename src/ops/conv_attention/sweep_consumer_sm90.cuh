@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A consumer warpgroup of conv_attention's forward sweep (forward_sm90.cuh): its state, its
-// barriers, and the parts of a work.
+// barriers, and the parts of a work item.
 #pragma once
 #include "cuda/loop/combine_row.cuh"
 #include "ops/conv_attention/sweep_feed_sm90.cuh"
@@ -76,9 +76,9 @@ class ConvConsumer90 {
   __device__ __forceinline__ void hand_over() const {
     if (!last) sm90::named_barrier_arrive(kWritten + group, 256);
   }
-  // S is written here, and by the warpgroup above.  That one may then overwrite the tile behind the
-  // last step's; after the Final step, only once this warpgroup is done.
-  // One branch for both: of two the compiler makes the second's predicate after the first barrier.
+  // S is written here, and by the warpgroup above.  Unless Final, that one may overwrite the tile
+  // behind it, which the step before read last.
+  //   One branch holds both barriers: of two, the second's predicate is made after the first waits.
   template <bool Final>
   __device__ __forceinline__ void wait_written() const {
     if (follows) {
@@ -96,7 +96,7 @@ class ConvConsumer90 {
     if (!last) sm90::named_barrier_sync(kRead + group, 256);
   }
 
-  // ---- a work
+  // ---- a work item
 
   __device__ __forceinline__ const ConvSlot& work() const { return shared.work(slot); }
 
@@ -176,7 +176,7 @@ class ConvConsumer90 {
     __syncwarp();
     if constexpr (Shape::packed)
       if (more.arrived && mine) merge_splits();
-    // The next work's first scores go where these were read.
+    // The next work item's first scores go where these were read.
     if (last) sm90::named_barrier_sync(kOwn + group, 128);
     wait_read();
   }
@@ -225,8 +225,8 @@ class ConvConsumer90 {
 
   // ---- a tile of keys
 
-  // All rows of the warp see all keys of a tile from `key` on.  Of numbers made once a work: what
-  // is computed here is waited for once the convolution is done.
+  // All rows of the warp see all keys of a tile from `key` on.  Its bound is made once a work item:
+  // a longer test is a chain of uniform instructions that the convolution's end waits for.
   __device__ __forceinline__ bool whole(int key) const {
     return key >= 0 && key + BN <= seen_by_all;
   }
@@ -360,8 +360,8 @@ class ConvConsumer90 {
   typename Shared::QState q_at;
   KeyState at;
 
-  // Of the work.
-  bool last = true;  // of the work's warpgroups
+  // Of the work item.
+  bool last = true;  // of the work item's warpgroups
   int number, head;  // of the slot's heads, of all
   bool mine;         // the slot has that head
   int row, i;        // of the sequence: the warp's first row, the lane's first

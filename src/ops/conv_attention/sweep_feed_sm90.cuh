@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What conv_attention's forward sweep (forward_sm90.cuh) has in shared memory, and the warp that
-// plans works and copies them there.
+// plans work items and copies them there.
 #pragma once
 #include <new>
 
@@ -30,7 +30,7 @@ struct ConvShape90 {
   static constexpr int block_bytes = BM * 16;               // 8 columns of S
   static constexpr int score_bytes = BN / 8 * block_bytes;  // of a tile
   static constexpr int scores_bytes = 3 * score_bytes;
-  static constexpr int slack_bytes = 1024;  // works and barriers
+  static constexpr int slack_bytes = 1024;  // work items and barriers
   static constexpr int most_bytes = Blocks == 1 ? 227 * 1024 : 113 * 1024;
   static constexpr int Slots =
       Stages * stage_bytes + 2 * q_bytes + scores_bytes + slack_bytes <= most_bytes ? 2 : 1;
@@ -39,7 +39,7 @@ struct ConvShape90 {
   static_assert(shared_bytes <= most_bytes);
 };
 
-// Where a work is: the order's, or of a part of row tiles of one height (TileParts).
+// Where a work item is: the order's, or of a part of row tiles of one height (TileParts).
 struct ConvPlace : WorkPlace {
   int first, own;  // its first row of those with outputs; rows of a tile of its height
   bool low = false;
@@ -65,14 +65,14 @@ struct ConvPlace : WorkPlace {
   }
 };
 
-// What the producer warp tells the others of a work.
+// What the producer warp tells the others of a work item.
 struct ConvSlot {
   Sequence seq;
   ConvAttend::Rows out;
   int first, end;  // rows of the sequence: the block's first own, past the last own
   int rows, keys;
   int head, heads;       // the first query head, how many have a slot
-  int g, split, number;  // number: of the work, whatever the split
+  int g, split, number;  // number: of the work item, whatever the split
   int count, last;       // key tiles with outputs, the first of them
   int groups;            // warpgroups that have rows
   bool warm;             // the tile behind `last` has scores that its outputs read
@@ -147,7 +147,7 @@ struct ConvShared90 {
   }
 };
 
-// The warp that finds out what each work is and copies for it.
+// The warp that finds out what each work item is and copies for it.
 template <class Shape>
 __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90& more,
                                           const ConvShared90<Shape>& shared) {
@@ -160,7 +160,7 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
   typename Shared::TileState slot;
   typename Shared::QState q;
   typename Shared::KeyState at;
-  // From parameters alone, the first work is planned while the kernel before ends.
+  // From parameters alone, the first work item is planned while the kernel before ends.
   const Sequences& given = c.attend.sequences;
   if (more.schedule.counters || given.query_start || given.key_start || given.query_len ||
       given.key_len || given.key_first || given.cache_row)
@@ -174,12 +174,12 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
     return place.first < c.rows_of(given[r], r).count;
   };
   const auto next = [&](TileScheduler& works) {
-    works.next(false);  // blocks that hold works ahead of need would end later than others
+    works.next(false);  // blocks that hold work items ahead of need would end later than others
     if (run) works.pass(run, has_rows);
   };
   for (TileScheduler works(more.schedule, false); !works.done(); next(works)) {
     shared.tile_pipe().acquire(slot);
-    __syncwarp();  // a work that no row needs was seen by all lanes
+    __syncwarp();  // a work item that no row needs was seen by all lanes
     if (lane == 0)
       new (&shared.work(slot))
           ConvSlot(c, more, *works, Shape::packed, own, kSlots, Shape::Groups, BN);
@@ -216,7 +216,7 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
             Shape::packed ? work.head + min(n, work.heads - 1) : work.head,
             static_cast<int>(work.seq.batch));
     };
-    // Q is many copies: keys, which take longest to come, are asked for before.
+    // Q is many copies: keys, which take longest to come, are requested before.
     if (work.warm) copy(TileK(), more.halo, (last + 1) * BN - left, kHaloKeys);
     if (last >= first) copy(TileK(), more.maps.k, last * BN - left, BN);
     copy_q();
