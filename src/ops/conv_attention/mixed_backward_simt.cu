@@ -3,7 +3,7 @@
 // among them, whose dA the convolution of dS reads; no atomics:
 //   dR = dout v' (64 x 64 tiles);  X, delta, R, dB, dA (a block owns a row of a group)
 //   dweight (a block owns a tap of a head), dS = dA convolved, taps turned (a thread owns a pair)
-//   dq = scale dS k, dk = scale dS' q, dv = R' dout (64 rows or keys and 64 columns a block)
+//   dq, dk, dv
 // Sums over rows stay in the workspace from panel to panel, each with one owner, rows ascending.
 // Multi-Token Attention (2504.00927).
 #include "core/dtype.h"
@@ -186,65 +186,6 @@ __global__ void __launch_bounds__(kStageThreads)
   }
 }
 
-// dk += dS' q, or dv += R' dout; the last panel's block stores them.
-template <bool Values>
-__global__ void __launch_bounds__(kStageThreads)
-    panel_keys_kernel(const __grid_constant__ PanelGradients call, Operand x, bool last,
-                      int64_t work) {
-  extern __shared__ float4 s_dynamic[];
-  __shared__ PanelPlaces s;
-  FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
-  const Panel& panel = call.panel;
-  const Attend& a = panel.attend();
-  const View<4>& out = Values ? panel.m.conv.dv : panel.m.conv.dk;
-  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16, width = x.width;
-  const int64_t chunks = (width + kStageTile - 1) / kStageTile, group = a.h / a.g;
-  const int64_t key_tiles = panel.pitch / kStageTile;
-  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
-    const int from = static_cast<int>(w % chunks * kStageTile);
-    const int64_t j0 = w / chunks % key_tiles * kStageTile, owner = w / chunks / key_tiles;
-    const int64_t g = owner % a.g, r0 = owner / a.g;
-    open_sequence(panel.conv(), s, r0);
-    float sum[1][4][4] = {};
-    for (int64_t head = g * group; head < (g + 1) * group; ++head)
-      for (int64_t m0 = 0; m0 < panel.own; m0 += kStageTile) {
-        __syncthreads();
-        if (threadIdx.x < kStageTile) {
-          const int64_t i = panel.first + m0 + threadIdx.x;
-          const bool own = m0 + threadIdx.x < panel.own;
-          s.row[threadIdx.x] = !own ? -1
-                               : Values
-                                   ? out_offset(panel.conv(), s, panel.m.conv.dout.stride, head, i)
-                                   : q_offset(s.seq, a.q.stride, head, i);
-        }
-        __syncthreads();
-        const int64_t all = r0 * a.h + head;
-        add_product(sum, tiles, x, s.row, from, [&](int n, int m) {
-          if (s.row[m] < 0) return 0.f;
-          const float* line = Values ? panel.line(panel.p, all, m0 + m)
-                                     : panel.score_line(all, m0 + m + panel.above);
-          return line[j0 + n];
-        });
-      }
-    float* sums = Values ? call.dv : call.dk;
-#pragma unroll
-    for (int r = 0; r < 4; ++r)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int64_t key = j0 + ty + 16 * r, column = from + 4 * tx + c;
-        if (column >= width) continue;
-        float& to = sums[(owner * panel.pitch + key) * width + column];
-        const float y = panel.first == 0 ? sum[0][r][c] : to + sum[0][r][c];
-        to = y;
-        if (last && key < s.seq.keys)
-          store_float(out.data, a.dtype,
-                      a.sequences.key_offset(s.seq, key, out.stride) + g * out.stride[2] +
-                          column * out.stride[3],
-                      Values ? y : a.score.scale * y);
-      }
-  }
-}
-
 // Over sequences, and over heads or a group's heads where the stride is 0.
 __global__ void __launch_bounds__(kStageThreads)
     add_mixing_kernel(View<2> to, const double* sums, int64_t r, int64_t h, int64_t group,
@@ -267,15 +208,6 @@ void add_mixing(Context& ctx, const Panel& call, const View<2>& to, const double
   const int64_t work = a.h ? (to.stride[0] ? a.h : 1) * (to.stride[1] ? call.m.group : 1) : 0;
   launch<add_mixing_kernel>(ctx, kOp, ceil_div(work, kStageThreads), kStageThreads, 0, to, sums,
                             a.sequences.count, a.h, call.m.group, work);
-}
-
-template <bool Values>
-void launch_keys(Context& ctx, const PanelGradients& call, const Operand& x, bool last) {
-  const Attend& a = call.panel.attend();
-  const int64_t work =
-      a.sequences.count * a.g * (call.panel.pitch / kStageTile) * ceil_div(x.width, kStageTile);
-  launch<panel_keys_kernel<Values>>(ctx, kOp, work, kStageThreads, FmaTiles<4>::bytes(), call, x,
-                                    last, work);
 }
 
 void enqueue(Context& ctx, const PanelGradients& call, bool last) {
@@ -301,12 +233,12 @@ void enqueue(Context& ctx, const PanelGradients& call, bool last) {
     const int64_t taps = heads * panel.conv().taps();
     launch<panel_taps_kernel>(ctx, kOp, taps, kStageThreads, 0, call, taps);
   }
-  if (b.dv) launch_keys<true>(ctx, call, dout, last);
+  if (b.dv) panel_sum<PanelSum::dv>(ctx, kOp, panel, dout, call.dv, last);
   if (!b.dq && !b.dk) return;
   const int64_t own = heads * panel.own;
   launch<panel_ds_kernel>(ctx, kOp, own, kStageThreads, 0, call, own);
-  if (b.dq) panel_rows<true>(ctx, kOp, panel, operand_of(a.k, a.dtype, a.d));
-  if (b.dk) launch_keys<false>(ctx, call, operand_of(a.q, a.dtype, a.d), last);
+  if (b.dq) panel_sum<PanelSum::dq>(ctx, kOp, panel, operand_of(a.k, a.dtype, a.d));
+  if (b.dk) panel_sum<PanelSum::dk>(ctx, kOp, panel, operand_of(a.q, a.dtype, a.d), call.dk, last);
 }
 
 std::string offer(const Context&, const MixedAttendBackward& m, Plan& plan) {

@@ -80,7 +80,7 @@ void enqueue(Context& ctx, const Panel& call) {
       launch<panel_after_kernel<G>>(ctx, kOp, ceil_div(work, kStageThreads / kStageTile),
                                     kStageThreads, 0, call, work);
     });
-  panel_rows<false>(ctx, kOp, call, operand_of(a.v, a.dtype, a.e));
+  panel_sum<PanelSum::o>(ctx, kOp, call, operand_of(a.v, a.dtype, a.e));
 }
 
 std::string offer(const Context&, const MixedAttend& m, Plan& plan) {

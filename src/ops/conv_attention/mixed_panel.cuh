@@ -146,51 +146,94 @@ __device__ __forceinline__ void add_product(float (&sum)[1][4][4], const FmaTile
               [&](int row, int column) { return load_four(x, at[row], from + column); });
 }
 
-// Rows of a panel times v or k; a block owns 64 of them and 64 columns, keys in ascending order.
-// Forward: o = R v.  Backward: dq = scale dS k, dS in the place of S.
-template <bool Backward>
+// Products of a panel; a block owns 64 rows or keys, and 64 columns.
+//
+//   | sum | is             | over                              | rows of x |
+//   | o   | R v            | keys, ascending                   | v         |
+//   | dq  | scale dS k     | the same                          | k         |
+//   | dk  | scale dS' q    | heads of a key head, rows of each | q         |
+//   | dv  | R' dout        | the same                          | dout      |
+//
+// dS is in the place of S.  Sums over rows go on from panel to panel in `sums`, (r, g, pitch,
+// width), and the last panel's blocks store them.
+enum class PanelSum { o, dq, dk, dv };
+
+template <PanelSum Sum>
 __global__ void __launch_bounds__(kStageThreads)
-    panel_rows_kernel(const __grid_constant__ Panel call, Operand x, int64_t work) {
+    panel_sum_kernel(const __grid_constant__ Panel call, Operand x, float* sums, bool last,
+                     int64_t work) {
+  constexpr bool of_keys = Sum == PanelSum::dk || Sum == PanelSum::dv,
+                 of_ds = Sum == PanelSum::dq || Sum == PanelSum::dk;
   extern __shared__ float4 s_dynamic[];
   __shared__ PanelPlaces s;
   FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
   const Attend& a = call.attend();
-  const View<4>& out = Backward ? call.m.conv.dq : a.o;
-  const int64_t chunks = (x.width + kStageTile - 1) / kStageTile;
-  const int64_t row_tiles = (call.own + kStageTile - 1) / kStageTile;
+  const ConvAttendBackward& b = call.m.conv;
+  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16, n = threadIdx.x;
+  const int64_t chunks = (x.width + kStageTile - 1) / kStageTile, group = a.h / a.g;
+  const int64_t own_tiles = ((of_keys ? call.pitch : call.own) + kStageTile - 1) / kStageTile;
+  const int64_t owners = of_keys ? a.g : a.h;
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int from = static_cast<int>(w % chunks * kStageTile);
-    const int64_t m0 = w / chunks % row_tiles * kStageTile, all = w / chunks / row_tiles;
-    const int64_t head = all % a.h, g = head / (a.h / a.g);
-    open_sequence(call.conv(), s, all / a.h);
-    if (threadIdx.x < kStageTile) {
-      const int64_t m = m0 + threadIdx.x, i = call.first + m;
-      s.row[threadIdx.x] = m >= call.own ? -1
-                           : Backward    ? q_offset(s.seq, out.stride, head, i)
-                                         : out_offset(call.conv(), s, out.stride, head, i);
-    }
-    const int64_t last = min(call.first + m0 + kStageTile, s.seq.rows) - 1;
-    const int64_t end = Backward ? s.seq.keys : call.conv().seen(s.seq, last);
+    const int64_t first = w / chunks % own_tiles * kStageTile, owner = w / chunks / own_tiles;
+    const int64_t r0 = owner / owners, g = of_keys ? owner % owners : owner % owners / group;
+    open_sequence(call.conv(), s, r0);
+    const auto place_rows = [&](int64_t head, int64_t m0) {
+      if (n >= kStageTile) return;
+      const int64_t i = call.first + m0 + n;
+      s.row[n] = m0 + n >= call.own    ? -1
+                 : Sum == PanelSum::dq ? q_offset(s.seq, b.dq.stride, head, i)
+                 : Sum == PanelSum::dk ? q_offset(s.seq, a.q.stride, head, i)
+                 : Sum == PanelSum::dv ? out_offset(b.forward, s, b.dout.stride, head, i)
+                                       : out_offset(b.forward, s, a.o.stride, head, i);
+    };
+    const int64_t head0 = of_keys ? g * group : owner % owners;
+    if (!of_keys) place_rows(head0, first);
+    const int64_t end =
+        of_keys ? call.own
+        : Sum == PanelSum::dq
+            ? s.seq.keys
+            : b.forward.seen(s.seq, min(call.first + first + kStageTile, s.seq.rows) - 1);
     float sum[1][4][4] = {};
-    for (int64_t j0 = 0; j0 < end; j0 += kStageTile) {
-      __syncthreads();
-      if (threadIdx.x < kStageTile)
-        s.key[threadIdx.x] =
-            key_offset(a, s.seq, Backward ? a.k.stride : a.v.stride, g, j0 + threadIdx.x);
-      add_product(sum, tiles, x, s.key, from, [&](int m, int n) {
-        if (s.row[m] < 0) return 0.f;
-        const float* line =
-            Backward ? call.score_line(all, m0 + m + call.above) : call.line(call.p, all, m0 + m);
-        return line[j0 + n];
-      });
-    }
+    for (int64_t head = head0; head < head0 + (of_keys ? group : 1); ++head)
+      for (int64_t t = 0; t < end; t += kStageTile) {
+        __syncthreads();
+        if (of_keys)
+          place_rows(head, t);
+        else if (n < kStageTile)
+          s.key[n] = key_offset(a, s.seq, of_ds ? a.k.stride : a.v.stride, g, t + n);
+        __syncthreads();
+        add_product(sum, tiles, x, of_keys ? s.row : s.key, from, [&](int own, int other) {
+          const int64_t m = of_keys ? other : own, j = of_keys ? first + own : t + other;
+          if (s.row[m] < 0) return 0.f;
+          const int64_t all = r0 * a.h + head, row = (of_keys ? t : first) + m;
+          return (of_ds ? call.score_line(all, row + call.above) : call.line(call.p, all, row))[j];
+        });
+      }
     __syncthreads();
+    const float factor = of_ds ? a.score.scale : 1.f;
+    const View<4>& out = Sum == PanelSum::o    ? a.o
+                         : Sum == PanelSum::dq ? b.dq
+                         : Sum == PanelSum::dk ? b.dk
+                                               : b.dv;
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      const int64_t at = s.row[threadIdx.x / 16 + 16 * r];
+      const int m = ty + 16 * r;
+      int64_t at = s.row[m];
+      if (of_keys) {
+        const int64_t key = first + m;
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          const int column = from + 4 * tx + c;
+          if (column >= x.width) continue;
+          float& to = sums[(owner * call.pitch + key) * x.width + column];
+          to = sum[0][r][c] = call.first == 0 ? sum[0][r][c] : to + sum[0][r][c];
+        }
+        at = last ? key_offset(a, s.seq, out.stride, g, key) : -1;
+      }
       if (at >= 0)
-        store_columns(out.data, Backward ? a.dtype : a.o_dtype, at + from * out.stride[3],
-                      out.stride[3], x.width - from, Backward ? a.score.scale : 1.f, sum, r);
+        store_columns(out.data, Sum == PanelSum::o ? a.o_dtype : a.dtype, at + from * out.stride[3],
+                      out.stride[3], x.width - from, factor, sum, r);
     }
   }
 }
@@ -271,12 +314,16 @@ inline int64_t product_work(const Panel& call, int64_t rows) {
   return call.heads() * ceil_div(rows, kStageTile) * (call.pitch / kStageTile);
 }
 
-template <bool Backward>
-void panel_rows(Context& ctx, const char* op, const Panel& call, const Operand& x) {
-  const int64_t work =
-      call.heads() * ceil_div(call.own, kStageTile) * ceil_div(x.width, kStageTile);
-  launch<panel_rows_kernel<Backward>>(ctx, op, work, kStageThreads, FmaTiles<4>::bytes(), call, x,
-                                      work);
+template <PanelSum Sum>
+void panel_sum(Context& ctx, const char* op, const Panel& call, const Operand& x,
+               float* sums = nullptr, bool last = true) {
+  constexpr bool of_keys = Sum == PanelSum::dk || Sum == PanelSum::dv;
+  const Attend& a = call.attend();
+  const int64_t work = a.sequences.count * (of_keys ? a.g : a.h) *
+                       ceil_div(of_keys ? call.pitch : call.own, kStageTile) *
+                       ceil_div(x.width, kStageTile);
+  launch<panel_sum_kernel<Sum>>(ctx, op, work, kStageThreads, FmaTiles<4>::bytes(), call, x, sums,
+                                last, work);
 }
 
 // S of a panel, and from it B, or A and P.
