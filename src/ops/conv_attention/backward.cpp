@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/plan.h"
 #include "fovea/conv_attention.h"
-#include "ops/conv_attention/kernels.h"
-#include "ops/conv_attention/resolve.h"
+#include "ops/conv_attention/fields.h"
 
 namespace fovea {
 
-Plan plan(const Context& ctx, const fovea_conv_attention_backward_params& params) {
-  return choose("conv_attention_backward", ctx, resolve(params), conv_attention_backward_host,
+Plan plan(const Context& ctx, const fovea_conv_attention_backward_params& p) {
+  constexpr char kOp[] = "conv_attention_backward";
+  ConvAttendBackward b = read_conv_backward(kOp, p, p.o, "o");
+  if (!b.forward.attend.s && !b.dweight) b.forward.attend.h = 0;  // nothing is each head's own
+  check_flag(kOp, "nondeterministic", p.nondeterministic);
+  b.nondeterministic = p.nondeterministic != 0;
+  return choose(kOp, ctx, b, conv_attention_backward_host,
                 FOVEA_CUDA_KERNELS(conv_attention_backward_sm90, conv_attention_backward_simt));
 }
 

@@ -13,27 +13,6 @@ constexpr char kOp[] = "conv_attention_backward";
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-// A warp owns a row.
-__global__ void __launch_bounds__(kThreads)
-    delta_kernel(const __grid_constant__ ConvAttendBackward b, float* delta, int64_t work) {
-  const ConvAttend& c = b.forward;
-  const Attend& a = c.attend;
-  const int lane = threadIdx.x % 32;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kWarps;
-  for (int64_t w = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32; w < work;
-       w += stride) {
-    const int64_t i = w % c.rows_out, h = w / c.rows_out % a.h, batch = w / c.rows_out / a.h;
-    const auto at = [&](const int64_t* x) { return batch * x[0] + i * x[1] + h * x[2]; };
-    const int64_t o = at(a.o.stride), dout = at(b.dout.stride);
-    float sum = 0;
-    for (int64_t n = lane; n < a.e; n += 32)
-      sum += load_float(a.o.data, a.o_dtype, o + n * a.o.stride[3]) *
-             load_float(b.dout.data, a.o_dtype, dout + n * b.dout.stride[3]);
-    sum = lanes_sum<32>(sum);
-    if (lane == 0) delta[w] = sum;
-  }
-}
-
 // A block owns an element of dweight and sums over what a stride of 0 folds into it.
 __global__ void __launch_bounds__(kThreads)
     add_dweight_kernel(const __grid_constant__ ConvAttendBackward b, TapParts parts, int64_t work) {
@@ -69,11 +48,6 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 }  // namespace
-
-void conv_delta(Context& ctx, const ConvAttendBackward& b, float* delta) {
-  const int64_t work = b.forward.attend.b * b.forward.attend.h * b.forward.rows_out;
-  launch<delta_kernel>(ctx, kOp, ceil_div(work, kWarps), kThreads, 0, b, delta, work);
-}
 
 void conv_clear(Context& ctx, const ConvAttendBackward& b) {
   const Attend& a = b.forward.attend;

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What any kernel of conv_attention_backward needs beside itself: before it, zeros for rows and
-// keys of no sequence, and delta; after it, the ordered sum of the parts of dweight.
+// keys of no sequence; after it, the ordered sum of the parts of dweight.
 #pragma once
 #include "core/workspace.h"
 #include "cuda/launch.h"
 #include "ops/conv_attention/kernels.h"
 
 namespace fovea::cuda {
-
-// delta_i = <dout_i, o_i>, (b, h, rows_out).
-void conv_delta(Context& ctx, const ConvAttendBackward& b, float* delta);
 
 // Zeros where no block of a sweep comes: all of dk and dv where keys have heads and rows none.
 void conv_clear(Context& ctx, const ConvAttendBackward& b);

@@ -12,7 +12,6 @@
 #pragma once
 #include "cuda/block/reduce.cuh"
 #include "cuda/launch.h"
-#include "cuda/loop/source.cuh"
 #include "ops/conv_attention/strip_simt.cuh"
 
 namespace fovea::cuda {
@@ -72,29 +71,20 @@ class ConvTile {
     if (threadIdx.x >= kTileRows) return;
     const int m = threadIdx.x;
     const int64_t i = i0 - above + m;
-    const bool there = i >= 0 && i < s.seq.rows;
-    const bool out = there && i >= c.history && i < c.history + s.out.count;
-    const int64_t row = s.out.begin + i - c.history;
-    s.q[m] = there ? s.seq.batch * a.q.stride[0] + (s.seq.row_begin + i) * a.q.stride[1] +
-                         head * a.q.stride[2]
-                   : -1;
-    const int64_t* stride = call.b.dout.stride;
-    s.dout[m] = out ? s.seq.batch * stride[0] + row * stride[1] + head * stride[2] : -1;
-    s.lse[m] = out ? a.lse.as()[s.seq.batch * a.lse.stride[0] + head * a.lse.stride[1] +
-                                row * a.lse.stride[2]]
-                   : -INFINITY;
-    s.delta[m] = out ? call.delta[(s.seq.batch * a.h + head) * c.rows_out + row] : 0.f;
-    const int64_t end = c.causal ? i + s.seq.keys - s.seq.rows + 1 : s.seq.keys;
-    s.last[m] = there ? clamp_i64(end, 0, s.seq.keys) : 0;
+    s.q[m] = q_offset(s.seq, a.q.stride, head, i);
+    s.dout[m] = out_offset(c, s, call.b.dout.stride, head, i);
+    s.lse[m] = lse_of(c, s, head, i);
+    const int64_t stride[3] = {a.h * c.rows_out, 1, c.rows_out},
+                  delta = out_offset(c, s, stride, head, i);
+    s.delta[m] = delta < 0 ? 0.f : call.delta[delta];
+    s.last[m] = c.seen(s.seq, i);
   }
   __device__ void place_keys(int64_t g, int64_t j0) const {
     if (threadIdx.x >= 2 * kStageTile) return;
     const int64_t j = j0 - columns + 1 + threadIdx.x;
-    const bool there = static_cast<int>(threadIdx.x) < width && j >= 0 && j < s.seq.keys;
-    const auto at = [&](const int64_t* stride) {
-      return there ? a.sequences.key_offset(s.seq, j, stride) + g * stride[2] : -1;
-    };
-    s.k[threadIdx.x] = at(a.k.stride), s.v[threadIdx.x] = at(a.v.stride);
+    const bool there = static_cast<int>(threadIdx.x) < width;
+    s.k[threadIdx.x] = there ? key_offset(a, s.seq, a.k.stride, g, j) : -1;
+    s.v[threadIdx.x] = there ? key_offset(a, s.seq, a.v.stride, g, j) : -1;
   }
 
   // s.seq, rows and keys are in place.  da becomes dA where the owner wants dS, else p.
@@ -128,8 +118,35 @@ class ConvTile {
     __syncthreads();
   }
 
+  // dq, dk or dv of the tile's own pairs, `count` of whose rows there are.
+  template <ConvOwner Owner, int Chunks>
+  __device__ __forceinline__ void add(float (&acc)[Chunks][4][4], int64_t j0, int count) const {
+    constexpr bool of_rows = Owner == ConvOwner::rows;
+    const int ty = threadIdx.x / 16, tx = threadIdx.x % 16, own_keys = call.own_keys;
+    __syncwarp();
+#pragma unroll 1
+    for (int n = 0; n < 16; ++n) {
+      const int line = ty + 16 * (n % 4), column = tx + 16 * (n / 4);
+      const int m = of_rows ? line : column, key = of_rows ? column : line;
+      float x = 0.f;
+      if (m < count && key < own_keys && j0 + key < s.last[m + above])
+        x = Owner == ConvOwner::dv ? da[(m + above) * kScorePitch + key + columns - 1]
+                                   : make_ds(m, key);
+      tiles.p[line * kStagePitch + column] = x;
+    }
+    __syncwarp();
+    const Operand& x = of_rows ? call.k : Owner == ConvOwner::dk ? call.q : call.dout;
+    multiply_nn(acc, tiles, x.width, of_rows ? own_keys : call.own_rows, [&](int row, int column) {
+      const int64_t* const at =
+          of_rows ? s.k + columns - 1 : (Owner == ConvOwner::dk ? s.q : s.dout) + above;
+      const float4 four = load_four(x, row < (of_rows ? own_keys : count) ? at[row] : -1, column);
+      return Owner == ConvOwner::dv ? four : finite_of(four);
+    });
+  }
+
+ private:
   // dS of own row m and own key n.
-  __device__ float dscore(int m, int n) const {
+  __device__ float make_ds(int m, int n) const {
     const int key = n + columns - 1, right = columns - 1 - left;
     if (s.k[key] < 0) return 0.f;
     float sum = 0.f;
@@ -139,11 +156,6 @@ class ConvTile {
         sum = fmaf(taps[rows * columns - 1 - u * columns - v], line[u * kScorePitch + v], sum);
     return sum;
   }
-  __device__ bool seen(int m, int64_t j) const {
-    return j < s.last[m + above];
-  }
-
- private:
   template <class Then>
   __device__ __forceinline__ void product(float* to, const Operand& x, const int64_t* x_at,
                                           const Operand& y, const int64_t* y_at,
@@ -219,15 +231,13 @@ __global__ void __launch_bounds__(kStageThreads, 1)
   __shared__ ConvBackwardShared s;
   const ConvTile t(call, s, reinterpret_cast<float*>(s_dynamic));
   const Attend& a = t.a;
-  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+  const int ty = threadIdx.x / 16;
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     // Late rows first: under a causal mask they are the longest.
     const int64_t tile = call.row_tiles - 1 - w % call.row_tiles, head = w / call.row_tiles % a.h,
                   r = w / call.row_tiles / a.h;
     const int64_t i0 = tile * call.own_rows, g = head / (a.h / a.g);
-    __syncthreads();
-    if (threadIdx.x == 0) s.seq = a.sequences[r], s.out = t.c.rows_of(s.seq, r);
-    __syncthreads();
+    open_sequence(t.c, s, r);
     double* partial = call.dweight ? call.dweight + w * t.c.taps() : nullptr;
     TapSums taps(t.rows * t.columns);
     float acc[Chunks][4][4] = {};
@@ -235,26 +245,15 @@ __global__ void __launch_bounds__(kStageThreads, 1)
       t.place_rows(head, i0);
       load_taps(t.c, head, 1, t.taps);
       const int64_t i1 = min(i0 + call.own_rows, s.seq.rows);
-      const int64_t end = t.c.causal ? i1 + s.seq.keys - s.seq.rows : s.seq.keys;
-      for (int64_t j0 = 0; j0 < clamp_i64(end, 0, s.seq.keys); j0 += call.own_keys) {
+      const int64_t end = t.c.seen(s.seq, i1 - 1);
+      for (int64_t j0 = 0; j0 < end; j0 += call.own_keys) {
         __syncthreads();
         t.place_keys(g, j0);
         __syncthreads();
         t.fill<true>(j0);
         if (partial) taps.add(t, static_cast<int>(i1 - i0), call.own_keys);
         if (!call.b.dq) continue;
-        __syncwarp();
-#pragma unroll 1
-        for (int n = 0; n < 16; ++n) {
-          const int m = ty + 16 * (n % 4), key = tx + 16 * (n / 4);
-          const bool own = m < i1 - i0 && key < call.own_keys && t.seen(m, j0 + key);
-          t.tiles.p[m * kStagePitch + key] = own ? t.dscore(m, key) : 0.f;
-        }
-        __syncwarp();
-        multiply_nn(acc, t.tiles, call.k.width, call.own_keys, [&](int row, int column) {
-          const int64_t at = row < call.own_keys ? s.k[row + t.columns - 1] : -1;
-          return finite_of(load_four(call.k, at, column));
-        });
+        t.add<ConvOwner::rows>(acc, j0, static_cast<int>(i1 - i0));
       }
       if (call.b.dq)
 #pragma unroll
@@ -279,18 +278,16 @@ __global__ void __launch_bounds__(kStageThreads, 1)
   __shared__ ConvBackwardShared s;
   const ConvTile t(call, s, reinterpret_cast<float*>(s_dynamic));
   const Attend& a = t.a;
-  const Operand& other = gradient ? call.q : call.dout;
-  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+  const int ty = threadIdx.x / 16;
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t j0 = w % call.key_tiles * call.own_keys, g = w / call.key_tiles % a.g,
                   r = w / call.key_tiles / a.g, group = a.h / a.g;
-    __syncthreads();
-    if (threadIdx.x == 0) s.seq = a.sequences[r], s.out = t.c.rows_of(s.seq, r);
-    __syncthreads();
+    open_sequence(t.c, s, r);
     if (j0 >= s.seq.keys) continue;
     t.place_keys(g, j0);
     // The first row that sees key j0; for dv, rows without an output count for nothing.
-    int64_t low = t.c.causal ? max(j0 - s.seq.keys + s.seq.rows, int64_t{0}) : 0;
+    const int64_t shift = s.seq.keys - s.seq.rows;
+    int64_t low = max(t.c.reach().first_row(j0, shift) - shift, int64_t{0});
     if (!gradient) low = max(low, t.c.history);
     float acc[Chunks][4][4] = {};
     for (int64_t head = g * group; head < (g + 1) * group; ++head) {
@@ -301,24 +298,7 @@ __global__ void __launch_bounds__(kStageThreads, 1)
         t.place_rows(head, i0);
         __syncthreads();
         t.fill<gradient>(j0);
-        const int64_t count = min(int64_t{call.own_rows}, s.seq.rows - i0);
-        __syncwarp();
-#pragma unroll 1
-        for (int n = 0; n < 16; ++n) {
-          const int key = ty + 16 * (n % 4), m = tx + 16 * (n / 4);
-          const bool own = m < count && key < call.own_keys && t.seen(m, j0 + key);
-          float x = 0.f;
-          if (own)
-            x = gradient ? t.dscore(m, key)
-                         : t.da[(m + t.above) * kScorePitch + key + t.columns - 1];
-          t.tiles.p[key * kStagePitch + m] = x;
-        }
-        __syncwarp();
-        multiply_nn(acc, t.tiles, other.width, call.own_rows, [&](int row, int column) {
-          const int64_t at = row < count ? (gradient ? s.q : s.dout)[row + t.above] : -1;
-          const float4 x = load_four(other, at, column);
-          return gradient ? finite_of(x) : x;
-        });
+        t.add<Owner>(acc, j0, static_cast<int>(min(int64_t{call.own_rows}, s.seq.rows - i0)));
       }
     }
 #pragma unroll
@@ -328,8 +308,9 @@ __global__ void __launch_bounds__(kStageThreads, 1)
       const View<4>& out = gradient ? call.b.dk : call.b.dv;
       const int64_t offset =
           a.sequences.key_offset(s.seq, j0 + key, out.stride) + g * out.stride[2];
-      store_columns(out.data, a.dtype, offset, out.stride[3], other.width,
-                    gradient ? a.score.scale : 1.f, acc, r);
+      store_columns(out.data, a.dtype, offset, out.stride[3],
+                    gradient ? call.q.width : call.dout.width, gradient ? a.score.scale : 1.f, acc,
+                    r);
     }
   }
 }

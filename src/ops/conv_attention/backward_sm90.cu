@@ -5,16 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "core/dtype.h"
-#include "core/pieces.h"
 #include "cuda/block/reduce.cuh"
 #include "cuda/block/softmax.cuh"
-#include "cuda/loop/row_tile.cuh"
 #include "cuda/loop/zero.cuh"
 #include "cuda/tile/order.cuh"
 #include "ops/conv_attention/backward.cuh"
 #include "ops/conv_attention/backward_work.cuh"
-#include "ops/conv_attention/order_sm90.cuh"
+#include "ops/conv_attention/plan_sm90.cuh"
 
 namespace fovea {
 namespace {
@@ -23,9 +20,8 @@ using namespace cuda;
 
 constexpr char kOp[] = "conv_attention_backward";
 constexpr int kThreads = 256;
-constexpr int kLanes = 16;       // of a row, 8 columns each
-constexpr int kSideRows = 64;    // of a block
-constexpr int kSideWidth = 128;  // columns at most
+constexpr int kLanes = 16;      // of a row, 8 columns each
+constexpr int kStatsRows = 64;  // of a block
 
 template <int Dtype>
 __device__ __forceinline__ float2 pair_of(uint32_t x) {
@@ -39,8 +35,8 @@ __device__ __forceinline__ float2 pair_of(uint32_t x) {
 // order.
 template <int Dtype>
 __global__ void __launch_bounds__(kThreads)
-    side_kernel(const __grid_constant__ ConvAttendBackward b, float2* side, float* largest,
-                int64_t row_tiles) {
+    row_stats_kernel(const __grid_constant__ ConvAttendBackward b, float2* row_stats,
+                     float* largest, int64_t row_tiles) {
   pdl_trigger();
   __shared__ float s_most[kThreads / 32];
   const ConvAttend& c = b.forward;
@@ -52,8 +48,8 @@ __global__ void __launch_bounds__(kThreads)
   const int column = threadIdx.x % kLanes * 8;
   float most = 0.f;
 #pragma unroll
-  for (int n = threadIdx.x / kLanes; n < kSideRows; n += kThreads / kLanes) {
-    const int64_t i = tile * kSideRows + n, row = out.begin + i - c.history;
+  for (int n = threadIdx.x / kLanes; n < kStatsRows; n += kThreads / kLanes) {
+    const int64_t i = tile * kStatsRows + n, row = out.begin + i - c.history;
     const bool there = i >= c.history && i < c.history + out.count;
     uint4 o = {}, dout = {};
     if (there && column < a.e) {
@@ -79,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
     if (there)
       lse = a.lse.as()[seq.batch * a.lse.stride[0] + h * a.lse.stride[1] + row * a.lse.stride[2]];
     const bool empty = lse == kNegativeInfinity;
-    side[(seq.batch * a.h + h) * a.s + seq.row_begin + i] =
+    row_stats[(seq.batch * a.h + h) * a.s + seq.row_begin + i] =
         make_float2(empty ? -kNegativeInfinity : lse * kLog2E, empty ? 0.f : sum);
   }
   most = lanes_max<32>(most);
@@ -106,8 +102,8 @@ const ConvGradientInstance90* find(const ConvAttend& c, ConvLines kind) {
   const int64_t lines = keys ? c.kernel_columns : c.kernel_rows,
                 columns = keys ? c.kernel_rows : c.kernel_columns;
   for (const ConvGradientInstance90& row : instances())
-    if (row.dtype == a.dtype && row.kind == kind && a.d <= row.d && a.e <= row.e &&
-        lines <= row.lines && columns <= row.columns)
+    if (row.dtype == a.dtype && row.lines == kind && a.d <= row.d && a.e <= row.e &&
+        lines <= row.along() && columns <= row.across())
       return &row;
   return nullptr;
 }
@@ -130,19 +126,12 @@ struct Operands {
 std::string refuses(const Context& ctx, const ConvAttendBackward& b) {
   const ConvAttend& c = b.forward;
   const Attend& a = c.attend;
-  const DeviceInfo& device = device_info(ctx);
-  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
-  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
-    return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
+  if (std::string why = refuses_sm90(device_info(ctx), c); !why.empty()) return why;
   if (a.o_dtype != a.dtype)
     return std::string("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
-  if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
-  if (!a.h || !a.g) return "no heads";
   // dout has no element then, and TMA knows no empty tensor: it would read one row.
   if (!c.rows_out) return "no rows with an output";
   const Sequences& q = a.sequences;
-  if (q.key_max > kIndexMax || q.query_max > kIndexMax)
-    return "more than 2^30 keys or rows in a sequence";
   const ConvGradientInstance90 *rows = find(c, ConvLines::rows), *keys = find(c, ConvLines::keys);
   if (!rows || !keys) return "no instance for this dtype, width and number of taps in this build";
   if (q.count * a.h * (q.query_max / 32 + 1) > kIndexMax ||
@@ -157,28 +146,24 @@ std::string refuses(const Context& ctx, const ConvAttendBackward& b) {
     if (*x && !in_pieces(*x, key_extent, 8))
       return "dk or dv has rows that are not contiguous and 16-byte aligned";
   const Operands of(b);
-  for (const MapOf* x : {&of.q, &of.k, &of.v, &of.dout})
-    if (const char* why = map_refuses(*x); *why) return std::string("q, k, v or dout has ") + why;
-  CUtensorMap map;
-  if (!make_map(of.q, map)) return "the driver makes no tensor maps";
-  return "";
+  return refuses_maps({&of.q, &of.k, &of.v, &of.dout}, "q, k, v or dout");
 }
 
 TileOrder order_of(const DeviceInfo& device, const ConvAttend& c,
                    const ConvGradientInstance90& row) {
   const Attend& a = c.attend;
-  const bool keys = row.kind == ConvLines::keys;
+  const bool keys = row.lines == ConvLines::keys;
   const ConvReach reach(c, keys);
   const int64_t lines = keys ? a.sequences.key_max : a.sequences.query_max,
                 heads = a.sequences.count * (keys ? a.g : a.h);
   const int64_t bytes = keys ? a.sequences.query_max * a.h / a.g * (a.d + a.e) * 2
                              : a.sequences.key_max * (a.d + a.e) * 2;
-  return conv_order(device, ceil_div(lines, int64_t{reach.own(64 * row.groups)}), heads, 1, 1,
+  return conv_order(device, ceil_div(lines, int64_t{reach.own(row.block_lines)}), heads, 1, 1,
                     bytes, c.causal, c.causal && !keys);
 }
 
 struct Slots90 {
-  Slot<float2> side;
+  Slot<float2> row_stats;
   Slot<float> largest;
   Slot<double> dweight;
 };
@@ -193,19 +178,20 @@ void enqueue(Context& ctx, const ConvAttendBackward& b, const Slots90& slots, vo
   conv_clear(ctx, b);
   clear(slots.largest.at(base), slots.largest.count);
   if (ragged(a)) clear(slots.dweight.at(base), slots.dweight.count);  // else written whole
-  const int64_t tiles = ceil_div(a.sequences.query_max, kSideRows);
+  const int64_t tiles = ceil_div(a.sequences.query_max, kStatsRows);
   const int64_t blocks = a.sequences.count * a.h * tiles;
-  (a.dtype == FOVEA_BF16)
-      ? launch<side_kernel<FOVEA_BF16>>(ctx, kOp, blocks, kThreads, 0, b, slots.side.at(base),
-                                        slots.largest.at(base), tiles)
-      : launch<side_kernel<FOVEA_F16>>(ctx, kOp, blocks, kThreads, 0, b, slots.side.at(base),
-                                       slots.largest.at(base), tiles);
+  (a.dtype == FOVEA_BF16) ? launch<row_stats_kernel<FOVEA_BF16>>(ctx, kOp, blocks, kThreads, 0, b,
+                                                                 slots.row_stats.at(base),
+                                                                 slots.largest.at(base), tiles)
+                          : launch<row_stats_kernel<FOVEA_F16>>(ctx, kOp, blocks, kThreads, 0, b,
+                                                                slots.row_stats.at(base),
+                                                                slots.largest.at(base), tiles);
   const Operands of(b);
   ConvGradientWork work{};
   if (!make_map(of.q, work.maps.q) || !make_map(of.k, work.maps.k) ||
       !make_map(of.v, work.maps.v) || !make_map(of.dout, work.maps.dout))
     fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", kOp);
-  work.side = slots.side.at(base), work.largest = slots.largest.at(base);
+  work.row_stats = slots.row_stats.at(base), work.largest = slots.largest.at(base);
   work.dweight = slots.dweight.at(base);
   // The longer work items come first: those of the pass whose blocks own fewer lines, or several
   // heads.
@@ -229,11 +215,11 @@ std::string offer(const Context& ctx, const ConvAttendBackward& b, Plan& plan) {
   const Attend& a = c.attend;
   const ConvGradientInstance90& row = *find(c, ConvLines::rows);
   plan.kernel += std::string(".") + dtype_name(a.dtype) + ".d" + std::to_string(row.d) + "." +
-                 std::to_string(row.lines) + "x" + std::to_string(row.columns);
+                 std::to_string(row.along()) + "x" + std::to_string(row.across());
   const int64_t heads = a.sequences.count * a.h;
-  const int64_t parts = int64_t{order_of(device_info(ctx), c, row).row_tiles} * 4 * row.groups;
+  const int64_t parts = int64_t{order_of(device_info(ctx), c, row).row_tiles} * 8;
   Slots90 slots;
-  slots.side = plan.workspace.add<float2>(a.b * a.h * a.s);
+  slots.row_stats = plan.workspace.add<float2>(a.b * a.h * a.s);
   slots.largest = plan.workspace.add<float>(heads);
   slots.dweight = plan.workspace.add<double>(b.dweight ? heads * parts * c.taps() : 0);
   plan.launch = [=](Context& ctx, void* base) { enqueue(ctx, b, slots, base); };
@@ -243,7 +229,5 @@ std::string offer(const Context& ctx, const ConvAttendBackward& b, Plan& plan) {
 }  // namespace
 
 extern const Kernel<ConvAttendBackward> conv_attention_backward_sm90 = {"sm90", offer};
-
-static_assert(kSideWidth == kLanes * 8);
 
 }  // namespace fovea

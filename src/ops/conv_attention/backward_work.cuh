@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between the backward launcher and its tuned instances (backward.inc), which are compiled apart:
-// what a work of the Hopper sweep is.
+// what a work item of the Hopper sweep is.
 #pragma once
 #include "cuda/block/schedule.cuh"
+#include "cuda/loop/row_tile.cuh"
 #include "cuda/tensor_map.h"
 #include "cuda/tile/convert.cuh"
 #include "ops/conv_attention/kernels.h"
@@ -54,21 +55,22 @@ struct ConvGradientWork {
   TileOrder order;
   DynamicSchedule schedule;
   BackwardMaps maps;
-  const float2* side;    // (b, h, s): lse log2(e), +inf for a row that is empty or has no output,
-                         // then delta
+  // (b, h, s): lse log2(e), +inf for a row that is empty or has no output, then delta.
+  const float2* row_stats;
   const float* largest;  // (r, h): the largest |dout| of a head
   double* dweight;       // (r, h, row tiles, warps, taps); nullptr: not wanted
   bool beside;           // nothing of the kernel before is read
 };
 
-// What the copying warp tells the others of a work.
+// What the producer warp tells the others of a work item.
 struct ConvGradientSlot {
   Sequence seq;
   ConvAttend::Rows out;
   int64_t r;
   int line, tile;      // first line, halo included
   int head, heads, g;  // query heads from `head` on
-  int rows, keys, shift;
+  int rows, keys;
+  int ahead;         // row i sees the keys before i + ahead
   int last, lowest;  // tiles of columns
   float grain;       // of all heads, whose dS have one sum
   ConvReach reach;
@@ -84,7 +86,8 @@ struct ConvGradientSlot {
     const int owner = place.head % each;
     r = place.head / each, tile = place.row_tile;
     seq = a.sequences[r], out = c.rows_of(seq, r);
-    rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys), shift = keys - rows;
+    rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys);
+    ahead = c.reach<int>().high(keys - rows, static_cast<int>(kIndexMax));
     head = of_keys ? owner * group : owner, heads = of_keys ? group : 1;
     g = of_keys ? owner : owner / group;
     float largest = 0.f;
@@ -95,20 +98,15 @@ struct ConvGradientSlot {
     any = first < (of_keys ? keys : rows);
     const int end = first + step + reach.halo;
     int columns = of_keys ? rows : keys, begin = 0;
-    if (c.causal && of_keys) begin = max(max(line, 0) - shift, 0);
-    if (c.causal && !of_keys) columns = min(max(end + shift, 0), keys);
+    const PlainWindow window(a.mask.window, rows, keys);
+    if (of_keys)
+      begin = window.rows_of(max(line, 0), keys).low;
+    else
+      columns = max(window.keys_of(0, end).high, 0);
     last = (columns + width - 1) / width - 1, lowest = begin / width;
     warm = last >= lowest && (last + 1) * width - reach.low < columns;
     extra = columns > 0 && reach.high > 0 && lowest == 0;
   }
-};
-
-struct ConvGradientInstance90 {
-  int32_t dtype, d, e;
-  int32_t lines, columns;  // taps at most, seen from the lines
-  ConvLines kind;
-  int32_t groups;
-  void (*launch)(Context&, const ConvAttendBackward&, const ConvGradientWork&);
 };
 
 // A row of backward.inc.
@@ -118,6 +116,14 @@ struct ConvGradientConfig90 {
   int pairs;        // of taps along the lines
   int ahead;        // blocks of 8 columns that a window touches
   int stages;
+};
+
+struct ConvGradientInstance90 : ConvGradientConfig90 {
+  static constexpr int block_lines = 128;  // halo included
+  void (*launch)(Context&, const ConvAttendBackward&, const ConvGradientWork&);
+  // Taps at most, along the lines and across.
+  int along() const { return 2 * pairs; }
+  int across() const { return 8 * ahead - 7; }
 };
 
 // Explicitly instantiated, one file for each dtype and width.

@@ -65,4 +65,16 @@ ConvAttend read_conv(const char* op, const P& p, const fovea_tensor& out, const 
   return c;
 }
 
+// What every backward of the family has; `out` as above.
+template <class P>
+ConvAttendBackward read_conv_backward(const char* op, const P& p, const fovea_tensor& out,
+                                      const char* name) {
+  ConvAttendBackward b{};
+  b.forward = read_conv(op, p, out, name, {}, {});
+  b.dout = view_of<4>(p.dout);
+  b.dq = gradient_of<4>(p.dq), b.dk = gradient_of<4>(p.dk), b.dv = gradient_of<4>(p.dv);
+  b.dweight = gradient_of<3>(p.dweight);
+  return b;
+}
+
 }  // namespace fovea

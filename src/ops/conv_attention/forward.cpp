@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/plan.h"
 #include "fovea/conv_attention.h"
-#include "ops/conv_attention/kernels.h"
-#include "ops/conv_attention/resolve.h"
+#include "ops/conv_attention/fields.h"
 
 namespace fovea {
 
-Plan plan(const Context& ctx, const fovea_conv_attention_forward_params& params) {
-  return choose("conv_attention_forward", ctx, resolve(params), conv_attention_forward_host,
+Plan plan(const Context& ctx, const fovea_conv_attention_forward_params& p) {
+  constexpr char kOp[] = "conv_attention_forward";
+  ConvAttend c = read_conv(kOp, p, p.o, "o", p.page_table, p.cache_row);
+  check_not_negative(kOp, "splits", p.splits);
+  c.attend.splits = p.splits;
+  return choose(kOp, ctx, c, conv_attention_forward_host,
                 FOVEA_CUDA_KERNELS(conv_attention_forward_sm90, conv_attention_forward_simt));
 }
 

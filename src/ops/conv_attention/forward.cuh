@@ -40,18 +40,6 @@ struct ConvWork90 {
   int32_t* arrived;  // splits done of each head, 0 before and after; nullptr: merged elsewhere
 };
 
-struct ConvInstance90 {
-  int32_t dtype, d, e;
-  int32_t rows, columns;  // taps at most
-  ConvKind kind;
-  int32_t groups, keys;
-  int32_t blocks;  // of a multiprocessor
-  void (*launch)(Context&, const ConvAttend&, const ConvWork90&);
-  // Rows of a slot (whole: of a warpgroup, packed: of a warp) and slots of a block.
-  int64_t slot() const { return kind == ConvKind::whole ? 64 : 16; }
-  int64_t slots() const { return groups * 64 / slot(); }
-};
-
 // A row of forward.inc.
 struct ConvConfig90 {
   int dtype, d, e;
@@ -61,6 +49,17 @@ struct ConvConfig90 {
   int groups;  // consumer warpgroups, each of 64 rows
   int stages;  // of K and V tiles
   int blocks;  // of a multiprocessor
+};
+
+struct ConvInstance90 : ConvConfig90 {
+  int keys;  // of a tile
+  void (*launch)(Context&, const ConvAttend&, const ConvWork90&);
+  // Taps at most.
+  int rows() const { return 2 * pairs; }
+  int columns() const { return 8 * ahead - 7; }
+  // Rows of a slot (whole: of a warpgroup, packed: of a warp) and slots of a block.
+  int64_t slot() const { return kind == ConvKind::whole ? 64 : 16; }
+  int64_t slots() const { return groups * 64 / slot(); }
 };
 
 // Explicitly instantiated, one file for each dtype and width.

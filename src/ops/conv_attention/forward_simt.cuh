@@ -40,14 +40,10 @@ __device__ __forceinline__ void place_rows(const ConvSimt& call, ConvShared& s, 
   const Attend& a = c.attend;
   const int m = threadIdx.x, slot = m / call.strips.slot, local = m % call.strips.slot;
   const int64_t i = first - c.above() + local;
-  const bool there = slot < heads && i >= 0 && i < s.seq.rows;
   s.i[m] = i;
-  s.q[m] = there ? s.seq.batch * a.q.stride[0] + (s.seq.row_begin + i) * a.q.stride[1] +
-                       (head + slot) * a.q.stride[2]
-                 : -1;
-  s.slot[m] = there && local >= c.above() && i < c.history + s.out.count ? slot : -1;
-  const int64_t end = c.causal ? i + s.seq.keys - s.seq.rows + 1 : s.seq.keys;
-  s.last[m] = there ? clamp_i64(end, 0, s.seq.keys) : 0;
+  s.q[m] = slot < heads ? q_offset(s.seq, a.q.stride, head + slot, i) : -1;
+  s.slot[m] = s.q[m] >= 0 && local >= c.above() && i < c.history + s.out.count ? slot : -1;
+  s.last[m] = s.q[m] >= 0 ? c.seen(s.seq, i) : 0;
 }
 
 // KeySource: a part of the keys, and the step before it.  The keys of S are `right` ahead of v's.
@@ -64,14 +60,10 @@ struct StripKeys {
   __device__ bool place(int64_t j0) const {
     const Attend& a = c.attend;
     const int thread = threadIdx.x, n = thread % kStageTile;
-    const auto at = [&](int64_t j, const int64_t* stride) {
-      const int64_t to = j >= 0 && j < s.seq.keys ? a.sequences.key_offset(s.seq, j, stride) : -1;
-      return to < 0 ? -1 : to + g * stride[2];
-    };
     if (thread < kStageTile)
-      s.k[n] = at(j0 + c.right() + n, a.k.stride);
+      s.k[n] = key_offset(a, s.seq, a.k.stride, g, j0 + c.right() + n);
     else if (thread < 2 * kStageTile)
-      s.v[n] = at(j0 + n, a.v.stride);
+      s.v[n] = key_offset(a, s.seq, a.v.stride, g, j0 + n);
     const int carried = static_cast<int>(c.kernel_columns) - 1;
     for (int i = thread; i < kStripRows * carried; i += kStageThreads) {
       float* line = scores + i / carried * kScorePitch + i % carried;
@@ -175,19 +167,12 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     const int64_t head = g * group + pack * strips.heads;
     const int heads = static_cast<int>(min(int64_t{strips.heads}, group - pack * strips.heads));
     const int64_t first = c.history + tile * strips.own;
-    __syncthreads();  // the last item is done with
-    if (threadIdx.x == 0) {
-      s.seq = a.sequences[rest];
-      s.out = c.rows_of(s.seq, rest);
-    }
-    __syncthreads();
+    open_sequence(c, s, rest);
     if (tile * strips.own >= s.out.count) continue;
     place_rows(call, s, head, heads, first);
     load_taps(c, head, heads, taps);
-    const int64_t end =
-        c.causal ? min(first + strips.own, s.seq.rows) + s.seq.keys - s.seq.rows : s.seq.keys;
-    const SplitRange range = split_range(
-        (clamp_i64(end, 0, s.seq.keys) + kStageTile - 1) / kStageTile, call.splits, split);
+    const int64_t end = c.seen(s.seq, min(first + strips.own, s.seq.rows) - 1);
+    const SplitRange range = split_range((end + kStageTile - 1) / kStageTile, call.splits, split);
     __syncthreads();  // a part without keys reads the rows at once
     const StripKeys keys{c, s, scores, g, range.begin - (range.begin < range.end), range.end};
     attend_simt<Chunks>(tiles, keys,

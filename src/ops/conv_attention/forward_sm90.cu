@@ -5,12 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/dtype.h"
-#include "core/pieces.h"
-#include "cuda/launch.h"
-#include "cuda/loop/row_tile.cuh"
 #include "ops/conv_attention/forward.cuh"
-#include "ops/conv_attention/order_sm90.cuh"
+#include "ops/conv_attention/plan_sm90.cuh"
 
 namespace fovea {
 namespace {
@@ -36,7 +32,7 @@ const ConvInstance90* find(const ConvAttend& c, int groups) {
   const ConvKind kind = longest + c.above() <= 16 ? ConvKind::packed : ConvKind::whole;
   for (const ConvInstance90& row : instances())
     if (row.dtype == a.dtype && row.kind == kind && a.d <= row.d && a.e <= row.e &&
-        c.kernel_rows <= row.rows && c.kernel_columns <= row.columns &&
+        c.kernel_rows <= row.rows() && c.kernel_columns <= row.columns() &&
         (kind == ConvKind::packed || row.groups == groups))
       return &row;
   return nullptr;
@@ -51,7 +47,7 @@ struct Operands {
         halo{a.k, a.dtype, a.sequences.caches, a.t, a.g, a.d, kHaloKeys} {}
 };
 
-// Work items of the call, splits aside; more than an int holds: 0.
+// Works of the call, splits aside; more than an int holds: 0.
 struct Grid {
   int64_t heads, packs, row_tiles;
   int64_t longest, own;  // rows: of a sequence, of a tile
@@ -139,28 +135,18 @@ const ConvInstance90* choose(const DeviceInfo& device, const ConvAttend& c) {
 std::string refuses(const Context& ctx, const ConvAttend& c) {
   const Attend& a = c.attend;
   const DeviceInfo& device = device_info(ctx);
-  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
-  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
-    return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
-  if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
-  if (!a.h || !a.g) return "no heads";
+  if (std::string why = refuses_sm90(device, c); !why.empty()) return why;
   if (a.sequences.page) return "paged keys";
   if (!a.sequences.capacity || !a.sequences.caches) return "no keys";
-  if (a.sequences.key_max > kIndexMax || a.sequences.query_max > kIndexMax)
-    return "more than 2^30 keys or rows in a sequence";
   const ConvInstance90* row = choose(device, c);
   if (!row) return "no instance for this dtype, width and number of taps in this build";
   const Grid grid(c, *row);
   if (a.sequences.count * grid.heads * grid.row_tiles > kIndexMax)
     return "more than 2^30 work items";
   const Operands of(a, *row);
-  for (const MapOf* x : {&of.q, &of.k, &of.v})
-    if (const char* why = map_refuses(*x); *why) return std::string("q, k or v has ") + why;
   const int64_t o_piece = a.o_dtype == FOVEA_F32 ? 4 : 8, extent[3] = {a.b, c.rows_out, a.h};
   if (!in_pieces(a.o, extent, o_piece)) return "o has rows that are not contiguous and aligned";
-  CUtensorMap map;
-  if (!make_map(of.q, map)) return "the driver makes no tensor maps";
-  return "";
+  return refuses_maps({&of.q, &of.k, &of.v}, "q, k or v");
 }
 
 ConvWork90 work_of(const DeviceInfo& device, const ConvAttend& c, const ConvInstance90& row) {
@@ -193,7 +179,7 @@ std::string offer(const Context& ctx, const ConvAttend& c, Plan& plan) {
   const DeviceInfo& device = device_info(ctx);
   const ConvInstance90& row = *choose(device, c);
   plan.kernel += std::string(".") + dtype_name(a.dtype) + ".d" + std::to_string(row.d) + "." +
-                 std::to_string(row.rows) + "x" + std::to_string(row.columns) + "." +
+                 std::to_string(row.rows()) + "x" + std::to_string(row.columns()) + "." +
                  name_of(row.kind);
   if (row.kind == ConvKind::whole)
     plan.kernel +=

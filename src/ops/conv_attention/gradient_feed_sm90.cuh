@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What conv_attention's gradient sweep (gradient_sm90.cuh) has in shared memory, and the warp that
+// What conv_attention's gradient sweep (backward_sm90.cuh) has in shared memory, and the warp that
 // copies it there.
 #pragma once
 #include <new>
@@ -96,7 +96,7 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
   const auto tile_pipe = Shared{base}.tile_pipe();
   ConvGradientSlot& work = *reinterpret_cast<ConvGradientSlot*>(shared + layout.next_slot);
   const auto leads = [] { return sm90::unhoisted(threadIdx.x % 32) == 0; };  // registers are few
-  const ConvReach& reach = work.reach;  // this, and all of the work, is read again each time
+  const ConvReach& reach = work.reach;  // this, and all of the work item, is read again each time
   const auto batch = [&](bool key) {
     return static_cast<int>(key ? work.seq.key_batch : work.seq.batch);
   };
@@ -106,10 +106,10 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
   const auto out = [&] { return static_cast<int>(work.out.begin - c.history); };
   typename Shared::TilePipe::State at;
   sm90::Pipeline<1>::State line_at;
-  // A work asked for early would wait here while others have none.
+  // A work item requested early would wait here while others have none.
   for (TileScheduler scheduler(more.schedule, false); !scheduler.done(); scheduler.next(false)) {
     line_pipe.acquire(line_at);
-    __syncwarp();  // the work before was read by all lanes
+    __syncwarp();  // the work item before was read by all lanes
     if (leads())
       new (&work) ConvGradientSlot(c, more, TileCoord(more.order, *scheduler),
                                    ConvReach(c, Shape::keys), Shape::keys, Shape::BM, Shape::BN);
@@ -121,19 +121,15 @@ __device__ __forceinline__ void copy_gradient(const ConvAttendBackward& b,
       sm90::barrier_expect(line_full, Shape::LineD::bytes + Shape::LineE::bytes);
 #pragma unroll 1
       for (int n = 0; n < Shape::Groups; ++n) {
-        const int line = work.line + n * 64, to = n * 64 * kPanelRowBytes;
+        const int line = work.line + n * 64;
+        const uint32_t to = base + n * 64 * kPanelRowBytes;
         const int head = Shape::keys ? work.g : work.head;
-#pragma unroll
-        for (int panel = 0; panel < Shape::LineD::panels; ++panel)
-          sm90::tma_load_box(base + panel * Shape::LineD::panel_bytes + to,
-                             Shape::keys ? more.maps.k : more.maps.q, line_full, panel * 64,
-                             line + row(Shape::keys), head, batch(Shape::keys));
-#pragma unroll
-        for (int panel = 0; panel < Shape::LineE::panels; ++panel)
-          sm90::tma_load_box(base + layout.line_e + panel * Shape::LineE::panel_bytes + to,
-                             Shape::keys ? more.maps.v : more.maps.dout, line_full, panel * 64,
-                             line - reach.below + (Shape::keys ? row(true) : out()), head,
-                             batch(Shape::keys));
+        sm90::tma_load_panels<typename Shape::LineD>(to, Shape::keys ? more.maps.k : more.maps.q,
+                                                     line_full, line + row(Shape::keys), head,
+                                                     batch(Shape::keys));
+        sm90::tma_load_panels<typename Shape::LineE>(
+            to + layout.line_e, Shape::keys ? more.maps.v : more.maps.dout, line_full,
+            line - reach.below + (Shape::keys ? row(true) : out()), head, batch(Shape::keys));
       }
     }
     const auto copy = [&](auto tile, const CUtensorMap& map, int at_row, int head) {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pass over keys of conv_attention's gradient sweep (gradient_sm90.cuh): dk and dv.
+// The pass over keys of conv_attention's gradient sweep (backward_sm90.cuh): dk and dv.
 //   dk[j] = sum_i dS[i,j] q[i];  dv[j] = sum_i p[i,j] dout[i]
 //   The columns are rows: their lse and delta come by cp.async, a tile ahead, to a buffer of the
 //   warpgroup's own.
 #pragma once
-#include "ops/conv_attention/gradient_store_sm90.cuh"
 #include "ops/conv_attention/gradient_tile_sm90.cuh"
 
 namespace fovea::cuda {
@@ -61,8 +60,8 @@ class ConvKeyGradient90 : public ConvGradientTile90<Shape> {
   }
 
   __device__ __forceinline__ void store() {
-    store_gradient<Shape>(b, more, this->work(), this->reach(), this->work().grain, mine, more_sums,
-                          sum, dv);
+    this->store_sums(b.dk);
+    this->store_lines(b.dv, static_cast<int>(b.forward.attend.e), dv, 1.f, this->reach().below);
   }
 
  private:

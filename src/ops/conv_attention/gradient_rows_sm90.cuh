@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pass over rows of conv_attention's gradient sweep (gradient_sm90.cuh): dq and dweight.
+// The pass over rows of conv_attention's gradient sweep (backward_sm90.cuh): dq and dweight.
 //   dq[i] = sum_j dS[i,j] k[j];  dweight[u,v] = sum dA[i,j] S[i - above + u, j - left + v]
 //   A lane holds lse and delta of its two rows.  Where registers are `crowded` it loads them again
 //   for each tile.
 #pragma once
-#include "ops/conv_attention/gradient_store_sm90.cuh"
 #include "ops/conv_attention/gradient_tile_sm90.cuh"
 
 namespace fovea::cuda {
@@ -72,15 +71,9 @@ class ConvRowGradient90 : public ConvGradientTile90<Shape> {
   }
 
   __device__ __forceinline__ void store() {
-    float unused[1][4];
-    store_gradient<Shape>(b, more, this->work(), this->reach(), this->work().grain, mine, more_sums,
-                          sum, unused);
+    this->store_sums(b.dq);
     this->meet_both();
-    const int number = group * 4 + warp, warps = 4 * Shape::Groups;
-    store_taps(c, more, this->work(), taps,
-               reinterpret_cast<float*>(shared + Base::layout.scores +
-                                        number * (4 * Shape::score_bytes / warps)),
-               number, warps);
+    store_taps();
   }
 
  private:
@@ -165,6 +158,43 @@ class ConvRowGradient90 : public ConvGradientTile90<Shape> {
         mma<FOVEA_F16>(taps[Pairs - 1][0], {old[1], r[0], old[3], r[2]}, right[i - 1][0],
                        right[i - 1][1]);
       if (i < N) mma<FOVEA_F16>(taps[Pairs - 1][0], r, right[i][0], right[i][1]);
+    }
+  }
+
+  // The warp's part of dweight.  Of each pair of shifts the 16 x 8 Ahead sums go through a `room`
+  // of its own in the tiles of S and dA: each tap is the sum of the 8 columns that it takes to.
+  __device__ __forceinline__ void store_taps() const {
+    const int number = group * 4 + warp, warps = 4 * Shape::Groups;
+    const ConvReach& reach = this->reach();
+    const int64_t head = this->work().r * c.attend.h + this->work().head;
+    float* const room = reinterpret_cast<float*>(shared + Base::layout.scores +
+                                                 number * (4 * Shape::score_bytes / warps));
+    const float grain = grain_of(more.largest[head]) * kScoreUnit;
+    double* to = more.dweight +
+                 ((head * more.order.row_tiles + this->work().tile) * warps + number) * c.taps();
+#pragma unroll
+    for (int p = 0; p < Pairs; ++p) {
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < Ahead; ++i)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const bool alone = Bands::alone(p, reach.lines);
+          const int half = alone ? 0 : e / 2, block = alone ? 2 * i + e / 2 : i;
+          if (block < Ahead)
+            room[(lane / 4 + half * 8) * (8 * Ahead) + block * 8 + lane % 4 * 2 + e % 2] =
+                taps[p][i][e];
+        }
+      __syncwarp();
+      for (int i = lane; i < 2 * reach.columns; i += 32) {
+        const int d = 2 * p + i / reach.columns, v = i % reach.columns;
+        if (d >= reach.lines || !more.dweight) continue;
+        float all = 0.f;
+#pragma unroll
+        for (int n = 0; n < 8; ++n)
+          all += room[((v + n) % 8 + i / reach.columns * 8) * (8 * Ahead) + (v + n) / 8 * 8 + n];
+        to[(reach.lines - 1 - d) * reach.columns + v] = all * grain;
+      }
     }
   }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both passes of conv_attention's gradient sweep (gradient_sm90.cuh) share: the state of a
+// What both passes of conv_attention's gradient sweep (backward_sm90.cuh) share: the state of a
 // consumer warpgroup, its barriers, and the parts of a step that are the same for rows and keys.
 #pragma once
 #include "cuda/block/softmax.cuh"
+#include "cuda/loop/epilogue.cuh"
 #include "cuda/tile/order.cuh"
 #include "ops/conv_attention/gradient_feed_sm90.cuh"
 
@@ -147,13 +148,13 @@ class ConvGradientTile90 {
                     });
   }
 
-  // ---- a work, a head
+  // ---- a work item, a head
 
-  // Copies the producer's next work to where both warpgroups read it.  False: there is none.
+  // Copies the producer's next work item to where both warpgroups read it.  False: there is none.
   __device__ __forceinline__ bool take_work() {
     line_pipe().wait(line_at);
     line_at.next();
-    meet_both();  // the last work is done with
+    meet_both();  // the last work item is done with
     if (const int i = threadIdx.x - 128; i < static_cast<int>(sizeof(ConvGradientSlot) / 4))
       reinterpret_cast<int32_t*>(shared + layout.slot)[i] =
           reinterpret_cast<const int32_t*>(shared + layout.next_slot)[i];
@@ -173,12 +174,12 @@ class ConvGradientTile90 {
     const int head = sm90::uniform(work().head + n);
     const Attend& a = c.attend;
     number = n;
-    row_stats = more.side + (work().seq.batch * a.h + head) * a.s + work().seq.row_begin;
+    row_stats = more.row_stats + (work().seq.batch * a.h + head) * a.s + work().seq.row_begin;
     load_bands(head);
   }
 
-  // The producer may plan the next work and copy its lines.  Called once they are read for the last
-  // time or, `crowded`, where there is a register for it.
+  // The producer may plan the next work item and copy its lines.  Called once they are read for the
+  // last time or, `crowded`, where there is a register for it.
   __device__ __forceinline__ void release_lines() const {
     if (number == work().heads - 1 && lane == 0) sm90::barrier_arrive(line_pipe().empty(line_at));
   }
@@ -284,6 +285,36 @@ class ConvGradientTile90 {
     release(stage_before(tiles));
   }
 
+  // Sums of the lane's own lines, the first of which S has at `mine`, the sums `lag` before.
+  template <int M>
+  __device__ __forceinline__ void store_lines(const View<4>& out, int width, float (&x)[M][4],
+                                              float factor, int lag) const {
+    if (!out) return;
+#pragma unroll
+    for (int j = 0; j < M; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (!more_sums) x[j][e] = 0.f;
+    const Sequence& seq = work().seq;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int line = mine + 8 * half - lag, local = line - work().line - reach().halo;
+      const bool own =
+          local >= 0 && local < reach().own(Shape::BM) && line < (Keys ? work().keys : work().rows);
+      const int64_t at = Keys
+                             ? seq.key_batch * out.stride[0] +
+                                   (seq.key_begin + line) * out.stride[1] + work().g * out.stride[2]
+                             : row_offset(seq, line, work().head, out.stride);
+      store_row<Dtype>(own ? static_cast<uint16_t*>(out.data) + at : nullptr, width, x, half,
+                       factor);
+    }
+  }
+  // dq or dk.
+  __device__ __forceinline__ void store_sums(const View<4>& out) const {
+    store_lines(out, static_cast<int>(c.attend.d), sum, c.attend.score.scale * work().grain,
+                reach().halo);
+  }
+
   // ---- state
 
   const ConvAttendBackward& b;
@@ -300,7 +331,7 @@ class ConvGradientTile90 {
   PipelineState at;
   sm90::Pipeline<1>::State line_at;
 
-  // Of the work.
+  // Of the work item.
   int first;  // the line that S has at `place`
   int mine;   // and at the lane's
   uint32_t d_lines, e_lines;
@@ -310,19 +341,19 @@ class ConvGradientTile90 {
   bool idle;  // all dS of the warp belong to the halo
 
   // Of the walk over the columns of one query head.
-  int number;               // of the work's heads
+  int number;               // of the work item's heads
   const float2* row_stats;  // the head's lse and delta by row
 
   float (&x)[1][N][4], (&y)[1][N][4], (&s)[N][4], (&sum)[Shape::D / 8][4];
 
  private:
-  // Found once a work: what it is made of would be loaded again for each tile.
+  // Found once a work item: what it is made of would be loaded again for each tile.
   __device__ __forceinline__ void find_plain() {
-    const int &rows = work().rows, &keys = work().keys, &shift = work().shift;
+    const int &rows = work().rows, &keys = work().keys, &ahead = work().ahead;
     const int lines = Keys ? keys : rows, columns = Keys ? rows : keys;
     int least = Keys ? max(reach().low, history) : reach().low, most = columns;
-    if (c.causal && Keys) least = max(least, first + 15 + reach().low - shift);
-    if (c.causal && !Keys) most = min(most, first - reach().halo + shift + 1);
+    if (Keys) least = max(least, first + 15 - ahead + 1 + reach().low);
+    if (!Keys) most = min(most, first - reach().halo + ahead);
     const bool there =
         first >= reach().halo && first + 16 <= lines && (Keys || first - reach().below >= history);
     plain = sm90::uniform(there ? (least + BN - 1) / BN : columns);
@@ -331,12 +362,12 @@ class ConvGradientTile90 {
 
   // The columns that line `mine - lag + 8 half` sees, of rows from `least` on: [from, to).
   __device__ __forceinline__ void span(int lag, int half, int least, int& from, int& to) const {
-    const int &rows = work().rows, &keys = work().keys, &shift = work().shift;
+    const int &rows = work().rows, &keys = work().keys, &ahead = work().ahead;
     const int n = sm90::unhoisted(mine) - lag + 8 * half;
     if constexpr (Keys) {
-      from = n < 0 || n >= keys ? rows : c.causal ? max(n - shift, least) : least, to = rows;
+      from = n < 0 || n >= keys ? rows : max(n - ahead + 1, least), to = rows;
     } else {
-      from = 0, to = n < least || n >= rows ? 0 : c.causal ? min(n + shift + 1, keys) : keys;
+      from = 0, to = n < least || n >= rows ? 0 : min(n + ahead, keys);
     }
   }
 

@@ -23,6 +23,17 @@ struct ConvAttend {
   FOVEA_HD int64_t left() const { return (kernel_columns - 1) / 2; }
   FOVEA_HD int64_t right() const { return kernel_columns - 1 - left(); }
 
+  // What a row sees: taps reach past it on both sides, and what they find there unseen is 0.
+  template <class Int = int64_t>
+  FOVEA_HD Reach<Int> reach() const {
+    return {0, causal};
+  }
+  // Keys that row i of the sequence sees: those before.
+  FOVEA_HD int64_t seen(const Sequence& q, int64_t i) const {
+    if (i < 0 || i >= q.rows) return 0;
+    return clamp_i64(reach().high(i + q.keys - q.rows, q.keys), 0, q.keys);
+  }
+
   // Where a sequence's rows of o and lse are.
   using Rows = OutRows::Place;
   FOVEA_HD OutRows out() const { return {history, rows_out}; }

@@ -3,7 +3,7 @@
 // among them, whose dA the convolution of dS reads; no atomics:
 //   dR = dout v' (64 x 64 tiles);  X, delta, R, dB, dA (a block owns a row of a group)
 //   dweight (a block owns a tap of a head), dS = dA convolved, taps turned (a thread owns a pair)
-//   dq = scale dS k, dk = scale dS' q, dv = R' dout (64 rows or keys and 64 columns a block)
+//   dq, dk, dv
 // Sums over rows stay in the workspace from panel to panel, each with one owner, rows ascending.
 // Multi-Token Attention (2504.00927).
 #include "core/dtype.h"
@@ -17,13 +17,31 @@ namespace {
 constexpr char kOp[] = "x_multi_token_backward";
 constexpr int kWarps = kStageThreads / 32;
 
-struct Dscores {
+struct PanelGradients {
   Panel panel;
   float* dr;                 // dR, then dA
   float *x, *y;              // of own rows: X and its like for dmix_before, (r, h, own, group)
   float *dk, *dv;            // (r, g, pitch, width)
   double* dweight;           // (r, h, taps)
   double *dbefore, *dafter;  // (r, h, group)
+
+  // Laid out twice: at plan time to count bytes, at run time, from `base`, to get pointers.
+  PanelGradients(const Panel& call, Layout& layout, void* base) : panel(call) {
+    const auto place = [&]<class T>(T*& to, int64_t count) {
+      const Slot<T> slot = layout.add<T>(count);
+      to = base ? slot.at(base) : nullptr;
+    };
+    const Attend& a = call.attend();
+    const MixedAttendBackward& m = call.m;
+    const int64_t lines = call.heads() * call.rows() * call.pitch;
+    const int64_t keys = a.sequences.count * a.g * call.pitch, pairs = call.heads() * m.group;
+    place(panel.s, call.heads() * call.score_rows() * call.pitch);
+    place(panel.a, lines), place(panel.p, lines), place(dr, lines);
+    place(x, m.dafter ? pairs * call.own : 0), place(y, m.dbefore ? pairs * call.own : 0);
+    place(dk, m.conv.dk ? keys * a.d : 0), place(dv, m.conv.dv ? keys * a.e : 0);
+    place(dweight, m.conv.dweight ? call.heads() * call.conv().taps() : 0);
+    place(dbefore, m.dbefore ? pairs : 0), place(dafter, m.dafter ? pairs : 0);
+  }
 };
 
 // pair[a * group + n] = sum_j x_a[j] y_n[j] for the lines of a group; a warp owns a pair.
@@ -42,7 +60,7 @@ __device__ __forceinline__ void line_products(const Panel& call, const float* x,
 
 template <int G>
 __global__ void __launch_bounds__(kStageThreads)
-    panel_dscores_kernel(const __grid_constant__ Dscores call, int64_t work) {
+    panel_da_kernel(const __grid_constant__ PanelGradients call, int64_t work) {
   __shared__ float s_pair[G * G], s_delta[G];
   const Panel& panel = call.panel;
   const MixedAttendBackward& m = panel.m;
@@ -71,19 +89,15 @@ __global__ void __launch_bounds__(kStageThreads)
     }
     __syncthreads();
     for (int64_t j = threadIdx.x; j < panel.pitch; j += kStageThreads) {
-      float weight[G] = {}, dscore[G] = {};
+      float weight[G], dlogit[G];
+      read_group(weight, p + j, apart, group), read_group(dlogit, dr + j, apart, group);
+      mix(m.after, true, base, group, dlogit);
 #pragma unroll
       for (int n = 0; n < G; ++n)
-        if (n < group) weight[n] = p[n * apart + j], dscore[n] = dr[n * apart + j];
-      mix(m.after, true, base, group, dscore);
-#pragma unroll
-      for (int n = 0; n < G; ++n)
-        if (n < group)
-          dr[n * apart + j] = weight[n] == 0.f ? 0.f : weight[n] * (dscore[n] - s_delta[n]);
+        if (n < group) dlogit[n] = weight[n] == 0.f ? 0.f : weight[n] * (dlogit[n] - s_delta[n]);
+      write_group(dr + j, dlogit, apart, group);
       mix(m.after, false, base, group, weight);
-#pragma unroll
-      for (int n = 0; n < G; ++n)
-        if (n < group) p[n * apart + j] = weight[n];
+      write_group(p + j, weight, apart, group);
     }
     __syncthreads();
     if (call.y) {
@@ -92,22 +106,18 @@ __global__ void __launch_bounds__(kStageThreads)
     }
     if (!m.before) continue;
     for (int64_t j = threadIdx.x; j < panel.pitch; j += kStageThreads) {
-      float dscore[G] = {};
-#pragma unroll
-      for (int n = 0; n < G; ++n)
-        if (n < group) dscore[n] = dr[n * apart + j];
-      mix(m.before, true, base, group, dscore);
-#pragma unroll
-      for (int n = 0; n < G; ++n)
-        if (n < group) dr[n * apart + j] = dscore[n];
+      float dlogit[G];
+      read_group(dlogit, dr + j, apart, group);
+      mix(m.before, true, base, group, dlogit);
+      write_group(dr + j, dlogit, apart, group);
     }
   }
 }
 
 // sums += the own rows of x.
 __global__ void __launch_bounds__(kStageThreads)
-    panel_fold_kernel(const __grid_constant__ Panel call, const float* x, double* sums,
-                      int64_t work) {
+    panel_mixing_kernel(const __grid_constant__ Panel call, const float* x, double* sums,
+                        int64_t work) {
   const int64_t group = call.m.group;
   for (int64_t w = blockIdx.x * int64_t{kStageThreads} + threadIdx.x; w < work;
        w += gridDim.x * int64_t{kStageThreads}) {
@@ -119,7 +129,7 @@ __global__ void __launch_bounds__(kStageThreads)
 }
 
 __global__ void __launch_bounds__(kStageThreads)
-    panel_taps_kernel(const __grid_constant__ Dscores call, int64_t work) {
+    panel_taps_kernel(const __grid_constant__ PanelGradients call, int64_t work) {
   __shared__ double s_sum[kWarps];
   const Panel& panel = call.panel;
   const ConvAttend& c = panel.conv();
@@ -146,23 +156,20 @@ __global__ void __launch_bounds__(kStageThreads)
 
 // dS of the own rows, in the place of their S.
 __global__ void __launch_bounds__(kStageThreads)
-    panel_spread_kernel(const __grid_constant__ Dscores call, int64_t work) {
+    panel_ds_kernel(const __grid_constant__ PanelGradients call, int64_t work) {
   __shared__ PanelPlaces s;
   __shared__ float s_taps[kKernelRowsMost * kKernelColumnsMost];
   const Panel& panel = call.panel;
   const ConvAttend& c = panel.conv();
   const Attend& a = c.attend;
   const int columns = static_cast<int>(c.kernel_columns), left = static_cast<int>(c.left());
-  const int rows = static_cast<int>(c.kernel_rows), taps = rows * columns;
+  const int rows = static_cast<int>(c.kernel_rows);
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t row = w % panel.own, all = w / panel.own, head = all % a.h;
-    open_sequence(panel, s, all / a.h);
-    for (int n = threadIdx.x; n < taps; n += kStageThreads)
-      s_taps[n] = load_float(c.weight.data, c.weight_dtype,
-                             head * c.weight.stride[0] + n / columns * c.weight.stride[1] +
-                                 n % columns * c.weight.stride[2]);
+    open_sequence(panel.conv(), s, all / a.h);
+    load_taps(c, head, 1, s_taps);
     __syncthreads();
-    const int64_t end = seen_end(c, s.seq, panel.first + row);
+    const int64_t end = c.seen(s.seq, panel.first + row);
     float* to = panel.score_line(all, row + panel.above);
     for (int64_t j = threadIdx.x; j < panel.pitch; j += kStageThreads) {
       float sum = 0.f;
@@ -176,122 +183,6 @@ __global__ void __launch_bounds__(kStageThreads)
         }
       to[j] = sum;
     }
-  }
-}
-
-__global__ void __launch_bounds__(kStageThreads)
-    panel_dq_kernel(const __grid_constant__ Dscores call, Operand k, int64_t work) {
-  extern __shared__ float4 s_dynamic[];
-  __shared__ PanelPlaces s;
-  FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
-  const Panel& panel = call.panel;
-  const Attend& a = panel.attend();
-  const View<4>& dq = panel.m.conv.dq;
-  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
-  const int64_t tiles_d = (a.d + kStageTile - 1) / kStageTile;
-  const int64_t row_tiles = (panel.own + kStageTile - 1) / kStageTile;
-  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
-    const int from = static_cast<int>(w % tiles_d * kStageTile);
-    const int64_t m0 = w / tiles_d % row_tiles * kStageTile, all = w / tiles_d / row_tiles;
-    const int64_t head = all % a.h, g = head / (a.h / a.g);
-    open_sequence(panel, s, all / a.h);
-    float sum[1][4][4] = {};
-    for (int64_t j0 = 0; j0 < s.seq.keys; j0 += kStageTile) {
-      __syncthreads();
-      if (threadIdx.x < kStageTile)
-        s.key[threadIdx.x] = key_offset(panel, s.seq, a.k.stride, g, j0 + threadIdx.x);
-      float p[4][4];
-#pragma unroll
-      for (int r = 0; r < 4; ++r)
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          const int64_t row = m0 + ty + 16 * r;
-          p[r][c] =
-              row < panel.own ? panel.score_line(all, row + panel.above)[j0 + tx + 16 * c] : 0.f;
-          p[r][c] += 0.f;  // the -0 of an unseen pair takes nothing either
-        }
-      put_p(tiles, p);
-      __syncthreads();
-      multiply_nn(sum, tiles, k.width - from < kStageTile ? k.width - from : kStageTile, kStageTile,
-                  [&](int row, int column) { return load_four(k, s.key[row], from + column); });
-    }
-#pragma unroll
-    for (int r = 0; r < 4; ++r)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int64_t row = m0 + ty + 16 * r, i = panel.first + row, column = from + 4 * tx + c;
-        if (row < panel.own && i < s.seq.rows && column < a.d)
-          store_float(dq.data, a.dtype,
-                      s.seq.batch * dq.stride[0] + (s.seq.row_begin + i) * dq.stride[1] +
-                          head * dq.stride[2] + column * dq.stride[3],
-                      a.score.scale * sum[0][r][c]);
-      }
-  }
-}
-
-// dk += dS' q, or dv += R' dout; the last panel's block stores them.
-template <bool Values>
-__global__ void __launch_bounds__(kStageThreads)
-    panel_keys_kernel(const __grid_constant__ Dscores call, Operand x, bool last, int64_t work) {
-  extern __shared__ float4 s_dynamic[];
-  __shared__ PanelPlaces s;
-  FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
-  const Panel& panel = call.panel;
-  const Attend& a = panel.attend();
-  const View<4>& out = Values ? panel.m.conv.dv : panel.m.conv.dk;
-  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16, width = x.width;
-  const int64_t chunks = (width + kStageTile - 1) / kStageTile, group = a.h / a.g;
-  const int64_t key_tiles = panel.pitch / kStageTile;
-  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
-    const int from = static_cast<int>(w % chunks * kStageTile);
-    const int64_t j0 = w / chunks % key_tiles * kStageTile, owner = w / chunks / key_tiles;
-    const int64_t g = owner % a.g, r0 = owner / a.g;
-    open_sequence(panel, s, r0);
-    float sum[1][4][4] = {};
-    for (int64_t head = g * group; head < (g + 1) * group; ++head)
-      for (int64_t m0 = 0; m0 < panel.own; m0 += kStageTile) {
-        __syncthreads();
-        if (threadIdx.x < kStageTile) {
-          const int64_t i = panel.first + m0 + threadIdx.x;
-          const bool own = m0 + threadIdx.x < panel.own;
-          s.row[threadIdx.x] = !own     ? -1
-                               : Values ? out_offset(panel, s, panel.m.conv.dout.stride, head, i)
-                                        : q_offset(panel, s.seq, head, i);
-        }
-        __syncthreads();
-        float p[4][4];
-#pragma unroll
-        for (int r = 0; r < 4; ++r)
-#pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            const int row = tx + 16 * c;
-            const int64_t all = r0 * a.h + head, key = j0 + ty + 16 * r;
-            p[r][c] = s.row[row] < 0 ? 0.f
-                      : Values       ? panel.line(panel.p, all, m0 + row)[key]
-                                     : panel.score_line(all, m0 + row + panel.above)[key];
-            p[r][c] += 0.f;  // the -0 of an unseen pair takes nothing either
-          }
-        put_p(tiles, p);
-        __syncthreads();
-        multiply_nn(sum, tiles, width - from < kStageTile ? width - from : kStageTile, kStageTile,
-                    [&](int row, int column) { return load_four(x, s.row[row], from + column); });
-      }
-    float* sums = Values ? call.dv : call.dk;
-#pragma unroll
-    for (int r = 0; r < 4; ++r)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int64_t key = j0 + ty + 16 * r, column = from + 4 * tx + c;
-        if (column >= width) continue;
-        float& to = sums[(owner * panel.pitch + key) * width + column];
-        const float y = panel.first == 0 ? sum[0][r][c] : to + sum[0][r][c];
-        to = y;
-        if (last && key < s.seq.keys)
-          store_float(out.data, a.dtype,
-                      a.sequences.key_offset(s.seq, key, out.stride) + g * out.stride[2] +
-                          column * out.stride[3],
-                      Values ? y : a.score.scale * y);
-      }
   }
 }
 
@@ -319,16 +210,7 @@ void add_mixing(Context& ctx, const Panel& call, const View<2>& to, const double
                             a.sequences.count, a.h, call.m.group, work);
 }
 
-template <bool Values>
-void launch_keys(Context& ctx, const Dscores& call, const Operand& x, bool last) {
-  const Attend& a = call.panel.attend();
-  const int64_t work =
-      a.sequences.count * a.g * (call.panel.pitch / kStageTile) * ceil_div(x.width, kStageTile);
-  launch<panel_keys_kernel<Values>>(ctx, kOp, work, kStageThreads, FmaTiles<4>::bytes(), call, x,
-                                    last, work);
-}
-
-void enqueue(Context& ctx, const Dscores& call, bool last) {
+void enqueue(Context& ctx, const PanelGradients& call, bool last) {
   const Panel& panel = call.panel;
   const ConvAttendBackward& b = panel.m.conv;
   const Attend& a = panel.attend();
@@ -340,74 +222,36 @@ void enqueue(Context& ctx, const Dscores& call, bool last) {
                                       products);
   const int64_t rows = heads / panel.m.group * panel.rows();
   with_group(panel.m.group, [&]<int G> {
-    launch<panel_dscores_kernel<G>>(ctx, kOp, rows, kStageThreads, 0, call, rows);
+    launch<panel_da_kernel<G>>(ctx, kOp, rows, kStageThreads, 0, call, rows);
   });
   const int64_t pairs = heads * panel.m.group, blocks = ceil_div(pairs, kStageThreads);
-  if (call.x)
-    launch<panel_fold_kernel>(ctx, kOp, blocks, kStageThreads, 0, panel, call.x, call.dafter,
-                              pairs);
-  if (call.y)
-    launch<panel_fold_kernel>(ctx, kOp, blocks, kStageThreads, 0, panel, call.y, call.dbefore,
-                              pairs);
+  const auto add = [&](const float* x, double* sums) {
+    if (x) launch<panel_mixing_kernel>(ctx, kOp, blocks, kStageThreads, 0, panel, x, sums, pairs);
+  };
+  add(call.x, call.dafter), add(call.y, call.dbefore);
   if (b.dweight) {
     const int64_t taps = heads * panel.conv().taps();
     launch<panel_taps_kernel>(ctx, kOp, taps, kStageThreads, 0, call, taps);
   }
-  if (b.dv) launch_keys<true>(ctx, call, dout, last);
+  if (b.dv) panel_sum<PanelSum::dv>(ctx, kOp, panel, dout, call.dv, last);
   if (!b.dq && !b.dk) return;
   const int64_t own = heads * panel.own;
-  launch<panel_spread_kernel>(ctx, kOp, own, kStageThreads, 0, call, own);
-  if (b.dq) {
-    const int64_t work = heads * ceil_div(panel.own, kStageTile) * ceil_div(a.d, kStageTile);
-    launch<panel_dq_kernel>(ctx, kOp, work, kStageThreads, FmaTiles<4>::bytes(), call,
-                            operand_of(a.k, a.dtype, a.d), work);
-  }
-  if (b.dk) launch_keys<false>(ctx, call, operand_of(a.q, a.dtype, a.d), last);
+  launch<panel_ds_kernel>(ctx, kOp, own, kStageThreads, 0, call, own);
+  if (b.dq) panel_sum<PanelSum::dq>(ctx, kOp, panel, operand_of(a.k, a.dtype, a.d));
+  if (b.dk) panel_sum<PanelSum::dk>(ctx, kOp, panel, operand_of(a.q, a.dtype, a.d), call.dk, last);
 }
-
-// Where the panels and the sums are in the workspace.
-struct Slots {
-  Slot<float> s, a, p, dr, x, y, dk, dv;
-  Slot<double> dweight, dbefore, dafter;
-
-  Slots(Layout& layout, const Panel& call) {
-    const Attend& at = call.attend();
-    const ConvAttendBackward& b = call.m.conv;
-    const int64_t panel = call.heads() * call.rows() * call.pitch;
-    const int64_t keys = at.sequences.count * at.g * call.pitch;
-    const int64_t pairs = call.heads() * call.m.group;
-    s = layout.add<float>(call.heads() * call.score_rows() * call.pitch);
-    a = layout.add<float>(panel), p = layout.add<float>(panel), dr = layout.add<float>(panel);
-    x = layout.add<float>(call.m.dafter ? pairs * call.own : 0);
-    y = layout.add<float>(call.m.dbefore ? pairs * call.own : 0);
-    dk = layout.add<float>(b.dk ? keys * at.d : 0);
-    dv = layout.add<float>(b.dv ? keys * at.e : 0);
-    dweight = layout.add<double>(b.dweight ? call.heads() * call.conv().taps() : 0);
-    dbefore = layout.add<double>(call.m.dbefore ? pairs : 0);
-    dafter = layout.add<double>(call.m.dafter ? pairs : 0);
-  }
-  Dscores at(Panel call, void* base) const {
-    call.s = s.at(base), call.a = a.at(base), call.p = p.at(base);
-    return {call,        dr.at(base),      x.at(base),       y.at(base),     dk.at(base),
-            dv.at(base), dweight.at(base), dbefore.at(base), dafter.at(base)};
-  }
-};
 
 std::string offer(const Context&, const MixedAttendBackward& m, Plan& plan) {
   const ConvAttend& c = m.conv.forward;
   const Attend& a = c.attend;
   plan.kernel += std::string(".") + dtype_name(a.dtype);
-  Panel call{};
-  call.m = m;
   // One row and one key at least, so that every sum has a panel that begins it.
   const int64_t longest = a.sequences.query_max > 0 ? a.sequences.query_max : 1;
-  call.pitch = ceil_div(a.sequences.key_max, kStageTile) * kStageTile;
-  if (!call.pitch) call.pitch = kStageTile;
-  call.own = panel_rows(c, longest, call.pitch);
-  call.above = call.below = static_cast<int32_t>(c.above());
-  const Slots slots(plan.workspace, call);
+  const Panel call(m, longest, true);
+  PanelGradients(call, plan.workspace, nullptr);
   plan.launch = [=](Context& ctx, void* base) {
-    Dscores now = slots.at(call, base);
+    Layout layout;
+    PanelGradients now(call, layout, base);
     conv_clear(ctx, m.conv);
     if (a.h && call.heads())
       for (int64_t row = 0; row < longest; row += call.own) {

@@ -2,7 +2,7 @@
 // x_multi_token_forward in f32 FMA, panel by panel (mixed_panel.cuh): every dtype, width, stride
 // and number of taps.
 //   p = softmax of B (a block owns a row of a head), R = p mixed (a thread owns a key of a group)
-//   o = R v (a block owns 64 rows and 64 columns of a head, keys in ascending order)
+//   o = R v
 // Multi-Token Attention (2504.00927).
 #include "core/dtype.h"
 #include "ops/conv_attention/mixed_panel.cuh"
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kStageThreads)
   const Attend& a = call.attend();
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t row = w % call.own, all = w / call.own, head = all % a.h;
-    open_sequence(call, s, all / a.h);
+    open_sequence(call.conv(), s, all / a.h);
     const int64_t out = call.first + row - call.conv().history;
     if (out >= s.out.count) continue;
     float* p = call.line(call.p, all, row);
@@ -60,69 +60,12 @@ __global__ void __launch_bounds__(kStageThreads)
     const int64_t j = w % chunks * kStageTile + threadIdx.x % kStageTile;
     const int64_t row = w / chunks % call.own, all = w / chunks / call.own * group;
     const int64_t base = all / group % groups * group;
-    float x[G] = {};
-#pragma unroll
-    for (int n = 0; n < G; ++n)
-      if (n < group) x[n] = call.line(call.p, all + n, row)[j];
+    float* const p = call.line(call.p, all, row) + j;
+    const int64_t apart = call.rows() * call.pitch;
+    float x[G];
+    read_group(x, p, apart, group);
     mix(call.m.after, false, base, group, x);
-#pragma unroll
-    for (int n = 0; n < G; ++n)
-      if (n < group) call.line(call.p, all + n, row)[j] = x[n];
-  }
-}
-
-__global__ void __launch_bounds__(kStageThreads)
-    panel_output_kernel(const __grid_constant__ Panel call, Operand v, int64_t work) {
-  extern __shared__ float4 s_dynamic[];
-  __shared__ PanelPlaces s;
-  FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
-  const Attend& a = call.attend();
-  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
-  const int64_t tiles_e = (a.e + kStageTile - 1) / kStageTile;
-  const int64_t row_tiles = (call.own + kStageTile - 1) / kStageTile;
-  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
-    const int from = static_cast<int>(w % tiles_e * kStageTile);
-    const int64_t m0 = w / tiles_e % row_tiles * kStageTile, all = w / tiles_e / row_tiles;
-    const int64_t head = all % a.h, g = head / (a.h / a.g);
-    open_sequence(call, s, all / a.h);
-    if (threadIdx.x < kStageTile) {
-      const int64_t i = call.first + m0 + threadIdx.x;
-      s.row[threadIdx.x] =
-          m0 + threadIdx.x < call.own ? out_offset(call, s, a.o.stride, head, i) : -1;
-    }
-    const int64_t most = call.first + m0 + kStageTile - 1;
-    const int64_t end = call.conv().causal
-                            ? clamp_i64(most + s.seq.keys - s.seq.rows + 1, 0, s.seq.keys)
-                            : s.seq.keys;
-    float o[1][4][4] = {};
-    for (int64_t j0 = 0; j0 < end; j0 += kStageTile) {
-      __syncthreads();
-      if (threadIdx.x < kStageTile)
-        s.key[threadIdx.x] = key_offset(call, s.seq, a.v.stride, g, j0 + threadIdx.x);
-      float p[4][4];
-#pragma unroll
-      for (int r = 0; r < 4; ++r)
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          p[r][c] = s.row[ty + 16 * r] < 0
-                        ? 0.f
-                        : call.line(call.p, all, m0 + ty + 16 * r)[j0 + tx + 16 * c];
-          p[r][c] += 0.f;  // the -0 of an unseen pair takes nothing either
-        }
-      put_p(tiles, p);
-      __syncthreads();
-      multiply_nn(o, tiles, v.width - from < kStageTile ? v.width - from : kStageTile, kStageTile,
-                  [&](int row, int column) { return load_four(v, s.key[row], from + column); });
-    }
-    __syncthreads();
-#pragma unroll
-    for (int r = 0; r < 4; ++r)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int64_t column = from + 4 * tx + c, at = s.row[ty + 16 * r];
-        if (at >= 0 && column < a.e)
-          store_float(a.o.data, a.o_dtype, at + column * a.o.stride[3], o[0][r][c]);
-      }
+    write_group(p, x, apart, group);
   }
 }
 
@@ -137,23 +80,17 @@ void enqueue(Context& ctx, const Panel& call) {
       launch<panel_after_kernel<G>>(ctx, kOp, ceil_div(work, kStageThreads / kStageTile),
                                     kStageThreads, 0, call, work);
     });
-  const int64_t work = call.heads() * ceil_div(call.own, kStageTile) * ceil_div(a.e, kStageTile);
-  launch<panel_output_kernel>(ctx, kOp, work, kStageThreads, FmaTiles<4>::bytes(), call,
-                              operand_of(a.v, a.dtype, a.e), work);
+  panel_sum<PanelSum::o>(ctx, kOp, call, operand_of(a.v, a.dtype, a.e));
 }
 
 std::string offer(const Context&, const MixedAttend& m, Plan& plan) {
   const ConvAttend& c = m.conv;
   const Attend& a = c.attend;
   plan.kernel += std::string(".") + dtype_name(a.dtype);
-  Panel call{};
-  call.m.conv.forward = c;
-  call.m.before = m.before, call.m.after = m.after, call.m.group = m.group;
   const int64_t longest = clamp_i64(a.sequences.query_max - c.history, 0, INT64_MAX);
-  call.pitch = ceil_div(a.sequences.key_max, kStageTile) * kStageTile;
-  if (!call.pitch) call.pitch = kStageTile;
-  call.own = panel_rows(c, longest, call.pitch);
-  call.above = static_cast<int32_t>(c.above()), call.below = 0;
+  MixedAttendBackward all{};
+  all.conv.forward = c, all.before = m.before, all.after = m.after, all.group = m.group;
+  const Panel call(all, longest, false);
   const auto s = plan.workspace.add<float>(call.heads() * call.score_rows() * call.pitch);
   const auto p = plan.workspace.add<float>(call.heads() * call.rows() * call.pitch);
   plan.launch = [=](Context& ctx, void* base) {

@@ -7,18 +7,31 @@
 // sequence, row 0 of the others row `first`.
 #pragma once
 #include "cuda/block/reduce.cuh"
-#include "cuda/block/stage.cuh"
 #include "cuda/launch.h"
 #include "ops/conv_attention/mixed.h"
+#include "ops/conv_attention/strip_simt.cuh"
 
 namespace fovea::cuda {
 
 struct Panel {
   MixedAttendBackward m;
-  int64_t first, pitch;
-  int32_t own, above, below;  // rows
-  float *s, *a, *p;           // a: nullptr in the forward
+  int64_t first = 0, pitch;
+  int32_t own, above, below;                       // rows
+  float *s = nullptr, *a = nullptr, *p = nullptr;  // a: nullptr in the forward
 
+  // `longest` rows of each sequence, and those that a gradient reads below them.
+  Panel(const MixedAttendBackward& m, int64_t longest, bool backward) : m(m) {
+    const ConvAttend& c = conv();
+    const int64_t tiles = ceil_div(c.attend.sequences.key_max, kStageTile);
+    pitch = tiles ? tiles * kStageTile : kStageTile;
+    // As many as 32 MiB of a sequence's hold.  Not by the number of sequences, whose sums would
+    // then come in another order.
+    constexpr int64_t floats = int64_t{8} << 20;
+    const int64_t each = c.attend.h * pitch;
+    const int64_t rows = each ? clamp_i64(floats / each / 16 * 16, 16, 64) : 16;
+    own = static_cast<int32_t>(longest < rows ? longest : rows);
+    above = static_cast<int32_t>(c.above()), below = backward ? above : 0;
+  }
   __host__ __device__ int32_t rows() const { return own + below; }
   __host__ __device__ int32_t score_rows() const { return own + below + above; }
   __host__ __device__ const ConvAttend& conv() const { return m.conv.forward; }
@@ -32,20 +45,6 @@ struct Panel {
   }
 };
 
-// Rows worth a panel: as many as 32 MiB of a sequence's hold.  Not by the number of sequences,
-// whose sums would then come in another order.
-inline int32_t panel_rows(const ConvAttend& c, int64_t longest, int64_t pitch) {
-  constexpr int64_t floats = int64_t{8} << 20;
-  const int64_t each = c.attend.h * pitch;
-  const int64_t rows = each ? clamp_i64(floats / each / 16 * 16, 16, 64) : 16;
-  return static_cast<int32_t>(longest < rows ? longest : rows);
-}
-
-// Keys that row i sees: those before, where their page is present.
-__device__ __forceinline__ int64_t seen_end(const ConvAttend& c, const Sequence& q, int64_t i) {
-  if (i < 0 || i >= q.rows) return 0;
-  return c.causal ? clamp_i64(i + q.keys - q.rows + 1, 0, q.keys) : q.keys;
-}
 __device__ __forceinline__ bool is_present(const Attend& a, const Sequence& q, int64_t j) {
   return !a.sequences.page || a.sequences.key_offset(q, j, a.k.stride) >= 0;
 }
@@ -56,34 +55,6 @@ struct PanelPlaces {
   ConvAttend::Rows out;
   int64_t row[kStageTile], key[kStageTile], last[kStageTile];
 };
-
-__device__ __forceinline__ void open_sequence(const Panel& call, PanelPlaces& s, int64_t r) {
-  __syncthreads();
-  if (threadIdx.x == 0) s.seq = call.attend().sequences[r], s.out = call.conv().rows_of(s.seq, r);
-  __syncthreads();
-}
-
-__device__ __forceinline__ int64_t q_offset(const Panel& call, const Sequence& q, int64_t head,
-                                            int64_t i) {
-  const int64_t* stride = call.attend().q.stride;
-  return i >= 0 && i < q.rows
-             ? q.batch * stride[0] + (q.row_begin + i) * stride[1] + head * stride[2]
-             : -1;
-}
-// Of a tensor like o.
-__device__ __forceinline__ int64_t out_offset(const Panel& call, const PanelPlaces& s,
-                                              const int64_t* stride, int64_t head, int64_t i) {
-  const int64_t row = i - call.conv().history;
-  return row >= 0 && row < s.out.count
-             ? s.seq.batch * stride[0] + (s.out.begin + row) * stride[1] + head * stride[2]
-             : -1;
-}
-__device__ __forceinline__ int64_t key_offset(const Panel& call, const Sequence& q,
-                                              const int64_t* stride, int64_t g, int64_t j) {
-  if (j >= q.keys) return -1;
-  const int64_t at = call.attend().sequences.key_offset(q, j, stride);
-  return at < 0 ? -1 : at + g * stride[2];
-}
 
 // x y' of a 64 x 64 tile of a panel, 0 where unseen.  Scores: q k' scale; else dout v'.
 template <bool Scores>
@@ -101,14 +72,14 @@ __global__ void __launch_bounds__(kStageThreads)
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t j0 = w % key_tiles * kStageTile, m0 = w / key_tiles % row_tiles * kStageTile;
     const int64_t all = w / key_tiles / row_tiles, head = all % a.h, g = head / (a.h / a.g);
-    open_sequence(call, s, all / a.h);
+    open_sequence(call.conv(), s, all / a.h);
     if (threadIdx.x < kStageTile) {
       const int64_t i = call.first - (Scores ? call.above : 0) + m0 + threadIdx.x;
       const int64_t j = j0 + threadIdx.x;
-      s.row[threadIdx.x] = Scores ? q_offset(call, s.seq, head, i)
-                                  : out_offset(call, s, call.m.conv.dout.stride, head, i);
-      s.last[threadIdx.x] = s.row[threadIdx.x] < 0 ? 0 : seen_end(call.conv(), s.seq, i);
-      s.key[threadIdx.x] = key_offset(call, s.seq, Scores ? a.k.stride : a.v.stride, g, j);
+      s.row[threadIdx.x] = Scores ? q_offset(s.seq, a.q.stride, head, i)
+                                  : out_offset(call.conv(), s, call.m.conv.dout.stride, head, i);
+      s.last[threadIdx.x] = s.row[threadIdx.x] < 0 ? 0 : call.conv().seen(s.seq, i);
+      s.key[threadIdx.x] = key_offset(a, s.seq, Scores ? a.k.stride : a.v.stride, g, j);
     }
     __syncthreads();
     float sum[4][4] = {};
@@ -128,7 +99,20 @@ __global__ void __launch_bounds__(kStageThreads)
   }
 }
 
-// The heads of a group at one row and key.
+// The heads of a group at one row and key, `apart` in a panel.
+template <int G>
+__device__ __forceinline__ void read_group(float (&x)[G], const float* from, int64_t apart,
+                                           int group) {
+#pragma unroll
+  for (int n = 0; n < G; ++n) x[n] = n < group ? from[n * apart] : 0.f;
+}
+template <int G>
+__device__ __forceinline__ void write_group(float* to, const float (&x)[G], int64_t apart,
+                                            int group) {
+#pragma unroll
+  for (int n = 0; n < G; ++n)
+    if (n < group) to[n * apart] = x[n];
+}
 template <int G>
 __device__ __forceinline__ void mix(const View<2>& mix, bool transposed, int64_t base, int group,
                                     float (&x)[G]) {
@@ -142,6 +126,116 @@ __device__ __forceinline__ void mix(const View<2>& mix, bool transposed, int64_t
         y[a] = fmaf(transposed ? mix_of(mix, base + n, a) : mix_of(mix, base + a, n), x[n], y[a]);
 #pragma unroll
   for (int n = 0; n < G; ++n) x[n] = y[n];
+}
+
+// sum += p x for 64 x 64 of a panel, p(m, n), and 64 columns of x from `from` on, whose row n is at
+// at[n].  A pair that is unseen takes nothing: its p is +0.
+template <class P>
+__device__ __forceinline__ void add_product(float (&sum)[1][4][4], const FmaTiles<4>& tiles,
+                                            const Operand& x, const int64_t* at, int from,
+                                            const P& p) {
+  float tile[4][4];
+#pragma unroll
+  for (int r = 0; r < 4; ++r)
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      tile[r][c] = p(threadIdx.x / 16 + 16 * r, threadIdx.x % 16 + 16 * c) + 0.f;
+  put_p(tiles, tile);
+  __syncthreads();
+  multiply_nn(sum, tiles, x.width - from < kStageTile ? x.width - from : kStageTile, kStageTile,
+              [&](int row, int column) { return load_four(x, at[row], from + column); });
+}
+
+// Products of a panel; a block owns 64 rows or keys, and 64 columns.
+//
+//   | sum | is             | over                              | rows of x |
+//   | o   | R v            | keys, ascending                   | v         |
+//   | dq  | scale dS k     | the same                          | k         |
+//   | dk  | scale dS' q    | heads of a key head, rows of each | q         |
+//   | dv  | R' dout        | the same                          | dout      |
+//
+// dS is in the place of S.  Sums over rows go on from panel to panel in `sums`, (r, g, pitch,
+// width), and the last panel's blocks store them.
+enum class PanelSum { o, dq, dk, dv };
+
+template <PanelSum Sum>
+__global__ void __launch_bounds__(kStageThreads)
+    panel_sum_kernel(const __grid_constant__ Panel call, Operand x, float* sums, bool last,
+                     int64_t work) {
+  constexpr bool of_keys = Sum == PanelSum::dk || Sum == PanelSum::dv,
+                 of_ds = Sum == PanelSum::dq || Sum == PanelSum::dk;
+  extern __shared__ float4 s_dynamic[];
+  __shared__ PanelPlaces s;
+  FmaTiles<4> tiles(reinterpret_cast<float*>(s_dynamic));
+  const Attend& a = call.attend();
+  const ConvAttendBackward& b = call.m.conv;
+  const int ty = threadIdx.x / 16, tx = threadIdx.x % 16, n = threadIdx.x;
+  const int64_t chunks = (x.width + kStageTile - 1) / kStageTile, group = a.h / a.g;
+  const int64_t own_tiles = ((of_keys ? call.pitch : call.own) + kStageTile - 1) / kStageTile;
+  const int64_t owners = of_keys ? a.g : a.h;
+  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
+    const int from = static_cast<int>(w % chunks * kStageTile);
+    const int64_t first = w / chunks % own_tiles * kStageTile, owner = w / chunks / own_tiles;
+    const int64_t r0 = owner / owners, g = of_keys ? owner % owners : owner % owners / group;
+    open_sequence(call.conv(), s, r0);
+    const auto place_rows = [&](int64_t head, int64_t m0) {
+      if (n >= kStageTile) return;
+      const int64_t i = call.first + m0 + n;
+      s.row[n] = m0 + n >= call.own    ? -1
+                 : Sum == PanelSum::dq ? q_offset(s.seq, b.dq.stride, head, i)
+                 : Sum == PanelSum::dk ? q_offset(s.seq, a.q.stride, head, i)
+                 : Sum == PanelSum::dv ? out_offset(b.forward, s, b.dout.stride, head, i)
+                                       : out_offset(b.forward, s, a.o.stride, head, i);
+    };
+    const int64_t head0 = of_keys ? g * group : owner % owners;
+    if (!of_keys) place_rows(head0, first);
+    const int64_t end =
+        of_keys ? call.own
+        : Sum == PanelSum::dq
+            ? s.seq.keys
+            : b.forward.seen(s.seq, min(call.first + first + kStageTile, s.seq.rows) - 1);
+    float sum[1][4][4] = {};
+    for (int64_t head = head0; head < head0 + (of_keys ? group : 1); ++head)
+      for (int64_t t = 0; t < end; t += kStageTile) {
+        __syncthreads();
+        if (of_keys)
+          place_rows(head, t);
+        else if (n < kStageTile)
+          s.key[n] = key_offset(a, s.seq, of_ds ? a.k.stride : a.v.stride, g, t + n);
+        __syncthreads();
+        add_product(sum, tiles, x, of_keys ? s.row : s.key, from, [&](int own, int other) {
+          const int64_t m = of_keys ? other : own, j = of_keys ? first + own : t + other;
+          if (s.row[m] < 0) return 0.f;
+          const int64_t all = r0 * a.h + head, row = (of_keys ? t : first) + m;
+          return (of_ds ? call.score_line(all, row + call.above) : call.line(call.p, all, row))[j];
+        });
+      }
+    __syncthreads();
+    const float factor = of_ds ? a.score.scale : 1.f;
+    const View<4>& out = Sum == PanelSum::o    ? a.o
+                         : Sum == PanelSum::dq ? b.dq
+                         : Sum == PanelSum::dk ? b.dk
+                                               : b.dv;
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int m = ty + 16 * r;
+      int64_t at = s.row[m];
+      if (of_keys) {
+        const int64_t key = first + m;
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          const int column = from + 4 * tx + c;
+          if (column >= x.width) continue;
+          float& to = sums[(owner * call.pitch + key) * x.width + column];
+          to = sum[0][r][c] = call.first == 0 ? sum[0][r][c] : to + sum[0][r][c];
+        }
+        at = last ? key_offset(a, s.seq, out.stride, g, key) : -1;
+      }
+      if (at >= 0)
+        store_columns(out.data, Sum == PanelSum::o ? a.o_dtype : a.dtype, at + from * out.stride[3],
+                      out.stride[3], x.width - from, factor, sum, r);
+    }
+  }
 }
 
 // A block owns a row of a group.  Forward: p = B, -inf where unseen.  Backward: a = A and
@@ -161,21 +255,13 @@ __global__ void __launch_bounds__(kStageThreads)
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t row = w % call.rows(), base = w / call.rows() % groups * group;
     const int64_t r = w / call.rows() / groups, i = call.first + row;
-    open_sequence(call, s, r);
-    for (int n = threadIdx.x; n < group * taps; n += kStageThreads)
-      s_taps[n] = load_float(c.weight.data, c.weight_dtype,
-                             (base + n / taps) * c.weight.stride[0] +
-                                 n % taps / columns * c.weight.stride[1] +
-                                 n % columns * c.weight.stride[2]);
-    const int64_t out = i - c.history;
-    const bool mine = out >= 0 && out < s.out.count;
+    open_sequence(call.conv(), s, r);
+    load_taps(c, base, group, s_taps);
+    const bool mine = i >= c.history && i < c.history + s.out.count;
     if (Backward && static_cast<int>(threadIdx.x) < group)
-      s_lse[threadIdx.x] =
-          mine ? a.lse.as()[s.seq.batch * a.lse.stride[0] + (base + threadIdx.x) * a.lse.stride[1] +
-                            (s.out.begin + out) * a.lse.stride[2]]
-               : -INFINITY;
+      s_lse[threadIdx.x] = lse_of(c, s, base + threadIdx.x, i);
     __syncthreads();
-    const int64_t end = mine ? seen_end(c, s.seq, i) : 0;
+    const int64_t end = mine ? c.seen(s.seq, i) : 0;
     for (int64_t j = threadIdx.x; j < call.pitch; j += kStageThreads) {
       float x[G] = {};
       const bool seen = j < end && is_present(a, s.seq, j);
@@ -226,6 +312,18 @@ void with_group(int64_t group, const Run& run) {
 
 inline int64_t product_work(const Panel& call, int64_t rows) {
   return call.heads() * ceil_div(rows, kStageTile) * (call.pitch / kStageTile);
+}
+
+template <PanelSum Sum>
+void panel_sum(Context& ctx, const char* op, const Panel& call, const Operand& x,
+               float* sums = nullptr, bool last = true) {
+  constexpr bool of_keys = Sum == PanelSum::dk || Sum == PanelSum::dv;
+  const Attend& a = call.attend();
+  const int64_t work = a.sequences.count * (of_keys ? a.g : a.h) *
+                       ceil_div(of_keys ? call.pitch : call.own, kStageTile) *
+                       ceil_div(x.width, kStageTile);
+  launch<panel_sum_kernel<Sum>>(ctx, op, work, kStageThreads, FmaTiles<4>::bytes(), call, x, sums,
+                                last, work);
 }
 
 // S of a panel, and from it B, or A and P.

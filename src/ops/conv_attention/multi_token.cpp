@@ -29,41 +29,34 @@ void needs(const fovea_tensor& gradient, const char* name, const fovea_tensor& o
     fail(FOVEA_INVALID_ARGUMENT, "%s: d%s is given without %s, wanted both", kBackward, name, name);
 }
 
-MixedAttend resolve(const fovea_x_multi_token_forward_params& p) {
-  MixedAttend m{};
-  m.conv = read_conv(kForward, p, p.o, "o", p.page_table, p.cache_row);
-  m.group = read_group(kForward, p);
+// How heads of a group are mixed.
+template <class M, class P>
+void read_mixing(M& m, const char* op, const P& p) {
+  m.group = read_group(op, p);
   m.before = view_of<2>(p.mix_before), m.after = view_of<2>(p.mix_after);
-  return m;
-}
-
-MixedAttendBackward resolve(const fovea_x_multi_token_backward_params& p) {
-  MixedAttendBackward m{};
-  ConvAttendBackward& b = m.conv;
-  b.forward = read_conv(kBackward, p, p.dout, "dout", {}, {});
-  b.forward.attend.o = {};
-  b.dout = view_of<4>(p.dout);
-  b.dq = gradient_of<4>(p.dq), b.dk = gradient_of<4>(p.dk), b.dv = gradient_of<4>(p.dv);
-  b.dweight = gradient_of<3>(p.dweight);
-  needs(p.dmix_before, "mix_before", p.mix_before);
-  needs(p.dmix_after, "mix_after", p.mix_after);
-  m.group = read_group(kBackward, p);
-  m.before = view_of<2>(p.mix_before), m.after = view_of<2>(p.mix_after);
-  m.dbefore = gradient_of<2>(p.dmix_before), m.dafter = gradient_of<2>(p.dmix_after);
-  Attend& a = b.forward.attend;
-  if (!a.s && !b.dweight && !m.dbefore && !m.dafter) a.h = 0;  // nothing is each head's own
-  return m;
 }
 
 }  // namespace
 
-Plan plan(const Context& ctx, const fovea_x_multi_token_forward_params& params) {
-  return choose(kForward, ctx, resolve(params), multi_token_forward_host,
+Plan plan(const Context& ctx, const fovea_x_multi_token_forward_params& p) {
+  MixedAttend m{};
+  m.conv = read_conv(kForward, p, p.o, "o", p.page_table, p.cache_row);
+  read_mixing(m, kForward, p);
+  return choose(kForward, ctx, m, multi_token_forward_host,
                 FOVEA_CUDA_KERNELS(multi_token_forward_simt));
 }
 
-Plan plan(const Context& ctx, const fovea_x_multi_token_backward_params& params) {
-  return choose(kBackward, ctx, resolve(params), multi_token_backward_host,
+Plan plan(const Context& ctx, const fovea_x_multi_token_backward_params& p) {
+  MixedAttendBackward m{};
+  m.conv = read_conv_backward(kBackward, p, p.dout, "dout");
+  m.conv.forward.attend.o = {};
+  needs(p.dmix_before, "mix_before", p.mix_before);
+  needs(p.dmix_after, "mix_after", p.mix_after);
+  read_mixing(m, kBackward, p);
+  m.dbefore = gradient_of<2>(p.dmix_before), m.dafter = gradient_of<2>(p.dmix_after);
+  Attend& a = m.conv.forward.attend;
+  if (!a.s && !m.conv.dweight && !m.dbefore && !m.dafter) a.h = 0;  // nothing is each head's own
+  return choose(kBackward, ctx, m, multi_token_backward_host,
                 FOVEA_CUDA_KERNELS(multi_token_backward_simt));
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 #include "cuda/block/stage.cuh"
 #include "cuda/loop/combine.cuh"
+#include "cuda/loop/source.cuh"
 #include "ops/conv_attention/kernels.h"
 
 namespace fovea::cuda {
@@ -73,6 +74,42 @@ enum class ConvOwner { rows, dk, dv };
 // Stamped for each owner and width (backward.inc): sums of at most 64 Chunks columns.
 template <ConvOwner Owner, int Chunks>
 void conv_gradient_simt(Context& ctx, const ConvBackwardSimt& call);
+
+// Puts sequence r and where its rows of o are into shared memory; what was there is done with.
+template <class Shared>
+__device__ __forceinline__ void open_sequence(const ConvAttend& c, Shared& s, int64_t r) {
+  __syncthreads();
+  if (threadIdx.x == 0) s.seq = c.attend.sequences[r], s.out = c.rows_of(s.seq, r);
+  __syncthreads();
+}
+
+// Element offset of row i in a tensor like q, and in one like o; -1: there is none.
+__device__ __forceinline__ int64_t q_offset(const Sequence& q, const int64_t* stride, int64_t head,
+                                            int64_t i) {
+  return i >= 0 && i < q.rows ? row_offset(q, i, head, stride) : -1;
+}
+template <class Shared>
+__device__ __forceinline__ int64_t out_offset(const ConvAttend& c, const Shared& s,
+                                              const int64_t* stride, int64_t head, int64_t i) {
+  const int64_t row = i - c.history;
+  return row >= 0 && row < s.out.count
+             ? s.seq.batch * stride[0] + (s.out.begin + row) * stride[1] + head * stride[2]
+             : -1;
+}
+// Element offset of key j of head g; -1: there is none.
+__device__ __forceinline__ int64_t key_offset(const Attend& a, const Sequence& q,
+                                              const int64_t* stride, int64_t g, int64_t j) {
+  const int64_t at = j >= 0 && j < q.keys ? a.sequences.key_offset(q, j, stride) : -1;
+  return at < 0 ? -1 : at + g * stride[2];
+}
+// lse of row i; -inf: it has no output.
+template <class Shared>
+__device__ __forceinline__ float lse_of(const ConvAttend& c, const Shared& s, int64_t head,
+                                        int64_t i) {
+  const int64_t* lse = c.attend.lse.stride;
+  const int64_t stride[3] = {lse[0], lse[2], lse[1]}, at = out_offset(c, s, stride, head, i);
+  return at < 0 ? -INFINITY : c.attend.lse.as()[at];
+}
 
 // The taps of `heads` heads from `head` on as f32: [head][kernel_rows][kernel_columns].
 __device__ inline void load_taps(const ConvAttend& c, int64_t head, int heads, float* taps) {

@@ -1,57 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A consumer warpgroup of conv_attention's forward sweep (sweep_sm90.cuh): its state, its barriers,
-// and the parts of a work.
+// A consumer warpgroup of conv_attention's forward sweep (forward_sm90.cuh): its state, its
+// barriers, and the parts of a work item.
 #pragma once
 #include "cuda/loop/combine_row.cuh"
 #include "ops/conv_attention/sweep_feed_sm90.cuh"
 
 namespace fovea::cuda {
-
-// One row of a finished work.
-template <class Shape, int N>
-__device__ __forceinline__ void store_conv(const ConvAttend& c, const ConvWork90& more,
-                                           const ConvSlot& work, int head, int i, bool valid,
-                                           float top, float sum, const float (&o)[N][4], int half) {
-  const Attend& a = c.attend;
-  const int64_t row = work.out.begin + i - c.history;
-  const int width = static_cast<int>(a.e);
-  const auto inverse = [&] { return sum == 0.f ? 0.f : __frcp_rn(sum); };
-  const auto lse = [&] { return sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2; };
-  if (more.order.splits > 1) {
-    if (!valid) return;
-    const int64_t partial = more.parts.row(work.split, work.seq.batch * c.rows_out + row, head);
-    store_wide(more.parts.o + partial * more.parts.e, width, o, half, inverse());
-    if (threadIdx.x % 4 == 0) more.parts.lse[partial] = lse();
-    return;
-  }
-  const int64_t at =
-      valid ? work.seq.batch * a.o.stride[0] + row * a.o.stride[1] + head * a.o.stride[2] : 0;
-  if (a.o_dtype != FOVEA_F32)
-    store_row<Shape::Dtype>(valid ? static_cast<uint16_t*>(a.o.data) + at : nullptr, width, o, half,
-                            inverse());
-  else if (valid)
-    store_wide(a.o.as<float>() + at, width, o, half, inverse());
-  if (a.lse && valid && threadIdx.x % 4 == 0)
-    a.lse.as()[work.seq.batch * a.lse.stride[0] + head * a.lse.stride[1] + row * a.lse.stride[2]] =
-        lse();
-}
-
-// A warp's rows of a split are stored: the last split to get here merges them all.
-template <class Shape>
-__device__ __forceinline__ void merge_splits(const ConvAttend& c, const ConvWork90& more,
-                                             const ConvSlot& work, int head, int number) {
-  const Attend& a = c.attend;
-  int32_t* const arrived = more.arrived + work.number * (Shape::BM / 16) + number;
-  int before = 0;
-  if (threadIdx.x % 32 == 0) before = count_arrival(arrived);
-  if (__shfl_sync(~0u, before, 0) != more.order.splits - 1) return;
-  if (threadIdx.x % 32 == 0) *arrived = 0;
-  const int chunks = (static_cast<int>(a.e) + kMergeColumns - 1) / kMergeColumns;
-  for (int i = work.first; i < work.end; ++i)
-    for (int chunk = 0; chunk < chunks; ++chunk)
-      combine_row<16, true>(a, more.parts, work.seq.batch, work.out.begin + i - c.history, head,
-                            chunk);
-}
 
 template <class Shape>
 class ConvConsumer90 {
@@ -70,6 +24,7 @@ class ConvConsumer90 {
     float o[1][E / 8][4];
     TapBands<Shape::Pairs, Shape::Ahead> bands;
     OnlineSoftmax<1> state;
+    int seen[2];  // keys that the lane's rows see: those before
   };
 
   __device__ __forceinline__ ConvConsumer90(const ConvAttend& c, const ConvWork90& more, int group,
@@ -87,18 +42,14 @@ class ConvConsumer90 {
         place(group * 64 + warp * 16),
         local(Shape::packed ? 0 : place),
         unit(c.attend.score.scale / kScoreUnit),
-        s(fragments.s),
-        x(fragments.x),
-        p(fragments.p),
-        o(fragments.o),
-        bands(fragments.bands),
-        state(fragments.state) {
-    bands.place(place, place - local, Shape::BM - 1, taps_rows);
+        follows(!Shape::packed && group > 0),
+        f(fragments) {
+    f.bands.place(place, place - local, Shape::BM - 1, taps_rows);
   }
 
   __device__ __forceinline__ void compute() {
     for (;;) {
-      sm90::barrier_wait(shared.planned(slot), slot.phase);
+      shared.tile_pipe().wait(slot);
       if (__all_sync(~0u, !work().any)) return;
       const int groups = sm90::uniform(work().groups);
       if (Shape::Groups == 3 && group >= groups) {
@@ -108,7 +59,7 @@ class ConvConsumer90 {
         walk_keys();
         end_work();
       }
-      release(shared.free(slot));
+      shared.tile_pipe().release(slot);
       slot.next(), q_at.next();
     }
   }
@@ -121,39 +72,41 @@ class ConvConsumer90 {
 
   // ---- barriers
 
-  __device__ __forceinline__ void release(uint32_t barrier) const {
-    if (lane == 0) sm90::barrier_arrive(barrier);
-  }
   // The warpgroup below may read S of this one.
   __device__ __forceinline__ void hand_over() const {
     if (!last) sm90::named_barrier_arrive(kWritten + group, 256);
   }
-  // S is written here, and by the warpgroup above.
+  // S is written here, and by the warpgroup above.  Unless Final, that one may overwrite the tile
+  // behind it, which the step before read last.
+  //   One branch holds both barriers: of two, the second's predicate is made after the first waits.
+  template <bool Final>
   __device__ __forceinline__ void wait_written() const {
-    if (kShares && group > 0)
+    if (follows) {
       sm90::named_barrier_sync(kWritten + group - 1, 256);
-    else
+      if (!Final) give_back();
+    } else {
       sm90::named_barrier_sync(kOwn + group, 128);
+    }
   }
   // What this one needs of the warpgroup above is read, and may be overwritten there.
   __device__ __forceinline__ void give_back() const {
-    if (kShares && group > 0) sm90::named_barrier_arrive(kRead + group - 1, 256);
+    if (follows) sm90::named_barrier_arrive(kRead + group - 1, 256);
   }
   __device__ __forceinline__ void wait_read() const {
     if (!last) sm90::named_barrier_sync(kRead + group, 256);
   }
 
-  // ---- a work
+  // ---- a work item
 
   __device__ __forceinline__ const ConvSlot& work() const { return shared.work(slot); }
 
   // A warpgroup without rows in a low row tile only lets stages go.
   __device__ __forceinline__ void pass_work() {
-    sm90::barrier_wait(shared.q_full(q_at), q_at.phase);
-    release(shared.q_empty(q_at));
+    shared.q_pipe().wait(q_at);
+    shared.q_pipe().release(q_at);
     for (int tiles = 2 * work().count + work().warm; tiles > 0; --tiles) {
-      sm90::barrier_wait(shared.full(at), at.phase);
-      release(shared.empty(at));
+      shared.key_pipe().wait(at);
+      shared.key_pipe().release(at);
       at.next();
     }
   }
@@ -165,17 +118,27 @@ class ConvConsumer90 {
     head = work().head + (mine ? number : 0);
     row = sm90::uniform(work().first - above + local);
     i = row + lane / 4;
-    keys = sm90::uniform(work().keys), shift = sm90::uniform(work().shift);
+    keys = sm90::uniform(work().keys);
+    see_keys();
     q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
     if (c.weight_dtype == FOVEA_F32)
       load_taps(static_cast<const float*>(c.weight.data));
     else
       load_taps(
           static_cast<const std::conditional_t<Dtype == FOVEA_F16, f16, bf16>*>(c.weight.data));
-    sm90::barrier_wait(shared.q_full(q_at), q_at.phase);
-    state = OnlineSoftmax<1>();
+    shared.q_pipe().wait(q_at);
+    f.state = OnlineSoftmax<1>();
     n = sm90::uniform(work().last), now = 0;
     more_values = false;
+  }
+
+  // Rows before the sequence see no key: their S is 0.
+  __device__ __forceinline__ void see_keys() {
+    const PlainWindow window(c.attend.mask.window, sm90::uniform(work().rows), keys);
+    const auto end_of = [&](int i) { return i < 0 ? 0 : window.keys_of(i, i + 1).high; };
+    seen_by_all = end_of(row);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) f.seen[half] = end_of(i + 8 * half);
   }
 
   // The head's taps, while Q and the first keys are on their way.
@@ -183,7 +146,7 @@ class ConvConsumer90 {
   __device__ __forceinline__ void load_taps(const T* taps) {
     const View<3>& weight = c.weight;
     taps += head * weight.stride[0];
-    bands.load(taps_rows, taps_columns, [&](int d, int v) {
+    f.bands.load(taps_rows, taps_columns, [&](int d, int v) {
       return to_float(taps[(above - d) * weight.stride[1] + v * weight.stride[2]]);
     });
   }
@@ -197,10 +160,10 @@ class ConvConsumer90 {
       step<true>();
     } else {
       hand_over();
-      wait_written();
+      wait_written<true>();
     }
     give_back();
-    release(shared.q_empty(q_at));
+    shared.q_pipe().release(q_at);
   }
 
   __device__ __forceinline__ void end_work() {
@@ -208,32 +171,77 @@ class ConvConsumer90 {
 #pragma unroll
       for (int j = 0; j < E / 8; ++j)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) o[0][j][e] = 0.f;
-    each_row<1>(0, [&](int, int half, int) {
-      const int at_row = i + 8 * half, in_slot = local + lane / 4 + 8 * half;
-      const bool valid = mine && in_slot >= above && at_row < work().end;
-      const float top = state.m[0][half];
-      store_conv<Shape>(c, more, work(), head, at_row, valid,
-                        top == kNegativeInfinity ? top : top * kFactor, state.total(0, half), o[0],
-                        half);
-    });
+        for (int e = 0; e < 4; ++e) f.o[0][j][e] = 0.f;
+    each_row<1>(0, [&](int, int half, int) { store_row_of(half); });
     __syncwarp();
     if constexpr (Shape::packed)
-      if (more.arrived && mine) merge_splits<Shape>(c, more, work(), head, number);
-    // The next work's first scores go where these were read.
+      if (more.arrived && mine) merge_splits();
+    // The next work item's first scores go where these were read.
     if (last) sm90::named_barrier_sync(kOwn + group, 128);
     wait_read();
   }
 
+  // o and lse of one of the lane's rows, or a split's partial ones.
+  __device__ __forceinline__ void store_row_of(int half) const {
+    const Attend& a = c.attend;
+    const int in_slot = local + lane / 4 + 8 * half, width = static_cast<int>(a.e);
+    const bool valid = mine && in_slot >= above && i + 8 * half < work().end;
+    const int64_t batch = work().seq.batch, out = work().out.begin + i + 8 * half - c.history;
+    const float most = f.state.m[0][half], sum = f.state.total(0, half);
+    const float top = most == kNegativeInfinity ? most : most * kFactor;
+    const auto inverse = [&] { return sum == 0.f ? 0.f : __frcp_rn(sum); };
+    const auto lse = [&] { return sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2; };
+    if (more.order.splits > 1) {
+      if (!valid) return;
+      const int64_t partial = more.parts.row(work().split, batch * c.rows_out + out, head);
+      store_wide(more.parts.o + partial * more.parts.e, width, f.o[0], half, inverse());
+      if (threadIdx.x % 4 == 0) more.parts.lse[partial] = lse();
+      return;
+    }
+    const int64_t at =
+        valid ? batch * a.o.stride[0] + out * a.o.stride[1] + head * a.o.stride[2] : 0;
+    if (a.o_dtype != FOVEA_F32)
+      store_row<Dtype>(valid ? static_cast<uint16_t*>(a.o.data) + at : nullptr, width, f.o[0], half,
+                       inverse());
+    else if (valid)
+      store_wide(a.o.as<float>() + at, width, f.o[0], half, inverse());
+    if (a.lse && valid && threadIdx.x % 4 == 0)
+      a.lse.as()[batch * a.lse.stride[0] + head * a.lse.stride[1] + out * a.lse.stride[2]] = lse();
+  }
+
+  // The warp's rows of a split are stored: the last split to get here merges them all.
+  __device__ __forceinline__ void merge_splits() const {
+    int32_t* const arrived = more.arrived + work().number * (Shape::BM / 16) + number;
+    int before = 0;
+    if (lane == 0) before = count_arrival(arrived);
+    if (__shfl_sync(~0u, before, 0) != more.order.splits - 1) return;
+    if (lane == 0) *arrived = 0;
+    const int chunks = (static_cast<int>(c.attend.e) + kMergeColumns - 1) / kMergeColumns;
+    for (int row = work().first; row < work().end; ++row)
+      for (int chunk = 0; chunk < chunks; ++chunk)
+        combine_row<16, true>(c.attend, more.parts, work().seq.batch,
+                              work().out.begin + row - c.history, head, chunk);
+  }
+
   // ---- a tile of keys
 
-  // Keys that the lane's rows see end here.
-  __device__ __forceinline__ int limit(int half) const {
-    return c.causal ? min(i + 8 * half + shift + 1, keys) : keys;
-  }
-  // All rows of the warp see all keys of a tile from `key` on.
+  // All rows of the warp see all keys of a tile from `key` on.  Its bound is made once a work item:
+  // a longer test is a chain of uniform instructions that the convolution's end waits for.
   __device__ __forceinline__ bool whole(int key) const {
-    return key >= 0 && key + BN <= keys && row >= 0 && (!c.causal || key + BN <= row + shift + 1);
+    return key >= 0 && key + BN <= seen_by_all;
+  }
+  // What the lane's rows do not see of Blocks of 8 keys from `key` on.  Before: some lie before 0.
+  template <int Blocks, bool Before>
+  __device__ __forceinline__ void mask(float (&x)[N][4], int key, float unseen) const {
+    const int first = key + lane % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int j = 0; j < Blocks; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if ((Before && first + j * 8 + e < 0) || first + j * 8 + e >= f.seen[half])
+            x[j][2 * half + e] = unseen;
   }
   __device__ __forceinline__ static int next_of(int buffer) {
     return buffer == 2 ? 0 : buffer + 1;
@@ -267,13 +275,12 @@ class ConvConsumer90 {
     const KeyState v = at;
     at.next();
     if constexpr (!Final && !Shape::late) issue_scores(k);
-    wait_written();
-    if constexpr (!Final) give_back();
+    wait_written<Final>();
     make_logits();
     float alpha[1][2];
-    state.weigh(x, alpha, kFactor);
-    pack_operand<Dtype>(p, x);
-    state.rescale_o(o, alpha);
+    f.state.weigh(f.x, alpha, kFactor);
+    pack_operand<Dtype>(f.p, f.x);
+    f.state.rescale_o(f.o, alpha);
     if (n * BN + BN > keys) zero_values<Shape>(max(keys - n * BN, 0), shared, v, group);
     if constexpr (!Final && Shape::late) issue_scores(k);
     issue_values(v);
@@ -285,23 +292,23 @@ class ConvConsumer90 {
       hand_over();
     }
     sm90::wait<0>();
-    sm90::pin(o[0]);
-    release(shared.empty(v));
+    sm90::pin(f.o[0]);
+    shared.key_pipe().release(v);
     --n;
   }
 
   __device__ __forceinline__ void issue_scores(KeyState k) {
-    sm90::barrier_wait(shared.full(k), k.phase);
+    shared.key_pipe().wait(k);
     sm90::fence();
     sm90::product_rows<Dtype, D, typename Shape::TileQ, typename Shape::TileK>(
-        s, sm90::descriptor(sm90::unhoisted(q_rows)), sm90::descriptor(shared.keys(k)));
+        f.s, sm90::descriptor(sm90::unhoisted(q_rows)), sm90::descriptor(shared.keys(k)));
     sm90::commit();
   }
   __device__ __forceinline__ void issue_values(KeyState v) {
-    sm90::barrier_wait(shared.full(v), v.phase);
+    shared.key_pipe().wait(v);
     sm90::fence();
-    sm90::product_columns<Dtype>(o[0], p[0], sm90::descriptor(shared.keys(v), TileV::panel_bytes),
-                                 more_values);
+    sm90::product_columns<Dtype>(f.o[0], f.p[0],
+                                 sm90::descriptor(shared.keys(v), TileV::panel_bytes), more_values);
     sm90::commit();
     more_values = true;
   }
@@ -309,33 +316,22 @@ class ConvConsumer90 {
   // S of tile `tile`, of its first Blocks of 8 keys, to buffer `to`: 0 where unseen.
   template <int Blocks>
   __device__ __forceinline__ void put_scores(int tile, KeyState k, int to) {
-    sm90::pin(s);
-    release(shared.empty(k));
+    sm90::pin(f.s);
+    shared.key_pipe().release(k);
     const int key = tile * BN - left;
 #pragma unroll
     for (int j = 0; j < Blocks; ++j)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) s[j][e] *= unit;
-    if (!whole(key)) {
-      const int first = key + lane % 4 * 2;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int end = i + 8 * half < 0 ? 0 : limit(half);
-#pragma unroll
-        for (int j = 0; j < Blocks; ++j)
-#pragma unroll
-          for (int e = 0; e < 2; ++e)
-            if (first + j * 8 + e < 0 || first + j * 8 + e >= end) s[j][2 * half + e] = 0.f;
-      }
-    }
+      for (int e = 0; e < 4; ++e) f.s[j][e] *= unit;
+    if (!whole(key)) mask<Blocks, true>(f.s, key, 0.f);
     const uint32_t line =
         shared.scores(to) + lane / 16 * Shape::block_bytes + (place + lane % 16) * 16;
 #pragma unroll
     for (int k2 = 0; k2 < Blocks / 2; ++k2) {
-      const uint32_t packed[4] = {pack<FOVEA_F16>(s[2 * k2][0], s[2 * k2][1]),
-                                  pack<FOVEA_F16>(s[2 * k2][2], s[2 * k2][3]),
-                                  pack<FOVEA_F16>(s[2 * k2 + 1][0], s[2 * k2 + 1][1]),
-                                  pack<FOVEA_F16>(s[2 * k2 + 1][2], s[2 * k2 + 1][3])};
+      const uint32_t packed[4] = {pack<FOVEA_F16>(f.s[2 * k2][0], f.s[2 * k2][1]),
+                                  pack<FOVEA_F16>(f.s[2 * k2][2], f.s[2 * k2][3]),
+                                  pack<FOVEA_F16>(f.s[2 * k2 + 1][0], f.s[2 * k2 + 1][1]),
+                                  pack<FOVEA_F16>(f.s[2 * k2 + 1][2], f.s[2 * k2 + 1][3])};
       sm90::store_matrices(line + 2 * k2 * Shape::block_bytes, packed);
     }
   }
@@ -343,21 +339,11 @@ class ConvConsumer90 {
   // A of tile n to x: -inf where unseen.
   __device__ __forceinline__ void make_logits() {
     const uint32_t here = shared.scores(now), behind = shared.scores(next_of(next_of(now)));
-    bands.convolve(x[0], taps_rows, [&](int block) {
+    f.bands.convolve(f.x[0], taps_rows, [&](int block) {
       return block < N ? here + block * Shape::block_bytes
                        : behind + (block - N) * Shape::block_bytes;
     });
-    if (whole(n * BN)) return;
-    const int first = n * BN + lane % 4 * 2;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int end = limit(half);
-#pragma unroll
-      for (int j = 0; j < N; ++j)
-#pragma unroll
-        for (int e = 0; e < 2; ++e)
-          if (first + j * 8 + e >= end) x[0][j][2 * half + e] = kNegativeInfinity;
-    }
+    if (!whole(n * BN)) mask<N, false>(f.x[0], n * BN, kNegativeInfinity);
   }
 
   // ---- state
@@ -369,25 +355,23 @@ class ConvConsumer90 {
   const int above, left, taps_rows, taps_columns;
   const int place, local;  // the warp's first row of the block's, and in its slot
   const float unit;
+  const bool follows;  // reads S of the warpgroup above
   typename Shared::TileState slot;
   typename Shared::QState q_at;
   KeyState at;
 
-  // Of the work.
-  bool last = true;  // of the work's warpgroups
+  // Of the work item.
+  bool last = true;  // of the work item's warpgroups
   int number, head;  // of the slot's heads, of all
   bool mine;         // the slot has that head
   int row, i;        // of the sequence: the warp's first row, the lane's first
-  int keys, shift;
+  int keys;
+  int seen_by_all;  // keys that every row of the warp sees: those before
   uint32_t q_rows;
   int n, now;        // the tile of keys, and the buffer of its S
   bool more_values;  // O is not empty
 
-  float (&s)[N][4], (&x)[1][N][4];
-  uint32_t (&p)[1][N / 2][4];
-  float (&o)[1][E / 8][4];
-  TapBands<Shape::Pairs, Shape::Ahead>& bands;
-  OnlineSoftmax<1>& state;
+  Fragments& f;
 };
 
 }  // namespace fovea::cuda

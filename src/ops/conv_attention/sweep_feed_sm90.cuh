@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What conv_attention's forward sweep (sweep_sm90.cuh) has in shared memory, and the warp that
+// What conv_attention's forward sweep (forward_sm90.cuh) has in shared memory, and the warp that
 // plans work items and copies them there.
 #pragma once
 #include <new>
@@ -35,13 +35,12 @@ struct ConvShape90 {
   static constexpr int most_bytes = Blocks == 1 ? 227 * 1024 : 113 * 1024;
   static constexpr int Slots =
       Stages * stage_bytes + 2 * q_bytes + scores_bytes + slack_bytes <= most_bytes ? 2 : 1;
-  static constexpr int scores = Slots * q_bytes + Stages * stage_bytes;
-  static constexpr int tile_bytes = scores + scores_bytes;
-  static constexpr int shared_bytes = tile_bytes + slack_bytes;
+  static constexpr int shared_bytes =
+      Slots * q_bytes + Stages * stage_bytes + scores_bytes + slack_bytes;
   static_assert(shared_bytes <= most_bytes);
 };
 
-// Where a work is: the order's, or of a part of row tiles of one height (TileParts).
+// Where a work item is: the order's, or of a part of row tiles of one height (TileParts).
 struct ConvPlace : TileCoord {
   int first, own;  // its first row of those with outputs; rows of a tile of its height
   bool low = false;
@@ -67,14 +66,14 @@ struct ConvPlace : TileCoord {
   }
 };
 
-// What the producer warp tells the others of a work.
+// What the producer warp tells the others of a work item.
 struct ConvSlot {
   Sequence seq;
   ConvAttend::Rows out;
   int first, end;  // rows of the sequence: the block's first own, past the last own
-  int rows, keys, shift;
+  int rows, keys;
   int head, heads;       // the first query head, how many have a slot
-  int g, split, number;  // number: of the work, whatever the split
+  int g, split, number;  // number: of the work item, whatever the split
   int count, last;       // key tiles with outputs, the first of them
   int groups;            // warpgroups that have rows
   bool warm;             // the tile behind `last` has scores that its outputs read
@@ -88,7 +87,7 @@ struct ConvSlot {
     const int r = ConvPlace::quotient(place.head, work.heads), at = place.head - r * work.heads,
               group = work.group;
     seq = a.sequences[r], out = c.rows_of(seq, r);
-    rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys), shift = keys - rows;
+    rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys);
     const int history = static_cast<int>(c.history);
     first = history + place.first;
     end = min(first + place.own, history + static_cast<int>(out.count));
@@ -99,7 +98,7 @@ struct ConvSlot {
     head = packed ? g * group + pack * slots : at;
     heads = packed ? min(slots, group - pack * slots) : 1;
     split = place.split;
-    const int to = c.causal ? max(min(end + shift, keys), 0) : keys;
+    const int to = max(PlainWindow(a.mask.window, rows, keys).keys_of(first, end).high, 0);
     const int tiles = (to + width - 1) / width;
     const TilePart part(tiles, work.order.splits, split);
     count = part.end - part.begin, last = part.end - 1;
@@ -114,13 +113,6 @@ struct ConvLayout90 : sm90::SharedLayout {
       q_pipe = pipeline<Shape::Slots>(), key_pipe = pipeline<Shape::Stages>();
 };
 
-//   | barrier    | who arrives         | who waits | what it guards         |
-//   | tile ready | producer            | consumers | a slot: the work item  |
-//   | tile empty | a lane of each warp | producer  | the same, to overwrite |
-//   | q full     | TMA                 | consumers | a slot of Q            |
-//   | q empty    | a lane of each warp | producer  | the same, to overwrite |
-//   | key full   | TMA                 | consumers | a tile of K or V       |
-//   | key empty  | a lane of each warp | producer  | the same, to overwrite |
 template <class Shape>
 struct ConvShared90 {
   static constexpr ConvLayout90<Shape> layout = ConvLayout90<Shape>();
@@ -149,14 +141,6 @@ struct ConvShared90 {
   __device__ QPipe q_pipe() const { return {at + layout.q_pipe}; }
   __device__ KeyPipe key_pipe() const { return {at + layout.key_pipe}; }
 
-  // For the consumers.
-  __device__ uint32_t planned(TileState i) const { return tile_pipe().full(i); }
-  __device__ uint32_t free(TileState i) const { return tile_pipe().empty(i); }
-  __device__ uint32_t q_full(QState i) const { return q_pipe().full(i); }
-  __device__ uint32_t q_empty(QState i) const { return q_pipe().empty(i); }
-  __device__ uint32_t full(KeyState i) const { return key_pipe().full(i); }
-  __device__ uint32_t empty(KeyState i) const { return key_pipe().empty(i); }
-
   __device__ void init() const {
     constexpr int kWarps = 4 * Shape::Groups;
     tile_pipe().init(1, kWarps), q_pipe().init(1, kWarps), key_pipe().init(1, kWarps);
@@ -164,7 +148,7 @@ struct ConvShared90 {
   }
 };
 
-// The warp that finds out what each work is and copies for it.
+// The warp that finds out what each work item is and copies for it.
 template <class Shape>
 __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90& more,
                                           const ConvShared90<Shape>& shared) {
@@ -177,7 +161,7 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
   typename Shared::TileState slot;
   typename Shared::QState q;
   typename Shared::KeyState at;
-  // From parameters alone, the first work is planned while the kernel before ends.
+  // From parameters alone, the first work item is planned while the kernel before ends.
   const Sequences& given = c.attend.sequences;
   if (more.schedule.counters || given.query_start || given.key_start || given.query_len ||
       given.key_len || given.key_first || given.cache_row)
@@ -196,7 +180,7 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
   };
   for (TileScheduler scheduler(more.schedule, false); !scheduler.done(); next(scheduler)) {
     shared.tile_pipe().acquire(slot);
-    __syncwarp();  // a work that no row needs was seen by all lanes
+    __syncwarp();  // a work item that no row needs was seen by all lanes
     if (lane == 0)
       new (&shared.work(slot))
           ConvSlot(c, more, *scheduler, Shape::packed, own, kSlots, Shape::Groups, BN);
@@ -227,16 +211,13 @@ __device__ __forceinline__ void copy_conv(const ConvAttend& c, const ConvWork90&
       shared.q_pipe().expect(q, Shape::q_bytes);
 #pragma unroll 1
       for (int n = 0; n < kSlots; ++n)
-#pragma unroll
-        for (int panel = 0; panel < Shape::TileQ::panels; ++panel)
-          sm90::tma_load_box(
-              shared.q(q) + panel * Shape::TileQ::panel_bytes + n * kSlot * kPanelRowBytes,
-              more.maps.q, shared.q_pipe().full(q), panel * 64,
-              Shape::packed ? row : row + n * kSlot,
-              Shape::packed ? work.head + min(n, work.heads - 1) : work.head,
-              static_cast<int>(work.seq.batch));
+        sm90::tma_load_panels<typename Shape::TileQ>(
+            shared.q(q) + n * kSlot * kPanelRowBytes, more.maps.q, shared.q_pipe().full(q),
+            Shape::packed ? row : row + n * kSlot,
+            Shape::packed ? work.head + min(n, work.heads - 1) : work.head,
+            static_cast<int>(work.seq.batch));
     };
-    // Q is many copies: keys, which take longest to come, are asked for before.
+    // Q is many copies: keys, which take longest to come, are requested before.
     if (work.warm) copy(TileK(), more.halo, (last + 1) * BN - left, kHaloKeys);
     if (last >= first) copy(TileK(), more.maps.k, last * BN - left, BN);
     copy_q();

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the launchers of conv_attention's Hopper kernels share: which calls neither takes, and the
+// order of work items.
+#pragma once
+#include <algorithm>
+#include <string>
+
+#include "core/dtype.h"
+#include "core/pieces.h"
+#include "cuda/block/schedule.cuh"
+#include "cuda/launch.h"
+#include "cuda/loop/row_tile.cuh"
+#include "cuda/tensor_map.h"
+#include "ops/conv_attention/kernels.h"
+
+namespace fovea::cuda {
+
+// Why neither kernel takes a call; "": one may.
+inline std::string refuses_sm90(const DeviceInfo& device, const ConvAttend& c) {
+  const Attend& a = c.attend;
+  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
+  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
+    return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
+  if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
+  if (!a.h || !a.g) return "no heads";
+  if (a.sequences.key_max > kIndexMax || a.sequences.query_max > kIndexMax)
+    return "more than 2^30 keys or rows in a sequence";
+  return "";
+}
+
+// What tensor maps refuse, if anything.
+inline std::string refuses_maps(std::initializer_list<const MapOf*> maps, const char* names) {
+  for (const MapOf* x : maps)
+    if (const char* why = map_refuses(*x); *why) return std::string(names) + " has " + why;
+  CUtensorMap map;
+  if (!make_map(**maps.begin(), map)) return "the driver makes no tensor maps";
+  return "";
+}
+
+// `heads` work items have the same row tiles, `shared` of them the same columns of `bytes`.
+// Sections are even and as large as the cache allows: a section of a few heads would end in long
+// work items that nothing is left to fill.  Of causal row tiles the shorter half of all sections
+// comes last.
+inline TileOrder conv_order(const DeviceInfo& device, int64_t row_tiles, int64_t heads,
+                            int64_t splits, int64_t shared, int64_t bytes, bool causal,
+                            bool reversed) {
+  const int64_t most = clamp_i64(device.l2_bytes / (bytes + 1), 1, 64) * shared;
+  const int64_t sections = std::max<int64_t>(ceil_div(heads, most), 1);
+  return {static_cast<int32_t>(row_tiles),
+          static_cast<int32_t>(heads),
+          static_cast<int32_t>(splits),
+          static_cast<int32_t>(std::max<int64_t>(ceil_div(heads, sections), 1)),
+          static_cast<int32_t>(causal ? row_tiles / 2 : 0),
+          reversed};
+}
+
+}  // namespace fovea::cuda
