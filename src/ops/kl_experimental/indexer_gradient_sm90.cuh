@@ -22,7 +22,7 @@
 namespace fovea::cuda {
 
 template <int Dtype_, int D_, int Passing_, int Stages_>
-struct SlopesShape90 {
+struct DscoresShape90 {
   static constexpr int Dtype = Dtype_, D = D_, Own = kHeadsTile, Passing = Passing_;
   static constexpr int Stages = Stages_, threads = 384, copying = 24, computing = 240, warps = 8;
   using TileOwn = Swizzled<Own, D>;
@@ -33,7 +33,7 @@ struct SlopesShape90 {
 
 // The owned tile and the ring, as a producer or a consumer sees them.
 template <class Shape>
-struct SlopesRing {
+struct DscoresRing {
   using Ring = sm90::Ring<Shape::Stages>;
   using Tile = typename Shape::Tile;
   static constexpr int N = Shape::Passing / 8, D = Shape::D;
@@ -48,7 +48,7 @@ struct SlopesRing {
   __device__ uint32_t empty() const { return full() + 8; }
   __device__ void init() const {
     sm90::barrier_init(own_full(), 1), sm90::barrier_init(raw(), 1);
-    for (SlopesRing x{base, {}}; x.at.phase == 0; x.at.next())
+    for (DscoresRing x{base, {}}; x.at.phase == 0; x.at.next())
       sm90::barrier_init(x.full(), 1), sm90::barrier_init(x.empty(), Shape::warps);
     sm90::barrier_init_done();
   }
@@ -106,7 +106,7 @@ __device__ __forceinline__ void clear_sums90(float (&x)[N][4]) {
 }
 
 // dz from db, z and w.
-__device__ __forceinline__ float head_slope90(float d, float z, float w) {
+__device__ __forceinline__ float head_dscore90(float d, float z, float w) {
   return d * (z <= 0.f ? 0.f : w);
 }
 
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   constexpr int N = kHeadsTile / 8, D = Shape::D;
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ __align__(16) unsigned char s_tile[sizeof(HeadsTile)];
-  SlopesRing<Shape> ring{shared_address(shared), {}};
+  DscoresRing<Shape> ring{shared_address(shared), {}};
   const int head = static_cast<int>(blockIdx.x) % work.heads[1];
   if (threadIdx.x == 0)
     new (s_tile) HeadsTile(work, static_cast<int>(blockIdx.x) / work.heads[1]), ring.init();
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       for (int c = 0; c < 4; ++c) {
         const float of = c % 2 ? d[c / 2][j].y : d[c / 2][j].x, z = x[0][j][c];
         dweight[c / 2] = fmaf(of, z <= 0.f ? 0.f : z, dweight[c / 2]);
-        x[0][j][c] = head_slope90(of, z, w[c / 2]);
+        x[0][j][c] = head_dscore90(of, z, w[c / 2]);
       }
     if (args.dq) ring.add(dq, x);
     ring.release();
@@ -185,18 +185,18 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 
 // What a block of `keys` works on: a key tile, every row_parts-th row tile of the launch, heads
 // [head, head_end).
-struct SlopesKeysTile {
+struct DscoresKeysTile {
   Sequence seq;
   int64_t place;  // of its sums
   int r, tile, row_part, head, head_end;
 
-  __device__ SlopesKeysTile(const HeadsWork& work, const IndexerArgs90& args, int at) : place(at) {
+  __device__ DscoresKeysTile(const HeadsWork& work, const IndexerArgs90& args, int at) : place(at) {
     const int head_part = at % args.head_parts, heads = work.heads[1];
     head = heads * head_part / args.head_parts;
     head_end = heads * (head_part + 1) / args.head_parts;
     at /= args.head_parts;
     row_part = at % args.row_parts, at /= args.row_parts;
-    tile = at % args.key_tiles, r = at / args.key_tiles;
+    tile = at % static_cast<int>(args.parts.tiles), r = at / static_cast<int>(args.parts.tiles);
     seq = work.a.sequences[r];
   }
 };
@@ -204,7 +204,7 @@ struct SlopesKeysTile {
 // The walk of a block of `keys`: f(row tile's number in the launch, its first row).
 template <class F>
 __device__ __forceinline__ void each_row_tile(const HeadsWork& work, const IndexerArgs90& args,
-                                              const SlopesKeysTile& at, const F& f) {
+                                              const DscoresKeysTile& at, const F& f) {
   const int begin = max(work.first, at.r * work.row_tiles) - work.first,
             end = min(work.first + work.count, (at.r + 1) * work.row_tiles) - work.first;
 #pragma unroll 1
@@ -225,12 +225,12 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                     const __grid_constant__ IndexerArgs90 args) {
   constexpr int N = Shape::Passing / 8, D = Shape::D, kHalves = kHeadsTile / Shape::Passing;
   extern __shared__ __align__(1024) unsigned char shared[];
-  __shared__ __align__(16) unsigned char s_tile[sizeof(SlopesKeysTile)];
-  SlopesRing<Shape> ring{shared_address(shared), {}};
+  __shared__ __align__(16) unsigned char s_tile[sizeof(DscoresKeysTile)];
+  DscoresRing<Shape> ring{shared_address(shared), {}};
   if (threadIdx.x == 0)
-    new (s_tile) SlopesKeysTile(work, args, static_cast<int>(blockIdx.x)), ring.init();
+    new (s_tile) DscoresKeysTile(work, args, static_cast<int>(blockIdx.x)), ring.init();
   __syncthreads();
-  const SlopesKeysTile& at = *reinterpret_cast<const SlopesKeysTile*>(s_tile);
+  const DscoresKeysTile& at = *reinterpret_cast<const DscoresKeysTile*>(s_tile);
   if (at.tile * kHeadsTile >= at.seq.keys) return;
   const int row_begin = static_cast<int>(at.seq.row_begin), batch = static_cast<int>(at.seq.batch);
   if (threadIdx.x < 128) {
@@ -279,20 +279,20 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 #pragma unroll
         for (int j = 0; j < N; ++j)
 #pragma unroll
-          for (int c = 0; c < 4; ++c) x[0][j][c] = head_slope90(d[j][c], x[0][j][c], w[j][c % 2]);
+          for (int c = 0; c < 4; ++c) x[0][j][c] = head_dscore90(d[j][c], x[0][j][c], w[j][c % 2]);
         ring.add(dk, x);
         ring.release();
       }
     }
   });
-  float* const to = args.key_sums + at.place * kHeadsTile * D + own * D + lane % 4 * 2;
+  float* const to = args.parts.sums + at.place * kHeadsTile * D + own * D + lane % 4 * 2;
 #pragma unroll
   for (int j = 0; j < D / 8; ++j)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float2& sum = *reinterpret_cast<float2*>(to + half * 8 * D + j * 8);
       float2 more = make_float2(dk[j][2 * half], dk[j][2 * half + 1]);
-      if (args.more) more.x += sum.x, more.y += sum.y;
+      if (work.first) more.x += sum.x, more.y += sum.y;
       sum = more;
     }
 }

@@ -23,12 +23,12 @@ template <int Dtype_, int D_>
 struct PoolShape90 {
   static constexpr int Dtype = Dtype_, D = D_, Stages = 3, keys = 128;
   static constexpr int threads = 384, producer = 24, consumer = 240, warps = 8;
-  using Tile = Swizzled<PoolSlopes::rows, D>;
+  using Tile = Swizzled<Dscores::rows, D>;
   using Units = Swizzled<kStageTile, D>;
   // A quarter warp's float2 of eight rows are in banks of their own.
   static constexpr int pitch = kStageTile + 8;
   static constexpr int k = 2 * Tile::bytes, sums = k + Stages * Tile::bytes;
-  static constexpr int barriers = sums + PoolSlopes::rows * pitch * 4;
+  static constexpr int barriers = sums + Dscores::rows * pitch * 4;
   static constexpr int shared_bytes = barriers + (2 + 2 * Stages) * 8;
 };
 
@@ -40,16 +40,16 @@ struct PoolTile90 {
   int span;          // tiles of 64 blocks
 
   __device__ PoolTile90(const PoolSweep90& sweep, int at) {
-    const PoolSlopes& slopes = sweep.slopes;
-    const int64_t item = slopes.first + slopes.count - 1 - at;  // late rows first
-    head = static_cast<int>(item % slopes.heads);
-    sequence = static_cast<int>(item / slopes.heads / slopes.row_tiles);
-    i0 = static_cast<int>(item / slopes.heads % slopes.row_tiles) * PoolSlopes::rows;
+    const Dscores& dscores = sweep.dscores;
+    const int64_t item = dscores.first + dscores.count - 1 - at;  // late rows first
+    head = static_cast<int>(item % dscores.heads);
+    sequence = static_cast<int>(item / dscores.heads / dscores.row_tiles);
+    i0 = static_cast<int>(item / dscores.heads % dscores.row_tiles) * Dscores::rows;
     seq = sweep.a.kl.sequences[sequence];
     units = pool_sequence(sweep.a, seq, sequence);
     first = tiles = 0, span = kStageTile * static_cast<int>(sweep.a.block_keys) / 128;
     if (i0 >= seq.rows) return;
-    const int64_t i1 = i0 + PoolSlopes::rows < seq.rows ? i0 + PoolSlopes::rows : seq.rows;
+    const int64_t i1 = i0 + Dscores::rows < seq.rows ? i0 + Dscores::rows : seq.rows;
     const KeyTiles range = key_tiles(sweep.a.kl.mask, seq, 0, 1, i0, i1, 128);
     first = static_cast<int>(range.first), tiles = static_cast<int>(range.last);
   }
@@ -161,7 +161,7 @@ struct PoolRows90 {
           to[block] = p[0], to[block + 1] = p[1];
       }
     };
-    if (pairs.full(at.i0, at.i0 + PoolSlopes::rows, key, key + Shape::keys))
+    if (pairs.full(at.i0, at.i0 + Dscores::rows, key, key + Shape::keys))
       each([](int, int) { return true; });
     else
       each([&](int i, int j) { return pairs.sees(i, j); });
@@ -175,17 +175,17 @@ struct PoolRows90 {
     for (int half = 0; half < 2; ++half) {
       const float* const p =
           sums + (static_cast<int>(threadIdx.x) % 32 / 4 + 8 * half) * Shape::pitch + column;
-      uint16_t* const to = static_cast<uint16_t*>(sweep.slopes.db) +
-                           sweep.slopes.place(at.sequence, at.head, row + 8 * half) + u0 + column;
+      uint16_t* const to = static_cast<uint16_t*>(sweep.dscores.db) +
+                           sweep.dscores.place(at.sequence, at.head, row + 8 * half) + u0 + column;
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         const float2 weight = *reinterpret_cast<const float2*>(p + 8 * j);
-        const auto slope = [&](float x, float p) {
+        const auto dscore = [&](float x, float p) {
           const float r = expf(only_numbers(x * scale) - lse_student[half]);
           return gain[half] != 0 && !(p < 0) ? gain[half] * (r - p) : 0.f;
         };
         *reinterpret_cast<uint32_t*>(to + 8 * j) = pack<Shape::Dtype>(
-            slope(y[j][2 * half], weight.x), slope(y[j][2 * half + 1], weight.y));
+            dscore(y[j][2 * half], weight.x), dscore(y[j][2 * half + 1], weight.y));
       }
     }
     __syncwarp();  // and done with
@@ -194,8 +194,8 @@ struct PoolRows90 {
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 1)
-    pool_slopes_sm90(const __grid_constant__ PoolSweep90 sweep,
-                     const __grid_constant__ PoolMaps90 maps) {
+    pool_dscores_sm90(const __grid_constant__ PoolSweep90 sweep,
+                      const __grid_constant__ PoolMaps90 maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
   __shared__ __align__(16) unsigned char s_tile[sizeof(PoolTile90)];
   using Tile = typename Shape::Tile;
@@ -255,8 +255,8 @@ template <int Dtype, int D>
 PoolInstance90 kl_pool_sm90_instance() {
   using Shape = PoolShape90<Dtype, D>;
   constexpr auto run = [](Context& ctx, const PoolSweep90& sweep, const PoolMaps90& maps) {
-    launch<pool_slopes_sm90<Shape>>(ctx, kPoolBackward, sweep.slopes.count, Shape::threads,
-                                    Shape::shared_bytes, sweep, maps);
+    launch<pool_dscores_sm90<Shape>>(ctx, kPoolBackward, sweep.dscores.count, Shape::threads,
+                                     Shape::shared_bytes, sweep, maps);
   };
   return {Dtype, D, run};
 }
