@@ -13,7 +13,7 @@ namespace fovea::cuda {
 
 // dx of rows [first, first + rows) of every sequence: (sequence, row, tile of heads, entry, head),
 // heads 0 1 8 9 2 3 10 11 ..: what a lane has of a fragment lies together.
-struct ListSlopes {
+struct ListDscores {
   uint16_t* dx;
   int64_t first, rows, head_tiles;
 
@@ -34,7 +34,7 @@ struct KeysStage {
 struct ListKeySums {
   ListTranspose order;
   ListRuns runs;
-  ListSlopes slopes;
+  ListDscores dscores;
   float* sums;  // (sequence, tile, part) of 128 x 128
   int64_t parts;
 };
@@ -87,14 +87,14 @@ __device__ __forceinline__ void sum_runs(float* sums, bool more, const unsigned 
   if (more) each_sum([](float sum, float& x) { x = sum; });
   const uint32_t s_lane = shared_address(shared) +
                           KeysStage::Q::at(inner_row(lane), column / kChunk + inner_chunk(lane));
-  const uint32_t s_slopes = shared_address(shared) + KeysStage::Q::bytes +
-                            (group * 32 + lane / 4) * KeysStage::key_bytes + lane % 4 * 8;
+  const uint32_t s_dscores = shared_address(shared) + KeysStage::Q::bytes +
+                             (group * 32 + lane / 4) * KeysStage::key_bytes + lane % 4 * 8;
   int stage = 0;
 #pragma unroll 1
   for (int64_t step = 0; step < steps; ++step) {
     meet();
     const uint32_t s_q = s_lane + stage * KeysStage::bytes;
-    const uint32_t s_dx = s_slopes + stage * KeysStage::bytes;
+    const uint32_t s_dx = s_dscores + stage * KeysStage::bytes;
     // Four bits a run: its eights of the warp's keys.
     uint32_t some = __reduce_or_sync(
         ~0u, lane < kRuns ? (groups[stage][lane % kRuns] >> 4 * group & 15u) << 4 * lane : 0u);
@@ -132,7 +132,7 @@ struct ListSteps {
 
   __device__ ListSteps(const int64_t* bounds, const ListKeySums& keys, int64_t part)
       : base(bounds[0]), begin(bounds[1]), end(bounds[2]) {
-    const int64_t head_tiles = keys.slopes.head_tiles;
+    const int64_t head_tiles = keys.dscores.head_tiles;
     first = (begin - base) / kRuns * head_tiles;
     const int64_t last = (end - base + kRuns - 1) / kRuns * head_tiles;
     first += (part + keys.parts - first % keys.parts) % keys.parts;
@@ -150,7 +150,7 @@ struct RunProducer {
   int64_t sequence, count;  // count: of all runs
   int64_t group, next_head_tile;
   const uint16_t *q_base, *q_lane;  // eight lanes copy a row of q, four rows at a time
-  uint32_t s_lane, s_slopes;
+  uint32_t s_lane, s_dscores;
 
   __device__ __forceinline__ RunProducer(const ListSides& call, int own, const ListKeySums& keys,
                                          const ListSteps& steps, int64_t sequence,
@@ -161,12 +161,12 @@ struct RunProducer {
         steps(steps),
         sequence(sequence),
         count(count),
-        group(steps.first / keys.slopes.head_tiles),
-        next_head_tile(steps.first % keys.slopes.head_tiles),
+        group(steps.first / keys.dscores.head_tiles),
+        next_head_tile(steps.first % keys.dscores.head_tiles),
         q_base(static_cast<const uint16_t*>(side.q.data)),
         q_lane(q_base + list_row(side, q, head(), 0) + chunk() * kChunk),
         s_lane(s_stage + KeysStage::Q::at(run() * kListHeads + head(), chunk())),
-        s_slopes(s_stage + KeysStage::Q::bytes + run() * KeysStage::run_bytes) {}
+        s_dscores(s_stage + KeysStage::Q::bytes + run() * KeysStage::run_bytes) {}
 
   __device__ static int lane() { return threadIdx.x % 32; }
   __device__ static int run() { return static_cast<int>(threadIdx.x) / 32 - kRuns; }
@@ -174,7 +174,7 @@ struct RunProducer {
   __device__ static int chunk() { return lane() % kPanelChunks; }
 
   __device__ __forceinline__ void find(RunAhead& x, bool there) {
-    const int64_t at = steps.base + group * kRuns + run(), head_tiles = keys.slopes.head_tiles;
+    const int64_t at = steps.base + group * kRuns + run(), head_tiles = keys.dscores.head_tiles;
     x.count = 0, x.head_tile = next_head_tile;
     group += keys.parts / head_tiles, next_head_tile += keys.parts % head_tiles;
     if (next_head_tile >= head_tiles) next_head_tile -= head_tiles, ++group;
@@ -191,13 +191,13 @@ struct RunProducer {
   __device__ __forceinline__ void look(RunAhead& x) const {
     if (!x.count) return;
     x.row = keys.order.row_of(__shfl_sync(~0u, x.entry[0], 0));
-    x.place = keys.slopes.place(sequence, x.row, x.head_tile);
+    x.place = keys.dscores.place(sequence, x.row, x.head_tile);
   }
   // To stage `to`.
   __device__ __forceinline__ void copy(const RunAhead& x, int to, uint32_t (*s_groups)[kRuns]) {
     uint32_t groups = 0;
     if (x.count) {
-      const uint32_t s_dx = s_slopes + to * KeysStage::bytes, s_q = s_lane + to * KeysStage::bytes;
+      const uint32_t s_dx = s_dscores + to * KeysStage::bytes, s_q = s_lane + to * KeysStage::bytes;
 #pragma unroll
       for (int n = 0; n < KeysStage::run_bytes / 512; ++n)
         asm volatile(
@@ -218,7 +218,7 @@ struct RunProducer {
         }
       }
       __syncwarp();  // zeros are there
-      const uint16_t* dx = keys.slopes.dx + x.place * call.lists.n * kListHeads;
+      const uint16_t* dx = keys.dscores.dx + x.place * call.lists.n * kListHeads;
 #pragma unroll
       for (int n = 0; n < RunAhead::each; ++n) {
         if (n * 32 + lane() >= x.count) break;
@@ -250,9 +250,9 @@ __global__ void __launch_bounds__(kKeysThreads, 1)
   if (tile * kKeysTile >= q.keys) return;
   const int64_t count = keys.runs.count ? *keys.runs.count : 0;
   if (warp < 3) {
-    const ListSlopes& slopes = keys.slopes;
-    const int64_t rows[3] = {0, slopes.first,
-                             min(slopes.first + slopes.rows, call.lists.sequences.query_max)};
+    const ListDscores& dscores = keys.dscores;
+    const int64_t rows[3] = {0, dscores.first,
+                             min(dscores.first + dscores.rows, call.lists.sequences.query_max)};
     const int64_t at =
         first_run(keys.runs, count, order.from(order.tile(r, 0, tile * kKeysTile), rows[warp]));
     if (threadIdx.x % 32 == 0) s_bounds[warp] = at;
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kKeysThreads, 1)
   const ListSteps steps(s_bounds, keys, part);
   if (warp < kRuns) {
     sum_runs<Dtype>(keys.sums + blockIdx.x * int64_t{kKeysTile} * kListWidth,
-                    keys.slopes.first != 0, s_dynamic, s_groups, steps.count);
+                    keys.dscores.first != 0, s_dynamic, s_groups, steps.count);
     return;
   }
   RunProducer producer(call, own, keys, steps, r, q, count, shared_address(s_dynamic));

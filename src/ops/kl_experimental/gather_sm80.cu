@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// x_kl_gather on mma.sync, where 16 heads share a row's list and its keys; dx is the slope of an
-// entry's logit, rounded to the dtype:
+// x_kl_gather on mma.sync, where 16 heads share a row's list and its keys; dx is the gradient of
+// an entry's logit, rounded to the dtype:
 //   forward  a block owns a row of 16 heads (cuda/loop/shared_list_sm80.cuh); each warp keeps sums
 //            of its own keys, joined in order at the end
 //   rows     so too, each side by itself: dq = scale sum dx k over the list; dx goes to memory, of
 //            so many rows at a time as its room holds
 //   keys     a block owns 128 keys and a part of the runs that name them: the sum of dx' q
 //            (cuda/loop/list_keys_sm80.cuh)
-//   join     dk = scale times the parts' sums, added in order
+//   join     dk = scale times the parts' sums, added in order (parts.cuh)
 #include <algorithm>
 
 #include "core/dtype.h"
@@ -15,6 +15,7 @@
 #include "cuda/loop/sink.cuh"
 #include "ops/kl/stage_coupled.cuh"
 #include "ops/kl_experimental/gather_tile.cuh"
+#include "ops/kl_experimental/parts.cuh"
 
 namespace fovea {
 namespace cuda {
@@ -102,7 +103,8 @@ __device__ __forceinline__ uint32_t transposed(uint32_t x) {
 template <int Dtype, int Columns>
 __device__ __forceinline__ void store_heads(const float (&dq)[1][Columns][4], float4* s_sums,
                                             const KlSide& side, const Sequence& q, int64_t i,
-                                            int64_t h0, int64_t heads, const RowSlope (&slope)[2]) {
+                                            int64_t h0, int64_t heads,
+                                            const RowDscore (&dscore)[2]) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   copy_wait<0>();  // of no entries at all
   __syncthreads();
@@ -124,7 +126,7 @@ __device__ __forceinline__ void store_heads(const float (&dq)[1][Columns][4], fl
     const int64_t* stride = side.dq.stride;
     uint16_t* line = side.dq.as<uint16_t>() + q.batch * stride[0] + (q.row_begin + i) * stride[1] +
                      h * stride[2];
-    if (slope[half].gain == 0)
+    if (dscore[half].gain == 0)
 #pragma unroll
       for (int j = 0; j < kOwn; ++j) sum[j][2 * half] = sum[j][2 * half + 1] = 0;
     store_row<Dtype>(h < heads ? line + warp * kOwn * 8 : nullptr,
@@ -135,26 +137,26 @@ __device__ __forceinline__ void store_heads(const float (&dq)[1][Columns][4], fl
 template <int Dtype>
 __global__ void __launch_bounds__(kListThreads, 3)
     gather_rows_kernel(const __grid_constant__ KlGather a, const __grid_constant__ ListSides call,
-                       int own, const __grid_constant__ ListSlopes slopes) {
+                       int own, const __grid_constant__ ListDscores dscores) {
   constexpr int kColumns = kListWidth / 8;  // tiles of eight
   using K = SharedListTiles::K;
   extern __shared__ __align__(1024) unsigned char s_dynamic[];
   __shared__ int s_named[2][kListKeys];
   const KlSide& side = own ? a.kl.second : a.kl.first;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int64_t head_tile = blockIdx.x % slopes.head_tiles, h0 = head_tile * kListHeads;
-  const int64_t i = slopes.first + blockIdx.x / slopes.head_tiles % slopes.rows;
-  const int64_t r = blockIdx.x / slopes.head_tiles / slopes.rows;
+  const int64_t head_tile = blockIdx.x % dscores.head_tiles, h0 = head_tile * kListHeads;
+  const int64_t i = dscores.first + blockIdx.x / dscores.head_tiles % dscores.rows;
+  const int64_t r = blockIdx.x / dscores.head_tiles / dscores.rows;
   const Sequence q = a.kl.sequences[r];
   if (i >= q.rows) return;
-  const int64_t place = slopes.place(r, i, head_tile);
+  const int64_t place = dscores.place(r, i, head_tile);
   SharedListTiles tiles(s_dynamic, s_named);
   tiles.begin(call, q, h0, i);
-  RowSlope slope[2];
+  RowDscore dscore[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half)
     if (const int64_t h = h0 + ListFragment::row_of(half); h < a.kl.h)
-      slope[half] = RowSlope(a, q, h, i);
+      dscore[half] = RowDscore(a, q, h, i);
   float dq[1][kColumns][4] = {};
   for (int64_t n0 = 0; n0 < a.n; n0 += kListKeys) {
     tiles.advance(call, q, i, n0);
@@ -166,20 +168,20 @@ __global__ void __launch_bounds__(kListThreads, 3)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float& to = x[0][c / 2][2 * half + c % 2];
-        const float dx = slope[half](own, to * a.kl.first.scale,
-                                     y[0][c / 2][2 * half + c % 2] * a.kl.second.scale);
-        to = named && slope[half].gain != 0 ? dx : 0;
+        const float dx = dscore[half](own, to * a.kl.first.scale,
+                                      y[0][c / 2][2 * half + c % 2] * a.kl.second.scale);
+        to = named && dscore[half].gain != 0 ? dx : 0;
       }
     }
     uint32_t dx[1][1][4];
     pack_operand<Dtype>(dx, x);
-    if (slopes.dx)
+    if (dscores.dx)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int64_t n = n0 + warp * 16 + lane / 4 + 8 * half;
         const uint2 heads = {transposed(dx[0][0][2 * half]), transposed(dx[0][0][2 * half + 1])};
         if (n < a.n)
-          *reinterpret_cast<uint2*>(slopes.dx + (place * a.n + n) * kListHeads + lane % 4 * 4) =
+          *reinterpret_cast<uint2*>(dscores.dx + (place * a.n + n) * kListHeads + lane % 4 * 4) =
               heads;
       }
     if (side.dq)
@@ -189,31 +191,7 @@ __global__ void __launch_bounds__(kListThreads, 3)
     __syncthreads();
   }
   if (side.dq)
-    store_heads<Dtype>(dq, reinterpret_cast<float4*>(s_dynamic), side, q, i, h0, a.kl.h, slope);
-}
-
-constexpr int kJoinThreads = 256;
-
-// A thread adds up an element of dk.
-__global__ void __launch_bounds__(kJoinThreads)
-    gather_join_kernel(const __grid_constant__ KlGather a, int own,
-                       const __grid_constant__ ListKeySums keys, int64_t work) {
-  const KlSide& side = own ? a.kl.second : a.kl.first;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kJoinThreads;
-  for (int64_t w = static_cast<int64_t>(blockIdx.x) * kJoinThreads + threadIdx.x; w < work;
-       w += stride) {
-    const int64_t column = w % kListWidth, row = w / kListWidth, tile = row / kKeysTile;
-    const Sequence q = a.kl.sequences[tile / keys.order.tiles];
-    const int64_t j = row % (keys.order.tiles * kKeysTile);
-    if (j >= q.keys || column >= side.width) continue;
-    float sum = 0;
-    for (int64_t part = 0; part < keys.parts; ++part)
-      sum += keys.sums[((tile * keys.parts + part) * kKeysTile + row % kKeysTile) * kListWidth +
-                       column];
-    const int64_t* to = side.dk.stride;
-    store_float(side.dk.data, side.dtype,
-                q.key_batch * to[0] + (q.key_begin + j) * to[1] + column * to[3], side.scale * sum);
-  }
+    store_heads<Dtype>(dq, reinterpret_cast<float4*>(s_dynamic), side, q, i, h0, a.kl.h, dscore);
 }
 
 // f<Dtype>() of the call.
@@ -226,10 +204,10 @@ void with_16_bits(const KlGather& a, const F& f) {
 }
 
 // Elements of dx that a row of all sequences has, and most of them at a time: 64 MiB.
-int64_t row_slopes(const KlGather& a) {
+int64_t row_dscores(const KlGather& a) {
   return a.kl.sequences.count * ceil_div(a.kl.h, kListHeads) * kListHeads * a.n;
 }
-constexpr int64_t kSlopesMost = int64_t{1} << 25;
+constexpr int64_t kDscoresMost = int64_t{1} << 25;
 
 std::string refuses(const Context& ctx, const KlGather& a) {
   if (const std::string why = mma_refuses(ctx, a.kl.first, a.kl.second, kListWidth); !why.empty())
@@ -246,60 +224,61 @@ std::string backward_refuses(const Context& ctx, const KlGather& a) {
   for (const KlSide* side : {&a.kl.first, &a.kl.second})
     if (side->dq && !chunked(side->dq, 2, 8))
       return "rows of dq that are not contiguous chunks of 16 bytes";
-  if (row_slopes(a) > kSlopesMost)
+  if (row_dscores(a) > kDscoresMost)
     return "more than 2^25 entries of a row of all sequences and heads";
   return ListTranspose(lists_of(a), kKeysTileBits).refuses();
 }
 
 struct BackwardSlots {
   ListTransposeSlots order;
-  ListSlopes slopes;
-  int64_t tiles, parts;
+  ListDscores dscores;
+  DkParts parts;
   Slot<uint16_t> dx;
   Slot<float> sums;
 
   BackwardSlots(Layout& layout, const DeviceInfo& device, const KlGather& a)
       : order(layout, kGatherBackward, lists_of(a), kKeysTileBits, a.kl.first.dk || a.kl.second.dk),
-        slopes{} {
+        dscores{} {
     const Sequences& q = a.kl.sequences;
     const bool dk = a.kl.first.dk || a.kl.second.dk;
-    slopes.head_tiles = ceil_div(a.kl.h, kListHeads);
-    slopes.rows = clamp_i64(kSlopesMost / std::max<int64_t>(row_slopes(a), 1), 1,
-                            std::max<int64_t>(q.query_max, 1));
-    tiles = q.count * order.order.tiles;
+    dscores.head_tiles = ceil_div(a.kl.h, kListHeads);
+    dscores.rows = clamp_i64(kDscoresMost / std::max<int64_t>(row_dscores(a), 1), 1,
+                             std::max<int64_t>(q.query_max, 1));
+    const int64_t tiles = q.count * order.order.tiles;
     // Two blocks for a multiprocessor, eight steps for a block.
-    parts = std::max<int64_t>(std::min(2 * device.multiprocessors / std::max<int64_t>(tiles, 1),
-                                       slopes.head_tiles * q.query_max / (8 * kRuns)),
-                              1);
-    dx = layout.add<uint16_t>(dk ? slopes.rows * row_slopes(a) : 0);
-    sums = layout.add<float>(dk ? tiles * parts * kKeysTile * kListWidth : 0);
+    const int64_t count =
+        std::max<int64_t>(std::min(2 * device.multiprocessors / std::max<int64_t>(tiles, 1),
+                                   dscores.head_tiles * q.query_max / (8 * kRuns)),
+                          1);
+    parts = {nullptr, count, order.order.tiles, kListWidth, kKeysTile};
+    dx = layout.add<uint16_t>(dk ? dscores.rows * row_dscores(a) : 0);
+    sums = layout.add<float>(dk ? parts.floats(q, 1) : 0);
   }
 };
 
 template <int Dtype>
 void enqueue(Context& ctx, const KlGather& a, const BackwardSlots& slots, void* base) {
   const ListSides call = sides_of(a);
-  ListKeySums keys{slots.order.order, slots.order.sort(ctx, kGatherBackward, base), slots.slopes,
-                   slots.sums.at(base), slots.parts};
+  const Sequences& q = a.kl.sequences;
+  DkParts parts = slots.parts;
+  parts.sums = slots.sums.at(base);
+  ListKeySums keys{slots.order.order, slots.order.sort(ctx, kGatherBackward, base), slots.dscores,
+                   parts.sums, parts.count};
   for (int own : {0, 1}) {
     const KlSide& side = own ? a.kl.second : a.kl.first;
     if (!side.dq && !side.dk) continue;
-    ListSlopes& now = keys.slopes;
-    now = slots.slopes;
+    ListDscores& now = keys.dscores;
+    now = slots.dscores;
     if (side.dk) now.dx = slots.dx.at(base);
     do {  // once without rows: the sums are of nothing then
-      launch<gather_rows_kernel<Dtype>>(ctx, kGatherBackward,
-                                        a.kl.sequences.count * now.rows * now.head_tiles,
+      launch<gather_rows_kernel<Dtype>>(ctx, kGatherBackward, q.count * now.rows * now.head_tiles,
                                         kListThreads, SharedListTiles::bytes, a, call, own, now);
       if (side.dk)
-        launch<list_keys_kernel<Dtype>>(ctx, kGatherBackward, slots.tiles * keys.parts,
+        launch<list_keys_kernel<Dtype>>(ctx, kGatherBackward, q.count * parts.tiles * parts.count,
                                         kKeysThreads, kStages * KeysStage::bytes, call, own, keys);
       now.first += now.rows;
-    } while (now.first < a.kl.sequences.query_max);
-    if (!side.dk) continue;
-    const int64_t work = slots.tiles * kKeysTile * kListWidth;
-    launch<gather_join_kernel>(ctx, kGatherBackward, ceil_div(work, kJoinThreads), kJoinThreads, 0,
-                               a, own, keys, work);
+    } while (now.first < q.query_max);
+    if (side.dk) join_parts(ctx, kGatherBackward, side, q, parts, OwnKeys());
   }
 }
 
