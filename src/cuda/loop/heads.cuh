@@ -15,16 +15,15 @@ struct HeadsMaps {
   CUtensorMap q[2], k[2];
 };
 
-// Work items are (sequence, row tile, head or all, part of its key tiles), late rows first: under a
-// causal mask they have most keys.
+// Works are (sequence, row tile, part of its key tiles), late rows first: under a causal mask they
+// have most keys.
 struct HeadsWork {
   Attend a;                    // rows, keys, what is seen, scale: the teacher's
   int32_t heads[2], group[2];  // group: query heads of a key head
   int32_t row_tiles, parts;
-  int32_t lead;          // heads that are work items of their own; 1: all together
   int32_t first, count;  // row tiles of all sequences that a launch takes
 
-  int64_t items() const { return int64_t{count} * lead * parts; }
+  int64_t items() const { return int64_t{count} * parts; }
 };
 
 }  // namespace fovea::cuda

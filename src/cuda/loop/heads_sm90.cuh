@@ -32,11 +32,10 @@ struct HeadsShape90 {
 struct HeadsTile {
   Sequence seq;
   KeyTiles range;
-  int r, i0, head, part, tiles, number;  // number: of the row tile among the launch's
+  int r, i0, part, tiles, number;  // number: of the row tile among the launch's
 
   __device__ HeadsTile(const HeadsWork& work, int at) {
     part = at % work.parts, at /= work.parts;
-    head = at % work.lead, at /= work.lead;
     number = work.count - 1 - at;
     const int flat = work.first + number;
     r = flat / work.row_tiles, i0 = flat % work.row_tiles * kHeadsTile;
@@ -103,7 +102,6 @@ __device__ __forceinline__ void copy_heads(const HeadsWork& work, const HeadsMap
                                   key_batch);
         rings.k_at.next();
       }
-      if (last - first == 1 && t > at.part) continue;  // the rows lie there
       sm90::barrier_wait(rings.q_empty(), rings.q_at.phase ^ 1);
       sm90::tma_load_tile<Tile>(rings.q(), maps.q[step.side], rings.q_full(), row, step.head,
                                 batch);
@@ -112,10 +110,9 @@ __device__ __forceinline__ void copy_heads(const HeadsWork& work, const HeadsMap
   }
 }
 
-// Policy: a tile's steps are [first(work, args, tile), last(work, tile)); Policy(work, args, tile,
-// row) for the lane's row and the one 8 on; begin() a tile of keys, load(step) what the rows have
-// of a head, take(step, x) its scores, end(pairs, key, full, x) the tile with the last of them;
-// finish() at last.
+// Policy: a tile's first step is first(work, args); Policy(work, args, tile, row) for the lane's
+// row and the one 8 on; begin() a tile of keys, load(step) what the rows have of a head, take(step,
+// x) its scores, end(pairs, key, full) the tile; finish() at last.
 template <class Shape, class Policy>
 __global__ void __launch_bounds__(Shape::threads, 1)
     heads_sm90(const __grid_constant__ HeadsWork work, const __grid_constant__ HeadsMaps maps,
@@ -127,7 +124,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   __syncthreads();
   const HeadsTile& at = *reinterpret_cast<const HeadsTile*>(s_tile);
   if (at.i0 >= at.seq.rows) return;
-  const int first = Policy::first(work, args, at), last = Policy::last(work, at);
+  const int first = Policy::first(work, args), last = work.heads[0] + work.heads[1];
   const int group = sm90::uniform(threadIdx.x / 128) - 1;
   if (group < 0) {
     sm90::setmaxnreg_dec<Shape::producer_regs>();
@@ -136,7 +133,6 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   }
   sm90::setmaxnreg_inc<Shape::consumer_regs>();
   const int lane = threadIdx.x % 32;
-  const bool one = last - first == 1;  // its rows are copied once
   const PlainPairs pairs(work.a, at.seq, 0, 0);
   Policy policy(work, args, at, at.i0 + group * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4);
   const auto release = [&](uint32_t barrier) {
@@ -152,7 +148,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       policy.load(step);
       if (n == first || !step.same_keys(HeadsStep(work, n - 1)))
         sm90::barrier_wait(rings.k_full(), rings.k_at.phase);
-      if (!one || t == at.part) sm90::barrier_wait(rings.q_full(), rings.q_at.phase);
+      sm90::barrier_wait(rings.q_full(), rings.q_at.phase);
       sm90::fence();
       sm90::product_rows<Shape::Dtype, Shape::D, typename Shape::Tile, typename Shape::Tile>(
           x, sm90::descriptor(rings.q() + group * 64 * kPanelRowBytes),
@@ -160,10 +156,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       sm90::commit();
       sm90::wait<0>();
       sm90::pin(x);
-      if (!one) {
-        release(rings.q_empty());
-        rings.q_at.next();
-      }
+      release(rings.q_empty());
+      rings.q_at.next();
       if (n + 1 == last || !step.same_keys(HeadsStep(work, n + 1))) {
         release(rings.k_empty());
         rings.k_at.next();
@@ -171,7 +165,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       policy.take(step, x);
     }
     const int key = at.key(t);
-    policy.end(pairs, key, pairs.full(at.i0, at.i0 + Shape::BM, key, key + Shape::BN), x);
+    policy.end(pairs, key, pairs.full(at.i0, at.i0 + Shape::BM, key, key + Shape::BN));
   }
   policy.finish();
 }

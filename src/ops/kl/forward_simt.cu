@@ -141,10 +141,6 @@ __global__ void __launch_bounds__(kStageThreads, 2)
   }
 }
 
-const char* op_of(const Kl& a) {
-  return a.share > 0 ? "x_kl_jensen_shannon_forward" : "kl_forward";
-}
-
 template <int R, bool Mix>
 void run(Context& ctx, const KlSimt& call) {
   launch<kl_simt_kernel<R, Mix>>(ctx, call.op, call.grid.work, kStageThreads, FmaTiles<R>::bytes(),

@@ -5,17 +5,13 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "cuda/loop/hopper.h"
 #include "ops/kl/forward.cuh"
+#include "ops/kl/maps.cuh"
 
 namespace fovea {
 namespace {
 
 using namespace cuda;
-
-const char* op_of(const Kl& a) {
-  return a.share > 0 ? "x_kl_jensen_shannon_forward" : "kl_forward";
-}
 
 // Every row of forward.inc in this build, narrow widths first.
 const std::vector<KlInstance90>& instances() {
@@ -54,23 +50,6 @@ const KlInstance90* find(const DeviceInfo& device, const Kl& a) {
   return nullptr;
 }
 
-struct Operands {
-  MapOf q, k, q2, k2;
-  Operands(const Kl& a, const KlInstance90& row)
-      : q(rows(a, a.first, row)),
-        k(keys(a, a.first, row)),
-        q2(rows(a, a.second, row)),
-        k2(keys(a, a.second, row)) {}
-
- private:
-  static MapOf rows(const Kl& a, const KlSide& x, const KlInstance90& row) {
-    return {x.q, x.dtype, a.b, a.s, a.h, x.width, row.rows};
-  }
-  static MapOf keys(const Kl& a, const KlSide& x, const KlInstance90& row) {
-    return {x.k, x.dtype, a.sequences.caches, a.t, x.key_heads, x.width, row.keys};
-  }
-};
-
 KlWork90 work_of(const DeviceInfo& device, const Kl& a, const KlInstance90& row) {
   const bool masked = a.mask.window.right > 0;
   const int64_t row_tiles = ceil_div(a.sequences.query_max, row.rows);
@@ -103,11 +82,10 @@ std::string offer(const Context& ctx, const Kl& a, Plan& plan) {
   if (q.count * a.h * ceil_div(q.query_max, row.rows) > kIndexMax)
     return "more than 2^30 blocks of work";
   KlWork90 work = work_of(device, a, row);
-  const Operands of(a, row);
-  if (std::string why = map_each({{"q_teacher", of.q, work.maps.q},
-                                  {"k_teacher", of.k, work.maps.k},
-                                  {"q_student", of.q2, work.maps.q2},
-                                  {"k_student", of.k2, work.maps.v}});
+  if (std::string why = map_each({{"q_teacher", rows_of(a, a.first, a.h, row.rows), work.maps.q},
+                                  {"k_teacher", keys_of(a, a.first, a.t, row.keys), work.maps.k},
+                                  {"q_student", rows_of(a, a.second, a.h, row.rows), work.maps.q2},
+                                  {"k_student", keys_of(a, a.second, a.t, row.keys), work.maps.v}});
       !why.empty())
     return why;
   work.maps.group = static_cast<int32_t>(a.h / a.second.key_heads);

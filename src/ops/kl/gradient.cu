@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every kernel of kl_backward starts from: each row's gain, and a distribution's gradient as a
 // call of attention's.
-#include "cuda/loop/zero.cuh"
 #include "ops/kl/backward.cuh"
 
 namespace fovea::cuda {
@@ -20,9 +19,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t i = w % a.sequences.query_max, h = w / a.sequences.query_max % a.h;
     const Sequence q = a.sequences[w / a.sequences.query_max / a.h];
     if (i >= q.rows) continue;
-    const auto at = [&](const View<3>& x) {
-      return x.as()[q.batch * x.stride[0] + h * x.stride[1] + (q.row_begin + i) * x.stride[2]];
-    };
+    const auto at = [&](const View<3>& x) { return row_value(x, q, h, i); };
     float sum = 0;
     if (at(a.first.lse) != -INFINITY) {
       if (b.dkl) sum = at(b.dkl);
@@ -37,6 +34,13 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 }  // namespace
+
+void zero_gradients(Context& ctx, const char* op, const Kl& a, const KlSide& side, int64_t heads,
+                    int64_t keys) {
+  const int64_t key_b = a.sequences.key_start ? 1 : a.sequences.count;
+  if (side.dq) zero(ctx, op, side.dq, side.dtype, {a.b, a.s, heads, side.width});
+  if (side.dk) zero(ctx, op, side.dk, side.dtype, {key_b, keys, side.key_heads, side.width});
+}
 
 KlGradient gradient_of(const KlBackward& b, KlOwn side, const float* gain) {
   const Kl& a = b.forward;
@@ -67,13 +71,8 @@ GainSlots::GainSlots(Layout& layout, const KlBackward& b)
 const float* GainSlots::fill(Context& ctx, const KlBackward& b, void* base) const {
   const Kl& a = b.forward;
   const char* op = op_of(b);
-  for (const KlSide* side : {&a.first, &a.second}) {
-    const Attend shape = attend_of(a, *side, *side);
-    if (!ragged(shape)) continue;
-    const int64_t key_b = a.sequences.key_start ? 1 : a.sequences.count;
-    if (side->dq) zero(ctx, op, side->dq, side->dtype, {a.b, a.s, a.h, side->width});
-    if (side->dk) zero(ctx, op, side->dk, side->dtype, {key_b, a.t, side->key_heads, side->width});
-  }
+  if (ragged(a))
+    for (const KlSide* side : {&a.first, &a.second}) zero_gradients(ctx, op, a, *side, a.h, a.t);
   const KlTotals* weights = nullptr;
   if (b.dtotal && a.mean) weights = add_up(ctx, op, a, {}, a.first.lse, totals.parts.at(base));
   const int64_t work = a.sequences.count * a.sequences.query_max * a.h;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/kl/resolve.h"
-
+// Public params to kernels.h, with the checks that dims cannot say, and the kernels in order.
+#include "core/plan.h"
+#include "fovea/kl.h"
 #include "ops/kl/sides.h"
 
 namespace fovea {
@@ -27,17 +28,12 @@ Kl shared(const char* op, const P& p, bool total, const char* total_name) {
   return a;
 }
 
-}  // namespace
-
 Kl resolve(const fovea_kl_forward_params& p) {
   Kl a = shared(kForward, p, p.total.data, "total");
   a.total = view_of<1>(p.total);
   if (!a.sequences.query_max) a.sequences.count = 0;  // nothing is each sequence's own
-  if (!p.kl.data && !p.lse_teacher.data && !p.lse_student.data && !p.total.data && a.b && a.s &&
-      a.h)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: kl, lse_teacher, lse_student and total are all absent, wanted one of them at least",
-         kForward);
+  want_one(kForward, a, "kl, lse_teacher, lse_student and total",
+           {&p.kl, &p.lse_teacher, &p.lse_student, &p.total});
   return a;
 }
 
@@ -45,10 +41,8 @@ KlBackward resolve(const fovea_kl_backward_params& p) {
   KlBackward a{};
   a.forward = shared(kBackward, p, p.dtotal.data, "dtotal");
   const bool reverse = p.direction == FOVEA_DIRECTION_STUDENT_TEACHER;
-  KlSide& teacher = reverse ? a.forward.second : a.forward.first;
-  KlSide& student = reverse ? a.forward.first : a.forward.second;
-  teacher.dq = gradient_of<4>(p.dq_teacher), teacher.dk = gradient_of<4>(p.dk_teacher);
-  student.dq = gradient_of<4>(p.dq_student), student.dk = gradient_of<4>(p.dk_student);
+  KlSide &first = a.forward.first, &second = a.forward.second;
+  read_gradients(reverse ? second : first, reverse ? first : second, p);
   a.dkl = view_of<3>(p.dkl), a.dtotal = view_of<1>(p.dtotal);
   check_flag(kBackward, "nondeterministic", p.nondeterministic);
   a.nondeterministic = p.nondeterministic != 0;
@@ -56,6 +50,18 @@ KlBackward resolve(const fovea_kl_backward_params& p) {
     fail(FOVEA_INVALID_ARGUMENT, "%s: dkl and dtotal are both absent, wanted one of them or both",
          kBackward);
   return a;
+}
+
+}  // namespace
+
+Plan plan(const Context& ctx, const fovea_kl_forward_params& params) {
+  return choose(kForward, ctx, resolve(params), kl_forward_host,
+                FOVEA_CUDA_KERNELS(kl_forward_sm90, kl_forward_simt));
+}
+
+Plan plan(const Context& ctx, const fovea_kl_backward_params& params) {
+  return choose(kBackward, ctx, resolve(params), kl_backward_host,
+                FOVEA_CUDA_KERNELS(kl_backward_sm90, kl_backward_simt));
 }
 
 }  // namespace fovea

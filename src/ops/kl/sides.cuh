@@ -6,12 +6,17 @@
 #include "core/workspace.h"
 #include "cuda/launch.h"
 #include "cuda/loop/mask.cuh"
+#include "cuda/loop/zero.cuh"
 #include "ops/kl/kernels.h"
 
 namespace fovea::cuda {
 
 // Floats of rows by keys, or by their blocks, that a call's workspace holds at a time: 64 MiB.
 constexpr int64_t kPairsMost = int64_t{1} << 24;
+
+inline const char* op_of(const Kl& a) {
+  return a.share > 0 ? "x_kl_jensen_shannon_forward" : "kl_forward";
+}
 
 // `own` as a call's q and k, `other` as its v (keys) and dout (rows, in the backward).
 inline Attend attend_of(const Kl& a, const KlSide& own, const KlSide& other) {
@@ -24,6 +29,23 @@ inline Attend attend_of(const Kl& a, const KlSide& own, const KlSide& other) {
   x.sequences = a.sequences, x.mask = a.mask;
   x.score.scale = own.scale;
   return x;
+}
+
+// Element of row i in a (b, h, s) tensor, and what lies there.
+FOVEA_HD int64_t row_place(const Sequence& q, int64_t h, int64_t i, const int64_t* stride) {
+  return q.batch * stride[0] + h * stride[1] + (q.row_begin + i) * stride[2];
+}
+__device__ __forceinline__ float row_value(const View<3>& x, const Sequence& q, int64_t h,
+                                           int64_t i) {
+  return x.as()[row_place(q, h, i, x.stride)];
+}
+
+// Zeros for a side's gradients, q of so many heads and k of so many keys: before a sweep, where
+// some rows or keys belong to no sequence.
+void zero_gradients(Context& ctx, const char* op, const Kl& a, const KlSide& side, int64_t heads,
+                    int64_t keys);
+inline bool ragged(const Kl& a) {
+  return ragged(attend_of(a, a.first, a.first));
 }
 
 // Rows of a (b, h, s) f32 tensor: the caller's, or one in the workspace where a kernel needs what

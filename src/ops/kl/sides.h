@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the divergences read alike: two sides, the rows and keys, and what a row sees.
 #pragma once
+#include <initializer_list>
+
 #include "core/fields.h"
 #include "ops/kl/kernels.h"
 
@@ -53,6 +55,21 @@ Kl rows_and_keys(const char* op, const P& p) {
   a.h = a.b && a.s ? at.h : 0;  // without rows no head has any, however many there are
   a.sequences = at.sequences;
   return a;
+}
+
+// Refuses a call with rows that gives none of these outputs.
+inline void want_one(const char* op, const Kl& a, const char* names,
+                     std::initializer_list<const fovea_tensor*> outputs) {
+  for (const fovea_tensor* x : outputs)
+    if (x->data) return;
+  if (a.b && a.s && a.h)
+    fail(FOVEA_INVALID_ARGUMENT, "%s: %s are all absent, wanted one of them at least", op, names);
+}
+
+template <class P>
+void read_gradients(KlSide& teacher, KlSide& student, const P& p) {
+  teacher.dq = gradient_of<4>(p.dq_teacher), teacher.dk = gradient_of<4>(p.dk_teacher);
+  student.dq = gradient_of<4>(p.dq_student), student.dk = gradient_of<4>(p.dk_student);
 }
 
 // Both sides, the rows and keys, and what a row sees.

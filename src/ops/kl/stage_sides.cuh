@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tiles of rows and keys of both distributions, placed once for all heads, and their products by
-// one of the block's ways (Pairs: block/pairs_fma.cuh, block/pairs_mma.cuh) with either side own.
+// one of the block's ways (Pairs: block/pairs_fma.cuh, block/pairs_mma.cuh).  Rows are own.
 #pragma once
 #include <string>
 
@@ -27,15 +27,6 @@ inline StageSide stage_side(const KlSide& side, int64_t heads) {
   for (int i = 0; i < 3; ++i) x.q_stride[i] = side.q.stride[i], x.k_stride[i] = side.k.stride[i];
   x.group = side.key_heads ? heads / side.key_heads : 0, x.scale = side.scale, x.lse = side.lse;
   return x;
-}
-
-// Element of row i in a (b, h, s) tensor.
-FOVEA_HD int64_t row_place(const Sequence& q, int64_t h, int64_t i, const int64_t* stride) {
-  return q.batch * stride[0] + h * stride[1] + (q.row_begin + i) * stride[2];
-}
-__device__ __forceinline__ float row_value(const View<3>& x, const Sequence& q, int64_t h,
-                                           int64_t i) {
-  return x.as()[row_place(q, h, i, x.stride)];
 }
 
 // In shared memory.  Places are those of head 0; -1: no such row or key.
@@ -67,8 +58,8 @@ struct StagePlaces {
   }
 };
 
-// acc += q k' (OwnRows) or k q' of the staged rows and keys, side `which`.
-template <bool OwnRows, class Pairs, class Places>
+// acc += q k' of the staged rows and keys, side `which`.
+template <class Pairs, class Places>
 __device__ __forceinline__ void multiply_side(float (&acc)[Pairs::R][Pairs::C], Pairs& pairs,
                                               const Places& s, const StageSide& side, int which,
                                               int64_t q_head, int64_t k_head) {
@@ -81,10 +72,7 @@ __device__ __forceinline__ void multiply_side(float (&acc)[Pairs::R][Pairs::C], 
     const int64_t at = s.k[which][row];
     return at < 0 ? at : at + k0;
   };
-  if constexpr (OwnRows)
-    pairs.multiply(acc, side.q, q, side.k, k);
-  else
-    pairs.multiply(acc, side.k, k, side.q, q);
+  pairs.multiply(acc, side.q, q, side.k, k);
 }
 
 // f(r, c) for the elements of a thread.
@@ -97,26 +85,29 @@ __device__ __forceinline__ void each_pair(const F& f) {
 }
 
 // Bit C r + c: this thread's pair (r, c) of rows from i0 and keys from j0 exists and is seen.
-template <bool OwnRows, class Pairs>
+template <class Pairs>
 __device__ __forceinline__ uint32_t seen_pairs(const Mask& mask, const Sequence& seq, int64_t h,
                                                int64_t i0, int64_t j0) {
-  constexpr int kRows = OwnRows ? Pairs::own : Pairs::others;
-  constexpr int kKeys = OwnRows ? Pairs::others : Pairs::own;
-  const int64_t i1 = i0 + kRows < seq.rows ? i0 + kRows : seq.rows;
-  const int64_t j1 = j0 + kKeys < seq.keys ? j0 + kKeys : seq.keys;
-  if (i1 - i0 == kRows && j1 - j0 == kKeys && tile_full(mask, seq, h, h + 1, i0, i1, j0, j1))
+  const int64_t i1 = i0 + Pairs::own < seq.rows ? i0 + Pairs::own : seq.rows;
+  const int64_t j1 = j0 + Pairs::others < seq.keys ? j0 + Pairs::others : seq.keys;
+  if (i1 - i0 == Pairs::own && j1 - j0 == Pairs::others &&
+      tile_full(mask, seq, h, h + 1, i0, i1, j0, j1))
     return ~0u;
   const Window window = mask.of_head(h);
   uint32_t seen = 0;
   each_pair<Pairs>([&](int r, int c) {
-    const int64_t i = i0 + (OwnRows ? Pairs::own_of(r) : Pairs::other_of(c));
-    const int64_t j = j0 + (OwnRows ? Pairs::other_of(c) : Pairs::own_of(r));
+    const int64_t i = i0 + Pairs::own_of(r), j = j0 + Pairs::other_of(c);
     if (i < i1 && j < j1 && window.sees(i + seq.keys - seq.rows, j))
       seen |= 1u << (Pairs::C * r + c);
   });
   return seen;
 }
 
+// Key tiles of 64 that the 64 rows from i0 of head h may see.
+FOVEA_HD KeyTiles seen_tiles(const Mask& mask, const Sequence& q, int64_t h, int64_t i0) {
+  const int64_t i1 = i0 + kStageTile < q.rows ? i0 + kStageTile : q.rows;
+  return key_tiles(mask, q, h, h + 1, i0, i1, kStageTile);
+}
 // Some row of [i0, i1) may see a key of [j0, j1); `width` is that of `tiles`.
 __device__ __forceinline__ bool may_see(const KeyTiles& tiles, int64_t width, int64_t j0,
                                         int64_t j1) {
@@ -138,13 +129,15 @@ inline std::string mma_refuses(const Context& ctx, const KlSide& x, const KlSide
   return "";
 }
 
-// f<Pairs>() for the dtype of a kernel on tensor cores.
-template <class F>
-void with_mma(int32_t dtype, const F& f) {
-  if (dtype == FOVEA_BF16)
-    f.template operator()<PairsMma<FOVEA_BF16>>();
+// f<Pairs>() of a kernel in f32 FMA, or on tensor cores for the dtype.
+template <bool Strict = true, class F>
+void with_pairs(bool mma, int32_t dtype, const F& f) {
+  if (!mma)
+    f.template operator()<PairsFma<4>>();
+  else if (dtype == FOVEA_BF16)
+    f.template operator()<PairsMma<FOVEA_BF16, Strict>>();
   else
-    f.template operator()<PairsMma<FOVEA_F16>>();
+    f.template operator()<PairsMma<FOVEA_F16, Strict>>();
 }
 
 // How many rows a block owns: 16 where tiles of 64 would leave multiprocessors without work.

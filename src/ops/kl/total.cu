@@ -17,9 +17,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t w = blockIdx.x; w < count; w += gridDim.x) {
     const Sequence q = a.sequences[w / a.h];
     const int64_t h = w % a.h;
-    const auto at = [&](const View<3>& x, int64_t i) {
-      return x.as()[q.batch * x.stride[0] + h * x.stride[1] + (q.row_begin + i) * x.stride[2]];
-    };
+    const auto at = [&](const View<3>& x, int64_t i) { return row_value(x, q, h, i); };
     KlTotals sum{};
     for (int64_t i = threadIdx.x; i < q.rows; i += kThreads) {
       if (at(lse, i) == -INFINITY) continue;

@@ -5,9 +5,9 @@
 //   rows     so too, dq = scale sum dx k over the list
 //   keys     a block owns a key of one key head, dk = scale sum dx q over the rows that name it,
 //            head after head; the lists by key are those of list_transpose.cuh
-// A gradient's sums have 128 columns; wider rows are that many work items, each with the products
-// of its own.  Lane l of the eight has columns 4 l .. 4 l + 3 of every 32.  The row (or key) that
-// pairs share lies in shared memory as f32, the other side is read where it is.
+// A gradient's sums have 128 columns; wider rows are that many works, each with the products of its
+// own.  Lane l of the eight has columns 4 l .. 4 l + 3 of every 32.  The row (or key) that pairs
+// share lies in shared memory as f32, the other side is read where it is.
 #include "core/dtype.h"
 #include "ops/kl_experimental/gather_tile.cuh"
 
@@ -66,6 +66,25 @@ __device__ __forceinline__ float pair_product(const Operand& x, int64_t at, cons
   return lanes_sum<kPairLanes>(sum);
 }
 
+// A pair's products, and which row (key) of either side is in them; `place` < 0 and 0: none.
+struct PairScores {
+  float score[2];
+  int64_t place[2];
+
+  // place(side) of the rows that are read where they are; keys where `keys`.  `s` are the shared.
+  template <class Place>
+  __device__ __forceinline__ PairScores(const GatherCall& call, bool keys, bool there,
+                                        const float* s, const Place& place_of) {
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      const StageSide& of = call.side[side];
+      place[side] = there ? place_of(of) : -1;
+      score[side] =
+          of.scale * pair_product(keys ? of.k : of.q, place[side], side ? s + call.pitch : s);
+    }
+  }
+};
+
 // A lane's part of a gradient's sums.
 struct ColumnSums {
   float4 sum[kChunks] = {};
@@ -116,39 +135,37 @@ struct OwnRow {
     h = w % kl.h, i = w / kl.h % kl.sequences.query_max;
     q = kl.sequences[w / kl.h / kl.sequences.query_max];
   }
-  // Its q of both sides, to shared memory.
-  __device__ void put(const GatherCall& call, float* s_x, float* s_y) const {
+  // Its q of both sides, to shared memory; visit(whether this lane has a pair, the pair) over its
+  // list.
+  template <class Visit>
+  __device__ __forceinline__ void each(const GatherCall& call, float* s, const Visit& visit) const {
     const int lane = threadIdx.x % 32;
+    s += threadIdx.x / 32 * 2 * call.pitch;
     __syncwarp();
-    put_row(s_x, call.side[0].q, q_place(call.side[0], q, h, i), call.pitch, lane, 32);
-    put_row(s_y, call.side[1].q, q_place(call.side[1], q, h, i), call.pitch, lane, 32);
+    for (int side = 0; side < 2; ++side)
+      put_row(s + side * call.pitch, call.side[side].q, q_place(call.side[side], q, h, i),
+              call.pitch, lane, 32);
     __syncwarp();
+    for (int64_t n0 = 0; n0 < call.a.n; n0 += kWarpPairs) {
+      const int64_t j = call.lists.key(q, h, i, n0 + lane / kPairLanes);
+      visit(j >= 0, PairScores(call, true, j >= 0, s,
+                               [&](const StageSide& of) { return k_place(of, q, h, j); }));
+    }
   }
 };
 
 __global__ void __launch_bounds__(kThreads)
     gather_forward_kernel(const __grid_constant__ GatherCall call) {
   extern __shared__ float4 s_dynamic[];
-  const KlGather& a = call.a;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float* const s_x = reinterpret_cast<float*>(s_dynamic) + warp * 2 * call.pitch;
-  float* const s_y = s_x + call.pitch;
   for (int64_t w = int64_t{blockIdx.x} * kWarps + warp; w < call.work;
        w += int64_t{gridDim.x} * kWarps) {
     const OwnRow own(call, w);
     if (own.i >= own.q.rows) continue;
-    own.put(call, s_x, s_y);
     ListSums sums;
-    for (int64_t n0 = 0; n0 < a.n; n0 += kWarpPairs) {
-      const int64_t j = call.lists.key(own.q, own.h, own.i, n0 + lane / kPairLanes);
-      float score[2];
-#pragma unroll
-      for (int side = 0; side < 2; ++side) {
-        const StageSide& of = call.side[side];
-        const int64_t at = j < 0 ? -1 : k_place(of, own.q, own.h, j);
-        score[side] = only_numbers(pair_product(of.k, at, side ? s_y : s_x) * of.scale);
-      }
-      if (j < 0) continue;
+    own.each(call, reinterpret_cast<float*>(s_dynamic), [&](bool there, const PairScores& pair) {
+      if (!there) return;
+      const float score[2] = {only_numbers(pair.score[0]), only_numbers(pair.score[1])};
       ListSums one;
 #pragma unroll
       for (int side = 0; side < 2; ++side) {
@@ -157,9 +174,9 @@ __global__ void __launch_bounds__(kThreads)
       }
       one.c = one.l[0] * ((score[0] - one.m[0]) - (score[1] - one.m[1]));
       sums.join(one);
-    }
+    });
     for (int step = kPairLanes; step < 32; step *= 2) sums.join(sums.other(step));
-    if (lane == 0) put_list(a, own.q, own.h, own.i, sums);
+    if (lane == 0) put_list(call.a, own.q, own.h, own.i, sums);
   }
 }
 
@@ -169,8 +186,6 @@ __global__ void __launch_bounds__(kThreads)
   const KlGather& a = call.a;
   const KlSide& side = call.own ? a.kl.second : a.kl.first;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float* const s_x = reinterpret_cast<float*>(s_dynamic) + warp * 2 * call.pitch;
-  float* const s_y = s_x + call.pitch;
   for (int64_t w = int64_t{blockIdx.x} * kWarps + warp; w < call.work;
        w += int64_t{gridDim.x} * kWarps) {
     const OwnRow own(call, w);
@@ -178,20 +193,11 @@ __global__ void __launch_bounds__(kThreads)
     const RowDscore dscore(a, own.q, own.h, own.i);
     ColumnSums sums(own.pass);
     if (dscore.gain != 0) {
-      own.put(call, s_x, s_y);
-      for (int64_t n0 = 0; n0 < a.n; n0 += kWarpPairs) {
-        const int64_t j = call.lists.key(own.q, own.h, own.i, n0 + lane / kPairLanes);
-        int64_t at[2];
-        float score[2];
-#pragma unroll
-        for (int of = 0; of < 2; ++of) {
-          at[of] = j < 0 ? -1 : k_place(call.side[of], own.q, own.h, j);
-          score[of] = call.side[of].scale * pair_product(call.side[of].k, at[of], of ? s_y : s_x);
-        }
-        if (j >= 0)
-          sums.add(dscore(call.own, score[0], score[1]), call.side[call.own].k,
-                   call.own ? at[1] : at[0]);
-      }
+      own.each(call, reinterpret_cast<float*>(s_dynamic), [&](bool there, const PairScores& pair) {
+        if (there)
+          sums.add(dscore(call.own, pair.score[0], pair.score[1]), call.side[call.own].k,
+                   call.own ? pair.place[1] : pair.place[0]);
+      });
       sums.join_pairs();
     }
     if (lane >= kPairLanes) continue;
@@ -226,8 +232,7 @@ __global__ void __launch_bounds__(kThreads)
   const KlSide& side = call.own ? a.kl.second : a.kl.first;
   const int64_t group = call.side[call.own].group;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float* const s_x = reinterpret_cast<float*>(s_dynamic);
-  float* const s_y = s_x + call.pitch;
+  float* const s_keys = reinterpret_cast<float*>(s_dynamic);
   for (int64_t w = blockIdx.x; w < call.work; w += gridDim.x) {
     const int64_t at_key = w / call.passes;
     const int64_t key_head = at_key % side.key_heads, j = at_key / side.key_heads % order.tiles;
@@ -237,10 +242,9 @@ __global__ void __launch_bounds__(kThreads)
     ColumnSums sums(static_cast<int>(w % call.passes));
     for (int64_t h = key_head * group; h < (key_head + 1) * group; ++h) {
       __syncthreads();  // the last head's rows and range are done with
-      put_row(s_x, call.side[0].k, k_place(call.side[0], q, h, j), call.pitch, threadIdx.x,
-              kThreads);
-      put_row(s_y, call.side[1].k, k_place(call.side[1], q, h, j), call.pitch, threadIdx.x,
-              kThreads);
+      for (int of = 0; of < 2; ++of)
+        put_row(s_keys + of * call.pitch, call.side[of].k, k_place(call.side[of], q, h, j),
+                call.pitch, threadIdx.x, kThreads);
       if (threadIdx.x < 2)
         s_range[threadIdx.x] =
             first_entry(entries, order.entries, order.from(order.tile(r, h, j) + threadIdx.x, 0));
@@ -252,16 +256,11 @@ __global__ void __launch_bounds__(kThreads)
         const int64_t i = there ? order.row_of(entries[n]) : 0;
         const RowDscore dscore(a, q, h, i);
         const bool counts = there && dscore.gain != 0;
-        int64_t at[2];
-        float score[2];
-#pragma unroll
-        for (int of = 0; of < 2; ++of) {
-          at[of] = counts ? q_place(call.side[of], q, h, i) : -1;
-          score[of] = call.side[of].scale * pair_product(call.side[of].q, at[of], of ? s_y : s_x);
-        }
+        const PairScores pair(call, false, counts, s_keys,
+                              [&](const StageSide& of) { return q_place(of, q, h, i); });
         if (counts)
-          sums.add(dscore(call.own, score[0], score[1]), call.side[call.own].q,
-                   call.own ? at[1] : at[0]);
+          sums.add(dscore(call.own, pair.score[0], pair.score[1]), call.side[call.own].q,
+                   call.own ? pair.place[1] : pair.place[0]);
       }
     }
     sums.join_pairs();

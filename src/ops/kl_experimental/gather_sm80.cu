@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// x_kl_gather on mma.sync, where 16 heads share a row's list and its keys; dx is the dscore of an
-// entry's logit, rounded to the dtype:
+// x_kl_gather on mma.sync, where 16 heads share a row's list and its keys; dx is the gradient of
+// an entry's logit, rounded to the dtype:
 //   forward  a block owns a row of 16 heads (cuda/loop/shared_list_sm80.cuh); each warp keeps sums
 //            of its own keys, joined in order at the end
 //   rows     so too, each side by itself: dq = scale sum dx k over the list; dx goes to memory, of
 //            so many rows at a time as its room holds
 //   keys     a block owns 128 keys and a part of the runs that name them: the sum of dx' q
 //            (cuda/loop/list_keys_sm80.cuh)
-//   join     dk = scale times the parts' sums, added in order
+//   join     dk = scale times the parts' sums, added in order (parts.cuh)
 #include <algorithm>
 
 #include "core/dtype.h"
@@ -15,6 +15,7 @@
 #include "cuda/loop/list_keys_sm80.cuh"
 #include "ops/kl/stage_dual_softmax.cuh"
 #include "ops/kl_experimental/gather_tile.cuh"
+#include "ops/kl_experimental/parts.cuh"
 
 namespace fovea {
 namespace cuda {
@@ -193,30 +194,6 @@ __global__ void __launch_bounds__(kListThreads, 3)
     store_heads<Dtype>(dq, reinterpret_cast<float4*>(s_dynamic), side, q, i, h0, a.kl.h, dscore);
 }
 
-constexpr int kJoinThreads = 256;
-
-// A thread adds up an element of dk.
-__global__ void __launch_bounds__(kJoinThreads)
-    gather_join_kernel(const __grid_constant__ KlGather a, int own,
-                       const __grid_constant__ ListKeySums keys, int64_t work) {
-  const KlSide& side = own ? a.kl.second : a.kl.first;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kJoinThreads;
-  for (int64_t w = static_cast<int64_t>(blockIdx.x) * kJoinThreads + threadIdx.x; w < work;
-       w += stride) {
-    const int64_t column = w % kListWidth, row = w / kListWidth, tile = row / kKeysTile;
-    const Sequence q = a.kl.sequences[tile / keys.order.tiles];
-    const int64_t j = row % (keys.order.tiles * kKeysTile);
-    if (j >= q.keys || column >= side.width) continue;
-    float sum = 0;
-    for (int64_t part = 0; part < keys.parts; ++part)
-      sum += keys.sums[((tile * keys.parts + part) * kKeysTile + row % kKeysTile) * kListWidth +
-                       column];
-    const int64_t* to = side.dk.stride;
-    store_float(side.dk.data, side.dtype,
-                q.key_batch * to[0] + (q.key_begin + j) * to[1] + column * to[3], side.scale * sum);
-  }
-}
-
 // f<Dtype>() of the call.
 template <class F>
 void with_16_bits(const KlGather& a, const F& f) {
@@ -255,7 +232,7 @@ std::string backward_refuses(const Context& ctx, const KlGather& a) {
 struct BackwardSlots {
   ListTransposeSlots order;
   ListDscores dscores;
-  int64_t tiles, parts;
+  DkParts parts;
   Slot<uint16_t> dx;
   Slot<float> sums;
 
@@ -267,21 +244,26 @@ struct BackwardSlots {
     dscores.head_tiles = ceil_div(a.kl.h, kListHeads);
     dscores.rows = clamp_i64(kDscoresMost / std::max<int64_t>(row_dscores(a), 1), 1,
                              std::max<int64_t>(q.query_max, 1));
-    tiles = q.count * order.order.tiles;
+    const int64_t tiles = q.count * order.order.tiles;
     // Two blocks for a multiprocessor, eight steps for a block.
-    parts = std::max<int64_t>(std::min(2 * device.multiprocessors / std::max<int64_t>(tiles, 1),
-                                       dscores.head_tiles * q.query_max / (8 * kRuns)),
-                              1);
+    const int64_t count =
+        std::max<int64_t>(std::min(2 * device.multiprocessors / std::max<int64_t>(tiles, 1),
+                                   dscores.head_tiles * q.query_max / (8 * kRuns)),
+                          1);
+    parts = {nullptr, count, order.order.tiles, kListWidth, kKeysTile};
     dx = layout.add<uint16_t>(dk ? dscores.rows * row_dscores(a) : 0);
-    sums = layout.add<float>(dk ? tiles * parts * kKeysTile * kListWidth : 0);
+    sums = layout.add<float>(dk ? parts.floats(q, 1) : 0);
   }
 };
 
 template <int Dtype>
 void enqueue(Context& ctx, const KlGather& a, const BackwardSlots& slots, void* base) {
   const ListSides call = sides_of(a);
+  const Sequences& q = a.kl.sequences;
+  DkParts parts = slots.parts;
+  parts.sums = slots.sums.at(base);
   ListKeySums keys{slots.order.order, slots.order.sort(ctx, kGatherBackward, base), slots.dscores,
-                   slots.sums.at(base), slots.parts};
+                   parts.sums, parts.count};
   for (int own : {0, 1}) {
     const KlSide& side = own ? a.kl.second : a.kl.first;
     if (!side.dq && !side.dk) continue;
@@ -289,18 +271,14 @@ void enqueue(Context& ctx, const KlGather& a, const BackwardSlots& slots, void* 
     now = slots.dscores;
     if (side.dk) now.dx = slots.dx.at(base);
     do {  // once without rows: the sums are of nothing then
-      launch<gather_rows_kernel<Dtype>>(ctx, kGatherBackward,
-                                        a.kl.sequences.count * now.rows * now.head_tiles,
+      launch<gather_rows_kernel<Dtype>>(ctx, kGatherBackward, q.count * now.rows * now.head_tiles,
                                         kListThreads, SharedListTiles::bytes, a, call, own, now);
       if (side.dk)
-        launch<list_keys_kernel<Dtype>>(ctx, kGatherBackward, slots.tiles * keys.parts,
+        launch<list_keys_kernel<Dtype>>(ctx, kGatherBackward, q.count * parts.tiles * parts.count,
                                         kKeysThreads, kStages * KeysStage::bytes, call, own, keys);
       now.first += now.rows;
-    } while (now.first < a.kl.sequences.query_max);
-    if (!side.dk) continue;
-    const int64_t work = slots.tiles * kKeysTile * kListWidth;
-    launch<gather_join_kernel>(ctx, kGatherBackward, ceil_div(work, kJoinThreads), kJoinThreads, 0,
-                               a, own, keys, work);
+    } while (now.first < q.query_max);
+    if (side.dk) join_parts(ctx, kGatherBackward, side, q, parts, OwnKeys());
   }
 }
 

@@ -4,7 +4,6 @@
 #pragma once
 #include "cuda/block/reduce.cuh"
 #include "cuda/loop/list_transpose.cuh"
-#include "cuda/loop/zero.cuh"
 #include "ops/kl/stage_sides.cuh"
 #include "ops/kl_experimental/gather.h"
 
@@ -86,15 +85,9 @@ __device__ __forceinline__ void put_list(const KlGather& a, const Sequence& q, i
 
 // Zeros for gradients of rows and keys that belong to no sequence.
 inline void clear_gradients(Context& ctx, const KlGather& a) {
-  const Kl& kl = a.kl;
-  if (!ragged(attend_of(kl, kl.first, kl.second))) return;
-  for (const KlSide* side : {&kl.first, &kl.second}) {
-    if (side->dq)
-      zero(ctx, kGatherBackward, side->dq, side->dtype, {kl.b, kl.s, kl.h, side->width});
-    if (side->dk)
-      zero(ctx, kGatherBackward, side->dk, side->dtype,
-           {kl.sequences.key_start ? 1 : kl.sequences.count, kl.t, side->key_heads, side->width});
-  }
+  if (!ragged(a.kl)) return;
+  for (const KlSide* side : {&a.kl.first, &a.kl.second})
+    zero_gradients(ctx, kGatherBackward, a.kl, *side, a.kl.h, a.kl.t);
 }
 
 }  // namespace fovea::cuda

@@ -4,14 +4,14 @@
 #pragma once
 #include "cuda/launch.h"
 #include "cuda/loop/heads.cuh"
-#include "ops/kl/sides.cuh"
 #include "ops/kl_experimental/indexer.h"
+#include "ops/kl_experimental/parts.cuh"
 
 namespace fovea::cuda {
 
 inline constexpr char kIndexerForward[] = "x_kl_indexer_forward";
 inline constexpr char kIndexerBackward[] = "x_kl_indexer_backward";
-constexpr int kDscoresRows = 64;  // that pass a block of keys at a time
+constexpr int kDscoreRows = 64;  // that pass a block of keys at a time
 
 // What a row has of the keys of one part: Y = max b, l = sum e^(b - Y), W = sum P,
 // c = sum P (ln P - (b - Y)).
@@ -20,7 +20,7 @@ struct IndexerSums {
 };
 
 struct IndexerMaps90 : HeadsMaps {
-  CUtensorMap q_part;  // the student's in boxes of kDscoresRows rows
+  CUtensorMap q_part;  // the student's in boxes of kDscoreRows rows
 };
 
 struct IndexerArgs90 {
@@ -35,13 +35,8 @@ struct IndexerArgs90 {
   View<3> dweight;
   View<4> dq;
   int32_t width;
-  float* key_sums;  // (sequence, key tile, row part, head part) of 128 x width of the instance
-  bool more;        // to what lies there
-  int32_t key_tiles, row_parts, head_parts;
-
-  int64_t key_works(const HeadsWork& work) const {
-    return work.a.sequences.count * key_tiles * row_parts * head_parts;
-  }
+  DkParts parts;  // of row_parts x head_parts
+  int32_t row_parts, head_parts;
 };
 
 struct IndexerInstance90 {

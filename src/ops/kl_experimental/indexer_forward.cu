@@ -12,7 +12,7 @@ namespace fovea {
 namespace cuda {
 namespace {
 
-constexpr char kOp[] = "x_kl_indexer_forward";
+constexpr const char* kOp = kIndexerForward;
 
 // The largest score of a thread's rows and its own share of the sum below.
 template <class Pairs>
@@ -47,21 +47,21 @@ struct StageSums {
 
 template <class Pairs>
 __global__ void __launch_bounds__(Pairs::threads, 2)
-    indexer_lse_kernel(const __grid_constant__ IndexerCall call) {
+    indexer_lse_kernel(const __grid_constant__ IndexerCall call, int64_t tiles, int64_t work) {
   constexpr int R = Pairs::R, C = Pairs::C;
   extern __shared__ __align__(128) unsigned char s_dynamic[];
-  __shared__ IndexerPlaces<Pairs::own, Pairs::others> s;
+  __shared__ IndexerPlaces<Pairs> s;
   Pairs pairs(s_dynamic, call.width());
   const Kl& a = call.a.teacher;
-  const StageSide& side = call.side[0];
-  for (int64_t w = blockIdx.x; w < call.items; w += gridDim.x) {
+  const StageSide& side = call.teacher;
+  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     // Late rows first: under a causal mask they are the longest.
-    const int64_t i0 = (call.tiles - 1 - w % call.tiles) * Pairs::own, h = w / call.tiles % a.h;
-    if (!open_rows(call, s, w / call.tiles / a.h, i0)) continue;
+    const int64_t i0 = (tiles - 1 - w % tiles) * Pairs::own, h = w / tiles % a.h;
+    if (!open_rows(call, s, w / tiles / a.h, i0)) continue;
     StageSums<Pairs> sums;
     each_key_tile<Pairs>(call, s, i0, [&](int64_t, uint32_t seen) {
       float x[R][C] = {}, rise[R];
-      multiply_side<true>(x, pairs, s, side, 0, h, h / side.group);
+      multiply_side(x, pairs, s, side, 0, h, h / side.group);
       each_pair<Pairs>([&](int r, int c) { x[r][c] *= side.scale; });
       sums.add(seen, x, rise);
     });
@@ -78,20 +78,20 @@ __global__ void __launch_bounds__(Pairs::threads, 2)
 
 template <class Pairs>
 __global__ void __launch_bounds__(Pairs::threads, 2)
-    indexer_kl_kernel(const __grid_constant__ IndexerCall call) {
+    indexer_kl_kernel(const __grid_constant__ IndexerCall call, int64_t tiles, int64_t work) {
   constexpr int R = Pairs::R, C = Pairs::C;
   extern __shared__ __align__(128) unsigned char s_dynamic[];
-  __shared__ IndexerPlaces<Pairs::own, Pairs::others> s;
+  __shared__ IndexerPlaces<Pairs> s;
   Pairs pairs(s_dynamic, call.width());
   const KlIndexer& a = call.a;
-  for (int64_t w = blockIdx.x; w < call.items; w += gridDim.x) {
-    const int64_t i0 = (call.tiles - 1 - w % call.tiles) * Pairs::own;
-    if (!open_rows(call, s, w / call.tiles, i0)) continue;
+  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
+    const int64_t i0 = (tiles - 1 - w % tiles) * Pairs::own;
+    if (!open_rows(call, s, w / tiles, i0)) continue;
     StageSums<Pairs> sums;
     float cross[R] = {}, weight[R] = {};
     each_key_tile<Pairs>(call, s, i0, [&](int64_t, uint32_t seen) {
       float p[R][C], b[R][C], rise[R];
-      mean_and_logits<true>(call, s, pairs, seen, static_cast<bool>(a.kl), p, b);
+      mean_and_logits(call, s, pairs, seen, static_cast<bool>(a.kl), p, b);
       sums.add(seen, b, rise);
 #pragma unroll
       for (int r = 0; r < R; ++r) cross[r] = fmaf(weight[r], rise[r], cross[r]);
@@ -115,49 +115,35 @@ __global__ void __launch_bounds__(Pairs::threads, 2)
 }
 
 template <class Pairs>
-void run(Context& ctx, IndexerCall call) {
-  const Kl& a = call.a.teacher;
-  call.tiles = ceil_div(a.sequences.query_max, Pairs::own);
-  const int64_t rows = a.sequences.count * call.tiles, bytes = Pairs::shared_bytes(call.width());
-  call.items = rows * a.h;
+void run(Context& ctx, const IndexerCall& call) {
+  const Kl& a = call.kl();
+  const int64_t tiles = ceil_div(a.sequences.query_max, Pairs::own),
+                rows = a.sequences.count * tiles, bytes = Pairs::shared_bytes(call.width());
   if (a.first.lse)
-    launch<indexer_lse_kernel<Pairs>>(ctx, kOp, call.items, Pairs::threads, bytes, call);
-  call.items = rows;
+    launch<indexer_lse_kernel<Pairs>>(ctx, kOp, rows * a.h, Pairs::threads, bytes, call, tiles,
+                                      rows * a.h);
   if (call.a.kl || call.a.lse)
-    launch<indexer_kl_kernel<Pairs>>(ctx, kOp, call.items, Pairs::threads, bytes, call);
+    launch<indexer_kl_kernel<Pairs>>(ctx, kOp, rows, Pairs::threads, bytes, call, tiles, rows);
 }
 
-// start(ctx, call) with the teacher's lse where they will lie.
-template <class Start>
-std::string planned(const KlIndexer& a, Plan& plan, const Start& start) {
+template <bool Mma>
+std::string offer(const Context& ctx, const KlIndexer& a, Plan& plan) {
+  if constexpr (Mma)
+    if (std::string why = indexer_mma_refuses(ctx, a); !why.empty()) return why;
   plan.kernel += std::string(".") + dtype_name(a.teacher.first.dtype);
   const RowSlot lse(plan.workspace, a.teacher, a.teacher.first.lse, static_cast<bool>(a.kl));
   plan.launch = [=](Context& ctx, void* base) {
     KlIndexer now = a;
     if (a.kl) now.teacher.first.lse = lse.at(base);
-    start(ctx, IndexerCall(now));
+    with_rows(ctx, Mma, now, [&, call = IndexerCall(now)]<class Pairs> { run<Pairs>(ctx, call); });
   };
   return "";
-}
-
-std::string offer(const Context&, const KlIndexer& a, Plan& plan) {
-  return planned(a, plan, [](Context& ctx, const IndexerCall& call) {
-    with_fma(ctx, call.a, call.a.teacher.sequences.query_max,
-             [&]<class Pairs> { run<Pairs>(ctx, call); });
-  });
-}
-
-std::string offer_mma(const Context& ctx, const KlIndexer& a, Plan& plan) {
-  if (std::string why = indexer_mma_refuses(ctx, a); !why.empty()) return why;
-  return planned(a, plan, [](Context& ctx, const IndexerCall& call) {
-    with_mma(call.a.student.dtype, [&]<class Pairs> { run<Pairs>(ctx, call); });
-  });
 }
 
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<KlIndexer> kl_indexer_forward_sm80 = {"sm80", cuda::offer_mma};
-extern const Kernel<KlIndexer> kl_indexer_forward_simt = {"simt", cuda::offer};
+extern const Kernel<KlIndexer> kl_indexer_forward_sm80 = {"sm80", cuda::offer<true>};
+extern const Kernel<KlIndexer> kl_indexer_forward_simt = {"simt", cuda::offer<false>};
 
 }  // namespace fovea

@@ -35,11 +35,11 @@ struct DscoresShape90 {
 // The owned tile and the ring, as a producer or a consumer sees them.
 template <class Shape>
 struct DscoresPipeline {
-  using PipelineState = sm90::PipelineState<Shape::Stages>;
+  using State = sm90::PipelineState<Shape::Stages>;
   using Tile = typename Shape::Tile;
   static constexpr int N = Shape::Passing / 8, D = Shape::D;
   uint32_t base;
-  PipelineState at;
+  State at;
   uint32_t raw_phase = 0;
 
   __device__ uint32_t tile() const { return base + Shape::ring + at.stage * Tile::bytes; }
@@ -197,7 +197,7 @@ struct DscoresKeysTile {
     head_end = heads * (head_part + 1) / args.head_parts;
     at /= args.head_parts;
     row_part = at % args.row_parts, at /= args.row_parts;
-    tile = at % args.key_tiles, r = at / args.key_tiles;
+    tile = at % static_cast<int>(args.parts.tiles), r = at / static_cast<int>(args.parts.tiles);
     seq = work.a.sequences[r];
   }
 };
@@ -286,14 +286,14 @@ __global__ void __launch_bounds__(Shape::threads, 1)
       }
     }
   });
-  float* const to = args.key_sums + at.place * kHeadsTile * D + own * D + lane % 4 * 2;
+  float* const to = args.parts.sums + at.place * kHeadsTile * D + own * D + lane % 4 * 2;
 #pragma unroll
   for (int j = 0; j < D / 8; ++j)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float2& sum = *reinterpret_cast<float2*>(to + half * 8 * D + j * 8);
       float2 more = make_float2(dk[j][2 * half], dk[j][2 * half + 1]);
-      if (args.more) more.x += sum.x, more.y += sum.y;
+      if (work.first) more.x += sum.x, more.y += sum.y;
       sum = more;
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the divergence of an indexer makes of a tile's scores (cuda/loop/heads_sm90.cuh): the sums
-// of each row over the keys of a part, or the dscores of its logits.
+// of each row over the keys of a part, or the gradient of its logits.
 #pragma once
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/heads_sm90.cuh"
@@ -61,9 +61,6 @@ struct IndexerTile90 {
         for (int c = 0; c < 4; ++c) b[j][c] = fmaf(value[c / 2], rectified90(x[j][c]), b[j][c]);
     }
   }
-  __device__ static int last(const HeadsWork& work, const HeadsTile&) {
-    return work.heads[0] + work.heads[1];
-  }
   __device__ float share() const {
     return 1.f / static_cast<float>(work.heads[0]);
   }
@@ -77,7 +74,7 @@ struct IndexerForwardPolicy90 : IndexerTile90 {
   const Args& args;
   IndexerSums sums[2];
 
-  __device__ static int first(const HeadsWork& work, const Args& args, const HeadsTile&) {
+  __device__ static int first(const HeadsWork& work, const Args& args) {
     return args.teacher ? 0 : work.heads[0];
   }
   __device__ IndexerForwardPolicy90(const HeadsWork& work, const Args& args, const HeadsTile& at,
@@ -86,7 +83,7 @@ struct IndexerForwardPolicy90 : IndexerTile90 {
     sums[0] = sums[1] = {kNegativeInfinity, 0.f, 0.f, 0.f};
   }
   __device__ void load(const HeadsStep& step) { IndexerTile90::load(step, args.lse, args.weight); }
-  __device__ void end(const PlainPairs& pairs, int key, bool full, const float (&)[N][4]) {
+  __device__ void end(const PlainPairs& pairs, int key, bool full) {
     const float mean = share();
 #pragma unroll
     for (int j = 0; j < N; ++j)
@@ -138,7 +135,7 @@ struct IndexerDscoresPolicy90 : IndexerTile90 {
   const Args& args;
   float gain[2] = {}, lse[2] = {};
 
-  __device__ static int first(const HeadsWork&, const Args&, const HeadsTile&) { return 0; }
+  __device__ static int first(const HeadsWork&, const Args&) { return 0; }
   __device__ IndexerDscoresPolicy90(const HeadsWork& work, const Args& args, const HeadsTile& at,
                                     int row)
       : IndexerTile90(work, at, row), args(args) {
@@ -156,7 +153,7 @@ struct IndexerDscoresPolicy90 : IndexerTile90 {
   __device__ void load(const HeadsStep& step) {
     IndexerTile90::load(step, args.lse, args.weight);
   }
-  __device__ void end(const PlainPairs& pairs, int key, bool full, const float (&)[N][4]) const {
+  __device__ void end(const PlainPairs& pairs, int key, bool full) const {
     const float mean = share();
     float* const to =
         args.db + (int64_t{at.number} * kHeadsTile + row - at.i0) * args.columns + key;

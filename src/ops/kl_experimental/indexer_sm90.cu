@@ -15,8 +15,7 @@
 #include "core/dtype.h"
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/row_tile.cuh"
-#include "cuda/tensor_map.h"
-#include "cuda/tile/convert.cuh"
+#include "ops/kl/maps.cuh"
 #include "ops/kl_experimental/indexer.cuh"
 
 namespace fovea {
@@ -38,31 +37,6 @@ const IndexerInstance90* instance_of(const KlIndexer& a) {
   return nullptr;
 }
 
-struct Operands {
-  MapOf q[2], k[2];
-  explicit Operands(const KlIndexer& a) {
-    const Kl& t = a.teacher;
-    const KlSide* side[2] = {&t.first, &a.student};
-    for (int i = 0; i < 2; ++i) {
-      q[i] = {side[i]->q, side[i]->dtype, t.b, t.s, i ? a.heads : t.h, side[i]->width, kHeadsTile};
-      k[i] = {side[i]->k,         side[i]->dtype, t.sequences.caches, t.t,
-              side[i]->key_heads, side[i]->width, kHeadsTile};
-    }
-  }
-};
-
-IndexerMaps90 maps_of(const KlIndexer& a, const char* op) {
-  const Operands of(a);
-  MapOf part = of.q[1];
-  part.rows = kDscoresRows;
-  IndexerMaps90 maps;
-  bool made = make_map(part, maps.q_part);
-  for (int i = 0; i < 2; ++i)
-    made = made && make_map(of.q[i], maps.q[i]) && make_map(of.k[i], maps.k[i]);
-  if (!made) fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", op);
-  return maps;
-}
-
 // The teacher's lse as a call of kl_forward: of its heads, the second half beside the first where
 // both have key heads of their own; else all of them twice.
 Kl lse_call(const KlIndexer& a, const View<3>& lse) {
@@ -82,25 +56,26 @@ Kl lse_call(const KlIndexer& a, const View<3>& lse) {
   return x;
 }
 
-// "", and the row that serves the call in the kernel's name; or why none does.
-std::string refuses(const Context& ctx, const KlIndexer& a, Plan& plan) {
+// "", the maps, and the row that serves the call in the kernel's name; or why none does.
+std::string refuses(const Context& ctx, const KlIndexer& a, Plan& plan, IndexerMaps90& maps) {
   const Kl& t = a.teacher;
-  if (t.first.dtype != a.student.dtype) return "teacher and student differ in dtype";
+  const KlSide& x = a.student;
+  if (t.first.dtype != x.dtype) return "teacher and student differ in dtype";
   // Its answer says what devices, dtypes and layouts there are.
   Plan lse;
   if (const std::string why = kl_forward_sm90.offer(ctx, lse_call(a, {}), lse); !why.empty())
     return why;
-  if (a.student.width % 8) return "a width that is not a multiple of 8";
+  if (x.width % 8) return "a width that is not a multiple of 8";
   const IndexerInstance90* row = instance_of(a);
   if (!row) return "no instance for this dtype and these widths in this build";
-  const Operands of(a);
-  for (int i = 0; i < 2; ++i)
-    for (const MapOf* x : {&of.q[i], &of.k[i]})
-      if (const char* why = map_refuses(*x); *why) return std::string("a q or k has ") + why;
   if (t.sequences.count * ceil_div(t.sequences.query_max, kHeadsTile) > kIndexMax / 64)
     return "more than 2^24 tiles of rows";
-  plan.kernel += std::string(".") + dtype_name(a.student.dtype) + ".d" + std::to_string(row->width);
-  return "";
+  plan.kernel += std::string(".") + dtype_name(x.dtype) + ".d" + std::to_string(row->width);
+  return map_each({{"q_teacher", rows_of(t, t.first, t.h, kHeadsTile), maps.q[0]},
+                   {"k_teacher", keys_of(t, t.first, t.t, kHeadsTile), maps.k[0]},
+                   {"q_student", rows_of(t, x, a.heads, kHeadsTile), maps.q[1]},
+                   {"k_student", keys_of(t, x, t.t, kHeadsTile), maps.k[1]},
+                   {"q_student", rows_of(t, x, a.heads, kDscoreRows), maps.q_part}});
 }
 
 // All row tiles in one launch; one part.
@@ -112,7 +87,7 @@ HeadsWork work_of(const KlIndexer& a) {
   work.group[0] = static_cast<int32_t>(t.h / t.first.key_heads), work.group[1] = work.heads[1];
   work.row_tiles = static_cast<int32_t>(ceil_div(t.sequences.query_max, kHeadsTile));
   work.count = static_cast<int32_t>(t.sequences.count) * work.row_tiles;
-  work.parts = work.lead = 1;
+  work.parts = 1;
   return work;
 }
 
@@ -160,7 +135,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 std::string offer_forward(const Context& ctx, const KlIndexer& a, Plan& plan) {
-  if (std::string why = refuses(ctx, a, plan); !why.empty()) return why;
+  IndexerMaps90 maps;
+  if (std::string why = refuses(ctx, a, plan, maps); !why.empty()) return why;
   constexpr const char* kOp = kIndexerForward;
   HeadsWork work = work_of(a);
   work.parts = parts_of(ctx, a, work.count);
@@ -176,35 +152,12 @@ std::string offer_forward(const Context& ctx, const KlIndexer& a, Plan& plan) {
       inner.launch(ctx, nullptr);
     }
     if (!heads) return;
-    instance_of(a)->forward(ctx, work, maps_of(a, kOp), {at, a.weight, sums.at(base), teacher});
+    instance_of(a)->forward(ctx, work, maps, {at, a.weight, sums.at(base), teacher});
     const int64_t rows = int64_t{work.count} * kHeadsTile;
     launch<join_rows_kernel>(ctx, kOp, ceil_div(rows, kThreads), kThreads, 0, a, sums.at(base),
                              work.row_tiles, work.parts, rows);
   };
   return "";
-}
-
-// A thread adds up the parts of an element of dk.
-__global__ void __launch_bounds__(kThreads)
-    join_keys_kernel(const __grid_constant__ KlIndexer a,
-                     const __grid_constant__ IndexerArgs90 keys, int width, int64_t work) {
-  const int64_t w = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (w >= work) return;
-  const int64_t column = w % width, row = w / width;
-  const Sequence seq = a.teacher.sequences[row / kHeadsTile / keys.key_tiles];
-  const int64_t j = row % (int64_t{keys.key_tiles} * kHeadsTile);
-  if (j >= seq.keys || column >= a.student.width) return;
-  const int64_t parts = int64_t{keys.row_parts} * keys.head_parts;
-  float sum = 0.f;
-  for (int64_t part = 0; part < parts; ++part)
-    sum +=
-        keys.key_sums[((row / kHeadsTile * parts + part) * kHeadsTile + row % kHeadsTile) * width +
-                      column];
-  const View<4>& to = a.student.dk;
-  store_float(
-      to.data, a.student.dtype,
-      seq.key_batch * to.stride[0] + (seq.key_begin + j) * to.stride[1] + column * to.stride[3],
-      sum);
 }
 
 // What a backward takes, and its room.
@@ -231,20 +184,20 @@ struct BackwardSlots {
     args.gain = a.dkl, args.lse_student = a.lse;
     args.dweight = a.dweight, args.dq = a.student.dq;
     args.columns = columns, args.width = static_cast<int32_t>(a.student.width);
-    args.key_tiles = static_cast<int32_t>(tiles);
+    args.parts = {nullptr, row_parts * head_parts, tiles, width, kHeadsTile};
     args.row_parts = static_cast<int32_t>(row_parts);
     args.head_parts = static_cast<int32_t>(head_parts);
     db = layout.add<float>(band * kHeadsTile * columns);
-    sums = layout.add<float>(a.student.dk ? args.key_works(work) * kHeadsTile * width : 0);
+    sums = layout.add<float>(a.student.dk ? args.parts.floats(q, 1) : 0);
   }
 };
 
-void enqueue(Context& ctx, const KlIndexer& a, const BackwardSlots& slots, void* base) {
+void enqueue(Context& ctx, const KlIndexer& a, const IndexerMaps90& maps,
+             const BackwardSlots& slots, void* base) {
   const IndexerInstance90& row = *instance_of(a);
   clear_unreached(ctx, a);
-  const IndexerMaps90 maps = maps_of(a, kIndexerBackward);
   IndexerArgs90 args = slots.args;
-  args.db = slots.db.at(base), args.key_sums = slots.sums.at(base);
+  args.db = slots.db.at(base), args.parts.sums = slots.sums.at(base);
   HeadsWork work = slots.work;
   for (const int all = work.count; work.first < all; work.first += slots.band) {
     work.count = std::min(slots.band, all - work.first);
@@ -253,24 +206,21 @@ void enqueue(Context& ctx, const KlIndexer& a, const BackwardSlots& slots, void*
     row.dscores(ctx, cut, maps, args);
     if (args.dq || args.dweight) row.rows(ctx, work, maps, args);
     if (a.student.dk) row.keys(ctx, work, maps, args);
-    args.more = true;
   }
-  if (!a.student.dk) return;
-  const int64_t elements =
-      a.teacher.sequences.count * args.key_tiles * int64_t{kHeadsTile} * row.width;
-  launch<join_keys_kernel>(ctx, kIndexerBackward, ceil_div(elements, kThreads), kThreads, 0, a,
-                           args, row.width, elements);
+  if (a.student.dk)
+    join_parts(ctx, kIndexerBackward, a.student, a.teacher.sequences, args.parts, OwnKeys());
 }
 
 std::string offer_backward(const Context& ctx, const KlIndexer& a, Plan& plan) {
-  if (std::string why = refuses(ctx, a, plan); !why.empty()) return why;
+  IndexerMaps90 maps;
+  if (std::string why = refuses(ctx, a, plan, maps); !why.empty()) return why;
   if (a.student.dq && !chunked(a.student.dq, 2, 8))
     return "dq has rows that are not contiguous and 16-byte aligned";
   const Sequences& q = a.teacher.sequences;
   if (q.count * ceil_div(q.key_max, kHeadsTile) > kIndexMax / 256)
     return "more than 2^22 tiles of keys";
   const BackwardSlots slots(plan.workspace, device_info(ctx), a, instance_of(a)->width);
-  plan.launch = [=](Context& ctx, void* base) { enqueue(ctx, a, slots, base); };
+  plan.launch = [=](Context& ctx, void* base) { enqueue(ctx, a, maps, slots, base); };
   return "";
 }
 

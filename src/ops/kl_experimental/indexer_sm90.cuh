@@ -10,7 +10,7 @@ template <int Dtype, int D>
 struct IndexerKernels90 {
   using Shape = HeadsShape90<Dtype, D>;
   using Rows = DscoresShape90<Dtype, D, kHeadsTile, 4>;
-  using Keys = DscoresShape90<Dtype, D, kDscoresRows, 6>;
+  using Keys = DscoresShape90<Dtype, D, kDscoreRows, 6>;
 
   template <class Policy, const char* Op>
   static void scores(Context& ctx, const HeadsWork& work, const IndexerMaps90& maps,
@@ -25,8 +25,9 @@ struct IndexerKernels90 {
   }
   static void keys(Context& ctx, const HeadsWork& work, const IndexerMaps90& maps,
                    const IndexerArgs90& args) {
-    launch<heads_keys_sm90<Keys>>(ctx, kIndexerBackward, args.key_works(work), Keys::threads,
-                                  Keys::shared_bytes, work, maps, args);
+    launch<heads_keys_sm90<Keys>>(ctx, kIndexerBackward,
+                                  work.a.sequences.count * args.parts.tiles * args.parts.count,
+                                  Keys::threads, Keys::shared_bytes, work, maps, args);
   }
 };
 

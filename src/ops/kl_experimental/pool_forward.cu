@@ -12,20 +12,20 @@ namespace {
 
 template <class Pairs>
 __global__ void __launch_bounds__(Pairs::threads, 2)
-    pool_forward_kernel(const __grid_constant__ PoolCall call, int64_t row_tiles) {
+    pool_forward_kernel(const __grid_constant__ PoolCall call, int64_t row_tiles, int64_t work) {
   extern __shared__ __align__(128) unsigned char s_dynamic[];
   __shared__ PoolShared<Pairs> s;
   Pairs pairs(s_dynamic, pool_width(call.a));
   const Kl& a = call.a.kl;
-  for (int64_t w = blockIdx.x; w < call.work; w += gridDim.x) {
+  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     // Late rows first: under a causal mask they are the longest.
     const int64_t i0 = (row_tiles - 1 - w % row_tiles) * Pairs::own;
     const int64_t h = w / row_tiles % a.h, sequence = w / row_tiles / a.h;
-    find_sequence(call.a, sequence, s.at.seq, s.units);
+    find_sequence(call, sequence, s.at.seq, s.units);
     const Sequence& seq = s.at.seq;
     if (i0 >= seq.rows) continue;
     s.at.put_rows(call.teacher, call.student, i0);
-    const KeyTiles range = pool_tiles(call.a, seq, h, i0);
+    const KeyTiles range = seen_tiles(a.mask, seq, h, i0);
     StageDualSoftmax<Pairs> state;
     for (int64_t u0 = 0; u0 < s.units.keys; u0 += kStageTile) {
       if (!pool_seen(call.a, seq, range, u0)) continue;
@@ -46,32 +46,26 @@ __global__ void __launch_bounds__(Pairs::threads, 2)
   }
 }
 
-std::string offer_by(const KlPool& a, Plan& plan, bool mma) {
+template <bool Mma>
+std::string offer(const Context& ctx, const KlPool& a, Plan& plan) {
+  if constexpr (Mma)
+    if (std::string why = pool_mma_refuses(ctx, a); !why.empty()) return why;
   plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
   plan.launch = [=](Context& ctx, void*) {
-    PoolCall call(a);
     const int64_t row_tiles = ceil_div(a.kl.sequences.query_max, kStageTile);
-    call.work = a.kl.sequences.count * a.kl.h * row_tiles;
-    with_pairs(mma, a.kl.first.dtype, [&]<class Pairs> {
-      launch<pool_forward_kernel<Pairs>>(ctx, "x_kl_pool_forward", call.work, Pairs::threads,
-                                         pool_bytes<Pairs>(a), call, row_tiles);
+    const int64_t work = a.kl.sequences.count * a.kl.h * row_tiles;
+    with_pairs(Mma, a.kl.first.dtype, [&]<class Pairs> {
+      launch<pool_forward_kernel<Pairs>>(ctx, "x_kl_pool_forward", work, Pairs::threads,
+                                         pool_bytes<Pairs>(a), PoolCall(a), row_tiles, work);
     });
   };
   return "";
 }
 
-std::string offer(const Context&, const KlPool& a, Plan& plan) {
-  return offer_by(a, plan, false);
-}
-std::string offer_mma(const Context& ctx, const KlPool& a, Plan& plan) {
-  if (std::string why = pool_mma_refuses(ctx, a); !why.empty()) return why;
-  return offer_by(a, plan, true);
-}
-
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<KlPool> kl_pool_forward_sm80 = {"sm80", cuda::offer_mma};
-extern const Kernel<KlPool> kl_pool_forward_simt = {"simt", cuda::offer};
+extern const Kernel<KlPool> kl_pool_forward_sm80 = {"sm80", cuda::offer<true>};
+extern const Kernel<KlPool> kl_pool_forward_simt = {"simt", cuda::offer<false>};
 
 }  // namespace fovea

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which calls of x_kl_pool_backward the Hopper kernel takes (pool_sm90.cuh), and its launch.
-#include <algorithm>
 #include <vector>
 
 #include "cuda/loop/row_tile.cuh"
-#include "cuda/tensor_map.h"
+#include "ops/kl/maps.cuh"
 #include "ops/kl_experimental/pool_sweep.cuh"
 
 namespace fovea::cuda {
@@ -22,46 +21,28 @@ const PoolInstance90* instance_of(const KlPool& a) {
   return nullptr;
 }
 
-MapOf q_of(const KlPool& a, const KlSide& side) {
-  return {side.q, side.dtype, a.kl.b, a.kl.s, a.kl.h, side.width, PoolDscores::rows};
-}
-MapOf k_of(const KlPool& a, const KlSide& side) {
-  const bool student = &side == &a.kl.second;
-  return {side.k,
-          side.dtype,
-          a.kl.sequences.caches,
-          student ? a.u : a.kl.t,
-          side.key_heads,
-          side.width,
-          student ? kStageTile : PoolDscores::rows};
-}
-
 }  // namespace
 
-std::string pool_sm90_refuses(const Context& ctx, const KlPool& a) {
-  const DeviceInfo& device = device_info(ctx);
-  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
-  if (const std::string why = pool_mma_refuses(ctx, a); !why.empty()) return why;
+std::string pool_sm90_refuses(const Context& ctx, const PoolCall& call, PoolMaps90& maps) {
+  const KlPool& a = call.a;
   const Kl& kl = a.kl;
+  if (std::string why = hopper_refuses(ctx, kl.first.dtype, kl.sequences); !why.empty()) return why;
+  if (std::string why = pool_mma_refuses(ctx, a); !why.empty()) return why;
   if (a.block_keys != 64 && a.block_keys != 128) return "block_keys not in {64,128}";
   if (!attend_of(kl, kl.first, kl.first).plain()) return "sink_keys or head_window are given";
   if (!kl.h || !kl.sequences.count || !kl.t || !kl.s) return "nothing to do";
   if (!instance_of(a)) return "no instance for this dtype and these widths in this build";
-  if (PoolDscores(a).items(a) > kIndexMax) return "more than 2^30 tiles of rows of all heads";
-  for (const KlSide* side : {&kl.first, &kl.second})
-    for (const MapOf& x : {q_of(a, *side), k_of(a, *side)})
-      if (const char* why = map_refuses(x); *why) return std::string("a q or k has ") + why;
-  CUtensorMap map;
-  if (!make_map(q_of(a, kl.first), map)) return "the driver makes no tensor maps";
-  return "";
+  if (Dscores(kl.sequences, kl.h, call.keys()).items(kl.sequences) > kIndexMax)
+    return "more than 2^30 tiles of rows of all heads";
+  const KlSide &x = kl.first, &y = kl.second;
+  return map_each({{"q_teacher", rows_of(kl, x, kl.h, Dscores::rows), maps.q[0]},
+                   {"k_teacher", keys_of(kl, x, kl.t, Dscores::rows), maps.k[0]},
+                   {"q_student", rows_of(kl, y, kl.h, Dscores::rows), maps.q[1]},
+                   {"k_student", keys_of(kl, y, a.u, kStageTile), maps.k[1]}});
 }
 
-void pool_sweep_sm90(Context& ctx, const KlPool& a, const PoolDscores& dscores) {
-  PoolMaps90 maps{};
-  const KlSide* const side[2] = {&a.kl.first, &a.kl.second};
-  for (int s = 0; s < 2; ++s)
-    if (!make_map(q_of(a, *side[s]), maps.q[s]) || !make_map(k_of(a, *side[s]), maps.k[s]))
-      fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", kPoolBackward);
+void pool_sweep_sm90(Context& ctx, const KlPool& a, const PoolMaps90& maps,
+                     const Dscores& dscores) {
   instance_of(a)->run(ctx, {a, attend_of(a.kl, a.kl.first, a.kl.first), dscores}, maps);
 }
 

@@ -23,12 +23,12 @@ template <int Dtype_, int D_>
 struct PoolShape90 {
   static constexpr int Dtype = Dtype_, D = D_, Stages = 3, keys = 128;
   static constexpr int threads = 384, producer = 24, consumer = 240, warps = 8;
-  using Tile = Swizzled<PoolDscores::rows, D>;
+  using Tile = Swizzled<Dscores::rows, D>;
   using Units = Swizzled<kStageTile, D>;
   // A quarter warp's float2 of eight rows are in banks of their own.
   static constexpr int pitch = kStageTile + 8;
   static constexpr int k = 2 * Tile::bytes, sums = k + Stages * Tile::bytes;
-  static constexpr int barriers = sums + PoolDscores::rows * pitch * 4;
+  static constexpr int barriers = sums + Dscores::rows * pitch * 4;
   static constexpr int shared_bytes = barriers + (2 + 2 * Stages) * 8;
 };
 
@@ -40,16 +40,16 @@ struct PoolTile90 {
   int span;          // tiles of 64 blocks
 
   __device__ PoolTile90(const PoolSweep90& sweep, int at) {
-    const PoolDscores& dscores = sweep.dscores;
+    const Dscores& dscores = sweep.dscores;
     const int64_t item = dscores.first + dscores.count - 1 - at;  // late rows first
     head = static_cast<int>(item % dscores.heads);
     sequence = static_cast<int>(item / dscores.heads / dscores.row_tiles);
-    i0 = static_cast<int>(item / dscores.heads % dscores.row_tiles) * PoolDscores::rows;
+    i0 = static_cast<int>(item / dscores.heads % dscores.row_tiles) * Dscores::rows;
     seq = sweep.a.kl.sequences[sequence];
     units = pool_sequence(sweep.a, seq, sequence);
     first = tiles = 0, span = kStageTile * static_cast<int>(sweep.a.block_keys) / 128;
     if (i0 >= seq.rows) return;
-    const int64_t i1 = i0 + PoolDscores::rows < seq.rows ? i0 + PoolDscores::rows : seq.rows;
+    const int64_t i1 = i0 + Dscores::rows < seq.rows ? i0 + Dscores::rows : seq.rows;
     const KeyTiles range = key_tiles(sweep.a.kl.mask, seq, 0, 1, i0, i1, 128);
     first = static_cast<int>(range.first), tiles = static_cast<int>(range.last);
   }
@@ -161,7 +161,7 @@ struct PoolRows90 {
           to[block] = p[0], to[block + 1] = p[1];
       }
     };
-    if (pairs.full(at.i0, at.i0 + PoolDscores::rows, key, key + Shape::keys))
+    if (pairs.full(at.i0, at.i0 + Dscores::rows, key, key + Shape::keys))
       each([](int, int) { return true; });
     else
       each([&](int i, int j) { return pairs.sees(i, j); });

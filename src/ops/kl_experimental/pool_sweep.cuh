@@ -17,7 +17,7 @@ struct PoolMaps90 {
 struct PoolSweep90 {
   KlPool a;
   Attend teacher;  // its window, scale and lengths
-  PoolDscores dscores;
+  Dscores dscores;
 };
 
 struct PoolInstance90 {
