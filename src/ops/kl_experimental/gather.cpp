@@ -24,9 +24,8 @@ KlGather gather(const char* op, const P& p) {
 KlGather resolve(const fovea_x_kl_gather_forward_params& p) {
   KlGather a = gather(kForward, p);
   if (!p.kl.data && !p.lse_teacher.data && !p.lse_student.data && a.kl.b && a.kl.s && a.kl.h)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: kl, lse_teacher and lse_student are all absent, wanted one of them at least",
-         kForward);
+    refuse("%s: kl, lse_teacher and lse_student are all absent, wanted one of them at least",
+           kForward);
   return a;
 }
 

@@ -16,10 +16,8 @@ KlIndexer indexer(const char* op, const P& p) {
   a.teacher = rows_and_keys(op, p);
   a.teacher.first = side_of(op, kTeacher, p.q_teacher, p.k_teacher, p.lse_teacher, p.scale_teacher);
   a.student = plain_side(op, kStudent, p.q_student, p.k_student);
-  if (p.q_teacher.shape[2] < 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: q_teacher.shape[2] (h) is 0, wanted >= 1", op);
-  if (p.q_student.shape[2] < 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: q_student.shape[2] (x) is 0, wanted >= 1", op);
+  if (p.q_teacher.shape[2] < 1) refuse("%s: q_teacher.shape[2] (h) is 0, wanted >= 1", op);
+  if (p.q_student.shape[2] < 1) refuse("%s: q_student.shape[2] (x) is 0, wanted >= 1", op);
   a.teacher.mask.window = read_window(op, p);
   read_sinks(a.teacher.mask.window, op, p);
   a.heads = p.q_student.shape[2], a.weight = view_of<3>(p.weight);
@@ -31,9 +29,8 @@ KlIndexer resolve(const fovea_x_kl_indexer_forward_params& p) {
   KlIndexer a = indexer(kForward, p);
   a.kl = view_of<2>(p.kl);
   if (!p.kl.data && !p.lse_teacher.data && !p.lse_student.data && a.teacher.b && a.teacher.s)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: kl, lse_teacher and lse_student are all absent, wanted one of them at least",
-         kForward);
+    refuse("%s: kl, lse_teacher and lse_student are all absent, wanted one of them at least",
+           kForward);
   return a;
 }
 

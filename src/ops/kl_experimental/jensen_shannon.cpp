@@ -13,8 +13,7 @@ template <class P>
 Kl jensen_shannon(const char* op, const P& p) {
   Kl a = sides_of(op, p, false);
   if (!(p.weight >= 0 && p.weight < 1))
-    fail(FOVEA_INVALID_ARGUMENT, "%s: weight is %g, wanted between 0 and 1, or 0 for 0.5", op,
-         p.weight);
+    refuse("%s: weight is %g, wanted between 0 and 1, or 0 for 0.5", op, p.weight);
   a.share = p.weight > 0 ? p.weight : 0.5f;
   a.kl = view_of<3>(p.kl_teacher), a.kl_second = view_of<3>(p.kl_student);
   return a;
@@ -25,8 +24,7 @@ Kl resolve(const fovea_x_kl_jensen_shannon_forward_params& p) {
   a.js = view_of<3>(p.js);
   if (!p.js.data && !p.kl_teacher.data && !p.kl_student.data && !p.lse_teacher.data &&
       !p.lse_student.data && a.b && a.s && a.h)
-    fail(
-        FOVEA_INVALID_ARGUMENT,
+    refuse(
         "%s: js, kl_teacher, kl_student, lse_teacher and lse_student are all absent, wanted one of "
         "them at least",
         kForward);

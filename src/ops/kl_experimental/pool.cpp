@@ -19,15 +19,15 @@ KlPool pool(const char* op, const P& p) {
   check_not_negative(op, "block_keys", p.block_keys);
   a.block_keys = p.block_keys ? p.block_keys : kBlockKeys;
   if (p.pool != FOVEA_X_POOL_SUM && p.pool != FOVEA_X_POOL_MAX)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: pool is %d, wanted a fovea_x_pool", op, p.pool);
+    refuse("%s: pool is %d, wanted a fovea_x_pool", op, p.pool);
   a.max = p.pool == FOVEA_X_POOL_MAX;
   a.u = p.k_student.shape[1];
   const int64_t t = a.kl.t, whole = t / a.block_keys;
   const int64_t wanted =
       p.key_start.data ? whole + p.key_start.shape[0] - 1 : whole + (t % a.block_keys != 0);
   if (a.u < wanted)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: k_student.shape[1] (u) is %lld, wanted at least %lld blocks",
-         op, static_cast<long long>(a.u), static_cast<long long>(wanted));
+    refuse("%s: k_student.shape[1] (u) is %lld, wanted at least %lld blocks", op, lld(a.u),
+           lld(wanted));
   return a;
 }
 
@@ -35,9 +35,8 @@ KlPool resolve(const fovea_x_kl_pool_forward_params& p) {
   KlPool a = pool(kForward, p);
   a.kl.kl = view_of<3>(p.kl);
   if (!p.kl.data && !p.lse_teacher.data && !p.lse_student.data && a.kl.b && a.kl.s && a.kl.h)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: kl, lse_teacher and lse_student are all absent, wanted one of them at least",
-         kForward);
+    refuse("%s: kl, lse_teacher and lse_student are all absent, wanted one of them at least",
+           kForward);
   return a;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/conv_attention/resolve.h"
-
+#include "core/plan.h"
+#include "fovea/conv_attention.h"
 #include "ops/conv_attention/fields.h"
 
 namespace fovea {
@@ -8,8 +8,6 @@ namespace {
 
 constexpr char kForward[] = "conv_attention_forward";
 constexpr char kBackward[] = "conv_attention_backward";
-
-}  // namespace
 
 ConvAttend resolve(const fovea_conv_attention_forward_params& p) {
   ConvAttend c = read_conv(kForward, p, p.o, "o", p.page_table, p.cache_row);
@@ -28,6 +26,18 @@ ConvAttendBackward resolve(const fovea_conv_attention_backward_params& p) {
   check_flag(kBackward, "nondeterministic", p.nondeterministic);
   b.nondeterministic = p.nondeterministic != 0;
   return b;
+}
+
+}  // namespace
+
+Plan plan(const Context& ctx, const fovea_conv_attention_forward_params& params) {
+  return choose(kForward, ctx, resolve(params), conv_attention_forward_host,
+                FOVEA_CUDA_KERNELS(conv_attention_forward_sm90, conv_attention_forward_simt));
+}
+
+Plan plan(const Context& ctx, const fovea_conv_attention_backward_params& params) {
+  return choose(kBackward, ctx, resolve(params), conv_attention_backward_host,
+                FOVEA_CUDA_KERNELS(conv_attention_backward_sm90, conv_attention_backward_simt));
 }
 
 }  // namespace fovea

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/kl/resolve.h"
-
+#include "core/plan.h"
+#include "fovea/kl.h"
 #include "ops/kl/sides.h"
 
 namespace fovea {
@@ -14,20 +14,16 @@ template <class P>
 Kl shared(const char* op, const P& p, bool total, const char* total_name) {
   const bool reverse = p.direction == FOVEA_DIRECTION_STUDENT_TEACHER;
   if (!reverse && p.direction != FOVEA_DIRECTION_TEACHER_STUDENT)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: direction is %d, wanted a fovea_direction", op, p.direction);
+    refuse("%s: direction is %d, wanted a fovea_direction", op, p.direction);
   Kl a = sides_of(op, p, reverse);
   a.kl = view_of<3>(p.kl), a.row_weight = view_of<3>(p.row_weight);
   check_flag(op, "mean", p.mean);
   a.mean = p.mean != 0;
-  if (p.mean && !total)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: mean is 1 without %s, wanted 0", op, total_name);
+  if (p.mean && !total) refuse("%s: mean is 1 without %s, wanted 0", op, total_name);
   if (p.row_weight.data && !total)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: row_weight is given without %s: it weighs nothing else", op,
-         total_name);
+    refuse("%s: row_weight is given without %s: it weighs nothing else", op, total_name);
   return a;
 }
-
-}  // namespace
 
 Kl resolve(const fovea_kl_forward_params& p) {
   Kl a = shared(kForward, p, p.total.data, "total");
@@ -35,9 +31,8 @@ Kl resolve(const fovea_kl_forward_params& p) {
   if (!a.sequences.query_max) a.sequences.count = 0;  // nothing is each sequence's own
   if (!p.kl.data && !p.lse_teacher.data && !p.lse_student.data && !p.total.data && a.b && a.s &&
       a.h)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: kl, lse_teacher, lse_student and total are all absent, wanted one of them at least",
-         kForward);
+    refuse("%s: kl, lse_teacher, lse_student and total are all absent, wanted one of them at least",
+           kForward);
   return a;
 }
 
@@ -53,9 +48,20 @@ KlBackward resolve(const fovea_kl_backward_params& p) {
   check_flag(kBackward, "nondeterministic", p.nondeterministic);
   a.nondeterministic = p.nondeterministic != 0;
   if (!p.dkl.data && !p.dtotal.data && a.forward.b && a.forward.s && a.forward.h)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: dkl and dtotal are both absent, wanted one of them or both",
-         kBackward);
+    refuse("%s: dkl and dtotal are both absent, wanted one of them or both", kBackward);
   return a;
+}
+
+}  // namespace
+
+Plan plan(const Context& ctx, const fovea_kl_forward_params& params) {
+  return choose(kForward, ctx, resolve(params), kl_forward_host,
+                FOVEA_CUDA_KERNELS(kl_forward_sm90, kl_forward_simt));
+}
+
+Plan plan(const Context& ctx, const fovea_kl_backward_params& params) {
+  return choose(kBackward, ctx, resolve(params), kl_backward_host,
+                FOVEA_CUDA_KERNELS(kl_backward_sm90, kl_backward_simt));
 }
 
 }  // namespace fovea
