@@ -58,9 +58,8 @@ Decision decide(Context& ctx, const P* params, const Contract& contract, size_t 
   if (!decision.writes) return decision;
   const Layout& workspace = decision.plan.workspace;
   if (!workspace.fits())
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: workspace: these extents need more bytes than int64_t counts, wanted smaller ones",
-         contract.op);
+    refuse("%s: workspace: these extents need more bytes than int64_t counts, wanted smaller ones",
+           contract.op);
   decision.bytes = workspace.bytes();
   return decision;
 }
@@ -85,7 +84,7 @@ template <class P>
 fovea_status query(Context* ctx, const P* params, size_t* bytes, const Contract& contract,
                    size_t first_size) noexcept {
   return guarded_on(ctx, contract.op, [&] {
-    if (!bytes) fail(FOVEA_INVALID_ARGUMENT, "%s_workspace: bytes is NULL", contract.op);
+    if (!bytes) refuse("%s_workspace: bytes is NULL", contract.op);
     *bytes = 0;
     const FloatState state;
     *bytes = decide(*ctx, params, contract, first_size).bytes;

@@ -25,6 +25,14 @@ struct View {
   FOVEA_HD T* as() const {
     return static_cast<T*>(data);
   }
+  // The element at `index`; with fewer than N indices the others are 0.
+  template <class T = float, class... Index>
+  FOVEA_HD T* at(Index... index) const {
+    int64_t offset = 0;
+    int axis = 0;
+    ((offset += index * stride[axis++]), ...);
+    return static_cast<T*>(data) + offset;
+  }
 };
 
 template <int N>
@@ -328,7 +336,12 @@ struct Attend {
 
   // The call has neither positions, per-head windows, bit mask, bias, alibi, softcap, sinks,
   // q_value, rope, chunk nor absent pages to think of: scale, window and lengths are all.
-  bool plain() const;
+  // A sink logit changes no score: it enters a row's sum at the end, in every kernel.
+  bool plain() const {
+    return !mask.head_window && !mask.query_position && !mask.key_position && !mask.bits &&
+           !mask.window.chunk && !mask.window.sink && !score.bias && !score.alibi &&
+           score.softcap == 0 && !q_value && !rope.cos;
+  }
 };
 
 // Key blocks that each block of query rows sees: for each (sequence, head, row block) `keep`

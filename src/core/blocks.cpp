@@ -48,13 +48,11 @@ TakenBlock::TakenBlock(void* data, BlockOwner owner) : data_(data), owner_(owner
   std::lock_guard lock(all.mutex);
   const auto found = all.blocks.find(data);
   if (found == all.blocks.end())
-    fail(FOVEA_INVALID_ARGUMENT,
-         "free: data is %p, which fovea_alloc did not give or which was freed", data);
+    refuse("free: data is %p, which fovea_alloc did not give or which was freed", data);
   const BlockOwner& own = found->second;
   if (own.backend != owner.backend || own.device != owner.device)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "free: data is %p of %s device %d, wanted a context of that device", data,
-         name_of(own.backend), own.device);
+    refuse("free: data is %p of %s device %d, wanted a context of that device", data,
+           name_of(own.backend), own.device);
   all.blocks.erase(found);
   if (all.blocks.empty()) std::unordered_map<const void*, BlockOwner>().swap(all.blocks);
 }

@@ -30,6 +30,11 @@ BlockOwner owner_of(const Context& ctx) {
   return {ctx.backend, ctx.device_index};
 }
 
+void check_backend(const char* op, fovea_backend backend) {
+  if (backend != FOVEA_HOST && backend != FOVEA_CUDA)
+    refuse("%s: backend is %d, wanted FOVEA_HOST or FOVEA_CUDA", op, backend);
+}
+
 int32_t hardware_threads() {
   return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
 }
@@ -87,21 +92,17 @@ fovea_tensor fovea_contiguous(void* data, fovea_dtype dtype, int32_t ndim, const
 
 fovea_status fovea_device_count(fovea_backend backend, int32_t* count) {
   return guarded("device_count", [&] {
-    if (!count) fail(FOVEA_INVALID_ARGUMENT, "device_count: count is NULL");
-    if (backend != FOVEA_HOST && backend != FOVEA_CUDA)
-      fail(FOVEA_INVALID_ARGUMENT, "device_count: backend is %d, wanted FOVEA_HOST or FOVEA_CUDA",
-           backend);
+    if (!count) refuse("device_count: count is NULL");
+    check_backend("device_count", backend);
     *count = backend == FOVEA_HOST ? 1 : cuda_device_count();
   });
 }
 
 fovea_status fovea_context_create(fovea_backend backend, int32_t device, fovea_context** out) {
   return guarded("context_create", [&] {
-    if (!out) fail(FOVEA_INVALID_ARGUMENT, "context_create: out is NULL");
+    if (!out) refuse("context_create: out is NULL");
     *out = nullptr;
-    if (backend != FOVEA_HOST && backend != FOVEA_CUDA)
-      fail(FOVEA_INVALID_ARGUMENT, "context_create: backend is %d, wanted FOVEA_HOST or FOVEA_CUDA",
-           backend);
+    check_backend("context_create", backend);
     auto ctx = std::make_unique<fovea_context>();
     ctx->backend = backend;
     ctx->device_index = device;
@@ -132,11 +133,9 @@ fovea_status fovea_context_set_stream(fovea_context* ctx, void* stream) {
 
 fovea_status fovea_context_set_workspace(fovea_context* ctx, void* data, size_t bytes) {
   return guarded_on(ctx, "context_set_workspace", [&] {
-    if (!data && bytes)
-      fail(FOVEA_INVALID_ARGUMENT, "context_set_workspace: data is NULL with %zu bytes", bytes);
+    if (!data && bytes) refuse("context_set_workspace: data is NULL with %zu bytes", bytes);
     if (reinterpret_cast<uintptr_t>(data) % kWorkspaceAlign)
-      fail(FOVEA_INVALID_ARGUMENT, "context_set_workspace: data is %p, wanted a multiple of %zu",
-           data, kWorkspaceAlign);
+      refuse("context_set_workspace: data is %p, wanted a multiple of %zu", data, kWorkspaceAlign);
     if (!ctx->workspace_fixed) ctx->device->free_workspace(ctx->workspace);
     ctx->workspace = data;
     ctx->workspace_bytes = bytes;
@@ -147,7 +146,7 @@ fovea_status fovea_context_set_workspace(fovea_context* ctx, void* data, size_t 
 fovea_status fovea_context_set_threads(fovea_context* ctx, int32_t threads) {
   return guarded_on(ctx, "context_set_threads", [&] {
     if (threads < 0 || threads > 4096)
-      fail(FOVEA_INVALID_ARGUMENT, "context_set_threads: threads is %d, wanted 0 .. 4096", threads);
+      refuse("context_set_threads: threads is %d, wanted 0 .. 4096", threads);
     const int32_t resolved = threads ? threads : hardware_threads();
     ctx->device->set_threads(resolved);
     ctx->threads = resolved;
@@ -156,7 +155,7 @@ fovea_status fovea_context_set_threads(fovea_context* ctx, int32_t threads) {
 
 fovea_status fovea_context_get(fovea_context* ctx, fovea_property key, int64_t* value) {
   return guarded_on(ctx, "context_get", [&] {
-    if (!value) fail(FOVEA_INVALID_ARGUMENT, "context_get: value is NULL");
+    if (!value) refuse("context_get: value is NULL");
     switch (key) {
       case FOVEA_PROPERTY_BACKEND:
         *value = ctx->backend;
@@ -177,7 +176,7 @@ fovea_status fovea_context_get(fovea_context* ctx, fovea_property key, int64_t* 
         *value = ctx->device->get(key);
         return;
     }
-    fail(FOVEA_INVALID_ARGUMENT, "context_get: key is %d, wanted a fovea_property", key);
+    refuse("context_get: key is %d, wanted a fovea_property", key);
   });
 }
 
@@ -187,7 +186,7 @@ fovea_status fovea_context_synchronize(fovea_context* ctx) {
 
 fovea_status fovea_context_wait(fovea_context* ctx, fovea_context* other) {
   return guarded_on(ctx, "context_wait", [&] {
-    if (!other) fail(FOVEA_INVALID_ARGUMENT, "context_wait: other is NULL");
+    if (!other) refuse("context_wait: other is NULL");
     // Between backends there is no shared stream: waiting for the work itself is all that is left.
     if (ctx->backend != other->backend) {
       DeviceScope scope(*other, "context_wait");
@@ -204,11 +203,10 @@ const char* fovea_context_last_kernel(fovea_context* ctx) {
 
 fovea_status fovea_alloc(fovea_context* ctx, fovea_memory memory, size_t bytes, void** out) {
   return guarded_on(ctx, "alloc", [&] {
-    if (!out) fail(FOVEA_INVALID_ARGUMENT, "alloc: out is NULL");
+    if (!out) refuse("alloc: out is NULL");
     *out = nullptr;
     if (memory != FOVEA_MEMORY_DEVICE && memory != FOVEA_MEMORY_HOST)
-      fail(FOVEA_INVALID_ARGUMENT,
-           "alloc: memory is %d, wanted FOVEA_MEMORY_DEVICE or FOVEA_MEMORY_HOST", memory);
+      refuse("alloc: memory is %d, wanted FOVEA_MEMORY_DEVICE or FOVEA_MEMORY_HOST", memory);
     if (!bytes) return;
     void* data = ctx->device->alloc(memory, bytes);
     try {
@@ -233,8 +231,8 @@ fovea_status fovea_free(fovea_context* ctx, void* data) {
 fovea_status fovea_copy(fovea_context* ctx, void* to, const void* from, size_t bytes) {
   return guarded_on(ctx, "copy", [&] {
     if (!bytes) return;
-    if (!to) fail(FOVEA_INVALID_ARGUMENT, "copy: to is NULL");
-    if (!from) fail(FOVEA_INVALID_ARGUMENT, "copy: from is NULL");
+    if (!to) refuse("copy: to is NULL");
+    if (!from) refuse("copy: from is NULL");
     ctx->device->copy(to, from, bytes);
   });
 }

@@ -79,7 +79,7 @@ void* workspace(Context& ctx, const char* op, size_t bytes);
 template <class F>
 fovea_status guarded_on(Context* ctx, const char* op, F&& f) noexcept {
   const fovea_status status = guarded(op, [&] {
-    if (!ctx) fail(FOVEA_INVALID_ARGUMENT, "%s: ctx is NULL", op);
+    if (!ctx) refuse("%s: ctx is NULL", op);
     if (ctx->failed)
       fail(FOVEA_DEVICE_ERROR, "%s: the device failed earlier in this context: destroy it", op);
     DeviceScope scope(*ctx, op);

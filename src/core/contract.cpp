@@ -79,8 +79,7 @@ class Check {
     if (contract_.reserved) {
       int32_t reserved;
       std::memcpy(&reserved, params_ + contract_.reserved, sizeof reserved);
-      if (reserved)
-        fail(FOVEA_INVALID_ARGUMENT, "%s: reserved is %d, wanted 0", contract_.op, reserved);
+      if (reserved) refuse("%s: reserved is %d, wanted 0", contract_.op, reserved);
     }
   }
 
@@ -105,39 +104,36 @@ class Check {
       if (!empty) {
         Text text;
         describe(wanted, text);
-        fail(FOVEA_INVALID_ARGUMENT, "%s: %s.data is NULL, wanted a tensor %s", contract_.op,
-             f.name, text);
+        refuse("%s: %s.data is NULL, wanted a tensor %s", contract_.op, f.name, text);
       }
     }
     if (x.ndim != wanted.rank) {
       Text text;
       describe(wanted, text);
-      fail(FOVEA_INVALID_ARGUMENT, "%s: %s.ndim is %d, wanted %d: %s", contract_.op, f.name, x.ndim,
-           wanted.rank, text);
+      refuse("%s: %s.ndim is %d, wanted %d: %s", contract_.op, f.name, x.ndim, wanted.rank, text);
     }
     if (!accepts(f, x.dtype)) fail_dtype(f, x.dtype);
     for (int axis = 0; axis < x.ndim; ++axis) {
       if (x.shape[axis] < 0) {
         Text text;
         label(wanted.dims[axis], text);
-        fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[%d]%s is %lld, wanted >= 0", contract_.op,
-             f.name, axis, text, static_cast<long long>(x.shape[axis]));
+        refuse("%s: %s.shape[%d]%s is %lld, wanted >= 0", contract_.op, f.name, axis, text,
+               lld(x.shape[axis]));
       }
       if (x.stride[axis] < 0)
-        fail(FOVEA_INVALID_ARGUMENT, "%s: %s.stride[%d] is %lld, wanted >= 0", contract_.op, f.name,
-             axis, static_cast<long long>(x.stride[axis]));
+        refuse("%s: %s.stride[%d] is %lld, wanted >= 0", contract_.op, f.name, axis,
+               lld(x.stride[axis]));
     }
     const int64_t bytes = dtype_bytes(x.dtype);
     bool empty;
     if (product_overflows(x, bytes, &empty))
-      fail(FOVEA_INVALID_ARGUMENT,
-           "%s: %s.shape and %s.stride reach past 2^63 bytes, wanted offsets that fit int64_t",
-           contract_.op, f.name, f.name);
+      refuse("%s: %s.shape and %s.stride reach past 2^63 bytes, wanted offsets that fit int64_t",
+             contract_.op, f.name, f.name);
     // Nothing of an empty tensor is touched: what its strides say does not matter.
     if (!empty) strides(f, x);
     if (reinterpret_cast<uintptr_t>(x.data) % static_cast<uintptr_t>(bytes))
-      fail(FOVEA_INVALID_ARGUMENT, "%s: %s.data is %p, wanted a multiple of %lld (one %s)",
-           contract_.op, f.name, x.data, static_cast<long long>(bytes), dtype_name(x.dtype));
+      refuse("%s: %s.data is %p, wanted a multiple of %lld (one %s)", contract_.op, f.name, x.data,
+             lld(bytes), dtype_name(x.dtype));
     given_ |= uint64_t{1} << i;
     if (!empty && x.data) solid_ |= uint64_t{1} << i;
   }
@@ -146,15 +142,14 @@ class Check {
     int64_t count = 1, any = 0;
     for (int axis = 0; axis < x.ndim; ++axis) count *= x.shape[axis], any |= x.stride[axis];
     if (count > 1 && !any)
-      fail(FOVEA_INVALID_ARGUMENT,
-           "%s: %s.stride is 0 on every axis over %lld elements: fill it in, as fovea_contiguous "
-           "does",
-           contract_.op, f.name, static_cast<long long>(count));
+      refuse(
+          "%s: %s.stride is 0 on every axis over %lld elements: fill it in, as fovea_contiguous "
+          "does",
+          contract_.op, f.name, lld(count));
     for (int axis = 0; f.out && !f.sums && axis < x.ndim; ++axis)
       if (x.stride[axis] == 0 && x.shape[axis] > 1)
-        fail(FOVEA_INVALID_ARGUMENT,
-             "%s: %s.stride[%d] is 0 over an extent of %lld, wanted > 0: it is written to",
-             contract_.op, f.name, axis, static_cast<long long>(x.shape[axis]));
+        refuse("%s: %s.stride[%d] is 0 over an extent of %lld, wanted > 0: it is written to",
+               contract_.op, f.name, axis, lld(x.shape[axis]));
   }
 
   // The axes of an output nest: each one steps over all that the axes of smaller strides reach, so
@@ -171,11 +166,10 @@ class Check {
     for (int i = 0; i < n; ++i) {
       const int axis = order[i];
       if (x.stride[axis] <= reach)
-        fail(FOVEA_INVALID_ARGUMENT,
-             "%s: %s.stride[%d] is %lld, wanted more than %lld, which axis %d reaches: elements of "
-             "an output may not overlap",
-             contract_.op, f.name, axis, static_cast<long long>(x.stride[axis]),
-             static_cast<long long>(reach), order[i - 1]);
+        refuse(
+            "%s: %s.stride[%d] is %lld, wanted more than %lld, which axis %d reaches: elements of "
+            "an output may not overlap",
+            contract_.op, f.name, axis, lld(x.stride[axis]), lld(reach), order[i - 1]);
       reach += (x.shape[axis] - 1) * x.stride[axis];
     }
   }
@@ -199,8 +193,7 @@ class Check {
     } else {
       std::snprintf(got, sizeof got, "%d (no fovea_dtype)", dtype);
     }
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s.dtype is %s, wanted %s", contract_.op, f.name, got,
-         wanted);
+    refuse("%s: %s.dtype is %s, wanted %s", contract_.op, f.name, got, wanted);
   }
 
   // r is the length of the *_start tensors less 1; without one it is b.
@@ -211,8 +204,7 @@ class Check {
       const Shape& wanted = shape(field(i));
       if (wanted.dims[0].name == dim_r && wanted.dims[0].plus && value_[dim_r] == kUnbound) {
         if (tensor(i).shape[0] < 1)
-          fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[0] (r+1) is 0, wanted >= 1", contract_.op,
-               name(i));
+          refuse("%s: %s.shape[0] (r+1) is 0, wanted >= 1", contract_.op, name(i));
         bind(dim_r, tensor(i).shape[0] - 1, i);
       }
       for (int axis = 0; axis < wanted.rank && b_field < 0; ++axis)
@@ -223,9 +215,8 @@ class Check {
     bind(dim_b, b, b_field);
     if (present(contract_.packed)) {
       if (b != 1)
-        fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[%d] (b) is %lld, wanted 1 with %s: packed",
-             contract_.op, name(b_field), b_axis, static_cast<long long>(b),
-             name(contract_.packed));
+        refuse("%s: %s.shape[%d] (b) is %lld, wanted 1 with %s: packed", contract_.op,
+               name(b_field), b_axis, lld(b), name(contract_.packed));
     } else if (value_[dim_r] == kUnbound) {
       bind(dim_r, b, b_field);
     } else if (b != value_[dim_r]) {
@@ -267,11 +258,10 @@ class Check {
       if (key == dim_keys) {
         if (got != columns) fail_extent(i, axis, dim, got, columns, columns_owner_);
       } else if (got != bytes) {
-        fail(FOVEA_INVALID_ARGUMENT,
-             "%s: %s.shape[%d] (bytes) is %lld, wanted %lld: a bit for each of %lld keys; pad with "
-             "the stride",
-             contract_.op, name(i), axis, static_cast<long long>(got),
-             static_cast<long long>(bytes), static_cast<long long>(columns));
+        refuse(
+            "%s: %s.shape[%d] (bytes) is %lld, wanted %lld: a bit for each of %lld keys; pad with "
+            "the stride",
+            contract_.op, name(i), axis, lld(got), lld(bytes), lld(columns));
       }
       return;
     }
@@ -294,8 +284,7 @@ class Check {
     if (!paged_) return value_[dim_t];
     int64_t columns;
     if (__builtin_mul_overflow(tensor(contract_.page_table).shape[1], value_[dim_page], &columns))
-      fail(FOVEA_INVALID_ARGUMENT, "%s: %s has pages * page keys, which do not fit int64_t",
-           contract_.op, name(asking));
+      refuse("%s: %s has pages * page keys, which do not fit int64_t", contract_.op, name(asking));
     return columns;
   }
 
@@ -305,8 +294,8 @@ class Check {
     label(dim, text);
     if (owner != -1)
       std::snprintf(as, sizeof as, " as in %s", owner == kKeyMax ? "key_max" : name(owner));
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[%d]%s is %lld, wanted %lld%s", contract_.op, name(i),
-         axis, text, static_cast<long long>(got), static_cast<long long>(wanted), as);
+    refuse("%s: %s.shape[%d]%s is %lld, wanted %lld%s", contract_.op, name(i), axis, text, lld(got),
+           lld(wanted), as);
   }
 
   void aliases(int i) const {
@@ -318,8 +307,8 @@ class Check {
       if (field(i).alias == j && !present(field(i).alias_without)) {
         same_elements(i, j);
       } else if (field(j).alias != i || present(field(j).alias_without)) {
-        fail(FOVEA_INVALID_ARGUMENT, "%s: %s.data is that of %s, wanted memory of its own",
-             contract_.op, name(i), name(j));
+        refuse("%s: %s.data is that of %s, wanted memory of its own", contract_.op, name(i),
+               name(j));
       }
     }
   }
@@ -328,15 +317,13 @@ class Check {
   void same_elements(int out, int in) const {
     const fovea_tensor &x = tensor(out), &y = tensor(in);
     if (x.dtype != y.dtype)
-      fail(FOVEA_INVALID_ARGUMENT, "%s: %s.dtype is %s, wanted %s as in %s, whose memory it is",
-           contract_.op, name(out), dtype_name(x.dtype), dtype_name(y.dtype), name(in));
+      refuse("%s: %s.dtype is %s, wanted %s as in %s, whose memory it is", contract_.op, name(out),
+             dtype_name(x.dtype), dtype_name(y.dtype), name(in));
     const int skip = field(out).alias_first ? 1 : 0;
     for (int axis = 0; axis < x.ndim; ++axis)
       if (x.shape[axis] > 1 && x.stride[axis] != y.stride[axis + skip])
-        fail(FOVEA_INVALID_ARGUMENT,
-             "%s: %s.stride[%d] is %lld, wanted %lld as in %s, whose memory it is", contract_.op,
-             name(out), axis, static_cast<long long>(x.stride[axis]),
-             static_cast<long long>(y.stride[axis + skip]), name(in));
+        refuse("%s: %s.stride[%d] is %lld, wanted %lld as in %s, whose memory it is", contract_.op,
+               name(out), axis, lld(x.stride[axis]), lld(y.stride[axis + skip]), name(in));
   }
 
   const Contract& contract_;

@@ -11,35 +11,15 @@ struct DtypeInfo {
   int bits;
 };
 
+// By the numbers of fovea_dtype.
+constexpr DtypeInfo kDtypes[] = {{"?", 0},    {"f32", 32}, {"f16", 16}, {"bf16", 16}, {"e4m3", 8},
+                                 {"e5m2", 8}, {"e2m1", 4}, {"i8", 8},   {"i32", 32},  {"i64", 64},
+                                 {"u8", 8},   {"i4", 4},   {"e8m0", 8}};
+static_assert(sizeof(kDtypes) / sizeof(DtypeInfo) == FOVEA_E8M0 + 1);
+
 // {"?", 0} for a number that is no dtype.
 constexpr DtypeInfo dtype_info(int32_t dtype) {
-  switch (dtype) {
-    case FOVEA_F32:
-      return {"f32", 32};
-    case FOVEA_F16:
-      return {"f16", 16};
-    case FOVEA_BF16:
-      return {"bf16", 16};
-    case FOVEA_E4M3:
-      return {"e4m3", 8};
-    case FOVEA_E5M2:
-      return {"e5m2", 8};
-    case FOVEA_E2M1:
-      return {"e2m1", 4};
-    case FOVEA_I8:
-      return {"i8", 8};
-    case FOVEA_I32:
-      return {"i32", 32};
-    case FOVEA_I64:
-      return {"i64", 64};
-    case FOVEA_U8:
-      return {"u8", 8};
-    case FOVEA_I4:
-      return {"i4", 4};
-    case FOVEA_E8M0:
-      return {"e8m0", 8};
-  }
-  return {"?", 0};
+  return kDtypes[dtype > 0 && dtype <= FOVEA_E8M0 ? dtype : 0];
 }
 
 constexpr const char* dtype_name(int32_t dtype) {

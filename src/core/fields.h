@@ -13,20 +13,17 @@ namespace fovea {
 constexpr int64_t kWidthMax = 576;
 
 inline void check_not_negative(const char* op, const char* field, int64_t value) {
-  if (value < 0)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %lld, wanted >= 0", op, field,
-         static_cast<long long>(value));
+  if (value < 0) refuse("%s: %s is %lld, wanted >= 0", op, field, lld(value));
 }
 
 inline void check_flag(const char* op, const char* field, int32_t value) {
-  if (value != 0 && value != 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %d, wanted 0 or 1", op, field, value);
+  if (value != 0 && value != 1) refuse("%s: %s is %d, wanted 0 or 1", op, field, value);
 }
 
 // `zero`: what 0 means.
 inline void check_number(const char* op, const char* field, float value, const char* zero) {
   if (!(value >= 0) || std::isinf(value))
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %g, wanted > 0, or 0 for %s", op, field, value, zero);
+    refuse("%s: %s is %g, wanted > 0, or 0 for %s", op, field, value, zero);
 }
 
 // A scale of scores over `width` columns; `zero`: what 0 means.
@@ -34,6 +31,39 @@ inline float read_scale(const char* op, const char* field, float scale, int64_t 
                         const char* zero) {
   check_number(op, field, scale, zero);
   return scale > 0 ? scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(width)));
+}
+
+inline void check_needs(const char* op, const fovea_tensor& x, const char* x_name,
+                        const fovea_tensor& y, const char* y_name) {
+  if (x.data && !y.data) refuse("%s: %s is given without %s", op, x_name, y_name);
+}
+
+inline void check_together(const char* op, const fovea_tensor& x, const char* x_name,
+                           const fovea_tensor& y, const char* y_name) {
+  check_needs(op, x, x_name, y, y_name), check_needs(op, y, y_name, x, x_name);
+}
+
+// cos, sin, rope_begin and rope_interleaved, for rows of `width` columns.
+template <class P>
+Rope read_rope(const char* op, const P& p, int64_t width) {
+  check_flag(op, "rope_interleaved", p.rope_interleaved);
+  const int64_t half = p.cos.shape[1];
+  if (p.rope_begin < 0 || p.rope_begin + 2 * half > width)
+    refuse("%s: rope_begin is %d with 2 * %lld rotated columns, wanted them inside d = %lld", op,
+           p.rope_begin, lld(half), lld(width));
+  return {view_of<2>(p.cos), view_of<2>(p.sin), p.cos.shape[0], half,
+          p.rope_begin,      p.rope_interleaved};
+}
+
+// The same where no cos and sin means no rotation.
+template <class P>
+Rope read_optional_rope(const char* op, const P& p, int64_t width) {
+  check_together(op, p.cos, "cos", p.sin, "sin");
+  if (p.cos.data) return read_rope(op, p, width);
+  check_flag(op, "rope_interleaved", p.rope_interleaved);
+  if (p.rope_begin || p.rope_interleaved)
+    refuse("%s: rope_begin or rope_interleaved is set without cos and sin", op);
+  return {};
 }
 
 // q, k, o, lse and the extents; `values` has e as its last axis.
@@ -46,15 +76,14 @@ void read_operands(Attend& a, const char* op, const P& p, const fovea_tensor& va
   a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = p.q.shape[3];
   a.t = p.k.shape[1], a.g = p.k.shape[2], a.e = values.shape[3];
   if (a.h && (!a.g || a.h % a.g))
-    fail(FOVEA_INVALID_ARGUMENT, "%s: k.shape[2] (g) is %lld, wanted a divisor of q's %lld heads",
-         op, static_cast<long long>(a.g), static_cast<long long>(a.h));
+    refuse("%s: k.shape[2] (g) is %lld, wanted a divisor of q's %lld heads", op, lld(a.g),
+           lld(a.h));
   if (a.d < 1 || a.e < 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: q.shape[3] (d) is %lld and %s.shape[3] (e) %lld, wanted >= 1",
-         op, static_cast<long long>(a.d), values_name, static_cast<long long>(a.e));
+    refuse("%s: q.shape[3] (d) is %lld and %s.shape[3] (e) %lld, wanted >= 1", op, lld(a.d),
+           values_name, lld(a.e));
   if (a.d > kWidthMax || a.e > kWidthMax)
-    fail(FOVEA_UNSUPPORTED, "%s: widths d = %lld and e = %lld, wanted at most %lld", op,
-         static_cast<long long>(a.d), static_cast<long long>(a.e),
-         static_cast<long long>(kWidthMax));
+    fail(FOVEA_UNSUPPORTED, "%s: widths d = %lld and e = %lld, wanted at most %lld", op, lld(a.d),
+         lld(a.e), lld(kWidthMax));
 }
 
 // Which rows and keys belong together, but for where keys lie (place_keys).  After read_operands.
@@ -81,8 +110,7 @@ inline void place_keys(Sequences& q, const char* op, const char* name, const fov
   if (table.data) {
     q.page_table = view_of<2>(table);
     q.pool = cache.shape[0], q.page = cache.shape[1];
-    if (q.page < 1)
-      fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[1] (page) is 0, wanted >= 1", op, name);
+    if (q.page < 1) refuse("%s: %s.shape[1] (page) is 0, wanted >= 1", op, name);
     q.capacity = table.shape[1] * q.page, q.caches = table.shape[0];
   }
   q.key_max = key_max && key_max < q.capacity ? key_max : q.capacity;
@@ -96,8 +124,7 @@ Window read_window(const char* op, const P& p) {
   check_not_negative(op, "window_right", p.window_right);
   check_flag(op, "causal", p.causal);
   if (p.causal && p.window_right > 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: window_right is %lld with causal = 1, wanted 0 or 1", op,
-         static_cast<long long>(p.window_right));
+    refuse("%s: window_right is %lld with causal = 1, wanted 0 or 1", op, lld(p.window_right));
   return {p.window_left, p.causal ? 1 : p.window_right, 0, 0};
 }
 
@@ -106,9 +133,8 @@ template <class P>
 void read_sinks(Window& window, const char* op, const P& p) {
   check_not_negative(op, "sink_keys", p.sink_keys);
   if (p.sink_keys && !p.window_left)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: sink_keys is %lld without window_left: there is no left window to see through", op,
-         static_cast<long long>(p.sink_keys));
+    refuse("%s: sink_keys is %lld without window_left: there is no left window to see through", op,
+           lld(p.sink_keys));
   window.sink = p.sink_keys;
 }
 
@@ -118,10 +144,10 @@ Window read_windows(const char* op, const P& p) {
   Window window = read_window(op, p);
   check_not_negative(op, "sink_keys", p.sink_keys);
   if (p.head_window.data && (p.window_left || p.window_right || p.sink_keys || p.causal))
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: head_window is given, wanted window_left, window_right, sink_keys and causal all 0: "
-         "it has them for each head",
-         op);
+    refuse(
+        "%s: head_window is given, wanted window_left, window_right, sink_keys and causal all 0: "
+        "it has them for each head",
+        op);
   read_sinks(window, op, p);
   return window;
 }

@@ -15,11 +15,10 @@ constexpr size_t kParamsMax = 65536;
 
 template <class P>
 P copy_params(const char* op, const P* params, size_t first_size) {
-  if (!params) fail(FOVEA_INVALID_ARGUMENT, "%s: params is NULL", op);
+  if (!params) refuse("%s: params is NULL", op);
   const size_t size = params->struct_size;
   if (size < first_size || size > kParamsMax)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: struct_size is %zu, wanted sizeof(fovea_%s_params) (%zu)", op,
-         size, op, sizeof(P));
+    refuse("%s: struct_size is %zu, wanted sizeof(fovea_%s_params) (%zu)", op, size, op, sizeof(P));
   P copy{};
   std::memcpy(&copy, params, std::min(size, sizeof(P)));
   // A caller built against a newer header may have fields this library does not know.

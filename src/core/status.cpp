@@ -9,16 +9,26 @@ namespace fovea {
 namespace {
 // A plain array: no allocation on the error path, and nothing to destroy at thread exit.
 thread_local char t_last_error[kErrorBytes];
+
+[[noreturn]] [[gnu::format(printf, 2, 0)]] void raise(fovea_status status, const char* format,
+                                                      va_list args) {
+  Error e{};
+  e.status = status;
+  std::vsnprintf(e.text, sizeof e.text, format, args);
+  throw e;
+}
 }  // namespace
 
 void fail(fovea_status status, const char* format, ...) {
-  Error e{};
-  e.status = status;
   va_list args;
   va_start(args, format);
-  std::vsnprintf(e.text, sizeof e.text, format, args);
-  va_end(args);
-  throw e;
+  raise(status, format, args);
+}
+
+void refuse(const char* format, ...) {
+  va_list args;
+  va_start(args, format);
+  raise(FOVEA_INVALID_ARGUMENT, format, args);
 }
 
 void set_last_error(const char* text) noexcept {

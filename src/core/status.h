@@ -3,6 +3,7 @@
 // thread-local sentence at the C boundary.
 #pragma once
 #include <cstdarg>
+#include <cstdint>
 #include <exception>
 #include <new>
 
@@ -17,8 +18,13 @@ struct Error {
   char text[kErrorBytes];
 };
 
-// fail(FOVEA_INVALID_ARGUMENT, "attention_forward: scale is %g, wanted > 0", scale)
 [[noreturn]] [[gnu::format(printf, 2, 3)]] void fail(fovea_status status, const char* format, ...);
+// The same with FOVEA_INVALID_ARGUMENT: refuse("attention_forward: scale is %g, wanted > 0", scale)
+[[noreturn]] [[gnu::format(printf, 1, 2)]] void refuse(const char* format, ...);
+// An int64_t for %lld.
+constexpr long long lld(int64_t x) {
+  return x;
+}
 
 // The sentence of this thread: `text` as it is, or "op: text".
 void set_last_error(const char* text) noexcept;

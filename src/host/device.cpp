@@ -47,9 +47,7 @@ int64_t available_bytes() {
 class HostDevice final : public Device {
  public:
   void set_stream(void* stream) override {
-    if (stream)
-      fail(FOVEA_INVALID_ARGUMENT, "context_set_stream: stream is %p on the host, wanted NULL",
-           stream);
+    if (stream) refuse("context_set_stream: stream is %p on the host, wanted NULL", stream);
   }
   void* alloc(fovea_memory, size_t bytes) override { return aligned(bytes, "alloc", ""); }
   void free(void* data) override { std::free(data); }
@@ -83,8 +81,7 @@ class HostDevice final : public Device {
 }  // namespace
 
 Device* make_host_device(int32_t device) {
-  if (device != 0)
-    fail(FOVEA_INVALID_ARGUMENT, "context_create: device is %d, wanted 0 on the host", device);
+  if (device != 0) refuse("context_create: device is %d, wanted 0 on the host", device);
   return new HostDevice();
 }
 

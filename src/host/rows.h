@@ -20,7 +20,7 @@ inline int64_t row_offset(const View<4>& x, const Sequence& q, int64_t row, int6
 }
 // The number that row `row` of a sequence has, in (b, heads, s).
 inline float& row_slot(const View<3>& x, const Sequence& q, int64_t head, int64_t row) {
-  return x.as()[q.batch * x.stride[0] + head * x.stride[1] + (q.row_begin + row) * x.stride[2]];
+  return *x.at(q.batch, head, q.row_begin + row);
 }
 inline float row_value(const View<3>& x, const Sequence& q, int64_t head, int64_t row) {
   return row_slot(x, q, head, row);

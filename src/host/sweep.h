@@ -8,6 +8,7 @@
 //   LocalSeen      those intervals within one key tile, for Simd
 //   load_keys      keys of a tile as f32 rows, contiguous or paged
 //   SplitRows      split-K: softmax states of parts of the keys, combined in order
+//   PartRows       split-K of a gradient: the parts' sums of dq, added in order
 //   WorkerScratch  each worker's room in the workspace
 //   host_plan      the last lines of a prepare
 //
@@ -241,6 +242,24 @@ struct SplitRows {
 
   int64_t parts = 1, rows = 0, width = 0;
   Slot<float> o, state;
+};
+
+// dq where an item owns a part of the keys: with one part a row is stored when it is complete, else
+// each part's sums are kept and added in order by a second pass.
+class PartRows {
+ public:
+  PartRows() = default;
+  PartRows(const Attend& a, bool wanted, int64_t parts, Layout& workspace);
+  // One row of a part, before the scale.
+  void save(void* base, const Attend& a, const View<4>& dq, const Sequence& q, int64_t row,
+            int64_t head, int64_t part, const float* from) const;
+  void combine(Pool& pool, void* base, const Attend& a, const View<4>& dq) const;
+
+ private:
+  float* at(void* base, const Attend& a, const Sequence& q, int64_t row, int64_t head,
+            int64_t part) const;
+  int64_t parts_ = 1;
+  Slot<float> sums_;
 };
 
 // Each worker's room, laid out by `worker`.  items: more workers than that have nothing to do.

@@ -22,7 +22,7 @@ struct BackwardPlan {
   GradientRoom room;  // this and dq, dk, dv, sums: within a worker's bytes
   Slot<float> dq, dk, dv;
   Slot<double> sums;
-  Slot<float> part_dq;
+  host::PartRows part_dq;
   Slot<double> part_alibi, part_sink;
   host::WorkerScratch scratch;
 
@@ -44,11 +44,7 @@ class Backward {
     if (plan_.sweeps()) {
       pool.run(a_.sequences.count * a_.g * plan_.parts, 3 * cost,
                [&](int64_t item, int32_t worker) { sweep(item, worker); });
-      if (plan_.parts > 1 && b_.dq) {
-        const int64_t rows = a_.sequences.query_max;
-        pool.run(a_.sequences.count * rows, static_cast<double>(rows) * a_.h * a_.d,
-                 [&](int64_t item, int32_t) { add_dq(item / rows, item % rows); });
-      }
+      plan_.part_dq.combine(pool, base_, a_, b_.dq);
       if (b_.dalibi) add_alibi();
     }
     if (b_.dsink_logit) {
@@ -77,10 +73,6 @@ class Backward {
     host::zero_keys(pool, b_.dk, a_.dtype, q, a_.t, a_.g, a_.d);
     host::zero_keys(pool, b_.dv, a_.dtype, q, a_.t, a_.g, a_.e);
     host::zero(pool, b_.dbias, FOVEA_F32, a_.b, a_.h, a_.s, a_.columns);
-  }
-
-  int64_t row_index(const Sequence& q, const RowTile& rows, int r) const {
-    return (q.batch * a_.s + q.row_begin + rows.row[r]) * a_.h + rows.head[r];
   }
 
   void sweep(int64_t item, int32_t worker) {
@@ -119,7 +111,9 @@ class Backward {
         else
           add_seen(rows, tile, sums);
       });
-      if (b_.dq) save_dq(q, rows, part, dq);
+      for (int r = 0; b_.dq && r < rows.count; ++r)
+        plan_.part_dq.save(base_, a_, b_.dq, q, rows.row[r], rows.head[r], part,
+                           dq + r * call_.d_pad);
     }
     host::store_keys(b_.dk, a_.dtype, a_.sequences, q, begin, end, key_head, a_.d, dk, call_.d_pad);
     host::store_keys(b_.dv, a_.dtype, a_.sequences, q, begin, end, key_head, a_.e, dv, call_.e_pad);
@@ -166,44 +160,11 @@ class Backward {
             static_cast<double>(std::abs(rows.position[r] - keys.position[j]));
   }
 
-  void store_dq(const Sequence& q, int64_t row, int64_t head, const float* from) const {
-    store_row(b_.dq.data, a_.dtype, row_offset(b_.dq, q, row, head), b_.dq.stride[3], a_.d, from,
-              a_.score.scale);
-  }
-
-  void save_dq(const Sequence& q, const RowTile& rows, int64_t part, const float* dq) const {
-    const int64_t row_count = a_.b * a_.s * a_.h;
-    for (int r = 0; r < rows.count; ++r) {
-      const float* from = dq + r * call_.d_pad;
-      if (plan_.parts == 1)
-        store_dq(q, rows.row[r], rows.head[r], from);
-      else
-        std::copy_n(from, a_.d,
-                    plan_.part_dq.at(base_) + (part * row_count + row_index(q, rows, r)) * a_.d);
-    }
-  }
-
-  void add_dq(int64_t sequence, int64_t row) const {
-    const Sequence q = a_.sequences[sequence];
-    if (row >= q.rows) return;
-    const int64_t row_count = a_.b * a_.s * a_.h;
-    for (int64_t h = 0; h < a_.h; ++h) {
-      float* sum =
-          plan_.part_dq.at(base_) + ((q.batch * a_.s + q.row_begin + row) * a_.h + h) * a_.d;
-      for (int64_t part = 1; part < plan_.parts; ++part)
-        host::add_row(a_.d, 1, sum + part * row_count * a_.d, sum);
-      store_dq(q, row, h, sum);
-    }
-  }
-
   // dalibi may be summed over sequences, over heads, or both.
   void add_alibi() const {
     const View<2>& to = b_.dalibi;
     host::store_sums(
-        a_.sequences.count * a_.h,
-        [&](int64_t n) -> float& {
-          return to.as()[n / a_.h * to.stride[0] + n % a_.h * to.stride[1]];
-        },
+        a_.sequences.count * a_.h, [&](int64_t n) -> float& { return *to.at(n / a_.h, n % a_.h); },
         [&](int64_t n) {
           // (sequence, key head, part, head of the group)
           const double* from = plan_.part_alibi.at(base_) +
@@ -252,7 +213,7 @@ std::string offer(const Context& ctx, const AttendBackward& b, Plan& plan) {
                                  b.dbias ? static_cast<double>(bias_items(b)) : 0.0,
                                  b.dsink_logit ? sequences * static_cast<double>(a.h) : 0.0});
 
-  p.part_dq = plan.workspace.add<float>(p.parts > 1 && b.dq ? p.parts : 0, a.b, a.s, a.h, a.d);
+  p.part_dq = host::PartRows(a, static_cast<bool>(b.dq), p.parts, plan.workspace);
   p.part_alibi = plan.workspace.add<double>(b.dalibi ? p.parts : 0, a.sequences.count, a.h);
   p.part_sink = plan.workspace.add<double>(b.dsink_logit ? a.h : 0, a.sequences.count);
   p.scratch = host::WorkerScratch(ctx, items, worker, plan.workspace);

@@ -7,19 +7,9 @@
 
 namespace fovea::attend_host {
 
-using host::ceil_div;
-using host::Cover;
-using host::KeySpan;
-using host::KeyWalk;
-using host::kFlopsPerNanosecond;
-using host::kInf;
-using host::kKeys;
-using host::kRows;
-using host::load_row;
-using host::row_offset;
-using host::row_value;
-using host::store_row;
-using host::transpose;
+using host::ceil_div, host::Cover, host::KeySpan, host::KeyWalk, host::kFlopsPerNanosecond,
+    host::kInf, host::kKeys, host::kRows, host::load_row, host::row_offset, host::row_value,
+    host::store_row, host::transpose;
 
 // Constant over a call.
 struct Call {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
-
 #include "core/fields.h"
 #include "core/plan.h"
 #include "fovea/cache.h"
@@ -10,19 +8,6 @@ namespace fovea {
 namespace {
 
 constexpr char kOp[] = "cache_append";
-
-void check_together(const fovea_tensor& x, const char* x_name, const fovea_tensor& y,
-                    const char* y_name) {
-  if (!x.data != !y.data)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is given without %s", kOp, x.data ? x_name : y_name,
-         x.data ? y_name : x_name);
-}
-
-void check_needs(const fovea_tensor& x, const char* x_name, const fovea_tensor& y,
-                 const char* y_name) {
-  if (x.data && !y.data)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is given without %s", kOp, x_name, y_name);
-}
 
 AppendPart part_of(const fovea_tensor& fresh, const fovea_tensor& cache, const fovea_tensor& scale,
                    const char* scale_name) {
@@ -34,61 +19,42 @@ AppendPart part_of(const fovea_tensor& fresh, const fovea_tensor& cache, const f
   const bool plain =
       cache.dtype == FOVEA_F32 || cache.dtype == FOVEA_F16 || cache.dtype == FOVEA_BF16;
   if (scale.data && plain)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: %s is given for a cache of f32, f16 or bf16, wanted e4m3, e5m2 or i8", kOp,
-         scale_name);
+    refuse("%s: %s is given for a cache of f32, f16 or bf16, wanted e4m3, e5m2 or i8", kOp,
+           scale_name);
   return part;
 }
 
 // Rotation and norm, which are for keys alone.
 void resolve_keys(const fovea_cache_append_params& p, AppendPart& k) {
-  check_together(p.cos, "cos", p.sin, "sin");
-  check_needs(p.cos, "cos", p.k_new, "k_new");
-  check_needs(p.position, "position", p.cos, "cos");
-  check_needs(p.norm_weight, "norm_weight", p.k_new, "k_new");
-  if (p.rope_interleaved != 0 && p.rope_interleaved != 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: rope_interleaved is %d, wanted 0 or 1", kOp,
-         p.rope_interleaved);
-  if (p.cos.data) {
-    const int64_t half = p.cos.shape[1];
-    if (p.rope_begin < 0 || half > (k.width - p.rope_begin) / 2)
-      fail(FOVEA_INVALID_ARGUMENT,
-           "%s: rope_begin is %d with 2 * %lld rotated columns, wanted them inside d = %lld", kOp,
-           p.rope_begin, static_cast<long long>(half), static_cast<long long>(k.width));
-    k.rope = {view_of<2>(p.cos), view_of<2>(p.sin), p.cos.shape[0], half,
-              p.rope_begin,      p.rope_interleaved};
-  } else if (p.rope_begin || p.rope_interleaved) {
-    fail(FOVEA_INVALID_ARGUMENT, "%s: rope_begin or rope_interleaved is set without cos and sin",
-         kOp);
-  }
-  if (!(p.norm_eps >= 0) || std::isinf(p.norm_eps))
-    fail(FOVEA_INVALID_ARGUMENT, "%s: norm_eps is %g, wanted > 0, or 0 for 1e-6", kOp,
-         static_cast<double>(p.norm_eps));
+  check_needs(kOp, p.cos, "cos", p.k_new, "k_new");
+  check_needs(kOp, p.position, "position", p.cos, "cos");
+  check_needs(kOp, p.norm_weight, "norm_weight", p.k_new, "k_new");
+  k.rope = read_optional_rope(kOp, p, k.width);
+  check_number(kOp, "norm_eps", p.norm_eps, "1e-6");
   if (p.norm_weight.data) {
     k.norm_weight = view_of<1>(p.norm_weight), k.norm_dtype = p.norm_weight.dtype;
     k.norm_width = p.norm_weight.shape[0];
     k.norm_eps = p.norm_eps > 0 ? p.norm_eps : 1e-6f;
     if (k.norm_width < 1 || k.norm_width > k.width)
-      fail(FOVEA_INVALID_ARGUMENT, "%s: norm_weight.shape[0] (width) is %lld, wanted 1 .. d = %lld",
-           kOp, static_cast<long long>(k.norm_width), static_cast<long long>(k.width));
+      refuse("%s: norm_weight.shape[0] (width) is %lld, wanted 1 .. d = %lld", kOp,
+             lld(k.norm_width), lld(k.width));
   } else if (p.norm_eps > 0) {
-    fail(FOVEA_INVALID_ARGUMENT, "%s: norm_eps is set without norm_weight", kOp);
+    refuse("%s: norm_eps is set without norm_weight", kOp);
   }
 }
 
 Append resolve(const fovea_cache_append_params& p) {
-  check_together(p.k_new, "k_new", p.k, "k");
-  check_together(p.v_new, "v_new", p.v, "v");
-  if (!p.k_new.data && !p.v_new.data)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: neither k_new nor v_new is given", kOp);
-  check_needs(p.k_scale, "k_scale", p.k, "k");
-  check_needs(p.v_scale, "v_scale", p.v, "v");
+  check_together(kOp, p.k_new, "k_new", p.k, "k");
+  check_together(kOp, p.v_new, "v_new", p.v, "v");
+  if (!p.k_new.data && !p.v_new.data) refuse("%s: neither k_new nor v_new is given", kOp);
+  check_needs(kOp, p.k_scale, "k_scale", p.k, "k");
+  check_needs(kOp, p.v_scale, "v_scale", p.v, "v");
   check_not_negative(kOp, "query_max", p.query_max);
   check_not_negative(kOp, "key_max", p.key_max);
   if (p.key_start.data && p.page_table.data)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: key_start is given with page_table, wanted one of them", kOp);
+    refuse("%s: key_start is given with page_table, wanted one of them", kOp);
   if (p.key_start.data && p.cache_row.data)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: key_start is given with cache_row, wanted one of them", kOp);
+    refuse("%s: key_start is given with cache_row, wanted one of them", kOp);
 
   Append a{};
   a.k = part_of(p.k_new, p.k, p.k_scale, "k_scale");

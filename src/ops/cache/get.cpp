@@ -10,9 +10,7 @@ namespace {
 constexpr char kOp[] = "cache_get";
 
 CacheGet resolve(const fovea_cache_get_params& p) {
-  if (p.key_max < 0)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: key_max is %lld, wanted >= 0", kOp,
-         static_cast<long long>(p.key_max));
+  if (p.key_max < 0) refuse("%s: key_max is %lld, wanted >= 0", kOp, lld(p.key_max));
   CacheGet a{};
   a.k = view_of<4>(p.k), a.k_out = view_of<4>(p.k_out), a.scale = view_of<1>(p.k_scale);
   a.k_dtype = p.k.dtype, a.out_dtype = p.k_out.dtype;

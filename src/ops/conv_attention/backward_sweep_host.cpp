@@ -20,7 +20,7 @@ SweepPlan::SweepPlan(const Context& ctx, const Call& call, const ConvAttendBackw
   const int64_t bundles = bundle ? a.h / bundle : 0;
   items = std::max(items,
                    static_cast<double>(a.sequences.count) * static_cast<double>(bundles * parts));
-  part_dq = layout.add<float>(parts > 1 && b.dq ? parts : 0, a.b, a.s, a.h, a.d);
+  part_dq = host::PartRows(a, static_cast<bool>(b.dq), parts, layout);
   part_dweight =
       layout.add<double>(b.dweight ? parts : 0, a.sequences.count, a.h, b.forward.taps());
   scratch = host::WorkerScratch(ctx, items, worker, layout);
@@ -40,11 +40,7 @@ void Sweep::run(Context& ctx, int64_t heads, const Strip& strip) const {
   if (plan_.sweeps && plan_.bundle)
     pool.run(a_.sequences.count * (a_.h / plan_.bundle) * plan_.parts, 3 * cost,
              [&](int64_t n, int32_t worker) { item(n, worker, heads, strip); });
-  if (plan_.parts > 1 && b_.dq) {
-    const int64_t rows = a_.sequences.query_max;
-    pool.run(a_.sequences.count * rows, static_cast<double>(rows) * a_.h * a_.d,
-             [&](int64_t n, int32_t) { add_dq(n / rows, n % rows); });
-  }
+  plan_.part_dq.combine(pool, base_, a_, b_.dq);
   if (b_.dweight) add_dweight();
 }
 
@@ -100,36 +96,10 @@ double* Sweep::dweight_of(int64_t sequence, int64_t head, int64_t part) const {
   return plan_.part_dweight.at(base_) + ((sequence * a_.h + head) * plan_.parts + part) * c_.taps();
 }
 
-void Sweep::store_dq(const Sequence& q, int64_t row, int64_t head, const float* from) const {
-  store_row(b_.dq.data, a_.dtype, row_offset(b_.dq, q, row, head), b_.dq.stride[3], a_.d, from,
-            a_.score.scale);
-}
-
-float* Sweep::part_row(const Sequence& q, int64_t row, int64_t head, int64_t part) const {
-  const int64_t rows = a_.b * a_.s * a_.h;
-  return plan_.part_dq.at(base_) +
-         (part * rows + (q.batch * a_.s + q.row_begin + row) * a_.h + head) * a_.d;
-}
-
 void Sweep::save_dq(const Visit& at, int64_t n, const conv_host::Strip& own,
                     const float* dq) const {
-  for (int64_t i = 0; i < own.count; ++i, dq += call_.d_pad) {
-    if (plan_.parts == 1)
-      store_dq(at.q, own.first + i, at.head + n, dq);
-    else
-      std::copy_n(dq, a_.d, part_row(at.q, own.first + i, at.head + n, at.part));
-  }
-}
-
-void Sweep::add_dq(int64_t sequence, int64_t row) const {
-  const Sequence q = a_.sequences[sequence];
-  if (row >= q.rows) return;
-  for (int64_t head = 0; head < a_.h; ++head) {
-    float* sum = part_row(q, row, head, 0);
-    for (int64_t part = 1; part < plan_.parts; ++part)
-      host::add_row(a_.d, 1, part_row(q, row, head, part), sum);
-    store_dq(q, row, head, sum);
-  }
+  for (int64_t i = 0; i < own.count; ++i, dq += call_.d_pad)
+    plan_.part_dq.save(base_, a_, b_.dq, at.q, own.first + i, at.head + n, at.part, dq);
 }
 
 // dweight may be summed over heads, or over taps.
@@ -139,8 +109,7 @@ void Sweep::add_dweight() const {
   host::store_sums(
       a_.h * taps,
       [&](int64_t n) -> float& {
-        return to.as()[n / taps * to.stride[0] + n % taps / c_.kernel_columns * to.stride[1] +
-                       n % taps % c_.kernel_columns * to.stride[2]];
+        return *to.at(n / taps, n % taps / c_.kernel_columns, n % taps % c_.kernel_columns);
       },
       [&](int64_t n) {
         double sum = 0;

@@ -15,7 +15,7 @@ struct SweepPlan {
   int64_t bundle;  // query heads of an item: whole key heads
   int64_t parts;
   Slot<float> dk, dv;  // within a worker's bytes
-  Slot<float> part_dq;
+  host::PartRows part_dq;
   Slot<double> part_dweight;
   host::WorkerScratch scratch;
   bool sweeps;
@@ -63,9 +63,6 @@ class Sweep {
   void clear(host::Pool& pool) const;
   void item(int64_t item, int32_t worker, int64_t heads, const Strip& strip) const;
   double* dweight_of(int64_t sequence, int64_t head, int64_t part) const;
-  void store_dq(const Sequence& q, int64_t row, int64_t head, const float* from) const;
-  float* part_row(const Sequence& q, int64_t row, int64_t head, int64_t part) const;
-  void add_dq(int64_t sequence, int64_t row) const;
   void add_dweight() const;
 
   const SweepPlan& plan_;

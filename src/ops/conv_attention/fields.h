@@ -8,8 +8,8 @@ namespace fovea {
 
 inline void check_taps(const char* op, int axis, const char* name, int64_t got, int64_t most) {
   if (got < 1 || got > most)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: weight.shape[%d] (%s) is %lld, wanted 1 .. %lld", op, axis,
-         name, static_cast<long long>(got), static_cast<long long>(most));
+    refuse("%s: weight.shape[%d] (%s) is %lld, wanted 1 .. %lld", op, axis, name, lld(got),
+           lld(most));
 }
 
 // rows_out = s - history, or s - r * history packed; `name` is that of `out`.
@@ -22,16 +22,13 @@ void read_history(ConvAttend& c, const char* op, const P& p, const fovea_tensor&
   int64_t skipped, wanted;
   if (__builtin_mul_overflow(sequences, p.history, &skipped) ||
       __builtin_sub_overflow(c.attend.s, skipped, &wanted) || wanted < 0)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: history is %lld in %lld sequences, wanted at most the %lld rows of q", op,
-         static_cast<long long>(p.history), static_cast<long long>(sequences),
-         static_cast<long long>(c.attend.s));
+    refuse("%s: history is %lld in %lld sequences, wanted at most the %lld rows of q", op,
+           lld(p.history), lld(sequences), lld(c.attend.s));
   if (c.rows_out != wanted)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: %s.shape[1] (rows_out) is %lld, wanted %lld: the %lld rows of q.shape[1] less "
-         "%lld of history",
-         op, name, static_cast<long long>(c.rows_out), static_cast<long long>(wanted),
-         static_cast<long long>(c.attend.s), static_cast<long long>(skipped));
+    refuse(
+        "%s: %s.shape[1] (rows_out) is %lld, wanted %lld: the %lld rows of q.shape[1] less "
+        "%lld of history",
+        op, name, lld(c.rows_out), lld(wanted), lld(c.attend.s), lld(skipped));
 }
 
 // What every call of the family has; `out` has the extents and dtype of o.  `table` and `cache_row`
@@ -49,8 +46,8 @@ ConvAttend read_conv(const char* op, const P& p, const fovea_tensor& out, const 
   Sequences& q = a.sequences;
   q.cache_row = int_vector(cache_row);
   if (p.key_start.data && (q.cache_row || table.data))
-    fail(FOVEA_INVALID_ARGUMENT, "%s: key_start is given with %s, wanted one of them", op,
-         table.data ? "page_table" : "cache_row");
+    refuse("%s: key_start is given with %s, wanted one of them", op,
+           table.data ? "page_table" : "cache_row");
   place_keys(q, op, "k", p.k, table, p.key_max);
   a.columns = q.capacity;
   a.score.scale = read_scale(op, "scale", p.scale, a.d, "1 / sqrt(d)");

@@ -96,10 +96,7 @@ class Backward {
     if (!to) return;
     const int64_t group = m_.group, each = parts * group * group;  // of a group of heads
     host::store_sums(
-        a_.h * group,
-        [&](int64_t n) -> float& {
-          return to.as()[n / group * to.stride[0] + n % group * to.stride[1]];
-        },
+        a_.h * group, [&](int64_t n) -> float& { return *to.at(n / group, n % group); },
         [&](int64_t n) {
           double sum = 0;
           for (int64_t r = 0; r < a_.sequences.count; ++r)

@@ -17,16 +17,14 @@ int64_t read_group(const char* op, const P& p) {
   if (!before && !p.mix_after.data) return 1;
   const int64_t group = (before ? p.mix_before : p.mix_after).shape[1], h = p.q.shape[2];
   if (group < 1 || group > kGroupHeadsMost || h % group)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: %s.shape[1] (group_heads) is %lld, wanted 1 .. %lld, a divisor of q's %lld heads", op,
-         before ? "mix_before" : "mix_after", static_cast<long long>(group),
-         static_cast<long long>(kGroupHeadsMost), static_cast<long long>(h));
+    refuse("%s: %s.shape[1] (group_heads) is %lld, wanted 1 .. %lld, a divisor of q's %lld heads",
+           op, before ? "mix_before" : "mix_after", lld(group), lld(kGroupHeadsMost), lld(h));
   return group;
 }
 
 void needs(const fovea_tensor& gradient, const char* name, const fovea_tensor& of) {
   if (gradient.data && !of.data)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: d%s is given without %s, wanted both", kBackward, name, name);
+    refuse("%s: d%s is given without %s, wanted both", kBackward, name, name);
 }
 
 // How heads of a group are mixed.

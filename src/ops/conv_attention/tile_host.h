@@ -11,15 +11,8 @@
 
 namespace fovea::conv_host {
 
-using host::ceil_div;
-using host::kFlopsPerNanosecond;
-using host::kInf;
-using host::load_row;
-using host::row_offset;
-using host::row_slot;
-using host::row_value;
-using host::store_row;
-using host::transpose;
+using host::ceil_div, host::kFlopsPerNanosecond, host::kInf, host::load_row, host::row_offset,
+    host::row_slot, host::row_value, host::store_row, host::transpose;
 
 constexpr int64_t kLanes = host::kLanesMost;  // of a strip, halo rows among them
 constexpr int64_t kKeys = host::kKeys;        // of a step

@@ -22,11 +22,10 @@ inline KlSide plain_side(const char* op, const SideNames& name, const fovea_tens
   KlSide side{};
   side.q = view_of<4>(q), side.k = view_of<4>(k);
   side.dtype = q.dtype, side.width = q.shape[3], side.key_heads = k.shape[2], side.scale = 1;
-  if (side.width < 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[3] (%s) is 0, wanted >= 1", op, name.q, name.width);
+  if (side.width < 1) refuse("%s: %s.shape[3] (%s) is 0, wanted >= 1", op, name.q, name.width);
   if (side.width > kWidthMax)
     fail(FOVEA_UNSUPPORTED, "%s: %s.shape[3] (%s) is %lld, wanted at most %lld", op, name.q,
-         name.width, static_cast<long long>(side.width), static_cast<long long>(kWidthMax));
+         name.width, lld(side.width), lld(kWidthMax));
   return side;
 }
 
@@ -36,9 +35,8 @@ inline KlSide side_of(const char* op, const SideNames& name, const fovea_tensor&
   side.lse = view_of<3>(lse);
   const int64_t h = q.shape[2];
   if (h && (!side.key_heads || h % side.key_heads))
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[2] (%s) is %lld, wanted a divisor of the %lld heads",
-         op, name.k, name.key_heads, static_cast<long long>(side.key_heads),
-         static_cast<long long>(h));
+    refuse("%s: %s.shape[2] (%s) is %lld, wanted a divisor of the %lld heads", op, name.k,
+           name.key_heads, lld(side.key_heads), lld(h));
   side.scale = read_scale(op, name.scale, scale, side.width, name.zero);
   return side;
 }
@@ -62,8 +60,7 @@ inline void want_one(const char* op, const Kl& a, const char* names,
                      std::initializer_list<const fovea_tensor*> outputs) {
   for (const fovea_tensor* x : outputs)
     if (x->data) return;
-  if (a.b && a.s && a.h)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s are all absent, wanted one of them at least", op, names);
+  if (a.b && a.s && a.h) refuse("%s: %s are all absent, wanted one of them at least", op, names);
 }
 
 template <class P>

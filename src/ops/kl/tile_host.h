@@ -7,19 +7,9 @@
 
 namespace fovea::kl_host {
 
-using host::ceil_div;
-using host::KeySpan;
-using host::KeyWalk;
-using host::kFlopsPerNanosecond;
-using host::kInf;
-using host::kKeys;
-using host::kRows;
-using host::LocalSeen;
-using host::padded;
-using host::row_slot;
-using host::row_value;
-using host::RowPlaces;
-using host::RowTiles;
+using host::ceil_div, host::KeySpan, host::KeyWalk, host::kFlopsPerNanosecond, host::kInf,
+    host::kKeys, host::kRows, host::LocalSeen, host::padded, host::row_slot, host::row_value,
+    host::RowPlaces, host::RowTiles;
 
 // Rows first .. first + count - 1 of a sequence, of one query head.
 struct RowTile : host::RowTile {

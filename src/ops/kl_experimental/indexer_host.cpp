@@ -58,11 +58,9 @@ struct IndexerPlan : SweepPlan {
   }
 };
 
-float& element(const View<2>& x, const Sequence& q, int64_t row) {
-  return x.as()[q.batch * x.stride[0] + (q.row_begin + row) * x.stride[1]];
-}
-float& element(const View<3>& x, const Sequence& q, int64_t row, int64_t n) {
-  return x.as()[q.batch * x.stride[0] + (q.row_begin + row) * x.stride[1] + n * x.stride[2]];
+template <int N, class... Index>
+float& element(const View<N>& x, const Sequence& q, int64_t row, Index... n) {
+  return *x.at(q.batch, q.row_begin + row, n...);
 }
 
 // A row tile of a sequence against its key tiles, in a worker's room.

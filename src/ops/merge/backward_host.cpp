@@ -21,34 +21,25 @@ void merge_row(const MergeBackward& b, int64_t n, int64_t batch, int64_t j, int6
   float weight = 0, inner = 0;
   const Out* dout = nullptr;
   if (i >= 0 && lse_part != -INFINITY) {
-    weight = std::exp(
-        lse_part -
-        a.lse.as<float>()[batch * a.lse.stride[0] + head * a.lse.stride[1] + i * a.lse.stride[2]]);
-    dout = b.dout.as<Out>() + batch * b.dout.stride[0] + i * b.dout.stride[1] +
-           head * b.dout.stride[2];
+    weight = std::exp(lse_part - *a.lse.at(batch, head, i));
+    dout = b.dout.at<Out>(batch, i, head);
   }
   if (b.do_part) {
-    Part* out = b.do_part.as<Part>() + n * b.do_part.stride[0] + batch * b.do_part.stride[1] +
-                j * b.do_part.stride[2] + head * b.do_part.stride[3];
+    Part* out = b.do_part.at<Part>(n, batch, j, head);
     for (int64_t c = 0; c < a.e; ++c)
       out[c * b.do_part.stride[4]] =
           from_float<Part>(dout ? weight * to_float(dout[c * b.dout.stride[3]]) : 0);
   }
   if (!b.dlse_part) return;
   if (dout) {
-    const Part* part = a.o_part.as<Part>() + n * a.o_part.stride[0] + batch * a.o_part.stride[1] +
-                       j * a.o_part.stride[2] + head * a.o_part.stride[3];
-    const Out* o = a.o.as<Out>() + batch * a.o.stride[0] + i * a.o.stride[1] + head * a.o.stride[2];
+    const Part* part = a.o_part.at<Part>(n, batch, j, head);
+    const Out* o = a.o.at<Out>(batch, i, head);
     for (int64_t c = 0; c < a.e; ++c)
       inner += to_float(dout[c * b.dout.stride[3]]) *
                (to_float(part[c * a.o_part.stride[4]]) - to_float(o[c * a.o.stride[3]]));
-    if (b.dlse)
-      inner += b.dlse.as<float>()[batch * b.dlse.stride[0] + head * b.dlse.stride[1] +
-                                  i * b.dlse.stride[2]];
+    if (b.dlse) inner += *b.dlse.at(batch, head, i);
   }
-  b.dlse_part.as<float>()[n * b.dlse_part.stride[0] + batch * b.dlse_part.stride[1] +
-                          head * b.dlse_part.stride[2] + j * b.dlse_part.stride[3]] =
-      dout ? weight * inner : 0;
+  *b.dlse_part.at(n, batch, head, j) = dout ? weight * inner : 0;
 }
 
 std::string offer(const Context&, const MergeBackward& request, Plan& plan) {
@@ -60,9 +51,7 @@ std::string offer(const Context&, const MergeBackward& request, Plan& plan) {
     Merge& a = b.forward;
     a.source = source.at(base);
     host::Pool& pool = host::pool(ctx);
-    if (a.source)
-      pool.run(a.n, static_cast<double>(a.n * (a.u + a.s)),
-               [&](int64_t n, int32_t) { invert_row(a, n); });
+    invert_rows(pool, a);
     const int64_t rows = a.n * a.b * a.u;
     with_fp(a.part_dtype, [&](auto part) {
       with_fp(a.o_dtype, [&](auto out) {

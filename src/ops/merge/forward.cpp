@@ -12,15 +12,11 @@ constexpr char kOp[] = "merge_forward";
 void check_in_place(const char* field, const fovea_tensor& part, const fovea_tensor& out,
                     bool row) {
   if (!out.data || out.data != part.data) return;
-  if (row)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is its part with row given, wanted memory of its own", kOp,
-         field);
+  if (row) refuse("%s: %s is its part with row given, wanted memory of its own", kOp, field);
   bool same = out.dtype == part.dtype;
   for (int i = 0; i < out.ndim; ++i)
     same = same && (out.shape[i] < 2 || out.stride[i] == part.stride[i + 1]);
-  if (!same)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s starts at its part 0 with another layout, wanted the same",
-         kOp, field);
+  if (!same) refuse("%s: %s starts at its part 0 with another layout, wanted the same", kOp, field);
 }
 
 Merge resolve(const fovea_merge_forward_params& p) {

@@ -26,7 +26,7 @@ void merge_row(const Merge& a, int64_t batch, int64_t i, int64_t head) {
   for (int64_t n = 0; n < a.n; ++n)
     if (lse_of(n) != -INFINITY) l += std::exp(lse_of(n) - m);
 
-  Out* out = a.o.as<Out>() + batch * a.o.stride[0] + i * a.o.stride[1] + head * a.o.stride[2];
+  Out* out = a.o.at<Out>(batch, i, head);
   for (int64_t begin = 0; begin < a.e; begin += kColumns) {
     const int64_t width = std::min(kColumns, a.e - begin);
     float sum[kColumns] = {};
@@ -34,18 +34,14 @@ void merge_row(const Merge& a, int64_t batch, int64_t i, int64_t head) {
       const float lse = lse_of(n);
       if (lse == -INFINITY) continue;
       const float weight = std::exp(lse - m);
-      const Part* part = a.o_part.as<Part>() + n * a.o_part.stride[0] + batch * a.o_part.stride[1] +
-                         a.source_of(n, i) * a.o_part.stride[2] + head * a.o_part.stride[3] +
-                         begin * a.o_part.stride[4];
+      const Part* part = a.o_part.at<Part>(n, batch, a.source_of(n, i), head, begin);
       for (int64_t c = 0; c < width; ++c) sum[c] += weight * to_float(part[c * a.o_part.stride[4]]);
     }
     for (int64_t c = 0; c < width; ++c)
       out[(begin + c) * a.o.stride[3]] = from_float<Out>(m == -INFINITY ? 0 : sum[c] / l);
   }
   // After the last read of lse_part, which it may be.
-  if (a.lse)
-    a.lse.as<float>()[batch * a.lse.stride[0] + head * a.lse.stride[1] + i * a.lse.stride[2]] =
-        m == -INFINITY ? m : m + std::log(l);
+  if (a.lse) *a.lse.at(batch, head, i) = m == -INFINITY ? m : m + std::log(l);
 }
 
 std::string offer(const Context&, const Merge& request, Plan& plan) {
@@ -56,9 +52,7 @@ std::string offer(const Context&, const Merge& request, Plan& plan) {
     Merge a = request;
     a.source = source.at(base);
     host::Pool& pool = host::pool(ctx);
-    if (a.source)
-      pool.run(a.n, static_cast<double>(a.n * (a.u + a.s)),
-               [&](int64_t n, int32_t) { invert_row(a, n); });
+    invert_rows(pool, a);
     const double cost =
         static_cast<double>(a.b * a.s * a.h) * static_cast<double>(a.n * (a.e + 20));
     with_fp(a.part_dtype, [&](auto part) {

@@ -17,11 +17,9 @@ Merge resolve_merge(const char* op, const P& p) {
   a.n = p.o_part.shape[0], a.b = p.o_part.shape[1], a.u = p.o_part.shape[2];
   a.s = p.o.shape[1], a.h = p.o_part.shape[3], a.e = p.o_part.shape[4];
   if (!a.row && a.u != a.s)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: o_part.shape[2] (u) is %lld without row, wanted s = %lld", op,
-         static_cast<long long>(a.u), static_cast<long long>(a.s));
+    refuse("%s: o_part.shape[2] (u) is %lld without row, wanted s = %lld", op, lld(a.u), lld(a.s));
   if (a.row && (a.u > INT32_MAX || a.s > INT32_MAX))
-    fail(FOVEA_INVALID_ARGUMENT, "%s: u = %lld and s = %lld with row, wanted at most 2^31 - 1", op,
-         static_cast<long long>(a.u), static_cast<long long>(a.s));
+    refuse("%s: u = %lld and s = %lld with row, wanted at most 2^31 - 1", op, lld(a.u), lld(a.s));
   return a;
 }
 

@@ -17,7 +17,7 @@ GroupNorm shared(const char* op, const P& p, const fovea_tensor& y) {
   n.query_len = int_vector(p.query_len);
   n.dtype = p.x.dtype, n.y_dtype = y.dtype, n.gain_dtype = p.gain.dtype;
   n.b = p.x.shape[0], n.s = p.x.shape[1], n.h = p.x.shape[2], n.e = p.x.shape[3];
-  if (n.e < 1) fail(FOVEA_INVALID_ARGUMENT, "%s: x.shape[3] (e) is 0, wanted >= 1", op);
+  if (n.e < 1) refuse("%s: x.shape[3] (e) is 0, wanted >= 1", op);
   check_number(op, "factor", p.factor, "1");
   check_number(op, "eps", p.eps, "1e-5");
   n.factor = p.factor > 0 ? p.factor : 1.0f, n.eps = p.eps > 0 ? p.eps : 1e-5f;

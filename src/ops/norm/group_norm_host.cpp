@@ -12,9 +12,7 @@
 namespace fovea {
 namespace {
 
-using host::ceil_div;
-using host::load_row;
-using host::store_row;
+using host::ceil_div, host::load_row, host::store_row;
 
 // A worker's rows.
 struct Room {
@@ -94,10 +92,7 @@ class Norm {
     const View<2>& to = b_.dgain;
     const double* sums = plan_.dgain.at(base_);
     host::store_sums(
-        n_.h * n_.e,
-        [&](int64_t n) -> float& {
-          return to.as()[n / n_.e * to.stride[0] + n % n_.e * to.stride[1]];
-        },
+        n_.h * n_.e, [&](int64_t n) -> float& { return *to.at(n / n_.e, n % n_.e); },
         [&](int64_t n) {
           double sum = 0;
           for (int64_t part = 0; part < parts; ++part) sum += sums[part * n_.h * n_.e + n];

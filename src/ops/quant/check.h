@@ -8,22 +8,20 @@ namespace fovea {
 
 inline void check_block(const char* op, const char* field, int64_t block) {
   if (block != 0 && block != 64 && block != 128)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %lld, wanted 0, 64 or 128", op, field,
-         static_cast<long long>(block));
+    refuse("%s: %s is %lld, wanted 0, 64 or 128", op, field, lld(block));
 }
 
 inline void check_order(const char* op, int32_t order) {
   if (order != FOVEA_CODE_ORDER_PLAIN && order != FOVEA_CODE_ORDER_V_PERM16)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: code_order is %d, wanted a fovea_code_order", op, order);
+    refuse("%s: code_order is %d, wanted a fovea_code_order", op, order);
 }
 
 inline void check_entries(const char* op, const char* field, int axis, const char* name,
                           int64_t got, int64_t wanted, const fovea_tensor& start,
                           const char* start_name) {
   if (got != wanted)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[%d] (%s) is %lld, wanted %lld%s%s", op, field, axis,
-         name, static_cast<long long>(got), static_cast<long long>(wanted),
-         start.data ? " with " : "", start.data ? start_name : "");
+    refuse("%s: %s.shape[%d] (%s) is %lld, wanted %lld%s%s", op, field, axis, name, lld(got),
+           lld(wanted), start.data ? " with " : "", start.data ? start_name : "");
 }
 
 }  // namespace fovea

@@ -32,14 +32,13 @@ QuantAttend resolve(const fovea_quant_forward_params& p) {
   check_block(kOp, "k_block", p.k_block);
   check_order(kOp, p.code_order);
   if (!p.v.data == !p.v_t.data && a.attend.t)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: v.data and v_t.data are %s, wanted one of them", kOp,
-         p.v.data ? "both given" : "both NULL");
+    refuse("%s: v.data and v_t.data are %s, wanted one of them", kOp,
+           p.v.data ? "both given" : "both NULL");
   if (p.code_order && !p.v_t.data)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: code_order is %d without v_t, wanted 0", kOp, p.code_order);
+    refuse("%s: code_order is %d without v_t, wanted 0", kOp, p.code_order);
   const auto needs = [](const char* block, int32_t value, const char* scale,
                         const fovea_tensor& x) {
-    if (value && !x.data)
-      fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %d without %s, wanted 0", kOp, block, value, scale);
+    if (value && !x.data) refuse("%s: %s is %d without %s, wanted 0", kOp, block, value, scale);
   };
   needs("q_block", p.q_block, "q_scale", p.q_scale);
   needs("k_block", p.k_block, "k_scale", p.k_scale);

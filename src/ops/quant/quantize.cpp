@@ -21,18 +21,14 @@ Quantize resolve(const fovea_quant_quantize_params& p) {
   check_flag(kOp, "hadamard", p.hadamard);
   check_order(kOp, p.code_order);
   if (p.seed && !p.hadamard)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: seed is %lld without hadamard, wanted 0", kOp,
-         static_cast<long long>(p.seed));
+    refuse("%s: seed is %lld without hadamard, wanted 0", kOp, lld(p.seed));
   if (!p.code.data && !p.code_t.data && a.b && a.s && a.h)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: code.data and code_t.data are NULL, wanted one of them or both", kOp);
+    refuse("%s: code.data and code_t.data are NULL, wanted one of them or both", kOp);
   if (p.code_order && !p.code_t.data)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: code_order is %d without code_t, wanted 0", kOp,
-         p.code_order);
-  if (a.d < 1) fail(FOVEA_INVALID_ARGUMENT, "%s: x.shape[3] (d) is 0, wanted >= 1", kOp);
+    refuse("%s: code_order is %d without code_t, wanted 0", kOp, p.code_order);
+  if (a.d < 1) refuse("%s: x.shape[3] (d) is 0, wanted >= 1", kOp);
   if (a.s > INT32_MAX && a.start)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: x.shape[1] (s) is %lld with start, wanted at most 2^31 - 1",
-         kOp, static_cast<long long>(a.s));
+    refuse("%s: x.shape[1] (s) is %lld with start, wanted at most 2^31 - 1", kOp, lld(a.s));
   a.scales = entries(a.start, a.s, a.sequences, a.block);
   a.units = entries(a.start, a.s, a.sequences, kCodeRun);
   a.padded = code_columns(a.units);

@@ -14,14 +14,8 @@ RopeForward resolve(const fovea_rope_forward_params& p) {
   a.x = view_of<4>(p.x), a.y = view_of<4>(p.y), a.position = view_of<2>(p.position);
   a.dtype = p.x.dtype;
   a.h = p.x.shape[2], a.d = p.x.shape[3];
-  a.rope = {view_of<2>(p.cos), view_of<2>(p.sin), p.cos.shape[0],
-            p.cos.shape[1],    p.rope_begin,      p.rope_interleaved};
-  check_flag(kOp, "rope_interleaved", p.rope_interleaved);
+  a.rope = read_rope(kOp, p, a.d);
   check_flag(kOp, "inverse", p.inverse);
-  if (p.rope_begin < 0 || a.rope.half > (a.d - p.rope_begin) / 2)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: rope_begin is %d with 2 * %lld rotated columns, wanted them inside d = %lld", kOp,
-         p.rope_begin, static_cast<long long>(a.rope.half), static_cast<long long>(a.d));
   a.sign = p.inverse ? -1.0f : 1.0f;
 
   Sequences& q = a.sequences;

@@ -15,15 +15,12 @@ void rotate_token(const RopeForward& a, int64_t slot) {
   if (token.number < 0) return;
   const Sequence& q = token.sequence;
   const int64_t row = q.row_begin + token.index;
-  const int64_t position =
-      a.position
-          ? a.position.as<int32_t>()[q.batch * a.position.stride[0] + row * a.position.stride[1]]
-          : token.index;
+  const int64_t position = a.position ? *a.position.at<int32_t>(q.batch, row) : token.index;
   const Turn turn = turn_at(a.rope, position, a.sign);
   const int64_t units = row_units(a.rope, a.d, 1);
   for (int64_t head = 0; head < a.h; ++head) {
-    const T* x = a.x.as<T>() + q.batch * a.x.stride[0] + row * a.x.stride[1] + head * a.x.stride[2];
-    T* y = a.y.as<T>() + q.batch * a.y.stride[0] + row * a.y.stride[1] + head * a.y.stride[2];
+    const T* x = a.x.at<T>(q.batch, row, head);
+    T* y = a.y.at<T>(q.batch, row, head);
     const int64_t step_x = a.x.stride[3], step_y = a.y.stride[3];
     for (int64_t unit = 0; unit < units; ++unit)
       rotate_unit<1>(

@@ -14,20 +14,19 @@ constexpr char kOp[] = "rope_table_get";
 
 double setting(const char* field, float value, double fallback) {
   if (!(value >= 0) || std::isinf(value))
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %g, wanted > 0, or 0 for %g", kOp, field,
-         static_cast<double>(value), fallback);
+    refuse("%s: %s is %g, wanted > 0, or 0 for %g", kOp, field, static_cast<double>(value),
+           fallback);
   return value > 0 ? value : fallback;
 }
 
 void check_unused(const char* field, double value, int32_t scaling) {
   if (value != 0)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %g, wanted 0: scaling %d does not read it", kOp, field,
-         value, scaling);
+    refuse("%s: %s is %g, wanted 0: scaling %d does not read it", kOp, field, value, scaling);
 }
 
 RopeTable resolve(const fovea_rope_table_get_params& p) {
   if (p.scaling < FOVEA_SCALING_NONE || p.scaling > FOVEA_SCALING_YARN)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: scaling is %d, wanted a fovea_scaling", kOp, p.scaling);
+    refuse("%s: scaling is %d, wanted a fovea_scaling", kOp, p.scaling);
   const bool llama3 = p.scaling == FOVEA_SCALING_LLAMA3, yarn = p.scaling == FOVEA_SCALING_YARN;
   RopeTable a{};
   a.cos = view_of<2>(p.cos), a.sin = view_of<2>(p.sin), a.frequency = view_of<1>(p.frequency);
@@ -36,13 +35,10 @@ RopeTable resolve(const fovea_rope_table_get_params& p) {
   a.scaling = p.scaling;
   a.base = setting("base", p.base, 10000);
   a.factor = setting("factor", p.factor, 1);
-  if (a.factor < 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: factor is %g, wanted >= 1, or 0 for 1", kOp, a.factor);
+  if (a.factor < 1) refuse("%s: factor is %g, wanted >= 1, or 0 for 1", kOp, a.factor);
   if (p.scaling == FOVEA_SCALING_NONE && a.factor != 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: factor is %g with scaling none, wanted 1", kOp, a.factor);
-  if (p.original_len < 0)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: original_len is %lld, wanted >= 0", kOp,
-         static_cast<long long>(p.original_len));
+    refuse("%s: factor is %g with scaling none, wanted 1", kOp, a.factor);
+  if (p.original_len < 0) refuse("%s: original_len is %lld, wanted >= 0", kOp, lld(p.original_len));
   if (!llama3 && !yarn) {
     check_unused("original_len", static_cast<double>(p.original_len), p.scaling);
     check_unused("low_factor", p.low_factor, p.scaling);
@@ -53,11 +49,9 @@ RopeTable resolve(const fovea_rope_table_get_params& p) {
   a.low = setting("low_factor", p.low_factor, 1);
   a.high = setting("high_factor", p.high_factor, llama3 ? 4 : 32);
   if (a.high <= a.low)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: high_factor is %g, wanted more than low_factor (%g)", kOp,
-         a.high, a.low);
+    refuse("%s: high_factor is %g, wanted more than low_factor (%g)", kOp, a.high, a.low);
   if (yarn) {
-    if (a.base <= 1)
-      fail(FOVEA_INVALID_ARGUMENT, "%s: base is %g, wanted > 1 for yarn", kOp, a.base);
+    if (a.base <= 1) refuse("%s: base is %g, wanted > 1 for yarn", kOp, a.base);
     // As in the published models: the ramp runs over whole pair numbers, from the last pair that
     // turns at least high_factor times within original_len to the first that turns low_factor
     // times.

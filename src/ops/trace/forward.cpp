@@ -9,45 +9,39 @@ namespace {
 
 constexpr char kOp[] = "trace_forward";
 
-long long wide(int64_t x) {
-  return static_cast<long long>(x);
-}
-
 int64_t block_of(const char* field, int32_t size) {
   if (size != 0 && size != 16 && size != 32 && size != 64 && size != 128)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is %d, wanted 16, 32, 64 or 128, or 0 for 64", kOp, field,
-         size);
+    refuse("%s: %s is %d, wanted 16, 32, 64 or 128, or 0 for 64", kOp, field, size);
   return size ? size : 64;
 }
 
 void check_extent(const char* field, int axis, const char* name, const fovea_tensor& x,
                   int64_t wanted, const char* why) {
   if (x.data && x.shape[axis] != wanted)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s.shape[%d] (%s) is %lld, wanted %lld: %s", kOp, field, axis,
-         name, wide(x.shape[axis]), wide(wanted), why);
+    refuse("%s: %s.shape[%d] (%s) is %lld, wanted %lld: %s", kOp, field, axis, name,
+           lld(x.shape[axis]), lld(wanted), why);
 }
 
 void read_keys(Trace& a, const fovea_trace_forward_params& p) {
   Sequences& q = a.attend.sequences;
   if (p.page_table.data && p.k.shape[1] != a.block_keys)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: k.shape[1] (page) is %lld, wanted %lld: block_keys", kOp,
-         wide(p.k.shape[1]), wide(a.block_keys));
+    refuse("%s: k.shape[1] (page) is %lld, wanted %lld: block_keys", kOp, lld(p.k.shape[1]),
+           lld(a.block_keys));
   const int64_t blocks = p.page_table.data ? p.page_table.shape[1] : a.blocks_of(p.k.shape[1]);
   if (p.k.shape[1] > INT64_MAX - a.block_keys || blocks > INT32_MAX || a.n > INT32_MAX)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: q.shape[1] (s) and the keys make %lld and %lld blocks, wanted at most 2^31 - 1", kOp,
-         wide(a.n), wide(blocks));
+    refuse("%s: q.shape[1] (s) and the keys make %lld and %lld blocks, wanted at most 2^31 - 1",
+           kOp, lld(a.n), lld(blocks));
   q.key_len = int_vector(p.key_len), q.cache_row = int_vector(p.cache_row);
   q.s = q.query_max = a.attend.s, q.count = a.attend.b;
   place_keys(q, kOp, "k", p.k, p.page_table, 0);
   if (p.block_mask.data && p.block_mask.shape[3] != (blocks + 7) / 8)
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: block_mask.shape[3] (block_bytes) is %lld, wanted %lld: a bit for each of %lld key "
-         "blocks; pad with the stride",
-         kOp, wide(p.block_mask.shape[3]), wide((blocks + 7) / 8), wide(blocks));
+    refuse(
+        "%s: block_mask.shape[3] (block_bytes) is %lld, wanted %lld: a bit for each of %lld key "
+        "blocks; pad with the stride",
+        kOp, lld(p.block_mask.shape[3]), lld((blocks + 7) / 8), lld(blocks));
   if (!p.v.data && (p.o.data || p.edge_value.data) && blocks && p.k.shape[0] && p.k.shape[2])
-    fail(FOVEA_INVALID_ARGUMENT, "%s: v.data is NULL with %s, wanted the values it is made of", kOp,
-         p.o.data ? "o" : "edge_value");
+    refuse("%s: v.data is NULL with %s, wanted the values it is made of", kOp,
+           p.o.data ? "o" : "edge_value");
 }
 
 void check_blocks(const Trace& a, const fovea_trace_forward_params& p) {
@@ -66,18 +60,17 @@ void check_blocks(const Trace& a, const fovea_trace_forward_params& p) {
 
 void read_edges(Trace& a, const fovea_trace_forward_params& p) {
   if (!p.edge_count.data && (p.edge.data || p.edge_weight.data))
-    fail(FOVEA_INVALID_ARGUMENT,
-         "%s: edge_count.data is NULL with %s: what does not fit would be lost unseen", kOp,
-         p.edge.data ? "edge" : "edge_weight");
+    refuse("%s: edge_count.data is NULL with %s: what does not fit would be lost unseen", kOp,
+           p.edge.data ? "edge" : "edge_weight");
   if (!p.edge_count.data && p.edge_offset.data)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: edge_offset is given without edge_count", kOp);
+    refuse("%s: edge_offset is given without edge_count", kOp);
   if (p.edge_kind < FOVEA_EDGE_KIND_SCORE || p.edge_kind > FOVEA_EDGE_KIND_MASS)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: edge_kind is %d, wanted a fovea_edge_kind", kOp, p.edge_kind);
+    refuse("%s: edge_kind is %d, wanted a fovea_edge_kind", kOp, p.edge_kind);
   check_not_negative(kOp, "layer", p.layer);
   int64_t heads;
   if (p.edge.data && (__builtin_mul_overflow(a.attend.b, a.attend.h, &heads) || heads > INT32_MAX))
-    fail(FOVEA_INVALID_ARGUMENT, "%s: q has %lld * %lld heads, wanted at most 2^31 - 1 with edge",
-         kOp, wide(a.attend.b), wide(a.attend.h));
+    refuse("%s: q has %lld * %lld heads, wanted at most 2^31 - 1 with edge", kOp, lld(a.attend.b),
+           lld(a.attend.h));
   a.cap = p.edge.data ? p.edge.shape[0] : p.edge_weight.data ? p.edge_weight.shape[0] : 0;
 }
 
@@ -88,12 +81,10 @@ void read_widths(Attend& a, const fovea_trace_forward_params& p) {
   read_operands(a, kOp, p, has_v ? p.v : has_o ? p.o : p.k, has_v ? "v" : has_o ? "o" : "k");
   if (has_v || has_o || !p.edge_value.data) return;
   a.e = p.edge_value.shape[4];
-  if (a.e < 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: edge_value.shape[4] (e) is %lld, wanted >= 1", kOp,
-         wide(a.e));
+  if (a.e < 1) refuse("%s: edge_value.shape[4] (e) is %lld, wanted >= 1", kOp, lld(a.e));
   if (a.e > kWidthMax)
     fail(FOVEA_UNSUPPORTED, "%s: edge_value.shape[4] (e) is %lld, wanted at most %lld", kOp,
-         wide(a.e), wide(kWidthMax));
+         lld(a.e), lld(kWidthMax));
 }
 
 Trace resolve(const fovea_trace_forward_params& p) {
@@ -102,8 +93,7 @@ Trace resolve(const fovea_trace_forward_params& p) {
   a.block_rows = block_of("block_rows", p.block_rows);
   a.block_keys = block_of("block_keys", p.block_keys);
   if (p.keep < 1 || p.keep > kKeepMost)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: keep is %lld, wanted 1 .. %lld", kOp, wide(p.keep),
-         wide(kKeepMost));
+    refuse("%s: keep is %lld, wanted 1 .. %lld", kOp, lld(p.keep), lld(kKeepMost));
   a.keep = p.keep;
   a.n = a.attend.s / a.block_rows + (a.attend.s % a.block_rows != 0);
   read_keys(a, p);

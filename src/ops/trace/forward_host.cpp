@@ -76,8 +76,7 @@ struct Forward {
 int64_t product(int64_t x, int64_t y) {
   int64_t z;
   if (__builtin_mul_overflow(x, y, &z))
-    fail(FOVEA_INVALID_ARGUMENT,
-         "trace_forward: q.shape and keep make more slots than int64_t counts");
+    refuse("trace_forward: q.shape and keep make more slots than int64_t counts");
   return z;
 }
 

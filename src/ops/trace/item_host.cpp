@@ -242,27 +242,24 @@ void Item::store_lse(const View<3>& lse) const {
 }
 
 void Item::store_slots() {
-  const auto at = [&](const View<4>& x, int64_t slot) {
-    return seq_.batch * x.stride[0] + head_ * x.stride[1] + block_ * x.stride[2] +
-           slot * x.stride[3];
-  };
   for (int64_t b = 0; b < a_.keep; ++b) {
+    const auto put = [&](const View<4>& x, float value) {
+      if (x) *x.at(seq_.batch, head_, block_, b) = value;
+    };
     const Branch& branch = branches_[b];
     const bool empty = branch.representative < 0;
     const float score = empty ? -kInf : branch.score * a_.score_scale;
     const float logit = empty ? -kInf : branch.score * a_.attend.score.scale;
     const float mass = empty || !a_.wants_mass() ? 0 : mass_[b];
-    if (a_.selected) a_.selected.as<int32_t>()[at(a_.selected, b)] = branch.representative;
-    if (a_.score) a_.score.as()[at(a_.score, b)] = score;
-    if (a_.edge_score) a_.edge_score.as()[at(a_.edge_score, b)] = score;
-    if (a_.edge_max) a_.edge_max.as()[at(a_.edge_max, b)] = logit;
-    if (a_.edge_mass) a_.edge_mass.as()[at(a_.edge_mass, b)] = mass;
+    if (a_.selected) *a_.selected.at<int32_t>(seq_.batch, head_, block_, b) = branch.representative;
+    put(a_.score, score);
+    put(a_.edge_score, score);
+    put(a_.edge_max, logit);
+    put(a_.edge_mass, mass);
     if (a_.edge_value) {
-      const View<5>& x = a_.edge_value;
-      float* to = x.as() + seq_.batch * x.stride[0] + head_ * x.stride[1] + block_ * x.stride[2] +
-                  b * x.stride[3];
+      float* to = a_.edge_value.at(seq_.batch, head_, block_, b);
       for (int64_t c = 0; c < a_.attend.e; ++c)
-        to[c * x.stride[4]] = empty ? 0 : value_[b * plan_.e_pad + c];
+        to[c * a_.edge_value.stride[4]] = empty ? 0 : value_[b * plan_.e_pad + c];
     }
     if (!a_.wants_edges()) continue;
     plan_.selected.at(base_)[number_ * a_.keep + b] = branch.representative;

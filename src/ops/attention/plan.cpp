@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/attention/resolve.h"
-
 #include <cmath>
 
 #include "core/fields.h"
+#include "core/plan.h"
+#include "fovea/attention.h"
+#include "ops/attention/kernels.h"
 
 namespace fovea {
 namespace {
@@ -22,9 +23,9 @@ Attend shared(const char* op, const P& p, const fovea_tensor* table,
   q.key_first = int_vector(p.key_first);
   if (cache_row) q.cache_row = int_vector(*cache_row);
   if (q.cache_row && q.key_start)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: key_start is given with cache_row, wanted one of them", op);
+    refuse("%s: key_start is given with cache_row, wanted one of them", op);
   if (table && table->data && p.key_start.data)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: key_start is given with page_table, wanted one of them", op);
+    refuse("%s: key_start is given with page_table, wanted one of them", op);
   place_keys(q, op, "k", p.k, table ? *table : fovea_tensor{}, p.key_max);
   a.columns = (p.key_start.data || q.page) && p.key_max ? p.key_max : q.capacity;
 
@@ -41,8 +42,6 @@ Attend shared(const char* op, const P& p, const fovea_tensor* table,
   return a;
 }
 
-}  // namespace
-
 Attend resolve(const fovea_attention_forward_params& p) {
   Attend a = shared(kForward, p, &p.page_table, &p.cache_row);
   if (p.q_value.data) {
@@ -50,22 +49,7 @@ Attend resolve(const fovea_attention_forward_params& p) {
     if (p.scale == 0)
       a.score.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(a.d + a.e)));
   }
-  if (!p.cos.data != !p.sin.data)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: %s is given without %s", kForward, p.cos.data ? "cos" : "sin",
-         p.cos.data ? "sin" : "cos");
-  check_flag(kForward, "rope_interleaved", p.rope_interleaved);
-  if (p.cos.data) {
-    a.rope = {view_of<2>(p.cos), view_of<2>(p.sin), p.cos.shape[0],
-              p.cos.shape[1],    p.rope_begin,      p.rope_interleaved};
-    if (p.rope_begin < 0 || p.rope_begin + 2 * p.cos.shape[1] > a.d)
-      fail(FOVEA_INVALID_ARGUMENT,
-           "%s: rope_begin is %d with 2 * %lld rotated columns, wanted them inside d = %lld",
-           kForward, p.rope_begin, static_cast<long long>(p.cos.shape[1]),
-           static_cast<long long>(a.d));
-  } else if (p.rope_begin || p.rope_interleaved) {
-    fail(FOVEA_INVALID_ARGUMENT, "%s: rope_begin or rope_interleaved is set without cos and sin",
-         kForward);
-  }
+  a.rope = read_optional_rope(kForward, p, a.d);
   check_not_negative(kForward, "splits", p.splits);
   a.splits = p.splits;
   return a;
@@ -83,26 +67,24 @@ AttendBackward resolve(const fovea_attention_backward_params& p) {
   if (!a.forward.s && !a.dalibi && !a.dsink_logit) a.forward.h = 0;  // nothing is each head's own
   check_flag(kBackward, "nondeterministic", p.nondeterministic);
   a.nondeterministic = p.nondeterministic != 0;
-  const struct {
-    const fovea_tensor &out, &in;
-    const char *out_name, *in_name;
-  } pairs[] = {{p.dbias, p.bias, "dbias", "bias"},
-               {p.dalibi, p.alibi, "dalibi", "alibi"},
-               {p.dsink_logit, p.sink_logit, "dsink_logit", "sink_logit"}};
-  for (const auto& pair : pairs)
-    if (pair.out.data && !pair.in.data)
-      fail(FOVEA_INVALID_ARGUMENT, "%s: %s is given without %s", kBackward, pair.out_name,
-           pair.in_name);
+  check_needs(kBackward, p.dbias, "dbias", p.bias, "bias");
+  check_needs(kBackward, p.dalibi, "dalibi", p.alibi, "alibi");
+  check_needs(kBackward, p.dsink_logit, "dsink_logit", p.sink_logit, "sink_logit");
   return a;
 }
 
-}  // namespace fovea
+}  // namespace
 
-namespace fovea {
-// A sink logit changes no score: it enters a row's sum at the end, in every kernel.
-bool Attend::plain() const {
-  return !mask.head_window && !mask.query_position && !mask.key_position && !mask.bits &&
-         !mask.window.chunk && !mask.window.sink && !score.bias && !score.alibi &&
-         score.softcap == 0 && !q_value && !rope.cos;
+Plan plan(const Context& ctx, const fovea_attention_forward_params& params) {
+  return choose(
+      kForward, ctx, resolve(params), attention_forward_host,
+      FOVEA_CUDA_KERNELS(attention_forward_sm90, attention_forward_sm80, attention_forward_simt));
 }
+
+Plan plan(const Context& ctx, const fovea_attention_backward_params& params) {
+  return choose(kBackward, ctx, resolve(params), attention_backward_host,
+                FOVEA_CUDA_KERNELS(attention_backward_sm90, attention_backward_sm80,
+                                   attention_backward_simt));
+}
+
 }  // namespace fovea

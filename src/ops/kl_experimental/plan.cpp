@@ -16,8 +16,7 @@ template <class P>
 Kl jensen_shannon(const char* op, const P& p) {
   Kl a = sides_of(op, p, false);
   if (!(p.weight >= 0 && p.weight < 1))
-    fail(FOVEA_INVALID_ARGUMENT, "%s: weight is %g, wanted between 0 and 1, or 0 for 0.5", op,
-         p.weight);
+    refuse("%s: weight is %g, wanted between 0 and 1, or 0 for 0.5", op, p.weight);
   a.share = p.weight > 0 ? p.weight : 0.5f;
   a.kl = view_of<3>(p.kl_teacher), a.kl_second = view_of<3>(p.kl_student);
   return a;
@@ -46,10 +45,8 @@ KlIndexer indexer(const char* op, const P& p) {
   a.teacher = rows_and_keys(op, p);
   a.teacher.first = side_of(op, kTeacher, p.q_teacher, p.k_teacher, p.lse_teacher, p.scale_teacher);
   a.student = plain_side(op, kStudent, p.q_student, p.k_student);
-  if (p.q_teacher.shape[2] < 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: q_teacher.shape[2] (h) is 0, wanted >= 1", op);
-  if (p.q_student.shape[2] < 1)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: q_student.shape[2] (x) is 0, wanted >= 1", op);
+  if (p.q_teacher.shape[2] < 1) refuse("%s: q_teacher.shape[2] (h) is 0, wanted >= 1", op);
+  if (p.q_student.shape[2] < 1) refuse("%s: q_student.shape[2] (x) is 0, wanted >= 1", op);
   a.teacher.mask.window = read_window(op, p);
   read_sinks(a.teacher.mask.window, op, p);
   a.heads = p.q_student.shape[2], a.weight = view_of<3>(p.weight);
@@ -105,15 +102,15 @@ KlPool pool(const char* op, const P& p) {
   check_not_negative(op, "block_keys", p.block_keys);
   a.block_keys = p.block_keys ? p.block_keys : kBlockKeys;
   if (p.pool != FOVEA_X_POOL_SUM && p.pool != FOVEA_X_POOL_MAX)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: pool is %d, wanted a fovea_x_pool", op, p.pool);
+    refuse("%s: pool is %d, wanted a fovea_x_pool", op, p.pool);
   a.max = p.pool == FOVEA_X_POOL_MAX;
   a.u = p.k_student.shape[1];
   const int64_t t = a.kl.t, whole = t / a.block_keys;
   const int64_t wanted =
       p.key_start.data ? whole + p.key_start.shape[0] - 1 : whole + (t % a.block_keys != 0);
   if (a.u < wanted)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: k_student.shape[1] (u) is %lld, wanted at least %lld blocks",
-         op, static_cast<long long>(a.u), static_cast<long long>(wanted));
+    refuse("%s: k_student.shape[1] (u) is %lld, wanted at least %lld blocks", op, lld(a.u),
+           lld(wanted));
   return a;
 }
 

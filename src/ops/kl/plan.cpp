@@ -15,16 +15,14 @@ template <class P>
 Kl shared(const char* op, const P& p, bool total, const char* total_name) {
   const bool reverse = p.direction == FOVEA_DIRECTION_STUDENT_TEACHER;
   if (!reverse && p.direction != FOVEA_DIRECTION_TEACHER_STUDENT)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: direction is %d, wanted a fovea_direction", op, p.direction);
+    refuse("%s: direction is %d, wanted a fovea_direction", op, p.direction);
   Kl a = sides_of(op, p, reverse);
   a.kl = view_of<3>(p.kl), a.row_weight = view_of<3>(p.row_weight);
   check_flag(op, "mean", p.mean);
   a.mean = p.mean != 0;
-  if (p.mean && !total)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: mean is 1 without %s, wanted 0", op, total_name);
+  if (p.mean && !total) refuse("%s: mean is 1 without %s, wanted 0", op, total_name);
   if (p.row_weight.data && !total)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: row_weight is given without %s: it weighs nothing else", op,
-         total_name);
+    refuse("%s: row_weight is given without %s: it weighs nothing else", op, total_name);
   return a;
 }
 
@@ -47,8 +45,7 @@ KlBackward resolve(const fovea_kl_backward_params& p) {
   check_flag(kBackward, "nondeterministic", p.nondeterministic);
   a.nondeterministic = p.nondeterministic != 0;
   if (!p.dkl.data && !p.dtotal.data && a.forward.b && a.forward.s && a.forward.h)
-    fail(FOVEA_INVALID_ARGUMENT, "%s: dkl and dtotal are both absent, wanted one of them or both",
-         kBackward);
+    refuse("%s: dkl and dtotal are both absent, wanted one of them or both", kBackward);
   return a;
 }
 
