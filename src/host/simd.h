@@ -27,7 +27,7 @@ struct Seen {
 
 // Of two softmaxes p, r over the same keys, so far: their maxima and sums, and
 // cross = sum_j e^(x_j - top_x) ((x_j - top_x) - (y_j - top_y)).
-struct Coupled {
+struct DualSoftmax {
   float *top_x, *top_y, *sum_x, *sum_y, *cross;
 };
 
@@ -89,14 +89,13 @@ struct Simd {
 
   // One step of the two online softmaxes of x and y and their cross term.  A logit that is no
   // number makes NaN of its sum.  x and y are overwritten.
-  void (*coupled_softmax)(int64_t keys, int64_t lanes, float* x, float* y, const Seen& seen,
-                          const Coupled& state);
+  void (*dual_softmax)(int64_t keys, int64_t lanes, float* x, float* y, const Seen& seen,
+                       const DualSoftmax& state);
 
   // p = e^(x - lse_x), r = e^(y - lse_y): x becomes grad p ((x - lse_x) - (y - lse_y) - kl), y
   // becomes grad (r - p), both 0 where a row does not see a key.
-  void (*coupled_backward)(int64_t keys, int64_t lanes, float* x, float* y, const Seen& seen,
-                           const float* lse_x, const float* lse_y, const float* kl,
-                           const float* grad);
+  void (*dual_backward)(int64_t keys, int64_t lanes, float* x, float* y, const Seen& seen,
+                        const float* lse_x, const float* lse_y, const float* kl, const float* grad);
 
   // With p = e^(x - lse_x), r = e^(y - lse_y), m = share p + (1 - share) r: kl_x += p ln(p / m),
   // kl_y += r ln(r / m) over the keys a row sees.

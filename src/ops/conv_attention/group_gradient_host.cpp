@@ -77,7 +77,7 @@ const double* GroupGradient::measure() {
   return sums_;
 }
 
-void GroupGradient::slopes(const StripGradient::Step& step) {
+void GroupGradient::dscores(const StripGradient::Step& step) {
   const Strip& rows = strips_[0].rows_below();
   const int64_t lanes = rows.lanes;
   for (int64_t n = 0; n < group_; ++n) {
@@ -107,7 +107,7 @@ void GroupGradient::run(int64_t begin, int64_t end, const StripGradient::Sums* s
   for (StripGradient::Step step; next(step);) {
     if (step.live > 0) {
       const int64_t count = step.live * strips_[0].rows_below().lanes;
-      slopes(step);
+      dscores(step);
       if (dbefore) add_before(step, dbefore);
       after_(false, count, b_, p());
       before_(true, count, slope_, da());

@@ -38,7 +38,7 @@ class GroupGradient {
  private:
   // A step of every head; afterwards b_ is P, slope_ dP.
   bool next(StripGradient::Step& step);
-  void slopes(const StripGradient::Step& step);
+  void dscores(const StripGradient::Step& step);
   void add_before(const StripGradient::Step& step, double* dbefore) const;
   Tiles p() const { return {strips_[0].p(), pitch_}; }
   Tiles da() const { return {strips_[0].da(), pitch_}; }

@@ -26,7 +26,7 @@ struct ForwardPlan : SweepPlan {
       : a(request), first(request.first, worker), second(request.second, worker) {}
 };
 
-struct RowState : CoupledRows {
+struct RowState : DualRows {
   float lse_x[kRows], lse_y[kRows], kl_x[kRows], kl_y[kRows];  // share > 0
 };
 
@@ -57,7 +57,7 @@ class Forward {
     RowState state;
     if (rows.begin < rows.end) x.load_rows(q, rows), y.load_rows(q, rows);
     each_tile(q, rows, x, y, [&](int64_t count, const host::Seen& seen) {
-      simd_.coupled_softmax(count, rows.lanes, x.x, y.x, seen, state.view());
+      simd_.dual_softmax(count, rows.lanes, x.x, y.x, seen, state.view());
     });
     if (a_.share > 0) mix(q, rows, x, y, state);
     Totals sum{0, 0};

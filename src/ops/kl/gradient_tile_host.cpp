@@ -56,7 +56,7 @@ void GradientTile::step(const Sequence& q, const RowTile& rows, int64_t begin, i
     host::simd().mixture_backward(count, rows.lanes, x.x, y.x, view,
                                   {lse_x_, lse_y_, kl_, kl_second_, a.share}, grad_);
   else
-    host::simd().coupled_backward(count, rows.lanes, x.x, y.x, view, lse_x_, lse_y_, kl_, grad_);
+    host::simd().dual_backward(count, rows.lanes, x.x, y.x, view, lse_x_, lse_y_, kl_, grad_);
 }
 
 void add_dq(const SideTile& side, const RowTile& rows, const LocalSeen& seen, bool masked,

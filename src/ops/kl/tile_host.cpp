@@ -80,7 +80,7 @@ bool SideTile::finite() const {
   return rows_finite_ && simd_.finite(keys, side.width, k, k_row);
 }
 
-CoupledRows::Row CoupledRows::row(int r, bool any) const {
+DualRows::Row DualRows::row(int r, bool any) const {
   if (!any) return {0, -kInf, -kInf};
   const double l_x = sum_x[r], log_x = std::log(l_x);
   const double log_y = std::log(static_cast<double>(sum_y[r]));

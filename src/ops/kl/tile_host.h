@@ -67,12 +67,12 @@ inline float weight_of(const Kl& a, const Sequence& q, int64_t head, int64_t row
 }
 
 // Both online softmaxes of a row tile and their cross term.
-struct CoupledRows {
-  CoupledRows() {
+struct DualRows {
+  DualRows() {
     std::fill_n(top_x, kRows, -kInf), std::fill_n(top_y, kRows, -kInf);
     for (float* sum : {sum_x, sum_y, cross}) std::fill_n(sum, kRows, 0.0f);
   }
-  host::Coupled view() { return {top_x, top_y, sum_x, sum_y, cross}; }
+  host::DualSoftmax view() { return {top_x, top_y, sum_x, sum_y, cross}; }
   struct Row {
     double kl, lse_x, lse_y;
   };

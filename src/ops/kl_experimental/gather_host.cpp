@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "ops/kl/coupled_host.h"
+#include "ops/kl/dual_softmax_host.h"
 #include "ops/kl_experimental/gather.h"
 
 namespace fovea {
@@ -108,7 +108,7 @@ class Tile {
       for (int32_t e = 0; e < high_[r]; ++e) visit(r, e, list_[r * a_.n + entry_ + e]);
   }
 
-  // Every entry, for coupled_host.h.
+  // Every entry, for dual_softmax_host.h.
   template <class Visit>
   void forward(const Sequence& q, int64_t, const RowTile& rows, Visit visit) {
     if (!load(q, rows, 0, q.keys, [](int) { return true; })) return;
@@ -187,8 +187,8 @@ class Backward {
         kl[r] = given(kl_.kl, r);
     for (int64_t entry = 0; entry < tile.longest; entry += kKeys) {
       tile.score(q, rows, entry);
-      host::simd().coupled_backward(tile.count, rows.lanes, tile.side[0].x, tile.side[1].x,
-                                    tile.seen(), lse_x, lse_y, kl, grad);
+      host::simd().dual_backward(tile.count, rows.lanes, tile.side[0].x, tile.side[1].x,
+                                 tile.seen(), lse_x, lse_y, kl, grad);
       for (int s : {0, 1})
         tile.each(rows, [&](int r, int32_t e, int64_t j) {
           visit(s, r, tile.side[s].x[e * rows.lanes + r], j);
@@ -252,7 +252,7 @@ class Backward {
 std::string offer_forward(const Context& ctx, const KlGather& a, Plan& plan) {
   const double cost = static_cast<double>(a.n) *
                       static_cast<double>(2 * (a.kl.first.width + a.kl.second.width) + 32);
-  plan_coupled<Tile>(ctx, a, cost / kSingleFlopsPerNanosecond, plan);
+  plan_dual<Tile>(ctx, a, cost / kSingleFlopsPerNanosecond, plan);
   return "";
 }
 

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/kl/coupled_host.h"
+#include "ops/kl/dual_softmax_host.h"
 #include "ops/kl/gradient_tile_host.h"
 #include "ops/kl_experimental/pool.h"
 
@@ -74,7 +74,7 @@ class PoolTile {
     student.score(rows.lanes);
   }
 
-  // All blocks, for coupled_host.h.
+  // All blocks, for dual_softmax_host.h.
   template <class Visit>
   void forward(const Sequence& q, int64_t sequence, const RowTile& rows, Visit visit) {
     const Sequence units = blocks_of(a_, q, sequence);
@@ -170,9 +170,9 @@ class Backward {
     KeyWalk::grid(begin, end, units.keys).each(blocks, [&](const KeySpan& span) {
       const LocalSeen seen(blocks, span.begin, span.count);
       tile.step(q, units, rows, span.begin, span.count, true);
-      host::simd().coupled_backward(span.count, rows.lanes, tile.x, tile.student.x,
-                                    span.masked() ? seen.view() : host::Seen{}, lse_x, lse_y, kl,
-                                    grad);
+      host::simd().dual_backward(span.count, rows.lanes, tile.x, tile.student.x,
+                                 span.masked() ? seen.view() : host::Seen{}, lse_x, lse_y, kl,
+                                 grad);
       visit(span.masked(), seen);
     });
   }
@@ -222,7 +222,7 @@ class Backward {
 std::string offer_forward(const Context& ctx, const KlPool& a, Plan& plan) {
   const double cost = static_cast<double>(a.kl.sequences.key_max + 16) *
                       static_cast<double>(2 * a.kl.first.width + 32);
-  plan_coupled<PoolTile>(ctx, a, cost / kFlopsPerNanosecond, plan);
+  plan_dual<PoolTile>(ctx, a, cost / kFlopsPerNanosecond, plan);
   return "";
 }
 

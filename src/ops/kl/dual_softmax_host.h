@@ -11,18 +11,18 @@
 namespace fovea::kl_host {
 
 template <class Request, class Tile>
-struct CoupledPlan : SweepPlan {
+struct DualPlan : SweepPlan {
   Request a;
   double row_cost;
   typename Tile::Room room;
-  CoupledPlan(const Request& request, double cost, Layout& worker)
+  DualPlan(const Request& request, double cost, Layout& worker)
       : a(request), row_cost(cost), room(request, worker) {}
 };
 
 template <class Request, class Tile>
-class CoupledForward {
+class DualForward {
  public:
-  CoupledForward(const CoupledPlan<Request, Tile>& plan, void* base)
+  DualForward(const DualPlan<Request, Tile>& plan, void* base)
       : plan_(plan), a_(plan.a.kl), base_(base) {}
 
   void run(Context& ctx) const {
@@ -36,13 +36,13 @@ class CoupledForward {
     const Sequence q = a_.sequences[at.sequence];
     const RowTile rows(a_, q, at);
     Tile tile(plan_.a, plan_.room, plan_.scratch.at(base_, worker));
-    CoupledRows state;
+    DualRows state;
     tile.forward(q, at.sequence, rows,
                  [&](int64_t lines, float* x, float* y, const host::Seen& seen) {
-                   host::simd().coupled_softmax(lines, rows.lanes, x, y, seen, state.view());
+                   host::simd().dual_softmax(lines, rows.lanes, x, y, seen, state.view());
                  });
     for (int r = 0; r < rows.count; ++r) {
-      const CoupledRows::Row row = state.row(r, tile.any(rows, r));
+      const DualRows::Row row = state.row(r, tile.any(rows, r));
       const auto put = [&](const View<3>& to, double x) {
         if (to) row_slot(to, q, rows.head, rows.first + r) = static_cast<float>(x);
       };
@@ -50,18 +50,18 @@ class CoupledForward {
     }
   }
 
-  const CoupledPlan<Request, Tile>& plan_;
+  const DualPlan<Request, Tile>& plan_;
   const Kl& a_;
   void* base_;
 };
 
 // row_cost: about nanoseconds of one core.
 template <class Tile, class Request>
-void plan_coupled(const Context& ctx, const Request& a, double row_cost, Plan& plan) {
+void plan_dual(const Context& ctx, const Request& a, double row_cost, Plan& plan) {
   Layout worker;
-  CoupledPlan<Request, Tile> p(a, row_cost, worker);
+  DualPlan<Request, Tile> p(a, row_cost, worker);
   p.lay_out(ctx, a.kl, 0, worker, plan);
-  host::host_plan<CoupledForward<Request, Tile>>(plan, p, shape_name(a.kl.first, a.kl.second));
+  host::host_plan<DualForward<Request, Tile>>(plan, p, shape_name(a.kl.first, a.kl.second));
 }
 
 }  // namespace fovea::kl_host
