@@ -108,8 +108,9 @@ struct Operands<Shape, CodeMaps> {
   __device__ static void copy(const CodeMaps& maps, const Work& work, int row, int head, int batch,
                               uint32_t to, uint32_t full) {
     if constexpr (V)
-      sm90::tma_load_bytes<typename Shape::TileV>(to, maps.v, full, work.column + row, 0, head,
-                                                  batch);
+      // TMA wants a multiple of 16 codes; without keys nobody reads what it loads.
+      sm90::tma_load_bytes<typename Shape::TileV>(
+          to, maps.v, full, work.count ? work.column + row : 0, 0, head, batch);
     else
       sm90::tma_load_bytes<typename Shape::TileK>(to, maps.k, full, 0, row, head, batch);
   }
