@@ -97,7 +97,7 @@ __device__ __forceinline__ void rectify(float (&db)[Pairs::R][Pairs::C], float (
   each_pair<Pairs>([&](int r, int c) {
     const float d = db[r][c], on = rectified(z[r][c]);
     const int64_t i = i0 + (rows ? Pairs::own_of(r) : Pairs::other_of(c));
-    if (__float_as_uint(d) == 0 || i >= seq.rows) {
+    if (__float_as_uint(d) == 0) {
       db[r][c] = 0;
       return;
     }
@@ -171,7 +171,10 @@ __global__ void __launch_bounds__(Pairs::threads, 2)
       const T* const from = static_cast<const T*>(dscores.db) + dscores.place(r, db_head, i0) + u0;
       float p[R][C];
       each_pair<Pairs>([&](int r, int c) {
-        p[r][c] = to_float(from[Pairs::own_of(r) * own_stride + Pairs::other_of(c) * other_stride]);
+        const int own = Pairs::own_of(r), other = Pairs::other_of(c);
+        // Where pairs are rectified nobody wrote the rows past a sequence's last.
+        const bool none = kRectifies && i0 + (rows ? own : other) >= seq.rows;
+        p[r][c] = none ? 0.f : to_float(from[own * own_stride + other * other_stride]);
       });
       const auto tile = [&](bool q) {
         return q ? TileRows{seq.batch * q_stride[0] + (seq.row_begin + i0) * q_stride[1] +
