@@ -4,9 +4,13 @@
 #include "ops/conv_attention/fields.h"
 
 namespace fovea {
+namespace {
+
+constexpr char kOp[] = "conv_attention_backward";
+
+}  // namespace
 
 Plan plan(const Context& ctx, const fovea_conv_attention_backward_params& p) {
-  constexpr char kOp[] = "conv_attention_backward";
   ConvAttendBackward b = read_conv_backward(kOp, p, p.o, "o");
   if (!b.forward.attend.s && !b.dweight) b.forward.attend.h = 0;  // nothing is each head's own
   check_flag(kOp, "nondeterministic", p.nondeterministic);

@@ -4,9 +4,13 @@
 #include "ops/conv_attention/fields.h"
 
 namespace fovea {
+namespace {
+
+constexpr char kOp[] = "conv_attention_forward";
+
+}  // namespace
 
 Plan plan(const Context& ctx, const fovea_conv_attention_forward_params& p) {
-  constexpr char kOp[] = "conv_attention_forward";
   ConvAttend c = read_conv(kOp, p, p.o, "o", p.page_table, p.cache_row);
   check_not_negative(kOp, "splits", p.splits);
   c.attend.splits = p.splits;
