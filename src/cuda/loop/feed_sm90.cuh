@@ -41,7 +41,7 @@ struct QueryBox {
 //   | DualMaps   | f16, bf16 | both: the second's behind       | rows | the second's K      |
 //   | CodeMaps   | e4m3      | rows                            | rows | columns: transposed |
 //
-//   paired                  V follows its K; else the next K, as the products do
+//   paired                  V is copied right behind its K; else behind the next tile's K
 //   query(maps, work, ..)   Q of a work item, which begins at `box`
 //   copy<V>(maps, work, ..) a tile of K or of V, whose keys begin at row `row` of k
 template <class Shape, class Maps>

@@ -37,7 +37,7 @@ struct BackwardSlots {
 };
 
 // The passes around any kernel of dq, dk and dv, in this order:
-//   backward_preprocess   backward_clear, and delta
+//   backward_preprocess   calls backward_clear and computes delta
 //   backward_clear        zeros for rows and keys that no tile visits
 //   backward_row_alibi    each row's part of dalibi
 //   backward_postprocess  the gradients of bias, alibi and sink_logit

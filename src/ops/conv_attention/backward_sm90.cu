@@ -126,7 +126,7 @@ struct Operands {
 std::string refuses(const Context& ctx, const ConvAttendBackward& b) {
   const ConvAttend& c = b.forward;
   const Attend& a = c.attend;
-  if (std::string why = refuses_sm90(device_info(ctx), c); !why.empty()) return why;
+  if (std::string why = refuses_sm90(ctx, c); !why.empty()) return why;
   if (a.o_dtype != a.dtype)
     return std::string("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
   // dout has no element then, and TMA knows no empty tensor: it would read one row.

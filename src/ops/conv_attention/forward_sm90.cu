@@ -135,7 +135,7 @@ const ConvInstance90* choose(const DeviceInfo& device, const ConvAttend& c) {
 std::string refuses(const Context& ctx, const ConvAttend& c) {
   const Attend& a = c.attend;
   const DeviceInfo& device = device_info(ctx);
-  if (std::string why = refuses_sm90(device, c); !why.empty()) return why;
+  if (std::string why = refuses_sm90(ctx, c); !why.empty()) return why;
   if (a.sequences.page) return "paged keys";
   if (!a.sequences.capacity || !a.sequences.caches) return "no keys";
   const ConvInstance90* row = choose(device, c);

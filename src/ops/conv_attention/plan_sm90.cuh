@@ -9,6 +9,7 @@
 #include "core/pieces.h"
 #include "cuda/block/schedule.cuh"
 #include "cuda/launch.h"
+#include "cuda/loop/hopper.h"
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/tensor_map.h"
 #include "ops/conv_attention/kernels.h"
@@ -16,15 +17,11 @@
 namespace fovea::cuda {
 
 // Why neither kernel takes a call; "": one may.
-inline std::string refuses_sm90(const DeviceInfo& device, const ConvAttend& c) {
+inline std::string refuses_sm90(const Context& ctx, const ConvAttend& c) {
   const Attend& a = c.attend;
-  if (device.arch != 90) return "compute capability " + std::to_string(device.arch) + ", not 90";
-  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
-    return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
+  if (std::string why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
   if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
   if (!a.h || !a.g) return "no heads";
-  if (a.sequences.key_max > kIndexMax || a.sequences.query_max > kIndexMax)
-    return "more than 2^30 keys or rows in a sequence";
   return "";
 }
 
@@ -33,7 +30,7 @@ inline std::string refuses_maps(std::initializer_list<const MapOf*> maps, const 
   for (const MapOf* x : maps)
     if (const char* why = map_refuses(*x); *why) return std::string(names) + " has " + why;
   CUtensorMap map;
-  if (!make_map(**maps.begin(), map)) return "the driver makes no tensor maps";
+  if (!make_map(**maps.begin(), map)) return kNoTensorMaps;
   return "";
 }
 

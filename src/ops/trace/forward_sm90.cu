@@ -70,7 +70,7 @@ std::string refuses_all(const Context& ctx, const Trace& trace) {
   for (const MapOf* x : {&q, &k})
     if (const char* why = map_refuses(*x); *why) return std::string("q or k has ") + why;
   CUtensorMap map;
-  if (!make_map(q, map)) return "the driver makes no tensor maps";
+  if (!make_map(q, map)) return kNoTensorMaps;
   return "";
 }
 
