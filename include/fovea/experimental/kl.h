@@ -173,7 +173,7 @@ FOVEA_API fovea_status fovea_x_kl_indexer_forward(
  *    dweight_in = sum_j db_ij max(z_inj, 0)
  *    dq_in = sum_j db_ij weight_in u_inj k_j,  dk_j = sum_in db_ij weight_in u_inj q_in
  *  Other than above, a NaN or an infinity in an input may make NaN of every gradient of its
- *  sequence, also where dkl of its row is 0. */
+ *  sequence.  That holds also where dkl of its row is 0. */
 typedef struct fovea_x_kl_indexer_backward_params {
   size_t struct_size;       /**< sizeof(fovea_x_kl_indexer_backward_params) */
   fovea_tensor q_teacher;   /**< [in] (b, s, h, d) f32 f16 bf16 */
@@ -247,8 +247,8 @@ FOVEA_API fovea_status fovea_x_kl_gather_forward(
  *    db_in = dkl_i (R_in - P_in),  da_in = dkl_i P_in (ln P_in - ln R_in - kl_i)
  *    dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j, and so
  *  with da.
- *  Other than above, a NaN or an infinity in a q may make NaN of dk of every key of its sequence,
- *  also where dkl of its row is 0. */
+ *  Other than above, a NaN or an infinity in a q may make NaN of dk of every key of its sequence.
+ *  That holds also where dkl of its row is 0. */
 typedef struct fovea_x_kl_gather_backward_params {
   size_t struct_size;       /**< sizeof(fovea_x_kl_gather_backward_params) */
   fovea_tensor q_teacher;   /**< [in] (b, s, h, d) f32 f16 bf16 */
