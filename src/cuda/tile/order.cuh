@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programmatic dependent launch (PDL), with launch_pdl(); before Hopper both do nothing.
 #pragma once
+#if FOVEA_PTX_ONCE
+#error "an instance compiled for sm_80 alone would not wait on Hopper: instances.cmake"
+#endif
 
 namespace fovea::cuda {
 
