@@ -7,7 +7,9 @@
     tools/budget.py BUILD                       holds the objects of that folder to the bars below;
         names the ten slowest files where they do not
 
-CPU seconds, because other programs do not lengthen them as they do seconds of the clock.  An object
+CPU seconds, because other programs do not lengthen them as much as seconds of the clock.  They do by
+half, where two threads share a core, so the bars are seconds of a known machine: a small program is
+compiled here on every core, and what it takes beside REFERENCE is the factor of the bars.  An object
 that ccache had costs nothing and tells nothing: where there is one, the sums are not judged, and
 the output says so."""
 
@@ -24,6 +26,15 @@ ALL = 1320  # 11 minutes of two cores
 TESTS = 200
 FILE = 25  # tuned instances are exempt: a file of theirs holds one width of one dtype
 CACHED = "cached"
+REFERENCE = 1.75  # CPU seconds of PROGRAM where the bars were measured
+PROGRAM = """#include <regex>
+#include <string>
+#include <unordered_map>
+int f(const char* x) {
+  std::unordered_map<std::string, int> m;
+  return std::regex_match(x, std::regex("a+(b|c)*d")) + m[x];
+}
+"""
 
 
 def run(command):
@@ -56,6 +67,24 @@ def read(build, name):
     return text if text == CACHED else float(text)
 
 
+def factor():
+    """How many times longer than where the bars were measured a compilation takes here, at least 1."""
+    cores = os.cpu_count()
+    least = float("inf")
+    with tempfile.NamedTemporaryFile("w", suffix=".cpp") as source:
+        source.write(PROGRAM)
+        source.flush()
+        command = ["c++", "-std=c++20", "-O2", "-c", source.name, "-o", os.devnull]
+        for _ in range(3):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            for job in [subprocess.Popen(command) for _ in range(cores)]:
+                job.wait()
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            used = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+            least = min(least, used / cores)
+    return max(1.0, least / REFERENCE)
+
+
 def judge(build):
     """Prints the sums and what is above its bar; returns whether all may stand."""
     built = [name for name in objects(build) if (build / name).exists()]
@@ -69,17 +98,20 @@ def judge(build):
     costs = {name: seconds for name, seconds in found.items() if seconds != CACHED}
     tests = sum(seconds for name, seconds in costs.items() if name.startswith("tests/"))
     total = sum(costs.values())
-    print(f"{total:.0f} CPU s of {ALL} for {len(costs)} objects, tests {tests:.0f} of {TESTS}")
+    slow = factor()
+    all_most, tests_most, file_most = (round(bar * slow) for bar in (ALL, TESTS, FILE))
+    print(f"{total:.0f} CPU s of {all_most} for {len(costs)} objects, tests {tests:.0f} of {tests_most}")
+    print(f"bars times {slow:.2f}: how much slower this machine compiles than theirs")
     wrong = [
-        f"{name}: {seconds:.1f} CPU s, at most {FILE}"
+        f"{name}: {seconds:.1f} CPU s, at most {file_most}"
         for name, seconds in costs.items()
-        if seconds > FILE and "/instances/" not in name
+        if seconds > file_most and "/instances/" not in name
     ]
     if cached:
         print(f"{cached} objects came out of ccache: the sums are NOT judged")
     else:
-        wrong += [f"the build: {total:.0f} CPU s, at most {ALL}"] * (total > ALL)
-        wrong += [f"the tests: {tests:.0f} CPU s, at most {TESTS}"] * (tests > TESTS)
+        wrong += [f"the build: {total:.0f} CPU s, at most {all_most}"] * (total > all_most)
+        wrong += [f"the tests: {tests:.0f} CPU s, at most {tests_most}"] * (tests > tests_most)
     for line in wrong:
         print(f"error: {line}")
     if wrong:
