@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every exported operation, expanded from ops.inc: copy the params, check the contract, plan, and
 // for the op itself get the workspace and launch.
-#include <string>
 #include <type_traits>
 
 #include "core/contract.h"
@@ -75,8 +74,8 @@ fovea_status run(Context* ctx, const P* params, const Contract& contract,
       void* base = workspace(*ctx, contract.op, decision.bytes);
       decision.plan.launch(*ctx, base);
     }
-    static_assert(std::is_nothrow_move_assignable_v<std::string>);
-    ctx->last_kernel = std::move(decision.plan.kernel);
+    static_assert(std::is_nothrow_copy_assignable_v<Text>);
+    ctx->last_kernel = decision.plan.kernel;
   });
 }
 

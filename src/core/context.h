@@ -2,9 +2,8 @@
 // fovea_context: one backend, one device, one stream, one workspace.  What a backend does
 // differently sits behind Device (host/device.cpp, cuda/device.cu).
 #pragma once
-#include <string>
-
 #include "core/status.h"
+#include "core/text.h"
 
 namespace fovea {
 
@@ -48,7 +47,7 @@ struct fovea_context {
   size_t workspace_bytes = 0;
   bool workspace_fixed = false;
   bool failed = false;  // a device error was seen: only destroy works
-  std::string last_kernel;
+  fovea::Text last_kernel;
 
   fovea_context() = default;
   fovea_context(const fovea_context&) = delete;

@@ -2,21 +2,50 @@
 // One decision per call.  plan() validates what the contract cannot say, picks the kernel and lays
 // out the workspace; `_workspace` stops there, the op itself goes on to launch.
 #pragma once
-#include <functional>
 #include <initializer_list>
-#include <string>
 #include <type_traits>
+#include <utility>
 
 #include "core/context.h"
 #include "core/workspace.h"
 
 namespace fovea {
 
+// What runs a planned call: a function object, which may hold other launches.  Not std::function:
+// <functional> would cost every CUDA file half a second to compile.
+class Launch {
+ public:
+  Launch() = default;
+  template <class F>
+  requires(!std::is_same_v<F, Launch>) Launch(F f) : held_(new Of<F>(std::move(f))) {}
+  Launch(Launch&& other) noexcept : held_(std::exchange(other.held_, nullptr)) {}
+  Launch& operator=(Launch&& other) noexcept {
+    std::swap(held_, other.held_);
+    return *this;
+  }
+  ~Launch() { delete held_; }
+
+  void operator()(Context& ctx, void* workspace) const { held_->run(ctx, workspace); }
+
+ private:
+  struct Held {
+    virtual ~Held() = default;
+    virtual void run(Context& ctx, void* workspace) = 0;
+  };
+  template <class F>
+  struct Of final : Held {
+    explicit Of(F given) : f(std::move(given)) {}
+    void run(Context& ctx, void* workspace) override { f(ctx, workspace); }
+    F f;
+  };
+  Held* held_ = nullptr;
+};
+
 struct Plan {
   // For fovea_context_last_kernel: "attention_forward.cuda.sm80.bf16.d128.whole".
-  std::string kernel;
+  Text kernel;
   Layout workspace;
-  std::function<void(Context&, void* workspace)> launch;
+  Launch launch;
 };
 
 // A candidate of an op.  `offer` fills the plan and answers "", or says why it cannot serve the
@@ -24,7 +53,7 @@ struct Plan {
 template <class Request>
 struct Kernel {
   const char* name;
-  std::string (*offer)(const Context&, const Request&, Plan&);
+  Text (*offer)(const Context&, const Request&, Plan&);
 };
 
 // The CUDA kernels of an op, best first; none in a build without them.
@@ -43,14 +72,15 @@ Plan choose(const char* op, const Context& ctx, const Request& request,
             const std::type_identity_t<Kernel<Request>>& host,
             std::initializer_list<std::type_identity_t<Kernel<Request>>> cuda) {
   const bool on_host = ctx.backend == FOVEA_HOST;
-  std::string reasons;
+  TextOf<kErrorBytes> reasons;
   const auto offered = [&](const Kernel<Request>& kernel, Plan& plan) {
-    plan.kernel = std::string(op) + (on_host ? ".host" : ".cuda");
-    if (*kernel.name) plan.kernel.append(".").append(kernel.name);
-    const std::string reason = kernel.offer(ctx, request, plan);
+    plan.kernel = Text(op) + (on_host ? ".host" : ".cuda");
+    if (*kernel.name) plan.kernel += Text(".") + kernel.name;
+    const Text reason = kernel.offer(ctx, request, plan);
     if (reason.empty()) return true;
-    reasons +=
-        (reasons.empty() ? "" : "; ") + (*kernel.name ? kernel.name + (": " + reason) : reason);
+    if (!reasons.empty()) reasons += "; ";
+    if (*kernel.name) (reasons += kernel.name) += ": ";
+    reasons += reason.c_str();
     return false;
   };
   if (on_host) {

@@ -17,7 +17,6 @@
 #pragma once
 #include <algorithm>
 #include <limits>
-#include <string>
 
 #include "core/attend.h"
 #include "core/dtype.h"
@@ -281,14 +280,14 @@ class WorkerScratch {
 double pairs_of(const Sequences& sequences);
 
 // ".bf16.d64", of a kernel's name.
-inline std::string shape_name(int32_t dtype, int64_t width) {
-  return std::string(".") + dtype_name(dtype) + ".d" + std::to_string(width);
+inline Text shape_name(int32_t dtype, int64_t width) {
+  return Text(".") + dtype_name(dtype) + ".d" + Text::number(width);
 }
 
 // The kernel's name, and Run{p, base}.run(ctx) as its launch.
 template <class Run, class P>
-void host_plan(Plan& plan, const P& p, const std::string& shape) {
-  plan.kernel += std::string(".") + simd().name + shape;
+void host_plan(Plan& plan, const P& p, const Text& shape) {
+  plan.kernel += Text(".") + simd().name + shape;
   plan.launch = [p](Context& ctx, void* base) { Run{p, base}.run(ctx); };
 }
 

@@ -7,23 +7,23 @@
 
 namespace fovea::cuda {
 
-std::string hopper_refuses(const Context& ctx, const Sequences& sequences) {
+Text hopper_refuses(const Context& ctx, const Sequences& sequences) {
   const int arch = device_info(ctx).arch;
-  if (arch != 90) return "compute capability " + std::to_string(arch) + ", not 90";
+  if (arch != 90) return "compute capability " + Text::number(arch) + ", not 90";
   if (sequences.key_max > kIndexMax || sequences.query_max > kIndexMax)
     return "more than 2^30 keys or rows in a sequence";
   return "";
 }
 
-std::string hopper_refuses(const Context& ctx, int32_t dtype, const Sequences& sequences) {
+Text hopper_refuses(const Context& ctx, int32_t dtype, const Sequences& sequences) {
   if (dtype != FOVEA_F16 && dtype != FOVEA_BF16)
-    return std::string(dtype_name(dtype)) + " not in {f16,bf16}";
+    return Text(dtype_name(dtype)) + " not in {f16,bf16}";
   return hopper_refuses(ctx, sequences);
 }
 
-std::string map_each(std::initializer_list<Copied> copied) {
+Text map_each(std::initializer_list<Copied> copied) {
   for (const Copied& x : copied) {
-    if (const char* why = map_refuses(x.of); *why) return std::string(x.name) + " has " + why;
+    if (const char* why = map_refuses(x.of); *why) return Text(x.name) + " has " + why;
     if (!make_map(x.of, x.map)) return kNoTensorMaps;
   }
   return "";

@@ -2,7 +2,6 @@
 // The checks of every launcher of Hopper kernels.
 #pragma once
 #include <initializer_list>
-#include <string>
 
 #include "core/attend.h"
 #include "core/context.h"
@@ -14,9 +13,9 @@ inline constexpr char kNoTensorMaps[] = "the driver makes no tensor maps";
 
 // "" where the device is a Hopper GPU and every row and key of a sequence has an index there, or
 // why not.
-std::string hopper_refuses(const Context& ctx, const Sequences& sequences);
+Text hopper_refuses(const Context& ctx, const Sequences& sequences);
 // As above, for operands of `dtype`.
-std::string hopper_refuses(const Context& ctx, int32_t dtype, const Sequences& sequences);
+Text hopper_refuses(const Context& ctx, int32_t dtype, const Sequences& sequences);
 
 struct Copied {
   const char* name;  // of the tensor, in the header
@@ -24,6 +23,6 @@ struct Copied {
   CUtensorMap& map;
 };
 // Makes the map of each: "" or why one cannot be made.
-std::string map_each(std::initializer_list<Copied> copied);
+Text map_each(std::initializer_list<Copied> copied);
 
 }  // namespace fovea::cuda

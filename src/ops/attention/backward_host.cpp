@@ -197,7 +197,7 @@ class Backward {
   void* base_;
 };
 
-std::string offer(const Context& ctx, const AttendBackward& b, Plan& plan) {
+Text offer(const Context& ctx, const AttendBackward& b, Plan& plan) {
   const Call call(b.forward);
   const Attend& a = b.forward;
   Layout worker;

@@ -111,8 +111,8 @@ void enqueue(Context& ctx, const BackwardSimt& b) {
   backward_postprocess(ctx, b);
 }
 
-std::string offer(const Context&, const AttendBackward& call, Plan& plan) {
-  plan.kernel += std::string(".") + dtype_name(call.forward.dtype);
+Text offer(const Context&, const AttendBackward& call, Plan& plan) {
+  plan.kernel += Text(".") + dtype_name(call.forward.dtype);
   const BackwardSlots slots(plan.workspace, call);
   plan.launch = [=](Context& ctx, void* base) { enqueue(ctx, slots.at(base, call)); };
   return "";

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice among the sm_80 instances of attention_backward, and the passes around them.
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "core/dtype.h"
@@ -56,15 +55,13 @@ struct Choice {
   }
 };
 
-std::string refuses(const Context& ctx, const AttendBackward& call) {
+Text refuses(const Context& ctx, const AttendBackward& call) {
   const Attend& a = call.forward;
   if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
-    return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
-  if (a.o_dtype != a.dtype)
-    return std::string("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
+    return Text(dtype_name(a.dtype)) + " not in {f16,bf16}";
+  if (a.o_dtype != a.dtype) return Text("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
   if (a.d % 8 || a.e % 8 || a.d > 256 || a.e > 256)
-    return "d=" + std::to_string(a.d) + ", e=" + std::to_string(a.e) +
-           " not multiples of 8 up to 256";
+    return "d=" + Text::number(a.d) + ", e=" + Text::number(a.e) + " not multiples of 8 up to 256";
   if (!a.h || !a.g) return "no heads";
   const Sequences& q = a.sequences;
   const int64_t rows[3] = {a.b, a.s, a.h}, keys[3] = {q.key_start ? 1 : q.count, a.t, a.g};
@@ -79,17 +76,17 @@ std::string refuses(const Context& ctx, const AttendBackward& call) {
   const Choice c(a);
   if (!c.complete()) return "no instance for this dtype and width in this build";
   if (c.shared_bytes() > device_info(ctx).shared_block_bytes)
-    return "needs " + std::to_string(c.shared_bytes()) + " bytes of shared memory in a block";
+    return "needs " + Text::number(c.shared_bytes()) + " bytes of shared memory in a block";
   if (q.count * std::max(a.g * ceil_div(q.key_max, 64), a.h * ceil_div(q.query_max, 64)) > INT_MAX)
     return "more than 2^31 blocks of work";
   return "";
 }
 
-std::string offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
-  if (std::string why = refuses(ctx, call); !why.empty()) return why;
+Text offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
+  if (Text why = refuses(ctx, call); !why.empty()) return why;
   const Attend& a = call.forward;
   const Choice c(a);
-  plan.kernel += std::string(".") + dtype_name(a.dtype) + ".d" + std::to_string(c.rows->d) +
+  plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(c.rows->d) +
                  (a.plain() ? ".plain" : ".rich");
   const BackwardSlots slots(plan.workspace, call);
   plan.launch = [call, c, slots](Context& ctx, void* base) {

@@ -2,7 +2,6 @@
 // The choice among the Hopper instances of attention_backward, and their preprocess: each row's lse
 // and delta.
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "core/dtype.h"
@@ -122,11 +121,10 @@ struct Operands {
              call.forward.h, call.forward.e,     instance.rows} {}
 };
 
-std::string refuses(const Context& ctx, const AttendBackward& call) {
+Text refuses(const Context& ctx, const AttendBackward& call) {
   const Attend& a = call.forward;
-  if (std::string why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
-  if (a.o_dtype != a.dtype)
-    return std::string("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
+  if (Text why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
+  if (a.o_dtype != a.dtype) return Text("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
   if (!a.plain()) return "a bias, mask, softcap, position, chunk or sink keys are given";
   if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
   if (!a.h || !a.g) return "no heads";
@@ -169,8 +167,8 @@ void enqueue(Context& ctx, const BackwardInstance90& instance, const BackwardSim
   backward_postprocess(ctx, simt);
 }
 
-std::string offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
-  if (std::string why = refuses(ctx, call); !why.empty()) return why;
+Text offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
+  if (Text why = refuses(ctx, call); !why.empty()) return why;
   const Attend& a = call.forward;
   const BackwardInstance90* found = find(a);
   if (!found) return "no instance for this dtype and width in this build";
@@ -182,13 +180,13 @@ std::string offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
     return "more than 2^30 blocks of work";
   const Operands of(call, instance);
   BackwardMaps maps;
-  if (std::string why = map_each({{"q", of.q, maps.q},
-                                  {"k", of.k, maps.k},
-                                  {"v", of.v, maps.v},
-                                  {"dout", of.dout, maps.dout}});
+  if (Text why = map_each({{"q", of.q, maps.q},
+                           {"k", of.k, maps.k},
+                           {"v", of.v, maps.v},
+                           {"dout", of.dout, maps.dout}});
       !why.empty())
     return why;
-  plan.kernel += std::string(".") + dtype_name(a.dtype) + ".d" + std::to_string(instance.d);
+  plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(instance.d);
   const BackwardSlots slots(plan.workspace, call);
   const RowTiles tiles(a, instance.rows, instance.panels);
   const int64_t all = a.h * tiles.total;

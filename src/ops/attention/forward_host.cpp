@@ -198,14 +198,13 @@ class Forward {
   void* base_;
 };
 
-std::string refuses(const Context&, const Attend& a) {
-  if (a.e > kWidthMost)
-    return "e = " + std::to_string(a.e) + " is above " + std::to_string(kWidthMost);
+Text refuses(const Context&, const Attend& a) {
+  if (a.e > kWidthMost) return "e = " + Text::number(a.e) + " is above " + Text::number(kWidthMost);
   return "";
 }
 
-std::string offer(const Context& ctx, const Attend& a, Plan& plan) {
-  if (std::string why = refuses(ctx, a); !why.empty()) return why;
+Text offer(const Context& ctx, const Attend& a, Plan& plan) {
+  if (Text why = refuses(ctx, a); !why.empty()) return why;
   const Call call(a);
   ForwardPlan p{};
   p.a = a;

@@ -9,7 +9,7 @@ namespace fovea {
 namespace cuda {
 namespace {
 
-std::string offer(const Context& ctx, const Attend& a, Plan& plan) {
+Text offer(const Context& ctx, const Attend& a, Plan& plan) {
   PackedGrid grid(a, a.g);
   const int64_t key_tiles = ceil_div(a.sequences.key_max, kStageTile);
   const int64_t head_bytes = a.sequences.key_max * (a.d + a.e) * dtype_bytes(a.dtype);
@@ -19,7 +19,7 @@ std::string offer(const Context& ctx, const Attend& a, Plan& plan) {
   splits = clamp_i64(splits, 1, key_tiles > 1 ? key_tiles : 1);
   grid.split(splits);
 
-  plan.kernel += std::string(".") + dtype_name(a.dtype) + (splits > 1 ? ".split" : "");
+  plan.kernel += Text(".") + dtype_name(a.dtype) + (splits > 1 ? ".split" : "");
   PartialSlots slots;
   if (splits > 1) slots = PartialSlots(plan.workspace, a, splits);
   plan.launch = [=](Context& ctx, void* base) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice among the sm_80 instances of attention_forward, and their grids.
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "core/dtype.h"
@@ -83,14 +82,13 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
   return c;
 }
 
-std::string refuses(const Context& ctx, const Attend& a) {
+Text refuses(const Context& ctx, const Attend& a) {
   if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
-    return std::string(dtype_name(a.dtype)) + " not in {f16,bf16}";
+    return Text(dtype_name(a.dtype)) + " not in {f16,bf16}";
   if (a.q_value) return "q_value is given";
   if (a.rope.cos) return "cos and sin are given";
   if (a.d % 8 || a.e % 8 || a.d > 256 || a.e > 256)
-    return "d=" + std::to_string(a.d) + ", e=" + std::to_string(a.e) +
-           " not multiples of 8 up to 256";
+    return "d=" + Text::number(a.d) + ", e=" + Text::number(a.e) + " not multiples of 8 up to 256";
   const int64_t many = 2;  // extents the call does not carry
   if (!in_pieces(a.q, {a.b, a.s, a.h}, 8) || !in_pieces(a.k, {many, a.t, a.g}, 8) ||
       !in_pieces(a.v, {many, a.t, a.g}, 8) ||
@@ -104,21 +102,20 @@ std::string refuses(const Context& ctx, const Attend& a) {
   const Choice c = choice(device_info(ctx), a);
   if (!c.instance->launch) return "no instance for this dtype and width in this build";
   if (c.instance->shared_bytes > device_info(ctx).shared_block_bytes)
-    return "needs " + std::to_string(c.instance->shared_bytes) +
-           " bytes of shared memory in a block";
+    return "needs " + Text::number(c.instance->shared_bytes) + " bytes of shared memory in a block";
   if (c.blocks > INT_MAX) return "more than 2^31 blocks of work";
   return "";
 }
 
-std::string offer(const Context& ctx, const Attend& a, Plan& plan) {
-  if (std::string why = refuses(ctx, a); !why.empty()) return why;
-  plan.kernel += std::string(".") + dtype_name(a.dtype);
+Text offer(const Context& ctx, const Attend& a, Plan& plan) {
+  if (Text why = refuses(ctx, a); !why.empty()) return why;
+  plan.kernel += Text(".") + dtype_name(a.dtype);
   if (!a.h || !a.g) {
     plan.launch = [](Context&, void*) {};
     return "";
   }
   const Choice c = choice(device_info(ctx), a);
-  plan.kernel += ".d" + std::to_string(c.instance->d) + "." + name_of(c.instance->kind);
+  plan.kernel += ".d" + Text::number(c.instance->d) + "." + name_of(c.instance->kind);
   PartialSlots slots;
   if (c.grid.splits > 1) slots = PartialSlots(plan.workspace, a, c.grid.splits);
   plan.launch = [a, c, slots](Context& ctx, void* workspace) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice among the Hopper instances of attention_forward, their tile order and their splits.
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "core/dtype.h"
@@ -147,8 +146,8 @@ struct Operands {
   }
 };
 
-std::string refuses(const Context& ctx, const Attend& a) {
-  if (std::string why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
+Text refuses(const Context& ctx, const Attend& a) {
+  if (Text why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
   Attend uncapped = a;
   uncapped.score.softcap = 0;
   if (!uncapped.plain()) return "a bias, mask, position, chunk or sink keys are given";
@@ -165,26 +164,26 @@ std::string refuses(const Context& ctx, const Attend& a) {
   return "";
 }
 
-std::string offer(const Context& ctx, const Attend& a, Plan& plan) {
-  if (std::string why = refuses(ctx, a); !why.empty()) return why;
+Text offer(const Context& ctx, const Attend& a, Plan& plan) {
+  if (Text why = refuses(ctx, a); !why.empty()) return why;
   const Choice c = choice(device_info(ctx), a);
   if (!c.instance)
     return "no instance for this dtype, width, group and number of rows in this build";
   if (const int64_t page = a.sequences.page, keys = c.instance->keys; page)
     if (page < kLeastPage || (page < keys ? keys % page : page % keys))
-      return "pages of " + std::to_string(page) + " tokens, which rows of 16 bytes serve better";
+      return "pages of " + Text::number(page) + " tokens, which rows of 16 bytes serve better";
   const Operands of(a, c);
   for (const MapOf* x : {&of.q, &of.k, &of.v})
-    if (const char* why = map_refuses(*x); *why) return std::string("q, k or v has ") + why;
+    if (const char* why = map_refuses(*x); *why) return Text("q, k or v has ") + why;
   ForwardWork90 work{};
   if (!make_maps(of.q, of.k, of.v, c.instance->keys, work.maps)) return kNoTensorMaps;
   work.o_given =
       c.grid.group == 1 && a.o_dtype == a.dtype && !*map_refuses(of.o) && make_map(of.o, work.o);
   const int64_t items = c.order.items();
   work.grid = c.grid, work.order = c.order, work.schedule.items = static_cast<int32_t>(items);
-  plan.kernel += std::string(".") + dtype_name(a.dtype) + ".d" + std::to_string(c.instance->d) +
-                 "." + name_of(c.instance->kind) + "." + std::to_string(c.instance->rows) + "x" +
-                 std::to_string(c.instance->keys);
+  plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(c.instance->d) + "." +
+                 name_of(c.instance->kind) + "." + Text::number(c.instance->rows) + "x" +
+                 Text::number(c.instance->keys);
   PartialSlots slots;
   if (c.order.splits > 1) slots = PartialSlots(plan.workspace, a, c.order.splits);
   plan.launch = [a, work, items, slots, instance = c.instance](Context& ctx, void* workspace) {

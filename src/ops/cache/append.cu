@@ -187,10 +187,9 @@ void append_parts(Context& ctx, const Append& a, bool with_k, bool with_v) {
   });
 }
 
-std::string offer(const Context&, const Append& a, Plan& plan) {
+Text offer(const Context&, const Append& a, Plan& plan) {
   const AppendPart& part = a.k ? a.k : a.v;
-  plan.kernel +=
-      std::string(".") + dtype_name(part.fresh_dtype) + "." + dtype_name(part.cache_dtype);
+  plan.kernel += Text(".") + dtype_name(part.fresh_dtype) + "." + dtype_name(part.cache_dtype);
   plan.launch = [a](Context& ctx, void*) {
     const bool together = a.k && a.v && !a.k.norm_weight && a.k.fresh_dtype == a.v.fresh_dtype &&
                           a.k.cache_dtype == a.v.cache_dtype;

@@ -52,10 +52,9 @@ void append_part(Context& ctx, const Append& a, const AppendPart& part) {
   });
 }
 
-std::string offer(const Context&, const Append& a, Plan& plan) {
+Text offer(const Context&, const Append& a, Plan& plan) {
   const AppendPart& part = a.k ? a.k : a.v;
-  plan.kernel +=
-      std::string(".") + dtype_name(part.fresh_dtype) + "." + dtype_name(part.cache_dtype);
+  plan.kernel += Text(".") + dtype_name(part.fresh_dtype) + "." + dtype_name(part.cache_dtype);
   plan.launch = [a](Context& ctx, void*) {
     append_part(ctx, a, a.k);
     append_part(ctx, a, a.v);

@@ -44,7 +44,7 @@ bool widen(CacheCopy& a) {
   return true;
 }
 
-std::string offer(const Context&, const CacheCopy& request, Plan& plan) {
+Text offer(const Context&, const CacheCopy& request, Plan& plan) {
   CacheCopy a = request;
   if (widen(a)) plan.kernel += ".wide";
   plan.launch = [a](Context& ctx, void*) {

@@ -30,7 +30,7 @@ void copy_page(const CacheCopy& a, int64_t i) {
     }
 }
 
-std::string offer(const Context&, const CacheCopy& a, Plan& plan) {
+Text offer(const Context&, const CacheCopy& a, Plan& plan) {
   plan.launch = [a](Context& ctx, void*) {
     const int64_t page = a.shape[0] * a.shape[1] * a.shape[2];
     if (!page) return;

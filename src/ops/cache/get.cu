@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-std::string offer(const Context&, const CacheGet& a, Plan& plan) {
-  plan.kernel += std::string(".") + dtype_name(a.k_dtype) + "." + dtype_name(a.out_dtype);
+Text offer(const Context&, const CacheGet& a, Plan& plan) {
+  plan.kernel += Text(".") + dtype_name(a.k_dtype) + "." + dtype_name(a.out_dtype);
   plan.launch = [a](Context& ctx, void*) {
     with_cache_type(a.k_dtype, [&](auto cache) {
       with_fp(a.out_dtype, [&](auto out) {

@@ -17,8 +17,8 @@ void get_rows(const CacheGet& a, int64_t slot) {
       get_unit<V, Cache, Out>(a, token, offset, head, unit);
 }
 
-std::string offer(const Context&, const CacheGet& a, Plan& plan) {
-  plan.kernel += std::string(".") + dtype_name(a.k_dtype) + "." + dtype_name(a.out_dtype);
+Text offer(const Context&, const CacheGet& a, Plan& plan) {
+  plan.kernel += Text(".") + dtype_name(a.k_dtype) + "." + dtype_name(a.out_dtype);
   plan.launch = [a](Context& ctx, void*) {
     with_cache_type(a.k_dtype, [&](auto cache) {
       with_fp(a.out_dtype, [&](auto out) {

@@ -30,7 +30,7 @@ struct Backward {
   }
 };
 
-std::string offer(const Context& ctx, const ConvAttendBackward& b, Plan& plan) {
+Text offer(const Context& ctx, const ConvAttendBackward& b, Plan& plan) {
   const Call call(b.forward);
   BackwardPlan p;
   Layout worker;

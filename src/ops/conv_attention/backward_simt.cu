@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel of last resort: takes every valid conv_attention_backward.
-#include <string>
 
 #include "core/dtype.h"
 #include "cuda/block/reduce.cuh"
@@ -53,10 +52,10 @@ void enqueue(Context& ctx, const ConvBackwardSimt& call) {
   conv_add_dweight(ctx, b, {call.dweight, call.row_tiles});
 }
 
-std::string offer(const Context&, const ConvAttendBackward& b, Plan& plan) {
+Text offer(const Context&, const ConvAttendBackward& b, Plan& plan) {
   const ConvAttend& c = b.forward;
   const Attend& a = c.attend;
-  plan.kernel += std::string(".") + dtype_name(a.dtype);
+  plan.kernel += Text(".") + dtype_name(a.dtype);
   const ConvBackwardSimt call(b);
   const auto delta = plan.workspace.add<float>(a.b * a.h * c.rows_out);
   const auto dweight = plan.workspace.add<double>(

@@ -2,7 +2,6 @@
 // The choice among the Hopper instances of conv_attention_backward, and the pass before them: each
 // row's lse and delta, each head's largest |dout|.
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "cuda/block/reduce.cuh"
@@ -123,12 +122,11 @@ struct Operands {
   }
 };
 
-std::string refuses(const Context& ctx, const ConvAttendBackward& b) {
+Text refuses(const Context& ctx, const ConvAttendBackward& b) {
   const ConvAttend& c = b.forward;
   const Attend& a = c.attend;
-  if (std::string why = refuses_sm90(ctx, c); !why.empty()) return why;
-  if (a.o_dtype != a.dtype)
-    return std::string("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
+  if (Text why = refuses_sm90(ctx, c); !why.empty()) return why;
+  if (a.o_dtype != a.dtype) return Text("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
   // dout has no element then, and TMA knows no empty tensor: it would read one row.
   if (!c.rows_out) return "no rows with an output";
   const Sequences& q = a.sequences;
@@ -209,13 +207,13 @@ void enqueue(Context& ctx, const ConvAttendBackward& b, const Slots90& slots, vo
   conv_add_dweight(ctx, b, {slots.dweight.at(base), parts});
 }
 
-std::string offer(const Context& ctx, const ConvAttendBackward& b, Plan& plan) {
-  if (std::string why = refuses(ctx, b); !why.empty()) return why;
+Text offer(const Context& ctx, const ConvAttendBackward& b, Plan& plan) {
+  if (Text why = refuses(ctx, b); !why.empty()) return why;
   const ConvAttend& c = b.forward;
   const Attend& a = c.attend;
   const ConvGradientInstance90& row = *find(c, ConvLines::rows);
-  plan.kernel += std::string(".") + dtype_name(a.dtype) + ".d" + std::to_string(row.d) + "." +
-                 std::to_string(row.along()) + "x" + std::to_string(row.across());
+  plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(row.d) + "." +
+                 Text::number(row.along()) + "x" + Text::number(row.across());
   const int64_t heads = a.sequences.count * a.h;
   const int64_t parts = int64_t{order_of(device_info(ctx), c, row).row_tiles} * 8;
   Slots90 slots;

@@ -177,7 +177,7 @@ class Forward {
   void* base_;
 };
 
-std::string offer(const Context& ctx, const ConvAttend& c, Plan& plan) {
+Text offer(const Context& ctx, const ConvAttend& c, Plan& plan) {
   const Call call(c);
   const Attend& a = call.a;
   ForwardPlan p{};

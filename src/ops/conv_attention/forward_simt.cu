@@ -7,7 +7,7 @@ namespace fovea {
 namespace cuda {
 namespace {
 
-std::string offer(const Context& ctx, const ConvAttend& c, Plan& plan) {
+Text offer(const Context& ctx, const ConvAttend& c, Plan& plan) {
   const Attend& a = c.attend;
   const Strips strips(c);
   const int64_t key_tiles = ceil_div(a.sequences.key_max, kStageTile);
@@ -16,7 +16,7 @@ std::string offer(const Context& ctx, const ConvAttend& c, Plan& plan) {
   int64_t splits =
       a.splits ? a.splits : auto_splits(blocks, key_tiles, head_bytes, c.causal, device_info(ctx));
   splits = clamp_i64(splits, 1, key_tiles > 1 ? key_tiles : 1);
-  plan.kernel += std::string(".") + dtype_name(a.dtype) + (splits > 1 ? ".split" : "");
+  plan.kernel += Text(".") + dtype_name(a.dtype) + (splits > 1 ? ".split" : "");
   PartialSlots slots;
   if (splits > 1) slots = PartialSlots(plan.workspace, a, splits, c.out());
   plan.launch = [=](Context& ctx, void* base) {

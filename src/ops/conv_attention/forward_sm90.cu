@@ -2,7 +2,6 @@
 // The choice among the Hopper instances of conv_attention_forward, their order of work items and
 // their splits.
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "ops/conv_attention/forward.cuh"
@@ -132,10 +131,10 @@ const ConvInstance90* choose(const DeviceInfo& device, const ConvAttend& c) {
   return tiling_of(device, c, *three).time < tiling_of(device, c, *two).time ? three : two;
 }
 
-std::string refuses(const Context& ctx, const ConvAttend& c) {
+Text refuses(const Context& ctx, const ConvAttend& c) {
   const Attend& a = c.attend;
   const DeviceInfo& device = device_info(ctx);
-  if (std::string why = refuses_sm90(ctx, c); !why.empty()) return why;
+  if (Text why = refuses_sm90(ctx, c); !why.empty()) return why;
   if (a.sequences.page) return "paged keys";
   if (!a.sequences.capacity || !a.sequences.caches) return "no keys";
   const ConvInstance90* row = choose(device, c);
@@ -173,17 +172,16 @@ ConvWork90 work_of(const DeviceInfo& device, const ConvAttend& c, const ConvInst
   return work;
 }
 
-std::string offer(const Context& ctx, const ConvAttend& c, Plan& plan) {
-  if (std::string why = refuses(ctx, c); !why.empty()) return why;
+Text offer(const Context& ctx, const ConvAttend& c, Plan& plan) {
+  if (Text why = refuses(ctx, c); !why.empty()) return why;
   const Attend& a = c.attend;
   const DeviceInfo& device = device_info(ctx);
   const ConvInstance90& row = *choose(device, c);
-  plan.kernel += std::string(".") + dtype_name(a.dtype) + ".d" + std::to_string(row.d) + "." +
-                 std::to_string(row.rows()) + "x" + std::to_string(row.columns()) + "." +
+  plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(row.d) + "." +
+                 Text::number(row.rows()) + "x" + Text::number(row.columns()) + "." +
                  name_of(row.kind);
   if (row.kind == ConvKind::whole)
-    plan.kernel +=
-        std::string(".") + std::to_string(64 * row.groups) + "x" + std::to_string(row.keys);
+    plan.kernel += Text(".") + Text::number(64 * row.groups) + "x" + Text::number(row.keys);
   const ConvWork90 work = work_of(device, c, row);
   PartialSlots slots;
   if (work.order.splits > 1) slots = PartialSlots(plan.workspace, a, work.order.splits, c.out());

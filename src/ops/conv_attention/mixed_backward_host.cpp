@@ -114,7 +114,7 @@ class Backward {
   void* base_;
 };
 
-std::string offer(const Context& ctx, const MixedAttendBackward& m, Plan& plan) {
+Text offer(const Context& ctx, const MixedAttendBackward& m, Plan& plan) {
   const Call call(m.conv.forward);
   const Attend& a = call.a;
   BackwardPlan p;

@@ -241,10 +241,10 @@ void enqueue(Context& ctx, const PanelGradients& call, bool last) {
   if (b.dk) panel_sum<PanelSum::dk>(ctx, kOp, panel, operand_of(a.q, a.dtype, a.d), call.dk, last);
 }
 
-std::string offer(const Context&, const MixedAttendBackward& m, Plan& plan) {
+Text offer(const Context&, const MixedAttendBackward& m, Plan& plan) {
   const ConvAttend& c = m.conv.forward;
   const Attend& a = c.attend;
-  plan.kernel += std::string(".") + dtype_name(a.dtype);
+  plan.kernel += Text(".") + dtype_name(a.dtype);
   // One row and one key at least, so that every sum has a panel that begins it.
   const int64_t longest = a.sequences.query_max > 0 ? a.sequences.query_max : 1;
   const Panel call(m, longest, true);

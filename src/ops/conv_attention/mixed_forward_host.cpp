@@ -151,7 +151,7 @@ class Forward {
   void* base_;
 };
 
-std::string offer(const Context& ctx, const MixedAttend& m, Plan& plan) {
+Text offer(const Context& ctx, const MixedAttend& m, Plan& plan) {
   const Call call(m.conv);
   const Attend& a = call.a;
   ForwardPlan p{};

@@ -83,10 +83,10 @@ void enqueue(Context& ctx, const Panel& call) {
   panel_sum<PanelSum::o>(ctx, kOp, call, operand_of(a.v, a.dtype, a.e));
 }
 
-std::string offer(const Context&, const MixedAttend& m, Plan& plan) {
+Text offer(const Context&, const MixedAttend& m, Plan& plan) {
   const ConvAttend& c = m.conv;
   const Attend& a = c.attend;
-  plan.kernel += std::string(".") + dtype_name(a.dtype);
+  plan.kernel += Text(".") + dtype_name(a.dtype);
   const int64_t longest = clamp_i64(a.sequences.query_max - c.history, 0, INT64_MAX);
   MixedAttendBackward all{};
   all.conv.forward = c, all.before = m.before, all.after = m.after, all.group = m.group;

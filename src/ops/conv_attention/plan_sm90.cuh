@@ -3,7 +3,6 @@
 // order of work items.
 #pragma once
 #include <algorithm>
-#include <string>
 
 #include "core/dtype.h"
 #include "core/pieces.h"
@@ -17,18 +16,18 @@
 namespace fovea::cuda {
 
 // Why neither kernel takes a call; "": one may.
-inline std::string refuses_sm90(const Context& ctx, const ConvAttend& c) {
+inline Text refuses_sm90(const Context& ctx, const ConvAttend& c) {
   const Attend& a = c.attend;
-  if (std::string why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
+  if (Text why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
   if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
   if (!a.h || !a.g) return "no heads";
   return "";
 }
 
 // What tensor maps refuse, if anything.
-inline std::string refuses_maps(std::initializer_list<const MapOf*> maps, const char* names) {
+inline Text refuses_maps(std::initializer_list<const MapOf*> maps, const char* names) {
   for (const MapOf* x : maps)
-    if (const char* why = map_refuses(*x); *why) return std::string(names) + " has " + why;
+    if (const char* why = map_refuses(*x); *why) return Text(names) + " has " + why;
   CUtensorMap map;
   if (!make_map(**maps.begin(), map)) return kNoTensorMaps;
   return "";

@@ -209,7 +209,7 @@ bool groups_suffice(const Kl& a, int64_t groups, int32_t threads) {
   return items >= 4.0 * threads;
 }
 
-std::string offer(const Context& ctx, const KlBackward& b, Plan& plan) {
+Text offer(const Context& ctx, const KlBackward& b, Plan& plan) {
   const Kl& a = b.forward;
   Layout worker;
   BackwardPlan p(b, worker);

@@ -17,8 +17,8 @@ void enqueue(Context& ctx, const KlBackward& b, KlOwn own, const float* gain) {
   if (call.dk) gradient_simt<Owner::dk>(ctx, gradient.op, simt);
 }
 
-std::string offer(const Context&, const KlBackward& b, Plan& plan) {
-  plan.kernel += std::string(".") + dtype_name(b.forward.first.dtype);
+Text offer(const Context&, const KlBackward& b, Plan& plan) {
+  plan.kernel += Text(".") + dtype_name(b.forward.first.dtype);
   const GainSlots slots(plan.workspace, b);
   plan.launch = [=](Context& ctx, void* base) {
     const float* gain = slots.fill(ctx, b, base);

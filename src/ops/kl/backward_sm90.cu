@@ -3,7 +3,6 @@
 // rows.  A gradient of both distributions is two launches, each with the products of both.
 #include <algorithm>
 #include <numeric>
-#include <string>
 #include <vector>
 
 #include "core/chunk.h"
@@ -138,8 +137,8 @@ struct OwnPlan {
 };
 
 // Adds the plan of one distribution's gradient, if it is wanted: "" or why there is none.
-std::string add_plan(const DeviceInfo& device, KlOwn own, const KlGradient& gradient,
-                     std::vector<OwnPlan>& plans) {
+Text add_plan(const DeviceInfo& device, KlOwn own, const KlGradient& gradient,
+              std::vector<OwnPlan>& plans) {
   const AttendBackward& call = gradient.call;
   if (!call.dq && !call.dk) return "";
   const Attend& a = call.forward;
@@ -192,10 +191,10 @@ void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float
                                          sums);
 }
 
-std::string offer(const Context& ctx, const KlBackward& b, Plan& plan) {
+Text offer(const Context& ctx, const KlBackward& b, Plan& plan) {
   const Kl& a = b.forward;
   if (a.first.dtype != a.second.dtype) return "teacher and student differ in dtype";
-  if (std::string why = hopper_refuses(ctx, a.first.dtype, a.sequences); !why.empty()) return why;
+  if (Text why = hopper_refuses(ctx, a.first.dtype, a.sequences); !why.empty()) return why;
   if (!attend_of(a, a.first, a.second).plain()) return "sink_keys or head_window are given";
   if (a.first.width % 8 || a.second.width % 8) return "a width that is not a multiple of 8";
   if (!a.h || !a.sequences.count || !a.t || !a.s) return "nothing to do";
@@ -205,8 +204,7 @@ std::string offer(const Context& ctx, const KlBackward& b, Plan& plan) {
   for (KlOwn own : {KlOwn::first, KlOwn::second}) {
     const KlGradient gradient = cut_gradient_of(b, own, nullptr);
     const AttendBackward& call = gradient.call;
-    if (std::string why = add_plan(device_info(ctx), own, gradient, plans); !why.empty())
-      return why;
+    if (Text why = add_plan(device_info(ctx), own, gradient, plans); !why.empty()) return why;
     if (!call.dq && !call.dk) continue;
     dk = std::max(dk, parts_of(gradient));
     const RowTiles& tiles = plans.back().tiles;
@@ -214,10 +212,10 @@ std::string offer(const Context& ctx, const KlBackward& b, Plan& plan) {
     side = std::max(side, all * 4 * tiles.rows);
     if (call.dq) dq = std::max(dq, all * tiles.floats()), dq_order = std::max(dq_order, all);
   }
-  plan.kernel += std::string(".") + dtype_name(a.first.dtype);
+  plan.kernel += Text(".") + dtype_name(a.first.dtype);
   if (!plans.empty())
     plan.kernel +=
-        ".d" + std::to_string(plans.back().row->d) + "." + std::to_string(plans.back().row->e);
+        ".d" + Text::number(plans.back().row->d) + "." + Text::number(plans.back().row->e);
   const OwnSlots slots{plan.workspace.add<float>(side), plan.workspace.add<float>(dq),
                        plan.workspace.add<float>(dk), plan.workspace.add<DqOrder>(dq_order)};
   plan.launch = [=](Context& ctx, void* base) {

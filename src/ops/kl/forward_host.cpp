@@ -120,7 +120,7 @@ class Forward {
   void* base_;
 };
 
-std::string offer(const Context& ctx, const Kl& a, Plan& plan) {
+Text offer(const Context& ctx, const Kl& a, Plan& plan) {
   Layout worker;
   ForwardPlan p(a, worker);
   p.lay_out(ctx, a, 0, worker, plan);

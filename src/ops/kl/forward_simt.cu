@@ -147,8 +147,8 @@ void run(Context& ctx, const KlSimt& call) {
                                  call);
 }
 
-std::string offer(const Context&, const Kl& a, Plan& plan) {
-  plan.kernel += std::string(".") + dtype_name(a.first.dtype);
+Text offer(const Context&, const Kl& a, Plan& plan) {
+  plan.kernel += Text(".") + dtype_name(a.first.dtype);
   const RowSlot kl(plan.workspace, a, a.kl, static_cast<bool>(a.total)),
       lse(plan.workspace, a, a.first.lse, static_cast<bool>(a.total));
   const TotalSlots totals(plan.workspace, a, static_cast<bool>(a.total));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice among the Hopper instances of kl_forward, and their order of work items.
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "core/dtype.h"
@@ -68,9 +67,9 @@ KlWork90 work_of(const DeviceInfo& device, const Kl& a, const KlInstance90& row)
   return work;
 }
 
-std::string offer(const Context& ctx, const Kl& a, Plan& plan) {
+Text offer(const Context& ctx, const Kl& a, Plan& plan) {
   if (a.first.dtype != a.second.dtype) return "teacher and student differ in dtype";
-  if (std::string why = hopper_refuses(ctx, a.first.dtype, a.sequences); !why.empty()) return why;
+  if (Text why = hopper_refuses(ctx, a.first.dtype, a.sequences); !why.empty()) return why;
   if (!attend_of(a, a.first, a.second).plain()) return "sink_keys or head_window are given";
   if (a.first.width % 8 || a.second.width % 8) return "a width that is not a multiple of 8";
   if (!a.h || !a.sequences.count || !a.t || !a.s) return "nothing to do";
@@ -82,15 +81,15 @@ std::string offer(const Context& ctx, const Kl& a, Plan& plan) {
   if (q.count * a.h * ceil_div(q.query_max, row.rows) > kIndexMax)
     return "more than 2^30 blocks of work";
   KlWork90 work = work_of(device, a, row);
-  if (std::string why = map_each({{"q_teacher", rows_of(a, a.first, a.h, row.rows), work.maps.q},
-                                  {"k_teacher", keys_of(a, a.first, a.t, row.keys), work.maps.k},
-                                  {"q_student", rows_of(a, a.second, a.h, row.rows), work.maps.q2},
-                                  {"k_student", keys_of(a, a.second, a.t, row.keys), work.maps.v}});
+  if (Text why = map_each({{"q_teacher", rows_of(a, a.first, a.h, row.rows), work.maps.q},
+                           {"k_teacher", keys_of(a, a.first, a.t, row.keys), work.maps.k},
+                           {"q_student", rows_of(a, a.second, a.h, row.rows), work.maps.q2},
+                           {"k_student", keys_of(a, a.second, a.t, row.keys), work.maps.v}});
       !why.empty())
     return why;
   work.maps.group = static_cast<int32_t>(a.h / a.second.key_heads);
-  plan.kernel += std::string(".") + dtype_name(a.first.dtype) + ".d" + std::to_string(row.d) + "." +
-                 std::to_string(row.e) +
+  plan.kernel += Text(".") + dtype_name(a.first.dtype) + ".d" + Text::number(row.d) + "." +
+                 Text::number(row.e) +
                  (row.rows == 256  ? ".long"
                   : row.rows == 64 ? ".short"
                                    : "");

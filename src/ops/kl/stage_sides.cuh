@@ -2,7 +2,6 @@
 // Tiles of rows and keys of both distributions, placed once for all heads, and their products by
 // one of the block's ways (Pairs: block/pairs_fma.cuh, block/pairs_mma.cuh).  Rows are own.
 #pragma once
-#include <string>
 
 #include "core/dtype.h"
 #include "cuda/block/pairs_fma.cuh"
@@ -115,14 +114,12 @@ __device__ __forceinline__ bool may_see(const KeyTiles& tiles, int64_t width, in
 }
 
 // Both sides fit a kernel on tensor cores: "", or why not.
-inline std::string mma_refuses(const Context& ctx, const KlSide& x, const KlSide& y,
-                               int64_t width_max) {
+inline Text mma_refuses(const Context& ctx, const KlSide& x, const KlSide& y, int64_t width_max) {
   if (device_info(ctx).arch < 80) return "compute capability below 80";
   if (x.dtype != y.dtype) return "teacher and student differ in dtype";
   if (x.dtype != FOVEA_F16 && x.dtype != FOVEA_BF16)
-    return std::string(dtype_name(x.dtype)) + " not in {f16,bf16}";
-  if (x.width > width_max || y.width > width_max)
-    return "a width above " + std::to_string(width_max);
+    return Text(dtype_name(x.dtype)) + " not in {f16,bf16}";
+  if (x.width > width_max || y.width > width_max) return "a width above " + Text::number(width_max);
   for (const KlSide* side : {&x, &y})
     if (side->width % 8 || !chunked(side->q, 2, 8) || !chunked(side->k, 2, 8))
       return "rows of q or k that are not contiguous chunks of 16 bytes";

@@ -90,7 +90,7 @@ void store_dk(const Kl& a, const KlSide& side, const Sequence& q, int64_t begin,
               int64_t key_head, const float* sums, int64_t pad);
 
 // ".f16.d64.bf16.d32", of a kernel's name.
-inline std::string shape_name(const KlSide& x, const KlSide& y) {
+inline Text shape_name(const KlSide& x, const KlSide& y) {
   return host::shape_name(x.dtype, x.width) + host::shape_name(y.dtype, y.width);
 }
 

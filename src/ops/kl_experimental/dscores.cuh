@@ -229,9 +229,9 @@ void run_products(Context& ctx, const Call& call, const Dscores& dscores, const 
 
 // sweep(ctx, call, dscores) writes db of the launch's items.
 template <class Call, class Sweep>
-std::string plan_dscores(const Call& call, Plan& plan, bool mma, const Sweep& sweep) {
+Text plan_dscores(const Call& call, Plan& plan, bool mma, const Sweep& sweep) {
   const Sequences& q = call.kl().sequences;
-  plan.kernel += std::string(".") + dtype_name(call.kl().first.dtype);
+  plan.kernel += Text(".") + dtype_name(call.kl().first.dtype);
   const DkParts parts = parts_of(call.own(), call.student.group, q, call.keys());
   const Dscores dscores(q, Call::rectifies ? 1 : call.kl().h, call.keys());
   const int64_t all = dscores.items(q);

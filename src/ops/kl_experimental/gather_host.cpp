@@ -249,14 +249,14 @@ class Backward {
   void* base_;
 };
 
-std::string offer_forward(const Context& ctx, const KlGather& a, Plan& plan) {
+Text offer_forward(const Context& ctx, const KlGather& a, Plan& plan) {
   const double cost = static_cast<double>(a.n) *
                       static_cast<double>(2 * (a.kl.first.width + a.kl.second.width) + 32);
   plan_dual<Tile>(ctx, a, cost / kSingleFlopsPerNanosecond, plan);
   return "";
 }
 
-std::string offer_backward(const Context& ctx, const KlGather& a, Plan& plan) {
+Text offer_backward(const Context& ctx, const KlGather& a, Plan& plan) {
   Layout worker;
   BackwardPlan p(a, worker);
   const double items = static_cast<double>(a.kl.sequences.count) * static_cast<double>(p.groups) *

@@ -284,8 +284,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-std::string offer_forward(const Context&, const KlGather& a, Plan& plan) {
-  plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
+Text offer_forward(const Context&, const KlGather& a, Plan& plan) {
+  plan.kernel += Text(".") + dtype_name(a.kl.first.dtype);
   plan.launch = [=](Context& ctx, void*) {
     GatherCall call(a);
     call.work = a.kl.sequences.count * a.kl.h * a.kl.sequences.query_max;
@@ -295,9 +295,9 @@ std::string offer_forward(const Context&, const KlGather& a, Plan& plan) {
   return "";
 }
 
-std::string offer_backward(const Context&, const KlGather& a, Plan& plan) {
+Text offer_backward(const Context&, const KlGather& a, Plan& plan) {
   if (const char* why = ListTranspose(lists_of(a), 0).refuses(); *why) return why;
-  plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
+  plan.kernel += Text(".") + dtype_name(a.kl.first.dtype);
   const ListTransposeSlots slots(plan.workspace, kGatherBackward, lists_of(a), 0,
                                  a.kl.first.dk || a.kl.second.dk);
   plan.launch = [=](Context& ctx, void* base) {

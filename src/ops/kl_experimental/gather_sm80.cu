@@ -209,16 +209,16 @@ int64_t row_dscores(const KlGather& a) {
 }
 constexpr int64_t kDscoresMost = int64_t{1} << 25;
 
-std::string refuses(const Context& ctx, const KlGather& a) {
-  if (const std::string why = mma_refuses(ctx, a.kl.first, a.kl.second, kListWidth); !why.empty())
+Text refuses(const Context& ctx, const KlGather& a) {
+  if (const Text why = mma_refuses(ctx, a.kl.first, a.kl.second, kListWidth); !why.empty())
     return why;
   if (a.kl.h < 4) return "fewer than 4 heads";
   if (a.index.stride[1] != 0) return "a list of its own for each head";
   if (a.kl.first.key_heads != 1 || a.kl.second.key_heads != 1) return "more than one key head";
   return "";
 }
-std::string backward_refuses(const Context& ctx, const KlGather& a) {
-  if (const std::string why = refuses(ctx, a); !why.empty()) return why;
+Text backward_refuses(const Context& ctx, const KlGather& a) {
+  if (const Text why = refuses(ctx, a); !why.empty()) return why;
   if (kStages * KeysStage::bytes + 1024 > device_info(ctx).shared_block_bytes)
     return "less shared memory than 193 KB";
   for (const KlSide* side : {&a.kl.first, &a.kl.second})
@@ -282,9 +282,9 @@ void enqueue(Context& ctx, const KlGather& a, const BackwardSlots& slots, void* 
   }
 }
 
-std::string offer_forward(const Context& ctx, const KlGather& a, Plan& plan) {
-  if (std::string why = refuses(ctx, a); !why.empty()) return why;
-  plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
+Text offer_forward(const Context& ctx, const KlGather& a, Plan& plan) {
+  if (Text why = refuses(ctx, a); !why.empty()) return why;
+  plan.kernel += Text(".") + dtype_name(a.kl.first.dtype);
   plan.launch = [=](Context& ctx, void*) {
     const int64_t head_tiles = ceil_div(a.kl.h, kListHeads);
     const int64_t work = a.kl.sequences.count * head_tiles * a.kl.sequences.query_max;
@@ -296,9 +296,9 @@ std::string offer_forward(const Context& ctx, const KlGather& a, Plan& plan) {
   return "";
 }
 
-std::string offer_backward(const Context& ctx, const KlGather& a, Plan& plan) {
-  if (std::string why = backward_refuses(ctx, a); !why.empty()) return why;
-  plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
+Text offer_backward(const Context& ctx, const KlGather& a, Plan& plan) {
+  if (Text why = backward_refuses(ctx, a); !why.empty()) return why;
+  plan.kernel += Text(".") + dtype_name(a.kl.first.dtype);
   const BackwardSlots slots(plan.workspace, device_info(ctx), a);
   plan.launch = [=](Context& ctx, void* base) {
     clear_gradients(ctx, a);

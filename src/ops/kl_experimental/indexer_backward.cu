@@ -56,9 +56,9 @@ __global__ void __launch_bounds__(Pairs::threads, 2)
 }
 
 template <bool Mma>
-std::string offer(const Context& ctx, const KlIndexer& a, Plan& plan) {
+Text offer(const Context& ctx, const KlIndexer& a, Plan& plan) {
   if constexpr (Mma)
-    if (std::string why = indexer_mma_refuses(ctx, a); !why.empty()) return why;
+    if (Text why = indexer_mma_refuses(ctx, a); !why.empty()) return why;
   return plan_dscores(
       IndexerCall(a), plan, Mma, [](Context& ctx, const IndexerCall& call, const Dscores& dscores) {
         with_rows(ctx, Mma, call.a, [&]<class Pairs> {

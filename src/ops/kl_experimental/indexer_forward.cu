@@ -127,10 +127,10 @@ void run(Context& ctx, const IndexerCall& call) {
 }
 
 template <bool Mma>
-std::string offer(const Context& ctx, const KlIndexer& a, Plan& plan) {
+Text offer(const Context& ctx, const KlIndexer& a, Plan& plan) {
   if constexpr (Mma)
-    if (std::string why = indexer_mma_refuses(ctx, a); !why.empty()) return why;
-  plan.kernel += std::string(".") + dtype_name(a.teacher.first.dtype);
+    if (Text why = indexer_mma_refuses(ctx, a); !why.empty()) return why;
+  plan.kernel += Text(".") + dtype_name(a.teacher.first.dtype);
   const RowSlot lse(plan.workspace, a.teacher, a.teacher.first.lse, static_cast<bool>(a.kl));
   plan.launch = [=](Context& ctx, void* base) {
     KlIndexer now = a;

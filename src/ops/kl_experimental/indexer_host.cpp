@@ -317,7 +317,7 @@ class Backward {
 };
 
 template <class Sweep>
-std::string offer(const Context& ctx, const KlIndexer& a, Plan& plan) {
+Text offer(const Context& ctx, const KlIndexer& a, Plan& plan) {
   Layout worker;
   IndexerPlan p(a, worker);
   const int64_t blocks = a.student.dk ? ceil_div(a.teacher.sequences.key_max, kBlockKeys) : 0;

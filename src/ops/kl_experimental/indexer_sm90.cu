@@ -8,7 +8,6 @@
 //             the gradients of the student's rows and keys from it (indexer_gradient_sm90.cuh),
 //             whose parts are added up here in order
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "core/chunk.h"
@@ -57,20 +56,19 @@ Kl lse_call(const KlIndexer& a, const View<3>& lse) {
 }
 
 // "", the maps, and the row that serves the call in the kernel's name; or why none does.
-std::string refuses(const Context& ctx, const KlIndexer& a, Plan& plan, IndexerMaps90& maps) {
+Text refuses(const Context& ctx, const KlIndexer& a, Plan& plan, IndexerMaps90& maps) {
   const Kl& t = a.teacher;
   const KlSide& x = a.student;
   if (t.first.dtype != x.dtype) return "teacher and student differ in dtype";
   // Its answer says what devices, dtypes and layouts there are.
   Plan lse;
-  if (const std::string why = kl_forward_sm90.offer(ctx, lse_call(a, {}), lse); !why.empty())
-    return why;
+  if (const Text why = kl_forward_sm90.offer(ctx, lse_call(a, {}), lse); !why.empty()) return why;
   if (x.width % 8) return "a width that is not a multiple of 8";
   const IndexerInstance90* row = instance_of(a);
   if (!row) return "no instance for this dtype and these widths in this build";
   if (t.sequences.count * ceil_div(t.sequences.query_max, kHeadsTile) > kIndexMax / 64)
     return "more than 2^24 tiles of rows";
-  plan.kernel += std::string(".") + dtype_name(x.dtype) + ".d" + std::to_string(row->width);
+  plan.kernel += Text(".") + dtype_name(x.dtype) + ".d" + Text::number(row->width);
   return map_each({{"q_teacher", rows_of(t, t.first, t.h, kHeadsTile), maps.q[0]},
                    {"k_teacher", keys_of(t, t.first, t.t, kHeadsTile), maps.k[0]},
                    {"q_student", rows_of(t, x, a.heads, kHeadsTile), maps.q[1]},
@@ -134,9 +132,9 @@ __global__ void __launch_bounds__(kThreads)
   put(a.lse, all.sum == 0.f ? kNegativeInfinity : all.top + log);
 }
 
-std::string offer_forward(const Context& ctx, const KlIndexer& a, Plan& plan) {
+Text offer_forward(const Context& ctx, const KlIndexer& a, Plan& plan) {
   IndexerMaps90 maps;
-  if (std::string why = refuses(ctx, a, plan, maps); !why.empty()) return why;
+  if (Text why = refuses(ctx, a, plan, maps); !why.empty()) return why;
   constexpr const char* kOp = kIndexerForward;
   HeadsWork work = work_of(a);
   work.parts = parts_of(ctx, a, work.count);
@@ -211,9 +209,9 @@ void enqueue(Context& ctx, const KlIndexer& a, const IndexerMaps90& maps,
     join_parts(ctx, kIndexerBackward, a.student, a.teacher.sequences, args.parts, OwnKeys());
 }
 
-std::string offer_backward(const Context& ctx, const KlIndexer& a, Plan& plan) {
+Text offer_backward(const Context& ctx, const KlIndexer& a, Plan& plan) {
   IndexerMaps90 maps;
-  if (std::string why = refuses(ctx, a, plan, maps); !why.empty()) return why;
+  if (Text why = refuses(ctx, a, plan, maps); !why.empty()) return why;
   if (a.student.dq && !chunked(a.student.dq, 2, 8))
     return "dq has rows that are not contiguous and 16-byte aligned";
   const Sequences& q = a.teacher.sequences;

@@ -152,7 +152,7 @@ void with_rows(Context& ctx, bool mma, const KlIndexer& a, const Run& run) {
     with_pairs(mma, a.student.dtype, run);
 }
 
-inline std::string indexer_mma_refuses(const Context& ctx, const KlIndexer& a) {
+inline Text indexer_mma_refuses(const Context& ctx, const KlIndexer& a) {
   return mma_refuses(ctx, a.teacher.first, a.student, 256);
 }
 

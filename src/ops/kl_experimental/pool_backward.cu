@@ -54,9 +54,9 @@ __global__ void __launch_bounds__(Pairs::threads, 2)
 }
 
 template <bool Mma>
-std::string offer(const Context& ctx, const KlPool& a, Plan& plan) {
+Text offer(const Context& ctx, const KlPool& a, Plan& plan) {
   if constexpr (Mma)
-    if (std::string why = pool_mma_refuses(ctx, a); !why.empty()) return why;
+    if (Text why = pool_mma_refuses(ctx, a); !why.empty()) return why;
   return plan_dscores(
       PoolCall(a), plan, Mma, [](Context& ctx, const PoolCall& call, const Dscores& dscores) {
         with_pairs(Mma, call.own().dtype, [&]<class Pairs> {
@@ -67,10 +67,10 @@ std::string offer(const Context& ctx, const KlPool& a, Plan& plan) {
       });
 }
 
-std::string offer_sm90(const Context& ctx, const KlPool& a, Plan& plan) {
+Text offer_sm90(const Context& ctx, const KlPool& a, Plan& plan) {
   const PoolCall call(a);
   PoolMaps90 maps;
-  if (std::string why = pool_sm90_refuses(ctx, call, maps); !why.empty()) return why;
+  if (Text why = pool_sm90_refuses(ctx, call, maps); !why.empty()) return why;
   return plan_dscores(call, plan, true, [=](Context& ctx, const PoolCall&, const Dscores& dscores) {
     pool_sweep_sm90(ctx, a, maps, dscores);
   });

@@ -47,10 +47,10 @@ __global__ void __launch_bounds__(Pairs::threads, 2)
 }
 
 template <bool Mma>
-std::string offer(const Context& ctx, const KlPool& a, Plan& plan) {
+Text offer(const Context& ctx, const KlPool& a, Plan& plan) {
   if constexpr (Mma)
-    if (std::string why = pool_mma_refuses(ctx, a); !why.empty()) return why;
-  plan.kernel += std::string(".") + dtype_name(a.kl.first.dtype);
+    if (Text why = pool_mma_refuses(ctx, a); !why.empty()) return why;
+  plan.kernel += Text(".") + dtype_name(a.kl.first.dtype);
   plan.launch = [=](Context& ctx, void*) {
     const int64_t row_tiles = ceil_div(a.kl.sequences.query_max, kStageTile);
     const int64_t work = a.kl.sequences.count * a.kl.h * row_tiles;

@@ -219,14 +219,14 @@ class Backward {
   void* base_;
 };
 
-std::string offer_forward(const Context& ctx, const KlPool& a, Plan& plan) {
+Text offer_forward(const Context& ctx, const KlPool& a, Plan& plan) {
   const double cost = static_cast<double>(a.kl.sequences.key_max + 16) *
                       static_cast<double>(2 * a.kl.first.width + 32);
   plan_dual<PoolTile>(ctx, a, cost / kFlopsPerNanosecond, plan);
   return "";
 }
 
-std::string offer_backward(const Context& ctx, const KlPool& a, Plan& plan) {
+Text offer_backward(const Context& ctx, const KlPool& a, Plan& plan) {
   Layout worker;
   BackwardPlan p(a, worker);
   const double items = static_cast<double>(a.kl.sequences.count) *

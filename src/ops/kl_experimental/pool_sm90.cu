@@ -23,11 +23,11 @@ const PoolInstance90* instance_of(const KlPool& a) {
 
 }  // namespace
 
-std::string pool_sm90_refuses(const Context& ctx, const PoolCall& call, PoolMaps90& maps) {
+Text pool_sm90_refuses(const Context& ctx, const PoolCall& call, PoolMaps90& maps) {
   const KlPool& a = call.a;
   const Kl& kl = a.kl;
-  if (std::string why = hopper_refuses(ctx, kl.first.dtype, kl.sequences); !why.empty()) return why;
-  if (std::string why = pool_mma_refuses(ctx, a); !why.empty()) return why;
+  if (Text why = hopper_refuses(ctx, kl.first.dtype, kl.sequences); !why.empty()) return why;
+  if (Text why = pool_mma_refuses(ctx, a); !why.empty()) return why;
   if (a.block_keys != 64 && a.block_keys != 128) return "block_keys not in {64,128}";
   if (!attend_of(kl, kl.first, kl.first).plain()) return "sink_keys or head_window are given";
   if (!kl.h || !kl.sequences.count || !kl.t || !kl.s) return "nothing to do";

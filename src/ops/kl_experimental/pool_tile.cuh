@@ -122,11 +122,11 @@ __device__ __forceinline__ void pool_scores(const PoolCall& call, PoolShared<Pai
 
 // On Hopper (pool_sm90.cu): "" and the maps, or why not; db of the launch's items.
 struct PoolMaps90;
-std::string pool_sm90_refuses(const Context& ctx, const PoolCall& call, PoolMaps90& maps);
+Text pool_sm90_refuses(const Context& ctx, const PoolCall& call, PoolMaps90& maps);
 void pool_sweep_sm90(Context& ctx, const KlPool& a, const PoolMaps90& maps, const Dscores& dscores);
 
 // The kernels on tensor cores pool whole tiles.
-inline std::string pool_mma_refuses(const Context& ctx, const KlPool& a) {
+inline Text pool_mma_refuses(const Context& ctx, const KlPool& a) {
   if (a.block_keys % kStageTile) return "block_keys not a multiple of 64";
   return mma_refuses(ctx, a.kl.first, a.kl.second, 256);
 }

@@ -87,9 +87,9 @@ bool wide(const MergeBackward& b) {
          chunked(b.dout, sizeof(Out), v) && (!b.do_part || chunked(b.do_part, sizeof(Part), v));
 }
 
-std::string offer(const Context&, const MergeBackward& request, Plan& plan) {
+Text offer(const Context&, const MergeBackward& request, Plan& plan) {
   const Slot<int32_t> source = add_source(request.forward, plan);
-  plan.kernel += std::string(".") + dtype_name(request.forward.part_dtype) + "." +
+  plan.kernel += Text(".") + dtype_name(request.forward.part_dtype) + "." +
                  dtype_name(request.forward.o_dtype);
   plan.launch = [request, source](Context& ctx, void* base) {
     MergeBackward b = request;

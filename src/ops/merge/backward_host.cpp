@@ -42,9 +42,9 @@ void merge_row(const MergeBackward& b, int64_t n, int64_t batch, int64_t j, int6
   *b.dlse_part.at(n, batch, head, j) = dout ? weight * inner : 0;
 }
 
-std::string offer(const Context&, const MergeBackward& request, Plan& plan) {
+Text offer(const Context&, const MergeBackward& request, Plan& plan) {
   const Slot<int32_t> source = add_source(request.forward, plan);
-  plan.kernel += std::string(".") + dtype_name(request.forward.part_dtype) + "." +
+  plan.kernel += Text(".") + dtype_name(request.forward.part_dtype) + "." +
                  dtype_name(request.forward.o_dtype);
   plan.launch = [request, source](Context& ctx, void* base) {
     MergeBackward b = request;

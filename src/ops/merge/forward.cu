@@ -115,10 +115,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-std::string offer(const Context&, const Merge& request, Plan& plan) {
+Text offer(const Context&, const Merge& request, Plan& plan) {
   const Slot<int32_t> source = add_source(request, plan);
-  plan.kernel +=
-      std::string(".") + dtype_name(request.part_dtype) + "." + dtype_name(request.o_dtype);
+  plan.kernel += Text(".") + dtype_name(request.part_dtype) + "." + dtype_name(request.o_dtype);
   plan.launch = [request, source](Context& ctx, void* base) {
     Merge a = request;
     a.source = source.at(base);

@@ -44,10 +44,9 @@ void merge_row(const Merge& a, int64_t batch, int64_t i, int64_t head) {
   if (a.lse) *a.lse.at(batch, head, i) = m == -INFINITY ? m : m + std::log(l);
 }
 
-std::string offer(const Context&, const Merge& request, Plan& plan) {
+Text offer(const Context&, const Merge& request, Plan& plan) {
   const Slot<int32_t> source = add_source(request, plan);
-  plan.kernel +=
-      std::string(".") + dtype_name(request.part_dtype) + "." + dtype_name(request.o_dtype);
+  plan.kernel += Text(".") + dtype_name(request.part_dtype) + "." + dtype_name(request.o_dtype);
   plan.launch = [request, source](Context& ctx, void* base) {
     Merge a = request;
     a.source = source.at(base);

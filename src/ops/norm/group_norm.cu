@@ -146,7 +146,7 @@ void enqueue_backward(Context& ctx, const NormCall& call) {
 
 extern const Kernel<GroupNorm> group_norm_forward_simt = {
     "simt", [](const Context&, const GroupNorm& n, Plan& plan) {
-      plan.kernel += std::string(".") + dtype_name(n.dtype);
+      plan.kernel += Text(".") + dtype_name(n.dtype);
       plan.launch = [n](Context& ctx, void*) {
         cuda::NormCall call{};
         call.b.forward = n;
@@ -155,19 +155,19 @@ extern const Kernel<GroupNorm> group_norm_forward_simt = {
                                                     cuda::ceil_div(rows, cuda::kWarps),
                                                     cuda::kThreads, 0, call, rows);
       };
-      return std::string();
+      return Text();
     }};
 
 extern const Kernel<GroupNormBackward> group_norm_backward_simt = {
     "simt", [](const Context&, const GroupNormBackward& b, Plan& plan) {
       const GroupNorm& n = b.forward;
-      plan.kernel += std::string(".") + dtype_name(n.dtype);
+      plan.kernel += Text(".") + dtype_name(n.dtype);
       const auto z = plan.workspace.add<float>(b.dgain ? n.b * n.s * n.h : 0);
       const auto parts = plan.workspace.add<double>(b.dgain ? b.parts() * n.h * n.e : 0);
       plan.launch = [=](Context& ctx, void* base) {
         cuda::enqueue_backward(ctx, {b, z.at(base), parts.at(base)});
       };
-      return std::string();
+      return Text();
     }};
 
 }  // namespace fovea

@@ -115,7 +115,7 @@ void lay_out(const Context& ctx, const GroupNormBackward& b, bool backward, Plan
   for (Slot<float>* row : {&p.room.x, &p.room.y, &p.room.gain}) *row = worker.add<float>(n.e);
   p.dgain = plan.workspace.add<double>(b.dgain ? b.parts() : 0, n.h, n.e);
   p.scratch = host::WorkerScratch(ctx, ctx.threads, worker, plan.workspace);
-  host::host_plan<Norm>(plan, p, std::string(".") + dtype_name(n.dtype));
+  host::host_plan<Norm>(plan, p, Text(".") + dtype_name(n.dtype));
 }
 
 }  // namespace
@@ -125,13 +125,13 @@ extern const Kernel<GroupNorm> group_norm_forward_host = {
       GroupNormBackward request{};
       request.forward = n;
       lay_out(ctx, request, false, plan);
-      return std::string();
+      return Text();
     }};
 
 extern const Kernel<GroupNormBackward> group_norm_backward_host = {
     "", [](const Context& ctx, const GroupNormBackward& b, Plan& plan) {
       lay_out(ctx, b, true, plan);
-      return std::string();
+      return Text();
     }};
 
 }  // namespace fovea

@@ -161,7 +161,7 @@ struct Forward {
   }
 };
 
-std::string offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
+Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   const Attend& call = a.attend;
   ForwardPlan p{};
   p.a = a, p.e_pad = host::padded(call.e);
@@ -172,7 +172,7 @@ std::string offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   p.tiles = host::RowTiles(call.sequences.count, call.h, plan.workspace);
   const int64_t items = host::RowTiles::most(call.sequences, call.h);
   p.scratch = host::WorkerScratch(ctx, static_cast<double>(items), worker, plan.workspace);
-  host::host_plan<Forward>(plan, p, ".d" + std::to_string(call.d));
+  host::host_plan<Forward>(plan, p, ".d" + Text::number(call.d));
   return "";
 }
 

@@ -7,7 +7,7 @@ namespace fovea {
 namespace cuda {
 namespace {
 
-std::string offer(const Context&, const QuantAttend& a, Plan& plan) {
+Text offer(const Context&, const QuantAttend& a, Plan& plan) {
   plan.launch = [=](Context& ctx, void*) {
     const PackedGrid grid(a.attend, a.attend.g);
     with_chunks<2>(a.attend.e, [&]<int Chunks> {

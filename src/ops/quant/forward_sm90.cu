@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice among the Hopper instances of quant_forward, their grids and tensor maps.
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "core/chunk.h"
@@ -33,7 +32,7 @@ const QuantInstance90* find(const Attend& a) {
 }
 
 // "" or why TMA cannot read an operand.
-std::string map_codes(const QuantAttend& a, const QuantInstance90& row, CodeMaps& maps) {
+Text map_codes(const QuantAttend& a, const QuantInstance90& row, CodeMaps& maps) {
   const Attend& call = a.attend;
   const int64_t caches = call.sequences.caches;
   // (b, g, e, padded) as rows of one head: (b, e, g, padded).
@@ -68,9 +67,9 @@ QuantWork work_of(const Context& ctx, const QuantAttend& a, const QuantInstance9
   return {{row_tiles, call.h, 1, 1, causal}, order, {static_cast<int32_t>(order.items()), nullptr}};
 }
 
-std::string offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
+Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   const Attend& call = a.attend;
-  if (std::string why = hopper_refuses(ctx, call.sequences); !why.empty()) return why;
+  if (Text why = hopper_refuses(ctx, call.sequences); !why.empty()) return why;
   if (!a.v_t || !a.permuted) return "v_t in v_perm16 is not given";
   if (call.score.softcap > 0) return "a softcap";
   if (!call.h || !call.sequences.count || !call.t || !call.s) return "nothing to do";
@@ -83,8 +82,8 @@ std::string offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   if (call.sequences.count * call.h * ceil_div(call.sequences.query_max, row->rows) > kIndexMax)
     return "more than 2^30 blocks of work";
   CodeMaps maps;
-  if (std::string why = map_codes(a, *row, maps); !why.empty()) return why;
-  plan.kernel += ".d" + std::to_string(row->width);
+  if (Text why = map_codes(a, *row, maps); !why.empty()) return why;
+  plan.kernel += ".d" + Text::number(row->width);
   plan.launch = [a, row, maps, work = work_of(ctx, a, *row)](Context& ctx, void*) {
     auto now = work;
     if (now.schedule.items > device_info(ctx).multiprocessors)

@@ -60,12 +60,11 @@ __global__ void __launch_bounds__(32 * kWarps)
   }
 }
 
-std::string offer(const Context&, const Quantize& a, Plan& plan) {
-  if (a.d > kWidthMost)
-    return "d = " + std::to_string(a.d) + " is above " + std::to_string(kWidthMost);
+Text offer(const Context&, const Quantize& a, Plan& plan) {
+  if (a.d > kWidthMost) return "d = " + Text::number(a.d) + " is above " + Text::number(kWidthMost);
   const int64_t work = unit_count(a) * a.h;
   const Slot<float> most = plan.workspace.add<float>(a.block ? 0 : work);
-  plan.kernel += std::string(".") + dtype_name(a.x_dtype);
+  plan.kernel += Text(".") + dtype_name(a.x_dtype);
   plan.launch = [a, work, most](Context& ctx, void* base) {
     with_fp(a.x_dtype, [&](auto x) {
       const auto run = [&](Pass pass) {

@@ -30,13 +30,13 @@ void quantize_unit(const Quantize& a, const CodeUnit& unit, int64_t slot, int64_
   }
 }
 
-std::string offer(const Context& ctx, const Quantize& a, Plan& plan) {
+Text offer(const Context& ctx, const Quantize& a, Plan& plan) {
   const int64_t items = unit_count(a) * a.h;
   // (units, h), with one scale a sequence; (workers, 128 or s, d).
   const Slot<float> most_slot = plan.workspace.add<float>(a.block ? 0 : items);
   const Slot<float> rows = plan.workspace.add<float>(
       host::workers_for(ctx, static_cast<double>(items)), std::min(kCodeRun, a.s), a.d);
-  plan.kernel += std::string(".") + dtype_name(a.x_dtype);
+  plan.kernel += Text(".") + dtype_name(a.x_dtype);
   plan.launch = [=](Context& ctx, void* base) {
     float* most = most_slot.at(base);
     const double cost = 3.0 * static_cast<double>(items * kCodeRun * a.d);

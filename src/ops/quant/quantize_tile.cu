@@ -158,9 +158,9 @@ void run(Context& ctx, const Quantize& a, float* most) {
   pass.template operator()<Pass::codes>();
 }
 
-std::string offer(const Context&, const Quantize& a, Plan& plan) {
+Text offer(const Context&, const Quantize& a, Plan& plan) {
   if (a.d != 64 && a.d != 128 && a.d != 256)
-    return "d=" + std::to_string(a.d) + " not in {64,128,256}";
+    return "d=" + Text::number(a.d) + " not in {64,128,256}";
   const size_t bytes = static_cast<size_t>(dtype_bytes(a.x_dtype));
   if (!chunked(a.x, bytes, kColumns)) return "x has rows that are not contiguous and aligned";
   if (a.code && !chunked(a.code, 1, kColumns))
@@ -169,7 +169,7 @@ std::string offer(const Context&, const Quantize& a, Plan& plan) {
     return "code_t has rows that are not contiguous and aligned";
   if (unit_count(a) * a.h > INT32_MAX) return "more than 2^31 units of work";
   const Slot<float> most = plan.workspace.add<float>(a.block ? 0 : unit_count(a) * a.h);
-  plan.kernel += std::string(".") + dtype_name(a.x_dtype) + ".d" + std::to_string(a.d);
+  plan.kernel += Text(".") + dtype_name(a.x_dtype) + ".d" + Text::number(a.d);
   plan.launch = [a, most](Context& ctx, void* base) {
     with_fp(a.x_dtype, [&](auto x) {
       using X = decltype(x);

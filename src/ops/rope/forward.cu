@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-std::string offer(const Context&, const RopeForward& a, Plan& plan) {
-  plan.kernel += std::string(".") + dtype_name(a.dtype);
+Text offer(const Context&, const RopeForward& a, Plan& plan) {
+  plan.kernel += Text(".") + dtype_name(a.dtype);
   plan.launch = [a](Context& ctx, void*) {
     with_fp(a.dtype, [&](auto element) {
       using T = decltype(element);

@@ -31,8 +31,8 @@ void rotate_token(const RopeForward& a, int64_t slot) {
   }
 }
 
-std::string offer(const Context&, const RopeForward& a, Plan& plan) {
-  plan.kernel += std::string(".") + dtype_name(a.dtype);
+Text offer(const Context&, const RopeForward& a, Plan& plan) {
+  plan.kernel += Text(".") + dtype_name(a.dtype);
   plan.launch = [a](Context& ctx, void*) {
     if (!a.h || !a.d) return;
     const int64_t slots = token_slots(a.sequences);

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kThreads) rope_table_get_kernel(RopeTable a) {
   }
 }
 
-std::string offer(const Context&, const RopeTable& a, Plan& plan) {
+Text offer(const Context&, const RopeTable& a, Plan& plan) {
   plan.launch = [a](Context& ctx, void*) {
     const int64_t work = cuda::ceil_div(a.positions, kRows) * a.half;
     cuda::launch<rope_table_get_kernel>(ctx, "rope_table_get",

@@ -6,7 +6,7 @@
 namespace fovea {
 namespace {
 
-std::string offer(const Context&, const RopeTable& a, Plan& plan) {
+Text offer(const Context&, const RopeTable& a, Plan& plan) {
   plan.launch = [a](Context& ctx, void*) {
     host::pool(ctx).run(a.half, 40.0 * static_cast<double>(a.half * a.positions),
                         [&](int64_t i, int32_t) {

@@ -80,7 +80,7 @@ int64_t product(int64_t x, int64_t y) {
   return z;
 }
 
-std::string offer(const Context& ctx, const Trace& a, Plan& plan) {
+Text offer(const Context& ctx, const Trace& a, Plan& plan) {
   const Attend& call = a.attend;
   HostPlan p{};
   p.a = a, p.e_pad = host::padded(call.e);

@@ -8,9 +8,9 @@ namespace {
 
 using namespace cuda;
 
-std::string offer(const Context&, const Trace& a, Plan& plan) {
+Text offer(const Context&, const Trace& a, Plan& plan) {
   const TraceWorkspace slots(a, plan.workspace, false);
-  plan.kernel += std::string(".") + dtype_name(a.attend.dtype);
+  plan.kernel += Text(".") + dtype_name(a.attend.dtype);
   plan.launch = [=](Context& ctx, void* base) {
     const TraceCall call = slots.at(a, base);
     select_simt(ctx, call);

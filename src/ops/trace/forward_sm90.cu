@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // trace_forward with Hopper's stages: the choice of an instance for each, and the tile order.
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "core/chunk.h"
@@ -57,9 +56,9 @@ MapOf keys_of(const Attend& a, const View<4>& x, int64_t width, int64_t keys) {
 }
 
 // What every stage needs of q and k.
-std::string refuses_all(const Context& ctx, const Trace& trace) {
+Text refuses_all(const Context& ctx, const Trace& trace) {
   const Attend& a = trace.attend;
-  if (std::string why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
+  if (Text why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
   if (a.d % 8) return "d is not a multiple of 8";
   const Sequences& of = a.sequences;
   if (!a.b || !a.h || !a.s || !a.g || !of.key_max || !of.caches || (of.page && !of.pool))
@@ -68,7 +67,7 @@ std::string refuses_all(const Context& ctx, const Trace& trace) {
   if (a.b * a.h > kIndexMax / trace.n) return "more than 2^30 row blocks";
   const MapOf q = rows_of(a, 64), k = keys_of(a, a.k, a.d, 64);
   for (const MapOf* x : {&q, &k})
-    if (const char* why = map_refuses(*x); *why) return std::string("q or k has ") + why;
+    if (const char* why = map_refuses(*x); *why) return Text("q or k has ") + why;
   CUtensorMap map;
   if (!make_map(q, map)) return kNoTensorMaps;
   return "";
@@ -127,8 +126,8 @@ const RowsInstance90* find_dense(const Trace& trace) {
   return find_rows(a, RowsKind::dense, 0);
 }
 
-std::string refuses(const Context& ctx, const Trace& a) {
-  if (const std::string why = refuses_all(ctx, a); !why.empty()) return why;
+Text refuses(const Context& ctx, const Trace& a) {
+  if (const Text why = refuses_all(ctx, a); !why.empty()) return why;
   if (find_select(a) || find_weigh(a) || (a.wants_rows() && find_listed(a)) ||
       (a.lse_dense && find_dense(a)))
     return "";
@@ -172,17 +171,17 @@ void rows_sm90(Context& ctx, const Attend& a, const BlockList& list, TraceRow* r
   instance.launch(ctx, a, work);
 }
 
-std::string offer(const Context& ctx, const Trace& a, Plan& plan) {
-  if (std::string why = refuses(ctx, a); !why.empty()) return why;
+Text offer(const Context& ctx, const Trace& a, Plan& plan) {
+  if (Text why = refuses(ctx, a); !why.empty()) return why;
   const SelectInstance90* select = find_select(a);
   const WeighInstance90* weigh = find_weigh(a);
   const RowsInstance90 *listed = a.wants_rows() ? find_listed(a) : nullptr,
                        *dense = a.lse_dense ? find_dense(a) : nullptr;
   const TraceWorkspace slots(a, plan.workspace, listed);
   const int width = select ? select->d : listed ? listed->d : weigh ? weigh->d : dense->d;
-  plan.kernel += std::string(".") + dtype_name(a.attend.dtype) + ".d" + std::to_string(width);
-  if (select) plan.kernel += ".select" + std::to_string(select->most);
-  if (listed) plan.kernel += ".rows" + std::to_string(listed->rows);
+  plan.kernel += Text(".") + dtype_name(a.attend.dtype) + ".d" + Text::number(width);
+  if (select) plan.kernel += ".select" + Text::number(select->most);
+  if (listed) plan.kernel += ".rows" + Text::number(listed->rows);
   if (weigh) plan.kernel += ".weigh";
   if (dense) plan.kernel += ".dense";
   plan.launch = [=](Context& ctx, void* base) {
