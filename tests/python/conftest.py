@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The binding under test is this tree's; FOVEA_LIBRARY or a build tree gives the library."""
 
+import os
 import pathlib
 import sys
 
@@ -8,6 +9,9 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings/python"))
 import fovea  # noqa: E402
+
+if os.environ.get("FOVEA_REQUIRE_ALL"):  # no test is skipped because PyTorch is not there
+    import torch  # noqa: F401
 
 
 @pytest.fixture
