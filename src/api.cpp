@@ -6,6 +6,7 @@
 #include "core/contract.h"
 #include "core/float_state.h"
 #include "core/headers.inc"
+#include "core/inspect.h"
 #include "core/params.h"
 #include "core/plan.h"
 
@@ -49,8 +50,10 @@ struct Decision {
   bool writes;
 };
 
+// `values`: those of lengths and pages are looked at too.
 template <class P>
-Decision decide(Context& ctx, const P* params, const Contract& contract, size_t first_size) {
+Decision decide(Context& ctx, const P* params, const Contract& contract, size_t first_size,
+                bool values) {
   const P copy = copy_params(contract.op, params, first_size);
   check_contract(contract, &copy);
   Decision decision{plan(ctx, copy), 0, writes(contract, &copy)};
@@ -60,6 +63,7 @@ Decision decide(Context& ctx, const P* params, const Contract& contract, size_t 
     refuse("%s: workspace: these extents need more bytes than int64_t counts, wanted smaller ones",
            contract.op);
   decision.bytes = workspace.bytes();
+  if (values) inspect(ctx, contract, &copy);
   return decision;
 }
 
@@ -69,7 +73,7 @@ fovea_status run(Context* ctx, const P* params, const Contract& contract,
                  size_t first_size) noexcept {
   return guarded_on(ctx, contract.op, [&] {
     const FloatState state;
-    Decision decision = decide(*ctx, params, contract, first_size);
+    Decision decision = decide(*ctx, params, contract, first_size, inspecting());
     if (decision.writes) {
       void* base = workspace(*ctx, contract.op, decision.bytes);
       decision.plan.launch(*ctx, base);
@@ -86,7 +90,7 @@ fovea_status query(Context* ctx, const P* params, size_t* bytes, const Contract&
     if (!bytes) refuse("%s_workspace: bytes is NULL", contract.op);
     *bytes = 0;
     const FloatState state;
-    *bytes = decide(*ctx, params, contract, first_size).bytes;
+    *bytes = decide(*ctx, params, contract, first_size, false).bytes;
   });
 }
 

@@ -261,6 +261,12 @@ int64_t Call::extent(const Field& f, const std::string& dim) const {
   return (extent(f, "keys") + 7) / 8;  // bytes
 }
 
+// Rows or keys that the sequences of a field of starts divide among them.
+int64_t Call::packed_extent(const Field& f) const {
+  if (f.name != "key_start") return extents_.at("s");
+  return extents_.at(op->find("k_out") ? "u" : "t");
+}
+
 void Call::give(const Field& f, int dtype) {
   int64_t shape[FOVEA_MAX_DIMS] = {};
   double room = 64;
@@ -273,7 +279,8 @@ void Call::give(const Field& f, int dtype) {
                                     static_cast<int32_t>(dims(f).size()), shape);
   auto* words = reinterpret_cast<int32_t*>(memory_.back().data());
   if (f.dims[0] == "r+1")
-    for (int i = 0; i <= std::min<int64_t>(shape[0] + 1, 1 << 17); ++i) words[i] = 2 * i;
+    for (int i = 0; i <= std::min<int64_t>(shape[0] + 1, 1 << 17); ++i)
+      words[i] = static_cast<int32_t>(std::min<int64_t>(2 * i, packed_extent(f)));
   if (f.name == "page_table" || f.name == "pair" || f.name == "cache_row")
     for (int i = 0; i < 6; ++i) words[i] = i;
   if (f.name == "row")

@@ -156,6 +156,8 @@ class Call {
 
   int64_t extent(const Field& f, const std::string& dim) const;
 
+  int64_t packed_extent(const Field& f) const;
+
   void give(const Field& f, int dtype);
 
   std::map<std::string, int64_t> extents_;

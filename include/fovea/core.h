@@ -91,6 +91,11 @@
  *  padded, packed or paged rows.  The device reads them, and they are never copied back.  query_max
  *  and key_max bound the grid; 0 means s, and t or pages * page.
  *
+ *  Values of lengths, starts, pages and rows are not checked, unless FOVEA_CHECK=1 is in the
+ *  environment at a process's first call.  Then the first value out of range is INVALID_ARGUMENT,
+ *  say "attention_forward: page_table[1][7] is 512, wanted -1 .. 511 (FOVEA_CHECK)".  On CUDA such
+ *  calls wait for their stream; under graph capture nothing is checked.
+ *
  *  Ownership.
  *
  *    tensors     views; the library never frees them, and keeps no pointer past the operation

@@ -23,6 +23,7 @@ class Device {
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
   virtual void synchronize() = 0;
   virtual void wait(Device& other) = 0;
+  virtual bool capturing() { return false; }  // the stream, into a graph
   virtual int64_t get(fovea_property key) = 0;
   virtual void set_threads(int32_t) {}
   // Replaces the workspace in stream order; fails under graph capture, naming `bytes`.

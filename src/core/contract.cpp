@@ -338,6 +338,10 @@ class Check {
 
 }  // namespace
 
+const char* dim_name(uint8_t name) {
+  return kDimNames[name];
+}
+
 void check_contract(const Contract& contract, const void* params) {
   Check(contract, params).run();
 }

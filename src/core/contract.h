@@ -45,6 +45,9 @@ struct Contract {
   uint32_t key_max = 0, reserved = 0;  // offsets, 0: none
 };
 
+// What the comments call an extent: "b", "pool".
+const char* dim_name(uint8_t name);
+
 // Throws INVALID_ARGUMENT naming op, field, got and wanted.
 void check_contract(const Contract& contract, const void* params);
 

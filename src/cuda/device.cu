@@ -174,6 +174,8 @@ class CudaDevice final : public Device {
 
   void synchronize() override { check(cudaStreamSynchronize(stream_), "context_synchronize"); }
 
+  bool capturing() override { return capture_id(stream_, "FOVEA_CHECK") != 0; }
+
   void wait(Device& other_device) override {
     auto& other = static_cast<CudaDevice&>(other_device);
     const int before = other.enter("context_wait");

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// FOVEA_CHECK=1: valid calls of every operation run as without it, and each entry of a length,
+// start, page or row that is out of range is named.  The host's arrays are the test's own.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <set>
+
+#include "contract_call.h"
+
+namespace contract {
+namespace {
+
+const bool asked = setenv("FOVEA_CHECK", "1", 1) == 0;  // before the first call reads it
+
+struct Context {
+  Context() {
+    EXPECT_EQ(fovea_context_create(FOVEA_HOST, 0, &ctx), FOVEA_OK) << fovea_last_error();
+  }
+  ~Context() { fovea_context_destroy(ctx); }
+  fovea_context* ctx = nullptr;
+};
+
+const std::set<std::string> kLooked = {"start",     "query_start", "key_start",
+                                       "query_len", "key_len",     "page_table",
+                                       "cache_row", "key_first",   "pair"};
+
+class Inspect : public testing::TestWithParam<Case> {};
+
+TEST_P(Inspect, NamesTheEntry) {
+  ASSERT_TRUE(asked);
+  Context context;
+  Call call(GetParam());
+  ASSERT_EQ(call.op->call(context.ctx, call.params.data()), FOVEA_OK) << fovea_last_error();
+  for (const Field* f : call.tensors()) {
+    if (!kLooked.count(f->name) || f->output) continue;
+    const fovea_tensor& x = call.params[f->name];
+    auto* value = static_cast<int32_t*>(x.data);
+    int64_t last = 0, entries = 1;
+    for (int i = 0; i < x.ndim; ++i) last += (x.shape[i] - 1) * x.stride[i], entries *= x.shape[i];
+    if (entries == 0) continue;
+    const int32_t before = value[last];
+    for (const int32_t wrong : {-2, 1 << 20}) {
+      value[last] = wrong;
+      EXPECT_EQ(call.op->call(context.ctx, call.params.data()), FOVEA_INVALID_ARGUMENT)
+          << f->name << " " << wrong;
+      const std::string text = fovea_last_error();
+      EXPECT_EQ(text.rfind(std::string(call.op->name) + ": " + f->name + "[", 0), 0u) << text;
+      EXPECT_NE(text.find(" is " + std::to_string(wrong) + ", wanted "), text.npos) << text;
+    }
+    value[last] = before;
+    EXPECT_EQ(call.op->call(context.ctx, call.params.data()), FOVEA_OK) << fovea_last_error();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, Inspect, testing::ValuesIn(small_cases()),
+                         [](const auto& info) { return info.param.op + "_" + info.param.name; });
+
+}  // namespace
+}  // namespace contract
