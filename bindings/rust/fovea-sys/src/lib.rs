@@ -23,6 +23,7 @@
 //! }
 //! ```
 #![allow(non_camel_case_types)]
+#![warn(missing_docs)]
 
 #[macro_use]
 mod declare;
