@@ -17,7 +17,8 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 # Nothing of the caller's environment: this is how a user's shell looks.
 bare() { # [NAME=value ...] command ...
-  env -i PATH="$PATH" HOME="$HOME" CARGO_NET_OFFLINE=true CARGO_TARGET_DIR="$target" "$@"
+  env -i PATH="$PATH" HOME="$HOME" CARGO_NET_OFFLINE=true CARGO_TARGET_DIR="$target" \
+    CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0 "$@"
 }
 target=$build/rust
 
@@ -37,23 +38,13 @@ awk -F'\t' '{ ns[$1] = $2 } END { exit !(NR == 3 && ns["rust prepared"] <= ns["r
 
 # ---- the README's program outside the tree, beside a checkout that has been built
 tree=$scratch/checkout target=$scratch/target
-mkdir -p "$tree/build/release" "$tree/bindings/rust" "$scratch/user/src"
+mkdir -p "$tree/build/release" "$tree/bindings/rust" "$scratch/user"
 ln -s "$root/include" "$tree/"
 cp -r "$root/bindings/rust/fovea" "$root/bindings/rust/fovea-sys" "$tree/bindings/rust/"
 ln -s "$libraries" "$tree/build/release/lib"
 cd "$scratch/user"
-cat >Cargo.toml <<END
-[package]
-name = "user"
-version = "0.1.0"
-edition = "2021"
-
-[dependencies]
-fovea = { path = "$tree/bindings/rust/fovea" }
-
-[features]
-dlopen = ["fovea/dlopen"]
-END
+cargo init --quiet --vcs none --name user
+bare cargo add --quiet fovea --path "$tree/bindings/rust/fovea"
 sed -n '/^```rust$/,/^```$/p' "$root/bindings/rust/README.md" | sed -n '2,/^```$/p' | grep -v '^```' >src/main.rs
 prints() { # what, command ...
   local what=$1
@@ -69,7 +60,7 @@ if [ -n "$static" ]; then
 fi
 prints "cargo run with libfovea.so" bare FOVEA_LIBRARY="$libraries/libfovea.so" cargo run --quiet
 readelf -d "$target/debug/user" | grep -q 'NEEDED.*libfovea.so.0' || fail "FOVEA_LIBRARY named libfovea.so, which was not linked"
-prints "cargo run with dlopen" bare cargo run --quiet --features dlopen
+prints "cargo run with dlopen" bare cargo run --quiet --features fovea/dlopen
 prints "the program alone with dlopen" bare "$target/debug/user"
 if bare FOVEA_LIBRARY=/nowhere/libfovea.so "$target/debug/user" >"$scratch/said" 2>&1; then
   fail "a missing FOVEA_LIBRARY is not noticed"
@@ -104,8 +95,9 @@ if [ -n "$half" ]; then
   mkdir -p "$scratch/half/src" "$scratch/half/tests"
   cp "$root/bindings/rust/fovea/tests/calls.rs" "$scratch/half/tests/"
   touch "$scratch/half/src/lib.rs"
-  sed -e 's/"user"/"halves"/' -e '/^dlopen/d' "$scratch/user/Cargo.toml" >"$scratch/half/Cargo.toml"
+  sed 's/"user"/"halves"/' "$scratch/user/Cargo.toml" >"$scratch/half/Cargo.toml"
   cat >>"$scratch/half/Cargo.toml" <<END
+[features]
 default = ["half"]
 half = ["fovea/half", "dep:half"]
 [dependencies.half]
@@ -125,10 +117,21 @@ fi
 target=$build/rust
 cd "$root/bindings/rust"
 bare DOCS_RS=1 RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --features dlopen,half
-bare cargo package --quiet --allow-dirty --no-verify -p fovea-sys
-bare cargo package --quiet --allow-dirty --list -p fovea >"$scratch/files"
-for file in README.md LICENSE src/ops.rs src/x_ops.rs examples/overhead.rs; do
-  grep -qx "$file" "$scratch/files" || fail "the package of fovea lacks $file"
+package() { # crate, further arguments: builds what would be published
+  bare cargo package --quiet --allow-dirty -p "$@" >"$scratch/said" 2>&1 || { cat "$scratch/said" >&2; fail "$1 does not package"; }
+}
+at_hand() { # crate, folder: into the registry that stands in for crates.io
+  cp -r "$2" "$scratch/registry/$1"
+  printf '{"files":{},"package":"%064d"}' 0 >"$scratch/registry/$1/.cargo-checksum.json"
+}
+mkdir "$scratch/registry"
+package fovea-sys --features dlopen
+at_hand fovea-sys "$target/package/fovea-sys-0.1.0"
+at_hand half standin/half
+package fovea --features dlopen,half --config 'source.crates-io.replace-with="at-hand"' \
+  --config "source.at-hand.directory='$scratch/registry'"
+for file in README.md LICENSE Cargo.toml src/ops.rs src/x_ops.rs examples/overhead.rs; do
+  [ -s "$target/package/fovea-0.1.0/$file" ] || fail "the package of fovea lacks $file"
 done
 
 # ---- the example prints what C prints

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Shapes of any integers, builders that are kept, prepared calls, halves.
+#![allow(clippy::needless_borrows_for_generic_args)] // references are one form that is tested
 use fovea::*;
 
 fn sequence(count: usize, salt: usize) -> Vec<f32> {
@@ -117,7 +118,6 @@ fn a_builder_is_kept() {
     let mut twice = vec![0f32; 160];
     let again = TensorMut::new(&mut twice, Q).unwrap();
     AttentionForward::new(&to, view, view, again).run(&ctx).unwrap();
-    drop(to);
     assert_eq!(twice, attend(&ctx, &o, &k, &k, false));
     let layer = Layer::new(
         Tensor::new(&q, Q).unwrap(),
