@@ -77,6 +77,7 @@ refuses() { # wanted words, NAME=value ...
   grep -q 'cmake --preset release' "$scratch/said" || fail "$*: no command that helps"
 }
 refuses 'FOVEA_LIBRARY is /nowhere.so: no such file' FOVEA_LIBRARY=/nowhere.so
+refuses 'FOVEA_LIBRARY is lib/libfovea.so, wanted an absolute path' FOVEA_LIBRARY=lib/libfovea.so
 refuses "FOVEA_LIBRARY is $libraries: a folder, wanted a file" FOVEA_LIBRARY="$libraries"
 refuses 'FOVEA_LIB_DIR is /nowhere, which has no libfovea.a or libfovea.so' FOVEA_LIB_DIR=/nowhere
 rm "$tree/build/release/lib"

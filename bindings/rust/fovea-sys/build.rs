@@ -110,10 +110,10 @@ fn symlink(from: &Path, to: &Path) -> std::io::Result<()> {
 
 /// The library, or the sentence that says what was tried and what helps.
 fn find(wanted: &[Kind]) -> Result<Library, String> {
-    if let Some(file) = variable("FOVEA_LIBRARY") {
+    if let Some(file) = variable("FOVEA_LIBRARY")? {
         return named(&file, wanted);
     }
-    if let Some(dir) = variable("FOVEA_LIB_DIR") {
+    if let Some(dir) = variable("FOVEA_LIB_DIR")? {
         return inside(&dir, wanted).ok_or_else(|| {
             format!(
                 "FOVEA_LIB_DIR is {}, which has no {}\n{}",
@@ -146,9 +146,15 @@ fn find(wanted: &[Kind]) -> Result<Library, String> {
     Err(format!("{} was not found.  Tried:\n    {tried}\n{}", names(wanted), help()))
 }
 
-/// A variable that is set and not empty.
-fn variable(name: &str) -> Option<PathBuf> {
-    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+/// A variable that is set and not empty.  Cargo runs this elsewhere than it was called.
+fn variable(name: &str) -> Result<Option<PathBuf>, String> {
+    let path = env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    match path {
+        Some(path) if path.is_relative() => {
+            Err(format!("{name} is {}, wanted an absolute path\n{}", path.display(), help()))
+        }
+        path => Ok(path),
+    }
 }
 
 fn names(wanted: &[Kind]) -> String {
