@@ -4,7 +4,8 @@
     file                         its rows                                  their macros
     fovea-sys/src/sys.rs         enums, structs with offsets, functions    fovea-sys/src/declare.rs
     fovea/src/ops.rs             the builder of each operation             fovea/src/op.rs
-                                 its call by name in the golden test       fovea/tests/golden/call.rs
+    fovea/src/x_ops.rs           the same of the experimental ones         fovea/src/op.rs
+                                 their calls by name in the golden test    fovea/tests/golden/call.rs
     fovea/tests/golden/names.rs  every operation                           fovea/tests/golden/call.rs
     fovea/src/enums.rs           the enums under their Rust names          -
 
@@ -69,7 +70,7 @@ def sys_struct(struct):
     for f in struct["fields"]:
         ty = SCALARS.get(f["kind"], f["type"])
         ty = ty if f["count"] == 1 else f"[{ty}; {f['count']}]"
-        out += f"    {f['name']}: {ty} = {f['offset']};\n"
+        out += f"    {f['name']}: {ty} = {f['offset']}, {literal(field_words(f))};\n"
     return out + "}\n"
 
 
@@ -87,6 +88,7 @@ def handles(op):
 def sys_rs(api):
     out = HEAD + "//! The headers as rows for the macros of declare.rs.\nuse std::os::raw::{c_char, c_void};\n\n"
     for c in api["constants"]:
+        out += f"/// `{c['name']}` of the header.\n"
         out += f"pub const {c['name']}: {'usize' if 'MAX' in c['name'] else 'i32'} = {c['value']};\n"
     major, minor, patch = (int(part) for part in api["version"].split("."))
     out += "/// major * 10000 + minor * 100 + patch of the headers.\n"
@@ -127,13 +129,18 @@ def kind(field):
     return "bool" if is_flag(field) else SCALARS[field["kind"]]
 
 
-def row(field):
+def field_words(field):
+    """What a field is: a tensor's dims and dtypes, and the header's words."""
     words = escaped(field["doc"])
     if field["kind"] == "tensor":
-        words = shape_words(field) + (f": {words}" if words else "")
-    elif field.get("enum"):
-        words = f"The {field['enum']}."
-    return f"        {field['name']}: {kind(field)}, {literal(words)};\n"
+        return shape_words(field) + (f": {words}" if words else "")
+    if field.get("enum"):
+        return f"The {field['enum']}."
+    return words or f"The {field['name']}."
+
+
+def row(field):
+    return f"        {field['name']} set_{field['name']}: {kind(field)}, {literal(field_words(field))};\n"
 
 
 def builder(op, struct):
@@ -143,13 +150,25 @@ def builder(op, struct):
     return out + "    may {\n" + "".join(map(row, optional)) + "    }\n}\n"
 
 
-def ops_rs(api, structs):
+def by_promise(things):
+    """Those that a release promises to keep, and the experimental ones."""
+    return [t for t in things if not is_x(t)], [t for t in things if is_x(t)]
+
+
+def is_x(thing):
+    return thing["name"].startswith(("x_", "fovea_x_"))
+
+
+def ops_rs(ops, structs):
     out = HEAD + "//! One builder per operation: what must be given goes to `new`, what may be has a method.\n"
-    return out + "".join(builder(op, structs[op["params"]]) for op in api["ops"])
+    return out + "".join(builder(op, structs[op["params"]]) for op in ops)
 
 
 def names_rs(api):
-    return HEAD + "\nnames! {\n" + "".join(f"    {op['name']}\n" for op in api["ops"]) + "}\n"
+    out = HEAD + "\nnames! {\n"
+    for module, ops in zip(["ops", "x_ops"], by_promise(api["ops"])):
+        out += f"    {module} {{\n" + "".join(f"        {op['name']}\n" for op in ops) + "    }\n"
+    return out + "}\n"
 
 
 def alias(enum):
@@ -159,16 +178,18 @@ def alias(enum):
 
 def enums_rs(api):
     """Every enum but the status, which is `Error`."""
-    names = sorted(e["name"] for e in api["enums"] if e["name"] != "fovea_status")
-    out = HEAD + "//! The enums under their Rust names.\n"
-    return out + "".join(f"pub use crate::sys::{name} as {alias(name)};\n" for name in names)
+    enums = sorted((e for e in api["enums"] if e["name"] != "fovea_status"), key=lambda e: e["name"])
+    stable, experimental = ([f"pub use crate::sys::{e['name']} as {alias(e['name'])};\n" for e in es] for es in by_promise(enums))
+    out = HEAD + "//! The enums under their Rust names.\n" + "".join(stable)
+    return out + "\n/// Those of experimental operations.\npub(crate) mod experimental {\n" + "".join(f"    {e}" for e in experimental) + "}\n"
 
 
 def emit(api):
     structs = {s["name"]: s for s in api["structs"]}
     return {
         "bindings/rust/fovea-sys/src/sys.rs": sys_rs(api),
-        "bindings/rust/fovea/src/ops.rs": ops_rs(api, structs),
+        "bindings/rust/fovea/src/ops.rs": ops_rs(by_promise(api["ops"])[0], structs),
+        "bindings/rust/fovea/src/x_ops.rs": ops_rs(by_promise(api["ops"])[1], structs),
         "bindings/rust/fovea/src/enums.rs": enums_rs(api),
         "bindings/rust/fovea/tests/golden/names.rs": names_rs(api),
     }

@@ -19,22 +19,28 @@ macro_rules! c_enum {
                 pub const $short: $name = $name($value);
             )*
         }
-        $(pub const $long: $name = $name($value);)*
+        $(
+            #[doc = $words]
+            pub const $long: $name = $name($value);
+        )*
     };
 }
 
-/// A C struct, `field: type = offset;` for each field.  Size and offsets are checked on compiling.
+/// A C struct, `field: type = offset, "words";` for each field.  Size and offsets are checked on compiling.
 macro_rules! c_struct {
     (
         $(#[$doc:meta])*
         $name:ident: $size:literal bytes;
-        $($field:ident: $ty:ty = $offset:literal;)*
+        $($field:ident: $ty:ty = $offset:literal, $words:literal;)*
     ) => {
         $(#[$doc])*
         #[repr(C)]
         #[derive(Clone, Copy, Debug)]
         pub struct $name {
-            $(pub $field: $ty,)*
+            $(
+                #[doc = $words]
+                pub $field: $ty,
+            )*
         }
 
         impl Default for $name {

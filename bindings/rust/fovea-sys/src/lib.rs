@@ -1,10 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The C ABI of fovea, letter for letter: see include/fovea for what each call means.
 //!
-//! Linked by default (feature `static`: libfovea.a).  With the feature `dlopen` nothing is linked:
-//! [`load`] opens libfovea.so and looks every function up, and the functions here call through that
-//! table.  Either way the same names exist and `load` says whether they can be called.
+//! The crate `fovea` is the safe layer over it.
+//!
+//! | feature | what |
+//! | --- | --- |
+//! | none | `libfovea.a` is linked in where it is found, else `libfovea.so` is linked |
+//! | `static` | `libfovea.a` alone |
+//! | `dlopen` | nothing is linked; [`load`] opens `libfovea.so` and looks every function up |
+//!
+//! Either way the same names exist, and `load` says whether they can be called.  The build script
+//! looks at `FOVEA_LIBRARY` (a file) and `FOVEA_LIB_DIR` (a folder), asks pkg-config, and then looks
+//! in this checkout and the system's folders.  With `dlopen` the program reads `FOVEA_LIBRARY` too.
+//!
+//! ```
+//! use fovea_sys as sys;
+//! sys::load().unwrap();
+//! let mut ctx = std::ptr::null_mut();
+//! unsafe {
+//!     assert_eq!(sys::fovea_context_create(sys::FOVEA_HOST, 0, &mut ctx), sys::FOVEA_OK);
+//!     sys::fovea_context_destroy(ctx);
+//! }
+//! ```
 #![allow(non_camel_case_types)]
+#![warn(missing_docs)]
 
 #[macro_use]
 mod declare;
@@ -53,7 +72,7 @@ mod dynamic {
             let c_path = CString::new(path).map_err(|_| format!("{path:?} has a NUL byte"))?;
             let handle = unsafe { dlopen(c_path.as_ptr(), RTLD_NOW) };
             if handle.is_null() {
-                return Err(format!("cannot open libfovea: {}", last_error()));
+                return Err(last_error());
             }
             Ok(Library(handle))
         }
@@ -77,9 +96,25 @@ mod dynamic {
 
     type Opened = Result<crate::sys::Table, String>;
 
+    /// $FOVEA_LIBRARY alone if set, where the build script saw it, as the system finds it.
     fn open() -> Opened {
-        let path = std::env::var("FOVEA_LIBRARY").unwrap_or_else(|_| NAME.to_string());
-        crate::sys::Table::read(&Library::open(&path)?)
+        let mut places = Vec::new();
+        match std::env::var("FOVEA_LIBRARY") {
+            Ok(path) if !path.is_empty() => places.push(path),
+            _ => {
+                #[cfg(fovea_found)]
+                places.push(env!("FOVEA_FOUND").to_string());
+                places.push(NAME.to_string());
+            }
+        }
+        let mut reasons = Vec::new();
+        for place in &places {
+            match Library::open(place) {
+                Ok(library) => return crate::sys::Table::read(&library),
+                Err(why) => reasons.push(why),
+            }
+        }
+        Err(format!("cannot open libfovea: {}: set FOVEA_LIBRARY to its file", reasons.join("; ")))
     }
 
     fn opened() -> &'static Opened {

@@ -3,9 +3,13 @@
 //! The headers as rows for the macros of declare.rs.
 use std::os::raw::{c_char, c_void};
 
+/// `FOVEA_VERSION_MAJOR` of the header.
 pub const FOVEA_VERSION_MAJOR: i32 = 0;
+/// `FOVEA_VERSION_MINOR` of the header.
 pub const FOVEA_VERSION_MINOR: i32 = 1;
+/// `FOVEA_VERSION_PATCH` of the header.
 pub const FOVEA_VERSION_PATCH: i32 = 0;
+/// `FOVEA_MAX_DIMS` of the header.
 pub const FOVEA_MAX_DIMS: usize = 5;
 /// major * 10000 + minor * 100 + patch of the headers.
 pub const FOVEA_VERSION: i32 = 100;
@@ -149,11 +153,11 @@ c_struct! {
     ///   all 0     over more than one element is refused: strides were forgotten
     /// ```
     fovea_tensor: 96 bytes;
-    data: *mut c_void = 0;
-    dtype: i32 = 8;
-    ndim: i32 = 12;
-    shape: [i64; 5] = 16;
-    stride: [i64; 5] = 56;
+    data: *mut c_void = 0, "The data.";
+    dtype: i32 = 8, "The fovea_dtype.";
+    ndim: i32 = 12, "0 .. FOVEA_MAX_DIMS";
+    shape: [i64; 5] = 16, r"extents, \>= 0; entries from ndim on are ignored";
+    stride: [i64; 5] = 56, r"in elements, \>= 0; see above";
 }
 
 c_struct! {
@@ -168,41 +172,41 @@ c_struct! {
     ///                    sink_keys; pages of 16 tokens or more, without softcap and key_first
     /// ```
     fovea_attention_forward_params: 2192 bytes;
-    struct_size: usize = 0;
-    q: fovea_tensor = 8;
-    k: fovea_tensor = 104;
-    v: fovea_tensor = 200;
-    o: fovea_tensor = 296;
-    lse: fovea_tensor = 392;
-    q_value: fovea_tensor = 488;
-    query_start: fovea_tensor = 584;
-    key_start: fovea_tensor = 680;
-    query_len: fovea_tensor = 776;
-    key_len: fovea_tensor = 872;
-    key_first: fovea_tensor = 968;
-    page_table: fovea_tensor = 1064;
-    cache_row: fovea_tensor = 1160;
-    query_position: fovea_tensor = 1256;
-    key_position: fovea_tensor = 1352;
-    head_window: fovea_tensor = 1448;
-    mask: fovea_tensor = 1544;
-    bias: fovea_tensor = 1640;
-    alibi: fovea_tensor = 1736;
-    sink_logit: fovea_tensor = 1832;
-    cos: fovea_tensor = 1928;
-    sin: fovea_tensor = 2024;
-    query_max: i64 = 2120;
-    key_max: i64 = 2128;
-    window_left: i64 = 2136;
-    window_right: i64 = 2144;
-    sink_keys: i64 = 2152;
-    local_chunk: i64 = 2160;
-    scale: f32 = 2168;
-    softcap: f32 = 2172;
-    causal: i32 = 2176;
-    rope_begin: i32 = 2180;
-    rope_interleaved: i32 = 2184;
-    splits: i32 = 2188;
+    struct_size: usize = 0, "sizeof(fovea_attention_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
+    o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
+    lse: fovea_tensor = 392, "`(b, h, s)` f32: natural log of each row's sum";
+    q_value: fovea_tensor = 488, "`(b, s, h, e)` as q: second query, contracted with v (split MLA caches)";
+    query_start: fovea_tensor = 584, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 680, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+    query_len: fovea_tensor = 776, "`(r)` i32: rows in use, at most s or the packed extent";
+    key_len: fovea_tensor = 872, "`(r)` i32: keys in use, key_first's among them, at most t, packed extent or pages * page";
+    key_first: fovea_tensor = 968, "`(r)` i32: keys skipped at the left of each sequence (left padding); positions count from there";
+    page_table: fovea_tensor = 1064, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
+    cache_row: fovea_tensor = 1160, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+    query_position: fovea_tensor = 1256, "`(b, h, s)` i32: absent: row + Lk - Lq";
+    key_position: fovea_tensor = 1352, "`(key_b, g, t) or paged (r, g, keys)` i32: negative: no key here; absent: index in the sequence from key_first";
+    head_window: fovea_tensor = 1448, "`(h, 3)` i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0";
+    mask: fovea_tensor = 1544, "`(b, h, s, bytes)` u8: bit j % 8 of byte j / 8 is 1 where the row may see its sequence's key column j";
+    bias: fovea_tensor = 1640, "`(b, h, s, keys)` f32 f16 bf16: added to scores; -inf masks; stride 0 broadcasts";
+    alibi: fovea_tensor = 1736, "`(r, h)` f32: slope times distance is subtracted";
+    sink_logit: fovea_tensor = 1832, "`(h)` f32: a learned term of the denominator: not scaled, capped or biased";
+    cos: fovea_tensor = 1928, "`(positions, half)` f32: keys are stored unrotated and turned by their position after loading; v untouched";
+    sin: fovea_tensor = 2024, "`(positions, half)` f32: with cos";
+    query_max: i64 = 2120, "longest sequence of rows, bounds the grid; 0: s";
+    key_max: i64 = 2128, "longest sequence of keys; 0: t, or pages * page";
+    window_left: i64 = 2136, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 2144, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+    sink_keys: i64 = 2152, "keys at positions below this stay visible through window_left";
+    local_chunk: i64 = 2160, "rows see keys of their own chunk of this many positions only; 0: off";
+    scale: f32 = 2168, r"\> 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value";
+    softcap: f32 = 2172, "0: none";
+    causal: i32 = 2176, "1: window_right = 1";
+    rope_begin: i32 = 2180, "first rotated column of k; 2 * half columns are turned";
+    rope_interleaved: i32 = 2184, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
+    splits: i32 = 2188, "parts the keys of a row are cut into; 0: chosen from shapes";
 }
 
 c_struct! {
@@ -228,42 +232,42 @@ c_struct! {
     ///                    or sink_keys
     /// ```
     fovea_attention_backward_params: 2472 bytes;
-    struct_size: usize = 0;
-    q: fovea_tensor = 8;
-    k: fovea_tensor = 104;
-    v: fovea_tensor = 200;
-    query_start: fovea_tensor = 296;
-    key_start: fovea_tensor = 392;
-    query_len: fovea_tensor = 488;
-    key_len: fovea_tensor = 584;
-    key_first: fovea_tensor = 680;
-    query_position: fovea_tensor = 776;
-    key_position: fovea_tensor = 872;
-    head_window: fovea_tensor = 968;
-    mask: fovea_tensor = 1064;
-    bias: fovea_tensor = 1160;
-    alibi: fovea_tensor = 1256;
-    sink_logit: fovea_tensor = 1352;
-    o: fovea_tensor = 1448;
-    lse: fovea_tensor = 1544;
-    dout: fovea_tensor = 1640;
-    dlse: fovea_tensor = 1736;
-    dq: fovea_tensor = 1832;
-    dk: fovea_tensor = 1928;
-    dv: fovea_tensor = 2024;
-    dsink_logit: fovea_tensor = 2120;
-    dbias: fovea_tensor = 2216;
-    dalibi: fovea_tensor = 2312;
-    query_max: i64 = 2408;
-    key_max: i64 = 2416;
-    window_left: i64 = 2424;
-    window_right: i64 = 2432;
-    sink_keys: i64 = 2440;
-    local_chunk: i64 = 2448;
-    scale: f32 = 2456;
-    softcap: f32 = 2460;
-    causal: i32 = 2464;
-    nondeterministic: i32 = 2468;
+    struct_size: usize = 0, "sizeof(fovea_attention_backward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(key_b, t, g, d)` as q";
+    v: fovea_tensor = 200, "`(key_b, t, g, e)` as q";
+    query_start: fovea_tensor = 296, "`(r+1)` i32: as in the forward, and so for the fields below";
+    key_start: fovea_tensor = 392, "`(r+1)` i32";
+    query_len: fovea_tensor = 488, "`(r)` i32";
+    key_len: fovea_tensor = 584, "`(r)` i32";
+    key_first: fovea_tensor = 680, "`(r)` i32";
+    query_position: fovea_tensor = 776, "`(b, h, s)` i32";
+    key_position: fovea_tensor = 872, "`(key_b, g, t)` i32";
+    head_window: fovea_tensor = 968, "`(h, 3)` i32";
+    mask: fovea_tensor = 1064, "`(b, h, s, bytes)` u8";
+    bias: fovea_tensor = 1160, "`(b, h, s, keys)` f32 f16 bf16";
+    alibi: fovea_tensor = 1256, "`(r, h)` f32";
+    sink_logit: fovea_tensor = 1352, "`(h)` f32";
+    o: fovea_tensor = 1448, "`(b, s, h, e)` as q or f32: of the forward";
+    lse: fovea_tensor = 1544, "`(b, h, s)` f32: of the forward";
+    dout: fovea_tensor = 1640, "`(b, s, h, e)` as o: the gradient of o";
+    dlse: fovea_tensor = 1736, "`(b, h, s)` f32: the gradient of lse; absent: 0";
+    dq: fovea_tensor = 1832, "`(b, s, h, d)` as q";
+    dk: fovea_tensor = 1928, "`(key_b, t, g, d)` as q";
+    dv: fovea_tensor = 2024, "`(key_b, t, g, e)` as q";
+    dsink_logit: fovea_tensor = 2120, "`(h)` f32: needs sink_logit";
+    dbias: fovea_tensor = 2216, "`(b, h, s, keys)` f32: needs bias; a stride of 0 receives the ordered sum over that dimension";
+    dalibi: fovea_tensor = 2312, "`(r, h)` f32: needs alibi";
+    query_max: i64 = 2408, "as in the forward, and so for the fields below";
+    key_max: i64 = 2416, "0: t";
+    window_left: i64 = 2424, "0: all";
+    window_right: i64 = 2432, "0: all";
+    sink_keys: i64 = 2440, "0: none";
+    local_chunk: i64 = 2448, "0: off";
+    scale: f32 = 2456, "0: 1 / sqrt(d)";
+    softcap: f32 = 2460, "0: none";
+    causal: i32 = 2464, "1: window_right = 1";
+    nondeterministic: i32 = 2468, "1: a faster kernel whose sums may change order may be used";
 }
 
 c_struct! {
@@ -279,12 +283,12 @@ c_struct! {
     /// cores.
     /// ```
     fovea_merge_forward_params: 488 bytes;
-    struct_size: usize = 0;
-    o_part: fovea_tensor = 8;
-    lse_part: fovea_tensor = 104;
-    row: fovea_tensor = 200;
-    o: fovea_tensor = 296;
-    lse: fovea_tensor = 392;
+    struct_size: usize = 0, "sizeof(fovea_merge_forward_params)";
+    o_part: fovea_tensor = 8, "`(n, b, u, h, e)` f32 f16 bf16: u rows a part; u = s without row";
+    lse_part: fovea_tensor = 104, "`(n, b, h, u)` f32: -inf: this part adds nothing, whatever its o";
+    row: fovea_tensor = 200, "`(n, u)` i32: row of o that a part's row belongs to, -1: none; at most once per part (repeated: the last counts)";
+    o: fovea_tensor = 296, r"`(b, s, h, e)` f32 f16 bf16: may be o_part\[0\] exactly, when row is absent";
+    lse: fovea_tensor = 392, r"`(b, h, s)` f32: may be lse_part\[0\] exactly, when row is absent";
 }
 
 c_struct! {
@@ -294,16 +298,16 @@ c_struct! {
     /// A part's row that belongs to no row of o gets 0.
     /// ```
     fovea_merge_backward_params: 872 bytes;
-    struct_size: usize = 0;
-    o_part: fovea_tensor = 8;
-    lse_part: fovea_tensor = 104;
-    row: fovea_tensor = 200;
-    o: fovea_tensor = 296;
-    lse: fovea_tensor = 392;
-    dout: fovea_tensor = 488;
-    dlse: fovea_tensor = 584;
-    do_part: fovea_tensor = 680;
-    dlse_part: fovea_tensor = 776;
+    struct_size: usize = 0, "sizeof(fovea_merge_backward_params)";
+    o_part: fovea_tensor = 8, "`(n, b, u, h, e)` f32 f16 bf16";
+    lse_part: fovea_tensor = 104, "`(n, b, h, u)` f32";
+    row: fovea_tensor = 200, "`(n, u)` i32";
+    o: fovea_tensor = 296, "`(b, s, h, e)` f32 f16 bf16: of the forward";
+    lse: fovea_tensor = 392, "`(b, h, s)` f32: of the forward";
+    dout: fovea_tensor = 488, "`(b, s, h, e)` as o: the gradient of o";
+    dlse: fovea_tensor = 584, "`(b, h, s)` f32: the gradient of lse; absent: 0";
+    do_part: fovea_tensor = 680, "`(n, b, u, h, e)` as o_part";
+    dlse_part: fovea_tensor = 776, "`(n, b, h, u)` f32";
 }
 
 c_struct! {
@@ -316,30 +320,30 @@ c_struct! {
     /// other byte of the cache stays as it was.
     /// ```
     fovea_cache_append_params: 1672 bytes;
-    struct_size: usize = 0;
-    k_new: fovea_tensor = 8;
-    v_new: fovea_tensor = 104;
-    k: fovea_tensor = 200;
-    v: fovea_tensor = 296;
-    query_start: fovea_tensor = 392;
-    key_start: fovea_tensor = 488;
-    query_len: fovea_tensor = 584;
-    key_len: fovea_tensor = 680;
-    page_table: fovea_tensor = 776;
-    cache_row: fovea_tensor = 872;
-    position: fovea_tensor = 968;
-    cos: fovea_tensor = 1064;
-    sin: fovea_tensor = 1160;
-    norm_weight: fovea_tensor = 1256;
-    k_scale: fovea_tensor = 1352;
-    v_scale: fovea_tensor = 1448;
-    key_len_out: fovea_tensor = 1544;
-    query_max: i64 = 1640;
-    key_max: i64 = 1648;
-    norm_eps: f32 = 1656;
-    rope_begin: i32 = 1660;
-    rope_interleaved: i32 = 1664;
-    reserved: i32 = 1668;
+    struct_size: usize = 0, "sizeof(fovea_cache_append_params)";
+    k_new: fovea_tensor = 8, "`(b, s, g, d)` f32 f16 bf16: with k";
+    v_new: fovea_tensor = 104, "`(b, s, f, e)` f32 f16 bf16: with v; its head count is free of g";
+    k: fovea_tensor = 200, "`(rows, t, g, d) or paged (pool, page, g, d)` f32 f16 bf16 e4m3 e5m2 i8";
+    v: fovea_tensor = 296, "`(rows, t, f, e) or paged (pool, page, f, e)` f32 f16 bf16 e4m3 e5m2 i8";
+    query_start: fovea_tensor = 392, "`(r+1)` i32: first packed new token of each sequence; then b = 1";
+    key_start: fovea_tensor = 488, "`(r+1)` i32: first packed cache slot of each sequence (rows = 1); not with page_table or cache_row";
+    query_len: fovea_tensor = 584, "`(r)` i32: new tokens of each sequence; absent: all";
+    key_len: fovea_tensor = 680, "`(r)` i32: tokens in the cache before; absent: 0";
+    page_table: fovea_tensor = 776, "`(rows, pages)` i32: -1: page absent";
+    cache_row: fovea_tensor = 872, "`(r)` i32: row of page_table, or of k and v; -1 or past the last skips the sequence; absent: its own number";
+    position: fovea_tensor = 968, "`(b, s)` i32: rotary position of each new token; absent: key_len + i";
+    cos: fovea_tensor = 1064, "`(positions, half)` f32: rotates k_new; a position outside the table gives NaN";
+    sin: fovea_tensor = 1160, "`(positions, half)` f32: with cos";
+    norm_weight: fovea_tensor = 1256, r"`(width)` f32 f16 bf16: RMSNorm of the first width \<= d columns of k_new";
+    k_scale: fovea_tensor = 1352, "`(g)` f32: k stores value / scale (e4m3 e5m2 i8 only); absent: 1";
+    v_scale: fovea_tensor = 1448, "`(f)` f32: as k_scale, of v";
+    key_len_out: fovea_tensor = 1544, "`(r)` i32: key_len plus the new tokens; may be key_len";
+    query_max: i64 = 1640, "most new tokens of a sequence, bounds the grid; 0: s";
+    key_max: i64 = 1648, "tokens past this index are dropped; 0: t, or pages * page";
+    norm_eps: f32 = 1656, "0: 1e-6";
+    rope_begin: i32 = 1660, "first rotated column of k_new";
+    rope_interleaved: i32 = 1664, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
+    reserved: i32 = 1668, "0";
 }
 
 c_struct! {
@@ -349,10 +353,10 @@ c_struct! {
     /// target twice, or a target and a source.
     /// ```
     fovea_cache_copy_params: 296 bytes;
-    struct_size: usize = 0;
-    source: fovea_tensor = 8;
-    target: fovea_tensor = 104;
-    pair: fovea_tensor = 200;
+    struct_size: usize = 0, "sizeof(fovea_cache_copy_params)";
+    source: fovea_tensor = 8, "`(pool, page, g, d)` f32 f16 bf16 e4m3 e5m2 i8 i32 u8";
+    target: fovea_tensor = 104, "`(pool2, page, g, d)` as source: may be source";
+    pair: fovea_tensor = 200, "`(n, 2)` i32: source page, target page; -1 skips";
 }
 
 c_struct! {
@@ -362,31 +366,31 @@ c_struct! {
     /// are not written.  Keys and values are two calls.
     /// ```
     fovea_cache_get_params: 688 bytes;
-    struct_size: usize = 0;
-    k: fovea_tensor = 8;
-    key_start: fovea_tensor = 104;
-    key_len: fovea_tensor = 200;
-    page_table: fovea_tensor = 296;
-    cache_row: fovea_tensor = 392;
-    k_scale: fovea_tensor = 488;
-    k_out: fovea_tensor = 584;
-    key_max: i64 = 680;
+    struct_size: usize = 0, "sizeof(fovea_cache_get_params)";
+    k: fovea_tensor = 8, "`(rows, t, g, d) or paged (pool, page, g, d)` f32 f16 bf16 e4m3 e5m2 i8";
+    key_start: fovea_tensor = 104, "`(r+1)` i32: k_out is packed, (1, total, g, d): first row of each sequence; k keeps a row for each";
+    key_len: fovea_tensor = 200, "`(r)` i32: tokens in use; absent: the extent of k_out or of its packed part";
+    page_table: fovea_tensor = 296, "`(rows, pages)` i32: -1: page absent";
+    cache_row: fovea_tensor = 392, "`(r)` i32: row of page_table, or of k; -1 or past the last skips the sequence";
+    k_scale: fovea_tensor = 488, "`(g)` f32: absent: 1";
+    k_out: fovea_tensor = 584, "`(b, u, g, d)` f32 f16 bf16";
+    key_max: i64 = 680, "tokens past this index are not read; 0: t, or pages * page";
 }
 
 c_struct! {
     /// y = x rotated; with `inverse` by the negative angle, which is also the gradient.
     fovea_rope_forward_params: 600 bytes;
-    struct_size: usize = 0;
-    x: fovea_tensor = 8;
-    y: fovea_tensor = 104;
-    position: fovea_tensor = 200;
-    start: fovea_tensor = 296;
-    cos: fovea_tensor = 392;
-    sin: fovea_tensor = 488;
-    rope_begin: i32 = 584;
-    rope_interleaved: i32 = 588;
-    inverse: i32 = 592;
-    reserved: i32 = 596;
+    struct_size: usize = 0, "sizeof(fovea_rope_forward_params)";
+    x: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    y: fovea_tensor = 104, "`(b, s, h, d)` as x: may be x";
+    position: fovea_tensor = 200, "`(b, s)` i32: row of the table; outside it the rotated columns are NaN; absent: index in the sequence";
+    start: fovea_tensor = 296, "`(r+1)` i32: first packed row of each sequence; then b = 1; rows of none are not written";
+    cos: fovea_tensor = 392, "`(positions, half)` f32";
+    sin: fovea_tensor = 488, "`(positions, half)` f32";
+    rope_begin: i32 = 584, "first rotated column; 2 * half columns turn, the rest is copied";
+    rope_interleaved: i32 = 588, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
+    inverse: i32 = 592, "1: the negative angle";
+    reserved: i32 = 596, "0";
 }
 
 c_struct! {
@@ -395,18 +399,18 @@ c_struct! {
     /// reduced in f64: errors stay below 2^-22 for positions below 2^22.
     /// ```
     fovea_rope_table_get_params: 336 bytes;
-    struct_size: usize = 0;
-    cos: fovea_tensor = 8;
-    sin: fovea_tensor = 104;
-    frequency: fovea_tensor = 200;
-    position_begin: i64 = 296;
-    original_len: i64 = 304;
-    base: f32 = 312;
-    factor: f32 = 316;
-    low_factor: f32 = 320;
-    high_factor: f32 = 324;
-    scaling: i32 = 328;
-    reserved: i32 = 332;
+    struct_size: usize = 0, "sizeof(fovea_rope_table_get_params)";
+    cos: fovea_tensor = 8, "`(positions, half)` f32";
+    sin: fovea_tensor = 104, "`(positions, half)` f32";
+    frequency: fovea_tensor = 200, "`(half)` f32: radians a position; absent: base^(-i / half); scaling applies to either";
+    position_begin: i64 = 296, "position of row 0; may be negative";
+    original_len: i64 = 304, "context length of training; 0: 8192 (llama3), 4096 (yarn)";
+    base: f32 = 312, "0: 10000; with frequency read by yarn alone";
+    factor: f32 = 316, r"\>= 1; 0: 1";
+    low_factor: f32 = 320, "0: 1";
+    high_factor: f32 = 324, "0: 4 (llama3), 32 (yarn)";
+    scaling: i32 = 328, "The fovea_scaling.";
+    reserved: i32 = 332, "0";
 }
 
 c_struct! {
@@ -427,16 +431,16 @@ c_struct! {
     /// Limits: d is up to 3072 on CUDA, any on the host.
     /// ```
     fovea_quant_quantize_params: 512 bytes;
-    struct_size: usize = 0;
-    x: fovea_tensor = 8;
-    start: fovea_tensor = 104;
-    code: fovea_tensor = 200;
-    code_t: fovea_tensor = 296;
-    scale: fovea_tensor = 392;
-    block: i64 = 488;
-    seed: i64 = 496;
-    hadamard: i32 = 504;
-    code_order: i32 = 508;
+    struct_size: usize = 0, "sizeof(fovea_quant_quantize_params)";
+    x: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    start: fovea_tensor = 104, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+    code: fovea_tensor = 200, "`(b, s, h, d)` e4m3: absent: only code_t is written";
+    code_t: fovea_tensor = 296, "`(b, h, d, padded)` e4m3: the codes with tokens contiguous, for v_t";
+    scale: fovea_tensor = 392, "`(b, h, n)` f32: n as said above";
+    block: i64 = 488, "tokens that share a scale: 64 or 128; 0: all of a sequence";
+    seed: i64 = 496, "signs of the rotation; with hadamard";
+    hadamard: i32 = 504, "1: rotate the columns first";
+    code_order: i32 = 508, "The fovea_code_order.";
 }
 
 c_struct! {
@@ -460,31 +464,31 @@ c_struct! {
     ///                    of q, k, v_t, o contiguous and 16-byte aligned
     /// ```
     fovea_quant_forward_params: 1408 bytes;
-    struct_size: usize = 0;
-    q: fovea_tensor = 8;
-    k: fovea_tensor = 104;
-    v: fovea_tensor = 200;
-    v_t: fovea_tensor = 296;
-    q_scale: fovea_tensor = 392;
-    k_scale: fovea_tensor = 488;
-    v_scale: fovea_tensor = 584;
-    o: fovea_tensor = 680;
-    lse: fovea_tensor = 776;
-    query_start: fovea_tensor = 872;
-    key_start: fovea_tensor = 968;
-    query_len: fovea_tensor = 1064;
-    key_len: fovea_tensor = 1160;
-    sink_logit: fovea_tensor = 1256;
-    query_max: i64 = 1352;
-    key_max: i64 = 1360;
-    window_left: i64 = 1368;
-    window_right: i64 = 1376;
-    scale: f32 = 1384;
-    softcap: f32 = 1388;
-    causal: i32 = 1392;
-    q_block: i32 = 1396;
-    k_block: i32 = 1400;
-    code_order: i32 = 1404;
+    struct_size: usize = 0, "sizeof(fovea_quant_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` e4m3";
+    k: fovea_tensor = 104, "`(key_b, t, g, d)` as q";
+    v: fovea_tensor = 200, "`(key_b, t, g, e)` e4m3: this or v_t";
+    v_t: fovea_tensor = 296, "`(key_b, g, e, padded)` e4m3: values with tokens contiguous, in code_order, placed as quant_quantize does";
+    q_scale: fovea_tensor = 392, "`(b, h, q_blocks)` f32: absent: 1";
+    k_scale: fovea_tensor = 488, "`(key_b, g, k_blocks)` f32: absent: 1";
+    v_scale: fovea_tensor = 584, "`(key_b, g, v_blocks)` f32: one for all of a sequence (block = 0); absent: 1";
+    o: fovea_tensor = 680, "`(b, s, h, e)` f32 f16 bf16";
+    lse: fovea_tensor = 776, "`(b, h, s)` f32: natural log of each row's sum";
+    query_start: fovea_tensor = 872, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 968, "`(r+1)` i32: first packed key of each sequence";
+    query_len: fovea_tensor = 1064, "`(r)` i32: rows in use, at most s or the packed extent";
+    key_len: fovea_tensor = 1160, "`(r)` i32: keys in use, at most t or the packed extent";
+    sink_logit: fovea_tensor = 1256, "`(h)` f32: a learned term of the denominator: not scaled or capped";
+    query_max: i64 = 1352, "longest sequence of rows, bounds the grid; 0: s";
+    key_max: i64 = 1360, "longest sequence of keys; 0: t";
+    window_left: i64 = 1368, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 1376, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+    scale: f32 = 1384, r"\> 0; 0: 1 / sqrt(d)";
+    softcap: f32 = 1388, r"\> 0; 0: none";
+    causal: i32 = 1392, "1: window_right = 1";
+    q_block: i32 = 1396, "rows that share an entry of q_scale: 64 or 128; 0: all of a sequence";
+    k_block: i32 = 1400, "keys that share an entry of k_scale: 64 or 128; 0: all of a sequence";
+    code_order: i32 = 1404, "The fovea_code_order.";
 }
 
 c_struct! {
@@ -498,32 +502,32 @@ c_struct! {
     ///                    sink_keys, no head_window; rows of q and k contiguous, 16-byte aligned
     /// ```
     fovea_kl_forward_params: 1416 bytes;
-    struct_size: usize = 0;
-    q_teacher: fovea_tensor = 8;
-    k_teacher: fovea_tensor = 104;
-    q_student: fovea_tensor = 200;
-    k_student: fovea_tensor = 296;
-    kl: fovea_tensor = 392;
-    lse_teacher: fovea_tensor = 488;
-    lse_student: fovea_tensor = 584;
-    row_weight: fovea_tensor = 680;
-    total: fovea_tensor = 776;
-    query_start: fovea_tensor = 872;
-    key_start: fovea_tensor = 968;
-    query_len: fovea_tensor = 1064;
-    key_len: fovea_tensor = 1160;
-    head_window: fovea_tensor = 1256;
-    query_max: i64 = 1352;
-    key_max: i64 = 1360;
-    window_left: i64 = 1368;
-    window_right: i64 = 1376;
-    sink_keys: i64 = 1384;
-    scale_teacher: f32 = 1392;
-    scale_student: f32 = 1396;
-    causal: i32 = 1400;
-    direction: i32 = 1404;
-    mean: i32 = 1408;
-    reserved: i32 = 1412;
+    struct_size: usize = 0, "sizeof(fovea_kl_forward_params)";
+    q_teacher: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k_teacher: fovea_tensor = 104, "`(key_b, t, g, d)` as q_teacher";
+    q_student: fovea_tensor = 200, "`(b, s, h, f)` f32 f16 bf16: need not be the teacher's dtype";
+    k_student: fovea_tensor = 296, "`(key_b, t, x, f)` as q_student: x divides h, query head i reads key head i / (h / x)";
+    kl: fovea_tensor = 392, "`(b, h, s)` f32: one of kl, lse_teacher, lse_student, total at least";
+    lse_teacher: fovea_tensor = 488, "`(b, h, s)` f32: natural log of each row's sum, for the backward";
+    lse_student: fovea_tensor = 584, "`(b, h, s)` f32";
+    row_weight: fovea_tensor = 680, "`(b, h, s)` f32: w, for total";
+    total: fovea_tensor = 776, "`(1)` f32: the weighted sum or mean of kl";
+    query_start: fovea_tensor = 872, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 968, "`(r+1)` i32: first packed key of each sequence";
+    query_len: fovea_tensor = 1064, "`(r)` i32: rows in use, at most s or the packed extent";
+    key_len: fovea_tensor = 1160, "`(r)` i32: keys in use, at most t or the packed extent";
+    head_window: fovea_tensor = 1256, "`(h, 3)` i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0";
+    query_max: i64 = 1352, "longest sequence of rows, bounds the grid; 0: s";
+    key_max: i64 = 1360, "longest sequence of keys; 0: t";
+    window_left: i64 = 1368, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 1376, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+    sink_keys: i64 = 1384, "keys at positions below this stay visible through window_left";
+    scale_teacher: f32 = 1392, r"\> 0; 0: 1 / sqrt(d)";
+    scale_student: f32 = 1396, r"\> 0; 0: 1 / sqrt(f)";
+    causal: i32 = 1400, "1: window_right = 1";
+    direction: i32 = 1404, "The fovea_direction.";
+    mean: i32 = 1408, "of total, 0: the sum, 1: the mean over rows that see a key";
+    reserved: i32 = 1412, "0";
 }
 
 c_struct! {
@@ -545,37 +549,37 @@ c_struct! {
     /// and 16-byte aligned too.
     /// ```
     fovea_kl_backward_params: 1896 bytes;
-    struct_size: usize = 0;
-    q_teacher: fovea_tensor = 8;
-    k_teacher: fovea_tensor = 104;
-    q_student: fovea_tensor = 200;
-    k_student: fovea_tensor = 296;
-    row_weight: fovea_tensor = 392;
-    query_start: fovea_tensor = 488;
-    key_start: fovea_tensor = 584;
-    query_len: fovea_tensor = 680;
-    key_len: fovea_tensor = 776;
-    head_window: fovea_tensor = 872;
-    kl: fovea_tensor = 968;
-    lse_teacher: fovea_tensor = 1064;
-    lse_student: fovea_tensor = 1160;
-    dkl: fovea_tensor = 1256;
-    dtotal: fovea_tensor = 1352;
-    dq_student: fovea_tensor = 1448;
-    dk_student: fovea_tensor = 1544;
-    dq_teacher: fovea_tensor = 1640;
-    dk_teacher: fovea_tensor = 1736;
-    query_max: i64 = 1832;
-    key_max: i64 = 1840;
-    window_left: i64 = 1848;
-    window_right: i64 = 1856;
-    sink_keys: i64 = 1864;
-    scale_teacher: f32 = 1872;
-    scale_student: f32 = 1876;
-    causal: i32 = 1880;
-    direction: i32 = 1884;
-    mean: i32 = 1888;
-    nondeterministic: i32 = 1892;
+    struct_size: usize = 0, "sizeof(fovea_kl_backward_params)";
+    q_teacher: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k_teacher: fovea_tensor = 104, "`(key_b, t, g, d)` as q_teacher";
+    q_student: fovea_tensor = 200, "`(b, s, h, f)` f32 f16 bf16";
+    k_student: fovea_tensor = 296, "`(key_b, t, x, f)` as q_student";
+    row_weight: fovea_tensor = 392, "`(b, h, s)` f32: w, with dtotal";
+    query_start: fovea_tensor = 488, "`(r+1)` i32: as in the forward, and so for the fields below";
+    key_start: fovea_tensor = 584, "`(r+1)` i32";
+    query_len: fovea_tensor = 680, "`(r)` i32";
+    key_len: fovea_tensor = 776, "`(r)` i32";
+    head_window: fovea_tensor = 872, "`(h, 3)` i32";
+    kl: fovea_tensor = 968, "`(b, h, s)` f32: of the forward";
+    lse_teacher: fovea_tensor = 1064, "`(b, h, s)` f32: of the forward";
+    lse_student: fovea_tensor = 1160, "`(b, h, s)` f32: of the forward";
+    dkl: fovea_tensor = 1256, "`(b, h, s)` f32: the gradient of kl; this or dtotal, or both";
+    dtotal: fovea_tensor = 1352, "`(1)` f32: the gradient of total";
+    dq_student: fovea_tensor = 1448, "`(b, s, h, f)` as q_student";
+    dk_student: fovea_tensor = 1544, "`(key_b, t, x, f)` as q_student";
+    dq_teacher: fovea_tensor = 1640, "`(b, s, h, d)` as q_teacher";
+    dk_teacher: fovea_tensor = 1736, "`(key_b, t, g, d)` as q_teacher";
+    query_max: i64 = 1832, "as in the forward, and so for the fields below";
+    key_max: i64 = 1840, "0: t";
+    window_left: i64 = 1848, "0: all";
+    window_right: i64 = 1856, "0: all";
+    sink_keys: i64 = 1864, "0: none";
+    scale_teacher: f32 = 1872, "0: 1 / sqrt(d)";
+    scale_student: f32 = 1876, "0: 1 / sqrt(f)";
+    causal: i32 = 1880, "1: window_right = 1";
+    direction: i32 = 1884, "The fovea_direction.";
+    mean: i32 = 1888, "with dtotal";
+    nondeterministic: i32 = 1892, "1: a faster kernel whose sums may change order may be used";
 }
 
 c_struct! {
@@ -588,26 +592,26 @@ c_struct! {
     ///                    rows of q, k, v, o contiguous and 16-byte aligned
     /// ```
     fovea_conv_attention_forward_params: 1200 bytes;
-    struct_size: usize = 0;
-    q: fovea_tensor = 8;
-    k: fovea_tensor = 104;
-    v: fovea_tensor = 200;
-    weight: fovea_tensor = 296;
-    o: fovea_tensor = 392;
-    lse: fovea_tensor = 488;
-    query_start: fovea_tensor = 584;
-    key_start: fovea_tensor = 680;
-    query_len: fovea_tensor = 776;
-    key_len: fovea_tensor = 872;
-    page_table: fovea_tensor = 968;
-    cache_row: fovea_tensor = 1064;
-    query_max: i64 = 1160;
-    key_max: i64 = 1168;
-    history: i64 = 1176;
-    scale: f32 = 1184;
-    causal: i32 = 1188;
-    splits: i32 = 1192;
-    reserved: i32 = 1196;
+    struct_size: usize = 0, "sizeof(fovea_conv_attention_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
+    weight: fovea_tensor = 296, "`(h, kernel_rows, kernel_columns)` as q or f32: 1 .. 16 rows, the last is the row itself; 1 .. 31 columns";
+    o: fovea_tensor = 392, "`(b, rows_out, h, e)` as q or f32";
+    lse: fovea_tensor = 488, "`(b, h, rows_out)` f32: natural log of each row's sum";
+    query_start: fovea_tensor = 584, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 680, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+    query_len: fovea_tensor = 776, "`(r)` i32: rows in use, history's among them, at most s or the packed extent";
+    key_len: fovea_tensor = 872, "`(r)` i32: keys in use, at most t, packed extent or pages * page";
+    page_table: fovea_tensor = 968, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
+    cache_row: fovea_tensor = 1064, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+    query_max: i64 = 1160, "longest sequence of rows, history's among them, bounds the grid; 0: s";
+    key_max: i64 = 1168, "longest sequence of keys; 0: t, or pages * page";
+    history: i64 = 1176, "rows at the begin of each sequence of q that have no output";
+    scale: f32 = 1184, r"\> 0; 0: 1 / sqrt(d)";
+    causal: i32 = 1188, "1: row i sees keys up to i + Lk - Lq";
+    splits: i32 = 1192, "parts the keys of a row are cut into; 0: chosen from shapes";
+    reserved: i32 = 1196, "0";
 }
 
 c_struct! {
@@ -630,29 +634,29 @@ c_struct! {
     ///                    taps; rows contiguous and 16-byte aligned
     /// ```
     fovea_conv_attention_backward_params: 1488 bytes;
-    struct_size: usize = 0;
-    q: fovea_tensor = 8;
-    k: fovea_tensor = 104;
-    v: fovea_tensor = 200;
-    weight: fovea_tensor = 296;
-    query_start: fovea_tensor = 392;
-    key_start: fovea_tensor = 488;
-    query_len: fovea_tensor = 584;
-    key_len: fovea_tensor = 680;
-    o: fovea_tensor = 776;
-    lse: fovea_tensor = 872;
-    dout: fovea_tensor = 968;
-    dq: fovea_tensor = 1064;
-    dk: fovea_tensor = 1160;
-    dv: fovea_tensor = 1256;
-    dweight: fovea_tensor = 1352;
-    query_max: i64 = 1448;
-    key_max: i64 = 1456;
-    history: i64 = 1464;
-    scale: f32 = 1472;
-    causal: i32 = 1476;
-    nondeterministic: i32 = 1480;
-    reserved: i32 = 1484;
+    struct_size: usize = 0, "sizeof(fovea_conv_attention_backward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(key_b, t, g, d)` as q";
+    v: fovea_tensor = 200, "`(key_b, t, g, e)` as q";
+    weight: fovea_tensor = 296, "`(h, kernel_rows, kernel_columns)` as q or f32";
+    query_start: fovea_tensor = 392, "`(r+1)` i32: as in the forward, and so for the fields below";
+    key_start: fovea_tensor = 488, "`(r+1)` i32";
+    query_len: fovea_tensor = 584, "`(r)` i32";
+    key_len: fovea_tensor = 680, "`(r)` i32";
+    o: fovea_tensor = 776, "`(b, rows_out, h, e)` as q or f32: of the forward";
+    lse: fovea_tensor = 872, "`(b, h, rows_out)` f32: of the forward";
+    dout: fovea_tensor = 968, "`(b, rows_out, h, e)` as o: the gradient of o";
+    dq: fovea_tensor = 1064, "`(b, s, h, d)` as q: rows of history have theirs too";
+    dk: fovea_tensor = 1160, "`(key_b, t, g, d)` as q";
+    dv: fovea_tensor = 1256, "`(key_b, t, g, e)` as q";
+    dweight: fovea_tensor = 1352, "`(h, kernel_rows, kernel_columns)` f32: a stride of 0 receives the ordered sum over that dimension";
+    query_max: i64 = 1448, "as in the forward, and so for the fields below";
+    key_max: i64 = 1456, "0: t";
+    history: i64 = 1464, "0: none";
+    scale: f32 = 1472, "0: 1 / sqrt(d)";
+    causal: i32 = 1476, "1: row i sees keys up to i + Lk - Lq";
+    nondeterministic: i32 = 1480, "1: a faster kernel whose sums may change order may be used";
+    reserved: i32 = 1484, "0";
 }
 
 c_struct! {
@@ -672,37 +676,37 @@ c_struct! {
     /// Bits: the same every run, whatever else the batch holds, but for the edge list.
     /// ```
     fovea_trace_forward_params: 2064 bytes;
-    struct_size: usize = 0;
-    q: fovea_tensor = 8;
-    k: fovea_tensor = 104;
-    v: fovea_tensor = 200;
-    keep_row: fovea_tensor = 296;
-    block_mask: fovea_tensor = 392;
-    key_len: fovea_tensor = 488;
-    page_table: fovea_tensor = 584;
-    cache_row: fovea_tensor = 680;
-    selected: fovea_tensor = 776;
-    score: fovea_tensor = 872;
-    o: fovea_tensor = 968;
-    lse: fovea_tensor = 1064;
-    lse_dense: fovea_tensor = 1160;
-    edge_score: fovea_tensor = 1256;
-    edge_max: fovea_tensor = 1352;
-    edge_mass: fovea_tensor = 1448;
-    edge_value: fovea_tensor = 1544;
-    edge: fovea_tensor = 1640;
-    edge_weight: fovea_tensor = 1736;
-    edge_count: fovea_tensor = 1832;
-    edge_offset: fovea_tensor = 1928;
-    keep: i64 = 2024;
-    scale: f32 = 2032;
-    block_rows: i32 = 2036;
-    block_keys: i32 = 2040;
-    layer: i32 = 2044;
-    edge_kind: i32 = 2048;
-    exact: i32 = 2052;
-    causal: i32 = 2056;
-    reserved: i32 = 2060;
+    struct_size: usize = 0, "sizeof(fovea_trace_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: page = block_keys";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: o and edge_value need it";
+    keep_row: fovea_tensor = 296, "`(n)` i32: blocks to keep for each row block, cut to 0 .. keep; absent: keep";
+    block_mask: fovea_tensor = 392, "`(b, h, n, block_bytes)` u8: bit u % 8 of byte u / 8 is 1 where the row block may see key block u; ceil(key blocks / 8) bytes";
+    key_len: fovea_tensor = 488, "`(r)` i32: keys in use, at most t or pages * page";
+    page_table: fovea_tensor = 584, "`(rows, pages)` i32: pool page of each key block; -1: absent, its keys are not seen";
+    cache_row: fovea_tensor = 680, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+    selected: fovea_tensor = 776, "`(b, h, n, keep)` i32: key blocks in branch order, -1 empty";
+    score: fovea_tensor = 872, "`(b, h, n, keep)` f32: their scores, times scale where scale is given; -inf empty";
+    o: fovea_tensor = 968, "`(b, s, h, e)` as q or f32: attention over the selected blocks";
+    lse: fovea_tensor = 1064, "`(b, h, s)` f32: natural log of each row's sum over the selected blocks";
+    lse_dense: fovea_tensor = 1160, "`(b, h, s)` f32: the same over all valid blocks: a pass over every key";
+    edge_score: fovea_tensor = 1256, "`(b, h, n, keep)` f32: as score";
+    edge_max: fovea_tensor = 1352, "`(b, h, n, keep)` f32: the largest x of a valid pair, NaN as -inf; -inf empty";
+    edge_mass: fovea_tensor = 1448, "`(b, h, n, keep)` f32: sum of p over the pairs; a row block's sum to its rows that see a key; 0 empty";
+    edge_value: fovea_tensor = 1544, "`(b, h, n, keep, e)` f32: sum of p_mt v_t over the pairs; 0 empty";
+    edge: fovea_tensor = 1640, "`(cap, 4)` i32: layer, head (of the batch: batch * h + head), row block, key block; needs edge_count";
+    edge_weight: fovea_tensor = 1736, "`(cap)` f32: what edge_kind says; needs edge_count";
+    edge_count: fovea_tensor = 1832, "`(1)` i64: edge_offset plus the records of this call, dropped ones among them; may be edge_offset";
+    edge_offset: fovea_tensor = 1928, r"`(1)` i64: row of the first record, \>= 0; absent: 0";
+    keep: i64 = 2024, "key blocks a row block keeps: 1 .. 256";
+    scale: f32 = 2032, r"of x, \> 0; 0: 1 / sqrt(d), and score is the product itself";
+    block_rows: i32 = 2036, "16, 32, 64 or 128; 0: 64";
+    block_keys: i32 = 2040, "16, 32, 64 or 128; 0: 64";
+    layer: i32 = 2044, r"first word of every edge, \>= 0";
+    edge_kind: i32 = 2048, "The fovea_edge_kind.";
+    exact: i32 = 2052, "1: scores are chains of fused multiply-adds";
+    causal: i32 = 2056, "1: row i sees keys up to i + Lk - s";
+    reserved: i32 = 2060, "0";
 }
 
 c_struct! {
@@ -717,30 +721,30 @@ c_struct! {
     /// Limits on tensor cores: as kl_forward and kl_backward.
     /// ```
     fovea_x_kl_jensen_shannon_forward_params: 1408 bytes;
-    struct_size: usize = 0;
-    q_teacher: fovea_tensor = 8;
-    k_teacher: fovea_tensor = 104;
-    q_student: fovea_tensor = 200;
-    k_student: fovea_tensor = 296;
-    js: fovea_tensor = 392;
-    kl_teacher: fovea_tensor = 488;
-    kl_student: fovea_tensor = 584;
-    lse_teacher: fovea_tensor = 680;
-    lse_student: fovea_tensor = 776;
-    query_start: fovea_tensor = 872;
-    key_start: fovea_tensor = 968;
-    query_len: fovea_tensor = 1064;
-    key_len: fovea_tensor = 1160;
-    head_window: fovea_tensor = 1256;
-    query_max: i64 = 1352;
-    key_max: i64 = 1360;
-    window_left: i64 = 1368;
-    window_right: i64 = 1376;
-    sink_keys: i64 = 1384;
-    scale_teacher: f32 = 1392;
-    scale_student: f32 = 1396;
-    weight: f32 = 1400;
-    causal: i32 = 1404;
+    struct_size: usize = 0, "sizeof(fovea_x_kl_jensen_shannon_forward_params)";
+    q_teacher: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k_teacher: fovea_tensor = 104, "`(key_b, t, g, d)` as q_teacher";
+    q_student: fovea_tensor = 200, "`(b, s, h, f)` f32 f16 bf16: need not be the teacher's dtype";
+    k_student: fovea_tensor = 296, "`(key_b, t, x, f)` as q_student: x divides h";
+    js: fovea_tensor = 392, "`(b, h, s)` f32: one output at least";
+    kl_teacher: fovea_tensor = 488, "`(b, h, s)` f32: for the backward";
+    kl_student: fovea_tensor = 584, "`(b, h, s)` f32: for the backward";
+    lse_teacher: fovea_tensor = 680, "`(b, h, s)` f32: for the backward";
+    lse_student: fovea_tensor = 776, "`(b, h, s)` f32: for the backward";
+    query_start: fovea_tensor = 872, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 968, "`(r+1)` i32: first packed key of each sequence";
+    query_len: fovea_tensor = 1064, "`(r)` i32: rows in use, at most s or the packed extent";
+    key_len: fovea_tensor = 1160, "`(r)` i32: keys in use, at most t or the packed extent";
+    head_window: fovea_tensor = 1256, "`(h, 3)` i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0";
+    query_max: i64 = 1352, "longest sequence of rows, bounds the grid; 0: s";
+    key_max: i64 = 1360, "longest sequence of keys; 0: t";
+    window_left: i64 = 1368, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 1376, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+    sink_keys: i64 = 1384, "keys at positions below this stay visible through window_left";
+    scale_teacher: f32 = 1392, r"\> 0; 0: 1 / sqrt(d)";
+    scale_student: f32 = 1396, r"\> 0; 0: 1 / sqrt(f)";
+    weight: f32 = 1400, "w, the teacher's share of M, between 0 and 1; 0: 0.5";
+    causal: i32 = 1404, "1: window_right = 1";
 }
 
 c_struct! {
@@ -752,34 +756,34 @@ c_struct! {
     ///   dq_i = scale sum_j da_ij k_j,  dk_j = scale sum_i da_ij q_i,  and so with db
     /// ```
     fovea_x_kl_jensen_shannon_backward_params: 1792 bytes;
-    struct_size: usize = 0;
-    q_teacher: fovea_tensor = 8;
-    k_teacher: fovea_tensor = 104;
-    q_student: fovea_tensor = 200;
-    k_student: fovea_tensor = 296;
-    query_start: fovea_tensor = 392;
-    key_start: fovea_tensor = 488;
-    query_len: fovea_tensor = 584;
-    key_len: fovea_tensor = 680;
-    head_window: fovea_tensor = 776;
-    kl_teacher: fovea_tensor = 872;
-    kl_student: fovea_tensor = 968;
-    lse_teacher: fovea_tensor = 1064;
-    lse_student: fovea_tensor = 1160;
-    djs: fovea_tensor = 1256;
-    dq_student: fovea_tensor = 1352;
-    dk_student: fovea_tensor = 1448;
-    dq_teacher: fovea_tensor = 1544;
-    dk_teacher: fovea_tensor = 1640;
-    query_max: i64 = 1736;
-    key_max: i64 = 1744;
-    window_left: i64 = 1752;
-    window_right: i64 = 1760;
-    sink_keys: i64 = 1768;
-    scale_teacher: f32 = 1776;
-    scale_student: f32 = 1780;
-    weight: f32 = 1784;
-    causal: i32 = 1788;
+    struct_size: usize = 0, "sizeof(fovea_x_kl_jensen_shannon_backward_params)";
+    q_teacher: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k_teacher: fovea_tensor = 104, "`(key_b, t, g, d)` as q_teacher";
+    q_student: fovea_tensor = 200, "`(b, s, h, f)` f32 f16 bf16";
+    k_student: fovea_tensor = 296, "`(key_b, t, x, f)` as q_student";
+    query_start: fovea_tensor = 392, "`(r+1)` i32: as in the forward, and so for the fields below";
+    key_start: fovea_tensor = 488, "`(r+1)` i32";
+    query_len: fovea_tensor = 584, "`(r)` i32";
+    key_len: fovea_tensor = 680, "`(r)` i32";
+    head_window: fovea_tensor = 776, "`(h, 3)` i32";
+    kl_teacher: fovea_tensor = 872, "`(b, h, s)` f32: of the forward";
+    kl_student: fovea_tensor = 968, "`(b, h, s)` f32: of the forward";
+    lse_teacher: fovea_tensor = 1064, "`(b, h, s)` f32: of the forward";
+    lse_student: fovea_tensor = 1160, "`(b, h, s)` f32: of the forward";
+    djs: fovea_tensor = 1256, "`(b, h, s)` f32: the gradient of js";
+    dq_student: fovea_tensor = 1352, "`(b, s, h, f)` as q_student";
+    dk_student: fovea_tensor = 1448, "`(key_b, t, x, f)` as q_student";
+    dq_teacher: fovea_tensor = 1544, "`(b, s, h, d)` as q_teacher";
+    dk_teacher: fovea_tensor = 1640, "`(key_b, t, g, d)` as q_teacher";
+    query_max: i64 = 1736, "as in the forward, and so for the fields below";
+    key_max: i64 = 1744, "0: t";
+    window_left: i64 = 1752, "0: all";
+    window_right: i64 = 1760, "0: all";
+    sink_keys: i64 = 1768, "0: none";
+    scale_teacher: f32 = 1776, "0: 1 / sqrt(d)";
+    scale_student: f32 = 1780, "0: 1 / sqrt(f)";
+    weight: f32 = 1784, "0: 0.5";
+    causal: i32 = 1788, "1: window_right = 1";
 }
 
 c_struct! {
@@ -797,26 +801,26 @@ c_struct! {
     /// and d and f up to 128.
     /// ```
     fovea_x_kl_indexer_forward_params: 1208 bytes;
-    struct_size: usize = 0;
-    q_teacher: fovea_tensor = 8;
-    k_teacher: fovea_tensor = 104;
-    q_student: fovea_tensor = 200;
-    k_student: fovea_tensor = 296;
-    weight: fovea_tensor = 392;
-    kl: fovea_tensor = 488;
-    lse_teacher: fovea_tensor = 584;
-    lse_student: fovea_tensor = 680;
-    query_start: fovea_tensor = 776;
-    key_start: fovea_tensor = 872;
-    query_len: fovea_tensor = 968;
-    key_len: fovea_tensor = 1064;
-    query_max: i64 = 1160;
-    key_max: i64 = 1168;
-    window_left: i64 = 1176;
-    window_right: i64 = 1184;
-    sink_keys: i64 = 1192;
-    scale_teacher: f32 = 1200;
-    causal: i32 = 1204;
+    struct_size: usize = 0, "sizeof(fovea_x_kl_indexer_forward_params)";
+    q_teacher: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k_teacher: fovea_tensor = 104, "`(key_b, t, g, d)` as q_teacher";
+    q_student: fovea_tensor = 200, "`(b, s, x, f)` f32 f16 bf16: need not be the teacher's dtype; any number of heads x";
+    k_student: fovea_tensor = 296, "`(key_b, t, 1, f)` as q_student: one key head for all x";
+    weight: fovea_tensor = 392, "`(b, s, x)` f32";
+    kl: fovea_tensor = 488, "`(b, s)` f32: one output at least";
+    lse_teacher: fovea_tensor = 584, "`(b, h, s)` f32: of each head, for the backward";
+    lse_student: fovea_tensor = 680, "`(b, s)` f32: for the backward";
+    query_start: fovea_tensor = 776, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 872, "`(r+1)` i32: first packed key of each sequence";
+    query_len: fovea_tensor = 968, "`(r)` i32: rows in use, at most s or the packed extent";
+    key_len: fovea_tensor = 1064, "`(r)` i32: keys in use, at most t or the packed extent";
+    query_max: i64 = 1160, "longest sequence of rows, bounds the grid; 0: s";
+    key_max: i64 = 1168, "longest sequence of keys; 0: t";
+    window_left: i64 = 1176, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 1184, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+    sink_keys: i64 = 1192, "keys at positions below this stay visible through window_left";
+    scale_teacher: f32 = 1200, r"\> 0; 0: 1 / sqrt(d)";
+    causal: i32 = 1204, "1: window_right = 1";
 }
 
 c_struct! {
@@ -831,29 +835,29 @@ c_struct! {
     /// sequence.  That holds also where dkl of its row is 0.
     /// ```
     fovea_x_kl_indexer_backward_params: 1496 bytes;
-    struct_size: usize = 0;
-    q_teacher: fovea_tensor = 8;
-    k_teacher: fovea_tensor = 104;
-    q_student: fovea_tensor = 200;
-    k_student: fovea_tensor = 296;
-    weight: fovea_tensor = 392;
-    query_start: fovea_tensor = 488;
-    key_start: fovea_tensor = 584;
-    query_len: fovea_tensor = 680;
-    key_len: fovea_tensor = 776;
-    lse_teacher: fovea_tensor = 872;
-    lse_student: fovea_tensor = 968;
-    dkl: fovea_tensor = 1064;
-    dq_student: fovea_tensor = 1160;
-    dk_student: fovea_tensor = 1256;
-    dweight: fovea_tensor = 1352;
-    query_max: i64 = 1448;
-    key_max: i64 = 1456;
-    window_left: i64 = 1464;
-    window_right: i64 = 1472;
-    sink_keys: i64 = 1480;
-    scale_teacher: f32 = 1488;
-    causal: i32 = 1492;
+    struct_size: usize = 0, "sizeof(fovea_x_kl_indexer_backward_params)";
+    q_teacher: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k_teacher: fovea_tensor = 104, "`(key_b, t, g, d)` as q_teacher";
+    q_student: fovea_tensor = 200, "`(b, s, x, f)` f32 f16 bf16";
+    k_student: fovea_tensor = 296, "`(key_b, t, 1, f)` as q_student";
+    weight: fovea_tensor = 392, "`(b, s, x)` f32";
+    query_start: fovea_tensor = 488, "`(r+1)` i32: as in the forward, and so for the fields below";
+    key_start: fovea_tensor = 584, "`(r+1)` i32";
+    query_len: fovea_tensor = 680, "`(r)` i32";
+    key_len: fovea_tensor = 776, "`(r)` i32";
+    lse_teacher: fovea_tensor = 872, "`(b, h, s)` f32: of the forward";
+    lse_student: fovea_tensor = 968, "`(b, s)` f32: of the forward";
+    dkl: fovea_tensor = 1064, "`(b, s)` f32: the gradient of kl";
+    dq_student: fovea_tensor = 1160, "`(b, s, x, f)` as q_student";
+    dk_student: fovea_tensor = 1256, "`(key_b, t, 1, f)` as q_student";
+    dweight: fovea_tensor = 1352, "`(b, s, x)` f32";
+    query_max: i64 = 1448, "as in the forward, and so for the fields below";
+    key_max: i64 = 1456, "0: t";
+    window_left: i64 = 1464, "0: all";
+    window_right: i64 = 1472, "0: all";
+    sink_keys: i64 = 1480, "0: none";
+    scale_teacher: f32 = 1488, "0: 1 / sqrt(d)";
+    causal: i32 = 1492, "1: window_right = 1";
 }
 
 c_struct! {
@@ -868,23 +872,23 @@ c_struct! {
     /// and one key head.
     /// ```
     fovea_x_kl_gather_forward_params: 1184 bytes;
-    struct_size: usize = 0;
-    q_teacher: fovea_tensor = 8;
-    k_teacher: fovea_tensor = 104;
-    q_student: fovea_tensor = 200;
-    k_student: fovea_tensor = 296;
-    index: fovea_tensor = 392;
-    kl: fovea_tensor = 488;
-    lse_teacher: fovea_tensor = 584;
-    lse_student: fovea_tensor = 680;
-    query_start: fovea_tensor = 776;
-    key_start: fovea_tensor = 872;
-    query_len: fovea_tensor = 968;
-    key_len: fovea_tensor = 1064;
-    query_max: i64 = 1160;
-    key_max: i64 = 1168;
-    scale_teacher: f32 = 1176;
-    scale_student: f32 = 1180;
+    struct_size: usize = 0, "sizeof(fovea_x_kl_gather_forward_params)";
+    q_teacher: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k_teacher: fovea_tensor = 104, "`(key_b, t, g, d)` as q_teacher";
+    q_student: fovea_tensor = 200, "`(b, s, h, f)` f32 f16 bf16: need not be the teacher's dtype";
+    k_student: fovea_tensor = 296, "`(key_b, t, x, f)` as q_student: x divides h";
+    index: fovea_tensor = 392, "`(b, h, s, n)` i32: stride 0 over h shares a list among heads";
+    kl: fovea_tensor = 488, "`(b, h, s)` f32: one output at least";
+    lse_teacher: fovea_tensor = 584, "`(b, h, s)` f32: for the backward";
+    lse_student: fovea_tensor = 680, "`(b, h, s)` f32: for the backward";
+    query_start: fovea_tensor = 776, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 872, "`(r+1)` i32: first packed key of each sequence";
+    query_len: fovea_tensor = 968, "`(r)` i32: rows in use, at most s or the packed extent";
+    key_len: fovea_tensor = 1064, "`(r)` i32: keys in use, at most t or the packed extent";
+    query_max: i64 = 1160, "longest sequence of rows, bounds the grid; 0: s";
+    key_max: i64 = 1168, "longest sequence of keys; 0: t";
+    scale_teacher: f32 = 1176, r"\> 0; 0: 1 / sqrt(d)";
+    scale_student: f32 = 1180, r"\> 0; 0: 1 / sqrt(f)";
 }
 
 c_struct! {
@@ -898,28 +902,28 @@ c_struct! {
     /// That holds also where dkl of its row is 0.
     /// ```
     fovea_x_kl_gather_backward_params: 1664 bytes;
-    struct_size: usize = 0;
-    q_teacher: fovea_tensor = 8;
-    k_teacher: fovea_tensor = 104;
-    q_student: fovea_tensor = 200;
-    k_student: fovea_tensor = 296;
-    index: fovea_tensor = 392;
-    query_start: fovea_tensor = 488;
-    key_start: fovea_tensor = 584;
-    query_len: fovea_tensor = 680;
-    key_len: fovea_tensor = 776;
-    kl: fovea_tensor = 872;
-    lse_teacher: fovea_tensor = 968;
-    lse_student: fovea_tensor = 1064;
-    dkl: fovea_tensor = 1160;
-    dq_student: fovea_tensor = 1256;
-    dk_student: fovea_tensor = 1352;
-    dq_teacher: fovea_tensor = 1448;
-    dk_teacher: fovea_tensor = 1544;
-    query_max: i64 = 1640;
-    key_max: i64 = 1648;
-    scale_teacher: f32 = 1656;
-    scale_student: f32 = 1660;
+    struct_size: usize = 0, "sizeof(fovea_x_kl_gather_backward_params)";
+    q_teacher: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k_teacher: fovea_tensor = 104, "`(key_b, t, g, d)` as q_teacher";
+    q_student: fovea_tensor = 200, "`(b, s, h, f)` f32 f16 bf16";
+    k_student: fovea_tensor = 296, "`(key_b, t, x, f)` as q_student";
+    index: fovea_tensor = 392, "`(b, h, s, n)` i32";
+    query_start: fovea_tensor = 488, "`(r+1)` i32: as in the forward, and so for the fields below";
+    key_start: fovea_tensor = 584, "`(r+1)` i32";
+    query_len: fovea_tensor = 680, "`(r)` i32";
+    key_len: fovea_tensor = 776, "`(r)` i32";
+    kl: fovea_tensor = 872, "`(b, h, s)` f32: of the forward";
+    lse_teacher: fovea_tensor = 968, "`(b, h, s)` f32: of the forward";
+    lse_student: fovea_tensor = 1064, "`(b, h, s)` f32: of the forward";
+    dkl: fovea_tensor = 1160, "`(b, h, s)` f32: the gradient of kl";
+    dq_student: fovea_tensor = 1256, "`(b, s, h, f)` as q_student";
+    dk_student: fovea_tensor = 1352, "`(key_b, t, x, f)` as q_student";
+    dq_teacher: fovea_tensor = 1448, "`(b, s, h, d)` as q_teacher";
+    dk_teacher: fovea_tensor = 1544, "`(key_b, t, g, d)` as q_teacher";
+    query_max: i64 = 1640, "as in the forward, and so for the fields below";
+    key_max: i64 = 1648, "0: t";
+    scale_teacher: f32 = 1656, "0: 1 / sqrt(d)";
+    scale_student: f32 = 1660, "0: 1 / sqrt(f)";
 }
 
 c_struct! {
@@ -938,29 +942,29 @@ c_struct! {
     /// or head_window.
     /// ```
     fovea_x_kl_pool_forward_params: 1224 bytes;
-    struct_size: usize = 0;
-    q_teacher: fovea_tensor = 8;
-    k_teacher: fovea_tensor = 104;
-    q_student: fovea_tensor = 200;
-    k_student: fovea_tensor = 296;
-    kl: fovea_tensor = 392;
-    lse_teacher: fovea_tensor = 488;
-    lse_student: fovea_tensor = 584;
-    query_start: fovea_tensor = 680;
-    key_start: fovea_tensor = 776;
-    query_len: fovea_tensor = 872;
-    key_len: fovea_tensor = 968;
-    head_window: fovea_tensor = 1064;
-    query_max: i64 = 1160;
-    key_max: i64 = 1168;
-    window_left: i64 = 1176;
-    window_right: i64 = 1184;
-    sink_keys: i64 = 1192;
-    block_keys: i64 = 1200;
-    scale_teacher: f32 = 1208;
-    scale_student: f32 = 1212;
-    causal: i32 = 1216;
-    pool: i32 = 1220;
+    struct_size: usize = 0, "sizeof(fovea_x_kl_pool_forward_params)";
+    q_teacher: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k_teacher: fovea_tensor = 104, "`(key_b, t, g, d)` as q_teacher";
+    q_student: fovea_tensor = 200, "`(b, s, h, f)` f32 f16 bf16: need not be the teacher's dtype";
+    k_student: fovea_tensor = 296, "`(key_b, u, x, f)` as q_student: of each block; u at least t / block_keys rounded up, with key_start t / block_keys + r; x divides h";
+    kl: fovea_tensor = 392, "`(b, h, s)` f32: one output at least";
+    lse_teacher: fovea_tensor = 488, "`(b, h, s)` f32: ln sum_u of what pooling makes of exp(logit), for the backward";
+    lse_student: fovea_tensor = 584, "`(b, h, s)` f32: for the backward";
+    query_start: fovea_tensor = 680, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 776, "`(r+1)` i32: first packed key of each sequence";
+    query_len: fovea_tensor = 872, "`(r)` i32: rows in use, at most s or the packed extent";
+    key_len: fovea_tensor = 968, "`(r)` i32: keys in use, at most t or the packed extent";
+    head_window: fovea_tensor = 1064, "`(h, 3)` i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0";
+    query_max: i64 = 1160, "longest sequence of rows, bounds the grid; 0: s";
+    key_max: i64 = 1168, "longest sequence of keys; 0: t";
+    window_left: i64 = 1176, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 1184, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+    sink_keys: i64 = 1192, "keys at positions below this stay visible through window_left";
+    block_keys: i64 = 1200, "keys of a block; 0: 64";
+    scale_teacher: f32 = 1208, r"\> 0; 0: 1 / sqrt(d)";
+    scale_student: f32 = 1212, r"\> 0; 0: 1 / sqrt(f)";
+    causal: i32 = 1216, "1: window_right = 1";
+    pool: i32 = 1220, "The fovea_x_pool.";
 }
 
 c_struct! {
@@ -971,56 +975,56 @@ c_struct! {
     ///   dq_i = scale_student sum_u db_iu k_u,  dk_u = scale_student sum_i db_iu q_i
     /// ```
     fovea_x_kl_pool_backward_params: 1416 bytes;
-    struct_size: usize = 0;
-    q_teacher: fovea_tensor = 8;
-    k_teacher: fovea_tensor = 104;
-    q_student: fovea_tensor = 200;
-    k_student: fovea_tensor = 296;
-    query_start: fovea_tensor = 392;
-    key_start: fovea_tensor = 488;
-    query_len: fovea_tensor = 584;
-    key_len: fovea_tensor = 680;
-    head_window: fovea_tensor = 776;
-    lse_teacher: fovea_tensor = 872;
-    lse_student: fovea_tensor = 968;
-    dkl: fovea_tensor = 1064;
-    dq_student: fovea_tensor = 1160;
-    dk_student: fovea_tensor = 1256;
-    query_max: i64 = 1352;
-    key_max: i64 = 1360;
-    window_left: i64 = 1368;
-    window_right: i64 = 1376;
-    sink_keys: i64 = 1384;
-    block_keys: i64 = 1392;
-    scale_teacher: f32 = 1400;
-    scale_student: f32 = 1404;
-    causal: i32 = 1408;
-    pool: i32 = 1412;
+    struct_size: usize = 0, "sizeof(fovea_x_kl_pool_backward_params)";
+    q_teacher: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k_teacher: fovea_tensor = 104, "`(key_b, t, g, d)` as q_teacher";
+    q_student: fovea_tensor = 200, "`(b, s, h, f)` f32 f16 bf16";
+    k_student: fovea_tensor = 296, "`(key_b, u, x, f)` as q_student";
+    query_start: fovea_tensor = 392, "`(r+1)` i32: as in the forward, and so for the fields below";
+    key_start: fovea_tensor = 488, "`(r+1)` i32";
+    query_len: fovea_tensor = 584, "`(r)` i32";
+    key_len: fovea_tensor = 680, "`(r)` i32";
+    head_window: fovea_tensor = 776, "`(h, 3)` i32";
+    lse_teacher: fovea_tensor = 872, "`(b, h, s)` f32: of the forward";
+    lse_student: fovea_tensor = 968, "`(b, h, s)` f32: of the forward";
+    dkl: fovea_tensor = 1064, "`(b, h, s)` f32: the gradient of kl";
+    dq_student: fovea_tensor = 1160, "`(b, s, h, f)` as q_student";
+    dk_student: fovea_tensor = 1256, "`(key_b, u, x, f)` as q_student";
+    query_max: i64 = 1352, "as in the forward, and so for the fields below";
+    key_max: i64 = 1360, "0: t";
+    window_left: i64 = 1368, "0: all";
+    window_right: i64 = 1376, "0: all";
+    sink_keys: i64 = 1384, "0: none";
+    block_keys: i64 = 1392, "0: 64";
+    scale_teacher: f32 = 1400, "0: 1 / sqrt(d)";
+    scale_student: f32 = 1404, "0: 1 / sqrt(f)";
+    causal: i32 = 1408, "1: window_right = 1";
+    pool: i32 = 1412, "The fovea_x_pool.";
 }
 
 c_struct! {
     /// Convolutional attention with mixed heads; prefill, decode over contiguous or paged caches.
     fovea_x_multi_token_forward_params: 1384 bytes;
-    struct_size: usize = 0;
-    q: fovea_tensor = 8;
-    k: fovea_tensor = 104;
-    v: fovea_tensor = 200;
-    weight: fovea_tensor = 296;
-    mix_before: fovea_tensor = 392;
-    mix_after: fovea_tensor = 488;
-    o: fovea_tensor = 584;
-    lse: fovea_tensor = 680;
-    query_start: fovea_tensor = 776;
-    key_start: fovea_tensor = 872;
-    query_len: fovea_tensor = 968;
-    key_len: fovea_tensor = 1064;
-    page_table: fovea_tensor = 1160;
-    cache_row: fovea_tensor = 1256;
-    query_max: i64 = 1352;
-    key_max: i64 = 1360;
-    history: i64 = 1368;
-    scale: f32 = 1376;
-    causal: i32 = 1380;
+    struct_size: usize = 0, "sizeof(fovea_x_multi_token_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
+    weight: fovea_tensor = 296, "`(h, kernel_rows, kernel_columns)` as q or f32: 1 .. 16 rows, the last is the row itself; 1 .. 31 columns";
+    mix_before: fovea_tensor = 392, "`(h, group_heads)` f32: 1 .. 16 heads a group, a divisor of h";
+    mix_after: fovea_tensor = 488, "`(h, group_heads)` f32: the same groups";
+    o: fovea_tensor = 584, "`(b, rows_out, h, e)` as q or f32";
+    lse: fovea_tensor = 680, "`(b, h, rows_out)` f32: of B, before mix_after; for the backward";
+    query_start: fovea_tensor = 776, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 872, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+    query_len: fovea_tensor = 968, "`(r)` i32: rows in use, history's among them, at most s or the packed extent";
+    key_len: fovea_tensor = 1064, "`(r)` i32: keys in use, at most t, packed extent or pages * page";
+    page_table: fovea_tensor = 1160, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
+    cache_row: fovea_tensor = 1256, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+    query_max: i64 = 1352, "longest sequence of rows, history's among them, bounds the grid; 0: s";
+    key_max: i64 = 1360, "longest sequence of keys; 0: t, or pages * page";
+    history: i64 = 1368, "rows at the begin of each sequence of q that have no output";
+    scale: f32 = 1376, r"\> 0; 0: 1 / sqrt(d)";
+    causal: i32 = 1380, "1: row i sees keys up to i + Lk - Lq";
 }
 
 c_struct! {
@@ -1036,30 +1040,30 @@ c_struct! {
     /// and dweight, dS, dq, dk from dA as in conv_attention.h, dv_j = sum_i R_ij dout_i.
     /// ```
     fovea_x_multi_token_backward_params: 1768 bytes;
-    struct_size: usize = 0;
-    q: fovea_tensor = 8;
-    k: fovea_tensor = 104;
-    v: fovea_tensor = 200;
-    weight: fovea_tensor = 296;
-    mix_before: fovea_tensor = 392;
-    mix_after: fovea_tensor = 488;
-    query_start: fovea_tensor = 584;
-    key_start: fovea_tensor = 680;
-    query_len: fovea_tensor = 776;
-    key_len: fovea_tensor = 872;
-    lse: fovea_tensor = 968;
-    dout: fovea_tensor = 1064;
-    dq: fovea_tensor = 1160;
-    dk: fovea_tensor = 1256;
-    dv: fovea_tensor = 1352;
-    dweight: fovea_tensor = 1448;
-    dmix_before: fovea_tensor = 1544;
-    dmix_after: fovea_tensor = 1640;
-    query_max: i64 = 1736;
-    key_max: i64 = 1744;
-    history: i64 = 1752;
-    scale: f32 = 1760;
-    causal: i32 = 1764;
+    struct_size: usize = 0, "sizeof(fovea_x_multi_token_backward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(key_b, t, g, d)` as q";
+    v: fovea_tensor = 200, "`(key_b, t, g, e)` as q";
+    weight: fovea_tensor = 296, "`(h, kernel_rows, kernel_columns)` as q or f32";
+    mix_before: fovea_tensor = 392, "`(h, group_heads)` f32";
+    mix_after: fovea_tensor = 488, "`(h, group_heads)` f32";
+    query_start: fovea_tensor = 584, "`(r+1)` i32: as in the forward, and so for the fields below";
+    key_start: fovea_tensor = 680, "`(r+1)` i32";
+    query_len: fovea_tensor = 776, "`(r)` i32";
+    key_len: fovea_tensor = 872, "`(r)` i32";
+    lse: fovea_tensor = 968, "`(b, h, rows_out)` f32: of the forward";
+    dout: fovea_tensor = 1064, "`(b, rows_out, h, e)` as q or f32: the gradient of o";
+    dq: fovea_tensor = 1160, "`(b, s, h, d)` as q: rows of history have theirs too";
+    dk: fovea_tensor = 1256, "`(key_b, t, g, d)` as q";
+    dv: fovea_tensor = 1352, "`(key_b, t, g, e)` as q";
+    dweight: fovea_tensor = 1448, "`(h, kernel_rows, kernel_columns)` f32: a stride of 0 receives the ordered sum over that dimension";
+    dmix_before: fovea_tensor = 1544, "`(h, group_heads)` f32: with mix_before, as dweight";
+    dmix_after: fovea_tensor = 1640, "`(h, group_heads)` f32: with mix_after, as dweight";
+    query_max: i64 = 1736, "as in the forward, and so for the fields below";
+    key_max: i64 = 1744, "0: t";
+    history: i64 = 1752, "0: none";
+    scale: f32 = 1760, "0: 1 / sqrt(d)";
+    causal: i32 = 1764, "1: row i sees keys up to i + Lk - Lq";
 }
 
 c_struct! {
@@ -1070,13 +1074,13 @@ c_struct! {
     /// transformers have it.  Rows past query_len are neither read nor written.
     /// ```
     fovea_x_group_norm_forward_params: 400 bytes;
-    struct_size: usize = 0;
-    x: fovea_tensor = 8;
-    gain: fovea_tensor = 104;
-    y: fovea_tensor = 200;
-    query_len: fovea_tensor = 296;
-    factor: f32 = 392;
-    eps: f32 = 396;
+    struct_size: usize = 0, "sizeof(fovea_x_group_norm_forward_params)";
+    x: fovea_tensor = 8, "`(b, s, h, e)` f32 f16 bf16: o of the attention";
+    gain: fovea_tensor = 104, "`(h, e)` as x or f32: absent: 1; a stride of 0 shares it";
+    y: fovea_tensor = 200, "`(b, s, h, e)` as x or f32";
+    query_len: fovea_tensor = 296, "`(b)` i32: rows in use, 0 .. s";
+    factor: f32 = 392, r"\> 0; 0: 1";
+    eps: f32 = 396, r"\> 0; 0: 1e-5";
 }
 
 c_struct! {
@@ -1088,15 +1092,15 @@ c_struct! {
     /// dx is written in every row, 0 past query_len.
     /// ```
     fovea_x_group_norm_backward_params: 592 bytes;
-    struct_size: usize = 0;
-    x: fovea_tensor = 8;
-    gain: fovea_tensor = 104;
-    query_len: fovea_tensor = 200;
-    dy: fovea_tensor = 296;
-    dx: fovea_tensor = 392;
-    dgain: fovea_tensor = 488;
-    factor: f32 = 584;
-    eps: f32 = 588;
+    struct_size: usize = 0, "sizeof(fovea_x_group_norm_backward_params)";
+    x: fovea_tensor = 8, "`(b, s, h, e)` f32 f16 bf16";
+    gain: fovea_tensor = 104, "`(h, e)` as x or f32";
+    query_len: fovea_tensor = 200, "`(b)` i32";
+    dy: fovea_tensor = 296, "`(b, s, h, e)` as x or f32: the gradient of y";
+    dx: fovea_tensor = 392, "`(b, s, h, e)` as x";
+    dgain: fovea_tensor = 488, "`(h, e)` f32: with or without gain; a stride of 0 receives the ordered sum over that dimension";
+    factor: f32 = 584, "0: 1";
+    eps: f32 = 588, "0: 1e-5";
 }
 
 functions! {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory of a context, and the rule of who may use whose.
-use crate::{check, invalid, sys, Context, Format, Plain, Result, Tensor, TensorMut};
+use crate::{check, invalid, sys, AsShape, Context, Format, Plain, Result, Tensor, TensorMut};
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
 /// Memory that a context owns.  Its tensors serve that context alone (host buffers: any host
 /// context), which keeps reads, writes and the final free in one stream order.
+///
+/// Its contents are never a Rust reference.  So they may be written and read while tensors of it
+/// stand in a [`Prepared`](crate::Prepared) call: each sees what was done before it.
 #[derive(Debug)]
 pub struct Buffer<'c> {
     ctx: &'c Context,
@@ -29,7 +32,7 @@ impl<'c> Buffer<'c> {
     }
 
     /// Fills the front of the buffer; done when it returns.
-    pub fn write<T: Plain>(&mut self, from: &[T]) -> Result<()> {
+    pub fn write<T: Plain>(&self, from: &[T]) -> Result<()> {
         self.fits("write", std::mem::size_of_val(from))?;
         self.copy(self.data, from.as_ptr().cast(), std::mem::size_of_val(from))
     }
@@ -41,13 +44,15 @@ impl<'c> Buffer<'c> {
     }
 
     /// A contiguous view of its front.
-    pub fn tensor<F: Format>(&self, shape: &[i64]) -> Result<Tensor<'_>> {
-        Tensor::over(self.data, self.capacity::<F>(), F::DTYPE, shape, self.home())
+    pub fn tensor<F: Format>(&self, shape: impl AsShape) -> Result<Tensor<'_>> {
+        Tensor::over(self.data, self.capacity::<F>(), F::DTYPE, &shape, self.home())
     }
 
-    /// A contiguous writable view of its front.
-    pub fn tensor_mut<F: Format>(&mut self, shape: &[i64]) -> Result<TensorMut<'_>> {
-        let view = Tensor::over(self.data, self.capacity::<F>(), F::DTYPE, shape, self.home())?;
+    /// A contiguous writable view of its front.  An operation takes an input and an output of one
+    /// buffer only where its documentation says that the output may be that input.
+    pub fn tensor_mut<F: Format>(&self, shape: impl AsShape) -> Result<TensorMut<'_>> {
+        // Every view begins at the front, so the library sees by the address that two are one.
+        let view = Tensor::over(self.data, self.capacity::<F>(), F::DTYPE, &shape, self.home())?;
         Ok(TensorMut::of_view(view))
     }
 
@@ -92,12 +97,27 @@ pub(crate) enum Home {
     Vouched, // by the unsafe constructors
 }
 
+impl Home {
+    /// A host context reads host memory, done on return; another reads buffers of its own.
+    pub(crate) fn check(self, op: &str, field: &str, ctx: &Context) -> Result<()> {
+        match self {
+            Home::Device(owner) if ctx.host || owner != ctx.as_raw() => {
+                invalid(format!("{op}: {field} is a buffer of another context"))
+            }
+            Home::Host if !ctx.host => invalid(format!(
+                "{op}: {field} is host memory, this context is on a device: upload it to a Buffer"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// What an operation's tensors ask of the context that runs it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places<'a> {
     host: Option<&'static str>,
     device: Option<(&'static str, *mut sys::fovea_context)>,
-    stranger: Option<&'static str>,
+    stranger: Option<(&'static str, *mut sys::fovea_context)>,
     views: PhantomData<&'a mut ()>,
 }
 
@@ -110,27 +130,21 @@ impl Places<'_> {
         match (home, self.device) {
             (Home::Host, _) => self.host = Some(field),
             (Home::Device(owner), Some((_, first))) if owner != first => {
-                self.stranger = Some(field)
+                self.stranger = Some((field, owner))
             }
             (Home::Device(owner), _) => self.device = Some((field, owner)),
             (Home::Vouched, _) => {}
         }
     }
 
-    /// A host context reads host memory, done on return; another reads buffers of its own.
+    #[inline]
     pub(crate) fn check(&self, op: &str, ctx: &Context) -> Result<()> {
-        let foreign = match self.device {
-            Some((field, owner)) if ctx.host || owner != ctx.as_raw() => Some(field),
-            _ => self.stranger,
-        };
-        if let Some(field) = foreign {
-            return invalid(format!("{op}: {field} is a buffer of another context"));
+        for (field, owner) in self.device.into_iter().chain(self.stranger) {
+            Home::Device(owner).check(op, field, ctx)?;
         }
         match self.host {
-            Some(field) if !ctx.host => invalid(format!(
-                "{op}: {field} is host memory, this context is on a device: upload it to a Buffer"
-            )),
-            _ => Ok(()),
+            Some(field) => Home::Host.check(op, field, ctx),
+            None => Ok(()),
         }
     }
 }

@@ -10,4 +10,8 @@ pub use crate::sys::fovea_edge_kind as EdgeKind;
 pub use crate::sys::fovea_memory as Memory;
 pub use crate::sys::fovea_property as Property;
 pub use crate::sys::fovea_scaling as Scaling;
-pub use crate::sys::fovea_x_pool as XPool;
+
+/// Those of experimental operations.
+pub(crate) mod experimental {
+    pub use crate::sys::fovea_x_pool as XPool;
+}

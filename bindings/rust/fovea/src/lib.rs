@@ -2,28 +2,42 @@
 //! Efficient attention on the CPU and on NVIDIA GPUs, behind one stable C library.
 //!
 //! A [`Context`] is one device, one stream and one workspace.  Tensors are views of slices (host
-//! contexts) or of [`Buffer`]s (any context); an operation is a builder with one method per
-//! optional field:
+//! contexts) or of [`Buffer`]s (any context).  An operation is a builder: what must be given goes to
+//! `new`, and each optional field has a method.
 //!
 //! ```
 //! use fovea::{AttentionForward, Context, Tensor, TensorMut};
 //! # fn main() -> fovea::Result<()> {
-//! let (q, k, v) = (vec![0.1f32; 2 * 4 * 8], vec![0.2f32; 3 * 2 * 8], vec![0.3f32; 3 * 2 * 8]);
-//! let (mut o, mut lse) = (vec![0f32; 2 * 4 * 8], vec![0f32; 4 * 2]);
+//! let (b, s, t, h, g, d) = (1, 2, 3, 4, 2, 8);
+//! let (q, k, v) = (vec![0.1f32; b * s * h * d], vec![0.2f32; b * t * g * d], vec![0.3f32; b * t * g * d]);
+//! let (mut o, mut lse) = (vec![0f32; q.len()], vec![0f32; b * h * s]);
 //! let ctx = Context::host()?;
 //! AttentionForward::new(
-//!     &Tensor::new(&q, &[1, 2, 4, 8])?, // (b, s, h, d)
-//!     &Tensor::new(&k, &[1, 3, 2, 8])?, // (b, t, g, d)
-//!     &Tensor::new(&v, &[1, 3, 2, 8])?,
-//!     &mut TensorMut::new(&mut o, &[1, 2, 4, 8])?,
+//!     Tensor::new(&q, [b, s, h, d])?, // not (b, h, s, d)
+//!     Tensor::new(&k, [b, t, g, d])?,
+//!     Tensor::new(&v, [b, t, g, d])?,
+//!     TensorMut::new(&mut o, [b, s, h, d])?,
 //! )
 //! .causal(true)
-//! .lse(&mut TensorMut::new(&mut lse, &[1, 4, 2])?)
+//! .lse(TensorMut::new(&mut lse, [b, h, s])?)
 //! .run(&ctx)?;
 //! assert!((o[0] - 0.3).abs() < 1e-6);
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! A builder that is kept runs many times; a [`Prepared`] call costs less of the host, and its
+//! tensors can be exchanged.  Shapes are [any integers](AsShape).
+//!
+//! | feature | what |
+//! | --- | --- |
+//! | none | `libfovea.a` is linked into the program, where it is found; else `libfovea.so` is linked |
+//! | `static` | `libfovea.a`, or the build fails |
+//! | `dlopen` | nothing is linked: the program opens `libfovea.so` when it runs |
+//! | `half` | `half::f16` and `half::bf16` are elements |
+//!
+//! A [`Context`] is `Send` and not `Sync`: one thread at a time uses it, any number work at once.
+//! Tensors, buffers and calls stay on the thread that made them.
 #![warn(missing_docs)]
 
 #[macro_use]
@@ -32,7 +46,22 @@ mod buffer;
 mod enums; // generated
 #[rustfmt::skip] // generated
 mod ops;
+mod prepared;
+mod shape;
 mod tensor;
+#[rustfmt::skip] // generated
+mod x_ops;
+
+/// Operations outside the promise of the ABI: they may change with any release.
+pub mod experimental {
+    pub use crate::enums::experimental::*;
+    pub use crate::x_ops::*;
+}
+
+/// Every enum, for the rows of operations.
+mod all {
+    pub use crate::enums::{experimental::*, *};
+}
 
 use fovea_sys as sys;
 use std::ffi::{c_void, CStr};
@@ -42,6 +71,8 @@ use std::ptr::{null_mut, NonNull};
 pub use buffer::Buffer;
 pub use enums::*;
 pub use ops::*;
+pub use prepared::Prepared;
+pub use shape::{AsShape, Extent};
 pub use tensor::{
     Bf16, E2m1, E4m3, E5m2, E8m0, Element, Format, Plain, Tensor, TensorMut, F16, I4,
 };
@@ -138,6 +169,9 @@ pub fn device_count(backend: Backend) -> Result<i32> {
 }
 
 /// One device, one stream, one workspace.  It may move between threads, but one at a time uses it.
+///
+/// On the host an operation is done when it returns.  On CUDA it is enqueued; [`Buffer::read`] and
+/// [`Context::synchronize`] wait.
 #[derive(Debug)]
 pub struct Context {
     raw: NonNull<sys::fovea_context>,
@@ -227,7 +261,7 @@ impl Context {
 
     /// A buffer on this context's device that holds a copy of `from`.
     pub fn upload<T: Plain>(&self, from: &[T]) -> Result<Buffer<'_>> {
-        let mut buffer = self.alloc(Memory::DEVICE, std::mem::size_of_val(from))?;
+        let buffer = self.alloc(Memory::DEVICE, std::mem::size_of_val(from))?;
         buffer.write(from)?;
         Ok(buffer)
     }
@@ -238,3 +272,7 @@ impl Drop for Context {
         unsafe { sys::fovea_context_destroy(self.as_raw()) }
     }
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `op!` of ops.rs becomes: the builder of an operation.
+//! What `op!` of ops.rs becomes: the builder of an operation, and its prepared call.
 //!
 //! `Builder(name: params, function, workspace function)` is followed by the fields.  A field is
-//! `name: kind, "words";`.  The kind is `in` or `out` for a tensor, else what the setter takes: a
+//! `name set_name: kind, "words";`.  The kind is `in` or `out` for a tensor, else what the setter takes: a
 //! number's type, `bool`, or `enum` and the enum's name.  Fields under `new` are its arguments,
 //! those under `may` have a method each.  tests/golden/call.rs reads the same rows.
 
 /// What the caller hands over for a field.
 macro_rules! argument {
-    ($a:lifetime in) => { &$a $crate::Tensor<'_> };
-    ($a:lifetime out) => { &$a mut $crate::TensorMut<'_> };
-    ($a:lifetime enum $name:ident) => { $crate::$name };
+    ($a:lifetime in) => { impl Into<$crate::Tensor<$a>> };
+    ($a:lifetime out) => { impl Into<$crate::TensorMut<$a>> };
+    ($a:lifetime enum $name:ident) => { $crate::all::$name };
     ($a:lifetime $scalar:ident) => { $scalar };
 }
 
 /// Writes it to the params struct, and notes whose memory a tensor is.
 macro_rules! set {
     ($call:ident.$field:ident: in) => {
-        $call.params.$field = $field.raw;
-        $call.places.note(stringify!($field), $field.home);
+        let tensor: $crate::Tensor = $field.into();
+        $call.params.$field = tensor.raw;
+        $call.places.note(stringify!($field), tensor.home);
     };
     ($call:ident.$field:ident: out) => {
-        $call.params.$field = $field.as_tensor().raw;
-        $call.places.note(stringify!($field), $field.as_tensor().home);
+        let tensor: $crate::TensorMut = $field.into();
+        $call.params.$field = tensor.as_tensor().raw;
+        $call.places.note(stringify!($field), tensor.as_tensor().home);
     };
     ($call:ident.$field:ident: enum $name:ident) => {
         $call.params.$field = $field.0;
@@ -32,6 +34,39 @@ macro_rules! set {
     };
     ($call:ident.$field:ident: $scalar:ident) => {
         $call.params.$field = $field;
+    };
+}
+
+/// The method of a prepared call that exchanges a field: a tensor's place is checked here.
+macro_rules! exchange {
+    ($op:ident $a:lifetime $field:ident $set:ident: in, $words:literal) => {
+        #[doc = concat!("From now on `", stringify!($field), "` is another tensor: ", $words)]
+        pub fn $set(&mut self, tensor: impl Into<$crate::Tensor<$a>>) -> $crate::Result<&mut Self> {
+            let tensor = tensor.into();
+            tensor.home.check(stringify!($op), stringify!($field), self.ctx)?;
+            self.call.params.$field = tensor.raw;
+            Ok(self)
+        }
+    };
+    ($op:ident $a:lifetime $field:ident $set:ident: out, $words:literal) => {
+        #[doc = concat!("From now on `", stringify!($field), "` is another tensor: ", $words)]
+        pub fn $set(
+            &mut self,
+            tensor: impl Into<$crate::TensorMut<$a>>,
+        ) -> $crate::Result<&mut Self> {
+            let tensor = tensor.into();
+            tensor.as_tensor().home.check(stringify!($op), stringify!($field), self.ctx)?;
+            self.call.params.$field = tensor.as_tensor().raw;
+            Ok(self)
+        }
+    };
+    ($op:ident $a:lifetime $field:ident $set:ident: $($kind:ident)+, $words:literal) => {
+        #[doc = concat!("From now on `", stringify!($field), "` is another value: ", $words)]
+        pub fn $set(&mut self, $field: argument!($a $($kind)+)) -> &mut Self {
+            let call = &mut self.call;
+            set!(call.$field: $($kind)+);
+            self
+        }
     };
 }
 
@@ -50,8 +85,8 @@ macro_rules! op {
     (
         $(#[$doc:meta])*
         $name:ident($op:ident: $params:ident, $run:ident, $workspace:ident)
-        $new:ident { $($must:ident: $($must_kind:ident)+, $must_words:literal;)* }
-        may { $($may:ident: $($may_kind:ident)+, $may_words:literal;)* }
+        $new:ident { $($must:ident $set_must:ident: $($must_kind:ident)+, $must_words:literal;)* }
+        may { $($may:ident $set_may:ident: $($may_kind:ident)+, $may_words:literal;)* }
     ) => {
         $(#[$doc])*
         #[derive(Debug)]
@@ -82,7 +117,7 @@ macro_rules! op {
                 }
             )*
 
-            /// Valid, supported, how many bytes of workspace: without touching data.
+            /// Valid, supported, how many bytes of workspace: without touching data.  It allocates none.
             pub fn workspace(&self, ctx: &$crate::Context) -> $crate::Result<usize> {
                 let mut bytes = 0;
                 $crate::check(unsafe {
@@ -91,11 +126,39 @@ macro_rules! op {
                 Ok(bytes)
             }
 
-            /// Runs it: done on return on a host context, enqueued on others.
+            /// Runs it: done on return on a host context, enqueued on others.  A call that is kept may
+            /// run many times.
             pub fn run(&self, ctx: &$crate::Context) -> $crate::Result<()> {
                 self.places.check(stringify!($op), ctx)?;
                 $crate::check(unsafe { $crate::sys::$run(ctx.as_raw(), &self.params) })
             }
+
+            /// The call, checked and bound to a context: [`Prepared`](crate::Prepared).
+            pub fn prepare<'c>(
+                &self,
+                ctx: &'c $crate::Context,
+            ) -> $crate::Result<$crate::Prepared<'c, Self>> {
+                self.places.check(stringify!($op), ctx)?;
+                self.workspace(ctx)?;
+                Ok($crate::Prepared { ctx, call: Self { params: self.params, places: self.places } })
+            }
+        }
+
+        #[doc = concat!("A kept call of `", stringify!($op), "`.")]
+        impl<'a> $crate::Prepared<'_, $name<'a>> {
+            /// Runs it as it stands.
+            #[inline]
+            pub fn run(&self) -> $crate::Result<()> {
+                $crate::check(unsafe { $crate::sys::$run(self.ctx.as_raw(), &self.call.params) })
+            }
+
+            /// Valid, supported, how many bytes of workspace, as it stands.
+            pub fn workspace(&self) -> $crate::Result<usize> {
+                self.call.workspace(self.ctx)
+            }
+
+            $(exchange!($op 'a $must $set_must: $($must_kind)+, $must_words);)*
+            $(exchange!($op 'a $may $set_may: $($may_kind)+, $may_words);)*
         }
     };
 }

@@ -15,42 +15,42 @@ op! {
     /// ```
     AttentionForward(attention_forward: fovea_attention_forward_params, fovea_attention_forward, fovea_attention_forward_workspace)
     new {
-        q: in, "`(b, s, h, d)` f32 f16 bf16";
-        k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
-        v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
-        o: out, "`(b, s, h, e)` as q or f32";
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
     }
     may {
-        lse: out, "`(b, h, s)` f32: natural log of each row's sum";
-        q_value: in, "`(b, s, h, e)` as q: second query, contracted with v (split MLA caches)";
-        query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
-        key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
-        query_len: in, "`(r)` i32: rows in use, at most s or the packed extent";
-        key_len: in, "`(r)` i32: keys in use, key_first's among them, at most t, packed extent or pages * page";
-        key_first: in, "`(r)` i32: keys skipped at the left of each sequence (left padding); positions count from there";
-        page_table: in, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
-        cache_row: in, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
-        query_position: in, "`(b, h, s)` i32: absent: row + Lk - Lq";
-        key_position: in, "`(key_b, g, t) or paged (r, g, keys)` i32: negative: no key here; absent: index in the sequence from key_first";
-        head_window: in, "`(h, 3)` i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0";
-        mask: in, "`(b, h, s, bytes)` u8: bit j % 8 of byte j / 8 is 1 where the row may see its sequence's key column j";
-        bias: in, "`(b, h, s, keys)` f32 f16 bf16: added to scores; -inf masks; stride 0 broadcasts";
-        alibi: in, "`(r, h)` f32: slope times distance is subtracted";
-        sink_logit: in, "`(h)` f32: a learned term of the denominator: not scaled, capped or biased";
-        cos: in, "`(positions, half)` f32: keys are stored unrotated and turned by their position after loading; v untouched";
-        sin: in, "`(positions, half)` f32: with cos";
-        query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
-        key_max: i64, "longest sequence of keys; 0: t, or pages * page";
-        window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
-        window_right: i64, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
-        sink_keys: i64, "keys at positions below this stay visible through window_left";
-        local_chunk: i64, "rows see keys of their own chunk of this many positions only; 0: off";
-        scale: f32, r"\> 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value";
-        softcap: f32, "0: none";
-        causal: bool, "1: window_right = 1";
-        rope_begin: i32, "first rotated column of k; 2 * half columns are turned";
-        rope_interleaved: bool, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
-        splits: i32, "parts the keys of a row are cut into; 0: chosen from shapes";
+        lse set_lse: out, "`(b, h, s)` f32: natural log of each row's sum";
+        q_value set_q_value: in, "`(b, s, h, e)` as q: second query, contracted with v (split MLA caches)";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+        query_len set_query_len: in, "`(r)` i32: rows in use, at most s or the packed extent";
+        key_len set_key_len: in, "`(r)` i32: keys in use, key_first's among them, at most t, packed extent or pages * page";
+        key_first set_key_first: in, "`(r)` i32: keys skipped at the left of each sequence (left padding); positions count from there";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+        query_position set_query_position: in, "`(b, h, s)` i32: absent: row + Lk - Lq";
+        key_position set_key_position: in, "`(key_b, g, t) or paged (r, g, keys)` i32: negative: no key here; absent: index in the sequence from key_first";
+        head_window set_head_window: in, "`(h, 3)` i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0";
+        mask set_mask: in, "`(b, h, s, bytes)` u8: bit j % 8 of byte j / 8 is 1 where the row may see its sequence's key column j";
+        bias set_bias: in, "`(b, h, s, keys)` f32 f16 bf16: added to scores; -inf masks; stride 0 broadcasts";
+        alibi set_alibi: in, "`(r, h)` f32: slope times distance is subtracted";
+        sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator: not scaled, capped or biased";
+        cos set_cos: in, "`(positions, half)` f32: keys are stored unrotated and turned by their position after loading; v untouched";
+        sin set_sin: in, "`(positions, half)` f32: with cos";
+        query_max set_query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
+        window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
+        window_right set_window_right: i64, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+        sink_keys set_sink_keys: i64, "keys at positions below this stay visible through window_left";
+        local_chunk set_local_chunk: i64, "rows see keys of their own chunk of this many positions only; 0: off";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value";
+        softcap set_softcap: f32, "0: none";
+        causal set_causal: bool, "1: window_right = 1";
+        rope_begin set_rope_begin: i32, "first rotated column of k; 2 * half columns are turned";
+        rope_interleaved set_rope_interleaved: bool, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
+        splits set_splits: i32, "parts the keys of a row are cut into; 0: chosen from shapes";
     }
 }
 
@@ -78,43 +78,43 @@ op! {
     /// ```
     AttentionBackward(attention_backward: fovea_attention_backward_params, fovea_attention_backward, fovea_attention_backward_workspace)
     new {
-        q: in, "`(b, s, h, d)` f32 f16 bf16";
-        k: in, "`(key_b, t, g, d)` as q";
-        v: in, "`(key_b, t, g, e)` as q";
-        o: in, "`(b, s, h, e)` as q or f32: of the forward";
-        lse: in, "`(b, h, s)` f32: of the forward";
-        dout: in, "`(b, s, h, e)` as o: the gradient of o";
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(key_b, t, g, d)` as q";
+        v set_v: in, "`(key_b, t, g, e)` as q";
+        o set_o: in, "`(b, s, h, e)` as q or f32: of the forward";
+        lse set_lse: in, "`(b, h, s)` f32: of the forward";
+        dout set_dout: in, "`(b, s, h, e)` as o: the gradient of o";
     }
     may {
-        query_start: in, "`(r+1)` i32: as in the forward, and so for the fields below";
-        key_start: in, "`(r+1)` i32";
-        query_len: in, "`(r)` i32";
-        key_len: in, "`(r)` i32";
-        key_first: in, "`(r)` i32";
-        query_position: in, "`(b, h, s)` i32";
-        key_position: in, "`(key_b, g, t)` i32";
-        head_window: in, "`(h, 3)` i32";
-        mask: in, "`(b, h, s, bytes)` u8";
-        bias: in, "`(b, h, s, keys)` f32 f16 bf16";
-        alibi: in, "`(r, h)` f32";
-        sink_logit: in, "`(h)` f32";
-        dlse: in, "`(b, h, s)` f32: the gradient of lse; absent: 0";
-        dq: out, "`(b, s, h, d)` as q";
-        dk: out, "`(key_b, t, g, d)` as q";
-        dv: out, "`(key_b, t, g, e)` as q";
-        dsink_logit: out, "`(h)` f32: needs sink_logit";
-        dbias: out, "`(b, h, s, keys)` f32: needs bias; a stride of 0 receives the ordered sum over that dimension";
-        dalibi: out, "`(r, h)` f32: needs alibi";
-        query_max: i64, "as in the forward, and so for the fields below";
-        key_max: i64, "0: t";
-        window_left: i64, "0: all";
-        window_right: i64, "0: all";
-        sink_keys: i64, "0: none";
-        local_chunk: i64, "0: off";
-        scale: f32, "0: 1 / sqrt(d)";
-        softcap: f32, "0: none";
-        causal: bool, "1: window_right = 1";
-        nondeterministic: bool, "1: a faster kernel whose sums may change order may be used";
+        query_start set_query_start: in, "`(r+1)` i32: as in the forward, and so for the fields below";
+        key_start set_key_start: in, "`(r+1)` i32";
+        query_len set_query_len: in, "`(r)` i32";
+        key_len set_key_len: in, "`(r)` i32";
+        key_first set_key_first: in, "`(r)` i32";
+        query_position set_query_position: in, "`(b, h, s)` i32";
+        key_position set_key_position: in, "`(key_b, g, t)` i32";
+        head_window set_head_window: in, "`(h, 3)` i32";
+        mask set_mask: in, "`(b, h, s, bytes)` u8";
+        bias set_bias: in, "`(b, h, s, keys)` f32 f16 bf16";
+        alibi set_alibi: in, "`(r, h)` f32";
+        sink_logit set_sink_logit: in, "`(h)` f32";
+        dlse set_dlse: in, "`(b, h, s)` f32: the gradient of lse; absent: 0";
+        dq set_dq: out, "`(b, s, h, d)` as q";
+        dk set_dk: out, "`(key_b, t, g, d)` as q";
+        dv set_dv: out, "`(key_b, t, g, e)` as q";
+        dsink_logit set_dsink_logit: out, "`(h)` f32: needs sink_logit";
+        dbias set_dbias: out, "`(b, h, s, keys)` f32: needs bias; a stride of 0 receives the ordered sum over that dimension";
+        dalibi set_dalibi: out, "`(r, h)` f32: needs alibi";
+        query_max set_query_max: i64, "as in the forward, and so for the fields below";
+        key_max set_key_max: i64, "0: t";
+        window_left set_window_left: i64, "0: all";
+        window_right set_window_right: i64, "0: all";
+        sink_keys set_sink_keys: i64, "0: none";
+        local_chunk set_local_chunk: i64, "0: off";
+        scale set_scale: f32, "0: 1 / sqrt(d)";
+        softcap set_softcap: f32, "0: none";
+        causal set_causal: bool, "1: window_right = 1";
+        nondeterministic set_nondeterministic: bool, "1: a faster kernel whose sums may change order may be used";
     }
 }
 
@@ -132,13 +132,13 @@ op! {
     /// ```
     MergeForward(merge_forward: fovea_merge_forward_params, fovea_merge_forward, fovea_merge_forward_workspace)
     new {
-        o_part: in, "`(n, b, u, h, e)` f32 f16 bf16: u rows a part; u = s without row";
-        lse_part: in, "`(n, b, h, u)` f32: -inf: this part adds nothing, whatever its o";
-        o: out, r"`(b, s, h, e)` f32 f16 bf16: may be o_part\[0\] exactly, when row is absent";
+        o_part set_o_part: in, "`(n, b, u, h, e)` f32 f16 bf16: u rows a part; u = s without row";
+        lse_part set_lse_part: in, "`(n, b, h, u)` f32: -inf: this part adds nothing, whatever its o";
+        o set_o: out, r"`(b, s, h, e)` f32 f16 bf16: may be o_part\[0\] exactly, when row is absent";
     }
     may {
-        row: in, "`(n, u)` i32: row of o that a part's row belongs to, -1: none; at most once per part (repeated: the last counts)";
-        lse: out, r"`(b, h, s)` f32: may be lse_part\[0\] exactly, when row is absent";
+        row set_row: in, "`(n, u)` i32: row of o that a part's row belongs to, -1: none; at most once per part (repeated: the last counts)";
+        lse set_lse: out, r"`(b, h, s)` f32: may be lse_part\[0\] exactly, when row is absent";
     }
 }
 
@@ -150,17 +150,17 @@ op! {
     /// ```
     MergeBackward(merge_backward: fovea_merge_backward_params, fovea_merge_backward, fovea_merge_backward_workspace)
     new {
-        o_part: in, "`(n, b, u, h, e)` f32 f16 bf16";
-        lse_part: in, "`(n, b, h, u)` f32";
-        o: in, "`(b, s, h, e)` f32 f16 bf16: of the forward";
-        lse: in, "`(b, h, s)` f32: of the forward";
-        dout: in, "`(b, s, h, e)` as o: the gradient of o";
+        o_part set_o_part: in, "`(n, b, u, h, e)` f32 f16 bf16";
+        lse_part set_lse_part: in, "`(n, b, h, u)` f32";
+        o set_o: in, "`(b, s, h, e)` f32 f16 bf16: of the forward";
+        lse set_lse: in, "`(b, h, s)` f32: of the forward";
+        dout set_dout: in, "`(b, s, h, e)` as o: the gradient of o";
     }
     may {
-        row: in, "`(n, u)` i32";
-        dlse: in, "`(b, h, s)` f32: the gradient of lse; absent: 0";
-        do_part: out, "`(n, b, u, h, e)` as o_part";
-        dlse_part: out, "`(n, b, h, u)` f32";
+        row set_row: in, "`(n, u)` i32";
+        dlse set_dlse: in, "`(b, h, s)` f32: the gradient of lse; absent: 0";
+        do_part set_do_part: out, "`(n, b, u, h, e)` as o_part";
+        dlse_part set_dlse_part: out, "`(n, b, h, u)` f32";
     }
 }
 
@@ -177,28 +177,28 @@ op! {
     new {
     }
     may {
-        k_new: in, "`(b, s, g, d)` f32 f16 bf16: with k";
-        v_new: in, "`(b, s, f, e)` f32 f16 bf16: with v; its head count is free of g";
-        k: out, "`(rows, t, g, d) or paged (pool, page, g, d)` f32 f16 bf16 e4m3 e5m2 i8";
-        v: out, "`(rows, t, f, e) or paged (pool, page, f, e)` f32 f16 bf16 e4m3 e5m2 i8";
-        query_start: in, "`(r+1)` i32: first packed new token of each sequence; then b = 1";
-        key_start: in, "`(r+1)` i32: first packed cache slot of each sequence (rows = 1); not with page_table or cache_row";
-        query_len: in, "`(r)` i32: new tokens of each sequence; absent: all";
-        key_len: in, "`(r)` i32: tokens in the cache before; absent: 0";
-        page_table: in, "`(rows, pages)` i32: -1: page absent";
-        cache_row: in, "`(r)` i32: row of page_table, or of k and v; -1 or past the last skips the sequence; absent: its own number";
-        position: in, "`(b, s)` i32: rotary position of each new token; absent: key_len + i";
-        cos: in, "`(positions, half)` f32: rotates k_new; a position outside the table gives NaN";
-        sin: in, "`(positions, half)` f32: with cos";
-        norm_weight: in, r"`(width)` f32 f16 bf16: RMSNorm of the first width \<= d columns of k_new";
-        k_scale: in, "`(g)` f32: k stores value / scale (e4m3 e5m2 i8 only); absent: 1";
-        v_scale: in, "`(f)` f32: as k_scale, of v";
-        key_len_out: out, "`(r)` i32: key_len plus the new tokens; may be key_len";
-        query_max: i64, "most new tokens of a sequence, bounds the grid; 0: s";
-        key_max: i64, "tokens past this index are dropped; 0: t, or pages * page";
-        norm_eps: f32, "0: 1e-6";
-        rope_begin: i32, "first rotated column of k_new";
-        rope_interleaved: bool, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
+        k_new set_k_new: in, "`(b, s, g, d)` f32 f16 bf16: with k";
+        v_new set_v_new: in, "`(b, s, f, e)` f32 f16 bf16: with v; its head count is free of g";
+        k set_k: out, "`(rows, t, g, d) or paged (pool, page, g, d)` f32 f16 bf16 e4m3 e5m2 i8";
+        v set_v: out, "`(rows, t, f, e) or paged (pool, page, f, e)` f32 f16 bf16 e4m3 e5m2 i8";
+        query_start set_query_start: in, "`(r+1)` i32: first packed new token of each sequence; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed cache slot of each sequence (rows = 1); not with page_table or cache_row";
+        query_len set_query_len: in, "`(r)` i32: new tokens of each sequence; absent: all";
+        key_len set_key_len: in, "`(r)` i32: tokens in the cache before; absent: 0";
+        page_table set_page_table: in, "`(rows, pages)` i32: -1: page absent";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k and v; -1 or past the last skips the sequence; absent: its own number";
+        position set_position: in, "`(b, s)` i32: rotary position of each new token; absent: key_len + i";
+        cos set_cos: in, "`(positions, half)` f32: rotates k_new; a position outside the table gives NaN";
+        sin set_sin: in, "`(positions, half)` f32: with cos";
+        norm_weight set_norm_weight: in, r"`(width)` f32 f16 bf16: RMSNorm of the first width \<= d columns of k_new";
+        k_scale set_k_scale: in, "`(g)` f32: k stores value / scale (e4m3 e5m2 i8 only); absent: 1";
+        v_scale set_v_scale: in, "`(f)` f32: as k_scale, of v";
+        key_len_out set_key_len_out: out, "`(r)` i32: key_len plus the new tokens; may be key_len";
+        query_max set_query_max: i64, "most new tokens of a sequence, bounds the grid; 0: s";
+        key_max set_key_max: i64, "tokens past this index are dropped; 0: t, or pages * page";
+        norm_eps set_norm_eps: f32, "0: 1e-6";
+        rope_begin set_rope_begin: i32, "first rotated column of k_new";
+        rope_interleaved set_rope_interleaved: bool, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
     }
 }
 
@@ -210,9 +210,9 @@ op! {
     /// ```
     CacheCopy(cache_copy: fovea_cache_copy_params, fovea_cache_copy, fovea_cache_copy_workspace)
     new {
-        source: in, "`(pool, page, g, d)` f32 f16 bf16 e4m3 e5m2 i8 i32 u8";
-        target: out, "`(pool2, page, g, d)` as source: may be source";
-        pair: in, "`(n, 2)` i32: source page, target page; -1 skips";
+        source set_source: in, "`(pool, page, g, d)` f32 f16 bf16 e4m3 e5m2 i8 i32 u8";
+        target set_target: out, "`(pool2, page, g, d)` as source: may be source";
+        pair set_pair: in, "`(n, 2)` i32: source page, target page; -1 skips";
     }
     may {
     }
@@ -226,16 +226,16 @@ op! {
     /// ```
     CacheGet(cache_get: fovea_cache_get_params, fovea_cache_get, fovea_cache_get_workspace)
     new {
-        k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` f32 f16 bf16 e4m3 e5m2 i8";
-        k_out: out, "`(b, u, g, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` f32 f16 bf16 e4m3 e5m2 i8";
+        k_out set_k_out: out, "`(b, u, g, d)` f32 f16 bf16";
     }
     may {
-        key_start: in, "`(r+1)` i32: k_out is packed, (1, total, g, d): first row of each sequence; k keeps a row for each";
-        key_len: in, "`(r)` i32: tokens in use; absent: the extent of k_out or of its packed part";
-        page_table: in, "`(rows, pages)` i32: -1: page absent";
-        cache_row: in, "`(r)` i32: row of page_table, or of k; -1 or past the last skips the sequence";
-        k_scale: in, "`(g)` f32: absent: 1";
-        key_max: i64, "tokens past this index are not read; 0: t, or pages * page";
+        key_start set_key_start: in, "`(r+1)` i32: k_out is packed, (1, total, g, d): first row of each sequence; k keeps a row for each";
+        key_len set_key_len: in, "`(r)` i32: tokens in use; absent: the extent of k_out or of its packed part";
+        page_table set_page_table: in, "`(rows, pages)` i32: -1: page absent";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k; -1 or past the last skips the sequence";
+        k_scale set_k_scale: in, "`(g)` f32: absent: 1";
+        key_max set_key_max: i64, "tokens past this index are not read; 0: t, or pages * page";
     }
 }
 
@@ -243,17 +243,17 @@ op! {
     /// y = x rotated; with `inverse` by the negative angle, which is also the gradient.
     RopeForward(rope_forward: fovea_rope_forward_params, fovea_rope_forward, fovea_rope_forward_workspace)
     new {
-        x: in, "`(b, s, h, d)` f32 f16 bf16";
-        y: out, "`(b, s, h, d)` as x: may be x";
-        cos: in, "`(positions, half)` f32";
-        sin: in, "`(positions, half)` f32";
+        x set_x: in, "`(b, s, h, d)` f32 f16 bf16";
+        y set_y: out, "`(b, s, h, d)` as x: may be x";
+        cos set_cos: in, "`(positions, half)` f32";
+        sin set_sin: in, "`(positions, half)` f32";
     }
     may {
-        position: in, "`(b, s)` i32: row of the table; outside it the rotated columns are NaN; absent: index in the sequence";
-        start: in, "`(r+1)` i32: first packed row of each sequence; then b = 1; rows of none are not written";
-        rope_begin: i32, "first rotated column; 2 * half columns turn, the rest is copied";
-        rope_interleaved: bool, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
-        inverse: bool, "1: the negative angle";
+        position set_position: in, "`(b, s)` i32: row of the table; outside it the rotated columns are NaN; absent: index in the sequence";
+        start set_start: in, "`(r+1)` i32: first packed row of each sequence; then b = 1; rows of none are not written";
+        rope_begin set_rope_begin: i32, "first rotated column; 2 * half columns turn, the rest is copied";
+        rope_interleaved set_rope_interleaved: bool, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
+        inverse set_inverse: bool, "1: the negative angle";
     }
 }
 
@@ -264,18 +264,18 @@ op! {
     /// ```
     RopeTableGet(rope_table_get: fovea_rope_table_get_params, fovea_rope_table_get, fovea_rope_table_get_workspace)
     new {
-        cos: out, "`(positions, half)` f32";
-        sin: out, "`(positions, half)` f32";
+        cos set_cos: out, "`(positions, half)` f32";
+        sin set_sin: out, "`(positions, half)` f32";
     }
     may {
-        frequency: in, "`(half)` f32: radians a position; absent: base^(-i / half); scaling applies to either";
-        position_begin: i64, "position of row 0; may be negative";
-        original_len: i64, "context length of training; 0: 8192 (llama3), 4096 (yarn)";
-        base: f32, "0: 10000; with frequency read by yarn alone";
-        factor: f32, r"\>= 1; 0: 1";
-        low_factor: f32, "0: 1";
-        high_factor: f32, "0: 4 (llama3), 32 (yarn)";
-        scaling: enum Scaling, "The fovea_scaling.";
+        frequency set_frequency: in, "`(half)` f32: radians a position; absent: base^(-i / half); scaling applies to either";
+        position_begin set_position_begin: i64, "position of row 0; may be negative";
+        original_len set_original_len: i64, "context length of training; 0: 8192 (llama3), 4096 (yarn)";
+        base set_base: f32, "0: 10000; with frequency read by yarn alone";
+        factor set_factor: f32, r"\>= 1; 0: 1";
+        low_factor set_low_factor: f32, "0: 1";
+        high_factor set_high_factor: f32, "0: 4 (llama3), 32 (yarn)";
+        scaling set_scaling: enum Scaling, "The fovea_scaling.";
     }
 }
 
@@ -298,17 +298,17 @@ op! {
     /// ```
     QuantQuantize(quant_quantize: fovea_quant_quantize_params, fovea_quant_quantize, fovea_quant_quantize_workspace)
     new {
-        x: in, "`(b, s, h, d)` f32 f16 bf16";
-        scale: out, "`(b, h, n)` f32: n as said above";
+        x set_x: in, "`(b, s, h, d)` f32 f16 bf16";
+        scale set_scale: out, "`(b, h, n)` f32: n as said above";
     }
     may {
-        start: in, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
-        code: out, "`(b, s, h, d)` e4m3: absent: only code_t is written";
-        code_t: out, "`(b, h, d, padded)` e4m3: the codes with tokens contiguous, for v_t";
-        block: i64, "tokens that share a scale: 64 or 128; 0: all of a sequence";
-        seed: i64, "signs of the rotation; with hadamard";
-        hadamard: bool, "1: rotate the columns first";
-        code_order: enum CodeOrder, "The fovea_code_order.";
+        start set_start: in, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+        code set_code: out, "`(b, s, h, d)` e4m3: absent: only code_t is written";
+        code_t set_code_t: out, "`(b, h, d, padded)` e4m3: the codes with tokens contiguous, for v_t";
+        block set_block: i64, "tokens that share a scale: 64 or 128; 0: all of a sequence";
+        seed set_seed: i64, "signs of the rotation; with hadamard";
+        hadamard set_hadamard: bool, "1: rotate the columns first";
+        code_order set_code_order: enum CodeOrder, "The fovea_code_order.";
     }
 }
 
@@ -334,32 +334,32 @@ op! {
     /// ```
     QuantForward(quant_forward: fovea_quant_forward_params, fovea_quant_forward, fovea_quant_forward_workspace)
     new {
-        q: in, "`(b, s, h, d)` e4m3";
-        k: in, "`(key_b, t, g, d)` as q";
-        o: out, "`(b, s, h, e)` f32 f16 bf16";
+        q set_q: in, "`(b, s, h, d)` e4m3";
+        k set_k: in, "`(key_b, t, g, d)` as q";
+        o set_o: out, "`(b, s, h, e)` f32 f16 bf16";
     }
     may {
-        v: in, "`(key_b, t, g, e)` e4m3: this or v_t";
-        v_t: in, "`(key_b, g, e, padded)` e4m3: values with tokens contiguous, in code_order, placed as quant_quantize does";
-        q_scale: in, "`(b, h, q_blocks)` f32: absent: 1";
-        k_scale: in, "`(key_b, g, k_blocks)` f32: absent: 1";
-        v_scale: in, "`(key_b, g, v_blocks)` f32: one for all of a sequence (block = 0); absent: 1";
-        lse: out, "`(b, h, s)` f32: natural log of each row's sum";
-        query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
-        key_start: in, "`(r+1)` i32: first packed key of each sequence";
-        query_len: in, "`(r)` i32: rows in use, at most s or the packed extent";
-        key_len: in, "`(r)` i32: keys in use, at most t or the packed extent";
-        sink_logit: in, "`(h)` f32: a learned term of the denominator: not scaled or capped";
-        query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
-        key_max: i64, "longest sequence of keys; 0: t";
-        window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
-        window_right: i64, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
-        scale: f32, r"\> 0; 0: 1 / sqrt(d)";
-        softcap: f32, r"\> 0; 0: none";
-        causal: bool, "1: window_right = 1";
-        q_block: i32, "rows that share an entry of q_scale: 64 or 128; 0: all of a sequence";
-        k_block: i32, "keys that share an entry of k_scale: 64 or 128; 0: all of a sequence";
-        code_order: enum CodeOrder, "The fovea_code_order.";
+        v set_v: in, "`(key_b, t, g, e)` e4m3: this or v_t";
+        v_t set_v_t: in, "`(key_b, g, e, padded)` e4m3: values with tokens contiguous, in code_order, placed as quant_quantize does";
+        q_scale set_q_scale: in, "`(b, h, q_blocks)` f32: absent: 1";
+        k_scale set_k_scale: in, "`(key_b, g, k_blocks)` f32: absent: 1";
+        v_scale set_v_scale: in, "`(key_b, g, v_blocks)` f32: one for all of a sequence (block = 0); absent: 1";
+        lse set_lse: out, "`(b, h, s)` f32: natural log of each row's sum";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence";
+        query_len set_query_len: in, "`(r)` i32: rows in use, at most s or the packed extent";
+        key_len set_key_len: in, "`(r)` i32: keys in use, at most t or the packed extent";
+        sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator: not scaled or capped";
+        query_max set_query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t";
+        window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
+        window_right set_window_right: i64, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d)";
+        softcap set_softcap: f32, r"\> 0; 0: none";
+        causal set_causal: bool, "1: window_right = 1";
+        q_block set_q_block: i32, "rows that share an entry of q_scale: 64 or 128; 0: all of a sequence";
+        k_block set_k_block: i32, "keys that share an entry of k_scale: 64 or 128; 0: all of a sequence";
+        code_order set_code_order: enum CodeOrder, "The fovea_code_order.";
     }
 }
 
@@ -375,32 +375,32 @@ op! {
     /// ```
     KlForward(kl_forward: fovea_kl_forward_params, fovea_kl_forward, fovea_kl_forward_workspace)
     new {
-        q_teacher: in, "`(b, s, h, d)` f32 f16 bf16";
-        k_teacher: in, "`(key_b, t, g, d)` as q_teacher";
-        q_student: in, "`(b, s, h, f)` f32 f16 bf16: need not be the teacher's dtype";
-        k_student: in, "`(key_b, t, x, f)` as q_student: x divides h, query head i reads key head i / (h / x)";
+        q_teacher set_q_teacher: in, "`(b, s, h, d)` f32 f16 bf16";
+        k_teacher set_k_teacher: in, "`(key_b, t, g, d)` as q_teacher";
+        q_student set_q_student: in, "`(b, s, h, f)` f32 f16 bf16: need not be the teacher's dtype";
+        k_student set_k_student: in, "`(key_b, t, x, f)` as q_student: x divides h, query head i reads key head i / (h / x)";
     }
     may {
-        kl: out, "`(b, h, s)` f32: one of kl, lse_teacher, lse_student, total at least";
-        lse_teacher: out, "`(b, h, s)` f32: natural log of each row's sum, for the backward";
-        lse_student: out, "`(b, h, s)` f32";
-        row_weight: in, "`(b, h, s)` f32: w, for total";
-        total: out, "`(1)` f32: the weighted sum or mean of kl";
-        query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
-        key_start: in, "`(r+1)` i32: first packed key of each sequence";
-        query_len: in, "`(r)` i32: rows in use, at most s or the packed extent";
-        key_len: in, "`(r)` i32: keys in use, at most t or the packed extent";
-        head_window: in, "`(h, 3)` i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0";
-        query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
-        key_max: i64, "longest sequence of keys; 0: t";
-        window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
-        window_right: i64, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
-        sink_keys: i64, "keys at positions below this stay visible through window_left";
-        scale_teacher: f32, r"\> 0; 0: 1 / sqrt(d)";
-        scale_student: f32, r"\> 0; 0: 1 / sqrt(f)";
-        causal: bool, "1: window_right = 1";
-        direction: enum Direction, "The fovea_direction.";
-        mean: i32, "of total, 0: the sum, 1: the mean over rows that see a key";
+        kl set_kl: out, "`(b, h, s)` f32: one of kl, lse_teacher, lse_student, total at least";
+        lse_teacher set_lse_teacher: out, "`(b, h, s)` f32: natural log of each row's sum, for the backward";
+        lse_student set_lse_student: out, "`(b, h, s)` f32";
+        row_weight set_row_weight: in, "`(b, h, s)` f32: w, for total";
+        total set_total: out, "`(1)` f32: the weighted sum or mean of kl";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence";
+        query_len set_query_len: in, "`(r)` i32: rows in use, at most s or the packed extent";
+        key_len set_key_len: in, "`(r)` i32: keys in use, at most t or the packed extent";
+        head_window set_head_window: in, "`(h, 3)` i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0";
+        query_max set_query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t";
+        window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
+        window_right set_window_right: i64, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+        sink_keys set_sink_keys: i64, "keys at positions below this stay visible through window_left";
+        scale_teacher set_scale_teacher: f32, r"\> 0; 0: 1 / sqrt(d)";
+        scale_student set_scale_student: f32, r"\> 0; 0: 1 / sqrt(f)";
+        causal set_causal: bool, "1: window_right = 1";
+        direction set_direction: enum Direction, "The fovea_direction.";
+        mean set_mean: i32, "of total, 0: the sum, 1: the mean over rows that see a key";
     }
 }
 
@@ -424,38 +424,38 @@ op! {
     /// ```
     KlBackward(kl_backward: fovea_kl_backward_params, fovea_kl_backward, fovea_kl_backward_workspace)
     new {
-        q_teacher: in, "`(b, s, h, d)` f32 f16 bf16";
-        k_teacher: in, "`(key_b, t, g, d)` as q_teacher";
-        q_student: in, "`(b, s, h, f)` f32 f16 bf16";
-        k_student: in, "`(key_b, t, x, f)` as q_student";
-        kl: in, "`(b, h, s)` f32: of the forward";
-        lse_teacher: in, "`(b, h, s)` f32: of the forward";
-        lse_student: in, "`(b, h, s)` f32: of the forward";
+        q_teacher set_q_teacher: in, "`(b, s, h, d)` f32 f16 bf16";
+        k_teacher set_k_teacher: in, "`(key_b, t, g, d)` as q_teacher";
+        q_student set_q_student: in, "`(b, s, h, f)` f32 f16 bf16";
+        k_student set_k_student: in, "`(key_b, t, x, f)` as q_student";
+        kl set_kl: in, "`(b, h, s)` f32: of the forward";
+        lse_teacher set_lse_teacher: in, "`(b, h, s)` f32: of the forward";
+        lse_student set_lse_student: in, "`(b, h, s)` f32: of the forward";
     }
     may {
-        row_weight: in, "`(b, h, s)` f32: w, with dtotal";
-        query_start: in, "`(r+1)` i32: as in the forward, and so for the fields below";
-        key_start: in, "`(r+1)` i32";
-        query_len: in, "`(r)` i32";
-        key_len: in, "`(r)` i32";
-        head_window: in, "`(h, 3)` i32";
-        dkl: in, "`(b, h, s)` f32: the gradient of kl; this or dtotal, or both";
-        dtotal: in, "`(1)` f32: the gradient of total";
-        dq_student: out, "`(b, s, h, f)` as q_student";
-        dk_student: out, "`(key_b, t, x, f)` as q_student";
-        dq_teacher: out, "`(b, s, h, d)` as q_teacher";
-        dk_teacher: out, "`(key_b, t, g, d)` as q_teacher";
-        query_max: i64, "as in the forward, and so for the fields below";
-        key_max: i64, "0: t";
-        window_left: i64, "0: all";
-        window_right: i64, "0: all";
-        sink_keys: i64, "0: none";
-        scale_teacher: f32, "0: 1 / sqrt(d)";
-        scale_student: f32, "0: 1 / sqrt(f)";
-        causal: bool, "1: window_right = 1";
-        direction: enum Direction, "The fovea_direction.";
-        mean: i32, "with dtotal";
-        nondeterministic: bool, "1: a faster kernel whose sums may change order may be used";
+        row_weight set_row_weight: in, "`(b, h, s)` f32: w, with dtotal";
+        query_start set_query_start: in, "`(r+1)` i32: as in the forward, and so for the fields below";
+        key_start set_key_start: in, "`(r+1)` i32";
+        query_len set_query_len: in, "`(r)` i32";
+        key_len set_key_len: in, "`(r)` i32";
+        head_window set_head_window: in, "`(h, 3)` i32";
+        dkl set_dkl: in, "`(b, h, s)` f32: the gradient of kl; this or dtotal, or both";
+        dtotal set_dtotal: in, "`(1)` f32: the gradient of total";
+        dq_student set_dq_student: out, "`(b, s, h, f)` as q_student";
+        dk_student set_dk_student: out, "`(key_b, t, x, f)` as q_student";
+        dq_teacher set_dq_teacher: out, "`(b, s, h, d)` as q_teacher";
+        dk_teacher set_dk_teacher: out, "`(key_b, t, g, d)` as q_teacher";
+        query_max set_query_max: i64, "as in the forward, and so for the fields below";
+        key_max set_key_max: i64, "0: t";
+        window_left set_window_left: i64, "0: all";
+        window_right set_window_right: i64, "0: all";
+        sink_keys set_sink_keys: i64, "0: none";
+        scale_teacher set_scale_teacher: f32, "0: 1 / sqrt(d)";
+        scale_student set_scale_student: f32, "0: 1 / sqrt(f)";
+        causal set_causal: bool, "1: window_right = 1";
+        direction set_direction: enum Direction, "The fovea_direction.";
+        mean set_mean: i32, "with dtotal";
+        nondeterministic set_nondeterministic: bool, "1: a faster kernel whose sums may change order may be used";
     }
 }
 
@@ -470,26 +470,26 @@ op! {
     /// ```
     ConvAttentionForward(conv_attention_forward: fovea_conv_attention_forward_params, fovea_conv_attention_forward, fovea_conv_attention_forward_workspace)
     new {
-        q: in, "`(b, s, h, d)` f32 f16 bf16";
-        k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
-        v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
-        weight: in, "`(h, kernel_rows, kernel_columns)` as q or f32: 1 .. 16 rows, the last is the row itself; 1 .. 31 columns";
-        o: out, "`(b, rows_out, h, e)` as q or f32";
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
+        weight set_weight: in, "`(h, kernel_rows, kernel_columns)` as q or f32: 1 .. 16 rows, the last is the row itself; 1 .. 31 columns";
+        o set_o: out, "`(b, rows_out, h, e)` as q or f32";
     }
     may {
-        lse: out, "`(b, h, rows_out)` f32: natural log of each row's sum";
-        query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
-        key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
-        query_len: in, "`(r)` i32: rows in use, history's among them, at most s or the packed extent";
-        key_len: in, "`(r)` i32: keys in use, at most t, packed extent or pages * page";
-        page_table: in, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
-        cache_row: in, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
-        query_max: i64, "longest sequence of rows, history's among them, bounds the grid; 0: s";
-        key_max: i64, "longest sequence of keys; 0: t, or pages * page";
-        history: i64, "rows at the begin of each sequence of q that have no output";
-        scale: f32, r"\> 0; 0: 1 / sqrt(d)";
-        causal: bool, "1: row i sees keys up to i + Lk - Lq";
-        splits: i32, "parts the keys of a row are cut into; 0: chosen from shapes";
+        lse set_lse: out, "`(b, h, rows_out)` f32: natural log of each row's sum";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+        query_len set_query_len: in, "`(r)` i32: rows in use, history's among them, at most s or the packed extent";
+        key_len set_key_len: in, "`(r)` i32: keys in use, at most t, packed extent or pages * page";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+        query_max set_query_max: i64, "longest sequence of rows, history's among them, bounds the grid; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
+        history set_history: i64, "rows at the begin of each sequence of q that have no output";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d)";
+        causal set_causal: bool, "1: row i sees keys up to i + Lk - Lq";
+        splits set_splits: i32, "parts the keys of a row are cut into; 0: chosen from shapes";
     }
 }
 
@@ -514,29 +514,29 @@ op! {
     /// ```
     ConvAttentionBackward(conv_attention_backward: fovea_conv_attention_backward_params, fovea_conv_attention_backward, fovea_conv_attention_backward_workspace)
     new {
-        q: in, "`(b, s, h, d)` f32 f16 bf16";
-        k: in, "`(key_b, t, g, d)` as q";
-        v: in, "`(key_b, t, g, e)` as q";
-        weight: in, "`(h, kernel_rows, kernel_columns)` as q or f32";
-        o: in, "`(b, rows_out, h, e)` as q or f32: of the forward";
-        lse: in, "`(b, h, rows_out)` f32: of the forward";
-        dout: in, "`(b, rows_out, h, e)` as o: the gradient of o";
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(key_b, t, g, d)` as q";
+        v set_v: in, "`(key_b, t, g, e)` as q";
+        weight set_weight: in, "`(h, kernel_rows, kernel_columns)` as q or f32";
+        o set_o: in, "`(b, rows_out, h, e)` as q or f32: of the forward";
+        lse set_lse: in, "`(b, h, rows_out)` f32: of the forward";
+        dout set_dout: in, "`(b, rows_out, h, e)` as o: the gradient of o";
     }
     may {
-        query_start: in, "`(r+1)` i32: as in the forward, and so for the fields below";
-        key_start: in, "`(r+1)` i32";
-        query_len: in, "`(r)` i32";
-        key_len: in, "`(r)` i32";
-        dq: out, "`(b, s, h, d)` as q: rows of history have theirs too";
-        dk: out, "`(key_b, t, g, d)` as q";
-        dv: out, "`(key_b, t, g, e)` as q";
-        dweight: out, "`(h, kernel_rows, kernel_columns)` f32: a stride of 0 receives the ordered sum over that dimension";
-        query_max: i64, "as in the forward, and so for the fields below";
-        key_max: i64, "0: t";
-        history: i64, "0: none";
-        scale: f32, "0: 1 / sqrt(d)";
-        causal: bool, "1: row i sees keys up to i + Lk - Lq";
-        nondeterministic: bool, "1: a faster kernel whose sums may change order may be used";
+        query_start set_query_start: in, "`(r+1)` i32: as in the forward, and so for the fields below";
+        key_start set_key_start: in, "`(r+1)` i32";
+        query_len set_query_len: in, "`(r)` i32";
+        key_len set_key_len: in, "`(r)` i32";
+        dq set_dq: out, "`(b, s, h, d)` as q: rows of history have theirs too";
+        dk set_dk: out, "`(key_b, t, g, d)` as q";
+        dv set_dv: out, "`(key_b, t, g, e)` as q";
+        dweight set_dweight: out, "`(h, kernel_rows, kernel_columns)` f32: a stride of 0 receives the ordered sum over that dimension";
+        query_max set_query_max: i64, "as in the forward, and so for the fields below";
+        key_max set_key_max: i64, "0: t";
+        history set_history: i64, "0: none";
+        scale set_scale: f32, "0: 1 / sqrt(d)";
+        causal set_causal: bool, "1: row i sees keys up to i + Lk - Lq";
+        nondeterministic set_nondeterministic: bool, "1: a faster kernel whose sums may change order may be used";
     }
 }
 
@@ -558,466 +558,36 @@ op! {
     /// ```
     TraceForward(trace_forward: fovea_trace_forward_params, fovea_trace_forward, fovea_trace_forward_workspace)
     new {
-        q: in, "`(b, s, h, d)` f32 f16 bf16";
-        k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: page = block_keys";
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: page = block_keys";
     }
     may {
-        v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: o and edge_value need it";
-        keep_row: in, "`(n)` i32: blocks to keep for each row block, cut to 0 .. keep; absent: keep";
-        block_mask: in, "`(b, h, n, block_bytes)` u8: bit u % 8 of byte u / 8 is 1 where the row block may see key block u; ceil(key blocks / 8) bytes";
-        key_len: in, "`(r)` i32: keys in use, at most t or pages * page";
-        page_table: in, "`(rows, pages)` i32: pool page of each key block; -1: absent, its keys are not seen";
-        cache_row: in, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
-        selected: out, "`(b, h, n, keep)` i32: key blocks in branch order, -1 empty";
-        score: out, "`(b, h, n, keep)` f32: their scores, times scale where scale is given; -inf empty";
-        o: out, "`(b, s, h, e)` as q or f32: attention over the selected blocks";
-        lse: out, "`(b, h, s)` f32: natural log of each row's sum over the selected blocks";
-        lse_dense: out, "`(b, h, s)` f32: the same over all valid blocks: a pass over every key";
-        edge_score: out, "`(b, h, n, keep)` f32: as score";
-        edge_max: out, "`(b, h, n, keep)` f32: the largest x of a valid pair, NaN as -inf; -inf empty";
-        edge_mass: out, "`(b, h, n, keep)` f32: sum of p over the pairs; a row block's sum to its rows that see a key; 0 empty";
-        edge_value: out, "`(b, h, n, keep, e)` f32: sum of p_mt v_t over the pairs; 0 empty";
-        edge: out, "`(cap, 4)` i32: layer, head (of the batch: batch * h + head), row block, key block; needs edge_count";
-        edge_weight: out, "`(cap)` f32: what edge_kind says; needs edge_count";
-        edge_count: out, "`(1)` i64: edge_offset plus the records of this call, dropped ones among them; may be edge_offset";
-        edge_offset: in, r"`(1)` i64: row of the first record, \>= 0; absent: 0";
-        keep: i64, "key blocks a row block keeps: 1 .. 256";
-        scale: f32, r"of x, \> 0; 0: 1 / sqrt(d), and score is the product itself";
-        block_rows: i32, "16, 32, 64 or 128; 0: 64";
-        block_keys: i32, "16, 32, 64 or 128; 0: 64";
-        layer: i32, r"first word of every edge, \>= 0";
-        edge_kind: enum EdgeKind, "The fovea_edge_kind.";
-        exact: bool, "1: scores are chains of fused multiply-adds";
-        causal: bool, "1: row i sees keys up to i + Lk - s";
-    }
-}
-
-op! {
-    /// ```text
-    /// The Jensen-Shannon divergence of two attention distributions over the same keys, with weight w
-    /// in (0, 1).  P and R are the softmax rows of the teacher's and the student's logits (kl.h):
-    ///   M = w P + (1 - w) R
-    ///   kl_teacher_i = sum_j P_ij (ln P_ij - ln M_ij),  kl_student_i = sum_j R_ij (ln R_ij - ln M_ij)
-    ///   js_i = w kl_teacher_i + (1 - w) kl_student_i
-    /// 0 <= js <= -w ln w - (1 - w) ln(1 - w), whatever the logits.
-    ///
-    /// Limits on tensor cores: as kl_forward and kl_backward.
-    /// ```
-    XKlJensenShannonForward(x_kl_jensen_shannon_forward: fovea_x_kl_jensen_shannon_forward_params, fovea_x_kl_jensen_shannon_forward, fovea_x_kl_jensen_shannon_forward_workspace)
-    new {
-        q_teacher: in, "`(b, s, h, d)` f32 f16 bf16";
-        k_teacher: in, "`(key_b, t, g, d)` as q_teacher";
-        q_student: in, "`(b, s, h, f)` f32 f16 bf16: need not be the teacher's dtype";
-        k_student: in, "`(key_b, t, x, f)` as q_student: x divides h";
-    }
-    may {
-        js: out, "`(b, h, s)` f32: one output at least";
-        kl_teacher: out, "`(b, h, s)` f32: for the backward";
-        kl_student: out, "`(b, h, s)` f32: for the backward";
-        lse_teacher: out, "`(b, h, s)` f32: for the backward";
-        lse_student: out, "`(b, h, s)` f32: for the backward";
-        query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
-        key_start: in, "`(r+1)` i32: first packed key of each sequence";
-        query_len: in, "`(r)` i32: rows in use, at most s or the packed extent";
-        key_len: in, "`(r)` i32: keys in use, at most t or the packed extent";
-        head_window: in, "`(h, 3)` i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0";
-        query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
-        key_max: i64, "longest sequence of keys; 0: t";
-        window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
-        window_right: i64, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
-        sink_keys: i64, "keys at positions below this stay visible through window_left";
-        scale_teacher: f32, r"\> 0; 0: 1 / sqrt(d)";
-        scale_student: f32, r"\> 0; 0: 1 / sqrt(f)";
-        weight: f32, "w, the teacher's share of M, between 0 and 1; 0: 0.5";
-        causal: bool, "1: window_right = 1";
-    }
-}
-
-op! {
-    /// ```text
-    /// Gradients of x_kl_jensen_shannon_forward.  The fields it shares say what the forward was.  Each
-    /// output is optional: absent = not computed.  With a, b the logits of teacher and student:
-    ///   da_ij = djs_i w P_ij (ln P_ij - ln M_ij - kl_teacher_i)
-    ///   db_ij = djs_i (1 - w) R_ij (ln R_ij - ln M_ij - kl_student_i)
-    ///   dq_i = scale sum_j da_ij k_j,  dk_j = scale sum_i da_ij q_i,  and so with db
-    /// ```
-    XKlJensenShannonBackward(x_kl_jensen_shannon_backward: fovea_x_kl_jensen_shannon_backward_params, fovea_x_kl_jensen_shannon_backward, fovea_x_kl_jensen_shannon_backward_workspace)
-    new {
-        q_teacher: in, "`(b, s, h, d)` f32 f16 bf16";
-        k_teacher: in, "`(key_b, t, g, d)` as q_teacher";
-        q_student: in, "`(b, s, h, f)` f32 f16 bf16";
-        k_student: in, "`(key_b, t, x, f)` as q_student";
-        kl_teacher: in, "`(b, h, s)` f32: of the forward";
-        kl_student: in, "`(b, h, s)` f32: of the forward";
-        lse_teacher: in, "`(b, h, s)` f32: of the forward";
-        lse_student: in, "`(b, h, s)` f32: of the forward";
-        djs: in, "`(b, h, s)` f32: the gradient of js";
-    }
-    may {
-        query_start: in, "`(r+1)` i32: as in the forward, and so for the fields below";
-        key_start: in, "`(r+1)` i32";
-        query_len: in, "`(r)` i32";
-        key_len: in, "`(r)` i32";
-        head_window: in, "`(h, 3)` i32";
-        dq_student: out, "`(b, s, h, f)` as q_student";
-        dk_student: out, "`(key_b, t, x, f)` as q_student";
-        dq_teacher: out, "`(b, s, h, d)` as q_teacher";
-        dk_teacher: out, "`(key_b, t, g, d)` as q_teacher";
-        query_max: i64, "as in the forward, and so for the fields below";
-        key_max: i64, "0: t";
-        window_left: i64, "0: all";
-        window_right: i64, "0: all";
-        sink_keys: i64, "0: none";
-        scale_teacher: f32, "0: 1 / sqrt(d)";
-        scale_student: f32, "0: 1 / sqrt(f)";
-        weight: f32, "0: 0.5";
-        causal: bool, "1: window_right = 1";
-    }
-}
-
-op! {
-    /// ```text
-    /// The divergence of attention summed over its heads from the scores of a sparse-attention indexer
-    /// (DeepSeek).  It is one distribution a row, whose logits are a weighed sum of rectified products.
-    /// With p^m the softmax row of teacher head m (kl.h), over heads m = 1 .. h and indexer heads n = 1
-    /// ..  x:
-    ///   P_ij = 1/h sum_m p^m_ij
-    ///   b_ij = sum_n weight_in max(<q_student_in, k_student_j>, 0),  R_i = softmax(b_i)
-    ///   kl_i = sum_j P_ij (ln P_ij - ln R_ij)
-    /// A scale of the student is part of weight.  All heads see the same keys.
-    ///
-    /// Limits on tensor cores: d and f up to 256 on sm_80 and later.  On Hopper's own also no sink_keys
-    /// and d and f up to 128.
-    /// ```
-    XKlIndexerForward(x_kl_indexer_forward: fovea_x_kl_indexer_forward_params, fovea_x_kl_indexer_forward, fovea_x_kl_indexer_forward_workspace)
-    new {
-        q_teacher: in, "`(b, s, h, d)` f32 f16 bf16";
-        k_teacher: in, "`(key_b, t, g, d)` as q_teacher";
-        q_student: in, "`(b, s, x, f)` f32 f16 bf16: need not be the teacher's dtype; any number of heads x";
-        k_student: in, "`(key_b, t, 1, f)` as q_student: one key head for all x";
-        weight: in, "`(b, s, x)` f32";
-    }
-    may {
-        kl: out, "`(b, s)` f32: one output at least";
-        lse_teacher: out, "`(b, h, s)` f32: of each head, for the backward";
-        lse_student: out, "`(b, s)` f32: for the backward";
-        query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
-        key_start: in, "`(r+1)` i32: first packed key of each sequence";
-        query_len: in, "`(r)` i32: rows in use, at most s or the packed extent";
-        key_len: in, "`(r)` i32: keys in use, at most t or the packed extent";
-        query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
-        key_max: i64, "longest sequence of keys; 0: t";
-        window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
-        window_right: i64, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
-        sink_keys: i64, "keys at positions below this stay visible through window_left";
-        scale_teacher: f32, r"\> 0; 0: 1 / sqrt(d)";
-        causal: bool, "1: window_right = 1";
-    }
-}
-
-op! {
-    /// ```text
-    /// Gradients of x_kl_indexer_forward by the indexer's inputs; the teacher has none.  The fields it
-    /// shares say what the forward was.  Each output is optional: absent = not computed.  With z_inj =
-    /// <q_student_in, k_student_j> and u = 1 where z > 0, else 0:
-    ///   db_ij = dkl_i (R_ij - P_ij)
-    ///   dweight_in = sum_j db_ij max(z_inj, 0)
-    ///   dq_in = sum_j db_ij weight_in u_inj k_j,  dk_j = sum_in db_ij weight_in u_inj q_in
-    /// Other than above, a NaN or an infinity in an input may make NaN of every gradient of its
-    /// sequence.  That holds also where dkl of its row is 0.
-    /// ```
-    XKlIndexerBackward(x_kl_indexer_backward: fovea_x_kl_indexer_backward_params, fovea_x_kl_indexer_backward, fovea_x_kl_indexer_backward_workspace)
-    new {
-        q_teacher: in, "`(b, s, h, d)` f32 f16 bf16";
-        k_teacher: in, "`(key_b, t, g, d)` as q_teacher";
-        q_student: in, "`(b, s, x, f)` f32 f16 bf16";
-        k_student: in, "`(key_b, t, 1, f)` as q_student";
-        weight: in, "`(b, s, x)` f32";
-        lse_teacher: in, "`(b, h, s)` f32: of the forward";
-        lse_student: in, "`(b, s)` f32: of the forward";
-        dkl: in, "`(b, s)` f32: the gradient of kl";
-    }
-    may {
-        query_start: in, "`(r+1)` i32: as in the forward, and so for the fields below";
-        key_start: in, "`(r+1)` i32";
-        query_len: in, "`(r)` i32";
-        key_len: in, "`(r)` i32";
-        dq_student: out, "`(b, s, x, f)` as q_student";
-        dk_student: out, "`(key_b, t, 1, f)` as q_student";
-        dweight: out, "`(b, s, x)` f32";
-        query_max: i64, "as in the forward, and so for the fields below";
-        key_max: i64, "0: t";
-        window_left: i64, "0: all";
-        window_right: i64, "0: all";
-        sink_keys: i64, "0: none";
-        scale_teacher: f32, "0: 1 / sqrt(d)";
-        causal: bool, "1: window_right = 1";
-    }
-}
-
-op! {
-    /// ```text
-    /// KL divergence over chosen keys: each row sees the keys that its list names and no others.
-    ///   kl_i = sum_n P_in (ln P_in - ln R_in),  n over the list's entries that name a key
-    /// with P, R the softmax rows of the teacher's and the student's logits (kl.h) over these entries.
-    /// An entry is a key's number within its sequence; one that is negative, or no key of the sequence,
-    /// is none.  A key that stands twice counts twice.  Work is that of the lists, not of s * t.
-    ///
-    /// Limits on tensor cores, sm_80 and later: d and f up to 128; 4 heads or more that share a list,
-    /// and one key head.
-    /// ```
-    XKlGatherForward(x_kl_gather_forward: fovea_x_kl_gather_forward_params, fovea_x_kl_gather_forward, fovea_x_kl_gather_forward_workspace)
-    new {
-        q_teacher: in, "`(b, s, h, d)` f32 f16 bf16";
-        k_teacher: in, "`(key_b, t, g, d)` as q_teacher";
-        q_student: in, "`(b, s, h, f)` f32 f16 bf16: need not be the teacher's dtype";
-        k_student: in, "`(key_b, t, x, f)` as q_student: x divides h";
-        index: in, "`(b, h, s, n)` i32: stride 0 over h shares a list among heads";
-    }
-    may {
-        kl: out, "`(b, h, s)` f32: one output at least";
-        lse_teacher: out, "`(b, h, s)` f32: for the backward";
-        lse_student: out, "`(b, h, s)` f32: for the backward";
-        query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
-        key_start: in, "`(r+1)` i32: first packed key of each sequence";
-        query_len: in, "`(r)` i32: rows in use, at most s or the packed extent";
-        key_len: in, "`(r)` i32: keys in use, at most t or the packed extent";
-        query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
-        key_max: i64, "longest sequence of keys; 0: t";
-        scale_teacher: f32, r"\> 0; 0: 1 / sqrt(d)";
-        scale_student: f32, r"\> 0; 0: 1 / sqrt(f)";
-    }
-}
-
-op! {
-    /// ```text
-    /// Gradients of x_kl_gather_forward.  The fields it shares say what the forward was.  Each output
-    /// is optional: absent = not computed.  With a, b the logits of teacher and student:
-    ///   db_in = dkl_i (R_in - P_in),  da_in = dkl_i P_in (ln P_in - ln R_in - kl_i)
-    ///   dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j, and so
-    /// with da.
-    /// Other than above, a NaN or an infinity in a q may make NaN of dk of every key of its sequence.
-    /// That holds also where dkl of its row is 0.
-    /// ```
-    XKlGatherBackward(x_kl_gather_backward: fovea_x_kl_gather_backward_params, fovea_x_kl_gather_backward, fovea_x_kl_gather_backward_workspace)
-    new {
-        q_teacher: in, "`(b, s, h, d)` f32 f16 bf16";
-        k_teacher: in, "`(key_b, t, g, d)` as q_teacher";
-        q_student: in, "`(b, s, h, f)` f32 f16 bf16";
-        k_student: in, "`(key_b, t, x, f)` as q_student";
-        index: in, "`(b, h, s, n)` i32";
-        kl: in, "`(b, h, s)` f32: of the forward";
-        lse_teacher: in, "`(b, h, s)` f32: of the forward";
-        lse_student: in, "`(b, h, s)` f32: of the forward";
-        dkl: in, "`(b, h, s)` f32: the gradient of kl";
-    }
-    may {
-        query_start: in, "`(r+1)` i32: as in the forward, and so for the fields below";
-        key_start: in, "`(r+1)` i32";
-        query_len: in, "`(r)` i32";
-        key_len: in, "`(r)` i32";
-        dq_student: out, "`(b, s, h, f)` as q_student";
-        dk_student: out, "`(key_b, t, x, f)` as q_student";
-        dq_teacher: out, "`(b, s, h, d)` as q_teacher";
-        dk_teacher: out, "`(key_b, t, g, d)` as q_teacher";
-        query_max: i64, "as in the forward, and so for the fields below";
-        key_max: i64, "0: t";
-        scale_teacher: f32, "0: 1 / sqrt(d)";
-        scale_student: f32, "0: 1 / sqrt(f)";
-    }
-}
-
-op! {
-    /// ```text
-    /// The divergence of attention pooled over blocks of keys from a gate's block scores
-    /// (SeerAttention).  Block u has keys u * block_keys .. (u + 1) * block_keys - 1 of its sequence; a
-    /// row sees it where it sees one of them.  With p the teacher's softmax row (kl.h) and J_iu the
-    /// keys of u that row i sees:
-    ///   S_iu = pool of p_ij over j in J_iu,  P_iu = S_iu / sum_v S_iv
-    ///   b_iu = scale_student <q_student_i, k_student_u>,  R_i = softmax(b_i) over the blocks it sees
-    ///   kl_i = sum_u P_iu (ln P_iu - ln R_iu)
-    /// Packed keys: sequence i's first block is at key_start[i] / block_keys + i.
-    ///
-    /// Limits on tensor cores: d and f up to 256 and block_keys a multiple of 64, on sm_80 and later.
-    /// The backward's own of Hopper take block_keys of 64 or 128, d and f up to 128, and no sink_keys
-    /// or head_window.
-    /// ```
-    XKlPoolForward(x_kl_pool_forward: fovea_x_kl_pool_forward_params, fovea_x_kl_pool_forward, fovea_x_kl_pool_forward_workspace)
-    new {
-        q_teacher: in, "`(b, s, h, d)` f32 f16 bf16";
-        k_teacher: in, "`(key_b, t, g, d)` as q_teacher";
-        q_student: in, "`(b, s, h, f)` f32 f16 bf16: need not be the teacher's dtype";
-        k_student: in, "`(key_b, u, x, f)` as q_student: of each block; u at least t / block_keys rounded up, with key_start t / block_keys + r; x divides h";
-    }
-    may {
-        kl: out, "`(b, h, s)` f32: one output at least";
-        lse_teacher: out, "`(b, h, s)` f32: ln sum_u of what pooling makes of exp(logit), for the backward";
-        lse_student: out, "`(b, h, s)` f32: for the backward";
-        query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
-        key_start: in, "`(r+1)` i32: first packed key of each sequence";
-        query_len: in, "`(r)` i32: rows in use, at most s or the packed extent";
-        key_len: in, "`(r)` i32: keys in use, at most t or the packed extent";
-        head_window: in, "`(h, 3)` i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0";
-        query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
-        key_max: i64, "longest sequence of keys; 0: t";
-        window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
-        window_right: i64, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
-        sink_keys: i64, "keys at positions below this stay visible through window_left";
-        block_keys: i64, "keys of a block; 0: 64";
-        scale_teacher: f32, r"\> 0; 0: 1 / sqrt(d)";
-        scale_student: f32, r"\> 0; 0: 1 / sqrt(f)";
-        causal: bool, "1: window_right = 1";
-        pool: enum XPool, "The fovea_x_pool.";
-    }
-}
-
-op! {
-    /// ```text
-    /// Gradients of x_kl_pool_forward by the student's inputs; the teacher has none.  The fields it
-    /// shares say what the forward was.  Each output is optional: absent = not computed.
-    ///   db_iu = dkl_i (R_iu - P_iu)
-    ///   dq_i = scale_student sum_u db_iu k_u,  dk_u = scale_student sum_i db_iu q_i
-    /// ```
-    XKlPoolBackward(x_kl_pool_backward: fovea_x_kl_pool_backward_params, fovea_x_kl_pool_backward, fovea_x_kl_pool_backward_workspace)
-    new {
-        q_teacher: in, "`(b, s, h, d)` f32 f16 bf16";
-        k_teacher: in, "`(key_b, t, g, d)` as q_teacher";
-        q_student: in, "`(b, s, h, f)` f32 f16 bf16";
-        k_student: in, "`(key_b, u, x, f)` as q_student";
-        lse_teacher: in, "`(b, h, s)` f32: of the forward";
-        lse_student: in, "`(b, h, s)` f32: of the forward";
-        dkl: in, "`(b, h, s)` f32: the gradient of kl";
-    }
-    may {
-        query_start: in, "`(r+1)` i32: as in the forward, and so for the fields below";
-        key_start: in, "`(r+1)` i32";
-        query_len: in, "`(r)` i32";
-        key_len: in, "`(r)` i32";
-        head_window: in, "`(h, 3)` i32";
-        dq_student: out, "`(b, s, h, f)` as q_student";
-        dk_student: out, "`(key_b, u, x, f)` as q_student";
-        query_max: i64, "as in the forward, and so for the fields below";
-        key_max: i64, "0: t";
-        window_left: i64, "0: all";
-        window_right: i64, "0: all";
-        sink_keys: i64, "0: none";
-        block_keys: i64, "0: 64";
-        scale_teacher: f32, "0: 1 / sqrt(d)";
-        scale_student: f32, "0: 1 / sqrt(f)";
-        causal: bool, "1: window_right = 1";
-        pool: enum XPool, "The fovea_x_pool.";
-    }
-}
-
-op! {
-    /// Convolutional attention with mixed heads; prefill, decode over contiguous or paged caches.
-    XMultiTokenForward(x_multi_token_forward: fovea_x_multi_token_forward_params, fovea_x_multi_token_forward, fovea_x_multi_token_forward_workspace)
-    new {
-        q: in, "`(b, s, h, d)` f32 f16 bf16";
-        k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
-        v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
-        weight: in, "`(h, kernel_rows, kernel_columns)` as q or f32: 1 .. 16 rows, the last is the row itself; 1 .. 31 columns";
-        o: out, "`(b, rows_out, h, e)` as q or f32";
-    }
-    may {
-        mix_before: in, "`(h, group_heads)` f32: 1 .. 16 heads a group, a divisor of h";
-        mix_after: in, "`(h, group_heads)` f32: the same groups";
-        lse: out, "`(b, h, rows_out)` f32: of B, before mix_after; for the backward";
-        query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
-        key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
-        query_len: in, "`(r)` i32: rows in use, history's among them, at most s or the packed extent";
-        key_len: in, "`(r)` i32: keys in use, at most t, packed extent or pages * page";
-        page_table: in, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
-        cache_row: in, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
-        query_max: i64, "longest sequence of rows, history's among them, bounds the grid; 0: s";
-        key_max: i64, "longest sequence of keys; 0: t, or pages * page";
-        history: i64, "rows at the begin of each sequence of q that have no output";
-        scale: f32, r"\> 0; 0: 1 / sqrt(d)";
-        causal: bool, "1: row i sees keys up to i + Lk - Lq";
-    }
-}
-
-op! {
-    /// ```text
-    /// Gradients of x_multi_token_forward from dout.  The fields it shares say what the forward was.
-    /// Each output is optional: absent = not computed.  Every element of an output is written: rows and
-    /// keys past their lengths get 0.  With base and n as above:
-    ///   dR^a_ij = <dout^a_i, v^a_j>,  X^an_i = sum_j dR^a_ij P^(base + n)_ij
-    ///   dP^(base + n) = sum_a mix_after[a, n] dR^a,  delta^(base + n)_i = sum_a mix_after[a, n] X^an_i
-    ///   dmix_after[a, n] = sum_i X^an_i,  dB_ij = P_ij (dP_ij - delta_i)
-    ///   dmix_before[a, n] = sum_ij dB^a_ij A^(base + n)_ij
-    ///   dA^(base + n) = sum_a mix_before[a, n] dB^a
-    /// and dweight, dS, dq, dk from dA as in conv_attention.h, dv_j = sum_i R_ij dout_i.
-    /// ```
-    XMultiTokenBackward(x_multi_token_backward: fovea_x_multi_token_backward_params, fovea_x_multi_token_backward, fovea_x_multi_token_backward_workspace)
-    new {
-        q: in, "`(b, s, h, d)` f32 f16 bf16";
-        k: in, "`(key_b, t, g, d)` as q";
-        v: in, "`(key_b, t, g, e)` as q";
-        weight: in, "`(h, kernel_rows, kernel_columns)` as q or f32";
-        lse: in, "`(b, h, rows_out)` f32: of the forward";
-        dout: in, "`(b, rows_out, h, e)` as q or f32: the gradient of o";
-    }
-    may {
-        mix_before: in, "`(h, group_heads)` f32";
-        mix_after: in, "`(h, group_heads)` f32";
-        query_start: in, "`(r+1)` i32: as in the forward, and so for the fields below";
-        key_start: in, "`(r+1)` i32";
-        query_len: in, "`(r)` i32";
-        key_len: in, "`(r)` i32";
-        dq: out, "`(b, s, h, d)` as q: rows of history have theirs too";
-        dk: out, "`(key_b, t, g, d)` as q";
-        dv: out, "`(key_b, t, g, e)` as q";
-        dweight: out, "`(h, kernel_rows, kernel_columns)` f32: a stride of 0 receives the ordered sum over that dimension";
-        dmix_before: out, "`(h, group_heads)` f32: with mix_before, as dweight";
-        dmix_after: out, "`(h, group_heads)` f32: with mix_after, as dweight";
-        query_max: i64, "as in the forward, and so for the fields below";
-        key_max: i64, "0: t";
-        history: i64, "0: none";
-        scale: f32, "0: 1 / sqrt(d)";
-        causal: bool, "1: row i sees keys up to i + Lk - Lq";
-    }
-}
-
-op! {
-    /// ```text
-    /// The root-mean-square norm of each head, a group of its own, scaled by depth:
-    ///   y_c = factor gain_c x_c / sqrt(mean_c(x_c^2) + eps)
-    /// Depth enters as factor: 1 - lambda with lambda = 0.8 - 0.6 exp(-0.3 layer) as differential
-    /// transformers have it.  Rows past query_len are neither read nor written.
-    /// ```
-    XGroupNormForward(x_group_norm_forward: fovea_x_group_norm_forward_params, fovea_x_group_norm_forward, fovea_x_group_norm_forward_workspace)
-    new {
-        x: in, "`(b, s, h, e)` f32 f16 bf16: o of the attention";
-        y: out, "`(b, s, h, e)` as x or f32";
-    }
-    may {
-        gain: in, "`(h, e)` as x or f32: absent: 1; a stride of 0 shares it";
-        query_len: in, "`(b)` i32: rows in use, 0 .. s";
-        factor: f32, r"\> 0; 0: 1";
-        eps: f32, r"\> 0; 0: 1e-5";
-    }
-}
-
-op! {
-    /// ```text
-    /// Gradients of x_group_norm_forward from dy.  Each output is optional: absent = not computed.
-    /// With z = 1 / sqrt(mean_c(x_c^2) + eps):
-    ///   dx_c = factor z (gain_c dy_c - x_c z^2 mean_c(gain_c dy_c x_c))
-    ///   dgain_c = factor sum dy_c x_c z over the rows of all batches
-    /// dx is written in every row, 0 past query_len.
-    /// ```
-    XGroupNormBackward(x_group_norm_backward: fovea_x_group_norm_backward_params, fovea_x_group_norm_backward, fovea_x_group_norm_backward_workspace)
-    new {
-        x: in, "`(b, s, h, e)` f32 f16 bf16";
-        dy: in, "`(b, s, h, e)` as x or f32: the gradient of y";
-    }
-    may {
-        gain: in, "`(h, e)` as x or f32";
-        query_len: in, "`(b)` i32";
-        dx: out, "`(b, s, h, e)` as x";
-        dgain: out, "`(h, e)` f32: with or without gain; a stride of 0 receives the ordered sum over that dimension";
-        factor: f32, "0: 1";
-        eps: f32, "0: 1e-5";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: o and edge_value need it";
+        keep_row set_keep_row: in, "`(n)` i32: blocks to keep for each row block, cut to 0 .. keep; absent: keep";
+        block_mask set_block_mask: in, "`(b, h, n, block_bytes)` u8: bit u % 8 of byte u / 8 is 1 where the row block may see key block u; ceil(key blocks / 8) bytes";
+        key_len set_key_len: in, "`(r)` i32: keys in use, at most t or pages * page";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each key block; -1: absent, its keys are not seen";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+        selected set_selected: out, "`(b, h, n, keep)` i32: key blocks in branch order, -1 empty";
+        score set_score: out, "`(b, h, n, keep)` f32: their scores, times scale where scale is given; -inf empty";
+        o set_o: out, "`(b, s, h, e)` as q or f32: attention over the selected blocks";
+        lse set_lse: out, "`(b, h, s)` f32: natural log of each row's sum over the selected blocks";
+        lse_dense set_lse_dense: out, "`(b, h, s)` f32: the same over all valid blocks: a pass over every key";
+        edge_score set_edge_score: out, "`(b, h, n, keep)` f32: as score";
+        edge_max set_edge_max: out, "`(b, h, n, keep)` f32: the largest x of a valid pair, NaN as -inf; -inf empty";
+        edge_mass set_edge_mass: out, "`(b, h, n, keep)` f32: sum of p over the pairs; a row block's sum to its rows that see a key; 0 empty";
+        edge_value set_edge_value: out, "`(b, h, n, keep, e)` f32: sum of p_mt v_t over the pairs; 0 empty";
+        edge set_edge: out, "`(cap, 4)` i32: layer, head (of the batch: batch * h + head), row block, key block; needs edge_count";
+        edge_weight set_edge_weight: out, "`(cap)` f32: what edge_kind says; needs edge_count";
+        edge_count set_edge_count: out, "`(1)` i64: edge_offset plus the records of this call, dropped ones among them; may be edge_offset";
+        edge_offset set_edge_offset: in, r"`(1)` i64: row of the first record, \>= 0; absent: 0";
+        keep set_keep: i64, "key blocks a row block keeps: 1 .. 256";
+        scale set_scale: f32, r"of x, \> 0; 0: 1 / sqrt(d), and score is the product itself";
+        block_rows set_block_rows: i32, "16, 32, 64 or 128; 0: 64";
+        block_keys set_block_keys: i32, "16, 32, 64 or 128; 0: 64";
+        layer set_layer: i32, r"first word of every edge, \>= 0";
+        edge_kind set_edge_kind: enum EdgeKind, "The fovea_edge_kind.";
+        exact set_exact: bool, "1: scores are chains of fused multiply-adds";
+        causal set_causal: bool, "1: row i sees keys up to i + Lk - s";
     }
 }

@@ -3,13 +3,13 @@
 //! is the host unless the first argument is "cuda".  Same output as examples/c/attend.c.
 use fovea::{AttentionForward, Backend, Build, Context, Memory};
 
-const Q_SHAPE: [i64; 4] = [1, 4, 4, 8]; // b s h d
-const KV_SHAPE: [i64; 4] = [1, 6, 2, 8]; // b t g d
-const LSE_SHAPE: [i64; 3] = [1, 4, 4]; // b h s
+const Q_SHAPE: [usize; 4] = [1, 4, 4, 8]; // b s h d
+const KV_SHAPE: [usize; 4] = [1, 6, 2, 8]; // b t g d
+const LSE_SHAPE: [usize; 3] = [1, 4, 4]; // b h s
 
-fn fill(shape: &[i64], salt: i64) -> Vec<f32> {
+fn fill(shape: &[usize], salt: usize) -> Vec<f32> {
     (0..shape.iter().product())
-        .map(|i: i64| (((i * 37 + 11 * salt) % 101) as f64 / 50.0 - 1.0) as f32)
+        .map(|i: usize| (((i * 37 + 11 * salt) % 101) as f64 / 50.0 - 1.0) as f32)
         .collect()
 }
 
@@ -28,20 +28,18 @@ fn main() -> fovea::Result<()> {
     let k = ctx.upload(&fill(&KV_SHAPE, 2))?;
     let v = ctx.upload(&fill(&KV_SHAPE, 3))?;
     let (mut o, mut lse) = (vec![0f32; 4 * 4 * 8], vec![0f32; 4 * 4]);
-    let mut o_buffer = ctx.alloc(Memory::DEVICE, 4 * o.len())?;
-    let mut lse_buffer = ctx.alloc(Memory::DEVICE, 4 * lse.len())?;
+    let o_buffer = ctx.alloc(Memory::DEVICE, 4 * o.len())?;
+    let lse_buffer = ctx.alloc(Memory::DEVICE, 4 * lse.len())?;
 
-    let bytes = {
-        let (tq, tk, tv) =
-            (q.tensor::<f32>(&Q_SHAPE)?, k.tensor::<f32>(&KV_SHAPE)?, v.tensor::<f32>(&KV_SHAPE)?);
-        let mut to = o_buffer.tensor_mut::<f32>(&Q_SHAPE)?;
-        let mut tlse = lse_buffer.tensor_mut::<f32>(&LSE_SHAPE)?;
-        let mut attend = AttentionForward::new(&tq, &tk, &tv, &mut to);
-        attend.causal(true).lse(&mut tlse);
-        let bytes = attend.workspace(&ctx)?; // optional: valid? how many bytes?
-        attend.run(&ctx)?;
-        bytes
-    };
+    let mut attend = AttentionForward::new(
+        q.tensor::<f32>(Q_SHAPE)?,
+        k.tensor::<f32>(KV_SHAPE)?,
+        v.tensor::<f32>(KV_SHAPE)?,
+        o_buffer.tensor_mut::<f32>(Q_SHAPE)?,
+    );
+    attend.causal(true).lse(lse_buffer.tensor_mut::<f32>(LSE_SHAPE)?);
+    let bytes = attend.workspace(&ctx)?; // optional: valid? how many bytes?
+    attend.run(&ctx)?;
 
     o_buffer.read(&mut o)?;
     lse_buffer.read(&mut lse)?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Any operation by its name, through its builder: the rows of src/ops.rs, read by another macro.
+//! Any operation by its name, through its builder: the rows of src/ops.rs and src/x_ops.rs, read by
+//! another macro.
 //! src/op.rs describes a row.
 
 /// Takes a field out of `given`: a tensor if the vector has it, or a number.
@@ -11,7 +12,7 @@ macro_rules! take {
         let mut $field = $given.output(stringify!($field));
     };
     ($given:ident, $field:ident: enum $name:ident) => {
-        let $field = fovea::$name($given.scalar(stringify!($field)) as i32);
+        let $field = crate::call::all::$name($given.scalar(stringify!($field)) as i32);
     };
     ($given:ident, $field:ident: bool) => {
         let $field = $given.scalar(stringify!($field)) != 0.0;
@@ -52,24 +53,25 @@ macro_rules! op {
     (
         $(#[$doc:meta])*
         $name:ident($op:ident: $($symbol:ident),*)
-        new { $($must:ident: $($must_kind:ident)+, $must_words:literal;)* }
-        may { $($may:ident: $($may_kind:ident)+, $may_words:literal;)* }
+        new { $($must:ident $set_must:ident: $($must_kind:ident)+, $must_words:literal;)* }
+        may { $($may:ident $set_may:ident: $($may_kind:ident)+, $may_words:literal;)* }
     ) => {
         #[allow(unused_mut)] // nothing optional
         pub fn $op(given: &mut crate::vector::Given, ctx: &fovea::Context) -> fovea::Result<()> {
             $(take!(given, $must: $($must_kind)+);)*
             $(take!(given, $may: $($may_kind)+);)*
-            let mut call = fovea::$name::new($(must!($must: $($must_kind)+)),*);
+            let mut call = crate::call::all::$name::new($(must!($must: $($must_kind)+)),*);
             $(give!(call, $may: $($may_kind)+);)*
-            call.workspace(ctx)?;
-            call.run(ctx)
+            let call = call.prepare(ctx)?;
+            call.workspace()?;
+            call.run()
         }
     };
 }
 
 macro_rules! names {
-    ($($op:ident)*) => {
-        pub const OPS: &[&str] = &[$(stringify!($op)),*];
+    ($($module:ident { $($op:ident)* })*) => {
+        pub const OPS: &[&str] = &[$($(stringify!($op)),*),*];
 
         /// Every tensor the vector has is passed; `given` hands out each once.
         pub fn call(
@@ -78,11 +80,17 @@ macro_rules! names {
             ctx: &fovea::Context,
         ) -> fovea::Result<()> {
             match op {
-                $(stringify!($op) => super::ops::$op(given, ctx),)*
+                $($(stringify!($op) => super::$module::$op(given, ctx),)*)*
                 _ => panic!("no operation {op}"),
             }
         }
     };
+}
+
+/// Every builder and enum.
+mod all {
+    pub use fovea::experimental::*;
+    pub use fovea::*;
 }
 
 #[path = "names.rs"]
@@ -91,4 +99,7 @@ mod names;
 #[path = "../../src/ops.rs"]
 #[rustfmt::skip] // generated
 mod ops;
+#[path = "../../src/x_ops.rs"]
+#[rustfmt::skip] // generated
+mod x_ops;
 pub use names::{call, OPS};
