@@ -311,8 +311,11 @@ def example(op):
     asked = [] if got else [f["name"] for f in op.outputs[:3]]
     words = [safe(f["name"]) for f in op.required] + [f"{name}=True" for name in asked]
     call = f"{where}.{op.python}({', '.join(words)})"
-    line = f"{', '.join(got + asked)} = {call}" if got + asked else call
-    return textwrap.wrap(line, 94, subsequent_indent="    ", break_on_hyphens=False)
+    names = ", ".join(got + asked)
+    if len(names) + len(call) <= 90:
+        return [f"{names} = {call}" if names else call]
+    wrapped = textwrap.wrap(f"outputs = {call}", 94, subsequent_indent="    ")
+    return [*wrapped, f"{names} = outputs"]
 
 
 def docstring(op):
@@ -463,25 +466,28 @@ def enums_of(operations):
     return [(camel(name), camel(name.replace("fovea_x_", "fovea_", 1))) for name in names]
 
 
-def ops(operations, title):
-    """The text of a module of operations."""
+def ops(operations, title, every=None):
+    """The text of a module of operations; `every`: those whose Op it holds, None: ops.py has them."""
     enums = enums_of(operations)
     exported = [f'"{op.python}"' for op in operations] + [f'"{name}"' for _, name in enums]
     out = [
         f'{TOP}"""{title}\n\nInputs come first; by keyword outputs, optional inputs, numbers (0: the '
-        'default).  ctx may be\nleft out."""',
-        "from . import _abi\nfrom ._call import Call\nfrom ._core import Context\nfrom ._op import Op",
+        'default).  ctx may be\nleft out."""'
     ]
+    out += ["from . import _abi", "from ._op import Op"] if every else []
+    out += ["from ._call import Call", "from ._core import Context"]
     if enums:
         names = [own if own == name else f"{own} as {name}" for own, name in enums]
         out.append(f"from ._abi import {', '.join(names)}")
+    if not every:
+        names = ", ".join(f"_{op.name}" for op in operations)
+        out.append(textwrap.fill(f"from .ops import ({names})", 100, subsequent_indent=" " * 17))
     out.append(
         "\n" + textwrap.fill(f"__all__ = [{', '.join(exported)}]", 100, subsequent_indent=" " * 11)
     )
-    out.append("")
-    for op in operations:
-        inputs = f'Op("{op.name}", _abi.{camel(op.struct["name"])})'
-        out.append(fold(f"_{op.name} = {inputs}"))
+    out += [""] * bool(every)
+    for op in every or []:
+        out.append(fold(f'_{op.name} = Op("{op.name}", _abi.{camel(op.struct["name"])})'))
     for op in operations:
         out.append(f"\n\n{signature(op)}\n{docstring(op)}\n{body(op)}")
     return "\n".join(out) + "\n"
@@ -494,7 +500,7 @@ def emit(api):
     types = emit_python_types
     return {
         "bindings/python/fovea/_abi.py": abi(api),
-        "bindings/python/fovea/ops.py": ops(stable, "The operations."),
+        "bindings/python/fovea/ops.py": ops(stable, "The operations.", operations),
         "bindings/python/fovea/experimental.py": ops(unstable, EXPERIMENTAL),
         "bindings/python/fovea/ops.pyi": TOP + types.stub(stable, api, enums_of(stable)),
         "bindings/python/fovea/experimental.pyi": TOP + types.stub(unstable, api, enums_of(unstable)),

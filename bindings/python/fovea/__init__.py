@@ -65,7 +65,7 @@ __version__: str = _abi.VERSION
 # No __all__: with one, help(fovea) would print the whole help of every name in it.
 if not TYPE_CHECKING:
     del annotations, TYPE_CHECKING
-    _names = sorted(name for name in globals() if name[0] != "_")
+    _SPECIAL = {"__doc__", "__file__", "__name__", "__path__", "__version__"}
 
     def _line(name):
         """An operation and the first sentence of its help."""
@@ -76,7 +76,7 @@ if not TYPE_CHECKING:
     __doc__ += "Operations\n" + "\n".join(_line(n) for n in ops.__all__ if n[0].islower())
 
     def __dir__():
-        return [*_names, "__doc__", "__file__", "__name__", "__path__", "__version__"]
+        return [name for name in globals() if name[0] != "_" or name in _SPECIAL]
 
     def __getattr__(name):
         """Former names: x_NAME of experimental.NAME, and NAME_workspace of workspace_bytes."""

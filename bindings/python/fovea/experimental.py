@@ -6,30 +6,19 @@ C calls them fovea_x_NAME, and the library's sentences x_NAME.
 
 Inputs come first; by keyword outputs, optional inputs, numbers (0: the default).  ctx may be
 left out."""
-from . import _abi
 from ._call import Call
 from ._core import Context
-from ._op import Op
 from ._abi import XPool as Pool
+from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
+                 _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
+                 _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
+                 _x_multi_token_forward, _x_multi_token_backward, _x_group_norm_forward,
+                 _x_group_norm_backward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
            "group_norm_backward", "Pool"]
-
-_x_kl_jensen_shannon_forward = Op("x_kl_jensen_shannon_forward", _abi.XKlJensenShannonForwardParams)
-_x_kl_jensen_shannon_backward = Op("x_kl_jensen_shannon_backward",
-    _abi.XKlJensenShannonBackwardParams)
-_x_kl_indexer_forward = Op("x_kl_indexer_forward", _abi.XKlIndexerForwardParams)
-_x_kl_indexer_backward = Op("x_kl_indexer_backward", _abi.XKlIndexerBackwardParams)
-_x_kl_gather_forward = Op("x_kl_gather_forward", _abi.XKlGatherForwardParams)
-_x_kl_gather_backward = Op("x_kl_gather_backward", _abi.XKlGatherBackwardParams)
-_x_kl_pool_forward = Op("x_kl_pool_forward", _abi.XKlPoolForwardParams)
-_x_kl_pool_backward = Op("x_kl_pool_backward", _abi.XKlPoolBackwardParams)
-_x_multi_token_forward = Op("x_multi_token_forward", _abi.XMultiTokenForwardParams)
-_x_multi_token_backward = Op("x_multi_token_backward", _abi.XMultiTokenBackwardParams)
-_x_group_norm_forward = Op("x_group_norm_forward", _abi.XGroupNormForwardParams)
-_x_group_norm_backward = Op("x_group_norm_backward", _abi.XGroupNormBackwardParams)
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -48,8 +37,9 @@ def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teache
     Limits on tensor cores: as kl_forward and kl_backward.
 
     Example
-      js, kl_teacher, kl_student = fovea.experimental.kl_jensen_shannon_forward(q_teacher,
-          k_teacher, q_student, k_student, js=True, kl_teacher=True, kl_student=True)
+      outputs = fovea.experimental.kl_jensen_shannon_forward(q_teacher, k_teacher, q_student,
+          k_student, js=True, kl_teacher=True, kl_student=True)
+      js, kl_teacher, kl_student = outputs
 
     ctx: a fovea.Context, first or by name; None: that of the first array's device
 
@@ -157,9 +147,9 @@ def kl_jensen_shannon_backward(ctx_or_q_teacher=None, /, q_teacher=None, k_teach
       dq_i = scale sum_j da_ij k_j,  dk_j = scale sum_i da_ij q_i,  and so with db
 
     Example
-      dq_student, dk_student, dq_teacher, dk_teacher =
-          fovea.experimental.kl_jensen_shannon_backward(q_teacher, k_teacher, q_student, k_student,
-          kl_teacher, kl_student, lse_teacher, lse_student, djs)
+      outputs = fovea.experimental.kl_jensen_shannon_backward(q_teacher, k_teacher, q_student,
+          k_student, kl_teacher, kl_student, lse_teacher, lse_student, djs)
+      dq_student, dk_student, dq_teacher, dk_teacher = outputs
 
     ctx: a fovea.Context, first or by name; None: that of the first array's device
 
@@ -271,8 +261,9 @@ def kl_indexer_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
     and d and f up to 128.
 
     Example
-      kl, lse_teacher, lse_student = fovea.experimental.kl_indexer_forward(q_teacher, k_teacher,
-          q_student, k_student, weight, kl=True, lse_teacher=True, lse_student=True)
+      outputs = fovea.experimental.kl_indexer_forward(q_teacher, k_teacher, q_student, k_student,
+          weight, kl=True, lse_teacher=True, lse_student=True)
+      kl, lse_teacher, lse_student = outputs
 
     ctx: a fovea.Context, first or by name; None: that of the first array's device
 
@@ -365,8 +356,9 @@ def kl_indexer_backward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None
     sequence.  That holds also where dkl of its row is 0.
 
     Example
-      dq_student, dk_student, dweight = fovea.experimental.kl_indexer_backward(q_teacher, k_teacher,
-          q_student, k_student, weight, lse_teacher, lse_student, dkl)
+      outputs = fovea.experimental.kl_indexer_backward(q_teacher, k_teacher, q_student, k_student,
+          weight, lse_teacher, lse_student, dkl)
+      dq_student, dk_student, dweight = outputs
 
     ctx: a fovea.Context, first or by name; None: that of the first array's device
 
@@ -458,8 +450,9 @@ def kl_gather_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, 
     and one key head.
 
     Example
-      kl, lse_teacher, lse_student = fovea.experimental.kl_gather_forward(q_teacher, k_teacher,
-          q_student, k_student, index, kl=True, lse_teacher=True, lse_student=True)
+      outputs = fovea.experimental.kl_gather_forward(q_teacher, k_teacher, q_student, k_student,
+          index, kl=True, lse_teacher=True, lse_student=True)
+      kl, lse_teacher, lse_student = outputs
 
     ctx: a fovea.Context, first or by name; None: that of the first array's device
 
@@ -540,9 +533,9 @@ def kl_gather_backward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
     That holds also where dkl of its row is 0.
 
     Example
-      dq_student, dk_student, dq_teacher, dk_teacher =
-          fovea.experimental.kl_gather_backward(q_teacher, k_teacher, q_student, k_student, index,
-          kl, lse_teacher, lse_student, dkl)
+      outputs = fovea.experimental.kl_gather_backward(q_teacher, k_teacher, q_student, k_student,
+          index, kl, lse_teacher, lse_student, dkl)
+      dq_student, dk_student, dq_teacher, dk_teacher = outputs
 
     ctx: a fovea.Context, first or by name; None: that of the first array's device
 
@@ -638,8 +631,9 @@ def kl_pool_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, q_
     or head_window.
 
     Example
-      kl, lse_teacher, lse_student = fovea.experimental.kl_pool_forward(q_teacher, k_teacher,
-          q_student, k_student, kl=True, lse_teacher=True, lse_student=True)
+      outputs = fovea.experimental.kl_pool_forward(q_teacher, k_teacher, q_student, k_student,
+          kl=True, lse_teacher=True, lse_student=True)
+      kl, lse_teacher, lse_student = outputs
 
     ctx: a fovea.Context, first or by name; None: that of the first array's device
 
@@ -740,8 +734,9 @@ def kl_pool_backward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, q
       dq_i = scale_student sum_u db_iu k_u,  dk_u = scale_student sum_i db_iu q_i
 
     Example
-      dq_student, dk_student = fovea.experimental.kl_pool_backward(q_teacher, k_teacher, q_student,
-          k_student, lse_teacher, lse_student, dkl)
+      outputs = fovea.experimental.kl_pool_backward(q_teacher, k_teacher, q_student, k_student,
+          lse_teacher, lse_student, dkl)
+      dq_student, dk_student = outputs
 
     ctx: a fovea.Context, first or by name; None: that of the first array's device
 

@@ -5,9 +5,9 @@
 Inputs come first; by keyword outputs, optional inputs, numbers (0: the default).  ctx may be
 left out."""
 from . import _abi
+from ._op import Op
 from ._call import Call
 from ._core import Context
-from ._op import Op
 from ._abi import CodeOrder, Direction, EdgeKind, Scaling
 
 __all__ = ["attention_forward", "attention_backward", "merge_forward", "merge_backward",
@@ -32,6 +32,19 @@ _kl_backward = Op("kl_backward", _abi.KlBackwardParams)
 _conv_attention_forward = Op("conv_attention_forward", _abi.ConvAttentionForwardParams)
 _conv_attention_backward = Op("conv_attention_backward", _abi.ConvAttentionBackwardParams)
 _trace_forward = Op("trace_forward", _abi.TraceForwardParams)
+_x_kl_jensen_shannon_forward = Op("x_kl_jensen_shannon_forward", _abi.XKlJensenShannonForwardParams)
+_x_kl_jensen_shannon_backward = Op("x_kl_jensen_shannon_backward",
+    _abi.XKlJensenShannonBackwardParams)
+_x_kl_indexer_forward = Op("x_kl_indexer_forward", _abi.XKlIndexerForwardParams)
+_x_kl_indexer_backward = Op("x_kl_indexer_backward", _abi.XKlIndexerBackwardParams)
+_x_kl_gather_forward = Op("x_kl_gather_forward", _abi.XKlGatherForwardParams)
+_x_kl_gather_backward = Op("x_kl_gather_backward", _abi.XKlGatherBackwardParams)
+_x_kl_pool_forward = Op("x_kl_pool_forward", _abi.XKlPoolForwardParams)
+_x_kl_pool_backward = Op("x_kl_pool_backward", _abi.XKlPoolBackwardParams)
+_x_multi_token_forward = Op("x_multi_token_forward", _abi.XMultiTokenForwardParams)
+_x_multi_token_backward = Op("x_multi_token_backward", _abi.XMultiTokenBackwardParams)
+_x_group_norm_forward = Op("x_group_norm_forward", _abi.XGroupNormForwardParams)
+_x_group_norm_backward = Op("x_group_norm_backward", _abi.XGroupNormBackwardParams)
 
 
 def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,
@@ -954,8 +967,9 @@ def kl_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, q_stude
                        sink_keys, no head_window; rows of q and k contiguous, 16-byte aligned
 
     Example
-      kl, lse_teacher, lse_student = fovea.kl_forward(q_teacher, k_teacher, q_student, k_student,
-          kl=True, lse_teacher=True, lse_student=True)
+      outputs = fovea.kl_forward(q_teacher, k_teacher, q_student, k_student, kl=True,
+          lse_teacher=True, lse_student=True)
+      kl, lse_teacher, lse_student = outputs
 
     ctx: a fovea.Context, first or by name; None: that of the first array's device
 
@@ -1073,8 +1087,9 @@ def kl_backward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, q_stud
     and 16-byte aligned too.
 
     Example
-      dq_student, dk_student, dq_teacher, dk_teacher = fovea.kl_backward(q_teacher, k_teacher,
-          q_student, k_student, kl, lse_teacher, lse_student)
+      outputs = fovea.kl_backward(q_teacher, k_teacher, q_student, k_student, kl, lse_teacher,
+          lse_student)
+      dq_student, dk_student, dq_teacher, dk_teacher = outputs
 
     ctx: a fovea.Context, first or by name; None: that of the first array's device
 
