@@ -7,15 +7,15 @@ from typing_extensions import Buffer as Memory, TypeAlias
 
 from ._core import Buffer
 
-class _DLPack(Protocol):
+class DLPack(Protocol):
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __dlpack_device__(self) -> Any: ...
 
-class _ArrayInterface(Protocol):
+class Interface(Protocol):
     @property
     def __array_interface__(self) -> Any: ...
 
-class _CudaArrayInterface(Protocol):
+class CudaInterface(Protocol):
     @property
     def __cuda_array_interface__(self) -> Any: ...
 
@@ -26,7 +26,8 @@ class _Library(Protocol):
     @property
     def __array_priority__(self) -> Any: ...
 
-Array: TypeAlias = _DLPack | _ArrayInterface | _CudaArrayInterface | Memory | Buffer
+# Short names, as mypy writes them out.  A fovea.Buffer has both interfaces.
+Array: TypeAlias = DLPack | Interface | CudaInterface | Memory
 # The first input, and so each output of floats.  NumPy's dtype and shape parameters stay the first
 # input's, also where an output has others.
 A = TypeVar("A", bound=_Library | Buffer)

@@ -303,6 +303,8 @@ def place_of(x):
         viewer = viewers.get(type(x)) or viewer_of(x)
     except TypeError:
         return -1
+    if viewer is _numpy:
+        return -1
     if viewer is _torch:
         return x.get_device() if x.is_cuda else -1
     if viewer is _cupy:
