@@ -134,8 +134,8 @@ def abi(api):
 class Operation:
     """What the text of one Python function needs to know about one operation."""
 
-    def __init__(self, op, struct):
-        self.name, self.struct = op["name"], struct
+    def __init__(self, op, struct, enums):
+        self.name, self.struct, self.enums = op["name"], struct, enums
         self.experimental = op["name"].startswith("x_")
         self.python = op["name"].removeprefix("x_")  # of the function
         self.fields = struct["fields"]
@@ -283,9 +283,9 @@ def signature(op):
     return textwrap.fill(text, 100, subsequent_indent=" " * (5 + len(op.python)))
 
 
-def described(f):
+def described(f, enums):
     if f["kind"] != "tensor":
-        return f.get("doc", "")
+        return ", ".join(f'"{name}"' for name in enums[f["enum"]]) if "enum" in f else f["doc"]
     if f["dims"][-1] in BITS and f["dtypes"] == ["u8"]:
         whole = ", ".join([*f["dims"][:-1], BITS[f["dims"][-1]]])
         return f"bool ({whole}) or broadcastable, or ({', '.join(f['dims'])}) u8" + (
@@ -329,7 +329,7 @@ def docstring(op):
             for f in fields:
                 out.extend(
                     textwrap.wrap(
-                        f"{f['name']}: {described(f)}",
+                        f"{f['name']}: {described(f, op.enums)}",
                         100,
                         initial_indent=" " * 6,
                         subsequent_indent=" " * 10,
@@ -457,7 +457,8 @@ def fold(line):
 
 def operations_of(api):
     structs = {s["name"]: s for s in api["structs"]}
-    return [Operation(op, structs[op["params"]]) for op in api["ops"]]
+    enums = {e["name"]: [name.lower() for name, _ in members(e)] for e in api["enums"]}
+    return [Operation(op, structs[op["params"]], enums) for op in api["ops"]]
 
 
 def enums_of(operations):

@@ -668,7 +668,7 @@ def kl_pool_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, q_
       scale_teacher: > 0; 0: 1 / sqrt(d)
       scale_student: > 0; 0: 1 / sqrt(f)
       causal: 1: window_right = 1
-      pool: fovea_x_pool
+      pool: "sum", "max"
     """
     if ctx_or_q_teacher.__class__ is Context and ctx is None:
         call = Call(ctx_or_q_teacher, _x_kl_pool_forward)
@@ -770,7 +770,7 @@ def kl_pool_backward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, q
       scale_teacher: 0: 1 / sqrt(d)
       scale_student: 0: 1 / sqrt(f)
       causal: 1: window_right = 1
-      pool: fovea_x_pool
+      pool: "sum", "max"
     """
     if ctx_or_q_teacher.__class__ is Context and ctx is None:
         call = Call(ctx_or_q_teacher, _x_kl_pool_backward)

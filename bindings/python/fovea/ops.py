@@ -731,7 +731,7 @@ def rope_table_get(ctx=None, *, cos=None, sin=None, frequency=None, positions=No
       factor: >= 1; 0: 1
       low_factor: 0: 1
       high_factor: 0: 4 (llama3), 32 (yarn)
-      scaling: fovea_scaling
+      scaling: "none", "linear", "llama3", "yarn"
     """
     if ctx.__class__ is Context:
         call = Call(ctx, _rope_table_get)
@@ -803,7 +803,7 @@ def quant_quantize(ctx_or_x=None, /, x=None, *, ctx=None, code=None, code_t=None
       block: tokens that share a scale: 64 or 128; 0: all of a sequence
       seed: signs of the rotation; with hadamard
       hadamard: 1: rotate the columns first
-      code_order: fovea_code_order
+      code_order: "plain", "v_perm16"
     """
     if ctx_or_x.__class__ is Context and ctx is None:
         call = Call(ctx_or_x, _quant_quantize)
@@ -894,7 +894,7 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
       causal: 1: window_right = 1
       q_block: rows that share an entry of q_scale: 64 or 128; 0: all of a sequence
       k_block: keys that share an entry of k_scale: 64 or 128; 0: all of a sequence
-      code_order: fovea_code_order
+      code_order: "plain", "v_perm16"
     """
     if ctx_or_q.__class__ is Context and ctx is None:
         call = Call(ctx_or_q, _quant_forward)
@@ -1004,7 +1004,7 @@ def kl_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, q_stude
       scale_teacher: > 0; 0: 1 / sqrt(d)
       scale_student: > 0; 0: 1 / sqrt(f)
       causal: 1: window_right = 1
-      direction: fovea_direction
+      direction: "teacher_student", "student_teacher"
       mean: of total, 0: the sum, 1: the mean over rows that see a key
     """
     if ctx_or_q_teacher.__class__ is Context and ctx is None:
@@ -1127,7 +1127,7 @@ def kl_backward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, q_stud
       scale_teacher: 0: 1 / sqrt(d)
       scale_student: 0: 1 / sqrt(f)
       causal: 1: window_right = 1
-      direction: fovea_direction
+      direction: "teacher_student", "student_teacher"
       mean: with dtotal
       nondeterministic: 1: a faster kernel whose sums may change order may be used
     """
@@ -1443,7 +1443,7 @@ def trace_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, selected=None, 
       block_rows: 16, 32, 64 or 128; 0: 64
       block_keys: 16, 32, 64 or 128; 0: 64
       layer: first word of every edge, >= 0
-      edge_kind: fovea_edge_kind
+      edge_kind: "score", "max_logit", "mass"
       exact: 1: scores are chains of fused multiply-adds
       causal: 1: row i sees keys up to i + Lk - s
     """
