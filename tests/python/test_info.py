@@ -119,6 +119,27 @@ def test_the_report_survives_what_is_missing(monkeypatch, tmp_path):
     assert report["cuda:1"] == report["host"] == "not told: the device fell off"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 2025\nGCC version: 12\n",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build  (x@y)\n",
+    ],
+)
+def test_the_driver_is_told_by_what_the_kernel_says(monkeypatch, tmp_path, text):
+    (tmp_path / "version").write_text(text)
+    monkeypatch.setattr(_info.pathlib, "Path", lambda _: tmp_path / "version")
+
+    class Driver:
+        @staticmethod
+        def cuDriverGetVersion(number):
+            number._obj.value = 13020
+            return 0
+
+    monkeypatch.setattr(_info, "_libcuda", Driver)
+    assert _info._driver() == "570.86.15, CUDA 13.2"
+
+
 def test_the_command_prints_it_without_numpy():
     env = {
         "PYTHONPATH": str(pathlib.Path(fovea.__file__).parents[1]),

@@ -3,6 +3,7 @@
 
 import ast
 import inspect
+import os
 import pathlib
 import re
 import subprocess
@@ -20,7 +21,8 @@ PACKAGE = ROOT / "bindings/python/fovea"
 def errors():
     """(file, line) -> what mypy --strict says there, of the files in typed/, the stubs and the
     examples, whose own functions need no types.  The cache in .cache spares later runs NumPy."""
-    pytest.importorskip("mypy")
+    if not os.environ.get("FOVEA_REQUIRE_ALL"):
+        pytest.importorskip("mypy")
     command = [sys.executable, "-m", "mypy", "--config-file", str(HERE / "typed/mypy.ini")]
     command += ["--cache-dir", str(ROOT / ".cache/mypy"), "--no-error-summary", "--hide-error-context"]
     files = [PACKAGE / "__init__.py", *PACKAGE.glob("*.pyi"), *HERE.glob("typed/*.py")]

@@ -125,7 +125,7 @@ def _driver():
     told = []
     try:
         text = pathlib.Path("/proc/driver/nvidia/version").read_text()
-        told += re.findall(r"Kernel Module\D*?(?:for \S+)?\s+([\d.]+)", text)[:1]
+        told += re.findall(r"Kernel Module (?:for \S+)?\s*([\d.]+)", text)[:1]
     except OSError:
         pass
     number = C.c_int()
