@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bindings/python/fovea/_abi.py (the ABI as ctypes) and ops.py (one function per operation)."""
+"""Of bindings/python/fovea: _abi.py (the ABI as ctypes), ops.py and experimental.py (one function per
+operation), and their types (emit_python_types.py)."""
 
 import keyword
 import textwrap
+
+import emit_python_types
 
 DTYPES = "f32 f16 bf16 e4m3 e5m2 e2m1 i8 i32 i64 u8 i4 e8m0".split()  # fovea_dtype is index + 1
 BY_VALUE = {
@@ -34,6 +37,28 @@ TOP = (
     "# SPDX-License-Identifier: Apache-2.0\n"
     "# Written by tools/api.py from include/fovea: edit the headers instead.\n"
 )
+EXPERIMENTAL = """Operations outside the ABI promise: a release may change or remove them.
+
+C calls them fovea_x_NAME, and the library's sentences x_NAME."""
+# What a call of these looks like is more than its inputs and outputs by name.
+EXAMPLES = {
+    "attention_forward": [
+        "q = numpy.random.rand(2, 64, 8, 128).astype(numpy.float32)  # (b, s, h, d)",
+        "k = numpy.random.rand(2, 64, 2, 128).astype(numpy.float32)  # (b, t, g, d)",
+        "v = numpy.random.rand(2, 64, 2, 128).astype(numpy.float32)  # (b, t, g, e)",
+        "o = fovea.attention_forward(q, k, v, causal=True)",
+        "o, lse = fovea.attention_forward(q, k, v, causal=True, lse=True)",
+    ],
+    "cache_append": [
+        "fovea.cache_append(k_new=k_new, v_new=v_new, k=k, v=v, key_len=key_len)",
+    ],
+    "rope_table_get": ["cos, sin = fovea.rope_table_get(positions=4096, half=64, base=10000.0)"],
+    "quant_quantize": [
+        "blocks = -(-x.shape[1] // 128)",
+        "code, scale = fovea.quant_quantize(x, code=True, block=128, n=blocks)",
+    ],
+    "trace_forward": ["selected, o = fovea.trace_forward(q, k, v=v, keep=16, selected=True, o=True)"],
+}
 CHECK_SIZES = """for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
         raise ImportError(f"{_struct.__name__} has {C.sizeof(_struct)} bytes, wanted {_size}")
@@ -109,8 +134,10 @@ def abi(api):
 class Operation:
     """What the text of one Python function needs to know about one operation."""
 
-    def __init__(self, op, struct):
-        self.name, self.struct = op["name"], struct
+    def __init__(self, op, struct, enums):
+        self.name, self.struct, self.enums = op["name"], struct, enums
+        self.experimental = op["name"].startswith("x_")
+        self.python = op["name"].removeprefix("x_")  # of the function
         self.fields = struct["fields"]
         self.tensors = [f for f in self.fields if f["kind"] == "tensor"]
         self.scalars = [f for f in self.fields if f["kind"] in SCALARS]
@@ -240,19 +267,25 @@ def safe(name):
     return name + "_" if keyword.iskeyword(name) else name
 
 
+def either(op):
+    """The first parameter.  Where inputs go by position it is ctx or, ctx left out, the first."""
+    return f"ctx_or_{safe(op.required[0]['name'])}" if op.required else "ctx"
+
+
 def signature(op):
-    args = ["ctx"] + [safe(f["name"]) for f in op.required]
-    words = [f"{f['name']}=None" for f in op.outputs]
+    required = [safe(f["name"]) for f in op.required]
+    args = [f"{either(op)}=None"] + ["/"] * bool(required) + [f"{name}=None" for name in required]
+    words = ["ctx=None"] * bool(required) + [f"{f['name']}=None" for f in op.outputs]
     words += [f"{safe(f['name'])}=None" for f in op.inputs if f["optional"]]
     words += [f"{dim}=None" for dim in op.given]
     words += [f"{f['name']}={SCALARS[f['kind']][1]}" for f in op.scalars]
-    text = f"def {op.name}({', '.join(args + ['*'] * bool(words) + words)}):"
-    return textwrap.fill(text, 100, subsequent_indent=" " * (5 + len(op.name)))
+    text = f"def {op.python}({', '.join(args + ['*'] * bool(words) + words)}):"
+    return textwrap.fill(text, 100, subsequent_indent=" " * (5 + len(op.python)))
 
 
-def described(f):
+def described(f, enums):
     if f["kind"] != "tensor":
-        return f.get("doc", "")
+        return ", ".join(f'"{name}"' for name in enums[f["enum"]]) if "enum" in f else f["doc"]
     if f["dims"][-1] in BITS and f["dtypes"] == ["u8"]:
         whole = ", ".join([*f["dims"][:-1], BITS[f["dims"][-1]]])
         return f"bool ({whole}) or broadcastable, or ({', '.join(f['dims'])}) u8" + (
@@ -268,6 +301,23 @@ def described(f):
     return f"({', '.join(f['dims'])}){paged} {dtypes}" + (f": {f['doc']}" if f["doc"] else "")
 
 
+def example(op):
+    """Lines of a call as one types it.  An operation whose outputs all come on request gets the
+    first three of them."""
+    if op.name in EXAMPLES:
+        return EXAMPLES[op.name]
+    where = "fovea.experimental" if op.experimental else "fovea"
+    got = [f["name"] for f in op.outputs if op.wanted_by_default(f)]
+    asked = [] if got else [f["name"] for f in op.outputs[:3]]
+    words = [safe(f["name"]) for f in op.required] + [f"{name}=True" for name in asked]
+    call = f"{where}.{op.python}({', '.join(words)})"
+    names = ", ".join(got + asked)
+    if len(names) + len(call) <= 90:
+        return [f"{names} = {call}" if names else call]
+    wrapped = textwrap.wrap(f"outputs = {call}", 94, subsequent_indent="    ")
+    return [*wrapped, f"{names} = outputs"]
+
+
 def docstring(op):
     lines = op.struct["doc"].strip().split("\n")
     out = ["    " + line if line else "" for line in lines]
@@ -279,7 +329,7 @@ def docstring(op):
             for f in fields:
                 out.extend(
                     textwrap.wrap(
-                        f"{f['name']}: {described(f)}",
+                        f"{f['name']}: {described(f, op.enums)}",
                         100,
                         initial_indent=" " * 6,
                         subsequent_indent=" " * 10,
@@ -287,6 +337,8 @@ def docstring(op):
                     )
                 )
 
+    out.extend(["", "    Example", *(f"      {line}" for line in example(op))])
+    out.extend(["", "    ctx: a fovea.Context, first or by name; None: that of the first array's device"])
     group("Inputs", op.required)
     group("Outputs, new unless passed", [f for f in op.outputs if not f["optional"]])
     group(
@@ -305,13 +357,30 @@ def docstring(op):
     return "\n".join(out)
 
 
+def enum_name(op, field):
+    """What the module of the operation calls the enum of a field."""
+    return dict(enums_of([op]))[camel(field["enum"])]
+
+
 def spread_shape(op, name):
     extents, count = op.spreads[name]
     return f"({', '.join([*extents, count])})"
 
 
 def body(op):
-    out = [f"    call = ctx._call(_{op.name})"]
+    required = [safe(f["name"]) for f in op.required]
+    arrays = [safe(f["name"]) for f in op.outputs + op.inputs]
+    first, also = either(op), " and ctx is None" if required else ""
+    begin = (
+        f"call, inputs = _{op.name}.begin({first}, ctx, {', '.join(required)})\n"
+        f"        [{', '.join(required)}] = inputs"
+        if required
+        else f"call = _{op.name}.begin_by(ctx, {', '.join(arrays)})"
+    )
+    out = [
+        f"    if {first}.__class__ is Context{also}:\n        call = Call({first}, _{op.name})\n"
+        f"    else:\n        {begin}"
+    ]
     # What broadcasts comes last: the others say to what.
     for f in sorted(op.inputs, key=lambda f: f["name"] in op.spreads):
         name, var = f["name"], safe(f["name"])
@@ -359,7 +428,7 @@ def body(op):
         if "enum" in f:
             out.append(
                 f"    if {f['name']}:\n"
-                f'        call.enum({f["offset"]}, {f["name"]}, "{f["name"]}", {camel(f["enum"])})'
+                f'        call.enum({f["offset"]}, {f["name"]}, "{f["name"]}", {enum_name(op, f)})'
             )
         else:
             out.append(
@@ -377,47 +446,63 @@ def fold(line):
         line
         if len(line) <= 100
         else textwrap.fill(
-            line.strip(),
+            line.strip().replace(" = ", "\0=\0"),  # a line may not end with =
             100,
             initial_indent=" " * indent,
             subsequent_indent=" " * (indent + 4),
             break_on_hyphens=False,
-        )
+        ).replace("\0", " ")
     )
 
 
-def ops(api):
+def operations_of(api):
     structs = {s["name"]: s for s in api["structs"]}
-    operations = [Operation(op, structs[op["params"]]) for op in api["ops"]]
-    names = [n for op in operations for n in (op.name, f"{op.name}_workspace")]
-    enums = {f["enum"] for op in operations for f in op.scalars if "enum" in f}
-    exported = [f'"{n}"' for n in names] + [f'"{camel(e)}"' for e in sorted(enums)]
+    enums = {e["name"]: [name.lower() for name, _ in members(e)] for e in api["enums"]}
+    return [Operation(op, structs[op["params"]], enums) for op in api["ops"]]
+
+
+def enums_of(operations):
+    """fovea's name and Python's: experimental enums lose their X as experimental operations do."""
+    names = sorted({f["enum"] for op in operations for f in op.scalars if "enum" in f})
+    return [(camel(name), camel(name.replace("fovea_x_", "fovea_", 1))) for name in names]
+
+
+def ops(operations, title, every=None):
+    """The text of a module of operations; `every`: those whose Op it holds, None: ops.py has them."""
+    enums = enums_of(operations)
+    exported = [f'"{op.python}"' for op in operations] + [f'"{name}"' for _, name in enums]
     out = [
-        TOP
-        + '"""The operations.  Inputs first; by keyword outputs, optional inputs, numbers (0: the '
-        'default)."""',
-        "from . import _abi\nfrom ._call import Op",
+        f'{TOP}"""{title}\n\nInputs come first; by keyword outputs, optional inputs, numbers (0: the '
+        'default).  ctx may be\nleft out."""'
     ]
+    out += ["from . import _abi", "from ._op import Op"] if every else []
+    out += ["from ._call import Call", "from ._core import Context"]
     if enums:
-        out.append(f"from ._abi import {', '.join(camel(e) for e in sorted(enums))}")
+        names = [own if own == name else f"{own} as {name}" for own, name in enums]
+        out.append(f"from ._abi import {', '.join(names)}")
+    if not every:
+        names = ", ".join(f"_{op.name}" for op in operations)
+        out.append(textwrap.fill(f"from .ops import ({names})", 100, subsequent_indent=" " * 17))
     out.append(
         "\n" + textwrap.fill(f"__all__ = [{', '.join(exported)}]", 100, subsequent_indent=" " * 11)
     )
-    out.append(
-        "\n"
-        + "\n".join(
-            f'_{op.name} = Op("{op.name}", _abi.{camel(op.struct["name"])})' for op in operations
-        )
-    )
+    out += [""] * bool(every)
+    for op in every or []:
+        out.append(fold(f'_{op.name} = Op("{op.name}", _abi.{camel(op.struct["name"])})'))
     for op in operations:
         out.append(f"\n\n{signature(op)}\n{docstring(op)}\n{body(op)}")
-        out.append(
-            f"\n\ndef {op.name}_workspace(ctx, *inputs, **fields):\n"
-            f'    """Bytes of workspace that {op.name} would use; raises what it would raise."""\n'
-            f"    return {op.name}(ctx.asking, *inputs, **fields)"
-        )
     return "\n".join(out) + "\n"
 
 
 def emit(api):
-    return {"bindings/python/fovea/_abi.py": abi(api), "bindings/python/fovea/ops.py": ops(api)}
+    operations = operations_of(api)
+    stable = [op for op in operations if not op.experimental]
+    unstable = [op for op in operations if op.experimental]
+    types = emit_python_types
+    return {
+        "bindings/python/fovea/_abi.py": abi(api),
+        "bindings/python/fovea/ops.py": ops(stable, "The operations.", operations),
+        "bindings/python/fovea/experimental.py": ops(unstable, EXPERIMENTAL),
+        "bindings/python/fovea/ops.pyi": TOP + types.stub(stable, api, enums_of(stable)),
+        "bindings/python/fovea/experimental.pyi": TOP + types.stub(unstable, api, enums_of(unstable)),
+    }

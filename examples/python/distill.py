@@ -98,11 +98,10 @@ class FoveaLoss:
         """(loss, dq_student, dk_student) of q, k, q_student, k_student, each (b, heads, s, width).
         fovea wants (b, s, heads, width), which is a view."""
         inputs = [self.there(x.swapaxes(1, 2)) for x in distributions]
-        shared = dict(causal=1, mean=1)
         *saved, loss = fovea.kl_forward(self.ctx, *inputs, kl=True, lse_teacher=True,
-                                        lse_student=True, total=True, **shared)
+                                        lse_student=True, total=True, causal=1, mean=1)
         dq, dk = fovea.kl_backward(self.ctx, *inputs, *saved, dtotal=self.one, dq_teacher=False,
-                                   dk_teacher=False, **shared)
+                                   dk_teacher=False, causal=1, mean=1)
         return self.here(loss)[0], self.here(dq).swapaxes(1, 2), self.here(dk).swapaxes(1, 2)
 
     def there(self, x):

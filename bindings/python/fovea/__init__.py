@@ -2,59 +2,93 @@
 """fovea: efficient attention.
 
     import fovea
-    with fovea.Context("host", threads=4) as ctx:          # or Context("cuda")
-        o, lse = fovea.attention_forward(ctx, q, k, v, causal=True, lse=True)
+    o, lse = fovea.attention_forward(q, k, v, causal=True, lse=True)
+
+    with fovea.Context("host", threads=4) as ctx:          # or "cuda:1"
+        o = fovea.attention_forward(ctx, q, k, v, causal=True)
 
 Arrays are NumPy, torch, CuPy, or whatever speaks DLPack, the CUDA array interface or the buffer
-protocol; outputs come from the library of the first input.  Every operation X has a twin
-`X_workspace` that answers, without running, the bytes of workspace X would use or why it cannot.
-`prepare(X, ctx, ...)` keeps a call for many runs."""
+protocol.  Outputs come from the library of the first input.  Shapes are (b, s, h, d).
+help(fovea.attention_forward) shows the contract of every field.
 
-from . import _abi, ops
-from ._abi import Backend, Build, Dtype, Memory, Property, Status
-from ._core import Buffer, Context
-from ._errors import (
-    DeviceError,
-    FoveaError,
-    InternalError,
-    InvalidArgument,
-    OutOfMemory,
-    Unsupported,
+A context is a device, a stream and a workspace.  It may be left out: default_context(device) is
+then that of the first array's device.
+
+    Context, default_context           where operations run
+    Buffer                             memory of a context's device
+    prepare                            a call to run many times
+    workspace_bytes                    the bytes that a call would use, or why it cannot run
+    TraceSession                       the edges of trace_forward, layer after layer, to a sink
+    device_count, build, library_path  what is here
+    collect_env                        a report of it for issues: python -m fovea
+    InvalidArgument, Unsupported, OutOfMemory, DeviceError, InternalError
+                                       a FoveaError, and the sentence that says why
+    experimental                       operations outside the ABI promise
+
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import _abi, experimental as experimental, ops as ops
+from ._abi import (
+    Backend as Backend,
+    Build as Build,
+    Dtype as Dtype,
+    Memory as Memory,
+    Property as Property,
+    Status as Status,
 )
-from ._library import build, device_count, library_path
-from ._session import TraceSession
-from .ops import *  # noqa: F401,F403
+from ._core import Buffer as Buffer, Context as Context
+from ._default import default_context as default_context
+from ._errors import (
+    DeviceError as DeviceError,
+    FoveaError as FoveaError,
+    InternalError as InternalError,
+    InvalidArgument as InvalidArgument,
+    OutOfMemory as OutOfMemory,
+    Unsupported as Unsupported,
+)
+from ._info import (
+    build as build,
+    collect_env as collect_env,
+    device_count as device_count,
+)
+from ._library import library_path as library_path
+from ._op import prepare as prepare, workspace_bytes as workspace_bytes
+from ._session import TraceSession as TraceSession
+from .ops import *  # noqa: F403
 
-__version__ = _abi.VERSION
-__all__ = [
-    "Backend",
-    "Buffer",
-    "Build",
-    "Context",
-    "DeviceError",
-    "Dtype",
-    "FoveaError",
-    "InternalError",
-    "InvalidArgument",
-    "Memory",
-    "OutOfMemory",
-    "Property",
-    "Status",
-    "TraceSession",
-    "Unsupported",
-    "build",
-    "device_count",
-    "library_path",
-    "prepare",
-    *ops.__all__,
-]
+__version__: str = _abi.VERSION
 
+# No __all__: with one, help(fovea) would print the whole help of every name in it.
+if not TYPE_CHECKING:
+    del annotations, TYPE_CHECKING
+    _SPECIAL = {"__doc__", "__file__", "__name__", "__path__", "__version__"}
 
-def prepare(operation, ctx, *inputs, **fields):
-    """operation(ctx, *inputs, **fields) as an object that runs it each time it is called.
+    def _line(name):
+        """An operation and the first sentence of its help."""
+        words = (getattr(ops, name).__doc__ or "").split("\n\n")[0].split()
+        text = " ".join(words).partition(". ")[0].partition(": ")[0].partition("; ")[0].rstrip(".:")
+        return f"    {name:<26} {text}"[:100]
 
-        call = prepare(attention_forward, ctx, q, k, v)
-        o = call()                  # the same arrays again
-        o = call(q=q2)              # others from now on
-    The arrays given last are kept alive."""
-    return operation(ctx.preparing, *inputs, **fields)
+    __doc__ += "Operations\n" + "\n".join(_line(n) for n in ops.__all__ if n[0].islower())
+
+    def __dir__():
+        return [name for name in globals() if name[0] != "_" or name in _SPECIAL]
+
+    def __getattr__(name):
+        """Former names: x_NAME of experimental.NAME, and NAME_workspace of workspace_bytes."""
+        import functools
+
+        of = name.removesuffix("_workspace")
+        if of[:2] == "x_":
+            found = getattr(experimental, of[2:], None)
+        elif of[:1] == "X":  # an enum of theirs
+            found = getattr(experimental, of[1:], None)
+        else:
+            found = getattr(ops, of, None) if of != name else None
+        if found is None:
+            raise AttributeError(f"module 'fovea' has no attribute {name!r}")
+        return found if of == name else functools.partial(workspace_bytes, found)

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Call: the parameters of one operation, which the functions in ops.py fill and run.
 
-A context makes the kind of call: Call runs it, Ask tells the workspace it would use (through
-Context.asking), Prepared keeps it for many runs (through Context.preparing)."""
+Call runs it, Ask tells the workspace it would use, Prepared keeps it for many runs.  Op.begin
+(_op.py) makes the kind that is wanted."""
+
+from __future__ import annotations
 
 import ctypes as C
 import math
 import operator
 import struct
+from typing import Any
 
 from ._abi import Dtype
 from ._errors import FoveaError, InvalidArgument
@@ -25,13 +28,14 @@ def view(x, ctx, write):
     return viewer(x, ctx, write)
 
 
-class Op:
-    """An operation of the library: its name, params struct and two functions."""
-
-    def __init__(self, name, params):
-        self.name, self.size, self.params = name, C.sizeof(params), params
-        self.run = getattr(lib, f"fovea_{name}")
-        self.workspace = getattr(lib, f"fovea_{name}_workspace")
+def member(kind, name, what):
+    """The member of an enum by itself or by its name; `what` begins the sentence that refuses."""
+    if isinstance(name, kind):
+        return name
+    if isinstance(name, str) and name.upper() in kind.__members__:
+        return kind[name.upper()]
+    names = ", ".join(m.lower() for m in kind.__members__)
+    raise InvalidArgument(f"{what} is {name!r}, wanted one of {names}")
 
 
 class Call:
@@ -40,6 +44,8 @@ class Call:
     __slots__ = ("ctx", "op", "params", "like", "keep", "rooms", "later")
 
     def __init__(self, ctx, op):
+        if not ctx._handle:
+            raise InvalidArgument(f"{op.name}: ctx is closed")
         self.ctx, self.op, self.params = ctx, op, op.params(op.size)
         self.like = self.keep = self.rooms = self.later = None
 
@@ -226,7 +232,9 @@ class Call:
     def scalar(self, kind, offset, value, name):
         try:
             _SCALARS[kind](self.params, offset, value)
-        except struct.error:
+        except (struct.error, TypeError):
+            if is_bool(value) and not value.shape:  # NumPy's and torch's bool are no integers
+                return self.scalar(kind, offset, bool(value), name)
             raise TypeError(f"{self.op.name}: {name} is {value!r}, wanted {_KINDS[kind]}") from None
         except OverflowError:
             raise TypeError(
@@ -236,13 +244,21 @@ class Call:
     def enum(self, offset, value, name, kind):
         """An enum field by number, member or name: "yarn" or Scaling.YARN."""
         if isinstance(value, str):
-            if value.upper() not in kind.__members__:
-                raise InvalidArgument(
-                    f"{self.op.name}: {name} is {value!r}, wanted one of "
-                    + ", ".join(m.lower() for m in kind.__members__)
-                )
-            value = kind[value.upper()]
+            value = member(kind, value, f"{self.op.name}: {name}")
         self.scalar("i", offset, value, name)
+
+    def failed(self, status):
+        """Raises what the library said, with what Python knows of it."""
+        if not self.ctx._handle:
+            raise InvalidArgument(f"{self.op.name}: ctx is closed")
+        try:
+            check(status)
+        except InvalidArgument as why:
+            if "dtype is i64, wanted i32" not in str(why):
+                raise
+            raise InvalidArgument(
+                f"{why}: pass x.int() in torch, x.astype('int32') in NumPy and CuPy"
+            ) from None
 
     def run(self, *outputs):
         """Runs; gives the outputs that were wanted, one by itself, several as a tuple."""
@@ -250,7 +266,7 @@ class Call:
         with ctx._lock:
             status = self.op.run(ctx._handle, self.params)
             if status:
-                check(status)
+                self.failed(status)
             if self.rooms or self.later:
                 self.finish()
         if len(outputs) == 1:
@@ -288,7 +304,9 @@ class Ask(Call):
     def run(self, *_):
         size = C.c_size_t()
         with self.ctx._lock:
-            check(self.op.workspace(self.ctx._handle, self.params, C.byref(size)))
+            status = self.op.workspace(self.ctx._handle, self.params, C.byref(size))
+            if status:
+                self.failed(status)
         return size.value
 
 
@@ -333,7 +351,7 @@ class Prepared(Call):
         fill, _, rest = self.fields[name]
         return fill is Call.put and rest[1]
 
-    def __call__(self, **arrays):
+    def __call__(self, **arrays: Any) -> Any:
         for name in arrays:
             if name not in self.fields:
                 raise TypeError(f"{self.op.name}: {name} was not given when the call was prepared")
@@ -350,7 +368,7 @@ class Prepared(Call):
         with self.ctx._lock:
             status = self.op.run(self.ctx._handle, self.params)
             if status:
-                check(status)
+                self.failed(status)
             if self.rooms or self.later:
                 self.finish()
         outputs = tuple([self.arrays[name] for name in self.wanted])

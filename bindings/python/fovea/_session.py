@@ -6,12 +6,15 @@ The operation writes each layer's records straight into one of a ring of buffers
 runs.  On CUDA that thread waits for its own layer only: each buffer has a context of its own that
 waits for what was enqueued when the layer was."""
 
+from __future__ import annotations
+
 import ctypes as C
 import gc
 import queue
 import struct
 import threading
 import weakref
+from typing import Any, Callable
 
 from ._abi import Dtype
 from ._call import view
@@ -107,7 +110,15 @@ class TraceSession:
     an error that tells how many; the sink gets nothing of that layer.  What a sink raises comes out
     of every later trace(), or of end() if there was none."""
 
-    def __init__(self, ctx, *, keep, buffers=2, capacity=None, **fields):
+    def __init__(
+        self, ctx: Context, *, keep: int, buffers: int = 2, capacity: int | None = None,
+        **fields: Any,
+    ) -> None:
+        if not isinstance(ctx, Context):
+            raise TypeError(
+                f"TraceSession: ctx is a {type(ctx).__name__}, wanted a fovea.Context such as "
+                'fovea.default_context("cuda:0")'
+            )
         given = [name for name in _OURS if name in fields]
         if given:
             raise TypeError(
@@ -127,7 +138,7 @@ class TraceSession:
         self._running, self._failure, self._told = False, None, False
         self._turn = threading.Lock()
 
-    def begin(self, sink):
+    def begin(self, sink: Callable[[memoryview], object]) -> TraceSession:
         """Starts a trace whose records go to `sink`."""
         if self._running:
             raise FoveaError("TraceSession: begin() while a trace is running: end() it first")
@@ -148,7 +159,7 @@ class TraceSession:
         self._thread.start()
         return self
 
-    def trace(self, q, k, *, layer=None, **fields):
+    def trace(self, q: Any, k: Any, *, layer: int | None = None, **fields: Any) -> Any:
         """trace_forward on one layer; gives the outputs that `fields` asks for.  Layers count from
         0, or are given, ascending.  Waits only when every buffer is still with the sink."""
         with self._turn:
@@ -168,7 +179,7 @@ class TraceSession:
         wanted = results[:-3]
         return wanted if len(wanted) > 1 else wanted[0] if wanted else None
 
-    def end(self):
+    def end(self) -> None:
         """Waits until the sink has had every record; raises what went wrong, if anything did."""
         if not self._running:
             raise FoveaError("TraceSession: end() without a trace running: begin(sink) first")
@@ -180,12 +191,12 @@ class TraceSession:
             if not self._told:
                 self._raise()
 
-    def __enter__(self):
+    def __enter__(self) -> TraceSession:
         if not self._running:
             raise FoveaError("TraceSession: nothing is running: with session.begin(sink): ...")
         return self
 
-    def __exit__(self, kind, *_):
+    def __exit__(self, kind: Any, *_: object) -> None:
         try:
             if self._running:
                 self.end()

@@ -296,9 +296,32 @@ def pack_bits(x, keys, ctx):
 viewers = {}  # type -> viewer, filled as types are met
 
 
+def place_of(x):
+    """Where an array's memory is: -1 the host, else the number of the CUDA device, None where the
+    array does not tell.  What is no array counts as the host's: its viewer says what is wrong."""
+    try:
+        viewer = viewers.get(type(x)) or viewer_of(x)
+    except TypeError:
+        return -1
+    if viewer is _numpy:
+        return -1
+    if viewer is _torch:
+        return x.get_device() if x.is_cuda else -1
+    if viewer is _cupy:
+        return x.device.id
+    if viewer is _buffer:
+        return x.place
+    if viewer is _dlpack or (viewer is _cuda_interface and hasattr(x, "__dlpack_device__")):
+        kind, device = x.__dlpack_device__()
+        return int(device) if int(kind) in (CUDA, CUDA_MANAGED) else -1
+    return None if viewer is _cuda_interface else -1
+
+
 def viewer_of(x):
     """The viewer of a type met for the first time."""
     cls = type(x)
+    if x is None:
+        raise TypeError("was not given")
     family = {f"{base.__module__.partition('.')[0]}.{base.__name__}" for base in cls.__mro__}
     if "fovea.Buffer" in family:
         viewer = _buffer

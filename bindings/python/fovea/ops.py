@@ -1,31 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 # Written by tools/api.py from include/fovea: edit the headers instead.
-"""The operations.  Inputs first; by keyword outputs, optional inputs, numbers (0: the default)."""
-from . import _abi
-from ._call import Op
-from ._abi import CodeOrder, Direction, EdgeKind, Scaling, XPool
+"""The operations.
 
-__all__ = ["attention_forward", "attention_forward_workspace", "attention_backward",
-           "attention_backward_workspace", "merge_forward", "merge_forward_workspace",
-           "merge_backward", "merge_backward_workspace", "cache_append", "cache_append_workspace",
-           "cache_copy", "cache_copy_workspace", "cache_get", "cache_get_workspace", "rope_forward",
-           "rope_forward_workspace", "rope_table_get", "rope_table_get_workspace", "quant_quantize",
-           "quant_quantize_workspace", "quant_forward", "quant_forward_workspace", "kl_forward",
-           "kl_forward_workspace", "kl_backward", "kl_backward_workspace", "conv_attention_forward",
-           "conv_attention_forward_workspace", "conv_attention_backward",
-           "conv_attention_backward_workspace", "trace_forward", "trace_forward_workspace",
-           "x_kl_jensen_shannon_forward", "x_kl_jensen_shannon_forward_workspace",
-           "x_kl_jensen_shannon_backward", "x_kl_jensen_shannon_backward_workspace",
-           "x_kl_indexer_forward", "x_kl_indexer_forward_workspace", "x_kl_indexer_backward",
-           "x_kl_indexer_backward_workspace", "x_kl_gather_forward",
-           "x_kl_gather_forward_workspace", "x_kl_gather_backward",
-           "x_kl_gather_backward_workspace", "x_kl_pool_forward", "x_kl_pool_forward_workspace",
-           "x_kl_pool_backward", "x_kl_pool_backward_workspace", "x_multi_token_forward",
-           "x_multi_token_forward_workspace", "x_multi_token_backward",
-           "x_multi_token_backward_workspace", "x_group_norm_forward",
-           "x_group_norm_forward_workspace", "x_group_norm_backward",
-           "x_group_norm_backward_workspace", "CodeOrder", "Direction", "EdgeKind", "Scaling",
-           "XPool"]
+Inputs come first; by keyword outputs, optional inputs, numbers (0: the default).  ctx may be
+left out."""
+from . import _abi
+from ._op import Op
+from ._call import Call
+from ._core import Context
+from ._abi import CodeOrder, Direction, EdgeKind, Scaling
+
+__all__ = ["attention_forward", "attention_backward", "merge_forward", "merge_backward",
+           "cache_append", "cache_copy", "cache_get", "rope_forward", "rope_table_get",
+           "quant_quantize", "quant_forward", "kl_forward", "kl_backward", "conv_attention_forward",
+           "conv_attention_backward", "trace_forward", "CodeOrder", "Direction", "EdgeKind",
+           "Scaling"]
 
 _attention_forward = Op("attention_forward", _abi.AttentionForwardParams)
 _attention_backward = Op("attention_backward", _abi.AttentionBackwardParams)
@@ -44,7 +33,8 @@ _conv_attention_forward = Op("conv_attention_forward", _abi.ConvAttentionForward
 _conv_attention_backward = Op("conv_attention_backward", _abi.ConvAttentionBackwardParams)
 _trace_forward = Op("trace_forward", _abi.TraceForwardParams)
 _x_kl_jensen_shannon_forward = Op("x_kl_jensen_shannon_forward", _abi.XKlJensenShannonForwardParams)
-_x_kl_jensen_shannon_backward = Op("x_kl_jensen_shannon_backward", _abi.XKlJensenShannonBackwardParams)
+_x_kl_jensen_shannon_backward = Op("x_kl_jensen_shannon_backward",
+    _abi.XKlJensenShannonBackwardParams)
 _x_kl_indexer_forward = Op("x_kl_indexer_forward", _abi.XKlIndexerForwardParams)
 _x_kl_indexer_backward = Op("x_kl_indexer_backward", _abi.XKlIndexerBackwardParams)
 _x_kl_gather_forward = Op("x_kl_gather_forward", _abi.XKlGatherForwardParams)
@@ -57,13 +47,13 @@ _x_group_norm_forward = Op("x_group_norm_forward", _abi.XGroupNormForwardParams)
 _x_group_norm_backward = Op("x_group_norm_backward", _abi.XGroupNormBackwardParams)
 
 
-def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_start=None,
-                      key_start=None, query_len=None, key_len=None, key_first=None, page_table=None,
-                      cache_row=None, query_position=None, key_position=None, head_window=None,
-                      mask=None, bias=None, alibi=None, sink_logit=None, cos=None, sin=None,
-                      query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
-                      local_chunk=0, scale=0.0, softcap=0.0, causal=0, rope_begin=0,
-                      rope_interleaved=0, splits=0):
+def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,
+                      q_value=None, query_start=None, key_start=None, query_len=None, key_len=None,
+                      key_first=None, page_table=None, cache_row=None, query_position=None,
+                      key_position=None, head_window=None, mask=None, bias=None, alibi=None,
+                      sink_logit=None, cos=None, sin=None, query_max=0, key_max=0, window_left=0,
+                      window_right=0, sink_keys=0, local_chunk=0, scale=0.0, softcap=0.0, causal=0,
+                      rope_begin=0, rope_interleaved=0, splits=0):
     """Attention of q over k and v; prefill, decode over contiguous or paged caches alike.
 
     Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
@@ -72,6 +62,15 @@ def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_sta
                        and 16-byte aligned; no q_value, no cos
       Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, local_chunk or
                        sink_keys; pages of 16 tokens or more, without softcap and key_first
+
+    Example
+      q = numpy.random.rand(2, 64, 8, 128).astype(numpy.float32)  # (b, s, h, d)
+      k = numpy.random.rand(2, 64, 2, 128).astype(numpy.float32)  # (b, t, g, d)
+      v = numpy.random.rand(2, 64, 2, 128).astype(numpy.float32)  # (b, t, g, e)
+      o = fovea.attention_forward(q, k, v, causal=True)
+      o, lse = fovea.attention_forward(q, k, v, causal=True, lse=True)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Inputs
       q: (b, s, h, d) f32 f16 bf16
@@ -127,7 +126,11 @@ def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_sta
       rope_interleaved: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
       splits: parts the keys of a row are cut into; 0: chosen from shapes
     """
-    call = ctx._call(_attention_forward)
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _attention_forward)
+    else:
+        call, inputs = _attention_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
     v_q = call.put("q", 8, q, 4)
     v_k = call.put("k", 104, k, 4)
     v_v = call.put("v", 200, v, 4)
@@ -200,18 +203,13 @@ def attention_forward(ctx, q, k, v, *, o=None, lse=None, q_value=None, query_sta
     return call.run(o, lse)
 
 
-def attention_forward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that attention_forward would use; raises what it would raise."""
-    return attention_forward(ctx.asking, *inputs, **fields)
-
-
-def attention_backward(ctx, q, k, v, o, lse, dout, *, dq=None, dk=None, dv=None, dsink_logit=None,
-                       dbias=None, dalibi=None, query_start=None, key_start=None, query_len=None,
-                       key_len=None, key_first=None, query_position=None, key_position=None,
-                       head_window=None, mask=None, bias=None, alibi=None, sink_logit=None,
-                       dlse=None, query_max=0, key_max=0, window_left=0, window_right=0,
-                       sink_keys=0, local_chunk=0, scale=0.0, softcap=0.0, causal=0,
-                       nondeterministic=0):
+def attention_backward(ctx_or_q=None, /, q=None, k=None, v=None, o=None, lse=None, dout=None, *,
+                       ctx=None, dq=None, dk=None, dv=None, dsink_logit=None, dbias=None,
+                       dalibi=None, query_start=None, key_start=None, query_len=None, key_len=None,
+                       key_first=None, query_position=None, key_position=None, head_window=None,
+                       mask=None, bias=None, alibi=None, sink_logit=None, dlse=None, query_max=0,
+                       key_max=0, window_left=0, window_right=0, sink_keys=0, local_chunk=0,
+                       scale=0.0, softcap=0.0, causal=0, nondeterministic=0):
     """Gradients of attention_forward from dout (and dlse).  The fields it shares say what the forward
     was.  Each output is optional: absent = not computed.  Every element of an output is written:
     rows and keys past their lengths get 0.
@@ -231,6 +229,11 @@ def attention_backward(ctx, q, k, v, o, lse, dout, *, dq=None, dk=None, dv=None,
                        contiguous and 16-byte aligned
       Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, softcap, local_chunk
                        or sink_keys
+
+    Example
+      dq, dk, dv = fovea.attention_backward(q, k, v, o, lse, dout)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Inputs
       q: (b, s, h, d) f32 f16 bf16
@@ -278,7 +281,11 @@ def attention_backward(ctx, q, k, v, o, lse, dout, *, dq=None, dk=None, dv=None,
       causal: 1: window_right = 1
       nondeterministic: 1: a faster kernel whose sums may change order may be used
     """
-    call = ctx._call(_attention_backward)
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _attention_backward)
+    else:
+        call, inputs = _attention_backward.begin(ctx_or_q, ctx, q, k, v, o, lse, dout)
+        [q, k, v, o, lse, dout] = inputs
     v_q = call.put("q", 8, q, 4)
     v_k = call.put("k", 104, k, 4)
     v_v = call.put("v", 200, v, 4)
@@ -353,12 +360,8 @@ def attention_backward(ctx, q, k, v, o, lse, dout, *, dq=None, dk=None, dv=None,
     return call.run(dq, dk, dv, dsink_logit, dbias, dalibi)
 
 
-def attention_backward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that attention_backward would use; raises what it would raise."""
-    return attention_backward(ctx.asking, *inputs, **fields)
-
-
-def merge_forward(ctx, o_part, lse_part, *, o=None, lse=None, row=None, s=None):
+def merge_forward(ctx_or_o_part=None, /, o_part=None, lse_part=None, *, ctx=None, o=None, lse=None,
+                  row=None, s=None):
     """Merging of attention states: a row's (o, lse) over several key sets into its (o, lse) over all.
       lse = ln sum_n exp(lse_n),  o = sum_n exp(lse_n - lse) o_n      (f32 arithmetic, n ascending)
     No part, or every lse_n = -inf: o = 0, lse = -inf.  NaN propagates.  Serves FlashDecoding,
@@ -368,6 +371,11 @@ def merge_forward(ctx, o_part, lse_part, *, o=None, lse=None, row=None, s=None):
 
     Limits: none on widths and heads; every valid call has one kernel a backend, without tensor
     cores.
+
+    Example
+      o = fovea.merge_forward(o_part, lse_part)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Inputs
       o_part: (n, b, u, h, e) f32 f16 bf16: u rows a part; u = s without row
@@ -385,7 +393,11 @@ def merge_forward(ctx, o_part, lse_part, *, o=None, lse=None, row=None, s=None):
 
     s: extents of new outputs that no input tells.
     """
-    call = ctx._call(_merge_forward)
+    if ctx_or_o_part.__class__ is Context and ctx is None:
+        call = Call(ctx_or_o_part, _merge_forward)
+    else:
+        call, inputs = _merge_forward.begin(ctx_or_o_part, ctx, o_part, lse_part)
+        [o_part, lse_part] = inputs
     v_o_part = call.put("o_part", 8, o_part, 5)
     call.put("lse_part", 104, lse_part)
     if row is not None:
@@ -399,16 +411,16 @@ def merge_forward(ctx, o_part, lse_part, *, o=None, lse=None, row=None, s=None):
     return call.run(o, lse)
 
 
-def merge_forward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that merge_forward would use; raises what it would raise."""
-    return merge_forward(ctx.asking, *inputs, **fields)
-
-
-def merge_backward(ctx, o_part, lse_part, o, lse, dout, *, do_part=None, dlse_part=None, row=None,
-                   dlse=None):
+def merge_backward(ctx_or_o_part=None, /, o_part=None, lse_part=None, o=None, lse=None, dout=None,
+                   *, ctx=None, do_part=None, dlse_part=None, row=None, dlse=None):
     """Gradients of merge_forward, w_n = exp(lse_n - lse):
       do_n = w_n dout,  dlse_n = w_n (<dout, o_n - o> + dlse)
     A part's row that belongs to no row of o gets 0.
+
+    Example
+      do_part, dlse_part = fovea.merge_backward(o_part, lse_part, o, lse, dout)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Inputs
       o_part: (n, b, u, h, e) f32 f16 bf16
@@ -425,7 +437,11 @@ def merge_backward(ctx, o_part, lse_part, o, lse, dout, *, do_part=None, dlse_pa
       row: (n, u) i32
       dlse: (b, h, s) f32: the gradient of lse; absent: 0
     """
-    call = ctx._call(_merge_backward)
+    if ctx_or_o_part.__class__ is Context and ctx is None:
+        call = Call(ctx_or_o_part, _merge_backward)
+    else:
+        call, inputs = _merge_backward.begin(ctx_or_o_part, ctx, o_part, lse_part, o, lse, dout)
+        [o_part, lse_part, o, lse, dout] = inputs
     v_o_part = call.put("o_part", 8, o_part, 5)
     v_lse_part = call.put("lse_part", 104, lse_part, 4)
     if row is not None:
@@ -442,21 +458,22 @@ def merge_backward(ctx, o_part, lse_part, o, lse, dout, *, do_part=None, dlse_pa
     return call.run(do_part, dlse_part)
 
 
-def merge_backward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that merge_backward would use; raises what it would raise."""
-    return merge_backward(ctx.asking, *inputs, **fields)
-
-
-def cache_append(ctx, *, key_len_out=None, k_new=None, v_new=None, k=None, v=None, query_start=None,
-                 key_start=None, query_len=None, key_len=None, page_table=None, cache_row=None,
-                 position=None, cos=None, sin=None, norm_weight=None, k_scale=None, v_scale=None,
-                 r=None, query_max=0, key_max=0, norm_eps=0.0, rope_begin=0, rope_interleaved=0):
+def cache_append(ctx=None, *, key_len_out=None, k_new=None, v_new=None, k=None, v=None,
+                 query_start=None, key_start=None, query_len=None, key_len=None, page_table=None,
+                 cache_row=None, position=None, cos=None, sin=None, norm_weight=None, k_scale=None,
+                 v_scale=None, r=None, query_max=0, key_max=0, norm_eps=0.0, rope_begin=0,
+                 rope_interleaved=0):
     """Writes new token i of each sequence at index key_len + i of the cache.  The optional RMSNorm of
     the first `width` columns of k_new comes first, then the optional rotation, then the cast:
       f32 f16 bf16    rounded to nearest even
       e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating
      A token whose page is -1 or that lies past the cache's extent is dropped.  Every
     other byte of the cache stays as it was.
+
+    Example
+      fovea.cache_append(k_new=k_new, v_new=v_new, k=k, v=v, key_len=key_len)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Outputs on request, by True or an array
       key_len_out: (r) i32: key_len plus the new tokens; may be key_len
@@ -490,7 +507,12 @@ def cache_append(ctx, *, key_len_out=None, k_new=None, v_new=None, k=None, v=Non
       rope_begin: first rotated column of k_new
       rope_interleaved: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
     """
-    call = ctx._call(_cache_append)
+    if ctx.__class__ is Context:
+        call = Call(ctx, _cache_append)
+    else:
+        call = _cache_append.begin_by(ctx, key_len_out, k_new, v_new, k, v, query_start, key_start,
+            query_len, key_len, page_table, cache_row, position, cos, sin, norm_weight, k_scale,
+            v_scale)
     v_k_new = None
     if k_new is not None:
         v_k_new = call.put("k_new", 8, k_new, 4)
@@ -549,38 +571,42 @@ def cache_append(ctx, *, key_len_out=None, k_new=None, v_new=None, k=None, v=Non
     return call.run(key_len_out)
 
 
-def cache_append_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that cache_append would use; raises what it would raise."""
-    return cache_append(ctx.asking, *inputs, **fields)
-
-
-def cache_copy(ctx, source, target, pair):
+def cache_copy(ctx_or_source=None, /, source=None, target=None, pair=None, *, ctx=None):
     """Copies whole pages, target[pair[i][1]] = source[pair[i][0]]: copy-on-write, swap, offload (one
     pool in FOVEA_MEMORY_HOST).  A pair with a number outside its pool is skipped.  No page may be a
     target twice, or a target and a source.
+
+    Example
+      fovea.cache_copy(source, target, pair)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Inputs
       source: (pool, page, g, d) f32 f16 bf16 e4m3 e5m2 i8 i32 u8
       target: (pool2, page, g, d) as source: may be source
       pair: (n, 2) i32: source page, target page; -1 skips
     """
-    call = ctx._call(_cache_copy)
+    if ctx_or_source.__class__ is Context and ctx is None:
+        call = Call(ctx_or_source, _cache_copy)
+    else:
+        call, inputs = _cache_copy.begin(ctx_or_source, ctx, source, target, pair)
+        [source, target, pair] = inputs
     call.put("source", 8, source)
     call.put("target", 104, target, None, True)
     call.put("pair", 200, pair)
     return call.run()
 
 
-def cache_copy_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that cache_copy would use; raises what it would raise."""
-    return cache_copy(ctx.asking, *inputs, **fields)
-
-
-def cache_get(ctx, k, *, k_out=None, key_start=None, key_len=None, page_table=None, cache_row=None,
-              k_scale=None, b=None, u=None, key_max=0):
+def cache_get(ctx_or_k=None, /, k=None, *, ctx=None, k_out=None, key_start=None, key_len=None,
+              page_table=None, cache_row=None, k_scale=None, b=None, u=None, key_max=0):
     """Reads one cache tensor back, paged to contiguous.  k_out[i, j] is k of sequence i, token j,
     times k_scale, for j below the sequence's length.  An absent page gives 0.  Other rows of k_out
     are not written.  Keys and values are two calls.
+
+    Example
+      k_out = fovea.cache_get(k)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Inputs
       k: (rows, t, g, d) or paged (pool, page, g, d) f32 f16 bf16 e4m3 e5m2 i8
@@ -601,7 +627,11 @@ def cache_get(ctx, k, *, k_out=None, key_start=None, key_len=None, page_table=No
     Numbers
       key_max: tokens past this index are not read; 0: t, or pages * page
     """
-    call = ctx._call(_cache_get)
+    if ctx_or_k.__class__ is Context and ctx is None:
+        call = Call(ctx_or_k, _cache_get)
+    else:
+        call, inputs = _cache_get.begin(ctx_or_k, ctx, k)
+        [k] = inputs
     v_k = call.put("k", 8, k, 4)
     v_key_start = None
     if key_start is not None:
@@ -625,14 +655,14 @@ def cache_get(ctx, k, *, k_out=None, key_start=None, key_len=None, page_table=No
     return call.run(k_out)
 
 
-def cache_get_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that cache_get would use; raises what it would raise."""
-    return cache_get(ctx.asking, *inputs, **fields)
-
-
-def rope_forward(ctx, x, cos, sin, *, y=None, position=None, start=None, rope_begin=0,
-                 rope_interleaved=0, inverse=0):
+def rope_forward(ctx_or_x=None, /, x=None, cos=None, sin=None, *, ctx=None, y=None, position=None,
+                 start=None, rope_begin=0, rope_interleaved=0, inverse=0):
     """y = x rotated; with `inverse` by the negative angle, which is also the gradient.
+
+    Example
+      y = fovea.rope_forward(x, cos, sin)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Inputs
       x: (b, s, h, d) f32 f16 bf16
@@ -652,7 +682,11 @@ def rope_forward(ctx, x, cos, sin, *, y=None, position=None, start=None, rope_be
       rope_interleaved: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
       inverse: 1: the negative angle
     """
-    call = ctx._call(_rope_forward)
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _rope_forward)
+    else:
+        call, inputs = _rope_forward.begin(ctx_or_x, ctx, x, cos, sin)
+        [x, cos, sin] = inputs
     v_x = call.put("x", 8, x, 4)
     if position is not None:
         call.put("position", 200, position)
@@ -670,16 +704,16 @@ def rope_forward(ctx, x, cos, sin, *, y=None, position=None, start=None, rope_be
     return call.run(y)
 
 
-def rope_forward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that rope_forward would use; raises what it would raise."""
-    return rope_forward(ctx.asking, *inputs, **fields)
-
-
-def rope_table_get(ctx, *, cos=None, sin=None, frequency=None, positions=None, half=None,
+def rope_table_get(ctx=None, *, cos=None, sin=None, frequency=None, positions=None, half=None,
                    position_begin=0, original_len=0, base=0.0, factor=0.0, low_factor=0.0,
                    high_factor=0.0, scaling=0):
     """Fills cos and sin for positions position_begin, position_begin + 1, ...  Angles are formed and
     reduced in f64: errors stay below 2^-22 for positions below 2^22.
+
+    Example
+      cos, sin = fovea.rope_table_get(positions=4096, half=64, base=10000.0)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Outputs, new unless passed
       cos: (positions, half) f32
@@ -697,9 +731,12 @@ def rope_table_get(ctx, *, cos=None, sin=None, frequency=None, positions=None, h
       factor: >= 1; 0: 1
       low_factor: 0: 1
       high_factor: 0: 4 (llama3), 32 (yarn)
-      scaling: fovea_scaling
+      scaling: "none", "linear", "llama3", "yarn"
     """
-    call = ctx._call(_rope_table_get)
+    if ctx.__class__ is Context:
+        call = Call(ctx, _rope_table_get)
+    else:
+        call = _rope_table_get.begin_by(ctx, cos, sin, frequency)
     v_frequency = None
     if frequency is not None:
         v_frequency = call.put("frequency", 200, frequency, 1)
@@ -724,13 +761,8 @@ def rope_table_get(ctx, *, cos=None, sin=None, frequency=None, positions=None, h
     return call.run(cos, sin)
 
 
-def rope_table_get_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that rope_table_get would use; raises what it would raise."""
-    return rope_table_get(ctx.asking, *inputs, **fields)
-
-
-def quant_quantize(ctx, x, *, code=None, code_t=None, scale=None, start=None, padded=None, n=None,
-                   block=0, seed=0, hadamard=0, code_order=0):
+def quant_quantize(ctx_or_x=None, /, x=None, *, ctx=None, code=None, code_t=None, scale=None,
+                   start=None, padded=None, n=None, block=0, seed=0, hadamard=0, code_order=0):
     """e4m3 codes of x:
       y = x, or with hadamard y = (x * sign) H / sqrt(m) on each run of m columns, m the largest
           power of two that divides d, H the Hadamard matrix in Sylvester order
@@ -745,6 +777,12 @@ def quant_quantize(ctx, x, *, code=None, code_t=None, scale=None, start=None, pa
     token are 0.  Bits: the same on host and CUDA, whatever else the batch holds.
 
     Limits: d is up to 3072 on CUDA, any on the host.
+
+    Example
+      blocks = -(-x.shape[1] // 128)
+      code, scale = fovea.quant_quantize(x, code=True, block=128, n=blocks)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Inputs
       x: (b, s, h, d) f32 f16 bf16
@@ -765,9 +803,13 @@ def quant_quantize(ctx, x, *, code=None, code_t=None, scale=None, start=None, pa
       block: tokens that share a scale: 64 or 128; 0: all of a sequence
       seed: signs of the rotation; with hadamard
       hadamard: 1: rotate the columns first
-      code_order: fovea_code_order
+      code_order: "plain", "v_perm16"
     """
-    call = ctx._call(_quant_quantize)
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _quant_quantize)
+    else:
+        call, inputs = _quant_quantize.begin(ctx_or_x, ctx, x)
+        [x] = inputs
     v_x = call.put("x", 8, x, 4)
     if start is not None:
         call.put("start", 104, start)
@@ -788,15 +830,11 @@ def quant_quantize(ctx, x, *, code=None, code_t=None, scale=None, start=None, pa
     return call.run(code, code_t, scale)
 
 
-def quant_quantize_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that quant_quantize would use; raises what it would raise."""
-    return quant_quantize(ctx.asking, *inputs, **fields)
-
-
-def quant_forward(ctx, q, k, *, o=None, lse=None, v=None, v_t=None, q_scale=None, k_scale=None,
-                  v_scale=None, query_start=None, key_start=None, query_len=None, key_len=None,
-                  sink_logit=None, e=None, query_max=0, key_max=0, window_left=0, window_right=0,
-                  scale=0.0, softcap=0.0, causal=0, q_block=0, k_block=0, code_order=0):
+def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=None, v=None, v_t=None,
+                  q_scale=None, k_scale=None, v_scale=None, query_start=None, key_start=None,
+                  query_len=None, key_len=None, sink_logit=None, e=None, query_max=0, key_max=0,
+                  window_left=0, window_right=0, scale=0.0, softcap=0.0, causal=0, q_block=0,
+                  k_block=0, code_order=0):
     """Attention of codes, FlashAttention-3's FP8 recipe.  For query row i over the keys it sees
     (attention.h: positions bottom-right aligned, causal, windows), in tiles from the last to the
     first:
@@ -814,6 +852,11 @@ def quant_forward(ctx, q, k, *, o=None, lse=None, v=None, v_t=None, q_scale=None
     CUDA.  Tensor cores ask for more:
       sm_90            v_t in v_perm16; no softcap; d a multiple of 16 and e of 8, up to 256; rows
                        of q, k, v_t, o contiguous and 16-byte aligned
+
+    Example
+      o = fovea.quant_forward(q, k)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Inputs
       q: (b, s, h, d) e4m3
@@ -851,9 +894,13 @@ def quant_forward(ctx, q, k, *, o=None, lse=None, v=None, v_t=None, q_scale=None
       causal: 1: window_right = 1
       q_block: rows that share an entry of q_scale: 64 or 128; 0: all of a sequence
       k_block: keys that share an entry of k_scale: 64 or 128; 0: all of a sequence
-      code_order: fovea_code_order
+      code_order: "plain", "v_perm16"
     """
-    call = ctx._call(_quant_forward)
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _quant_forward)
+    else:
+        call, inputs = _quant_forward.begin(ctx_or_q, ctx, q, k)
+        [q, k] = inputs
     v_q = call.put("q", 8, q, 4)
     call.put("k", 104, k)
     v_v = None
@@ -906,16 +953,11 @@ def quant_forward(ctx, q, k, *, o=None, lse=None, v=None, v_t=None, q_scale=None
     return call.run(o, lse)
 
 
-def quant_forward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that quant_forward would use; raises what it would raise."""
-    return quant_forward(ctx.asking, *inputs, **fields)
-
-
-def kl_forward(ctx, q_teacher, k_teacher, q_student, k_student, *, kl=None, lse_teacher=None,
-               lse_student=None, total=None, row_weight=None, query_start=None, key_start=None,
-               query_len=None, key_len=None, head_window=None, query_max=0, key_max=0,
-               window_left=0, window_right=0, sink_keys=0, scale_teacher=0.0, scale_student=0.0,
-               causal=0, direction=0, mean=0):
+def kl_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, q_student=None,
+               k_student=None, *, ctx=None, kl=None, lse_teacher=None, lse_student=None, total=None,
+               row_weight=None, query_start=None, key_start=None, query_len=None, key_len=None,
+               head_window=None, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
+               scale_teacher=0.0, scale_student=0.0, causal=0, direction=0, mean=0):
     """kl, the statistics that its gradient needs, and their sum, each where asked for.  Workspace does
     not depend on s * t.
 
@@ -923,6 +965,13 @@ def kl_forward(ctx, q_teacher, k_teacher, q_student, k_student, *, kl=None, lse_
     CUDA.  Tensor cores ask for more:
       sm_90            f16 or bf16, the same for both; d and f multiples of 8 up to 256; no
                        sink_keys, no head_window; rows of q and k contiguous, 16-byte aligned
+
+    Example
+      outputs = fovea.kl_forward(q_teacher, k_teacher, q_student, k_student, kl=True,
+          lse_teacher=True, lse_student=True)
+      kl, lse_teacher, lse_student = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Inputs
       q_teacher: (b, s, h, d) f32 f16 bf16
@@ -955,10 +1004,15 @@ def kl_forward(ctx, q_teacher, k_teacher, q_student, k_student, *, kl=None, lse_
       scale_teacher: > 0; 0: 1 / sqrt(d)
       scale_student: > 0; 0: 1 / sqrt(f)
       causal: 1: window_right = 1
-      direction: fovea_direction
+      direction: "teacher_student", "student_teacher"
       mean: of total, 0: the sum, 1: the mean over rows that see a key
     """
-    call = ctx._call(_kl_forward)
+    if ctx_or_q_teacher.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q_teacher, _kl_forward)
+    else:
+        call, inputs = _kl_forward.begin(ctx_or_q_teacher, ctx, q_teacher, k_teacher, q_student,
+            k_student)
+        [q_teacher, k_teacher, q_student, k_student] = inputs
     v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
     call.put("k_teacher", 104, k_teacher)
     call.put("q_student", 200, q_student)
@@ -1009,12 +1063,8 @@ def kl_forward(ctx, q_teacher, k_teacher, q_student, k_student, *, kl=None, lse_
     return call.run(kl, lse_teacher, lse_student, total)
 
 
-def kl_forward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that kl_forward would use; raises what it would raise."""
-    return kl_forward(ctx.asking, *inputs, **fields)
-
-
-def kl_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl, lse_teacher, lse_student, *,
+def kl_backward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, q_student=None,
+                k_student=None, kl=None, lse_teacher=None, lse_student=None, *, ctx=None,
                 dq_student=None, dk_student=None, dq_teacher=None, dk_teacher=None, row_weight=None,
                 query_start=None, key_start=None, query_len=None, key_len=None, head_window=None,
                 dkl=None, dtotal=None, query_max=0, key_max=0, window_left=0, window_right=0,
@@ -1035,6 +1085,13 @@ def kl_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl, lse_teacher
 
     Limits: as kl_forward, but d and f up to 128 on sm_90, where rows of dq and dk are contiguous
     and 16-byte aligned too.
+
+    Example
+      outputs = fovea.kl_backward(q_teacher, k_teacher, q_student, k_student, kl, lse_teacher,
+          lse_student)
+      dq_student, dk_student, dq_teacher, dk_teacher = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Inputs
       q_teacher: (b, s, h, d) f32 f16 bf16
@@ -1070,11 +1127,16 @@ def kl_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl, lse_teacher
       scale_teacher: 0: 1 / sqrt(d)
       scale_student: 0: 1 / sqrt(f)
       causal: 1: window_right = 1
-      direction: fovea_direction
+      direction: "teacher_student", "student_teacher"
       mean: with dtotal
       nondeterministic: 1: a faster kernel whose sums may change order may be used
     """
-    call = ctx._call(_kl_backward)
+    if ctx_or_q_teacher.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q_teacher, _kl_backward)
+    else:
+        call, inputs = _kl_backward.begin(ctx_or_q_teacher, ctx, q_teacher, k_teacher, q_student,
+            k_student, kl, lse_teacher, lse_student)
+        [q_teacher, k_teacher, q_student, k_student, kl, lse_teacher, lse_student] = inputs
     v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
     v_k_teacher = call.put("k_teacher", 104, k_teacher, 4)
     v_q_student = call.put("q_student", 200, q_student, 4)
@@ -1131,21 +1193,21 @@ def kl_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl, lse_teacher
     return call.run(dq_student, dk_student, dq_teacher, dk_teacher)
 
 
-def kl_backward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that kl_backward would use; raises what it would raise."""
-    return kl_backward(ctx.asking, *inputs, **fields)
-
-
-def conv_attention_forward(ctx, q, k, v, weight, *, o=None, lse=None, query_start=None,
-                           key_start=None, query_len=None, key_len=None, page_table=None,
-                           cache_row=None, query_max=0, key_max=0, history=0, scale=0.0, causal=0,
-                           splits=0):
+def conv_attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, weight=None, *, ctx=None,
+                           o=None, lse=None, query_start=None, key_start=None, query_len=None,
+                           key_len=None, page_table=None, cache_row=None, query_max=0, key_max=0,
+                           history=0, scale=0.0, causal=0, splits=0):
     """Convolutional attention of q over k and v; prefill, decode over contiguous or paged caches.
 
     Limits: d and e are 1 .. 576, taps 16 x 31.  Every valid call has a kernel on the host and a
     portable one on CUDA.  Tensor cores ask for more:
       sm_90            f16 or bf16; d and e multiples of 8 up to 128; up to 12 x 17 taps; no pages;
                        rows of q, k, v, o contiguous and 16-byte aligned
+
+    Example
+      o = fovea.conv_attention_forward(q, k, v, weight)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Inputs
       q: (b, s, h, d) f32 f16 bf16
@@ -1178,7 +1240,11 @@ def conv_attention_forward(ctx, q, k, v, weight, *, o=None, lse=None, query_star
       causal: 1: row i sees keys up to i + Lk - Lq
       splits: parts the keys of a row are cut into; 0: chosen from shapes
     """
-    call = ctx._call(_conv_attention_forward)
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _conv_attention_forward)
+    else:
+        call, inputs = _conv_attention_forward.begin(ctx_or_q, ctx, q, k, v, weight)
+        [q, k, v, weight] = inputs
     v_q = call.put("q", 8, q, 4)
     call.put("k", 104, k)
     v_v = call.put("v", 200, v, 4)
@@ -1216,14 +1282,10 @@ def conv_attention_forward(ctx, q, k, v, weight, *, o=None, lse=None, query_star
     return call.run(o, lse)
 
 
-def conv_attention_forward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that conv_attention_forward would use; raises what it would raise."""
-    return conv_attention_forward(ctx.asking, *inputs, **fields)
-
-
-def conv_attention_backward(ctx, q, k, v, weight, o, lse, dout, *, dq=None, dk=None, dv=None,
-                            dweight=None, query_start=None, key_start=None, query_len=None,
-                            key_len=None, query_max=0, key_max=0, history=0, scale=0.0, causal=0,
+def conv_attention_backward(ctx_or_q=None, /, q=None, k=None, v=None, weight=None, o=None, lse=None,
+                            dout=None, *, ctx=None, dq=None, dk=None, dv=None, dweight=None,
+                            query_start=None, key_start=None, query_len=None, key_len=None,
+                            query_max=0, key_max=0, history=0, scale=0.0, causal=0,
                             nondeterministic=0):
     """Gradients of conv_attention_forward from dout.  The fields it shares say what the forward was.
     Each output is optional: absent = not computed.  Every element of an output is written: rows and
@@ -1241,6 +1303,11 @@ def conv_attention_backward(ctx, q, k, v, weight, o, lse, dout, *, dq=None, dk=N
     host and a portable one on CUDA.  Tensor cores ask for more:
       sm_90            f16 or bf16, o and dout as q; d and e multiples of 8 up to 128; up to 12 x 12
                        taps; rows contiguous and 16-byte aligned
+
+    Example
+      dq, dk, dv, dweight = fovea.conv_attention_backward(q, k, v, weight, o, lse, dout)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Inputs
       q: (b, s, h, d) f32 f16 bf16
@@ -1272,7 +1339,11 @@ def conv_attention_backward(ctx, q, k, v, weight, o, lse, dout, *, dq=None, dk=N
       causal: 1: row i sees keys up to i + Lk - Lq
       nondeterministic: 1: a faster kernel whose sums may change order may be used
     """
-    call = ctx._call(_conv_attention_backward)
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _conv_attention_backward)
+    else:
+        call, inputs = _conv_attention_backward.begin(ctx_or_q, ctx, q, k, v, weight, o, lse, dout)
+        [q, k, v, weight, o, lse, dout] = inputs
     v_q = call.put("q", 8, q, 4)
     v_k = call.put("k", 104, k, 4)
     v_v = call.put("v", 200, v, 4)
@@ -1307,17 +1378,12 @@ def conv_attention_backward(ctx, q, k, v, weight, o, lse, dout, *, dq=None, dk=N
     return call.run(dq, dk, dv, dweight)
 
 
-def conv_attention_backward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that conv_attention_backward would use; raises what it would raise."""
-    return conv_attention_backward(ctx.asking, *inputs, **fields)
-
-
-def trace_forward(ctx, q, k, *, selected=None, score=None, o=None, lse=None, lse_dense=None,
-                  edge_score=None, edge_max=None, edge_mass=None, edge_value=None, edge=None,
-                  edge_weight=None, edge_count=None, v=None, keep_row=None, block_mask=None,
-                  key_len=None, page_table=None, cache_row=None, edge_offset=None, e=None, cap=None,
-                  keep=0, scale=0.0, block_rows=0, block_keys=0, layer=0, edge_kind=0, exact=0,
-                  causal=0):
+def trace_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, selected=None, score=None, o=None,
+                  lse=None, lse_dense=None, edge_score=None, edge_max=None, edge_mass=None,
+                  edge_value=None, edge=None, edge_weight=None, edge_count=None, v=None,
+                  keep_row=None, block_mask=None, key_len=None, page_table=None, cache_row=None,
+                  edge_offset=None, e=None, cap=None, keep=0, scale=0.0, block_rows=0, block_keys=0,
+                  layer=0, edge_kind=0, exact=0, causal=0):
     """Selection, attention over what was selected, edges: each output is optional, absent = not
     computed.  No workspace of s * t: at most linear in n * keep and in s.
 
@@ -1331,6 +1397,11 @@ def trace_forward(ctx, q, k, *, selected=None, score=None, o=None, lse=None, lse
                        of v and o contiguous and 16-byte aligned
       lse_dense        no block_mask; pages of 64 or more
     Bits: the same every run, whatever else the batch holds, but for the edge list.
+
+    Example
+      selected, o = fovea.trace_forward(q, k, v=v, keep=16, selected=True, o=True)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Inputs
       q: (b, s, h, d) f32 f16 bf16
@@ -1372,11 +1443,15 @@ def trace_forward(ctx, q, k, *, selected=None, score=None, o=None, lse=None, lse
       block_rows: 16, 32, 64 or 128; 0: 64
       block_keys: 16, 32, 64 or 128; 0: 64
       layer: first word of every edge, >= 0
-      edge_kind: fovea_edge_kind
+      edge_kind: "score", "max_logit", "mass"
       exact: 1: scores are chains of fused multiply-adds
       causal: 1: row i sees keys up to i + Lk - s
     """
-    call = ctx._call(_trace_forward)
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _trace_forward)
+    else:
+        call, inputs = _trace_forward.begin(ctx_or_q, ctx, q, k)
+        [q, k] = inputs
     v_q = call.put("q", 8, q, 4)
     v_k = call.put("k", 104, k, 4)
     v_v = None
@@ -1451,1016 +1526,3 @@ def trace_forward(ctx, q, k, *, selected=None, score=None, o=None, lse=None, lse
         call.scalar("i", 2056, causal, "causal")
     return call.run(selected, score, o, lse, lse_dense, edge_score, edge_max, edge_mass, edge_value,
         edge, edge_weight, edge_count)
-
-
-def trace_forward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that trace_forward would use; raises what it would raise."""
-    return trace_forward(ctx.asking, *inputs, **fields)
-
-
-def x_kl_jensen_shannon_forward(ctx, q_teacher, k_teacher, q_student, k_student, *, js=None,
-                                kl_teacher=None, kl_student=None, lse_teacher=None,
-                                lse_student=None, query_start=None, key_start=None, query_len=None,
-                                key_len=None, head_window=None, query_max=0, key_max=0,
-                                window_left=0, window_right=0, sink_keys=0, scale_teacher=0.0,
-                                scale_student=0.0, weight=0.0, causal=0):
-    """The Jensen-Shannon divergence of two attention distributions over the same keys, with weight w
-    in (0, 1).  P and R are the softmax rows of the teacher's and the student's logits (kl.h):
-      M = w P + (1 - w) R
-      kl_teacher_i = sum_j P_ij (ln P_ij - ln M_ij),  kl_student_i = sum_j R_ij (ln R_ij - ln M_ij)
-      js_i = w kl_teacher_i + (1 - w) kl_student_i
-    0 <= js <= -w ln w - (1 - w) ln(1 - w), whatever the logits.
-
-    Limits on tensor cores: as kl_forward and kl_backward.
-
-    Inputs
-      q_teacher: (b, s, h, d) f32 f16 bf16
-      k_teacher: (key_b, t, g, d) as q_teacher
-      q_student: (b, s, h, f) f32 f16 bf16: need not be the teacher's dtype
-      k_student: (key_b, t, x, f) as q_student: x divides h
-
-    Outputs on request, by True or an array
-      js: (b, h, s) f32: one output at least
-      kl_teacher: (b, h, s) f32: for the backward
-      kl_student: (b, h, s) f32: for the backward
-      lse_teacher: (b, h, s) f32: for the backward
-      lse_student: (b, h, s) f32: for the backward
-
-    Optional inputs
-      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
-      key_start: (r+1) i32: first packed key of each sequence
-      query_len: (r) i32: rows in use, at most s or the packed extent
-      key_len: (r) i32: keys in use, at most t or the packed extent
-      head_window: (h, 3) i32: window_left, window_right, sink_keys of each head; the three fields
-          and causal stay 0
-
-    Numbers
-      query_max: longest sequence of rows, bounds the grid; 0: s
-      key_max: longest sequence of keys; 0: t
-      window_left: keys seen to the left, the row's own position counted; 0: all
-      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
-          itself
-      sink_keys: keys at positions below this stay visible through window_left
-      scale_teacher: > 0; 0: 1 / sqrt(d)
-      scale_student: > 0; 0: 1 / sqrt(f)
-      weight: w, the teacher's share of M, between 0 and 1; 0: 0.5
-      causal: 1: window_right = 1
-    """
-    call = ctx._call(_x_kl_jensen_shannon_forward)
-    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
-    call.put("k_teacher", 104, k_teacher)
-    call.put("q_student", 200, q_student)
-    call.put("k_student", 296, k_student)
-    if query_start is not None:
-        call.put("query_start", 872, query_start)
-    if key_start is not None:
-        call.put("key_start", 968, key_start)
-    if query_len is not None:
-        call.put("query_len", 1064, query_len)
-    if key_len is not None:
-        call.put("key_len", 1160, key_len)
-    if head_window is not None:
-        call.put("head_window", 1256, head_window)
-    if js is not None:
-        js = None if js is False else call.out("js", 392, js, (v_q_teacher[2][0], v_q_teacher[2][2],
-            v_q_teacher[2][1]), 1)
-    if kl_teacher is not None:
-        kl_teacher = None if kl_teacher is False else call.out("kl_teacher", 488, kl_teacher,
-            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
-    if kl_student is not None:
-        kl_student = None if kl_student is False else call.out("kl_student", 584, kl_student,
-            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
-    if lse_teacher is not None:
-        lse_teacher = None if lse_teacher is False else call.out("lse_teacher", 680, lse_teacher,
-            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
-    if lse_student is not None:
-        lse_student = None if lse_student is False else call.out("lse_student", 776, lse_student,
-            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
-    if query_max:
-        call.scalar("q", 1352, query_max, "query_max")
-    if key_max:
-        call.scalar("q", 1360, key_max, "key_max")
-    if window_left:
-        call.scalar("q", 1368, window_left, "window_left")
-    if window_right:
-        call.scalar("q", 1376, window_right, "window_right")
-    if sink_keys:
-        call.scalar("q", 1384, sink_keys, "sink_keys")
-    if scale_teacher:
-        call.scalar("f", 1392, scale_teacher, "scale_teacher")
-    if scale_student:
-        call.scalar("f", 1396, scale_student, "scale_student")
-    if weight:
-        call.scalar("f", 1400, weight, "weight")
-    if causal:
-        call.scalar("i", 1404, causal, "causal")
-    return call.run(js, kl_teacher, kl_student, lse_teacher, lse_student)
-
-
-def x_kl_jensen_shannon_forward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that x_kl_jensen_shannon_forward would use; raises what it would raise."""
-    return x_kl_jensen_shannon_forward(ctx.asking, *inputs, **fields)
-
-
-def x_kl_jensen_shannon_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl_teacher,
-                                 kl_student, lse_teacher, lse_student, djs, *, dq_student=None,
-                                 dk_student=None, dq_teacher=None, dk_teacher=None,
-                                 query_start=None, key_start=None, query_len=None, key_len=None,
-                                 head_window=None, query_max=0, key_max=0, window_left=0,
-                                 window_right=0, sink_keys=0, scale_teacher=0.0, scale_student=0.0,
-                                 weight=0.0, causal=0):
-    """Gradients of x_kl_jensen_shannon_forward.  The fields it shares say what the forward was.  Each
-    output is optional: absent = not computed.  With a, b the logits of teacher and student:
-      da_ij = djs_i w P_ij (ln P_ij - ln M_ij - kl_teacher_i)
-      db_ij = djs_i (1 - w) R_ij (ln R_ij - ln M_ij - kl_student_i)
-      dq_i = scale sum_j da_ij k_j,  dk_j = scale sum_i da_ij q_i,  and so with db
-
-    Inputs
-      q_teacher: (b, s, h, d) f32 f16 bf16
-      k_teacher: (key_b, t, g, d) as q_teacher
-      q_student: (b, s, h, f) f32 f16 bf16
-      k_student: (key_b, t, x, f) as q_student
-      kl_teacher: (b, h, s) f32: of the forward
-      kl_student: (b, h, s) f32: of the forward
-      lse_teacher: (b, h, s) f32: of the forward
-      lse_student: (b, h, s) f32: of the forward
-      djs: (b, h, s) f32: the gradient of js
-
-    Outputs, new unless passed or False
-      dq_student: (b, s, h, f) as q_student
-      dk_student: (key_b, t, x, f) as q_student
-      dq_teacher: (b, s, h, d) as q_teacher
-      dk_teacher: (key_b, t, g, d) as q_teacher
-
-    Optional inputs
-      query_start: (r+1) i32: as in the forward, and so for the fields below
-      key_start: (r+1) i32
-      query_len: (r) i32
-      key_len: (r) i32
-      head_window: (h, 3) i32
-
-    Numbers
-      query_max: as in the forward, and so for the fields below
-      key_max: 0: t
-      window_left: 0: all
-      window_right: 0: all
-      sink_keys: 0: none
-      scale_teacher: 0: 1 / sqrt(d)
-      scale_student: 0: 1 / sqrt(f)
-      weight: 0: 0.5
-      causal: 1: window_right = 1
-    """
-    call = ctx._call(_x_kl_jensen_shannon_backward)
-    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
-    v_k_teacher = call.put("k_teacher", 104, k_teacher, 4)
-    v_q_student = call.put("q_student", 200, q_student, 4)
-    v_k_student = call.put("k_student", 296, k_student, 4)
-    if query_start is not None:
-        call.put("query_start", 392, query_start)
-    if key_start is not None:
-        call.put("key_start", 488, key_start)
-    if query_len is not None:
-        call.put("query_len", 584, query_len)
-    if key_len is not None:
-        call.put("key_len", 680, key_len)
-    if head_window is not None:
-        call.put("head_window", 776, head_window)
-    call.put("kl_teacher", 872, kl_teacher)
-    call.put("kl_student", 968, kl_student)
-    call.put("lse_teacher", 1064, lse_teacher)
-    call.put("lse_student", 1160, lse_student)
-    call.put("djs", 1256, djs)
-    dq_student = None if dq_student is False else call.out("dq_student", 1352, dq_student,
-        v_q_student[2], v_q_student[1])
-    dk_student = None if dk_student is False else call.out("dk_student", 1448, dk_student,
-        v_k_student[2], v_q_student[1])
-    dq_teacher = None if dq_teacher is False else call.out("dq_teacher", 1544, dq_teacher,
-        v_q_teacher[2], v_q_teacher[1])
-    dk_teacher = None if dk_teacher is False else call.out("dk_teacher", 1640, dk_teacher,
-        v_k_teacher[2], v_q_teacher[1])
-    if query_max:
-        call.scalar("q", 1736, query_max, "query_max")
-    if key_max:
-        call.scalar("q", 1744, key_max, "key_max")
-    if window_left:
-        call.scalar("q", 1752, window_left, "window_left")
-    if window_right:
-        call.scalar("q", 1760, window_right, "window_right")
-    if sink_keys:
-        call.scalar("q", 1768, sink_keys, "sink_keys")
-    if scale_teacher:
-        call.scalar("f", 1776, scale_teacher, "scale_teacher")
-    if scale_student:
-        call.scalar("f", 1780, scale_student, "scale_student")
-    if weight:
-        call.scalar("f", 1784, weight, "weight")
-    if causal:
-        call.scalar("i", 1788, causal, "causal")
-    return call.run(dq_student, dk_student, dq_teacher, dk_teacher)
-
-
-def x_kl_jensen_shannon_backward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that x_kl_jensen_shannon_backward would use; raises what it would raise."""
-    return x_kl_jensen_shannon_backward(ctx.asking, *inputs, **fields)
-
-
-def x_kl_indexer_forward(ctx, q_teacher, k_teacher, q_student, k_student, weight, *, kl=None,
-                         lse_teacher=None, lse_student=None, query_start=None, key_start=None,
-                         query_len=None, key_len=None, query_max=0, key_max=0, window_left=0,
-                         window_right=0, sink_keys=0, scale_teacher=0.0, causal=0):
-    """The divergence of attention summed over its heads from the scores of a sparse-attention indexer
-    (DeepSeek).  It is one distribution a row, whose logits are a weighed sum of rectified products.
-    With p^m the softmax row of teacher head m (kl.h), over heads m = 1 .. h and indexer heads n = 1
-    ..  x:
-      P_ij = 1/h sum_m p^m_ij
-      b_ij = sum_n weight_in max(<q_student_in, k_student_j>, 0),  R_i = softmax(b_i)
-      kl_i = sum_j P_ij (ln P_ij - ln R_ij)
-    A scale of the student is part of weight.  All heads see the same keys.
-
-    Limits on tensor cores: d and f up to 256 on sm_80 and later.  On Hopper's own also no sink_keys
-    and d and f up to 128.
-
-    Inputs
-      q_teacher: (b, s, h, d) f32 f16 bf16
-      k_teacher: (key_b, t, g, d) as q_teacher
-      q_student: (b, s, x, f) f32 f16 bf16: need not be the teacher's dtype; any number of heads x
-      k_student: (key_b, t, 1, f) as q_student: one key head for all x
-      weight: (b, s, x) f32
-
-    Outputs on request, by True or an array
-      kl: (b, s) f32: one output at least
-      lse_teacher: (b, h, s) f32: of each head, for the backward
-      lse_student: (b, s) f32: for the backward
-
-    Optional inputs
-      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
-      key_start: (r+1) i32: first packed key of each sequence
-      query_len: (r) i32: rows in use, at most s or the packed extent
-      key_len: (r) i32: keys in use, at most t or the packed extent
-
-    Numbers
-      query_max: longest sequence of rows, bounds the grid; 0: s
-      key_max: longest sequence of keys; 0: t
-      window_left: keys seen to the left, the row's own position counted; 0: all
-      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
-          itself
-      sink_keys: keys at positions below this stay visible through window_left
-      scale_teacher: > 0; 0: 1 / sqrt(d)
-      causal: 1: window_right = 1
-    """
-    call = ctx._call(_x_kl_indexer_forward)
-    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
-    call.put("k_teacher", 104, k_teacher)
-    call.put("q_student", 200, q_student)
-    call.put("k_student", 296, k_student)
-    call.put("weight", 392, weight)
-    if query_start is not None:
-        call.put("query_start", 776, query_start)
-    if key_start is not None:
-        call.put("key_start", 872, key_start)
-    if query_len is not None:
-        call.put("query_len", 968, query_len)
-    if key_len is not None:
-        call.put("key_len", 1064, key_len)
-    if kl is not None:
-        kl = None if kl is False else call.out("kl", 488, kl, (v_q_teacher[2][0],
-            v_q_teacher[2][1]), 1)
-    if lse_teacher is not None:
-        lse_teacher = None if lse_teacher is False else call.out("lse_teacher", 584, lse_teacher,
-            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
-    if lse_student is not None:
-        lse_student = None if lse_student is False else call.out("lse_student", 680, lse_student,
-            (v_q_teacher[2][0], v_q_teacher[2][1]), 1)
-    if query_max:
-        call.scalar("q", 1160, query_max, "query_max")
-    if key_max:
-        call.scalar("q", 1168, key_max, "key_max")
-    if window_left:
-        call.scalar("q", 1176, window_left, "window_left")
-    if window_right:
-        call.scalar("q", 1184, window_right, "window_right")
-    if sink_keys:
-        call.scalar("q", 1192, sink_keys, "sink_keys")
-    if scale_teacher:
-        call.scalar("f", 1200, scale_teacher, "scale_teacher")
-    if causal:
-        call.scalar("i", 1204, causal, "causal")
-    return call.run(kl, lse_teacher, lse_student)
-
-
-def x_kl_indexer_forward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that x_kl_indexer_forward would use; raises what it would raise."""
-    return x_kl_indexer_forward(ctx.asking, *inputs, **fields)
-
-
-def x_kl_indexer_backward(ctx, q_teacher, k_teacher, q_student, k_student, weight, lse_teacher,
-                          lse_student, dkl, *, dq_student=None, dk_student=None, dweight=None,
-                          query_start=None, key_start=None, query_len=None, key_len=None,
-                          query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
-                          scale_teacher=0.0, causal=0):
-    """Gradients of x_kl_indexer_forward by the indexer's inputs; the teacher has none.  The fields it
-    shares say what the forward was.  Each output is optional: absent = not computed.  With z_inj =
-    <q_student_in, k_student_j> and u = 1 where z > 0, else 0:
-      db_ij = dkl_i (R_ij - P_ij)
-      dweight_in = sum_j db_ij max(z_inj, 0)
-      dq_in = sum_j db_ij weight_in u_inj k_j,  dk_j = sum_in db_ij weight_in u_inj q_in
-    Other than above, a NaN or an infinity in an input may make NaN of every gradient of its
-    sequence.  That holds also where dkl of its row is 0.
-
-    Inputs
-      q_teacher: (b, s, h, d) f32 f16 bf16
-      k_teacher: (key_b, t, g, d) as q_teacher
-      q_student: (b, s, x, f) f32 f16 bf16
-      k_student: (key_b, t, 1, f) as q_student
-      weight: (b, s, x) f32
-      lse_teacher: (b, h, s) f32: of the forward
-      lse_student: (b, s) f32: of the forward
-      dkl: (b, s) f32: the gradient of kl
-
-    Outputs, new unless passed or False
-      dq_student: (b, s, x, f) as q_student
-      dk_student: (key_b, t, 1, f) as q_student
-      dweight: (b, s, x) f32
-
-    Optional inputs
-      query_start: (r+1) i32: as in the forward, and so for the fields below
-      key_start: (r+1) i32
-      query_len: (r) i32
-      key_len: (r) i32
-
-    Numbers
-      query_max: as in the forward, and so for the fields below
-      key_max: 0: t
-      window_left: 0: all
-      window_right: 0: all
-      sink_keys: 0: none
-      scale_teacher: 0: 1 / sqrt(d)
-      causal: 1: window_right = 1
-    """
-    call = ctx._call(_x_kl_indexer_backward)
-    call.put("q_teacher", 8, q_teacher)
-    call.put("k_teacher", 104, k_teacher)
-    v_q_student = call.put("q_student", 200, q_student, 4)
-    v_k_student = call.put("k_student", 296, k_student, 4)
-    v_weight = call.put("weight", 392, weight, 3)
-    if query_start is not None:
-        call.put("query_start", 488, query_start)
-    if key_start is not None:
-        call.put("key_start", 584, key_start)
-    if query_len is not None:
-        call.put("query_len", 680, query_len)
-    if key_len is not None:
-        call.put("key_len", 776, key_len)
-    call.put("lse_teacher", 872, lse_teacher)
-    call.put("lse_student", 968, lse_student)
-    call.put("dkl", 1064, dkl)
-    dq_student = None if dq_student is False else call.out("dq_student", 1160, dq_student,
-        v_q_student[2], v_q_student[1])
-    dk_student = None if dk_student is False else call.out("dk_student", 1256, dk_student,
-        v_k_student[2], v_q_student[1])
-    dweight = None if dweight is False else call.out("dweight", 1352, dweight, v_weight[2], 1)
-    if query_max:
-        call.scalar("q", 1448, query_max, "query_max")
-    if key_max:
-        call.scalar("q", 1456, key_max, "key_max")
-    if window_left:
-        call.scalar("q", 1464, window_left, "window_left")
-    if window_right:
-        call.scalar("q", 1472, window_right, "window_right")
-    if sink_keys:
-        call.scalar("q", 1480, sink_keys, "sink_keys")
-    if scale_teacher:
-        call.scalar("f", 1488, scale_teacher, "scale_teacher")
-    if causal:
-        call.scalar("i", 1492, causal, "causal")
-    return call.run(dq_student, dk_student, dweight)
-
-
-def x_kl_indexer_backward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that x_kl_indexer_backward would use; raises what it would raise."""
-    return x_kl_indexer_backward(ctx.asking, *inputs, **fields)
-
-
-def x_kl_gather_forward(ctx, q_teacher, k_teacher, q_student, k_student, index, *, kl=None,
-                        lse_teacher=None, lse_student=None, query_start=None, key_start=None,
-                        query_len=None, key_len=None, query_max=0, key_max=0, scale_teacher=0.0,
-                        scale_student=0.0):
-    """KL divergence over chosen keys: each row sees the keys that its list names and no others.
-      kl_i = sum_n P_in (ln P_in - ln R_in),  n over the list's entries that name a key
-    with P, R the softmax rows of the teacher's and the student's logits (kl.h) over these entries.
-    An entry is a key's number within its sequence; one that is negative, or no key of the sequence,
-    is none.  A key that stands twice counts twice.  Work is that of the lists, not of s * t.
-
-    Limits on tensor cores, sm_80 and later: d and f up to 128; 4 heads or more that share a list,
-    and one key head.
-
-    Inputs
-      q_teacher: (b, s, h, d) f32 f16 bf16
-      k_teacher: (key_b, t, g, d) as q_teacher
-      q_student: (b, s, h, f) f32 f16 bf16: need not be the teacher's dtype
-      k_student: (key_b, t, x, f) as q_student: x divides h
-      index: (b, h, s, n) i32: stride 0 over h shares a list among heads
-
-    Outputs on request, by True or an array
-      kl: (b, h, s) f32: one output at least
-      lse_teacher: (b, h, s) f32: for the backward
-      lse_student: (b, h, s) f32: for the backward
-
-    Optional inputs
-      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
-      key_start: (r+1) i32: first packed key of each sequence
-      query_len: (r) i32: rows in use, at most s or the packed extent
-      key_len: (r) i32: keys in use, at most t or the packed extent
-
-    Numbers
-      query_max: longest sequence of rows, bounds the grid; 0: s
-      key_max: longest sequence of keys; 0: t
-      scale_teacher: > 0; 0: 1 / sqrt(d)
-      scale_student: > 0; 0: 1 / sqrt(f)
-    """
-    call = ctx._call(_x_kl_gather_forward)
-    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
-    call.put("k_teacher", 104, k_teacher)
-    call.put("q_student", 200, q_student)
-    call.put("k_student", 296, k_student)
-    call.put("index", 392, index)
-    if query_start is not None:
-        call.put("query_start", 776, query_start)
-    if key_start is not None:
-        call.put("key_start", 872, key_start)
-    if query_len is not None:
-        call.put("query_len", 968, query_len)
-    if key_len is not None:
-        call.put("key_len", 1064, key_len)
-    if kl is not None:
-        kl = None if kl is False else call.out("kl", 488, kl, (v_q_teacher[2][0], v_q_teacher[2][2],
-            v_q_teacher[2][1]), 1)
-    if lse_teacher is not None:
-        lse_teacher = None if lse_teacher is False else call.out("lse_teacher", 584, lse_teacher,
-            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
-    if lse_student is not None:
-        lse_student = None if lse_student is False else call.out("lse_student", 680, lse_student,
-            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
-    if query_max:
-        call.scalar("q", 1160, query_max, "query_max")
-    if key_max:
-        call.scalar("q", 1168, key_max, "key_max")
-    if scale_teacher:
-        call.scalar("f", 1176, scale_teacher, "scale_teacher")
-    if scale_student:
-        call.scalar("f", 1180, scale_student, "scale_student")
-    return call.run(kl, lse_teacher, lse_student)
-
-
-def x_kl_gather_forward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that x_kl_gather_forward would use; raises what it would raise."""
-    return x_kl_gather_forward(ctx.asking, *inputs, **fields)
-
-
-def x_kl_gather_backward(ctx, q_teacher, k_teacher, q_student, k_student, index, kl, lse_teacher,
-                         lse_student, dkl, *, dq_student=None, dk_student=None, dq_teacher=None,
-                         dk_teacher=None, query_start=None, key_start=None, query_len=None,
-                         key_len=None, query_max=0, key_max=0, scale_teacher=0.0,
-                         scale_student=0.0):
-    """Gradients of x_kl_gather_forward.  The fields it shares say what the forward was.  Each output
-    is optional: absent = not computed.  With a, b the logits of teacher and student:
-      db_in = dkl_i (R_in - P_in),  da_in = dkl_i P_in (ln P_in - ln R_in - kl_i)
-      dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j, and so
-    with da.
-    Other than above, a NaN or an infinity in a q may make NaN of dk of every key of its sequence.
-    That holds also where dkl of its row is 0.
-
-    Inputs
-      q_teacher: (b, s, h, d) f32 f16 bf16
-      k_teacher: (key_b, t, g, d) as q_teacher
-      q_student: (b, s, h, f) f32 f16 bf16
-      k_student: (key_b, t, x, f) as q_student
-      index: (b, h, s, n) i32
-      kl: (b, h, s) f32: of the forward
-      lse_teacher: (b, h, s) f32: of the forward
-      lse_student: (b, h, s) f32: of the forward
-      dkl: (b, h, s) f32: the gradient of kl
-
-    Outputs, new unless passed or False
-      dq_student: (b, s, h, f) as q_student
-      dk_student: (key_b, t, x, f) as q_student
-      dq_teacher: (b, s, h, d) as q_teacher
-      dk_teacher: (key_b, t, g, d) as q_teacher
-
-    Optional inputs
-      query_start: (r+1) i32: as in the forward, and so for the fields below
-      key_start: (r+1) i32
-      query_len: (r) i32
-      key_len: (r) i32
-
-    Numbers
-      query_max: as in the forward, and so for the fields below
-      key_max: 0: t
-      scale_teacher: 0: 1 / sqrt(d)
-      scale_student: 0: 1 / sqrt(f)
-    """
-    call = ctx._call(_x_kl_gather_backward)
-    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
-    v_k_teacher = call.put("k_teacher", 104, k_teacher, 4)
-    v_q_student = call.put("q_student", 200, q_student, 4)
-    v_k_student = call.put("k_student", 296, k_student, 4)
-    call.put("index", 392, index)
-    if query_start is not None:
-        call.put("query_start", 488, query_start)
-    if key_start is not None:
-        call.put("key_start", 584, key_start)
-    if query_len is not None:
-        call.put("query_len", 680, query_len)
-    if key_len is not None:
-        call.put("key_len", 776, key_len)
-    call.put("kl", 872, kl)
-    call.put("lse_teacher", 968, lse_teacher)
-    call.put("lse_student", 1064, lse_student)
-    call.put("dkl", 1160, dkl)
-    dq_student = None if dq_student is False else call.out("dq_student", 1256, dq_student,
-        v_q_student[2], v_q_student[1])
-    dk_student = None if dk_student is False else call.out("dk_student", 1352, dk_student,
-        v_k_student[2], v_q_student[1])
-    dq_teacher = None if dq_teacher is False else call.out("dq_teacher", 1448, dq_teacher,
-        v_q_teacher[2], v_q_teacher[1])
-    dk_teacher = None if dk_teacher is False else call.out("dk_teacher", 1544, dk_teacher,
-        v_k_teacher[2], v_q_teacher[1])
-    if query_max:
-        call.scalar("q", 1640, query_max, "query_max")
-    if key_max:
-        call.scalar("q", 1648, key_max, "key_max")
-    if scale_teacher:
-        call.scalar("f", 1656, scale_teacher, "scale_teacher")
-    if scale_student:
-        call.scalar("f", 1660, scale_student, "scale_student")
-    return call.run(dq_student, dk_student, dq_teacher, dk_teacher)
-
-
-def x_kl_gather_backward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that x_kl_gather_backward would use; raises what it would raise."""
-    return x_kl_gather_backward(ctx.asking, *inputs, **fields)
-
-
-def x_kl_pool_forward(ctx, q_teacher, k_teacher, q_student, k_student, *, kl=None, lse_teacher=None,
-                      lse_student=None, query_start=None, key_start=None, query_len=None,
-                      key_len=None, head_window=None, query_max=0, key_max=0, window_left=0,
-                      window_right=0, sink_keys=0, block_keys=0, scale_teacher=0.0,
-                      scale_student=0.0, causal=0, pool=0):
-    """The divergence of attention pooled over blocks of keys from a gate's block scores
-    (SeerAttention).  Block u has keys u * block_keys .. (u + 1) * block_keys - 1 of its sequence; a
-    row sees it where it sees one of them.  With p the teacher's softmax row (kl.h) and J_iu the
-    keys of u that row i sees:
-      S_iu = pool of p_ij over j in J_iu,  P_iu = S_iu / sum_v S_iv
-      b_iu = scale_student <q_student_i, k_student_u>,  R_i = softmax(b_i) over the blocks it sees
-      kl_i = sum_u P_iu (ln P_iu - ln R_iu)
-    Packed keys: sequence i's first block is at key_start[i] / block_keys + i.
-
-    Limits on tensor cores: d and f up to 256 and block_keys a multiple of 64, on sm_80 and later.
-    The backward's own of Hopper take block_keys of 64 or 128, d and f up to 128, and no sink_keys
-    or head_window.
-
-    Inputs
-      q_teacher: (b, s, h, d) f32 f16 bf16
-      k_teacher: (key_b, t, g, d) as q_teacher
-      q_student: (b, s, h, f) f32 f16 bf16: need not be the teacher's dtype
-      k_student: (key_b, u, x, f) as q_student: of each block; u at least t / block_keys rounded up,
-          with key_start t / block_keys + r; x divides h
-
-    Outputs on request, by True or an array
-      kl: (b, h, s) f32: one output at least
-      lse_teacher: (b, h, s) f32: ln sum_u of what pooling makes of exp(logit), for the backward
-      lse_student: (b, h, s) f32: for the backward
-
-    Optional inputs
-      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
-      key_start: (r+1) i32: first packed key of each sequence
-      query_len: (r) i32: rows in use, at most s or the packed extent
-      key_len: (r) i32: keys in use, at most t or the packed extent
-      head_window: (h, 3) i32: window_left, window_right, sink_keys of each head; the three fields
-          and causal stay 0
-
-    Numbers
-      query_max: longest sequence of rows, bounds the grid; 0: s
-      key_max: longest sequence of keys; 0: t
-      window_left: keys seen to the left, the row's own position counted; 0: all
-      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
-          itself
-      sink_keys: keys at positions below this stay visible through window_left
-      block_keys: keys of a block; 0: 64
-      scale_teacher: > 0; 0: 1 / sqrt(d)
-      scale_student: > 0; 0: 1 / sqrt(f)
-      causal: 1: window_right = 1
-      pool: fovea_x_pool
-    """
-    call = ctx._call(_x_kl_pool_forward)
-    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
-    call.put("k_teacher", 104, k_teacher)
-    call.put("q_student", 200, q_student)
-    call.put("k_student", 296, k_student)
-    if query_start is not None:
-        call.put("query_start", 680, query_start)
-    if key_start is not None:
-        call.put("key_start", 776, key_start)
-    if query_len is not None:
-        call.put("query_len", 872, query_len)
-    if key_len is not None:
-        call.put("key_len", 968, key_len)
-    if head_window is not None:
-        call.put("head_window", 1064, head_window)
-    if kl is not None:
-        kl = None if kl is False else call.out("kl", 392, kl, (v_q_teacher[2][0], v_q_teacher[2][2],
-            v_q_teacher[2][1]), 1)
-    if lse_teacher is not None:
-        lse_teacher = None if lse_teacher is False else call.out("lse_teacher", 488, lse_teacher,
-            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
-    if lse_student is not None:
-        lse_student = None if lse_student is False else call.out("lse_student", 584, lse_student,
-            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
-    if query_max:
-        call.scalar("q", 1160, query_max, "query_max")
-    if key_max:
-        call.scalar("q", 1168, key_max, "key_max")
-    if window_left:
-        call.scalar("q", 1176, window_left, "window_left")
-    if window_right:
-        call.scalar("q", 1184, window_right, "window_right")
-    if sink_keys:
-        call.scalar("q", 1192, sink_keys, "sink_keys")
-    if block_keys:
-        call.scalar("q", 1200, block_keys, "block_keys")
-    if scale_teacher:
-        call.scalar("f", 1208, scale_teacher, "scale_teacher")
-    if scale_student:
-        call.scalar("f", 1212, scale_student, "scale_student")
-    if causal:
-        call.scalar("i", 1216, causal, "causal")
-    if pool:
-        call.enum(1220, pool, "pool", XPool)
-    return call.run(kl, lse_teacher, lse_student)
-
-
-def x_kl_pool_forward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that x_kl_pool_forward would use; raises what it would raise."""
-    return x_kl_pool_forward(ctx.asking, *inputs, **fields)
-
-
-def x_kl_pool_backward(ctx, q_teacher, k_teacher, q_student, k_student, lse_teacher, lse_student,
-                       dkl, *, dq_student=None, dk_student=None, query_start=None, key_start=None,
-                       query_len=None, key_len=None, head_window=None, query_max=0, key_max=0,
-                       window_left=0, window_right=0, sink_keys=0, block_keys=0, scale_teacher=0.0,
-                       scale_student=0.0, causal=0, pool=0):
-    """Gradients of x_kl_pool_forward by the student's inputs; the teacher has none.  The fields it
-    shares say what the forward was.  Each output is optional: absent = not computed.
-      db_iu = dkl_i (R_iu - P_iu)
-      dq_i = scale_student sum_u db_iu k_u,  dk_u = scale_student sum_i db_iu q_i
-
-    Inputs
-      q_teacher: (b, s, h, d) f32 f16 bf16
-      k_teacher: (key_b, t, g, d) as q_teacher
-      q_student: (b, s, h, f) f32 f16 bf16
-      k_student: (key_b, u, x, f) as q_student
-      lse_teacher: (b, h, s) f32: of the forward
-      lse_student: (b, h, s) f32: of the forward
-      dkl: (b, h, s) f32: the gradient of kl
-
-    Outputs, new unless passed or False
-      dq_student: (b, s, h, f) as q_student
-      dk_student: (key_b, u, x, f) as q_student
-
-    Optional inputs
-      query_start: (r+1) i32: as in the forward, and so for the fields below
-      key_start: (r+1) i32
-      query_len: (r) i32
-      key_len: (r) i32
-      head_window: (h, 3) i32
-
-    Numbers
-      query_max: as in the forward, and so for the fields below
-      key_max: 0: t
-      window_left: 0: all
-      window_right: 0: all
-      sink_keys: 0: none
-      block_keys: 0: 64
-      scale_teacher: 0: 1 / sqrt(d)
-      scale_student: 0: 1 / sqrt(f)
-      causal: 1: window_right = 1
-      pool: fovea_x_pool
-    """
-    call = ctx._call(_x_kl_pool_backward)
-    call.put("q_teacher", 8, q_teacher)
-    call.put("k_teacher", 104, k_teacher)
-    v_q_student = call.put("q_student", 200, q_student, 4)
-    v_k_student = call.put("k_student", 296, k_student, 4)
-    if query_start is not None:
-        call.put("query_start", 392, query_start)
-    if key_start is not None:
-        call.put("key_start", 488, key_start)
-    if query_len is not None:
-        call.put("query_len", 584, query_len)
-    if key_len is not None:
-        call.put("key_len", 680, key_len)
-    if head_window is not None:
-        call.put("head_window", 776, head_window)
-    call.put("lse_teacher", 872, lse_teacher)
-    call.put("lse_student", 968, lse_student)
-    call.put("dkl", 1064, dkl)
-    dq_student = None if dq_student is False else call.out("dq_student", 1160, dq_student,
-        v_q_student[2], v_q_student[1])
-    dk_student = None if dk_student is False else call.out("dk_student", 1256, dk_student,
-        v_k_student[2], v_q_student[1])
-    if query_max:
-        call.scalar("q", 1352, query_max, "query_max")
-    if key_max:
-        call.scalar("q", 1360, key_max, "key_max")
-    if window_left:
-        call.scalar("q", 1368, window_left, "window_left")
-    if window_right:
-        call.scalar("q", 1376, window_right, "window_right")
-    if sink_keys:
-        call.scalar("q", 1384, sink_keys, "sink_keys")
-    if block_keys:
-        call.scalar("q", 1392, block_keys, "block_keys")
-    if scale_teacher:
-        call.scalar("f", 1400, scale_teacher, "scale_teacher")
-    if scale_student:
-        call.scalar("f", 1404, scale_student, "scale_student")
-    if causal:
-        call.scalar("i", 1408, causal, "causal")
-    if pool:
-        call.enum(1412, pool, "pool", XPool)
-    return call.run(dq_student, dk_student)
-
-
-def x_kl_pool_backward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that x_kl_pool_backward would use; raises what it would raise."""
-    return x_kl_pool_backward(ctx.asking, *inputs, **fields)
-
-
-def x_multi_token_forward(ctx, q, k, v, weight, *, o=None, lse=None, mix_before=None,
-                          mix_after=None, query_start=None, key_start=None, query_len=None,
-                          key_len=None, page_table=None, cache_row=None, query_max=0, key_max=0,
-                          history=0, scale=0.0, causal=0):
-    """Convolutional attention with mixed heads; prefill, decode over contiguous or paged caches.
-
-    Inputs
-      q: (b, s, h, d) f32 f16 bf16
-      k: (rows, t, g, d) or paged (pool, page, g, d) as q
-      v: (rows, t, g, e) or paged (pool, page, g, e) as q: may be a view of k
-      weight: (h, kernel_rows, kernel_columns) as q or f32: 1 .. 16 rows, the last is the row
-          itself; 1 .. 31 columns
-
-    Outputs, new unless passed
-      o: (b, rows_out, h, e) as q or f32
-
-    Outputs on request, by True or an array
-      lse: (b, h, rows_out) f32: of B, before mix_after; for the backward
-
-    Optional inputs
-      mix_before: (h, group_heads) f32: 1 .. 16 heads a group, a divisor of h
-      mix_after: (h, group_heads) f32: the same groups
-      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
-      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
-      query_len: (r) i32: rows in use, history's among them, at most s or the packed extent
-      key_len: (r) i32: keys in use, at most t, packed extent or pages * page
-      page_table: (rows, pages) i32: pool page of each logical page; -1: absent, its keys are not
-          seen
-      cache_row: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the
-          last: no keys; absent: its own number
-
-    Numbers
-      query_max: longest sequence of rows, history's among them, bounds the grid; 0: s
-      key_max: longest sequence of keys; 0: t, or pages * page
-      history: rows at the begin of each sequence of q that have no output
-      scale: > 0; 0: 1 / sqrt(d)
-      causal: 1: row i sees keys up to i + Lk - Lq
-    """
-    call = ctx._call(_x_multi_token_forward)
-    v_q = call.put("q", 8, q, 4)
-    call.put("k", 104, k)
-    v_v = call.put("v", 200, v, 4)
-    call.put("weight", 296, weight)
-    if mix_before is not None:
-        call.put("mix_before", 392, mix_before)
-    if mix_after is not None:
-        call.put("mix_after", 488, mix_after)
-    v_query_start = None
-    if query_start is not None:
-        v_query_start = call.put("query_start", 776, query_start, 1)
-    if key_start is not None:
-        call.put("key_start", 872, key_start)
-    if query_len is not None:
-        call.put("query_len", 968, query_len)
-    if key_len is not None:
-        call.put("key_len", 1064, key_len)
-    if page_table is not None:
-        call.put("page_table", 1160, page_table)
-    if cache_row is not None:
-        call.put("cache_row", 1256, cache_row)
-    o = call.out("o", 584, o, lambda: (v_q[2][0], v_q[2][1] - history *
-        call.sequences(v_query_start), v_q[2][2], v_v[2][3]), v_q[1])
-    if lse is not None:
-        lse = None if lse is False else call.out("lse", 680, lse, lambda: (v_q[2][0], v_q[2][2],
-            v_q[2][1] - history * call.sequences(v_query_start)), 1)
-    if query_max:
-        call.scalar("q", 1352, query_max, "query_max")
-    if key_max:
-        call.scalar("q", 1360, key_max, "key_max")
-    if history:
-        call.scalar("q", 1368, history, "history")
-    if scale:
-        call.scalar("f", 1376, scale, "scale")
-    if causal:
-        call.scalar("i", 1380, causal, "causal")
-    return call.run(o, lse)
-
-
-def x_multi_token_forward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that x_multi_token_forward would use; raises what it would raise."""
-    return x_multi_token_forward(ctx.asking, *inputs, **fields)
-
-
-def x_multi_token_backward(ctx, q, k, v, weight, lse, dout, *, dq=None, dk=None, dv=None,
-                           dweight=None, dmix_before=None, dmix_after=None, mix_before=None,
-                           mix_after=None, query_start=None, key_start=None, query_len=None,
-                           key_len=None, query_max=0, key_max=0, history=0, scale=0.0, causal=0):
-    """Gradients of x_multi_token_forward from dout.  The fields it shares say what the forward was.
-    Each output is optional: absent = not computed.  Every element of an output is written: rows and
-    keys past their lengths get 0.  With base and n as above:
-      dR^a_ij = <dout^a_i, v^a_j>,  X^an_i = sum_j dR^a_ij P^(base + n)_ij
-      dP^(base + n) = sum_a mix_after[a, n] dR^a,  delta^(base + n)_i = sum_a mix_after[a, n] X^an_i
-      dmix_after[a, n] = sum_i X^an_i,  dB_ij = P_ij (dP_ij - delta_i)
-      dmix_before[a, n] = sum_ij dB^a_ij A^(base + n)_ij
-      dA^(base + n) = sum_a mix_before[a, n] dB^a
-    and dweight, dS, dq, dk from dA as in conv_attention.h, dv_j = sum_i R_ij dout_i.
-
-    Inputs
-      q: (b, s, h, d) f32 f16 bf16
-      k: (key_b, t, g, d) as q
-      v: (key_b, t, g, e) as q
-      weight: (h, kernel_rows, kernel_columns) as q or f32
-      lse: (b, h, rows_out) f32: of the forward
-      dout: (b, rows_out, h, e) as q or f32: the gradient of o
-
-    Outputs, new unless passed or False
-      dq: (b, s, h, d) as q: rows of history have theirs too
-      dk: (key_b, t, g, d) as q
-      dv: (key_b, t, g, e) as q
-      dweight: (h, kernel_rows, kernel_columns) f32: a stride of 0 receives the ordered sum over
-          that dimension
-
-    Outputs on request, by True or an array
-      dmix_before: (h, group_heads) f32: with mix_before, as dweight
-      dmix_after: (h, group_heads) f32: with mix_after, as dweight
-
-    Optional inputs
-      mix_before: (h, group_heads) f32
-      mix_after: (h, group_heads) f32
-      query_start: (r+1) i32: as in the forward, and so for the fields below
-      key_start: (r+1) i32
-      query_len: (r) i32
-      key_len: (r) i32
-
-    Numbers
-      query_max: as in the forward, and so for the fields below
-      key_max: 0: t
-      history: 0: none
-      scale: 0: 1 / sqrt(d)
-      causal: 1: row i sees keys up to i + Lk - Lq
-    """
-    call = ctx._call(_x_multi_token_backward)
-    v_q = call.put("q", 8, q, 4)
-    v_k = call.put("k", 104, k, 4)
-    v_v = call.put("v", 200, v, 4)
-    v_weight = call.put("weight", 296, weight, 3)
-    v_mix_before = None
-    if mix_before is not None:
-        v_mix_before = call.put("mix_before", 392, mix_before, 2)
-    v_mix_after = None
-    if mix_after is not None:
-        v_mix_after = call.put("mix_after", 488, mix_after, 2)
-    if query_start is not None:
-        call.put("query_start", 584, query_start)
-    if key_start is not None:
-        call.put("key_start", 680, key_start)
-    if query_len is not None:
-        call.put("query_len", 776, query_len)
-    if key_len is not None:
-        call.put("key_len", 872, key_len)
-    call.put("lse", 968, lse)
-    call.put("dout", 1064, dout)
-    dq = None if dq is False else call.out("dq", 1160, dq, v_q[2], v_q[1])
-    dk = None if dk is False else call.out("dk", 1256, dk, v_k[2], v_q[1])
-    dv = None if dv is False else call.out("dv", 1352, dv, v_v[2], v_q[1])
-    dweight = None if dweight is False else call.out("dweight", 1448, dweight, v_weight[2], 1)
-    if dmix_before is not None:
-        dmix_before = None if dmix_before is False else call.out("dmix_before", 1544, dmix_before,
-            lambda: call.twin("dmix_before", "mix_before", v_mix_before), 1)
-    if dmix_after is not None:
-        dmix_after = None if dmix_after is False else call.out("dmix_after", 1640, dmix_after,
-            lambda: call.twin("dmix_after", "mix_after", v_mix_after), 1)
-    if query_max:
-        call.scalar("q", 1736, query_max, "query_max")
-    if key_max:
-        call.scalar("q", 1744, key_max, "key_max")
-    if history:
-        call.scalar("q", 1752, history, "history")
-    if scale:
-        call.scalar("f", 1760, scale, "scale")
-    if causal:
-        call.scalar("i", 1764, causal, "causal")
-    return call.run(dq, dk, dv, dweight, dmix_before, dmix_after)
-
-
-def x_multi_token_backward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that x_multi_token_backward would use; raises what it would raise."""
-    return x_multi_token_backward(ctx.asking, *inputs, **fields)
-
-
-def x_group_norm_forward(ctx, x, *, y=None, gain=None, query_len=None, factor=0.0, eps=0.0):
-    """The root-mean-square norm of each head, a group of its own, scaled by depth:
-      y_c = factor gain_c x_c / sqrt(mean_c(x_c^2) + eps)
-    Depth enters as factor: 1 - lambda with lambda = 0.8 - 0.6 exp(-0.3 layer) as differential
-    transformers have it.  Rows past query_len are neither read nor written.
-
-    Inputs
-      x: (b, s, h, e) f32 f16 bf16: o of the attention
-
-    Outputs, new unless passed
-      y: (b, s, h, e) as x or f32
-
-    Optional inputs
-      gain: (h, e) as x or f32: absent: 1; a stride of 0 shares it
-      query_len: (b) i32: rows in use, 0 .. s
-
-    Numbers
-      factor: > 0; 0: 1
-      eps: > 0; 0: 1e-5
-    """
-    call = ctx._call(_x_group_norm_forward)
-    v_x = call.put("x", 8, x, 4)
-    if gain is not None:
-        call.put("gain", 104, gain)
-    if query_len is not None:
-        call.put("query_len", 296, query_len)
-    y = call.out("y", 200, y, v_x[2], v_x[1])
-    if factor:
-        call.scalar("f", 392, factor, "factor")
-    if eps:
-        call.scalar("f", 396, eps, "eps")
-    return call.run(y)
-
-
-def x_group_norm_forward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that x_group_norm_forward would use; raises what it would raise."""
-    return x_group_norm_forward(ctx.asking, *inputs, **fields)
-
-
-def x_group_norm_backward(ctx, x, dy, *, dx=None, dgain=None, gain=None, query_len=None, factor=0.0,
-                          eps=0.0):
-    """Gradients of x_group_norm_forward from dy.  Each output is optional: absent = not computed.
-    With z = 1 / sqrt(mean_c(x_c^2) + eps):
-      dx_c = factor z (gain_c dy_c - x_c z^2 mean_c(gain_c dy_c x_c))
-      dgain_c = factor sum dy_c x_c z over the rows of all batches
-    dx is written in every row, 0 past query_len.
-
-    Inputs
-      x: (b, s, h, e) f32 f16 bf16
-      dy: (b, s, h, e) as x or f32: the gradient of y
-
-    Outputs, new unless passed or False
-      dx: (b, s, h, e) as x
-
-    Outputs on request, by True or an array
-      dgain: (h, e) f32: with or without gain; a stride of 0 receives the ordered sum over that
-          dimension
-
-    Optional inputs
-      gain: (h, e) as x or f32
-      query_len: (b) i32
-
-    Numbers
-      factor: 0: 1
-      eps: 0: 1e-5
-    """
-    call = ctx._call(_x_group_norm_backward)
-    v_x = call.put("x", 8, x, 4)
-    v_gain = None
-    if gain is not None:
-        v_gain = call.put("gain", 104, gain, 2)
-    if query_len is not None:
-        call.put("query_len", 200, query_len)
-    call.put("dy", 296, dy)
-    dx = None if dx is False else call.out("dx", 392, dx, v_x[2], v_x[1])
-    if dgain is not None:
-        dgain = None if dgain is False else call.out("dgain", 488, dgain, lambda: call.twin("dgain",
-            "gain", v_gain), 1)
-    if factor:
-        call.scalar("f", 584, factor, "factor")
-    if eps:
-        call.scalar("f", 588, eps, "eps")
-    return call.run(dx, dgain)
-
-
-def x_group_norm_backward_workspace(ctx, *inputs, **fields):
-    """Bytes of workspace that x_group_norm_backward would use; raises what it would raise."""
-    return x_group_norm_backward(ctx.asking, *inputs, **fields)

@@ -1,0 +1,1110 @@
+# SPDX-License-Identifier: Apache-2.0
+# Written by tools/api.py from include/fovea: edit the headers instead.
+"""Operations outside the ABI promise: a release may change or remove them.
+
+C calls them fovea_x_NAME, and the library's sentences x_NAME.
+
+Inputs come first; by keyword outputs, optional inputs, numbers (0: the default).  ctx may be
+left out."""
+from ._call import Call
+from ._core import Context
+from ._abi import XPool as Pool
+from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
+                 _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
+                 _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
+                 _x_multi_token_forward, _x_multi_token_backward, _x_group_norm_forward,
+                 _x_group_norm_backward)
+
+__all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
+           "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
+           "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
+           "group_norm_backward", "Pool"]
+
+
+def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
+                              q_student=None, k_student=None, *, ctx=None, js=None, kl_teacher=None,
+                              kl_student=None, lse_teacher=None, lse_student=None, query_start=None,
+                              key_start=None, query_len=None, key_len=None, head_window=None,
+                              query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
+                              scale_teacher=0.0, scale_student=0.0, weight=0.0, causal=0):
+    """The Jensen-Shannon divergence of two attention distributions over the same keys, with weight w
+    in (0, 1).  P and R are the softmax rows of the teacher's and the student's logits (kl.h):
+      M = w P + (1 - w) R
+      kl_teacher_i = sum_j P_ij (ln P_ij - ln M_ij),  kl_student_i = sum_j R_ij (ln R_ij - ln M_ij)
+      js_i = w kl_teacher_i + (1 - w) kl_student_i
+    0 <= js <= -w ln w - (1 - w) ln(1 - w), whatever the logits.
+
+    Limits on tensor cores: as kl_forward and kl_backward.
+
+    Example
+      outputs = fovea.experimental.kl_jensen_shannon_forward(q_teacher, k_teacher, q_student,
+          k_student, js=True, kl_teacher=True, kl_student=True)
+      js, kl_teacher, kl_student = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16: need not be the teacher's dtype
+      k_student: (key_b, t, x, f) as q_student: x divides h
+
+    Outputs on request, by True or an array
+      js: (b, h, s) f32: one output at least
+      kl_teacher: (b, h, s) f32: for the backward
+      kl_student: (b, h, s) f32: for the backward
+      lse_teacher: (b, h, s) f32: for the backward
+      lse_student: (b, h, s) f32: for the backward
+
+    Optional inputs
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t or the packed extent
+      head_window: (h, 3) i32: window_left, window_right, sink_keys of each head; the three fields
+          and causal stay 0
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
+          itself
+      sink_keys: keys at positions below this stay visible through window_left
+      scale_teacher: > 0; 0: 1 / sqrt(d)
+      scale_student: > 0; 0: 1 / sqrt(f)
+      weight: w, the teacher's share of M, between 0 and 1; 0: 0.5
+      causal: 1: window_right = 1
+    """
+    if ctx_or_q_teacher.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q_teacher, _x_kl_jensen_shannon_forward)
+    else:
+        call, inputs = _x_kl_jensen_shannon_forward.begin(ctx_or_q_teacher, ctx, q_teacher,
+            k_teacher, q_student, k_student)
+        [q_teacher, k_teacher, q_student, k_student] = inputs
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    call.put("k_teacher", 104, k_teacher)
+    call.put("q_student", 200, q_student)
+    call.put("k_student", 296, k_student)
+    if query_start is not None:
+        call.put("query_start", 872, query_start)
+    if key_start is not None:
+        call.put("key_start", 968, key_start)
+    if query_len is not None:
+        call.put("query_len", 1064, query_len)
+    if key_len is not None:
+        call.put("key_len", 1160, key_len)
+    if head_window is not None:
+        call.put("head_window", 1256, head_window)
+    if js is not None:
+        js = None if js is False else call.out("js", 392, js, (v_q_teacher[2][0], v_q_teacher[2][2],
+            v_q_teacher[2][1]), 1)
+    if kl_teacher is not None:
+        kl_teacher = None if kl_teacher is False else call.out("kl_teacher", 488, kl_teacher,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if kl_student is not None:
+        kl_student = None if kl_student is False else call.out("kl_student", 584, kl_student,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if lse_teacher is not None:
+        lse_teacher = None if lse_teacher is False else call.out("lse_teacher", 680, lse_teacher,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if lse_student is not None:
+        lse_student = None if lse_student is False else call.out("lse_student", 776, lse_student,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if query_max:
+        call.scalar("q", 1352, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1360, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1368, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1376, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1384, sink_keys, "sink_keys")
+    if scale_teacher:
+        call.scalar("f", 1392, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1396, scale_student, "scale_student")
+    if weight:
+        call.scalar("f", 1400, weight, "weight")
+    if causal:
+        call.scalar("i", 1404, causal, "causal")
+    return call.run(js, kl_teacher, kl_student, lse_teacher, lse_student)
+
+
+def kl_jensen_shannon_backward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
+                               q_student=None, k_student=None, kl_teacher=None, kl_student=None,
+                               lse_teacher=None, lse_student=None, djs=None, *, ctx=None,
+                               dq_student=None, dk_student=None, dq_teacher=None, dk_teacher=None,
+                               query_start=None, key_start=None, query_len=None, key_len=None,
+                               head_window=None, query_max=0, key_max=0, window_left=0,
+                               window_right=0, sink_keys=0, scale_teacher=0.0, scale_student=0.0,
+                               weight=0.0, causal=0):
+    """Gradients of x_kl_jensen_shannon_forward.  The fields it shares say what the forward was.  Each
+    output is optional: absent = not computed.  With a, b the logits of teacher and student:
+      da_ij = djs_i w P_ij (ln P_ij - ln M_ij - kl_teacher_i)
+      db_ij = djs_i (1 - w) R_ij (ln R_ij - ln M_ij - kl_student_i)
+      dq_i = scale sum_j da_ij k_j,  dk_j = scale sum_i da_ij q_i,  and so with db
+
+    Example
+      outputs = fovea.experimental.kl_jensen_shannon_backward(q_teacher, k_teacher, q_student,
+          k_student, kl_teacher, kl_student, lse_teacher, lse_student, djs)
+      dq_student, dk_student, dq_teacher, dk_teacher = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16
+      k_student: (key_b, t, x, f) as q_student
+      kl_teacher: (b, h, s) f32: of the forward
+      kl_student: (b, h, s) f32: of the forward
+      lse_teacher: (b, h, s) f32: of the forward
+      lse_student: (b, h, s) f32: of the forward
+      djs: (b, h, s) f32: the gradient of js
+
+    Outputs, new unless passed or False
+      dq_student: (b, s, h, f) as q_student
+      dk_student: (key_b, t, x, f) as q_student
+      dq_teacher: (b, s, h, d) as q_teacher
+      dk_teacher: (key_b, t, g, d) as q_teacher
+
+    Optional inputs
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+      head_window: (h, 3) i32
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      window_left: 0: all
+      window_right: 0: all
+      sink_keys: 0: none
+      scale_teacher: 0: 1 / sqrt(d)
+      scale_student: 0: 1 / sqrt(f)
+      weight: 0: 0.5
+      causal: 1: window_right = 1
+    """
+    if ctx_or_q_teacher.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q_teacher, _x_kl_jensen_shannon_backward)
+    else:
+        call, inputs = _x_kl_jensen_shannon_backward.begin(ctx_or_q_teacher, ctx, q_teacher,
+            k_teacher, q_student, k_student, kl_teacher, kl_student, lse_teacher, lse_student, djs)
+        [q_teacher, k_teacher, q_student, k_student, kl_teacher, kl_student, lse_teacher,
+            lse_student, djs] = inputs
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    v_k_teacher = call.put("k_teacher", 104, k_teacher, 4)
+    v_q_student = call.put("q_student", 200, q_student, 4)
+    v_k_student = call.put("k_student", 296, k_student, 4)
+    if query_start is not None:
+        call.put("query_start", 392, query_start)
+    if key_start is not None:
+        call.put("key_start", 488, key_start)
+    if query_len is not None:
+        call.put("query_len", 584, query_len)
+    if key_len is not None:
+        call.put("key_len", 680, key_len)
+    if head_window is not None:
+        call.put("head_window", 776, head_window)
+    call.put("kl_teacher", 872, kl_teacher)
+    call.put("kl_student", 968, kl_student)
+    call.put("lse_teacher", 1064, lse_teacher)
+    call.put("lse_student", 1160, lse_student)
+    call.put("djs", 1256, djs)
+    dq_student = None if dq_student is False else call.out("dq_student", 1352, dq_student,
+        v_q_student[2], v_q_student[1])
+    dk_student = None if dk_student is False else call.out("dk_student", 1448, dk_student,
+        v_k_student[2], v_q_student[1])
+    dq_teacher = None if dq_teacher is False else call.out("dq_teacher", 1544, dq_teacher,
+        v_q_teacher[2], v_q_teacher[1])
+    dk_teacher = None if dk_teacher is False else call.out("dk_teacher", 1640, dk_teacher,
+        v_k_teacher[2], v_q_teacher[1])
+    if query_max:
+        call.scalar("q", 1736, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1744, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1752, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1760, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1768, sink_keys, "sink_keys")
+    if scale_teacher:
+        call.scalar("f", 1776, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1780, scale_student, "scale_student")
+    if weight:
+        call.scalar("f", 1784, weight, "weight")
+    if causal:
+        call.scalar("i", 1788, causal, "causal")
+    return call.run(dq_student, dk_student, dq_teacher, dk_teacher)
+
+
+def kl_indexer_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, q_student=None,
+                       k_student=None, weight=None, *, ctx=None, kl=None, lse_teacher=None,
+                       lse_student=None, query_start=None, key_start=None, query_len=None,
+                       key_len=None, query_max=0, key_max=0, window_left=0, window_right=0,
+                       sink_keys=0, scale_teacher=0.0, causal=0):
+    """The divergence of attention summed over its heads from the scores of a sparse-attention indexer
+    (DeepSeek).  It is one distribution a row, whose logits are a weighed sum of rectified products.
+    With p^m the softmax row of teacher head m (kl.h), over heads m = 1 .. h and indexer heads n = 1
+    ..  x:
+      P_ij = 1/h sum_m p^m_ij
+      b_ij = sum_n weight_in max(<q_student_in, k_student_j>, 0),  R_i = softmax(b_i)
+      kl_i = sum_j P_ij (ln P_ij - ln R_ij)
+    A scale of the student is part of weight.  All heads see the same keys.
+
+    Limits on tensor cores: d and f up to 256 on sm_80 and later.  On Hopper's own also no sink_keys
+    and d and f up to 128.
+
+    Example
+      outputs = fovea.experimental.kl_indexer_forward(q_teacher, k_teacher, q_student, k_student,
+          weight, kl=True, lse_teacher=True, lse_student=True)
+      kl, lse_teacher, lse_student = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, x, f) f32 f16 bf16: need not be the teacher's dtype; any number of heads x
+      k_student: (key_b, t, 1, f) as q_student: one key head for all x
+      weight: (b, s, x) f32
+
+    Outputs on request, by True or an array
+      kl: (b, s) f32: one output at least
+      lse_teacher: (b, h, s) f32: of each head, for the backward
+      lse_student: (b, s) f32: for the backward
+
+    Optional inputs
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t or the packed extent
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
+          itself
+      sink_keys: keys at positions below this stay visible through window_left
+      scale_teacher: > 0; 0: 1 / sqrt(d)
+      causal: 1: window_right = 1
+    """
+    if ctx_or_q_teacher.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q_teacher, _x_kl_indexer_forward)
+    else:
+        call, inputs = _x_kl_indexer_forward.begin(ctx_or_q_teacher, ctx, q_teacher, k_teacher,
+            q_student, k_student, weight)
+        [q_teacher, k_teacher, q_student, k_student, weight] = inputs
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    call.put("k_teacher", 104, k_teacher)
+    call.put("q_student", 200, q_student)
+    call.put("k_student", 296, k_student)
+    call.put("weight", 392, weight)
+    if query_start is not None:
+        call.put("query_start", 776, query_start)
+    if key_start is not None:
+        call.put("key_start", 872, key_start)
+    if query_len is not None:
+        call.put("query_len", 968, query_len)
+    if key_len is not None:
+        call.put("key_len", 1064, key_len)
+    if kl is not None:
+        kl = None if kl is False else call.out("kl", 488, kl, (v_q_teacher[2][0],
+            v_q_teacher[2][1]), 1)
+    if lse_teacher is not None:
+        lse_teacher = None if lse_teacher is False else call.out("lse_teacher", 584, lse_teacher,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if lse_student is not None:
+        lse_student = None if lse_student is False else call.out("lse_student", 680, lse_student,
+            (v_q_teacher[2][0], v_q_teacher[2][1]), 1)
+    if query_max:
+        call.scalar("q", 1160, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1168, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1176, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1184, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1192, sink_keys, "sink_keys")
+    if scale_teacher:
+        call.scalar("f", 1200, scale_teacher, "scale_teacher")
+    if causal:
+        call.scalar("i", 1204, causal, "causal")
+    return call.run(kl, lse_teacher, lse_student)
+
+
+def kl_indexer_backward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, q_student=None,
+                        k_student=None, weight=None, lse_teacher=None, lse_student=None, dkl=None,
+                        *, ctx=None, dq_student=None, dk_student=None, dweight=None,
+                        query_start=None, key_start=None, query_len=None, key_len=None, query_max=0,
+                        key_max=0, window_left=0, window_right=0, sink_keys=0, scale_teacher=0.0,
+                        causal=0):
+    """Gradients of x_kl_indexer_forward by the indexer's inputs; the teacher has none.  The fields it
+    shares say what the forward was.  Each output is optional: absent = not computed.  With z_inj =
+    <q_student_in, k_student_j> and u = 1 where z > 0, else 0:
+      db_ij = dkl_i (R_ij - P_ij)
+      dweight_in = sum_j db_ij max(z_inj, 0)
+      dq_in = sum_j db_ij weight_in u_inj k_j,  dk_j = sum_in db_ij weight_in u_inj q_in
+    Other than above, a NaN or an infinity in an input may make NaN of every gradient of its
+    sequence.  That holds also where dkl of its row is 0.
+
+    Example
+      outputs = fovea.experimental.kl_indexer_backward(q_teacher, k_teacher, q_student, k_student,
+          weight, lse_teacher, lse_student, dkl)
+      dq_student, dk_student, dweight = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, x, f) f32 f16 bf16
+      k_student: (key_b, t, 1, f) as q_student
+      weight: (b, s, x) f32
+      lse_teacher: (b, h, s) f32: of the forward
+      lse_student: (b, s) f32: of the forward
+      dkl: (b, s) f32: the gradient of kl
+
+    Outputs, new unless passed or False
+      dq_student: (b, s, x, f) as q_student
+      dk_student: (key_b, t, 1, f) as q_student
+      dweight: (b, s, x) f32
+
+    Optional inputs
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      window_left: 0: all
+      window_right: 0: all
+      sink_keys: 0: none
+      scale_teacher: 0: 1 / sqrt(d)
+      causal: 1: window_right = 1
+    """
+    if ctx_or_q_teacher.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q_teacher, _x_kl_indexer_backward)
+    else:
+        call, inputs = _x_kl_indexer_backward.begin(ctx_or_q_teacher, ctx, q_teacher, k_teacher,
+            q_student, k_student, weight, lse_teacher, lse_student, dkl)
+        [q_teacher, k_teacher, q_student, k_student, weight, lse_teacher, lse_student, dkl] = inputs
+    call.put("q_teacher", 8, q_teacher)
+    call.put("k_teacher", 104, k_teacher)
+    v_q_student = call.put("q_student", 200, q_student, 4)
+    v_k_student = call.put("k_student", 296, k_student, 4)
+    v_weight = call.put("weight", 392, weight, 3)
+    if query_start is not None:
+        call.put("query_start", 488, query_start)
+    if key_start is not None:
+        call.put("key_start", 584, key_start)
+    if query_len is not None:
+        call.put("query_len", 680, query_len)
+    if key_len is not None:
+        call.put("key_len", 776, key_len)
+    call.put("lse_teacher", 872, lse_teacher)
+    call.put("lse_student", 968, lse_student)
+    call.put("dkl", 1064, dkl)
+    dq_student = None if dq_student is False else call.out("dq_student", 1160, dq_student,
+        v_q_student[2], v_q_student[1])
+    dk_student = None if dk_student is False else call.out("dk_student", 1256, dk_student,
+        v_k_student[2], v_q_student[1])
+    dweight = None if dweight is False else call.out("dweight", 1352, dweight, v_weight[2], 1)
+    if query_max:
+        call.scalar("q", 1448, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1456, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1464, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1472, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1480, sink_keys, "sink_keys")
+    if scale_teacher:
+        call.scalar("f", 1488, scale_teacher, "scale_teacher")
+    if causal:
+        call.scalar("i", 1492, causal, "causal")
+    return call.run(dq_student, dk_student, dweight)
+
+
+def kl_gather_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, q_student=None,
+                      k_student=None, index=None, *, ctx=None, kl=None, lse_teacher=None,
+                      lse_student=None, query_start=None, key_start=None, query_len=None,
+                      key_len=None, query_max=0, key_max=0, scale_teacher=0.0, scale_student=0.0):
+    """KL divergence over chosen keys: each row sees the keys that its list names and no others.
+      kl_i = sum_n P_in (ln P_in - ln R_in),  n over the list's entries that name a key
+    with P, R the softmax rows of the teacher's and the student's logits (kl.h) over these entries.
+    An entry is a key's number within its sequence; one that is negative, or no key of the sequence,
+    is none.  A key that stands twice counts twice.  Work is that of the lists, not of s * t.
+
+    Limits on tensor cores, sm_80 and later: d and f up to 128; 4 heads or more that share a list,
+    and one key head.
+
+    Example
+      outputs = fovea.experimental.kl_gather_forward(q_teacher, k_teacher, q_student, k_student,
+          index, kl=True, lse_teacher=True, lse_student=True)
+      kl, lse_teacher, lse_student = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16: need not be the teacher's dtype
+      k_student: (key_b, t, x, f) as q_student: x divides h
+      index: (b, h, s, n) i32: stride 0 over h shares a list among heads
+
+    Outputs on request, by True or an array
+      kl: (b, h, s) f32: one output at least
+      lse_teacher: (b, h, s) f32: for the backward
+      lse_student: (b, h, s) f32: for the backward
+
+    Optional inputs
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t or the packed extent
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t
+      scale_teacher: > 0; 0: 1 / sqrt(d)
+      scale_student: > 0; 0: 1 / sqrt(f)
+    """
+    if ctx_or_q_teacher.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q_teacher, _x_kl_gather_forward)
+    else:
+        call, inputs = _x_kl_gather_forward.begin(ctx_or_q_teacher, ctx, q_teacher, k_teacher,
+            q_student, k_student, index)
+        [q_teacher, k_teacher, q_student, k_student, index] = inputs
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    call.put("k_teacher", 104, k_teacher)
+    call.put("q_student", 200, q_student)
+    call.put("k_student", 296, k_student)
+    call.put("index", 392, index)
+    if query_start is not None:
+        call.put("query_start", 776, query_start)
+    if key_start is not None:
+        call.put("key_start", 872, key_start)
+    if query_len is not None:
+        call.put("query_len", 968, query_len)
+    if key_len is not None:
+        call.put("key_len", 1064, key_len)
+    if kl is not None:
+        kl = None if kl is False else call.out("kl", 488, kl, (v_q_teacher[2][0], v_q_teacher[2][2],
+            v_q_teacher[2][1]), 1)
+    if lse_teacher is not None:
+        lse_teacher = None if lse_teacher is False else call.out("lse_teacher", 584, lse_teacher,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if lse_student is not None:
+        lse_student = None if lse_student is False else call.out("lse_student", 680, lse_student,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if query_max:
+        call.scalar("q", 1160, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1168, key_max, "key_max")
+    if scale_teacher:
+        call.scalar("f", 1176, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1180, scale_student, "scale_student")
+    return call.run(kl, lse_teacher, lse_student)
+
+
+def kl_gather_backward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, q_student=None,
+                       k_student=None, index=None, kl=None, lse_teacher=None, lse_student=None,
+                       dkl=None, *, ctx=None, dq_student=None, dk_student=None, dq_teacher=None,
+                       dk_teacher=None, query_start=None, key_start=None, query_len=None,
+                       key_len=None, query_max=0, key_max=0, scale_teacher=0.0, scale_student=0.0):
+    """Gradients of x_kl_gather_forward.  The fields it shares say what the forward was.  Each output
+    is optional: absent = not computed.  With a, b the logits of teacher and student:
+      db_in = dkl_i (R_in - P_in),  da_in = dkl_i P_in (ln P_in - ln R_in - kl_i)
+      dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j, and so
+    with da.
+    Other than above, a NaN or an infinity in a q may make NaN of dk of every key of its sequence.
+    That holds also where dkl of its row is 0.
+
+    Example
+      outputs = fovea.experimental.kl_gather_backward(q_teacher, k_teacher, q_student, k_student,
+          index, kl, lse_teacher, lse_student, dkl)
+      dq_student, dk_student, dq_teacher, dk_teacher = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16
+      k_student: (key_b, t, x, f) as q_student
+      index: (b, h, s, n) i32
+      kl: (b, h, s) f32: of the forward
+      lse_teacher: (b, h, s) f32: of the forward
+      lse_student: (b, h, s) f32: of the forward
+      dkl: (b, h, s) f32: the gradient of kl
+
+    Outputs, new unless passed or False
+      dq_student: (b, s, h, f) as q_student
+      dk_student: (key_b, t, x, f) as q_student
+      dq_teacher: (b, s, h, d) as q_teacher
+      dk_teacher: (key_b, t, g, d) as q_teacher
+
+    Optional inputs
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      scale_teacher: 0: 1 / sqrt(d)
+      scale_student: 0: 1 / sqrt(f)
+    """
+    if ctx_or_q_teacher.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q_teacher, _x_kl_gather_backward)
+    else:
+        call, inputs = _x_kl_gather_backward.begin(ctx_or_q_teacher, ctx, q_teacher, k_teacher,
+            q_student, k_student, index, kl, lse_teacher, lse_student, dkl)
+        [q_teacher, k_teacher, q_student, k_student, index, kl, lse_teacher, lse_student,
+            dkl] = inputs
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    v_k_teacher = call.put("k_teacher", 104, k_teacher, 4)
+    v_q_student = call.put("q_student", 200, q_student, 4)
+    v_k_student = call.put("k_student", 296, k_student, 4)
+    call.put("index", 392, index)
+    if query_start is not None:
+        call.put("query_start", 488, query_start)
+    if key_start is not None:
+        call.put("key_start", 584, key_start)
+    if query_len is not None:
+        call.put("query_len", 680, query_len)
+    if key_len is not None:
+        call.put("key_len", 776, key_len)
+    call.put("kl", 872, kl)
+    call.put("lse_teacher", 968, lse_teacher)
+    call.put("lse_student", 1064, lse_student)
+    call.put("dkl", 1160, dkl)
+    dq_student = None if dq_student is False else call.out("dq_student", 1256, dq_student,
+        v_q_student[2], v_q_student[1])
+    dk_student = None if dk_student is False else call.out("dk_student", 1352, dk_student,
+        v_k_student[2], v_q_student[1])
+    dq_teacher = None if dq_teacher is False else call.out("dq_teacher", 1448, dq_teacher,
+        v_q_teacher[2], v_q_teacher[1])
+    dk_teacher = None if dk_teacher is False else call.out("dk_teacher", 1544, dk_teacher,
+        v_k_teacher[2], v_q_teacher[1])
+    if query_max:
+        call.scalar("q", 1640, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1648, key_max, "key_max")
+    if scale_teacher:
+        call.scalar("f", 1656, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1660, scale_student, "scale_student")
+    return call.run(dq_student, dk_student, dq_teacher, dk_teacher)
+
+
+def kl_pool_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, q_student=None,
+                    k_student=None, *, ctx=None, kl=None, lse_teacher=None, lse_student=None,
+                    query_start=None, key_start=None, query_len=None, key_len=None,
+                    head_window=None, query_max=0, key_max=0, window_left=0, window_right=0,
+                    sink_keys=0, block_keys=0, scale_teacher=0.0, scale_student=0.0, causal=0,
+                    pool=0):
+    """The divergence of attention pooled over blocks of keys from a gate's block scores
+    (SeerAttention).  Block u has keys u * block_keys .. (u + 1) * block_keys - 1 of its sequence; a
+    row sees it where it sees one of them.  With p the teacher's softmax row (kl.h) and J_iu the
+    keys of u that row i sees:
+      S_iu = pool of p_ij over j in J_iu,  P_iu = S_iu / sum_v S_iv
+      b_iu = scale_student <q_student_i, k_student_u>,  R_i = softmax(b_i) over the blocks it sees
+      kl_i = sum_u P_iu (ln P_iu - ln R_iu)
+    Packed keys: sequence i's first block is at key_start[i] / block_keys + i.
+
+    Limits on tensor cores: d and f up to 256 and block_keys a multiple of 64, on sm_80 and later.
+    The backward's own of Hopper take block_keys of 64 or 128, d and f up to 128, and no sink_keys
+    or head_window.
+
+    Example
+      outputs = fovea.experimental.kl_pool_forward(q_teacher, k_teacher, q_student, k_student,
+          kl=True, lse_teacher=True, lse_student=True)
+      kl, lse_teacher, lse_student = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16: need not be the teacher's dtype
+      k_student: (key_b, u, x, f) as q_student: of each block; u at least t / block_keys rounded up,
+          with key_start t / block_keys + r; x divides h
+
+    Outputs on request, by True or an array
+      kl: (b, h, s) f32: one output at least
+      lse_teacher: (b, h, s) f32: ln sum_u of what pooling makes of exp(logit), for the backward
+      lse_student: (b, h, s) f32: for the backward
+
+    Optional inputs
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t or the packed extent
+      head_window: (h, 3) i32: window_left, window_right, sink_keys of each head; the three fields
+          and causal stay 0
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
+          itself
+      sink_keys: keys at positions below this stay visible through window_left
+      block_keys: keys of a block; 0: 64
+      scale_teacher: > 0; 0: 1 / sqrt(d)
+      scale_student: > 0; 0: 1 / sqrt(f)
+      causal: 1: window_right = 1
+      pool: "sum", "max"
+    """
+    if ctx_or_q_teacher.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q_teacher, _x_kl_pool_forward)
+    else:
+        call, inputs = _x_kl_pool_forward.begin(ctx_or_q_teacher, ctx, q_teacher, k_teacher,
+            q_student, k_student)
+        [q_teacher, k_teacher, q_student, k_student] = inputs
+    v_q_teacher = call.put("q_teacher", 8, q_teacher, 4)
+    call.put("k_teacher", 104, k_teacher)
+    call.put("q_student", 200, q_student)
+    call.put("k_student", 296, k_student)
+    if query_start is not None:
+        call.put("query_start", 680, query_start)
+    if key_start is not None:
+        call.put("key_start", 776, key_start)
+    if query_len is not None:
+        call.put("query_len", 872, query_len)
+    if key_len is not None:
+        call.put("key_len", 968, key_len)
+    if head_window is not None:
+        call.put("head_window", 1064, head_window)
+    if kl is not None:
+        kl = None if kl is False else call.out("kl", 392, kl, (v_q_teacher[2][0], v_q_teacher[2][2],
+            v_q_teacher[2][1]), 1)
+    if lse_teacher is not None:
+        lse_teacher = None if lse_teacher is False else call.out("lse_teacher", 488, lse_teacher,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if lse_student is not None:
+        lse_student = None if lse_student is False else call.out("lse_student", 584, lse_student,
+            (v_q_teacher[2][0], v_q_teacher[2][2], v_q_teacher[2][1]), 1)
+    if query_max:
+        call.scalar("q", 1160, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1168, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1176, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1184, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1192, sink_keys, "sink_keys")
+    if block_keys:
+        call.scalar("q", 1200, block_keys, "block_keys")
+    if scale_teacher:
+        call.scalar("f", 1208, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1212, scale_student, "scale_student")
+    if causal:
+        call.scalar("i", 1216, causal, "causal")
+    if pool:
+        call.enum(1220, pool, "pool", Pool)
+    return call.run(kl, lse_teacher, lse_student)
+
+
+def kl_pool_backward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, q_student=None,
+                     k_student=None, lse_teacher=None, lse_student=None, dkl=None, *, ctx=None,
+                     dq_student=None, dk_student=None, query_start=None, key_start=None,
+                     query_len=None, key_len=None, head_window=None, query_max=0, key_max=0,
+                     window_left=0, window_right=0, sink_keys=0, block_keys=0, scale_teacher=0.0,
+                     scale_student=0.0, causal=0, pool=0):
+    """Gradients of x_kl_pool_forward by the student's inputs; the teacher has none.  The fields it
+    shares say what the forward was.  Each output is optional: absent = not computed.
+      db_iu = dkl_i (R_iu - P_iu)
+      dq_i = scale_student sum_u db_iu k_u,  dk_u = scale_student sum_i db_iu q_i
+
+    Example
+      outputs = fovea.experimental.kl_pool_backward(q_teacher, k_teacher, q_student, k_student,
+          lse_teacher, lse_student, dkl)
+      dq_student, dk_student = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q_teacher: (b, s, h, d) f32 f16 bf16
+      k_teacher: (key_b, t, g, d) as q_teacher
+      q_student: (b, s, h, f) f32 f16 bf16
+      k_student: (key_b, u, x, f) as q_student
+      lse_teacher: (b, h, s) f32: of the forward
+      lse_student: (b, h, s) f32: of the forward
+      dkl: (b, h, s) f32: the gradient of kl
+
+    Outputs, new unless passed or False
+      dq_student: (b, s, h, f) as q_student
+      dk_student: (key_b, u, x, f) as q_student
+
+    Optional inputs
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+      head_window: (h, 3) i32
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      window_left: 0: all
+      window_right: 0: all
+      sink_keys: 0: none
+      block_keys: 0: 64
+      scale_teacher: 0: 1 / sqrt(d)
+      scale_student: 0: 1 / sqrt(f)
+      causal: 1: window_right = 1
+      pool: "sum", "max"
+    """
+    if ctx_or_q_teacher.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q_teacher, _x_kl_pool_backward)
+    else:
+        call, inputs = _x_kl_pool_backward.begin(ctx_or_q_teacher, ctx, q_teacher, k_teacher,
+            q_student, k_student, lse_teacher, lse_student, dkl)
+        [q_teacher, k_teacher, q_student, k_student, lse_teacher, lse_student, dkl] = inputs
+    call.put("q_teacher", 8, q_teacher)
+    call.put("k_teacher", 104, k_teacher)
+    v_q_student = call.put("q_student", 200, q_student, 4)
+    v_k_student = call.put("k_student", 296, k_student, 4)
+    if query_start is not None:
+        call.put("query_start", 392, query_start)
+    if key_start is not None:
+        call.put("key_start", 488, key_start)
+    if query_len is not None:
+        call.put("query_len", 584, query_len)
+    if key_len is not None:
+        call.put("key_len", 680, key_len)
+    if head_window is not None:
+        call.put("head_window", 776, head_window)
+    call.put("lse_teacher", 872, lse_teacher)
+    call.put("lse_student", 968, lse_student)
+    call.put("dkl", 1064, dkl)
+    dq_student = None if dq_student is False else call.out("dq_student", 1160, dq_student,
+        v_q_student[2], v_q_student[1])
+    dk_student = None if dk_student is False else call.out("dk_student", 1256, dk_student,
+        v_k_student[2], v_q_student[1])
+    if query_max:
+        call.scalar("q", 1352, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1360, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1368, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1376, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1384, sink_keys, "sink_keys")
+    if block_keys:
+        call.scalar("q", 1392, block_keys, "block_keys")
+    if scale_teacher:
+        call.scalar("f", 1400, scale_teacher, "scale_teacher")
+    if scale_student:
+        call.scalar("f", 1404, scale_student, "scale_student")
+    if causal:
+        call.scalar("i", 1408, causal, "causal")
+    if pool:
+        call.enum(1412, pool, "pool", Pool)
+    return call.run(dq_student, dk_student)
+
+
+def multi_token_forward(ctx_or_q=None, /, q=None, k=None, v=None, weight=None, *, ctx=None, o=None,
+                        lse=None, mix_before=None, mix_after=None, query_start=None, key_start=None,
+                        query_len=None, key_len=None, page_table=None, cache_row=None, query_max=0,
+                        key_max=0, history=0, scale=0.0, causal=0):
+    """Convolutional attention with mixed heads; prefill, decode over contiguous or paged caches.
+
+    Example
+      o = fovea.experimental.multi_token_forward(q, k, v, weight)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q: may be a view of k
+      weight: (h, kernel_rows, kernel_columns) as q or f32: 1 .. 16 rows, the last is the row
+          itself; 1 .. 31 columns
+
+    Outputs, new unless passed
+      o: (b, rows_out, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, rows_out) f32: of B, before mix_after; for the backward
+
+    Optional inputs
+      mix_before: (h, group_heads) f32: 1 .. 16 heads a group, a divisor of h
+      mix_after: (h, group_heads) f32: the same groups
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
+      query_len: (r) i32: rows in use, history's among them, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t, packed extent or pages * page
+      page_table: (rows, pages) i32: pool page of each logical page; -1: absent, its keys are not
+          seen
+      cache_row: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the
+          last: no keys; absent: its own number
+
+    Numbers
+      query_max: longest sequence of rows, history's among them, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t, or pages * page
+      history: rows at the begin of each sequence of q that have no output
+      scale: > 0; 0: 1 / sqrt(d)
+      causal: 1: row i sees keys up to i + Lk - Lq
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_multi_token_forward)
+    else:
+        call, inputs = _x_multi_token_forward.begin(ctx_or_q, ctx, q, k, v, weight)
+        [q, k, v, weight] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    call.put("weight", 296, weight)
+    if mix_before is not None:
+        call.put("mix_before", 392, mix_before)
+    if mix_after is not None:
+        call.put("mix_after", 488, mix_after)
+    v_query_start = None
+    if query_start is not None:
+        v_query_start = call.put("query_start", 776, query_start, 1)
+    if key_start is not None:
+        call.put("key_start", 872, key_start)
+    if query_len is not None:
+        call.put("query_len", 968, query_len)
+    if key_len is not None:
+        call.put("key_len", 1064, key_len)
+    if page_table is not None:
+        call.put("page_table", 1160, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 1256, cache_row)
+    o = call.out("o", 584, o, lambda: (v_q[2][0], v_q[2][1] - history *
+        call.sequences(v_query_start), v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 680, lse, lambda: (v_q[2][0], v_q[2][2],
+            v_q[2][1] - history * call.sequences(v_query_start)), 1)
+    if query_max:
+        call.scalar("q", 1352, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1360, key_max, "key_max")
+    if history:
+        call.scalar("q", 1368, history, "history")
+    if scale:
+        call.scalar("f", 1376, scale, "scale")
+    if causal:
+        call.scalar("i", 1380, causal, "causal")
+    return call.run(o, lse)
+
+
+def multi_token_backward(ctx_or_q=None, /, q=None, k=None, v=None, weight=None, lse=None, dout=None,
+                         *, ctx=None, dq=None, dk=None, dv=None, dweight=None, dmix_before=None,
+                         dmix_after=None, mix_before=None, mix_after=None, query_start=None,
+                         key_start=None, query_len=None, key_len=None, query_max=0, key_max=0,
+                         history=0, scale=0.0, causal=0):
+    """Gradients of x_multi_token_forward from dout.  The fields it shares say what the forward was.
+    Each output is optional: absent = not computed.  Every element of an output is written: rows and
+    keys past their lengths get 0.  With base and n as above:
+      dR^a_ij = <dout^a_i, v^a_j>,  X^an_i = sum_j dR^a_ij P^(base + n)_ij
+      dP^(base + n) = sum_a mix_after[a, n] dR^a,  delta^(base + n)_i = sum_a mix_after[a, n] X^an_i
+      dmix_after[a, n] = sum_i X^an_i,  dB_ij = P_ij (dP_ij - delta_i)
+      dmix_before[a, n] = sum_ij dB^a_ij A^(base + n)_ij
+      dA^(base + n) = sum_a mix_before[a, n] dB^a
+    and dweight, dS, dq, dk from dA as in conv_attention.h, dv_j = sum_i R_ij dout_i.
+
+    Example
+      dq, dk, dv, dweight = fovea.experimental.multi_token_backward(q, k, v, weight, lse, dout)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (key_b, t, g, d) as q
+      v: (key_b, t, g, e) as q
+      weight: (h, kernel_rows, kernel_columns) as q or f32
+      lse: (b, h, rows_out) f32: of the forward
+      dout: (b, rows_out, h, e) as q or f32: the gradient of o
+
+    Outputs, new unless passed or False
+      dq: (b, s, h, d) as q: rows of history have theirs too
+      dk: (key_b, t, g, d) as q
+      dv: (key_b, t, g, e) as q
+      dweight: (h, kernel_rows, kernel_columns) f32: a stride of 0 receives the ordered sum over
+          that dimension
+
+    Outputs on request, by True or an array
+      dmix_before: (h, group_heads) f32: with mix_before, as dweight
+      dmix_after: (h, group_heads) f32: with mix_after, as dweight
+
+    Optional inputs
+      mix_before: (h, group_heads) f32
+      mix_after: (h, group_heads) f32
+      query_start: (r+1) i32: as in the forward, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      history: 0: none
+      scale: 0: 1 / sqrt(d)
+      causal: 1: row i sees keys up to i + Lk - Lq
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_multi_token_backward)
+    else:
+        call, inputs = _x_multi_token_backward.begin(ctx_or_q, ctx, q, k, v, weight, lse, dout)
+        [q, k, v, weight, lse, dout] = inputs
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    v_weight = call.put("weight", 296, weight, 3)
+    v_mix_before = None
+    if mix_before is not None:
+        v_mix_before = call.put("mix_before", 392, mix_before, 2)
+    v_mix_after = None
+    if mix_after is not None:
+        v_mix_after = call.put("mix_after", 488, mix_after, 2)
+    if query_start is not None:
+        call.put("query_start", 584, query_start)
+    if key_start is not None:
+        call.put("key_start", 680, key_start)
+    if query_len is not None:
+        call.put("query_len", 776, query_len)
+    if key_len is not None:
+        call.put("key_len", 872, key_len)
+    call.put("lse", 968, lse)
+    call.put("dout", 1064, dout)
+    dq = None if dq is False else call.out("dq", 1160, dq, v_q[2], v_q[1])
+    dk = None if dk is False else call.out("dk", 1256, dk, v_k[2], v_q[1])
+    dv = None if dv is False else call.out("dv", 1352, dv, v_v[2], v_q[1])
+    dweight = None if dweight is False else call.out("dweight", 1448, dweight, v_weight[2], 1)
+    if dmix_before is not None:
+        dmix_before = None if dmix_before is False else call.out("dmix_before", 1544, dmix_before,
+            lambda: call.twin("dmix_before", "mix_before", v_mix_before), 1)
+    if dmix_after is not None:
+        dmix_after = None if dmix_after is False else call.out("dmix_after", 1640, dmix_after,
+            lambda: call.twin("dmix_after", "mix_after", v_mix_after), 1)
+    if query_max:
+        call.scalar("q", 1736, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1744, key_max, "key_max")
+    if history:
+        call.scalar("q", 1752, history, "history")
+    if scale:
+        call.scalar("f", 1760, scale, "scale")
+    if causal:
+        call.scalar("i", 1764, causal, "causal")
+    return call.run(dq, dk, dv, dweight, dmix_before, dmix_after)
+
+
+def group_norm_forward(ctx_or_x=None, /, x=None, *, ctx=None, y=None, gain=None, query_len=None,
+                       factor=0.0, eps=0.0):
+    """The root-mean-square norm of each head, a group of its own, scaled by depth:
+      y_c = factor gain_c x_c / sqrt(mean_c(x_c^2) + eps)
+    Depth enters as factor: 1 - lambda with lambda = 0.8 - 0.6 exp(-0.3 layer) as differential
+    transformers have it.  Rows past query_len are neither read nor written.
+
+    Example
+      y = fovea.experimental.group_norm_forward(x)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      x: (b, s, h, e) f32 f16 bf16: o of the attention
+
+    Outputs, new unless passed
+      y: (b, s, h, e) as x or f32
+
+    Optional inputs
+      gain: (h, e) as x or f32: absent: 1; a stride of 0 shares it
+      query_len: (b) i32: rows in use, 0 .. s
+
+    Numbers
+      factor: > 0; 0: 1
+      eps: > 0; 0: 1e-5
+    """
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _x_group_norm_forward)
+    else:
+        call, inputs = _x_group_norm_forward.begin(ctx_or_x, ctx, x)
+        [x] = inputs
+    v_x = call.put("x", 8, x, 4)
+    if gain is not None:
+        call.put("gain", 104, gain)
+    if query_len is not None:
+        call.put("query_len", 296, query_len)
+    y = call.out("y", 200, y, v_x[2], v_x[1])
+    if factor:
+        call.scalar("f", 392, factor, "factor")
+    if eps:
+        call.scalar("f", 396, eps, "eps")
+    return call.run(y)
+
+
+def group_norm_backward(ctx_or_x=None, /, x=None, dy=None, *, ctx=None, dx=None, dgain=None,
+                        gain=None, query_len=None, factor=0.0, eps=0.0):
+    """Gradients of x_group_norm_forward from dy.  Each output is optional: absent = not computed.
+    With z = 1 / sqrt(mean_c(x_c^2) + eps):
+      dx_c = factor z (gain_c dy_c - x_c z^2 mean_c(gain_c dy_c x_c))
+      dgain_c = factor sum dy_c x_c z over the rows of all batches
+    dx is written in every row, 0 past query_len.
+
+    Example
+      dx = fovea.experimental.group_norm_backward(x, dy)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      x: (b, s, h, e) f32 f16 bf16
+      dy: (b, s, h, e) as x or f32: the gradient of y
+
+    Outputs, new unless passed or False
+      dx: (b, s, h, e) as x
+
+    Outputs on request, by True or an array
+      dgain: (h, e) f32: with or without gain; a stride of 0 receives the ordered sum over that
+          dimension
+
+    Optional inputs
+      gain: (h, e) as x or f32
+      query_len: (b) i32
+
+    Numbers
+      factor: 0: 1
+      eps: 0: 1e-5
+    """
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _x_group_norm_backward)
+    else:
+        call, inputs = _x_group_norm_backward.begin(ctx_or_x, ctx, x, dy)
+        [x, dy] = inputs
+    v_x = call.put("x", 8, x, 4)
+    v_gain = None
+    if gain is not None:
+        v_gain = call.put("gain", 104, gain, 2)
+    if query_len is not None:
+        call.put("query_len", 200, query_len)
+    call.put("dy", 296, dy)
+    dx = None if dx is False else call.out("dx", 392, dx, v_x[2], v_x[1])
+    if dgain is not None:
+        dgain = None if dgain is False else call.out("dgain", 488, dgain, lambda: call.twin("dgain",
+            "gain", v_gain), 1)
+    if factor:
+        call.scalar("f", 584, factor, "factor")
+    if eps:
+        call.scalar("f", 588, eps, "eps")
+    return call.run(dx, dgain)

@@ -1,0 +1,552 @@
+# SPDX-License-Identifier: Apache-2.0
+# Written by tools/api.py from include/fovea: edit the headers instead.
+"""Types of the operations: see ../../../tools/emit_python_types.py for how outputs are typed."""
+from typing import Any, Literal, overload
+
+from typing_extensions import TypedDict, Unpack
+
+from ._core import Context
+from ._types import A, Array, Float, Int, Output, Wanted
+from ._abi import XPool as Pool
+
+__all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
+           "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
+           "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
+           "group_norm_backward", "Pool"]
+
+class _kl_jensen_shannon_forward(TypedDict, total=False):
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    head_window: Array | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    sink_keys: Int
+    scale_teacher: Float
+    scale_student: Float
+    weight: Float
+    causal: Int
+
+@overload
+def kl_jensen_shannon_forward(ctx: Context | None, q_teacher: Array, k_teacher: Array,
+                              q_student: Array, k_student: Array, *, js: None = ...,
+                              kl_teacher: None = ..., kl_student: None = ...,
+                              lse_teacher: None = ..., lse_student: None = ...,
+                              **fields: Unpack[_kl_jensen_shannon_forward]) -> None: ...
+@overload
+def kl_jensen_shannon_forward(q_teacher: Array, k_teacher: Array, q_student: Array,
+                              k_student: Array, *, ctx: Context | None = ..., js: None = ...,
+                              kl_teacher: None = ..., kl_student: None = ...,
+                              lse_teacher: None = ..., lse_student: None = ...,
+                              **fields: Unpack[_kl_jensen_shannon_forward]) -> None: ...
+@overload
+def kl_jensen_shannon_forward(ctx: Context | None, q_teacher: Array, k_teacher: Array,
+                              q_student: Array, k_student: Array, *, js: Output = ...,
+                              kl_teacher: Output = ..., kl_student: Output = ...,
+                              lse_teacher: Output = ..., lse_student: Output = ...,
+                              **fields: Unpack[_kl_jensen_shannon_forward]) -> Any: ...
+@overload
+def kl_jensen_shannon_forward(q_teacher: Array, k_teacher: Array, q_student: Array,
+                              k_student: Array, *, ctx: Context | None = ..., js: Output = ...,
+                              kl_teacher: Output = ..., kl_student: Output = ...,
+                              lse_teacher: Output = ..., lse_student: Output = ...,
+                              **fields: Unpack[_kl_jensen_shannon_forward]) -> Any: ...
+
+class _kl_jensen_shannon_backward(TypedDict, total=False):
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    head_window: Array | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    sink_keys: Int
+    scale_teacher: Float
+    scale_student: Float
+    weight: Float
+    causal: Int
+
+@overload
+def kl_jensen_shannon_backward(ctx: Context | None, q_teacher: A, k_teacher: Array,
+                               q_student: Array, k_student: Array, kl_teacher: Array,
+                               kl_student: Array, lse_teacher: Array, lse_student: Array,
+                               djs: Array, *, dq_student: Wanted | None = ...,
+                               dk_student: Wanted | None = ..., dq_teacher: Wanted | None = ...,
+                               dk_teacher: Wanted | None = ...,
+                               **fields: Unpack[_kl_jensen_shannon_backward]) -> tuple[A, A, A,
+                               A]: ...
+@overload
+def kl_jensen_shannon_backward(q_teacher: A, k_teacher: Array, q_student: Array, k_student: Array,
+                               kl_teacher: Array, kl_student: Array, lse_teacher: Array,
+                               lse_student: Array, djs: Array, *, ctx: Context | None = ...,
+                               dq_student: Wanted | None = ..., dk_student: Wanted | None = ...,
+                               dq_teacher: Wanted | None = ..., dk_teacher: Wanted | None = ...,
+                               **fields: Unpack[_kl_jensen_shannon_backward]) -> tuple[A, A, A,
+                               A]: ...
+@overload
+def kl_jensen_shannon_backward(ctx: Context | None, q_teacher: Array, k_teacher: Array,
+                               q_student: Array, k_student: Array, kl_teacher: Array,
+                               kl_student: Array, lse_teacher: Array, lse_student: Array,
+                               djs: Array, *, dq_student: Output = ..., dk_student: Output = ...,
+                               dq_teacher: Output = ..., dk_teacher: Output = ...,
+                               **fields: Unpack[_kl_jensen_shannon_backward]) -> Any: ...
+@overload
+def kl_jensen_shannon_backward(q_teacher: Array, k_teacher: Array, q_student: Array,
+                               k_student: Array, kl_teacher: Array, kl_student: Array,
+                               lse_teacher: Array, lse_student: Array, djs: Array, *,
+                               ctx: Context | None = ..., dq_student: Output = ...,
+                               dk_student: Output = ..., dq_teacher: Output = ...,
+                               dk_teacher: Output = ...,
+                               **fields: Unpack[_kl_jensen_shannon_backward]) -> Any: ...
+
+class _kl_indexer_forward(TypedDict, total=False):
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    sink_keys: Int
+    scale_teacher: Float
+    causal: Int
+
+@overload
+def kl_indexer_forward(ctx: Context | None, q_teacher: Array, k_teacher: Array, q_student: Array,
+                       k_student: Array, weight: Array, *, kl: None = ..., lse_teacher: None = ...,
+                       lse_student: None = ..., **fields: Unpack[_kl_indexer_forward]) -> None: ...
+@overload
+def kl_indexer_forward(q_teacher: Array, k_teacher: Array, q_student: Array, k_student: Array,
+                       weight: Array, *, ctx: Context | None = ..., kl: None = ...,
+                       lse_teacher: None = ..., lse_student: None = ...,
+                       **fields: Unpack[_kl_indexer_forward]) -> None: ...
+@overload
+def kl_indexer_forward(ctx: Context | None, q_teacher: A, k_teacher: Array, q_student: Array,
+                       k_student: Array, weight: Array, *, kl: Wanted, lse_teacher: None = ...,
+                       lse_student: None = ..., **fields: Unpack[_kl_indexer_forward]) -> A: ...
+@overload
+def kl_indexer_forward(q_teacher: A, k_teacher: Array, q_student: Array, k_student: Array,
+                       weight: Array, *, ctx: Context | None = ..., kl: Wanted,
+                       lse_teacher: None = ..., lse_student: None = ...,
+                       **fields: Unpack[_kl_indexer_forward]) -> A: ...
+@overload
+def kl_indexer_forward(ctx: Context | None, q_teacher: A, k_teacher: Array, q_student: Array,
+                       k_student: Array, weight: Array, *, kl: None = ..., lse_teacher: Wanted,
+                       lse_student: None = ..., **fields: Unpack[_kl_indexer_forward]) -> A: ...
+@overload
+def kl_indexer_forward(q_teacher: A, k_teacher: Array, q_student: Array, k_student: Array,
+                       weight: Array, *, ctx: Context | None = ..., kl: None = ...,
+                       lse_teacher: Wanted, lse_student: None = ...,
+                       **fields: Unpack[_kl_indexer_forward]) -> A: ...
+@overload
+def kl_indexer_forward(ctx: Context | None, q_teacher: A, k_teacher: Array, q_student: Array,
+                       k_student: Array, weight: Array, *, kl: None = ..., lse_teacher: None = ...,
+                       lse_student: Wanted, **fields: Unpack[_kl_indexer_forward]) -> A: ...
+@overload
+def kl_indexer_forward(q_teacher: A, k_teacher: Array, q_student: Array, k_student: Array,
+                       weight: Array, *, ctx: Context | None = ..., kl: None = ...,
+                       lse_teacher: None = ..., lse_student: Wanted,
+                       **fields: Unpack[_kl_indexer_forward]) -> A: ...
+@overload
+def kl_indexer_forward(ctx: Context | None, q_teacher: Array, k_teacher: Array, q_student: Array,
+                       k_student: Array, weight: Array, *, kl: Output = ...,
+                       lse_teacher: Output = ..., lse_student: Output = ...,
+                       **fields: Unpack[_kl_indexer_forward]) -> Any: ...
+@overload
+def kl_indexer_forward(q_teacher: Array, k_teacher: Array, q_student: Array, k_student: Array,
+                       weight: Array, *, ctx: Context | None = ..., kl: Output = ...,
+                       lse_teacher: Output = ..., lse_student: Output = ...,
+                       **fields: Unpack[_kl_indexer_forward]) -> Any: ...
+
+class _kl_indexer_backward(TypedDict, total=False):
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    sink_keys: Int
+    scale_teacher: Float
+    causal: Int
+
+@overload
+def kl_indexer_backward(ctx: Context | None, q_teacher: A, k_teacher: Array, q_student: Array,
+                        k_student: Array, weight: Array, lse_teacher: Array, lse_student: Array,
+                        dkl: Array, *, dq_student: Wanted | None = ...,
+                        dk_student: Wanted | None = ..., dweight: Wanted | None = ...,
+                        **fields: Unpack[_kl_indexer_backward]) -> tuple[A, A, A]: ...
+@overload
+def kl_indexer_backward(q_teacher: A, k_teacher: Array, q_student: Array, k_student: Array,
+                        weight: Array, lse_teacher: Array, lse_student: Array, dkl: Array, *,
+                        ctx: Context | None = ..., dq_student: Wanted | None = ...,
+                        dk_student: Wanted | None = ..., dweight: Wanted | None = ...,
+                        **fields: Unpack[_kl_indexer_backward]) -> tuple[A, A, A]: ...
+@overload
+def kl_indexer_backward(ctx: Context | None, q_teacher: Array, k_teacher: Array, q_student: Array,
+                        k_student: Array, weight: Array, lse_teacher: Array, lse_student: Array,
+                        dkl: Array, *, dq_student: Output = ..., dk_student: Output = ...,
+                        dweight: Output = ..., **fields: Unpack[_kl_indexer_backward]) -> Any: ...
+@overload
+def kl_indexer_backward(q_teacher: Array, k_teacher: Array, q_student: Array, k_student: Array,
+                        weight: Array, lse_teacher: Array, lse_student: Array, dkl: Array, *,
+                        ctx: Context | None = ..., dq_student: Output = ...,
+                        dk_student: Output = ..., dweight: Output = ...,
+                        **fields: Unpack[_kl_indexer_backward]) -> Any: ...
+
+class _kl_gather_forward(TypedDict, total=False):
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    query_max: Int
+    key_max: Int
+    scale_teacher: Float
+    scale_student: Float
+
+@overload
+def kl_gather_forward(ctx: Context | None, q_teacher: Array, k_teacher: Array, q_student: Array,
+                      k_student: Array, index: Array, *, kl: None = ..., lse_teacher: None = ...,
+                      lse_student: None = ..., **fields: Unpack[_kl_gather_forward]) -> None: ...
+@overload
+def kl_gather_forward(q_teacher: Array, k_teacher: Array, q_student: Array, k_student: Array,
+                      index: Array, *, ctx: Context | None = ..., kl: None = ...,
+                      lse_teacher: None = ..., lse_student: None = ...,
+                      **fields: Unpack[_kl_gather_forward]) -> None: ...
+@overload
+def kl_gather_forward(ctx: Context | None, q_teacher: A, k_teacher: Array, q_student: Array,
+                      k_student: Array, index: Array, *, kl: Wanted, lse_teacher: None = ...,
+                      lse_student: None = ..., **fields: Unpack[_kl_gather_forward]) -> A: ...
+@overload
+def kl_gather_forward(q_teacher: A, k_teacher: Array, q_student: Array, k_student: Array,
+                      index: Array, *, ctx: Context | None = ..., kl: Wanted,
+                      lse_teacher: None = ..., lse_student: None = ...,
+                      **fields: Unpack[_kl_gather_forward]) -> A: ...
+@overload
+def kl_gather_forward(ctx: Context | None, q_teacher: A, k_teacher: Array, q_student: Array,
+                      k_student: Array, index: Array, *, kl: None = ..., lse_teacher: Wanted,
+                      lse_student: None = ..., **fields: Unpack[_kl_gather_forward]) -> A: ...
+@overload
+def kl_gather_forward(q_teacher: A, k_teacher: Array, q_student: Array, k_student: Array,
+                      index: Array, *, ctx: Context | None = ..., kl: None = ...,
+                      lse_teacher: Wanted, lse_student: None = ...,
+                      **fields: Unpack[_kl_gather_forward]) -> A: ...
+@overload
+def kl_gather_forward(ctx: Context | None, q_teacher: A, k_teacher: Array, q_student: Array,
+                      k_student: Array, index: Array, *, kl: None = ..., lse_teacher: None = ...,
+                      lse_student: Wanted, **fields: Unpack[_kl_gather_forward]) -> A: ...
+@overload
+def kl_gather_forward(q_teacher: A, k_teacher: Array, q_student: Array, k_student: Array,
+                      index: Array, *, ctx: Context | None = ..., kl: None = ...,
+                      lse_teacher: None = ..., lse_student: Wanted,
+                      **fields: Unpack[_kl_gather_forward]) -> A: ...
+@overload
+def kl_gather_forward(ctx: Context | None, q_teacher: Array, k_teacher: Array, q_student: Array,
+                      k_student: Array, index: Array, *, kl: Output = ...,
+                      lse_teacher: Output = ..., lse_student: Output = ...,
+                      **fields: Unpack[_kl_gather_forward]) -> Any: ...
+@overload
+def kl_gather_forward(q_teacher: Array, k_teacher: Array, q_student: Array, k_student: Array,
+                      index: Array, *, ctx: Context | None = ..., kl: Output = ...,
+                      lse_teacher: Output = ..., lse_student: Output = ...,
+                      **fields: Unpack[_kl_gather_forward]) -> Any: ...
+
+class _kl_gather_backward(TypedDict, total=False):
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    query_max: Int
+    key_max: Int
+    scale_teacher: Float
+    scale_student: Float
+
+@overload
+def kl_gather_backward(ctx: Context | None, q_teacher: A, k_teacher: Array, q_student: Array,
+                       k_student: Array, index: Array, kl: Array, lse_teacher: Array,
+                       lse_student: Array, dkl: Array, *, dq_student: Wanted | None = ...,
+                       dk_student: Wanted | None = ..., dq_teacher: Wanted | None = ...,
+                       dk_teacher: Wanted | None = ...,
+                       **fields: Unpack[_kl_gather_backward]) -> tuple[A, A, A, A]: ...
+@overload
+def kl_gather_backward(q_teacher: A, k_teacher: Array, q_student: Array, k_student: Array,
+                       index: Array, kl: Array, lse_teacher: Array, lse_student: Array, dkl: Array,
+                       *, ctx: Context | None = ..., dq_student: Wanted | None = ...,
+                       dk_student: Wanted | None = ..., dq_teacher: Wanted | None = ...,
+                       dk_teacher: Wanted | None = ...,
+                       **fields: Unpack[_kl_gather_backward]) -> tuple[A, A, A, A]: ...
+@overload
+def kl_gather_backward(ctx: Context | None, q_teacher: Array, k_teacher: Array, q_student: Array,
+                       k_student: Array, index: Array, kl: Array, lse_teacher: Array,
+                       lse_student: Array, dkl: Array, *, dq_student: Output = ...,
+                       dk_student: Output = ..., dq_teacher: Output = ..., dk_teacher: Output = ...,
+                       **fields: Unpack[_kl_gather_backward]) -> Any: ...
+@overload
+def kl_gather_backward(q_teacher: Array, k_teacher: Array, q_student: Array, k_student: Array,
+                       index: Array, kl: Array, lse_teacher: Array, lse_student: Array, dkl: Array,
+                       *, ctx: Context | None = ..., dq_student: Output = ...,
+                       dk_student: Output = ..., dq_teacher: Output = ..., dk_teacher: Output = ...,
+                       **fields: Unpack[_kl_gather_backward]) -> Any: ...
+
+class _kl_pool_forward(TypedDict, total=False):
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    head_window: Array | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    sink_keys: Int
+    block_keys: Int
+    scale_teacher: Float
+    scale_student: Float
+    causal: Int
+    pool: Literal["sum", "max"] | Pool | Int
+
+@overload
+def kl_pool_forward(ctx: Context | None, q_teacher: Array, k_teacher: Array, q_student: Array,
+                    k_student: Array, *, kl: None = ..., lse_teacher: None = ...,
+                    lse_student: None = ..., **fields: Unpack[_kl_pool_forward]) -> None: ...
+@overload
+def kl_pool_forward(q_teacher: Array, k_teacher: Array, q_student: Array, k_student: Array, *,
+                    ctx: Context | None = ..., kl: None = ..., lse_teacher: None = ...,
+                    lse_student: None = ..., **fields: Unpack[_kl_pool_forward]) -> None: ...
+@overload
+def kl_pool_forward(ctx: Context | None, q_teacher: A, k_teacher: Array, q_student: Array,
+                    k_student: Array, *, kl: Wanted, lse_teacher: None = ...,
+                    lse_student: None = ..., **fields: Unpack[_kl_pool_forward]) -> A: ...
+@overload
+def kl_pool_forward(q_teacher: A, k_teacher: Array, q_student: Array, k_student: Array, *,
+                    ctx: Context | None = ..., kl: Wanted, lse_teacher: None = ...,
+                    lse_student: None = ..., **fields: Unpack[_kl_pool_forward]) -> A: ...
+@overload
+def kl_pool_forward(ctx: Context | None, q_teacher: A, k_teacher: Array, q_student: Array,
+                    k_student: Array, *, kl: None = ..., lse_teacher: Wanted,
+                    lse_student: None = ..., **fields: Unpack[_kl_pool_forward]) -> A: ...
+@overload
+def kl_pool_forward(q_teacher: A, k_teacher: Array, q_student: Array, k_student: Array, *,
+                    ctx: Context | None = ..., kl: None = ..., lse_teacher: Wanted,
+                    lse_student: None = ..., **fields: Unpack[_kl_pool_forward]) -> A: ...
+@overload
+def kl_pool_forward(ctx: Context | None, q_teacher: A, k_teacher: Array, q_student: Array,
+                    k_student: Array, *, kl: None = ..., lse_teacher: None = ...,
+                    lse_student: Wanted, **fields: Unpack[_kl_pool_forward]) -> A: ...
+@overload
+def kl_pool_forward(q_teacher: A, k_teacher: Array, q_student: Array, k_student: Array, *,
+                    ctx: Context | None = ..., kl: None = ..., lse_teacher: None = ...,
+                    lse_student: Wanted, **fields: Unpack[_kl_pool_forward]) -> A: ...
+@overload
+def kl_pool_forward(ctx: Context | None, q_teacher: Array, k_teacher: Array, q_student: Array,
+                    k_student: Array, *, kl: Output = ..., lse_teacher: Output = ...,
+                    lse_student: Output = ..., **fields: Unpack[_kl_pool_forward]) -> Any: ...
+@overload
+def kl_pool_forward(q_teacher: Array, k_teacher: Array, q_student: Array, k_student: Array, *,
+                    ctx: Context | None = ..., kl: Output = ..., lse_teacher: Output = ...,
+                    lse_student: Output = ..., **fields: Unpack[_kl_pool_forward]) -> Any: ...
+
+class _kl_pool_backward(TypedDict, total=False):
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    head_window: Array | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    sink_keys: Int
+    block_keys: Int
+    scale_teacher: Float
+    scale_student: Float
+    causal: Int
+    pool: Literal["sum", "max"] | Pool | Int
+
+@overload
+def kl_pool_backward(ctx: Context | None, q_teacher: A, k_teacher: Array, q_student: Array,
+                     k_student: Array, lse_teacher: Array, lse_student: Array, dkl: Array, *,
+                     dq_student: Wanted | None = ..., dk_student: Wanted | None = ...,
+                     **fields: Unpack[_kl_pool_backward]) -> tuple[A, A]: ...
+@overload
+def kl_pool_backward(q_teacher: A, k_teacher: Array, q_student: Array, k_student: Array,
+                     lse_teacher: Array, lse_student: Array, dkl: Array, *,
+                     ctx: Context | None = ..., dq_student: Wanted | None = ...,
+                     dk_student: Wanted | None = ...,
+                     **fields: Unpack[_kl_pool_backward]) -> tuple[A, A]: ...
+@overload
+def kl_pool_backward(ctx: Context | None, q_teacher: Array, k_teacher: Array, q_student: Array,
+                     k_student: Array, lse_teacher: Array, lse_student: Array, dkl: Array, *,
+                     dq_student: Output = ..., dk_student: Output = ...,
+                     **fields: Unpack[_kl_pool_backward]) -> Any: ...
+@overload
+def kl_pool_backward(q_teacher: Array, k_teacher: Array, q_student: Array, k_student: Array,
+                     lse_teacher: Array, lse_student: Array, dkl: Array, *,
+                     ctx: Context | None = ..., dq_student: Output = ..., dk_student: Output = ...,
+                     **fields: Unpack[_kl_pool_backward]) -> Any: ...
+
+class _multi_token_forward(TypedDict, total=False):
+    mix_before: Array | None
+    mix_after: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    page_table: Array | None
+    cache_row: Array | None
+    query_max: Int
+    key_max: Int
+    history: Int
+    scale: Float
+    causal: Int
+
+@overload
+def multi_token_forward(ctx: Context | None, q: A, k: Array, v: Array, weight: Array, *,
+                        o: Wanted | None = ..., lse: None = ...,
+                        **fields: Unpack[_multi_token_forward]) -> A: ...
+@overload
+def multi_token_forward(q: A, k: Array, v: Array, weight: Array, *, ctx: Context | None = ...,
+                        o: Wanted | None = ..., lse: None = ...,
+                        **fields: Unpack[_multi_token_forward]) -> A: ...
+@overload
+def multi_token_forward(ctx: Context | None, q: A, k: Array, v: Array, weight: Array, *,
+                        o: Wanted | None = ..., lse: Wanted,
+                        **fields: Unpack[_multi_token_forward]) -> tuple[A, A]: ...
+@overload
+def multi_token_forward(q: A, k: Array, v: Array, weight: Array, *, ctx: Context | None = ...,
+                        o: Wanted | None = ..., lse: Wanted,
+                        **fields: Unpack[_multi_token_forward]) -> tuple[A, A]: ...
+@overload
+def multi_token_forward(ctx: Context | None, q: Array, k: Array, v: Array, weight: Array, *,
+                        o: Output = ..., lse: Output = ...,
+                        **fields: Unpack[_multi_token_forward]) -> Any: ...
+@overload
+def multi_token_forward(q: Array, k: Array, v: Array, weight: Array, *, ctx: Context | None = ...,
+                        o: Output = ..., lse: Output = ...,
+                        **fields: Unpack[_multi_token_forward]) -> Any: ...
+
+class _multi_token_backward(TypedDict, total=False):
+    mix_before: Array | None
+    mix_after: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    query_max: Int
+    key_max: Int
+    history: Int
+    scale: Float
+    causal: Int
+
+@overload
+def multi_token_backward(ctx: Context | None, q: A, k: Array, v: Array, weight: Array, lse: Array,
+                         dout: Array, *, dq: Wanted | None = ..., dk: Wanted | None = ...,
+                         dv: Wanted | None = ..., dweight: Wanted | None = ...,
+                         dmix_before: None = ..., dmix_after: None = ...,
+                         **fields: Unpack[_multi_token_backward]) -> tuple[A, A, A, A]: ...
+@overload
+def multi_token_backward(q: A, k: Array, v: Array, weight: Array, lse: Array, dout: Array, *,
+                         ctx: Context | None = ..., dq: Wanted | None = ...,
+                         dk: Wanted | None = ..., dv: Wanted | None = ...,
+                         dweight: Wanted | None = ..., dmix_before: None = ...,
+                         dmix_after: None = ...,
+                         **fields: Unpack[_multi_token_backward]) -> tuple[A, A, A, A]: ...
+@overload
+def multi_token_backward(ctx: Context | None, q: A, k: Array, v: Array, weight: Array, lse: Array,
+                         dout: Array, *, dq: Wanted | None = ..., dk: Wanted | None = ...,
+                         dv: Wanted | None = ..., dweight: Wanted | None = ..., dmix_before: Wanted,
+                         dmix_after: None = ...,
+                         **fields: Unpack[_multi_token_backward]) -> tuple[A, A, A, A, A]: ...
+@overload
+def multi_token_backward(q: A, k: Array, v: Array, weight: Array, lse: Array, dout: Array, *,
+                         ctx: Context | None = ..., dq: Wanted | None = ...,
+                         dk: Wanted | None = ..., dv: Wanted | None = ...,
+                         dweight: Wanted | None = ..., dmix_before: Wanted, dmix_after: None = ...,
+                         **fields: Unpack[_multi_token_backward]) -> tuple[A, A, A, A, A]: ...
+@overload
+def multi_token_backward(ctx: Context | None, q: A, k: Array, v: Array, weight: Array, lse: Array,
+                         dout: Array, *, dq: Wanted | None = ..., dk: Wanted | None = ...,
+                         dv: Wanted | None = ..., dweight: Wanted | None = ...,
+                         dmix_before: None = ..., dmix_after: Wanted,
+                         **fields: Unpack[_multi_token_backward]) -> tuple[A, A, A, A, A]: ...
+@overload
+def multi_token_backward(q: A, k: Array, v: Array, weight: Array, lse: Array, dout: Array, *,
+                         ctx: Context | None = ..., dq: Wanted | None = ...,
+                         dk: Wanted | None = ..., dv: Wanted | None = ...,
+                         dweight: Wanted | None = ..., dmix_before: None = ..., dmix_after: Wanted,
+                         **fields: Unpack[_multi_token_backward]) -> tuple[A, A, A, A, A]: ...
+@overload
+def multi_token_backward(ctx: Context | None, q: A, k: Array, v: Array, weight: Array, lse: Array,
+                         dout: Array, *, dq: Wanted | None = ..., dk: Wanted | None = ...,
+                         dv: Wanted | None = ..., dweight: Wanted | None = ..., dmix_before: Wanted,
+                         dmix_after: Wanted, **fields: Unpack[_multi_token_backward]) -> tuple[A, A,
+                         A, A, A, A]: ...
+@overload
+def multi_token_backward(q: A, k: Array, v: Array, weight: Array, lse: Array, dout: Array, *,
+                         ctx: Context | None = ..., dq: Wanted | None = ...,
+                         dk: Wanted | None = ..., dv: Wanted | None = ...,
+                         dweight: Wanted | None = ..., dmix_before: Wanted, dmix_after: Wanted,
+                         **fields: Unpack[_multi_token_backward]) -> tuple[A, A, A, A, A, A]: ...
+@overload
+def multi_token_backward(ctx: Context | None, q: Array, k: Array, v: Array, weight: Array,
+                         lse: Array, dout: Array, *, dq: Output = ..., dk: Output = ...,
+                         dv: Output = ..., dweight: Output = ..., dmix_before: Output = ...,
+                         dmix_after: Output = ...,
+                         **fields: Unpack[_multi_token_backward]) -> Any: ...
+@overload
+def multi_token_backward(q: Array, k: Array, v: Array, weight: Array, lse: Array, dout: Array, *,
+                         ctx: Context | None = ..., dq: Output = ..., dk: Output = ...,
+                         dv: Output = ..., dweight: Output = ..., dmix_before: Output = ...,
+                         dmix_after: Output = ...,
+                         **fields: Unpack[_multi_token_backward]) -> Any: ...
+
+class _group_norm_forward(TypedDict, total=False):
+    gain: Array | None
+    query_len: Array | None
+    factor: Float
+    eps: Float
+
+@overload
+def group_norm_forward(ctx: Context | None, x: A, *, y: Wanted | None = ...,
+                       **fields: Unpack[_group_norm_forward]) -> A: ...
+@overload
+def group_norm_forward(x: A, *, ctx: Context | None = ..., y: Wanted | None = ...,
+                       **fields: Unpack[_group_norm_forward]) -> A: ...
+@overload
+def group_norm_forward(ctx: Context | None, x: Array, *, y: Output = ...,
+                       **fields: Unpack[_group_norm_forward]) -> Any: ...
+@overload
+def group_norm_forward(x: Array, *, ctx: Context | None = ..., y: Output = ...,
+                       **fields: Unpack[_group_norm_forward]) -> Any: ...
+
+class _group_norm_backward(TypedDict, total=False):
+    gain: Array | None
+    query_len: Array | None
+    factor: Float
+    eps: Float
+
+@overload
+def group_norm_backward(ctx: Context | None, x: A, dy: Array, *, dx: Wanted | None = ...,
+                        dgain: None = ..., **fields: Unpack[_group_norm_backward]) -> A: ...
+@overload
+def group_norm_backward(x: A, dy: Array, *, ctx: Context | None = ..., dx: Wanted | None = ...,
+                        dgain: None = ..., **fields: Unpack[_group_norm_backward]) -> A: ...
+@overload
+def group_norm_backward(ctx: Context | None, x: A, dy: Array, *, dx: Wanted | None = ...,
+                        dgain: Wanted, **fields: Unpack[_group_norm_backward]) -> tuple[A, A]: ...
+@overload
+def group_norm_backward(x: A, dy: Array, *, ctx: Context | None = ..., dx: Wanted | None = ...,
+                        dgain: Wanted, **fields: Unpack[_group_norm_backward]) -> tuple[A, A]: ...
+@overload
+def group_norm_backward(ctx: Context | None, x: Array, dy: Array, *, dx: Output = ...,
+                        dgain: Output = ..., **fields: Unpack[_group_norm_backward]) -> Any: ...
+@overload
+def group_norm_backward(x: Array, dy: Array, *, ctx: Context | None = ..., dx: Output = ...,
+                        dgain: Output = ..., **fields: Unpack[_group_norm_backward]) -> Any: ...
