@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # tests/headers/check.sh <include dir> [--require]: every public header alone, in every C from C99
-# and every C++ from C++98, with gcc and clang, without a warning and without hidden padding; then
-# bindgen.  A missing tool is reported; with --require it is a failure.
+# and every C++ from C++98, with gcc and clang, without a warning and without hidden padding; the
+# C++ header through its test, in every C++ from C++17, with and without exceptions; then bindgen.
+# A missing tool is reported; with --require it is a failure.
 set -uo pipefail
 include=${1:?usage: tests/headers/check.sh <include dir> [--require]}
 require=${2:-}
@@ -50,6 +51,27 @@ language() { # compiler, -x language, standards...
 
 for compiler in gcc clang; do language "$compiler" c c99 c11 c17 c2x; done
 for compiler in g++ clang++; do language "$compiler" c++ c++98 c++11 c++14 c++17 c++20; done
+
+# The .hpp are templates: what counts is their use, which tests/hpp is.
+hpp() { # compiler, warnings...
+  local compiler=$1 standard
+  shift
+  have "$compiler" || return
+  for standard in c++17 c++20 c++2b; do
+    checked=$((checked + 1))
+    if ! { "$compiler" -std=$standard -fsyntax-only -Werror "$@" -I "$include" "$tests/hpp/hpp.cpp" &&
+      "$compiler" -std=$standard -fsyntax-only -Werror "$@" -fno-exceptions -fno-rtti \
+        -I "$include" "$tests/hpp/plain.cpp"; } 2>"$work/log"; then
+      echo "headers: tests/hpp fails with $compiler -std=$standard"
+      cat "$work/log"
+      failures=$((failures + 1))
+    fi
+  done
+}
+tests=$(dirname "$0")/..
+# g++ warns of fields that a designated initializer leaves out, which is what they are for.
+hpp g++ -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wold-style-cast -Wno-missing-field-initializers
+hpp clang++ -Weverything -Wno-c++98-compat -Wno-c++98-compat-pedantic
 if have bindgen; then
   checked=$((checked + 1))
   declared=$(cat "$include"/fovea/*.h | grep -c '^FOVEA_API')
