@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Continuous batching on a paged cache, as an inference engine writes it:
- *
- *    cc decode.c $(pkg-config --cflags --libs fovea) -lm -o decode && ./decode
- *    cc -DWITH_CUDA decode.c $(pkg-config --cflags --libs fovea) -I/usr/local/cuda/include \
- *      -L/usr/local/cuda/lib64 -lcudart -lm -o decode && ./decode cuda
+ *   cc decode.c $(pkg-config --cflags --libs fovea) -lm -o decode && ./decode
+ * or with a CUDA graph, where nvcc is in PATH (CUDA 12 or later):
+ *   nvcc -DWITH_CUDA decode.c $(pkg-config --cflags --libs fovea) -o decode && ./decode cuda
  *
  * Requests of different lengths arrive over time and share a batch of SLOTS sequences.
  *
