@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decoding on a paged cache with fovea.hpp; examples/c/decode.c is the whole engine.
 //   c++ -std=c++17 decode.cpp $(pkg-config --cflags --libs fovea) -o decode && ./decode
-// On a GPU it is `./decode cuda`.  Three sequences join the batch one after another.  A step appends a token to each and attends.
-// The params are filled once, because what changes lies in memory of the device.
+//
+// On a GPU it is `./decode cuda`.  Three sequences join the batch one after another.  A step
+// appends a token to each and attends.  The params are filled once, because what changes lies in
+// memory of the device.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
