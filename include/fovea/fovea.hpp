@@ -99,7 +99,7 @@ inline void check(fovea_status status) {
 /** A T, or the status and sentence of why there is none.  Test it before `*` and `->`, which then
  *  give an empty T. */
 template <class T>
-class Result {
+class [[nodiscard]] Result {
  public:
   Result(T value) noexcept : value_(std::move(value)) {}
   Result(fovea_status status, const char* sentence) noexcept : status_(status) {
@@ -443,13 +443,14 @@ constexpr Params params(Params given = Params{}) noexcept {
 
 /** The operation that `p` belongs to; on CUDA it is enqueued. */
 template <class Params>
-fovea_status try_run(fovea_context* ctx, const Params& p) noexcept {
+[[nodiscard]] fovea_status try_run(fovea_context* ctx, const Params& p) noexcept {
   return Operation<Params>::run(ctx, &p);
 }
 
 /** Whether the call is valid and supported here, and how many bytes of workspace it takes. */
 template <class Params>
-fovea_status try_workspace_bytes(fovea_context* ctx, const Params& p, std::size_t& bytes) noexcept {
+[[nodiscard]] fovea_status try_workspace_bytes(fovea_context* ctx, const Params& p,
+                                               std::size_t& bytes) noexcept {
   return Operation<Params>::workspace(ctx, &p, &bytes);
 }
 

@@ -68,6 +68,22 @@ hpp() { # compiler, warnings...
     fi
   done
 }
+# What must not compile, and the words that say why.
+refused() { # words, statements
+  checked=$((checked + 1))
+  if printf '#include <fovea/fovea.hpp>\n#include <vector>\nint main() { %s }\n' "$2" |
+    g++ -std=c++17 -fsyntax-only -x c++ -I "$include" - 2>"$work/log" || ! grep -q "$1" "$work/log"; then
+    echo "headers: fovea.hpp wanted to refuse '$2' with '$1'"
+    cat "$work/log"
+    failures=$((failures + 1))
+  fi
+}
+refused "of a temporary container" 'fovea::tensor(std::vector<float>(4), {4});'
+refused "dtype_of<double>" 'double x[4]; fovea::tensor(x, {4});'
+refused "dtype_of<bool>" 'bool x[4]; fovea::tensor(x, {4});'
+refused "Operation<int>" 'fovea::run(nullptr, 1);'
+refused "use of deleted function" 'auto a = fovea::Context::host(); auto b = a;'
+refused "use of deleted function" 'fovea::Buffer<float> a; auto b = a;'
 tests=$(dirname "$0")/..
 # g++ warns of fields that a designated initializer leaves out, which is what they are for.
 hpp g++ -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wold-style-cast -Wno-missing-field-initializers
