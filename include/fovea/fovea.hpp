@@ -357,7 +357,7 @@ class Buffer {
     const fovea_status status = fovea_alloc(ctx, memory, bytes, &data);
     if (status != FOVEA_OK) return {status, fovea_last_error()};
     made.ctx_ = ctx, made.data_ = static_cast<T*>(data), made.size_ = size;
-    return made;
+    return Result<Buffer>(std::move(made));
   }
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {

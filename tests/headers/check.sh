@@ -88,6 +88,14 @@ tests=$(dirname "$0")/..
 # g++ warns of fields that a designated initializer leaves out, which is what they are for.
 hpp g++ -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wold-style-cast -Wno-missing-field-initializers
 hpp clang++ -Weverything -Wno-c++98-compat -Wno-c++98-compat-pedantic
+if command -v nvcc >/dev/null; then  # whose front end is neither gcc nor clang
+  checked=$((checked + 1))
+  if ! nvcc -x cu -std=c++17 -I "$include" -c "$tests/hpp/hpp.cpp" -o "$work/hpp.o" 2>"$work/log"; then
+    echo "headers: tests/hpp fails with nvcc"
+    cat "$work/log"
+    failures=$((failures + 1))
+  fi
+fi
 if have bindgen; then
   checked=$((checked + 1))
   declared=$(cat "$include"/fovea/*.h | grep -c '^FOVEA_API')
