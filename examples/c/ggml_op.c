@@ -12,7 +12,8 @@
  *
  * fovea wants q in the dtype of k, so an f32 q over an f16 cache is cast in the graph.  The op is one
  * task of ggml's, because fovea has threads of its own.  ALiBi (max_bias) and quantised caches are
- * refused.  The program compares both with float64: a prompt and a decoding step, over f16 and f32
+ * refused.  ggml builds with CMake from its own source, which PyPI's ggml-python carries too, as
+ * vendor/ggml.  The program compares both with float64: a prompt and a decoding step, over f16 and f32
  * caches that ggml permutes as llama.cpp does. */
 #include <fovea/fovea.h>
 #include <ggml-cpu.h>

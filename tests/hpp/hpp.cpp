@@ -112,6 +112,8 @@ void views() {
   EXPECT(fovea::tensor(half.data(), {1}).data == half.data());
   EXPECT(fovea::tensor(static_cast<const void*>(x.data()), FOVEA_F16, {2, 2}).dtype == FOVEA_F16);
   EXPECT(fovea::tensor(lengths.data(), lengths).shape[2] == 3);  // extents from a container
+  static const std::int64_t shape[] = {2, 12};
+  EXPECT(fovea::tensor(x, shape).shape[1] == 12);
   EXPECT(fovea::tensor(single, {}).ndim == 0);
 #if __cplusplus >= 202002L
   EXPECT(fovea::tensor(std::span(x).first(8), {2, 4}).data == x.data());
