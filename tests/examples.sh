@@ -4,7 +4,7 @@
 # an installed fovea, on the host:
 #   1. by CMake, without a warning, and run: each checks its own result
 #   2. by the command that its own opening comment tells, as it stands there
-#   3. the program of README.md as C99 and as C++11, the lines that open fovea.hpp as C++17
+#   3. README.md's program in C as C99 and as C++11, the one in C++ and the lines that open fovea.hpp
 #   tests/examples.sh <build folder>
 # ggml_op.c takes part where pkg-config finds ggml.
 set -euo pipefail
@@ -69,14 +69,19 @@ cp "$out/readme.c" "$out/readme.cpp"
   printf '  return !(o[0] < 1e-6F);\n}\n'; } >"$out/opening.cpp"
 grep -q 'int main(void)' "$out/readme.c" || fail "README.md holds no C program"
 grep -q 'fovea::run(ctx, p);' "$out/opening.cpp" || fail "fovea.hpp opens with no lines of C++"
-for of in "readme.c cc -std=c99" "readme.cpp c++ -std=c++11" "opening.cpp c++ -std=c++17"; do
+sources=("readme.c cc -std=c99" "readme.cpp c++ -std=c++11" "opening.cpp c++ -std=c++17")
+if grep -q '^```cpp$' README.md; then
+  sed -n '/^```cpp$/,/^```$/p' README.md | sed '/^```/d' >"$out/readme17.cpp"
+  sources+=("readme17.cpp c++ -std=c++17")
+fi
+for of in "${sources[@]}"; do
   read -r source compiler standard <<<"$of"
   # g++ -Wextra warns of = {0}, which zeroes a struct in C.
   run "$out/log" "$compiler" "$standard" -pedantic -Wall -Wextra -Wno-missing-field-initializers -Werror "$out/$source" \
     -I"$prefix/include" -L"$libdir" -lfovea -Wl,-rpath,"$libdir" -o "$out/program"
   run "$out/log" "$out/program"
   case $source in
-    readme.*) grep -q '^o\[0\] = 1\.000000 by attention_forward\.' "$out/log" || fail "$source printed $(cat "$out/log")" ;;
+    readme*) grep -q '^o\[0\] = 1\.000000 by attention_forward\.' "$out/log" || fail "$source printed $(cat "$out/log")" ;;
   esac
 done
 echo "examples: $programs programs by CMake, $typed by their own command, README.md and fovea.hpp agree"
