@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention from plain C, linked: cc attend.c $(pkg-config --cflags --libs fovea)
+/* Attention from plain C, linked:
+ *   cc attend.c $(pkg-config --cflags --libs fovea) -o attend && ./attend
  * The backend is the host unless the first argument is "cuda". */
 #include <fovea/fovea.h>
 #include <string.h>

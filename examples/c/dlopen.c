@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The same attention without linking fovea: cc dlopen.c -ldl; ./dlopen path/to/libfovea.so
- * The header gives the types; the functions come by name. */
+/* The same attention without linking fovea:
+ *   cc dlopen.c $(pkg-config --cflags fovea) -ldl -o dlopen && ./dlopen
+ * It loads libfovea.so.0 from where the loader looks, or the file that its argument names.  The
+ * header gives the types; the functions come by name. */
 #include <dlfcn.h>
 #include <fovea/fovea.h>
 

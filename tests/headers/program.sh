@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tests/headers/program.sh <libfovea.so>: the program in fovea.h, as typed, is C99 without a warning,
-# links against the library and prints the row that the header promises.
+# tests/headers/program.sh <libfovea.so>: the program in fovea.h, as typed, is C99 without a warning
+# and C++11, links against the library and prints the row that the header promises.
 set -euo pipefail
 library=${1:?usage: tests/headers/program.sh <libfovea.so>}
 header=$(cd "$(dirname "$0")/../.." && pwd)/include/fovea/fovea.h
@@ -13,6 +13,8 @@ sed -n '/^ \*    #include/,/^ \*    }$/s/^ \*    //p' "$header" >"$work/program.
 grep -q 'int main(void)' "$work/program.c" || { echo "program: fovea.h holds no program" >&2; exit 1; }
 cc -std=c99 -pedantic -Wall -Wextra -Werror -I "$(dirname "$header")/.." "$work/program.c" "$library" \
   -Wl,-rpath,"$(cd "$(dirname "$library")" && pwd)" -o "$work/program"
+cp "$work/program.c" "$work/program.cpp"
+c++ -std=c++11 -pedantic -Wall -Werror -fsyntax-only -I "$(dirname "$header")/.." "$work/program.cpp"
 "$work/program" >"$work/out"
 wanted=$(sed -n 's/.*prints "\(.*\)".*/\1/p' "$header")
 [ -n "$wanted" ] || { echo "program: fovea.h does not say what its program prints" >&2; exit 1; }
