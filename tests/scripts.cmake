@@ -15,6 +15,8 @@ fovea_script(dialect COMMAND ${Python3_EXECUTABLE} tests/headers/dialect.py)
 fovea_script(sizes COMMAND ${Python3_EXECUTABLE} tests/sizes.py)
 fovea_script(symbols COMMAND bash tests/headers/symbols.sh $<TARGET_FILE:fovea> --require)
 fovea_script(install COMMAND bash tests/install.sh ${CMAKE_BINARY_DIR})
+fovea_script(consume COMMAND bash tests/consume/run.sh ${CMAKE_BINARY_DIR})
+fovea_script(wheel COMMAND bash tests/wheel.sh ${CMAKE_BINARY_DIR} ${_python})
 fovea_script(examples COMMAND bash tests/examples.sh ${CMAKE_BINARY_DIR})
 # PyTorch is a download of gigabytes: its tests run where it is, and with FOVEA_REQUIRE_ALL.
 execute_process(COMMAND ${_python} -c "import torch" RESULT_VARIABLE _no_torch OUTPUT_QUIET ERROR_QUIET)
