@@ -47,7 +47,6 @@ cmp <("$out/c/attend" 2>/dev/null) <("$out/c/dlopen" "$libdir/libfovea.so")
 # ---- 2: as each file tells it.  That fovea.pc is right in any prefix is tests/install.sh's to hold.
 mkdir "$out/typed"
 cp examples/c/*.[ch] examples/cpp/*.cpp "$out/typed"
-sed -i "s,^prefix=.*,prefix=$prefix," "$libdir/pkgconfig/fovea.pc"
 for source in "$out"/typed/*.c "$out"/typed/*.cpp; do
   command=$(sed -nE 's,^ ?(\*|//) +((cc|c\+\+) .*&& \./.*)$,\2,p' "$source" | head -n 1)
   [ -n "$command" ] || fail "$(basename "$source") does not tell how it is compiled"
