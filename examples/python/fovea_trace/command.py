@@ -11,13 +11,12 @@ import time
 if __package__ in (None, ""):  # run as a script
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-import gguf
 import numpy as np
 
 from fovea_trace import files, page, record
 from fovea_trace.watch import WatchedAttention
-from smollm import model, text
-from smollm.generate import say
+from smollm import model, weights
+from smollm.terminal import say
 import fovea
 
 BLOCKS = (16, 32, 64, 128)
@@ -34,17 +33,18 @@ def main():
 
 
 def run(args, ctx):
-    said, reader = read_text(args.text), gguf.GGUFReader(args.model or text.weights_path())
-    layers = chosen(args.layers, reader.get_field("llama.block_count").contents())
+    said = read_text(args.text)
     say("reading the vocabulary of the weights ...")
-    encoding = text.load_tokenizer(reader).encode(said)
-    llm = model.load(reader, lambda i, of: say(f"unpacking the weights: layer {i} of {of}"))
+    source = weights.open_weights(args.model)
+    layers = chosen(args.layers, source.fields["layers"])
+    encoding = source.tokenizer().encode(said)
+    progress = lambda i, of: say(f"unpacking the weights: layer {i} of {of}")  # noqa: E731
+    llm = model.load(source, progress, layers[-1] + 1)  # no later layer changes what these do
     c = llm.config
     count = min(len(encoding.ids), args.tokens or c.context, c.context)
     if count < len(encoding.ids):
         say(f"the text has {len(encoding.ids):,} tokens: tracing the first {count:,}"
             + ("" if args.tokens else ", which the model was trained for"), done=True)
-    llm.layers = llm.layers[:layers[-1] + 1]  # no later layer changes what these do
 
     edges, started = bytearray(), time.perf_counter()
     session = fovea.TraceSession(
