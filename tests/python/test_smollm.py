@@ -237,8 +237,8 @@ def test_a_broken_file_is_a_sentence(tmp_path, name):
 
 
 def test_help_needs_nothing_installed():
-    ran = subprocess.run([sys.executable, "-S", "-E", str(EXAMPLES / "smollm/generate.py"), "--help"],
-                         capture_output=True, text=True, env={})
+    bare = [sys.executable, "-S", "-E", str(EXAMPLES / "smollm/generate.py"), "--help"]
+    ran = subprocess.run(bare, capture_output=True, text=True, env={})
     assert ran.returncode == 0 and "--chat" in ran.stdout and "None" not in ran.stdout
 
 

@@ -130,7 +130,8 @@ def test_blocks_of_text_are_the_whole_text():
 
 def test_token_weights_are_the_softmax():
     random = np.random.default_rng(2)
-    q, k = random.standard_normal((50, 4, 8), np.float32), random.standard_normal((50, 2, 8), np.float32)
+    q = random.standard_normal((50, 4, 8), np.float32)
+    k = random.standard_normal((50, 2, 8), np.float32)
     key, weight = token_weights(q, k, 2, 16, 0.3, top=5)
     assert key.shape == weight.shape == (4, 16, 5)
     for head, row in np.ndindex(4, 16):
@@ -141,7 +142,8 @@ def test_token_weights_are_the_softmax():
     last, weight = token_weights(q, k, 3, 16, 0.3)  # a short block
     assert last.shape == (4, 2, 16) and weight.sum(2).max() <= 1 + 1e-6
     first, weight = token_weights(q, k, 0, 16, 0.3)
-    assert weight[:, 0, 0] == pytest.approx(1) and not weight[:, 0, 1:].any()  # it sees itself alone
+    assert weight[:, 0, 0] == pytest.approx(1)  # it sees itself alone
+    assert not weight[:, 0, 1:].any()
 
 
 def test_a_folder_is_looked_at_first_and_files_are_whole(tmp_path):
@@ -286,6 +288,13 @@ def llama(tmp_path_factory):
     tokenizer.decoder = decoders.ByteLevel()
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
     return folder
+
+
+def test_a_missing_pytorch_is_said(monkeypatch):
+    from fovea_trace import hf
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match="--hf: .*torch.* -m pip install torch transformers"):
+        hf.load("anything")
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])

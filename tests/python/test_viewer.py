@@ -254,7 +254,8 @@ def test_single_tokens_are_shown_where_they_were_weighed(browser, tmp_path):
     assert coloured == (want > 0).astype(int).tolist() and sum(coloured) == 1
     assert opened.text("key-text") == "".join(trace.tokens.text[:16])
     assert opened.text("row-text") == "".join(trace.tokens.text[29 * 16:])
-    assert opened.run("return [...tokenWeights().values()].reduce((a, b) => a + b)") == pytest.approx(1)
+    assert opened.run("return [...tokenWeights().values()].reduce((a, b) => a + b)") == (
+        pytest.approx(1))
     assert len(opened.run("return [...document.querySelectorAll('#token-list button')]"
                           ".map(b => b.textContent)")) == 8  # fmt: skip
     opened.run("document.querySelector('#row-text').focus()")
@@ -273,7 +274,8 @@ def test_two_texts_beside_each_other_follow_each_other(browser, tmp_path):
     browser.open((tmp_path / "trace.html").as_uri())
     browser.until("[0, 1].every(i => window[i] && window[i].foveaTrace && true)")
     for side, rows in ((0, 30), (1, 20)):
-        assert browser.run("return window[arguments[0]].foveaTrace.about.row_text.length", side) == rows
+        texts = "return window[arguments[0]].foveaTrace.about.row_text.length"
+        assert browser.run(texts, side) == rows
     ranges = browser.run("return [0, 1].map(i => window[i].foveaTrace.state.range)")
     assert ranges[0] == ranges[1] and ranges[0]["hi"] == 50
     scopes = "return [0, 1].map(i => window[i].foveaTrace.state.scope)"
@@ -294,7 +296,8 @@ def test_the_names_of_the_arc_axis_keep_apart(browser, tmp_path, width):
     places = opened.run("""
         const written = [], plain = CanvasRenderingContext2D.prototype.fillText;
         CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
-          const w = this.measureText(text).width, by = { center: w / 2, right: w }[this.textAlign] || 0;
+          const w = this.measureText(text).width;
+          const by = { center: w / 2, right: w }[this.textAlign] || 0;
           written.push([x - by, x - by + w, text]);
         };
         drawArcs();

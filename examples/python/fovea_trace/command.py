@@ -79,7 +79,8 @@ def of_smollm(args, texts):
         except KeyboardInterrupt:
             left = stopped(watcher)
         about = dict(title=title, model=args.model or "SmolLM2-135M-Instruct", dtype=args.dtype)
-        return told(watcher.trace(about, record.block_text(said, offsets[:count], 1)), watcher), left
+        trace = watcher.trace(about, record.block_text(said, offsets[:count], 1))
+        return told(trace, watcher), left
 
     return read
 
@@ -156,7 +157,11 @@ def told(trace, watcher=None):
 
 def write(traces, folder, told):
     from fovea_trace import files, page
-    progress = lambda what: lambda done, total: say(f"writing {what}: {done:,} of {total:,} edges")  # noqa: E731
+
+
+    def progress(what):
+        return lambda done, total: say(f"writing {what}: {done:,} of {total:,} edges")
+
     for trace, stem in zip(traces, ("trace", "beside")):
         say(f"writing {stem}.npz ...")
         save(folder, f"{stem}.npz", lambda path: files.write_npz(trace, path), told)

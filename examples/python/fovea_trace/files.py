@@ -70,7 +70,7 @@ def write_json(trace, path, progress=lambda done, total: None):
         before = "\n"
         for layer, head, q, k, weight, *share in rows(trace, progress):
             # JSON has no infinity, and a score can be -inf.
-            weight, *share = ("null" if x in ("-inf", "inf", "nan") else x for x in (weight, *share))
+            weight, *share = ("null" if x[-3:] in ("inf", "nan") else x for x in (weight, *share))
             share = f'"share": {share[0]}, ' if share else ""
             file.write(f'{before}{{"source": "q{q}", "target": "k{k}", "weight": {weight}, '
                        f'{share}"layer": {layer}, "head": {head}}}')

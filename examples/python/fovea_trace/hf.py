@@ -9,6 +9,7 @@
 The model runs once, as it would; its own attention makes the outputs.  Each layer's queries and
 keys, as attention gets them (after rope), are traced on the way."""
 import contextlib
+import sys
 
 import fovea
 
@@ -75,7 +76,8 @@ def trace_model(model, input_ids, *, tokenizer=None, token_text=None, layers=Non
 def chosen(layers, count):
     layers = list(range(count)) if layers is None else list(layers)
     if not layers or layers != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= count:
-        raise Unseen(f"trace_model: layers is {layers}, wanted ascending layers of 0 .. {count - 1}")
+        raise Unseen(
+            f"trace_model: layers is {layers}, wanted ascending layers of 0 .. {count - 1}")
     return layers
 
 
@@ -153,7 +155,8 @@ def load(name, dtype="f32", backend="host"):
         import torch
         import transformers
     except ModuleNotFoundError as why:
-        raise ModuleNotFoundError(f"--hf needs PyTorch and transformers ({why})") from None
+        install = f"{sys.executable} -m pip install torch transformers"
+        raise ImportError(f"--hf: {why}: {install}") from None
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name)
         model = transformers.AutoModelForCausalLM.from_pretrained(

@@ -16,7 +16,7 @@ class Folder:
                                   "--out names another folder")
         path.mkdir(parents=True, exist_ok=True)
         try:
-            with tempfile.TemporaryFile(dir=path):  # the one sure way to learn that it can be written
+            with tempfile.TemporaryFile(dir=path):  # the one sure way to learn it
                 pass
         except OSError as why:
             self.close()

@@ -35,7 +35,7 @@ def write_page(trace, path, beside=None):
 def side_by_side(viewer, *traces):
     """The viewer once and both data: the page makes a frame of each."""
     if (traces[0].layers, traces[0].heads) != (traces[1].layers, traces[1].heads):
-        raise ValueError("write_page: beside has other layers or heads than trace, wanted one model")
+        raise ValueError("write_page: beside has other layers or heads than trace: wanted the same")
     about, data = zip(*map(parts, traces))
     for one in about:
         one["range"] = scale(traces)

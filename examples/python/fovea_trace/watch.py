@@ -58,8 +58,9 @@ class Watcher:
         if self.tokens_of is not None:
             key, weight = (np.stack(x) for x in zip(*self.tokens[:len(done)]))
             weights = record.TokenWeights(self.tokens_of, list(token_text), key, weight)
-        join = lambda n: ["".join(token_text[i:i + n]) for i in range(0, len(token_text), n)]  # noqa: E731
-        return record.Trace(about, edges, retained, join(rows), join(keys), weights)
+        texts = [["".join(token_text[i:i + n]) for i in range(0, len(token_text), n)]
+                 for n in (rows, keys)]
+        return record.Trace(about, edges, retained, *texts, weights)
 
 
 def numbers(x):

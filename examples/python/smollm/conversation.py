@@ -41,7 +41,7 @@ class Conversation:
         self.full = False
 
     def ask(self, words, most, progress=lambda done, total: None):
-        """Pieces of the answer, of at most `most` tokens.  `full` tells that the context ended it."""
+        """The answer's pieces, at most `most` tokens; `full` then tells if the context ended it."""
         logits = self.read(self.tokenizer.encode(text.question(words)).ids, progress)
         yield from self.answer(logits, most)
 

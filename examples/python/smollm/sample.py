@@ -45,5 +45,7 @@ class Sampler:
     def __str__(self):
         if self.temperature == 0:
             return "greedy"
-        limits = f", top-k {self.top_k}" * bool(self.top_k) + f", top-p {self.top_p}" * (self.top_p < 1)
-        return f"temperature {self.temperature}{limits}, seed {self.seed}"
+        words = [f"temperature {self.temperature}"]
+        words += [f"top-k {self.top_k}"] * bool(self.top_k)
+        words += [f"top-p {self.top_p}"] * (self.top_p < 1)
+        return ", ".join([*words, f"seed {self.seed}"])

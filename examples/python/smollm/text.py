@@ -4,7 +4,7 @@ SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 END, STOPS = "<|im_end|>", ("<|im_end|>", "<|endoftext|>")
 CONTROL = 3  # token type in GGUF
 
-# The file's template in Jinja: every message in its marks; the default system message, if none leads.
+# The file's template in Jinja: each message in its marks, and a system message where none leads.
 TEMPLATE = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
     "{{ '<|im_start|>system\n" + SYSTEM + "<|im_end|>\n' }}{% endif %}"
