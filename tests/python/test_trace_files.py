@@ -321,7 +321,9 @@ def test_a_hugging_face_model_is_traced_as_it_attends(llama, implementation):
     np.testing.assert_allclose(trace.retained, 1, atol=1e-5)
     heaviest = np.sort(p[:, :, 48:64], 3)[..., :-17:-1]
     np.testing.assert_allclose(trace.tokens.weight, heaviest, atol=1e-5)
+    model.train()
     one = hf.trace_model(model, ids, layers=[1], block_rows=16, block_keys=16)
+    assert model.training
     assert set(one.edges["layer"]) == {1} and one.row_text[0].startswith("[")
 
 
@@ -343,6 +345,30 @@ def test_a_hugging_face_model_that_a_trace_would_not_show_is_refused(llama):
     assert model.config._attn_implementation == "sdpa"
     model.model.layers[1].self_attn.is_causal = True
     assert hf.trace_model(model, ids).layers == [0, 1, 2]
+
+
+def test_what_a_trace_cannot_show_is_computed_as_ever_where_it_is_left_out():
+    """Gemma 2 caps logits and has windows: a layer is traced only where neither matters."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from fovea_trace import hf
+    torch.manual_seed(1)
+    config = transformers.Gemma2Config(
+        vocab_size=99, hidden_size=32, intermediate_size=32, num_hidden_layers=2, head_dim=8,
+        num_attention_heads=4, num_key_value_heads=2, sliding_window=32, initializer_range=0.5,
+        attn_logit_softcapping=1.0, query_pre_attn_scalar=3, attn_implementation="eager")
+    model, ids = transformers.Gemma2ForCausalLM(config).eval(), torch.arange(60)[None] % 99
+    with pytest.raises(hf.Unseen, match="layer 0 has a sliding window of 32 tokens, fewer than"):
+        hf.trace_model(model, ids)
+    with pytest.raises(hf.Unseen, match="layer 1 caps its logits"):
+        hf.trace_model(model, ids, layers=[1])
+    model.model.layers[1].self_attn.attn_logit_softcapping = None
+    trace = hf.trace_model(model, ids, layers=[1], block_rows=16, block_keys=16)
+    p = model(ids, output_attentions=True).attentions[1][0].detach().numpy()
+    got = np.zeros((4, 4, 4))
+    np.add.at(got, tuple(trace.edges[name] for name in record.RECORD.names[1:4]),
+              trace.edges["weight"])
+    sums = np.add.reduceat(np.add.reduceat(p, range(0, 60, 16), 1), range(0, 60, 16), 2)
+    np.testing.assert_allclose(got, sums, atol=1e-4)
 
 
 def test_the_command_takes_a_hugging_face_folder(llama, tmp_path, monkeypatch):

@@ -15,8 +15,6 @@ import fovea
 
 from fovea_trace.watch import Watcher
 
-NAME = "fovea_trace"
-
 
 class Unseen(ValueError):
     """The model does something that a trace would not show truly."""
@@ -99,36 +97,38 @@ def text_of(ids, tokenizer):
 
 @contextlib.contextmanager
 def watched(model, watcher):
-    """The model's attention as it is, and `watcher` beside it; afterwards as it was."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    before = model.config._attn_implementation
-    attend = AttentionInterface().get(before) if before != "eager" else None
-    # Eager attention is not registered: SDPA computes the same.
-    attend = attend or AttentionInterface().get("sdpa")
-    masks = AttentionMaskInterface()
+    """The model's attention as it is, and `watcher` beside it.
 
-    def attention(module, query, key, value, attention_mask, scaling=None, **fields):
-        layer = getattr(module, "layer_idx", None)
-        if layer in watcher.layers:
-            check(module, query, key, fields)
-            watcher.see(layer, query.transpose(1, 2), key.transpose(1, 2), scale=scaling)
-            if layer == watcher.layers[-1]:
-                raise _Enough
-        return attend(module, query, key, value, attention_mask, scaling=scaling, **fields)
+    A layer asks AttentionInterface.get_interface for its attention, eager or any other.  Here the
+    layers of `model` get that function with the watcher before it; masks are not touched."""
+    from transformers import AttentionInterface, __version__
+    plain = getattr(AttentionInterface, "get_interface", None)
+    if plain is None:
+        raise ImportError(f"trace_model: transformers is {__version__}, wanted 5 or later")
+    ours = {id(module) for module in model.modules()}
 
-    AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, masks.get(before if before in masks and before != "eager"
-                                                    else "sdpa"))
-    model.set_attn_implementation(NAME)
+    def get_interface(self, *which):
+        own = plain(self, *which)
+
+        def attention(module, query, key, value, *rest, scaling=None, **fields):
+            layer = getattr(module, "layer_idx", None)
+            if id(module) in ours and layer in watcher.layers:
+                check(module, query, key, fields)
+                watcher.see(layer, query.transpose(1, 2), key.transpose(1, 2), scale=scaling)
+                if layer == watcher.layers[-1]:
+                    raise _Enough
+            return own(module, query, key, value, *rest, scaling=scaling, **fields)
+
+        return attention
+
     training = model.training
     model.eval()
+    AttentionInterface.get_interface = get_interface
     try:
         yield
     finally:
+        AttentionInterface.get_interface = plain
         model.train(training)
-        model.set_attn_implementation(before)
-        AttentionInterface._global_mapping.pop(NAME, None)
-        AttentionMaskInterface._global_mapping.pop(NAME, None)
 
 
 def check(module, query, key, fields):
