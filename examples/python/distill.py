@@ -17,18 +17,16 @@ begin as noise.  What counts is recall on text that was not trained on: how many
 row of the model attends to most are among those that the indexer puts first.
 
 `--loss numpy` has the same loss from whole s x t arrays, for comparison: the curve is the same."""
-import argparse
 import math
 import pathlib
 import time
 
 try:
-    import gguf
     import matplotlib
     import numpy as np
-    from smollm import model, text
-    from smollm.generate import say
+    from smollm import model, weights
     from smollm.paged import PagedAttention
+    from smollm.terminal import Parser, say, sentences
     import fovea  # last: smollm finds it in a checkout
 except ModuleNotFoundError as why:
     needs = pathlib.Path(__file__).parent / "smollm/requirements.txt"
@@ -57,17 +55,17 @@ class Recorder(PagedAttention):
 def record(args, ctx):
     """The teacher: q (n, h, s, d) and k (n, g, s, d) of n windows of text, the last ones held out.
     Heads of all recorded layers stand side by side: to the loss a layer is more heads."""
-    reader = gguf.GGUFReader(args.model or text.weights_path())
-    tokens = text.load_tokenizer(reader).encode(distinct_text(args.text)).ids
+    source = weights.open_weights(args.model)
+    tokens = source.tokenizer().encode(distinct_text(args.text)).ids
     n = args.windows + args.held_out
     if len(tokens) < n * args.tokens:
         raise SystemExit(f"distill: {n} windows of {args.tokens} tokens are more than the "
                          f"{len(tokens)} of the text: lower --windows, --held-out or --tokens")
-    llm = model.load(reader, lambda i, of: say(f"unpacking the weights: layer {i} of {of}"))
-    if not 0 <= min(args.layers) <= max(args.layers) < llm.config.layers:
-        raise SystemExit(f"distill: --layers go from 0 to {llm.config.layers - 1}, "
-                         f"got {args.layers}")
-    llm.layers = llm.layers[:max(args.layers) + 1]  # the rest is not asked
+    count = source.fields["layers"]
+    if not 0 <= min(args.layers) <= max(args.layers) < count:
+        raise SystemExit(f"distill: --layers go from 0 to {count - 1}, got {args.layers}")
+    progress = lambda i, of: say(f"unpacking the weights: layer {i} of {of}")  # noqa: E731
+    llm = model.load(source, progress, max(args.layers) + 1)  # the rest is not asked
     q, k = [], []
     for i, first in enumerate(np.linspace(0, len(tokens) - args.tokens, n).astype(int)):
         say(f"the model reads window {i + 1} of {n}, {args.tokens} tokens each")
@@ -232,9 +230,8 @@ def draw(losses, found, judge, args):
 
 
 def arguments(argv):
-    parser = argparse.ArgumentParser(
-        prog="distill", description="Distils a sparse-attention indexer from SmolLM2's attention.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = Parser(
+        prog="distill", description="Distils a sparse-attention indexer from SmolLM2's attention.")
     option = parser.add_argument
     option("--out", type=pathlib.Path, default="distill.png", help="the plot: .png, .svg or .pdf")
     option("--loss", choices=["fovea", "numpy"], default="fovea")
@@ -268,26 +265,27 @@ def arguments(argv):
 def main(argv=None):
     args = arguments(argv)
     started = time.perf_counter()
-    try:
-        with fovea.Context(args.backend, threads=args.threads) as ctx:
-            q, k = record(args, ctx)
-            say(f"teacher: {len(q)} windows of {args.tokens} tokens, {q.shape[1]} heads of layers "
-                f"{args.layers}, in {time.perf_counter() - started:.0f} s", done=True)
-            n = args.windows
-            judge = Judge(q[n:], k[n:], args.keep)
-            loss = FoveaLoss(ctx) if args.loss == "fovea" else numpy_loss
-            losses, found, spent = train(q[:n], k[:n], args, loss, judge)
-    except fovea.FoveaError as why:
-        raise SystemExit(f"distill: {why}") from None
-    draw(losses, found, judge, args)
+    with sentences("distill"), fovea.Context(args.backend, threads=args.threads) as ctx:
+        q, k = record(args, ctx)
+        say(f"teacher: {len(q)} windows of {args.tokens} tokens, {q.shape[1]} heads of layers "
+            f"{args.layers}, in {time.perf_counter() - started:.0f} s", done=True)
+        n = args.windows
+        judge = Judge(q[n:], k[n:], args.keep)
+        loss = FoveaLoss(ctx) if args.loss == "fovea" else numpy_loss
+        losses, found, spent = train(q[:n], k[:n], args, loss, judge)
+        draw(losses, found, judge, args)
+        tell(losses, found, judge, args, spent)
+        print(f"{args.out}, after {time.perf_counter() - started:.0f} s in all")
+    return losses, found, judge
+
+
+def tell(losses, found, judge, args, spent):
     (recall, mass), (recall_before, mass_before) = found[args.steps], found[0]
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {args.steps} steps; "
           f"{args.loss} takes {1e3 * spent / args.steps:.0f} ms a step for it and its gradient")
     print(f"held out: recall of the first {args.keep} keys {recall_before:.1%} -> {recall:.1%} "
           f"(a random choice {judge.chance:.1%}), attention on the keys found "
           f"{mass_before:.1%} -> {mass:.1%} (at most {judge.most:.1%})")
-    print(f"{args.out}, after {time.perf_counter() - started:.0f} s in all")
-    return losses, found, judge
 
 
 if __name__ == "__main__":

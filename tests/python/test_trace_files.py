@@ -14,7 +14,9 @@ import pytest
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples/python"
 sys.path.insert(0, str(EXAMPLES))
-from fovea_trace import files, record  # noqa: E402
+from fovea_trace import files, page, record  # noqa: E402
+from fovea_trace.output import Folder  # noqa: E402
+from fovea_trace.tokens import token_weights  # noqa: E402
 
 TEXT = "\n".join(f"Rule {i}: say what was got, “and” what was <wanted> & why." for i in range(40))
 BLOCK, KEEP = 16, 4
@@ -45,6 +47,10 @@ def trace(ctx):
     return record.Trace(about, edges, retained, row_text, [f"key {i} é" for i in range(8)]), wanted
 
 
+def rows_of(q_block):
+    return min(250 - BLOCK * q_block, BLOCK)
+
+
 def tuples(trace, wanted):
     """(layer, head, row block, key block, weight) from selected and edge_mass."""
     for layer, (selected, mass) in zip(trace.layers, wanted):
@@ -66,16 +72,22 @@ def test_every_file_has_the_edges_of_trace_forward(trace, tmp_path):
         assert npz["row_text"].tolist() == trace.row_text
         assert npz["key_text"].tolist() == trace.key_text
         assert json.loads(str(npz["about"])) == trace.about
+        np.testing.assert_allclose(npz["edge_share"] * [rows_of(w[2]) for w in want],
+                                   [w[4] for w in want], rtol=1e-6)
 
     files.write_csv(trace, tmp_path / "trace.csv")
     with open(tmp_path / "trace.csv", newline="") as file:
         header, *lines = csv.reader(file)
-    assert header == ["layer", "head", "q_block", "k_block", "weight"]
+    assert header == ["layer", "head", "q_block", "k_block", "weight", "share"]
     assert [(*map(int, line[:4]), np.float32(line[4])) for line in lines] == want
+    shares = [float(line[5]) * rows_of(int(line[2])) for line in lines]
+    np.testing.assert_allclose(shares, [w[4] for w in want], rtol=1e-6)
 
     files.write_json(trace, tmp_path / "trace.json")
     graph = json.loads((tmp_path / "trace.json").read_text())
-    assert graph["directed"] is True and graph["graph"] == trace.about
+    assert graph["directed"] is True and trace.about.items() <= graph["graph"].items()
+    assert "summed over the rows" in graph["graph"]["weight_is"]
+    assert [link["share"] for link in graph["links"]] == [float(line[5]) for line in lines]
     nodes = {node["id"]: node for node in graph["nodes"]}
     assert len(nodes) == 16 + 8
     assert nodes["q3"]["text"] == trace.row_text[3]
@@ -89,10 +101,16 @@ def test_every_file_has_the_edges_of_trace_forward(trace, tmp_path):
 
 def test_a_score_that_json_cannot_say_is_null(trace, tmp_path):
     trace, _ = trace
+    trace.about["edge_kind"] = "score"
     trace.edges = trace.edges.copy()
     trace.edges["weight"][0] = -np.inf
     files.write_json(trace, tmp_path / "trace.json")
-    assert json.loads((tmp_path / "trace.json").read_text())["links"][0]["weight"] is None
+    link = json.loads((tmp_path / "trace.json").read_text())["links"][0]
+    assert link["weight"] is None and "share" not in link
+    files.write_csv(trace, tmp_path / "trace.csv")
+    with open(tmp_path / "trace.csv") as file:
+        assert file.readline() == "layer,head,q_block,k_block,weight\n"
+        assert file.readline().endswith(",-inf\n")
 
 
 def test_progress_counts_edges(trace, tmp_path, monkeypatch):
@@ -110,10 +128,75 @@ def test_blocks_of_text_are_the_whole_text():
     assert np.allclose(record.block_mean(np.arange(5.0)[None], 2), [[0.5, 2.5, 4]])
 
 
+def test_token_weights_are_the_softmax():
+    random = np.random.default_rng(2)
+    q = random.standard_normal((50, 4, 8), np.float32)
+    k = random.standard_normal((50, 2, 8), np.float32)
+    key, weight = token_weights(q, k, 2, 16, 0.3, top=5)
+    assert key.shape == weight.shape == (4, 16, 5)
+    for head, row in np.ndindex(4, 16):
+        x = np.exp(0.3 * k[:32 + row + 1, head // 2].astype(np.float64) @ q[32 + row, head])
+        want = np.sort(x / x.sum())[::-1][:5]
+        np.testing.assert_allclose(weight[head, row], want, rtol=1e-5)
+        np.testing.assert_allclose((x / x.sum())[key[head, row]], want, rtol=1e-5)
+    last, weight = token_weights(q, k, 3, 16, 0.3)  # a short block
+    assert last.shape == (4, 2, 16) and weight.sum(2).max() <= 1 + 1e-6
+    first, weight = token_weights(q, k, 0, 16, 0.3)
+    assert weight[:, 0, 0] == pytest.approx(1)  # it sees itself alone
+    assert not weight[:, 0, 1:].any()
+
+
+def test_a_folder_is_looked_at_first_and_files_are_whole(tmp_path):
+    def broken(path):
+        path.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with Folder(tmp_path / "a/b", ["x", "y"]) as folder:
+        folder.save("x", lambda path: path.write_text("one"))
+        with pytest.raises(OSError, match="No space"):
+            folder.save("y", broken)
+    assert [p.name for p in (tmp_path / "a/b").iterdir()] == ["x"]
+    with pytest.raises(FileExistsError, match="has a x already: --force"):
+        Folder(tmp_path / "a/b", ["x", "y"])
+    with Folder(tmp_path / "a/b", ["x"], force=True) as folder, pytest.raises(OSError):
+        folder.save("x", broken)
+    assert (tmp_path / "a/b/x").read_text() == "one"
+    with Folder(tmp_path / "vain", ["x"]):
+        pass
+    assert not (tmp_path / "vain").exists()
+    with pytest.raises(OSError):
+        Folder(tmp_path / "a/b/x/c", ["x"])
+
+
+def test_two_traces_share_a_page_and_its_colours(trace, tmp_path):
+    first, _ = trace
+    second = record.Trace(dict(first.about, title="other </script>", edge_kind="score"),
+                          first.edges[:-9].copy(), first.retained, first.row_text, first.key_text)
+    second.edges["weight"][0], second.edges["weight"][1] = -np.inf, 99
+    page.write_page(first, tmp_path / "both.html", second)
+    both = (tmp_path / "both.html").read_text(encoding="utf-8")
+    page.write_page(first, tmp_path / "one.html")
+    assert "other </script>" not in both and "://" not in both
+    assert len(both) < 1.6 * (tmp_path / "one.html").stat().st_size + 20_000  # the viewer once
+    least = min(first.edges["weight"].min(), second.edges["weight"][1:].min())
+    assert page.scale([first, second]) == [least, 99]
+    fewer = record.Trace(dict(first.about, layers=[2]), *list(vars(first).values())[1:])
+    with pytest.raises(ValueError, match="other layers or heads"):
+        page.write_page(first, tmp_path / "both.html", fewer)
+
+
+def environment():
+    return {**os.environ, "PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def command(*arguments):
+    return [sys.executable, str(EXAMPLES / "fovea_trace/command.py"), *map(str, arguments)]
+
+
 def run(*arguments):
-    command = [sys.executable, str(EXAMPLES / "fovea_trace/command.py"), *map(str, arguments)]
-    environment = {**os.environ, "PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment)
+    ran = subprocess.run(command(*arguments), capture_output=True, text=True, env=environment())
+    assert "Traceback" not in ran.stderr
+    return ran
 
 
 def test_the_command_traces_a_model(tmp_path):
@@ -141,15 +224,192 @@ def test_the_command_traces_a_model(tmp_path):
     assert "://" not in (tmp_path / "out/trace.html").read_text(encoding="utf-8")
 
 
+def test_the_command_puts_two_texts_and_single_tokens_into_a_page(tmp_path):
+    texts = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for path, words in zip(texts, (TEXT, TEXT[1000:])):
+        path.write_text(words, encoding="utf-8")
+    out = tmp_path / "out"
+    ran = run(texts[0], "--beside", texts[1], "--out", out, "--layers", "0-1", "--tokens-of", 2)
+    assert ran.returncode == 0, ran.stderr
+    names = {f"{stem}.{kind}" for stem in ("trace", "beside") for kind in ("npz", "json", "csv")}
+    assert {path.name for path in out.iterdir()} == names | {"trace.html"}
+    with np.load(out / "beside.npz") as npz:
+        assert "".join(npz["token_text"]) == TEXT[1000:]
+        assert npz["token_block"] == 2 and npz["token_weight"].shape == (2, 9, 64, 16)
+        assert 0.3 < npz["token_weight"].sum(3).mean() <= 1
+    before = (out / "trace.npz").read_bytes()
+    ran = run(texts[0], "--out", out)
+    assert ran.returncode == 1 and "has a trace.npz already: --force" in ran.stderr
+    assert (out / "trace.npz").read_bytes() == before
+
+
+def test_an_interrupt_keeps_the_layers_that_are_done(tmp_path, monkeypatch, capsys):
+    from fovea_trace import command as program
+    text = tmp_path / "rules.txt"
+    text.write_text(TEXT, encoding="utf-8")
+
+    def interrupted(at, *more):
+        def progress(self, layer, edges):
+            if layer == at:
+                raise KeyboardInterrupt
+        monkeypatch.setattr(program.Progress, "__call__", progress)
+        words = ["fovea-trace", text, "--out", tmp_path / "out", "--layers", "0,2,3", *more]
+        monkeypatch.setattr(sys, "argv", [*map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            program.main()
+        assert left.value.code == 130
+        return capsys.readouterr().err
+
+    assert interrupted(0).endswith("interrupted: nothing was saved\n")
+    assert interrupted(3, "--beside", str(text)).endswith("interrupted: nothing was saved\n")
+    assert not (tmp_path / "out").exists()
+    assert interrupted(3).endswith("out holds the layers up to 2\n")
+    with np.load(tmp_path / "out/trace.npz") as npz:
+        assert json.loads(str(npz["about"]))["layers"] == [0, 2]
+        assert sorted(set(npz["edge"][:, 0])) == [0, 2] and len(npz["retained"]) == 2
+    assert (tmp_path / "out/trace.html").exists()
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    """A folder with a random Llama and a tokenizer of bytes."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=256, hidden_size=64, intermediate_size=64, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=2, initializer_range=0.4)
+    folder = tmp_path_factory.mktemp("llama")
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    return folder
+
+
+def test_a_missing_pytorch_is_said(monkeypatch):
+    from fovea_trace import hf
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match="--hf: .*torch.* -m pip install torch transformers"):
+        hf.load("anything")
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_a_hugging_face_model_is_traced_as_it_attends(llama, implementation):
+    import torch
+    from fovea_trace import hf
+
+    model, tokenizer = hf.load(llama)
+    model.set_attn_implementation(implementation)
+    ids = tokenizer(TEXT[:150], return_tensors="pt").input_ids[:, :150]
+    before = model(ids).logits
+    trace = hf.trace_model(model, ids, tokenizer=tokenizer, block_rows=16, block_keys=16,
+                           tokens_of=3, title="rules")
+    assert model.config._attn_implementation == implementation
+    assert torch.equal(model(ids).logits, before)
+    assert "".join(trace.row_text) == tokenizer.decode(ids[0])
+    model.set_attn_implementation("eager")
+    p = torch.stack(model(ids, output_attentions=True).attentions)[:, 0].detach().numpy()
+    sums = np.add.reduceat(np.add.reduceat(p, range(0, 150, 16), 2), range(0, 150, 16), 3)
+    got = np.zeros_like(sums)  # sixteen blocks are kept of ten: all
+    np.add.at(got, tuple(trace.edges[name] for name in record.RECORD.names[:4]),
+              trace.edges["weight"])
+    np.testing.assert_allclose(got, sums, atol=1e-4)
+    np.testing.assert_allclose(trace.retained, 1, atol=1e-5)
+    heaviest = np.sort(p[:, :, 48:64], 3)[..., :-17:-1]
+    np.testing.assert_allclose(trace.tokens.weight, heaviest, atol=1e-5)
+    model.train()
+    one = hf.trace_model(model, ids, layers=[1], block_rows=16, block_keys=16)
+    assert model.training
+    assert set(one.edges["layer"]) == {1} and one.row_text[0].startswith("[")
+
+
+def test_a_hugging_face_model_that_a_trace_would_not_show_is_refused(llama):
+    from fovea_trace import hf
+
+    model, _ = hf.load(llama)
+    ids = list(range(40))
+    for fields, why in ((dict(layers=[5]), "layers is .5., wanted"),
+                        (dict(tokens_of=9), "tokens_of is 9, wanted a block of 0 .. 0"),
+                        (dict(token_text=["a"]), "token_text has 1 entries, wanted 40")):
+        with pytest.raises(hf.Unseen, match=why):
+            hf.trace_model(model, ids, **fields)
+    with pytest.raises(hf.Unseen, match="shape .2, 3., wanted"):
+        hf.trace_model(model, [[1, 2, 3], [4, 5, 6]])
+    model.model.layers[1].self_attn.is_causal = False
+    with pytest.raises(hf.Unseen, match="layer 1 is not causal"):
+        hf.trace_model(model, ids)
+    assert model.config._attn_implementation == "sdpa"
+    model.model.layers[1].self_attn.is_causal = True
+    assert hf.trace_model(model, ids).layers == [0, 1, 2]
+
+
+def test_what_a_trace_cannot_show_is_computed_as_ever_where_it_is_left_out():
+    """Gemma 2 caps logits and has windows: a layer is traced only where neither matters."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from fovea_trace import hf
+    torch.manual_seed(1)
+    config = transformers.Gemma2Config(
+        vocab_size=99, hidden_size=32, intermediate_size=32, num_hidden_layers=2, head_dim=8,
+        num_attention_heads=4, num_key_value_heads=2, sliding_window=32, initializer_range=0.5,
+        attn_logit_softcapping=1.0, query_pre_attn_scalar=3, attn_implementation="eager")
+    model, ids = transformers.Gemma2ForCausalLM(config).eval(), torch.arange(60)[None] % 99
+    with pytest.raises(hf.Unseen, match="layer 0 has a sliding window of 32 tokens, fewer than"):
+        hf.trace_model(model, ids)
+    with pytest.raises(hf.Unseen, match="layer 1 caps its logits"):
+        hf.trace_model(model, ids, layers=[1])
+    model.model.layers[1].self_attn.attn_logit_softcapping = None
+    trace = hf.trace_model(model, ids, layers=[1], block_rows=16, block_keys=16)
+    p = model(ids, output_attentions=True).attentions[1][0].detach().numpy()
+    got = np.zeros((4, 4, 4))
+    np.add.at(got, tuple(trace.edges[name] for name in record.RECORD.names[1:4]),
+              trace.edges["weight"])
+    sums = np.add.reduceat(np.add.reduceat(p, range(0, 60, 16), 1), range(0, 60, 16), 2)
+    np.testing.assert_allclose(got, sums, atol=1e-4)
+
+
+def test_the_command_takes_a_hugging_face_folder(llama, tmp_path, monkeypatch):
+    from fovea_trace import command as program
+    text = tmp_path / "rules.txt"
+    text.write_text(TEXT, encoding="utf-8")
+    words = [text, "--hf", llama, "--out", tmp_path / "out", "--tokens", 200, "--layers", "1-2"]
+    monkeypatch.setattr(sys, "argv", ["fovea-trace", *map(str, words)])
+    program.main()
+    with np.load(tmp_path / "out/trace.npz") as npz:
+        assert npz["retained"].shape == (2, 4, 4) and set(npz["edge"][:, 0]) == {1, 2}
+        assert TEXT.startswith("".join(npz["row_text"])[:100])
+
+
 @pytest.mark.parametrize(
     "words, why",
     [
-        (["nowhere.txt"], "nowhere.txt"),
+        (["nowhere.txt"], "nowhere.txt: No such file"),
+        ([__file__, "--beside", "nowhere.txt"], "nowhere.txt: No such file"),
+        ([__file__, "--out", "/dev/null/trace"], "/dev/null/trace: Not a directory"),
         ([__file__, "--keep", "0"], "--keep is 0, wanted 1 .. 256"),
         ([__file__, "--layers", "40"], "wanted layers of 0 .. 29"),
         ([__file__, "--layers", "x"], "wanted such as 0-3,7"),
+        ([__file__, "--tokens", "99", "--tokens-of", "2"], "wanted a block of rows of 0 .. 1"),
+        ([__file__, "--model", "/nope.gguf"], "/nope.gguf: No such file"),
+        ([__file__, "--hf", "/nope", "--model", "x"], "--hf and --model are two models"),
+        ([__file__, "--hf", "/nope"], "--hf"),
     ],
 )
-def test_the_command_says_what_is_wrong(words, why):
-    ran = run(*words)
-    assert ran.returncode != 0 and why in ran.stderr and "Traceback" not in ran.stderr
+def test_the_command_says_what_is_wrong(words, why, tmp_path, monkeypatch, capsys):
+    from fovea_trace import command as program
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fovea-trace", *words])
+    with pytest.raises(SystemExit) as left:
+        program.main()
+    told = capsys.readouterr().err + str(left.value.code)
+    assert left.value.code not in (0, None) and why in told
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_says_each_default_once():
+    told = run("--help").stdout
+    assert "None" not in told and "False" not in told
+    assert told.count("default: trace-TEXT") == told.count("default: 16") == 1

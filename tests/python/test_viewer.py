@@ -228,6 +228,86 @@ def test_scores_instead_of_mass(browser, tmp_path):
     assert browser.log("browser") == []
 
 
+def with_tokens(trace, block, count, top=4):
+    """The same with weights of single tokens: row i of head h looks at 3 i + h + 16 j most."""
+    random = np.random.default_rng(4)
+    shape = (len(trace.layers), trace.heads, count, top)
+    row, head, slot = np.ogrid[:count, : trace.heads, :top]
+    key = np.broadcast_to((3 * row + head + 16 * slot).transpose(1, 0, 2), shape)
+    weight = np.sort(random.dirichlet(np.ones(top), shape[:3]).astype(np.float32))[..., ::-1]
+    text = [f"{i}{' <b>' if i % 9 == 0 else ' '}" for i in range(trace.about["tokens"])]
+    trace.tokens = record.TokenWeights(block, text, key.astype(np.int32), weight)
+    return trace
+
+
+def test_single_tokens_are_shown_where_they_were_weighed(browser, tmp_path):
+    trace = with_tokens(synthetic(2, 2, 30, 4), 29, 11)  # the last block is short
+    opened = Page(browser, trace, tmp_path / "trace.html")
+    opened.run("select(29, 0); setScope({layer: 1, head: -1}); chooseToken(5)")
+    want = np.zeros(16)
+    for head in range(2):
+        for key, weight in zip(trace.tokens.key[1, head, 5], trace.tokens.weight[1, head, 5]):
+            if key < 16:
+                want[key] += weight / 2
+    coloured = opened.run("return [...document.querySelectorAll('#key-text span')]"
+                          ".map(s => s.style.background ? 1 : 0)")  # fmt: skip
+    assert coloured == (want > 0).astype(int).tolist() and sum(coloured) == 1
+    assert opened.text("key-text") == "".join(trace.tokens.text[:16])
+    assert opened.text("row-text") == "".join(trace.tokens.text[29 * 16:])
+    assert opened.run("return [...tokenWeights().values()].reduce((a, b) => a + b)") == (
+        pytest.approx(1))
+    assert len(opened.run("return [...document.querySelectorAll('#token-list button')]"
+                          ".map(b => b.textContent)")) == 8  # fmt: skip
+    opened.run("document.querySelector('#row-text').focus()")
+    opened.browser.keys("\ue014")
+    assert opened.run("return tokens.chosen") == 6
+    opened.run("select(3, 0)")
+    assert opened.text("row-text") == trace.row_text[3]
+    opened.run("document.getElementById('tokens-go').click()")
+    assert opened.run("return state.row") == 29 and browser.log("browser") == []
+
+
+def test_two_texts_beside_each_other_follow_each_other(browser, tmp_path):
+    traces = synthetic(2, 2, 30, 4, kind="score"), synthetic(2, 2, 20, 3, kind="score")
+    traces[1].edges["weight"][5] = 50
+    page.write_page(traces[0], tmp_path / "trace.html", traces[1])
+    browser.open((tmp_path / "trace.html").as_uri())
+    browser.until("[0, 1].every(i => window[i] && window[i].foveaTrace && true)")
+    for side, rows in ((0, 30), (1, 20)):
+        texts = "return window[arguments[0]].foveaTrace.about.row_text.length"
+        assert browser.run(texts, side) == rows
+    ranges = browser.run("return [0, 1].map(i => window[i].foveaTrace.state.range)")
+    assert ranges[0] == ranges[1] and ranges[0]["hi"] == 50
+    scopes = "return [0, 1].map(i => window[i].foveaTrace.state.scope)"
+    browser.run("window[0].setScope({layer: 1, head: 0})")
+    assert browser.run(scopes) == [{"layer": 1, "head": 0}] * 2
+    browser.run("window[1].setScope({layer: 0, head: 1})")
+    assert browser.run(scopes) == [{"layer": 0, "head": 1}] * 2
+    browser.run("window[1].document.getElementById('theme').click()")
+    dark = browser.run("return [0, 1].map(i => window[i].document.documentElement.className)")
+    assert dark == ["dark", "dark"]
+
+
+@pytest.mark.parametrize("width", [1400, 800, 390])
+def test_the_names_of_the_arc_axis_keep_apart(browser, tmp_path, width):
+    """What is written on the canvas: the places of all texts of a line do not meet."""
+    opened = Page(browser, synthetic(1, 1, 27, 3, block=64), tmp_path / "trace.html")
+    opened.run("document.getElementById('arcs').style.width = arguments[0] + 'px'", width - 60)
+    places = opened.run("""
+        const written = [], plain = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+          const w = this.measureText(text).width;
+          const by = { center: w / 2, right: w }[this.textAlign] || 0;
+          written.push([x - by, x - by + w, text]);
+        };
+        drawArcs();
+        CanvasRenderingContext2D.prototype.fillText = plain;
+        return written""")
+    places.sort()
+    assert places[-1][2] == "tokens" and len(places) > 2
+    assert all(left[1] + 4 <= right[0] for left, right in zip(places, places[1:])), places
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_hardly_an_edge(browser, tmp_path, count):
     trace = synthetic(1, 1, 1, 1)

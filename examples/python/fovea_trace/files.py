@@ -2,55 +2,78 @@
 """trace.npz, trace.json and trace.csv.
 
     trace.npz   edge (E, 4) i32 as fovea's: layer, head, row block, key block; edge_weight (E) f32;
-                retained (layers, heads, row blocks) f32; row_text, key_text; about: JSON text
+                edge_share (E) f32; retained (layers, heads, row blocks) f32; row_text, key_text;
+                about: JSON text; of single tokens token_block, token_text, and token_key and
+                token_weight (layers, heads, rows of the block, 16), heaviest first
     trace.json  a node-link graph, as networkx.node_link_graph(..., edges="links") and circuit
                 viewers read it: nodes "q7" and "k3" are blocks, links go from a query to what it
-                attends to, with weight, layer and head
-    trace.csv   layer,head,q_block,k_block,weight"""
+                attends to, with weight, share, layer and head
+    trace.csv   layer,head,q_block,k_block,weight,share
+
+A weight of kind mass is a sum over the rows of the block: a block of 64 rows has 64 to give.  The
+share is its mean over these rows, 0 to 1.  Scores and logits have no share."""
 import json
 
 import numpy as np
 
 STEP = 20000  # edges between two words of progress
-FIELDS = ("layer", "head", "q_block", "k_block", "weight")
+FIELDS = ("layer", "head", "q_block", "k_block", "weight", "share")  # no share without mass
 
 
 def write_npz(trace, path):
     edge = np.stack([trace.edges[name] for name in FIELDS[:4]], 1)
-    np.savez_compressed(
-        path, edge=edge, edge_weight=trace.edges["weight"], retained=trace.retained,
-        row_text=np.array(trace.row_text, str), key_text=np.array(trace.key_text, str),
-        about=np.array(json.dumps(trace.about)))
+    more = {"edge_share": trace.share(trace.edges)} if has_share(trace) else {}
+    if trace.tokens:
+        more |= dict(token_block=np.int32(trace.tokens.block), token_key=trace.tokens.key,
+                     token_text=np.array(trace.tokens.text, str),
+                     token_weight=trace.tokens.weight)
+    with open(path, "wb") as file:  # savez would add .npz to the name
+        np.savez_compressed(
+            file, edge=edge, edge_weight=trace.edges["weight"], retained=trace.retained,
+            row_text=np.array(trace.row_text, str), key_text=np.array(trace.key_text, str),
+            about=np.array(json.dumps(trace.about)), **more)
+
+
+def has_share(trace):
+    return trace.about["edge_kind"] == "mass"
 
 
 def rows(trace, progress):
-    """Tuples of an edge; the weight as the shortest text that reads back as the same f32."""
+    """Tuples of an edge; weight and share as the shortest text that reads back as the same f32."""
     for begin in range(0, len(trace.edges), STEP):
         progress(begin, len(trace.edges))
         part = trace.edges[begin:begin + STEP]
-        weights = ("%.9g" % w for w in part["weight"].tolist())
-        yield from zip(*(part[name].tolist() for name in FIELDS[:4]), weights)
+        columns = [part["weight"], trace.share(part)] if has_share(trace) else [part["weight"]]
+        texts = (["%.9g" % x for x in column.tolist()] for column in columns)
+        yield from zip(*(part[name].tolist() for name in FIELDS[:4]), *texts)
 
 
 def write_csv(trace, path, progress=lambda done, total: None):
+    fields = FIELDS if has_share(trace) else FIELDS[:-1]
     with open(path, "w", newline="\n") as file:
-        file.write(",".join(FIELDS) + "\n")
-        file.writelines("%d,%d,%d,%d,%s\n" % row for row in rows(trace, progress))
+        file.write(",".join(fields) + "\n")
+        line = ",".join(["%d"] * 4 + ["%s"] * (len(fields) - 4)) + "\n"
+        file.writelines(line % row for row in rows(trace, progress))
 
 
 def write_json(trace, path, progress=lambda done, total: None):
+    about = dict(trace.about)
+    if has_share(trace):
+        about["weight_is"] = "attention mass, summed over the rows of the query block"
+        about["share_is"] = "weight divided by these rows: their mean"
     with open(path, "w") as file:
         file.write('{"directed": true, "multigraph": true,\n"graph": ')
-        json.dump(trace.about, file)
+        json.dump(about, file)
         file.write(',\n"nodes": [\n')
         file.write(",\n".join(json.dumps(node) for node in nodes(trace)))
         file.write('\n],\n"links": [')
         before = "\n"
-        for layer, head, q, k, weight in rows(trace, progress):
+        for layer, head, q, k, weight, *share in rows(trace, progress):
             # JSON has no infinity, and a score can be -inf.
-            weight = "null" if weight in ("-inf", "inf", "nan") else weight
+            weight, *share = ("null" if x[-3:] in ("inf", "nan") else x for x in (weight, *share))
+            share = f'"share": {share[0]}, ' if share else ""
             file.write(f'{before}{{"source": "q{q}", "target": "k{k}", "weight": {weight}, '
-                       f'"layer": {layer}, "head": {head}}}')
+                       f'{share}"layer": {layer}, "head": {head}}}')
             before = ",\n"
         file.write("\n]}\n")
 

@@ -9,12 +9,22 @@ RECORD = np.dtype([("layer", "<i4"), ("head", "<i4"), ("q_block", "<i4"), ("k_bl
 
 
 @dataclass
+class TokenWeights:
+    """Exact attention weights of the rows of one block, each row's heaviest tokens."""
+    block: int          # of rows
+    text: list          # of each token of the whole text
+    key: np.ndarray     # (layers, heads, rows, top) i32
+    weight: np.ndarray  # the same, f32; of all keys of the row, so a row's sum is at most 1
+
+
+@dataclass
 class Trace:
     about: dict           # model, tokens, layers, block_rows, block_keys, keep, edge_kind, ...
     edges: np.ndarray     # of RECORD, in the order layer, head, row block, slot
     retained: np.ndarray  # (layers, heads, row blocks): mean part of a row's attention kept
     row_text: list        # text of each block of query rows
     key_text: list        # text of each block of keys
+    tokens: TokenWeights | None = None
 
     @property
     def layers(self):
@@ -23,6 +33,12 @@ class Trace:
     @property
     def heads(self):
         return self.retained.shape[1]
+
+    def share(self, edges):
+        """Mean attention of an edge's rows in its key block, 0 .. 1: a mass is the rows' sum."""
+        block = self.about["block_rows"]
+        rows = np.minimum(self.about["tokens"] - edges["q_block"] * np.int64(block), block)
+        return (edges["weight"] / rows).astype(np.float32)
 
 
 def block_text(text, offsets, block):

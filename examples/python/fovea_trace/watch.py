@@ -1,24 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of the decoder in smollm/model.py, watched: the model attends to everything as ever,
-and each layer's queries and keys are traced on the way.
+"""What is seen of a layer: the edges of its queries and keys, the attention that they hold, and on
+request the weights of single tokens.
 
-    rope_forward        turns queries and keys
-    attention_forward   what the model goes on with; its lse is that of all keys
     session.trace       the blocks that matter, their edges to the sink; its lse is that of those
+    lse                 of all keys, from attention_forward or trace_forward's lse_dense
 
 exp(lse of the kept blocks - lse of all) is the part of a query's attention that the edges show."""
 import fovea
 import numpy as np
 
+from fovea_trace import record
+from fovea_trace.tokens import token_weights
 from smollm.paged import numpy_dtype
 
 
+class Watcher:
+    """Traces layers with a ctx, and makes the Trace of them.  `fields` are trace_forward's;
+    tokens_of: the row block whose single tokens are weighed, or None."""
+
+    def __init__(self, ctx, layers, tokens_of=None, progress=lambda layer, edges: None, **fields):
+        self.ctx, self.layers, self.tokens_of, self.progress = ctx, layers, tokens_of, progress
+        self.fields = dict(fields, causal=fields.get("causal", True))
+        self.edges, self.retained, self.tokens, self.kernels = bytearray(), [], [], {}
+        self.session = fovea.TraceSession(ctx, **self.fields)
+
+    def begin(self):
+        return self.session.begin(self.edges.extend)
+
+    def see(self, layer, q, k, lse=None, scale=None):
+        """q (1, s, h, d) and k (1, t, g, d) after rope; lse: of all keys, if it is known."""
+        self.progress(layer, len(self.edges) // record.RECORD.itemsize)
+        if layer not in self.layers:
+            return
+        scaled = {} if scale is None or np.isclose(scale, q.shape[3] ** -0.5) else {"scale": scale}
+        if lse is None:
+            kept, lse = self.session.trace(q, k, layer=layer, lse=True, lse_dense=True, **scaled)
+        else:
+            kept = self.session.trace(q, k, layer=layer, lse=True, **scaled)
+        self.kernels[self.ctx.last_kernel] = None  # in order of first use
+        if self.tokens_of is not None:
+            self.tokens.append(token_weights(
+                numbers(q)[0], numbers(k)[0], self.tokens_of, self.fields["block_rows"],
+                scale or q.shape[3] ** -0.5, self.fields["causal"]))
+        self.retained.append(np.exp(np.minimum(numbers(kept) - numbers(lse), 0))[0])
+
+    def trace(self, about, token_text):
+        """The layers that were seen whole; token_text: the text of each token."""
+        done = self.layers[:len(self.retained)]
+        edges = np.frombuffer(bytes(self.edges), record.RECORD)
+        edges = edges[edges["layer"] <= done[-1]]
+        rows, keys = self.fields["block_rows"], self.fields["block_keys"]
+        retained = record.block_mean(np.stack(self.retained), rows)
+        about = dict(
+            about, tokens=len(token_text), layers=done, heads=retained.shape[1], **self.fields,
+            backend=repr(self.ctx), fovea=fovea.__version__)
+        weights = None
+        if self.tokens_of is not None:
+            key, weight = (np.stack(x) for x in zip(*self.tokens[:len(done)]))
+            weights = record.TokenWeights(self.tokens_of, list(token_text), key, weight)
+        texts = [["".join(token_text[i:i + n]) for i in range(0, len(token_text), n)]
+                 for n in (rows, keys)]
+        return record.Trace(about, edges, retained, *texts, weights)
+
+
+def numbers(x):
+    """A result of fovea, or a torch tensor, as a NumPy array."""
+    if isinstance(x, np.ndarray):
+        return x
+    return x.detach().float().cpu().numpy() if hasattr(x, "detach") else x.numpy()
+
+
 class WatchedAttention:
-    def __init__(self, config, ctx, session, layers, dtype="f32", progress=lambda layer: None):
-        self.config, self.ctx, self.session, self.layers = config, ctx, session, layers
-        self.dtype, self.progress = numpy_dtype(dtype), progress
-        self.retained = []  # of each traced layer, (heads, tokens)
-        self.kernels = {}
+    """Attention of the decoder in smollm/model.py, watched: the model attends to everything as
+    ever, and each layer's queries and keys are traced on the way."""
+
+    def __init__(self, config, watcher, dtype="f32"):
+        self.config, self.watcher, self.ctx = config, watcher, watcher.ctx
+        self.dtype, self.kernels = numpy_dtype(dtype), watcher.kernels
 
     def extend(self, n):
         """The whole text is one step, so there is no cache."""
@@ -30,26 +88,19 @@ class WatchedAttention:
                          position=self.there(np.arange(n, dtype=np.int32)[None]))
 
     def attend(self, layer, q, k, v):
-        self.progress(layer)
         q, k, v = (self.there(x[None].astype(self.dtype)) for x in (q, k, v))
         q = self.run(fovea.rope_forward, x=q, **self.rope)
         k = self.run(fovea.rope_forward, x=k, **self.rope)
         o, lse = self.run(fovea.attention_forward, q=q, k=k, v=v, causal=1, lse=True)
-        if layer in self.layers:
-            kept = self.session.trace(q, k, layer=layer, lse=True)
-            self.kernels[self.ctx.last_kernel] = None
-            self.retained.append(np.exp(np.minimum(self.here(kept) - self.here(lse), 0))[0])
-        return self.here(o)[0].astype(np.float32)
+        self.watcher.see(layer, q, k, lse)
+        return numbers(o)[0].astype(np.float32)
 
     def run(self, operation, **fields):
         result = operation(self.ctx, **fields)
-        self.kernels[self.ctx.last_kernel] = None  # in order of first use
+        self.kernels[self.ctx.last_kernel] = None
         return result
 
     def there(self, x):
         """A NumPy array where fovea computes."""
         x = np.ascontiguousarray(x)
         return x if self.ctx.backend == "host" else self.ctx.array(x)
-
-    def here(self, x):
-        return x if self.ctx.backend == "host" else x.numpy()

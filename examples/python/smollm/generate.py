@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Answers a prompt with SmolLM2-135M-Instruct, word by word, attention by fovea.
+"""Answers with SmolLM2-135M-Instruct, word by word, attention by fovea: once, or in a conversation.
 
-    python examples/python/smollm/generate.py --prompt "Why is the sky blue?" --tokens 64
+    python examples/python/smollm/generate.py "Why is the sky blue?" --tokens 64
+    python examples/python/smollm/generate.py --chat
     cd examples/python && python -m smollm "Why is the sky blue?" """
-import argparse
+import signal
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Python imports: no traceback
+
 import pathlib
 import sys
 import time
@@ -12,93 +17,168 @@ import time
 if __package__ in (None, ""):  # run as a script
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
-import gguf
-from tokenizers import decoders
+from smollm import text
+from smollm.terminal import Parser, say, sentences  # what needs more is imported in run()
 
-from smollm import model, text
-from smollm.paged import PagedAttention
-import fovea  # last: smollm finds it in a checkout
-
-CHUNK = 128  # prompt tokens a step
+QUESTION = "Why is the sky blue? Answer in two sentences."
+HELP = "/reset forgets the conversation, /quit ends it"
 
 
 def main():
-    args = arguments()
-    try:
-        ctx = fovea.Context(args.backend, threads=args.threads)
-    except fovea.FoveaError as why:
-        raise SystemExit(f"smollm: {why}") from None
+    with sentences("smollm"):
+        args = arguments()
+        if sys.stdout is None:
+            raise SystemExit("smollm: standard output is closed, so there is nowhere to answer")
+        run(args)
+
+
+def run(args):
+    from smollm import model, weights
+    from smollm.conversation import Conversation
+    from smollm.paged import PagedAttention
+    from smollm.sample import Sampler
+    import fovea  # last: smollm finds it in a checkout
 
     started = time.perf_counter()
-    say("reading the index and vocabulary of the weights ...")
-    reader = gguf.GGUFReader(args.model or text.weights_path())
-    tokenizer = text.load_tokenizer(reader)
-    llm = model.load(reader, lambda i, of: say(f"unpacking the weights: layer {i} of {of}"))
+    say("reading the vocabulary of the weights ...")
+    source = weights.open_weights(args.model)
+    if source.template != text.TEMPLATE:
+        raise SystemExit(f"smollm: {source.path} has another chat template than SmolLM2-Instruct")
+    tokenizer = source.tokenizer()
+    llm = model.load(source, lambda i, of: say(f"unpacking the weights: layer {i} of {of}"))
     say(f"loaded in {time.perf_counter() - started:.1f} s", done=True)
 
-    prompt = tokenizer.encode(text.chat(args.prompt, args.system)).ids
-    capacity, most = len(prompt) + args.tokens, llm.config.context
-    if capacity > most:
-        raise SystemExit(f"smollm: a prompt of {len(prompt)} tokens and {args.tokens} to come are "
-                         f"more than the {most} that the model was trained for")
-    attention = PagedAttention(llm.config, capacity, ctx, args.dtype)
+    sampler = Sampler(args.temperature, args.top_k, args.top_p, args.seed)
+    with fovea.Context(args.backend, threads=args.threads) as ctx:
+        capacity = room(args, llm.config, tokenizer)
+        attention = PagedAttention(llm.config, capacity, ctx, args.dtype)
+        talk = Conversation(llm, attention, tokenizer, sampler, args.system)
+        if args.chat:
+            chat(talk, args)
+        else:
+            answer(talk, args.prompt, args.tokens)
+        report(talk, ctx, args)
 
-    started = time.perf_counter()
-    for i in range(0, len(prompt), CHUNK):
-        say(f"reading the prompt: {i} of {len(prompt)} tokens")
-        logits = llm.forward(prompt[i:i + CHUNK], attention)
-    prefill = time.perf_counter() - started
-    say("")
 
-    stops = {tokenizer.token_to_id(token) for token in ("<|im_end|>", "<|endoftext|>")}
-    stream = decoders.DecodeStream(skip_special_tokens=True)
-    started = time.perf_counter()
-    for count in range(1, args.tokens + 1):
-        token = int(logits[-1].argmax())
-        if token in stops:
-            break
-        print(stream.step(tokenizer, token) or "", end="", flush=True)
-        if count < args.tokens:
-            logits = llm.forward([token], attention)
-    decode = time.perf_counter() - started
+def room(args, config, tokenizer):
+    """Tokens that the cache must hold; more than the model was trained for is refused."""
+    most = config.context
+    if args.context > most:
+        raise SystemExit(f"smollm: --context is {args.context}, wanted at most {most}, which the "
+                         "model was trained for")
+    most = args.context or most
+    if args.chat:
+        return most
+    count = len(tokenizer.encode(text.chat(args.prompt, args.system)).ids)
+    if count + args.tokens > most:
+        raise SystemExit(f"smollm: a prompt of {count} tokens and --tokens {args.tokens} to come "
+                         f"are more than the context of {most}")
+    return count + args.tokens
+
+
+def answer(talk, words, most):
+    for piece in talk.ask(words, most, lambda i, of: say(f"reading: {i} of {of} tokens")):
+        if talk.decode.tokens == 0 or sys.stderr.isatty():
+            say("")
+        print(piece, end="", flush=True)
     print(flush=True)
 
-    say(f"prefill {len(prompt)} tokens, {len(prompt) / prefill:.1f} tokens/s; "
-        f"decode {count} tokens, {count / decode:.1f} tokens/s", done=True)
-    say(f"backend {ctx!r}, {args.dtype}, kernels: {', '.join(attention.kernels)}", done=True)
+
+def chat(talk, args):
+    """A question a line, until /quit or the end of the input."""
+    from smollm.conversation import ContextFull
+    say(f"SmolLM2 listens: {HELP}", done=True)
+    for words in lines():
+        if words == "/quit":
+            return
+        if words == "/reset":
+            talk.reset()
+            say("a new conversation", done=True)
+        elif words.startswith("/"):
+            say(f"smollm: {words.split()[0]} is no command: {HELP}", done=True)
+        elif words:
+            try:
+                answer(talk, words, args.tokens)
+            except ContextFull as why:
+                say(f"smollm: the conversation is full ({why}): {HELP}", done=True)
+            if talk.full:
+                say("smollm: the answer ends here, the context of "
+                    f"{talk.attention.capacity} tokens is full: {HELP}", done=True)
+
+
+def lines():
+    """Lines of standard input; a person at a terminal gets a mark and can edit."""
+    if sys.stdin is None:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        yield from (line.strip() for line in sys.stdin)
+        return
+    import contextlib
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  input() then edits lines
+    while True:
+        try:
+            yield input("> ").strip()
+        except EOFError:
+            return
+
+
+def report(talk, ctx, args):
+    for name, phase in (("prefill", talk.prefill), ("decode", talk.decode)):
+        if phase.tokens:
+            say(f"{name}: {phase}", done=True)
+    say(f"{talk.sampler}; {ctx!r}, {args.dtype}; kernels: "
+        f"{', '.join(talk.attention.kernels) or 'none'}", done=True)
 
 
 def arguments():
-    parser = argparse.ArgumentParser(
-        prog="smollm", description="SmolLM2-135M-Instruct answers, attention by fovea.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = Parser(
+        prog="smollm", description="SmolLM2-135M-Instruct answers, attention by fovea.")
     option = parser.add_argument
-    option("words", nargs="*", help="the prompt, if --prompt is not given")
-    option("--prompt")
+    option("words", nargs="*", help=f'the prompt; default: "{QUESTION}"')
+    option("--prompt", help="the prompt, instead of words")
+    option("--chat", action="store_true",
+           help=f"a conversation: a line of standard input is a turn, {HELP}")
     option("--system", default=text.SYSTEM, help="the system message")
-    option("--tokens", type=int, default=256, help="most tokens to generate")
+    option("--tokens", type=int, default=256, help="most tokens of an answer")
+    option("--context", type=int, default=0, help="tokens of a conversation; 0: what the model can")
+    option("--temperature", type=float, default=0.0, help="of the draw; 0: the likeliest token")
+    option("--top-k", type=int, default=0, help="draw from so many likeliest tokens; 0: from all")
+    option("--top-p", type=float, default=1.0, help="draw from the likeliest that hold this share")
+    option("--seed", type=int, help="the same seed gives the same answer; default: a random one")
     option("--backend", choices=["host", "cuda"], default="host", help="where attention runs")
     option("--dtype", choices=["f32", "f16", "bf16"], default="f32", help="of queries and cache")
     option("--threads", type=int, default=0, help="threads of the host backend; 0: all")
     option("--model", help="another GGUF file of this architecture")
-    args = parser.parse_args()
-    args.prompt = args.prompt or " ".join(args.words) or "Why is the sky blue?"
-    if args.tokens < 1:
-        parser.error("--tokens must be at least 1")
+    args = parser.parse_intermixed_args()
+    check(args, parser.error)
     return args
 
 
-def say(line, done=False):
-    """A line of progress.  On a terminal the next overwrites it, unless it is done; elsewhere only
-    one in two seconds is written."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{line}", end="\n" if done else "", file=sys.stderr, flush=True)
-    elif line and (done or time.perf_counter() - say.last > 2):
-        say.last = time.perf_counter()
-        print(line, file=sys.stderr, flush=True)
-
-
-say.last = -2.0
+def check(args, refuse):
+    said = args.prompt is not None or bool(args.words)
+    if args.prompt is not None and args.words:
+        refuse("the prompt is given twice: as words and as --prompt")
+    if args.chat and said:
+        refuse("--chat takes its turns from standard input, and no prompt")
+    prompt = args.prompt if args.prompt is not None else " ".join(args.words)
+    if said and not prompt.strip():
+        refuse("the prompt is empty")
+    args.prompt = (prompt if said else QUESTION).encode("utf-8", "replace").decode()
+    args.system = args.system.encode("utf-8", "replace").decode()
+    for name in ("tokens", "context", "threads", "top_k"):
+        if getattr(args, name) < (least := int(name == "tokens")):
+            refuse(f"--{name.replace('_', '-')} is {getattr(args, name)}, wanted at least {least}")
+    if not 0 <= args.temperature < float("inf"):
+        refuse(f"--temperature is {args.temperature}, wanted 0 or more")
+    if not 0 < args.top_p <= 1:
+        refuse(f"--top-p is {args.top_p}, wanted more than 0 and at most 1")
+    if args.seed is not None and args.seed < 0:
+        refuse(f"--seed is {args.seed}, wanted 0 or more")
+    if args.temperature == 0:
+        for name, off in (("seed", None), ("top_k", 0), ("top_p", 1)):
+            if getattr(args, name) != off:
+                refuse(f"--{name.replace('_', '-')} needs a --temperature above 0")
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ of new tokens, and `attend(layer, q, k, v) -> o` on (n, heads, head_dim) arrays,
 k, appends k and v to its cache and attends causally over all of it."""
 from dataclasses import dataclass
 
-import gguf
 import numpy as np
+
+from smollm import weights
 
 
 @dataclass
@@ -67,36 +68,24 @@ def silu(x):
     return x / (1 + np.exp(-x))
 
 
-def load(reader, progress=lambda done, total: None):
-    """The model in an open GGUF file; its blocks of 4 and 8 bits become f32."""
-    field = lambda name: reader.get_field(f"llama.{name}").contents()
-    config = Config(
-        layers=field("block_count"),
-        heads=field("attention.head_count"),
-        key_heads=field("attention.head_count_kv"),
-        head_dim=field("rope.dimension_count"),
-        rope_base=field("rope.freq_base"),
-        norm_eps=field("attention.layer_norm_rms_epsilon"),
-        context=field("context_length"),
-    )
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
+def load(source, progress=lambda done, total: None, layers=None):
+    """The model in open weights, or its first `layers` layers."""
+    config = Config(**source.fields)
 
-    def weight(*names):
-        parts = [tensors[name + ".weight"] for name in names]
-        return np.concatenate([gguf.quants.dequantize(x.data, x.tensor_type) for x in parts])
-
-    layers = []
-    for i in range(config.layers):
-        progress(i, config.layers)
+    def layer(i):
         block = f"blk.{i}."
-        layers.append(Layer(
-            attention_norm=weight(block + "attn_norm"),
-            qkv=weight(block + "attn_q", block + "attn_k", block + "attn_v"),
-            output=weight(block + "attn_output"),
-            feed_norm=weight(block + "ffn_norm"),
-            gate_up=weight(block + "ffn_gate", block + "ffn_up"),
-            down=weight(block + "ffn_down"),
-        ))
-    model = Model(config, weight("token_embd"), layers, weight("output_norm"))
-    progress(config.layers, config.layers)
-    return model
+        return Layer(
+            attention_norm=source.tensor(block + "attn_norm"),
+            qkv=source.tensor(block + "attn_q", block + "attn_k", block + "attn_v"),
+            output=source.tensor(block + "attn_output"),
+            feed_norm=source.tensor(block + "ffn_norm"),
+            gate_up=source.tensor(block + "ffn_gate", block + "ffn_up"),
+            down=source.tensor(block + "ffn_down"),
+        )
+
+    embedding, made = source.tensor("token_embd"), []
+    count = config.layers if layers is None else layers
+    for done in weights.in_order(layer, count):
+        made.append(done)
+        progress(len(made), count)
+    return Model(config, embedding, made, source.tensor("output_norm"))

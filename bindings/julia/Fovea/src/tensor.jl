@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Arrays as the library's tensors, and what the generated operations are made of.
 
-"The library's number of an element type; add a method for a type of your own."
+"The library's number of an element type, -1 for none; add a method for a type of your own."
 dtype(::Type{Float32}) = FOVEA_F32
 dtype(::Type{Float16}) = FOVEA_F16
 dtype(::Type{BFloat16}) = FOVEA_BF16
@@ -11,7 +11,7 @@ dtype(::Type{Int8}) = FOVEA_I8
 dtype(::Type{Int32}) = FOVEA_I32
 dtype(::Type{Int64}) = FOVEA_I64
 dtype(::Type{UInt8}) = FOVEA_U8
-dtype(::Type{T}) where {T} = invalid("the library has no elements of type ", T)
+dtype(::Type) = Int32(-1)
 
 "Where an array's memory begins.  Any 64-bit pointer type will do: CUDA.jl's CuPtr is one."
 device_pointer(x) = reinterpret(Ptr{Cvoid}, pointer(x))
@@ -58,9 +58,12 @@ function tensor(target, op, field, x)
     n = ndims(x)
     n <= FOVEA_MAX_DIMS ||
         invalid(op, ": ", field, " has ", n, " dimensions, at most ", FOVEA_MAX_DIMS)
+    number = dtype(eltype(x))
+    number < 0 && invalid(op, ": ", field, " is an array of ", eltype(x), ", which the library ",
+        "does not have: convert it, as with Float32.(", field, ")")
     data, dims, steps = address(context(target), op, field, x), size(x), strides(x)
     reversed(values) = ntuple(i -> i <= n ? Int64(values[n+1-i]) : Int64(0), Val(FOVEA_MAX_DIMS))
-    Tensor(data, dtype(eltype(x)), n, reversed(dims), reversed(steps))
+    Tensor(data, number, n, reversed(dims), reversed(steps))
 end
 
 # Fake memory of its own for every object, aligned for every dtype.
@@ -228,12 +231,14 @@ output(::Query, wanted::Bool, like, ::Type{T}, dims) where {T} =
 
 "Runs a call, or asks for its workspace."
 function launch(ctx::Context, run, query, params)
-    check(run(handle(ctx), params))
+    status = run(handle(ctx), params)
+    status == FOVEA_OK || fail(status, params[])
     nothing
 end
 function launch(target::Query, run, query, params)
     bytes = Ref{Csize_t}(0)
-    check(query(handle(target.ctx), params, bytes))
+    status = query(handle(target.ctx), params, bytes)
+    status == FOVEA_OK || fail(status, params[])
     Int(bytes[])
 end
 

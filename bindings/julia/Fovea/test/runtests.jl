@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 using Fovea
+using Markdown
 using Test
 
 include("abi.jl")
@@ -181,7 +182,7 @@ end
             dk=false, dv=false) == [0f0]
         caught(f) = try f() catch e e end
         e = caught(() -> attention_forward(ctx, q, k, v; bias=zeros(Float32, 7, 5, 3, 2)))
-        @test startswith(e.text, "attention_forward: bias.shape[1] (h) is 3, wanted 4")
+        @test startswith(e.text, "attention_forward: bias.shape[1] = size(bias, 3) (h) is 3, wanted 4")
         e = caught(() -> attention_forward(ctx, q, k, v; bias=zeros(Float32, 6, 5)))
         @test startswith(e.text, "attention_forward: bias has size (6, 5), wanted (7, 5, 4, 2)")
     end
@@ -266,13 +267,32 @@ end
         @test_throws Fovea.InvalidArgument Array(o)
     end
 
+    @testset "docstrings are shown as they are meant" begin
+        slanted(x::Markdown.Italic) = [Markdown.plaininline(x)]
+        slanted(x::AbstractVector) = reduce(vcat, map(slanted, x); init=String[])
+        slanted(x) = reduce(vcat, [slanted(getproperty(x, name)) for name in
+            (:content, :text, :items, :rows) if hasproperty(x, name)]; init=String[])
+        slanted(::AbstractString) = String[]
+        seen = 0
+        for (binding, all) in Base.Docs.meta(Fovea), one in values(all.docs)
+            seen += 1
+            @test (binding, slanted(Markdown.parse(join(one.text)))) == (binding, String[])
+        end
+        @test seen > 50
+        @test slanted(Markdown.parse("row or page_table or cache_row")) == ["*table or cache*"]
+    end
+
     @testset "errors" begin
         ctx = Context(:host)
         q, k, v = problem()
         caught(f) = try f() catch e e end
         e = caught(() -> attention_forward(ctx, q, k, v[:, :, 1:6, :]))
         @test e isa Fovea.InvalidArgument && startswith(e.text, "attention_forward: v.shape[1]")
-        @test occursin(e.text, sprint(showerror, e))
+        @test occursin("v.shape[1] = size(v, 3) ", e.text) && occursin(e.text, sprint(showerror, e))
+        e = caught(() -> attention_forward(ctx, q, Float64.(k), v))
+        @test e isa Fovea.InvalidArgument && occursin("k is an array of Float64", e.text)
+        e = caught(() -> workspace(ctx, attention_forward, q, k[:, :, :, 1:1], v))
+        @test occursin("k.shape[0] = size(k, 4) ", e.text)
         @test caught(() -> attention_forward(ctx, q, Float16.(k), v)) isa Fovea.InvalidArgument
         @test caught(() -> attention_forward(ctx, q, ComplexF32.(k), v)) isa Fovea.InvalidArgument
         six = zeros(Float32, 1, 1, 1, 1, 1, 1)

@@ -53,11 +53,14 @@ function drawFar() {
     }
     c.strokeStyle = colours.soft;
     c.strokeRect((isMass ? x + bar + 2 : x) + 0.5, at(found.edges[i]), bar, at(0) - at(found.edges[i]));
-    c.fillStyle = colours.soft;
-    const from = i ? found.least * 2 ** (i - 1) : 0;
-    label(c, i ? `${short(from)}–${short(2 * from)}` : "same", x + step * 0.4, height - bottom + 12);
   }
-  label(c, "distance from the query's block to the key's, tokens", left + (width - left) / 2, height - 9);
+  c.fillStyle = colours.soft;
+  const name = (i, whole) => i ? short(found.least * 2 ** (i - 1)) + (whole ? "–" + short(found.least * 2 ** i) : "") : "same";
+  const widest = (whole) => Math.max(...found.edges.map((_, i) => c.measureText(name(i, whole)).width)) + 6;
+  const whole = widest(true) <= step, every = whole ? 1 : Math.ceil(widest(false) / step);  // narrow: where it begins
+  for (let i = 0; i < n; i += every) label(c, name(i, whole), left + (i + 0.5) * step, height - bottom + 12);
+  const long = "distance from the query's block to the key's, tokens";
+  label(c, c.measureText(long).width < width - left ? long : "distance of the blocks, tokens", left + (width - left) / 2, height - 9);
 }
 
 /** Mean, least and most over the groups, of each row block, and the mean of all. */

@@ -36,6 +36,11 @@ async function readData(progress) {
   };
   data.weight = column(Float32Array, about.edges);
   data.retained = column(Float32Array, groups * rows);
+  if (about.token_block !== undefined) {
+    const length = groups * rowTokens(about.token_block) * about.token_top;
+    data.tokenWeight = column(Float32Array, length);
+    data.tokenKey = column(about.token_wide ? Uint32Array : Uint16Array, length);
+  }
   data.key = column(about.wide ? Uint32Array : Uint16Array, about.edges);
   const count = column(Uint16Array, groups * rows);
   data.start = new Uint32Array(groups * rows + 1);

@@ -52,6 +52,7 @@ function fillTexts() {
   const edge = state.edges.find(({ key }) => key === state.key);
   $("row-name").textContent = span("query", state.row, about.block_rows);
   $("key-name").textContent = span("key", state.key, about.block_keys) + (edge ? `, ${shown(edge.weight)}` : ", not kept");
+  if (showTokens()) return;
   $("row-text").textContent = about.row_text[state.row];
   $("key-text").textContent = keyText[state.key];
 }
@@ -78,7 +79,10 @@ function drawArcs() {
   c.fillStyle = colours.mark;
   c.fillRect(at(state.row * about.block_rows), base, Math.max(3, about.block_rows / tokens * w), 5);
   c.fillStyle = colours.soft;
-  const places = ticks(0, tokens, w / 90, true);
-  for (const t of places) if (at(t) < width - 20) label(c, number(t), Math.max(at(t), left + 4), height - 6);
+  const unit = width - 8 - c.measureText("tokens").width - 8;  // where the axis's name and its gap begin
+  for (const t of ticks(0, tokens, w / 90, true)) {
+    const half = c.measureText(number(t)).width / 2, x = Math.max(at(t), left + half);
+    if (x + half <= unit) label(c, number(t), x, height - 6);
+  }
   label(c, "tokens", width - 8, height - 6, "right");
 }

@@ -42,10 +42,12 @@ function setScope(scope) {
   fillEdges();
   fillTexts();
   draw("heat", "legend", "arcs", "grid", "far", "kept");
+  tellPeer("setScope", scope);
 }
 
 function setRange() {
   if (isMass) state.range = { log: state.log, lo: state.log ? 1e-4 : 0, hi: 1 };
+  else if (about.range) state.range = { log: false, lo: about.range[0], hi: about.range[1] };
   else if (!state.range) {
     let lo = Infinity, hi = -Infinity;
     for (const w of data.weight) {
@@ -73,6 +75,27 @@ function setTheme(dark) {
   makeGrid();
 }
 
+function setLog(log) {
+  state.log = $("log").checked = log;
+  setRange();
+  draw("heat", "legend", "arcs");
+  makeGrid();
+  tellPeer("setLog", log);
+}
+
+/** Has the text beside this one, if there is one, do the same. */
+function tellPeer(name, value) {
+  const peer = parent !== window && parent.peerOf ? parent.peerOf(window) : null;
+  if (!peer || tellPeer.heard || !peer.foveaTrace) return;
+  peer.foveaTrace.hear(name, value);
+}
+
+function hear(name, value) {
+  tellPeer.heard = true;
+  ({ setScope, setLog, setTheme })[name](value);
+  tellPeer.heard = false;
+}
+
 function step(which, by, count) {
   const next = state.scope[which] + by;
   setScope({ ...state.scope, [which]: next >= count ? -1 : next < -1 ? count - 1 : next });
@@ -89,14 +112,14 @@ function listen() {
   fill("head", "head", Array.from({ length: heads }, (_, i) => i));
   $("log").disabled = !isMass;
   $("log").checked = state.log;
-  $("log").addEventListener("change", () => {
-    state.log = $("log").checked;
-    setRange();
-    draw("heat", "legend", "arcs");
-    makeGrid();
-  });
+  $("log").addEventListener("change", () => setLog($("log").checked));
   $("fit").addEventListener("click", fitHeat);
-  $("theme").addEventListener("click", () => setTheme(!document.documentElement.classList.contains("dark")));
+  $("theme").addEventListener("click", () => {
+    const dark = !document.documentElement.classList.contains("dark");
+    setTheme(dark);
+    tellPeer("setTheme", dark);
+  });
+  listenToTokens();
   const system = matchMedia("(prefers-color-scheme: dark)");
   system.addEventListener("change", () => setTheme(system.matches));
   addEventListener("resize", () => { draw(...Object.keys(drawing)); makeGrid(); });
@@ -123,7 +146,7 @@ async function open() {
   select(rows - 1, state.edges.length ? state.edges[0].key : 0);
   await nextTask();
   await makeGrid();
-  window.foveaTrace = { about, state, heat, times };  // for tests, and for the curious
+  window.foveaTrace = { about, state, heat, times, hear };  // for tests, and for the curious
 }
 
 open();
