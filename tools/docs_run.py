@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 
 import api as parser
 import docs_sentences
@@ -73,10 +74,14 @@ def c_programs(folder, files, library):
     text += "  }\n  return bad;\n}\n"
     source, program = folder / "all.c", folder / "all"
     source.write_text(text)
+    compiled(source, program, library)
+    return run([program, *(path.stem for path in files)])
+
+
+def compiled(source, program, library):
     flags = ["-std=c99", "-O0", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers"]
     rpath = f"-Wl,-rpath,{library.parent}"
     run(["cc", *flags, f"-I{ROOT}/include", source, library, rpath, "-lm", "-o", program])
-    return run([program, *(path.stem for path in files)])
 
 
 def python_programs(files):
@@ -150,14 +155,15 @@ def compare(results):
 
 def blocks(page, fence):
     """The page's blocks of a language that are run: those without `not run` before them."""
-    text = page.read_text()
-    pattern = rf"(<!-- not run[^>]*-->\n)?^```{fence}\n(.*?)^```$"
-    return [m[2] for m in re.finditer(pattern, text, re.M | re.S) if not m[1]]
+    pattern = rf"(<!-- not run[^>]*-->\n)?^( *)```{fence}\n(.*?)^ *```$"
+    found = re.finditer(pattern, page.read_text(), re.M | re.S)
+    return [textwrap.dedent(m[3]) for m in found if not m[1]]
 
 
 def guides(folder, library):
     """Python blocks of a page are one session; each C block is a program of its own."""
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     python, c = [], []
     for page in sorted((ROOT / "docs").rglob("*.md")):
         session = "\n".join(blocks(page, "python"))
@@ -170,7 +176,9 @@ def guides(folder, library):
     if not python or not c:
         fail("the guides have no program")
     python_programs(python)
-    c_programs(folder, c, library)
+    for path in c:
+        compiled(path, path.with_suffix(""), library)
+        run([path.with_suffix("")])
     return len(python), len(c)
 
 
