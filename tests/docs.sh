@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The documentation: its programs run and agree in four languages, its guides run, the site builds
-# without a warning, no link is broken, and nothing comes from another host.
+# without a warning, no link is broken, nothing comes from another host.  .github is in form.
 #   tests/docs.sh <build folder>     FOVEA_LIBRARY and FOVEA_LIB_DIR name the library
 # What is missing here is left out and said; FOVEA_REQUIRE_ALL=1 makes that a failure.
 set -euo pipefail
@@ -21,6 +21,7 @@ if ! "$python" -c 'import material' 2>/dev/null; then
   missing "mkdocs-material" "the site"
   exit 0
 fi
+"$python" tools/docs_github.py
 FOVEA_DOCS_FOLDER=$build/docs/web FOVEA_DOCS_PYTHON=$python tools/docs
 
 # A link that leads nowhere and a script of another host are noticed.

@@ -119,7 +119,7 @@ class Site:
 
     def number_row(self, f, prose):
         doc, default = f["doc"], "0"
-        if found := re.search(r"(?:^|; |, )0: ([^;]+)", doc):
+        if found := re.search(r"(?:^|; |, )0: (.+?)(?=;|, 1:|$)", doc):
             default = found[1]
             doc = (doc[: found.start()] + doc[found.end() :]).strip("; ,")
         if f.get("enum"):
@@ -200,7 +200,8 @@ class Site:
         needs = [
             (f["name"], found[0])
             for f in self.structs[op]["fields"]
-            if (found := re.search(r"\b(?:needs|with|not with|only with) [a-z_]+(?: or [a-z_]+)?$", f.get("doc", "")))
+            if f["kind"] == "tensor"
+            and (found := re.search(r"\b(?:needs|with|not with|only with) [a-z_]+(?: or [a-z_]+)?$", f.get("doc", "")))
         ]
         if needs:
             out.append("Fields that go together: " + "; ".join(f"`{n}` {prose(w)}" for n, w in needs) + ".\n")
@@ -236,7 +237,8 @@ class Site:
             for op in self.ops:
                 if op.startswith("x_") == experimental:
                     struct = self.structs[op]
-                    first = re.split(r"(?<=[.:;])\s", " ".join(struct["doc"].split()))[0].rstrip(":;.")
+                    first = re.split(r"(?<=[.:;])\s", " ".join(struct["doc"].split()))[0]
+                    first = re.sub(r"(, \.\.\.|[:;.])$", "", first)
                     header = prose(struct["header"])
                     out[-1] += f"\n| {prose.named(op)} | {prose.cell(first)}. | {header} |"
             out[-1] += "\n"
@@ -331,7 +333,7 @@ def speeds():
     headlines, labels = bench()
     chosen = {(key[0], key[1], case): called for key, cases in headlines.ROWS.items() for case, called in cases.items()}
     first, rest = {}, {}
-    for slug, rows in headlines.measured().items():
+    for slug, rows in sorted(headlines.measured().items(), reverse=True):  # GPUs first
         for row in rows:
             if labels.apart(row):
                 continue
@@ -352,14 +354,14 @@ def performance():
         "Times are medians. A ratio above 1 means that fovea is faster.\n"
     )
     pictures = []
-    for device in headlines.measured():
+    for device, rows in sorted(headlines.measured().items(), reverse=True):
         found = [f"bench/results/{device}-{family}.png" for family in labels.TITLES]
         shown = [path for path in found if (ROOT / path).exists()]
         if shown:
-            out.append(f"## {device}\n")
+            out.append(f"## {rows[0]['device']}\n")
         for path in shown:
             title = labels.TITLES[pathlib.Path(path).stem.removeprefix(device + "-")]
-            out.append(f"### {device}: {title}\n\n![{title}](pictures/{path.replace('/', '-')})\n")
+            out.append(f"### {title[0].upper()}{title[1:]}\n\n![{title}](pictures/{path.replace('/', '-')})\n")
         pictures += shown
     return "\n".join(out), pictures
 
