@@ -208,9 +208,7 @@ def program(op, structs):
     kept = [f["name"] for f in outputs if not f["optional"]] or [outputs[0]["name"]]
     kept += [f["name"] for f in outputs if f["name"] == "lse" and "lse" not in kept]
     fields = [f for f in fields if f["direction"] == "in" or f["name"] in kept]
-    made = {
-        f["name"]: array(f["name"], tensors[f["name"]], f["direction"] != "in") for f in fields
-    }
+    made = {f["name"]: array(f["name"], tensors[f["name"]], f["direction"] != "in") for f in fields}
     return Program(op, made, [Call(op, list(made), numbers)], kept[0])
 
 

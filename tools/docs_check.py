@@ -92,13 +92,20 @@ def broken(site):
             parts = urllib.parse.urlsplit(link)
             if parts.scheme or parts.netloc or path.name == "404.html":
                 continue
-            target = path if not parts.path else (path.parent / urllib.parse.unquote(parts.path)).resolve()
+            target = (
+                path
+                if not parts.path
+                else (path.parent / urllib.parse.unquote(parts.path)).resolve()
+            )
             if target.is_dir():
                 target /= "index.html"
             if not target.exists():
                 found.append(f"{name} links to {link}, which is not there")
             elif parts.fragment and target in pages:
-                if urllib.parse.unquote(parts.fragment) not in pages[target].ids | {"__search", "__drawer"}:
+                if urllib.parse.unquote(parts.fragment) not in pages[target].ids | {
+                    "__search",
+                    "__drawer",
+                }:
                     found.append(f"{name} links to {link}, which has no such anchor")
     for path in site.rglob("*.css"):
         if CSS_FOREIGN.search(path.read_text()):
@@ -130,7 +137,9 @@ def visit(browser, address, page, shots, label):
             url = event["params"]["request"]["url"]
             if re.match(r"(https?|wss?|ftp):", url) and not url.startswith(address + "/"):
                 found.append(f"{page}, {label}: asks for {url}")
-    found += [f"{page}, {label}: {e['message']}" for e in browser.log("browser") if e["level"] == "SEVERE"]
+    found += [
+        f"{page}, {label}: {e['message']}" for e in browser.log("browser") if e["level"] == "SEVERE"
+    ]
     if shots:
         browser.screenshot(shots / f"{page.replace('/', '-').removesuffix('.html')}-{label}.png")
     return found
@@ -151,7 +160,12 @@ def watched(site, shots):
     if missing := browser.missing():
         return [f"{' and '.join(missing)} are missing"]
     found, server = [], Server(site)
-    for width, height, dark in ((1400, 1000, False), (390, 844, True), (390, 844, False), (1400, 1000, True)):
+    for width, height, dark in (
+        (1400, 1000, False),
+        (390, 844, True),
+        (390, 844, False),
+        (1400, 1000, True),
+    ):
         label = f"{width}-{'dark' if dark else 'light'}"
         with browser.Browser(width, height, dark) as chromium:
             if width < 500:  # a window is never narrower than 500

@@ -114,7 +114,13 @@ class Site:
             + ([" ".join(f["dtypes"])] if f["dtypes"] else [])
         )
         access = f["direction"] + (", sums" if f["sums"] else "")
-        cells = [f"`{f['name']}`", access, f"{dims}<br>{dtypes}", prose.cell(absent), prose.cell(doc)]
+        cells = [
+            f"`{f['name']}`",
+            access,
+            f"{dims}<br>{dtypes}",
+            prose.cell(absent),
+            prose.cell(doc),
+        ]
         return f"| {' | '.join(cells)} |"
 
     def number_row(self, f, prose):
@@ -139,12 +145,18 @@ class Site:
             rows = [self.tensor_row(f, prose) for f in tensors if f["direction"] in which]
             if rows:
                 out.append(f"### {title}\n")
-                out.append("| field | | shape and dtype | if absent | meaning |\n| --- | --- | --- | --- | --- |")
+                out.append(
+                    "| field | | shape and dtype | if absent | meaning |\n| --- | --- | --- | --- | --- |"
+                )
                 out[-1] += "\n" + "\n".join(rows) + "\n"
         if numbers:
-            out.append("### Numbers\n\n| field | type | if 0 | meaning |\n| --- | --- | --- | --- |")
+            out.append(
+                "### Numbers\n\n| field | type | if 0 | meaning |\n| --- | --- | --- | --- |"
+            )
             out[-1] += "\n" + "\n".join(self.number_row(f, prose) for f in numbers) + "\n"
-        out.append(f"The letters are those of [core.h]({letters}). Extents follow this order whatever the strides.\n")
+        out.append(
+            f"The letters are those of [core.h]({letters}). Extents follow this order whatever the strides.\n"
+        )
         return "\n".join(out)
 
     def twins(self, op, prose):
@@ -196,17 +208,30 @@ class Site:
     def errors(self, op, prose):
         out = ["## Errors\n", ERRORS]
         if op in self.sentences:
-            out.append(f"A sentence names operation, field, got and wanted:\n\n```text\n{self.sentences[op]}\n```\n")
+            out.append(
+                f"A sentence names operation, field, got and wanted:\n\n```text\n{self.sentences[op]}\n```\n"
+            )
         needs = [
             (f["name"], found[0])
             for f in self.structs[op]["fields"]
             if f["kind"] == "tensor"
-            and (found := re.search(r"\b(?:needs|with|not with|only with) [a-z_]+(?: or [a-z_]+)?$", f.get("doc", "")))
+            and (
+                found := re.search(
+                    r"\b(?:needs|with|not with|only with) [a-z_]+(?: or [a-z_]+)?$",
+                    f.get("doc", ""),
+                )
+            )
         ]
         if needs:
-            out.append("Fields that go together: " + "; ".join(f"`{n}` {prose(w)}" for n, w in needs) + ".\n")
+            out.append(
+                "Fields that go together: "
+                + "; ".join(f"`{n}` {prose(w)}" for n, w in needs)
+                + ".\n"
+            )
         manual = prose.up + header_page("fovea.h") + "#errors"
-        out.append(f"On CUDA a fault of the kernel comes later, as `FOVEA_DEVICE_ERROR`: [Errors]({manual}).\n")
+        out.append(
+            f"On CUDA a fault of the kernel comes later, as `FOVEA_DEVICE_ERROR`: [Errors]({manual}).\n"
+        )
         return "\n".join(out)
 
     def speed(self, op, prose):
@@ -216,7 +241,10 @@ class Site:
         out = "## Speed\n\n| device | what | fovea | rate | beside | times as fast | date |\n"
         out += "| --- | --- | --- | --- | --- | --- | --- |\n" + "\n".join(rows[:ROWS])
         more = f" {len(rows) - ROWS} more rows are in `bench/results`." if len(rows) > ROWS else ""
-        return out + f"\n\nMedians of `bench/bench.py`; [how it is measured]({prose.up}performance.md).{more}\n"
+        return (
+            out
+            + f"\n\nMedians of `bench/bench.py`; [how it is measured]({prose.up}performance.md).{more}\n"
+        )
 
     def operation(self, op):
         here = f"operations/{op}.md"
@@ -224,9 +252,16 @@ class Site:
         computes, limits = self.computes(op, prose)
         out = [f"# {op}\n"]
         if op.startswith("x_"):
-            out.append('!!! warning "Experimental"\n    Names, fields and layout may change with any release.\n')
+            out.append(
+                '!!! warning "Experimental"\n    Names, fields and layout may change with any release.\n'
+            )
         out += [self.twins(op, prose), computes, "## A call\n", self.example(op)]
-        out += [self.fields(op, prose), f"## Limits\n\n{limits}", self.errors(op, prose), self.speed(op, prose)]
+        out += [
+            self.fields(op, prose),
+            f"## Limits\n\n{limits}",
+            self.errors(op, prose),
+            self.speed(op, prose),
+        ]
         return "\n".join(out)
 
     def operations(self):
@@ -254,12 +289,20 @@ class Site:
         out = [f"# {header}\n", docs_text.markdown(text, prose, "##")]
         ops = [op for op in self.ops if self.structs[op]["header"] == header]
         if ops:
-            out.append("## Operations of this header\n\n" + "\n".join(f"- {prose.named(op)}" for op in ops) + "\n")
-        enums = [e for e in self.api["enums"] if header != "fovea.h" and self.enum_header(e) == header]
+            out.append(
+                "## Operations of this header\n\n"
+                + "\n".join(f"- {prose.named(op)}" for op in ops)
+                + "\n"
+            )
+        enums = [
+            e for e in self.api["enums"] if header != "fovea.h" and self.enum_header(e) == header
+        ]
         if enums:
             out.append("## Enumerations\n")
         for enum in enums:
-            rows = "\n".join(f"| `{v['name']}` | {v['value']} | {prose.cell(v['doc'])} |" for v in enum["values"])
+            rows = "\n".join(
+                f"| `{v['name']}` | {v['value']} | {prose.cell(v['doc'])} |" for v in enum["values"]
+            )
             out.append(f"### {enum['name']}\n\n{docs_text.markdown(enum['doc'], prose)}")
             out.append(f"| name | value | meaning |\n| --- | --- | --- |\n{rows}\n")
         if header == "core.h":
@@ -310,7 +353,9 @@ class Site:
         for at, part in enumerate(re.split(r"(^```.*?^```$)", text, flags=re.M | re.S)):
             if at % 2 == 0:
                 part = re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", link, part)
-                part = re.sub(r"(?<!\[)`((?:fovea_)?[a-z_]+)`(?!\])", lambda m: prose.named(m[1]), part)
+                part = re.sub(
+                    r"(?<!\[)`((?:fovea_)?[a-z_]+)`(?!\])", lambda m: prose.named(m[1]), part
+                )
             out.append(part)
         return "".join(out), pictures
 
@@ -331,14 +376,21 @@ def bench():
 def speeds():
     """{op: rows of its table}, the README's first."""
     headlines, labels = bench()
-    chosen = {(key[0], key[1], case): called for key, cases in headlines.ROWS.items() for case, called in cases.items()}
+    chosen = {
+        (key[0], key[1], case): called
+        for key, cases in headlines.ROWS.items()
+        for case, called in cases.items()
+    }
     first, rest = {}, {}
     for slug, rows in sorted(headlines.measured().items(), reverse=True):  # GPUs first
         for row in rows:
             if labels.apart(row):
                 continue
             words = labels.words(row)
-            called = chosen.get((slug, row["op"], row["case"])) or f"{words.what}, {words.label}, {words.length}"
+            called = (
+                chosen.get((slug, row["op"], row["case"]))
+                or f"{words.what}, {words.label}, {words.length}"
+            )
             line = headlines.line(row, called) + f" {row['date'][:10]} |"
             into = first if (slug, row["op"], row["case"]) in chosen else rest
             into.setdefault(row["op"], []).append(line)
@@ -361,7 +413,9 @@ def performance():
             out.append(f"## {rows[0]['device']}\n")
         for path in shown:
             title = labels.TITLES[pathlib.Path(path).stem.removeprefix(device + "-")]
-            out.append(f"### {title[0].upper()}{title[1:]}\n\n![{title}](pictures/{path.replace('/', '-')})\n")
+            out.append(
+                f"### {title[0].upper()}{title[1:]}\n\n![{title}](pictures/{path.replace('/', '-')})\n"
+            )
         pictures += shown
     return "\n".join(out), pictures
 
@@ -380,7 +434,9 @@ def navigation(site):
     rows += ["    - experimental:", *(f"      - {op}: operations/{op}.md" for op in experimental)]
     rows.append("  - Headers:")
     for header in site.headers:
-        title = {"fovea.h": "fovea.h, the manual", "core.h": "core.h, the rules"}.get(header, header)
+        title = {"fovea.h": "fovea.h, the manual", "core.h": "core.h, the rules"}.get(
+            header, header
+        )
         rows.append(f'    - "{title}": {header_page(header)}')
     return "\n".join(rows)
 
@@ -408,7 +464,11 @@ def write(folder):
     for path in sorted(set(pictures)):
         shutil.copy(ROOT / path, pages / "pictures" / path.replace("/", "-"))
     shutil.copy(ROOT / "docs/site.css", pages / "site.css")
-    config = (ROOT / "docs/mkdocs.yml").read_text().replace("  # the operations and headers\n", navigation(site) + "\n")
+    config = (
+        (ROOT / "docs/mkdocs.yml")
+        .read_text()
+        .replace("  # the operations and headers\n", navigation(site) + "\n")
+    )
     (folder / "mkdocs.yml").write_text(config)
     return len(texts)
 

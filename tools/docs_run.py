@@ -124,7 +124,13 @@ def julia_programs(folder, files, julia):
         lines.append(f'println("== {path.stem}")\nmodule M_{path.stem}\ninclude("{path}")\nend\n')
     (folder / "all.jl").write_text("".join(lines))
     return run(
-        [julia, "--startup-file=no", "-O0", f"--project={ROOT}/bindings/julia/Fovea", folder / "all.jl"]
+        [
+            julia,
+            "--startup-file=no",
+            "-O0",
+            f"--project={ROOT}/bindings/julia/Fovea",
+            folder / "all.jl",
+        ]
     )
 
 

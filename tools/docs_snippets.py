@@ -478,7 +478,9 @@ class Julia(Language):
     def defaults(self, function):
         """{keyword: default} of the generated function."""
         text = (ROOT / "bindings/julia/Fovea/src/ops.jl").read_text()
-        found = re.search(rf"^function {re.escape(function)}\(ctx[^;)]*;(.*?)\)\n", text, re.M | re.S)
+        found = re.search(
+            rf"^function {re.escape(function)}\(ctx[^;)]*;(.*?)\)\n", text, re.M | re.S
+        )
         return dict(re.findall(r"(\w+)=(\w+)", found[1])) if found else {}
 
 

@@ -99,7 +99,9 @@ def fence(lines, language="text"):
 
 def headed(paragraph):
     """(heading, rest): a paragraph's first sentence where it is a title."""
-    found = re.match(r"([A-Z][\w ,'-]{3,40}?)(?: \(printed by [^)]*\))?[.:](?:  (.+)|)$", paragraph, re.S)
+    found = re.match(
+        r"([A-Z][\w ,'-]{3,40}?)(?: \(printed by [^)]*\))?[.:](?:  (.+)|)$", paragraph, re.S
+    )
     if found and len(found[1].split()) <= 5:
         return found[1], found[2] or ""
     return None, paragraph
@@ -138,4 +140,6 @@ def limits(text):
         end += 1
     kept = "\n".join(lines[:start] + lines[end:]).strip()
     words = "\n".join(lines[start:end])
-    return kept, re.sub(r"^Limits(?: on (tensor cores[^:]*))?: ", lambda m: f"On {m[1]}: " if m[1] else "", words)
+    return kept, re.sub(
+        r"^Limits(?: on (tensor cores[^:]*))?: ", lambda m: f"On {m[1]}: " if m[1] else "", words
+    )
