@@ -239,7 +239,7 @@ class Site:
         if not rows:
             return "## Speed\n\nNot measured: `bench/results` has no row of this operation.\n"
         out = "## Speed\n\n| device | what | fovea | rate | beside | times as fast | date |\n"
-        out += "| --- | --- | --- | --- | --- | --- | --- |\n" + "\n".join(rows[:ROWS])
+        out += "| --- | --- | --- | --- | --- | --- | --- |\n" + unbroken("\n".join(rows[:ROWS]))
         more = f" {len(rows) - ROWS} more rows are in `bench/results`." if len(rows) > ROWS else ""
         return (
             out
@@ -349,7 +349,7 @@ class Site:
                 return f"[{label}]({prose.up}{places[path]}{'#' + anchor if anchor else ''})"
             return label
 
-        out = []
+        text, out = text.replace("<!-- the table of fovea.h -->", bits()), []
         for at, part in enumerate(re.split(r"(^```.*?^```$)", text, flags=re.M | re.S)):
             if at % 2 == 0:
                 part = re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", link, part)
@@ -358,6 +358,18 @@ class Site:
                 )
             out.append(part)
         return "".join(out), pictures
+
+
+def bits():
+    """The table of fovea.h of what bits depend on."""
+    rows = re.findall(r"^ +(\S.*?) {2,}((?:(?:no|may) *){5})$", opening("fovea.h"), re.M)
+    if not rows:
+        raise SystemExit("docs: fovea.h has no table of what bits depend on")
+    lines = ["| | run | place | neighbours | batch, host | batch, CUDA |", "| --- " * 6 + "|"]
+    for what, words in rows:
+        names = re.sub(r"[a-z_]*_[a-z_*]+", lambda m: f"`{m[0]}`", what)
+        lines.append(f"| {names} | {' | '.join(words.split())} |")
+    return "\n".join(lines)
 
 
 def docs_files():
@@ -397,10 +409,15 @@ def speeds():
     return {op: first.get(op, []) + rest.get(op, []) for op in first.keys() | rest.keys()}
 
 
+def unbroken(text):
+    """Numbers stay with their units."""
+    return re.sub(r"(\d) (ms|µs|[TG]FLOP/s|GB/s|Mrow/s)\b", "\\1&nbsp;\\2", text)
+
+
 def performance():
     """(the page, the pictures it shows)."""
     headlines, labels = bench()
-    out = ["# Performance\n", headlines.block() + "\n"]
+    out = ["# Performance\n", unbroken(headlines.block()) + "\n"]
     out.append(
         "Both libraries run in one process, their calls alternate, and their outputs are compared.\n"
         "Times are medians. A ratio above 1 means that fovea is faster.\n"
@@ -413,9 +430,8 @@ def performance():
             out.append(f"## {rows[0]['device']}\n")
         for path in shown:
             title = labels.TITLES[pathlib.Path(path).stem.removeprefix(device + "-")]
-            out.append(
-                f"### {title[0].upper()}{title[1:]}\n\n![{title}](pictures/{path.replace('/', '-')})\n"
-            )
+            head = title if "_" in title else title[0].upper() + title[1:]
+            out.append(f"### {head}\n\n![{title}](pictures/{path.replace('/', '-')})\n")
         pictures += shown
     return "\n".join(out), pictures
 

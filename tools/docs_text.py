@@ -109,8 +109,9 @@ def headed(paragraph):
 
 def markdown(text, prose, heading=None):
     """heading: "##" makes headings of titles; without it they are bold."""
-    out = []
-    for indented, lines in blocks(text):
+    out, last = [], None
+    every = list(blocks(text))
+    for at, (indented, lines) in enumerate(every):
         if indented and (rows := columns(lines)):
             out.append("| | |\n| --- | --- |")
             out[-1] += "".join(f"\n| {prose.cell(a)} | {prose.cell(b)} |" for a, b in rows) + "\n"
@@ -119,6 +120,11 @@ def markdown(text, prose, heading=None):
             out.append(fence(lines, language))
         else:
             title, rest = headed("\n".join(lines))
+            if title and not rest and at == len(every) - 1:  # a sentence alone is no title
+                title, rest = None, "\n".join(lines)
+            if title and title == last:  # a table under the same title
+                continue
+            last = title
             rest = prose(rest.replace("\n", " ").replace("  ", " "))
             if title and heading:
                 out += [f"{heading} {title}\n"] + ([rest + "\n"] if rest else [])
