@@ -122,7 +122,7 @@ def markdown(text, prose, heading=None):
             title, rest = headed("\n".join(lines))
             if title and not rest and at == len(every) - 1:  # a sentence alone is no title
                 title, rest = None, "\n".join(lines)
-            if title and title == last:  # a table under the same title
+            if title and title == last and not rest:  # a table under the same title
                 continue
             last = title
             rest = prose(rest.replace("\n", " ").replace("  ", " "))
