@@ -54,6 +54,7 @@ class Language:
     def __init__(self, api):
         self.structs = {s["name"][6:-7]: s for s in api["structs"]}
         self.ops = {op["name"]: op for op in api["ops"]}
+        self.enums = {e["name"]: e for e in api["enums"]}
 
     def tensors(self, call):
         """The call's fields as (description, name), in the header's order."""
@@ -251,7 +252,7 @@ class Python(Language):
         return f"np.array({nested(numbers(one), one.shape)}, {dtype})"
 
     def operation(self, call):
-        return emit_python.Operation(self.ops[call.op], self.structs[call.op])
+        return emit_python.Operation(self.ops[call.op], self.structs[call.op], self.enums)
 
     def extents(self, call, f):
         """Extents of an output that no input of the call says."""
@@ -287,7 +288,8 @@ class Python(Language):
             for name, value in call.numbers.items()
         ]
         left = f"{', '.join(results)} = " if results else ""
-        return f"{left}fovea.{call.op}({', '.join(arguments)})"
+        name = f"experimental.{call.op[2:]}" if call.op.startswith("x_") else call.op
+        return f"{left}fovea.{name}({', '.join(arguments)})"
 
 
 def nested(values, shape):
@@ -316,9 +318,13 @@ fn codes(n: usize) -> Vec<u8> {
 """,
     }
 
+    @staticmethod
+    def path(op):
+        return ("experimental::" if op.startswith("x_") else "") + emit_rust.camel(op)
+
     def text(self, program):
         kinds = {emit_rust.kind(f) for call in program.calls for f in self.tensors(call)}
-        names = {emit_rust.camel(call.op) for call in program.calls} | {"Context"}
+        names = {self.path(call.op) for call in program.calls} | {"Context"}
         names |= {"Tensor"} if "in" in kinds else set()
         names |= {"TensorMut"} if "out" in kinds else set()
         names |= {self.FORMATS[a.dtype] for a in program.arrays.values() if a.dtype in self.FORMATS}
