@@ -188,6 +188,10 @@ class Kernel:
     def validate(self, tensors):
         """What is known without sizes: kinds, devices, ranks.  The library checks the rest."""
         first = tensors[0]
+        packed = any(
+            x is not None and field.name in ("query_start", "key_start")
+            for field, x in zip(self.inputs, tensors)
+        )
         for field, x in zip(self.inputs, tensors):
             if x is None:
                 continue
@@ -200,7 +204,8 @@ class Kernel:
                     raise InvalidArgument(
                         f"is {'nested' if x.is_nested else x.layout}, wanted a dense tensor"
                     )
-                if field.rank is not None and x.dim() not in (field.rank, field.rank - 1):
+                fewer = field.rank is not None and field.rank - x.dim()
+                if fewer and not (fewer == 1 and packed):
                     raise InvalidArgument(
                         f"has {x.dim()} dimensions {tuple(x.shape)}, wanted {field.rank}"
                     )

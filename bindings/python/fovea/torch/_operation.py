@@ -57,9 +57,11 @@ class Operation:
         return self.kernel(tensors, numbers, wanted or self.all)
 
     def plain(self, tensors):
-        return not (
-            _modes() or _functorch() is not None or _tracing() is not None
-        ) and _PLAIN.issuperset(map(type, tensors))
+        return (
+            _PLAIN.issuperset(map(type, tensors))
+            and not tensors[0].is_meta
+            and not (_modes() or _functorch() is not None or _tracing() is not None)
+        )
 
     def dispatched(self, tensors, numbers, wanted):
         for name, x in zip(self.inputs, tensors):
