@@ -11,13 +11,17 @@ from ._arguments import integers, scaling, single
 _REDUCTIONS = ("mean", "sum", "none")
 
 
+_DIRECTIONS = {name.lower(): int(value) for name, value in Direction.__members__.items()}
+
+
 def _direction(value):
-    if isinstance(value, str) and value.upper() in Direction.__members__:
-        return int(Direction[value.upper()])
-    if not isinstance(value, str) and value in list(Direction):
-        return int(value)
-    names = ", ".join(m.lower() for m in Direction.__members__)
-    raise InvalidArgument(f"kl_loss: direction is {value!r}, wanted one of {names}")
+    """The number of a direction by its name, member or number; torch.compile traces this."""
+    number = _DIRECTIONS.get(value) if isinstance(value, str) else int(value)
+    if number not in _DIRECTIONS.values():
+        raise InvalidArgument(
+            f"kl_loss: direction is {value!r}, wanted one of {', '.join(_DIRECTIONS)}"
+        )
+    return number
 
 
 def kl_loss(q_teacher, k_teacher, q_student, k_student, *, causal=False, scale_teacher=None,
