@@ -68,16 +68,21 @@ def functions():
     generator = torch.Generator().manual_seed(1)
     mask = torch.rand(1, 4, 9, 9, generator=generator) > 0.4
 
+    def masked(q, k, v):
+        return ft.attention(q, k, v, mask=mask[..., : q.shape[1], : k.shape[1]].to(q.device))
+
     def taps(q, k, v):
         return ft.conv_attention(q, k, v, q.new_ones(4, 2, 3), causal=True)
 
     return {
         "attention": lambda q, k, v: ft.attention(q, k, v, causal=True, softcap=4.0) * 2,
-        "masked": lambda q, k, v: ft.attention(q, k, v, mask=mask[..., : k.shape[1]].to(q.device)[..., : q.shape[1], :]),
+        "masked": masked,
         "sdpa": lambda q, k, v: ft.scaled_dot_product_attention(
             *(x.transpose(1, 2) for x in (q, k, v)), is_causal=True, enable_gqa=True
         ),
-        "kl": lambda q, k, v: ft.kl_loss(q.detach(), k.detach(), q, k, scale_student=0.2, causal=True),
+        "kl": lambda q, k, v: ft.kl_loss(
+            q.detach(), k.detach(), q, k, scale_student=0.2, causal=True
+        ),
         "conv": taps,
     }  # fmt: skip
 
@@ -132,7 +137,8 @@ def test_fake_tensors_have_the_strides_of_real_ones():
 
 
 def test_functorch(device):
-    q, k, v = (x.detach() for x in leaves((3, 2, 5, 4, 8), (3, 2, 6, 2, 8), (3, 2, 6, 2, 8), device=device))
+    shapes = (3, 2, 5, 4, 8), (3, 2, 6, 2, 8), (3, 2, 6, 2, 8)
+    q, k, v = (x.detach() for x in leaves(*shapes, device=device))
 
     def loss(q, k, v):
         return ft.attention(q, k, v, causal=True).square().sum()

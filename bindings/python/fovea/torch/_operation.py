@@ -116,7 +116,8 @@ class Operation:
 
     @property
     def first_required(self):
-        return any(field.name == "dout" for field in self.backward.inputs) or self.name == "group_norm"
+        names = {field.name for field in self.backward.inputs}
+        return bool(names & {"dout", "dy"})
 
     # The torch.library operation
 

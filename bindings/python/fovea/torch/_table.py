@@ -89,7 +89,8 @@ def _keys(x):
 
 def _scores(x):
     q, keys = x["q"], _keys(x)
-    first, h = (1, q.shape[1]) if q.dim() == 3 else (q.shape[0], q.shape[1 if x.get("heads_first") else 2])
+    heads = 1 if q.dim() == 3 or x.get("heads_first") else 2
+    first, h = 1 if q.dim() == 3 else q.shape[0], q.shape[heads]
     lead = (first, h, _tokens(x))
     return {
         "bits": (*lead, -(-keys // 8)),
