@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers and PyTorch are downloads of gigabytes: these tests run where both are."""
+
+import importlib.util
+import os
+import pathlib
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks the network
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+MISSING = [n for n in ("torch", "transformers", "accelerate") if not importlib.util.find_spec(n)]
+SENTENCE = f"{', '.join(MISSING)} not installed: pip install torch transformers accelerate"
+
+
+class Absent(pytest.File):
+    def collect(self):
+        if os.environ.get("FOVEA_REQUIRE_ALL"):
+            pytest.fail(f"FOVEA_REQUIRE_ALL is set and {SENTENCE}", pytrace=False)
+        pytest.skip(SENTENCE, allow_module_level=True)
+
+
+def pytest_collect_file(file_path, parent):
+    here = pathlib.Path(__file__).parent
+    if MISSING and file_path.parent == here and file_path.name.startswith("test_"):
+        return Absent.from_parent(parent, path=file_path)
+
+
+def pytest_ignore_collect(collection_path, config):
+    return None
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    if MISSING:
+        return Absent.from_parent(parent, path=module_path)
