@@ -28,6 +28,7 @@ import importlib.metadata
 import inspect
 
 NAME = "fovea"
+PLAIN = {"causal", "window_left", "window_right"}  # what packed sequences may have
 _OLDEST = "transformers 5.0 or later"
 
 
@@ -59,6 +60,7 @@ class Mask:
     def __init__(self, shape, fields, whole, query_start=None, query_max=None):
         self.shape, self.ndim = shape, len(shape)
         self.fields, self.query_start, self.query_max = fields, query_start, query_max
+        self.asked_positions = False
         self._whole, self._array = whole, None
 
     @property
@@ -66,6 +68,20 @@ class Mask:
         if self._array is None:
             self._array = self._whole()
         return self._array
+
+    def find_packed(self, positions):
+        """Reads packed sequences from position_ids (1, s) where the model did not give them to its
+        mask function (gpt-oss).  The first layer asks, as looking waits for the device."""
+        if self.asked_positions:
+            return
+        self.asked_positions = True
+        b, _, s, t = self.shape
+        plain = b == 1 < s == t and self.fields.keys() <= PLAIN and self.fields.get("causal")
+        if plain and positions is not None and tuple(positions.shape) == (1, s):
+            ids = (positions.diff(prepend=positions[:, :1] - 1) != 1).cumsum(1)
+            self.query_start, self.query_max = starts_of(ids)
+            if len(self.query_start) == 2:
+                self.query_start = None
 
     def contiguous(self):  # generate() asks for it ahead of a static cache
         return self
@@ -176,15 +192,21 @@ def made_by(hf, name, code):
 def packed(kind):
     """The fields of a Mask for sequences behind one another; a new one begins with each row of
     the batch."""
+    query_start, longest = starts_of(kind["packed"])
+    fields = windows(kind, longest)
+    return {"fields": fields, "query_start": query_start, "query_max": longest}
+
+
+def starts_of(ids):
+    """(query_start, longest) of runs of equal ids (b, s), one behind another."""
     import torch
 
-    ids = kind["packed"]
     begins = torch.ones_like(ids, dtype=torch.bool)
     begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
     starts = begins.flatten().nonzero().flatten().int()
     query_start = torch.cat((starts, starts.new_tensor([ids.numel()])))
     longest = int(query_start.diff().max()) if ids.numel() else 0
-    return {"fields": windows(kind, longest), "query_start": query_start, "query_max": longest}
+    return query_start, longest
 
 
 def windows(kind, t):
@@ -211,8 +233,8 @@ def spans(kind, padding, b, s, t, offset, key_offset, asked):
 
     aligned = bool(kind)
     end = offset + s - key_offset if aligned else t
-    if not 0 < end <= t:
-        return None
+    if not 0 < end <= t or (not kind.get("causal") and end != t):
+        return None  # rows that see keys behind the last row's position
     fields = windows(kind, end)
     chunk = kind.get("chunk")
     first, last = [0] * b, [end] * b
@@ -337,12 +359,16 @@ def sequences(attention_mask, kwargs, is_causal, window):
     given = [kwargs.get(f"cu_seq_lens_{x}") for x in "qk"]
     if all(x is not None for x in given):
         fields = seen(attention_mask, is_causal, window)
-        if more := fields.keys() - {"causal", "window_left", "window_right"}:
+        if more := fields.keys() - PLAIN:
             refuse("cu_seq_lens_q", f"given beside {min(more)}, wanted sequences without padding")
         longest = [kwargs.get(f"max_length_{x}") for x in "qk"]
         longest = [int(n if n is not None else x.diff().max()) for n, x in zip(longest, given)]
         return (*(x.int() for x in given), *longest, fields)
-    if isinstance(attention_mask, Mask) and attention_mask.query_start is not None:
+    if not isinstance(attention_mask, Mask):
+        return None
+    if attention_mask.query_start is None:
+        attention_mask.find_packed(kwargs.get("position_ids"))
+    if attention_mask.query_start is not None:
         start, longest = attention_mask.query_start, attention_mask.query_max
         return start, start, longest, longest, attention_mask.fields
     return None

@@ -92,13 +92,15 @@ def test_generated_tokens(pair, cache, no_arrays):
 
 
 def test_packed_sequences(pair, no_arrays):
-    """Equal to those of the other implementation, and to each sequence by itself."""
+    """Equal to each sequence by itself, and to the other implementation.  In transformers gpt-oss
+    tells its mask no positions, so that eager lets sequences see each other."""
     lengths = (5, 1, 11, 4)
     places = torch.cat([torch.arange(n) for n in lengths])[None]
     ids = tokens(1)
     with torch.no_grad():
         call = lambda: pair[0](ids, position_ids=places, use_cache=False).logits
         got, want = compare(pair, call)
-        torch.testing.assert_close(got, want, **CLOSE)
+        if pair[0].config.model_type != "gpt_oss":
+            torch.testing.assert_close(got, want, **CLOSE)
         alone = [by(pair[0], "fovea", lambda x=x: pair[0](x).logits) for x in ids.split(lengths, 1)]
     torch.testing.assert_close(got, torch.cat(alone, 1), **CLOSE)
