@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments as the operations take them: autocast, bits of masks, integers, scales."""
+
+import torch
+
+from .._errors import InvalidArgument
+
+_INTEGERS = (torch.int64, torch.int16, torch.int8, torch.uint8)
+
+
+def autocast(*tensors):
+    """The tensors as torch.autocast has them for scaled_dot_product_attention: in its dtype, but
+    for None, integers, bool and float64."""
+    kind = tensors[0].device.type if isinstance(tensors[0], torch.Tensor) else ""
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple([
+        x.to(dtype)
+        if x is not None and x.is_floating_point() and x.dtype not in (dtype, torch.float64)
+        else x
+        for x in tensors
+    ])  # fmt: skip
+
+
+def integers(op, name, x):
+    """Lengths, starts and tables as int32, which the library reads."""
+    if x is None or x.dtype == torch.int32:
+        return x
+    if x.dtype not in _INTEGERS:
+        raise TypeError(f"{op}: {name} has dtype {x.dtype}, wanted torch.int32 or torch.int64")
+    return x.to(torch.int32)
+
+
+def single(x):
+    """Small parameters in f32, which the library reads; differentiable."""
+    return x if x is None or x.dtype == torch.float32 else x.float()
+
+
+def scaling(op, scale, name="scale"):
+    """0.0, the library's default, for None."""
+    if scale is None:
+        return 0.0
+    if not scale > 0:
+        raise InvalidArgument(f"{op}: {name} is {scale}, wanted more than 0, or None")
+    return float(scale)
+
+
+def bits(op, mask, keys):
+    """A bool mask as bits along its last axis, a byte for 8 keys, the first key in bit 0."""
+    if mask is None:
+        return None
+    if mask.dtype == torch.uint8 and mask.dim() and mask.shape[-1] == -(-keys // 8):
+        return mask  # packed already
+    if mask.dtype != torch.bool:
+        raise TypeError(
+            f"{op}: mask has dtype {mask.dtype} and shape {tuple(mask.shape)}, wanted torch.bool, "
+            f"or torch.uint8 with a bit for each of {keys} keys; numbers added to scores are a bias"
+        )
+    if not mask.dim() or mask.shape[-1] not in (1, keys):
+        raise InvalidArgument(
+            f"{op}: mask has shape {tuple(mask.shape)}, wanted {keys} keys in its last axis, or 1"
+        )
+    width = -(-keys // 8)
+    wide = mask.expand(*mask.shape[:-1], keys).to(torch.uint8)
+    wide = torch.nn.functional.pad(wide, (0, 8 * width - keys)).unflatten(-1, (width, 8))
+    shifts = torch.arange(8, dtype=torch.uint8, device=mask.device)
+    return (wide << shifts).sum(-1, dtype=torch.uint8)
