@@ -305,8 +305,6 @@ def attention(
     """The attention function of AttentionInterface: query (b, h, s, d), key (b, g, t, d), value
     (b, g, t, e) give (o, None), o (b, s, h, e).  Raises ValueError for what the module's
     documentation refuses."""
-    import torch
-
     from . import torch as fovea_torch
 
     if dropout:
@@ -317,12 +315,9 @@ def attention(
         if kwargs.get(name) is not None:
             refuse(name, f"{what}, which is not served")
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    if torch.is_autocast_enabled(q.device.type):
-        dtype = torch.get_autocast_dtype(q.device.type)
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     shared = {"scale": scaling, "softcap": softcap or 0.0}
     if s_aux is not None:
-        shared["sink_logit"] = s_aux.float()
+        shared["sink_logit"] = s_aux
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     starts = sequences(attention_mask, kwargs, is_causal, sliding_window)
@@ -375,11 +370,11 @@ def sequences(attention_mask, kwargs, is_causal, window):
 
 
 def one_behind_another(fovea_torch, q, k, v, starts, shared):
-    """varlen_attention of (b, s, h, d), where sequences may go on in the next row of the batch."""
+    """varlen_attention of (b, s, h, d), whose batch is one row after another."""
     query_start, key_start, query_max, key_max, fields = starts
     b, s = q.shape[:2]
-    q, k, v = (x.reshape(1, -1, *x.shape[2:]) for x in (q, k, v))
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
     o = fovea_torch.varlen_attention(
         q, k, v, query_start, key_start, query_max=query_max, key_max=key_max, **fields, **shared
     )
-    return o.reshape(b, s, *o.shape[2:])
+    return o.unflatten(0, (b, s))
