@@ -167,7 +167,8 @@ class Operation:
     def backward_by(self, gradients, ctx, grads, skipped):
         """Gradients for all tensors by gradients(tensors, numbers, needs)."""
         count = len(self.inputs)
-        tensors, outputs = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        saved = ctx.saved_tensors  # once: activation checkpointing unpacks it once only
+        tensors, outputs = saved[:count], saved[count:]
         if all(grads[i] is None for i in self.through):
             return [None] * count
         needs = [i in self.places and ctx.needs_input_grad[skipped + i] for i in range(count)]
@@ -252,7 +253,8 @@ class _Recorded(torch.autograd.Function):
         out = [None] * (2 + count)
         if all(grads[i] is None for i in operation.through):
             return tuple(out)
-        tensors, outputs = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        saved = ctx.saved_tensors  # once: activation checkpointing unpacks it once only
+        tensors, outputs = saved[:count], saved[count:]
         needs = [i for i in operation.places if ctx.needs_input_grad[2 + i]]
         incoming = operation.incoming(outputs, grads)
         made = operation.differentiate(tensors, outputs, ctx.numbers, incoming, needs)
