@@ -145,18 +145,24 @@ def arguments(argv):
     option("--tokens", type=int, default=512, help="in a step: pieces of text behind one another")
     option("--attn", choices=["fovea", "sdpa"], default="fovea")
     option("--compare", action="store_true", help="trains with both, and compares the losses")
-    option("--device", default="cpu", help="cpu, cuda or cuda:1")
-    option("--dtype", choices=["float32", "bfloat16"], default="float32")
-    option("--out", type=pathlib.Path, default="finetune.png", help="the plot: .png, .svg or .pdf")
-    option("--text", type=pathlib.Path, help="a file instead of the Python language reference")
-    option("--model", type=pathlib.Path, help="another GGUF file that transformers reads")
     option("--rate", type=float, default=1e-4, help="of AdamW")
     option("--prompt", default=PROMPT, help="continued before and after")
     option("--generate", type=int, default=24, help="tokens to continue by")
+    return checked(parser, argv, "finetune.png")
+
+
+def checked(parser, argv, out):
+    """The arguments, with those that both examples take; what cannot work is told before the work."""
+    option = parser.add_argument
+    option("--device", default="cpu", help="cpu, cuda or cuda:1")
+    option("--dtype", choices=["float32", "bfloat16"], default="float32")
+    option("--out", type=pathlib.Path, default=out, help="the plot: .png, .svg or .pdf")
+    option("--text", type=pathlib.Path, help="a file instead of the Python language reference")
+    option("--model", type=pathlib.Path, help="another GGUF file that transformers reads")
     option("--seed", type=int, default=1)
     args = parser.parse_args(argv)
     for name in ("steps", "generate"):
-        if getattr(args, name) < 1:
+        if getattr(args, name, 1) < 1:
             parser.error(f"--{name} must be at least 1, got {getattr(args, name)}")
     if args.tokens < 16:
         parser.error(f"--tokens must be at least 16, got {args.tokens}")
