@@ -13,11 +13,19 @@ MISSING = [n for n in ("torch", "transformers") if not importlib.util.find_spec(
 SENTENCE = f"{', '.join(MISSING)} not installed: pip install torch transformers"
 
 
-class Absent(pytest.File):
-    def collect(self):
+class Told(pytest.Item):
+    def runtest(self):
         if os.environ.get("FOVEA_REQUIRE_ALL"):
             pytest.fail(f"FOVEA_REQUIRE_ALL is set and {SENTENCE}", pytrace=False)
-        pytest.skip(SENTENCE, allow_module_level=True)
+        pytest.skip(SENTENCE)
+
+    def repr_failure(self, excinfo, style=None):
+        return str(excinfo.value)
+
+
+class Absent(pytest.File):
+    def collect(self):
+        yield Told.from_parent(self, name="needs")
 
 
 def pytest_pycollect_makemodule(module_path, parent):
