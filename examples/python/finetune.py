@@ -108,7 +108,8 @@ class Trainer:
             now = time.perf_counter() - started
             warm = warm or now  # the first step is not counted among the tokens a second
             left = now / step * (len(rows) - step)
-            say(f"{attention}: step {step} of {len(rows)}, loss {losses[-1]:.4f}, {left:.0f} s left")
+            where = f"{attention}: step {step} of {len(rows)}"
+            say(f"{where}, loss {losses[-1]:.4f}, {left:.0f} s left")
         say(f"{attention}: {len(rows)} steps in {now:.1f} s", done=True)
         speed = args.tokens * (len(rows) - 1) / (now - warm) if len(rows) > 1 else args.tokens / now
         return losses, speed, before, self.complete(tokenizer)
@@ -152,7 +153,7 @@ def arguments(argv):
 
 
 def checked(parser, argv, out):
-    """The arguments, with those that both examples take; what cannot work is told before the work."""
+    """The arguments, with those of both examples.  What cannot work is told before the work."""
     option = parser.add_argument
     option("--device", default="cpu", help="cpu, cuda or cuda:1")
     option("--dtype", choices=["float32", "bfloat16"], default="float32")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""finetune.py and distill_torch.py on tiny models: they learn, and draw the curves of their peers."""
+"""finetune.py and distill_torch.py on tiny models: they learn, on the curves of their peers."""
 
 import argparse
 import pathlib

@@ -167,7 +167,8 @@ def test_packed_batches_and_padding_beside_lengths():
         call = lambda: made(ids(), position_ids=places, use_cache=False).logits
         torch.testing.assert_close(by(made, "fovea", call), by(made, reference, call), **CLOSE)
     start = torch.tensor([0, 9, 38])
-    lengths = {"cu_seq_lens_q": start, "cu_seq_lens_k": start, "max_length_q": 29, "max_length_k": 29}
+    lengths = {"cu_seq_lens_q": start, "cu_seq_lens_k": start}
+    lengths |= {"max_length_q": 29, "max_length_k": 29}
     kept = torch.ones(2, 19, dtype=torch.long)
     kept[0, 0] = 0
     with pytest.raises(ValueError, match="cu_seq_lens_q is given beside key_first"):

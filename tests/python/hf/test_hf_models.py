@@ -59,7 +59,8 @@ def loss_and_gradients(made, **inputs):
     made.zero_grad()
     loss = made(**inputs).loss
     loss.backward()
-    return loss.detach(), {k: x.grad.clone() for k, x in made.named_parameters() if x.grad is not None}
+    named = made.named_parameters()
+    return loss.detach(), {k: x.grad.clone() for k, x in named if x.grad is not None}
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
