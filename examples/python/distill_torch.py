@@ -26,7 +26,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the weights are a file
 try:
     import matplotlib
     import torch
-    from finetune import COLORS, Trainer, checked, pack, pieces, say, text
+    from finetune import COLORS, Trainer, checked, open_weights, pack, pieces, say
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
     import fovea.torch
 except ModuleNotFoundError as why:
@@ -185,9 +185,7 @@ def arguments(argv):
 def main(argv=None):
     args = arguments(argv)
     try:
-        import gguf
-
-        tokenizer = text.load_tokenizer(gguf.GGUFReader(str(args.model or text.weights_path())))
+        tokenizer = open_weights(args.model).tokenizer()
         rows = pack(pieces(args.text, tokenizer, args.tokens), args.steps, args.tokens, args.seed)
         model = Trainer(args).model
         model.set_attn_implementation("fovea")

@@ -27,6 +27,7 @@ try:
     import transformers
     from smollm import text
     from smollm.generate import say
+    from smollm.weights import open_weights
     import fovea.transformers
 except ModuleNotFoundError as why:
     raise SystemExit(
@@ -190,9 +191,7 @@ def checked(parser, argv, out):
 def main(argv=None):
     args = arguments(argv)
     try:
-        import gguf
-
-        tokenizer = text.load_tokenizer(gguf.GGUFReader(str(args.model or text.weights_path())))
+        tokenizer = open_weights(args.model).tokenizer()
         rows = pack(pieces(args.text, tokenizer, args.tokens), args.steps, args.tokens, args.seed)
         trainer = Trainer(args)
         names = ("fovea", "sdpa") if args.compare else (args.attn,)

@@ -4,6 +4,7 @@
 import argparse
 import pathlib
 import sys
+import types
 
 import pytest
 
@@ -106,9 +107,8 @@ def test_what_cannot_be_done_is_said(example, tmp_path, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(example, "pieces", stopped)
-    monkeypatch.setattr(example.text, "weights_path", lambda: "weights")
-    monkeypatch.setattr("gguf.GGUFReader", lambda path: None)
-    monkeypatch.setattr(example.text, "load_tokenizer", lambda reader: Letters())
+    weights = types.SimpleNamespace(tokenizer=Letters)
+    monkeypatch.setattr(example, "open_weights", lambda path: weights)
     with pytest.raises(SystemExit, match="stopped, nothing is written"):
         example.main(["--out", str(out)])
     assert not out.exists()
