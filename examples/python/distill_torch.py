@@ -38,7 +38,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 
-def fovea_loss(q, k, q_student, k_student):
+def streamed_loss(q, k, q_student, k_student):
     """Of (b, s, heads, d)."""
     return fovea.torch.kl_loss(q, k, q_student, k_student, causal=True)
 
@@ -56,7 +56,7 @@ def log_softmax(q, k):
     return x.masked_fill(unseen, -torch.inf).log_softmax(-1)
 
 
-LOSSES = {"fovea": fovea_loss, "eager": eager_loss}
+LOSSES = {"fovea": streamed_loss, "eager": eager_loss}
 
 
 class Student(torch.nn.Module):
