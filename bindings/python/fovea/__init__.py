@@ -24,6 +24,8 @@ then that of the first array's device.
     InvalidArgument, Unsupported, OutOfMemory, DeviceError, InternalError
                                        a FoveaError, and the sentence that says why
     experimental                       operations outside the ABI promise
+    fovea.torch, fovea.transformers    gradients in PyTorch; attn_implementation="fovea".  Neither
+                                       is imported with fovea
 
 """
 
