@@ -13,7 +13,7 @@ Efficient attention on the CPU and on NVIDIA GPUs, behind one stable C library.
 **Dimensions are reversed.**  The library's documentation writes shapes row-major, slowest first:
 q is (b, s, h, d).  Julia is column-major, fastest first, so the same memory is an array of size
 (d, h, s, b).  Nothing is copied: `size` and `strides` are handed over in reverse.  A `view` or a
-`PermutedDimsArray` passes its strides as they are, so any layout works.  An index *in* an array
+`PermutedDimsArray` passes its strides as they are, so any layout works.  An index inside an array
 (`query_start`, `page_table`) counts from 0, as the library does.
 
 **Masks** are arrays of `Bool` (a `BitArray` too) of size (keys, s, h, b), or one that broadcasts to
@@ -89,7 +89,7 @@ end
     slot[] = Libdl.dlsym(library[], name)
 end
 
-"The library's version, major * 10000 + minor * 100 + patch."
+"The library's version, `major * 10000 + minor * 100 + patch`."
 version() = fovea_version()
 
 "A fact of the library's build, `Fovea.build(:operations)`; \"\" for an unknown key."
@@ -157,7 +157,7 @@ function set_threads!(ctx::Context, threads)
     ctx
 end
 
-"Borrow a stream (a cudaStream_t as a `Ptr`); `C_NULL`: the context's own again."
+"Borrow a stream (a `cudaStream_t` as a `Ptr`); `C_NULL`: the context's own again."
 function set_stream!(ctx::Context, stream)
     check(fovea_context_set_stream(handle(ctx), reinterpret(Ptr{Cvoid}, stream)))
     ctx

@@ -10,6 +10,7 @@ Attention of q over k and v; prefill, decode over contiguous or paged caches ali
 
 Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
 CUDA.  Tensor cores ask for more:
+
       sm_80 and later  f16 or bf16; d and e multiples of 8 up to 256; rows of q, k, v, o contiguous
                        and 16-byte aligned; no q_value, no cos
       Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, local_chunk or
@@ -23,15 +24,15 @@ Sizes are Julia's, fastest first.
 - `lse`: output, (s, h, b) f32: natural log of each row's sum
 - `q_value`: (e, h, s, b) as q: second query, contracted with v (split MLA caches)
 - `query_start`: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
-- `key_start`: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
+- `key_start`: (r+1) i32: first packed key of each sequence; not with `page_table` or `cache_row`
 - `query_len`: (r) i32: rows in use, at most s or the packed extent
-- `key_len`: (r) i32: keys in use, key_first's among them, at most t, packed extent or pages * page
+- `key_len`: (r) i32: keys in use, `key_first`'s among them, at most t, packed extent or pages \\* page
 - `key_first`: (r) i32: keys skipped at the left of each sequence (left padding); positions count from there
 - `page_table`: (pages, rows) i32: pool page of each logical page; -1: absent, its keys are not seen
-- `cache_row`: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number
+- `cache_row`: (r) i32: row of `page_table`, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number
 - `query_position`: (s, h, b) i32: absent: row + Lk - Lq
-- `key_position`: (t, g, key_b) or paged (keys, g, r) i32: negative: no key here; absent: index in the sequence from key_first
-- `head_window`: (3, h) i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0
+- `key_position`: (t, g, `key_b`) or paged (keys, g, r) i32: negative: no key here; absent: index in the sequence from `key_first`
+- `head_window`: (3, h) i32: `window_left`, `window_right`, `sink_keys` of each head; the three fields and causal stay 0
 - `mask`: Bool (keys, s, h, b) or broadcastable, or (bytes, s, h, b) or broadcastable u8: bit j % 8 of byte j / 8 is 1 where the row may see its sequence's key column j
 - `bias`: (keys, s, h, b) or broadcastable f32 f16 bf16: added to scores; -inf masks; stride 0 broadcasts
 - `alibi`: (h, r) f32: slope times distance is subtracted
@@ -39,15 +40,15 @@ Sizes are Julia's, fastest first.
 - `cos`: (half, positions) f32: keys are stored unrotated and turned by their position after loading; v untouched
 - `sin`: (half, positions) f32: with cos
 - `query_max`: longest sequence of rows, bounds the grid; 0: s
-- `key_max`: longest sequence of keys; 0: t, or pages * page
+- `key_max`: longest sequence of keys; 0: t, or pages \\* page
 - `window_left`: keys seen to the left, the row's own position counted; 0: all
 - `window_right`: keys seen to the right, the row's own position counted; 0: all, 1: none after itself
-- `sink_keys`: keys at positions below this stay visible through window_left
+- `sink_keys`: keys at positions below this stay visible through `window_left`
 - `local_chunk`: rows see keys of their own chunk of this many positions only; 0: off
-- `scale`: > 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value
+- `scale`: > 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with `q_value`
 - `softcap`: 0: none
-- `causal`: 1: window_right = 1
-- `rope_begin`: first rotated column of k; 2 * half columns are turned
+- `causal`: 1: `window_right` = 1
+- `rope_begin`: first rotated column of k; 2 \\* half columns are turned
 - `rope_interleaved`: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
 - `splits`: parts the keys of a row are cut into; 0: chosen from shapes
 """
@@ -128,21 +129,24 @@ end
 """
     attention_backward(ctx, q, k, v, o, lse, dout; keywords...)
 
-Gradients of attention_forward from dout (and dlse).  The fields it shares say what the forward
+Gradients of `attention_forward` from dout (and dlse).  The fields it shares say what the forward
 was.  Each output is optional: absent = not computed.  Every element of an output is written:
 rows and keys past their lengths get 0.
+
       delta_i = <dout_i, o_i> - dlse_i,  p_ij = exp(score_ij - lse_i)
       ds_ij = p_ij (<dout_i, v_j> - delta_i)
       dv_j = sum_i p_ij dout_i, dbias_ij = ds_ij, dx_ij = ds_ij (1 - (x_ij / softcap)^2)
       dq_i = scale sum_j dx_ij k_j,  dk_j = scale sum_i dx_ij q_i
       dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i
       dalibi_bh = - sum_ij ds_ij |p_i - p_j|
+
 Tensor cores cut sums of f16 and bf16 products off instead of rounding them.  A sum over n rows,
 of all query heads that share the key, is off by up to n 2^-26 of its terms' sizes.  Bits: the
 same every run unless `nondeterministic`.  Workspace is linear in s and t.
 
 Limits: d and e are 1 .. 576, no paged keys.  Every valid call has a kernel on the host and a
 portable one on CUDA.  Tensor cores ask for more:
+
       sm_80 and later  f16 or bf16, o and dout as q; d and e multiples of 8 up to 256; rows
                        contiguous and 16-byte aligned
       Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, softcap, local_chunk
@@ -150,8 +154,8 @@ portable one on CUDA.  Tensor cores ask for more:
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
-- `k`: (d, g, t, key_b) as q
-- `v`: (e, g, t, key_b) as q
+- `k`: (d, g, t, `key_b`) as q
+- `v`: (e, g, t, `key_b`) as q
 - `o`: (e, h, s, b) as q or f32: of the forward
 - `lse`: (s, h, b) f32: of the forward
 - `dout`: (e, h, s, b) as o: the gradient of o
@@ -161,7 +165,7 @@ Sizes are Julia's, fastest first.
 - `key_len`: (r) i32
 - `key_first`: (r) i32
 - `query_position`: (s, h, b) i32
-- `key_position`: (t, g, key_b) i32
+- `key_position`: (t, g, `key_b`) i32
 - `head_window`: (3, h) i32
 - `mask`: Bool (keys, s, h, b) or broadcastable, or (bytes, s, h, b) or broadcastable u8
 - `bias`: (keys, s, h, b) or broadcastable f32 f16 bf16
@@ -169,9 +173,9 @@ Sizes are Julia's, fastest first.
 - `sink_logit`: (h) f32
 - `dlse`: (s, h, b) f32: the gradient of lse; absent: 0
 - `dq`: output, (d, h, s, b) as q
-- `dk`: output, (d, g, t, key_b) as q
-- `dv`: output, (e, g, t, key_b) as q
-- `dsink_logit`: output, (h) f32: needs sink_logit
+- `dk`: output, (d, g, t, `key_b`) as q
+- `dv`: output, (e, g, t, `key_b`) as q
+- `dsink_logit`: output, (h) f32: needs `sink_logit`
 - `dbias`: output, (keys, s, h, b) or broadcastable f32: needs bias; a stride of 0 receives the ordered sum over that dimension
 - `dalibi`: output, (h, r) f32: needs alibi
 - `query_max`: as in the forward, and so for the fields below
@@ -182,7 +186,7 @@ Sizes are Julia's, fastest first.
 - `local_chunk`: 0: off
 - `scale`: 0: 1 / sqrt(d)
 - `softcap`: 0: none
-- `causal`: 1: window_right = 1
+- `causal`: 1: `window_right` = 1
 - `nondeterministic`: 1: a faster kernel whose sums may change order may be used
 """
 function attention_backward(ctx, q, k, v, o, lse, dout;
@@ -275,8 +279,10 @@ end
     merge_forward(ctx, o_part, lse_part; keywords...)
 
 Merging of attention states: a row's (o, lse) over several key sets into its (o, lse) over all.
+
       lse = ln sum_n exp(lse_n),  o = sum_n exp(lse_n - lse) o_n      (f32 arithmetic, n ascending)
-No part, or every lse_n = -inf: o = 0, lse = -inf.  NaN propagates.  Serves FlashDecoding,
+
+No part, or every `lse_n` = -inf: o = 0, lse = -inf.  NaN propagates.  Serves FlashDecoding,
 cascade attention over shared prefixes, chunked prefill, ring schemes.
 
 Bits: the same every run, whatever else the batch holds.
@@ -288,8 +294,8 @@ Sizes are Julia's, fastest first.
 - `o_part`: (e, h, u, b, n) f32 f16 bf16: u rows a part; u = s without row
 - `lse_part`: (u, h, b, n) f32: -inf: this part adds nothing, whatever its o
 - `row`: (u, n) i32: row of o that a part's row belongs to, -1: none; at most once per part (repeated: the last counts)
-- `o`: output, (e, h, s, b) f32 f16 bf16: may be o_part[0] exactly, when row is absent
-- `lse`: output, (s, h, b) f32: may be lse_part[0] exactly, when row is absent
+- `o`: output, (e, h, s, b) f32 f16 bf16: may be `o_part`[0] exactly, when row is absent
+- `lse`: output, (s, h, b) f32: may be `lse_part`[0] exactly, when row is absent
 """
 function merge_forward(ctx, o_part, lse_part;
     row=nothing, o=true, lse=false)
@@ -318,8 +324,10 @@ end
 """
     merge_backward(ctx, o_part, lse_part, o, lse, dout; keywords...)
 
-Gradients of merge_forward, w_n = exp(lse_n - lse):
+Gradients of `merge_forward`, `w_n` = exp(`lse_n` - lse):
+
       do_n = w_n dout,  dlse_n = w_n (<dout, o_n - o> + dlse)
+
 A part's row that belongs to no row of o gets 0.
 
 Sizes are Julia's, fastest first.
@@ -330,7 +338,7 @@ Sizes are Julia's, fastest first.
 - `dout`: (e, h, s, b) as o: the gradient of o
 - `row`: (u, n) i32
 - `dlse`: (s, h, b) f32: the gradient of lse; absent: 0
-- `do_part`: output, (e, h, u, b, n) as o_part
+- `do_part`: output, (e, h, u, b, n) as `o_part`
 - `dlse_part`: output, (u, h, b, n) f32
 """
 function merge_backward(ctx, o_part, lse_part, o, lse, dout;
@@ -365,10 +373,12 @@ end
 """
     cache_append!(ctx; keywords...)
 
-Writes new token i of each sequence at index key_len + i of the cache.  The optional RMSNorm of
-the first `width` columns of k_new comes first, then the optional rotation, then the cast:
+Writes new token i of each sequence at index `key_len` + i of the cache.  The optional RMSNorm of
+the first `width` columns of `k_new` comes first, then the optional rotation, then the cast:
+
       f32 f16 bf16    rounded to nearest even
       e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating
+
  A token whose page is -1 or that lies past the cache's extent is dropped.  Every
 other byte of the cache stays as it was.
 
@@ -378,22 +388,22 @@ Sizes are Julia's, fastest first.
 - `k`: updated, (d, g, t, rows) or paged (d, g, page, pool) f32 f16 bf16 e4m3 e5m2 i8
 - `v`: updated, (e, f, t, rows) or paged (e, f, page, pool) f32 f16 bf16 e4m3 e5m2 i8
 - `query_start`: (r+1) i32: first packed new token of each sequence; then b = 1
-- `key_start`: (r+1) i32: first packed cache slot of each sequence (rows = 1); not with page_table or cache_row
+- `key_start`: (r+1) i32: first packed cache slot of each sequence (rows = 1); not with `page_table` or `cache_row`
 - `query_len`: (r) i32: new tokens of each sequence; absent: all
 - `key_len`: (r) i32: tokens in the cache before; absent: 0
 - `page_table`: (pages, rows) i32: -1: page absent
-- `cache_row`: (r) i32: row of page_table, or of k and v; -1 or past the last skips the sequence; absent: its own number
-- `position`: (s, b) i32: rotary position of each new token; absent: key_len + i
-- `cos`: (half, positions) f32: rotates k_new; a position outside the table gives NaN
+- `cache_row`: (r) i32: row of `page_table`, or of k and v; -1 or past the last skips the sequence; absent: its own number
+- `position`: (s, b) i32: rotary position of each new token; absent: `key_len` + i
+- `cos`: (half, positions) f32: rotates `k_new`; a position outside the table gives NaN
 - `sin`: (half, positions) f32: with cos
-- `norm_weight`: (width) f32 f16 bf16: RMSNorm of the first width <= d columns of k_new
+- `norm_weight`: (width) f32 f16 bf16: RMSNorm of the first width <= d columns of `k_new`
 - `k_scale`: (g) f32: k stores value / scale (e4m3 e5m2 i8 only); absent: 1
-- `v_scale`: (f) f32: as k_scale, of v
-- `key_len_out`: output, (r) i32: key_len plus the new tokens; may be key_len
+- `v_scale`: (f) f32: as `k_scale`, of v
+- `key_len_out`: output, (r) i32: `key_len` plus the new tokens; may be `key_len`
 - `query_max`: most new tokens of a sequence, bounds the grid; 0: s
-- `key_max`: tokens past this index are dropped; 0: t, or pages * page
+- `key_max`: tokens past this index are dropped; 0: t, or pages \\* page
 - `norm_eps`: 0: 1e-6
-- `rope_begin`: first rotated column of k_new
+- `rope_begin`: first rotated column of `k_new`
 - `rope_interleaved`: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
 """
 function cache_append!(ctx;
@@ -453,7 +463,7 @@ end
     cache_copy!(ctx, target, source, pair; keywords...)
 
 Copies whole pages, target[pair[i][1]] = source[pair[i][0]]: copy-on-write, swap, offload (one
-pool in FOVEA_MEMORY_HOST).  A pair with a number outside its pool is skipped.  No page may be a
+pool in `FOVEA_MEMORY_HOST`).  A pair with a number outside its pool is skipped.  No page may be a
 target twice, or a target and a source.
 
 Sizes are Julia's, fastest first.
@@ -478,19 +488,19 @@ end
 """
     cache_get!(ctx, k_out, k; keywords...)
 
-Reads one cache tensor back, paged to contiguous.  k_out[i, j] is k of sequence i, token j,
-times k_scale, for j below the sequence's length.  An absent page gives 0.  Other rows of k_out
+Reads one cache tensor back, paged to contiguous.  `k_out`[i, j] is k of sequence i, token j,
+times `k_scale`, for j below the sequence's length.  An absent page gives 0.  Other rows of `k_out`
 are not written.  Keys and values are two calls.
 
 Sizes are Julia's, fastest first.
 - `k_out`: output, (d, g, u, b) f32 f16 bf16
 - `k`: (d, g, t, rows) or paged (d, g, page, pool) f32 f16 bf16 e4m3 e5m2 i8
-- `key_start`: (r+1) i32: k_out is packed, (1, total, g, d): first row of each sequence; k keeps a row for each
-- `key_len`: (r) i32: tokens in use; absent: the extent of k_out or of its packed part
+- `key_start`: (r+1) i32: `k_out` is packed, (1, total, g, d): first row of each sequence; k keeps a row for each
+- `key_len`: (r) i32: tokens in use; absent: the extent of `k_out` or of its packed part
 - `page_table`: (pages, rows) i32: -1: page absent
-- `cache_row`: (r) i32: row of page_table, or of k; -1 or past the last skips the sequence
+- `cache_row`: (r) i32: row of `page_table`, or of k; -1 or past the last skips the sequence
 - `k_scale`: (g) f32: absent: 1
-- `key_max`: tokens past this index are not read; 0: t, or pages * page
+- `key_max`: tokens past this index are not read; 0: t, or pages \\* page
 """
 function cache_get!(ctx, k_out, k;
     key_start=nothing, key_len=nothing, page_table=nothing, cache_row=nothing, k_scale=nothing,
@@ -528,7 +538,7 @@ Sizes are Julia's, fastest first.
 - `y`: output, (d, h, s, b) as x: may be x
 - `position`: (s, b) i32: row of the table; outside it the rotated columns are NaN; absent: index in the sequence
 - `start`: (r+1) i32: first packed row of each sequence; then b = 1; rows of none are not written
-- `rope_begin`: first rotated column; 2 * half columns turn, the rest is copied
+- `rope_begin`: first rotated column; 2 \\* half columns turn, the rest is copied
 - `rope_interleaved`: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
 - `inverse`: 1: the negative angle
 """
@@ -561,7 +571,7 @@ end
 """
     rope_table_get!(ctx, cos, sin; keywords...)
 
-Fills cos and sin for positions position_begin, position_begin + 1, ...  Angles are formed and
+Fills cos and sin for positions `position_begin`, `position_begin` + 1, ...  Angles are formed and
 reduced in f64: errors stay below 2^-22 for positions below 2^22.
 
 Sizes are Julia's, fastest first.
@@ -574,7 +584,7 @@ Sizes are Julia's, fastest first.
 - `factor`: >= 1; 0: 1
 - `low_factor`: 0: 1
 - `high_factor`: 0: 4 (llama3), 32 (yarn)
-- `scaling`: a number or `:name` of fovea_scaling
+- `scaling`: a number or `:name` of `fovea_scaling`
 """
 function rope_table_get!(ctx, cos, sin;
     frequency=nothing, position_begin=0, original_len=0, base=0, factor=0, low_factor=0,
@@ -602,15 +612,19 @@ end
     quant_quantize!(ctx, scale, x; keywords...)
 
 e4m3 codes of x:
+
       y = x, or with hadamard y = (x * sign) H / sqrt(m) on each run of m columns, m the largest
           power of two that divides d, H the Hadamard matrix in Sylvester order
       a = max(max |y| over the tokens and columns that share a scale, 1e-7)
       scale = a / 448,  code = y * (448 / a) rounded to nearest even
+
 in f32.  Where y holds an infinity scale is +inf, where it holds a NaN scale is NaN; the codes
 under such a scale are 0.  q and k rotated alike have the scores they had before, with outliers
 spread over columns.  The sign of column c is - where the top bit of z is 1:
+
       z = seed + (c + 1) * 0x9E3779B97F4A7C15;  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
       z = (z ^ z >> 27) * 0x94D049BB133111EB;   z = z ^ z >> 31            (64 bits, unsigned)
+
 Packed tokens of no sequence are not written.  Scales of no block and transposed codes of no
 token are 0.  Bits: the same on host and CUDA, whatever else the batch holds.
 
@@ -620,12 +634,12 @@ Sizes are Julia's, fastest first.
 - `scale`: output, (n, h, b) f32: n as said above
 - `x`: (d, h, s, b) f32 f16 bf16
 - `start`: (r+1) i32: first packed token of each sequence, ascending from 0; then b = 1
-- `code`: output, (d, h, s, b) e4m3: absent: only code_t is written
-- `code_t`: output, (padded, d, h, b) e4m3: the codes with tokens contiguous, for v_t
+- `code`: output, (d, h, s, b) e4m3: absent: only `code_t` is written
+- `code_t`: output, (padded, d, h, b) e4m3: the codes with tokens contiguous, for `v_t`
 - `block`: tokens that share a scale: 64 or 128; 0: all of a sequence
 - `seed`: signs of the rotation; with hadamard
 - `hadamard`: 1: rotate the columns first
-- `code_order`: a number or `:name` of fovea_code_order
+- `code_order`: a number or `:name` of `fovea_code_order`
 """
 function quant_quantize!(ctx, scale, x;
     start=nothing, code=false, code_t=nothing, block=0, seed=0, hadamard=false, code_order=0)
@@ -657,29 +671,32 @@ end
 Attention of codes, FlashAttention-3's FP8 recipe.  For query row i over the keys it sees
 (attention.h: positions bottom-right aligned, causal, windows), in tiles from the last to the
 first:
+
       score = scale * q_scale * k_scale * <q_i, k_j>
       score = softcap * tanh(score / softcap)            when softcap > 0
       m' = max(m, score),  p = exp(score - m'),  l = exp(m - m') l + sum p
       O = exp(m - m') O + sum_j e4m3(256 p_j) v_j
       o = O * v_scale / (256 l),  lse = m + ln l        (l + exp(sink_logit_h) with sink_logit)
+
 p is rounded to nearest even.  The tile is the kernel's own, a multiple of 64 keys.  Tensor
 cores keep 13 bits of a sum: they sum at most 4096 keys before these join O in f32.  Scales are
 not negative; an absent one is 1.  Empty rows, lengths and what is not read: as
-attention_forward.  Bits: the same every run, whatever else the batch holds.
+`attention_forward`.  Bits: the same every run, whatever else the batch holds.
 
 Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
 CUDA.  Tensor cores ask for more:
+
       sm_90            v_t in v_perm16; no softcap; d a multiple of 16 and e of 8, up to 256; rows
                        of q, k, v_t, o contiguous and 16-byte aligned
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) e4m3
-- `k`: (d, g, t, key_b) as q
-- `v`: (e, g, t, key_b) e4m3: this or v_t
-- `v_t`: (padded, e, g, key_b) e4m3: values with tokens contiguous, in code_order, placed as quant_quantize does
-- `q_scale`: (q_blocks, h, b) f32: absent: 1
-- `k_scale`: (k_blocks, g, key_b) f32: absent: 1
-- `v_scale`: (v_blocks, g, key_b) f32: one for all of a sequence (block = 0); absent: 1
+- `k`: (d, g, t, `key_b`) as q
+- `v`: (e, g, t, `key_b`) e4m3: this or `v_t`
+- `v_t`: (padded, e, g, `key_b`) e4m3: values with tokens contiguous, in `code_order`, placed as `quant_quantize` does
+- `q_scale`: (`q_blocks`, h, b) f32: absent: 1
+- `k_scale`: (`k_blocks`, g, `key_b`) f32: absent: 1
+- `v_scale`: (`v_blocks`, g, `key_b`) f32: one for all of a sequence (block = 0); absent: 1
 - `o`: output, (e, h, s, b) f32 f16 bf16
 - `lse`: output, (s, h, b) f32: natural log of each row's sum
 - `query_start`: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
@@ -693,10 +710,10 @@ Sizes are Julia's, fastest first.
 - `window_right`: keys seen to the right, the row's own position counted; 0: all, 1: none after itself
 - `scale`: > 0; 0: 1 / sqrt(d)
 - `softcap`: > 0; 0: none
-- `causal`: 1: window_right = 1
-- `q_block`: rows that share an entry of q_scale: 64 or 128; 0: all of a sequence
-- `k_block`: keys that share an entry of k_scale: 64 or 128; 0: all of a sequence
-- `code_order`: a number or `:name` of fovea_code_order
+- `causal`: 1: `window_right` = 1
+- `q_block`: rows that share an entry of `q_scale`: 64 or 128; 0: all of a sequence
+- `k_block`: keys that share an entry of `k_scale`: 64 or 128; 0: all of a sequence
+- `code_order`: a number or `:name` of `fovea_code_order`
 """
 function quant_forward(ctx, q, k;
     v=nothing, v_t=nothing, q_scale=nothing, k_scale=nothing, v_scale=nothing, o=true, lse=false,
@@ -756,19 +773,20 @@ end
     kl_forward(ctx, q_teacher, k_teacher, q_student, k_student; keywords...)
 
 kl, the statistics that its gradient needs, and their sum, each where asked for.  Workspace does
-not depend on s * t.
+not depend on s \\* t.
 
 Limits: d and f are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
 CUDA.  Tensor cores ask for more:
+
       sm_90            f16 or bf16, the same for both; d and f multiples of 8 up to 256; no
                        sink_keys, no head_window; rows of q and k contiguous, 16-byte aligned
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16
-- `k_teacher`: (d, g, t, key_b) as q_teacher
+- `k_teacher`: (d, g, t, `key_b`) as `q_teacher`
 - `q_student`: (f, h, s, b) f32 f16 bf16: need not be the teacher's dtype
-- `k_student`: (f, x, t, key_b) as q_student: x divides h, query head i reads key head i / (h / x)
-- `kl`: output, (s, h, b) f32: one of kl, lse_teacher, lse_student, total at least
+- `k_student`: (f, x, t, `key_b`) as `q_student`: x divides h, query head i reads key head i / (h / x)
+- `kl`: output, (s, h, b) f32: one of kl, `lse_teacher`, `lse_student`, total at least
 - `lse_teacher`: output, (s, h, b) f32: natural log of each row's sum, for the backward
 - `lse_student`: output, (s, h, b) f32
 - `row_weight`: (s, h, b) f32: w, for total
@@ -777,16 +795,16 @@ Sizes are Julia's, fastest first.
 - `key_start`: (r+1) i32: first packed key of each sequence
 - `query_len`: (r) i32: rows in use, at most s or the packed extent
 - `key_len`: (r) i32: keys in use, at most t or the packed extent
-- `head_window`: (3, h) i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0
+- `head_window`: (3, h) i32: `window_left`, `window_right`, `sink_keys` of each head; the three fields and causal stay 0
 - `query_max`: longest sequence of rows, bounds the grid; 0: s
 - `key_max`: longest sequence of keys; 0: t
 - `window_left`: keys seen to the left, the row's own position counted; 0: all
 - `window_right`: keys seen to the right, the row's own position counted; 0: all, 1: none after itself
-- `sink_keys`: keys at positions below this stay visible through window_left
+- `sink_keys`: keys at positions below this stay visible through `window_left`
 - `scale_teacher`: > 0; 0: 1 / sqrt(d)
 - `scale_student`: > 0; 0: 1 / sqrt(f)
-- `causal`: 1: window_right = 1
-- `direction`: a number or `:name` of fovea_direction
+- `causal`: 1: `window_right` = 1
+- `direction`: a number or `:name` of `fovea_direction`
 - `mean`: of total, 0: the sum, 1: the mean over rows that see a key
 """
 function kl_forward(ctx, q_teacher, k_teacher, q_student, k_student;
@@ -849,27 +867,29 @@ end
 """
     kl_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl, lse_teacher, lse_student; keywords...)
 
-Gradients of kl_forward from dkl, dtotal or both.  The fields it shares say what the forward
+Gradients of `kl_forward` from dkl, dtotal or both.  The fields it shares say what the forward
 was.  Each output is optional: absent = not computed, so a teacher without gradients costs none.
 Every element of an output is written: rows and keys past their lengths get 0.  x, P are the
-logits and probabilities of the distribution that weighs, the teacher's with teacher_student; y,
+logits and probabilities of the distribution that weighs, the teacher's with `teacher_student`; y,
 R are those of the other:
+
       G_i = dkl_i + dtotal w_i,  with mean dkl_i + dtotal w_i / sum w
       dy_ij = G_i (R_ij - P_ij),  dx_ij = G_i P_ij (ln P_ij - ln R_ij - kl_i)
       dq_i = scale sum_j dx_ij k_j,  dk_j = scale sum_i dx_ij q_i,  and so with dy
-A NaN or an infinity in q or k makes NaN of dq of the rows that read it.  It makes NaN of dk of
-the keys that these rows see, and of nothing else.  A row with G_i = 0 gives nothing to any
-gradient, NaN included.  Bits: the same every run unless `nondeterministic`.  Workspace does not
-depend on s * t.
 
-Limits: as kl_forward, but d and f up to 128 on sm_90, where rows of dq and dk are contiguous
+A NaN or an infinity in q or k makes NaN of dq of the rows that read it.  It makes NaN of dk of
+the keys that these rows see, and of nothing else.  A row with `G_i` = 0 gives nothing to any
+gradient, NaN included.  Bits: the same every run unless `nondeterministic`.  Workspace does not
+depend on s \\* t.
+
+Limits: as `kl_forward`, but d and f up to 128 on `sm_90`, where rows of dq and dk are contiguous
 and 16-byte aligned too.
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16
-- `k_teacher`: (d, g, t, key_b) as q_teacher
+- `k_teacher`: (d, g, t, `key_b`) as `q_teacher`
 - `q_student`: (f, h, s, b) f32 f16 bf16
-- `k_student`: (f, x, t, key_b) as q_student
+- `k_student`: (f, x, t, `key_b`) as `q_student`
 - `kl`: (s, h, b) f32: of the forward
 - `lse_teacher`: (s, h, b) f32: of the forward
 - `lse_student`: (s, h, b) f32: of the forward
@@ -881,10 +901,10 @@ Sizes are Julia's, fastest first.
 - `head_window`: (3, h) i32
 - `dkl`: (s, h, b) f32: the gradient of kl; this or dtotal, or both
 - `dtotal`: (1) f32: the gradient of total
-- `dq_student`: output, (f, h, s, b) as q_student
-- `dk_student`: output, (f, x, t, key_b) as q_student
-- `dq_teacher`: output, (d, h, s, b) as q_teacher
-- `dk_teacher`: output, (d, g, t, key_b) as q_teacher
+- `dq_student`: output, (f, h, s, b) as `q_student`
+- `dk_student`: output, (f, x, t, `key_b`) as `q_student`
+- `dq_teacher`: output, (d, h, s, b) as `q_teacher`
+- `dk_teacher`: output, (d, g, t, `key_b`) as `q_teacher`
 - `query_max`: as in the forward, and so for the fields below
 - `key_max`: 0: t
 - `window_left`: 0: all
@@ -892,8 +912,8 @@ Sizes are Julia's, fastest first.
 - `sink_keys`: 0: none
 - `scale_teacher`: 0: 1 / sqrt(d)
 - `scale_student`: 0: 1 / sqrt(f)
-- `causal`: 1: window_right = 1
-- `direction`: a number or `:name` of fovea_direction
+- `causal`: 1: `window_right` = 1
+- `direction`: a number or `:name` of `fovea_direction`
 - `mean`: with dtotal
 - `nondeterministic`: 1: a faster kernel whose sums may change order may be used
 """
@@ -973,6 +993,7 @@ Convolutional attention of q over k and v; prefill, decode over contiguous or pa
 
 Limits: d and e are 1 .. 576, taps 16 x 31.  Every valid call has a kernel on the host and a
 portable one on CUDA.  Tensor cores ask for more:
+
       sm_90            f16 or bf16; d and e multiples of 8 up to 128; up to 12 x 17 taps; no pages;
                        rows of q, k, v, o contiguous and 16-byte aligned
 
@@ -980,17 +1001,17 @@ Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
 - `k`: (d, g, t, rows) or paged (d, g, page, pool) as q
 - `v`: (e, g, t, rows) or paged (e, g, page, pool) as q: may be a view of k
-- `weight`: (kernel_columns, kernel_rows, h) as q or f32: 1 .. 16 rows, the last is the row itself; 1 .. 31 columns
-- `o`: output, (e, h, rows_out, b) as q or f32
-- `lse`: output, (rows_out, h, b) f32: natural log of each row's sum
+- `weight`: (`kernel_columns`, `kernel_rows`, h) as q or f32: 1 .. 16 rows, the last is the row itself; 1 .. 31 columns
+- `o`: output, (e, h, `rows_out`, b) as q or f32
+- `lse`: output, (`rows_out`, h, b) f32: natural log of each row's sum
 - `query_start`: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
-- `key_start`: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
+- `key_start`: (r+1) i32: first packed key of each sequence; not with `page_table` or `cache_row`
 - `query_len`: (r) i32: rows in use, history's among them, at most s or the packed extent
-- `key_len`: (r) i32: keys in use, at most t, packed extent or pages * page
+- `key_len`: (r) i32: keys in use, at most t, packed extent or pages \\* page
 - `page_table`: (pages, rows) i32: pool page of each logical page; -1: absent, its keys are not seen
-- `cache_row`: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number
+- `cache_row`: (r) i32: row of `page_table`, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number
 - `query_max`: longest sequence of rows, history's among them, bounds the grid; 0: s
-- `key_max`: longest sequence of keys; 0: t, or pages * page
+- `key_max`: longest sequence of keys; 0: t, or pages \\* page
 - `history`: rows at the begin of each sequence of q that have no output
 - `scale`: > 0; 0: 1 / sqrt(d)
 - `causal`: 1: row i sees keys up to i + Lk - Lq
@@ -1047,39 +1068,42 @@ end
 """
     conv_attention_backward(ctx, q, k, v, weight, o, lse, dout; keywords...)
 
-Gradients of conv_attention_forward from dout.  The fields it shares say what the forward was.
+Gradients of `conv_attention_forward` from dout.  The fields it shares say what the forward was.
 Each output is optional: absent = not computed.  Every element of an output is written: rows and
 keys past their lengths get 0.
+
       delta_i = <dout_i, o_i>,  P_ij = exp(A_ij - lse_i),  dA_ij = P_ij (<dout_i, v_j> - delta_i)
       dweight[u,v] = sum_ij dA_ij S[i - (kernel_rows - 1) + u, j - left + v]   over all sequences
       dS_mn = sum_uv W[u,v] dA[m + (kernel_rows - 1) - u, n + left - v],  0 where m does not see n
       dq_m = scale sum_n dS_mn k_n,  dk_n = scale sum_m dS_mn q_m,  dv_j = sum_i P_ij dout_i
+
 P and dA are 0 where a row does not see a key, and in rows of history.  Forward and backward may
 round differently: one takes S and weight as f16, the other does not (o in f32, rows not
-aligned).  P is then off by a factor of up to exp(2^-10 sum_uv |W S|), since lse is taken as it
+aligned).  P is then off by a factor of up to exp(2^-10 `sum_uv` |W S|), since lse is taken as it
 is given.  Bits: the same every run unless `nondeterministic`.  Workspace is linear in s and t.
 
 Limits: d and e are 1 .. 576, taps 16 x 31, no paged keys.  Every valid call has a kernel on the
 host and a portable one on CUDA.  Tensor cores ask for more:
+
       sm_90            f16 or bf16, o and dout as q; d and e multiples of 8 up to 128; up to 12 x 12
                        taps; rows contiguous and 16-byte aligned
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
-- `k`: (d, g, t, key_b) as q
-- `v`: (e, g, t, key_b) as q
-- `weight`: (kernel_columns, kernel_rows, h) as q or f32
-- `o`: (e, h, rows_out, b) as q or f32: of the forward
-- `lse`: (rows_out, h, b) f32: of the forward
-- `dout`: (e, h, rows_out, b) as o: the gradient of o
+- `k`: (d, g, t, `key_b`) as q
+- `v`: (e, g, t, `key_b`) as q
+- `weight`: (`kernel_columns`, `kernel_rows`, h) as q or f32
+- `o`: (e, h, `rows_out`, b) as q or f32: of the forward
+- `lse`: (`rows_out`, h, b) f32: of the forward
+- `dout`: (e, h, `rows_out`, b) as o: the gradient of o
 - `query_start`: (r+1) i32: as in the forward, and so for the fields below
 - `key_start`: (r+1) i32
 - `query_len`: (r) i32
 - `key_len`: (r) i32
 - `dq`: output, (d, h, s, b) as q: rows of history have theirs too
-- `dk`: output, (d, g, t, key_b) as q
-- `dv`: output, (e, g, t, key_b) as q
-- `dweight`: output, (kernel_columns, kernel_rows, h) f32: a stride of 0 receives the ordered sum over that dimension
+- `dk`: output, (d, g, t, `key_b`) as q
+- `dv`: output, (e, g, t, `key_b`) as q
+- `dweight`: output, (`kernel_columns`, `kernel_rows`, h) f32: a stride of 0 receives the ordered sum over that dimension
 - `query_max`: as in the forward, and so for the fields below
 - `key_max`: 0: t
 - `history`: 0: none
@@ -1144,28 +1168,30 @@ end
     trace_forward(ctx, q, k; keywords...)
 
 Selection, attention over what was selected, edges: each output is optional, absent = not
-computed.  No workspace of s * t: at most linear in n * keep and in s.
+computed.  No workspace of s \\* t: at most linear in n \\* keep and in s.
 
 Limits: d and e are 1 .. 576, keep 1 .. 256.  Every valid call has a kernel on the host and a
 portable one on CUDA.  The stages of a call ask for more to run on tensor cores, each for
 itself:
+
       all              sm_90; f16 or bf16; d a multiple of 8 up to 256; rows of q, k contiguous and
                        16-byte aligned
       selection        exact = 0
       o, lse           block_rows and block_keys of 64 or 128; e a multiple of 8 up to 256; rows
                        of v and o contiguous and 16-byte aligned
       lse_dense        no block_mask; pages of 64 or more
+
 Bits: the same every run, whatever else the batch holds, but for the edge list.
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
-- `k`: (d, g, t, rows) or paged (d, g, page, pool) as q: page = block_keys
-- `v`: (e, g, t, rows) or paged (e, g, page, pool) as q: o and edge_value need it
+- `k`: (d, g, t, rows) or paged (d, g, page, pool) as q: page = `block_keys`
+- `v`: (e, g, t, rows) or paged (e, g, page, pool) as q: o and `edge_value` need it
 - `keep_row`: (n) i32: blocks to keep for each row block, cut to 0 .. keep; absent: keep
-- `block_mask`: Bool (blocks, n, h, b) or broadcastable, or (block_bytes, n, h, b) or broadcastable u8: bit u % 8 of byte u / 8 is 1 where the row block may see key block u; ceil(key blocks / 8) bytes
-- `key_len`: (r) i32: keys in use, at most t or pages * page
+- `block_mask`: Bool (blocks, n, h, b) or broadcastable, or (`block_bytes`, n, h, b) or broadcastable u8: bit u % 8 of byte u / 8 is 1 where the row block may see key block u; ceil(key blocks / 8) bytes
+- `key_len`: (r) i32: keys in use, at most t or pages \\* page
 - `page_table`: (pages, rows) i32: pool page of each key block; -1: absent, its keys are not seen
-- `cache_row`: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number
+- `cache_row`: (r) i32: row of `page_table`, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number
 - `selected`: output, (keep, n, h, b) i32: key blocks in branch order, -1 empty
 - `score`: output, (keep, n, h, b) f32: their scores, times scale where scale is given; -inf empty
 - `o`: output, (e, h, s, b) as q or f32: attention over the selected blocks
@@ -1174,17 +1200,17 @@ Sizes are Julia's, fastest first.
 - `edge_score`: output, (keep, n, h, b) f32: as score
 - `edge_max`: output, (keep, n, h, b) f32: the largest x of a valid pair, NaN as -inf; -inf empty
 - `edge_mass`: output, (keep, n, h, b) f32: sum of p over the pairs; a row block's sum to its rows that see a key; 0 empty
-- `edge_value`: output, (e, keep, n, h, b) f32: sum of p_mt v_t over the pairs; 0 empty
-- `edge`: output, (4, cap) i32: layer, head (of the batch: batch * h + head), row block, key block; needs edge_count
-- `edge_weight`: output, (cap) f32: what edge_kind says; needs edge_count
-- `edge_count`: output, (1) i64: edge_offset plus the records of this call, dropped ones among them; may be edge_offset
+- `edge_value`: output, (e, keep, n, h, b) f32: sum of `p_mt` `v_t` over the pairs; 0 empty
+- `edge`: output, (4, cap) i32: layer, head (of the batch: batch \\* h + head), row block, key block; needs `edge_count`
+- `edge_weight`: output, (cap) f32: what `edge_kind` says; needs `edge_count`
+- `edge_count`: output, (1) i64: `edge_offset` plus the records of this call, dropped ones among them; may be `edge_offset`
 - `edge_offset`: (1) i64: row of the first record, >= 0; absent: 0
 - `keep`: key blocks a row block keeps: 1 .. 256
 - `scale`: of x, > 0; 0: 1 / sqrt(d), and score is the product itself
 - `block_rows`: 16, 32, 64 or 128; 0: 64
 - `block_keys`: 16, 32, 64 or 128; 0: 64
 - `layer`: first word of every edge, >= 0
-- `edge_kind`: a number or `:name` of fovea_edge_kind
+- `edge_kind`: a number or `:name` of `fovea_edge_kind`
 - `exact`: 1: scores are chains of fused multiply-adds
 - `causal`: 1: row i sees keys up to i + Lk - s
 """
@@ -1272,18 +1298,20 @@ end
 
 The Jensen-Shannon divergence of two attention distributions over the same keys, with weight w
 in (0, 1).  P and R are the softmax rows of the teacher's and the student's logits (kl.h):
+
       M = w P + (1 - w) R
       kl_teacher_i = sum_j P_ij (ln P_ij - ln M_ij),  kl_student_i = sum_j R_ij (ln R_ij - ln M_ij)
       js_i = w kl_teacher_i + (1 - w) kl_student_i
+
 0 <= js <= -w ln w - (1 - w) ln(1 - w), whatever the logits.
 
-Limits on tensor cores: as kl_forward and kl_backward.
+Limits on tensor cores: as `kl_forward` and `kl_backward`.
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16
-- `k_teacher`: (d, g, t, key_b) as q_teacher
+- `k_teacher`: (d, g, t, `key_b`) as `q_teacher`
 - `q_student`: (f, h, s, b) f32 f16 bf16: need not be the teacher's dtype
-- `k_student`: (f, x, t, key_b) as q_student: x divides h
+- `k_student`: (f, x, t, `key_b`) as `q_student`: x divides h
 - `js`: output, (s, h, b) f32: one output at least
 - `kl_teacher`: output, (s, h, b) f32: for the backward
 - `kl_student`: output, (s, h, b) f32: for the backward
@@ -1293,16 +1321,16 @@ Sizes are Julia's, fastest first.
 - `key_start`: (r+1) i32: first packed key of each sequence
 - `query_len`: (r) i32: rows in use, at most s or the packed extent
 - `key_len`: (r) i32: keys in use, at most t or the packed extent
-- `head_window`: (3, h) i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0
+- `head_window`: (3, h) i32: `window_left`, `window_right`, `sink_keys` of each head; the three fields and causal stay 0
 - `query_max`: longest sequence of rows, bounds the grid; 0: s
 - `key_max`: longest sequence of keys; 0: t
 - `window_left`: keys seen to the left, the row's own position counted; 0: all
 - `window_right`: keys seen to the right, the row's own position counted; 0: all, 1: none after itself
-- `sink_keys`: keys at positions below this stay visible through window_left
+- `sink_keys`: keys at positions below this stay visible through `window_left`
 - `scale_teacher`: > 0; 0: 1 / sqrt(d)
 - `scale_student`: > 0; 0: 1 / sqrt(f)
 - `weight`: w, the teacher's share of M, between 0 and 1; 0: 0.5
-- `causal`: 1: window_right = 1
+- `causal`: 1: `window_right` = 1
 """
 function x_kl_jensen_shannon_forward(ctx, q_teacher, k_teacher, q_student, k_student;
     js=false, kl_teacher=false, kl_student=false, lse_teacher=false, lse_student=false,
@@ -1363,17 +1391,18 @@ end
 """
     x_kl_jensen_shannon_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl_teacher, kl_student, lse_teacher, lse_student, djs; keywords...)
 
-Gradients of x_kl_jensen_shannon_forward.  The fields it shares say what the forward was.  Each
+Gradients of `x_kl_jensen_shannon_forward`.  The fields it shares say what the forward was.  Each
 output is optional: absent = not computed.  With a, b the logits of teacher and student:
+
       da_ij = djs_i w P_ij (ln P_ij - ln M_ij - kl_teacher_i)
       db_ij = djs_i (1 - w) R_ij (ln R_ij - ln M_ij - kl_student_i)
       dq_i = scale sum_j da_ij k_j,  dk_j = scale sum_i da_ij q_i,  and so with db
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16
-- `k_teacher`: (d, g, t, key_b) as q_teacher
+- `k_teacher`: (d, g, t, `key_b`) as `q_teacher`
 - `q_student`: (f, h, s, b) f32 f16 bf16
-- `k_student`: (f, x, t, key_b) as q_student
+- `k_student`: (f, x, t, `key_b`) as `q_student`
 - `kl_teacher`: (s, h, b) f32: of the forward
 - `kl_student`: (s, h, b) f32: of the forward
 - `lse_teacher`: (s, h, b) f32: of the forward
@@ -1384,10 +1413,10 @@ Sizes are Julia's, fastest first.
 - `query_len`: (r) i32
 - `key_len`: (r) i32
 - `head_window`: (3, h) i32
-- `dq_student`: output, (f, h, s, b) as q_student
-- `dk_student`: output, (f, x, t, key_b) as q_student
-- `dq_teacher`: output, (d, h, s, b) as q_teacher
-- `dk_teacher`: output, (d, g, t, key_b) as q_teacher
+- `dq_student`: output, (f, h, s, b) as `q_student`
+- `dk_student`: output, (f, x, t, `key_b`) as `q_student`
+- `dq_teacher`: output, (d, h, s, b) as `q_teacher`
+- `dk_teacher`: output, (d, g, t, `key_b`) as `q_teacher`
 - `query_max`: as in the forward, and so for the fields below
 - `key_max`: 0: t
 - `window_left`: 0: all
@@ -1396,7 +1425,7 @@ Sizes are Julia's, fastest first.
 - `scale_teacher`: 0: 1 / sqrt(d)
 - `scale_student`: 0: 1 / sqrt(f)
 - `weight`: 0: 0.5
-- `causal`: 1: window_right = 1
+- `causal`: 1: `window_right` = 1
 """
 function x_kl_jensen_shannon_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl_teacher, kl_student, lse_teacher, lse_student, djs;
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing,
@@ -1468,19 +1497,21 @@ The divergence of attention summed over its heads from the scores of a sparse-at
 (DeepSeek).  It is one distribution a row, whose logits are a weighed sum of rectified products.
 With p^m the softmax row of teacher head m (kl.h), over heads m = 1 .. h and indexer heads n = 1
 ..  x:
+
       P_ij = 1/h sum_m p^m_ij
       b_ij = sum_n weight_in max(<q_student_in, k_student_j>, 0),  R_i = softmax(b_i)
       kl_i = sum_j P_ij (ln P_ij - ln R_ij)
+
 A scale of the student is part of weight.  All heads see the same keys.
 
-Limits on tensor cores: d and f up to 256 on sm_80 and later.  On Hopper's own also no sink_keys
+Limits on tensor cores: d and f up to 256 on `sm_80` and later.  On Hopper's own also no `sink_keys`
 and d and f up to 128.
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16
-- `k_teacher`: (d, g, t, key_b) as q_teacher
+- `k_teacher`: (d, g, t, `key_b`) as `q_teacher`
 - `q_student`: (f, x, s, b) f32 f16 bf16: need not be the teacher's dtype; any number of heads x
-- `k_student`: (f, 1, t, key_b) as q_student: one key head for all x
+- `k_student`: (f, 1, t, `key_b`) as `q_student`: one key head for all x
 - `weight`: (x, s, b) f32
 - `kl`: output, (s, b) f32: one output at least
 - `lse_teacher`: output, (s, h, b) f32: of each head, for the backward
@@ -1493,9 +1524,9 @@ Sizes are Julia's, fastest first.
 - `key_max`: longest sequence of keys; 0: t
 - `window_left`: keys seen to the left, the row's own position counted; 0: all
 - `window_right`: keys seen to the right, the row's own position counted; 0: all, 1: none after itself
-- `sink_keys`: keys at positions below this stay visible through window_left
+- `sink_keys`: keys at positions below this stay visible through `window_left`
 - `scale_teacher`: > 0; 0: 1 / sqrt(d)
-- `causal`: 1: window_right = 1
+- `causal`: 1: `window_right` = 1
 """
 function x_kl_indexer_forward(ctx, q_teacher, k_teacher, q_student, k_student, weight;
     kl=false, lse_teacher=false, lse_student=false, query_start=nothing, key_start=nothing,
@@ -1546,20 +1577,22 @@ end
 """
     x_kl_indexer_backward(ctx, q_teacher, k_teacher, q_student, k_student, weight, lse_teacher, lse_student, dkl; keywords...)
 
-Gradients of x_kl_indexer_forward by the indexer's inputs; the teacher has none.  The fields it
-shares say what the forward was.  Each output is optional: absent = not computed.  With z_inj =
-<q_student_in, k_student_j> and u = 1 where z > 0, else 0:
+Gradients of `x_kl_indexer_forward` by the indexer's inputs; the teacher has none.  The fields it
+shares say what the forward was.  Each output is optional: absent = not computed.  With `z_inj` =
+<`q_student_in`, `k_student_j`> and u = 1 where z > 0, else 0:
+
       db_ij = dkl_i (R_ij - P_ij)
       dweight_in = sum_j db_ij max(z_inj, 0)
       dq_in = sum_j db_ij weight_in u_inj k_j,  dk_j = sum_in db_ij weight_in u_inj q_in
+
 Other than above, a NaN or an infinity in an input may make NaN of every gradient of its
 sequence.  That holds also where dkl of its row is 0.
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16
-- `k_teacher`: (d, g, t, key_b) as q_teacher
+- `k_teacher`: (d, g, t, `key_b`) as `q_teacher`
 - `q_student`: (f, x, s, b) f32 f16 bf16
-- `k_student`: (f, 1, t, key_b) as q_student
+- `k_student`: (f, 1, t, `key_b`) as `q_student`
 - `weight`: (x, s, b) f32
 - `lse_teacher`: (s, h, b) f32: of the forward
 - `lse_student`: (s, b) f32: of the forward
@@ -1568,8 +1601,8 @@ Sizes are Julia's, fastest first.
 - `key_start`: (r+1) i32
 - `query_len`: (r) i32
 - `key_len`: (r) i32
-- `dq_student`: output, (f, x, s, b) as q_student
-- `dk_student`: output, (f, 1, t, key_b) as q_student
+- `dq_student`: output, (f, x, s, b) as `q_student`
+- `dk_student`: output, (f, 1, t, `key_b`) as `q_student`
 - `dweight`: output, (x, s, b) f32
 - `query_max`: as in the forward, and so for the fields below
 - `key_max`: 0: t
@@ -1577,7 +1610,7 @@ Sizes are Julia's, fastest first.
 - `window_right`: 0: all
 - `sink_keys`: 0: none
 - `scale_teacher`: 0: 1 / sqrt(d)
-- `causal`: 1: window_right = 1
+- `causal`: 1: `window_right` = 1
 """
 function x_kl_indexer_backward(ctx, q_teacher, k_teacher, q_student, k_student, weight, lse_teacher, lse_student, dkl;
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing, dq_student=true,
@@ -1636,19 +1669,21 @@ end
     x_kl_gather_forward(ctx, q_teacher, k_teacher, q_student, k_student, index; keywords...)
 
 KL divergence over chosen keys: each row sees the keys that its list names and no others.
+
       kl_i = sum_n P_in (ln P_in - ln R_in),  n over the list's entries that name a key
+
 with P, R the softmax rows of the teacher's and the student's logits (kl.h) over these entries.
 An entry is a key's number within its sequence; one that is negative, or no key of the sequence,
-is none.  A key that stands twice counts twice.  Work is that of the lists, not of s * t.
+is none.  A key that stands twice counts twice.  Work is that of the lists, not of s \\* t.
 
-Limits on tensor cores, sm_80 and later: d and f up to 128; 4 heads or more that share a list,
+Limits on tensor cores, `sm_80` and later: d and f up to 128; 4 heads or more that share a list,
 and one key head.
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16
-- `k_teacher`: (d, g, t, key_b) as q_teacher
+- `k_teacher`: (d, g, t, `key_b`) as `q_teacher`
 - `q_student`: (f, h, s, b) f32 f16 bf16: need not be the teacher's dtype
-- `k_student`: (f, x, t, key_b) as q_student: x divides h
+- `k_student`: (f, x, t, `key_b`) as `q_student`: x divides h
 - `index`: (n, s, h, b) i32: stride 0 over h shares a list among heads
 - `kl`: output, (s, h, b) f32: one output at least
 - `lse_teacher`: output, (s, h, b) f32: for the backward
@@ -1707,19 +1742,21 @@ end
 """
     x_kl_gather_backward(ctx, q_teacher, k_teacher, q_student, k_student, index, kl, lse_teacher, lse_student, dkl; keywords...)
 
-Gradients of x_kl_gather_forward.  The fields it shares say what the forward was.  Each output
+Gradients of `x_kl_gather_forward`.  The fields it shares say what the forward was.  Each output
 is optional: absent = not computed.  With a, b the logits of teacher and student:
+
       db_in = dkl_i (R_in - P_in),  da_in = dkl_i P_in (ln P_in - ln R_in - kl_i)
       dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j, and so
+
 with da.
 Other than above, a NaN or an infinity in a q may make NaN of dk of every key of its sequence.
 That holds also where dkl of its row is 0.
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16
-- `k_teacher`: (d, g, t, key_b) as q_teacher
+- `k_teacher`: (d, g, t, `key_b`) as `q_teacher`
 - `q_student`: (f, h, s, b) f32 f16 bf16
-- `k_student`: (f, x, t, key_b) as q_student
+- `k_student`: (f, x, t, `key_b`) as `q_student`
 - `index`: (n, s, h, b) i32
 - `kl`: (s, h, b) f32: of the forward
 - `lse_teacher`: (s, h, b) f32: of the forward
@@ -1729,10 +1766,10 @@ Sizes are Julia's, fastest first.
 - `key_start`: (r+1) i32
 - `query_len`: (r) i32
 - `key_len`: (r) i32
-- `dq_student`: output, (f, h, s, b) as q_student
-- `dk_student`: output, (f, x, t, key_b) as q_student
-- `dq_teacher`: output, (d, h, s, b) as q_teacher
-- `dk_teacher`: output, (d, g, t, key_b) as q_teacher
+- `dq_student`: output, (f, h, s, b) as `q_student`
+- `dk_student`: output, (f, x, t, `key_b`) as `q_student`
+- `dq_teacher`: output, (d, h, s, b) as `q_teacher`
+- `dk_teacher`: output, (d, g, t, `key_b`) as `q_teacher`
 - `query_max`: as in the forward, and so for the fields below
 - `key_max`: 0: t
 - `scale_teacher`: 0: 1 / sqrt(d)
@@ -1797,41 +1834,43 @@ end
     x_kl_pool_forward(ctx, q_teacher, k_teacher, q_student, k_student; keywords...)
 
 The divergence of attention pooled over blocks of keys from a gate's block scores
-(SeerAttention).  Block u has keys u * block_keys .. (u + 1) * block_keys - 1 of its sequence; a
-row sees it where it sees one of them.  With p the teacher's softmax row (kl.h) and J_iu the
+(SeerAttention).  Block u has keys u \\* `block_keys` .. (u + 1) \\* `block_keys` - 1 of its sequence; a
+row sees it where it sees one of them.  With p the teacher's softmax row (kl.h) and `J_iu` the
 keys of u that row i sees:
+
       S_iu = pool of p_ij over j in J_iu,  P_iu = S_iu / sum_v S_iv
       b_iu = scale_student <q_student_i, k_student_u>,  R_i = softmax(b_i) over the blocks it sees
       kl_i = sum_u P_iu (ln P_iu - ln R_iu)
-Packed keys: sequence i's first block is at key_start[i] / block_keys + i.
 
-Limits on tensor cores: d and f up to 256 and block_keys a multiple of 64, on sm_80 and later.
-The backward's own of Hopper take block_keys of 64 or 128, d and f up to 128, and no sink_keys
-or head_window.
+Packed keys: sequence i's first block is at `key_start`[i] / `block_keys` + i.
+
+Limits on tensor cores: d and f up to 256 and `block_keys` a multiple of 64, on `sm_80` and later.
+The backward's own of Hopper take `block_keys` of 64 or 128, d and f up to 128, and no `sink_keys`
+or `head_window`.
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16
-- `k_teacher`: (d, g, t, key_b) as q_teacher
+- `k_teacher`: (d, g, t, `key_b`) as `q_teacher`
 - `q_student`: (f, h, s, b) f32 f16 bf16: need not be the teacher's dtype
-- `k_student`: (f, x, u, key_b) as q_student: of each block; u at least t / block_keys rounded up, with key_start t / block_keys + r; x divides h
+- `k_student`: (f, x, u, `key_b`) as `q_student`: of each block; u at least t / `block_keys` rounded up, with `key_start` t / `block_keys` + r; x divides h
 - `kl`: output, (s, h, b) f32: one output at least
-- `lse_teacher`: output, (s, h, b) f32: ln sum_u of what pooling makes of exp(logit), for the backward
+- `lse_teacher`: output, (s, h, b) f32: ln `sum_u` of what pooling makes of exp(logit), for the backward
 - `lse_student`: output, (s, h, b) f32: for the backward
 - `query_start`: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
 - `key_start`: (r+1) i32: first packed key of each sequence
 - `query_len`: (r) i32: rows in use, at most s or the packed extent
 - `key_len`: (r) i32: keys in use, at most t or the packed extent
-- `head_window`: (3, h) i32: window_left, window_right, sink_keys of each head; the three fields and causal stay 0
+- `head_window`: (3, h) i32: `window_left`, `window_right`, `sink_keys` of each head; the three fields and causal stay 0
 - `query_max`: longest sequence of rows, bounds the grid; 0: s
 - `key_max`: longest sequence of keys; 0: t
 - `window_left`: keys seen to the left, the row's own position counted; 0: all
 - `window_right`: keys seen to the right, the row's own position counted; 0: all, 1: none after itself
-- `sink_keys`: keys at positions below this stay visible through window_left
+- `sink_keys`: keys at positions below this stay visible through `window_left`
 - `block_keys`: keys of a block; 0: 64
 - `scale_teacher`: > 0; 0: 1 / sqrt(d)
 - `scale_student`: > 0; 0: 1 / sqrt(f)
-- `causal`: 1: window_right = 1
-- `pool`: a number or `:name` of fovea_x_pool
+- `causal`: 1: `window_right` = 1
+- `pool`: a number or `:name` of `fovea_x_pool`
 """
 function x_kl_pool_forward(ctx, q_teacher, k_teacher, q_student, k_student;
     kl=false, lse_teacher=false, lse_student=false, query_start=nothing, key_start=nothing,
@@ -1886,16 +1925,17 @@ end
 """
     x_kl_pool_backward(ctx, q_teacher, k_teacher, q_student, k_student, lse_teacher, lse_student, dkl; keywords...)
 
-Gradients of x_kl_pool_forward by the student's inputs; the teacher has none.  The fields it
+Gradients of `x_kl_pool_forward` by the student's inputs; the teacher has none.  The fields it
 shares say what the forward was.  Each output is optional: absent = not computed.
+
       db_iu = dkl_i (R_iu - P_iu)
       dq_i = scale_student sum_u db_iu k_u,  dk_u = scale_student sum_i db_iu q_i
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16
-- `k_teacher`: (d, g, t, key_b) as q_teacher
+- `k_teacher`: (d, g, t, `key_b`) as `q_teacher`
 - `q_student`: (f, h, s, b) f32 f16 bf16
-- `k_student`: (f, x, u, key_b) as q_student
+- `k_student`: (f, x, u, `key_b`) as `q_student`
 - `lse_teacher`: (s, h, b) f32: of the forward
 - `lse_student`: (s, h, b) f32: of the forward
 - `dkl`: (s, h, b) f32: the gradient of kl
@@ -1904,8 +1944,8 @@ Sizes are Julia's, fastest first.
 - `query_len`: (r) i32
 - `key_len`: (r) i32
 - `head_window`: (3, h) i32
-- `dq_student`: output, (f, h, s, b) as q_student
-- `dk_student`: output, (f, x, u, key_b) as q_student
+- `dq_student`: output, (f, h, s, b) as `q_student`
+- `dk_student`: output, (f, x, u, `key_b`) as `q_student`
 - `query_max`: as in the forward, and so for the fields below
 - `key_max`: 0: t
 - `window_left`: 0: all
@@ -1914,8 +1954,8 @@ Sizes are Julia's, fastest first.
 - `block_keys`: 0: 64
 - `scale_teacher`: 0: 1 / sqrt(d)
 - `scale_student`: 0: 1 / sqrt(f)
-- `causal`: 1: window_right = 1
-- `pool`: a number or `:name` of fovea_x_pool
+- `causal`: 1: `window_right` = 1
+- `pool`: a number or `:name` of `fovea_x_pool`
 """
 function x_kl_pool_backward(ctx, q_teacher, k_teacher, q_student, k_student, lse_teacher, lse_student, dkl;
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing,
@@ -1980,19 +2020,19 @@ Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
 - `k`: (d, g, t, rows) or paged (d, g, page, pool) as q
 - `v`: (e, g, t, rows) or paged (e, g, page, pool) as q: may be a view of k
-- `weight`: (kernel_columns, kernel_rows, h) as q or f32: 1 .. 16 rows, the last is the row itself; 1 .. 31 columns
-- `mix_before`: (group_heads, h) f32: 1 .. 16 heads a group, a divisor of h
-- `mix_after`: (group_heads, h) f32: the same groups
-- `o`: output, (e, h, rows_out, b) as q or f32
-- `lse`: output, (rows_out, h, b) f32: of B, before mix_after; for the backward
+- `weight`: (`kernel_columns`, `kernel_rows`, h) as q or f32: 1 .. 16 rows, the last is the row itself; 1 .. 31 columns
+- `mix_before`: (`group_heads`, h) f32: 1 .. 16 heads a group, a divisor of h
+- `mix_after`: (`group_heads`, h) f32: the same groups
+- `o`: output, (e, h, `rows_out`, b) as q or f32
+- `lse`: output, (`rows_out`, h, b) f32: of B, before `mix_after`; for the backward
 - `query_start`: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
-- `key_start`: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
+- `key_start`: (r+1) i32: first packed key of each sequence; not with `page_table` or `cache_row`
 - `query_len`: (r) i32: rows in use, history's among them, at most s or the packed extent
-- `key_len`: (r) i32: keys in use, at most t, packed extent or pages * page
+- `key_len`: (r) i32: keys in use, at most t, packed extent or pages \\* page
 - `page_table`: (pages, rows) i32: pool page of each logical page; -1: absent, its keys are not seen
-- `cache_row`: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number
+- `cache_row`: (r) i32: row of `page_table`, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number
 - `query_max`: longest sequence of rows, history's among them, bounds the grid; 0: s
-- `key_max`: longest sequence of keys; 0: t, or pages * page
+- `key_max`: longest sequence of keys; 0: t, or pages \\* page
 - `history`: rows at the begin of each sequence of q that have no output
 - `scale`: > 0; 0: 1 / sqrt(d)
 - `causal`: 1: row i sees keys up to i + Lk - Lq
@@ -2050,35 +2090,37 @@ end
 """
     x_multi_token_backward(ctx, q, k, v, weight, lse, dout; keywords...)
 
-Gradients of x_multi_token_forward from dout.  The fields it shares say what the forward was.
+Gradients of `x_multi_token_forward` from dout.  The fields it shares say what the forward was.
 Each output is optional: absent = not computed.  Every element of an output is written: rows and
 keys past their lengths get 0.  With base and n as above:
+
       dR^a_ij = <dout^a_i, v^a_j>,  X^an_i = sum_j dR^a_ij P^(base + n)_ij
       dP^(base + n) = sum_a mix_after[a, n] dR^a,  delta^(base + n)_i = sum_a mix_after[a, n] X^an_i
       dmix_after[a, n] = sum_i X^an_i,  dB_ij = P_ij (dP_ij - delta_i)
       dmix_before[a, n] = sum_ij dB^a_ij A^(base + n)_ij
       dA^(base + n) = sum_a mix_before[a, n] dB^a
-and dweight, dS, dq, dk from dA as in conv_attention.h, dv_j = sum_i R_ij dout_i.
+
+and dweight, dS, dq, dk from dA as in `conv_attention.h`, `dv_j` = `sum_i` `R_ij` `dout_i`.
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
-- `k`: (d, g, t, key_b) as q
-- `v`: (e, g, t, key_b) as q
-- `weight`: (kernel_columns, kernel_rows, h) as q or f32
-- `lse`: (rows_out, h, b) f32: of the forward
-- `dout`: (e, h, rows_out, b) as q or f32: the gradient of o
-- `mix_before`: (group_heads, h) f32
-- `mix_after`: (group_heads, h) f32
+- `k`: (d, g, t, `key_b`) as q
+- `v`: (e, g, t, `key_b`) as q
+- `weight`: (`kernel_columns`, `kernel_rows`, h) as q or f32
+- `lse`: (`rows_out`, h, b) f32: of the forward
+- `dout`: (e, h, `rows_out`, b) as q or f32: the gradient of o
+- `mix_before`: (`group_heads`, h) f32
+- `mix_after`: (`group_heads`, h) f32
 - `query_start`: (r+1) i32: as in the forward, and so for the fields below
 - `key_start`: (r+1) i32
 - `query_len`: (r) i32
 - `key_len`: (r) i32
 - `dq`: output, (d, h, s, b) as q: rows of history have theirs too
-- `dk`: output, (d, g, t, key_b) as q
-- `dv`: output, (e, g, t, key_b) as q
-- `dweight`: output, (kernel_columns, kernel_rows, h) f32: a stride of 0 receives the ordered sum over that dimension
-- `dmix_before`: output, (group_heads, h) f32: with mix_before, as dweight
-- `dmix_after`: output, (group_heads, h) f32: with mix_after, as dweight
+- `dk`: output, (d, g, t, `key_b`) as q
+- `dv`: output, (e, g, t, `key_b`) as q
+- `dweight`: output, (`kernel_columns`, `kernel_rows`, h) f32: a stride of 0 receives the ordered sum over that dimension
+- `dmix_before`: output, (`group_heads`, h) f32: with `mix_before`, as dweight
+- `dmix_after`: output, (`group_heads`, h) f32: with `mix_after`, as dweight
 - `query_max`: as in the forward, and so for the fields below
 - `key_max`: 0: t
 - `history`: 0: none
@@ -2151,9 +2193,11 @@ end
     x_group_norm_forward(ctx, x; keywords...)
 
 The root-mean-square norm of each head, a group of its own, scaled by depth:
+
       y_c = factor gain_c x_c / sqrt(mean_c(x_c^2) + eps)
+
 Depth enters as factor: 1 - lambda with lambda = 0.8 - 0.6 exp(-0.3 layer) as differential
-transformers have it.  Rows past query_len are neither read nor written.
+transformers have it.  Rows past `query_len` are neither read nor written.
 
 Sizes are Julia's, fastest first.
 - `x`: (e, h, s, b) f32 f16 bf16: o of the attention
@@ -2186,11 +2230,13 @@ end
 """
     x_group_norm_backward(ctx, x, dy; keywords...)
 
-Gradients of x_group_norm_forward from dy.  Each output is optional: absent = not computed.
-With z = 1 / sqrt(mean_c(x_c^2) + eps):
+Gradients of `x_group_norm_forward` from dy.  Each output is optional: absent = not computed.
+With z = 1 / sqrt(`mean_c`(`x_c`^2) + eps):
+
       dx_c = factor z (gain_c dy_c - x_c z^2 mean_c(gain_c dy_c x_c))
       dgain_c = factor sum dy_c x_c z over the rows of all batches
-dx is written in every row, 0 past query_len.
+
+dx is written in every row, 0 past `query_len`.
 
 Sizes are Julia's, fastest first.
 - `x`: (e, h, s, b) f32 f16 bf16

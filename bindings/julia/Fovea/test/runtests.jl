@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 using Fovea
+using Markdown
 using Test
 
 include("abi.jl")
@@ -264,6 +265,21 @@ end
         @test_throws Fovea.InvalidArgument copyto!(zeros(Float32, 3), o)
         close(ctx)
         @test_throws Fovea.InvalidArgument Array(o)
+    end
+
+    @testset "docstrings are shown as they are meant" begin
+        slanted(x::Markdown.Italic) = [Markdown.plaininline(x)]
+        slanted(x::AbstractVector) = reduce(vcat, map(slanted, x); init=String[])
+        slanted(x) = reduce(vcat, [slanted(getproperty(x, name)) for name in
+            (:content, :text, :items, :rows) if hasproperty(x, name)]; init=String[])
+        slanted(::AbstractString) = String[]
+        seen = 0
+        for (binding, all) in Base.Docs.meta(Fovea), one in values(all.docs)
+            seen += 1
+            @test (binding, slanted(Markdown.parse(join(one.text)))) == (binding, String[])
+        end
+        @test seen > 50
+        @test slanted(Markdown.parse("row or page_table or cache_row")) == ["*table or cache*"]
     end
 
     @testset "errors" begin
