@@ -9,7 +9,8 @@ if ! [ -x "$julia" ]; then
   echo "julia: missing: run tools/julia.sh" >&2
   exit 1
 fi
-"$julia" --startup-file=no --project=bindings/julia/Fovea bindings/julia/Fovea/test/runtests.jl
+# -O0: most of the time would go into optimizing code that runs once.
+"$julia" -O0 --startup-file=no --project=bindings/julia/Fovea bindings/julia/Fovea/test/runtests.jl
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 "$julia" --startup-file=no --project=bindings/julia/Fovea examples/julia/attend.jl >"$out/julia.txt"
