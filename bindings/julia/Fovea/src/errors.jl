@@ -53,7 +53,7 @@ rank_of(x) = hasfield(typeof(x), :ndim) ? Int(x.ndim) : 0
     status == FOVEA_DEVICE_ERROR && throw(DeviceError(text))
     throw(InternalError(text))
 end
-check(status, params=nothing) = status == FOVEA_OK ? nothing : fail(status, params)
+check(status) = status == FOVEA_OK ? nothing : fail(status)
 @noinline invalid(text...) = throw(InvalidArgument(string(text...)))
 
 "The number of a name of an enum, `what` being the field that it was given as."

@@ -271,12 +271,14 @@ output(::Query, wanted::Bool, like, ::Type{T}, dims) where {T} =
 
 "Runs a call, or asks for its workspace."
 function launch(ctx::Context, run, query, params)
-    check(run(handle(ctx), params), params[])
+    status = run(handle(ctx), params)
+    status == FOVEA_OK || fail(status, params[]) # as a value: the Ref stays on the stack
     nothing
 end
 function launch(target::Query, run, query, params)
     bytes = Ref{Csize_t}(0)
-    check(query(handle(target.ctx), params, bytes), params[])
+    status = query(handle(target.ctx), params, bytes)
+    status == FOVEA_OK || fail(status, params[])
     Int(bytes[])
 end
 

@@ -358,7 +358,7 @@ end
         says(() -> attend(; scale="x"), Wrong, "attention_forward: scale is \"x\", wanted a number of type Float32")
         says(() -> attend(; window_left=2.5), Wrong, "attention_forward: window_left is 2.5")
         # A context that was forgotten, closed, or of no backend.
-        says(() -> attention_forward(q, k, v), Wrong, "ctx is of type Array{Float32,4}, wanted a Context: attention_forward(ctx, q, k, v)")
+        says(() -> attention_forward(q, k, v), Wrong, "ctx is of type $(typeof(q)), wanted a Context: attention_forward(ctx, q, k, v)")
         says(() -> attention_forward(q, k, v, v), Wrong, "attention_forward: ctx is of type")
         says(() -> attention_forward(), Wrong, "attention_forward: ctx is missing")
         says(() -> attention_forward(ctx, q, k), Wrong, "got 3 arguments, wanted attention_forward(ctx, q, k, v)")
