@@ -158,7 +158,7 @@ class Op:
         name = f'ctx, "{self.name}", "{field["name"]}", {field["name"]}'
         if self.broadcasts(field):
             return f"{'bits' if self.bits(field) else 'spread'}({name}, {self.spread(field)})"
-        return f"whole(ctx, {field['name']})"
+        return f"{'whole' if field['optional'] else 'needed'}({name})"
 
     def extent(self, field, dim):
         if dim.isdigit() or self.told(dim):
@@ -214,7 +214,7 @@ class Op:
         out = f'\n"""\n    {self.function}({args}; keywords...)\n\n{quoted(indent_formulas(self.doc))}\n\n'
         out += "Sizes are Julia's, fastest first.\n"
         out += "".join(quoted(self.words(f)) + "\n" for f in self.positional + self.keywords + self.scalars) + '"""\n'
-        out += f"function {self.function}({args};\n" + wrapped(keys, "    ") + ")\n"
+        out += f"function {self.function}({args.replace('ctx', 'ctx::Target', 1)};\n" + wrapped(keys, "    ") + ")\n"
         inputs = [f for f in self.tensors if f["direction"] == "in"]
         spreads = [f for f in self.outputs if self.broadcasts(f)]
         out += "".join(f"    in_{f['name']} = {self.taken(f)}\n" for f in inputs)
@@ -239,12 +239,14 @@ class Op:
             elif f["kind"] == "reserved":
                 rows.append("0")
             else:
-                rows.append(f"enumerated({f['enum'][6:].upper()}, {f['name']})" if f.get("enum") else f["name"])
+                take, kind = ("enumerated", f["enum"][6:].upper()) if f.get("enum") else ("number", field_type(f))
+                rows.append(f"{take}({kind}, \"{self.name}: {f['name']}\", {f['name']})")
         out += "".join(f"            {row},\n" for row in rows)[:-2] + ")\n"
         out += f"        done = launch(ctx, fovea_{self.name}, fovea_{self.name}_workspace, Ref(params))\n"
         out += "".join(f"        total(ctx, sum_{f['name']})\n" for f in spreads) + "    end)\n"
         named = ", ".join(f"named(Val(:{f['name']}), {given(f)})" for f in self.written + self.outputs)
         out += f"    results(done, {'merge(' + named + ')' if named else 'NamedTuple()'})\nend\n"
+        out += f"{self.function}(arguments...; keywords...) =\n    misused(\"{self.function}\", \"{args}\", arguments)\n"
         return out
 
 

@@ -52,33 +52,33 @@ Sizes are Julia's, fastest first.
 - `rope_interleaved`: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
 - `splits`: parts the keys of a row are cut into; 0: chosen from shapes
 """
-function attention_forward(ctx, q, k, v;
+function attention_forward(ctx::Target, q, k, v;
     o=true, lse=false, q_value=nothing, query_start=nothing, key_start=nothing, query_len=nothing,
     key_len=nothing, key_first=nothing, page_table=nothing, cache_row=nothing,
     query_position=nothing, key_position=nothing, head_window=nothing, mask=nothing, bias=nothing,
     alibi=nothing, sink_logit=nothing, cos=nothing, sin=nothing, query_max=0, key_max=0,
     window_left=0, window_right=0, sink_keys=0, local_chunk=0, scale=0, softcap=0, causal=false,
     rope_begin=0, rope_interleaved=false, splits=0)
-    in_q = whole(ctx, q)
-    in_k = whole(ctx, k)
-    in_v = whole(ctx, v)
-    in_q_value = whole(ctx, q_value)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
-    in_key_first = whole(ctx, key_first)
-    in_page_table = whole(ctx, page_table)
-    in_cache_row = whole(ctx, cache_row)
-    in_query_position = whole(ctx, query_position)
-    in_key_position = whole(ctx, key_position)
-    in_head_window = whole(ctx, head_window)
+    in_q = needed(ctx, "attention_forward", "q", q)
+    in_k = needed(ctx, "attention_forward", "k", k)
+    in_v = needed(ctx, "attention_forward", "v", v)
+    in_q_value = whole(ctx, "attention_forward", "q_value", q_value)
+    in_query_start = whole(ctx, "attention_forward", "query_start", query_start)
+    in_key_start = whole(ctx, "attention_forward", "key_start", key_start)
+    in_query_len = whole(ctx, "attention_forward", "query_len", query_len)
+    in_key_len = whole(ctx, "attention_forward", "key_len", key_len)
+    in_key_first = whole(ctx, "attention_forward", "key_first", key_first)
+    in_page_table = whole(ctx, "attention_forward", "page_table", page_table)
+    in_cache_row = whole(ctx, "attention_forward", "cache_row", cache_row)
+    in_query_position = whole(ctx, "attention_forward", "query_position", query_position)
+    in_key_position = whole(ctx, "attention_forward", "key_position", key_position)
+    in_head_window = whole(ctx, "attention_forward", "head_window", head_window)
     in_mask = bits(ctx, "attention_forward", "mask", mask, (key_columns(k, page_table, key_start, key_max), size(q, 3), size(q, 2), size(q, 4)))
     in_bias = spread(ctx, "attention_forward", "bias", bias, (key_columns(k, page_table, key_start, key_max), size(q, 3), size(q, 2), size(q, 4)))
-    in_alibi = whole(ctx, alibi)
-    in_sink_logit = whole(ctx, sink_logit)
-    in_cos = whole(ctx, cos)
-    in_sin = whole(ctx, sin)
+    in_alibi = whole(ctx, "attention_forward", "alibi", alibi)
+    in_sink_logit = whole(ctx, "attention_forward", "sink_logit", sink_logit)
+    in_cos = whole(ctx, "attention_forward", "cos", cos)
+    in_sin = whole(ctx, "attention_forward", "sin", sin)
     out_o = output(ctx, o, q, eltype(q),
         () -> (size(v, 1), size(q, 2), size(q, 3), size(q, 4),))
     out_lse = output(ctx, lse, q, Float32,
@@ -109,22 +109,24 @@ function attention_forward(ctx, q, k, v;
             tensor(ctx, "attention_forward", "sink_logit", in_sink_logit),
             tensor(ctx, "attention_forward", "cos", in_cos),
             tensor(ctx, "attention_forward", "sin", in_sin),
-            query_max,
-            key_max,
-            window_left,
-            window_right,
-            sink_keys,
-            local_chunk,
-            scale,
-            softcap,
-            causal,
-            rope_begin,
-            rope_interleaved,
-            splits)
+            number(Int64, "attention_forward: query_max", query_max),
+            number(Int64, "attention_forward: key_max", key_max),
+            number(Int64, "attention_forward: window_left", window_left),
+            number(Int64, "attention_forward: window_right", window_right),
+            number(Int64, "attention_forward: sink_keys", sink_keys),
+            number(Int64, "attention_forward: local_chunk", local_chunk),
+            number(Float32, "attention_forward: scale", scale),
+            number(Float32, "attention_forward: softcap", softcap),
+            number(Int32, "attention_forward: causal", causal),
+            number(Int32, "attention_forward: rope_begin", rope_begin),
+            number(Int32, "attention_forward: rope_interleaved", rope_interleaved),
+            number(Int32, "attention_forward: splits", splits))
         done = launch(ctx, fovea_attention_forward, fovea_attention_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:o), out_o), named(Val(:lse), out_lse)))
 end
+attention_forward(arguments...; keywords...) =
+    misused("attention_forward", "ctx, q, k, v", arguments)
 
 """
     attention_backward(ctx, q, k, v, o, lse, dout; keywords...)
@@ -189,31 +191,31 @@ Sizes are Julia's, fastest first.
 - `causal`: 1: `window_right` = 1
 - `nondeterministic`: 1: a faster kernel whose sums may change order may be used
 """
-function attention_backward(ctx, q, k, v, o, lse, dout;
+function attention_backward(ctx::Target, q, k, v, o, lse, dout;
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing, key_first=nothing,
     query_position=nothing, key_position=nothing, head_window=nothing, mask=nothing, bias=nothing,
     alibi=nothing, sink_logit=nothing, dlse=nothing, dq=true, dk=true, dv=true, dsink_logit=false,
     dbias=false, dalibi=false, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
     local_chunk=0, scale=0, softcap=0, causal=false, nondeterministic=false)
-    in_q = whole(ctx, q)
-    in_k = whole(ctx, k)
-    in_v = whole(ctx, v)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
-    in_key_first = whole(ctx, key_first)
-    in_query_position = whole(ctx, query_position)
-    in_key_position = whole(ctx, key_position)
-    in_head_window = whole(ctx, head_window)
+    in_q = needed(ctx, "attention_backward", "q", q)
+    in_k = needed(ctx, "attention_backward", "k", k)
+    in_v = needed(ctx, "attention_backward", "v", v)
+    in_query_start = whole(ctx, "attention_backward", "query_start", query_start)
+    in_key_start = whole(ctx, "attention_backward", "key_start", key_start)
+    in_query_len = whole(ctx, "attention_backward", "query_len", query_len)
+    in_key_len = whole(ctx, "attention_backward", "key_len", key_len)
+    in_key_first = whole(ctx, "attention_backward", "key_first", key_first)
+    in_query_position = whole(ctx, "attention_backward", "query_position", query_position)
+    in_key_position = whole(ctx, "attention_backward", "key_position", key_position)
+    in_head_window = whole(ctx, "attention_backward", "head_window", head_window)
     in_mask = bits(ctx, "attention_backward", "mask", mask, (key_columns(k, nothing, key_start, key_max), size(q, 3), size(q, 2), size(q, 4)))
     in_bias = spread(ctx, "attention_backward", "bias", bias, (key_columns(k, nothing, key_start, key_max), size(q, 3), size(q, 2), size(q, 4)))
-    in_alibi = whole(ctx, alibi)
-    in_sink_logit = whole(ctx, sink_logit)
-    in_o = whole(ctx, o)
-    in_lse = whole(ctx, lse)
-    in_dout = whole(ctx, dout)
-    in_dlse = whole(ctx, dlse)
+    in_alibi = whole(ctx, "attention_backward", "alibi", alibi)
+    in_sink_logit = whole(ctx, "attention_backward", "sink_logit", sink_logit)
+    in_o = needed(ctx, "attention_backward", "o", o)
+    in_lse = needed(ctx, "attention_backward", "lse", lse)
+    in_dout = needed(ctx, "attention_backward", "dout", dout)
+    in_dlse = whole(ctx, "attention_backward", "dlse", dlse)
     out_dq = output(ctx, dq, q, eltype(q),
         () -> (size(q, 1), size(q, 2), size(q, 3), size(q, 4),))
     out_dk = output(ctx, dk, q, eltype(q),
@@ -259,21 +261,23 @@ function attention_backward(ctx, q, k, v, o, lse, dout;
             tensor(ctx, "attention_backward", "dsink_logit", out_dsink_logit),
             tensor(ctx, "attention_backward", "dbias", sum_dbias),
             tensor(ctx, "attention_backward", "dalibi", out_dalibi),
-            query_max,
-            key_max,
-            window_left,
-            window_right,
-            sink_keys,
-            local_chunk,
-            scale,
-            softcap,
-            causal,
-            nondeterministic)
+            number(Int64, "attention_backward: query_max", query_max),
+            number(Int64, "attention_backward: key_max", key_max),
+            number(Int64, "attention_backward: window_left", window_left),
+            number(Int64, "attention_backward: window_right", window_right),
+            number(Int64, "attention_backward: sink_keys", sink_keys),
+            number(Int64, "attention_backward: local_chunk", local_chunk),
+            number(Float32, "attention_backward: scale", scale),
+            number(Float32, "attention_backward: softcap", softcap),
+            number(Int32, "attention_backward: causal", causal),
+            number(Int32, "attention_backward: nondeterministic", nondeterministic))
         done = launch(ctx, fovea_attention_backward, fovea_attention_backward_workspace, Ref(params))
         total(ctx, sum_dbias)
     end)
     results(done, merge(named(Val(:dq), out_dq), named(Val(:dk), out_dk), named(Val(:dv), out_dv), named(Val(:dsink_logit), out_dsink_logit), named(Val(:dbias), out_dbias), named(Val(:dalibi), out_dalibi)))
 end
+attention_backward(arguments...; keywords...) =
+    misused("attention_backward", "ctx, q, k, v, o, lse, dout", arguments)
 
 """
     merge_forward(ctx, o_part, lse_part; keywords...)
@@ -297,11 +301,11 @@ Sizes are Julia's, fastest first.
 - `o`: output, (e, h, s, b) f32 f16 bf16: may be `o_part`[0] exactly, when row is absent
 - `lse`: output, (s, h, b) f32: may be `lse_part`[0] exactly, when row is absent
 """
-function merge_forward(ctx, o_part, lse_part;
+function merge_forward(ctx::Target, o_part, lse_part;
     row=nothing, o=true, lse=false)
-    in_o_part = whole(ctx, o_part)
-    in_lse_part = whole(ctx, lse_part)
-    in_row = whole(ctx, row)
+    in_o_part = needed(ctx, "merge_forward", "o_part", o_part)
+    in_lse_part = needed(ctx, "merge_forward", "lse_part", lse_part)
+    in_row = whole(ctx, "merge_forward", "row", row)
     out_o = output(ctx, o, o_part, eltype(o_part),
         () -> (size(o_part, 1), size(o_part, 2),
             extent("merge_forward", "o", "s", (row === nothing ? o_part : nothing, 3, 0), (row === nothing ? lse_part : nothing, 1, 0), (row === nothing ? row : nothing, 1, 0)),
@@ -320,6 +324,8 @@ function merge_forward(ctx, o_part, lse_part;
     end)
     results(done, merge(named(Val(:o), out_o), named(Val(:lse), out_lse)))
 end
+merge_forward(arguments...; keywords...) =
+    misused("merge_forward", "ctx, o_part, lse_part", arguments)
 
 """
     merge_backward(ctx, o_part, lse_part, o, lse, dout; keywords...)
@@ -341,15 +347,15 @@ Sizes are Julia's, fastest first.
 - `do_part`: output, (e, h, u, b, n) as `o_part`
 - `dlse_part`: output, (u, h, b, n) f32
 """
-function merge_backward(ctx, o_part, lse_part, o, lse, dout;
+function merge_backward(ctx::Target, o_part, lse_part, o, lse, dout;
     row=nothing, dlse=nothing, do_part=true, dlse_part=true)
-    in_o_part = whole(ctx, o_part)
-    in_lse_part = whole(ctx, lse_part)
-    in_row = whole(ctx, row)
-    in_o = whole(ctx, o)
-    in_lse = whole(ctx, lse)
-    in_dout = whole(ctx, dout)
-    in_dlse = whole(ctx, dlse)
+    in_o_part = needed(ctx, "merge_backward", "o_part", o_part)
+    in_lse_part = needed(ctx, "merge_backward", "lse_part", lse_part)
+    in_row = whole(ctx, "merge_backward", "row", row)
+    in_o = needed(ctx, "merge_backward", "o", o)
+    in_lse = needed(ctx, "merge_backward", "lse", lse)
+    in_dout = needed(ctx, "merge_backward", "dout", dout)
+    in_dlse = whole(ctx, "merge_backward", "dlse", dlse)
     out_do_part = output(ctx, do_part, o_part, eltype(o_part),
         () -> (size(o_part, 1), size(o_part, 2), size(o_part, 3), size(o_part, 4), size(o_part, 5),))
     out_dlse_part = output(ctx, dlse_part, o_part, Float32,
@@ -369,6 +375,8 @@ function merge_backward(ctx, o_part, lse_part, o, lse, dout;
     end)
     results(done, merge(named(Val(:do_part), out_do_part), named(Val(:dlse_part), out_dlse_part)))
 end
+merge_backward(arguments...; keywords...) =
+    misused("merge_backward", "ctx, o_part, lse_part, o, lse, dout", arguments)
 
 """
     cache_append!(ctx; keywords...)
@@ -406,25 +414,25 @@ Sizes are Julia's, fastest first.
 - `rope_begin`: first rotated column of `k_new`
 - `rope_interleaved`: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
 """
-function cache_append!(ctx;
+function cache_append!(ctx::Target;
     k_new=nothing, v_new=nothing, k=nothing, v=nothing, query_start=nothing, key_start=nothing,
     query_len=nothing, key_len=nothing, page_table=nothing, cache_row=nothing, position=nothing,
     cos=nothing, sin=nothing, norm_weight=nothing, k_scale=nothing, v_scale=nothing,
     key_len_out=false, query_max=0, key_max=0, norm_eps=0, rope_begin=0, rope_interleaved=false)
-    in_k_new = whole(ctx, k_new)
-    in_v_new = whole(ctx, v_new)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
-    in_page_table = whole(ctx, page_table)
-    in_cache_row = whole(ctx, cache_row)
-    in_position = whole(ctx, position)
-    in_cos = whole(ctx, cos)
-    in_sin = whole(ctx, sin)
-    in_norm_weight = whole(ctx, norm_weight)
-    in_k_scale = whole(ctx, k_scale)
-    in_v_scale = whole(ctx, v_scale)
+    in_k_new = whole(ctx, "cache_append", "k_new", k_new)
+    in_v_new = whole(ctx, "cache_append", "v_new", v_new)
+    in_query_start = whole(ctx, "cache_append", "query_start", query_start)
+    in_key_start = whole(ctx, "cache_append", "key_start", key_start)
+    in_query_len = whole(ctx, "cache_append", "query_len", query_len)
+    in_key_len = whole(ctx, "cache_append", "key_len", key_len)
+    in_page_table = whole(ctx, "cache_append", "page_table", page_table)
+    in_cache_row = whole(ctx, "cache_append", "cache_row", cache_row)
+    in_position = whole(ctx, "cache_append", "position", position)
+    in_cos = whole(ctx, "cache_append", "cos", cos)
+    in_sin = whole(ctx, "cache_append", "sin", sin)
+    in_norm_weight = whole(ctx, "cache_append", "norm_weight", norm_weight)
+    in_k_scale = whole(ctx, "cache_append", "k_scale", k_scale)
+    in_v_scale = whole(ctx, "cache_append", "v_scale", v_scale)
     out_key_len_out = output(ctx, key_len_out, first_given(query_start, key_start, query_len, key_len, cache_row, k_new, v_new, position), Int32,
         () -> (extent("cache_append", "key_len_out", "r", (query_start, 1, -1), (key_start, 1, -1), (query_len, 1, 0), (key_len, 1, 0), (cache_row, 1, 0), (query_start === nothing ? k_new : nothing, 4, 0), (query_start === nothing ? v_new : nothing, 4, 0), (query_start === nothing ? position : nothing, 2, 0)),))
     GC.@preserve(in_k_new, in_v_new, k, v, in_query_start, in_key_start, in_query_len, in_key_len,
@@ -448,16 +456,18 @@ function cache_append!(ctx;
             tensor(ctx, "cache_append", "k_scale", in_k_scale),
             tensor(ctx, "cache_append", "v_scale", in_v_scale),
             tensor(ctx, "cache_append", "key_len_out", out_key_len_out),
-            query_max,
-            key_max,
-            norm_eps,
-            rope_begin,
-            rope_interleaved,
+            number(Int64, "cache_append: query_max", query_max),
+            number(Int64, "cache_append: key_max", key_max),
+            number(Float32, "cache_append: norm_eps", norm_eps),
+            number(Int32, "cache_append: rope_begin", rope_begin),
+            number(Int32, "cache_append: rope_interleaved", rope_interleaved),
             0)
         done = launch(ctx, fovea_cache_append, fovea_cache_append_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:key_len_out), out_key_len_out)))
 end
+cache_append!(arguments...; keywords...) =
+    misused("cache_append!", "ctx", arguments)
 
 """
     cache_copy!(ctx, target, source, pair; keywords...)
@@ -471,10 +481,10 @@ Sizes are Julia's, fastest first.
 - `source`: (d, g, page, pool) f32 f16 bf16 e4m3 e5m2 i8 i32 u8
 - `pair`: (2, n) i32: source page, target page; -1 skips
 """
-function cache_copy!(ctx, target, source, pair;
+function cache_copy!(ctx::Target, target, source, pair;
 )
-    in_source = whole(ctx, source)
-    in_pair = whole(ctx, pair)
+    in_source = needed(ctx, "cache_copy", "source", source)
+    in_pair = needed(ctx, "cache_copy", "pair", pair)
     GC.@preserve(in_source, target, in_pair, begin
         params = CacheCopyParams(sizeof(CacheCopyParams),
             tensor(ctx, "cache_copy", "source", in_source),
@@ -484,6 +494,8 @@ function cache_copy!(ctx, target, source, pair;
     end)
     results(done, merge(named(Val(:target), target)))
 end
+cache_copy!(arguments...; keywords...) =
+    misused("cache_copy!", "ctx, target, source, pair", arguments)
 
 """
     cache_get!(ctx, k_out, k; keywords...)
@@ -502,15 +514,15 @@ Sizes are Julia's, fastest first.
 - `k_scale`: (g) f32: absent: 1
 - `key_max`: tokens past this index are not read; 0: t, or pages \\* page
 """
-function cache_get!(ctx, k_out, k;
+function cache_get!(ctx::Target, k_out, k;
     key_start=nothing, key_len=nothing, page_table=nothing, cache_row=nothing, k_scale=nothing,
     key_max=0)
-    in_k = whole(ctx, k)
-    in_key_start = whole(ctx, key_start)
-    in_key_len = whole(ctx, key_len)
-    in_page_table = whole(ctx, page_table)
-    in_cache_row = whole(ctx, cache_row)
-    in_k_scale = whole(ctx, k_scale)
+    in_k = needed(ctx, "cache_get", "k", k)
+    in_key_start = whole(ctx, "cache_get", "key_start", key_start)
+    in_key_len = whole(ctx, "cache_get", "key_len", key_len)
+    in_page_table = whole(ctx, "cache_get", "page_table", page_table)
+    in_cache_row = whole(ctx, "cache_get", "cache_row", cache_row)
+    in_k_scale = whole(ctx, "cache_get", "k_scale", k_scale)
     GC.@preserve(in_k, in_key_start, in_key_len, in_page_table, in_cache_row, in_k_scale, k_out, begin
         params = CacheGetParams(sizeof(CacheGetParams),
             tensor(ctx, "cache_get", "k", in_k),
@@ -520,11 +532,13 @@ function cache_get!(ctx, k_out, k;
             tensor(ctx, "cache_get", "cache_row", in_cache_row),
             tensor(ctx, "cache_get", "k_scale", in_k_scale),
             tensor(ctx, "cache_get", "k_out", k_out),
-            key_max)
+            number(Int64, "cache_get: key_max", key_max))
         done = launch(ctx, fovea_cache_get, fovea_cache_get_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:k_out), k_out)))
 end
+cache_get!(arguments...; keywords...) =
+    misused("cache_get!", "ctx, k_out, k", arguments)
 
 """
     rope_forward(ctx, x, cos, sin; keywords...)
@@ -542,13 +556,13 @@ Sizes are Julia's, fastest first.
 - `rope_interleaved`: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
 - `inverse`: 1: the negative angle
 """
-function rope_forward(ctx, x, cos, sin;
+function rope_forward(ctx::Target, x, cos, sin;
     y=true, position=nothing, start=nothing, rope_begin=0, rope_interleaved=false, inverse=false)
-    in_x = whole(ctx, x)
-    in_position = whole(ctx, position)
-    in_start = whole(ctx, start)
-    in_cos = whole(ctx, cos)
-    in_sin = whole(ctx, sin)
+    in_x = needed(ctx, "rope_forward", "x", x)
+    in_position = whole(ctx, "rope_forward", "position", position)
+    in_start = whole(ctx, "rope_forward", "start", start)
+    in_cos = needed(ctx, "rope_forward", "cos", cos)
+    in_sin = needed(ctx, "rope_forward", "sin", sin)
     out_y = output(ctx, y, x, eltype(x),
         () -> (size(x, 1), size(x, 2), size(x, 3), size(x, 4),))
     GC.@preserve(in_x, out_y, in_position, in_start, in_cos, in_sin, begin
@@ -559,14 +573,16 @@ function rope_forward(ctx, x, cos, sin;
             tensor(ctx, "rope_forward", "start", in_start),
             tensor(ctx, "rope_forward", "cos", in_cos),
             tensor(ctx, "rope_forward", "sin", in_sin),
-            rope_begin,
-            rope_interleaved,
-            inverse,
+            number(Int32, "rope_forward: rope_begin", rope_begin),
+            number(Int32, "rope_forward: rope_interleaved", rope_interleaved),
+            number(Int32, "rope_forward: inverse", inverse),
             0)
         done = launch(ctx, fovea_rope_forward, fovea_rope_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:y), out_y)))
 end
+rope_forward(arguments...; keywords...) =
+    misused("rope_forward", "ctx, x, cos, sin", arguments)
 
 """
     rope_table_get!(ctx, cos, sin; keywords...)
@@ -586,27 +602,29 @@ Sizes are Julia's, fastest first.
 - `high_factor`: 0: 4 (llama3), 32 (yarn)
 - `scaling`: a number or `:name` of `fovea_scaling`
 """
-function rope_table_get!(ctx, cos, sin;
+function rope_table_get!(ctx::Target, cos, sin;
     frequency=nothing, position_begin=0, original_len=0, base=0, factor=0, low_factor=0,
     high_factor=0, scaling=0)
-    in_frequency = whole(ctx, frequency)
+    in_frequency = whole(ctx, "rope_table_get", "frequency", frequency)
     GC.@preserve(cos, sin, in_frequency, begin
         params = RopeTableGetParams(sizeof(RopeTableGetParams),
             tensor(ctx, "rope_table_get", "cos", cos),
             tensor(ctx, "rope_table_get", "sin", sin),
             tensor(ctx, "rope_table_get", "frequency", in_frequency),
-            position_begin,
-            original_len,
-            base,
-            factor,
-            low_factor,
-            high_factor,
-            enumerated(SCALING, scaling),
+            number(Int64, "rope_table_get: position_begin", position_begin),
+            number(Int64, "rope_table_get: original_len", original_len),
+            number(Float32, "rope_table_get: base", base),
+            number(Float32, "rope_table_get: factor", factor),
+            number(Float32, "rope_table_get: low_factor", low_factor),
+            number(Float32, "rope_table_get: high_factor", high_factor),
+            enumerated(SCALING, "rope_table_get: scaling", scaling),
             0)
         done = launch(ctx, fovea_rope_table_get, fovea_rope_table_get_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:cos), cos), named(Val(:sin), sin)))
 end
+rope_table_get!(arguments...; keywords...) =
+    misused("rope_table_get!", "ctx, cos, sin", arguments)
 
 """
     quant_quantize!(ctx, scale, x; keywords...)
@@ -641,10 +659,10 @@ Sizes are Julia's, fastest first.
 - `hadamard`: 1: rotate the columns first
 - `code_order`: a number or `:name` of `fovea_code_order`
 """
-function quant_quantize!(ctx, scale, x;
+function quant_quantize!(ctx::Target, scale, x;
     start=nothing, code=false, code_t=nothing, block=0, seed=0, hadamard=false, code_order=0)
-    in_x = whole(ctx, x)
-    in_start = whole(ctx, start)
+    in_x = needed(ctx, "quant_quantize", "x", x)
+    in_start = whole(ctx, "quant_quantize", "start", start)
     out_code = output(ctx, code, x, E4M3,
         () -> (size(x, 1), size(x, 2), size(x, 3), size(x, 4),))
     out_code_t = output(ctx, code_t, x, E4M3,
@@ -656,14 +674,16 @@ function quant_quantize!(ctx, scale, x;
             tensor(ctx, "quant_quantize", "code", out_code),
             tensor(ctx, "quant_quantize", "code_t", out_code_t),
             tensor(ctx, "quant_quantize", "scale", scale),
-            block,
-            seed,
-            hadamard,
-            enumerated(CODE_ORDER, code_order))
+            number(Int64, "quant_quantize: block", block),
+            number(Int64, "quant_quantize: seed", seed),
+            number(Int32, "quant_quantize: hadamard", hadamard),
+            enumerated(CODE_ORDER, "quant_quantize: code_order", code_order))
         done = launch(ctx, fovea_quant_quantize, fovea_quant_quantize_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:scale), scale), named(Val(:code), out_code), named(Val(:code_t), out_code_t)))
 end
+quant_quantize!(arguments...; keywords...) =
+    misused("quant_quantize!", "ctx, scale, x", arguments)
 
 """
     quant_forward(ctx, q, k; keywords...)
@@ -715,23 +735,23 @@ Sizes are Julia's, fastest first.
 - `k_block`: keys that share an entry of `k_scale`: 64 or 128; 0: all of a sequence
 - `code_order`: a number or `:name` of `fovea_code_order`
 """
-function quant_forward(ctx, q, k;
+function quant_forward(ctx::Target, q, k;
     v=nothing, v_t=nothing, q_scale=nothing, k_scale=nothing, v_scale=nothing, o=true, lse=false,
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing, sink_logit=nothing,
     query_max=0, key_max=0, window_left=0, window_right=0, scale=0, softcap=0, causal=false,
     q_block=0, k_block=0, code_order=0)
-    in_q = whole(ctx, q)
-    in_k = whole(ctx, k)
-    in_v = whole(ctx, v)
-    in_v_t = whole(ctx, v_t)
-    in_q_scale = whole(ctx, q_scale)
-    in_k_scale = whole(ctx, k_scale)
-    in_v_scale = whole(ctx, v_scale)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
-    in_sink_logit = whole(ctx, sink_logit)
+    in_q = needed(ctx, "quant_forward", "q", q)
+    in_k = needed(ctx, "quant_forward", "k", k)
+    in_v = whole(ctx, "quant_forward", "v", v)
+    in_v_t = whole(ctx, "quant_forward", "v_t", v_t)
+    in_q_scale = whole(ctx, "quant_forward", "q_scale", q_scale)
+    in_k_scale = whole(ctx, "quant_forward", "k_scale", k_scale)
+    in_v_scale = whole(ctx, "quant_forward", "v_scale", v_scale)
+    in_query_start = whole(ctx, "quant_forward", "query_start", query_start)
+    in_key_start = whole(ctx, "quant_forward", "key_start", key_start)
+    in_query_len = whole(ctx, "quant_forward", "query_len", query_len)
+    in_key_len = whole(ctx, "quant_forward", "key_len", key_len)
+    in_sink_logit = whole(ctx, "quant_forward", "sink_logit", sink_logit)
     out_o = output(ctx, o, q, eltype(q),
         () -> (extent("quant_forward", "o", "e", (v, 1, 0), (v_t, 2, 0)), size(q, 2), size(q, 3),
             size(q, 4),))
@@ -754,20 +774,22 @@ function quant_forward(ctx, q, k;
             tensor(ctx, "quant_forward", "query_len", in_query_len),
             tensor(ctx, "quant_forward", "key_len", in_key_len),
             tensor(ctx, "quant_forward", "sink_logit", in_sink_logit),
-            query_max,
-            key_max,
-            window_left,
-            window_right,
-            scale,
-            softcap,
-            causal,
-            q_block,
-            k_block,
-            enumerated(CODE_ORDER, code_order))
+            number(Int64, "quant_forward: query_max", query_max),
+            number(Int64, "quant_forward: key_max", key_max),
+            number(Int64, "quant_forward: window_left", window_left),
+            number(Int64, "quant_forward: window_right", window_right),
+            number(Float32, "quant_forward: scale", scale),
+            number(Float32, "quant_forward: softcap", softcap),
+            number(Int32, "quant_forward: causal", causal),
+            number(Int32, "quant_forward: q_block", q_block),
+            number(Int32, "quant_forward: k_block", k_block),
+            enumerated(CODE_ORDER, "quant_forward: code_order", code_order))
         done = launch(ctx, fovea_quant_forward, fovea_quant_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:o), out_o), named(Val(:lse), out_lse)))
 end
+quant_forward(arguments...; keywords...) =
+    misused("quant_forward", "ctx, q, k", arguments)
 
 """
     kl_forward(ctx, q_teacher, k_teacher, q_student, k_student; keywords...)
@@ -807,21 +829,21 @@ Sizes are Julia's, fastest first.
 - `direction`: a number or `:name` of `fovea_direction`
 - `mean`: of total, 0: the sum, 1: the mean over rows that see a key
 """
-function kl_forward(ctx, q_teacher, k_teacher, q_student, k_student;
+function kl_forward(ctx::Target, q_teacher, k_teacher, q_student, k_student;
     kl=false, lse_teacher=false, lse_student=false, row_weight=nothing, total=false,
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing,
     head_window=nothing, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
     scale_teacher=0, scale_student=0, causal=false, direction=0, mean=0)
-    in_q_teacher = whole(ctx, q_teacher)
-    in_k_teacher = whole(ctx, k_teacher)
-    in_q_student = whole(ctx, q_student)
-    in_k_student = whole(ctx, k_student)
-    in_row_weight = whole(ctx, row_weight)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
-    in_head_window = whole(ctx, head_window)
+    in_q_teacher = needed(ctx, "kl_forward", "q_teacher", q_teacher)
+    in_k_teacher = needed(ctx, "kl_forward", "k_teacher", k_teacher)
+    in_q_student = needed(ctx, "kl_forward", "q_student", q_student)
+    in_k_student = needed(ctx, "kl_forward", "k_student", k_student)
+    in_row_weight = whole(ctx, "kl_forward", "row_weight", row_weight)
+    in_query_start = whole(ctx, "kl_forward", "query_start", query_start)
+    in_key_start = whole(ctx, "kl_forward", "key_start", key_start)
+    in_query_len = whole(ctx, "kl_forward", "query_len", query_len)
+    in_key_len = whole(ctx, "kl_forward", "key_len", key_len)
+    in_head_window = whole(ctx, "kl_forward", "head_window", head_window)
     out_kl = output(ctx, kl, q_teacher, Float32,
         () -> (size(q_teacher, 3), size(q_teacher, 2), size(q_teacher, 4),))
     out_lse_teacher = output(ctx, lse_teacher, q_teacher, Float32,
@@ -848,21 +870,23 @@ function kl_forward(ctx, q_teacher, k_teacher, q_student, k_student;
             tensor(ctx, "kl_forward", "query_len", in_query_len),
             tensor(ctx, "kl_forward", "key_len", in_key_len),
             tensor(ctx, "kl_forward", "head_window", in_head_window),
-            query_max,
-            key_max,
-            window_left,
-            window_right,
-            sink_keys,
-            scale_teacher,
-            scale_student,
-            causal,
-            enumerated(DIRECTION, direction),
-            mean,
+            number(Int64, "kl_forward: query_max", query_max),
+            number(Int64, "kl_forward: key_max", key_max),
+            number(Int64, "kl_forward: window_left", window_left),
+            number(Int64, "kl_forward: window_right", window_right),
+            number(Int64, "kl_forward: sink_keys", sink_keys),
+            number(Float32, "kl_forward: scale_teacher", scale_teacher),
+            number(Float32, "kl_forward: scale_student", scale_student),
+            number(Int32, "kl_forward: causal", causal),
+            enumerated(DIRECTION, "kl_forward: direction", direction),
+            number(Int32, "kl_forward: mean", mean),
             0)
         done = launch(ctx, fovea_kl_forward, fovea_kl_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:kl), out_kl), named(Val(:lse_teacher), out_lse_teacher), named(Val(:lse_student), out_lse_student), named(Val(:total), out_total)))
 end
+kl_forward(arguments...; keywords...) =
+    misused("kl_forward", "ctx, q_teacher, k_teacher, q_student, k_student", arguments)
 
 """
     kl_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl, lse_teacher, lse_student; keywords...)
@@ -917,27 +941,27 @@ Sizes are Julia's, fastest first.
 - `mean`: with dtotal
 - `nondeterministic`: 1: a faster kernel whose sums may change order may be used
 """
-function kl_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl, lse_teacher, lse_student;
+function kl_backward(ctx::Target, q_teacher, k_teacher, q_student, k_student, kl, lse_teacher, lse_student;
     row_weight=nothing, query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing,
     head_window=nothing, dkl=nothing, dtotal=nothing, dq_student=true, dk_student=true,
     dq_teacher=true, dk_teacher=true, query_max=0, key_max=0, window_left=0, window_right=0,
     sink_keys=0, scale_teacher=0, scale_student=0, causal=false, direction=0, mean=0,
     nondeterministic=false)
-    in_q_teacher = whole(ctx, q_teacher)
-    in_k_teacher = whole(ctx, k_teacher)
-    in_q_student = whole(ctx, q_student)
-    in_k_student = whole(ctx, k_student)
-    in_row_weight = whole(ctx, row_weight)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
-    in_head_window = whole(ctx, head_window)
-    in_kl = whole(ctx, kl)
-    in_lse_teacher = whole(ctx, lse_teacher)
-    in_lse_student = whole(ctx, lse_student)
-    in_dkl = whole(ctx, dkl)
-    in_dtotal = whole(ctx, dtotal)
+    in_q_teacher = needed(ctx, "kl_backward", "q_teacher", q_teacher)
+    in_k_teacher = needed(ctx, "kl_backward", "k_teacher", k_teacher)
+    in_q_student = needed(ctx, "kl_backward", "q_student", q_student)
+    in_k_student = needed(ctx, "kl_backward", "k_student", k_student)
+    in_row_weight = whole(ctx, "kl_backward", "row_weight", row_weight)
+    in_query_start = whole(ctx, "kl_backward", "query_start", query_start)
+    in_key_start = whole(ctx, "kl_backward", "key_start", key_start)
+    in_query_len = whole(ctx, "kl_backward", "query_len", query_len)
+    in_key_len = whole(ctx, "kl_backward", "key_len", key_len)
+    in_head_window = whole(ctx, "kl_backward", "head_window", head_window)
+    in_kl = needed(ctx, "kl_backward", "kl", kl)
+    in_lse_teacher = needed(ctx, "kl_backward", "lse_teacher", lse_teacher)
+    in_lse_student = needed(ctx, "kl_backward", "lse_student", lse_student)
+    in_dkl = whole(ctx, "kl_backward", "dkl", dkl)
+    in_dtotal = whole(ctx, "kl_backward", "dtotal", dtotal)
     out_dq_student = output(ctx, dq_student, q_teacher, eltype(q_student),
         () -> (size(q_student, 1), size(q_teacher, 2), size(q_teacher, 3), size(q_teacher, 4),))
     out_dk_student = output(ctx, dk_student, q_teacher, eltype(q_student),
@@ -970,21 +994,23 @@ function kl_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl, lse_te
             tensor(ctx, "kl_backward", "dk_student", out_dk_student),
             tensor(ctx, "kl_backward", "dq_teacher", out_dq_teacher),
             tensor(ctx, "kl_backward", "dk_teacher", out_dk_teacher),
-            query_max,
-            key_max,
-            window_left,
-            window_right,
-            sink_keys,
-            scale_teacher,
-            scale_student,
-            causal,
-            enumerated(DIRECTION, direction),
-            mean,
-            nondeterministic)
+            number(Int64, "kl_backward: query_max", query_max),
+            number(Int64, "kl_backward: key_max", key_max),
+            number(Int64, "kl_backward: window_left", window_left),
+            number(Int64, "kl_backward: window_right", window_right),
+            number(Int64, "kl_backward: sink_keys", sink_keys),
+            number(Float32, "kl_backward: scale_teacher", scale_teacher),
+            number(Float32, "kl_backward: scale_student", scale_student),
+            number(Int32, "kl_backward: causal", causal),
+            enumerated(DIRECTION, "kl_backward: direction", direction),
+            number(Int32, "kl_backward: mean", mean),
+            number(Int32, "kl_backward: nondeterministic", nondeterministic))
         done = launch(ctx, fovea_kl_backward, fovea_kl_backward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:dq_student), out_dq_student), named(Val(:dk_student), out_dk_student), named(Val(:dq_teacher), out_dq_teacher), named(Val(:dk_teacher), out_dk_teacher)))
 end
+kl_backward(arguments...; keywords...) =
+    misused("kl_backward", "ctx, q_teacher, k_teacher, q_student, k_student, kl, lse_teacher, lse_student", arguments)
 
 """
     conv_attention_forward(ctx, q, k, v, weight; keywords...)
@@ -1017,20 +1043,20 @@ Sizes are Julia's, fastest first.
 - `causal`: 1: row i sees keys up to i + Lk - Lq
 - `splits`: parts the keys of a row are cut into; 0: chosen from shapes
 """
-function conv_attention_forward(ctx, q, k, v, weight;
+function conv_attention_forward(ctx::Target, q, k, v, weight;
     o=true, lse=false, query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing,
     page_table=nothing, cache_row=nothing, query_max=0, key_max=0, history=0, scale=0,
     causal=false, splits=0)
-    in_q = whole(ctx, q)
-    in_k = whole(ctx, k)
-    in_v = whole(ctx, v)
-    in_weight = whole(ctx, weight)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
-    in_page_table = whole(ctx, page_table)
-    in_cache_row = whole(ctx, cache_row)
+    in_q = needed(ctx, "conv_attention_forward", "q", q)
+    in_k = needed(ctx, "conv_attention_forward", "k", k)
+    in_v = needed(ctx, "conv_attention_forward", "v", v)
+    in_weight = needed(ctx, "conv_attention_forward", "weight", weight)
+    in_query_start = whole(ctx, "conv_attention_forward", "query_start", query_start)
+    in_key_start = whole(ctx, "conv_attention_forward", "key_start", key_start)
+    in_query_len = whole(ctx, "conv_attention_forward", "query_len", query_len)
+    in_key_len = whole(ctx, "conv_attention_forward", "key_len", key_len)
+    in_page_table = whole(ctx, "conv_attention_forward", "page_table", page_table)
+    in_cache_row = whole(ctx, "conv_attention_forward", "cache_row", cache_row)
     out_o = output(ctx, o, q, eltype(q),
         () -> (size(v, 1), size(q, 2),
             size(q, 3) - history * (query_start === nothing ? 1 : length(query_start) - 1),
@@ -1053,17 +1079,19 @@ function conv_attention_forward(ctx, q, k, v, weight;
             tensor(ctx, "conv_attention_forward", "key_len", in_key_len),
             tensor(ctx, "conv_attention_forward", "page_table", in_page_table),
             tensor(ctx, "conv_attention_forward", "cache_row", in_cache_row),
-            query_max,
-            key_max,
-            history,
-            scale,
-            causal,
-            splits,
+            number(Int64, "conv_attention_forward: query_max", query_max),
+            number(Int64, "conv_attention_forward: key_max", key_max),
+            number(Int64, "conv_attention_forward: history", history),
+            number(Float32, "conv_attention_forward: scale", scale),
+            number(Int32, "conv_attention_forward: causal", causal),
+            number(Int32, "conv_attention_forward: splits", splits),
             0)
         done = launch(ctx, fovea_conv_attention_forward, fovea_conv_attention_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:o), out_o), named(Val(:lse), out_lse)))
 end
+conv_attention_forward(arguments...; keywords...) =
+    misused("conv_attention_forward", "ctx, q, k, v, weight", arguments)
 
 """
     conv_attention_backward(ctx, q, k, v, weight, o, lse, dout; keywords...)
@@ -1111,21 +1139,21 @@ Sizes are Julia's, fastest first.
 - `causal`: 1: row i sees keys up to i + Lk - Lq
 - `nondeterministic`: 1: a faster kernel whose sums may change order may be used
 """
-function conv_attention_backward(ctx, q, k, v, weight, o, lse, dout;
+function conv_attention_backward(ctx::Target, q, k, v, weight, o, lse, dout;
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing, dq=true, dk=true,
     dv=true, dweight=true, query_max=0, key_max=0, history=0, scale=0, causal=false,
     nondeterministic=false)
-    in_q = whole(ctx, q)
-    in_k = whole(ctx, k)
-    in_v = whole(ctx, v)
-    in_weight = whole(ctx, weight)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
-    in_o = whole(ctx, o)
-    in_lse = whole(ctx, lse)
-    in_dout = whole(ctx, dout)
+    in_q = needed(ctx, "conv_attention_backward", "q", q)
+    in_k = needed(ctx, "conv_attention_backward", "k", k)
+    in_v = needed(ctx, "conv_attention_backward", "v", v)
+    in_weight = needed(ctx, "conv_attention_backward", "weight", weight)
+    in_query_start = whole(ctx, "conv_attention_backward", "query_start", query_start)
+    in_key_start = whole(ctx, "conv_attention_backward", "key_start", key_start)
+    in_query_len = whole(ctx, "conv_attention_backward", "query_len", query_len)
+    in_key_len = whole(ctx, "conv_attention_backward", "key_len", key_len)
+    in_o = needed(ctx, "conv_attention_backward", "o", o)
+    in_lse = needed(ctx, "conv_attention_backward", "lse", lse)
+    in_dout = needed(ctx, "conv_attention_backward", "dout", dout)
     out_dq = output(ctx, dq, q, eltype(q),
         () -> (size(q, 1), size(q, 2), size(q, 3), size(q, 4),))
     out_dk = output(ctx, dk, q, eltype(q),
@@ -1152,17 +1180,19 @@ function conv_attention_backward(ctx, q, k, v, weight, o, lse, dout;
             tensor(ctx, "conv_attention_backward", "dk", out_dk),
             tensor(ctx, "conv_attention_backward", "dv", out_dv),
             tensor(ctx, "conv_attention_backward", "dweight", out_dweight),
-            query_max,
-            key_max,
-            history,
-            scale,
-            causal,
-            nondeterministic,
+            number(Int64, "conv_attention_backward: query_max", query_max),
+            number(Int64, "conv_attention_backward: key_max", key_max),
+            number(Int64, "conv_attention_backward: history", history),
+            number(Float32, "conv_attention_backward: scale", scale),
+            number(Int32, "conv_attention_backward: causal", causal),
+            number(Int32, "conv_attention_backward: nondeterministic", nondeterministic),
             0)
         done = launch(ctx, fovea_conv_attention_backward, fovea_conv_attention_backward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:dq), out_dq), named(Val(:dk), out_dk), named(Val(:dv), out_dv), named(Val(:dweight), out_dweight)))
 end
+conv_attention_backward(arguments...; keywords...) =
+    misused("conv_attention_backward", "ctx, q, k, v, weight, o, lse, dout", arguments)
 
 """
     trace_forward(ctx, q, k; keywords...)
@@ -1214,21 +1244,21 @@ Sizes are Julia's, fastest first.
 - `exact`: 1: scores are chains of fused multiply-adds
 - `causal`: 1: row i sees keys up to i + Lk - s
 """
-function trace_forward(ctx, q, k;
+function trace_forward(ctx::Target, q, k;
     v=nothing, keep_row=nothing, block_mask=nothing, key_len=nothing, page_table=nothing,
     cache_row=nothing, selected=false, score=false, o=false, lse=false, lse_dense=false,
     edge_score=false, edge_max=false, edge_mass=false, edge_value=false, edge=nothing,
     edge_weight=nothing, edge_count=false, edge_offset=nothing, keep=0, scale=0, block_rows=0,
     block_keys=0, layer=0, edge_kind=0, exact=false, causal=false)
-    in_q = whole(ctx, q)
-    in_k = whole(ctx, k)
-    in_v = whole(ctx, v)
-    in_keep_row = whole(ctx, keep_row)
+    in_q = needed(ctx, "trace_forward", "q", q)
+    in_k = needed(ctx, "trace_forward", "k", k)
+    in_v = whole(ctx, "trace_forward", "v", v)
+    in_keep_row = whole(ctx, "trace_forward", "keep_row", keep_row)
     in_block_mask = bits(ctx, "trace_forward", "block_mask", block_mask, (key_blocks(k, page_table, block_keys), cld(size(q, 3), block_rows == 0 ? 64 : block_rows), size(q, 2), size(q, 4)))
-    in_key_len = whole(ctx, key_len)
-    in_page_table = whole(ctx, page_table)
-    in_cache_row = whole(ctx, cache_row)
-    in_edge_offset = whole(ctx, edge_offset)
+    in_key_len = whole(ctx, "trace_forward", "key_len", key_len)
+    in_page_table = whole(ctx, "trace_forward", "page_table", page_table)
+    in_cache_row = whole(ctx, "trace_forward", "cache_row", cache_row)
+    in_edge_offset = whole(ctx, "trace_forward", "edge_offset", edge_offset)
     out_selected = output(ctx, selected, q, Int32,
         () -> (keep, cld(size(q, 3), block_rows == 0 ? 64 : block_rows), size(q, 2), size(q, 4),))
     out_score = output(ctx, score, q, Float32,
@@ -1279,19 +1309,21 @@ function trace_forward(ctx, q, k;
             tensor(ctx, "trace_forward", "edge_weight", out_edge_weight),
             tensor(ctx, "trace_forward", "edge_count", out_edge_count),
             tensor(ctx, "trace_forward", "edge_offset", in_edge_offset),
-            keep,
-            scale,
-            block_rows,
-            block_keys,
-            layer,
-            enumerated(EDGE_KIND, edge_kind),
-            exact,
-            causal,
+            number(Int64, "trace_forward: keep", keep),
+            number(Float32, "trace_forward: scale", scale),
+            number(Int32, "trace_forward: block_rows", block_rows),
+            number(Int32, "trace_forward: block_keys", block_keys),
+            number(Int32, "trace_forward: layer", layer),
+            enumerated(EDGE_KIND, "trace_forward: edge_kind", edge_kind),
+            number(Int32, "trace_forward: exact", exact),
+            number(Int32, "trace_forward: causal", causal),
             0)
         done = launch(ctx, fovea_trace_forward, fovea_trace_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:selected), out_selected), named(Val(:score), out_score), named(Val(:o), out_o), named(Val(:lse), out_lse), named(Val(:lse_dense), out_lse_dense), named(Val(:edge_score), out_edge_score), named(Val(:edge_max), out_edge_max), named(Val(:edge_mass), out_edge_mass), named(Val(:edge_value), out_edge_value), named(Val(:edge), out_edge), named(Val(:edge_weight), out_edge_weight), named(Val(:edge_count), out_edge_count)))
 end
+trace_forward(arguments...; keywords...) =
+    misused("trace_forward", "ctx, q, k", arguments)
 
 """
     x_kl_jensen_shannon_forward(ctx, q_teacher, k_teacher, q_student, k_student; keywords...)
@@ -1332,20 +1364,20 @@ Sizes are Julia's, fastest first.
 - `weight`: w, the teacher's share of M, between 0 and 1; 0: 0.5
 - `causal`: 1: `window_right` = 1
 """
-function x_kl_jensen_shannon_forward(ctx, q_teacher, k_teacher, q_student, k_student;
+function x_kl_jensen_shannon_forward(ctx::Target, q_teacher, k_teacher, q_student, k_student;
     js=false, kl_teacher=false, kl_student=false, lse_teacher=false, lse_student=false,
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing,
     head_window=nothing, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
     scale_teacher=0, scale_student=0, weight=0, causal=false)
-    in_q_teacher = whole(ctx, q_teacher)
-    in_k_teacher = whole(ctx, k_teacher)
-    in_q_student = whole(ctx, q_student)
-    in_k_student = whole(ctx, k_student)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
-    in_head_window = whole(ctx, head_window)
+    in_q_teacher = needed(ctx, "x_kl_jensen_shannon_forward", "q_teacher", q_teacher)
+    in_k_teacher = needed(ctx, "x_kl_jensen_shannon_forward", "k_teacher", k_teacher)
+    in_q_student = needed(ctx, "x_kl_jensen_shannon_forward", "q_student", q_student)
+    in_k_student = needed(ctx, "x_kl_jensen_shannon_forward", "k_student", k_student)
+    in_query_start = whole(ctx, "x_kl_jensen_shannon_forward", "query_start", query_start)
+    in_key_start = whole(ctx, "x_kl_jensen_shannon_forward", "key_start", key_start)
+    in_query_len = whole(ctx, "x_kl_jensen_shannon_forward", "query_len", query_len)
+    in_key_len = whole(ctx, "x_kl_jensen_shannon_forward", "key_len", key_len)
+    in_head_window = whole(ctx, "x_kl_jensen_shannon_forward", "head_window", head_window)
     out_js = output(ctx, js, q_teacher, Float32,
         () -> (size(q_teacher, 3), size(q_teacher, 2), size(q_teacher, 4),))
     out_kl_teacher = output(ctx, kl_teacher, q_teacher, Float32,
@@ -1374,19 +1406,21 @@ function x_kl_jensen_shannon_forward(ctx, q_teacher, k_teacher, q_student, k_stu
             tensor(ctx, "x_kl_jensen_shannon_forward", "query_len", in_query_len),
             tensor(ctx, "x_kl_jensen_shannon_forward", "key_len", in_key_len),
             tensor(ctx, "x_kl_jensen_shannon_forward", "head_window", in_head_window),
-            query_max,
-            key_max,
-            window_left,
-            window_right,
-            sink_keys,
-            scale_teacher,
-            scale_student,
-            weight,
-            causal)
+            number(Int64, "x_kl_jensen_shannon_forward: query_max", query_max),
+            number(Int64, "x_kl_jensen_shannon_forward: key_max", key_max),
+            number(Int64, "x_kl_jensen_shannon_forward: window_left", window_left),
+            number(Int64, "x_kl_jensen_shannon_forward: window_right", window_right),
+            number(Int64, "x_kl_jensen_shannon_forward: sink_keys", sink_keys),
+            number(Float32, "x_kl_jensen_shannon_forward: scale_teacher", scale_teacher),
+            number(Float32, "x_kl_jensen_shannon_forward: scale_student", scale_student),
+            number(Float32, "x_kl_jensen_shannon_forward: weight", weight),
+            number(Int32, "x_kl_jensen_shannon_forward: causal", causal))
         done = launch(ctx, fovea_x_kl_jensen_shannon_forward, fovea_x_kl_jensen_shannon_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:js), out_js), named(Val(:kl_teacher), out_kl_teacher), named(Val(:kl_student), out_kl_student), named(Val(:lse_teacher), out_lse_teacher), named(Val(:lse_student), out_lse_student)))
 end
+x_kl_jensen_shannon_forward(arguments...; keywords...) =
+    misused("x_kl_jensen_shannon_forward", "ctx, q_teacher, k_teacher, q_student, k_student", arguments)
 
 """
     x_kl_jensen_shannon_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl_teacher, kl_student, lse_teacher, lse_student, djs; keywords...)
@@ -1427,25 +1461,25 @@ Sizes are Julia's, fastest first.
 - `weight`: 0: 0.5
 - `causal`: 1: `window_right` = 1
 """
-function x_kl_jensen_shannon_backward(ctx, q_teacher, k_teacher, q_student, k_student, kl_teacher, kl_student, lse_teacher, lse_student, djs;
+function x_kl_jensen_shannon_backward(ctx::Target, q_teacher, k_teacher, q_student, k_student, kl_teacher, kl_student, lse_teacher, lse_student, djs;
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing,
     head_window=nothing, dq_student=true, dk_student=true, dq_teacher=true, dk_teacher=true,
     query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0, scale_teacher=0,
     scale_student=0, weight=0, causal=false)
-    in_q_teacher = whole(ctx, q_teacher)
-    in_k_teacher = whole(ctx, k_teacher)
-    in_q_student = whole(ctx, q_student)
-    in_k_student = whole(ctx, k_student)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
-    in_head_window = whole(ctx, head_window)
-    in_kl_teacher = whole(ctx, kl_teacher)
-    in_kl_student = whole(ctx, kl_student)
-    in_lse_teacher = whole(ctx, lse_teacher)
-    in_lse_student = whole(ctx, lse_student)
-    in_djs = whole(ctx, djs)
+    in_q_teacher = needed(ctx, "x_kl_jensen_shannon_backward", "q_teacher", q_teacher)
+    in_k_teacher = needed(ctx, "x_kl_jensen_shannon_backward", "k_teacher", k_teacher)
+    in_q_student = needed(ctx, "x_kl_jensen_shannon_backward", "q_student", q_student)
+    in_k_student = needed(ctx, "x_kl_jensen_shannon_backward", "k_student", k_student)
+    in_query_start = whole(ctx, "x_kl_jensen_shannon_backward", "query_start", query_start)
+    in_key_start = whole(ctx, "x_kl_jensen_shannon_backward", "key_start", key_start)
+    in_query_len = whole(ctx, "x_kl_jensen_shannon_backward", "query_len", query_len)
+    in_key_len = whole(ctx, "x_kl_jensen_shannon_backward", "key_len", key_len)
+    in_head_window = whole(ctx, "x_kl_jensen_shannon_backward", "head_window", head_window)
+    in_kl_teacher = needed(ctx, "x_kl_jensen_shannon_backward", "kl_teacher", kl_teacher)
+    in_kl_student = needed(ctx, "x_kl_jensen_shannon_backward", "kl_student", kl_student)
+    in_lse_teacher = needed(ctx, "x_kl_jensen_shannon_backward", "lse_teacher", lse_teacher)
+    in_lse_student = needed(ctx, "x_kl_jensen_shannon_backward", "lse_student", lse_student)
+    in_djs = needed(ctx, "x_kl_jensen_shannon_backward", "djs", djs)
     out_dq_student = output(ctx, dq_student, q_teacher, eltype(q_student),
         () -> (size(q_student, 1), size(q_teacher, 2), size(q_teacher, 3), size(q_teacher, 4),))
     out_dk_student = output(ctx, dk_student, q_teacher, eltype(q_student),
@@ -1476,19 +1510,21 @@ function x_kl_jensen_shannon_backward(ctx, q_teacher, k_teacher, q_student, k_st
             tensor(ctx, "x_kl_jensen_shannon_backward", "dk_student", out_dk_student),
             tensor(ctx, "x_kl_jensen_shannon_backward", "dq_teacher", out_dq_teacher),
             tensor(ctx, "x_kl_jensen_shannon_backward", "dk_teacher", out_dk_teacher),
-            query_max,
-            key_max,
-            window_left,
-            window_right,
-            sink_keys,
-            scale_teacher,
-            scale_student,
-            weight,
-            causal)
+            number(Int64, "x_kl_jensen_shannon_backward: query_max", query_max),
+            number(Int64, "x_kl_jensen_shannon_backward: key_max", key_max),
+            number(Int64, "x_kl_jensen_shannon_backward: window_left", window_left),
+            number(Int64, "x_kl_jensen_shannon_backward: window_right", window_right),
+            number(Int64, "x_kl_jensen_shannon_backward: sink_keys", sink_keys),
+            number(Float32, "x_kl_jensen_shannon_backward: scale_teacher", scale_teacher),
+            number(Float32, "x_kl_jensen_shannon_backward: scale_student", scale_student),
+            number(Float32, "x_kl_jensen_shannon_backward: weight", weight),
+            number(Int32, "x_kl_jensen_shannon_backward: causal", causal))
         done = launch(ctx, fovea_x_kl_jensen_shannon_backward, fovea_x_kl_jensen_shannon_backward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:dq_student), out_dq_student), named(Val(:dk_student), out_dk_student), named(Val(:dq_teacher), out_dq_teacher), named(Val(:dk_teacher), out_dk_teacher)))
 end
+x_kl_jensen_shannon_backward(arguments...; keywords...) =
+    misused("x_kl_jensen_shannon_backward", "ctx, q_teacher, k_teacher, q_student, k_student, kl_teacher, kl_student, lse_teacher, lse_student, djs", arguments)
 
 """
     x_kl_indexer_forward(ctx, q_teacher, k_teacher, q_student, k_student, weight; keywords...)
@@ -1528,19 +1564,19 @@ Sizes are Julia's, fastest first.
 - `scale_teacher`: > 0; 0: 1 / sqrt(d)
 - `causal`: 1: `window_right` = 1
 """
-function x_kl_indexer_forward(ctx, q_teacher, k_teacher, q_student, k_student, weight;
+function x_kl_indexer_forward(ctx::Target, q_teacher, k_teacher, q_student, k_student, weight;
     kl=false, lse_teacher=false, lse_student=false, query_start=nothing, key_start=nothing,
     query_len=nothing, key_len=nothing, query_max=0, key_max=0, window_left=0, window_right=0,
     sink_keys=0, scale_teacher=0, causal=false)
-    in_q_teacher = whole(ctx, q_teacher)
-    in_k_teacher = whole(ctx, k_teacher)
-    in_q_student = whole(ctx, q_student)
-    in_k_student = whole(ctx, k_student)
-    in_weight = whole(ctx, weight)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
+    in_q_teacher = needed(ctx, "x_kl_indexer_forward", "q_teacher", q_teacher)
+    in_k_teacher = needed(ctx, "x_kl_indexer_forward", "k_teacher", k_teacher)
+    in_q_student = needed(ctx, "x_kl_indexer_forward", "q_student", q_student)
+    in_k_student = needed(ctx, "x_kl_indexer_forward", "k_student", k_student)
+    in_weight = needed(ctx, "x_kl_indexer_forward", "weight", weight)
+    in_query_start = whole(ctx, "x_kl_indexer_forward", "query_start", query_start)
+    in_key_start = whole(ctx, "x_kl_indexer_forward", "key_start", key_start)
+    in_query_len = whole(ctx, "x_kl_indexer_forward", "query_len", query_len)
+    in_key_len = whole(ctx, "x_kl_indexer_forward", "key_len", key_len)
     out_kl = output(ctx, kl, q_teacher, Float32,
         () -> (size(q_teacher, 3), size(q_teacher, 4),))
     out_lse_teacher = output(ctx, lse_teacher, q_teacher, Float32,
@@ -1562,17 +1598,19 @@ function x_kl_indexer_forward(ctx, q_teacher, k_teacher, q_student, k_student, w
             tensor(ctx, "x_kl_indexer_forward", "key_start", in_key_start),
             tensor(ctx, "x_kl_indexer_forward", "query_len", in_query_len),
             tensor(ctx, "x_kl_indexer_forward", "key_len", in_key_len),
-            query_max,
-            key_max,
-            window_left,
-            window_right,
-            sink_keys,
-            scale_teacher,
-            causal)
+            number(Int64, "x_kl_indexer_forward: query_max", query_max),
+            number(Int64, "x_kl_indexer_forward: key_max", key_max),
+            number(Int64, "x_kl_indexer_forward: window_left", window_left),
+            number(Int64, "x_kl_indexer_forward: window_right", window_right),
+            number(Int64, "x_kl_indexer_forward: sink_keys", sink_keys),
+            number(Float32, "x_kl_indexer_forward: scale_teacher", scale_teacher),
+            number(Int32, "x_kl_indexer_forward: causal", causal))
         done = launch(ctx, fovea_x_kl_indexer_forward, fovea_x_kl_indexer_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:kl), out_kl), named(Val(:lse_teacher), out_lse_teacher), named(Val(:lse_student), out_lse_student)))
 end
+x_kl_indexer_forward(arguments...; keywords...) =
+    misused("x_kl_indexer_forward", "ctx, q_teacher, k_teacher, q_student, k_student, weight", arguments)
 
 """
     x_kl_indexer_backward(ctx, q_teacher, k_teacher, q_student, k_student, weight, lse_teacher, lse_student, dkl; keywords...)
@@ -1612,22 +1650,22 @@ Sizes are Julia's, fastest first.
 - `scale_teacher`: 0: 1 / sqrt(d)
 - `causal`: 1: `window_right` = 1
 """
-function x_kl_indexer_backward(ctx, q_teacher, k_teacher, q_student, k_student, weight, lse_teacher, lse_student, dkl;
+function x_kl_indexer_backward(ctx::Target, q_teacher, k_teacher, q_student, k_student, weight, lse_teacher, lse_student, dkl;
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing, dq_student=true,
     dk_student=true, dweight=true, query_max=0, key_max=0, window_left=0, window_right=0,
     sink_keys=0, scale_teacher=0, causal=false)
-    in_q_teacher = whole(ctx, q_teacher)
-    in_k_teacher = whole(ctx, k_teacher)
-    in_q_student = whole(ctx, q_student)
-    in_k_student = whole(ctx, k_student)
-    in_weight = whole(ctx, weight)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
-    in_lse_teacher = whole(ctx, lse_teacher)
-    in_lse_student = whole(ctx, lse_student)
-    in_dkl = whole(ctx, dkl)
+    in_q_teacher = needed(ctx, "x_kl_indexer_backward", "q_teacher", q_teacher)
+    in_k_teacher = needed(ctx, "x_kl_indexer_backward", "k_teacher", k_teacher)
+    in_q_student = needed(ctx, "x_kl_indexer_backward", "q_student", q_student)
+    in_k_student = needed(ctx, "x_kl_indexer_backward", "k_student", k_student)
+    in_weight = needed(ctx, "x_kl_indexer_backward", "weight", weight)
+    in_query_start = whole(ctx, "x_kl_indexer_backward", "query_start", query_start)
+    in_key_start = whole(ctx, "x_kl_indexer_backward", "key_start", key_start)
+    in_query_len = whole(ctx, "x_kl_indexer_backward", "query_len", query_len)
+    in_key_len = whole(ctx, "x_kl_indexer_backward", "key_len", key_len)
+    in_lse_teacher = needed(ctx, "x_kl_indexer_backward", "lse_teacher", lse_teacher)
+    in_lse_student = needed(ctx, "x_kl_indexer_backward", "lse_student", lse_student)
+    in_dkl = needed(ctx, "x_kl_indexer_backward", "dkl", dkl)
     out_dq_student = output(ctx, dq_student, q_teacher, eltype(q_student),
         () -> (size(q_student, 1), size(q_student, 2), size(q_teacher, 3), size(q_teacher, 4),))
     out_dk_student = output(ctx, dk_student, q_teacher, eltype(q_student),
@@ -1653,17 +1691,19 @@ function x_kl_indexer_backward(ctx, q_teacher, k_teacher, q_student, k_student, 
             tensor(ctx, "x_kl_indexer_backward", "dq_student", out_dq_student),
             tensor(ctx, "x_kl_indexer_backward", "dk_student", out_dk_student),
             tensor(ctx, "x_kl_indexer_backward", "dweight", out_dweight),
-            query_max,
-            key_max,
-            window_left,
-            window_right,
-            sink_keys,
-            scale_teacher,
-            causal)
+            number(Int64, "x_kl_indexer_backward: query_max", query_max),
+            number(Int64, "x_kl_indexer_backward: key_max", key_max),
+            number(Int64, "x_kl_indexer_backward: window_left", window_left),
+            number(Int64, "x_kl_indexer_backward: window_right", window_right),
+            number(Int64, "x_kl_indexer_backward: sink_keys", sink_keys),
+            number(Float32, "x_kl_indexer_backward: scale_teacher", scale_teacher),
+            number(Int32, "x_kl_indexer_backward: causal", causal))
         done = launch(ctx, fovea_x_kl_indexer_backward, fovea_x_kl_indexer_backward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:dq_student), out_dq_student), named(Val(:dk_student), out_dk_student), named(Val(:dweight), out_dweight)))
 end
+x_kl_indexer_backward(arguments...; keywords...) =
+    misused("x_kl_indexer_backward", "ctx, q_teacher, k_teacher, q_student, k_student, weight, lse_teacher, lse_student, dkl", arguments)
 
 """
     x_kl_gather_forward(ctx, q_teacher, k_teacher, q_student, k_student, index; keywords...)
@@ -1697,18 +1737,18 @@ Sizes are Julia's, fastest first.
 - `scale_teacher`: > 0; 0: 1 / sqrt(d)
 - `scale_student`: > 0; 0: 1 / sqrt(f)
 """
-function x_kl_gather_forward(ctx, q_teacher, k_teacher, q_student, k_student, index;
+function x_kl_gather_forward(ctx::Target, q_teacher, k_teacher, q_student, k_student, index;
     kl=false, lse_teacher=false, lse_student=false, query_start=nothing, key_start=nothing,
     query_len=nothing, key_len=nothing, query_max=0, key_max=0, scale_teacher=0, scale_student=0)
-    in_q_teacher = whole(ctx, q_teacher)
-    in_k_teacher = whole(ctx, k_teacher)
-    in_q_student = whole(ctx, q_student)
-    in_k_student = whole(ctx, k_student)
-    in_index = whole(ctx, index)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
+    in_q_teacher = needed(ctx, "x_kl_gather_forward", "q_teacher", q_teacher)
+    in_k_teacher = needed(ctx, "x_kl_gather_forward", "k_teacher", k_teacher)
+    in_q_student = needed(ctx, "x_kl_gather_forward", "q_student", q_student)
+    in_k_student = needed(ctx, "x_kl_gather_forward", "k_student", k_student)
+    in_index = needed(ctx, "x_kl_gather_forward", "index", index)
+    in_query_start = whole(ctx, "x_kl_gather_forward", "query_start", query_start)
+    in_key_start = whole(ctx, "x_kl_gather_forward", "key_start", key_start)
+    in_query_len = whole(ctx, "x_kl_gather_forward", "query_len", query_len)
+    in_key_len = whole(ctx, "x_kl_gather_forward", "key_len", key_len)
     out_kl = output(ctx, kl, q_teacher, Float32,
         () -> (size(q_teacher, 3), size(q_teacher, 2), size(q_teacher, 4),))
     out_lse_teacher = output(ctx, lse_teacher, q_teacher, Float32,
@@ -1730,14 +1770,16 @@ function x_kl_gather_forward(ctx, q_teacher, k_teacher, q_student, k_student, in
             tensor(ctx, "x_kl_gather_forward", "key_start", in_key_start),
             tensor(ctx, "x_kl_gather_forward", "query_len", in_query_len),
             tensor(ctx, "x_kl_gather_forward", "key_len", in_key_len),
-            query_max,
-            key_max,
-            scale_teacher,
-            scale_student)
+            number(Int64, "x_kl_gather_forward: query_max", query_max),
+            number(Int64, "x_kl_gather_forward: key_max", key_max),
+            number(Float32, "x_kl_gather_forward: scale_teacher", scale_teacher),
+            number(Float32, "x_kl_gather_forward: scale_student", scale_student))
         done = launch(ctx, fovea_x_kl_gather_forward, fovea_x_kl_gather_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:kl), out_kl), named(Val(:lse_teacher), out_lse_teacher), named(Val(:lse_student), out_lse_student)))
 end
+x_kl_gather_forward(arguments...; keywords...) =
+    misused("x_kl_gather_forward", "ctx, q_teacher, k_teacher, q_student, k_student, index", arguments)
 
 """
     x_kl_gather_backward(ctx, q_teacher, k_teacher, q_student, k_student, index, kl, lse_teacher, lse_student, dkl; keywords...)
@@ -1775,23 +1817,23 @@ Sizes are Julia's, fastest first.
 - `scale_teacher`: 0: 1 / sqrt(d)
 - `scale_student`: 0: 1 / sqrt(f)
 """
-function x_kl_gather_backward(ctx, q_teacher, k_teacher, q_student, k_student, index, kl, lse_teacher, lse_student, dkl;
+function x_kl_gather_backward(ctx::Target, q_teacher, k_teacher, q_student, k_student, index, kl, lse_teacher, lse_student, dkl;
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing, dq_student=true,
     dk_student=true, dq_teacher=true, dk_teacher=true, query_max=0, key_max=0, scale_teacher=0,
     scale_student=0)
-    in_q_teacher = whole(ctx, q_teacher)
-    in_k_teacher = whole(ctx, k_teacher)
-    in_q_student = whole(ctx, q_student)
-    in_k_student = whole(ctx, k_student)
-    in_index = whole(ctx, index)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
-    in_kl = whole(ctx, kl)
-    in_lse_teacher = whole(ctx, lse_teacher)
-    in_lse_student = whole(ctx, lse_student)
-    in_dkl = whole(ctx, dkl)
+    in_q_teacher = needed(ctx, "x_kl_gather_backward", "q_teacher", q_teacher)
+    in_k_teacher = needed(ctx, "x_kl_gather_backward", "k_teacher", k_teacher)
+    in_q_student = needed(ctx, "x_kl_gather_backward", "q_student", q_student)
+    in_k_student = needed(ctx, "x_kl_gather_backward", "k_student", k_student)
+    in_index = needed(ctx, "x_kl_gather_backward", "index", index)
+    in_query_start = whole(ctx, "x_kl_gather_backward", "query_start", query_start)
+    in_key_start = whole(ctx, "x_kl_gather_backward", "key_start", key_start)
+    in_query_len = whole(ctx, "x_kl_gather_backward", "query_len", query_len)
+    in_key_len = whole(ctx, "x_kl_gather_backward", "key_len", key_len)
+    in_kl = needed(ctx, "x_kl_gather_backward", "kl", kl)
+    in_lse_teacher = needed(ctx, "x_kl_gather_backward", "lse_teacher", lse_teacher)
+    in_lse_student = needed(ctx, "x_kl_gather_backward", "lse_student", lse_student)
+    in_dkl = needed(ctx, "x_kl_gather_backward", "dkl", dkl)
     out_dq_student = output(ctx, dq_student, q_teacher, eltype(q_student),
         () -> (size(q_student, 1), size(q_teacher, 2), size(q_teacher, 3), size(q_teacher, 4),))
     out_dk_student = output(ctx, dk_student, q_teacher, eltype(q_student),
@@ -1821,14 +1863,16 @@ function x_kl_gather_backward(ctx, q_teacher, k_teacher, q_student, k_student, i
             tensor(ctx, "x_kl_gather_backward", "dk_student", out_dk_student),
             tensor(ctx, "x_kl_gather_backward", "dq_teacher", out_dq_teacher),
             tensor(ctx, "x_kl_gather_backward", "dk_teacher", out_dk_teacher),
-            query_max,
-            key_max,
-            scale_teacher,
-            scale_student)
+            number(Int64, "x_kl_gather_backward: query_max", query_max),
+            number(Int64, "x_kl_gather_backward: key_max", key_max),
+            number(Float32, "x_kl_gather_backward: scale_teacher", scale_teacher),
+            number(Float32, "x_kl_gather_backward: scale_student", scale_student))
         done = launch(ctx, fovea_x_kl_gather_backward, fovea_x_kl_gather_backward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:dq_student), out_dq_student), named(Val(:dk_student), out_dk_student), named(Val(:dq_teacher), out_dq_teacher), named(Val(:dk_teacher), out_dk_teacher)))
 end
+x_kl_gather_backward(arguments...; keywords...) =
+    misused("x_kl_gather_backward", "ctx, q_teacher, k_teacher, q_student, k_student, index, kl, lse_teacher, lse_student, dkl", arguments)
 
 """
     x_kl_pool_forward(ctx, q_teacher, k_teacher, q_student, k_student; keywords...)
@@ -1872,20 +1916,20 @@ Sizes are Julia's, fastest first.
 - `causal`: 1: `window_right` = 1
 - `pool`: a number or `:name` of `fovea_x_pool`
 """
-function x_kl_pool_forward(ctx, q_teacher, k_teacher, q_student, k_student;
+function x_kl_pool_forward(ctx::Target, q_teacher, k_teacher, q_student, k_student;
     kl=false, lse_teacher=false, lse_student=false, query_start=nothing, key_start=nothing,
     query_len=nothing, key_len=nothing, head_window=nothing, query_max=0, key_max=0, window_left=0,
     window_right=0, sink_keys=0, block_keys=0, scale_teacher=0, scale_student=0, causal=false,
     pool=0)
-    in_q_teacher = whole(ctx, q_teacher)
-    in_k_teacher = whole(ctx, k_teacher)
-    in_q_student = whole(ctx, q_student)
-    in_k_student = whole(ctx, k_student)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
-    in_head_window = whole(ctx, head_window)
+    in_q_teacher = needed(ctx, "x_kl_pool_forward", "q_teacher", q_teacher)
+    in_k_teacher = needed(ctx, "x_kl_pool_forward", "k_teacher", k_teacher)
+    in_q_student = needed(ctx, "x_kl_pool_forward", "q_student", q_student)
+    in_k_student = needed(ctx, "x_kl_pool_forward", "k_student", k_student)
+    in_query_start = whole(ctx, "x_kl_pool_forward", "query_start", query_start)
+    in_key_start = whole(ctx, "x_kl_pool_forward", "key_start", key_start)
+    in_query_len = whole(ctx, "x_kl_pool_forward", "query_len", query_len)
+    in_key_len = whole(ctx, "x_kl_pool_forward", "key_len", key_len)
+    in_head_window = whole(ctx, "x_kl_pool_forward", "head_window", head_window)
     out_kl = output(ctx, kl, q_teacher, Float32,
         () -> (size(q_teacher, 3), size(q_teacher, 2), size(q_teacher, 4),))
     out_lse_teacher = output(ctx, lse_teacher, q_teacher, Float32,
@@ -1907,20 +1951,22 @@ function x_kl_pool_forward(ctx, q_teacher, k_teacher, q_student, k_student;
             tensor(ctx, "x_kl_pool_forward", "query_len", in_query_len),
             tensor(ctx, "x_kl_pool_forward", "key_len", in_key_len),
             tensor(ctx, "x_kl_pool_forward", "head_window", in_head_window),
-            query_max,
-            key_max,
-            window_left,
-            window_right,
-            sink_keys,
-            block_keys,
-            scale_teacher,
-            scale_student,
-            causal,
-            enumerated(X_POOL, pool))
+            number(Int64, "x_kl_pool_forward: query_max", query_max),
+            number(Int64, "x_kl_pool_forward: key_max", key_max),
+            number(Int64, "x_kl_pool_forward: window_left", window_left),
+            number(Int64, "x_kl_pool_forward: window_right", window_right),
+            number(Int64, "x_kl_pool_forward: sink_keys", sink_keys),
+            number(Int64, "x_kl_pool_forward: block_keys", block_keys),
+            number(Float32, "x_kl_pool_forward: scale_teacher", scale_teacher),
+            number(Float32, "x_kl_pool_forward: scale_student", scale_student),
+            number(Int32, "x_kl_pool_forward: causal", causal),
+            enumerated(X_POOL, "x_kl_pool_forward: pool", pool))
         done = launch(ctx, fovea_x_kl_pool_forward, fovea_x_kl_pool_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:kl), out_kl), named(Val(:lse_teacher), out_lse_teacher), named(Val(:lse_student), out_lse_student)))
 end
+x_kl_pool_forward(arguments...; keywords...) =
+    misused("x_kl_pool_forward", "ctx, q_teacher, k_teacher, q_student, k_student", arguments)
 
 """
     x_kl_pool_backward(ctx, q_teacher, k_teacher, q_student, k_student, lse_teacher, lse_student, dkl; keywords...)
@@ -1957,23 +2003,23 @@ Sizes are Julia's, fastest first.
 - `causal`: 1: `window_right` = 1
 - `pool`: a number or `:name` of `fovea_x_pool`
 """
-function x_kl_pool_backward(ctx, q_teacher, k_teacher, q_student, k_student, lse_teacher, lse_student, dkl;
+function x_kl_pool_backward(ctx::Target, q_teacher, k_teacher, q_student, k_student, lse_teacher, lse_student, dkl;
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing,
     head_window=nothing, dq_student=true, dk_student=true, query_max=0, key_max=0, window_left=0,
     window_right=0, sink_keys=0, block_keys=0, scale_teacher=0, scale_student=0, causal=false,
     pool=0)
-    in_q_teacher = whole(ctx, q_teacher)
-    in_k_teacher = whole(ctx, k_teacher)
-    in_q_student = whole(ctx, q_student)
-    in_k_student = whole(ctx, k_student)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
-    in_head_window = whole(ctx, head_window)
-    in_lse_teacher = whole(ctx, lse_teacher)
-    in_lse_student = whole(ctx, lse_student)
-    in_dkl = whole(ctx, dkl)
+    in_q_teacher = needed(ctx, "x_kl_pool_backward", "q_teacher", q_teacher)
+    in_k_teacher = needed(ctx, "x_kl_pool_backward", "k_teacher", k_teacher)
+    in_q_student = needed(ctx, "x_kl_pool_backward", "q_student", q_student)
+    in_k_student = needed(ctx, "x_kl_pool_backward", "k_student", k_student)
+    in_query_start = whole(ctx, "x_kl_pool_backward", "query_start", query_start)
+    in_key_start = whole(ctx, "x_kl_pool_backward", "key_start", key_start)
+    in_query_len = whole(ctx, "x_kl_pool_backward", "query_len", query_len)
+    in_key_len = whole(ctx, "x_kl_pool_backward", "key_len", key_len)
+    in_head_window = whole(ctx, "x_kl_pool_backward", "head_window", head_window)
+    in_lse_teacher = needed(ctx, "x_kl_pool_backward", "lse_teacher", lse_teacher)
+    in_lse_student = needed(ctx, "x_kl_pool_backward", "lse_student", lse_student)
+    in_dkl = needed(ctx, "x_kl_pool_backward", "dkl", dkl)
     out_dq_student = output(ctx, dq_student, q_teacher, eltype(q_student),
         () -> (size(q_student, 1), size(q_teacher, 2), size(q_teacher, 3), size(q_teacher, 4),))
     out_dk_student = output(ctx, dk_student, q_teacher, eltype(q_student),
@@ -1996,20 +2042,22 @@ function x_kl_pool_backward(ctx, q_teacher, k_teacher, q_student, k_student, lse
             tensor(ctx, "x_kl_pool_backward", "dkl", in_dkl),
             tensor(ctx, "x_kl_pool_backward", "dq_student", out_dq_student),
             tensor(ctx, "x_kl_pool_backward", "dk_student", out_dk_student),
-            query_max,
-            key_max,
-            window_left,
-            window_right,
-            sink_keys,
-            block_keys,
-            scale_teacher,
-            scale_student,
-            causal,
-            enumerated(X_POOL, pool))
+            number(Int64, "x_kl_pool_backward: query_max", query_max),
+            number(Int64, "x_kl_pool_backward: key_max", key_max),
+            number(Int64, "x_kl_pool_backward: window_left", window_left),
+            number(Int64, "x_kl_pool_backward: window_right", window_right),
+            number(Int64, "x_kl_pool_backward: sink_keys", sink_keys),
+            number(Int64, "x_kl_pool_backward: block_keys", block_keys),
+            number(Float32, "x_kl_pool_backward: scale_teacher", scale_teacher),
+            number(Float32, "x_kl_pool_backward: scale_student", scale_student),
+            number(Int32, "x_kl_pool_backward: causal", causal),
+            enumerated(X_POOL, "x_kl_pool_backward: pool", pool))
         done = launch(ctx, fovea_x_kl_pool_backward, fovea_x_kl_pool_backward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:dq_student), out_dq_student), named(Val(:dk_student), out_dk_student)))
 end
+x_kl_pool_backward(arguments...; keywords...) =
+    misused("x_kl_pool_backward", "ctx, q_teacher, k_teacher, q_student, k_student, lse_teacher, lse_student, dkl", arguments)
 
 """
     x_multi_token_forward(ctx, q, k, v, weight; keywords...)
@@ -2037,22 +2085,22 @@ Sizes are Julia's, fastest first.
 - `scale`: > 0; 0: 1 / sqrt(d)
 - `causal`: 1: row i sees keys up to i + Lk - Lq
 """
-function x_multi_token_forward(ctx, q, k, v, weight;
+function x_multi_token_forward(ctx::Target, q, k, v, weight;
     mix_before=nothing, mix_after=nothing, o=true, lse=false, query_start=nothing,
     key_start=nothing, query_len=nothing, key_len=nothing, page_table=nothing, cache_row=nothing,
     query_max=0, key_max=0, history=0, scale=0, causal=false)
-    in_q = whole(ctx, q)
-    in_k = whole(ctx, k)
-    in_v = whole(ctx, v)
-    in_weight = whole(ctx, weight)
-    in_mix_before = whole(ctx, mix_before)
-    in_mix_after = whole(ctx, mix_after)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
-    in_page_table = whole(ctx, page_table)
-    in_cache_row = whole(ctx, cache_row)
+    in_q = needed(ctx, "x_multi_token_forward", "q", q)
+    in_k = needed(ctx, "x_multi_token_forward", "k", k)
+    in_v = needed(ctx, "x_multi_token_forward", "v", v)
+    in_weight = needed(ctx, "x_multi_token_forward", "weight", weight)
+    in_mix_before = whole(ctx, "x_multi_token_forward", "mix_before", mix_before)
+    in_mix_after = whole(ctx, "x_multi_token_forward", "mix_after", mix_after)
+    in_query_start = whole(ctx, "x_multi_token_forward", "query_start", query_start)
+    in_key_start = whole(ctx, "x_multi_token_forward", "key_start", key_start)
+    in_query_len = whole(ctx, "x_multi_token_forward", "query_len", query_len)
+    in_key_len = whole(ctx, "x_multi_token_forward", "key_len", key_len)
+    in_page_table = whole(ctx, "x_multi_token_forward", "page_table", page_table)
+    in_cache_row = whole(ctx, "x_multi_token_forward", "cache_row", cache_row)
     out_o = output(ctx, o, q, eltype(q),
         () -> (size(v, 1), size(q, 2),
             size(q, 3) - history * (query_start === nothing ? 1 : length(query_start) - 1),
@@ -2077,15 +2125,17 @@ function x_multi_token_forward(ctx, q, k, v, weight;
             tensor(ctx, "x_multi_token_forward", "key_len", in_key_len),
             tensor(ctx, "x_multi_token_forward", "page_table", in_page_table),
             tensor(ctx, "x_multi_token_forward", "cache_row", in_cache_row),
-            query_max,
-            key_max,
-            history,
-            scale,
-            causal)
+            number(Int64, "x_multi_token_forward: query_max", query_max),
+            number(Int64, "x_multi_token_forward: key_max", key_max),
+            number(Int64, "x_multi_token_forward: history", history),
+            number(Float32, "x_multi_token_forward: scale", scale),
+            number(Int32, "x_multi_token_forward: causal", causal))
         done = launch(ctx, fovea_x_multi_token_forward, fovea_x_multi_token_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:o), out_o), named(Val(:lse), out_lse)))
 end
+x_multi_token_forward(arguments...; keywords...) =
+    misused("x_multi_token_forward", "ctx, q, k, v, weight", arguments)
 
 """
     x_multi_token_backward(ctx, q, k, v, weight, lse, dout; keywords...)
@@ -2127,22 +2177,22 @@ Sizes are Julia's, fastest first.
 - `scale`: 0: 1 / sqrt(d)
 - `causal`: 1: row i sees keys up to i + Lk - Lq
 """
-function x_multi_token_backward(ctx, q, k, v, weight, lse, dout;
+function x_multi_token_backward(ctx::Target, q, k, v, weight, lse, dout;
     mix_before=nothing, mix_after=nothing, query_start=nothing, key_start=nothing,
     query_len=nothing, key_len=nothing, dq=true, dk=true, dv=true, dweight=true, dmix_before=false,
     dmix_after=false, query_max=0, key_max=0, history=0, scale=0, causal=false)
-    in_q = whole(ctx, q)
-    in_k = whole(ctx, k)
-    in_v = whole(ctx, v)
-    in_weight = whole(ctx, weight)
-    in_mix_before = whole(ctx, mix_before)
-    in_mix_after = whole(ctx, mix_after)
-    in_query_start = whole(ctx, query_start)
-    in_key_start = whole(ctx, key_start)
-    in_query_len = whole(ctx, query_len)
-    in_key_len = whole(ctx, key_len)
-    in_lse = whole(ctx, lse)
-    in_dout = whole(ctx, dout)
+    in_q = needed(ctx, "x_multi_token_backward", "q", q)
+    in_k = needed(ctx, "x_multi_token_backward", "k", k)
+    in_v = needed(ctx, "x_multi_token_backward", "v", v)
+    in_weight = needed(ctx, "x_multi_token_backward", "weight", weight)
+    in_mix_before = whole(ctx, "x_multi_token_backward", "mix_before", mix_before)
+    in_mix_after = whole(ctx, "x_multi_token_backward", "mix_after", mix_after)
+    in_query_start = whole(ctx, "x_multi_token_backward", "query_start", query_start)
+    in_key_start = whole(ctx, "x_multi_token_backward", "key_start", key_start)
+    in_query_len = whole(ctx, "x_multi_token_backward", "query_len", query_len)
+    in_key_len = whole(ctx, "x_multi_token_backward", "key_len", key_len)
+    in_lse = needed(ctx, "x_multi_token_backward", "lse", lse)
+    in_dout = needed(ctx, "x_multi_token_backward", "dout", dout)
     out_dq = output(ctx, dq, q, eltype(q),
         () -> (size(q, 1), size(q, 2), size(q, 3), size(q, 4),))
     out_dk = output(ctx, dk, q, eltype(q),
@@ -2179,15 +2229,17 @@ function x_multi_token_backward(ctx, q, k, v, weight, lse, dout;
             tensor(ctx, "x_multi_token_backward", "dweight", out_dweight),
             tensor(ctx, "x_multi_token_backward", "dmix_before", out_dmix_before),
             tensor(ctx, "x_multi_token_backward", "dmix_after", out_dmix_after),
-            query_max,
-            key_max,
-            history,
-            scale,
-            causal)
+            number(Int64, "x_multi_token_backward: query_max", query_max),
+            number(Int64, "x_multi_token_backward: key_max", key_max),
+            number(Int64, "x_multi_token_backward: history", history),
+            number(Float32, "x_multi_token_backward: scale", scale),
+            number(Int32, "x_multi_token_backward: causal", causal))
         done = launch(ctx, fovea_x_multi_token_backward, fovea_x_multi_token_backward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:dq), out_dq), named(Val(:dk), out_dk), named(Val(:dv), out_dv), named(Val(:dweight), out_dweight), named(Val(:dmix_before), out_dmix_before), named(Val(:dmix_after), out_dmix_after)))
 end
+x_multi_token_backward(arguments...; keywords...) =
+    misused("x_multi_token_backward", "ctx, q, k, v, weight, lse, dout", arguments)
 
 """
     x_group_norm_forward(ctx, x; keywords...)
@@ -2207,11 +2259,11 @@ Sizes are Julia's, fastest first.
 - `factor`: > 0; 0: 1
 - `eps`: > 0; 0: 1e-5
 """
-function x_group_norm_forward(ctx, x;
+function x_group_norm_forward(ctx::Target, x;
     gain=nothing, y=true, query_len=nothing, factor=0, eps=0)
-    in_x = whole(ctx, x)
-    in_gain = whole(ctx, gain)
-    in_query_len = whole(ctx, query_len)
+    in_x = needed(ctx, "x_group_norm_forward", "x", x)
+    in_gain = whole(ctx, "x_group_norm_forward", "gain", gain)
+    in_query_len = whole(ctx, "x_group_norm_forward", "query_len", query_len)
     out_y = output(ctx, y, x, eltype(x),
         () -> (size(x, 1), size(x, 2), size(x, 3), size(x, 4),))
     GC.@preserve(in_x, in_gain, out_y, in_query_len, begin
@@ -2220,12 +2272,14 @@ function x_group_norm_forward(ctx, x;
             tensor(ctx, "x_group_norm_forward", "gain", in_gain),
             tensor(ctx, "x_group_norm_forward", "y", out_y),
             tensor(ctx, "x_group_norm_forward", "query_len", in_query_len),
-            factor,
-            eps)
+            number(Float32, "x_group_norm_forward: factor", factor),
+            number(Float32, "x_group_norm_forward: eps", eps))
         done = launch(ctx, fovea_x_group_norm_forward, fovea_x_group_norm_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:y), out_y)))
 end
+x_group_norm_forward(arguments...; keywords...) =
+    misused("x_group_norm_forward", "ctx, x", arguments)
 
 """
     x_group_norm_backward(ctx, x, dy; keywords...)
@@ -2248,12 +2302,12 @@ Sizes are Julia's, fastest first.
 - `factor`: 0: 1
 - `eps`: 0: 1e-5
 """
-function x_group_norm_backward(ctx, x, dy;
+function x_group_norm_backward(ctx::Target, x, dy;
     gain=nothing, query_len=nothing, dx=true, dgain=false, factor=0, eps=0)
-    in_x = whole(ctx, x)
-    in_gain = whole(ctx, gain)
-    in_query_len = whole(ctx, query_len)
-    in_dy = whole(ctx, dy)
+    in_x = needed(ctx, "x_group_norm_backward", "x", x)
+    in_gain = whole(ctx, "x_group_norm_backward", "gain", gain)
+    in_query_len = whole(ctx, "x_group_norm_backward", "query_len", query_len)
+    in_dy = needed(ctx, "x_group_norm_backward", "dy", dy)
     out_dx = output(ctx, dx, x, eltype(x),
         () -> (size(x, 1), size(x, 2), size(x, 3), size(x, 4),))
     out_dgain = output(ctx, dgain, x, Float32,
@@ -2266,9 +2320,11 @@ function x_group_norm_backward(ctx, x, dy;
             tensor(ctx, "x_group_norm_backward", "dy", in_dy),
             tensor(ctx, "x_group_norm_backward", "dx", out_dx),
             tensor(ctx, "x_group_norm_backward", "dgain", out_dgain),
-            factor,
-            eps)
+            number(Float32, "x_group_norm_backward: factor", factor),
+            number(Float32, "x_group_norm_backward: eps", eps))
         done = launch(ctx, fovea_x_group_norm_backward, fovea_x_group_norm_backward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:dx), out_dx), named(Val(:dgain), out_dgain)))
 end
+x_group_norm_backward(arguments...; keywords...) =
+    misused("x_group_norm_backward", "ctx, x, dy", arguments)

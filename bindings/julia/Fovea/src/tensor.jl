@@ -35,6 +35,26 @@ Base.size(x::Shaped) = x.dims
 Base.length(x::Shaped) = prod(x.dims)
 Base.strides(x::Shaped) = Base.size_to_strides(1, x.dims...)
 
+# What an argument must be before anything else is asked of it.  Of a foreign type only a try tells.
+isarray(x::AbstractArray) = true
+isarray(x) = applicable(strides, x) && applicable(ndims, x)
+addressed(x::Union{Array,DeviceArray,Shaped}) = true
+addressed(x) = try host_memory(x); strides(x); true catch; false end
+
+function checked(op, field, x)
+    isarray(x) || refused(op, field, x)
+    dtype(eltype(x)) >= 0 || unknown(op, field, eltype(x))
+    addressed(x) || invalid(op, ": ", field, " is of type ", typeof(x),
+        ", whose elements have no address: copy it, as with collect(", field, ")")
+    x
+end
+@noinline refused(op, field, x) = invalid(op, ": ", field, " is ",
+    x === nothing ? "nothing" : "of type $(typeof(x))", ", wanted an array")
+@noinline unknown(op, field, T) = invalid(op, ": ", field, " is an array of ", T,
+    ", an element type that the library does not have", T === Bool ? ": only masks are arrays of Bool" :
+    T <: Integer ? ": convert it, as with Int32.($field)" :
+    T <: Real ? ": convert it, as with Float32.($field)" : "")
+
 const NOWHERE = Ptr{Cvoid}(256) # aligned for every dtype; NULL would say "not given"
 const NONE = Tensor(C_NULL, 0, 0, (0, 0, 0, 0, 0), (0, 0, 0, 0, 0))
 
@@ -51,19 +71,28 @@ context(query::Query) = query.ctx
 The bytes of workspace that the same call of `op` would use, or its error: nothing is computed.
 """
 workspace(ctx::Context, op, arguments...; keywords...) = op(Query(ctx), arguments...; keywords...)
+workspace(arguments...; keywords...) = misused("workspace", "ctx, op, arguments...", arguments)
+
+const Target = Union{Context,Query}
+
+"Where a call has other arguments than `wanted`: what is wrong with them."
+@noinline function misused(op, wanted, arguments)
+    call = "$op($wanted)"
+    first_is = isempty(arguments) ? "missing" : "of type $(typeof(arguments[1]))"
+    isempty(arguments) || !(arguments[1] isa Target) ?
+        invalid(op, ": ctx is ", first_is, ", wanted a Context: ", call, " with ctx = Context(:host)") :
+        invalid(op, ": got ", length(arguments), " arguments, wanted ", call)
+end
 
 "The tensor of an array: sizes and strides in reverse, fastest last."
 tensor(target, op, field, ::Nothing) = NONE
 function tensor(target, op, field, x)
-    n = ndims(x)
+    n = ndims(checked(op, field, x))
     n <= FOVEA_MAX_DIMS ||
         invalid(op, ": ", field, " has ", n, " dimensions, at most ", FOVEA_MAX_DIMS)
-    number = dtype(eltype(x))
-    number < 0 && invalid(op, ": ", field, " is an array of ", eltype(x), ", which the library ",
-        "does not have: convert it, as with Float32.(", field, ")")
     data, dims, steps = address(context(target), op, field, x), size(x), strides(x)
     reversed(values) = ntuple(i -> i <= n ? Int64(values[n+1-i]) : Int64(0), Val(FOVEA_MAX_DIMS))
-    Tensor(data, number, n, reversed(dims), reversed(steps))
+    Tensor(data, dtype(eltype(x)), n, reversed(dims), reversed(steps))
 end
 
 # Fake memory of its own for every object, aligned for every dtype.
@@ -98,8 +127,13 @@ repeats(x) = length(x) > 1 && all(iszero, strides(x))
 repeats(::Union{Array,DeviceArray,Shaped}) = false
 
 "An input in memory of its own where it repeats one element."
-whole(target, x) = x
-whole(target, x::AbstractArray) = repeats(x) ? settled(target, x) : x
+whole(target, op, field, ::Nothing) = nothing
+function whole(target, op, field, x)
+    checked(op, field, x)
+    x isa AbstractArray && repeats(x) ? settled(target, x) : x
+end
+"An input that a call cannot do without."
+needed(target, op, field, x) = whole(target, op, field, checked(op, field, x))
 settled(::Context, x) = copyto!(similar(x, eltype(x), size(x)), x)
 settled(::Query, x) = Shaped(eltype(x), size(x))
 
@@ -135,7 +169,8 @@ repeated(ctx::Context, x::DeviceArray, n) = DeviceArray(ctx, fill(first(Array(x)
 "An input broadcast to `dims`.  One of as many dimensions that does not fit is the library's to refuse."
 spread(target, op, field, ::Nothing, dims) = nothing
 function spread(target, op, field, x, dims)
-    eltype(x) === Bool && invalid(op, ": ", field, " is an array of Bool: give it as mask")
+    isarray(x) && eltype(x) === Bool && invalid(op, ": ", field, " is an array of Bool: give it as mask")
+    checked(op, field, x)
     if !fits(x, dims)
         ndims(x) == length(dims) && return x
         invalid(op, ": ", field, " has size ", size(x), ", wanted ", dims, " or one that broadcasts to it")
@@ -155,11 +190,13 @@ Base.eltype(x::Summed) = eltype(x.row)
 Base.size(x::Summed) = size(x.row)
 Base.length(x::Summed) = length(x.row)
 Base.strides(x::Summed) = strides(x.row)
+addressed(x::Union{Spread,Summed}) = true # their parents were asked
 address(ctx, op, field, x::Summed) = address(ctx, op, field, x.row)
 
 "An output that broadcasts to `dims`: it receives sums over the dimensions where it has one element."
 summed(target, op, field, ::Nothing, dims) = nothing
 function summed(target, op, field, x, dims)
+    checked(op, field, x)
     (size(x) == dims || !fits(x, dims)) && return x # the library refuses what does not fit
     length(x) == 1 && prod(dims) > 1 || return over(x, dims)
     Summed(in_a_row(row_like(target, x, dims[row_axis(dims)]), dims), x)
@@ -178,6 +215,7 @@ end
 "A mask as bits: a Bool array that broadcasts to (keys, dims...), or bits that are packed already."
 bits(target, op, field, ::Nothing, dims) = nothing
 function bits(target, op, field, x, dims)
+    isarray(x) || refused(op, field, x)
     T, keys, rest = eltype(x), dims[1], Base.tail(dims)
     width = cld(keys, 8)
     if T === Bool
@@ -187,7 +225,9 @@ function bits(target, op, field, x, dims)
         bytes = packed(target, x, keys, (width, tail...))
         return spread(target, op, field, bytes, (width, rest...))
     end
-    T === UInt8 || return x
+    T === UInt8 || invalid(op, ": ", field, " is an array of ", T, ", wanted Bool of size ", dims,
+        " or one that broadcasts to it, or the bits packed as UInt8")
+    checked(op, field, x)
     ndims(x) >= 1 && size(x, 1) == width && fits(x, (width, rest...)) || invalid(op, ": ", field,
         " has size ", size(x), ", wanted ", (width, rest...), ", a bit for each of ", keys,
         ": give a Bool array of size ", dims, " or one that broadcasts to it")
@@ -232,7 +272,7 @@ output(::Query, wanted::Bool, like, ::Type{T}, dims) where {T} =
 "Runs a call, or asks for its workspace."
 function launch(ctx::Context, run, query, params)
     status = run(handle(ctx), params)
-    status == FOVEA_OK || fail(status, params[])
+    status == FOVEA_OK || fail(status, params[]) # as a value: the Ref stays on the stack
     nothing
 end
 function launch(target::Query, run, query, params)

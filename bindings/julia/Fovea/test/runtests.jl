@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 using Fovea
+using Libdl
 using Markdown
 using Test
 
@@ -73,6 +74,42 @@ end
         close(ctx)
         close(ctx)
         @test_throws Fovea.InvalidArgument synchronize(ctx)
+    end
+
+    @testset "finding the library" begin
+        given = Fovea.library_path()
+        @test isabspath(given) && occursin("libfovea", given)
+        mktempdir() do root
+            lookup(; keys...) = Fovea.find_library(; given="", chosen=nothing, jll=nothing, root=root,
+                system="libnowhere_fovea.so", keys...)
+            refused(; keys...) = try lookup(; keys...) catch e sprint(showerror, e) end
+            text = refused()
+            for words in ("LibraryError: ", "FOVEA_LIBRARY: not set", "preference `library`: not set",
+                    "Fovea_jll: not loaded", "$root: not a checkout", "the system: ", "libnowhere", "cmake --build")
+                @test occursin(words, text)
+            end
+            place(folder) = joinpath(mkpath(joinpath(root, folder)), Fovea.FILE)
+            touch(joinpath(mkpath(joinpath(root, "include", "fovea")), "core.h"))
+            mkpath(joinpath(root, "build"))
+            @test occursin(joinpath(root, "lib") * ": no ", refused())
+            symlink(given, place("build/asan/lib"))
+            write(joinpath(root, "build", "asan", "CMakeCache.txt"), "A:BOOL=ON\nFOVEA_SANITIZE:STRING=address\n")
+            @test !occursin("asan", refused()) # it would end the process
+            symlink(given, place("build/h/lib"))
+            write(joinpath(root, "build", "h", "CMakeCache.txt"), "FOVEA_SANITIZE:STRING=\n")
+            @test lookup()[2] == place("build/h/lib")
+            symlink(given, place("lib"))
+            @test lookup()[2] == place("lib")
+            foreign = first(filter(x -> occursin("libjulia", x), Libdl.dllist()))
+            @test lookup(jll=foreign)[2] == place("lib")
+            @test occursin("$foreign has no fovea_version", refused(jll=foreign, root=joinpath(root, "none")))
+            @test lookup(jll=given)[2] == given
+            @test lookup(chosen=given, jll=place("lib"))[2] == given
+            @test lookup(given=given, chosen="/nowhere.so")[2] == given
+            text = refused(given="/nowhere.so")
+            @test occursin("FOVEA_LIBRARY: ", text) && occursin("/nowhere.so", text) && !occursin("\n", text)
+            @test occursin("preference `library`: ", refused(chosen="/nowhere.so"))
+        end
     end
 
     precisions = ((Float32, 1e-6), (Float16, 2e-3), (BFloat16, 1.6e-2))
@@ -182,7 +219,7 @@ end
             dk=false, dv=false) == [0f0]
         caught(f) = try f() catch e e end
         e = caught(() -> attention_forward(ctx, q, k, v; bias=zeros(Float32, 7, 5, 3, 2)))
-        @test startswith(e.text, "attention_forward: bias.shape[1] = size(bias, 3) (h) is 3, wanted 4")
+        @test startswith(e.text, "attention_forward: bias.shape[1] (h) is 3, wanted 4")
         e = caught(() -> attention_forward(ctx, q, k, v; bias=zeros(Float32, 6, 5)))
         @test startswith(e.text, "attention_forward: bias has size (6, 5), wanted (7, 5, 4, 2)")
     end
@@ -288,13 +325,57 @@ end
         caught(f) = try f() catch e e end
         e = caught(() -> attention_forward(ctx, q, k, v[:, :, 1:6, :]))
         @test e isa Fovea.InvalidArgument && startswith(e.text, "attention_forward: v.shape[1]")
-        @test occursin("v.shape[1] = size(v, 3) ", e.text) && occursin(e.text, sprint(showerror, e))
-        e = caught(() -> attention_forward(ctx, q, Float64.(k), v))
-        @test e isa Fovea.InvalidArgument && occursin("k is an array of Float64", e.text)
-        e = caught(() -> workspace(ctx, attention_forward, q, k[:, :, :, 1:1], v))
-        @test occursin("k.shape[0] = size(k, 4) ", e.text)
+        @test occursin(e.text, sprint(showerror, e))
         @test caught(() -> attention_forward(ctx, q, Float16.(k), v)) isa Fovea.InvalidArgument
         @test caught(() -> attention_forward(ctx, q, ComplexF32.(k), v)) isa Fovea.InvalidArgument
+        says(f, kind, words...) = (e = caught(f); @test e isa kind;
+            @test (e, [w for w in words if !occursin(w, sprint(showerror, e))]) == (e, String[]))
+        Wrong = Fovea.InvalidArgument
+        # The library's sentence stays whole; Julia's names stand behind it.
+        attend(; keys...) = attention_forward(ctx, q, k, v; keys...)
+        says(() -> attention_forward(ctx, q, zeros(Float32, 8, 3, 7, 2), zeros(Float32, 6, 3, 7, 2)), Wrong,
+            "k.shape[2] (g) is 3, wanted a divisor of q's 4 heads (Julia: size(k, 2))")
+        says(() -> workspace(ctx, attention_forward, q, k, v[:, :, 1:6, :]), Wrong,
+            "v.shape[1] (t) is 6, wanted 7 as in k (Julia: size(v, 3))")
+        says(() -> attend(; lse=zeros(Float32, 5, 4, 3)), Wrong, "lse.shape[0] (b) is 3", "(Julia: size(lse, 3))")
+        says(() -> attention_forward(ctx, q[:, :, :, 1], k, v), Wrong, "wanted 4: (b, s, h, d) (Julia: (d, h, s, b))")
+        says(() -> attend(; o=view(zeros(Float32, 6, 4, 5, 2), 6:-1:1, :, :, :)), Wrong, "o.stride[3] is -1", "(Julia: stride(o, 1))")
+        says(() -> attend(; key_len=[5, 5]), Wrong, "key_len.dtype is i64, wanted i32 (Julia: elements of Int32)")
+        overlapping = Fovea.in_julia("op: o.stride[1] is 4, wanted more than 7, which axis 2 reaches", (o=(ndim=4,),))
+        @test endswith(overlapping, "reaches (Julia: stride(o, 3), dimension 2)")
+        @test Fovea.in_julia("op: x.shape[0] is 1", (y=(ndim=4,),)) == "op: x.shape[0] is 1"
+        # What the library has no elements for, or is no array.
+        says(() -> attention_forward(ctx, Float64.(q), k, v), Wrong, "attention_forward: q is an array of Float64", "Float32.(q)")
+        says(() -> attend(; bias=zeros(7, 5)), Wrong, "attention_forward: bias is an array of Float64")
+        says(() -> attend(; o=zeros(6, 4, 5, 2)), Wrong, "attention_forward: o is an array of Float64")
+        says(() -> attend(; mask=zeros(7, 5)), Wrong, "mask is an array of Float64, wanted Bool of size (7, 5, 4, 2)")
+        says(() -> attend(; key_len=UInt32[5, 5]), Wrong, "key_len is an array of UInt32", "Int32.(key_len)")
+        says(() -> attention_forward(ctx, q .> 0, k, v), Wrong, "q is an array of Bool", "only masks")
+        says(() -> attention_forward(ctx, nothing, k, v), Wrong, "attention_forward: q is nothing, wanted an array")
+        says(() -> attend(; mask=3), Wrong, "mask is of type Int64, wanted an array")
+        says(() -> attend(; key_len=Int32(1):Int32(2)), Wrong, "key_len is of type UnitRange{Int32}", "collect(key_len)")
+        says(() -> rope_table_get!(ctx, zeros(4, 16), zeros(4, 16)), Wrong, "rope_table_get: cos is an array of Float64")
+        says(() -> attend(; scale="x"), Wrong, "attention_forward: scale is \"x\", wanted a number of type Float32")
+        says(() -> attend(; window_left=2.5), Wrong, "attention_forward: window_left is 2.5")
+        # A context that was forgotten, closed, or of no backend.
+        says(() -> attention_forward(q, k, v), Wrong, "ctx is of type $(typeof(q)), wanted a Context: attention_forward(ctx, q, k, v)")
+        says(() -> attention_forward(q, k, v, v), Wrong, "attention_forward: ctx is of type")
+        says(() -> attention_forward(), Wrong, "attention_forward: ctx is missing")
+        says(() -> attention_forward(ctx, q, k), Wrong, "got 3 arguments, wanted attention_forward(ctx, q, k, v)")
+        says(() -> workspace(attention_forward, q, k, v), Wrong, "workspace: ctx is of type")
+        says(() -> cache_copy!(k, k), Wrong, "cache_copy!: ctx is of type")
+        says(() -> Context("host"), Wrong, "Context: backend is \"host\", wanted :host or :cuda")
+        says(() -> Context(:host, "0"), Wrong, "Context: device is \"0\"")
+        says(() -> device_count(:tpu), Wrong, "device_count: backend is :tpu")
+        says(() -> property(ctx, :x), Wrong, "property: key is :x, wanted :backend, ")
+        says(() -> rope_table_get!(ctx, zeros(Float32, 4, 16), zeros(Float32, 4, 16); scaling=:cubic), Wrong,
+            "rope_table_get: scaling is :cubic, wanted :none, :linear")
+        kept = Ref(ctx)
+        @test Context(c -> (kept[] = c; attention_forward(c, q, k, v)), :host) == attend()
+        @test Context(c -> attention_forward(c, q, k, v), :cpu, 0) == attend()
+        says(() -> attention_forward(kept[], q, k, v), Wrong, "ctx is closed, wanted an open one")
+        says(() -> Context(c -> (kept[] = c; error("inside"))), ErrorException, "inside")
+        says(() -> synchronize(kept[]), Wrong, "ctx is closed")
         six = zeros(Float32, 1, 1, 1, 1, 1, 1)
         @test caught(() -> attention_forward(ctx, six, k, v)) isa Fovea.InvalidArgument
         @test caught(() -> Context(:tpu)) isa Fovea.InvalidArgument
