@@ -55,7 +55,9 @@ target_link_libraries(fovea_portable PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
 if(FOVEA_CUDA)
   target_link_libraries(fovea_portable PRIVATE CUDA::cudart_static)
 endif()
-target_link_options(fovea_portable PRIVATE ${FOVEA_LINK_OPTIONS} -static-libstdc++ -Wl,-s)
+# Vtables name __cxa_pure_virtual weakly, and a weak symbol takes nothing out of libstdc++.a.
+target_link_options(fovea_portable PRIVATE ${FOVEA_LINK_OPTIONS} -static-libstdc++ -Wl,-s
+  -Wl,--undefined=__cxa_pure_virtual)
 
 # Threads and dlopen were libraries of their own before glibc 2.34; stubs of them remain.
 set(_stubs)

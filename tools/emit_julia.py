@@ -180,7 +180,11 @@ class Op:
             return f"eltype({field['dtype_as']})"
         if len(field["dtypes"]) == 1:
             return ELEMENTS[field["dtypes"][0]]
-        return f"eltype({self.like['name']})"
+        like = f"eltype({self.like['name']})"
+        if set(self.like["dtypes"]) <= set(field["dtypes"]):
+            return like
+        served = [ELEMENTS[dtype] for dtype in field["dtypes"]]
+        return f"{like} in ({', '.join(served)}) ? {like} : {served[0]}"
 
     def like_of(self, field):
         if self.like:

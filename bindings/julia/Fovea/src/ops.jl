@@ -752,7 +752,7 @@ function quant_forward(ctx::Target, q, k;
     in_query_len = whole(ctx, "quant_forward", "query_len", query_len)
     in_key_len = whole(ctx, "quant_forward", "key_len", key_len)
     in_sink_logit = whole(ctx, "quant_forward", "sink_logit", sink_logit)
-    out_o = output(ctx, o, q, eltype(q),
+    out_o = output(ctx, o, q, eltype(q) in (Float32, Float16, BFloat16) ? eltype(q) : Float32,
         () -> (extent("quant_forward", "o", "e", (v, 1, 0), (v_t, 2, 0)), size(q, 2), size(q, 3),
             size(q, 4),))
     out_lse = output(ctx, lse, q, Float32,

@@ -417,6 +417,12 @@ end
         @test Float32(reinterpret(E5M2, 0x7b)) == 57344
     end
 
+    @testset "attention of codes gives floats" begin
+        ones = fill(reinterpret(E4M3, 0x38), (16, 2, 4, 1))  # (d, h, s, b) of 1
+        o = quant_forward(Context(:host), ones, ones; v=ones)
+        @test o isa Array{Float32,4} && size(o) == size(ones) && all(o .== 1)
+    end
+
     @testset "golden vectors" begin
         folder = normpath(joinpath(@__DIR__, "..", "..", "..", "..", "tests", "golden"))
         files = filter(endswith(".safetensors"), readdir(folder; join=true))
