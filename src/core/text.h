@@ -16,8 +16,9 @@ class TextOf {
     memcpy(data_, other.data_, size_ + 1);
   }
   TextOf& operator=(const TextOf& other) noexcept {
+    if (this == &other) return *this;
     size_ = other.size_;
-    memmove(data_, other.data_, size_ + 1);
+    memcpy(data_, other.data_, size_ + 1);
     return *this;
   }
   static TextOf number(int64_t x) {
