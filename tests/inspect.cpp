@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FOVEA_CHECK=1: valid calls of every operation run as without it, and each entry of a length,
-// start, page or row that is out of range is named.  The host's arrays are the test's own.
+// FOVEA_CHECK=1: valid calls of every operation run as without it.  Of each field of lengths,
+// starts, pages, rows or indices the last entry, out of range, is named.  Every such field is met.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -21,9 +21,10 @@ struct Context {
   fovea_context* ctx = nullptr;
 };
 
-const std::set<std::string> kLooked = {"start",     "query_start", "key_start",
-                                       "query_len", "key_len",     "page_table",
-                                       "cache_row", "key_first",   "pair"};
+// The i32 fields whose values mean a place in another tensor.
+const std::set<std::string> kLooked = {"start",   "query_start", "key_start",  "query_len",
+                                       "key_len", "key_first",   "page_table", "cache_row",
+                                       "pair",    "index",       "row",        "keep_row"};
 
 class Inspect : public testing::TestWithParam<Case> {};
 
@@ -55,6 +56,16 @@ TEST_P(Inspect, NamesTheEntry) {
 
 INSTANTIATE_TEST_SUITE_P(Every, Inspect, testing::ValuesIn(small_cases()),
                          [](const auto& info) { return info.param.op + "_" + info.param.name; });
+
+TEST(InspectCases, HaveEveryField) {
+  std::set<std::string> met;
+  for (const Case& c : small_cases()) {
+    Call call(c);
+    for (const Field* f : call.tensors())
+      if (kLooked.count(f->name) && !f->output) met.insert(f->name);
+  }
+  EXPECT_EQ(met, kLooked);
+}
 
 }  // namespace
 }  // namespace contract

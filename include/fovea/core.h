@@ -91,10 +91,10 @@
  *  padded, packed or paged rows.  The device reads them, and they are never copied back.  query_max
  *  and key_max bound the grid; 0 means s, and t or pages * page.
  *
- *  Values of lengths, starts, pages and rows are not checked, unless FOVEA_CHECK=1 is in the
- *  environment at a process's first call.  Then the first value out of range is INVALID_ARGUMENT,
- *  say "attention_forward: page_table[1][7] is 512, wanted -1 .. 511 (FOVEA_CHECK)".  On CUDA such
- *  calls wait for their stream; under graph capture nothing is checked.
+ *  Values of lengths, starts, pages, rows and key lists are not checked by default.  With
+ *  FOVEA_CHECK=1 in the environment at a process's first call, one out of range is
+ *  INVALID_ARGUMENT: "attention_forward: page_table[1][7] is 512, wanted -1 .. 511 (FOVEA_CHECK)".
+ *  On CUDA such calls wait for their stream; under graph capture nothing is checked.
  *
  *  Ownership.
  *

@@ -4,15 +4,17 @@
 // | start, query_start, key_start | first 0, ascending, last at most the packed extent |
 // | query_len, key_len | 0 .. the rows or keys that a sequence has room for |
 // | key_first | 0 .. key_len |
-// | page_table | -1 .. pool - 1 |
+// | page_table, pair | -1 .. the last page of the pool |
 // | cache_row | -1 .. the last row of page_table, or of k |
-// | pair | -1 .. the last page of each pool |
+// | index | -1 .. the last key |
+// | row | -1 .. the last row of o |
+// | keep_row | 0 .. keep |
 #include "core/inspect.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 #include <vector>
 
 namespace fovea {
@@ -24,13 +26,20 @@ class Inspector {
       : ctx_(ctx), contract_(contract), params_(static_cast<const char*>(params)) {}
 
   void run() {
-    for (const char* name : {"start", "query_start", "key_start"}) starts(name);
-    lengths("query_len", has("query_start") ? "query_start" : "", extent("s"));
-    lengths("key_len", has("key_start") ? "key_start" : "", keys());
-    first_keys();
-    entries("page_table", extent("pool") - 1);
-    entries("cache_row", rows() - 1);
-    pairs();
+    const int64_t rows_of_q = extent("s"), keys_of_k = keys();
+    starts("start", rows_of_q);
+    starts("query_start", rows_of_q);
+    // cache_get packs k_out, of u tokens; all others pack k.
+    starts("key_start", extent("u") >= 0 ? extent("u") : extent("t"));
+    lengths("query_len", lasts("", "query_start", rows_of_q));
+    lengths("key_len", lasts("", "key_start", keys_of_k));
+    lengths("key_first", lasts("key_len", "key_start", keys_of_k));
+    entries("page_table", -1, {extent("pool") - 1});
+    entries("cache_row", -1, {rows() - 1});
+    entries("pair", -1, {extent("pool") - 1, extent("pool2") - 1});
+    entries("index", -1, {keys_of_k - 1});
+    entries("row", -1, {rows_of_q - 1});
+    entries("keep_row", 0, {extent("keep")});
   }
 
  private:
@@ -67,87 +76,70 @@ class Inspector {
     return table ? table->shape[0] : extent("rows");
   }
 
-  // The values of an i32 field, rows one after another.
-  std::vector<int32_t> read(const fovea_tensor& x) const {
-    int64_t count = 1, last = 0;
-    for (int axis = 0; axis < x.ndim; ++axis) {
-      count *= x.shape[axis];
-      last += (x.shape[axis] - 1) * x.stride[axis];
+  // The values of an i32 field, rows one after another; none where it is absent.
+  std::vector<int32_t> read(const char* name) const {
+    const fovea_tensor* x = tensor(name);
+    int64_t count = x ? 1 : 0, last = 0;
+    for (int axis = 0; x && axis < x->ndim; ++axis) {
+      count *= x->shape[axis];
+      last += (x->shape[axis] - 1) * x->stride[axis];
     }
-    if (count <= 0) return {};
-    std::vector<int32_t> copied, out;
-    const auto* from = static_cast<const int32_t*>(x.data);
+    if (count == 0) return {};
+    std::vector<int32_t> copied, out(count);
+    const auto* from = static_cast<const int32_t*>(x->data);
     if (ctx_.backend != FOVEA_HOST) {
       copied.resize(last + 1);
       ctx_.device->copy(copied.data(), from, copied.size() * sizeof(int32_t));
       ctx_.device->synchronize();
       from = copied.data();
     }
-    const int64_t inner = x.ndim > 1 ? x.shape[1] : 1;
-    for (int64_t i = 0; i < x.shape[0]; ++i)
-      for (int64_t j = 0; j < inner; ++j)
-        out.push_back(from[i * x.stride[0] + (x.ndim > 1 ? j * x.stride[1] : 0)]);
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t at = 0, rest = i;
+      for (int axis = x->ndim - 1; axis >= 0; rest /= x->shape[axis--])
+        at += rest % x->shape[axis] * x->stride[axis];
+      out[i] = from[at];
+    }
     return out;
   }
 
-  void range(const char* name, const fovea_tensor& x, int64_t i, int64_t got, int64_t from,
-             int64_t to) const {
+  // Refuses the i-th value of a field unless it is from .. to.
+  void hold(const char* name, int64_t i, int64_t got, int64_t from, int64_t to) const {
     if (got >= from && got <= to) return;
-    char index[48];
-    if (x.ndim == 1)
-      snprintf(index, sizeof index, "[%lld]", lld(i));
-    else
-      snprintf(index, sizeof index, "[%lld][%lld]", lld(i / x.shape[1]), lld(i % x.shape[1]));
-    refuse("%s: %s%s is %lld, wanted %lld .. %lld (FOVEA_CHECK)", contract_.op, name, index,
+    const fovea_tensor& x = *tensor(name);
+    Text index;
+    for (int axis = x.ndim - 1; axis >= 0; i /= x.shape[axis--])
+      index = Text("[") + Text::number(i % x.shape[axis]) + "]" + index;
+    refuse("%s: %s%s is %lld, wanted %lld .. %lld (FOVEA_CHECK)", contract_.op, name, index.c_str(),
            lld(got), lld(from), lld(to));
   }
 
-  void starts(const char* name) const {
-    const fovea_tensor* x = tensor(name);
-    if (!x) return;
-    // query_start and start count packed rows, key_start packed keys.
-    const char* packed[] = {"s", "t", "u"};
-    const bool of_keys = !strcmp(name, "key_start");
-    int64_t most = extent(packed[of_keys ? 1 : 0]);
-    if (!strcmp(contract_.op, "cache_get")) most = extent(packed[2]);
-    const std::vector<int32_t> value = read(*x);
+  void starts(const char* name, int64_t most) const {
+    const std::vector<int32_t> value = read(name);
     for (size_t i = 0; i < value.size(); ++i)
-      range(name, *x, i, value[i], i ? value[i - 1] : 0, i ? std::max<int64_t>(most, 0) : 0);
+      hold(name, i, value[i], i ? value[i - 1] : 0, i ? most : 0);
   }
 
-  void lengths(const char* name, const char* start, int64_t room) const {
-    const fovea_tensor* x = tensor(name);
-    if (!x) return;
-    const std::vector<int32_t> begin = *start ? read(*tensor(start)) : std::vector<int32_t>();
-    const std::vector<int32_t> value = read(*x);
+  // The most that each sequence's length may be: its entry of `length`, else what `start` gives it;
+  // `room` beyond their ends, for sequences without either.
+  std::vector<int64_t> lasts(const char* length, const char* start, int64_t room) const {
+    const std::vector<int32_t> given = read(length), begin = read(start);
+    std::vector<int64_t> most(given.begin(), given.end());
+    for (size_t i = most.size(); i + 1 < begin.size(); ++i) most.push_back(begin[i + 1] - begin[i]);
+    most.push_back(room);
+    return most;
+  }
+
+  void lengths(const char* name, const std::vector<int64_t>& most) const {
+    const std::vector<int32_t> value = read(name);
     for (size_t i = 0; i < value.size(); ++i)
-      range(name, *x, i, value[i], 0,
-            i + 1 < begin.size() ? begin[i + 1] - begin[i] : std::max<int64_t>(room, 0));
+      hold(name, i, value[i], 0, most[std::min(i, most.size() - 1)]);
   }
 
-  void first_keys() const {
-    const fovea_tensor* x = tensor("key_first");
-    if (!x) return;
-    const std::vector<int32_t> length =
-        has("key_len") ? read(*tensor("key_len")) : std::vector<int32_t>();
-    const std::vector<int32_t> value = read(*x);
+  // The last values by turns, along the last axis.
+  void entries(const char* name, int64_t first, std::initializer_list<int64_t> last) const {
+    const std::vector<int32_t> value = read(name);
     for (size_t i = 0; i < value.size(); ++i)
-      range("key_first", *x, i, value[i], 0, i < length.size() ? length[i] : keys());
-  }
-
-  void entries(const char* name, int64_t most) const {
-    const fovea_tensor* x = tensor(name);
-    if (!x) return;
-    const std::vector<int32_t> value = read(*x);
-    for (size_t i = 0; i < value.size(); ++i) range(name, *x, i, value[i], -1, most);
-  }
-
-  void pairs() const {
-    const fovea_tensor* x = tensor("pair");
-    if (!x) return;
-    const int64_t most[] = {extent("pool") - 1, extent("pool2") - 1};
-    const std::vector<int32_t> value = read(*x);
-    for (size_t i = 0; i < value.size(); ++i) range("pair", *x, i, value[i], -1, most[i % 2]);
+      hold(name, i, value[i], first, last.begin()[i % last.size()]);
   }
 
   Context& ctx_;

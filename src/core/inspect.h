@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FOVEA_CHECK=1: the values of lengths, starts, pages and rows are read on the host before a call.
+// FOVEA_CHECK=1: the values of lengths, starts, pages, rows and indices are read on the host before
+// a call.
 #pragma once
 #include "core/context.h"
 #include "core/contract.h"

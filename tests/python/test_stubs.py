@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package's types, as mypy --strict reads them, and the stubs beside the functions."""
 
-import ast
 import inspect
 import os
 import pathlib
@@ -11,6 +10,7 @@ import sys
 
 import fovea
 import pytest
+from stub_text import parameters
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -75,19 +75,9 @@ def test_the_examples_use_fovea_as_its_types_say(errors):
 
 
 def stub_parameters(path):
-    """name -> (all parameters of its overloads and of their fields, positional ones)."""
-    tree = ast.parse(path.read_text())
-    fields = {
-        node.name: {item.target.id for item in node.body if isinstance(item, ast.AnnAssign)}
-        for node in tree.body
-        if isinstance(node, ast.ClassDef)
-    }
-    out = {}
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            named = {a.arg for a in node.args.args + node.args.kwonlyargs}
-            out.setdefault(node.name, set()).update(named | fields["_" + node.name])
-    return out
+    """name -> all parameters of its overloads and of the fields they unpack."""
+    told = parameters(path)
+    return {n: (p | told["_" + n]) - {"fields"} for n, p in told.items() if "_" + n in told}
 
 
 @pytest.mark.parametrize("module", [fovea.ops, fovea.experimental], ids=lambda m: m.__name__)
