@@ -11,12 +11,12 @@ import re
 import sys
 from importlib import metadata
 
-from . import _abi, _library
+from . import _abi
 from ._abi import Backend, Build
 from ._call import member
 from ._core import Context
 from ._errors import FoveaError
-from ._library import library_path
+from ._library import check, lib, library_path
 
 # Distributions worth knowing, whether imported or not.
 _PACKAGES = ("numpy", "ml_dtypes", "torch", "triton", "transformers", "cupy", "cupy-cuda11x",
@@ -26,14 +26,15 @@ _SIMD = "avx2 fma f16c avx512f avx512_bf16 avx512_fp16 amx_bf16 neon asimd sve".
 
 def build(key: str | Build) -> str:
     """A fact of the build: "version", "git", "toolkit", "architectures" or "operations"."""
-    fact: str = _library.build(member(Build, key, "build: key").name)
+    fact: str = lib.fovea_build_get(member(Build, key, "build: key")).decode()
     return fact
 
 
 def device_count(backend: str | Backend = "cuda") -> int:
     """Devices of a backend here; 0 without a driver, a GPU or CUDA in the build."""
-    count: int = _library.device_count(member(Backend, backend, "device_count: backend").name)
-    return count
+    count = C.c_int32()
+    check(lib.fovea_device_count(member(Backend, backend, "device_count: backend"), C.byref(count)))
+    return count.value
 
 
 class Environment(dict[str, str]):

@@ -7,7 +7,6 @@ import os
 import pathlib
 
 from . import _abi, _find
-from ._abi import Backend, Build
 from ._errors import BY_STATUS, FoveaError
 
 
@@ -73,15 +72,3 @@ lib, library_path = _load()
 def check(status):
     if status:
         raise BY_STATUS.get(status, FoveaError)(lib.fovea_last_error().decode())
-
-
-def build(key):
-    """A fact of the build: "version", "git", "toolkit", "architectures" or "operations"."""
-    return lib.fovea_build_get(Build[key.upper()]).decode()
-
-
-def device_count(backend="cuda"):
-    """Devices of a backend here; 0 without a driver, a GPU or CUDA in the build."""
-    count = C.c_int32()
-    check(lib.fovea_device_count(Backend[backend.upper()], C.byref(count)))
-    return count.value
