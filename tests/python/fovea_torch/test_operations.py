@@ -38,7 +38,7 @@ def calls(device):
         ],
         "attention, packed": [*packed, *[None] * 4, *starts, *[None] * 3, 7, 7, *numbers[2:], False],
         "decode": [
-            fixed[0][:, :1], *fixed[1:], *[None] * 6, ints(4, 9), *[None] * 5, 0, 0, 0, 0, 0, 0, 0.0,
+            fixed[0][:, :1], *fixed[1:], *[None] * 4, ints(4, 9), *[None] * 5, 0, 0, 0, 0, 0, 0, 0.0,
             0.0, True, 0, False, 0,
         ],
         "kl": [*make((2, 5, 4, 16), (2, 9, 2, 16), (2, 5, 4, 8), (2, 9, 4, 8)), *none, 0, 0, 0, 0, 0,

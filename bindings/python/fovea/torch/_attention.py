@@ -112,7 +112,7 @@ def decode(q, k_cache, v_cache, *, page_table=None, key_len=None, cache_row=None
         scaling("decode", scale), softcap, bool(causal), rope_begin, bool(rope_interleaved), splits,
     )  # fmt: skip
     tensors = (
-        q, k_cache, v_cache, None, None, single(alibi), single(sink_logit),
+        q, k_cache, v_cache, single(alibi), single(sink_logit),
         integers("decode", "query_start", query_start),
         integers("decode", "query_len", query_len),
         integers("decode", "key_len", key_len),

@@ -107,9 +107,9 @@ def flash_forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout
         o, lse = _table.attention.kernel(tensors, numbers, (True, True))
     else:
         tensors = (
-            query, key, value, None, None, alibi_slopes, None, integers(op, "cum_seq_q", cum_seq_q),
-            None, integers(op, "seqused_k", seqused_k), None,
-            integers(op, "block_table", block_table), None, None, None,
+            query, key, value, alibi_slopes, None, integers(op, "cum_seq_q", cum_seq_q), None,
+            integers(op, "seqused_k", seqused_k), None, integers(op, "block_table", block_table),
+            None, None, None,
         )  # fmt: skip
         numbers = (numbers[0], 0, *numbers[2:9], 0, False, num_splits or 0)
         o, lse = _table.decode.kernel(tensors, numbers, (True, True))

@@ -153,8 +153,8 @@ attention = Operation(
 decode = Operation(
     "decode",
     kernel(ops._attention_forward,
-           "q:4 k v mask:=bits bias:=scores alibi:=slopes sink_logit query_start query_len key_len "
-           "key_first page_table cache_row cos sin",
+           "q:4 k v alibi:=slopes sink_logit query_start query_len key_len key_first page_table "
+           "cache_row cos sin",
            "o:4 lse:3",
            "query_max key_max window_left window_right sink_keys local_chunk scale softcap causal "
            "rope_begin rope_interleaved splits",
