@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each architecture by fovea is what it is by sdpa or eager: logits, loss, gradients, tokens."""
 
+import inspect
+
 import fovea.transformers
 import pytest
 import torch
 from models import TABLE, by, model
+from transformers.masking_utils import create_chunked_causal_mask
 
 fovea.transformers.register()
 LENGTH, NEW = 21, 9
@@ -15,6 +18,16 @@ CLOSE = {"rtol": 2e-4, "atol": 2e-4}
 @pytest.fixture(params=TABLE)
 def pair(request):
     return model(request.param)
+
+
+@pytest.fixture
+def chunks_work(request):
+    """In older versions (5.17) the masks of chunks fail over static caches and are wrong for packed
+    sequences, whatever the implementation."""
+    known = inspect.signature(create_chunked_causal_mask).parameters
+    if "llama4" in request.node.name and "block_sequence_ids" not in known:
+        if "packed" in request.node.name or "static" in request.node.name:
+            pytest.skip("transformers' own masks of chunks are wrong in this version")
 
 
 @pytest.fixture
@@ -79,7 +92,7 @@ def test_loss_and_gradients(pair, side, no_arrays):
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_generated_tokens(pair, cache, no_arrays):
+def test_generated_tokens(pair, cache, no_arrays, chunks_work):
     call = lambda: pair[0].generate(
         tokens(), attention_mask=padding("left"), max_new_tokens=NEW, min_new_tokens=NEW,
         do_sample=False, cache_implementation=cache, disable_compile=True,
@@ -92,7 +105,7 @@ def test_generated_tokens(pair, cache, no_arrays):
     assert torch.equal(got.sequences, want.sequences)
 
 
-def test_packed_sequences(pair, no_arrays):
+def test_packed_sequences(pair, no_arrays, chunks_work):
     """Equal to each sequence by itself, and to the other implementation.  In transformers gpt-oss
     tells its mask no positions, so that eager lets sequences see each other."""
     lengths = (5, 1, 11, 4)
