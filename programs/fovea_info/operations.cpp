@@ -105,10 +105,10 @@ Words Operation::extents() const {
   for (const Field& f : fields)
     for (const Words* dims : {&f.dims, &f.paged})
       for (const std::string& dim : *dims) {
-        const std::string name = dim.substr(0, dim.find('+'));
-        if (!std::isdigit(static_cast<unsigned char>(name[0])) &&
-            std::find(seen.begin(), seen.end(), name) == seen.end())
-          seen.push_back(name);
+        const std::string extent = dim.substr(0, dim.find('+'));
+        if (!std::isdigit(static_cast<unsigned char>(extent[0])) &&
+            std::find(seen.begin(), seen.end(), extent) == seen.end())
+          seen.push_back(extent);
       }
   return {seen.begin() + static_cast<std::ptrdiff_t>(derived), seen.end()};
 }
