@@ -274,10 +274,10 @@ FOVEA_API const char* fovea_context_last_kernel(fovea_context* ctx);
  *  both.  Valid until the context's next operation or query.  NULL context: "". */
 FOVEA_API const char* fovea_context_last_plan(fovea_context* ctx);
 
-/** Why no better kernel serves the call of last_plan, a reason for each, best first: "sm90: bias is
- *  given, wanted none; sm80: d is 81, wanted a multiple of 8 up to 256".  "" where the best kernel
- *  serves, on FOVEA_HOST, whose operations have one kernel each, and before any call.  Cut at 1023
- *  bytes.  Valid as last_plan is.  NULL context: "". */
+/** Why no better kernel serves the call of last_plan, best first, separated by "; ".  One reason is
+ *  "sm90: bias is given, wanted none".  "" where the best kernel serves, before any call, and on
+ *  FOVEA_HOST, whose operations have one kernel each.  Cut at 1023 bytes.  Valid as last_plan is.
+ *  NULL context: "". */
 FOVEA_API const char* fovea_context_last_reasons(fovea_context* ctx);
 
 /** Memory of `bytes`, 256-byte aligned; 0 bytes give NULL.  fovea_free on any context of the device
