@@ -4,7 +4,7 @@
  *
  *  Workspace query.  fovea_X_workspace makes every decision of fovea_X and touches no data: it says
  *  "valid?", "supported?" and "how many bytes?".  Addresses are only compared and checked for
- *  alignment, never dereferenced.
+ *  alignment, never dereferenced.  fovea_context_last_plan names the kernel that it chose.
  *
  *  Field comments are the contract.  The library checks every call against them, and they have one
  *  form: `[direction, optional, sums] (dims) or paged (dims) dtypes: words`.
