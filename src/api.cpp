@@ -80,6 +80,8 @@ fovea_status run(Context* ctx, const P* params, const Contract& contract,
     }
     static_assert(std::is_nothrow_copy_assignable_v<Text>);
     ctx->last_kernel = decision.plan.kernel;
+    ctx->asked_kernel.clear();
+    ctx->last_reasons = decision.plan.reasons;
   });
 }
 
@@ -90,7 +92,10 @@ fovea_status query(Context* ctx, const P* params, size_t* bytes, const Contract&
     if (!bytes) refuse("%s_workspace: bytes is NULL", contract.op);
     *bytes = 0;
     const FloatState state;
-    *bytes = decide(*ctx, params, contract, first_size, false).bytes;
+    const Decision decision = decide(*ctx, params, contract, first_size, false);
+    *bytes = decision.bytes;
+    ctx->asked_kernel = decision.plan.kernel;
+    ctx->last_reasons = decision.plan.reasons;
   });
 }
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs a build, moves the prefix, and builds examples/c against it as a user would: CMake package
-# and pkg-config, shared and static.  All must print the same rows.  Then: a libdir of two levels,
-# the pkg-config file of the build tree, the components of the CMake package without a CUDA toolkit.
+# and pkg-config, shared and static.  All must print the same rows.  Then: the installed program, a
+# libdir of two levels, the pkg-config file of the build tree, the components of the CMake package
+# without a CUDA toolkit.
 #   tests/install.sh <build folder>
 set -euo pipefail
 build=$(cd "$1" && pwd)
@@ -20,6 +21,12 @@ mv "$out/first" "$out/prefix"
 prefix=$out/prefix
 libdir=$(dirname "$(find "$prefix" -name libfovea.so | head -n 1)")
 ! grep -rIl -e "$out/first" "$prefix" || fail "these files hold the old prefix"
+
+# ---- the program finds the library of its own prefix, and needs no environment
+info() { env -i "$prefix/bin/fovea_info" "$@"; }
+path=$(info | sed -n 's/^library *[0-9.]*, //p')
+[ "$path" = "$(realpath "$libdir/libfovea.so")" ] || fail "fovea_info has the library '$path', wanted that of $libdir"
+info attention_forward b=1 s=4 t=4 h=2 g=2 d=8 --host | grep -q '^kernel *attention_forward\.host\.' || fail "fovea_info plans no call"
 
 for static in OFF ON; do
   quiet cmake -S examples/c -B "$out/cmake-$static" -G Ninja -DCMAKE_PREFIX_PATH="$prefix" -DSTATIC_FOVEA=$static
@@ -49,7 +56,7 @@ unset PKG_CONFIG_PATH
 # ---- a libdir of two levels, as Debian's, and moved
 mkdir -p "$out/multi/lib"
 cp -P "$libraries"/libfovea* "$out/multi/lib"
-quiet cmake -S . -B "$out/multi" -DFOVEA_CUDA=OFF -DFOVEA_TESTS=OFF -DFOVEA_BENCH=OFF \
+quiet cmake -S . -B "$out/multi" -DFOVEA_CUDA=OFF -DFOVEA_INFO=OFF -DFOVEA_TESTS=OFF -DFOVEA_BENCH=OFF \
   -DCMAKE_INSTALL_LIBDIR=lib/x86_64-linux-gnu -DCMAKE_INSTALL_INCLUDEDIR=include/of/fovea
 quiet cmake --install "$out/multi" --prefix "$out/second"
 mv "$out/second" "$out/third"

@@ -3,7 +3,8 @@
 # What a new operation touches.  A copy of the working tree gets the operation of tests/toy: its own
 # files, one row of src/ops.inc, one line of README.md and one of CHANGELOG.md.  With nothing else
 # changed by hand, the copy must generate, build, keep its laws, pass the operation's conformance,
-# contract and random calls on the host, and answer calls from C, Python, Rust and Julia.
+# contract and random calls on the host, be planned by fovea_info, and answer calls from C, Python,
+# Rust and Julia.
 #   tests/toy.sh [folder to keep the copy in]
 # Where cargo or julia is missing its call is skipped; FOVEA_REQUIRE_ALL=1 makes that a failure.
 set -euo pipefail
@@ -60,7 +61,7 @@ if command -v ccache >/dev/null; then
 fi
 cmake -S . -B "$out/build" -G Ninja -DFOVEA_CUDA=OFF -DFOVEA_STATIC=OFF -DFOVEA_BENCH=OFF -DFOVEA_FAMILIES=toy \
   -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DCMAKE_C_FLAGS_DEBUG=-O0 "${launcher[@]}" >"$out/configure.log"
-cmake --build "$out/build" --target fovea abi conformance contract random_calls >"$out/build.log" ||
+cmake --build "$out/build" --target fovea fovea_info abi conformance contract random_calls >"$out/build.log" ||
   { cat "$out/build.log" >&2; fail "does not build"; }
 tests() { # program, filter: all pass, and there are some
   local log=$out/$1.log
@@ -76,6 +77,9 @@ fi
 tests conformance 'toy_forward/host*'
 tests contract '*toy_forward*:ContractCases*'
 FOVEA_RANDOM_OP=toy_ FOVEA_RANDOM_CALLS=${FOVEA_TOY_CALLS:-3000} tests random_calls '*.host'
+
+"$out/build/bin/fovea_info" toy_forward b=2 s=4 h=2 d=8 taps=3 dtype=bf16 >"$out/info.txt" || fail "fovea_info plans no call"
+grep -q '^kernel *toy_forward\.host' "$out/info.txt" || fail "fovea_info names no kernel: $(cat "$out/info.txt")"
 
 # ---- calls through what was generated
 export FOVEA_LIB_DIR=$out/build/lib FOVEA_LIBRARY=$out/build/lib/libfovea.so LD_LIBRARY_PATH=$out/build/lib

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the public headers and writes everything that must agree with them.
 
-    tools/api.py            write bindings/, the contract table, the lists of fovea.h and core.h
+    tools/api.py            write bindings/, the tables of the contract and of fovea_info, the lists
+                            of fovea.h and core.h
     tools/api.py --check    exit 1 and list the files that are not what would be written
     tools/api.py --gate     exit 1 unless every lib/abi/<release>.json is a prefix of today's ABI
     tools/api.py --headers DIR   read the headers of another folder (with any of the above)
@@ -485,15 +486,19 @@ def main(argv):
     try:
         api = parse(folder)
         files = outputs(api)
+        emit_cpp = importlib.import_module("emit_cpp")
         files["include/fovea/core.h"] = with_glossary((ROOT / "include/fovea/core.h").read_text())
         files["include/fovea/fovea.h"] = with_manual((ROOT / "include/fovea/fovea.h").read_text(), folder)
         files["src/core/headers.inc"] = headers_inc(folder)
+        meanings = {name: meaning for name, (_, meaning) in (DIMS | own_extents(folder)).items()}
+        files["programs/fovea_info/operations.inc"] = emit_cpp.info_table(api, meanings)
+        files["programs/fovea_info/headers.h"] = emit_cpp.headers_h(headers_of(folder))
     except Refused as why:
         sys.exit(f"api.py: {why}")
     if tests:
         tests.mkdir(parents=True, exist_ok=True)
         extents = {name: extent for name, (extent, _) in (DIMS | own_extents(folder)).items() if extent}
-        for name, text in importlib.import_module("emit_cpp").emit_tests(api, headers_of(folder), extents).items():
+        for name, text in emit_cpp.emit_tests(api, headers_of(folder), extents).items():
             if not (tests / name).exists() or (tests / name).read_text() != text:  # else nothing is compiled again
                 (tests / name).write_text(text)
         return 0

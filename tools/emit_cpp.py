@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """bindings/api.json, the table the library checks calls against, the lists of operations in fovea.hpp,
-and the C++ tests' view of the ABI."""
+the table of the program fovea_info, and the C++ tests' view of the ABI."""
 import json
 import pathlib
 import re
@@ -122,6 +122,18 @@ def values_of(api, field):
     return "+" if field["kind"] == "f32" and re.match(r"(> )?0[:;]", field["doc"]) else ""
 
 
+def table_rows(api, op):
+    """The fields of an operation and the cells of its row FIELD(...) in tables for C++ programs."""
+    for f in params_of(api, op)["fields"]:
+        if f["kind"] == "tensor":
+            text = [" ".join(f["dims"]), " ".join(f["paged_dims"] or []), " ".join(f["dtypes"]), f["dtype_as"] or "",
+                    f["may_alias"]["field"] if f["may_alias"] else ""]
+            flags = [not f["optional"], f["direction"] != "in", f["sums"], f["direction"] == "inout"]
+        else:
+            text, flags = [""] * 5, [False] * 4
+        yield f, [op["name"], f["name"], f["kind"], str(f["offset"])] + [json.dumps(t) for t in text] + [str(x).lower() for x in flags]
+
+
 def contract_table(api, dims):
     """tests/contract.cpp's own reading of the comments: text, so that it shares nothing with src."""
     out = [GENERATED + "// OP(op, bytes at its first release), then its fields:\n"
@@ -130,15 +142,22 @@ def contract_table(api, dims):
     out += [f'DIM("{name}", {extent})' for name, extent in dims.items()]
     for op in api["ops"]:
         out.append(f"OP({op['name']}, {op['first_size']})")
-        for f in params_of(api, op)["fields"]:
-            if f["kind"] == "tensor":
-                text = [" ".join(f["dims"]), " ".join(f["paged_dims"] or []), " ".join(f["dtypes"]), f["dtype_as"] or "",
-                        f["may_alias"]["field"] if f["may_alias"] else ""]
-                flags = [not f["optional"], f["direction"] != "in", f["sums"], f["direction"] == "inout"]
-            else:
-                text, flags = [""] * 5, [False] * 4
-            cells = [op["name"], f["name"], f["kind"], str(f["offset"])] + [json.dumps(t) for t in text] + [str(x).lower() for x in flags] + [json.dumps(values_of(api, f))]
-            out.append(f"FIELD({', '.join(cells)})")
+        out += [f"FIELD({', '.join([*cells, json.dumps(values_of(api, f))])})" for f, cells in table_rows(api, op)]
+    return "\n".join(out) + "\n"
+
+
+def info_table(api, meanings):
+    """The operations for the program fovea_info, which is built without Python."""
+    out = [GENERATED + "// DIM(name, meaning)\n// VALUE(enum, name, number)\n// OP(op), then its fields:\n"
+           "// FIELD(op, name, kind, offset, dims, paged_dims, dtypes, dtype_as, alias, required, output, sums, inout, words)"]
+    out += [f"DIM({json.dumps(name)}, {json.dumps(meaning)})" for name, meaning in meanings.items()]
+    for e in api["enums"]:
+        prefix = e["name"].upper() + "_"
+        names = [(v["name"].removeprefix(prefix).removeprefix("FOVEA_").lower(), v["value"]) for v in e["values"]]
+        out += [f"VALUE({e['name']}, {json.dumps(name)}, {value})" for name, value in names]
+    for op in api["ops"]:
+        out.append(f"OP({op['name']})")
+        out += [f"FIELD({', '.join([*cells, json.dumps(f['doc'])])})" for f, cells in table_rows(api, op)]
     return "\n".join(out) + "\n"
 
 

@@ -7,8 +7,8 @@ stamped into the build folder and not read):
 
 host and cuda never see each other, ops/X never sees ops/Y (but kl_experimental sees kl, whose sides
 and tiles its recipes are made of), only api.cpp sees all ops and only their
-.h; .cpp and .h include no .cuh and, outside src/cuda, no CUDA; tests, bench, examples and bindings
-see include/fovea and themselves.  Prints file:line for each breach and exits 1."""
+.h; .cpp and .h include no .cuh and, outside src/cuda, no CUDA; tests, bench, examples, programs and
+bindings see include/fovea and themselves, and tests/core sees core.  Prints file:line for each breach and exits 1."""
 import pathlib
 import re
 import sys
@@ -54,7 +54,7 @@ def breach(path, name):
     if path.parts[0] == "include":
         sees = SEES["include"]
     elif path.parts[0] != "src":
-        sees = {"include", here}
+        sees = {"include", here} | ({"core"} if path.parts[:2] == ("tests", "core") else set())
     elif to.name == "ops.inc":
         return None
     elif here == "api.cpp":
@@ -74,7 +74,7 @@ def breach(path, name):
 
 def main():
     count, broken = 0, []
-    for top in ("include", "src", "tests", "bench", "examples", "bindings"):
+    for top in ("include", "src", "tests", "bench", "examples", "programs", "bindings"):
         for file in sorted((ROOT / top).rglob("*")):
             path = file.relative_to(ROOT)
             if file.suffix not in SUFFIXES or not file.is_file() or {"target", "build"} & set(path.parts):

@@ -15,7 +15,7 @@ cmake -S . -B build -G Ninja \
     -DCMAKE_INSTALL_PREFIX=${prefix} \
     -DCMAKE_TOOLCHAIN_FILE=${CMAKE_TARGET_TOOLCHAIN} \
     -DCMAKE_BUILD_TYPE=Release \
-    -DFOVEA_CUDA=OFF -DFOVEA_STATIC=OFF -DFOVEA_TESTS=OFF -DFOVEA_BENCH=OFF
+    -DFOVEA_CUDA=OFF -DFOVEA_STATIC=OFF -DFOVEA_INFO=OFF -DFOVEA_TESTS=OFF -DFOVEA_BENCH=OFF
 cmake --build build --parallel ${nproc}
 cmake --install build
 install_license LICENSE

@@ -4,7 +4,7 @@
  *
  *  Workspace query.  fovea_X_workspace makes every decision of fovea_X and touches no data: it says
  *  "valid?", "supported?" and "how many bytes?".  Addresses are only compared and checked for
- *  alignment, never dereferenced.
+ *  alignment, never dereferenced.  fovea_context_last_plan names the kernel that it chose.
  *
  *  Field comments are the contract.  The library checks every call against them, and they have one
  *  form: `[direction, optional, sums] (dims) or paged (dims) dtypes: words`.
@@ -191,7 +191,8 @@ typedef enum fovea_build {
   FOVEA_BUILD_GIT = 2,           /**< commit the library was built from, "unknown" outside git */
   FOVEA_BUILD_TOOLKIT = 3,       /**< CUDA toolkit, "13.0"; "none" in a host-only build */
   FOVEA_BUILD_ARCHITECTURES = 4, /**< device code in the library, "80,90a"; "none" without */
-  FOVEA_BUILD_OPERATIONS = 5     /**< every operation, comma separated */
+  FOVEA_BUILD_OPERATIONS = 5,    /**< every operation, comma separated */
+  FOVEA_BUILD_COMPILER = 6       /**< of the host's code, "gcc 12.2.0" */
 } fovea_build;
 
 /** A view: never owns.  data == NULL means "not given".  Frozen: this struct never grows.
@@ -267,6 +268,17 @@ FOVEA_API fovea_status fovea_context_wait(fovea_context* ctx, fovea_context* oth
 /** The kernel the last operation ran, "attention_forward.cuda.sm80.bf16.d128.whole"; "" before any.
  *  Valid until the context's next operation.  NULL context: "". */
 FOVEA_API const char* fovea_context_last_kernel(fovea_context* ctx);
+
+/** The kernel that the last operation or workspace query chose; "" before any.  After an operation
+ *  it is last_kernel.  A query runs nothing and leaves last_kernel as it was; a refused call leaves
+ *  both.  Valid until the context's next operation or query.  NULL context: "". */
+FOVEA_API const char* fovea_context_last_plan(fovea_context* ctx);
+
+/** Why no better kernel serves the call of last_plan, best first, separated by "; ".  One reason is
+ *  "sm90: bias is given, wanted none".  "" where the best kernel serves, before any call, and on
+ *  FOVEA_HOST, whose operations have one kernel each.  Cut at 1023 bytes.  Valid as last_plan is.
+ *  NULL context: "". */
+FOVEA_API const char* fovea_context_last_reasons(fovea_context* ctx);
 
 /** Memory of `bytes`, 256-byte aligned; 0 bytes give NULL.  fovea_free on any context of the device
  *  frees it.  Device memory is there in stream order: other streams wait for this one first. */

@@ -141,6 +141,8 @@ class Context {
   operator fovea_context*() const noexcept { return handle_.get(); }
   fovea_context* release() noexcept { return handle_.release(); } /**< the caller destroys it */
   const char* last_kernel() const noexcept { return fovea_context_last_kernel(handle_.get()); }
+  const char* last_plan() const noexcept { return fovea_context_last_plan(handle_.get()); }
+  const char* last_reasons() const noexcept { return fovea_context_last_reasons(handle_.get()); }
 
 #if defined(__cpp_exceptions)
   static Context host() { return try_create(FOVEA_HOST).value(); }

@@ -337,10 +337,20 @@ struct Attend {
   // The call has neither positions, per-head windows, bit mask, bias, alibi, softcap, sinks,
   // q_value, rope, chunk nor absent pages to think of: scale, window and lengths are all.
   // A sink logit changes no score: it enters a row's sum at the end, in every kernel.
-  bool plain() const {
-    return !mask.head_window && !mask.query_position && !mask.key_position && !mask.bits &&
-           !mask.window.chunk && !mask.window.sink && !score.bias && !score.alibi &&
-           score.softcap == 0 && !q_value && !rope.cos;
+  bool plain() const { return !not_plain(); }
+  // The first field that makes the call another one; nullptr: it is plain.
+  const char* not_plain() const {
+    if (mask.bits) return "mask";
+    if (score.bias) return "bias";
+    if (score.alibi) return "alibi";
+    if (mask.head_window) return "head_window";
+    if (mask.query_position) return "query_position";
+    if (mask.key_position) return "key_position";
+    if (mask.window.chunk) return "local_chunk";
+    if (mask.window.sink) return "sink_keys";
+    if (score.softcap != 0) return "softcap";
+    if (q_value) return "q_value";
+    return rope.cos ? "cos" : nullptr;
   }
 };
 

@@ -23,6 +23,14 @@ extern "C" const char* fovea_build_get(fovea_build key) {
           ;
       return operations + 1;  // past the first comma
     }
+    case FOVEA_BUILD_COMPILER:
+#if defined(__clang__)
+      return "clang " FOVEA_TEXT(__clang_major__) "." FOVEA_TEXT(__clang_minor__) "." FOVEA_TEXT(
+          __clang_patchlevel__);
+#else
+      return "gcc " FOVEA_TEXT(__GNUC__) "." FOVEA_TEXT(__GNUC_MINOR__) "." FOVEA_TEXT(
+          __GNUC_PATCHLEVEL__);
+#endif
   }
   return nullptr;
 }

@@ -201,6 +201,15 @@ const char* fovea_context_last_kernel(fovea_context* ctx) {
   return ctx ? ctx->last_kernel.c_str() : "";
 }
 
+const char* fovea_context_last_plan(fovea_context* ctx) {
+  if (!ctx) return "";
+  return (ctx->asked_kernel.empty() ? ctx->last_kernel : ctx->asked_kernel).c_str();
+}
+
+const char* fovea_context_last_reasons(fovea_context* ctx) {
+  return ctx ? ctx->last_reasons.c_str() : "";
+}
+
 fovea_status fovea_alloc(fovea_context* ctx, fovea_memory memory, size_t bytes, void** out) {
   return guarded_on(ctx, "alloc", [&] {
     if (!out) refuse("alloc: out is NULL");

@@ -49,6 +49,8 @@ struct fovea_context {
   bool workspace_fixed = false;
   bool failed = false;  // a device error was seen: only destroy works
   fovea::Text last_kernel;
+  fovea::Text asked_kernel;  // of a workspace query; "" where an operation came later
+  fovea::TextOf<fovea::kErrorBytes> last_reasons;
 
   fovea_context() = default;
   fovea_context(const fovea_context&) = delete;

@@ -44,12 +44,15 @@ class Launch {
 struct Plan {
   // For fovea_context_last_kernel: "attention_forward.cuda.sm80.bf16.d128.whole".
   Text kernel;
+  // For fovea_context_last_reasons, of the kernels tried before this one; choose() writes it.
+  TextOf<kErrorBytes> reasons;
   Layout workspace;
   Launch launch;
 };
 
 // A candidate of an op.  `offer` fills the plan and answers "", or says why it cannot serve the
-// request ("d=80 not in {64,128}").  Its name follows the op and the backend in Plan::kernel.
+// request: field, got, wanted ("d is 80, wanted 64 or 128"), since users read it in
+// fovea_context_last_reasons.  Its name follows the op and the backend in Plan::kernel.
 template <class Request>
 struct Kernel {
   const char* name;
@@ -77,7 +80,10 @@ Plan choose(const char* op, const Context& ctx, const Request& request,
     plan.kernel = Text(op) + (on_host ? ".host" : ".cuda");
     if (*kernel.name) plan.kernel += Text(".") + kernel.name;
     const Text reason = kernel.offer(ctx, request, plan);
-    if (reason.empty()) return true;
+    if (reason.empty()) {
+      plan.reasons = reasons;
+      return true;
+    }
     if (!reasons.empty()) reasons += "; ";
     if (*kernel.name) (reasons += kernel.name) += ": ";
     reasons += reason.c_str();

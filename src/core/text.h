@@ -34,6 +34,7 @@ class TextOf {
   }
 
   bool empty() const { return size_ == 0; }
+  void clear() { data_[size_ = 0] = 0; }
   const char* c_str() const { return data_; }
   TextOf& operator+=(const char* text) {
     add(text, strlen(text));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/dtype.h"
+#include "core/reasons.h"
 #include "cuda/launch.h"
 
 namespace fovea::cuda {
@@ -47,13 +48,12 @@ CUtensorMapDataType type_of(int32_t dtype) {
 const char* map_refuses(const MapOf& of) {
   const View<4>& x = of.tensor;
   const int64_t extent[4] = {of.batch, of.row, of.head, of.column}, size = dtype_bytes(of.dtype);
-  if (x.stride[3] != 1 || reinterpret_cast<uintptr_t>(x.data) % 16)
-    return "rows that are not contiguous and 16-byte aligned";
+  if (x.stride[3] != 1 || reinterpret_cast<uintptr_t>(x.data) % 16) return kPieceRows;
   for (int i = 0; i < 4; ++i) {
-    if (extent[i] > kExtentMost) return "an extent past 2^31";
+    if (extent[i] > kExtentMost) return "an extent of 2^31 or more";
     if (i == 3 || extent[i] <= 1) continue;
-    if (x.stride[i] == 0) return "a stride of 0";
-    if (x.stride[i] * size % 16) return "rows that are not contiguous and 16-byte aligned";
+    if (x.stride[i] == 0) return "a stride of 0, wanted one that is not";
+    if (x.stride[i] * size % 16) return kPieceRows;
     if (x.stride[i] > kStrideMost / size) return "a stride past 2^39 bytes";
   }
   return "";

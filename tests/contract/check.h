@@ -37,7 +37,15 @@ inline fovea_status answer(const Op& op, const void* params, std::string* text) 
   if (asked != FOVEA_OK) {
     EXPECT_EQ(bytes, 0u) << *text;
   }
+  // A query chooses and runs nothing; the op then runs what was chosen.
+  const std::string chosen = fovea_context_last_plan(context.ctx);
+  EXPECT_EQ(asked == FOVEA_OK, !chosen.empty());
+  EXPECT_STREQ(fovea_context_last_kernel(context.ctx), "");
   const fovea_status called = op.call(context.ctx, params);
+  EXPECT_EQ(chosen, fovea_context_last_plan(context.ctx));
+  if (called == FOVEA_OK) {
+    EXPECT_EQ(chosen, fovea_context_last_kernel(context.ctx));
+  }
   EXPECT_EQ(asked, called) << op.name << ": _workspace: " << *text
                            << ", op: " << fovea_last_error();
   EXPECT_EQ(*text, fovea_last_error());

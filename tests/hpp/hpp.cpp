@@ -47,7 +47,7 @@ void contexts() {
   ctx.set_threads(2);
   EXPECT(ctx.get(FOVEA_PROPERTY_THREADS) == 2);
   EXPECT(ctx.get(FOVEA_PROPERTY_BACKEND) == FOVEA_HOST);
-  EXPECT(!*ctx.last_kernel());
+  EXPECT(!*ctx.last_kernel() && !*ctx.last_plan() && !*ctx.last_reasons());
   ctx.set_stream(nullptr);
   ctx.synchronize();
   EXPECT_ERROR(FOVEA_INVALID_ARGUMENT, "stream", ctx.set_stream(&ctx));
@@ -157,6 +157,8 @@ void attention() {
   p.causal = 1;
   fovea::run(ctx, p);
   EXPECT_TEXT(ctx.last_kernel(), "attention_forward.host");
+  EXPECT_TEXT(ctx.last_plan(), ctx.last_kernel());
+  EXPECT(!*ctx.last_reasons());  // the host has one kernel
   for (std::size_t i = 0; i < static_cast<std::size_t>(h * d); i++)
     EXPECT(std::abs(o[i] - q[i]) < 1e-6F);  // row 0 sees key 0 alone
 

@@ -72,6 +72,7 @@ class Build(enum.IntEnum):
     TOOLKIT = 3  # CUDA toolkit, "13.0"; "none" in a host-only build
     ARCHITECTURES = 4  # device code in the library, "80,90a"; "none" without
     OPERATIONS = 5  # every operation, comma separated
+    COMPILER = 6  # of the host's code, "gcc 12.2.0"
 
 
 class Scaling(enum.IntEnum):
@@ -877,6 +878,8 @@ FUNCTIONS = {
     "fovea_context_synchronize": (C.c_int, [C.c_void_p]),
     "fovea_context_wait": (C.c_int, [C.c_void_p, C.c_void_p]),
     "fovea_context_last_kernel": (C.c_char_p, [C.c_void_p]),
+    "fovea_context_last_plan": (C.c_char_p, [C.c_void_p]),
+    "fovea_context_last_reasons": (C.c_char_p, [C.c_void_p]),
     "fovea_alloc": (C.c_int, [C.c_void_p, C.c_int, C.c_size_t, C.POINTER(C.c_void_p)]),
     "fovea_free": (C.c_int, [C.c_void_p, C.c_void_p]),
     "fovea_copy": (C.c_int, [C.c_void_p, C.c_void_p, C.c_void_p, C.c_size_t]),

@@ -181,6 +181,19 @@ class Context:
         name: str = lib.fovea_context_last_kernel(self._handle).decode()
         return name
 
+    @property
+    def last_plan(self) -> str:
+        """The kernel that the last operation or fovea.workspace_bytes chose; "" before any."""
+        name: str = lib.fovea_context_last_plan(self._handle).decode()
+        return name
+
+    @property
+    def last_reasons(self) -> str:
+        """Why no better kernel serves the call of last_plan, best first: "sm90: bias is given,
+        wanted none; sm80: ..."; "" where the best one serves."""
+        reasons: str = lib.fovea_context_last_reasons(self._handle).decode(errors="replace")
+        return reasons
+
     def empty(self, shape: Iterable[int], dtype: Any = "f32", *, host: bool = False) -> Buffer:
         """An uninitialised Buffer on this device; host=True: pinned memory the device reads."""
         return Buffer(

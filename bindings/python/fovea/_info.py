@@ -25,7 +25,8 @@ _SIMD = "avx2 fma f16c avx512f avx512_bf16 avx512_fp16 amx_bf16 neon asimd sve".
 
 
 def build(key: str | Build) -> str:
-    """A fact of the build: "version", "git", "toolkit", "architectures" or "operations"."""
+    """A fact of the build: "version", "git", "compiler", "toolkit", "architectures" or
+    "operations"."""
     fact: str = lib.fovea_build_get(member(Build, key, "build: key")).decode()
     return fact
 
@@ -54,6 +55,7 @@ def collect_env() -> Environment:
     facts["fovea"] = _abi.VERSION
     facts["library"] = f"{build('version')}, {os.path.realpath(library_path)}"
     facts["git"] = build("git")
+    facts["compiler"] = build("compiler")
     facts["CUDA toolkit"] = build("toolkit")
     facts["architectures"] = build("architectures")
     facts["operations"] = str(len(build("operations").split(",")))

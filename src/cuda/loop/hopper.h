@@ -9,7 +9,8 @@
 
 namespace fovea::cuda {
 
-inline constexpr char kNoTensorMaps[] = "the driver makes no tensor maps";
+inline constexpr char kNoTensorMaps[] =
+    "the driver makes no tensor map of this call, wanted one of CUDA 12 or later";
 
 // "" where the device is a Hopper GPU and every row and key of a sequence has an index there, or
 // why not.

@@ -5,6 +5,7 @@
 
 #include "core/dtype.h"
 #include "core/pieces.h"
+#include "core/reasons.h"
 #include "cuda/loop/row_tile.cuh"
 #include "ops/attention/backward.cuh"
 #include "ops/attention/backward_simt.cuh"
@@ -57,26 +58,24 @@ struct Choice {
 
 Text refuses(const Context& ctx, const AttendBackward& call) {
   const Attend& a = call.forward;
-  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
-    return Text(dtype_name(a.dtype)) + " not in {f16,bf16}";
-  if (a.o_dtype != a.dtype) return Text("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
-  if (a.d % 8 || a.e % 8 || a.d > 256 || a.e > 256)
-    return "d=" + Text::number(a.d) + ", e=" + Text::number(a.e) + " not multiples of 8 up to 256";
-  if (!a.h || !a.g) return "no heads";
+  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16) return reason_dtype(a.dtype);
+  if (a.o_dtype != a.dtype) return reason_dtype("o.dtype", a.o_dtype, a.dtype, "q");
+  if (Text why = refuse_widths(a.d, a.e, 8, 256); !why.empty()) return why;
+  if (!a.h || !a.g) return "h is 0";
   const Sequences& q = a.sequences;
   const int64_t rows[3] = {a.b, a.s, a.h}, keys[3] = {q.key_start ? 1 : q.count, a.t, a.g};
   for (const View<4>* x : {&a.q, &call.dout, &call.dq})
     if (*x && !in_pieces(*x, rows, 8))
-      return "q, dout or dq has rows that are not contiguous and 16-byte aligned";
+      return reason_rows(x == &a.q ? "q" : x == &call.dq ? "dq" : "dout");
   for (const View<4>* x : {&a.k, &a.v, &call.dk, &call.dv})
     if (*x && !in_pieces(*x, keys, 8))
-      return "k, v, dk or dv has rows that are not contiguous and 16-byte aligned";
+      return reason_rows(x == &a.k ? "k" : x == &a.v ? "v" : x == &call.dk ? "dk" : "dv");
   if (q.key_max > kIndexMax || q.query_max > kIndexMax)
     return "more than 2^30 keys or rows in a sequence";
   const Choice c(a);
-  if (!c.complete()) return "no instance for this dtype and width in this build";
+  if (!c.complete()) return no_instance(a.dtype, "d", a.d, "e", a.e);
   if (c.shared_bytes() > device_info(ctx).shared_block_bytes)
-    return "needs " + Text::number(c.shared_bytes()) + " bytes of shared memory in a block";
+    return reason_shared(c.shared_bytes(), device_info(ctx).shared_block_bytes);
   if (q.count * std::max(a.g * ceil_div(q.key_max, 64), a.h * ceil_div(q.query_max, 64)) > INT_MAX)
     return "more than 2^31 blocks of work";
   return "";

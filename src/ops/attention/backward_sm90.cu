@@ -6,6 +6,7 @@
 
 #include "core/dtype.h"
 #include "core/pieces.h"
+#include "core/reasons.h"
 #include "cuda/block/softmax.cuh"
 #include "cuda/launch.h"
 #include "cuda/loop/hopper.h"
@@ -124,18 +125,17 @@ struct Operands {
 Text refuses(const Context& ctx, const AttendBackward& call) {
   const Attend& a = call.forward;
   if (Text why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
-  if (a.o_dtype != a.dtype) return Text("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
-  if (!a.plain()) return "a bias, mask, softcap, position, chunk or sink keys are given";
-  if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
-  if (!a.h || !a.g) return "no heads";
+  if (a.o_dtype != a.dtype) return reason_dtype("o.dtype", a.o_dtype, a.dtype, "q");
+  if (const char* field = a.not_plain()) return reason_given(field);
+  if (Text why = refuse_widths(a.d, a.e, 8); !why.empty()) return why;
+  if (!a.h || !a.g) return "h is 0";
   const Sequences& q = a.sequences;
   const int64_t rows[3] = {a.b, a.s, a.h}, keys[3] = {q.key_start ? 1 : q.count, a.t, a.g};
   for (const View<4>* x : {&a.o, &call.dout, &call.dq})
     if (*x && !in_pieces(*x, rows, 8))
-      return "o, dout or dq has rows that are not contiguous and 16-byte aligned";
+      return reason_rows(x == &a.o ? "o" : x == &call.dq ? "dq" : "dout");
   for (const View<4>* x : {&call.dk, &call.dv})
-    if (*x && !in_pieces(*x, keys, 8))
-      return "dk or dv has rows that are not contiguous and 16-byte aligned";
+    if (*x && !in_pieces(*x, keys, 8)) return reason_rows(x == &call.dk ? "dk" : "dv");
   return "";
 }
 
@@ -171,7 +171,7 @@ Text offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
   if (Text why = refuses(ctx, call); !why.empty()) return why;
   const Attend& a = call.forward;
   const BackwardInstance90* found = find(a);
-  if (!found) return "no instance for this dtype and width in this build";
+  if (!found) return no_instance(a.dtype, "d", a.d, "e", a.e);
   const BackwardInstance90& instance = *found;
   const Sequences& q = a.sequences;
   const int64_t row_tiles = ceil_div(q.query_start ? a.s : q.query_max, instance.rows);

@@ -7,6 +7,7 @@
 //   FlashAttention-2 (2307.08691), FlashDecoding.
 #include <cmath>
 
+#include "core/reasons.h"
 #include "ops/attention/kernels.h"
 #include "ops/attention/tile_host.h"
 
@@ -199,7 +200,7 @@ class Forward {
 };
 
 Text refuses(const Context&, const Attend& a) {
-  if (a.e > kWidthMost) return "e = " + Text::number(a.e) + " is above " + Text::number(kWidthMost);
+  if (a.e > kWidthMost) return reason("e", a.e, "at most " + Text::number(kWidthMost));
   return "";
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/dtype.h"
 #include "core/pieces.h"
+#include "core/reasons.h"
 #include "ops/attention/forward.cuh"
 #include "ops/attention/kernels.h"
 
@@ -83,26 +84,24 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
 }
 
 Text refuses(const Context& ctx, const Attend& a) {
-  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16)
-    return Text(dtype_name(a.dtype)) + " not in {f16,bf16}";
-  if (a.q_value) return "q_value is given";
-  if (a.rope.cos) return "cos and sin are given";
-  if (a.d % 8 || a.e % 8 || a.d > 256 || a.e > 256)
-    return "d=" + Text::number(a.d) + ", e=" + Text::number(a.e) + " not multiples of 8 up to 256";
+  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16) return reason_dtype(a.dtype);
+  if (a.q_value) return reason_given("q_value");
+  if (a.rope.cos) return reason_given("cos");
+  if (Text why = refuse_widths(a.d, a.e, 8, 256); !why.empty()) return why;
   const int64_t many = 2;  // extents the call does not carry
-  if (!in_pieces(a.q, {a.b, a.s, a.h}, 8) || !in_pieces(a.k, {many, a.t, a.g}, 8) ||
-      !in_pieces(a.v, {many, a.t, a.g}, 8) ||
-      !in_pieces(a.o, {a.b, a.s, a.h}, a.o_dtype == FOVEA_F32 ? 4 : 8))
-    return "q, k, v or o has rows that are not contiguous and 16-byte aligned";
+  if (!in_pieces(a.q, {a.b, a.s, a.h}, 8)) return reason_rows("q");
+  if (!in_pieces(a.k, {many, a.t, a.g}, 8)) return reason_rows("k");
+  if (!in_pieces(a.v, {many, a.t, a.g}, 8)) return reason_rows("v");
+  if (!in_pieces(a.o, {a.b, a.s, a.h}, a.o_dtype == FOVEA_F32 ? 4 : 8)) return reason_rows("o");
   const Sequences& q = a.sequences;
   if (q.key_max > kIndexMax ||
       q.query_max * std::max<int64_t>(a.h / std::max<int64_t>(a.g, 1), 1) > kIndexMax)
     return "more than 2^30 keys or rows in a sequence";
   if (!a.h || !a.g) return "";
   const Choice c = choice(device_info(ctx), a);
-  if (!c.instance->launch) return "no instance for this dtype and width in this build";
+  if (!c.instance->launch) return no_instance(a.dtype, "d", a.d, "e", a.e);
   if (c.instance->shared_bytes > device_info(ctx).shared_block_bytes)
-    return "needs " + Text::number(c.instance->shared_bytes) + " bytes of shared memory in a block";
+    return reason_shared(c.instance->shared_bytes, device_info(ctx).shared_block_bytes);
   if (c.blocks > INT_MAX) return "more than 2^31 blocks of work";
   return "";
 }

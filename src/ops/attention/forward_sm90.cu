@@ -5,6 +5,7 @@
 
 #include "core/dtype.h"
 #include "core/pieces.h"
+#include "core/reasons.h"
 #include "cuda/launch.h"
 #include "cuda/loop/hopper.h"
 #include "ops/attention/forward.cuh"
@@ -150,17 +151,18 @@ Text refuses(const Context& ctx, const Attend& a) {
   if (Text why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
   Attend uncapped = a;
   uncapped.score.softcap = 0;
-  if (!uncapped.plain()) return "a bias, mask, position, chunk or sink keys are given";
+  if (const char* field = uncapped.not_plain()) return reason_given(field);
   if (a.sequences.page && (a.score.softcap > 0 || a.sequences.key_first))
-    return "pages with a softcap or key_first";
-  if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
-  if (!a.h || !a.g) return "no heads";
+    return Text(a.score.softcap > 0 ? "softcap" : "key_first") +
+           " is given with page_table, wanted one of them";
+  if (Text why = refuse_widths(a.d, a.e, 8); !why.empty()) return why;
+  if (!a.h || !a.g) return "h is 0";
   // TMA has no empty tensor: it would read one row.
   const Sequences& q = a.sequences;
-  if (!q.capacity || !q.caches || (q.page && !q.pool)) return "no keys";
+  if (!q.capacity || !q.caches || (q.page && !q.pool)) return "there are no keys";
   if (q.query_max * (a.h / a.g) > kIndexMax) return "more than 2^30 rows of a key head";
   const int64_t o_piece = a.o_dtype == FOVEA_F32 ? 4 : 8, extent[3] = {a.b, a.s, a.h};
-  if (!in_pieces(a.o, extent, o_piece)) return "o has rows that are not contiguous and aligned";
+  if (!in_pieces(a.o, extent, o_piece)) return reason_rows("o");
   return "";
 }
 
@@ -168,13 +170,18 @@ Text offer(const Context& ctx, const Attend& a, Plan& plan) {
   if (Text why = refuses(ctx, a); !why.empty()) return why;
   const Choice c = choice(device_info(ctx), a);
   if (!c.instance)
-    return "no instance for this dtype, width, group and number of rows in this build";
+    return no_instance(a.dtype, "d", a.d, "e", a.e) + ", " + Text::number(a.h / a.g) +
+           " query heads a key head, " + Text::number(a.sequences.query_max) + " rows";
   if (const int64_t page = a.sequences.page, keys = c.instance->keys; page)
     if (page < kLeastPage || (page < keys ? keys % page : page % keys))
-      return "pages of " + Text::number(page) + " tokens, which rows of 16 bytes serve better";
+      return reason("k.shape[1] (page)", page,
+                    "at least " + Text::number(kLeastPage) + ", and a divisor or a multiple of " +
+                        Text::number(keys));
   const Operands of(a, c);
-  for (const MapOf* x : {&of.q, &of.k, &of.v})
-    if (const char* why = map_refuses(*x); *why) return Text("q, k or v has ") + why;
+  const char* names[] = {"q", "k", "v"};
+  const MapOf* maps[] = {&of.q, &of.k, &of.v};
+  for (int i = 0; i < 3; ++i)
+    if (const char* why = map_refuses(*maps[i]); *why) return Text(names[i]) + " has " + why;
   ForwardWork90 work{};
   if (!make_maps(of.q, of.k, of.v, c.instance->keys, work.maps)) return kNoTensorMaps;
   work.o_given =

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/reasons.h"
 #include "cuda/block/reduce.cuh"
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/zero.cuh"
@@ -126,25 +127,24 @@ Text refuses(const Context& ctx, const ConvAttendBackward& b) {
   const ConvAttend& c = b.forward;
   const Attend& a = c.attend;
   if (Text why = refuses_sm90(ctx, c); !why.empty()) return why;
-  if (a.o_dtype != a.dtype) return Text("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
+  if (a.o_dtype != a.dtype) return reason_dtype("o.dtype", a.o_dtype, a.dtype, "q");
   // dout has no element then, and TMA knows no empty tensor: it would read one row.
-  if (!c.rows_out) return "no rows with an output";
+  if (!c.rows_out) return "rows_out is 0";
   const Sequences& q = a.sequences;
   const ConvGradientInstance90 *rows = find(c, ConvLines::rows), *keys = find(c, ConvLines::keys);
-  if (!rows || !keys) return "no instance for this dtype, width and number of taps in this build";
+  if (!rows || !keys) return no_taps(c);
   if (q.count * a.h * (q.query_max / 32 + 1) > kIndexMax ||
       q.count * a.g * (q.key_max / 32 + 1) > kIndexMax)
     return "more than 2^30 work items";
   const int64_t row_extent[3] = {a.b, a.s, a.h}, out_extent[3] = {a.b, c.rows_out, a.h},
                 key_extent[3] = {q.key_start ? 1 : q.count, a.t, a.g};
-  if (!in_pieces(a.o, out_extent, 8) || !in_pieces(b.dout, out_extent, 8) ||
-      (b.dq && !in_pieces(b.dq, row_extent, 8)))
-    return "o, dout or dq has rows that are not contiguous and 16-byte aligned";
+  if (!in_pieces(a.o, out_extent, 8)) return reason_rows("o");
+  if (!in_pieces(b.dout, out_extent, 8)) return reason_rows("dout");
+  if (b.dq && !in_pieces(b.dq, row_extent, 8)) return reason_rows("dq");
   for (const View<4>* x : {&b.dk, &b.dv})
-    if (*x && !in_pieces(*x, key_extent, 8))
-      return "dk or dv has rows that are not contiguous and 16-byte aligned";
+    if (*x && !in_pieces(*x, key_extent, 8)) return reason_rows(x == &b.dk ? "dk" : "dv");
   const Operands of(b);
-  return refuses_maps({&of.q, &of.k, &of.v, &of.dout}, "q, k, v or dout");
+  return refuses_maps({{"q", &of.q}, {"k", &of.k}, {"v", &of.v}, {"dout", &of.dout}});
 }
 
 TileOrder order_of(const DeviceInfo& device, const ConvAttend& c,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/reasons.h"
 #include "ops/conv_attention/forward.cuh"
 #include "ops/conv_attention/plan_sm90.cuh"
 
@@ -135,17 +136,17 @@ Text refuses(const Context& ctx, const ConvAttend& c) {
   const Attend& a = c.attend;
   const DeviceInfo& device = device_info(ctx);
   if (Text why = refuses_sm90(ctx, c); !why.empty()) return why;
-  if (a.sequences.page) return "paged keys";
-  if (!a.sequences.capacity || !a.sequences.caches) return "no keys";
+  if (a.sequences.page) return reason_given("page_table");
+  if (!a.sequences.capacity || !a.sequences.caches) return "there are no keys";
   const ConvInstance90* row = choose(device, c);
-  if (!row) return "no instance for this dtype, width and number of taps in this build";
+  if (!row) return no_taps(c);
   const Grid grid(c, *row);
   if (a.sequences.count * grid.heads * grid.row_tiles > kIndexMax)
     return "more than 2^30 work items";
   const Operands of(a, *row);
   const int64_t o_piece = a.o_dtype == FOVEA_F32 ? 4 : 8, extent[3] = {a.b, c.rows_out, a.h};
-  if (!in_pieces(a.o, extent, o_piece)) return "o has rows that are not contiguous and aligned";
-  return refuses_maps({&of.q, &of.k, &of.v}, "q, k or v");
+  if (!in_pieces(a.o, extent, o_piece)) return reason_rows("o");
+  return refuses_maps({{"q", &of.q}, {"k", &of.k}, {"v", &of.v}});
 }
 
 ConvWork90 work_of(const DeviceInfo& device, const ConvAttend& c, const ConvInstance90& row) {

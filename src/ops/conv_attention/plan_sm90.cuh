@@ -6,6 +6,7 @@
 
 #include "core/dtype.h"
 #include "core/pieces.h"
+#include "core/reasons.h"
 #include "cuda/block/schedule.cuh"
 #include "cuda/launch.h"
 #include "cuda/loop/hopper.h"
@@ -19,17 +20,29 @@ namespace fovea::cuda {
 inline Text refuses_sm90(const Context& ctx, const ConvAttend& c) {
   const Attend& a = c.attend;
   if (Text why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
-  if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
-  if (!a.h || !a.g) return "no heads";
+  if (Text why = refuse_widths(a.d, a.e, 8); !why.empty()) return why;
+  if (!a.h || !a.g) return "h is 0";
   return "";
 }
 
+// Where no instance has the dtype, the widths and the taps.
+inline Text no_taps(const ConvAttend& c) {
+  const Attend& a = c.attend;
+  return no_instance(a.dtype, "d", a.d, "e", a.e) +
+         ", kernel_rows = " + Text::number(c.kernel_rows) +
+         ", kernel_columns = " + Text::number(c.kernel_columns);
+}
+
 // What tensor maps refuse, if anything.
-inline Text refuses_maps(std::initializer_list<const MapOf*> maps, const char* names) {
-  for (const MapOf* x : maps)
-    if (const char* why = map_refuses(*x); *why) return Text(names) + " has " + why;
+struct NamedMap {
+  const char* name;  // of the tensor, in the header
+  const MapOf* of;
+};
+inline Text refuses_maps(std::initializer_list<NamedMap> maps) {
+  for (const NamedMap& x : maps)
+    if (const char* why = map_refuses(*x.of); *why) return Text(x.name) + " has " + why;
   CUtensorMap map;
-  if (!make_map(**maps.begin(), map)) return kNoTensorMaps;
+  if (!make_map(*maps.begin()->of, map)) return kNoTensorMaps;
   return "";
 }
 

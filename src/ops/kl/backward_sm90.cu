@@ -7,6 +7,7 @@
 
 #include "core/chunk.h"
 #include "core/dtype.h"
+#include "core/reasons.h"
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/hopper.h"
 #include "cuda/loop/row_tile.cuh"
@@ -143,10 +144,10 @@ Text add_plan(const DeviceInfo& device, KlOwn own, const KlGradient& gradient,
   if (!call.dq && !call.dk) return "";
   const Attend& a = call.forward;
   const KlBackwardInstance90* row = find(a);
-  if (!row) return "no instance for this dtype and these widths in this build";
+  if (!row) return no_instance(a.dtype, "width", a.d, "other width", a.e);
   for (const View<4>* out : {&call.dq, &call.dk})
     if (*out && !chunked(*out, 2, 8))
-      return "dq or dk has rows that are not contiguous and 16-byte aligned";
+      return reason_rows(out == &call.dq ? "a side's dq" : "a side's dk");
   const Sequences& q = a.sequences;
   const int64_t row_tiles = ceil_div(q.query_start ? a.s : q.query_max, row->rows);
   if (q.count * std::max(a.g * ceil_div(q.key_max, row->keys), a.h * (row_tiles + 1)) > kIndexMax)
@@ -193,11 +194,11 @@ void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float
 
 Text offer(const Context& ctx, const KlBackward& b, Plan& plan) {
   const Kl& a = b.forward;
-  if (a.first.dtype != a.second.dtype) return "teacher and student differ in dtype";
+  if (a.first.dtype != a.second.dtype) return reason_sides(a.first, a.second);
   if (Text why = hopper_refuses(ctx, a.first.dtype, a.sequences); !why.empty()) return why;
-  if (!attend_of(a, a.first, a.second).plain()) return "sink_keys or head_window are given";
-  if (a.first.width % 8 || a.second.width % 8) return "a width that is not a multiple of 8";
-  if (!a.h || !a.sequences.count || !a.t || !a.s) return "nothing to do";
+  if (const char* field = attend_of(a, a.first, a.second).not_plain()) return reason_given(field);
+  if (Text why = refuse_sides(a.first, a.second, 8); !why.empty()) return why;
+  if (!a.h || !a.sequences.count || !a.t || !a.s) return "there are no rows, keys or heads";
   const GainSlots gains(plan.workspace, b);
   std::vector<OwnPlan> plans;
   int64_t side = 0, dq = 0, dk = 0, dq_order = 0;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/reasons.h"
 #include "ops/kl/forward.cuh"
 #include "ops/kl/maps.cuh"
 
@@ -68,14 +69,15 @@ KlWork90 work_of(const DeviceInfo& device, const Kl& a, const KlInstance90& row)
 }
 
 Text offer(const Context& ctx, const Kl& a, Plan& plan) {
-  if (a.first.dtype != a.second.dtype) return "teacher and student differ in dtype";
+  if (a.first.dtype != a.second.dtype) return reason_sides(a.first, a.second);
   if (Text why = hopper_refuses(ctx, a.first.dtype, a.sequences); !why.empty()) return why;
-  if (!attend_of(a, a.first, a.second).plain()) return "sink_keys or head_window are given";
-  if (a.first.width % 8 || a.second.width % 8) return "a width that is not a multiple of 8";
-  if (!a.h || !a.sequences.count || !a.t || !a.s) return "nothing to do";
+  if (const char* field = attend_of(a, a.first, a.second).not_plain()) return reason_given(field);
+  if (Text why = refuse_sides(a.first, a.second, 8); !why.empty()) return why;
+  if (!a.h || !a.sequences.count || !a.t || !a.s) return "there are no rows, keys or heads";
   const DeviceInfo& device = device_info(ctx);
   const KlInstance90* found = find(device, a);
-  if (!found) return "no instance for this dtype and these widths in this build";
+  if (!found)
+    return no_instance(a.first.dtype, "width", a.first.width, "other width", a.second.width);
   const KlInstance90& row = *found;
   const Sequences& q = a.sequences;
   if (q.count * a.h * ceil_div(q.query_max, row.rows) > kIndexMax)

@@ -2,7 +2,9 @@
 // The resolved calls of the KL operations and the kernels plan() chooses from.
 #pragma once
 #include "core/attend.h"
+#include "core/dtype.h"
 #include "core/plan.h"
+#include "core/reasons.h"
 
 namespace fovea {
 
@@ -15,6 +17,17 @@ struct KlSide {
   int64_t width, key_heads;
   float scale;  // resolved, > 0
 };
+
+// What a kernel on tensor cores refuses of two sides.  The names are of both, since the direction
+// has decided which one is first.
+inline Text reason_sides(const KlSide& x, const KlSide& y) {
+  return Text("dtypes are ") + dtype_name(x.dtype) + " and " + dtype_name(y.dtype) +
+         ", wanted q_student as q_teacher";
+}
+inline Text refuse_sides(const KlSide& x, const KlSide& y, int64_t of, int64_t most = 0) {
+  const Text why = refuse_width("d or f", x.width, of, most);
+  return why.empty() ? refuse_width("d or f", y.width, of, most) : why;
+}
 
 // KL(first || second): the direction has decided which side is the teacher.  With `share` > 0 the
 // Jensen-Shannon divergence instead: first's share in the mixture m, kl and kl_second the

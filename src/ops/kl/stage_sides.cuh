@@ -115,14 +115,14 @@ __device__ __forceinline__ bool may_see(const KeyTiles& tiles, int64_t width, in
 
 // Both sides fit a kernel on tensor cores: "", or why not.
 inline Text mma_refuses(const Context& ctx, const KlSide& x, const KlSide& y, int64_t width_max) {
-  if (device_info(ctx).arch < 80) return "compute capability below 80";
-  if (x.dtype != y.dtype) return "teacher and student differ in dtype";
-  if (x.dtype != FOVEA_F16 && x.dtype != FOVEA_BF16)
-    return Text(dtype_name(x.dtype)) + " not in {f16,bf16}";
-  if (x.width > width_max || y.width > width_max) return "a width above " + Text::number(width_max);
-  for (const KlSide* side : {&x, &y})
-    if (side->width % 8 || !chunked(side->q, 2, 8) || !chunked(side->k, 2, 8))
-      return "rows of q or k that are not contiguous chunks of 16 bytes";
+  if (device_info(ctx).arch < 80) return reason_capability(device_info(ctx).arch, "at least 8.0");
+  if (x.dtype != y.dtype) return reason_sides(x, y);
+  if (x.dtype != FOVEA_F16 && x.dtype != FOVEA_BF16) return reason_dtype(x.dtype);
+  if (Text why = refuse_sides(x, y, 8, width_max); !why.empty()) return why;
+  for (const KlSide* side : {&x, &y}) {
+    if (!chunked(side->q, 2, 8)) return reason_rows("a side's q");
+    if (!chunked(side->k, 2, 8)) return reason_rows("a side's k");
+  }
   return "";
 }
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "core/dtype.h"
+#include "core/reasons.h"
 #include "cuda/loop/epilogue.cuh"
 #include "cuda/loop/list_keys_sm80.cuh"
 #include "ops/kl/stage_dual_softmax.cuh"
@@ -212,18 +213,19 @@ constexpr int64_t kDscoresMost = int64_t{1} << 25;
 Text refuses(const Context& ctx, const KlGather& a) {
   if (const Text why = mma_refuses(ctx, a.kl.first, a.kl.second, kListWidth); !why.empty())
     return why;
-  if (a.kl.h < 4) return "fewer than 4 heads";
-  if (a.index.stride[1] != 0) return "a list of its own for each head";
-  if (a.kl.first.key_heads != 1 || a.kl.second.key_heads != 1) return "more than one key head";
+  if (a.kl.h < 4) return reason("h", a.kl.h, "at least 4");
+  if (a.index.stride[1] != 0)
+    return reason("index.stride[1]", a.index.stride[1], "0: one list for all heads");
+  for (const KlSide* side : {&a.kl.first, &a.kl.second})
+    if (side->key_heads != 1) return reason("g or x", side->key_heads, "1");
   return "";
 }
 Text backward_refuses(const Context& ctx, const KlGather& a) {
   if (const Text why = refuses(ctx, a); !why.empty()) return why;
   if (kStages * KeysStage::bytes + 1024 > device_info(ctx).shared_block_bytes)
-    return "less shared memory than 193 KB";
+    return reason_shared(kStages * KeysStage::bytes + 1024, device_info(ctx).shared_block_bytes);
   for (const KlSide* side : {&a.kl.first, &a.kl.second})
-    if (side->dq && !chunked(side->dq, 2, 8))
-      return "rows of dq that are not contiguous chunks of 16 bytes";
+    if (side->dq && !chunked(side->dq, 2, 8)) return reason_rows("a side's dq");
   if (row_dscores(a) > kDscoresMost)
     return "more than 2^25 entries of a row of all sequences and heads";
   return ListTranspose(lists_of(a), kKeysTileBits).refuses();

@@ -12,6 +12,7 @@
 
 #include "core/chunk.h"
 #include "core/dtype.h"
+#include "core/reasons.h"
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/row_tile.cuh"
 #include "ops/kl/maps.cuh"
@@ -59,13 +60,13 @@ Kl lse_call(const KlIndexer& a, const View<3>& lse) {
 Text refuses(const Context& ctx, const KlIndexer& a, Plan& plan, IndexerMaps90& maps) {
   const Kl& t = a.teacher;
   const KlSide& x = a.student;
-  if (t.first.dtype != x.dtype) return "teacher and student differ in dtype";
+  if (t.first.dtype != x.dtype) return reason_sides(t.first, x);
   // Its answer says what devices, dtypes and layouts there are.
   Plan lse;
   if (const Text why = kl_forward_sm90.offer(ctx, lse_call(a, {}), lse); !why.empty()) return why;
-  if (x.width % 8) return "a width that is not a multiple of 8";
+  if (Text why = refuse_width("f", x.width, 8); !why.empty()) return why;
   const IndexerInstance90* row = instance_of(a);
-  if (!row) return "no instance for this dtype and these widths in this build";
+  if (!row) return no_instance(x.dtype, "d", t.first.width, "f", x.width);
   if (t.sequences.count * ceil_div(t.sequences.query_max, kHeadsTile) > kIndexMax / 64)
     return "more than 2^24 tiles of rows";
   plan.kernel += Text(".") + dtype_name(x.dtype) + ".d" + Text::number(row->width);
@@ -212,8 +213,7 @@ void enqueue(Context& ctx, const KlIndexer& a, const IndexerMaps90& maps,
 Text offer_backward(const Context& ctx, const KlIndexer& a, Plan& plan) {
   IndexerMaps90 maps;
   if (Text why = refuses(ctx, a, plan, maps); !why.empty()) return why;
-  if (a.student.dq && !chunked(a.student.dq, 2, 8))
-    return "dq has rows that are not contiguous and 16-byte aligned";
+  if (a.student.dq && !chunked(a.student.dq, 2, 8)) return reason_rows("dq_student");
   const Sequences& q = a.teacher.sequences;
   if (q.count * ceil_div(q.key_max, kHeadsTile) > kIndexMax / 256)
     return "more than 2^22 tiles of keys";

@@ -2,6 +2,7 @@
 // Which calls of x_kl_pool_backward the Hopper kernel takes (pool_sm90.cuh), and its launch.
 #include <vector>
 
+#include "core/reasons.h"
 #include "cuda/loop/row_tile.cuh"
 #include "ops/kl/maps.cuh"
 #include "ops/kl_experimental/pool_sweep.cuh"
@@ -28,10 +29,12 @@ Text pool_sm90_refuses(const Context& ctx, const PoolCall& call, PoolMaps90& map
   const Kl& kl = a.kl;
   if (Text why = hopper_refuses(ctx, kl.first.dtype, kl.sequences); !why.empty()) return why;
   if (Text why = pool_mma_refuses(ctx, a); !why.empty()) return why;
-  if (a.block_keys != 64 && a.block_keys != 128) return "block_keys not in {64,128}";
-  if (!attend_of(kl, kl.first, kl.first).plain()) return "sink_keys or head_window are given";
-  if (!kl.h || !kl.sequences.count || !kl.t || !kl.s) return "nothing to do";
-  if (!instance_of(a)) return "no instance for this dtype and these widths in this build";
+  if (a.block_keys != 64 && a.block_keys != 128)
+    return reason("block_keys", a.block_keys, "64 or 128");
+  if (const char* field = attend_of(kl, kl.first, kl.first).not_plain()) return reason_given(field);
+  if (!kl.h || !kl.sequences.count || !kl.t || !kl.s) return "there are no rows, keys or heads";
+  if (!instance_of(a))
+    return no_instance(kl.first.dtype, "d", kl.first.width, "f", kl.second.width);
   if (Dscores(kl.sequences, kl.h, call.keys()).items(kl.sequences) > kIndexMax)
     return "more than 2^30 tiles of rows of all heads";
   const KlSide &x = kl.first, &y = kl.second;

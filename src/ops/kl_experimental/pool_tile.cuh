@@ -5,6 +5,7 @@
 //   Rows are own, blocks the others (stage_sides.cuh).  The teacher's keys pass in tiles of 64;
 //   what a row has of a block so far lies in shared memory (cuda/loop/block_sums.cuh).
 #pragma once
+#include "core/reasons.h"
 #include "cuda/loop/block_sums.cuh"
 #include "ops/kl_experimental/dscores.cuh"
 #include "ops/kl_experimental/pool.h"
@@ -127,7 +128,7 @@ void pool_sweep_sm90(Context& ctx, const KlPool& a, const PoolMaps90& maps, cons
 
 // The kernels on tensor cores pool whole tiles.
 inline Text pool_mma_refuses(const Context& ctx, const KlPool& a) {
-  if (a.block_keys % kStageTile) return "block_keys not a multiple of 64";
+  if (a.block_keys % kStageTile) return reason("block_keys", a.block_keys, "a multiple of 64");
   return mma_refuses(ctx, a.kl.first, a.kl.second, 256);
 }
 FOVEA_HD int64_t pool_width(const KlPool& a) {

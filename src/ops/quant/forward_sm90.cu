@@ -5,6 +5,7 @@
 
 #include "core/chunk.h"
 #include "core/dtype.h"
+#include "core/reasons.h"
 #include "cuda/launch.h"
 #include "cuda/loop/feed_sm90.cuh"
 #include "cuda/loop/hopper.h"
@@ -70,15 +71,17 @@ QuantWork work_of(const Context& ctx, const QuantAttend& a, const QuantInstance9
 Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   const Attend& call = a.attend;
   if (Text why = hopper_refuses(ctx, call.sequences); !why.empty()) return why;
-  if (!a.v_t || !a.permuted) return "v_t in v_perm16 is not given";
-  if (call.score.softcap > 0) return "a softcap";
-  if (!call.h || !call.sequences.count || !call.t || !call.s) return "nothing to do";
-  if (call.d % 16 || call.e % 8) return "a width that is not a multiple of 16 (d) or 8 (e)";
+  if (!a.v_t || !a.permuted)
+    return "v_t of code_order FOVEA_CODE_ORDER_V_PERM16 is not given, wanted in place of v";
+  if (call.score.softcap > 0) return reason_given("softcap");
+  if (!call.h || !call.sequences.count || !call.t || !call.s)
+    return "there are no rows, keys or heads";
+  if (Text why = refuse_width("d", call.d, 16); !why.empty()) return why;
+  if (Text why = refuse_width("e", call.e, 8); !why.empty()) return why;
   const QuantInstance90* row = find(call);
-  if (!row) return "no instance for this width in this build";
+  if (!row) return no_instance(FOVEA_E4M3, "d", call.d, "e", call.e);
   const size_t o_bytes = static_cast<size_t>(dtype_bytes(call.o_dtype));
-  if (!chunked(call.o, o_bytes, static_cast<int>(16 / o_bytes)))
-    return "o has rows that are not contiguous and aligned";
+  if (!chunked(call.o, o_bytes, static_cast<int>(16 / o_bytes))) return reason_rows("o");
   if (call.sequences.count * call.h * ceil_div(call.sequences.query_max, row->rows) > kIndexMax)
     return "more than 2^30 blocks of work";
   CodeMaps maps;

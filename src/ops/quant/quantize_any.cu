@@ -5,6 +5,7 @@
 // columns in a row of shared memory, where the butterflies of the rotation run.  It reads x twice:
 // for the largest magnitude and for the codes.  Shared memory: 4 d floats.
 #include "core/dtype.h"
+#include "core/reasons.h"
 #include "cuda/launch.h"
 #include "ops/quant/quantize.cuh"
 
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 }
 
 Text offer(const Context&, const Quantize& a, Plan& plan) {
-  if (a.d > kWidthMost) return "d = " + Text::number(a.d) + " is above " + Text::number(kWidthMost);
+  if (a.d > kWidthMost) return reason("d", a.d, "at most " + Text::number(kWidthMost));
   const int64_t work = unit_count(a) * a.h;
   const Slot<float> most = plan.workspace.add<float>(a.block ? 0 : work);
   plan.kernel += Text(".") + dtype_name(a.x_dtype);

@@ -9,6 +9,7 @@
 // maxima.
 #include "core/chunk.h"
 #include "core/dtype.h"
+#include "core/reasons.h"
 #include "cuda/launch.h"
 #include "ops/quant/quantize.cuh"
 
@@ -159,14 +160,11 @@ void run(Context& ctx, const Quantize& a, float* most) {
 }
 
 Text offer(const Context&, const Quantize& a, Plan& plan) {
-  if (a.d != 64 && a.d != 128 && a.d != 256)
-    return "d=" + Text::number(a.d) + " not in {64,128,256}";
+  if (a.d != 64 && a.d != 128 && a.d != 256) return reason("d", a.d, "64, 128 or 256");
   const size_t bytes = static_cast<size_t>(dtype_bytes(a.x_dtype));
-  if (!chunked(a.x, bytes, kColumns)) return "x has rows that are not contiguous and aligned";
-  if (a.code && !chunked(a.code, 1, kColumns))
-    return "code has rows that are not contiguous and aligned";
-  if (a.code_t && !chunked(a.code_t, 1, kColumns))
-    return "code_t has rows that are not contiguous and aligned";
+  if (!chunked(a.x, bytes, kColumns)) return reason_rows("x");
+  if (a.code && !chunked(a.code, 1, kColumns)) return reason_rows("code");
+  if (a.code_t && !chunked(a.code_t, 1, kColumns)) return reason_rows("code_t");
   if (unit_count(a) * a.h > INT32_MAX) return "more than 2^31 units of work";
   const Slot<float> most = plan.workspace.add<float>(a.block ? 0 : unit_count(a) * a.h);
   plan.kernel += Text(".") + dtype_name(a.x_dtype) + ".d" + Text::number(a.d);

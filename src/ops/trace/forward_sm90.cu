@@ -5,6 +5,7 @@
 
 #include "core/chunk.h"
 #include "core/dtype.h"
+#include "core/reasons.h"
 #include "cuda/loop/hopper.h"
 #include "ops/trace/item.cuh"
 #include "ops/trace/rows.cuh"
@@ -59,15 +60,15 @@ MapOf keys_of(const Attend& a, const View<4>& x, int64_t width, int64_t keys) {
 Text refuses_all(const Context& ctx, const Trace& trace) {
   const Attend& a = trace.attend;
   if (Text why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
-  if (a.d % 8) return "d is not a multiple of 8";
+  if (Text why = refuse_width("d", a.d, 8); !why.empty()) return why;
   const Sequences& of = a.sequences;
   if (!a.b || !a.h || !a.s || !a.g || !of.key_max || !of.caches || (of.page && !of.pool))
-    return "nothing to do";
+    return "there are no rows, keys or heads";
   if (a.s > kIndexMax) return "more than 2^30 rows in a sequence";
   if (a.b * a.h > kIndexMax / trace.n) return "more than 2^30 row blocks";
   const MapOf q = rows_of(a, 64), k = keys_of(a, a.k, a.d, 64);
-  for (const MapOf* x : {&q, &k})
-    if (const char* why = map_refuses(*x); *why) return Text("q or k has ") + why;
+  if (const char* why = map_refuses(q); *why) return Text("q has ") + why;
+  if (const char* why = map_refuses(k); *why) return Text("k has ") + why;
   CUtensorMap map;
   if (!make_map(q, map)) return kNoTensorMaps;
   return "";
@@ -131,7 +132,10 @@ Text refuses(const Context& ctx, const Trace& a) {
   if (find_select(a) || find_weigh(a) || (a.wants_rows() && find_listed(a)) ||
       (a.lse_dense && find_dense(a)))
     return "";
-  return "no instance for this dtype, these widths and blocks in this build";
+  const Attend& of = a.attend;
+  return no_instance(of.dtype, "d", of.d, "e", of.e) + ", keep = " + Text::number(a.keep) +
+         ", block_rows = " + Text::number(a.block_rows) +
+         ", block_keys = " + Text::number(a.block_keys) + ", exact = " + Text::number(a.exact);
 }
 
 ItemWork90 item_work(const TraceCall& call) {

@@ -41,6 +41,8 @@ def around(ctx: fovea.Context, q: F32) -> None:
     call(q=q)
     assert_type(fovea.default_context("cuda:0").get("threads"), int)
     assert_type(ctx.last_kernel, str)
+    assert_type(ctx.last_plan, str)
+    assert_type(ctx.last_reasons, str)
     assert_type(fovea.build("git") + fovea.__version__, str)
     assert_type(fovea.collect_env()["git"], str)
     assert_type(ctx.empty((2, 3), "bf16").nbytes, int)

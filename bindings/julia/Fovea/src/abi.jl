@@ -57,7 +57,8 @@ const FOVEA_BUILD_GIT = Int32(2)
 const FOVEA_BUILD_TOOLKIT = Int32(3)
 const FOVEA_BUILD_ARCHITECTURES = Int32(4)
 const FOVEA_BUILD_OPERATIONS = Int32(5)
-const BUILD = (version=FOVEA_BUILD_VERSION, git=FOVEA_BUILD_GIT, toolkit=FOVEA_BUILD_TOOLKIT, architectures=FOVEA_BUILD_ARCHITECTURES, operations=FOVEA_BUILD_OPERATIONS)
+const FOVEA_BUILD_COMPILER = Int32(6)
+const BUILD = (version=FOVEA_BUILD_VERSION, git=FOVEA_BUILD_GIT, toolkit=FOVEA_BUILD_TOOLKIT, architectures=FOVEA_BUILD_ARCHITECTURES, operations=FOVEA_BUILD_OPERATIONS, compiler=FOVEA_BUILD_COMPILER)
 
 # How rope_table_get bends the frequencies of a longer context.
 const FOVEA_SCALING_NONE = Int32(0)
@@ -822,6 +823,14 @@ fovea_context_wait(ctx, other) =
 const _fovea_context_last_kernel = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_context_last_kernel(ctx) =
     ccall(symbol(_fovea_context_last_kernel, :fovea_context_last_kernel), Ptr{UInt8}, (Ptr{Cvoid},), ctx)
+
+const _fovea_context_last_plan = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_context_last_plan(ctx) =
+    ccall(symbol(_fovea_context_last_plan, :fovea_context_last_plan), Ptr{UInt8}, (Ptr{Cvoid},), ctx)
+
+const _fovea_context_last_reasons = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_context_last_reasons(ctx) =
+    ccall(symbol(_fovea_context_last_reasons, :fovea_context_last_reasons), Ptr{UInt8}, (Ptr{Cvoid},), ctx)
 
 const _fovea_alloc = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_alloc(ctx, memory, bytes, out) =

@@ -90,6 +90,15 @@ end
 "The kernel that the last operation ran; \"\" before any."
 last_kernel(ctx::Context) = unsafe_string(fovea_context_last_kernel(handle(ctx)))
 
+"The kernel that the last operation or [`workspace`](@ref) chose; \"\" before any."
+last_plan(ctx::Context) = unsafe_string(fovea_context_last_plan(handle(ctx)))
+
+"""
+Why no better kernel serves the call of [`last_plan`](@ref), best first: "sm90: bias is given, wanted
+none; sm80: ..."; "" where the best one serves.
+"""
+last_reasons(ctx::Context) = unsafe_string(fovea_context_last_reasons(handle(ctx)))
+
 "One number of the context or its device, `property(ctx, :free_bytes)`."
 function property(ctx::Context, key)
     value = Ref{Int64}(0)

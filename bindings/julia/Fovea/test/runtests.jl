@@ -119,6 +119,7 @@ end
         want_o, want_lse = reference(Float32.(q), Float32.(k), Float32.(v))
         o, lse = attention_forward(ctx, q, k, v; causal=true, lse=true)
         @test startswith(last_kernel(ctx), "attention_forward.host")
+        @test last_plan(ctx) == last_kernel(ctx) && last_reasons(ctx) == ""
         @test eltype(o) == T && size(o) == (6, 4, 5, 2) && size(lse) == (5, 4, 2)
         @test maximum(abs.(Float64.(Float32.(o)) .- want_o)) <= tolerance
         @test maximum(abs.(lse .- want_lse)) <= 2e-6

@@ -91,6 +91,7 @@ c_enum! {
     FOVEA_BUILD_TOOLKIT: TOOLKIT = 3, r#"CUDA toolkit, "13.0"; "none" in a host-only build"#;
     FOVEA_BUILD_ARCHITECTURES: ARCHITECTURES = 4, r#"device code in the library, "80,90a"; "none" without"#;
     FOVEA_BUILD_OPERATIONS: OPERATIONS = 5, "every operation, comma separated";
+    FOVEA_BUILD_COMPILER: COMPILER = 6, r#"of the host's code, "gcc 12.2.0""#;
 }
 
 c_enum! {
@@ -1159,6 +1160,19 @@ functions! {
     /// Valid until the context's next operation.  NULL context: "".
     /// ```
     fn fovea_context_last_kernel(ctx: *mut fovea_context) -> *const c_char;
+    /// ```text
+    /// The kernel that the last operation or workspace query chose; "" before any.  After an operation
+    /// it is last_kernel.  A query runs nothing and leaves last_kernel as it was; a refused call leaves
+    /// both.  Valid until the context's next operation or query.  NULL context: "".
+    /// ```
+    fn fovea_context_last_plan(ctx: *mut fovea_context) -> *const c_char;
+    /// ```text
+    /// Why no better kernel serves the call of last_plan, best first, separated by "; ".  One reason is
+    /// "sm90: bias is given, wanted none".  "" where the best kernel serves, before any call, and on
+    /// FOVEA_HOST, whose operations have one kernel each.  Cut at 1023 bytes.  Valid as last_plan is.
+    /// NULL context: "".
+    /// ```
+    fn fovea_context_last_reasons(ctx: *mut fovea_context) -> *const c_char;
     /// ```text
     /// Memory of `bytes`, 256-byte aligned; 0 bytes give NULL.  fovea_free on any context of the device
     /// frees it.  Device memory is there in stream order: other streams wait for this one first.

@@ -248,6 +248,17 @@ impl Context {
         unsafe { text(sys::fovea_context_last_kernel(self.as_raw())) }
     }
 
+    /// The kernel that the last operation or workspace query chose; "" before any.
+    pub fn last_plan(&self) -> String {
+        unsafe { text(sys::fovea_context_last_plan(self.as_raw())) }
+    }
+
+    /// Why no better kernel serves the call of `last_plan`, best first: "sm90: bias is given,
+    /// wanted none; sm80: ..."; "" where the best one serves.
+    pub fn last_reasons(&self) -> String {
+        unsafe { text(sys::fovea_context_last_reasons(self.as_raw())) }
+    }
+
     /// Memory of this context's device, its contents unspecified.
     pub fn alloc(&self, memory: Memory, bytes: usize) -> Result<Buffer<'_>> {
         let mut data = null_mut();

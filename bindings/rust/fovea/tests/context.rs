@@ -231,6 +231,8 @@ fn facts() {
     assert!(ctx.get(Property(99)).is_err());
     attend(&ctx);
     assert!(ctx.last_kernel().starts_with("attention_forward.host"), "{}", ctx.last_kernel());
+    assert_eq!(ctx.last_plan(), ctx.last_kernel());
+    assert_eq!(ctx.last_reasons(), "");
     ctx.wait(&Context::host().unwrap()).unwrap();
     ctx.synchronize().unwrap();
 }
