@@ -9,8 +9,6 @@
 
 namespace fovea::cuda {
 
-inline constexpr char kNoTensorMaps[] = "the driver makes no tensor maps";
-
 // "" where the device is a Hopper GPU and every row and key of a sequence has an index there, or
 // why not.
 Text hopper_refuses(const Context& ctx, const Sequences& sequences);
@@ -24,5 +22,7 @@ struct Copied {
 };
 // Makes the map of each: "" or why one cannot be made.
 Text map_each(std::initializer_list<Copied> copied);
+// The same for a forward sweep with tiles of `keys` keys.  Paged: rows of k are rows of a page.
+Text map_sweep(const MapOf& q, const MapOf& k, const MapOf& v, int keys, AttendMaps& maps);
 
 }  // namespace fovea::cuda

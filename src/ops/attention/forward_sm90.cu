@@ -173,10 +173,8 @@ Text offer(const Context& ctx, const Attend& a, Plan& plan) {
     if (page < kLeastPage || (page < keys ? keys % page : page % keys))
       return "pages of " + Text::number(page) + " tokens, which rows of 16 bytes serve better";
   const Operands of(a, c);
-  for (const MapOf* x : {&of.q, &of.k, &of.v})
-    if (const char* why = map_refuses(*x); *why) return Text("q, k or v has ") + why;
   ForwardWork90 work{};
-  if (!make_maps(of.q, of.k, of.v, c.instance->keys, work.maps)) return kNoTensorMaps;
+  if (Text why = map_sweep(of.q, of.k, of.v, c.instance->keys, work.maps); !why.empty()) return why;
   work.o_given =
       c.grid.group == 1 && a.o_dtype == a.dtype && !*map_refuses(of.o) && make_map(of.o, work.o);
   const int64_t items = c.order.items();

@@ -24,15 +24,6 @@ inline Text refuses_sm90(const Context& ctx, const ConvAttend& c) {
   return "";
 }
 
-// What tensor maps refuse, if anything.
-inline Text refuses_maps(std::initializer_list<const MapOf*> maps, const char* names) {
-  for (const MapOf* x : maps)
-    if (const char* why = map_refuses(*x); *why) return Text(names) + " has " + why;
-  CUtensorMap map;
-  if (!make_map(**maps.begin(), map)) return kNoTensorMaps;
-  return "";
-}
-
 // `heads` work items have the same row tiles, `shared` of them the same columns of `bytes`.
 // Sections are even and as large as the cache allows: a section of a few heads would end in long
 // work items that nothing is left to fill.  Of causal row tiles the shorter half of all sections
