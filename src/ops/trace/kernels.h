@@ -84,9 +84,6 @@ struct Trace {
     }
     return -1;
   }
-  FOVEA_HD int64_t head_of_batch(const Sequence& q, int64_t head) const {
-    return q.batch * attend.h + head;
-  }
   FOVEA_HD bool wants_edges() const { return static_cast<bool>(edge_count); }
   FOVEA_HD bool wants_values() const { return attend.o || edge_value; }
   FOVEA_HD bool wants_mass() const {
