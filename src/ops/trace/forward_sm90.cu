@@ -16,16 +16,16 @@ namespace {
 using namespace cuda;
 
 // Every row of select.inc, weigh.inc and rows.inc in this build, narrow widths first.
-const std::vector<SelectInstance90>& select_instances() {
-  static const std::vector<SelectInstance90> rows = {
+const std::vector<ItemInstance90>& select_instances() {
+  static const std::vector<ItemInstance90> rows = {
 #define FOVEA_INSTANCE(...) select_sm90_instance<SelectConfig90 __VA_ARGS__>(),
 #include "instances/trace_select_sm90.inc"
 #undef FOVEA_INSTANCE
   };
   return rows;
 }
-const std::vector<WeighInstance90>& weigh_instances() {
-  static const std::vector<WeighInstance90> rows = {
+const std::vector<ItemInstance90>& weigh_instances() {
+  static const std::vector<ItemInstance90> rows = {
 #define FOVEA_INSTANCE(...) weigh_sm90_instance<WeighConfig90 __VA_ARGS__>(),
 #include "instances/trace_weigh_sm90.inc"
 #undef FOVEA_INSTANCE
@@ -67,19 +67,10 @@ Text refuses(const Context& ctx, const Trace& trace) {
   return "";
 }
 
-const SelectInstance90* find_select(const Trace& a) {
-  if (a.exact) return nullptr;
-  for (const SelectInstance90& row : select_instances())
-    if (row.dtype == a.attend.dtype && a.attend.d <= row.d && a.keep <= row.most &&
+const ItemInstance90* find_item(const Trace& a, const std::vector<ItemInstance90>& rows) {
+  for (const ItemInstance90& row : rows)
+    if (row.dtype == a.attend.dtype && a.attend.d <= row.d && a.keep <= row.keep &&
         a.block_rows <= row.block_rows)
-      return &row;
-  return nullptr;
-}
-
-const WeighInstance90* find_weigh(const Trace& a) {
-  if (!a.wants_mass()) return nullptr;
-  for (const WeighInstance90& row : weigh_instances())
-    if (row.dtype == a.attend.dtype && a.attend.d <= row.d && a.block_rows <= row.block_rows)
       return &row;
   return nullptr;
 }
@@ -170,8 +161,8 @@ Text offer(const Context& ctx, const Trace& a, Plan& plan) {
       !why.empty())
     return why;
   const DeviceInfo& device = device_info(ctx);
-  const SelectInstance90* select = find_select(a);
-  const WeighInstance90* weigh = find_weigh(a);
+  const ItemInstance90 *select = a.exact ? nullptr : find_item(a, select_instances()),
+                       *weigh = a.wants_mass() ? find_item(a, weigh_instances()) : nullptr;
   const Sweep listed = sweep_of(device, listed_of(a), find_listed(a)),
               dense = sweep_of(device, dense_of(a), find_dense(a));
   if (!select && !weigh && !listed.instance && !dense.instance)
@@ -182,7 +173,7 @@ Text offer(const Context& ctx, const Trace& a, Plan& plan) {
                     : weigh           ? weigh->d
                                       : dense.instance->d;
   plan.kernel += Text(".") + dtype_name(a.attend.dtype) + ".d" + Text::number(width);
-  if (select) plan.kernel += ".select" + Text::number(select->most);
+  if (select) plan.kernel += ".select" + Text::number(select->keep);
   if (listed.instance) plan.kernel += ".rows" + Text::number(listed.instance->rows);
   if (weigh) plan.kernel += ".weigh";
   if (dense.instance) plan.kernel += ".dense";
