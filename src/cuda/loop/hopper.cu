@@ -21,6 +21,13 @@ Text hopper_refuses(const Context& ctx, int32_t dtype, const Sequences& sequence
   return hopper_refuses(ctx, sequences);
 }
 
+Text hopper_refuses(const Context& ctx, const Attend& a) {
+  if (Text why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
+  if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
+  if (!a.h || !a.g) return "no heads";
+  return "";
+}
+
 Text map_each(std::initializer_list<Copied> copied) {
   for (const Copied& x : copied) {
     if (const char* why = map_refuses(x.of); *why) return Text(x.name) + " has " + why;

@@ -14,6 +14,8 @@ namespace fovea::cuda {
 Text hopper_refuses(const Context& ctx, const Sequences& sequences);
 // As above, for operands of `dtype`.
 Text hopper_refuses(const Context& ctx, int32_t dtype, const Sequences& sequences);
+// As above, for a call whose heads and widths the sweeps take.
+Text hopper_refuses(const Context& ctx, const Attend& a);
 
 struct Copied {
   const char* name;  // of the tensor, in the header

@@ -147,14 +147,12 @@ struct Operands {
 };
 
 Text refuses(const Context& ctx, const Attend& a) {
-  if (Text why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
+  if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
   Attend uncapped = a;
   uncapped.score.softcap = 0;
   if (!uncapped.plain()) return "a bias, mask, position, chunk or sink keys are given";
   if (a.sequences.page && (a.score.softcap > 0 || a.sequences.key_first))
     return "pages with a softcap or key_first";
-  if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
-  if (!a.h || !a.g) return "no heads";
   // TMA has no empty tensor: it would read one row.
   const Sequences& q = a.sequences;
   if (!q.capacity || !q.caches || (q.page && !q.pool)) return "no keys";

@@ -22,14 +22,6 @@ constexpr int kThreads = 256;
 constexpr int kLanes = 16;      // of a row, 8 columns each
 constexpr int kStatsRows = 64;  // of a block
 
-template <int Dtype>
-__device__ __forceinline__ float2 pair_of(uint32_t x) {
-  if constexpr (Dtype == FOVEA_BF16)
-    return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
-  else
-    return __half22float2(*reinterpret_cast<const __half2*>(&x));
-}
-
 // A block owns 64 rows of a head.  The largest of non-negative floats is that of their bits, in any
 // order.
 template <int Dtype>
@@ -120,7 +112,7 @@ Text map_operands(const ConvAttendBackward& b, BackwardMaps& maps) {
 Text refuses(const Context& ctx, const ConvAttendBackward& b) {
   const ConvAttend& c = b.forward;
   const Attend& a = c.attend;
-  if (Text why = refuses_sm90(ctx, c); !why.empty()) return why;
+  if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
   if (a.o_dtype != a.dtype) return Text("o and dout are ") + dtype_name(a.o_dtype) + ", not as q";
   // dout has no element then, and TMA knows no empty tensor: it would read one row.
   if (!c.rows_out) return "no rows with an output";

@@ -87,8 +87,8 @@ struct Tiling {
   int64_t items, time;
 };
 
-// Without a causal mask work items of a height are alike, and the last of a few rounds may be
-// mostly empty: row tiles of two heights, not as many in each head, even it out.
+// Without a causal mask work items of a height are alike, and the last of a few waves may be mostly
+// empty.  Row tiles of two heights, not as many in each head, even it out.
 Tiling tiling_of(const DeviceInfo& device, const ConvAttend& c, const ConvInstance90& row) {
   const Grid grid(c, row);
   const int64_t blocks = device.multiprocessors, heads = c.attend.sequences.count * grid.heads,
@@ -135,7 +135,7 @@ const ConvInstance90* choose(const DeviceInfo& device, const ConvAttend& c) {
 
 Text refuses(const Context& ctx, const ConvAttend& c) {
   const Attend& a = c.attend;
-  if (Text why = refuses_sm90(ctx, c); !why.empty()) return why;
+  if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
   if (a.sequences.page) return "paged keys";
   if (!a.sequences.capacity || !a.sequences.caches) return "no keys";
   const int64_t o_piece = a.o_dtype == FOVEA_F32 ? 4 : 8, extent[3] = {a.b, c.rows_out, a.h};

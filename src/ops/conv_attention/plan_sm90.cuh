@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the launchers of conv_attention's Hopper kernels share: which calls neither takes, and the
-// order of work items.
+// What the launchers of conv_attention's Hopper kernels share: the order of work items.
 #pragma once
 #include <algorithm>
 
@@ -15,19 +14,10 @@
 
 namespace fovea::cuda {
 
-// Why neither kernel takes a call; "": one may.
-inline Text refuses_sm90(const Context& ctx, const ConvAttend& c) {
-  const Attend& a = c.attend;
-  if (Text why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
-  if (a.d % 8 || a.e % 8) return "a width that is not a multiple of 8";
-  if (!a.h || !a.g) return "no heads";
-  return "";
-}
-
 // `heads` work items have the same row tiles, `shared` of them the same columns of `bytes`.
-// Sections are even and as large as the cache allows: a section of a few heads would end in long
-// work items that nothing is left to fill.  Of causal row tiles the shorter half of all sections
-// comes last.
+// Sections are even and as large as the cache allows: one of a few heads would end in long work
+// items beside idle multiprocessors.  Of causal row tiles the shorter half of all sections comes
+// last.
 inline TileOrder conv_order(const DeviceInfo& device, int64_t row_tiles, int64_t heads,
                             int64_t splits, int64_t shared, int64_t bytes, bool causal,
                             bool reversed) {
