@@ -99,8 +99,8 @@
  *    neighbours  what the batch's other sequences hold, their lengths included
  *    batch       how many sequences there are
  *
- *  `nondeterministic` makes the run of a CUDA gradient `may`.  Of a packed call only `run` holds.
- *  Sums over sequences (total, dsink_logit, dweight, strides of 0) read them all: only `run` holds.
+ *  `nondeterministic` makes the run of attention's and kl's CUDA gradients `may`.  Only `run` holds
+ *  of packed calls, and of sums over sequences: total, dsink_logit, dweight, strides of 0.
  *  tests/harness/check.h holds every case to `run`; tests/properties/bits.cpp every other `no`.
  *
  *  Operations.  Each has its header's formulas, and one line of limits.

@@ -35,7 +35,7 @@ inline float read_scale(const char* op, const char* field, float scale, int64_t 
 
 inline void check_needs(const char* op, const fovea_tensor& x, const char* x_name,
                         const fovea_tensor& y, const char* y_name) {
-  if (x.data && !y.data) refuse("%s: %s is given without %s", op, x_name, y_name);
+  if (x.data && !y.data) refuse("%s: %s is given without %s, wanted both", op, x_name, y_name);
 }
 
 inline void check_together(const char* op, const fovea_tensor& x, const char* x_name,

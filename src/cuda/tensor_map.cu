@@ -7,7 +7,6 @@
 
 #include "core/dtype.h"
 #include "core/reasons.h"
-#include "cuda/launch.h"
 
 namespace fovea::cuda {
 namespace {
@@ -96,14 +95,6 @@ bool make_map(const MapOf& of, CUtensorMap& map) {
                   of.columns * size == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
                   CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
-bool make_maps(const MapOf& q, const MapOf& k, const MapOf& v, int keys, AttendMaps& maps) {
-  maps.pages = {
-      k.rows, keys / k.rows, static_cast<int32_t>(ceil_div(k.row, keys)),
-      static_cast<int32_t>(k.interleave == Interleave::heads_as_panels ? k.column / k.columns : 0),
-      static_cast<int32_t>(k.interleave == Interleave::heads_as_octets ? k.row / 8 : 0)};
-  return make_map(q, maps.q) && make_map(k, maps.k) && make_map(v, maps.v);
 }
 
 }  // namespace fovea::cuda

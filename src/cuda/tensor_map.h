@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TMA's tensor maps, encoded at each launch by host arithmetic alone.
+// TMA's tensor maps, encoded at each call by host arithmetic alone.
 #pragma once
 #include <cuda.h>  // CUtensorMap; nothing of libcuda is linked
 #include <cstdint>
@@ -44,7 +44,5 @@ const char* map_refuses(const MapOf& of);
 
 // False where the driver is too old to make one.
 bool make_map(const MapOf& of, CUtensorMap& map);
-// The maps of a forward sweep with tiles of `keys` keys.  Paged: rows of k are rows of a page.
-bool make_maps(const MapOf& q, const MapOf& k, const MapOf& v, int keys, AttendMaps& maps);
 
 }  // namespace fovea::cuda

@@ -20,7 +20,6 @@ harness::Case conv_case(const ConvCase& c, bool backward, bool tiny = false,
     return backward ? build_conv_backward(c, harness::seed_of(name), seed)
                     : build_conv_forward(c, harness::seed_of(name), seed);
   };
-  out.bits_may_differ = c.nondeterministic;
   return out;
 }
 

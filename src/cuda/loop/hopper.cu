@@ -3,7 +3,7 @@
 
 #include "core/dtype.h"
 #include "core/reasons.h"
-#include "cuda/device.h"
+#include "cuda/launch.h"
 #include "cuda/loop/row_tile.cuh"
 
 namespace fovea::cuda {
@@ -21,12 +21,28 @@ Text hopper_refuses(const Context& ctx, int32_t dtype, const Sequences& sequence
   return hopper_refuses(ctx, sequences);
 }
 
+Text hopper_refuses(const Context& ctx, const Attend& a) {
+  if (Text why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
+  if (Text why = refuse_widths(a.d, a.e, 8); !why.empty()) return why;
+  if (!a.h || !a.g) return "h is 0";
+  return "";
+}
+
 Text map_each(std::initializer_list<Copied> copied) {
   for (const Copied& x : copied) {
     if (const char* why = map_refuses(x.of); *why) return Text(x.name) + " has " + why;
-    if (!make_map(x.of, x.map)) return kNoTensorMaps;
+    if (!make_map(x.of, x.map))
+      return "the driver makes no tensor map of this call, wanted one of CUDA 12 or later";
   }
   return "";
+}
+
+Text map_sweep(const MapOf& q, const MapOf& k, const MapOf& v, int keys, AttendMaps& maps) {
+  maps.pages = {
+      k.rows, keys / k.rows, static_cast<int32_t>(ceil_div(k.row, keys)),
+      static_cast<int32_t>(k.interleave == Interleave::heads_as_panels ? k.column / k.columns : 0),
+      static_cast<int32_t>(k.interleave == Interleave::heads_as_octets ? k.row / 8 : 0)};
+  return map_each({{"q", q, maps.q}, {"k", k, maps.k}, {"v", v, maps.v}});
 }
 
 }  // namespace fovea::cuda

@@ -9,14 +9,13 @@
 
 namespace fovea::cuda {
 
-inline constexpr char kNoTensorMaps[] =
-    "the driver makes no tensor map of this call, wanted one of CUDA 12 or later";
-
 // "" where the device is a Hopper GPU and every row and key of a sequence has an index there, or
 // why not.
 Text hopper_refuses(const Context& ctx, const Sequences& sequences);
 // As above, for operands of `dtype`.
 Text hopper_refuses(const Context& ctx, int32_t dtype, const Sequences& sequences);
+// As above, for a call whose heads and widths the sweeps take.
+Text hopper_refuses(const Context& ctx, const Attend& a);
 
 struct Copied {
   const char* name;  // of the tensor, in the header
@@ -25,5 +24,7 @@ struct Copied {
 };
 // Makes the map of each: "" or why one cannot be made.
 Text map_each(std::initializer_list<Copied> copied);
+// The same for a forward sweep with tiles of `keys` keys.  Paged: rows of k are rows of a page.
+Text map_sweep(const MapOf& q, const MapOf& k, const MapOf& v, int keys, AttendMaps& maps);
 
 }  // namespace fovea::cuda

@@ -47,6 +47,15 @@ __device__ __forceinline__ bf16 from_float<bf16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
+// The two f16 or bf16 of a word.
+template <int Dtype>
+__device__ __forceinline__ float2 pair_of(uint32_t x) {
+  if constexpr (Dtype == FOVEA_BF16)
+    return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
+  else
+    return __half22float2(*reinterpret_cast<const __half2*>(&x));
+}
+
 // Element `offset` of an f32, f16 or bf16 array.
 __device__ __forceinline__ float load_float(const void* data, int32_t dtype, int64_t offset) {
   if (dtype == FOVEA_F32) return static_cast<const float*>(data)[offset];

@@ -24,14 +24,6 @@ using namespace cuda;
 constexpr char kOp[] = "attention_backward";
 constexpr int kThreads = 256;
 
-template <int Dtype>
-__device__ __forceinline__ float2 pair_of(uint32_t x) {
-  if constexpr (Dtype == FOVEA_BF16)
-    return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
-  else
-    return __half22float2(*reinterpret_cast<const __half2*>(&x));
-}
-
 // A block owns a row tile of a head, Lanes lanes own a row.  Row statistics: lse log2(e), and
 // delta = <dout, o> - dlse (also to `delta`, if given).  The dq semaphore is reset; unordered dq
 // starts from 0.
@@ -124,11 +116,9 @@ struct Operands {
 
 Text refuses(const Context& ctx, const AttendBackward& call) {
   const Attend& a = call.forward;
-  if (Text why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
+  if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
   if (a.o_dtype != a.dtype) return reason_dtype("o.dtype", a.o_dtype, a.dtype, "q");
   if (const char* field = a.not_plain()) return reason_given(field);
-  if (Text why = refuse_widths(a.d, a.e, 8); !why.empty()) return why;
-  if (!a.h || !a.g) return "h is 0";
   const Sequences& q = a.sequences;
   const int64_t rows[3] = {a.b, a.s, a.h}, keys[3] = {q.key_start ? 1 : q.count, a.t, a.g};
   for (const View<4>* x : {&a.o, &call.dout, &call.dq})

@@ -148,15 +148,13 @@ struct Operands {
 };
 
 Text refuses(const Context& ctx, const Attend& a) {
-  if (Text why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
+  if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
   Attend uncapped = a;
   uncapped.score.softcap = 0;
   if (const char* field = uncapped.not_plain()) return reason_given(field);
   if (a.sequences.page && (a.score.softcap > 0 || a.sequences.key_first))
     return Text(a.score.softcap > 0 ? "softcap" : "key_first") +
            " is given with page_table, wanted one of them";
-  if (Text why = refuse_widths(a.d, a.e, 8); !why.empty()) return why;
-  if (!a.h || !a.g) return "h is 0";
   // TMA has no empty tensor: it would read one row.
   const Sequences& q = a.sequences;
   if (!q.capacity || !q.caches || (q.page && !q.pool)) return "there are no keys";
@@ -178,12 +176,8 @@ Text offer(const Context& ctx, const Attend& a, Plan& plan) {
                     "at least " + Text::number(kLeastPage) + ", and a divisor or a multiple of " +
                         Text::number(keys));
   const Operands of(a, c);
-  const char* names[] = {"q", "k", "v"};
-  const MapOf* maps[] = {&of.q, &of.k, &of.v};
-  for (int i = 0; i < 3; ++i)
-    if (const char* why = map_refuses(*maps[i]); *why) return Text(names[i]) + " has " + why;
   ForwardWork90 work{};
-  if (!make_maps(of.q, of.k, of.v, c.instance->keys, work.maps)) return kNoTensorMaps;
+  if (Text why = map_sweep(of.q, of.k, of.v, c.instance->keys, work.maps); !why.empty()) return why;
   work.o_given =
       c.grid.group == 1 && a.o_dtype == a.dtype && !*map_refuses(of.o) && make_map(of.o, work.o);
   const int64_t items = c.order.items();

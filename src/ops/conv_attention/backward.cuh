@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What any kernel of conv_attention_backward needs beside itself: before it, zeros for rows and
-// keys of no sequence; after it, the ordered sum of the parts of dweight.
+// What any kernel of conv_attention_backward needs beside itself.  Before it: zeros for rows and
+// keys of no sequence.  After it: the ordered sum of the parts of dweight.
 #pragma once
 #include "core/workspace.h"
 #include "cuda/launch.h"

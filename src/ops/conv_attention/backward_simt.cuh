@@ -3,10 +3,11 @@
 //   S = scale q k' (0 where unseen), A = S convolved, p = exp(A - lse), dA = p (dout v' - delta)
 //   dweight[u,v] = sum dA[i,j] S[i - above + u, j - left + v],  dS = dA convolved, taps turned
 //   dq = scale dS k,  dk = scale dS' q,  dv = p' dout
-// A tile is 64 rows and at most 108 keys of S, of which the middle is its own: `above` rows on
-// either side and kernel_columns - 1 keys on either side are computed in two tiles.  A block owns
-// the rows (dq, and dweight of them) or the keys (dk, dv) of a tile and walks the other side in
-// ascending order, so each sum has one owner and one order.  p and dA take the place of dout v'.
+// A tile is 64 rows and at most 108 keys of S, of which the middle is its own.  `above` rows and
+// kernel_columns - 1 keys on either side of it are computed in two tiles.
+// A block owns the rows (dq, and dweight of them) or the keys (dk, dv) of a tile.  It loops over
+// the other axis in ascending order, so each sum has one owner and one order.
+// p and dA take the place of dout v'.
 // Thread (ty, tx) owns rows (keys) ty + 16 r of a sum and columns 4 tx + c.
 // Shared memory: block/stage.cuh with P in A's place, S, dA, taps, where rows and keys lie.
 #pragma once
@@ -31,7 +32,7 @@ constexpr int64_t conv_backward_bytes() {
          static_cast<int64_t>(sizeof(float));
 }
 
-// A NaN row of q or k reaches its gradients through S; as an operand it would also meet the zeros
+// A NaN row of q or k reaches its gradients through S.  As an operand it would also meet the zeros
 // of what does not see it.
 __device__ __forceinline__ float4 finite_of(float4 x) {
   const auto of = [](float x) { return fabsf(x) < INFINITY ? x : 0.f; };

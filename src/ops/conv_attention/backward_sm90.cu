@@ -23,14 +23,6 @@ constexpr int kThreads = 256;
 constexpr int kLanes = 16;      // of a row, 8 columns each
 constexpr int kStatsRows = 64;  // of a block
 
-template <int Dtype>
-__device__ __forceinline__ float2 pair_of(uint32_t x) {
-  if constexpr (Dtype == FOVEA_BF16)
-    return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
-  else
-    return __half22float2(*reinterpret_cast<const __half2*>(&x));
-}
-
 // A block owns 64 rows of a head.  The largest of non-negative floats is that of their bits, in any
 // order.
 template <int Dtype>
@@ -108,31 +100,24 @@ const ConvGradientInstance90* find(const ConvAttend& c, ConvLines kind) {
   return nullptr;
 }
 
-// Boxes of 64 lines or columns alike.
-struct Operands {
-  MapOf q, k, v, dout;
-  explicit Operands(const ConvAttendBackward& b)
-      : q(of(b.forward.attend.q, b.forward.attend)), k(q), v(q), dout(q) {
-    const Attend& a = b.forward.attend;
-    k.tensor = a.k, k.batch = a.sequences.caches, k.row = a.t, k.head = a.g;
-    v = k, v.tensor = a.v, v.column = a.e;
-    dout.tensor = b.dout, dout.row = b.forward.rows_out, dout.column = a.e;
-  }
-  static MapOf of(const View<4>& x, const Attend& a) {
-    return {x, a.dtype, a.b, a.s, a.h, a.d, 64};
-  }
-};
+// "" or why TMA cannot read an operand.  Boxes have 64 lines or columns alike.
+Text map_operands(const ConvAttendBackward& b, BackwardMaps& maps) {
+  const Attend& a = b.forward.attend;
+  const int64_t caches = a.sequences.caches;
+  return map_each({{"q", {a.q, a.dtype, a.b, a.s, a.h, a.d, 64}, maps.q},
+                   {"k", {a.k, a.dtype, caches, a.t, a.g, a.d, 64}, maps.k},
+                   {"v", {a.v, a.dtype, caches, a.t, a.g, a.e, 64}, maps.v},
+                   {"dout", {b.dout, a.dtype, a.b, b.forward.rows_out, a.h, a.e, 64}, maps.dout}});
+}
 
 Text refuses(const Context& ctx, const ConvAttendBackward& b) {
   const ConvAttend& c = b.forward;
   const Attend& a = c.attend;
-  if (Text why = refuses_sm90(ctx, c); !why.empty()) return why;
+  if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
   if (a.o_dtype != a.dtype) return reason_dtype("o.dtype", a.o_dtype, a.dtype, "q");
   // dout has no element then, and TMA knows no empty tensor: it would read one row.
   if (!c.rows_out) return "rows_out is 0";
   const Sequences& q = a.sequences;
-  const ConvGradientInstance90 *rows = find(c, ConvLines::rows), *keys = find(c, ConvLines::keys);
-  if (!rows || !keys) return no_taps(c);
   if (q.count * a.h * (q.query_max / 32 + 1) > kIndexMax ||
       q.count * a.g * (q.key_max / 32 + 1) > kIndexMax)
     return "more than 2^30 work items";
@@ -143,8 +128,7 @@ Text refuses(const Context& ctx, const ConvAttendBackward& b) {
   if (b.dq && !in_pieces(b.dq, row_extent, 8)) return reason_rows("dq");
   for (const View<4>* x : {&b.dk, &b.dv})
     if (*x && !in_pieces(*x, key_extent, 8)) return reason_rows(x == &b.dk ? "dk" : "dv");
-  const Operands of(b);
-  return refuses_maps({{"q", &of.q}, {"k", &of.k}, {"v", &of.v}, {"dout", &of.dout}});
+  return "";
 }
 
 TileOrder order_of(const DeviceInfo& device, const ConvAttend& c,
@@ -160,67 +144,69 @@ TileOrder order_of(const DeviceInfo& device, const ConvAttend& c,
                     bytes, c.causal, c.causal && !keys);
 }
 
-struct Slots90 {
+// What offer() decided: instances and orders of the pass over rows and of that over keys.
+struct GradientPlan90 {
+  ConvGradientInstance90 instance[2];
+  TileOrder order[2];
+  BackwardMaps maps;
   Slot<float2> row_stats;
   Slot<float> largest;
   Slot<double> dweight;
+
+  // Of a head's dweight: a warp has one.
+  int64_t parts() const { return int64_t{order[0].row_tiles} * 8; }
 };
 
-void enqueue(Context& ctx, const ConvAttendBackward& b, const Slots90& slots, void* base) {
+void enqueue(Context& ctx, const ConvAttendBackward& b, const GradientPlan90& plan, void* base) {
   const ConvAttend& c = b.forward;
   const Attend& a = c.attend;
-  const DeviceInfo& device = device_info(ctx);
   const auto clear = [&](auto* data, size_t count) {
     if (data) check(cudaMemsetAsync(data, 0, count * sizeof *data, stream(ctx)), kOp);
   };
   conv_clear(ctx, b);
-  clear(slots.largest.at(base), slots.largest.count);
-  if (ragged(a)) clear(slots.dweight.at(base), slots.dweight.count);  // else written whole
+  clear(plan.largest.at(base), plan.largest.count);
+  if (ragged(a)) clear(plan.dweight.at(base), plan.dweight.count);  // else written whole
   const int64_t tiles = ceil_div(a.sequences.query_max, kStatsRows);
   const int64_t blocks = a.sequences.count * a.h * tiles;
-  (a.dtype == FOVEA_BF16) ? launch<row_stats_kernel<FOVEA_BF16>>(ctx, kOp, blocks, kThreads, 0, b,
-                                                                 slots.row_stats.at(base),
-                                                                 slots.largest.at(base), tiles)
-                          : launch<row_stats_kernel<FOVEA_F16>>(ctx, kOp, blocks, kThreads, 0, b,
-                                                                slots.row_stats.at(base),
-                                                                slots.largest.at(base), tiles);
-  const Operands of(b);
+  (a.dtype == FOVEA_BF16)
+      ? launch<row_stats_kernel<FOVEA_BF16>>(ctx, kOp, blocks, kThreads, 0, b,
+                                             plan.row_stats.at(base), plan.largest.at(base), tiles)
+      : launch<row_stats_kernel<FOVEA_F16>>(ctx, kOp, blocks, kThreads, 0, b,
+                                            plan.row_stats.at(base), plan.largest.at(base), tiles);
   ConvGradientWork work{};
-  if (!make_map(of.q, work.maps.q) || !make_map(of.k, work.maps.k) ||
-      !make_map(of.v, work.maps.v) || !make_map(of.dout, work.maps.dout))
-    fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", kOp);
-  work.row_stats = slots.row_stats.at(base), work.largest = slots.largest.at(base);
-  work.dweight = slots.dweight.at(base);
+  work.maps = plan.maps;
+  work.row_stats = plan.row_stats.at(base), work.largest = plan.largest.at(base);
+  work.dweight = plan.dweight.at(base);
   // The longer work items come first: those of the pass whose blocks own fewer lines, or several
   // heads.
   const bool keys_first = a.h > a.g || ConvReach(c, true).halo > ConvReach(c, false).halo;
   for (bool keys : {keys_first, !keys_first}) {
     if (keys ? !b.dk && !b.dv : !b.dq && !b.dweight) continue;
-    const ConvGradientInstance90& row = *find(c, keys ? ConvLines::keys : ConvLines::rows);
-    work.order = order_of(device, c, row);
+    work.order = plan.order[keys];
     work.schedule = {static_cast<int32_t>(work.order.items()), counters(ctx) + 2 * keys};
     if (!work.schedule.items) continue;
-    row.launch(ctx, b, work);
+    plan.instance[keys].launch(ctx, b, work);
     work.beside = true;
   }
-  const int64_t parts = int64_t{order_of(device, c, *find(c, ConvLines::rows)).row_tiles} * 8;
-  conv_add_dweight(ctx, b, {slots.dweight.at(base), parts});
+  conv_add_dweight(ctx, b, {plan.dweight.at(base), plan.parts()});
 }
 
 Text offer(const Context& ctx, const ConvAttendBackward& b, Plan& plan) {
   if (Text why = refuses(ctx, b); !why.empty()) return why;
   const ConvAttend& c = b.forward;
   const Attend& a = c.attend;
-  const ConvGradientInstance90& row = *find(c, ConvLines::rows);
-  plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(row.d) + "." +
-                 Text::number(row.along()) + "x" + Text::number(row.across());
+  const ConvGradientInstance90 *rows = find(c, ConvLines::rows), *keys = find(c, ConvLines::keys);
+  if (!rows || !keys) return no_taps(c);
+  const DeviceInfo& device = device_info(ctx);
+  GradientPlan90 own{{*rows, *keys}, {order_of(device, c, *rows), order_of(device, c, *keys)}};
+  if (Text why = map_operands(b, own.maps); !why.empty()) return why;
+  plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(rows->d) + "." +
+                 Text::number(rows->along()) + "x" + Text::number(rows->across());
   const int64_t heads = a.sequences.count * a.h;
-  const int64_t parts = int64_t{order_of(device_info(ctx), c, row).row_tiles} * 8;
-  Slots90 slots;
-  slots.row_stats = plan.workspace.add<float2>(a.b * a.h * a.s);
-  slots.largest = plan.workspace.add<float>(heads);
-  slots.dweight = plan.workspace.add<double>(b.dweight ? heads * parts * c.taps() : 0);
-  plan.launch = [=](Context& ctx, void* base) { enqueue(ctx, b, slots, base); };
+  own.row_stats = plan.workspace.add<float2>(a.b * a.h * a.s);
+  own.largest = plan.workspace.add<float>(heads);
+  own.dweight = plan.workspace.add<double>(b.dweight ? heads * own.parts() * c.taps() : 0);
+  plan.launch = [=](Context& ctx, void* base) { enqueue(ctx, b, own, base); };
   return "";
 }
 

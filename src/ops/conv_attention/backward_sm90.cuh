@@ -43,9 +43,15 @@
 //   A product of wgmma is issued before a barrier and a convolution runs after it: mixed by the
 //   compiler they would stall each other.
 //
-// Shared memory: the lines of both operands; a pipeline of Stages tiles (K or Q twice, at two
-// offsets, V or dout between); two tiles of S and two of dA; the head's bands of taps; of keys two
-// tiles' lse and delta for each warpgroup; the work item and the one after it; barriers.
+// Shared memory (ConvGradientLayout90), barriers last:
+//
+//   | part            | holds                                                                |
+//   | line_d, line_e  | the lines of both operands                                           |
+//   | ring            | a pipeline of Stages tiles: K or Q at two offsets, V or dout between |
+//   | scores          | two tiles of S and two of dA                                         |
+//   | bands           | the head's bands of taps                                             |
+//   | row_stats       | of keys: two tiles' lse and delta for each warpgroup                 |
+//   | slot, next_slot | the work item and the one after it                                   |
 //
 //   | barrier          | who arrives         | who waits | what it guards               |
 //   | line full        | TMA                 | both      | lines and the work item      |
@@ -93,9 +99,9 @@ class ConvGradientSweep90 : Pass {
   // dq or dk of a tile runs under the next tile's A.
   static constexpr bool kDeferred = Shape::roomy || Shape::late;
 
-  // All tiles of columns of the work item's head n.  A step has two halves, between which the loop
-  // turns where sums are deferred: no other product is under way there, so the compiler moves no
-  // register of one.
+  // All tiles of columns of the work item's head n.  A step has two halves.  Where sums are
+  // deferred the loop turns between them: no other product is under way there, so the compiler
+  // moves no register of one.
   __device__ __forceinline__ void walk_head(int n) {
     this->begin_head(n);
     int buffer = 0, t = sm90::uniform(this->work().last);

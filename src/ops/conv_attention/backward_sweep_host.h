@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host's backwards share: who owns which sum.  An item of work is (sequence, bundle of key
-// heads, part of the keys): it alone owns dk and dv of its keys, kept in f32 while it goes through
-// the strips of rows of every query head of the bundle (strip_gradient_host.h).  Keys around a
-// part's bounds are computed in both parts.  With one part dq is complete when the strip is; else
-// the parts' sums are added in order, as those of dweight are in any case.  Parts depend on shapes
-// alone: the bits do not change with the number of threads.
+// What the host's backwards share: who owns which sum.
+//   A work item is (sequence, bundle of key heads, part of the keys).  It alone owns dk and dv of
+//   its keys, kept in f32 while it loops over the strips of rows of every query head of the bundle
+//   (strip_gradient_host.h).  Keys around a part's bounds are computed in both parts.
+//   dq and dweight of several parts are added in the order of the parts.
+//   Parts depend on shapes alone: the bits do not change with the number of threads.
 #pragma once
 #include "ops/conv_attention/strip_gradient_host.h"
 

@@ -18,10 +18,12 @@ inline const char* name_of(ConvKind kind) {
 // Keys of the tile behind a split's last one that are read: outputs of the last reach there.
 constexpr int kHaloKeys = 16;
 
-// Row tiles of two heights, in four parts: work items from `begin` on are of `heads` heads from
-// `head` on, their tiles from row `row` on; tiles of parts 2 and 3 are low, with rows for one
-// warpgroup less than a block has.  No work items in parts 0 and 1: the row tiles are those of the
-// order.
+// Row tiles of two heights, in four parts.  Tiles of parts 2 and 3 are low: they have rows for one
+// warpgroup less than a block has.  Without work items in parts 0 and 1 the row tiles are those of
+// the order.  Of each part:
+//   begin  its first work item
+//   heads  how many heads it has, from `head` on
+//   row    the first row of its tiles
 struct TileParts {
   int32_t begin[4], heads[4], head[4], row[4];
 };

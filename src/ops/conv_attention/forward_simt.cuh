@@ -2,11 +2,12 @@
 // conv_attention_forward on the portable flash loop (loop/attend_simt.cuh): every dtype, width,
 // stride and number of taps.
 //   S = scale q k', 0 where unseen;  A = S convolved, -inf where unseen;  online softmax;  o += p v
-// A block owns a strip of 64 score rows (strip_simt.cuh) of one sequence and one part of its keys,
-// and slides over them in steps of 64: s[row][c] holds key j0 - left + c, of which the last
+// A block owns a strip of 64 score rows (strip_simt.cuh) of one sequence and one part of its keys.
+// It slides over the keys in steps of 64, and s[row][c] holds key j0 - left + c.  The last
 // kernel_columns - 1 columns stay for the next step, so that a part computes each score once.  The
-// step before a part's first only fills those.  Thread (ty, tx) owns rows ty + 16 r: of a product
-// keys tx + 16 c, of the convolution and the softmax keys 4 tx + c.
+// step before a part's first only fills those.
+// Thread (ty, tx) owns rows ty + 16 r: of a product keys tx + 16 c, of the convolution and the
+// softmax keys 4 tx + c.
 // Shared memory: block/stage.cuh, s, taps, where rows and keys lie.
 // Multi-Token Attention (2504.00927).
 #pragma once

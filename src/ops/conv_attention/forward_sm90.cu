@@ -38,16 +38,18 @@ const ConvInstance90* find(const ConvAttend& c, int groups) {
   return nullptr;
 }
 
-struct Operands {
-  MapOf q, k, v, halo;
-  Operands(const Attend& a, const ConvInstance90& row)
-      : q{a.q, a.dtype, a.b, a.s, a.h, a.d, static_cast<int>(row.slot())},
-        k{a.k, a.dtype, a.sequences.caches, a.t, a.g, a.d, row.keys},
-        v{a.v, a.dtype, a.sequences.caches, a.t, a.g, a.e, row.keys},
-        halo{a.k, a.dtype, a.sequences.caches, a.t, a.g, a.d, kHaloKeys} {}
-};
+// "" or why TMA cannot read an operand.
+Text map_operands(const Attend& a, const ConvInstance90& row, ConvWork90& work) {
+  const int64_t caches = a.sequences.caches;
+  const MapOf q{a.q, a.dtype, a.b, a.s, a.h, a.d, static_cast<int>(row.slot())},
+      k{a.k, a.dtype, caches, a.t, a.g, a.d, row.keys},
+      v{a.v, a.dtype, caches, a.t, a.g, a.e, row.keys},
+      halo{a.k, a.dtype, caches, a.t, a.g, a.d, kHaloKeys};
+  if (Text why = map_sweep(q, k, v, row.keys, work.maps); !why.empty()) return why;
+  return map_each({{"k", halo, work.halo}});
+}
 
-// Works of the call, splits aside; more than an int holds: 0.
+// How rows and heads become work items, splits aside.
 struct Grid {
   int64_t heads, packs, row_tiles;
   int64_t longest, own;  // rows: of a sequence, of a tile
@@ -86,8 +88,8 @@ struct Tiling {
   int64_t items, time;
 };
 
-// Without a causal mask work items of a height are alike, and the last of a few rounds may be
-// mostly empty: row tiles of two heights, not as many in each head, even it out.
+// Without a causal mask work items of a height are alike, and the last of a few waves may be mostly
+// empty.  Row tiles of two heights, not as many in each head, even it out.
 Tiling tiling_of(const DeviceInfo& device, const ConvAttend& c, const ConvInstance90& row) {
   const Grid grid(c, row);
   const int64_t blocks = device.multiprocessors, heads = c.attend.sequences.count * grid.heads,
@@ -134,24 +136,17 @@ const ConvInstance90* choose(const DeviceInfo& device, const ConvAttend& c) {
 
 Text refuses(const Context& ctx, const ConvAttend& c) {
   const Attend& a = c.attend;
-  const DeviceInfo& device = device_info(ctx);
-  if (Text why = refuses_sm90(ctx, c); !why.empty()) return why;
+  if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
   if (a.sequences.page) return reason_given("page_table");
   if (!a.sequences.capacity || !a.sequences.caches) return "there are no keys";
-  const ConvInstance90* row = choose(device, c);
-  if (!row) return no_taps(c);
-  const Grid grid(c, *row);
-  if (a.sequences.count * grid.heads * grid.row_tiles > kIndexMax)
-    return "more than 2^30 work items";
-  const Operands of(a, *row);
   const int64_t o_piece = a.o_dtype == FOVEA_F32 ? 4 : 8, extent[3] = {a.b, c.rows_out, a.h};
   if (!in_pieces(a.o, extent, o_piece)) return reason_rows("o");
-  return refuses_maps({{"q", &of.q}, {"k", &of.k}, {"v", &of.v}});
+  return "";
 }
 
-ConvWork90 work_of(const DeviceInfo& device, const ConvAttend& c, const ConvInstance90& row) {
+ConvWork90 work_of(const DeviceInfo& device, const ConvAttend& c, const ConvInstance90& row,
+                   const Grid& grid) {
   const Attend& a = c.attend;
-  const Grid grid(c, row);
   const int64_t heads = a.sequences.count * grid.heads, items = heads * grid.row_tiles;
   const int64_t tiles = ceil_div(a.sequences.key_max, row.keys);
   const int64_t blocks = int64_t{device.multiprocessors} * row.blocks;
@@ -177,23 +172,26 @@ Text offer(const Context& ctx, const ConvAttend& c, Plan& plan) {
   if (Text why = refuses(ctx, c); !why.empty()) return why;
   const Attend& a = c.attend;
   const DeviceInfo& device = device_info(ctx);
-  const ConvInstance90& row = *choose(device, c);
+  const ConvInstance90* found = choose(device, c);
+  if (!found) return no_taps(c);
+  const ConvInstance90& row = *found;
+  const Grid grid(c, row);
+  if (a.sequences.count * grid.heads * grid.row_tiles > kIndexMax)
+    return "more than 2^30 work items";
+  ConvWork90 work = work_of(device, c, row, grid);
+  if (Text why = map_operands(a, row, work); !why.empty()) return why;
   plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(row.d) + "." +
                  Text::number(row.rows()) + "x" + Text::number(row.columns()) + "." +
                  name_of(row.kind);
   if (row.kind == ConvKind::whole)
     plan.kernel += Text(".") + Text::number(64 * row.groups) + "x" + Text::number(row.keys);
-  const ConvWork90 work = work_of(device, c, row);
   PartialSlots slots;
   if (work.order.splits > 1) slots = PartialSlots(plan.workspace, a, work.order.splits, c.out());
   plan.launch = [=](Context& ctx, void* base) {
     if (!work.schedule.items) return;
-    const Operands of(a, row);
     ConvWork90 now = work;
     if (work.schedule.items > device_info(ctx).multiprocessors * row.blocks)
       now.schedule.counters = counters(ctx);
-    if (!make_maps(of.q, of.k, of.v, row.keys, now.maps) || !make_map(of.halo, now.halo))
-      fail(FOVEA_DEVICE_ERROR, "%s: the driver makes no tensor map", kOp);
     const bool split = work.order.splits > 1;
     if (split) now.parts = slots.at(base, a, work.order.splits, c.out());
     // The few rows of a head are merged by its last split; the work items' counters come first.

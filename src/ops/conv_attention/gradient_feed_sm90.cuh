@@ -22,8 +22,8 @@ struct ConvGradient90 {
   static constexpr int BM = 64 * Groups, threads = 128 * (Groups + 1);
   // S and dout v' do not fit beside the sums.
   static constexpr bool crowded = !keys && D + 8 * Pairs * Ahead > 256;
-  // Registers a thread, of the 168 that a block starts with: what the producer warpgroup gives the
-  // others take, and one that asks for more waits for ever.
+  // Registers a thread, of the 168 that a block starts with.  The consumers take what the producer
+  // warpgroup gives: setmaxnreg of more would wait for ever.
   static constexpr int producer_regs = crowded ? 24 : 40, consumer_regs = crowded ? 240 : 232;
   static_assert(producer_regs + Groups * consumer_regs <= 168 * (Groups + 1));
   // The next S and the last sums run under a step's convolutions.

@@ -161,8 +161,8 @@ class ConvRowGradient90 : public ConvGradientTile90<Shape> {
     }
   }
 
-  // The warp's part of dweight.  Of each pair of shifts the 16 x 8 Ahead sums go through a `room`
-  // of its own in the tiles of S and dA: each tap is the sum of the 8 columns that it takes to.
+  // The warp's part of dweight.  The 16 x 8 Ahead sums of a pair of shifts go through a `room` of
+  // the warp's own in the tiles of S and dA.  A tap is the sum of 8 of them, one of each column.
   __device__ __forceinline__ void store_taps() const {
     const int number = group * 4 + warp, warps = 4 * Shape::Groups;
     const ConvReach& reach = this->reach();

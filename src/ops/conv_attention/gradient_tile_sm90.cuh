@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both passes of conv_attention's gradient sweep (backward_sm90.cuh) share: the state of a
-// consumer warpgroup, its barriers, and the parts of a step that are the same for rows and keys.
+// What both passes of conv_attention's gradient sweep (backward_sm90.cuh) share: a consumer
+// warpgroup's state, its barriers, and the parts of a step that are the same for rows and keys.
 #pragma once
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/epilogue.cuh"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One strip of rows of a group of heads: strip_gradient_host.h of each head, which meet between the
-// steps where A is mixed to B, dR to dP, and back:
+// One strip of rows of a group of heads.  Each head has its strip_gradient_host.h; between the
+// steps they are mixed, A to B, dR to dP, and back:
 //   B = before A,  P = exp(B - lse),  dP = after' dR,  dB = P (dP - delta)
 //   R = after P (for dv),  dA = before' dB (for all else)
 #pragma once

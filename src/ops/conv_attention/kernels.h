@@ -46,7 +46,6 @@ struct ConvAttendBackward {
   ConvAttend forward;  // o and lse are inputs here
   View<4> dout, dq, dk, dv;
   View<3> dweight;
-  bool nondeterministic;
 };
 
 extern const Kernel<ConvAttend> conv_attention_forward_host;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// x_multi_token_forward on the CPU.  An item of work is (sequence, group of heads, strip of rows)
-// and goes over its keys twice, so that mixing after the softmax has one sum of o for each head:
+// x_multi_token_forward on the CPU.  A work item is (sequence, group of heads, strip of rows).  It
+// loops over its keys twice, so that mixing after the softmax has one sum of o for each head:
 //   first  B of the group's tile, -inf where a row does not see a key; maxima and sums
 //   then   B again, P = exp(B - lse), R = P mixed, o += R' v
 // Multi-Token Attention (2504.00927).

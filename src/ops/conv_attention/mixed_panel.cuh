@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the portable kernels of multi-token attention share.  A call goes over panels: `own` rows of
-// every sequence and head at all keys, in the workspace, so that memory is linear in the keys and
+// What the portable kernels of multi-token attention share.  A call loops over panels in the
+// workspace: `own` rows of every sequence and head at all keys.  Memory is linear in the keys, and
 // each step is a plain kernel over a panel:
 //   S = scale q k', 0 where unseen: the rows that A reads;  A = S convolved;  B = A mixed
 // Panels are [sequence][head][row][key], `pitch` keys apart; row 0 of S is row first - above of a

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the launchers of conv_attention's Hopper kernels share: which calls neither takes, and the
-// order of work items.
+// What the launchers of conv_attention's Hopper kernels share: the order of work items.
 #pragma once
 #include <algorithm>
 
@@ -16,15 +15,6 @@
 
 namespace fovea::cuda {
 
-// Why neither kernel takes a call; "": one may.
-inline Text refuses_sm90(const Context& ctx, const ConvAttend& c) {
-  const Attend& a = c.attend;
-  if (Text why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
-  if (Text why = refuse_widths(a.d, a.e, 8); !why.empty()) return why;
-  if (!a.h || !a.g) return "h is 0";
-  return "";
-}
-
 // Where no instance has the dtype, the widths and the taps.
 inline Text no_taps(const ConvAttend& c) {
   const Attend& a = c.attend;
@@ -33,23 +23,10 @@ inline Text no_taps(const ConvAttend& c) {
          ", kernel_columns = " + Text::number(c.kernel_columns);
 }
 
-// What tensor maps refuse, if anything.
-struct NamedMap {
-  const char* name;  // of the tensor, in the header
-  const MapOf* of;
-};
-inline Text refuses_maps(std::initializer_list<NamedMap> maps) {
-  for (const NamedMap& x : maps)
-    if (const char* why = map_refuses(*x.of); *why) return Text(x.name) + " has " + why;
-  CUtensorMap map;
-  if (!make_map(*maps.begin()->of, map)) return kNoTensorMaps;
-  return "";
-}
-
 // `heads` work items have the same row tiles, `shared` of them the same columns of `bytes`.
-// Sections are even and as large as the cache allows: a section of a few heads would end in long
-// work items that nothing is left to fill.  Of causal row tiles the shorter half of all sections
-// comes last.
+// Sections are even and as large as the cache allows: one of a few heads would end in long work
+// items beside idle multiprocessors.  Of causal row tiles the shorter half of all sections comes
+// last.
 inline TileOrder conv_order(const DeviceInfo& device, int64_t row_tiles, int64_t heads,
                             int64_t splits, int64_t shared, int64_t bytes, bool causal,
                             bool reversed) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One strip of rows of the backward against the keys of a part: it slides over them with two tiles,
-// rows in lanes:
+// One strip of rows of the backward against the keys of a part.  It slides over them with two
+// tiles, rows in lanes:
 //   s    scores of the strip and kernel_rows - 1 rows on either side, as in the forward
 //   da   p (dp - delta) of the strip and the kernel_rows - 1 rows below it, dp = v dout'
-// and for each step adds dv += p dout and dweight += <da, s> of its own rows and keys, then ds, da
-// convolved with the turned weights, dk += ds q, dq += ds' k.
+// A step, of its own rows and keys:
+//   dv += p dout,  dweight += <da, s>
+//   ds = da convolved with the turned weights,  dk += ds q,  dq += ds' k
 #pragma once
 #include "ops/conv_attention/tile_host.h"
 

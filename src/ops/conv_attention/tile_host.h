@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host's forward and backward share: a strip of query rows in vector lanes, and the score
-// tile s[key][lane] that slides over the keys.
+// What the host's forward and backward share: a strip of query rows in vector lanes, and its score
+// tile s[key][lane], which slides over the keys.
 //   A strip has rows of one head, or the same few rows of several heads of a key head side by side.
 //   s holds the keys a convolution reads, [j - left, j + count + right) for outputs [j, j + count);
 //   sliding on keeps what the next outputs read too, so every score of a strip is computed once.

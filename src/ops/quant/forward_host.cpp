@@ -17,7 +17,6 @@ using host::kInf;
 using host::kRows;
 
 constexpr int64_t kKeys = 128;
-constexpr float kLift = 256;  // p is rounded at 2^8 p: most of e4m3's range lies below 1
 constexpr float kSmallest = 0x1p-6f, kShift = 1.5f * 0x1p14f;
 
 struct ForwardPlan {

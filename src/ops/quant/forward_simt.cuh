@@ -12,7 +12,6 @@
 
 namespace fovea::cuda {
 
-constexpr float kLift = 256;     // p is rounded at 2^8 p
 constexpr int64_t kAbsent = -1;  // in place of an offset
 
 template <int R>

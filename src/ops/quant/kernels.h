@@ -8,13 +8,14 @@
 namespace fovea {
 
 constexpr int64_t kCodeRun = 128;  // tokens in a unit of transposed codes
+constexpr float kLift = 256;       // p is rounded at 2^8 p: most of e4m3's range lies below 1
 
 // Where transposed codes keep token i of a run of 16, with v_perm16.
 FOVEA_HD int64_t permuted(int64_t i) {
   return (i & ~int64_t{15}) | (i >> 1 & 3) << 2 | (i >> 3 & 1) << 1 | (i & 1);
 }
-// The block of token i >= 0, of 64 or kCodeRun tokens: a shift, since the division of two int64
-// takes a call and its registers on the device.
+// The block of token i >= 0, of 64 or kCodeRun tokens.  A shift: on the device the division of two
+// int64 is a call and takes its registers.
 FOVEA_HD int64_t block_of(int64_t i, int64_t block) {
   return i >> (block == kCodeRun ? 7 : 6);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // quant_quantize for every width, layout and dtype.
 //   a = max |y|,  scale = a / 448,  code = e4m3(y 448 / a),  y = x or its rotation
-// A block of four warps owns one head of a unit of 128 tokens; a warp has every fourth token, its
-// columns in a row of shared memory, where the butterflies of the rotation run.  It reads x twice:
-// for the largest magnitude and for the codes.  Shared memory: 4 d floats.
+// A block of four warps owns one head of a unit of 128 tokens, a warp every fourth token.  Its
+// columns lie in a row of shared memory, where the butterflies of the rotation run.  It reads x
+// twice: for the largest magnitude and for the codes.  Shared memory: 4 d floats.
 #include "core/dtype.h"
 #include "core/reasons.h"
 #include "cuda/launch.h"

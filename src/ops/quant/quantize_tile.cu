@@ -4,8 +4,8 @@
 // A block of 32 L threads, L = d / 8, owns one head of a unit of 128 tokens.  Thread (g, l) has
 // columns 8 l .. of the four tokens whose codes stand at places 4 g .. of code_t: a word a column.
 // The rotation is three butterflies in a thread and the others across its L lanes.
-// Shared memory: d rows of 32 words, word w of row c at w ^ 2 (c / 8 % 16): no more than two of a
-// warp's writes and none of its reads share a bank.  One scale a sequence: a first pass leaves
+// Shared memory: d rows of 32 words, word w of row c at w ^ 2 (c / 8 % 16).  So at most two of a
+// warp's writes, and none of its reads, share a bank.  One scale a sequence: a first pass leaves
 // maxima.
 #include "core/chunk.h"
 #include "core/dtype.h"

@@ -49,9 +49,21 @@ struct ListRows {
   }
 };
 
-// Rows of a pass, 16 R, of which a block of rows takes one or, with 128 rows, two.
-inline int pass_rows(const Trace& a) {
-  return a.block_rows == 16 ? 16 : 64;
+// acc = q k', of rows from `from` on and a tile of keys.
+template <int R, class Rows>
+__device__ __forceinline__ void list_products(float (&acc)[R][4], const FmaTiles<R>& tiles,
+                                              const Operand& q, const Operand& k, const Rows& rows,
+                                              int from, const ListColumns& columns) {
+  multiply_nt(
+      acc, tiles, q.width,
+      [&](int row, int column) { return load_four(q, rows.q[from + row], column); },
+      [&](int row, int column) { return load_four(k, columns.k[row], column); });
+}
+
+// Calls f.operator()<R>(): a pass has 16 R rows.  A row block takes one or, with 128 rows, two.
+template <class F>
+void with_passes(const Trace& a, const F& f) {
+  a.block_rows == 16 ? f.template operator()<1>() : f.template operator()<4>();
 }
 
 }  // namespace fovea::cuda

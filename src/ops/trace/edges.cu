@@ -10,7 +10,6 @@ namespace fovea::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int64_t kOffsetMost = int64_t{1} << 62;
 
 // Counts of all items and a 0 after them: the scan's last sum is the total.
 __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__ TraceCall call) {
@@ -25,10 +24,6 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__
     }
     if (lane == 0) call.slots.first[item] = count;
   }
-}
-
-__device__ int64_t offset_of(const Trace& a) {
-  return a.edge_offset ? clamp_i64(*a.edge_offset.as<int64_t>(), 0, kOffsetMost) : 0;
 }
 
 struct Record {
@@ -61,7 +56,7 @@ __device__ __forceinline__ void write_records(const Trace& a, int64_t item, int6
 __global__ void __launch_bounds__(kThreads)
     records_kernel(const __grid_constant__ TraceCall call, bool woven) {
   const Trace& a = call.a;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kWarps, offset = offset_of(a);
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kWarps, offset = a.edge_begin();
   const int lane = threadIdx.x % 32, keep = static_cast<int>(a.keep);
   for (int64_t item = blockIdx.x * int64_t{kWarps} + threadIdx.x / 32; item < call.items;
        item += step) {
@@ -90,7 +85,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // After the records: edge_count may be edge_offset.
 __global__ void end_kernel(const __grid_constant__ TraceCall call) {
-  *call.a.edge_count.as<int64_t>() = offset_of(call.a) + call.slots.first[call.items];
+  *call.a.edge_count.as<int64_t>() = call.a.edge_begin() + call.slots.first[call.items];
 }
 
 cudaError_t scan(void* scratch, size_t& bytes, int64_t* x, int64_t count, cudaStream_t stream) {

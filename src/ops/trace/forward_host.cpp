@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// trace_forward on the CPU.  An item of work is (batch, head, row block) and needs no other; with
-// edges wanted, items leave their slots in the workspace, a scan in the order of the list says
-// where each item's records begin, and a second pass over the items writes them.
+// trace_forward on the CPU.  An item is (batch, head, row block) and needs no other.
+//   Where edges are wanted, items leave their slots in the workspace.  A prefix sum over the items
+//   says where each one's records begin, and a second pass over the items writes them.
 #include "ops/trace/item_host.h"
 
 namespace fovea {
@@ -9,16 +9,12 @@ namespace {
 
 using namespace trace_host;
 
-constexpr int64_t kOffsetMost = int64_t{1} << 62;
-
 // Records before each item; edge_count.
 void scan(const HostPlan& p, void* base, int64_t items) {
   const Trace& a = p.a;
   int64_t* first = p.first.at(base);
   const int32_t* selected = p.selected.at(base);
-  int64_t total = 0;
-  // edge_count may be the same memory: read first, written last.
-  if (a.edge_offset) total = clamp_i64(*a.edge_offset.as<int64_t>(), 0, kOffsetMost);
+  int64_t total = a.edge_begin();  // edge_count may be the same memory: written last
   for (int64_t item = 0; item < items; ++item) {
     first[item] = total;
     for (int64_t b = 0; b < a.keep; ++b) total += selected[item * a.keep + b] >= 0;
@@ -73,13 +69,6 @@ struct Forward {
   }
 };
 
-int64_t product(int64_t x, int64_t y) {
-  int64_t z;
-  if (__builtin_mul_overflow(x, y, &z))
-    refuse("trace_forward: q.shape and keep make more slots than int64_t counts");
-  return z;
-}
-
 Text offer(const Context& ctx, const Trace& a, Plan& plan) {
   const Attend& call = a.attend;
   HostPlan p{};
@@ -97,7 +86,7 @@ Text offer(const Context& ctx, const Trace& a, Plan& plan) {
   p.room.mass = worker.add<float>(a.wants_mass() ? a.keep : 0);
   p.room.branches = worker.add<Branch>(a.keep);
   p.room.halves = worker.add<Branch>(2 * a.keep);
-  const int64_t items = p.items = product(product(call.b, call.h), a.n);
+  const int64_t items = p.items = a.items();
   const int64_t slots = a.wants_edges() ? product(items, a.keep) : 0;
   p.scratch = host::WorkerScratch(ctx, static_cast<double>(items), worker, plan.workspace);
   p.selected = plan.workspace.add<int32_t>(slots);

@@ -1,9 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // trace_forward with portable stages: takes every valid call.
 #include "core/dtype.h"
+#include "cuda/block/stage.cuh"
+#include "ops/trace/rows.cuh"
 #include "ops/trace/workspace.cuh"
 
 namespace fovea {
+namespace cuda {
+
+void rows_simt(Context& ctx, const TraceCall& call) {
+  const Attend& a = call.a.attend;
+  with_chunks(a.o ? a.e : 1, [&]<int Chunks> { rows_simt<Chunks, false>(ctx, call); });
+}
+
+void dense_simt(Context& ctx, const TraceCall& call) {
+  rows_simt<1, true>(ctx, call);
+}
+
+}  // namespace cuda
+
 namespace {
 
 using namespace cuda;

@@ -17,12 +17,8 @@ struct ItemWork90 {
   int shift;      // block_keys: 1 << shift
 };
 
-struct SelectInstance90 {
-  int32_t dtype, d, most, block_rows;  // most: branches; block_rows: at most
-  void (*launch)(Context&, const ItemWork90&);
-};
-struct WeighInstance90 {
-  int32_t dtype, d, block_rows;
+struct ItemInstance90 {
+  int32_t dtype, d, keep, block_rows;  // all but dtype: at most
   void (*launch)(Context&, const ItemWork90&);
 };
 
@@ -42,8 +38,8 @@ struct WeighConfig90 {
 
 // Explicitly instantiated, one file for each dtype and width.
 template <SelectConfig90 C>
-SelectInstance90 select_sm90_instance();
+ItemInstance90 select_sm90_instance();
 template <WeighConfig90 C>
-WeighInstance90 weigh_sm90_instance();
+ItemInstance90 weigh_sm90_instance();
 
 }  // namespace fovea::cuda

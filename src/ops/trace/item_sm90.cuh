@@ -204,4 +204,29 @@ class ItemKeys90 {
   const uint32_t q_, keys_;
 };
 
+// A block's item.  Stage: ItemKeys90 with its own Shared, init(), copy() and compute().
+template <class Shape, class Stage>
+__device__ __forceinline__ void run_item(const ItemWork90& work) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  auto& shared = *reinterpret_cast<typename Stage::Shared*>(memory + Shape::tiles(work.row_tiles) *
+                                                                         Shape::Tile::bytes);
+  Stage stage(work, memory, shared);
+  if (threadIdx.x == 0) stage.init();
+  if (threadIdx.x == Shape::consumer_threads)
+    sm90::prefetch_map(work.maps.q), sm90::prefetch_map(work.maps.k);
+  __syncthreads();
+  if (sm90::uniform(threadIdx.x / 32) == Shape::consumer_threads / 32) {
+    stage.copy();
+  } else {
+    stage.compute();
+  }
+}
+
+template <auto kernel, class Shape, class Stage>
+void launch_item(Context& ctx, const ItemWork90& work) {
+  const int bytes = Shape::tiles(work.row_tiles) * Shape::Tile::bytes +
+                    static_cast<int>(sizeof(typename Stage::Shared));
+  launch<kernel>(ctx, kTraceOp, work.call.items, Shape::threads, bytes, work);
+}
+
 }  // namespace fovea::cuda

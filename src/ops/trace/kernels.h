@@ -9,6 +9,15 @@
 namespace fovea {
 
 constexpr int64_t kKeepMost = 256;
+constexpr int64_t kOffsetMost = int64_t{1} << 62;
+
+// Of extents that no one tensor has: it may not fit.
+inline int64_t product(int64_t x, int64_t y) {
+  int64_t z;
+  if (__builtin_mul_overflow(x, y, &z))
+    refuse("trace_forward: q.shape and keep make more slots than int64_t counts");
+  return z;
+}
 
 // Key blocks [begin, end) and the first valid one among them; -1: none, the branch is empty.
 struct Branch {
@@ -33,10 +42,16 @@ struct Trace {
   View<1> edge_weight, edge_count, edge_offset;
   int64_t n, keep, cap;
   int64_t block_rows, block_keys;
-  float score_scale;  // of the scores that are told; 1 where scale is not given
+  float score_scale;  // of score and edge_score; 1 where scale is not given
   int32_t layer, edge_kind;
   bool exact;
 
+  // (batch, head, row block), row block fastest.
+  int64_t items() const { return product(product(attend.b, attend.h), n); }
+  // The first record of the call in its list of edges.
+  FOVEA_HD int64_t edge_begin() const {
+    return edge_offset ? clamp_i64(*edge_offset.as<int64_t>(), 0, kOffsetMost) : 0;
+  }
   // Rows of the call have no lengths of their own: s of each sequence.
   FOVEA_HD int64_t rows_of(int64_t block) const {
     const int64_t left = attend.s - block * block_rows;
@@ -83,9 +98,6 @@ struct Trace {
       ++at;
     }
     return -1;
-  }
-  FOVEA_HD int64_t head_of_batch(const Sequence& q, int64_t head) const {
-    return q.batch * attend.h + head;
   }
   FOVEA_HD bool wants_edges() const { return static_cast<bool>(edge_count); }
   FOVEA_HD bool wants_values() const { return attend.o || edge_value; }

@@ -53,10 +53,7 @@ struct ListScore : TileScores<R> {
   int width = x.v.width;
 
   __device__ bool products(float (&p)[R][4], int64_t) const {
-    multiply_nt(
-        p, this->tiles, x.q.width,
-        [&](int row, int column) { return load_four(x.q, s.rows.q[row], column); },
-        [&](int row, int column) { return load_four(x.k, s.columns.k[row], column); });
+    list_products(p, this->tiles, x.q, x.k, s.rows, 0, s.columns);
     return true;
   }
   __device__ auto logits(int64_t, bool) const {
@@ -130,15 +127,11 @@ void rows_simt(Context& ctx, const TraceCall& call) {
     x.lse = call.a.lse_dense;
   else
     x.o = a.o, x.lse = a.lse, x.row = call.slots.row;
-  const int rows = pass_rows(call.a);
-  x.passes = ceil_div(call.a.block_rows, rows);
-  const int64_t work = call.items * x.passes;
-  if (rows == 16)
-    launch<rows_simt_kernel<1, Chunks, Dense>>(ctx, kTraceOp, work, kStageThreads,
-                                               FmaTiles<1>::bytes(), x);
-  else
-    launch<rows_simt_kernel<4, Chunks, Dense>>(ctx, kTraceOp, work, kStageThreads,
-                                               FmaTiles<4>::bytes(), x);
+  with_passes(call.a, [&]<int R> {
+    x.passes = ceil_div(call.a.block_rows, 16 * R);
+    launch<rows_simt_kernel<R, Chunks, Dense>>(ctx, kTraceOp, call.items * x.passes, kStageThreads,
+                                               FmaTiles<R>::bytes(), x);
+  });
 }
 
 }  // namespace fovea::cuda

@@ -38,10 +38,7 @@ __device__ __forceinline__ void score_list(const SelectSimt& x, const TraceItem&
     __syncthreads();
     for (int from = 0; from < item.rows; from += 16 * R) {
       float acc[R][4] = {};
-      multiply_nt(
-          acc, tiles, x.q.width,
-          [&](int row, int column) { return load_four(x.q, s.rows.q[from + row], column); },
-          [&](int row, int column) { return load_four(x.k, s.columns.k[row], column); });
+      list_products(acc, tiles, x.q, x.k, s.rows, from, s.columns);
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         const int column = tx + 16 * c;
@@ -98,12 +95,10 @@ __global__ void __launch_bounds__(kStageThreads, 2)
 void select_simt(Context& ctx, const TraceCall& call) {
   const Attend& a = call.a.attend;
   const SelectSimt x{call, operand_of(a.q, a.dtype, a.d), operand_of(a.k, a.dtype, a.d)};
-  if (pass_rows(call.a) == 16)
-    launch<select_simt_kernel<1>>(ctx, kTraceOp, call.items, kStageThreads, FmaTiles<1>::bytes(),
+  with_passes(call.a, [&]<int R> {
+    launch<select_simt_kernel<R>>(ctx, kTraceOp, call.items, kStageThreads, FmaTiles<R>::bytes(),
                                   x);
-  else
-    launch<select_simt_kernel<4>>(ctx, kTraceOp, call.items, kStageThreads, FmaTiles<4>::bytes(),
-                                  x);
+  });
 }
 
 }  // namespace fovea::cuda

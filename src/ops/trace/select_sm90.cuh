@@ -36,12 +36,15 @@ class Select90 : public ItemKeys90<Shape> {
 
  public:
   using KeyState = typename Base::KeyState;
+  using Shared = SelectShared90<Shape>;
 
-  __device__ Select90(const ItemWork90& work, unsigned char* memory, SelectShared90<Shape>& shared)
+  __device__ Select90(const ItemWork90& work, unsigned char* memory, Shared& shared)
       : Base(work, memory, shared.item), s_(shared.tree) {}
 
-  __device__ void init(int64_t number) const {
-    Base::init(number);
+  // Under a causal mask the last row block of a head has most to do.
+  __device__ void init() const {
+    const int64_t n = a.n, number = blockIdx.x;
+    Base::init(number / n * n + n - 1 - number % n);
     s_.list[0] = {0, false};
   }
 
@@ -159,37 +162,19 @@ class Select90 : public ItemKeys90<Shape> {
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
     select_sm90(const __grid_constant__ ItemWork90 work) {
-  extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<SelectShared90<Shape>*>(memory + Shape::tiles(work.row_tiles) *
-                                                                        Shape::Tile::bytes);
-  const Select90<Shape> select(work, memory, shared);
-  // Under a causal mask the last row block of a head has most to do.
-  const int64_t n = work.call.a.n, number = blockIdx.x;
-  if (threadIdx.x == 0) select.init(number / n * n + n - 1 - number % n);
-  if (threadIdx.x == Shape::consumer_threads)
-    sm90::prefetch_map(work.maps.q), sm90::prefetch_map(work.maps.k);
-  __syncthreads();
-  if (sm90::uniform(threadIdx.x / 32) == Shape::consumer_threads / 32) {
-    select.copy();
-  } else {
-    select.compute();
-  }
+  run_item<Shape, Select90<Shape>>(work);
 }
 
 template <SelectConfig90 C>
-SelectInstance90 select_sm90_instance() {
+ItemInstance90 select_sm90_instance() {
   using Shape = SelectShape90<C.dtype, C.d, C.branches, C.stages, C.blocks, C.held>;
-  constexpr auto launcher = [](Context& ctx, const ItemWork90& work) {
-    const int bytes = Shape::tiles(work.row_tiles) * Shape::Tile::bytes +
-                      static_cast<int>(sizeof(SelectShared90<Shape>));
-    launch<select_sm90<Shape>>(ctx, kTraceOp, work.call.items, Shape::threads, bytes, work);
-  };
-  return {C.dtype, C.d, C.branches, C.held ? 64 : 128, launcher};
+  return {C.dtype, C.d, C.branches, C.held ? 64 : 128,
+          launch_item<select_sm90<Shape>, Shape, Select90<Shape>>};
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...)                                                     \
-  namespace fovea::cuda {                                                       \
-  template SelectInstance90 select_sm90_instance<SelectConfig90 __VA_ARGS__>(); \
+#define FOVEA_INSTANCE(...)                                                   \
+  namespace fovea::cuda {                                                     \
+  template ItemInstance90 select_sm90_instance<SelectConfig90 __VA_ARGS__>(); \
   }

@@ -34,10 +34,7 @@ __device__ __forceinline__ void weigh_columns(const WeighSimt& x, const TraceIte
   float sum[4] = {};
   for (int from = 0; from < item.rows; from += 16 * R) {
     float acc[R][4] = {};
-    multiply_nt(
-        acc, tiles, x.q.width,
-        [&](int row, int column) { return load_four(x.q, s.rows.q[from + row], column); },
-        [&](int row, int column) { return load_four(x.k, s.columns.k[row], column); });
+    list_products(acc, tiles, x.q, x.k, s.rows, from, s.columns);
 #pragma unroll
     for (int r = 0; r < R; ++r) {
       const int m = from + ty + 16 * r;
@@ -123,10 +120,9 @@ void weigh_simt(Context& ctx, const TraceCall& call) {
   const Attend& a = call.a.attend;
   const WeighSimt x{call, operand_of(a.q, a.dtype, a.d), operand_of(a.k, a.dtype, a.d),
                     operand_of(a.v, a.dtype, a.e)};
-  if (pass_rows(call.a) == 16)
-    launch<weigh_simt_kernel<1>>(ctx, kTraceOp, call.items, kStageThreads, FmaTiles<1>::bytes(), x);
-  else
-    launch<weigh_simt_kernel<4>>(ctx, kTraceOp, call.items, kStageThreads, FmaTiles<4>::bytes(), x);
+  with_passes(call.a, [&]<int R> {
+    launch<weigh_simt_kernel<R>>(ctx, kTraceOp, call.items, kStageThreads, FmaTiles<R>::bytes(), x);
+  });
 }
 
 }  // namespace fovea::cuda

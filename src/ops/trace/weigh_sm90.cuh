@@ -31,11 +31,14 @@ class Weigh90 : public ItemKeys90<Shape> {
 
  public:
   using KeyState = typename Base::KeyState;
+  using Shared = WeighShared90<Shape>;
 
-  __device__ Weigh90(const ItemWork90& work, unsigned char* memory, WeighShared90<Shape>& shared)
+  __device__ Weigh90(const ItemWork90& work, unsigned char* memory, Shared& shared)
       : Base(work, memory, shared.item),
         s_(shared),
         factor_(work.call.a.attend.score.scale * kLog2E) {}
+
+  __device__ void init() const { Base::init(blockIdx.x); }
 
   __device__ __forceinline__ void copy() const {
     const int32_t* list = slots();
@@ -201,35 +204,19 @@ class Weigh90 : public ItemKeys90<Shape> {
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
     weigh_sm90(const __grid_constant__ ItemWork90 work) {
-  extern __shared__ __align__(1024) unsigned char memory[];
-  auto& shared = *reinterpret_cast<WeighShared90<Shape>*>(memory + Shape::tiles(work.row_tiles) *
-                                                                       Shape::Tile::bytes);
-  Weigh90<Shape> weigh(work, memory, shared);
-  if (threadIdx.x == 0) weigh.init(blockIdx.x);
-  if (threadIdx.x == Shape::consumer_threads)
-    sm90::prefetch_map(work.maps.q), sm90::prefetch_map(work.maps.k);
-  __syncthreads();
-  if (sm90::uniform(threadIdx.x / 32) == Shape::consumer_threads / 32) {
-    weigh.copy();
-  } else {
-    weigh.compute();
-  }
+  run_item<Shape, Weigh90<Shape>>(work);
 }
 
 template <WeighConfig90 C>
-WeighInstance90 weigh_sm90_instance() {
+ItemInstance90 weigh_sm90_instance() {
   using Shape = ItemShape90<C.dtype, C.d, C.stages, C.blocks, C.held>;
-  constexpr auto launcher = [](Context& ctx, const ItemWork90& work) {
-    const int bytes = Shape::tiles(work.row_tiles) * Shape::Tile::bytes +
-                      static_cast<int>(sizeof(WeighShared90<Shape>));
-    launch<weigh_sm90<Shape>>(ctx, kTraceOp, work.call.items, Shape::threads, bytes, work);
-  };
-  return {C.dtype, C.d, C.held ? 64 : 128, launcher};
+  return {C.dtype, C.d, static_cast<int>(kKeepMost), C.held ? 64 : 128,
+          launch_item<weigh_sm90<Shape>, Shape, Weigh90<Shape>>};
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...)                                                  \
-  namespace fovea::cuda {                                                    \
-  template WeighInstance90 weigh_sm90_instance<WeighConfig90 __VA_ARGS__>(); \
+#define FOVEA_INSTANCE(...)                                                 \
+  namespace fovea::cuda {                                                   \
+  template ItemInstance90 weigh_sm90_instance<WeighConfig90 __VA_ARGS__>(); \
   }

@@ -9,7 +9,7 @@ class TraceWorkspace {
  public:
   // listed: the rows stage reads each item's blocks in ascending order.
   TraceWorkspace(const Trace& a, Layout& layout, bool listed) {
-    items_ = product(product(a.attend.b, a.attend.h), a.n);
+    items_ = a.items();
     const int64_t slots = product(items_, a.keep);
     const bool weights = a.wants_edges() && a.edge_weight;
     const bool masses = weights && a.edge_kind == FOVEA_EDGE_KIND_MASS;
@@ -32,14 +32,6 @@ class TraceWorkspace {
   }
 
  private:
-  static int64_t product(int64_t x, int64_t y) {
-    int64_t z;
-    if (__builtin_mul_overflow(x, y, &z))
-      fail(FOVEA_INVALID_ARGUMENT,
-           "trace_forward: q.shape and keep make more slots than int64_t counts");
-    return z;
-  }
-
   int64_t items_;
   size_t scan_bytes_;
   Slot<int32_t> selected_, list_, count_;

@@ -1108,7 +1108,7 @@ keys past their lengths get 0.
 P and dA are 0 where a row does not see a key, and in rows of history.  Forward and backward may
 round differently: one takes S and weight as f16, the other does not (o in f32, rows not
 aligned).  P is then off by a factor of up to exp(2^-10 `sum_uv` |W S|), since lse is taken as it
-is given.  Bits: the same every run unless `nondeterministic`.  Workspace is linear in s and t.
+is given.  Bits: the same every run.  Workspace is linear in s and t.
 
 Limits: d and e are 1 .. 576, taps 16 x 31, no paged keys.  Every valid call has a kernel on the
 host and a portable one on CUDA.  Tensor cores ask for more:
@@ -1137,12 +1137,12 @@ Sizes are Julia's, fastest first.
 - `history`: 0: none
 - `scale`: 0: 1 / sqrt(d)
 - `causal`: 1: row i sees keys up to i + Lk - Lq
-- `nondeterministic`: 1: a faster kernel whose sums may change order may be used
+- `nondeterministic`: 0 or 1, without effect: every kernel has one order of sums
 """
 function conv_attention_backward(ctx::Target, q, k, v, weight, o, lse, dout;
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing, dq=true, dk=true,
     dv=true, dweight=true, query_max=0, key_max=0, history=0, scale=0, causal=false,
-    nondeterministic=false)
+    nondeterministic=0)
     in_q = needed(ctx, "conv_attention_backward", "q", q)
     in_k = needed(ctx, "conv_attention_backward", "k", k)
     in_v = needed(ctx, "conv_attention_backward", "v", v)

@@ -505,7 +505,7 @@ op! {
     /// P and dA are 0 where a row does not see a key, and in rows of history.  Forward and backward may
     /// round differently: one takes S and weight as f16, the other does not (o in f32, rows not
     /// aligned).  P is then off by a factor of up to exp(2^-10 sum_uv |W S|), since lse is taken as it
-    /// is given.  Bits: the same every run unless `nondeterministic`.  Workspace is linear in s and t.
+    /// is given.  Bits: the same every run.  Workspace is linear in s and t.
     ///
     /// Limits: d and e are 1 .. 576, taps 16 x 31, no paged keys.  Every valid call has a kernel on the
     /// host and a portable one on CUDA.  Tensor cores ask for more:
@@ -536,7 +536,7 @@ op! {
         history set_history: i64, "0: none";
         scale set_scale: f32, "0: 1 / sqrt(d)";
         causal set_causal: bool, "1: row i sees keys up to i + Lk - Lq";
-        nondeterministic set_nondeterministic: bool, "1: a faster kernel whose sums may change order may be used";
+        nondeterministic set_nondeterministic: i32, "0 or 1, without effect: every kernel has one order of sums";
     }
 }
 
