@@ -43,6 +43,7 @@ PLACES = {  # what else a link of those files may name
     "bench/results": "performance.md",
     "examples/python/fovea_trace": "guides/trace.md",
     "include/fovea": "headers/fovea.md",
+    "include/fovea/fovea.hpp": "guides/cpp.md",
     "bindings/python": "bindings/python.md",
     "bindings/rust": "bindings/rust.md",
     "bindings/julia": "bindings/julia.md",
@@ -202,7 +203,7 @@ class Site:
             body = "\n".join("    " + line if line else "" for line in text.split("\n"))
             fenced = f"    ```{language.fence}\n{body.rstrip()}\n    ```"
             out.append(f'=== "{language.name}"\n\n{fenced}\n')
-        out.append("All four print the same numbers; the project's tests run them.\n")
+        out.append("All five print the same numbers; the project's tests run them.\n")
         return "\n".join(out)
 
     def errors(self, op, prose):
