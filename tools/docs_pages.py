@@ -101,10 +101,10 @@ class Site:
     # ---- an operation
 
     def tensor_row(self, f, prose):
-        doc, absent = f["doc"], "required"
+        doc, absent = f["doc"], "**required**"
         if f["optional"]:
             found = re.search(r"(?:^|; |: )absent: ([^;]+)", doc)
-            absent = "not given" if f["direction"] == "in" else "not computed"
+            absent = "not computed" if f["direction"] == "out" else "not given"
             if found:
                 absent, doc = found[1], (doc[: found.start()] + doc[found.end() :]).strip("; ")
         dims = f"`({', '.join(f['dims'])})`"
@@ -119,13 +119,13 @@ class Site:
             f"`{f['name']}`",
             access,
             f"{dims}<br>{dtypes}",
-            prose.cell(absent),
+            prose.cell(absent) if f["optional"] else absent,
             prose.cell(doc),
         ]
         return f"| {' | '.join(cells)} |"
 
     def number_row(self, f, prose):
-        doc, default = f["doc"], "0"
+        doc, default = f["doc"], ""
         if found := re.search(r"(?:^|; |, )0: (.+?)(?=;|, 1:|$)", doc):
             default = found[1]
             doc = (doc[: found.start()] + doc[found.end() :]).strip("; ,")
