@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from concurrent import futures
 
 import api as parser
 import docs_sentences
@@ -195,6 +196,13 @@ def blocks(page, fence):
     return [textwrap.dedent(m[3]) for m in found if not m[1]]
 
 
+def alone(path, library):
+    """Compiles and runs a program."""
+    program = path.with_suffix(f"{path.suffix}.out")
+    compiled([path], program, library)
+    run([program])
+
+
 def guides(folder, library):
     """Python blocks of a page are one session; each block in C or C++ is a program of its own."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -212,10 +220,8 @@ def guides(folder, library):
     if not python or not c or not cpp:
         fail("the guides have no program in Python, C or C++")
     python_programs(python)
-    for path in c + cpp:
-        program = path.with_suffix(f"{path.suffix}.out")
-        compiled([path], program, library)
-        run([program])
+    with futures.ThreadPoolExecutor() as pool:
+        list(pool.map(lambda path: alone(path, library), c + cpp))
     return len(python), len(c), len(cpp)
 
 
@@ -231,14 +237,21 @@ def main(argv):
     api = parser.parse(ROOT / "include/fovea")
     written = docs_snippets.write(api, snippets)
     files = {suffix: sorted(snippets.glob(f"*.{suffix}")) for suffix in SUFFIXES}
-    results = {"C": sections(c_programs(folder, files["c"], library))}
-    results["C++"] = sections(cpp_programs(folder, files["cpp"], library))
-    sys.path.insert(0, str(ROOT / "bindings/python"))
-    results["Python"] = sections(python_programs(files["py"]))
+    jobs = {
+        "C": (c_programs, folder, files["c"], library),
+        "C++": (cpp_programs, folder, files["cpp"], library),
+    }
     if tool("cargo"):
-        results["Rust"] = sections(rust_programs(folder, files["rs"], libraries))
+        jobs["Rust"] = (rust_programs, folder, files["rs"], libraries)
     if julia := tool("julia", ROOT / ".cache/julia/julia"):
-        results["Julia"] = sections(julia_programs(folder, files["jl"], julia))
+        jobs["Julia"] = (julia_programs, folder, files["jl"], julia)
+    sys.path.insert(0, str(ROOT / "bindings/python"))
+    with futures.ThreadPoolExecutor() as pool:  # compilers and interpreters of their own
+        running = {language: pool.submit(*job) for language, job in jobs.items()}
+        printed = {"Python": python_programs(files["py"])}
+        printed |= {language: job.result() for language, job in running.items()}
+    order = [language.name for language in docs_snippets.LANGUAGES if language.name in printed]
+    results = {language: sections(printed[language]) for language in order}
     compare(results)
     print(f"docs: {written} operations print the same in {', '.join(results)}")
     docs_sentences.check(api)
