@@ -4,9 +4,9 @@
 
     tools/docs_run.py FOLDER     works in FOLDER; FOVEA_LIBRARY and FOVEA_LIB_DIR name the library
 
-All C programs are one binary, all C++ programs one, all Rust programs one crate, those of Python and
-Julia one process each.  The five languages must print the same numbers.  Where cargo or julia is missing its
-programs are skipped; FOVEA_REQUIRE_ALL=1 makes that a failure."""
+All C programs are one binary, all C++ programs one, all Rust programs one crate, those of Python
+and Julia one process each.  The languages run side by side, and must print the same numbers.  Where
+cargo or julia is missing its programs are skipped; FOVEA_REQUIRE_ALL=1 makes that a failure."""
 
 import contextlib
 import io
