@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The documentation: its programs run and agree in four languages, its guides run, the site builds
+# The documentation: its programs run and agree in five languages, its guides run, the site builds
 # without a warning, no link is broken, nothing comes from another host.  .github is in form.
 #   tests/docs.sh <build folder>     FOVEA_LIBRARY and FOVEA_LIB_DIR name the library
 # What is missing here is left out and said; FOVEA_REQUIRE_ALL=1 makes that a failure.

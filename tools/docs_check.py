@@ -41,6 +41,7 @@ SHOWN = [
     "operations/x_kl_indexer_backward.html",
     "headers/fovea.html",
     "headers/core.html",
+    "guides/cpp.html",
     "guides/decoding.html",
     "guides/porting.html",
     "performance.html",

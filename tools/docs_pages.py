@@ -43,6 +43,7 @@ PLACES = {  # what else a link of those files may name
     "bench/results": "performance.md",
     "examples/python/fovea_trace": "guides/trace.md",
     "include/fovea": "headers/fovea.md",
+    "include/fovea/fovea.hpp": "guides/cpp.md",
     "bindings/python": "bindings/python.md",
     "bindings/rust": "bindings/rust.md",
     "bindings/julia": "bindings/julia.md",
@@ -100,10 +101,10 @@ class Site:
     # ---- an operation
 
     def tensor_row(self, f, prose):
-        doc, absent = f["doc"], "required"
+        doc, absent = f["doc"], "**required**"
         if f["optional"]:
             found = re.search(r"(?:^|; |: )absent: ([^;]+)", doc)
-            absent = "not given" if f["direction"] == "in" else "not computed"
+            absent = "not computed" if f["direction"] == "out" else "not given"
             if found:
                 absent, doc = found[1], (doc[: found.start()] + doc[found.end() :]).strip("; ")
         dims = f"`({', '.join(f['dims'])})`"
@@ -118,13 +119,13 @@ class Site:
             f"`{f['name']}`",
             access,
             f"{dims}<br>{dtypes}",
-            prose.cell(absent),
+            prose.cell(absent) if f["optional"] else absent,
             prose.cell(doc),
         ]
         return f"| {' | '.join(cells)} |"
 
     def number_row(self, f, prose):
-        doc, default = f["doc"], "0"
+        doc, default = f["doc"], ""
         if found := re.search(r"(?:^|; |, )0: (.+?)(?=;|, 1:|$)", doc):
             default = found[1]
             doc = (doc[: found.start()] + doc[found.end() :]).strip("; ,")
@@ -202,7 +203,7 @@ class Site:
             body = "\n".join("    " + line if line else "" for line in text.split("\n"))
             fenced = f"    ```{language.fence}\n{body.rstrip()}\n    ```"
             out.append(f'=== "{language.name}"\n\n{fenced}\n')
-        out.append("All four print the same numbers; the project's tests run them.\n")
+        out.append("All five print the same numbers; the project's tests run them.\n")
         return "\n".join(out)
 
     def errors(self, op, prose):

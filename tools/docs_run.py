@@ -4,9 +4,9 @@
 
     tools/docs_run.py FOLDER     works in FOLDER; FOVEA_LIBRARY and FOVEA_LIB_DIR name the library
 
-All C programs are one binary, all Rust programs one crate, those of Python and Julia one process
-each.  The four languages must print the same numbers.  Where cargo or julia is missing its
-programs are skipped; FOVEA_REQUIRE_ALL=1 makes that a failure."""
+All C programs are one binary, all C++ programs one, all Rust programs one crate, those of Python
+and Julia one process each.  The languages run side by side, and must print the same numbers.  Where
+cargo or julia is missing its programs are skipped; FOVEA_REQUIRE_ALL=1 makes that a failure."""
 
 import contextlib
 import io
@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from concurrent import futures
 
 import api as parser
 import docs_sentences
@@ -25,6 +26,7 @@ import docs_snippets
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TOLERANCE = 1e-4  # of printed f32 numbers, relative to 1 + |x|
+SUFFIXES = [language.suffix for language in docs_snippets.LANGUAGES]
 NUMBER = re.compile(r"-?(?:inf|nan|\d+\.?\d*(?:e[+-]?\d+)?)", re.I)
 CARGO = """[package]
 name = "docs"
@@ -74,14 +76,42 @@ def c_programs(folder, files, library):
     text += "  }\n  return bad;\n}\n"
     source, program = folder / "all.c", folder / "all"
     source.write_text(text)
-    compiled(source, program, library)
+    compiled([source], program, library)
     return run([program, *(path.stem for path in files)])
 
 
-def compiled(source, program, library):
-    flags = ["-std=c99", "-O0", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers"]
+def cpp_programs(folder, files, library):
+    """Programs that include the same headers are one unit, so that no include of a page is missed.
+
+    A page's main returns nothing, which only a function of that name may: here it becomes void."""
+    units = {}
+    for path in files:
+        units.setdefault(path.read_text().partition("\n\n")[0], []).append(path)
+    sources = []
+    for at, (includes, paths) in enumerate(units.items()):
+        text = includes + "\n"
+        for path in paths:
+            text += f"#define main() unused_{path.stem} = 0; void run_{path.stem}()\n"
+            text += f'namespace {path.stem} {{\n#include "{path}"\n}}\n#undef main\n'
+        sources.append(folder / f"unit_{at}.cpp")
+        sources[-1].write_text(text)
+    calls = "".join(
+        f'  std::puts("== {p.stem}");\n  {p.stem}::run_{p.stem}();\n' for p in files
+    )
+    named = "".join(f"namespace {p.stem} {{ void run_{p.stem}(); }}\n" for p in files)
+    sources.append(folder / "all.cpp")
+    sources[-1].write_text(f"#include <cstdio>\n{named}int main() {{\n{calls}}}\n")
+    compiled(sources, folder / "all_cpp", library)
+    return run([folder / "all_cpp"])
+
+
+def compiled(sources, program, library):
+    """C99 or C++17, whichever the first source is."""
+    strict = ["-O0", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers"]
+    cpp = ["c++", "-std=c++17", *strict, "-Wpedantic", "-Wconversion", "-Wshadow"]
+    command = cpp if sources[0].suffix == ".cpp" else ["cc", "-std=c99", *strict]
     rpath = f"-Wl,-rpath,{library.parent}"
-    run(["cc", *flags, f"-I{ROOT}/include", source, library, rpath, "-lm", "-o", program])
+    run([*command, f"-I{ROOT}/include", *sources, library, rpath, "-lm", "-o", program])
 
 
 def python_programs(files):
@@ -166,26 +196,33 @@ def blocks(page, fence):
     return [textwrap.dedent(m[3]) for m in found if not m[1]]
 
 
+def alone(path, library):
+    """Compiles and runs a program."""
+    program = path.with_suffix(f"{path.suffix}.out")
+    compiled([path], program, library)
+    run([program])
+
+
 def guides(folder, library):
-    """Python blocks of a page are one session; each C block is a program of its own."""
+    """Python blocks of a page are one session; each block in C or C++ is a program of its own."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    python, c = [], []
+    python, c, cpp = [], [], []
     for page in sorted((ROOT / "docs").rglob("*.md")):
         session = "\n".join(blocks(page, "python"))
         if session:
             python.append(folder / f"{page.stem}.py")
             python[-1].write_text(session)
-        for number, text in enumerate(blocks(page, "c")):
-            c.append(folder / f"{page.stem}_{number}.c")
-            c[-1].write_text(text)
-    if not python or not c:
-        fail("the guides have no program")
+        for suffix, found in (("c", c), ("cpp", cpp)):
+            for number, text in enumerate(blocks(page, suffix)):
+                found.append(folder / f"{page.stem}_{number}.{suffix}")
+                found[-1].write_text(text)
+    if not python or not c or not cpp:
+        fail("the guides have no program in Python, C or C++")
     python_programs(python)
-    for path in c:
-        compiled(path, path.with_suffix(""), library)
-        run([path.with_suffix("")])
-    return len(python), len(c)
+    with futures.ThreadPoolExecutor() as pool:
+        list(pool.map(lambda path: alone(path, library), c + cpp))
+    return len(python), len(c), len(cpp)
 
 
 def main(argv):
@@ -199,19 +236,27 @@ def main(argv):
     snippets.mkdir(parents=True)
     api = parser.parse(ROOT / "include/fovea")
     written = docs_snippets.write(api, snippets)
-    files = {suffix: sorted(snippets.glob(f"*.{suffix}")) for suffix in ("c", "py", "rs", "jl")}
-    results = {"C": sections(c_programs(folder, files["c"], library))}
-    sys.path.insert(0, str(ROOT / "bindings/python"))
-    results["Python"] = sections(python_programs(files["py"]))
+    files = {suffix: sorted(snippets.glob(f"*.{suffix}")) for suffix in SUFFIXES}
+    jobs = {
+        "C": (c_programs, folder, files["c"], library),
+        "C++": (cpp_programs, folder, files["cpp"], library),
+    }
     if tool("cargo"):
-        results["Rust"] = sections(rust_programs(folder, files["rs"], libraries))
+        jobs["Rust"] = (rust_programs, folder, files["rs"], libraries)
     if julia := tool("julia", ROOT / ".cache/julia/julia"):
-        results["Julia"] = sections(julia_programs(folder, files["jl"], julia))
+        jobs["Julia"] = (julia_programs, folder, files["jl"], julia)
+    sys.path.insert(0, str(ROOT / "bindings/python"))
+    with futures.ThreadPoolExecutor() as pool:  # compilers and interpreters of their own
+        running = {language: pool.submit(*job) for language, job in jobs.items()}
+        printed = {"Python": python_programs(files["py"])}
+        printed |= {language: job.result() for language, job in running.items()}
+    order = [language.name for language in docs_snippets.LANGUAGES if language.name in printed]
+    results = {language: sections(printed[language]) for language in order}
     compare(results)
     print(f"docs: {written} operations print the same in {', '.join(results)}")
     docs_sentences.check(api)
-    pages, programs = guides(folder / "guides", library)
-    print(f"docs: the guides run, {pages} in Python and {programs} programs in C")
+    pages, c, cpp = guides(folder / "guides", library)
+    print(f"docs: the guides run, {pages} in Python, {c} programs in C and {cpp} in C++")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program in each language from a docs_calls.Program.  All print the same four numbers.
 
-    python3 tools/docs_snippets.py FOLDER     writes <op>.c, .py, .rs, .jl of every operation there
+    python3 tools/docs_snippets.py FOLDER     writes <op>.c, .cpp, .py, .rs, .jl of every operation
 
 Another language is a class below and a row of LANGUAGES."""
 
@@ -75,6 +75,16 @@ class Language:
         used = {fill(one) for one in program.arrays.values()}
         return [texts[name] for name in FILLS if name in used]
 
+    def written(self, program):
+        """The arrays that a call writes."""
+        fields = [f for call in program.calls for f in self.tensors(call)]
+        return {f["name"] for f in fields if f["direction"] != "in"}
+
+    def variables(self, program):
+        """p, or the verbs where there are more calls than one."""
+        verbs = [self.ops[call.op]["verb"] for call in program.calls]
+        return verbs if len(verbs) > 1 else ["p"]
+
     def dims(self, program, name):
         """The extents of an array in letters, as a comment has them."""
         for call in program.calls:
@@ -141,11 +151,6 @@ class C(Language):
         ]
         return "\n".join(out) + "\n"
 
-    def variables(self, program):
-        """p, or the verbs where there are more calls than one."""
-        verbs = [self.ops[call.op]["verb"] for call in program.calls]
-        return verbs if len(verbs) > 1 else ["p"]
-
     def declare(self, program):
         out, groups = [], {}
         for name, one in program.arrays.items():
@@ -201,6 +206,96 @@ def wrapped_list(line, width=96):
     values = rest.removesuffix("};").split(", ")
     rows = [", ".join(values[at : at + 24]) for at in range(0, len(values), 24)]
     return head + "{\n      " + ",\n      ".join(rows) + "};"
+
+
+class Cpp(Language):
+    name, suffix, fence = "C++", "cpp", "cpp"
+    TYPES = {"f32": "float", "i32": "std::int32_t", "e4m3": "fovea::e4m3"}
+    FILLS = {
+        "wave": """static std::vector<float> wave(int first, std::size_t n) {
+  std::vector<float> x(n);
+  for (float& value : x) value = std::sin(static_cast<float>(first++));
+  return x;
+}
+""",
+        "codes": """static std::vector<fovea::e4m3> codes(std::size_t n) {  // small positive numbers
+  std::vector<fovea::e4m3> x(n);
+  for (std::size_t i = 0; i < n; ++i) x[i].bits = static_cast<std::uint8_t>(i % 64);
+  return x;
+}
+""",
+    }
+
+    def text(self, program):
+        fills = self.fills(program, self.FILLS)
+        header = self.structs[program.op]["header"]
+        folder = "experimental/" if header.startswith("experimental/") else ""
+        out = ["#include <cmath>"] if "std::sin" in "".join(fills) else []
+        out += ["#include <cstdio>", f"#include <fovea/{folder}fovea.hpp>", "#include <vector>", ""]
+        out += [*fills, "int main() {", *self.declare(program)]
+        out.append("  auto ctx = fovea::Context::host();")
+        variables, views = self.variables(program), {}
+        for call, variable in zip(program.calls, variables):
+            out.append(f"  auto {variable} = fovea::params<fovea_{call.op}_params>();")
+            out += self.fill_params(program, call, variable, views)
+            out.append(f"  fovea::run(ctx, {variable});")
+        shown = program.arrays[program.shown]
+        mark = "%d" if shown.dtype == "i32" else "%g"
+        count = min(4, shown.count)
+        values = ", ".join(f"{program.shown}[{i}]" for i in range(count))
+        out += [f'  std::printf("{" ".join([mark] * count)}\\n", {values});', "}"]
+        return "\n".join(out) + "\n"
+
+    def declare(self, program):
+        """Arrays of one type share a line as far as they fit; what no call writes is const."""
+        first, written, groups, out = self.first(program), self.written(program), {}, []
+        for name, one in program.arrays.items():
+            mark = "" if name in written else "const "
+            kind = f"std::vector<{self.TYPES[one.dtype]}>"
+            if fill(one):
+                begin = f"{first[name]}, " if fill(one) == "wave" else ""
+                text = f"{name} = {fill(one)}({begin}{one.count})"
+                groups.setdefault(f"  {mark}auto ", []).append(text)
+            elif isinstance(one.values, range):
+                groups.setdefault(f"  {kind} ", []).append(f"{name}({one.count})")
+            elif numbers(one) is None:
+                groups.setdefault(f"  {mark}{kind} ", []).append(f"{name}({one.count})")
+            else:
+                values = ", ".join(map(str, numbers(one)))
+                groups.setdefault(f"  {mark}{kind} ", []).append(f"{name}{{{values}}}")
+        for head, texts in groups.items():
+            line = head
+            for text in texts:
+                if len(line) + len(text) > 94:
+                    out.append(line.rstrip(" ,") + ";")
+                    line = head
+                line += text + ", "
+            out.append(line.rstrip(" ,") + ";")
+        for name, one in program.arrays.items():
+            if isinstance(one.values, range):
+                each = f"for (int i = 0; i < {one.count}; ++i) {name}[i]"
+                out.append(f"  {each} = i % {len(one.values)};")
+        return out
+
+    def fill_params(self, program, call, variable, views):
+        """views: {array: the field that has its view already}."""
+        out, known, written = [], [], self.written(program)
+        for f in self.tensors(call):
+            name, one = f["name"], program.arrays[f["name"]]
+            if name in views:
+                known.append(f"  {variable}.{name} = {views[name]};")
+                continue
+            view = "tensor" if name in written else "input"
+            shape = f"{{{', '.join(map(str, one.shape))}}}"
+            line = f"  {variable}.{name} = fovea::{view}({name}, {shape});"
+            out.append((line, ", ".join(self.dims(program, name))))
+            views[name] = f"{variable}.{name}"
+        width = max((len(line) for line, _ in out), default=0)
+        out = known + [f"{line:{width}}  // ({dims})" for line, dims in out]
+        for name, value in call.numbers.items():
+            mark = "F" if isinstance(value, float) else ""
+            out.append(f"  {variable}.{name} = {value}{mark};")
+        return out
 
 
 class Python(Language):
@@ -490,8 +585,7 @@ class Julia(Language):
         return dict(re.findall(r"(\w+)=(\w+)", found[1])) if found else {}
 
 
-# C++ belongs behind C once include/fovea has a C++ header: a class as those above.
-LANGUAGES = [C, Python, Rust, Julia]
+LANGUAGES = [C, Cpp, Python, Rust, Julia]
 
 
 def programs(api):

@@ -8,6 +8,7 @@ TOKEN = re.compile(
     r"(?P<code>`[^`]+`)"
     r"|(?P<header>\b(?:experimental/)?\w+\.h\b)"
     r"|(?P<paper>\b\d{4}\.\d{5}\b)"
+    r"|(?P<kernel>\b[a-z]+_[a-z_]+(?:\.\w+){2,})"
     rf"|(?P<name>(?<![\w.]){IDENTIFIER})"
     r"|(?P<mark>[\\*_<>\[\]|#])"
 )
@@ -38,6 +39,8 @@ class Prose:
             return f"[{text}]({address})" if address else text
         if kind == "paper":
             return f"[{text}](https://arxiv.org/abs/{text})"
+        if kind == "kernel":
+            return f"`{text}`"
         if kind == "name":
             return self.named(text)
         return {"<": "&lt;", ">": "&gt;"}.get(text, "\\" + text)

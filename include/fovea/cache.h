@@ -25,8 +25,8 @@ extern "C" {
  *  the first `width` columns of k_new comes first, then the optional rotation, then the cast:
  *    f32 f16 bf16    rounded to nearest even
  *    e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating
- *   A token whose page is -1 or that lies past the cache's extent is dropped.  Every
- *  other byte of the cache stays as it was. */
+ *  A token whose page is -1 or that lies past the cache's extent is dropped.  Every other byte of
+ *  the cache stays as it was. */
 typedef struct fovea_cache_append_params {
   size_t struct_size;       /**< sizeof(fovea_cache_append_params) */
   fovea_tensor k_new;       /**< [in, optional] (b, s, g, d) f32 f16 bf16: with k */

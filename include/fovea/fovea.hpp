@@ -2,22 +2,27 @@
 /** fovea for C++17 and later: the C ABI with owners, checked views and exceptions.
  *
  *    auto ctx = fovea::Context::host();                       // or cuda(0)
- *    std::vector<float> q(2 * 64 * 8 * 128), kv(2 * 64 * 2 * 128), o(q.size());
+ *    const std::vector<float> q(2 * 64 * 8 * 128), kv(2 * 64 * 2 * 128);
+ *    std::vector<float> o(q.size());
  *    auto p = fovea::params<fovea_attention_forward_params>();
- *    p.q = fovea::tensor(q, {2, 64, 8, 128});                 // (b, s, h, d)
- *    p.k = p.v = fovea::tensor(kv, {2, 64, 2, 128});          // (b, t, g, d)
+ *    p.q = fovea::input(q, {2, 64, 8, 128});                  // (b, s, h, d)
+ *    p.k = p.v = fovea::input(kv, {2, 64, 2, 128});           // (b, t, g, d)
  *    p.o = fovea::tensor(o, {2, 64, 8, 128});
  *    p.causal = 1;
  *    fovea::run(ctx, p);
+ *
+ *  `input` is for fields that are [in], and its memory may be const.  `tensor` is for every field,
+ *  and of const memory it does not compile.
  *
  *  The params structs, their fields and every rule are fovea.h's.  This header adds no state and no
  *  dependency, and what it leaves out is the C function: a Context converts to fovea_context*.
  *
  *  Two ways to hear of a failure.
  *
- *    throwing      run, tensor, Buffer(ctx, n), Context::host    fovea::Error, status() and what()
+ *    throwing      run, workspace_bytes, input, tensor,          fovea::Error, status() and what()
+ *                  Buffer(ctx, n), Context::host
  *    not throwing  try_run, try_workspace_bytes                  fovea_status; fovea_last_error()
- *                  try_tensor, try_alloc, try_create             Result: status() and error()
+ *                  try_input, try_tensor, try_alloc, try_create  Result: status() and error()
  *
  *  With -fno-exceptions the first row does not exist and the second is the same.  Translation units
  *  of both kinds link.  C++20 fills a struct in one expression, and params() adds struct_size:
@@ -220,6 +225,12 @@ class Extents {
   Extents(const C& list) noexcept {
     for (const auto number : list) push(static_cast<std::int64_t>(number));
   }
+  /** Strides of rows that lie one after another, whatever the extents. */
+  static Extents contiguous() noexcept {
+    Extents made = {};
+    made.count_ = -1;
+    return made;
+  }
   std::int32_t count() const noexcept { return static_cast<std::int32_t>(count_); }
   const std::int64_t* data() const noexcept { return values_; }
   std::int64_t operator[](std::int32_t i) const noexcept { return values_[i]; }
@@ -233,29 +244,19 @@ class Extents {
   std::int64_t count_ = 0;
 };
 
-/** A view of memory whose dtype is said: rows one after another, or with strides in elements. */
-inline fovea_tensor tensor(const void* data, fovea_dtype dtype, const Extents& shape) noexcept {
-  return fovea_contiguous(const_cast<void*>(data), dtype, shape.count(), shape.data());
-}
-inline fovea_tensor tensor(const void* data, fovea_dtype dtype, const Extents& shape,
-                           const Extents& stride) noexcept {
-  fovea_tensor view = tensor(data, dtype, shape);
+/** A view of memory whose dtype is said; strides are in elements. */
+inline fovea_tensor input(const void* data, fovea_dtype dtype, const Extents& shape,
+                          const Extents& stride = Extents::contiguous()) noexcept {
+  fovea_tensor view =
+      fovea_contiguous(const_cast<void*>(data), dtype, shape.count(), shape.data());
+  if (stride.count() < 0) return view;
   if (stride.count() != shape.count()) view.ndim = -1;  // no operation accepts it
   for (std::int32_t i = 0; i < FOVEA_MAX_DIMS; i++) view.stride[i] = stride[i];
   return view;
 }
-
-/** A view of what a pointer points to.  How much memory is there is not known, so not checked.  The
- *  pointer may be to const: such a view is an input. */
-template <class P, class T = std::remove_pointer_t<std::remove_reference_t<P>>,
-          class = std::enable_if_t<std::is_pointer_v<std::remove_reference_t<P>>>>
-fovea_tensor tensor(P&& data, const Extents& shape) noexcept {
-  return tensor(data, dtype_of<std::remove_cv_t<T>>::value, shape);
-}
-template <class P, class T = std::remove_pointer_t<std::remove_reference_t<P>>,
-          class = std::enable_if_t<std::is_pointer_v<std::remove_reference_t<P>>>>
-fovea_tensor tensor(P&& data, const Extents& shape, const Extents& stride) noexcept {
-  return tensor(data, dtype_of<std::remove_cv_t<T>>::value, shape, stride);
+inline fovea_tensor tensor(void* data, fovea_dtype dtype, const Extents& shape,
+                           const Extents& stride = Extents::contiguous()) noexcept {
+  return input(data, dtype, shape, stride);
 }
 
 namespace detail {
@@ -263,6 +264,10 @@ namespace detail {
 /** What std::data of a container, span or array points to. */
 template <class C>
 using element_t = std::remove_pointer_t<decltype(std::data(std::declval<C&>()))>;
+
+/** void for a pointer; nothing else has one. */
+template <class P>
+using pointer_t = std::enable_if_t<std::is_pointer_v<std::remove_reference_t<P>>>;
 
 /** Elements from the first to the last that a view reaches; 0 of an empty one, -1 where a number is
  *  negative or the sum leaves 64 bits. */
@@ -288,22 +293,23 @@ inline Result<fovea_tensor> refuse(const char* what, long long got, const char* 
 
 /** `view` where it fits `size` elements: exactly without strides, at most with. */
 inline Result<fovea_tensor> fit(const fovea_tensor& view, const Extents& shape, std::size_t size,
-                                const Extents* stride) noexcept {
+                                const Extents& stride) noexcept {
+  const bool strided = stride.count() >= 0;
   if (shape.count() > FOVEA_MAX_DIMS)
     return refuse("the number of extents", shape.count(), "at most ", FOVEA_MAX_DIMS);
-  if (stride && stride->count() != shape.count())
-    return refuse("the number of strides", stride->count(), "as many as extents, ", shape.count());
+  if (strided && stride.count() != shape.count())
+    return refuse("the number of strides", stride.count(), "as many as extents, ", shape.count());
   for (std::int32_t i = 0; i < shape.count(); i++) {
     char what[] = "shape[0]", steps[] = "stride[0]";
     what[6] = steps[7] = static_cast<char>('0' + i);
     if (shape[i] < 0) return refuse(what, shape[i], "at least ", 0);
-    if (stride && (*stride)[i] < 0) return refuse(steps, (*stride)[i], "at least ", 0);
+    if (strided && stride[i] < 0) return refuse(steps, stride[i], "at least ", 0);
   }
   const std::int64_t need = reach(shape, view.stride);
   const long long have = static_cast<long long>(size);
   if (need < 0) return {FOVEA_INVALID_ARGUMENT, "tensor: the extents span more than 64 bits count"};
   const char* elements = "the number of elements";
-  if (!stride && need != have) return refuse(elements, have, "as shape says ", need);
+  if (!strided && need != have) return refuse(elements, have, "as shape says ", need);
   if (need > have) return refuse(elements, have, "as strides reach at least ", need);
   return view;
 }
@@ -312,30 +318,56 @@ inline Result<fovea_tensor> fit(const fovea_tensor& view, const Extents& shape, 
 template <class C>
 constexpr void borrowed() noexcept {
   static_assert(std::is_lvalue_reference_v<C> || std::is_trivially_copyable_v<C>,
-                "fovea::tensor of a temporary container: its memory would be gone");
+                "fovea: a view of a temporary container: its memory would be gone");
+}
+
+/** A fovea_tensor does not say whether its memory is const, so `tensor` takes none that is. */
+template <class T>
+constexpr void writable() noexcept {
+  static_assert(!std::is_const_v<T>,
+                "fovea::tensor of const memory: fovea::input views what a call only reads");
 }
 
 }  // namespace detail
 
+/** A view of what a pointer points to.  How much memory is there is not known, so not checked. */
+template <class P, class T = std::remove_pointer_t<std::remove_reference_t<P>>,
+          class = detail::pointer_t<P>>
+fovea_tensor input(P&& data, const Extents& shape,
+                   const Extents& stride = Extents::contiguous()) noexcept {
+  return input(data, dtype_of<std::remove_cv_t<T>>::value, shape, stride);
+}
+template <class P, class T = std::remove_pointer_t<std::remove_reference_t<P>>,
+          class = detail::pointer_t<P>>
+fovea_tensor tensor(P&& data, const Extents& shape,
+                    const Extents& stride = Extents::contiguous()) noexcept {
+  detail::writable<T>();
+  return input(data, shape, stride);
+}
+
 /** A view of a container, std::span or array: anything with std::data and std::size.  Without
  *  strides shape must hold every element; pass `x.data()` or a subspan to view a part. */
 template <class C, class T = detail::element_t<C>>
-Result<fovea_tensor> try_tensor(C&& data, const Extents& shape) noexcept {
+Result<fovea_tensor> try_input(C&& data, const Extents& shape,
+                               const Extents& stride = Extents::contiguous()) noexcept {
   detail::borrowed<C>();
-  return detail::fit(tensor(std::data(data), shape), shape, std::size(data), nullptr);
+  return detail::fit(input(std::data(data), shape, stride), shape, std::size(data), stride);
 }
 template <class C, class T = detail::element_t<C>>
-Result<fovea_tensor> try_tensor(C&& data, const Extents& shape, const Extents& stride) noexcept {
-  detail::borrowed<C>();
-  return detail::fit(tensor(std::data(data), shape, stride), shape, std::size(data), &stride);
+Result<fovea_tensor> try_tensor(C&& data, const Extents& shape,
+                                const Extents& stride = Extents::contiguous()) noexcept {
+  detail::writable<T>();
+  return try_input(std::forward<C>(data), shape, stride);
 }
 #if defined(__cpp_exceptions)
 template <class C, class T = detail::element_t<C>>
-fovea_tensor tensor(C&& data, const Extents& shape) {
-  return try_tensor(std::forward<C>(data), shape).value();
+fovea_tensor input(C&& data, const Extents& shape,
+                   const Extents& stride = Extents::contiguous()) {
+  return try_input(std::forward<C>(data), shape, stride).value();
 }
 template <class C, class T = detail::element_t<C>>
-fovea_tensor tensor(C&& data, const Extents& shape, const Extents& stride) {
+fovea_tensor tensor(C&& data, const Extents& shape,
+                    const Extents& stride = Extents::contiguous()) {
   return try_tensor(std::forward<C>(data), shape, stride).value();
 }
 #endif

@@ -79,6 +79,12 @@ refused() { # words, statements
   fi
 }
 refused "of a temporary container" 'fovea::tensor(std::vector<float>(4), {4});'
+refused "of a temporary container" 'fovea::input(std::vector<float>(4), {4});'
+for x in 'std::vector<float>' 'float*' 'fovea::Buffer<float>'; do
+  refused "const memory: fovea::input views" "auto p = fovea::params<fovea_attention_forward_params>();
+    const $x made{}; const auto& x = made; p.o = fovea::tensor(x, {4}, {1});"
+done
+refused "invalid conversion from" 'const void* x = nullptr; fovea::tensor(x, FOVEA_F32, {4});'
 refused "dtype_of<double>" 'double x[4]; fovea::tensor(x, {4});'
 refused "dtype_of<bool>" 'bool x[4]; fovea::tensor(x, {4});'
 refused "Operation<int>" 'fovea::run(nullptr, 1);'

@@ -88,7 +88,7 @@ void buffers() {
     fovea::Buffer<float> c(std::move(b));
     EXPECT(c.data() == gone && !b.data());
     const fovea::Buffer<float>& view = c;
-    EXPECT(fovea::tensor(view, {2, 2}).data == gone);
+    EXPECT(fovea::input(view, {2, 2}).data == gone);
     EXPECT_ERROR(FOVEA_INVALID_ARGUMENT, "is 4, wanted as shape says 6", fovea::tensor(c, {2, 3}));
   }
   EXPECT(fovea_free(ctx, gone) == FOVEA_INVALID_ARGUMENT);  // freed, once
@@ -106,18 +106,22 @@ void views() {
   EXPECT(a.ndim == 3 && a.shape[0] == 2 && a.stride[0] == 12 && a.stride[1] == 4 &&
          a.stride[2] == 1);
   EXPECT(a.dtype == FOVEA_F32 && a.data == x.data());
-  EXPECT(fovea::tensor(half, {2, 3}).dtype == FOVEA_BF16);
+  EXPECT(fovea::input(half, {2, 3}).dtype == FOVEA_BF16);
   EXPECT(fovea::tensor(lengths, {3}).dtype == FOVEA_I32);
-  EXPECT(fovea::tensor(constant, {4}).data == constant);
-  EXPECT(fovea::tensor(half.data(), {1}).data == half.data());
-  EXPECT(fovea::tensor(static_cast<const void*>(x.data()), FOVEA_F16, {2, 2}).dtype == FOVEA_F16);
+  EXPECT(fovea::input(constant, {4}).data == constant);
+  EXPECT(fovea::input(half.data(), {1}).data == half.data());
+  EXPECT(fovea::input(x.data(), {24}).data == x.data() && fovea::input(x, {24}).stride[0] == 1);
+  EXPECT(fovea::input(half, {2, 2}, {3, 1}).stride[0] == 3);
+  EXPECT(fovea::input(half.data(), {2, 2}, {3, 1}).stride[0] == 3);
+  EXPECT(fovea::input(static_cast<const void*>(x.data()), FOVEA_F16, {2, 2}).dtype == FOVEA_F16);
+  EXPECT(fovea::tensor(static_cast<void*>(x.data()), FOVEA_I8, {2}, {7}).stride[0] == 7);
   EXPECT(fovea::tensor(lengths.data(), lengths).shape[2] == 3);  // extents from a container
   static const std::int64_t shape[] = {2, 12};
   EXPECT(fovea::tensor(x, shape).shape[1] == 12);
-  EXPECT(fovea::tensor(single, {}).ndim == 0);
+  EXPECT(fovea::input(single, {}).ndim == 0);
 #if __cplusplus >= 202002L
   EXPECT(fovea::tensor(std::span(x).first(8), {2, 4}).data == x.data());
-  EXPECT(fovea::tensor(std::span<const float>(x), {24}).shape[0] == 24);
+  EXPECT(fovea::input(std::span<const float>(x), {24}).shape[0] == 24);
 #endif
   const fovea_tensor t = fovea::tensor(x, {2, 4, 3}, {12, 1, 4});  // x with its last axes swapped
   EXPECT(t.stride[0] == 12 && t.stride[1] == 1 && t.stride[2] == 4);
@@ -132,6 +136,8 @@ void views() {
   EXPECT_ERROR(bad, "is 24, wanted as strides reach at least 25",
                fovea::tensor(x, {2, 12}, {13, 1}));
   EXPECT_ERROR(bad, "strides is 1, wanted as many as extents, 2", fovea::tensor(x, {2, 12}, {1}));
+  EXPECT_ERROR(bad, "strides is 0, wanted as many as extents, 1", fovea::tensor(x, {24}, {}));
+  EXPECT_ERROR(bad, "is 6, wanted as shape says 8", fovea::input(half, {2, 4}));
   EXPECT_ERROR(bad, "stride[0] is -1", fovea::tensor(x, {24}, {-1}));
   EXPECT_ERROR(bad, "64 bits", fovea::tensor(x, {INT64_MAX, INT64_MAX}));
   EXPECT_ERROR(bad, "64 bits", fovea::tensor(x, {3, 3}, {INT64_MAX, INT64_MAX}));
@@ -152,7 +158,7 @@ void attention() {
   }
   auto p = fovea::params<fovea_attention_forward_params>();
   EXPECT(p.struct_size == sizeof p && !p.q.data && p.causal == 0);
-  p.q = p.k = p.v = fovea::tensor(std::as_const(q), {b, s, h, d});
+  p.q = p.k = p.v = fovea::input(std::as_const(q), {b, s, h, d});
   p.o = fovea::tensor(o, {b, s, h, d});
   p.causal = 1;
   fovea::run(ctx, p);

@@ -21,6 +21,9 @@ void check_plain() {
       for (float& value : row) value = 1;
   auto view = fovea::try_tensor(o, {1, 6, 1, 4});
   EXPECT(view && view->data == o && view->ndim == 4);
+  const auto& constant = x[0][0];
+  auto read = fovea::try_input(constant, {2, 2});
+  EXPECT(read && read->data == &x[0][0][0] && read->stride[0] == 2);
   auto wrong = fovea::try_tensor(o, {1, 5, 1, 4});
   EXPECT(!wrong && wrong.status() == FOVEA_INVALID_ARGUMENT && !wrong->data);
   EXPECT_TEXT(wrong.error(), "tensor: the number of elements is 24, wanted as shape says 20");

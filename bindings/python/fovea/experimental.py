@@ -527,10 +527,9 @@ def kl_gather_backward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
     """Gradients of x_kl_gather_forward.  The fields it shares say what the forward was.  Each output
     is optional: absent = not computed.  With a, b the logits of teacher and student:
       db_in = dkl_i (R_in - P_in),  da_in = dkl_i P_in (ln P_in - ln R_in - kl_i)
-      dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j, and so
-    with da.
-    Other than above, a NaN or an infinity in a q may make NaN of dk of every key of its sequence.
-    That holds also where dkl of its row is 0.
+      dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j
+    and the same with da for the teacher.  Other than above, a NaN or an infinity in a q may make
+    NaN of dk of every key of its sequence.  That holds also where dkl of its row is 0.
 
     Example
       outputs = fovea.experimental.kl_gather_backward(q_teacher, k_teacher, q_student, k_student,

@@ -467,8 +467,8 @@ def cache_append(ctx=None, *, key_len_out=None, k_new=None, v_new=None, k=None, 
     the first `width` columns of k_new comes first, then the optional rotation, then the cast:
       f32 f16 bf16    rounded to nearest even
       e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating
-     A token whose page is -1 or that lies past the cache's extent is dropped.  Every
-    other byte of the cache stays as it was.
+    A token whose page is -1 or that lies past the cache's extent is dropped.  Every other byte of
+    the cache stays as it was.
 
     Example
       fovea.cache_append(k_new=k_new, v_new=v_new, k=k, v=v, key_len=key_len)

@@ -387,8 +387,8 @@ the first `width` columns of `k_new` comes first, then the optional rotation, th
       f32 f16 bf16    rounded to nearest even
       e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating
 
- A token whose page is -1 or that lies past the cache's extent is dropped.  Every
-other byte of the cache stays as it was.
+A token whose page is -1 or that lies past the cache's extent is dropped.  Every other byte of
+the cache stays as it was.
 
 Sizes are Julia's, fastest first.
 - `k_new`: (d, g, s, b) f32 f16 bf16: with k
@@ -1788,11 +1788,10 @@ Gradients of `x_kl_gather_forward`.  The fields it shares say what the forward w
 is optional: absent = not computed.  With a, b the logits of teacher and student:
 
       db_in = dkl_i (R_in - P_in),  da_in = dkl_i P_in (ln P_in - ln R_in - kl_i)
-      dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j, and so
+      dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j
 
-with da.
-Other than above, a NaN or an infinity in a q may make NaN of dk of every key of its sequence.
-That holds also where dkl of its row is 0.
+and the same with da for the teacher.  Other than above, a NaN or an infinity in a q may make
+NaN of dk of every key of its sequence.  That holds also where dkl of its row is 0.
 
 Sizes are Julia's, fastest first.
 - `q_teacher`: (d, h, s, b) f32 f16 bf16

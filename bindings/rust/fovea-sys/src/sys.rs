@@ -317,8 +317,8 @@ c_struct! {
     /// the first `width` columns of k_new comes first, then the optional rotation, then the cast:
     ///   f32 f16 bf16    rounded to nearest even
     ///   e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating
-    ///  A token whose page is -1 or that lies past the cache's extent is dropped.  Every
-    /// other byte of the cache stays as it was.
+    /// A token whose page is -1 or that lies past the cache's extent is dropped.  Every other byte of
+    /// the cache stays as it was.
     /// ```
     fovea_cache_append_params: 1672 bytes;
     struct_size: usize = 0, "sizeof(fovea_cache_append_params)";
@@ -897,10 +897,9 @@ c_struct! {
     /// Gradients of x_kl_gather_forward.  The fields it shares say what the forward was.  Each output
     /// is optional: absent = not computed.  With a, b the logits of teacher and student:
     ///   db_in = dkl_i (R_in - P_in),  da_in = dkl_i P_in (ln P_in - ln R_in - kl_i)
-    ///   dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j, and so
-    /// with da.
-    /// Other than above, a NaN or an infinity in a q may make NaN of dk of every key of its sequence.
-    /// That holds also where dkl of its row is 0.
+    ///   dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j
+    /// and the same with da for the teacher.  Other than above, a NaN or an infinity in a q may make
+    /// NaN of dk of every key of its sequence.  That holds also where dkl of its row is 0.
     /// ```
     fovea_x_kl_gather_backward_params: 1664 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_kl_gather_backward_params)";

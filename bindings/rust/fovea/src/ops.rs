@@ -170,8 +170,8 @@ op! {
     /// the first `width` columns of k_new comes first, then the optional rotation, then the cast:
     ///   f32 f16 bf16    rounded to nearest even
     ///   e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating
-    ///  A token whose page is -1 or that lies past the cache's extent is dropped.  Every
-    /// other byte of the cache stays as it was.
+    /// A token whose page is -1 or that lies past the cache's extent is dropped.  Every other byte of
+    /// the cache stays as it was.
     /// ```
     CacheAppend(cache_append: fovea_cache_append_params, fovea_cache_append, fovea_cache_append_workspace)
     new {

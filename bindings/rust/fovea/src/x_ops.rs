@@ -204,10 +204,9 @@ op! {
     /// Gradients of x_kl_gather_forward.  The fields it shares say what the forward was.  Each output
     /// is optional: absent = not computed.  With a, b the logits of teacher and student:
     ///   db_in = dkl_i (R_in - P_in),  da_in = dkl_i P_in (ln P_in - ln R_in - kl_i)
-    ///   dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j, and so
-    /// with da.
-    /// Other than above, a NaN or an infinity in a q may make NaN of dk of every key of its sequence.
-    /// That holds also where dkl of its row is 0.
+    ///   dq_i = scale sum_n db_in k_n,  dk_j = scale sum db_in q_i over the entries that name j
+    /// and the same with da for the teacher.  Other than above, a NaN or an infinity in a q may make
+    /// NaN of dk of every key of its sequence.  That holds also where dkl of its row is 0.
     /// ```
     XKlGatherBackward(x_kl_gather_backward: fovea_x_kl_gather_backward_params, fovea_x_kl_gather_backward, fovea_x_kl_gather_backward_workspace)
     new {
