@@ -9,8 +9,10 @@ import torch
 from torch.compiler import is_compiling
 
 from .._errors import InvalidArgument
+from ._arguments import need, number
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
+_NUMBERS = {int, float, bool}
 _modes = torch._C._len_torch_dispatch_stack
 _functorch = torch._C._functorch.peek_interpreter_stack
 _tracing = torch._C._get_tracing_state
@@ -41,13 +43,19 @@ class Operation:
             for tensor, gradient in dict(gradients).items()
         }
         self.numbers = [f"{types[n]} {n}" for n in kernel.numbers]
+        kernel.required = required
         self.define()
 
     # The direct path
 
     def __call__(self, tensors, numbers, wanted=None):
         """The outputs, None where not wanted; `wanted` is a tuple of bools, None for all."""
-        if is_compiling() or not self.plain(tensors):
+        if is_compiling():
+            return self.dispatched(tensors, numbers, wanted)
+        if not _NUMBERS.issuperset(map(type, numbers)):  # a tensor's number may change
+            names = self.kernel.numbers
+            numbers = tuple([number(self.name, name, x) for name, x in zip(names, numbers)])
+        if not self.plain(tensors):
             return self.dispatched(tensors, numbers, wanted)
         if torch.is_grad_enabled():
             for i, x in enumerate(tensors):
@@ -59,16 +67,15 @@ class Operation:
     def plain(self, tensors):
         return (
             _PLAIN.issuperset(map(type, tensors))
-            and not tensors[0].is_meta
+            and tensors[0] is not None
+            and not (tensors[0].is_meta or tensors[0].is_nested)
             and not (_modes() or _functorch() is not None or _tracing() is not None)
         )
 
     def dispatched(self, tensors, numbers, wanted):
-        for name, x in zip(self.inputs, tensors):
-            if x is not None and not isinstance(x, torch.Tensor):
-                raise TypeError(
-                    f"{self.name}: {name} is a {type(x).__name__}, wanted a torch.Tensor"
-                )
+        for i, (name, x) in enumerate(zip(self.inputs, tensors)):
+            if x is not None or i < self.required:
+                need(self.name, name, x)
         if torch.is_grad_enabled():
             self.differentiable(tensors)
         if _functorch() is not None and not is_compiling():
