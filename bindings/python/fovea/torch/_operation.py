@@ -6,6 +6,7 @@ alone, or within one autograd.Function.  torch.compile, export, FakeTensor, func
 and tensor subclasses take the operation."""
 
 import torch
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from .._errors import InvalidArgument
@@ -19,6 +20,10 @@ _tracing = torch._C._get_tracing_state
 TWICE = (
     "{}: its gradient was differentiated, but it has no second derivative: call backward without "
     "create_graph, or take this part from torch.nn.functional.scaled_dot_product_attention"
+)
+FORWARD = (
+    "{}: it has no forward-mode derivative (jvp): take backward, torch.func.grad or vjp, or "
+    "torch.nn.functional.scaled_dot_product_attention for this part"
 )
 
 
@@ -70,12 +75,15 @@ class Operation:
             and tensors[0] is not None
             and not (tensors[0].is_meta or tensors[0].is_nested)
             and not (_modes() or _functorch() is not None or _tracing() is not None)
+            and forward_ad._current_level < 0
         )
 
     def dispatched(self, tensors, numbers, wanted):
         for i, (name, x) in enumerate(zip(self.inputs, tensors)):
             if x is not None or i < self.required:
                 need(self.name, name, x)
+            if x is not None and not is_compiling() and forward_ad.unpack_dual(x).tangent is not None:
+                raise RuntimeError(FORWARD.format(self.name))
         if torch.is_grad_enabled():
             self.differentiable(tensors)
         if _functorch() is not None and not is_compiling():
@@ -271,6 +279,11 @@ class _Recorded(torch.autograd.Function):
         return tuple(out)
 
 
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise RuntimeError(FORWARD.format(ctx.operation.name))
+
+
 class _Transformed(torch.autograd.Function):
     """The way of functorch (torch.func.grad, vmap, vjp), which custom_op does not go."""
 
@@ -292,6 +305,10 @@ class _Transformed(torch.autograd.Function):
             return _TransformedGradient.apply(ctx.operation, numbers, tuple(needs), *tensors)
 
         return (None, None, *ctx.operation.backward_by(gradients, ctx, grads, 2))
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise RuntimeError(FORWARD.format(ctx.operation.name))
 
     @staticmethod
     def vmap(info, where, operation, numbers, *tensors):
