@@ -171,6 +171,34 @@ def test_unknown_names_list_the_known_ones(ctx):
     assert fovea.build(fovea.Build.VERSION) == fovea.build("version")
 
 
+def test_what_contexts_and_buffers_are_given(ctx):
+    """No ctypes error, no number cut to 32 bits, no AttributeError."""
+    for use, kind, text in [
+        (lambda: fovea.Context("host", "a"), TypeError, "Context: device is 'a', wanted an integer"),
+        (lambda: fovea.Context(f"cuda:{2**32}"), ValueError, "Context: device is 4294967296, wanted"),
+        (lambda: fovea.Context(threads="4"), TypeError, "set_threads: threads is '4', wanted an"),
+        (lambda: ctx.set_threads(1.5), TypeError, "set_threads: threads is 1.5, wanted an integer"),
+        (lambda: ctx.set_threads(2**32 + 2), ValueError, "set_threads: threads is 4294967298, wanted"),
+        (lambda: ctx.set_stream("s"), TypeError, "set_stream: stream is a str, wanted a torch or"),
+        (lambda: ctx.set_workspace(X), TypeError, "set_workspace: buffer is a ndarray, wanted a fov"),
+        (lambda: ctx.wait(None), TypeError, "wait: other is a NoneType, wanted a fovea.Context"),
+        (lambda: ctx.empty((2, -1)), ValueError, "empty: shape[1] is -1, wanted at least 0"),
+        (lambda: ctx.empty((3.5,)), TypeError, "empty: shape[0] is 3.5, wanted an integer"),
+        (lambda: ctx.empty((2**62, 2**62)), MemoryError, "bytes could not be had"),
+        (lambda: ctx.empty((3,), "f33"), TypeError, "empty: dtype is 'f33', wanted one of f32, f16"),
+        (lambda: ctx.empty((3,), 99), ValueError, "empty: dtype is 99, which is no fovea.Dtype"),
+        (lambda: ctx.array([1]), TypeError, "array: source is a list, wanted an array"),
+        (lambda: ctx.copy(None, X), TypeError, "copy: to was not given"),
+        (lambda: ctx.copy(X.copy(), X.T), ValueError, "copy: both arrays must be contiguous"),
+    ]:
+        with pytest.raises(kind, match=re.escape(text)):
+            use()
+    threads = ctx.get("threads")
+    assert ctx.empty(3, np.float32).shape == (3,) and ctx.get("threads") == threads
+    with pytest.raises(AttributeError):  # no endless recursion where __init__ did not get that far
+        fovea.Buffer.__new__(fovea.Buffer).address
+
+
 @pytest.mark.parametrize(
     "wrong, what",
     [("cuda", "'cuda'"), (X, "a ndarray"), (0, "0"), ([X], "a list"), (np.float32(1), "a float32")],
@@ -190,6 +218,9 @@ def test_what_is_no_context(wrong, what):
         fovea.TraceSession(X, keep=2)
     with pytest.raises(TypeError, match="the operation is 'rope', wanted a function such as"):
         fovea.prepare("rope", X)
+    for use in (fovea.prepare, fovea.workspace_bytes):
+        with pytest.raises(TypeError, match="the operation is .*lambda.*, wanted one of fovea's"):
+            use(lambda *_: None, X)
     with pytest.raises(TypeError, match="ctx is a str, wanted a fovea.Context"):
         fovea.workspace_bytes(fovea.attention_forward, X, X, X, ctx="host")
 

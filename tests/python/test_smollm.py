@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real model on real text: fovea's attention on a paged cache against float64 NumPy in the same
 decoder.  Everything but attention is the same code, so what differs is fovea's."""
+import contextlib
 import os
 import pathlib
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -214,6 +217,21 @@ def test_the_command_streams_an_answer():
     assert "greedy" in told
 
 
+def test_an_answer_stays_on_a_terminal():
+    """Progress and answer share the terminal: what clears the one leaves the other."""
+    ours, theirs = pty.openpty()
+    with start("--tokens", "8", "What is the capital of France?", stdout=theirs, stderr=theirs,
+               stdin=theirs) as started:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while part := os.read(ours, 4096):
+                shown += part
+    os.close(ours)
+    line = next(x for x in re.split(rb"\r\n|\r", shown) if b"Paris" in x)
+    assert started.returncode == 0 and line == b"\x1b[KThe capital of France is Paris."
+
+
 def test_the_command_converses_by_a_pipe():
     code, out, told = run("--chat", "--tokens", "9", "--temperature", "0.5", "--seed", "3",
                           input="Hello.\n/what\n\n/reset\nHello.\n/quit\nnever read\n")
@@ -252,6 +270,7 @@ def test_help_needs_nothing_installed():
     (["--temperature", "-1"], "--temperature is -1.0, wanted 0 or more"),
     (["--context", "9000", "a"], "wanted at most 8192"),
     (["--context", "20", "a"], "more than the context of 20"),
+    (["--model", "", "a"], "--model is empty"),
     (["--model", "/nope.gguf", "a"], "/nope.gguf: No such file or directory"),
 ])
 def test_the_command_says_what_is_wrong(words, why, monkeypatch, capsys):
@@ -262,6 +281,18 @@ def test_the_command_says_what_is_wrong(words, why, monkeypatch, capsys):
         generate.main()
     told = capsys.readouterr().err + str(left.value.code)
     assert left.value.code not in (0, None) and why in told
+
+
+@pytest.mark.parametrize("words, prompt, tokens", [
+    (["--", "--tokens"], "--tokens", 256),
+    (["--tokens", "3", "a", "--", "-b", "--"], "a -b --", 3),
+    (["a", "--tokens", "3", "b"], "a b", 3),
+])
+def test_words_behind_two_dashes_are_the_prompt(words, prompt, tokens, monkeypatch):
+    from smollm import generate
+    monkeypatch.setattr(sys, "argv", ["smollm", *words])
+    args = generate.arguments()
+    assert (args.prompt, args.tokens) == (prompt, tokens)
 
 
 class FakeModel:

@@ -84,6 +84,19 @@ def test_gradients_are_not_dropped_without_a_word(ctx, name):
     assert torch.equal(run(), o)
 
 
+def test_tensors_without_an_address_have_a_sentence(ctx):
+    x = torch.randn(2, 4, 2, 8)
+    nested = torch.nested.nested_tensor([torch.randn(3, 2, 8), torch.randn(4, 2, 8)])
+    for q, text in [
+        (x.to_sparse(), "q is a torch tensor of layout torch.sparse_coo, wanted a dense one"),
+        (nested, "q is a nested torch tensor, wanted a dense one: pad it, or pack it with query_st"),
+    ]:
+        with pytest.raises(fovea.InvalidArgument, match=f"^attention_forward: {text}"):
+            fovea.attention_forward(ctx, q, x, x)
+    with pytest.raises(fovea.InvalidArgument, match="q is a torch tensor without memory of its own"):
+        torch.vmap(lambda q: fovea.attention_forward(ctx, q[None], x, x))(x)
+
+
 def test_gradients_of_modules_prepared_calls_and_traces(ctx):
     q, k, v = inputs()
     projected = torch.nn.Linear(16, 16)(q)  # no leaf, but of a graph

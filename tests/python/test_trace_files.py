@@ -5,6 +5,8 @@ import csv
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 
@@ -383,12 +385,44 @@ def test_the_command_takes_a_hugging_face_folder(llama, tmp_path, monkeypatch):
         assert TEXT.startswith("".join(npz["row_text"])[:100])
 
 
+def test_what_is_no_hugging_face_folder(llama, tmp_path):
+    from fovea_trace import hf
+    (tmp_path / "empty").mkdir()
+    shutil.copytree(llama, tmp_path / "mute", ignore=shutil.ignore_patterns("tokenizer*"))
+    for name, why in [("none", "no folder"), ("empty", "a folder without config.json"),
+                      ("mute", "no tokenizer (")]:
+        with pytest.raises(OSError, match="^" + re.escape(f"--hf {tmp_path / name}: {why}")):
+            hf.load(str(tmp_path / name))
+
+
+def test_an_interrupt_keeps_a_hugging_face_model_s_layers(llama, tmp_path, monkeypatch, capsys):
+    from fovea_trace import command as program
+    text = tmp_path / "rules.txt"
+    text.write_text(TEXT, encoding="utf-8")
+
+    def progress(self, layer, edges):
+        if layer == 2:
+            raise KeyboardInterrupt
+    monkeypatch.setattr(program.Progress, "__call__", progress)
+    words = [text, "--hf", llama, "--out", tmp_path / "out", "--tokens", 200]
+    monkeypatch.setattr(sys, "argv", ["fovea-trace", *map(str, words)])
+    with pytest.raises(SystemExit) as left:
+        program.main()
+    assert left.value.code == 130
+    assert capsys.readouterr().err.endswith("out holds the layers up to 1\n")
+    with np.load(tmp_path / "out/trace.npz") as npz:
+        assert len(npz["retained"]) == 2 and set(npz["edge"][:, 0]) == {0, 1}
+
+
 @pytest.mark.parametrize(
     "words, why",
     [
         (["nowhere.txt"], "nowhere.txt: No such file"),
         ([__file__, "--beside", "nowhere.txt"], "nowhere.txt: No such file"),
         ([__file__, "--out", "/dev/null/trace"], "/dev/null/trace: Not a directory"),
+        ([__file__, "--out", __file__], "test_trace_files.py: Not a directory"),
+        ([__file__, "--beside", ""], "--beside is empty"),
+        ([__file__, "--hf", ""], "--hf is empty"),
         ([__file__, "--keep", "0"], "--keep is 0, wanted 1 .. 256"),
         ([__file__, "--layers", "40"], "wanted layers of 0 .. 29"),
         ([__file__, "--layers", "x"], "wanted such as 0-3,7"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes as C
+import operator
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Iterable
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Iterable
 from . import _layout
 from ._abi import Backend, Dtype, Memory, Property
 from ._call import Ask, Prepared, member, view
-from ._errors import FoveaError, InvalidArgument
+from ._errors import FoveaError, InvalidArgument, OutOfMemory
 from ._library import check, lib
 
 _FOLLOW, _OWN = object(), object()  # what a CUDA context's stream is when the caller gave no number
@@ -32,6 +33,18 @@ def place_named(name, what):
             "torch.device"
         )
     return _NAMES[kind], int(number) if number else _current(name) if kind == "cuda" else 0
+
+
+def whole(what, x, most=2**31 - 1, least=-(2**31)):
+    """An integer that C's type can hold; `what` begins the sentence that refuses."""
+    try:
+        number = operator.index(x)
+    except TypeError:
+        raise TypeError(f"{what} is {x!r}, wanted an integer") from None
+    if not least <= number <= most:
+        limit = f"at least {least}" if number < least else f"at most {most}"
+        raise InvalidArgument(f"{what} is {number}, wanted {limit}")
+    return number
 
 
 def _is_torch_device(x):
@@ -67,6 +80,7 @@ class Context:
             if ":" in str(backend) and device != number:
                 raise InvalidArgument(f"Context: device is {device!r}, but backend is {backend!r}")
             number = device
+        number = whole("Context: device", number)
         handle = C.c_void_p()
         check(lib.fovea_context_create(Backend[name.upper()], number, C.byref(handle)))
         self._handle = handle.value
@@ -109,12 +123,18 @@ class Context:
 
     def set_threads(self, threads: int) -> None:
         """Threads that an operation may use on the host; 0: all hardware threads."""
+        threads = whole("set_threads: threads", threads)
         self._check(lib.fovea_context_set_threads(self._handle, threads))
 
     def set_stream(self, stream: Any) -> None:
         """A cudaStream_t as int, or a torch or CuPy stream; 0 is CUDA's default stream.  None: the
         context's own again."""
         number = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
+        if number is not None and not isinstance(number, (int, C.c_void_p)):
+            raise TypeError(
+                f"set_stream: stream is a {type(stream).__name__}, wanted a torch or CuPy stream, "
+                "a cudaStream_t as int, or None"
+            )
         # NULL means the context's own to fovea; 1 (cudaStreamLegacy) is CUDA's default stream
         self._check(lib.fovea_context_set_stream(self._handle, None if number is None else number or 1))
         self._stream, self._follows = _OWN if number is None else number or 1, False
@@ -154,6 +174,11 @@ class Context:
 
     def set_workspace(self, buffer: Buffer | None) -> None:
         """A fixed workspace (a Buffer, kept alive here); None: its own, grown on demand."""
+        if buffer is not None and not isinstance(buffer, Buffer):
+            raise TypeError(
+                f"set_workspace: buffer is a {type(buffer).__name__}, wanted a fovea.Buffer, such as "
+                'ctx.empty((bytes,), "u8"), or None'
+            )
         address, size = (buffer.address, buffer.nbytes) if buffer is not None else (None, 0)
         self._check(lib.fovea_context_set_workspace(self._handle, address, size))
         self._workspace = buffer
@@ -170,6 +195,8 @@ class Context:
 
     def wait(self, other: Context) -> None:
         """Later work here waits for what `other` has enqueued so far."""
+        if not isinstance(other, Context):
+            raise TypeError(f"wait: other is a {type(other).__name__}, wanted a fovea.Context")
         if not other._handle:
             raise InvalidArgument("wait: the context to wait for is closed")
         self._check(lib.fovea_context_wait(self._handle, other._handle))
@@ -194,25 +221,26 @@ class Context:
         reasons: str = lib.fovea_context_last_reasons(self._handle).decode(errors="replace")
         return reasons
 
-    def empty(self, shape: Iterable[int], dtype: Any = "f32", *, host: bool = False) -> Buffer:
+    def empty(
+        self, shape: int | Iterable[int], dtype: Any = "f32", *, host: bool = False
+    ) -> Buffer:
         """An uninitialised Buffer on this device; host=True: pinned memory the device reads."""
-        return Buffer(
-            self,
-            tuple(shape),
-            _layout.dtype_code(dtype) if not isinstance(dtype, int) else dtype,
-            host,
+        extents = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+        extents = tuple(
+            whole(f"empty: shape[{i}]", n, 2**63 - 1, 0) for i, n in enumerate(extents)
         )
+        return Buffer(self, extents, _dtype("empty", dtype), host)
 
     def array(self, source: Any) -> Buffer:
         """A Buffer on this device holding a copy of an array."""
-        _, code, shape, *_ = view(source, _AnyPlace, False)
+        _, code, shape, *_ = _seen("array: source", source, False)
         buffer = self.empty(shape, code)
         self.copy(buffer, source)
         return buffer
 
     def copy(self, to: Any, source: Any) -> None:
         """Copies between contiguous arrays or Buffers of equal bytes, in stream order."""
-        ends = view(to, _AnyPlace, True), view(source, _AnyPlace, False)
+        ends = _seen("copy: to", to, True), _seen("copy: source", source, False)
         sizes = []
         for _, code, shape, layout, *_ in ends:
             if layout != _layout.layout(code, shape, None):
@@ -247,6 +275,27 @@ class Stand:
         self.ctx, self.kind = ctx, kind
 
 
+def _seen(what, x, write):
+    """The view of an array anywhere; `what` begins the sentence that refuses."""
+    try:
+        return view(x, _AnyPlace, write)
+    except (TypeError, FoveaError) as why:
+        raise type(why)(f"{what} {why}") from None
+
+
+def _dtype(what, dtype):
+    """fovea_dtype of a dtype, its name or its number."""
+    if isinstance(dtype, int) and dtype not in Dtype.__members__.values():
+        raise InvalidArgument(f"{what}: dtype is {dtype}, which is no fovea.Dtype")
+    try:
+        if isinstance(dtype, int):
+            return int(dtype)
+        return _layout.dtype_code(dtype.__name__ if isinstance(dtype, type) else dtype)  # type: ignore[no-any-return]
+    except TypeError:
+        names = ", ".join(name.lower() for name in Dtype.__members__)
+        raise TypeError(f"{what}: dtype is {dtype!r}, wanted one of {names}") from None
+
+
 def _nbytes(code, shape):
     count = 1
     for extent in shape:
@@ -264,12 +313,14 @@ class Buffer:
     def __init__(
         self, ctx: Context, shape: tuple[int, ...], dtype: int, host: bool = False
     ) -> None:
+        self.address: int | None = None
         self.ctx: Context = ctx
         self.shape: tuple[int, ...] = shape
         self.dtype: Dtype = Dtype(dtype)
         self.host: bool = host or ctx._place < 0
         self.nbytes: int = _nbytes(dtype, shape)
-        self.address: int | None = None
+        if self.nbytes >= 2**64:  # C's size_t would hold the rest of it
+            raise OutOfMemory(f"alloc: {self.nbytes} bytes could not be had")
         self.place = ctx._place
         out = C.c_void_p()
         ctx._check(
@@ -299,6 +350,8 @@ class Buffer:
 
         def __getattr__(self, name):
             # Only the interface that is true of this memory exists, as consumers probe with hasattr.
+            if "interface" not in name:  # `host` itself too, where __init__ did not get that far
+                raise AttributeError(f"fovea.Buffer has no {name}")
             if name == ("__array_interface__" if self.host else "__cuda_array_interface__"):
                 typestr = next((t for t, code in _layout.TYPESTRS.items() if code == self.dtype), None)
                 if typestr and self.address is not None:

@@ -77,7 +77,12 @@ def _on(kind, operation, inputs, fields):
         ctx, *inputs = inputs
     if ctx is not None and not isinstance(ctx, Context):
         raise TypeError(f"ctx is a {type(ctx).__name__}, wanted a fovea.Context, or none")
-    return operation(Stand(ctx, kind), *inputs, **fields)
+    made = operation(Stand(ctx, kind), *inputs, **fields)
+    if not isinstance(made, Prepared if kind is Prepared else int):
+        raise TypeError(
+            f"the operation is {operation!r}, wanted one of fovea's, such as fovea.attention_forward"
+        )
+    return made
 
 
 def prepare(operation: Callable[..., Any], *inputs: Any, **fields: Any) -> Prepared:

@@ -86,13 +86,28 @@ def _torch(t, ctx, write):
         _elsewhere(f"a torch tensor on {t.device}", ctx)
     if place >= 0 and ctx._follows:
         ctx._follow(_torch_stream(place))
-    address, shape = t.data_ptr(), t.shape
+    try:
+        address, shape = t.data_ptr(), t.shape
+    except RuntimeError:
+        raise InvalidArgument(_unreadable(t)) from None
     if not address:
         if t.numel():
             raise InvalidArgument(f"is a torch tensor without memory ({t.device})")
         address = 256  # NULL would mean "not given"
     code, bytes_after = described(t.dtype, shape, t.stride(), 1)
     return address, code, shape, bytes_after
+
+
+def _unreadable(t):
+    """Why a torch tensor has no address."""
+    if t.is_nested:
+        return "is a nested torch tensor, wanted a dense one: pad it, or pack it with query_start"
+    if t.layout is not sys.modules["torch"].strided:
+        return f"is a torch tensor of layout {t.layout}, wanted a dense one: x.to_dense()"
+    return (
+        "is a torch tensor without memory of its own, as within torch.func and vmap: fovea.torch "
+        "has attention for them"
+    )
 
 
 DROPS_GRADIENT = (

@@ -96,14 +96,15 @@ def of_hugging_face(args):
     def read(said, title, ctx):
         ids = tokenizer(said).input_ids
         count = count_of(args, len(ids), config.max_position_embeddings, say)
-        progress = Progress(count, layers)
+        progress, left = Progress(count, layers), []
         try:
             trace = hf.trace_model(
                 model, ids[:count], tokenizer=tokenizer, layers=layers, title=title, ctx=ctx,
-                tokens_of=args.tokens_of, progress=progress, **fields(args))
+                tokens_of=args.tokens_of, progress=progress,
+                stopped=lambda watcher: left.append(stopped(watcher)), **fields(args))
         except hf.Unseen as why:
             raise SystemExit(f"fovea-trace: {why}") from None
-        return told(trace), False
+        return told(trace), bool(left)
 
     return read
 
@@ -239,6 +240,9 @@ def arguments():
         if value < least or (most and value > most):
             parser.error(f"--{name} is {value}, wanted {least} " + (f".. {most}" if most else
                                                                     "or more"))
+    for name in ("beside", "layers", "model", "hf"):
+        if getattr(args, name) == "":
+            parser.error(f"--{name} is empty")
     if args.hf and args.model:
         parser.error("--hf and --model are two models")
     stem = "-beside-".join(pathlib.Path(t).stem for t in (args.text, args.beside) if t)

@@ -9,6 +9,7 @@
 The model runs once, as it would; its own attention makes the outputs.  Each layer's queries and
 keys, as attention gets them (after rope), are traced on the way."""
 import contextlib
+import os
 import sys
 
 import fovea
@@ -26,7 +27,7 @@ class _Enough(Exception):
 
 def trace_model(model, input_ids, *, tokenizer=None, token_text=None, layers=None, keep=16,
                 block_rows=64, block_keys=64, edge_kind="mass", exact=False, tokens_of=None,
-                title="", ctx=None, progress=lambda layer, edges: None):
+                title="", ctx=None, progress=lambda layer, edges: None, stopped=None):
     """The fovea_trace.record.Trace of a causal model on one sequence.
 
     input_ids    (1, tokens) or (tokens): a tensor on the model's device, or a list
@@ -35,6 +36,8 @@ def trace_model(model, input_ids, *, tokenizer=None, token_text=None, layers=Non
     tokens_of    the row block whose single tokens are weighed too
     ctx          fovea.Context; None: one on the model's device
     progress     is told (layer, edges so far) before each layer
+    stopped      is told the watcher at Ctrl-C; the layers that are done are then the trace, unless
+                 it raises.  None: Ctrl-C goes on
     the rest     as trace_forward"""
     import torch
 
@@ -60,12 +63,17 @@ def trace_model(model, input_ids, *, tokenizer=None, token_text=None, layers=Non
         watcher = Watcher(ctx, layers, tokens_of, progress, keep=keep, block_rows=block_rows,
                           block_keys=block_keys, edge_kind=edge_kind, exact=exact)
         stack.enter_context(watched(model, watcher))
-        with torch.inference_mode(), contextlib.suppress(_Enough), watcher.begin():
-            model(input_ids=ids.to(device), use_cache=False)
-        if len(watcher.retained) != len(layers):
-            raise Unseen(
-                f"trace_model: {len(watcher.retained)} of {len(layers)} layers of "
-                f"{type(model).__name__} called transformers' AttentionInterface")
+        try:
+            with torch.inference_mode(), contextlib.suppress(_Enough), watcher.begin():
+                model(input_ids=ids.to(device), use_cache=False)
+            if len(watcher.retained) != len(layers):
+                raise Unseen(
+                    f"trace_model: {len(watcher.retained)} of {len(layers)} layers of "
+                    f"{type(model).__name__} called transformers' AttentionInterface")
+        except KeyboardInterrupt:
+            if stopped is None:
+                raise
+            stopped(watcher)
         about = dict(title=title, model=config.name_or_path or type(model).__name__,
                      dtype=str(next(model.parameters()).dtype).removeprefix("torch."))
         return watcher.trace(about, token_text)
@@ -157,10 +165,21 @@ def load(name, dtype="f32", backend="host"):
     except ModuleNotFoundError as why:
         install = f"{sys.executable} -m pip install torch transformers"
         raise ImportError(f"--hf: {why}: {install}") from None
+    if os.path.isabs(name) or name.startswith(".") or os.path.isdir(name):  # no name on the hub
+        if not os.path.isfile(os.path.join(name, "config.json")):
+            what = "a folder without config.json" if os.path.isdir(name) else "no folder"
+            raise OSError(f"--hf {name}: {what}, wanted what save_pretrained() writes")
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, ImportError) as why:
+        raise OSError(f"--hf {name}: no tokenizer ({first_line(why)})") from None
+    try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
             name, dtype={"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype])
     except (OSError, ValueError, ImportError) as why:
-        raise OSError(f"--hf {name}: {str(why).splitlines()[0]}") from None
+        raise OSError(f"--hf {name}: {first_line(why)}") from None
     return model.to("cuda" if backend == "cuda" else "cpu"), tokenizer
+
+
+def first_line(why):
+    return str(why).strip().partition("\n")[0].rstrip(": ")

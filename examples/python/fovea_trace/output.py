@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folder of a trace: looked at before the work, so that no trace is lost or written over."""
 import contextlib
+import errno
 import os
 import tempfile
 
@@ -14,6 +15,8 @@ class Folder:
         if there and not force:
             raise FileExistsError(f"{path} has a {there[0]} already: --force writes over it, "
                                   "--out names another folder")
+        if not self.made and not path.is_dir():
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
         path.mkdir(parents=True, exist_ok=True)
         try:
             with tempfile.TemporaryFile(dir=path):  # the one sure way to learn it

@@ -77,9 +77,10 @@ def room(args, config, tokenizer):
 
 
 def answer(talk, words, most):
-    for piece in talk.ask(words, most, lambda i, of: say(f"reading: {i} of {of} tokens")):
-        if talk.decode.tokens == 0 or sys.stderr.isatty():
-            say("")
+    pieces = talk.ask(words, most, lambda i, of: say(f"reading: {i} of {of} tokens"))
+    for i, piece in enumerate(pieces):
+        if i == 0:
+            say("")  # the progress goes, and what is answered stays
         print(piece, end="", flush=True)
     print(flush=True)
 
@@ -150,9 +151,17 @@ def arguments():
     option("--dtype", choices=["f32", "f16", "bf16"], default="f32", help="of queries and cache")
     option("--threads", type=int, default=0, help="threads of the host backend; 0: all")
     option("--model", help="another GGUF file of this architecture")
-    args = parser.parse_intermixed_args()
+    words, _, rest = split_at("--", sys.argv[1:])  # Python 3.11 forgets what stood behind it
+    args = parser.parse_intermixed_args(words)
+    args.words += rest
     check(args, parser.error)
     return args
+
+
+def split_at(mark, words):
+    """What str.partition does, of a list."""
+    at = words.index(mark) if mark in words else len(words)
+    return words[:at], words[at:at + 1], words[at + 1:]
 
 
 def check(args, refuse):
@@ -164,6 +173,8 @@ def check(args, refuse):
     prompt = args.prompt if args.prompt is not None else " ".join(args.words)
     if said and not prompt.strip():
         refuse("the prompt is empty")
+    if args.model == "":
+        refuse("--model is empty, wanted a GGUF file")
     args.prompt = (prompt if said else QUESTION).encode("utf-8", "replace").decode()
     args.system = args.system.encode("utf-8", "replace").decode()
     for name in ("tokens", "context", "threads", "top_k"):

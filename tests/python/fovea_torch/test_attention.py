@@ -225,6 +225,69 @@ def test_refusals_name_the_argument(device):
         dq.sum().backward()
 
 
+@pytest.mark.parametrize(
+    "change, text",
+    [
+        ({"causal": "yes"}, "attention: causal is 'yes', wanted True or False"),
+        ({"causal": 2}, "attention: causal is 2, wanted True or False"),
+        ({"scale": "1"}, "attention: scale is '1', wanted a number more than 0, or None"),
+        ({"scale": [1]}, "attention: scale is \\[1\\], wanted a number"),
+        ({"window_left": [1]}, "attention: window_left is a list, wanted a number"),
+        ({"window_left": torch.ones(2)}, "attention: window_left is a Tensor, wanted a number"),
+        ({"mask": 1}, "attention: mask is a int, wanted a torch.Tensor"),
+        ({"alibi": [1.0]}, "attention: alibi is a list, wanted a torch.Tensor"),
+        ({"key_len": [1, 2]}, "attention: key_len is a list, wanted a torch.Tensor"),
+        ({"k": None}, "attention(_forward)?: k is None, wanted a torch.Tensor"),
+        ({"q": None}, "attention: q is a NoneType, wanted a torch.Tensor"),
+        ({"k": None, "mask": torch.ones(1, dtype=bool)}, "attention: k is a NoneType, wanted a torch"),
+    ],
+)
+def test_arguments_of_other_kinds(change, text):
+    x = torch.randn(2, 4, 2, 8)
+    with pytest.raises(TypeError, match=f"^{text}"):
+        ft.attention(**{"q": x, "k": x, "v": x, **change})
+
+
+def test_numbers_in_tensors_are_read_at_the_call():
+    """Not once for all calls of these shapes."""
+    x, window = torch.randn(1, 6, 1, 8), torch.tensor(4)
+    wide = ft.attention(x, x, x, window_left=window, causal=torch.tensor(True))
+    assert torch.equal(wide, ft.attention(x, x, x, window_left=4, causal=True))
+    window.fill_(1)
+    narrow = ft.attention(x, x, x, window_left=window, causal=True)
+    assert torch.equal(narrow, ft.attention(x, x, x, window_left=1, causal=1))
+    scale = torch.nn.Parameter(torch.tensor(0.5))
+    with pytest.raises(fovea.InvalidArgument, match="attention: scale requires grad, but has no gra"):
+        ft.attention(x, x, x, scale=scale)
+    assert torch.equal(ft.attention(x, x, x, scale=scale.detach()), ft.attention(x, x, x, scale=0.5))
+
+
+def test_packed_rows_that_are_not_computed(device):
+    """Those past query_max and behind the last sequence say so; no memory of others shows."""
+    x = torch.randn(20, 2, 8, device=device, requires_grad=True)
+    start, unused = lengths(0, 8, 16, device=device), [*range(3, 8), *range(11, 20)]
+    junk = [torch.full_like(x, 7e7) for _ in range(8)]
+    del junk
+    o, lse = ft.varlen_attention(x, x, x, start, query_max=3, key_max=8, return_lse=True)
+    assert (o[unused] == 0).all() and (lse[:, unused] == -torch.inf).all()
+    whole = ft.varlen_attention(x, x, x, start, query_max=8)
+    close(o[[0, 1, 2, 8, 9, 10]], whole[[0, 1, 2, 8, 9, 10]].detach().double(), LIMIT, "o")
+    (dq,) = torch.autograd.grad(o.sum(), x)
+    assert torch.isfinite(dq).all() and (dq[16:] == 0).all()
+    kl = ft.kl_loss(x, x, x, 2 * x, reduction="none", query_start=start, query_max=3, key_max=8)
+    assert (kl[:, unused] == 0).all()
+
+
+def test_a_closed_context_is_made_anew(device):
+    x = torch.randn(1, 2, 1, 8, device=device)
+    want, ctx = ft.attention(x, x, x), ft.context(device)
+    ctx.close()
+    assert torch.equal(ft.attention(x, x, x), want)
+    assert ft.context(device) is not ctx
+    with pytest.raises(fovea.InvalidArgument, match="^context: device is on mps, wanted cpu or cuda"):
+        ft.context("mps")
+
+
 def test_a_device_that_fovea_does_not_know():
     q = torch.empty(1, 2, 3, 4, device="meta")
     assert ft.attention(q, q, q).shape == q.shape  # shapes alone

@@ -154,6 +154,15 @@ def test_functorch(device):
         torch.func.grad(lambda q: torch.func.grad(loss)(q, k[0], v[0]).sum())(q[0])
 
 
+def test_forward_mode_has_a_sentence():
+    x, text = torch.randn(1, 4, 2, 8), "^attention: it has no forward-mode derivative .jvp."
+    with pytest.raises(RuntimeError, match=text):
+        torch.func.jvp(lambda q: ft.attention(q, x, x), (x,), (x,))
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match=text):
+        ft.attention(torch.autograd.forward_ad.make_dual(x, x), x, x)
+    assert ft.attention(x, x, x).shape == x.shape
+
+
 def test_dispatch_modes_and_hooks_see_the_operation():
     from torch.utils._python_dispatch import TorchDispatchMode
 

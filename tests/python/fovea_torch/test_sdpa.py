@@ -168,6 +168,27 @@ def test_refusals_name_the_argument(device):
 
 
 
+@pytest.mark.parametrize(
+    "change, text",
+    [
+        ({"is_causal": "yes"}, "is_causal is 'yes', wanted True or False"),
+        ({"enable_gqa": 3}, "enable_gqa is 3, wanted True or False"),
+        ({"attn_mask": 1.0}, "attn_mask is a float, wanted a torch.Tensor"),
+        ({"query": None}, "query is a NoneType, wanted a torch.Tensor"),
+        ({"query": torch.ones(8)}, "query has 1 dimensions .8,., wanted at least 2"),
+        ({"value": "nested"}, "value is nested, wanted a dense tensor"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_arguments_of_other_kinds(change, text):
+    x = torch.randn(2, 2, 4, 8)
+    if change.get("value") == "nested":
+        change = {"value": torch.nested.nested_tensor([x[0], x[1, :, :3]])}
+    arguments = {"query": x, "key": x, "value": x, **change}
+    with pytest.raises((TypeError, fovea.InvalidArgument), match=f"^scaled_dot_.*: {text}"):
+        ft.scaled_dot_product_attention(**arguments)
+
+
 def test_shapes_that_do_not_agree(device):
     q, k = torch.randn(1, 2, 4, 8, device=device), torch.randn(1, 2, 4, 16, device=device)
     with pytest.raises(fovea.InvalidArgument, match=r"k.shape\[3\]"):

@@ -7,7 +7,7 @@ import torch
 
 from .._errors import InvalidArgument
 from . import _table
-from ._arguments import autocast, bits, integers, scaling, single
+from ._arguments import autocast, bits, flag, integers, need, scaling, single
 
 _WITH_LSE, _ALONE = (True, True), (True, False)
 
@@ -40,14 +40,14 @@ def attention(q, k, v, *, causal=False, scale=None, window_left=0, window_right=
     if torch.is_tensor(q):
         q, k, v, bias = autocast(q, k, v, bias)
     if mask is not None:
-        mask = bits("attention", mask, k.shape[1])
+        mask = bits("attention", mask, need("attention", "k", k).shape[1])
     if query_len is not None or key_len is not None or key_first is not None:
         query_len = integers("attention", "query_len", query_len)
         key_len = integers("attention", "key_len", key_len)
         key_first = integers("attention", "key_first", key_first)
     numbers = (
         0, 0, window_left, window_right, sink_keys, local_chunk, scaling("attention", scale),
-        softcap, bool(causal), False,
+        softcap, flag("attention", "causal", causal), False,
     )  # fmt: skip
     tensors = (
         q, k, v, mask, bias, single(alibi), single(sink_logit), None, None, query_len, key_len,
@@ -66,7 +66,8 @@ def varlen_attention(q, k, v, query_start, key_start=None, *, query_max, key_max
     key_start     (r + 1): the same of keys; None: that of the rows, or k (r, t, g, d) is padded
     query_max     rows of the longest sequence; key_max its keys, None: as query_max (padded: t)
 
-    alibi is (r, h) or (h).  Gives o (tokens, h, e) and lse (h, tokens).  The rest is attention's."""
+    alibi is (r, h) or (h).  Gives o (tokens, h, e) and lse (h, tokens).  Rows of no sequence, and
+    those past query_max, give o = 0 and lse = -inf.  The rest is attention's."""
     if torch.is_tensor(q):
         if q.dim() != 3:
             raise InvalidArgument(
@@ -74,11 +75,11 @@ def varlen_attention(q, k, v, query_start, key_start=None, *, query_max, key_max
                 "h, d)"
             )
         q, k, v = autocast(q, k, v)
-    if key_start is None and k.dim() == 3:
+    if key_start is None and need("varlen_attention", "k", k).dim() == 3:
         key_start, key_max = query_start, query_max if key_max is None else key_max
     numbers = (
         query_max, key_max or 0, window_left, window_right, 0, 0,
-        scaling("varlen_attention", scale), softcap, bool(causal), False,
+        scaling("varlen_attention", scale), softcap, flag("varlen_attention", "causal", causal), False,
     )  # fmt: skip
     tensors = (
         q, k, v, None, None, single(alibi), single(sink_logit),
@@ -109,7 +110,8 @@ def decode(q, k_cache, v_cache, *, page_table=None, key_len=None, cache_row=None
     Gives o, and with return_lse lse (b, h, s) too.  Autocast leaves caches as they are."""
     numbers = (
         query_max, key_max, window_left, window_right, sink_keys, local_chunk,
-        scaling("decode", scale), softcap, bool(causal), rope_begin, bool(rope_interleaved), splits,
+        scaling("decode", scale), softcap, flag("decode", "causal", causal), rope_begin,
+        flag("decode", "rope_interleaved", rope_interleaved), splits,
     )  # fmt: skip
     tensors = (
         q, k_cache, v_cache, single(alibi), single(sink_logit),
@@ -148,7 +150,8 @@ def trace(q, k, v, *, keep, block_rows=64, block_keys=64, causal=False, scale=No
     block_mask    uint8 (b, h, n, bytes): a bit for each key block, 1 where the row block may see it
     key_len       (b): keys in use"""
     numbers = (
-        keep, scaling("trace", scale), block_rows, block_keys, bool(exact), bool(causal),
+        keep, scaling("trace", scale), block_rows, block_keys, flag("trace", "exact", exact),
+        flag("trace", "causal", causal),
     )  # fmt: skip
     tensors = (
         q, k, v, integers("trace", "keep_row", keep_row), block_mask,

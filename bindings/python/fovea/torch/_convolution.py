@@ -7,7 +7,10 @@ import torch
 
 from .._errors import InvalidArgument
 from . import _table
-from ._arguments import autocast, integers, scaling, single
+from ._arguments import autocast, flag, integers, need, scaling, single
+
+
+_OP = "conv_attention"
 
 
 def conv_attention(q, k, v, weight, *, mix_before=None, mix_after=None, causal=False, scale=None,
@@ -28,14 +31,12 @@ def conv_attention(q, k, v, weight, *, mix_before=None, mix_after=None, causal=F
 
     Gives o (b, s - history, h, e), and with return_lse (o, lse).  lse has no gradient."""
     q, k, v = autocast(q, k, v)
-    if query_start is not None and key_start is None and k.dim() == 3:
+    if query_start is not None and key_start is None and need(_OP, "k", k).dim() == 3:
         key_start, key_max = query_start, key_max or query_max
-    numbers = (query_max, key_max, history, scaling("conv_attention", scale), bool(causal))
+    numbers = (query_max, key_max, history, scaling(_OP, scale), flag(_OP, "causal", causal))
     lengths = (
-        integers("conv_attention", "query_start", query_start),
-        integers("conv_attention", "key_start", key_start),
-        integers("conv_attention", "query_len", query_len),
-        integers("conv_attention", "key_len", key_len),
+        integers(_OP, "query_start", query_start), integers(_OP, "key_start", key_start),
+        integers(_OP, "query_len", query_len), integers(_OP, "key_len", key_len),
     )
     wanted = (True, bool(return_lse))
     if mix_before is None and mix_after is None:

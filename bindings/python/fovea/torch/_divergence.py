@@ -6,7 +6,7 @@ import torch
 from .._abi import Direction
 from .._errors import InvalidArgument
 from . import _table
-from ._arguments import integers, scaling, single
+from ._arguments import flag, integers, need, scaling, single
 
 _REDUCTIONS = ("mean", "sum", "none")
 
@@ -49,13 +49,14 @@ def kl_loss(q_teacher, k_teacher, q_student, k_student, *, causal=False, scale_t
         )
     if reduction == "none" and row_weight is not None:
         raise InvalidArgument("kl_loss: row_weight is given, wanted None with reduction 'none'")
-    if query_start is not None and key_start is None and k_teacher.dim() == 3:
-        key_start, key_max = query_start, key_max or query_max
+    if query_start is not None and key_start is None:
+        if need("kl_loss", "k_teacher", k_teacher).dim() == 3:
+            key_start, key_max = query_start, key_max or query_max
     numbers = (
         query_max, key_max, window_left, window_right, sink_keys,
         scaling("kl_loss", scale_teacher, "scale_teacher"),
         scaling("kl_loss", scale_student, "scale_student"),
-        bool(causal), _direction(direction), reduction == "mean",
+        flag("kl_loss", "causal", causal), _direction(direction), reduction == "mean",
     )  # fmt: skip
     tensors = (
         q_teacher, k_teacher, q_student, k_student, single(row_weight),

@@ -80,7 +80,7 @@ class Kernel:
 
     def __init__(self, op, inputs, outputs, numbers, results, shapes=None):
         self.op, self.inputs, self.outputs, self.results = op, inputs, outputs, results
-        self.numbers, self.shapes = numbers, shapes
+        self.numbers, self.shapes, self.required = numbers, shapes, 0
         types = dict((name, kind) for name, kind, *_ in op.params._fields_)
         self.scalars = [
             (i, name, _KIND[types[name]], getattr(op.params, name).offset)
@@ -192,8 +192,10 @@ class Kernel:
             x is not None and field.name in ("query_start", "key_start")
             for field, x in zip(self.inputs, tensors)
         )
-        for field, x in zip(self.inputs, tensors):
+        for i, (field, x) in enumerate(zip(self.inputs, tensors)):
             if x is None:
+                if i < self.required:
+                    raise TypeError(f"{self.op.name}: {field.name} is None, wanted a torch.Tensor")
                 continue
             with self.naming(field):
                 if x.device != first.device:

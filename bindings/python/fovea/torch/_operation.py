@@ -6,17 +6,24 @@ alone, or within one autograd.Function.  torch.compile, export, FakeTensor, func
 and tensor subclasses take the operation."""
 
 import torch
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from .._errors import InvalidArgument
+from ._arguments import need, number
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter, type(None)}
+_NUMBERS = {int, float, bool}
 _modes = torch._C._len_torch_dispatch_stack
 _functorch = torch._C._functorch.peek_interpreter_stack
 _tracing = torch._C._get_tracing_state
 TWICE = (
     "{}: its gradient was differentiated, but it has no second derivative: call backward without "
     "create_graph, or take this part from torch.nn.functional.scaled_dot_product_attention"
+)
+FORWARD = (
+    "{}: it has no forward-mode derivative (jvp): take backward, torch.func.grad or vjp, or "
+    "torch.nn.functional.scaled_dot_product_attention for this part"
 )
 
 
@@ -41,13 +48,19 @@ class Operation:
             for tensor, gradient in dict(gradients).items()
         }
         self.numbers = [f"{types[n]} {n}" for n in kernel.numbers]
+        kernel.required = required
         self.define()
 
     # The direct path
 
     def __call__(self, tensors, numbers, wanted=None):
         """The outputs, None where not wanted; `wanted` is a tuple of bools, None for all."""
-        if is_compiling() or not self.plain(tensors):
+        if is_compiling():
+            return self.dispatched(tensors, numbers, wanted)
+        if not _NUMBERS.issuperset(map(type, numbers)):  # a tensor's number may change
+            names = self.kernel.numbers
+            numbers = tuple([number(self.name, name, x) for name, x in zip(names, numbers)])
+        if not self.plain(tensors):
             return self.dispatched(tensors, numbers, wanted)
         if torch.is_grad_enabled():
             for i, x in enumerate(tensors):
@@ -67,16 +80,18 @@ class Operation:
     def plain(self, tensors):
         return (
             _PLAIN.issuperset(map(type, tensors))
-            and not tensors[0].is_meta
+            and tensors[0] is not None
+            and not (tensors[0].is_meta or tensors[0].is_nested)
             and not (_modes() or _functorch() is not None or _tracing() is not None)
+            and forward_ad._current_level < 0
         )
 
     def dispatched(self, tensors, numbers, wanted):
-        for name, x in zip(self.inputs, tensors):
-            if x is not None and not isinstance(x, torch.Tensor):
-                raise TypeError(
-                    f"{self.name}: {name} is a {type(x).__name__}, wanted a torch.Tensor"
-                )
+        for i, (name, x) in enumerate(zip(self.inputs, tensors)):
+            if x is not None or i < self.required:
+                need(self.name, name, x)
+            if x is not None and not is_compiling() and forward_ad.unpack_dual(x).tangent is not None:
+                raise RuntimeError(FORWARD.format(self.name))
         if torch.is_grad_enabled():
             self.differentiable(tensors)
         if _functorch() is not None and not is_compiling():
@@ -275,6 +290,10 @@ class _Recorded(torch.autograd.Function):
             out[3 + i] = gradient
         return tuple(out)
 
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise RuntimeError(FORWARD.format(ctx.operation.name))
+
 
 # Function.apply first looks for functorch, which `plain` has done: a fifth of the call's time.
 _record = super(torch.autograd.Function, _Recorded).apply
@@ -301,6 +320,10 @@ class _Transformed(torch.autograd.Function):
             return _TransformedGradient.apply(ctx.operation, numbers, tuple(needs), *tensors)
 
         return (None, None, *ctx.operation.backward_by(gradients, ctx, grads, 2))
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise RuntimeError(FORWARD.format(ctx.operation.name))
 
     @staticmethod
     def vmap(info, where, operation, numbers, *tensors):

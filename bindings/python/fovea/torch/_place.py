@@ -50,9 +50,12 @@ class Place:
 
 
 def place_of(device):
-    """This thread's place on a device; the error is the rest of a sentence that names the field."""
+    """This thread's place on a device; the error is the rest of a sentence that names the field.
+    A context that was closed is made anew, without the calls that were prepared on it."""
     try:
-        return _thread.places[device]
+        place = _thread.places[device]
+        if place.context._handle:
+            return place
     except AttributeError:
         _thread.places = {}
     except KeyError:
@@ -63,4 +66,7 @@ def place_of(device):
 
 def context(device=None):
     """The fovea.Context that calls of this thread on `device` use (default: the CPU)."""
-    return place_of(torch.device("cpu" if device is None else device)).context
+    try:
+        return place_of(torch.device("cpu" if device is None else device)).context
+    except InvalidArgument as why:
+        raise InvalidArgument(f"context: device {why}") from None

@@ -5,7 +5,7 @@ import torch
 
 from .._errors import InvalidArgument, Unsupported
 from . import _table
-from ._arguments import autocast, bits, scaling
+from ._arguments import autocast, bits, flag, need, scaling
 
 _OP = "scaled_dot_product_attention"
 
@@ -20,10 +20,17 @@ def scaled_dot_product_attention(
     0, as torch's kernels do.  The result has the memory of (b, s, h, d)."""
     if dropout_p:
         raise Unsupported(f"{_OP}: dropout_p is {dropout_p}, wanted 0: fovea has no dropout")
+    need(_OP, "query", query), need(_OP, "key", key), need(_OP, "value", value)
+    is_causal, enable_gqa = flag(_OP, "is_causal", is_causal), flag(_OP, "enable_gqa", enable_gqa)
+    if attn_mask is not None:
+        need(_OP, "attn_mask", attn_mask)
     if is_causal and attn_mask is not None:
         raise InvalidArgument(f"{_OP}: attn_mask is given, wanted None with is_causal")
     query, key, value, attn_mask = autocast(query, key, value, attn_mask)
     lead = None
+    if query.dim() < 2:
+        raise InvalidArgument(f"{_OP}: query has {query.dim()} dimensions {tuple(query.shape)}, "
+                              "wanted at least 2")
     if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
         lead = query.shape[:-2]
         query, key, value, attn_mask = _four(query, key, value, attn_mask)

@@ -54,9 +54,15 @@ def _sequences(x):
     return x["q"].shape[0] if x["query_start"] is None else x["query_start"].shape[0] - 1
 
 
+def _unwritten(x):
+    """Whether there may be rows that the library leaves as they are: past a length, past query_max,
+    or behind the last of packed sequences."""
+    return x.get("query_len") is not None or x.get("query_start") is not None
+
+
 def _rows(x, rows, wide):
     """Outputs (.., rows, h, wide) in q's order, and (.., h, rows) in f32: o and lse."""
-    q, unwritten = x["q"], x.get("query_len") is not None
+    q, unwritten = x["q"], _unwritten(x)
     fill_o, fill_lse = (0.0, float("-inf")) if unwritten else (None, None)
     if q.dim() == 3:
         h = q.shape[1]
@@ -164,7 +170,7 @@ decode = Operation(
 
 
 def _divergences(x):
-    q, unwritten = x["q_teacher"], x["query_len"] is not None
+    q, unwritten = x["q_teacher"], _unwritten(x)
     shape = (q.shape[1], q.shape[0]) if q.dim() == 3 else (q.shape[0], q.shape[2], q.shape[1])
     fill, low = (0.0, float("-inf")) if unwritten else (None, None)
     return [
