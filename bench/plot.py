@@ -218,6 +218,8 @@ def faults():
                 yield f"{name} is not of the newest rows: run bench/plot.py"
             if width > WIDTH or height > HEIGHT:
                 yield f"{name} is {width} x {height}, wanted at most {WIDTH} x {HEIGHT}"
+            if f"(results/{path.name})" not in (HERE / "README.md").read_text():
+                yield f"bench/README.md does not show results/{path.name}"
     if headlines.README.read_text() != headlines.written():
         yield "README.md's table is not of the newest rows: run bench/plot.py --readme"
 

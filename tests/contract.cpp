@@ -271,6 +271,8 @@ TEST(ContractWording, NamesGotAndWanted) {
   says(p, "attention_forward: q.dtype is 99 (no fovea_dtype), wanted f32 or f16 or bf16");
   p = call.params, p["v"].ndim = 3;
   says(p, "attention_forward: v.ndim is 3, wanted 4: (rows, t, g, e)");
+  p = call.params, resize(p["k"], 2, 3), resize(p["v"], 2, 3);  // SDPA's order ends here too
+  says(p, "attention_forward: k.shape[2] (g) is 3, wanted a divisor of q's 4 heads: (b, s, h, d)");
   p = call.params, p["o"].data = nullptr;
   says(p, "attention_forward: o.data is NULL, wanted a tensor (b, s, h, e)");
   p = call.params, p["lse"].stride[1] = 0;

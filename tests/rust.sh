@@ -126,13 +126,14 @@ at_hand() { # crate, folder: into the registry that stands in for crates.io
   printf '{"files":{},"package":"%064d"}' 0 >"$scratch/registry/$1/.cargo-checksum.json"
 }
 mkdir "$scratch/registry"
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' fovea/Cargo.toml)
 package fovea-sys --features dlopen
-at_hand fovea-sys "$target/package/fovea-sys-0.1.0"
+at_hand fovea-sys "$target/package/fovea-sys-$version"
 at_hand half standin/half
 package fovea --features dlopen,half --config 'source.crates-io.replace-with="at-hand"' \
   --config "source.at-hand.directory='$scratch/registry'"
 for file in README.md LICENSE Cargo.toml src/ops.rs src/x_ops.rs examples/overhead.rs; do
-  [ -s "$target/package/fovea-0.1.0/$file" ] || fail "the package of fovea lacks $file"
+  [ -s "$target/package/fovea-$version/$file" ] || fail "the package of fovea lacks $file"
 done
 
 # ---- the example prints what C prints

@@ -149,6 +149,18 @@ class Manual(unittest.TestCase):
         self.assertEqual([len(words) for _, words in prose(long) if words], [26])
 
 
+class Version(unittest.TestCase):
+    def test_a_release_is_stamped_where_the_version_stands(self):
+        now = api.parse(ROOT / "include/fovea")["version"]
+        places = 0
+        for path in api.MANIFESTS:
+            before, after = (ROOT / path).read_text(), api.with_version(path, "7.8.9")
+            self.assertEqual(after.count("7.8.9"), before.count(now), path)
+            self.assertEqual(after.replace("7.8.9", now), before, path)
+            places += after.count("7.8.9")
+        self.assertEqual(places, 5)  # fovea needs fovea-sys of its own version
+
+
 class Gate(unittest.TestCase):
     def setUp(self):
         self.old = api.parse(ROOT / "include/fovea")

@@ -111,8 +111,8 @@ def _unreadable(t):
 
 
 DROPS_GRADIENT = (
-    "requires grad, and its gradient would be lost: pass x.detach() or call under torch.no_grad(), "
-    "and take gradients from the *_backward operation"
+    "requires grad, and its gradient would be lost: fovea.torch records gradients; or pass "
+    "x.detach() or call under torch.no_grad(), and take gradients from the *_backward operation"
 )
 
 
