@@ -17,15 +17,19 @@ begin as noise.  What counts is recall on text that was not trained on: how many
 row of the model attends to most are among those that the indexer puts first.
 
 `--loss numpy` has the same loss from whole s x t arrays, for comparison: the curve is the same."""
+import argparse
 import math
 import pathlib
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 try:
     import matplotlib
     import numpy as np
     from smollm import model, weights
-    from smollm.paged import PagedAttention
+    from numpy.typing import NDArray
+    from smollm.paged import PagedAttention, There
     from smollm.terminal import Parser, say, sentences
     import fovea  # last: smollm finds it in a checkout
 except ModuleNotFoundError as why:
@@ -36,23 +40,33 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 
+Args = argparse.Namespace
+Floats = NDArray[np.float32]
+Flags = NDArray[np.bool_]
+# (loss, dq_student, dk_student) of q, k, q_student, k_student, each (b, heads, s, width)
+Loss = Callable[[Floats, Floats, Floats, Floats], tuple[Any, Floats, Floats]]
+Found = dict[int, tuple[float, float]]  # (recall, mass) by step
+
+
 class Recorder(PagedAttention):
     """The attention of the SmolLM2 example; q and k of some layers are kept after rope."""
 
-    def __init__(self, layers, *rest):
+    def __init__(self, layers: Sequence[int], *rest: Any) -> None:
         super().__init__(*rest)
-        self.layers, self.queries, self.keys = layers, [], []
+        self.layers = layers
+        self.queries: list[Floats] = []
+        self.keys: list[Floats] = []
 
-    def attend(self, layer, q, k, v):
+    def attend(self, layer: int, q: Floats, k: Floats, v: Floats) -> Floats:
         if layer in self.layers:
             for kept, x in ((self.queries, q), (self.keys, k)):
-                x = self.run(fovea.rope_forward, x=self.there(x[None]), position=self.position,
-                             **self.rope)
-                kept.append(self.here(x)[0].swapaxes(0, 1))
+                turned = self.run(fovea.rope_forward, x=self.there(x[None]),
+                                  position=self.position, **self.rope)
+                kept.append(self.here(turned)[0].swapaxes(0, 1))
         return super().attend(layer, q, k, v)
 
 
-def record(args, ctx):
+def record(args: Args, ctx: fovea.Context) -> tuple[Floats, Floats]:
     """The teacher: q (n, h, s, d) and k (n, g, s, d) of n windows of text, the last ones held out.
     Heads of all recorded layers stand side by side: to the loss a layer is more heads."""
     source = weights.open_weights(args.model)
@@ -66,7 +80,7 @@ def record(args, ctx):
         raise SystemExit(f"distill: --layers go from 0 to {count - 1}, got {args.layers}")
     progress = lambda i, of: say(f"unpacking the weights: layer {i} of {of}")  # noqa: E731
     llm = model.load(source, progress, max(args.layers) + 1)  # the rest is not asked
-    q, k = [], []
+    q, k = list[Floats](), list[Floats]()
     for i, first in enumerate(np.linspace(0, len(tokens) - args.tokens, n).astype(int)):
         say(f"the model reads window {i + 1} of {n}, {args.tokens} tokens each")
         attention = Recorder(args.layers, llm.config, args.tokens, ctx)
@@ -76,7 +90,7 @@ def record(args, ctx):
     return np.stack(q), np.stack(k)
 
 
-def distinct_text(path):
+def distinct_text(path: pathlib.Path | None) -> str:
     """A file, or the reference of the Python language, which every Python has (PSF licence).  It
     repeats itself: each paragraph is taken once, so that held-out text is new."""
     if path:
@@ -88,11 +102,11 @@ def distinct_text(path):
 
 
 class FoveaLoss:
-    def __init__(self, ctx):
+    def __init__(self, ctx: fovea.Context) -> None:
         self.ctx = ctx
         self.one = self.there(np.ones(1, np.float32))
 
-    def __call__(self, *distributions):
+    def __call__(self, *distributions: Floats) -> tuple[Any, Floats, Floats]:
         """(loss, dq_student, dk_student) of q, k, q_student, k_student, each (b, heads, s, width).
         fovea wants (b, s, heads, width), which is a view."""
         inputs = [self.there(x.swapaxes(1, 2)) for x in distributions]
@@ -102,29 +116,30 @@ class FoveaLoss:
                                    dk_teacher=False, causal=1, mean=1)
         return self.here(loss)[0], self.here(dq).swapaxes(1, 2), self.here(dk).swapaxes(1, 2)
 
-    def there(self, x):
+    def there(self, x: Floats) -> There:
         return x if self.ctx.backend == "host" else self.ctx.array(np.ascontiguousarray(x))
 
-    def here(self, x):
-        return x if self.ctx.backend == "host" else x.numpy()
+    def here(self, x: There) -> Floats:
+        return x.numpy() if isinstance(x, fovea.Buffer) else x
 
 
-def numpy_loss(q, k, q_student, k_student):
+def numpy_loss(q: Floats, k: Floats, q_student: Floats,
+               k_student: Floats) -> tuple[Any, Floats, Floats]:
     """The same from s x t arrays, which FoveaLoss never has."""
     log_p, log_r = log_softmax(q, k), log_softmax(q_student, k_student)
     p = np.exp(log_p)
     loss = (p * (log_p - log_r)).sum(axis=-1).mean()
     b, h, s, f = q_student.shape
-    dy = (np.exp(log_r) - p) / np.float32(b * h * s * np.sqrt(f))
+    dy: Any = (np.exp(log_r) - p) / np.float32(b * h * s * np.sqrt(f))
     dk = (dy.swapaxes(2, 3) @ q_student).reshape(b, k.shape[1], -1, s, f).sum(axis=2)
     return loss, dy @ for_each_query_head(k_student, h), dk
 
 
-def for_each_query_head(k, h):
+def for_each_query_head(k: Floats, h: int) -> Floats:
     return np.repeat(k, h // k.shape[1], axis=1)
 
 
-def logits(q, k, rows=slice(None)):
+def logits(q: Floats, k: Floats, rows: slice = slice(None)) -> Floats:
     """Of some rows; those of keys that a row does not see are far below all others."""
     k = for_each_query_head(k, q.shape[1])
     x = q[:, :, rows] @ k.swapaxes(2, 3) / np.float32(np.sqrt(q.shape[3]))
@@ -132,25 +147,26 @@ def logits(q, k, rows=slice(None)):
     return np.where(place <= place[rows, None], x, np.float32(-1e9))
 
 
-def log_softmax(q, k, rows=slice(None)):
+def log_softmax(q: Floats, k: Floats, rows: slice = slice(None)) -> Floats:
     x = logits(q, k, rows)
     x -= x.max(axis=-1, keepdims=True)
-    return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+    y: Floats = x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+    return y
 
 
 class Indexer:
     """A (h, d, f) and B (g, d, f), trained by Adam."""
 
-    def __init__(self, h, g, d, f, seed):
+    def __init__(self, h: int, g: int, d: int, f: int, seed: int) -> None:
         random = np.random.default_rng(seed)
         self.weights = [random.standard_normal((n, d, f), np.float32) / d**0.5 for n in (h, g)]
         self.mean, self.square = ([np.zeros_like(w) for w in self.weights] for _ in range(2))
         self.step = 0
 
-    def project(self, q, k):
+    def project(self, q: Floats, k: Floats) -> tuple[Floats, Floats]:
         return q @ self.weights[0], k @ self.weights[1]
 
-    def learn(self, inputs, gradients, rate):
+    def learn(self, inputs: Sequence[Floats], gradients: Sequence[Floats], rate: float) -> None:
         """inputs are q and k, gradients those of their projections."""
         self.step += 1
         for w, m, v, x, dy in zip(self.weights, self.mean, self.square, inputs, gradients):
@@ -163,7 +179,7 @@ class Indexer:
 class Judge:
     """How well an indexer finds the keys that matter most, on q and k that it has not seen."""
 
-    def __init__(self, q, k, keep):
+    def __init__(self, q: Floats, k: Floats, keep: int) -> None:
         self.q, self.k, self.keep = q, k, keep
         self.rows = slice(q.shape[2] // 2, None, 4)  # rows that have many more keys than they keep
         self.p = np.exp(log_softmax(q, k, self.rows))
@@ -171,23 +187,24 @@ class Judge:
         self.most = self.mass(self.wanted)
         self.chance = (keep / (1 + np.arange(q.shape[2])[self.rows])).mean()
 
-    def first(self, x):
+    def first(self, x: Floats) -> Flags:
         return x >= np.partition(x, -self.keep, axis=-1)[..., -self.keep, None]
 
-    def mass(self, chosen):
-        return (self.p * chosen).sum(axis=-1).mean()
+    def mass(self, chosen: Flags) -> float:
+        return float((self.p * chosen).sum(axis=-1).mean())
 
-    def __call__(self, indexer):
+    def __call__(self, indexer: Indexer) -> tuple[float, float]:
         """(recall, mass): of the right keys, and of the attention, the share that is found."""
         chosen = self.first(logits(*indexer.project(self.q, self.k), self.rows))
-        return (chosen & self.wanted).sum() / self.wanted.sum(), self.mass(chosen)
+        return float((chosen & self.wanted).sum() / self.wanted.sum()), self.mass(chosen)
 
 
-def train(q, k, args, loss, judge):
+def train(q: Floats, k: Floats, args: Args, loss: Loss,
+          judge: Judge) -> tuple[list[float], Found, float]:
     """Returns the loss of each step, (recall, mass) by step, and the seconds spent in the loss."""
     indexer = Indexer(q.shape[1], k.shape[1], q.shape[3], args.width, args.seed)
     random = np.random.default_rng(args.seed)
-    losses, found, spent = [], {0: judge(indexer)}, 0.0
+    losses, found, spent = list[float](), {0: judge(indexer)}, 0.0
     for step in range(1, args.steps + 1):
         batch = random.choice(len(q), min(args.batch, len(q)), replace=False)
         inputs = q[batch], k[batch]
@@ -204,7 +221,7 @@ def train(q, k, args, loss, judge):
     return losses, found, spent
 
 
-def draw(losses, found, judge, args):
+def draw(losses: list[float], found: Found, judge: Judge, args: Args) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), constrained_layout=True)
     left.loglog(range(1, len(losses) + 1), losses, color="#1b7f79")
     left.set(title="loss: mean KL of a row, in nats", xlabel="step")
@@ -229,7 +246,7 @@ def draw(losses, found, judge, args):
     plt.close(figure)
 
 
-def arguments(argv):
+def arguments(argv: Sequence[str] | None) -> Args:
     parser = Parser(
         prog="distill", description="Distils a sparse-attention indexer from SmolLM2's attention.")
     option = parser.add_argument
@@ -262,7 +279,7 @@ def arguments(argv):
     return args
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> tuple[list[float], Found, Judge]:
     args = arguments(argv)
     started = time.perf_counter()
     with sentences("distill"), fovea.Context(args.backend, threads=args.threads) as ctx:
@@ -279,7 +296,7 @@ def main(argv=None):
     return losses, found, judge
 
 
-def tell(losses, found, judge, args, spent):
+def tell(losses: list[float], found: Found, judge: Judge, args: Args, spent: float) -> None:
     (recall, mass), (recall_before, mass_before) = found[args.steps], found[0]
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {args.steps} steps; "
           f"{args.loss} takes {1e3 * spent / args.steps:.0f} ms a step for it and its gradient")

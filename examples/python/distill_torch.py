@@ -15,10 +15,13 @@ with the same loss from whole arrays too, and prints the speed and the largest t
 
 import argparse
 import importlib.util
+import math
 import os
 import pathlib
 import sys
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 if importlib.util.find_spec("fovea") is None:  # not installed: this checkout's binding
     sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bindings/python"))
@@ -26,7 +29,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the weights are a file
 try:
     import matplotlib
     import torch
-    from finetune import COLORS, Trainer, checked, open_weights, pack, pieces, say
+    from finetune import COLORS, Args, Row, Trainer, checked, pack, pieces
+    from smollm.terminal import say
+    from smollm.weights import open_weights
+    from torch import Tensor
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
     import fovea.torch
 except ModuleNotFoundError as why:
@@ -38,20 +44,25 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 
-def streamed_loss(q, k, q_student, k_student):
+Rope = tuple[Tensor, Tensor]  # cos, sin
+Pair = tuple[Tensor, Tensor]  # q and k, (b, s, heads, d)
+Run = tuple[list[float], float]  # losses, seconds spent in them
+
+
+def streamed_loss(q: Tensor, k: Tensor, q_student: Tensor, k_student: Tensor) -> Tensor:
     """Of (b, s, heads, d)."""
     return fovea.torch.kl_loss(q, k, q_student, k_student, causal=True)
 
 
-def eager_loss(*distributions):
+def eager_loss(q: Tensor, k: Tensor, q_student: Tensor, k_student: Tensor) -> Tensor:
     """The same from s x s arrays."""
-    log_p, log_r = (log_softmax(*distributions[i : i + 2]) for i in (0, 2))
+    log_p, log_r = log_softmax(q, k), log_softmax(q_student, k_student)
     return (log_p.exp() * (log_p - log_r).masked_fill(log_p == -torch.inf, 0)).sum(-1).mean()
 
 
-def log_softmax(q, k):
+def log_softmax(q: Tensor, k: Tensor) -> Tensor:
     q, k = q.transpose(1, 2), k.transpose(1, 2).repeat_interleave(q.shape[2] // k.shape[2], 1)
-    x = q @ k.transpose(2, 3) / q.shape[3] ** 0.5
+    x = q @ k.transpose(2, 3) / math.sqrt(q.shape[3])
     unseen = ~torch.ones_like(x[0, 0], dtype=torch.bool).tril()
     return x.masked_fill(unseen, -torch.inf).log_softmax(-1)
 
@@ -62,7 +73,7 @@ LOSSES = {"fovea": streamed_loss, "eager": eager_loss}
 class Student(torch.nn.Module):
     """Queries and keys for one attention layer of a Llama: q (b, s, h, d), k (b, s, g, d)."""
 
-    def __init__(self, teacher, key_heads):
+    def __init__(self, teacher: Any, key_heads: int) -> None:
         super().__init__()
         d, wide = teacher.head_dim, teacher.k_proj.in_features
         q, k = (x.weight.detach().unflatten(0, (-1, d)) for x in (teacher.q_proj, teacher.k_proj))
@@ -72,34 +83,36 @@ class Student(torch.nn.Module):
         self.d, self.q = d, torch.nn.Parameter(q.reshape(-1, wide).clone())
         self.k = torch.nn.Parameter(mean.reshape(-1, wide).clone())
 
-    def forward(self, x, rope):
+    def forward(self, x: Tensor, rope: Rope) -> Pair:
         return rotated(x @ self.q.T, x @ self.k.T, self.d, rope)
 
 
-def rotated(q, k, d, rope):
+def rotated(q: Tensor, k: Tensor, d: int, rope: Rope) -> Pair:
     q, k = (y.unflatten(-1, (-1, d)).transpose(1, 2) for y in (q, k))
-    return tuple(y.transpose(1, 2) for y in apply_rotary_pos_emb(q, k, *rope))
+    q, k = apply_rotary_pos_emb(q, k, *rope)
+    return q.transpose(1, 2), k.transpose(1, 2)
 
 
 class Teacher:
     """What chosen layers of the model read, and their queries and keys after rope."""
 
-    def __init__(self, model, layers):
-        self.model, self.layers, self.read = model.model.eval(), layers, {}
+    def __init__(self, model: Any, layers: Sequence[int]) -> None:
+        self.model, self.layers = model.model.eval(), layers
+        self.read: dict[int, tuple[Tensor, Rope]] = {}
         for i in layers:
             self.model.layers[i].self_attn.register_forward_pre_hook(
                 self.keep(i), with_kwargs=True
             )
 
-    def keep(self, i):
-        def hook(module, args, kwargs):
+    def keep(self, i: int) -> Callable[..., None]:
+        def hook(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             x = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
             self.read[i] = x, kwargs["position_embeddings"]
 
         return hook
 
     @torch.no_grad()
-    def __call__(self, ids):
+    def __call__(self, ids: Tensor) -> list[tuple[Tensor, Rope, Tensor, Tensor]]:
         """For each layer (x, rope, q, k)."""
         self.model(ids, use_cache=False)
         out = []
@@ -110,12 +123,12 @@ class Teacher:
         return out
 
 
-def train(name, teacher, rows, args):
+def train(name: str, teacher: Teacher, rows: Sequence[Row], args: Args) -> Run:
     """Losses by step, and seconds spent in the loss and its gradient."""
     parts = [teacher.model.layers[i].self_attn for i in args.layers]
     students = torch.nn.ModuleList(Student(part, args.key_heads) for part in parts)
     adam = torch.optim.Adam(students.parameters(), lr=args.rate)
-    losses, spent, started = [], 0.0, time.perf_counter()
+    losses, spent, started = list[float](), 0.0, time.perf_counter()
     for step, (ids, *_) in enumerate(rows, 1):
         adam.zero_grad()
         total = 0.0
@@ -136,7 +149,7 @@ def train(name, teacher, rows, args):
     return losses, spent
 
 
-def now(args):
+def now(args: Args) -> float:
     if args.device.startswith("cuda"):
         torch.cuda.synchronize()
     return time.perf_counter()
@@ -147,7 +160,9 @@ class Largest(torch.utils._python_dispatch.TorchDispatchMode):
 
     bytes = 0
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         made = function(*args, **(kwargs or {}))
         for x in made if isinstance(made, (tuple, list)) else (made,):
             if isinstance(x, torch.Tensor):
@@ -155,17 +170,18 @@ class Largest(torch.utils._python_dispatch.TorchDispatchMode):
         return made
 
 
-def largest(name, teacher, row, args):
+def largest(name: str, teacher: Teacher, row: Row, args: Args) -> int:
     """Bytes of the largest tensor that the loss and its gradient make."""
     x, rope, q, k = teacher(row[0].to(args.device))[0]
     student = Student(teacher.model.layers[args.layers[0]].self_attn, args.key_heads)
     pair = [y.detach().requires_grad_() for y in student(x, rope)]
-    with Largest() as seen:
+    seen = Largest()  # type: ignore[no-untyped-call]  # torch's own
+    with seen:
         LOSSES[name](q, k, *pair).backward()
     return seen.bytes
 
 
-def arguments(argv):
+def arguments(argv: Sequence[str] | None) -> Args:
     parser = argparse.ArgumentParser(
         prog="distill_torch",
         description="Distils SmolLM2's attention into one with fewer key heads.",
@@ -182,7 +198,7 @@ def arguments(argv):
     return checked(parser, argv, "distill_torch.png")
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> dict[str, Run]:
     args = arguments(argv)
     try:
         tokenizer = open_weights(args.model).tokenizer()
@@ -214,7 +230,7 @@ def main(argv=None):
     return runs
 
 
-def draw(runs, args):
+def draw(runs: dict[str, Run], args: Args) -> None:
     figure, axes = plt.subplots(figsize=(7, 4), constrained_layout=True)
     for (name, (losses, _)), style in zip(runs.items(), ("-", "--")):
         color = COLORS["fovea" if name == "fovea" else "sdpa"]

@@ -17,6 +17,7 @@ import os
 import pathlib
 import sys
 import time
+from collections.abc import Sequence
 
 if importlib.util.find_spec("fovea") is None:  # not installed: this checkout's binding
     sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bindings/python"))
@@ -26,8 +27,9 @@ try:
     import torch
     import transformers
     from smollm import text
-    from smollm.generate import say
+    from smollm.terminal import say
     from smollm.weights import open_weights
+    from tokenizers import Tokenizer
     import fovea.transformers
 except ModuleNotFoundError as why:
     raise SystemExit(
@@ -37,11 +39,14 @@ except ModuleNotFoundError as why:
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
+Args = argparse.Namespace
+Row = tuple[torch.Tensor, torch.Tensor, int]  # input_ids, position_ids, pieces in it
+Run = tuple[list[float], float, str, str]  # losses, tokens a second, texts before and after
 PROMPT = "A for loop in Python"
 COLORS = {"fovea": "#1b7f79", "sdpa": "#c2703d"}
 
 
-def pieces(path, tokenizer, most):
+def pieces(path: pathlib.Path | None, tokenizer: Tokenizer, most: int) -> list[list[int]]:
     """The text's paragraphs as tokens, several short ones together, none longer than `most`."""
     if path:
         whole = path.read_text(encoding="utf-8")
@@ -49,7 +54,7 @@ def pieces(path, tokenizer, most):
         from pydoc_data.topics import topics
 
         whole = "\n\n".join(topics.values())
-    out, now = [], []
+    out, now = list[list[int]](), list[int]()
     for paragraph in dict.fromkeys(p for p in whole.split("\n\n") if p.strip()):
         now += tokenizer.encode(paragraph + "\n\n").ids
         while len(now) > most // 8:
@@ -58,12 +63,12 @@ def pieces(path, tokenizer, most):
     return out + ([now] if len(now) > 1 else [])
 
 
-def pack(pieces, steps, length, seed):
+def pack(pieces: Sequence[list[int]], steps: int, length: int, seed: int) -> list[Row]:
     """For each step (input_ids, position_ids), both (1, length), and how many pieces are in it."""
     generator = torch.Generator().manual_seed(seed)
-    rows, queue = [], []
+    rows, queue = list[Row](), list[int]()
     while len(rows) < steps:
-        ids, places, count = [], [], 0
+        ids, places, count = list[int](), list[int](), 0
         while len(ids) < length:
             queue = queue or torch.randperm(len(pieces), generator=generator).tolist()
             piece = pieces[queue.pop()][: length - len(ids)]
@@ -77,7 +82,7 @@ def pack(pieces, steps, length, seed):
 class Trainer:
     """The model, and its weights as they were."""
 
-    def __init__(self, args):
+    def __init__(self, args: Args) -> None:
         path = pathlib.Path(args.model or text.weights_path())
         say("unpacking the weights")
         transformers.utils.logging.disable_progress_bar()
@@ -88,7 +93,7 @@ class Trainer:
         ).to(args.device)
         self.first = {k: x.clone() for k, x in self.model.state_dict().items()}
 
-    def run(self, attention, rows, tokenizer):
+    def run(self, attention: str, rows: Sequence[Row], tokenizer: Tokenizer) -> Run:
         """Trains from the first weights: losses, tokens a second, texts before and after."""
         args, model = self.args, self.model
         model.load_state_dict(self.first)
@@ -96,7 +101,7 @@ class Trainer:
         before = self.complete(tokenizer)
         model.train()
         adam = torch.optim.AdamW(model.parameters(), lr=args.rate, weight_decay=0.0)
-        losses, started, warm = [], time.perf_counter(), None
+        losses, started, warm = list[float](), time.perf_counter(), 0.0
         for step, (ids, places, _) in enumerate(rows, 1):
             labels = ids.masked_fill(places == 0, -100)  # no piece foretells the next
             inputs = {"input_ids": ids, "position_ids": places, "labels": labels}
@@ -115,7 +120,7 @@ class Trainer:
         speed = args.tokens * (len(rows) - 1) / (now - warm) if len(rows) > 1 else args.tokens / now
         return losses, speed, before, self.complete(tokenizer)
 
-    def complete(self, tokenizer):
+    def complete(self, tokenizer: Tokenizer) -> str:
         ids = torch.tensor([tokenizer.encode(self.args.prompt).ids], device=self.args.device)
         self.model.eval()
         made = self.model.generate(
@@ -125,7 +130,7 @@ class Trainer:
         return tokenizer.decode(made[0].tolist())
 
 
-def draw(runs, args):
+def draw(runs: dict[str, Run], args: Args) -> None:
     figure, axes = plt.subplots(figsize=(7, 4), constrained_layout=True)
     for (name, (losses, *_)), style in zip(runs.items(), ("-", "--")):
         axes.plot(range(1, len(losses) + 1), losses, style, color=COLORS[name], label=name)
@@ -136,7 +141,7 @@ def draw(runs, args):
     plt.close(figure)
 
 
-def arguments(argv):
+def arguments(argv: Sequence[str] | None) -> Args:
     parser = argparse.ArgumentParser(
         prog="finetune",
         description="Fine-tunes SmolLM2-135M with transformers, attention by fovea.",
@@ -153,7 +158,7 @@ def arguments(argv):
     return checked(parser, argv, "finetune.png")
 
 
-def checked(parser, argv, out):
+def checked(parser: argparse.ArgumentParser, argv: Sequence[str] | None, out: str) -> Args:
     """The arguments, with those of both examples.  What cannot work is told before the work."""
     option = parser.add_argument
     option("--device", default="cpu", help="cpu, cuda or cuda:1")
@@ -188,7 +193,7 @@ def checked(parser, argv, out):
     return args
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> dict[str, Run]:
     args = arguments(argv)
     try:
         tokenizer = open_weights(args.model).tokenizer()

@@ -11,18 +11,20 @@ bytes are learned.  --torch trains the same model on torch's scaled_dot_product_
 import argparse
 import pathlib
 import sys
+from collections.abc import Callable
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings/python"))
 import torch  # noqa: E402
-from torch import nn  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
 
 import fovea.torch  # noqa: E402
 
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # q, k, v to o, each (b, s, heads, d)
 WIDTH, HEADS, KEY_HEADS, LAYERS, LENGTH, BATCH = 128, 8, 2, 3, 128, 8
 
 
 class Layer(nn.Module):
-    def __init__(self, attend):
+    def __init__(self, attend: Attend) -> None:
         super().__init__()
         self.attend, self.d = attend, WIDTH // HEADS
         self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
@@ -32,38 +34,42 @@ class Layer(nn.Module):
             nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
         )
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         heads = self.qkv(self.norms[0](x)).unflatten(-1, (-1, self.d))
         q, k, v = heads.split((HEADS, KEY_HEADS, KEY_HEADS), dim=2)  # views: nothing is copied
         x = x + self.out(self.attend(q, k, v).flatten(2))
-        return x + self.mlp(self.norms[1](x))
+        y: Tensor = self.mlp(self.norms[1](x))
+        return x + y
 
 
 class Model(nn.Module):
-    def __init__(self, attend):
+    def __init__(self, attend: Attend) -> None:
         super().__init__()
         self.bytes, self.places = nn.Embedding(256, WIDTH), nn.Embedding(LENGTH, WIDTH)
         self.layers = nn.Sequential(*[Layer(attend) for _ in range(LAYERS)])
         self.head = nn.Linear(WIDTH, 256)
 
-    def forward(self, text):
-        return self.head(self.layers(self.bytes(text) + self.places.weight[: text.shape[1]]))
+    def forward(self, text: Tensor) -> Tensor:
+        x = self.bytes(text) + self.places.weight[: text.shape[1]]
+        scores: Tensor = self.head(self.layers(x))
+        return scores
 
 
-def ours(q, k, v):
+def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return fovea.torch.attention(q, k, v, causal=True)
 
 
-def theirs(q, k, v):
+def theirs(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     o = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     return o.transpose(1, 2)
 
 
-def train(text, steps, device, attend=ours, report=print):
+def train(data: bytes, steps: int, device: str, attend: Attend = ours,
+          report: Callable[[str], object] = print) -> list[float]:  # fmt: skip
     """The losses of the steps, in bits a byte."""
     torch.manual_seed(0)
-    text = torch.tensor(list(text), device=device)
+    text = torch.tensor(list(data), device=device)
     model = Model(attend).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     losses = []
@@ -81,7 +87,7 @@ def train(text, steps, device, attend=ours, report=print):
     return losses
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     here = pathlib.Path(__file__).resolve().parent
     parser.add_argument("text", nargs="?", type=pathlib.Path, default=here / "README.md")

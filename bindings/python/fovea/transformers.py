@@ -21,12 +21,16 @@ lengths and windows, and an (s, t) array is made only where no lengths say the s
     4-D mask of the caller             mask where it is bool, bias where it is numbers
     or_mask_function, image blocks     mask
 
+Within torch.compile a 2-D mask becomes a mask of keys (b, 1, 1, t), and packed position_ids an array
+of bits: give cu_seq_lens_q there.  The position in a static cache is key_len.
+
 softcap, attention sinks (s_aux) and position_bias are served.  dropout, output_attentions, head
 masks and paged caches are refused."""
 
 import importlib.metadata
 import inspect
 
+__all__ = ["NAME", "Mask", "attention", "mask", "register"]
 NAME = "fovea"
 PLAIN = {"causal", "window_left", "window_right"}  # what packed sequences may have
 _OLDEST = "transformers 5.0 or later"
@@ -55,7 +59,8 @@ class Mask:
     """A mask as fovea takes it: fields of fovea.torch.attention, or the starts of packed sequences.
 
     A model hands it from its mask function to its attention.  To whatever else touches it, it is
-    the bool array (b, 1, s, t) that it stands for, made on first touch."""
+    the bool array (b, 1, s, t) that it stands for, made on first touch.  fields is None where that
+    array alone says it."""
 
     def __init__(self, shape, fields, whole, query_start=None, query_max=None):
         self.shape, self.ndim = shape, len(shape)
@@ -69,6 +74,14 @@ class Mask:
             self._array = self._whole()
         return self._array
 
+    def said(self):
+        """The fields of fovea.torch.attention."""
+        if self.fields is None:
+            from .torch._arguments import bits
+
+            self.fields = {"mask": bits("attention", self.array, self.shape[3])}
+        return dict(self.fields)
+
     def find_packed(self, positions):
         """Reads packed sequences from position_ids (1, s) where the model did not give them to its
         mask function (gpt-oss).  The first layer asks, as looking waits for the device."""
@@ -76,8 +89,16 @@ class Mask:
             return
         self.asked_positions = True
         b, _, s, t = self.shape
-        plain = b == 1 < s == t and self.fields.keys() <= PLAIN and self.fields.get("causal")
+        fields = {"causal": True} if self.fields is None else self.fields
+        plain = b == 1 < s == t and fields.keys() <= PLAIN and fields.get("causal")
         if plain and positions is not None and tuple(positions.shape) == (1, s):
+            if self.fields is None or compiling():  # how many there are is a value
+                from ._traced_mask import same_sequence
+
+                same = same_sequence(positions)
+                same = same & self.said()["mask"] if self.fields is None else same
+                self.fields = {**(self.fields or {}), "mask": same}
+                return
             ids = (positions.diff(prepend=positions[:, :1] - 1) != 1).cumsum(1)
             self.query_start, self.query_max = starts_of(ids)
             if len(self.query_start) == 2:
@@ -103,7 +124,7 @@ class Mask:
         return function(*map(given, args), **{k: given(x) for k, x in (kwargs or {}).items()})
 
     def __repr__(self):
-        kind = "packed sequences" if self.query_start is not None else ", ".join(self.fields)
+        kind = "packed sequences" if self.query_start is not None else ", ".join(self.fields or ())
         return f"<fovea.transformers.Mask {self.shape}: {kind}>"
 
 
@@ -113,13 +134,15 @@ class Mask:
 def mask(**asked):
     """The mask function of AttentionMaskInterface; `asked` is what sdpa_mask takes.  Gives a Mask,
     or the bool array (b, 1, s, t) of sdpa_mask where lengths cannot say it."""
-    import torch
-
     padding = asked.get("attention_mask")
     if isinstance(padding, Mask):  # made ahead by generate()
         return padding
+    if compiling():
+        from . import _traced_mask
+
+        return _traced_mask.mask(asked)
     kind = pattern(asked.get("mask_function"))
-    if kind is None or torch.compiler.is_compiling():
+    if kind is None:
         return explicit(asked)
     rows, offset = queries(asked)
     b, t = asked["batch_size"], asked["kv_length"]
@@ -130,6 +153,12 @@ def mask(**asked):
     if made is None:
         return explicit(asked)
     return Mask((b, 1, rows, t), whole=lambda: explicit(asked), **made)
+
+
+def compiling():
+    import torch
+
+    return torch.compiler.is_compiling()
 
 
 def explicit(asked):
@@ -211,13 +240,13 @@ def starts_of(ids):
 
 def windows(kind, t):
     """causal and windows as fovea counts them: the row's own position is counted.  A window that
-    holds every key of t is none."""
+    holds every key of t is none; t is None where that is not to be asked."""
     fields = {}
     if kind.get("causal"):
         fields["causal"] = True
-    if kind.get("window") is not None and kind["window"] < t:
+    if kind.get("window") is not None and (t is None or kind["window"] < t):
         fields["window_left"] = kind["window"]
-    if kind.get("reach") is not None and kind["reach"] + 1 < t:
+    if kind.get("reach") is not None and (t is None or kind["reach"] + 1 < t):
         fields["window_left"] = kind["reach"] + 1
         if not kind.get("causal"):
             fields["window_right"] = kind["reach"] + 1
@@ -235,7 +264,9 @@ def spans(kind, padding, b, s, t, offset, key_offset, asked):
     end = offset + s - key_offset if aligned else t
     if not 0 < end <= t or (not kind.get("causal") and end != t):
         return None  # rows that see keys behind the last row's position
-    fields = windows(kind, end)
+    static = s == 1 and kind.get("causal") and asked.get("allow_is_causal_skip") is False
+    static = static or isinstance(asked.get("q_offset"), torch.Tensor)
+    fields = windows(kind, t if static else end)  # the same ones in each step of a compiled model
     chunk = kind.get("chunk")
     first, last = [0] * b, [end] * b
     if padding is not None:
@@ -261,7 +292,7 @@ def spans(kind, padding, b, s, t, offset, key_offset, asked):
             fields["local_chunk"] = chunk
     if any(first):
         fields["key_first"] = length(first)
-    if any(z < t for z in last):
+    if static or any(z < t for z in last):
         fields["key_len"] = length(last)
     if aligned and any(z < end for z in last):
         fields["query_len"] = length([max(0, s - (end - z)) for z in last])
@@ -320,7 +351,8 @@ def attention(
         shared["sink_logit"] = s_aux
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
-    starts = sequences(attention_mask, kwargs, is_causal, sliding_window)
+    extents = q.shape[0] * q.shape[1], k.shape[0] * k.shape[1]
+    starts = sequences(attention_mask, kwargs, is_causal, sliding_window, extents)
     if starts is not None:
         if position_bias is not None:
             refuse("position_bias", "given with packed sequences, which is not served")
@@ -339,7 +371,7 @@ def seen(attention_mask, is_causal, window):
     import torch
 
     if isinstance(attention_mask, Mask):
-        return dict(attention_mask.fields)
+        return attention_mask.said()
     if attention_mask is None:  # transformers' convention: the last row stands at the last key
         if not is_causal:
             return {} if window is None else {"window_left": window, "window_right": window}
@@ -349,15 +381,18 @@ def seen(attention_mask, is_causal, window):
     return {"mask" if attention_mask.dtype == torch.bool else "bias": attention_mask}
 
 
-def sequences(attention_mask, kwargs, is_causal, window):
-    """(query_start, key_start, query_max, key_max, fields) of packed sequences, or None."""
+def sequences(attention_mask, kwargs, is_causal, window, extents):
+    """(query_start, key_start, query_max, key_max, fields) of packed sequences, or None.  extents:
+    rows and keys in all."""
     given = [kwargs.get(f"cu_seq_lens_{x}") for x in "qk"]
     if all(x is not None for x in given):
+        if isinstance(attention_mask, Mask) and attention_mask.fields is None:
+            attention_mask = None  # the same sequences as an array, within a graph
         fields = seen(attention_mask, is_causal, window)
         if more := fields.keys() - PLAIN:
             refuse("cu_seq_lens_q", f"given beside {min(more)}, wanted sequences without padding")
         longest = [kwargs.get(f"max_length_{x}") for x in "qk"]
-        longest = [int(n if n is not None else x.diff().max()) for n, x in zip(longest, given)]
+        longest = [bound(n, x, rows) for n, x, rows in zip(longest, given, extents)]
         return (*(x.int() for x in given), *longest, fields)
     if not isinstance(attention_mask, Mask):
         return None
@@ -367,6 +402,13 @@ def sequences(attention_mask, kwargs, is_causal, window):
         start, longest = attention_mask.query_start, attention_mask.query_max
         return start, start, longest, longest, attention_mask.fields
     return None
+
+
+def bound(longest, starts, rows):
+    """Rows of the longest sequence, or, within a graph that was not told, of all."""
+    if longest is None:
+        return rows if compiling() else int(starts.diff().max())
+    return longest if isinstance(longest, int) else int(longest)
 
 
 def one_behind_another(fovea_torch, q, k, v, starts, shared):

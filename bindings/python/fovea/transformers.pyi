@@ -1,4 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-NAME: str
+# What type checkers read of fovea.transformers; a test holds the parameters to the functions'.
+from typing import Any, Callable, Final, Optional
 
+import torch
+from torch import Tensor
+
+__all__ = ["NAME", "Mask", "attention", "mask", "register"]
+
+NAME: Final = "fovea"
+
+class Mask:
+    shape: tuple[int, ...]
+    ndim: int
+    fields: Optional[dict[str, Any]]
+    query_start: Optional[Tensor]
+    query_max: Optional[int]
+    def __init__(
+        self, shape: tuple[int, ...], fields: Optional[dict[str, Any]],
+        whole: Callable[[], Tensor], query_start: Optional[Tensor] = ...,
+        query_max: Optional[int] = ...,
+    ) -> None: ...
+    @property
+    def array(self) -> Tensor: ...
+    def __getitem__(self, index: Any) -> Tensor: ...
+    def contiguous(self) -> Mask: ...
+    def dim(self) -> int: ...
+    def find_packed(self, positions: Optional[Tensor]) -> None: ...
+    def said(self) -> dict[str, Any]: ...
+
+def attention(
+    module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,
+    attention_mask: Mask | Tensor | None, dropout: float = ..., scaling: Optional[float] = ...,
+    is_causal: Optional[bool] = ..., sliding_window: Optional[int] = ...,
+    softcap: Optional[float] = ..., s_aux: Optional[Tensor] = ...,
+    position_bias: Optional[Tensor] = ..., **kwargs: Any,
+) -> tuple[Tensor, None]: ...
+def mask(**asked: Any) -> Mask | Tensor: ...
 def register(name: str = ...) -> None: ...

@@ -5,25 +5,38 @@ back at.
 
     tools/fovea-trace README.md            # trace.npz, .json, .csv and .html in folder trace-README
     tools/fovea-trace A.txt --beside B.txt # both, in one page"""
+from __future__ import annotations
+
 import signal
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Python imports: no traceback
 
+import argparse
 import pathlib
 import sys
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 if __package__ in (None, ""):  # run as a script
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
 from smollm.terminal import Parser, say, sentences  # what needs more is imported where it is used
 
+if TYPE_CHECKING:
+    import fovea
+    from fovea_trace.output import Folder
+    from fovea_trace.record import Trace
+    from fovea_trace.watch import Watcher
+
+Args = argparse.Namespace
+Reader = Callable[[str, str, "fovea.Context"], "tuple[Trace, bool]"]  # of a text and its title
 BLOCKS = (16, 32, 64, 128)
 KINDS = ("npz", "json", "csv")
 
 
-def main():
+def main() -> None:
     told = ["interrupted: nothing was saved"]
     with sentences("fovea-trace", lambda: told[-1]):
         args = arguments()
@@ -42,7 +55,7 @@ def main():
                 raise KeyboardInterrupt
 
 
-def run(args, texts, ctx):
+def run(args: Args, texts: list[str], ctx: fovea.Context) -> tuple[list[Trace], bool]:
     """The traces, and whether Ctrl-C cut the first one short."""
     reader = of_hugging_face(args) if args.hf else of_smollm(args, texts)
     traces = []
@@ -54,7 +67,7 @@ def run(args, texts, ctx):
     return traces, left
 
 
-def of_smollm(args, texts):
+def of_smollm(args: Args, texts: list[str]) -> Reader:
     from smollm import model, weights
     from fovea_trace import record
     from fovea_trace.watch import WatchedAttention, Watcher
@@ -68,7 +81,7 @@ def of_smollm(args, texts):
     progress = lambda i, of: say(f"unpacking the weights: layer {i} of {of}")  # noqa: E731
     llm = model.load(source, progress, layers[-1] + 1)  # no later layer changes what these do
 
-    def read(said, title, ctx):
+    def read(said: str, title: str, ctx: fovea.Context) -> tuple[Trace, bool]:
         ids, offsets = encodings[said].ids, encodings[said].offsets
         count = count_of(args, len(ids), llm.config.context, say)
         watcher = Watcher(ctx, layers, args.tokens_of, Progress(count, layers), **fields(args))
@@ -85,7 +98,7 @@ def of_smollm(args, texts):
     return read
 
 
-def of_hugging_face(args):
+def of_hugging_face(args: Args) -> Reader:
     from fovea_trace import hf
 
     say(f"loading {args.hf} ...")
@@ -93,7 +106,7 @@ def of_hugging_face(args):
     config = model.config.get_text_config()
     layers = chosen(args.layers, config.num_hidden_layers)
 
-    def read(said, title, ctx):
+    def read(said: str, title: str, ctx: fovea.Context) -> tuple[Trace, bool]:
         ids = tokenizer(said).input_ids
         count = count_of(args, len(ids), config.max_position_embeddings, say)
         progress, left = Progress(count, layers), []
@@ -109,17 +122,18 @@ def of_hugging_face(args):
     return read
 
 
-def fields(args):
+def fields(args: Args) -> dict[str, Any]:
     return dict(keep=args.keep, block_rows=args.block_rows, block_keys=args.block_keys,
                 edge_kind=args.edge, exact=args.exact)
 
 
-def count_of(args, there, most, tell=lambda line, done: None):
+def count_of(args: Args, there: int, most: int,
+             tell: Callable[[str, bool], object] = lambda line, done: None) -> int:
     """Tokens to trace."""
     count = min(there, args.tokens or most, most)
     if count < there:
         tell(f"the text has {there:,} tokens: tracing the first {count:,}"
-             + ("" if args.tokens else ", which the model was trained for"), done=True)
+             + ("" if args.tokens else ", which the model was trained for"), True)
     blocks = -(-count // args.block_rows)
     if args.tokens_of is not None and not 0 <= args.tokens_of < blocks:
         raise SystemExit(f"fovea-trace: --tokens-of is {args.tokens_of}, wanted a block of rows of "
@@ -128,16 +142,16 @@ def count_of(args, there, most, tell=lambda line, done: None):
 
 
 class Progress:
-    def __init__(self, count, layers):
+    def __init__(self, count: int, layers: list[int]) -> None:
         self.count, self.total, self.started = count, layers[-1] + 1, time.perf_counter()
 
-    def __call__(self, layer, edges):
+    def __call__(self, layer: int, edges: int) -> None:
         spent = time.perf_counter() - self.started
         left = f", about {spent / layer * (self.total - layer):.0f} s left" if layer else ""
         say(f"tracing {self.count:,} tokens: layer {layer} of {self.total}, {edges:,} edges{left}")
 
 
-def stopped(watcher):
+def stopped(watcher: Watcher) -> bool:
     """After Ctrl-C: True, or Ctrl-C again where no layer is done."""
     if not watcher.retained:
         raise KeyboardInterrupt
@@ -146,7 +160,7 @@ def stopped(watcher):
     return True
 
 
-def told(trace, watcher=None):
+def told(trace: Trace, watcher: Watcher | None = None) -> Trace:
     about = trace.about
     say(f"traced {about['tokens']:,} tokens, {len(trace.layers)} layers of {trace.heads} heads: "
         f"{len(trace.edges):,} edges, {100 * trace.retained.mean():.1f}% of the attention",
@@ -156,11 +170,10 @@ def told(trace, watcher=None):
     return trace
 
 
-def write(traces, folder, told):
+def write(traces: list[Trace], folder: Folder, told: list[str]) -> None:
     from fovea_trace import files, page
 
-
-    def progress(what):
+    def progress(what: str) -> files.Progress:
         return lambda done, total: say(f"writing {what}: {done:,} of {total:,} edges")
 
     for trace, stem in zip(traces, ("trace", "beside")):
@@ -176,12 +189,13 @@ def write(traces, folder, told):
     say(f"open {folder.path / 'trace.html'} in a browser", done=True)
 
 
-def save(folder, name, write, told):
+def save(folder: Folder, name: str, write: Callable[[pathlib.Path], object],
+         told: list[str]) -> None:
     folder.save(name, write)
     told.append(f"interrupted: {folder.path} holds {', '.join(folder.saved)}")
 
 
-def read_text(path):
+def read_text(path: str) -> str:
     try:
         said = pathlib.Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -191,11 +205,11 @@ def read_text(path):
     return said
 
 
-def chosen(words, count):
+def chosen(words: str | None, count: int) -> list[int]:
     """"0-3,7" as ascending numbers; None: every layer."""
     if not words:
         return list(range(count))
-    out = set()
+    out = set[int]()
     for part in words.split(","):
         first, _, last = part.partition("-")
         try:
@@ -207,7 +221,7 @@ def chosen(words, count):
     return sorted(out)
 
 
-def arguments():
+def arguments() -> Args:
     parser = Parser(
         prog="fovea-trace",
         description="Runs SmolLM2, or a Hugging Face model, over a text and writes which blocks of "

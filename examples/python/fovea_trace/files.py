@@ -13,16 +13,22 @@
 A weight of kind mass is a sum over the rows of the block: a block of 64 rows has 64 to give.  The
 share is its mean over these rows, 0 to 1.  Scores and logits have no share."""
 import json
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
+from fovea_trace.record import Trace
+
+Progress = Callable[[int, int], object]  # is told (edges done, edges in all)
 STEP = 20000  # edges between two words of progress
 FIELDS = ("layer", "head", "q_block", "k_block", "weight", "share")  # no share without mass
 
 
-def write_npz(trace, path):
+def write_npz(trace: Trace, path: pathlib.Path) -> None:
     edge = np.stack([trace.edges[name] for name in FIELDS[:4]], 1)
-    more = {"edge_share": trace.share(trace.edges)} if has_share(trace) else {}
+    more: dict[str, Any] = {"edge_share": trace.share(trace.edges)} if has_share(trace) else {}
     if trace.tokens:
         more |= dict(token_block=np.int32(trace.tokens.block), token_key=trace.tokens.key,
                      token_text=np.array(trace.tokens.text, str),
@@ -34,11 +40,11 @@ def write_npz(trace, path):
             about=np.array(json.dumps(trace.about)), **more)
 
 
-def has_share(trace):
-    return trace.about["edge_kind"] == "mass"
+def has_share(trace: Trace) -> bool:
+    return bool(trace.about["edge_kind"] == "mass")
 
 
-def rows(trace, progress):
+def rows(trace: Trace, progress: Progress) -> Iterator[tuple[Any, ...]]:
     """Tuples of an edge; weight and share as the shortest text that reads back as the same f32."""
     for begin in range(0, len(trace.edges), STEP):
         progress(begin, len(trace.edges))
@@ -48,7 +54,8 @@ def rows(trace, progress):
         yield from zip(*(part[name].tolist() for name in FIELDS[:4]), *texts)
 
 
-def write_csv(trace, path, progress=lambda done, total: None):
+def write_csv(trace: Trace, path: pathlib.Path,
+              progress: Progress = lambda done, total: None) -> None:
     fields = FIELDS if has_share(trace) else FIELDS[:-1]
     with open(path, "w", newline="\n") as file:
         file.write(",".join(fields) + "\n")
@@ -56,7 +63,8 @@ def write_csv(trace, path, progress=lambda done, total: None):
         file.writelines(line % row for row in rows(trace, progress))
 
 
-def write_json(trace, path, progress=lambda done, total: None):
+def write_json(trace: Trace, path: pathlib.Path,
+               progress: Progress = lambda done, total: None) -> None:
     about = dict(trace.about)
     if has_share(trace):
         about["weight_is"] = "attention mass, summed over the rows of the query block"
@@ -71,14 +79,14 @@ def write_json(trace, path, progress=lambda done, total: None):
         for layer, head, q, k, weight, *share in rows(trace, progress):
             # JSON has no infinity, and a score can be -inf.
             weight, *share = ("null" if x[-3:] in ("inf", "nan") else x for x in (weight, *share))
-            share = f'"share": {share[0]}, ' if share else ""
+            shared = f'"share": {share[0]}, ' if share else ""
             file.write(f'{before}{{"source": "q{q}", "target": "k{k}", "weight": {weight}, '
-                       f'{share}"layer": {layer}, "head": {head}}}')
+                       f'{shared}"layer": {layer}, "head": {head}}}')
             before = ",\n"
         file.write("\n]}\n")
 
 
-def nodes(trace):
+def nodes(trace: Trace) -> Iterator[dict[str, Any]]:
     for kind, letter, texts, block in (
             ("query", "q", trace.row_text, trace.about["block_rows"]),
             ("key", "k", trace.key_text, trace.about["block_keys"])):

@@ -8,13 +8,24 @@
 
 The model runs once, as it would; its own attention makes the outputs.  Each layer's queries and
 keys, as attention gets them (after rope), are traced on the way."""
+from __future__ import annotations
+
 import contextlib
 import os
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import fovea
 
-from fovea_trace.watch import Watcher
+from fovea_trace.record import Trace
+from fovea_trace.watch import Progress, Watcher
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+Fields = dict[str, Any]  # of an attention function of transformers
 
 
 class Unseen(ValueError):
@@ -25,9 +36,13 @@ class _Enough(Exception):
     """No later layer is asked for."""
 
 
-def trace_model(model, input_ids, *, tokenizer=None, token_text=None, layers=None, keep=16,
-                block_rows=64, block_keys=64, edge_kind="mass", exact=False, tokens_of=None,
-                title="", ctx=None, progress=lambda layer, edges: None, stopped=None):
+def trace_model(
+        model: PreTrainedModel, input_ids: torch.Tensor | Sequence[int], *, tokenizer: Any = None,
+        token_text: Sequence[str] | None = None, layers: Sequence[int] | None = None,
+        keep: int = 16, block_rows: int = 64, block_keys: int = 64, edge_kind: str = "mass",
+        exact: bool = False, tokens_of: int | None = None, title: str = "",
+        ctx: fovea.Context | None = None, progress: Progress = lambda layer, edges: None,
+        stopped: Callable[[Watcher], None] | None = None) -> Trace:
     """The fovea_trace.record.Trace of a causal model on one sequence.
 
     input_ids    (1, tokens) or (tokens): a tensor on the model's device, or a list
@@ -52,7 +67,7 @@ def trace_model(model, input_ids, *, tokenizer=None, token_text=None, layers=Non
         raise Unseen(f"trace_model: token_text has {len(token_text)} entries, wanted "
                      f"{ids.shape[1]}, one for each token")
     config = model.config.get_text_config()
-    layers = chosen(layers, config.num_hidden_layers)
+    traced = chosen(layers, config.num_hidden_layers)
     blocks = -(-ids.shape[1] // block_rows)
     if tokens_of is not None and not 0 <= tokens_of < blocks:
         raise Unseen(f"trace_model: tokens_of is {tokens_of}, wanted a block of 0 .. {blocks - 1}")
@@ -60,15 +75,15 @@ def trace_model(model, input_ids, *, tokenizer=None, token_text=None, layers=Non
         if ctx is None:
             backend = "cuda" if device.type == "cuda" else "host"
             ctx = stack.enter_context(fovea.Context(backend, device.index or 0))
-        watcher = Watcher(ctx, layers, tokens_of, progress, keep=keep, block_rows=block_rows,
+        watcher = Watcher(ctx, traced, tokens_of, progress, keep=keep, block_rows=block_rows,
                           block_keys=block_keys, edge_kind=edge_kind, exact=exact)
         stack.enter_context(watched(model, watcher))
         try:
             with torch.inference_mode(), contextlib.suppress(_Enough), watcher.begin():
                 model(input_ids=ids.to(device), use_cache=False)
-            if len(watcher.retained) != len(layers):
+            if len(watcher.retained) != len(traced):
                 raise Unseen(
-                    f"trace_model: {len(watcher.retained)} of {len(layers)} layers of "
+                    f"trace_model: {len(watcher.retained)} of {len(traced)} layers of "
                     f"{type(model).__name__} called transformers' AttentionInterface")
         except KeyboardInterrupt:
             if stopped is None:
@@ -79,19 +94,18 @@ def trace_model(model, input_ids, *, tokenizer=None, token_text=None, layers=Non
         return watcher.trace(about, token_text)
 
 
-def chosen(layers, count):
-    layers = list(range(count)) if layers is None else list(layers)
-    if not layers or layers != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= count:
-        raise Unseen(
-            f"trace_model: layers is {layers}, wanted ascending layers of 0 .. {count - 1}")
-    return layers
+def chosen(layers: Sequence[int] | None, count: int) -> list[int]:
+    out = list(range(count) if layers is None else layers)
+    if not out or out != sorted(set(out)) or out[0] < 0 or out[-1] >= count:
+        raise Unseen(f"trace_model: layers is {out}, wanted ascending layers of 0 .. {count - 1}")
+    return out
 
 
-def text_of(ids, tokenizer):
+def text_of(ids: Sequence[int], tokenizer: Any) -> list[str]:
     """What each token adds to the text; a letter of many tokens is with its last one."""
     if tokenizer is None:
         return [f"[{token}]" for token in ids]
-    out, held = [], []
+    out, held = list[str](), list[int]()
     for token in ids:
         held.append(token)
         said = tokenizer.decode(held, clean_up_tokenization_spaces=False)
@@ -104,21 +118,23 @@ def text_of(ids, tokenizer):
 
 
 @contextlib.contextmanager
-def watched(model, watcher):
+def watched(model: PreTrainedModel, watcher: Watcher) -> Iterator[None]:
     """The model's attention as it is, and `watcher` beside it.
 
     A layer asks AttentionInterface.get_interface for its attention, eager or any other.  Here the
     layers of `model` get that function with the watcher before it; masks are not touched."""
     from transformers import AttentionInterface, __version__
-    plain = getattr(AttentionInterface, "get_interface", None)
+    interface: Any = AttentionInterface  # its method is replaced
+    plain = getattr(interface, "get_interface", None)
     if plain is None:
         raise ImportError(f"trace_model: transformers is {__version__}, wanted 5 or later")
     ours = {id(module) for module in model.modules()}
 
-    def get_interface(self, *which):
+    def get_interface(self: Any, *which: Any) -> Any:
         own = plain(self, *which)
 
-        def attention(module, query, key, value, *rest, scaling=None, **fields):
+        def attention(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                      *rest: Any, scaling: float | None = None, **fields: Any) -> Any:
             layer = getattr(module, "layer_idx", None)
             if id(module) in ours and layer in watcher.layers:
                 check(module, query, key, fields)
@@ -131,15 +147,15 @@ def watched(model, watcher):
 
     training = model.training
     model.eval()
-    AttentionInterface.get_interface = get_interface
+    interface.get_interface = get_interface
     try:
         yield
     finally:
-        AttentionInterface.get_interface = plain
+        interface.get_interface = plain
         model.train(training)
 
 
-def check(module, query, key, fields):
+def check(module: Any, query: torch.Tensor, key: torch.Tensor, fields: Fields) -> None:
     """Refuses what trace_forward does not compute: another mask or logit would be a wrong trace."""
     where = f"trace_model: layer {module.layer_idx}"
     window = fields.get("sliding_window")
@@ -157,7 +173,7 @@ def check(module, query, key, fields):
                      "self-attention of one text")
 
 
-def load(name, dtype="f32", backend="host"):
+def load(name: str, dtype: str = "f32", backend: str = "host") -> tuple[PreTrainedModel, Any]:
     """(model, tokenizer) of a folder or a name on the Hugging Face hub."""
     try:
         import torch
@@ -174,12 +190,12 @@ def load(name, dtype="f32", backend="host"):
     except (OSError, ValueError, ImportError) as why:
         raise OSError(f"--hf {name}: no tokenizer ({first_line(why)})") from None
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(
             name, dtype={"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype])
     except (OSError, ValueError, ImportError) as why:
         raise OSError(f"--hf {name}: {first_line(why)}") from None
     return model.to("cuda" if backend == "cuda" else "cpu"), tokenizer
 
 
-def first_line(why):
+def first_line(why: BaseException) -> str:
     return str(why).strip().partition("\n")[0].rstrip(": ")

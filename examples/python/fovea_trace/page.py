@@ -9,8 +9,11 @@ import base64
 import html
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
+
+from fovea_trace.record import About, TokenWeights, Trace
 
 FOLDER = pathlib.Path(__file__).parent / "page"
 SCRIPTS = ("data.js", "draw.js", "heatmap.js", "grid.js", "tokens.js", "edges.js",
@@ -18,7 +21,7 @@ SCRIPTS = ("data.js", "draw.js", "heatmap.js", "grid.js", "tokens.js", "edges.js
 PIECE = 3 << 16  # bytes, a multiple of 3 so that pieces of base64 join
 
 
-def write_page(trace, path, beside=None):
+def write_page(trace: Trace, path: str | pathlib.Path, beside: Trace | None = None) -> None:
     """One text, or with `beside` a second one of the same layers and heads next to it."""
     script = "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)
     viewer = (FOLDER / "page.html").read_text(encoding="utf-8")
@@ -32,7 +35,7 @@ def write_page(trace, path, beside=None):
     pathlib.Path(path).write_text(page, encoding="utf-8")
 
 
-def side_by_side(viewer, *traces):
+def side_by_side(viewer: str, *traces: Trace) -> str:
     """The viewer once and both data: the page makes a frame of each."""
     if (traces[0].layers, traces[0].heads) != (traces[1].layers, traces[1].heads):
         raise ValueError("write_page: beside has other layers or heads than trace: wanted the same")
@@ -46,7 +49,7 @@ def side_by_side(viewer, *traces):
     return filled(page, VIEWER=in_script(viewer))
 
 
-def scale(traces):
+def scale(traces: tuple[Trace, ...]) -> list[float]:
     """Least and most finite weight of all traces: what the colours of scores span."""
     weights = np.concatenate([trace.edges["weight"] for trace in traces])
     weights = weights[np.isfinite(weights)]
@@ -55,7 +58,7 @@ def scale(traces):
     return [float(weights.min()), float(weights.max())]
 
 
-def filled(page, **pieces):
+def filled(page: str, **pieces: str) -> str:
     for name, piece in pieces.items():
         before, mark, after = page.partition(f"@{name}@")
         assert mark, name
@@ -63,11 +66,11 @@ def filled(page, **pieces):
     return page
 
 
-def in_script(value):
+def in_script(value: Any) -> str:
     return json.dumps(value).replace("<", "\\u003c")  # so that no text ends the element
 
 
-def parts(trace):
+def parts(trace: Trace) -> tuple[About, str]:
     """What the page is told, and elements with the columns."""
     columns, about = pack(trace)
     data = b"".join(columns)
@@ -76,7 +79,7 @@ def parts(trace):
     return about, "\n".join(f'<script type="text/plain" class="data">{p}</script>' for p in pieces)
 
 
-def pack(trace):
+def pack(trace: Trace) -> tuple[list[bytes], About]:
     """The columns, widest elements first so that each begins aligned, and what the page is told."""
     edges, n = trace.edges, len(trace.row_text)
     layer = np.searchsorted(trace.layers, edges["layer"])
@@ -96,16 +99,16 @@ def pack(trace):
         key_text=None if trace.key_text == trace.row_text else trace.key_text)
     if trace.tokens:
         about.update(token_block=trace.tokens.block, token_text=trace.tokens.text,
-                     token_top=trace.tokens.key.shape[-1], token_wide=token_wide(trace))
+                     token_top=trace.tokens.key.shape[-1], token_wide=token_wide(trace.tokens))
     return columns, about
 
 
-def token_columns(trace):
+def token_columns(trace: Trace) -> list[bytes]:
     if not trace.tokens:
         return []
-    key = trace.tokens.key.astype("<u4" if token_wide(trace) else "<u2")
+    key = trace.tokens.key.astype("<u4" if token_wide(trace.tokens) else "<u2")
     return [trace.tokens.weight.astype("<f4").tobytes(), key.tobytes()]
 
 
-def token_wide(trace):
-    return len(trace.tokens.text) > 65535
+def token_wide(tokens: TokenWeights) -> bool:
+    return len(tokens.text) > 65535

@@ -4,11 +4,16 @@ rows of one block:
 
     p_mt = exp(scale <q_m, k_t> - lse_m)     over every key t that row m sees, in float64"""
 import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating]
 
 TOP = 16  # tokens that are kept of each row, the heaviest
 
 
-def token_weights(q, k, block, block_rows, scale, causal=True, top=TOP):
+def token_weights(
+        q: Floats, k: Floats, block: int, block_rows: int, scale: float, causal: bool = True,
+        top: int = TOP) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """(key, weight), each (h, rows of the block, top), heaviest first; weight 0: no such token.
     q (s, h, d), k (t, g, d) after rope."""
     s, h, t = q.shape[0], q.shape[1], k.shape[0]

@@ -6,28 +6,39 @@ request the weights of single tokens.
     lse                 of all keys, from attention_forward or trace_forward's lse_dense
 
 exp(lse of the kept blocks - lse of all) is the part of a query's attention that the edges show."""
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import fovea
 import numpy as np
+from numpy.typing import NDArray
 
 from fovea_trace import record
+from fovea_trace.record import About, Floats
 from fovea_trace.tokens import token_weights
-from smollm.paged import numpy_dtype
+from smollm.model import Config
+from smollm.paged import There, numpy_dtype
+
+Progress = Callable[[int, int], object]  # is told (layer, edges so far) before each layer
 
 
 class Watcher:
     """Traces layers with a ctx, and makes the Trace of them.  `fields` are trace_forward's;
     tokens_of: the row block whose single tokens are weighed, or None."""
 
-    def __init__(self, ctx, layers, tokens_of=None, progress=lambda layer, edges: None, **fields):
+    def __init__(self, ctx: fovea.Context, layers: list[int], tokens_of: int | None = None,
+                 progress: Progress = lambda layer, edges: None, **fields: Any) -> None:
         self.ctx, self.layers, self.tokens_of, self.progress = ctx, layers, tokens_of, progress
         self.fields = dict(fields, causal=fields.get("causal", True))
-        self.edges, self.retained, self.tokens, self.kernels = bytearray(), [], [], {}
+        self.edges, self.kernels = bytearray(), dict[str, None]()
+        self.retained: list[Floats] = []
+        self.tokens: list[tuple[NDArray[np.int32], Floats]] = []
         self.session = fovea.TraceSession(ctx, **self.fields)
 
-    def begin(self):
+    def begin(self) -> fovea.TraceSession:
         return self.session.begin(self.edges.extend)
 
-    def see(self, layer, q, k, lse=None, scale=None):
+    def see(self, layer: int, q: Any, k: Any, lse: Any = None, scale: float | None = None) -> None:
         """q (1, s, h, d) and k (1, t, g, d) after rope; lse: of all keys, if it is known."""
         self.progress(layer, len(self.edges) // record.RECORD.itemsize)
         if layer not in self.layers:
@@ -44,7 +55,7 @@ class Watcher:
                 scale or q.shape[3] ** -0.5, self.fields["causal"]))
         self.retained.append(np.exp(np.minimum(numbers(kept) - numbers(lse), 0))[0])
 
-    def trace(self, about, token_text):
+    def trace(self, about: About, token_text: Sequence[str]) -> record.Trace:
         """The layers that were seen whole; token_text: the text of each token."""
         done = self.layers[:len(self.retained)]
         edges = np.frombuffer(bytes(self.edges), record.RECORD)
@@ -58,27 +69,28 @@ class Watcher:
         if self.tokens_of is not None:
             key, weight = (np.stack(x) for x in zip(*self.tokens[:len(done)]))
             weights = record.TokenWeights(self.tokens_of, list(token_text), key, weight)
-        texts = [["".join(token_text[i:i + n]) for i in range(0, len(token_text), n)]
-                 for n in (rows, keys)]
-        return record.Trace(about, edges, retained, *texts, weights)
+        row_text, key_text = (["".join(token_text[i:i + n]) for i in range(0, len(token_text), n)]
+                              for n in (rows, keys))
+        return record.Trace(about, edges, retained, row_text, key_text, weights)
 
 
-def numbers(x):
+def numbers(x: Any) -> NDArray[Any]:
     """A result of fovea, or a torch tensor, as a NumPy array."""
     if isinstance(x, np.ndarray):
         return x
-    return x.detach().float().cpu().numpy() if hasattr(x, "detach") else x.numpy()
+    made: NDArray[Any] = (x.detach().float().cpu() if hasattr(x, "detach") else x).numpy()
+    return made
 
 
 class WatchedAttention:
     """Attention of the decoder in smollm/model.py, watched: the model attends to everything as
     ever, and each layer's queries and keys are traced on the way."""
 
-    def __init__(self, config, watcher, dtype="f32"):
+    def __init__(self, config: Config, watcher: Watcher, dtype: str = "f32") -> None:
         self.config, self.watcher, self.ctx = config, watcher, watcher.ctx
         self.dtype, self.kernels = numpy_dtype(dtype), watcher.kernels
 
-    def extend(self, n):
+    def extend(self, n: int) -> None:
         """The whole text is one step, so there is no cache."""
         table = (n, self.config.head_dim // 2)
         cos, sin = self.ctx.empty(table, "f32"), self.ctx.empty(table, "f32")
@@ -87,20 +99,21 @@ class WatchedAttention:
         self.rope = dict(cos=cos, sin=sin, rope_interleaved=1,
                          position=self.there(np.arange(n, dtype=np.int32)[None]))
 
-    def attend(self, layer, q, k, v):
-        q, k, v = (self.there(x[None].astype(self.dtype)) for x in (q, k, v))
-        q = self.run(fovea.rope_forward, x=q, **self.rope)
-        k = self.run(fovea.rope_forward, x=k, **self.rope)
-        o, lse = self.run(fovea.attention_forward, q=q, k=k, v=v, causal=1, lse=True)
-        self.watcher.see(layer, q, k, lse)
-        return numbers(o)[0].astype(np.float32)
+    def attend(self, layer: int, q: Floats, k: Floats, v: Floats) -> Floats:
+        inputs = [self.there(x[None].astype(self.dtype)) for x in (q, k, v)]
+        turned_q, turned_k = (self.run(fovea.rope_forward, x=x, **self.rope) for x in inputs[:2])
+        o, lse = self.run(fovea.attention_forward, q=turned_q, k=turned_k, v=inputs[2],
+                          causal=1, lse=True)
+        self.watcher.see(layer, turned_q, turned_k, lse)
+        out: Floats = numbers(o)[0].astype(np.float32)
+        return out
 
-    def run(self, operation, **fields):
+    def run(self, operation: Callable[..., Any], **fields: Any) -> Any:
         result = operation(self.ctx, **fields)
         self.kernels[self.ctx.last_kernel] = None
         return result
 
-    def there(self, x):
+    def there(self, x: NDArray[Any]) -> There:
         """A NumPy array where fovea computes."""
         x = np.ascontiguousarray(x)
         return x if self.ctx.backend == "host" else self.ctx.array(x)

@@ -5,14 +5,19 @@
     python examples/python/smollm/generate.py "Why is the sky blue?" --tokens 64
     python examples/python/smollm/generate.py --chat
     cd examples/python && python -m smollm "Why is the sky blue?" """
+from __future__ import annotations
+
 import signal
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Python imports: no traceback
 
+import argparse
 import pathlib
 import sys
 import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 if __package__ in (None, ""):  # run as a script
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
@@ -20,11 +25,19 @@ if __package__ in (None, ""):  # run as a script
 from smollm import text
 from smollm.terminal import Parser, say, sentences  # what needs more is imported in run()
 
+if TYPE_CHECKING:
+    import fovea
+    from smollm.conversation import Conversation
+    from smollm.model import Config
+    from tokenizers import Tokenizer
+
+Args = argparse.Namespace
+
 QUESTION = "Why is the sky blue? Answer in two sentences."
 HELP = "/reset forgets the conversation, /quit ends it"
 
 
-def main():
+def main() -> None:
     with sentences("smollm"):
         args = arguments()
         if sys.stdout is None:
@@ -32,7 +45,7 @@ def main():
         run(args)
 
 
-def run(args):
+def run(args: Args) -> None:
     from smollm import model, weights
     from smollm.conversation import Conversation
     from smollm.paged import PagedAttention
@@ -60,23 +73,22 @@ def run(args):
         report(talk, ctx, args)
 
 
-def room(args, config, tokenizer):
+def room(args: Args, config: Config, tokenizer: Tokenizer) -> int:
     """Tokens that the cache must hold; more than the model was trained for is refused."""
-    most = config.context
-    if args.context > most:
-        raise SystemExit(f"smollm: --context is {args.context}, wanted at most {most}, which the "
-                         "model was trained for")
-    most = args.context or most
+    if args.context > config.context:
+        raise SystemExit(f"smollm: --context is {args.context}, wanted at most {config.context}, "
+                         "which the model was trained for")
+    most: int = args.context or config.context
     if args.chat:
         return most
     count = len(tokenizer.encode(text.chat(args.prompt, args.system)).ids)
     if count + args.tokens > most:
         raise SystemExit(f"smollm: a prompt of {count} tokens and --tokens {args.tokens} to come "
                          f"are more than the context of {most}")
-    return count + args.tokens
+    return count + int(args.tokens)
 
 
-def answer(talk, words, most):
+def answer(talk: Conversation, words: str, most: int) -> None:
     pieces = talk.ask(words, most, lambda i, of: say(f"reading: {i} of {of} tokens"))
     for i, piece in enumerate(pieces):
         if i == 0:
@@ -85,7 +97,7 @@ def answer(talk, words, most):
     print(flush=True)
 
 
-def chat(talk, args):
+def chat(talk: Conversation, args: Args) -> None:
     """A question a line, until /quit or the end of the input."""
     from smollm.conversation import ContextFull
     say(f"SmolLM2 listens: {HELP}", done=True)
@@ -107,7 +119,7 @@ def chat(talk, args):
                     f"{talk.attention.capacity} tokens is full: {HELP}", done=True)
 
 
-def lines():
+def lines() -> Iterator[str]:
     """Lines of standard input; a person at a terminal gets a mark and can edit."""
     if sys.stdin is None:
         return
@@ -124,7 +136,7 @@ def lines():
             return
 
 
-def report(talk, ctx, args):
+def report(talk: Conversation, ctx: fovea.Context, args: Args) -> None:
     for name, phase in (("prefill", talk.prefill), ("decode", talk.decode)):
         if phase.tokens:
             say(f"{name}: {phase}", done=True)
@@ -132,7 +144,7 @@ def report(talk, ctx, args):
         f"{', '.join(talk.attention.kernels) or 'none'}", done=True)
 
 
-def arguments():
+def arguments() -> Args:
     parser = Parser(
         prog="smollm", description="SmolLM2-135M-Instruct answers, attention by fovea.")
     option = parser.add_argument
@@ -158,13 +170,13 @@ def arguments():
     return args
 
 
-def split_at(mark, words):
+def split_at(mark: str, words: list[str]) -> tuple[list[str], list[str], list[str]]:
     """What str.partition does, of a list."""
     at = words.index(mark) if mark in words else len(words)
     return words[:at], words[at:at + 1], words[at + 1:]
 
 
-def check(args, refuse):
+def check(args: Args, refuse: Callable[[str], object]) -> None:
     said = args.prompt is not None or bool(args.words)
     if args.prompt is not None and args.words:
         refuse("the prompt is given twice: as words and as --prompt")

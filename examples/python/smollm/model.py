@@ -7,14 +7,26 @@
         x += (silu(norm(x) Wgate) * norm(x) Wup) Wdown
     logits = norm(x) embedding^T
 
-An attention is an object with `extend(n)`, called once before the layers of a step with its number
-of new tokens, and `attend(layer, q, k, v) -> o` on (n, heads, head_dim) arrays, which rotates q and
-k, appends k and v to its cache and attends causally over all of it."""
+Attention is the protocol that such an object has."""
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from smollm import weights
+
+Floats = NDArray[np.float32]
+
+
+class Attention(Protocol):
+    def extend(self, n: int) -> None:
+        """Called once before the layers of a step, with its number of new tokens."""
+
+    def attend(self, layer: int, q: Floats, k: Floats, v: Floats) -> Floats:
+        """o of (n, heads, head_dim) arrays: rotates q and k, appends k and v to the cache and
+        attends causally over all of it."""
 
 
 @dataclass
@@ -30,19 +42,20 @@ class Config:
 
 @dataclass
 class Layer:
-    attention_norm: np.ndarray
-    qkv: np.ndarray  # (h + 2 g) * d rows
-    output: np.ndarray
-    feed_norm: np.ndarray
-    gate_up: np.ndarray
-    down: np.ndarray
+    attention_norm: Floats
+    qkv: Floats  # (h + 2 g) * d rows
+    output: Floats
+    feed_norm: Floats
+    gate_up: Floats
+    down: Floats
 
 
 class Model:
-    def __init__(self, config, embedding, layers, norm):
+    def __init__(self, config: Config, embedding: Floats, layers: list[Layer],
+                 norm: Floats) -> None:
         self.config, self.embedding, self.layers, self.norm = config, embedding, layers, norm
 
-    def forward(self, tokens, attention, every=False):
+    def forward(self, tokens: Sequence[int], attention: Attention, every: bool = False) -> Floats:
         """Logits that follow the last token, or with `every` those that follow each."""
         c = self.config
         n, d = len(tokens), c.head_dim
@@ -60,19 +73,22 @@ class Model:
         return rms_norm(x, self.norm, c.norm_eps) @ self.embedding.T
 
 
-def rms_norm(x, weight, eps):
-    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(eps)) * weight
+def rms_norm(x: Floats, weight: Floats, eps: float) -> Floats:
+    y: Floats = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(eps)) * weight
+    return y
 
 
-def silu(x):
-    return x / (1 + np.exp(-x))
+def silu(x: Floats) -> Floats:
+    y: Floats = x / (1 + np.exp(-x))
+    return y
 
 
-def load(source, progress=lambda done, total: None, layers=None):
+def load(source: weights.Weights, progress: Callable[[int, int], object] = lambda done, total: None,
+         layers: int | None = None) -> Model:
     """The model in open weights, or its first `layers` layers."""
     config = Config(**source.fields)
 
-    def layer(i):
+    def layer(i: int) -> Layer:
         block = f"blk.{i}."
         return Layer(
             attention_norm=source.tensor(block + "attn_norm"),
@@ -83,7 +99,7 @@ def load(source, progress=lambda done, total: None, layers=None):
             down=source.tensor(block + "ffn_down"),
         )
 
-    embedding, made = source.tensor("token_embd"), []
+    embedding, made = source.tensor("token_embd"), list[Layer]()
     count = config.layers if layers is None else layers
     for done in weights.in_order(layer, count):
         made.append(done)

@@ -11,15 +11,23 @@ step of n new tokens is, in each layer, three calls:
 Prefill (n large) and decode (n = 1) are the same calls.  With backend "cuda" the cache stays on the
 GPU and q, k, v and o travel."""
 import time
+from collections.abc import Callable
+from typing import Any
 
 import fovea
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from smollm.model import Config, Floats
+
+There = NDArray[Any] | fovea.Buffer  # where fovea computes: NumPy's memory or the GPU's
 
 PAGE = 16  # tokens
 
 
 class PagedAttention:
-    def __init__(self, config, capacity, ctx, dtype="f32"):
+    def __init__(self, config: Config, capacity: int, ctx: fovea.Context,
+                 dtype: str = "f32") -> None:
         self.ctx, self.dtype = ctx, numpy_dtype(dtype)
         pages, self.capacity = -(-capacity // PAGE), capacity
         pool = (pages, PAGE, config.key_heads, config.head_dim)
@@ -34,15 +42,15 @@ class PagedAttention:
         fovea.rope_table_get(ctx, cos=self.cos, sin=self.sin, base=config.rope_base)
         # GGUF stores the rows of Wq and Wk so that column pairs are (2i, 2i + 1).
         self.rope = dict(cos=self.cos, sin=self.sin, rope_interleaved=1)
-        self.kernels = {}
+        self.kernels: dict[str, None] = {}
 
-    def reset(self):
+    def reset(self) -> None:
         """Forgets every token; its page is free again."""
         self.table[:] = -1
         self.free = list(range(self.table.size))  # handed out from the end: a place says nothing
         self.length = 0
 
-    def extend(self, n):
+    def extend(self, n: int) -> None:
         """Makes room for n more tokens: the page table grows, the lengths and positions move on."""
         before, self.length = self.length, self.length + n
         for i in range(-(-before // PAGE), -(-self.length // PAGE)):
@@ -52,36 +60,36 @@ class PagedAttention:
         self.len_after = self.there(np.array([self.length], np.int32))
         self.position = self.there(np.arange(before, self.length, dtype=np.int32)[None])
 
-    def attend(self, layer, q, k, v):
+    def attend(self, layer: int, q: Floats, k: Floats, v: Floats) -> Floats:
         started = time.perf_counter()
-        q = self.there(q[None].astype(self.dtype))
-        k, v = self.there(k[None]), self.there(v[None])
+        new = dict(k_new=self.there(k[None]), v_new=self.there(v[None]), key_len=self.len_before)
         cache = dict(k=self.k[layer], v=self.v[layer], page_table=self.page_table)
-        q = self.run(fovea.rope_forward, x=q, position=self.position, **self.rope)
-        self.run(fovea.cache_append, k_new=k, v_new=v, key_len=self.len_before,
-                 **cache, **self.rope)
-        o = self.run(fovea.attention_forward, q=q, key_len=self.len_after, key_max=self.length,
-                     causal=1, **cache)
-        o = self.here(o)[0].astype(np.float32)
+        turned = self.run(fovea.rope_forward, x=self.there(q[None].astype(self.dtype)),
+                          position=self.position, **self.rope)
+        self.run(fovea.cache_append, **new, **cache, **self.rope)
+        o = self.run(fovea.attention_forward, q=turned, key_len=self.len_after,
+                     key_max=self.length, causal=1, **cache)
+        out: Floats = self.here(o)[0].astype(np.float32)
         self.seconds += time.perf_counter() - started
-        return o
+        return out
 
-    def run(self, operation, **fields):
+    def run(self, operation: Callable[..., Any], **fields: Any) -> Any:
         result = operation(self.ctx, **fields)
         self.kernels[self.ctx.last_kernel] = None  # in order of first use
         return result
 
-    def there(self, x):
+    def there(self, x: NDArray[Any]) -> There:
         """A NumPy array where fovea computes."""
         x = np.ascontiguousarray(x)
         return x if self.ctx.backend == "host" else self.ctx.array(x)
 
-    def here(self, x):
-        return x if self.ctx.backend == "host" else x.numpy()
+    def here(self, x: There) -> NDArray[Any]:
+        return x.numpy() if isinstance(x, fovea.Buffer) else x
 
 
-def numpy_dtype(name):
+def numpy_dtype(name: str) -> DTypeLike:
     if name == "bf16":
         import ml_dtypes
-        return ml_dtypes.bfloat16
+        bf16: DTypeLike = ml_dtypes.bfloat16
+        return bf16
     return {"f32": np.float32, "f16": np.float16}[name]

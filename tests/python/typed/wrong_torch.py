@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""As wrong.py, of fovea.torch and fovea.transformers."""
+
+import fovea.torch
+import fovea.transformers
+from torch import Tensor
+
+
+def calls(q: Tensor, starts: Tensor) -> None:
+    fovea.torch.attention(q, q, q, casual=True)  # wrong: No overload
+    fovea.torch.attention(q, q)  # wrong: No overload
+    fovea.torch.attention(q, q, q, scale="big")  # wrong: No overload
+    fovea.torch.varlen_attention(q, q, q, starts)  # wrong: No overload
+    fovea.torch.kl_loss(q, q, q, q, direction="sideways")  # wrong: Literal['sideways']
+    fovea.torch.trace(q, q, q)  # wrong: Missing named argument "keep"
+    fovea.torch.MultiTokenAttention(64, 8, mix="never")  # wrong: Literal['never']
+    fovea.torch.flash(q, q, q)  # wrong: has no attribute
+    one: Tensor = fovea.torch.attention(q, q, q, return_lse=True)  # wrong: Incompatible types
+    fovea.transformers.register(3)  # wrong: incompatible type "int"
+    fovea.transformers.mask(3)  # wrong: Too many arguments
+    print(one)
