@@ -374,6 +374,16 @@ void Runner::run_forward(uint8_t* arena) {
   if (forward->call(*host_, params.data()) != FOVEA_OK) call_.tame = false;  // a stride of 0, say
 }
 
+// With one key a score's gradient is 0: what a backend gives for it, and for what is summed from it,
+// is the rounding of exp(score - lse).
+bool of_rounding(const std::vector<Tensor>& tensors, const std::string& output) {
+  for (const Tensor& x : tensors)
+    if (x.field->name == "k" && x.view.shape[1] == 1)
+      for (const char* name : {"dq", "dk", "dbias", "dweight", "dmix_before"})
+        if (output == name) return true;
+  return false;
+}
+
 // The host's answer to the same call: each output within a tenth of its own size in the mean.
 // Coarse on purpose: what rounding allows is conformance's to say; this finds another function.
 void Runner::same_values() {
@@ -387,6 +397,7 @@ void Runner::same_values() {
     return failed(std::string("CUDA runs what the host refuses: ") + fovea_last_error());
   for (const Tensor& x : call_.tensors) {
     if (!x.field->output || !oracle::is_float(x.view.dtype)) continue;
+    if (of_rounding(call_.tensors, x.field->name)) continue;
     const int64_t size = oracle::bytes_of(x.view.dtype);
     double apart = 0, whole = 0, count = 0;
     bool finite = true;
