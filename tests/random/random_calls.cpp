@@ -374,8 +374,8 @@ void Runner::run_forward(uint8_t* arena) {
   if (forward->call(*host_, params.data()) != FOVEA_OK) call_.tame = false;  // a stride of 0, say
 }
 
-// With one key a score's gradient is 0: what a backend gives for it, and for what is summed from it,
-// is the rounding of exp(score - lse).
+// With one key a score's gradient is 0: what a backend gives for it, and for what is summed from
+// it, is the rounding of exp(score - lse).
 bool of_rounding(const std::vector<Tensor>& tensors, const std::string& output) {
   for (const Tensor& x : tensors)
     if (x.field->name == "k" && x.view.shape[1] == 1)

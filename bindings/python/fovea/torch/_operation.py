@@ -47,6 +47,7 @@ class Operation:
             self.inputs.index(tensor): [f.name for f in backward.outputs].index(gradient)
             for tensor, gradient in dict(gradients).items()
         }
+        self.constant = [i for i in range(len(self.inputs)) if i not in self.places]
         self.numbers = [f"{types[n]} {n}" for n in kernel.numbers]
         kernel.required = required
         self.define()
@@ -103,8 +104,9 @@ class Operation:
 
     def differentiable(self, tensors):
         """Refuses a tensor that requires grad and would get none."""
-        for i, x in enumerate(tensors):
-            if x is not None and i not in self.places and x.requires_grad:
+        for i in self.constant:
+            x = tensors[i]
+            if x is not None and x.requires_grad:
                 raise InvalidArgument(
                     f"{self.name}: {self.inputs[i]} requires grad, but this operation gives it no "
                     "gradient: pass it detached, or call under torch.no_grad()"
