@@ -9,7 +9,9 @@ import fovea.transformers
 import pytest
 import torch
 import transformers
+from functorch.compile import make_boxed_func
 from models import SMALL, by, model
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 
 fovea.transformers.register()
@@ -32,16 +34,18 @@ def llama():
 
 
 def whole(call, backend="aot_eager", arrays=False):
-    """call as one graph, in which no (s, t) array is made of a mask, but where `arrays` says so."""
-    compiled = torch.compile(call, backend=backend, fullgraph=True)
+    """call as one graph, in which no bool array (.., s, t) is made, but where `arrays` says so."""
 
-    def run(*given, **named):
-        with pytest.MonkeyPatch.context() as patch:
-            if not arrays:
-                patch.setattr(fovea.transformers, "explicit", lambda asked: pytest.fail("an array"))
-            return compiled(*given, **named)
+    def look(graph, inputs):
+        for node in graph.graph.nodes:
+            x = node.meta.get("val")
+            if isinstance(x, torch.Tensor) and x.dtype == torch.bool and x.dim() > 1 and not arrays:
+                assert x.shape[-2] == 1 or x.shape[-1] != x.shape[-2], node.format_node()
+        return make_boxed_func(graph.forward)
 
-    return run
+    if backend == "aot_eager":
+        backend = aot_autograd(fw_compiler=look, decompositions={})
+    return torch.compile(call, backend=backend, fullgraph=True)
 
 
 def graphs():
@@ -76,9 +80,8 @@ def test_lengths_share_a_graph():
 
 
 def test_training_steps_of_a_marked_length():
-    """Windows and softcap; the first length compiles for all."""
-    made, _ = model("gemma2")
-    made.set_attn_implementation("fovea")
+    """The first length compiles for all, forward and backward."""
+    made = llama()
     compiled = whole(made.forward)
     for n in (21, 14):
         given = {"input_ids": tokens(3, n), "attention_mask": padding(n)}
@@ -95,6 +98,26 @@ def test_training_steps_of_a_marked_length():
         for name, x in found[0].items():
             torch.testing.assert_close(found[1][name], x, **CLOSE, msg=name)
     assert graphs() == 1
+
+
+def test_activation_checkpointing():
+    made, found = llama.__wrapped__().train(), []
+    made.gradient_checkpointing_enable()
+    for call in (made.forward, whole(made.forward, arrays=True)):
+        made.zero_grad()
+        call(tokens(3, 21), labels=tokens(3, 21), use_cache=False).loss.backward()
+        found.append(made.model.layers[0].self_attn.q_proj.weight.grad.clone())
+    torch.testing.assert_close(found[1], found[0], **CLOSE)
+
+
+def test_windows_and_softcap():
+    made, _ = model("gemma2")
+    made.set_attn_implementation("fovea")
+    call = lambda f: f(tokens(3, 21), attention_mask=padding(21), use_cache=False).logits
+    with torch.no_grad():
+        got, want = call(whole(made.forward)), call(made)
+    in_use = padding(21).bool()
+    torch.testing.assert_close(got[in_use], want[in_use], **CLOSE)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt_oss"])
