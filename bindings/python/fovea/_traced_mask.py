@@ -6,10 +6,11 @@ A graph knows shapes, and no values.  So what a mask says stays in tensors:
     causal, window                causal, window_left, window_right, from the mask function's code
     2-D mask                      mask (b, 1, 1, t), of padding and of holes alike
     position in a static cache    key_len
-    anything else                 mask (b, 1, s, t), made when a layer asks for it
+    anything else                 mask (b, 1, s, t)
 
-Any else: functions of the caller, chunked attention, and position_ids without a 2-D mask or a
-cache, as these may be of packed sequences."""
+Anything else: functions of the caller, chunked attention, and position_ids without a 2-D mask or a
+cache, as these may be of packed sequences.  A Mask is not changed once it is made: activation
+checkpointing forbids it."""
 
 import torch
 from transformers import masking_utils as hf
@@ -28,7 +29,9 @@ def mask(asked):
     s, offset = queries(asked)
     shape, whole = (b, 1, s, t), lambda: ours.explicit(asked)
     if maybe_packed(asked, s, offset):
-        return ours.Mask(shape, None, whole)
+        made = ours.Mask(shape, {"mask": bits("attention", whole(), t)}, whole)
+        made.traced = made.of_sequences = True  # an array that nobody reads is no part of the graph
+        return made
     kind = kind_of(asked)
     if kind is None:
         return ours.explicit(asked)
@@ -46,7 +49,9 @@ def mask(asked):
         seen = torch.nn.functional.pad(padding, (0, more))[:, key_offset : key_offset + t]
         seen = seen.to(asked.get("device"), torch.bool)
         fields["mask"] = bits("attention", seen[:, None, None], t)
-    return ours.Mask(shape, fields, whole)
+    made = ours.Mask(shape, fields, whole)
+    made.traced = True
+    return made
 
 
 def queries(asked):
@@ -61,7 +66,7 @@ def maybe_packed(asked, s, offset):
     """Whether the function may hold packed sequences: transformers looks for them where there is
     neither a 2-D mask nor a cache, and within a graph it cannot know that there are none."""
     return (
-        asked["mask_function"].__code__ is _ALL_OF
+        getattr(asked["mask_function"], "__code__", None) is _ALL_OF
         and "allow_is_bidirectional_skip" not in asked
         and not asked.get("use_vmap")
         and asked.get("attention_mask") is None
@@ -74,7 +79,7 @@ def maybe_packed(asked, s, offset):
 def kind_of(asked):
     """pattern()'s answer, without looking into closures that hold tensors."""
     function, config = asked["mask_function"], asked.get("config")
-    code = function.__code__
+    code = getattr(function, "__code__", None)
     if asked.get("use_vmap"):
         return None  # a function of the caller
     if code is _CAUSAL:
@@ -95,7 +100,15 @@ def parts_of(function):
     return None if kind is None else tuple(kind.items())
 
 
-def same_sequence(positions):
-    """Bits (b, 1, s, ..) of the keys in a row's own sequence, from position_ids (b, s)."""
+def apart(made, fields, positions):
+    """fields, and where Mask.find_packed would look at position_ids, bits of the keys in a row's
+    own sequence."""
+    b, _, s, t = made.shape
+    plain = fields.keys() <= ours.PLAIN and fields.get("causal")
+    if not (made.of_sequences or plain) or not b == 1 < s == t:
+        return fields
+    if positions is None or tuple(positions.shape) != (1, s):
+        return fields
     ids = (positions.diff(prepend=positions[:, :1] - 1) != 1).cumsum(1)
-    return bits("attention", ids[:, None, :, None] == ids[:, None, None, :], ids.shape[1])
+    same = bits("attention", ids[:, None, :, None] == ids[:, None, None, :], t)
+    return {**fields, "mask": same & fields["mask"] if "mask" in fields else same}

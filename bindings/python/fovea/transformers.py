@@ -59,8 +59,12 @@ class Mask:
     """A mask as fovea takes it: fields of fovea.torch.attention, or the starts of packed sequences.
 
     A model hands it from its mask function to its attention.  To whatever else touches it, it is
-    the bool array (b, 1, s, t) that it stands for, made on first touch.  fields is None where that
-    array alone says it."""
+    the bool array (b, 1, s, t) that it stands for, made on first touch.
+
+    traced         it was made within a graph
+    of_sequences   its mask says no more than cu_seq_lens_q would"""
+
+    traced = of_sequences = False
 
     def __init__(self, shape, fields, whole, query_start=None, query_max=None):
         self.shape, self.ndim = shape, len(shape)
@@ -74,14 +78,6 @@ class Mask:
             self._array = self._whole()
         return self._array
 
-    def said(self):
-        """The fields of fovea.torch.attention."""
-        if self.fields is None:
-            from .torch._arguments import bits
-
-            self.fields = {"mask": bits("attention", self.array, self.shape[3])}
-        return dict(self.fields)
-
     def find_packed(self, positions):
         """Reads packed sequences from position_ids (1, s) where the model did not give them to its
         mask function (gpt-oss).  The first layer asks, as looking waits for the device."""
@@ -89,16 +85,8 @@ class Mask:
             return
         self.asked_positions = True
         b, _, s, t = self.shape
-        fields = {"causal": True} if self.fields is None else self.fields
-        plain = b == 1 < s == t and fields.keys() <= PLAIN and fields.get("causal")
+        plain = b == 1 < s == t and self.fields.keys() <= PLAIN and self.fields.get("causal")
         if plain and positions is not None and tuple(positions.shape) == (1, s):
-            if self.fields is None or compiling():  # how many there are is a value
-                from ._traced_mask import same_sequence
-
-                same = same_sequence(positions)
-                same = same & self.said()["mask"] if self.fields is None else same
-                self.fields = {**(self.fields or {}), "mask": same}
-                return
             ids = (positions.diff(prepend=positions[:, :1] - 1) != 1).cumsum(1)
             self.query_start, self.query_max = starts_of(ids)
             if len(self.query_start) == 2:
@@ -124,7 +112,7 @@ class Mask:
         return function(*map(given, args), **{k: given(x) for k, x in (kwargs or {}).items()})
 
     def __repr__(self):
-        kind = "packed sequences" if self.query_start is not None else ", ".join(self.fields or ())
+        kind = "packed sequences" if self.query_start is not None else ", ".join(self.fields)
         return f"<fovea.transformers.Mask {self.shape}: {kind}>"
 
 
@@ -159,6 +147,10 @@ def compiling():
     import torch
 
     return torch.compiler.is_compiling()
+
+
+def in_graph(attention_mask):
+    return isinstance(attention_mask, Mask) and (attention_mask.traced or compiling())
 
 
 def explicit(asked):
@@ -359,6 +351,10 @@ def attention(
         o = one_behind_another(fovea_torch, q, k, v, starts, shared)
     else:
         fields = seen(attention_mask, is_causal, sliding_window)
+        if in_graph(attention_mask):
+            from ._traced_mask import apart
+
+            fields = apart(attention_mask, fields, kwargs.get("position_ids"))
         if position_bias is not None:
             bias = fields.get("bias")
             fields["bias"] = position_bias if bias is None else bias + position_bias
@@ -371,7 +367,7 @@ def seen(attention_mask, is_causal, window):
     import torch
 
     if isinstance(attention_mask, Mask):
-        return attention_mask.said()
+        return dict(attention_mask.fields)
     if attention_mask is None:  # transformers' convention: the last row stands at the last key
         if not is_causal:
             return {} if window is None else {"window_left": window, "window_right": window}
@@ -386,8 +382,8 @@ def sequences(attention_mask, kwargs, is_causal, window, extents):
     rows and keys in all."""
     given = [kwargs.get(f"cu_seq_lens_{x}") for x in "qk"]
     if all(x is not None for x in given):
-        if isinstance(attention_mask, Mask) and attention_mask.fields is None:
-            attention_mask = None  # the same sequences as an array, within a graph
+        if isinstance(attention_mask, Mask) and attention_mask.of_sequences:
+            attention_mask = None
         fields = seen(attention_mask, is_causal, window)
         if more := fields.keys() - PLAIN:
             refuse("cu_seq_lens_q", f"given beside {min(more)}, wanted sequences without padding")
@@ -396,7 +392,7 @@ def sequences(attention_mask, kwargs, is_causal, window, extents):
         return (*(x.int() for x in given), *longest, fields)
     if not isinstance(attention_mask, Mask):
         return None
-    if attention_mask.query_start is None:
+    if attention_mask.query_start is None and not in_graph(attention_mask):
         attention_mask.find_packed(kwargs.get("position_ids"))
     if attention_mask.query_start is not None:
         start, longest = attention_mask.query_start, attention_mask.query_max

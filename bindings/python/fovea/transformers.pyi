@@ -12,13 +12,14 @@ NAME: Final = "fovea"
 class Mask:
     shape: tuple[int, ...]
     ndim: int
-    fields: Optional[dict[str, Any]]
+    traced: bool
+    of_sequences: bool
+    fields: dict[str, Any]
     query_start: Optional[Tensor]
     query_max: Optional[int]
     def __init__(
-        self, shape: tuple[int, ...], fields: Optional[dict[str, Any]],
-        whole: Callable[[], Tensor], query_start: Optional[Tensor] = ...,
-        query_max: Optional[int] = ...,
+        self, shape: tuple[int, ...], fields: dict[str, Any], whole: Callable[[], Tensor],
+        query_start: Optional[Tensor] = ..., query_max: Optional[int] = ...,
     ) -> None: ...
     @property
     def array(self) -> Tensor: ...
@@ -26,7 +27,6 @@ class Mask:
     def contiguous(self) -> Mask: ...
     def dim(self) -> int: ...
     def find_packed(self, positions: Optional[Tensor]) -> None: ...
-    def said(self) -> dict[str, Any]: ...
 
 def attention(
     module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor,

@@ -61,4 +61,4 @@ def in_transformers(module: torch.nn.Module, q: Tensor, given: dict[str, Any]) -
     if isinstance(mask, fovea.transformers.Mask):
         assert_type(mask[:, 0], Tensor)
         assert_type(mask.shape, tuple[int, ...])
-        print(mask.array, mask.fields, mask.said(), mask.dim(), mask.contiguous().ndim)
+        print(mask.array, mask.fields, mask.dim(), mask.contiguous().ndim)
