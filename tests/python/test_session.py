@@ -192,5 +192,8 @@ def test_misuse(ctx):
         session(ctx, layer=5)
     with pytest.raises(fovea.InvalidArgument, match="capacity is 0, wanted at least 1"):
         session(ctx, capacity=0)
+    for name in ("keep", "buffers", "capacity"):
+        with pytest.raises(TypeError, match=f"^TraceSession: {name} is 'x', wanted an integer"):
+            fovea.TraceSession(ctx, **{"keep": 2, name: "x"})
     with pytest.raises(fovea.InvalidArgument, match="buffers is 0, wanted at least 1"):
         session(ctx, buffers=0)

@@ -18,7 +18,7 @@ from typing import Any, Callable
 
 from ._abi import Dtype
 from ._call import view
-from ._core import Context
+from ._core import Context, whole
 from ._errors import FoveaError, InvalidArgument
 from ._layout import layout
 from ._views import viewers
@@ -126,6 +126,10 @@ class TraceSession:
                 if given[0] != "layer"
                 else "TraceSession: layer is counted by trace(), or given to it"
             )
+        keep = whole("TraceSession: keep", keep)
+        buffers = whole("TraceSession: buffers", buffers)
+        if capacity is not None:
+            capacity = whole("TraceSession: capacity", capacity, 2**63 - 1)
         if buffers < 1:
             raise InvalidArgument(f"TraceSession: buffers is {buffers}, wanted at least 1")
         if capacity is not None and capacity < 1:
@@ -225,10 +229,11 @@ class TraceSession:
             shape = view(q, self.ctx, False)[2]
         except (TypeError, FoveaError):
             shape = ()
-        if len(shape) != 4:
+        rows = fields.get("block_rows") or 64
+        if len(shape) != 4 or not hasattr(rows, "__index__"):
             return 0  # trace_forward says what is wrong
         b, s, h = shape[:3]
-        most = b * h * -(-s // (fields.get("block_rows") or 64)) * max(self.keep, 0)
+        most = b * h * -(-s // rows) * max(self.keep, 0)
         return most if self.capacity is None else min(most, self.capacity)
 
     def _raise(self):

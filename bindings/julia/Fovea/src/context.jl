@@ -64,12 +64,16 @@ end
 
 "Borrow a stream (a `cudaStream_t` as a `Ptr`); `C_NULL`: the context's own again."
 function set_stream!(ctx::Context, stream)
-    check(fovea_context_set_stream(handle(ctx), reinterpret(Ptr{Cvoid}, stream)))
+    stream isa Union{Ptr,Integer} ||
+        invalid("set_stream!: stream is ", repr(stream), ", wanted a cudaStream_t as a Ptr, or C_NULL")
+    check(fovea_context_set_stream(handle(ctx), Ptr{Cvoid}(stream)))
     ctx
 end
 
 "A fixed workspace, an array that the caller keeps alive; `nothing`: the context's own again."
 function set_workspace!(ctx::Context, x)
+    x === nothing || (isarray(x) && addressed(x)) ||
+        invalid("set_workspace!: x is of type ", typeof(x), ", wanted an array in memory, or nothing")
     data, bytes = x === nothing ? (C_NULL, 0) : (device_pointer(x), length(x) * sizeof(eltype(x)))
     check(fovea_context_set_workspace(handle(ctx), data, bytes))
     ctx
@@ -82,7 +86,8 @@ function synchronize(ctx::Context)
 end
 
 "Later work of `ctx` waits for what `other` has enqueued so far."
-function wait_for!(ctx::Context, other::Context)
+function wait_for!(ctx::Context, other)
+    other isa Context || invalid("wait_for!: other is of type ", typeof(other), ", wanted a Context")
     check(fovea_context_wait(handle(ctx), handle(other)))
     ctx
 end

@@ -70,7 +70,13 @@ context(query::Query) = query.ctx
 
 The bytes of workspace that the same call of `op` would use, or its error: nothing is computed.
 """
-workspace(ctx::Context, op, arguments...; keywords...) = op(Query(ctx), arguments...; keywords...)
+function workspace(ctx::Context, op, arguments...; keywords...)
+    bytes = op isa Function ? op(Query(ctx), arguments...; keywords...) : nothing
+    bytes isa Integer ||
+        invalid("workspace: op is ", op isa Function ? op : "of type $(typeof(op))",
+            ", wanted an operation, such as attention_forward")
+    bytes
+end
 workspace(arguments...; keywords...) = misused("workspace", "ctx, op, arguments...", arguments)
 
 const Target = Union{Context,Query}

@@ -371,6 +371,12 @@ end
         says(() -> property(ctx, :x), Wrong, "property: key is :x, wanted :backend, ")
         says(() -> rope_table_get!(ctx, zeros(Float32, 4, 16), zeros(Float32, 4, 16); scaling=:cubic), Wrong,
             "rope_table_get: scaling is :cubic, wanted :none, :linear")
+        says(() -> set_stream!(ctx, "x"), Wrong, "set_stream!: stream is \"x\", wanted a cudaStream_t")
+        says(() -> set_workspace!(ctx, 5), Wrong, "set_workspace!: x is of type Int64, wanted an array")
+        says(() -> set_workspace!(ctx, "x"), Wrong, "set_workspace!: x is of type String, wanted an arr")
+        says(() -> wait_for!(ctx, 5), Wrong, "wait_for!: other is of type Int64, wanted a Context")
+        says(() -> workspace(ctx, q, k, v), Wrong, "workspace: op is of type Array", "wanted an operation")
+        says(() -> workspace(ctx, (_...) -> nothing, q), Wrong, "workspace: op is #", "wanted an oper")
         kept = Ref(ctx)
         @test Context(c -> (kept[] = c; attention_forward(c, q, k, v)), :host) == attend()
         @test Context(c -> attention_forward(c, q, k, v), :cpu, 0) == attend()

@@ -21,7 +21,7 @@ def need(op, name, x):
 
 def flag(op, name, x):
     """A bool; 0 and 1, and NumPy's and torch's scalars, count as one."""
-    if isinstance(x, bool):
+    if x is True or x is False:
         return x
     if hasattr(x, "item") and x.shape == ():
         x = x.item()
@@ -47,7 +47,7 @@ def autocast(*tensors):
 
 def integers(op, name, x):
     """Lengths, starts and tables as int32, which the library reads."""
-    if not isinstance(x, torch.Tensor) or x.dtype == torch.int32:
+    if x is None or not isinstance(x, torch.Tensor) or x.dtype == torch.int32:
         return x  # the operation refuses what is no tensor
     if x.dtype not in _INTEGERS:
         raise TypeError(f"{op}: {name} has dtype {x.dtype}, wanted torch.int32 or torch.int64")
@@ -56,7 +56,9 @@ def integers(op, name, x):
 
 def single(x):
     """Small parameters in f32, which the library reads; differentiable."""
-    return x.float() if isinstance(x, torch.Tensor) and x.dtype != torch.float32 else x
+    if x is None or not isinstance(x, torch.Tensor) or x.dtype == torch.float32:
+        return x
+    return x.float()
 
 
 def number(op, name, x):
@@ -74,7 +76,7 @@ def scaling(op, scale, name="scale"):
         return 0.0
     if isinstance(scale, torch.Tensor):
         scale = number(op, name, scale)
-    if isinstance(scale, (str, bytes, list, tuple)):
+    elif isinstance(scale, (str, bytes, list, tuple)):
         raise TypeError(f"{op}: {name} is {scale!r}, wanted a number more than 0, or None")
     if not scale > 0:
         raise InvalidArgument(f"{op}: {name} is {scale}, wanted more than 0, or None")
