@@ -97,6 +97,18 @@ def test_tensors_without_an_address_have_a_sentence(ctx):
         torch.vmap(lambda q: fovea.attention_forward(ctx, q[None], x, x))(x)
 
 
+def test_torch_compile_leaves_plain_calls_as_they_are(ctx):
+    """And with fullgraph=True says what to take instead."""
+    x = torch.randn(1, 4, 2, 8)
+    call = fovea.prepare(fovea.attention_forward, ctx, x, x, x)
+    for use in (lambda q: fovea.attention_forward(ctx, q, x, x) * 2, lambda q: call(q=q) * 2):
+        compiled = torch.compile(use, backend="eager")
+        assert torch.equal(compiled(x), use(x))
+        torch._dynamo.reset()  # it remembers what it left alone
+        with pytest.raises(Exception, match="fovea.torch has those that torch.compile knows"):
+            torch.compile(use, backend="eager", fullgraph=True)(x)
+
+
 def test_gradients_of_modules_prepared_calls_and_traces(ctx):
     q, k, v = inputs()
     projected = torch.nn.Linear(16, 16)(q)  # no leaf, but of a graph

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import _abi, experimental as experimental, ops as ops
+from . import _abi, _call, experimental as experimental, ops as ops
 from ._abi import (
     Backend as Backend,
     Build as Build,
@@ -68,6 +68,16 @@ __version__: str = _abi.VERSION
 if not TYPE_CHECKING:
     del annotations, TYPE_CHECKING
     _SPECIAL = {"__doc__", "__file__", "__name__", "__path__", "__version__"}
+
+    # What torch.compiler.disable marks, without its import: torch.compile leaves these calls as they
+    # are, and with fullgraph=True says why.
+    for _made in (*vars(ops).values(), *vars(experimental).values(), _call.Prepared.__call__):
+        if getattr(_made, "__module__", "").startswith("fovea.") and hasattr(_made, "__code__"):
+            _made._torchdynamo_disable = True
+            _made._torchdynamo_disable_msg = (
+                "it is no operation of torch: fovea.torch has those that torch.compile knows"
+            )
+    del _made
 
     def _line(name):
         """An operation and the first sentence of its help."""
