@@ -169,7 +169,8 @@ Text offer(const Context& ctx, const Attend& a, Plan& plan) {
   const Choice c = choice(device_info(ctx), a);
   if (!c.instance)
     return no_instance(a.dtype, "d", a.d, "e", a.e) + ", " + Text::number(a.h / a.g) +
-           " query heads a key head, " + Text::number(a.sequences.query_max) + " rows";
+           " query heads a key head, " + Text::number(a.sequences.query_max) + " rows" +
+           (a.score.softcap > 0 ? ", softcap" : "");
   if (const int64_t page = a.sequences.page, keys = c.instance->keys; page)
     if (page < kLeastPage || (page < keys ? keys % page : page % keys))
       return reason("k.shape[1] (page)", page,
