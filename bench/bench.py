@@ -239,8 +239,9 @@ def against(library, chosen, args, stack):
     return [Other(c, theirs[c.op, c.name], ctx) for c in chosen], peer
 
 
-def compare(chosen, ctx, args, peer):
-    """Prints a line a case; their rows, and how many disagree with their peer."""
+def compare(chosen, ctx, args, peer, keep):
+    """Prints a line a case, and gives the row of each that agrees with its peer to keep() at once: a
+    run that is cut short loses none.  All rows, and how many disagree."""
     print(
         f"{'op/case':65} {'fovea ms':>9} {'rate':>15} {'peer ms':>9} {'ratio':>6}"
         f"  {'apart':>7}  kernel",
@@ -267,6 +268,8 @@ def compare(chosen, ctx, args, peer):
         row |= {"kernel": kernel, "ms": f"{ms:.4f}", "tflops_or_gbs": f"{rate:.3f}"}
         row |= {"peer": case.peer or peer, "peer_ms": f"{peer_ms:.4f}"}
         rows.append(row | {"ratio": f"{peer_ms / ms:.3f}"})
+        if not bad:
+            keep(rows[-1])
     return rows, wrong
 
 
@@ -293,15 +296,17 @@ def main():
         ctx = stack.enter_context(fovea.Context(args.backend, threads=args.threads))
         if args.peer_library:
             chosen, peer = against(args.peer_library, chosen, args, stack)
-        rows, wrong = compare(chosen, ctx, args, peer)
+        path = HERE / "results" / f"{table.slug(device)}.tsv"
+        appends = not (args.peer_library or args.dry)
+        if appends:
+            print(f"rows go to {path}")
+        rows, wrong = compare(
+            chosen, ctx, args, peer, lambda row: appends and table.append(path, [where | row])
+        )
     if rows and args.peer_library:
         ratios = [float(row["ratio"]) for row in rows]
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         print(f"{len(rows)} rows: geometric mean {mean:.3f}, least {min(ratios):.3f}")
-    elif rows and not wrong and not args.dry:
-        path = HERE / "results" / f"{table.slug(device)}.tsv"
-        table.append(path, [where | row for row in rows])
-        print(f"appended to {path}")
     return sys.exit(1 if wrong else 0)
 
 
