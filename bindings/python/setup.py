@@ -18,7 +18,7 @@ from setuptools.command.sdist import sdist
 
 HERE = pathlib.Path(__file__).resolve().parent
 PACKAGE = HERE / "fovea"
-SOURCES = ["CMakeLists.txt", "LICENSE", "include", "src", "lib"]
+SOURCES = ["CMakeLists.txt", "LICENSE", "include", "src", "lib", "programs"]
 
 spec = importlib.util.spec_from_file_location("_find", PACKAGE / "_find.py")
 find = importlib.util.module_from_spec(spec)
