@@ -47,7 +47,7 @@ function(fovea_write_old_glibc path)
   file(CONFIGURE OUTPUT ${path} CONTENT "${_text}" @ONLY)
 endfunction()
 
-add_library(fovea_portable SHARED EXCLUDE_FROM_ALL ${FOVEA_OBJECTS})
+add_library(fovea_portable SHARED EXCLUDE_FROM_ALL ${FOVEA_OBJECTS} lib/unload.cpp)
 set_target_properties(fovea_portable PROPERTIES OUTPUT_NAME fovea LINKER_LANGUAGE CXX
   LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/portable
   LINK_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/lib/fovea.map)

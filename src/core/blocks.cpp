@@ -31,6 +31,10 @@ Registry& registry() {
   return one;
 }
 
+// Made when the library is loaded: the child of a fork() during the first call would wait for ever
+// for the thread that makes it.
+[[maybe_unused]] const Registry& kMadeAtLoad = registry();
+
 const char* name_of(fovea_backend backend) {
   return backend == FOVEA_HOST ? "FOVEA_HOST" : "FOVEA_CUDA";
 }

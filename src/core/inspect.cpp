@@ -12,6 +12,7 @@
 #include "core/inspect.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
@@ -150,11 +151,13 @@ class Inspector {
 }  // namespace
 
 bool inspecting() noexcept {
-  static const bool asked = [] {
+  // No static local: the child of a fork() would wait for the thread that was making it.
+  static std::atomic<int> asked{-1};
+  if (asked.load(std::memory_order_relaxed) < 0) {
     const char* value = getenv("FOVEA_CHECK");
-    return value && *value && strcmp(value, "0") != 0;
-  }();
-  return asked;
+    asked.store(value && *value && strcmp(value, "0") != 0, std::memory_order_relaxed);
+  }
+  return asked.load(std::memory_order_relaxed) > 0;
 }
 
 void inspect(Context& ctx, const Contract& contract, const void* params) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host/simd.h"
 
+#include <atomic>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -38,8 +40,11 @@ const Simd& best() {
 }  // namespace
 
 const Simd& simd() {
-  static const Simd& table = best();
-  return table;
+  // No static local: the child of a fork() would wait for the thread that was making it.
+  static std::atomic<const Simd*> table{nullptr};
+  const Simd* found = table.load(std::memory_order_relaxed);
+  if (!found) table.store(found = &best(), std::memory_order_relaxed);
+  return *found;
 }
 
 }  // namespace fovea::host
