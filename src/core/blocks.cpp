@@ -33,7 +33,7 @@ Registry& registry() {
 
 // Made when the library is loaded: the child of a fork() during the first call would wait for ever
 // for the thread that makes it.
-[[maybe_unused]] const Registry& kMadeAtLoad = registry();
+[[maybe_unused]] const Registry& made_at_load = registry();
 
 const char* name_of(fovea_backend backend) {
   return backend == FOVEA_HOST ? "FOVEA_HOST" : "FOVEA_CUDA";
