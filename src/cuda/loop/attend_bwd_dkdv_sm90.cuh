@@ -159,7 +159,7 @@ class DkDvConsumer90 {
         key_begin(block.n * BN),
         own(key_begin + sm90::uniform(threadIdx.x / 32) % 4 * 16 + lane / 4),
         dscores(a, seq, {}),
-        m(rows.first) {}
+        tile(rows.first()) {}
 
  protected:
   __device__ __forceinline__ bool full(int m) const {
@@ -171,7 +171,7 @@ class DkDvConsumer90 {
   }
   __device__ __forceinline__ void advance() {
     at.next();
-    m = rows.after(m);
+    rows.next(tile);
   }
 
   const Sequence& seq;
@@ -180,14 +180,14 @@ class DkDvConsumer90 {
   const int lane, g, key_begin, own;  // first key of the block, of the lane
   const AttentionDscores dscores;
   PipelineState at;
-  int m;  // the row tile
+  RowStep tile;
 };
 
 // Warpgroup 1: p' and dv.
 template <class Shape, RowSource Rows>
 class DvConsumer90 : DkDvConsumer90<Shape, Rows> {
   using Base = DkDvConsumer90<Shape, Rows>;
-  using Base::Dtype, Base::BM, Base::at, Base::m, Base::shared;
+  using Base::Dtype, Base::BM, Base::at, Base::tile, Base::shared;
 
  public:
   struct Fragments {
@@ -237,8 +237,8 @@ class DvConsumer90 : DkDvConsumer90<Shape, Rows> {
   }
   // x becomes p', which goes to the pipeline and is packed.
   __device__ __forceinline__ void weigh(Fragments& f) {
-    weigh_tile(f.x[0], this->dscores, this->stats(), m * BM + this->lane % 4 * 2, this->own,
-               this->full(m));
+    weigh_tile(f.x[0], this->dscores, this->stats(), tile.m * BM + this->lane % 4 * 2, this->own,
+               this->full(tile.m));
     shared.p_pipe().acquire(at);
     float4* to = shared.p(at);
 #pragma unroll
@@ -262,7 +262,7 @@ class DvConsumer90 : DkDvConsumer90<Shape, Rows> {
 template <class Shape, RowSource Rows>
 class DkConsumer90 : DkDvConsumer90<Shape, Rows> {
   using Base = DkDvConsumer90<Shape, Rows>;
-  using Base::Dtype, Base::BM, Base::at, Base::m, Base::shared;
+  using Base::Dtype, Base::BM, Base::at, Base::tile, Base::shared;
 
  public:
   struct Fragments {
@@ -320,7 +320,8 @@ class DkConsumer90 : DkDvConsumer90<Shape, Rows> {
     shared.p_pipe().wait(at);
     const float4* from = shared.p(at);
     dscore_tile(
-        f.dp[0], this->dscores, [&](int j) { return from[j * 128]; }, this->stats(), this->full(m));
+        f.dp[0], this->dscores, [&](int j) { return from[j * 128]; }, this->stats(),
+        this->full(tile.m));
     __syncwarp();
     shared.p_pipe().release(at);
     pack_operand<Dtype>(f.ds, f.dp);

@@ -92,7 +92,7 @@ class BackwardConsumer90 {
         v_rows(sm90::descriptor(shared.base + Shared::layout.v + group * 64 * kPanelRowBytes)),
         k_columns(sm90::descriptor(shared.base + group % Panels * TileK::panel_bytes)),
         ds_lane(TileS::at(group * 64 + warp % 4 * 16 + outer_row(lane), outer_chunk(lane))),
-        m(rows.first),
+        tile(rows.first()),
         dk(f.dk),
         dv(f.dv),
         x(f.x),
@@ -100,8 +100,8 @@ class BackwardConsumer90 {
         dq(f.dq) {}
 
   __device__ __forceinline__ void run() {
-    int left = rows.count();
-    if (Shape::Dscores::clears_keys && left > 0) clear_keys();
+    const bool any = !rows.ends(tile);
+    if (Shape::Dscores::clears_keys && any) clear_keys();
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
 #pragma unroll
@@ -109,16 +109,16 @@ class BackwardConsumer90 {
 #pragma unroll
       for (int j = 0; j < E / 8; ++j) dv[j][c] = 0.f;
     }
-    if (left > 0) {
+    if (any) {
       sm90::barrier_wait(shared.kv_full(), 0);
       shared.q_pipe().wait(q_at);
       issue_scores(q_at);
       sm90::wait<0>();
       sm90::pin(x[0]);
-      if constexpr (Shape::ahead) weigh(q_at, m);
+      if constexpr (Shape::ahead) weigh(q_at, tile.m);
 #pragma unroll 1
-      do step(left > 1);
-      while (--left > 0);
+      do step();
+      while (!rows.ends(tile));
     }
     const Sequence& seq = shared.sequence();
     if constexpr (Weights)
@@ -198,18 +198,19 @@ class BackwardConsumer90 {
   }
 
   // One row tile, and the scores of the next.
-  __device__ __forceinline__ void step(bool more) {
+  __device__ __forceinline__ void step() {
     QState next = q_at;
     next.next();
-    const int row_tile = m;
-    m = rows.after(m);
+    const int m = tile.m;
+    rows.next(tile);
+    const bool more = !rows.ends(tile);
     issue_dp();
-    if constexpr (!Shape::ahead) weigh(q_at, row_tile);
+    if constexpr (!Shape::ahead) weigh(q_at, m);
     sm90::wait<0>();
     sm90::pin(dp[0]);
     if constexpr (!Weights) shared.dout_pipe().release(dout_at);
     uint32_t p[1][BM / 16][4], ds[1][BM / 16][4];
-    make_ds(row_tile, ds);
+    make_ds(m, ds);
     if constexpr (Weights) pack_operand<Dtype>(p, x);
 #pragma unroll
     for (int k = 0; k < BM / 16; ++k)
@@ -234,7 +235,7 @@ class BackwardConsumer90 {
     if constexpr (Shape::ahead) {
       sm90::wait<2>();
       sm90::pin(x[0]);
-      weigh(next, m);
+      weigh(next, tile.m);
     }
     sm90::wait<1>();
     store_dq();
@@ -265,7 +266,7 @@ class BackwardConsumer90 {
   const uint32_t ds_lane;
   QState q_at;
   DoutState dout_at;  // of dout and ds; its stage says whether a tile is odd
-  int m;              // the row tile
+  RowStep tile;
   float (&dk)[D / 8][4], (&dv)[E / 8][4];
   float (&x)[1][BM / 8][4], (&dp)[1][BM / 8][4];  // scores, then p; dp, then ds
   float (&dq)[8][4];

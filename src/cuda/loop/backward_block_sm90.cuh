@@ -78,21 +78,29 @@ struct BackwardBlock {
   }
 };
 
-// The row tiles of a key block, for each query head of its key head:
-//   first, after(m)  the first row tile and the next; the first of the next head follows the last
-//   count()          steps of all heads
-//   each(f)          calls f(query head, row tile) for each step
+// A step of a key block: a row tile of one of the group's query heads.
+struct RowStep {
+  int m, head;  // head: within the group
+};
+
+// The steps of a key block:
+//   first(), next(at), ends(at)  the first, the one after, whether `at` is behind the last
+//   count()                      steps of all heads
+//   each(f)                      calls f(query head, row tile) for each step
 template <class S>
-concept RowSource = requires(const S rows, int m, void (*f)(int, int)) {
-  { rows.first } -> std::convertible_to<int>;
-  { rows.after(m) } -> std::same_as<int>;
+concept RowSource = requires(const S rows, RowStep at, void (*f)(int, int)) {
+  { rows.first() } -> std::same_as<RowStep>;
+  { rows.ends(at) } -> std::same_as<bool>;
   { rows.count() } -> std::same_as<int>;
+  rows.next(at);
   rows.each(f);
 };
 
-// The row tiles in which some row sees some key of [begin, end) through the window.
+// The row tiles in which some row sees some key of [begin, end) through the window.  All heads of
+// the group take a row tile before any takes the next.  With a head's tiles in a row, a short key
+// block that loops down would wait for the longest one at every head.
 struct WindowRows {
-  int first, end, step, head, heads;
+  int begin, end, step, head, heads;
   __device__ WindowRows(const Attend& a, const Sequence& seq, int g, int begin, int end, int rows,
                         bool down) {
     heads = sm90::uniform(static_cast<uint32_t>(a.h) / static_cast<uint32_t>(a.g));
@@ -102,17 +110,19 @@ struct WindowRows {
     const int low = seen.low / rows,
               high = seen.low < seen.high ? (seen.high + rows - 1) / rows : low;
     step = sm90::uniform(down ? -1 : 1);
-    first = sm90::uniform(down ? high - 1 : low);
+    this->begin = sm90::uniform(down ? high - 1 : low);
     this->end = sm90::uniform(down ? low - 1 : high);
   }
-  __device__ int count() const { return (end - first) * step * heads; }
-  __device__ int after(int m) const { return m + step == end ? first : m + step; }
+  __device__ int count() const { return (end - begin) * step * heads; }
+  __device__ RowStep first() const { return {begin, 0}; }
+  __device__ bool ends(const RowStep& at) const { return at.m == end; }
+  __device__ void next(RowStep& at) const {
+    if (++at.head == heads) at = {at.m + step, 0};
+  }
   template <class F>
   __device__ __forceinline__ void each(F f) const {
 #pragma unroll 1
-    for (int h = head; h < head + heads; ++h)
-#pragma unroll 1
-      for (int m = first; m != end; m += step) f(h, sm90::unhoisted(m));
+    for (RowStep at = first(); !ends(at); next(at)) f(head + at.head, sm90::unhoisted(at.m));
   }
 };
 static_assert(RowSource<WindowRows>);

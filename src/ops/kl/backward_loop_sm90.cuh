@@ -130,7 +130,7 @@ class KlBackwardOwner90 {
         key_begin(shared.block().n * Shape::BN),
         k_rows(sm90::descriptor(shared.base + group * 64 * kPanelRowBytes)),
         full(dscores_now().pairs.full_tiles(BM, key_begin, key_begin + Shape::BN)),
-        m(rows.first),
+        tile(rows.first()),
         dk(f.dk),
         x(f.x),
         y(f.y),
@@ -144,18 +144,18 @@ class KlBackwardOwner90 {
     for (int j = 0; j < D / 8; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c) dk[j][c] = 0.f;
-    if (int left = rows.count(); left > 0) {
+    if (!rows.ends(tile)) {
       take_keys();
       shared.q_pipe().wait(q_at);
       own_scores(q_at);
       other_scores();
       sm90::wait<1>();
       sm90::pin(x[0]);
-      weigh(q_at, m);
+      weigh(q_at, tile.m);
 #pragma unroll 1
       for (;;) {
-        const QState next = step(left > 1);
-        if (--left == 0) break;
+        const QState next = step();
+        if (rows.ends(tile)) break;
         at.next();
         q_at = next;
         other_scores();  // into the registers that ds had
@@ -241,27 +241,27 @@ class KlBackwardOwner90 {
   }
 
   // One row tile, and the own scores of the next, whose stage is returned.
-  __device__ __forceinline__ QState step(bool more) {
+  __device__ __forceinline__ QState step() {
     QState next = q_at;
     next.next();
     sm90::wait<0>();
     sm90::pin(y[0]);
     __syncwarp();
     shared.dout_pipe().release(at);
-    make_ds(q_at, m);
+    make_ds(q_at, tile.m);
+    rows.next(tile);
     pack_operand<Dtype>(ds, y);
     // After the last tile, the scores are of any that is at hand.
-    if (more) shared.q_pipe().wait(next);
+    if (!rows.ends(tile)) shared.q_pipe().wait(next);
     own_scores(next);
     if (wanted()) store_ds();
     sm90::fence();
     sm90::product_columns<Dtype>(dk, ds[0], sm90::descriptor(shared.q(q_at), TileQ::panel_bytes),
                                  true);
     sm90::commit();
-    m = rows.after(m);
     sm90::wait<1>();
     sm90::pin(x[0]);
-    weigh(next, m);
+    weigh(next, tile.m);
     sm90::wait<0>();
     sm90::pin(dk);
     __syncwarp();
@@ -279,7 +279,7 @@ class KlBackwardOwner90 {
   PlainPairs::FullTiles full;
   QState q_at;
   DoutState at;
-  int m;  // the row tile
+  RowStep tile;
   float (&dk)[D / 8][4], (&x)[1][BM / 8][4], (&y)[1][BM / 8][4];
   uint32_t (&v)[E / 16][4], (&ds)[1][BM / 16][4];
 };
