@@ -127,5 +127,10 @@ def cuda():
         for causal in (False, True):  # a length that no tile divides
             yield Attention(4, 16, 4001, 128, "bf16", causal, backward)
         yield Attention(4, 32, 4001, 64, "bf16", True, backward, g=4)
+        yield Attention(1, 32, 8192, 128, "bf16", True, backward, g=1)
+        yield Attention(1, 64, 8192, 128, "bf16", True, backward, g=8)
+        yield Attention(1, 32, 8192, 64, "bf16", True, backward, g=2)
+        yield Attention(1, 8, 8192, 256, "bf16", True, backward, g=1)
+        yield Attention(1, 32, 8192, 128, "bf16", False, backward, g=1)
     yield from (Attention(1, 16, n, 128, "bf16", True) for n in (256, 512, 1024))
     yield from (Varlen(16, 128, causal) for causal in (False, True))

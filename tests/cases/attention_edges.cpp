@@ -18,6 +18,7 @@ class Edges {
     hostile();
     memory();
     kernels();
+    shares();
     small();
   }
 
@@ -163,6 +164,21 @@ class Edges {
         cases.push_back(backward_case(x));
         x.sums = true;
         if (outputs & 48) cases.push_back(backward_case(x));
+      }
+  }
+
+  // Groups of heads that one block, two blocks or a block a head take: how full the device is
+  // decides (src/cuda/loop/key_terms.cu).
+  void shares() {
+    static constexpr struct {
+      int64_t b, h;
+      Span span;
+    } calls[] = {{70, 2, Span::full}, {120, 2, Span::causal}, {50, 4, Span::full}};
+    for (int64_t d : {64, 128, 256})
+      for (const auto& call : calls) {
+        AttentionCase c = row(call.b, 70, 40, call.h, 1, d, d);
+        c.note = "shares", c.dtype = FOVEA_BF16, c.span = call.span;
+        cases.push_back(backward_case(c, "sm90.bf16.d" + std::to_string(d)));
       }
   }
 

@@ -102,7 +102,7 @@ __device__ __forceinline__ void produce_rows_of_keys(const Attend& a, const Back
   constexpr int BM = Shape::BM;
   const int lane = threadIdx.x % 32;
   const int key_row = static_cast<int>(seq.key_begin) + block.n * Shape::BN,
-            key_batch = static_cast<int>(seq.key_batch);
+            key_batch = static_cast<int>(seq.key_batch), key_head = block.g / work.shares;
   const int first_tile = static_cast<int>(work.tiles.first(seq, block.r));
   const int row_begin = static_cast<int>(seq.row_begin), batch = static_cast<int>(seq.batch),
             count = static_cast<int>(seq.rows);
@@ -110,9 +110,9 @@ __device__ __forceinline__ void produce_rows_of_keys(const Attend& a, const Back
   const int row_end = seq.row_begin + count < a.s ? row_begin + count : INT32_MAX;
   if (lane == 0) {
     sm90::tma_load_tile<typename Shape::TileK>(shared.base, maps.k, shared.k_full(), key_row,
-                                               block.g, key_batch);
+                                               key_head, key_batch);
     sm90::tma_load_tile<typename Shape::TileV>(shared.base + shared.layout.v, maps.v,
-                                               shared.v_full(), key_row, block.g, key_batch);
+                                               shared.v_full(), key_row, key_head, key_batch);
   }
   uint32_t raw_phase = 0;
   typename BackwardDkDvShared<Shape>::PipelineState to;
@@ -196,7 +196,8 @@ class DvConsumer90 : DkDvConsumer90<Shape, Rows> {
   };
   using Base::Base;
 
-  __device__ __forceinline__ void run(const AttendBackward& b, Fragments& f) {
+  __device__ __forceinline__ void run(const AttendBackward& b, const BackwardWork& work,
+                                      Fragments& f) {
 #pragma unroll
     for (int j = 0; j < Shape::E / 8; ++j)
 #pragma unroll
@@ -224,7 +225,7 @@ class DvConsumer90 : DkDvConsumer90<Shape, Rows> {
       sm90::wait<0>();
       sm90::pin(f.dv);
     }
-    store_keys<Dtype>(b.dv, this->seq, this->g, this->own, b.forward.e, f.dv, 1.f);
+    store_dv<Dtype>(b, work, this->seq, this->g, this->own, f.dv);
   }
 
  private:
@@ -271,7 +272,8 @@ class DkConsumer90 : DkDvConsumer90<Shape, Rows> {
   };
   using Base::Base;
 
-  __device__ __forceinline__ void run(const AttendBackward& b, Fragments& f) {
+  __device__ __forceinline__ void run(const AttendBackward& b, const BackwardWork& work,
+                                      Fragments& f) {
 #pragma unroll
     for (int j = 0; j < Shape::D / 8; ++j)
 #pragma unroll
@@ -301,8 +303,7 @@ class DkConsumer90 : DkDvConsumer90<Shape, Rows> {
       sm90::wait<0>();
       sm90::pin(f.dk);
     }
-    store_keys<Dtype>(b.dk, this->seq, this->g, this->own, b.forward.d, f.dk,
-                      b.forward.score.scale);
+    store_dk<Dtype>(b, work, this->seq, this->g, this->own, f.dk);
   }
 
  private:
@@ -369,11 +370,11 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   if (group == 1) {
     using Consumer = DvConsumer90<Shape, WindowRows>;
     typename Consumer::Fragments fragments;
-    Consumer(a, seq, block, rows, shared).run(b, fragments);
+    Consumer(a, seq, block, rows, shared).run(b, work, fragments);
   } else {
     using Consumer = DkConsumer90<Shape, WindowRows>;
     typename Consumer::Fragments fragments;
-    Consumer(a, seq, block, rows, shared).run(b, fragments);
+    Consumer(a, seq, block, rows, shared).run(b, work, fragments);
   }
 }
 

@@ -121,8 +121,7 @@ class BackwardConsumer90 {
       while (!rows.ends(tile));
     }
     const Sequence& seq = shared.sequence();
-    if constexpr (Weights)
-      store_keys<Dtype>(b.dv, seq, shared.block().g, own, b.forward.e, dv, 1.f);
+    if constexpr (Weights) store_dv<Dtype>(b, work, seq, shared.block().g, own, dv);
     store_dk<Dtype>(b, work, seq, shared.block().g, own, dk);
   }
 

@@ -127,18 +127,31 @@ __device__ __forceinline__ void store_keys(const View<4>& out, const Sequence& s
     store_row<Dtype>(own + 8 * half < seq.keys ? line + 8 * half * out.stride[1] : nullptr,
                      static_cast<int>(width), sum, half, factor);
 }
-// Stores dk, or the f32 terms that are summed to it later.
+// Stores dk or dv, or the f32 terms that are summed to it later.
+template <int Dtype, int N>
+__device__ __forceinline__ void store_key_sums(const Attend& a, const View<4>& out, float* terms,
+                                               const Sequence& seq, int g, int own, int64_t width,
+                                               const float (&sum)[N][4], float factor) {
+  if (!terms) return store_keys<Dtype>(out, seq, g, own, width, sum, factor);
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+    if (const int64_t key = own + 8 * half; key < seq.keys)
+      store_wide(terms + ((seq.key_batch * a.t + seq.key_begin + key) * a.g + g) * width,
+                 static_cast<int>(width), sum, half, factor);
+}
 template <int Dtype, int N>
 __device__ __forceinline__ void store_dk(const AttendBackward& b, const BackwardWork& work,
                                          const Sequence& seq, int g, int own,
                                          const float (&sum)[N][4]) {
   const Attend& a = b.forward;
-  if (!work.dk) return store_keys<Dtype>(b.dk, seq, g, own, a.d, sum, a.score.scale);
-#pragma unroll
-  for (int half = 0; half < 2; ++half)
-    if (const int64_t key = own + 8 * half; key < seq.keys)
-      store_wide(work.dk + ((seq.key_batch * a.t + seq.key_begin + key) * a.g + g) * a.d,
-                 static_cast<int>(a.d), sum, half, a.score.scale);
+  store_key_sums<Dtype>(a, b.dk, work.dk, seq, g, own, a.d, sum, a.score.scale);
+}
+template <int Dtype, int N>
+__device__ __forceinline__ void store_dv(const AttendBackward& b, const BackwardWork& work,
+                                         const Sequence& seq, int g, int own,
+                                         const float (&sum)[N][4]) {
+  const Attend& a = b.forward;
+  store_key_sums<Dtype>(a, b.dv, work.dv, seq, g, own, a.e, sum, 1.f);
 }
 
 // Stores a part of a head's dq: each row tile once all key blocks have added to it.  A warp takes

@@ -40,6 +40,11 @@ struct RowTiles {
 constexpr int kDownBlocks = 256;  // descending key blocks of a sequence: two a multiprocessor
 constexpr int kInterleaved = 16;  // attention's owners of a section: some eight blocks of each run
 
+// Key blocks of narrow heads that hardly fill the device: the longest must start first.
+inline bool few_blocks(const Attend& a, int64_t blocks, const DeviceInfo& device) {
+  return a.d <= 64 && blocks < 4 * device.multiprocessors;
+}
+
 // The flat grid, in the order in which blocks start.  An owner is a key head of a sequence.
 // A section interleaves owners: key block 0 of each, then key block 1 of each, and so on.
 // Key heads that loop down (BackwardBlock) are late: they come last in `late` of the sequences.
@@ -78,8 +83,7 @@ struct BackwardGrid90 {
     sequences = static_cast<int32_t>(a.sequences.count);
     blocks = static_cast<int32_t>(ceil_div(a.sequences.key_max, keys));
     parts = static_cast<int32_t>(dq ? group * ceil_div(ceil_div(queries, rows), kPartTiles) : 0);
-    const bool few =
-        interleaved > 1 && a.d <= 64 && owners() * int64_t{blocks} < 4 * device.multiprocessors;
+    const bool few = interleaved > 1 && few_blocks(a, owners() * int64_t{blocks}, device);
     if (causal && a.g > 1) {
       down_heads = static_cast<int32_t>(clamp_i64(kDownBlocks / std::max(blocks, 1), 1, a.g / 2));
       late = few ? sequences : std::min(sequences, 1);
@@ -113,7 +117,9 @@ struct BackwardWork {
   float* dq;          // or nullptr
   DqOrder* dq_order;  // with dq
   bool ordered;       // blocks add to dq in one order; else in any, to zeros
-  float* dk;  // (caches, t, key heads of the call, d), summed later where k has fewer; or nullptr
+  // (caches, t, key heads of the call, d or e), summed later where k or v has fewer; or nullptr.
+  float *dk = nullptr, *dv = nullptr;
+  int32_t shares = 1;  // attention: key heads of the call for one of k and v
 
   FOVEA_HD float* lse(int64_t at) const { return row_stats + at * stats * tiles.rows; }
   FOVEA_HD float* delta(int64_t at) const { return lse(at) + tiles.rows; }

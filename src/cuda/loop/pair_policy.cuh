@@ -117,7 +117,9 @@ concept DscorePolicy = requires(const P dscores, float x, int i,
 
 // p = exp(x - lse), ds = p (y - delta).
 struct AttentionDscores {
-  struct Args {};
+  struct Args {
+    int32_t shares;  // key heads of the call for one of k and v
+  };
   static constexpr int stats = 2;  // lse, delta
   static constexpr bool weights = true;
   static constexpr bool clears_keys = false;
@@ -125,8 +127,8 @@ struct AttentionDscores {
 
   __device__ AttentionDscores(const Attend& a, const Sequence& q, const Args&)
       : pairs(a, q, 0, 0) {}
-  __device__ static int key_head(int g, const Args&) { return g; }
-  __device__ static int value_head(int g, const Args&) { return g; }
+  __device__ static int key_head(int g, const Args& args) { return g / args.shares; }
+  __device__ static int value_head(int g, const Args& args) { return g / args.shares; }
   template <int BM>
   __device__ static FirstRows rows(int count, const float*) {
     return {count};

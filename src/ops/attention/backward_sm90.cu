@@ -10,6 +10,7 @@
 #include "cuda/block/softmax.cuh"
 #include "cuda/launch.h"
 #include "cuda/loop/hopper.h"
+#include "cuda/loop/key_terms.cuh"
 #include "cuda/loop/pair_policy.cuh"
 #include "cuda/loop/row_tile.cuh"
 #include "ops/attention/backward.cuh"
@@ -147,13 +148,16 @@ void launch_preprocess(Context& ctx, const AttendBackward& call, float* delta,
 
 template <int Dtype>
 void enqueue(Context& ctx, const BackwardInstance90& instance, const BackwardSimt& simt,
-             const BackwardMaps& maps, const BackwardWork& work, const BackwardGrid90& grid) {
+             const AttendBackward& cut, const BackwardMaps& maps, const BackwardWork& work,
+             const BackwardGrid90& grid) {
   const AttendBackward& call = simt.call;
   const Attend& a = call.forward;
   const int64_t row_tiles = ceil_div(a.sequences.query_max, instance.rows);
   backward_clear(ctx, simt);
   launch_preprocess<Dtype>(ctx, call, call.dsink_logit ? simt.delta : nullptr, work, row_tiles);
-  instance.launch(ctx, call, maps, work, grid);
+  instance.launch(ctx, cut, maps, work, grid);
+  if (work.dk) sum_key_terms(ctx, kOp, cut.forward, call.dk, work.dk, a.g, a.d);
+  if (work.dv) sum_key_terms(ctx, kOp, cut.forward, call.dv, work.dv, a.g, a.e);
   backward_postprocess(ctx, simt);
 }
 
@@ -165,7 +169,7 @@ Text offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
   const BackwardInstance90& instance = *found;
   const Sequences& q = a.sequences;
   const int64_t row_tiles = ceil_div(q.query_start ? a.s : q.query_max, instance.rows);
-  if (q.count * std::max(a.g * ceil_div(q.key_max, instance.keys), a.h * (row_tiles + 1)) >
+  if (q.count * std::max(a.h * ceil_div(q.key_max, instance.keys), a.h * (row_tiles + 1)) >
       kIndexMax)
     return "more than 2^30 blocks of work";
   const Operands of(call, instance);
@@ -184,16 +188,31 @@ Text offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
   const bool sums = call.dq && instance.sums == Sums90::fused;
   const auto dq = plan.workspace.add<float>(sums ? all * tiles.floats() : 0);
   const auto dq_order = plan.workspace.add<DqOrder>(sums ? all : 0);
-  const BackwardGrid90 grid(a, instance.rows, instance.keys, instance.panels, sums,
+  // The call as the kernels see it: a key head for each share.
+  AttendBackward cut = call;
+  const int64_t shares =
+      key_shares(a, instance.rows, instance.keys, instance.sums == Sums90::fused, device_info(ctx));
+  cut.forward.g *= shares;
+  const int64_t terms = shares > 1 ? q.caches * a.t * cut.forward.g : 0;
+  const auto dk = plan.workspace.add<float>(call.dk ? terms * a.d : 0),
+             dv = plan.workspace.add<float>(call.dv ? terms * a.e : 0);
+  const BackwardGrid90 grid(cut.forward, instance.rows, instance.keys, instance.panels, sums,
                             device_info(ctx), kInterleaved);
   plan.launch = [=](Context& ctx, void* base) {
     const BackwardSimt simt = slots.at(base, call);
-    const BackwardWork work{tiles,       AttentionDscores::stats, row_stats.at(base),
-                            dq.at(base), dq_order.at(base),       sums && !call.nondeterministic};
+    const BackwardWork work{.tiles = tiles,
+                            .stats = AttentionDscores::stats,
+                            .row_stats = row_stats.at(base),
+                            .dq = dq.at(base),
+                            .dq_order = dq_order.at(base),
+                            .ordered = sums && !call.nondeterministic,
+                            .dk = dk.at(base),
+                            .dv = dv.at(base),
+                            .shares = static_cast<int32_t>(shares)};
     if (call.forward.dtype == FOVEA_BF16)
-      enqueue<FOVEA_BF16>(ctx, instance, simt, maps, work, grid);
+      enqueue<FOVEA_BF16>(ctx, instance, simt, cut, maps, work, grid);
     else
-      enqueue<FOVEA_F16>(ctx, instance, simt, maps, work, grid);
+      enqueue<FOVEA_F16>(ctx, instance, simt, cut, maps, work, grid);
   };
   return "";
 }

@@ -27,7 +27,7 @@ BackwardInstance90 backward_sm90_instance() {
                                  const BackwardWork& work, const BackwardGrid90& grid) {
       launch<attend_bwd_sm90<Shape>>(ctx, kBackward90, grid.total(), Shape::threads,
                                      Shape::shared_bytes, call, maps, work, grid,
-                                     AttentionDscores::Args{});
+                                     AttentionDscores::Args{work.shares});
     };
     return {C.dtype, C.d, C.e, C.sums, C.tile, Shape::BN, Shape::TileQ::panels, launcher};
   } else {
@@ -48,8 +48,10 @@ BackwardInstance90 backward_sm90_instance() {
                            static_cast<int32_t>(std::min(grid.first.size * group, heads)),
                            0,
                            a.mask.window.right > 0};
+      AttendBackward whole = call;
+      whole.forward.g /= work.shares;
       launch<attend_bwd_dq_sm90<Rows>>(ctx, kBackward90, rows.items(), Rows::threads,
-                                       Rows::shared_bytes, call, maps, work, rows);
+                                       Rows::shared_bytes, whole, maps, work, rows);
     };
     return {C.dtype, C.d, C.e, C.sums, Keys::BM, Keys::BN, Keys::TileQ::panels, launcher};
   }

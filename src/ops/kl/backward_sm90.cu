@@ -10,6 +10,7 @@
 #include "core/reasons.h"
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/hopper.h"
+#include "cuda/loop/key_terms.cuh"
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/tile/mma_sm80.cuh"
 #include "ops/kl/backward.cuh"
@@ -55,31 +56,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// dk of key heads that are several of the call's, from theirs: four columns a thread.
-template <int Dtype>
-__global__ void __launch_bounds__(kThreads)
-    kl_sum_dk_kernel(const __grid_constant__ KlGradient b, const float* parts, int64_t work) {
-  const Attend& a = b.call.forward;
-  const int64_t width = a.d / 4, heads = b.own_heads, each = a.g / heads;
-  int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= work) return;
-  const int64_t column = i % width * 4, g = (i /= width) % heads,
-                key = (i /= heads) % a.sequences.key_max;
-  const Sequence seq = a.sequences[i / a.sequences.key_max];
-  if (key >= seq.keys) return;
-  const float* from =
-      parts + ((seq.key_batch * a.t + seq.key_begin + key) * a.g + g * each) * a.d + column;
-  float4 sum = {};
-  for (int64_t n = 0; n < each; ++n) {
-    const float4 x = *reinterpret_cast<const float4*>(from + n * a.d);
-    sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
-  }
-  const View<4>& dk = b.call.dk;
-  *reinterpret_cast<uint2*>(static_cast<uint16_t*>(dk.data) + seq.key_batch * dk.stride[0] +
-                            (seq.key_begin + key) * dk.stride[1] + g * dk.stride[2] + column) =
-      make_uint2(pack<Dtype>(sum.x, sum.y), pack<Dtype>(sum.z, sum.w));
-}
-
 // Every row of backward.inc in this build, narrow widths first.
 const std::vector<KlBackwardInstance90>& instances() {
   static const std::vector<KlBackwardInstance90> rows = {
@@ -97,10 +73,11 @@ const KlBackwardInstance90* find(const Attend& a) {
 }
 
 // Each key head of the call is of one of the own and of one of the other: an own one may be
-// several, as where a student with one key head learns from a teacher with many.
-KlGradient cut_gradient_of(const KlBackward& b, KlOwn own, const float* gain) {
+// several, as where a student with one key head learns from a teacher with many, or where `shares`
+// blocks share a key block.
+KlGradient cut_gradient_of(const KlBackward& b, KlOwn own, const float* gain, int64_t shares) {
   KlGradient gradient = gradient_of(b, own, gain);
-  gradient.call.forward.g = std::lcm(gradient.own_heads, gradient.other_heads);
+  gradient.call.forward.g = shares * std::lcm(gradient.own_heads, gradient.other_heads);
   return gradient;
 }
 
@@ -131,18 +108,20 @@ struct OwnSlots {
 
 struct OwnPlan {
   KlOwn own;
+  int64_t shares;
   const KlBackwardInstance90* row;
   RowTiles tiles;
   BackwardGrid90 grid;
   BackwardMaps maps;
 };
 
-// Adds the plan of one distribution's gradient, if it is wanted: "" or why there is none.
-Text add_plan(const DeviceInfo& device, KlOwn own, const KlGradient& gradient,
+// Adds the plan of one distribution's gradient, if it is wanted, and cuts the gradient by its
+// shares: "" or why there is none.
+Text add_plan(const DeviceInfo& device, KlOwn own, KlGradient& gradient,
               std::vector<OwnPlan>& plans) {
   const AttendBackward& call = gradient.call;
   if (!call.dq && !call.dk) return "";
-  const Attend& a = call.forward;
+  Attend& a = gradient.call.forward;
   const KlBackwardInstance90* row = find(a);
   if (!row) return no_instance(a.dtype, "width", a.d, "other width", a.e);
   for (const View<4>* out : {&call.dq, &call.dk})
@@ -150,9 +129,12 @@ Text add_plan(const DeviceInfo& device, KlOwn own, const KlGradient& gradient,
       return reason_rows(out == &call.dq ? "a side's dq" : "a side's dk");
   const Sequences& q = a.sequences;
   const int64_t row_tiles = ceil_div(q.query_start ? a.s : q.query_max, row->rows);
-  if (q.count * std::max(a.g * ceil_div(q.key_max, row->keys), a.h * (row_tiles + 1)) > kIndexMax)
+  if (q.count * std::max(a.h * ceil_div(q.key_max, row->keys), a.h * (row_tiles + 1)) > kIndexMax)
     return "more than 2^30 blocks of work";
+  const int64_t shares = key_shares(a, row->rows, row->keys, true, device);
+  a.g *= shares;
   plans.push_back({own,
+                   shares,
                    row,
                    RowTiles(a, row->rows, row->panels),
                    {a, row->rows, row->keys, row->panels, static_cast<bool>(call.dq), device, 1},
@@ -167,7 +149,7 @@ Text add_plan(const DeviceInfo& device, KlOwn own, const KlGradient& gradient,
 
 void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float* gain,
              const OwnSlots& slots, void* base) {
-  const KlGradient gradient = cut_gradient_of(b, plan.own, gain);
+  const KlGradient gradient = cut_gradient_of(b, plan.own, gain, plan.shares);
   const AttendBackward& call = gradient.call;
   const Attend& a = call.forward;
   const BackwardWork work{plan.tiles,
@@ -181,15 +163,7 @@ void enqueue(Context& ctx, const KlBackward& b, const OwnPlan& plan, const float
   launch<kl_side_kernel>(ctx, gradient.op, a.sequences.count * row_tiles * a.h, kThreads, 0,
                          gradient, work, row_tiles);
   plan.row->launch(ctx, gradient, plan.maps, work, plan.grid);
-  if (!work.dk) return;
-  const int64_t sums = a.sequences.count * a.sequences.key_max * gradient.own_heads * a.d / 4,
-                blocks = ceil_div(sums, kThreads);
-  if (a.dtype == FOVEA_F16)
-    launch<kl_sum_dk_kernel<FOVEA_F16>>(ctx, gradient.op, blocks, kThreads, 0, gradient, work.dk,
-                                        sums);
-  else
-    launch<kl_sum_dk_kernel<FOVEA_BF16>>(ctx, gradient.op, blocks, kThreads, 0, gradient, work.dk,
-                                         sums);
+  if (work.dk) sum_key_terms(ctx, gradient.op, a, call.dk, work.dk, gradient.own_heads, a.d);
 }
 
 Text offer(const Context& ctx, const KlBackward& b, Plan& plan) {
@@ -203,7 +177,7 @@ Text offer(const Context& ctx, const KlBackward& b, Plan& plan) {
   std::vector<OwnPlan> plans;
   int64_t side = 0, dq = 0, dk = 0, dq_order = 0;
   for (KlOwn own : {KlOwn::first, KlOwn::second}) {
-    const KlGradient gradient = cut_gradient_of(b, own, nullptr);
+    KlGradient gradient = cut_gradient_of(b, own, nullptr, 1);
     const AttendBackward& call = gradient.call;
     if (Text why = add_plan(device_info(ctx), own, gradient, plans); !why.empty()) return why;
     if (!call.dq && !call.dk) continue;
