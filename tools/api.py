@@ -46,6 +46,7 @@ DIMS = {
     "pool": (6, "pages of a pool"),
     "pool2": (6, "pages of the pool that is copied to"),
     "page": (2, "tokens of a page"),
+    "groups": (2, "scales of a row of codes, each of an equal part of its columns"),
     "positions": (16, "rows of cos and sin"),
     "half": (2, "pairs of columns that turn"),
     "width": (4, "columns under the RMSNorm, the first of d"),

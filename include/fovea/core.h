@@ -50,6 +50,7 @@
  *    pool            pages of a pool
  *    pool2           pages of the pool that is copied to
  *    page            tokens of a page
+ *    groups          scales of a row of codes, each of an equal part of its columns
  *    positions       rows of cos and sin
  *    half            pairs of columns that turn
  *    width           columns under the RMSNorm, the first of d

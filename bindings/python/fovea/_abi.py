@@ -169,6 +169,11 @@ class AttentionForwardParams(C.Structure):
         ("rope_begin", C.c_int32),
         ("rope_interleaved", C.c_int32),
         ("splits", C.c_int32),
+        ("k_scale", Tensor),
+        ("v_scale", Tensor),
+        ("context_len", Tensor),
+        ("key_step", C.c_int64),
+        ("key_shift", C.c_int64),
     ]
 
 
@@ -829,7 +834,7 @@ class XGroupNormBackwardParams(C.Structure):
 
 SIZES = {
     Tensor: 96,
-    AttentionForwardParams: 2192,
+    AttentionForwardParams: 2496,
     AttentionBackwardParams: 2472,
     MergeForwardParams: 488,
     MergeBackwardParams: 872,

@@ -51,9 +51,10 @@ def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=N
                       q_value=None, query_start=None, key_start=None, query_len=None, key_len=None,
                       key_first=None, page_table=None, cache_row=None, query_position=None,
                       key_position=None, head_window=None, mask=None, bias=None, alibi=None,
-                      sink_logit=None, cos=None, sin=None, query_max=0, key_max=0, window_left=0,
-                      window_right=0, sink_keys=0, local_chunk=0, scale=0.0, softcap=0.0, causal=0,
-                      rope_begin=0, rope_interleaved=0, splits=0):
+                      sink_logit=None, cos=None, sin=None, k_scale=None, v_scale=None,
+                      context_len=None, query_max=0, key_max=0, window_left=0, window_right=0,
+                      sink_keys=0, local_chunk=0, scale=0.0, softcap=0.0, causal=0, rope_begin=0,
+                      rope_interleaved=0, splits=0, key_step=0, key_shift=0):
     """Attention of q over k and v; prefill, decode over contiguous or paged caches alike.
 
     Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
@@ -74,8 +75,8 @@ def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=N
 
     Inputs
       q: (b, s, h, d) f32 f16 bf16
-      k: (rows, t, g, d) or paged (pool, page, g, d) as q
-      v: (rows, t, g, e) or paged (pool, page, g, e) as q: may be a view of k
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q or e4m3 e5m2 i8
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q or e4m3 e5m2 i8: may be a view of k
 
     Outputs, new unless passed
       o: (b, s, h, e) as q or f32
@@ -110,6 +111,11 @@ def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=N
       cos: (positions, half) f32: keys are stored unrotated and turned by their position after
           loading; v untouched
       sin: (positions, half) f32: with cos
+      k_scale: (rows, t, g, groups) or paged (pool, page, g, groups) f32: k counts times its scale,
+          a scale for each of `groups` equal parts of d (e4m3 e5m2 i8 only); stride 0 broadcasts;
+          absent: 1
+      v_scale: (rows, t, g, groups) or paged (pool, page, g, groups) f32: as k_scale, of v
+      context_len: (r) i32: p_i = i + context_len - Lq; absent: Lk; not with query_position
 
     Numbers
       query_max: longest sequence of rows, bounds the grid; 0: s
@@ -125,6 +131,8 @@ def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=N
       rope_begin: first rotated column of k; 2 * half columns are turned
       rope_interleaved: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
       splits: parts the keys of a row are cut into; 0: chosen from shapes
+      key_step: p_j = key_step * j + key_shift, below 2^31; not with key_position; 0: 1
+      key_shift: position of the first key, may be negative; within 2^31 of 0
     """
     if ctx_or_q.__class__ is Context and ctx is None:
         call = Call(ctx_or_q, _attention_forward)
@@ -166,6 +174,12 @@ def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=N
         call.put("cos", 1928, cos)
     if sin is not None:
         call.put("sin", 2024, sin)
+    if k_scale is not None:
+        call.put("k_scale", 2192, k_scale)
+    if v_scale is not None:
+        call.put("v_scale", 2288, v_scale)
+    if context_len is not None:
+        call.put("context_len", 2384, context_len)
     if mask is not None:
         call.bits("mask", 1544, mask, (v_q[2][0], v_q[2][2], v_q[2][1]), call.keys(v_k,
             v_page_table, v_key_start, key_max))
@@ -200,6 +214,10 @@ def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=N
         call.scalar("i", 2184, rope_interleaved, "rope_interleaved")
     if splits:
         call.scalar("i", 2188, splits, "splits")
+    if key_step:
+        call.scalar("q", 2480, key_step, "key_step")
+    if key_shift:
+        call.scalar("q", 2488, key_shift, "key_shift")
     return call.run(o, lse)
 
 

@@ -134,6 +134,11 @@ struct AttentionForwardParams
     rope_begin::Int32
     rope_interleaved::Int32
     splits::Int32
+    k_scale::Tensor
+    v_scale::Tensor
+    context_len::Tensor
+    key_step::Int64
+    key_shift::Int64
 end
 
 # fovea_attention_backward_params

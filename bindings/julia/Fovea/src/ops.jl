@@ -18,8 +18,8 @@ CUDA.  Tensor cores ask for more:
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
-- `k`: (d, g, t, rows) or paged (d, g, page, pool) as q
-- `v`: (e, g, t, rows) or paged (e, g, page, pool) as q: may be a view of k
+- `k`: (d, g, t, rows) or paged (d, g, page, pool) as q or e4m3 e5m2 i8
+- `v`: (e, g, t, rows) or paged (e, g, page, pool) as q or e4m3 e5m2 i8: may be a view of k
 - `o`: output, (e, h, s, b) as q or f32
 - `lse`: output, (s, h, b) f32: natural log of each row's sum
 - `q_value`: (e, h, s, b) as q: second query, contracted with v (split MLA caches)
@@ -39,6 +39,9 @@ Sizes are Julia's, fastest first.
 - `sink_logit`: (h) f32: a learned term of the denominator: not scaled, capped or biased
 - `cos`: (half, positions) f32: keys are stored unrotated and turned by their position after loading; v untouched
 - `sin`: (half, positions) f32: with cos
+- `k_scale`: (groups, g, t, rows) or paged (groups, g, page, pool) f32: k counts times its scale, a scale for each of `groups` equal parts of d (e4m3 e5m2 i8 only); stride 0 broadcasts; absent: 1
+- `v_scale`: (groups, g, t, rows) or paged (groups, g, page, pool) f32: as `k_scale`, of v
+- `context_len`: (r) i32: `p_i` = i + `context_len` - Lq; absent: Lk; not with `query_position`
 - `query_max`: longest sequence of rows, bounds the grid; 0: s
 - `key_max`: longest sequence of keys; 0: t, or pages \\* page
 - `window_left`: keys seen to the left, the row's own position counted; 0: all
@@ -51,14 +54,17 @@ Sizes are Julia's, fastest first.
 - `rope_begin`: first rotated column of k; 2 \\* half columns are turned
 - `rope_interleaved`: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
 - `splits`: parts the keys of a row are cut into; 0: chosen from shapes
+- `key_step`: `p_j` = `key_step` \\* j + `key_shift`, below 2^31; not with `key_position`; 0: 1
+- `key_shift`: position of the first key, may be negative; within 2^31 of 0
 """
 function attention_forward(ctx::Target, q, k, v;
     o=true, lse=false, q_value=nothing, query_start=nothing, key_start=nothing, query_len=nothing,
     key_len=nothing, key_first=nothing, page_table=nothing, cache_row=nothing,
     query_position=nothing, key_position=nothing, head_window=nothing, mask=nothing, bias=nothing,
-    alibi=nothing, sink_logit=nothing, cos=nothing, sin=nothing, query_max=0, key_max=0,
-    window_left=0, window_right=0, sink_keys=0, local_chunk=0, scale=0, softcap=0, causal=false,
-    rope_begin=0, rope_interleaved=false, splits=0)
+    alibi=nothing, sink_logit=nothing, cos=nothing, sin=nothing, k_scale=nothing, v_scale=nothing,
+    context_len=nothing, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
+    local_chunk=0, scale=0, softcap=0, causal=false, rope_begin=0, rope_interleaved=false,
+    splits=0, key_step=0, key_shift=0)
     in_q = needed(ctx, "attention_forward", "q", q)
     in_k = needed(ctx, "attention_forward", "k", k)
     in_v = needed(ctx, "attention_forward", "v", v)
@@ -79,13 +85,17 @@ function attention_forward(ctx::Target, q, k, v;
     in_sink_logit = whole(ctx, "attention_forward", "sink_logit", sink_logit)
     in_cos = whole(ctx, "attention_forward", "cos", cos)
     in_sin = whole(ctx, "attention_forward", "sin", sin)
+    in_k_scale = whole(ctx, "attention_forward", "k_scale", k_scale)
+    in_v_scale = whole(ctx, "attention_forward", "v_scale", v_scale)
+    in_context_len = whole(ctx, "attention_forward", "context_len", context_len)
     out_o = output(ctx, o, q, eltype(q),
         () -> (size(v, 1), size(q, 2), size(q, 3), size(q, 4),))
     out_lse = output(ctx, lse, q, Float32,
         () -> (size(q, 3), size(q, 2), size(q, 4),))
     GC.@preserve(in_q, in_k, in_v, out_o, out_lse, in_q_value, in_query_start, in_key_start, in_query_len,
         in_key_len, in_key_first, in_page_table, in_cache_row, in_query_position, in_key_position,
-        in_head_window, in_mask, in_bias, in_alibi, in_sink_logit, in_cos, in_sin, begin
+        in_head_window, in_mask, in_bias, in_alibi, in_sink_logit, in_cos, in_sin, in_k_scale,
+        in_v_scale, in_context_len, begin
         params = AttentionForwardParams(sizeof(AttentionForwardParams),
             tensor(ctx, "attention_forward", "q", in_q),
             tensor(ctx, "attention_forward", "k", in_k),
@@ -120,7 +130,12 @@ function attention_forward(ctx::Target, q, k, v;
             number(Int32, "attention_forward: causal", causal),
             number(Int32, "attention_forward: rope_begin", rope_begin),
             number(Int32, "attention_forward: rope_interleaved", rope_interleaved),
-            number(Int32, "attention_forward: splits", splits))
+            number(Int32, "attention_forward: splits", splits),
+            tensor(ctx, "attention_forward", "k_scale", in_k_scale),
+            tensor(ctx, "attention_forward", "v_scale", in_v_scale),
+            tensor(ctx, "attention_forward", "context_len", in_context_len),
+            number(Int64, "attention_forward: key_step", key_step),
+            number(Int64, "attention_forward: key_shift", key_shift))
         done = launch(ctx, fovea_attention_forward, fovea_attention_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:o), out_o), named(Val(:lse), out_lse)))

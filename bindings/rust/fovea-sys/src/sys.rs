@@ -172,11 +172,11 @@ c_struct! {
     ///   Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, local_chunk or
     ///                    sink_keys; pages of 16 tokens or more, without softcap and key_first
     /// ```
-    fovea_attention_forward_params: 2192 bytes;
+    fovea_attention_forward_params: 2496 bytes;
     struct_size: usize = 0, "sizeof(fovea_attention_forward_params)";
     q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
-    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
-    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8: may be a view of k";
     o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
     lse: fovea_tensor = 392, "`(b, h, s)` f32: natural log of each row's sum";
     q_value: fovea_tensor = 488, "`(b, s, h, e)` as q: second query, contracted with v (split MLA caches)";
@@ -208,6 +208,11 @@ c_struct! {
     rope_begin: i32 = 2180, "first rotated column of k; 2 * half columns are turned";
     rope_interleaved: i32 = 2184, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
     splits: i32 = 2188, "parts the keys of a row are cut into; 0: chosen from shapes";
+    k_scale: fovea_tensor = 2192, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: k counts times its scale, a scale for each of `groups` equal parts of d (e4m3 e5m2 i8 only); stride 0 broadcasts; absent: 1";
+    v_scale: fovea_tensor = 2288, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as k_scale, of v";
+    context_len: fovea_tensor = 2384, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk; not with query_position";
+    key_step: i64 = 2480, "p_j = key_step * j + key_shift, below 2^31; not with key_position; 0: 1";
+    key_shift: i64 = 2488, "position of the first key, may be negative; within 2^31 of 0";
 }
 
 c_struct! {
