@@ -204,7 +204,7 @@ int64_t Draw::extent(const Field& f, const std::string& dim) {
 
 // Inputs are of the types that have kernels of their own more often than not.
 int Draw::dtype_of(const Field& f) {
-  const bool scaled = has((f.name + "_scale").c_str());
+  const bool scaled = has((f.name + "_scale").c_str()) || has((f.name + "_scale_out").c_str());
   const bool codes = scaled && !f.dtype_as.empty();  // where an input may be codes
   if (!f.dtype_as.empty() && !codes && (f.dtypes.empty() || one_in(2))) {
     const Field& as = *op_.find(f.dtype_as);

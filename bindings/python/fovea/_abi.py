@@ -269,7 +269,9 @@ class CacheAppendParams(C.Structure):
         ("norm_eps", C.c_float),
         ("rope_begin", C.c_int32),
         ("rope_interleaved", C.c_int32),
-        ("reserved", C.c_int32),
+        ("scale_power_of_two", C.c_int32),
+        ("k_scale_out", Tensor),
+        ("v_scale_out", Tensor),
     ]
 
 
@@ -838,7 +840,7 @@ SIZES = {
     AttentionBackwardParams: 2472,
     MergeForwardParams: 488,
     MergeBackwardParams: 872,
-    CacheAppendParams: 1672,
+    CacheAppendParams: 1864,
     CacheCopyParams: 296,
     CacheGetParams: 688,
     RopeForwardParams: 600,

@@ -479,12 +479,20 @@ def merge_backward(ctx_or_o_part=None, /, o_part=None, lse_part=None, o=None, ls
 def cache_append(ctx=None, *, key_len_out=None, k_new=None, v_new=None, k=None, v=None,
                  query_start=None, key_start=None, query_len=None, key_len=None, page_table=None,
                  cache_row=None, position=None, cos=None, sin=None, norm_weight=None, k_scale=None,
-                 v_scale=None, r=None, query_max=0, key_max=0, norm_eps=0.0, rope_begin=0,
-                 rope_interleaved=0):
+                 v_scale=None, k_scale_out=None, v_scale_out=None, r=None, query_max=0, key_max=0,
+                 norm_eps=0.0, rope_begin=0, rope_interleaved=0, scale_power_of_two=0):
     """Writes new token i of each sequence at index key_len + i of the cache.  The optional RMSNorm of
     the first `width` columns of k_new comes first, then the optional rotation, then the cast:
       f32 f16 bf16    rounded to nearest even
-      e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating
+      e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating; NaN in i8: 0
+
+    The scale is k_scale's, or with k_scale_out it is found and written, for each token and head and
+    each of `groups` equal parts of the columns:
+      scale = max(amax / largest code, 2^-126), amax the largest finite |value| of the part
+      scale = 1 where amax is 0
+    with scale_power_of_two rounded up to a power of two.  Largest codes: 448, 57344, 127.
+    attention_forward reads the scales as they are written here.
+
     A token whose page is -1 or that lies past the cache's extent is dropped.  Every other byte of
     the cache stays as it was.
 
@@ -515,6 +523,9 @@ def cache_append(ctx=None, *, key_len_out=None, k_new=None, v_new=None, k=None, 
       norm_weight: (width) f32 f16 bf16: RMSNorm of the first width <= d columns of k_new
       k_scale: (g) f32: k stores value / scale (e4m3 e5m2 i8 only); absent: 1
       v_scale: (f) f32: as k_scale, of v
+      k_scale_out: (rows, t, g, groups) or paged (pool, page, g, groups) f32: scales of the new
+          tokens of k (e4m3 e5m2 i8 only); others stay; not with k_scale
+      v_scale_out: (rows, t, f, groups) or paged (pool, page, f, groups) f32: as k_scale_out, of v
 
     r: extents of new outputs that no input tells.
 
@@ -524,13 +535,15 @@ def cache_append(ctx=None, *, key_len_out=None, k_new=None, v_new=None, k=None, 
       norm_eps: 0: 1e-6
       rope_begin: first rotated column of k_new
       rope_interleaved: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
+      scale_power_of_two: 1: scales that are written are powers of two; needs k_scale_out or
+          v_scale_out
     """
     if ctx.__class__ is Context:
         call = Call(ctx, _cache_append)
     else:
         call = _cache_append.begin_by(ctx, key_len_out, k_new, v_new, k, v, query_start, key_start,
             query_len, key_len, page_table, cache_row, position, cos, sin, norm_weight, k_scale,
-            v_scale)
+            v_scale, k_scale_out, v_scale_out)
     v_k_new = None
     if k_new is not None:
         v_k_new = call.put("k_new", 8, k_new, 4)
@@ -571,6 +584,10 @@ def cache_append(ctx=None, *, key_len_out=None, k_new=None, v_new=None, k=None, 
         call.put("k_scale", 1352, k_scale)
     if v_scale is not None:
         call.put("v_scale", 1448, v_scale)
+    if k_scale_out is not None:
+        call.put("k_scale_out", 1672, k_scale_out, None, True)
+    if v_scale_out is not None:
+        call.put("v_scale_out", 1768, v_scale_out, None, True)
     if key_len_out is not None:
         key_len_out = None if key_len_out is False else call.out("key_len_out", 1544, key_len_out,
             lambda: (call.size("r", r, (v_query_start, 0, 1), (v_key_start, 0, 1), (v_query_len, 0,
@@ -586,6 +603,8 @@ def cache_append(ctx=None, *, key_len_out=None, k_new=None, v_new=None, k=None, 
         call.scalar("i", 1660, rope_begin, "rope_begin")
     if rope_interleaved:
         call.scalar("i", 1664, rope_interleaved, "rope_interleaved")
+    if scale_power_of_two:
+        call.scalar("i", 1668, scale_power_of_two, "scale_power_of_two")
     return call.run(key_len_out)
 
 

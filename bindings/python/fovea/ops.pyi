@@ -221,12 +221,15 @@ class _cache_append(TypedDict, total=False):
     norm_weight: Array | None
     k_scale: Array | None
     v_scale: Array | None
+    k_scale_out: Array | None
+    v_scale_out: Array | None
     r: Int | None
     query_max: Int
     key_max: Int
     norm_eps: Float
     rope_begin: Int
     rope_interleaved: Int
+    scale_power_of_two: Int
 
 @overload
 def cache_append(ctx: Context | None = ..., *, key_len_out: None = ...,

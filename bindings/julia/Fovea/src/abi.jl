@@ -230,7 +230,9 @@ struct CacheAppendParams
     norm_eps::Float32
     rope_begin::Int32
     rope_interleaved::Int32
-    reserved::Int32
+    scale_power_of_two::Int32
+    k_scale_out::Tensor
+    v_scale_out::Tensor
 end
 
 # fovea_cache_copy_params

@@ -174,7 +174,15 @@ op! {
     /// Writes new token i of each sequence at index key_len + i of the cache.  The optional RMSNorm of
     /// the first `width` columns of k_new comes first, then the optional rotation, then the cast:
     ///   f32 f16 bf16    rounded to nearest even
-    ///   e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating
+    ///   e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating; NaN in i8: 0
+    ///
+    /// The scale is k_scale's, or with k_scale_out it is found and written, for each token and head and
+    /// each of `groups` equal parts of the columns:
+    ///   scale = max(amax / largest code, 2^-126), amax the largest finite |value| of the part
+    ///   scale = 1 where amax is 0
+    /// with scale_power_of_two rounded up to a power of two.  Largest codes: 448, 57344, 127.
+    /// attention_forward reads the scales as they are written here.
+    ///
     /// A token whose page is -1 or that lies past the cache's extent is dropped.  Every other byte of
     /// the cache stays as it was.
     /// ```
@@ -199,11 +207,14 @@ op! {
         k_scale set_k_scale: in, "`(g)` f32: k stores value / scale (e4m3 e5m2 i8 only); absent: 1";
         v_scale set_v_scale: in, "`(f)` f32: as k_scale, of v";
         key_len_out set_key_len_out: out, "`(r)` i32: key_len plus the new tokens; may be key_len";
+        k_scale_out set_k_scale_out: out, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: scales of the new tokens of k (e4m3 e5m2 i8 only); others stay; not with k_scale";
+        v_scale_out set_v_scale_out: out, "`(rows, t, f, groups) or paged (pool, page, f, groups)` f32: as k_scale_out, of v";
         query_max set_query_max: i64, "most new tokens of a sequence, bounds the grid; 0: s";
         key_max set_key_max: i64, "tokens past this index are dropped; 0: t, or pages * page";
         norm_eps set_norm_eps: f32, "0: 1e-6";
         rope_begin set_rope_begin: i32, "first rotated column of k_new";
         rope_interleaved set_rope_interleaved: bool, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
+        scale_power_of_two set_scale_power_of_two: bool, "1: scales that are written are powers of two; needs k_scale_out or v_scale_out";
     }
 }
 
