@@ -359,6 +359,19 @@ struct Attend {
   // q_value, rope, chunk, codes nor absent pages to think of: scale, window and lengths are all.
   // A sink logit changes no score: it enters a row's sum at the end, in every kernel.
   bool plain() const { return !not_plain(); }
+  // What a row sees is still intervals of keys, but not those of one window: sink keys, chunks,
+  // windows of heads, keys along an axis.
+  bool spans() const {
+    return mask.head_window || mask.window.chunk || mask.window.sink || sequences.context_len ||
+           !mask.axis.by_index();
+  }
+  // The same call but for that, and for a softcap.
+  Attend without_spans() const {
+    Attend a = *this;
+    a.mask.head_window = {}, a.mask.window.chunk = a.mask.window.sink = 0;
+    a.sequences.context_len = {}, a.mask.axis = {}, a.score.softcap = 0;
+    return a;
+  }
   // The first field that makes the call another one; nullptr: it is plain.
   const char* not_plain() const {
     if (mask.bits) return "mask";

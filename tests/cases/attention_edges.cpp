@@ -248,6 +248,7 @@ class Edges {
             cases.push_back(backward_case(x, hopper));
           }
         many(c, hopper);
+        spans(c, hopper);
         // The copy engine has no stride of 0.
         AttentionCase portable = c;
         portable.b = 2, portable.shared = Shared::broadcast;
@@ -285,6 +286,41 @@ class Edges {
         decode.softcap = decode.alibi = true;
         cases.push_back(forward_case(decode, name + "rich"));
       }
+  }
+
+  // Rows that see other intervals of keys than those of one window.
+  void spans(AttentionCase c, const std::string& hopper) {
+    c.splits = 1;
+    for (Span span : {Span::left_sink, Span::head_window, Span::chunk, Span::chunk_sink}) {
+      c.span = span;
+      span_of(c, hopper);
+    }
+    for (const auto& [axis, span] : {std::pair{Axis::context, Span::causal},
+                                     {Axis::step, Span::causal},
+                                     {Axis::step, Span::left_sink},
+                                     {Axis::outside, Span::full},
+                                     {Axis::behind, Span::head_window}}) {
+      c.axis = axis, c.span = span;
+      span_of(c, hopper);
+    }
+    // More work items than multiprocessors, windows of many tiles, sink keys of more than one.
+    c.b = 70, c.s = 150, c.t = 700, c.axis = Axis::none, c.span = Span::head_window;
+    cases.push_back(forward_case(c, hopper + ".span"));
+    c.b = 2, c.h = 8, c.s = 600, c.t = 900, c.span = Span::left_sink;
+    cases.push_back(forward_case(c, hopper + ".span"));
+  }
+  void span_of(AttentionCase c, const std::string& hopper) {
+    c.b = 3;
+    for (Where where : {Where::batched, Where::varlen}) {
+      c.where = where;
+      cases.push_back(forward_case(c, hopper + ".span"));
+    }
+    c.where = Where::paged, c.page = 16;
+    cases.push_back(forward_case(c, hopper + ".span_paged"));
+    c.splits = c.span == Span::causal ? 3 : 0, c.s = 3, c.t = 700;
+    cases.push_back(forward_case(c, hopper + ".span_split"));
+    c.where = Where::lengths, c.page = 0;
+    cases.push_back(forward_case(c, hopper + ".span_split"));
   }
 
   // Of a few rows: width 128 has another tile of keys for pages whose heads are padded.

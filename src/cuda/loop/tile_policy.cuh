@@ -227,90 +227,167 @@ struct WindowMask {
   }
 };
 
-// What a row sees is a window and sink keys before it.  Windows may differ by head, and keys may
-// lie along an axis (Mask::axis).  A walk visits the tiles of the sink keys, then the window's.
-struct SpanMask : FullTiles {
+// Keys of one lane's row to hide: those it does not see.
+template <int N>
+__device__ __forceinline__ void hide_unseen(float (&x)[N][4], int half, const SeenKeys<int>& seen) {
+  // In two passes: registers are scarce, and few tiles have both ends.
+#pragma unroll
+  for (int j = 0; j < N; ++j)
+#pragma unroll
+    for (int c = 0; c < 2; ++c)
+      if (j * 8 + c >= seen.high) x[j][2 * half + c] = kNegativeInfinity;
+  if (seen.low <= 0) return;
+#pragma unroll
+  for (int j = 0; j < N; ++j)
+#pragma unroll
+    for (int c = 0; c < 2; ++c)
+      if (const int at = j * 8 + c; at < seen.low && (at >= seen.sink || at < seen.floor))
+        x[j][2 * half + c] = kNegativeInfinity;
+}
+
+// What rows see where it is a window and sink keys before it.  Windows may differ by head, and keys
+// may lie along an axis (Mask::axis).  In ints, few enough for a scheduler warp: positions of keys
+// and chunks are below kSpanMost, and limits are cut off at kIndexMax.
+constexpr int64_t kSpanMost = int64_t{1} << 28;
+
+struct Spans {
+  const RowTile& tile;
+  int base;  // row i of the sequence is at i + base
+  int left, right, sink, chunk, step, shift;
+  int head_stride, column_stride;
+  const int32_t* head_window;
+
+  __device__ Spans(const Attend& a, const RowTile& tile)
+      : tile(tile),
+        base(static_cast<int>(
+            clamp_i64(tile.rows.seq.context - tile.rows.seq.rows, INT_MIN, INT_MAX))),
+        left(static_cast<int>(a.mask.window.left)),
+        right(static_cast<int>(a.mask.window.right)),
+        sink(static_cast<int>(a.mask.window.sink)),
+        chunk(static_cast<int>(a.mask.window.chunk)),
+        step(static_cast<int>(a.mask.axis.step)),
+        shift(static_cast<int>(a.mask.axis.shift)),
+        head_stride(static_cast<int>(a.mask.head_window.stride[0])),
+        column_stride(static_cast<int>(a.mask.head_window.stride[1])),
+        head_window(a.mask.head_window.as<int32_t>()) {}
+
+  __device__ int position(int query) const { return min(max(query + base, -limit), limit); }
+  // As Window::seen of head h, between 0 and the last key.
+  __device__ SeenKeys<int> seen(int h, int lower, int upper) const {
+    int left = this->left, right = this->right, sink = this->sink;
+    if (head_window) {
+      const int32_t* at = head_window + int64_t{h} * head_stride;
+      left = min(at[0], limit), right = min(at[column_stride], limit);
+      sink = min(at[2 * column_stride], limit);
+    }
+    SeenKeys<int> at{0, 0, tile.keys, 0};
+    if (right > 0) at.high = min(at.high, from(upper + right));
+    if (left > 0) at.low = max(from(lower - left + 1), 0), at.sink = from(sink);
+    if (chunk > 0) {
+      at.floor = max(from(chunk_of(lower)), 0);
+      at.low = max(at.low, at.floor), at.high = min(at.high, from(chunk_of(upper) + chunk));
+    }
+    return at;
+  }
+  template <class F>
+  __device__ void each_head(F f) const {
+    const int first = static_cast<int>(tile.rows.head_begin());
+    const int end = head_window ? static_cast<int>(tile.rows.head_end()) : first + 1;
+    for (int h = first; h < end; ++h) f(h);
+  }
+
+ private:
+  static constexpr int limit = static_cast<int>(kIndexMax);
+  // The first key at position p or after it.
+  __device__ int from(int p) const {
+    p -= shift;
+    return step == 1 ? p : p > 0 ? (p - 1) / step + 1 : -(-p / step);
+  }
+  __device__ int chunk_of(int p) const {
+    return (p >= 0 ? p / chunk : -((chunk - 1 - p) / chunk)) * chunk;
+  }
+};
+
+// A walk visits the tiles of the sink keys, and those of the window after.
+struct SpanMask : Spans {
   using Call = Attend;
   static constexpr bool sinks = true;
-  const RowTile& tile;
-  Window window;  // of every head, unless head_window is given
-  KeyAxis axis;
-  const int32_t* head_window;
-  int64_t head_stride, column_stride;
+  int begin, end;  // the tiles that every row sees whole, but for sink keys
 
   __device__ SpanMask(const Attend& a, const RowTile& tile, int width)
-      : FullTiles(a, tile, width),
-        tile(tile),
-        window(a.mask.window),
-        axis(a.mask.axis),
-        head_window(a.mask.head_window.as<int32_t>()),
-        head_stride(a.mask.head_window.stride[0]),
-        column_stride(a.mask.head_window.stride[1]) {}
+      : Spans(a, tile), begin(0), end(tile.keys / width) {
+    const int first = position(tile.first_query()), last = position(tile.end_query() - 1);
+    each_head([&](int h) {
+      const SeenKeys<int> every = seen(h, last, first);
+      begin = max(begin, (every.low + width - 1) / width);
+      end = min(end, max(every.high, 0) / width);
+    });
+  }
+  __device__ bool full(int n) const { return n >= begin && n < end; }
+  // As key_tiles().
+  __device__ static KeyTiles tiles(const Attend& a, const RowTile& tile, int width) {
+    const Spans spans(a, tile);
+    const int first = spans.position(tile.first_query()),
+              last = spans.position(tile.end_query() - 1);
+    int low = tile.keys, high = 0, sink = 0;
+    spans.each_head([&](int h) {
+      const SeenKeys<int> some = spans.seen(h, first, last);
+      low = min(low, some.low), high = max(high, some.high);
+      sink = max(sink, min(some.sink, some.high));
+    });
+    const int sinks = (sink + width - 1) / width;
+    const int from = max(low / width, sinks);
+    return {sinks, from, max((high + width - 1) / width, from)};
+  }
+  template <int M, int N>
+  __device__ void apply(float (&x)[M][N][4], int key, int row) const {
+    const int lane_key = key + threadIdx.x % 4 * 2;
+    each_row<M>(row, [&](int i, int half, int m) {
+      const int p = position(tile.query(m));
+      SeenKeys<int> at = seen(static_cast<int>(tile.head(m)), p, p);
+      at.floor -= lane_key, at.low -= lane_key, at.high -= lane_key, at.sink -= lane_key;
+      hide_unseen(x[i], half, at);
+    });
+  }
+  // The last tile of `width` keys that packed row m or one before it may see.
+  __device__ int last_tile(int m, int width) const {
+    if (head_window && tile.group() > 1) return tile.keys / width;
+    const int p = position(tile.query(m));
+    return max(seen(static_cast<int>(tile.head(m)), p, p).high - 1, 0) / width;
+  }
+};
+
+struct RichMask : FullTiles {
+  using Call = Attend;
+  static constexpr bool sinks = true;
+  const Attend& a;
+  const RowTile& tile;
+
+  __device__ RichMask(const Attend& a, const RowTile& tile, int width)
+      : FullTiles(a, tile, width), a(a), tile(tile) {}
   __device__ static KeyTiles tiles(const Attend& a, const RowTile& tile, int width) {
     return key_tiles(a.mask, tile.rows.seq, tile.rows.head_begin(), tile.rows.head_end(),
                      tile.first_query(), tile.end_query(), width);
   }
   template <int M, int N>
   __device__ void apply(float (&x)[M][N][4], int key, int row) const {
-    const int lane_key = key + threadIdx.x % 4 * 2;
-    each_row<M>(row, [&](int i, int half, int m) {
-      if (m >= tile.count) return;
-      hide(x[i], half, columns_of(seen(m), lane_key));
-    });
-  }
-  // The last tile of `width` keys that packed row m may see.
-  __device__ int last_tile(int m, int width) const {
-    return max(columns_of(seen(m), 0).high - 1, 0) / width;
-  }
-
- protected:
-  template <int N>
-  __device__ static void hide(float (&x)[N][4], int half, const SeenKeys<int>& seen) {
-#pragma unroll
-    for (int j = 0; j < N; ++j)
-#pragma unroll
-      for (int c = 0; c < 2; ++c)
-        if (!seen(j * 8 + c)) x[j][2 * half + c] = kNegativeInfinity;
-  }
-
- private:
-  __device__ SeenKeys<int64_t> seen(int m) const {
-    Window of = window;
-    if (head_window) {
-      const int32_t* at = head_window + tile.head(m) * head_stride;
-      of.left = at[0], of.right = at[column_stride], of.sink = at[2 * column_stride];
-    }
-    const int64_t p = tile.position(m);
-    return of.seen(p, p, tile.keys, axis);
-  }
-};
-
-// The same with tensors of positions, and bits.
-struct RichMask : SpanMask {
-  const Attend& a;
-
-  __device__ RichMask(const Attend& a, const RowTile& tile, int width)
-      : SpanMask(a, tile, width), a(a) {}
-  template <int M, int N>
-  __device__ void apply(float (&x)[M][N][4], int key, int row) const {
     if (a.mask.key_position)
       positions(x, key, row);
-    else if (a.mask.query_position)
-      rows(x, key, row);
     else
-      SpanMask::apply(x, key, row);
+      windows(x, key, row);
     if (a.mask.bits) bits(x, key, row);
   }
 
  private:
-  // Positions of rows alone: still intervals of keys.
+  // Without positions of keys a row sees intervals of them.
   template <int M, int N>
-  __device__ void rows(float (&x)[M][N][4], int key, int row) const {
+  __device__ void windows(float (&x)[M][N][4], int key, int row) const {
     const int lane_key = key + threadIdx.x % 4 * 2;
     each_row<M>(row, [&](int i, int half, int m) {
       if (m >= tile.count) return;
       const int64_t h = tile.head(m), p = a.mask.query_at(tile.rows.seq, h, tile.query(m));
-      hide(x[i], half, columns_of(a.mask.of_head(h).seen(p, p, tile.keys, a.mask.axis), lane_key));
+      hide_unseen(x[i], half,
+                  columns_of(a.mask.of_head(h).seen(p, p, tile.keys, a.mask.axis), lane_key));
     });
   }
   template <int M, int N>
