@@ -246,24 +246,22 @@ __device__ __forceinline__ void hide_unseen(float (&x)[N][4], int half, const Se
 }
 
 // What rows see where it is a window and sink keys before it.  Windows may differ by head, and keys
-// may lie along an axis (Mask::axis).  In ints, few enough for a scheduler warp: positions of keys
-// and chunks are below kSpanMost, and limits are cut off at kIndexMax.
+// may lie along an axis (Mask::axis).  Positions of keys are within kSpanMost of 0, so a bound is
+// cut off at twice that, and key numbers take 32-bit divisions.
 constexpr int64_t kSpanMost = int64_t{1} << 28;
 
 struct Spans {
   const RowTile& tile;
-  int base;  // row i of the sequence is at i + base
-  int left, right, sink, chunk, step, shift;
+  int64_t left, right, sink;
+  int chunk, step, shift;
   int head_stride, column_stride;
   const int32_t* head_window;
 
   __device__ Spans(const Attend& a, const RowTile& tile)
       : tile(tile),
-        base(static_cast<int>(
-            clamp_i64(tile.rows.seq.context - tile.rows.seq.rows, INT_MIN, INT_MAX))),
-        left(static_cast<int>(a.mask.window.left)),
-        right(static_cast<int>(a.mask.window.right)),
-        sink(static_cast<int>(a.mask.window.sink)),
+        left(a.mask.window.left),
+        right(a.mask.window.right),
+        sink(a.mask.window.sink),
         chunk(static_cast<int>(a.mask.window.chunk)),
         step(static_cast<int>(a.mask.axis.step)),
         shift(static_cast<int>(a.mask.axis.shift)),
@@ -271,14 +269,12 @@ struct Spans {
         column_stride(static_cast<int>(a.mask.head_window.stride[1])),
         head_window(a.mask.head_window.as<int32_t>()) {}
 
-  __device__ int position(int query) const { return min(max(query + base, -limit), limit); }
   // As Window::seen of head h, between 0 and the last key.
-  __device__ SeenKeys<int> seen(int h, int lower, int upper) const {
-    int left = this->left, right = this->right, sink = this->sink;
+  __device__ SeenKeys<int> seen(int h, int64_t lower, int64_t upper) const {
+    int64_t left = this->left, right = this->right, sink = this->sink;
     if (head_window) {
       const int32_t* at = head_window + int64_t{h} * head_stride;
-      left = min(at[0], limit), right = min(at[column_stride], limit);
-      sink = min(at[2 * column_stride], limit);
+      left = at[0], right = at[column_stride], sink = at[2 * column_stride];
     }
     SeenKeys<int> at{0, 0, tile.keys, 0};
     if (right > 0) at.high = min(at.high, from(upper + right));
@@ -297,13 +293,17 @@ struct Spans {
   }
 
  private:
-  static constexpr int limit = static_cast<int>(kIndexMax);
-  // The first key at position p or after it.
-  __device__ int from(int p) const {
-    p -= shift;
+  static __device__ int cut(int64_t position) {
+    return static_cast<int>(clamp_i64(position, -2 * kSpanMost, 2 * kSpanMost));
+  }
+  // The first key at a position or after it.
+  __device__ int from(int64_t position) const {
+    const int p = cut(position) - shift;
     return step == 1 ? p : p > 0 ? (p - 1) / step + 1 : -(-p / step);
   }
-  __device__ int chunk_of(int p) const {
+  // The first position of a chunk.  No key is in that of a row past the cut.
+  __device__ int chunk_of(int64_t position) const {
+    const int p = cut(position);
     return (p >= 0 ? p / chunk : -((chunk - 1 - p) / chunk)) * chunk;
   }
 };
@@ -316,7 +316,8 @@ struct SpanMask : Spans {
 
   __device__ SpanMask(const Attend& a, const RowTile& tile, int width)
       : Spans(a, tile), begin(0), end(tile.keys / width) {
-    const int first = position(tile.first_query()), last = position(tile.end_query() - 1);
+    const int64_t first = tile.position(tile.begin),
+                  last = tile.position(tile.begin + tile.size - 1);
     each_head([&](int h) {
       const SeenKeys<int> every = seen(h, last, first);
       begin = max(begin, (every.low + width - 1) / width);
@@ -327,8 +328,8 @@ struct SpanMask : Spans {
   // As key_tiles().
   __device__ static KeyTiles tiles(const Attend& a, const RowTile& tile, int width) {
     const Spans spans(a, tile);
-    const int first = spans.position(tile.first_query()),
-              last = spans.position(tile.end_query() - 1);
+    const int64_t first = tile.position(tile.begin),
+                  last = tile.position(tile.begin + tile.size - 1);
     int low = tile.keys, high = 0, sink = 0;
     spans.each_head([&](int h) {
       const SeenKeys<int> some = spans.seen(h, first, last);
@@ -343,7 +344,7 @@ struct SpanMask : Spans {
   __device__ void apply(float (&x)[M][N][4], int key, int row) const {
     const int lane_key = key + threadIdx.x % 4 * 2;
     each_row<M>(row, [&](int i, int half, int m) {
-      const int p = position(tile.query(m));
+      const int64_t p = tile.position(m);
       SeenKeys<int> at = seen(static_cast<int>(tile.head(m)), p, p);
       at.floor -= lane_key, at.low -= lane_key, at.high -= lane_key, at.sink -= lane_key;
       hide_unseen(x[i], half, at);
@@ -352,7 +353,7 @@ struct SpanMask : Spans {
   // The last tile of `width` keys that packed row m or one before it may see.
   __device__ int last_tile(int m, int width) const {
     if (head_window && tile.group() > 1) return tile.keys / width;
-    const int p = position(tile.query(m));
+    const int64_t p = tile.position(m);
     return max(seen(static_cast<int>(tile.head(m)), p, p).high - 1, 0) / width;
   }
 };

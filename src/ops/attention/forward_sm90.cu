@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice among the Hopper instances of attention_forward, their tile order and their splits.
 #include <algorithm>
-#include <cstdlib>
 #include <vector>
 
 #include "core/dtype.h"
@@ -164,8 +163,8 @@ Text refuses(const Context& ctx, const Attend& a) {
                                       : "key_step or key_shift") +
            ", wanted one of them";
   const KeyAxis& axis = a.mask.axis;
-  if (axis.step > kSpanMost / std::max<int64_t>(a.sequences.key_max, 1) ||
-      std::abs(axis.shift) > kSpanMost || a.mask.window.chunk > kSpanMost)
+  if (a.spans() && (axis.at(0) < -kSpanMost || axis.at(a.sequences.key_max) > kSpanMost ||
+                    axis.shift > kSpanMost || a.mask.window.chunk > kSpanMost / 2))
     return "positions of keys or chunks past 2^28";
   if (a.mask.head_window.stride[0] > INT_MAX || a.mask.head_window.stride[1] > kIndexMax)
     return "head_window has strides past 2^30";
@@ -181,16 +180,8 @@ Text refuses(const Context& ctx, const Attend& a) {
   return "";
 }
 
-// Limits beyond every key, in ints.
-Attend with_int_limits(Attend a) {
-  Window& w = a.mask.window;
-  for (int64_t* limit : {&w.left, &w.right, &w.sink}) *limit = std::min(*limit, kIndexMax);
-  return a;
-}
-
-Text offer(const Context& ctx, const Attend& call, Plan& plan) {
-  if (Text why = refuses(ctx, call); !why.empty()) return why;
-  const Attend a = with_int_limits(call);
+Text offer(const Context& ctx, const Attend& a, Plan& plan) {
+  if (Text why = refuses(ctx, a); !why.empty()) return why;
   const Choice c = choice(device_info(ctx), a);
   if (!c.instance)
     return no_instance(a.dtype, "d", a.d, "e", a.e) + ", " + Text::number(a.h / a.g) +

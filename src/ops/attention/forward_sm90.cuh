@@ -41,6 +41,7 @@ struct SpanShape90 : Base {
   static constexpr int slack_bytes = Base::slack_bytes + (Base::blocks == 1 ? 512 : 0);
   static constexpr int shared_bytes = Base::tile_bytes + slack_bytes;
   static_assert(shared_bytes <= 227 * 1024);
+  static constexpr bool q_in_registers = false;
   static constexpr bool scarce = Base::Groups == 1 && Base::E == 256;
   static constexpr int producer_regs = scarce ? 80 : Base::producer_regs,
                        consumer_regs = scarce ? 256 : Base::consumer_regs;
