@@ -28,8 +28,8 @@
  *  unused pages or in padding counts, NaN included.  Sums are f32 on both backends.  On tensor
  *  cores the probabilities are rounded to the dtype of q before the second product.
  *
- *  An element of k or v in e4m3, e5m2 or i8 counts as code * scale, the scale being k_scale's or
- *  v_scale's of its token, head and group of columns.  cache_append writes such caches.
+ *  An element of k or v in e4m3, e5m2 or i8 counts as code * scale.  k_scale and v_scale have the
+ *  scales of each token, head and group of columns.  cache_append writes such caches.
  *
  *  Bits: the same every run on one device.  With `splits` given they do not depend on the batch
  *  size, with 0 they may; fovea.h has the table.
@@ -54,10 +54,11 @@ extern "C" {
  *
  *  Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
  *  CUDA.  Tensor cores ask for more:
- *    sm_80 and later  f16 or bf16; d and e multiples of 8 up to 256; rows of q, k, v, o contiguous
- *                     and 16-byte aligned; no q_value, no cos
- *    Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, local_chunk or
- *                     sink_keys; pages of 16 tokens or more, without softcap and key_first */
+ *    sm_80 and later  f16 or bf16, k and v as q; d and e multiples of 8 up to 256; rows of q, k, v,
+ *                     o contiguous and 16-byte aligned; no q_value, no cos
+ *    Hopper's own     sm_90, and no bias, alibi, mask, query_position or key_position; softcap
+ *                     without head_window, local_chunk, sink_keys, context_len, key_step and
+ *                     key_shift; pages of 16 tokens or more, without softcap and key_first */
 typedef struct fovea_attention_forward_params {
   size_t struct_size;          /**< sizeof(fovea_attention_forward_params) */
   fovea_tensor q;              /**< [in] (b, s, h, d) f32 f16 bf16 */

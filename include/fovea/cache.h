@@ -26,8 +26,8 @@ extern "C" {
  *    f32 f16 bf16    rounded to nearest even
  *    e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating; NaN in i8: 0
  *
- *  The scale is k_scale's, or with k_scale_out it is found and written, for each token and head and
- *  each of `groups` equal parts of the columns:
+ *  The scale is k_scale's.  With k_scale_out scales are found and written, one for each token, head
+ *  and equal part of the columns, of which there are `groups`:
  *    scale = max(amax / largest code, 2^-126), amax the largest finite |value| of the part
  *    scale = 1 where amax is 0
  *  with scale_power_of_two rounded up to a power of two.  Largest codes: 448, 57344, 127.

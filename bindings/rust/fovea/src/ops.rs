@@ -8,10 +8,11 @@ op! {
     ///
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
     /// CUDA.  Tensor cores ask for more:
-    ///   sm_80 and later  f16 or bf16; d and e multiples of 8 up to 256; rows of q, k, v, o contiguous
-    ///                    and 16-byte aligned; no q_value, no cos
-    ///   Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, local_chunk or
-    ///                    sink_keys; pages of 16 tokens or more, without softcap and key_first
+    ///   sm_80 and later  f16 or bf16, k and v as q; d and e multiples of 8 up to 256; rows of q, k, v,
+    ///                    o contiguous and 16-byte aligned; no q_value, no cos
+    ///   Hopper's own     sm_90, and no bias, alibi, mask, query_position or key_position; softcap
+    ///                    without head_window, local_chunk, sink_keys, context_len, key_step and
+    ///                    key_shift; pages of 16 tokens or more, without softcap and key_first
     /// ```
     AttentionForward(attention_forward: fovea_attention_forward_params, fovea_attention_forward, fovea_attention_forward_workspace)
     new {
@@ -176,8 +177,8 @@ op! {
     ///   f32 f16 bf16    rounded to nearest even
     ///   e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating; NaN in i8: 0
     ///
-    /// The scale is k_scale's, or with k_scale_out it is found and written, for each token and head and
-    /// each of `groups` equal parts of the columns:
+    /// The scale is k_scale's.  With k_scale_out scales are found and written, one for each token, head
+    /// and equal part of the columns, of which there are `groups`:
     ///   scale = max(amax / largest code, 2^-126), amax the largest finite |value| of the part
     ///   scale = 1 where amax is 0
     /// with scale_power_of_two rounded up to a power of two.  Largest codes: 448, 57344, 127.
