@@ -98,6 +98,92 @@ class Varlen(Case):
         return own, self.own(ctx, dense, compared=0, causal=self.causal)
 
 
+@dataclasses.dataclass(frozen=True)
+class Spans(Case):
+    """Rows that see a window and sink keys, the same of every head or, `mixed`, of every other one,
+    causal.  Beside it dense causal attention of as many pairs, of fewer heads or rows."""
+
+    h: int
+    n: int
+    d: int
+    window: int
+    sink: int = 4
+    mixed: bool = False
+    b = 1
+    causal = True
+    limit = 0  # the peer computes something else
+    peer = "fovea dense, equal work"
+
+    def words(self):
+        kind = "mixed" if self.mixed else f"sink{self.sink}"
+        return f"spans_d{self.d}", kind, f"window{size(self.window)}", f"n{size(self.n)}"
+
+    @property
+    def seen(self):
+        """Pairs of one head with the window."""
+        return sum(min(i + 1, self.window + self.sink) for i in range(self.n))
+
+    @property
+    def work(self):
+        dense = pairs(self.n, self.n, True)
+        heads = self.h // 2 if self.mixed else 0
+        return 4 * ((self.h - heads) * self.seen + heads * dense) * self.d
+
+    @property
+    def bytes(self):
+        return 8 * self.n * self.h * self.d
+
+    def setup(self, ctx, device, seed):
+        normal = self.draw(device, seed)
+        n = round((2 * self.work / (4 * self.h * self.d)) ** 0.5)  # a triangle of as many pairs
+        own, dense = ([normal(1, rows, self.h, self.d) for _ in "qkv"] for rows in (self.n, n))
+        if self.mixed:
+            rows = [(self.window, 1, self.sink), (0, 1, 0)] * (self.h // 2)
+            fields = {"head_window": torch.tensor(rows, device=device, dtype=torch.int32)}
+        else:
+            fields = {"causal": 1, "window_left": self.window, "sink_keys": self.sink}
+        own = self.own(ctx, own, compared=0, **fields)
+        return own, self.own(ctx, dense, compared=0, causal=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Compressed(Case):
+    """Rows against keys that stand for blocks of `step` tokens (NSA's compressed branch), beside
+    our dense attention of as many pairs over tokens."""
+
+    h: int
+    g: int
+    n: int
+    d: int
+    step: int
+    b = 1
+    causal = True
+    limit = 0
+    peer = "fovea dense, equal work"
+
+    def words(self):
+        return f"compressed_d{self.d}", f"step{self.step}", f"n{size(self.n)}", f"g{self.g}"
+
+    @property
+    def work(self):
+        seen = sum((i + 1) // self.step for i in range(self.n))
+        return 4 * seen * self.h * self.d
+
+    @property
+    def bytes(self):
+        return 4 * self.n * self.h * self.d
+
+    def setup(self, ctx, device, seed):
+        normal, keys = self.draw(device, seed), self.n // self.step
+        n = round((2 * self.work / (4 * self.h * self.d)) ** 0.5)
+        own = [normal(1, self.n, self.h, self.d), *(normal(1, keys, self.g, self.d) for _ in "kv")]
+        dense = [normal(1, n, heads, self.d) for heads in (self.h, self.g, self.g)]
+        context = torch.full((1,), self.n, device=device).int()
+        fields = {"causal": 1, "key_step": self.step, "key_shift": self.step - 1}
+        own = self.own(ctx, own, compared=0, context_len=context, **fields)
+        return own, self.own(ctx, dense, compared=0, causal=1)
+
+
 def host():
     for backward in (False, True):
         for d in (64, 128):
@@ -134,3 +220,7 @@ def cuda():
         yield Attention(1, 32, 8192, 128, "bf16", False, backward, g=1)
     yield from (Attention(1, 16, n, 128, "bf16", True) for n in (256, 512, 1024))
     yield from (Varlen(16, 128, causal) for causal in (False, True))
+    for d in (64, 128):
+        yield from (Spans(16, n, d, 4096) for n in (16384, 131072))
+        yield Spans(16, 16384, d, 1024, mixed=True)
+    yield from (Compressed(64, 4, n, 128, 16) for n in (16384, 65536))

@@ -64,6 +64,42 @@ class Decode(Case):
         return self.own(ctx, ours, **fields), contiguous if self.of_contiguous else peer
 
 
+@dataclasses.dataclass(frozen=True)
+class Codes(Decode):
+    """The same over a cache of codes with a scale for each token and head, beside our own cache of
+    `dtype`.  Its rate is that of the bytes that it reads."""
+
+    codes: str = "e4m3"
+    limit = 0
+    peer = "fovea, cache of dtype"
+
+    def words(self):
+        yield from super().words()
+        yield self.codes
+
+    @property
+    def work(self):
+        keys = 2 * self.t * self.g * (self.d + 4)
+        return (keys + 2 * self.h * self.d * self.itemsize) * self.b
+
+    bytes = work
+
+    def setup(self, ctx, device, seed):
+        own, _ = super().setup(ctx, device, seed)
+        q, k, v = own.inputs[1:4]
+        kinds = {"e4m3": (torch.float8_e4m3fn, 448.0), "i8": (torch.int8, 127.0)}
+        kind, largest = kinds[self.codes]
+
+        def coded(x):
+            scale = x.abs().amax(-1, keepdim=True).float() / largest
+            values = x.float() / scale
+            return (values if kind.is_floating_point else values.round()).to(kind), scale
+
+        (k8, k_scale), (v8, v_scale) = coded(k), coded(v)
+        fields = {**own.fields, "k_scale": k_scale, "v_scale": v_scale}
+        return self.own(ctx, (q, k8, v8), compared=0, **fields), own
+
+
 def host():
     for page in (0, 16):
         yield Decode(4, 32, 8, 4096, 128, "f32", page)
@@ -80,3 +116,6 @@ def cuda():
         yield Decode(b, 32, 8, t, 128, "bf16", lengths=True)
         yield Decode(b, 32, 8, t, 128, "bf16", 16, of_contiguous=True)
     yield from (Decode(32, 8, 1, 8192, 128, "bf16", page) for page in (0, 16))
+    for b, t in ((1, 8192), (16, 8192), (64, 8192), (16, 32768)):
+        for codes in ("e4m3", "i8"):
+            yield from (Codes(b, 32, 8, t, 128, "bf16", page, codes=codes) for page in (0, 16))

@@ -20,6 +20,8 @@ class Edges {
     kernels();
     shares();
     small();
+    codes();
+    axes();
   }
 
  private:
@@ -91,6 +93,53 @@ class Edges {
       c.note = "edge", c.dtype = dtype, c.q_value = true, c.where = Where::paged, c.page = 64;
       cases.push_back(forward_case(c));
     }
+  }
+
+  // Caches of 8 bits.
+  void codes() {
+    AttentionCase c = row(2, 5, 90, 4, 2, 64, 64);
+    c.note = "edge";
+    for (int dtype : kDtypes)
+      for (int type : {FOVEA_E4M3, FOVEA_E5M2, FOVEA_I8})
+        for (Scales scales : {Scales::none, Scales::head, Scales::token_head, Scales::grouped}) {
+          AttentionCase x = c;
+          x.dtype = dtype, x.k_dtype = x.v_dtype = type, x.k_scales = x.v_scales = scales;
+          x.span = Span::causal;
+          if (scales != Scales::head) x.where = Where::paged, x.page = 16;
+          cases.push_back(forward_case(x));
+        }
+    for (Data data : {Data::nan_k, Data::nan_v})
+      for (int type : {FOVEA_E4M3, FOVEA_E5M2}) {
+        AttentionCase x = c;
+        x.data = data, x.k_dtype = x.v_dtype = type, x.k_scales = Scales::token_head;
+        cases.push_back(forward_case(x));
+      }
+    // MLA's latent in codes, its rotated part in 16 bits.
+    AttentionCase mla = row(2, 1, 200, 16, 1, 64, 512);
+    mla.note = "edge", mla.dtype = FOVEA_BF16, mla.q_value = true;
+    mla.where = Where::paged, mla.page = 64;
+    mla.v_dtype = FOVEA_E4M3, mla.v_scales = Scales::grouped;
+    cases.push_back(forward_case(mla));
+    AttentionCase small = row(2, 3, 7, 4, 2, 8, 8);
+    small.note = "small", small.k_dtype = FOVEA_E4M3, small.v_dtype = FOVEA_I8;
+    small.k_scales = Scales::token_head, small.v_scales = Scales::head, small.axis = Axis::step;
+    small.span = Span::left_sink;
+    cases.push_back(forward_case(small));
+    cases.back().tiny = true;
+  }
+
+  // Positions by numbers.
+  void axes() {
+    for (Axis axis : {Axis::context, Axis::step, Axis::outside, Axis::behind})
+      for (Span span : {Span::full, Span::causal, Span::left, Span::left_sink, Span::chunk,
+                        Span::head_window, Span::chunk_sink})
+        for (int dtype : {FOVEA_F32, FOVEA_BF16}) {
+          AttentionCase c = row(3, 150, 210, 4, 2, 64, 64);
+          c.note = "edge", c.axis = axis, c.span = span, c.dtype = dtype;
+          cases.push_back(forward_case(c));
+          c.s = 3, c.where = Where::paged, c.page = 16, c.alibi = true;
+          cases.push_back(forward_case(c));
+        }
   }
 
   void lengths() {
@@ -215,6 +264,7 @@ class Edges {
             cases.push_back(backward_case(x, hopper));
           }
         many(c, hopper);
+        spans(c, hopper);
         // The copy engine has no stride of 0.
         AttentionCase portable = c;
         portable.b = 2, portable.shared = Shared::broadcast;
@@ -252,6 +302,41 @@ class Edges {
         decode.softcap = decode.alibi = true;
         cases.push_back(forward_case(decode, name + "rich"));
       }
+  }
+
+  // Rows that see other intervals of keys than those of one window.
+  void spans(AttentionCase c, const std::string& hopper) {
+    c.splits = 1;
+    for (Span span : {Span::left_sink, Span::head_window, Span::chunk, Span::chunk_sink}) {
+      c.span = span;
+      span_of(c, hopper);
+    }
+    for (const auto& [axis, span] : {std::pair{Axis::context, Span::causal},
+                                     {Axis::step, Span::causal},
+                                     {Axis::step, Span::left_sink},
+                                     {Axis::outside, Span::full},
+                                     {Axis::behind, Span::head_window}}) {
+      c.axis = axis, c.span = span;
+      span_of(c, hopper);
+    }
+    // More work items than multiprocessors, windows of many tiles, sink keys of more than one.
+    c.b = 70, c.s = 150, c.t = 700, c.axis = Axis::none, c.span = Span::head_window;
+    cases.push_back(forward_case(c, hopper + ".span"));
+    c.b = 2, c.h = 8, c.s = 600, c.t = 900, c.span = Span::left_sink;
+    cases.push_back(forward_case(c, hopper + ".span"));
+  }
+  void span_of(AttentionCase c, const std::string& hopper) {
+    c.b = 3;
+    for (Where where : {Where::batched, Where::varlen}) {
+      c.where = where;
+      cases.push_back(forward_case(c, hopper + ".span"));
+    }
+    c.where = Where::paged, c.page = 16;
+    cases.push_back(forward_case(c, hopper + ".span_paged"));
+    c.splits = c.span == Span::causal ? 3 : 0, c.s = 3, c.t = 700;
+    cases.push_back(forward_case(c, hopper + ".span_split"));
+    c.where = Where::lengths, c.page = 0;
+    cases.push_back(forward_case(c, hopper + ".span_split"));
   }
 
   // Of a few rows: width 128 has another tile of keys for pages whose heads are padded.
@@ -312,7 +397,8 @@ class Edges {
 
 std::vector<harness::Case> attention_cases() {
   std::vector<harness::Case> out;
-  for (const auto& more : {attention_forward_sweep(), attention_backward_sweep(), Edges().cases})
+  for (const auto& more : {attention_forward_sweep(), attention_codes_sweep(),
+                           attention_backward_sweep(), Edges().cases})
     out.insert(out.end(), more.begin(), more.end());
   return out;
 }

@@ -146,6 +146,8 @@ struct Producer90 {
   // for these in the end.
   static constexpr int kPrefetch = Shape::prefetch;
   static constexpr bool kEarly = copies_early<Shape>();
+  // The mask asks for more device data: windows of heads, lengths of contexts.
+  static constexpr bool kSpans = Mask::sinks;
 
   __device__ static int producer_warps_of(const Attend& a) {
     return a.sequences.page && a.sequences.page < BN ? kProducerWarps : 1;
@@ -170,6 +172,7 @@ struct Producer90 {
   // then without rows.
   __device__ bool ragged() const { return a.sequences.query_start || a.sequences.query_len; }
   __device__ static bool same(const Sequence& x, const Sequence& y) {
+    if (kSpans && x.context != y.context) return false;
     return x.row_begin == y.row_begin && x.rows == y.rows && x.key_batch == y.key_batch &&
            x.key_begin == y.key_begin && x.key_first == y.key_first && x.keys == y.keys;
   }
@@ -179,9 +182,10 @@ struct Producer90 {
     typename Shared::TileState slot;
     // The counters are at rest once the kernel before has ended: with a prefetch they are asked for
     // nothing before this one copies.
-    const bool late = Source::Steps::reads_device ||
+    const bool late = Source::Steps::reads_device || (kSpans && a.mask.head_window) ||
                       (kPrefetch == 0 && (geometry_on_device(a) || schedule.counters));
-    EarlyPlan<Shared, kEarly> early(shared, late, depends_on_device<Source>(a, boxes));
+    EarlyPlan<Shared, kEarly> early(
+        shared, late, depends_on_device<Source>(a, boxes) || (kSpans && a.sequences.context_len));
     uint32_t prefetch_phase = 0;
     const int run = ragged() ? order.run(static_cast<int>(grid.heads)) : 0;
     const auto has_rows = [&](int work) {

@@ -5,6 +5,7 @@
 //   | policy                 | of a call with                                    |
 //   | PlainScore, WindowMask | scale, window and lengths alone (Attend::plain()) |
 //   | CappedScore            | these and a softcap                               |
+//   | SpanMask               | sink keys, windows of heads, keys along an axis   |
 //   | RichScore, RichMask    | anything; its tests are uniform over a block      |
 #pragma once
 #include <concepts>
@@ -83,7 +84,7 @@ struct RichScore {
   // x -= slope |p_i - p_j|; default positions need no table of keys.
   template <int M, int N>
   __device__ void distance(float (&x)[M][N][4], int key, int row) const {
-    const bool given = !default_positions(a.mask);
+    const bool given = !default_positions(a.mask) || !a.mask.axis.by_index();
     const int lane_key = key + threadIdx.x % 4 * 2;
     each_row<M>(row, [&](int i, int half, int m) {
       if (m >= tile.count) return;
@@ -153,10 +154,11 @@ struct FullTiles {
   __device__ FullTiles(const Attend& a, const RowTile& tile, int width)
       : begin(0), end(tile.keys / width) {
     if (!default_positions(a.mask) || a.mask.bits) end = 0;
-    const int first = tile.first_query() + tile.shift, last = tile.end_query() - 1 + tile.shift;
+    const int64_t first = tile.position(tile.begin),
+                  last = tile.position(tile.begin + tile.size - 1);
     const int64_t heads = a.mask.head_window ? tile.rows.head_end() : tile.rows.head_begin() + 1;
     for (int64_t h = tile.rows.head_begin(); h < heads; ++h) {
-      const SeenKeys<int64_t> every = a.mask.of_head(h).seen(last, first, tile.keys);
+      const SeenKeys<int64_t> every = a.mask.of_head(h).seen(last, first, tile.keys, a.mask.axis);
       begin =
           max(begin, static_cast<int>((clamp_i64(every.low, 0, kIndexMax) + width - 1) / width));
       end = min(end, static_cast<int>(clamp_i64(every.high, 0, kIndexMax) / width));
@@ -165,7 +167,7 @@ struct FullTiles {
   __device__ bool full(int n) const { return n >= begin && n < end; }
 };
 
-// Positions in tile columns from `origin`.
+// Key numbers as columns of a tile that begins at `origin`.
 __device__ inline SeenKeys<int> columns_of(const SeenKeys<int64_t>& seen, int origin) {
   const auto column = [&](int64_t at) {
     return static_cast<int>(clamp_i64(at, 0, kIndexMax)) - origin;
@@ -225,6 +227,137 @@ struct WindowMask {
   }
 };
 
+// Keys of one lane's row to hide: those it does not see.
+template <int N>
+__device__ __forceinline__ void hide_unseen(float (&x)[N][4], int half, const SeenKeys<int>& seen) {
+  // In two passes: registers are scarce, and few tiles have both ends.
+#pragma unroll
+  for (int j = 0; j < N; ++j)
+#pragma unroll
+    for (int c = 0; c < 2; ++c)
+      if (j * 8 + c >= seen.high) x[j][2 * half + c] = kNegativeInfinity;
+  if (seen.low <= 0) return;
+#pragma unroll
+  for (int j = 0; j < N; ++j)
+#pragma unroll
+    for (int c = 0; c < 2; ++c)
+      if (const int at = j * 8 + c; at < seen.low && (at >= seen.sink || at < seen.floor))
+        x[j][2 * half + c] = kNegativeInfinity;
+}
+
+// What rows see where it is a window and sink keys before it.  Windows may differ by head, and keys
+// may lie along an axis (Mask::axis).  Positions of keys are within kSpanMost of 0, so a bound is
+// cut off at twice that, and key numbers take 32-bit divisions.
+constexpr int64_t kSpanMost = int64_t{1} << 28;
+
+struct Spans {
+  const RowTile& tile;
+  int64_t left, right, sink;
+  int chunk, step, shift;
+  int head_stride, column_stride;
+  const int32_t* head_window;
+
+  __device__ Spans(const Attend& a, const RowTile& tile)
+      : tile(tile),
+        left(a.mask.window.left),
+        right(a.mask.window.right),
+        sink(a.mask.window.sink),
+        chunk(static_cast<int>(a.mask.window.chunk)),
+        step(static_cast<int>(a.mask.axis.step)),
+        shift(static_cast<int>(a.mask.axis.shift)),
+        head_stride(static_cast<int>(a.mask.head_window.stride[0])),
+        column_stride(static_cast<int>(a.mask.head_window.stride[1])),
+        head_window(a.mask.head_window.as<int32_t>()) {}
+
+  // As Window::seen of head h, between 0 and the last key.
+  __device__ SeenKeys<int> seen(int h, int64_t lower, int64_t upper) const {
+    int64_t left = this->left, right = this->right, sink = this->sink;
+    if (head_window) {
+      const int32_t* at = head_window + int64_t{h} * head_stride;
+      left = at[0], right = at[column_stride], sink = at[2 * column_stride];
+    }
+    SeenKeys<int> at{0, 0, tile.keys, 0};
+    if (right > 0) at.high = min(at.high, from(upper + right));
+    if (left > 0) at.low = max(from(lower - left + 1), 0), at.sink = from(sink);
+    if (chunk > 0) {
+      at.floor = max(from(chunk_of(lower)), 0);
+      at.low = max(at.low, at.floor), at.high = min(at.high, from(chunk_of(upper) + chunk));
+    }
+    return at;
+  }
+  template <class F>
+  __device__ void each_head(F f) const {
+    const int first = static_cast<int>(tile.rows.head_begin());
+    const int end = head_window ? static_cast<int>(tile.rows.head_end()) : first + 1;
+    for (int h = first; h < end; ++h) f(h);
+  }
+
+ private:
+  static __device__ int cut(int64_t position) {
+    return static_cast<int>(clamp_i64(position, -2 * kSpanMost, 2 * kSpanMost));
+  }
+  // The first key at a position or after it.
+  __device__ int from(int64_t position) const {
+    const int p = cut(position) - shift;
+    return step == 1 ? p : p > 0 ? (p - 1) / step + 1 : -(-p / step);
+  }
+  // The first position of a chunk.  No key is in that of a row past the cut.
+  __device__ int chunk_of(int64_t position) const {
+    const int p = cut(position);
+    return (p >= 0 ? p / chunk : -((chunk - 1 - p) / chunk)) * chunk;
+  }
+};
+
+// A walk visits the tiles of the sink keys, and those of the window after.
+struct SpanMask : Spans {
+  using Call = Attend;
+  static constexpr bool sinks = true;
+  int begin, end;  // the tiles that every row sees whole, but for sink keys
+
+  __device__ SpanMask(const Attend& a, const RowTile& tile, int width)
+      : Spans(a, tile), begin(0), end(tile.keys / width) {
+    const int64_t first = tile.position(tile.begin),
+                  last = tile.position(tile.begin + tile.size - 1);
+    each_head([&](int h) {
+      const SeenKeys<int> every = seen(h, last, first);
+      begin = max(begin, (every.low + width - 1) / width);
+      end = min(end, max(every.high, 0) / width);
+    });
+  }
+  __device__ bool full(int n) const { return n >= begin && n < end; }
+  // As key_tiles().
+  __device__ static KeyTiles tiles(const Attend& a, const RowTile& tile, int width) {
+    const Spans spans(a, tile);
+    const int64_t first = tile.position(tile.begin),
+                  last = tile.position(tile.begin + tile.size - 1);
+    int low = tile.keys, high = 0, sink = 0;
+    spans.each_head([&](int h) {
+      const SeenKeys<int> some = spans.seen(h, first, last);
+      low = min(low, some.low), high = max(high, some.high);
+      sink = max(sink, min(some.sink, some.high));
+    });
+    const int sinks = (sink + width - 1) / width;
+    const int from = max(low / width, sinks);
+    return {sinks, from, max((high + width - 1) / width, from)};
+  }
+  template <int M, int N>
+  __device__ void apply(float (&x)[M][N][4], int key, int row) const {
+    const int lane_key = key + threadIdx.x % 4 * 2;
+    each_row<M>(row, [&](int i, int half, int m) {
+      const int64_t p = tile.position(m);
+      SeenKeys<int> at = seen(static_cast<int>(tile.head(m)), p, p);
+      at.floor -= lane_key, at.low -= lane_key, at.high -= lane_key, at.sink -= lane_key;
+      hide_unseen(x[i], half, at);
+    });
+  }
+  // The last tile of `width` keys that packed row m or one before it may see.
+  __device__ int last_tile(int m, int width) const {
+    if (head_window && tile.group() > 1) return tile.keys / width;
+    const int64_t p = tile.position(m);
+    return max(seen(static_cast<int>(tile.head(m)), p, p).high - 1, 0) / width;
+  }
+};
+
 struct RichMask : FullTiles {
   using Call = Attend;
   static constexpr bool sinks = true;
@@ -239,7 +372,7 @@ struct RichMask : FullTiles {
   }
   template <int M, int N>
   __device__ void apply(float (&x)[M][N][4], int key, int row) const {
-    if (!default_positions(a.mask))
+    if (a.mask.key_position)
       positions(x, key, row);
     else
       windows(x, key, row);
@@ -247,19 +380,15 @@ struct RichMask : FullTiles {
   }
 
  private:
+  // Without positions of keys a row sees intervals of them.
   template <int M, int N>
   __device__ void windows(float (&x)[M][N][4], int key, int row) const {
     const int lane_key = key + threadIdx.x % 4 * 2;
     each_row<M>(row, [&](int i, int half, int m) {
       if (m >= tile.count) return;
-      const int p = tile.query(m) + tile.shift;
-      const SeenKeys<int> seen =
-          columns_of(a.mask.of_head(tile.head(m)).seen(p, p, tile.keys), lane_key);
-#pragma unroll
-      for (int j = 0; j < N; ++j)
-#pragma unroll
-        for (int c = 0; c < 2; ++c)
-          if (!seen(j * 8 + c)) x[i][j][2 * half + c] = kNegativeInfinity;
+      const int64_t h = tile.head(m), p = a.mask.query_at(tile.rows.seq, h, tile.query(m));
+      hide_unseen(x[i], half,
+                  columns_of(a.mask.of_head(h).seen(p, p, tile.keys, a.mask.axis), lane_key));
     });
   }
   template <int M, int N>

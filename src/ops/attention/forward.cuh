@@ -11,9 +11,10 @@
 
 namespace fovea::cuda {
 
-enum class ForwardKind { whole, paged, split, rich, capped };
+enum class ForwardKind { whole, paged, split, rich, capped, span, span_paged, span_split };
 inline const char* name_of(ForwardKind kind) {
-  static constexpr const char* names[] = {"whole", "paged", "split", "rich", "capped"};
+  static constexpr const char* names[] = {"whole",  "paged", "split",      "rich",
+                                          "capped", "span",  "span_paged", "span_split"};
   return names[static_cast<int>(kind)];
 }
 
@@ -80,8 +81,8 @@ struct SplitEpilogue {
 inline int64_t key_tiles_bound(const Attend& a, int64_t queries, int64_t width) {
   const Window& w = a.mask.window;
   int64_t keys = a.sequences.key_max;
-  if (!a.mask.query_position && !a.mask.key_position && !a.mask.head_window && w.left > 0 &&
-      w.right > 0)
+  if (!a.mask.query_position && !a.mask.key_position && !a.mask.head_window &&
+      a.mask.axis.by_index() && w.left > 0 && w.right > 0)
     keys = std::min(keys, clamp_i64(w.left, 0, keys) + clamp_i64(w.right, 0, keys) + queries +
                               clamp_i64(w.sink, 0, keys));
   return ceil_div(keys, width);

@@ -8,6 +8,7 @@
 #include "core/reasons.h"
 #include "cuda/launch.h"
 #include "cuda/loop/hopper.h"
+#include "cuda/loop/tile_policy.cuh"
 #include "ops/attention/forward.cuh"
 #include "ops/attention/kernels.h"
 
@@ -45,8 +46,9 @@ Interleave interleave(const Attend& a, const ForwardInstance90& row) {
 //   3. of two key tiles the first, of splits with more than one row tile the wider one.
 const ForwardInstance90* find(const Attend& a, ForwardKind kind) {
   const int64_t queries = a.sequences.query_max;
+  const bool split = kind == ForwardKind::split || kind == ForwardKind::span_split;
   const auto wider = [&](const ForwardInstance90& row, const ForwardInstance90& than) {
-    return kind == ForwardKind::split && queries * (a.h / a.g) > row.rows && row.keys > than.keys;
+    return split && queries * (a.h / a.g) > row.rows && row.keys > than.keys;
   };
   const auto padded = [&](const ForwardInstance90& row) {
     return ceil_div(queries, row.rows) * row.rows;
@@ -75,13 +77,15 @@ struct Choice {
 
 Choice choice(const DeviceInfo& device, const Attend& a) {
   const int64_t queries = a.sequences.query_max, count = a.sequences.count, group = a.h / a.g;
-  const bool masked = a.mask.window.right > 0;
+  const bool masked = a.mask.window.right > 0 || a.mask.head_window || a.mask.window.chunk;
   Choice c;
-  const bool capped = a.score.softcap > 0;
-  const ForwardInstance90 *whole = find(a, capped             ? ForwardKind::capped
-                                           : a.sequences.page ? ForwardKind::paged
-                                                              : ForwardKind::whole),
-                          *split = find(a, ForwardKind::split);
+  const bool capped = a.score.softcap > 0, page = a.sequences.page, spans = a.spans();
+  const ForwardInstance90 *whole =
+                              find(a, capped  ? ForwardKind::capped
+                                      : spans ? (page ? ForwardKind::span_paged : ForwardKind::span)
+                                      : page  ? ForwardKind::paged
+                                              : ForwardKind::whole),
+                          *split = find(a, spans ? ForwardKind::span_split : ForwardKind::split);
   if (!whole || !split) return c;
   const int64_t packed =
       std::min<int64_t>(whole->rows, group) == group ? pack_gqa_heads(a, whole->rows) : 1;
@@ -149,9 +153,21 @@ struct Operands {
 
 Text refuses(const Context& ctx, const Attend& a) {
   if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
-  Attend uncapped = a;
-  uncapped.score.softcap = 0;
-  if (const char* field = uncapped.not_plain()) return reason_given(field);
+  if (const char* field = a.without_spans().not_plain()) return reason_given(field);
+  if (a.score.softcap > 0 && a.spans())
+    return Text("softcap is given with ") +
+           (a.mask.head_window        ? "head_window"
+            : a.mask.window.sink      ? "sink_keys"
+            : a.mask.window.chunk     ? "local_chunk"
+            : a.sequences.context_len ? "context_len"
+                                      : "key_step or key_shift") +
+           ", wanted one of them";
+  const KeyAxis& axis = a.mask.axis;
+  if (a.spans() && (axis.at(0) < -kSpanMost || axis.at(a.sequences.key_max) > kSpanMost ||
+                    axis.shift > kSpanMost || a.mask.window.chunk > kSpanMost / 2))
+    return "positions of keys or chunks past 2^28";
+  if (a.mask.head_window.stride[0] > INT_MAX || a.mask.head_window.stride[1] > kIndexMax)
+    return "head_window has strides past 2^30";
   if (a.sequences.page && (a.score.softcap > 0 || a.sequences.key_first))
     return Text(a.score.softcap > 0 ? "softcap" : "key_first") +
            " is given with page_table, wanted one of them";
@@ -170,7 +186,9 @@ Text offer(const Context& ctx, const Attend& a, Plan& plan) {
   if (!c.instance)
     return no_instance(a.dtype, "d", a.d, "e", a.e) + ", " + Text::number(a.h / a.g) +
            " query heads a key head, " + Text::number(a.sequences.query_max) + " rows" +
-           (a.score.softcap > 0 ? ", softcap" : "");
+           (a.score.softcap > 0 ? ", softcap"
+            : a.spans()         ? ", spans"
+                                : "");
   if (const int64_t page = a.sequences.page, keys = c.instance->keys; page)
     if (page < kLeastPage || (page < keys ? keys % page : page % keys))
       return reason("k.shape[1] (page)", page,

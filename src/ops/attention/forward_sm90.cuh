@@ -35,29 +35,44 @@ struct PageShape90 : Base {
   static constexpr int shared_bytes = tile_bytes + Base::slack_bytes;
 };
 
+// A SpanMask holds more than a WindowMask in the slots of work items, and takes more registers.
+template <class Base>
+struct SpanShape90 : Base {
+  static constexpr int slack_bytes = Base::slack_bytes + (Base::blocks == 1 ? 512 : 0);
+  static constexpr int shared_bytes = Base::tile_bytes + slack_bytes;
+  static_assert(shared_bytes <= 227 * 1024);
+  static constexpr bool q_in_registers = false;
+  static constexpr bool scarce = Base::Groups == 1 && Base::E == 256;
+  static constexpr int producer_regs = scarce ? 80 : Base::producer_regs,
+                       consumer_regs = scarce ? 256 : Base::consumer_regs;
+};
+
 template <ForwardConfig90 C>
 ForwardInstance90 forward_sm90_instance() {
   using Rows = AttendShape90<C.dtype, C.d, C.e, C.groups, C.keys, C.stages>;
-  using Shape = std::conditional_t<C.kind == ForwardKind::split, SplitShape90<Rows>, Rows>;
+  constexpr bool kSplit = C.kind == ForwardKind::split || C.kind == ForwardKind::span_split;
+  using Usual = std::conditional_t<kSplit, SplitShape90<Rows>, Rows>;
+  constexpr bool kSpans = C.kind >= ForwardKind::span;
+  using Shape = std::conditional_t<kSpans, SpanShape90<Usual>, Usual>;
   static_assert(C.kind != ForwardKind::rich);
   // Where two blocks fit, contiguous and paged keys have a kernel each.
   constexpr bool kInterleaved = Shape::blocks == 2;
-  constexpr bool kPaged =
-      C.kind == ForwardKind::paged || (C.kind == ForwardKind::split && !kInterleaved);
+  constexpr bool kPaged = C.kind == ForwardKind::paged || C.kind == ForwardKind::span_paged ||
+                          (kSplit && !kInterleaved);
+  using Mask = std::conditional_t<kSpans, SpanMask, WindowMask>;
   using Score = std::conditional_t<C.kind == ForwardKind::capped, CappedScore, PlainScore>;
   // With one slot of Q, rows of o cannot leave through it.
   using Whole = std::conditional_t<Shape::Slots == 2, TmaEpilogue, DirectEpilogue>;
-  using Epilogue = std::conditional_t<C.kind == ForwardKind::split,
-                                      MergingEpilogue<(C.e > 128 ? 8 : 16)>, Whole>;
+  using Epilogue = std::conditional_t<kSplit, MergingEpilogue<(C.e > 128 ? 8 : 16)>, Whole>;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const ForwardWork90& work) {
     Epilogue epilogue{};
-    if constexpr (C.kind == ForwardKind::split)
+    if constexpr (kSplit)
       epilogue = {work.parts, work.order.splits, work.arrived};
     else if constexpr (Shape::Slots == 2)
       epilogue.o = work.o, epilogue.given = work.o_given;
     const int blocks = std::min(work.schedule.items, device_info(ctx).multiprocessors);
     const auto launch = [&]<class S, KeySource Source>() {
-      launch_pdl<attend_sm90<S, Source, Score, WindowMask, Epilogue>>(
+      launch_pdl<attend_sm90<S, Source, Score, Mask, Epilogue>>(
           ctx, "attention_forward", blocks, S::threads, S::shared_bytes, a, work.grid, work.maps,
           work.order, work.schedule, epilogue);
     };

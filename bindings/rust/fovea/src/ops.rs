@@ -8,16 +8,17 @@ op! {
     ///
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
     /// CUDA.  Tensor cores ask for more:
-    ///   sm_80 and later  f16 or bf16; d and e multiples of 8 up to 256; rows of q, k, v, o contiguous
-    ///                    and 16-byte aligned; no q_value, no cos
-    ///   Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, local_chunk or
-    ///                    sink_keys; pages of 16 tokens or more, without softcap and key_first
+    ///   sm_80 and later  f16 or bf16, k and v as q; d and e multiples of 8 up to 256; rows of q, k, v,
+    ///                    o contiguous and 16-byte aligned; no q_value, no cos
+    ///   Hopper's own     sm_90, and no bias, alibi, mask, query_position or key_position; softcap
+    ///                    without head_window, local_chunk, sink_keys, context_len, key_step and
+    ///                    key_shift; pages of 16 tokens or more, without softcap and key_first
     /// ```
     AttentionForward(attention_forward: fovea_attention_forward_params, fovea_attention_forward, fovea_attention_forward_workspace)
     new {
         q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
-        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
-        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8: may be a view of k";
         o set_o: out, "`(b, s, h, e)` as q or f32";
     }
     may {
@@ -39,6 +40,9 @@ op! {
         sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator: not scaled, capped or biased";
         cos set_cos: in, "`(positions, half)` f32: keys are stored unrotated and turned by their position after loading; v untouched";
         sin set_sin: in, "`(positions, half)` f32: with cos";
+        k_scale set_k_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: k counts times its scale, a scale for each of `groups` equal parts of d (e4m3 e5m2 i8 only); stride 0 broadcasts; absent: 1";
+        v_scale set_v_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as k_scale, of v";
+        context_len set_context_len: in, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk; not with query_position";
         query_max set_query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
         key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
         window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
@@ -51,6 +55,8 @@ op! {
         rope_begin set_rope_begin: i32, "first rotated column of k; 2 * half columns are turned";
         rope_interleaved set_rope_interleaved: bool, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
         splits set_splits: i32, "parts the keys of a row are cut into; 0: chosen from shapes";
+        key_step set_key_step: i64, "p_j = key_step * j + key_shift, below 2^31; not with key_position; 0: 1";
+        key_shift set_key_shift: i64, "position of the first key, may be negative; within 2^31 of 0";
     }
 }
 
@@ -169,7 +175,15 @@ op! {
     /// Writes new token i of each sequence at index key_len + i of the cache.  The optional RMSNorm of
     /// the first `width` columns of k_new comes first, then the optional rotation, then the cast:
     ///   f32 f16 bf16    rounded to nearest even
-    ///   e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating
+    ///   e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating; NaN in i8: 0
+    ///
+    /// The scale is k_scale's.  With k_scale_out scales are found and written, one for each token, head
+    /// and equal part of the columns, of which there are `groups`:
+    ///   scale = max(amax / largest code, 2^-126), amax the largest finite |value| of the part
+    ///   scale = 1 where amax is 0
+    /// with scale_power_of_two rounded up to a power of two.  Largest codes: 448, 57344, 127.
+    /// attention_forward reads the scales as they are written here.
+    ///
     /// A token whose page is -1 or that lies past the cache's extent is dropped.  Every other byte of
     /// the cache stays as it was.
     /// ```
@@ -194,11 +208,14 @@ op! {
         k_scale set_k_scale: in, "`(g)` f32: k stores value / scale (e4m3 e5m2 i8 only); absent: 1";
         v_scale set_v_scale: in, "`(f)` f32: as k_scale, of v";
         key_len_out set_key_len_out: out, "`(r)` i32: key_len plus the new tokens; may be key_len";
+        k_scale_out set_k_scale_out: out, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: scales of the new tokens of k (e4m3 e5m2 i8 only); others stay; not with k_scale";
+        v_scale_out set_v_scale_out: out, "`(rows, t, f, groups) or paged (pool, page, f, groups)` f32: as k_scale_out, of v";
         query_max set_query_max: i64, "most new tokens of a sequence, bounds the grid; 0: s";
         key_max set_key_max: i64, "tokens past this index are dropped; 0: t, or pages * page";
         norm_eps set_norm_eps: f32, "0: 1e-6";
         rope_begin set_rope_begin: i32, "first rotated column of k_new";
         rope_interleaved set_rope_interleaved: bool, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
+        scale_power_of_two set_scale_power_of_two: bool, "1: scales that are written are powers of two; needs k_scale_out or v_scale_out";
     }
 }
 
