@@ -827,6 +827,96 @@ class XGroupNormBackwardParams(C.Structure):
     ]
 
 
+class XSparseForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("q_value", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("index_bias", Tensor),
+        ("column", Tensor),
+        ("column_count", Tensor),
+        ("row_begin", Tensor),
+        ("key_begin", Tensor),
+        ("tile", Tensor),
+        ("tile_bits", Tensor),
+        ("sink_logit", Tensor),
+        ("head_map", Tensor),
+        ("skip_head", Tensor),
+        ("mass", Tensor),
+        ("skipped", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("first_keys", C.c_int64),
+        ("last_keys", C.c_int64),
+        ("scale", C.c_float),
+        ("softcap", C.c_float),
+        ("skip_margin", C.c_float),
+        ("causal", C.c_int32),
+        ("splits", C.c_int32),
+        ("block_rows", C.c_int32),
+        ("block_keys", C.c_int32),
+        ("entry_keys", C.c_int32),
+    ]
+
+
+class XSparseBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("row_begin", Tensor),
+        ("key_begin", Tensor),
+        ("tile", Tensor),
+        ("tile_bits", Tensor),
+        ("sink_logit", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("dout", Tensor),
+        ("dlse", Tensor),
+        ("dq", Tensor),
+        ("dk", Tensor),
+        ("dv", Tensor),
+        ("dsink_logit", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("first_keys", C.c_int64),
+        ("last_keys", C.c_int64),
+        ("scale", C.c_float),
+        ("softcap", C.c_float),
+        ("causal", C.c_int32),
+        ("block_rows", C.c_int32),
+        ("block_keys", C.c_int32),
+        ("entry_keys", C.c_int32),
+        ("nondeterministic", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2192,
@@ -857,6 +947,8 @@ SIZES = {
     XMultiTokenBackwardParams: 1768,
     XGroupNormForwardParams: 400,
     XGroupNormBackwardParams: 592,
+    XSparseForwardParams: 2592,
+    XSparseBackwardParams: 2208,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -970,6 +1062,12 @@ FUNCTIONS = {
     "fovea_x_group_norm_backward_workspace": (C.c_int, [C.c_void_p,
         C.POINTER(XGroupNormBackwardParams), C.POINTER(C.c_size_t)]),
     "fovea_x_group_norm_backward": (C.c_int, [C.c_void_p, C.POINTER(XGroupNormBackwardParams)]),
+    "fovea_x_sparse_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSparseForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_sparse_forward": (C.c_int, [C.c_void_p, C.POINTER(XSparseForwardParams)]),
+    "fovea_x_sparse_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSparseBackwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_sparse_backward": (C.c_int, [C.c_void_p, C.POINTER(XSparseBackwardParams)]),
 }
 
 

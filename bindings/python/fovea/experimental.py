@@ -13,12 +13,12 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
                  _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
                  _x_multi_token_forward, _x_multi_token_backward, _x_group_norm_forward,
-                 _x_group_norm_backward)
+                 _x_group_norm_backward, _x_sparse_forward, _x_sparse_backward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
-           "group_norm_backward", "Pool"]
+           "group_norm_backward", "sparse_forward", "sparse_backward", "Pool"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -1107,3 +1107,315 @@ def group_norm_backward(ctx_or_x=None, /, x=None, dy=None, *, ctx=None, dx=None,
     if eps:
         call.scalar("f", 588, eps, "eps")
     return call.run(dx, dgain)
+
+
+def sparse_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,
+                   skipped=None, q_value=None, index=None, index_count=None, index_bias=None,
+                   column=None, column_count=None, row_begin=None, key_begin=None, tile=None,
+                   tile_bits=None, sink_logit=None, head_map=None, skip_head=None, mass=None,
+                   query_start=None, key_start=None, query_len=None, key_len=None, page_table=None,
+                   cache_row=None, query_max=0, key_max=0, window_left=0, window_right=0,
+                   sink_keys=0, first_keys=0, last_keys=0, scale=0.0, softcap=0.0, skip_margin=0.0,
+                   causal=0, splits=0, block_rows=0, block_keys=0, entry_keys=0):
+    """Attention of q over the listed k and v; prefill and decode, contiguous and paged caches.
+
+    Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
+    CUDA.  Without a field of this header the limits are attention_forward's.
+
+    Example
+      o = fovea.experimental.sparse_forward(q, k, v)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q: may be a view of k
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: natural log of each row's sum
+      skipped: (1) i64: tiles that some row of a group sees and that were skipped, over all groups
+
+    Optional inputs
+      q_value: (b, s, h, e) as q: second query, contracted with v (split MLA caches)
+      index: (b, x, n, keep) i32: entries of each list row
+      index_count: (b, x, n) i32: entries in use; with index
+      index_bias: (b, h, n, keep) f32: added to the scores of an entry; with index and block_keys =
+          1
+      column: (b, x, n, columns) i32: single keys
+      column_count: (b, x, n) i32: columns in use; with column; absent: all
+      row_begin: (b, x, n+1) i32: first row of each list row, ascending; block_rows stays 0; not
+          with query_start, tile
+      key_begin: (b, x, u+1) i32: first key of each entry, ascending; block_keys and entry_keys stay
+          0; not with query_start, tile
+      tile: (b, x, n, keep) i32: tile of each entry, -1: none; with index and tile_bits
+      tile_bits: (tiles, tile_rows, tile_bytes) u8: block_rows rows of ceil(block_keys / 8) bytes;
+          with tile
+      sink_logit: (h) f32: a learned term of the denominator: not scaled, capped or biased
+      head_map: (b, h) i32: head whose q and key head make the scores of a head; list, sink_logit
+          and v stay its own; no head: itself
+      skip_head: (h) i32: not 0: o and lse of the head are not written, and it adds nothing to mass
+          and skipped
+      mass: (key_b, x, t) or paged (r, x, keys) f32: the sum of p_ij over the rows of the list
+          head's h / x heads is added, by storage index, or paged by key column
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
+      query_len: (r) i32: rows in use, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t, packed extent or pages * page
+      page_table: (rows, pages) i32: pool page of each logical page; -1: absent, its keys are not
+          seen
+      cache_row: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the
+          last: no keys; absent: its own number
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t, or pages * page
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
+          itself
+      sink_keys: keys at positions below this stay visible through window_left
+      first_keys: first keys of the sequence that are always seen; with index or column
+      last_keys: keys up to the row's own position, it counted, that are always seen; with index or
+          column
+      scale: > 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value
+      softcap: 0: none
+      skip_margin: in nats; 0: nothing is skipped
+      causal: 1: window_right = 1
+      splits: parts the keys or the list of a row are cut into; 0: chosen from shapes, 1 with
+          skip_margin; not above 1 with skip_margin
+      block_rows: rows of a list row: 1 .. 128; 0 without index and column, or with row_begin
+      block_keys: keys of an entry: 1 .. 128; 0 without index, or with key_begin
+      entry_keys: keys from an entry to the next, at most block_keys; 0: block_keys
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_sparse_forward)
+    else:
+        call, inputs = _x_sparse_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    if q_value is not None:
+        call.put("q_value", 488, q_value)
+    if index is not None:
+        call.put("index", 584, index)
+    if index_count is not None:
+        call.put("index_count", 680, index_count)
+    if index_bias is not None:
+        call.put("index_bias", 776, index_bias)
+    if column is not None:
+        call.put("column", 872, column)
+    if column_count is not None:
+        call.put("column_count", 968, column_count)
+    if row_begin is not None:
+        call.put("row_begin", 1064, row_begin)
+    if key_begin is not None:
+        call.put("key_begin", 1160, key_begin)
+    if tile is not None:
+        call.put("tile", 1256, tile)
+    if tile_bits is not None:
+        call.put("tile_bits", 1352, tile_bits)
+    if sink_logit is not None:
+        call.put("sink_logit", 1448, sink_logit)
+    if head_map is not None:
+        call.put("head_map", 1544, head_map)
+    if skip_head is not None:
+        call.put("skip_head", 1640, skip_head)
+    if mass is not None:
+        call.put("mass", 1736, mass, None, True)
+    if query_start is not None:
+        call.put("query_start", 1928, query_start)
+    if key_start is not None:
+        call.put("key_start", 2024, key_start)
+    if query_len is not None:
+        call.put("query_len", 2120, query_len)
+    if key_len is not None:
+        call.put("key_len", 2216, key_len)
+    if page_table is not None:
+        call.put("page_table", 2312, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 2408, cache_row)
+    o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if skipped is not None:
+        skipped = None if skipped is False else call.out("skipped", 1832, skipped, (1,), 9)
+    if query_max:
+        call.scalar("q", 2504, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 2512, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 2520, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 2528, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 2536, sink_keys, "sink_keys")
+    if first_keys:
+        call.scalar("q", 2544, first_keys, "first_keys")
+    if last_keys:
+        call.scalar("q", 2552, last_keys, "last_keys")
+    if scale:
+        call.scalar("f", 2560, scale, "scale")
+    if softcap:
+        call.scalar("f", 2564, softcap, "softcap")
+    if skip_margin:
+        call.scalar("f", 2568, skip_margin, "skip_margin")
+    if causal:
+        call.scalar("i", 2572, causal, "causal")
+    if splits:
+        call.scalar("i", 2576, splits, "splits")
+    if block_rows:
+        call.scalar("i", 2580, block_rows, "block_rows")
+    if block_keys:
+        call.scalar("i", 2584, block_keys, "block_keys")
+    if entry_keys:
+        call.scalar("i", 2588, entry_keys, "entry_keys")
+    return call.run(o, lse, skipped)
+
+
+def sparse_backward(ctx_or_q=None, /, q=None, k=None, v=None, o=None, lse=None, dout=None, *,
+                    ctx=None, dq=None, dk=None, dv=None, dsink_logit=None, index=None,
+                    index_count=None, row_begin=None, key_begin=None, tile=None, tile_bits=None,
+                    sink_logit=None, query_start=None, key_start=None, query_len=None, key_len=None,
+                    dlse=None, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
+                    first_keys=0, last_keys=0, scale=0.0, softcap=0.0, causal=0, block_rows=0,
+                    block_keys=0, entry_keys=0, nondeterministic=0):
+    """Gradients of x_sparse_forward from dout (and dlse).  The fields it shares say what the forward
+    was.  Each output is optional: absent = not computed.  Every element of an output is written:
+    rows and keys past their lengths, and keys that nobody names, get 0.
+      delta_i = <dout_i, o_i> - dlse_i,  p_ij = n_ij exp(score_ij - lse_i)
+      ds_ij = p_ij (<dout_i, v_j> - delta_i),  dx_ij = ds_ij (1 - (x_ij / softcap)^2)
+      dv_j = sum_i p_ij dout_i,  dq_i = scale sum_j dx_ij k_j,  dk_j = scale sum_i dx_ij q_i
+      dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i
+    Workspace is linear in s, t and the entries: lists are sorted by key there.  Bits: the same
+    every run unless `nondeterministic`.
+
+    Limits: d and e are 1 .. 576, no paged keys.  Every valid call has a kernel on the host and a
+    portable one on CUDA.  Without a field of this header the limits are attention_backward's.
+
+    Example
+      dq, dk, dv = fovea.experimental.sparse_backward(q, k, v, o, lse, dout)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (key_b, t, g, d) as q
+      v: (key_b, t, g, e) as q
+      o: (b, s, h, e) as q or f32: of the forward
+      lse: (b, h, s) f32: of the forward
+      dout: (b, s, h, e) as o: the gradient of o
+
+    Outputs, new unless passed or False
+      dq: (b, s, h, d) as q
+      dk: (key_b, t, g, d) as q
+      dv: (key_b, t, g, e) as q
+
+    Outputs on request, by True or an array
+      dsink_logit: (h) f32: needs sink_logit
+
+    Optional inputs
+      index: (b, x, n, keep) i32: as in the forward, and so for the fields below
+      index_count: (b, x, n) i32
+      row_begin: (b, x, n+1) i32
+      key_begin: (b, x, u+1) i32
+      tile: (b, x, n, keep) i32
+      tile_bits: (tiles, tile_rows, tile_bytes) u8
+      sink_logit: (h) f32
+      query_start: (r+1) i32
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+      dlse: (b, h, s) f32: the gradient of lse; absent: 0
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      window_left: 0: all
+      window_right: 0: all
+      sink_keys: 0: none
+      first_keys: 0: none
+      last_keys: 0: none
+      scale: 0: 1 / sqrt(d)
+      softcap: 0: none
+      causal: 1: window_right = 1
+      block_rows: 0: with row_begin, or without index
+      block_keys: 0: with key_begin, or without index
+      entry_keys: 0: block_keys
+      nondeterministic: 1: a faster kernel whose sums may change order may be used
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_sparse_backward)
+    else:
+        call, inputs = _x_sparse_backward.begin(ctx_or_q, ctx, q, k, v, o, lse, dout)
+        [q, k, v, o, lse, dout] = inputs
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    if index is not None:
+        call.put("index", 296, index)
+    if index_count is not None:
+        call.put("index_count", 392, index_count)
+    if row_begin is not None:
+        call.put("row_begin", 488, row_begin)
+    if key_begin is not None:
+        call.put("key_begin", 584, key_begin)
+    if tile is not None:
+        call.put("tile", 680, tile)
+    if tile_bits is not None:
+        call.put("tile_bits", 776, tile_bits)
+    v_sink_logit = None
+    if sink_logit is not None:
+        v_sink_logit = call.put("sink_logit", 872, sink_logit, 1)
+    if query_start is not None:
+        call.put("query_start", 968, query_start)
+    if key_start is not None:
+        call.put("key_start", 1064, key_start)
+    if query_len is not None:
+        call.put("query_len", 1160, query_len)
+    if key_len is not None:
+        call.put("key_len", 1256, key_len)
+    call.put("o", 1352, o)
+    call.put("lse", 1448, lse)
+    call.put("dout", 1544, dout)
+    if dlse is not None:
+        call.put("dlse", 1640, dlse)
+    dq = None if dq is False else call.out("dq", 1736, dq, v_q[2], v_q[1])
+    dk = None if dk is False else call.out("dk", 1832, dk, v_k[2], v_q[1])
+    dv = None if dv is False else call.out("dv", 1928, dv, v_v[2], v_q[1])
+    if dsink_logit is not None:
+        dsink_logit = None if dsink_logit is False else call.out("dsink_logit", 2024, dsink_logit,
+            lambda: call.twin("dsink_logit", "sink_logit", v_sink_logit), 1)
+    if query_max:
+        call.scalar("q", 2120, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 2128, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 2136, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 2144, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 2152, sink_keys, "sink_keys")
+    if first_keys:
+        call.scalar("q", 2160, first_keys, "first_keys")
+    if last_keys:
+        call.scalar("q", 2168, last_keys, "last_keys")
+    if scale:
+        call.scalar("f", 2176, scale, "scale")
+    if softcap:
+        call.scalar("f", 2180, softcap, "softcap")
+    if causal:
+        call.scalar("i", 2184, causal, "causal")
+    if block_rows:
+        call.scalar("i", 2188, block_rows, "block_rows")
+    if block_keys:
+        call.scalar("i", 2192, block_keys, "block_keys")
+    if entry_keys:
+        call.scalar("i", 2196, entry_keys, "entry_keys")
+    if nondeterministic:
+        call.scalar("i", 2200, nondeterministic, "nondeterministic")
+    return call.run(dq, dk, dv, dsink_logit)

@@ -12,7 +12,7 @@ from ._abi import XPool as Pool
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
-           "group_norm_backward", "Pool"]
+           "group_norm_backward", "sparse_forward", "sparse_backward", "Pool"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -550,3 +550,138 @@ def group_norm_backward(ctx: Context | None, x: Array, dy: Array, *, dx: Output 
 @overload
 def group_norm_backward(x: Array, dy: Array, *, ctx: Context | None = ..., dx: Output = ...,
                         dgain: Output = ..., **fields: Unpack[_group_norm_backward]) -> Any: ...
+
+class _sparse_forward(TypedDict, total=False):
+    q_value: Array | None
+    index: Array | None
+    index_count: Array | None
+    index_bias: Array | None
+    column: Array | None
+    column_count: Array | None
+    row_begin: Array | None
+    key_begin: Array | None
+    tile: Array | None
+    tile_bits: Array | None
+    sink_logit: Array | None
+    head_map: Array | None
+    skip_head: Array | None
+    mass: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    page_table: Array | None
+    cache_row: Array | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    sink_keys: Int
+    first_keys: Int
+    last_keys: Int
+    scale: Float
+    softcap: Float
+    skip_margin: Float
+    causal: Int
+    splits: Int
+    block_rows: Int
+    block_keys: Int
+    entry_keys: Int
+
+@overload
+def sparse_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                   lse: None = ..., skipped: None = ...,
+                   **fields: Unpack[_sparse_forward]) -> A: ...
+@overload
+def sparse_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                   lse: None = ..., skipped: None = ...,
+                   **fields: Unpack[_sparse_forward]) -> A: ...
+@overload
+def sparse_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                   lse: Wanted, skipped: None = ..., **fields: Unpack[_sparse_forward]) -> tuple[A,
+                   A]: ...
+@overload
+def sparse_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                   lse: Wanted, skipped: None = ..., **fields: Unpack[_sparse_forward]) -> tuple[A,
+                   A]: ...
+@overload
+def sparse_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                   lse: None = ..., skipped: Wanted, **fields: Unpack[_sparse_forward]) -> tuple[A,
+                   Any]: ...
+@overload
+def sparse_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                   lse: None = ..., skipped: Wanted, **fields: Unpack[_sparse_forward]) -> tuple[A,
+                   Any]: ...
+@overload
+def sparse_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                   lse: Wanted, skipped: Wanted, **fields: Unpack[_sparse_forward]) -> tuple[A, A,
+                   Any]: ...
+@overload
+def sparse_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                   lse: Wanted, skipped: Wanted, **fields: Unpack[_sparse_forward]) -> tuple[A, A,
+                   Any]: ...
+@overload
+def sparse_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Output = ...,
+                   lse: Output = ..., skipped: Output = ...,
+                   **fields: Unpack[_sparse_forward]) -> Any: ...
+@overload
+def sparse_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
+                   lse: Output = ..., skipped: Output = ...,
+                   **fields: Unpack[_sparse_forward]) -> Any: ...
+
+class _sparse_backward(TypedDict, total=False):
+    index: Array | None
+    index_count: Array | None
+    row_begin: Array | None
+    key_begin: Array | None
+    tile: Array | None
+    tile_bits: Array | None
+    sink_logit: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    dlse: Array | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    sink_keys: Int
+    first_keys: Int
+    last_keys: Int
+    scale: Float
+    softcap: Float
+    causal: Int
+    block_rows: Int
+    block_keys: Int
+    entry_keys: Int
+    nondeterministic: Int
+
+@overload
+def sparse_backward(ctx: Context | None, q: A, k: Array, v: Array, o: Array, lse: Array,
+                    dout: Array, *, dq: Wanted | None = ..., dk: Wanted | None = ...,
+                    dv: Wanted | None = ..., dsink_logit: None = ...,
+                    **fields: Unpack[_sparse_backward]) -> tuple[A, A, A]: ...
+@overload
+def sparse_backward(q: A, k: Array, v: Array, o: Array, lse: Array, dout: Array, *,
+                    ctx: Context | None = ..., dq: Wanted | None = ..., dk: Wanted | None = ...,
+                    dv: Wanted | None = ..., dsink_logit: None = ...,
+                    **fields: Unpack[_sparse_backward]) -> tuple[A, A, A]: ...
+@overload
+def sparse_backward(ctx: Context | None, q: A, k: Array, v: Array, o: Array, lse: Array,
+                    dout: Array, *, dq: Wanted | None = ..., dk: Wanted | None = ...,
+                    dv: Wanted | None = ..., dsink_logit: Wanted,
+                    **fields: Unpack[_sparse_backward]) -> tuple[A, A, A, A]: ...
+@overload
+def sparse_backward(q: A, k: Array, v: Array, o: Array, lse: Array, dout: Array, *,
+                    ctx: Context | None = ..., dq: Wanted | None = ..., dk: Wanted | None = ...,
+                    dv: Wanted | None = ..., dsink_logit: Wanted,
+                    **fields: Unpack[_sparse_backward]) -> tuple[A, A, A, A]: ...
+@overload
+def sparse_backward(ctx: Context | None, q: Array, k: Array, v: Array, o: Array, lse: Array,
+                    dout: Array, *, dq: Output = ..., dk: Output = ..., dv: Output = ...,
+                    dsink_logit: Output = ..., **fields: Unpack[_sparse_backward]) -> Any: ...
+@overload
+def sparse_backward(q: Array, k: Array, v: Array, o: Array, lse: Array, dout: Array, *,
+                    ctx: Context | None = ..., dq: Output = ..., dk: Output = ..., dv: Output = ...,
+                    dsink_logit: Output = ..., **fields: Unpack[_sparse_backward]) -> Any: ...

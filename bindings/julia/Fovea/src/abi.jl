@@ -764,6 +764,94 @@ struct XGroupNormBackwardParams
     eps::Float32
 end
 
+# fovea_x_sparse_forward_params
+struct XSparseForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    o::Tensor
+    lse::Tensor
+    q_value::Tensor
+    index::Tensor
+    index_count::Tensor
+    index_bias::Tensor
+    column::Tensor
+    column_count::Tensor
+    row_begin::Tensor
+    key_begin::Tensor
+    tile::Tensor
+    tile_bits::Tensor
+    sink_logit::Tensor
+    head_map::Tensor
+    skip_head::Tensor
+    mass::Tensor
+    skipped::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    first_keys::Int64
+    last_keys::Int64
+    scale::Float32
+    softcap::Float32
+    skip_margin::Float32
+    causal::Int32
+    splits::Int32
+    block_rows::Int32
+    block_keys::Int32
+    entry_keys::Int32
+end
+
+# fovea_x_sparse_backward_params
+struct XSparseBackwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    index::Tensor
+    index_count::Tensor
+    row_begin::Tensor
+    key_begin::Tensor
+    tile::Tensor
+    tile_bits::Tensor
+    sink_logit::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    o::Tensor
+    lse::Tensor
+    dout::Tensor
+    dlse::Tensor
+    dq::Tensor
+    dk::Tensor
+    dv::Tensor
+    dsink_logit::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    first_keys::Int64
+    last_keys::Int64
+    scale::Float32
+    softcap::Float32
+    causal::Int32
+    block_rows::Int32
+    block_keys::Int32
+    entry_keys::Int32
+    nondeterministic::Int32
+    reserved::Int32
+end
+
 const _fovea_version = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_version() =
     ccall(symbol(_fovea_version, :fovea_version), Int32, ())
@@ -1067,3 +1155,19 @@ fovea_x_group_norm_backward_workspace(ctx, params, bytes) =
 const _fovea_x_group_norm_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_group_norm_backward(ctx, params) =
     ccall(symbol(_fovea_x_group_norm_backward, :fovea_x_group_norm_backward), Int32, (Ptr{Cvoid}, Ref{XGroupNormBackwardParams}), ctx, params)
+
+const _fovea_x_sparse_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_sparse_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_sparse_forward_workspace, :fovea_x_sparse_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XSparseForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_sparse_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_sparse_forward(ctx, params) =
+    ccall(symbol(_fovea_x_sparse_forward, :fovea_x_sparse_forward), Int32, (Ptr{Cvoid}, Ref{XSparseForwardParams}), ctx, params)
+
+const _fovea_x_sparse_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_sparse_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_sparse_backward_workspace, :fovea_x_sparse_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XSparseBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_sparse_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_sparse_backward(ctx, params) =
+    ccall(symbol(_fovea_x_sparse_backward, :fovea_x_sparse_backward), Int32, (Ptr{Cvoid}, Ref{XSparseBackwardParams}), ctx, params)

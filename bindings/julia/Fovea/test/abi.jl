@@ -32,6 +32,8 @@ const LAYOUT = [
     (Fovea.XMultiTokenBackwardParams, 1768, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :weight => 296, :mix_before => 392, :mix_after => 488, :query_start => 584, :key_start => 680, :query_len => 776, :key_len => 872, :lse => 968, :dout => 1064, :dq => 1160, :dk => 1256, :dv => 1352, :dweight => 1448, :dmix_before => 1544, :dmix_after => 1640, :query_max => 1736, :key_max => 1744, :history => 1752, :scale => 1760, :causal => 1764]),
     (Fovea.XGroupNormForwardParams, 400, [:struct_size => 0, :x => 8, :gain => 104, :y => 200, :query_len => 296, :factor => 392, :eps => 396]),
     (Fovea.XGroupNormBackwardParams, 592, [:struct_size => 0, :x => 8, :gain => 104, :query_len => 200, :dy => 296, :dx => 392, :dgain => 488, :factor => 584, :eps => 588]),
+    (Fovea.XSparseForwardParams, 2592, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :o => 296, :lse => 392, :q_value => 488, :index => 584, :index_count => 680, :index_bias => 776, :column => 872, :column_count => 968, :row_begin => 1064, :key_begin => 1160, :tile => 1256, :tile_bits => 1352, :sink_logit => 1448, :head_map => 1544, :skip_head => 1640, :mass => 1736, :skipped => 1832, :query_start => 1928, :key_start => 2024, :query_len => 2120, :key_len => 2216, :page_table => 2312, :cache_row => 2408, :query_max => 2504, :key_max => 2512, :window_left => 2520, :window_right => 2528, :sink_keys => 2536, :first_keys => 2544, :last_keys => 2552, :scale => 2560, :softcap => 2564, :skip_margin => 2568, :causal => 2572, :splits => 2576, :block_rows => 2580, :block_keys => 2584, :entry_keys => 2588]),
+    (Fovea.XSparseBackwardParams, 2208, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :index => 296, :index_count => 392, :row_begin => 488, :key_begin => 584, :tile => 680, :tile_bits => 776, :sink_logit => 872, :query_start => 968, :key_start => 1064, :query_len => 1160, :key_len => 1256, :o => 1352, :lse => 1448, :dout => 1544, :dlse => 1640, :dq => 1736, :dk => 1832, :dv => 1928, :dsink_logit => 2024, :query_max => 2120, :key_max => 2128, :window_left => 2136, :window_right => 2144, :sink_keys => 2152, :first_keys => 2160, :last_keys => 2168, :scale => 2176, :softcap => 2180, :causal => 2184, :block_rows => 2188, :block_keys => 2192, :entry_keys => 2196, :nondeterministic => 2200, :reserved => 2204]),
 ]
 
 # name, function, positional fields
@@ -64,4 +66,6 @@ const OPS = [
     ("x_multi_token_backward", Fovea.x_multi_token_backward, (:q, :k, :v, :weight, :lse, :dout)),
     ("x_group_norm_forward", Fovea.x_group_norm_forward, (:x,)),
     ("x_group_norm_backward", Fovea.x_group_norm_backward, (:x, :dy)),
+    ("x_sparse_forward", Fovea.x_sparse_forward!, (:q, :k, :v)),
+    ("x_sparse_backward", Fovea.x_sparse_backward, (:q, :k, :v, :o, :lse, :dout)),
 ]

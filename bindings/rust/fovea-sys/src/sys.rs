@@ -1103,6 +1103,114 @@ c_struct! {
     eps: f32 = 588, "0: 1e-5";
 }
 
+c_struct! {
+    /// ```text
+    /// Attention of q over the listed k and v; prefill and decode, contiguous and paged caches.
+    ///
+    /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
+    /// CUDA.  Without a field of this header the limits are attention_forward's.
+    /// ```
+    fovea_x_sparse_forward_params: 2592 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_sparse_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
+    o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
+    lse: fovea_tensor = 392, "`(b, h, s)` f32: natural log of each row's sum";
+    q_value: fovea_tensor = 488, "`(b, s, h, e)` as q: second query, contracted with v (split MLA caches)";
+    index: fovea_tensor = 584, "`(b, x, n, keep)` i32: entries of each list row";
+    index_count: fovea_tensor = 680, "`(b, x, n)` i32: entries in use; with index";
+    index_bias: fovea_tensor = 776, "`(b, h, n, keep)` f32: added to the scores of an entry; with index and block_keys = 1";
+    column: fovea_tensor = 872, "`(b, x, n, columns)` i32: single keys";
+    column_count: fovea_tensor = 968, "`(b, x, n)` i32: columns in use; with column; absent: all";
+    row_begin: fovea_tensor = 1064, "`(b, x, n+1)` i32: first row of each list row, ascending; block_rows stays 0; not with query_start, tile";
+    key_begin: fovea_tensor = 1160, "`(b, x, u+1)` i32: first key of each entry, ascending; block_keys and entry_keys stay 0; not with query_start, tile";
+    tile: fovea_tensor = 1256, "`(b, x, n, keep)` i32: tile of each entry, -1: none; with index and tile_bits";
+    tile_bits: fovea_tensor = 1352, "`(tiles, tile_rows, tile_bytes)` u8: block_rows rows of ceil(block_keys / 8) bytes; with tile";
+    sink_logit: fovea_tensor = 1448, "`(h)` f32: a learned term of the denominator: not scaled, capped or biased";
+    head_map: fovea_tensor = 1544, "`(b, h)` i32: head whose q and key head make the scores of a head; list, sink_logit and v stay its own; no head: itself";
+    skip_head: fovea_tensor = 1640, "`(h)` i32: not 0: o and lse of the head are not written, and it adds nothing to mass and skipped";
+    mass: fovea_tensor = 1736, "`(key_b, x, t) or paged (r, x, keys)` f32: the sum of p_ij over the rows of the list head's h / x heads is added, by storage index, or paged by key column";
+    skipped: fovea_tensor = 1832, "`(1)` i64: tiles that some row of a group sees and that were skipped, over all groups";
+    query_start: fovea_tensor = 1928, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 2024, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+    query_len: fovea_tensor = 2120, "`(r)` i32: rows in use, at most s or the packed extent";
+    key_len: fovea_tensor = 2216, "`(r)` i32: keys in use, at most t, packed extent or pages * page";
+    page_table: fovea_tensor = 2312, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
+    cache_row: fovea_tensor = 2408, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+    query_max: i64 = 2504, "longest sequence of rows, bounds the grid; 0: s";
+    key_max: i64 = 2512, "longest sequence of keys; 0: t, or pages * page";
+    window_left: i64 = 2520, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 2528, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+    sink_keys: i64 = 2536, "keys at positions below this stay visible through window_left";
+    first_keys: i64 = 2544, "first keys of the sequence that are always seen; with index or column";
+    last_keys: i64 = 2552, "keys up to the row's own position, it counted, that are always seen; with index or column";
+    scale: f32 = 2560, r"\> 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value";
+    softcap: f32 = 2564, "0: none";
+    skip_margin: f32 = 2568, "in nats; 0: nothing is skipped";
+    causal: i32 = 2572, "1: window_right = 1";
+    splits: i32 = 2576, "parts the keys or the list of a row are cut into; 0: chosen from shapes, 1 with skip_margin; not above 1 with skip_margin";
+    block_rows: i32 = 2580, "rows of a list row: 1 .. 128; 0 without index and column, or with row_begin";
+    block_keys: i32 = 2584, "keys of an entry: 1 .. 128; 0 without index, or with key_begin";
+    entry_keys: i32 = 2588, "keys from an entry to the next, at most block_keys; 0: block_keys";
+}
+
+c_struct! {
+    /// ```text
+    /// Gradients of x_sparse_forward from dout (and dlse).  The fields it shares say what the forward
+    /// was.  Each output is optional: absent = not computed.  Every element of an output is written:
+    /// rows and keys past their lengths, and keys that nobody names, get 0.
+    ///   delta_i = <dout_i, o_i> - dlse_i,  p_ij = n_ij exp(score_ij - lse_i)
+    ///   ds_ij = p_ij (<dout_i, v_j> - delta_i),  dx_ij = ds_ij (1 - (x_ij / softcap)^2)
+    ///   dv_j = sum_i p_ij dout_i,  dq_i = scale sum_j dx_ij k_j,  dk_j = scale sum_i dx_ij q_i
+    ///   dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i
+    /// Workspace is linear in s, t and the entries: lists are sorted by key there.  Bits: the same
+    /// every run unless `nondeterministic`.
+    ///
+    /// Limits: d and e are 1 .. 576, no paged keys.  Every valid call has a kernel on the host and a
+    /// portable one on CUDA.  Without a field of this header the limits are attention_backward's.
+    /// ```
+    fovea_x_sparse_backward_params: 2208 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_sparse_backward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(key_b, t, g, d)` as q";
+    v: fovea_tensor = 200, "`(key_b, t, g, e)` as q";
+    index: fovea_tensor = 296, "`(b, x, n, keep)` i32: as in the forward, and so for the fields below";
+    index_count: fovea_tensor = 392, "`(b, x, n)` i32";
+    row_begin: fovea_tensor = 488, "`(b, x, n+1)` i32";
+    key_begin: fovea_tensor = 584, "`(b, x, u+1)` i32";
+    tile: fovea_tensor = 680, "`(b, x, n, keep)` i32";
+    tile_bits: fovea_tensor = 776, "`(tiles, tile_rows, tile_bytes)` u8";
+    sink_logit: fovea_tensor = 872, "`(h)` f32";
+    query_start: fovea_tensor = 968, "`(r+1)` i32";
+    key_start: fovea_tensor = 1064, "`(r+1)` i32";
+    query_len: fovea_tensor = 1160, "`(r)` i32";
+    key_len: fovea_tensor = 1256, "`(r)` i32";
+    o: fovea_tensor = 1352, "`(b, s, h, e)` as q or f32: of the forward";
+    lse: fovea_tensor = 1448, "`(b, h, s)` f32: of the forward";
+    dout: fovea_tensor = 1544, "`(b, s, h, e)` as o: the gradient of o";
+    dlse: fovea_tensor = 1640, "`(b, h, s)` f32: the gradient of lse; absent: 0";
+    dq: fovea_tensor = 1736, "`(b, s, h, d)` as q";
+    dk: fovea_tensor = 1832, "`(key_b, t, g, d)` as q";
+    dv: fovea_tensor = 1928, "`(key_b, t, g, e)` as q";
+    dsink_logit: fovea_tensor = 2024, "`(h)` f32: needs sink_logit";
+    query_max: i64 = 2120, "as in the forward, and so for the fields below";
+    key_max: i64 = 2128, "0: t";
+    window_left: i64 = 2136, "0: all";
+    window_right: i64 = 2144, "0: all";
+    sink_keys: i64 = 2152, "0: none";
+    first_keys: i64 = 2160, "0: none";
+    last_keys: i64 = 2168, "0: none";
+    scale: f32 = 2176, "0: 1 / sqrt(d)";
+    softcap: f32 = 2180, "0: none";
+    causal: i32 = 2184, "1: window_right = 1";
+    block_rows: i32 = 2188, "0: with row_begin, or without index";
+    block_keys: i32 = 2192, "0: with key_begin, or without index";
+    entry_keys: i32 = 2196, "0: block_keys";
+    nondeterministic: i32 = 2200, "1: a faster kernel whose sums may change order may be used";
+    reserved: i32 = 2204, "0";
+}
+
 functions! {
     /// The library's FOVEA_VERSION.
     fn fovea_version() -> i32;
@@ -1217,5 +1325,7 @@ functions! {
         x_multi_token_backward: fovea_x_multi_token_backward_params, fovea_x_multi_token_backward, fovea_x_multi_token_backward_workspace;
         x_group_norm_forward: fovea_x_group_norm_forward_params, fovea_x_group_norm_forward, fovea_x_group_norm_forward_workspace;
         x_group_norm_backward: fovea_x_group_norm_backward_params, fovea_x_group_norm_backward, fovea_x_group_norm_backward_workspace;
+        x_sparse_forward: fovea_x_sparse_forward_params, fovea_x_sparse_forward, fovea_x_sparse_forward_workspace;
+        x_sparse_backward: fovea_x_sparse_backward_params, fovea_x_sparse_backward, fovea_x_sparse_backward_workspace;
     }
 }

@@ -430,3 +430,116 @@ op! {
         eps set_eps: f32, "0: 1e-5";
     }
 }
+
+op! {
+    /// ```text
+    /// Attention of q over the listed k and v; prefill and decode, contiguous and paged caches.
+    ///
+    /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
+    /// CUDA.  Without a field of this header the limits are attention_forward's.
+    /// ```
+    XSparseForward(x_sparse_forward: fovea_x_sparse_forward_params, fovea_x_sparse_forward, fovea_x_sparse_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32: natural log of each row's sum";
+        q_value set_q_value: in, "`(b, s, h, e)` as q: second query, contracted with v (split MLA caches)";
+        index set_index: in, "`(b, x, n, keep)` i32: entries of each list row";
+        index_count set_index_count: in, "`(b, x, n)` i32: entries in use; with index";
+        index_bias set_index_bias: in, "`(b, h, n, keep)` f32: added to the scores of an entry; with index and block_keys = 1";
+        column set_column: in, "`(b, x, n, columns)` i32: single keys";
+        column_count set_column_count: in, "`(b, x, n)` i32: columns in use; with column; absent: all";
+        row_begin set_row_begin: in, "`(b, x, n+1)` i32: first row of each list row, ascending; block_rows stays 0; not with query_start, tile";
+        key_begin set_key_begin: in, "`(b, x, u+1)` i32: first key of each entry, ascending; block_keys and entry_keys stay 0; not with query_start, tile";
+        tile set_tile: in, "`(b, x, n, keep)` i32: tile of each entry, -1: none; with index and tile_bits";
+        tile_bits set_tile_bits: in, "`(tiles, tile_rows, tile_bytes)` u8: block_rows rows of ceil(block_keys / 8) bytes; with tile";
+        sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator: not scaled, capped or biased";
+        head_map set_head_map: in, "`(b, h)` i32: head whose q and key head make the scores of a head; list, sink_logit and v stay its own; no head: itself";
+        skip_head set_skip_head: in, "`(h)` i32: not 0: o and lse of the head are not written, and it adds nothing to mass and skipped";
+        mass set_mass: out, "`(key_b, x, t) or paged (r, x, keys)` f32: the sum of p_ij over the rows of the list head's h / x heads is added, by storage index, or paged by key column";
+        skipped set_skipped: out, "`(1)` i64: tiles that some row of a group sees and that were skipped, over all groups";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+        query_len set_query_len: in, "`(r)` i32: rows in use, at most s or the packed extent";
+        key_len set_key_len: in, "`(r)` i32: keys in use, at most t, packed extent or pages * page";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+        query_max set_query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
+        window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
+        window_right set_window_right: i64, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+        sink_keys set_sink_keys: i64, "keys at positions below this stay visible through window_left";
+        first_keys set_first_keys: i64, "first keys of the sequence that are always seen; with index or column";
+        last_keys set_last_keys: i64, "keys up to the row's own position, it counted, that are always seen; with index or column";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value";
+        softcap set_softcap: f32, "0: none";
+        skip_margin set_skip_margin: f32, "in nats; 0: nothing is skipped";
+        causal set_causal: bool, "1: window_right = 1";
+        splits set_splits: i32, "parts the keys or the list of a row are cut into; 0: chosen from shapes, 1 with skip_margin; not above 1 with skip_margin";
+        block_rows set_block_rows: i32, "rows of a list row: 1 .. 128; 0 without index and column, or with row_begin";
+        block_keys set_block_keys: i32, "keys of an entry: 1 .. 128; 0 without index, or with key_begin";
+        entry_keys set_entry_keys: i32, "keys from an entry to the next, at most block_keys; 0: block_keys";
+    }
+}
+
+op! {
+    /// ```text
+    /// Gradients of x_sparse_forward from dout (and dlse).  The fields it shares say what the forward
+    /// was.  Each output is optional: absent = not computed.  Every element of an output is written:
+    /// rows and keys past their lengths, and keys that nobody names, get 0.
+    ///   delta_i = <dout_i, o_i> - dlse_i,  p_ij = n_ij exp(score_ij - lse_i)
+    ///   ds_ij = p_ij (<dout_i, v_j> - delta_i),  dx_ij = ds_ij (1 - (x_ij / softcap)^2)
+    ///   dv_j = sum_i p_ij dout_i,  dq_i = scale sum_j dx_ij k_j,  dk_j = scale sum_i dx_ij q_i
+    ///   dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i
+    /// Workspace is linear in s, t and the entries: lists are sorted by key there.  Bits: the same
+    /// every run unless `nondeterministic`.
+    ///
+    /// Limits: d and e are 1 .. 576, no paged keys.  Every valid call has a kernel on the host and a
+    /// portable one on CUDA.  Without a field of this header the limits are attention_backward's.
+    /// ```
+    XSparseBackward(x_sparse_backward: fovea_x_sparse_backward_params, fovea_x_sparse_backward, fovea_x_sparse_backward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(key_b, t, g, d)` as q";
+        v set_v: in, "`(key_b, t, g, e)` as q";
+        o set_o: in, "`(b, s, h, e)` as q or f32: of the forward";
+        lse set_lse: in, "`(b, h, s)` f32: of the forward";
+        dout set_dout: in, "`(b, s, h, e)` as o: the gradient of o";
+    }
+    may {
+        index set_index: in, "`(b, x, n, keep)` i32: as in the forward, and so for the fields below";
+        index_count set_index_count: in, "`(b, x, n)` i32";
+        row_begin set_row_begin: in, "`(b, x, n+1)` i32";
+        key_begin set_key_begin: in, "`(b, x, u+1)` i32";
+        tile set_tile: in, "`(b, x, n, keep)` i32";
+        tile_bits set_tile_bits: in, "`(tiles, tile_rows, tile_bytes)` u8";
+        sink_logit set_sink_logit: in, "`(h)` f32";
+        query_start set_query_start: in, "`(r+1)` i32";
+        key_start set_key_start: in, "`(r+1)` i32";
+        query_len set_query_len: in, "`(r)` i32";
+        key_len set_key_len: in, "`(r)` i32";
+        dlse set_dlse: in, "`(b, h, s)` f32: the gradient of lse; absent: 0";
+        dq set_dq: out, "`(b, s, h, d)` as q";
+        dk set_dk: out, "`(key_b, t, g, d)` as q";
+        dv set_dv: out, "`(key_b, t, g, e)` as q";
+        dsink_logit set_dsink_logit: out, "`(h)` f32: needs sink_logit";
+        query_max set_query_max: i64, "as in the forward, and so for the fields below";
+        key_max set_key_max: i64, "0: t";
+        window_left set_window_left: i64, "0: all";
+        window_right set_window_right: i64, "0: all";
+        sink_keys set_sink_keys: i64, "0: none";
+        first_keys set_first_keys: i64, "0: none";
+        last_keys set_last_keys: i64, "0: none";
+        scale set_scale: f32, "0: 1 / sqrt(d)";
+        softcap set_softcap: f32, "0: none";
+        causal set_causal: bool, "1: window_right = 1";
+        block_rows set_block_rows: i32, "0: with row_begin, or without index";
+        block_keys set_block_keys: i32, "0: with key_begin, or without index";
+        entry_keys set_entry_keys: i32, "0: block_keys";
+        nondeterministic set_nondeterministic: bool, "1: a faster kernel whose sums may change order may be used";
+    }
+}

@@ -33,5 +33,7 @@ names! {
         x_multi_token_backward
         x_group_norm_forward
         x_group_norm_backward
+        x_sparse_forward
+        x_sparse_backward
     }
 }
