@@ -138,9 +138,9 @@ typedef struct fovea_x_sparse_forward_params {
 } fovea_x_sparse_forward_params;
 
 FOVEA_API fovea_status fovea_x_sparse_forward_workspace(
-    fovea_context* ctx, const fovea_x_sparse_forward_params* params, size_t* bytes);
+     fovea_context* ctx, const fovea_x_sparse_forward_params* params, size_t* bytes);
 FOVEA_API fovea_status fovea_x_sparse_forward(
-    fovea_context* ctx, const fovea_x_sparse_forward_params* params);
+     fovea_context* ctx, const fovea_x_sparse_forward_params* params);
 
 /** Gradients of x_sparse_forward from dout (and dlse).  The fields it shares say what the forward
  *  was.  Each output is optional: absent = not computed.  Every element of an output is written:
@@ -199,7 +199,7 @@ typedef struct fovea_x_sparse_backward_params {
 FOVEA_API fovea_status fovea_x_sparse_backward_workspace(
      fovea_context* ctx, const fovea_x_sparse_backward_params* params, size_t* bytes);
 FOVEA_API fovea_status fovea_x_sparse_backward(
-    fovea_context* ctx, const fovea_x_sparse_backward_params* params);
+     fovea_context* ctx, const fovea_x_sparse_backward_params* params);
 
 #ifdef __cplusplus
 }
