@@ -34,6 +34,8 @@ struct SparseCase {
   bool mass = false, skipped = false, o_f32 = false, lse = true, dlse = false, spare = false;
   float margin = 0;
   int splits = 0, outputs = 15;  // dq dk dv dsink_logit
+  int codes = 0;                 // k in this type, v in it or as q
+  int axis = 0;                  // 1: keys that stand for 4 tokens; 2: a shift and a context
   Lay lay = Lay::contiguous;
   bool listed() const { return keep || columns; }
   int64_t cost() const { return b * s * t * h * (d + e); }
@@ -57,6 +59,8 @@ std::string name_of(const SparseCase& c, bool backward) {
   flag(c.softcap, "softcap"), flag(c.sink_logit, "sink"), flag(c.q_value, "q_value");
   flag(c.head_map, "head_map"), flag(c.skip_head, "skip_head"), flag(c.mass, "mass");
   flag(c.skipped, "skipped"), flag(c.o_f32, "o_f32"), flag(!c.lse, "no_lse");
+  if (c.codes) name << "_" << dtype_name(c.codes);
+  flag(c.axis == 1, "step"), flag(c.axis == 2, "shift");
   flag(c.spare, "spare"), flag(c.dlse, "dlse");
   if (c.margin > 0) name << "_margin" << static_cast<int>(c.margin * 10);
   if (c.splits) name << "_splits" << c.splits;
@@ -77,8 +81,8 @@ class SparseBuild {
 
   void build() {
     sequences();
-    numbers();
     operands();
+    numbers();
     lists();
     if constexpr (kForward) forward_fields();
     if (c_.sink_logit) fill("sink_logit", p_.sink_logit, FOVEA_F32, {c_.h}, 5);
@@ -174,13 +178,40 @@ class SparseBuild {
       p_.block_keys = static_cast<int32_t>(c_.block_keys);
       p_.entry_keys = static_cast<int32_t>(c_.entry_keys);
     }
-    if constexpr (kForward) p_.skip_margin = c_.margin, p_.splits = c_.splits;
+    if constexpr (kForward) {
+      p_.skip_margin = c_.margin, p_.splits = c_.splits;
+      if (c_.axis == 1) p_.key_step = 4, p_.key_shift = 3, p_.sink_keys *= 4;
+      if (c_.axis == 2) p_.key_shift = -7;
+      if (!c_.axis) return;
+      const oracle::Sparse o = oracle::load_sparse(p_);
+      std::vector<int64_t> context;
+      for (int64_t i = 0; i < r; ++i)
+        context.push_back(oracle::sequence(o.a.at, i).keys * (c_.axis == 1 ? 4 : 1) +
+                          random_.integer(-9, 5));
+      ints("context_len", p_.context_len, context);
+    }
   }
 
   void operands() {
     fill("q", p_.q, c_.dtype, {b, s, c_.h, c_.d}, 1, c_.softcap || c_.margin > 0 ? 3 : 1);
-    k_ = fill("k", p_.k, c_.dtype, {cache_, slots_, c_.g, c_.d}, 2);
-    v_ = fill("v", p_.v, c_.dtype, {cache_, slots_, c_.g, c_.e}, 3);
+    const double spread = c_.codes == FOVEA_I8 ? 40 : 1;
+    const bool v_codes = c_.codes && c_.codes != FOVEA_E5M2;
+    k_ = fill("k", p_.k, c_.codes ? c_.codes : c_.dtype, {cache_, slots_, c_.g, c_.d}, 2, spread);
+    v_ = fill("v", p_.v, v_codes ? c_.codes : c_.dtype, {cache_, slots_, c_.g, c_.e}, 3,
+              v_codes ? spread : 1);
+    if constexpr (kForward) {
+      const int64_t groups = c_.d % 4 == 0 && c_.e % 4 == 0 ? 4 : 1;
+      const auto scale = [&](const char* name, fovea_tensor& slot, uint64_t stream) {
+        const size_t field =
+            call_.add(name, slot, Role::in, FOVEA_F32, {cache_, slots_, c_.g, groups}, c_.lay);
+        const harness::Random random(data_ ^ stream << 40);
+        uint64_t n = 0;
+        call_.fill(field, [&](const int64_t*) { return (0.5 + random.uniform(n++)) / spread; });
+        scales_.push_back(field);
+      };
+      if (c_.codes) scale("k_scale", p_.k_scale, 1);
+      if (v_codes) scale("v_scale", p_.v_scale, 2);
+    }
   }
 
   void lists() {
@@ -287,7 +318,8 @@ class SparseBuild {
     for (const char* name : {"q", "q_value"})
       if (call_.field(name) < call_.fields.size())
         call_.account(call_.field(name), [&](const int64_t* i) { return row_counts(i); });
-    for (size_t field : {k_, v_})
+    scales_.insert(scales_.end(), {k_, v_});
+    for (size_t field : scales_)
       call_.account(field, [&](const int64_t* i) { return keys[i[0] * slots_ + i[1]] != 0; });
     const auto list = [&](const int64_t* i) { return used[(i[0] * c_.x + i[1]) * n_ + i[2]] != 0; };
     const auto places = [&](size_t field, const oracle::Dense& count, int64_t most) {
@@ -331,6 +363,7 @@ class SparseBuild {
   int64_t slots_ = 0, cache_ = 0, n_ = 0;
   size_t k_ = 0, v_ = 0, index_ = 0, counts_ = 0, tile_ = 0, bias_ = 0, column_ = 0;
   size_t column_counts_ = 0, mass_ = 0;
+  std::vector<size_t> scales_;
   std::vector<char> rows_;
 };
 
@@ -442,7 +475,7 @@ class SparseCases {
     c.page = c.columns = 0;
     if (!c.keep) c.keep = 2;
     c.bias = c.q_value = c.head_map = c.skip_head = c.mass = c.skipped = false, c.margin = 0;
-    c.splits = 0, c.lse = true;
+    c.splits = c.codes = c.axis = 0, c.lse = true;
     add(c, true, tiny);
   }
 
@@ -494,6 +527,8 @@ class SparseCases {
     c.mass = v[n + 4], c.lse = v[n + 5];
     c.splits = v[n + 6] == 0 ? 0 : v[n + 6] == 1 ? 3 : 1;
     c.margin = v[n + 6] == 3 ? 2 : 0, c.skipped = v[n + 6] >= 2;
+    static constexpr int codes[] = {0, 0, FOVEA_E4M3, FOVEA_E5M2, FOVEA_I8};
+    c.codes = codes[v[n + 8]], c.axis = v[n + 9];
     if (v[n + 7] == 1) c.keep = 0, c.tiles = c.bias = false, c.entry_keys = 0;
     if (v[n + 7] == 1 && (c.blocks == Blocks::clusters || c.blocks == Blocks::keys))
       c.blocks = Blocks::rows;
@@ -507,7 +542,7 @@ class SparseCases {
 
   void sweep() {
     std::vector<int> sizes = axes();
-    for (int n : {6, 2, 2, 4, 2, 2, 4, 5}) sizes.push_back(n);
+    for (int n : {6, 2, 2, 4, 2, 2, 4, 5, 5, 3}) sizes.push_back(n);
     harness::Pairwise rows(
         sizes, [](const harness::Row& v) { return fits(forward_of(v)); }, 31);
     std::vector<std::string> seen;

@@ -47,6 +47,11 @@ Sparse load_sparse(const P& p) {
     a.at.caches = p.page_table.data ? p.page_table.shape[0] : p.k.shape[0];
     if (p.page_table.data)
       a.at.page = p.k.shape[1], a.at.extent = p.page_table.shape[1] * a.at.page;
+    a.k_codes = p.k.dtype != p.q.dtype, a.v_codes = p.v.dtype != p.q.dtype;
+    times_scale(a.k, load(p.k_scale)), times_scale(a.v, load(p.v_scale));
+    a.k.dtype = a.v.dtype = p.q.dtype;
+    a.context_len = load(p.context_len);
+    a.key_step = p.key_step ? p.key_step : 1, a.key_shift = p.key_shift;
     s.index_bias = load(p.index_bias), s.column = load(p.column);
     s.column_count = load(p.column_count);
     s.head_map = load(p.head_map), s.skip_head = load(p.skip_head), s.mass = load(p.mass);

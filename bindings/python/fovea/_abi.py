@@ -169,6 +169,11 @@ class AttentionForwardParams(C.Structure):
         ("rope_begin", C.c_int32),
         ("rope_interleaved", C.c_int32),
         ("splits", C.c_int32),
+        ("k_scale", Tensor),
+        ("v_scale", Tensor),
+        ("context_len", Tensor),
+        ("key_step", C.c_int64),
+        ("key_shift", C.c_int64),
     ]
 
 
@@ -264,7 +269,9 @@ class CacheAppendParams(C.Structure):
         ("norm_eps", C.c_float),
         ("rope_begin", C.c_int32),
         ("rope_interleaved", C.c_int32),
-        ("reserved", C.c_int32),
+        ("scale_power_of_two", C.c_int32),
+        ("k_scale_out", Tensor),
+        ("v_scale_out", Tensor),
     ]
 
 
@@ -850,6 +857,9 @@ class XSparseForwardParams(C.Structure):
         ("skip_head", Tensor),
         ("mass", Tensor),
         ("skipped", Tensor),
+        ("k_scale", Tensor),
+        ("v_scale", Tensor),
+        ("context_len", Tensor),
         ("query_start", Tensor),
         ("key_start", Tensor),
         ("query_len", Tensor),
@@ -861,6 +871,8 @@ class XSparseForwardParams(C.Structure):
         ("window_left", C.c_int64),
         ("window_right", C.c_int64),
         ("sink_keys", C.c_int64),
+        ("key_step", C.c_int64),
+        ("key_shift", C.c_int64),
         ("first_keys", C.c_int64),
         ("last_keys", C.c_int64),
         ("scale", C.c_float),
@@ -919,11 +931,11 @@ class XSparseBackwardParams(C.Structure):
 
 SIZES = {
     Tensor: 96,
-    AttentionForwardParams: 2192,
+    AttentionForwardParams: 2496,
     AttentionBackwardParams: 2472,
     MergeForwardParams: 488,
     MergeBackwardParams: 872,
-    CacheAppendParams: 1672,
+    CacheAppendParams: 1864,
     CacheCopyParams: 296,
     CacheGetParams: 688,
     RopeForwardParams: 600,
@@ -947,7 +959,7 @@ SIZES = {
     XMultiTokenBackwardParams: 1768,
     XGroupNormForwardParams: 400,
     XGroupNormBackwardParams: 592,
-    XSparseForwardParams: 2592,
+    XSparseForwardParams: 2896,
     XSparseBackwardParams: 2208,
 }
 for _struct, _size in SIZES.items():

@@ -1113,10 +1113,11 @@ def sparse_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
                    skipped=None, q_value=None, index=None, index_count=None, index_bias=None,
                    column=None, column_count=None, row_begin=None, key_begin=None, tile=None,
                    tile_bits=None, sink_logit=None, head_map=None, skip_head=None, mass=None,
-                   query_start=None, key_start=None, query_len=None, key_len=None, page_table=None,
-                   cache_row=None, query_max=0, key_max=0, window_left=0, window_right=0,
-                   sink_keys=0, first_keys=0, last_keys=0, scale=0.0, softcap=0.0, skip_margin=0.0,
-                   causal=0, splits=0, block_rows=0, block_keys=0, entry_keys=0):
+                   k_scale=None, v_scale=None, context_len=None, query_start=None, key_start=None,
+                   query_len=None, key_len=None, page_table=None, cache_row=None, query_max=0,
+                   key_max=0, window_left=0, window_right=0, sink_keys=0, key_step=0, key_shift=0,
+                   first_keys=0, last_keys=0, scale=0.0, softcap=0.0, skip_margin=0.0, causal=0,
+                   splits=0, block_rows=0, block_keys=0, entry_keys=0):
     """Attention of q over the listed k and v; prefill and decode, contiguous and paged caches.
 
     Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
@@ -1129,8 +1130,8 @@ def sparse_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
 
     Inputs
       q: (b, s, h, d) f32 f16 bf16
-      k: (rows, t, g, d) or paged (pool, page, g, d) as q
-      v: (rows, t, g, e) or paged (pool, page, g, e) as q: may be a view of k
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q or e4m3 e5m2 i8
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q or e4m3 e5m2 i8: may be a view of k
 
     Outputs, new unless passed
       o: (b, s, h, e) as q or f32
@@ -1161,6 +1162,11 @@ def sparse_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
           and skipped
       mass: (key_b, x, t) or paged (r, x, keys) f32: the sum of p_ij over the rows of the list
           head's h / x heads is added, by storage index, or paged by key column
+      k_scale: (rows, t, g, groups) or paged (pool, page, g, groups) f32: k counts times its scale,
+          a scale for each of `groups` equal parts of d (e4m3 e5m2 i8 only); stride 0 broadcasts;
+          absent: 1
+      v_scale: (rows, t, g, groups) or paged (pool, page, g, groups) f32: as k_scale, of v
+      context_len: (r) i32: p_i = i + context_len - Lq; absent: Lk
       query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
       key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
       query_len: (r) i32: rows in use, at most s or the packed extent
@@ -1177,6 +1183,8 @@ def sparse_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
       window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
           itself
       sink_keys: keys at positions below this stay visible through window_left
+      key_step: p_j = key_step * j + key_shift, below 2^31; 0: 1
+      key_shift: position of the first key, may be negative; within 2^31 of 0
       first_keys: first keys of the sequence that are always seen; with index or column
       last_keys: keys up to the row's own position, it counted, that are always seen; with index or
           column
@@ -1188,7 +1196,7 @@ def sparse_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
           skip_margin; not above 1 with skip_margin
       block_rows: rows of a list row: 1 .. 128; 0 without index and column, or with row_begin
       block_keys: keys of an entry: 1 .. 128; 0 without index, or with key_begin
-      entry_keys: keys from an entry to the next, at most block_keys; 0: block_keys
+      entry_keys: from an entry's first key to the next's, at most block_keys; 0: block_keys
     """
     if ctx_or_q.__class__ is Context and ctx is None:
         call = Call(ctx_or_q, _x_sparse_forward)
@@ -1226,18 +1234,24 @@ def sparse_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
         call.put("skip_head", 1640, skip_head)
     if mass is not None:
         call.put("mass", 1736, mass, None, True)
+    if k_scale is not None:
+        call.put("k_scale", 1928, k_scale)
+    if v_scale is not None:
+        call.put("v_scale", 2024, v_scale)
+    if context_len is not None:
+        call.put("context_len", 2120, context_len)
     if query_start is not None:
-        call.put("query_start", 1928, query_start)
+        call.put("query_start", 2216, query_start)
     if key_start is not None:
-        call.put("key_start", 2024, key_start)
+        call.put("key_start", 2312, key_start)
     if query_len is not None:
-        call.put("query_len", 2120, query_len)
+        call.put("query_len", 2408, query_len)
     if key_len is not None:
-        call.put("key_len", 2216, key_len)
+        call.put("key_len", 2504, key_len)
     if page_table is not None:
-        call.put("page_table", 2312, page_table)
+        call.put("page_table", 2600, page_table)
     if cache_row is not None:
-        call.put("cache_row", 2408, cache_row)
+        call.put("cache_row", 2696, cache_row)
     o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
     if lse is not None:
         lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
@@ -1245,35 +1259,39 @@ def sparse_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
     if skipped is not None:
         skipped = None if skipped is False else call.out("skipped", 1832, skipped, (1,), 9)
     if query_max:
-        call.scalar("q", 2504, query_max, "query_max")
+        call.scalar("q", 2792, query_max, "query_max")
     if key_max:
-        call.scalar("q", 2512, key_max, "key_max")
+        call.scalar("q", 2800, key_max, "key_max")
     if window_left:
-        call.scalar("q", 2520, window_left, "window_left")
+        call.scalar("q", 2808, window_left, "window_left")
     if window_right:
-        call.scalar("q", 2528, window_right, "window_right")
+        call.scalar("q", 2816, window_right, "window_right")
     if sink_keys:
-        call.scalar("q", 2536, sink_keys, "sink_keys")
+        call.scalar("q", 2824, sink_keys, "sink_keys")
+    if key_step:
+        call.scalar("q", 2832, key_step, "key_step")
+    if key_shift:
+        call.scalar("q", 2840, key_shift, "key_shift")
     if first_keys:
-        call.scalar("q", 2544, first_keys, "first_keys")
+        call.scalar("q", 2848, first_keys, "first_keys")
     if last_keys:
-        call.scalar("q", 2552, last_keys, "last_keys")
+        call.scalar("q", 2856, last_keys, "last_keys")
     if scale:
-        call.scalar("f", 2560, scale, "scale")
+        call.scalar("f", 2864, scale, "scale")
     if softcap:
-        call.scalar("f", 2564, softcap, "softcap")
+        call.scalar("f", 2868, softcap, "softcap")
     if skip_margin:
-        call.scalar("f", 2568, skip_margin, "skip_margin")
+        call.scalar("f", 2872, skip_margin, "skip_margin")
     if causal:
-        call.scalar("i", 2572, causal, "causal")
+        call.scalar("i", 2876, causal, "causal")
     if splits:
-        call.scalar("i", 2576, splits, "splits")
+        call.scalar("i", 2880, splits, "splits")
     if block_rows:
-        call.scalar("i", 2580, block_rows, "block_rows")
+        call.scalar("i", 2884, block_rows, "block_rows")
     if block_keys:
-        call.scalar("i", 2584, block_keys, "block_keys")
+        call.scalar("i", 2888, block_keys, "block_keys")
     if entry_keys:
-        call.scalar("i", 2588, entry_keys, "entry_keys")
+        call.scalar("i", 2892, entry_keys, "entry_keys")
     return call.run(o, lse, skipped)
 
 

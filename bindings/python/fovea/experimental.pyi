@@ -566,6 +566,9 @@ class _sparse_forward(TypedDict, total=False):
     head_map: Array | None
     skip_head: Array | None
     mass: Array | None
+    k_scale: Array | None
+    v_scale: Array | None
+    context_len: Array | None
     query_start: Array | None
     key_start: Array | None
     query_len: Array | None
@@ -577,6 +580,8 @@ class _sparse_forward(TypedDict, total=False):
     window_left: Int
     window_right: Int
     sink_keys: Int
+    key_step: Int
+    key_shift: Int
     first_keys: Int
     last_keys: Int
     scale: Float

@@ -5,7 +5,7 @@
  *  cover them.  What proves itself moves to the stable headers under a name without `x_`.
  *
  *  For query row i and key j of one sequence, with attention.h's score_ij and what row i sees by
- *  its windows (positions bottom-right aligned):
+ *  its windows (positions bottom-right aligned, or by context_len, key_step and key_shift):
  *    n_ij = how often the list of row i names key j
  *    p_ij = n_ij exp(score_ij - lse_i),  lse_i = ln(sum_j n_ij exp(score_ij) + exp(sink_logit_h))
  *    o_i = sum_j p_ij v_j
@@ -36,7 +36,8 @@
  *
  *  lse is a natural logarithm and includes sink_logit.  A row that sees no key gives o = 0 and
  *  lse = -inf, or sink_logit_h.  Rows past query_len are not written.  Nothing past key_len, in
- *  unused pages, in padding or past a count is read or counts, NaN included.
+ *  unused pages, in padding or past a count is read or counts, NaN included.  Codes of k and v
+ *  count times their scales, as in attention.h.
  *
  *  Skipping.  Rows stand in groups of 64 of one head, counted from the first of their list row, or
  *  without index from the first of the sequence.  A tile is max(1, 64 / block_keys) neighbouring
@@ -67,9 +68,10 @@ extern "C" {
 typedef struct fovea_x_sparse_forward_params {
   size_t struct_size;        /**< sizeof(fovea_x_sparse_forward_params) */
   fovea_tensor q;            /**< [in] (b, s, h, d) f32 f16 bf16 */
-  fovea_tensor k;            /**< [in] (rows, t, g, d) or paged (pool, page, g, d) as q */
-  fovea_tensor v;            /**< [in] (rows, t, g, e) or paged (pool, page, g, e) as q: may be a
-                                  view of k */
+  fovea_tensor k;            /**< [in] (rows, t, g, d) or paged (pool, page, g, d) as q or e4m3 e5m2
+                                  i8 */
+  fovea_tensor v;            /**< [in] (rows, t, g, e) or paged (pool, page, g, e) as q or e4m3 e5m2
+                                  i8: may be a view of k */
   fovea_tensor o;            /**< [out] (b, s, h, e) as q or f32 */
   fovea_tensor lse;          /**< [out, optional] (b, h, s) f32: natural log of each row's sum */
   fovea_tensor q_value;      /**< [in, optional] (b, s, h, e) as q: second query, contracted with v
@@ -102,6 +104,13 @@ typedef struct fovea_x_sparse_forward_params {
                                   storage index, or paged by key column */
   fovea_tensor skipped;      /**< [out, optional] (1) i64: tiles that some row of a group sees and
                                   that were skipped, over all groups */
+  fovea_tensor k_scale;      /**< [in, optional] (rows, t, g, groups) or paged (pool, page, g,
+                                  groups) f32: k counts times its scale, a scale for each of
+                                  `groups` equal parts of d (e4m3 e5m2 i8 only); stride 0
+                                  broadcasts; absent: 1 */
+  fovea_tensor v_scale;      /**< [in, optional] (rows, t, g, groups) or paged (pool, page, g,
+                                  groups) f32: as k_scale, of v */
+  fovea_tensor context_len;  /**< [in, optional] (r) i32: p_i = i + context_len - Lq; absent: Lk */
   fovea_tensor query_start;  /**< [in, optional] (r+1) i32: first packed row of each sequence,
                                   ascending from 0; then b = 1 */
   fovea_tensor key_start;    /**< [in, optional] (r+1) i32: first packed key of each sequence; not
@@ -121,6 +130,8 @@ typedef struct fovea_x_sparse_forward_params {
   int64_t window_right;      /**< keys seen to the right, the row's own position counted; 0: all, 1:
                                   none after itself */
   int64_t sink_keys;         /**< keys at positions below this stay visible through window_left */
+  int64_t key_step;          /**< p_j = key_step * j + key_shift, below 2^31; 0: 1 */
+  int64_t key_shift;         /**< position of the first key, may be negative; within 2^31 of 0 */
   int64_t first_keys;        /**< first keys of the sequence that are always seen; with index or
                                   column */
   int64_t last_keys;         /**< keys up to the row's own position, it counted, that are always
@@ -134,7 +145,8 @@ typedef struct fovea_x_sparse_forward_params {
   int32_t block_rows;        /**< rows of a list row: 1 .. 128; 0 without index and column, or with
                                   row_begin */
   int32_t block_keys;        /**< keys of an entry: 1 .. 128; 0 without index, or with key_begin */
-  int32_t entry_keys;        /**< keys from an entry to the next, at most block_keys; 0: block_keys */
+  int32_t entry_keys;        /**< from an entry's first key to the next's, at most block_keys; 0:
+                                  block_keys */
 } fovea_x_sparse_forward_params;
 
 FOVEA_API fovea_status fovea_x_sparse_forward_workspace(

@@ -126,7 +126,8 @@ Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
   const int64_t splits = call.skip_margin > 0 ? 1 : clamp_i64(wanted, 1, key_tiles);
   grid.split(splits);
 
-  plan.kernel += Text(".") + dtype_name(a.dtype) + (splits > 1 ? ".split" : "");
+  plan.kernel +=
+      Text(".") + dtype_name(a.dtype) + (a.codes() ? ".codes" : "") + (splits > 1 ? ".split" : "");
   PartialSlots slots;
   if (splits > 1) slots = PartialSlots(plan.workspace, a, splits);
   MassSlots mass;

@@ -3,6 +3,7 @@
 // (list_tile.cuh): every dtype, width, stride and list.  x = score(q k' + q_value v'). A block owns
 // a tile of 16 R packed rows of one block of rows, and a split of its steps.
 #pragma once
+#include "cuda/loop/codes.cuh"
 #include "ops/sparse/forward.cuh"
 #include "ops/sparse/list_tile.cuh"
 
@@ -10,7 +11,9 @@ namespace fovea::cuda {
 
 struct ListSimt {
   SparseAttend s;
-  Operand q, k, v, q_value;
+  Operand q;
+  KeyOperand k, v;
+  Operand q_value;
   Partials parts;  // unused where splits == 1
   ListGrid grid;
   int64_t* skipped;
@@ -18,8 +21,10 @@ struct ListSimt {
   ListSimt(const SparseAttend& call, const ListGrid& grid, const Partials& parts)
       : s(call),
         q(operand_of(call.attend.q, call.attend.dtype, call.attend.d)),
-        k(operand_of(call.attend.k, call.attend.dtype, call.attend.d)),
-        v(operand_of(call.attend.v, call.attend.dtype, call.attend.e)),
+        k(key_operand(call.attend, call.attend.k, call.attend.k_dtype, call.attend.d,
+                      call.attend.k_scale)),
+        v(key_operand(call.attend, call.attend.v, call.attend.v_dtype, call.attend.e,
+                      call.attend.v_scale)),
         q_value(operand_of(call.attend.q_value, call.attend.dtype, call.attend.e)),
         parts(parts),
         grid(grid),
@@ -45,7 +50,9 @@ struct ListScore : TileScores<R> {
     multiply_nt(
         x, this->tiles, call.q.width,
         [&](int row, int column) { return load_four(call.q, s.q[row], column); },
-        [&](int row, int column) { return load_four(call.k, s.keys[row].k, column); });
+        [&](int row, int column) {
+          return load_keys(call.k, s.keys[row].k, s.scales[0][row], column);
+        });
     if (call.s.attend.q_value)
       multiply_nt(
           x, this->tiles, width,
@@ -55,7 +62,7 @@ struct ListScore : TileScores<R> {
   }
   __device__ ListLogits<R> logits(int64_t n, bool missing) const { return {keys, n, missing}; }
   __device__ float4 values(int row, int column) const {
-    return load_four(call.v, s.keys[row].v, column);
+    return load_keys(call.v, s.keys[row].v, s.scales[1][row], column);
   }
 
  private:

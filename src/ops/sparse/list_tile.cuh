@@ -48,9 +48,10 @@ inline __device__ __noinline__ float list_score(const SparseAttend& call, const 
 template <int R>
 struct ListTile : PackedTile<R> {
   SparseList::Tile tile;
-  ListSide side[kStageTile];  // of each key
-  uint32_t present[2];        // keys that are there, a bit each
-  int entry_tiles;            // tiles of 64 keys that an entry may have
+  ListSide side[kStageTile];      // of each key
+  int64_t scales[2][kStageTile];  // of the keys' scales of k, of v
+  uint32_t present[2];            // keys that are there, a bit each
+  int entry_tiles;                // tiles of 64 keys that an entry may have
 };
 
 // Work items (sequence, unit of heads, slot of a row tile, split), the last fastest.
@@ -147,16 +148,17 @@ struct ListKeys {
     const int64_t i0 = rows.begin + s.tile.begin / s.piece.group;
     const int64_t i1 = rows.begin + (s.tile.end - 1) / s.piece.group;
     const int64_t p0 = a.mask.query_at(q, head, i0), p1 = a.mask.query_at(q, head, i1);
-    some = a.mask.window.seen(p0, p1, q.keys);
+    some = a.mask.window.seen(p0, p1, q.keys, a.mask.axis);
     int64_t columns = 0;
     places = list.places(kStageTile);
     if (list.listed()) {
       const int64_t first = list.first_keys < q.keys ? list.first_keys : q.keys;
       first_steps = steps_of(first);
       if (list.last_keys) {
-        last.begin = p0 - (list.last_keys < q.keys ? list.last_keys : q.keys) + 1;
+        last.begin = a.mask.axis.from(p0 - list.last_keys + 1);
+        last.end = a.mask.axis.from(p1 + 1);
         if (last.begin < first) last.begin = first;
-        last.end = p1 + 1 < q.keys ? p1 + 1 : q.keys;
+        if (last.end > q.keys) last.end = q.keys;
         if (last.end > last.begin) last_steps = steps_of(last.end - last.begin);
       }
       entry_steps = (list.count(rows) + places - 1) / places * (places > 1 ? 1 : s.entry_tiles);
@@ -190,7 +192,12 @@ struct ListKeys {
     KeyInfo key{j, -1, -1, 0};
     if (j >= 0 && some(j)) {
       key = key_info(a, q, key_head, j);
-      if (key.k >= 0) key.v += (value_head - key_head) * a.v.stride[2];
+      if (key.k >= 0) {
+        key.v += (value_head - key_head) * a.v.stride[2];
+        const KeyPlace at = key_place(a.sequences, q, j);
+        s.scales[0][t] = at.offset(key_head, a.k_scale.stride);
+        s.scales[1][t] = at.offset(value_head, a.v_scale.stride);
+      }
     }
     s.keys[t] = key, s.side[t] = by;
     const uint32_t there = __ballot_sync(~0u, key.k >= 0);

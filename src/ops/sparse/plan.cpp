@@ -115,6 +115,8 @@ Attend shared(const char* op, const P& p, const fovea_tensor& table) {
 SparseAttend resolve(const fovea_x_sparse_forward_params& p) {
   SparseAttend call{};
   Attend& a = call.attend = shared(kForward, p, p.page_table);
+  read_axis(a, kForward, p);
+  read_codes(a, kForward, p, p.v);
   a.sequences.cache_row = int_vector(p.cache_row);
   if (p.key_start.data && p.cache_row.data)
     refuse("%s: key_start is given with cache_row, wanted one of them", kForward);
@@ -188,7 +190,8 @@ Plan plan(const Context& ctx, const fovea_x_sparse_forward_params& p) {
       call.skip_margin == 0) {
     auto dense = dense_params<fovea_attention_forward_params>(p);
     dense.q_value = p.q_value, dense.page_table = p.page_table, dense.cache_row = p.cache_row;
-    dense.splits = p.splits;
+    dense.k_scale = p.k_scale, dense.v_scale = p.v_scale, dense.context_len = p.context_len;
+    dense.key_step = p.key_step, dense.key_shift = p.key_shift, dense.splits = p.splits;
     return plan(ctx, dense);
   }
   return choose(kForward, ctx, call, x_sparse_forward_host,

@@ -35,10 +35,14 @@ RowTile::RowTile(const Call& call, const Sequence& q, const SparseList::Tile& ti
     position[r] = a.mask.query_at(q, head[r], row[r]);
     first_position = std::min(first_position, position[r]);
     last_position = std::max(last_position, position[r]);
-    seen[r] = a.mask.window.range(position[r], q.keys);
+    seen[r] = a.mask.window.range(position[r], q.keys, a.mask.axis);
     all = {std::max(all.begin, seen[r].low), std::min(all.end, seen[r].high)};
   }
   bound();
+  const int64_t most = call.list().last_keys;
+  if (most)
+    last = {std::max(int64_t{0}, a.mask.axis.from(first_position - most + 1)),
+            std::min(q.keys, a.mask.axis.from(last_position + 1))};
 }
 
 ScoreRoom::ScoreRoom(const Call& call, Layout& worker) {
@@ -76,11 +80,9 @@ ScoreTile::ScoreTile(const Call& call, const Sequence& of, const RowTile& rows,
   queries(a.q, a.d, call.d_pad, by_dots() ? nullptr : q_columns_);
 }
 
-void ScoreTile::side(const View<4>& from, int64_t width, int64_t head, const KeyStep& step,
-                     host::KeyUse use, float* room, host::KeyRows& rows) const {
-  const Attend& a = call_.a();
-  const host::KeySide side{call_.simd, a.sequences, from, a.dtype, width};
-  const int64_t pad = host::padded(width);
+void ScoreTile::side(const host::KeySide& side, int64_t head, const KeyStep& step, host::KeyUse use,
+                     float* room, host::KeyRows& rows) const {
+  const int64_t pad = host::padded(side.width);
   if (step.run) {
     rows = host::load_keys(side, q_, head, step.key[0], step.count, use, nullptr, room);
     return;
@@ -95,8 +97,10 @@ void ScoreTile::side(const View<4>& from, int64_t width, int64_t head, const Key
 
 void ScoreTile::load(const KeyStep& step, bool k_wide) {
   const Attend& a = call_.a();
-  side(a.k, a.d, rows_.key_head, step, {k_wide}, k_room_, k);
-  side(a.v, a.e, rows_.value_head, step, {true, rows_.count <= kDotRows}, v_room_, v);
+  side({call_.simd, a.sequences, a.k, a.k_dtype, a.d, a.k_scale, a.groups}, rows_.key_head, step,
+       {k_wide}, k_room_, k);
+  side({call_.simd, a.sequences, a.v, a.v_dtype, a.e, a.v_scale, a.groups}, rows_.value_head, step,
+       {true, rows_.count <= kDotRows}, v_room_, v);
 }
 
 bool ScoreTile::score(const KeyStep& step, float* slope) {
@@ -123,7 +127,8 @@ bool ScoreTile::sees(const KeyStep& step, const ListEntry& entry, int r, int64_t
   if (!(range.low <= j && j < range.high) && !(range.first_low <= j && j < range.first_high))
     return false;
   if (!list.listed()) return true;
-  const bool always = list.always(rows_.position[r], j, j);
+  const bool always =
+      list.always(rows_.position[r], j, call_.a().mask.key_at(q_, rows_.key_head, j));
   return always == (step.kind == KeyStep::always) && list.bit(rows_.list, entry, rows_.row[r], j);
 }
 
@@ -133,13 +138,13 @@ bool ScoreTile::mask(const KeyStep& step) {
   const bool entries = step.kind == KeyStep::listed && list.listed();
   const bool bias = entries && list.index_bias, tiles = entries && list.tile;
   // Of these keys a lane may see one always.
-  const auto near = [&](int64_t j) {
-    return list.listed() && (j < list.first_keys ||
-                             (list.last_keys > 0 && j > rows_.first_position - list.last_keys));
+  const auto near = [&](int64_t begin, int64_t end) {
+    return list.listed() &&
+           (begin < list.first_keys || (begin < rows_.last.end && end > rows_.last.begin));
   };
   const int64_t first = step.key[0];
-  if (step.run && !bias && !tiles && step.kind != KeyStep::always && !near(first) &&
-      !near(first + step.count - 1)) {
+  if (step.run && !bias && !tiles && step.kind != KeyStep::always &&
+      !near(first, first + step.count)) {
     if (rows_.cover(first, first + step.count) == host::Cover::full) return false;
     const host::LocalSeen seen(rows_, first, step.count);
     call_.simd.mask(step.count, lanes, x, seen.low, seen.high, seen.first_low, seen.first_high);
@@ -149,7 +154,7 @@ bool ScoreTile::mask(const KeyStep& step) {
   for (int i = 0; i < step.count; ++i) {
     const int64_t j = step.key[i], place = step.place + step.at[i];
     if (step.kind != KeyStep::always && !bias && !tiles && rows_.all.begin <= j &&
-        j < rows_.all.end && !near(j))
+        j < rows_.all.end && !near(j, j + 1))
       continue;
     masked = true;
     ListEntry entry{};

@@ -40,7 +40,8 @@ struct RowTile : host::RowTile {
   int64_t head[kRows];  // query head
   int64_t position[kRows];
   int64_t first_position, last_position;
-  Interval all;  // keys that every lane sees
+  Interval all;            // keys that every lane sees
+  Interval last = {0, 0};  // that last_keys may name
 };
 
 struct KeyStep {
@@ -68,12 +69,7 @@ class KeySteps {
     if (list.listed()) {
       const int64_t first = std::min(list.first_keys, q_.keys);
       span(KeyStep::always, -1, {0, first}, 0, visit);
-      if (list.last_keys)
-        span(KeyStep::always, -1,
-             {std::max(first,
-                       rows_.first_position - std::min(list.last_keys, q_.keys + q_.rows) + 1),
-              std::min(q_.keys, rows_.last_position + 1)},
-             0, visit);
+      span(KeyStep::always, -1, {std::max(first, rows_.last.begin), rows_.last.end}, 0, visit);
       entries(visit);
       columns(visit);
     } else {
@@ -160,7 +156,7 @@ class ScoreTile {
  private:
   bool sees(const KeyStep& step, const ListEntry& entry, int r, int64_t j) const;
   bool mask(const KeyStep& step);
-  void side(const View<4>& from, int64_t width, int64_t head, const KeyStep& step, host::KeyUse use,
+  void side(const host::KeySide& side, int64_t head, const KeyStep& step, host::KeyUse use,
             float* room, host::KeyRows& rows) const;
   bool by_dots() const { return rows_.count <= kDotRows && !call_.a().q_value; }
   static constexpr int kDotRows = 4;  // up to here a tile's lanes would mostly be empty

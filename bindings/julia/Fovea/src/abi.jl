@@ -134,6 +134,11 @@ struct AttentionForwardParams
     rope_begin::Int32
     rope_interleaved::Int32
     splits::Int32
+    k_scale::Tensor
+    v_scale::Tensor
+    context_len::Tensor
+    key_step::Int64
+    key_shift::Int64
 end
 
 # fovea_attention_backward_params
@@ -225,7 +230,9 @@ struct CacheAppendParams
     norm_eps::Float32
     rope_begin::Int32
     rope_interleaved::Int32
-    reserved::Int32
+    scale_power_of_two::Int32
+    k_scale_out::Tensor
+    v_scale_out::Tensor
 end
 
 # fovea_cache_copy_params
@@ -787,6 +794,9 @@ struct XSparseForwardParams
     skip_head::Tensor
     mass::Tensor
     skipped::Tensor
+    k_scale::Tensor
+    v_scale::Tensor
+    context_len::Tensor
     query_start::Tensor
     key_start::Tensor
     query_len::Tensor
@@ -798,6 +808,8 @@ struct XSparseForwardParams
     window_left::Int64
     window_right::Int64
     sink_keys::Int64
+    key_step::Int64
+    key_shift::Int64
     first_keys::Int64
     last_keys::Int64
     scale::Float32

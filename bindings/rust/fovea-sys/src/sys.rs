@@ -172,11 +172,11 @@ c_struct! {
     ///   Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, local_chunk or
     ///                    sink_keys; pages of 16 tokens or more, without softcap and key_first
     /// ```
-    fovea_attention_forward_params: 2192 bytes;
+    fovea_attention_forward_params: 2496 bytes;
     struct_size: usize = 0, "sizeof(fovea_attention_forward_params)";
     q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
-    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
-    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8: may be a view of k";
     o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
     lse: fovea_tensor = 392, "`(b, h, s)` f32: natural log of each row's sum";
     q_value: fovea_tensor = 488, "`(b, s, h, e)` as q: second query, contracted with v (split MLA caches)";
@@ -208,6 +208,11 @@ c_struct! {
     rope_begin: i32 = 2180, "first rotated column of k; 2 * half columns are turned";
     rope_interleaved: i32 = 2184, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
     splits: i32 = 2188, "parts the keys of a row are cut into; 0: chosen from shapes";
+    k_scale: fovea_tensor = 2192, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: k counts times its scale, a scale for each of `groups` equal parts of d (e4m3 e5m2 i8 only); stride 0 broadcasts; absent: 1";
+    v_scale: fovea_tensor = 2288, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as k_scale, of v";
+    context_len: fovea_tensor = 2384, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk; not with query_position";
+    key_step: i64 = 2480, "p_j = key_step * j + key_shift, below 2^31; not with key_position; 0: 1";
+    key_shift: i64 = 2488, "position of the first key, may be negative; within 2^31 of 0";
 }
 
 c_struct! {
@@ -316,11 +321,19 @@ c_struct! {
     /// Writes new token i of each sequence at index key_len + i of the cache.  The optional RMSNorm of
     /// the first `width` columns of k_new comes first, then the optional rotation, then the cast:
     ///   f32 f16 bf16    rounded to nearest even
-    ///   e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating
+    ///   e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating; NaN in i8: 0
+    ///
+    /// The scale is k_scale's, or with k_scale_out it is found and written, for each token and head and
+    /// each of `groups` equal parts of the columns:
+    ///   scale = max(amax / largest code, 2^-126), amax the largest finite |value| of the part
+    ///   scale = 1 where amax is 0
+    /// with scale_power_of_two rounded up to a power of two.  Largest codes: 448, 57344, 127.
+    /// attention_forward reads the scales as they are written here.
+    ///
     /// A token whose page is -1 or that lies past the cache's extent is dropped.  Every other byte of
     /// the cache stays as it was.
     /// ```
-    fovea_cache_append_params: 1672 bytes;
+    fovea_cache_append_params: 1864 bytes;
     struct_size: usize = 0, "sizeof(fovea_cache_append_params)";
     k_new: fovea_tensor = 8, "`(b, s, g, d)` f32 f16 bf16: with k";
     v_new: fovea_tensor = 104, "`(b, s, f, e)` f32 f16 bf16: with v; its head count is free of g";
@@ -344,7 +357,9 @@ c_struct! {
     norm_eps: f32 = 1656, "0: 1e-6";
     rope_begin: i32 = 1660, "first rotated column of k_new";
     rope_interleaved: i32 = 1664, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
-    reserved: i32 = 1668, "0";
+    scale_power_of_two: i32 = 1668, "1: scales that are written are powers of two; needs k_scale_out or v_scale_out";
+    k_scale_out: fovea_tensor = 1672, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: scales of the new tokens of k (e4m3 e5m2 i8 only); others stay; not with k_scale";
+    v_scale_out: fovea_tensor = 1768, "`(rows, t, f, groups) or paged (pool, page, f, groups)` f32: as k_scale_out, of v";
 }
 
 c_struct! {
@@ -1110,11 +1125,11 @@ c_struct! {
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
     /// CUDA.  Without a field of this header the limits are attention_forward's.
     /// ```
-    fovea_x_sparse_forward_params: 2592 bytes;
+    fovea_x_sparse_forward_params: 2896 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_sparse_forward_params)";
     q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
-    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
-    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8: may be a view of k";
     o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
     lse: fovea_tensor = 392, "`(b, h, s)` f32: natural log of each row's sum";
     q_value: fovea_tensor = 488, "`(b, s, h, e)` as q: second query, contracted with v (split MLA caches)";
@@ -1132,27 +1147,32 @@ c_struct! {
     skip_head: fovea_tensor = 1640, "`(h)` i32: not 0: o and lse of the head are not written, and it adds nothing to mass and skipped";
     mass: fovea_tensor = 1736, "`(key_b, x, t) or paged (r, x, keys)` f32: the sum of p_ij over the rows of the list head's h / x heads is added, by storage index, or paged by key column";
     skipped: fovea_tensor = 1832, "`(1)` i64: tiles that some row of a group sees and that were skipped, over all groups";
-    query_start: fovea_tensor = 1928, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
-    key_start: fovea_tensor = 2024, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
-    query_len: fovea_tensor = 2120, "`(r)` i32: rows in use, at most s or the packed extent";
-    key_len: fovea_tensor = 2216, "`(r)` i32: keys in use, at most t, packed extent or pages * page";
-    page_table: fovea_tensor = 2312, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
-    cache_row: fovea_tensor = 2408, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
-    query_max: i64 = 2504, "longest sequence of rows, bounds the grid; 0: s";
-    key_max: i64 = 2512, "longest sequence of keys; 0: t, or pages * page";
-    window_left: i64 = 2520, "keys seen to the left, the row's own position counted; 0: all";
-    window_right: i64 = 2528, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
-    sink_keys: i64 = 2536, "keys at positions below this stay visible through window_left";
-    first_keys: i64 = 2544, "first keys of the sequence that are always seen; with index or column";
-    last_keys: i64 = 2552, "keys up to the row's own position, it counted, that are always seen; with index or column";
-    scale: f32 = 2560, r"\> 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value";
-    softcap: f32 = 2564, "0: none";
-    skip_margin: f32 = 2568, "in nats; 0: nothing is skipped";
-    causal: i32 = 2572, "1: window_right = 1";
-    splits: i32 = 2576, "parts the keys or the list of a row are cut into; 0: chosen from shapes, 1 with skip_margin; not above 1 with skip_margin";
-    block_rows: i32 = 2580, "rows of a list row: 1 .. 128; 0 without index and column, or with row_begin";
-    block_keys: i32 = 2584, "keys of an entry: 1 .. 128; 0 without index, or with key_begin";
-    entry_keys: i32 = 2588, "keys from an entry to the next, at most block_keys; 0: block_keys";
+    k_scale: fovea_tensor = 1928, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: k counts times its scale, a scale for each of `groups` equal parts of d (e4m3 e5m2 i8 only); stride 0 broadcasts; absent: 1";
+    v_scale: fovea_tensor = 2024, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as k_scale, of v";
+    context_len: fovea_tensor = 2120, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
+    query_start: fovea_tensor = 2216, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 2312, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+    query_len: fovea_tensor = 2408, "`(r)` i32: rows in use, at most s or the packed extent";
+    key_len: fovea_tensor = 2504, "`(r)` i32: keys in use, at most t, packed extent or pages * page";
+    page_table: fovea_tensor = 2600, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
+    cache_row: fovea_tensor = 2696, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+    query_max: i64 = 2792, "longest sequence of rows, bounds the grid; 0: s";
+    key_max: i64 = 2800, "longest sequence of keys; 0: t, or pages * page";
+    window_left: i64 = 2808, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 2816, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+    sink_keys: i64 = 2824, "keys at positions below this stay visible through window_left";
+    key_step: i64 = 2832, "p_j = key_step * j + key_shift, below 2^31; 0: 1";
+    key_shift: i64 = 2840, "position of the first key, may be negative; within 2^31 of 0";
+    first_keys: i64 = 2848, "first keys of the sequence that are always seen; with index or column";
+    last_keys: i64 = 2856, "keys up to the row's own position, it counted, that are always seen; with index or column";
+    scale: f32 = 2864, r"\> 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value";
+    softcap: f32 = 2868, "0: none";
+    skip_margin: f32 = 2872, "in nats; 0: nothing is skipped";
+    causal: i32 = 2876, "1: window_right = 1";
+    splits: i32 = 2880, "parts the keys or the list of a row are cut into; 0: chosen from shapes, 1 with skip_margin; not above 1 with skip_margin";
+    block_rows: i32 = 2884, "rows of a list row: 1 .. 128; 0 without index and column, or with row_begin";
+    block_keys: i32 = 2888, "keys of an entry: 1 .. 128; 0 without index, or with key_begin";
+    entry_keys: i32 = 2892, "from an entry's first key to the next's, at most block_keys; 0: block_keys";
 }
 
 c_struct! {

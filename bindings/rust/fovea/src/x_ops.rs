@@ -441,8 +441,8 @@ op! {
     XSparseForward(x_sparse_forward: fovea_x_sparse_forward_params, fovea_x_sparse_forward, fovea_x_sparse_forward_workspace)
     new {
         q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
-        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
-        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8: may be a view of k";
         o set_o: out, "`(b, s, h, e)` as q or f32";
     }
     may {
@@ -462,6 +462,9 @@ op! {
         skip_head set_skip_head: in, "`(h)` i32: not 0: o and lse of the head are not written, and it adds nothing to mass and skipped";
         mass set_mass: out, "`(key_b, x, t) or paged (r, x, keys)` f32: the sum of p_ij over the rows of the list head's h / x heads is added, by storage index, or paged by key column";
         skipped set_skipped: out, "`(1)` i64: tiles that some row of a group sees and that were skipped, over all groups";
+        k_scale set_k_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: k counts times its scale, a scale for each of `groups` equal parts of d (e4m3 e5m2 i8 only); stride 0 broadcasts; absent: 1";
+        v_scale set_v_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as k_scale, of v";
+        context_len set_context_len: in, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
         query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
         key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
         query_len set_query_len: in, "`(r)` i32: rows in use, at most s or the packed extent";
@@ -473,6 +476,8 @@ op! {
         window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
         window_right set_window_right: i64, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
         sink_keys set_sink_keys: i64, "keys at positions below this stay visible through window_left";
+        key_step set_key_step: i64, "p_j = key_step * j + key_shift, below 2^31; 0: 1";
+        key_shift set_key_shift: i64, "position of the first key, may be negative; within 2^31 of 0";
         first_keys set_first_keys: i64, "first keys of the sequence that are always seen; with index or column";
         last_keys set_last_keys: i64, "keys up to the row's own position, it counted, that are always seen; with index or column";
         scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value";
@@ -482,7 +487,7 @@ op! {
         splits set_splits: i32, "parts the keys or the list of a row are cut into; 0: chosen from shapes, 1 with skip_margin; not above 1 with skip_margin";
         block_rows set_block_rows: i32, "rows of a list row: 1 .. 128; 0 without index and column, or with row_begin";
         block_keys set_block_keys: i32, "keys of an entry: 1 .. 128; 0 without index, or with key_begin";
-        entry_keys set_entry_keys: i32, "keys from an entry to the next, at most block_keys; 0: block_keys";
+        entry_keys set_entry_keys: i32, "from an entry's first key to the next's, at most block_keys; 0: block_keys";
     }
 }
 
