@@ -15,3 +15,4 @@
 #include "fovea/trace.h"
 #include "fovea/experimental/kl.h"
 #include "fovea/experimental/multi_token.h"
+#include "fovea/experimental/select.h"

@@ -7,6 +7,7 @@
 #include "../fovea.hpp"
 #include "kl.h"
 #include "multi_token.h"
+#include "select.h"
 
 #define FOVEA_CPP_OPERATIONS_EXPERIMENTAL(X) \
   X(x_kl_jensen_shannon_forward) \
@@ -20,7 +21,8 @@
   X(x_multi_token_forward) \
   X(x_multi_token_backward) \
   X(x_group_norm_forward) \
-  X(x_group_norm_backward)
+  X(x_group_norm_backward) \
+  X(x_select_block)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

@@ -33,5 +33,6 @@ names! {
         x_multi_token_backward
         x_group_norm_forward
         x_group_norm_backward
+        x_select_block
     }
 }
