@@ -95,9 +95,9 @@ struct PickCut {
 struct PickWalk {
   static constexpr int kDigits = 4, kBins = 256;
 
-  bool by_mass;    // else by count
-  PickRule rule;   // cumulative, by mass
-  int64_t limit;   // entries to take, or the target
+  bool by_mass;   // else by count
+  PickRule rule;  // cumulative, by mass
+  int64_t limit;  // entries to take, or the target
   int64_t count, mass;
   uint32_t prefix;
 

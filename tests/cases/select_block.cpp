@@ -88,7 +88,9 @@ class SelectBuild {
     if (field == "query_len")
       return static_cast<double>(i[0] == 0 ? rows - rows / 7 : i[0] == 1 ? rows / 2 + 1 : 0);
     if (field == "key_len")
-      return static_cast<double>(i[0] == 0 ? std::max<int64_t>(keys_ - 3, 0) : i[0] == 1 ? keys_ / 3 : keys_);
+      return static_cast<double>(i[0] == 0   ? std::max<int64_t>(keys_ - 3, 0)
+                                 : i[0] == 1 ? keys_ / 3
+                                             : keys_);
     if (field == "count_head") return static_cast<double>(static_cast<int64_t>(u * 5) - 1);
     if (field == "row_forced") return u < 0.2;
     if (field == "column_forced") return u < 0.1 ? 1 : u < 0.2 ? 2 : u < 0.3 ? 3 : 0;
@@ -102,8 +104,8 @@ class SelectBuild {
     harness::Call& call = made_.call;
     for (size_t f = 0; f < call.fields.size(); ++f) {
       const std::string& field = call.fields[f].name;
-      const bool floats = field == "row" || field == "column" || field == "column_low" ||
-                          field == "score";
+      const bool floats =
+          field == "row" || field == "column" || field == "column_low" || field == "score";
       uint64_t n = harness::hash(f) % (1 << 30);
       call.fill(f, [&](const int64_t* i) {
         const double u = random_.uniform(++n);
@@ -183,16 +185,15 @@ class SelectCases {
   std::vector<harness::Case> cases_;
 };
 
-const std::vector<std::string> kForces = {
-    "",
-    "force_own=1",
-    "force_first=2 force_last=1",
-    "force_own=1 force_previous=2 force_first=1",
-    "forced row_forced",
-    "forced force_first=1000000000000"};
+const std::vector<std::string> kForces = {"",
+                                          "force_own=1",
+                                          "force_first=2 force_last=1",
+                                          "force_own=1 force_previous=2 force_first=1",
+                                          "forced row_forced",
+                                          "forced force_first=1000000000000"};
 const std::vector<std::string> kPlaces = {
-    "b=2", "b=3 query_len key_len", "query_start key_start", "query_start b=1", "key_start",
-    "b=2 query_max=10 key_max=50"};
+    "b=2",       "b=3 query_len key_len",      "query_start key_start", "query_start b=1",
+    "key_start", "b=2 query_max=10 key_max=50"};
 
 void sweeps(SelectCases& add) {
   const std::vector<std::string> scopes = {"", "scope=1", "scope=2"};
@@ -200,14 +201,15 @@ void sweeps(SelectCases& add) {
                                           "min_keep=2 max_keep=5 min_extra=1"};
   const std::vector<std::string> causes = {"", "causal=1", "causal=1 complete=1"};
   const std::vector<std::string> lays = {"contiguous", "head_first", "gaps", "odd", "wide"};
-  const std::vector<std::string> blocks = {"block_rows=4 block_keys=8", "block_rows=1 block_keys=16",
-                                           "block_rows=8 block_keys=4", "block_rows=3 block_keys=5"};
+  const std::vector<std::string> blocks = {
+      "block_rows=4 block_keys=8", "block_rows=1 block_keys=16", "block_rows=8 block_keys=4",
+      "block_rows=3 block_keys=5"};
   // Exact scores of whole numbers.
   add.sweep("row column scale=0.5 keep=5",
             {{"row:f32", "row:bf16", "row:f16"},
              {"column:f32", "column:bf16", "column:f16"},
-             {"h=4 g=2 x=4", "h=4 g=2 x=2 reduce=1", "h=6 g=3 x=1 reduce=3",
-              "h=4 g=1 x=2 reduce=2", "h=3 g=3 x=3"},
+             {"h=4 g=2 x=4", "h=4 g=2 x=2 reduce=1", "h=6 g=3 x=1 reduce=3", "h=4 g=1 x=2 reduce=2",
+              "h=3 g=3 x=3"},
              {"d=8", "d=40", "d=131"},
              {"n=9 u=14", "n=17 u=33", "n=6 u=130"},
              {"count=3", "count=0", "count=40", "ratio=0.3", "ratio=0.3 ratio_up=1", "count_head",
@@ -223,40 +225,42 @@ void sweeps(SelectCases& add) {
              lays},
             "exact", 1);
   // Given scores with ties, and cumulative rules on them.
-  add.sweep("score keep=6",
-            {{"data=2", "data=3"},
-             {"h=3 x=3 g=1", "h=4 x=2 reduce=1", "h=4 x=1 reduce=3", "h=4 x=2 reduce=1 reduce_raw=1"},
-             {"n=9 u=14", "n=5 u=300"},
-             {"rule=1 cover=0.5", "rule=2 cover=0.5", "rule=3 cover=0.5", "rule=1 cover_head",
-              "rule=2 cover=0", "rule=1 cover=1", "rule=2 cover=2", "count=4"},
-             {"", "scope=1"},
-             {"", "forced_count=1"},
-             {"", "column_forced", "block_mask"},
-             kForces,
-             kPlaces,
-             tails,
-             causes,
-             blocks,
-             lays},
-            "given", 2);
+  add.sweep(
+      "score keep=6",
+      {{"data=2", "data=3"},
+       {"h=3 x=3 g=1", "h=4 x=2 reduce=1", "h=4 x=1 reduce=3", "h=4 x=2 reduce=1 reduce_raw=1"},
+       {"n=9 u=14", "n=5 u=300"},
+       {"rule=1 cover=0.5", "rule=2 cover=0.5", "rule=3 cover=0.5", "rule=1 cover_head",
+        "rule=2 cover=0", "rule=1 cover=1", "rule=2 cover=2", "count=4"},
+       {"", "scope=1"},
+       {"", "forced_count=1"},
+       {"", "column_forced", "block_mask"},
+       kForces,
+       kPlaces,
+       tails,
+       causes,
+       blocks,
+       lays},
+      "given", 2);
   // Normalised scores and their sums, which round.
-  add.sweep("row column data=1 keep=7",
-            {{"row:f32", "row:bf16"},
-             {"normalise=1", "normalise=2 column_weight", "normalise=3", "normalise=4"},
-             {"h=4 g=2 x=4", "h=4 g=2 x=2 reduce=1", "h=4 g=4 x=1 reduce=2",
-              "h=4 g=2 x=2 reduce=1 reduce_raw=1", "h=4 g=1 x=2 reduce=3"},
-             {"n=5 u=14", "n=3 u=33"},
-             {"count=3", "rule=1 cover=0.7", "rule=2 cover=0.4", "rule=3 cover=0.8", "ratio=0.2",
-              "rule=4 threshold=0.05"},
-             scopes,
-             {"", "forced_count=1"},
-             {"", "force_own=1", "force_first=1 force_previous=1"},
-             {"b=2", "b=3 query_len key_len", "query_start key_start"},
-             {"", "min_extra=1", "min_keep=2", "max_keep=6"},
-             causes,
-             {"", "remap_step=4 remap_span=2", "remap_step=2 remap_span=3", "remap_step=1 remap_span=1"},
-             {"block_rows=4 block_keys=8", "block_rows=1 block_keys=16"}},
-            "rounded", 3);
+  add.sweep(
+      "row column data=1 keep=7",
+      {{"row:f32", "row:bf16"},
+       {"normalise=1", "normalise=2 column_weight", "normalise=3", "normalise=4"},
+       {"h=4 g=2 x=4", "h=4 g=2 x=2 reduce=1", "h=4 g=4 x=1 reduce=2",
+        "h=4 g=2 x=2 reduce=1 reduce_raw=1", "h=4 g=1 x=2 reduce=3"},
+       {"n=5 u=14", "n=3 u=33"},
+       {"count=3", "rule=1 cover=0.7", "rule=2 cover=0.4", "rule=3 cover=0.8", "ratio=0.2",
+        "rule=4 threshold=0.05"},
+       scopes,
+       {"", "forced_count=1"},
+       {"", "force_own=1", "force_first=1 force_previous=1"},
+       {"b=2", "b=3 query_len key_len", "query_start key_start"},
+       {"", "min_extra=1", "min_keep=2", "max_keep=6"},
+       causes,
+       {"", "remap_step=4 remap_span=2", "remap_step=2 remap_span=3", "remap_step=1 remap_span=1"},
+       {"block_rows=4 block_keys=8", "block_rows=1 block_keys=16"}},
+      "rounded", 3);
 }
 
 void edges(SelectCases& add) {
@@ -275,55 +279,87 @@ void edges(SelectCases& add) {
   add.add("score x=4 u=12 n=5 count=3 index keep=3", "edge")
       .add("score x=4 u=12 n=5 rule=1 cover=0.5 data=2 index_count", "edge")
       .add("rule=6 forced key_max=900 n=5 block_rows=64 h=2 x=2 keep=9 index index_count", "edge")
-      .add("rule=6 forced block_mask min_keep=4 key_max=300 n=5 h=2 x=2 keep=9 causal=1"
-           " block_keys=16 index index_count kept_score", "edge")
-      .add("rule=6 column_forced u=40 n=5 block_rows=8 block_keys=8 h=2 x=2 g=1 keep=9 index", "edge");
+      .add(
+          "rule=6 forced block_mask min_keep=4 key_max=300 n=5 h=2 x=2 keep=9 causal=1"
+          " block_keys=16 index index_count kept_score",
+          "edge")
+      .add("rule=6 column_forced u=40 n=5 block_rows=8 block_keys=8 h=2 x=2 g=1 keep=9 index",
+           "edge");
   // Equal scores throughout: order alone decides.
   add.add("score x=4 data=0 scale=0.0000001 normalise=1 rule=1 cover=0.5 u=64 n=2 keep=40", "edge")
       .add("row column d=1 u=300 n=40 count=100 scope=1 b=1 h=2 x=2 g=1 keep=20", "ties")
-      .add("row column d=1 u=300 n=40 count=3000 scope=2 b=1 h=2 x=2 g=1 keep=20 force_own=1"
-           " forced_count=1 block_rows=16 block_keys=16", "ties");
+      .add(
+          "row column d=1 u=300 n=40 count=3000 scope=2 b=1 h=2 x=2 g=1 keep=20 force_own=1"
+          " forced_count=1 block_rows=16 block_keys=16",
+          "ties");
   // Rows longer than a block's shared memory, wide scopes of many rows.
   add.add("score x=1 h=1 b=1 n=2 u=20000 count=500 keep=500 data=2", "long")
-      .add("row column x=1 h=1 g=1 b=1 n=3 u=14000 d=4 normalise=1 rule=1 cover=0.3 data=1"
-           " remap_step=4 remap_span=2 keep=100 scale=0.05", "long")
-      .add("row column x=2 h=2 g=1 b=2 n=200 u=150 d=16 ratio=0.2 scope=1 min_keep=1 keep=60", "long")
-      .add("row column x=2 h=2 g=2 b=1 n=70 u=90 d=16 rule=1 cover=0.25 normalise=3 scope=1 data=1"
-           " keep=60 force_own=1 forced_count=1 min_extra=1", "long");
+      .add(
+          "row column x=1 h=1 g=1 b=1 n=3 u=14000 d=4 normalise=1 rule=1 cover=0.3 data=1"
+          " remap_step=4 remap_span=2 keep=100 scale=0.05",
+          "long")
+      .add("row column x=2 h=2 g=1 b=2 n=200 u=150 d=16 ratio=0.2 scope=1 min_keep=1 keep=60",
+           "long")
+      .add(
+          "row column x=2 h=2 g=2 b=1 n=70 u=90 d=16 rule=1 cover=0.25 normalise=3 scope=1 data=1"
+          " keep=60 force_own=1 forced_count=1 min_extra=1",
+          "long");
 }
 
 // The selections of published methods, by their numbers.
 void methods(SelectCases& add) {
-  add.add("row column column_low measure=1 b=2 n=1 h=8 g=2 x=8 u=40 d=64 block_keys=16 count=8"
-          " forced_count=1 force_last=1 key_len causal=1 keep=8", "quest")
-      .add("row column normalise=1 reduce=1 h=8 g=2 x=2 d=32 n=40 u=30 data=1 block_keys=16"
-           " remap_step=4 remap_span=2 causal=1 complete=1 force_first=1 force_own=1"
-           " force_previous=1 forced_count=1 count=5 keep=5 query_max=40 key_max=120", "nsa")
-      .add("row column h=4 g=2 x=4 n=60 u=8 block_keys=8 causal=1 complete=1 force_own=1"
-           " forced_count=1 count=3 keep=3 scale=1", "moba")
-      .add("score h=2 x=2 n=9 u=9 block_rows=128 block_keys=128 causal=1 data=2 rule=1 cover=0.9"
-           " force_first=1 force_own=1 forced_count=1 keep=9", "xattention")
-      .add("row column normalise=1 data=1 h=2 g=1 x=2 n=6 u=12 block_rows=128 block_keys=64"
-           " column_forced row_forced ratio=0.5 min_extra=1 causal=1 keep=12", "sparge")
-      .add("row column normalise=1 data=1 h=2 g=1 x=2 n=6 u=12 rule=3 cover=0.9 min_extra=1"
-           " block_rows=128 causal=1 keep=12", "sparge")
-      .add("row column normalise=1 data=1 h=2 g=1 x=2 n=12 u=12 rule=4 threshold=0.02 causal=1"
-           " block_rows=64 force_own=1 keep=12", "seer")
+  add.add(
+         "row column column_low measure=1 b=2 n=1 h=8 g=2 x=8 u=40 d=64 block_keys=16 count=8"
+         " forced_count=1 force_last=1 key_len causal=1 keep=8",
+         "quest")
+      .add(
+          "row column normalise=1 reduce=1 h=8 g=2 x=2 d=32 n=40 u=30 data=1 block_keys=16"
+          " remap_step=4 remap_span=2 causal=1 complete=1 force_first=1 force_own=1"
+          " force_previous=1 forced_count=1 count=5 keep=5 query_max=40 key_max=120",
+          "nsa")
+      .add(
+          "row column h=4 g=2 x=4 n=60 u=8 block_keys=8 causal=1 complete=1 force_own=1"
+          " forced_count=1 count=3 keep=3 scale=1",
+          "moba")
+      .add(
+          "score h=2 x=2 n=9 u=9 block_rows=128 block_keys=128 causal=1 data=2 rule=1 cover=0.9"
+          " force_first=1 force_own=1 forced_count=1 keep=9",
+          "xattention")
+      .add(
+          "row column normalise=1 data=1 h=2 g=1 x=2 n=6 u=12 block_rows=128 block_keys=64"
+          " column_forced row_forced ratio=0.5 min_extra=1 causal=1 keep=12",
+          "sparge")
+      .add(
+          "row column normalise=1 data=1 h=2 g=1 x=2 n=6 u=12 rule=3 cover=0.9 min_extra=1"
+          " block_rows=128 causal=1 keep=12",
+          "sparge")
+      .add(
+          "row column normalise=1 data=1 h=2 g=1 x=2 n=12 u=12 rule=4 threshold=0.02 causal=1"
+          " block_rows=64 force_own=1 keep=12",
+          "seer")
       .add("row column h=4 g=2 x=1 reduce=1 n=1 u=50 count=16 scale=1 keep=16", "infllm")
-      .add("row column normalise=1 data=1 scope=1 ratio=0.25 ratio_up=1 min_keep=1 h=2 g=2 x=2"
-           " n=12 u=12 block_rows=128 block_keys=128 keep=12", "draft")
-      .add("row column column_weight normalise=2 data=1 rule=2 cover=0.8 min_keep=1 h=2 g=2 x=2"
-           " n=12 u=20 keep=20", "svg2");
+      .add(
+          "row column normalise=1 data=1 scope=1 ratio=0.25 ratio_up=1 min_keep=1 h=2 g=2 x=2"
+          " n=12 u=12 block_rows=128 block_keys=128 keep=12",
+          "draft")
+      .add(
+          "row column column_weight normalise=2 data=1 rule=2 cover=0.8 min_keep=1 h=2 g=2 x=2"
+          " n=12 u=20 keep=20",
+          "svg2");
 }
 
 std::vector<harness::Case> select_cases() {
   SelectCases add;
   sweeps(add), edges(add), methods(add);
-  add.add("row column b=1 n=3 u=5 h=2 g=1 x=2 d=4 count=2 keep=2 causal=1 force_own=1"
-          " block_rows=2 block_keys=2 scale=1", "small", true)
+  add.add(
+         "row column b=1 n=3 u=5 h=2 g=1 x=2 d=4 count=2 keep=2 causal=1 force_own=1"
+         " block_rows=2 block_keys=2 scale=1",
+         "small", true)
       .add("score b=1 n=2 u=6 h=2 x=1 reduce=1 data=2 rule=1 cover=0.5 keep=4", "small", true)
-      .add("row column normalise=1 data=1 b=1 n=2 u=9 h=2 g=1 x=2 d=4 remap_step=2 remap_span=2"
-           " block_keys=4 scope=1 count=4 keep=4", "small", true);
+      .add(
+          "row column normalise=1 data=1 b=1 n=2 u=9 h=2 g=1 x=2 d=4 remap_step=2 remap_span=2"
+          " block_keys=4 scope=1 count=4 keep=4",
+          "small", true);
   return add.cases();
 }
 

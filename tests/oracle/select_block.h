@@ -83,8 +83,7 @@ inline std::vector<int64_t> apply_rule(const std::vector<double>& scores,
     }
   } else if (a.rule != FOVEA_X_SELECT_RULE_NONE && total > 0) {
     const double bound = static_cast<double>(a.cover) * static_cast<double>(total);
-    const double t =
-        a.rule == FOVEA_X_SELECT_RULE_TOP_P_GE ? std::ceil(bound) : std::floor(bound);
+    const double t = a.rule == FOVEA_X_SELECT_RULE_TOP_P_GE ? std::ceil(bound) : std::floor(bound);
     for (const Ranked& x : order) {
       const auto before = static_cast<double>(m), with = static_cast<double>(m + unit(x.score));
       const bool take = a.rule == FOVEA_X_SELECT_RULE_TOP_P_GE   ? before < t
@@ -98,8 +97,7 @@ inline std::vector<int64_t> apply_rule(const std::vector<double>& scores,
   }
   taken = std::max(taken, static_cast<size_t>(a.min_extra));
   taken = std::min(taken, order.size());
-  if (taken && taken < order.size())
-    note_gap(order[taken - 1].score, order[taken].score, margin);
+  if (taken && taken < order.size()) note_gap(order[taken - 1].score, order[taken].score, margin);
   std::vector<int64_t> list;
   for (size_t i = 0; i < taken; ++i) list.push_back(order[i].at);
   return list;
@@ -127,19 +125,20 @@ class SelectOracle {
     const fovea_tensor& list = p.index.data ? p.index : p.index_count;
     b_ = list.shape[0], x_ = list.shape[1], n_ = list.shape[2];
     h_ = row_ ? row_.shape[2] : score_ ? score_.shape[1] : x_;
-    g_ = column_ ? column_.shape[2] : weight_ ? weight_.shape[1]
-                                  : column_forced_ ? column_forced_.shape[1]
-                                                   : std::max<int64_t>(h_, 1);
+    g_ = column_          ? column_.shape[2]
+         : weight_        ? weight_.shape[1]
+         : column_forced_ ? column_forced_.shape[1]
+                          : std::max<int64_t>(h_, 1);
     block_rows_ = p.block_rows ? p.block_rows : 1, block_keys_ = p.block_keys ? p.block_keys : 64;
     step_ = p.remap_step ? block_keys_ / p.remap_step : block_keys_;
     span_ = p.remap_step ? step_ * p.remap_span : block_keys_;
-    u_ = column_ ? column_.shape[1] : score_ ? score_.shape[3]
-                                  : column_forced_ ? column_forced_.shape[2]
-                                                   : (p.key_max + block_keys_ - 1) / block_keys_;
+    u_ = column_          ? column_.shape[1]
+         : score_         ? score_.shape[3]
+         : column_forced_ ? column_forced_.shape[2]
+                          : (p.key_max + block_keys_ - 1) / block_keys_;
     at_.s = n_ * block_rows_, at_.query_max = p.query_max, at_.key_max = p.key_max;
-    at_.extent = column_ || score_ || column_forced_
-                     ? u_ * step_ + (p.remap_step ? span_ - 1 : 0)
-                     : p.key_max;
+    at_.extent = column_ || score_ || column_forced_ ? u_ * step_ + (p.remap_step ? span_ - 1 : 0)
+                                                     : p.key_max;
     y_ = (at_.extent + block_keys_ - 1) / block_keys_;
     sequences_ = at_.query_start ? at_.query_start.shape[0] - 1 : b_;
   }
@@ -299,8 +298,8 @@ class SelectOracle {
         for (int64_t k = 1; k < group; ++k)
           for (size_t c = 0; c < line.size(); ++c) {
             const Real other = heads[j * group + k][i][c];
-            line[c] = p_.reduce == FOVEA_X_SELECT_REDUCE_MAX ? std::max(line[c], other)
-                                                             : line[c] + other;
+            line[c] =
+                p_.reduce == FOVEA_X_SELECT_REDUCE_MAX ? std::max(line[c], other) : line[c] + other;
             if (std::isnan(line[c])) line[c] = -HUGE_VALF;
           }
         if (p_.reduce == FOVEA_X_SELECT_REDUCE_MEAN)
@@ -311,8 +310,7 @@ class SelectOracle {
     std::vector<std::vector<double>> all;
     for (int64_t j = 0; j < x_; ++j)
       for (int64_t i = 0; i < n; ++i) {
-        const std::vector<Real> line =
-            p_.remap_step ? remapped(rows[i], lists[j][i]) : lists[j][i];
+        const std::vector<Real> line = p_.remap_step ? remapped(rows[i], lists[j][i]) : lists[j][i];
         all.emplace_back(line.begin(), line.end());
       }
     return all;

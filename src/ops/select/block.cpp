@@ -37,8 +37,8 @@ void read_enums(SelectBlock& a, const Params& p) {
   a.rule_none = p.rule == FOVEA_X_SELECT_RULE_NONE;
   a.rule = a.rule_none ? PickRule::count : static_cast<PickRule>(p.rule);
   const std::pair<const char*, int32_t> flags[] = {
-      {"reduce_raw", p.reduce_raw},     {"ratio_up", p.ratio_up}, {"forced_count", p.forced_count},
-      {"force_own", p.force_own},       {"complete", p.complete}, {"causal", p.causal}};
+      {"reduce_raw", p.reduce_raw}, {"ratio_up", p.ratio_up}, {"forced_count", p.forced_count},
+      {"force_own", p.force_own},   {"complete", p.complete}, {"causal", p.causal}};
   for (const auto& [field, value] : flags) check_flag(kOp, field, value);
   a.reduce_raw = p.reduce_raw, a.ratio_up = p.ratio_up, a.forced_count = p.forced_count;
   a.force_own = p.force_own, a.complete = p.complete, a.causal = p.causal;
@@ -47,14 +47,19 @@ void read_enums(SelectBlock& a, const Params& p) {
 }
 
 void read_numbers(SelectBlock& a, const Params& p) {
-  const std::pair<const char*, int64_t> counts[] = {
-      {"query_max", p.query_max},     {"key_max", p.key_max},
-      {"count", p.count},             {"min_keep", p.min_keep},
-      {"max_keep", p.max_keep},       {"min_extra", p.min_extra},
-      {"force_first", p.force_first}, {"force_previous", p.force_previous},
-      {"force_last", p.force_last},   {"remap_step", p.remap_step},
-      {"remap_span", p.remap_span},   {"block_rows", p.block_rows},
-      {"block_keys", p.block_keys}};
+  const std::pair<const char*, int64_t> counts[] = {{"query_max", p.query_max},
+                                                    {"key_max", p.key_max},
+                                                    {"count", p.count},
+                                                    {"min_keep", p.min_keep},
+                                                    {"max_keep", p.max_keep},
+                                                    {"min_extra", p.min_extra},
+                                                    {"force_first", p.force_first},
+                                                    {"force_previous", p.force_previous},
+                                                    {"force_last", p.force_last},
+                                                    {"remap_step", p.remap_step},
+                                                    {"remap_span", p.remap_span},
+                                                    {"block_rows", p.block_rows},
+                                                    {"block_keys", p.block_keys}};
   for (const auto& [field, value] : counts) check_not_negative(kOp, field, value);
   a.count = p.count, a.min_keep = p.min_keep, a.max_keep = p.max_keep, a.min_extra = p.min_extra;
   a.force_first = p.force_first, a.force_previous = p.force_previous, a.force_last = p.force_last;
@@ -64,8 +69,8 @@ void read_numbers(SelectBlock& a, const Params& p) {
   check_float("threshold", p.threshold);
   a.ratio = p.ratio, a.cover = p.cover, a.threshold = p.threshold;
   const bool top_k = p.rule == FOVEA_X_SELECT_RULE_TOP_K;
-  const bool cumulative = p.rule >= FOVEA_X_SELECT_RULE_TOP_P_GE &&
-                          p.rule <= FOVEA_X_SELECT_RULE_TOP_P_UNDER;
+  const bool cumulative =
+      p.rule >= FOVEA_X_SELECT_RULE_TOP_P_GE && p.rule <= FOVEA_X_SELECT_RULE_TOP_P_UNDER;
   const bool threshold =
       p.rule == FOVEA_X_SELECT_RULE_ABOVE || p.rule == FOVEA_X_SELECT_RULE_AT_LEAST;
   const auto unused = [&](bool set, bool used, const char* field, const char* rules) {
@@ -130,26 +135,24 @@ void read_heads(SelectBlock& a, const Params& p) {
         : p.column_forced.data ? p.column_forced.shape[1]
                                : a.h;
   a.d = p.row.data ? p.row.shape[3] : 0;
+  const char* name = p.index.data ? "index" : "index_count";
+  const char* heads_of = p.row.data ? "row" : p.score.data ? "score" : name;
   if (a.h && (!a.g || a.h % a.g))
-    refuse("%s: %s (g) is %lld, wanted a divisor of the %lld heads", kOp,
+    refuse("%s: %s (g) is %lld, wanted a divisor of the %lld heads of %s", kOp,
            p.column.data          ? "column.shape[2]"
            : p.column_weight.data ? "column_weight.shape[1]"
                                   : "column_forced.shape[1]",
-           lld(a.g), lld(a.h));
-  const char* name = p.index.data ? "index" : "index_count";
+           lld(a.g), lld(a.h), heads_of);
   if (a.reduce ? a.h != 0 && (!a.x || a.h % a.x) : a.x != a.h)
     refuse("%s: %s.shape[1] (x) is %lld, wanted %s %lld heads of %s", kOp, name, lld(a.x),
-           a.reduce ? "a divisor of the" : "without reduce the", lld(a.h),
-           p.row.data ? "row" : "score");
+           a.reduce ? "a divisor of the" : "without reduce the", lld(a.h), heads_of);
   if (a.reduce && !a.h && a.x)
     refuse("%s: %s.shape[1] (x) is %lld, wanted 0 as there are no heads", kOp, name, lld(a.x));
   if (p.row.data && a.d < 1) refuse("%s: row.shape[3] (d) is 0, wanted >= 1", kOp);
   if (a.d > kWidthMax)
     fail(FOVEA_UNSUPPORTED, "%s: row.shape[3] (d) is %lld, wanted at most %lld", kOp, lld(a.d),
          lld(kWidthMax));
-  a.scale = p.scale > 0 ? p.scale
-            : a.row     ? read_scale(kOp, "scale", 0, a.d, "1 / sqrt(d)")
-                        : 1.0f;
+  a.scale = p.scale > 0 ? p.scale : a.row ? read_scale(kOp, "scale", 0, a.d, "1 / sqrt(d)") : 1.0f;
 }
 
 // How many keys columns cover, and how many key blocks that makes.
@@ -166,8 +169,8 @@ void read_blocks(SelectBlock& a, const Params& p) {
     if (a.remap_span < 1 || a.remap_span > span_most)
       refuse("%s: remap_span is %lld, wanted 1 .. %lld", kOp, lld(a.remap_span), lld(span_most));
     if (!a.scored()) refuse("%s: remap_step is given without scores, wanted 0", kOp);
-    for (const auto& [x, field] : {std::pair{&p.block_mask, "block_mask"},
-                                   std::pair{&p.column_forced, "column_forced"}})
+    for (const auto& [x, field] :
+         {std::pair{&p.block_mask, "block_mask"}, std::pair{&p.column_forced, "column_forced"}})
       if (x->data)
         refuse("%s: %s is given with remap_step, wanted none: it names columns", kOp, field);
     a.step = a.block_keys / a.remap_step, a.span = a.step * a.remap_span;
@@ -189,8 +192,10 @@ void read_blocks(SelectBlock& a, const Params& p) {
   if (a.y > INT32_MAX)
     fail(FOVEA_UNSUPPORTED, "%s: there are %lld key blocks, wanted at most %d: index is i32", kOp,
          lld(a.y), INT32_MAX);
-  const char* of = p.column.data ? "column" : p.score.data ? "score" : columns ? "column_forced"
-                                                                             : "key_max";
+  const char* of = p.column.data  ? "column"
+                   : p.score.data ? "score"
+                   : columns      ? "column_forced"
+                                  : "key_max";
   if (p.score_out.data && p.score_out.shape[3] != a.y)
     refuse("%s: score_out.shape[3] (y) is %lld, wanted %lld: key blocks of %s", kOp,
            lld(p.score_out.shape[3]), lld(a.y), of);
@@ -198,7 +203,8 @@ void read_blocks(SelectBlock& a, const Params& p) {
        {std::pair{&p.block_mask, "block_mask"}, std::pair{&p.forced, "forced"}})
     if (x->data && x->shape[3] != (a.y + 7) / 8)
       refuse(
-          "%s: %s.shape[3] (block_bytes) is %lld, wanted %lld: a bit for each of %lld key blocks of "
+          "%s: %s.shape[3] (block_bytes) is %lld, wanted %lld: a bit for each of %lld key blocks "
+          "of "
           "%s",
           kOp, field, lld(x->shape[3]), lld((a.y + 7) / 8), lld(a.y), of);
   Sequences& q = a.sequences;

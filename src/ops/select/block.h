@@ -11,11 +11,11 @@ namespace fovea {
 // One list row of a sequence.  Key blocks [own_begin, own_end) hold its positions.
 struct ListRow {
   Sequence seq;
-  int64_t sequence, row;       // row: on the n axis
-  int64_t first_column;        // on the u axis of columns
-  int64_t columns, blocks;     // that the sequence has
-  int64_t rows_before;         // list rows of the sequence before it
-  int64_t first_at, last_at;   // positions of the first and the last row
+  int64_t sequence, row;      // row: on the n axis
+  int64_t first_column;       // on the u axis of columns
+  int64_t columns, blocks;    // that the sequence has
+  int64_t rows_before;        // list rows of the sequence before it
+  int64_t first_at, last_at;  // positions of the first and the last row
   int64_t own_begin, own_end;
 };
 
@@ -90,8 +90,8 @@ struct SelectBlock {
     if (at.rows_before >= rows_of(at.seq, first)) return false;
     at.first_column = first_column(at.sequence);
     at.columns = columns_of(at.seq, at.first_column);
-    at.blocks = remap_step ? clamp_i64((at.seq.keys + block_keys - 1) / block_keys, 0, y)
-                           : at.columns;
+    at.blocks =
+        remap_step ? clamp_i64((at.seq.keys + block_keys - 1) / block_keys, 0, y) : at.columns;
     const int64_t begin = at.rows_before * block_rows, shift = at.seq.keys - at.seq.rows;
     const int64_t last = begin + block_rows < at.seq.rows ? begin + block_rows : at.seq.rows;
     at.first_at = begin + shift, at.last_at = last - 1 + shift;

@@ -29,9 +29,9 @@ struct SelectPlan {
   SelectBlock a;
   int64_t width;  // of a chain
   SelectRoom room;
-  Slot<float> score;    // (b, x, n, y), wide scopes
-  Slot<PickCut> cut;    // of each scope
-  Slot<Range> range;    // (b, h, n), then of each query head's scope
+  Slot<float> score;  // (b, x, n, y), wide scopes
+  Slot<PickCut> cut;  // of each scope
+  Slot<Range> range;  // (b, h, n), then of each query head's scope
   bool ranged;
   host::WorkerScratch scratch;
 };
@@ -160,8 +160,8 @@ class Run {
           const BlockBits mask = a().bits(a().block_mask, rows[i], list_head);
           float* x = head_row(i);
           for (int64_t c = 0; c < rows[i].columns; ++c) {
-            const float s = a().score ? *a().score.at(rows[i].seq.batch, head, rows[i].row, c)
-                                      : x[c];
+            const float s =
+                a().score ? *a().score.at(rows[i].seq.batch, head, rows[i].row, c) : x[c];
             x[c] = a().eligible(rows[i], mask, head, c) ? a().scored_as(s) : -kInf;
           }
         }
@@ -312,9 +312,8 @@ class Run {
         [&](int64_t e) {
           int64_t list_head;
           const int64_t row = row_of(e, list_head);
-          return plan_.score.at(base_)[((scope.first.seq.batch * a_.x + list_head) * a_.n + row) *
-                                           a_.y +
-                                       e % blocks];
+          return plan_.score.at(
+              base_)[((scope.first.seq.batch * a_.x + list_head) * a_.n + row) * a_.y + e % blocks];
         },
         [&](int64_t e) {
           int64_t list_head;
@@ -428,8 +427,7 @@ void Run::Lane::products(int64_t head) const {
       load(a().column, begin + c, k + c * width);
       if (a().box) load(a().column_low, begin + c, k + c * width + d);
     }
-    run.simd_.chains(
-        {columns, kTile, width, k, width, q, kTile, x, kTile, nullptr, false, false});
+    run.simd_.chains({columns, kTile, width, k, width, q, kTile, x, kTile, nullptr, false, false});
     for (int64_t i = 0; i < count; ++i)
       for (int64_t c = 0; c < columns; ++c) head_row(i)[begin + c] = x[c * kTile + i];
   }
