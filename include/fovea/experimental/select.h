@@ -10,7 +10,7 @@
  *    eligible     a score of -inf is never taken by a rule, only by force
  *    lists        ascending, no entry twice; slots past the count are -1
  *    index_count  the count that was wanted; where it exceeds keep, the last of the order are cut
- *    bits         the same every run; host and CUDA agree wherever the scores they compare are equal
+ *    bits         the same every run; host and CUDA agree wherever they compare equal scores
  *
  *  Row blocks and key blocks.  List row R of a sequence holds its rows [R block_rows, (R + 1)
  *  block_rows), key block c its keys [c block_keys, (c + 1) block_keys); the last are partial.  A
@@ -34,9 +34,9 @@ extern "C" {
 /** How a row's summary q and a column's make a score. */
 typedef enum fovea_x_select_measure {
   FOVEA_X_SELECT_MEASURE_DOT = 0, /**< scale sum_c q_c column_c */
-  FOVEA_X_SELECT_MEASURE_BOX = 1  /**< scale sum_c (max(q_c, 0) column_c + min(q_c, 0) column_low_c):
-                                       no key between column_low and column has a larger dot
-                                       product (Quest) */
+  FOVEA_X_SELECT_MEASURE_BOX = 1  /**< scale sum_c (max(q_c, 0) column_c + min(q_c, 0)
+                                       column_low_c): no key between column_low and column has a
+                                       larger dot product (Quest) */
 } fovea_x_select_measure;
 
 /** What scores s of the eligible columns become.  A row's sums and maxima are over them alone. */
