@@ -46,6 +46,7 @@ DIMS = {
     "pool": (6, "pages of a pool"),
     "pool2": (6, "pages of the pool that is copied to"),
     "page": (2, "tokens of a page"),
+    "groups": (2, "scales of a row of codes, each of an equal part of its columns"),
     "positions": (16, "rows of cos and sin"),
     "half": (2, "pairs of columns that turn"),
     "width": (4, "columns under the RMSNorm, the first of d"),
@@ -174,7 +175,8 @@ def dims_of(reader, text):
 
 
 def read_tag(reader, comment, earlier):
-    """[dir, optional, sums] (dims) or paged (dims) as x or dtypes: words"""
+    """[dir, optional, sums] (dims) or paged (dims) dtypes: words, with dtypes `as x`, `as x or` and
+    one or several, or several"""
     m = re.fullmatch(r"\[(in|out|inout)(, optional)?(, sums)?\] \(([^)]*)\)(?: or paged \(([^)]*)\))? ([^:]*?)(?:: (.+))?", comment)
     if not m:
         reader.refuse("wanted `[in|out|inout, optional, sums] (dims) dtypes: words`")
@@ -182,7 +184,7 @@ def read_tag(reader, comment, earlier):
     dtypes, dtype_as = m[6].split(), None
     if dtypes[:1] == ["as"]:
         dtype_as = dtypes[1] if len(dtypes) > 1 else ""
-        dtypes = dtypes[3:] if dtypes[2:3] == ["or"] else dtypes[2:] and ["?"]
+        dtypes = dtypes[3:] or ["?"] if dtypes[2:3] == ["or"] else dtypes[2:] and ["?"]
         target = earlier.get(dtype_as)
         if not target or target["kind"] != "tensor" or target["optional"]:
             reader.refuse(f"`as {dtype_as}` names no required tensor above this field")
@@ -191,6 +193,8 @@ def read_tag(reader, comment, earlier):
             reader.refuse(f"`{m[6]}` is not `as x`, `as x or dtypes` or dtypes")
     if not dtypes and not dtype_as:
         reader.refuse("no dtype")
+    if len(set(dtypes)) != len(dtypes):
+        reader.refuse(f"`{m[6]}` names a dtype twice")
     if m[3] and direction == "in":
         reader.refuse("only an output sums")
     alias = None

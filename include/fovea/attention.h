@@ -13,6 +13,8 @@
  *    its mask bit is 1, and the key's page and key_position are not negative.
  *  Positions are bottom-right aligned, p_i = i + Lk - Lq and p_j = j, unless given.  With equal
  *  lengths causal is the usual triangle.  One query against a cache of Lk keys sees all of it.
+ *  Keys that stand for blocks of tokens have p_j = key_step * j + key_shift, and their rows
+ *  p_i = i + context_len - Lq.
  *
  *        Lq = 2, Lk = 4, causal       Lq = 4, Lk = 2, causal
  *          keys  0 1 2 3                keys  0 1
@@ -26,9 +28,13 @@
  *  unused pages or in padding counts, NaN included.  Sums are f32 on both backends.  On tensor
  *  cores the probabilities are rounded to the dtype of q before the second product.
  *
+ *  An element of k or v in e4m3, e5m2 or i8 counts as code * scale, the scale being k_scale's or
+ *  v_scale's of its token, head and group of columns.  cache_append writes such caches.
+ *
  *  Bits: the same every run on one device.  With `splits` given they do not depend on the batch
  *  size, with 0 they may; fovea.h has the table.
  *  Source: FlashAttention (2205.14135, 2307.08691), FlashDecoding, PagedAttention (2309.06180).
+ *  Compressed keys: NSA (2502.11089), InfLLM (2402.04617).
  *
  *  In fovea.h:
  *    attention_forward, _backward: exact softmax attention: prefill, decode, paged caches
@@ -55,9 +61,10 @@ extern "C" {
 typedef struct fovea_attention_forward_params {
   size_t struct_size;          /**< sizeof(fovea_attention_forward_params) */
   fovea_tensor q;              /**< [in] (b, s, h, d) f32 f16 bf16 */
-  fovea_tensor k;              /**< [in] (rows, t, g, d) or paged (pool, page, g, d) as q */
-  fovea_tensor v;              /**< [in] (rows, t, g, e) or paged (pool, page, g, e) as q: may be a
-                                    view of k */
+  fovea_tensor k;              /**< [in] (rows, t, g, d) or paged (pool, page, g, d) as q or e4m3
+                                    e5m2 i8 */
+  fovea_tensor v;              /**< [in] (rows, t, g, e) or paged (pool, page, g, e) as q or e4m3
+                                    e5m2 i8: may be a view of k */
   fovea_tensor o;              /**< [out] (b, s, h, e) as q or f32 */
   fovea_tensor lse;            /**< [out, optional] (b, h, s) f32: natural log of each row's sum */
   fovea_tensor q_value;        /**< [in, optional] (b, s, h, e) as q: second query, contracted with
@@ -107,12 +114,23 @@ typedef struct fovea_attention_forward_params {
   int32_t rope_begin;          /**< first rotated column of k; 2 * half columns are turned */
   int32_t rope_interleaved;    /**< 1: pairs (2i, 2i + 1); 0: pairs (i, i + half) */
   int32_t splits;              /**< parts the keys of a row are cut into; 0: chosen from shapes */
+  fovea_tensor k_scale;        /**< [in, optional] (rows, t, g, groups) or paged (pool, page, g,
+                                    groups) f32: k counts times its scale, a scale for each of
+                                    `groups` equal parts of d (e4m3 e5m2 i8 only); stride 0
+                                    broadcasts; absent: 1 */
+  fovea_tensor v_scale;        /**< [in, optional] (rows, t, g, groups) or paged (pool, page, g,
+                                    groups) f32: as k_scale, of v */
+  fovea_tensor context_len;    /**< [in, optional] (r) i32: p_i = i + context_len - Lq; absent: Lk;
+                                    not with query_position */
+  int64_t key_step;            /**< p_j = key_step * j + key_shift, below 2^31; not with
+                                    key_position; 0: 1 */
+  int64_t key_shift;           /**< position of the first key, may be negative; within 2^31 of 0 */
 } fovea_attention_forward_params;
 
 FOVEA_API fovea_status fovea_attention_forward_workspace(
     fovea_context* ctx, const fovea_attention_forward_params* params, size_t* bytes);
-FOVEA_API fovea_status fovea_attention_forward(
-    fovea_context* ctx, const fovea_attention_forward_params* params);
+FOVEA_API fovea_status fovea_attention_forward(fovea_context* ctx,
+                                               const fovea_attention_forward_params* params);
 
 /** Gradients of attention_forward from dout (and dlse).  The fields it shares say what the forward
  *  was.  Each output is optional: absent = not computed.  Every element of an output is written:
@@ -176,8 +194,8 @@ typedef struct fovea_attention_backward_params {
 
 FOVEA_API fovea_status fovea_attention_backward_workspace(
     fovea_context* ctx, const fovea_attention_backward_params* params, size_t* bytes);
-FOVEA_API fovea_status fovea_attention_backward(
-    fovea_context* ctx, const fovea_attention_backward_params* params);
+FOVEA_API fovea_status fovea_attention_backward(fovea_context* ctx,
+                                                const fovea_attention_backward_params* params);
 
 #ifdef __cplusplus
 }

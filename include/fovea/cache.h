@@ -24,7 +24,15 @@ extern "C" {
 /** Writes new token i of each sequence at index key_len + i of the cache.  The optional RMSNorm of
  *  the first `width` columns of k_new comes first, then the optional rotation, then the cast:
  *    f32 f16 bf16    rounded to nearest even
- *    e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating
+ *    e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating; NaN in i8: 0
+ *
+ *  The scale is k_scale's, or with k_scale_out it is found and written, for each token and head and
+ *  each of `groups` equal parts of the columns:
+ *    scale = max(amax / largest code, 2^-126), amax the largest finite |value| of the part
+ *    scale = 1 where amax is 0
+ *  with scale_power_of_two rounded up to a power of two.  Largest codes: 448, 57344, 127.
+ *  attention_forward reads the scales as they are written here.
+ *
  *  A token whose page is -1 or that lies past the cache's extent is dropped.  Every other byte of
  *  the cache stays as it was. */
 typedef struct fovea_cache_append_params {
@@ -62,13 +70,20 @@ typedef struct fovea_cache_append_params {
   float norm_eps;           /**< 0: 1e-6 */
   int32_t rope_begin;       /**< first rotated column of k_new */
   int32_t rope_interleaved; /**< 1: pairs (2i, 2i + 1); 0: pairs (i, i + half) */
-  int32_t reserved;         /**< 0 */
+  int32_t scale_power_of_two; /**< 1: scales that are written are powers of two; needs k_scale_out
+                                   or v_scale_out */
+  fovea_tensor k_scale_out;   /**< [inout, optional] (rows, t, g, groups) or paged (pool, page, g,
+                                   groups) f32: scales of the new tokens of k (e4m3 e5m2 i8 only);
+                                   others stay; not with k_scale */
+  fovea_tensor v_scale_out;   /**< [inout, optional] (rows, t, f, groups) or paged (pool, page, f,
+                                   groups) f32: as k_scale_out, of v */
 } fovea_cache_append_params;
 
-FOVEA_API fovea_status fovea_cache_append_workspace(
-    fovea_context* ctx, const fovea_cache_append_params* params, size_t* bytes);
-FOVEA_API fovea_status fovea_cache_append(
-    fovea_context* ctx, const fovea_cache_append_params* params);
+FOVEA_API fovea_status fovea_cache_append_workspace(fovea_context* ctx,
+                                                    const fovea_cache_append_params* params,
+                                                    size_t* bytes);
+FOVEA_API fovea_status fovea_cache_append(fovea_context* ctx,
+                                          const fovea_cache_append_params* params);
 
 /** Copies whole pages, target[pair[i][1]] = source[pair[i][0]]: copy-on-write, swap, offload (one
  *  pool in FOVEA_MEMORY_HOST).  A pair with a number outside its pool is skipped.  No page may be a
@@ -80,10 +95,10 @@ typedef struct fovea_cache_copy_params {
   fovea_tensor pair;   /**< [in] (n, 2) i32: source page, target page; -1 skips */
 } fovea_cache_copy_params;
 
-FOVEA_API fovea_status fovea_cache_copy_workspace(
-    fovea_context* ctx, const fovea_cache_copy_params* params, size_t* bytes);
-FOVEA_API fovea_status fovea_cache_copy(
-    fovea_context* ctx, const fovea_cache_copy_params* params);
+FOVEA_API fovea_status fovea_cache_copy_workspace(fovea_context* ctx,
+                                                  const fovea_cache_copy_params* params,
+                                                  size_t* bytes);
+FOVEA_API fovea_status fovea_cache_copy(fovea_context* ctx, const fovea_cache_copy_params* params);
 
 /** Reads one cache tensor back, paged to contiguous.  k_out[i, j] is k of sequence i, token j,
  *  times k_scale, for j below the sequence's length.  An absent page gives 0.  Other rows of k_out
@@ -104,10 +119,10 @@ typedef struct fovea_cache_get_params {
   int64_t key_max;         /**< tokens past this index are not read; 0: t, or pages * page */
 } fovea_cache_get_params;
 
-FOVEA_API fovea_status fovea_cache_get_workspace(
-    fovea_context* ctx, const fovea_cache_get_params* params, size_t* bytes);
-FOVEA_API fovea_status fovea_cache_get(
-    fovea_context* ctx, const fovea_cache_get_params* params);
+FOVEA_API fovea_status fovea_cache_get_workspace(fovea_context* ctx,
+                                                 const fovea_cache_get_params* params,
+                                                 size_t* bytes);
+FOVEA_API fovea_status fovea_cache_get(fovea_context* ctx, const fovea_cache_get_params* params);
 
 #ifdef __cplusplus
 }

@@ -22,7 +22,7 @@
  *    or paged (dims)          the extents when page_table is given
  *    f32 f16 bf16             any of these dtypes
  *    as q                     the dtype of field q
- *    as q or f32              that dtype, or f32
+ *    as q or e4m3 i8          that dtype, or any of these
  *    may be x                 an output may be x itself, element by element; without these words an
  *                             output has memory of its own
  *    may be x exactly,        the same, and refused where y is given
@@ -50,6 +50,7 @@
  *    pool            pages of a pool
  *    pool2           pages of the pool that is copied to
  *    page            tokens of a page
+ *    groups          scales of a row of codes, each of an equal part of its columns
  *    positions       rows of cos and sin
  *    half            pairs of columns that turn
  *    width           columns under the RMSNorm, the first of d

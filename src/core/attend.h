@@ -77,10 +77,11 @@ struct Sequence {
   int64_t key_begin;  // storage index of logical key 0 (key_start + key_first; paged: key_first)
   int64_t key_first;  // column of mask and bias that logical key 0 has
   int64_t keys;       // Lk
+  int64_t context;    // row i is at position i + context - rows; Lk unless context_len says
 };
 
 struct Sequences {
-  IntVector query_start, key_start, query_len, key_len, key_first, cache_row;
+  IntVector query_start, key_start, query_len, key_len, key_first, cache_row, context_len;
   View<2> page_table;
   int64_t count;               // r
   int64_t s;                   // extent of the row axis
@@ -119,6 +120,7 @@ struct Sequences {
       keys -= q.key_first;
     }
     q.keys = keys;
+    q.context = context_len ? context_len[r] : keys;
     return q;
   }
 
@@ -180,6 +182,27 @@ struct Interval {
   int64_t begin, end;
 };
 
+// x / y rounded up, y > 0.  64-bit division is slow on a device and rarely needed.
+FOVEA_HD int64_t ceil_quotient(int64_t x, int64_t y) {
+  const int64_t of = x > 0 ? x + (y - 1) : -x;
+  const int64_t quotient =
+      (of | y) >> 32 ? of / y
+                     : static_cast<int64_t>(static_cast<uint32_t>(of) / static_cast<uint32_t>(y));
+  return x > 0 ? quotient : -quotient;
+}
+
+// Key j is at position step * j + shift.  Without a tensor of positions they ascend, so what a row
+// sees is intervals of keys.
+struct KeyAxis {
+  int64_t step = 1, shift = 0;
+  FOVEA_HD bool by_index() const { return step == 1 && shift == 0; }
+  FOVEA_HD int64_t at(int64_t j) const { return step * j + shift; }
+  // The first key at position p or after it.  May lie below 0, or past the last.
+  FOVEA_HD int64_t from(int64_t p) const {
+    return step == 1 ? p - shift : ceil_quotient(p - shift, step);
+  }
+};
+
 // The window of one head, in the public convention: 0 means unlimited.
 struct Window {
   int64_t left, right, sink, chunk;
@@ -194,49 +217,41 @@ struct Window {
   FOVEA_HD int64_t floor_div(int64_t p) const {
     return p >= 0 ? p / chunk : -((chunk - 1 - p) / chunk);
   }
-  // From the lower bound of the row at `lower` to the upper bound of the row at `upper`, of the
-  // positions before `end`.  Of rows first .. last, some of them see within seen(first, last), and
-  // every one sees seen(last, first).
-  FOVEA_HD SeenKeys<int64_t> seen(int64_t lower, int64_t upper, int64_t end) const {
-    SeenKeys<int64_t> at{0, reach().low(lower), reach().high(upper, end), left > 0 ? sink : 0};
+  // From the lower bound of the row at `lower` to the upper bound of the row at `upper`, of `keys`
+  // keys along an axis, as key numbers.  Of rows first .. last, some of them see within
+  // seen(first, last), and every one sees seen(last, first).  May lie below 0.
+  FOVEA_HD SeenKeys<int64_t> seen(int64_t lower, int64_t upper, int64_t keys,
+                                  const KeyAxis& axis = {}) const {
+    SeenKeys<int64_t> at{0, 0, keys, 0};
+    const auto ends = [&](int64_t p) {
+      if (const int64_t j = axis.from(p); j < at.high) at.high = j;
+    };
+    if (right > 0) ends(upper + right);
+    if (left > 0) at.low = axis.from(lower - left + 1), at.sink = axis.from(sink);
     if (chunk > 0) {
-      at.floor = floor_div(lower) * chunk;
-      const int64_t next = (floor_div(upper) + 1) * chunk;
-      if (next < at.high) at.high = next;
+      at.floor = axis.from(floor_div(lower) * chunk);
+      ends((floor_div(upper) + 1) * chunk);
       if (at.floor > at.low) at.low = at.floor;
     }
     return at;
   }
-  // Rows of [0, rows) that may see a key of [j0, j1), row i being at i + shift.
-  FOVEA_HD Interval rows(int64_t j0, int64_t j1, int64_t shift, int64_t rows) const {
-    Interval at{reach().first_row(j0, shift) - shift,
-                j0 >= sink ? reach().end_row(j1 - 1, rows + shift) - shift : rows};
+  // Rows of [0, rows) that may see a key at a position in [p0, p1), row i being at i + shift.
+  FOVEA_HD Interval rows(int64_t p0, int64_t p1, int64_t shift, int64_t rows) const {
+    Interval at{reach().first_row(p0, shift) - shift,
+                p0 >= sink ? reach().end_row(p1 - 1, rows + shift) - shift : rows};
     if (chunk > 0) {
-      const int64_t begin = floor_div(j0) * chunk - shift;
-      const int64_t end = (floor_div(j1 - 1) + 1) * chunk - shift;
+      const int64_t begin = floor_div(p0) * chunk - shift;
+      const int64_t end = (floor_div(p1 - 1) + 1) * chunk - shift;
       at.begin = at.begin > begin ? at.begin : begin, at.end = at.end < end ? at.end : end;
     }
     return at;
   }
-  // sees() of a row at p as intervals, where key j of `keys` is at position j.  Differences,
-  // because a limit may be near INT64_MAX.
-  FOVEA_HD KeyRange range(int64_t p, int64_t keys) const {
-    KeyRange at{0, keys, 0, 0};
-    if (right > 0 && right < keys - p) at.high = p + right > 0 ? p + right : 0;
-    if (chunk > 0) {
-      const int64_t own = floor_div(p);
-      if (own < 0) {
-        at.high = 0;
-      } else {
-        at.low = at.first_low = own * chunk;
-        if (chunk < at.high - at.low) at.high = at.low + chunk;
-      }
-    }
-    if (left > 0) {
-      at.first_high = sink < at.high ? sink : at.high;
-      if (left <= p && p - left + 1 > at.low) at.low = p - left + 1;
-    }
-    return at;
+  // seen() of a row at p as intervals within [0, keys).
+  FOVEA_HD KeyRange range(int64_t p, int64_t keys, const KeyAxis& axis = {}) const {
+    const SeenKeys<int64_t> at = seen(p, p, keys, axis);
+    const int64_t high = clamp_i64(at.high, 0, keys);
+    return {clamp_i64(at.low, 0, keys), high, clamp_i64(at.floor, 0, keys),
+            clamp_i64(at.sink, 0, high)};
   }
 };
 
@@ -273,6 +288,7 @@ struct PlainWindow {
 
 struct Mask {
   Window window;  // of every head, causal folded in
+  KeyAxis axis;   // where key_position is not given
   View<2> head_window;
   View<3> query_position, key_position;
   View<4> bits;
@@ -283,15 +299,15 @@ struct Mask {
     return {row[0], row[head_window.stride[1]], row[2 * head_window.stride[1]], window.chunk};
   }
   FOVEA_HD int64_t query_at(const Sequence& q, int64_t h, int64_t i) const {
-    if (!query_position) return i + q.keys - q.rows;
+    if (!query_position) return i + q.context - q.rows;
     return query_position
         .as<int32_t>()[q.batch * query_position.stride[0] + h * query_position.stride[1] +
                        (q.row_begin + i) * query_position.stride[2]];
   }
   // Position of logical key j; the paged form of key_position is indexed by column, the packed one
-  // by storage index.
+  // by storage index.  A negative one of a tensor: no key here.
   FOVEA_HD int64_t key_at(const Sequence& q, int64_t g, int64_t j) const {
-    if (!key_position) return j;
+    if (!key_position) return axis.at(j);
     return key_position
         .as<int32_t>()[q.key_b * key_position.stride[0] + g * key_position.stride[1] +
                        (q.key_begin + j) * key_position.stride[2]];
@@ -325,17 +341,22 @@ struct Rope {
 struct Attend {
   View<4> q, k, v, o, q_value;
   View<3> lse;
-  int32_t dtype, o_dtype;
+  int32_t dtype, o_dtype;  // k_dtype and v_dtype: of other types where they are codes
+  int32_t k_dtype, v_dtype;
   int64_t b, s, t, h, g, d, e;
   int64_t columns;  // extent of the column axis of bias and mask ("keys")
   Sequences sequences;
   Mask mask;
   Score score;
   Rope rope;
-  int32_t splits;  // as asked; 0: auto
+  View<4> k_scale, v_scale;  // of codes; not given: 1
+  int64_t groups;            // scales of a row
+  int32_t splits;            // as asked; 0: auto
+
+  bool codes() const { return k_dtype != dtype || v_dtype != dtype; }
 
   // The call has neither positions, per-head windows, bit mask, bias, alibi, softcap, sinks,
-  // q_value, rope, chunk nor absent pages to think of: scale, window and lengths are all.
+  // q_value, rope, chunk, codes nor absent pages to think of: scale, window and lengths are all.
   // A sink logit changes no score: it enters a row's sum at the end, in every kernel.
   bool plain() const { return !not_plain(); }
   // The first field that makes the call another one; nullptr: it is plain.
@@ -349,6 +370,9 @@ struct Attend {
     if (mask.window.chunk) return "local_chunk";
     if (mask.window.sink) return "sink_keys";
     if (score.softcap != 0) return "softcap";
+    if (sequences.context_len) return "context_len";
+    if (mask.axis.step != 1) return "key_step";
+    if (mask.axis.shift) return "key_shift";
     if (q_value) return "q_value";
     return rope.cos ? "cos" : nullptr;
   }

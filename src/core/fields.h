@@ -2,9 +2,11 @@
 // Fields that several operations have, read and checked: flags and numbers, and the groups {seq}
 // {paged} {mask} {score} of attention-like calls.  `op` is named in every refusal.
 #pragma once
+#include <algorithm>
 #include <cmath>
 
 #include "core/attend.h"
+#include "core/dtype.h"
 #include "core/status.h"
 
 namespace fovea {
@@ -72,7 +74,7 @@ void read_operands(Attend& a, const char* op, const P& p, const fovea_tensor& va
                    const char* values_name) {
   a.q = view_of<4>(p.q), a.k = view_of<4>(p.k), a.v = view_of<4>(p.v);
   a.o = view_of<4>(p.o), a.lse = view_of<3>(p.lse);
-  a.dtype = p.q.dtype, a.o_dtype = p.o.dtype;
+  a.dtype = a.k_dtype = a.v_dtype = p.q.dtype, a.o_dtype = p.o.dtype;
   a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = p.q.shape[3];
   a.t = p.k.shape[1], a.g = p.k.shape[2], a.e = values.shape[3];
   if (a.h && (!a.g || a.h % a.g))
@@ -117,6 +119,9 @@ inline void place_keys(Sequences& q, const char* op, const char* name, const fov
   if (!q.count) q.key_max = 0;
 }
 
+// A limit of a window that nobody reaches: sums of it and a position fit int64_t.
+constexpr int64_t kUnlimited = int64_t{1} << 61;
+
 // window_left, window_right and causal.
 template <class P>
 Window read_window(const char* op, const P& p) {
@@ -125,7 +130,8 @@ Window read_window(const char* op, const P& p) {
   check_flag(op, "causal", p.causal);
   if (p.causal && p.window_right > 1)
     refuse("%s: window_right is %lld with causal = 1, wanted 0 or 1", op, lld(p.window_right));
-  return {p.window_left, p.causal ? 1 : p.window_right, 0, 0};
+  return {std::min(p.window_left, kUnlimited), p.causal ? 1 : std::min(p.window_right, kUnlimited),
+          0, 0};
 }
 
 // sink_keys.
@@ -135,7 +141,49 @@ void read_sinks(Window& window, const char* op, const P& p) {
   if (p.sink_keys && !p.window_left)
     refuse("%s: sink_keys is %lld without window_left: there is no left window to see through", op,
            lld(p.sink_keys));
-  window.sink = p.sink_keys;
+  window.sink = std::min(p.sink_keys, kUnlimited);
+}
+
+// context_len, key_step and key_shift.  After place_keys.
+template <class P>
+void read_axis(Attend& a, const char* op, const P& p) {
+  constexpr int64_t limit = int64_t{1} << 31;  // positions of tensors are i32
+  if (p.key_step < 0 || p.key_step >= limit)
+    refuse("%s: key_step is %lld, wanted 0 .. 2^31 - 1", op, lld(p.key_step));
+  if (p.key_shift <= -limit || p.key_shift >= limit)
+    refuse("%s: key_shift is %lld, wanted it within 2^31 of 0", op, lld(p.key_shift));
+  KeyAxis& axis = a.mask.axis;
+  axis = {p.key_step ? p.key_step : 1, p.key_shift};
+  if (!axis.by_index() && p.key_position.data)
+    refuse("%s: %s is %lld with key_position, wanted one of them", op,
+           axis.step != 1 ? "key_step" : "key_shift", lld(axis.step != 1 ? axis.step : axis.shift));
+  if (a.sequences.key_max > kUnlimited / axis.step)
+    refuse("%s: key_step is %lld over %lld keys, wanted positions below 2^61", op, lld(axis.step),
+           lld(a.sequences.key_max));
+  if (p.context_len.data && p.query_position.data)
+    refuse("%s: context_len is given with query_position, wanted one of them", op);
+  a.sequences.context_len = int_vector(p.context_len);
+}
+
+// k_scale and v_scale of caches that may hold codes; `values` has the rows of v.
+template <class P>
+void read_codes(Attend& a, const char* op, const P& p, const fovea_tensor& values) {
+  a.k_dtype = p.k.dtype, a.v_dtype = values.dtype;
+  const auto scale = [&](const fovea_tensor& x, const char* name, const char* of, int32_t dtype,
+                         int64_t width) {
+    if (!x.data) return View<4>{};
+    if (dtype == a.dtype)
+      refuse("%s: %s.dtype is %s with %s, wanted e4m3, e5m2 or i8", op, of, dtype_name(dtype),
+             name);
+    const int64_t groups = x.shape[3];
+    if (groups < 1 || width % groups)
+      refuse("%s: %s.shape[3] (groups) is %lld, wanted a divisor of the %lld columns of %s", op,
+             name, lld(groups), lld(width), of);
+    a.groups = groups;
+    return view_of<4>(x);
+  };
+  a.k_scale = scale(p.k_scale, "k_scale", "k", a.k_dtype, a.d);
+  a.v_scale = scale(p.v_scale, "v_scale", "v", a.v_dtype, a.e);
 }
 
 // read_window, sink_keys, and head_window in place of them all.

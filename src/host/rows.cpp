@@ -6,14 +6,36 @@
 #include "core/convert.h"
 
 namespace fovea::host {
+namespace {
+
+// The value of each code.
+struct Codes {
+  float of[256];
+};
+template <class T>
+Codes codes_of() {
+  Codes codes;
+  for (int i = 0; i < 256; ++i) codes.of[i] = to_float(T{static_cast<uint8_t>(i)});
+  return codes;
+}
+const Codes kE4m3 = codes_of<E4m3>(), kE5m2 = codes_of<E5m2>();
+
+}  // namespace
 
 void load_row(const Simd& simd, const void* data, int32_t dtype, int64_t offset, int64_t stride,
               int64_t count, float* to) {
-  if (dtype != FOVEA_F32 && stride == 1)
-    return simd.widen(count, static_cast<const uint16_t*>(data) + offset, dtype, to);
   const auto load = [&](const auto* from) {
     for (int64_t i = 0; i < count; ++i) to[i] = to_float(from[offset + i * stride]);
   };
+  const auto codes = [&](const Codes& values) {
+    const uint8_t* from = static_cast<const uint8_t*>(data) + offset;
+    for (int64_t i = 0; i < count; ++i) to[i] = values.of[from[i * stride]];
+  };
+  if (dtype == FOVEA_E4M3) return codes(kE4m3);
+  if (dtype == FOVEA_E5M2) return codes(kE5m2);
+  if (dtype == FOVEA_I8) return load(static_cast<const int8_t*>(data));
+  if (dtype != FOVEA_F32 && stride == 1)
+    return simd.widen(count, static_cast<const uint16_t*>(data) + offset, dtype, to);
   if (dtype == FOVEA_F16) return load(static_cast<const F16*>(data));
   if (dtype == FOVEA_BF16) return load(static_cast<const Bf16*>(data));
   const float* from = static_cast<const float*>(data);

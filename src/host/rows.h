@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of strided f32, f16 or bf16 elements to and from contiguous f32.
+// Rows of strided f32, f16 or bf16 elements to and from contiguous f32, and from codes of 8 bits.
 #pragma once
 #include "core/attend.h"
 #include "host/parallel.h"

@@ -17,6 +17,16 @@ int64_t run_of(const Sequences& sequences, const Sequence& q, int64_t j, int64_t
   return std::min(count, sequences.page - (q.key_begin + j) % sequences.page);
 }
 
+// Codes of key j, in f32, times their scales.
+void scale_key(const KeySide& side, const Sequence& q, int64_t key_head, int64_t j, float* row) {
+  const int64_t* stride = side.scale.stride;
+  const float* scale =
+      side.scale.as() + side.sequences.key_offset(q, j, stride) + key_head * stride[2];
+  const int64_t columns = side.width / side.groups;
+  for (int64_t n = 0; n < side.groups; ++n, row += columns)
+    for (int64_t c = 0; c < columns; ++c) row[c] *= scale[n * stride[3]];
+}
+
 }  // namespace
 
 void RowTile::bound() {
@@ -93,6 +103,7 @@ KeyRows load_keys(const KeySide& side, const Sequence& q, int64_t key_head, int6
         continue;
       }
       load_row(side.simd, from.data, side.dtype, at, from.stride[3], side.width, to);
+      if (side.scale) scale_key(side, q, key_head, begin + j, to);
       std::fill(to + side.width, to + pad, 0.0f);
     }
   }

@@ -198,6 +198,8 @@ struct KeySide {
   const View<4>& data;
   int32_t dtype;
   int64_t width;
+  View<4> scale = {};  // of codes, for each of `groups` equal parts of a row; not given: 1
+  int64_t groups = 1;
 };
 
 // Keys [begin, begin + count) of a key head.  Dense f32 rows are read in place, others are copied

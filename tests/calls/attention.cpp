@@ -6,11 +6,18 @@ namespace {
 
 const Calls kCalls = {
     {"attention_forward", "half", "lse", "q:bf16"},
+    {"attention_forward", "all",
+     "lse q_value query_len key_len key_first query_position key_position head_window mask bias "
+     "alibi sink_logit cos sin k_scale v_scale",
+     "k:e4m3 v:i8"},
     {"attention_forward", "options",
      "lse q_value query_len key_len key_first query_position key_position mask bias alibi "
      "sink_logit",
      "t=17"},
     {"attention_forward", "head_window", "head_window", ""},
+    {"attention_forward", "codes", "lse k_scale v_scale context_len", "k:e4m3 v:i8"},
+    {"attention_forward", "codes_paged", "page_table key_len cache_row k_scale v_scale context_len",
+     "k:e5m2 v:e5m2 rows=3"},
     {"attention_forward", "rope", "cos sin", ""},
     {"attention_forward", "rows", "cache_row", "rows=4"},
     {"attention_forward", "packed", "lse query_start key_start key_position mask bias alibi",

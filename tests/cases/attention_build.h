@@ -43,6 +43,7 @@ class AttentionBuild {
     spans();
     positions();
     scores();
+    if constexpr (kForward) scales(), axis();
   }
 
   // q's batch axis and row axis, sequences and key columns.
@@ -195,6 +196,7 @@ class AttentionBuild {
         broadcast ? call_.add_strided("q", p_.q, Role::in, broadcast_over_first({b, s, c_.h, c_.d}))
                   : call_.add("q", p_.q, Role::in, c_.dtype, {b, s, c_.h, c_.d}, c_.lay);
     fill(q, 1, c_.data, spread);
+    const int k_dtype = dtype_of('k'), v_dtype = dtype_of('v');
     const Shape k_shape = {cache_rows_, slots_, c_.g, c_.d},
                 v_shape = {cache_rows_, slots_, c_.g, c_.e};
     size_t k, v;
@@ -207,15 +209,69 @@ class AttentionBuild {
       k = call_.add_strided("k", p_.k, Role::in, broadcast_over_first(k_shape));
       v = call_.add_strided("v", p_.v, Role::in, broadcast_over_first(v_shape));
     } else {
-      k = call_.add("k", p_.k, Role::in, c_.dtype, k_shape, c_.lay);
+      k = call_.add("k", p_.k, Role::in, k_dtype, k_shape, c_.lay);
       fovea_tensor x = call_.fields[k].tensor;
       x.shape[3] = c_.e;
       v = c_.shared == Shared::v_in_k ? call_.add_view("v", p_.v, Role::in, x, k, 0)
-                                      : call_.add("v", p_.v, Role::in, c_.dtype, v_shape, c_.lay);
+                                      : call_.add("v", p_.v, Role::in, v_dtype, v_shape, c_.lay);
     }
-    fill(k, 2, c_.data, 1);
-    if (c_.shared != Shared::v_in_k) fill(v, 3, c_.data == Data::huge ? Data::normal : c_.data, 1);
+    fill(k, 2, c_.data, spread_of(k_dtype));
+    if (c_.shared != Shared::v_in_k)
+      fill(v, 3, c_.data == Data::huge ? Data::normal : c_.data, spread_of(v_dtype));
     spoil("q", Data::nan_q), spoil("k", Data::nan_k), spoil("v", Data::nan_v);
+  }
+
+  int dtype_of(char side) const {
+    const int codes = side == 'k' ? c_.k_dtype : c_.v_dtype;
+    return codes ? codes : c_.dtype;
+  }
+  // Codes fill what their type has room for.
+  static double spread_of(int dtype) { return dtype == FOVEA_I8 ? 40 : 1; }
+
+  void scales() {
+    scales_of("k_scale", p_.k_scale, c_.k_scales, FOVEA_I8 == c_.k_dtype);
+    scales_of("v_scale", p_.v_scale, c_.v_scales, FOVEA_I8 == c_.v_dtype);
+  }
+  // Groups divide both widths, since both scales have as many.
+  void scales_of(const char* name, fovea_tensor& slot, Scales kind, bool i8) {
+    if (kind == Scales::none) return;
+    const bool grouped = c_.k_scales == Scales::grouped || c_.v_scales == Scales::grouped;
+    const int64_t groups = !grouped                         ? 1
+                           : c_.d % 4 == 0 && c_.e % 4 == 0 ? 4
+                           : c_.d % 2 == 0 && c_.e % 2 == 0 ? 2
+                                                            : 1;
+    const int64_t shape[4] = {cache_rows_, slots_, c_.g, groups};
+    fovea_tensor x = fovea_contiguous(nullptr, FOVEA_F32, 4, shape);
+    if (kind == Scales::head) x.stride[0] = x.stride[1] = x.stride[3] = 0, x.stride[2] = 2;
+    if (kind == Scales::token) x.stride[0] = slots_, x.stride[1] = 1, x.stride[2] = x.stride[3] = 0;
+    if (kind == Scales::token_head) x.stride[3] = groups > 1 ? 0 : 1;
+    const size_t field = call_.add_strided(name, slot, Role::in, x);
+    const harness::Random random(data_ ^ static_cast<uint64_t>(name[0]) << 40);
+    call_.fill(field, [&](const int64_t* i) {
+      uint64_t at = 0;
+      for (int axis = 0; axis < 4; ++axis) at += static_cast<uint64_t>(i[axis] * x.stride[axis]);
+      return (i8 ? 0.03 : 1) * (0.5 + random.uniform(at));
+    });
+    call_.account(field, [&](const int64_t* i) { return key_counts(i[0], i[1]); });
+  }
+
+  void axis() {
+    if (c_.axis == Axis::none) return;
+    if (c_.axis == Axis::step) p_.key_step = 4, p_.key_shift = 3;
+    if (c_.axis == Axis::outside) p_.key_shift = std::max<int64_t>(2, c_.t / 5);
+    if (c_.axis == Axis::behind)
+      p_.key_step = 1 + static_cast<int64_t>(seed_ % 3), p_.key_shift = -7;
+    if (p_.sink_keys) p_.sink_keys *= p_.key_step ? p_.key_step : 1;
+    if (c_.axis == Axis::behind && seed_ % 2) return;
+    // Some contexts end before the keys, or have fewer positions than rows.
+    std::vector<int64_t> context;
+    for (int64_t i = 0; i < r; ++i) {
+      const int64_t keys = oracle::sequence(attention_.at, i).keys;
+      const int64_t end = keys * (p_.key_step ? p_.key_step : 1) + p_.key_shift;
+      context.push_back(i % 3 == 2 ? random_.integer(0, std::max<int64_t>(end, 1))
+                                   : end + random_.integer(-2, 5));
+    }
+    ints("context_len", p_.context_len, context);
   }
 
   fovea_tensor broadcast_over_first(const Shape& shape) const {
@@ -230,7 +286,7 @@ class AttentionBuild {
     const size_t field = call_.field(name);
     call_.each(field, [&](const int64_t* i, int64_t byte) {
       if (i[0] == 0 && i[1] == 1 && i[2] == 0 && i[3] == 0)
-        oracle::encode(c_.dtype, NAN,
+        oracle::encode(call_.fields[field].tensor.dtype, NAN,
                        call_.storages[call_.fields[field].storage].image.data() + byte);
     });
   }
@@ -265,6 +321,7 @@ class AttentionBuild {
       if (c_.shared == Shared::v_in_k && name[0] == 'v') continue;
       const harness::Field& f = call_.fields[field];
       const harness::Random random(data_ ^ static_cast<uint64_t>(name[0]) << 32);
+      const int dtype = f.tensor.dtype;
       for (int64_t g = 0; g < f.tensor.shape[2]; ++g)
         for (int64_t c = 0; c < f.tensor.shape[3]; ++c) {
           const int64_t* stride = f.tensor.stride;
@@ -272,10 +329,11 @@ class AttentionBuild {
               to.row * stride[0] + to.slot * stride[1] + g * stride[2] + c * stride[3];
           const auto i = static_cast<uint64_t>(((sequence * 100000 + token) * 1000 + g) * 1000 + c);
           oracle::encode(
-              c_.dtype,
-              draw(random, i, c, name[0] == 'v' && c_.data == Data::huge ? Data::normal : c_.data,
-                   1),
-              call_.storages[f.storage].image.data() + f.start + at * oracle::bytes_of(c_.dtype));
+              dtype,
+              spread_of(dtype) *
+                  draw(random, i, c,
+                       name[0] == 'v' && c_.data == Data::huge ? Data::normal : c_.data, 1),
+              call_.storages[f.storage].image.data() + f.start + at * oracle::bytes_of(dtype));
         }
     }
   }

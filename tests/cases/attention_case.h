@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // An attention call as one row of choices, and its name.  Forward and backward share it.
 #pragma once
+#include <tuple>
+
 #include "harness/cases.h"
 
 namespace cases {
@@ -38,6 +40,15 @@ constexpr const char* kPositionNames[] = {"", "query_position", "positions"};
 enum class Rope { none, half, interleaved };
 constexpr const char* kRopeNames[] = {"", "rope", "rope_interleaved"};
 
+// Scales of codes: one a head; a token; a token and head; these for equal parts of the columns.
+enum class Scales { none, head, token, token_head, grouped };
+constexpr const char* kScaleNames[] = {"", "head", "token", "token_head", "grouped"};
+
+// Positions by numbers.  step: keys stand for blocks of 4 tokens; outside: seen once they have left
+// a window; behind: keys begin before position 0.
+enum class Axis { none, context, step, outside, behind };
+constexpr const char* kAxisNames[] = {"", "context", "step", "outside", "behind"};
+
 // dense 10.1: D1 normal, D2 channels with a bias, D3 rare outliers; sharp: scores of about 30.
 // nan_*: NaN in one row of q, one key, one value.
 enum class Data { normal, biased, outliers, sharp, huge, nan_q, nan_k, nan_v };
@@ -63,6 +74,9 @@ struct AttentionCase {
   int splits = 0;
   bool q_value = false, o_f32 = false, lse = true;
   Rope rope = Rope::none;
+  int k_dtype = 0, v_dtype = 0;  // of codes; 0: as q
+  Scales k_scales = Scales::none, v_scales = Scales::none;
+  Axis axis = Axis::none;
   // backward: which of dq dk dv dsink_logit dbias dalibi (bits), whether dlse arrives, whether
   // dbias and dalibi sum over b and h
   int outputs = 63;
@@ -124,6 +138,12 @@ inline std::string name_of(const AttentionCase& c, bool backward) {
     add(kRopeNames[static_cast<int>(c.rope)]);
     if (c.splits) add(number("splits", c.splits));
     if (c.q_value) add("q_value");
+    for (const auto& [letter, type, scales] :
+         {std::tuple{"k", c.k_dtype, c.k_scales}, std::tuple{"v", c.v_dtype, c.v_scales}}) {
+      if (!type) continue;
+      add(letter), add(dtype_name(type)), add(kScaleNames[static_cast<int>(scales)]);
+    }
+    add(kAxisNames[static_cast<int>(c.axis)]);
     if (!c.lse) add("no_lse");
   }
   if (c.o_f32 && c.dtype != FOVEA_F32) add("o_f32");

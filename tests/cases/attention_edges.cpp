@@ -19,6 +19,8 @@ class Edges {
     memory();
     kernels();
     small();
+    codes();
+    axes();
   }
 
  private:
@@ -90,6 +92,53 @@ class Edges {
       c.note = "edge", c.dtype = dtype, c.q_value = true, c.where = Where::paged, c.page = 64;
       cases.push_back(forward_case(c));
     }
+  }
+
+  // Caches of 8 bits.
+  void codes() {
+    AttentionCase c = row(2, 5, 90, 4, 2, 64, 64);
+    c.note = "edge";
+    for (int dtype : kDtypes)
+      for (int type : {FOVEA_E4M3, FOVEA_E5M2, FOVEA_I8})
+        for (Scales scales : {Scales::none, Scales::head, Scales::token_head, Scales::grouped}) {
+          AttentionCase x = c;
+          x.dtype = dtype, x.k_dtype = x.v_dtype = type, x.k_scales = x.v_scales = scales;
+          x.span = Span::causal;
+          if (scales != Scales::head) x.where = Where::paged, x.page = 16;
+          cases.push_back(forward_case(x));
+        }
+    for (Data data : {Data::nan_k, Data::nan_v})
+      for (int type : {FOVEA_E4M3, FOVEA_E5M2}) {
+        AttentionCase x = c;
+        x.data = data, x.k_dtype = x.v_dtype = type, x.k_scales = Scales::token_head;
+        cases.push_back(forward_case(x));
+      }
+    // MLA's latent in codes, its rotated part in 16 bits.
+    AttentionCase mla = row(2, 1, 200, 16, 1, 64, 512);
+    mla.note = "edge", mla.dtype = FOVEA_BF16, mla.q_value = true;
+    mla.where = Where::paged, mla.page = 64;
+    mla.v_dtype = FOVEA_E4M3, mla.v_scales = Scales::grouped;
+    cases.push_back(forward_case(mla));
+    AttentionCase small = row(2, 3, 7, 4, 2, 8, 8);
+    small.note = "small", small.k_dtype = FOVEA_E4M3, small.v_dtype = FOVEA_I8;
+    small.k_scales = Scales::token_head, small.v_scales = Scales::head, small.axis = Axis::step;
+    small.span = Span::left_sink;
+    cases.push_back(forward_case(small));
+    cases.back().tiny = true;
+  }
+
+  // Positions by numbers.
+  void axes() {
+    for (Axis axis : {Axis::context, Axis::step, Axis::outside, Axis::behind})
+      for (Span span : {Span::full, Span::causal, Span::left, Span::left_sink, Span::chunk,
+                        Span::head_window, Span::chunk_sink})
+        for (int dtype : {FOVEA_F32, FOVEA_BF16}) {
+          AttentionCase c = row(3, 150, 210, 4, 2, 64, 64);
+          c.note = "edge", c.axis = axis, c.span = span, c.dtype = dtype;
+          cases.push_back(forward_case(c));
+          c.s = 3, c.where = Where::paged, c.page = 16, c.alibi = true;
+          cases.push_back(forward_case(c));
+        }
   }
 
   void lengths() {
@@ -296,7 +345,8 @@ class Edges {
 
 std::vector<harness::Case> attention_cases() {
   std::vector<harness::Case> out;
-  for (const auto& more : {attention_forward_sweep(), attention_backward_sweep(), Edges().cases})
+  for (const auto& more : {attention_forward_sweep(), attention_codes_sweep(),
+                           attention_backward_sweep(), Edges().cases})
     out.insert(out.end(), more.begin(), more.end());
   return out;
 }

@@ -19,6 +19,7 @@ harness::Case forward_case(AttentionCase c, std::string cuda_kernel = "");
 harness::Case backward_case(AttentionCase c, std::string cuda_kernel = "");
 
 std::vector<harness::Case> attention_forward_sweep();
+std::vector<harness::Case> attention_codes_sweep();  // codes, and positions by numbers
 std::vector<harness::Case> attention_backward_sweep();
 
 }  // namespace cases

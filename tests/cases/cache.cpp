@@ -26,6 +26,9 @@ std::string name_of(const CacheCase& c) {
       {c.key_max, "_key_max"},     {c.values_only, "_values_only"},
       {c.position, "_position"}};
   for (const auto& flag : flags) name += flag.first ? flag.second : "";
+  if (c.groups) name += number("_found", c.groups);
+  if (c.power_of_two) name += "_power_of_two";
+  if (c.strange) name += "_strange";
   if (c.rope != Rope::none) name += std::string("_") + kRopeNames[static_cast<int>(c.rope)];
   if (c.lay != Lay::contiguous)
     name += std::string("_") + harness::kLayNames[static_cast<int>(c.lay)];
@@ -83,6 +86,9 @@ Call build_cache_append(const CacheCase& c, uint64_t seed) {
   auto fresh = [&](const int64_t* i) {
     const double x = random.normal(n++);
     if (!small) return x;
+    if (c.strange && i[1] % 3 == 0) return i[3] % 2 ? 0.0 : -0.0;
+    if (c.strange && i[3] % 7 == 2) return i[3] % 3 ? NAN : HUGE_VAL;
+    if (c.strange && i[1] % 3 == 1) return x * 1e-38;  // at most 2^-126 a code
     if (!plain) return x * (c.cache_dtype == FOVEA_I8 && !c.scale ? 30 : 1);
     return i[3] % 5 == 0 ? std::round(x * 200) / 2
                          : x * std::exp2(static_cast<double>(i[3] % 22) - 8);
@@ -156,6 +162,18 @@ Call build_cache_append(const CacheCase& c, uint64_t seed) {
       call.fill(call.add("k_scale", p->k_scale, Role::in, FOVEA_F32, {c.g}), scale);
     call.fill(call.add("v_scale", p->v_scale, Role::in, FOVEA_F32, {c.f}), scale);
   }
+  size_t k_scale = 0, v_scale = 0;
+  if (c.groups) {
+    p->scale_power_of_two = c.power_of_two;
+    auto scales = [&](const char* name, fovea_tensor& slot, int64_t heads) {
+      const size_t field =
+          call.add(name, slot, Role::inout, FOVEA_F32, {rows, slots, heads, c.groups}, c.lay);
+      call.fill(field, [&](const int64_t*) { return random.uniform(n++); });
+      return field;
+    };
+    if (!c.values_only) k_scale = scales("k_scale_out", p->k_scale_out, c.g);
+    v_scale = scales("v_scale_out", p->v_scale_out, c.f);
+  }
   size_t len_out;
   if (c.in_place_len && c.lens)
     len_out = call.add_view("key_len_out", p->key_len_out, Role::inout, call.fields[key_len].tensor,
@@ -167,6 +185,9 @@ Call build_cache_append(const CacheCase& c, uint64_t seed) {
   auto rounded = oracle::cache_append<float>(*p, oracle::Mode::rounded);
   if (!c.values_only) call.expect(k, std::move(exact.k), std::move(rounded.k), plain);
   call.expect(v, std::move(exact.v), std::move(rounded.v), true);
+  if (c.groups && !c.values_only)
+    call.expect(k_scale, std::move(exact.k_scale), std::move(rounded.k_scale), plain);
+  if (c.groups) call.expect(v_scale, std::move(exact.v_scale), std::move(rounded.v_scale), true);
   call.expect(len_out, std::move(exact.key_len_out), {}, true);
   return call;
 }
@@ -276,6 +297,27 @@ std::vector<harness::Case> cache_cases() {
         c.position = c.rope != Rope::none && n % 2 == 0;
         append(c);
       }
+  // Scales that are found.
+  n = 0;
+  for (int fresh : {FOVEA_F32, FOVEA_F16, FOVEA_BF16})
+    for (int to : {FOVEA_E4M3, FOVEA_E5M2, FOVEA_I8})
+      for (int64_t groups : {1, 2, 8})
+        for (bool power_of_two : {false, true}) {
+          CacheCase c;
+          c.new_dtype = fresh, c.cache_dtype = to, c.groups = groups;
+          c.power_of_two = power_of_two;
+          c.page = pages[n % 6], c.t = c.page == 64 ? 128 : 24;
+          c.lay = static_cast<Lay>(n % 5);
+          c.packed = n % 3 == 1, c.cache_row = n % 4 == 2, c.holes = c.page && n % 2;
+          c.packed_keys = c.page == 0 && !c.cache_row && n % 2;
+          c.strange = n % 3 == 0, c.values_only = n % 11 == 5;
+          if (n % 4 == 1) c.d = 64, c.e = 128, c.g = 8, c.f = 8;
+          // Of rows that are turned a code may fall to either side.
+          if (n % 3 == 2 && !c.values_only)
+            c.rope = static_cast<Rope>(1 + n % 2), c.norm = n % 4 == 1;
+          append(c);
+          ++n;
+        }
   n = 0;
   for (int type :
        {FOVEA_F32, FOVEA_F16, FOVEA_BF16, FOVEA_E4M3, FOVEA_E5M2, FOVEA_I8, FOVEA_I32, FOVEA_U8})
@@ -293,6 +335,9 @@ std::vector<harness::Case> cache_cases() {
   append(c);
   c.cache_dtype = FOVEA_E4M3, c.scale = true, c.rope = Rope::none;
   append(c);
+  c.scale = false, c.groups = 2, c.power_of_two = true;
+  append(c);
+  c.groups = 0, c.power_of_two = false, c.scale = true;
   c.lens = false, c.packed = true, c.b = 3;
   get(c);
   c.note = "edge", c.s = 0, c.packed = false, c.lens = true;

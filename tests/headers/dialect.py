@@ -23,6 +23,10 @@ WRONG = [
     ("rope.h", "[in] (b, s, h, d) f32", "[in] (b, s, h, d, n, e) f32", "6 dims"),
     ("rope.h", "[in] (b, s, h, d) f32", "[in] (b, s, h, d) f33", "is not `as x`"),
     ("rope.h", "[in] (b, s, h, d) f32 f16 bf16", "[in] (b, s, h, d) ", "no dtype"),
+    ("rope.h", "[in] (b, s, h, d) f32 f16 bf16", "[in] (b, s, h, d) f32 f16 f32", "a dtype twice"),
+    ("attention.h", "(b, s, h, e) as q or f32 */", "(b, s, h, e) as q or */", "is not `as x`"),
+    ("attention.h", "(b, s, h, e) as q or f32 */", "(b, s, h, e) as q e4m3 */", "is not `as x`"),
+    ("attention.h", "(b, s, h, e) as q or f32 */", "(b, s, h, e) as q or e4m3 or i8 */", "is not `as x`"),
     ("rope.h", "[in] (b, s, h, d) f32", "[in, sums] (b, s, h, d) f32", "only an output sums"),
     ("rope.h", "(b, s, h, d) as x: may be x", "(b, s, h, d) as q: may be x", "names no required tensor"),
     ("rope.h", "(b, s, h, d) as x: may be x", "(b, s, h, d) as x: may be z", "wanted `may be x`"),
@@ -66,6 +70,18 @@ class Dialect(unittest.TestCase):
                 self.assertIn(reason, str(refused.exception))
                 self.assertRegex(str(refused.exception), r"\.h:\d+: |^\w+\.h: |^src/ops\.inc: ")
 
+
+    def test_several_dtypes_stand_behind_as(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder) / "fovea"
+            shutil.copytree(ROOT / "include/fovea", folder)
+            text = (folder / "attention.h").read_text()
+            there, put = "(b, s, h, e) as q or f32 */", "(b, s, h, e) as q or f32 e4m3 e5m2 i8 */"
+            self.assertIn(there, text)
+            (folder / "attention.h").write_text(text.replace(there, put))
+            params = next(s for s in api.parse(folder)["structs"] if s["name"] == "fovea_attention_forward_params")
+            field = next(f for f in params["fields"] if f["name"] == "o")
+            self.assertEqual((field["dtype_as"], field["dtypes"]), ("q", ["f32", "e4m3", "e5m2", "i8"]))
 
     def test_a_comment_goes_on_over_lines(self):
         with tempfile.TemporaryDirectory() as folder:

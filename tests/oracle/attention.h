@@ -2,9 +2,11 @@
 // Attention forward by its formula, one row at a time over all its keys:
 //   x = scale (<q_i, k_j> + <q_value_i, v_j>),  c = softcap tanh(x / softcap)
 //   score = c - alibi |p_i - p_j| + bias,  m = max_j score (and sink_logit)
+//   p_j = key_step j + key_shift,  p_i = i + context_len - Lq
 //   l = sum_j exp(score - m) + exp(sink_logit - m),  o = sum_j exp(score - m) v_j / l,  lse = m +
 //   ln l
-// Rounded mode is the same in float32, with the unnormalised p, the rotated k and o rounded.
+// Rounded mode is the same in float32, with the unnormalised p, the rotated k, code * scale and o
+// rounded.
 #pragma once
 #include <algorithm>
 
@@ -14,8 +16,10 @@ namespace oracle {
 
 struct Attention {
   Dense q, k, v, q_value, query_position, key_position, head_window, mask, bias, alibi, sink_logit,
-      cos, sin;
+      cos, sin, context_len;
   Layout at;
+  bool k_codes = false, v_codes = false;  // k and v are codes times scales
+  int64_t key_step = 1, key_shift = 0;
   int64_t b = 0, s = 0, h = 0, g = 0, d = 0, e = 0, columns = 0;
   int64_t window_left = 0, window_right = 0, sink_keys = 0, local_chunk = 0;
   double scale = 0, softcap = 0;
@@ -24,6 +28,17 @@ struct Attention {
 
   int64_t key_head(int64_t head) const { return head / (h / g); }
 };
+
+// Each code times its scale.
+inline void times_scale(Dense& x, const Dense& scale) {
+  if (!scale) return;
+  const int64_t columns = x.shape[3] / scale.shape[3];
+  for (int64_t i = 0; i < x.shape[0]; ++i)
+    for (int64_t j = 0; j < x.shape[1]; ++j)
+      for (int64_t g = 0; g < x.shape[2]; ++g)
+        for (int64_t c = 0; c < x.shape[3]; ++c)
+          x.value[x.at_index(i, j, g, c)] *= scale(i, j, g, c / columns);
+}
 
 template <class P>
 Attention load_attention(const P& p) {
@@ -50,6 +65,11 @@ Attention load_attention(const P& p) {
     if (p.page_table.data)
       a.at.page = p.k.shape[1], a.at.extent = p.page_table.shape[1] * a.at.page;
     if (p.q_value.data) width += static_cast<double>(a.e);
+    a.k_codes = p.k.dtype != p.q.dtype, a.v_codes = p.v.dtype != p.q.dtype;
+    times_scale(a.k, load(p.k_scale)), times_scale(a.v, load(p.v_scale));
+    a.k.dtype = a.v.dtype = p.q.dtype;
+    a.context_len = load(p.context_len);
+    a.key_step = p.key_step ? p.key_step : 1, a.key_shift = p.key_shift;
     a.rope_begin = p.rope_begin, a.rope_interleaved = p.rope_interleaved != 0;
   }
   a.columns = (p.key_start.data || a.at.page) && p.key_max ? p.key_max : a.at.extent;
@@ -72,7 +92,7 @@ struct Key {
 };
 
 inline Key key_of(const Attention& a, const Sequence& q, int64_t g, int64_t j) {
-  Key key{place(a.at, q, q.store + j), q.first + j, j, true};
+  Key key{place(a.at, q, q.store + j), q.first + j, a.key_step * j + a.key_shift, true};
   if (a.key_position) {
     // Paged: (r, g, column).  Contiguous: (row, g, token of the row).
     key.position = a.at.page ? a.key_position.integer(q.r, g, q.first + j)
@@ -84,8 +104,8 @@ inline Key key_of(const Attention& a, const Sequence& q, int64_t g, int64_t j) {
 }
 
 inline int64_t row_position(const Attention& a, const Sequence& q, int64_t head, int64_t i) {
-  return a.query_position ? a.query_position.integer(q.batch, head, q.row + i)
-                          : i + q.keys - q.rows;
+  if (a.query_position) return a.query_position.integer(q.batch, head, q.row + i);
+  return i + (a.context_len ? a.context_len.integer(q.r) : q.keys) - q.rows;
 }
 
 inline bool sees(const Attention& a, const Sequence& q, int64_t head, int64_t i, const Key& key) {
@@ -144,19 +164,28 @@ void rotate(double* x, const Dense& cos, const Dense& sin, int64_t position, int
 template <class Real>
 struct Keys {
   std::vector<Key> key;
-  std::vector<std::vector<double>> turned;  // with rope
+  std::vector<std::vector<double>> turned, values;  // of k with rope or codes, of v with codes
   std::vector<const double*> k, v;
   std::vector<double> k_norm, v_norm, v_largest;
 
   Keys(const Attention& a, const Sequence& q, int64_t g, Mode mode) {
-    if (a.cos) turned.resize(q.keys);
+    const bool rounds_k = mode == Mode::rounded && a.k_codes,
+               rounds_v = mode == Mode::rounded && a.v_codes;
+    turned.resize(q.keys), values.resize(q.keys);
+    const auto rounded = [](std::vector<double>& to, const double* from, int64_t n, int dtype) {
+      to.assign(from, from + n);
+      for (double& x : to) x = round_to(dtype, static_cast<float>(x));
+      return to.data();
+    };
     for (int64_t j = 0; j < q.keys; ++j) {
       key.push_back(key_of(a, q, g, j));
       const Place at = key[j].at;
       k.push_back(at.present ? a.k.row(at.row, at.slot, g) : nullptr);
       v.push_back(at.present ? a.v.row(at.row, at.slot, g) : nullptr);
+      if (rounds_k && at.present) k[j] = rounded(turned[j], k[j], a.d, a.k.dtype);
+      if (rounds_v && at.present) v[j] = rounded(values[j], v[j], a.e, a.v.dtype);
       if (a.cos && key[j].present) {
-        turned[j].assign(k[j], k[j] + a.d);
+        if (!rounds_k) turned[j].assign(k[j], k[j] + a.d);
         rotate<Real>(turned[j].data(), a.cos, a.sin, key[j].position, a.rope_begin,
                      a.rope_interleaved, false);
         if (mode == Mode::rounded)

@@ -8,8 +8,19 @@
 namespace oracle {
 
 struct Appended {
-  Out k, v, key_len_out;
+  Out k, v, key_len_out, k_scale, v_scale;
 };
+
+// The scale of the values of one part of a row, for codes of `dtype`.
+inline double part_scale(const double* x, int64_t n, int dtype, bool power_of_two) {
+  double amax = 0;
+  for (int64_t c = 0; c < n; ++c)
+    if (std::isfinite(x[c])) amax = std::max(amax, std::abs(x[c]));
+  if (amax == 0) return 1;
+  const double largest = dtype == FOVEA_I8 ? 127 : format_of(dtype).largest;
+  const double scale = std::max(amax / largest, std::ldexp(1.0, -126));
+  return power_of_two ? std::exp2(std::ceil(std::log2(scale))) : static_cast<float>(scale);
+}
 
 // A row of k_new as it is stored, before the cast.  value / scale is one f32 division.
 template <class Real>
@@ -55,6 +66,8 @@ Appended cache_append(const fovea_cache_append_params& p, Mode mode) {
   if (p.k.data) out.k = Out(p.k, unit_of(p.k.dtype));
   if (p.v.data) out.v = Out(p.v, unit_of(p.v.dtype));
   if (p.key_len_out.data) out.key_len_out = Out(p.key_len_out, 0);
+  if (p.k_scale_out.data) out.k_scale = Out(p.k_scale_out, 0);
+  if (p.v_scale_out.data) out.v_scale = Out(p.v_scale_out, 0);
   // Without arithmetic before it the cast is exact: bit for bit.
   const bool plain = !weight && !cos;
   auto store = [&](Out& to, const fovea_tensor& x, const Place& place, int64_t head,
@@ -67,6 +80,21 @@ Appended cache_append(const fovea_cache_append_params& p, Mode mode) {
       largest = std::max(largest, std::abs(row[c]));
     }
     to.terms(largest);
+  };
+  // Finds the scales of a row and divides it.
+  auto divide = [&](Out& to, const fovea_tensor& x, int dtype, const Place& place, int64_t head,
+                    std::vector<double> row) {
+    if (!x.data) return row;
+    const int64_t groups = x.shape[3], columns = static_cast<int64_t>(row.size()) / groups;
+    const int64_t first = ((place.row * x.shape[1] + place.slot) * x.shape[2] + head) * groups;
+    for (int64_t n = 0; n < groups; ++n) {
+      double* part = row.data() + n * columns;
+      const double scale = part_scale(part, columns, dtype, p.scale_power_of_two != 0);
+      to.set(first + n, scale), to.terms(scale);
+      for (int64_t c = 0; c < columns; ++c)
+        part[c] = static_cast<float>(static_cast<float>(part[c]) / static_cast<float>(scale));
+    }
+    return row;
   };
   for (int64_t r = 0; r < at.sequences; ++r) {
     const Sequence q = sequence(at, r);
@@ -81,11 +109,15 @@ Appended cache_append(const fovea_cache_append_params& p, Mode mode) {
       const int64_t turn = position ? position.integer(q.batch, q.row + i) : token;
       for (int64_t head = 0; k_new && head < k_new.shape[2]; ++head)
         store(out.k, p.k, to, head,
-              new_row<Real>(p, k_new, weight, cos, sin, k_scale, q.batch, q.row + i, head, turn),
+              divide(out.k_scale, p.k_scale_out, p.k.dtype, to, head,
+                     new_row<Real>(p, k_new, weight, cos, sin, k_scale, q.batch, q.row + i, head,
+                                   turn)),
               plain);
       for (int64_t head = 0; v_new && head < v_new.shape[2]; ++head)
         store(out.v, p.v, to, head,
-              new_row<Real>(p, v_new, none, none, none, v_scale, q.batch, q.row + i, head, turn),
+              divide(out.v_scale, p.v_scale_out, p.v.dtype, to, head,
+                     new_row<Real>(p, v_new, none, none, none, v_scale, q.batch, q.row + i, head,
+                                   turn)),
               true);
     }
   }

@@ -73,7 +73,7 @@ inline double round_small(const Format& f, double x, bool saturate) {
   return std::copysign(f.infinities ? HUGE_VAL : NAN, x);
 }
 
-// The value that x has once stored as dtype.  8-bit types saturate, as cache_append says.
+// The value that x has once stored as dtype.  8-bit types saturate, and i8 has no NaN, as cache_append says.
 inline double round_to(int dtype, double x) {
   switch (dtype) {
     case FOVEA_F32:
@@ -85,7 +85,7 @@ inline double round_to(int dtype, double x) {
     case FOVEA_E5M2:
       return round_small(format_of(dtype), x, true);
     case FOVEA_I8: {
-      const double y = std::nearbyint(x);
+      const double y = std::isnan(x) ? 0 : std::nearbyint(x);
       return y < -128 ? -128 : y > 127 ? 127 : y;
     }
     default:

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <numeric>
+
 #include "random/fill.h"
 
 namespace random_calls {
@@ -7,12 +9,14 @@ namespace {
 void append(Draw& d) {
   for (const std::string part : {"k", "v"}) {
     if (d.one_in(3)) {
-      d.drop(part), d.drop(part + "_new"), d.drop(part + "_scale");
+      for (const char* of : {"", "_new", "_scale", "_scale_out"}) d.drop(part + of);
     } else {
       d.give(part), d.give(part + "_new");
     }
   }
   if (!d.has("k") && !d.has("v")) d.give("k"), d.give("k_new");
+  for (const std::string part : {"k", "v"})
+    if (d.has((part + "_scale").c_str())) d.drop(part + "_scale_out");
   if (!d.has("k"))
     for (const char* name : {"cos", "sin", "norm_weight", "position"}) d.drop(name);
 }
@@ -24,6 +28,14 @@ void heads(Draw& d) {
 
 void norm(Draw& d) {
   if (!d.has("norm_weight")) d.set("norm_eps", 0.0f);
+  if (!d.has("k_scale_out") && !d.has("v_scale_out")) d.scalar<int32_t>("scale_power_of_two") = 0;
+}
+
+// Scales that divide the rows of k and of v.
+void groups(Draw& d) {
+  const int64_t all = std::gcd(d.has("k") ? d.x("d") : 0, d.has("v") ? d.x("e") : 0);
+  const int64_t wanted = d.one_of({1, 1, 2, 4, all});
+  d.x("groups") = wanted && all % wanted == 0 ? wanted : 1;
 }
 
 void count(Draw& d) {
@@ -50,7 +62,8 @@ bool pairs(Filler& f, const Tensor& x) {
   return true;
 }
 
-const Rules kAppend({"cache_append"}, {.tensors = append, .letters = heads, .scalars = norm});
+const Rules kAppend({"cache_append"},
+                    {.tensors = append, .letters = heads, .extents = groups, .scalars = norm});
 const Rules kCopy({"cache_copy"}, {.letters = count, .integers = pairs});
 
 }  // namespace

@@ -204,7 +204,9 @@ int64_t Draw::extent(const Field& f, const std::string& dim) {
 
 // Inputs are of the types that have kernels of their own more often than not.
 int Draw::dtype_of(const Field& f) {
-  if (!f.dtype_as.empty() && (f.dtypes.empty() || one_in(2))) {
+  const bool scaled = has((f.name + "_scale").c_str()) || has((f.name + "_scale_out").c_str());
+  const bool codes = scaled && !f.dtype_as.empty();  // where an input may be codes
+  if (!f.dtype_as.empty() && !codes && (f.dtypes.empty() || one_in(2))) {
     const Field& as = *op_.find(f.dtype_as);
     for (const Tensor& x : call_.tensors)
       if (x.field->name == as.name) return x.view.dtype;
@@ -215,7 +217,7 @@ int Draw::dtype_of(const Field& f) {
     return contract::kDtypes.at(
         f.dtypes[random_.integer(0, static_cast<int64_t>(f.dtypes.size()) - 1)]);
   };
-  if (f.output && has((f.name + "_scale").c_str()))  // codes
+  if (f.output && scaled)  // codes
     return static_cast<int>(one_of({FOVEA_E4M3, FOVEA_E5M2, FOVEA_I8}));
   return pick();
 }

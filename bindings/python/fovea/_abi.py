@@ -218,6 +218,11 @@ class AttentionForwardParams(C.Structure):
         ("rope_begin", C.c_int32),
         ("rope_interleaved", C.c_int32),
         ("splits", C.c_int32),
+        ("k_scale", Tensor),
+        ("v_scale", Tensor),
+        ("context_len", Tensor),
+        ("key_step", C.c_int64),
+        ("key_shift", C.c_int64),
     ]
 
 
@@ -313,7 +318,9 @@ class CacheAppendParams(C.Structure):
         ("norm_eps", C.c_float),
         ("rope_begin", C.c_int32),
         ("rope_interleaved", C.c_int32),
-        ("reserved", C.c_int32),
+        ("scale_power_of_two", C.c_int32),
+        ("k_scale_out", Tensor),
+        ("v_scale_out", Tensor),
     ]
 
 
@@ -933,11 +940,11 @@ class XSelectBlockParams(C.Structure):
 
 SIZES = {
     Tensor: 96,
-    AttentionForwardParams: 2192,
+    AttentionForwardParams: 2496,
     AttentionBackwardParams: 2472,
     MergeForwardParams: 488,
     MergeBackwardParams: 872,
-    CacheAppendParams: 1672,
+    CacheAppendParams: 1864,
     CacheCopyParams: 296,
     CacheGetParams: 688,
     RopeForwardParams: 600,

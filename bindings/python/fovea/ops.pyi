@@ -36,6 +36,9 @@ class _attention_forward(TypedDict, total=False):
     sink_logit: Array | None
     cos: Array | None
     sin: Array | None
+    k_scale: Array | None
+    v_scale: Array | None
+    context_len: Array | None
     query_max: Int
     key_max: Int
     window_left: Int
@@ -48,6 +51,8 @@ class _attention_forward(TypedDict, total=False):
     rope_begin: Int
     rope_interleaved: Int
     splits: Int
+    key_step: Int
+    key_shift: Int
 
 @overload
 def attention_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
@@ -216,12 +221,15 @@ class _cache_append(TypedDict, total=False):
     norm_weight: Array | None
     k_scale: Array | None
     v_scale: Array | None
+    k_scale_out: Array | None
+    v_scale_out: Array | None
     r: Int | None
     query_max: Int
     key_max: Int
     norm_eps: Float
     rope_begin: Int
     rope_interleaved: Int
+    scale_power_of_two: Int
 
 @overload
 def cache_append(ctx: Context | None = ..., *, key_len_out: None = ...,

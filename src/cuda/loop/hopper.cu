@@ -23,6 +23,8 @@ Text hopper_refuses(const Context& ctx, int32_t dtype, const Sequences& sequence
 
 Text hopper_refuses(const Context& ctx, const Attend& a) {
   if (Text why = hopper_refuses(ctx, a.dtype, a.sequences); !why.empty()) return why;
+  if (a.k_dtype != a.dtype) return reason_dtype("k.dtype", a.k_dtype, a.dtype, "q");
+  if (a.v_dtype != a.dtype) return reason_dtype("v.dtype", a.v_dtype, a.dtype, "q");
   if (Text why = refuse_widths(a.d, a.e, 8); !why.empty()) return why;
   if (!a.h || !a.g) return "h is 0";
   return "";

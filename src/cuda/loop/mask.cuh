@@ -15,7 +15,7 @@ struct KeyTiles {
 
 using Range = Interval;
 
-// Default positions: index in the sequence, bottom-right aligned.
+// No tensor of positions: what a row sees is intervals of keys.
 FOVEA_HD bool default_positions(const Mask& mask) {
   return !mask.query_position && !mask.key_position;
 }
@@ -31,13 +31,13 @@ FOVEA_HD void each_window(const Mask& mask, int64_t h0, int64_t h1, const F& f) 
 FOVEA_HD KeyTiles key_tiles(const Mask& mask, const Sequence& q, int64_t h0, int64_t h1, int64_t i0,
                             int64_t i1, int64_t width) {
   if (!default_positions(mask)) return {0, 0, (q.keys + width - 1) / width};
-  const int64_t p0 = i0 + q.keys - q.rows, p1 = i1 - 1 + q.keys - q.rows;
+  const int64_t p0 = i0 + q.context - q.rows, p1 = i1 - 1 + q.context - q.rows;
   int64_t begin = q.keys, end = 0, sink = 0;
   each_window(mask, h0, h1, [&](const Window& w) {
-    const SeenKeys<int64_t> some = w.seen(p0, p1, q.keys);
+    const SeenKeys<int64_t> some = w.seen(p0, p1, q.keys, mask.axis);
     begin = begin < some.low ? begin : some.low;
     end = end > some.high ? end : some.high;
-    const int64_t to = w.reach().high(p1, q.keys), kept = some.sink < to ? some.sink : to;
+    const int64_t kept = some.sink < some.high ? some.sink : some.high;
     sink = sink > kept ? sink : kept;
   });
   begin = clamp_i64(begin, 0, q.keys), end = clamp_i64(end, 0, q.keys),
@@ -54,7 +54,8 @@ FOVEA_HD Range row_range(const Mask& mask, const Sequence& q, int64_t h0, int64_
   if (!default_positions(mask)) return {0, q.rows};
   int64_t begin = q.rows, end = 0;
   each_window(mask, h0, h1, [&](const Window& w) {
-    const Range rows = w.rows(j0, j1, q.keys - q.rows, q.rows);
+    const Range rows =
+        w.rows(mask.axis.at(j0), mask.axis.at(j1 - 1) + 1, q.context - q.rows, q.rows);
     begin = begin < rows.begin ? begin : rows.begin;
     end = end > rows.end ? end : rows.end;
   });
@@ -67,17 +68,18 @@ FOVEA_HD Range row_range(const Mask& mask, const Sequence& q, int64_t h0, int64_
 FOVEA_HD bool tile_full(const Mask& mask, const Sequence& q, int64_t h0, int64_t h1, int64_t i0,
                         int64_t i1, int64_t j0, int64_t j1) {
   if (!default_positions(mask) || mask.bits) return false;
-  const int64_t p0 = i0 + q.keys - q.rows, p1 = i1 - 1 + q.keys - q.rows;
+  const int64_t p0 = i0 + q.context - q.rows, p1 = i1 - 1 + q.context - q.rows;
   bool full = true;
-  each_window(mask, h0, h1,
-              [&](const Window& w) { full = full && w.seen(p1, p0, q.keys).all(j0, j1); });
+  each_window(mask, h0, h1, [&](const Window& w) {
+    full = full && w.seen(p1, p0, q.keys, mask.axis).all(j0, j1);
+  });
   return full;
 }
 
-// Row i of head h, at position p_i under window w, sees key j at position p_j (j < keys, present).
+// Row i of head h, at position p_i under window w, sees key j at position p_j.  The key is there.
 FOVEA_HD bool sees(const Mask& mask, const Sequence& q, const Window& w, int64_t h, int64_t i,
                    int64_t j, int64_t p_i, int64_t p_j) {
-  return p_j >= 0 && w.sees(p_i, p_j) && mask.bit(q, h, i, j);
+  return w.sees(p_i, p_j) && mask.bit(q, h, i, j);
 }
 
 }  // namespace fovea::cuda

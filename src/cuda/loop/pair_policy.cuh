@@ -231,9 +231,10 @@ struct RichPairs {
       x = 0.f;
       if (i >= q.rows || j >= q.keys) return 0.f;
       const int64_t p_i = query_position ? query_position[i * a.mask.query_position.stride[2]]
-                                         : i + q.keys - q.rows;
-      const int64_t p_j = key_position ? key_position[j * a.mask.key_position.stride[2]] : j;
-      if (p_j < 0 || !window.sees(p_i, p_j)) return 0.f;
+                                         : i + q.context - q.rows;
+      const int64_t p_j =
+          key_position ? key_position[j * a.mask.key_position.stride[2]] : a.mask.axis.at(j);
+      if ((key_position && p_j < 0) || !window.sees(p_i, p_j)) return 0.f;
       const int64_t column = q.key_first + j;
       if (bits &&
           !(bits[i * a.mask.bits.stride[2] + column / 8 * a.mask.bits.stride[3]] >> (column % 8) &

@@ -44,7 +44,7 @@ inline __device__ __noinline__ KeyInfo key_info(const Attend& a, const Sequence&
   if (j < 0 || j >= seq.keys) return info;
   info.p = a.mask.key_at(seq, g, j);
   const KeyPlace place = key_place(a.sequences, seq, j);
-  if (place.absent() || info.p < 0) return info;
+  if (place.absent() || (a.mask.key_position && info.p < 0)) return info;
   info.k = place.offset(g, a.k.stride), info.v = place.offset(g, a.v.stride);
   return info;
 }

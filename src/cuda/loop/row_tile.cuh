@@ -71,6 +71,8 @@ struct RowTile {
     if (group() > 1) return rows.g;
     return static_cast<int>(rows.g) / (static_cast<int>(a.h) / static_cast<int>(a.g));
   }
+  // Of packed row m, where no tensor gives it.
+  __device__ int64_t position(int m) const { return query(m) + rows.seq.context - rows.seq.rows; }
   __device__ int first_query() const { return query(begin); }
   __device__ int end_query() const { return query(begin + size - 1) + 1; }
 };

@@ -5,6 +5,7 @@
 //   | policy                 | of a call with                                    |
 //   | PlainScore, WindowMask | scale, window and lengths alone (Attend::plain()) |
 //   | CappedScore            | these and a softcap                               |
+//   | SpanMask               | sink keys, windows of heads, keys along an axis   |
 //   | RichScore, RichMask    | anything; its tests are uniform over a block      |
 #pragma once
 #include <concepts>
@@ -83,7 +84,7 @@ struct RichScore {
   // x -= slope |p_i - p_j|; default positions need no table of keys.
   template <int M, int N>
   __device__ void distance(float (&x)[M][N][4], int key, int row) const {
-    const bool given = !default_positions(a.mask);
+    const bool given = !default_positions(a.mask) || !a.mask.axis.by_index();
     const int lane_key = key + threadIdx.x % 4 * 2;
     each_row<M>(row, [&](int i, int half, int m) {
       if (m >= tile.count) return;
@@ -153,10 +154,11 @@ struct FullTiles {
   __device__ FullTiles(const Attend& a, const RowTile& tile, int width)
       : begin(0), end(tile.keys / width) {
     if (!default_positions(a.mask) || a.mask.bits) end = 0;
-    const int first = tile.first_query() + tile.shift, last = tile.end_query() - 1 + tile.shift;
+    const int64_t first = tile.position(tile.begin),
+                  last = tile.position(tile.begin + tile.size - 1);
     const int64_t heads = a.mask.head_window ? tile.rows.head_end() : tile.rows.head_begin() + 1;
     for (int64_t h = tile.rows.head_begin(); h < heads; ++h) {
-      const SeenKeys<int64_t> every = a.mask.of_head(h).seen(last, first, tile.keys);
+      const SeenKeys<int64_t> every = a.mask.of_head(h).seen(last, first, tile.keys, a.mask.axis);
       begin =
           max(begin, static_cast<int>((clamp_i64(every.low, 0, kIndexMax) + width - 1) / width));
       end = min(end, static_cast<int>(clamp_i64(every.high, 0, kIndexMax) / width));
@@ -165,7 +167,7 @@ struct FullTiles {
   __device__ bool full(int n) const { return n >= begin && n < end; }
 };
 
-// Positions in tile columns from `origin`.
+// Key numbers as columns of a tile that begins at `origin`.
 __device__ inline SeenKeys<int> columns_of(const SeenKeys<int64_t>& seen, int origin) {
   const auto column = [&](int64_t at) {
     return static_cast<int>(clamp_i64(at, 0, kIndexMax)) - origin;
@@ -225,41 +227,90 @@ struct WindowMask {
   }
 };
 
-struct RichMask : FullTiles {
+// What a row sees is a window and sink keys before it.  Windows may differ by head, and keys may
+// lie along an axis (Mask::axis).  A walk visits the tiles of the sink keys, then the window's.
+struct SpanMask : FullTiles {
   using Call = Attend;
   static constexpr bool sinks = true;
-  const Attend& a;
   const RowTile& tile;
+  Window window;  // of every head, unless head_window is given
+  KeyAxis axis;
+  const int32_t* head_window;
+  int64_t head_stride, column_stride;
 
-  __device__ RichMask(const Attend& a, const RowTile& tile, int width)
-      : FullTiles(a, tile, width), a(a), tile(tile) {}
+  __device__ SpanMask(const Attend& a, const RowTile& tile, int width)
+      : FullTiles(a, tile, width),
+        tile(tile),
+        window(a.mask.window),
+        axis(a.mask.axis),
+        head_window(a.mask.head_window.as<int32_t>()),
+        head_stride(a.mask.head_window.stride[0]),
+        column_stride(a.mask.head_window.stride[1]) {}
   __device__ static KeyTiles tiles(const Attend& a, const RowTile& tile, int width) {
     return key_tiles(a.mask, tile.rows.seq, tile.rows.head_begin(), tile.rows.head_end(),
                      tile.first_query(), tile.end_query(), width);
   }
   template <int M, int N>
   __device__ void apply(float (&x)[M][N][4], int key, int row) const {
-    if (!default_positions(a.mask))
+    const int lane_key = key + threadIdx.x % 4 * 2;
+    each_row<M>(row, [&](int i, int half, int m) {
+      if (m >= tile.count) return;
+      hide(x[i], half, columns_of(seen(m), lane_key));
+    });
+  }
+  // The last tile of `width` keys that packed row m may see.
+  __device__ int last_tile(int m, int width) const {
+    return max(columns_of(seen(m), 0).high - 1, 0) / width;
+  }
+
+ protected:
+  template <int N>
+  __device__ static void hide(float (&x)[N][4], int half, const SeenKeys<int>& seen) {
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int c = 0; c < 2; ++c)
+        if (!seen(j * 8 + c)) x[j][2 * half + c] = kNegativeInfinity;
+  }
+
+ private:
+  __device__ SeenKeys<int64_t> seen(int m) const {
+    Window of = window;
+    if (head_window) {
+      const int32_t* at = head_window + tile.head(m) * head_stride;
+      of.left = at[0], of.right = at[column_stride], of.sink = at[2 * column_stride];
+    }
+    const int64_t p = tile.position(m);
+    return of.seen(p, p, tile.keys, axis);
+  }
+};
+
+// The same with tensors of positions, and bits.
+struct RichMask : SpanMask {
+  const Attend& a;
+
+  __device__ RichMask(const Attend& a, const RowTile& tile, int width)
+      : SpanMask(a, tile, width), a(a) {}
+  template <int M, int N>
+  __device__ void apply(float (&x)[M][N][4], int key, int row) const {
+    if (a.mask.key_position)
       positions(x, key, row);
+    else if (a.mask.query_position)
+      rows(x, key, row);
     else
-      windows(x, key, row);
+      SpanMask::apply(x, key, row);
     if (a.mask.bits) bits(x, key, row);
   }
 
  private:
+  // Positions of rows alone: still intervals of keys.
   template <int M, int N>
-  __device__ void windows(float (&x)[M][N][4], int key, int row) const {
+  __device__ void rows(float (&x)[M][N][4], int key, int row) const {
     const int lane_key = key + threadIdx.x % 4 * 2;
     each_row<M>(row, [&](int i, int half, int m) {
       if (m >= tile.count) return;
-      const int p = tile.query(m) + tile.shift;
-      const SeenKeys<int> seen =
-          columns_of(a.mask.of_head(tile.head(m)).seen(p, p, tile.keys), lane_key);
-#pragma unroll
-      for (int j = 0; j < N; ++j)
-#pragma unroll
-        for (int c = 0; c < 2; ++c)
-          if (!seen(j * 8 + c)) x[i][j][2 * half + c] = kNegativeInfinity;
+      const int64_t h = tile.head(m), p = a.mask.query_at(tile.rows.seq, h, tile.query(m));
+      hide(x[i], half, columns_of(a.mask.of_head(h).seen(p, p, tile.keys, a.mask.axis), lane_key));
     });
   }
   template <int M, int N>

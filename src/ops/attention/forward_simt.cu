@@ -19,7 +19,8 @@ Text offer(const Context& ctx, const Attend& a, Plan& plan) {
   splits = clamp_i64(splits, 1, key_tiles > 1 ? key_tiles : 1);
   grid.split(splits);
 
-  plan.kernel += Text(".") + dtype_name(a.dtype) + (splits > 1 ? ".split" : "");
+  plan.kernel +=
+      Text(".") + dtype_name(a.dtype) + (a.codes() ? ".codes" : "") + (splits > 1 ? ".split" : "");
   PartialSlots slots;
   if (splits > 1) slots = PartialSlots(plan.workspace, a, splits);
   plan.launch = [=](Context& ctx, void* base) {

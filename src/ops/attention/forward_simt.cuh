@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_forward on the portable flash loop (loop/attend_simt.cuh): every dtype, width, stride
-// and feature.  x = score(q k' + q_value v').  Keys stored unrotated are rotated as they are read.
+// and feature.  x = score(q k' + q_value v').  Keys stored unrotated are rotated as they are read,
+// codes are scaled.
 #pragma once
 #include "core/rotate.h"
 #include "cuda/loop/attend_simt.cuh"
@@ -8,22 +9,54 @@
 
 namespace fovea::cuda {
 
+// k or v.  A code counts times the scale of its part of the row, `columns` wide.
+struct KeyOperand : Operand {
+  bool codes;
+  int32_t columns;
+  View<4> scale;
+};
+
 struct ForwardSimt {
   Attend a;
-  Operand q, k, v, q_value;
+  Operand q;
+  KeyOperand k, v;
+  Operand q_value;
   Partials parts;  // unused where splits == 1
   PackedGrid grid;
 };
 
 template <int R>
 struct ForwardShared : PackedTile<R> {
-  int64_t q_value[16 * R];  // element offsets; -1: no such row
+  int64_t q_value[16 * R];        // element offsets; -1: no such row
+  int64_t scales[2][kStageTile];  // of the keys' scales of k, of v
 };
+
+// Column `column` of the row that starts at element `row`.
+inline __device__ float load_key(const KeyOperand& x, int64_t row, int64_t scale, int column) {
+  const int64_t at = row + column * x.column_stride;
+  if (!x.codes) return load_float(x.data, x.dtype, at);
+  const uint8_t code = static_cast<const uint8_t*>(x.data)[at];
+  const float value = x.dtype == FOVEA_E4M3   ? fovea::to_float(E4m3{code})
+                      : x.dtype == FOVEA_E5M2 ? fovea::to_float(E5m2{code})
+                                              : static_cast<float>(static_cast<int8_t>(code));
+  return x.scale ? value * x.scale.as()[scale + column / x.columns * x.scale.stride[3]] : value;
+}
+
+// Four columns of a row of codes; a row < 0 is all zero.
+inline __device__ __noinline__ float4 load_codes(const KeyOperand& x, int64_t row, int64_t scale,
+                                                 int column) {
+  float out[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    out[i] = row >= 0 && column + i < x.width ? load_key(x, row, scale, column + i) : 0.f;
+  return {out[0], out[1], out[2], out[3]};
+}
 
 // Four columns of a key that is stored unrotated.
 inline __device__ __noinline__ float4 load_turned(const ForwardSimt& call, const KeyInfo& key,
-                                                  int column) {
-  float4 out = load_four(call.k, key.k, column);
+                                                  int64_t scale, int column) {
+  float4 out =
+      call.k.codes ? load_codes(call.k, key.k, scale, column) : load_four(call.k, key.k, column);
   const Rope& rope = call.a.rope;
   if (key.k < 0 || column + 4 <= rope.begin || column >= rope.begin + 2 * rope.half) return out;
   const Turn turn = turn_at(rope, key.p, 1.f);
@@ -34,8 +67,7 @@ inline __device__ __noinline__ float4 load_turned(const ForwardSimt& call, const
     const int64_t pair = rope.interleaved ? x / 2 : x % rope.half;
     const bool second = rope.interleaved ? x % 2 : x >= rope.half;
     const int64_t other = column + i + (rope.interleaved ? 1 : rope.half) * (second ? -1 : 1);
-    const float partner =
-        load_float(call.k.data, call.k.dtype, key.k + other * call.k.column_stride);
+    const float partner = load_key(call.k, key.k, scale, static_cast<int>(other));
     const float c = turn.cos[pair * turn.cos_stride], s = turn.sin[pair * turn.sin_stride];
     lanes[i] = turn.outside ? quiet_nan()
                : second     ? partner * s + lanes[i] * c
@@ -55,8 +87,13 @@ struct DotScore : TileScores<R> {
   __device__ bool products(float (&x)[R][4], int64_t) const {
     const auto load_q = [&](int row, int column) { return load_four(call.q, s.q[row], column); };
     if (call.a.rope.cos)
-      multiply_nt(x, this->tiles, call.q.width, load_q,
-                  [&](int row, int column) { return load_turned(call, s.keys[row], column); });
+      multiply_nt(x, this->tiles, call.q.width, load_q, [&](int row, int column) {
+        return load_turned(call, s.keys[row], s.scales[0][row], column);
+      });
+    else if (call.k.codes)
+      multiply_nt(x, this->tiles, call.q.width, load_q, [&](int row, int column) {
+        return load_codes(call.k, s.keys[row].k, s.scales[0][row], column);
+      });
     else
       multiply_nt(x, this->tiles, call.q.width, load_q,
                   [&](int row, int column) { return load_four(call.k, s.keys[row].k, column); });
@@ -71,7 +108,8 @@ struct DotScore : TileScores<R> {
     return {call.a, s, item, j0, missing};
   }
   __device__ float4 values(int row, int column) const {
-    return load_four(call.v, s.keys[row].v, column);
+    return call.v.codes ? load_codes(call.v, s.keys[row].v, s.scales[1][row], column)
+                        : load_four(call.v, s.keys[row].v, column);
   }
 };
 
@@ -91,6 +129,11 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
       continue;
     const WindowKeys keys(a, rows, item, call.grid.splits, [&](int n, int64_t j) {
       s.keys[n] = key_info(a, rows.seq, rows.g, j);
+      if (s.keys[n].k >= 0 && (a.k_scale || a.v_scale)) {
+        const KeyPlace at = key_place(a.sequences, rows.seq, j);
+        s.scales[0][n] = at.offset(rows.g, a.k_scale.stride);
+        s.scales[1][n] = at.offset(rows.g, a.v_scale.stride);
+      }
       return s.keys[n].k < 0;
     });
     attend_simt<Chunks>(tiles, keys, DotScore<R>{{tiles}, call, s, item},
@@ -98,12 +141,18 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
   }
 }
 
+inline KeyOperand key_operand(const Attend& a, const View<4>& view, int32_t dtype, int64_t width,
+                              const View<4>& scale) {
+  return {operand_of(view, dtype, width), dtype != a.dtype,
+          static_cast<int32_t>(width / std::max<int64_t>(a.groups, 1)), scale};
+}
+
 template <int R, int Chunks>
 void forward_simt(Context& ctx, const Attend& a, const PackedGrid& grid, const Partials& parts) {
   const ForwardSimt call{a,
                          operand_of(a.q, a.dtype, a.d),
-                         operand_of(a.k, a.dtype, a.d),
-                         operand_of(a.v, a.dtype, a.e),
+                         key_operand(a, a.k, a.k_dtype, a.d, a.k_scale),
+                         key_operand(a, a.v, a.v_dtype, a.e, a.v_scale),
                          operand_of(a.q_value, a.dtype, a.e),
                          parts,
                          grid};

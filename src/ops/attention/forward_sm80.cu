@@ -85,6 +85,8 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
 
 Text refuses(const Context& ctx, const Attend& a) {
   if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16) return reason_dtype(a.dtype);
+  if (a.k_dtype != a.dtype) return reason_dtype("k.dtype", a.k_dtype, a.dtype, "q");
+  if (a.v_dtype != a.dtype) return reason_dtype("v.dtype", a.v_dtype, a.dtype, "q");
   if (a.q_value) return reason_given("q_value");
   if (a.rope.cos) return reason_given("cos");
   if (Text why = refuse_widths(a.d, a.e, 8, 256); !why.empty()) return why;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 
 #include "core/fields.h"
@@ -31,7 +32,7 @@ Attend shared(const char* op, const P& p, const fovea_tensor* table,
 
   check_not_negative(op, "local_chunk", p.local_chunk);
   a.mask.window = read_windows(op, p);
-  a.mask.window.chunk = p.local_chunk;
+  a.mask.window.chunk = std::min(p.local_chunk, kUnlimited);
   a.mask.head_window = view_of<2>(p.head_window);
   a.mask.query_position = view_of<3>(p.query_position);
   a.mask.key_position = view_of<3>(p.key_position);
@@ -44,6 +45,8 @@ Attend shared(const char* op, const P& p, const fovea_tensor* table,
 
 Attend resolve(const fovea_attention_forward_params& p) {
   Attend a = shared(kForward, p, &p.page_table, &p.cache_row);
+  read_axis(a, kForward, p);
+  read_codes(a, kForward, p, p.v);
   if (p.q_value.data) {
     a.q_value = view_of<4>(p.q_value);
     if (p.scale == 0)

@@ -38,19 +38,19 @@ void add_bias(const Element* bias, int64_t stride, int count, int lanes, float* 
 
 Call::Call(const Attend& request) : a(request), simd(host::simd()), group(a.g ? a.h / a.g : 1) {
   d_pad = host::padded(a.d), e_pad = host::padded(a.e);
-  elementwise =
-      a.mask.query_position || a.mask.key_position || a.mask.bits || a.score.bias || a.score.alibi;
+  elementwise = a.mask.key_position || a.mask.bits || a.score.bias || a.score.alibi;
 }
 
 RowTile::RowTile(const Call& call, const Sequence& q, int64_t first_head, int64_t heads,
                  int64_t first, int64_t row_count)
     : host::RowTile(row_count), key_head(first_head / call.group) {
   const Mask& mask = call.a.mask;
-  const bool by_index = !mask.query_position && !mask.key_position;
+  const bool intervals = !mask.key_position;
   for (int r = 0; r < count; ++r) {
     row[r] = (first + r) / heads, head[r] = first_head + (first + r) % heads;
     window[r] = mask.of_head(head[r]), position[r] = mask.query_at(q, head[r], row[r]);
-    seen[r] = by_index ? window[r].range(position[r], q.keys) : KeyRange{0, q.keys, 0, 0};
+    seen[r] =
+        intervals ? window[r].range(position[r], q.keys, mask.axis) : KeyRange{0, q.keys, 0, 0};
   }
   bound();
 }
@@ -69,10 +69,12 @@ void load_keys(const Call& call, const Sequence& q, int64_t key_head, int64_t be
     }
   const bool* absent = tile.any_absent ? tile.absent : nullptr;
   k.copy = a.rope.cos.data != nullptr;
-  const host::KeyRows keys = host::load_keys({call.simd, a.sequences, a.k, a.dtype, a.d}, q,
-                                             key_head, begin, count, k, absent, room.k);
-  const host::KeyRows values = host::load_keys({call.simd, a.sequences, a.v, a.dtype, a.e}, q,
-                                               key_head, begin, count, v, absent, room.v);
+  const host::KeyRows keys =
+      host::load_keys({call.simd, a.sequences, a.k, a.k_dtype, a.d, a.k_scale, a.groups}, q,
+                      key_head, begin, count, k, absent, room.k);
+  const host::KeyRows values =
+      host::load_keys({call.simd, a.sequences, a.v, a.v_dtype, a.e, a.v_scale, a.groups}, q,
+                      key_head, begin, count, v, absent, room.v);
   tile.k = keys.x, tile.k_row = keys.row, tile.v = values.x, tile.v_row = values.row;
   for (int64_t j = 0; a.rope.cos && j < count; ++j)
     if (!(absent && absent[j])) turn(a.rope, tile.position[j], room.k + j * call.d_pad);
@@ -85,7 +87,7 @@ bool finish_scores(const Call& call, int64_t sequence, const Sequence& q, const 
   if (a.score.softcap > 0)
     call.simd.softcap(static_cast<int64_t>(keys.count) * lanes, x, a.score.softcap, slope);
   if (call.elementwise) {
-    const bool positions = a.mask.query_position || a.mask.key_position;
+    const bool positions = bool{a.mask.key_position};
     for (int r = 0; r < rows.count; ++r) {
       const int64_t h = rows.head[r], p = rows.position[r];
       float* at = x + r;

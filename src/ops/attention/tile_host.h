@@ -21,8 +21,8 @@ struct Call {
   bool elementwise;      // some feature is looked at score by score
 };
 
-// With positions given in tensors every lane sees all keys by index, and the window is looked at
-// score by score.
+// With positions of keys given in a tensor every lane sees all keys by index, and the window is
+// looked at score by score.
 struct RowTile : host::RowTile {
   // Rows [first, first + count) of the `heads` heads from first_head on, packed.
   RowTile(const Call& call, const Sequence& q, int64_t first_head, int64_t heads, int64_t first,

@@ -9,18 +9,36 @@ namespace {
 
 constexpr char kOp[] = "cache_append";
 
-AppendPart part_of(const fovea_tensor& fresh, const fovea_tensor& cache, const fovea_tensor& scale,
-                   const char* scale_name) {
-  AppendPart part{};
-  if (!fresh.data) return part;
-  part.fresh = view_of<4>(fresh), part.cache = view_of<4>(cache), part.scale = view_of<1>(scale);
-  part.fresh_dtype = fresh.dtype, part.cache_dtype = cache.dtype;
-  part.heads = fresh.shape[2], part.width = fresh.shape[3];
+// What refusals call the fields of a part.
+struct Names {
+  const char *scale, *scale_out;
+};
+
+void resolve_scales(AppendPart& part, const fovea_tensor& cache, const fovea_tensor& scale,
+                    const fovea_tensor& scale_out, const Names& name) {
   const bool plain =
       cache.dtype == FOVEA_F32 || cache.dtype == FOVEA_F16 || cache.dtype == FOVEA_BF16;
-  if (scale.data && plain)
+  if (scale.data && scale_out.data)
+    refuse("%s: %s is given with %s, wanted one of them", kOp, name.scale_out, name.scale);
+  if ((scale.data || scale_out.data) && plain)
     refuse("%s: %s is given for a cache of f32, f16 or bf16, wanted e4m3, e5m2 or i8", kOp,
-           scale_name);
+           scale.data ? name.scale : name.scale_out);
+  part.scale = view_of<1>(scale);
+  if (!scale_out.data) return;
+  part.scale_out = view_of<4>(scale_out), part.groups = scale_out.shape[3];
+  if (part.groups < 1 || part.width % part.groups)
+    refuse("%s: %s.shape[3] (groups) is %lld, wanted a divisor of the %lld columns", kOp,
+           name.scale_out, lld(part.groups), lld(part.width));
+}
+
+AppendPart part_of(const fovea_tensor& fresh, const fovea_tensor& cache, const fovea_tensor& scale,
+                   const fovea_tensor& scale_out, const Names& name) {
+  AppendPart part{};
+  if (!fresh.data) return part;
+  part.fresh = view_of<4>(fresh), part.cache = view_of<4>(cache);
+  part.fresh_dtype = fresh.dtype, part.cache_dtype = cache.dtype;
+  part.heads = fresh.shape[2], part.width = fresh.shape[3];
+  resolve_scales(part, cache, scale, scale_out, name);
   return part;
 }
 
@@ -49,6 +67,12 @@ Append resolve(const fovea_cache_append_params& p) {
   if (!p.k_new.data && !p.v_new.data) refuse("%s: neither k_new nor v_new is given", kOp);
   check_needs(kOp, p.k_scale, "k_scale", p.k, "k");
   check_needs(kOp, p.v_scale, "v_scale", p.v, "v");
+  check_needs(kOp, p.k_scale_out, "k_scale_out", p.k, "k");
+  check_needs(kOp, p.v_scale_out, "v_scale_out", p.v, "v");
+  check_flag(kOp, "scale_power_of_two", p.scale_power_of_two);
+  if (p.scale_power_of_two && !p.k_scale_out.data && !p.v_scale_out.data)
+    refuse("%s: scale_power_of_two is 1 without k_scale_out or v_scale_out, wanted one of them",
+           kOp);
   check_not_negative(kOp, "query_max", p.query_max);
   check_not_negative(kOp, "key_max", p.key_max);
   if (p.key_start.data && p.page_table.data)
@@ -57,8 +81,9 @@ Append resolve(const fovea_cache_append_params& p) {
     refuse("%s: key_start is given with cache_row, wanted one of them", kOp);
 
   Append a{};
-  a.k = part_of(p.k_new, p.k, p.k_scale, "k_scale");
-  a.v = part_of(p.v_new, p.v, p.v_scale, "v_scale");
+  a.k = part_of(p.k_new, p.k, p.k_scale, p.k_scale_out, {"k_scale", "k_scale_out"});
+  a.v = part_of(p.v_new, p.v, p.v_scale, p.v_scale_out, {"v_scale", "v_scale_out"});
+  a.k.power_of_two = a.v.power_of_two = p.scale_power_of_two != 0;
   resolve_keys(p, a.k);
   a.key_len = int_vector(p.key_len);
   a.key_len_out = view_of<1>(p.key_len_out);

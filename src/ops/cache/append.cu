@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Appends rows to the cache.  The arithmetic is append_row.h's, which the host runs too.
 //
-//   | kernel | owner                        | types              | unit | | wide   | `lanes`
-//   threads own a token  | compiled           | 16 bytes of the wider type       | | narrow | the
-//   same                     | at run time        | an element: any layout           | | norm   | a
-//   warp owns a head row       | the cache's at run | an element                       |
+//   | kernel | owner                       | types                   | unit                       |
+//   | wide   | `lanes` threads own a token | compiled                | 16 bytes of the wider type |
+//   | narrow | the same                    | at run time             | an element: any layout     |
+//   | row    | a warp owns a head row      | the cache's at run time | an element: norm, scales   |
 //
 // A thread has about four units: V columns of a head row, or V column pairs that rotate.  Keys come
 // before values where they share types.
@@ -119,8 +119,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class New>
-__global__ void __launch_bounds__(kThreads) append_norm_kernel(const __grid_constant__ Append a) {
-  const AppendPart& part = a.k;
+__global__ void __launch_bounds__(kThreads)
+    append_row_kernel(const __grid_constant__ Append a, bool keys) {
+  const AppendPart& part = keys ? a.k : a.v;
   const int lane = threadIdx.x % kLanes;
   const int64_t units = row_units(part.rope, part.width, 1);
   const int64_t rows = token_slots(a.sequences) * part.heads;
@@ -133,10 +134,13 @@ __global__ void __launch_bounds__(kThreads) append_norm_kernel(const __grid_cons
     if (offset < 0) continue;
     const New* x = part.fresh.as<New>() + fresh_offset(part, to) + head * part.fresh.stride[2];
     const int64_t y = offset + head * part.cache.stride[2];
-    double squares = lane_squares(part, x, lane);
-    for (int step = kLanes / 2; step; step /= 2)
-      squares += __shfl_xor_sync(0xffffffffu, squares, step);
-    const double factor = norm_factor(part, squares);
+    double factor = 1;
+    if (part.norm_weight) {
+      double squares = lane_squares(part, x, lane);
+      for (int step = kLanes / 2; step; step /= 2)
+        squares += __shfl_xor_sync(0xffffffffu, squares, step);
+      factor = norm_factor(part, squares);
+    }
     Turn turn{};
     if (part.rope.cos) turn = turn_at(part.rope, to.position, 1);
     const auto read = [&](int64_t c, float(&value)[1]) {
@@ -145,6 +149,19 @@ __global__ void __launch_bounds__(kThreads) append_norm_kernel(const __grid_cons
     const auto write = [&](int64_t c, const float(&value)[1]) {
       store(part.cache.data, part.cache_dtype, y + c * part.cache.stride[3], value[0]);
     };
+    if (part.scale_out) {
+      const auto most = [](float amax) {
+        for (int step = kLanes / 2; step; step /= 2)
+          amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, step));
+        return amax;
+      };
+      append_scaled(part, turn, lane, kLanes, scale_row(a, part, to, head), read, most,
+                    [&](int64_t c, float value) {
+                      const float one[1] = {value};
+                      write(c, one);
+                    });
+      continue;
+    }
     for (int64_t unit = lane; unit < units; unit += kLanes)
       append_columns<1>(part, turn, unit, scale_of(part, head), read, write,
                         [](int64_t) { return false; });
@@ -171,10 +188,10 @@ void append_parts(Context& ctx, const Append& a, bool with_k, bool with_v) {
   const AppendPart& part = with_k ? a.k : a.v;
   with_fp(part.fresh_dtype, [&](auto fresh) {
     using New = decltype(fresh);
-    if (part.norm_weight) {
+    if (part.norm_weight || part.scale_out) {
       const int64_t rows = token_slots(a.sequences) * part.heads;
-      cuda::launch<append_norm_kernel<New>>(
-          ctx, kOp, cuda::ceil_div(rows * kLanes, int64_t{kThreads}), kThreads, 0, a);
+      cuda::launch<append_row_kernel<New>>(
+          ctx, kOp, cuda::ceil_div(rows * kLanes, int64_t{kThreads}), kThreads, 0, a, with_k);
       return;
     }
     with_cache_type(part.cache_dtype, [&](auto cache) {
@@ -191,8 +208,8 @@ Text offer(const Context&, const Append& a, Plan& plan) {
   const AppendPart& part = a.k ? a.k : a.v;
   plan.kernel += Text(".") + dtype_name(part.fresh_dtype) + "." + dtype_name(part.cache_dtype);
   plan.launch = [a](Context& ctx, void*) {
-    const bool together = a.k && a.v && !a.k.norm_weight && a.k.fresh_dtype == a.v.fresh_dtype &&
-                          a.k.cache_dtype == a.v.cache_dtype;
+    const bool together = a.k && a.v && !a.k.norm_weight && !a.k.scale_out && !a.v.scale_out &&
+                          a.k.fresh_dtype == a.v.fresh_dtype && a.k.cache_dtype == a.v.cache_dtype;
     if (together) {
       append_parts(ctx, a, true, true);
     } else {

@@ -26,6 +26,18 @@ void append_rows(const Append& a, const AppendPart& part, const AppendToken& to)
     const New* x = part.fresh.as<New>() + fresh_offset(part, to) + head * part.fresh.stride[2];
     Cache* y = part.cache.as<Cache>() + offset + head * part.cache.stride[2];
     const double factor = part.norm_weight ? factor_of(part, x) : 1;
+    if (part.scale_out) {
+      const auto read = [&](int64_t c, float(&value)[1]) {
+        value[0] = normed(part, to_float(x[c * part.fresh.stride[3]]), c, factor);
+      };
+      const auto put = [&](int64_t c, float value) {
+        y[c * part.cache.stride[3]] = from_float<Cache>(value);
+      };
+      append_scaled(
+          part, turn, 0, 1, scale_row(a, part, to, head), read, [](float amax) { return amax; },
+          put);
+      continue;
+    }
     for (int64_t unit = 0; unit < units; ++unit)
       append_unit<V, true>(part, turn, unit, x, y, factor, scale_of(part, head));
   }
@@ -43,7 +55,7 @@ void append_part(Context& ctx, const Append& a, const AppendPart& part) {
       host::pool(ctx).run(slots, cost, [&](int64_t slot, int32_t) {
         const AppendToken to = append_token(a, slot);
         if (to.number < 0) return;
-        if (is_wide)
+        if (is_wide && !part.scale_out)
           append_rows<kWide<New, Cache>, New, Cache>(a, part, to);
         else
           append_rows<1, New, Cache>(a, part, to);

@@ -4,6 +4,7 @@
 // exact in f64, they are added in one fixed order (32 lanes, lane l over columns l, l + 32, ...,
 // then a binary tree), and what follows is single f64 operations, each rounded as IEEE 754 says.
 //   y = x / sqrt(sum x^2 / width + eps) * weight
+// A scale that is found: amax / largest code, in f64, of a part of the row.
 #pragma once
 #include <cmath>
 #include <type_traits>
@@ -50,6 +51,14 @@ FOVEA_HD int64_t fresh_offset(const AppendPart& part, const AppendToken& to) {
 // Element offset in the cache; < 0: its page is absent.
 FOVEA_HD int64_t cache_offset(const Append& a, const AppendPart& part, const AppendToken& to) {
   return a.sequences.key_offset(to.sequence, to.key, part.cache.stride);
+}
+
+// Where the found scales of a row go.
+FOVEA_HD float* scale_row(const Append& a, const AppendPart& part, const AppendToken& to,
+                          int64_t head) {
+  const int64_t* stride = part.scale_out.stride;
+  return part.scale_out.as<float>() + a.sequences.key_offset(to.sequence, to.key, stride) +
+         head * stride[2];
 }
 
 FOVEA_HD float scale_of(const AppendPart& part, int64_t head) {
@@ -145,6 +154,68 @@ FOVEA_HD void append_unit(const AppendPart& part, const Turn& turn, int64_t unit
     return false;
   };
   append_columns<V>(part, turn, unit, scale, read, write, copy);
+}
+
+// The unit of one column that column c is in.
+FOVEA_HD int64_t unit_of(const Rope& rope, int64_t c) {
+  const int64_t turned = c - rope.begin;
+  if (turned < 0) return rope.half + c;
+  if (turned >= 2 * rope.half) return c - rope.half;
+  return rope.interleaved ? turned / 2 : turned % rope.half;
+}
+
+// Column c of a row as it is stored, before the scale.
+template <class Read>
+FOVEA_HD float final_column(const AppendPart& part, const Turn& turn, int64_t c, const Read& read) {
+  float found = 0;
+  const auto take = [&](int64_t at, const float(&x)[1]) {
+    if (at == c) found = x[0];
+  };
+  const auto pass = [&](int64_t at) {
+    float x[1];
+    read(at, x);
+    take(at, x);
+  };
+  rotate_unit<1>(part.rope, turn, unit_of(part.rope, c), read, take, pass);
+  return found;
+}
+
+// |x|, or 0 of what is not finite.
+FOVEA_HD float finite_magnitude(float x) {
+  const uint32_t bits = bits_of(x) & 0x7fffffffu;
+  return bits < 0x7f800000u ? float_of(bits) : 0.0f;
+}
+
+// cache.h: amax / largest code, at least 2^-126, 1 of zeros; or the power of two above.
+FOVEA_HD float found_scale(float amax, int32_t dtype, bool power_of_two) {
+  if (amax == 0) return 1;
+  const double largest = dtype == FOVEA_E4M3 ? 448 : dtype == FOVEA_E5M2 ? 57344 : 127;
+  const double least = static_cast<double>(float_of(0x00800000u)), wanted = amax / largest;
+  if (wanted <= least) return float_of(0x00800000u);
+  if (!power_of_two) return canonical(wanted);
+  const auto bits = __builtin_bit_cast(uint64_t, wanted);
+  const uint64_t up = bits & ((uint64_t{1} << 52) - 1) ? 1 : 0;
+  return float_of(static_cast<uint32_t>((bits >> 52) - 1023 + 127 + up) << 23);
+}
+
+// One row whose scales are found.  Lane `lane` of `lanes` takes every lanes-th column of a part;
+// most(x) is the largest x of them all; put(c, x) stores x, scaled.
+template <class Read, class Most, class Put>
+FOVEA_HD void append_scaled(const AppendPart& part, const Turn& turn, int lane, int lanes,
+                            float* scales, const Read& read, const Most& most, const Put& put) {
+  const int64_t columns = part.width / part.groups;
+  for (int64_t n = 0; n < part.groups; ++n) {
+    const int64_t first = n * columns + lane, end = (n + 1) * columns;
+    float amax = 0;
+    for (int64_t c = first; c < end; c += lanes) {
+      const float x = finite_magnitude(final_column(part, turn, c, read));
+      if (x > amax) amax = x;
+    }
+    const float scale = found_scale(most(amax), part.cache_dtype, part.power_of_two);
+    if (lane == 0) scales[n * part.scale_out.stride[3]] = scale;
+    for (int64_t c = first; c < end; c += lanes)
+      put(c, scaled(final_column(part, turn, c, read), scale));
+  }
 }
 
 }  // namespace fovea

@@ -9,7 +9,10 @@ namespace fovea {
 // Keys or values of an append: new rows and the cache they go to.
 struct AppendPart {
   View<4> fresh, cache;
-  View<1> scale;  // (heads)
+  View<1> scale;      // (heads)
+  View<4> scale_out;  // given: each row's scales are found, `groups` of them, and written
+  int64_t groups;
+  bool power_of_two;
   int32_t fresh_dtype, cache_dtype;
   int64_t heads, width;
   Rope rope;  // no cos: none

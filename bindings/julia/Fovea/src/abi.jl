@@ -170,6 +170,11 @@ struct AttentionForwardParams
     rope_begin::Int32
     rope_interleaved::Int32
     splits::Int32
+    k_scale::Tensor
+    v_scale::Tensor
+    context_len::Tensor
+    key_step::Int64
+    key_shift::Int64
 end
 
 # fovea_attention_backward_params
@@ -261,7 +266,9 @@ struct CacheAppendParams
     norm_eps::Float32
     rope_begin::Int32
     rope_interleaved::Int32
-    reserved::Int32
+    scale_power_of_two::Int32
+    k_scale_out::Tensor
+    v_scale_out::Tensor
 end
 
 # fovea_cache_copy_params

@@ -18,8 +18,8 @@ CUDA.  Tensor cores ask for more:
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
-- `k`: (d, g, t, rows) or paged (d, g, page, pool) as q
-- `v`: (e, g, t, rows) or paged (e, g, page, pool) as q: may be a view of k
+- `k`: (d, g, t, rows) or paged (d, g, page, pool) as q or e4m3 e5m2 i8
+- `v`: (e, g, t, rows) or paged (e, g, page, pool) as q or e4m3 e5m2 i8: may be a view of k
 - `o`: output, (e, h, s, b) as q or f32
 - `lse`: output, (s, h, b) f32: natural log of each row's sum
 - `q_value`: (e, h, s, b) as q: second query, contracted with v (split MLA caches)
@@ -39,6 +39,9 @@ Sizes are Julia's, fastest first.
 - `sink_logit`: (h) f32: a learned term of the denominator: not scaled, capped or biased
 - `cos`: (half, positions) f32: keys are stored unrotated and turned by their position after loading; v untouched
 - `sin`: (half, positions) f32: with cos
+- `k_scale`: (groups, g, t, rows) or paged (groups, g, page, pool) f32: k counts times its scale, a scale for each of `groups` equal parts of d (e4m3 e5m2 i8 only); stride 0 broadcasts; absent: 1
+- `v_scale`: (groups, g, t, rows) or paged (groups, g, page, pool) f32: as `k_scale`, of v
+- `context_len`: (r) i32: `p_i` = i + `context_len` - Lq; absent: Lk; not with `query_position`
 - `query_max`: longest sequence of rows, bounds the grid; 0: s
 - `key_max`: longest sequence of keys; 0: t, or pages \\* page
 - `window_left`: keys seen to the left, the row's own position counted; 0: all
@@ -51,14 +54,17 @@ Sizes are Julia's, fastest first.
 - `rope_begin`: first rotated column of k; 2 \\* half columns are turned
 - `rope_interleaved`: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
 - `splits`: parts the keys of a row are cut into; 0: chosen from shapes
+- `key_step`: `p_j` = `key_step` \\* j + `key_shift`, below 2^31; not with `key_position`; 0: 1
+- `key_shift`: position of the first key, may be negative; within 2^31 of 0
 """
 function attention_forward(ctx::Target, q, k, v;
     o=true, lse=false, q_value=nothing, query_start=nothing, key_start=nothing, query_len=nothing,
     key_len=nothing, key_first=nothing, page_table=nothing, cache_row=nothing,
     query_position=nothing, key_position=nothing, head_window=nothing, mask=nothing, bias=nothing,
-    alibi=nothing, sink_logit=nothing, cos=nothing, sin=nothing, query_max=0, key_max=0,
-    window_left=0, window_right=0, sink_keys=0, local_chunk=0, scale=0, softcap=0, causal=false,
-    rope_begin=0, rope_interleaved=false, splits=0)
+    alibi=nothing, sink_logit=nothing, cos=nothing, sin=nothing, k_scale=nothing, v_scale=nothing,
+    context_len=nothing, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
+    local_chunk=0, scale=0, softcap=0, causal=false, rope_begin=0, rope_interleaved=false,
+    splits=0, key_step=0, key_shift=0)
     in_q = needed(ctx, "attention_forward", "q", q)
     in_k = needed(ctx, "attention_forward", "k", k)
     in_v = needed(ctx, "attention_forward", "v", v)
@@ -79,13 +85,17 @@ function attention_forward(ctx::Target, q, k, v;
     in_sink_logit = whole(ctx, "attention_forward", "sink_logit", sink_logit)
     in_cos = whole(ctx, "attention_forward", "cos", cos)
     in_sin = whole(ctx, "attention_forward", "sin", sin)
+    in_k_scale = whole(ctx, "attention_forward", "k_scale", k_scale)
+    in_v_scale = whole(ctx, "attention_forward", "v_scale", v_scale)
+    in_context_len = whole(ctx, "attention_forward", "context_len", context_len)
     out_o = output(ctx, o, q, eltype(q),
         () -> (size(v, 1), size(q, 2), size(q, 3), size(q, 4),))
     out_lse = output(ctx, lse, q, Float32,
         () -> (size(q, 3), size(q, 2), size(q, 4),))
     GC.@preserve(in_q, in_k, in_v, out_o, out_lse, in_q_value, in_query_start, in_key_start, in_query_len,
         in_key_len, in_key_first, in_page_table, in_cache_row, in_query_position, in_key_position,
-        in_head_window, in_mask, in_bias, in_alibi, in_sink_logit, in_cos, in_sin, begin
+        in_head_window, in_mask, in_bias, in_alibi, in_sink_logit, in_cos, in_sin, in_k_scale,
+        in_v_scale, in_context_len, begin
         params = AttentionForwardParams(sizeof(AttentionForwardParams),
             tensor(ctx, "attention_forward", "q", in_q),
             tensor(ctx, "attention_forward", "k", in_k),
@@ -120,7 +130,12 @@ function attention_forward(ctx::Target, q, k, v;
             number(Int32, "attention_forward: causal", causal),
             number(Int32, "attention_forward: rope_begin", rope_begin),
             number(Int32, "attention_forward: rope_interleaved", rope_interleaved),
-            number(Int32, "attention_forward: splits", splits))
+            number(Int32, "attention_forward: splits", splits),
+            tensor(ctx, "attention_forward", "k_scale", in_k_scale),
+            tensor(ctx, "attention_forward", "v_scale", in_v_scale),
+            tensor(ctx, "attention_forward", "context_len", in_context_len),
+            number(Int64, "attention_forward: key_step", key_step),
+            number(Int64, "attention_forward: key_shift", key_shift))
         done = launch(ctx, fovea_attention_forward, fovea_attention_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:o), out_o), named(Val(:lse), out_lse)))
@@ -385,7 +400,16 @@ Writes new token i of each sequence at index `key_len` + i of the cache.  The op
 the first `width` columns of `k_new` comes first, then the optional rotation, then the cast:
 
       f32 f16 bf16    rounded to nearest even
-      e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating
+      e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating; NaN in i8: 0
+
+The scale is `k_scale`'s, or with `k_scale_out` it is found and written, for each token and head and
+each of `groups` equal parts of the columns:
+
+      scale = max(amax / largest code, 2^-126), amax the largest finite |value| of the part
+      scale = 1 where amax is 0
+
+with `scale_power_of_two` rounded up to a power of two.  Largest codes: 448, 57344, 127.
+`attention_forward` reads the scales as they are written here.
 
 A token whose page is -1 or that lies past the cache's extent is dropped.  Every other byte of
 the cache stays as it was.
@@ -408,17 +432,21 @@ Sizes are Julia's, fastest first.
 - `k_scale`: (g) f32: k stores value / scale (e4m3 e5m2 i8 only); absent: 1
 - `v_scale`: (f) f32: as `k_scale`, of v
 - `key_len_out`: output, (r) i32: `key_len` plus the new tokens; may be `key_len`
+- `k_scale_out`: updated, (groups, g, t, rows) or paged (groups, g, page, pool) f32: scales of the new tokens of k (e4m3 e5m2 i8 only); others stay; not with `k_scale`
+- `v_scale_out`: updated, (groups, f, t, rows) or paged (groups, f, page, pool) f32: as `k_scale_out`, of v
 - `query_max`: most new tokens of a sequence, bounds the grid; 0: s
 - `key_max`: tokens past this index are dropped; 0: t, or pages \\* page
 - `norm_eps`: 0: 1e-6
 - `rope_begin`: first rotated column of `k_new`
 - `rope_interleaved`: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
+- `scale_power_of_two`: 1: scales that are written are powers of two; needs `k_scale_out` or `v_scale_out`
 """
 function cache_append!(ctx::Target;
     k_new=nothing, v_new=nothing, k=nothing, v=nothing, query_start=nothing, key_start=nothing,
     query_len=nothing, key_len=nothing, page_table=nothing, cache_row=nothing, position=nothing,
     cos=nothing, sin=nothing, norm_weight=nothing, k_scale=nothing, v_scale=nothing,
-    key_len_out=false, query_max=0, key_max=0, norm_eps=0, rope_begin=0, rope_interleaved=false)
+    key_len_out=false, k_scale_out=nothing, v_scale_out=nothing, query_max=0, key_max=0,
+    norm_eps=0, rope_begin=0, rope_interleaved=false, scale_power_of_two=false)
     in_k_new = whole(ctx, "cache_append", "k_new", k_new)
     in_v_new = whole(ctx, "cache_append", "v_new", v_new)
     in_query_start = whole(ctx, "cache_append", "query_start", query_start)
@@ -437,7 +465,7 @@ function cache_append!(ctx::Target;
         () -> (extent("cache_append", "key_len_out", "r", (query_start, 1, -1), (key_start, 1, -1), (query_len, 1, 0), (key_len, 1, 0), (cache_row, 1, 0), (query_start === nothing ? k_new : nothing, 4, 0), (query_start === nothing ? v_new : nothing, 4, 0), (query_start === nothing ? position : nothing, 2, 0)),))
     GC.@preserve(in_k_new, in_v_new, k, v, in_query_start, in_key_start, in_query_len, in_key_len,
         in_page_table, in_cache_row, in_position, in_cos, in_sin, in_norm_weight, in_k_scale,
-        in_v_scale, out_key_len_out, begin
+        in_v_scale, out_key_len_out, k_scale_out, v_scale_out, begin
         params = CacheAppendParams(sizeof(CacheAppendParams),
             tensor(ctx, "cache_append", "k_new", in_k_new),
             tensor(ctx, "cache_append", "v_new", in_v_new),
@@ -461,7 +489,9 @@ function cache_append!(ctx::Target;
             number(Float32, "cache_append: norm_eps", norm_eps),
             number(Int32, "cache_append: rope_begin", rope_begin),
             number(Int32, "cache_append: rope_interleaved", rope_interleaved),
-            0)
+            number(Int32, "cache_append: scale_power_of_two", scale_power_of_two),
+            tensor(ctx, "cache_append", "k_scale_out", k_scale_out),
+            tensor(ctx, "cache_append", "v_scale_out", v_scale_out))
         done = launch(ctx, fovea_cache_append, fovea_cache_append_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:key_len_out), out_key_len_out)))

@@ -221,11 +221,11 @@ c_struct! {
     ///   Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, local_chunk or
     ///                    sink_keys; pages of 16 tokens or more, without softcap and key_first
     /// ```
-    fovea_attention_forward_params: 2192 bytes;
+    fovea_attention_forward_params: 2496 bytes;
     struct_size: usize = 0, "sizeof(fovea_attention_forward_params)";
     q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
-    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
-    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8: may be a view of k";
     o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
     lse: fovea_tensor = 392, "`(b, h, s)` f32: natural log of each row's sum";
     q_value: fovea_tensor = 488, "`(b, s, h, e)` as q: second query, contracted with v (split MLA caches)";
@@ -257,6 +257,11 @@ c_struct! {
     rope_begin: i32 = 2180, "first rotated column of k; 2 * half columns are turned";
     rope_interleaved: i32 = 2184, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
     splits: i32 = 2188, "parts the keys of a row are cut into; 0: chosen from shapes";
+    k_scale: fovea_tensor = 2192, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: k counts times its scale, a scale for each of `groups` equal parts of d (e4m3 e5m2 i8 only); stride 0 broadcasts; absent: 1";
+    v_scale: fovea_tensor = 2288, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as k_scale, of v";
+    context_len: fovea_tensor = 2384, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk; not with query_position";
+    key_step: i64 = 2480, "p_j = key_step * j + key_shift, below 2^31; not with key_position; 0: 1";
+    key_shift: i64 = 2488, "position of the first key, may be negative; within 2^31 of 0";
 }
 
 c_struct! {
@@ -365,11 +370,19 @@ c_struct! {
     /// Writes new token i of each sequence at index key_len + i of the cache.  The optional RMSNorm of
     /// the first `width` columns of k_new comes first, then the optional rotation, then the cast:
     ///   f32 f16 bf16    rounded to nearest even
-    ///   e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating
+    ///   e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating; NaN in i8: 0
+    ///
+    /// The scale is k_scale's, or with k_scale_out it is found and written, for each token and head and
+    /// each of `groups` equal parts of the columns:
+    ///   scale = max(amax / largest code, 2^-126), amax the largest finite |value| of the part
+    ///   scale = 1 where amax is 0
+    /// with scale_power_of_two rounded up to a power of two.  Largest codes: 448, 57344, 127.
+    /// attention_forward reads the scales as they are written here.
+    ///
     /// A token whose page is -1 or that lies past the cache's extent is dropped.  Every other byte of
     /// the cache stays as it was.
     /// ```
-    fovea_cache_append_params: 1672 bytes;
+    fovea_cache_append_params: 1864 bytes;
     struct_size: usize = 0, "sizeof(fovea_cache_append_params)";
     k_new: fovea_tensor = 8, "`(b, s, g, d)` f32 f16 bf16: with k";
     v_new: fovea_tensor = 104, "`(b, s, f, e)` f32 f16 bf16: with v; its head count is free of g";
@@ -393,7 +406,9 @@ c_struct! {
     norm_eps: f32 = 1656, "0: 1e-6";
     rope_begin: i32 = 1660, "first rotated column of k_new";
     rope_interleaved: i32 = 1664, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
-    reserved: i32 = 1668, "0";
+    scale_power_of_two: i32 = 1668, "1: scales that are written are powers of two; needs k_scale_out or v_scale_out";
+    k_scale_out: fovea_tensor = 1672, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: scales of the new tokens of k (e4m3 e5m2 i8 only); others stay; not with k_scale";
+    v_scale_out: fovea_tensor = 1768, "`(rows, t, f, groups) or paged (pool, page, f, groups)` f32: as k_scale_out, of v";
 }
 
 c_struct! {

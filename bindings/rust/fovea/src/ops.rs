@@ -16,8 +16,8 @@ op! {
     AttentionForward(attention_forward: fovea_attention_forward_params, fovea_attention_forward, fovea_attention_forward_workspace)
     new {
         q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
-        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
-        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8: may be a view of k";
         o set_o: out, "`(b, s, h, e)` as q or f32";
     }
     may {
@@ -39,6 +39,9 @@ op! {
         sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator: not scaled, capped or biased";
         cos set_cos: in, "`(positions, half)` f32: keys are stored unrotated and turned by their position after loading; v untouched";
         sin set_sin: in, "`(positions, half)` f32: with cos";
+        k_scale set_k_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: k counts times its scale, a scale for each of `groups` equal parts of d (e4m3 e5m2 i8 only); stride 0 broadcasts; absent: 1";
+        v_scale set_v_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as k_scale, of v";
+        context_len set_context_len: in, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk; not with query_position";
         query_max set_query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
         key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
         window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
@@ -51,6 +54,8 @@ op! {
         rope_begin set_rope_begin: i32, "first rotated column of k; 2 * half columns are turned";
         rope_interleaved set_rope_interleaved: bool, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
         splits set_splits: i32, "parts the keys of a row are cut into; 0: chosen from shapes";
+        key_step set_key_step: i64, "p_j = key_step * j + key_shift, below 2^31; not with key_position; 0: 1";
+        key_shift set_key_shift: i64, "position of the first key, may be negative; within 2^31 of 0";
     }
 }
 
@@ -169,7 +174,15 @@ op! {
     /// Writes new token i of each sequence at index key_len + i of the cache.  The optional RMSNorm of
     /// the first `width` columns of k_new comes first, then the optional rotation, then the cast:
     ///   f32 f16 bf16    rounded to nearest even
-    ///   e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating
+    ///   e4m3 e5m2 i8    value / scale, rounded to nearest even, saturating; NaN in i8: 0
+    ///
+    /// The scale is k_scale's, or with k_scale_out it is found and written, for each token and head and
+    /// each of `groups` equal parts of the columns:
+    ///   scale = max(amax / largest code, 2^-126), amax the largest finite |value| of the part
+    ///   scale = 1 where amax is 0
+    /// with scale_power_of_two rounded up to a power of two.  Largest codes: 448, 57344, 127.
+    /// attention_forward reads the scales as they are written here.
+    ///
     /// A token whose page is -1 or that lies past the cache's extent is dropped.  Every other byte of
     /// the cache stays as it was.
     /// ```
@@ -194,11 +207,14 @@ op! {
         k_scale set_k_scale: in, "`(g)` f32: k stores value / scale (e4m3 e5m2 i8 only); absent: 1";
         v_scale set_v_scale: in, "`(f)` f32: as k_scale, of v";
         key_len_out set_key_len_out: out, "`(r)` i32: key_len plus the new tokens; may be key_len";
+        k_scale_out set_k_scale_out: out, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: scales of the new tokens of k (e4m3 e5m2 i8 only); others stay; not with k_scale";
+        v_scale_out set_v_scale_out: out, "`(rows, t, f, groups) or paged (pool, page, f, groups)` f32: as k_scale_out, of v";
         query_max set_query_max: i64, "most new tokens of a sequence, bounds the grid; 0: s";
         key_max set_key_max: i64, "tokens past this index are dropped; 0: t, or pages * page";
         norm_eps set_norm_eps: f32, "0: 1e-6";
         rope_begin set_rope_begin: i32, "first rotated column of k_new";
         rope_interleaved set_rope_interleaved: bool, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
+        scale_power_of_two set_scale_power_of_two: bool, "1: scales that are written are powers of two; needs k_scale_out or v_scale_out";
     }
 }
 
