@@ -16,3 +16,4 @@
 #include "fovea/experimental/kl.h"
 #include "fovea/experimental/multi_token.h"
 #include "fovea/experimental/sparse.h"
+#include "fovea/experimental/select.h"

@@ -103,9 +103,24 @@ void TableCall::inputs() {
   }
 }
 
-void TableCall::outputs(const std::vector<Expected>& expected) {
+void TableCall::outputs() {
+  for (const contract::Field& f : op_.fields)
+    if (f.kind == contract::tensor && f.output && !f.inout && has(f.name))
+      add_field(call, f.name, letters, lay, dtypes_.count(f.name) ? dtypes_.at(f.name) : -1);
+}
+
+void TableCall::expect(const std::vector<Expected>& expected) {
   for (const Expected& x : expected)
-    if (has(x.name)) call.expect(call.field(x.name), x.exact, x.rounded);
+    if (has(x.name)) call.expect(call.field(x.name), x.exact, x.rounded, x.bitwise);
+}
+
+std::string name_of_words(const std::string& words, const std::string& note) {
+  std::string name;
+  for (std::string word : contract::split(words + " " + note)) {
+    std::erase_if(word, [](char c) { return c == ':' || c == '='; });
+    name += (name.empty() ? "" : "_") + word;
+  }
+  return name;
 }
 
 Table::Table(const char* op, Oracle oracle, std::map<std::string, Fill> fills)
@@ -137,11 +152,6 @@ Table& Table::kernel(const char* note, const std::vector<std::string>& words,
 }
 
 void Table::add(const std::string& words, const std::string& note, bool small, const char* kernel) {
-  std::string name;
-  for (std::string word : contract::split(words + " " + note)) {
-    std::erase_if(word, [](char c) { return c == ':' || c == '='; });
-    name += (name.empty() ? "" : "_") + word;
-  }
   const auto build = [op = op_, words, oracle = oracle_, fills = fills_](uint64_t seed) {
     TableCall made(op, words, seed);
     made.inputs();
@@ -161,14 +171,11 @@ void Table::add(const std::string& words, const std::string& note, bool small, c
       if (made.has("query_len") && dims.size() > 1 && dims[0] == "b" && dims[1] == "s")
         call.account(i, [&](const int64_t* at) { return at[1] < made.rows_of(at[0]); });
     }
-    for (const contract::Field& f : contract::find_op(op)->fields)
-      if (f.kind == contract::tensor && f.output && !f.inout && made.has(f.name))
-        add_field(call, f.name, made.letters, made.lay,
-                  made.dtypes_.count(f.name) ? made.dtypes_.at(f.name) : -1);
-    made.outputs(oracle(made));
+    made.outputs();
+    made.expect(oracle(made));
     return std::move(made.call);
   };
-  cases_.push_back({op_, name, build, kernel, "", small});
+  cases_.push_back({op_, name_of_words(words, note), build, kernel, "", small});
 }
 
 }  // namespace cases

@@ -24,7 +24,11 @@ bool has_field(const harness::Call& call, const std::string& name);
 struct Expected {
   std::string name;
   oracle::Out exact, rounded;
+  bool bitwise = false;
 };
+
+// The name of a case, of its words and of what they are to show.
+std::string name_of_words(const std::string& words, const std::string& note);
 
 // A case of a Table, in words divided by spaces:
 //   s=65       an extent or a number of the params; the table's small extents hold without it
@@ -41,14 +45,17 @@ class TableCall {
   }
   bool has(const std::string& name) const { return given_.count(name) != 0; }
 
+  // Adds the given inputs, not filled; then the given outputs; then what they must be.
+  void inputs();
+  void outputs();
+  void expect(const std::vector<Expected>& expected);
+
   harness::Call call;
   Letters letters;
   harness::Lay lay = harness::Lay::contiguous;
 
  private:
   friend class Table;
-  void inputs();
-  void outputs(const std::vector<Expected>& expected);
   // Rows of a batch in use: query_len's own, by a fixed rule.
   int64_t rows_of(int64_t batch) const;
 

@@ -122,6 +122,55 @@ class XPool(enum.IntEnum):
     MAX = 1  # the largest
 
 
+class XSelectMeasure(enum.IntEnum):
+    """How a row's summary q and a column's make a score."""
+
+    DOT = 0  # scale sum_c q_c column_c
+    # scale sum_c (max(q_c, 0) column_c + min(q_c, 0) column_low_c): no key between column_low
+    # and column has a larger dot product (Quest)
+    BOX = 1
+
+
+class XSelectNormalise(enum.IntEnum):
+    """What scores s of the eligible columns become.  A row's sums and maxima are over them alone."""
+
+    NONE = 0  # s
+    SOFTMAX = 1  # exp(s) / sum exp(s) over the row
+    WEIGHTED = 2  # w exp(s) / sum w exp(s), w = column_weight
+    MINMAX = 3  # (s - min) / (max - min) over the scope; a range of at most 1e-6 counts as 1
+    MAX = 4  # s / max over the row, s where max <= 0
+
+
+class XSelectReduce(enum.IntEnum):
+    """How the query heads of a list head become one."""
+
+    NONE = 0  # x = h: each has its own list
+    SUM = 1  # in the order of heads; ineligible for one, ineligible
+    MEAN = 2  # the sum over their number
+    MAX = 3  # eligible for one, eligible
+
+
+class XSelectRule(enum.IntEnum):
+    """Which of the eligible columns are taken, in their order.  Masses of the three cumulative rules
+are scores in fixed point, negative ones 0, T their total in the scope.  T = 0 takes nothing."""
+
+    TOP_K = 0  # the first k
+    TOP_P_GE = 1  # while the mass before is < cover T: reaches cover
+    TOP_P_GT = 2  # while the mass before is <= cover T: exceeds cover
+    TOP_P_UNDER = 3  # while the mass with it is <= cover T
+    ABOVE = 4  # score > threshold
+    AT_LEAST = 5  # score >= threshold
+    NONE = 6  # only what is forced: bits to lists, unions
+
+
+class XSelectScope(enum.IntEnum):
+    """What one application of the rule covers.  Index in the order: list row by list row."""
+
+    ROW = 0  # a list row
+    HEAD = 1  # all list rows of a list head of a sequence
+    ALL = 2  # all list heads of a sequence
+
+
 class Tensor(C.Structure):
     _fields_ = [
         ("data", C.c_void_p),
@@ -929,6 +978,61 @@ class XSparseBackwardParams(C.Structure):
     ]
 
 
+class XSelectBlockParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("row", Tensor),
+        ("column", Tensor),
+        ("column_low", Tensor),
+        ("score", Tensor),
+        ("column_weight", Tensor),
+        ("block_mask", Tensor),
+        ("forced", Tensor),
+        ("row_forced", Tensor),
+        ("column_forced", Tensor),
+        ("count_head", Tensor),
+        ("cover_head", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("kept_score", Tensor),
+        ("kept_mass", Tensor),
+        ("score_out", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("count", C.c_int64),
+        ("min_keep", C.c_int64),
+        ("max_keep", C.c_int64),
+        ("min_extra", C.c_int64),
+        ("force_first", C.c_int64),
+        ("force_previous", C.c_int64),
+        ("force_last", C.c_int64),
+        ("remap_step", C.c_int64),
+        ("remap_span", C.c_int64),
+        ("scale", C.c_float),
+        ("ratio", C.c_float),
+        ("cover", C.c_float),
+        ("threshold", C.c_float),
+        ("measure", C.c_int32),
+        ("normalise", C.c_int32),
+        ("reduce", C.c_int32),
+        ("reduce_raw", C.c_int32),
+        ("rule", C.c_int32),
+        ("scope", C.c_int32),
+        ("ratio_up", C.c_int32),
+        ("forced_count", C.c_int32),
+        ("force_own", C.c_int32),
+        ("complete", C.c_int32),
+        ("causal", C.c_int32),
+        ("block_rows", C.c_int32),
+        ("block_keys", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2496,
@@ -961,6 +1065,7 @@ SIZES = {
     XGroupNormBackwardParams: 592,
     XSparseForwardParams: 2896,
     XSparseBackwardParams: 2208,
+    XSelectBlockParams: 2088,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -1080,6 +1185,9 @@ FUNCTIONS = {
     "fovea_x_sparse_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSparseBackwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_sparse_backward": (C.c_int, [C.c_void_p, C.POINTER(XSparseBackwardParams)]),
+    "fovea_x_select_block_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectBlockParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_select_block": (C.c_int, [C.c_void_p, C.POINTER(XSelectBlockParams)]),
 }
 
 

@@ -8,17 +8,18 @@ Inputs come first; by keyword outputs, optional inputs, numbers (0: the default)
 left out."""
 from ._call import Call
 from ._core import Context
-from ._abi import XPool as Pool
+from ._abi import XPool as Pool, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope
 from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
                  _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
                  _x_multi_token_forward, _x_multi_token_backward, _x_group_norm_forward,
-                 _x_group_norm_backward, _x_sparse_forward, _x_sparse_backward)
+                 _x_group_norm_backward, _x_sparse_forward, _x_sparse_backward, _x_select_block)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
-           "group_norm_backward", "sparse_forward", "sparse_backward", "Pool"]
+           "group_norm_backward", "sparse_forward", "sparse_backward", "select_block", "Pool",
+           "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -1437,3 +1438,257 @@ def sparse_backward(ctx_or_q=None, /, q=None, k=None, v=None, o=None, lse=None, 
     if nondeterministic:
         call.scalar("i", 2200, nondeterministic, "nondeterministic")
     return call.run(dq, dk, dv, dsink_logit)
+
+
+def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kept_mass=None,
+                 score_out=None, row=None, column=None, column_low=None, score=None,
+                 column_weight=None, block_mask=None, forced=None, row_forced=None,
+                 column_forced=None, count_head=None, cover_head=None, query_start=None,
+                 key_start=None, query_len=None, key_len=None, b=None, x=None, n=None, keep=None,
+                 y=None, query_max=0, key_max=0, count=0, min_keep=0, max_keep=0, min_extra=0,
+                 force_first=0, force_previous=0, force_last=0, remap_step=0, remap_span=0,
+                 scale=0.0, ratio=0.0, cover=0.0, threshold=0.0, measure=0, normalise=0, reduce=0,
+                 reduce_raw=0, rule=0, scope=0, ratio_up=0, forced_count=0, force_own=0, complete=0,
+                 causal=0, block_rows=0, block_keys=0):
+    """Key blocks for each row block, from summaries of both or from given scores.  In this order:
+      1. score      by measure, or scale * score
+      2. eligible   the column is of the sequence; causal: its first key is not past the row block's
+                    last row; complete: its last key is not past the first row; block_mask has 1;
+                    column_forced has no bit 1.  Other columns, and scores that are NaN, have -inf
+      3. normalise, 4. reduce: in this order, or reduce_raw = 1: reduce first
+      5. remap      compressed columns to key blocks, see remap_step
+      6. force      force_* and *_forced, of what is of the sequence and not past the row block as
+                    in 2; the own blocks even with complete
+      7. rule       in the scope; forced_count = 1: what is forced comes first, in the order of the
+                    index, and uses up k or mass.  0: the rule runs over all that is eligible, and
+                    what is forced is added.  Then min_extra, min_keep, max_keep
+      8. lists
+    Own blocks are those that hold a position of the row block.
+
+    Without query_len and query_start every sequence has query_max rows (0: n block_rows), without
+    key_len and key_start key_max keys (0: u block_keys).
+
+    Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.
+    A score is a chain of f32 fused multiply-adds over the columns from 0, times scale, and the same
+    on both backends.  Workspace: 64 MiB at most for scope row and at least one list row of scores;
+    b x n y scores for the others.
+    Sources: Quest (2406.10774), NSA (2502.11089), MoBA (2502.13189), XAttention (2503.16428),
+    SpargeAttention (2502.18137), SeerAttention (2410.13276).
+
+    Example
+      outputs = fovea.experimental.select_block(index=True, index_count=True, kept_score=True)
+      index, index_count, kept_score = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Outputs on request, by True or an array
+      index: (b, x, n, keep) i32: key blocks; one of index and index_count at least
+      index_count: (b, x, n) i32: key blocks wanted
+      kept_score: (b, x, n, keep) f32: their scores after step 5, -inf past the count; needs index
+      kept_mass: (b, x, n) f32: sum of the scores of the list, of those > 0
+      score_out: (b, x, n, y) f32: all scores after step 5
+
+    Optional inputs
+      row: (b, n, h, d) f32 f16 bf16: a summary of each row block, or the queries themselves; needs
+          column
+      column: (key_b, u, g, d) f32 f16 bf16: a summary of each key block: g divides h; box: the
+          largest of its keys; needs row
+      column_low: (key_b, u, g, d) f32 f16 bf16: box: the smallest of its keys; the dtype of column
+      score: (b, h, n, u) f32: scores in place of row and column; its columns are the sequence's own
+      column_weight: (key_b, g, u) f32: >= 0, of normalise weighted
+      block_mask: bool (b, x, n, blocks) or broadcastable, or (b, x, n, block_bytes) u8: bit c % 8
+          of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step
+      forced: bool (b, x, n, blocks) or broadcastable, or (b, x, n, block_bytes) u8: the same where
+          it is forced
+      row_forced: (b, x, n) u8: not 0: all key blocks are forced
+      column_forced: (key_b, g, u) u8: bit 0: the key block is forced; bit 1: it is not eligible;
+          not with remap_step
+      count_head: (b, x) i32: k of each list head, < 0 as 0; count and ratio stay 0
+      cover_head: (x) f32: cover of each list head; cover stays 0
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use
+      key_len: (r) i32: keys in use
+
+    b, x, n, keep, y: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: longest sequence of rows; 0: n block_rows
+      key_max: longest sequence of keys; 0: as many as the columns cover
+      count: k of top_k
+      min_keep: least entries of a list, forced ones among them
+      max_keep: most entries of a list; 0: no bound.  The last taken go first, forced ones from the
+          highest index when nothing else is left
+      min_extra: least entries that the rule takes in its scope
+      force_first: the first key blocks are forced
+      force_previous: those before the own blocks
+      force_last: the last key blocks of the sequence
+      remap_step: a > 0: column c is keys [c s, c s + l), s = block_keys / a, l = remap_span s, and
+          exists where these are keys; key block j has sum_(m < a, n < remap_span) p[a j + m - n], p
+          = 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0: a column
+          is a key block, y = u
+      remap_span: l in steps, >= 1 with remap_step
+      scale: of scores, > 0; 0: 1 / sqrt(d), for given scores 1
+      ratio: k of top_k = ratio times the key blocks of the scope; count stays 0
+      cover: share of the mass
+      threshold: of above and at_least
+      measure: "dot", "box"
+      normalise: "none", "softmax", "weighted", "minmax", "max"
+      reduce: "none", "sum", "mean", "max"
+      reduce_raw: 1: heads are reduced before they are normalised; weights are then those of the
+          first head
+      rule: "top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"
+      scope: "row", "head", "all"
+      ratio_up: 1: k of ratio is rounded up, 0: down
+      forced_count: 1: forced entries count for the rule
+      force_own: 1: own blocks are forced
+      complete: 1: no key block that ends past the row block's first row; needs causal
+      causal: 1: no key block that begins past the row block's last row
+      block_rows: rows of a list row, >= 1; 0: 1
+      block_keys: keys of a key block, >= 1; 0: 64
+    """
+    if ctx.__class__ is Context:
+        call = Call(ctx, _x_select_block)
+    else:
+        call = _x_select_block.begin_by(ctx, index, index_count, kept_score, kept_mass, score_out,
+            row, column, column_low, score, column_weight, block_mask, forced, row_forced,
+            column_forced, count_head, cover_head, query_start, key_start, query_len, key_len)
+    v_row = None
+    if row is not None:
+        v_row = call.put("row", 8, row, 4)
+    if column is not None:
+        call.put("column", 104, column)
+    if column_low is not None:
+        call.put("column_low", 200, column_low)
+    v_score = None
+    if score is not None:
+        v_score = call.put("score", 296, score, 4)
+    if column_weight is not None:
+        call.put("column_weight", 392, column_weight)
+    v_row_forced = None
+    if row_forced is not None:
+        v_row_forced = call.put("row_forced", 680, row_forced, 3)
+    if column_forced is not None:
+        call.put("column_forced", 776, column_forced)
+    v_count_head = None
+    if count_head is not None:
+        v_count_head = call.put("count_head", 872, count_head, 2)
+    v_cover_head = None
+    if cover_head is not None:
+        v_cover_head = call.put("cover_head", 968, cover_head, 1)
+    if query_start is not None:
+        call.put("query_start", 1064, query_start)
+    if key_start is not None:
+        call.put("key_start", 1160, key_start)
+    if query_len is not None:
+        call.put("query_len", 1256, query_len)
+    if key_len is not None:
+        call.put("key_len", 1352, key_len)
+    v_block_mask = None
+    if block_mask is not None:
+        call.bits("block_mask", 488, block_mask, (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0),
+            (v_block_mask, 0, 0), (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)),
+            call.size("x", x, (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0),
+            (v_count_head, 1, 0), (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score,
+            2, 0), (v_block_mask, 2, 0), (v_forced, 2, 0), (v_row_forced, 2, 0))), call.blocks(None,
+            None, block_keys))
+    v_forced = None
+    if forced is not None:
+        call.bits("forced", 584, forced, (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0),
+            (v_block_mask, 0, 0), (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)),
+            call.size("x", x, (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0),
+            (v_count_head, 1, 0), (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score,
+            2, 0), (v_block_mask, 2, 0), (v_forced, 2, 0), (v_row_forced, 2, 0))), call.blocks(None,
+            None, block_keys))
+    if index is not None:
+        index = None if index is False else call.out("index", 1448, index, lambda: (call.size("b",
+            b, (v_row, 0, 0), (v_score, 0, 0), (v_block_mask, 0, 0), (v_forced, 0, 0),
+            (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x, (v_block_mask, 1, 0),
+            (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0), (v_cover_head, 0, 0)),
+            call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_block_mask, 2, 0), (v_forced, 2,
+            0), (v_row_forced, 2, 0)), call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 1544, index_count,
+            lambda: (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0), (v_block_mask, 0, 0),
+            (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x,
+            (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0),
+            (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_block_mask,
+            2, 0), (v_forced, 2, 0), (v_row_forced, 2, 0))), 8)
+    if kept_score is not None:
+        kept_score = None if kept_score is False else call.out("kept_score", 1640, kept_score,
+            lambda: (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0), (v_block_mask, 0, 0),
+            (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x,
+            (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0),
+            (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_block_mask,
+            2, 0), (v_forced, 2, 0), (v_row_forced, 2, 0)), call.size("keep", keep)), 1)
+    if kept_mass is not None:
+        kept_mass = None if kept_mass is False else call.out("kept_mass", 1736, kept_mass, lambda:
+            (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0), (v_block_mask, 0, 0), (v_forced, 0,
+            0), (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x, (v_block_mask, 1, 0),
+            (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0), (v_cover_head, 0, 0)),
+            call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_block_mask, 2, 0), (v_forced, 2,
+            0), (v_row_forced, 2, 0))), 1)
+    if score_out is not None:
+        score_out = None if score_out is False else call.out("score_out", 1832, score_out, lambda:
+            (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0), (v_block_mask, 0, 0), (v_forced, 0,
+            0), (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x, (v_block_mask, 1, 0),
+            (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0), (v_cover_head, 0, 0)),
+            call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_block_mask, 2, 0), (v_forced, 2,
+            0), (v_row_forced, 2, 0)), call.size("y", y)), 1)
+    if query_max:
+        call.scalar("q", 1928, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1936, key_max, "key_max")
+    if count:
+        call.scalar("q", 1944, count, "count")
+    if min_keep:
+        call.scalar("q", 1952, min_keep, "min_keep")
+    if max_keep:
+        call.scalar("q", 1960, max_keep, "max_keep")
+    if min_extra:
+        call.scalar("q", 1968, min_extra, "min_extra")
+    if force_first:
+        call.scalar("q", 1976, force_first, "force_first")
+    if force_previous:
+        call.scalar("q", 1984, force_previous, "force_previous")
+    if force_last:
+        call.scalar("q", 1992, force_last, "force_last")
+    if remap_step:
+        call.scalar("q", 2000, remap_step, "remap_step")
+    if remap_span:
+        call.scalar("q", 2008, remap_span, "remap_span")
+    if scale:
+        call.scalar("f", 2016, scale, "scale")
+    if ratio:
+        call.scalar("f", 2020, ratio, "ratio")
+    if cover:
+        call.scalar("f", 2024, cover, "cover")
+    if threshold:
+        call.scalar("f", 2028, threshold, "threshold")
+    if measure:
+        call.enum(2032, measure, "measure", SelectMeasure)
+    if normalise:
+        call.enum(2036, normalise, "normalise", SelectNormalise)
+    if reduce:
+        call.enum(2040, reduce, "reduce", SelectReduce)
+    if reduce_raw:
+        call.scalar("i", 2044, reduce_raw, "reduce_raw")
+    if rule:
+        call.enum(2048, rule, "rule", SelectRule)
+    if scope:
+        call.enum(2052, scope, "scope", SelectScope)
+    if ratio_up:
+        call.scalar("i", 2056, ratio_up, "ratio_up")
+    if forced_count:
+        call.scalar("i", 2060, forced_count, "forced_count")
+    if force_own:
+        call.scalar("i", 2064, force_own, "force_own")
+    if complete:
+        call.scalar("i", 2068, complete, "complete")
+    if causal:
+        call.scalar("i", 2072, causal, "causal")
+    if block_rows:
+        call.scalar("i", 2076, block_rows, "block_rows")
+    if block_keys:
+        call.scalar("i", 2080, block_keys, "block_keys")
+    return call.run(index, index_count, kept_score, kept_mass, score_out)

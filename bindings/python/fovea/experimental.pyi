@@ -8,11 +8,17 @@ from typing_extensions import TypedDict, Unpack
 from ._core import Context
 from ._types import A, Array, Float, Int, Output, Wanted
 from ._abi import XPool as Pool
+from ._abi import XSelectMeasure as SelectMeasure
+from ._abi import XSelectNormalise as SelectNormalise
+from ._abi import XSelectReduce as SelectReduce
+from ._abi import XSelectRule as SelectRule
+from ._abi import XSelectScope as SelectScope
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
-           "group_norm_backward", "sparse_forward", "sparse_backward", "Pool"]
+           "group_norm_backward", "sparse_forward", "sparse_backward", "select_block", "Pool",
+           "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -690,3 +696,63 @@ def sparse_backward(ctx: Context | None, q: Array, k: Array, v: Array, o: Array,
 def sparse_backward(q: Array, k: Array, v: Array, o: Array, lse: Array, dout: Array, *,
                     ctx: Context | None = ..., dq: Output = ..., dk: Output = ..., dv: Output = ...,
                     dsink_logit: Output = ..., **fields: Unpack[_sparse_backward]) -> Any: ...
+
+class _select_block(TypedDict, total=False):
+    row: Array | None
+    column: Array | None
+    column_low: Array | None
+    score: Array | None
+    column_weight: Array | None
+    block_mask: Array | None
+    forced: Array | None
+    row_forced: Array | None
+    column_forced: Array | None
+    count_head: Array | None
+    cover_head: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    b: Int | None
+    x: Int | None
+    n: Int | None
+    keep: Int | None
+    y: Int | None
+    query_max: Int
+    key_max: Int
+    count: Int
+    min_keep: Int
+    max_keep: Int
+    min_extra: Int
+    force_first: Int
+    force_previous: Int
+    force_last: Int
+    remap_step: Int
+    remap_span: Int
+    scale: Float
+    ratio: Float
+    cover: Float
+    threshold: Float
+    measure: Literal["dot", "box"] | SelectMeasure | Int
+    normalise: Literal["none", "softmax", "weighted", "minmax", "max"] | SelectNormalise | Int
+    reduce: Literal["none", "sum", "mean", "max"] | SelectReduce | Int
+    reduce_raw: Int
+    rule: Literal["top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"] |
+        SelectRule | Int
+    scope: Literal["row", "head", "all"] | SelectScope | Int
+    ratio_up: Int
+    forced_count: Int
+    force_own: Int
+    complete: Int
+    causal: Int
+    block_rows: Int
+    block_keys: Int
+
+@overload
+def select_block(ctx: Context | None = ..., *, index: None = ..., index_count: None = ...,
+                 kept_score: None = ..., kept_mass: None = ..., score_out: None = ...,
+                 **fields: Unpack[_select_block]) -> None: ...
+@overload
+def select_block(ctx: Context | None = ..., *, index: Output = ..., index_count: Output = ...,
+                 kept_score: Output = ..., kept_mass: Output = ..., score_out: Output = ...,
+                 **fields: Unpack[_select_block]) -> Any: ...

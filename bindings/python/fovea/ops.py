@@ -47,6 +47,7 @@ _x_group_norm_forward = Op("x_group_norm_forward", _abi.XGroupNormForwardParams)
 _x_group_norm_backward = Op("x_group_norm_backward", _abi.XGroupNormBackwardParams)
 _x_sparse_forward = Op("x_sparse_forward", _abi.XSparseForwardParams)
 _x_sparse_backward = Op("x_sparse_backward", _abi.XSparseBackwardParams)
+_x_select_block = Op("x_select_block", _abi.XSelectBlockParams)
 
 
 def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

@@ -7,6 +7,7 @@
 #include "../fovea.hpp"
 #include "kl.h"
 #include "multi_token.h"
+#include "select.h"
 #include "sparse.h"
 
 #define FOVEA_CPP_OPERATIONS_EXPERIMENTAL(X) \
@@ -23,7 +24,8 @@
   X(x_group_norm_forward) \
   X(x_group_norm_backward) \
   X(x_sparse_forward) \
-  X(x_sparse_backward)
+  X(x_sparse_backward) \
+  X(x_select_block)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

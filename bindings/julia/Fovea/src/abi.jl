@@ -88,6 +88,42 @@ const FOVEA_X_POOL_SUM = Int32(0)
 const FOVEA_X_POOL_MAX = Int32(1)
 const X_POOL = (sum=FOVEA_X_POOL_SUM, max=FOVEA_X_POOL_MAX)
 
+# How a row's summary q and a column's make a score.
+const FOVEA_X_SELECT_MEASURE_DOT = Int32(0)
+const FOVEA_X_SELECT_MEASURE_BOX = Int32(1)
+const X_SELECT_MEASURE = (dot=FOVEA_X_SELECT_MEASURE_DOT, box=FOVEA_X_SELECT_MEASURE_BOX)
+
+# What scores s of the eligible columns become.  A row's sums and maxima are over them alone.
+const FOVEA_X_SELECT_NORMALISE_NONE = Int32(0)
+const FOVEA_X_SELECT_NORMALISE_SOFTMAX = Int32(1)
+const FOVEA_X_SELECT_NORMALISE_WEIGHTED = Int32(2)
+const FOVEA_X_SELECT_NORMALISE_MINMAX = Int32(3)
+const FOVEA_X_SELECT_NORMALISE_MAX = Int32(4)
+const X_SELECT_NORMALISE = (none=FOVEA_X_SELECT_NORMALISE_NONE, softmax=FOVEA_X_SELECT_NORMALISE_SOFTMAX, weighted=FOVEA_X_SELECT_NORMALISE_WEIGHTED, minmax=FOVEA_X_SELECT_NORMALISE_MINMAX, max=FOVEA_X_SELECT_NORMALISE_MAX)
+
+# How the query heads of a list head become one.
+const FOVEA_X_SELECT_REDUCE_NONE = Int32(0)
+const FOVEA_X_SELECT_REDUCE_SUM = Int32(1)
+const FOVEA_X_SELECT_REDUCE_MEAN = Int32(2)
+const FOVEA_X_SELECT_REDUCE_MAX = Int32(3)
+const X_SELECT_REDUCE = (none=FOVEA_X_SELECT_REDUCE_NONE, sum=FOVEA_X_SELECT_REDUCE_SUM, mean=FOVEA_X_SELECT_REDUCE_MEAN, max=FOVEA_X_SELECT_REDUCE_MAX)
+
+# Which of the eligible columns are taken, in their order.  Masses of the three cumulative rules
+const FOVEA_X_SELECT_RULE_TOP_K = Int32(0)
+const FOVEA_X_SELECT_RULE_TOP_P_GE = Int32(1)
+const FOVEA_X_SELECT_RULE_TOP_P_GT = Int32(2)
+const FOVEA_X_SELECT_RULE_TOP_P_UNDER = Int32(3)
+const FOVEA_X_SELECT_RULE_ABOVE = Int32(4)
+const FOVEA_X_SELECT_RULE_AT_LEAST = Int32(5)
+const FOVEA_X_SELECT_RULE_NONE = Int32(6)
+const X_SELECT_RULE = (top_k=FOVEA_X_SELECT_RULE_TOP_K, top_p_ge=FOVEA_X_SELECT_RULE_TOP_P_GE, top_p_gt=FOVEA_X_SELECT_RULE_TOP_P_GT, top_p_under=FOVEA_X_SELECT_RULE_TOP_P_UNDER, above=FOVEA_X_SELECT_RULE_ABOVE, at_least=FOVEA_X_SELECT_RULE_AT_LEAST, none=FOVEA_X_SELECT_RULE_NONE)
+
+# What one application of the rule covers.  Index in the order: list row by list row.
+const FOVEA_X_SELECT_SCOPE_ROW = Int32(0)
+const FOVEA_X_SELECT_SCOPE_HEAD = Int32(1)
+const FOVEA_X_SELECT_SCOPE_ALL = Int32(2)
+const X_SELECT_SCOPE = (row=FOVEA_X_SELECT_SCOPE_ROW, head=FOVEA_X_SELECT_SCOPE_HEAD, all=FOVEA_X_SELECT_SCOPE_ALL)
+
 # fovea_tensor
 struct Tensor
     data::Ptr{Cvoid}
@@ -864,6 +900,60 @@ struct XSparseBackwardParams
     reserved::Int32
 end
 
+# fovea_x_select_block_params
+struct XSelectBlockParams
+    struct_size::Csize_t
+    row::Tensor
+    column::Tensor
+    column_low::Tensor
+    score::Tensor
+    column_weight::Tensor
+    block_mask::Tensor
+    forced::Tensor
+    row_forced::Tensor
+    column_forced::Tensor
+    count_head::Tensor
+    cover_head::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    index::Tensor
+    index_count::Tensor
+    kept_score::Tensor
+    kept_mass::Tensor
+    score_out::Tensor
+    query_max::Int64
+    key_max::Int64
+    count::Int64
+    min_keep::Int64
+    max_keep::Int64
+    min_extra::Int64
+    force_first::Int64
+    force_previous::Int64
+    force_last::Int64
+    remap_step::Int64
+    remap_span::Int64
+    scale::Float32
+    ratio::Float32
+    cover::Float32
+    threshold::Float32
+    measure::Int32
+    normalise::Int32
+    reduce::Int32
+    reduce_raw::Int32
+    rule::Int32
+    scope::Int32
+    ratio_up::Int32
+    forced_count::Int32
+    force_own::Int32
+    complete::Int32
+    causal::Int32
+    block_rows::Int32
+    block_keys::Int32
+    reserved::Int32
+end
+
 const _fovea_version = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_version() =
     ccall(symbol(_fovea_version, :fovea_version), Int32, ())
@@ -1183,3 +1273,11 @@ fovea_x_sparse_backward_workspace(ctx, params, bytes) =
 const _fovea_x_sparse_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_sparse_backward(ctx, params) =
     ccall(symbol(_fovea_x_sparse_backward, :fovea_x_sparse_backward), Int32, (Ptr{Cvoid}, Ref{XSparseBackwardParams}), ctx, params)
+
+const _fovea_x_select_block_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_block_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_select_block_workspace, :fovea_x_select_block_workspace), Int32, (Ptr{Cvoid}, Ref{XSelectBlockParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_select_block = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_block(ctx, params) =
+    ccall(symbol(_fovea_x_select_block, :fovea_x_select_block), Int32, (Ptr{Cvoid}, Ref{XSelectBlockParams}), ctx, params)

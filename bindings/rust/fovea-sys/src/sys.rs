@@ -145,6 +145,55 @@ c_enum! {
     FOVEA_X_POOL_MAX: MAX = 1, "the largest";
 }
 
+c_enum! {
+    /// How a row's summary q and a column's make a score.
+    fovea_x_select_measure;
+    FOVEA_X_SELECT_MEASURE_DOT: DOT = 0, "scale sum_c q_c column_c";
+    FOVEA_X_SELECT_MEASURE_BOX: BOX = 1, "scale sum_c (max(q_c, 0) column_c + min(q_c, 0) column_low_c): no key between column_low and column has a larger dot product (Quest)";
+}
+
+c_enum! {
+    /// What scores s of the eligible columns become.  A row's sums and maxima are over them alone.
+    fovea_x_select_normalise;
+    FOVEA_X_SELECT_NORMALISE_NONE: NONE = 0, "s";
+    FOVEA_X_SELECT_NORMALISE_SOFTMAX: SOFTMAX = 1, "exp(s) / sum exp(s) over the row";
+    FOVEA_X_SELECT_NORMALISE_WEIGHTED: WEIGHTED = 2, "w exp(s) / sum w exp(s), w = column_weight";
+    FOVEA_X_SELECT_NORMALISE_MINMAX: MINMAX = 3, "(s - min) / (max - min) over the scope; a range of at most 1e-6 counts as 1";
+    FOVEA_X_SELECT_NORMALISE_MAX: MAX = 4, r"s / max over the row, s where max \<= 0";
+}
+
+c_enum! {
+    /// How the query heads of a list head become one.
+    fovea_x_select_reduce;
+    FOVEA_X_SELECT_REDUCE_NONE: NONE = 0, "x = h: each has its own list";
+    FOVEA_X_SELECT_REDUCE_SUM: SUM = 1, "in the order of heads; ineligible for one, ineligible";
+    FOVEA_X_SELECT_REDUCE_MEAN: MEAN = 2, "the sum over their number";
+    FOVEA_X_SELECT_REDUCE_MAX: MAX = 3, "eligible for one, eligible";
+}
+
+c_enum! {
+    /// ```text
+    /// Which of the eligible columns are taken, in their order.  Masses of the three cumulative rules
+    /// are scores in fixed point, negative ones 0, T their total in the scope.  T = 0 takes nothing.
+    /// ```
+    fovea_x_select_rule;
+    FOVEA_X_SELECT_RULE_TOP_K: TOP_K = 0, "the first k";
+    FOVEA_X_SELECT_RULE_TOP_P_GE: TOP_P_GE = 1, r"while the mass before is \< cover T: reaches cover";
+    FOVEA_X_SELECT_RULE_TOP_P_GT: TOP_P_GT = 2, r"while the mass before is \<= cover T: exceeds cover";
+    FOVEA_X_SELECT_RULE_TOP_P_UNDER: TOP_P_UNDER = 3, r"while the mass with it is \<= cover T";
+    FOVEA_X_SELECT_RULE_ABOVE: ABOVE = 4, r"score \> threshold";
+    FOVEA_X_SELECT_RULE_AT_LEAST: AT_LEAST = 5, r"score \>= threshold";
+    FOVEA_X_SELECT_RULE_NONE: NONE = 6, "only what is forced: bits to lists, unions";
+}
+
+c_enum! {
+    /// What one application of the rule covers.  Index in the order: list row by list row.
+    fovea_x_select_scope;
+    FOVEA_X_SELECT_SCOPE_ROW: ROW = 0, "a list row";
+    FOVEA_X_SELECT_SCOPE_HEAD: HEAD = 1, "all list rows of a list head of a sequence";
+    FOVEA_X_SELECT_SCOPE_ALL: ALL = 2, "all list heads of a sequence";
+}
+
 c_struct! {
     /// ```text
     /// A view: never owns.  data == NULL means "not given".  Frozen: this struct never grows.
@@ -1231,6 +1280,86 @@ c_struct! {
     reserved: i32 = 2204, "0";
 }
 
+c_struct! {
+    /// ```text
+    /// Key blocks for each row block, from summaries of both or from given scores.  In this order:
+    ///   1. score      by measure, or scale * score
+    ///   2. eligible   the column is of the sequence; causal: its first key is not past the row block's
+    ///                 last row; complete: its last key is not past the first row; block_mask has 1;
+    ///                 column_forced has no bit 1.  Other columns, and scores that are NaN, have -inf
+    ///   3. normalise, 4. reduce: in this order, or reduce_raw = 1: reduce first
+    ///   5. remap      compressed columns to key blocks, see remap_step
+    ///   6. force      force_* and *_forced, of what is of the sequence and not past the row block as
+    ///                 in 2; the own blocks even with complete
+    ///   7. rule       in the scope; forced_count = 1: what is forced comes first, in the order of the
+    ///                 index, and uses up k or mass.  0: the rule runs over all that is eligible, and
+    ///                 what is forced is added.  Then min_extra, min_keep, max_keep
+    ///   8. lists
+    /// Own blocks are those that hold a position of the row block.
+    ///
+    /// Without query_len and query_start every sequence has query_max rows (0: n block_rows), without
+    /// key_len and key_start key_max keys (0: u block_keys).
+    ///
+    /// Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.
+    /// A score is a chain of f32 fused multiply-adds over the columns from 0, times scale, and the same
+    /// on both backends.  Workspace: 64 MiB at most for scope row and at least one list row of scores;
+    /// b x n y scores for the others.
+    /// Sources: Quest (2406.10774), NSA (2502.11089), MoBA (2502.13189), XAttention (2503.16428),
+    /// SpargeAttention (2502.18137), SeerAttention (2410.13276).
+    /// ```
+    fovea_x_select_block_params: 2088 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_select_block_params)";
+    row: fovea_tensor = 8, "`(b, n, h, d)` f32 f16 bf16: a summary of each row block, or the queries themselves; needs column";
+    column: fovea_tensor = 104, "`(key_b, u, g, d)` f32 f16 bf16: a summary of each key block: g divides h; box: the largest of its keys; needs row";
+    column_low: fovea_tensor = 200, "`(key_b, u, g, d)` f32 f16 bf16: box: the smallest of its keys; the dtype of column";
+    score: fovea_tensor = 296, "`(b, h, n, u)` f32: scores in place of row and column; its columns are the sequence's own";
+    column_weight: fovea_tensor = 392, r"`(key_b, g, u)` f32: \>= 0, of normalise weighted";
+    block_mask: fovea_tensor = 488, "`(b, x, n, block_bytes)` u8: bit c % 8 of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step";
+    forced: fovea_tensor = 584, "`(b, x, n, block_bytes)` u8: the same where it is forced";
+    row_forced: fovea_tensor = 680, "`(b, x, n)` u8: not 0: all key blocks are forced";
+    column_forced: fovea_tensor = 776, "`(key_b, g, u)` u8: bit 0: the key block is forced; bit 1: it is not eligible; not with remap_step";
+    count_head: fovea_tensor = 872, r"`(b, x)` i32: k of each list head, \< 0 as 0; count and ratio stay 0";
+    cover_head: fovea_tensor = 968, "`(x)` f32: cover of each list head; cover stays 0";
+    query_start: fovea_tensor = 1064, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 1160, "`(r+1)` i32: first packed key of each sequence";
+    query_len: fovea_tensor = 1256, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 1352, "`(r)` i32: keys in use";
+    index: fovea_tensor = 1448, "`(b, x, n, keep)` i32: key blocks; one of index and index_count at least";
+    index_count: fovea_tensor = 1544, "`(b, x, n)` i32: key blocks wanted";
+    kept_score: fovea_tensor = 1640, "`(b, x, n, keep)` f32: their scores after step 5, -inf past the count; needs index";
+    kept_mass: fovea_tensor = 1736, r"`(b, x, n)` f32: sum of the scores of the list, of those \> 0";
+    score_out: fovea_tensor = 1832, "`(b, x, n, y)` f32: all scores after step 5";
+    query_max: i64 = 1928, "longest sequence of rows; 0: n block_rows";
+    key_max: i64 = 1936, "longest sequence of keys; 0: as many as the columns cover";
+    count: i64 = 1944, "k of top_k";
+    min_keep: i64 = 1952, "least entries of a list, forced ones among them";
+    max_keep: i64 = 1960, "most entries of a list; 0: no bound.  The last taken go first, forced ones from the highest index when nothing else is left";
+    min_extra: i64 = 1968, "least entries that the rule takes in its scope";
+    force_first: i64 = 1976, "the first key blocks are forced";
+    force_previous: i64 = 1984, "those before the own blocks";
+    force_last: i64 = 1992, "the last key blocks of the sequence";
+    remap_step: i64 = 2000, r"a \> 0: column c is keys \[c s, c s + l), s = block_keys / a, l = remap_span s, and exists where these are keys; key block j has sum_(m \< a, n \< remap_span) p\[a j + m - n\], p = 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0: a column is a key block, y = u";
+    remap_span: i64 = 2008, r"l in steps, \>= 1 with remap_step";
+    scale: f32 = 2016, r"of scores, \> 0; 0: 1 / sqrt(d), for given scores 1";
+    ratio: f32 = 2020, "k of top_k = ratio times the key blocks of the scope; count stays 0";
+    cover: f32 = 2024, "share of the mass";
+    threshold: f32 = 2028, "of above and at_least";
+    measure: i32 = 2032, "The fovea_x_select_measure.";
+    normalise: i32 = 2036, "The fovea_x_select_normalise.";
+    reduce: i32 = 2040, "The fovea_x_select_reduce.";
+    reduce_raw: i32 = 2044, "1: heads are reduced before they are normalised; weights are then those of the first head";
+    rule: i32 = 2048, "The fovea_x_select_rule.";
+    scope: i32 = 2052, "The fovea_x_select_scope.";
+    ratio_up: i32 = 2056, "1: k of ratio is rounded up, 0: down";
+    forced_count: i32 = 2060, "1: forced entries count for the rule";
+    force_own: i32 = 2064, "1: own blocks are forced";
+    complete: i32 = 2068, "1: no key block that ends past the row block's first row; needs causal";
+    causal: i32 = 2072, "1: no key block that begins past the row block's last row";
+    block_rows: i32 = 2076, r"rows of a list row, \>= 1; 0: 1";
+    block_keys: i32 = 2080, r"keys of a key block, \>= 1; 0: 64";
+    reserved: i32 = 2084, "0";
+}
+
 functions! {
     /// The library's FOVEA_VERSION.
     fn fovea_version() -> i32;
@@ -1347,5 +1476,6 @@ functions! {
         x_group_norm_backward: fovea_x_group_norm_backward_params, fovea_x_group_norm_backward, fovea_x_group_norm_backward_workspace;
         x_sparse_forward: fovea_x_sparse_forward_params, fovea_x_sparse_forward, fovea_x_sparse_forward_workspace;
         x_sparse_backward: fovea_x_sparse_backward_params, fovea_x_sparse_backward, fovea_x_sparse_backward_workspace;
+        x_select_block: fovea_x_select_block_params, fovea_x_select_block, fovea_x_select_block_workspace;
     }
 }

@@ -14,4 +14,9 @@ pub use crate::sys::fovea_scaling as Scaling;
 /// Those of experimental operations.
 pub(crate) mod experimental {
     pub use crate::sys::fovea_x_pool as XPool;
+    pub use crate::sys::fovea_x_select_measure as XSelectMeasure;
+    pub use crate::sys::fovea_x_select_normalise as XSelectNormalise;
+    pub use crate::sys::fovea_x_select_reduce as XSelectReduce;
+    pub use crate::sys::fovea_x_select_rule as XSelectRule;
+    pub use crate::sys::fovea_x_select_scope as XSelectScope;
 }

@@ -548,3 +548,85 @@ op! {
         nondeterministic set_nondeterministic: bool, "1: a faster kernel whose sums may change order may be used";
     }
 }
+
+op! {
+    /// ```text
+    /// Key blocks for each row block, from summaries of both or from given scores.  In this order:
+    ///   1. score      by measure, or scale * score
+    ///   2. eligible   the column is of the sequence; causal: its first key is not past the row block's
+    ///                 last row; complete: its last key is not past the first row; block_mask has 1;
+    ///                 column_forced has no bit 1.  Other columns, and scores that are NaN, have -inf
+    ///   3. normalise, 4. reduce: in this order, or reduce_raw = 1: reduce first
+    ///   5. remap      compressed columns to key blocks, see remap_step
+    ///   6. force      force_* and *_forced, of what is of the sequence and not past the row block as
+    ///                 in 2; the own blocks even with complete
+    ///   7. rule       in the scope; forced_count = 1: what is forced comes first, in the order of the
+    ///                 index, and uses up k or mass.  0: the rule runs over all that is eligible, and
+    ///                 what is forced is added.  Then min_extra, min_keep, max_keep
+    ///   8. lists
+    /// Own blocks are those that hold a position of the row block.
+    ///
+    /// Without query_len and query_start every sequence has query_max rows (0: n block_rows), without
+    /// key_len and key_start key_max keys (0: u block_keys).
+    ///
+    /// Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.
+    /// A score is a chain of f32 fused multiply-adds over the columns from 0, times scale, and the same
+    /// on both backends.  Workspace: 64 MiB at most for scope row and at least one list row of scores;
+    /// b x n y scores for the others.
+    /// Sources: Quest (2406.10774), NSA (2502.11089), MoBA (2502.13189), XAttention (2503.16428),
+    /// SpargeAttention (2502.18137), SeerAttention (2410.13276).
+    /// ```
+    XSelectBlock(x_select_block: fovea_x_select_block_params, fovea_x_select_block, fovea_x_select_block_workspace)
+    new {
+    }
+    may {
+        row set_row: in, "`(b, n, h, d)` f32 f16 bf16: a summary of each row block, or the queries themselves; needs column";
+        column set_column: in, "`(key_b, u, g, d)` f32 f16 bf16: a summary of each key block: g divides h; box: the largest of its keys; needs row";
+        column_low set_column_low: in, "`(key_b, u, g, d)` f32 f16 bf16: box: the smallest of its keys; the dtype of column";
+        score set_score: in, "`(b, h, n, u)` f32: scores in place of row and column; its columns are the sequence's own";
+        column_weight set_column_weight: in, r"`(key_b, g, u)` f32: \>= 0, of normalise weighted";
+        block_mask set_block_mask: in, "`(b, x, n, block_bytes)` u8: bit c % 8 of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step";
+        forced set_forced: in, "`(b, x, n, block_bytes)` u8: the same where it is forced";
+        row_forced set_row_forced: in, "`(b, x, n)` u8: not 0: all key blocks are forced";
+        column_forced set_column_forced: in, "`(key_b, g, u)` u8: bit 0: the key block is forced; bit 1: it is not eligible; not with remap_step";
+        count_head set_count_head: in, r"`(b, x)` i32: k of each list head, \< 0 as 0; count and ratio stay 0";
+        cover_head set_cover_head: in, "`(x)` f32: cover of each list head; cover stays 0";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence";
+        query_len set_query_len: in, "`(r)` i32: rows in use";
+        key_len set_key_len: in, "`(r)` i32: keys in use";
+        index set_index: out, "`(b, x, n, keep)` i32: key blocks; one of index and index_count at least";
+        index_count set_index_count: out, "`(b, x, n)` i32: key blocks wanted";
+        kept_score set_kept_score: out, "`(b, x, n, keep)` f32: their scores after step 5, -inf past the count; needs index";
+        kept_mass set_kept_mass: out, r"`(b, x, n)` f32: sum of the scores of the list, of those \> 0";
+        score_out set_score_out: out, "`(b, x, n, y)` f32: all scores after step 5";
+        query_max set_query_max: i64, "longest sequence of rows; 0: n block_rows";
+        key_max set_key_max: i64, "longest sequence of keys; 0: as many as the columns cover";
+        count set_count: i64, "k of top_k";
+        min_keep set_min_keep: i64, "least entries of a list, forced ones among them";
+        max_keep set_max_keep: i64, "most entries of a list; 0: no bound.  The last taken go first, forced ones from the highest index when nothing else is left";
+        min_extra set_min_extra: i64, "least entries that the rule takes in its scope";
+        force_first set_force_first: i64, "the first key blocks are forced";
+        force_previous set_force_previous: i64, "those before the own blocks";
+        force_last set_force_last: i64, "the last key blocks of the sequence";
+        remap_step set_remap_step: i64, r"a \> 0: column c is keys \[c s, c s + l), s = block_keys / a, l = remap_span s, and exists where these are keys; key block j has sum_(m \< a, n \< remap_span) p\[a j + m - n\], p = 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0: a column is a key block, y = u";
+        remap_span set_remap_span: i64, r"l in steps, \>= 1 with remap_step";
+        scale set_scale: f32, r"of scores, \> 0; 0: 1 / sqrt(d), for given scores 1";
+        ratio set_ratio: f32, "k of top_k = ratio times the key blocks of the scope; count stays 0";
+        cover set_cover: f32, "share of the mass";
+        threshold set_threshold: f32, "of above and at_least";
+        measure set_measure: enum XSelectMeasure, "The fovea_x_select_measure.";
+        normalise set_normalise: enum XSelectNormalise, "The fovea_x_select_normalise.";
+        reduce set_reduce: enum XSelectReduce, "The fovea_x_select_reduce.";
+        reduce_raw set_reduce_raw: bool, "1: heads are reduced before they are normalised; weights are then those of the first head";
+        rule set_rule: enum XSelectRule, "The fovea_x_select_rule.";
+        scope set_scope: enum XSelectScope, "The fovea_x_select_scope.";
+        ratio_up set_ratio_up: bool, "1: k of ratio is rounded up, 0: down";
+        forced_count set_forced_count: bool, "1: forced entries count for the rule";
+        force_own set_force_own: bool, "1: own blocks are forced";
+        complete set_complete: bool, "1: no key block that ends past the row block's first row; needs causal";
+        causal set_causal: bool, "1: no key block that begins past the row block's last row";
+        block_rows set_block_rows: i32, r"rows of a list row, \>= 1; 0: 1";
+        block_keys set_block_keys: i32, r"keys of a key block, \>= 1; 0: 64";
+    }
+}

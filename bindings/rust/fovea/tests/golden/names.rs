@@ -35,5 +35,6 @@ names! {
         x_group_norm_backward
         x_sparse_forward
         x_sparse_backward
+        x_select_block
     }
 }
