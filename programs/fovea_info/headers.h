@@ -17,3 +17,4 @@
 #include "fovea/experimental/multi_token.h"
 #include "fovea/experimental/sparse.h"
 #include "fovea/experimental/select.h"
+#include "fovea/experimental/summary.h"

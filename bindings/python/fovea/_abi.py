@@ -171,6 +171,22 @@ class XSelectScope(enum.IntEnum):
     ALL = 2  # all list heads of a sequence
 
 
+class XSummary(enum.IntEnum):
+    """Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
+side, in the order of their bits; each of the others stands alone."""
+
+    MAX = 1  # the largest of the block in each column
+    MIN = 2  # the smallest
+    MEAN = 4  # sum / tokens of the block
+    SUM = 8  # the sum
+    # the mean of the `ranked` tokens with the largest rank_score, the first of equals; NaN
+    # ranks as -inf
+    RANKED = 16
+    RUNNING = 32  # the mean of the sequence, from `previous` and what is new
+    # sum_i w_i x_i, w the softmax over the block of gate + bias, in each column by itself
+    GATED = 64
+
+
 class Tensor(C.Structure):
     _fields_ = [
         ("data", C.c_void_p),
@@ -1033,6 +1049,58 @@ class XSelectBlockParams(C.Structure):
     ]
 
 
+class XPoolForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("y", Tensor),
+        ("similar", Tensor),
+        ("dissimilar", Tensor),
+        ("similar_least", Tensor),
+        ("rank_score", Tensor),
+        ("gate", Tensor),
+        ("bias", Tensor),
+        ("previous", Tensor),
+        ("key_begin", Tensor),
+        ("key_start", Tensor),
+        ("key_len", Tensor),
+        ("old_len", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("key_max", C.c_int64),
+        ("block", C.c_int64),
+        ("step", C.c_int64),
+        ("ranked", C.c_int64),
+        ("want", C.c_int32),
+        ("complete", C.c_int32),
+        ("overlap", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XPoolBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("dy", Tensor),
+        ("gate", Tensor),
+        ("bias", Tensor),
+        ("key_begin", Tensor),
+        ("key_start", Tensor),
+        ("key_len", Tensor),
+        ("dx", Tensor),
+        ("dgate", Tensor),
+        ("dbias", Tensor),
+        ("key_max", C.c_int64),
+        ("block", C.c_int64),
+        ("step", C.c_int64),
+        ("want", C.c_int32),
+        ("complete", C.c_int32),
+        ("overlap", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2496,
@@ -1066,6 +1134,8 @@ SIZES = {
     XSparseForwardParams: 2896,
     XSparseBackwardParams: 2208,
     XSelectBlockParams: 2088,
+    XPoolForwardParams: 1496,
+    XPoolBackwardParams: 1008,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -1188,6 +1258,12 @@ FUNCTIONS = {
     "fovea_x_select_block_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectBlockParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_select_block": (C.c_int, [C.c_void_p, C.POINTER(XSelectBlockParams)]),
+    "fovea_x_pool_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XPoolForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_pool_forward": (C.c_int, [C.c_void_p, C.POINTER(XPoolForwardParams)]),
+    "fovea_x_pool_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XPoolBackwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_pool_backward": (C.c_int, [C.c_void_p, C.POINTER(XPoolBackwardParams)]),
 }
 
 

@@ -13,13 +13,15 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
                  _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
                  _x_multi_token_forward, _x_multi_token_backward, _x_group_norm_forward,
-                 _x_group_norm_backward, _x_sparse_forward, _x_sparse_backward, _x_select_block)
+                 _x_group_norm_backward, _x_sparse_forward, _x_sparse_backward, _x_select_block,
+                 _x_pool_forward, _x_pool_backward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
-           "group_norm_backward", "sparse_forward", "sparse_backward", "select_block", "Pool",
-           "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope"]
+           "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
+           "pool_forward", "pool_backward", "Pool", "SelectMeasure", "SelectNormalise",
+           "SelectReduce", "SelectRule", "SelectScope"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -1692,3 +1694,219 @@ def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kep
     if block_keys:
         call.scalar("i", 2080, block_keys, "block_keys")
     return call.run(index, index_count, kept_score, kept_mass, score_out)
+
+
+def pool_forward(ctx_or_x=None, /, x=None, *, ctx=None, y=None, similar=None, dissimilar=None,
+                 similar_least=None, rank_score=None, gate=None, bias=None, previous=None,
+                 key_begin=None, key_start=None, key_len=None, old_len=None, page_table=None,
+                 cache_row=None, b=None, u=None, h=None, f=None, key_max=0, block=0, step=0,
+                 ranked=0, want=0, complete=0, overlap=0):
+    """Summaries of blocks of tokens: of keys, queries or values.
+
+      y[c] = summary of the tokens [c step, c step + block) of the sequence    c = 0, 1, ...
+    as far as the sequence has them: a block counts its own tokens.  Head i of y reads head
+    i / (h / g) of x.  A block without tokens gives 0.  Blocks that the sequence does not have are
+    not written.  NaN in a column makes NaN of it.
+
+    Packed, the first block of sequence r is key_start[r] / step + r, as in x_select_block.  With
+    key_begin blocks are [key_begin[c], key_begin[c + 1]), all u of them.
+
+    gated with overlap = 1 reads 2 f columns of x and gate.  Block c is then blocks c - 1 and c:
+    the tokens of c - 1 give their first f columns, those of c the last f.  bias[i] is added to the
+    gate of place i: token i of the block, with overlap of its own block.
+
+    similar = |mean of x_i / |x_i||^2 over the block, 0 for x_i = 0: 1 where all point one way.
+
+    Limits: none on widths.  Every valid call has one kernel a backend, one pass over x.
+    Sources: Quest (2406.10774), InfLLM (2402.04617), MoBA (2502.13189), NSA (2502.11089),
+    SpargeAttention (2502.18137), SeerAttention (2410.13276), SparQ (2312.04985).
+
+    Example
+      y = fovea.experimental.pool_forward(x)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      x: (b, t, g, d) or paged (pool, page, g, d) f32 f16 bf16: g divides h
+
+    Outputs, new unless passed
+      y: (b, u, h, f) as x or f32: f = d for each wanted part; may be previous
+
+    Outputs on request, by True or an array
+      similar: (b, h, u) f32
+      dissimilar: (b, h, u) u8: 3 where similar <= similar_least, else 0: column_forced and
+          row_forced of x_select_block; needs similar_least
+
+    Optional inputs
+      similar_least: (h) f32
+      rank_score: (b, h, t) or paged (b, h, keys) f32: of ranked
+      gate: (b, t, h, d) as x or f32: of gated
+      bias: (places, d) f32: of gated; places = block
+      previous: (b, u, h, f) as y: of running: the mean of the first old_len tokens
+      key_begin: (b, h, u+1) i32: ascending; in place of block and step
+      key_start: (r+1) i32: first packed token of each sequence, ascending from 0; then b = 1
+      key_len: (r) i32: tokens in use
+      old_len: (r) i32: only blocks that hold a token from here on are written; absent: all
+      page_table: (rows, pages) i32: -1: page absent, and its tokens do not count
+      cache_row: (r) i32: row of page_table; -1 or past the last skips the sequence; needs
+          page_table
+
+    b, u, h, f: extents of new outputs that no input tells.
+
+    Numbers
+      key_max: longest sequence; 0: t, or pages * page
+      block: tokens of a block, 1 .. 2^30; 0: 64
+      step: tokens between blocks, 1 .. block; 0: block
+      ranked: tokens of ranked, >= 1
+      want: sum of fovea_x_summary; 0: mean
+      complete: 1: only blocks that have all their tokens
+      overlap: 1: of gated, see above; step = block
+    """
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _x_pool_forward)
+    else:
+        call, inputs = _x_pool_forward.begin(ctx_or_x, ctx, x)
+        [x] = inputs
+    v_x = call.put("x", 8, x, 4)
+    v_similar_least = None
+    if similar_least is not None:
+        v_similar_least = call.put("similar_least", 392, similar_least, 1)
+    v_rank_score = None
+    if rank_score is not None:
+        v_rank_score = call.put("rank_score", 488, rank_score, 3)
+    v_gate = None
+    if gate is not None:
+        v_gate = call.put("gate", 584, gate, 4)
+    if bias is not None:
+        call.put("bias", 680, bias)
+    v_previous = None
+    if previous is not None:
+        v_previous = call.put("previous", 776, previous, 4)
+    v_key_begin = None
+    if key_begin is not None:
+        v_key_begin = call.put("key_begin", 872, key_begin, 3)
+    if key_start is not None:
+        call.put("key_start", 968, key_start)
+    if key_len is not None:
+        call.put("key_len", 1064, key_len)
+    if old_len is not None:
+        call.put("old_len", 1160, old_len)
+    if page_table is not None:
+        call.put("page_table", 1256, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 1352, cache_row)
+    y = call.out("y", 104, y, lambda: (call.size("b", b, (v_rank_score, 0, 0), (v_gate, 0, 0),
+        (v_previous, 0, 0), (v_key_begin, 0, 0)), call.size("u", u, (v_previous, 1, 0),
+        (v_key_begin, 2, 1)), call.size("h", h, (v_similar_least, 0, 0), (v_rank_score, 1, 0),
+        (v_gate, 2, 0), (v_previous, 2, 0), (v_key_begin, 1, 0)), call.size("f", f, (v_previous, 3,
+        0))), v_x[1])
+    if similar is not None:
+        similar = None if similar is False else call.out("similar", 200, similar, lambda:
+            (call.size("b", b, (v_rank_score, 0, 0), (v_gate, 0, 0), (v_previous, 0, 0),
+            (v_key_begin, 0, 0)), call.size("h", h, (v_similar_least, 0, 0), (v_rank_score, 1, 0),
+            (v_gate, 2, 0), (v_previous, 2, 0), (v_key_begin, 1, 0)), call.size("u", u, (v_previous,
+            1, 0), (v_key_begin, 2, 1))), 1)
+    if dissimilar is not None:
+        dissimilar = None if dissimilar is False else call.out("dissimilar", 296, dissimilar,
+            lambda: (call.size("b", b, (v_rank_score, 0, 0), (v_gate, 0, 0), (v_previous, 0, 0),
+            (v_key_begin, 0, 0)), call.size("h", h, (v_similar_least, 0, 0), (v_rank_score, 1, 0),
+            (v_gate, 2, 0), (v_previous, 2, 0), (v_key_begin, 1, 0)), call.size("u", u, (v_previous,
+            1, 0), (v_key_begin, 2, 1))), 10)
+    if key_max:
+        call.scalar("q", 1448, key_max, "key_max")
+    if block:
+        call.scalar("q", 1456, block, "block")
+    if step:
+        call.scalar("q", 1464, step, "step")
+    if ranked:
+        call.scalar("q", 1472, ranked, "ranked")
+    if want:
+        call.scalar("i", 1480, want, "want")
+    if complete:
+        call.scalar("i", 1484, complete, "complete")
+    if overlap:
+        call.scalar("i", 1488, overlap, "overlap")
+    return call.run(y, similar, dissimilar)
+
+
+def pool_backward(ctx_or_x=None, /, x=None, dy=None, *, ctx=None, dx=None, dgate=None, dbias=None,
+                  gate=None, bias=None, key_begin=None, key_start=None, key_len=None, key_max=0,
+                  block=0, step=0, want=0, complete=0, overlap=0):
+    """Gradients of x_pool_forward for max, min, mean, sum and gated.  Those of max and min go to the
+    first of equal tokens.  Blocks that overlap add up, in their order.
+
+    gated, with w the weights of a block:
+      dx_i = w_i dy,  dgate_i = w_i dy (x_i - y),  dbias[i] = sum over blocks of dgate
+
+    Every element of an output is written, 0 where no block reads the token.
+
+    Example
+      dx = fovea.experimental.pool_backward(x, dy)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      x: (b, t, g, d) f32 f16 bf16: g divides h
+      dy: (b, u, h, f) as x or f32
+
+    Outputs, new unless passed or False
+      dx: (b, t, g, d) as x
+
+    Outputs on request, by True or an array
+      dgate: (b, t, h, d) as x or f32: needs gate
+      dbias: (places, d) f32: needs bias
+
+    Optional inputs
+      gate: (b, t, h, d) as x or f32: of gated
+      bias: (places, d) f32: of gated
+      key_begin: (b, h, u+1) i32: ascending
+      key_start: (r+1) i32: first packed token of each sequence, ascending from 0; then b = 1
+      key_len: (r) i32: tokens in use
+
+    Numbers
+      key_max: longest sequence; 0: t
+      block: as in x_pool_forward
+      step: as in x_pool_forward
+      want: sum of fovea_x_summary without ranked and running; 0: mean
+      complete: 1: only blocks that have all their tokens
+      overlap: 1: of gated; step = block
+    """
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _x_pool_backward)
+    else:
+        call, inputs = _x_pool_backward.begin(ctx_or_x, ctx, x, dy)
+        [x, dy] = inputs
+    v_x = call.put("x", 8, x, 4)
+    call.put("dy", 104, dy)
+    v_gate = None
+    if gate is not None:
+        v_gate = call.put("gate", 200, gate, 4)
+    v_bias = None
+    if bias is not None:
+        v_bias = call.put("bias", 296, bias, 2)
+    if key_begin is not None:
+        call.put("key_begin", 392, key_begin)
+    if key_start is not None:
+        call.put("key_start", 488, key_start)
+    if key_len is not None:
+        call.put("key_len", 584, key_len)
+    dx = None if dx is False else call.out("dx", 680, dx, v_x[2], v_x[1])
+    if dgate is not None:
+        dgate = None if dgate is False else call.out("dgate", 776, dgate, lambda: call.twin("dgate",
+            "gate", v_gate), v_x[1])
+    if dbias is not None:
+        dbias = None if dbias is False else call.out("dbias", 872, dbias, lambda: call.twin("dbias",
+            "bias", v_bias), 1)
+    if key_max:
+        call.scalar("q", 968, key_max, "key_max")
+    if block:
+        call.scalar("q", 976, block, "block")
+    if step:
+        call.scalar("q", 984, step, "step")
+    if want:
+        call.scalar("i", 992, want, "want")
+    if complete:
+        call.scalar("i", 996, complete, "complete")
+    if overlap:
+        call.scalar("i", 1000, overlap, "overlap")
+    return call.run(dx, dgate, dbias)

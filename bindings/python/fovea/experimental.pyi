@@ -17,8 +17,9 @@ from ._abi import XSelectScope as SelectScope
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
-           "group_norm_backward", "sparse_forward", "sparse_backward", "select_block", "Pool",
-           "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope"]
+           "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
+           "pool_forward", "pool_backward", "Pool", "SelectMeasure", "SelectNormalise",
+           "SelectReduce", "SelectRule", "SelectScope"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -756,3 +757,108 @@ def select_block(ctx: Context | None = ..., *, index: None = ..., index_count: N
 def select_block(ctx: Context | None = ..., *, index: Output = ..., index_count: Output = ...,
                  kept_score: Output = ..., kept_mass: Output = ..., score_out: Output = ...,
                  **fields: Unpack[_select_block]) -> Any: ...
+
+class _pool_forward(TypedDict, total=False):
+    similar_least: Array | None
+    rank_score: Array | None
+    gate: Array | None
+    bias: Array | None
+    previous: Array | None
+    key_begin: Array | None
+    key_start: Array | None
+    key_len: Array | None
+    old_len: Array | None
+    page_table: Array | None
+    cache_row: Array | None
+    b: Int | None
+    u: Int | None
+    h: Int | None
+    f: Int | None
+    key_max: Int
+    block: Int
+    step: Int
+    ranked: Int
+    want: Int
+    complete: Int
+    overlap: Int
+
+@overload
+def pool_forward(ctx: Context | None, x: A, *, y: Wanted | None = ..., similar: None = ...,
+                 dissimilar: None = ..., **fields: Unpack[_pool_forward]) -> A: ...
+@overload
+def pool_forward(x: A, *, ctx: Context | None = ..., y: Wanted | None = ..., similar: None = ...,
+                 dissimilar: None = ..., **fields: Unpack[_pool_forward]) -> A: ...
+@overload
+def pool_forward(ctx: Context | None, x: A, *, y: Wanted | None = ..., similar: Wanted,
+                 dissimilar: None = ..., **fields: Unpack[_pool_forward]) -> tuple[A, A]: ...
+@overload
+def pool_forward(x: A, *, ctx: Context | None = ..., y: Wanted | None = ..., similar: Wanted,
+                 dissimilar: None = ..., **fields: Unpack[_pool_forward]) -> tuple[A, A]: ...
+@overload
+def pool_forward(ctx: Context | None, x: A, *, y: Wanted | None = ..., similar: None = ...,
+                 dissimilar: Wanted, **fields: Unpack[_pool_forward]) -> tuple[A, Any]: ...
+@overload
+def pool_forward(x: A, *, ctx: Context | None = ..., y: Wanted | None = ..., similar: None = ...,
+                 dissimilar: Wanted, **fields: Unpack[_pool_forward]) -> tuple[A, Any]: ...
+@overload
+def pool_forward(ctx: Context | None, x: A, *, y: Wanted | None = ..., similar: Wanted,
+                 dissimilar: Wanted, **fields: Unpack[_pool_forward]) -> tuple[A, A, Any]: ...
+@overload
+def pool_forward(x: A, *, ctx: Context | None = ..., y: Wanted | None = ..., similar: Wanted,
+                 dissimilar: Wanted, **fields: Unpack[_pool_forward]) -> tuple[A, A, Any]: ...
+@overload
+def pool_forward(ctx: Context | None, x: Array, *, y: Output = ..., similar: Output = ...,
+                 dissimilar: Output = ..., **fields: Unpack[_pool_forward]) -> Any: ...
+@overload
+def pool_forward(x: Array, *, ctx: Context | None = ..., y: Output = ..., similar: Output = ...,
+                 dissimilar: Output = ..., **fields: Unpack[_pool_forward]) -> Any: ...
+
+class _pool_backward(TypedDict, total=False):
+    gate: Array | None
+    bias: Array | None
+    key_begin: Array | None
+    key_start: Array | None
+    key_len: Array | None
+    key_max: Int
+    block: Int
+    step: Int
+    want: Int
+    complete: Int
+    overlap: Int
+
+@overload
+def pool_backward(ctx: Context | None, x: A, dy: Array, *, dx: Wanted | None = ...,
+                  dgate: None = ..., dbias: None = ..., **fields: Unpack[_pool_backward]) -> A: ...
+@overload
+def pool_backward(x: A, dy: Array, *, ctx: Context | None = ..., dx: Wanted | None = ...,
+                  dgate: None = ..., dbias: None = ..., **fields: Unpack[_pool_backward]) -> A: ...
+@overload
+def pool_backward(ctx: Context | None, x: A, dy: Array, *, dx: Wanted | None = ..., dgate: Wanted,
+                  dbias: None = ..., **fields: Unpack[_pool_backward]) -> tuple[A, A]: ...
+@overload
+def pool_backward(x: A, dy: Array, *, ctx: Context | None = ..., dx: Wanted | None = ...,
+                  dgate: Wanted, dbias: None = ..., **fields: Unpack[_pool_backward]) -> tuple[A,
+                  A]: ...
+@overload
+def pool_backward(ctx: Context | None, x: A, dy: Array, *, dx: Wanted | None = ...,
+                  dgate: None = ..., dbias: Wanted, **fields: Unpack[_pool_backward]) -> tuple[A,
+                  A]: ...
+@overload
+def pool_backward(x: A, dy: Array, *, ctx: Context | None = ..., dx: Wanted | None = ...,
+                  dgate: None = ..., dbias: Wanted, **fields: Unpack[_pool_backward]) -> tuple[A,
+                  A]: ...
+@overload
+def pool_backward(ctx: Context | None, x: A, dy: Array, *, dx: Wanted | None = ..., dgate: Wanted,
+                  dbias: Wanted, **fields: Unpack[_pool_backward]) -> tuple[A, A, A]: ...
+@overload
+def pool_backward(x: A, dy: Array, *, ctx: Context | None = ..., dx: Wanted | None = ...,
+                  dgate: Wanted, dbias: Wanted, **fields: Unpack[_pool_backward]) -> tuple[A, A,
+                  A]: ...
+@overload
+def pool_backward(ctx: Context | None, x: Array, dy: Array, *, dx: Output = ...,
+                  dgate: Output = ..., dbias: Output = ...,
+                  **fields: Unpack[_pool_backward]) -> Any: ...
+@overload
+def pool_backward(x: Array, dy: Array, *, ctx: Context | None = ..., dx: Output = ...,
+                  dgate: Output = ..., dbias: Output = ...,
+                  **fields: Unpack[_pool_backward]) -> Any: ...

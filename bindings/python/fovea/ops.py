@@ -48,6 +48,8 @@ _x_group_norm_backward = Op("x_group_norm_backward", _abi.XGroupNormBackwardPara
 _x_sparse_forward = Op("x_sparse_forward", _abi.XSparseForwardParams)
 _x_sparse_backward = Op("x_sparse_backward", _abi.XSparseBackwardParams)
 _x_select_block = Op("x_select_block", _abi.XSelectBlockParams)
+_x_pool_forward = Op("x_pool_forward", _abi.XPoolForwardParams)
+_x_pool_backward = Op("x_pool_backward", _abi.XPoolBackwardParams)
 
 
 def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

@@ -9,6 +9,7 @@
 #include "multi_token.h"
 #include "select.h"
 #include "sparse.h"
+#include "summary.h"
 
 #define FOVEA_CPP_OPERATIONS_EXPERIMENTAL(X) \
   X(x_kl_jensen_shannon_forward) \
@@ -25,7 +26,9 @@
   X(x_group_norm_backward) \
   X(x_sparse_forward) \
   X(x_sparse_backward) \
-  X(x_select_block)
+  X(x_select_block) \
+  X(x_pool_forward) \
+  X(x_pool_backward)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

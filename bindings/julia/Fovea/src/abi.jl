@@ -124,6 +124,16 @@ const FOVEA_X_SELECT_SCOPE_HEAD = Int32(1)
 const FOVEA_X_SELECT_SCOPE_ALL = Int32(2)
 const X_SELECT_SCOPE = (row=FOVEA_X_SELECT_SCOPE_ROW, head=FOVEA_X_SELECT_SCOPE_HEAD, all=FOVEA_X_SELECT_SCOPE_ALL)
 
+# Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
+const FOVEA_X_SUMMARY_MAX = Int32(1)
+const FOVEA_X_SUMMARY_MIN = Int32(2)
+const FOVEA_X_SUMMARY_MEAN = Int32(4)
+const FOVEA_X_SUMMARY_SUM = Int32(8)
+const FOVEA_X_SUMMARY_RANKED = Int32(16)
+const FOVEA_X_SUMMARY_RUNNING = Int32(32)
+const FOVEA_X_SUMMARY_GATED = Int32(64)
+const X_SUMMARY = (max=FOVEA_X_SUMMARY_MAX, min=FOVEA_X_SUMMARY_MIN, mean=FOVEA_X_SUMMARY_MEAN, sum=FOVEA_X_SUMMARY_SUM, ranked=FOVEA_X_SUMMARY_RANKED, running=FOVEA_X_SUMMARY_RUNNING, gated=FOVEA_X_SUMMARY_GATED)
+
 # fovea_tensor
 struct Tensor
     data::Ptr{Cvoid}
@@ -954,6 +964,56 @@ struct XSelectBlockParams
     reserved::Int32
 end
 
+# fovea_x_pool_forward_params
+struct XPoolForwardParams
+    struct_size::Csize_t
+    x::Tensor
+    y::Tensor
+    similar::Tensor
+    dissimilar::Tensor
+    similar_least::Tensor
+    rank_score::Tensor
+    gate::Tensor
+    bias::Tensor
+    previous::Tensor
+    key_begin::Tensor
+    key_start::Tensor
+    key_len::Tensor
+    old_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
+    key_max::Int64
+    block::Int64
+    step::Int64
+    ranked::Int64
+    want::Int32
+    complete::Int32
+    overlap::Int32
+    reserved::Int32
+end
+
+# fovea_x_pool_backward_params
+struct XPoolBackwardParams
+    struct_size::Csize_t
+    x::Tensor
+    dy::Tensor
+    gate::Tensor
+    bias::Tensor
+    key_begin::Tensor
+    key_start::Tensor
+    key_len::Tensor
+    dx::Tensor
+    dgate::Tensor
+    dbias::Tensor
+    key_max::Int64
+    block::Int64
+    step::Int64
+    want::Int32
+    complete::Int32
+    overlap::Int32
+    reserved::Int32
+end
+
 const _fovea_version = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_version() =
     ccall(symbol(_fovea_version, :fovea_version), Int32, ())
@@ -1281,3 +1341,19 @@ fovea_x_select_block_workspace(ctx, params, bytes) =
 const _fovea_x_select_block = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_select_block(ctx, params) =
     ccall(symbol(_fovea_x_select_block, :fovea_x_select_block), Int32, (Ptr{Cvoid}, Ref{XSelectBlockParams}), ctx, params)
+
+const _fovea_x_pool_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_pool_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_pool_forward_workspace, :fovea_x_pool_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XPoolForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_pool_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_pool_forward(ctx, params) =
+    ccall(symbol(_fovea_x_pool_forward, :fovea_x_pool_forward), Int32, (Ptr{Cvoid}, Ref{XPoolForwardParams}), ctx, params)
+
+const _fovea_x_pool_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_pool_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_pool_backward_workspace, :fovea_x_pool_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XPoolBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_pool_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_pool_backward(ctx, params) =
+    ccall(symbol(_fovea_x_pool_backward, :fovea_x_pool_backward), Int32, (Ptr{Cvoid}, Ref{XPoolBackwardParams}), ctx, params)

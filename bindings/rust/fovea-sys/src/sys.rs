@@ -194,6 +194,21 @@ c_enum! {
     FOVEA_X_SELECT_SCOPE_ALL: ALL = 2, "all list heads of a sequence";
 }
 
+c_enum! {
+    /// ```text
+    /// Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
+    /// side, in the order of their bits; each of the others stands alone.
+    /// ```
+    fovea_x_summary;
+    FOVEA_X_SUMMARY_MAX: MAX = 1, "the largest of the block in each column";
+    FOVEA_X_SUMMARY_MIN: MIN = 2, "the smallest";
+    FOVEA_X_SUMMARY_MEAN: MEAN = 4, "sum / tokens of the block";
+    FOVEA_X_SUMMARY_SUM: SUM = 8, "the sum";
+    FOVEA_X_SUMMARY_RANKED: RANKED = 16, "the mean of the `ranked` tokens with the largest rank_score, the first of equals; NaN ranks as -inf";
+    FOVEA_X_SUMMARY_RUNNING: RUNNING = 32, "the mean of the sequence, from `previous` and what is new";
+    FOVEA_X_SUMMARY_GATED: GATED = 64, "sum_i w_i x_i, w the softmax over the block of gate + bias, in each column by itself";
+}
+
 c_struct! {
     /// ```text
     /// A view: never owns.  data == NULL means "not given".  Frozen: this struct never grows.
@@ -1360,6 +1375,86 @@ c_struct! {
     reserved: i32 = 2084, "0";
 }
 
+c_struct! {
+    /// ```text
+    /// Summaries of blocks of tokens: of keys, queries or values.
+    ///
+    ///   y[c] = summary of the tokens [c step, c step + block) of the sequence    c = 0, 1, ...
+    /// as far as the sequence has them: a block counts its own tokens.  Head i of y reads head
+    /// i / (h / g) of x.  A block without tokens gives 0.  Blocks that the sequence does not have are
+    /// not written.  NaN in a column makes NaN of it.
+    ///
+    /// Packed, the first block of sequence r is key_start[r] / step + r, as in x_select_block.  With
+    /// key_begin blocks are [key_begin[c], key_begin[c + 1]), all u of them.
+    ///
+    /// gated with overlap = 1 reads 2 f columns of x and gate.  Block c is then blocks c - 1 and c:
+    /// the tokens of c - 1 give their first f columns, those of c the last f.  bias[i] is added to the
+    /// gate of place i: token i of the block, with overlap of its own block.
+    ///
+    /// similar = |mean of x_i / |x_i||^2 over the block, 0 for x_i = 0: 1 where all point one way.
+    ///
+    /// Limits: none on widths.  Every valid call has one kernel a backend, one pass over x.
+    /// Sources: Quest (2406.10774), InfLLM (2402.04617), MoBA (2502.13189), NSA (2502.11089),
+    /// SpargeAttention (2502.18137), SeerAttention (2410.13276), SparQ (2312.04985).
+    /// ```
+    fovea_x_pool_forward_params: 1496 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_pool_forward_params)";
+    x: fovea_tensor = 8, "`(b, t, g, d) or paged (pool, page, g, d)` f32 f16 bf16: g divides h";
+    y: fovea_tensor = 104, "`(b, u, h, f)` as x or f32: f = d for each wanted part; may be previous";
+    similar: fovea_tensor = 200, "`(b, h, u)` f32";
+    dissimilar: fovea_tensor = 296, r"`(b, h, u)` u8: 3 where similar \<= similar_least, else 0: column_forced and row_forced of x_select_block; needs similar_least";
+    similar_least: fovea_tensor = 392, "`(h)` f32";
+    rank_score: fovea_tensor = 488, "`(b, h, t) or paged (b, h, keys)` f32: of ranked";
+    gate: fovea_tensor = 584, "`(b, t, h, d)` as x or f32: of gated";
+    bias: fovea_tensor = 680, "`(places, d)` f32: of gated; places = block";
+    previous: fovea_tensor = 776, "`(b, u, h, f)` as y: of running: the mean of the first old_len tokens";
+    key_begin: fovea_tensor = 872, "`(b, h, u+1)` i32: ascending; in place of block and step";
+    key_start: fovea_tensor = 968, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+    key_len: fovea_tensor = 1064, "`(r)` i32: tokens in use";
+    old_len: fovea_tensor = 1160, "`(r)` i32: only blocks that hold a token from here on are written; absent: all";
+    page_table: fovea_tensor = 1256, "`(rows, pages)` i32: -1: page absent, and its tokens do not count";
+    cache_row: fovea_tensor = 1352, "`(r)` i32: row of page_table; -1 or past the last skips the sequence; needs page_table";
+    key_max: i64 = 1448, "longest sequence; 0: t, or pages * page";
+    block: i64 = 1456, "tokens of a block, 1 .. 2^30; 0: 64";
+    step: i64 = 1464, "tokens between blocks, 1 .. block; 0: block";
+    ranked: i64 = 1472, r"tokens of ranked, \>= 1";
+    want: i32 = 1480, "sum of fovea_x_summary; 0: mean";
+    complete: i32 = 1484, "1: only blocks that have all their tokens";
+    overlap: i32 = 1488, "1: of gated, see above; step = block";
+    reserved: i32 = 1492, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Gradients of x_pool_forward for max, min, mean, sum and gated.  Those of max and min go to the
+    /// first of equal tokens.  Blocks that overlap add up, in their order.
+    ///
+    /// gated, with w the weights of a block:
+    ///   dx_i = w_i dy,  dgate_i = w_i dy (x_i - y),  dbias[i] = sum over blocks of dgate
+    ///
+    /// Every element of an output is written, 0 where no block reads the token.
+    /// ```
+    fovea_x_pool_backward_params: 1008 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_pool_backward_params)";
+    x: fovea_tensor = 8, "`(b, t, g, d)` f32 f16 bf16: g divides h";
+    dy: fovea_tensor = 104, "`(b, u, h, f)` as x or f32";
+    gate: fovea_tensor = 200, "`(b, t, h, d)` as x or f32: of gated";
+    bias: fovea_tensor = 296, "`(places, d)` f32: of gated";
+    key_begin: fovea_tensor = 392, "`(b, h, u+1)` i32: ascending";
+    key_start: fovea_tensor = 488, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+    key_len: fovea_tensor = 584, "`(r)` i32: tokens in use";
+    dx: fovea_tensor = 680, "`(b, t, g, d)` as x";
+    dgate: fovea_tensor = 776, "`(b, t, h, d)` as x or f32: needs gate";
+    dbias: fovea_tensor = 872, "`(places, d)` f32: needs bias";
+    key_max: i64 = 968, "longest sequence; 0: t";
+    block: i64 = 976, "as in x_pool_forward";
+    step: i64 = 984, "as in x_pool_forward";
+    want: i32 = 992, "sum of fovea_x_summary without ranked and running; 0: mean";
+    complete: i32 = 996, "1: only blocks that have all their tokens";
+    overlap: i32 = 1000, "1: of gated; step = block";
+    reserved: i32 = 1004, "0";
+}
+
 functions! {
     /// The library's FOVEA_VERSION.
     fn fovea_version() -> i32;
@@ -1477,5 +1572,7 @@ functions! {
         x_sparse_forward: fovea_x_sparse_forward_params, fovea_x_sparse_forward, fovea_x_sparse_forward_workspace;
         x_sparse_backward: fovea_x_sparse_backward_params, fovea_x_sparse_backward, fovea_x_sparse_backward_workspace;
         x_select_block: fovea_x_select_block_params, fovea_x_select_block, fovea_x_select_block_workspace;
+        x_pool_forward: fovea_x_pool_forward_params, fovea_x_pool_forward, fovea_x_pool_forward_workspace;
+        x_pool_backward: fovea_x_pool_backward_params, fovea_x_pool_backward, fovea_x_pool_backward_workspace;
     }
 }

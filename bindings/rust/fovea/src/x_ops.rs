@@ -630,3 +630,87 @@ op! {
         block_keys set_block_keys: i32, r"keys of a key block, \>= 1; 0: 64";
     }
 }
+
+op! {
+    /// ```text
+    /// Summaries of blocks of tokens: of keys, queries or values.
+    ///
+    ///   y[c] = summary of the tokens [c step, c step + block) of the sequence    c = 0, 1, ...
+    /// as far as the sequence has them: a block counts its own tokens.  Head i of y reads head
+    /// i / (h / g) of x.  A block without tokens gives 0.  Blocks that the sequence does not have are
+    /// not written.  NaN in a column makes NaN of it.
+    ///
+    /// Packed, the first block of sequence r is key_start[r] / step + r, as in x_select_block.  With
+    /// key_begin blocks are [key_begin[c], key_begin[c + 1]), all u of them.
+    ///
+    /// gated with overlap = 1 reads 2 f columns of x and gate.  Block c is then blocks c - 1 and c:
+    /// the tokens of c - 1 give their first f columns, those of c the last f.  bias[i] is added to the
+    /// gate of place i: token i of the block, with overlap of its own block.
+    ///
+    /// similar = |mean of x_i / |x_i||^2 over the block, 0 for x_i = 0: 1 where all point one way.
+    ///
+    /// Limits: none on widths.  Every valid call has one kernel a backend, one pass over x.
+    /// Sources: Quest (2406.10774), InfLLM (2402.04617), MoBA (2502.13189), NSA (2502.11089),
+    /// SpargeAttention (2502.18137), SeerAttention (2410.13276), SparQ (2312.04985).
+    /// ```
+    XPoolForward(x_pool_forward: fovea_x_pool_forward_params, fovea_x_pool_forward, fovea_x_pool_forward_workspace)
+    new {
+        x set_x: in, "`(b, t, g, d) or paged (pool, page, g, d)` f32 f16 bf16: g divides h";
+        y set_y: out, "`(b, u, h, f)` as x or f32: f = d for each wanted part; may be previous";
+    }
+    may {
+        similar set_similar: out, "`(b, h, u)` f32";
+        dissimilar set_dissimilar: out, r"`(b, h, u)` u8: 3 where similar \<= similar_least, else 0: column_forced and row_forced of x_select_block; needs similar_least";
+        similar_least set_similar_least: in, "`(h)` f32";
+        rank_score set_rank_score: in, "`(b, h, t) or paged (b, h, keys)` f32: of ranked";
+        gate set_gate: in, "`(b, t, h, d)` as x or f32: of gated";
+        bias set_bias: in, "`(places, d)` f32: of gated; places = block";
+        previous set_previous: in, "`(b, u, h, f)` as y: of running: the mean of the first old_len tokens";
+        key_begin set_key_begin: in, "`(b, h, u+1)` i32: ascending; in place of block and step";
+        key_start set_key_start: in, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+        key_len set_key_len: in, "`(r)` i32: tokens in use";
+        old_len set_old_len: in, "`(r)` i32: only blocks that hold a token from here on are written; absent: all";
+        page_table set_page_table: in, "`(rows, pages)` i32: -1: page absent, and its tokens do not count";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table; -1 or past the last skips the sequence; needs page_table";
+        key_max set_key_max: i64, "longest sequence; 0: t, or pages * page";
+        block set_block: i64, "tokens of a block, 1 .. 2^30; 0: 64";
+        step set_step: i64, "tokens between blocks, 1 .. block; 0: block";
+        ranked set_ranked: i64, r"tokens of ranked, \>= 1";
+        want set_want: i32, "sum of fovea_x_summary; 0: mean";
+        complete set_complete: bool, "1: only blocks that have all their tokens";
+        overlap set_overlap: bool, "1: of gated, see above; step = block";
+    }
+}
+
+op! {
+    /// ```text
+    /// Gradients of x_pool_forward for max, min, mean, sum and gated.  Those of max and min go to the
+    /// first of equal tokens.  Blocks that overlap add up, in their order.
+    ///
+    /// gated, with w the weights of a block:
+    ///   dx_i = w_i dy,  dgate_i = w_i dy (x_i - y),  dbias[i] = sum over blocks of dgate
+    ///
+    /// Every element of an output is written, 0 where no block reads the token.
+    /// ```
+    XPoolBackward(x_pool_backward: fovea_x_pool_backward_params, fovea_x_pool_backward, fovea_x_pool_backward_workspace)
+    new {
+        x set_x: in, "`(b, t, g, d)` f32 f16 bf16: g divides h";
+        dy set_dy: in, "`(b, u, h, f)` as x or f32";
+    }
+    may {
+        gate set_gate: in, "`(b, t, h, d)` as x or f32: of gated";
+        bias set_bias: in, "`(places, d)` f32: of gated";
+        key_begin set_key_begin: in, "`(b, h, u+1)` i32: ascending";
+        key_start set_key_start: in, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+        key_len set_key_len: in, "`(r)` i32: tokens in use";
+        dx set_dx: out, "`(b, t, g, d)` as x";
+        dgate set_dgate: out, "`(b, t, h, d)` as x or f32: needs gate";
+        dbias set_dbias: out, "`(places, d)` f32: needs bias";
+        key_max set_key_max: i64, "longest sequence; 0: t";
+        block set_block: i64, "as in x_pool_forward";
+        step set_step: i64, "as in x_pool_forward";
+        want set_want: i32, "sum of fovea_x_summary without ranked and running; 0: mean";
+        complete set_complete: bool, "1: only blocks that have all their tokens";
+        overlap set_overlap: bool, "1: of gated; step = block";
+    }
+}

@@ -36,5 +36,7 @@ names! {
         x_sparse_forward
         x_sparse_backward
         x_select_block
+        x_pool_forward
+        x_pool_backward
     }
 }

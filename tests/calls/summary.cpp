@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "contract_call.h"
+
+namespace contract {
+namespace {
+
+const Calls kCalls = {
+    {"x_pool_forward", "plain", "similar dissimilar similar_least", "h=2 f=8 block=2"},
+    {"x_pool_forward", "all", "key_begin key_len old_len similar", "h=2 f=32 want=15 x:bf16 y:f32"},
+    {"x_pool_forward", "gated", "gate bias key_len", "h=2 f=4 want=64 overlap=1 block=4 x:f16"},
+    {"x_pool_forward", "ranked", "rank_score", "h=2 f=8 want=16 ranked=2"},
+    {"x_pool_forward", "running", "previous old_len", "h=2 f=8 want=32"},
+    {"x_pool_forward", "packed", "key_start rank_score", "b=1 r=2 h=2 f=8 want=16 ranked=2"},
+    {"x_pool_forward", "paged", "page_table cache_row rank_score similar",
+     "h=2 f=8 rows=3 want=16 ranked=2"},
+    {"x_pool_forward", "large", "similar", "h=2 f=8 t=4096 u=64"},
+    {"x_pool_backward", "plain", "dx", "h=2 f=16 want=3 block=2"},
+    {"x_pool_backward", "all", "key_len gate bias dx dgate dbias",
+     "h=2 f=8 want=64 block=4 x:bf16 dy:f32"},
+    {"x_pool_backward", "variable", "key_begin dx", "h=2 f=8"},
+    {"x_pool_backward", "packed", "key_start dx", "b=1 r=2 h=2 f=8"},
+    {"x_pool_backward", "large", "dx", "h=2 f=8 t=4096 u=64"},
+};
+
+}  // namespace
+}  // namespace contract

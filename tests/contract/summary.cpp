@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "contract/check.h"
+
+namespace contract {
+namespace {
+
+// What the comments of experimental/summary.h say of x_pool's numbers, and what goes together.
+TEST(ContractSummary, Pool) {
+  const Params plain = valid("x_pool_forward", "plain").params;
+  says(with(plain, "want", 64 + 4),
+       "x_pool_forward: want is 68, wanted a sum of max, min, mean and sum of fovea_x_summary, or "
+       "ranked, running or gated alone");
+  says(with(plain, "want", 3),
+       "x_pool_forward: y.shape[3] (f) is 8, wanted 16: 2 parts of 8 columns");
+  says(with(plain, "want", 16), "x_pool_forward: rank_score.data is NULL, wanted it: want is ranked");
+  says(with(plain, "want", 64), "x_pool_forward: gate.data is NULL, wanted it: want is gated");
+  says(with(plain, "want", 32), "x_pool_forward: block is given with want = running, wanted it absent");
+  says(with(plain, "block", -1), "x_pool_forward: block is -1, wanted 1 .. 2^30, or 0 for 64");
+  says(with(plain, "step", 3), "x_pool_forward: step is 3, wanted 1 .. 2, or 0 for block");
+  says(with(plain, "ranked", 2),
+       "x_pool_forward: ranked is given, wanted it with want = ranked alone");
+  says(with(plain, "overlap", 1),
+       "x_pool_forward: overlap is given, wanted it with want = gated alone");
+  for (const char* field : {"complete", "overlap"}) refuses(with(plain, field, 2), field);
+  refuses(with(plain, "key_max", -1), "key_max");
+  Params p = plain;
+  p["similar_least"].data = nullptr;
+  says(p, "x_pool_forward: dissimilar is given without similar_least, wanted both");
+  p = plain;
+  for (const char* field : {"x"}) resize(p[field], 2, 3);
+  says(p, "x_pool_forward: x.shape[2] (g) is 3, wanted a divisor of y's 2 heads");
+
+  const Params all = valid("x_pool_forward", "all").params;
+  says(with(all, "block", 4), "x_pool_forward: block is given with key_begin, wanted one of them");
+  says(with(all, "complete", 1),
+       "x_pool_forward: complete is given with key_begin, wanted one of them");
+  const Params gated = valid("x_pool_forward", "gated").params;
+  says(with(gated, "step", 2), "x_pool_forward: step is 2 with overlap, wanted block = 4");
+  says(with(gated, "block", 5), "x_pool_forward: bias.shape[0] (places) is 4, wanted 5: block");
+  says(with(gated, "want", 0), "x_pool_forward: gate is given, wanted it with want = gated alone");
+  const Params running = valid("x_pool_forward", "running").params;
+  p = running, p["old_len"].data = nullptr;
+  says(p, "x_pool_forward: previous is given without old_len, wanted both");
+  says(with(running, "want", 4),
+       "x_pool_forward: previous is given, wanted it with want = running alone");
+  says(with(valid("x_pool_forward", "ranked").params, "ranked", 0),
+       "x_pool_forward: ranked is 0, wanted >= 1");
+  p = valid("x_pool_forward", "paged").params, p["page_table"].data = nullptr;
+  refuses(p, "x");
+
+  const Params back = valid("x_pool_backward", "plain").params;
+  for (int64_t want : {16, 32})
+    says(with(back, "want", want),
+         "x_pool_backward: want is " + std::to_string(want) +
+             ", wanted a sum of max, min, mean and sum of fovea_x_summary, or gated alone");
+  p = valid("x_pool_backward", "all").params, p["bias"].data = nullptr;
+  says(p, "x_pool_backward: dbias is given without bias, wanted both");
+  p["dbias"].data = p["gate"].data = nullptr;
+  refuses(with(p, "want", 0), "dgate");
+}
+
+}  // namespace
+}  // namespace contract

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "random/fill.h"
+
+namespace random_calls {
+namespace {
+
+constexpr int32_t kRanked = FOVEA_X_SUMMARY_RANKED, kRunning = FOVEA_X_SUMMARY_RUNNING;
+constexpr int32_t kGated = FOVEA_X_SUMMARY_GATED;
+
+// One of the kinds of summary, and the tensors that it has.
+void pool_tensors(Draw& d) {
+  const bool forward = d.knows("y");
+  const int64_t kind = d.below(8);  // 5 ranked, 6 running, 7 gated
+  if (!forward || kind != 5) d.drop("rank_score");
+  if (forward && kind == 5) d.give("rank_score");
+  if (kind == 7) {
+    d.give("gate"), d.drop("similar"), d.drop("dissimilar"), d.drop("page_table");
+  } else {
+    for (const char* field : {"gate", "bias", "dgate", "dbias"}) d.drop(field);
+  }
+  if (!d.has("bias")) d.drop("dbias");
+  if (forward && kind == 6) {
+    for (const char* field : {"similar", "dissimilar", "key_begin"}) d.drop(field);
+    if (d.one_in(2)) d.give("previous"), d.give("old_len");
+    else d.drop("previous"), d.drop("old_len");
+  } else {
+    d.drop("previous");
+  }
+  d.x("kind") = kind;
+  if (!d.one_in(4) || d.has("bias")) d.drop("key_begin");
+  if (d.has("key_begin") || d.has("page_table")) d.drop("key_start");
+  if (!d.has("page_table")) d.drop("cache_row");
+  if (d.has("dissimilar")) d.give("similar_least");
+  else d.drop("similar_least");
+}
+
+void pool_extents(Draw& d) {
+  const bool gated = d.has("gate"), ranked = d.has("rank_score");
+  const bool running = d.knows("y") && !gated && !ranked && d.x("kind") == 6;
+  int32_t want = static_cast<int32_t>(d.below(16));
+  if (ranked) want = kRanked;
+  if (running) want = kRunning;
+  if (gated) want = kGated;
+  d.set("want", want);
+  const bool free = !d.has("key_begin") && !running;
+  int64_t block = free ? d.one_of({0, 1, 2, 5, 16, 64, 128}) : 0;
+  const bool overlap = gated && free && d.one_in(2);
+  d.set("block", block), d.set("overlap", static_cast<int32_t>(overlap));
+  block = block ? block : 64;
+  int64_t step = free && !overlap && d.one_in(2) ? d.one_of({1, 2, block}) : 0;
+  if (step > block) step = 0;
+  d.set("step", step), d.x("places") = block;
+  d.set("complete", static_cast<int32_t>(free && d.one_in(3)));
+  if (ranked) d.set<int64_t>("ranked", d.one_of({1, 2, 5, 100, INT64_MAX}));
+  int64_t parts = 0;
+  for (int32_t bit = 1; bit <= kGated; bit *= 2) parts += ((want ? want : 4) & bit) != 0;
+  if (overlap && d.x("d") % 2) ++d.x("d");
+  d.x("f") = overlap ? d.x("d") / 2 : d.x("d") * parts;
+  step = step ? step : block;
+  d.x("u") = d.has("key_begin") ? d.one_of({0, 1, 3, 9})
+                                : ceil_div(d.x("t"), step) + (d.packed_rows() ? d.x("r") : 0);
+  d.x("u+1") = d.x("u") + 1;
+}
+
+void pool_scalars(Draw& d) {
+  // choose_values() knows of no bits.
+  d.x("u+1") = d.x("u") + 1;
+}
+
+bool pool_integers(Filler& f, const Tensor& x) {
+  if (x.field->name == "old_len") {
+    f.places(x, 0, f.keys() + 1);
+    return true;
+  }
+  if (x.field->name != "key_begin") return false;
+  int64_t at = 0, left = 0;
+  const int64_t step = f.keys() / std::max<int64_t>(1, x.view.shape[2] - 1) + 1;
+  f.put<int32_t>(x, [&] {
+    if (left == 0) left = x.view.shape[2], at = 0;
+    at += f.random(0, step), --left;
+    return static_cast<int32_t>(at);
+  });
+  return true;
+}
+
+// A token may be the largest, or not, by a rounding of its score.
+const Rules kPool({"x_pool_"}, {.tensors = pool_tensors,
+                                .extents = pool_extents,
+                                .scalars = pool_scalars,
+                                .integers = pool_integers});
+
+}  // namespace
+}  // namespace random_calls
