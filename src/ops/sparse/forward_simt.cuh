@@ -60,7 +60,9 @@ struct ListScore : TileScores<R> {
           [&](int row, int column) { return values(row, column); });
     return call.s.skip_margin == 0 || counts(x, n);
   }
-  __device__ ListLogits<R> logits(int64_t n, bool missing) const { return {keys, n, missing}; }
+  __device__ ListLogits<R> logits(int64_t n, bool missing) const {
+    return {call.s, s, keys.plain(n, missing)};
+  }
   __device__ float4 values(int row, int column) const {
     return load_keys(call.v, s.keys[row].v, s.scales[1][row], column);
   }
@@ -68,7 +70,7 @@ struct ListScore : TileScores<R> {
  private:
   // False: every score of the step lies below its row's top by more than the margin.
   __device__ __noinline__ bool counts(const float (&x)[R][4], int64_t n) const {
-    const ListLogits<R> score(keys, n, true);
+    const ListLogits<R> score{call.s, s, false};
     float most[R];
     bool low = true, seen = false;
 #pragma unroll

@@ -26,11 +26,10 @@ __device__ inline ListSide side_of_keys(const ListRow& list, Interval keys, bool
 
 // -inf where the row does not see the key by this side; `x` is the capped product.  Out of line:
 // most tiles need no element test.
-inline __device__ __noinline__ float list_score(const SparseAttend& call, const Sequence& seq,
+inline __device__ __noinline__ float list_score(const SparseList& list, const Sequence& seq,
                                                 const RowInfo& row, const KeyInfo& key,
                                                 const ListSide& by, float x) {
   if (row.i < 0 || key.k < 0 || !row.window.sees(row.p, key.p)) return -INFINITY;
-  const SparseList& list = call.list;
   if (!list.listed()) return x;
   if (list.always(row.p, key.j, key.p) != by.always) return -INFINITY;
   if (key.j < by.keys.begin || key.j >= by.keys.end) return -INFINITY;
@@ -45,10 +44,10 @@ inline __device__ __noinline__ float list_score(const SparseAttend& call, const 
 }
 
 // The rows of one tile and the keys of one step, in shared memory.
-template <int R>
-struct ListTile : PackedTile<R> {
+template <int R, class Base = PackedTile<R>>
+struct ListTile : Base {
   SparseList::Tile tile;
-  ListSide side[kStageTile];      // of each key
+  ListSide side[kStageTile];      // of each key, or each row of a gradient of keys
   int64_t scales[2][kStageTile];  // of the keys' scales of k, of v
   uint32_t present[2];            // keys that are there, a bit each
   int entry_tiles;                // tiles of 64 keys that an entry may have
@@ -59,12 +58,14 @@ struct ListGrid {
   int64_t slots, units, heads, splits, work;
   int64_t tiles;  // of full sequences: some slots are empty
   bool few;       // rows: tiles of kDecodeRows
-  explicit ListGrid(const SparseAttend& call) : heads(call.shared_heads()), splits(1) {
+  // tiny: tiles may be of kDecodeRows.
+  explicit ListGrid(const SparseAttend& call, bool tiny = true)
+      : heads(call.shared_heads()), splits(1) {
     const Attend& a = call.attend;
     const int64_t rows = call.list.block_rows
                              ? std::min(call.list.block_rows, a.sequences.query_max)
                              : a.sequences.query_max;
-    few = rows * heads <= kDecodeRows;
+    few = tiny && rows * heads <= kDecodeRows;
     units = a.h / heads;
     slots = call.list.most_slots(a.sequences.query_max, heads, few ? kDecodeRows : kStageRows);
     work = a.sequences.count * units * slots;
@@ -86,9 +87,9 @@ struct ListItem {
 
 // The rows of an item; false: it has none.  more(m, packed): what an operation adds to row m of the
 // tile, which is `packed` of its sequence and unit of heads.
-template <int R, class More>
+template <int R, class Base, class More>
 __device__ __forceinline__ bool stage_list_rows(const SparseAttend& call, const ListGrid& grid,
-                                                const ListItem& item, ListTile<R>& s,
+                                                const ListItem& item, ListTile<R, Base>& s,
                                                 const More& more) {
   const Attend& a = call.attend;
   const int64_t head = item.unit * grid.heads;
@@ -125,10 +126,10 @@ __device__ __forceinline__ bool stage_list_rows(const SparseAttend& call, const 
 
 // KeySource: the steps of a tile in the order of sparse.h, each of at most 64 keys.  What is always
 // seen, the list (or a window's tiles), single keys.  place() leaves out keys that no row may see.
-template <int R>
+template <int R, class Base = PackedTile<R>>
 struct ListKeys {
   const SparseAttend& call;
-  ListTile<R>& s;
+  ListTile<R, Base>& s;
   int64_t key_head, value_head;
   KeyTiles window;         // without a list
   SeenKeys<int64_t> some;  // keys that a row may see
@@ -136,7 +137,7 @@ struct ListKeys {
   int64_t first_steps, last_steps, entry_steps, places;
   int64_t begin, end;
 
-  __device__ ListKeys(const SparseAttend& call, ListTile<R>& s, const ListItem& item,
+  __device__ ListKeys(const SparseAttend& call, ListTile<R, Base>& s, const ListItem& item,
                       int64_t splits, int64_t head)
       : call(call), s(s), window{}, last{0, 0}, first_steps(0), last_steps(0) {
     const Attend& a = call.attend;
@@ -181,6 +182,17 @@ struct ListKeys {
   __device__ bool run(int64_t n) const { return of_entries(n) && places == 1; }
   __device__ bool any() const { return s.present[0] | s.present[1]; }
   __device__ int count(int64_t) const { return kStageTile; }
+
+  // Every pair of the step that exists is seen, and nothing but scale and softcap makes its score.
+  __device__ bool plain(int64_t n, bool missing) const {
+    const SparseList& list = call.list;
+    if (missing || !run(n) || list.tile || list.index_bias || list.last_keys) return false;
+    const ListRow& rows = s.tile.list;
+    const int64_t i0 = rows.begin + s.tile.begin / s.piece.group;
+    const int64_t i1 = rows.begin + (s.tile.end - 1) / s.piece.group + 1;
+    const int64_t j0 = s.keys[0].j, h = s.piece.head_begin();
+    return tile_full(call.attend.mask, s.piece.seq, h, h + 1, i0, i1, j0, j0 + kStageTile);
+  }
 
   __device__ __noinline__ bool place(int64_t n) const {
     const int t = threadIdx.x;
@@ -251,23 +263,12 @@ struct ListLogits {
   const ListTile<R>& s;
   bool plain;
 
-  __device__ ListLogits(const ListKeys<R>& keys, int64_t n, bool missing)
-      : call(keys.call), s(keys.s), plain(false) {
-    const Attend& a = call.attend;
-    const SparseList& list = call.list;
-    if (missing || !keys.run(n) || list.tile || list.index_bias || list.last_keys) return;
-    const ListRow& rows = s.tile.list;
-    const int64_t i0 = rows.begin + s.tile.begin / s.piece.group;
-    const int64_t i1 = rows.begin + (s.tile.end - 1) / s.piece.group + 1;
-    const int64_t j0 = s.keys[0].j, h = s.piece.head_begin();
-    plain = tile_full(a.mask, s.piece.seq, h, h + 1, i0, i1, j0, j0 + kStageTile);
-  }
   __device__ float operator()(int r, int c, float product) const {
     const float x = capped(call.attend.score, product);
     const int column = threadIdx.x % 16 + 16 * c;
     return plain ? x
-                 : list_score(call, s.piece.seq, s.rows[threadIdx.x / 16 + 16 * r], s.keys[column],
-                              s.side[column], x);
+                 : list_score(call.list, s.piece.seq, s.rows[threadIdx.x / 16 + 16 * r],
+                              s.keys[column], s.side[column], x);
   }
 };
 
