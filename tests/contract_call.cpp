@@ -232,6 +232,9 @@ std::string Call::canonical(const Field& f, std::string dim) const {
   // Heads of lists and of what they are made from; key blocks that columns make.
   if (op->find("column_forced") && (dim == "h" || dim == "x" || dim == "y")) return "fixed";
   if (op->find("column_forced") && dim == "u" && has("score_out")) return "fixed";
+  // Summaries: heads divide heads, and parts stand side by side.
+  if (op->find("want") && (dim == "h" || dim == "g" || dim == "f" || dim == "d" || dim == "places"))
+    return "fixed";
   // What lengths decide.
   if (dim == "padded" || dim.find("_blocks") != std::string::npos) return "fixed";
   if ((dim == "n" || dim == "r+1") && op->find("code_t")) return "fixed";

@@ -32,12 +32,13 @@ inline double place_value(const TableCall& made, const std::string& field, const
   if (field == "key_start") return start_of(i[0], x.at("t"));
   if (field == "query_start") return start_of(i[0], x.at("s"));
   if (field == "key_len")
-    return static_cast<double>(i[0] == 0 ? std::max<int64_t>(keys - 2, 0) : i[0] == 1 ? 0 : keys / 2);
+    return static_cast<double>(i[0] == 0   ? std::max<int64_t>(keys - 2, 0)
+                               : i[0] == 1 ? 0
+                                           : keys / 2);
   if (field == "query_len")
     return static_cast<double>(i[0] == 0 ? x.at("s") : i[0] == 1 ? 0 : x.at("s") / 2);
   if (field == "old_len") return static_cast<double>(keys / 2 + i[0]);
-  if (field == "cache_row")
-    return static_cast<double>(i[0] == 2 ? -1 : x.at("rows") - 1 - i[0]);
+  if (field == "cache_row") return static_cast<double>(i[0] == 2 ? -1 : x.at("rows") - 1 - i[0]);
   // A page in nine is absent.
   const int64_t n = i[0] * x.at("pages") + i[1];
   return static_cast<double>(n % 9 == 4 ? -1 : (n * 7 + 3) % x.at("pool"));

@@ -39,8 +39,8 @@ double contents(const TableCall& made, const std::string& field, const int64_t* 
   }
   if (field == "similar_least") return 0.05 + 0.4 * static_cast<double>(i[0] % 2);
   if (field == "rank_score") return std::round(2 * normal);
-  static const std::vector<std::string> places = {"key_start",  "key_len",   "old_len",
-                                                  "page_table", "cache_row"};
+  static const std::vector<std::string> places = {"key_start", "key_len", "old_len", "page_table",
+                                                  "cache_row"};
   if (std::find(places.begin(), places.end(), field) != places.end())
     return place_value(made, field, i);
   const bool small = x.count("data") && x.at("data") == 1 && field == "x";
@@ -78,8 +78,12 @@ const std::vector<std::string> kTypes = {"x:f32", "x:f16", "x:bf16", "x:bf16 y:f
 const std::vector<std::string> kGradientTypes = {"x:f32", "x:f16", "x:bf16", "x:bf16 dy:f32"};
 const std::vector<std::string> kLays = {"contiguous", "head_first", "gaps", "odd", "wide"};
 const std::vector<std::string> kWidths = {"d=1", "d=24", "d=64", "d=130", "d=300"};
-const std::vector<std::string> kBlocks = {"block=16", "block=5 step=3", "", "block=32 step=16",
-                                          "block=4 step=4 complete=1", "block=7 step=2 complete=1"};
+const std::vector<std::string> kBlocks = {"block=16",
+                                          "block=5 step=3",
+                                          "",
+                                          "block=32 step=16",
+                                          "block=4 step=4 complete=1",
+                                          "block=7 step=2 complete=1"};
 
 std::vector<harness::Case> forwards() {
   return Table("x_pool_forward", forward)
@@ -132,9 +136,10 @@ std::vector<harness::Case> forwards() {
               {"d=8", "d=65", "d=300"},
               kLays},
              5)
-      .each("edge", {"b=0", "t=0 block=4", "g=0 d=8", "d=0", "u=0 key_begin", "t=9 key_max=5 block=2",
-                     "t=1000 block=1000 similar g=1", "t=30 block=4 data=1 want=3 similar",
-                     "want=16 rank_score ranked=9000000000000 t=20", "t=0 want=32"})
+      .each("edge",
+            {"b=0", "t=0 block=4", "g=0 d=8", "d=0", "u=0 key_begin", "t=9 key_max=5 block=2",
+             "t=1000 block=1000 similar g=1", "t=30 block=4 data=1 want=3 similar",
+             "want=16 rank_score ranked=9000000000000 t=20", "t=0 want=32"})
       .each("quest", {"want=3 t=100 block=16 page_table page=16 x:bf16",
                       "want=3 t=100 block=16 page_table page=16 old_len x:bf16"})
       .each("small",

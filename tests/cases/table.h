@@ -68,8 +68,9 @@ class TableCall {
 
 // The cases of one operation.  Inputs are normal numbers, a stream for each field; query_len cuts
 // rows, which then do not count in tensors of (b, s, ..).  `fills` has a rule for each other
-// integer, and for floats that are not to be normal: value(index, normal number).  What follows from
-// other words, shape() and contents() tell.  An oracle may say what of its inputs does not count.
+// integer, and for floats that are not to be normal: value(index, normal number).  What follows
+// from other words, shape() and contents() tell.  An oracle may say what of its inputs does not
+// count.
 class Table {
  public:
   using Fill = std::function<double(const int64_t* index, double normal)>;

@@ -11,10 +11,12 @@ TEST(ContractSummary, Pool) {
        "x_pool_forward: want is 68, wanted a sum of max, min, mean and sum of fovea_x_summary, or "
        "ranked, running or gated alone");
   says(with(plain, "want", 3),
-       "x_pool_forward: y.shape[3] (f) is 8, wanted 16: 2 parts of 8 columns");
-  says(with(plain, "want", 16), "x_pool_forward: rank_score.data is NULL, wanted it: want is ranked");
+       "x_pool_forward: y.shape[3] (f) is 8, wanted 16: 2 parts of x's 8 columns");
+  says(with(plain, "want", 16),
+       "x_pool_forward: rank_score.data is NULL, wanted it: want is ranked");
   says(with(plain, "want", 64), "x_pool_forward: gate.data is NULL, wanted it: want is gated");
-  says(with(plain, "want", 32), "x_pool_forward: block is given with want = running, wanted it absent");
+  says(with(plain, "want", 32),
+       "x_pool_forward: block is given with want = running, wanted it absent");
   says(with(plain, "block", -1), "x_pool_forward: block is -1, wanted 1 .. 2^30, or 0 for 64");
   says(with(plain, "step", 3), "x_pool_forward: step is 3, wanted 1 .. 2, or 0 for block");
   says(with(plain, "ranked", 2),

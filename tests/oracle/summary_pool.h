@@ -308,13 +308,11 @@ class PoolBackward : public PoolBlocks {
     const std::vector<Element> list = column(at, c);
     const std::vector<Real> w = weights<Real>(at, list);
     Real y = 0;
-    for (size_t n = 0; n < list.size(); ++n)
-      y += w[n] * static_cast<Real>(value(list[n], at.head));
+    for (size_t n = 0; n < list.size(); ++n) y += w[n] * static_cast<Real>(value(list[n], at.head));
     for (size_t n = 0; n < list.size(); ++n) {
       const Element& e = list[n];
       give(at, e, w[n] * incoming(at, c));
-      const Real slope =
-          w[n] * incoming(at, c) * (static_cast<Real>(value(e, at.head)) - y);
+      const Real slope = w[n] * incoming(at, c) * (static_cast<Real>(value(e, at.head)) - y);
       dgate_.add(dgate_.shape.at_index(e.row, e.slot, at.head, e.column), slope);
       if (!bias) continue;
       dbias_.add((overlap ? e.token % block : e.token - at.begin) * d + e.column, slope);

@@ -136,8 +136,7 @@ class Filler {
       return writes ? distinct(x, pool) : places(x, -1, pool - 1);
     }
     if (is(x, {"cache_row"})) {
-      const int64_t of =
-          given("page_table") ? extent("page_table", 0, 0) : extent(stored(), 0, 0);
+      const int64_t of = given("page_table") ? extent("page_table", 0, 0) : extent(stored(), 0, 0);
       return writes ? distinct(x, of) : places(x, 0, of - 1);
     }
     if (is(x, {"index"})) return places(x, -1, capacity - 1);

@@ -21,8 +21,10 @@ void pool_tensors(Draw& d) {
   if (!d.has("bias")) d.drop("dbias");
   if (forward && kind == 6) {
     for (const char* field : {"similar", "dissimilar", "key_begin"}) d.drop(field);
-    if (d.one_in(2)) d.give("previous"), d.give("old_len");
-    else d.drop("previous"), d.drop("old_len");
+    if (d.one_in(2))
+      d.give("previous"), d.give("old_len");
+    else
+      d.drop("previous"), d.drop("old_len");
   } else {
     d.drop("previous");
   }
@@ -30,8 +32,10 @@ void pool_tensors(Draw& d) {
   if (!d.one_in(4) || d.has("bias")) d.drop("key_begin");
   if (d.has("key_begin") || d.has("page_table")) d.drop("key_start");
   if (!d.has("page_table")) d.drop("cache_row");
-  if (d.has("dissimilar")) d.give("similar_least");
-  else d.drop("similar_least");
+  if (d.has("dissimilar"))
+    d.give("similar_least");
+  else
+    d.drop("similar_least");
 }
 
 void pool_extents(Draw& d) {
@@ -45,12 +49,12 @@ void pool_extents(Draw& d) {
   const bool free = !d.has("key_begin") && !running;
   int64_t block = free ? d.one_of({0, 1, 2, 5, 16, 64, 128}) : 0;
   const bool overlap = gated && free && d.one_in(2);
-  d.set("block", block), d.set("overlap", static_cast<int32_t>(overlap));
+  d.set("block", block), d.x("overlap") = overlap;
   block = block ? block : 64;
   int64_t step = free && !overlap && d.one_in(2) ? d.one_of({1, 2, block}) : 0;
   if (step > block) step = 0;
   d.set("step", step), d.x("places") = block;
-  d.set("complete", static_cast<int32_t>(free && d.one_in(3)));
+  d.x("complete") = free && d.one_in(3);
   if (ranked) d.set<int64_t>("ranked", d.one_of({1, 2, 5, 100, INT64_MAX}));
   int64_t parts = 0;
   for (int32_t bit = 1; bit <= kGated; bit *= 2) parts += ((want ? want : 4) & bit) != 0;
@@ -59,12 +63,10 @@ void pool_extents(Draw& d) {
   step = step ? step : block;
   d.x("u") = d.has("key_begin") ? d.one_of({0, 1, 3, 9})
                                 : ceil_div(d.x("t"), step) + (d.packed_rows() ? d.x("r") : 0);
-  d.x("u+1") = d.x("u") + 1;
 }
 
 void pool_scalars(Draw& d) {
-  // choose_values() knows of no bits.
-  d.x("u+1") = d.x("u") + 1;
+  for (const char* field : {"overlap", "complete"}) d.set(field, static_cast<int32_t>(d.x(field)));
 }
 
 bool pool_integers(Filler& f, const Tensor& x) {

@@ -8,8 +8,8 @@ namespace {
 
 constexpr char kForward[] = "x_pool_forward";
 constexpr char kBackward[] = "x_pool_backward";
-constexpr int32_t kSideBySide = FOVEA_X_SUMMARY_MAX | FOVEA_X_SUMMARY_MIN | FOVEA_X_SUMMARY_MEAN |
-                                FOVEA_X_SUMMARY_SUM;
+constexpr int32_t kSideBySide =
+    FOVEA_X_SUMMARY_MAX | FOVEA_X_SUMMARY_MIN | FOVEA_X_SUMMARY_MEAN | FOVEA_X_SUMMARY_SUM;
 constexpr int64_t kBlockMost = int64_t{1} << 30;
 
 int32_t read_want(const char* op, int32_t want, bool forward) {
@@ -17,8 +17,9 @@ int32_t read_want(const char* op, int32_t want, bool forward) {
   if (want > 0 && (want & kSideBySide) == want) return want;
   if (want == FOVEA_X_SUMMARY_GATED) return want;
   if (forward && (want == FOVEA_X_SUMMARY_RANKED || want == FOVEA_X_SUMMARY_RUNNING)) return want;
-  refuse("%s: want is %d, wanted a sum of max, min, mean and sum of fovea_x_summary, or %sgated alone",
-         op, want, forward ? "ranked, running or " : "");
+  refuse(
+      "%s: want is %d, wanted a sum of max, min, mean and sum of fovea_x_summary, or %sgated alone",
+      op, want, forward ? "ranked, running or " : "");
 }
 
 void read_block(PoolCall& a, const char* op, int64_t block, int64_t step) {
@@ -51,11 +52,13 @@ PoolCall shared(const char* op, const P& p, const fovea_tensor& y, const char* y
   if (gated && !p.gate.data) refuse("%s: gate.data is NULL, wanted it: want is gated", op);
   if (!gated && (p.gate.data || p.bias.data || p.overlap))
     refuse("%s: %s is given, wanted it with want = gated alone", op,
-           p.gate.data ? "gate" : p.bias.data ? "bias" : "overlap");
+           p.gate.data   ? "gate"
+           : p.bias.data ? "bias"
+                         : "overlap");
   if (a.key_begin) {
-    for (const char* word : {p.block ? "block" : "", p.step ? "step" : "",
-                             p.complete ? "complete" : "", p.overlap ? "overlap" : "",
-                             p.bias.data ? "bias" : ""})
+    for (const char* word :
+         {p.block ? "block" : "", p.step ? "step" : "", p.complete ? "complete" : "",
+          p.overlap ? "overlap" : "", p.bias.data ? "bias" : ""})
       if (*word) refuse("%s: %s is given with key_begin, wanted one of them", op, word);
     if (a.packed) refuse("%s: key_begin is given with key_start, wanted one of them", op);
   }
@@ -71,10 +74,12 @@ PoolCall shared(const char* op, const P& p, const fovea_tensor& y, const char* y
     refuse("%s: x.shape[3] (d) is %lld with overlap, wanted an even number", op, lld(a.d));
   int64_t width = a.overlap ? a.d / 2 : 0;
   if (!a.overlap && __builtin_mul_overflow(a.d, parts, &width)) width = -1;
+  if (a.overlap && a.f != width)
+    refuse("%s: %s.shape[3] (f) is %lld, wanted %lld with overlap: half of x's %lld columns", op,
+           y_name, lld(a.f), lld(width), lld(a.d));
   if (a.f != width)
-    refuse("%s: %s.shape[3] (f) is %lld, wanted %lld: %lld part%s of %lld columns", op, y_name,
-           lld(a.f), lld(width), lld(parts), parts == 1 ? "" : "s",
-           lld(a.overlap ? width : a.d));
+    refuse("%s: %s.shape[3] (f) is %lld, wanted %lld: %lld part%s of x's %lld columns", op, y_name,
+           lld(a.f), lld(width), lld(parts), parts == 1 ? "" : "s", lld(a.d));
   a.sequences.key_start = int_vector(p.key_start), a.sequences.key_len = int_vector(p.key_len);
   a.sequences.count = a.packed ? p.key_start.shape[0] - 1 : a.b;
   return a;
@@ -96,10 +101,9 @@ void read_running(PoolCall& a, const fovea_x_pool_forward_params& p) {
     return;
   }
   check_together(op, p.previous, "previous", p.old_len, "old_len");
-  for (const char* word :
-       {p.key_begin.data ? "key_begin" : "", p.block ? "block" : "", p.step ? "step" : "",
-        p.complete ? "complete" : "", p.similar.data ? "similar" : "",
-        p.dissimilar.data ? "dissimilar" : ""})
+  for (const char* word : {p.key_begin.data ? "key_begin" : "", p.block ? "block" : "",
+                           p.step ? "step" : "", p.complete ? "complete" : "",
+                           p.similar.data ? "similar" : "", p.dissimilar.data ? "dissimilar" : ""})
     if (*word) refuse("%s: %s is given with want = running, wanted it absent", op, word);
   a.previous = view_of<4>(p.previous);
   a.block = a.step = int64_t{1} << 61;  // the whole sequence

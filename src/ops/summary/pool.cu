@@ -62,8 +62,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const int64_t c = first + threadIdx.x % side;
       PoolState state = pool_empty();
       if (c < a.d)
-        state =
-            pool_stripe(a, x.q, tokens, stripes, x.head, c, [](int64_t) { return true; });
+        state = pool_stripe(a, x.q, tokens, stripes, x.head, c, [](int64_t) { return true; });
       join_stripes(state, shared, side);
       if (stripe || c >= a.d) continue;
       if (mark)
@@ -230,8 +229,7 @@ void enqueue_forward(Context& ctx, const PoolCall& a) {
   else
     launch<pool_columns_kernel>(ctx, op, work, kThreads, 0, a, static_cast<PoolMark*>(nullptr),
                                 work);
-  if (a.similar || a.dissimilar)
-    launch<pool_similar_kernel>(ctx, op, work, kThreads, 0, a, work);
+  if (a.similar || a.dissimilar) launch<pool_similar_kernel>(ctx, op, work, kThreads, 0, a, work);
 }
 
 void enqueue_backward(Context& ctx, const BackwardCall& call) {

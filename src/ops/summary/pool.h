@@ -198,8 +198,7 @@ FOVEA_HD PoolGated pool_gated(const PoolCall& a, const Sequence& q, const PoolBl
 // What a column's state gives y.
 FOVEA_HD void pool_store(const PoolCall& a, const Sequence& q, int64_t r, const PoolBlock& at,
                          int64_t head, int64_t c, const PoolState& s) {
-  const int64_t row =
-      at.batch * a.y.stride[0] + at.slot * a.y.stride[1] + head * a.y.stride[2];
+  const int64_t row = at.batch * a.y.stride[0] + at.slot * a.y.stride[1] + head * a.y.stride[2];
   int64_t part = 0;
   const auto put = [&](float value) {
     store_fp(a.y.data, a.y_dtype, row + (part++ * a.d + c) * a.y.stride[3], s.count ? value : 0.f);
@@ -224,10 +223,10 @@ FOVEA_HD void pool_store(const PoolCall& a, const Sequence& q, int64_t r, const 
 }
 FOVEA_HD void pool_store(const PoolCall& a, const PoolBlock& at, int64_t head, int64_t c,
                          const PoolGated& s) {
-  store_fp(a.y.data, a.y_dtype,
-           at.batch * a.y.stride[0] + at.slot * a.y.stride[1] + head * a.y.stride[2] +
-               c * a.y.stride[3],
-           s.sum == 0 ? 0.f : s.value / s.sum);
+  store_fp(
+      a.y.data, a.y_dtype,
+      at.batch * a.y.stride[0] + at.slot * a.y.stride[1] + head * a.y.stride[2] + c * a.y.stride[3],
+      s.sum == 0 ? 0.f : s.value / s.sum);
 }
 FOVEA_HD void pool_store_similar(const PoolCall& a, const PoolBlock& at, int64_t head,
                                  float similar) {
@@ -262,8 +261,8 @@ FOVEA_HD bool pool_chosen(const PoolCall& a, const Sequence& q, const PoolBlock&
   const float own = pool_rank_score(a, at, q, head, i);
   int64_t before = 0;
   for (int64_t k = at.begin; k < at.end && before < a.ranked; ++k)
-    before += k != i && pool_there(a, q, k) &&
-              pool_before(pool_rank_score(a, at, q, head, k), k, own, i);
+    before +=
+        k != i && pool_there(a, q, k) && pool_before(pool_rank_score(a, at, q, head, k), k, own, i);
   return before < a.ranked;
 }
 
@@ -372,10 +371,10 @@ FOVEA_HD void pool_store_dx(const PoolBackward& b, const PoolMark* mark, const P
     for (int64_t n = readers.first; n < readers.last; ++n)
       sum += pool_dx(a, mark, norm, token.q, pool_block(a, token.q, token.r, h, n), h, token.i, c);
   }
-  store_fp(b.dx.data, a.dtype,
-           batch * b.dx.stride[0] + row * b.dx.stride[1] + head * b.dx.stride[2] +
-               c * b.dx.stride[3],
-           sum);
+  store_fp(
+      b.dx.data, a.dtype,
+      batch * b.dx.stride[0] + row * b.dx.stride[1] + head * b.dx.stride[2] + c * b.dx.stride[3],
+      sum);
 }
 FOVEA_HD void pool_store_dgate(const PoolBackward& b, const PoolNorm* norm, const PoolToken& token,
                                int64_t batch, int64_t row, int64_t head, int64_t c) {
@@ -384,8 +383,8 @@ FOVEA_HD void pool_store_dgate(const PoolBackward& b, const PoolNorm* norm, cons
   if (token.r >= 0) {
     const PoolReaders readers = pool_readers(a, token.q, token.r, head, token.i, c);
     for (int64_t n = readers.first; n < readers.last; ++n)
-      sum += pool_dgate(a, norm, token.q, pool_block(a, token.q, token.r, head, n), head, token.i,
-                        c);
+      sum +=
+          pool_dgate(a, norm, token.q, pool_block(a, token.q, token.r, head, n), head, token.i, c);
   }
   store_fp(b.dgate.data, b.dgate_dtype,
            batch * b.dgate.stride[0] + row * b.dgate.stride[1] + head * b.dgate.stride[2] +

@@ -18,8 +18,8 @@ class Forward {
 
   void run(Context& ctx) const {
     const int64_t items = a_.sequences.count * a_.blocks_most;
-    const double tokens = static_cast<double>(a_.sequences.count) *
-                          static_cast<double>(a_.sequences.key_max);
+    const double tokens =
+        static_cast<double>(a_.sequences.count) * static_cast<double>(a_.sequences.key_max);
     host::pool(ctx).run(items, tokens * static_cast<double>(a_.h * a_.d) * kElementCost,
                         [&](int64_t item, int32_t) {
                           for (int64_t head = 0; head < a_.h; ++head)
@@ -97,9 +97,9 @@ class Forward {
 
 struct BackwardPlan {
   PoolBackward b;
-  Slot<PoolMark> mark;   // (b, u, h, d)
-  Slot<PoolNorm> norm;   // (b, u, h, f)
-  Slot<double> parts;    // (parts, places, d)
+  Slot<PoolMark> mark;  // (b, u, h, d)
+  Slot<PoolNorm> norm;  // (b, u, h, f)
+  Slot<double> parts;   // (parts, places, d)
 };
 
 class Backward {
@@ -141,8 +141,8 @@ class Backward {
         norm_[to] = pool_norm(pool_gated(a_, q, at, at.begin, 1, head, column));
         continue;
       }
-      const PoolState s = pool_stripe(a_, q, {at.begin, at.end}, 1, head, column,
-                                      [](int64_t) { return true; });
+      const PoolState s =
+          pool_stripe(a_, q, {at.begin, at.end}, 1, head, column, [](int64_t) { return true; });
       mark_[to] = pool_mark(at, s);
     }
   }
@@ -161,8 +161,8 @@ class Backward {
     pool.run(parts * a_.block, cost, [&](int64_t item, int32_t) {
       const int64_t part = item / a_.block, place = item % a_.block;
       for (int64_t c = 0; c < a_.d; ++c)
-        parts_[part * columns + place * a_.d + c] = pool_dbias(
-            a_, norm_, part * each, std::min(windows, (part + 1) * each), place, c);
+        parts_[part * columns + place * a_.d + c] =
+            pool_dbias(a_, norm_, part * each, std::min(windows, (part + 1) * each), place, c);
     });
     for (int64_t n = 0; n < columns; ++n) {
       double sum = 0;
