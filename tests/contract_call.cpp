@@ -233,6 +233,7 @@ std::string Call::canonical(const Field& f, std::string dim) const {
   if (op->find("column_forced") && (dim == "h" || dim == "x" || dim == "y")) return "fixed";
   if (op->find("column_forced") && dim == "u" && has("score_out")) return "fixed";
   // Summaries: heads divide heads, and parts stand side by side.
+  if (op->find("group_stride") && (dim == "h" || dim == "x")) return "fixed";
   if (op->find("want") && (dim == "h" || dim == "g" || dim == "f" || dim == "d" || dim == "places"))
     return "fixed";
   // What lengths decide.

@@ -19,6 +19,14 @@ const Calls kCalls = {
     {"x_pool_backward", "variable", "key_begin dx", "h=2 f=8"},
     {"x_pool_backward", "packed", "key_start dx", "b=1 r=2 h=2 f=8"},
     {"x_pool_backward", "large", "dx", "h=2 f=8 t=4096 u=64"},
+    {"x_probe_forward", "plain", "lse column_sum diagonal_sum block_sum block_max", "g=1"},
+    {"x_probe_forward", "all",
+     "query_position query_len key_len lse_in column_sum diagonal_sum block_sum block_max",
+     "q:bf16 reduce=1 g=1"},
+    {"x_probe_forward", "context", "context_len lse", "g=1"},
+    {"x_probe_forward", "groups", "block_sum block_max", "group_stride=2 g=1"},
+    {"x_probe_forward", "paged", "lse block_sum page_table cache_row", "g=1 rows=3"},
+    {"x_probe_forward", "large", "lse column_sum", "g=1 s=64 t=128"},
 };
 
 }  // namespace

@@ -61,5 +61,39 @@ TEST(ContractSummary, Pool) {
   refuses(with(p, "want", 0), "dgate");
 }
 
+// Of x_probe's.
+TEST(ContractSummary, Probe) {
+  const Params plain = valid("x_probe_forward", "plain").params;
+  says(with(plain, "group_stride", 2),
+       "x_probe_forward: lse is given with group_stride, wanted it absent");
+  says(with(plain, "group_stride", 5),
+       "x_probe_forward: group_stride is 5, wanted a divisor of block_rows = 64 and block_keys = "
+       "64");
+  refuses(with(plain, "group_stride", -1), "group_stride");
+  says(with(plain, "reversed", 1), "x_probe_forward: reversed is 1 without group_stride, wanted 0");
+  says(with(plain, "block_rows", -1),
+       "x_probe_forward: block_rows is -1, wanted >= 1, or 0 for 64");
+  says(with(plain, "key_step", 2),
+       "x_probe_forward: diagonal_sum is given with key_step = 2 and key_shift = 0, wanted 1 and "
+       "0");
+  says(with(plain, "reduce", 3), "x_probe_forward: reduce is 3, wanted a fovea_x_probe_reduce");
+  for (const char* field : {"causal", "reversed"}) refuses(with(plain, field, 2), field);
+  for (const char* field : {"query_max", "key_max", "window_left", "window_right", "sink_keys"})
+    refuses(with(plain, field, -1), field);
+  Params p = plain;
+  for (const char* field : {"column_sum", "diagonal_sum", "block_sum", "block_max"})
+    resize(p[field], 1, 3);
+  says(p, "x_probe_forward: block_max.shape[1] (x) is 3, wanted a divisor of q's 4 heads");
+  p = valid("x_probe_forward", "all").params, p["lse"] = p["lse_in"];
+  float own[64];
+  p["lse"].data = own;
+  says(p, "x_probe_forward: lse is given with lse_in, wanted one of them");
+  p = valid("x_probe_forward", "context").params;
+  p["query_position"] = valid("x_probe_forward", "all").params["query_position"];
+  says(p, "x_probe_forward: context_len is given with query_position, wanted one of them");
+  p = plain, p.at<float>(p.op().find("scale")->offset) = -1;
+  refuses(p, "scale");
+}
+
 }  // namespace
 }  // namespace contract

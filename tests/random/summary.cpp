@@ -91,5 +91,40 @@ const Rules kPool({"x_pool_"}, {.tensors = pool_tensors,
                                 .scalars = pool_scalars,
                                 .integers = pool_integers});
 
+constexpr const char* kUngrouped[] = {"lse", "lse_in", "column_sum", "diagonal_sum",
+                                      "query_position"};
+
+void probe_tensors(Draw& d) {
+  d.x("grouped") = d.one_in(3);
+  if (d.x("grouped"))
+    for (const char* field : kUngrouped) d.drop(field);
+  if (d.has("lse_in")) d.drop("lse");
+  if (d.has("query_position")) d.drop("context_len");
+}
+
+void probe_extents(Draw& d) {
+  const int64_t stride = d.x("grouped") ? d.one_of({2, 4, 8}) : d.one_of({0, 1});
+  const int64_t rows =
+      d.x("grouped") ? stride * d.one_of({1, 2, 8, 16}) : d.one_of({0, 1, 16, 100});
+  const int64_t keys =
+      d.x("grouped") ? stride * d.one_of({1, 2, 8, 16}) : d.one_of({0, 1, 16, 100});
+  d.set("group_stride", stride);
+  d.set("block_rows", static_cast<int32_t>(rows)), d.set("block_keys", static_cast<int32_t>(keys));
+  d.x("n") = ceil_div(d.x("s"), rows ? rows : 64) + (d.packed_rows() ? d.x("r") : 0);
+  d.x("u") = ceil_div(d.x("t"), keys ? keys : 64) + d.one_of({0, 0, 1});
+}
+
+void probe_scalars(Draw& d) {
+  for (const char* field : {"key_step", "key_shift"}) d.set<int64_t>(field, 0);
+  d.set<int32_t>("reversed", static_cast<int32_t>(d.x("grouped") && d.one_in(2)));
+  if (d.x("grouped"))
+    for (const char* field : {"window_left", "window_right", "sink_keys"}) d.set<int64_t>(field, 0);
+  else if (!d.has("diagonal_sum") && d.one_in(3))
+    d.set<int64_t>("key_step", 4), d.set<int64_t>("key_shift", 3);
+}
+
+const Rules kProbe({"x_probe_"},
+                   {.tensors = probe_tensors, .extents = probe_extents, .scalars = probe_scalars});
+
 }  // namespace
 }  // namespace random_calls

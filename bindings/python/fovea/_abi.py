@@ -187,6 +187,14 @@ side, in the order of their bits; each of the others stands alone."""
     GATED = 64
 
 
+class XProbeReduce(enum.IntEnum):
+    """What the heads of a group become in an output of x_probe_forward."""
+
+    SUM = 0  # the sum over the heads, in their order
+    MEAN = 1  # the sum over their number
+    MAX = 2  # the largest
+
+
 class Tensor(C.Structure):
     _fields_ = [
         ("data", C.c_void_p),
@@ -1101,6 +1109,42 @@ class XPoolBackwardParams(C.Structure):
     ]
 
 
+class XProbeForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("lse_in", Tensor),
+        ("query_position", Tensor),
+        ("lse", Tensor),
+        ("column_sum", Tensor),
+        ("diagonal_sum", Tensor),
+        ("block_sum", Tensor),
+        ("block_max", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("context_len", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("key_step", C.c_int64),
+        ("key_shift", C.c_int64),
+        ("group_stride", C.c_int64),
+        ("scale", C.c_float),
+        ("causal", C.c_int32),
+        ("block_rows", C.c_int32),
+        ("block_keys", C.c_int32),
+        ("reversed", C.c_int32),
+        ("reduce", C.c_int32),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2496,
@@ -1136,6 +1180,7 @@ SIZES = {
     XSelectBlockParams: 2088,
     XPoolForwardParams: 1496,
     XPoolBackwardParams: 1008,
+    XProbeForwardParams: 1632,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -1264,6 +1309,9 @@ FUNCTIONS = {
     "fovea_x_pool_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XPoolBackwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_pool_backward": (C.c_int, [C.c_void_p, C.POINTER(XPoolBackwardParams)]),
+    "fovea_x_probe_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XProbeForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_probe_forward": (C.c_int, [C.c_void_p, C.POINTER(XProbeForwardParams)]),
 }
 
 

@@ -8,20 +8,20 @@ Inputs come first; by keyword outputs, optional inputs, numbers (0: the default)
 left out."""
 from ._call import Call
 from ._core import Context
-from ._abi import XPool as Pool, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope
+from ._abi import XPool as Pool, XProbeReduce as ProbeReduce, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope
 from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
                  _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
                  _x_multi_token_forward, _x_multi_token_backward, _x_group_norm_forward,
                  _x_group_norm_backward, _x_sparse_forward, _x_sparse_backward, _x_select_block,
-                 _x_pool_forward, _x_pool_backward)
+                 _x_pool_forward, _x_pool_backward, _x_probe_forward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
-           "pool_forward", "pool_backward", "Pool", "SelectMeasure", "SelectNormalise",
-           "SelectReduce", "SelectRule", "SelectScope"]
+           "pool_forward", "pool_backward", "probe_forward", "Pool", "ProbeReduce", "SelectMeasure",
+           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -1910,3 +1910,161 @@ def pool_backward(ctx_or_x=None, /, x=None, dy=None, *, ctx=None, dx=None, dgate
     if overlap:
         call.scalar("i", 1000, overlap, "overlap")
     return call.run(dx, dgate, dbias)
+
+
+def probe_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, lse=None, column_sum=None,
+                  diagonal_sum=None, block_sum=None, block_max=None, lse_in=None,
+                  query_position=None, query_start=None, key_start=None, query_len=None,
+                  key_len=None, page_table=None, cache_row=None, context_len=None, key_b=None,
+                  x=None, t=None, r=None, keys=None, n=None, u=None, query_max=0, key_max=0,
+                  window_left=0, window_right=0, sink_keys=0, key_step=0, key_shift=0,
+                  group_stride=0, scale=0.0, causal=0, block_rows=0, block_keys=0, reversed=0,
+                  reduce=0):
+    """Statistics of attention's probabilities over the rows of q, without storing them: q holds
+    sampled rows at query_position, or the last rows of each sequence.
+
+      P_ij = exp(scale q_i k_j - lse_i) over the keys that row i sees, lse as attention_forward's
+      column_sum[j]   = sum_i P_ij
+      diagonal_sum[o] = sum of P_ij over p_i - j = o, o = 0, 1, ...
+      block_sum[I, J] = sum of P_ij over the rows of row block I and the keys of key block J
+      block_max[I, J] = the largest of these, 0 where there is none
+    Head j of x is the h / x query heads from j (h / x) on, reduced.  With lse_in nothing is
+    normalised anew; P above 65536 counts as that in diagonal_sum.
+
+    group_stride = S > 1 (antidiagonal scores): a row u and a key v stand for S tokens each,
+      L_uv = scale / S sum_r q_(u S + r) k_(v S + r),  reversed = 1: q_(u S + S - 1 - r)
+    and P is the softmax of L over v.  Tokens past the end, and those of absent pages, give 0.
+    causal compares v with u + floor((context_len - Lq) / S).  Blocks count tokens, as without it.
+
+    Row blocks lie as in x_select_block: packed, the first of sequence r is query_start[r] /
+    block_rows + r.  Row blocks that a sequence has are written with all u key blocks, which are the
+    sequence's own.  The other outputs are written in every element, lse as far as there are rows.
+
+    Limits: d is 1 .. 576.  Every valid call has one kernel a backend, in f32 FMA.
+    Sources: H2O (2306.14048), MInference (2407.02490), SampleAttention (2406.15486), FlexPrefill
+    (2502.20766), XAttention (2503.16428).
+
+    Example
+      outputs = fovea.experimental.probe_forward(q, k, lse=True, column_sum=True, diagonal_sum=True)
+      lse, column_sum, diagonal_sum = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q: g divides h
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: not with lse_in
+      column_sum: (key_b, x, t) or paged (r, x, keys) f32: by storage index, or paged by key column
+      diagonal_sum: (r, x, keys) or broadcastable f32: needs key_step 1, key_shift 0
+      block_sum: (b, x, n, u) f32
+      block_max: (b, x, n, u) f32
+
+    Optional inputs
+      lse_in: (b, h, s) f32: of each row; absent: it is found
+      query_position: (b, h, s) i32: absent: i + context_len - Lq
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
+      query_len: (r) i32: rows in use
+      key_len: (r) i32: keys in use
+      page_table: (rows, pages) i32: -1: page absent, its keys are not seen
+      cache_row: (r) i32: row of page_table, or of k
+      context_len: (r) i32: absent: Lk; not with query_position
+
+    key_b, x, t, r, keys, n, u: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: longest sequence of rows; 0: s
+      key_max: longest sequence of keys; 0: t, or pages * page
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the same; 0: all, 1: none
+      sink_keys: first keys seen through window_left
+      key_step: key j is at position key_step j + key_shift; 0: 1
+      key_shift: see key_step
+      group_stride: S, >= 1; 0: 1.  > 1: only block_sum and block_max, causal alone, and S divides
+          block_rows and block_keys
+      scale: > 0; 0: 1 / sqrt(d)
+      causal: 1: as window_right 1
+      block_rows: rows of a row block, >= 1; 0: 64
+      block_keys: keys of a key block, >= 1; 0: 64
+      reversed: 1: of group_stride > 1, see above
+      reduce: "sum", "mean", "max"
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_probe_forward)
+    else:
+        call, inputs = _x_probe_forward.begin(ctx_or_q, ctx, q, k)
+        [q, k] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    if lse_in is not None:
+        call.put("lse_in", 200, lse_in)
+    if query_position is not None:
+        call.put("query_position", 296, query_position)
+    v_query_start = None
+    if query_start is not None:
+        v_query_start = call.put("query_start", 872, query_start, 1)
+    v_key_start = None
+    if key_start is not None:
+        v_key_start = call.put("key_start", 968, key_start, 1)
+    v_query_len = None
+    if query_len is not None:
+        v_query_len = call.put("query_len", 1064, query_len, 1)
+    v_key_len = None
+    if key_len is not None:
+        v_key_len = call.put("key_len", 1160, key_len, 1)
+    if page_table is not None:
+        call.put("page_table", 1256, page_table)
+    v_cache_row = None
+    if cache_row is not None:
+        v_cache_row = call.put("cache_row", 1352, cache_row, 1)
+    v_context_len = None
+    if context_len is not None:
+        v_context_len = call.put("context_len", 1448, context_len, 1)
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if column_sum is not None:
+        column_sum = None if column_sum is False else call.out("column_sum", 488, column_sum,
+            lambda: (call.size("key_b", key_b), call.size("x", x), call.size("t", t)), 1)
+    if diagonal_sum is not None:
+        diagonal_sum = None if diagonal_sum is False else call.out("diagonal_sum", 584,
+            diagonal_sum, lambda: (call.size("r", r, (v_query_start, 0, 1), (v_key_start, 0, 1),
+            (v_query_len, 0, 0), (v_key_len, 0, 0), (v_cache_row, 0, 0), (v_context_len, 0, 0),
+            (v_q, 0, 0)), call.size("x", x), call.size("keys", keys)), 1)
+    if block_sum is not None:
+        block_sum = None if block_sum is False else call.out("block_sum", 680, block_sum, lambda:
+            (v_q[2][0], call.size("x", x), call.size("n", n), call.size("u", u)), 1)
+    if block_max is not None:
+        block_max = None if block_max is False else call.out("block_max", 776, block_max, lambda:
+            (v_q[2][0], call.size("x", x), call.size("n", n), call.size("u", u)), 1)
+    if query_max:
+        call.scalar("q", 1544, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1552, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1560, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1568, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1576, sink_keys, "sink_keys")
+    if key_step:
+        call.scalar("q", 1584, key_step, "key_step")
+    if key_shift:
+        call.scalar("q", 1592, key_shift, "key_shift")
+    if group_stride:
+        call.scalar("q", 1600, group_stride, "group_stride")
+    if scale:
+        call.scalar("f", 1608, scale, "scale")
+    if causal:
+        call.scalar("i", 1612, causal, "causal")
+    if block_rows:
+        call.scalar("i", 1616, block_rows, "block_rows")
+    if block_keys:
+        call.scalar("i", 1620, block_keys, "block_keys")
+    if reversed:
+        call.scalar("i", 1624, reversed, "reversed")
+    if reduce:
+        call.enum(1628, reduce, "reduce", ProbeReduce)
+    return call.run(lse, column_sum, diagonal_sum, block_sum, block_max)

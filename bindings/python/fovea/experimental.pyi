@@ -8,6 +8,7 @@ from typing_extensions import TypedDict, Unpack
 from ._core import Context
 from ._types import A, Array, Float, Int, Output, Wanted
 from ._abi import XPool as Pool
+from ._abi import XProbeReduce as ProbeReduce
 from ._abi import XSelectMeasure as SelectMeasure
 from ._abi import XSelectNormalise as SelectNormalise
 from ._abi import XSelectReduce as SelectReduce
@@ -18,8 +19,8 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
-           "pool_forward", "pool_backward", "Pool", "SelectMeasure", "SelectNormalise",
-           "SelectReduce", "SelectRule", "SelectScope"]
+           "pool_forward", "pool_backward", "probe_forward", "Pool", "ProbeReduce", "SelectMeasure",
+           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -862,3 +863,52 @@ def pool_backward(ctx: Context | None, x: Array, dy: Array, *, dx: Output = ...,
 def pool_backward(x: Array, dy: Array, *, ctx: Context | None = ..., dx: Output = ...,
                   dgate: Output = ..., dbias: Output = ...,
                   **fields: Unpack[_pool_backward]) -> Any: ...
+
+class _probe_forward(TypedDict, total=False):
+    lse_in: Array | None
+    query_position: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    page_table: Array | None
+    cache_row: Array | None
+    context_len: Array | None
+    key_b: Int | None
+    x: Int | None
+    t: Int | None
+    r: Int | None
+    keys: Int | None
+    n: Int | None
+    u: Int | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    sink_keys: Int
+    key_step: Int
+    key_shift: Int
+    group_stride: Int
+    scale: Float
+    causal: Int
+    block_rows: Int
+    block_keys: Int
+    reversed: Int
+    reduce: Literal["sum", "mean", "max"] | ProbeReduce | Int
+
+@overload
+def probe_forward(ctx: Context | None, q: Array, k: Array, *, lse: None = ...,
+                  column_sum: None = ..., diagonal_sum: None = ..., block_sum: None = ...,
+                  block_max: None = ..., **fields: Unpack[_probe_forward]) -> None: ...
+@overload
+def probe_forward(q: Array, k: Array, *, ctx: Context | None = ..., lse: None = ...,
+                  column_sum: None = ..., diagonal_sum: None = ..., block_sum: None = ...,
+                  block_max: None = ..., **fields: Unpack[_probe_forward]) -> None: ...
+@overload
+def probe_forward(ctx: Context | None, q: Array, k: Array, *, lse: Output = ...,
+                  column_sum: Output = ..., diagonal_sum: Output = ..., block_sum: Output = ...,
+                  block_max: Output = ..., **fields: Unpack[_probe_forward]) -> Any: ...
+@overload
+def probe_forward(q: Array, k: Array, *, ctx: Context | None = ..., lse: Output = ...,
+                  column_sum: Output = ..., diagonal_sum: Output = ..., block_sum: Output = ...,
+                  block_max: Output = ..., **fields: Unpack[_probe_forward]) -> Any: ...

@@ -50,6 +50,7 @@ _x_sparse_backward = Op("x_sparse_backward", _abi.XSparseBackwardParams)
 _x_select_block = Op("x_select_block", _abi.XSelectBlockParams)
 _x_pool_forward = Op("x_pool_forward", _abi.XPoolForwardParams)
 _x_pool_backward = Op("x_pool_backward", _abi.XPoolBackwardParams)
+_x_probe_forward = Op("x_probe_forward", _abi.XProbeForwardParams)
 
 
 def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

@@ -28,7 +28,8 @@
   X(x_sparse_backward) \
   X(x_select_block) \
   X(x_pool_forward) \
-  X(x_pool_backward)
+  X(x_pool_backward) \
+  X(x_probe_forward)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

@@ -126,6 +126,81 @@ FOVEA_API fovea_status fovea_x_pool_backward_workspace(
 FOVEA_API fovea_status fovea_x_pool_backward(
     fovea_context* ctx, const fovea_x_pool_backward_params* params);
 
+/** What the heads of a group become in an output of x_probe_forward. */
+typedef enum fovea_x_probe_reduce {
+  FOVEA_X_PROBE_REDUCE_SUM = 0,  /**< the sum over the heads, in their order */
+  FOVEA_X_PROBE_REDUCE_MEAN = 1, /**< the sum over their number */
+  FOVEA_X_PROBE_REDUCE_MAX = 2   /**< the largest */
+} fovea_x_probe_reduce;
+
+/** Statistics of attention's probabilities over the rows of q, without storing them: q holds
+ *  sampled rows at query_position, or the last rows of each sequence.
+ *
+ *    P_ij = exp(scale q_i k_j - lse_i) over the keys that row i sees, lse as attention_forward's
+ *    column_sum[j]   = sum_i P_ij
+ *    diagonal_sum[o] = sum of P_ij over p_i - j = o, o = 0, 1, ...
+ *    block_sum[I, J] = sum of P_ij over the rows of row block I and the keys of key block J
+ *    block_max[I, J] = the largest of these, 0 where there is none
+ *  Head j of x is the h / x query heads from j (h / x) on, reduced.  With lse_in nothing is
+ *  normalised anew; P above 65536 counts as that in diagonal_sum.
+ *
+ *  group_stride = S > 1 (antidiagonal scores): a row u and a key v stand for S tokens each,
+ *    L_uv = scale / S sum_r q_(u S + r) k_(v S + r),  reversed = 1: q_(u S + S - 1 - r)
+ *  and P is the softmax of L over v.  Tokens past the end, and those of absent pages, give 0.
+ *  causal compares v with u + floor((context_len - Lq) / S).  Blocks count tokens, as without it.
+ *
+ *  Row blocks lie as in x_select_block: packed, the first of sequence r is query_start[r] /
+ *  block_rows + r.  Row blocks that a sequence has are written with all u key blocks, which are the
+ *  sequence's own.  The other outputs are written in every element, lse as far as there are rows.
+ *
+ *  Limits: d is 1 .. 576.  Every valid call has one kernel a backend, in f32 FMA.
+ *  Sources: H2O (2306.14048), MInference (2407.02490), SampleAttention (2406.15486), FlexPrefill
+ *  (2502.20766), XAttention (2503.16428). */
+typedef struct fovea_x_probe_forward_params {
+  size_t struct_size;          /**< sizeof(fovea_x_probe_forward_params) */
+  fovea_tensor q;              /**< [in] (b, s, h, d) f32 f16 bf16 */
+  fovea_tensor k;              /**< [in] (rows, t, g, d) or paged (pool, page, g, d) as q: g divides
+                                    h */
+  fovea_tensor lse_in;         /**< [in, optional] (b, h, s) f32: of each row; absent: it is found */
+  fovea_tensor query_position; /**< [in, optional] (b, h, s) i32: absent: i + context_len - Lq */
+  fovea_tensor lse;            /**< [out, optional] (b, h, s) f32: not with lse_in */
+  fovea_tensor column_sum;     /**< [out, optional] (key_b, x, t) or paged (r, x, keys) f32: by
+                                    storage index, or paged by key column */
+  fovea_tensor diagonal_sum;   /**< [out, optional] (r, x, keys) f32: needs key_step 1, key_shift 0 */
+  fovea_tensor block_sum;      /**< [out, optional] (b, x, n, u) f32 */
+  fovea_tensor block_max;      /**< [out, optional] (b, x, n, u) f32 */
+  fovea_tensor query_start;    /**< [in, optional] (r+1) i32: first packed row of each sequence,
+                                    ascending from 0; then b = 1 */
+  fovea_tensor key_start;      /**< [in, optional] (r+1) i32: first packed key of each sequence; not
+                                    with page_table or cache_row */
+  fovea_tensor query_len;      /**< [in, optional] (r) i32: rows in use */
+  fovea_tensor key_len;        /**< [in, optional] (r) i32: keys in use */
+  fovea_tensor page_table;     /**< [in, optional] (rows, pages) i32: -1: page absent, its keys are
+                                    not seen */
+  fovea_tensor cache_row;      /**< [in, optional] (r) i32: row of page_table, or of k */
+  fovea_tensor context_len;    /**< [in, optional] (r) i32: absent: Lk; not with query_position */
+  int64_t query_max;           /**< longest sequence of rows; 0: s */
+  int64_t key_max;             /**< longest sequence of keys; 0: t, or pages * page */
+  int64_t window_left;         /**< keys seen to the left, the row's own position counted; 0: all */
+  int64_t window_right;        /**< keys seen to the right, the same; 0: all, 1: none */
+  int64_t sink_keys;           /**< first keys seen through window_left */
+  int64_t key_step;            /**< key j is at position key_step j + key_shift; 0: 1 */
+  int64_t key_shift;           /**< see key_step */
+  int64_t group_stride;        /**< S, >= 1; 0: 1.  > 1: only block_sum and block_max, causal alone,
+                                    and S divides block_rows and block_keys */
+  float scale;                 /**< > 0; 0: 1 / sqrt(d) */
+  int32_t causal;              /**< 1: as window_right 1 */
+  int32_t block_rows;          /**< rows of a row block, >= 1; 0: 64 */
+  int32_t block_keys;          /**< keys of a key block, >= 1; 0: 64 */
+  int32_t reversed;            /**< 1: of group_stride > 1, see above */
+  int32_t reduce;              /**< fovea_x_probe_reduce */
+} fovea_x_probe_forward_params;
+
+FOVEA_API fovea_status fovea_x_probe_forward_workspace(
+    fovea_context* ctx, const fovea_x_probe_forward_params* params, size_t* bytes);
+FOVEA_API fovea_status fovea_x_probe_forward(
+    fovea_context* ctx, const fovea_x_probe_forward_params* params);
+
 #ifdef __cplusplus
 }
 #endif

@@ -134,6 +134,12 @@ const FOVEA_X_SUMMARY_RUNNING = Int32(32)
 const FOVEA_X_SUMMARY_GATED = Int32(64)
 const X_SUMMARY = (max=FOVEA_X_SUMMARY_MAX, min=FOVEA_X_SUMMARY_MIN, mean=FOVEA_X_SUMMARY_MEAN, sum=FOVEA_X_SUMMARY_SUM, ranked=FOVEA_X_SUMMARY_RANKED, running=FOVEA_X_SUMMARY_RUNNING, gated=FOVEA_X_SUMMARY_GATED)
 
+# What the heads of a group become in an output of x_probe_forward.
+const FOVEA_X_PROBE_REDUCE_SUM = Int32(0)
+const FOVEA_X_PROBE_REDUCE_MEAN = Int32(1)
+const FOVEA_X_PROBE_REDUCE_MAX = Int32(2)
+const X_PROBE_REDUCE = (sum=FOVEA_X_PROBE_REDUCE_SUM, mean=FOVEA_X_PROBE_REDUCE_MEAN, max=FOVEA_X_PROBE_REDUCE_MAX)
+
 # fovea_tensor
 struct Tensor
     data::Ptr{Cvoid}
@@ -1014,6 +1020,41 @@ struct XPoolBackwardParams
     reserved::Int32
 end
 
+# fovea_x_probe_forward_params
+struct XProbeForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    lse_in::Tensor
+    query_position::Tensor
+    lse::Tensor
+    column_sum::Tensor
+    diagonal_sum::Tensor
+    block_sum::Tensor
+    block_max::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
+    context_len::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    key_step::Int64
+    key_shift::Int64
+    group_stride::Int64
+    scale::Float32
+    causal::Int32
+    block_rows::Int32
+    block_keys::Int32
+    reversed::Int32
+    reduce::Int32
+end
+
 const _fovea_version = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_version() =
     ccall(symbol(_fovea_version, :fovea_version), Int32, ())
@@ -1357,3 +1398,11 @@ fovea_x_pool_backward_workspace(ctx, params, bytes) =
 const _fovea_x_pool_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_pool_backward(ctx, params) =
     ccall(symbol(_fovea_x_pool_backward, :fovea_x_pool_backward), Int32, (Ptr{Cvoid}, Ref{XPoolBackwardParams}), ctx, params)
+
+const _fovea_x_probe_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_probe_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_probe_forward_workspace, :fovea_x_probe_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XProbeForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_probe_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_probe_forward(ctx, params) =
+    ccall(symbol(_fovea_x_probe_forward, :fovea_x_probe_forward), Int32, (Ptr{Cvoid}, Ref{XProbeForwardParams}), ctx, params)

@@ -37,6 +37,7 @@ const LAYOUT = [
     (Fovea.XSelectBlockParams, 2088, [:struct_size => 0, :row => 8, :column => 104, :column_low => 200, :score => 296, :column_weight => 392, :block_mask => 488, :forced => 584, :row_forced => 680, :column_forced => 776, :count_head => 872, :cover_head => 968, :query_start => 1064, :key_start => 1160, :query_len => 1256, :key_len => 1352, :index => 1448, :index_count => 1544, :kept_score => 1640, :kept_mass => 1736, :score_out => 1832, :query_max => 1928, :key_max => 1936, :count => 1944, :min_keep => 1952, :max_keep => 1960, :min_extra => 1968, :force_first => 1976, :force_previous => 1984, :force_last => 1992, :remap_step => 2000, :remap_span => 2008, :scale => 2016, :ratio => 2020, :cover => 2024, :threshold => 2028, :measure => 2032, :normalise => 2036, :reduce => 2040, :reduce_raw => 2044, :rule => 2048, :scope => 2052, :ratio_up => 2056, :forced_count => 2060, :force_own => 2064, :complete => 2068, :causal => 2072, :block_rows => 2076, :block_keys => 2080, :reserved => 2084]),
     (Fovea.XPoolForwardParams, 1496, [:struct_size => 0, :x => 8, :y => 104, :similar => 200, :dissimilar => 296, :similar_least => 392, :rank_score => 488, :gate => 584, :bias => 680, :previous => 776, :key_begin => 872, :key_start => 968, :key_len => 1064, :old_len => 1160, :page_table => 1256, :cache_row => 1352, :key_max => 1448, :block => 1456, :step => 1464, :ranked => 1472, :want => 1480, :complete => 1484, :overlap => 1488, :reserved => 1492]),
     (Fovea.XPoolBackwardParams, 1008, [:struct_size => 0, :x => 8, :dy => 104, :gate => 200, :bias => 296, :key_begin => 392, :key_start => 488, :key_len => 584, :dx => 680, :dgate => 776, :dbias => 872, :key_max => 968, :block => 976, :step => 984, :want => 992, :complete => 996, :overlap => 1000, :reserved => 1004]),
+    (Fovea.XProbeForwardParams, 1632, [:struct_size => 0, :q => 8, :k => 104, :lse_in => 200, :query_position => 296, :lse => 392, :column_sum => 488, :diagonal_sum => 584, :block_sum => 680, :block_max => 776, :query_start => 872, :key_start => 968, :query_len => 1064, :key_len => 1160, :page_table => 1256, :cache_row => 1352, :context_len => 1448, :query_max => 1544, :key_max => 1552, :window_left => 1560, :window_right => 1568, :sink_keys => 1576, :key_step => 1584, :key_shift => 1592, :group_stride => 1600, :scale => 1608, :causal => 1612, :block_rows => 1616, :block_keys => 1620, :reversed => 1624, :reduce => 1628]),
 ]
 
 # name, function, positional fields
@@ -74,4 +75,5 @@ const OPS = [
     ("x_select_block", Fovea.x_select_block, ()),
     ("x_pool_forward", Fovea.x_pool_forward, (:x,)),
     ("x_pool_backward", Fovea.x_pool_backward, (:x, :dy)),
+    ("x_probe_forward", Fovea.x_probe_forward, (:q, :k)),
 ]

@@ -209,6 +209,14 @@ c_enum! {
     FOVEA_X_SUMMARY_GATED: GATED = 64, "sum_i w_i x_i, w the softmax over the block of gate + bias, in each column by itself";
 }
 
+c_enum! {
+    /// What the heads of a group become in an output of x_probe_forward.
+    fovea_x_probe_reduce;
+    FOVEA_X_PROBE_REDUCE_SUM: SUM = 0, "the sum over the heads, in their order";
+    FOVEA_X_PROBE_REDUCE_MEAN: MEAN = 1, "the sum over their number";
+    FOVEA_X_PROBE_REDUCE_MAX: MAX = 2, "the largest";
+}
+
 c_struct! {
     /// ```text
     /// A view: never owns.  data == NULL means "not given".  Frozen: this struct never grows.
@@ -1455,6 +1463,66 @@ c_struct! {
     reserved: i32 = 1004, "0";
 }
 
+c_struct! {
+    /// ```text
+    /// Statistics of attention's probabilities over the rows of q, without storing them: q holds
+    /// sampled rows at query_position, or the last rows of each sequence.
+    ///
+    ///   P_ij = exp(scale q_i k_j - lse_i) over the keys that row i sees, lse as attention_forward's
+    ///   column_sum[j]   = sum_i P_ij
+    ///   diagonal_sum[o] = sum of P_ij over p_i - j = o, o = 0, 1, ...
+    ///   block_sum[I, J] = sum of P_ij over the rows of row block I and the keys of key block J
+    ///   block_max[I, J] = the largest of these, 0 where there is none
+    /// Head j of x is the h / x query heads from j (h / x) on, reduced.  With lse_in nothing is
+    /// normalised anew; P above 65536 counts as that in diagonal_sum.
+    ///
+    /// group_stride = S > 1 (antidiagonal scores): a row u and a key v stand for S tokens each,
+    ///   L_uv = scale / S sum_r q_(u S + r) k_(v S + r),  reversed = 1: q_(u S + S - 1 - r)
+    /// and P is the softmax of L over v.  Tokens past the end, and those of absent pages, give 0.
+    /// causal compares v with u + floor((context_len - Lq) / S).  Blocks count tokens, as without it.
+    ///
+    /// Row blocks lie as in x_select_block: packed, the first of sequence r is query_start[r] /
+    /// block_rows + r.  Row blocks that a sequence has are written with all u key blocks, which are the
+    /// sequence's own.  The other outputs are written in every element, lse as far as there are rows.
+    ///
+    /// Limits: d is 1 .. 576.  Every valid call has one kernel a backend, in f32 FMA.
+    /// Sources: H2O (2306.14048), MInference (2407.02490), SampleAttention (2406.15486), FlexPrefill
+    /// (2502.20766), XAttention (2503.16428).
+    /// ```
+    fovea_x_probe_forward_params: 1632 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_probe_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: g divides h";
+    lse_in: fovea_tensor = 200, "`(b, h, s)` f32: of each row; absent: it is found";
+    query_position: fovea_tensor = 296, "`(b, h, s)` i32: absent: i + context_len - Lq";
+    lse: fovea_tensor = 392, "`(b, h, s)` f32: not with lse_in";
+    column_sum: fovea_tensor = 488, "`(key_b, x, t) or paged (r, x, keys)` f32: by storage index, or paged by key column";
+    diagonal_sum: fovea_tensor = 584, "`(r, x, keys)` f32: needs key_step 1, key_shift 0";
+    block_sum: fovea_tensor = 680, "`(b, x, n, u)` f32";
+    block_max: fovea_tensor = 776, "`(b, x, n, u)` f32";
+    query_start: fovea_tensor = 872, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 968, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+    query_len: fovea_tensor = 1064, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 1160, "`(r)` i32: keys in use";
+    page_table: fovea_tensor = 1256, "`(rows, pages)` i32: -1: page absent, its keys are not seen";
+    cache_row: fovea_tensor = 1352, "`(r)` i32: row of page_table, or of k";
+    context_len: fovea_tensor = 1448, "`(r)` i32: absent: Lk; not with query_position";
+    query_max: i64 = 1544, "longest sequence of rows; 0: s";
+    key_max: i64 = 1552, "longest sequence of keys; 0: t, or pages * page";
+    window_left: i64 = 1560, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 1568, "keys seen to the right, the same; 0: all, 1: none";
+    sink_keys: i64 = 1576, "first keys seen through window_left";
+    key_step: i64 = 1584, "key j is at position key_step j + key_shift; 0: 1";
+    key_shift: i64 = 1592, "see key_step";
+    group_stride: i64 = 1600, r"S, \>= 1; 0: 1.  \> 1: only block_sum and block_max, causal alone, and S divides block_rows and block_keys";
+    scale: f32 = 1608, r"\> 0; 0: 1 / sqrt(d)";
+    causal: i32 = 1612, "1: as window_right 1";
+    block_rows: i32 = 1616, r"rows of a row block, \>= 1; 0: 64";
+    block_keys: i32 = 1620, r"keys of a key block, \>= 1; 0: 64";
+    reversed: i32 = 1624, r"1: of group_stride \> 1, see above";
+    reduce: i32 = 1628, "The fovea_x_probe_reduce.";
+}
+
 functions! {
     /// The library's FOVEA_VERSION.
     fn fovea_version() -> i32;
@@ -1574,5 +1642,6 @@ functions! {
         x_select_block: fovea_x_select_block_params, fovea_x_select_block, fovea_x_select_block_workspace;
         x_pool_forward: fovea_x_pool_forward_params, fovea_x_pool_forward, fovea_x_pool_forward_workspace;
         x_pool_backward: fovea_x_pool_backward_params, fovea_x_pool_backward, fovea_x_pool_backward_workspace;
+        x_probe_forward: fovea_x_probe_forward_params, fovea_x_probe_forward, fovea_x_probe_forward_workspace;
     }
 }

@@ -14,6 +14,7 @@ pub use crate::sys::fovea_scaling as Scaling;
 /// Those of experimental operations.
 pub(crate) mod experimental {
     pub use crate::sys::fovea_x_pool as XPool;
+    pub use crate::sys::fovea_x_probe_reduce as XProbeReduce;
     pub use crate::sys::fovea_x_select_measure as XSelectMeasure;
     pub use crate::sys::fovea_x_select_normalise as XSelectNormalise;
     pub use crate::sys::fovea_x_select_reduce as XSelectReduce;

@@ -714,3 +714,66 @@ op! {
         overlap set_overlap: bool, "1: of gated; step = block";
     }
 }
+
+op! {
+    /// ```text
+    /// Statistics of attention's probabilities over the rows of q, without storing them: q holds
+    /// sampled rows at query_position, or the last rows of each sequence.
+    ///
+    ///   P_ij = exp(scale q_i k_j - lse_i) over the keys that row i sees, lse as attention_forward's
+    ///   column_sum[j]   = sum_i P_ij
+    ///   diagonal_sum[o] = sum of P_ij over p_i - j = o, o = 0, 1, ...
+    ///   block_sum[I, J] = sum of P_ij over the rows of row block I and the keys of key block J
+    ///   block_max[I, J] = the largest of these, 0 where there is none
+    /// Head j of x is the h / x query heads from j (h / x) on, reduced.  With lse_in nothing is
+    /// normalised anew; P above 65536 counts as that in diagonal_sum.
+    ///
+    /// group_stride = S > 1 (antidiagonal scores): a row u and a key v stand for S tokens each,
+    ///   L_uv = scale / S sum_r q_(u S + r) k_(v S + r),  reversed = 1: q_(u S + S - 1 - r)
+    /// and P is the softmax of L over v.  Tokens past the end, and those of absent pages, give 0.
+    /// causal compares v with u + floor((context_len - Lq) / S).  Blocks count tokens, as without it.
+    ///
+    /// Row blocks lie as in x_select_block: packed, the first of sequence r is query_start[r] /
+    /// block_rows + r.  Row blocks that a sequence has are written with all u key blocks, which are the
+    /// sequence's own.  The other outputs are written in every element, lse as far as there are rows.
+    ///
+    /// Limits: d is 1 .. 576.  Every valid call has one kernel a backend, in f32 FMA.
+    /// Sources: H2O (2306.14048), MInference (2407.02490), SampleAttention (2406.15486), FlexPrefill
+    /// (2502.20766), XAttention (2503.16428).
+    /// ```
+    XProbeForward(x_probe_forward: fovea_x_probe_forward_params, fovea_x_probe_forward, fovea_x_probe_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: g divides h";
+    }
+    may {
+        lse_in set_lse_in: in, "`(b, h, s)` f32: of each row; absent: it is found";
+        query_position set_query_position: in, "`(b, h, s)` i32: absent: i + context_len - Lq";
+        lse set_lse: out, "`(b, h, s)` f32: not with lse_in";
+        column_sum set_column_sum: out, "`(key_b, x, t) or paged (r, x, keys)` f32: by storage index, or paged by key column";
+        diagonal_sum set_diagonal_sum: out, "`(r, x, keys)` f32: needs key_step 1, key_shift 0";
+        block_sum set_block_sum: out, "`(b, x, n, u)` f32";
+        block_max set_block_max: out, "`(b, x, n, u)` f32";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+        query_len set_query_len: in, "`(r)` i32: rows in use";
+        key_len set_key_len: in, "`(r)` i32: keys in use";
+        page_table set_page_table: in, "`(rows, pages)` i32: -1: page absent, its keys are not seen";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k";
+        context_len set_context_len: in, "`(r)` i32: absent: Lk; not with query_position";
+        query_max set_query_max: i64, "longest sequence of rows; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
+        window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
+        window_right set_window_right: i64, "keys seen to the right, the same; 0: all, 1: none";
+        sink_keys set_sink_keys: i64, "first keys seen through window_left";
+        key_step set_key_step: i64, "key j is at position key_step j + key_shift; 0: 1";
+        key_shift set_key_shift: i64, "see key_step";
+        group_stride set_group_stride: i64, r"S, \>= 1; 0: 1.  \> 1: only block_sum and block_max, causal alone, and S divides block_rows and block_keys";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d)";
+        causal set_causal: bool, "1: as window_right 1";
+        block_rows set_block_rows: i32, r"rows of a row block, \>= 1; 0: 64";
+        block_keys set_block_keys: i32, r"keys of a key block, \>= 1; 0: 64";
+        reversed set_reversed: bool, r"1: of group_stride \> 1, see above";
+        reduce set_reduce: enum XProbeReduce, "The fovea_x_probe_reduce.";
+    }
+}

@@ -38,5 +38,6 @@ names! {
         x_select_block
         x_pool_forward
         x_pool_backward
+        x_probe_forward
     }
 }
