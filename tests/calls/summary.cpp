@@ -27,6 +27,14 @@ const Calls kCalls = {
     {"x_probe_forward", "groups", "block_sum block_max", "group_stride=2 g=1"},
     {"x_probe_forward", "paged", "lse block_sum page_table cache_row", "g=1 rows=3"},
     {"x_probe_forward", "large", "lse column_sum", "g=1 s=64 t=128"},
+    {"x_combine_forward", "all",
+     "x2 x3 x4 coarse gate gate2 gate3 gate4 gate_coarse row_begin query_len", "x:bf16"},
+    {"x_combine_backward", "plain", "dx", ""},
+    {"x_combine_backward", "all",
+     "x2 x3 x4 coarse gate gate2 gate3 gate4 gate_coarse query_len dx dx2 dx3 dx4 dcoarse dgate "
+     "dgate2 dgate3 dgate4 dgate_coarse",
+     "x:f16"},
+    {"x_combine_backward", "blocks", "coarse row_begin dcoarse", ""},
 };
 
 }  // namespace

@@ -95,5 +95,29 @@ TEST(ContractSummary, Probe) {
   refuses(p, "scale");
 }
 
+// Of x_combine's and x_compare's.
+TEST(ContractSummary, CombineAndCompare) {
+  const Params plain = valid("x_combine_forward", "plain").params;
+  const Params all = valid("x_combine_forward", "all").params;
+  says(with(plain, "gate_act", 1), "x_combine_forward: gate_act is 1, wanted 0: there is no gate");
+  says(with(all, "gate2_act", 4), "x_combine_forward: gate2_act is 4, wanted a fovea_x_gate");
+  says(with(plain, "block_rows", 2), "x_combine_forward: block_rows is 2 without coarse, wanted 0");
+  says(with(all, "block_rows", 2), "x_combine_forward: block_rows is 2 with row_begin, wanted 0");
+  refuses(with(plain, "block_rows", -1), "block_rows");
+  Params p = all;
+  p["x3"].data = nullptr;
+  says(p, "x_combine_forward: gate3 is given without x3, wanted both");
+  p = all, p["coarse"].data = p["gate_coarse"].data = nullptr;
+  says(p, "x_combine_forward: row_begin is given without coarse, wanted both");
+  p = plain, p.at<float>(p.op().find("coefficient4")->offset) = NAN;
+  says(p, "x_combine_forward: coefficient4 is nan, wanted a number");
+  p = valid("x_combine_backward", "all").params, p["gate4"].data = nullptr;
+  says(p, "x_combine_backward: dgate4 is given without gate4, wanted both");
+  p["dgate4"].data = p["x4"].data = nullptr;
+  says(p, "x_combine_backward: dx4 is given without x4, wanted both");
+  says(with(valid("x_compare_forward", "plain").params, "measure", 2),
+       "x_compare_forward: measure is 2, wanted a fovea_x_compare_measure");
+}
+
 }  // namespace
 }  // namespace contract

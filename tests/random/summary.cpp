@@ -126,5 +126,61 @@ void probe_scalars(Draw& d) {
 const Rules kProbe({"x_probe_"},
                    {.tensors = probe_tensors, .extents = probe_extents, .scalars = probe_scalars});
 
+constexpr const char* kBranches[] = {"x", "x2", "x3", "x4", "coarse"};
+constexpr const char* kTails[] = {"", "2", "3", "4", "_coarse"};
+
+void combine_tensors(Draw& d) {
+  for (int n = 0; n < 5; ++n) {
+    const std::string gate = std::string("gate") + kTails[n];
+    if (!d.has(kBranches[n])) d.drop(gate), d.drop(std::string("d") + kBranches[n]);
+    if (!d.has(gate.c_str())) d.drop("d" + gate);
+  }
+  if (!d.has("coarse")) d.drop("row_begin");
+}
+
+void combine_extents(Draw& d) {
+  const int64_t rows = d.has("row_begin") || !d.has("coarse") ? 0 : d.one_of({0, 1, 3, 64});
+  d.set("block_rows", rows);
+  d.x("u") = d.has("row_begin")
+                 ? d.one_of({0, 1, 4, 9})
+                 : std::max<int64_t>(0, ceil_div(d.x("s"), rows ? rows : 64) - d.one_of({0, 0, 1}));
+}
+
+void combine_scalars(Draw& d) {
+  for (const char* tail : kTails) {
+    const std::string gate = std::string("gate") + tail;
+    d.set((gate + "_act").c_str(), static_cast<int32_t>(d.has(gate.c_str()) ? d.below(4) : 0));
+    d.set((std::string("coefficient") + tail).c_str(), d.one_in(2) ? -0.5f : 0.0f);
+  }
+}
+
+bool combine_integers(Filler& f, const Tensor& x) {
+  if (x.field->name != "row_begin") return false;
+  int64_t at = 0, left = 0;
+  f.put<int32_t>(x, [&] {
+    if (left == 0) left = x.view.shape[1], at = 0;
+    at += f.random(0, f.rows() / std::max<int64_t>(1, x.view.shape[1] - 1) + 1), --left;
+    return static_cast<int32_t>(at);
+  });
+  return true;
+}
+
+const Rules kCombine({"x_combine_"}, {.tensors = combine_tensors,
+                                      .extents = combine_extents,
+                                      .scalars = combine_scalars,
+                                      .integers = combine_integers});
+
+void compare_letters(Draw& d) {
+  d.x("n") = d.one_of({0, 1, 2, 3, 5});
+  d.x("s") = std::min<int64_t>(d.x("s"), 20), d.x("h") = std::min<int64_t>(d.x("h"), 4);
+}
+
+// The nearest of equals is told by roundings.
+bool compare_close(const Call&) {
+  return true;
+}
+
+const Rules kCompare({"x_compare_"}, {.letters = compare_letters, .rough = compare_close});
+
 }  // namespace
 }  // namespace random_calls

@@ -195,6 +195,24 @@ class XProbeReduce(enum.IntEnum):
     MAX = 2  # the largest
 
 
+class XGate(enum.IntEnum):
+    """What a gate is before it multiplies."""
+
+    NONE = 0  # g
+    SIGMOID = 1  # 1 / (1 + exp(-g))
+    COMPLEMENT = 2  # 1 - g
+    SIGMOID_COMPLEMENT = 3  # 1 - 1 / (1 + exp(-g))
+
+
+class XCompareMeasure(enum.IntEnum):
+    """How x_compare_forward measures."""
+
+    X_COMPARE_MSE = 0  # the mean of (candidate - reference)^2 over rows and columns
+    # the mean over rows of sqrt(1/2 KL(p, m) + 1/2 KL(q, m)), m = (p + q) / 2, p and q the
+    # rows over their sums; entries are >= 0
+    X_COMPARE_JSD = 1
+
+
 class Tensor(C.Structure):
     _fields_ = [
         ("data", C.c_void_p),
@@ -1145,6 +1163,89 @@ class XProbeForwardParams(C.Structure):
     ]
 
 
+class XCombineForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("x2", Tensor),
+        ("x3", Tensor),
+        ("x4", Tensor),
+        ("coarse", Tensor),
+        ("gate", Tensor),
+        ("gate2", Tensor),
+        ("gate3", Tensor),
+        ("gate4", Tensor),
+        ("gate_coarse", Tensor),
+        ("row_begin", Tensor),
+        ("query_len", Tensor),
+        ("y", Tensor),
+        ("block_rows", C.c_int64),
+        ("coefficient", C.c_float),
+        ("coefficient2", C.c_float),
+        ("coefficient3", C.c_float),
+        ("coefficient4", C.c_float),
+        ("coefficient_coarse", C.c_float),
+        ("gate_act", C.c_int32),
+        ("gate2_act", C.c_int32),
+        ("gate3_act", C.c_int32),
+        ("gate4_act", C.c_int32),
+        ("gate_coarse_act", C.c_int32),
+    ]
+
+
+class XCombineBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("x2", Tensor),
+        ("x3", Tensor),
+        ("x4", Tensor),
+        ("coarse", Tensor),
+        ("gate", Tensor),
+        ("gate2", Tensor),
+        ("gate3", Tensor),
+        ("gate4", Tensor),
+        ("gate_coarse", Tensor),
+        ("row_begin", Tensor),
+        ("query_len", Tensor),
+        ("dy", Tensor),
+        ("dx", Tensor),
+        ("dx2", Tensor),
+        ("dx3", Tensor),
+        ("dx4", Tensor),
+        ("dcoarse", Tensor),
+        ("dgate", Tensor),
+        ("dgate2", Tensor),
+        ("dgate3", Tensor),
+        ("dgate4", Tensor),
+        ("dgate_coarse", Tensor),
+        ("block_rows", C.c_int64),
+        ("coefficient", C.c_float),
+        ("coefficient2", C.c_float),
+        ("coefficient3", C.c_float),
+        ("coefficient4", C.c_float),
+        ("coefficient_coarse", C.c_float),
+        ("gate_act", C.c_int32),
+        ("gate2_act", C.c_int32),
+        ("gate3_act", C.c_int32),
+        ("gate4_act", C.c_int32),
+        ("gate_coarse_act", C.c_int32),
+    ]
+
+
+class XCompareForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("reference", Tensor),
+        ("candidate", Tensor),
+        ("query_len", Tensor),
+        ("distance", Tensor),
+        ("best", Tensor),
+        ("measure", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2496,
@@ -1181,6 +1282,9 @@ SIZES = {
     XPoolForwardParams: 1496,
     XPoolBackwardParams: 1008,
     XProbeForwardParams: 1632,
+    XCombineForwardParams: 1304,
+    XCombineBackwardParams: 2264,
+    XCompareForwardParams: 496,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -1312,6 +1416,15 @@ FUNCTIONS = {
     "fovea_x_probe_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XProbeForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_probe_forward": (C.c_int, [C.c_void_p, C.POINTER(XProbeForwardParams)]),
+    "fovea_x_combine_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XCombineForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_combine_forward": (C.c_int, [C.c_void_p, C.POINTER(XCombineForwardParams)]),
+    "fovea_x_combine_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XCombineBackwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_combine_backward": (C.c_int, [C.c_void_p, C.POINTER(XCombineBackwardParams)]),
+    "fovea_x_compare_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XCompareForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_compare_forward": (C.c_int, [C.c_void_p, C.POINTER(XCompareForwardParams)]),
 }
 
 

@@ -8,19 +8,21 @@ Inputs come first; by keyword outputs, optional inputs, numbers (0: the default)
 left out."""
 from ._call import Call
 from ._core import Context
-from ._abi import XPool as Pool, XProbeReduce as ProbeReduce, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope
+from ._abi import XCompareMeasure as CompareMeasure, XGate as Gate, XPool as Pool, XProbeReduce as ProbeReduce, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope
 from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
                  _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
                  _x_multi_token_forward, _x_multi_token_backward, _x_group_norm_forward,
                  _x_group_norm_backward, _x_sparse_forward, _x_sparse_backward, _x_select_block,
-                 _x_pool_forward, _x_pool_backward, _x_probe_forward)
+                 _x_pool_forward, _x_pool_backward, _x_probe_forward, _x_combine_forward,
+                 _x_combine_backward, _x_compare_forward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
-           "pool_forward", "pool_backward", "probe_forward", "Pool", "ProbeReduce", "SelectMeasure",
+           "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
+           "compare_forward", "CompareMeasure", "Gate", "Pool", "ProbeReduce", "SelectMeasure",
            "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope"]
 
 
@@ -2068,3 +2070,313 @@ def probe_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, lse=None, colum
     if reduce:
         call.enum(1628, reduce, "reduce", ProbeReduce)
     return call.run(lse, column_sum, diagonal_sum, block_sum, block_max)
+
+
+def combine_forward(ctx_or_x=None, /, x=None, *, ctx=None, y=None, x2=None, x3=None, x4=None,
+                    coarse=None, gate=None, gate2=None, gate3=None, gate4=None, gate_coarse=None,
+                    row_begin=None, query_len=None, block_rows=0, coefficient=0.0, coefficient2=0.0,
+                    coefficient3=0.0, coefficient4=0.0, coefficient_coarse=0.0, gate_act=0,
+                    gate2_act=0, gate3_act=0, gate4_act=0, gate_coarse_act=0):
+    """The weighted sum of branches.
+
+      y = sum of coefficient * act(gate) * x over x, x2, x3, x4 and coarse, in this order, in f32
+    Row i takes the row of coarse whose block it is in: rows [row_begin[c], row_begin[c + 1]), or
+    [c block_rows, (c + 1) block_rows).  A row in no block takes nothing of coarse.
+    Rows past query_len are neither read nor written.
+
+    Limits: none on widths.  One pass over memory, one kernel a backend.
+    Sources: NSA (2502.11089), VSA (2505.13389), DuoAttention (2410.10819), SparQ (2312.04985),
+    DiTFastAttn (2406.08552).
+
+    Example
+      y = fovea.experimental.combine_forward(x)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      x: (b, s, h, e) f32 f16 bf16: a branch; stride 0 broadcasts
+
+    Outputs, new unless passed
+      y: (b, s, h, e) as x or f32: may be x
+
+    Optional inputs
+      x2: (b, s, h, e) as x
+      x3: (b, s, h, e) as x
+      x4: (b, s, h, e) as x
+      coarse: (b, u, h, e) as x: a row for each block of rows
+      gate: (b, s, h, e) as x or f32: of x; absent: 1
+      gate2: (b, s, h, e) as x or f32: of x2; absent: 1
+      gate3: (b, s, h, e) as x or f32: of x3; absent: 1
+      gate4: (b, s, h, e) as x or f32: of x4; absent: 1
+      gate_coarse: (b, s, h, e) as x or f32: of coarse; absent: 1
+      row_begin: (b, u+1) i32: first row of each block, ascending; in place of block_rows
+      query_len: (b) i32: rows in use, 0 .. s
+
+    Numbers
+      block_rows: rows of a block of coarse, >= 1; 0: 64
+      coefficient: not 0; 0: 1
+      coefficient2: not 0; 0: 1
+      coefficient3: not 0; 0: 1
+      coefficient4: not 0; 0: 1
+      coefficient_coarse: not 0; 0: 1
+      gate_act: "none", "sigmoid", "complement", "sigmoid_complement"
+      gate2_act: "none", "sigmoid", "complement", "sigmoid_complement"
+      gate3_act: "none", "sigmoid", "complement", "sigmoid_complement"
+      gate4_act: "none", "sigmoid", "complement", "sigmoid_complement"
+      gate_coarse_act: "none", "sigmoid", "complement", "sigmoid_complement"
+    """
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _x_combine_forward)
+    else:
+        call, inputs = _x_combine_forward.begin(ctx_or_x, ctx, x)
+        [x] = inputs
+    v_x = call.put("x", 8, x, 4)
+    if x2 is not None:
+        call.put("x2", 104, x2)
+    if x3 is not None:
+        call.put("x3", 200, x3)
+    if x4 is not None:
+        call.put("x4", 296, x4)
+    if coarse is not None:
+        call.put("coarse", 392, coarse)
+    if gate is not None:
+        call.put("gate", 488, gate)
+    if gate2 is not None:
+        call.put("gate2", 584, gate2)
+    if gate3 is not None:
+        call.put("gate3", 680, gate3)
+    if gate4 is not None:
+        call.put("gate4", 776, gate4)
+    if gate_coarse is not None:
+        call.put("gate_coarse", 872, gate_coarse)
+    if row_begin is not None:
+        call.put("row_begin", 968, row_begin)
+    if query_len is not None:
+        call.put("query_len", 1064, query_len)
+    y = call.out("y", 1160, y, v_x[2], v_x[1])
+    if block_rows:
+        call.scalar("q", 1256, block_rows, "block_rows")
+    if coefficient:
+        call.scalar("f", 1264, coefficient, "coefficient")
+    if coefficient2:
+        call.scalar("f", 1268, coefficient2, "coefficient2")
+    if coefficient3:
+        call.scalar("f", 1272, coefficient3, "coefficient3")
+    if coefficient4:
+        call.scalar("f", 1276, coefficient4, "coefficient4")
+    if coefficient_coarse:
+        call.scalar("f", 1280, coefficient_coarse, "coefficient_coarse")
+    if gate_act:
+        call.enum(1284, gate_act, "gate_act", Gate)
+    if gate2_act:
+        call.enum(1288, gate2_act, "gate2_act", Gate)
+    if gate3_act:
+        call.enum(1292, gate3_act, "gate3_act", Gate)
+    if gate4_act:
+        call.enum(1296, gate4_act, "gate4_act", Gate)
+    if gate_coarse_act:
+        call.enum(1300, gate_coarse_act, "gate_coarse_act", Gate)
+    return call.run(y)
+
+
+def combine_backward(ctx_or_x=None, /, x=None, dy=None, *, ctx=None, dx=None, dx2=None, dx3=None,
+                     dx4=None, dcoarse=None, dgate=None, dgate2=None, dgate3=None, dgate4=None,
+                     dgate_coarse=None, x2=None, x3=None, x4=None, coarse=None, gate=None,
+                     gate2=None, gate3=None, gate4=None, gate_coarse=None, row_begin=None,
+                     query_len=None, block_rows=0, coefficient=0.0, coefficient2=0.0,
+                     coefficient3=0.0, coefficient4=0.0, coefficient_coarse=0.0, gate_act=0,
+                     gate2_act=0, gate3_act=0, gate4_act=0, gate_coarse_act=0):
+    """Gradients of x_combine_forward.
+
+      dx = coefficient act(gate) dy,  dgate = coefficient act'(gate) x dy
+    An axis of stride 0 of a gradient receives the sum over that axis.  dcoarse sums over the rows
+    of each block.  Rows past query_len give 0.
+
+    Example
+      dx = fovea.experimental.combine_backward(x, dy)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      x: (b, s, h, e) f32 f16 bf16: a branch; stride 0 broadcasts
+      dy: (b, s, h, e) as x or f32
+
+    Outputs, new unless passed or False
+      dx: (b, s, h, e) as x
+
+    Outputs on request, by True or an array
+      dx2: (b, s, h, e) as x: needs x2
+      dx3: (b, s, h, e) as x: needs x3
+      dx4: (b, s, h, e) as x: needs x4
+      dcoarse: (b, u, h, e) as x: needs coarse
+      dgate: (b, s, h, e) as x or f32: needs gate
+      dgate2: (b, s, h, e) as x or f32: needs gate2
+      dgate3: (b, s, h, e) as x or f32: needs gate3
+      dgate4: (b, s, h, e) as x or f32: needs gate4
+      dgate_coarse: (b, s, h, e) as x or f32: needs gate_coarse
+
+    Optional inputs
+      x2: (b, s, h, e) as x
+      x3: (b, s, h, e) as x
+      x4: (b, s, h, e) as x
+      coarse: (b, u, h, e) as x: a row for each block of rows
+      gate: (b, s, h, e) as x or f32: of x; absent: 1
+      gate2: (b, s, h, e) as x or f32: of x2; absent: 1
+      gate3: (b, s, h, e) as x or f32: of x3; absent: 1
+      gate4: (b, s, h, e) as x or f32: of x4; absent: 1
+      gate_coarse: (b, s, h, e) as x or f32: of coarse; absent: 1
+      row_begin: (b, u+1) i32: first row of each block, ascending; in place of block_rows
+      query_len: (b) i32: rows in use, 0 .. s
+
+    Numbers
+      block_rows: rows of a block of coarse, >= 1; 0: 64
+      coefficient: not 0; 0: 1
+      coefficient2: not 0; 0: 1
+      coefficient3: not 0; 0: 1
+      coefficient4: not 0; 0: 1
+      coefficient_coarse: not 0; 0: 1
+      gate_act: "none", "sigmoid", "complement", "sigmoid_complement"
+      gate2_act: "none", "sigmoid", "complement", "sigmoid_complement"
+      gate3_act: "none", "sigmoid", "complement", "sigmoid_complement"
+      gate4_act: "none", "sigmoid", "complement", "sigmoid_complement"
+      gate_coarse_act: "none", "sigmoid", "complement", "sigmoid_complement"
+    """
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _x_combine_backward)
+    else:
+        call, inputs = _x_combine_backward.begin(ctx_or_x, ctx, x, dy)
+        [x, dy] = inputs
+    v_x = call.put("x", 8, x, 4)
+    v_x2 = None
+    if x2 is not None:
+        v_x2 = call.put("x2", 104, x2, 4)
+    v_x3 = None
+    if x3 is not None:
+        v_x3 = call.put("x3", 200, x3, 4)
+    v_x4 = None
+    if x4 is not None:
+        v_x4 = call.put("x4", 296, x4, 4)
+    v_coarse = None
+    if coarse is not None:
+        v_coarse = call.put("coarse", 392, coarse, 4)
+    v_gate = None
+    if gate is not None:
+        v_gate = call.put("gate", 488, gate, 4)
+    v_gate2 = None
+    if gate2 is not None:
+        v_gate2 = call.put("gate2", 584, gate2, 4)
+    v_gate3 = None
+    if gate3 is not None:
+        v_gate3 = call.put("gate3", 680, gate3, 4)
+    v_gate4 = None
+    if gate4 is not None:
+        v_gate4 = call.put("gate4", 776, gate4, 4)
+    v_gate_coarse = None
+    if gate_coarse is not None:
+        v_gate_coarse = call.put("gate_coarse", 872, gate_coarse, 4)
+    if row_begin is not None:
+        call.put("row_begin", 968, row_begin)
+    if query_len is not None:
+        call.put("query_len", 1064, query_len)
+    call.put("dy", 1160, dy)
+    dx = None if dx is False else call.out("dx", 1256, dx, v_x[2], v_x[1])
+    if dx2 is not None:
+        dx2 = None if dx2 is False else call.out("dx2", 1352, dx2, lambda: call.twin("dx2", "x2",
+            v_x2), v_x[1])
+    if dx3 is not None:
+        dx3 = None if dx3 is False else call.out("dx3", 1448, dx3, lambda: call.twin("dx3", "x3",
+            v_x3), v_x[1])
+    if dx4 is not None:
+        dx4 = None if dx4 is False else call.out("dx4", 1544, dx4, lambda: call.twin("dx4", "x4",
+            v_x4), v_x[1])
+    if dcoarse is not None:
+        dcoarse = None if dcoarse is False else call.out("dcoarse", 1640, dcoarse, lambda:
+            call.twin("dcoarse", "coarse", v_coarse), v_x[1])
+    if dgate is not None:
+        dgate = None if dgate is False else call.out("dgate", 1736, dgate, lambda:
+            call.twin("dgate", "gate", v_gate), v_x[1])
+    if dgate2 is not None:
+        dgate2 = None if dgate2 is False else call.out("dgate2", 1832, dgate2, lambda:
+            call.twin("dgate2", "gate2", v_gate2), v_x[1])
+    if dgate3 is not None:
+        dgate3 = None if dgate3 is False else call.out("dgate3", 1928, dgate3, lambda:
+            call.twin("dgate3", "gate3", v_gate3), v_x[1])
+    if dgate4 is not None:
+        dgate4 = None if dgate4 is False else call.out("dgate4", 2024, dgate4, lambda:
+            call.twin("dgate4", "gate4", v_gate4), v_x[1])
+    if dgate_coarse is not None:
+        dgate_coarse = None if dgate_coarse is False else call.out("dgate_coarse", 2120,
+            dgate_coarse, lambda: call.twin("dgate_coarse", "gate_coarse", v_gate_coarse), v_x[1])
+    if block_rows:
+        call.scalar("q", 2216, block_rows, "block_rows")
+    if coefficient:
+        call.scalar("f", 2224, coefficient, "coefficient")
+    if coefficient2:
+        call.scalar("f", 2228, coefficient2, "coefficient2")
+    if coefficient3:
+        call.scalar("f", 2232, coefficient3, "coefficient3")
+    if coefficient4:
+        call.scalar("f", 2236, coefficient4, "coefficient4")
+    if coefficient_coarse:
+        call.scalar("f", 2240, coefficient_coarse, "coefficient_coarse")
+    if gate_act:
+        call.enum(2244, gate_act, "gate_act", Gate)
+    if gate2_act:
+        call.enum(2248, gate2_act, "gate2_act", Gate)
+    if gate3_act:
+        call.enum(2252, gate3_act, "gate3_act", Gate)
+    if gate4_act:
+        call.enum(2256, gate4_act, "gate4_act", Gate)
+    if gate_coarse_act:
+        call.enum(2260, gate_coarse_act, "gate_coarse_act", Gate)
+    return call.run(dx, dx2, dx3, dx4, dcoarse, dgate, dgate2, dgate3, dgate4, dgate_coarse)
+
+
+def compare_forward(ctx_or_reference=None, /, reference=None, candidate=None, *, ctx=None,
+                    distance=None, best=None, query_len=None, measure=0):
+    """Distances of candidates from a reference, for each head of each sequence.
+
+    Rows past query_len do not count; without rows the distance is 0.  A row whose sum is 0 is a
+    vector of zeros.  NaN is never best.
+
+    Limits: none on widths.  One pass over memory, one kernel a backend.
+    Sources: Sparse VideoGen (2502.01776), FlexPrefill (2502.20766).
+
+    Example
+      outputs = fovea.experimental.compare_forward(reference, candidate, distance=True, best=True)
+      distance, best = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      reference: (b, s, h, e) f32 f16 bf16
+      candidate: (n, b, s, h, e) as reference
+
+    Outputs on request, by True or an array
+      distance: (n, b, h) f32
+      best: (b, h) i32: the candidate with the smallest distance, the first of equals; -1: none
+
+    Optional inputs
+      query_len: (b) i32: rows in use, 0 .. s
+
+    Numbers
+      measure: "x_compare_mse", "x_compare_jsd"
+    """
+    if ctx_or_reference.__class__ is Context and ctx is None:
+        call = Call(ctx_or_reference, _x_compare_forward)
+    else:
+        call, inputs = _x_compare_forward.begin(ctx_or_reference, ctx, reference, candidate)
+        [reference, candidate] = inputs
+    v_reference = call.put("reference", 8, reference, 4)
+    v_candidate = call.put("candidate", 104, candidate, 5)
+    if query_len is not None:
+        call.put("query_len", 200, query_len)
+    if distance is not None:
+        distance = None if distance is False else call.out("distance", 296, distance,
+            (v_candidate[2][0], v_reference[2][0], v_reference[2][2]), 1)
+    if best is not None:
+        best = None if best is False else call.out("best", 392, best, (v_reference[2][0],
+            v_reference[2][2]), 8)
+    if measure:
+        call.enum(488, measure, "measure", CompareMeasure)
+    return call.run(distance, best)

@@ -7,6 +7,8 @@ from typing_extensions import TypedDict, Unpack
 
 from ._core import Context
 from ._types import A, Array, Float, Int, Output, Wanted
+from ._abi import XCompareMeasure as CompareMeasure
+from ._abi import XGate as Gate
 from ._abi import XPool as Pool
 from ._abi import XProbeReduce as ProbeReduce
 from ._abi import XSelectMeasure as SelectMeasure
@@ -19,7 +21,8 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
-           "pool_forward", "pool_backward", "probe_forward", "Pool", "ProbeReduce", "SelectMeasure",
+           "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
+           "compare_forward", "CompareMeasure", "Gate", "Pool", "ProbeReduce", "SelectMeasure",
            "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
@@ -912,3 +915,128 @@ def probe_forward(ctx: Context | None, q: Array, k: Array, *, lse: Output = ...,
 def probe_forward(q: Array, k: Array, *, ctx: Context | None = ..., lse: Output = ...,
                   column_sum: Output = ..., diagonal_sum: Output = ..., block_sum: Output = ...,
                   block_max: Output = ..., **fields: Unpack[_probe_forward]) -> Any: ...
+
+class _combine_forward(TypedDict, total=False):
+    x2: Array | None
+    x3: Array | None
+    x4: Array | None
+    coarse: Array | None
+    gate: Array | None
+    gate2: Array | None
+    gate3: Array | None
+    gate4: Array | None
+    gate_coarse: Array | None
+    row_begin: Array | None
+    query_len: Array | None
+    block_rows: Int
+    coefficient: Float
+    coefficient2: Float
+    coefficient3: Float
+    coefficient4: Float
+    coefficient_coarse: Float
+    gate_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+    gate2_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+    gate3_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+    gate4_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+    gate_coarse_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+
+@overload
+def combine_forward(ctx: Context | None, x: A, *, y: Wanted | None = ...,
+                    **fields: Unpack[_combine_forward]) -> A: ...
+@overload
+def combine_forward(x: A, *, ctx: Context | None = ..., y: Wanted | None = ...,
+                    **fields: Unpack[_combine_forward]) -> A: ...
+@overload
+def combine_forward(ctx: Context | None, x: Array, *, y: Output = ...,
+                    **fields: Unpack[_combine_forward]) -> Any: ...
+@overload
+def combine_forward(x: Array, *, ctx: Context | None = ..., y: Output = ...,
+                    **fields: Unpack[_combine_forward]) -> Any: ...
+
+class _combine_backward(TypedDict, total=False):
+    x2: Array | None
+    x3: Array | None
+    x4: Array | None
+    coarse: Array | None
+    gate: Array | None
+    gate2: Array | None
+    gate3: Array | None
+    gate4: Array | None
+    gate_coarse: Array | None
+    row_begin: Array | None
+    query_len: Array | None
+    block_rows: Int
+    coefficient: Float
+    coefficient2: Float
+    coefficient3: Float
+    coefficient4: Float
+    coefficient_coarse: Float
+    gate_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+    gate2_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+    gate3_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+    gate4_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+    gate_coarse_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+
+@overload
+def combine_backward(ctx: Context | None, x: A, dy: Array, *, dx: Wanted | None = ...,
+                     dx2: None = ..., dx3: None = ..., dx4: None = ..., dcoarse: None = ...,
+                     dgate: None = ..., dgate2: None = ..., dgate3: None = ..., dgate4: None = ...,
+                     dgate_coarse: None = ..., **fields: Unpack[_combine_backward]) -> A: ...
+@overload
+def combine_backward(x: A, dy: Array, *, ctx: Context | None = ..., dx: Wanted | None = ...,
+                     dx2: None = ..., dx3: None = ..., dx4: None = ..., dcoarse: None = ...,
+                     dgate: None = ..., dgate2: None = ..., dgate3: None = ..., dgate4: None = ...,
+                     dgate_coarse: None = ..., **fields: Unpack[_combine_backward]) -> A: ...
+@overload
+def combine_backward(ctx: Context | None, x: Array, dy: Array, *, dx: Output = ...,
+                     dx2: Output = ..., dx3: Output = ..., dx4: Output = ..., dcoarse: Output = ...,
+                     dgate: Output = ..., dgate2: Output = ..., dgate3: Output = ...,
+                     dgate4: Output = ..., dgate_coarse: Output = ...,
+                     **fields: Unpack[_combine_backward]) -> Any: ...
+@overload
+def combine_backward(x: Array, dy: Array, *, ctx: Context | None = ..., dx: Output = ...,
+                     dx2: Output = ..., dx3: Output = ..., dx4: Output = ..., dcoarse: Output = ...,
+                     dgate: Output = ..., dgate2: Output = ..., dgate3: Output = ...,
+                     dgate4: Output = ..., dgate_coarse: Output = ...,
+                     **fields: Unpack[_combine_backward]) -> Any: ...
+
+class _compare_forward(TypedDict, total=False):
+    query_len: Array | None
+    measure: Literal["x_compare_mse", "x_compare_jsd"] | CompareMeasure | Int
+
+@overload
+def compare_forward(ctx: Context | None, reference: Array, candidate: Array, *,
+                    distance: None = ..., best: None = ...,
+                    **fields: Unpack[_compare_forward]) -> None: ...
+@overload
+def compare_forward(reference: Array, candidate: Array, *, ctx: Context | None = ...,
+                    distance: None = ..., best: None = ...,
+                    **fields: Unpack[_compare_forward]) -> None: ...
+@overload
+def compare_forward(ctx: Context | None, reference: A, candidate: Array, *, distance: Wanted,
+                    best: None = ..., **fields: Unpack[_compare_forward]) -> A: ...
+@overload
+def compare_forward(reference: A, candidate: Array, *, ctx: Context | None = ..., distance: Wanted,
+                    best: None = ..., **fields: Unpack[_compare_forward]) -> A: ...
+@overload
+def compare_forward(ctx: Context | None, reference: Array, candidate: Array, *,
+                    distance: None = ..., best: Wanted,
+                    **fields: Unpack[_compare_forward]) -> Any: ...
+@overload
+def compare_forward(reference: Array, candidate: Array, *, ctx: Context | None = ...,
+                    distance: None = ..., best: Wanted,
+                    **fields: Unpack[_compare_forward]) -> Any: ...
+@overload
+def compare_forward(ctx: Context | None, reference: A, candidate: Array, *, distance: Wanted,
+                    best: Wanted, **fields: Unpack[_compare_forward]) -> tuple[A, Any]: ...
+@overload
+def compare_forward(reference: A, candidate: Array, *, ctx: Context | None = ..., distance: Wanted,
+                    best: Wanted, **fields: Unpack[_compare_forward]) -> tuple[A, Any]: ...
+@overload
+def compare_forward(ctx: Context | None, reference: Array, candidate: Array, *,
+                    distance: Output = ..., best: Output = ...,
+                    **fields: Unpack[_compare_forward]) -> Any: ...
+@overload
+def compare_forward(reference: Array, candidate: Array, *, ctx: Context | None = ...,
+                    distance: Output = ..., best: Output = ...,
+                    **fields: Unpack[_compare_forward]) -> Any: ...

@@ -51,6 +51,9 @@ _x_select_block = Op("x_select_block", _abi.XSelectBlockParams)
 _x_pool_forward = Op("x_pool_forward", _abi.XPoolForwardParams)
 _x_pool_backward = Op("x_pool_backward", _abi.XPoolBackwardParams)
 _x_probe_forward = Op("x_probe_forward", _abi.XProbeForwardParams)
+_x_combine_forward = Op("x_combine_forward", _abi.XCombineForwardParams)
+_x_combine_backward = Op("x_combine_backward", _abi.XCombineBackwardParams)
+_x_compare_forward = Op("x_compare_forward", _abi.XCompareForwardParams)
 
 
 def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

@@ -29,7 +29,10 @@
   X(x_select_block) \
   X(x_pool_forward) \
   X(x_pool_backward) \
-  X(x_probe_forward)
+  X(x_probe_forward) \
+  X(x_combine_forward) \
+  X(x_combine_backward) \
+  X(x_compare_forward)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

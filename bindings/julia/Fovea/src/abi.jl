@@ -140,6 +140,18 @@ const FOVEA_X_PROBE_REDUCE_MEAN = Int32(1)
 const FOVEA_X_PROBE_REDUCE_MAX = Int32(2)
 const X_PROBE_REDUCE = (sum=FOVEA_X_PROBE_REDUCE_SUM, mean=FOVEA_X_PROBE_REDUCE_MEAN, max=FOVEA_X_PROBE_REDUCE_MAX)
 
+# What a gate is before it multiplies.
+const FOVEA_X_GATE_NONE = Int32(0)
+const FOVEA_X_GATE_SIGMOID = Int32(1)
+const FOVEA_X_GATE_COMPLEMENT = Int32(2)
+const FOVEA_X_GATE_SIGMOID_COMPLEMENT = Int32(3)
+const X_GATE = (none=FOVEA_X_GATE_NONE, sigmoid=FOVEA_X_GATE_SIGMOID, complement=FOVEA_X_GATE_COMPLEMENT, sigmoid_complement=FOVEA_X_GATE_SIGMOID_COMPLEMENT)
+
+# How x_compare_forward measures.
+const FOVEA_X_COMPARE_MSE = Int32(0)
+const FOVEA_X_COMPARE_JSD = Int32(1)
+const X_COMPARE_MEASURE = (x_compare_mse=FOVEA_X_COMPARE_MSE, x_compare_jsd=FOVEA_X_COMPARE_JSD)
+
 # fovea_tensor
 struct Tensor
     data::Ptr{Cvoid}
@@ -1055,6 +1067,86 @@ struct XProbeForwardParams
     reduce::Int32
 end
 
+# fovea_x_combine_forward_params
+struct XCombineForwardParams
+    struct_size::Csize_t
+    x::Tensor
+    x2::Tensor
+    x3::Tensor
+    x4::Tensor
+    coarse::Tensor
+    gate::Tensor
+    gate2::Tensor
+    gate3::Tensor
+    gate4::Tensor
+    gate_coarse::Tensor
+    row_begin::Tensor
+    query_len::Tensor
+    y::Tensor
+    block_rows::Int64
+    coefficient::Float32
+    coefficient2::Float32
+    coefficient3::Float32
+    coefficient4::Float32
+    coefficient_coarse::Float32
+    gate_act::Int32
+    gate2_act::Int32
+    gate3_act::Int32
+    gate4_act::Int32
+    gate_coarse_act::Int32
+end
+
+# fovea_x_combine_backward_params
+struct XCombineBackwardParams
+    struct_size::Csize_t
+    x::Tensor
+    x2::Tensor
+    x3::Tensor
+    x4::Tensor
+    coarse::Tensor
+    gate::Tensor
+    gate2::Tensor
+    gate3::Tensor
+    gate4::Tensor
+    gate_coarse::Tensor
+    row_begin::Tensor
+    query_len::Tensor
+    dy::Tensor
+    dx::Tensor
+    dx2::Tensor
+    dx3::Tensor
+    dx4::Tensor
+    dcoarse::Tensor
+    dgate::Tensor
+    dgate2::Tensor
+    dgate3::Tensor
+    dgate4::Tensor
+    dgate_coarse::Tensor
+    block_rows::Int64
+    coefficient::Float32
+    coefficient2::Float32
+    coefficient3::Float32
+    coefficient4::Float32
+    coefficient_coarse::Float32
+    gate_act::Int32
+    gate2_act::Int32
+    gate3_act::Int32
+    gate4_act::Int32
+    gate_coarse_act::Int32
+end
+
+# fovea_x_compare_forward_params
+struct XCompareForwardParams
+    struct_size::Csize_t
+    reference::Tensor
+    candidate::Tensor
+    query_len::Tensor
+    distance::Tensor
+    best::Tensor
+    measure::Int32
+    reserved::Int32
+end
+
 const _fovea_version = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_version() =
     ccall(symbol(_fovea_version, :fovea_version), Int32, ())
@@ -1406,3 +1498,27 @@ fovea_x_probe_forward_workspace(ctx, params, bytes) =
 const _fovea_x_probe_forward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_probe_forward(ctx, params) =
     ccall(symbol(_fovea_x_probe_forward, :fovea_x_probe_forward), Int32, (Ptr{Cvoid}, Ref{XProbeForwardParams}), ctx, params)
+
+const _fovea_x_combine_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_combine_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_combine_forward_workspace, :fovea_x_combine_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XCombineForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_combine_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_combine_forward(ctx, params) =
+    ccall(symbol(_fovea_x_combine_forward, :fovea_x_combine_forward), Int32, (Ptr{Cvoid}, Ref{XCombineForwardParams}), ctx, params)
+
+const _fovea_x_combine_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_combine_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_combine_backward_workspace, :fovea_x_combine_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XCombineBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_combine_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_combine_backward(ctx, params) =
+    ccall(symbol(_fovea_x_combine_backward, :fovea_x_combine_backward), Int32, (Ptr{Cvoid}, Ref{XCombineBackwardParams}), ctx, params)
+
+const _fovea_x_compare_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_compare_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_compare_forward_workspace, :fovea_x_compare_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XCompareForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_compare_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_compare_forward(ctx, params) =
+    ccall(symbol(_fovea_x_compare_forward, :fovea_x_compare_forward), Int32, (Ptr{Cvoid}, Ref{XCompareForwardParams}), ctx, params)

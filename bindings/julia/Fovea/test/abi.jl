@@ -38,6 +38,9 @@ const LAYOUT = [
     (Fovea.XPoolForwardParams, 1496, [:struct_size => 0, :x => 8, :y => 104, :similar => 200, :dissimilar => 296, :similar_least => 392, :rank_score => 488, :gate => 584, :bias => 680, :previous => 776, :key_begin => 872, :key_start => 968, :key_len => 1064, :old_len => 1160, :page_table => 1256, :cache_row => 1352, :key_max => 1448, :block => 1456, :step => 1464, :ranked => 1472, :want => 1480, :complete => 1484, :overlap => 1488, :reserved => 1492]),
     (Fovea.XPoolBackwardParams, 1008, [:struct_size => 0, :x => 8, :dy => 104, :gate => 200, :bias => 296, :key_begin => 392, :key_start => 488, :key_len => 584, :dx => 680, :dgate => 776, :dbias => 872, :key_max => 968, :block => 976, :step => 984, :want => 992, :complete => 996, :overlap => 1000, :reserved => 1004]),
     (Fovea.XProbeForwardParams, 1632, [:struct_size => 0, :q => 8, :k => 104, :lse_in => 200, :query_position => 296, :lse => 392, :column_sum => 488, :diagonal_sum => 584, :block_sum => 680, :block_max => 776, :query_start => 872, :key_start => 968, :query_len => 1064, :key_len => 1160, :page_table => 1256, :cache_row => 1352, :context_len => 1448, :query_max => 1544, :key_max => 1552, :window_left => 1560, :window_right => 1568, :sink_keys => 1576, :key_step => 1584, :key_shift => 1592, :group_stride => 1600, :scale => 1608, :causal => 1612, :block_rows => 1616, :block_keys => 1620, :reversed => 1624, :reduce => 1628]),
+    (Fovea.XCombineForwardParams, 1304, [:struct_size => 0, :x => 8, :x2 => 104, :x3 => 200, :x4 => 296, :coarse => 392, :gate => 488, :gate2 => 584, :gate3 => 680, :gate4 => 776, :gate_coarse => 872, :row_begin => 968, :query_len => 1064, :y => 1160, :block_rows => 1256, :coefficient => 1264, :coefficient2 => 1268, :coefficient3 => 1272, :coefficient4 => 1276, :coefficient_coarse => 1280, :gate_act => 1284, :gate2_act => 1288, :gate3_act => 1292, :gate4_act => 1296, :gate_coarse_act => 1300]),
+    (Fovea.XCombineBackwardParams, 2264, [:struct_size => 0, :x => 8, :x2 => 104, :x3 => 200, :x4 => 296, :coarse => 392, :gate => 488, :gate2 => 584, :gate3 => 680, :gate4 => 776, :gate_coarse => 872, :row_begin => 968, :query_len => 1064, :dy => 1160, :dx => 1256, :dx2 => 1352, :dx3 => 1448, :dx4 => 1544, :dcoarse => 1640, :dgate => 1736, :dgate2 => 1832, :dgate3 => 1928, :dgate4 => 2024, :dgate_coarse => 2120, :block_rows => 2216, :coefficient => 2224, :coefficient2 => 2228, :coefficient3 => 2232, :coefficient4 => 2236, :coefficient_coarse => 2240, :gate_act => 2244, :gate2_act => 2248, :gate3_act => 2252, :gate4_act => 2256, :gate_coarse_act => 2260]),
+    (Fovea.XCompareForwardParams, 496, [:struct_size => 0, :reference => 8, :candidate => 104, :query_len => 200, :distance => 296, :best => 392, :measure => 488, :reserved => 492]),
 ]
 
 # name, function, positional fields
@@ -76,4 +79,7 @@ const OPS = [
     ("x_pool_forward", Fovea.x_pool_forward, (:x,)),
     ("x_pool_backward", Fovea.x_pool_backward, (:x, :dy)),
     ("x_probe_forward", Fovea.x_probe_forward, (:q, :k)),
+    ("x_combine_forward", Fovea.x_combine_forward, (:x,)),
+    ("x_combine_backward", Fovea.x_combine_backward, (:x, :dy)),
+    ("x_compare_forward", Fovea.x_compare_forward, (:reference, :candidate)),
 ]

@@ -217,6 +217,22 @@ c_enum! {
     FOVEA_X_PROBE_REDUCE_MAX: MAX = 2, "the largest";
 }
 
+c_enum! {
+    /// What a gate is before it multiplies.
+    fovea_x_gate;
+    FOVEA_X_GATE_NONE: NONE = 0, "g";
+    FOVEA_X_GATE_SIGMOID: SIGMOID = 1, "1 / (1 + exp(-g))";
+    FOVEA_X_GATE_COMPLEMENT: COMPLEMENT = 2, "1 - g";
+    FOVEA_X_GATE_SIGMOID_COMPLEMENT: SIGMOID_COMPLEMENT = 3, "1 - 1 / (1 + exp(-g))";
+}
+
+c_enum! {
+    /// How x_compare_forward measures.
+    fovea_x_compare_measure;
+    FOVEA_X_COMPARE_MSE: X_COMPARE_MSE = 0, "the mean of (candidate - reference)^2 over rows and columns";
+    FOVEA_X_COMPARE_JSD: X_COMPARE_JSD = 1, r"the mean over rows of sqrt(1/2 KL(p, m) + 1/2 KL(q, m)), m = (p + q) / 2, p and q the rows over their sums; entries are \>= 0";
+}
+
 c_struct! {
     /// ```text
     /// A view: never owns.  data == NULL means "not given".  Frozen: this struct never grows.
@@ -1523,6 +1539,114 @@ c_struct! {
     reduce: i32 = 1628, "The fovea_x_probe_reduce.";
 }
 
+c_struct! {
+    /// ```text
+    /// The weighted sum of branches.
+    ///
+    ///   y = sum of coefficient * act(gate) * x over x, x2, x3, x4 and coarse, in this order, in f32
+    /// Row i takes the row of coarse whose block it is in: rows [row_begin[c], row_begin[c + 1]), or
+    /// [c block_rows, (c + 1) block_rows).  A row in no block takes nothing of coarse.
+    /// Rows past query_len are neither read nor written.
+    ///
+    /// Limits: none on widths.  One pass over memory, one kernel a backend.
+    /// Sources: NSA (2502.11089), VSA (2505.13389), DuoAttention (2410.10819), SparQ (2312.04985),
+    /// DiTFastAttn (2406.08552).
+    /// ```
+    fovea_x_combine_forward_params: 1304 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_combine_forward_params)";
+    x: fovea_tensor = 8, "`(b, s, h, e)` f32 f16 bf16: a branch; stride 0 broadcasts";
+    x2: fovea_tensor = 104, "`(b, s, h, e)` as x";
+    x3: fovea_tensor = 200, "`(b, s, h, e)` as x";
+    x4: fovea_tensor = 296, "`(b, s, h, e)` as x";
+    coarse: fovea_tensor = 392, "`(b, u, h, e)` as x: a row for each block of rows";
+    gate: fovea_tensor = 488, "`(b, s, h, e)` as x or f32: of x; absent: 1";
+    gate2: fovea_tensor = 584, "`(b, s, h, e)` as x or f32: of x2; absent: 1";
+    gate3: fovea_tensor = 680, "`(b, s, h, e)` as x or f32: of x3; absent: 1";
+    gate4: fovea_tensor = 776, "`(b, s, h, e)` as x or f32: of x4; absent: 1";
+    gate_coarse: fovea_tensor = 872, "`(b, s, h, e)` as x or f32: of coarse; absent: 1";
+    row_begin: fovea_tensor = 968, "`(b, u+1)` i32: first row of each block, ascending; in place of block_rows";
+    query_len: fovea_tensor = 1064, "`(b)` i32: rows in use, 0 .. s";
+    y: fovea_tensor = 1160, "`(b, s, h, e)` as x or f32: may be x";
+    block_rows: i64 = 1256, r"rows of a block of coarse, \>= 1; 0: 64";
+    coefficient: f32 = 1264, "not 0; 0: 1";
+    coefficient2: f32 = 1268, "not 0; 0: 1";
+    coefficient3: f32 = 1272, "not 0; 0: 1";
+    coefficient4: f32 = 1276, "not 0; 0: 1";
+    coefficient_coarse: f32 = 1280, "not 0; 0: 1";
+    gate_act: i32 = 1284, "The fovea_x_gate.";
+    gate2_act: i32 = 1288, "The fovea_x_gate.";
+    gate3_act: i32 = 1292, "The fovea_x_gate.";
+    gate4_act: i32 = 1296, "The fovea_x_gate.";
+    gate_coarse_act: i32 = 1300, "The fovea_x_gate.";
+}
+
+c_struct! {
+    /// ```text
+    /// Gradients of x_combine_forward.
+    ///
+    ///   dx = coefficient act(gate) dy,  dgate = coefficient act'(gate) x dy
+    /// An axis of stride 0 of a gradient receives the sum over that axis.  dcoarse sums over the rows
+    /// of each block.  Rows past query_len give 0.
+    /// ```
+    fovea_x_combine_backward_params: 2264 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_combine_backward_params)";
+    x: fovea_tensor = 8, "`(b, s, h, e)` f32 f16 bf16: a branch; stride 0 broadcasts";
+    x2: fovea_tensor = 104, "`(b, s, h, e)` as x";
+    x3: fovea_tensor = 200, "`(b, s, h, e)` as x";
+    x4: fovea_tensor = 296, "`(b, s, h, e)` as x";
+    coarse: fovea_tensor = 392, "`(b, u, h, e)` as x: a row for each block of rows";
+    gate: fovea_tensor = 488, "`(b, s, h, e)` as x or f32: of x; absent: 1";
+    gate2: fovea_tensor = 584, "`(b, s, h, e)` as x or f32: of x2; absent: 1";
+    gate3: fovea_tensor = 680, "`(b, s, h, e)` as x or f32: of x3; absent: 1";
+    gate4: fovea_tensor = 776, "`(b, s, h, e)` as x or f32: of x4; absent: 1";
+    gate_coarse: fovea_tensor = 872, "`(b, s, h, e)` as x or f32: of coarse; absent: 1";
+    row_begin: fovea_tensor = 968, "`(b, u+1)` i32: first row of each block, ascending; in place of block_rows";
+    query_len: fovea_tensor = 1064, "`(b)` i32: rows in use, 0 .. s";
+    dy: fovea_tensor = 1160, "`(b, s, h, e)` as x or f32";
+    dx: fovea_tensor = 1256, "`(b, s, h, e)` as x";
+    dx2: fovea_tensor = 1352, "`(b, s, h, e)` as x: needs x2";
+    dx3: fovea_tensor = 1448, "`(b, s, h, e)` as x: needs x3";
+    dx4: fovea_tensor = 1544, "`(b, s, h, e)` as x: needs x4";
+    dcoarse: fovea_tensor = 1640, "`(b, u, h, e)` as x: needs coarse";
+    dgate: fovea_tensor = 1736, "`(b, s, h, e)` as x or f32: needs gate";
+    dgate2: fovea_tensor = 1832, "`(b, s, h, e)` as x or f32: needs gate2";
+    dgate3: fovea_tensor = 1928, "`(b, s, h, e)` as x or f32: needs gate3";
+    dgate4: fovea_tensor = 2024, "`(b, s, h, e)` as x or f32: needs gate4";
+    dgate_coarse: fovea_tensor = 2120, "`(b, s, h, e)` as x or f32: needs gate_coarse";
+    block_rows: i64 = 2216, r"rows of a block of coarse, \>= 1; 0: 64";
+    coefficient: f32 = 2224, "not 0; 0: 1";
+    coefficient2: f32 = 2228, "not 0; 0: 1";
+    coefficient3: f32 = 2232, "not 0; 0: 1";
+    coefficient4: f32 = 2236, "not 0; 0: 1";
+    coefficient_coarse: f32 = 2240, "not 0; 0: 1";
+    gate_act: i32 = 2244, "The fovea_x_gate.";
+    gate2_act: i32 = 2248, "The fovea_x_gate.";
+    gate3_act: i32 = 2252, "The fovea_x_gate.";
+    gate4_act: i32 = 2256, "The fovea_x_gate.";
+    gate_coarse_act: i32 = 2260, "The fovea_x_gate.";
+}
+
+c_struct! {
+    /// ```text
+    /// Distances of candidates from a reference, for each head of each sequence.
+    ///
+    /// Rows past query_len do not count; without rows the distance is 0.  A row whose sum is 0 is a
+    /// vector of zeros.  NaN is never best.
+    ///
+    /// Limits: none on widths.  One pass over memory, one kernel a backend.
+    /// Sources: Sparse VideoGen (2502.01776), FlexPrefill (2502.20766).
+    /// ```
+    fovea_x_compare_forward_params: 496 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_compare_forward_params)";
+    reference: fovea_tensor = 8, "`(b, s, h, e)` f32 f16 bf16";
+    candidate: fovea_tensor = 104, "`(n, b, s, h, e)` as reference";
+    query_len: fovea_tensor = 200, "`(b)` i32: rows in use, 0 .. s";
+    distance: fovea_tensor = 296, "`(n, b, h)` f32";
+    best: fovea_tensor = 392, "`(b, h)` i32: the candidate with the smallest distance, the first of equals; -1: none";
+    measure: i32 = 488, "The fovea_x_compare_measure.";
+    reserved: i32 = 492, "0";
+}
+
 functions! {
     /// The library's FOVEA_VERSION.
     fn fovea_version() -> i32;
@@ -1643,5 +1767,8 @@ functions! {
         x_pool_forward: fovea_x_pool_forward_params, fovea_x_pool_forward, fovea_x_pool_forward_workspace;
         x_pool_backward: fovea_x_pool_backward_params, fovea_x_pool_backward, fovea_x_pool_backward_workspace;
         x_probe_forward: fovea_x_probe_forward_params, fovea_x_probe_forward, fovea_x_probe_forward_workspace;
+        x_combine_forward: fovea_x_combine_forward_params, fovea_x_combine_forward, fovea_x_combine_forward_workspace;
+        x_combine_backward: fovea_x_combine_backward_params, fovea_x_combine_backward, fovea_x_combine_backward_workspace;
+        x_compare_forward: fovea_x_compare_forward_params, fovea_x_compare_forward, fovea_x_compare_forward_workspace;
     }
 }

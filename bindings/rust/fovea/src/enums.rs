@@ -13,6 +13,8 @@ pub use crate::sys::fovea_scaling as Scaling;
 
 /// Those of experimental operations.
 pub(crate) mod experimental {
+    pub use crate::sys::fovea_x_compare_measure as XCompareMeasure;
+    pub use crate::sys::fovea_x_gate as XGate;
     pub use crate::sys::fovea_x_pool as XPool;
     pub use crate::sys::fovea_x_probe_reduce as XProbeReduce;
     pub use crate::sys::fovea_x_select_measure as XSelectMeasure;

@@ -777,3 +777,119 @@ op! {
         reduce set_reduce: enum XProbeReduce, "The fovea_x_probe_reduce.";
     }
 }
+
+op! {
+    /// ```text
+    /// The weighted sum of branches.
+    ///
+    ///   y = sum of coefficient * act(gate) * x over x, x2, x3, x4 and coarse, in this order, in f32
+    /// Row i takes the row of coarse whose block it is in: rows [row_begin[c], row_begin[c + 1]), or
+    /// [c block_rows, (c + 1) block_rows).  A row in no block takes nothing of coarse.
+    /// Rows past query_len are neither read nor written.
+    ///
+    /// Limits: none on widths.  One pass over memory, one kernel a backend.
+    /// Sources: NSA (2502.11089), VSA (2505.13389), DuoAttention (2410.10819), SparQ (2312.04985),
+    /// DiTFastAttn (2406.08552).
+    /// ```
+    XCombineForward(x_combine_forward: fovea_x_combine_forward_params, fovea_x_combine_forward, fovea_x_combine_forward_workspace)
+    new {
+        x set_x: in, "`(b, s, h, e)` f32 f16 bf16: a branch; stride 0 broadcasts";
+        y set_y: out, "`(b, s, h, e)` as x or f32: may be x";
+    }
+    may {
+        x2 set_x2: in, "`(b, s, h, e)` as x";
+        x3 set_x3: in, "`(b, s, h, e)` as x";
+        x4 set_x4: in, "`(b, s, h, e)` as x";
+        coarse set_coarse: in, "`(b, u, h, e)` as x: a row for each block of rows";
+        gate set_gate: in, "`(b, s, h, e)` as x or f32: of x; absent: 1";
+        gate2 set_gate2: in, "`(b, s, h, e)` as x or f32: of x2; absent: 1";
+        gate3 set_gate3: in, "`(b, s, h, e)` as x or f32: of x3; absent: 1";
+        gate4 set_gate4: in, "`(b, s, h, e)` as x or f32: of x4; absent: 1";
+        gate_coarse set_gate_coarse: in, "`(b, s, h, e)` as x or f32: of coarse; absent: 1";
+        row_begin set_row_begin: in, "`(b, u+1)` i32: first row of each block, ascending; in place of block_rows";
+        query_len set_query_len: in, "`(b)` i32: rows in use, 0 .. s";
+        block_rows set_block_rows: i64, r"rows of a block of coarse, \>= 1; 0: 64";
+        coefficient set_coefficient: f32, "not 0; 0: 1";
+        coefficient2 set_coefficient2: f32, "not 0; 0: 1";
+        coefficient3 set_coefficient3: f32, "not 0; 0: 1";
+        coefficient4 set_coefficient4: f32, "not 0; 0: 1";
+        coefficient_coarse set_coefficient_coarse: f32, "not 0; 0: 1";
+        gate_act set_gate_act: enum XGate, "The fovea_x_gate.";
+        gate2_act set_gate2_act: enum XGate, "The fovea_x_gate.";
+        gate3_act set_gate3_act: enum XGate, "The fovea_x_gate.";
+        gate4_act set_gate4_act: enum XGate, "The fovea_x_gate.";
+        gate_coarse_act set_gate_coarse_act: enum XGate, "The fovea_x_gate.";
+    }
+}
+
+op! {
+    /// ```text
+    /// Gradients of x_combine_forward.
+    ///
+    ///   dx = coefficient act(gate) dy,  dgate = coefficient act'(gate) x dy
+    /// An axis of stride 0 of a gradient receives the sum over that axis.  dcoarse sums over the rows
+    /// of each block.  Rows past query_len give 0.
+    /// ```
+    XCombineBackward(x_combine_backward: fovea_x_combine_backward_params, fovea_x_combine_backward, fovea_x_combine_backward_workspace)
+    new {
+        x set_x: in, "`(b, s, h, e)` f32 f16 bf16: a branch; stride 0 broadcasts";
+        dy set_dy: in, "`(b, s, h, e)` as x or f32";
+    }
+    may {
+        x2 set_x2: in, "`(b, s, h, e)` as x";
+        x3 set_x3: in, "`(b, s, h, e)` as x";
+        x4 set_x4: in, "`(b, s, h, e)` as x";
+        coarse set_coarse: in, "`(b, u, h, e)` as x: a row for each block of rows";
+        gate set_gate: in, "`(b, s, h, e)` as x or f32: of x; absent: 1";
+        gate2 set_gate2: in, "`(b, s, h, e)` as x or f32: of x2; absent: 1";
+        gate3 set_gate3: in, "`(b, s, h, e)` as x or f32: of x3; absent: 1";
+        gate4 set_gate4: in, "`(b, s, h, e)` as x or f32: of x4; absent: 1";
+        gate_coarse set_gate_coarse: in, "`(b, s, h, e)` as x or f32: of coarse; absent: 1";
+        row_begin set_row_begin: in, "`(b, u+1)` i32: first row of each block, ascending; in place of block_rows";
+        query_len set_query_len: in, "`(b)` i32: rows in use, 0 .. s";
+        dx set_dx: out, "`(b, s, h, e)` as x";
+        dx2 set_dx2: out, "`(b, s, h, e)` as x: needs x2";
+        dx3 set_dx3: out, "`(b, s, h, e)` as x: needs x3";
+        dx4 set_dx4: out, "`(b, s, h, e)` as x: needs x4";
+        dcoarse set_dcoarse: out, "`(b, u, h, e)` as x: needs coarse";
+        dgate set_dgate: out, "`(b, s, h, e)` as x or f32: needs gate";
+        dgate2 set_dgate2: out, "`(b, s, h, e)` as x or f32: needs gate2";
+        dgate3 set_dgate3: out, "`(b, s, h, e)` as x or f32: needs gate3";
+        dgate4 set_dgate4: out, "`(b, s, h, e)` as x or f32: needs gate4";
+        dgate_coarse set_dgate_coarse: out, "`(b, s, h, e)` as x or f32: needs gate_coarse";
+        block_rows set_block_rows: i64, r"rows of a block of coarse, \>= 1; 0: 64";
+        coefficient set_coefficient: f32, "not 0; 0: 1";
+        coefficient2 set_coefficient2: f32, "not 0; 0: 1";
+        coefficient3 set_coefficient3: f32, "not 0; 0: 1";
+        coefficient4 set_coefficient4: f32, "not 0; 0: 1";
+        coefficient_coarse set_coefficient_coarse: f32, "not 0; 0: 1";
+        gate_act set_gate_act: enum XGate, "The fovea_x_gate.";
+        gate2_act set_gate2_act: enum XGate, "The fovea_x_gate.";
+        gate3_act set_gate3_act: enum XGate, "The fovea_x_gate.";
+        gate4_act set_gate4_act: enum XGate, "The fovea_x_gate.";
+        gate_coarse_act set_gate_coarse_act: enum XGate, "The fovea_x_gate.";
+    }
+}
+
+op! {
+    /// ```text
+    /// Distances of candidates from a reference, for each head of each sequence.
+    ///
+    /// Rows past query_len do not count; without rows the distance is 0.  A row whose sum is 0 is a
+    /// vector of zeros.  NaN is never best.
+    ///
+    /// Limits: none on widths.  One pass over memory, one kernel a backend.
+    /// Sources: Sparse VideoGen (2502.01776), FlexPrefill (2502.20766).
+    /// ```
+    XCompareForward(x_compare_forward: fovea_x_compare_forward_params, fovea_x_compare_forward, fovea_x_compare_forward_workspace)
+    new {
+        reference set_reference: in, "`(b, s, h, e)` f32 f16 bf16";
+        candidate set_candidate: in, "`(n, b, s, h, e)` as reference";
+    }
+    may {
+        query_len set_query_len: in, "`(b)` i32: rows in use, 0 .. s";
+        distance set_distance: out, "`(n, b, h)` f32";
+        best set_best: out, "`(b, h)` i32: the candidate with the smallest distance, the first of equals; -1: none";
+        measure set_measure: enum XCompareMeasure, "The fovea_x_compare_measure.";
+    }
+}

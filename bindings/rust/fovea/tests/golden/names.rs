@@ -39,5 +39,8 @@ names! {
         x_pool_forward
         x_pool_backward
         x_probe_forward
+        x_combine_forward
+        x_combine_backward
+        x_compare_forward
     }
 }
