@@ -35,6 +35,11 @@ const Calls kCalls = {
      "dgate2 dgate3 dgate4 dgate_coarse",
      "x:f16"},
     {"x_combine_backward", "blocks", "coarse row_begin dcoarse", ""},
+    {"x_cache_step", "plain", "k_new v_new", "recent=4"},
+    {"x_cache_step", "all", "score k_new v_new mass query_len old_len",
+     "k:bf16 rule=1 heavy=1 recent=1"},
+    {"x_cache_step", "capacity", "capacity k_new v_new query_len", "sink_keys=1"},
+    {"x_cache_step", "large", "k_new v_new", "recent=1000 t=1024 s=1024"},
 };
 
 }  // namespace

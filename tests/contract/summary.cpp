@@ -119,5 +119,30 @@ TEST(ContractSummary, CombineAndCompare) {
        "x_compare_forward: measure is 2, wanted a fovea_x_compare_measure");
 }
 
+// Of x_cache_step's.
+TEST(ContractSummary, CacheStep) {
+  const Params ring = valid("x_cache_step", "plain").params;
+  const Params heavy = valid("x_cache_step", "all").params;
+  const Params capacity = valid("x_cache_step", "capacity").params;
+  says(with(ring, "recent", 0), "x_cache_step: recent is 0, wanted >= 1");
+  says(with(ring, "sink_keys", 2),
+       "x_cache_step: sink_keys is 2 and recent 4, wanted at most k.shape[1] (t) = 5 together");
+  says(with(ring, "heavy", 1), "x_cache_step: heavy is 1 with rule = ring, wanted 0");
+  says(with(ring, "rule", 2), "x_cache_step: rule is 2, wanted a fovea_x_cache_rule");
+  says(with(ring, "rule", 1), "x_cache_step: score.data is NULL, wanted it: rule is heavy");
+  says(with(heavy, "rule", 0), "x_cache_step: score is given with rule = ring, wanted it absent");
+  says(with(heavy, "heavy", 2),
+       "x_cache_step: heavy is 2, recent 1 and k_new.shape[1] (s) 3, wanted at most k.shape[1] (t) "
+       "= 5 together");
+  says(with(heavy, "sink_keys", 1), "x_cache_step: sink_keys is 1 with rule = heavy, wanted 0");
+  says(with(capacity, "recent", 1), "x_cache_step: recent is 1 with capacity, wanted 0");
+  says(with(capacity, "sink_keys", 5),
+       "x_cache_step: sink_keys is 5, wanted less than k.shape[1] (t) = 5");
+  for (const char* field : {"sink_keys", "recent", "heavy"}) refuses(with(ring, field, -1), field);
+  Params p = ring;
+  p["v_new"].data = nullptr;
+  says(p, "x_cache_step: k_new is given without v_new, wanted both");
+}
+
 }  // namespace
 }  // namespace contract

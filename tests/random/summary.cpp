@@ -182,5 +182,50 @@ bool compare_close(const Call&) {
 
 const Rules kCompare({"x_compare_"}, {.letters = compare_letters, .rough = compare_close});
 
+void cache_tensors(Draw& d) {
+  d.x("heavy") = d.one_in(2);
+  if (d.has("k_new") != d.has("v_new")) d.give("k_new"), d.give("v_new");
+  if (d.x("heavy")) {
+    d.give("score"), d.drop("capacity");
+  } else {
+    d.drop("score"), d.drop("mass");
+  }
+}
+
+void cache_extents(Draw& d) {
+  const int64_t t = d.x("t"), s = d.has("k_new") ? d.x("s") : 0;
+  for (const char* field : {"sink_keys", "recent", "heavy"}) d.set<int64_t>(field, 0);
+  d.set("rule", static_cast<int32_t>(d.x("heavy")));
+  if (d.x("heavy")) {
+    if (d.has("k_new") && s > t) d.x("s") = t;
+    const int64_t room = std::max<int64_t>(0, t - std::min(s, t));
+    d.set("recent", d.below(room + 1));
+    d.set("heavy", d.below(room - d.scalar<int64_t>("recent") + 1));
+  } else if (t > 0) {
+    const int64_t sink = d.below(std::min<int64_t>(t, 5));
+    d.set("sink_keys", sink);
+    if (!d.has("capacity")) d.set("recent", 1 + d.below(t - sink));
+  }
+}
+
+void cache_scalars(Draw& d) {
+  d.set("rule", static_cast<int32_t>(d.x("heavy")));
+  if (d.has("capacity") || d.x("heavy")) return;
+  if (d.scalar<int64_t>("sink_keys") + d.scalar<int64_t>("recent") > d.x("t"))
+    d.set<int64_t>("sink_keys", 0);
+}
+
+bool cache_integers(Filler& f, const Tensor& x) {
+  const int64_t t = f.extent("k", 1, 0);
+  if (!f.is(x, {"position", "count", "old_len", "capacity"})) return false;
+  f.places(x, 0, f.is(x, {"position"}) ? 2 * t : t);
+  return true;
+}
+
+const Rules kCache({"x_cache_step"}, {.tensors = cache_tensors,
+                                      .extents = cache_extents,
+                                      .scalars = cache_scalars,
+                                      .integers = cache_integers});
+
 }  // namespace
 }  // namespace random_calls

@@ -213,6 +213,15 @@ class XCompareMeasure(enum.IntEnum):
     X_COMPARE_JSD = 1
 
 
+class XCacheRule(enum.IntEnum):
+    """Which keys a bounded cache keeps."""
+
+    RING = 0  # positions below sink_keys, and the last `recent`
+    # the last `recent` positions, and of the others the `heavy` with the largest score, the
+    # lowest position of equals; NaN is -inf
+    HEAVY = 1
+
+
 class Tensor(C.Structure):
     _fields_ = [
         ("data", C.c_void_p),
@@ -1246,6 +1255,28 @@ class XCompareForwardParams(C.Structure):
     ]
 
 
+class XCacheStepParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("position", Tensor),
+        ("count", Tensor),
+        ("score", Tensor),
+        ("k_new", Tensor),
+        ("v_new", Tensor),
+        ("mass", Tensor),
+        ("query_len", Tensor),
+        ("old_len", Tensor),
+        ("capacity", Tensor),
+        ("sink_keys", C.c_int64),
+        ("recent", C.c_int64),
+        ("heavy", C.c_int64),
+        ("rule", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2496,
@@ -1285,6 +1316,7 @@ SIZES = {
     XCombineForwardParams: 1304,
     XCombineBackwardParams: 2264,
     XCompareForwardParams: 496,
+    XCacheStepParams: 1096,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -1425,6 +1457,9 @@ FUNCTIONS = {
     "fovea_x_compare_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XCompareForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_compare_forward": (C.c_int, [C.c_void_p, C.POINTER(XCompareForwardParams)]),
+    "fovea_x_cache_step_workspace": (C.c_int, [C.c_void_p, C.POINTER(XCacheStepParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_cache_step": (C.c_int, [C.c_void_p, C.POINTER(XCacheStepParams)]),
 }
 
 

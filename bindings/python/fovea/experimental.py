@@ -8,22 +8,23 @@ Inputs come first; by keyword outputs, optional inputs, numbers (0: the default)
 left out."""
 from ._call import Call
 from ._core import Context
-from ._abi import XCompareMeasure as CompareMeasure, XGate as Gate, XPool as Pool, XProbeReduce as ProbeReduce, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope
+from ._abi import XCacheRule as CacheRule, XCompareMeasure as CompareMeasure, XGate as Gate, XPool as Pool, XProbeReduce as ProbeReduce, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope
 from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
                  _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
                  _x_multi_token_forward, _x_multi_token_backward, _x_group_norm_forward,
                  _x_group_norm_backward, _x_sparse_forward, _x_sparse_backward, _x_select_block,
                  _x_pool_forward, _x_pool_backward, _x_probe_forward, _x_combine_forward,
-                 _x_combine_backward, _x_compare_forward)
+                 _x_combine_backward, _x_compare_forward, _x_cache_step)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
-           "compare_forward", "CompareMeasure", "Gate", "Pool", "ProbeReduce", "SelectMeasure",
-           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope"]
+           "compare_forward", "cache_step", "CacheRule", "CompareMeasure", "Gate", "Pool",
+           "ProbeReduce", "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule",
+           "SelectScope"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -2380,3 +2381,87 @@ def compare_forward(ctx_or_reference=None, /, reference=None, candidate=None, *,
     if measure:
         call.enum(488, measure, "measure", CompareMeasure)
     return call.run(distance, best)
+
+
+def cache_step(ctx_or_k=None, /, k=None, v=None, position=None, count=None, *, ctx=None, score=None,
+               k_new=None, v_new=None, mass=None, query_len=None, old_len=None, capacity=None,
+               sink_keys=0, recent=0, heavy=0, rule=0):
+    """One step of a bounded cache: what is too much goes, and new tokens come.
+
+    The live tokens of a head are its slots [0, count), in no order of positions: attention over
+    them is x_sparse_forward's or attention_forward's with key_len = count.  New token n is at
+    position old_len + n; without old_len, behind the largest live position, or 0 without one.
+
+    ring   Position p has slot p where p < sink_keys + recent, else sink_keys + (p - sink_keys) %
+           recent.  With capacity[g] a head has recent = capacity[g] - sink_keys; heads may differ.
+           Slots from count on are not written.
+    heavy  1. mass is added to the score of each live slot.
+           2. Live tokens that the rule does not keep go.  Kept ones in slots from the new count on
+              move down to the free slots, both in ascending order.
+           3. New tokens come behind, with a score of 0; needs t >= heavy + recent + s.
+           So the mass that attention gives the new tokens counts at the next step.
+
+    k and v are stored as given.  Keys that are to be rotated by cache rank are rotated later.
+
+    Limits: none on widths.  Every valid call has one kernel a backend.
+    Sources: StreamingLLM (2309.17453), H2O (2306.14048), MoA (2406.14909), DuoAttention
+    (2410.10819).
+
+    Example
+      fovea.experimental.cache_step(k, v, position, count)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      k: (b, t, g, d) f32 f16 bf16: t slots
+      v: (b, t, g, e) as k
+      position: (b, g, t) i32: of each live slot
+      count: (b, g) i32: live slots
+
+    Optional inputs
+      score: (b, g, t) f32: of heavy
+      k_new: (b, s, g, d) as k: needs v_new; absent: only what is too much goes
+      v_new: (b, s, g, e) as k
+      mass: (b, g, t) f32: of heavy, of each live slot
+      query_len: (b) i32: new tokens in use, 0 .. s
+      old_len: (b) i32: tokens before the new ones
+      capacity: (g) i32: of ring: slots of each head, sink_keys + 1 .. t; recent stays 0
+
+    Numbers
+      sink_keys: of ring
+      recent: of ring >= 1, of heavy >= 0
+      heavy: of heavy, >= 0
+      rule: "ring", "heavy"
+    """
+    if ctx_or_k.__class__ is Context and ctx is None:
+        call = Call(ctx_or_k, _x_cache_step)
+    else:
+        call, inputs = _x_cache_step.begin(ctx_or_k, ctx, k, v, position, count)
+        [k, v, position, count] = inputs
+    call.put("k", 8, k, None, True)
+    call.put("v", 104, v, None, True)
+    call.put("position", 200, position, None, True)
+    call.put("count", 296, count, None, True)
+    if score is not None:
+        call.put("score", 392, score, None, True)
+    if k_new is not None:
+        call.put("k_new", 488, k_new)
+    if v_new is not None:
+        call.put("v_new", 584, v_new)
+    if mass is not None:
+        call.put("mass", 680, mass)
+    if query_len is not None:
+        call.put("query_len", 776, query_len)
+    if old_len is not None:
+        call.put("old_len", 872, old_len)
+    if capacity is not None:
+        call.put("capacity", 968, capacity)
+    if sink_keys:
+        call.scalar("q", 1064, sink_keys, "sink_keys")
+    if recent:
+        call.scalar("q", 1072, recent, "recent")
+    if heavy:
+        call.scalar("q", 1080, heavy, "heavy")
+    if rule:
+        call.enum(1088, rule, "rule", CacheRule)
+    return call.run()

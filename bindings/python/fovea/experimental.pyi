@@ -7,6 +7,7 @@ from typing_extensions import TypedDict, Unpack
 
 from ._core import Context
 from ._types import A, Array, Float, Int, Output, Wanted
+from ._abi import XCacheRule as CacheRule
 from ._abi import XCompareMeasure as CompareMeasure
 from ._abi import XGate as Gate
 from ._abi import XPool as Pool
@@ -22,8 +23,9 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
-           "compare_forward", "CompareMeasure", "Gate", "Pool", "ProbeReduce", "SelectMeasure",
-           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope"]
+           "compare_forward", "cache_step", "CacheRule", "CompareMeasure", "Gate", "Pool",
+           "ProbeReduce", "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule",
+           "SelectScope"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -1040,3 +1042,23 @@ def compare_forward(ctx: Context | None, reference: Array, candidate: Array, *,
 def compare_forward(reference: Array, candidate: Array, *, ctx: Context | None = ...,
                     distance: Output = ..., best: Output = ...,
                     **fields: Unpack[_compare_forward]) -> Any: ...
+
+class _cache_step(TypedDict, total=False):
+    score: Array | None
+    k_new: Array | None
+    v_new: Array | None
+    mass: Array | None
+    query_len: Array | None
+    old_len: Array | None
+    capacity: Array | None
+    sink_keys: Int
+    recent: Int
+    heavy: Int
+    rule: Literal["ring", "heavy"] | CacheRule | Int
+
+@overload
+def cache_step(ctx: Context | None, k: Array, v: Array, position: Array, count: Array,
+               **fields: Unpack[_cache_step]) -> None: ...
+@overload
+def cache_step(k: Array, v: Array, position: Array, count: Array, *, ctx: Context | None = ...,
+               **fields: Unpack[_cache_step]) -> None: ...

@@ -54,6 +54,7 @@ _x_probe_forward = Op("x_probe_forward", _abi.XProbeForwardParams)
 _x_combine_forward = Op("x_combine_forward", _abi.XCombineForwardParams)
 _x_combine_backward = Op("x_combine_backward", _abi.XCombineBackwardParams)
 _x_compare_forward = Op("x_compare_forward", _abi.XCompareForwardParams)
+_x_cache_step = Op("x_cache_step", _abi.XCacheStepParams)
 
 
 def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

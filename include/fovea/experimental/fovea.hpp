@@ -32,7 +32,8 @@
   X(x_probe_forward) \
   X(x_combine_forward) \
   X(x_combine_backward) \
-  X(x_compare_forward)
+  X(x_compare_forward) \
+  X(x_cache_step)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

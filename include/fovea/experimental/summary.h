@@ -337,6 +337,60 @@ FOVEA_API fovea_status fovea_x_compare_forward_workspace(
 FOVEA_API fovea_status fovea_x_compare_forward(fovea_context* ctx,
                                                const fovea_x_compare_forward_params* params);
 
+/** Which keys a bounded cache keeps. */
+typedef enum fovea_x_cache_rule {
+  FOVEA_X_CACHE_RULE_RING = 0, /**< positions below sink_keys, and the last `recent` */
+  FOVEA_X_CACHE_RULE_HEAVY = 1 /**< the last `recent` positions, and of the others the `heavy` with
+                                    the largest score, the lowest position of equals; NaN is -inf */
+} fovea_x_cache_rule;
+
+/** One step of a bounded cache: what is too much goes, and new tokens come.
+ *
+ *  The live tokens of a head are its slots [0, count), in no order of positions: attention over
+ *  them is x_sparse_forward's or attention_forward's with key_len = count.  New token n is at
+ *  position old_len + n; without old_len, behind the largest live position, or 0 without one.
+ *
+ *  ring   Position p has slot p where p < sink_keys + recent, else sink_keys + (p - sink_keys) %
+ *         recent.  With capacity[g] a head has recent = capacity[g] - sink_keys; heads may differ.
+ *         Slots from count on are not written.
+ *  heavy  1. mass is added to the score of each live slot.
+ *         2. Live tokens that the rule does not keep go.  Kept ones in slots from the new count on
+ *            move down to the free slots, both in ascending order.
+ *         3. New tokens come behind, with a score of 0; needs t >= heavy + recent + s.
+ *         So the mass that attention gives the new tokens counts at the next step.
+ *
+ *  k and v are stored as given.  Keys that are to be rotated by cache rank are rotated later.
+ *
+ *  Limits: none on widths.  Every valid call has one kernel a backend.
+ *  Sources: StreamingLLM (2309.17453), H2O (2306.14048), MoA (2406.14909), DuoAttention
+ *  (2410.10819). */
+typedef struct fovea_x_cache_step_params {
+  size_t struct_size;     /**< sizeof(fovea_x_cache_step_params) */
+  fovea_tensor k;         /**< [inout] (b, t, g, d) f32 f16 bf16: t slots */
+  fovea_tensor v;         /**< [inout] (b, t, g, e) as k */
+  fovea_tensor position;  /**< [inout] (b, g, t) i32: of each live slot */
+  fovea_tensor count;     /**< [inout] (b, g) i32: live slots */
+  fovea_tensor score;     /**< [inout, optional] (b, g, t) f32: of heavy */
+  fovea_tensor k_new;     /**< [in, optional] (b, s, g, d) as k: needs v_new; absent: only what is
+                               too much goes */
+  fovea_tensor v_new;     /**< [in, optional] (b, s, g, e) as k */
+  fovea_tensor mass;      /**< [in, optional] (b, g, t) f32: of heavy, of each live slot */
+  fovea_tensor query_len; /**< [in, optional] (b) i32: new tokens in use, 0 .. s */
+  fovea_tensor old_len;   /**< [in, optional] (b) i32: tokens before the new ones */
+  fovea_tensor capacity;  /**< [in, optional] (g) i32: of ring: slots of each head, sink_keys + 1 ..
+                               t; recent stays 0 */
+  int64_t sink_keys;      /**< of ring */
+  int64_t recent;         /**< of ring >= 1, of heavy >= 0 */
+  int64_t heavy;          /**< of heavy, >= 0 */
+  int32_t rule;           /**< fovea_x_cache_rule */
+  int32_t reserved;       /**< 0 */
+} fovea_x_cache_step_params;
+
+FOVEA_API fovea_status fovea_x_cache_step_workspace(
+    fovea_context* ctx, const fovea_x_cache_step_params* params, size_t* bytes);
+FOVEA_API fovea_status fovea_x_cache_step(
+    fovea_context* ctx, const fovea_x_cache_step_params* params);
+
 #ifdef __cplusplus
 }
 #endif

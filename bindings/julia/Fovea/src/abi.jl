@@ -152,6 +152,11 @@ const FOVEA_X_COMPARE_MSE = Int32(0)
 const FOVEA_X_COMPARE_JSD = Int32(1)
 const X_COMPARE_MEASURE = (x_compare_mse=FOVEA_X_COMPARE_MSE, x_compare_jsd=FOVEA_X_COMPARE_JSD)
 
+# Which keys a bounded cache keeps.
+const FOVEA_X_CACHE_RULE_RING = Int32(0)
+const FOVEA_X_CACHE_RULE_HEAVY = Int32(1)
+const X_CACHE_RULE = (ring=FOVEA_X_CACHE_RULE_RING, heavy=FOVEA_X_CACHE_RULE_HEAVY)
+
 # fovea_tensor
 struct Tensor
     data::Ptr{Cvoid}
@@ -1147,6 +1152,27 @@ struct XCompareForwardParams
     reserved::Int32
 end
 
+# fovea_x_cache_step_params
+struct XCacheStepParams
+    struct_size::Csize_t
+    k::Tensor
+    v::Tensor
+    position::Tensor
+    count::Tensor
+    score::Tensor
+    k_new::Tensor
+    v_new::Tensor
+    mass::Tensor
+    query_len::Tensor
+    old_len::Tensor
+    capacity::Tensor
+    sink_keys::Int64
+    recent::Int64
+    heavy::Int64
+    rule::Int32
+    reserved::Int32
+end
+
 const _fovea_version = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_version() =
     ccall(symbol(_fovea_version, :fovea_version), Int32, ())
@@ -1522,3 +1548,11 @@ fovea_x_compare_forward_workspace(ctx, params, bytes) =
 const _fovea_x_compare_forward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_compare_forward(ctx, params) =
     ccall(symbol(_fovea_x_compare_forward, :fovea_x_compare_forward), Int32, (Ptr{Cvoid}, Ref{XCompareForwardParams}), ctx, params)
+
+const _fovea_x_cache_step_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_cache_step_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_cache_step_workspace, :fovea_x_cache_step_workspace), Int32, (Ptr{Cvoid}, Ref{XCacheStepParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_cache_step = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_cache_step(ctx, params) =
+    ccall(symbol(_fovea_x_cache_step, :fovea_x_cache_step), Int32, (Ptr{Cvoid}, Ref{XCacheStepParams}), ctx, params)

@@ -41,6 +41,7 @@ const LAYOUT = [
     (Fovea.XCombineForwardParams, 1304, [:struct_size => 0, :x => 8, :x2 => 104, :x3 => 200, :x4 => 296, :coarse => 392, :gate => 488, :gate2 => 584, :gate3 => 680, :gate4 => 776, :gate_coarse => 872, :row_begin => 968, :query_len => 1064, :y => 1160, :block_rows => 1256, :coefficient => 1264, :coefficient2 => 1268, :coefficient3 => 1272, :coefficient4 => 1276, :coefficient_coarse => 1280, :gate_act => 1284, :gate2_act => 1288, :gate3_act => 1292, :gate4_act => 1296, :gate_coarse_act => 1300]),
     (Fovea.XCombineBackwardParams, 2264, [:struct_size => 0, :x => 8, :x2 => 104, :x3 => 200, :x4 => 296, :coarse => 392, :gate => 488, :gate2 => 584, :gate3 => 680, :gate4 => 776, :gate_coarse => 872, :row_begin => 968, :query_len => 1064, :dy => 1160, :dx => 1256, :dx2 => 1352, :dx3 => 1448, :dx4 => 1544, :dcoarse => 1640, :dgate => 1736, :dgate2 => 1832, :dgate3 => 1928, :dgate4 => 2024, :dgate_coarse => 2120, :block_rows => 2216, :coefficient => 2224, :coefficient2 => 2228, :coefficient3 => 2232, :coefficient4 => 2236, :coefficient_coarse => 2240, :gate_act => 2244, :gate2_act => 2248, :gate3_act => 2252, :gate4_act => 2256, :gate_coarse_act => 2260]),
     (Fovea.XCompareForwardParams, 496, [:struct_size => 0, :reference => 8, :candidate => 104, :query_len => 200, :distance => 296, :best => 392, :measure => 488, :reserved => 492]),
+    (Fovea.XCacheStepParams, 1096, [:struct_size => 0, :k => 8, :v => 104, :position => 200, :count => 296, :score => 392, :k_new => 488, :v_new => 584, :mass => 680, :query_len => 776, :old_len => 872, :capacity => 968, :sink_keys => 1064, :recent => 1072, :heavy => 1080, :rule => 1088, :reserved => 1092]),
 ]
 
 # name, function, positional fields
@@ -82,4 +83,5 @@ const OPS = [
     ("x_combine_forward", Fovea.x_combine_forward, (:x,)),
     ("x_combine_backward", Fovea.x_combine_backward, (:x, :dy)),
     ("x_compare_forward", Fovea.x_compare_forward, (:reference, :candidate)),
+    ("x_cache_step", Fovea.x_cache_step!, (:k, :v, :position, :count)),
 ]

@@ -233,6 +233,13 @@ c_enum! {
     FOVEA_X_COMPARE_JSD: X_COMPARE_JSD = 1, r"the mean over rows of sqrt(1/2 KL(p, m) + 1/2 KL(q, m)), m = (p + q) / 2, p and q the rows over their sums; entries are \>= 0";
 }
 
+c_enum! {
+    /// Which keys a bounded cache keeps.
+    fovea_x_cache_rule;
+    FOVEA_X_CACHE_RULE_RING: RING = 0, "positions below sink_keys, and the last `recent`";
+    FOVEA_X_CACHE_RULE_HEAVY: HEAVY = 1, "the last `recent` positions, and of the others the `heavy` with the largest score, the lowest position of equals; NaN is -inf";
+}
+
 c_struct! {
     /// ```text
     /// A view: never owns.  data == NULL means "not given".  Frozen: this struct never grows.
@@ -1647,6 +1654,49 @@ c_struct! {
     reserved: i32 = 492, "0";
 }
 
+c_struct! {
+    /// ```text
+    /// One step of a bounded cache: what is too much goes, and new tokens come.
+    ///
+    /// The live tokens of a head are its slots [0, count), in no order of positions: attention over
+    /// them is x_sparse_forward's or attention_forward's with key_len = count.  New token n is at
+    /// position old_len + n; without old_len, behind the largest live position, or 0 without one.
+    ///
+    /// ring   Position p has slot p where p < sink_keys + recent, else sink_keys + (p - sink_keys) %
+    ///        recent.  With capacity[g] a head has recent = capacity[g] - sink_keys; heads may differ.
+    ///        Slots from count on are not written.
+    /// heavy  1. mass is added to the score of each live slot.
+    ///        2. Live tokens that the rule does not keep go.  Kept ones in slots from the new count on
+    ///           move down to the free slots, both in ascending order.
+    ///        3. New tokens come behind, with a score of 0; needs t >= heavy + recent + s.
+    ///        So the mass that attention gives the new tokens counts at the next step.
+    ///
+    /// k and v are stored as given.  Keys that are to be rotated by cache rank are rotated later.
+    ///
+    /// Limits: none on widths.  Every valid call has one kernel a backend.
+    /// Sources: StreamingLLM (2309.17453), H2O (2306.14048), MoA (2406.14909), DuoAttention
+    /// (2410.10819).
+    /// ```
+    fovea_x_cache_step_params: 1096 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_cache_step_params)";
+    k: fovea_tensor = 8, "`(b, t, g, d)` f32 f16 bf16: t slots";
+    v: fovea_tensor = 104, "`(b, t, g, e)` as k";
+    position: fovea_tensor = 200, "`(b, g, t)` i32: of each live slot";
+    count: fovea_tensor = 296, "`(b, g)` i32: live slots";
+    score: fovea_tensor = 392, "`(b, g, t)` f32: of heavy";
+    k_new: fovea_tensor = 488, "`(b, s, g, d)` as k: needs v_new; absent: only what is too much goes";
+    v_new: fovea_tensor = 584, "`(b, s, g, e)` as k";
+    mass: fovea_tensor = 680, "`(b, g, t)` f32: of heavy, of each live slot";
+    query_len: fovea_tensor = 776, "`(b)` i32: new tokens in use, 0 .. s";
+    old_len: fovea_tensor = 872, "`(b)` i32: tokens before the new ones";
+    capacity: fovea_tensor = 968, "`(g)` i32: of ring: slots of each head, sink_keys + 1 .. t; recent stays 0";
+    sink_keys: i64 = 1064, "of ring";
+    recent: i64 = 1072, r"of ring \>= 1, of heavy \>= 0";
+    heavy: i64 = 1080, r"of heavy, \>= 0";
+    rule: i32 = 1088, "The fovea_x_cache_rule.";
+    reserved: i32 = 1092, "0";
+}
+
 functions! {
     /// The library's FOVEA_VERSION.
     fn fovea_version() -> i32;
@@ -1770,5 +1820,6 @@ functions! {
         x_combine_forward: fovea_x_combine_forward_params, fovea_x_combine_forward, fovea_x_combine_forward_workspace;
         x_combine_backward: fovea_x_combine_backward_params, fovea_x_combine_backward, fovea_x_combine_backward_workspace;
         x_compare_forward: fovea_x_compare_forward_params, fovea_x_compare_forward, fovea_x_compare_forward_workspace;
+        x_cache_step: fovea_x_cache_step_params, fovea_x_cache_step, fovea_x_cache_step_workspace;
     }
 }

@@ -13,6 +13,7 @@ pub use crate::sys::fovea_scaling as Scaling;
 
 /// Those of experimental operations.
 pub(crate) mod experimental {
+    pub use crate::sys::fovea_x_cache_rule as XCacheRule;
     pub use crate::sys::fovea_x_compare_measure as XCompareMeasure;
     pub use crate::sys::fovea_x_gate as XGate;
     pub use crate::sys::fovea_x_pool as XPool;

@@ -893,3 +893,48 @@ op! {
         measure set_measure: enum XCompareMeasure, "The fovea_x_compare_measure.";
     }
 }
+
+op! {
+    /// ```text
+    /// One step of a bounded cache: what is too much goes, and new tokens come.
+    ///
+    /// The live tokens of a head are its slots [0, count), in no order of positions: attention over
+    /// them is x_sparse_forward's or attention_forward's with key_len = count.  New token n is at
+    /// position old_len + n; without old_len, behind the largest live position, or 0 without one.
+    ///
+    /// ring   Position p has slot p where p < sink_keys + recent, else sink_keys + (p - sink_keys) %
+    ///        recent.  With capacity[g] a head has recent = capacity[g] - sink_keys; heads may differ.
+    ///        Slots from count on are not written.
+    /// heavy  1. mass is added to the score of each live slot.
+    ///        2. Live tokens that the rule does not keep go.  Kept ones in slots from the new count on
+    ///           move down to the free slots, both in ascending order.
+    ///        3. New tokens come behind, with a score of 0; needs t >= heavy + recent + s.
+    ///        So the mass that attention gives the new tokens counts at the next step.
+    ///
+    /// k and v are stored as given.  Keys that are to be rotated by cache rank are rotated later.
+    ///
+    /// Limits: none on widths.  Every valid call has one kernel a backend.
+    /// Sources: StreamingLLM (2309.17453), H2O (2306.14048), MoA (2406.14909), DuoAttention
+    /// (2410.10819).
+    /// ```
+    XCacheStep(x_cache_step: fovea_x_cache_step_params, fovea_x_cache_step, fovea_x_cache_step_workspace)
+    new {
+        k set_k: out, "`(b, t, g, d)` f32 f16 bf16: t slots";
+        v set_v: out, "`(b, t, g, e)` as k";
+        position set_position: out, "`(b, g, t)` i32: of each live slot";
+        count set_count: out, "`(b, g)` i32: live slots";
+    }
+    may {
+        score set_score: out, "`(b, g, t)` f32: of heavy";
+        k_new set_k_new: in, "`(b, s, g, d)` as k: needs v_new; absent: only what is too much goes";
+        v_new set_v_new: in, "`(b, s, g, e)` as k";
+        mass set_mass: in, "`(b, g, t)` f32: of heavy, of each live slot";
+        query_len set_query_len: in, "`(b)` i32: new tokens in use, 0 .. s";
+        old_len set_old_len: in, "`(b)` i32: tokens before the new ones";
+        capacity set_capacity: in, "`(g)` i32: of ring: slots of each head, sink_keys + 1 .. t; recent stays 0";
+        sink_keys set_sink_keys: i64, "of ring";
+        recent set_recent: i64, r"of ring \>= 1, of heavy \>= 0";
+        heavy set_heavy: i64, r"of heavy, \>= 0";
+        rule set_rule: enum XCacheRule, "The fovea_x_cache_rule.";
+    }
+}

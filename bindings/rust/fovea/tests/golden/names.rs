@@ -42,5 +42,6 @@ names! {
         x_combine_forward
         x_combine_backward
         x_compare_forward
+        x_cache_step
     }
 }
