@@ -144,7 +144,7 @@ void Draw::choose_scalars() {
     if (scalar<int64_t>("key_max") > 1000) scalar<int64_t>("key_max") = 0;
   if (!has("head_window")) {
     maybe<int64_t>("window_left", random_.integer(0, 40));
-    if (knows("sink_keys") && scalar<int64_t>("window_left"))
+    if (knows("sink_keys") && knows("window_left") && scalar<int64_t>("window_left"))
       maybe<int64_t>("sink_keys", one_of({0, 1, 4}));
     if (knows("causal") && one_in(2)) {
       scalar<int32_t>("causal") = 1;
