@@ -5,18 +5,11 @@
 
 #include "core/contract.h"
 #include "core/float_state.h"
-#include "core/headers.inc"
 #include "core/inspect.h"
 #include "core/params.h"
-#include "core/plan.h"
+#include "core/plans.h"
 
 namespace fovea {
-
-// The only decision of a call, made by each operation in src/ops.
-#define FOVEA_OP(family, verb, first_size) \
-  Plan plan(const Context&, const fovea_##family##_##verb##_params&);
-#include "ops.inc"
-#undef FOVEA_OP
 
 #if FOVEA_SOME_FAMILIES
 // Weak: the families that FOVEA_FAMILIES names have plans of their own.

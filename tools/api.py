@@ -41,7 +41,7 @@ DIMS = {
     "f": (2, "kl.h: columns of the student; cache.h: heads of v"),
     "n": (2, "what the operation counts: parts, pairs, row blocks, scales, entries of a list"),
     "u": (3, "a second count: rows of a part (merge.h), of k_out (cache.h), blocks of keys"),
-    "x": (2, "kl.h: key heads of the student, or heads of an indexer"),
+    "x": (2, "kl.h: key heads of the student, or heads of an indexer; elsewhere heads with a list"),
     "pages": (3, "pages in a row of page_table"),
     "pool": (6, "pages of a pool"),
     "pool2": (6, "pages of the pool that is copied to"),
@@ -64,8 +64,12 @@ DIMS = {
     "kernel_columns": (3, "taps of the convolution over keys"),
     "group_heads": (2, "heads that are mixed with each other"),
     "block_bytes": (1, "trace.h: a bit for each key block, in whole bytes"),
-    "keep": (2, "key blocks that a row block keeps"),
+    "keep": (2, "key blocks that a row block keeps, places of a list"),
     "cap": (4, "rows of an edge list"),
+    "columns": (2, "single keys that a list row has beside its entries"),
+    "tiles": (3, "element masks of list entries"),
+    "tile_rows": (2, "rows of an element mask"),
+    "tile_bytes": (1, "a bit for each key of an element mask, in whole bytes"),
 }
 GLOSSARY = " *  Extents (printed by tools/api.py):\n"
 # What a header says of itself in its opening comment: letters that no other header uses,
@@ -167,7 +171,7 @@ def own_extents(folder):
 def dims_of(reader, text):
     dims = [d.strip() for d in text.split(",")]
     for dim in dims:
-        if not (dim in DIMS or dim in reader.own or dim == "r+1" or re.fullmatch(r"[1-9]\d*", dim)):
+        if not (dim in DIMS or dim in reader.own or dim in ("r+1", "n+1", "u+1") or re.fullmatch(r"[1-9]\d*", dim)):
             reader.refuse(f"unknown dim `{dim}`: wanted a row of `Extents of its own:`, if it is meant")
     if len(dims) > 5:
         reader.refuse(f"{len(dims)} dims, at most 5 fit a tensor")

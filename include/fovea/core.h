@@ -45,7 +45,7 @@
  *    f               kl.h: columns of the student; cache.h: heads of v
  *    n               what the operation counts: parts, pairs, row blocks, scales, entries of a list
  *    u               a second count: rows of a part (merge.h), of k_out (cache.h), blocks of keys
- *    x               kl.h: key heads of the student, or heads of an indexer
+ *    x               kl.h: key heads of the student, or heads of an indexer; elsewhere heads with a list
  *    pages           pages in a row of page_table
  *    pool            pages of a pool
  *    pool2           pages of the pool that is copied to
@@ -68,8 +68,12 @@
  *    kernel_columns  taps of the convolution over keys
  *    group_heads     heads that are mixed with each other
  *    block_bytes     trace.h: a bit for each key block, in whole bytes
- *    keep            key blocks that a row block keeps
+ *    keep            key blocks that a row block keeps, places of a list
  *    cap             rows of an edge list
+ *    columns         single keys that a list row has beside its entries
+ *    tiles           element masks of list entries
+ *    tile_rows       rows of an element mask
+ *    tile_bytes      a bit for each key of an element mask, in whole bytes
  *
  *  Four of them depend on what else is given:
  *

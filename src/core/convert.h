@@ -179,6 +179,21 @@ FOVEA_HD int8_t from_float<int8_t>(float x) {
                              static_cast<int32_t>(bits_of(shift)));
 }
 
+// Element `offset` of an f32, f16 or bf16 array.
+FOVEA_HD float load_fp(const void* data, int32_t dtype, int64_t offset) {
+  if (dtype == FOVEA_F32) return static_cast<const float*>(data)[offset];
+  if (dtype == FOVEA_F16) return to_float(static_cast<const F16*>(data)[offset]);
+  return to_float(static_cast<const Bf16*>(data)[offset]);
+}
+FOVEA_HD void store_fp(void* data, int32_t dtype, int64_t offset, float x) {
+  if (dtype == FOVEA_F32)
+    static_cast<float*>(data)[offset] = x;
+  else if (dtype == FOVEA_F16)
+    static_cast<F16*>(data)[offset] = from_float<F16>(x);
+  else
+    static_cast<Bf16*>(data)[offset] = from_float<Bf16>(x);
+}
+
 // Calls f with a value of the element type of `dtype`; the contract has already refused the others.
 template <class F>
 decltype(auto) with_fp(int32_t dtype, F&& f) {

@@ -154,14 +154,17 @@ void read_axis(Attend& a, const char* op, const P& p) {
     refuse("%s: key_shift is %lld, wanted it within 2^31 of 0", op, lld(p.key_shift));
   KeyAxis& axis = a.mask.axis;
   axis = {p.key_step ? p.key_step : 1, p.key_shift};
-  if (!axis.by_index() && p.key_position.data)
-    refuse("%s: %s is %lld with key_position, wanted one of them", op,
-           axis.step != 1 ? "key_step" : "key_shift", lld(axis.step != 1 ? axis.step : axis.shift));
+  if constexpr (requires { p.key_position; }) {
+    if (!axis.by_index() && p.key_position.data)
+      refuse("%s: %s is %lld with key_position, wanted one of them", op,
+             axis.step != 1 ? "key_step" : "key_shift",
+             lld(axis.step != 1 ? axis.step : axis.shift));
+    if (p.context_len.data && p.query_position.data)
+      refuse("%s: context_len is given with query_position, wanted one of them", op);
+  }
   if (a.sequences.key_max > kUnlimited / axis.step)
     refuse("%s: key_step is %lld over %lld keys, wanted positions below 2^61", op, lld(axis.step),
            lld(a.sequences.key_max));
-  if (p.context_len.data && p.query_position.data)
-    refuse("%s: context_len is given with query_position, wanted one of them", op);
   a.sequences.context_len = int_vector(p.context_len);
 }
 

@@ -164,6 +164,50 @@ SplitRows::State SplitRows::combine(void* base, int64_t row, float* to) const {
   return {top, sum};
 }
 
+RowEnd::RowEnd(SplitRows::State state, const float* sink_logit) {
+  double of_o = 0, ln = -kInf;
+  const double m = static_cast<double>(state.top) * M_LN2, sum = state.sum;
+  if (sink_logit) {
+    const double sink = *sink_logit;
+    if (state.sum == 0) {
+      ln = sink;
+    } else {
+      const double high = sink > m ? sink : m;
+      const double total = sum * std::exp(m - high) + std::exp(sink - high);
+      ln = high + std::log(total);
+      of_o = std::exp(m - high) / total;
+    }
+  } else if (state.sum != 0) {
+    ln = m + std::log(sum);
+    of_o = 1 / sum;
+  }
+  factor = static_cast<float>(of_o), lse = static_cast<float>(ln);
+}
+
+float delta_of(const Simd& simd, const AttendBackward& call, const Sequence& q, int64_t row,
+               int64_t head, float* o, float* dout) {
+  const Attend& a = call.forward;
+  const auto load = [&](const View<4>& from, float* to) {
+    load_row(simd, from.data, a.o_dtype, row_offset(from, q, row, head), from.stride[3], a.e, to);
+  };
+  load(call.dout, dout), load(a.o, o);
+  const float delta = simd.dot(a.e, dout, o);
+  return call.dlse ? delta - row_value(call.dlse, q, head, row) : delta;
+}
+
+double sink_sum(const Simd& simd, const AttendBackward& call, const Sequence& q, int64_t head,
+                float* o, float* dout) {
+  const Attend& a = call.forward;
+  const double logit = *a.score.sink_logit.at(head);
+  double sum = 0;
+  for (int64_t i = 0; i < q.rows; ++i) {
+    const double lse = row_value(a.lse, q, head, i);
+    if (lse == -static_cast<double>(kInf)) continue;
+    sum += std::exp(logit - lse) * delta_of(simd, call, q, i, head, o, dout);
+  }
+  return sum;
+}
+
 PartRows::PartRows(const Attend& a, bool wanted, int64_t parts, Layout& workspace)
     : parts_(parts),
       sums_(workspace.add<float>(parts > 1 && wanted ? parts : 0, a.b, a.s, a.h, a.d)) {}

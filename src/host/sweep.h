@@ -245,6 +245,20 @@ struct SplitRows {
   Slot<float> o, state;
 };
 
+// What becomes of a row's sums: the factor of o, and lse.  sink, if given, is a logit without a
+// value.
+struct RowEnd {
+  RowEnd(SplitRows::State state, const float* sink);
+  float factor, lse;
+};
+
+// <dout, o> - dlse of one row; `o` and `dout` have room for a row.
+float delta_of(const Simd& simd, const AttendBackward& call, const Sequence& q, int64_t row,
+               int64_t head, float* o, float* dout);
+// sum_i exp(sink_logit - lse_i) delta_i over the rows of one head.
+double sink_sum(const Simd& simd, const AttendBackward& call, const Sequence& q, int64_t head,
+                float* o, float* dout);
+
 // dq where an item owns a part of the keys: with one part a row is stored when it is complete, else
 // each part's sums are kept and added in order by a second pass.
 class PartRows {

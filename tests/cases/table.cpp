@@ -45,12 +45,12 @@ bool has_field(const harness::Call& call, const std::string& name) {
 }
 
 size_t add_field(harness::Call& call, const std::string& name, const Letters& letters,
-                 harness::Lay lay, int dtype) {
+                 harness::Lay lay, int dtype, bool paged) {
   const contract::Field& f = field_of(call, name);
   if (dtype < 0 && f.dtype_as.empty()) dtype = contract::kDtypes.at(f.dtypes[0]);
   if (dtype < 0) dtype = slot_of(call, field_of(call, f.dtype_as)).dtype;
   harness::Shape shape;
-  for (const std::string& dim : f.dims)
+  for (const std::string& dim : paged && !f.paged.empty() ? f.paged : f.dims)
     shape.push_back(isdigit(static_cast<unsigned char>(dim[0])) ? std::stoll(dim)
                                                                 : letters.at(dim));
   const harness::Role role = f.inout    ? harness::Role::inout
@@ -99,13 +99,29 @@ void TableCall::inputs() {
     if (f.kind != contract::tensor || !has(f.name) || (f.output && !f.inout)) continue;
     const bool integer = f.dtypes == contract::Words{"i32"};
     add_field(call, f.name, letters, integer ? harness::Lay::contiguous : lay,
-              dtypes_.count(f.name) ? dtypes_.at(f.name) : -1);
+              dtypes_.count(f.name) ? dtypes_.at(f.name) : -1, has("page_table"));
   }
 }
 
-void TableCall::outputs(const std::vector<Expected>& expected) {
+void TableCall::outputs() {
+  for (const contract::Field& f : op_.fields)
+    if (f.kind == contract::tensor && f.output && !f.inout && has(f.name))
+      add_field(call, f.name, letters, lay, dtypes_.count(f.name) ? dtypes_.at(f.name) : -1,
+                has("page_table"));
+}
+
+void TableCall::expect(const std::vector<Expected>& expected) {
   for (const Expected& x : expected)
-    if (has(x.name)) call.expect(call.field(x.name), x.exact, x.rounded);
+    if (has(x.name)) call.expect(call.field(x.name), x.exact, x.rounded, x.bitwise);
+}
+
+std::string name_of_words(const std::string& words, const std::string& note) {
+  std::string name;
+  for (std::string word : contract::split(words + " " + note)) {
+    std::erase_if(word, [](char c) { return c == ':' || c == '='; });
+    name += (name.empty() ? "" : "_") + word;
+  }
+  return name;
 }
 
 Table::Table(const char* op, Oracle oracle, std::map<std::string, Fill> fills)
@@ -137,13 +153,10 @@ Table& Table::kernel(const char* note, const std::vector<std::string>& words,
 }
 
 void Table::add(const std::string& words, const std::string& note, bool small, const char* kernel) {
-  std::string name;
-  for (std::string word : contract::split(words + " " + note)) {
-    std::erase_if(word, [](char c) { return c == ':' || c == '='; });
-    name += (name.empty() ? "" : "_") + word;
-  }
-  const auto build = [op = op_, words, oracle = oracle_, fills = fills_](uint64_t seed) {
+  const auto build = [op = op_, words, oracle = oracle_, fills = fills_, shape = shape_,
+                      contents = contents_](uint64_t seed) {
     TableCall made(op, words, seed);
+    if (shape) shape(made);
     made.inputs();
     harness::Call& call = made.call;
     uint64_t stream = 0;
@@ -154,6 +167,7 @@ void Table::add(const std::string& words, const std::string& note, bool small, c
       uint64_t n = 0;
       call.fill(i, [&](const int64_t* index) {
         if (rule != fills.end()) return rule->second(index, random.normal(n++));
+        if (contents) return contents(made, field, index, random.normal(n++));
         if (field == "query_len") return static_cast<double>(made.rows_of(index[0]));
         return random.normal(n++);
       });
@@ -161,14 +175,11 @@ void Table::add(const std::string& words, const std::string& note, bool small, c
       if (made.has("query_len") && dims.size() > 1 && dims[0] == "b" && dims[1] == "s")
         call.account(i, [&](const int64_t* at) { return at[1] < made.rows_of(at[0]); });
     }
-    for (const contract::Field& f : contract::find_op(op)->fields)
-      if (f.kind == contract::tensor && f.output && !f.inout && made.has(f.name))
-        add_field(call, f.name, made.letters, made.lay,
-                  made.dtypes_.count(f.name) ? made.dtypes_.at(f.name) : -1);
-    made.outputs(oracle(made));
+    made.outputs();
+    made.expect(oracle(made));
     return std::move(made.call);
   };
-  cases_.push_back({op_, name, build, kernel, "", small});
+  cases_.push_back({op_, name_of_words(words, note), build, kernel, "", small});
 }
 
 }  // namespace cases

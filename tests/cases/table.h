@@ -15,16 +15,21 @@ namespace cases {
 using Letters = std::map<std::string, int64_t>;
 
 // Adds a field of the call with the shape and the dtype that the table gives it.  A dtype `as x` is
-// that of x, which the call has; `dtype` is one of the others, -1: the table's first.
+// that of x, which the call has; `dtype` is one of the others, -1: the table's first.  A paged call
+// has the pools in place of rows.
 size_t add_field(harness::Call& call, const std::string& name, const Letters& letters,
-                 harness::Lay lay, int dtype = -1);
+                 harness::Lay lay, int dtype = -1, bool paged = false);
 bool has_field(const harness::Call& call, const std::string& name);
 
 // A result of an oracle for one output.
 struct Expected {
   std::string name;
   oracle::Out exact, rounded;
+  bool bitwise = false;
 };
+
+// The name of a case, of its words and of what they are to show.
+std::string name_of_words(const std::string& words, const std::string& note);
 
 // A case of a Table, in words divided by spaces:
 //   s=65       an extent or a number of the params; the table's small extents hold without it
@@ -41,14 +46,17 @@ class TableCall {
   }
   bool has(const std::string& name) const { return given_.count(name) != 0; }
 
+  // Adds the given inputs, not filled; then the given outputs; then what they must be.
+  void inputs();
+  void outputs();
+  void expect(const std::vector<Expected>& expected);
+
   harness::Call call;
   Letters letters;
   harness::Lay lay = harness::Lay::contiguous;
 
  private:
   friend class Table;
-  void inputs();
-  void outputs(const std::vector<Expected>& expected);
   // Rows of a batch in use: query_len's own, by a fixed rule.
   int64_t rows_of(int64_t batch) const;
 
@@ -60,13 +68,29 @@ class TableCall {
 
 // The cases of one operation.  Inputs are normal numbers, a stream for each field; query_len cuts
 // rows, which then do not count in tensors of (b, s, ..).  `fills` has a rule for each other
-// integer, and for floats that are not to be normal: value(index, normal number).
+// integer, and for floats that are not to be normal: value(index, normal number).  What follows
+// from other words, shape() and contents() tell.  An oracle may say what of its inputs does not
+// count.
 class Table {
  public:
   using Fill = std::function<double(const int64_t* index, double normal)>;
-  using Oracle = std::function<std::vector<Expected>(const TableCall&)>;
+  using Oracle = std::function<std::vector<Expected>(TableCall&)>;
+  // Letters that follow from words, before any tensor is there.
+  using Shape = std::function<void(TableCall&)>;
+  // The element of a field; `field` has no rule in fills.
+  using Contents = std::function<double(const TableCall&, const std::string& field,
+                                        const int64_t* index, double normal)>;
 
   Table(const char* op, Oracle oracle, std::map<std::string, Fill> fills = {});
+
+  Table& shape(Shape rule) {
+    shape_ = std::move(rule);
+    return *this;
+  }
+  Table& contents(Contents rule) {
+    contents_ = std::move(rule);
+    return *this;
+  }
 
   // A covering array: every pair of words of any two axes is in a case.
   Table& sweep(const std::vector<std::vector<std::string>>& axes, uint64_t seed);
@@ -82,6 +106,8 @@ class Table {
   const char* op_;
   Oracle oracle_;
   std::map<std::string, Fill> fills_;
+  Shape shape_;
+  Contents contents_;
   std::vector<harness::Case> cases_;
 };
 

@@ -38,9 +38,11 @@ struct Incoming {
   Dense o, lse, dout, dlse;
 };
 
+// `met`: the keys that the row meets, each as often.
 template <class Real>
 void backward_row(const Attention& a, const Incoming& in, const Sequence& q, int64_t head,
-                  int64_t i, const Keys<Real>& keys, Mode mode, Gradients<Real>& out) {
+                  int64_t i, const Keys<Real>& keys, const std::vector<int64_t>& met, Mode mode,
+                  Gradients<Real>& out) {
   const int64_t g = a.key_head(head), row = q.row + i;
   const double lse = in.lse(q.batch, head, row);
   if (lse == -HUGE_VAL) return;
@@ -56,8 +58,7 @@ void backward_row(const Attention& a, const Incoming& in, const Sequence& q, int
     out.dsink_logit[head] -= w * delta;
     out.dsink_terms += w * (dout_norm * o_norm + std::abs(dlse));
   }
-  for (int64_t j = 0; j < q.keys; ++j) {
-    if (!sees(a, q, head, i, keys.key[j])) continue;
+  for (int64_t j : met) {
     Real capped;
     const Real x = score(a, q, head, i, keys, j, &capped);
     Real p = std::exp(x - static_cast<Real>(lse));
@@ -102,7 +103,12 @@ Gradients<Real> gradients(const Attention& a, const Incoming& in, Mode mode) {
     const Sequence q = sequence(a.at, r);
     for (int64_t head = 0; head < a.h; ++head) {
       const Keys<Real> keys(a, q, a.key_head(head), mode);
-      for (int64_t i = 0; i < q.rows; ++i) backward_row(a, in, q, head, i, keys, mode, out);
+      for (int64_t i = 0; i < q.rows; ++i) {
+        std::vector<int64_t> met;
+        for (int64_t j = 0; j < q.keys; ++j)
+          if (sees(a, q, head, i, keys.key[j])) met.push_back(j);
+        backward_row(a, in, q, head, i, keys, met, mode, out);
+      }
     }
   }
   return out;

@@ -144,7 +144,7 @@ void Draw::choose_scalars() {
     if (scalar<int64_t>("key_max") > 1000) scalar<int64_t>("key_max") = 0;
   if (!has("head_window")) {
     maybe<int64_t>("window_left", random_.integer(0, 40));
-    if (knows("sink_keys") && scalar<int64_t>("window_left"))
+    if (knows("sink_keys") && knows("window_left") && scalar<int64_t>("window_left"))
       maybe<int64_t>("sink_keys", one_of({0, 1, 4}));
     if (knows("causal") && one_in(2)) {
       scalar<int32_t>("causal") = 1;
@@ -192,7 +192,8 @@ int64_t Draw::columns() {
 
 int64_t Draw::extent(const Field& f, const std::string& dim) {
   if (isdigit(static_cast<unsigned char>(dim[0]))) return std::stoll(dim);
-  if (dim == "r+1") return x("r") + 1;
+  if (const size_t plus = dim.find('+'); plus != std::string::npos)
+    return extent(f, dim.substr(0, plus)) + 1;
   if (dim == "keys") return columns();
   if (dim == "bytes") return ceil_div(columns(), 8);
   if (dim == "rows")

@@ -132,12 +132,11 @@ class Filler {
     if (is(x, {"key_len", "key_first"}))
       return places(x, 0, is(x, {"key_first"}) ? std::min<int64_t>(9, capacity) : capacity + 1);
     if (is(x, {"page_table"})) {
-      const int64_t pool = extent(given("k") ? "k" : "v", 0, 0);
+      const int64_t pool = extent(stored(), 0, 0);
       return writes ? distinct(x, pool) : places(x, -1, pool - 1);
     }
     if (is(x, {"cache_row"})) {
-      const int64_t of =
-          given("page_table") ? extent("page_table", 0, 0) : extent(given("k") ? "k" : "v", 0, 0);
+      const int64_t of = given("page_table") ? extent("page_table", 0, 0) : extent(stored(), 0, 0);
       return writes ? distinct(x, of) : places(x, 0, of - 1);
     }
     if (is(x, {"index"})) return places(x, -1, capacity - 1);
@@ -151,8 +150,14 @@ class Filler {
       if (given(name)) return extent(name, 1, 0);
     return 0;
   }
+  // The tensor of keys, or of tokens.
+  const char* stored() const {
+    for (const char* name : {"k", "k_teacher", "v"})
+      if (given(name)) return name;
+    return "x";
+  }
   int64_t keys() const {
-    const char* name = given("k") ? "k" : given("k_teacher") ? "k_teacher" : "v";
+    const char* name = stored();
     return given("page_table") ? extent("page_table", 1, 0) * extent(name, 1, 0)
                                : extent(name, 1, 0);
   }

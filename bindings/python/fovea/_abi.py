@@ -122,6 +122,106 @@ class XPool(enum.IntEnum):
     MAX = 1  # the largest
 
 
+class XSelectMeasure(enum.IntEnum):
+    """How a row's summary q and a column's make a score."""
+
+    DOT = 0  # scale sum_c q_c column_c
+    # scale sum_c (max(q_c, 0) column_c + min(q_c, 0) column_low_c): no key between column_low
+    # and column has a larger dot product (Quest)
+    BOX = 1
+
+
+class XSelectNormalise(enum.IntEnum):
+    """What scores s of the eligible columns become.  A row's sums and maxima are over them alone."""
+
+    NONE = 0  # s
+    SOFTMAX = 1  # exp(s) / sum exp(s) over the row
+    WEIGHTED = 2  # w exp(s) / sum w exp(s), w = column_weight
+    MINMAX = 3  # (s - min) / (max - min) over the scope; a range of at most 1e-6 counts as 1
+    MAX = 4  # s / max over the row, s where max <= 0
+
+
+class XSelectReduce(enum.IntEnum):
+    """How the query heads of a list head become one."""
+
+    NONE = 0  # x = h: each has its own list
+    SUM = 1  # in the order of heads; ineligible for one, ineligible
+    MEAN = 2  # the sum over their number
+    MAX = 3  # eligible for one, eligible
+
+
+class XSelectRule(enum.IntEnum):
+    """Which of the eligible columns are taken, in their order.  Masses of the three cumulative rules
+are scores in fixed point, negative ones 0, T their total in the scope.  T = 0 takes nothing."""
+
+    TOP_K = 0  # the first k
+    TOP_P_GE = 1  # while the mass before is < cover T: reaches cover
+    TOP_P_GT = 2  # while the mass before is <= cover T: exceeds cover
+    TOP_P_UNDER = 3  # while the mass with it is <= cover T
+    ABOVE = 4  # score > threshold
+    AT_LEAST = 5  # score >= threshold
+    NONE = 6  # only what is forced: bits to lists, unions
+
+
+class XSelectScope(enum.IntEnum):
+    """What one application of the rule covers.  Index in the order: list row by list row."""
+
+    ROW = 0  # a list row
+    HEAD = 1  # all list rows of a list head of a sequence
+    ALL = 2  # all list heads of a sequence
+
+
+class XSummary(enum.IntEnum):
+    """Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
+side, in the order of their bits; each of the others stands alone."""
+
+    MAX = 1  # the largest of the block in each column
+    MIN = 2  # the smallest
+    MEAN = 4  # sum / tokens of the block
+    SUM = 8  # the sum
+    # the mean of the `ranked` tokens with the largest rank_score, the first of equals; NaN
+    # ranks as -inf
+    RANKED = 16
+    RUNNING = 32  # the mean of the sequence, from `previous` and what is new
+    # sum_i w_i x_i, w the softmax over the block of gate + bias, in each column by itself
+    GATED = 64
+
+
+class XProbeReduce(enum.IntEnum):
+    """What the heads of a group become in an output of x_probe_forward."""
+
+    SUM = 0  # the sum over the heads, in their order
+    MEAN = 1  # the sum over their number
+    MAX = 2  # the largest
+
+
+class XGate(enum.IntEnum):
+    """What a gate is before it multiplies."""
+
+    NONE = 0  # g
+    SIGMOID = 1  # 1 / (1 + exp(-g))
+    COMPLEMENT = 2  # 1 - g
+    SIGMOID_COMPLEMENT = 3  # 1 - 1 / (1 + exp(-g))
+
+
+class XCompareMeasure(enum.IntEnum):
+    """How x_compare_forward measures."""
+
+    X_COMPARE_MSE = 0  # the mean of (candidate - reference)^2 over rows and columns
+    # the mean over rows of sqrt(1/2 KL(p, m) + 1/2 KL(q, m)), m = (p + q) / 2, p and q the
+    # rows over their sums; entries are >= 0
+    X_COMPARE_JSD = 1
+
+
+class XCacheRule(enum.IntEnum):
+    """Which keys a bounded cache keeps."""
+
+    RING = 0  # positions below sink_keys, and the last `recent`
+    # the last `recent` positions, and of the others the `heavy` with the largest score, the
+    # lowest position of equals; NaN is -inf
+    HEAVY = 1
+
+
 class Tensor(C.Structure):
     _fields_ = [
         ("data", C.c_void_p),
@@ -834,6 +934,349 @@ class XGroupNormBackwardParams(C.Structure):
     ]
 
 
+class XSparseForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("q_value", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("index_bias", Tensor),
+        ("column", Tensor),
+        ("column_count", Tensor),
+        ("row_begin", Tensor),
+        ("key_begin", Tensor),
+        ("tile", Tensor),
+        ("tile_bits", Tensor),
+        ("sink_logit", Tensor),
+        ("head_map", Tensor),
+        ("skip_head", Tensor),
+        ("mass", Tensor),
+        ("skipped", Tensor),
+        ("k_scale", Tensor),
+        ("v_scale", Tensor),
+        ("context_len", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("key_step", C.c_int64),
+        ("key_shift", C.c_int64),
+        ("first_keys", C.c_int64),
+        ("last_keys", C.c_int64),
+        ("scale", C.c_float),
+        ("softcap", C.c_float),
+        ("skip_margin", C.c_float),
+        ("causal", C.c_int32),
+        ("splits", C.c_int32),
+        ("block_rows", C.c_int32),
+        ("block_keys", C.c_int32),
+        ("entry_keys", C.c_int32),
+    ]
+
+
+class XSparseBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("row_begin", Tensor),
+        ("key_begin", Tensor),
+        ("tile", Tensor),
+        ("tile_bits", Tensor),
+        ("sink_logit", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("dout", Tensor),
+        ("dlse", Tensor),
+        ("dq", Tensor),
+        ("dk", Tensor),
+        ("dv", Tensor),
+        ("dsink_logit", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("first_keys", C.c_int64),
+        ("last_keys", C.c_int64),
+        ("scale", C.c_float),
+        ("softcap", C.c_float),
+        ("causal", C.c_int32),
+        ("block_rows", C.c_int32),
+        ("block_keys", C.c_int32),
+        ("entry_keys", C.c_int32),
+        ("nondeterministic", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XSelectBlockParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("row", Tensor),
+        ("column", Tensor),
+        ("column_low", Tensor),
+        ("score", Tensor),
+        ("column_weight", Tensor),
+        ("block_mask", Tensor),
+        ("forced", Tensor),
+        ("row_forced", Tensor),
+        ("column_forced", Tensor),
+        ("count_head", Tensor),
+        ("cover_head", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("kept_score", Tensor),
+        ("kept_mass", Tensor),
+        ("score_out", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("count", C.c_int64),
+        ("min_keep", C.c_int64),
+        ("max_keep", C.c_int64),
+        ("min_extra", C.c_int64),
+        ("force_first", C.c_int64),
+        ("force_previous", C.c_int64),
+        ("force_last", C.c_int64),
+        ("remap_step", C.c_int64),
+        ("remap_span", C.c_int64),
+        ("scale", C.c_float),
+        ("ratio", C.c_float),
+        ("cover", C.c_float),
+        ("threshold", C.c_float),
+        ("measure", C.c_int32),
+        ("normalise", C.c_int32),
+        ("reduce", C.c_int32),
+        ("reduce_raw", C.c_int32),
+        ("rule", C.c_int32),
+        ("scope", C.c_int32),
+        ("ratio_up", C.c_int32),
+        ("forced_count", C.c_int32),
+        ("force_own", C.c_int32),
+        ("complete", C.c_int32),
+        ("causal", C.c_int32),
+        ("block_rows", C.c_int32),
+        ("block_keys", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XPoolForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("y", Tensor),
+        ("similar", Tensor),
+        ("dissimilar", Tensor),
+        ("similar_least", Tensor),
+        ("rank_score", Tensor),
+        ("gate", Tensor),
+        ("bias", Tensor),
+        ("previous", Tensor),
+        ("key_begin", Tensor),
+        ("key_start", Tensor),
+        ("key_len", Tensor),
+        ("old_len", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("key_max", C.c_int64),
+        ("block", C.c_int64),
+        ("step", C.c_int64),
+        ("ranked", C.c_int64),
+        ("want", C.c_int32),
+        ("complete", C.c_int32),
+        ("overlap", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XPoolBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("dy", Tensor),
+        ("gate", Tensor),
+        ("bias", Tensor),
+        ("key_begin", Tensor),
+        ("key_start", Tensor),
+        ("key_len", Tensor),
+        ("dx", Tensor),
+        ("dgate", Tensor),
+        ("dbias", Tensor),
+        ("key_max", C.c_int64),
+        ("block", C.c_int64),
+        ("step", C.c_int64),
+        ("want", C.c_int32),
+        ("complete", C.c_int32),
+        ("overlap", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XProbeForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("lse_in", Tensor),
+        ("query_position", Tensor),
+        ("lse", Tensor),
+        ("column_sum", Tensor),
+        ("diagonal_sum", Tensor),
+        ("block_sum", Tensor),
+        ("block_max", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("context_len", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("key_step", C.c_int64),
+        ("key_shift", C.c_int64),
+        ("group_stride", C.c_int64),
+        ("scale", C.c_float),
+        ("causal", C.c_int32),
+        ("block_rows", C.c_int32),
+        ("block_keys", C.c_int32),
+        ("reversed", C.c_int32),
+        ("reduce", C.c_int32),
+    ]
+
+
+class XCombineForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("x2", Tensor),
+        ("x3", Tensor),
+        ("x4", Tensor),
+        ("coarse", Tensor),
+        ("gate", Tensor),
+        ("gate2", Tensor),
+        ("gate3", Tensor),
+        ("gate4", Tensor),
+        ("gate_coarse", Tensor),
+        ("row_begin", Tensor),
+        ("query_len", Tensor),
+        ("y", Tensor),
+        ("block_rows", C.c_int64),
+        ("coefficient", C.c_float),
+        ("coefficient2", C.c_float),
+        ("coefficient3", C.c_float),
+        ("coefficient4", C.c_float),
+        ("coefficient_coarse", C.c_float),
+        ("gate_act", C.c_int32),
+        ("gate2_act", C.c_int32),
+        ("gate3_act", C.c_int32),
+        ("gate4_act", C.c_int32),
+        ("gate_coarse_act", C.c_int32),
+    ]
+
+
+class XCombineBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("x2", Tensor),
+        ("x3", Tensor),
+        ("x4", Tensor),
+        ("coarse", Tensor),
+        ("gate", Tensor),
+        ("gate2", Tensor),
+        ("gate3", Tensor),
+        ("gate4", Tensor),
+        ("gate_coarse", Tensor),
+        ("row_begin", Tensor),
+        ("query_len", Tensor),
+        ("dy", Tensor),
+        ("dx", Tensor),
+        ("dx2", Tensor),
+        ("dx3", Tensor),
+        ("dx4", Tensor),
+        ("dcoarse", Tensor),
+        ("dgate", Tensor),
+        ("dgate2", Tensor),
+        ("dgate3", Tensor),
+        ("dgate4", Tensor),
+        ("dgate_coarse", Tensor),
+        ("block_rows", C.c_int64),
+        ("coefficient", C.c_float),
+        ("coefficient2", C.c_float),
+        ("coefficient3", C.c_float),
+        ("coefficient4", C.c_float),
+        ("coefficient_coarse", C.c_float),
+        ("gate_act", C.c_int32),
+        ("gate2_act", C.c_int32),
+        ("gate3_act", C.c_int32),
+        ("gate4_act", C.c_int32),
+        ("gate_coarse_act", C.c_int32),
+    ]
+
+
+class XCompareForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("reference", Tensor),
+        ("candidate", Tensor),
+        ("query_len", Tensor),
+        ("distance", Tensor),
+        ("best", Tensor),
+        ("measure", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XCacheStepParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("position", Tensor),
+        ("count", Tensor),
+        ("score", Tensor),
+        ("k_new", Tensor),
+        ("v_new", Tensor),
+        ("mass", Tensor),
+        ("query_len", Tensor),
+        ("old_len", Tensor),
+        ("capacity", Tensor),
+        ("sink_keys", C.c_int64),
+        ("recent", C.c_int64),
+        ("heavy", C.c_int64),
+        ("rule", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2496,
@@ -864,6 +1307,16 @@ SIZES = {
     XMultiTokenBackwardParams: 1768,
     XGroupNormForwardParams: 400,
     XGroupNormBackwardParams: 592,
+    XSparseForwardParams: 2896,
+    XSparseBackwardParams: 2208,
+    XSelectBlockParams: 2088,
+    XPoolForwardParams: 1496,
+    XPoolBackwardParams: 1008,
+    XProbeForwardParams: 1632,
+    XCombineForwardParams: 1304,
+    XCombineBackwardParams: 2264,
+    XCompareForwardParams: 496,
+    XCacheStepParams: 1096,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -977,6 +1430,36 @@ FUNCTIONS = {
     "fovea_x_group_norm_backward_workspace": (C.c_int, [C.c_void_p,
         C.POINTER(XGroupNormBackwardParams), C.POINTER(C.c_size_t)]),
     "fovea_x_group_norm_backward": (C.c_int, [C.c_void_p, C.POINTER(XGroupNormBackwardParams)]),
+    "fovea_x_sparse_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSparseForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_sparse_forward": (C.c_int, [C.c_void_p, C.POINTER(XSparseForwardParams)]),
+    "fovea_x_sparse_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSparseBackwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_sparse_backward": (C.c_int, [C.c_void_p, C.POINTER(XSparseBackwardParams)]),
+    "fovea_x_select_block_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectBlockParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_select_block": (C.c_int, [C.c_void_p, C.POINTER(XSelectBlockParams)]),
+    "fovea_x_pool_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XPoolForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_pool_forward": (C.c_int, [C.c_void_p, C.POINTER(XPoolForwardParams)]),
+    "fovea_x_pool_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XPoolBackwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_pool_backward": (C.c_int, [C.c_void_p, C.POINTER(XPoolBackwardParams)]),
+    "fovea_x_probe_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XProbeForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_probe_forward": (C.c_int, [C.c_void_p, C.POINTER(XProbeForwardParams)]),
+    "fovea_x_combine_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XCombineForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_combine_forward": (C.c_int, [C.c_void_p, C.POINTER(XCombineForwardParams)]),
+    "fovea_x_combine_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XCombineBackwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_combine_backward": (C.c_int, [C.c_void_p, C.POINTER(XCombineBackwardParams)]),
+    "fovea_x_compare_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XCompareForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_compare_forward": (C.c_int, [C.c_void_p, C.POINTER(XCompareForwardParams)]),
+    "fovea_x_cache_step_workspace": (C.c_int, [C.c_void_p, C.POINTER(XCacheStepParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_cache_step": (C.c_int, [C.c_void_p, C.POINTER(XCacheStepParams)]),
 }
 
 

@@ -8,17 +8,23 @@ Inputs come first; by keyword outputs, optional inputs, numbers (0: the default)
 left out."""
 from ._call import Call
 from ._core import Context
-from ._abi import XPool as Pool
+from ._abi import XCacheRule as CacheRule, XCompareMeasure as CompareMeasure, XGate as Gate, XPool as Pool, XProbeReduce as ProbeReduce, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope
 from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
                  _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
                  _x_multi_token_forward, _x_multi_token_backward, _x_group_norm_forward,
-                 _x_group_norm_backward)
+                 _x_group_norm_backward, _x_sparse_forward, _x_sparse_backward, _x_select_block,
+                 _x_pool_forward, _x_pool_backward, _x_probe_forward, _x_combine_forward,
+                 _x_combine_backward, _x_compare_forward, _x_cache_step)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
-           "group_norm_backward", "Pool"]
+           "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
+           "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
+           "compare_forward", "cache_step", "CacheRule", "CompareMeasure", "Gate", "Pool",
+           "ProbeReduce", "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule",
+           "SelectScope"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -1107,3 +1113,1355 @@ def group_norm_backward(ctx_or_x=None, /, x=None, dy=None, *, ctx=None, dx=None,
     if eps:
         call.scalar("f", 588, eps, "eps")
     return call.run(dx, dgain)
+
+
+def sparse_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,
+                   skipped=None, q_value=None, index=None, index_count=None, index_bias=None,
+                   column=None, column_count=None, row_begin=None, key_begin=None, tile=None,
+                   tile_bits=None, sink_logit=None, head_map=None, skip_head=None, mass=None,
+                   k_scale=None, v_scale=None, context_len=None, query_start=None, key_start=None,
+                   query_len=None, key_len=None, page_table=None, cache_row=None, query_max=0,
+                   key_max=0, window_left=0, window_right=0, sink_keys=0, key_step=0, key_shift=0,
+                   first_keys=0, last_keys=0, scale=0.0, softcap=0.0, skip_margin=0.0, causal=0,
+                   splits=0, block_rows=0, block_keys=0, entry_keys=0):
+    """Attention of q over the listed k and v; prefill and decode, contiguous and paged caches.
+
+    Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
+    CUDA.  Without a field of this header the limits are attention_forward's.
+
+    Example
+      o = fovea.experimental.sparse_forward(q, k, v)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q or e4m3 e5m2 i8
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q or e4m3 e5m2 i8: may be a view of k
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: natural log of each row's sum
+      skipped: (1) i64: tiles that some row of a group sees and that were skipped, over all groups
+
+    Optional inputs
+      q_value: (b, s, h, e) as q: second query, contracted with v (split MLA caches)
+      index: (b, x, n, keep) i32: entries of each list row
+      index_count: (b, x, n) i32: entries in use; with index
+      index_bias: (b, h, n, keep) f32: added to the scores of an entry; with index and block_keys =
+          1
+      column: (b, x, n, columns) i32: single keys
+      column_count: (b, x, n) i32: columns in use; with column; absent: all
+      row_begin: (b, x, n+1) i32: first row of each list row, ascending; block_rows stays 0; not
+          with query_start, tile
+      key_begin: (b, x, u+1) i32: first key of each entry, ascending; block_keys and entry_keys stay
+          0; not with query_start, tile
+      tile: (b, x, n, keep) i32: tile of each entry, -1: none; with index and tile_bits
+      tile_bits: (tiles, tile_rows, tile_bytes) u8: block_rows rows of ceil(block_keys / 8) bytes;
+          with tile
+      sink_logit: (h) f32: a learned term of the denominator: not scaled, capped or biased
+      head_map: (b, h) i32: head whose q and key head make the scores of a head; list, sink_logit
+          and v stay its own; no head: itself
+      skip_head: (h) i32: not 0: o and lse of the head are not written, and it adds nothing to mass
+          and skipped
+      mass: (key_b, x, t) or paged (r, x, keys) f32: the sum of p_ij over the rows of the list
+          head's h / x heads is added, by storage index, or paged by key column
+      k_scale: (rows, t, g, groups) or paged (pool, page, g, groups) f32: k counts times its scale,
+          a scale for each of `groups` equal parts of d (e4m3 e5m2 i8 only); stride 0 broadcasts;
+          absent: 1
+      v_scale: (rows, t, g, groups) or paged (pool, page, g, groups) f32: as k_scale, of v
+      context_len: (r) i32: p_i = i + context_len - Lq; absent: Lk
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
+      query_len: (r) i32: rows in use, at most s or the packed extent
+      key_len: (r) i32: keys in use, at most t, packed extent or pages * page
+      page_table: (rows, pages) i32: pool page of each logical page; -1: absent, its keys are not
+          seen
+      cache_row: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the
+          last: no keys; absent: its own number
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t, or pages * page
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
+          itself
+      sink_keys: keys at positions below this stay visible through window_left
+      key_step: p_j = key_step * j + key_shift, below 2^31; 0: 1
+      key_shift: position of the first key, may be negative; within 2^31 of 0
+      first_keys: first keys of the sequence that are always seen; with index or column
+      last_keys: keys up to the row's own position, it counted, that are always seen; with index or
+          column
+      scale: > 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value
+      softcap: 0: none
+      skip_margin: in nats; 0: nothing is skipped
+      causal: 1: window_right = 1
+      splits: parts the keys or the list of a row are cut into; 0: chosen from shapes, 1 with
+          skip_margin; not above 1 with skip_margin
+      block_rows: rows of a list row: 1 .. 128; 0 without index and column, or with row_begin
+      block_keys: keys of an entry: 1 .. 128; 0 without index, or with key_begin
+      entry_keys: from an entry's first key to the next's, at most block_keys; 0: block_keys
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_sparse_forward)
+    else:
+        call, inputs = _x_sparse_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    if q_value is not None:
+        call.put("q_value", 488, q_value)
+    if index is not None:
+        call.put("index", 584, index)
+    if index_count is not None:
+        call.put("index_count", 680, index_count)
+    if index_bias is not None:
+        call.put("index_bias", 776, index_bias)
+    if column is not None:
+        call.put("column", 872, column)
+    if column_count is not None:
+        call.put("column_count", 968, column_count)
+    if row_begin is not None:
+        call.put("row_begin", 1064, row_begin)
+    if key_begin is not None:
+        call.put("key_begin", 1160, key_begin)
+    if tile is not None:
+        call.put("tile", 1256, tile)
+    if tile_bits is not None:
+        call.put("tile_bits", 1352, tile_bits)
+    if sink_logit is not None:
+        call.put("sink_logit", 1448, sink_logit)
+    if head_map is not None:
+        call.put("head_map", 1544, head_map)
+    if skip_head is not None:
+        call.put("skip_head", 1640, skip_head)
+    if mass is not None:
+        call.put("mass", 1736, mass, None, True)
+    if k_scale is not None:
+        call.put("k_scale", 1928, k_scale)
+    if v_scale is not None:
+        call.put("v_scale", 2024, v_scale)
+    if context_len is not None:
+        call.put("context_len", 2120, context_len)
+    if query_start is not None:
+        call.put("query_start", 2216, query_start)
+    if key_start is not None:
+        call.put("key_start", 2312, key_start)
+    if query_len is not None:
+        call.put("query_len", 2408, query_len)
+    if key_len is not None:
+        call.put("key_len", 2504, key_len)
+    if page_table is not None:
+        call.put("page_table", 2600, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 2696, cache_row)
+    o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if skipped is not None:
+        skipped = None if skipped is False else call.out("skipped", 1832, skipped, (1,), 9)
+    if query_max:
+        call.scalar("q", 2792, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 2800, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 2808, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 2816, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 2824, sink_keys, "sink_keys")
+    if key_step:
+        call.scalar("q", 2832, key_step, "key_step")
+    if key_shift:
+        call.scalar("q", 2840, key_shift, "key_shift")
+    if first_keys:
+        call.scalar("q", 2848, first_keys, "first_keys")
+    if last_keys:
+        call.scalar("q", 2856, last_keys, "last_keys")
+    if scale:
+        call.scalar("f", 2864, scale, "scale")
+    if softcap:
+        call.scalar("f", 2868, softcap, "softcap")
+    if skip_margin:
+        call.scalar("f", 2872, skip_margin, "skip_margin")
+    if causal:
+        call.scalar("i", 2876, causal, "causal")
+    if splits:
+        call.scalar("i", 2880, splits, "splits")
+    if block_rows:
+        call.scalar("i", 2884, block_rows, "block_rows")
+    if block_keys:
+        call.scalar("i", 2888, block_keys, "block_keys")
+    if entry_keys:
+        call.scalar("i", 2892, entry_keys, "entry_keys")
+    return call.run(o, lse, skipped)
+
+
+def sparse_backward(ctx_or_q=None, /, q=None, k=None, v=None, o=None, lse=None, dout=None, *,
+                    ctx=None, dq=None, dk=None, dv=None, dsink_logit=None, index=None,
+                    index_count=None, row_begin=None, key_begin=None, tile=None, tile_bits=None,
+                    sink_logit=None, query_start=None, key_start=None, query_len=None, key_len=None,
+                    dlse=None, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
+                    first_keys=0, last_keys=0, scale=0.0, softcap=0.0, causal=0, block_rows=0,
+                    block_keys=0, entry_keys=0, nondeterministic=0):
+    """Gradients of x_sparse_forward from dout (and dlse).  The fields it shares say what the forward
+    was.  Each output is optional: absent = not computed.  Every element of an output is written:
+    rows and keys past their lengths, and keys that nobody names, get 0.
+      delta_i = <dout_i, o_i> - dlse_i,  p_ij = n_ij exp(score_ij - lse_i)
+      ds_ij = p_ij (<dout_i, v_j> - delta_i),  dx_ij = ds_ij (1 - (x_ij / softcap)^2)
+      dv_j = sum_i p_ij dout_i,  dq_i = scale sum_j dx_ij k_j,  dk_j = scale sum_i dx_ij q_i
+      dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i
+    Workspace is linear in s, t and the entries: lists are sorted by key there.  Bits: the same
+    every run unless `nondeterministic`.
+
+    Limits: d and e are 1 .. 576, no paged keys.  Every valid call has a kernel on the host and a
+    portable one on CUDA.  Without a field of this header the limits are attention_backward's.
+
+    Example
+      dq, dk, dv = fovea.experimental.sparse_backward(q, k, v, o, lse, dout)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (key_b, t, g, d) as q
+      v: (key_b, t, g, e) as q
+      o: (b, s, h, e) as q or f32: of the forward
+      lse: (b, h, s) f32: of the forward
+      dout: (b, s, h, e) as o: the gradient of o
+
+    Outputs, new unless passed or False
+      dq: (b, s, h, d) as q
+      dk: (key_b, t, g, d) as q
+      dv: (key_b, t, g, e) as q
+
+    Outputs on request, by True or an array
+      dsink_logit: (h) f32: needs sink_logit
+
+    Optional inputs
+      index: (b, x, n, keep) i32: as in the forward, and so for the fields below
+      index_count: (b, x, n) i32
+      row_begin: (b, x, n+1) i32
+      key_begin: (b, x, u+1) i32
+      tile: (b, x, n, keep) i32
+      tile_bits: (tiles, tile_rows, tile_bytes) u8
+      sink_logit: (h) f32
+      query_start: (r+1) i32
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+      dlse: (b, h, s) f32: the gradient of lse; absent: 0
+
+    Numbers
+      query_max: as in the forward, and so for the fields below
+      key_max: 0: t
+      window_left: 0: all
+      window_right: 0: all
+      sink_keys: 0: none
+      first_keys: 0: none
+      last_keys: 0: none
+      scale: 0: 1 / sqrt(d)
+      softcap: 0: none
+      causal: 1: window_right = 1
+      block_rows: 0: with row_begin, or without index
+      block_keys: 0: with key_begin, or without index
+      entry_keys: 0: block_keys
+      nondeterministic: 1: a faster kernel whose sums may change order may be used
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_sparse_backward)
+    else:
+        call, inputs = _x_sparse_backward.begin(ctx_or_q, ctx, q, k, v, o, lse, dout)
+        [q, k, v, o, lse, dout] = inputs
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    if index is not None:
+        call.put("index", 296, index)
+    if index_count is not None:
+        call.put("index_count", 392, index_count)
+    if row_begin is not None:
+        call.put("row_begin", 488, row_begin)
+    if key_begin is not None:
+        call.put("key_begin", 584, key_begin)
+    if tile is not None:
+        call.put("tile", 680, tile)
+    if tile_bits is not None:
+        call.put("tile_bits", 776, tile_bits)
+    v_sink_logit = None
+    if sink_logit is not None:
+        v_sink_logit = call.put("sink_logit", 872, sink_logit, 1)
+    if query_start is not None:
+        call.put("query_start", 968, query_start)
+    if key_start is not None:
+        call.put("key_start", 1064, key_start)
+    if query_len is not None:
+        call.put("query_len", 1160, query_len)
+    if key_len is not None:
+        call.put("key_len", 1256, key_len)
+    call.put("o", 1352, o)
+    call.put("lse", 1448, lse)
+    call.put("dout", 1544, dout)
+    if dlse is not None:
+        call.put("dlse", 1640, dlse)
+    dq = None if dq is False else call.out("dq", 1736, dq, v_q[2], v_q[1])
+    dk = None if dk is False else call.out("dk", 1832, dk, v_k[2], v_q[1])
+    dv = None if dv is False else call.out("dv", 1928, dv, v_v[2], v_q[1])
+    if dsink_logit is not None:
+        dsink_logit = None if dsink_logit is False else call.out("dsink_logit", 2024, dsink_logit,
+            lambda: call.twin("dsink_logit", "sink_logit", v_sink_logit), 1)
+    if query_max:
+        call.scalar("q", 2120, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 2128, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 2136, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 2144, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 2152, sink_keys, "sink_keys")
+    if first_keys:
+        call.scalar("q", 2160, first_keys, "first_keys")
+    if last_keys:
+        call.scalar("q", 2168, last_keys, "last_keys")
+    if scale:
+        call.scalar("f", 2176, scale, "scale")
+    if softcap:
+        call.scalar("f", 2180, softcap, "softcap")
+    if causal:
+        call.scalar("i", 2184, causal, "causal")
+    if block_rows:
+        call.scalar("i", 2188, block_rows, "block_rows")
+    if block_keys:
+        call.scalar("i", 2192, block_keys, "block_keys")
+    if entry_keys:
+        call.scalar("i", 2196, entry_keys, "entry_keys")
+    if nondeterministic:
+        call.scalar("i", 2200, nondeterministic, "nondeterministic")
+    return call.run(dq, dk, dv, dsink_logit)
+
+
+def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kept_mass=None,
+                 score_out=None, row=None, column=None, column_low=None, score=None,
+                 column_weight=None, block_mask=None, forced=None, row_forced=None,
+                 column_forced=None, count_head=None, cover_head=None, query_start=None,
+                 key_start=None, query_len=None, key_len=None, b=None, x=None, n=None, keep=None,
+                 y=None, query_max=0, key_max=0, count=0, min_keep=0, max_keep=0, min_extra=0,
+                 force_first=0, force_previous=0, force_last=0, remap_step=0, remap_span=0,
+                 scale=0.0, ratio=0.0, cover=0.0, threshold=0.0, measure=0, normalise=0, reduce=0,
+                 reduce_raw=0, rule=0, scope=0, ratio_up=0, forced_count=0, force_own=0, complete=0,
+                 causal=0, block_rows=0, block_keys=0):
+    """Key blocks for each row block, from summaries of both or from given scores.  In this order:
+      1. score      by measure, or scale * score
+      2. eligible   the column is of the sequence; causal: its first key is not past the row block's
+                    last row; complete: its last key is not past the first row; block_mask has 1;
+                    column_forced has no bit 1.  Other columns, and scores that are NaN, have -inf
+      3. normalise, 4. reduce: in this order, or reduce_raw = 1: reduce first
+      5. remap      compressed columns to key blocks, see remap_step
+      6. force      force_* and *_forced, of what is of the sequence and not past the row block as
+                    in 2; the own blocks even with complete
+      7. rule       in the scope; forced_count = 1: what is forced comes first, in the order of the
+                    index, and uses up k or mass.  0: the rule runs over all that is eligible, and
+                    what is forced is added.  Then min_extra, min_keep, max_keep
+      8. lists
+    Own blocks are those that hold a position of the row block.
+
+    Without query_len and query_start every sequence has query_max rows (0: n block_rows), without
+    key_len and key_start key_max keys (0: u block_keys).
+
+    Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.
+    A score is a chain of f32 fused multiply-adds over the columns from 0, times scale, and the same
+    on both backends.  Workspace: 64 MiB at most for scope row and at least one list row of scores;
+    b x n y scores for the others.
+    Sources: Quest (2406.10774), NSA (2502.11089), MoBA (2502.13189), XAttention (2503.16428),
+    SpargeAttention (2502.18137), SeerAttention (2410.13276).
+
+    Example
+      outputs = fovea.experimental.select_block(index=True, index_count=True, kept_score=True)
+      index, index_count, kept_score = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Outputs on request, by True or an array
+      index: (b, x, n, keep) i32: key blocks; one of index and index_count at least
+      index_count: (b, x, n) i32: key blocks wanted
+      kept_score: (b, x, n, keep) f32: their scores after step 5, -inf past the count; needs index
+      kept_mass: (b, x, n) f32: sum of the scores of the list, of those > 0
+      score_out: (b, x, n, y) f32: all scores after step 5
+
+    Optional inputs
+      row: (b, n, h, d) f32 f16 bf16: a summary of each row block, or the queries themselves; needs
+          column
+      column: (key_b, u, g, d) f32 f16 bf16: a summary of each key block: g divides h; box: the
+          largest of its keys; needs row
+      column_low: (key_b, u, g, d) f32 f16 bf16: box: the smallest of its keys; the dtype of column
+      score: (b, h, n, u) f32: scores in place of row and column; its columns are the sequence's own
+      column_weight: (key_b, g, u) f32: >= 0, of normalise weighted
+      block_mask: bool (b, x, n, blocks) or broadcastable, or (b, x, n, block_bytes) u8: bit c % 8
+          of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step
+      forced: bool (b, x, n, blocks) or broadcastable, or (b, x, n, block_bytes) u8: the same where
+          it is forced
+      row_forced: (b, x, n) u8: not 0: all key blocks are forced
+      column_forced: (key_b, g, u) u8: bit 0: the key block is forced; bit 1: it is not eligible;
+          not with remap_step
+      count_head: (b, x) i32: k of each list head, < 0 as 0; count and ratio stay 0
+      cover_head: (x) f32: cover of each list head; cover stays 0
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use
+      key_len: (r) i32: keys in use
+
+    b, x, n, keep, y: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: longest sequence of rows; 0: n block_rows
+      key_max: longest sequence of keys; 0: as many as the columns cover
+      count: k of top_k
+      min_keep: least entries of a list, forced ones among them
+      max_keep: most entries of a list; 0: no bound.  The last taken go first, forced ones from the
+          highest index when nothing else is left
+      min_extra: least entries that the rule takes in its scope
+      force_first: the first key blocks are forced
+      force_previous: those before the own blocks
+      force_last: the last key blocks of the sequence
+      remap_step: a > 0: column c is keys [c s, c s + l), s = block_keys / a, l = remap_span s, and
+          exists where these are keys; key block j has sum_(m < a, n < remap_span) p[a j + m - n], p
+          = 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0: a column
+          is a key block, y = u
+      remap_span: l in steps, >= 1 with remap_step
+      scale: of scores, > 0; 0: 1 / sqrt(d), for given scores 1
+      ratio: k of top_k = ratio times the key blocks of the scope; count stays 0
+      cover: share of the mass
+      threshold: of above and at_least
+      measure: "dot", "box"
+      normalise: "none", "softmax", "weighted", "minmax", "max"
+      reduce: "none", "sum", "mean", "max"
+      reduce_raw: 1: heads are reduced before they are normalised; weights are then those of the
+          first head
+      rule: "top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"
+      scope: "row", "head", "all"
+      ratio_up: 1: k of ratio is rounded up, 0: down
+      forced_count: 1: forced entries count for the rule
+      force_own: 1: own blocks are forced
+      complete: 1: no key block that ends past the row block's first row; needs causal
+      causal: 1: no key block that begins past the row block's last row
+      block_rows: rows of a list row, >= 1; 0: 1
+      block_keys: keys of a key block, >= 1; 0: 64
+    """
+    if ctx.__class__ is Context:
+        call = Call(ctx, _x_select_block)
+    else:
+        call = _x_select_block.begin_by(ctx, index, index_count, kept_score, kept_mass, score_out,
+            row, column, column_low, score, column_weight, block_mask, forced, row_forced,
+            column_forced, count_head, cover_head, query_start, key_start, query_len, key_len)
+    v_row = None
+    if row is not None:
+        v_row = call.put("row", 8, row, 4)
+    if column is not None:
+        call.put("column", 104, column)
+    if column_low is not None:
+        call.put("column_low", 200, column_low)
+    v_score = None
+    if score is not None:
+        v_score = call.put("score", 296, score, 4)
+    if column_weight is not None:
+        call.put("column_weight", 392, column_weight)
+    v_row_forced = None
+    if row_forced is not None:
+        v_row_forced = call.put("row_forced", 680, row_forced, 3)
+    if column_forced is not None:
+        call.put("column_forced", 776, column_forced)
+    v_count_head = None
+    if count_head is not None:
+        v_count_head = call.put("count_head", 872, count_head, 2)
+    v_cover_head = None
+    if cover_head is not None:
+        v_cover_head = call.put("cover_head", 968, cover_head, 1)
+    if query_start is not None:
+        call.put("query_start", 1064, query_start)
+    if key_start is not None:
+        call.put("key_start", 1160, key_start)
+    if query_len is not None:
+        call.put("query_len", 1256, query_len)
+    if key_len is not None:
+        call.put("key_len", 1352, key_len)
+    v_block_mask = None
+    if block_mask is not None:
+        call.bits("block_mask", 488, block_mask, (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0),
+            (v_block_mask, 0, 0), (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)),
+            call.size("x", x, (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0),
+            (v_count_head, 1, 0), (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score,
+            2, 0), (v_block_mask, 2, 0), (v_forced, 2, 0), (v_row_forced, 2, 0))), call.blocks(None,
+            None, block_keys))
+    v_forced = None
+    if forced is not None:
+        call.bits("forced", 584, forced, (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0),
+            (v_block_mask, 0, 0), (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)),
+            call.size("x", x, (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0),
+            (v_count_head, 1, 0), (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score,
+            2, 0), (v_block_mask, 2, 0), (v_forced, 2, 0), (v_row_forced, 2, 0))), call.blocks(None,
+            None, block_keys))
+    if index is not None:
+        index = None if index is False else call.out("index", 1448, index, lambda: (call.size("b",
+            b, (v_row, 0, 0), (v_score, 0, 0), (v_block_mask, 0, 0), (v_forced, 0, 0),
+            (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x, (v_block_mask, 1, 0),
+            (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0), (v_cover_head, 0, 0)),
+            call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_block_mask, 2, 0), (v_forced, 2,
+            0), (v_row_forced, 2, 0)), call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 1544, index_count,
+            lambda: (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0), (v_block_mask, 0, 0),
+            (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x,
+            (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0),
+            (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_block_mask,
+            2, 0), (v_forced, 2, 0), (v_row_forced, 2, 0))), 8)
+    if kept_score is not None:
+        kept_score = None if kept_score is False else call.out("kept_score", 1640, kept_score,
+            lambda: (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0), (v_block_mask, 0, 0),
+            (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x,
+            (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0),
+            (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_block_mask,
+            2, 0), (v_forced, 2, 0), (v_row_forced, 2, 0)), call.size("keep", keep)), 1)
+    if kept_mass is not None:
+        kept_mass = None if kept_mass is False else call.out("kept_mass", 1736, kept_mass, lambda:
+            (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0), (v_block_mask, 0, 0), (v_forced, 0,
+            0), (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x, (v_block_mask, 1, 0),
+            (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0), (v_cover_head, 0, 0)),
+            call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_block_mask, 2, 0), (v_forced, 2,
+            0), (v_row_forced, 2, 0))), 1)
+    if score_out is not None:
+        score_out = None if score_out is False else call.out("score_out", 1832, score_out, lambda:
+            (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0), (v_block_mask, 0, 0), (v_forced, 0,
+            0), (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x, (v_block_mask, 1, 0),
+            (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0), (v_cover_head, 0, 0)),
+            call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_block_mask, 2, 0), (v_forced, 2,
+            0), (v_row_forced, 2, 0)), call.size("y", y)), 1)
+    if query_max:
+        call.scalar("q", 1928, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1936, key_max, "key_max")
+    if count:
+        call.scalar("q", 1944, count, "count")
+    if min_keep:
+        call.scalar("q", 1952, min_keep, "min_keep")
+    if max_keep:
+        call.scalar("q", 1960, max_keep, "max_keep")
+    if min_extra:
+        call.scalar("q", 1968, min_extra, "min_extra")
+    if force_first:
+        call.scalar("q", 1976, force_first, "force_first")
+    if force_previous:
+        call.scalar("q", 1984, force_previous, "force_previous")
+    if force_last:
+        call.scalar("q", 1992, force_last, "force_last")
+    if remap_step:
+        call.scalar("q", 2000, remap_step, "remap_step")
+    if remap_span:
+        call.scalar("q", 2008, remap_span, "remap_span")
+    if scale:
+        call.scalar("f", 2016, scale, "scale")
+    if ratio:
+        call.scalar("f", 2020, ratio, "ratio")
+    if cover:
+        call.scalar("f", 2024, cover, "cover")
+    if threshold:
+        call.scalar("f", 2028, threshold, "threshold")
+    if measure:
+        call.enum(2032, measure, "measure", SelectMeasure)
+    if normalise:
+        call.enum(2036, normalise, "normalise", SelectNormalise)
+    if reduce:
+        call.enum(2040, reduce, "reduce", SelectReduce)
+    if reduce_raw:
+        call.scalar("i", 2044, reduce_raw, "reduce_raw")
+    if rule:
+        call.enum(2048, rule, "rule", SelectRule)
+    if scope:
+        call.enum(2052, scope, "scope", SelectScope)
+    if ratio_up:
+        call.scalar("i", 2056, ratio_up, "ratio_up")
+    if forced_count:
+        call.scalar("i", 2060, forced_count, "forced_count")
+    if force_own:
+        call.scalar("i", 2064, force_own, "force_own")
+    if complete:
+        call.scalar("i", 2068, complete, "complete")
+    if causal:
+        call.scalar("i", 2072, causal, "causal")
+    if block_rows:
+        call.scalar("i", 2076, block_rows, "block_rows")
+    if block_keys:
+        call.scalar("i", 2080, block_keys, "block_keys")
+    return call.run(index, index_count, kept_score, kept_mass, score_out)
+
+
+def pool_forward(ctx_or_x=None, /, x=None, *, ctx=None, y=None, similar=None, dissimilar=None,
+                 similar_least=None, rank_score=None, gate=None, bias=None, previous=None,
+                 key_begin=None, key_start=None, key_len=None, old_len=None, page_table=None,
+                 cache_row=None, b=None, u=None, h=None, f=None, key_max=0, block=0, step=0,
+                 ranked=0, want=0, complete=0, overlap=0):
+    """Summaries of blocks of tokens: of keys, queries or values.
+
+      y[c] = summary of the tokens [c step, c step + block) of the sequence    c = 0, 1, ...
+    as far as the sequence has them: a block counts its own tokens.  Head i of y reads head
+    i / (h / g) of x.  A block without tokens gives 0.  Blocks that the sequence does not have are
+    not written.  NaN in a column makes NaN of it.
+
+    Packed, the first block of sequence r is key_start[r] / step + r, as in x_select_block.  With
+    key_begin blocks are [key_begin[c], key_begin[c + 1]), all u of them.
+
+    gated with overlap = 1 reads 2 f columns of x and gate.  Block c is then blocks c - 1 and c:
+    the tokens of c - 1 give their first f columns, those of c the last f.  bias[i] is added to the
+    gate of place i: token i of the block, with overlap of its own block.
+
+    similar = |mean of x_i / |x_i||^2 over the block, 0 for x_i = 0: 1 where all point one way.
+
+    Limits: none on widths.  Every valid call has one kernel a backend, one pass over x.
+    Sources: Quest (2406.10774), InfLLM (2402.04617), MoBA (2502.13189), NSA (2502.11089),
+    SpargeAttention (2502.18137), SeerAttention (2410.13276), SparQ (2312.04985).
+
+    Example
+      y = fovea.experimental.pool_forward(x)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      x: (b, t, g, d) or paged (pool, page, g, d) f32 f16 bf16: g divides h
+
+    Outputs, new unless passed
+      y: (b, u, h, f) as x or f32: f = d for each wanted part; may be previous
+
+    Outputs on request, by True or an array
+      similar: (b, h, u) f32
+      dissimilar: (b, h, u) u8: 3 where similar <= similar_least, else 0: column_forced and
+          row_forced of x_select_block; needs similar_least
+
+    Optional inputs
+      similar_least: (h) f32
+      rank_score: (b, h, t) or paged (b, h, keys) f32: of ranked
+      gate: (b, t, h, d) as x or f32: of gated
+      bias: (places, d) f32: of gated; places = block
+      previous: (b, u, h, f) as y: of running: the mean of the first old_len tokens
+      key_begin: (b, h, u+1) i32: ascending; in place of block and step
+      key_start: (r+1) i32: first packed token of each sequence, ascending from 0; then b = 1
+      key_len: (r) i32: tokens in use
+      old_len: (r) i32: only blocks that hold a token from here on are written; absent: all
+      page_table: (rows, pages) i32: -1: page absent, and its tokens do not count
+      cache_row: (r) i32: row of page_table; -1 or past the last skips the sequence; needs
+          page_table
+
+    b, u, h, f: extents of new outputs that no input tells.
+
+    Numbers
+      key_max: longest sequence; 0: t, or pages * page
+      block: tokens of a block, 1 .. 2^30; 0: 64
+      step: tokens between blocks, 1 .. block; 0: block
+      ranked: tokens of ranked, >= 1
+      want: sum of fovea_x_summary; 0: mean
+      complete: 1: only blocks that have all their tokens
+      overlap: 1: of gated, see above; step = block
+    """
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _x_pool_forward)
+    else:
+        call, inputs = _x_pool_forward.begin(ctx_or_x, ctx, x)
+        [x] = inputs
+    v_x = call.put("x", 8, x, 4)
+    v_similar_least = None
+    if similar_least is not None:
+        v_similar_least = call.put("similar_least", 392, similar_least, 1)
+    v_rank_score = None
+    if rank_score is not None:
+        v_rank_score = call.put("rank_score", 488, rank_score, 3)
+    v_gate = None
+    if gate is not None:
+        v_gate = call.put("gate", 584, gate, 4)
+    if bias is not None:
+        call.put("bias", 680, bias)
+    v_previous = None
+    if previous is not None:
+        v_previous = call.put("previous", 776, previous, 4)
+    v_key_begin = None
+    if key_begin is not None:
+        v_key_begin = call.put("key_begin", 872, key_begin, 3)
+    if key_start is not None:
+        call.put("key_start", 968, key_start)
+    if key_len is not None:
+        call.put("key_len", 1064, key_len)
+    if old_len is not None:
+        call.put("old_len", 1160, old_len)
+    if page_table is not None:
+        call.put("page_table", 1256, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 1352, cache_row)
+    y = call.out("y", 104, y, lambda: (call.size("b", b, (v_rank_score, 0, 0), (v_gate, 0, 0),
+        (v_previous, 0, 0), (v_key_begin, 0, 0)), call.size("u", u, (v_previous, 1, 0),
+        (v_key_begin, 2, 1)), call.size("h", h, (v_similar_least, 0, 0), (v_rank_score, 1, 0),
+        (v_gate, 2, 0), (v_previous, 2, 0), (v_key_begin, 1, 0)), call.size("f", f, (v_previous, 3,
+        0))), v_x[1])
+    if similar is not None:
+        similar = None if similar is False else call.out("similar", 200, similar, lambda:
+            (call.size("b", b, (v_rank_score, 0, 0), (v_gate, 0, 0), (v_previous, 0, 0),
+            (v_key_begin, 0, 0)), call.size("h", h, (v_similar_least, 0, 0), (v_rank_score, 1, 0),
+            (v_gate, 2, 0), (v_previous, 2, 0), (v_key_begin, 1, 0)), call.size("u", u, (v_previous,
+            1, 0), (v_key_begin, 2, 1))), 1)
+    if dissimilar is not None:
+        dissimilar = None if dissimilar is False else call.out("dissimilar", 296, dissimilar,
+            lambda: (call.size("b", b, (v_rank_score, 0, 0), (v_gate, 0, 0), (v_previous, 0, 0),
+            (v_key_begin, 0, 0)), call.size("h", h, (v_similar_least, 0, 0), (v_rank_score, 1, 0),
+            (v_gate, 2, 0), (v_previous, 2, 0), (v_key_begin, 1, 0)), call.size("u", u, (v_previous,
+            1, 0), (v_key_begin, 2, 1))), 10)
+    if key_max:
+        call.scalar("q", 1448, key_max, "key_max")
+    if block:
+        call.scalar("q", 1456, block, "block")
+    if step:
+        call.scalar("q", 1464, step, "step")
+    if ranked:
+        call.scalar("q", 1472, ranked, "ranked")
+    if want:
+        call.scalar("i", 1480, want, "want")
+    if complete:
+        call.scalar("i", 1484, complete, "complete")
+    if overlap:
+        call.scalar("i", 1488, overlap, "overlap")
+    return call.run(y, similar, dissimilar)
+
+
+def pool_backward(ctx_or_x=None, /, x=None, dy=None, *, ctx=None, dx=None, dgate=None, dbias=None,
+                  gate=None, bias=None, key_begin=None, key_start=None, key_len=None, key_max=0,
+                  block=0, step=0, want=0, complete=0, overlap=0):
+    """Gradients of x_pool_forward for max, min, mean, sum and gated.  Those of max and min go to the
+    first of equal tokens.  Blocks that overlap add up, in their order.
+
+    gated, with w the weights of a block:
+      dx_i = w_i dy,  dgate_i = w_i dy (x_i - y),  dbias[i] = sum over blocks of dgate
+
+    Every element of an output is written, 0 where no block reads the token.
+
+    Example
+      dx = fovea.experimental.pool_backward(x, dy)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      x: (b, t, g, d) f32 f16 bf16: g divides h
+      dy: (b, u, h, f) as x or f32
+
+    Outputs, new unless passed or False
+      dx: (b, t, g, d) as x
+
+    Outputs on request, by True or an array
+      dgate: (b, t, h, d) as x or f32: needs gate
+      dbias: (places, d) f32: needs bias
+
+    Optional inputs
+      gate: (b, t, h, d) as x or f32: of gated
+      bias: (places, d) f32: of gated
+      key_begin: (b, h, u+1) i32: ascending
+      key_start: (r+1) i32: first packed token of each sequence, ascending from 0; then b = 1
+      key_len: (r) i32: tokens in use
+
+    Numbers
+      key_max: longest sequence; 0: t
+      block: as in x_pool_forward
+      step: as in x_pool_forward
+      want: sum of fovea_x_summary without ranked and running; 0: mean
+      complete: 1: only blocks that have all their tokens
+      overlap: 1: of gated; step = block
+    """
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _x_pool_backward)
+    else:
+        call, inputs = _x_pool_backward.begin(ctx_or_x, ctx, x, dy)
+        [x, dy] = inputs
+    v_x = call.put("x", 8, x, 4)
+    call.put("dy", 104, dy)
+    v_gate = None
+    if gate is not None:
+        v_gate = call.put("gate", 200, gate, 4)
+    v_bias = None
+    if bias is not None:
+        v_bias = call.put("bias", 296, bias, 2)
+    if key_begin is not None:
+        call.put("key_begin", 392, key_begin)
+    if key_start is not None:
+        call.put("key_start", 488, key_start)
+    if key_len is not None:
+        call.put("key_len", 584, key_len)
+    dx = None if dx is False else call.out("dx", 680, dx, v_x[2], v_x[1])
+    if dgate is not None:
+        dgate = None if dgate is False else call.out("dgate", 776, dgate, lambda: call.twin("dgate",
+            "gate", v_gate), v_x[1])
+    if dbias is not None:
+        dbias = None if dbias is False else call.out("dbias", 872, dbias, lambda: call.twin("dbias",
+            "bias", v_bias), 1)
+    if key_max:
+        call.scalar("q", 968, key_max, "key_max")
+    if block:
+        call.scalar("q", 976, block, "block")
+    if step:
+        call.scalar("q", 984, step, "step")
+    if want:
+        call.scalar("i", 992, want, "want")
+    if complete:
+        call.scalar("i", 996, complete, "complete")
+    if overlap:
+        call.scalar("i", 1000, overlap, "overlap")
+    return call.run(dx, dgate, dbias)
+
+
+def probe_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, lse=None, column_sum=None,
+                  diagonal_sum=None, block_sum=None, block_max=None, lse_in=None,
+                  query_position=None, query_start=None, key_start=None, query_len=None,
+                  key_len=None, page_table=None, cache_row=None, context_len=None, key_b=None,
+                  x=None, t=None, r=None, keys=None, n=None, u=None, query_max=0, key_max=0,
+                  window_left=0, window_right=0, sink_keys=0, key_step=0, key_shift=0,
+                  group_stride=0, scale=0.0, causal=0, block_rows=0, block_keys=0, reversed=0,
+                  reduce=0):
+    """Statistics of attention's probabilities over the rows of q, without storing them: q holds
+    sampled rows at query_position, or the last rows of each sequence.
+
+      P_ij = exp(scale q_i k_j - lse_i) over the keys that row i sees, lse as attention_forward's
+      column_sum[j]   = sum_i P_ij
+      diagonal_sum[o] = sum of P_ij over p_i - j = o, o = 0, 1, ...
+      block_sum[I, J] = sum of P_ij over the rows of row block I and the keys of key block J
+      block_max[I, J] = the largest of these, 0 where there is none
+    Head j of x is the h / x query heads from j (h / x) on, reduced.  With lse_in nothing is
+    normalised anew; P above 65536 counts as that in diagonal_sum.
+
+    group_stride = S > 1 (antidiagonal scores): a row u and a key v stand for S tokens each,
+      L_uv = scale / S sum_r q_(u S + r) k_(v S + r),  reversed = 1: q_(u S + S - 1 - r)
+    and P is the softmax of L over v.  Tokens past the end, and those of absent pages, give 0.
+    causal compares v with u + floor((context_len - Lq) / S).  Blocks count tokens, as without it.
+
+    Row blocks lie as in x_select_block: packed, the first of sequence r is query_start[r] /
+    block_rows + r.  Row blocks that a sequence has are written with all u key blocks, which are the
+    sequence's own.  The other outputs are written in every element, lse as far as there are rows.
+
+    Limits: d is 1 .. 576.  Every valid call has one kernel a backend, in f32 FMA.
+    Sources: H2O (2306.14048), MInference (2407.02490), SampleAttention (2406.15486), FlexPrefill
+    (2502.20766), XAttention (2503.16428).
+
+    Example
+      outputs = fovea.experimental.probe_forward(q, k, lse=True, column_sum=True, diagonal_sum=True)
+      lse, column_sum, diagonal_sum = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q: g divides h
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: not with lse_in
+      column_sum: (key_b, x, t) or paged (r, x, keys) f32: by storage index, or paged by key column
+      diagonal_sum: (r, x, keys) or broadcastable f32: needs key_step 1, key_shift 0
+      block_sum: (b, x, n, u) f32
+      block_max: (b, x, n, u) f32
+
+    Optional inputs
+      lse_in: (b, h, s) f32: of each row; absent: it is found
+      query_position: (b, h, s) i32: absent: i + context_len - Lq
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
+      query_len: (r) i32: rows in use
+      key_len: (r) i32: keys in use
+      page_table: (rows, pages) i32: -1: page absent, its keys are not seen
+      cache_row: (r) i32: row of page_table, or of k
+      context_len: (r) i32: absent: Lk; not with query_position
+
+    key_b, x, t, r, keys, n, u: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: longest sequence of rows; 0: s
+      key_max: longest sequence of keys; 0: t, or pages * page
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the same; 0: all, 1: none
+      sink_keys: first keys seen through window_left
+      key_step: key j is at position key_step j + key_shift; 0: 1
+      key_shift: see key_step
+      group_stride: S, >= 1; 0: 1.  > 1: only block_sum and block_max, causal alone, and S divides
+          block_rows and block_keys
+      scale: > 0; 0: 1 / sqrt(d)
+      causal: 1: as window_right 1
+      block_rows: rows of a row block, >= 1; 0: 64
+      block_keys: keys of a key block, >= 1; 0: 64
+      reversed: 1: of group_stride > 1, see above
+      reduce: "sum", "mean", "max"
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_probe_forward)
+    else:
+        call, inputs = _x_probe_forward.begin(ctx_or_q, ctx, q, k)
+        [q, k] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    if lse_in is not None:
+        call.put("lse_in", 200, lse_in)
+    if query_position is not None:
+        call.put("query_position", 296, query_position)
+    v_query_start = None
+    if query_start is not None:
+        v_query_start = call.put("query_start", 872, query_start, 1)
+    v_key_start = None
+    if key_start is not None:
+        v_key_start = call.put("key_start", 968, key_start, 1)
+    v_query_len = None
+    if query_len is not None:
+        v_query_len = call.put("query_len", 1064, query_len, 1)
+    v_key_len = None
+    if key_len is not None:
+        v_key_len = call.put("key_len", 1160, key_len, 1)
+    if page_table is not None:
+        call.put("page_table", 1256, page_table)
+    v_cache_row = None
+    if cache_row is not None:
+        v_cache_row = call.put("cache_row", 1352, cache_row, 1)
+    v_context_len = None
+    if context_len is not None:
+        v_context_len = call.put("context_len", 1448, context_len, 1)
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if column_sum is not None:
+        column_sum = None if column_sum is False else call.out("column_sum", 488, column_sum,
+            lambda: (call.size("key_b", key_b), call.size("x", x), call.size("t", t)), 1)
+    if diagonal_sum is not None:
+        diagonal_sum = None if diagonal_sum is False else call.out("diagonal_sum", 584,
+            diagonal_sum, lambda: (call.size("r", r, (v_query_start, 0, 1), (v_key_start, 0, 1),
+            (v_query_len, 0, 0), (v_key_len, 0, 0), (v_cache_row, 0, 0), (v_context_len, 0, 0),
+            (v_q, 0, 0)), call.size("x", x), call.size("keys", keys)), 1)
+    if block_sum is not None:
+        block_sum = None if block_sum is False else call.out("block_sum", 680, block_sum, lambda:
+            (v_q[2][0], call.size("x", x), call.size("n", n), call.size("u", u)), 1)
+    if block_max is not None:
+        block_max = None if block_max is False else call.out("block_max", 776, block_max, lambda:
+            (v_q[2][0], call.size("x", x), call.size("n", n), call.size("u", u)), 1)
+    if query_max:
+        call.scalar("q", 1544, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1552, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1560, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1568, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1576, sink_keys, "sink_keys")
+    if key_step:
+        call.scalar("q", 1584, key_step, "key_step")
+    if key_shift:
+        call.scalar("q", 1592, key_shift, "key_shift")
+    if group_stride:
+        call.scalar("q", 1600, group_stride, "group_stride")
+    if scale:
+        call.scalar("f", 1608, scale, "scale")
+    if causal:
+        call.scalar("i", 1612, causal, "causal")
+    if block_rows:
+        call.scalar("i", 1616, block_rows, "block_rows")
+    if block_keys:
+        call.scalar("i", 1620, block_keys, "block_keys")
+    if reversed:
+        call.scalar("i", 1624, reversed, "reversed")
+    if reduce:
+        call.enum(1628, reduce, "reduce", ProbeReduce)
+    return call.run(lse, column_sum, diagonal_sum, block_sum, block_max)
+
+
+def combine_forward(ctx_or_x=None, /, x=None, *, ctx=None, y=None, x2=None, x3=None, x4=None,
+                    coarse=None, gate=None, gate2=None, gate3=None, gate4=None, gate_coarse=None,
+                    row_begin=None, query_len=None, block_rows=0, coefficient=0.0, coefficient2=0.0,
+                    coefficient3=0.0, coefficient4=0.0, coefficient_coarse=0.0, gate_act=0,
+                    gate2_act=0, gate3_act=0, gate4_act=0, gate_coarse_act=0):
+    """The weighted sum of branches.
+
+      y = sum of coefficient * act(gate) * x over x, x2, x3, x4 and coarse, in this order, in f32
+    Row i takes the row of coarse whose block it is in: rows [row_begin[c], row_begin[c + 1]), or
+    [c block_rows, (c + 1) block_rows).  A row in no block takes nothing of coarse.
+    Rows past query_len are neither read nor written.
+
+    Limits: none on widths.  One pass over memory, one kernel a backend.
+    Sources: NSA (2502.11089), VSA (2505.13389), DuoAttention (2410.10819), SparQ (2312.04985),
+    DiTFastAttn (2406.08552).
+
+    Example
+      y = fovea.experimental.combine_forward(x)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      x: (b, s, h, e) f32 f16 bf16: a branch; stride 0 broadcasts
+
+    Outputs, new unless passed
+      y: (b, s, h, e) as x or f32: may be x
+
+    Optional inputs
+      x2: (b, s, h, e) as x
+      x3: (b, s, h, e) as x
+      x4: (b, s, h, e) as x
+      coarse: (b, u, h, e) as x: a row for each block of rows
+      gate: (b, s, h, e) as x or f32: of x; absent: 1
+      gate2: (b, s, h, e) as x or f32: of x2; absent: 1
+      gate3: (b, s, h, e) as x or f32: of x3; absent: 1
+      gate4: (b, s, h, e) as x or f32: of x4; absent: 1
+      gate_coarse: (b, s, h, e) as x or f32: of coarse; absent: 1
+      row_begin: (b, u+1) i32: first row of each block, ascending; in place of block_rows
+      query_len: (b) i32: rows in use, 0 .. s
+
+    Numbers
+      block_rows: rows of a block of coarse, >= 1; 0: 64
+      coefficient: not 0; 0: 1
+      coefficient2: not 0; 0: 1
+      coefficient3: not 0; 0: 1
+      coefficient4: not 0; 0: 1
+      coefficient_coarse: not 0; 0: 1
+      gate_act: "none", "sigmoid", "complement", "sigmoid_complement"
+      gate2_act: "none", "sigmoid", "complement", "sigmoid_complement"
+      gate3_act: "none", "sigmoid", "complement", "sigmoid_complement"
+      gate4_act: "none", "sigmoid", "complement", "sigmoid_complement"
+      gate_coarse_act: "none", "sigmoid", "complement", "sigmoid_complement"
+    """
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _x_combine_forward)
+    else:
+        call, inputs = _x_combine_forward.begin(ctx_or_x, ctx, x)
+        [x] = inputs
+    v_x = call.put("x", 8, x, 4)
+    if x2 is not None:
+        call.put("x2", 104, x2)
+    if x3 is not None:
+        call.put("x3", 200, x3)
+    if x4 is not None:
+        call.put("x4", 296, x4)
+    if coarse is not None:
+        call.put("coarse", 392, coarse)
+    if gate is not None:
+        call.put("gate", 488, gate)
+    if gate2 is not None:
+        call.put("gate2", 584, gate2)
+    if gate3 is not None:
+        call.put("gate3", 680, gate3)
+    if gate4 is not None:
+        call.put("gate4", 776, gate4)
+    if gate_coarse is not None:
+        call.put("gate_coarse", 872, gate_coarse)
+    if row_begin is not None:
+        call.put("row_begin", 968, row_begin)
+    if query_len is not None:
+        call.put("query_len", 1064, query_len)
+    y = call.out("y", 1160, y, v_x[2], v_x[1])
+    if block_rows:
+        call.scalar("q", 1256, block_rows, "block_rows")
+    if coefficient:
+        call.scalar("f", 1264, coefficient, "coefficient")
+    if coefficient2:
+        call.scalar("f", 1268, coefficient2, "coefficient2")
+    if coefficient3:
+        call.scalar("f", 1272, coefficient3, "coefficient3")
+    if coefficient4:
+        call.scalar("f", 1276, coefficient4, "coefficient4")
+    if coefficient_coarse:
+        call.scalar("f", 1280, coefficient_coarse, "coefficient_coarse")
+    if gate_act:
+        call.enum(1284, gate_act, "gate_act", Gate)
+    if gate2_act:
+        call.enum(1288, gate2_act, "gate2_act", Gate)
+    if gate3_act:
+        call.enum(1292, gate3_act, "gate3_act", Gate)
+    if gate4_act:
+        call.enum(1296, gate4_act, "gate4_act", Gate)
+    if gate_coarse_act:
+        call.enum(1300, gate_coarse_act, "gate_coarse_act", Gate)
+    return call.run(y)
+
+
+def combine_backward(ctx_or_x=None, /, x=None, dy=None, *, ctx=None, dx=None, dx2=None, dx3=None,
+                     dx4=None, dcoarse=None, dgate=None, dgate2=None, dgate3=None, dgate4=None,
+                     dgate_coarse=None, x2=None, x3=None, x4=None, coarse=None, gate=None,
+                     gate2=None, gate3=None, gate4=None, gate_coarse=None, row_begin=None,
+                     query_len=None, block_rows=0, coefficient=0.0, coefficient2=0.0,
+                     coefficient3=0.0, coefficient4=0.0, coefficient_coarse=0.0, gate_act=0,
+                     gate2_act=0, gate3_act=0, gate4_act=0, gate_coarse_act=0):
+    """Gradients of x_combine_forward.
+
+      dx = coefficient act(gate) dy,  dgate = coefficient act'(gate) x dy
+    An axis of stride 0 of a gradient receives the sum over that axis.  dcoarse sums over the rows
+    of each block.  Rows past query_len give 0.
+
+    Example
+      dx = fovea.experimental.combine_backward(x, dy)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      x: (b, s, h, e) f32 f16 bf16: a branch; stride 0 broadcasts
+      dy: (b, s, h, e) as x or f32
+
+    Outputs, new unless passed or False
+      dx: (b, s, h, e) as x
+
+    Outputs on request, by True or an array
+      dx2: (b, s, h, e) as x: needs x2
+      dx3: (b, s, h, e) as x: needs x3
+      dx4: (b, s, h, e) as x: needs x4
+      dcoarse: (b, u, h, e) as x: needs coarse
+      dgate: (b, s, h, e) as x or f32: needs gate
+      dgate2: (b, s, h, e) as x or f32: needs gate2
+      dgate3: (b, s, h, e) as x or f32: needs gate3
+      dgate4: (b, s, h, e) as x or f32: needs gate4
+      dgate_coarse: (b, s, h, e) as x or f32: needs gate_coarse
+
+    Optional inputs
+      x2: (b, s, h, e) as x
+      x3: (b, s, h, e) as x
+      x4: (b, s, h, e) as x
+      coarse: (b, u, h, e) as x: a row for each block of rows
+      gate: (b, s, h, e) as x or f32: of x; absent: 1
+      gate2: (b, s, h, e) as x or f32: of x2; absent: 1
+      gate3: (b, s, h, e) as x or f32: of x3; absent: 1
+      gate4: (b, s, h, e) as x or f32: of x4; absent: 1
+      gate_coarse: (b, s, h, e) as x or f32: of coarse; absent: 1
+      row_begin: (b, u+1) i32: first row of each block, ascending; in place of block_rows
+      query_len: (b) i32: rows in use, 0 .. s
+
+    Numbers
+      block_rows: rows of a block of coarse, >= 1; 0: 64
+      coefficient: not 0; 0: 1
+      coefficient2: not 0; 0: 1
+      coefficient3: not 0; 0: 1
+      coefficient4: not 0; 0: 1
+      coefficient_coarse: not 0; 0: 1
+      gate_act: "none", "sigmoid", "complement", "sigmoid_complement"
+      gate2_act: "none", "sigmoid", "complement", "sigmoid_complement"
+      gate3_act: "none", "sigmoid", "complement", "sigmoid_complement"
+      gate4_act: "none", "sigmoid", "complement", "sigmoid_complement"
+      gate_coarse_act: "none", "sigmoid", "complement", "sigmoid_complement"
+    """
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _x_combine_backward)
+    else:
+        call, inputs = _x_combine_backward.begin(ctx_or_x, ctx, x, dy)
+        [x, dy] = inputs
+    v_x = call.put("x", 8, x, 4)
+    v_x2 = None
+    if x2 is not None:
+        v_x2 = call.put("x2", 104, x2, 4)
+    v_x3 = None
+    if x3 is not None:
+        v_x3 = call.put("x3", 200, x3, 4)
+    v_x4 = None
+    if x4 is not None:
+        v_x4 = call.put("x4", 296, x4, 4)
+    v_coarse = None
+    if coarse is not None:
+        v_coarse = call.put("coarse", 392, coarse, 4)
+    v_gate = None
+    if gate is not None:
+        v_gate = call.put("gate", 488, gate, 4)
+    v_gate2 = None
+    if gate2 is not None:
+        v_gate2 = call.put("gate2", 584, gate2, 4)
+    v_gate3 = None
+    if gate3 is not None:
+        v_gate3 = call.put("gate3", 680, gate3, 4)
+    v_gate4 = None
+    if gate4 is not None:
+        v_gate4 = call.put("gate4", 776, gate4, 4)
+    v_gate_coarse = None
+    if gate_coarse is not None:
+        v_gate_coarse = call.put("gate_coarse", 872, gate_coarse, 4)
+    if row_begin is not None:
+        call.put("row_begin", 968, row_begin)
+    if query_len is not None:
+        call.put("query_len", 1064, query_len)
+    call.put("dy", 1160, dy)
+    dx = None if dx is False else call.out("dx", 1256, dx, v_x[2], v_x[1])
+    if dx2 is not None:
+        dx2 = None if dx2 is False else call.out("dx2", 1352, dx2, lambda: call.twin("dx2", "x2",
+            v_x2), v_x[1])
+    if dx3 is not None:
+        dx3 = None if dx3 is False else call.out("dx3", 1448, dx3, lambda: call.twin("dx3", "x3",
+            v_x3), v_x[1])
+    if dx4 is not None:
+        dx4 = None if dx4 is False else call.out("dx4", 1544, dx4, lambda: call.twin("dx4", "x4",
+            v_x4), v_x[1])
+    if dcoarse is not None:
+        dcoarse = None if dcoarse is False else call.out("dcoarse", 1640, dcoarse, lambda:
+            call.twin("dcoarse", "coarse", v_coarse), v_x[1])
+    if dgate is not None:
+        dgate = None if dgate is False else call.out("dgate", 1736, dgate, lambda:
+            call.twin("dgate", "gate", v_gate), v_x[1])
+    if dgate2 is not None:
+        dgate2 = None if dgate2 is False else call.out("dgate2", 1832, dgate2, lambda:
+            call.twin("dgate2", "gate2", v_gate2), v_x[1])
+    if dgate3 is not None:
+        dgate3 = None if dgate3 is False else call.out("dgate3", 1928, dgate3, lambda:
+            call.twin("dgate3", "gate3", v_gate3), v_x[1])
+    if dgate4 is not None:
+        dgate4 = None if dgate4 is False else call.out("dgate4", 2024, dgate4, lambda:
+            call.twin("dgate4", "gate4", v_gate4), v_x[1])
+    if dgate_coarse is not None:
+        dgate_coarse = None if dgate_coarse is False else call.out("dgate_coarse", 2120,
+            dgate_coarse, lambda: call.twin("dgate_coarse", "gate_coarse", v_gate_coarse), v_x[1])
+    if block_rows:
+        call.scalar("q", 2216, block_rows, "block_rows")
+    if coefficient:
+        call.scalar("f", 2224, coefficient, "coefficient")
+    if coefficient2:
+        call.scalar("f", 2228, coefficient2, "coefficient2")
+    if coefficient3:
+        call.scalar("f", 2232, coefficient3, "coefficient3")
+    if coefficient4:
+        call.scalar("f", 2236, coefficient4, "coefficient4")
+    if coefficient_coarse:
+        call.scalar("f", 2240, coefficient_coarse, "coefficient_coarse")
+    if gate_act:
+        call.enum(2244, gate_act, "gate_act", Gate)
+    if gate2_act:
+        call.enum(2248, gate2_act, "gate2_act", Gate)
+    if gate3_act:
+        call.enum(2252, gate3_act, "gate3_act", Gate)
+    if gate4_act:
+        call.enum(2256, gate4_act, "gate4_act", Gate)
+    if gate_coarse_act:
+        call.enum(2260, gate_coarse_act, "gate_coarse_act", Gate)
+    return call.run(dx, dx2, dx3, dx4, dcoarse, dgate, dgate2, dgate3, dgate4, dgate_coarse)
+
+
+def compare_forward(ctx_or_reference=None, /, reference=None, candidate=None, *, ctx=None,
+                    distance=None, best=None, query_len=None, measure=0):
+    """Distances of candidates from a reference, for each head of each sequence.
+
+    Rows past query_len do not count; without rows the distance is 0.  A row whose sum is 0 is a
+    vector of zeros.  NaN is never best.
+
+    Limits: none on widths.  One pass over memory, one kernel a backend.
+    Sources: Sparse VideoGen (2502.01776), FlexPrefill (2502.20766).
+
+    Example
+      outputs = fovea.experimental.compare_forward(reference, candidate, distance=True, best=True)
+      distance, best = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      reference: (b, s, h, e) f32 f16 bf16
+      candidate: (n, b, s, h, e) as reference
+
+    Outputs on request, by True or an array
+      distance: (n, b, h) f32
+      best: (b, h) i32: the candidate with the smallest distance, the first of equals; -1: none
+
+    Optional inputs
+      query_len: (b) i32: rows in use, 0 .. s
+
+    Numbers
+      measure: "x_compare_mse", "x_compare_jsd"
+    """
+    if ctx_or_reference.__class__ is Context and ctx is None:
+        call = Call(ctx_or_reference, _x_compare_forward)
+    else:
+        call, inputs = _x_compare_forward.begin(ctx_or_reference, ctx, reference, candidate)
+        [reference, candidate] = inputs
+    v_reference = call.put("reference", 8, reference, 4)
+    v_candidate = call.put("candidate", 104, candidate, 5)
+    if query_len is not None:
+        call.put("query_len", 200, query_len)
+    if distance is not None:
+        distance = None if distance is False else call.out("distance", 296, distance,
+            (v_candidate[2][0], v_reference[2][0], v_reference[2][2]), 1)
+    if best is not None:
+        best = None if best is False else call.out("best", 392, best, (v_reference[2][0],
+            v_reference[2][2]), 8)
+    if measure:
+        call.enum(488, measure, "measure", CompareMeasure)
+    return call.run(distance, best)
+
+
+def cache_step(ctx_or_k=None, /, k=None, v=None, position=None, count=None, *, ctx=None, score=None,
+               k_new=None, v_new=None, mass=None, query_len=None, old_len=None, capacity=None,
+               sink_keys=0, recent=0, heavy=0, rule=0):
+    """One step of a bounded cache: what is too much goes, and new tokens come.
+
+    The live tokens of a head are its slots [0, count), in no order of positions: attention over
+    them is x_sparse_forward's or attention_forward's with key_len = count.  New token n is at
+    position old_len + n; without old_len, behind the largest live position, or 0 without one.
+
+    ring   Position p has slot p where p < sink_keys + recent, else sink_keys + (p - sink_keys) %
+           recent.  With capacity[g] a head has recent = capacity[g] - sink_keys; heads may differ.
+           Slots from count on are not written.
+    heavy  1. mass is added to the score of each live slot.
+           2. Live tokens that the rule does not keep go.  Kept ones in slots from the new count on
+              move down to the free slots, both in ascending order.
+           3. New tokens come behind, with a score of 0; needs t >= heavy + recent + s.
+           So the mass that attention gives the new tokens counts at the next step.
+
+    k and v are stored as given.  Keys that are to be rotated by cache rank are rotated later.
+
+    Limits: none on widths.  Every valid call has one kernel a backend.
+    Sources: StreamingLLM (2309.17453), H2O (2306.14048), MoA (2406.14909), DuoAttention
+    (2410.10819).
+
+    Example
+      fovea.experimental.cache_step(k, v, position, count)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      k: (b, t, g, d) f32 f16 bf16: t slots
+      v: (b, t, g, e) as k
+      position: (b, g, t) i32: of each live slot
+      count: (b, g) i32: live slots
+
+    Optional inputs
+      score: (b, g, t) f32: of heavy
+      k_new: (b, s, g, d) as k: needs v_new; absent: only what is too much goes
+      v_new: (b, s, g, e) as k
+      mass: (b, g, t) f32: of heavy, of each live slot
+      query_len: (b) i32: new tokens in use, 0 .. s
+      old_len: (b) i32: tokens before the new ones
+      capacity: (g) i32: of ring: slots of each head, sink_keys + 1 .. t; recent stays 0
+
+    Numbers
+      sink_keys: of ring
+      recent: of ring >= 1, of heavy >= 0
+      heavy: of heavy, >= 0
+      rule: "ring", "heavy"
+    """
+    if ctx_or_k.__class__ is Context and ctx is None:
+        call = Call(ctx_or_k, _x_cache_step)
+    else:
+        call, inputs = _x_cache_step.begin(ctx_or_k, ctx, k, v, position, count)
+        [k, v, position, count] = inputs
+    call.put("k", 8, k, None, True)
+    call.put("v", 104, v, None, True)
+    call.put("position", 200, position, None, True)
+    call.put("count", 296, count, None, True)
+    if score is not None:
+        call.put("score", 392, score, None, True)
+    if k_new is not None:
+        call.put("k_new", 488, k_new)
+    if v_new is not None:
+        call.put("v_new", 584, v_new)
+    if mass is not None:
+        call.put("mass", 680, mass)
+    if query_len is not None:
+        call.put("query_len", 776, query_len)
+    if old_len is not None:
+        call.put("old_len", 872, old_len)
+    if capacity is not None:
+        call.put("capacity", 968, capacity)
+    if sink_keys:
+        call.scalar("q", 1064, sink_keys, "sink_keys")
+    if recent:
+        call.scalar("q", 1072, recent, "recent")
+    if heavy:
+        call.scalar("q", 1080, heavy, "heavy")
+    if rule:
+        call.enum(1088, rule, "rule", CacheRule)
+    return call.run()

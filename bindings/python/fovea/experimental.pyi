@@ -7,12 +7,25 @@ from typing_extensions import TypedDict, Unpack
 
 from ._core import Context
 from ._types import A, Array, Float, Int, Output, Wanted
+from ._abi import XCacheRule as CacheRule
+from ._abi import XCompareMeasure as CompareMeasure
+from ._abi import XGate as Gate
 from ._abi import XPool as Pool
+from ._abi import XProbeReduce as ProbeReduce
+from ._abi import XSelectMeasure as SelectMeasure
+from ._abi import XSelectNormalise as SelectNormalise
+from ._abi import XSelectReduce as SelectReduce
+from ._abi import XSelectRule as SelectRule
+from ._abi import XSelectScope as SelectScope
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
-           "group_norm_backward", "Pool"]
+           "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
+           "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
+           "compare_forward", "cache_step", "CacheRule", "CompareMeasure", "Gate", "Pool",
+           "ProbeReduce", "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule",
+           "SelectScope"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -550,3 +563,502 @@ def group_norm_backward(ctx: Context | None, x: Array, dy: Array, *, dx: Output 
 @overload
 def group_norm_backward(x: Array, dy: Array, *, ctx: Context | None = ..., dx: Output = ...,
                         dgain: Output = ..., **fields: Unpack[_group_norm_backward]) -> Any: ...
+
+class _sparse_forward(TypedDict, total=False):
+    q_value: Array | None
+    index: Array | None
+    index_count: Array | None
+    index_bias: Array | None
+    column: Array | None
+    column_count: Array | None
+    row_begin: Array | None
+    key_begin: Array | None
+    tile: Array | None
+    tile_bits: Array | None
+    sink_logit: Array | None
+    head_map: Array | None
+    skip_head: Array | None
+    mass: Array | None
+    k_scale: Array | None
+    v_scale: Array | None
+    context_len: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    page_table: Array | None
+    cache_row: Array | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    sink_keys: Int
+    key_step: Int
+    key_shift: Int
+    first_keys: Int
+    last_keys: Int
+    scale: Float
+    softcap: Float
+    skip_margin: Float
+    causal: Int
+    splits: Int
+    block_rows: Int
+    block_keys: Int
+    entry_keys: Int
+
+@overload
+def sparse_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                   lse: None = ..., skipped: None = ...,
+                   **fields: Unpack[_sparse_forward]) -> A: ...
+@overload
+def sparse_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                   lse: None = ..., skipped: None = ...,
+                   **fields: Unpack[_sparse_forward]) -> A: ...
+@overload
+def sparse_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                   lse: Wanted, skipped: None = ..., **fields: Unpack[_sparse_forward]) -> tuple[A,
+                   A]: ...
+@overload
+def sparse_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                   lse: Wanted, skipped: None = ..., **fields: Unpack[_sparse_forward]) -> tuple[A,
+                   A]: ...
+@overload
+def sparse_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                   lse: None = ..., skipped: Wanted, **fields: Unpack[_sparse_forward]) -> tuple[A,
+                   Any]: ...
+@overload
+def sparse_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                   lse: None = ..., skipped: Wanted, **fields: Unpack[_sparse_forward]) -> tuple[A,
+                   Any]: ...
+@overload
+def sparse_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                   lse: Wanted, skipped: Wanted, **fields: Unpack[_sparse_forward]) -> tuple[A, A,
+                   Any]: ...
+@overload
+def sparse_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                   lse: Wanted, skipped: Wanted, **fields: Unpack[_sparse_forward]) -> tuple[A, A,
+                   Any]: ...
+@overload
+def sparse_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Output = ...,
+                   lse: Output = ..., skipped: Output = ...,
+                   **fields: Unpack[_sparse_forward]) -> Any: ...
+@overload
+def sparse_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
+                   lse: Output = ..., skipped: Output = ...,
+                   **fields: Unpack[_sparse_forward]) -> Any: ...
+
+class _sparse_backward(TypedDict, total=False):
+    index: Array | None
+    index_count: Array | None
+    row_begin: Array | None
+    key_begin: Array | None
+    tile: Array | None
+    tile_bits: Array | None
+    sink_logit: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    dlse: Array | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    sink_keys: Int
+    first_keys: Int
+    last_keys: Int
+    scale: Float
+    softcap: Float
+    causal: Int
+    block_rows: Int
+    block_keys: Int
+    entry_keys: Int
+    nondeterministic: Int
+
+@overload
+def sparse_backward(ctx: Context | None, q: A, k: Array, v: Array, o: Array, lse: Array,
+                    dout: Array, *, dq: Wanted | None = ..., dk: Wanted | None = ...,
+                    dv: Wanted | None = ..., dsink_logit: None = ...,
+                    **fields: Unpack[_sparse_backward]) -> tuple[A, A, A]: ...
+@overload
+def sparse_backward(q: A, k: Array, v: Array, o: Array, lse: Array, dout: Array, *,
+                    ctx: Context | None = ..., dq: Wanted | None = ..., dk: Wanted | None = ...,
+                    dv: Wanted | None = ..., dsink_logit: None = ...,
+                    **fields: Unpack[_sparse_backward]) -> tuple[A, A, A]: ...
+@overload
+def sparse_backward(ctx: Context | None, q: A, k: Array, v: Array, o: Array, lse: Array,
+                    dout: Array, *, dq: Wanted | None = ..., dk: Wanted | None = ...,
+                    dv: Wanted | None = ..., dsink_logit: Wanted,
+                    **fields: Unpack[_sparse_backward]) -> tuple[A, A, A, A]: ...
+@overload
+def sparse_backward(q: A, k: Array, v: Array, o: Array, lse: Array, dout: Array, *,
+                    ctx: Context | None = ..., dq: Wanted | None = ..., dk: Wanted | None = ...,
+                    dv: Wanted | None = ..., dsink_logit: Wanted,
+                    **fields: Unpack[_sparse_backward]) -> tuple[A, A, A, A]: ...
+@overload
+def sparse_backward(ctx: Context | None, q: Array, k: Array, v: Array, o: Array, lse: Array,
+                    dout: Array, *, dq: Output = ..., dk: Output = ..., dv: Output = ...,
+                    dsink_logit: Output = ..., **fields: Unpack[_sparse_backward]) -> Any: ...
+@overload
+def sparse_backward(q: Array, k: Array, v: Array, o: Array, lse: Array, dout: Array, *,
+                    ctx: Context | None = ..., dq: Output = ..., dk: Output = ..., dv: Output = ...,
+                    dsink_logit: Output = ..., **fields: Unpack[_sparse_backward]) -> Any: ...
+
+class _select_block(TypedDict, total=False):
+    row: Array | None
+    column: Array | None
+    column_low: Array | None
+    score: Array | None
+    column_weight: Array | None
+    block_mask: Array | None
+    forced: Array | None
+    row_forced: Array | None
+    column_forced: Array | None
+    count_head: Array | None
+    cover_head: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    b: Int | None
+    x: Int | None
+    n: Int | None
+    keep: Int | None
+    y: Int | None
+    query_max: Int
+    key_max: Int
+    count: Int
+    min_keep: Int
+    max_keep: Int
+    min_extra: Int
+    force_first: Int
+    force_previous: Int
+    force_last: Int
+    remap_step: Int
+    remap_span: Int
+    scale: Float
+    ratio: Float
+    cover: Float
+    threshold: Float
+    measure: Literal["dot", "box"] | SelectMeasure | Int
+    normalise: Literal["none", "softmax", "weighted", "minmax", "max"] | SelectNormalise | Int
+    reduce: Literal["none", "sum", "mean", "max"] | SelectReduce | Int
+    reduce_raw: Int
+    rule: Literal["top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"] |
+        SelectRule | Int
+    scope: Literal["row", "head", "all"] | SelectScope | Int
+    ratio_up: Int
+    forced_count: Int
+    force_own: Int
+    complete: Int
+    causal: Int
+    block_rows: Int
+    block_keys: Int
+
+@overload
+def select_block(ctx: Context | None = ..., *, index: None = ..., index_count: None = ...,
+                 kept_score: None = ..., kept_mass: None = ..., score_out: None = ...,
+                 **fields: Unpack[_select_block]) -> None: ...
+@overload
+def select_block(ctx: Context | None = ..., *, index: Output = ..., index_count: Output = ...,
+                 kept_score: Output = ..., kept_mass: Output = ..., score_out: Output = ...,
+                 **fields: Unpack[_select_block]) -> Any: ...
+
+class _pool_forward(TypedDict, total=False):
+    similar_least: Array | None
+    rank_score: Array | None
+    gate: Array | None
+    bias: Array | None
+    previous: Array | None
+    key_begin: Array | None
+    key_start: Array | None
+    key_len: Array | None
+    old_len: Array | None
+    page_table: Array | None
+    cache_row: Array | None
+    b: Int | None
+    u: Int | None
+    h: Int | None
+    f: Int | None
+    key_max: Int
+    block: Int
+    step: Int
+    ranked: Int
+    want: Int
+    complete: Int
+    overlap: Int
+
+@overload
+def pool_forward(ctx: Context | None, x: A, *, y: Wanted | None = ..., similar: None = ...,
+                 dissimilar: None = ..., **fields: Unpack[_pool_forward]) -> A: ...
+@overload
+def pool_forward(x: A, *, ctx: Context | None = ..., y: Wanted | None = ..., similar: None = ...,
+                 dissimilar: None = ..., **fields: Unpack[_pool_forward]) -> A: ...
+@overload
+def pool_forward(ctx: Context | None, x: A, *, y: Wanted | None = ..., similar: Wanted,
+                 dissimilar: None = ..., **fields: Unpack[_pool_forward]) -> tuple[A, A]: ...
+@overload
+def pool_forward(x: A, *, ctx: Context | None = ..., y: Wanted | None = ..., similar: Wanted,
+                 dissimilar: None = ..., **fields: Unpack[_pool_forward]) -> tuple[A, A]: ...
+@overload
+def pool_forward(ctx: Context | None, x: A, *, y: Wanted | None = ..., similar: None = ...,
+                 dissimilar: Wanted, **fields: Unpack[_pool_forward]) -> tuple[A, Any]: ...
+@overload
+def pool_forward(x: A, *, ctx: Context | None = ..., y: Wanted | None = ..., similar: None = ...,
+                 dissimilar: Wanted, **fields: Unpack[_pool_forward]) -> tuple[A, Any]: ...
+@overload
+def pool_forward(ctx: Context | None, x: A, *, y: Wanted | None = ..., similar: Wanted,
+                 dissimilar: Wanted, **fields: Unpack[_pool_forward]) -> tuple[A, A, Any]: ...
+@overload
+def pool_forward(x: A, *, ctx: Context | None = ..., y: Wanted | None = ..., similar: Wanted,
+                 dissimilar: Wanted, **fields: Unpack[_pool_forward]) -> tuple[A, A, Any]: ...
+@overload
+def pool_forward(ctx: Context | None, x: Array, *, y: Output = ..., similar: Output = ...,
+                 dissimilar: Output = ..., **fields: Unpack[_pool_forward]) -> Any: ...
+@overload
+def pool_forward(x: Array, *, ctx: Context | None = ..., y: Output = ..., similar: Output = ...,
+                 dissimilar: Output = ..., **fields: Unpack[_pool_forward]) -> Any: ...
+
+class _pool_backward(TypedDict, total=False):
+    gate: Array | None
+    bias: Array | None
+    key_begin: Array | None
+    key_start: Array | None
+    key_len: Array | None
+    key_max: Int
+    block: Int
+    step: Int
+    want: Int
+    complete: Int
+    overlap: Int
+
+@overload
+def pool_backward(ctx: Context | None, x: A, dy: Array, *, dx: Wanted | None = ...,
+                  dgate: None = ..., dbias: None = ..., **fields: Unpack[_pool_backward]) -> A: ...
+@overload
+def pool_backward(x: A, dy: Array, *, ctx: Context | None = ..., dx: Wanted | None = ...,
+                  dgate: None = ..., dbias: None = ..., **fields: Unpack[_pool_backward]) -> A: ...
+@overload
+def pool_backward(ctx: Context | None, x: A, dy: Array, *, dx: Wanted | None = ..., dgate: Wanted,
+                  dbias: None = ..., **fields: Unpack[_pool_backward]) -> tuple[A, A]: ...
+@overload
+def pool_backward(x: A, dy: Array, *, ctx: Context | None = ..., dx: Wanted | None = ...,
+                  dgate: Wanted, dbias: None = ..., **fields: Unpack[_pool_backward]) -> tuple[A,
+                  A]: ...
+@overload
+def pool_backward(ctx: Context | None, x: A, dy: Array, *, dx: Wanted | None = ...,
+                  dgate: None = ..., dbias: Wanted, **fields: Unpack[_pool_backward]) -> tuple[A,
+                  A]: ...
+@overload
+def pool_backward(x: A, dy: Array, *, ctx: Context | None = ..., dx: Wanted | None = ...,
+                  dgate: None = ..., dbias: Wanted, **fields: Unpack[_pool_backward]) -> tuple[A,
+                  A]: ...
+@overload
+def pool_backward(ctx: Context | None, x: A, dy: Array, *, dx: Wanted | None = ..., dgate: Wanted,
+                  dbias: Wanted, **fields: Unpack[_pool_backward]) -> tuple[A, A, A]: ...
+@overload
+def pool_backward(x: A, dy: Array, *, ctx: Context | None = ..., dx: Wanted | None = ...,
+                  dgate: Wanted, dbias: Wanted, **fields: Unpack[_pool_backward]) -> tuple[A, A,
+                  A]: ...
+@overload
+def pool_backward(ctx: Context | None, x: Array, dy: Array, *, dx: Output = ...,
+                  dgate: Output = ..., dbias: Output = ...,
+                  **fields: Unpack[_pool_backward]) -> Any: ...
+@overload
+def pool_backward(x: Array, dy: Array, *, ctx: Context | None = ..., dx: Output = ...,
+                  dgate: Output = ..., dbias: Output = ...,
+                  **fields: Unpack[_pool_backward]) -> Any: ...
+
+class _probe_forward(TypedDict, total=False):
+    lse_in: Array | None
+    query_position: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    page_table: Array | None
+    cache_row: Array | None
+    context_len: Array | None
+    key_b: Int | None
+    x: Int | None
+    t: Int | None
+    r: Int | None
+    keys: Int | None
+    n: Int | None
+    u: Int | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    sink_keys: Int
+    key_step: Int
+    key_shift: Int
+    group_stride: Int
+    scale: Float
+    causal: Int
+    block_rows: Int
+    block_keys: Int
+    reversed: Int
+    reduce: Literal["sum", "mean", "max"] | ProbeReduce | Int
+
+@overload
+def probe_forward(ctx: Context | None, q: Array, k: Array, *, lse: None = ...,
+                  column_sum: None = ..., diagonal_sum: None = ..., block_sum: None = ...,
+                  block_max: None = ..., **fields: Unpack[_probe_forward]) -> None: ...
+@overload
+def probe_forward(q: Array, k: Array, *, ctx: Context | None = ..., lse: None = ...,
+                  column_sum: None = ..., diagonal_sum: None = ..., block_sum: None = ...,
+                  block_max: None = ..., **fields: Unpack[_probe_forward]) -> None: ...
+@overload
+def probe_forward(ctx: Context | None, q: Array, k: Array, *, lse: Output = ...,
+                  column_sum: Output = ..., diagonal_sum: Output = ..., block_sum: Output = ...,
+                  block_max: Output = ..., **fields: Unpack[_probe_forward]) -> Any: ...
+@overload
+def probe_forward(q: Array, k: Array, *, ctx: Context | None = ..., lse: Output = ...,
+                  column_sum: Output = ..., diagonal_sum: Output = ..., block_sum: Output = ...,
+                  block_max: Output = ..., **fields: Unpack[_probe_forward]) -> Any: ...
+
+class _combine_forward(TypedDict, total=False):
+    x2: Array | None
+    x3: Array | None
+    x4: Array | None
+    coarse: Array | None
+    gate: Array | None
+    gate2: Array | None
+    gate3: Array | None
+    gate4: Array | None
+    gate_coarse: Array | None
+    row_begin: Array | None
+    query_len: Array | None
+    block_rows: Int
+    coefficient: Float
+    coefficient2: Float
+    coefficient3: Float
+    coefficient4: Float
+    coefficient_coarse: Float
+    gate_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+    gate2_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+    gate3_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+    gate4_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+    gate_coarse_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+
+@overload
+def combine_forward(ctx: Context | None, x: A, *, y: Wanted | None = ...,
+                    **fields: Unpack[_combine_forward]) -> A: ...
+@overload
+def combine_forward(x: A, *, ctx: Context | None = ..., y: Wanted | None = ...,
+                    **fields: Unpack[_combine_forward]) -> A: ...
+@overload
+def combine_forward(ctx: Context | None, x: Array, *, y: Output = ...,
+                    **fields: Unpack[_combine_forward]) -> Any: ...
+@overload
+def combine_forward(x: Array, *, ctx: Context | None = ..., y: Output = ...,
+                    **fields: Unpack[_combine_forward]) -> Any: ...
+
+class _combine_backward(TypedDict, total=False):
+    x2: Array | None
+    x3: Array | None
+    x4: Array | None
+    coarse: Array | None
+    gate: Array | None
+    gate2: Array | None
+    gate3: Array | None
+    gate4: Array | None
+    gate_coarse: Array | None
+    row_begin: Array | None
+    query_len: Array | None
+    block_rows: Int
+    coefficient: Float
+    coefficient2: Float
+    coefficient3: Float
+    coefficient4: Float
+    coefficient_coarse: Float
+    gate_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+    gate2_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+    gate3_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+    gate4_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+    gate_coarse_act: Literal["none", "sigmoid", "complement", "sigmoid_complement"] | Gate | Int
+
+@overload
+def combine_backward(ctx: Context | None, x: A, dy: Array, *, dx: Wanted | None = ...,
+                     dx2: None = ..., dx3: None = ..., dx4: None = ..., dcoarse: None = ...,
+                     dgate: None = ..., dgate2: None = ..., dgate3: None = ..., dgate4: None = ...,
+                     dgate_coarse: None = ..., **fields: Unpack[_combine_backward]) -> A: ...
+@overload
+def combine_backward(x: A, dy: Array, *, ctx: Context | None = ..., dx: Wanted | None = ...,
+                     dx2: None = ..., dx3: None = ..., dx4: None = ..., dcoarse: None = ...,
+                     dgate: None = ..., dgate2: None = ..., dgate3: None = ..., dgate4: None = ...,
+                     dgate_coarse: None = ..., **fields: Unpack[_combine_backward]) -> A: ...
+@overload
+def combine_backward(ctx: Context | None, x: Array, dy: Array, *, dx: Output = ...,
+                     dx2: Output = ..., dx3: Output = ..., dx4: Output = ..., dcoarse: Output = ...,
+                     dgate: Output = ..., dgate2: Output = ..., dgate3: Output = ...,
+                     dgate4: Output = ..., dgate_coarse: Output = ...,
+                     **fields: Unpack[_combine_backward]) -> Any: ...
+@overload
+def combine_backward(x: Array, dy: Array, *, ctx: Context | None = ..., dx: Output = ...,
+                     dx2: Output = ..., dx3: Output = ..., dx4: Output = ..., dcoarse: Output = ...,
+                     dgate: Output = ..., dgate2: Output = ..., dgate3: Output = ...,
+                     dgate4: Output = ..., dgate_coarse: Output = ...,
+                     **fields: Unpack[_combine_backward]) -> Any: ...
+
+class _compare_forward(TypedDict, total=False):
+    query_len: Array | None
+    measure: Literal["x_compare_mse", "x_compare_jsd"] | CompareMeasure | Int
+
+@overload
+def compare_forward(ctx: Context | None, reference: Array, candidate: Array, *,
+                    distance: None = ..., best: None = ...,
+                    **fields: Unpack[_compare_forward]) -> None: ...
+@overload
+def compare_forward(reference: Array, candidate: Array, *, ctx: Context | None = ...,
+                    distance: None = ..., best: None = ...,
+                    **fields: Unpack[_compare_forward]) -> None: ...
+@overload
+def compare_forward(ctx: Context | None, reference: A, candidate: Array, *, distance: Wanted,
+                    best: None = ..., **fields: Unpack[_compare_forward]) -> A: ...
+@overload
+def compare_forward(reference: A, candidate: Array, *, ctx: Context | None = ..., distance: Wanted,
+                    best: None = ..., **fields: Unpack[_compare_forward]) -> A: ...
+@overload
+def compare_forward(ctx: Context | None, reference: Array, candidate: Array, *,
+                    distance: None = ..., best: Wanted,
+                    **fields: Unpack[_compare_forward]) -> Any: ...
+@overload
+def compare_forward(reference: Array, candidate: Array, *, ctx: Context | None = ...,
+                    distance: None = ..., best: Wanted,
+                    **fields: Unpack[_compare_forward]) -> Any: ...
+@overload
+def compare_forward(ctx: Context | None, reference: A, candidate: Array, *, distance: Wanted,
+                    best: Wanted, **fields: Unpack[_compare_forward]) -> tuple[A, Any]: ...
+@overload
+def compare_forward(reference: A, candidate: Array, *, ctx: Context | None = ..., distance: Wanted,
+                    best: Wanted, **fields: Unpack[_compare_forward]) -> tuple[A, Any]: ...
+@overload
+def compare_forward(ctx: Context | None, reference: Array, candidate: Array, *,
+                    distance: Output = ..., best: Output = ...,
+                    **fields: Unpack[_compare_forward]) -> Any: ...
+@overload
+def compare_forward(reference: Array, candidate: Array, *, ctx: Context | None = ...,
+                    distance: Output = ..., best: Output = ...,
+                    **fields: Unpack[_compare_forward]) -> Any: ...
+
+class _cache_step(TypedDict, total=False):
+    score: Array | None
+    k_new: Array | None
+    v_new: Array | None
+    mass: Array | None
+    query_len: Array | None
+    old_len: Array | None
+    capacity: Array | None
+    sink_keys: Int
+    recent: Int
+    heavy: Int
+    rule: Literal["ring", "heavy"] | CacheRule | Int
+
+@overload
+def cache_step(ctx: Context | None, k: Array, v: Array, position: Array, count: Array,
+               **fields: Unpack[_cache_step]) -> None: ...
+@overload
+def cache_step(k: Array, v: Array, position: Array, count: Array, *, ctx: Context | None = ...,
+               **fields: Unpack[_cache_step]) -> None: ...

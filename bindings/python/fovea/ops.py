@@ -45,6 +45,16 @@ _x_multi_token_forward = Op("x_multi_token_forward", _abi.XMultiTokenForwardPara
 _x_multi_token_backward = Op("x_multi_token_backward", _abi.XMultiTokenBackwardParams)
 _x_group_norm_forward = Op("x_group_norm_forward", _abi.XGroupNormForwardParams)
 _x_group_norm_backward = Op("x_group_norm_backward", _abi.XGroupNormBackwardParams)
+_x_sparse_forward = Op("x_sparse_forward", _abi.XSparseForwardParams)
+_x_sparse_backward = Op("x_sparse_backward", _abi.XSparseBackwardParams)
+_x_select_block = Op("x_select_block", _abi.XSelectBlockParams)
+_x_pool_forward = Op("x_pool_forward", _abi.XPoolForwardParams)
+_x_pool_backward = Op("x_pool_backward", _abi.XPoolBackwardParams)
+_x_probe_forward = Op("x_probe_forward", _abi.XProbeForwardParams)
+_x_combine_forward = Op("x_combine_forward", _abi.XCombineForwardParams)
+_x_combine_backward = Op("x_combine_backward", _abi.XCombineBackwardParams)
+_x_compare_forward = Op("x_compare_forward", _abi.XCompareForwardParams)
+_x_cache_step = Op("x_cache_step", _abi.XCacheStepParams)
 
 
 def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

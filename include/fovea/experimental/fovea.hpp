@@ -7,6 +7,9 @@
 #include "../fovea.hpp"
 #include "kl.h"
 #include "multi_token.h"
+#include "select.h"
+#include "sparse.h"
+#include "summary.h"
 
 #define FOVEA_CPP_OPERATIONS_EXPERIMENTAL(X) \
   X(x_kl_jensen_shannon_forward) \
@@ -20,7 +23,17 @@
   X(x_multi_token_forward) \
   X(x_multi_token_backward) \
   X(x_group_norm_forward) \
-  X(x_group_norm_backward)
+  X(x_group_norm_backward) \
+  X(x_sparse_forward) \
+  X(x_sparse_backward) \
+  X(x_select_block) \
+  X(x_pool_forward) \
+  X(x_pool_backward) \
+  X(x_probe_forward) \
+  X(x_combine_forward) \
+  X(x_combine_backward) \
+  X(x_compare_forward) \
+  X(x_cache_step)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kWarps * 32)
     const int64_t i = digit(a.sequences.query_max - parts.out.history);
     const Sequence seq = a.sequences[rest];
     const OutRows::Place out = parts.out.of(a.sequences, seq, rest);
-    if (i >= out.count) continue;
+    if (i >= out.count || (parts.skip_head && parts.skip_head[h])) continue;
     pdl_wait();
     combine_row(a, parts, seq.batch, out.begin + i, h, chunk);
   }

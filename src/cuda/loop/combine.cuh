@@ -20,6 +20,7 @@ struct Partials {
   int64_t h, e;
   int32_t splits;
   OutRows out;
+  IntVector skip_head;  // (h): not 0 where a head has no partials
 
   // `token` is batch * rows of o + row of o.
   FOVEA_HD int64_t row(int64_t split, int64_t token, int64_t head) const {
@@ -45,9 +46,14 @@ struct PartialSlots {
     return at(base, a, splits, {0, a.s});
   }
   Partials at(void* base, const Attend& a, int64_t splits, const OutRows& out) const {
-    return {o.at(base), lse.at(base), a.b * out.extent * a.h,
-            a.h,        a.e,          static_cast<int32_t>(splits),
-            out};
+    return {o.at(base),
+            lse.at(base),
+            a.b * out.extent * a.h,
+            a.h,
+            a.e,
+            static_cast<int32_t>(splits),
+            out,
+            {}};
   }
 };
 

@@ -68,9 +68,16 @@ struct PairTiles {
   float p[4][4], ds[4][4], dx[4][4];
 };
 
-template <bool Rows, bool Gradient, GradientCall Call>
-__device__ __forceinline__ void pair_tiles(const Call& b, const GradientTile& s,
-                                           const FmaTiles<4>& tiles, bool plain, PairTiles& t) {
+// The score of a pair of a tile; a tile that knows more of its pairs has an overload.
+template <GradientCall Call>
+__device__ __forceinline__ float tile_score(const Call& b, const GradientTile& s, int row, int key,
+                                            float x) {
+  return pair_score(b.call.forward, s.piece.seq, s.rows[row], s.keys[key], x);
+}
+
+template <bool Rows, bool Gradient, GradientCall Call, class Tile>
+__device__ __forceinline__ void pair_tiles(const Call& b, const Tile& s, const FmaTiles<4>& tiles,
+                                           bool plain, PairTiles& t) {
   const Attend& a = b.call.forward;
   const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
   const auto load_q = [&](int row, int column) { return load_four(b.q, s.q[row], column); };
@@ -94,19 +101,19 @@ __device__ __forceinline__ void pair_tiles(const Call& b, const GradientTile& s,
   for (int r = 0; r < 4; ++r)
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      const RowInfo& row = s.rows[Rows ? ty + 16 * r : tx + 16 * c];
-      const KeyInfo& key = s.keys[Rows ? tx + 16 * c : ty + 16 * r];
+      const int row = Rows ? ty + 16 * r : tx + 16 * c, key = Rows ? tx + 16 * c : ty + 16 * r;
       const float value = capped(a.score, x[r][c]);
       // An unseen pair is 0 whatever its product is, NaN included.
       float score = value;
       bool seen = true;
       if constexpr (Call::infinite_counts) {
-        seen = plain || pair_score(a, s.piece.seq, row, key, 0.f) != -INFINITY;
+        seen = plain || tile_score(b, s, row, key, 0.f) != -INFINITY;
       } else {
-        if (!plain) score = pair_score(a, s.piece.seq, row, key, value);
+        if (!plain) score = tile_score(b, s, row, key, value);
         seen = score != -INFINITY;
       }
-      const PairGradient pair = seen ? b.gradient(row, value, score, dp[r][c]) : PairGradient{};
+      const PairGradient pair =
+          seen ? b.gradient(s.rows[row], value, score, dp[r][c]) : PairGradient{};
       t.p[r][c] = pair.p;
       t.ds[r][c] = Gradient ? pair.ds : 0, t.dx[r][c] = Gradient ? pair.dx : 0;
     }

@@ -15,28 +15,29 @@ namespace {
 constexpr int kThreads = 256, kSortThreads = 128;
 
 // A warp takes a list; tiles have one key.
+template <class Lists>
 __global__ void __launch_bounds__(kThreads)
-    entries_kernel(const __grid_constant__ KeyLists a, const __grid_constant__ ListTranspose order,
+    entries_kernel(const __grid_constant__ Lists a, const __grid_constant__ ListTranspose order,
                    int64_t work, uint64_t* to) {
   constexpr int kWarps = kThreads / 32;
   const Sequences& q = a.sequences;
   for (int64_t w = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; w < work;
        w += int64_t{gridDim.x} * kWarps) {
-    const int64_t i = w % q.query_max, h = w / q.query_max % order.heads;
-    const int64_t r = w / q.query_max / order.heads;
+    const int64_t rows = a.rows_most();
+    const int64_t i = w % rows, h = w / rows % order.heads, r = w / rows / order.heads;
     const Sequence sequence = q[r];
     const uint64_t none = order.from(order.none, i), first = order.from(order.tile(r, h, 0), i);
     for (int64_t n = threadIdx.x % 32; n < a.n; n += 32) {
-      const int64_t j = i < sequence.rows ? a.key(sequence, h, i, n) : -1;
+      const int64_t j = i < a.rows(sequence) ? a.key(sequence, r, h, i, n) : -1;
       to[w * a.n + n] = static_cast<uint64_t>(n) | (j < 0 ? none : order.named(first, j));
     }
   }
 }
 
 // A block takes Each entries a thread of a list, by key.
-template <int Each>
+template <int Each, class Lists>
 __global__ void __launch_bounds__(kSortThreads)
-    sorted_lists_kernel(const __grid_constant__ KeyLists a,
+    sorted_lists_kernel(const __grid_constant__ Lists a,
                         const __grid_constant__ ListTranspose order, int bits, int64_t chunks,
                         int64_t work, uint64_t* to) {
   using Sort = cub::BlockRadixSort<uint32_t, kSortThreads, Each, uint32_t>;
@@ -44,15 +45,15 @@ __global__ void __launch_bounds__(kSortThreads)
   const Sequences& q = a.sequences;
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t list = w / chunks, n0 = w % chunks * kSortThreads * Each;
-    const int64_t i = list % q.query_max, h = list / q.query_max % order.heads;
-    const int64_t r = list / q.query_max / order.heads;
+    const int64_t rows = a.rows_most();
+    const int64_t i = list % rows, h = list / rows % order.heads, r = list / rows / order.heads;
     const Sequence sequence = q[r];
     uint32_t key[Each], place[Each];
     const uint32_t none = ~0u >> (32 - bits);
 #pragma unroll
     for (int m = 0; m < Each; ++m) {
       const int64_t n = n0 + threadIdx.x * Each + m;
-      const int64_t j = i < sequence.rows ? a.key(sequence, h, i, n) : -1;
+      const int64_t j = i < a.rows(sequence) ? a.key(sequence, r, h, i, n) : -1;
       key[m] = j < 0 ? none : static_cast<uint32_t>(j), place[m] = static_cast<uint32_t>(n);
     }
     Sort(s_sort).SortBlockedToStriped(key, place, 0, bits);
@@ -99,19 +100,19 @@ cudaError_t find_runs(void* room, size_t& bytes, const uint64_t* entries,
 
 }  // namespace
 
-ListTranspose::ListTranspose(const KeyLists& a, int key_bits) : key_bits(key_bits) {
+template <class Lists>
+ListTranspose::ListTranspose(const Lists& a, int key_bits) : heads(a.heads()), key_bits(key_bits) {
   const Sequences& q = a.sequences;
-  // Without heads there is no list, whatever the stride says.
-  heads = a.index.stride[1] == 0 ? std::min<int64_t>(a.h, 1) : a.h;
-  tiles = ceil_div(q.key_max, int64_t{1} << key_bits);
-  entries = q.count * heads * q.query_max * a.n;
+  tiles = ceil_div(a.keys_most(), int64_t{1} << key_bits);
+  entries = q.count * heads * a.rows_most() * a.n;
   none = static_cast<uint64_t>(q.count * heads * tiles);
-  list_bits = bits_of(a.n), row_bits = bits_of(q.query_max);
+  list_bits = bits_of(a.n), row_bits = bits_of(a.rows_most());
   bits = list_bits + key_bits + row_bits + bits_of(q.count * heads * tiles);
 }
 
-ListTransposeSlots::ListTransposeSlots(Layout& layout, const char* op, const KeyLists& lists,
-                                       int key_bits, bool needed)
+template <class Lists>
+ListTransposeSlots<Lists>::ListTransposeSlots(Layout& layout, const char* op, const Lists& lists,
+                                              int key_bits, bool needed)
     : lists(lists), order(lists, key_bits) {
   if (!needed) order.entries = 0;
   for (Slot<uint64_t>& slot : entries) slot = layout.add<uint64_t>(order.entries);
@@ -125,19 +126,20 @@ ListTransposeSlots::ListTransposeSlots(Layout& layout, const char* op, const Key
   room = layout.add<unsigned char>(static_cast<int64_t>(std::max(bytes, more)));
 }
 
-ListRuns ListTransposeSlots::sort(Context& ctx, const char* op, void* base) const {
+template <class Lists>
+ListRuns ListTransposeSlots<Lists>::sort(Context& ctx, const char* op, void* base) const {
   if (!order.entries) return {};
   const int64_t count_of_lists = order.entries / lists.n;
   uint64_t* const to = entries[0].at(base);
   const auto sort_lists = [&]<int Each> {
     const int64_t chunks = ceil_div(lists.n, int64_t{kSortThreads} * Each);
-    launch<sorted_lists_kernel<Each>>(ctx, op, count_of_lists * chunks, kSortThreads, 0, lists,
-                                      order, std::clamp(bits_of(lists.sequences.key_max), 1, 32),
-                                      chunks, count_of_lists * chunks, to);
+    launch<sorted_lists_kernel<Each, Lists>>(
+        ctx, op, count_of_lists * chunks, kSortThreads, 0, lists, order,
+        std::clamp(bits_of(lists.keys_most()), 1, 32), chunks, count_of_lists * chunks, to);
   };
   if (!order.key_bits)
-    launch<entries_kernel>(ctx, op, ceil_div(count_of_lists, kThreads / 32), kThreads, 0, lists,
-                           order, count_of_lists, to);
+    launch<entries_kernel<Lists>>(ctx, op, ceil_div(count_of_lists, kThreads / 32), kThreads, 0,
+                                  lists, order, count_of_lists, to);
   else if (lists.n <= 512)
     sort_lists.template operator()<4>();
   else
@@ -153,5 +155,10 @@ ListRuns ListTransposeSlots::sort(Context& ctx, const char* op, void* base) cons
   runs.first = first, runs.count = count.at(base);
   return runs;
 }
+
+template ListTranspose::ListTranspose(const KeyLists&, int);
+template ListTranspose::ListTranspose(const BlockLists&, int);
+template struct ListTransposeSlots<KeyLists>;
+template struct ListTransposeSlots<BlockLists>;
 
 }  // namespace fovea::cuda

@@ -7,7 +7,7 @@
 //   in two runs.  Where tiles have more than one key, lists are sorted 2048 entries at a time
 //   first.
 #pragma once
-#include "core/attend.h"
+#include "core/sparse.h"
 #include "core/workspace.h"
 #include "cuda/launch.h"
 
@@ -19,6 +19,16 @@ struct KeyLists {
   Sequences sequences;
   int64_t h, n;
 
+  int64_t heads() const {
+    // Without heads there is no list, whatever the stride says.
+    return index.stride[1] == 0 ? h < 1 ? h : 1 : h;
+  }
+  FOVEA_HD int64_t rows_most() const { return sequences.query_max; }
+  FOVEA_HD int64_t rows(const Sequence& q) const { return q.rows; }
+  int64_t keys_most() const { return sequences.key_max; }
+  FOVEA_HD int64_t key(const Sequence& q, int64_t, int64_t head, int64_t i, int64_t entry) const {
+    return key(q, head, i, entry);
+  }
   // Key that entry n of row i names; -1: none.
   FOVEA_HD int64_t key(const Sequence& q, int64_t head, int64_t i, int64_t entry) const {
     if (entry >= n) return -1;
@@ -29,13 +39,45 @@ struct KeyLists {
   }
 };
 
+// Lists of blocks of rows (core/sparse.h), a "row" being a list row of its sequence and a "key" the
+// number of an entry.  n: places of a list.
+struct BlockLists {
+  SparseList list;
+  Sequences sequences;
+  int64_t n;
+
+  int64_t heads() const { return list.x; }
+  FOVEA_HD int64_t rows_most() const { return rows_of(sequences.query_max); }
+  FOVEA_HD int64_t rows(const Sequence& q) const { return rows_of(q.rows); }
+  int64_t keys_most() const {
+    if (list.key_begin) return list.u > 0 ? list.u : 0;
+    return (sequences.key_max + list.entry_keys - 1) / list.entry_keys;
+  }
+  FOVEA_HD ListRow at(const Sequence& q, int64_t r, int64_t head, int64_t i) const {
+    const bool packed = static_cast<bool>(sequences.query_start);
+    return list.at(q, r, packed, head, list.row_begin ? i + 1 : i);
+  }
+  FOVEA_HD int64_t key(const Sequence& q, int64_t r, int64_t head, int64_t i, int64_t m) const {
+    const ListRow row = at(q, r, head, i);
+    if (m >= list.count(row) || row.end <= row.begin) return -1;
+    const int64_t e = *list.index.at<int32_t>(row.batch, row.head, row.row, m);
+    return list.entry(q, row, e).none() ? -1 : e;
+  }
+
+ private:
+  FOVEA_HD int64_t rows_of(int64_t rows) const {
+    return list.row_begin ? list.n : (rows + list.block_rows - 1) / list.block_rows;
+  }
+};
+
 struct ListTranspose {
   int64_t heads;  // with lists of their own
   int64_t tiles;  // of 2^key_bits keys, that a sequence may have
   int64_t entries;
   uint64_t none;  // tile of entries that name no key
   int list_bits, key_bits, row_bits, bits;
-  ListTranspose(const KeyLists& lists, int key_bits);
+  template <class Lists>
+  ListTranspose(const Lists& lists, int key_bits);
   // "" or why not.
   const char* refuses() const {
     return bits > 64 ? "more than 2^64 entries of pairs of rows and keys" : "";
@@ -80,14 +122,14 @@ struct ListRuns {
 };
 
 // Two buffers of entries and CUB's own room.
+template <class Lists>
 struct ListTransposeSlots {
-  KeyLists lists;
+  Lists lists;
   ListTranspose order;
   Slot<uint64_t> entries[2];
   Slot<int64_t> count;
   Slot<unsigned char> room;
-  ListTransposeSlots(Layout& layout, const char* op, const KeyLists& lists, int key_bits,
-                     bool needed);
+  ListTransposeSlots(Layout& layout, const char* op, const Lists& lists, int key_bits, bool needed);
   // Runs are found where a tile has more than one key.
   ListRuns sort(Context& ctx, const char* op, void* base) const;
 };

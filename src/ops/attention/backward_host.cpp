@@ -179,15 +179,8 @@ class Backward {
     const int64_t h = item % a_.h;
     const Sequence q = a_.sequences[item / a_.h];
     void* room = plan_.scratch.at(base_, worker);
-    const double logit = a_.score.sink_logit.as()[h * a_.score.sink_logit.stride[0]];
-    double sum = 0;
-    for (int64_t i = 0; i < q.rows; ++i) {
-      const double lse = row_value(a_.lse, q, h, i);
-      if (lse == -static_cast<double>(kInf)) continue;
-      sum += std::exp(logit - lse) *
-             delta_of(call_, b_, q, i, h, plan_.room.o.at(room), plan_.room.dout.at(room));
-    }
-    plan_.part_sink.at(base_)[item] = sum;
+    plan_.part_sink.at(base_)[item] =
+        host::sink_sum(call_.simd, b_, q, h, plan_.room.o.at(room), plan_.room.dout.at(room));
   }
 
   const BackwardPlan& plan_;

@@ -5,8 +5,6 @@
 //   finish_scores, softmax, o = shrink o + x' v.  Parts are combined in order by a second pass.
 //   Which parts and tiles there are depends on shapes and lengths alone, never on the threads.
 //   FlashAttention-2 (2307.08691), FlashDecoding.
-#include <cmath>
-
 #include "core/reasons.h"
 #include "ops/attention/kernels.h"
 #include "ops/attention/tile_host.h"
@@ -164,26 +162,10 @@ class Forward {
               host::SplitRows::State state) const {
     const Attend& a = call_.a;
     const int64_t h = rows.head[r];
-    const float sum = state.sum;
-    double factor = 0, lse = -kInf;
-    const double m = static_cast<double>(state.top) * M_LN2;
-    if (a.score.sink_logit) {
-      const double sink = a.score.sink_logit.as()[h * a.score.sink_logit.stride[0]];
-      if (sum == 0) {
-        lse = sink;
-      } else {
-        const double high = sink > m ? sink : m;
-        const double total = sum * std::exp(m - high) + std::exp(sink - high);
-        lse = high + std::log(total);
-        factor = std::exp(m - high) / total;
-      }
-    } else if (sum != 0) {
-      lse = m + std::log(static_cast<double>(sum));
-      factor = 1 / static_cast<double>(sum);
-    }
+    const host::RowEnd end(state, a.score.sink_logit ? a.score.sink_logit.at(h) : nullptr);
     store_row(a.o.data, a.o_dtype, row_offset(a.o, q, rows.row[r], h), a.o.stride[3], a.e, o,
-              static_cast<float>(factor));
-    if (a.lse) host::row_slot(a.lse, q, h, rows.row[r]) = static_cast<float>(lse);
+              end.factor);
+    if (a.lse) host::row_slot(a.lse, q, h, rows.row[r]) = end.lse;
   }
 
   void combine(const host::RowPlaces::Place& at) const {

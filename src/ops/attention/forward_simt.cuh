@@ -5,16 +5,10 @@
 #pragma once
 #include "core/rotate.h"
 #include "cuda/loop/attend_simt.cuh"
+#include "cuda/loop/codes.cuh"
 #include "ops/attention/forward.cuh"
 
 namespace fovea::cuda {
-
-// k or v.  A code counts times the scale of its part of the row, `columns` wide.
-struct KeyOperand : Operand {
-  bool codes;
-  int32_t columns;
-  View<4> scale;
-};
 
 struct ForwardSimt {
   Attend a;
@@ -31,32 +25,10 @@ struct ForwardShared : PackedTile<R> {
   int64_t scales[2][kStageTile];  // of the keys' scales of k, of v
 };
 
-// Column `column` of the row that starts at element `row`.
-inline __device__ float load_key(const KeyOperand& x, int64_t row, int64_t scale, int column) {
-  const int64_t at = row + column * x.column_stride;
-  if (!x.codes) return load_float(x.data, x.dtype, at);
-  const uint8_t code = static_cast<const uint8_t*>(x.data)[at];
-  const float value = x.dtype == FOVEA_E4M3   ? fovea::to_float(E4m3{code})
-                      : x.dtype == FOVEA_E5M2 ? fovea::to_float(E5m2{code})
-                                              : static_cast<float>(static_cast<int8_t>(code));
-  return x.scale ? value * x.scale.as()[scale + column / x.columns * x.scale.stride[3]] : value;
-}
-
-// Four columns of a row of codes; a row < 0 is all zero.
-inline __device__ __noinline__ float4 load_codes(const KeyOperand& x, int64_t row, int64_t scale,
-                                                 int column) {
-  float out[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    out[i] = row >= 0 && column + i < x.width ? load_key(x, row, scale, column + i) : 0.f;
-  return {out[0], out[1], out[2], out[3]};
-}
-
 // Four columns of a key that is stored unrotated.
 inline __device__ __noinline__ float4 load_turned(const ForwardSimt& call, const KeyInfo& key,
                                                   int64_t scale, int column) {
-  float4 out =
-      call.k.codes ? load_codes(call.k, key.k, scale, column) : load_four(call.k, key.k, column);
+  float4 out = load_keys(call.k, key.k, scale, column);
   const Rope& rope = call.a.rope;
   if (key.k < 0 || column + 4 <= rope.begin || column >= rope.begin + 2 * rope.half) return out;
   const Turn turn = turn_at(rope, key.p, 1.f);
@@ -108,8 +80,7 @@ struct DotScore : TileScores<R> {
     return {call.a, s, item, j0, missing};
   }
   __device__ float4 values(int row, int column) const {
-    return call.v.codes ? load_codes(call.v, s.keys[row].v, s.scales[1][row], column)
-                        : load_four(call.v, s.keys[row].v, column);
+    return load_keys(call.v, s.keys[row].v, s.scales[1][row], column);
   }
 };
 
@@ -139,12 +110,6 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     attend_simt<Chunks>(tiles, keys, DotScore<R>{{tiles}, call, s, item},
                         PackedEpilogue<R>{{a, call.parts, call.grid.splits, item.split}, s});
   }
-}
-
-inline KeyOperand key_operand(const Attend& a, const View<4>& view, int32_t dtype, int64_t width,
-                              const View<4>& scale) {
-  return {operand_of(view, dtype, width), dtype != a.dtype,
-          static_cast<int32_t>(width / std::max<int64_t>(a.groups, 1)), scale};
 }
 
 template <int R, int Chunks>

@@ -41,18 +41,6 @@ GradientTile::GradientTile(const Call& call, const AttendBackward& request,
   q = q_, dout = dout_, p = p_, ds = ds_, seen = seen_;
 }
 
-float delta_of(const Call& call, const AttendBackward& request, const Sequence& q, int64_t row,
-               int64_t head, float* o, float* dout) {
-  const Attend& a = call.a;
-  const auto load = [&](const View<4>& from, float* to) {
-    load_row(call.simd, from.data, a.o_dtype, row_offset(from, q, row, head), from.stride[3], a.e,
-             to);
-  };
-  load(request.dout, dout), load(a.o, o);
-  const float delta = call.simd.dot(a.e, dout, o);
-  return request.dlse ? delta - row_value(request.dlse, q, head, row) : delta;
-}
-
 void GradientTile::load(const Sequence& q, const RowTile& rows) {
   const Attend& a = call_.a;
   for (int r = 0; r < rows.count; ++r) {
@@ -60,7 +48,7 @@ void GradientTile::load(const Sequence& q, const RowTile& rows) {
     host::load_query(call_.simd, a.q, a.dtype, row_offset(a.q, q, row, h), a.d, call_.d_pad,
                      a.score.scale, q_ + r * call_.d_pad);
     float* to = dout_ + r * call_.e_pad;
-    delta_[r] = delta_of(call_, request_, q, row, h, o_, to);
+    delta_[r] = host::delta_of(call_.simd, request_, q, row, h, o_, to);
     std::fill(to + a.e, to + call_.e_pad, 0.0f);
     const float lse = row_value(a.lse, q, h, row);
     // An empty row: 2^(x - inf) is 0 for every score.

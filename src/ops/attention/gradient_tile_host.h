@@ -42,10 +42,6 @@ class GradientTile {
   bool rows_finite_ = true;
 };
 
-// <dout, o> - dlse of one row; `o` and `dout` have room for a row.
-float delta_of(const Call& call, const AttendBackward& request, const Sequence& q, int64_t row,
-               int64_t head, float* o, float* dout);
-
 // dbias, by a sweep of its own: with sums over any of its dimensions in a fixed order.
 int64_t bias_items(const AttendBackward& request);
 void bias_item(const Call& call, const AttendBackward& request, int64_t item, GradientTile& tile,

@@ -298,8 +298,8 @@ Text offer_forward(const Context&, const KlGather& a, Plan& plan) {
 Text offer_backward(const Context&, const KlGather& a, Plan& plan) {
   if (const char* why = ListTranspose(lists_of(a), 0).refuses(); *why) return why;
   plan.kernel += Text(".") + dtype_name(a.kl.first.dtype);
-  const ListTransposeSlots slots(plan.workspace, kGatherBackward, lists_of(a), 0,
-                                 a.kl.first.dk || a.kl.second.dk);
+  const ListTransposeSlots<KeyLists> slots(plan.workspace, kGatherBackward, lists_of(a), 0,
+                                           a.kl.first.dk || a.kl.second.dk);
   plan.launch = [=](Context& ctx, void* base) {
     clear_gradients(ctx, a);
     const uint64_t* entries = slots.sort(ctx, kGatherBackward, base).entries;

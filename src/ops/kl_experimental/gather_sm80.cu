@@ -232,7 +232,7 @@ Text backward_refuses(const Context& ctx, const KlGather& a) {
 }
 
 struct BackwardSlots {
-  ListTransposeSlots order;
+  ListTransposeSlots<KeyLists> order;
   ListDscores dscores;
   DkParts parts;
   Slot<uint16_t> dx;

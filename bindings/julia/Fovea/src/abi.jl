@@ -88,6 +88,75 @@ const FOVEA_X_POOL_SUM = Int32(0)
 const FOVEA_X_POOL_MAX = Int32(1)
 const X_POOL = (sum=FOVEA_X_POOL_SUM, max=FOVEA_X_POOL_MAX)
 
+# How a row's summary q and a column's make a score.
+const FOVEA_X_SELECT_MEASURE_DOT = Int32(0)
+const FOVEA_X_SELECT_MEASURE_BOX = Int32(1)
+const X_SELECT_MEASURE = (dot=FOVEA_X_SELECT_MEASURE_DOT, box=FOVEA_X_SELECT_MEASURE_BOX)
+
+# What scores s of the eligible columns become.  A row's sums and maxima are over them alone.
+const FOVEA_X_SELECT_NORMALISE_NONE = Int32(0)
+const FOVEA_X_SELECT_NORMALISE_SOFTMAX = Int32(1)
+const FOVEA_X_SELECT_NORMALISE_WEIGHTED = Int32(2)
+const FOVEA_X_SELECT_NORMALISE_MINMAX = Int32(3)
+const FOVEA_X_SELECT_NORMALISE_MAX = Int32(4)
+const X_SELECT_NORMALISE = (none=FOVEA_X_SELECT_NORMALISE_NONE, softmax=FOVEA_X_SELECT_NORMALISE_SOFTMAX, weighted=FOVEA_X_SELECT_NORMALISE_WEIGHTED, minmax=FOVEA_X_SELECT_NORMALISE_MINMAX, max=FOVEA_X_SELECT_NORMALISE_MAX)
+
+# How the query heads of a list head become one.
+const FOVEA_X_SELECT_REDUCE_NONE = Int32(0)
+const FOVEA_X_SELECT_REDUCE_SUM = Int32(1)
+const FOVEA_X_SELECT_REDUCE_MEAN = Int32(2)
+const FOVEA_X_SELECT_REDUCE_MAX = Int32(3)
+const X_SELECT_REDUCE = (none=FOVEA_X_SELECT_REDUCE_NONE, sum=FOVEA_X_SELECT_REDUCE_SUM, mean=FOVEA_X_SELECT_REDUCE_MEAN, max=FOVEA_X_SELECT_REDUCE_MAX)
+
+# Which of the eligible columns are taken, in their order.  Masses of the three cumulative rules
+const FOVEA_X_SELECT_RULE_TOP_K = Int32(0)
+const FOVEA_X_SELECT_RULE_TOP_P_GE = Int32(1)
+const FOVEA_X_SELECT_RULE_TOP_P_GT = Int32(2)
+const FOVEA_X_SELECT_RULE_TOP_P_UNDER = Int32(3)
+const FOVEA_X_SELECT_RULE_ABOVE = Int32(4)
+const FOVEA_X_SELECT_RULE_AT_LEAST = Int32(5)
+const FOVEA_X_SELECT_RULE_NONE = Int32(6)
+const X_SELECT_RULE = (top_k=FOVEA_X_SELECT_RULE_TOP_K, top_p_ge=FOVEA_X_SELECT_RULE_TOP_P_GE, top_p_gt=FOVEA_X_SELECT_RULE_TOP_P_GT, top_p_under=FOVEA_X_SELECT_RULE_TOP_P_UNDER, above=FOVEA_X_SELECT_RULE_ABOVE, at_least=FOVEA_X_SELECT_RULE_AT_LEAST, none=FOVEA_X_SELECT_RULE_NONE)
+
+# What one application of the rule covers.  Index in the order: list row by list row.
+const FOVEA_X_SELECT_SCOPE_ROW = Int32(0)
+const FOVEA_X_SELECT_SCOPE_HEAD = Int32(1)
+const FOVEA_X_SELECT_SCOPE_ALL = Int32(2)
+const X_SELECT_SCOPE = (row=FOVEA_X_SELECT_SCOPE_ROW, head=FOVEA_X_SELECT_SCOPE_HEAD, all=FOVEA_X_SELECT_SCOPE_ALL)
+
+# Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
+const FOVEA_X_SUMMARY_MAX = Int32(1)
+const FOVEA_X_SUMMARY_MIN = Int32(2)
+const FOVEA_X_SUMMARY_MEAN = Int32(4)
+const FOVEA_X_SUMMARY_SUM = Int32(8)
+const FOVEA_X_SUMMARY_RANKED = Int32(16)
+const FOVEA_X_SUMMARY_RUNNING = Int32(32)
+const FOVEA_X_SUMMARY_GATED = Int32(64)
+const X_SUMMARY = (max=FOVEA_X_SUMMARY_MAX, min=FOVEA_X_SUMMARY_MIN, mean=FOVEA_X_SUMMARY_MEAN, sum=FOVEA_X_SUMMARY_SUM, ranked=FOVEA_X_SUMMARY_RANKED, running=FOVEA_X_SUMMARY_RUNNING, gated=FOVEA_X_SUMMARY_GATED)
+
+# What the heads of a group become in an output of x_probe_forward.
+const FOVEA_X_PROBE_REDUCE_SUM = Int32(0)
+const FOVEA_X_PROBE_REDUCE_MEAN = Int32(1)
+const FOVEA_X_PROBE_REDUCE_MAX = Int32(2)
+const X_PROBE_REDUCE = (sum=FOVEA_X_PROBE_REDUCE_SUM, mean=FOVEA_X_PROBE_REDUCE_MEAN, max=FOVEA_X_PROBE_REDUCE_MAX)
+
+# What a gate is before it multiplies.
+const FOVEA_X_GATE_NONE = Int32(0)
+const FOVEA_X_GATE_SIGMOID = Int32(1)
+const FOVEA_X_GATE_COMPLEMENT = Int32(2)
+const FOVEA_X_GATE_SIGMOID_COMPLEMENT = Int32(3)
+const X_GATE = (none=FOVEA_X_GATE_NONE, sigmoid=FOVEA_X_GATE_SIGMOID, complement=FOVEA_X_GATE_COMPLEMENT, sigmoid_complement=FOVEA_X_GATE_SIGMOID_COMPLEMENT)
+
+# How x_compare_forward measures.
+const FOVEA_X_COMPARE_MSE = Int32(0)
+const FOVEA_X_COMPARE_JSD = Int32(1)
+const X_COMPARE_MEASURE = (x_compare_mse=FOVEA_X_COMPARE_MSE, x_compare_jsd=FOVEA_X_COMPARE_JSD)
+
+# Which keys a bounded cache keeps.
+const FOVEA_X_CACHE_RULE_RING = Int32(0)
+const FOVEA_X_CACHE_RULE_HEAVY = Int32(1)
+const X_CACHE_RULE = (ring=FOVEA_X_CACHE_RULE_RING, heavy=FOVEA_X_CACHE_RULE_HEAVY)
+
 # fovea_tensor
 struct Tensor
     data::Ptr{Cvoid}
@@ -771,6 +840,339 @@ struct XGroupNormBackwardParams
     eps::Float32
 end
 
+# fovea_x_sparse_forward_params
+struct XSparseForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    o::Tensor
+    lse::Tensor
+    q_value::Tensor
+    index::Tensor
+    index_count::Tensor
+    index_bias::Tensor
+    column::Tensor
+    column_count::Tensor
+    row_begin::Tensor
+    key_begin::Tensor
+    tile::Tensor
+    tile_bits::Tensor
+    sink_logit::Tensor
+    head_map::Tensor
+    skip_head::Tensor
+    mass::Tensor
+    skipped::Tensor
+    k_scale::Tensor
+    v_scale::Tensor
+    context_len::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    key_step::Int64
+    key_shift::Int64
+    first_keys::Int64
+    last_keys::Int64
+    scale::Float32
+    softcap::Float32
+    skip_margin::Float32
+    causal::Int32
+    splits::Int32
+    block_rows::Int32
+    block_keys::Int32
+    entry_keys::Int32
+end
+
+# fovea_x_sparse_backward_params
+struct XSparseBackwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    index::Tensor
+    index_count::Tensor
+    row_begin::Tensor
+    key_begin::Tensor
+    tile::Tensor
+    tile_bits::Tensor
+    sink_logit::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    o::Tensor
+    lse::Tensor
+    dout::Tensor
+    dlse::Tensor
+    dq::Tensor
+    dk::Tensor
+    dv::Tensor
+    dsink_logit::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    first_keys::Int64
+    last_keys::Int64
+    scale::Float32
+    softcap::Float32
+    causal::Int32
+    block_rows::Int32
+    block_keys::Int32
+    entry_keys::Int32
+    nondeterministic::Int32
+    reserved::Int32
+end
+
+# fovea_x_select_block_params
+struct XSelectBlockParams
+    struct_size::Csize_t
+    row::Tensor
+    column::Tensor
+    column_low::Tensor
+    score::Tensor
+    column_weight::Tensor
+    block_mask::Tensor
+    forced::Tensor
+    row_forced::Tensor
+    column_forced::Tensor
+    count_head::Tensor
+    cover_head::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    index::Tensor
+    index_count::Tensor
+    kept_score::Tensor
+    kept_mass::Tensor
+    score_out::Tensor
+    query_max::Int64
+    key_max::Int64
+    count::Int64
+    min_keep::Int64
+    max_keep::Int64
+    min_extra::Int64
+    force_first::Int64
+    force_previous::Int64
+    force_last::Int64
+    remap_step::Int64
+    remap_span::Int64
+    scale::Float32
+    ratio::Float32
+    cover::Float32
+    threshold::Float32
+    measure::Int32
+    normalise::Int32
+    reduce::Int32
+    reduce_raw::Int32
+    rule::Int32
+    scope::Int32
+    ratio_up::Int32
+    forced_count::Int32
+    force_own::Int32
+    complete::Int32
+    causal::Int32
+    block_rows::Int32
+    block_keys::Int32
+    reserved::Int32
+end
+
+# fovea_x_pool_forward_params
+struct XPoolForwardParams
+    struct_size::Csize_t
+    x::Tensor
+    y::Tensor
+    similar::Tensor
+    dissimilar::Tensor
+    similar_least::Tensor
+    rank_score::Tensor
+    gate::Tensor
+    bias::Tensor
+    previous::Tensor
+    key_begin::Tensor
+    key_start::Tensor
+    key_len::Tensor
+    old_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
+    key_max::Int64
+    block::Int64
+    step::Int64
+    ranked::Int64
+    want::Int32
+    complete::Int32
+    overlap::Int32
+    reserved::Int32
+end
+
+# fovea_x_pool_backward_params
+struct XPoolBackwardParams
+    struct_size::Csize_t
+    x::Tensor
+    dy::Tensor
+    gate::Tensor
+    bias::Tensor
+    key_begin::Tensor
+    key_start::Tensor
+    key_len::Tensor
+    dx::Tensor
+    dgate::Tensor
+    dbias::Tensor
+    key_max::Int64
+    block::Int64
+    step::Int64
+    want::Int32
+    complete::Int32
+    overlap::Int32
+    reserved::Int32
+end
+
+# fovea_x_probe_forward_params
+struct XProbeForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    lse_in::Tensor
+    query_position::Tensor
+    lse::Tensor
+    column_sum::Tensor
+    diagonal_sum::Tensor
+    block_sum::Tensor
+    block_max::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
+    context_len::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    key_step::Int64
+    key_shift::Int64
+    group_stride::Int64
+    scale::Float32
+    causal::Int32
+    block_rows::Int32
+    block_keys::Int32
+    reversed::Int32
+    reduce::Int32
+end
+
+# fovea_x_combine_forward_params
+struct XCombineForwardParams
+    struct_size::Csize_t
+    x::Tensor
+    x2::Tensor
+    x3::Tensor
+    x4::Tensor
+    coarse::Tensor
+    gate::Tensor
+    gate2::Tensor
+    gate3::Tensor
+    gate4::Tensor
+    gate_coarse::Tensor
+    row_begin::Tensor
+    query_len::Tensor
+    y::Tensor
+    block_rows::Int64
+    coefficient::Float32
+    coefficient2::Float32
+    coefficient3::Float32
+    coefficient4::Float32
+    coefficient_coarse::Float32
+    gate_act::Int32
+    gate2_act::Int32
+    gate3_act::Int32
+    gate4_act::Int32
+    gate_coarse_act::Int32
+end
+
+# fovea_x_combine_backward_params
+struct XCombineBackwardParams
+    struct_size::Csize_t
+    x::Tensor
+    x2::Tensor
+    x3::Tensor
+    x4::Tensor
+    coarse::Tensor
+    gate::Tensor
+    gate2::Tensor
+    gate3::Tensor
+    gate4::Tensor
+    gate_coarse::Tensor
+    row_begin::Tensor
+    query_len::Tensor
+    dy::Tensor
+    dx::Tensor
+    dx2::Tensor
+    dx3::Tensor
+    dx4::Tensor
+    dcoarse::Tensor
+    dgate::Tensor
+    dgate2::Tensor
+    dgate3::Tensor
+    dgate4::Tensor
+    dgate_coarse::Tensor
+    block_rows::Int64
+    coefficient::Float32
+    coefficient2::Float32
+    coefficient3::Float32
+    coefficient4::Float32
+    coefficient_coarse::Float32
+    gate_act::Int32
+    gate2_act::Int32
+    gate3_act::Int32
+    gate4_act::Int32
+    gate_coarse_act::Int32
+end
+
+# fovea_x_compare_forward_params
+struct XCompareForwardParams
+    struct_size::Csize_t
+    reference::Tensor
+    candidate::Tensor
+    query_len::Tensor
+    distance::Tensor
+    best::Tensor
+    measure::Int32
+    reserved::Int32
+end
+
+# fovea_x_cache_step_params
+struct XCacheStepParams
+    struct_size::Csize_t
+    k::Tensor
+    v::Tensor
+    position::Tensor
+    count::Tensor
+    score::Tensor
+    k_new::Tensor
+    v_new::Tensor
+    mass::Tensor
+    query_len::Tensor
+    old_len::Tensor
+    capacity::Tensor
+    sink_keys::Int64
+    recent::Int64
+    heavy::Int64
+    rule::Int32
+    reserved::Int32
+end
+
 const _fovea_version = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_version() =
     ccall(symbol(_fovea_version, :fovea_version), Int32, ())
@@ -1074,3 +1476,83 @@ fovea_x_group_norm_backward_workspace(ctx, params, bytes) =
 const _fovea_x_group_norm_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_group_norm_backward(ctx, params) =
     ccall(symbol(_fovea_x_group_norm_backward, :fovea_x_group_norm_backward), Int32, (Ptr{Cvoid}, Ref{XGroupNormBackwardParams}), ctx, params)
+
+const _fovea_x_sparse_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_sparse_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_sparse_forward_workspace, :fovea_x_sparse_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XSparseForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_sparse_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_sparse_forward(ctx, params) =
+    ccall(symbol(_fovea_x_sparse_forward, :fovea_x_sparse_forward), Int32, (Ptr{Cvoid}, Ref{XSparseForwardParams}), ctx, params)
+
+const _fovea_x_sparse_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_sparse_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_sparse_backward_workspace, :fovea_x_sparse_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XSparseBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_sparse_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_sparse_backward(ctx, params) =
+    ccall(symbol(_fovea_x_sparse_backward, :fovea_x_sparse_backward), Int32, (Ptr{Cvoid}, Ref{XSparseBackwardParams}), ctx, params)
+
+const _fovea_x_select_block_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_block_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_select_block_workspace, :fovea_x_select_block_workspace), Int32, (Ptr{Cvoid}, Ref{XSelectBlockParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_select_block = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_block(ctx, params) =
+    ccall(symbol(_fovea_x_select_block, :fovea_x_select_block), Int32, (Ptr{Cvoid}, Ref{XSelectBlockParams}), ctx, params)
+
+const _fovea_x_pool_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_pool_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_pool_forward_workspace, :fovea_x_pool_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XPoolForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_pool_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_pool_forward(ctx, params) =
+    ccall(symbol(_fovea_x_pool_forward, :fovea_x_pool_forward), Int32, (Ptr{Cvoid}, Ref{XPoolForwardParams}), ctx, params)
+
+const _fovea_x_pool_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_pool_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_pool_backward_workspace, :fovea_x_pool_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XPoolBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_pool_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_pool_backward(ctx, params) =
+    ccall(symbol(_fovea_x_pool_backward, :fovea_x_pool_backward), Int32, (Ptr{Cvoid}, Ref{XPoolBackwardParams}), ctx, params)
+
+const _fovea_x_probe_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_probe_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_probe_forward_workspace, :fovea_x_probe_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XProbeForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_probe_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_probe_forward(ctx, params) =
+    ccall(symbol(_fovea_x_probe_forward, :fovea_x_probe_forward), Int32, (Ptr{Cvoid}, Ref{XProbeForwardParams}), ctx, params)
+
+const _fovea_x_combine_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_combine_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_combine_forward_workspace, :fovea_x_combine_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XCombineForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_combine_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_combine_forward(ctx, params) =
+    ccall(symbol(_fovea_x_combine_forward, :fovea_x_combine_forward), Int32, (Ptr{Cvoid}, Ref{XCombineForwardParams}), ctx, params)
+
+const _fovea_x_combine_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_combine_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_combine_backward_workspace, :fovea_x_combine_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XCombineBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_combine_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_combine_backward(ctx, params) =
+    ccall(symbol(_fovea_x_combine_backward, :fovea_x_combine_backward), Int32, (Ptr{Cvoid}, Ref{XCombineBackwardParams}), ctx, params)
+
+const _fovea_x_compare_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_compare_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_compare_forward_workspace, :fovea_x_compare_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XCompareForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_compare_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_compare_forward(ctx, params) =
+    ccall(symbol(_fovea_x_compare_forward, :fovea_x_compare_forward), Int32, (Ptr{Cvoid}, Ref{XCompareForwardParams}), ctx, params)
+
+const _fovea_x_cache_step_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_cache_step_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_cache_step_workspace, :fovea_x_cache_step_workspace), Int32, (Ptr{Cvoid}, Ref{XCacheStepParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_cache_step = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_cache_step(ctx, params) =
+    ccall(symbol(_fovea_x_cache_step, :fovea_x_cache_step), Int32, (Ptr{Cvoid}, Ref{XCacheStepParams}), ctx, params)

@@ -145,6 +145,101 @@ c_enum! {
     FOVEA_X_POOL_MAX: MAX = 1, "the largest";
 }
 
+c_enum! {
+    /// How a row's summary q and a column's make a score.
+    fovea_x_select_measure;
+    FOVEA_X_SELECT_MEASURE_DOT: DOT = 0, "scale sum_c q_c column_c";
+    FOVEA_X_SELECT_MEASURE_BOX: BOX = 1, "scale sum_c (max(q_c, 0) column_c + min(q_c, 0) column_low_c): no key between column_low and column has a larger dot product (Quest)";
+}
+
+c_enum! {
+    /// What scores s of the eligible columns become.  A row's sums and maxima are over them alone.
+    fovea_x_select_normalise;
+    FOVEA_X_SELECT_NORMALISE_NONE: NONE = 0, "s";
+    FOVEA_X_SELECT_NORMALISE_SOFTMAX: SOFTMAX = 1, "exp(s) / sum exp(s) over the row";
+    FOVEA_X_SELECT_NORMALISE_WEIGHTED: WEIGHTED = 2, "w exp(s) / sum w exp(s), w = column_weight";
+    FOVEA_X_SELECT_NORMALISE_MINMAX: MINMAX = 3, "(s - min) / (max - min) over the scope; a range of at most 1e-6 counts as 1";
+    FOVEA_X_SELECT_NORMALISE_MAX: MAX = 4, r"s / max over the row, s where max \<= 0";
+}
+
+c_enum! {
+    /// How the query heads of a list head become one.
+    fovea_x_select_reduce;
+    FOVEA_X_SELECT_REDUCE_NONE: NONE = 0, "x = h: each has its own list";
+    FOVEA_X_SELECT_REDUCE_SUM: SUM = 1, "in the order of heads; ineligible for one, ineligible";
+    FOVEA_X_SELECT_REDUCE_MEAN: MEAN = 2, "the sum over their number";
+    FOVEA_X_SELECT_REDUCE_MAX: MAX = 3, "eligible for one, eligible";
+}
+
+c_enum! {
+    /// ```text
+    /// Which of the eligible columns are taken, in their order.  Masses of the three cumulative rules
+    /// are scores in fixed point, negative ones 0, T their total in the scope.  T = 0 takes nothing.
+    /// ```
+    fovea_x_select_rule;
+    FOVEA_X_SELECT_RULE_TOP_K: TOP_K = 0, "the first k";
+    FOVEA_X_SELECT_RULE_TOP_P_GE: TOP_P_GE = 1, r"while the mass before is \< cover T: reaches cover";
+    FOVEA_X_SELECT_RULE_TOP_P_GT: TOP_P_GT = 2, r"while the mass before is \<= cover T: exceeds cover";
+    FOVEA_X_SELECT_RULE_TOP_P_UNDER: TOP_P_UNDER = 3, r"while the mass with it is \<= cover T";
+    FOVEA_X_SELECT_RULE_ABOVE: ABOVE = 4, r"score \> threshold";
+    FOVEA_X_SELECT_RULE_AT_LEAST: AT_LEAST = 5, r"score \>= threshold";
+    FOVEA_X_SELECT_RULE_NONE: NONE = 6, "only what is forced: bits to lists, unions";
+}
+
+c_enum! {
+    /// What one application of the rule covers.  Index in the order: list row by list row.
+    fovea_x_select_scope;
+    FOVEA_X_SELECT_SCOPE_ROW: ROW = 0, "a list row";
+    FOVEA_X_SELECT_SCOPE_HEAD: HEAD = 1, "all list rows of a list head of a sequence";
+    FOVEA_X_SELECT_SCOPE_ALL: ALL = 2, "all list heads of a sequence";
+}
+
+c_enum! {
+    /// ```text
+    /// Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
+    /// side, in the order of their bits; each of the others stands alone.
+    /// ```
+    fovea_x_summary;
+    FOVEA_X_SUMMARY_MAX: MAX = 1, "the largest of the block in each column";
+    FOVEA_X_SUMMARY_MIN: MIN = 2, "the smallest";
+    FOVEA_X_SUMMARY_MEAN: MEAN = 4, "sum / tokens of the block";
+    FOVEA_X_SUMMARY_SUM: SUM = 8, "the sum";
+    FOVEA_X_SUMMARY_RANKED: RANKED = 16, "the mean of the `ranked` tokens with the largest rank_score, the first of equals; NaN ranks as -inf";
+    FOVEA_X_SUMMARY_RUNNING: RUNNING = 32, "the mean of the sequence, from `previous` and what is new";
+    FOVEA_X_SUMMARY_GATED: GATED = 64, "sum_i w_i x_i, w the softmax over the block of gate + bias, in each column by itself";
+}
+
+c_enum! {
+    /// What the heads of a group become in an output of x_probe_forward.
+    fovea_x_probe_reduce;
+    FOVEA_X_PROBE_REDUCE_SUM: SUM = 0, "the sum over the heads, in their order";
+    FOVEA_X_PROBE_REDUCE_MEAN: MEAN = 1, "the sum over their number";
+    FOVEA_X_PROBE_REDUCE_MAX: MAX = 2, "the largest";
+}
+
+c_enum! {
+    /// What a gate is before it multiplies.
+    fovea_x_gate;
+    FOVEA_X_GATE_NONE: NONE = 0, "g";
+    FOVEA_X_GATE_SIGMOID: SIGMOID = 1, "1 / (1 + exp(-g))";
+    FOVEA_X_GATE_COMPLEMENT: COMPLEMENT = 2, "1 - g";
+    FOVEA_X_GATE_SIGMOID_COMPLEMENT: SIGMOID_COMPLEMENT = 3, "1 - 1 / (1 + exp(-g))";
+}
+
+c_enum! {
+    /// How x_compare_forward measures.
+    fovea_x_compare_measure;
+    FOVEA_X_COMPARE_MSE: X_COMPARE_MSE = 0, "the mean of (candidate - reference)^2 over rows and columns";
+    FOVEA_X_COMPARE_JSD: X_COMPARE_JSD = 1, r"the mean over rows of sqrt(1/2 KL(p, m) + 1/2 KL(q, m)), m = (p + q) / 2, p and q the rows over their sums; entries are \>= 0";
+}
+
+c_enum! {
+    /// Which keys a bounded cache keeps.
+    fovea_x_cache_rule;
+    FOVEA_X_CACHE_RULE_RING: RING = 0, "positions below sink_keys, and the last `recent`";
+    FOVEA_X_CACHE_RULE_HEAVY: HEAVY = 1, "the last `recent` positions, and of the others the `heavy` with the largest score, the lowest position of equals; NaN is -inf";
+}
+
 c_struct! {
     /// ```text
     /// A view: never owns.  data == NULL means "not given".  Frozen: this struct never grows.
@@ -1119,6 +1214,490 @@ c_struct! {
     eps: f32 = 588, "0: 1e-5";
 }
 
+c_struct! {
+    /// ```text
+    /// Attention of q over the listed k and v; prefill and decode, contiguous and paged caches.
+    ///
+    /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
+    /// CUDA.  Without a field of this header the limits are attention_forward's.
+    /// ```
+    fovea_x_sparse_forward_params: 2896 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_sparse_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8: may be a view of k";
+    o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
+    lse: fovea_tensor = 392, "`(b, h, s)` f32: natural log of each row's sum";
+    q_value: fovea_tensor = 488, "`(b, s, h, e)` as q: second query, contracted with v (split MLA caches)";
+    index: fovea_tensor = 584, "`(b, x, n, keep)` i32: entries of each list row";
+    index_count: fovea_tensor = 680, "`(b, x, n)` i32: entries in use; with index";
+    index_bias: fovea_tensor = 776, "`(b, h, n, keep)` f32: added to the scores of an entry; with index and block_keys = 1";
+    column: fovea_tensor = 872, "`(b, x, n, columns)` i32: single keys";
+    column_count: fovea_tensor = 968, "`(b, x, n)` i32: columns in use; with column; absent: all";
+    row_begin: fovea_tensor = 1064, "`(b, x, n+1)` i32: first row of each list row, ascending; block_rows stays 0; not with query_start, tile";
+    key_begin: fovea_tensor = 1160, "`(b, x, u+1)` i32: first key of each entry, ascending; block_keys and entry_keys stay 0; not with query_start, tile";
+    tile: fovea_tensor = 1256, "`(b, x, n, keep)` i32: tile of each entry, -1: none; with index and tile_bits";
+    tile_bits: fovea_tensor = 1352, "`(tiles, tile_rows, tile_bytes)` u8: block_rows rows of ceil(block_keys / 8) bytes; with tile";
+    sink_logit: fovea_tensor = 1448, "`(h)` f32: a learned term of the denominator: not scaled, capped or biased";
+    head_map: fovea_tensor = 1544, "`(b, h)` i32: head whose q and key head make the scores of a head; list, sink_logit and v stay its own; no head: itself";
+    skip_head: fovea_tensor = 1640, "`(h)` i32: not 0: o and lse of the head are not written, and it adds nothing to mass and skipped";
+    mass: fovea_tensor = 1736, "`(key_b, x, t) or paged (r, x, keys)` f32: the sum of p_ij over the rows of the list head's h / x heads is added, by storage index, or paged by key column";
+    skipped: fovea_tensor = 1832, "`(1)` i64: tiles that some row of a group sees and that were skipped, over all groups";
+    k_scale: fovea_tensor = 1928, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: k counts times its scale, a scale for each of `groups` equal parts of d (e4m3 e5m2 i8 only); stride 0 broadcasts; absent: 1";
+    v_scale: fovea_tensor = 2024, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as k_scale, of v";
+    context_len: fovea_tensor = 2120, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
+    query_start: fovea_tensor = 2216, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 2312, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+    query_len: fovea_tensor = 2408, "`(r)` i32: rows in use, at most s or the packed extent";
+    key_len: fovea_tensor = 2504, "`(r)` i32: keys in use, at most t, packed extent or pages * page";
+    page_table: fovea_tensor = 2600, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
+    cache_row: fovea_tensor = 2696, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+    query_max: i64 = 2792, "longest sequence of rows, bounds the grid; 0: s";
+    key_max: i64 = 2800, "longest sequence of keys; 0: t, or pages * page";
+    window_left: i64 = 2808, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 2816, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+    sink_keys: i64 = 2824, "keys at positions below this stay visible through window_left";
+    key_step: i64 = 2832, "p_j = key_step * j + key_shift, below 2^31; 0: 1";
+    key_shift: i64 = 2840, "position of the first key, may be negative; within 2^31 of 0";
+    first_keys: i64 = 2848, "first keys of the sequence that are always seen; with index or column";
+    last_keys: i64 = 2856, "keys up to the row's own position, it counted, that are always seen; with index or column";
+    scale: f32 = 2864, r"\> 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value";
+    softcap: f32 = 2868, "0: none";
+    skip_margin: f32 = 2872, "in nats; 0: nothing is skipped";
+    causal: i32 = 2876, "1: window_right = 1";
+    splits: i32 = 2880, "parts the keys or the list of a row are cut into; 0: chosen from shapes, 1 with skip_margin; not above 1 with skip_margin";
+    block_rows: i32 = 2884, "rows of a list row: 1 .. 128; 0 without index and column, or with row_begin";
+    block_keys: i32 = 2888, "keys of an entry: 1 .. 128; 0 without index, or with key_begin";
+    entry_keys: i32 = 2892, "from an entry's first key to the next's, at most block_keys; 0: block_keys";
+}
+
+c_struct! {
+    /// ```text
+    /// Gradients of x_sparse_forward from dout (and dlse).  The fields it shares say what the forward
+    /// was.  Each output is optional: absent = not computed.  Every element of an output is written:
+    /// rows and keys past their lengths, and keys that nobody names, get 0.
+    ///   delta_i = <dout_i, o_i> - dlse_i,  p_ij = n_ij exp(score_ij - lse_i)
+    ///   ds_ij = p_ij (<dout_i, v_j> - delta_i),  dx_ij = ds_ij (1 - (x_ij / softcap)^2)
+    ///   dv_j = sum_i p_ij dout_i,  dq_i = scale sum_j dx_ij k_j,  dk_j = scale sum_i dx_ij q_i
+    ///   dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i
+    /// Workspace is linear in s, t and the entries: lists are sorted by key there.  Bits: the same
+    /// every run unless `nondeterministic`.
+    ///
+    /// Limits: d and e are 1 .. 576, no paged keys.  Every valid call has a kernel on the host and a
+    /// portable one on CUDA.  Without a field of this header the limits are attention_backward's.
+    /// ```
+    fovea_x_sparse_backward_params: 2208 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_sparse_backward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(key_b, t, g, d)` as q";
+    v: fovea_tensor = 200, "`(key_b, t, g, e)` as q";
+    index: fovea_tensor = 296, "`(b, x, n, keep)` i32: as in the forward, and so for the fields below";
+    index_count: fovea_tensor = 392, "`(b, x, n)` i32";
+    row_begin: fovea_tensor = 488, "`(b, x, n+1)` i32";
+    key_begin: fovea_tensor = 584, "`(b, x, u+1)` i32";
+    tile: fovea_tensor = 680, "`(b, x, n, keep)` i32";
+    tile_bits: fovea_tensor = 776, "`(tiles, tile_rows, tile_bytes)` u8";
+    sink_logit: fovea_tensor = 872, "`(h)` f32";
+    query_start: fovea_tensor = 968, "`(r+1)` i32";
+    key_start: fovea_tensor = 1064, "`(r+1)` i32";
+    query_len: fovea_tensor = 1160, "`(r)` i32";
+    key_len: fovea_tensor = 1256, "`(r)` i32";
+    o: fovea_tensor = 1352, "`(b, s, h, e)` as q or f32: of the forward";
+    lse: fovea_tensor = 1448, "`(b, h, s)` f32: of the forward";
+    dout: fovea_tensor = 1544, "`(b, s, h, e)` as o: the gradient of o";
+    dlse: fovea_tensor = 1640, "`(b, h, s)` f32: the gradient of lse; absent: 0";
+    dq: fovea_tensor = 1736, "`(b, s, h, d)` as q";
+    dk: fovea_tensor = 1832, "`(key_b, t, g, d)` as q";
+    dv: fovea_tensor = 1928, "`(key_b, t, g, e)` as q";
+    dsink_logit: fovea_tensor = 2024, "`(h)` f32: needs sink_logit";
+    query_max: i64 = 2120, "as in the forward, and so for the fields below";
+    key_max: i64 = 2128, "0: t";
+    window_left: i64 = 2136, "0: all";
+    window_right: i64 = 2144, "0: all";
+    sink_keys: i64 = 2152, "0: none";
+    first_keys: i64 = 2160, "0: none";
+    last_keys: i64 = 2168, "0: none";
+    scale: f32 = 2176, "0: 1 / sqrt(d)";
+    softcap: f32 = 2180, "0: none";
+    causal: i32 = 2184, "1: window_right = 1";
+    block_rows: i32 = 2188, "0: with row_begin, or without index";
+    block_keys: i32 = 2192, "0: with key_begin, or without index";
+    entry_keys: i32 = 2196, "0: block_keys";
+    nondeterministic: i32 = 2200, "1: a faster kernel whose sums may change order may be used";
+    reserved: i32 = 2204, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Key blocks for each row block, from summaries of both or from given scores.  In this order:
+    ///   1. score      by measure, or scale * score
+    ///   2. eligible   the column is of the sequence; causal: its first key is not past the row block's
+    ///                 last row; complete: its last key is not past the first row; block_mask has 1;
+    ///                 column_forced has no bit 1.  Other columns, and scores that are NaN, have -inf
+    ///   3. normalise, 4. reduce: in this order, or reduce_raw = 1: reduce first
+    ///   5. remap      compressed columns to key blocks, see remap_step
+    ///   6. force      force_* and *_forced, of what is of the sequence and not past the row block as
+    ///                 in 2; the own blocks even with complete
+    ///   7. rule       in the scope; forced_count = 1: what is forced comes first, in the order of the
+    ///                 index, and uses up k or mass.  0: the rule runs over all that is eligible, and
+    ///                 what is forced is added.  Then min_extra, min_keep, max_keep
+    ///   8. lists
+    /// Own blocks are those that hold a position of the row block.
+    ///
+    /// Without query_len and query_start every sequence has query_max rows (0: n block_rows), without
+    /// key_len and key_start key_max keys (0: u block_keys).
+    ///
+    /// Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.
+    /// A score is a chain of f32 fused multiply-adds over the columns from 0, times scale, and the same
+    /// on both backends.  Workspace: 64 MiB at most for scope row and at least one list row of scores;
+    /// b x n y scores for the others.
+    /// Sources: Quest (2406.10774), NSA (2502.11089), MoBA (2502.13189), XAttention (2503.16428),
+    /// SpargeAttention (2502.18137), SeerAttention (2410.13276).
+    /// ```
+    fovea_x_select_block_params: 2088 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_select_block_params)";
+    row: fovea_tensor = 8, "`(b, n, h, d)` f32 f16 bf16: a summary of each row block, or the queries themselves; needs column";
+    column: fovea_tensor = 104, "`(key_b, u, g, d)` f32 f16 bf16: a summary of each key block: g divides h; box: the largest of its keys; needs row";
+    column_low: fovea_tensor = 200, "`(key_b, u, g, d)` f32 f16 bf16: box: the smallest of its keys; the dtype of column";
+    score: fovea_tensor = 296, "`(b, h, n, u)` f32: scores in place of row and column; its columns are the sequence's own";
+    column_weight: fovea_tensor = 392, r"`(key_b, g, u)` f32: \>= 0, of normalise weighted";
+    block_mask: fovea_tensor = 488, "`(b, x, n, block_bytes)` u8: bit c % 8 of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step";
+    forced: fovea_tensor = 584, "`(b, x, n, block_bytes)` u8: the same where it is forced";
+    row_forced: fovea_tensor = 680, "`(b, x, n)` u8: not 0: all key blocks are forced";
+    column_forced: fovea_tensor = 776, "`(key_b, g, u)` u8: bit 0: the key block is forced; bit 1: it is not eligible; not with remap_step";
+    count_head: fovea_tensor = 872, r"`(b, x)` i32: k of each list head, \< 0 as 0; count and ratio stay 0";
+    cover_head: fovea_tensor = 968, "`(x)` f32: cover of each list head; cover stays 0";
+    query_start: fovea_tensor = 1064, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 1160, "`(r+1)` i32: first packed key of each sequence";
+    query_len: fovea_tensor = 1256, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 1352, "`(r)` i32: keys in use";
+    index: fovea_tensor = 1448, "`(b, x, n, keep)` i32: key blocks; one of index and index_count at least";
+    index_count: fovea_tensor = 1544, "`(b, x, n)` i32: key blocks wanted";
+    kept_score: fovea_tensor = 1640, "`(b, x, n, keep)` f32: their scores after step 5, -inf past the count; needs index";
+    kept_mass: fovea_tensor = 1736, r"`(b, x, n)` f32: sum of the scores of the list, of those \> 0";
+    score_out: fovea_tensor = 1832, "`(b, x, n, y)` f32: all scores after step 5";
+    query_max: i64 = 1928, "longest sequence of rows; 0: n block_rows";
+    key_max: i64 = 1936, "longest sequence of keys; 0: as many as the columns cover";
+    count: i64 = 1944, "k of top_k";
+    min_keep: i64 = 1952, "least entries of a list, forced ones among them";
+    max_keep: i64 = 1960, "most entries of a list; 0: no bound.  The last taken go first, forced ones from the highest index when nothing else is left";
+    min_extra: i64 = 1968, "least entries that the rule takes in its scope";
+    force_first: i64 = 1976, "the first key blocks are forced";
+    force_previous: i64 = 1984, "those before the own blocks";
+    force_last: i64 = 1992, "the last key blocks of the sequence";
+    remap_step: i64 = 2000, r"a \> 0: column c is keys \[c s, c s + l), s = block_keys / a, l = remap_span s, and exists where these are keys; key block j has sum_(m \< a, n \< remap_span) p\[a j + m - n\], p = 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0: a column is a key block, y = u";
+    remap_span: i64 = 2008, r"l in steps, \>= 1 with remap_step";
+    scale: f32 = 2016, r"of scores, \> 0; 0: 1 / sqrt(d), for given scores 1";
+    ratio: f32 = 2020, "k of top_k = ratio times the key blocks of the scope; count stays 0";
+    cover: f32 = 2024, "share of the mass";
+    threshold: f32 = 2028, "of above and at_least";
+    measure: i32 = 2032, "The fovea_x_select_measure.";
+    normalise: i32 = 2036, "The fovea_x_select_normalise.";
+    reduce: i32 = 2040, "The fovea_x_select_reduce.";
+    reduce_raw: i32 = 2044, "1: heads are reduced before they are normalised; weights are then those of the first head";
+    rule: i32 = 2048, "The fovea_x_select_rule.";
+    scope: i32 = 2052, "The fovea_x_select_scope.";
+    ratio_up: i32 = 2056, "1: k of ratio is rounded up, 0: down";
+    forced_count: i32 = 2060, "1: forced entries count for the rule";
+    force_own: i32 = 2064, "1: own blocks are forced";
+    complete: i32 = 2068, "1: no key block that ends past the row block's first row; needs causal";
+    causal: i32 = 2072, "1: no key block that begins past the row block's last row";
+    block_rows: i32 = 2076, r"rows of a list row, \>= 1; 0: 1";
+    block_keys: i32 = 2080, r"keys of a key block, \>= 1; 0: 64";
+    reserved: i32 = 2084, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Summaries of blocks of tokens: of keys, queries or values.
+    ///
+    ///   y[c] = summary of the tokens [c step, c step + block) of the sequence    c = 0, 1, ...
+    /// as far as the sequence has them: a block counts its own tokens.  Head i of y reads head
+    /// i / (h / g) of x.  A block without tokens gives 0.  Blocks that the sequence does not have are
+    /// not written.  NaN in a column makes NaN of it.
+    ///
+    /// Packed, the first block of sequence r is key_start[r] / step + r, as in x_select_block.  With
+    /// key_begin blocks are [key_begin[c], key_begin[c + 1]), all u of them.
+    ///
+    /// gated with overlap = 1 reads 2 f columns of x and gate.  Block c is then blocks c - 1 and c:
+    /// the tokens of c - 1 give their first f columns, those of c the last f.  bias[i] is added to the
+    /// gate of place i: token i of the block, with overlap of its own block.
+    ///
+    /// similar = |mean of x_i / |x_i||^2 over the block, 0 for x_i = 0: 1 where all point one way.
+    ///
+    /// Limits: none on widths.  Every valid call has one kernel a backend, one pass over x.
+    /// Sources: Quest (2406.10774), InfLLM (2402.04617), MoBA (2502.13189), NSA (2502.11089),
+    /// SpargeAttention (2502.18137), SeerAttention (2410.13276), SparQ (2312.04985).
+    /// ```
+    fovea_x_pool_forward_params: 1496 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_pool_forward_params)";
+    x: fovea_tensor = 8, "`(b, t, g, d) or paged (pool, page, g, d)` f32 f16 bf16: g divides h";
+    y: fovea_tensor = 104, "`(b, u, h, f)` as x or f32: f = d for each wanted part; may be previous";
+    similar: fovea_tensor = 200, "`(b, h, u)` f32";
+    dissimilar: fovea_tensor = 296, r"`(b, h, u)` u8: 3 where similar \<= similar_least, else 0: column_forced and row_forced of x_select_block; needs similar_least";
+    similar_least: fovea_tensor = 392, "`(h)` f32";
+    rank_score: fovea_tensor = 488, "`(b, h, t) or paged (b, h, keys)` f32: of ranked";
+    gate: fovea_tensor = 584, "`(b, t, h, d)` as x or f32: of gated";
+    bias: fovea_tensor = 680, "`(places, d)` f32: of gated; places = block";
+    previous: fovea_tensor = 776, "`(b, u, h, f)` as y: of running: the mean of the first old_len tokens";
+    key_begin: fovea_tensor = 872, "`(b, h, u+1)` i32: ascending; in place of block and step";
+    key_start: fovea_tensor = 968, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+    key_len: fovea_tensor = 1064, "`(r)` i32: tokens in use";
+    old_len: fovea_tensor = 1160, "`(r)` i32: only blocks that hold a token from here on are written; absent: all";
+    page_table: fovea_tensor = 1256, "`(rows, pages)` i32: -1: page absent, and its tokens do not count";
+    cache_row: fovea_tensor = 1352, "`(r)` i32: row of page_table; -1 or past the last skips the sequence; needs page_table";
+    key_max: i64 = 1448, "longest sequence; 0: t, or pages * page";
+    block: i64 = 1456, "tokens of a block, 1 .. 2^30; 0: 64";
+    step: i64 = 1464, "tokens between blocks, 1 .. block; 0: block";
+    ranked: i64 = 1472, r"tokens of ranked, \>= 1";
+    want: i32 = 1480, "sum of fovea_x_summary; 0: mean";
+    complete: i32 = 1484, "1: only blocks that have all their tokens";
+    overlap: i32 = 1488, "1: of gated, see above; step = block";
+    reserved: i32 = 1492, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Gradients of x_pool_forward for max, min, mean, sum and gated.  Those of max and min go to the
+    /// first of equal tokens.  Blocks that overlap add up, in their order.
+    ///
+    /// gated, with w the weights of a block:
+    ///   dx_i = w_i dy,  dgate_i = w_i dy (x_i - y),  dbias[i] = sum over blocks of dgate
+    ///
+    /// Every element of an output is written, 0 where no block reads the token.
+    /// ```
+    fovea_x_pool_backward_params: 1008 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_pool_backward_params)";
+    x: fovea_tensor = 8, "`(b, t, g, d)` f32 f16 bf16: g divides h";
+    dy: fovea_tensor = 104, "`(b, u, h, f)` as x or f32";
+    gate: fovea_tensor = 200, "`(b, t, h, d)` as x or f32: of gated";
+    bias: fovea_tensor = 296, "`(places, d)` f32: of gated";
+    key_begin: fovea_tensor = 392, "`(b, h, u+1)` i32: ascending";
+    key_start: fovea_tensor = 488, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+    key_len: fovea_tensor = 584, "`(r)` i32: tokens in use";
+    dx: fovea_tensor = 680, "`(b, t, g, d)` as x";
+    dgate: fovea_tensor = 776, "`(b, t, h, d)` as x or f32: needs gate";
+    dbias: fovea_tensor = 872, "`(places, d)` f32: needs bias";
+    key_max: i64 = 968, "longest sequence; 0: t";
+    block: i64 = 976, "as in x_pool_forward";
+    step: i64 = 984, "as in x_pool_forward";
+    want: i32 = 992, "sum of fovea_x_summary without ranked and running; 0: mean";
+    complete: i32 = 996, "1: only blocks that have all their tokens";
+    overlap: i32 = 1000, "1: of gated; step = block";
+    reserved: i32 = 1004, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Statistics of attention's probabilities over the rows of q, without storing them: q holds
+    /// sampled rows at query_position, or the last rows of each sequence.
+    ///
+    ///   P_ij = exp(scale q_i k_j - lse_i) over the keys that row i sees, lse as attention_forward's
+    ///   column_sum[j]   = sum_i P_ij
+    ///   diagonal_sum[o] = sum of P_ij over p_i - j = o, o = 0, 1, ...
+    ///   block_sum[I, J] = sum of P_ij over the rows of row block I and the keys of key block J
+    ///   block_max[I, J] = the largest of these, 0 where there is none
+    /// Head j of x is the h / x query heads from j (h / x) on, reduced.  With lse_in nothing is
+    /// normalised anew; P above 65536 counts as that in diagonal_sum.
+    ///
+    /// group_stride = S > 1 (antidiagonal scores): a row u and a key v stand for S tokens each,
+    ///   L_uv = scale / S sum_r q_(u S + r) k_(v S + r),  reversed = 1: q_(u S + S - 1 - r)
+    /// and P is the softmax of L over v.  Tokens past the end, and those of absent pages, give 0.
+    /// causal compares v with u + floor((context_len - Lq) / S).  Blocks count tokens, as without it.
+    ///
+    /// Row blocks lie as in x_select_block: packed, the first of sequence r is query_start[r] /
+    /// block_rows + r.  Row blocks that a sequence has are written with all u key blocks, which are the
+    /// sequence's own.  The other outputs are written in every element, lse as far as there are rows.
+    ///
+    /// Limits: d is 1 .. 576.  Every valid call has one kernel a backend, in f32 FMA.
+    /// Sources: H2O (2306.14048), MInference (2407.02490), SampleAttention (2406.15486), FlexPrefill
+    /// (2502.20766), XAttention (2503.16428).
+    /// ```
+    fovea_x_probe_forward_params: 1632 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_probe_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: g divides h";
+    lse_in: fovea_tensor = 200, "`(b, h, s)` f32: of each row; absent: it is found";
+    query_position: fovea_tensor = 296, "`(b, h, s)` i32: absent: i + context_len - Lq";
+    lse: fovea_tensor = 392, "`(b, h, s)` f32: not with lse_in";
+    column_sum: fovea_tensor = 488, "`(key_b, x, t) or paged (r, x, keys)` f32: by storage index, or paged by key column";
+    diagonal_sum: fovea_tensor = 584, "`(r, x, keys)` f32: needs key_step 1, key_shift 0";
+    block_sum: fovea_tensor = 680, "`(b, x, n, u)` f32";
+    block_max: fovea_tensor = 776, "`(b, x, n, u)` f32";
+    query_start: fovea_tensor = 872, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 968, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+    query_len: fovea_tensor = 1064, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 1160, "`(r)` i32: keys in use";
+    page_table: fovea_tensor = 1256, "`(rows, pages)` i32: -1: page absent, its keys are not seen";
+    cache_row: fovea_tensor = 1352, "`(r)` i32: row of page_table, or of k";
+    context_len: fovea_tensor = 1448, "`(r)` i32: absent: Lk; not with query_position";
+    query_max: i64 = 1544, "longest sequence of rows; 0: s";
+    key_max: i64 = 1552, "longest sequence of keys; 0: t, or pages * page";
+    window_left: i64 = 1560, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 1568, "keys seen to the right, the same; 0: all, 1: none";
+    sink_keys: i64 = 1576, "first keys seen through window_left";
+    key_step: i64 = 1584, "key j is at position key_step j + key_shift; 0: 1";
+    key_shift: i64 = 1592, "see key_step";
+    group_stride: i64 = 1600, r"S, \>= 1; 0: 1.  \> 1: only block_sum and block_max, causal alone, and S divides block_rows and block_keys";
+    scale: f32 = 1608, r"\> 0; 0: 1 / sqrt(d)";
+    causal: i32 = 1612, "1: as window_right 1";
+    block_rows: i32 = 1616, r"rows of a row block, \>= 1; 0: 64";
+    block_keys: i32 = 1620, r"keys of a key block, \>= 1; 0: 64";
+    reversed: i32 = 1624, r"1: of group_stride \> 1, see above";
+    reduce: i32 = 1628, "The fovea_x_probe_reduce.";
+}
+
+c_struct! {
+    /// ```text
+    /// The weighted sum of branches.
+    ///
+    ///   y = sum of coefficient * act(gate) * x over x, x2, x3, x4 and coarse, in this order, in f32
+    /// Row i takes the row of coarse whose block it is in: rows [row_begin[c], row_begin[c + 1]), or
+    /// [c block_rows, (c + 1) block_rows).  A row in no block takes nothing of coarse.
+    /// Rows past query_len are neither read nor written.
+    ///
+    /// Limits: none on widths.  One pass over memory, one kernel a backend.
+    /// Sources: NSA (2502.11089), VSA (2505.13389), DuoAttention (2410.10819), SparQ (2312.04985),
+    /// DiTFastAttn (2406.08552).
+    /// ```
+    fovea_x_combine_forward_params: 1304 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_combine_forward_params)";
+    x: fovea_tensor = 8, "`(b, s, h, e)` f32 f16 bf16: a branch; stride 0 broadcasts";
+    x2: fovea_tensor = 104, "`(b, s, h, e)` as x";
+    x3: fovea_tensor = 200, "`(b, s, h, e)` as x";
+    x4: fovea_tensor = 296, "`(b, s, h, e)` as x";
+    coarse: fovea_tensor = 392, "`(b, u, h, e)` as x: a row for each block of rows";
+    gate: fovea_tensor = 488, "`(b, s, h, e)` as x or f32: of x; absent: 1";
+    gate2: fovea_tensor = 584, "`(b, s, h, e)` as x or f32: of x2; absent: 1";
+    gate3: fovea_tensor = 680, "`(b, s, h, e)` as x or f32: of x3; absent: 1";
+    gate4: fovea_tensor = 776, "`(b, s, h, e)` as x or f32: of x4; absent: 1";
+    gate_coarse: fovea_tensor = 872, "`(b, s, h, e)` as x or f32: of coarse; absent: 1";
+    row_begin: fovea_tensor = 968, "`(b, u+1)` i32: first row of each block, ascending; in place of block_rows";
+    query_len: fovea_tensor = 1064, "`(b)` i32: rows in use, 0 .. s";
+    y: fovea_tensor = 1160, "`(b, s, h, e)` as x or f32: may be x";
+    block_rows: i64 = 1256, r"rows of a block of coarse, \>= 1; 0: 64";
+    coefficient: f32 = 1264, "not 0; 0: 1";
+    coefficient2: f32 = 1268, "not 0; 0: 1";
+    coefficient3: f32 = 1272, "not 0; 0: 1";
+    coefficient4: f32 = 1276, "not 0; 0: 1";
+    coefficient_coarse: f32 = 1280, "not 0; 0: 1";
+    gate_act: i32 = 1284, "The fovea_x_gate.";
+    gate2_act: i32 = 1288, "The fovea_x_gate.";
+    gate3_act: i32 = 1292, "The fovea_x_gate.";
+    gate4_act: i32 = 1296, "The fovea_x_gate.";
+    gate_coarse_act: i32 = 1300, "The fovea_x_gate.";
+}
+
+c_struct! {
+    /// ```text
+    /// Gradients of x_combine_forward.
+    ///
+    ///   dx = coefficient act(gate) dy,  dgate = coefficient act'(gate) x dy
+    /// An axis of stride 0 of a gradient receives the sum over that axis.  dcoarse sums over the rows
+    /// of each block.  Rows past query_len give 0.
+    /// ```
+    fovea_x_combine_backward_params: 2264 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_combine_backward_params)";
+    x: fovea_tensor = 8, "`(b, s, h, e)` f32 f16 bf16: a branch; stride 0 broadcasts";
+    x2: fovea_tensor = 104, "`(b, s, h, e)` as x";
+    x3: fovea_tensor = 200, "`(b, s, h, e)` as x";
+    x4: fovea_tensor = 296, "`(b, s, h, e)` as x";
+    coarse: fovea_tensor = 392, "`(b, u, h, e)` as x: a row for each block of rows";
+    gate: fovea_tensor = 488, "`(b, s, h, e)` as x or f32: of x; absent: 1";
+    gate2: fovea_tensor = 584, "`(b, s, h, e)` as x or f32: of x2; absent: 1";
+    gate3: fovea_tensor = 680, "`(b, s, h, e)` as x or f32: of x3; absent: 1";
+    gate4: fovea_tensor = 776, "`(b, s, h, e)` as x or f32: of x4; absent: 1";
+    gate_coarse: fovea_tensor = 872, "`(b, s, h, e)` as x or f32: of coarse; absent: 1";
+    row_begin: fovea_tensor = 968, "`(b, u+1)` i32: first row of each block, ascending; in place of block_rows";
+    query_len: fovea_tensor = 1064, "`(b)` i32: rows in use, 0 .. s";
+    dy: fovea_tensor = 1160, "`(b, s, h, e)` as x or f32";
+    dx: fovea_tensor = 1256, "`(b, s, h, e)` as x";
+    dx2: fovea_tensor = 1352, "`(b, s, h, e)` as x: needs x2";
+    dx3: fovea_tensor = 1448, "`(b, s, h, e)` as x: needs x3";
+    dx4: fovea_tensor = 1544, "`(b, s, h, e)` as x: needs x4";
+    dcoarse: fovea_tensor = 1640, "`(b, u, h, e)` as x: needs coarse";
+    dgate: fovea_tensor = 1736, "`(b, s, h, e)` as x or f32: needs gate";
+    dgate2: fovea_tensor = 1832, "`(b, s, h, e)` as x or f32: needs gate2";
+    dgate3: fovea_tensor = 1928, "`(b, s, h, e)` as x or f32: needs gate3";
+    dgate4: fovea_tensor = 2024, "`(b, s, h, e)` as x or f32: needs gate4";
+    dgate_coarse: fovea_tensor = 2120, "`(b, s, h, e)` as x or f32: needs gate_coarse";
+    block_rows: i64 = 2216, r"rows of a block of coarse, \>= 1; 0: 64";
+    coefficient: f32 = 2224, "not 0; 0: 1";
+    coefficient2: f32 = 2228, "not 0; 0: 1";
+    coefficient3: f32 = 2232, "not 0; 0: 1";
+    coefficient4: f32 = 2236, "not 0; 0: 1";
+    coefficient_coarse: f32 = 2240, "not 0; 0: 1";
+    gate_act: i32 = 2244, "The fovea_x_gate.";
+    gate2_act: i32 = 2248, "The fovea_x_gate.";
+    gate3_act: i32 = 2252, "The fovea_x_gate.";
+    gate4_act: i32 = 2256, "The fovea_x_gate.";
+    gate_coarse_act: i32 = 2260, "The fovea_x_gate.";
+}
+
+c_struct! {
+    /// ```text
+    /// Distances of candidates from a reference, for each head of each sequence.
+    ///
+    /// Rows past query_len do not count; without rows the distance is 0.  A row whose sum is 0 is a
+    /// vector of zeros.  NaN is never best.
+    ///
+    /// Limits: none on widths.  One pass over memory, one kernel a backend.
+    /// Sources: Sparse VideoGen (2502.01776), FlexPrefill (2502.20766).
+    /// ```
+    fovea_x_compare_forward_params: 496 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_compare_forward_params)";
+    reference: fovea_tensor = 8, "`(b, s, h, e)` f32 f16 bf16";
+    candidate: fovea_tensor = 104, "`(n, b, s, h, e)` as reference";
+    query_len: fovea_tensor = 200, "`(b)` i32: rows in use, 0 .. s";
+    distance: fovea_tensor = 296, "`(n, b, h)` f32";
+    best: fovea_tensor = 392, "`(b, h)` i32: the candidate with the smallest distance, the first of equals; -1: none";
+    measure: i32 = 488, "The fovea_x_compare_measure.";
+    reserved: i32 = 492, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// One step of a bounded cache: what is too much goes, and new tokens come.
+    ///
+    /// The live tokens of a head are its slots [0, count), in no order of positions: attention over
+    /// them is x_sparse_forward's or attention_forward's with key_len = count.  New token n is at
+    /// position old_len + n; without old_len, behind the largest live position, or 0 without one.
+    ///
+    /// ring   Position p has slot p where p < sink_keys + recent, else sink_keys + (p - sink_keys) %
+    ///        recent.  With capacity[g] a head has recent = capacity[g] - sink_keys; heads may differ.
+    ///        Slots from count on are not written.
+    /// heavy  1. mass is added to the score of each live slot.
+    ///        2. Live tokens that the rule does not keep go.  Kept ones in slots from the new count on
+    ///           move down to the free slots, both in ascending order.
+    ///        3. New tokens come behind, with a score of 0; needs t >= heavy + recent + s.
+    ///        So the mass that attention gives the new tokens counts at the next step.
+    ///
+    /// k and v are stored as given.  Keys that are to be rotated by cache rank are rotated later.
+    ///
+    /// Limits: none on widths.  Every valid call has one kernel a backend.
+    /// Sources: StreamingLLM (2309.17453), H2O (2306.14048), MoA (2406.14909), DuoAttention
+    /// (2410.10819).
+    /// ```
+    fovea_x_cache_step_params: 1096 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_cache_step_params)";
+    k: fovea_tensor = 8, "`(b, t, g, d)` f32 f16 bf16: t slots";
+    v: fovea_tensor = 104, "`(b, t, g, e)` as k";
+    position: fovea_tensor = 200, "`(b, g, t)` i32: of each live slot";
+    count: fovea_tensor = 296, "`(b, g)` i32: live slots";
+    score: fovea_tensor = 392, "`(b, g, t)` f32: of heavy";
+    k_new: fovea_tensor = 488, "`(b, s, g, d)` as k: needs v_new; absent: only what is too much goes";
+    v_new: fovea_tensor = 584, "`(b, s, g, e)` as k";
+    mass: fovea_tensor = 680, "`(b, g, t)` f32: of heavy, of each live slot";
+    query_len: fovea_tensor = 776, "`(b)` i32: new tokens in use, 0 .. s";
+    old_len: fovea_tensor = 872, "`(b)` i32: tokens before the new ones";
+    capacity: fovea_tensor = 968, "`(g)` i32: of ring: slots of each head, sink_keys + 1 .. t; recent stays 0";
+    sink_keys: i64 = 1064, "of ring";
+    recent: i64 = 1072, r"of ring \>= 1, of heavy \>= 0";
+    heavy: i64 = 1080, r"of heavy, \>= 0";
+    rule: i32 = 1088, "The fovea_x_cache_rule.";
+    reserved: i32 = 1092, "0";
+}
+
 functions! {
     /// The library's FOVEA_VERSION.
     fn fovea_version() -> i32;
@@ -1233,5 +1812,15 @@ functions! {
         x_multi_token_backward: fovea_x_multi_token_backward_params, fovea_x_multi_token_backward, fovea_x_multi_token_backward_workspace;
         x_group_norm_forward: fovea_x_group_norm_forward_params, fovea_x_group_norm_forward, fovea_x_group_norm_forward_workspace;
         x_group_norm_backward: fovea_x_group_norm_backward_params, fovea_x_group_norm_backward, fovea_x_group_norm_backward_workspace;
+        x_sparse_forward: fovea_x_sparse_forward_params, fovea_x_sparse_forward, fovea_x_sparse_forward_workspace;
+        x_sparse_backward: fovea_x_sparse_backward_params, fovea_x_sparse_backward, fovea_x_sparse_backward_workspace;
+        x_select_block: fovea_x_select_block_params, fovea_x_select_block, fovea_x_select_block_workspace;
+        x_pool_forward: fovea_x_pool_forward_params, fovea_x_pool_forward, fovea_x_pool_forward_workspace;
+        x_pool_backward: fovea_x_pool_backward_params, fovea_x_pool_backward, fovea_x_pool_backward_workspace;
+        x_probe_forward: fovea_x_probe_forward_params, fovea_x_probe_forward, fovea_x_probe_forward_workspace;
+        x_combine_forward: fovea_x_combine_forward_params, fovea_x_combine_forward, fovea_x_combine_forward_workspace;
+        x_combine_backward: fovea_x_combine_backward_params, fovea_x_combine_backward, fovea_x_combine_backward_workspace;
+        x_compare_forward: fovea_x_compare_forward_params, fovea_x_compare_forward, fovea_x_compare_forward_workspace;
+        x_cache_step: fovea_x_cache_step_params, fovea_x_cache_step, fovea_x_cache_step_workspace;
     }
 }

@@ -13,5 +13,15 @@ pub use crate::sys::fovea_scaling as Scaling;
 
 /// Those of experimental operations.
 pub(crate) mod experimental {
+    pub use crate::sys::fovea_x_cache_rule as XCacheRule;
+    pub use crate::sys::fovea_x_compare_measure as XCompareMeasure;
+    pub use crate::sys::fovea_x_gate as XGate;
     pub use crate::sys::fovea_x_pool as XPool;
+    pub use crate::sys::fovea_x_probe_reduce as XProbeReduce;
+    pub use crate::sys::fovea_x_select_measure as XSelectMeasure;
+    pub use crate::sys::fovea_x_select_normalise as XSelectNormalise;
+    pub use crate::sys::fovea_x_select_reduce as XSelectReduce;
+    pub use crate::sys::fovea_x_select_rule as XSelectRule;
+    pub use crate::sys::fovea_x_select_scope as XSelectScope;
+    pub use crate::sys::fovea_x_summary as XSummary;
 }

@@ -430,3 +430,511 @@ op! {
         eps set_eps: f32, "0: 1e-5";
     }
 }
+
+op! {
+    /// ```text
+    /// Attention of q over the listed k and v; prefill and decode, contiguous and paged caches.
+    ///
+    /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
+    /// CUDA.  Without a field of this header the limits are attention_forward's.
+    /// ```
+    XSparseForward(x_sparse_forward: fovea_x_sparse_forward_params, fovea_x_sparse_forward, fovea_x_sparse_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8: may be a view of k";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32: natural log of each row's sum";
+        q_value set_q_value: in, "`(b, s, h, e)` as q: second query, contracted with v (split MLA caches)";
+        index set_index: in, "`(b, x, n, keep)` i32: entries of each list row";
+        index_count set_index_count: in, "`(b, x, n)` i32: entries in use; with index";
+        index_bias set_index_bias: in, "`(b, h, n, keep)` f32: added to the scores of an entry; with index and block_keys = 1";
+        column set_column: in, "`(b, x, n, columns)` i32: single keys";
+        column_count set_column_count: in, "`(b, x, n)` i32: columns in use; with column; absent: all";
+        row_begin set_row_begin: in, "`(b, x, n+1)` i32: first row of each list row, ascending; block_rows stays 0; not with query_start, tile";
+        key_begin set_key_begin: in, "`(b, x, u+1)` i32: first key of each entry, ascending; block_keys and entry_keys stay 0; not with query_start, tile";
+        tile set_tile: in, "`(b, x, n, keep)` i32: tile of each entry, -1: none; with index and tile_bits";
+        tile_bits set_tile_bits: in, "`(tiles, tile_rows, tile_bytes)` u8: block_rows rows of ceil(block_keys / 8) bytes; with tile";
+        sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator: not scaled, capped or biased";
+        head_map set_head_map: in, "`(b, h)` i32: head whose q and key head make the scores of a head; list, sink_logit and v stay its own; no head: itself";
+        skip_head set_skip_head: in, "`(h)` i32: not 0: o and lse of the head are not written, and it adds nothing to mass and skipped";
+        mass set_mass: out, "`(key_b, x, t) or paged (r, x, keys)` f32: the sum of p_ij over the rows of the list head's h / x heads is added, by storage index, or paged by key column";
+        skipped set_skipped: out, "`(1)` i64: tiles that some row of a group sees and that were skipped, over all groups";
+        k_scale set_k_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: k counts times its scale, a scale for each of `groups` equal parts of d (e4m3 e5m2 i8 only); stride 0 broadcasts; absent: 1";
+        v_scale set_v_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as k_scale, of v";
+        context_len set_context_len: in, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+        query_len set_query_len: in, "`(r)` i32: rows in use, at most s or the packed extent";
+        key_len set_key_len: in, "`(r)` i32: keys in use, at most t, packed extent or pages * page";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+        query_max set_query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
+        window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
+        window_right set_window_right: i64, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+        sink_keys set_sink_keys: i64, "keys at positions below this stay visible through window_left";
+        key_step set_key_step: i64, "p_j = key_step * j + key_shift, below 2^31; 0: 1";
+        key_shift set_key_shift: i64, "position of the first key, may be negative; within 2^31 of 0";
+        first_keys set_first_keys: i64, "first keys of the sequence that are always seen; with index or column";
+        last_keys set_last_keys: i64, "keys up to the row's own position, it counted, that are always seen; with index or column";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value";
+        softcap set_softcap: f32, "0: none";
+        skip_margin set_skip_margin: f32, "in nats; 0: nothing is skipped";
+        causal set_causal: bool, "1: window_right = 1";
+        splits set_splits: i32, "parts the keys or the list of a row are cut into; 0: chosen from shapes, 1 with skip_margin; not above 1 with skip_margin";
+        block_rows set_block_rows: i32, "rows of a list row: 1 .. 128; 0 without index and column, or with row_begin";
+        block_keys set_block_keys: i32, "keys of an entry: 1 .. 128; 0 without index, or with key_begin";
+        entry_keys set_entry_keys: i32, "from an entry's first key to the next's, at most block_keys; 0: block_keys";
+    }
+}
+
+op! {
+    /// ```text
+    /// Gradients of x_sparse_forward from dout (and dlse).  The fields it shares say what the forward
+    /// was.  Each output is optional: absent = not computed.  Every element of an output is written:
+    /// rows and keys past their lengths, and keys that nobody names, get 0.
+    ///   delta_i = <dout_i, o_i> - dlse_i,  p_ij = n_ij exp(score_ij - lse_i)
+    ///   ds_ij = p_ij (<dout_i, v_j> - delta_i),  dx_ij = ds_ij (1 - (x_ij / softcap)^2)
+    ///   dv_j = sum_i p_ij dout_i,  dq_i = scale sum_j dx_ij k_j,  dk_j = scale sum_i dx_ij q_i
+    ///   dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i
+    /// Workspace is linear in s, t and the entries: lists are sorted by key there.  Bits: the same
+    /// every run unless `nondeterministic`.
+    ///
+    /// Limits: d and e are 1 .. 576, no paged keys.  Every valid call has a kernel on the host and a
+    /// portable one on CUDA.  Without a field of this header the limits are attention_backward's.
+    /// ```
+    XSparseBackward(x_sparse_backward: fovea_x_sparse_backward_params, fovea_x_sparse_backward, fovea_x_sparse_backward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(key_b, t, g, d)` as q";
+        v set_v: in, "`(key_b, t, g, e)` as q";
+        o set_o: in, "`(b, s, h, e)` as q or f32: of the forward";
+        lse set_lse: in, "`(b, h, s)` f32: of the forward";
+        dout set_dout: in, "`(b, s, h, e)` as o: the gradient of o";
+    }
+    may {
+        index set_index: in, "`(b, x, n, keep)` i32: as in the forward, and so for the fields below";
+        index_count set_index_count: in, "`(b, x, n)` i32";
+        row_begin set_row_begin: in, "`(b, x, n+1)` i32";
+        key_begin set_key_begin: in, "`(b, x, u+1)` i32";
+        tile set_tile: in, "`(b, x, n, keep)` i32";
+        tile_bits set_tile_bits: in, "`(tiles, tile_rows, tile_bytes)` u8";
+        sink_logit set_sink_logit: in, "`(h)` f32";
+        query_start set_query_start: in, "`(r+1)` i32";
+        key_start set_key_start: in, "`(r+1)` i32";
+        query_len set_query_len: in, "`(r)` i32";
+        key_len set_key_len: in, "`(r)` i32";
+        dlse set_dlse: in, "`(b, h, s)` f32: the gradient of lse; absent: 0";
+        dq set_dq: out, "`(b, s, h, d)` as q";
+        dk set_dk: out, "`(key_b, t, g, d)` as q";
+        dv set_dv: out, "`(key_b, t, g, e)` as q";
+        dsink_logit set_dsink_logit: out, "`(h)` f32: needs sink_logit";
+        query_max set_query_max: i64, "as in the forward, and so for the fields below";
+        key_max set_key_max: i64, "0: t";
+        window_left set_window_left: i64, "0: all";
+        window_right set_window_right: i64, "0: all";
+        sink_keys set_sink_keys: i64, "0: none";
+        first_keys set_first_keys: i64, "0: none";
+        last_keys set_last_keys: i64, "0: none";
+        scale set_scale: f32, "0: 1 / sqrt(d)";
+        softcap set_softcap: f32, "0: none";
+        causal set_causal: bool, "1: window_right = 1";
+        block_rows set_block_rows: i32, "0: with row_begin, or without index";
+        block_keys set_block_keys: i32, "0: with key_begin, or without index";
+        entry_keys set_entry_keys: i32, "0: block_keys";
+        nondeterministic set_nondeterministic: bool, "1: a faster kernel whose sums may change order may be used";
+    }
+}
+
+op! {
+    /// ```text
+    /// Key blocks for each row block, from summaries of both or from given scores.  In this order:
+    ///   1. score      by measure, or scale * score
+    ///   2. eligible   the column is of the sequence; causal: its first key is not past the row block's
+    ///                 last row; complete: its last key is not past the first row; block_mask has 1;
+    ///                 column_forced has no bit 1.  Other columns, and scores that are NaN, have -inf
+    ///   3. normalise, 4. reduce: in this order, or reduce_raw = 1: reduce first
+    ///   5. remap      compressed columns to key blocks, see remap_step
+    ///   6. force      force_* and *_forced, of what is of the sequence and not past the row block as
+    ///                 in 2; the own blocks even with complete
+    ///   7. rule       in the scope; forced_count = 1: what is forced comes first, in the order of the
+    ///                 index, and uses up k or mass.  0: the rule runs over all that is eligible, and
+    ///                 what is forced is added.  Then min_extra, min_keep, max_keep
+    ///   8. lists
+    /// Own blocks are those that hold a position of the row block.
+    ///
+    /// Without query_len and query_start every sequence has query_max rows (0: n block_rows), without
+    /// key_len and key_start key_max keys (0: u block_keys).
+    ///
+    /// Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.
+    /// A score is a chain of f32 fused multiply-adds over the columns from 0, times scale, and the same
+    /// on both backends.  Workspace: 64 MiB at most for scope row and at least one list row of scores;
+    /// b x n y scores for the others.
+    /// Sources: Quest (2406.10774), NSA (2502.11089), MoBA (2502.13189), XAttention (2503.16428),
+    /// SpargeAttention (2502.18137), SeerAttention (2410.13276).
+    /// ```
+    XSelectBlock(x_select_block: fovea_x_select_block_params, fovea_x_select_block, fovea_x_select_block_workspace)
+    new {
+    }
+    may {
+        row set_row: in, "`(b, n, h, d)` f32 f16 bf16: a summary of each row block, or the queries themselves; needs column";
+        column set_column: in, "`(key_b, u, g, d)` f32 f16 bf16: a summary of each key block: g divides h; box: the largest of its keys; needs row";
+        column_low set_column_low: in, "`(key_b, u, g, d)` f32 f16 bf16: box: the smallest of its keys; the dtype of column";
+        score set_score: in, "`(b, h, n, u)` f32: scores in place of row and column; its columns are the sequence's own";
+        column_weight set_column_weight: in, r"`(key_b, g, u)` f32: \>= 0, of normalise weighted";
+        block_mask set_block_mask: in, "`(b, x, n, block_bytes)` u8: bit c % 8 of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step";
+        forced set_forced: in, "`(b, x, n, block_bytes)` u8: the same where it is forced";
+        row_forced set_row_forced: in, "`(b, x, n)` u8: not 0: all key blocks are forced";
+        column_forced set_column_forced: in, "`(key_b, g, u)` u8: bit 0: the key block is forced; bit 1: it is not eligible; not with remap_step";
+        count_head set_count_head: in, r"`(b, x)` i32: k of each list head, \< 0 as 0; count and ratio stay 0";
+        cover_head set_cover_head: in, "`(x)` f32: cover of each list head; cover stays 0";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence";
+        query_len set_query_len: in, "`(r)` i32: rows in use";
+        key_len set_key_len: in, "`(r)` i32: keys in use";
+        index set_index: out, "`(b, x, n, keep)` i32: key blocks; one of index and index_count at least";
+        index_count set_index_count: out, "`(b, x, n)` i32: key blocks wanted";
+        kept_score set_kept_score: out, "`(b, x, n, keep)` f32: their scores after step 5, -inf past the count; needs index";
+        kept_mass set_kept_mass: out, r"`(b, x, n)` f32: sum of the scores of the list, of those \> 0";
+        score_out set_score_out: out, "`(b, x, n, y)` f32: all scores after step 5";
+        query_max set_query_max: i64, "longest sequence of rows; 0: n block_rows";
+        key_max set_key_max: i64, "longest sequence of keys; 0: as many as the columns cover";
+        count set_count: i64, "k of top_k";
+        min_keep set_min_keep: i64, "least entries of a list, forced ones among them";
+        max_keep set_max_keep: i64, "most entries of a list; 0: no bound.  The last taken go first, forced ones from the highest index when nothing else is left";
+        min_extra set_min_extra: i64, "least entries that the rule takes in its scope";
+        force_first set_force_first: i64, "the first key blocks are forced";
+        force_previous set_force_previous: i64, "those before the own blocks";
+        force_last set_force_last: i64, "the last key blocks of the sequence";
+        remap_step set_remap_step: i64, r"a \> 0: column c is keys \[c s, c s + l), s = block_keys / a, l = remap_span s, and exists where these are keys; key block j has sum_(m \< a, n \< remap_span) p\[a j + m - n\], p = 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0: a column is a key block, y = u";
+        remap_span set_remap_span: i64, r"l in steps, \>= 1 with remap_step";
+        scale set_scale: f32, r"of scores, \> 0; 0: 1 / sqrt(d), for given scores 1";
+        ratio set_ratio: f32, "k of top_k = ratio times the key blocks of the scope; count stays 0";
+        cover set_cover: f32, "share of the mass";
+        threshold set_threshold: f32, "of above and at_least";
+        measure set_measure: enum XSelectMeasure, "The fovea_x_select_measure.";
+        normalise set_normalise: enum XSelectNormalise, "The fovea_x_select_normalise.";
+        reduce set_reduce: enum XSelectReduce, "The fovea_x_select_reduce.";
+        reduce_raw set_reduce_raw: bool, "1: heads are reduced before they are normalised; weights are then those of the first head";
+        rule set_rule: enum XSelectRule, "The fovea_x_select_rule.";
+        scope set_scope: enum XSelectScope, "The fovea_x_select_scope.";
+        ratio_up set_ratio_up: bool, "1: k of ratio is rounded up, 0: down";
+        forced_count set_forced_count: bool, "1: forced entries count for the rule";
+        force_own set_force_own: bool, "1: own blocks are forced";
+        complete set_complete: bool, "1: no key block that ends past the row block's first row; needs causal";
+        causal set_causal: bool, "1: no key block that begins past the row block's last row";
+        block_rows set_block_rows: i32, r"rows of a list row, \>= 1; 0: 1";
+        block_keys set_block_keys: i32, r"keys of a key block, \>= 1; 0: 64";
+    }
+}
+
+op! {
+    /// ```text
+    /// Summaries of blocks of tokens: of keys, queries or values.
+    ///
+    ///   y[c] = summary of the tokens [c step, c step + block) of the sequence    c = 0, 1, ...
+    /// as far as the sequence has them: a block counts its own tokens.  Head i of y reads head
+    /// i / (h / g) of x.  A block without tokens gives 0.  Blocks that the sequence does not have are
+    /// not written.  NaN in a column makes NaN of it.
+    ///
+    /// Packed, the first block of sequence r is key_start[r] / step + r, as in x_select_block.  With
+    /// key_begin blocks are [key_begin[c], key_begin[c + 1]), all u of them.
+    ///
+    /// gated with overlap = 1 reads 2 f columns of x and gate.  Block c is then blocks c - 1 and c:
+    /// the tokens of c - 1 give their first f columns, those of c the last f.  bias[i] is added to the
+    /// gate of place i: token i of the block, with overlap of its own block.
+    ///
+    /// similar = |mean of x_i / |x_i||^2 over the block, 0 for x_i = 0: 1 where all point one way.
+    ///
+    /// Limits: none on widths.  Every valid call has one kernel a backend, one pass over x.
+    /// Sources: Quest (2406.10774), InfLLM (2402.04617), MoBA (2502.13189), NSA (2502.11089),
+    /// SpargeAttention (2502.18137), SeerAttention (2410.13276), SparQ (2312.04985).
+    /// ```
+    XPoolForward(x_pool_forward: fovea_x_pool_forward_params, fovea_x_pool_forward, fovea_x_pool_forward_workspace)
+    new {
+        x set_x: in, "`(b, t, g, d) or paged (pool, page, g, d)` f32 f16 bf16: g divides h";
+        y set_y: out, "`(b, u, h, f)` as x or f32: f = d for each wanted part; may be previous";
+    }
+    may {
+        similar set_similar: out, "`(b, h, u)` f32";
+        dissimilar set_dissimilar: out, r"`(b, h, u)` u8: 3 where similar \<= similar_least, else 0: column_forced and row_forced of x_select_block; needs similar_least";
+        similar_least set_similar_least: in, "`(h)` f32";
+        rank_score set_rank_score: in, "`(b, h, t) or paged (b, h, keys)` f32: of ranked";
+        gate set_gate: in, "`(b, t, h, d)` as x or f32: of gated";
+        bias set_bias: in, "`(places, d)` f32: of gated; places = block";
+        previous set_previous: in, "`(b, u, h, f)` as y: of running: the mean of the first old_len tokens";
+        key_begin set_key_begin: in, "`(b, h, u+1)` i32: ascending; in place of block and step";
+        key_start set_key_start: in, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+        key_len set_key_len: in, "`(r)` i32: tokens in use";
+        old_len set_old_len: in, "`(r)` i32: only blocks that hold a token from here on are written; absent: all";
+        page_table set_page_table: in, "`(rows, pages)` i32: -1: page absent, and its tokens do not count";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table; -1 or past the last skips the sequence; needs page_table";
+        key_max set_key_max: i64, "longest sequence; 0: t, or pages * page";
+        block set_block: i64, "tokens of a block, 1 .. 2^30; 0: 64";
+        step set_step: i64, "tokens between blocks, 1 .. block; 0: block";
+        ranked set_ranked: i64, r"tokens of ranked, \>= 1";
+        want set_want: i32, "sum of fovea_x_summary; 0: mean";
+        complete set_complete: bool, "1: only blocks that have all their tokens";
+        overlap set_overlap: bool, "1: of gated, see above; step = block";
+    }
+}
+
+op! {
+    /// ```text
+    /// Gradients of x_pool_forward for max, min, mean, sum and gated.  Those of max and min go to the
+    /// first of equal tokens.  Blocks that overlap add up, in their order.
+    ///
+    /// gated, with w the weights of a block:
+    ///   dx_i = w_i dy,  dgate_i = w_i dy (x_i - y),  dbias[i] = sum over blocks of dgate
+    ///
+    /// Every element of an output is written, 0 where no block reads the token.
+    /// ```
+    XPoolBackward(x_pool_backward: fovea_x_pool_backward_params, fovea_x_pool_backward, fovea_x_pool_backward_workspace)
+    new {
+        x set_x: in, "`(b, t, g, d)` f32 f16 bf16: g divides h";
+        dy set_dy: in, "`(b, u, h, f)` as x or f32";
+    }
+    may {
+        gate set_gate: in, "`(b, t, h, d)` as x or f32: of gated";
+        bias set_bias: in, "`(places, d)` f32: of gated";
+        key_begin set_key_begin: in, "`(b, h, u+1)` i32: ascending";
+        key_start set_key_start: in, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+        key_len set_key_len: in, "`(r)` i32: tokens in use";
+        dx set_dx: out, "`(b, t, g, d)` as x";
+        dgate set_dgate: out, "`(b, t, h, d)` as x or f32: needs gate";
+        dbias set_dbias: out, "`(places, d)` f32: needs bias";
+        key_max set_key_max: i64, "longest sequence; 0: t";
+        block set_block: i64, "as in x_pool_forward";
+        step set_step: i64, "as in x_pool_forward";
+        want set_want: i32, "sum of fovea_x_summary without ranked and running; 0: mean";
+        complete set_complete: bool, "1: only blocks that have all their tokens";
+        overlap set_overlap: bool, "1: of gated; step = block";
+    }
+}
+
+op! {
+    /// ```text
+    /// Statistics of attention's probabilities over the rows of q, without storing them: q holds
+    /// sampled rows at query_position, or the last rows of each sequence.
+    ///
+    ///   P_ij = exp(scale q_i k_j - lse_i) over the keys that row i sees, lse as attention_forward's
+    ///   column_sum[j]   = sum_i P_ij
+    ///   diagonal_sum[o] = sum of P_ij over p_i - j = o, o = 0, 1, ...
+    ///   block_sum[I, J] = sum of P_ij over the rows of row block I and the keys of key block J
+    ///   block_max[I, J] = the largest of these, 0 where there is none
+    /// Head j of x is the h / x query heads from j (h / x) on, reduced.  With lse_in nothing is
+    /// normalised anew; P above 65536 counts as that in diagonal_sum.
+    ///
+    /// group_stride = S > 1 (antidiagonal scores): a row u and a key v stand for S tokens each,
+    ///   L_uv = scale / S sum_r q_(u S + r) k_(v S + r),  reversed = 1: q_(u S + S - 1 - r)
+    /// and P is the softmax of L over v.  Tokens past the end, and those of absent pages, give 0.
+    /// causal compares v with u + floor((context_len - Lq) / S).  Blocks count tokens, as without it.
+    ///
+    /// Row blocks lie as in x_select_block: packed, the first of sequence r is query_start[r] /
+    /// block_rows + r.  Row blocks that a sequence has are written with all u key blocks, which are the
+    /// sequence's own.  The other outputs are written in every element, lse as far as there are rows.
+    ///
+    /// Limits: d is 1 .. 576.  Every valid call has one kernel a backend, in f32 FMA.
+    /// Sources: H2O (2306.14048), MInference (2407.02490), SampleAttention (2406.15486), FlexPrefill
+    /// (2502.20766), XAttention (2503.16428).
+    /// ```
+    XProbeForward(x_probe_forward: fovea_x_probe_forward_params, fovea_x_probe_forward, fovea_x_probe_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: g divides h";
+    }
+    may {
+        lse_in set_lse_in: in, "`(b, h, s)` f32: of each row; absent: it is found";
+        query_position set_query_position: in, "`(b, h, s)` i32: absent: i + context_len - Lq";
+        lse set_lse: out, "`(b, h, s)` f32: not with lse_in";
+        column_sum set_column_sum: out, "`(key_b, x, t) or paged (r, x, keys)` f32: by storage index, or paged by key column";
+        diagonal_sum set_diagonal_sum: out, "`(r, x, keys)` f32: needs key_step 1, key_shift 0";
+        block_sum set_block_sum: out, "`(b, x, n, u)` f32";
+        block_max set_block_max: out, "`(b, x, n, u)` f32";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+        query_len set_query_len: in, "`(r)` i32: rows in use";
+        key_len set_key_len: in, "`(r)` i32: keys in use";
+        page_table set_page_table: in, "`(rows, pages)` i32: -1: page absent, its keys are not seen";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k";
+        context_len set_context_len: in, "`(r)` i32: absent: Lk; not with query_position";
+        query_max set_query_max: i64, "longest sequence of rows; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
+        window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
+        window_right set_window_right: i64, "keys seen to the right, the same; 0: all, 1: none";
+        sink_keys set_sink_keys: i64, "first keys seen through window_left";
+        key_step set_key_step: i64, "key j is at position key_step j + key_shift; 0: 1";
+        key_shift set_key_shift: i64, "see key_step";
+        group_stride set_group_stride: i64, r"S, \>= 1; 0: 1.  \> 1: only block_sum and block_max, causal alone, and S divides block_rows and block_keys";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d)";
+        causal set_causal: bool, "1: as window_right 1";
+        block_rows set_block_rows: i32, r"rows of a row block, \>= 1; 0: 64";
+        block_keys set_block_keys: i32, r"keys of a key block, \>= 1; 0: 64";
+        reversed set_reversed: bool, r"1: of group_stride \> 1, see above";
+        reduce set_reduce: enum XProbeReduce, "The fovea_x_probe_reduce.";
+    }
+}
+
+op! {
+    /// ```text
+    /// The weighted sum of branches.
+    ///
+    ///   y = sum of coefficient * act(gate) * x over x, x2, x3, x4 and coarse, in this order, in f32
+    /// Row i takes the row of coarse whose block it is in: rows [row_begin[c], row_begin[c + 1]), or
+    /// [c block_rows, (c + 1) block_rows).  A row in no block takes nothing of coarse.
+    /// Rows past query_len are neither read nor written.
+    ///
+    /// Limits: none on widths.  One pass over memory, one kernel a backend.
+    /// Sources: NSA (2502.11089), VSA (2505.13389), DuoAttention (2410.10819), SparQ (2312.04985),
+    /// DiTFastAttn (2406.08552).
+    /// ```
+    XCombineForward(x_combine_forward: fovea_x_combine_forward_params, fovea_x_combine_forward, fovea_x_combine_forward_workspace)
+    new {
+        x set_x: in, "`(b, s, h, e)` f32 f16 bf16: a branch; stride 0 broadcasts";
+        y set_y: out, "`(b, s, h, e)` as x or f32: may be x";
+    }
+    may {
+        x2 set_x2: in, "`(b, s, h, e)` as x";
+        x3 set_x3: in, "`(b, s, h, e)` as x";
+        x4 set_x4: in, "`(b, s, h, e)` as x";
+        coarse set_coarse: in, "`(b, u, h, e)` as x: a row for each block of rows";
+        gate set_gate: in, "`(b, s, h, e)` as x or f32: of x; absent: 1";
+        gate2 set_gate2: in, "`(b, s, h, e)` as x or f32: of x2; absent: 1";
+        gate3 set_gate3: in, "`(b, s, h, e)` as x or f32: of x3; absent: 1";
+        gate4 set_gate4: in, "`(b, s, h, e)` as x or f32: of x4; absent: 1";
+        gate_coarse set_gate_coarse: in, "`(b, s, h, e)` as x or f32: of coarse; absent: 1";
+        row_begin set_row_begin: in, "`(b, u+1)` i32: first row of each block, ascending; in place of block_rows";
+        query_len set_query_len: in, "`(b)` i32: rows in use, 0 .. s";
+        block_rows set_block_rows: i64, r"rows of a block of coarse, \>= 1; 0: 64";
+        coefficient set_coefficient: f32, "not 0; 0: 1";
+        coefficient2 set_coefficient2: f32, "not 0; 0: 1";
+        coefficient3 set_coefficient3: f32, "not 0; 0: 1";
+        coefficient4 set_coefficient4: f32, "not 0; 0: 1";
+        coefficient_coarse set_coefficient_coarse: f32, "not 0; 0: 1";
+        gate_act set_gate_act: enum XGate, "The fovea_x_gate.";
+        gate2_act set_gate2_act: enum XGate, "The fovea_x_gate.";
+        gate3_act set_gate3_act: enum XGate, "The fovea_x_gate.";
+        gate4_act set_gate4_act: enum XGate, "The fovea_x_gate.";
+        gate_coarse_act set_gate_coarse_act: enum XGate, "The fovea_x_gate.";
+    }
+}
+
+op! {
+    /// ```text
+    /// Gradients of x_combine_forward.
+    ///
+    ///   dx = coefficient act(gate) dy,  dgate = coefficient act'(gate) x dy
+    /// An axis of stride 0 of a gradient receives the sum over that axis.  dcoarse sums over the rows
+    /// of each block.  Rows past query_len give 0.
+    /// ```
+    XCombineBackward(x_combine_backward: fovea_x_combine_backward_params, fovea_x_combine_backward, fovea_x_combine_backward_workspace)
+    new {
+        x set_x: in, "`(b, s, h, e)` f32 f16 bf16: a branch; stride 0 broadcasts";
+        dy set_dy: in, "`(b, s, h, e)` as x or f32";
+    }
+    may {
+        x2 set_x2: in, "`(b, s, h, e)` as x";
+        x3 set_x3: in, "`(b, s, h, e)` as x";
+        x4 set_x4: in, "`(b, s, h, e)` as x";
+        coarse set_coarse: in, "`(b, u, h, e)` as x: a row for each block of rows";
+        gate set_gate: in, "`(b, s, h, e)` as x or f32: of x; absent: 1";
+        gate2 set_gate2: in, "`(b, s, h, e)` as x or f32: of x2; absent: 1";
+        gate3 set_gate3: in, "`(b, s, h, e)` as x or f32: of x3; absent: 1";
+        gate4 set_gate4: in, "`(b, s, h, e)` as x or f32: of x4; absent: 1";
+        gate_coarse set_gate_coarse: in, "`(b, s, h, e)` as x or f32: of coarse; absent: 1";
+        row_begin set_row_begin: in, "`(b, u+1)` i32: first row of each block, ascending; in place of block_rows";
+        query_len set_query_len: in, "`(b)` i32: rows in use, 0 .. s";
+        dx set_dx: out, "`(b, s, h, e)` as x";
+        dx2 set_dx2: out, "`(b, s, h, e)` as x: needs x2";
+        dx3 set_dx3: out, "`(b, s, h, e)` as x: needs x3";
+        dx4 set_dx4: out, "`(b, s, h, e)` as x: needs x4";
+        dcoarse set_dcoarse: out, "`(b, u, h, e)` as x: needs coarse";
+        dgate set_dgate: out, "`(b, s, h, e)` as x or f32: needs gate";
+        dgate2 set_dgate2: out, "`(b, s, h, e)` as x or f32: needs gate2";
+        dgate3 set_dgate3: out, "`(b, s, h, e)` as x or f32: needs gate3";
+        dgate4 set_dgate4: out, "`(b, s, h, e)` as x or f32: needs gate4";
+        dgate_coarse set_dgate_coarse: out, "`(b, s, h, e)` as x or f32: needs gate_coarse";
+        block_rows set_block_rows: i64, r"rows of a block of coarse, \>= 1; 0: 64";
+        coefficient set_coefficient: f32, "not 0; 0: 1";
+        coefficient2 set_coefficient2: f32, "not 0; 0: 1";
+        coefficient3 set_coefficient3: f32, "not 0; 0: 1";
+        coefficient4 set_coefficient4: f32, "not 0; 0: 1";
+        coefficient_coarse set_coefficient_coarse: f32, "not 0; 0: 1";
+        gate_act set_gate_act: enum XGate, "The fovea_x_gate.";
+        gate2_act set_gate2_act: enum XGate, "The fovea_x_gate.";
+        gate3_act set_gate3_act: enum XGate, "The fovea_x_gate.";
+        gate4_act set_gate4_act: enum XGate, "The fovea_x_gate.";
+        gate_coarse_act set_gate_coarse_act: enum XGate, "The fovea_x_gate.";
+    }
+}
+
+op! {
+    /// ```text
+    /// Distances of candidates from a reference, for each head of each sequence.
+    ///
+    /// Rows past query_len do not count; without rows the distance is 0.  A row whose sum is 0 is a
+    /// vector of zeros.  NaN is never best.
+    ///
+    /// Limits: none on widths.  One pass over memory, one kernel a backend.
+    /// Sources: Sparse VideoGen (2502.01776), FlexPrefill (2502.20766).
+    /// ```
+    XCompareForward(x_compare_forward: fovea_x_compare_forward_params, fovea_x_compare_forward, fovea_x_compare_forward_workspace)
+    new {
+        reference set_reference: in, "`(b, s, h, e)` f32 f16 bf16";
+        candidate set_candidate: in, "`(n, b, s, h, e)` as reference";
+    }
+    may {
+        query_len set_query_len: in, "`(b)` i32: rows in use, 0 .. s";
+        distance set_distance: out, "`(n, b, h)` f32";
+        best set_best: out, "`(b, h)` i32: the candidate with the smallest distance, the first of equals; -1: none";
+        measure set_measure: enum XCompareMeasure, "The fovea_x_compare_measure.";
+    }
+}
+
+op! {
+    /// ```text
+    /// One step of a bounded cache: what is too much goes, and new tokens come.
+    ///
+    /// The live tokens of a head are its slots [0, count), in no order of positions: attention over
+    /// them is x_sparse_forward's or attention_forward's with key_len = count.  New token n is at
+    /// position old_len + n; without old_len, behind the largest live position, or 0 without one.
+    ///
+    /// ring   Position p has slot p where p < sink_keys + recent, else sink_keys + (p - sink_keys) %
+    ///        recent.  With capacity[g] a head has recent = capacity[g] - sink_keys; heads may differ.
+    ///        Slots from count on are not written.
+    /// heavy  1. mass is added to the score of each live slot.
+    ///        2. Live tokens that the rule does not keep go.  Kept ones in slots from the new count on
+    ///           move down to the free slots, both in ascending order.
+    ///        3. New tokens come behind, with a score of 0; needs t >= heavy + recent + s.
+    ///        So the mass that attention gives the new tokens counts at the next step.
+    ///
+    /// k and v are stored as given.  Keys that are to be rotated by cache rank are rotated later.
+    ///
+    /// Limits: none on widths.  Every valid call has one kernel a backend.
+    /// Sources: StreamingLLM (2309.17453), H2O (2306.14048), MoA (2406.14909), DuoAttention
+    /// (2410.10819).
+    /// ```
+    XCacheStep(x_cache_step: fovea_x_cache_step_params, fovea_x_cache_step, fovea_x_cache_step_workspace)
+    new {
+        k set_k: out, "`(b, t, g, d)` f32 f16 bf16: t slots";
+        v set_v: out, "`(b, t, g, e)` as k";
+        position set_position: out, "`(b, g, t)` i32: of each live slot";
+        count set_count: out, "`(b, g)` i32: live slots";
+    }
+    may {
+        score set_score: out, "`(b, g, t)` f32: of heavy";
+        k_new set_k_new: in, "`(b, s, g, d)` as k: needs v_new; absent: only what is too much goes";
+        v_new set_v_new: in, "`(b, s, g, e)` as k";
+        mass set_mass: in, "`(b, g, t)` f32: of heavy, of each live slot";
+        query_len set_query_len: in, "`(b)` i32: new tokens in use, 0 .. s";
+        old_len set_old_len: in, "`(b)` i32: tokens before the new ones";
+        capacity set_capacity: in, "`(g)` i32: of ring: slots of each head, sink_keys + 1 .. t; recent stays 0";
+        sink_keys set_sink_keys: i64, "of ring";
+        recent set_recent: i64, r"of ring \>= 1, of heavy \>= 0";
+        heavy set_heavy: i64, r"of heavy, \>= 0";
+        rule set_rule: enum XCacheRule, "The fovea_x_cache_rule.";
+    }
+}

@@ -33,5 +33,15 @@ names! {
         x_multi_token_backward
         x_group_norm_forward
         x_group_norm_backward
+        x_sparse_forward
+        x_sparse_backward
+        x_select_block
+        x_pool_forward
+        x_pool_backward
+        x_probe_forward
+        x_combine_forward
+        x_combine_backward
+        x_compare_forward
+        x_cache_step
     }
 }

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/** Selections: which key blocks or keys each row of queries attends to, as lists for
+ *  fovea_x_sparse_forward.
+ *
+ *  Experimental: names, fields and layout may change with any release, and the ABI promise does not
+ *  cover them.
+ *
+ *  Order and ties, of every selection:
+ *    order        higher score first, then lower index; NaN counts as -inf, -0 equals 0
+ *    eligible     a score of -inf is never taken by a rule, only by force
+ *    lists        ascending, no entry twice; slots past the count are -1
+ *    index_count  the count that was wanted; where it exceeds keep, the last of the order are cut
+ *    bits         the same every run; host and CUDA agree wherever they compare equal scores
+ *
+ *  Row blocks and key blocks.  List row R of a sequence holds its rows [R block_rows, (R + 1)
+ *  block_rows), key block c its keys [c block_keys, (c + 1) block_keys); the last are partial.  A
+ *  padded sequence of Lq rows has ceil(Lq / block_rows) list rows.  Packed, the first list row of
+ *  sequence r is query_start[r] / block_rows + r, its first column key_start[r] / block_keys + r.
+ *  List rows of no sequence are neither read nor written.  Row i is at position i + Lk - Lq.  List
+ *  head j of x serves the h / x query heads from j (h / x) on, column head j of g those from
+ *  j (h / g) on.
+ *
+ *  Extents of its own:
+ *    y = 3: key blocks of a list row, see remap_step */
+#ifndef FOVEA_EXPERIMENTAL_SELECT_H
+#define FOVEA_EXPERIMENTAL_SELECT_H
+
+#include "../core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** How a row's summary q and a column's make a score. */
+typedef enum fovea_x_select_measure {
+  FOVEA_X_SELECT_MEASURE_DOT = 0, /**< scale sum_c q_c column_c */
+  FOVEA_X_SELECT_MEASURE_BOX = 1  /**< scale sum_c (max(q_c, 0) column_c + min(q_c, 0)
+                                       column_low_c): no key between column_low and column has a
+                                       larger dot product (Quest) */
+} fovea_x_select_measure;
+
+/** What scores s of the eligible columns become.  A row's sums and maxima are over them alone. */
+typedef enum fovea_x_select_normalise {
+  FOVEA_X_SELECT_NORMALISE_NONE = 0,     /**< s */
+  FOVEA_X_SELECT_NORMALISE_SOFTMAX = 1,  /**< exp(s) / sum exp(s) over the row */
+  FOVEA_X_SELECT_NORMALISE_WEIGHTED = 2, /**< w exp(s) / sum w exp(s), w = column_weight */
+  FOVEA_X_SELECT_NORMALISE_MINMAX = 3,   /**< (s - min) / (max - min) over the scope; a range of at
+                                              most 1e-6 counts as 1 */
+  FOVEA_X_SELECT_NORMALISE_MAX = 4       /**< s / max over the row, s where max <= 0 */
+} fovea_x_select_normalise;
+
+/** How the query heads of a list head become one. */
+typedef enum fovea_x_select_reduce {
+  FOVEA_X_SELECT_REDUCE_NONE = 0, /**< x = h: each has its own list */
+  FOVEA_X_SELECT_REDUCE_SUM = 1,  /**< in the order of heads; ineligible for one, ineligible */
+  FOVEA_X_SELECT_REDUCE_MEAN = 2, /**< the sum over their number */
+  FOVEA_X_SELECT_REDUCE_MAX = 3   /**< eligible for one, eligible */
+} fovea_x_select_reduce;
+
+/** Which of the eligible columns are taken, in their order.  Masses of the three cumulative rules
+ *  are scores in fixed point, negative ones 0, T their total in the scope.  T = 0 takes nothing. */
+typedef enum fovea_x_select_rule {
+  FOVEA_X_SELECT_RULE_TOP_K = 0,       /**< the first k */
+  FOVEA_X_SELECT_RULE_TOP_P_GE = 1,    /**< while the mass before is < cover T: reaches cover */
+  FOVEA_X_SELECT_RULE_TOP_P_GT = 2,    /**< while the mass before is <= cover T: exceeds cover */
+  FOVEA_X_SELECT_RULE_TOP_P_UNDER = 3, /**< while the mass with it is <= cover T */
+  FOVEA_X_SELECT_RULE_ABOVE = 4,       /**< score > threshold */
+  FOVEA_X_SELECT_RULE_AT_LEAST = 5,    /**< score >= threshold */
+  FOVEA_X_SELECT_RULE_NONE = 6         /**< only what is forced: bits to lists, unions */
+} fovea_x_select_rule;
+
+/** What one application of the rule covers.  Index in the order: list row by list row. */
+typedef enum fovea_x_select_scope {
+  FOVEA_X_SELECT_SCOPE_ROW = 0,  /**< a list row */
+  FOVEA_X_SELECT_SCOPE_HEAD = 1, /**< all list rows of a list head of a sequence */
+  FOVEA_X_SELECT_SCOPE_ALL = 2   /**< all list heads of a sequence */
+} fovea_x_select_scope;
+
+/** Key blocks for each row block, from summaries of both or from given scores.  In this order:
+ *    1. score      by measure, or scale * score
+ *    2. eligible   the column is of the sequence; causal: its first key is not past the row block's
+ *                  last row; complete: its last key is not past the first row; block_mask has 1;
+ *                  column_forced has no bit 1.  Other columns, and scores that are NaN, have -inf
+ *    3. normalise, 4. reduce: in this order, or reduce_raw = 1: reduce first
+ *    5. remap      compressed columns to key blocks, see remap_step
+ *    6. force      force_* and *_forced, of what is of the sequence and not past the row block as
+ *                  in 2; the own blocks even with complete
+ *    7. rule       in the scope; forced_count = 1: what is forced comes first, in the order of the
+ *                  index, and uses up k or mass.  0: the rule runs over all that is eligible, and
+ *                  what is forced is added.  Then min_extra, min_keep, max_keep
+ *    8. lists
+ *  Own blocks are those that hold a position of the row block.
+ *
+ *  Without query_len and query_start every sequence has query_max rows (0: n block_rows), without
+ *  key_len and key_start key_max keys (0: u block_keys).
+ *
+ *  Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.
+ *  A score is a chain of f32 fused multiply-adds over the columns from 0, times scale, and the same
+ *  on both backends.  Workspace: 64 MiB at most for scope row and at least one list row of scores;
+ *  b x n y scores for the others.
+ *  Sources: Quest (2406.10774), NSA (2502.11089), MoBA (2502.13189), XAttention (2503.16428),
+ *  SpargeAttention (2502.18137), SeerAttention (2410.13276). */
+typedef struct fovea_x_select_block_params {
+  size_t struct_size;         /**< sizeof(fovea_x_select_block_params) */
+  fovea_tensor row;           /**< [in, optional] (b, n, h, d) f32 f16 bf16: a summary of each row
+                                   block, or the queries themselves; needs column */
+  fovea_tensor column;        /**< [in, optional] (key_b, u, g, d) f32 f16 bf16: a summary of each
+                                   key block: g divides h; box: the largest of its keys; needs row */
+  fovea_tensor column_low;    /**< [in, optional] (key_b, u, g, d) f32 f16 bf16: box: the smallest
+                                   of its keys; the dtype of column */
+  fovea_tensor score;         /**< [in, optional] (b, h, n, u) f32: scores in place of row and
+                                   column; its columns are the sequence's own */
+  fovea_tensor column_weight; /**< [in, optional] (key_b, g, u) f32: >= 0, of normalise weighted */
+  fovea_tensor block_mask;    /**< [in, optional] (b, x, n, block_bytes) u8: bit c % 8 of byte c / 8
+                                   is 1 where key block c is eligible; ceil(y / 8) bytes; not with
+                                   remap_step */
+  fovea_tensor forced;        /**< [in, optional] (b, x, n, block_bytes) u8: the same where it is
+                                   forced */
+  fovea_tensor row_forced;    /**< [in, optional] (b, x, n) u8: not 0: all key blocks are forced */
+  fovea_tensor column_forced; /**< [in, optional] (key_b, g, u) u8: bit 0: the key block is forced;
+                                   bit 1: it is not eligible; not with remap_step */
+  fovea_tensor count_head;    /**< [in, optional] (b, x) i32: k of each list head, < 0 as 0; count
+                                   and ratio stay 0 */
+  fovea_tensor cover_head;    /**< [in, optional] (x) f32: cover of each list head; cover stays 0 */
+  fovea_tensor query_start;   /**< [in, optional] (r+1) i32: first packed row of each sequence,
+                                   ascending from 0; then b = 1 */
+  fovea_tensor key_start;     /**< [in, optional] (r+1) i32: first packed key of each sequence */
+  fovea_tensor query_len;     /**< [in, optional] (r) i32: rows in use */
+  fovea_tensor key_len;       /**< [in, optional] (r) i32: keys in use */
+  fovea_tensor index;         /**< [out, optional] (b, x, n, keep) i32: key blocks; one of index and
+                                   index_count at least */
+  fovea_tensor index_count;   /**< [out, optional] (b, x, n) i32: key blocks wanted */
+  fovea_tensor kept_score;    /**< [out, optional] (b, x, n, keep) f32: their scores after step 5,
+                                   -inf past the count; needs index */
+  fovea_tensor kept_mass;     /**< [out, optional] (b, x, n) f32: sum of the scores of the list, of
+                                   those > 0 */
+  fovea_tensor score_out;     /**< [out, optional] (b, x, n, y) f32: all scores after step 5 */
+  int64_t query_max;          /**< longest sequence of rows; 0: n block_rows */
+  int64_t key_max;            /**< longest sequence of keys; 0: as many as the columns cover */
+  int64_t count;              /**< k of top_k */
+  int64_t min_keep;           /**< least entries of a list, forced ones among them */
+  int64_t max_keep;           /**< most entries of a list; 0: no bound.  The last taken go first,
+                                   forced ones from the highest index when nothing else is left */
+  int64_t min_extra;          /**< least entries that the rule takes in its scope */
+  int64_t force_first;        /**< the first key blocks are forced */
+  int64_t force_previous;     /**< those before the own blocks */
+  int64_t force_last;         /**< the last key blocks of the sequence */
+  int64_t remap_step;         /**< a > 0: column c is keys [c s, c s + l), s = block_keys / a,
+                                   l = remap_span s, and exists where these are keys; key block j
+                                   has sum_(m < a, n < remap_span) p[a j + m - n], p = 0 where
+                                   there is no eligible column.  y = ceil((u s + l - 1) /
+                                   block_keys).  0: a column is a key block, y = u */
+  int64_t remap_span;         /**< l in steps, >= 1 with remap_step */
+  float scale;                /**< of scores, > 0; 0: 1 / sqrt(d), for given scores 1 */
+  float ratio;                /**< k of top_k = ratio times the key blocks of the scope; count stays
+                                   0 */
+  float cover;                /**< share of the mass */
+  float threshold;            /**< of above and at_least */
+  int32_t measure;            /**< fovea_x_select_measure */
+  int32_t normalise;          /**< fovea_x_select_normalise */
+  int32_t reduce;             /**< fovea_x_select_reduce */
+  int32_t reduce_raw;         /**< 1: heads are reduced before they are normalised; weights are then
+                                   those of the first head */
+  int32_t rule;               /**< fovea_x_select_rule */
+  int32_t scope;              /**< fovea_x_select_scope */
+  int32_t ratio_up;           /**< 1: k of ratio is rounded up, 0: down */
+  int32_t forced_count;       /**< 1: forced entries count for the rule */
+  int32_t force_own;          /**< 1: own blocks are forced */
+  int32_t complete;           /**< 1: no key block that ends past the row block's first row; needs
+                                   causal */
+  int32_t causal;             /**< 1: no key block that begins past the row block's last row */
+  int32_t block_rows;         /**< rows of a list row, >= 1; 0: 1 */
+  int32_t block_keys;         /**< keys of a key block, >= 1; 0: 64 */
+  int32_t reserved;           /**< 0 */
+} fovea_x_select_block_params;
+
+FOVEA_API fovea_status fovea_x_select_block_workspace(
+    fovea_context* ctx, const fovea_x_select_block_params* params, size_t* bytes);
+FOVEA_API fovea_status fovea_x_select_block(
+    fovea_context* ctx, const fovea_x_select_block_params* params);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

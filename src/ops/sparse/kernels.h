@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels plan() chooses from: forward_host.cpp, forward_simt.cu and their backward twins.
+#pragma once
+#include "core/plan.h"
+#include "core/sparse.h"
+
+namespace fovea {
+
+extern const Kernel<SparseAttend> x_sparse_forward_host;
+extern const Kernel<SparseBackward> x_sparse_backward_host;
+
+// CUDA builds only.  simt: anything valid.
+extern const Kernel<SparseAttend> x_sparse_forward_simt;
+extern const Kernel<SparseBackward> x_sparse_backward_simt;
+
+}  // namespace fovea

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "contract/check.h"
+
+namespace contract {
+namespace {
+
+constexpr char kBlock[] = "x_select_block";
+
+Params with_number(const Params& from, const char* field, float value) {
+  Params p = from;
+  p.at<float>(p.op().find(field)->offset) = value;
+  return p;
+}
+
+Params without(const Params& from, std::initializer_list<const char*> fields) {
+  Params p = from;
+  for (const char* field : fields) p[field].data = nullptr;
+  return p;
+}
+
+TEST(ContractSelectBlock, Numbers) {
+  const Call plain_call = valid(kBlock, "plain"), given_call = valid(kBlock, "given");
+  const Params plain = without(plain_call.params, {"count_head"});
+  for (const char* field : {"measure", "normalise", "reduce", "rule", "scope", "reduce_raw",
+                            "ratio_up", "forced_count", "force_own", "complete", "causal"})
+    refuses(with(plain, field, 9), field);
+  for (const char* field :
+       {"query_max", "key_max", "count", "min_keep", "max_keep", "min_extra", "force_first",
+        "force_previous", "force_last", "remap_step", "remap_span", "block_rows", "block_keys"})
+    refuses(with(plain, field, -1), field);
+  for (const char* field : {"scale", "ratio", "cover"}) {
+    refuses(with_number(plain, field, -1), field);
+    refuses(with_number(plain, field, NAN), field);
+  }
+  refuses(with_number(with(plain, "rule", 4), "threshold", NAN), "threshold");
+  accepts(with_number(with(plain, "rule", 4), "threshold", -HUGE_VALF));
+  says(with(plain, "complete", 1), "x_select_block: complete is 1 without causal, wanted both");
+  accepts(with(with(plain, "complete", 1), "causal", 1));
+  says(with(plain, "reduce_raw", 1), "x_select_block: reduce_raw is 1 without reduce, wanted 0");
+  says(with(plain, "ratio_up", 1), "x_select_block: ratio_up is 1 without ratio, wanted 0");
+  // A number that the rule does not read is refused, not ignored.
+  const Params none = with(plain, "rule", 6);
+  accepts(none);
+  says(with(none, "count", 1), "x_select_block: count is given with rule = 6, wanted one of top_k");
+  says(with_number(none, "ratio", 0.5f),
+       "x_select_block: ratio is given with rule = 6, wanted one of top_k");
+  says(with_number(plain, "cover", 0.5f),
+       "x_select_block: cover is given with rule = 0, wanted one of top_p_ge, top_p_gt and "
+       "top_p_under");
+  says(with_number(plain, "threshold", 0.5f),
+       "x_select_block: threshold is given with rule = 0, wanted one of above and at_least");
+  says(with_number(with(plain, "count", 1), "ratio", 0.5f),
+       "x_select_block: count, ratio and count_head are given together, wanted one of them");
+  const Params& heads = plain_call.params;
+  refuses(with(heads, "count", 1), "count_head");
+  says(with(heads, "scope", 2),
+       "x_select_block: count_head is given with scope all, wanted one number for all heads");
+  const Params& given = given_call.params;
+  says(with_number(given, "cover", 0.5f),
+       "x_select_block: cover and cover_head are given together, wanted one of them");
+  says(with(with(plain, "remap_step", 3), "remap_span", 1),
+       "x_select_block: remap_step is 3, wanted a divisor of block_keys = 64");
+  says(with(plain, "remap_step", 4), "x_select_block: remap_span is 0, wanted 1 .. 65536");
+  says(with(plain, "remap_span", 4),
+       "x_select_block: remap_span is 4 without remap_step, wanted 0");
+}
+
+TEST(ContractSelectBlock, WhatGoesTogether) {
+  const Call plain_call = valid(kBlock, "plain"), all_call = valid(kBlock, "all"),
+             given_call = valid(kBlock, "given");
+  const Params &plain = plain_call.params, &all = all_call.params, &given = given_call.params;
+  says(without(plain, {"row"}), "x_select_block: column is given without row, wanted both");
+  says(without(plain, {"column"}), "x_select_block: row is given without column, wanted both");
+  says(without(plain, {"row", "column"}),
+       "x_select_block: row and score are absent with rule = 0, wanted one of them");
+  says(without(plain, {"index"}), "x_select_block: kept_score is given without index, wanted both");
+  says(without(plain, {"index", "index_count", "kept_score"}),
+       "x_select_block: index and index_count are both absent, wanted one of them or both");
+  says(with(plain, "measure", 1),
+       "x_select_block: column_low is absent with measure = 1, wanted it for box alone");
+  says(with(plain, "normalise", 2),
+       "x_select_block: column_weight is absent with normalise = 2, wanted it for weighted alone");
+  says(with(all, "measure", 0),
+       "x_select_block: column_low is given with measure = 0, wanted it for box alone");
+  says(with(all, "normalise", 1),
+       "x_select_block: column_weight is given with normalise = 1, wanted it for weighted alone");
+  Params p = with(with(all, "remap_step", 4), "remap_span", 1);
+  says(p, "x_select_block: block_mask is given with remap_step, wanted none: it names columns");
+  p["block_mask"].data = nullptr;
+  says(p, "x_select_block: column_forced is given with remap_step, wanted none: it names columns");
+  p = without(given, {"score", "cover_head"});
+  p = with(p, "rule", 6);
+  says(p, "x_select_block: key_max is 0 without columns, wanted the longest sequence of keys");
+  accepts(with(p, "key_max", 100));
+  says(with(with(p, "key_max", 100), "normalise", 1),
+       "x_select_block: normalise is 1 without scores, wanted 0");
+  p = plain, p["column"].shape[2] = 3;
+  says(p, "x_select_block: column.shape[2] (g) is 3, wanted a divisor of the 4 heads of row");
+  p = plain;
+  for (const char* field : {"index", "index_count", "kept_score", "kept_mass", "score_out"})
+    resize(p[field], 1, 2);
+  p["count_head"].data = nullptr;
+  says(p, "x_select_block: index.shape[1] (x) is 2, wanted without reduce the 4 heads of row");
+  accepts(with(p, "reduce", 1));
+  p = plain, p["row"].shape[3] = p["column"].shape[3] = 577;
+  refuses(p, "row.shape", FOVEA_UNSUPPORTED);
+  p = given, p["score"].shape[3] = int64_t{1} << 31;
+  p["score"].stride[3] = 0;
+  refuses(p, "index", FOVEA_UNSUPPORTED);
+}
+
+}  // namespace
+}  // namespace contract

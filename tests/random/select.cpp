@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "random/fill.h"
+
+namespace random_calls {
+namespace {
+
+constexpr int kTopK = FOVEA_X_SELECT_RULE_TOP_K, kNone = FOVEA_X_SELECT_RULE_NONE;
+constexpr int kAbove = FOVEA_X_SELECT_RULE_ABOVE;
+
+// Scores are given or made of summaries, or nothing is scored.
+void block_tensors(Draw& d) {
+  const int64_t kind = d.below(8);
+  for (const char* field : {"row", "column", "column_low", "score"}) d.drop(field);
+  if (kind < 5) d.give("row"), d.give("column");
+  if (kind == 4) d.give("column_low");
+  if (kind == 5 || kind == 6) d.give("score");
+  if (!d.one_in(3)) d.drop("block_mask");
+  if (!d.one_in(3)) d.drop("column_forced");
+  if (kind == 7) d.drop("column_weight");
+  if (!d.has("index")) d.drop("kept_score"), d.give("index_count");
+}
+
+void block_letters(Draw& d) {
+  d.x("n") = d.length(), d.x("u") = d.length();
+  d.x("keep") = d.one_of({0, 1, 2, 5, 17, 40, 300});
+  d.x("t") = d.x("u"), d.x("s") = d.x("n");
+}
+
+void block_extents(Draw& d) {
+  d.x("n") = d.x("s"), d.x("u") = d.x("t");
+  const bool apart = d.one_in(2) || !(d.has("row") || d.has("score"));
+  if (apart) d.x("x") = d.has("row") || d.has("score") ? d.x("h") : d.one_of({1, 2, 4});
+  if (!apart)
+    for (int64_t x : {1, 2, 4})
+      if (d.x("h") % x == 0) d.x("x") = x;
+  if (!d.has("row") && !d.has("score")) d.x("h") = d.x("x");
+  if (d.x("g") == 0 || d.x("h") % d.x("g")) d.x("g") = 1;
+  d.set("reduce", static_cast<int32_t>(apart && d.x("x") == d.x("h") ? d.below(2) * d.below(4)
+                                                                     : 1 + d.below(3)));
+  const int32_t rows = static_cast<int32_t>(d.one_of({0, 1, 3, 16, 64, 128}));
+  const int32_t keys = static_cast<int32_t>(d.one_of({0, 1, 4, 16, 60, 64, 128}));
+  d.set("block_rows", rows), d.set("block_keys", keys);
+  const int64_t block = keys ? keys : 64;
+  const bool scored = d.has("row") || d.has("score");
+  int64_t capacity = d.x("u") * block;
+  d.set<int64_t>("remap_step", 0), d.set<int64_t>("remap_span", 0);
+  if (scored && d.one_in(4) && block % 4 == 0) {
+    const int64_t step = d.one_of({1, 2, 4}), span = d.one_of({1, 2, 5});
+    d.set("remap_step", step), d.set("remap_span", span);
+    d.drop("block_mask"), d.drop("column_forced");
+    capacity = d.x("u") * (block / step) + span * (block / step) - 1;
+  }
+  if (!scored && !d.has("column_forced")) {
+    capacity = 1 + d.below(1000);
+  }
+  d.x("capacity") = capacity, d.x("y") = ceil_div(capacity, block);
+  // Packed, each sequence may have a partial block of its own.
+  if (d.packed_rows()) d.x("n") += d.x("r");
+}
+
+void block_scalars(Draw& d) {
+  const bool scored = d.has("row") || d.has("score");
+  d.x("block_bytes") = ceil_div(d.x("y"), 8);
+  if (!scored && !d.has("column_forced")) d.set("key_max", d.x("capacity"));
+  for (const char* field : {"count", "min_keep", "max_keep", "min_extra", "force_first",
+                            "force_previous", "force_last"})
+    d.set<int64_t>(field, d.one_in(3) ? d.one_of({1, 2, 3, 8, 40, INT64_MAX}) : 0);
+  int32_t rule = static_cast<int32_t>(scored ? d.one_in(2) ? kTopK : d.below(7) : kNone);
+  if (d.has("cover_head")) rule = static_cast<int32_t>(1 + d.below(3));
+  if (d.has("count_head")) rule = kTopK;
+  if (!scored) rule = kNone;
+  d.set("rule", rule);
+  d.set<float>("ratio", 0), d.set<float>("cover", 0), d.set<float>("threshold", 0);
+  d.set<int32_t>("ratio_up", 0);
+  if (rule != kTopK || d.has("count_head")) d.set<int64_t>("count", 0);
+  if (rule == kTopK && !d.has("count_head") && d.one_in(3)) {
+    d.set<int64_t>("count", 0), d.set("ratio", 0.3f);
+    d.set<int32_t>("ratio_up", static_cast<int32_t>(d.below(2)));
+  }
+  if (rule > kTopK && rule < kAbove && !d.has("cover_head"))
+    d.set("cover", d.one_in(2) ? 0.5f : 0.9f);
+  if (rule == kAbove || rule == kAbove + 1) d.set("threshold", d.one_in(2) ? 0.1f : -1.0f);
+  d.set<int32_t>("scope", d.has("count_head") || d.has("cover_head")
+                              ? static_cast<int32_t>(d.below(2))
+                              : static_cast<int32_t>(d.below(3)));
+  d.set<int32_t>("measure", d.has("column_low"));
+  d.set<int32_t>("normalise", d.has("column_weight") ? 2 : 0);
+  if (scored && !d.has("column_weight") && d.one_in(2))
+    d.set<int32_t>("normalise", static_cast<int32_t>(d.one_of({1, 3, 4})));
+  d.set<int32_t>("reduce_raw", 0), d.set<int32_t>("complete", 0);
+  d.set<int32_t>("force_own", static_cast<int32_t>(d.below(2)));
+  d.set<int32_t>("forced_count", static_cast<int32_t>(d.below(2)));
+}
+
+bool counts(Filler& f, const Tensor& x) {
+  if (x.field->name != "count_head") return false;
+  f.places(x, 0, 9);
+  return true;
+}
+
+// A rounding may decide what is taken: scores that are normalised, sums of masses.
+bool rounds(const Call& call) {
+  for (const char* field : {"normalise", "reduce"})
+    if (*reinterpret_cast<const int32_t*>(call.params() + call.op->find(field)->offset))
+      return true;
+  return false;
+}
+
+const Rules kBlock({"x_select_block"}, {.tensors = block_tensors,
+                                        .letters = block_letters,
+                                        .extents = block_extents,
+                                        .scalars = block_scalars,
+                                        .integers = counts,
+                                        .rough = rounds});
+
+}  // namespace
+}  // namespace random_calls
