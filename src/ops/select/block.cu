@@ -350,35 +350,15 @@ __device__ __forceinline__ void emit(const SelectBlock& a, const RowPick& pick, 
     const uint32_t k = pick_key(score[c]);
     return k > kPickNone && !forced(c) ? k : 0u;
   };
-  const int64_t all_forced = pick.count(at.blocks, forced);
-  const int64_t others = pick.count(at.blocks, [&](int64_t c) { return key(c) != 0; });
-  const int64_t taken = pick.count(at.blocks, [&](int64_t c) {
-    const uint32_t k = key(c);
-    return k && cut.takes(k, begin + c);
-  });
-  const RowKeep keep(a, all_forced, taken, others);
-  if (keep.free != taken) cut = pick.cut_after(at.blocks, key, keep.free, others), begin = 0;
-  int64_t forced_end = at.blocks;
-  if (keep.forced < all_forced) {
-    const PickCut first = pick.cut_after(
-        at.blocks, [&](int64_t c) { return forced(c) ? 1u : 0u; }, keep.forced, all_forced);
-    forced_end = keep.forced ? first.end : 0;
-  }
   float mass = 0;
-  const int64_t count = pick.each(
-      at.blocks,
-      [&](int64_t c) {
-        if (forced(c)) return c < forced_end;
-        const uint32_t k = key(c);
-        return k && cut.takes(k, begin + c);
-      },
-      [&](int64_t c, int64_t slot) {
+  const PickKeep keep =
+      pick.each_kept(at.blocks, a.limits(), key, forced, cut, begin, [&](int64_t c, int64_t slot) {
         if (a.index)
           *a.index.at<int32_t>(at.seq.batch, list_head, at.row, slot) = static_cast<int32_t>(c);
         if (a.kept_score) *a.kept_score.at(at.seq.batch, list_head, at.row, slot) = score[c];
         mass += score[c] > 0 ? score[c] : 0.f;
       });
-  for (int64_t slot = count + threadIdx.x; slot < a.keep; slot += kRowThreads) {
+  for (int64_t slot = keep.forced + keep.free + threadIdx.x; slot < a.keep; slot += kRowThreads) {
     *a.index.at<int32_t>(at.seq.batch, list_head, at.row, slot) = -1;
     if (a.kept_score) *a.kept_score.at(at.seq.batch, list_head, at.row, slot) = -INFINITY;
   }

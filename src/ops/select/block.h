@@ -145,6 +145,7 @@ struct SelectBlock {
     const auto whole = static_cast<int64_t>(k);
     return ratio_up && static_cast<double>(whole) < k ? whole + 1 : whole;
   }
+  FOVEA_HD PickLimits limits() const { return {min_keep, max_keep, index ? keep : -1}; }
   FOVEA_HD float cover_of(int64_t list_head) const {
     return cover_head ? *cover_head.at(list_head) : cover;
   }
@@ -171,27 +172,6 @@ struct Forced {
                        (c < at.own_begin && c >= at.own_begin - a.force_previous) || bits[c] ||
                        (!a.remap_step && (a.column_flags(at, head, c) & 1));
     return named && a.block_visible(at, c);
-  }
-};
-
-// How many entries of a list row are kept of `forced_entries` and of the others that the rule takes
-// (`taken` of `others`); the last two are what fits a list of `keep`.
-struct RowKeep {
-  int64_t forced, free, wanted;
-
-  FOVEA_HD RowKeep(const SelectBlock& a, int64_t forced_entries, int64_t taken, int64_t others)
-      : forced(forced_entries), free(taken) {
-    if (forced + free < a.min_keep)
-      free = a.min_keep - forced < others ? a.min_keep - forced : others;
-    if (a.max_keep) cut(a.max_keep);
-    wanted = forced + free;
-    if (a.index) cut(a.keep);
-  }
-
- private:
-  FOVEA_HD void cut(int64_t most) {
-    if (forced > most) forced = most;
-    if (free > most - forced) free = most - forced;
   }
 };
 
