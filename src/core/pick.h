@@ -14,6 +14,14 @@ namespace fovea {
 
 constexpr uint32_t kPickNone = 0x007fffff;  // the key of -inf
 
+// A product that no sum is fused with.
+FOVEA_HD float rounded_product(float x, float y) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(x, y);
+#else
+  return x * y;
+#endif
+}
 // NaN as -inf and -0 as 0.
 FOVEA_HD float pick_score(float x) {
   return x == x ? x + 0.0f : float_of(0xff800000u);

@@ -109,5 +109,64 @@ TEST(ContractSelectBlock, WhatGoesTogether) {
   refuses(p, "index", FOVEA_UNSUPPORTED);
 }
 
+TEST(ContractSelectToken, NumbersAndWhatGoesTogether) {
+  constexpr char op[] = "x_select_token";
+  const Call plain_call = valid(op, "plain"), all_call = valid(op, "all"),
+             codes_call = valid(op, "codes"), packed_call = valid(op, "packed"),
+             paged_call = valid(op, "paged");
+  const Params &weighted = plain_call.params, &all = all_call.params, &codes = codes_call.params;
+  const Params plain = without(with(weighted, "measure", 0), {"weight"});
+  accepts(plain);
+  for (const char* field : {"measure", "reduce", "causal"}) refuses(with(plain, field, 9), field);
+  for (const char* field :
+       {"query_max", "key_max", "window_left", "window_right", "sink_keys", "key_step", "count",
+        "first_keys", "last_keys", "force_last", "pool_keys", "subset", "block_keys"})
+    refuses(with(plain, field, -1), field);
+  for (const char* field : {"scale", "ratio"}) refuses(with_number(plain, field, NAN), field);
+  says(with_number(plain, "ratio", 1.5f), "x_select_token: ratio is 1.5, wanted 0 .. 1");
+  says(with_number(with(plain, "pool_keys", 2), "ratio", 0.5f),
+       "x_select_token: ratio is 0.5 with pool_keys, wanted count alone");
+  refuses(with(plain, "key_step", int64_t{1} << 31), "key_step");
+  refuses(with(plain, "key_shift", int64_t{1} << 31), "key_shift");
+  refuses(with(plain, "key_shift", -(int64_t{1} << 31)), "key_shift");
+  refuses(with(plain, "sink_keys", 2), "sink_keys");
+  says(with(plain, "block_keys", 8),
+       "x_select_token: block_keys is 8 without block_mask, wanted 0");
+  says(with(plain, "subset", 2), "x_select_token: subset is 2 with measure = 0, wanted 0");
+  says(with(plain, "measure", 3), "x_select_token: subset is 0 with measure = 3, wanted 1 .. d");
+  says(with(with(plain, "measure", 3), "subset", 9),
+       "x_select_token: subset is 9 with measure = 3, wanted 1 .. d");
+  accepts(with(with(plain, "measure", 3), "subset", 8));
+  says(with(weighted, "measure", 0),
+       "x_select_token: weight is given with measure = 0, wanted it for relu_weighted alone");
+  says(with(plain, "measure", 2),
+       "x_select_token: code is absent with measure = 2, wanted it for hamming alone");
+  says(with(codes, "measure", 0),
+       "x_select_token: code is given with measure = 0, wanted it for hamming alone");
+  says(without(plain, {"q"}), "x_select_token: k is given without q, wanted both");
+  says(without(plain, {"q", "k"}),
+       "x_select_token: k is absent with measure = 0, wanted it for all but hamming");
+  says(without(plain, {"index", "index_count", "kept_score"}),
+       "x_select_token: index and index_count are both absent, wanted one of them or both");
+  refuses(without(plain, {"index"}), "kept_score");
+  says(
+      with(all, "pool_keys", 2),
+      "x_select_token: kept_mass is given with measure = 0 and pool_keys = 2, wanted dot or subset "
+      "without pool_keys");
+  Params p = all;
+  p["k_scale"].shape[3] = 3;
+  refuses(p, "k_scale");
+  p = plain, p["k"].shape[2] = 3;
+  refuses(p, "k.shape");
+  says(with(plain, "reduce", 4), "x_select_token: reduce is 4, wanted a fovea_x_select_reduce");
+  p = without(plain, {"index_count", "kept_score"});
+  resize(p["index"], 1, 2);
+  says(p, "x_select_token: index.shape[1] (x) is 2, wanted without reduce the 4 heads of q");
+  accepts(with(p, "reduce", 1));
+  Params paged = paged_call.params;
+  p = packed_call.params, p["cache_row"] = paged["cache_row"];
+  says(p, "x_select_token: key_start is given with cache_row, wanted one of them");
+}
+
 }  // namespace
 }  // namespace contract

@@ -113,5 +113,70 @@ const Rules kBlock({"x_select_block"}, {.tensors = block_tensors,
                                         .integers = counts,
                                         .rough = rounds});
 
+// Codes, or queries and keys.
+void token_tensors(Draw& d) {
+  const bool codes = d.one_in(6);
+  for (const char* field : {"q", "k", "code_q", "code"}) d.drop(field);
+  for (const char* field : {"q", "k"})
+    if (!codes) d.give(field);
+  for (const char* field : {"code_q", "code"})
+    if (codes) d.give(field);
+  if (codes) d.drop("k_scale"), d.drop("weight");
+  if (codes || !d.has("index")) d.drop("kept_mass");
+  if (!d.has("index")) d.drop("kept_score"), d.give("index_count");
+  if (d.has("weight")) d.drop("kept_mass");
+}
+
+void token_letters(Draw& d) {
+  d.x("keep") = d.one_of({0, 1, 2, 5, 17, 40, 300});
+  d.x("words") = d.one_of({1, 1, 2, 4});
+  d.x("groups") = d.one_in(2) && d.x("d") % 2 == 0 ? 2 : 1;
+}
+
+void token_extents(Draw& d) {
+  const bool apart = d.one_in(2);
+  if (apart) d.x("x") = d.x("h");
+  if (!apart)
+    for (int64_t x : {1, 2, 4})
+      if (d.x("h") % x == 0 && d.x("g") && (x % d.x("g") == 0 || d.x("g") % x == 0)) d.x("x") = x;
+  d.set("reduce", static_cast<int32_t>(d.x("x") == d.x("h") ? 0 : 1 + d.below(3)));
+}
+
+void token_scalars(Draw& d) {
+  for (const char* field : {"count", "first_keys", "last_keys", "force_last"})
+    d.set<int64_t>(field, d.one_in(2) ? d.one_of({1, 2, 3, 8, 40, INT64_MAX}) : 0);
+  d.set<int64_t>("block_keys", d.has("block_mask") ? d.one_of({0, 1, 7, 64}) : 0);
+  d.set<int64_t>("pool_keys", 0), d.set<float>("ratio", 0), d.set<int64_t>("subset", 0);
+  if (d.one_in(3)) d.set("ratio", 0.3f);
+  int32_t measure = d.has("code") ? 2 : static_cast<int32_t>(d.one_of({0, 1, 3}));
+  if (d.has("weight")) measure = 1;
+  if (d.has("kept_mass")) measure = static_cast<int32_t>(d.one_of({0, 3}));
+  if (measure == 3 && d.x("d") > 0) d.set<int64_t>("subset", 1 + d.below(d.x("d")));
+  d.set("measure", measure);
+  if (!d.has("kept_mass") && d.one_in(3))
+    d.set<int64_t>("pool_keys", d.one_of({1, 5, 16, INT64_MAX})), d.set<float>("ratio", 0);
+  if (d.has("block_mask")) {
+    const int64_t block = d.scalar<int64_t>("block_keys") ? d.scalar<int64_t>("block_keys") : 64;
+    const int64_t keys = d.has("page_table") ? d.x("pages") * d.x("page") : d.x("t");
+    d.x("block_bytes") = ceil_div(ceil_div(keys, block), 8);
+  }
+  d.set<int64_t>("key_step", d.one_in(4) ? 4 : 0);
+  d.set<int64_t>("key_shift", d.one_in(4) ? d.below(9) - 3 : 0);
+}
+
+// The share of a subset's norm is a rounding on each backend, and so are sums of heads.
+bool token_rounds(const Call& call) {
+  const auto number = [&](const char* field) {
+    return *reinterpret_cast<const int32_t*>(call.params() + call.op->find(field)->offset);
+  };
+  return number("measure") == FOVEA_X_SELECT_SCORE_SUBSET || number("reduce");
+}
+
+const Rules kToken({"x_select_token"}, {.tensors = token_tensors,
+                                        .letters = token_letters,
+                                        .extents = token_extents,
+                                        .scalars = token_scalars,
+                                        .rough = token_rounds});
+
 }  // namespace
 }  // namespace random_calls

@@ -171,6 +171,17 @@ class XSelectScope(enum.IntEnum):
     ALL = 2  # all list heads of a sequence
 
 
+class XSelectScore(enum.IntEnum):
+    """How a query and a key make a score, for each query head."""
+
+    DOT = 0  # scale <q, k>
+    RELU_WEIGHTED = 1  # weight max(scale <q, k>, 0): lightning indexers
+    HAMMING = 2  # scale (32 words - 2 popcount(code_q xor code))
+    # scale <q_R, k_R> / sqrt(|q_R|_1 / |q|_1), 0 where |q_R|_1 is.  R: the `subset` columns
+    # with the largest sum of |q_c| over the query heads of a key head
+    SUBSET = 3
+
+
 class Tensor(C.Structure):
     _fields_ = [
         ("data", C.c_void_p),
@@ -938,6 +949,50 @@ class XSelectBlockParams(C.Structure):
     ]
 
 
+class XSelectTokenParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("k_scale", Tensor),
+        ("code_q", Tensor),
+        ("code", Tensor),
+        ("weight", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("context_len", Tensor),
+        ("block_mask", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("kept_score", Tensor),
+        ("kept_mass", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("key_step", C.c_int64),
+        ("key_shift", C.c_int64),
+        ("count", C.c_int64),
+        ("first_keys", C.c_int64),
+        ("last_keys", C.c_int64),
+        ("force_last", C.c_int64),
+        ("pool_keys", C.c_int64),
+        ("subset", C.c_int64),
+        ("block_keys", C.c_int64),
+        ("scale", C.c_float),
+        ("ratio", C.c_float),
+        ("measure", C.c_int32),
+        ("reduce", C.c_int32),
+        ("causal", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2496,
@@ -969,6 +1024,7 @@ SIZES = {
     XGroupNormForwardParams: 400,
     XGroupNormBackwardParams: 592,
     XSelectBlockParams: 2088,
+    XSelectTokenParams: 1872,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -1085,6 +1141,9 @@ FUNCTIONS = {
     "fovea_x_select_block_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectBlockParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_select_block": (C.c_int, [C.c_void_p, C.POINTER(XSelectBlockParams)]),
+    "fovea_x_select_token_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectTokenParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_select_token": (C.c_int, [C.c_void_p, C.POINTER(XSelectTokenParams)]),
 }
 
 

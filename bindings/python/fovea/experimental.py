@@ -8,18 +8,18 @@ Inputs come first; by keyword outputs, optional inputs, numbers (0: the default)
 left out."""
 from ._call import Call
 from ._core import Context
-from ._abi import XPool as Pool, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope
+from ._abi import XPool as Pool, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope, XSelectScore as SelectScore
 from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
                  _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
                  _x_multi_token_forward, _x_multi_token_backward, _x_group_norm_forward,
-                 _x_group_norm_backward, _x_select_block)
+                 _x_group_norm_backward, _x_select_block, _x_select_token)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
-           "group_norm_backward", "select_block", "Pool", "SelectMeasure", "SelectNormalise",
-           "SelectReduce", "SelectRule", "SelectScope"]
+           "group_norm_backward", "select_block", "select_token", "Pool", "SelectMeasure",
+           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -1362,3 +1362,194 @@ def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kep
     if block_keys:
         call.scalar("i", 2080, block_keys, "block_keys")
     return call.run(index, index_count, kept_score, kept_mass, score_out)
+
+
+def select_token(ctx=None, *, index=None, index_count=None, kept_score=None, kept_mass=None, q=None,
+                 k=None, k_scale=None, code_q=None, code=None, weight=None, query_start=None,
+                 key_start=None, query_len=None, key_len=None, page_table=None, cache_row=None,
+                 context_len=None, block_mask=None, b=None, x=None, s=None, keep=None, h=None,
+                 query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0, key_step=0,
+                 key_shift=0, count=0, first_keys=0, last_keys=0, force_last=0, pool_keys=0,
+                 subset=0, block_keys=0, scale=0.0, ratio=0.0, measure=0, reduce=0, causal=0):
+    """The keys of each row with the highest scores, for x_sparse_forward with block_keys 1, or with
+    pool_keys the blocks of keys.  Scoring and selection run over a few rows at a time, and no array
+    of all rows and keys is made.
+
+    A row sees keys as in attention_forward: lengths, pages, causal, windows, sink_keys,
+    context_len, key_step and key_shift.  Of these, keys in first_keys and last_keys are left out,
+    since x_sparse_forward sees them by itself, and block_mask leaves out others.  List head j of x serves
+    the h / x query heads from j (h / x) on; reduce makes one score of theirs.
+    With pool_keys a block's score is the largest of its keys', and index holds block numbers.
+    k = max(count, floor(ratio * keys that the window lets the row see)).
+
+    Rows past query_len are neither read nor written.  A row that sees nothing has count 0.
+
+    Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.  A
+    product is a chain of f32 fused multiply-adds over the columns from 0, the same on both
+    backends.  Workspace: 64 MiB at most, and at least the scores of one row.
+    Sources: DSA (2512.02556), SparQ (2312.04985), Loki (2406.02542), HashAttention (2412.14468),
+    MiniMax Sparse Attention (2606.13392).
+
+    Example
+      outputs = fovea.experimental.select_token(index=True, index_count=True, kept_score=True)
+      index, index_count, kept_score = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Outputs on request, by True or an array
+      index: (b, x, s, keep) i32: keys by their number in the sequence; one of index and index_count
+          at least
+      index_count: (b, x, s) i32: keys wanted
+      kept_score: (b, x, s, keep) f32: their scores, -inf past the count; needs index
+      kept_mass: (b, h, s) f32: share of the query head's softmax over all keys that can be selected
+          that the list holds, 0 for an empty list; of dot and subset without pool_keys; needs index
+
+    Optional inputs
+      q: (b, s, h, d) f32 f16 bf16 e4m3: the scale of codes is the caller's, in weight or scale;
+          needs k; not with hamming
+      k: (rows, t, g, d) or paged (pool, page, g, d) f32 f16 bf16 e4m3 e5m2 i8: g divides h; needs q
+      k_scale: (rows, t, g, groups) or paged (pool, page, g, groups) f32: as in attention_forward,
+          for e4m3, e5m2 and i8; needs k
+      code_q: (b, s, h, words) i32: hamming: the bits of each query; needs code
+      code: (rows, t, g, words) or paged (pool, page, g, words) i32: the bits of each key; needs
+          code_q
+      weight: (b, s, h) f32: of relu_weighted; absent: 1
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
+      query_len: (r) i32: rows in use
+      key_len: (r) i32: keys in use
+      page_table: (rows, pages) i32: pool page of each page of keys; -1: absent, its keys are not
+          seen
+      cache_row: (r) i32: row of page_table, or of k, that a sequence reads; -1 or past the last: no
+          keys; absent: its own number
+      context_len: (r) i32: p_i = i + context_len - Lq; absent: Lk
+      block_mask: bool (b, x, s, blocks) or broadcastable, or (b, x, s, block_bytes) u8: bit c % 8
+          of byte c / 8 is 1 where keys of block c of block_keys may be selected; a bit for each
+          block of t or pages * page keys, in whole bytes
+
+    b, x, s, keep, h: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: longest sequence of rows; 0: s
+      key_max: longest sequence of keys; 0: t or pages * page
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all
+      sink_keys: keys at positions below this stay visible through window_left
+      key_step: p_j = key_step * j + key_shift, below 2^31; 0: 1
+      key_shift: position of the first key; within 2^31 of 0
+      count: keys, or blocks of pool_keys, to select
+      first_keys: the first keys are left out
+      last_keys: keys with p_i - last_keys < p_j <= p_i are left out
+      force_last: the last keys (or blocks) that the row sees are taken first, and count
+      pool_keys: keys of a block that is selected as a whole; 0: keys
+      subset: columns of SUBSET, 1 .. d
+      block_keys: keys of a block of block_mask; 0: 64
+      scale: > 0; 0: 1 / sqrt(d), for hamming 1
+      ratio: share of the keys that a row sees; not with pool_keys
+      measure: "dot", "relu_weighted", "hamming", "subset"
+      reduce: "none", "sum", "mean", "max"
+      causal: 1: window_right = 1
+    """
+    if ctx.__class__ is Context:
+        call = Call(ctx, _x_select_token)
+    else:
+        call = _x_select_token.begin_by(ctx, index, index_count, kept_score, kept_mass, q, k,
+            k_scale, code_q, code, weight, query_start, key_start, query_len, key_len, page_table,
+            cache_row, context_len, block_mask)
+    v_q = None
+    if q is not None:
+        v_q = call.put("q", 8, q, 4)
+    v_k = None
+    if k is not None:
+        v_k = call.put("k", 104, k, 4)
+    if k_scale is not None:
+        call.put("k_scale", 200, k_scale)
+    v_code_q = None
+    if code_q is not None:
+        v_code_q = call.put("code_q", 296, code_q, 4)
+    if code is not None:
+        call.put("code", 392, code)
+    v_weight = None
+    if weight is not None:
+        v_weight = call.put("weight", 488, weight, 3)
+    if query_start is not None:
+        call.put("query_start", 584, query_start)
+    if key_start is not None:
+        call.put("key_start", 680, key_start)
+    if query_len is not None:
+        call.put("query_len", 776, query_len)
+    if key_len is not None:
+        call.put("key_len", 872, key_len)
+    v_page_table = None
+    if page_table is not None:
+        v_page_table = call.put("page_table", 968, page_table, 2)
+    if cache_row is not None:
+        call.put("cache_row", 1064, cache_row)
+    if context_len is not None:
+        call.put("context_len", 1160, context_len)
+    v_block_mask = None
+    if block_mask is not None:
+        call.bits("block_mask", 1256, block_mask, (call.size("b", b, (v_q, 0, 0), (v_code_q, 0, 0),
+            (v_weight, 0, 0), (v_block_mask, 0, 0)), call.size("x", x, (v_block_mask, 1, 0)),
+            call.size("s", s, (v_q, 1, 0), (v_code_q, 1, 0), (v_weight, 1, 0), (v_block_mask, 2,
+            0))), call.blocks(v_k, v_page_table, block_keys))
+    if index is not None:
+        index = None if index is False else call.out("index", 1352, index, lambda: (call.size("b",
+            b, (v_q, 0, 0), (v_code_q, 0, 0), (v_weight, 0, 0), (v_block_mask, 0, 0)),
+            call.size("x", x, (v_block_mask, 1, 0)), call.size("s", s, (v_q, 1, 0), (v_code_q, 1,
+            0), (v_weight, 1, 0), (v_block_mask, 2, 0)), call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 1448, index_count,
+            lambda: (call.size("b", b, (v_q, 0, 0), (v_code_q, 0, 0), (v_weight, 0, 0),
+            (v_block_mask, 0, 0)), call.size("x", x, (v_block_mask, 1, 0)), call.size("s", s, (v_q,
+            1, 0), (v_code_q, 1, 0), (v_weight, 1, 0), (v_block_mask, 2, 0))), 8)
+    if kept_score is not None:
+        kept_score = None if kept_score is False else call.out("kept_score", 1544, kept_score,
+            lambda: (call.size("b", b, (v_q, 0, 0), (v_code_q, 0, 0), (v_weight, 0, 0),
+            (v_block_mask, 0, 0)), call.size("x", x, (v_block_mask, 1, 0)), call.size("s", s, (v_q,
+            1, 0), (v_code_q, 1, 0), (v_weight, 1, 0), (v_block_mask, 2, 0)), call.size("keep",
+            keep)), 1)
+    if kept_mass is not None:
+        kept_mass = None if kept_mass is False else call.out("kept_mass", 1640, kept_mass, lambda:
+            (call.size("b", b, (v_q, 0, 0), (v_code_q, 0, 0), (v_weight, 0, 0), (v_block_mask, 0,
+            0)), call.size("h", h, (v_q, 2, 0), (v_code_q, 2, 0), (v_weight, 2, 0)), call.size("s",
+            s, (v_q, 1, 0), (v_code_q, 1, 0), (v_weight, 1, 0), (v_block_mask, 2, 0))), 1)
+    if query_max:
+        call.scalar("q", 1736, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1744, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1752, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1760, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1768, sink_keys, "sink_keys")
+    if key_step:
+        call.scalar("q", 1776, key_step, "key_step")
+    if key_shift:
+        call.scalar("q", 1784, key_shift, "key_shift")
+    if count:
+        call.scalar("q", 1792, count, "count")
+    if first_keys:
+        call.scalar("q", 1800, first_keys, "first_keys")
+    if last_keys:
+        call.scalar("q", 1808, last_keys, "last_keys")
+    if force_last:
+        call.scalar("q", 1816, force_last, "force_last")
+    if pool_keys:
+        call.scalar("q", 1824, pool_keys, "pool_keys")
+    if subset:
+        call.scalar("q", 1832, subset, "subset")
+    if block_keys:
+        call.scalar("q", 1840, block_keys, "block_keys")
+    if scale:
+        call.scalar("f", 1848, scale, "scale")
+    if ratio:
+        call.scalar("f", 1852, ratio, "ratio")
+    if measure:
+        call.enum(1856, measure, "measure", SelectScore)
+    if reduce:
+        call.enum(1860, reduce, "reduce", SelectReduce)
+    if causal:
+        call.scalar("i", 1864, causal, "causal")
+    return call.run(index, index_count, kept_score, kept_mass)

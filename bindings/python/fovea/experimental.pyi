@@ -13,12 +13,13 @@ from ._abi import XSelectNormalise as SelectNormalise
 from ._abi import XSelectReduce as SelectReduce
 from ._abi import XSelectRule as SelectRule
 from ._abi import XSelectScope as SelectScope
+from ._abi import XSelectScore as SelectScore
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
-           "group_norm_backward", "select_block", "Pool", "SelectMeasure", "SelectNormalise",
-           "SelectReduce", "SelectRule", "SelectScope"]
+           "group_norm_backward", "select_block", "select_token", "Pool", "SelectMeasure",
+           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -616,3 +617,60 @@ def select_block(ctx: Context | None = ..., *, index: None = ..., index_count: N
 def select_block(ctx: Context | None = ..., *, index: Output = ..., index_count: Output = ...,
                  kept_score: Output = ..., kept_mass: Output = ..., score_out: Output = ...,
                  **fields: Unpack[_select_block]) -> Any: ...
+
+class _select_token(TypedDict, total=False):
+    q: Array | None
+    k: Array | None
+    k_scale: Array | None
+    code_q: Array | None
+    code: Array | None
+    weight: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    page_table: Array | None
+    cache_row: Array | None
+    context_len: Array | None
+    block_mask: Array | None
+    b: Int | None
+    x: Int | None
+    s: Int | None
+    keep: Int | None
+    h: Int | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    sink_keys: Int
+    key_step: Int
+    key_shift: Int
+    count: Int
+    first_keys: Int
+    last_keys: Int
+    force_last: Int
+    pool_keys: Int
+    subset: Int
+    block_keys: Int
+    scale: Float
+    ratio: Float
+    measure: Literal["dot", "relu_weighted", "hamming", "subset"] | SelectScore | Int
+    reduce: Literal["none", "sum", "mean", "max"] | SelectReduce | Int
+    causal: Int
+
+@overload
+def select_token(ctx: Context | None = ..., *, index: None = ..., index_count: None = ...,
+                 kept_score: None = ..., kept_mass: None = ...,
+                 **fields: Unpack[_select_token]) -> None: ...
+@overload
+def select_token(ctx: Context | None = ..., *, index: Wanted, index_count: None = ...,
+                 kept_score: None = ..., kept_mass: None = ...,
+                 **fields: Unpack[_select_token]) -> Any: ...
+@overload
+def select_token(ctx: Context | None = ..., *, index: None = ..., index_count: Wanted,
+                 kept_score: None = ..., kept_mass: None = ...,
+                 **fields: Unpack[_select_token]) -> Any: ...
+@overload
+def select_token(ctx: Context | None = ..., *, index: Output = ..., index_count: Output = ...,
+                 kept_score: Output = ..., kept_mass: Output = ...,
+                 **fields: Unpack[_select_token]) -> Any: ...

@@ -46,6 +46,7 @@ _x_multi_token_backward = Op("x_multi_token_backward", _abi.XMultiTokenBackwardP
 _x_group_norm_forward = Op("x_group_norm_forward", _abi.XGroupNormForwardParams)
 _x_group_norm_backward = Op("x_group_norm_backward", _abi.XGroupNormBackwardParams)
 _x_select_block = Op("x_select_block", _abi.XSelectBlockParams)
+_x_select_token = Op("x_select_token", _abi.XSelectTokenParams)
 
 
 def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

@@ -22,7 +22,8 @@
   X(x_multi_token_backward) \
   X(x_group_norm_forward) \
   X(x_group_norm_backward) \
-  X(x_select_block)
+  X(x_select_block) \
+  X(x_select_token)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

@@ -21,7 +21,8 @@
  *  j (h / g) on.
  *
  *  Extents of its own:
- *    y = 3: key blocks of a list row, see remap_step */
+ *    y = 3: key blocks of a list row, see remap_step
+ *    words = 2: words of 32 bits in a code */
 #ifndef FOVEA_EXPERIMENTAL_SELECT_H
 #define FOVEA_EXPERIMENTAL_SELECT_H
 
@@ -105,7 +106,8 @@ typedef struct fovea_x_select_block_params {
   fovea_tensor row;           /**< [in, optional] (b, n, h, d) f32 f16 bf16: a summary of each row
                                    block, or the queries themselves; needs column */
   fovea_tensor column;        /**< [in, optional] (key_b, u, g, d) f32 f16 bf16: a summary of each
-                                   key block: g divides h; box: the largest of its keys; needs row */
+                                   key block: g divides h; box: the largest of its keys; needs
+                                   row */
   fovea_tensor column_low;    /**< [in, optional] (key_b, u, g, d) f32 f16 bf16: box: the smallest
                                    of its keys; the dtype of column */
   fovea_tensor score;         /**< [in, optional] (b, h, n, u) f32: scores in place of row and
@@ -178,6 +180,98 @@ FOVEA_API fovea_status fovea_x_select_block_workspace(
     fovea_context* ctx, const fovea_x_select_block_params* params, size_t* bytes);
 FOVEA_API fovea_status fovea_x_select_block(
     fovea_context* ctx, const fovea_x_select_block_params* params);
+
+/** How a query and a key make a score, for each query head. */
+typedef enum fovea_x_select_score {
+  FOVEA_X_SELECT_SCORE_DOT = 0,           /**< scale <q, k> */
+  FOVEA_X_SELECT_SCORE_RELU_WEIGHTED = 1, /**< weight max(scale <q, k>, 0): lightning indexers */
+  FOVEA_X_SELECT_SCORE_HAMMING = 2,       /**< scale (32 words - 2 popcount(code_q xor code)) */
+  FOVEA_X_SELECT_SCORE_SUBSET = 3         /**< scale <q_R, k_R> / sqrt(|q_R|_1 / |q|_1), 0 where
+                                               |q_R|_1 is.  R: the `subset` columns with the largest
+                                               sum of |q_c| over the query heads of a key head */
+} fovea_x_select_score;
+
+/** The keys of each row with the highest scores, for x_sparse_forward with block_keys 1, or with
+ *  pool_keys the blocks of keys.  Scoring and selection run over a few rows at a time, and no array
+ *  of all rows and keys is made.
+ *
+ *  A row sees keys as in attention_forward: lengths, pages, causal, windows, sink_keys,
+ *  context_len, key_step and key_shift.  Of these, keys in first_keys and last_keys are left out,
+ *  since x_sparse_forward sees them by itself, and block_mask leaves out others.  List head j of x serves
+ *  the h / x query heads from j (h / x) on; reduce makes one score of theirs.
+ *  With pool_keys a block's score is the largest of its keys', and index holds block numbers.
+ *  k = max(count, floor(ratio * keys that the window lets the row see)).
+ *
+ *  Rows past query_len are neither read nor written.  A row that sees nothing has count 0.
+ *
+ *  Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.  A
+ *  product is a chain of f32 fused multiply-adds over the columns from 0, the same on both
+ *  backends.  Workspace: 64 MiB at most, and at least the scores of one row.
+ *  Sources: DSA (2512.02556), SparQ (2312.04985), Loki (2406.02542), HashAttention (2412.14468),
+ *  MiniMax Sparse Attention (2606.13392). */
+typedef struct fovea_x_select_token_params {
+  size_t struct_size;       /**< sizeof(fovea_x_select_token_params) */
+  fovea_tensor q;           /**< [in, optional] (b, s, h, d) f32 f16 bf16 e4m3: the scale of codes
+                                 is the caller's, in weight or scale; needs k; not with hamming */
+  fovea_tensor k;           /**< [in, optional] (rows, t, g, d) or paged (pool, page, g, d) f32 f16
+                                 bf16 e4m3 e5m2 i8: g divides h; needs q */
+  fovea_tensor k_scale;     /**< [in, optional] (rows, t, g, groups) or paged (pool, page, g,
+                                 groups) f32: as in attention_forward, for e4m3, e5m2 and i8; needs
+                                 k */
+  fovea_tensor code_q;      /**< [in, optional] (b, s, h, words) i32: hamming: the bits of each
+                                 query; needs code */
+  fovea_tensor code;        /**< [in, optional] (rows, t, g, words) or paged (pool, page, g, words)
+                                 i32: the bits of each key; needs code_q */
+  fovea_tensor weight;      /**< [in, optional] (b, s, h) f32: of relu_weighted; absent: 1 */
+  fovea_tensor query_start; /**< [in, optional] (r+1) i32: first packed row of each sequence,
+                                 ascending from 0; then b = 1 */
+  fovea_tensor key_start;   /**< [in, optional] (r+1) i32: first packed key of each sequence; not
+                                 with page_table or cache_row */
+  fovea_tensor query_len;   /**< [in, optional] (r) i32: rows in use */
+  fovea_tensor key_len;     /**< [in, optional] (r) i32: keys in use */
+  fovea_tensor page_table;  /**< [in, optional] (rows, pages) i32: pool page of each page of keys;
+                                 -1: absent, its keys are not seen */
+  fovea_tensor cache_row;   /**< [in, optional] (r) i32: row of page_table, or of k, that a sequence
+                                 reads; -1 or past the last: no keys; absent: its own number */
+  fovea_tensor context_len; /**< [in, optional] (r) i32: p_i = i + context_len - Lq; absent: Lk */
+  fovea_tensor block_mask;  /**< [in, optional] (b, x, s, block_bytes) u8: bit c % 8 of byte c / 8
+                                 is 1 where keys of block c of block_keys may be selected; a bit for
+                                 each block of t or pages * page keys, in whole bytes */
+  fovea_tensor index;       /**< [out, optional] (b, x, s, keep) i32: keys by their number in the
+                                 sequence; one of index and index_count at least */
+  fovea_tensor index_count; /**< [out, optional] (b, x, s) i32: keys wanted */
+  fovea_tensor kept_score;  /**< [out, optional] (b, x, s, keep) f32: their scores, -inf past the
+                                 count; needs index */
+  fovea_tensor kept_mass;   /**< [out, optional] (b, h, s) f32: share of the query head's softmax
+                                 over all keys that can be selected that the list holds, 0 for an
+                                 empty list; of dot and subset without pool_keys; needs index */
+  int64_t query_max;        /**< longest sequence of rows; 0: s */
+  int64_t key_max;          /**< longest sequence of keys; 0: t or pages * page */
+  int64_t window_left;      /**< keys seen to the left, the row's own position counted; 0: all */
+  int64_t window_right;     /**< keys seen to the right, the row's own position counted; 0: all */
+  int64_t sink_keys;        /**< keys at positions below this stay visible through window_left */
+  int64_t key_step;         /**< p_j = key_step * j + key_shift, below 2^31; 0: 1 */
+  int64_t key_shift;        /**< position of the first key; within 2^31 of 0 */
+  int64_t count;            /**< keys, or blocks of pool_keys, to select */
+  int64_t first_keys;       /**< the first keys are left out */
+  int64_t last_keys;        /**< keys with p_i - last_keys < p_j <= p_i are left out */
+  int64_t force_last;       /**< the last keys (or blocks) that the row sees are taken first, and
+                                 count */
+  int64_t pool_keys;        /**< keys of a block that is selected as a whole; 0: keys */
+  int64_t subset;           /**< columns of SUBSET, 1 .. d */
+  int64_t block_keys;       /**< keys of a block of block_mask; 0: 64 */
+  float scale;              /**< > 0; 0: 1 / sqrt(d), for hamming 1 */
+  float ratio;              /**< share of the keys that a row sees; not with pool_keys */
+  int32_t measure;          /**< fovea_x_select_score */
+  int32_t reduce;           /**< fovea_x_select_reduce */
+  int32_t causal;           /**< 1: window_right = 1 */
+  int32_t reserved;         /**< 0 */
+} fovea_x_select_token_params;
+
+FOVEA_API fovea_status fovea_x_select_token_workspace(
+    fovea_context* ctx, const fovea_x_select_token_params* params, size_t* bytes);
+FOVEA_API fovea_status fovea_x_select_token(
+    fovea_context* ctx, const fovea_x_select_token_params* params);
 
 #ifdef __cplusplus
 }

@@ -236,7 +236,7 @@ class RowScores {
         const float product = a_.row     ? chunk_.product[(item_.local * a_.h + head) * a_.u + c]
                               : a_.score ? *a_.score.at(at_.seq.batch, head, at_.row, c)
                                          : 0.f;
-        score = pick_score(__fmul_rn(a_.scale, product));
+        score = a_.scored_as(product);
       }
       head_[c] = score;
     });

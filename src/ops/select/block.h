@@ -126,7 +126,9 @@ struct SelectBlock {
            !(column_flags(at, head, c) & 2);
   }
   // A raw score as it counts; `product`: of row and column, or the given score.
-  FOVEA_HD float scored_as(float product) const { return pick_score(scale * product); }
+  FOVEA_HD float scored_as(float product) const {
+    return pick_score(rounded_product(scale, product));
+  }
   FOVEA_HD float weight(const ListRow& at, int64_t head, int64_t c) const {
     if (normalise != FOVEA_X_SELECT_NORMALISE_WEIGHTED) return 1;
     const float w = *column_weight.at(at.seq.key_b, column_head(head), at.first_column + c);

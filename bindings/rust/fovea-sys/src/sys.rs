@@ -194,6 +194,15 @@ c_enum! {
     FOVEA_X_SELECT_SCOPE_ALL: ALL = 2, "all list heads of a sequence";
 }
 
+c_enum! {
+    /// How a query and a key make a score, for each query head.
+    fovea_x_select_score;
+    FOVEA_X_SELECT_SCORE_DOT: DOT = 0, r"scale \<q, k\>";
+    FOVEA_X_SELECT_SCORE_RELU_WEIGHTED: RELU_WEIGHTED = 1, r"weight max(scale \<q, k\>, 0): lightning indexers";
+    FOVEA_X_SELECT_SCORE_HAMMING: HAMMING = 2, "scale (32 words - 2 popcount(code_q xor code))";
+    FOVEA_X_SELECT_SCORE_SUBSET: SUBSET = 3, r"scale \<q_R, k_R\> / sqrt(|q_R|_1 / |q|_1), 0 where |q_R|_1 is.  R: the `subset` columns with the largest sum of |q_c| over the query heads of a key head";
+}
+
 c_struct! {
     /// ```text
     /// A view: never owns.  data == NULL means "not given".  Frozen: this struct never grows.
@@ -1247,6 +1256,69 @@ c_struct! {
     reserved: i32 = 2084, "0";
 }
 
+c_struct! {
+    /// ```text
+    /// The keys of each row with the highest scores, for x_sparse_forward with block_keys 1, or with
+    /// pool_keys the blocks of keys.  Scoring and selection run over a few rows at a time, and no array
+    /// of all rows and keys is made.
+    ///
+    /// A row sees keys as in attention_forward: lengths, pages, causal, windows, sink_keys,
+    /// context_len, key_step and key_shift.  Of these, keys in first_keys and last_keys are left out,
+    /// since x_sparse_forward sees them by itself, and block_mask leaves out others.  List head j of x serves
+    /// the h / x query heads from j (h / x) on; reduce makes one score of theirs.
+    /// With pool_keys a block's score is the largest of its keys', and index holds block numbers.
+    /// k = max(count, floor(ratio * keys that the window lets the row see)).
+    ///
+    /// Rows past query_len are neither read nor written.  A row that sees nothing has count 0.
+    ///
+    /// Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.  A
+    /// product is a chain of f32 fused multiply-adds over the columns from 0, the same on both
+    /// backends.  Workspace: 64 MiB at most, and at least the scores of one row.
+    /// Sources: DSA (2512.02556), SparQ (2312.04985), Loki (2406.02542), HashAttention (2412.14468),
+    /// MiniMax Sparse Attention (2606.13392).
+    /// ```
+    fovea_x_select_token_params: 1872 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_select_token_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16 e4m3: the scale of codes is the caller's, in weight or scale; needs k; not with hamming";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` f32 f16 bf16 e4m3 e5m2 i8: g divides h; needs q";
+    k_scale: fovea_tensor = 200, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as in attention_forward, for e4m3, e5m2 and i8; needs k";
+    code_q: fovea_tensor = 296, "`(b, s, h, words)` i32: hamming: the bits of each query; needs code";
+    code: fovea_tensor = 392, "`(rows, t, g, words) or paged (pool, page, g, words)` i32: the bits of each key; needs code_q";
+    weight: fovea_tensor = 488, "`(b, s, h)` f32: of relu_weighted; absent: 1";
+    query_start: fovea_tensor = 584, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 680, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+    query_len: fovea_tensor = 776, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 872, "`(r)` i32: keys in use";
+    page_table: fovea_tensor = 968, "`(rows, pages)` i32: pool page of each page of keys; -1: absent, its keys are not seen";
+    cache_row: fovea_tensor = 1064, "`(r)` i32: row of page_table, or of k, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+    context_len: fovea_tensor = 1160, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
+    block_mask: fovea_tensor = 1256, "`(b, x, s, block_bytes)` u8: bit c % 8 of byte c / 8 is 1 where keys of block c of block_keys may be selected; a bit for each block of t or pages * page keys, in whole bytes";
+    index: fovea_tensor = 1352, "`(b, x, s, keep)` i32: keys by their number in the sequence; one of index and index_count at least";
+    index_count: fovea_tensor = 1448, "`(b, x, s)` i32: keys wanted";
+    kept_score: fovea_tensor = 1544, "`(b, x, s, keep)` f32: their scores, -inf past the count; needs index";
+    kept_mass: fovea_tensor = 1640, "`(b, h, s)` f32: share of the query head's softmax over all keys that can be selected that the list holds, 0 for an empty list; of dot and subset without pool_keys; needs index";
+    query_max: i64 = 1736, "longest sequence of rows; 0: s";
+    key_max: i64 = 1744, "longest sequence of keys; 0: t or pages * page";
+    window_left: i64 = 1752, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 1760, "keys seen to the right, the row's own position counted; 0: all";
+    sink_keys: i64 = 1768, "keys at positions below this stay visible through window_left";
+    key_step: i64 = 1776, "p_j = key_step * j + key_shift, below 2^31; 0: 1";
+    key_shift: i64 = 1784, "position of the first key; within 2^31 of 0";
+    count: i64 = 1792, "keys, or blocks of pool_keys, to select";
+    first_keys: i64 = 1800, "the first keys are left out";
+    last_keys: i64 = 1808, r"keys with p_i - last_keys \< p_j \<= p_i are left out";
+    force_last: i64 = 1816, "the last keys (or blocks) that the row sees are taken first, and count";
+    pool_keys: i64 = 1824, "keys of a block that is selected as a whole; 0: keys";
+    subset: i64 = 1832, "columns of SUBSET, 1 .. d";
+    block_keys: i64 = 1840, "keys of a block of block_mask; 0: 64";
+    scale: f32 = 1848, r"\> 0; 0: 1 / sqrt(d), for hamming 1";
+    ratio: f32 = 1852, "share of the keys that a row sees; not with pool_keys";
+    measure: i32 = 1856, "The fovea_x_select_score.";
+    reduce: i32 = 1860, "The fovea_x_select_reduce.";
+    causal: i32 = 1864, "1: window_right = 1";
+    reserved: i32 = 1868, "0";
+}
+
 functions! {
     /// The library's FOVEA_VERSION.
     fn fovea_version() -> i32;
@@ -1362,5 +1434,6 @@ functions! {
         x_group_norm_forward: fovea_x_group_norm_forward_params, fovea_x_group_norm_forward, fovea_x_group_norm_forward_workspace;
         x_group_norm_backward: fovea_x_group_norm_backward_params, fovea_x_group_norm_backward, fovea_x_group_norm_backward_workspace;
         x_select_block: fovea_x_select_block_params, fovea_x_select_block, fovea_x_select_block_workspace;
+        x_select_token: fovea_x_select_token_params, fovea_x_select_token, fovea_x_select_token_workspace;
     }
 }

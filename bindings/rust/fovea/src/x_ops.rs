@@ -512,3 +512,68 @@ op! {
         block_keys set_block_keys: i32, r"keys of a key block, \>= 1; 0: 64";
     }
 }
+
+op! {
+    /// ```text
+    /// The keys of each row with the highest scores, for x_sparse_forward with block_keys 1, or with
+    /// pool_keys the blocks of keys.  Scoring and selection run over a few rows at a time, and no array
+    /// of all rows and keys is made.
+    ///
+    /// A row sees keys as in attention_forward: lengths, pages, causal, windows, sink_keys,
+    /// context_len, key_step and key_shift.  Of these, keys in first_keys and last_keys are left out,
+    /// since x_sparse_forward sees them by itself, and block_mask leaves out others.  List head j of x serves
+    /// the h / x query heads from j (h / x) on; reduce makes one score of theirs.
+    /// With pool_keys a block's score is the largest of its keys', and index holds block numbers.
+    /// k = max(count, floor(ratio * keys that the window lets the row see)).
+    ///
+    /// Rows past query_len are neither read nor written.  A row that sees nothing has count 0.
+    ///
+    /// Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.  A
+    /// product is a chain of f32 fused multiply-adds over the columns from 0, the same on both
+    /// backends.  Workspace: 64 MiB at most, and at least the scores of one row.
+    /// Sources: DSA (2512.02556), SparQ (2312.04985), Loki (2406.02542), HashAttention (2412.14468),
+    /// MiniMax Sparse Attention (2606.13392).
+    /// ```
+    XSelectToken(x_select_token: fovea_x_select_token_params, fovea_x_select_token, fovea_x_select_token_workspace)
+    new {
+    }
+    may {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16 e4m3: the scale of codes is the caller's, in weight or scale; needs k; not with hamming";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` f32 f16 bf16 e4m3 e5m2 i8: g divides h; needs q";
+        k_scale set_k_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as in attention_forward, for e4m3, e5m2 and i8; needs k";
+        code_q set_code_q: in, "`(b, s, h, words)` i32: hamming: the bits of each query; needs code";
+        code set_code: in, "`(rows, t, g, words) or paged (pool, page, g, words)` i32: the bits of each key; needs code_q";
+        weight set_weight: in, "`(b, s, h)` f32: of relu_weighted; absent: 1";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+        query_len set_query_len: in, "`(r)` i32: rows in use";
+        key_len set_key_len: in, "`(r)` i32: keys in use";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each page of keys; -1: absent, its keys are not seen";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+        context_len set_context_len: in, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
+        block_mask set_block_mask: in, "`(b, x, s, block_bytes)` u8: bit c % 8 of byte c / 8 is 1 where keys of block c of block_keys may be selected; a bit for each block of t or pages * page keys, in whole bytes";
+        index set_index: out, "`(b, x, s, keep)` i32: keys by their number in the sequence; one of index and index_count at least";
+        index_count set_index_count: out, "`(b, x, s)` i32: keys wanted";
+        kept_score set_kept_score: out, "`(b, x, s, keep)` f32: their scores, -inf past the count; needs index";
+        kept_mass set_kept_mass: out, "`(b, h, s)` f32: share of the query head's softmax over all keys that can be selected that the list holds, 0 for an empty list; of dot and subset without pool_keys; needs index";
+        query_max set_query_max: i64, "longest sequence of rows; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t or pages * page";
+        window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
+        window_right set_window_right: i64, "keys seen to the right, the row's own position counted; 0: all";
+        sink_keys set_sink_keys: i64, "keys at positions below this stay visible through window_left";
+        key_step set_key_step: i64, "p_j = key_step * j + key_shift, below 2^31; 0: 1";
+        key_shift set_key_shift: i64, "position of the first key; within 2^31 of 0";
+        count set_count: i64, "keys, or blocks of pool_keys, to select";
+        first_keys set_first_keys: i64, "the first keys are left out";
+        last_keys set_last_keys: i64, r"keys with p_i - last_keys \< p_j \<= p_i are left out";
+        force_last set_force_last: i64, "the last keys (or blocks) that the row sees are taken first, and count";
+        pool_keys set_pool_keys: i64, "keys of a block that is selected as a whole; 0: keys";
+        subset set_subset: i64, "columns of SUBSET, 1 .. d";
+        block_keys set_block_keys: i64, "keys of a block of block_mask; 0: 64";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d), for hamming 1";
+        ratio set_ratio: f32, "share of the keys that a row sees; not with pool_keys";
+        measure set_measure: enum XSelectScore, "The fovea_x_select_score.";
+        reduce set_reduce: enum XSelectReduce, "The fovea_x_select_reduce.";
+        causal set_causal: bool, "1: window_right = 1";
+    }
+}

@@ -34,5 +34,6 @@ names! {
         x_group_norm_forward
         x_group_norm_backward
         x_select_block
+        x_select_token
     }
 }
