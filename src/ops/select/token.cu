@@ -20,7 +20,7 @@ namespace cuda {
 namespace {
 
 constexpr char kOp[] = "x_select_token";
-constexpr int kColumnThreads = 256;
+constexpr int kColumnThreads = 256, kListThreads = 256;
 constexpr int64_t kChunkBytes = int64_t{48} << 20;
 constexpr int kWidthMost = 576;
 
@@ -160,7 +160,7 @@ __device__ __forceinline__ void head_products(const TokenCall& x, const FmaTiles
 }
 
 template <int R>
-__global__ void __launch_bounds__(kStageThreads, 2)
+__global__ void __launch_bounds__(kStageThreads, R == 4 ? 1 : 2)
     scores_kernel(const __grid_constant__ TokenCall x, int64_t tiles_each, int64_t work) {
   extern __shared__ float4 s_dynamic[];
   __shared__ TokenKeys s;
@@ -221,10 +221,9 @@ __global__ void __launch_bounds__(kStageThreads, 2)
   }
 }
 
-template <int Threads>
-__global__ void __launch_bounds__(Threads)
+__global__ void __launch_bounds__(kListThreads)
     lists_kernel(const __grid_constant__ TokenCall x, int64_t work) {
-  using Pick = BlockPick<Threads>;
+  using Pick = BlockPick<kListThreads>;
   __shared__ typename Pick::Shared s;
   const Pick pick(s);
   const SelectToken& a = x.a;
@@ -248,7 +247,8 @@ __global__ void __launch_bounds__(Threads)
           if (a.index) *a.index.at<int32_t>(q.batch, list, i, place) = static_cast<int32_t>(c);
           if (a.kept_score) *a.kept_score.at(q.batch, list, i, place) = pick_value(all[c]);
         });
-    for (int64_t place = keep.forced + keep.free + threadIdx.x; place < a.keep; place += Threads) {
+    for (int64_t place = keep.forced + keep.free + threadIdx.x; place < a.keep;
+         place += kListThreads) {
       *a.index.at<int32_t>(q.batch, list, i, place) = -1;
       if (a.kept_score) *a.kept_score.at(q.batch, list, i, place) = -INFINITY;
     }
@@ -351,9 +351,7 @@ void run(Context& ctx, const TokenSlots& slots, const SelectToken& a, void* base
                         : launch<scores_kernel<4>>(ctx, kOp, work, kStageThreads,
                                                    FmaTiles<4>::bytes(), x, tiles, work);
     const int64_t lists = x.slots * a.x;
-    constexpr int64_t few = 4096;  // units that 256 threads pass over quickly
-    x.units <= few ? launch<lists_kernel<256>>(ctx, kOp, lists, 256, 0, x, lists)
-                   : launch<lists_kernel<1024>>(ctx, kOp, lists, 1024, 0, x, lists);
+    launch<lists_kernel>(ctx, kOp, lists, kListThreads, 0, x, lists);
     if (a.masses())
       launch<masses_kernel>(ctx, kOp, x.slots * at.h, kColumnThreads, 0, x, x.slots * at.h);
   }
