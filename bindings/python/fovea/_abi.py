@@ -993,6 +993,50 @@ class XSelectTokenParams(C.Structure):
     ]
 
 
+class XSelectLineParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("bits", Tensor),
+        ("vertical", Tensor),
+        ("vertical_count", Tensor),
+        ("slash", Tensor),
+        ("slash_count", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("column", Tensor),
+        ("column_count", Tensor),
+        ("bits_out", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("aligned", C.c_int32),
+        ("in_blocks", C.c_int32),
+        ("causal", C.c_int32),
+        ("block_rows", C.c_int32),
+        ("block_keys", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XSelectHeadsParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("query_len", Tensor),
+        ("clusters_of", Tensor),
+        ("head_map", Tensor),
+        ("label", Tensor),
+        ("count", Tensor),
+        ("clusters", C.c_int64),
+        ("scale", C.c_float),
+        ("causal", C.c_int32),
+    ]
+
+
 SIZES = {
     Tensor: 96,
     AttentionForwardParams: 2496,
@@ -1025,6 +1069,8 @@ SIZES = {
     XGroupNormBackwardParams: 592,
     XSelectBlockParams: 2088,
     XSelectTokenParams: 1872,
+    XSelectLineParams: 1392,
+    XSelectHeadsParams: 696,
 }
 for _struct, _size in SIZES.items():
     if C.sizeof(_struct) != _size:
@@ -1144,6 +1190,12 @@ FUNCTIONS = {
     "fovea_x_select_token_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectTokenParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_select_token": (C.c_int, [C.c_void_p, C.POINTER(XSelectTokenParams)]),
+    "fovea_x_select_line_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectLineParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_select_line": (C.c_int, [C.c_void_p, C.POINTER(XSelectLineParams)]),
+    "fovea_x_select_heads_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectHeadsParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_select_heads": (C.c_int, [C.c_void_p, C.POINTER(XSelectHeadsParams)]),
 }
 
 

@@ -13,13 +13,15 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
                  _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
                  _x_multi_token_forward, _x_multi_token_backward, _x_group_norm_forward,
-                 _x_group_norm_backward, _x_select_block, _x_select_token)
+                 _x_group_norm_backward, _x_select_block, _x_select_token, _x_select_line,
+                 _x_select_heads)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
-           "group_norm_backward", "select_block", "select_token", "Pool", "SelectMeasure",
-           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
+           "group_norm_backward", "select_block", "select_token", "select_line", "select_heads",
+           "Pool", "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope",
+           "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -1377,8 +1379,8 @@ def select_token(ctx=None, *, index=None, index_count=None, kept_score=None, kep
 
     A row sees keys as in attention_forward: lengths, pages, causal, windows, sink_keys,
     context_len, key_step and key_shift.  Of these, keys in first_keys and last_keys are left out,
-    since x_sparse_forward sees them by itself, and block_mask leaves out others.  List head j of x serves
-    the h / x query heads from j (h / x) on; reduce makes one score of theirs.
+    since x_sparse_forward sees them by itself, and block_mask leaves out others.  List head j of x
+    serves the h / x query heads from j (h / x) on; reduce makes one score of theirs.
     With pool_keys a block's score is the largest of its keys', and index holds block numbers.
     k = max(count, floor(ratio * keys that the window lets the row see)).
 
@@ -1553,3 +1555,217 @@ def select_token(ctx=None, *, index=None, index_count=None, kept_score=None, kep
     if causal:
         call.scalar("i", 1864, causal, "causal")
     return call.run(index, index_count, kept_score, kept_mass)
+
+
+def select_line(ctx=None, *, index=None, index_count=None, column=None, column_count=None,
+                bits_out=None, bits=None, vertical=None, vertical_count=None, slash=None,
+                slash_count=None, query_start=None, key_start=None, query_len=None, key_len=None,
+                b=None, x=None, n=None, keep=None, columns=None, block_bytes=None, query_max=0,
+                key_max=0, aligned=0, in_blocks=0, causal=0, block_rows=0, block_keys=0):
+    """Lists from lines or from bits.
+
+    Lines are key numbers (vertical) and distances behind the row (slash), ascending and no number
+    twice, as x_select_block writes them; entries < 0 and past the counts are none.  With M =
+    block_rows = block_keys, a row block at positions [a, a + M) and e = a + M:
+      ranges    for each slash x < e, the largest first: [hi - M, hi) with hi = max(e - x, M).  With
+                hi at most M past the end of the open range that is extended by M, if hi is past it
+                at all; else the next range opens
+      index     the first keys of the parts of M keys into which the ranges fall, of those that are
+                keys: for entry_keys = 1.  aligned = 1: the key blocks that the ranges touch
+      column    the verticals below e that are keys, outside the ranges; aligned: outside the
+                blocks
+    in_blocks = 1: numbers are of key blocks and index holds the blocks J up to the row block's own
+    block I with J a vertical or I - J a slash; I holds the row block's last position.
+    Rows past a causal diagonal are the reader's to hide: give x_sparse_forward causal = 1.
+
+    Bits: index holds the key blocks of the sequence whose bit is 1; causal = 1: of those that do
+    not begin past the row block's last row.
+
+    Where a count exceeds what fits, the highest are cut.  List rows of no sequence are not written.
+    Every valid call has one kernel a backend.
+    Sources: MInference (2407.02490), FlexPrefill (2502.20766).
+
+    Example
+      outputs = fovea.experimental.select_line(index=True, index_count=True, column=True)
+      index, index_count, column = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Outputs on request, by True or an array
+      index: (b, x, n, keep) i32: -1 past the count; one output at least
+      index_count: (b, x, n) i32: entries wanted
+      column: (b, x, n, columns) i32: single keys, -1 past the count; lines that are not in_blocks
+      column_count: (b, x, n) i32: single keys wanted; as column
+      bits_out: bool (b, x, n, blocks) or broadcastable, or (b, x, n, block_bytes) u8: the entries
+          as bits, for `forced` of x_select_block; lines aligned or in_blocks
+
+    Optional inputs
+      bits: bool (b, x, n, blocks) or broadcastable, or (b, x, n, block_bytes) u8: bit c % 8 of byte
+          c / 8 is of key block c; not with vertical or slash
+      vertical: (b, x, u) i32: key numbers
+      vertical_count: (b, x) i32: how many, cut to u; needs vertical
+      slash: (b, x, slashes) i32: distances
+      slash_count: (b, x) i32: how many, cut to slashes; needs slash
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use
+      key_len: (r) i32: keys in use
+
+    b, x, n, keep, columns, block_bytes: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: longest sequence of rows; 0: n block_rows
+      key_max: longest sequence of keys; 0: what bits covers; lines need it
+      aligned: 1: index holds key blocks; lines that are not in_blocks
+      in_blocks: 1: lines are of key blocks
+      causal: 1: no key block past the row block; of bits
+      block_rows: rows of a list row, >= 1; 0: 64
+      block_keys: keys of a key block, >= 1; 0: 64; lines: as block_rows
+    """
+    if ctx.__class__ is Context:
+        call = Call(ctx, _x_select_line)
+    else:
+        call = _x_select_line.begin_by(ctx, index, index_count, column, column_count, bits_out,
+            bits, vertical, vertical_count, slash, slash_count, query_start, key_start, query_len,
+            key_len)
+    v_vertical = None
+    if vertical is not None:
+        v_vertical = call.put("vertical", 104, vertical, 3)
+    v_vertical_count = None
+    if vertical_count is not None:
+        v_vertical_count = call.put("vertical_count", 200, vertical_count, 2)
+    v_slash = None
+    if slash is not None:
+        v_slash = call.put("slash", 296, slash, 3)
+    v_slash_count = None
+    if slash_count is not None:
+        v_slash_count = call.put("slash_count", 392, slash_count, 2)
+    if query_start is not None:
+        call.put("query_start", 488, query_start)
+    if key_start is not None:
+        call.put("key_start", 584, key_start)
+    if query_len is not None:
+        call.put("query_len", 680, query_len)
+    if key_len is not None:
+        call.put("key_len", 776, key_len)
+    v_bits = None
+    if bits is not None:
+        call.bits("bits", 8, bits, (call.size("b", b, (v_bits, 0, 0), (v_vertical, 0, 0),
+            (v_vertical_count, 0, 0), (v_slash, 0, 0), (v_slash_count, 0, 0)), call.size("x", x,
+            (v_bits, 1, 0), (v_vertical, 1, 0), (v_vertical_count, 1, 0), (v_slash, 1, 0),
+            (v_slash_count, 1, 0)), call.size("n", n, (v_bits, 2, 0))), call.blocks(None, None,
+            block_keys))
+    if index is not None:
+        index = None if index is False else call.out("index", 872, index, lambda: (call.size("b", b,
+            (v_bits, 0, 0), (v_vertical, 0, 0), (v_vertical_count, 0, 0), (v_slash, 0, 0),
+            (v_slash_count, 0, 0)), call.size("x", x, (v_bits, 1, 0), (v_vertical, 1, 0),
+            (v_vertical_count, 1, 0), (v_slash, 1, 0), (v_slash_count, 1, 0)), call.size("n", n,
+            (v_bits, 2, 0)), call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 968, index_count,
+            lambda: (call.size("b", b, (v_bits, 0, 0), (v_vertical, 0, 0), (v_vertical_count, 0, 0),
+            (v_slash, 0, 0), (v_slash_count, 0, 0)), call.size("x", x, (v_bits, 1, 0), (v_vertical,
+            1, 0), (v_vertical_count, 1, 0), (v_slash, 1, 0), (v_slash_count, 1, 0)), call.size("n",
+            n, (v_bits, 2, 0))), 8)
+    if column is not None:
+        column = None if column is False else call.out("column", 1064, column, lambda:
+            (call.size("b", b, (v_bits, 0, 0), (v_vertical, 0, 0), (v_vertical_count, 0, 0),
+            (v_slash, 0, 0), (v_slash_count, 0, 0)), call.size("x", x, (v_bits, 1, 0), (v_vertical,
+            1, 0), (v_vertical_count, 1, 0), (v_slash, 1, 0), (v_slash_count, 1, 0)), call.size("n",
+            n, (v_bits, 2, 0)), call.size("columns", columns)), 8)
+    if column_count is not None:
+        column_count = None if column_count is False else call.out("column_count", 1160,
+            column_count, lambda: (call.size("b", b, (v_bits, 0, 0), (v_vertical, 0, 0),
+            (v_vertical_count, 0, 0), (v_slash, 0, 0), (v_slash_count, 0, 0)), call.size("x", x,
+            (v_bits, 1, 0), (v_vertical, 1, 0), (v_vertical_count, 1, 0), (v_slash, 1, 0),
+            (v_slash_count, 1, 0)), call.size("n", n, (v_bits, 2, 0))), 8)
+    if bits_out is not None:
+        bits_out = None if bits_out is False else call.out("bits_out", 1256, bits_out, lambda:
+            (call.size("b", b, (v_bits, 0, 0), (v_vertical, 0, 0), (v_vertical_count, 0, 0),
+            (v_slash, 0, 0), (v_slash_count, 0, 0)), call.size("x", x, (v_bits, 1, 0), (v_vertical,
+            1, 0), (v_vertical_count, 1, 0), (v_slash, 1, 0), (v_slash_count, 1, 0)), call.size("n",
+            n, (v_bits, 2, 0)), call.size("block_bytes", block_bytes, (v_bits, 3, 0))), 10,
+            (call.size("b", b, (v_bits, 0, 0), (v_vertical, 0, 0), (v_vertical_count, 0, 0),
+            (v_slash, 0, 0), (v_slash_count, 0, 0)), call.size("x", x, (v_bits, 1, 0), (v_vertical,
+            1, 0), (v_vertical_count, 1, 0), (v_slash, 1, 0), (v_slash_count, 1, 0)), call.size("n",
+            n, (v_bits, 2, 0)), call.blocks(None, None, block_keys)))
+    if query_max:
+        call.scalar("q", 1352, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1360, key_max, "key_max")
+    if aligned:
+        call.scalar("i", 1368, aligned, "aligned")
+    if in_blocks:
+        call.scalar("i", 1372, in_blocks, "in_blocks")
+    if causal:
+        call.scalar("i", 1376, causal, "causal")
+    if block_rows:
+        call.scalar("i", 1380, block_rows, "block_rows")
+    if block_keys:
+        call.scalar("i", 1384, block_keys, "block_keys")
+    return call.run(index, index_count, column, column_count, bits_out)
+
+
+def select_heads(ctx_or_q=None, /, q=None, k=None, *, ctx=None, head_map=None, label=None,
+                 count=None, query_len=None, clusters_of=None, clusters=0, scale=0.0, causal=0):
+    """Clusters of query heads whose attention over a prompt's first tokens is alike (CHAI).
+
+    The feature of a head is its s x s matrix of probabilities: softmax rows of scale <q_i, k_j>.
+    Two heads are 1 - cos apart, two clusters the mean over their pairs of heads.  Clusters begin as
+    single heads.  The two that are closest become one until there are `clusters`; of equal
+    distances the one of the smallest first head counts, then of the smallest second.  A distance
+    that is no number counts as infinite.  head_map[i] is the smallest head of i's cluster: the one
+    that computes scores for all.  Labels number the clusters by their smallest heads.
+
+    Limits: d is 1 .. 576, h at most 256.  Sums are f32; the two backends may differ where distances
+    are equal to rounding.  Every valid call has one kernel a backend.
+    Source: CHAI (2403.08058).
+
+    Example
+      head_map = fovea.experimental.select_heads(q, k)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16: the first tokens, five in CHAI
+      k: (b, s, g, d) f32 f16 bf16: g divides h
+
+    Outputs, new unless passed
+      head_map: (b, h) i32
+
+    Outputs on request, by True or an array
+      label: (b, h) i32
+      count: (b) i32: clusters there are
+
+    Optional inputs
+      query_len: (b) i32: tokens in use, at most s
+      clusters_of: (b) i32: clusters of each batch, cut to 1 .. h; clusters stays 0
+
+    Numbers
+      clusters: >= 1, cut to h
+      scale: > 0; 0: 1 / sqrt(d)
+      causal: 1: token i sees tokens up to itself; 0: all
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_select_heads)
+    else:
+        call, inputs = _x_select_heads.begin(ctx_or_q, ctx, q, k)
+        [q, k] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    if query_len is not None:
+        call.put("query_len", 200, query_len)
+    if clusters_of is not None:
+        call.put("clusters_of", 296, clusters_of)
+    head_map = call.out("head_map", 392, head_map, (v_q[2][0], v_q[2][2]), 8)
+    if label is not None:
+        label = None if label is False else call.out("label", 488, label, (v_q[2][0], v_q[2][2]), 8)
+    if count is not None:
+        count = None if count is False else call.out("count", 584, count, (v_q[2][0],), 8)
+    if clusters:
+        call.scalar("q", 680, clusters, "clusters")
+    if scale:
+        call.scalar("f", 688, scale, "scale")
+    if causal:
+        call.scalar("i", 692, causal, "causal")
+    return call.run(head_map, label, count)

@@ -18,8 +18,9 @@ from ._abi import XSelectScore as SelectScore
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
-           "group_norm_backward", "select_block", "select_token", "Pool", "SelectMeasure",
-           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
+           "group_norm_backward", "select_block", "select_token", "select_line", "select_heads",
+           "Pool", "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope",
+           "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -674,3 +675,82 @@ def select_token(ctx: Context | None = ..., *, index: None = ..., index_count: W
 def select_token(ctx: Context | None = ..., *, index: Output = ..., index_count: Output = ...,
                  kept_score: Output = ..., kept_mass: Output = ...,
                  **fields: Unpack[_select_token]) -> Any: ...
+
+class _select_line(TypedDict, total=False):
+    bits: Array | None
+    vertical: Array | None
+    vertical_count: Array | None
+    slash: Array | None
+    slash_count: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    b: Int | None
+    x: Int | None
+    n: Int | None
+    keep: Int | None
+    columns: Int | None
+    block_bytes: Int | None
+    query_max: Int
+    key_max: Int
+    aligned: Int
+    in_blocks: Int
+    causal: Int
+    block_rows: Int
+    block_keys: Int
+
+@overload
+def select_line(ctx: Context | None = ..., *, index: None = ..., index_count: None = ...,
+                column: None = ..., column_count: None = ..., bits_out: None = ...,
+                **fields: Unpack[_select_line]) -> None: ...
+@overload
+def select_line(ctx: Context | None = ..., *, index: Output = ..., index_count: Output = ...,
+                column: Output = ..., column_count: Output = ..., bits_out: Output = ...,
+                **fields: Unpack[_select_line]) -> Any: ...
+
+class _select_heads(TypedDict, total=False):
+    query_len: Array | None
+    clusters_of: Array | None
+    clusters: Int
+    scale: Float
+    causal: Int
+
+@overload
+def select_heads(ctx: Context | None, q: Array, k: Array, *, head_map: Wanted | None = ...,
+                 label: None = ..., count: None = ..., **fields: Unpack[_select_heads]) -> Any: ...
+@overload
+def select_heads(q: Array, k: Array, *, ctx: Context | None = ..., head_map: Wanted | None = ...,
+                 label: None = ..., count: None = ..., **fields: Unpack[_select_heads]) -> Any: ...
+@overload
+def select_heads(ctx: Context | None, q: Array, k: Array, *, head_map: Wanted | None = ...,
+                 label: Wanted, count: None = ..., **fields: Unpack[_select_heads]) -> tuple[Any,
+                 Any]: ...
+@overload
+def select_heads(q: Array, k: Array, *, ctx: Context | None = ..., head_map: Wanted | None = ...,
+                 label: Wanted, count: None = ..., **fields: Unpack[_select_heads]) -> tuple[Any,
+                 Any]: ...
+@overload
+def select_heads(ctx: Context | None, q: Array, k: Array, *, head_map: Wanted | None = ...,
+                 label: None = ..., count: Wanted, **fields: Unpack[_select_heads]) -> tuple[Any,
+                 Any]: ...
+@overload
+def select_heads(q: Array, k: Array, *, ctx: Context | None = ..., head_map: Wanted | None = ...,
+                 label: None = ..., count: Wanted, **fields: Unpack[_select_heads]) -> tuple[Any,
+                 Any]: ...
+@overload
+def select_heads(ctx: Context | None, q: Array, k: Array, *, head_map: Wanted | None = ...,
+                 label: Wanted, count: Wanted, **fields: Unpack[_select_heads]) -> tuple[Any, Any,
+                 Any]: ...
+@overload
+def select_heads(q: Array, k: Array, *, ctx: Context | None = ..., head_map: Wanted | None = ...,
+                 label: Wanted, count: Wanted, **fields: Unpack[_select_heads]) -> tuple[Any, Any,
+                 Any]: ...
+@overload
+def select_heads(ctx: Context | None, q: Array, k: Array, *, head_map: Output = ...,
+                 label: Output = ..., count: Output = ...,
+                 **fields: Unpack[_select_heads]) -> Any: ...
+@overload
+def select_heads(q: Array, k: Array, *, ctx: Context | None = ..., head_map: Output = ...,
+                 label: Output = ..., count: Output = ...,
+                 **fields: Unpack[_select_heads]) -> Any: ...

@@ -47,6 +47,8 @@ _x_group_norm_forward = Op("x_group_norm_forward", _abi.XGroupNormForwardParams)
 _x_group_norm_backward = Op("x_group_norm_backward", _abi.XGroupNormBackwardParams)
 _x_select_block = Op("x_select_block", _abi.XSelectBlockParams)
 _x_select_token = Op("x_select_token", _abi.XSelectTokenParams)
+_x_select_line = Op("x_select_line", _abi.XSelectLineParams)
+_x_select_heads = Op("x_select_heads", _abi.XSelectHeadsParams)
 
 
 def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

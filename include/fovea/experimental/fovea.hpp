@@ -23,7 +23,9 @@
   X(x_group_norm_forward) \
   X(x_group_norm_backward) \
   X(x_select_block) \
-  X(x_select_token)
+  X(x_select_token) \
+  X(x_select_line) \
+  X(x_select_heads)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

@@ -22,7 +22,9 @@
  *
  *  Extents of its own:
  *    y = 3: key blocks of a list row, see remap_step
- *    words = 2: words of 32 bits in a code */
+ *    words = 2: words of 32 bits in a code
+ *    slashes = 2: offsets of a head
+ *    columns = 2: single keys of a list row */
 #ifndef FOVEA_EXPERIMENTAL_SELECT_H
 #define FOVEA_EXPERIMENTAL_SELECT_H
 
@@ -197,8 +199,8 @@ typedef enum fovea_x_select_score {
  *
  *  A row sees keys as in attention_forward: lengths, pages, causal, windows, sink_keys,
  *  context_len, key_step and key_shift.  Of these, keys in first_keys and last_keys are left out,
- *  since x_sparse_forward sees them by itself, and block_mask leaves out others.  List head j of x serves
- *  the h / x query heads from j (h / x) on; reduce makes one score of theirs.
+ *  since x_sparse_forward sees them by itself, and block_mask leaves out others.  List head j of x
+ *  serves the h / x query heads from j (h / x) on; reduce makes one score of theirs.
  *  With pool_keys a block's score is the largest of its keys', and index holds block numbers.
  *  k = max(count, floor(ratio * keys that the window lets the row see)).
  *
@@ -272,6 +274,97 @@ FOVEA_API fovea_status fovea_x_select_token_workspace(
     fovea_context* ctx, const fovea_x_select_token_params* params, size_t* bytes);
 FOVEA_API fovea_status fovea_x_select_token(
     fovea_context* ctx, const fovea_x_select_token_params* params);
+
+/** Lists from lines or from bits.
+ *
+ *  Lines are key numbers (vertical) and distances behind the row (slash), ascending and no number
+ *  twice, as x_select_block writes them; entries < 0 and past the counts are none.  With M =
+ *  block_rows = block_keys, a row block at positions [a, a + M) and e = a + M:
+ *    ranges    for each slash x < e, the largest first: [hi - M, hi) with hi = max(e - x, M).  With
+ *              hi at most M past the end of the open range that is extended by M, if hi is past it
+ *              at all; else the next range opens
+ *    index     the first keys of the parts of M keys into which the ranges fall, of those that are
+ *              keys: for entry_keys = 1.  aligned = 1: the key blocks that the ranges touch
+ *    column    the verticals below e that are keys, outside the ranges; aligned: outside the
+ *              blocks
+ *  in_blocks = 1: numbers are of key blocks and index holds the blocks J up to the row block's own
+ *  block I with J a vertical or I - J a slash; I holds the row block's last position.
+ *  Rows past a causal diagonal are the reader's to hide: give x_sparse_forward causal = 1.
+ *
+ *  Bits: index holds the key blocks of the sequence whose bit is 1; causal = 1: of those that do
+ *  not begin past the row block's last row.
+ *
+ *  Where a count exceeds what fits, the highest are cut.  List rows of no sequence are not written.
+ *  Every valid call has one kernel a backend.
+ *  Sources: MInference (2407.02490), FlexPrefill (2502.20766). */
+typedef struct fovea_x_select_line_params {
+  size_t struct_size;          /**< sizeof(fovea_x_select_line_params) */
+  fovea_tensor bits;           /**< [in, optional] (b, x, n, block_bytes) u8: bit c % 8 of byte c /
+                                    8 is of key block c; not with vertical or slash */
+  fovea_tensor vertical;       /**< [in, optional] (b, x, u) i32: key numbers */
+  fovea_tensor vertical_count; /**< [in, optional] (b, x) i32: how many, cut to u; needs vertical */
+  fovea_tensor slash;          /**< [in, optional] (b, x, slashes) i32: distances */
+  fovea_tensor slash_count;    /**< [in, optional] (b, x) i32: how many, cut to slashes; needs
+                                    slash */
+  fovea_tensor query_start;    /**< [in, optional] (r+1) i32: first packed row of each sequence,
+                                    ascending from 0; then b = 1 */
+  fovea_tensor key_start;      /**< [in, optional] (r+1) i32: first packed key of each sequence */
+  fovea_tensor query_len;      /**< [in, optional] (r) i32: rows in use */
+  fovea_tensor key_len;        /**< [in, optional] (r) i32: keys in use */
+  fovea_tensor index;          /**< [out, optional] (b, x, n, keep) i32: -1 past the count; one
+                                    output at least */
+  fovea_tensor index_count;    /**< [out, optional] (b, x, n) i32: entries wanted */
+  fovea_tensor column;         /**< [out, optional] (b, x, n, columns) i32: single keys, -1 past the
+                                    count; lines that are not in_blocks */
+  fovea_tensor column_count;   /**< [out, optional] (b, x, n) i32: single keys wanted; as column */
+  fovea_tensor bits_out;       /**< [out, optional] (b, x, n, block_bytes) u8: the entries as bits,
+                                    for `forced` of x_select_block; lines aligned or in_blocks */
+  int64_t query_max;           /**< longest sequence of rows; 0: n block_rows */
+  int64_t key_max;             /**< longest sequence of keys; 0: what bits covers; lines need it */
+  int32_t aligned;             /**< 1: index holds key blocks; lines that are not in_blocks */
+  int32_t in_blocks;           /**< 1: lines are of key blocks */
+  int32_t causal;              /**< 1: no key block past the row block; of bits */
+  int32_t block_rows;          /**< rows of a list row, >= 1; 0: 64 */
+  int32_t block_keys;          /**< keys of a key block, >= 1; 0: 64; lines: as block_rows */
+  int32_t reserved;            /**< 0 */
+} fovea_x_select_line_params;
+
+FOVEA_API fovea_status fovea_x_select_line_workspace(
+    fovea_context* ctx, const fovea_x_select_line_params* params, size_t* bytes);
+FOVEA_API fovea_status fovea_x_select_line(
+    fovea_context* ctx, const fovea_x_select_line_params* params);
+
+/** Clusters of query heads whose attention over a prompt's first tokens is alike (CHAI).
+ *
+ *  The feature of a head is its s x s matrix of probabilities: softmax rows of scale <q_i, k_j>.
+ *  Two heads are 1 - cos apart, two clusters the mean over their pairs of heads.  Clusters begin as
+ *  single heads.  The two that are closest become one until there are `clusters`; of equal
+ *  distances the one of the smallest first head counts, then of the smallest second.  A distance
+ *  that is no number counts as infinite.  head_map[i] is the smallest head of i's cluster: the one
+ *  that computes scores for all.  Labels number the clusters by their smallest heads.
+ *
+ *  Limits: d is 1 .. 576, h at most 256.  Sums are f32; the two backends may differ where distances
+ *  are equal to rounding.  Every valid call has one kernel a backend.
+ *  Source: CHAI (2403.08058). */
+typedef struct fovea_x_select_heads_params {
+  size_t struct_size;       /**< sizeof(fovea_x_select_heads_params) */
+  fovea_tensor q;           /**< [in] (b, s, h, d) f32 f16 bf16: the first tokens, five in CHAI */
+  fovea_tensor k;           /**< [in] (b, s, g, d) f32 f16 bf16: g divides h */
+  fovea_tensor query_len;   /**< [in, optional] (b) i32: tokens in use, at most s */
+  fovea_tensor clusters_of; /**< [in, optional] (b) i32: clusters of each batch, cut to 1 .. h;
+                                 clusters stays 0 */
+  fovea_tensor head_map;    /**< [out] (b, h) i32 */
+  fovea_tensor label;       /**< [out, optional] (b, h) i32 */
+  fovea_tensor count;       /**< [out, optional] (b) i32: clusters there are */
+  int64_t clusters;         /**< >= 1, cut to h */
+  float scale;              /**< > 0; 0: 1 / sqrt(d) */
+  int32_t causal;           /**< 1: token i sees tokens up to itself; 0: all */
+} fovea_x_select_heads_params;
+
+FOVEA_API fovea_status fovea_x_select_heads_workspace(
+    fovea_context* ctx, const fovea_x_select_heads_params* params, size_t* bytes);
+FOVEA_API fovea_status fovea_x_select_heads(
+    fovea_context* ctx, const fovea_x_select_heads_params* params);
 
 #ifdef __cplusplus
 }

@@ -911,6 +911,48 @@ struct XSelectTokenParams
     reserved::Int32
 end
 
+# fovea_x_select_line_params
+struct XSelectLineParams
+    struct_size::Csize_t
+    bits::Tensor
+    vertical::Tensor
+    vertical_count::Tensor
+    slash::Tensor
+    slash_count::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    index::Tensor
+    index_count::Tensor
+    column::Tensor
+    column_count::Tensor
+    bits_out::Tensor
+    query_max::Int64
+    key_max::Int64
+    aligned::Int32
+    in_blocks::Int32
+    causal::Int32
+    block_rows::Int32
+    block_keys::Int32
+    reserved::Int32
+end
+
+# fovea_x_select_heads_params
+struct XSelectHeadsParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    query_len::Tensor
+    clusters_of::Tensor
+    head_map::Tensor
+    label::Tensor
+    count::Tensor
+    clusters::Int64
+    scale::Float32
+    causal::Int32
+end
+
 const _fovea_version = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_version() =
     ccall(symbol(_fovea_version, :fovea_version), Int32, ())
@@ -1230,3 +1272,19 @@ fovea_x_select_token_workspace(ctx, params, bytes) =
 const _fovea_x_select_token = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_select_token(ctx, params) =
     ccall(symbol(_fovea_x_select_token, :fovea_x_select_token), Int32, (Ptr{Cvoid}, Ref{XSelectTokenParams}), ctx, params)
+
+const _fovea_x_select_line_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_line_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_select_line_workspace, :fovea_x_select_line_workspace), Int32, (Ptr{Cvoid}, Ref{XSelectLineParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_select_line = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_line(ctx, params) =
+    ccall(symbol(_fovea_x_select_line, :fovea_x_select_line), Int32, (Ptr{Cvoid}, Ref{XSelectLineParams}), ctx, params)
+
+const _fovea_x_select_heads_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_heads_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_select_heads_workspace, :fovea_x_select_heads_workspace), Int32, (Ptr{Cvoid}, Ref{XSelectHeadsParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_select_heads = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_heads(ctx, params) =
+    ccall(symbol(_fovea_x_select_heads, :fovea_x_select_heads), Int32, (Ptr{Cvoid}, Ref{XSelectHeadsParams}), ctx, params)

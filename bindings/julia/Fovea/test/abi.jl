@@ -34,6 +34,8 @@ const LAYOUT = [
     (Fovea.XGroupNormBackwardParams, 592, [:struct_size => 0, :x => 8, :gain => 104, :query_len => 200, :dy => 296, :dx => 392, :dgain => 488, :factor => 584, :eps => 588]),
     (Fovea.XSelectBlockParams, 2088, [:struct_size => 0, :row => 8, :column => 104, :column_low => 200, :score => 296, :column_weight => 392, :block_mask => 488, :forced => 584, :row_forced => 680, :column_forced => 776, :count_head => 872, :cover_head => 968, :query_start => 1064, :key_start => 1160, :query_len => 1256, :key_len => 1352, :index => 1448, :index_count => 1544, :kept_score => 1640, :kept_mass => 1736, :score_out => 1832, :query_max => 1928, :key_max => 1936, :count => 1944, :min_keep => 1952, :max_keep => 1960, :min_extra => 1968, :force_first => 1976, :force_previous => 1984, :force_last => 1992, :remap_step => 2000, :remap_span => 2008, :scale => 2016, :ratio => 2020, :cover => 2024, :threshold => 2028, :measure => 2032, :normalise => 2036, :reduce => 2040, :reduce_raw => 2044, :rule => 2048, :scope => 2052, :ratio_up => 2056, :forced_count => 2060, :force_own => 2064, :complete => 2068, :causal => 2072, :block_rows => 2076, :block_keys => 2080, :reserved => 2084]),
     (Fovea.XSelectTokenParams, 1872, [:struct_size => 0, :q => 8, :k => 104, :k_scale => 200, :code_q => 296, :code => 392, :weight => 488, :query_start => 584, :key_start => 680, :query_len => 776, :key_len => 872, :page_table => 968, :cache_row => 1064, :context_len => 1160, :block_mask => 1256, :index => 1352, :index_count => 1448, :kept_score => 1544, :kept_mass => 1640, :query_max => 1736, :key_max => 1744, :window_left => 1752, :window_right => 1760, :sink_keys => 1768, :key_step => 1776, :key_shift => 1784, :count => 1792, :first_keys => 1800, :last_keys => 1808, :force_last => 1816, :pool_keys => 1824, :subset => 1832, :block_keys => 1840, :scale => 1848, :ratio => 1852, :measure => 1856, :reduce => 1860, :causal => 1864, :reserved => 1868]),
+    (Fovea.XSelectLineParams, 1392, [:struct_size => 0, :bits => 8, :vertical => 104, :vertical_count => 200, :slash => 296, :slash_count => 392, :query_start => 488, :key_start => 584, :query_len => 680, :key_len => 776, :index => 872, :index_count => 968, :column => 1064, :column_count => 1160, :bits_out => 1256, :query_max => 1352, :key_max => 1360, :aligned => 1368, :in_blocks => 1372, :causal => 1376, :block_rows => 1380, :block_keys => 1384, :reserved => 1388]),
+    (Fovea.XSelectHeadsParams, 696, [:struct_size => 0, :q => 8, :k => 104, :query_len => 200, :clusters_of => 296, :head_map => 392, :label => 488, :count => 584, :clusters => 680, :scale => 688, :causal => 692]),
 ]
 
 # name, function, positional fields
@@ -68,4 +70,6 @@ const OPS = [
     ("x_group_norm_backward", Fovea.x_group_norm_backward, (:x, :dy)),
     ("x_select_block", Fovea.x_select_block, ()),
     ("x_select_token", Fovea.x_select_token, ()),
+    ("x_select_line", Fovea.x_select_line, ()),
+    ("x_select_heads", Fovea.x_select_heads, (:q, :k)),
 ]

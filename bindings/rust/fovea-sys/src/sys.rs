@@ -1264,8 +1264,8 @@ c_struct! {
     ///
     /// A row sees keys as in attention_forward: lengths, pages, causal, windows, sink_keys,
     /// context_len, key_step and key_shift.  Of these, keys in first_keys and last_keys are left out,
-    /// since x_sparse_forward sees them by itself, and block_mask leaves out others.  List head j of x serves
-    /// the h / x query heads from j (h / x) on; reduce makes one score of theirs.
+    /// since x_sparse_forward sees them by itself, and block_mask leaves out others.  List head j of x
+    /// serves the h / x query heads from j (h / x) on; reduce makes one score of theirs.
     /// With pool_keys a block's score is the largest of its keys', and index holds block numbers.
     /// k = max(count, floor(ratio * keys that the window lets the row see)).
     ///
@@ -1317,6 +1317,86 @@ c_struct! {
     reduce: i32 = 1860, "The fovea_x_select_reduce.";
     causal: i32 = 1864, "1: window_right = 1";
     reserved: i32 = 1868, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Lists from lines or from bits.
+    ///
+    /// Lines are key numbers (vertical) and distances behind the row (slash), ascending and no number
+    /// twice, as x_select_block writes them; entries < 0 and past the counts are none.  With M =
+    /// block_rows = block_keys, a row block at positions [a, a + M) and e = a + M:
+    ///   ranges    for each slash x < e, the largest first: [hi - M, hi) with hi = max(e - x, M).  With
+    ///             hi at most M past the end of the open range that is extended by M, if hi is past it
+    ///             at all; else the next range opens
+    ///   index     the first keys of the parts of M keys into which the ranges fall, of those that are
+    ///             keys: for entry_keys = 1.  aligned = 1: the key blocks that the ranges touch
+    ///   column    the verticals below e that are keys, outside the ranges; aligned: outside the
+    ///             blocks
+    /// in_blocks = 1: numbers are of key blocks and index holds the blocks J up to the row block's own
+    /// block I with J a vertical or I - J a slash; I holds the row block's last position.
+    /// Rows past a causal diagonal are the reader's to hide: give x_sparse_forward causal = 1.
+    ///
+    /// Bits: index holds the key blocks of the sequence whose bit is 1; causal = 1: of those that do
+    /// not begin past the row block's last row.
+    ///
+    /// Where a count exceeds what fits, the highest are cut.  List rows of no sequence are not written.
+    /// Every valid call has one kernel a backend.
+    /// Sources: MInference (2407.02490), FlexPrefill (2502.20766).
+    /// ```
+    fovea_x_select_line_params: 1392 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_select_line_params)";
+    bits: fovea_tensor = 8, "`(b, x, n, block_bytes)` u8: bit c % 8 of byte c / 8 is of key block c; not with vertical or slash";
+    vertical: fovea_tensor = 104, "`(b, x, u)` i32: key numbers";
+    vertical_count: fovea_tensor = 200, "`(b, x)` i32: how many, cut to u; needs vertical";
+    slash: fovea_tensor = 296, "`(b, x, slashes)` i32: distances";
+    slash_count: fovea_tensor = 392, "`(b, x)` i32: how many, cut to slashes; needs slash";
+    query_start: fovea_tensor = 488, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 584, "`(r+1)` i32: first packed key of each sequence";
+    query_len: fovea_tensor = 680, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 776, "`(r)` i32: keys in use";
+    index: fovea_tensor = 872, "`(b, x, n, keep)` i32: -1 past the count; one output at least";
+    index_count: fovea_tensor = 968, "`(b, x, n)` i32: entries wanted";
+    column: fovea_tensor = 1064, "`(b, x, n, columns)` i32: single keys, -1 past the count; lines that are not in_blocks";
+    column_count: fovea_tensor = 1160, "`(b, x, n)` i32: single keys wanted; as column";
+    bits_out: fovea_tensor = 1256, "`(b, x, n, block_bytes)` u8: the entries as bits, for `forced` of x_select_block; lines aligned or in_blocks";
+    query_max: i64 = 1352, "longest sequence of rows; 0: n block_rows";
+    key_max: i64 = 1360, "longest sequence of keys; 0: what bits covers; lines need it";
+    aligned: i32 = 1368, "1: index holds key blocks; lines that are not in_blocks";
+    in_blocks: i32 = 1372, "1: lines are of key blocks";
+    causal: i32 = 1376, "1: no key block past the row block; of bits";
+    block_rows: i32 = 1380, r"rows of a list row, \>= 1; 0: 64";
+    block_keys: i32 = 1384, r"keys of a key block, \>= 1; 0: 64; lines: as block_rows";
+    reserved: i32 = 1388, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Clusters of query heads whose attention over a prompt's first tokens is alike (CHAI).
+    ///
+    /// The feature of a head is its s x s matrix of probabilities: softmax rows of scale <q_i, k_j>.
+    /// Two heads are 1 - cos apart, two clusters the mean over their pairs of heads.  Clusters begin as
+    /// single heads.  The two that are closest become one until there are `clusters`; of equal
+    /// distances the one of the smallest first head counts, then of the smallest second.  A distance
+    /// that is no number counts as infinite.  head_map[i] is the smallest head of i's cluster: the one
+    /// that computes scores for all.  Labels number the clusters by their smallest heads.
+    ///
+    /// Limits: d is 1 .. 576, h at most 256.  Sums are f32; the two backends may differ where distances
+    /// are equal to rounding.  Every valid call has one kernel a backend.
+    /// Source: CHAI (2403.08058).
+    /// ```
+    fovea_x_select_heads_params: 696 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_select_heads_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16: the first tokens, five in CHAI";
+    k: fovea_tensor = 104, "`(b, s, g, d)` f32 f16 bf16: g divides h";
+    query_len: fovea_tensor = 200, "`(b)` i32: tokens in use, at most s";
+    clusters_of: fovea_tensor = 296, "`(b)` i32: clusters of each batch, cut to 1 .. h; clusters stays 0";
+    head_map: fovea_tensor = 392, "`(b, h)` i32";
+    label: fovea_tensor = 488, "`(b, h)` i32";
+    count: fovea_tensor = 584, "`(b)` i32: clusters there are";
+    clusters: i64 = 680, r"\>= 1, cut to h";
+    scale: f32 = 688, r"\> 0; 0: 1 / sqrt(d)";
+    causal: i32 = 692, "1: token i sees tokens up to itself; 0: all";
 }
 
 functions! {
@@ -1435,5 +1515,7 @@ functions! {
         x_group_norm_backward: fovea_x_group_norm_backward_params, fovea_x_group_norm_backward, fovea_x_group_norm_backward_workspace;
         x_select_block: fovea_x_select_block_params, fovea_x_select_block, fovea_x_select_block_workspace;
         x_select_token: fovea_x_select_token_params, fovea_x_select_token, fovea_x_select_token_workspace;
+        x_select_line: fovea_x_select_line_params, fovea_x_select_line, fovea_x_select_line_workspace;
+        x_select_heads: fovea_x_select_heads_params, fovea_x_select_heads, fovea_x_select_heads_workspace;
     }
 }

@@ -35,5 +35,7 @@ names! {
         x_group_norm_backward
         x_select_block
         x_select_token
+        x_select_line
+        x_select_heads
     }
 }
