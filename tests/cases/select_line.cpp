@@ -14,8 +14,8 @@ harness::Call build_line(const std::string& words, uint64_t seed) {
   Letters& x = made.letters;
   const Params& p = made.params<Params>();
   const int64_t rows = p.block_rows ? p.block_rows : 64, keys = p.block_keys ? p.block_keys : 64;
-  if (!made.has("bits")) x["block_bytes"] = ((p.key_max + keys - 1) / keys + 7) / 8;
-  const int64_t reach = p.key_max ? p.key_max : x["block_bytes"] * 8 * keys;
+  x["block_bytes"] = ((p.key_max + keys - 1) / keys + 7) / 8;
+  const int64_t reach = p.key_max;
   x["r"] = made.has("query_start") || made.has("key_start") ? 3 : x["b"];
   if (made.has("query_start")) x["b"] = 1;
   if (made.has("key_start") && !made.has("query_start")) x["b"] = 3;
@@ -138,7 +138,7 @@ void line_cases(Cases& cases) {
   const std::vector<std::string> lays = {"contiguous", "gaps", "odd", "wide"};
   cases.sweep(
       op, build_line, "bits index index_count",
-      {{"block_bytes=1", "block_bytes=5"},
+      {{"key_max=40", "key_max=300", "key_max=1"},
        {"", "causal=1"},
        {"", "key_max=90"},
        {"block_rows=4 block_keys=8", "block_rows=1 block_keys=16", "block_rows=8 block_keys=3"},
@@ -161,14 +161,14 @@ void line_cases(Cases& cases) {
        lays},
       "lines", 22);
   for (const char* words :
-       {"bits index index_count b=0", "bits index index_count n=0", "bits index index_count keep=0",
-        "bits block_bytes=0 index index_count",
+       {"bits index index_count b=0 key_max=9", "bits index index_count n=0 key_max=9",
+        "bits index index_count keep=0 key_max=99",
+
         "vertical slash u=0 slashes=0 index column key_max=70",
         "vertical slash index_count column_count key_max=1 n=3",
         "slash index index_count key_max=100 block_rows=16 block_keys=16 n=9 slashes=9 keep=9"})
     cases.add(op, build_line, words, "edge");
-  cases.add(op, build_line, "bits index index_count b=1 x=1 n=2 block_bytes=1 keep=8", "small",
-            true);
+  cases.add(op, build_line, "bits index index_count b=1 x=1 n=2 key_max=500 keep=8", "small", true);
   cases.add(op, build_line,
             "vertical slash index index_count column column_count b=1 x=1 n=4 u=5 slashes=3 keep=6"
             " columns=5 block_rows=4 block_keys=4 key_max=16",

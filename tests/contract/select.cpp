@@ -168,5 +168,69 @@ TEST(ContractSelectToken, NumbersAndWhatGoesTogether) {
   says(p, "x_select_token: key_start is given with cache_row, wanted one of them");
 }
 
+TEST(ContractSelectLine, NumbersAndWhatGoesTogether) {
+  constexpr char op[] = "x_select_line";
+  const Call lines_call = valid(op, "plain"), bits_call = valid(op, "all");
+  const Params &lines = lines_call.params, &bits = bits_call.params;
+  for (const char* field : {"aligned", "in_blocks", "causal"})
+    refuses(with(lines, field, 2), field);
+  for (const char* field : {"query_max", "key_max", "block_rows", "block_keys"})
+    refuses(with(lines, field, -1), field);
+  says(with(lines, "key_max", 0),
+       "x_select_line: key_max is 0, wanted the longest sequence of keys, >= 1");
+  says(with(lines, "block_rows", 16),
+       "x_select_line: block_keys is 64 with block_rows = 16, wanted one number for lines");
+  accepts(with(bits, "block_rows", 16));
+  says(with(lines, "causal", 1), "x_select_line: causal is given, wanted it for bits alone");
+  accepts(with(bits, "causal", 1));
+  says(with(bits, "in_blocks", 1), "x_select_line: in_blocks is given, wanted it for lines alone");
+  says(with(bits, "aligned", 1),
+       "x_select_line: aligned is given, wanted it for lines that are not in_blocks alone");
+  says(with(lines, "aligned", 0),
+       "x_select_line: bits_out is given, wanted it for lines that are aligned or in_blocks alone");
+  const Params blocks = with(with(lines, "aligned", 0), "in_blocks", 1);
+  says(blocks, "x_select_line: column is given, wanted it for lines that are not in_blocks alone");
+  says(without(blocks, {"column"}),
+       "x_select_line: column_count is given, wanted it for lines that are not in_blocks alone");
+  accepts(without(blocks, {"column", "column_count"}));
+  says(without(lines, {"vertical"}),
+       "x_select_line: vertical_count is given without vertical, wanted both");
+  says(without(lines, {"slash"}), "x_select_line: slash_count is given without slash, wanted both");
+  accepts(without(lines, {"slash", "slash_count"}));
+  says(without(bits, {"bits"}),
+       "x_select_line: bits is absent without vertical or slash, wanted bits or lines");
+  Params p = lines, other = bits;
+  p["bits"] = other["bits"];
+  says(p, "x_select_line: bits is given with vertical or slash, wanted bits or lines");
+  says(
+      without(lines, {"index", "index_count", "column", "column_count", "bits_out"}),
+      "x_select_line: index, index_count, column, column_count and bits_out are all absent, wanted "
+      "one of them at least");
+  p = with(lines, "key_max", 64 * 9);
+  says(p,
+       "x_select_line: bits_out.shape[3] (block_bytes) is 1, wanted 2: a bit for each of 9 key "
+       "blocks of key_max");
+  refuses(with(without(lines, {"bits_out"}), "key_max", int64_t{1} << 31), "index",
+          FOVEA_UNSUPPORTED);
+}
+
+TEST(ContractSelectHeads, Numbers) {
+  constexpr char op[] = "x_select_heads";
+  const Call plain_call = valid(op, "plain"), all_call = valid(op, "all");
+  const Params &plain = plain_call.params, &all = all_call.params;
+  says(with(plain, "clusters", 0),
+       "x_select_heads: clusters is 0 without clusters_of, wanted >= 1");
+  says(with(all, "clusters", 1), "x_select_heads: clusters is 1 with clusters_of, wanted 0");
+  refuses(with(plain, "clusters", -1), "clusters");
+  refuses(with(plain, "causal", 2), "causal");
+  refuses(with_number(plain, "scale", -1), "scale");
+  Params p = plain;
+  p["k"].shape[2] = 3;
+  says(p, "x_select_heads: k.shape[2] (g) is 3, wanted a divisor of q's 4 heads");
+  p = plain, p["q"].shape[2] = 257, p["q"].stride[2] = 0;
+  resize(p["head_map"], 1, 257), resize(p["label"], 1, 257);
+  refuses(p, "q.shape", FOVEA_UNSUPPORTED);
+}
+
 }  // namespace
 }  // namespace contract

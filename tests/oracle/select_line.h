@@ -30,9 +30,8 @@ class LineOracle {
       if (x->data) b_ = x->shape[0], x_ = x->shape[1], n_ = x->shape[2];
     rows_ = p.block_rows ? p.block_rows : 64, keys_ = p.block_keys ? p.block_keys : 64;
     at_.s = n_ * rows_, at_.query_max = p.query_max, at_.key_max = p.key_max;
-    at_.extent = bits_ ? bits_.shape[3] * 8 * keys_ : p.key_max;
+    at_.extent = p.key_max;
     if (at_.key_start) at_.extent = INT64_MAX / 4;
-    if (bits_ && !at_.key_max) at_.key_max = bits_.shape[3] * 8 * keys_;
     sequences_ = at_.query_start ? at_.query_start.shape[0] - 1 : b_;
   }
 

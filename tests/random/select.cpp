@@ -178,5 +178,94 @@ const Rules kToken({"x_select_token"}, {.tensors = token_tensors,
                                         .scalars = token_scalars,
                                         .rough = token_rounds});
 
+// Lines, or bits.
+void line_tensors(Draw& d) {
+  const bool bits = d.one_in(3);
+  for (const char* field : {"bits", "vertical", "slash"}) d.drop(field);
+  if (bits) d.give("bits");
+  if (!bits && !d.one_in(4)) d.give("vertical");
+  if (!bits && (!d.has("vertical") || !d.one_in(4))) d.give("slash");
+  if (!d.has("vertical")) d.drop("vertical_count");
+  if (!d.has("slash")) d.drop("slash_count");
+  if (bits) d.drop("column"), d.drop("column_count"), d.drop("bits_out");
+  if (d.has("bits_out") && d.one_in(2)) d.drop("column"), d.drop("column_count");
+  d.give("index_count");
+}
+
+void line_letters(Draw& d) {
+  d.x("s") = d.length(), d.x("t") = d.length();
+  d.x("keep") = d.one_of({0, 1, 3, 40}), d.x("columns") = d.one_of({0, 1, 3, 40});
+}
+
+void line_extents(Draw& d) {
+  d.x("n") = d.x("s"), d.x("u") = d.length(), d.x("slashes") = d.length();
+  d.x("x") = d.one_of({0, 1, 2, 3});
+}
+
+void line_scalars(Draw& d) {
+  const bool lines = !d.has("bits");
+  const int32_t block = static_cast<int32_t>(d.one_of({0, 1, 5, 16, 64}));
+  d.set("block_rows", block);
+  d.set("block_keys", lines ? block : static_cast<int32_t>(d.one_of({0, 1, 5, 64})));
+  d.set<int64_t>("key_max", 1 + d.below(500));
+  const bool keys = d.has("column") || d.has("column_count");
+  const bool in_blocks = lines && !keys && d.one_in(2);
+  d.set<int32_t>("in_blocks", in_blocks);
+  d.set<int32_t>("aligned", lines && !in_blocks && (d.has("bits_out") || d.one_in(2)));
+  d.set<int32_t>("causal", lines ? 0 : static_cast<int32_t>(d.below(2)));
+  const int32_t each = d.scalar<int32_t>("block_keys");
+  d.x("block_bytes") = ceil_div(ceil_div(d.scalar<int64_t>("key_max"), each ? each : 64), 8);
+}
+
+// Ascending lines of a head; now and then any numbers, which no list may leave memory for.
+bool line_numbers(Filler& f, const Tensor& x) {
+  if (f.is(x, {"vertical_count", "slash_count"})) {
+    f.places(x, 0, 60);
+    return true;
+  }
+  if (!f.is(x, {"vertical", "slash"})) return false;
+  if (f.one_in(8)) {
+    f.places(x, 0, 400);
+    return true;
+  }
+  int64_t last = -1, n = 0;
+  const int64_t extent = x.view.shape[2];
+  f.put<int32_t>(x, [&] {
+    if (n++ % extent == 0) last = f.random(-3, 2);
+    last += f.random(1, 9);
+    return static_cast<int32_t>(last);
+  });
+  return true;
+}
+
+void heads_letters(Draw& d) {
+  d.x("s") = d.one_of({0, 1, 2, 5, 5, 8});
+}
+
+void heads_scalars(Draw& d) {
+  d.set<int64_t>("clusters", d.has("clusters_of") ? 0 : d.one_of({1, 2, 3, 100}));
+}
+
+bool cluster_counts(Filler& f, const Tensor& x) {
+  if (x.field->name != "clusters_of") return false;
+  f.places(x, 0, 9);
+  return true;
+}
+
+// A rounding may decide which clusters are closest.
+bool always(const Call&) {
+  return true;
+}
+
+const Rules kLine({"x_select_line"}, {.tensors = line_tensors,
+                                      .letters = line_letters,
+                                      .extents = line_extents,
+                                      .scalars = line_scalars,
+                                      .integers = line_numbers});
+const Rules kHeads({"x_select_heads"}, {.letters = heads_letters,
+                                        .scalars = heads_scalars,
+                                        .integers = cluster_counts,
+                                        .rough = always});
+
 }  // namespace
 }  // namespace random_calls

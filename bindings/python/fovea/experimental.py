@@ -1615,7 +1615,7 @@ def select_line(ctx=None, *, index=None, index_count=None, column=None, column_c
 
     Numbers
       query_max: longest sequence of rows; 0: n block_rows
-      key_max: longest sequence of keys; 0: what bits covers; lines need it
+      key_max: longest sequence of keys, >= 1; block_bytes are of its key blocks
       aligned: 1: index holds key blocks; lines that are not in_blocks
       in_blocks: 1: lines are of key blocks
       causal: 1: no key block past the row block; of bits

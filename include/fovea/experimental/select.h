@@ -320,7 +320,7 @@ typedef struct fovea_x_select_line_params {
   fovea_tensor bits_out;       /**< [out, optional] (b, x, n, block_bytes) u8: the entries as bits,
                                     for `forced` of x_select_block; lines aligned or in_blocks */
   int64_t query_max;           /**< longest sequence of rows; 0: n block_rows */
-  int64_t key_max;             /**< longest sequence of keys; 0: what bits covers; lines need it */
+  int64_t key_max;             /**< longest sequence of keys, >= 1; block_bytes are of its key blocks */
   int32_t aligned;             /**< 1: index holds key blocks; lines that are not in_blocks */
   int32_t in_blocks;           /**< 1: lines are of key blocks */
   int32_t causal;              /**< 1: no key block past the row block; of bits */

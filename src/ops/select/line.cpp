@@ -61,14 +61,7 @@ void read_rows(SelectBlock& a, const Params& p) {
   q.s = far_product(a.n, a.block_rows);
   q.count = p.query_start.data ? p.query_start.shape[0] - 1 : a.b;
   q.query_max = p.query_max && p.query_max < q.s ? p.query_max : q.s;
-  q.capacity = p.key_start.data ? kFar : p.key_max;
-  if (p.bits.data) {
-    const int64_t covered = far_product(far_product(p.bits.shape[3], 8), a.block_keys);
-    q.capacity = p.key_start.data ? kFar : covered;
-    q.key_max = p.key_max && p.key_max < covered ? p.key_max : covered;
-  } else {
-    q.key_max = p.key_max;
-  }
+  q.capacity = p.key_start.data ? kFar : p.key_max, q.key_max = p.key_max;
   if (q.key_max > INT32_MAX)
     fail(FOVEA_UNSUPPORTED, "%s: there are %lld keys, wanted at most %d: index is i32", kOp,
          lld(q.key_max), INT32_MAX);
@@ -84,8 +77,8 @@ Plan plan(const Context& ctx, const Params& p) {
   if (lines && a.rows.block_rows != a.rows.block_keys)
     refuse("%s: block_keys is %lld with block_rows = %lld, wanted one number for lines", kOp,
            lld(a.rows.block_keys), lld(a.rows.block_rows));
-  if (lines && !p.key_max)
-    refuse("%s: key_max is 0 with lines, wanted the longest sequence of keys", kOp);
+  if (p.key_max < 1)
+    refuse("%s: key_max is %lld, wanted the longest sequence of keys, >= 1", kOp, lld(p.key_max));
   a.bits = view_of<4>(p.bits), a.index = view_of<4>(p.index), a.column = view_of<4>(p.column);
   a.bits_out = view_of<4>(p.bits_out), a.vertical = view_of<3>(p.vertical);
   a.slash = view_of<3>(p.slash), a.index_count = view_of<3>(p.index_count);
@@ -96,12 +89,14 @@ Plan plan(const Context& ctx, const Params& p) {
   a.columns = p.column.data ? p.column.shape[3] : 0;
   a.bytes = p.bits_out.data ? p.bits_out.shape[3] : p.bits.data ? p.bits.shape[3] : 0;
   a.aligned = p.aligned, a.in_blocks = p.in_blocks;
-  const int64_t blocks = (p.key_max + a.rows.block_keys - 1) / a.rows.block_keys;
-  if (p.bits_out.data && a.bytes != (blocks + 7) / 8)
-    refuse(
-        "%s: bits_out.shape[3] (block_bytes) is %lld, wanted %lld: a bit for each of %lld key "
-        "blocks of key_max",
-        kOp, lld(a.bytes), lld((blocks + 7) / 8), lld(blocks));
+  const int64_t blocks = (p.key_max - 1) / a.rows.block_keys + 1;
+  for (const auto& [x, field] : {std::pair{&p.bits, "bits"}, std::pair{&p.bits_out, "bits_out"}})
+    if (x->data && x->shape[3] != (blocks + 7) / 8)
+      refuse(
+          "%s: %s.shape[3] (block_bytes) is %lld, wanted %lld: a bit for each of %lld key blocks "
+          "of "
+          "key_max",
+          kOp, field, lld(x->shape[3]), lld((blocks + 7) / 8), lld(blocks));
   return choose(kOp, ctx, a, x_select_line_host, FOVEA_CUDA_KERNELS(x_select_line_simt));
 }
 

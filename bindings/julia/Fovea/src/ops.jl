@@ -2725,7 +2725,7 @@ Sizes are Julia's, fastest first.
 - `column_count`: output, (n, x, b) i32: single keys wanted; as column
 - `bits_out`: output, Bool (blocks, n, x, b) or broadcastable, or (`block_bytes`, n, x, b) or broadcastable u8: the entries as bits, for `forced` of `x_select_block`; lines aligned or `in_blocks`
 - `query_max`: longest sequence of rows; 0: n `block_rows`
-- `key_max`: longest sequence of keys; 0: what bits covers; lines need it
+- `key_max`: longest sequence of keys, >= 1; `block_bytes` are of its key blocks
 - `aligned`: 1: index holds key blocks; lines that are not `in_blocks`
 - `in_blocks`: 1: lines are of key blocks
 - `causal`: 1: no key block past the row block; of bits

@@ -1361,7 +1361,7 @@ c_struct! {
     column_count: fovea_tensor = 1160, "`(b, x, n)` i32: single keys wanted; as column";
     bits_out: fovea_tensor = 1256, "`(b, x, n, block_bytes)` u8: the entries as bits, for `forced` of x_select_block; lines aligned or in_blocks";
     query_max: i64 = 1352, "longest sequence of rows; 0: n block_rows";
-    key_max: i64 = 1360, "longest sequence of keys; 0: what bits covers; lines need it";
+    key_max: i64 = 1360, r"longest sequence of keys, \>= 1; block_bytes are of its key blocks";
     aligned: i32 = 1368, "1: index holds key blocks; lines that are not in_blocks";
     in_blocks: i32 = 1372, "1: lines are of key blocks";
     causal: i32 = 1376, "1: no key block past the row block; of bits";

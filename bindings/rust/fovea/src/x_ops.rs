@@ -622,7 +622,7 @@ op! {
         column_count set_column_count: out, "`(b, x, n)` i32: single keys wanted; as column";
         bits_out set_bits_out: out, "`(b, x, n, block_bytes)` u8: the entries as bits, for `forced` of x_select_block; lines aligned or in_blocks";
         query_max set_query_max: i64, "longest sequence of rows; 0: n block_rows";
-        key_max set_key_max: i64, "longest sequence of keys; 0: what bits covers; lines need it";
+        key_max set_key_max: i64, r"longest sequence of keys, \>= 1; block_bytes are of its key blocks";
         aligned set_aligned: bool, "1: index holds key blocks; lines that are not in_blocks";
         in_blocks set_in_blocks: bool, "1: lines are of key blocks";
         causal set_causal: bool, "1: no key block past the row block; of bits";
