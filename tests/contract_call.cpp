@@ -230,6 +230,7 @@ std::string Call::canonical(const Field& f, std::string dim) const {
   if (isdigit(dim[0])) return "fixed";
   // Heads of lists and of what they are made from; key blocks that columns make.
   if (op->find("kept_mass") && (dim == "h" || dim == "x" || dim == "y")) return "fixed";
+  if (dim == "mask_bytes") return "fixed";
   if (op->find("column_forced") && dim == "u" && has("score_out")) return "fixed";
   // What lengths decide.
   if (dim == "padded" || dim.find("_blocks") != std::string::npos) return "fixed";

@@ -32,7 +32,7 @@ const Calls kCalls = {
     {"x_select_line", "packed", "bits query_start key_start index index_count",
      "b=1 r=2 key_max=192"},
     {"x_select_line", "large", "bits index index_count",
-     "n=64 x=8 block_bytes=64 key_max=32768 keep=8"},
+     "n=64 x=8 mask_bytes=64 key_max=32768 keep=8"},
     {"x_select_heads", "plain", "label count", "g=1 clusters=2"},
     {"x_select_heads", "all", "query_len clusters_of label count", "g=1 q:bf16"},
     {"x_select_heads", "large", "", "s=16 h=64 b=8 clusters=4"},

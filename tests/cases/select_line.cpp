@@ -14,7 +14,7 @@ harness::Call build_line(const std::string& words, uint64_t seed) {
   Letters& x = made.letters;
   const Params& p = made.params<Params>();
   const int64_t rows = p.block_rows ? p.block_rows : 64, keys = p.block_keys ? p.block_keys : 64;
-  x["block_bytes"] = ((p.key_max + keys - 1) / keys + 7) / 8;
+  x["mask_bytes"] = ((p.key_max + keys - 1) / keys + 7) / 8;
   const int64_t reach = p.key_max;
   x["r"] = made.has("query_start") || made.has("key_start") ? 3 : x["b"];
   if (made.has("query_start")) x["b"] = 1;

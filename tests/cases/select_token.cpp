@@ -30,7 +30,7 @@ class TokenBuild {
     capacity_ = made_.has("page_table") ? x["pages"] * x["page"] : x["t"];
     const int64_t block =
         made_.params<Params>().block_keys ? made_.params<Params>().block_keys : 64;
-    x["block_bytes"] = ((capacity_ + block - 1) / block + 7) / 8;
+    x["mask_bytes"] = ((capacity_ + block - 1) / block + 7) / 8;
   }
 
   static harness::Call build(const std::string& words, uint64_t seed) {

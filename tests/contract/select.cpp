@@ -208,7 +208,7 @@ TEST(ContractSelectLine, NumbersAndWhatGoesTogether) {
       "one of them at least");
   p = with(lines, "key_max", 64 * 9);
   says(p,
-       "x_select_line: bits_out.shape[3] (block_bytes) is 1, wanted 2: a bit for each of 9 key "
+       "x_select_line: bits_out.shape[3] (mask_bytes) is 1, wanted 2: a bit for each of 9 key "
        "blocks of key_max");
   refuses(with(without(lines, {"bits_out"}), "key_max", int64_t{1} << 31), "index",
           FOVEA_UNSUPPORTED);

@@ -60,7 +60,7 @@ void block_extents(Draw& d) {
 
 void block_scalars(Draw& d) {
   const bool scored = d.has("row") || d.has("score");
-  d.x("block_bytes") = ceil_div(d.x("y"), 8);
+  d.x("mask_bytes") = ceil_div(d.x("y"), 8);
   if (!scored && !d.has("column_forced")) d.set("key_max", d.x("capacity"));
   for (const char* field : {"count", "min_keep", "max_keep", "min_extra", "force_first",
                             "force_previous", "force_last"})
@@ -158,7 +158,7 @@ void token_scalars(Draw& d) {
   if (d.has("block_mask")) {
     const int64_t block = d.scalar<int64_t>("block_keys") ? d.scalar<int64_t>("block_keys") : 64;
     const int64_t keys = d.has("page_table") ? d.x("pages") * d.x("page") : d.x("t");
-    d.x("block_bytes") = ceil_div(ceil_div(keys, block), 8);
+    d.x("mask_bytes") = ceil_div(ceil_div(keys, block), 8);
   }
   d.set<int64_t>("key_step", d.one_in(4) ? 4 : 0);
   d.set<int64_t>("key_shift", d.one_in(4) ? d.below(9) - 3 : 0);
@@ -214,7 +214,7 @@ void line_scalars(Draw& d) {
   d.set<int32_t>("aligned", lines && !in_blocks && (d.has("bits_out") || d.one_in(2)));
   d.set<int32_t>("causal", lines ? 0 : static_cast<int32_t>(d.below(2)));
   const int32_t each = d.scalar<int32_t>("block_keys");
-  d.x("block_bytes") = ceil_div(ceil_div(d.scalar<int64_t>("key_max"), each ? each : 64), 8);
+  d.x("mask_bytes") = ceil_div(ceil_div(d.scalar<int64_t>("key_max"), each ? each : 64), 8);
 }
 
 // Ascending lines of a head; now and then any numbers, which no list may leave memory for.

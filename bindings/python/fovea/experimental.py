@@ -1168,10 +1168,9 @@ def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kep
       column_low: (key_b, u, g, d) f32 f16 bf16: box: the smallest of its keys; the dtype of column
       score: (b, h, n, u) f32: scores in place of row and column; its columns are the sequence's own
       column_weight: (key_b, g, u) f32: >= 0, of normalise weighted
-      block_mask: bool (b, x, n, blocks) or broadcastable, or (b, x, n, block_bytes) u8: bit c % 8
-          of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step
-      forced: bool (b, x, n, blocks) or broadcastable, or (b, x, n, block_bytes) u8: the same where
-          it is forced
+      block_mask: (b, x, n, mask_bytes) u8: bit c % 8 of byte c / 8 is 1 where key block c is
+          eligible; ceil(y / 8) bytes; not with remap_step
+      forced: (b, x, n, mask_bytes) u8: the same where it is forced
       row_forced: (b, x, n) u8: not 0: all key blocks are forced
       column_forced: (key_b, g, u) u8: bit 0: the key block is forced; bit 1: it is not eligible;
           not with remap_step
@@ -1237,6 +1236,12 @@ def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kep
         v_score = call.put("score", 296, score, 4)
     if column_weight is not None:
         call.put("column_weight", 392, column_weight)
+    v_block_mask = None
+    if block_mask is not None:
+        v_block_mask = call.put("block_mask", 488, block_mask, 4)
+    v_forced = None
+    if forced is not None:
+        v_forced = call.put("forced", 584, forced, 4)
     v_row_forced = None
     if row_forced is not None:
         v_row_forced = call.put("row_forced", 680, row_forced, 3)
@@ -1256,22 +1261,6 @@ def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kep
         call.put("query_len", 1256, query_len)
     if key_len is not None:
         call.put("key_len", 1352, key_len)
-    v_block_mask = None
-    if block_mask is not None:
-        call.bits("block_mask", 488, block_mask, (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0),
-            (v_block_mask, 0, 0), (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)),
-            call.size("x", x, (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0),
-            (v_count_head, 1, 0), (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score,
-            2, 0), (v_block_mask, 2, 0), (v_forced, 2, 0), (v_row_forced, 2, 0))), call.blocks(None,
-            None, block_keys))
-    v_forced = None
-    if forced is not None:
-        call.bits("forced", 584, forced, (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0),
-            (v_block_mask, 0, 0), (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)),
-            call.size("x", x, (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0),
-            (v_count_head, 1, 0), (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score,
-            2, 0), (v_block_mask, 2, 0), (v_forced, 2, 0), (v_row_forced, 2, 0))), call.blocks(None,
-            None, block_keys))
     if index is not None:
         index = None if index is False else call.out("index", 1448, index, lambda: (call.size("b",
             b, (v_row, 0, 0), (v_score, 0, 0), (v_block_mask, 0, 0), (v_forced, 0, 0),
@@ -1425,9 +1414,8 @@ def select_token(ctx=None, *, index=None, index_count=None, kept_score=None, kep
       cache_row: (r) i32: row of page_table, or of k, that a sequence reads; -1 or past the last: no
           keys; absent: its own number
       context_len: (r) i32: p_i = i + context_len - Lq; absent: Lk
-      block_mask: bool (b, x, s, blocks) or broadcastable, or (b, x, s, block_bytes) u8: bit c % 8
-          of byte c / 8 is 1 where keys of block c of block_keys may be selected; a bit for each
-          block of t or pages * page keys, in whole bytes
+      block_mask: (b, x, s, mask_bytes) u8: bit c % 8 of byte c / 8 is 1 where keys of block c of
+          block_keys may be selected; a bit for each block of t or pages * page keys, in whole bytes
 
     b, x, s, keep, h: extents of new outputs that no input tells.
 
@@ -1461,9 +1449,8 @@ def select_token(ctx=None, *, index=None, index_count=None, kept_score=None, kep
     v_q = None
     if q is not None:
         v_q = call.put("q", 8, q, 4)
-    v_k = None
     if k is not None:
-        v_k = call.put("k", 104, k, 4)
+        call.put("k", 104, k)
     if k_scale is not None:
         call.put("k_scale", 200, k_scale)
     v_code_q = None
@@ -1482,19 +1469,15 @@ def select_token(ctx=None, *, index=None, index_count=None, kept_score=None, kep
         call.put("query_len", 776, query_len)
     if key_len is not None:
         call.put("key_len", 872, key_len)
-    v_page_table = None
     if page_table is not None:
-        v_page_table = call.put("page_table", 968, page_table, 2)
+        call.put("page_table", 968, page_table)
     if cache_row is not None:
         call.put("cache_row", 1064, cache_row)
     if context_len is not None:
         call.put("context_len", 1160, context_len)
     v_block_mask = None
     if block_mask is not None:
-        call.bits("block_mask", 1256, block_mask, (call.size("b", b, (v_q, 0, 0), (v_code_q, 0, 0),
-            (v_weight, 0, 0), (v_block_mask, 0, 0)), call.size("x", x, (v_block_mask, 1, 0)),
-            call.size("s", s, (v_q, 1, 0), (v_code_q, 1, 0), (v_weight, 1, 0), (v_block_mask, 2,
-            0))), call.blocks(v_k, v_page_table, block_keys))
+        v_block_mask = call.put("block_mask", 1256, block_mask, 4)
     if index is not None:
         index = None if index is False else call.out("index", 1352, index, lambda: (call.size("b",
             b, (v_q, 0, 0), (v_code_q, 0, 0), (v_weight, 0, 0), (v_block_mask, 0, 0)),
@@ -1560,7 +1543,7 @@ def select_token(ctx=None, *, index=None, index_count=None, kept_score=None, kep
 def select_line(ctx=None, *, index=None, index_count=None, column=None, column_count=None,
                 bits_out=None, bits=None, vertical=None, vertical_count=None, slash=None,
                 slash_count=None, query_start=None, key_start=None, query_len=None, key_len=None,
-                b=None, x=None, n=None, keep=None, columns=None, block_bytes=None, query_max=0,
+                b=None, x=None, n=None, keep=None, columns=None, mask_bytes=None, query_max=0,
                 key_max=0, aligned=0, in_blocks=0, causal=0, block_rows=0, block_keys=0):
     """Lists from lines or from bits.
 
@@ -1596,12 +1579,12 @@ def select_line(ctx=None, *, index=None, index_count=None, column=None, column_c
       index_count: (b, x, n) i32: entries wanted
       column: (b, x, n, columns) i32: single keys, -1 past the count; lines that are not in_blocks
       column_count: (b, x, n) i32: single keys wanted; as column
-      bits_out: bool (b, x, n, blocks) or broadcastable, or (b, x, n, block_bytes) u8: the entries
-          as bits, for `forced` of x_select_block; lines aligned or in_blocks
+      bits_out: (b, x, n, mask_bytes) u8: the entries as bits, for `forced` of x_select_block; lines
+          aligned or in_blocks
 
     Optional inputs
-      bits: bool (b, x, n, blocks) or broadcastable, or (b, x, n, block_bytes) u8: bit c % 8 of byte
-          c / 8 is of key block c; not with vertical or slash
+      bits: (b, x, n, mask_bytes) u8: bit c % 8 of byte c / 8 is of key block c; not with vertical
+          or slash
       vertical: (b, x, u) i32: key numbers
       vertical_count: (b, x) i32: how many, cut to u; needs vertical
       slash: (b, x, slashes) i32: distances
@@ -1611,11 +1594,11 @@ def select_line(ctx=None, *, index=None, index_count=None, column=None, column_c
       query_len: (r) i32: rows in use
       key_len: (r) i32: keys in use
 
-    b, x, n, keep, columns, block_bytes: extents of new outputs that no input tells.
+    b, x, n, keep, columns, mask_bytes: extents of new outputs that no input tells.
 
     Numbers
       query_max: longest sequence of rows; 0: n block_rows
-      key_max: longest sequence of keys, >= 1; block_bytes are of its key blocks
+      key_max: longest sequence of keys, >= 1; mask_bytes has its blocks
       aligned: 1: index holds key blocks; lines that are not in_blocks
       in_blocks: 1: lines are of key blocks
       causal: 1: no key block past the row block; of bits
@@ -1628,6 +1611,9 @@ def select_line(ctx=None, *, index=None, index_count=None, column=None, column_c
         call = _x_select_line.begin_by(ctx, index, index_count, column, column_count, bits_out,
             bits, vertical, vertical_count, slash, slash_count, query_start, key_start, query_len,
             key_len)
+    v_bits = None
+    if bits is not None:
+        v_bits = call.put("bits", 8, bits, 4)
     v_vertical = None
     if vertical is not None:
         v_vertical = call.put("vertical", 104, vertical, 3)
@@ -1648,13 +1634,6 @@ def select_line(ctx=None, *, index=None, index_count=None, column=None, column_c
         call.put("query_len", 680, query_len)
     if key_len is not None:
         call.put("key_len", 776, key_len)
-    v_bits = None
-    if bits is not None:
-        call.bits("bits", 8, bits, (call.size("b", b, (v_bits, 0, 0), (v_vertical, 0, 0),
-            (v_vertical_count, 0, 0), (v_slash, 0, 0), (v_slash_count, 0, 0)), call.size("x", x,
-            (v_bits, 1, 0), (v_vertical, 1, 0), (v_vertical_count, 1, 0), (v_slash, 1, 0),
-            (v_slash_count, 1, 0)), call.size("n", n, (v_bits, 2, 0))), call.blocks(None, None,
-            block_keys))
     if index is not None:
         index = None if index is False else call.out("index", 872, index, lambda: (call.size("b", b,
             (v_bits, 0, 0), (v_vertical, 0, 0), (v_vertical_count, 0, 0), (v_slash, 0, 0),
@@ -1684,11 +1663,7 @@ def select_line(ctx=None, *, index=None, index_count=None, column=None, column_c
             (call.size("b", b, (v_bits, 0, 0), (v_vertical, 0, 0), (v_vertical_count, 0, 0),
             (v_slash, 0, 0), (v_slash_count, 0, 0)), call.size("x", x, (v_bits, 1, 0), (v_vertical,
             1, 0), (v_vertical_count, 1, 0), (v_slash, 1, 0), (v_slash_count, 1, 0)), call.size("n",
-            n, (v_bits, 2, 0)), call.size("block_bytes", block_bytes, (v_bits, 3, 0))), 10,
-            (call.size("b", b, (v_bits, 0, 0), (v_vertical, 0, 0), (v_vertical_count, 0, 0),
-            (v_slash, 0, 0), (v_slash_count, 0, 0)), call.size("x", x, (v_bits, 1, 0), (v_vertical,
-            1, 0), (v_vertical_count, 1, 0), (v_slash, 1, 0), (v_slash_count, 1, 0)), call.size("n",
-            n, (v_bits, 2, 0)), call.blocks(None, None, block_keys)))
+            n, (v_bits, 2, 0)), call.size("mask_bytes", mask_bytes, (v_bits, 3, 0))), 10)
     if query_max:
         call.scalar("q", 1352, query_max, "query_max")
     if key_max:

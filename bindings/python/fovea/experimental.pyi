@@ -691,7 +691,7 @@ class _select_line(TypedDict, total=False):
     n: Int | None
     keep: Int | None
     columns: Int | None
-    block_bytes: Int | None
+    mask_bytes: Int | None
     query_max: Int
     key_max: Int
     aligned: Int

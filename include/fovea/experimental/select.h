@@ -22,6 +22,7 @@
  *
  *  Extents of its own:
  *    y = 3: key blocks of a list row, see remap_step
+ *    mask_bytes = 1: a bit for each key block, in whole bytes
  *    words = 2: words of 32 bits in a code
  *    slashes = 2: offsets of a head
  *    columns = 2: single keys of a list row */
@@ -115,10 +116,10 @@ typedef struct fovea_x_select_block_params {
   fovea_tensor score;         /**< [in, optional] (b, h, n, u) f32: scores in place of row and
                                    column; its columns are the sequence's own */
   fovea_tensor column_weight; /**< [in, optional] (key_b, g, u) f32: >= 0, of normalise weighted */
-  fovea_tensor block_mask;    /**< [in, optional] (b, x, n, block_bytes) u8: bit c % 8 of byte c / 8
+  fovea_tensor block_mask;    /**< [in, optional] (b, x, n, mask_bytes) u8: bit c % 8 of byte c / 8
                                    is 1 where key block c is eligible; ceil(y / 8) bytes; not with
                                    remap_step */
-  fovea_tensor forced;        /**< [in, optional] (b, x, n, block_bytes) u8: the same where it is
+  fovea_tensor forced;        /**< [in, optional] (b, x, n, mask_bytes) u8: the same where it is
                                    forced */
   fovea_tensor row_forced;    /**< [in, optional] (b, x, n) u8: not 0: all key blocks are forced */
   fovea_tensor column_forced; /**< [in, optional] (key_b, g, u) u8: bit 0: the key block is forced;
@@ -236,7 +237,7 @@ typedef struct fovea_x_select_token_params {
   fovea_tensor cache_row;   /**< [in, optional] (r) i32: row of page_table, or of k, that a sequence
                                  reads; -1 or past the last: no keys; absent: its own number */
   fovea_tensor context_len; /**< [in, optional] (r) i32: p_i = i + context_len - Lq; absent: Lk */
-  fovea_tensor block_mask;  /**< [in, optional] (b, x, s, block_bytes) u8: bit c % 8 of byte c / 8
+  fovea_tensor block_mask;  /**< [in, optional] (b, x, s, mask_bytes) u8: bit c % 8 of byte c / 8
                                  is 1 where keys of block c of block_keys may be selected; a bit for
                                  each block of t or pages * page keys, in whole bytes */
   fovea_tensor index;       /**< [out, optional] (b, x, s, keep) i32: keys by their number in the
@@ -299,7 +300,7 @@ FOVEA_API fovea_status fovea_x_select_token(
  *  Sources: MInference (2407.02490), FlexPrefill (2502.20766). */
 typedef struct fovea_x_select_line_params {
   size_t struct_size;          /**< sizeof(fovea_x_select_line_params) */
-  fovea_tensor bits;           /**< [in, optional] (b, x, n, block_bytes) u8: bit c % 8 of byte c /
+  fovea_tensor bits;           /**< [in, optional] (b, x, n, mask_bytes) u8: bit c % 8 of byte c /
                                     8 is of key block c; not with vertical or slash */
   fovea_tensor vertical;       /**< [in, optional] (b, x, u) i32: key numbers */
   fovea_tensor vertical_count; /**< [in, optional] (b, x) i32: how many, cut to u; needs vertical */
@@ -317,10 +318,10 @@ typedef struct fovea_x_select_line_params {
   fovea_tensor column;         /**< [out, optional] (b, x, n, columns) i32: single keys, -1 past the
                                     count; lines that are not in_blocks */
   fovea_tensor column_count;   /**< [out, optional] (b, x, n) i32: single keys wanted; as column */
-  fovea_tensor bits_out;       /**< [out, optional] (b, x, n, block_bytes) u8: the entries as bits,
+  fovea_tensor bits_out;       /**< [out, optional] (b, x, n, mask_bytes) u8: the entries as bits,
                                     for `forced` of x_select_block; lines aligned or in_blocks */
   int64_t query_max;           /**< longest sequence of rows; 0: n block_rows */
-  int64_t key_max;             /**< longest sequence of keys, >= 1; block_bytes are of its key blocks */
+  int64_t key_max;             /**< longest sequence of keys, >= 1; mask_bytes has its blocks */
   int32_t aligned;             /**< 1: index holds key blocks; lines that are not in_blocks */
   int32_t in_blocks;           /**< 1: lines are of key blocks */
   int32_t causal;              /**< 1: no key block past the row block; of bits */

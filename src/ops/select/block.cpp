@@ -197,7 +197,7 @@ void read_blocks(SelectBlock& a, const Params& p) {
        {std::pair{&p.block_mask, "block_mask"}, std::pair{&p.forced, "forced"}})
     if (x->data && x->shape[3] != (a.y + 7) / 8)
       refuse(
-          "%s: %s.shape[3] (block_bytes) is %lld, wanted %lld: a bit for each of %lld key blocks "
+          "%s: %s.shape[3] (mask_bytes) is %lld, wanted %lld: a bit for each of %lld key blocks "
           "of "
           "%s",
           kOp, field, lld(x->shape[3]), lld((a.y + 7) / 8), lld(a.y), of);

@@ -93,7 +93,7 @@ Plan plan(const Context& ctx, const Params& p) {
   for (const auto& [x, field] : {std::pair{&p.bits, "bits"}, std::pair{&p.bits_out, "bits_out"}})
     if (x->data && x->shape[3] != (blocks + 7) / 8)
       refuse(
-          "%s: %s.shape[3] (block_bytes) is %lld, wanted %lld: a bit for each of %lld key blocks "
+          "%s: %s.shape[3] (mask_bytes) is %lld, wanted %lld: a bit for each of %lld key blocks "
           "of "
           "key_max",
           kOp, field, lld(x->shape[3]), lld((blocks + 7) / 8), lld(blocks));

@@ -144,7 +144,7 @@ void read_places(SelectToken& a, const Params& p) {
   const int64_t bytes = blocks / 8 + (blocks % 8 != 0);
   if (p.block_mask.data && p.block_mask.shape[3] != bytes)
     refuse(
-        "%s: block_mask.shape[3] (block_bytes) is %lld, wanted %lld: a bit for each of %lld "
+        "%s: block_mask.shape[3] (mask_bytes) is %lld, wanted %lld: a bit for each of %lld "
         "blocks of %s",
         kOp, lld(p.block_mask.shape[3]), lld(bytes), lld(blocks),
         p.page_table.data ? "page_table"

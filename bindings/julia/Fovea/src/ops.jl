@@ -2394,8 +2394,8 @@ Sizes are Julia's, fastest first.
 - `column_low`: (d, g, u, `key_b`) f32 f16 bf16: box: the smallest of its keys; the dtype of column
 - `score`: (u, n, h, b) f32: scores in place of row and column; its columns are the sequence's own
 - `column_weight`: (u, g, `key_b`) f32: >= 0, of normalise weighted
-- `block_mask`: Bool (blocks, n, x, b) or broadcastable, or (`block_bytes`, n, x, b) or broadcastable u8: bit c % 8 of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with `remap_step`
-- `forced`: Bool (blocks, n, x, b) or broadcastable, or (`block_bytes`, n, x, b) or broadcastable u8: the same where it is forced
+- `block_mask`: (`mask_bytes`, n, x, b) u8: bit c % 8 of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with `remap_step`
+- `forced`: (`mask_bytes`, n, x, b) u8: the same where it is forced
 - `row_forced`: (n, x, b) u8: not 0: all key blocks are forced
 - `column_forced`: (u, g, `key_b`) u8: bit 0: the key block is forced; bit 1: it is not eligible; not with `remap_step`
 - `count_head`: (x, b) i32: k of each list head, < 0 as 0; count and ratio stay 0
@@ -2453,8 +2453,8 @@ function x_select_block(ctx::Target;
     in_column_low = whole(ctx, "x_select_block", "column_low", column_low)
     in_score = whole(ctx, "x_select_block", "score", score)
     in_column_weight = whole(ctx, "x_select_block", "column_weight", column_weight)
-    in_block_mask = bits(ctx, "x_select_block", "block_mask", block_mask, (key_blocks(nothing, nothing, block_keys), extent("x_select_block", "block_mask", "n", (row, 3, 0), (score, 2, 0), (block_mask, 2, 0), (forced, 2, 0), (row_forced, 1, 0)), extent("x_select_block", "block_mask", "x", (block_mask, 3, 0), (forced, 3, 0), (row_forced, 2, 0), (count_head, 1, 0), (cover_head, 1, 0)), extent("x_select_block", "block_mask", "b", (row, 4, 0), (score, 4, 0), (block_mask, 4, 0), (forced, 4, 0), (row_forced, 3, 0), (count_head, 2, 0))))
-    in_forced = bits(ctx, "x_select_block", "forced", forced, (key_blocks(nothing, nothing, block_keys), extent("x_select_block", "forced", "n", (row, 3, 0), (score, 2, 0), (block_mask, 2, 0), (forced, 2, 0), (row_forced, 1, 0)), extent("x_select_block", "forced", "x", (block_mask, 3, 0), (forced, 3, 0), (row_forced, 2, 0), (count_head, 1, 0), (cover_head, 1, 0)), extent("x_select_block", "forced", "b", (row, 4, 0), (score, 4, 0), (block_mask, 4, 0), (forced, 4, 0), (row_forced, 3, 0), (count_head, 2, 0))))
+    in_block_mask = whole(ctx, "x_select_block", "block_mask", block_mask)
+    in_forced = whole(ctx, "x_select_block", "forced", forced)
     in_row_forced = whole(ctx, "x_select_block", "row_forced", row_forced)
     in_column_forced = whole(ctx, "x_select_block", "column_forced", column_forced)
     in_count_head = whole(ctx, "x_select_block", "count_head", count_head)
@@ -2574,7 +2574,7 @@ Sizes are Julia's, fastest first.
 - `page_table`: (pages, rows) i32: pool page of each page of keys; -1: absent, its keys are not seen
 - `cache_row`: (r) i32: row of `page_table`, or of k, that a sequence reads; -1 or past the last: no keys; absent: its own number
 - `context_len`: (r) i32: `p_i` = i + `context_len` - Lq; absent: Lk
-- `block_mask`: Bool (blocks, s, x, b) or broadcastable, or (`block_bytes`, s, x, b) or broadcastable u8: bit c % 8 of byte c / 8 is 1 where keys of block c of `block_keys` may be selected; a bit for each block of t or pages \\* page keys, in whole bytes
+- `block_mask`: (`mask_bytes`, s, x, b) u8: bit c % 8 of byte c / 8 is 1 where keys of block c of `block_keys` may be selected; a bit for each block of t or pages \\* page keys, in whole bytes
 - `index`: output, (keep, s, x, b) i32: keys by their number in the sequence; one of index and `index_count` at least
 - `index_count`: output, (s, x, b) i32: keys wanted
 - `kept_score`: output, (keep, s, x, b) f32: their scores, -inf past the count; needs index
@@ -2619,7 +2619,7 @@ function x_select_token(ctx::Target;
     in_page_table = whole(ctx, "x_select_token", "page_table", page_table)
     in_cache_row = whole(ctx, "x_select_token", "cache_row", cache_row)
     in_context_len = whole(ctx, "x_select_token", "context_len", context_len)
-    in_block_mask = bits(ctx, "x_select_token", "block_mask", block_mask, (key_blocks(k, page_table, block_keys), extent("x_select_token", "block_mask", "s", (q, 3, 0), (code_q, 3, 0), (weight, 2, 0), (block_mask, 2, 0)), extent("x_select_token", "block_mask", "x", (block_mask, 3, 0)), extent("x_select_token", "block_mask", "b", (q, 4, 0), (code_q, 4, 0), (weight, 3, 0), (block_mask, 4, 0))))
+    in_block_mask = whole(ctx, "x_select_token", "block_mask", block_mask)
     out_index = output(ctx, index, first_given(), Int32,
         () -> ())
     out_index_count = output(ctx, index_count, first_given(q, code_q, weight, block_mask), Int32,
@@ -2710,7 +2710,7 @@ Every valid call has one kernel a backend.
 Sources: MInference (2407.02490), FlexPrefill (2502.20766).
 
 Sizes are Julia's, fastest first.
-- `bits`: Bool (blocks, n, x, b) or broadcastable, or (`block_bytes`, n, x, b) or broadcastable u8: bit c % 8 of byte c / 8 is of key block c; not with vertical or slash
+- `bits`: (`mask_bytes`, n, x, b) u8: bit c % 8 of byte c / 8 is of key block c; not with vertical or slash
 - `vertical`: (u, x, b) i32: key numbers
 - `vertical_count`: (x, b) i32: how many, cut to u; needs vertical
 - `slash`: (slashes, x, b) i32: distances
@@ -2723,9 +2723,9 @@ Sizes are Julia's, fastest first.
 - `index_count`: output, (n, x, b) i32: entries wanted
 - `column`: output, (columns, n, x, b) i32: single keys, -1 past the count; lines that are not `in_blocks`
 - `column_count`: output, (n, x, b) i32: single keys wanted; as column
-- `bits_out`: output, Bool (blocks, n, x, b) or broadcastable, or (`block_bytes`, n, x, b) or broadcastable u8: the entries as bits, for `forced` of `x_select_block`; lines aligned or `in_blocks`
+- `bits_out`: output, (`mask_bytes`, n, x, b) u8: the entries as bits, for `forced` of `x_select_block`; lines aligned or `in_blocks`
 - `query_max`: longest sequence of rows; 0: n `block_rows`
-- `key_max`: longest sequence of keys, >= 1; `block_bytes` are of its key blocks
+- `key_max`: longest sequence of keys, >= 1; `mask_bytes` has its blocks
 - `aligned`: 1: index holds key blocks; lines that are not `in_blocks`
 - `in_blocks`: 1: lines are of key blocks
 - `causal`: 1: no key block past the row block; of bits
@@ -2737,7 +2737,7 @@ function x_select_line(ctx::Target;
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing, index=nothing,
     index_count=false, column=nothing, column_count=false, bits_out=false, query_max=0, key_max=0,
     aligned=false, in_blocks=false, causal=false, block_rows=0, block_keys=0)
-    in_bits = bits(ctx, "x_select_line", "bits", bits, (key_blocks(nothing, nothing, block_keys), extent("x_select_line", "bits", "n", (bits, 2, 0)), extent("x_select_line", "bits", "x", (bits, 3, 0), (vertical, 2, 0), (vertical_count, 1, 0), (slash, 2, 0), (slash_count, 1, 0)), extent("x_select_line", "bits", "b", (bits, 4, 0), (vertical, 3, 0), (vertical_count, 2, 0), (slash, 3, 0), (slash_count, 2, 0))))
+    in_bits = whole(ctx, "x_select_line", "bits", bits)
     in_vertical = whole(ctx, "x_select_line", "vertical", vertical)
     in_vertical_count = whole(ctx, "x_select_line", "vertical_count", vertical_count)
     in_slash = whole(ctx, "x_select_line", "slash", slash)
@@ -2759,14 +2759,13 @@ function x_select_line(ctx::Target;
             extent("x_select_line", "column_count", "x", (bits, 3, 0), (vertical, 2, 0), (vertical_count, 1, 0), (slash, 2, 0), (slash_count, 1, 0)),
             extent("x_select_line", "column_count", "b", (bits, 4, 0), (vertical, 3, 0), (vertical_count, 2, 0), (slash, 3, 0), (slash_count, 2, 0)),))
     out_bits_out = output(ctx, bits_out, first_given(bits), UInt8,
-        () -> its_out === nothing ? (extent("x_select_line", "bits_out", "block_bytes", (bits, 1, 0)),
+        () -> (extent("x_select_line", "bits_out", "mask_bytes", (bits, 1, 0)),
             extent("x_select_line", "bits_out", "n", (bits, 2, 0)),
             extent("x_select_line", "bits_out", "x", (bits, 3, 0), (vertical, 2, 0), (vertical_count, 1, 0), (slash, 2, 0), (slash_count, 1, 0)),
-            extent("x_select_line", "bits_out", "b", (bits, 4, 0), (vertical, 3, 0), (vertical_count, 2, 0), (slash, 3, 0), (slash_count, 2, 0)),) : size(its_out))
-    sum_bits_out = summed(ctx, "x_select_line", "bits_out", out_bits_out, (key_blocks(nothing, nothing, block_keys), extent("x_select_line", "bits_out", "n", (bits, 2, 0)), extent("x_select_line", "bits_out", "x", (bits, 3, 0), (vertical, 2, 0), (vertical_count, 1, 0), (slash, 2, 0), (slash_count, 1, 0)), extent("x_select_line", "bits_out", "b", (bits, 4, 0), (vertical, 3, 0), (vertical_count, 2, 0), (slash, 3, 0), (slash_count, 2, 0))))
+            extent("x_select_line", "bits_out", "b", (bits, 4, 0), (vertical, 3, 0), (vertical_count, 2, 0), (slash, 3, 0), (slash_count, 2, 0)),))
     GC.@preserve(in_bits, in_vertical, in_vertical_count, in_slash, in_slash_count, in_query_start,
         in_key_start, in_query_len, in_key_len, out_index, out_index_count, out_column,
-        out_column_count, sum_bits_out, begin
+        out_column_count, out_bits_out, begin
         params = XSelectLineParams(sizeof(XSelectLineParams),
             tensor(ctx, "x_select_line", "bits", in_bits),
             tensor(ctx, "x_select_line", "vertical", in_vertical),
@@ -2781,7 +2780,7 @@ function x_select_line(ctx::Target;
             tensor(ctx, "x_select_line", "index_count", out_index_count),
             tensor(ctx, "x_select_line", "column", out_column),
             tensor(ctx, "x_select_line", "column_count", out_column_count),
-            tensor(ctx, "x_select_line", "bits_out", sum_bits_out),
+            tensor(ctx, "x_select_line", "bits_out", out_bits_out),
             number(Int64, "x_select_line: query_max", query_max),
             number(Int64, "x_select_line: key_max", key_max),
             number(Int32, "x_select_line: aligned", aligned),
@@ -2791,7 +2790,6 @@ function x_select_line(ctx::Target;
             number(Int32, "x_select_line: block_keys", block_keys),
             0)
         done = launch(ctx, fovea_x_select_line, fovea_x_select_line_workspace, Ref(params))
-        total(ctx, sum_bits_out)
     end)
     results(done, merge(named(Val(:index), out_index), named(Val(:index_count), out_index_count), named(Val(:column), out_column), named(Val(:column_count), out_column_count), named(Val(:bits_out), out_bits_out)))
 end

@@ -1210,8 +1210,8 @@ c_struct! {
     column_low: fovea_tensor = 200, "`(key_b, u, g, d)` f32 f16 bf16: box: the smallest of its keys; the dtype of column";
     score: fovea_tensor = 296, "`(b, h, n, u)` f32: scores in place of row and column; its columns are the sequence's own";
     column_weight: fovea_tensor = 392, r"`(key_b, g, u)` f32: \>= 0, of normalise weighted";
-    block_mask: fovea_tensor = 488, "`(b, x, n, block_bytes)` u8: bit c % 8 of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step";
-    forced: fovea_tensor = 584, "`(b, x, n, block_bytes)` u8: the same where it is forced";
+    block_mask: fovea_tensor = 488, "`(b, x, n, mask_bytes)` u8: bit c % 8 of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step";
+    forced: fovea_tensor = 584, "`(b, x, n, mask_bytes)` u8: the same where it is forced";
     row_forced: fovea_tensor = 680, "`(b, x, n)` u8: not 0: all key blocks are forced";
     column_forced: fovea_tensor = 776, "`(key_b, g, u)` u8: bit 0: the key block is forced; bit 1: it is not eligible; not with remap_step";
     count_head: fovea_tensor = 872, r"`(b, x)` i32: k of each list head, \< 0 as 0; count and ratio stay 0";
@@ -1292,7 +1292,7 @@ c_struct! {
     page_table: fovea_tensor = 968, "`(rows, pages)` i32: pool page of each page of keys; -1: absent, its keys are not seen";
     cache_row: fovea_tensor = 1064, "`(r)` i32: row of page_table, or of k, that a sequence reads; -1 or past the last: no keys; absent: its own number";
     context_len: fovea_tensor = 1160, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
-    block_mask: fovea_tensor = 1256, "`(b, x, s, block_bytes)` u8: bit c % 8 of byte c / 8 is 1 where keys of block c of block_keys may be selected; a bit for each block of t or pages * page keys, in whole bytes";
+    block_mask: fovea_tensor = 1256, "`(b, x, s, mask_bytes)` u8: bit c % 8 of byte c / 8 is 1 where keys of block c of block_keys may be selected; a bit for each block of t or pages * page keys, in whole bytes";
     index: fovea_tensor = 1352, "`(b, x, s, keep)` i32: keys by their number in the sequence; one of index and index_count at least";
     index_count: fovea_tensor = 1448, "`(b, x, s)` i32: keys wanted";
     kept_score: fovea_tensor = 1544, "`(b, x, s, keep)` f32: their scores, -inf past the count; needs index";
@@ -1346,7 +1346,7 @@ c_struct! {
     /// ```
     fovea_x_select_line_params: 1392 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_select_line_params)";
-    bits: fovea_tensor = 8, "`(b, x, n, block_bytes)` u8: bit c % 8 of byte c / 8 is of key block c; not with vertical or slash";
+    bits: fovea_tensor = 8, "`(b, x, n, mask_bytes)` u8: bit c % 8 of byte c / 8 is of key block c; not with vertical or slash";
     vertical: fovea_tensor = 104, "`(b, x, u)` i32: key numbers";
     vertical_count: fovea_tensor = 200, "`(b, x)` i32: how many, cut to u; needs vertical";
     slash: fovea_tensor = 296, "`(b, x, slashes)` i32: distances";
@@ -1359,9 +1359,9 @@ c_struct! {
     index_count: fovea_tensor = 968, "`(b, x, n)` i32: entries wanted";
     column: fovea_tensor = 1064, "`(b, x, n, columns)` i32: single keys, -1 past the count; lines that are not in_blocks";
     column_count: fovea_tensor = 1160, "`(b, x, n)` i32: single keys wanted; as column";
-    bits_out: fovea_tensor = 1256, "`(b, x, n, block_bytes)` u8: the entries as bits, for `forced` of x_select_block; lines aligned or in_blocks";
+    bits_out: fovea_tensor = 1256, "`(b, x, n, mask_bytes)` u8: the entries as bits, for `forced` of x_select_block; lines aligned or in_blocks";
     query_max: i64 = 1352, "longest sequence of rows; 0: n block_rows";
-    key_max: i64 = 1360, r"longest sequence of keys, \>= 1; block_bytes are of its key blocks";
+    key_max: i64 = 1360, r"longest sequence of keys, \>= 1; mask_bytes has its blocks";
     aligned: i32 = 1368, "1: index holds key blocks; lines that are not in_blocks";
     in_blocks: i32 = 1372, "1: lines are of key blocks";
     causal: i32 = 1376, "1: no key block past the row block; of bits";

@@ -467,8 +467,8 @@ op! {
         column_low set_column_low: in, "`(key_b, u, g, d)` f32 f16 bf16: box: the smallest of its keys; the dtype of column";
         score set_score: in, "`(b, h, n, u)` f32: scores in place of row and column; its columns are the sequence's own";
         column_weight set_column_weight: in, r"`(key_b, g, u)` f32: \>= 0, of normalise weighted";
-        block_mask set_block_mask: in, "`(b, x, n, block_bytes)` u8: bit c % 8 of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step";
-        forced set_forced: in, "`(b, x, n, block_bytes)` u8: the same where it is forced";
+        block_mask set_block_mask: in, "`(b, x, n, mask_bytes)` u8: bit c % 8 of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step";
+        forced set_forced: in, "`(b, x, n, mask_bytes)` u8: the same where it is forced";
         row_forced set_row_forced: in, "`(b, x, n)` u8: not 0: all key blocks are forced";
         column_forced set_column_forced: in, "`(key_b, g, u)` u8: bit 0: the key block is forced; bit 1: it is not eligible; not with remap_step";
         count_head set_count_head: in, r"`(b, x)` i32: k of each list head, \< 0 as 0; count and ratio stay 0";
@@ -551,7 +551,7 @@ op! {
         page_table set_page_table: in, "`(rows, pages)` i32: pool page of each page of keys; -1: absent, its keys are not seen";
         cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k, that a sequence reads; -1 or past the last: no keys; absent: its own number";
         context_len set_context_len: in, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
-        block_mask set_block_mask: in, "`(b, x, s, block_bytes)` u8: bit c % 8 of byte c / 8 is 1 where keys of block c of block_keys may be selected; a bit for each block of t or pages * page keys, in whole bytes";
+        block_mask set_block_mask: in, "`(b, x, s, mask_bytes)` u8: bit c % 8 of byte c / 8 is 1 where keys of block c of block_keys may be selected; a bit for each block of t or pages * page keys, in whole bytes";
         index set_index: out, "`(b, x, s, keep)` i32: keys by their number in the sequence; one of index and index_count at least";
         index_count set_index_count: out, "`(b, x, s)` i32: keys wanted";
         kept_score set_kept_score: out, "`(b, x, s, keep)` f32: their scores, -inf past the count; needs index";
@@ -607,7 +607,7 @@ op! {
     new {
     }
     may {
-        bits set_bits: in, "`(b, x, n, block_bytes)` u8: bit c % 8 of byte c / 8 is of key block c; not with vertical or slash";
+        bits set_bits: in, "`(b, x, n, mask_bytes)` u8: bit c % 8 of byte c / 8 is of key block c; not with vertical or slash";
         vertical set_vertical: in, "`(b, x, u)` i32: key numbers";
         vertical_count set_vertical_count: in, "`(b, x)` i32: how many, cut to u; needs vertical";
         slash set_slash: in, "`(b, x, slashes)` i32: distances";
@@ -620,9 +620,9 @@ op! {
         index_count set_index_count: out, "`(b, x, n)` i32: entries wanted";
         column set_column: out, "`(b, x, n, columns)` i32: single keys, -1 past the count; lines that are not in_blocks";
         column_count set_column_count: out, "`(b, x, n)` i32: single keys wanted; as column";
-        bits_out set_bits_out: out, "`(b, x, n, block_bytes)` u8: the entries as bits, for `forced` of x_select_block; lines aligned or in_blocks";
+        bits_out set_bits_out: out, "`(b, x, n, mask_bytes)` u8: the entries as bits, for `forced` of x_select_block; lines aligned or in_blocks";
         query_max set_query_max: i64, "longest sequence of rows; 0: n block_rows";
-        key_max set_key_max: i64, r"longest sequence of keys, \>= 1; block_bytes are of its key blocks";
+        key_max set_key_max: i64, r"longest sequence of keys, \>= 1; mask_bytes has its blocks";
         aligned set_aligned: bool, "1: index holds key blocks; lines that are not in_blocks";
         in_blocks set_in_blocks: bool, "1: lines are of key blocks";
         causal set_causal: bool, "1: no key block past the row block; of bits";
