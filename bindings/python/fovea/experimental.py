@@ -1194,10 +1194,10 @@ def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kep
       force_first: the first key blocks are forced
       force_previous: those before the own blocks
       force_last: the last key blocks of the sequence
-      remap_step: a > 0: column c is keys [c s, c s + l), s = block_keys / a, l = remap_span s, and
-          exists where these are keys; key block j has sum_(m < a, n < remap_span) p[a j + m - n], p
-          = 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0: a column
-          is a key block, y = u
+      remap_step: a > 0: column c is keys [c s, c s + l) with s = block_keys / a, l = remap_span s.
+          It exists where these are keys.  Key block j has sum_(m < a, n < remap_span) p[a j + m -
+          n].  p is 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0:
+          a column is a key block, y = u
       remap_span: l in steps, >= 1 with remap_step
       scale: of scores, > 0; 0: 1 / sqrt(d), for given scores 1
       ratio: k of top_k = ratio times the key blocks of the scope; count stays 0
@@ -1392,8 +1392,9 @@ def select_token(ctx=None, *, index=None, index_count=None, kept_score=None, kep
           at least
       index_count: (b, x, s) i32: keys wanted
       kept_score: (b, x, s, keep) f32: their scores, -inf past the count; needs index
-      kept_mass: (b, h, s) f32: share of the query head's softmax over all keys that can be selected
-          that the list holds, 0 for an empty list; of dot and subset without pool_keys; needs index
+      kept_mass: (b, h, s) f32: share of the query head's softmax that the list holds, over all keys
+          that can be selected.  0 for an empty list.  Of dot and subset without pool_keys; needs
+          index
 
     Optional inputs
       q: (b, s, h, d) f32 f16 bf16 e4m3: the scale of codes is the caller's, in weight or scale;
@@ -1415,7 +1416,7 @@ def select_token(ctx=None, *, index=None, index_count=None, kept_score=None, kep
           keys; absent: its own number
       context_len: (r) i32: p_i = i + context_len - Lq; absent: Lk
       block_mask: (b, x, s, mask_bytes) u8: bit c % 8 of byte c / 8 is 1 where keys of block c of
-          block_keys may be selected; a bit for each block of t or pages * page keys, in whole bytes
+          block_keys may be selected.  It has a bit for each block of t or pages * page keys
 
     b, x, s, keep, h: extents of new outputs that no input tells.
 
@@ -1547,8 +1548,8 @@ def select_line(ctx=None, *, index=None, index_count=None, column=None, column_c
                 key_max=0, aligned=0, in_blocks=0, causal=0, block_rows=0, block_keys=0):
     """Lists from lines or from bits.
 
-    Lines are key numbers (vertical) and distances behind the row (slash), ascending and no number
-    twice, as x_select_block writes them; entries < 0 and past the counts are none.  With M =
+    Lines are key numbers (vertical) and distances behind the row (slash).  They ascend, no number
+    twice, as x_select_block writes them.  Entries < 0 and past the counts are none.  With M =
     block_rows = block_keys, a row block at positions [a, a + M) and e = a + M:
       ranges    for each slash x < e, the largest first: [hi - M, hi) with hi = max(e - x, M).  With
                 hi at most M past the end of the open range that is extended by M, if hi is past it
@@ -1557,12 +1558,12 @@ def select_line(ctx=None, *, index=None, index_count=None, column=None, column_c
                 keys: for entry_keys = 1.  aligned = 1: the key blocks that the ranges touch
       column    the verticals below e that are keys, outside the ranges; aligned: outside the
                 blocks
-    in_blocks = 1: numbers are of key blocks and index holds the blocks J up to the row block's own
-    block I with J a vertical or I - J a slash; I holds the row block's last position.
+    in_blocks = 1: numbers are of key blocks.  Block I holds the row block's last position.  index
+    holds the blocks J <= I with J a vertical or I - J a slash.
     Rows past a causal diagonal are the reader's to hide: give x_sparse_forward causal = 1.
 
-    Bits: index holds the key blocks of the sequence whose bit is 1; causal = 1: of those that do
-    not begin past the row block's last row.
+    Bits: index holds the key blocks of the sequence whose bit is 1.  With causal = 1 none begins
+    past the row block's last row.
 
     Where a count exceeds what fits, the highest are cut.  List rows of no sequence are not written.
     Every valid call has one kernel a backend.
@@ -1687,7 +1688,7 @@ def select_heads(ctx_or_q=None, /, q=None, k=None, *, ctx=None, head_map=None, l
 
     The feature of a head is its s x s matrix of probabilities: softmax rows of scale <q_i, k_j>.
     Two heads are 1 - cos apart, two clusters the mean over their pairs of heads.  Clusters begin as
-    single heads.  The two that are closest become one until there are `clusters`; of equal
+    single heads.  The two that are closest become one until there are `clusters`.  Of equal
     distances the one of the smallest first head counts, then of the smallest second.  A distance
     that is no number counts as infinite.  head_map[i] is the smallest head of i's cluster: the one
     that computes scores for all.  Labels number the clusters by their smallest heads.

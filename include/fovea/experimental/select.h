@@ -13,12 +13,13 @@
  *    bits         the same every run; host and CUDA agree wherever they compare equal scores
  *
  *  Row blocks and key blocks.  List row R of a sequence holds its rows [R block_rows, (R + 1)
- *  block_rows), key block c its keys [c block_keys, (c + 1) block_keys); the last are partial.  A
+ *  block_rows).  Key block c holds its keys [c block_keys, (c + 1) block_keys).  Tails are partial.
+ *  A
  *  padded sequence of Lq rows has ceil(Lq / block_rows) list rows.  Packed, the first list row of
  *  sequence r is query_start[r] / block_rows + r, its first column key_start[r] / block_keys + r.
  *  List rows of no sequence are neither read nor written.  Row i is at position i + Lk - Lq.  List
- *  head j of x serves the h / x query heads from j (h / x) on, column head j of g those from
- *  j (h / g) on.
+ *  head j of x serves the h / x query heads from j (h / x) on.  Column head j of g serves the h / g
+ *  from j (h / g) on.
  *
  *  Extents of its own:
  *    y = 3: key blocks of a list row, see remap_step
@@ -150,9 +151,9 @@ typedef struct fovea_x_select_block_params {
   int64_t force_first;        /**< the first key blocks are forced */
   int64_t force_previous;     /**< those before the own blocks */
   int64_t force_last;         /**< the last key blocks of the sequence */
-  int64_t remap_step;         /**< a > 0: column c is keys [c s, c s + l), s = block_keys / a,
-                                   l = remap_span s, and exists where these are keys; key block j
-                                   has sum_(m < a, n < remap_span) p[a j + m - n], p = 0 where
+  int64_t remap_step;         /**< a > 0: column c is keys [c s, c s + l) with s = block_keys / a,
+                                   l = remap_span s.  It exists where these are keys.  Key block j
+                                   has sum_(m < a, n < remap_span) p[a j + m - n].  p is 0 where
                                    there is no eligible column.  y = ceil((u s + l - 1) /
                                    block_keys).  0: a column is a key block, y = u */
   int64_t remap_span;         /**< l in steps, >= 1 with remap_step */
@@ -238,16 +239,16 @@ typedef struct fovea_x_select_token_params {
                                  reads; -1 or past the last: no keys; absent: its own number */
   fovea_tensor context_len; /**< [in, optional] (r) i32: p_i = i + context_len - Lq; absent: Lk */
   fovea_tensor block_mask;  /**< [in, optional] (b, x, s, mask_bytes) u8: bit c % 8 of byte c / 8
-                                 is 1 where keys of block c of block_keys may be selected; a bit for
-                                 each block of t or pages * page keys, in whole bytes */
+                                 is 1 where keys of block c of block_keys may be selected.  It has a
+                                 bit for each block of t or pages * page keys */
   fovea_tensor index;       /**< [out, optional] (b, x, s, keep) i32: keys by their number in the
                                  sequence; one of index and index_count at least */
   fovea_tensor index_count; /**< [out, optional] (b, x, s) i32: keys wanted */
   fovea_tensor kept_score;  /**< [out, optional] (b, x, s, keep) f32: their scores, -inf past the
                                  count; needs index */
   fovea_tensor kept_mass;   /**< [out, optional] (b, h, s) f32: share of the query head's softmax
-                                 over all keys that can be selected that the list holds, 0 for an
-                                 empty list; of dot and subset without pool_keys; needs index */
+                                 that the list holds, over all keys that can be selected.  0 for an
+                                 empty list.  Of dot and subset without pool_keys; needs index */
   int64_t query_max;        /**< longest sequence of rows; 0: s */
   int64_t key_max;          /**< longest sequence of keys; 0: t or pages * page */
   int64_t window_left;      /**< keys seen to the left, the row's own position counted; 0: all */
@@ -278,8 +279,8 @@ FOVEA_API fovea_status fovea_x_select_token(
 
 /** Lists from lines or from bits.
  *
- *  Lines are key numbers (vertical) and distances behind the row (slash), ascending and no number
- *  twice, as x_select_block writes them; entries < 0 and past the counts are none.  With M =
+ *  Lines are key numbers (vertical) and distances behind the row (slash).  They ascend, no number
+ *  twice, as x_select_block writes them.  Entries < 0 and past the counts are none.  With M =
  *  block_rows = block_keys, a row block at positions [a, a + M) and e = a + M:
  *    ranges    for each slash x < e, the largest first: [hi - M, hi) with hi = max(e - x, M).  With
  *              hi at most M past the end of the open range that is extended by M, if hi is past it
@@ -288,12 +289,12 @@ FOVEA_API fovea_status fovea_x_select_token(
  *              keys: for entry_keys = 1.  aligned = 1: the key blocks that the ranges touch
  *    column    the verticals below e that are keys, outside the ranges; aligned: outside the
  *              blocks
- *  in_blocks = 1: numbers are of key blocks and index holds the blocks J up to the row block's own
- *  block I with J a vertical or I - J a slash; I holds the row block's last position.
+ *  in_blocks = 1: numbers are of key blocks.  Block I holds the row block's last position.  index
+ *  holds the blocks J <= I with J a vertical or I - J a slash.
  *  Rows past a causal diagonal are the reader's to hide: give x_sparse_forward causal = 1.
  *
- *  Bits: index holds the key blocks of the sequence whose bit is 1; causal = 1: of those that do
- *  not begin past the row block's last row.
+ *  Bits: index holds the key blocks of the sequence whose bit is 1.  With causal = 1 none begins
+ *  past the row block's last row.
  *
  *  Where a count exceeds what fits, the highest are cut.  List rows of no sequence are not written.
  *  Every valid call has one kernel a backend.
@@ -339,7 +340,7 @@ FOVEA_API fovea_status fovea_x_select_line(
  *
  *  The feature of a head is its s x s matrix of probabilities: softmax rows of scale <q_i, k_j>.
  *  Two heads are 1 - cos apart, two clusters the mean over their pairs of heads.  Clusters begin as
- *  single heads.  The two that are closest become one until there are `clusters`; of equal
+ *  single heads.  The two that are closest become one until there are `clusters`.  Of equal
  *  distances the one of the smallest first head counts, then of the smallest second.  A distance
  *  that is no number counts as infinite.  head_map[i] is the smallest head of i's cluster: the one
  *  that computes scores for all.  Labels number the clusters by their smallest heads.

@@ -1234,7 +1234,7 @@ c_struct! {
     force_first: i64 = 1976, "the first key blocks are forced";
     force_previous: i64 = 1984, "those before the own blocks";
     force_last: i64 = 1992, "the last key blocks of the sequence";
-    remap_step: i64 = 2000, r"a \> 0: column c is keys \[c s, c s + l), s = block_keys / a, l = remap_span s, and exists where these are keys; key block j has sum_(m \< a, n \< remap_span) p\[a j + m - n\], p = 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0: a column is a key block, y = u";
+    remap_step: i64 = 2000, r"a \> 0: column c is keys \[c s, c s + l) with s = block_keys / a, l = remap_span s.  It exists where these are keys.  Key block j has sum_(m \< a, n \< remap_span) p\[a j + m - n\].  p is 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0: a column is a key block, y = u";
     remap_span: i64 = 2008, r"l in steps, \>= 1 with remap_step";
     scale: f32 = 2016, r"of scores, \> 0; 0: 1 / sqrt(d), for given scores 1";
     ratio: f32 = 2020, "k of top_k = ratio times the key blocks of the scope; count stays 0";
@@ -1292,11 +1292,11 @@ c_struct! {
     page_table: fovea_tensor = 968, "`(rows, pages)` i32: pool page of each page of keys; -1: absent, its keys are not seen";
     cache_row: fovea_tensor = 1064, "`(r)` i32: row of page_table, or of k, that a sequence reads; -1 or past the last: no keys; absent: its own number";
     context_len: fovea_tensor = 1160, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
-    block_mask: fovea_tensor = 1256, "`(b, x, s, mask_bytes)` u8: bit c % 8 of byte c / 8 is 1 where keys of block c of block_keys may be selected; a bit for each block of t or pages * page keys, in whole bytes";
+    block_mask: fovea_tensor = 1256, "`(b, x, s, mask_bytes)` u8: bit c % 8 of byte c / 8 is 1 where keys of block c of block_keys may be selected.  It has a bit for each block of t or pages * page keys";
     index: fovea_tensor = 1352, "`(b, x, s, keep)` i32: keys by their number in the sequence; one of index and index_count at least";
     index_count: fovea_tensor = 1448, "`(b, x, s)` i32: keys wanted";
     kept_score: fovea_tensor = 1544, "`(b, x, s, keep)` f32: their scores, -inf past the count; needs index";
-    kept_mass: fovea_tensor = 1640, "`(b, h, s)` f32: share of the query head's softmax over all keys that can be selected that the list holds, 0 for an empty list; of dot and subset without pool_keys; needs index";
+    kept_mass: fovea_tensor = 1640, "`(b, h, s)` f32: share of the query head's softmax that the list holds, over all keys that can be selected.  0 for an empty list.  Of dot and subset without pool_keys; needs index";
     query_max: i64 = 1736, "longest sequence of rows; 0: s";
     key_max: i64 = 1744, "longest sequence of keys; 0: t or pages * page";
     window_left: i64 = 1752, "keys seen to the left, the row's own position counted; 0: all";
@@ -1323,8 +1323,8 @@ c_struct! {
     /// ```text
     /// Lists from lines or from bits.
     ///
-    /// Lines are key numbers (vertical) and distances behind the row (slash), ascending and no number
-    /// twice, as x_select_block writes them; entries < 0 and past the counts are none.  With M =
+    /// Lines are key numbers (vertical) and distances behind the row (slash).  They ascend, no number
+    /// twice, as x_select_block writes them.  Entries < 0 and past the counts are none.  With M =
     /// block_rows = block_keys, a row block at positions [a, a + M) and e = a + M:
     ///   ranges    for each slash x < e, the largest first: [hi - M, hi) with hi = max(e - x, M).  With
     ///             hi at most M past the end of the open range that is extended by M, if hi is past it
@@ -1333,12 +1333,12 @@ c_struct! {
     ///             keys: for entry_keys = 1.  aligned = 1: the key blocks that the ranges touch
     ///   column    the verticals below e that are keys, outside the ranges; aligned: outside the
     ///             blocks
-    /// in_blocks = 1: numbers are of key blocks and index holds the blocks J up to the row block's own
-    /// block I with J a vertical or I - J a slash; I holds the row block's last position.
+    /// in_blocks = 1: numbers are of key blocks.  Block I holds the row block's last position.  index
+    /// holds the blocks J <= I with J a vertical or I - J a slash.
     /// Rows past a causal diagonal are the reader's to hide: give x_sparse_forward causal = 1.
     ///
-    /// Bits: index holds the key blocks of the sequence whose bit is 1; causal = 1: of those that do
-    /// not begin past the row block's last row.
+    /// Bits: index holds the key blocks of the sequence whose bit is 1.  With causal = 1 none begins
+    /// past the row block's last row.
     ///
     /// Where a count exceeds what fits, the highest are cut.  List rows of no sequence are not written.
     /// Every valid call has one kernel a backend.
@@ -1376,7 +1376,7 @@ c_struct! {
     ///
     /// The feature of a head is its s x s matrix of probabilities: softmax rows of scale <q_i, k_j>.
     /// Two heads are 1 - cos apart, two clusters the mean over their pairs of heads.  Clusters begin as
-    /// single heads.  The two that are closest become one until there are `clusters`; of equal
+    /// single heads.  The two that are closest become one until there are `clusters`.  Of equal
     /// distances the one of the smallest first head counts, then of the smallest second.  A distance
     /// that is no number counts as infinite.  head_map[i] is the smallest head of i's cluster: the one
     /// that computes scores for all.  Labels number the clusters by their smallest heads.
