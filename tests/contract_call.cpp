@@ -230,7 +230,8 @@ std::string Call::canonical(const Field& f, std::string dim) const {
   if (dim == "tile_rows" || dim == "tile_bytes") return "fixed";
   if (isdigit(dim[0])) return "fixed";
   // Heads of lists and of what they are made from; key blocks that columns make.
-  if (op->find("column_forced") && (dim == "h" || dim == "x" || dim == "y")) return "fixed";
+  if (op->find("kept_mass") && (dim == "h" || dim == "x" || dim == "y")) return "fixed";
+  if (dim == "mask_bytes") return "fixed";
   if (op->find("column_forced") && dim == "u" && has("score_out")) return "fixed";
   // Summaries: heads divide heads, and parts stand side by side.
   if (op->find("group_stride") && (dim == "h" || dim == "x")) return "fixed";

@@ -9,6 +9,8 @@
 // | index, of no blocks | -1 .. the last key |
 // | row | -1 .. the last row of o |
 // | keep_row | 0 .. keep |
+// Calls of row blocks and key blocks do not say in the contract how many rows and keys that is:
+// their lengths and starts have no upper bound here.
 #include "core/inspect.h"
 
 #include <algorithm>
@@ -27,11 +29,13 @@ class Inspector {
       : ctx_(ctx), contract_(contract), params_(static_cast<const char*>(params)) {}
 
   void run() {
-    const int64_t rows_of_q = extent("s"), keys_of_k = keys();
+    const bool blocks = extent("n") >= 0 && extent("s") < 0 && extent("t") < 0;
+    const int64_t rows_of_q = blocks ? INT32_MAX : extent("s"),
+                  keys_of_k = blocks ? INT32_MAX : keys();
     starts("start", rows_of_q);
     starts("query_start", rows_of_q);
     // cache_get packs k_out, of u tokens; all others pack k.
-    starts("key_start", extent("u") >= 0 ? extent("u") : extent("t"));
+    starts("key_start", blocks ? INT32_MAX : extent("u") >= 0 ? extent("u") : extent("t"));
     lengths("query_len", lasts("", "query_start", rows_of_q));
     lengths("key_len", lasts("", "key_start", keys_of_k));
     lengths("key_first", lasts("key_len", "key_start", keys_of_k));
@@ -59,6 +63,11 @@ class Inspector {
       if (!strcmp(contract_.fields[i].name, name)) return true;
     return false;
   }
+  bool is_output(const char* name) const {
+    for (int i = 0; i < contract_.count; ++i)
+      if (!strcmp(contract_.fields[i].name, name)) return contract_.fields[i].out;
+    return false;
+  }
 
   // The extent that the contract gives this name, of the first tensor that has it; or -1.
   int64_t extent(const char* name) const {
@@ -83,9 +92,10 @@ class Inspector {
     return table ? table->shape[0] : extent("rows");
   }
 
-  // The values of an i32 field, rows one after another; none where it is absent.
+  // The values of an i32 input, rows one after another; none where it is absent or of another type.
   std::vector<int32_t> read(const char* name) const {
     const fovea_tensor* x = tensor(name);
+    if (x && (x->dtype != FOVEA_I32 || is_output(name))) return {};
     int64_t count = x ? 1 : 0, last = 0;
     for (int axis = 0; x && axis < x->ndim; ++axis) {
       count *= x->shape[axis];

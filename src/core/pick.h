@@ -8,21 +8,19 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/attend.h"
+#include "core/convert.h"
 
 namespace fovea {
 
 constexpr uint32_t kPickNone = 0x007fffff;  // the key of -inf
 
-FOVEA_HD uint32_t bits_of(float x) {
-  uint32_t bits;
-  memcpy(&bits, &x, sizeof bits);
-  return bits;
-}
-FOVEA_HD float float_of(uint32_t bits) {
-  float x;
-  memcpy(&x, &bits, sizeof x);
-  return x;
+// A product that no sum is fused with.
+FOVEA_HD float rounded_product(float x, float y) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(x, y);
+#else
+  return x * y;
+#endif
 }
 // NaN as -inf and -0 as 0.
 FOVEA_HD float pick_score(float x) {
@@ -87,6 +85,33 @@ struct PickCut {
   FOVEA_HD static PickCut all() { return {kPickNone, 0}; }
   FOVEA_HD bool takes(uint32_t at, int64_t index) const {
     return at > key || (at == key && index < end);
+  }
+};
+
+// Bounds of a list; 0: none.
+struct PickLimits {
+  int64_t least, most;
+  int64_t capacity;  // what fits the list; < 0: there is no list
+};
+
+// How many entries a list keeps: `forced` of the forced ones, `free` of the others, which the rule
+// takes `taken` of.  `wanted` is what it would keep if it had room.
+struct PickKeep {
+  int64_t forced, free, wanted;
+
+  FOVEA_HD PickKeep(const PickLimits& limits, int64_t all_forced, int64_t taken, int64_t others)
+      : forced(all_forced), free(taken) {
+    if (forced + free < limits.least)
+      free = limits.least - forced < others ? limits.least - forced : others;
+    if (limits.most) cut(limits.most);
+    wanted = forced + free;
+    if (limits.capacity >= 0) cut(limits.capacity);
+  }
+
+ private:
+  FOVEA_HD void cut(int64_t most) {
+    if (forced > most) forced = most;
+    if (free > most - forced) free = most - forced;
   }
 };
 

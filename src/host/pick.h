@@ -65,4 +65,24 @@ int64_t count_by_mass(int64_t n, Key key, const PickMass& mass, PickRule rule, i
   return walk.count + walk.ties(ties, mass(pick_value(walk.prefix)));
 }
 
+// visit(c, slot) for the entries that a list of n keeps, ascending: key(c) is 0 for one that is
+// forced or not there, and `cut` is of a sequence in which entry 0 has the number `begin`.
+template <class Key, class IsForced, class Visit>
+PickKeep each_kept(int64_t n, const PickLimits& limits, Key key, IsForced forced, PickCut cut,
+                   int64_t begin, Visit visit) {
+  int64_t all_forced = 0, taken = 0, others = 0;
+  for (int64_t c = 0; c < n; ++c) {
+    const uint32_t k = key(c);
+    all_forced += forced(c), others += k != 0, taken += k && cut.takes(k, begin + c);
+  }
+  const PickKeep keep(limits, all_forced, taken, others);
+  if (keep.free != taken) cut = cut_after(n, key, keep.free, others), begin = 0;
+  int64_t slot = 0, rank = 0;
+  for (int64_t c = 0; c < n; ++c) {
+    const uint32_t k = key(c);
+    if (forced(c) ? rank++ < keep.forced : k && cut.takes(k, begin + c)) visit(c, slot++);
+  }
+  return keep;
+}
+
 }  // namespace fovea::host

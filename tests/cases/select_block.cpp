@@ -26,7 +26,7 @@ class SelectBuild {
     keys_ = x.at("u") * step_ + span - step_ + (p.remap_step ? step_ - 1 : 0);
     if (!made_.has("column") && !made_.has("score") && !made_.has("column_forced"))
       keys_ = p.key_max;
-    x["y"] = (keys_ + block_keys_ - 1) / block_keys_, x["block_bytes"] = (x["y"] + 7) / 8;
+    x["y"] = (keys_ + block_keys_ - 1) / block_keys_, x["mask_bytes"] = (x["y"] + 7) / 8;
     x["r"] = x["b"];
     if (made_.has("query_start") || made_.has("key_start")) x["r"] = 3;
     if (made_.has("query_start")) x["b"] = 1;

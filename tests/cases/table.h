@@ -46,8 +46,9 @@ class TableCall {
   }
   bool has(const std::string& name) const { return given_.count(name) != 0; }
 
-  // Adds the given inputs, not filled; then the given outputs; then what they must be.
-  void inputs();
+  // Adds the given inputs but `later` ones, not filled; then the given outputs; then what they must
+  // be.
+  void inputs(const std::vector<std::string>& later = {});
   void outputs();
   void expect(const std::vector<Expected>& expected);
 

@@ -60,7 +60,7 @@ void block_extents(Draw& d) {
 
 void block_scalars(Draw& d) {
   const bool scored = d.has("row") || d.has("score");
-  d.x("block_bytes") = ceil_div(d.x("y"), 8);
+  d.x("mask_bytes") = ceil_div(d.x("y"), 8);
   if (!scored && !d.has("column_forced")) d.set("key_max", d.x("capacity"));
   for (const char* field : {"count", "min_keep", "max_keep", "min_extra", "force_first",
                             "force_previous", "force_last"})
@@ -112,6 +112,160 @@ const Rules kBlock({"x_select_block"}, {.tensors = block_tensors,
                                         .scalars = block_scalars,
                                         .integers = counts,
                                         .rough = rounds});
+
+// Codes, or queries and keys.
+void token_tensors(Draw& d) {
+  const bool codes = d.one_in(6);
+  for (const char* field : {"q", "k", "code_q", "code"}) d.drop(field);
+  for (const char* field : {"q", "k"})
+    if (!codes) d.give(field);
+  for (const char* field : {"code_q", "code"})
+    if (codes) d.give(field);
+  if (codes) d.drop("k_scale"), d.drop("weight");
+  if (codes || !d.has("index")) d.drop("kept_mass");
+  if (!d.has("index")) d.drop("kept_score"), d.give("index_count");
+  if (d.has("weight")) d.drop("kept_mass");
+}
+
+void token_letters(Draw& d) {
+  d.x("keep") = d.one_of({0, 1, 2, 5, 17, 40, 300});
+  d.x("words") = d.one_of({1, 1, 2, 4});
+  d.x("groups") = d.one_in(2) && d.x("d") % 2 == 0 ? 2 : 1;
+}
+
+void token_extents(Draw& d) {
+  const bool apart = d.one_in(2);
+  if (apart) d.x("x") = d.x("h");
+  if (!apart)
+    for (int64_t x : {1, 2, 4})
+      if (d.x("h") % x == 0 && d.x("g") && (x % d.x("g") == 0 || d.x("g") % x == 0)) d.x("x") = x;
+  d.set("reduce", static_cast<int32_t>(d.x("x") == d.x("h") ? 0 : 1 + d.below(3)));
+}
+
+void token_scalars(Draw& d) {
+  for (const char* field : {"count", "first_keys", "last_keys", "force_last"})
+    d.set<int64_t>(field, d.one_in(2) ? d.one_of({1, 2, 3, 8, 40, INT64_MAX}) : 0);
+  d.set<int64_t>("block_keys", d.has("block_mask") ? d.one_of({0, 1, 7, 64}) : 0);
+  d.set<int64_t>("pool_keys", 0), d.set<float>("ratio", 0), d.set<int64_t>("subset", 0);
+  if (d.one_in(3)) d.set("ratio", 0.3f);
+  int32_t measure = d.has("code") ? 2 : static_cast<int32_t>(d.one_of({0, 1, 3}));
+  if (d.has("weight")) measure = 1;
+  if (d.has("kept_mass")) measure = static_cast<int32_t>(d.one_of({0, 3}));
+  if (measure == 3 && d.x("d") > 0) d.set<int64_t>("subset", 1 + d.below(d.x("d")));
+  d.set("measure", measure);
+  if (!d.has("kept_mass") && d.one_in(3))
+    d.set<int64_t>("pool_keys", d.one_of({1, 5, 16, INT64_MAX})), d.set<float>("ratio", 0);
+  if (d.has("block_mask")) {
+    const int64_t block = d.scalar<int64_t>("block_keys") ? d.scalar<int64_t>("block_keys") : 64;
+    const int64_t keys = d.has("page_table") ? d.x("pages") * d.x("page") : d.x("t");
+    d.x("mask_bytes") = ceil_div(ceil_div(keys, block), 8);
+  }
+  d.set<int64_t>("key_step", d.one_in(4) ? 4 : 0);
+  d.set<int64_t>("key_shift", d.one_in(4) ? d.below(9) - 3 : 0);
+}
+
+// The share of a subset's norm is a rounding on each backend, and so are sums of heads.
+bool token_rounds(const Call& call) {
+  const auto number = [&](const char* field) {
+    return *reinterpret_cast<const int32_t*>(call.params() + call.op->find(field)->offset);
+  };
+  return number("measure") == FOVEA_X_SELECT_SCORE_SUBSET || number("reduce");
+}
+
+const Rules kToken({"x_select_token"}, {.tensors = token_tensors,
+                                        .letters = token_letters,
+                                        .extents = token_extents,
+                                        .scalars = token_scalars,
+                                        .rough = token_rounds});
+
+// Lines, or bits.
+void line_tensors(Draw& d) {
+  const bool bits = d.one_in(3);
+  for (const char* field : {"bits", "vertical", "slash"}) d.drop(field);
+  if (bits) d.give("bits");
+  if (!bits && !d.one_in(4)) d.give("vertical");
+  if (!bits && (!d.has("vertical") || !d.one_in(4))) d.give("slash");
+  if (!d.has("vertical")) d.drop("vertical_count");
+  if (!d.has("slash")) d.drop("slash_count");
+  if (bits) d.drop("column"), d.drop("column_count"), d.drop("bits_out");
+  if (d.has("bits_out") && d.one_in(2)) d.drop("column"), d.drop("column_count");
+  d.give("index_count");
+}
+
+void line_letters(Draw& d) {
+  d.x("s") = d.length(), d.x("t") = d.length();
+  d.x("keep") = d.one_of({0, 1, 3, 40}), d.x("columns") = d.one_of({0, 1, 3, 40});
+}
+
+void line_extents(Draw& d) {
+  d.x("n") = d.x("s"), d.x("u") = d.length(), d.x("slashes") = d.length();
+  d.x("x") = d.one_of({0, 1, 2, 3});
+}
+
+void line_scalars(Draw& d) {
+  const bool lines = !d.has("bits");
+  const int32_t block = static_cast<int32_t>(d.one_of({0, 1, 5, 16, 64}));
+  d.set("block_rows", block);
+  d.set("block_keys", lines ? block : static_cast<int32_t>(d.one_of({0, 1, 5, 64})));
+  d.set<int64_t>("key_max", 1 + d.below(500));
+  const bool keys = d.has("column") || d.has("column_count");
+  const bool in_blocks = lines && !keys && d.one_in(2);
+  d.set<int32_t>("in_blocks", in_blocks);
+  d.set<int32_t>("aligned", lines && !in_blocks && (d.has("bits_out") || d.one_in(2)));
+  d.set<int32_t>("causal", lines ? 0 : static_cast<int32_t>(d.below(2)));
+  const int32_t each = d.scalar<int32_t>("block_keys");
+  d.x("mask_bytes") = ceil_div(ceil_div(d.scalar<int64_t>("key_max"), each ? each : 64), 8);
+}
+
+// Ascending lines of a head; now and then any numbers, which no list may leave memory for.
+bool line_numbers(Filler& f, const Tensor& x) {
+  if (f.is(x, {"vertical_count", "slash_count"})) {
+    f.places(x, 0, 60);
+    return true;
+  }
+  if (!f.is(x, {"vertical", "slash"})) return false;
+  if (f.one_in(8)) {
+    f.places(x, 0, 400);
+    return true;
+  }
+  int64_t last = -1, n = 0;
+  const int64_t extent = x.view.shape[2];
+  f.put<int32_t>(x, [&] {
+    if (n++ % extent == 0) last = f.random(-3, 2);
+    last += f.random(1, 9);
+    return static_cast<int32_t>(last);
+  });
+  return true;
+}
+
+void heads_letters(Draw& d) {
+  d.x("s") = d.one_of({0, 1, 2, 5, 5, 8});
+}
+
+void heads_scalars(Draw& d) {
+  d.set<int64_t>("clusters", d.has("clusters_of") ? 0 : d.one_of({1, 2, 3, 100}));
+}
+
+bool cluster_counts(Filler& f, const Tensor& x) {
+  if (x.field->name != "clusters_of") return false;
+  f.places(x, 0, 9);
+  return true;
+}
+
+// A rounding may decide which clusters are closest.
+bool always(const Call&) {
+  return true;
+}
+
+const Rules kLine({"x_select_line"}, {.tensors = line_tensors,
+                                      .letters = line_letters,
+                                      .extents = line_extents,
+                                      .scalars = line_scalars,
+                                      .integers = line_numbers});
+const Rules kHeads({"x_select_heads"}, {.letters = heads_letters,
+                                        .scalars = heads_scalars,
+                                        .integers = cluster_counts,
+                                        .rough = always});
 
 }  // namespace
 }  // namespace random_calls

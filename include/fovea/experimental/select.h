@@ -13,15 +13,20 @@
  *    bits         the same every run; host and CUDA agree wherever they compare equal scores
  *
  *  Row blocks and key blocks.  List row R of a sequence holds its rows [R block_rows, (R + 1)
- *  block_rows), key block c its keys [c block_keys, (c + 1) block_keys); the last are partial.  A
+ *  block_rows).  Key block c holds its keys [c block_keys, (c + 1) block_keys).  Tails are partial.
+ *  A
  *  padded sequence of Lq rows has ceil(Lq / block_rows) list rows.  Packed, the first list row of
  *  sequence r is query_start[r] / block_rows + r, its first column key_start[r] / block_keys + r.
  *  List rows of no sequence are neither read nor written.  Row i is at position i + Lk - Lq.  List
- *  head j of x serves the h / x query heads from j (h / x) on, column head j of g those from
- *  j (h / g) on.
+ *  head j of x serves the h / x query heads from j (h / x) on.  Column head j of g serves the h / g
+ *  from j (h / g) on.
  *
  *  Extents of its own:
- *    y = 3: key blocks of a list row, see remap_step */
+ *    y = 3: key blocks of a list row, see remap_step
+ *    mask_bytes = 1: a bit for each key block, in whole bytes
+ *    words = 2: words of 32 bits in a code
+ *    slashes = 2: offsets of a head
+ *    columns = 2: single keys of a list row */
 #ifndef FOVEA_EXPERIMENTAL_SELECT_H
 #define FOVEA_EXPERIMENTAL_SELECT_H
 
@@ -105,16 +110,17 @@ typedef struct fovea_x_select_block_params {
   fovea_tensor row;           /**< [in, optional] (b, n, h, d) f32 f16 bf16: a summary of each row
                                    block, or the queries themselves; needs column */
   fovea_tensor column;        /**< [in, optional] (key_b, u, g, d) f32 f16 bf16: a summary of each
-                                   key block: g divides h; box: the largest of its keys; needs row */
+                                   key block: g divides h; box: the largest of its keys; needs
+                                   row */
   fovea_tensor column_low;    /**< [in, optional] (key_b, u, g, d) f32 f16 bf16: box: the smallest
                                    of its keys; the dtype of column */
   fovea_tensor score;         /**< [in, optional] (b, h, n, u) f32: scores in place of row and
                                    column; its columns are the sequence's own */
   fovea_tensor column_weight; /**< [in, optional] (key_b, g, u) f32: >= 0, of normalise weighted */
-  fovea_tensor block_mask;    /**< [in, optional] (b, x, n, block_bytes) u8: bit c % 8 of byte c / 8
+  fovea_tensor block_mask;    /**< [in, optional] (b, x, n, mask_bytes) u8: bit c % 8 of byte c / 8
                                    is 1 where key block c is eligible; ceil(y / 8) bytes; not with
                                    remap_step */
-  fovea_tensor forced;        /**< [in, optional] (b, x, n, block_bytes) u8: the same where it is
+  fovea_tensor forced;        /**< [in, optional] (b, x, n, mask_bytes) u8: the same where it is
                                    forced */
   fovea_tensor row_forced;    /**< [in, optional] (b, x, n) u8: not 0: all key blocks are forced */
   fovea_tensor column_forced; /**< [in, optional] (key_b, g, u) u8: bit 0: the key block is forced;
@@ -145,9 +151,9 @@ typedef struct fovea_x_select_block_params {
   int64_t force_first;        /**< the first key blocks are forced */
   int64_t force_previous;     /**< those before the own blocks */
   int64_t force_last;         /**< the last key blocks of the sequence */
-  int64_t remap_step;         /**< a > 0: column c is keys [c s, c s + l), s = block_keys / a,
-                                   l = remap_span s, and exists where these are keys; key block j
-                                   has sum_(m < a, n < remap_span) p[a j + m - n], p = 0 where
+  int64_t remap_step;         /**< a > 0: column c is keys [c s, c s + l) with s = block_keys / a,
+                                   l = remap_span s.  It exists where these are keys.  Key block j
+                                   has sum_(m < a, n < remap_span) p[a j + m - n].  p is 0 where
                                    there is no eligible column.  y = ceil((u s + l - 1) /
                                    block_keys).  0: a column is a key block, y = u */
   int64_t remap_span;         /**< l in steps, >= 1 with remap_step */
@@ -178,6 +184,189 @@ FOVEA_API fovea_status fovea_x_select_block_workspace(
     fovea_context* ctx, const fovea_x_select_block_params* params, size_t* bytes);
 FOVEA_API fovea_status fovea_x_select_block(
     fovea_context* ctx, const fovea_x_select_block_params* params);
+
+/** How a query and a key make a score, for each query head. */
+typedef enum fovea_x_select_score {
+  FOVEA_X_SELECT_SCORE_DOT = 0,           /**< scale <q, k> */
+  FOVEA_X_SELECT_SCORE_RELU_WEIGHTED = 1, /**< weight max(scale <q, k>, 0): lightning indexers */
+  FOVEA_X_SELECT_SCORE_HAMMING = 2,       /**< scale (32 words - 2 popcount(code_q xor code)) */
+  FOVEA_X_SELECT_SCORE_SUBSET = 3         /**< scale <q_R, k_R> / sqrt(|q_R|_1 / |q|_1), 0 where
+                                               |q_R|_1 is.  R: the `subset` columns with the largest
+                                               sum of |q_c| over the query heads of a key head */
+} fovea_x_select_score;
+
+/** The keys of each row with the highest scores, for x_sparse_forward with block_keys 1, or with
+ *  pool_keys the blocks of keys.  Scoring and selection run over a few rows at a time, and no array
+ *  of all rows and keys is made.
+ *
+ *  A row sees keys as in attention_forward: lengths, pages, causal, windows, sink_keys,
+ *  context_len, key_step and key_shift.  Of these, keys in first_keys and last_keys are left out,
+ *  since x_sparse_forward sees them by itself, and block_mask leaves out others.  List head j of x
+ *  serves the h / x query heads from j (h / x) on; reduce makes one score of theirs.
+ *  With pool_keys a block's score is the largest of its keys', and index holds block numbers.
+ *  k = max(count, floor(ratio * keys that the window lets the row see)).
+ *
+ *  Rows past query_len are neither read nor written.  A row that sees nothing has count 0.
+ *
+ *  Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.  A
+ *  product is a chain of f32 fused multiply-adds over the columns from 0, the same on both
+ *  backends.  Workspace: 64 MiB at most, and at least the scores of one row.
+ *  Sources: DSA (2512.02556), SparQ (2312.04985), Loki (2406.02542), HashAttention (2412.14468),
+ *  MiniMax Sparse Attention (2606.13392). */
+typedef struct fovea_x_select_token_params {
+  size_t struct_size;       /**< sizeof(fovea_x_select_token_params) */
+  fovea_tensor q;           /**< [in, optional] (b, s, h, d) f32 f16 bf16 e4m3: the scale of codes
+                                 is the caller's, in weight or scale; needs k; not with hamming */
+  fovea_tensor k;           /**< [in, optional] (rows, t, g, d) or paged (pool, page, g, d) f32 f16
+                                 bf16 e4m3 e5m2 i8: g divides h; needs q */
+  fovea_tensor k_scale;     /**< [in, optional] (rows, t, g, groups) or paged (pool, page, g,
+                                 groups) f32: as in attention_forward, for e4m3, e5m2 and i8; needs
+                                 k */
+  fovea_tensor code_q;      /**< [in, optional] (b, s, h, words) i32: hamming: the bits of each
+                                 query; needs code */
+  fovea_tensor code;        /**< [in, optional] (rows, t, g, words) or paged (pool, page, g, words)
+                                 i32: the bits of each key; needs code_q */
+  fovea_tensor weight;      /**< [in, optional] (b, s, h) f32: of relu_weighted; absent: 1 */
+  fovea_tensor query_start; /**< [in, optional] (r+1) i32: first packed row of each sequence,
+                                 ascending from 0; then b = 1 */
+  fovea_tensor key_start;   /**< [in, optional] (r+1) i32: first packed key of each sequence; not
+                                 with page_table or cache_row */
+  fovea_tensor query_len;   /**< [in, optional] (r) i32: rows in use */
+  fovea_tensor key_len;     /**< [in, optional] (r) i32: keys in use */
+  fovea_tensor page_table;  /**< [in, optional] (rows, pages) i32: pool page of each page of keys;
+                                 -1: absent, its keys are not seen */
+  fovea_tensor cache_row;   /**< [in, optional] (r) i32: row of page_table, or of k, that a sequence
+                                 reads; -1 or past the last: no keys; absent: its own number */
+  fovea_tensor context_len; /**< [in, optional] (r) i32: p_i = i + context_len - Lq; absent: Lk */
+  fovea_tensor block_mask;  /**< [in, optional] (b, x, s, mask_bytes) u8: bit c % 8 of byte c / 8
+                                 is 1 where keys of block c of block_keys may be selected.  It has a
+                                 bit for each block of t or pages * page keys */
+  fovea_tensor index;       /**< [out, optional] (b, x, s, keep) i32: keys by their number in the
+                                 sequence; one of index and index_count at least */
+  fovea_tensor index_count; /**< [out, optional] (b, x, s) i32: keys wanted */
+  fovea_tensor kept_score;  /**< [out, optional] (b, x, s, keep) f32: their scores, -inf past the
+                                 count; needs index */
+  fovea_tensor kept_mass;   /**< [out, optional] (b, h, s) f32: share of the query head's softmax
+                                 that the list holds, over all keys that can be selected.  0 for an
+                                 empty list.  Of dot and subset without pool_keys; needs index */
+  int64_t query_max;        /**< longest sequence of rows; 0: s */
+  int64_t key_max;          /**< longest sequence of keys; 0: t or pages * page */
+  int64_t window_left;      /**< keys seen to the left, the row's own position counted; 0: all */
+  int64_t window_right;     /**< keys seen to the right, the row's own position counted; 0: all */
+  int64_t sink_keys;        /**< keys at positions below this stay visible through window_left */
+  int64_t key_step;         /**< p_j = key_step * j + key_shift, below 2^31; 0: 1 */
+  int64_t key_shift;        /**< position of the first key; within 2^31 of 0 */
+  int64_t count;            /**< keys, or blocks of pool_keys, to select */
+  int64_t first_keys;       /**< the first keys are left out */
+  int64_t last_keys;        /**< keys with p_i - last_keys < p_j <= p_i are left out */
+  int64_t force_last;       /**< the last keys (or blocks) that the row sees are taken first, and
+                                 count */
+  int64_t pool_keys;        /**< keys of a block that is selected as a whole; 0: keys */
+  int64_t subset;           /**< columns of SUBSET, 1 .. d */
+  int64_t block_keys;       /**< keys of a block of block_mask; 0: 64 */
+  float scale;              /**< > 0; 0: 1 / sqrt(d), for hamming 1 */
+  float ratio;              /**< share of the keys that a row sees; not with pool_keys */
+  int32_t measure;          /**< fovea_x_select_score */
+  int32_t reduce;           /**< fovea_x_select_reduce */
+  int32_t causal;           /**< 1: window_right = 1 */
+  int32_t reserved;         /**< 0 */
+} fovea_x_select_token_params;
+
+FOVEA_API fovea_status fovea_x_select_token_workspace(
+    fovea_context* ctx, const fovea_x_select_token_params* params, size_t* bytes);
+FOVEA_API fovea_status fovea_x_select_token(
+    fovea_context* ctx, const fovea_x_select_token_params* params);
+
+/** Lists from lines or from bits.
+ *
+ *  Lines are key numbers (vertical) and distances behind the row (slash).  They ascend, no number
+ *  twice, as x_select_block writes them.  Entries < 0 and past the counts are none.  With M =
+ *  block_rows = block_keys, a row block at positions [a, a + M) and e = a + M:
+ *    ranges    for each slash x < e, the largest first: [hi - M, hi) with hi = max(e - x, M).  With
+ *              hi at most M past the end of the open range that is extended by M, if hi is past it
+ *              at all; else the next range opens
+ *    index     the first keys of the parts of M keys into which the ranges fall, of those that are
+ *              keys: for entry_keys = 1.  aligned = 1: the key blocks that the ranges touch
+ *    column    the verticals below e that are keys, outside the ranges; aligned: outside the
+ *              blocks
+ *  in_blocks = 1: numbers are of key blocks.  Block I holds the row block's last position.  index
+ *  holds the blocks J <= I with J a vertical or I - J a slash.
+ *  Rows past a causal diagonal are the reader's to hide: give x_sparse_forward causal = 1.
+ *
+ *  Bits: index holds the key blocks of the sequence whose bit is 1.  With causal = 1 none begins
+ *  past the row block's last row.
+ *
+ *  Where a count exceeds what fits, the highest are cut.  List rows of no sequence are not written.
+ *  Every valid call has one kernel a backend.
+ *  Sources: MInference (2407.02490), FlexPrefill (2502.20766). */
+typedef struct fovea_x_select_line_params {
+  size_t struct_size;          /**< sizeof(fovea_x_select_line_params) */
+  fovea_tensor bits;           /**< [in, optional] (b, x, n, mask_bytes) u8: bit c % 8 of byte c /
+                                    8 is of key block c; not with vertical or slash */
+  fovea_tensor vertical;       /**< [in, optional] (b, x, u) i32: key numbers */
+  fovea_tensor vertical_count; /**< [in, optional] (b, x) i32: how many, cut to u; needs vertical */
+  fovea_tensor slash;          /**< [in, optional] (b, x, slashes) i32: distances */
+  fovea_tensor slash_count;    /**< [in, optional] (b, x) i32: how many, cut to slashes; needs
+                                    slash */
+  fovea_tensor query_start;    /**< [in, optional] (r+1) i32: first packed row of each sequence,
+                                    ascending from 0; then b = 1 */
+  fovea_tensor key_start;      /**< [in, optional] (r+1) i32: first packed key of each sequence */
+  fovea_tensor query_len;      /**< [in, optional] (r) i32: rows in use */
+  fovea_tensor key_len;        /**< [in, optional] (r) i32: keys in use */
+  fovea_tensor index;          /**< [out, optional] (b, x, n, keep) i32: -1 past the count; one
+                                    output at least */
+  fovea_tensor index_count;    /**< [out, optional] (b, x, n) i32: entries wanted */
+  fovea_tensor column;         /**< [out, optional] (b, x, n, columns) i32: single keys, -1 past the
+                                    count; lines that are not in_blocks */
+  fovea_tensor column_count;   /**< [out, optional] (b, x, n) i32: single keys wanted; as column */
+  fovea_tensor bits_out;       /**< [out, optional] (b, x, n, mask_bytes) u8: the entries as bits,
+                                    for `forced` of x_select_block; lines aligned or in_blocks */
+  int64_t query_max;           /**< longest sequence of rows; 0: n block_rows */
+  int64_t key_max;             /**< longest sequence of keys, >= 1; mask_bytes has its blocks */
+  int32_t aligned;             /**< 1: index holds key blocks; lines that are not in_blocks */
+  int32_t in_blocks;           /**< 1: lines are of key blocks */
+  int32_t causal;              /**< 1: no key block past the row block; of bits */
+  int32_t block_rows;          /**< rows of a list row, >= 1; 0: 64 */
+  int32_t block_keys;          /**< keys of a key block, >= 1; 0: 64; lines: as block_rows */
+  int32_t reserved;            /**< 0 */
+} fovea_x_select_line_params;
+
+FOVEA_API fovea_status fovea_x_select_line_workspace(
+    fovea_context* ctx, const fovea_x_select_line_params* params, size_t* bytes);
+FOVEA_API fovea_status fovea_x_select_line(
+    fovea_context* ctx, const fovea_x_select_line_params* params);
+
+/** Clusters of query heads whose attention over a prompt's first tokens is alike (CHAI).
+ *
+ *  The feature of a head is its s x s matrix of probabilities: softmax rows of scale <q_i, k_j>.
+ *  Two heads are 1 - cos apart, two clusters the mean over their pairs of heads.  Clusters begin as
+ *  single heads.  The two that are closest become one until there are `clusters`.  Of equal
+ *  distances the one of the smallest first head counts, then of the smallest second.  A distance
+ *  that is no number counts as infinite.  head_map[i] is the smallest head of i's cluster: the one
+ *  that computes scores for all.  Labels number the clusters by their smallest heads.
+ *
+ *  Limits: d is 1 .. 576, h at most 256.  Sums are f32; the two backends may differ where distances
+ *  are equal to rounding.  Every valid call has one kernel a backend.
+ *  Source: CHAI (2403.08058). */
+typedef struct fovea_x_select_heads_params {
+  size_t struct_size;       /**< sizeof(fovea_x_select_heads_params) */
+  fovea_tensor q;           /**< [in] (b, s, h, d) f32 f16 bf16: the first tokens, five in CHAI */
+  fovea_tensor k;           /**< [in] (b, s, g, d) f32 f16 bf16: g divides h */
+  fovea_tensor query_len;   /**< [in, optional] (b) i32: tokens in use, at most s */
+  fovea_tensor clusters_of; /**< [in, optional] (b) i32: clusters of each batch, cut to 1 .. h;
+                                 clusters stays 0 */
+  fovea_tensor head_map;    /**< [out] (b, h) i32 */
+  fovea_tensor label;       /**< [out, optional] (b, h) i32 */
+  fovea_tensor count;       /**< [out, optional] (b) i32: clusters there are */
+  int64_t clusters;         /**< >= 1, cut to h */
+  float scale;              /**< > 0; 0: 1 / sqrt(d) */
+  int32_t causal;           /**< 1: token i sees tokens up to itself; 0: all */
+} fovea_x_select_heads_params;
+
+FOVEA_API fovea_status fovea_x_select_heads_workspace(
+    fovea_context* ctx, const fovea_x_select_heads_params* params, size_t* bytes);
+FOVEA_API fovea_status fovea_x_select_heads(
+    fovea_context* ctx, const fovea_x_select_heads_params* params);
 
 #ifdef __cplusplus
 }

@@ -125,6 +125,33 @@ class BlockPick {
     return walk.count + walk.ties(ties, mass(pick_value(walk.prefix)));
   }
 
+  template <class Key, class IsForced, class Visit>
+  __device__ PickKeep each_kept(int64_t n, const PickLimits& limits, Key key, IsForced forced,
+                                PickCut cut, int64_t begin, Visit visit) const {
+    const int64_t all_forced = count(n, forced);
+    const int64_t others = count(n, [&](int64_t c) { return key(c) != 0; });
+    const int64_t taken = count(n, [&](int64_t c) {
+      const uint32_t k = key(c);
+      return k && cut.takes(k, begin + c);
+    });
+    const PickKeep keep(limits, all_forced, taken, others);
+    if (keep.free != taken) cut = cut_after(n, key, keep.free, others), begin = 0;
+    int64_t forced_end = n;
+    if (keep.forced < all_forced)
+      forced_end = cut_after(
+                       n, [&](int64_t c) { return forced(c) ? 1u : 0u; }, keep.forced, all_forced)
+                       .end;
+    each(
+        n,
+        [&](int64_t c) {
+          if (forced(c)) return c < forced_end;
+          const uint32_t k = key(c);
+          return k && cut.takes(k, begin + c);
+        },
+        visit);
+    return keep;
+  }
+
  private:
   template <class T>
   __device__ T* parts() const {

@@ -9,14 +9,8 @@ namespace fovea {
 namespace {
 
 constexpr char kOp[] = "x_select_block";
-constexpr int64_t kFar = INT64_MAX / 4;  // stands for every product beyond it
 
 using Params = fovea_x_select_block_params;
-
-int64_t product(int64_t x, int64_t y) {
-  int64_t z;
-  return __builtin_mul_overflow(x, y, &z) || z > kFar ? kFar : z;
-}
 
 void check_enum(const char* field, int32_t value, int32_t last, const char* name) {
   if (value < 0 || value > last) refuse("%s: %s is %d, wanted a %s", kOp, field, value, name);
@@ -183,7 +177,7 @@ void read_blocks(SelectBlock& a, const Params& p) {
     a.u = p.column.data  ? p.column.shape[1]
           : p.score.data ? p.score.shape[3]
                          : p.column_forced.shape[2];
-    capacity = product(a.u, a.step) + (a.remap_step ? a.span - 1 : 0);
+    capacity = far_product(a.u, a.step) + (a.remap_step ? a.span - 1 : 0);
   } else if (!p.key_max) {
     refuse("%s: key_max is 0 without columns, wanted the longest sequence of keys", kOp);
   }
@@ -203,14 +197,14 @@ void read_blocks(SelectBlock& a, const Params& p) {
        {std::pair{&p.block_mask, "block_mask"}, std::pair{&p.forced, "forced"}})
     if (x->data && x->shape[3] != (a.y + 7) / 8)
       refuse(
-          "%s: %s.shape[3] (block_bytes) is %lld, wanted %lld: a bit for each of %lld key blocks "
+          "%s: %s.shape[3] (mask_bytes) is %lld, wanted %lld: a bit for each of %lld key blocks "
           "of "
           "%s",
           kOp, field, lld(x->shape[3]), lld((a.y + 7) / 8), lld(a.y), of);
   Sequences& q = a.sequences;
   q.query_start = int_vector(p.query_start), q.key_start = int_vector(p.key_start);
   q.query_len = int_vector(p.query_len), q.key_len = int_vector(p.key_len);
-  q.s = product(a.n, a.block_rows), q.capacity = capacity;
+  q.s = far_product(a.n, a.block_rows), q.capacity = capacity;
   q.count = p.query_start.data ? p.query_start.shape[0] - 1 : a.b;
   q.query_max = p.query_max && p.query_max < q.s ? p.query_max : q.s;
   q.key_max = p.key_max && p.key_max < capacity ? p.key_max : capacity;

@@ -10,6 +10,7 @@
 //   lists      with a wide scope: a block owns a list row of a list head
 // Thread t of a row's block owns columns t, t + 256, ...: passes over them need no barrier.
 #include "core/dtype.h"
+#include "core/locate.h"
 #include "cuda/block/stage.cuh"
 #include "cuda/launch.h"
 #include "cuda/loop/pick.cuh"
@@ -20,7 +21,7 @@ namespace cuda {
 namespace {
 
 constexpr char kOp[] = "x_select_block";
-constexpr int kRowThreads = 256, kScopeThreads = 1024;
+constexpr int kRowThreads = 256, kScopeThreads = 256;
 constexpr int64_t kChunkBytes = int64_t{48} << 20;
 constexpr int64_t kSharedMost = 40 * 1024;
 
@@ -43,6 +44,7 @@ struct SelectCall {
   Operand row, column, column_low;
   float* room;    // of each block of rows, where shared memory has none
   float* score;   // (b, x, n, y), wide scopes
+  bool* forced;   // the same, where a scope asks which entries are
   PickCut* cut;   // of each scope
   Range* range;   // (b, h, n), minmax of wide scopes
   bool ranging;   // rows only find their ranges
@@ -73,7 +75,7 @@ struct ProductRows {
 };
 
 template <int R>
-__global__ void __launch_bounds__(kStageThreads, 2)
+__global__ void __launch_bounds__(kStageThreads, R == 4 ? 1 : 2)
     products_kernel(const __grid_constant__ SelectCall x, const __grid_constant__ Chunk chunk,
                     int64_t work) {
   extern __shared__ float4 s_dynamic[];
@@ -236,7 +238,7 @@ class RowScores {
         const float product = a_.row     ? chunk_.product[(item_.local * a_.h + head) * a_.u + c]
                               : a_.score ? *a_.score.at(at_.seq.batch, head, at_.row, c)
                                          : 0.f;
-        score = pick_score(__fmul_rn(a_.scale, product));
+        score = a_.scored_as(product);
       }
       head_[c] = score;
     });
@@ -350,35 +352,15 @@ __device__ __forceinline__ void emit(const SelectBlock& a, const RowPick& pick, 
     const uint32_t k = pick_key(score[c]);
     return k > kPickNone && !forced(c) ? k : 0u;
   };
-  const int64_t all_forced = pick.count(at.blocks, forced);
-  const int64_t others = pick.count(at.blocks, [&](int64_t c) { return key(c) != 0; });
-  const int64_t taken = pick.count(at.blocks, [&](int64_t c) {
-    const uint32_t k = key(c);
-    return k && cut.takes(k, begin + c);
-  });
-  const RowKeep keep(a, all_forced, taken, others);
-  if (keep.free != taken) cut = pick.cut_after(at.blocks, key, keep.free, others), begin = 0;
-  int64_t forced_end = at.blocks;
-  if (keep.forced < all_forced) {
-    const PickCut first = pick.cut_after(
-        at.blocks, [&](int64_t c) { return forced(c) ? 1u : 0u; }, keep.forced, all_forced);
-    forced_end = keep.forced ? first.end : 0;
-  }
   float mass = 0;
-  const int64_t count = pick.each(
-      at.blocks,
-      [&](int64_t c) {
-        if (forced(c)) return c < forced_end;
-        const uint32_t k = key(c);
-        return k && cut.takes(k, begin + c);
-      },
-      [&](int64_t c, int64_t slot) {
+  const PickKeep keep =
+      pick.each_kept(at.blocks, a.limits(), key, forced, cut, begin, [&](int64_t c, int64_t slot) {
         if (a.index)
           *a.index.at<int32_t>(at.seq.batch, list_head, at.row, slot) = static_cast<int32_t>(c);
         if (a.kept_score) *a.kept_score.at(at.seq.batch, list_head, at.row, slot) = score[c];
         mass += score[c] > 0 ? score[c] : 0.f;
       });
-  for (int64_t slot = count + threadIdx.x; slot < a.keep; slot += kRowThreads) {
+  for (int64_t slot = keep.forced + keep.free + threadIdx.x; slot < a.keep; slot += kRowThreads) {
     *a.index.at<int32_t>(at.seq.batch, list_head, at.row, slot) = -1;
     if (a.kept_score) *a.kept_score.at(at.seq.batch, list_head, at.row, slot) = -INFINITY;
   }
@@ -389,9 +371,10 @@ __device__ __forceinline__ void emit(const SelectBlock& a, const RowPick& pick, 
   if (a.kept_mass) *a.kept_mass.at(at.seq.batch, list_head, at.row) = mass;
 }
 
-__device__ __forceinline__ float* kept_scores(const SelectCall& x, const ListRow& at,
-                                              int64_t list_head) {
-  return x.score + ((at.seq.batch * x.a.x + list_head) * x.a.n + at.row) * x.a.y;
+// Where a list row's entries are in SelectCall::score.
+__device__ __forceinline__ int64_t kept_at(const SelectBlock& a, const ListRow& at,
+                                           int64_t list_head) {
+  return ((at.seq.batch * a.x + list_head) * a.n + at.row) * a.y;
 }
 
 __global__ void __launch_bounds__(kRowThreads)
@@ -417,12 +400,15 @@ __global__ void __launch_bounds__(kRowThreads)
       for (int64_t c = threadIdx.x; c < a.y; c += kRowThreads)
         *a.score_out.at(at.seq.batch, item.list_head, at.row, c) =
             c < at.blocks ? score[c] : -INFINITY;
+    const Forced forced(a, at, item.list_head);
     if (a.wide()) {
-      float* const to = kept_scores(x, at, item.list_head);
-      for (int64_t c = threadIdx.x; c < at.blocks; c += kRowThreads) to[c] = score[c];
+      const int64_t to = kept_at(a, at, item.list_head);
+      for (int64_t c = threadIdx.x; c < at.blocks; c += kRowThreads) {
+        x.score[to + c] = score[c];
+        if (x.forced) x.forced[to + c] = forced(c);
+      }
       continue;
     }
-    const Forced forced(a, at, item.list_head);
     const PickCut cut = find_cut(
         a, pick, at, item.list_head, at.blocks, [&](int64_t c) { return score[c]; },
         [&](int64_t c) { return forced(c); });
@@ -487,21 +473,15 @@ __global__ void __launch_bounds__(kScopeThreads)
     if (!scope.there) continue;
     const ListRow& first = scope.first;
     const int64_t blocks = first.blocks, rows = scope.rows;
+    const auto place = [&](int64_t e) {
+      const int64_t line = quotient(e, blocks), head = quotient(line, rows);
+      return kept_at(a, first, scope.list_head + head) + (line - head * rows) * a.y + e -
+             line * blocks;
+    };
     const PickCut cut = find_cut(
         a, pick, first, scope.list_head, scope.heads * rows * blocks,
-        [&](int64_t e) {
-          const int64_t line = e / blocks;
-          return x.score[((first.seq.batch * a.x + scope.list_head + line / rows) * a.n +
-                          first.row + line % rows) *
-                             a.y +
-                         e % blocks];
-        },
-        [&](int64_t e) {
-          const int64_t line = e / blocks;
-          ListRow at;
-          a.list_row(first.seq.batch, first.row + line % rows, at);
-          return Forced(a, at, scope.list_head + line / rows)(e % blocks);
-        });
+        [&](int64_t e) { return x.score[place(e)]; },
+        [&](int64_t e) { return x.forced[place(e)]; });
     if (threadIdx.x == 0) x.cut[w] = cut;
   }
 }
@@ -519,7 +499,7 @@ __global__ void __launch_bounds__(kRowThreads)
     const int64_t rows = a.rows_of(at.seq, a.first_row(at.sequence));
     const int64_t before = a.scope == FOVEA_X_SELECT_SCOPE_ALL ? list_head : 0;
     const int64_t scope = at.sequence * a.x + (list_head - before);
-    emit(a, pick, at, list_head, kept_scores(x, at, list_head), x.cut[scope],
+    emit(a, pick, at, list_head, x.score + kept_at(a, at, list_head), x.cut[scope],
          (before * rows + at.rows_before) * at.blocks);
   }
 }
@@ -528,6 +508,7 @@ __global__ void __launch_bounds__(kRowThreads)
 
 struct SelectSlots {
   Slot<float> product, room, score;
+  Slot<bool> forced;
   Slot<PickCut> cut;
   Slot<Range> range;
   int64_t batches, rows, blocks, width, shared_bytes;
@@ -549,6 +530,7 @@ struct SelectSlots {
     if (!shared_bytes) room = workspace.add<float>(blocks, width);
     if (!a.wide()) return;
     score = workspace.add<float>(a.b, a.x, a.n, a.y);
+    if (a.forced_count) forced = workspace.add<bool>(a.b, a.x, a.n, a.y);
     cut = workspace.add<PickCut>(a.sequences.count, a.x);
     if (a.normalise == FOVEA_X_SELECT_NORMALISE_MINMAX) range = workspace.add<Range>(a.b, a.h, a.n);
   }
@@ -562,7 +544,7 @@ struct SelectSlots {
       if (a.box) x.column_low = operand_of(a.column_low, a.column_dtype, a.d);
     }
     x.room = room.at(base), x.score = score.at(base);
-    x.cut = cut.at(base), x.range = range.at(base);
+    x.forced = forced.at(base), x.cut = cut.at(base), x.range = range.at(base);
     return x;
   }
 };

@@ -8,6 +8,13 @@
 
 namespace fovea {
 
+// Extents of which no tensor has all: what no memory holds counts as kFar.
+constexpr int64_t kFar = INT64_MAX / 4;
+inline int64_t far_product(int64_t x, int64_t y) {
+  int64_t z;
+  return __builtin_mul_overflow(x, y, &z) || z > kFar ? kFar : z;
+}
+
 // One list row of a sequence.  Key blocks [own_begin, own_end) hold its positions.
 struct ListRow {
   Sequence seq;
@@ -126,7 +133,9 @@ struct SelectBlock {
            !(column_flags(at, head, c) & 2);
   }
   // A raw score as it counts; `product`: of row and column, or the given score.
-  FOVEA_HD float scored_as(float product) const { return pick_score(scale * product); }
+  FOVEA_HD float scored_as(float product) const {
+    return pick_score(rounded_product(scale, product));
+  }
   FOVEA_HD float weight(const ListRow& at, int64_t head, int64_t c) const {
     if (normalise != FOVEA_X_SELECT_NORMALISE_WEIGHTED) return 1;
     const float w = *column_weight.at(at.seq.key_b, column_head(head), at.first_column + c);
@@ -145,6 +154,7 @@ struct SelectBlock {
     const auto whole = static_cast<int64_t>(k);
     return ratio_up && static_cast<double>(whole) < k ? whole + 1 : whole;
   }
+  FOVEA_HD PickLimits limits() const { return {min_keep, max_keep, index ? keep : -1}; }
   FOVEA_HD float cover_of(int64_t list_head) const {
     return cover_head ? *cover_head.at(list_head) : cover;
   }
@@ -171,27 +181,6 @@ struct Forced {
                        (c < at.own_begin && c >= at.own_begin - a.force_previous) || bits[c] ||
                        (!a.remap_step && (a.column_flags(at, head, c) & 1));
     return named && a.block_visible(at, c);
-  }
-};
-
-// How many entries of a list row are kept of `forced_entries` and of the others that the rule takes
-// (`taken` of `others`); the last two are what fits a list of `keep`.
-struct RowKeep {
-  int64_t forced, free, wanted;
-
-  FOVEA_HD RowKeep(const SelectBlock& a, int64_t forced_entries, int64_t taken, int64_t others)
-      : forced(forced_entries), free(taken) {
-    if (forced + free < a.min_keep)
-      free = a.min_keep - forced < others ? a.min_keep - forced : others;
-    if (a.max_keep) cut(a.max_keep);
-    wanted = forced + free;
-    if (a.index) cut(a.keep);
-  }
-
- private:
-  FOVEA_HD void cut(int64_t most) {
-    if (forced > most) forced = most;
-    if (free > most - forced) free = most - forced;
   }
 };
 

@@ -365,22 +365,15 @@ class Run {
       const uint32_t k = pick_key(score[c]);
       return k > kPickNone && !forced(c) ? k : 0u;
     };
-    int64_t all_forced = 0, taken = 0, others = 0;
-    for (int64_t c = 0; c < at.blocks; ++c) {
-      all_forced += forced(c), others += key(c) != 0;
-      taken += key(c) && cut.takes(key(c), begin + c);
-    }
-    const RowKeep keep(a_, all_forced, taken, others);
-    if (keep.free != taken) cut = host::cut_after(at.blocks, key, keep.free, others), begin = 0;
-    int64_t slot = 0, rank = 0;
+    int64_t slot = 0;
     float mass = 0;
-    for (int64_t c = 0; c < at.blocks; ++c) {
-      if (!(forced(c) ? rank++ < keep.forced : key(c) && cut.takes(key(c), begin + c))) continue;
-      if (a_.index) *a_.index.at<int32_t>(at.seq.batch, list_head, at.row, slot) = int32_t(c);
-      if (a_.kept_score) *a_.kept_score.at(at.seq.batch, list_head, at.row, slot) = score[c];
-      mass += score[c] > 0 ? score[c] : 0;
-      ++slot;
-    }
+    const PickKeep keep = host::each_kept(
+        at.blocks, a_.limits(), key, forced, cut, begin, [&](int64_t c, int64_t place) {
+          if (a_.index) *a_.index.at<int32_t>(at.seq.batch, list_head, at.row, place) = int32_t(c);
+          if (a_.kept_score) *a_.kept_score.at(at.seq.batch, list_head, at.row, place) = score[c];
+          mass += score[c] > 0 ? score[c] : 0;
+          slot = place + 1;
+        });
     for (; slot < a_.keep; ++slot) {
       *a_.index.at<int32_t>(at.seq.batch, list_head, at.row, slot) = -1;
       if (a_.kept_score) *a_.kept_score.at(at.seq.batch, list_head, at.row, slot) = -kInf;
