@@ -27,14 +27,13 @@ __global__ void __launch_bounds__(kStageThreads)
     if (!stage_list_rows(call.s, call.grid, item, s, [&](int m, int64_t packed) {
           const bool there = s.rows[m].i >= 0;
           s.q_value[m] = there ? s.piece.offset(packed, a.q_value.stride) : -1;
+          s.top[m] = -INFINITY;
           s.rows[m].lse = there ? a.lse.as()[s.piece.lse_offset(packed, a.lse.stride)] : INFINITY;
         }))
       continue;
     const int64_t head = item.unit * call.grid.heads;
     const ListKeys<R> keys(call.s, s, item, 1, head);
-    float top[R];
-    no_tops(top);
-    const ListScore<R> score{{tiles}, call, s, keys, top};
+    const ListScore<R> score{{tiles}, call, s, keys};
     const int64_t at = (item.r * call.s.list.x + call.s.list.head_of(head)) * mass.keys;
     sweep_keys(keys, [&](int64_t n, bool missing) {
       float x[R][4] = {};
