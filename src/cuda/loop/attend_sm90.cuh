@@ -94,6 +94,8 @@ class TileConsumer90 {
   static constexpr bool kQInRegisters = Shape::q_in_registers && std::same_as<Score, PlainScore>;
   static constexpr bool kTmaStore = std::derived_from<Epilogue, TmaEpilogue>;
   static constexpr int kPingPong = 1 + Shape::Groups;  // the first of ping-pong's named barriers
+  // The last tile of a sequence may come more than once.
+  static constexpr bool kRepeats = requires { Source::Steps::repeats; };
 
  public:
   // A separate object: an object stays in memory until the loops over its arrays are unrolled.
@@ -256,6 +258,14 @@ class TileConsumer90 {
     item.state.weigh(x, alpha, item.score.factor);
     item.n = item.work.before(item.n);
   }
+  // Zeroes V past the last key, where the tile whose K came before `at` has such rows.
+  __device__ __forceinline__ void zero_tail(const Item& item, int key_tile) {
+    const int tail = item.work.tile.keys - key_tile * BN;
+    if (!__any_sync(~0u, tail < BN)) return;
+    KeyState v = at;
+    if (item.left > 0) v.next();
+    zero_values<Shape>(max(tail, 0), shared, v, group);
+  }
   // S of this tile, in flight with O of the one before.
   __device__ __forceinline__ void step(Item& item, bool whole) {
     const KeyState k = at;
@@ -268,11 +278,13 @@ class TileConsumer90 {
     warp_scheduler_barrier_arrive();
     sm90::wait<1>();
     retire_scores(item, k);
+    const int key_tile = kRepeats && !whole ? item.work.key_tile(item.n) : 0;
     weigh(item, whole);
     sm90::wait<0>();
     retire_values(v);
     pack_operand<Dtype>(p, x);
     item.state.rescale_o(o, alpha);
+    if (kRepeats && !whole) zero_tail(item, key_tile);
   }
 
   // All steps but the last P V.
@@ -293,11 +305,13 @@ class TileConsumer90 {
     sm90::wait<0>();
     retire_scores(item, at);
     at.next();
+    const int key_tile = kRepeats ? work.key_tile(item.n) : 0;
     weigh(item, item.n >= item.begin && item.n < item.end);
     pack_operand<Dtype>(p, x);
-    if (skipped) {
-      skip_stage();
-    } else if (__any_sync(~0u, work.zero_tail)) {
+    if (skipped) skip_stage();
+    if constexpr (kRepeats) {
+      zero_tail(item, key_tile);
+    } else if (!skipped && __any_sync(~0u, work.zero_tail)) {
       KeyState v = at;
       if (item.left > 0) v.next();
       zero_values<Shape>(work.tile.keys - work.key_tile(work.last) * BN, shared, v, group);

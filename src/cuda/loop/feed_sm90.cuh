@@ -275,7 +275,12 @@ struct Producer90 {
   }
 
   // Rows of a row tile: whole groups.
-  __device__ static int row_step(int group) { return Shape::BM / group * group; }
+  __device__ int row_step(int group) const {
+    if constexpr (requires { call.lists.step; })
+      return call.lists.step;
+    else
+      return Shape::BM / group * group;
+  }
 
   __device__ __forceinline__ void query(const Slot& work, typename Shared::QState q) const {
     const RowTile& tile = work.tile;

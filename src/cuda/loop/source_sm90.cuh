@@ -7,6 +7,8 @@
 //   | Pages       | those that the mask leaves | pages, or rows where no page is given  |
 //   | List        | those of a list            | rows of the tensor                     |
 //   | ListOfPages | those of a list            | pages, or rows where no page is given  |
+//   | Spans       | those of a span of a list  | rows of the tensor                     |
+//   | SpansOfPages| those of a span of a list  | pages, or rows where no page is given  |
 //
 // An operation may bring its own: of codes, ops/quant/forward_sm90.cuh.
 // A walk has steps, from the last to the first.  Of a list a step is a place in it, else a tile.
@@ -15,6 +17,7 @@
 
 #include "cuda/loop/mask.cuh"
 #include "cuda/loop/row_tile.cuh"
+#include "cuda/loop/tile_lists.cuh"
 #include "cuda/loop/tile_policy.cuh"
 #include "cuda/tensor_map.h"
 #include "cuda/tile/mma_sm90.cuh"
@@ -102,6 +105,45 @@ struct ListedTiles {
  private:
   __device__ static int64_t row_of(const ListedAttend& a, const RowTile& tile) {
     return (tile.rows.r * a.attend.h + tile.rows.g) * a.list.n + tile.begin / a.list.block_rows;
+  }
+};
+
+// Steps are places in the span of the row tile (tile_lists.cuh).  A tile may stand there many
+// times, the last one too.
+//   They count from behind the last tile of the sequence, which no list reaches: a work item
+//   without keys has a step before them, which stands for a tile that no row sees.
+struct SpannedTiles {
+  using Call = TiledAttend;
+  static constexpr bool reads_device = true, repeats = true;
+  const int32_t* place;  // of step `base`
+  int base;
+
+  template <class Mask>
+  __device__ static KeyTiles tiles(const TiledAttend& a, const RowTile& tile, int width) {
+    const TileSpan span = span_of(a.lists, tile);
+    const int base = base_of(tile, width);
+    return {0, base + span.begin, base + span.end};
+  }
+  template <class Mask>
+  __device__ void start(const TiledAttend& a, const RowTile& tile, int width, Mask& mask) {
+    const TileSpan span = span_of(a.lists, tile);
+    base = base_of(tile, width);
+    place = a.lists.tile + row_of(a.lists, tile) * a.lists.most;
+    mask.begin = base + span.whole_begin, mask.end = base + span.whole_end;
+  }
+  __device__ int key_tile(int n) const { return n >= base ? place[n - base] : n; }
+
+ private:
+  __device__ static int base_of(const RowTile& tile, int width) { return tile.keys / width + 2; }
+  __device__ static int64_t row_of(const TileLists& lists, const RowTile& tile) {
+    const int head = static_cast<int>(tile.rows.head_begin()) / lists.group;
+    return lists.first(tile.rows.seq, tile.rows.r, head) +
+           tile.begin / (lists.step * lists.row_tiles);
+  }
+  __device__ static TileSpan span_of(const TileLists& lists, const RowTile& tile) {
+    const int number = tile.begin / lists.step;
+    if (!lists.has(tile.rows.seq, tile.rows.r, number / lists.row_tiles)) return {};
+    return lists.span[row_of(lists, tile) * lists.row_tiles + number % lists.row_tiles];
   }
 };
 
@@ -216,8 +258,10 @@ using Contiguous = KeySourceOf<SeenTiles, RowBoxes>;
 using Pages = KeySourceOf<SeenTiles, PageBoxes>;
 using List = KeySourceOf<ListedTiles, RowBoxes>;
 using ListOfPages = KeySourceOf<ListedTiles, PageBoxes>;
+using Spans = KeySourceOf<SpannedTiles, RowBoxes>;
+using SpansOfPages = KeySourceOf<SpannedTiles, PageBoxes>;
 static_assert(KeySource<Contiguous> && KeySource<Pages> && KeySource<List> &&
-              KeySource<ListOfPages>);
+              KeySource<ListOfPages> && KeySource<Spans> && KeySource<SpansOfPages>);
 // A list that a kernel ignores does not compile, nor does a kernel without its list.
 static_assert(!std::convertible_to<const ListedAttend&, const Attend&>);
 static_assert(!std::convertible_to<const Attend&, const ListedAttend&>);

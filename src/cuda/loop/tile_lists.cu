@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/loop/tile_lists.cuh"
+
+#include <algorithm>
+
+namespace fovea::cuda {
+namespace {
+
+constexpr int kThreads = 128, kCounted = 4096;
+
+struct Preparation {
+  SparseList list;
+  Sequences sequences;
+  Window window;
+  TileLists to;
+  int32_t* tile;
+  TileSpan* span;
+  int64_t heads, blocks;
+};
+
+// The sum of the threads' numbers before this one's; `total`: of all.
+__device__ int sum_before(int mine, int (&s_sums)[kThreads / 32], int& total) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int sum = mine;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(~0u, sum, step);
+    if (lane >= step) sum += other;
+  }
+  __syncthreads();
+  if (lane == 31) s_sums[warp] = sum;
+  __syncthreads();
+  int before = 0;
+  total = 0;
+#pragma unroll
+  for (int i = 0; i < kThreads / 32; ++i) {
+    if (i < warp) before += s_sums[i];
+    total += s_sums[i];
+  }
+  return before + sum - mine;
+}
+
+// How often the list names each of `tiles` tiles from `from` on.
+__device__ void count_tiles(const Preparation& p, const ListRow& row, int64_t places, int64_t from,
+                            int tiles, int (&s_count)[kCounted]) {
+  const int64_t each = p.list.block_keys / p.to.width,
+                always = (p.list.first_keys + p.to.width - 1) / p.to.width;
+  for (int i = threadIdx.x; i < tiles; i += kThreads) s_count[i] = from + i < always;
+  __syncthreads();
+  for (int64_t m = threadIdx.x; m < places; m += kThreads) {
+    const int64_t e = *p.list.index.at<int32_t>(row.batch, row.head, row.row, m);
+    if (e < 0) continue;
+    for (int64_t n = e * each; n < (e + 1) * each; ++n)
+      if (n >= from && n < from + tiles && n >= always)
+        atomicAdd(s_count + (n - from), 1);  // integers: the same sum in any order
+  }
+  __syncthreads();
+}
+
+// The list of a list row: how many places it has.
+__device__ int write_list(const Preparation& p, const Sequence& q, const ListRow& row, int32_t* to,
+                          int (&s_count)[kCounted], int (&s_sums)[kThreads / 32]) {
+  const int64_t places = p.list.count(row), all = (q.keys + p.to.width - 1) / p.to.width;
+  int64_t written = 0;
+  for (int64_t from = 0; from < all; from += kCounted) {
+    const int tiles = static_cast<int>(from + kCounted < all ? kCounted : all - from);
+    count_tiles(p, row, places, from, tiles, s_count);
+    const int each = (tiles + kThreads - 1) / kThreads;
+    const int begin = min(static_cast<int>(threadIdx.x) * each, tiles),
+              end = min(begin + each, tiles);
+    int mine = 0, total;
+    for (int i = begin; i < end; ++i) mine += s_count[i];
+    int64_t at = written + sum_before(mine, s_sums, total);
+    for (int i = begin; i < end; ++i)
+      for (int n = s_count[i]; n > 0; --n) to[at++] = static_cast<int32_t>(from) + i;
+    written += total;
+    __syncthreads();
+  }
+  return static_cast<int>(written);
+}
+
+// The first of `count` ascending tiles that is not below `tile`.
+__device__ int lower_bound(const int32_t* tiles, int count, int tile) {
+  int low = 0, high = count;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (tiles[middle] < tile)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+__device__ TileSpan span_of(const Preparation& p, const PlainWindow& window, const int32_t* tiles,
+                            int count, int first, int end) {
+  const int width = p.to.width, shift = window.keys - window.rows;
+  const PlainWindow::Span some = window.keys_of(first, end);
+  if (some.high <= some.low) return {};
+  const auto from = [&](int tile) { return lower_bound(tiles, count, tile); };
+  TileSpan span{from(some.low / width), from((some.high + width - 1) / width), 0, 0};
+  if (span.end <= span.begin) return {};
+  // What the last row sees first, and the first row last.
+  const int low = window.left ? max(end - 1 + shift - window.left + 1, 0) : 0;
+  const int high =
+      window.right ? min(max(first + shift + window.right, 0), window.keys) : window.keys;
+  span.whole_begin = max(from((low + width - 1) / width), span.begin);
+  span.whole_end = min(from(high / width), span.end);
+  if (span.whole_end <= span.whole_begin) span.whole_begin = span.whole_end = span.begin;
+  return span;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    tile_lists_kernel(const __grid_constant__ Preparation p, int64_t work) {
+  __shared__ int s_count[kCounted], s_sums[kThreads / 32];
+  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
+    const int64_t block = w % p.blocks, head = w / p.blocks % p.list.x, r = w / p.blocks / p.list.x;
+    const Sequence q = p.sequences[r];
+    if (block * p.list.block_rows >= q.rows || !p.to.has(q, r, block)) continue;
+    const ListRow row = p.list.at(q, r, p.to.packed, head, block);
+    const int64_t at = p.to.first(q, r, head) + block;
+    int32_t* tiles = p.tile + at * p.to.most;
+    const int count = write_list(p, q, row, tiles, s_count, s_sums);
+    const int heads = static_cast<int>(p.heads), rows = static_cast<int>(q.rows);
+    const PlainWindow window(p.window, rows, static_cast<int>(q.keys));
+    for (int n = threadIdx.x; n < p.to.row_tiles; n += kThreads) {
+      const int begin = (static_cast<int>(block) * p.to.row_tiles + n) * p.to.step;
+      const int end = min(begin + p.to.step, rows * heads);
+      if (end > begin)
+        p.span[at * p.to.row_tiles + n] =
+            span_of(p, window, tiles, count, begin / heads, (end - 1) / heads + 1);
+    }
+  }
+}
+
+}  // namespace
+
+TileListSlots::TileListSlots(Layout& layout, const SparseAttend& call, int64_t width,
+                             int64_t heads_, int64_t step)
+    : heads(heads_) {
+  const SparseList& list = call.list;
+  const Sequences& q = call.attend.sequences;
+  const int64_t always = ceil_div(std::min(list.first_keys, q.key_max), width);
+  blocks = ceil_div(q.query_max, list.block_rows);
+  shape.x = list.x, shape.n = list.n;
+  shape.most = list.keep * (list.block_keys / width) + always;
+  shape.group = static_cast<int32_t>(list.group);
+  shape.block_rows = static_cast<int32_t>(list.block_rows);
+  shape.row_tiles = static_cast<int32_t>(list.block_rows * heads / step);
+  shape.step = static_cast<int32_t>(step), shape.width = static_cast<int32_t>(width);
+  shape.packed = call.packed();
+  tile = layout.add<int32_t>(call.attend.b, list.x, list.n, shape.most);
+  span = layout.add<TileSpan>(call.attend.b, list.x, list.n, int64_t{shape.row_tiles});
+}
+
+TileLists TileListSlots::make(Context& ctx, const char* op, const SparseAttend& call,
+                              void* base) const {
+  TileLists lists = shape;
+  lists.tile = tile.at(base), lists.span = span.at(base);
+  const Attend& a = call.attend;
+  const int64_t work = a.sequences.count * call.list.x * blocks;
+  launch<tile_lists_kernel>(ctx, op, work, kThreads, 0,
+                            Preparation{call.list, a.sequences, a.mask.window, lists, tile.at(base),
+                                        span.at(base), heads, blocks},
+                            work);
+  return lists;
+}
+
+}  // namespace fovea::cuda

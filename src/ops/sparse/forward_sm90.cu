@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// The choice among the Hopper instances of x_sparse_forward, row tiles and their order.
+#include <algorithm>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/pieces.h"
+#include "core/reasons.h"
+#include "cuda/launch.h"
+#include "cuda/loop/hopper.h"
+#include "ops/sparse/forward.cuh"
+#include "ops/sparse/kernels.h"
+
+namespace fovea {
+namespace {
+
+using namespace cuda;
+
+constexpr char kOp[] = "x_sparse_forward";
+constexpr int64_t kLeastTile = 64, kLeastPage = 16;
+
+// Every row of forward.inc in this build, narrow widths first.
+const std::vector<SparseInstance90>& instances() {
+  static const std::vector<SparseInstance90> rows = {
+#define FOVEA_INSTANCE(...) sparse_sm90_instance<SparseConfig90 __VA_ARGS__>(),
+#include "instances/sparse_forward_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+
+// The packed rows of `heads` heads that a row tile has, of a tile of `rows` rows.
+struct Rows {
+  int64_t heads, rows, step;
+};
+
+// A list row is a whole number of row tiles, or one that it leaves partly empty.  Of two that a
+// list row fills alike, the larger: it reads its keys half as often.
+Rows rows_of(const SparseAttend& call) {
+  const Attend& a = call.attend;
+  const int64_t group = a.h / a.g, block = call.list.block_rows;
+  Rows found{1, 0, 0};
+  double best = 0;
+  for (const int64_t heads : {int64_t{1}, call.list.group % group == 0 ? group : int64_t{1}})
+    for (const int64_t rows : {128, 64}) {
+      const bool whole = rows % heads == 0 && block * heads % rows == 0;
+      if (!whole && block * heads > rows) continue;
+      const int64_t step = whole ? rows : block * heads;
+      const double filled =
+          static_cast<double>(step) * (rows == 128 ? 10 : 8) / static_cast<double>(rows);
+      if (filled > best) best = filled, found = {heads, rows, step};
+    }
+  return found;
+}
+
+bool page_fits(const Attend& a, int64_t keys) {
+  const int64_t page = a.sequences.page;
+  return !page || (page >= kLeastPage && (page < keys ? keys % page : page % keys) == 0);
+}
+
+const SparseInstance90* find(const SparseAttend& call, int64_t rows) {
+  const Attend& a = call.attend;
+  for (const SparseInstance90& row : instances())
+    if (row.dtype == a.dtype && a.d <= row.d && a.e <= row.e && row.rows == rows &&
+        call.list.block_keys % row.keys == 0 && page_fits(a, row.keys))
+      return &row;
+  return nullptr;
+}
+
+// The first field that makes the lists others than blocks of whole tiles; nullptr: none.
+const char* other_list(const SparseAttend& call) {
+  const SparseList& list = call.list;
+  if (list.column) return "column";
+  if (list.row_begin) return "row_begin";
+  if (list.key_begin) return "key_begin";
+  if (list.tile) return "tile";
+  if (list.index_bias) return "index_bias";
+  if (call.head_map) return "head_map";
+  if (call.skip_head) return "skip_head";
+  if (call.mass) return "mass";
+  return call.skipped ? "skipped" : nullptr;
+}
+
+Text refuses_list(const SparseAttend& call) {
+  const SparseList& list = call.list;
+  if (const char* field = other_list(call)) return reason_given(field);
+  if (!list.index) return "index is absent, wanted one";
+  if (call.skip_margin > 0) return "skip_margin is given, wanted 0";
+  if (list.block_keys % kLeastTile)
+    return reason("block_keys", list.block_keys, "a multiple of " + Text::number(kLeastTile));
+  if (list.entry_keys != list.block_keys)
+    return reason("entry_keys", list.entry_keys, "block_keys");
+  if (list.last_keys) return reason("last_keys", list.last_keys, "0");
+  if (list.first_keys % kLeastTile && list.first_keys < call.attend.sequences.key_max)
+    return reason("first_keys", list.first_keys, "a multiple of " + Text::number(kLeastTile));
+  return "";
+}
+
+Text refuses(const Context& ctx, const SparseAttend& call) {
+  const Attend& a = call.attend;
+  if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
+  if (const char* field = a.not_plain()) return reason_given(field);
+  if (Text why = refuses_list(call); !why.empty()) return why;
+  if (a.splits > 1) return reason("splits", a.splits, "0 or 1");
+  // TMA has no empty tensor: it would read one row.
+  const Sequences& q = a.sequences;
+  if (!q.capacity || !q.caches || (q.page && !q.pool)) return "there are no keys";
+  if (!a.b || !a.s || !q.count) return "there are no rows";
+  if (q.query_max * (a.h / a.g) > kIndexMax) return "more than 2^30 rows of a key head";
+  const int64_t o_piece = a.o_dtype == FOVEA_F32 ? 4 : 8, extent[3] = {a.b, a.s, a.h};
+  if (!in_pieces(a.o, extent, o_piece)) return reason_rows("o");
+  return "";
+}
+
+Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
+  if (Text why = refuses(ctx, call); !why.empty()) return why;
+  const Attend& a = call.attend;
+  const Rows rows = rows_of(call);
+  if (!rows.rows)
+    return reason("block_rows", call.list.block_rows,
+                  "a multiple of 64, or at most 128 rows of "
+                  "the heads that share a list");
+  const SparseInstance90* instance = find(call, rows.rows);
+  if (!instance)
+    return no_instance(a.dtype, "d", a.d, "e", a.e) + ", tiles of " + Text::number(rows.rows) +
+           " rows, block_keys = " + Text::number(call.list.block_keys) +
+           ", page = " + Text::number(a.sequences.page);
+  const int64_t page = a.sequences.page, group = a.h / a.g;
+  const int64_t caches = page ? a.sequences.pool : a.sequences.caches, tokens = page ? page : a.t;
+  const int keys =
+      static_cast<int>(page ? std::min<int64_t>(page, instance->keys) : instance->keys);
+  const int64_t box = rows.heads == 1 ? rows.rows : rows.step / rows.heads;
+  SparseWork90 work{};
+  if (Text why = map_sweep(
+          {a.q, a.dtype, a.b, a.s, a.h, a.d, static_cast<int>(box), static_cast<int>(rows.heads)},
+          {a.k, a.dtype, caches, tokens, a.g, a.d, keys},
+          {a.v, a.dtype, caches, tokens, a.g, a.e, keys}, instance->keys, work.maps);
+      !why.empty())
+    return why;
+  const MapOf o{a.o, a.dtype, a.b, a.s, a.h, a.e, 64};
+  work.o_given = rows.heads == 1 && rows.step == rows.rows && a.o_dtype == a.dtype &&
+                 !*map_refuses(o) && make_map(o, work.o);
+
+  const bool masked = a.mask.window.right > 0;
+  const int64_t row_tiles = ceil_div(a.sequences.query_max * rows.heads, rows.step),
+                heads = a.sequences.count * (a.h / rows.heads);
+  if (heads > INT_MAX / row_tiles) return "more than 2^31 row tiles";
+  work.grid = {row_tiles, a.h / rows.heads, 1, static_cast<int32_t>(rows.heads), masked};
+  work.order = {static_cast<int32_t>(row_tiles),
+                static_cast<int32_t>(heads),
+                1,
+                section_of(heads, group / rows.heads, a.sequences.key_max * (a.d + a.e) * 2,
+                           device_info(ctx).l2_bytes, masked),
+                static_cast<int32_t>(masked ? row_tiles / 4 : 0),
+                masked};
+  work.schedule.items = static_cast<int32_t>(work.order.items());
+  plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(instance->d) + "." +
+                 Text::number(instance->rows) + "x" + Text::number(instance->keys);
+  if (rows.heads > 1) plan.kernel += ".packed";
+  const TileListSlots slots(plan.workspace, call, instance->keys, rows.heads, rows.step);
+  plan.launch = [=](Context& ctx, void* base) {
+    SparseWork90 now = work;
+    now.lists = slots.make(ctx, kOp, call, base);
+    now.schedule.counters = counters(ctx);
+    instance->launch(ctx, call.attend, now);
+  };
+  return "";
+}
+
+}  // namespace
+
+extern const Kernel<SparseAttend> x_sparse_forward_sm90 = {"sm90", offer};
+
+}  // namespace fovea

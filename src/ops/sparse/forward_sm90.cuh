@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_sparse_forward on the Hopper sweep (loop/attend_sm90.cuh), tiles of keys by spans of lists.
+#pragma once
+#include <algorithm>
+
+#include "cuda/launch.h"
+#include "cuda/loop/list_shape_sm90.cuh"
+#include "ops/sparse/forward.cuh"
+
+namespace fovea::cuda {
+
+template <SparseConfig90 C>
+SparseInstance90 sparse_sm90_instance() {
+  using Shape = ListShape90<AttendShape90<C.dtype, C.d, C.e, C.groups, C.keys, C.stages>>;
+  // With one slot of Q, rows of o cannot leave through it.
+  using Epilogue = std::conditional_t<Shape::Slots == 2, TmaEpilogue, DirectEpilogue>;
+  constexpr auto launcher = [](Context& ctx, const Attend& a, const SparseWork90& work) {
+    Epilogue epilogue{};
+    if constexpr (Shape::Slots == 2) epilogue.o = work.o, epilogue.given = work.o_given;
+    const int blocks =
+        std::min(work.schedule.items, Shape::blocks * device_info(ctx).multiprocessors);
+    const auto run = [&]<KeySource Source>() {
+      launch_pdl<attend_sm90<Shape, Source, PlainScore, WindowMask, Epilogue>>(
+          ctx, "x_sparse_forward", blocks, Shape::threads, Shape::shared_bytes,
+          TiledAttend{a, work.lists}, work.grid, work.maps, work.order, work.schedule, epilogue);
+    };
+    a.sequences.page ? run.template operator()<SpansOfPages>() : run.template operator()<Spans>();
+  };
+  return {C.dtype, C.d, C.e, Shape::BM, C.keys, launcher};
+}
+
+}  // namespace fovea::cuda
+
+#define FOVEA_INSTANCE(...)                                                     \
+  namespace fovea::cuda {                                                       \
+  template SparseInstance90 sparse_sm90_instance<SparseConfig90 __VA_ARGS__>(); \
+  }
