@@ -308,14 +308,14 @@ class TileConsumer90 {
     const int key_tile = kRepeats ? work.key_tile(item.n) : 0;
     weigh(item, item.n >= item.begin && item.n < item.end);
     pack_operand<Dtype>(p, x);
-    if (skipped) skip_stage();
-    if constexpr (kRepeats) {
-      zero_tail(item, key_tile);
-    } else if (!skipped && __any_sync(~0u, work.zero_tail)) {
+    if (skipped) {
+      skip_stage();
+    } else if (!kRepeats && __any_sync(~0u, work.zero_tail)) {
       KeyState v = at;
       if (item.left > 0) v.next();
       zero_values<Shape>(work.tile.keys - work.key_tile(work.last) * BN, shared, v, group);
     }
+    if constexpr (kRepeats) zero_tail(item, key_tile);
     // One branch ends a loop: of two exits the compiler makes 12 to 38 instructions more a step.
 #pragma unroll 1
     while ((item.left > 0) & ((item.n >= item.end) | (item.n < item.begin))) step(item, false);
