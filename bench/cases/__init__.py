@@ -7,9 +7,9 @@ which of them are measured on the host and on CUDA."""
 
 from itertools import chain
 
-from . import attention, conv, decode, kl, quant, trace
+from . import attention, conv, decode, kl, quant, sparse, trace
 
-FAMILIES = attention, quant, kl, conv, trace, decode
+FAMILIES = attention, quant, kl, conv, trace, sparse, decode
 
 
 def host():
