@@ -631,13 +631,15 @@ class SparseCases {
       for (const auto& w : widths) {
         SparseCase c;
         c.note = "tuned", c.dtype = dtype, c.d = w[0], c.e = w[1], c.keep = 5;
-        c.s = 290, c.t = 330, c.b = 1, c.span = Span::causal;
+        c.s = 290, c.t = 330, c.b = c.splits = 1, c.span = Span::causal;
         const std::string name = std::string("sm90.") + (dtype == FOVEA_F16 ? "f16" : "bf16") +
                                  ".d" + std::to_string(w[0]) + ".";
         blocks(c, name + "128x" + (w[0] > 128 ? "64" : "128"), 128, 128);
         blocks(c, name + "128x64", 128, 64);
         blocks(c, name + "64x64", 64, 64);
         packed(c, name);
+        small_blocks(c, name);
+        splits(c, name);
       }
   }
   // Row blocks of `rows` rows on one instance.
@@ -674,7 +676,7 @@ class SparseCases {
     }
     // More works than a GPU has multiprocessors, and lists longer than are counted at once.
     x = c;
-    x.b = 70, x.s = 140, x.t = 200, x.keep = 3, x.lay = Lay::head_first;
+    x.b = 70, x.s = 66, x.t = 90, x.keep = 2, x.lay = Lay::head_first;
     add(x, false, false, kernel);
     if (c.d > 64 || c.dtype != FOVEA_BF16 || rows != 64) return;
     x = c;
@@ -703,6 +705,44 @@ class SparseCases {
       x.b = 2, x.where = Where::lengths;
       add(x, false, false, name + (rows == 96 ? "128x64" : "64x64"));
     }
+  }
+
+  // Blocks of which a key tile has many.
+  void small_blocks(SparseCase c, const std::string& name) {
+    for (int64_t keys : {16, 32})
+      for (int64_t rows : {1, 64}) {
+        int n = 0;
+        for (Where where : {Where::batched, Where::lengths, Where::varlen, Where::paged})
+          for (Span span : {Span::full, Span::causal, Span::left}) {
+            SparseCase x = c;
+            x.where = where, x.span = span, x.page = where == Where::paged ? 16 << n % 3 : 0;
+            x.block_rows = rows, x.block_keys = keys, x.keep = n % 2 ? 9 : 40;
+            x.s = rows == 1 ? 9 : 130, x.t = 230, x.x = 4, x.counts = n % 4 != 3;
+            x.b = where == Where::batched ? 1 : 2, x.first = n++ % 5 == 2 ? keys : 0;
+            if (c.dtype == FOVEA_F16 && n % 2) continue;
+            add(x, false, false, name + "64x64.blocks");
+          }
+      }
+    SparseCase x = c;
+    x.block_rows = 1, x.block_keys = 16, x.keep = 9, x.s = 5, x.h = 16, x.g = x.x = 1;
+    add(x, false, false, name + "64x64.packed.blocks");
+  }
+  // A few rows, whose lists are cut.
+  void splits(SparseCase c, const std::string& name) {
+    for (int64_t keys : {16, 64, 128})
+      for (int splits : {0, 3, 1000}) {
+        SparseCase x = c;
+        x.block_rows = 1, x.block_keys = keys, x.keep = 1300 / keys, x.splits = splits;
+        x.s = splits == 3 ? 3 : 1, x.t = 900, x.h = 8, x.g = 2, x.x = 2, x.b = 2;
+        x.sink_logit = splits == 3, x.o_f32 = keys == 64, x.lse = splits != 1000;
+        add(x, false, false, name + "64x64.packed.split");
+        x.where = Where::paged, x.page = keys == 128 ? 64 : 16;
+        add(x, false, false, name + "64x64.packed.split");
+        x.x = 8, x.span = Span::left, x.keep = 700 / keys;
+        add(x, false, false, name + "64x64.split");
+        x.where = Where::varlen, x.page = 0;
+        add(x, false, false, name + "64x64.split");
+      }
   }
 
   // A few rows, everything on: for sanitizers and the bindings.

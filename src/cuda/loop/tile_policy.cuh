@@ -205,6 +205,23 @@ struct WindowMask {
   __device__ static int most(int64_t keys) {
     return static_cast<int>(keys < kIndexMax ? keys : kIndexMax);
   }
+  // The same of keys that are no interval: key_at(column), eight columns at a time.
+  template <int M, int N, class KeyAt>
+  __device__ void apply_at(float (&x)[M][N][4], int row, KeyAt key_at) const {
+    int key[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) key[j] = key_at(j * 8) + threadIdx.x % 4 * 2;
+    each_row<M>(row, [&](int i, int half, int m) {
+      const int p = tile.query(m) + tile.shift;
+      const int high = right > 0 ? min(p + right, tile.keys) : tile.keys;
+      const int low = left > 0 ? p - left + 1 : 0;
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+#pragma unroll
+        for (int c = 0; c < 2; ++c)
+          if (key[j] + c >= high || key[j] + c < low) x[i][j][2 * half + c] = kNegativeInfinity;
+    });
+  }
   template <int M, int N>
   __device__ void apply(float (&x)[M][N][4], int key, int row) const {
     const int lane_key = key + threadIdx.x % 4 * 2;

@@ -26,11 +26,15 @@ struct SparseWork90 {
   AttendMaps maps;
   CUtensorMap o;  // with o_given, boxes of 64 rows
   bool o_given;
+  bool blocks;       // a key tile is blocks that lie apart
+  Partials parts;    // of splits, which blocks alone have
+  int32_t* arrived;  // MergingEpilogue's
 };
 
 struct SparseInstance90 {
   int32_t dtype, d, e;
   int32_t rows, keys;  // of a row tile, of a key tile
+  bool blocks;         // key tiles may be blocks that lie apart
   void (*launch)(Context&, const Attend&, const SparseWork90&);
 };
 

@@ -17,7 +17,8 @@ namespace {
 using namespace cuda;
 
 constexpr char kOp[] = "x_sparse_forward";
-constexpr int64_t kLeastTile = 64, kLeastPage = 16;
+// Blocks of fewer keys, and boxes of fewer tokens, cost more than their bytes.
+constexpr int64_t kLeastBlock = 16;
 
 // Every row of forward.inc in this build, narrow widths first.
 const std::vector<SparseInstance90>& instances() {
@@ -29,7 +30,7 @@ const std::vector<SparseInstance90>& instances() {
   return rows;
 }
 
-// The packed rows of `heads` heads that a row tile has, of a tile of `rows` rows.
+// A choice of row tiles: the packed rows of `heads` heads that one has, of a tile of `rows` rows.
 struct Rows {
   int64_t heads, rows, step;
 };
@@ -39,32 +40,55 @@ struct Rows {
 Rows rows_of(const SparseAttend& call) {
   const Attend& a = call.attend;
   const int64_t group = a.h / a.g, block = call.list.block_rows;
+  const bool short_rows = call.list.block_keys < 64 || a.splits > 1;  // no others have them
   Rows found{1, 0, 0};
   double best = 0;
   for (const int64_t heads : {int64_t{1}, call.list.group % group == 0 ? group : int64_t{1}})
     for (const int64_t rows : {128, 64}) {
       const bool whole = rows % heads == 0 && block * heads % rows == 0;
-      if (!whole && block * heads > rows) continue;
+      if ((!whole && block * heads > rows) || (short_rows && rows > 64)) continue;
       const int64_t step = whole ? rows : block * heads;
       const double filled =
-          static_cast<double>(step) * (rows == 128 ? 10 : 8) / static_cast<double>(rows);
+          static_cast<double>(step * (rows == 128 ? 10 : 8)) / static_cast<double>(rows);
       if (filled > best) best = filled, found = {heads, rows, step};
     }
   return found;
 }
 
-bool page_fits(const Attend& a, int64_t keys) {
-  const int64_t page = a.sequences.page;
-  return !page || (page >= kLeastPage && (page < keys ? keys % page : page % keys) == 0);
+// How the lists are cut: tiles of `keys` keys, each of boxes of `box` keys.
+struct Keys {
+  const SparseInstance90* instance;
+  int64_t width, box;
+  bool blocks;  // that lie apart make a tile
+};
+
+Keys keys_of(const SparseAttend& call, int64_t rows, bool split) {
+  const Attend& a = call.attend;
+  const int64_t page = a.sequences.page, block = call.list.block_keys;
+  for (const SparseInstance90& row : instances()) {
+    if (row.dtype != a.dtype || a.d > row.d || a.e > row.e || row.rows != rows) continue;
+    const bool blocks = split || block < row.keys;
+    if (blocks && !row.blocks) continue;
+    const int64_t width = block < row.keys ? block : row.keys;
+    const int64_t box = page && page < width ? page : width;
+    const bool fits = row.keys % width == 0 && block % width == 0 && width % box == 0 &&
+                      (!page || (page >= kLeastBlock && page % box == 0));
+    if (fits) return {&row, width, box, blocks};
+  }
+  return {};
 }
 
-const SparseInstance90* find(const SparseAttend& call, int64_t rows) {
+int64_t splits_of(const DeviceInfo& device, const SparseAttend& call, const Rows& rows) {
   const Attend& a = call.attend;
-  for (const SparseInstance90& row : instances())
-    if (row.dtype == a.dtype && a.d <= row.d && a.e <= row.e && row.rows == rows &&
-        call.list.block_keys % row.keys == 0 && page_fits(a, row.keys))
-      return &row;
-  return nullptr;
+  const SparseList& list = call.list;
+  const int64_t items = a.sequences.count * (a.h / rows.heads) *
+                        ceil_div(a.sequences.query_max * rows.heads, rows.step);
+  const int64_t listed = list.keep * list.block_keys + std::min(list.first_keys, kIndexMax);
+  const int64_t tiles = std::max<int64_t>(ceil_div(listed, 64), 1);
+  if (a.splits) return std::min<int64_t>(a.splits, tiles);
+  // Two blocks share a multiprocessor.
+  if (rows.rows > 64 || items * 10 >= device.multiprocessors * 16) return 1;
+  return cuda::splits_of(items, tiles, 2 * device.multiprocessors);
 }
 
 // The first field that makes the lists others than blocks of whole tiles; nullptr: none.
@@ -86,13 +110,16 @@ Text refuses_list(const SparseAttend& call) {
   if (const char* field = other_list(call)) return reason_given(field);
   if (!list.index) return "index is absent, wanted one";
   if (call.skip_margin > 0) return "skip_margin is given, wanted 0";
-  if (list.block_keys % kLeastTile)
-    return reason("block_keys", list.block_keys, "a multiple of " + Text::number(kLeastTile));
+  if (list.block_keys % 64 && 64 % list.block_keys)
+    return reason("block_keys", list.block_keys, "16, 32, or a multiple of 64");
+  if (list.block_keys < kLeastBlock)
+    return reason("block_keys", list.block_keys, "at least " + Text::number(kLeastBlock));
   if (list.entry_keys != list.block_keys)
     return reason("entry_keys", list.entry_keys, "block_keys");
   if (list.last_keys) return reason("last_keys", list.last_keys, "0");
-  if (list.first_keys % kLeastTile && list.first_keys < call.attend.sequences.key_max)
-    return reason("first_keys", list.first_keys, "a multiple of " + Text::number(kLeastTile));
+  const int64_t unit = std::min<int64_t>(list.block_keys, 64);
+  if (list.first_keys % unit && list.first_keys < call.attend.sequences.key_max)
+    return reason("first_keys", list.first_keys, "a multiple of " + Text::number(unit));
   return "";
 }
 
@@ -101,7 +128,6 @@ Text refuses(const Context& ctx, const SparseAttend& call) {
   if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
   if (const char* field = a.not_plain()) return reason_given(field);
   if (Text why = refuses_list(call); !why.empty()) return why;
-  if (a.splits > 1) return reason("splits", a.splits, "0 or 1");
   // TMA has no empty tensor: it would read one row.
   const Sequences& q = a.sequences;
   if (!q.capacity || !q.caches || (q.page && !q.pool)) return "there are no keys";
@@ -112,6 +138,45 @@ Text refuses(const Context& ctx, const SparseAttend& call) {
   return "";
 }
 
+// q, k, v as boxes of a row tile and of a key tile, o of a warpgroup's rows.
+Text map_operands(const SparseAttend& call, const Rows& rows, const Keys& keys,
+                  SparseWork90& work) {
+  const Attend& a = call.attend;
+  const int64_t page = a.sequences.page;
+  const int64_t caches = page ? a.sequences.pool : a.sequences.caches, tokens = page ? page : a.t;
+  const int key_rows = static_cast<int>(keys.box);
+  const int64_t box = rows.heads == 1 ? rows.rows : rows.step / rows.heads;
+  const MapOf q{
+      a.q, a.dtype, a.b, a.s, a.h, a.d, static_cast<int>(box), static_cast<int>(rows.heads)};
+  work.blocks = keys.blocks;
+  const MapOf o{a.o, a.dtype, a.b, a.s, a.h, a.e, 64};
+  work.o_given = rows.heads == 1 && rows.step == rows.rows && a.o_dtype == a.dtype &&
+                 !*map_refuses(o) && make_map(o, work.o);
+  return map_sweep(q, {a.k, a.dtype, caches, tokens, a.g, a.d, key_rows},
+                   {a.v, a.dtype, caches, tokens, a.g, a.e, key_rows}, keys.instance->keys,
+                   work.maps);
+}
+
+// False: there are too many work items.
+bool order_of(const DeviceInfo& device, const Attend& a, const Rows& rows, int64_t splits,
+              SparseWork90& work) {
+  const bool masked = a.mask.window.right > 0;
+  const int64_t row_tiles = ceil_div(a.sequences.query_max * rows.heads, rows.step),
+                heads = a.sequences.count * (a.h / rows.heads);
+  if (heads > INT_MAX / splits / row_tiles) return false;
+  work.grid = {row_tiles, a.h / rows.heads, static_cast<int32_t>(splits),
+               static_cast<int32_t>(rows.heads), masked};
+  work.order = {static_cast<int32_t>(row_tiles),
+                static_cast<int32_t>(heads),
+                static_cast<int32_t>(splits),
+                section_of(heads, a.h / a.g / rows.heads, a.sequences.key_max * (a.d + a.e) * 2,
+                           device.l2_bytes, masked),
+                static_cast<int32_t>(masked ? row_tiles / 4 : 0),
+                masked};
+  work.schedule.items = static_cast<int32_t>(work.order.items());
+  return true;
+}
+
 Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
   if (Text why = refuses(ctx, call); !why.empty()) return why;
   const Attend& a = call.attend;
@@ -120,49 +185,37 @@ Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
     return reason("block_rows", call.list.block_rows,
                   "a multiple of 64, or at most 128 rows of "
                   "the heads that share a list");
-  const SparseInstance90* instance = find(call, rows.rows);
+  const int64_t splits = splits_of(device_info(ctx), call, rows);
+  const Keys keys = keys_of(call, rows.rows, splits > 1);
+  const SparseInstance90* instance = keys.instance;
   if (!instance)
     return no_instance(a.dtype, "d", a.d, "e", a.e) + ", tiles of " + Text::number(rows.rows) +
            " rows, block_keys = " + Text::number(call.list.block_keys) +
-           ", page = " + Text::number(a.sequences.page);
-  const int64_t page = a.sequences.page, group = a.h / a.g;
-  const int64_t caches = page ? a.sequences.pool : a.sequences.caches, tokens = page ? page : a.t;
-  const int keys =
-      static_cast<int>(page ? std::min<int64_t>(page, instance->keys) : instance->keys);
-  const int64_t box = rows.heads == 1 ? rows.rows : rows.step / rows.heads;
+           ", page = " + Text::number(a.sequences.page) + ", splits = " + Text::number(splits);
   SparseWork90 work{};
-  if (Text why = map_sweep(
-          {a.q, a.dtype, a.b, a.s, a.h, a.d, static_cast<int>(box), static_cast<int>(rows.heads)},
-          {a.k, a.dtype, caches, tokens, a.g, a.d, keys},
-          {a.v, a.dtype, caches, tokens, a.g, a.e, keys}, instance->keys, work.maps);
-      !why.empty())
-    return why;
-  const MapOf o{a.o, a.dtype, a.b, a.s, a.h, a.e, 64};
-  work.o_given = rows.heads == 1 && rows.step == rows.rows && a.o_dtype == a.dtype &&
-                 !*map_refuses(o) && make_map(o, work.o);
-
-  const bool masked = a.mask.window.right > 0;
-  const int64_t row_tiles = ceil_div(a.sequences.query_max * rows.heads, rows.step),
-                heads = a.sequences.count * (a.h / rows.heads);
-  if (heads > INT_MAX / row_tiles) return "more than 2^31 row tiles";
-  work.grid = {row_tiles, a.h / rows.heads, 1, static_cast<int32_t>(rows.heads), masked};
-  work.order = {static_cast<int32_t>(row_tiles),
-                static_cast<int32_t>(heads),
-                1,
-                section_of(heads, group / rows.heads, a.sequences.key_max * (a.d + a.e) * 2,
-                           device_info(ctx).l2_bytes, masked),
-                static_cast<int32_t>(masked ? row_tiles / 4 : 0),
-                masked};
-  work.schedule.items = static_cast<int32_t>(work.order.items());
+  if (Text why = map_operands(call, rows, keys, work); !why.empty()) return why;
+  if (!order_of(device_info(ctx), a, rows, splits, work)) return "more than 2^31 row tiles";
   plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(instance->d) + "." +
                  Text::number(instance->rows) + "x" + Text::number(instance->keys);
   if (rows.heads > 1) plan.kernel += ".packed";
-  const TileListSlots slots(plan.workspace, call, instance->keys, rows.heads, rows.step);
+  if (splits > 1)
+    plan.kernel += ".split";
+  else if (keys.blocks)
+    plan.kernel += ".blocks";
+  const TileListSlots slots(plan.workspace, call, keys.width, rows.heads, rows.step);
+  PartialSlots partial;
+  if (splits > 1) partial = PartialSlots(plan.workspace, a, splits);
   plan.launch = [=](Context& ctx, void* base) {
     SparseWork90 now = work;
     now.lists = slots.make(ctx, kOp, call, base);
     now.schedule.counters = counters(ctx);
+    if (splits > 1) now.parts = partial.at(base, call.attend, splits);
+    // The scheduler's counters come first.
+    constexpr int kFirst = 2;
+    if (splits > 1 && now.schedule.items / splits <= kCounters - kFirst)
+      now.arrived = counters(ctx) + kFirst;
     instance->launch(ctx, call.attend, now);
+    if (splits > 1 && !now.arrived) combine(ctx, kOp, call.attend, now.parts);
   };
   return "";
 }
