@@ -6,7 +6,7 @@
 namespace fovea::cuda {
 namespace {
 
-constexpr int kThreads = 128, kCounted = 4096;
+constexpr int kThreads = 128, kCounted = 4096, kCached = 512;
 
 struct Preparation {
   SparseList list;
@@ -16,6 +16,11 @@ struct Preparation {
   int32_t* tile;
   TileSpan* span;
   int64_t heads, blocks;
+};
+
+struct ListShared {
+  int count[kCounted], sums[kThreads / 32];
+  int32_t list[kCached];  // its first places
 };
 
 // The sum of the threads' numbers before this one's; `total`: of all.
@@ -42,37 +47,40 @@ __device__ int sum_before(int mine, int (&s_sums)[kThreads / 32], int& total) {
 
 // How often the list names each of `tiles` tiles from `from` on.
 __device__ void count_tiles(const Preparation& p, const ListRow& row, int64_t places, int64_t from,
-                            int tiles, int (&s_count)[kCounted]) {
+                            int tiles, ListShared& s) {
   const int64_t each = p.list.block_keys / p.to.width,
                 always = (p.list.first_keys + p.to.width - 1) / p.to.width;
-  for (int i = threadIdx.x; i < tiles; i += kThreads) s_count[i] = from + i < always;
+  for (int i = threadIdx.x; i < tiles; i += kThreads) s.count[i] = from + i < always;
   __syncthreads();
   for (int64_t m = threadIdx.x; m < places; m += kThreads) {
     const int64_t e = *p.list.index.at<int32_t>(row.batch, row.head, row.row, m);
     if (e < 0) continue;
     for (int64_t n = e * each; n < (e + 1) * each; ++n)
       if (n >= from && n < from + tiles && n >= always)
-        atomicAdd(s_count + (n - from), 1);  // integers: the same sum in any order
+        atomicAdd(s.count + (n - from), 1);  // integers: the same sum in any order
   }
   __syncthreads();
 }
 
 // The list of a list row: how many places it has.
 __device__ int write_list(const Preparation& p, const Sequence& q, const ListRow& row, int32_t* to,
-                          int (&s_count)[kCounted], int (&s_sums)[kThreads / 32]) {
+                          ListShared& s) {
   const int64_t places = p.list.count(row), all = (q.keys + p.to.width - 1) / p.to.width;
   int64_t written = 0;
   for (int64_t from = 0; from < all; from += kCounted) {
     const int tiles = static_cast<int>(from + kCounted < all ? kCounted : all - from);
-    count_tiles(p, row, places, from, tiles, s_count);
+    count_tiles(p, row, places, from, tiles, s);
     const int each = (tiles + kThreads - 1) / kThreads;
     const int begin = min(static_cast<int>(threadIdx.x) * each, tiles),
               end = min(begin + each, tiles);
     int mine = 0, total;
-    for (int i = begin; i < end; ++i) mine += s_count[i];
-    int64_t at = written + sum_before(mine, s_sums, total);
+    for (int i = begin; i < end; ++i) mine += s.count[i];
+    int64_t at = written + sum_before(mine, s.sums, total);
     for (int i = begin; i < end; ++i)
-      for (int n = s_count[i]; n > 0; --n) to[at++] = static_cast<int32_t>(from) + i;
+      for (int n = s.count[i]; n > 0; --n, ++at) {
+        to[at] = static_cast<int32_t>(from) + i;
+        if (at < kCached) s.list[at] = to[at];
+      }
     written += total;
     __syncthreads();
   }
@@ -112,7 +120,7 @@ __device__ TileSpan span_of(const Preparation& p, const PlainWindow& window, con
 
 __global__ void __launch_bounds__(kThreads)
     tile_lists_kernel(const __grid_constant__ Preparation p, int64_t work) {
-  __shared__ int s_count[kCounted], s_sums[kThreads / 32];
+  __shared__ ListShared s;
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t block = w % p.blocks, head = w / p.blocks % p.list.x, r = w / p.blocks / p.list.x;
     const Sequence q = p.sequences[r];
@@ -120,7 +128,8 @@ __global__ void __launch_bounds__(kThreads)
     const ListRow row = p.list.at(q, r, p.to.packed, head, block);
     const int64_t at = p.to.first(q, r, head) + block;
     int32_t* tiles = p.tile + at * p.to.most;
-    const int count = write_list(p, q, row, tiles, s_count, s_sums);
+    const int count = write_list(p, q, row, tiles, s);
+    const int32_t* sorted = count <= kCached ? s.list : tiles;
     const int heads = static_cast<int>(p.heads), rows = static_cast<int>(q.rows);
     const PlainWindow window(p.window, rows, static_cast<int>(q.keys));
     for (int n = threadIdx.x; n < p.to.row_tiles; n += kThreads) {
@@ -128,7 +137,7 @@ __global__ void __launch_bounds__(kThreads)
       const int end = min(begin + p.to.step, rows * heads);
       if (end > begin)
         p.span[at * p.to.row_tiles + n] =
-            span_of(p, window, tiles, count, begin / heads, (end - 1) / heads + 1);
+            span_of(p, window, sorted, count, begin / heads, (end - 1) / heads + 1);
     }
   }
 }
