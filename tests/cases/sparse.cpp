@@ -638,6 +638,7 @@ class SparseCases {
         blocks(c, name + "128x64", 128, 64);
         blocks(c, name + "64x64", 64, 64);
         packed(c, name);
+        unions(c, name);
         small_blocks(c, name);
         splits(c, name);
       }
@@ -697,7 +698,9 @@ class SparseCases {
         x.s = shape[0] == 1 ? 9 : 100, x.t = 210, x.b = where == Where::batched ? 1 : 2;
         x.span = where == Where::varlen ? Span::left : c.span;
         x.sink_logit = where == Where::paged, x.o_f32 = where == Where::varlen;
-        add(x, false, false, name + std::to_string(shape[4]) + "x64.packed");
+        const bool union_of_rows = shape[0] == 1 && shape[1] / shape[2] <= 32;
+        add(x, false, false,
+            name + std::to_string(shape[4]) + "x64.packed" + (union_of_rows ? ".union" : ""));
       }
     for (int64_t rows : {1, 16, 48, 96}) {
       SparseCase x = c;
@@ -707,6 +710,20 @@ class SparseCases {
     }
   }
 
+  // Rows with lists of their own in one row tile.
+  void unions(SparseCase c, const std::string& name) {
+    static constexpr int64_t heads[][2] = {{16, 1}, {4, 4}, {6, 2}, {20, 1}};
+    for (const auto& of : heads)
+      for (Where where : {Where::batched, Where::lengths, Where::varlen, Where::paged}) {
+        SparseCase x = c;
+        x.h = of[0], x.g = x.x = of[1], x.where = where, x.page = where == Where::paged ? 64 : 0;
+        x.block_rows = 1, x.block_keys = of[0] == 4 ? 128 : 64, x.s = 14, x.t = 500;
+        x.keep = where == Where::lengths ? 60 : 4, x.counts = where != Where::lengths;
+        x.b = where == Where::batched ? 1 : 2, x.first = of[0] == 6 ? 64 : 0;
+        x.span = where == Where::paged ? Span::left : c.span;
+        add(x, false, false, name + "64x64." + (of[0] == of[1] ? "union" : "packed.union"));
+      }
+  }
   // Blocks of which a key tile has many.
   void small_blocks(SparseCase c, const std::string& name) {
     for (int64_t keys : {16, 32})

@@ -252,6 +252,8 @@ class TileConsumer90 {
     } else {
       if (!whole) item.work.mask.apply(x, key, item.row);
     }
+    if constexpr (requires { Source::Steps::unions; })
+      item.work.hide(x, item.n, item.row - item.work.tile.begin);
     if constexpr (kPaged) {
       uint32_t any = 0;
 #pragma unroll

@@ -9,6 +9,7 @@
 //   | ListOfPages | those of a list            | pages, or rows where no page is given  |
 //   | Spans       | those of a span of a list  | rows of the tensor                     |
 //   | SpansOfPages| those of a span of a list  | pages, or rows where no page is given  |
+//   | Unions, UnionsOfPages      | the same, seen by some rows each | the same       |
 //   | Blocks      | blocks of a span, some each| the same                               |
 //
 // An operation may bring its own: of codes, ops/quant/forward_sm90.cuh.
@@ -141,7 +142,7 @@ struct SpannedTiles {
   }
   __device__ static TileSpan span_of(const TileLists& lists, const RowTile& tile) {
     const int number = tile.begin / lists.step;
-    if (!lists.has(tile.rows.seq, tile.rows.r, number / lists.row_tiles)) return {};
+    if (!lists.has(tile.rows.seq, tile.rows.r, number / lists.row_tiles * lists.rows)) return {};
     return lists.span[row_of(lists, tile) * lists.row_tiles + number % lists.row_tiles];
   }
 
@@ -149,7 +150,30 @@ struct SpannedTiles {
   __device__ static int64_t row_of(const TileLists& lists, const RowTile& tile) {
     const int head = static_cast<int>(tile.rows.head_begin()) / lists.group;
     return lists.first(tile.rows.seq, tile.rows.r, head) +
-           tile.begin / (lists.step * lists.row_tiles);
+           tile.begin / (lists.step * lists.row_tiles) * lists.rows;
+  }
+};
+
+// Places of unions: some rows of the row tile alone see a tile.
+struct SpannedUnions : SpannedTiles {
+  static constexpr bool unions = true;
+  int group;  // packed rows of a row
+
+  template <class Mask>
+  __device__ void start(const TiledAttend& a, const RowTile& tile, int width, Mask& mask) {
+    SpannedTiles::start(a, tile, width, mask);
+    group = tile.group();
+  }
+  __device__ int key_tile(int n) const { return n >= base ? tile_in(place[n - base]) : n; }
+  // Hides step n from rows that do not see it; `row`: the warp's first in the row tile.
+  template <int N>
+  __device__ void hide(float (&x)[1][N][4], int n, int row) const {
+    const int rows = n >= base ? rows_in(place[n - base]) : 0;
+    each_row<1>(row, [&](int, int half, int m) {
+      if (rows >> min(m / group, kUnionRows) & 1) return;
+#pragma unroll
+      for (int j = 0; j < N; ++j) x[0][j][2 * half] = x[0][j][2 * half + 1] = kNegativeInfinity;
+    });
   }
 };
 
@@ -352,6 +376,8 @@ using List = KeySourceOf<ListedTiles, RowBoxes>;
 using ListOfPages = KeySourceOf<ListedTiles, PageBoxes>;
 using Spans = KeySourceOf<SpannedTiles, RowBoxes>;
 using SpansOfPages = KeySourceOf<SpannedTiles, PageBoxes>;
+using Unions = KeySourceOf<SpannedUnions, RowBoxes>;
+using UnionsOfPages = KeySourceOf<SpannedUnions, PageBoxes>;
 using Blocks = KeySourceOf<SpannedBlocks, BlockBoxes>;
 static_assert(KeySource<Blocks> && KeySource<Contiguous> && KeySource<Pages> && KeySource<List> &&
               KeySource<ListOfPages> && KeySource<Spans> && KeySource<SpansOfPages>);

@@ -4,12 +4,23 @@
 // the span of them that its window leaves.
 //   A block owns a list row.  It counts how often each tile is named, kCounted tiles at a time, and
 //   writes a tile that often.  Keys that are always seen are tiles named once.
+//   Unions: of up to four list rows of one row each, which stand in one row tile.  A tile is there
+//   as often as the row has it that names it most, each time with the rows that still have it.
 #pragma once
 #include "core/sparse.h"
 #include "core/workspace.h"
 #include "cuda/launch.h"
 
 namespace fovea::cuda {
+
+// A place is a tile and, in a union, a bit for each row of those that see it.
+constexpr int kPlaceTileBits = 26, kUnionRows = 4, kUnionKeep = 255;
+FOVEA_HD int tile_in(int32_t place) {
+  return place & ((1 << kPlaceTileBits) - 1);
+}
+FOVEA_HD int rows_in(int32_t place) {
+  return place >> kPlaceTileBits;
+}
 
 // Places [begin, end) of a list row, and those that every row of the row tile sees whole.
 struct TileSpan {
@@ -24,6 +35,7 @@ struct TileLists {
   int32_t block_rows, row_tiles;  // of a list row
   int32_t step;                   // packed rows of a row tile
   int32_t width;                  // keys of a tile
+  int32_t rows;                   // list rows of a union; 1: none
   bool packed;                    // sequences
 
   // List row of the first block of a sequence, counted over batch and heads; of block `block`, -1:
@@ -60,8 +72,9 @@ struct TileListSlots {
   int64_t heads, blocks;  // heads packed into the rows; list rows of the longest sequence
 
   TileListSlots() = default;
+  // `rows` list rows make a union, whose places have the room of all.
   TileListSlots(Layout& layout, const SparseAttend& call, int64_t width, int64_t heads,
-                int64_t step);
+                int64_t step, int64_t rows);
   TileLists make(Context& ctx, const char* op, const SparseAttend& call, void* base) const;
 };
 

@@ -33,6 +33,7 @@ const std::vector<SparseInstance90>& instances() {
 // A choice of row tiles: the packed rows of `heads` heads that one has, of a tile of `rows` rows.
 struct Rows {
   int64_t heads, rows, step;
+  int64_t lists = 1;  // list rows of a union
 };
 
 // A list row is a whole number of row tiles, or one that it leaves partly empty.  Of two that a
@@ -53,6 +54,17 @@ Rows rows_of(const SparseAttend& call) {
       if (filled > best) best = filled, found = {heads, rows, step};
     }
   return found;
+}
+
+// List rows of one row, too short for a row tile: some share it, and the union of their lists.
+void unite(const SparseAttend& call, int64_t splits, Rows& rows) {
+  const SparseList& list = call.list;
+  const int64_t lists =
+      std::min<int64_t>({kUnionRows, 64 / rows.heads, call.attend.sequences.query_max});
+  if (list.block_rows > 1 || list.block_keys < 64 || list.keep > kUnionKeep || splits > 1 ||
+      rows.rows != 64 || lists < 2)
+    return;
+  rows.lists = lists, rows.step *= lists;
 }
 
 // How the lists are cut: tiles of `keys` keys, each of boxes of `box` keys.
@@ -180,12 +192,13 @@ bool order_of(const DeviceInfo& device, const Attend& a, const Rows& rows, int64
 Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
   if (Text why = refuses(ctx, call); !why.empty()) return why;
   const Attend& a = call.attend;
-  const Rows rows = rows_of(call);
+  Rows rows = rows_of(call);
   if (!rows.rows)
     return reason("block_rows", call.list.block_rows,
                   "a multiple of 64, or at most 128 rows of "
                   "the heads that share a list");
   const int64_t splits = splits_of(device_info(ctx), call, rows);
+  unite(call, splits, rows);
   const Keys keys = keys_of(call, rows.rows, splits > 1);
   const SparseInstance90* instance = keys.instance;
   if (!instance)
@@ -198,11 +211,13 @@ Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
   plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(instance->d) + "." +
                  Text::number(instance->rows) + "x" + Text::number(instance->keys);
   if (rows.heads > 1) plan.kernel += ".packed";
-  if (splits > 1)
+  if (rows.lists > 1)
+    plan.kernel += ".union";
+  else if (splits > 1)
     plan.kernel += ".split";
   else if (keys.blocks)
     plan.kernel += ".blocks";
-  const TileListSlots slots(plan.workspace, call, keys.width, rows.heads, rows.step);
+  const TileListSlots slots(plan.workspace, call, keys.width, rows.heads, rows.step, rows.lists);
   PartialSlots partial;
   if (splits > 1) partial = PartialSlots(plan.workspace, a, splits);
   plan.launch = [=](Context& ctx, void* base) {

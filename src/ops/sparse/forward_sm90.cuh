@@ -34,6 +34,10 @@ SparseInstance90 sparse_sm90_instance() {
     if constexpr (Shape::Slots == 2) whole.o = work.o, whole.given = work.o_given;
     if constexpr (kBlocks)
       if (work.blocks) return run.template operator()<Blocks>(whole);
+    if constexpr (kBlocks)
+      if (work.lists.rows > 1)
+        return a.sequences.page ? run.template operator()<UnionsOfPages>(whole)
+                                : run.template operator()<Unions>(whole);
     a.sequences.page ? run.template operator()<SpansOfPages>(whole)
                      : run.template operator()<Spans>(whole);
   };
