@@ -205,7 +205,7 @@ std::vector<std::string> extent_names(const Case& c) {
   for (const contract::Field* f : call.tensors())
     for (std::string dim : call.dims(*f)) {
       if (isdigit(dim[0]) || dim == "key_b" || dim == "keys" || dim == "bytes") continue;
-      if (dim == "r+1") dim = "r";
+      dim = dim.substr(0, dim.find('+'));
       if (dim == "rows" && !call.has("cache_row")) continue;
       names.insert(dim == "r" && !call.has("query_start") && !call.has("key_start") &&
                            !call.has("start")

@@ -227,6 +227,7 @@ bool Call::tied(const Field& f, int axis) const {
 
 std::string Call::canonical(const Field& f, std::string dim) const {
   if (dim == "bytes" || dim == "block_bytes") return "fixed";  // a bit for each key or block
+  if (dim == "tile_rows" || dim == "tile_bytes") return "fixed";
   if (isdigit(dim[0])) return "fixed";
   // What lengths decide.
   if (dim == "padded" || dim.find("_blocks") != std::string::npos) return "fixed";
@@ -239,7 +240,7 @@ std::string Call::canonical(const Field& f, std::string dim) const {
   if (dim == "keys") dim = paged() || has("key_start") ? "fixed" : "t";
   if (dim == "b") dim = packed() ? "fixed" : "r";
   if (dim == "pages") dim = !extents_.count("keys") && asks_keys() ? "fixed" : dim;
-  return dim == "r+1" ? "r" : dim;
+  return dim.substr(0, dim.find('+'));
 }
 
 bool Call::asks_keys() const {
@@ -254,7 +255,8 @@ int64_t Call::extent(const Field& f, const std::string& dim) const {
   const auto known = extents_.find(dim);
   if (known != extents_.end()) return known->second;
   if (dim == "r") return extents_.at("b");
-  if (dim == "r+1") return extent(f, "r") + 1;
+  if (dim.back() == '1' && dim.find('+') != std::string::npos)
+    return extent(f, dim.substr(0, dim.find('+'))) + 1;
   if (dim == "key_b") return has("key_start") && op->find("query_start") ? 1 : extent(f, "r");
   if (dim == "rows") return f.name == "page_table" ? extent(f, "r") : extent(f, "key_b");
   if (dim == "keys") return paged() ? extents_.at("pages") * extents_.at("page") : extents_.at("t");

@@ -64,8 +64,8 @@ std::string words_of(const Case& c, const Call& call) {
     words << " " << f.name << "=" << dtype_text(x.dtype);
     for (size_t i = 0; i < call.dims(f).size(); ++i) {
       const std::string dim = call.dims(f)[i];
-      if (dim == "r+1")
-        extents["r"] = x.shape[i] - 1;
+      if (const size_t plus = dim.find('+'); plus != std::string::npos)
+        extents[dim.substr(0, plus)] = x.shape[i] - 1;
       else if (!isdigit(dim[0]) && !skip.count(dim))
         extents.insert({dim, x.shape[i]});
     }

@@ -41,7 +41,7 @@ DIMS = {
     "f": (2, "kl.h: columns of the student; cache.h: heads of v"),
     "n": (2, "what the operation counts: parts, pairs, row blocks, scales, entries of a list"),
     "u": (3, "a second count: rows of a part (merge.h), of k_out (cache.h), blocks of keys"),
-    "x": (2, "kl.h: key heads of the student, or heads of an indexer; elsewhere heads with a list"),
+    "x": (2, "kl.h: key heads of the student or indexer; elsewhere heads with a list"),
     "pages": (3, "pages in a row of page_table"),
     "pool": (6, "pages of a pool"),
     "pool2": (6, "pages of the pool that is copied to"),

@@ -174,7 +174,8 @@ int64_t Call::named(const std::string& dim) {
 int64_t Call::extent(const Field& f, std::string dim) {
   if (dim.find_first_not_of("0123456789") == std::string::npos) return std::stoll(dim);
   const bool starts = given("query_start") || given("start") || given("key_start");
-  if (dim == "r+1") return extent(f, "r") + 1;
+  if (const size_t plus = dim.find('+'); plus != std::string::npos)
+    return extent(f, dim.substr(0, plus)) + 1;
   if (dim == "rows" && !given("cache_row")) dim = f.name == "page_table" ? "r" : "key_b";
   if (dim == "key_b") {
     const bool own = given("key_start") && (op_.find("query_start") || op_.find("start"));
@@ -225,9 +226,9 @@ Words Call::bringing(const std::string& extent) const {
     if (table && given(f.name) && !given(table->name) &&
         std::count(f.paged.begin(), f.paged.end(), extent))
       return {table->name};
-  const std::string dim = extent == "r" ? "r+1" : extent;
   for (const Field& f : op_.fields) {
-    const bool has = std::count(f.dims.begin(), f.dims.end(), dim) != 0;
+    const bool has = std::count(f.dims.begin(), f.dims.end(), extent + "+1") != 0 ||
+                     (extent != "r" && std::count(f.dims.begin(), f.dims.end(), extent) != 0);
     if (f.is_tensor() && !given(f.name) && (extent == "rows" ? f.name == "cache_row" : has))
       names.push_back(f.name);
   }

@@ -6,7 +6,7 @@
 // | key_first | 0 .. key_len |
 // | page_table, pair | -1 .. the last page of the pool |
 // | cache_row | -1 .. the last row of page_table, or of k |
-// | index | -1 .. the last key |
+// | index, of no blocks | -1 .. the last key |
 // | row | -1 .. the last row of o |
 // | keep_row | 0 .. keep |
 #include "core/inspect.h"
@@ -38,7 +38,8 @@ class Inspector {
     entries("page_table", -1, {extent("pool") - 1});
     entries("cache_row", -1, {rows() - 1});
     entries("pair", -1, {extent("pool") - 1, extent("pool2") - 1});
-    entries("index", -1, {keys_of_k - 1});
+    // Of lists with counts every number has a meaning, and places past a count hold anything.
+    if (!knows("index_count")) entries("index", -1, {keys_of_k - 1});
     entries("row", -1, {rows_of_q - 1});
     entries("keep_row", 0, {extent("keep")});
   }
@@ -53,6 +54,11 @@ class Inspector {
     return nullptr;
   }
   bool has(const char* name) const { return tensor(name); }
+  bool knows(const char* name) const {
+    for (int i = 0; i < contract_.count; ++i)
+      if (!strcmp(contract_.fields[i].name, name)) return true;
+    return false;
+  }
 
   // The extent that the contract gives this name, of the first tensor that has it; or -1.
   int64_t extent(const char* name) const {

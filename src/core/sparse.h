@@ -218,6 +218,16 @@ struct SparseAttend {
     const int32_t m = *head_map.at<int32_t>(q.batch, h);
     return m >= 0 && m < attend.h ? m : h;
   }
+  // Keys that a row may meet, of its sequence's key_max.
+  int64_t keys_bound() const {
+    const int64_t most = attend.sequences.key_max;
+    if (!list.listed() || list.key_begin) return most;
+    const double keys =
+        static_cast<double>(list.index ? list.keep : 0) * static_cast<double>(list.block_keys) +
+        static_cast<double>(list.columns) + static_cast<double>(list.first_keys) +
+        static_cast<double>(list.last_keys);
+    return keys < static_cast<double>(most) ? static_cast<int64_t>(keys) : most;
+  }
   FOVEA_HD bool computes(int64_t h) const { return !skip_head || !skip_head[h]; }
 };
 FOVEA_HD const Attend& attend_in(const SparseAttend& call) {

@@ -769,7 +769,7 @@ class SparseCases {
     c.block_keys = 3, c.span = Span::causal;
     both(c, true);
     c.dtype = FOVEA_BF16, c.tiles = c.sink_logit = true, c.first = c.last = 1, c.columns = 2;
-    c.mass = c.skip_head = true;
+    c.mass = true;
     both(c, true);
     c = {};
     c.note = "small", c.where = Where::varlen, c.s = 17, c.dtype = FOVEA_F16;
@@ -778,6 +778,8 @@ class SparseCases {
     both(c);
     c = {};
     c.note = "small", c.blocks = Blocks::clusters, c.head_map = true, c.x = 2;
+    both(c);
+    c.skip_head = true, c.margin = 2, c.skipped = true, c.blocks = Blocks::uniform;
     both(c);
   }
 };

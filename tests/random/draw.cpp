@@ -192,7 +192,8 @@ int64_t Draw::columns() {
 
 int64_t Draw::extent(const Field& f, const std::string& dim) {
   if (isdigit(static_cast<unsigned char>(dim[0]))) return std::stoll(dim);
-  if (dim == "r+1") return x("r") + 1;
+  if (const size_t plus = dim.find('+'); plus != std::string::npos)
+    return extent(f, dim.substr(0, plus)) + 1;
   if (dim == "keys") return columns();
   if (dim == "bytes") return ceil_div(columns(), 8);
   if (dim == "rows")

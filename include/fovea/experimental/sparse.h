@@ -4,8 +4,8 @@
  *  Experimental: names, fields and layout may change with any release, and the ABI promise does not
  *  cover them.  What proves itself moves to the stable headers under a name without `x_`.
  *
- *  For query row i and key j of one sequence, with attention.h's score_ij and what row i sees by
- *  its windows (positions bottom-right aligned, or by context_len, key_step and key_shift):
+ *  For query row i and key j of one sequence, with attention.h's score_ij over what row i sees by
+ *  its windows.  Positions are bottom-right aligned, or by context_len, key_step and key_shift:
  *    n_ij = how often the list of row i names key j
  *    p_ij = n_ij exp(score_ij - lse_i),  lse_i = ln(sum_j n_ij exp(score_ij) + exp(sink_logit_h))
  *    o_i = sum_j p_ij v_j
@@ -39,14 +39,15 @@
  *  unused pages, in padding or past a count is read or counts, NaN included.  Codes of k and v
  *  count times their scales, as in attention.h.
  *
- *  Skipping.  Rows stand in groups of 64 of one head, counted from the first of their list row, or
- *  without index from the first of the sequence.  A tile is max(1, 64 / block_keys) neighbouring
- *  places of the list, beginning at a multiple of that; an entry of more than 64 keys is cut at
- *  every 64th from its first.  Without index tiles are 64 keys, beginning at a multiple of 64.
- *  Tiles are met in order.  Keys that are always seen come before them, and columns after; neither
- *  is ever skipped.  With top_i the largest score that row i has met so far, a tile adds nothing to
- *  o, lse, mass and top where each row of the group has score_ij < top_i - skip_margin for every
- *  key that it sees.  What is dropped is at most Lk exp(-skip_margin) of a row's sum.
+ *  Skipping.  Rows stand in groups of 64 of one head, counted from the first of their list row.
+ *  Without index they are counted from the first of the sequence.  A tile is
+ *  max(1, 64 / block_keys) neighbouring places of the list, beginning at a multiple of that.  An
+ *  entry of more than 64 keys is cut at every 64th from its first.  Without index tiles are 64
+ *  keys, beginning at a multiple of 64.  Tiles are met in order.  Keys that are always seen come
+ *  before them, and columns after; neither is ever skipped.
+ *  top_i is the largest score that row i has met so far.  A tile is skipped where every row of the
+ *  group has score_ij < top_i - skip_margin for each key that it sees.  It then adds nothing to o,
+ *  lse, mass and top.  What is dropped is at most Lk exp(-skip_margin) of a row's sum.
  *
  *  Bits: the same every run on one device; place, neighbours and size of the batch may change them.
  *  Source: FlashAttention-2 (2307.08691); lists as in NSA (2502.11089), MInference (2407.02490),

@@ -36,7 +36,7 @@ class Backward {
     host::Pool& pool = host::pool(ctx);
     const Sequences& q = a_.sequences;
     const double cost = static_cast<double>(q.count) * static_cast<double>(q.query_max) *
-                        (static_cast<double>(call_.keys_bound()) + 16) *
+                        (static_cast<double>(call_.s.keys_bound()) + 16) *
                         static_cast<double>(a_.h * (a_.d + a_.e)) / host::kFlopsPerNanosecond;
     host::zero_rows(pool, b_.dq, a_.dtype, q, a_.b, a_.h, a_.d);
     host::zero_keys(pool, b_.dk, a_.dtype, q, a_.t, a_.g, a_.d);

@@ -25,7 +25,7 @@ __device__ __forceinline__ float tile_score(const ListBackward& b, const ListGra
 }
 
 template <int Chunks>
-__global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
+__global__ void __launch_bounds__(kStageThreads)
     list_dq_kernel(const __grid_constant__ ListBackward b, const __grid_constant__ ListGrid grid) {
   extern __shared__ float4 s_dynamic[];
   __shared__ ListGradientTile s;
@@ -215,7 +215,7 @@ struct ListKeySums {
 };
 
 template <Owner owner, int Chunks>
-__global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
+__global__ void __launch_bounds__(kStageThreads)
     list_dkv_kernel(const __grid_constant__ ListBackward b,
                     const __grid_constant__ ListsByKey lists, int64_t heads, int64_t key_tiles,
                     int64_t work) {

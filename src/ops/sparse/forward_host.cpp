@@ -45,7 +45,7 @@ class Forward {
     double rows = 0;
     for (int64_t r = 0; r < a_.sequences.count; ++r)
       rows += static_cast<double>(a_.sequences[r].rows);
-    const double cost = rows * (static_cast<double>(call_.keys_bound()) + 16) *
+    const double cost = rows * (static_cast<double>(call_.s.keys_bound()) + 16) *
                         static_cast<double>(a_.h * (a_.d + a_.e)) / host::kFlopsPerNanosecond;
     const int64_t parts = plan_.split.parts;
     host::Pool& pool = host::pool(ctx);
@@ -234,7 +234,7 @@ Text offer(const Context& ctx, const SparseAttend& s, Plan& plan) {
   const int64_t parts = s.skip_margin > 0
                             ? 1
                             : host::forward_parts(a.splits, a.sequences.count * call.units * slots,
-                                                  call.keys_bound());
+                                                  call.s.keys_bound());
   p.split = host::SplitRows(parts, a.b * a.s * a.h, a.e, plan.workspace);
   p.lse = plan.workspace.add<float>(s.mass ? a.b : 0, a.s, a.h);
   p.mass =

@@ -27,14 +27,13 @@ __global__ void __launch_bounds__(kStageThreads)
     if (!stage_list_rows(call.s, call.grid, item, s, [&](int m, int64_t packed) {
           const bool there = s.rows[m].i >= 0;
           s.q_value[m] = there ? s.piece.offset(packed, a.q_value.stride) : -1;
+          s.top[m] = -INFINITY;
           s.rows[m].lse = there ? a.lse.as()[s.piece.lse_offset(packed, a.lse.stride)] : INFINITY;
         }))
       continue;
     const int64_t head = item.unit * call.grid.heads;
     const ListKeys<R> keys(call.s, s, item, 1, head);
-    float top[R];
-    no_tops(top);
-    const ListScore<R> score{{tiles}, call, s, keys, top};
+    const ListScore<R> score{{tiles}, call, s, keys};
     const int64_t at = (item.r * call.s.list.x + call.s.list.head_of(head)) * mass.keys;
     sweep_keys(keys, [&](int64_t n, bool missing) {
       float x[R][4] = {};
@@ -105,22 +104,10 @@ void add_mass(Context& ctx, const SparseAttend& call, const ListGrid& grid, cons
   launch<store_mass_kernel>(ctx, kOp, ceil_div(work, kThreads), kThreads, 0, call, mass, work);
 }
 
-// Keys that a row may meet, of its sequence's key_max.
-int64_t keys_bound(const SparseAttend& call) {
-  const SparseList& list = call.list;
-  const int64_t most = call.attend.sequences.key_max;
-  if (!list.listed() || list.key_begin) return most;
-  const double keys =
-      static_cast<double>(list.index ? list.keep : 0) * static_cast<double>(list.block_keys) +
-      static_cast<double>(list.columns) + static_cast<double>(list.first_keys) +
-      static_cast<double>(list.last_keys);
-  return keys < static_cast<double>(most) ? static_cast<int64_t>(keys) : most;
-}
-
 Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
   const Attend& a = call.attend;
   ListGrid grid(call);
-  const int64_t key_tiles = std::max<int64_t>(1, ceil_div(keys_bound(call), kStageTile));
+  const int64_t key_tiles = std::max<int64_t>(1, ceil_div(call.keys_bound(), kStageTile));
   const int64_t wanted =
       a.splits ? a.splits : auto_splits(grid.tiles, key_tiles, 0, true, device_info(ctx));
   const int64_t splits = call.skip_margin > 0 ? 1 : clamp_i64(wanted, 1, key_tiles);

@@ -42,7 +42,6 @@ struct ListScore : TileScores<R> {
   const ListSimt& call;
   const ListShared<R>& s;
   const ListKeys<R>& keys;
-  float* top;  // largest scores so far, of the thread's rows
   int width = call.v.width;
 
   __device__ bool products(float (&x)[R][4], int64_t n) const {
@@ -84,7 +83,8 @@ struct ListScore : TileScores<R> {
       }
       most[r] = lanes_max<16>(most[r]);
       seen |= most[r] > -INFINITY;
-      low &= !odd && (most[r] == -INFINITY || most[r] < top[r] - call.s.skip_margin);
+      const float top = keys.s.top[threadIdx.x / 16 + 16 * r];
+      low &= !odd && (most[r] == -INFINITY || most[r] < top - call.s.skip_margin);
     }
     if (keys.of_entries(n) && __syncthreads_and(low)) {
       const bool any = __syncthreads_or(seen);
@@ -92,17 +92,16 @@ struct ListScore : TileScores<R> {
         atomicAdd(reinterpret_cast<unsigned long long*>(call.skipped), 1ull);
       return false;
     }
+    __syncwarp();  // a row's top is its own half warp's
 #pragma unroll
-    for (int r = 0; r < R; ++r) top[r] = fmaxf(top[r], most[r]);
+    for (int r = 0; r < R; ++r) {
+      float& top = keys.s.top[threadIdx.x / 16 + 16 * r];
+      if (threadIdx.x % 16 == 0) top = fmaxf(top, most[r]);
+    }
+    __syncwarp();
     return true;
   }
 };
-
-template <int R>
-__device__ __forceinline__ void no_tops(float (&top)[R]) {
-#pragma unroll
-  for (int r = 0; r < R; ++r) top[r] = -INFINITY;
-}
 
 template <int R, int Chunks>
 __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
@@ -115,12 +114,11 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     const ListItem item(call.grid, w);
     if (!stage_list_rows(call.s, call.grid, item, s, [&](int m, int64_t packed) {
           s.q_value[m] = s.rows[m].i < 0 ? -1 : s.piece.offset(packed, a.q_value.stride);
+          s.top[m] = -INFINITY;
         }))
       continue;
     const ListKeys<R> keys(call.s, s, item, call.grid.splits, item.unit * call.grid.heads);
-    float top[R];
-    no_tops(top);
-    attend_simt<Chunks>(tiles, keys, ListScore<R>{{tiles}, call, s, keys, top},
+    attend_simt<Chunks>(tiles, keys, ListScore<R>{{tiles}, call, s, keys},
                         PackedEpilogue<R>{{a, call.parts, call.grid.splits, item.split}, s});
   }
 }

@@ -43,6 +43,19 @@ inline __device__ __noinline__ float list_score(const SparseList& list, const Se
   return bias == -INFINITY ? bias : x + bias;  // masks whatever the score is, NaN included
 }
 
+// The steps of a tile: what is always seen, the list (or a window's tiles), single keys.
+struct ListSteps {
+  int64_t key_head, value_head;
+  KeyTiles window;                         // without a list
+  SeenKeys<int64_t> some;                  // keys that a row may see
+  Interval last;                           // those that last_keys may name
+  int64_t first, lasts, entries, columns;  // how many there are
+  int64_t places;                          // of a step of entries
+
+  __device__ static int64_t of(int64_t keys) { return (keys + kStageTile - 1) / kStageTile; }
+  __device__ int64_t count() const { return first + lasts + entries + columns; }
+};
+
 // The rows of one tile and the keys of one step, in shared memory.
 template <int R, class Base = PackedTile<R>>
 struct ListTile : Base {
@@ -51,6 +64,8 @@ struct ListTile : Base {
   int64_t scales[2][kStageTile];  // of the keys' scales of k, of v
   uint32_t present[2];            // keys that are there, a bit each
   int entry_tiles;                // tiles of 64 keys that an entry may have
+  ListSteps steps;
+  float top[16 * R];  // with skip_margin: each row's largest score so far
 };
 
 // Work items (sequence, unit of heads, slot of a row tile, split), the last fastest.
@@ -124,62 +139,104 @@ __device__ __forceinline__ bool stage_list_rows(const SparseAttend& call, const 
   return true;
 }
 
-// KeySource: the steps of a tile in the order of sparse.h, each of at most 64 keys.  What is always
-// seen, the list (or a window's tiles), single keys.  place() leaves out keys that no row may see.
+inline __device__ __noinline__ void find_steps(const SparseAttend& call, const PackGqaRows& piece,
+                                               const SparseList::Tile& tile, int64_t head,
+                                               int entry_tiles, ListSteps& to) {
+  const Attend& a = call.attend;
+  const SparseList& list = call.list;
+  const Sequence& q = piece.seq;
+  const int64_t group = a.h / a.g;
+  to = {};
+  to.key_head = call.score_head(q, head) / group, to.value_head = head / group;
+  const int64_t i0 = tile.list.begin + tile.begin / piece.group;
+  const int64_t i1 = tile.list.begin + (tile.end - 1) / piece.group;
+  const int64_t p0 = a.mask.query_at(q, head, i0), p1 = a.mask.query_at(q, head, i1);
+  to.some = a.mask.window.seen(p0, p1, q.keys, a.mask.axis);
+  to.places = list.places(kStageTile);
+  if (!list.listed()) {
+    to.window = key_tiles(a.mask, q, head, head + 1, i0, i1 + 1, kStageTile);
+    to.entries = to.window.count();
+    return;
+  }
+  const int64_t first = list.first_keys < q.keys ? list.first_keys : q.keys;
+  to.first = ListSteps::of(first);
+  if (list.last_keys) {
+    to.last = {a.mask.axis.from(p0 - list.last_keys + 1), a.mask.axis.from(p1 + 1)};
+    if (to.last.begin < first) to.last.begin = first;
+    if (to.last.end > q.keys) to.last.end = q.keys;
+    if (to.last.end > to.last.begin) to.lasts = ListSteps::of(to.last.end - to.last.begin);
+  }
+  to.entries = (list.count(tile.list) + to.places - 1) / to.places;
+  if (to.places == 1) to.entries *= entry_tiles;
+  to.columns = ListSteps::of(list.count_columns(tile.list));
+}
+
+// The thread's key of step n, and what names it; -1: none.
+inline __device__ __noinline__ int64_t step_key(const SparseAttend& call, const Sequence& q,
+                                                const ListRow& rows, const ListSteps& steps,
+                                                int entry_tiles, int64_t n, ListSide& by) {
+  const SparseList& list = call.list;
+  const int t = threadIdx.x;
+  if (n < steps.first) {
+    by = side_of_keys(rows, {0, q.keys}, true);
+    const int64_t j = n * kStageTile + t;
+    return j < list.first_keys ? j : -1;
+  }
+  n -= steps.first;
+  if (n < steps.lasts) {
+    by = side_of_keys(rows, {0, q.keys}, true);
+    const int64_t j = steps.last.begin + n * kStageTile + t;
+    return j < steps.last.end ? j : -1;
+  }
+  n -= steps.lasts;
+  if (n >= steps.entries) {
+    const int64_t m = (n - steps.entries) * kStageTile + t;
+    const int64_t j = m < list.count_columns(rows) ? list.column_at(q, rows, m) : -1;
+    by = side_of_keys(rows, {j, j + 1}, false);
+    return j >= list.first_keys && !list.names(q, rows, j) ? j : -1;
+  }
+  if (!list.listed()) {
+    by = side_of_keys(rows, {0, q.keys}, false);
+    return steps.window[n] * kStageTile + t;
+  }
+  int64_t m, at;
+  if (steps.places > 1) {
+    if (t / list.block_keys >= steps.places) return -1;
+    m = n * steps.places + t / list.block_keys, at = t % list.block_keys;
+  } else {
+    m = n / entry_tiles, at = n % entry_tiles * kStageTile + t;
+  }
+  if (m >= list.count(rows)) return -1;
+  const ListEntry entry = list(q, rows, m);
+  by = side_of(rows, m, entry);
+  const int64_t j = entry.keys.begin + at;
+  return j < entry.keys.end && j >= list.first_keys ? j : -1;
+}
+
+// KeySource: the steps of a tile in the order of sparse.h, each of at most 64 keys.  place() leaves
+// out keys that no row may see.
 template <int R, class Base = PackedTile<R>>
 struct ListKeys {
   const SparseAttend& call;
   ListTile<R, Base>& s;
-  int64_t key_head, value_head;
-  KeyTiles window;         // without a list
-  SeenKeys<int64_t> some;  // keys that a row may see
-  Interval last;           // those that last_keys may name
-  int64_t first_steps, last_steps, entry_steps, places;
   int64_t begin, end;
 
   __device__ ListKeys(const SparseAttend& call, ListTile<R, Base>& s, const ListItem& item,
                       int64_t splits, int64_t head)
-      : call(call), s(s), window{}, last{0, 0}, first_steps(0), last_steps(0) {
-    const Attend& a = call.attend;
-    const SparseList& list = call.list;
-    const Sequence& q = s.piece.seq;
-    const int64_t group = a.h / a.g;
-    key_head = call.score_head(q, head) / group, value_head = head / group;
-    const ListRow& rows = s.tile.list;
-    const int64_t i0 = rows.begin + s.tile.begin / s.piece.group;
-    const int64_t i1 = rows.begin + (s.tile.end - 1) / s.piece.group;
-    const int64_t p0 = a.mask.query_at(q, head, i0), p1 = a.mask.query_at(q, head, i1);
-    some = a.mask.window.seen(p0, p1, q.keys, a.mask.axis);
-    int64_t columns = 0;
-    places = list.places(kStageTile);
-    if (list.listed()) {
-      const int64_t first = list.first_keys < q.keys ? list.first_keys : q.keys;
-      first_steps = steps_of(first);
-      if (list.last_keys) {
-        last.begin = a.mask.axis.from(p0 - list.last_keys + 1);
-        last.end = a.mask.axis.from(p1 + 1);
-        if (last.begin < first) last.begin = first;
-        if (last.end > q.keys) last.end = q.keys;
-        if (last.end > last.begin) last_steps = steps_of(last.end - last.begin);
-      }
-      entry_steps = (list.count(rows) + places - 1) / places * (places > 1 ? 1 : s.entry_tiles);
-      columns = steps_of(list.count_columns(rows));
-    } else {
-      window = key_tiles(a.mask, q, head, head + 1, i0, i1 + 1, kStageTile);
-      entry_steps = window.count();
-    }
-    const SplitRange part =
-        split_range(first_steps + last_steps + entry_steps + columns, splits, item.split);
+      : call(call), s(s) {
+    if (threadIdx.x == 0) find_steps(call, s.piece, s.tile, head, s.entry_tiles, s.steps);
+    __syncthreads();
+    const SplitRange part = split_range(s.steps.count(), splits, item.split);
     begin = part.begin, end = part.end;
   }
-  __device__ static int64_t steps_of(int64_t keys) { return (keys + kStageTile - 1) / kStageTile; }
   __device__ int64_t operator[](int64_t n) const { return n; }
   // A step of the list itself, which may be skipped.
   __device__ bool of_entries(int64_t n) const {
-    return n >= first_steps + last_steps && n < first_steps + last_steps + entry_steps;
+    const int64_t at = n - s.steps.first - s.steps.lasts;
+    return at >= 0 && at < s.steps.entries;
   }
   // The keys of a step follow each other.
-  __device__ bool run(int64_t n) const { return of_entries(n) && places == 1; }
+  __device__ bool run(int64_t n) const { return of_entries(n) && s.steps.places == 1; }
   __device__ bool any() const { return s.present[0] | s.present[1]; }
   __device__ int count(int64_t) const { return kStageTile; }
 
@@ -194,65 +251,33 @@ struct ListKeys {
     return tile_full(call.attend.mask, s.piece.seq, h, h + 1, i0, i1, j0, j0 + kStageTile);
   }
 
-  __device__ __noinline__ bool place(int64_t n) const {
+  __device__ bool place(int64_t n) const {
+    if (threadIdx.x >= kStageTile) return false;
+    ListSide by{};
+    const int64_t j = step_key(call, s.piece.seq, s.tile.list, s.steps, s.entry_tiles, n, by);
+    return put(j, by);
+  }
+
+ private:
+  __device__ bool put(int64_t j, const ListSide& by) const {
     const int t = threadIdx.x;
-    if (t >= kStageTile) return false;
     const Attend& a = call.attend;
     const Sequence& q = s.piece.seq;
-    ListSide by{};
-    const int64_t j = key_at(n, t, by);
+    const ListSteps& steps = s.steps;
     KeyInfo key{j, -1, -1, 0};
-    if (j >= 0 && some(j)) {
-      key = key_info(a, q, key_head, j);
+    if (j >= 0 && steps.some(j)) {
+      key = key_info(a, q, steps.key_head, j);
       if (key.k >= 0) {
-        key.v += (value_head - key_head) * a.v.stride[2];
+        key.v += (steps.value_head - steps.key_head) * a.v.stride[2];
         const KeyPlace at = key_place(a.sequences, q, j);
-        s.scales[0][t] = at.offset(key_head, a.k_scale.stride);
-        s.scales[1][t] = at.offset(value_head, a.v_scale.stride);
+        s.scales[0][t] = at.offset(steps.key_head, a.k_scale.stride);
+        s.scales[1][t] = at.offset(steps.value_head, a.v_scale.stride);
       }
     }
     s.keys[t] = key, s.side[t] = by;
     const uint32_t there = __ballot_sync(~0u, key.k >= 0);
     if (t % 32 == 0) s.present[t / 32] = there;
     return key.k < 0;
-  }
-
- private:
-  // Key t of a step, -1: none.
-  __device__ int64_t key_at(int64_t n, int t, ListSide& by) const {
-    const SparseList& list = call.list;
-    const ListRow& rows = s.tile.list;
-    const Sequence& q = s.piece.seq;
-    if (n < first_steps) {
-      by = side_of_keys(rows, {0, q.keys}, true);
-      const int64_t j = n * kStageTile + t;
-      return j < list.first_keys ? j : -1;
-    }
-    n -= first_steps;
-    if (n < last_steps) {
-      by = side_of_keys(rows, {0, q.keys}, true);
-      const int64_t j = last.begin + n * kStageTile + t;
-      return j < last.end ? j : -1;
-    }
-    n -= last_steps;
-    if (n >= entry_steps) {
-      const int64_t m = (n - entry_steps) * kStageTile + t;
-      const int64_t j = m < list.count_columns(rows) ? list.column_at(q, rows, m) : -1;
-      by = side_of_keys(rows, {j, j + 1}, false);
-      return j >= list.first_keys && !list.names(q, rows, j) ? j : -1;
-    }
-    if (!list.listed()) {
-      by = side_of_keys(rows, {0, q.keys}, false);
-      return window[n] * kStageTile + t;
-    }
-    const int64_t keys = places > 1 ? list.block_keys : int64_t{s.entry_tiles} * kStageTile;
-    const int64_t at = places > 1 ? t : n % s.entry_tiles * kStageTile + t;
-    const int64_t m = places > 1 ? n * places + t / keys : n / s.entry_tiles;
-    if (m >= list.count(rows) || (places > 1 && t / keys >= places)) return -1;
-    const ListEntry entry = list(q, rows, m);
-    by = side_of(rows, m, entry);
-    const int64_t j = entry.keys.begin + (places > 1 ? at % keys : at);
-    return j < entry.keys.end && j >= list.first_keys ? j : -1;
   }
 };
 

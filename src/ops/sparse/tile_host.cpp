@@ -10,16 +10,6 @@ Call::Call(const SparseAttend& request)
   limit = request.skip_margin > 0 ? 64 : kKeys;
 }
 
-int64_t Call::keys_bound() const {
-  const int64_t most = a().sequences.key_max;
-  if (!list().listed() || list().key_begin) return most;
-  const SparseList& l = list();
-  const double keys = static_cast<double>(l.index ? l.keep * l.block_keys : 0) +
-                      static_cast<double>(l.columns) + static_cast<double>(l.first_keys) +
-                      static_cast<double>(l.last_keys);
-  return keys < static_cast<double>(most) ? static_cast<int64_t>(keys) : most;
-}
-
 RowTile::RowTile(const Call& call, const Sequence& q, const SparseList::Tile& tile,
                  int64_t first_head)
     : host::RowTile(tile.end - tile.begin), list(tile.list) {

@@ -27,8 +27,6 @@ struct Call {
   int64_t list_head(int64_t unit) const { return list().head_of(unit * heads); }
   // Tiles of a unit of heads in a sequence; some are empty.
   int64_t slots(const Sequence& q) const { return list().slots(q, heads, kRows); }
-  // Keys that a row may visit, of its sequence's key_max.
-  int64_t keys_bound() const;
 };
 
 struct RowTile : host::RowTile {
