@@ -662,10 +662,14 @@ class SparseCases {
     // The last key block many times, and keys that are always seen.
     x.keep = 40, x.counts = false;
     add(x, false, false, kernel);
-    x.first = 64, x.keep = 5, x.where = Where::lengths, x.b = 2;
+    x.first = keys, x.keep = 5, x.where = Where::lengths, x.b = 2;
     add(x, false, false, kernel);
     x.first = 1000, x.keep = 1, x.span = Span::left;
     add(x, false, false, kernel);
+    if (keys == 128) {  // tiles of 128 keys are too wide
+      x.first = 64, x.keep = 2;
+      add(x, false, false, kernel.substr(0, kernel.rfind('x')) + "x64");
+    }
     x = c;
     x.where = Where::cache_row, x.b = 3, x.s = 70;
     add(x, false, false, kernel);

@@ -83,7 +83,9 @@ Keys keys_of(const SparseAttend& call, int64_t rows, bool split) {
     if (blocks && !row.blocks) continue;
     const int64_t width = block < row.keys ? block : row.keys;
     const int64_t box = page && page < width ? page : width;
-    const bool fits = row.keys % width == 0 && block % width == 0 && width % box == 0 &&
+    const bool whole =
+        call.list.first_keys % width == 0 || call.list.first_keys >= a.sequences.key_max;
+    const bool fits = whole && row.keys % width == 0 && block % width == 0 && width % box == 0 &&
                       (!page || (page >= kLeastBlock && page % box == 0));
     if (fits) return {&row, width, box, blocks};
   }
@@ -92,11 +94,9 @@ Keys keys_of(const SparseAttend& call, int64_t rows, bool split) {
 
 int64_t splits_of(const DeviceInfo& device, const SparseAttend& call, const Rows& rows) {
   const Attend& a = call.attend;
-  const SparseList& list = call.list;
   const int64_t items = a.sequences.count * (a.h / rows.heads) *
                         ceil_div(a.sequences.query_max * rows.heads, rows.step);
-  const int64_t listed = list.keep * list.block_keys + std::min(list.first_keys, kIndexMax);
-  const int64_t tiles = std::max<int64_t>(ceil_div(listed, 64), 1);
+  const int64_t tiles = std::max<int64_t>(ceil_div(call.keys_bound(), 64), 1);
   if (a.splits) return std::min<int64_t>(a.splits, tiles);
   // Two blocks share a multiprocessor.
   if (rows.rows > 64 || items * 10 >= device.multiprocessors * 16) return 1;
