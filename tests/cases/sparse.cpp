@@ -637,6 +637,7 @@ class SparseCases {
         blocks(c, name + "128x" + (w[0] > 128 ? "64" : "128"), 128, 128);
         blocks(c, name + "128x64", 128, 64);
         blocks(c, name + "64x64", 64, 64);
+        if (w[0] > 128 && dtype == FOVEA_F16) continue;
         packed(c, name);
         unions(c, name);
         small_blocks(c, name);
@@ -649,7 +650,8 @@ class SparseCases {
     int n = 0;
     for (Span span : {Span::full, Span::causal, Span::left, Span::band})
       for (Where where : {Where::batched, Where::lengths, Where::varlen}) {
-        if (c.d > 64 && c.dtype == FOVEA_F16 && (span == Span::left) != (where == Where::lengths))
+        if ((c.d > 128 || c.dtype == FOVEA_F16) &&
+            (span == Span::left) != (where == Where::lengths))
           continue;
         SparseCase x = c;
         x.span = span, x.where = where, x.x = n % 2 ? 4 : 2, x.o_f32 = n % 3 == 1;
@@ -740,7 +742,7 @@ class SparseCases {
             x.block_rows = rows, x.block_keys = keys, x.keep = n % 2 ? 9 : 40;
             x.s = rows == 1 ? 9 : 130, x.t = 230, x.x = 4, x.counts = n % 4 != 3;
             x.b = where == Where::batched ? 1 : 2, x.first = n++ % 5 == 2 ? keys : 0;
-            if (c.dtype == FOVEA_F16 && n % 2) continue;
+            if ((c.d > 64 || c.dtype == FOVEA_F16) && n % 2) continue;
             add(x, false, false, name + "64x64.blocks");
           }
       }
