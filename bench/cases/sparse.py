@@ -55,7 +55,7 @@ class Sparse(Case):
         if self.zipf:
             share = 1 / torch.rand(heads, blocks, generator=generator).clamp(0.05, 1)
             wanted = wanted * share / share.mean()
-        count = torch.minimum(wanted.round().clamp(min=1), seen).to(torch.int32)
+        count = torch.minimum(wanted.round().clamp(min=1), seen.double()).to(torch.int32)
         keep = int(count.max())
         index = torch.full((heads, blocks, keep), -1, dtype=torch.int32)
         pairs = 0
