@@ -50,7 +50,8 @@ class Sparse(Case):
         seen = -(-torch.minimum(begin + self.rows, torch.tensor(self.n)) // self.keys)
         if not self.causal:
             seen[:] = -(-self.n // self.keys)
-        wanted = (seen * self.keep / 100).round() if self.keep else torch.full_like(seen, self.count)
+        fixed = torch.full_like(seen, self.count)
+        wanted = (seen * self.keep / 100).round() if self.keep else fixed
         wanted = wanted.expand(heads, blocks).double()
         if self.zipf:
             share = 1 / torch.rand(heads, blocks, generator=generator).clamp(0.05, 1)
