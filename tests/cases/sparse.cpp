@@ -461,13 +461,14 @@ class SparseCases {
     sweep();
     backward_sweep();
     edges();
+    kernels();
     small();
   }
   std::vector<harness::Case> cases;
 
  private:
-  void add(SparseCase c, bool backward = false, bool tiny = false, const char* kernel = "") {
-    cases.push_back(case_of(c, backward, tiny, kernel));
+  void add(SparseCase c, bool backward = false, bool tiny = false, std::string kernel = "") {
+    cases.push_back(case_of(c, backward, tiny, std::move(kernel)));
   }
   void both(SparseCase c, bool tiny = false) {
     add(c, false, tiny);
@@ -621,6 +622,150 @@ class SparseCases {
     // H2O's step: all keys, one row, the mass of each.
     edge([](SparseCase& c) { c.keep = 0, c.mass = true, c.s = 1, c.x = 2; }, true);
     edge([](SparseCase& c) { c.keep = 0, c.columns = 40, c.block_rows = 64; }, true);
+  }
+
+  // Every instance of a tuned kernel, by its name (src/ops/sparse/forward.inc).
+  void kernels() {
+    static constexpr int64_t widths[][2] = {{64, 64}, {128, 128}, {192, 128}, {256, 256}};
+    for (int dtype : {FOVEA_F16, FOVEA_BF16})
+      for (const auto& w : widths) {
+        SparseCase c;
+        c.note = "tuned", c.dtype = dtype, c.d = w[0], c.e = w[1], c.keep = 5;
+        c.s = 290, c.t = 330, c.b = c.splits = 1, c.span = Span::causal;
+        const std::string name = std::string("sm90.") + (dtype == FOVEA_F16 ? "f16" : "bf16") +
+                                 ".d" + std::to_string(w[0]) + ".";
+        blocks(c, name + "128x" + (w[0] > 128 ? "64" : "128"), 128, 128);
+        blocks(c, name + "128x64", 128, 64);
+        blocks(c, name + "64x64", 64, 64);
+        if (w[0] > 128 && dtype == FOVEA_F16) continue;
+        packed(c, name);
+        unions(c, name);
+        small_blocks(c, name);
+        splits(c, name);
+      }
+  }
+  // Row blocks of `rows` rows on one instance.
+  void blocks(SparseCase c, const std::string& kernel, int64_t rows, int64_t keys) {
+    c.block_rows = rows, c.block_keys = keys;
+    int n = 0;
+    for (Span span : {Span::full, Span::causal, Span::left, Span::band})
+      for (Where where : {Where::batched, Where::lengths, Where::varlen}) {
+        if ((c.d > 128 || c.dtype == FOVEA_F16) &&
+            (span == Span::left) != (where == Where::lengths))
+          continue;
+        SparseCase x = c;
+        x.span = span, x.where = where, x.x = n % 2 ? 4 : 2, x.o_f32 = n % 3 == 1;
+        if (rows < 128) x.x = 4;  // heads that share a list share a tile
+        x.sink_logit = n % 4 == 1, x.lse = n % 5 != 4, x.counts = n++ % 3 != 2;
+        x.b = where == Where::batched ? 1 : 2;
+        add(x, false, false, kernel);
+      }
+    SparseCase x = c;
+    // The last key block many times, and keys that are always seen.
+    x.keep = 40, x.counts = false;
+    add(x, false, false, kernel);
+    x.first = keys, x.keep = 5, x.where = Where::lengths, x.b = 2;
+    add(x, false, false, kernel);
+    x.first = 1000, x.keep = 1, x.span = Span::left;
+    add(x, false, false, kernel);
+    if (keys == 128) {  // tiles of 128 keys are too wide
+      x.first = 64, x.keep = 2;
+      add(x, false, false, kernel.substr(0, kernel.rfind('x')) + "x64");
+    }
+    x = c;
+    x.where = Where::cache_row, x.b = 3, x.s = 70;
+    add(x, false, false, kernel);
+    for (int64_t page : {16, 64, 128}) {
+      x = c;
+      x.where = Where::paged, x.page = page, x.b = 2, x.span = page == 64 ? Span::full : c.span;
+      x.keep = page == 16 ? 30 : 5;
+      add(x, false, false, kernel);
+    }
+    // More works than a GPU has multiprocessors, and lists longer than are counted at once.
+    x = c;
+    x.b = 70, x.s = 66, x.t = 90, x.keep = 2, x.lay = Lay::head_first;
+    add(x, false, false, kernel);
+    if (c.d > 64 || c.dtype != FOVEA_BF16 || rows != 64) return;
+    x = c;
+    x.s = 3, x.t = 4200 * keys, x.h = x.x = 2, x.g = 1, x.keep = 400, x.span = Span::full;
+    add(x, false, false, kernel);
+  }
+  // Heads that share a list stand in one row tile; list rows that do not fill one.
+  void packed(SparseCase c, const std::string& name) {
+    static constexpr int64_t shapes[][5] = {
+        // block_rows, h, g, x, rows of a tile
+        {64, 4, 2, 2, 128}, {64, 4, 2, 1, 128}, {32, 4, 2, 2, 64},  {1, 16, 1, 1, 64},
+        {1, 12, 2, 1, 64},  {1, 64, 1, 1, 64},  {8, 16, 1, 1, 128}, {1, 96, 1, 1, 128}};
+    for (const auto& shape : shapes)
+      for (Where where : {Where::batched, Where::varlen, Where::paged}) {
+        SparseCase x = c;
+        x.block_rows = shape[0], x.h = shape[1], x.g = shape[2], x.x = shape[3];
+        x.block_keys = 64, x.keep = 3, x.where = where, x.page = where == Where::paged ? 32 : 0;
+        x.s = shape[0] == 1 ? 9 : 100, x.t = 210, x.b = where == Where::batched ? 1 : 2;
+        x.span = where == Where::varlen ? Span::left : c.span;
+        x.sink_logit = where == Where::paged, x.o_f32 = where == Where::varlen;
+        const bool union_of_rows = shape[0] == 1 && shape[1] / shape[2] <= 32;
+        add(x, false, false,
+            name + std::to_string(shape[4]) + "x64.packed" + (union_of_rows ? ".union" : ""));
+      }
+    for (int64_t rows : {1, 16, 48, 96}) {
+      SparseCase x = c;
+      x.block_rows = rows, x.block_keys = 64, x.keep = 3, x.s = rows == 1 ? 9 : 150, x.x = 4;
+      x.b = 2, x.where = Where::lengths;
+      add(x, false, false, name + (rows == 96 ? "128x64" : "64x64"));
+    }
+  }
+
+  // Rows with lists of their own in one row tile.
+  void unions(SparseCase c, const std::string& name) {
+    static constexpr int64_t heads[][2] = {{16, 1}, {4, 4}, {6, 2}, {20, 1}};
+    for (const auto& of : heads)
+      for (Where where : {Where::batched, Where::lengths, Where::varlen, Where::paged}) {
+        SparseCase x = c;
+        x.h = of[0], x.g = x.x = of[1], x.where = where, x.page = where == Where::paged ? 64 : 0;
+        x.block_rows = 1, x.block_keys = of[0] == 4 ? 128 : 64, x.s = 14, x.t = 500;
+        x.keep = where == Where::lengths ? 60 : 4, x.counts = where != Where::lengths;
+        x.b = where == Where::batched ? 1 : 2, x.first = of[0] == 6 ? 64 : 0;
+        x.span = where == Where::paged ? Span::left : c.span;
+        add(x, false, false, name + "64x64." + (of[0] == of[1] ? "union" : "packed.union"));
+      }
+  }
+  // Blocks of which a key tile has many.
+  void small_blocks(SparseCase c, const std::string& name) {
+    for (int64_t keys : {16, 32})
+      for (int64_t rows : {1, 64}) {
+        int n = 0;
+        for (Where where : {Where::batched, Where::lengths, Where::varlen, Where::paged})
+          for (Span span : {Span::full, Span::causal, Span::left}) {
+            SparseCase x = c;
+            x.where = where, x.span = span, x.page = where == Where::paged ? 16 << n % 3 : 0;
+            x.block_rows = rows, x.block_keys = keys, x.keep = n % 2 ? 9 : 40;
+            x.s = rows == 1 ? 9 : 130, x.t = 230, x.x = 4, x.counts = n % 4 != 3;
+            x.b = where == Where::batched ? 1 : 2, x.first = n++ % 5 == 2 ? keys : 0;
+            if ((c.d > 64 || c.dtype == FOVEA_F16) && n % 2) continue;
+            add(x, false, false, name + "64x64.blocks");
+          }
+      }
+    SparseCase x = c;
+    x.block_rows = 1, x.block_keys = 16, x.keep = 9, x.s = 5, x.h = 16, x.g = x.x = 1;
+    add(x, false, false, name + "64x64.packed.blocks");
+  }
+  // A few rows, whose lists are cut.
+  void splits(SparseCase c, const std::string& name) {
+    for (int64_t keys : {16, 64, 128})
+      for (int splits : {0, 3, 1000}) {
+        SparseCase x = c;
+        x.block_rows = 1, x.block_keys = keys, x.keep = 1300 / keys, x.splits = splits;
+        x.s = splits == 3 ? 3 : 1, x.t = 900, x.h = 8, x.g = 2, x.x = 2, x.b = 2;
+        x.sink_logit = splits == 3, x.o_f32 = keys == 64, x.lse = splits != 1000;
+        add(x, false, false, name + "64x64.packed.split");
+        x.where = Where::paged, x.page = keys == 128 ? 64 : 16;
+        add(x, false, false, name + "64x64.packed.split");
+        x.x = 8, x.span = Span::left, x.keep = 700 / keys;
+        add(x, false, false, name + "64x64.split");
+        x.where = Where::varlen, x.page = 0;
+        add(x, false, false, name + "64x64.split");
+      }
   }
 
   // A few rows, everything on: for sanitizers and the bindings.

@@ -63,14 +63,15 @@ struct AttendShape90 {
   static constexpr int shared_bytes = tile_bytes + slack_bytes;
 };
 
-// Zeroes the V rows of a stage from `tail` on.  All warpgroups do, so that none waits for another.
+// Zeroes the V rows [tail, end) of a stage.  All warpgroups do, so that none waits for another.
 template <class Shape, class Shared>
 __device__ __forceinline__ void zero_values(int tail, const Shared& shared,
-                                            sm90::PipelineState<Shape::Stages> v, int group) {
+                                            sm90::PipelineState<Shape::Stages> v, int group,
+                                            int end = Shape::BN) {
   using TileV = typename Shape::TileV;
   shared.key_pipe().wait(v);
   unsigned char* values = shared.base + (shared.keys(v) - shared.at);
-  for (int i = tail * kPanelChunks + threadIdx.x % 128; i < Shape::BN * kPanelChunks; i += 128)
+  for (int i = tail * kPanelChunks + threadIdx.x % 128; i < end * kPanelChunks; i += 128)
 #pragma unroll
     for (int panel = 0; panel < TileV::panels; ++panel)
       *reinterpret_cast<uint4*>(
@@ -94,6 +95,10 @@ class TileConsumer90 {
   static constexpr bool kQInRegisters = Shape::q_in_registers && std::same_as<Score, PlainScore>;
   static constexpr bool kTmaStore = std::derived_from<Epilogue, TmaEpilogue>;
   static constexpr int kPingPong = 1 + Shape::Groups;  // the first of ping-pong's named barriers
+  // The last tile of a sequence may come more than once.
+  static constexpr bool kRepeats = requires { Source::Steps::repeats; };
+  // The keys of a tile are blocks that lie apart.
+  static constexpr bool kBlocks = requires { Source::Steps::blocks; };
 
  public:
   // A separate object: an object stays in memory until the loops over its arrays are unrolled.
@@ -241,7 +246,14 @@ class TileConsumer90 {
   __device__ __forceinline__ void weigh(Item& item, bool whole) {
     const int key = item.work.key_tile(item.n) * BN;
     item.score.apply(x, key, item.row);
-    if (!whole) item.work.mask.apply(x, key, item.row);
+    if constexpr (kBlocks) {
+      const auto key_at = [&](int column) { return item.work.key_at(item.n, column); };
+      if (!whole) item.work.mask.apply_at(x, item.row, key_at);
+    } else {
+      if (!whole) item.work.mask.apply(x, key, item.row);
+    }
+    if constexpr (requires { Source::Steps::unions; })
+      item.work.hide(x, item.n, item.row - item.work.tile.begin);
     if constexpr (kPaged) {
       uint32_t any = 0;
 #pragma unroll
@@ -256,6 +268,24 @@ class TileConsumer90 {
     item.state.weigh(x, alpha, item.score.factor);
     item.n = item.work.before(item.n);
   }
+  // Zeroes V past the last key, where step n, whose K came before `at`, has such rows.
+  __device__ __forceinline__ void zero_tail(const Item& item, int n) {
+    KeyState v = at;
+    if (item.left > 0) v.next();
+    const int keys = item.work.tile.keys;
+    if constexpr (kBlocks) {
+      const int width = item.work.block_keys();
+#pragma unroll 1
+      for (int column = 0; column < BN; column += width) {
+        const int key = item.work.key_at(n, column);
+        if (__any_sync(~0u, key < keys && key + width > keys))
+          zero_values<Shape>(column + keys - key, shared, v, group, column + width);
+      }
+    } else {
+      const int tail = keys - item.work.key_tile(n) * BN;
+      if (__any_sync(~0u, tail < BN)) zero_values<Shape>(max(tail, 0), shared, v, group);
+    }
+  }
   // S of this tile, in flight with O of the one before.
   __device__ __forceinline__ void step(Item& item, bool whole) {
     const KeyState k = at;
@@ -268,11 +298,14 @@ class TileConsumer90 {
     warp_scheduler_barrier_arrive();
     sm90::wait<1>();
     retire_scores(item, k);
+    const int n = item.n;
     weigh(item, whole);
     sm90::wait<0>();
     retire_values(v);
     pack_operand<Dtype>(p, x);
     item.state.rescale_o(o, alpha);
+    if constexpr (kRepeats)
+      if (!whole) zero_tail(item, n);
   }
 
   // All steps but the last P V.
@@ -293,16 +326,18 @@ class TileConsumer90 {
     sm90::wait<0>();
     retire_scores(item, at);
     at.next();
+    const int first = item.n;
     weigh(item, item.n >= item.begin && item.n < item.end);
     pack_operand<Dtype>(p, x);
     if (skipped) {
       skip_stage();
-    } else if (__any_sync(~0u, work.zero_tail)) {
+    } else if (!kRepeats && __any_sync(~0u, work.zero_tail)) {
       KeyState v = at;
       if (item.left > 0) v.next();
       zero_values<Shape>(work.tile.keys - work.key_tile(work.last) * BN, shared, v, group);
     }
-    // One branch ends a loop: of two exits the compiler makes 12 to 38 instructions more a step.
+    if constexpr (kRepeats) zero_tail(item, first);
+      // One branch ends a loop: of two exits the compiler makes 12 to 38 instructions more a step.
 #pragma unroll 1
     while ((item.left > 0) & ((item.n >= item.end) | (item.n < item.begin))) step(item, false);
 #pragma unroll 1

@@ -190,7 +190,9 @@ struct Producer90 {
     const int run = ragged() ? order.run(static_cast<int>(grid.heads)) : 0;
     const auto has_rows = [&](int work) {
       const TileCoord place(order, work);
-      return place.row_tile * row_step(grid.group) <
+      int rows = row_step(grid.group);
+      if constexpr (requires { call.lists.step; }) rows = call.lists.step;
+      return place.row_tile * rows <
              a.sequences[place.head / static_cast<int>(grid.heads)].rows * grid.group;
     };
     const auto next = [&](TileScheduler& items) {
@@ -201,8 +203,9 @@ struct Producer90 {
       shared.tile_pipe().acquire(slot);
       __syncwarp();  // an item without rows was seen by all lanes
       const TileCoord place(order, *items);
-      const int rows = row_step(grid.group), heads = static_cast<int>(grid.heads),
-                r = place.head / heads;
+      const int heads = static_cast<int>(grid.heads), r = place.head / heads;
+      int rows = row_step(grid.group);
+      if constexpr (requires { call.lists.step; }) rows = call.lists.step;
       Slot& work = shared.work(slot);
       if (lane == 0)
         new (&work) Slot(call, grid, a.sequences[r], r, place.head - r * heads, place, rows, BN);
@@ -278,7 +281,7 @@ struct Producer90 {
     pdl_trigger();
   }
 
-  // Rows of a row tile: whole groups.
+  // Rows of a row tile: whole groups.  Lists have their own.
   __device__ static int row_step(int group) { return Shape::BM / group * group; }
 
   __device__ __forceinline__ void query(const Slot& work, typename Shared::QState q) const {

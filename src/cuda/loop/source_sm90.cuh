@@ -7,6 +7,10 @@
 //   | Pages       | those that the mask leaves | pages, or rows where no page is given  |
 //   | List        | those of a list            | rows of the tensor                     |
 //   | ListOfPages | those of a list            | pages, or rows where no page is given  |
+//   | Spans       | those of a span of a list  | rows of the tensor                     |
+//   | SpansOfPages| those of a span of a list  | pages, or rows where no page is given  |
+//   | Unions, UnionsOfPages      | the same, seen by some rows each | the same       |
+//   | Blocks      | blocks of a span, some each| the same                               |
 //
 // An operation may bring its own: of codes, ops/quant/forward_sm90.cuh.
 // A walk has steps, from the last to the first.  Of a list a step is a place in it, else a tile.
@@ -15,6 +19,7 @@
 
 #include "cuda/loop/mask.cuh"
 #include "cuda/loop/row_tile.cuh"
+#include "cuda/loop/tile_lists.cuh"
 #include "cuda/loop/tile_policy.cuh"
 #include "cuda/tensor_map.h"
 #include "cuda/tile/mma_sm90.cuh"
@@ -103,6 +108,108 @@ struct ListedTiles {
   __device__ static int64_t row_of(const ListedAttend& a, const RowTile& tile) {
     return (tile.rows.r * a.attend.h + tile.rows.g) * a.list.n + tile.begin / a.list.block_rows;
   }
+};
+
+// Steps are places in the span of the row tile (tile_lists.cuh).  A tile may stand there many
+// times, the last one too.
+//   They count from behind the last tile of the sequence, which no list reaches: a work item
+//   without keys has a step before them, which stands for a tile that no row sees.
+struct SpannedTiles {
+  using Call = TiledAttend;
+  static constexpr bool reads_device = true, repeats = true;
+  const int32_t* place;  // of step `base`
+  int base;
+
+  template <class Mask>
+  __device__ static KeyTiles tiles(const TiledAttend& a, const RowTile& tile, int width) {
+    const TileSpan span = span_of(a.lists, tile);
+    const int base = base_of(tile, width);
+    return {0, base + span.begin, base + span.end};
+  }
+  template <class Mask>
+  __device__ void start(const TiledAttend& a, const RowTile& tile, int width, Mask& mask) {
+    const TileSpan span = span_of(a.lists, tile);
+    base = base_of(tile, width);
+    place = places_of(a.lists, tile);
+    mask.begin = base + span.whole_begin, mask.end = base + span.whole_end;
+  }
+  __device__ int key_tile(int n) const { return n >= base ? place[n - base] : n; }
+
+ protected:
+  __device__ static int base_of(const RowTile& tile, int width) { return tile.keys / width + 2; }
+  __device__ static const int32_t* places_of(const TileLists& lists, const RowTile& tile) {
+    return lists.tile + row_of(lists, tile) * lists.most;
+  }
+  __device__ static TileSpan span_of(const TileLists& lists, const RowTile& tile) {
+    const int number = tile.begin / lists.step;
+    if (!lists.has(tile.rows.seq, tile.rows.r, number / lists.row_tiles * lists.rows)) return {};
+    return lists.span[row_of(lists, tile) * lists.row_tiles + number % lists.row_tiles];
+  }
+
+ private:
+  __device__ static int64_t row_of(const TileLists& lists, const RowTile& tile) {
+    const int head = static_cast<int>(tile.rows.head_begin()) / lists.group;
+    return lists.first(tile.rows.seq, tile.rows.r, head) +
+           tile.begin / (lists.step * lists.row_tiles) * lists.rows;
+  }
+};
+
+// Places of unions: some rows of the row tile alone see a tile.
+struct SpannedUnions : SpannedTiles {
+  static constexpr bool unions = true;
+  int group;  // packed rows of a row
+
+  template <class Mask>
+  __device__ void start(const TiledAttend& a, const RowTile& tile, int width, Mask& mask) {
+    SpannedTiles::start(a, tile, width, mask);
+    group = tile.group();
+  }
+  __device__ int key_tile(int n) const { return n >= base ? tile_in(place[n - base]) : n; }
+  // Hides step n from rows that do not see it; `row`: the warp's first in the row tile.
+  template <int N>
+  __device__ void hide(float (&x)[1][N][4], int n, int row) const {
+    const int rows = n >= base ? rows_in(place[n - base]) : 0;
+    each_row<1>(row, [&](int, int half, int m) {
+      if (rows >> min(m / group, kUnionRows) & 1) return;
+#pragma unroll
+      for (int j = 0; j < N; ++j) x[0][j][2 * half] = x[0][j][2 * half + 1] = kNegativeInfinity;
+    });
+  }
+};
+
+// A step is `each` neighbouring places of the span, whose tiles are blocks of 16, 32 or 64 keys.
+// Of the last step some may be missing.
+struct SpannedBlocks : private SpannedTiles {
+  using Call = TiledAttend;
+  using SpannedTiles::reads_device, SpannedTiles::repeats;
+  static constexpr bool blocks = true;
+  int size, each, shift;  // places of the span; of a step; a block is 1 << shift keys
+
+  template <class Mask>
+  __device__ static KeyTiles tiles(const TiledAttend& a, const RowTile& tile, int width) {
+    const TileSpan span = span_of(a.lists, tile);
+    const int base = base_of(tile, width), each = width / a.lists.width;
+    return {0, base, base + (span.end - span.begin + each - 1) / each};
+  }
+  template <class Mask>
+  __device__ void start(const TiledAttend& a, const RowTile& tile, int width, Mask& mask) {
+    const TileSpan span = span_of(a.lists, tile);
+    base = base_of(tile, width);
+    place = places_of(a.lists, tile) + span.begin;
+    size = span.end - span.begin;
+    each = width / a.lists.width, shift = __ffs(a.lists.width) - 1;
+    mask.begin = base + (span.whole_begin - span.begin + each - 1) / each;
+    mask.end = max(base + (span.whole_end - span.begin) / each, mask.begin);
+  }
+  // Only whether a step is before another's tile: no step is.
+  __device__ int key_tile(int) const { return 0; }
+  // The key in a column of step n; past every key where there is none.
+  __device__ int key_at(int n, int column) const {
+    const int at = (n - base) * each + (column >> shift);
+    return n < base || at >= size ? static_cast<int>(kIndexMax)
+                                  : (place[at] << shift) + (column & ((1 << shift) - 1));
+  }
+  __device__ int block_keys() const { return 1 << shift; }
 };
 
 // ---- where they lie
@@ -203,6 +310,57 @@ struct PageBoxes {
   }
 };
 
+// A box for each block of SpannedBlocks, or for each of its pages: in pages or as rows.
+//   A stretch is the steps whose boxes 32 lanes hold, down to `first`.
+template <class Shape>
+struct BlockBoxes {
+  static constexpr bool paged = true;
+  struct Stretch {
+    int first, row, page;
+  };
+  const Attend& a;
+  const PageCuts& cuts;
+
+  __device__ BlockBoxes(const Attend& a, const auto& maps) : a(a), cuts(maps.pages) {}
+  __device__ bool pages() const { return true; }
+  __device__ int nowhere() const {
+    return static_cast<int>(a.sequences.page ? a.sequences.pool : a.sequences.caches);
+  }
+  // A walk finds its first boxes itself: all of it depends on the list.
+  template <class Work>
+  __device__ __forceinline__ const int32_t* entry_of(const Work&, int, int) const {
+    return nullptr;
+  }
+  __device__ __forceinline__ int page_at(const int32_t*) const { return nowhere(); }
+  template <class Work>
+  __device__ __forceinline__ Stretch first(const Work& work, const int*) const {
+    return stretch_to(work, work.last, threadIdx.x % 32);
+  }
+  template <class Work>
+  __device__ __forceinline__ KeyBox box(const Work& work, int step, int lane,
+                                        Stretch& stretch) const {
+    if (step < stretch.first) stretch = stretch_to(work, step, lane);
+    const int from = (step - stretch.first) * cuts.boxes + lane;
+    return {__shfl_sync(~0u, stretch.row, from), __shfl_sync(~0u, stretch.page, from)};
+  }
+
+ private:
+  template <class Work>
+  __device__ __forceinline__ Stretch stretch_to(const Work& work, int step, int lane) const {
+    const int boxes = cuts.boxes, first = step - 32 / boxes + 1;
+    const int at = lane / boxes;
+    const int key = work.key_at(first + at, (lane - at * boxes) * cuts.rows);
+    if (key >= work.tile.keys) return {first, 0, nowhere()};
+    const Sequence& seq = work.tile.rows.seq;
+    if (!a.sequences.page)
+      return {first, static_cast<int>(seq.key_begin) + key, static_cast<int>(seq.key_batch)};
+    const View<2>& table = a.sequences.page_table;
+    const int page = static_cast<int>(a.sequences.page), number = key / page;
+    return {first, key - number * page,
+            table.as<int32_t>()[seq.key_batch * table.stride[0] + number * table.stride[1]]};
+  }
+};
+
 // ---- both
 
 template <class Steps_, template <class> class Boxes_>
@@ -216,8 +374,13 @@ using Contiguous = KeySourceOf<SeenTiles, RowBoxes>;
 using Pages = KeySourceOf<SeenTiles, PageBoxes>;
 using List = KeySourceOf<ListedTiles, RowBoxes>;
 using ListOfPages = KeySourceOf<ListedTiles, PageBoxes>;
-static_assert(KeySource<Contiguous> && KeySource<Pages> && KeySource<List> &&
-              KeySource<ListOfPages>);
+using Spans = KeySourceOf<SpannedTiles, RowBoxes>;
+using SpansOfPages = KeySourceOf<SpannedTiles, PageBoxes>;
+using Unions = KeySourceOf<SpannedUnions, RowBoxes>;
+using UnionsOfPages = KeySourceOf<SpannedUnions, PageBoxes>;
+using Blocks = KeySourceOf<SpannedBlocks, BlockBoxes>;
+static_assert(KeySource<Blocks> && KeySource<Contiguous> && KeySource<Pages> && KeySource<List> &&
+              KeySource<ListOfPages> && KeySource<Spans> && KeySource<SpansOfPages>);
 // A list that a kernel ignores does not compile, nor does a kernel without its list.
 static_assert(!std::convertible_to<const ListedAttend&, const Attend&>);
 static_assert(!std::convertible_to<const Attend&, const ListedAttend&>);

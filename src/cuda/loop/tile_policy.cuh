@@ -205,6 +205,23 @@ struct WindowMask {
   __device__ static int most(int64_t keys) {
     return static_cast<int>(keys < kIndexMax ? keys : kIndexMax);
   }
+  // The same of keys that are no interval: key_at(column), eight columns at a time.
+  template <int N, class KeyAt>
+  __device__ void apply_at(float (&x)[1][N][4], int row, KeyAt key_at) const {
+    int low[2], high[2];
+    each_row<1>(row, [&](int, int half, int m) {
+      const int p = tile.query(m) + tile.shift;
+      high[half] = right > 0 ? min(p + right, tile.keys) : tile.keys;
+      low[half] = left > 0 ? p - left + 1 : 0;
+    });
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const int key = key_at(j * 8) + threadIdx.x % 4 * 2;
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        if (key + c % 2 >= high[c / 2] || key + c % 2 < low[c / 2]) x[0][j][c] = kNegativeInfinity;
+    }
+  }
   template <int M, int N>
   __device__ void apply(float (&x)[M][N][4], int key, int row) const {
     const int lane_key = key + threadIdx.x % 4 * 2;

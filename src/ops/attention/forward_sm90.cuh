@@ -5,8 +5,8 @@
 
 #include "cuda/launch.h"
 #include "cuda/loop/attend_sm90.cuh"
+#include "cuda/loop/merging_epilogue_sm90.cuh"
 #include "ops/attention/forward.cuh"
-#include "ops/attention/split_epilogue_sm90.cuh"
 
 namespace fovea::cuda {
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The forward launchers and their instances (forward.inc), which are compiled apart.
 #pragma once
-#include "core/sparse.h"
+#include "cuda/block/schedule.cuh"
 #include "cuda/loop/combine.cuh"
+#include "cuda/loop/row_tile.cuh"
+#include "cuda/loop/tile_lists.cuh"
+#include "cuda/tensor_map.h"
 
 namespace fovea::cuda {
 
@@ -13,6 +16,39 @@ struct MassSums {
   int32_t* odd;
   int64_t keys;  // pitch
 };
+
+// A Hopper kernel's arguments beside the call.
+struct SparseWork90 {
+  TileLists lists;
+  AttendGrid grid;
+  TileOrder order;
+  DynamicSchedule schedule;
+  AttendMaps maps;
+  CUtensorMap o;  // with o_given, boxes of 64 rows
+  bool o_given;
+  bool blocks;       // a key tile is blocks that lie apart
+  Partials parts;    // of splits, which blocks alone have
+  int32_t* arrived;  // MergingEpilogue's
+};
+
+struct SparseInstance90 {
+  int32_t dtype, d, e;
+  int32_t rows, keys;  // of a row tile, of a key tile
+  bool blocks;         // key tiles may be blocks that lie apart
+  void (*launch)(Context&, const Attend&, const SparseWork90&);
+};
+
+// A row of forward.inc.
+struct SparseConfig90 {
+  int dtype, d, e;
+  int groups;  // consumer warpgroups, each of 64 rows
+  int keys;    // of a tile
+  int stages;  // of K and V tiles
+};
+
+// Explicitly instantiated, one file for each dtype and width.
+template <SparseConfig90 C>
+SparseInstance90 sparse_sm90_instance();
 
 struct ListGrid;
 

@@ -195,7 +195,7 @@ Plan plan(const Context& ctx, const fovea_x_sparse_forward_params& p) {
     return plan(ctx, dense);
   }
   return choose(kForward, ctx, call, x_sparse_forward_host,
-                FOVEA_CUDA_KERNELS(x_sparse_forward_simt));
+                FOVEA_CUDA_KERNELS(x_sparse_forward_sm90, x_sparse_forward_simt));
 }
 
 Plan plan(const Context& ctx, const fovea_x_sparse_backward_params& p) {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "cuda/launch.h"
-#include "cuda/loop/attend_sm90.cuh"
+#include "cuda/loop/list_shape_sm90.cuh"
 #include "ops/trace/rows.cuh"
 
 namespace fovea::cuda {
@@ -27,18 +27,9 @@ struct TraceEpilogue {
   }
 };
 
-// A lone consumer warpgroup waits for its products.  Where shared memory allows, a second block of
-// the multiprocessor fills that time.
 template <int Dtype, int D, int E, int Groups, int BN, int Stages>
-struct RowsShape90 : AttendShape90<Dtype, D, E, Groups, BN, Stages> {
-  using Base = AttendShape90<Dtype, D, E, Groups, BN, Stages>;
-  static constexpr bool twice = Groups == 1 && 2 * (Base::shared_bytes + 1024) <= 228 * 1024;
-  static constexpr int blocks = twice ? 2 : 1;
-  static constexpr int producer_regs = twice ? 40 : Base::producer_regs;
-  static constexpr int consumer_regs = twice ? 216 : Base::consumer_regs;
-  // Measured for dense attention alone.
-  static constexpr bool q_in_registers = false, skip_empty_groups = false;
-  static constexpr int prefetch = 0;
+struct RowsShape90 : ListShape90<AttendShape90<Dtype, D, E, Groups, BN, Stages>> {
+  static constexpr bool q_in_registers = false;  // measured for dense attention alone
 };
 
 template <RowsConfig90 C>

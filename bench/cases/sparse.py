@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention over lists beside our own dense attention.  The rate counts listed pairs alone."""
+
+import dataclasses
+import functools
+
+import torch
+
+from .base import Case, Own, size
+
+
+@dataclasses.dataclass(frozen=True)
+class Sparse(Case):
+    """Each block of rows sees `count` random blocks of keys, or `keep` percent of those that the
+    mask leaves it; under the mask its own block is one of them."""
+
+    b: int
+    h: int
+    n: int
+    d: int
+    rows: int
+    keys: int
+    keep: int = 0
+    count: int = 0
+    g: int = 0
+    x: int = 0  # lists; 0: one a query head
+    causal: bool = True
+    zipf: bool = False  # the lengths of lists: few are long
+    dtype: str = "bf16"
+    family = "x_sparse"
+    limit = 0  # the peer computes something else
+    peer = "fovea dense"
+
+    def words(self):
+        yield f"sparse_d{self.d}_{self.rows}x{self.keys}"
+        yield f"keep{self.keep}" if self.keep else f"count{self.count}"
+        yield self.mask
+        yield f"n{size(self.n)}_b{self.b}_h{self.h}"
+        yield f"g{self.g}" if self.g else None
+        yield f"x{self.x}" if self.x else None
+        yield "zipf" if self.zipf else None
+        yield self.unusual_dtype
+
+    @functools.cached_property
+    def lists(self):
+        """index, index_count and the pairs of a batch, on the CPU."""
+        generator = torch.Generator().manual_seed(7)
+        heads, blocks = self.x or self.h, -(-self.n // self.rows)
+        begin = torch.arange(blocks) * self.rows
+        seen = -(-torch.minimum(begin + self.rows, torch.tensor(self.n)) // self.keys)
+        if not self.causal:
+            seen[:] = -(-self.n // self.keys)
+        fixed = torch.full_like(seen, self.count)
+        wanted = (seen * self.keep / 100).round() if self.keep else fixed
+        wanted = wanted.expand(heads, blocks).double()
+        if self.zipf:
+            share = 1 / torch.rand(heads, blocks, generator=generator).clamp(0.05, 1)
+            wanted = wanted * share / share.mean()
+        count = torch.minimum(wanted.round().clamp(min=1), seen.double()).to(torch.int32)
+        keep = int(count.max())
+        index = torch.full((heads, blocks, keep), -1, dtype=torch.int32)
+        pairs = 0
+        for row in range(blocks):
+            most, own = int(seen[row]), int(begin[row]) // self.keys
+            order = torch.rand(heads, most, generator=generator)
+            if self.causal:
+                order[:, own:] = -1  # the blocks of the diagonal come first
+            chosen = order.argsort(dim=1)[:, :keep].to(torch.int32)
+            index[:, row, : chosen.shape[1]] = chosen
+            pairs += self.pairs_of(row, chosen, count[:, row])
+        return index, count, pairs * (self.h // heads)
+
+    def pairs_of(self, row, chosen, count):
+        begin, end = row * self.rows, min((row + 1) * self.rows, self.n)
+        used = torch.arange(chosen.shape[1]) < count[:, None]
+        first = chosen[used].long() * self.keys
+        last = torch.minimum(first + self.keys, torch.tensor(self.n))
+        if not self.causal:
+            return int((last - first).sum()) * (end - begin)
+        whole = last <= begin + 1
+        rows = torch.arange(begin, end)
+        some = (torch.minimum(last[~whole, None], rows + 1) - first[~whole, None]).clamp(min=0)
+        return int((last - first)[whole].sum()) * (end - begin) + int(some.sum())
+
+    @property
+    def work(self):
+        return 4 * self.b * self.lists[2] * self.d
+
+    @property
+    def bytes(self):
+        return self.b * self.n * (self.h + (self.g or self.h)) * 2 * self.d * self.itemsize
+
+    def setup(self, ctx, device, seed):
+        normal, g = self.draw(device, seed), self.g or self.h
+        q, k, v = (normal(self.b, self.n, heads, self.d) for heads in (self.h, g, g))
+        index, count, _ = self.lists
+        expand = lambda x: x.to(device).expand(self.b, *x.shape).contiguous()
+        fields = {"block_rows": self.rows, "block_keys": self.keys, "causal": self.causal}
+        fields |= {"index": expand(index), "index_count": expand(count)}
+        dense = Own("attention_forward", ctx, q, k, v, compared=0, causal=self.causal)
+        return Own(self.op, ctx, q, k, v, compared=0, **fields), dense
+
+
+def host():
+    for keep in (100, 25):
+        yield Sparse(1, 8, 2048, 128, 64, 64, keep, dtype="f32")
+
+
+def cuda():
+    for n in (16384, 65536):
+        for rows, keys in ((128, 128), (64, 64), (128, 64)):
+            for keep in (100, 50, 25, 10, 5):
+                if n == 16384 or keep in (25, 10):
+                    yield Sparse(1, 16, n, 128, rows, keys, keep)
+        yield Sparse(1, 16, n, 128, 128, 128, 25, zipf=True)
+    yield Sparse(1, 16, 16384, 128, 128, 128, 25, causal=False)
+    for d in (64, 256):
+        for block in (128, 64):
+            yield Sparse(1, 2048 // d, 16384, d, block, block, 25)
+    yield Sparse(1, 32, 16384, 128, 64, 64, 25, g=8, x=8)
+    # NSA's selected branch, MSA, MoBA as one list a block of rows.
+    yield Sparse(1, 64, 65536, 128, 1, 64, count=16, g=4, x=4)
+    yield Sparse(1, 64, 65536, 128, 1, 128, count=16, g=4, x=4)
+    yield Sparse(1, 64, 16384, 128, 1, 64, count=16, g=4, x=4)

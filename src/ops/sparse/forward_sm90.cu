@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// The choice among the Hopper instances of x_sparse_forward, row tiles and their order.
+#include <algorithm>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/pieces.h"
+#include "core/reasons.h"
+#include "cuda/launch.h"
+#include "cuda/loop/hopper.h"
+#include "ops/sparse/forward.cuh"
+#include "ops/sparse/kernels.h"
+
+namespace fovea {
+namespace {
+
+using namespace cuda;
+
+constexpr char kOp[] = "x_sparse_forward";
+// Blocks of fewer keys, and boxes of fewer tokens, cost more than their bytes.
+constexpr int64_t kLeastBlock = 16;
+
+// Every row of forward.inc in this build, narrow widths first.
+const std::vector<SparseInstance90>& instances() {
+  static const std::vector<SparseInstance90> rows = {
+#define FOVEA_INSTANCE(...) sparse_sm90_instance<SparseConfig90 __VA_ARGS__>(),
+#include "instances/sparse_forward_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+
+// A choice of row tiles: the packed rows of `heads` heads that one has, of a tile of `rows` rows.
+struct Rows {
+  int64_t heads, rows, step;
+  int64_t lists = 1;  // list rows of a union
+};
+
+// A list row is a whole number of row tiles, or one that it leaves partly empty.  Of two that a
+// list row fills alike, the larger: it reads its keys half as often.
+Rows rows_of(const SparseAttend& call) {
+  const Attend& a = call.attend;
+  const int64_t group = a.h / a.g, block = call.list.block_rows;
+  const bool short_rows = call.list.block_keys < 64 || a.splits > 1;  // no others have them
+  Rows found{1, 0, 0};
+  double best = 0;
+  for (const int64_t heads : {int64_t{1}, call.list.group % group == 0 ? group : int64_t{1}})
+    for (const int64_t rows : {128, 64}) {
+      const bool whole = rows % heads == 0 && block * heads % rows == 0;
+      if ((!whole && block * heads > rows) || (short_rows && rows > 64)) continue;
+      const int64_t step = whole ? rows : block * heads;
+      const double filled =
+          static_cast<double>(step * (rows == 128 ? 10 : 8)) / static_cast<double>(rows);
+      if (filled > best) best = filled, found = {heads, rows, step};
+    }
+  return found;
+}
+
+// List rows of one row, too short for a row tile: some share it, and the union of their lists.
+void unite(const SparseAttend& call, int64_t splits, Rows& rows) {
+  const SparseList& list = call.list;
+  const int64_t lists =
+      std::min<int64_t>({kUnionRows, 64 / rows.heads, call.attend.sequences.query_max});
+  if (list.block_rows > 1 || list.block_keys < 64 || list.keep > kUnionKeep || splits > 1 ||
+      rows.rows != 64 || lists < 2)
+    return;
+  rows.lists = lists, rows.step *= lists;
+}
+
+// How the lists are cut: tiles of `keys` keys, each of boxes of `box` keys.
+struct Keys {
+  const SparseInstance90* instance;
+  int64_t width, box;
+  bool blocks;  // that lie apart make a tile
+};
+
+Keys keys_of(const SparseAttend& call, int64_t rows, bool split) {
+  const Attend& a = call.attend;
+  const int64_t page = a.sequences.page, block = call.list.block_keys;
+  for (const SparseInstance90& row : instances()) {
+    if (row.dtype != a.dtype || a.d > row.d || a.e > row.e || row.rows != rows) continue;
+    const bool blocks = split || block < row.keys;
+    if (blocks && !row.blocks) continue;
+    const int64_t width = block < row.keys ? block : row.keys;
+    const int64_t box = page && page < width ? page : width;
+    const bool whole =
+        call.list.first_keys % width == 0 || call.list.first_keys >= a.sequences.key_max;
+    const bool fits = whole && row.keys % width == 0 && block % width == 0 && width % box == 0 &&
+                      (!page || (page >= kLeastBlock && page % box == 0));
+    if (fits) return {&row, width, box, blocks};
+  }
+  return {};
+}
+
+int64_t splits_of(const DeviceInfo& device, const SparseAttend& call, const Rows& rows) {
+  const Attend& a = call.attend;
+  const int64_t items = a.sequences.count * (a.h / rows.heads) *
+                        ceil_div(a.sequences.query_max * rows.heads, rows.step);
+  const int64_t tiles = std::max<int64_t>(ceil_div(call.keys_bound(), 64), 1);
+  if (a.splits) return std::min<int64_t>(a.splits, tiles);
+  // Two blocks share a multiprocessor.
+  if (rows.rows > 64 || items * 10 >= device.multiprocessors * 16) return 1;
+  return cuda::splits_of(items, tiles, 2 * device.multiprocessors);
+}
+
+// The first field that makes the lists others than blocks of whole tiles; nullptr: none.
+const char* other_list(const SparseAttend& call) {
+  const SparseList& list = call.list;
+  if (list.column) return "column";
+  if (list.row_begin) return "row_begin";
+  if (list.key_begin) return "key_begin";
+  if (list.tile) return "tile";
+  if (list.index_bias) return "index_bias";
+  if (call.head_map) return "head_map";
+  if (call.skip_head) return "skip_head";
+  if (call.mass) return "mass";
+  return call.skipped ? "skipped" : nullptr;
+}
+
+Text refuses_list(const SparseAttend& call) {
+  const SparseList& list = call.list;
+  if (const char* field = other_list(call)) return reason_given(field);
+  if (!list.index) return "index is absent, wanted one";
+  if (call.skip_margin > 0) return "skip_margin is given, wanted 0";
+  if (list.block_keys % 64 && 64 % list.block_keys)
+    return reason("block_keys", list.block_keys, "16, 32, or a multiple of 64");
+  if (list.block_keys < kLeastBlock)
+    return reason("block_keys", list.block_keys, "at least " + Text::number(kLeastBlock));
+  if (list.entry_keys != list.block_keys)
+    return reason("entry_keys", list.entry_keys, "block_keys");
+  if (list.last_keys) return reason("last_keys", list.last_keys, "0");
+  const int64_t unit = std::min<int64_t>(list.block_keys, 64);
+  if (list.first_keys % unit && list.first_keys < call.attend.sequences.key_max)
+    return reason("first_keys", list.first_keys, "a multiple of " + Text::number(unit));
+  return "";
+}
+
+Text refuses(const Context& ctx, const SparseAttend& call) {
+  const Attend& a = call.attend;
+  if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
+  if (const char* field = a.not_plain()) return reason_given(field);
+  if (Text why = refuses_list(call); !why.empty()) return why;
+  // TMA has no empty tensor: it would read one row.
+  const Sequences& q = a.sequences;
+  if (!q.capacity || !q.caches || (q.page && !q.pool)) return "there are no keys";
+  if (!a.b || !a.s || !q.count) return "there are no rows";
+  if (q.query_max * (a.h / a.g) > kIndexMax) return "more than 2^30 rows of a key head";
+  const int64_t o_piece = a.o_dtype == FOVEA_F32 ? 4 : 8, extent[3] = {a.b, a.s, a.h};
+  if (!in_pieces(a.o, extent, o_piece)) return reason_rows("o");
+  return "";
+}
+
+// q, k, v as boxes of a row tile and of a key tile, o of a warpgroup's rows.
+Text map_operands(const SparseAttend& call, const Rows& rows, const Keys& keys,
+                  SparseWork90& work) {
+  const Attend& a = call.attend;
+  const int64_t page = a.sequences.page;
+  const int64_t caches = page ? a.sequences.pool : a.sequences.caches, tokens = page ? page : a.t;
+  const int key_rows = static_cast<int>(keys.box);
+  const int64_t box = rows.heads == 1 ? rows.rows : rows.step / rows.heads;
+  const MapOf q{
+      a.q, a.dtype, a.b, a.s, a.h, a.d, static_cast<int>(box), static_cast<int>(rows.heads)};
+  work.blocks = keys.blocks;
+  const MapOf o{a.o, a.dtype, a.b, a.s, a.h, a.e, 64};
+  work.o_given = rows.heads == 1 && rows.step == rows.rows && a.o_dtype == a.dtype &&
+                 !*map_refuses(o) && make_map(o, work.o);
+  return map_sweep(q, {a.k, a.dtype, caches, tokens, a.g, a.d, key_rows},
+                   {a.v, a.dtype, caches, tokens, a.g, a.e, key_rows}, keys.instance->keys,
+                   work.maps);
+}
+
+// False: there are too many work items.
+bool order_of(const DeviceInfo& device, const Attend& a, const Rows& rows, int64_t splits,
+              SparseWork90& work) {
+  const bool masked = a.mask.window.right > 0;
+  const int64_t row_tiles = ceil_div(a.sequences.query_max * rows.heads, rows.step),
+                heads = a.sequences.count * (a.h / rows.heads);
+  if (heads > INT_MAX / splits / row_tiles) return false;
+  work.grid = {row_tiles, a.h / rows.heads, static_cast<int32_t>(splits),
+               static_cast<int32_t>(rows.heads), masked};
+  work.order = {static_cast<int32_t>(row_tiles),
+                static_cast<int32_t>(heads),
+                static_cast<int32_t>(splits),
+                section_of(heads, a.h / a.g / rows.heads, a.sequences.key_max * (a.d + a.e) * 2,
+                           device.l2_bytes, masked),
+                static_cast<int32_t>(masked ? row_tiles / 4 : 0),
+                masked};
+  work.schedule.items = static_cast<int32_t>(work.order.items());
+  return true;
+}
+
+Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
+  if (Text why = refuses(ctx, call); !why.empty()) return why;
+  const Attend& a = call.attend;
+  Rows rows = rows_of(call);
+  if (!rows.rows)
+    return reason("block_rows", call.list.block_rows,
+                  "a multiple of 64, or at most 128 rows of "
+                  "the heads that share a list");
+  const int64_t splits = splits_of(device_info(ctx), call, rows);
+  unite(call, splits, rows);
+  const Keys keys = keys_of(call, rows.rows, splits > 1);
+  const SparseInstance90* instance = keys.instance;
+  if (!instance)
+    return no_instance(a.dtype, "d", a.d, "e", a.e) + ", tiles of " + Text::number(rows.rows) +
+           " rows, block_keys = " + Text::number(call.list.block_keys) +
+           ", page = " + Text::number(a.sequences.page) + ", splits = " + Text::number(splits);
+  SparseWork90 work{};
+  if (Text why = map_operands(call, rows, keys, work); !why.empty()) return why;
+  if (!order_of(device_info(ctx), a, rows, splits, work)) return "more than 2^31 row tiles";
+  plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(instance->d) + "." +
+                 Text::number(instance->rows) + "x" + Text::number(instance->keys);
+  if (rows.heads > 1) plan.kernel += ".packed";
+  if (rows.lists > 1)
+    plan.kernel += ".union";
+  else if (splits > 1)
+    plan.kernel += ".split";
+  else if (keys.blocks)
+    plan.kernel += ".blocks";
+  const TileListSlots slots(plan.workspace, call, keys.width, rows.heads, rows.step, rows.lists);
+  PartialSlots partial;
+  if (splits > 1) partial = PartialSlots(plan.workspace, a, splits);
+  plan.launch = [=](Context& ctx, void* base) {
+    SparseWork90 now = work;
+    now.lists = slots.make(ctx, kOp, call, base);
+    now.schedule.counters = counters(ctx);
+    if (splits > 1) now.parts = partial.at(base, call.attend, splits);
+    // The scheduler's counters come first.
+    constexpr int kFirst = 2;
+    if (splits > 1 && now.schedule.items / splits <= kCounters - kFirst)
+      now.arrived = counters(ctx) + kFirst;
+    instance->launch(ctx, call.attend, now);
+    if (splits > 1 && !now.arrived) combine(ctx, kOp, call.attend, now.parts);
+  };
+  return "";
+}
+
+}  // namespace
+
+extern const Kernel<SparseAttend> x_sparse_forward_sm90 = {"sm90", offer};
+
+}  // namespace fovea

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_sparse_forward on the Hopper sweep (loop/attend_sm90.cuh), tiles of keys by spans of lists.
+#pragma once
+#include <algorithm>
+
+#include "cuda/launch.h"
+#include "cuda/loop/list_shape_sm90.cuh"
+#include "cuda/loop/merging_epilogue_sm90.cuh"
+#include "ops/sparse/forward.cuh"
+
+namespace fovea::cuda {
+
+template <SparseConfig90 C>
+SparseInstance90 sparse_sm90_instance() {
+  using Shape = ListShape90<AttendShape90<C.dtype, C.d, C.e, C.groups, C.keys, C.stages>>;
+  // With one slot of Q, rows of o cannot leave through it.
+  using Whole = std::conditional_t<Shape::Slots == 2, TmaEpilogue, DirectEpilogue>;
+  using Merging = MergingEpilogue<(C.e > 128 ? 8 : 16)>;
+  // Short rows, small blocks.
+  constexpr bool kBlocks = C.groups == 1;
+  constexpr auto launcher = [](Context& ctx, const Attend& a, const SparseWork90& work) {
+    const int blocks =
+        std::min(work.schedule.items, Shape::blocks * device_info(ctx).multiprocessors);
+    const auto run = [&]<KeySource Source, class Epilogue>(const Epilogue& epilogue) {
+      launch_pdl<attend_sm90<Shape, Source, PlainScore, WindowMask, Epilogue>>(
+          ctx, "x_sparse_forward", blocks, Shape::threads, Shape::shared_bytes,
+          TiledAttend{a, work.lists}, work.grid, work.maps, work.order, work.schedule, epilogue);
+    };
+    if constexpr (kBlocks)
+      if (work.order.splits > 1)
+        return run.template operator()<Blocks>(
+            Merging{work.parts, work.order.splits, work.arrived});
+    Whole whole{};
+    if constexpr (Shape::Slots == 2) whole.o = work.o, whole.given = work.o_given;
+    if constexpr (kBlocks)
+      if (work.blocks) return run.template operator()<Blocks>(whole);
+    if constexpr (kBlocks)
+      if (work.lists.rows > 1)
+        return a.sequences.page ? run.template operator()<UnionsOfPages>(whole)
+                                : run.template operator()<Unions>(whole);
+    a.sequences.page ? run.template operator()<SpansOfPages>(whole)
+                     : run.template operator()<Spans>(whole);
+  };
+  return {C.dtype, C.d, C.e, Shape::BM, C.keys, kBlocks, launcher};
+}
+
+}  // namespace fovea::cuda
+
+#define FOVEA_INSTANCE(...)                                                     \
+  namespace fovea::cuda {                                                       \
+  template SparseInstance90 sparse_sm90_instance<SparseConfig90 __VA_ARGS__>(); \
+  }
