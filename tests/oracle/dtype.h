@@ -73,7 +73,8 @@ inline double round_small(const Format& f, double x, bool saturate) {
   return std::copysign(f.infinities ? HUGE_VAL : NAN, x);
 }
 
-// The value that x has once stored as dtype.  8-bit types saturate, and i8 has no NaN, as cache_append says.
+// The value that x has once stored as dtype.  8-bit types saturate, and i8 has no NaN, as
+// cache_append says.
 inline double round_to(int dtype, double x) {
   switch (dtype) {
     case FOVEA_F32:

@@ -171,6 +171,17 @@ class XSelectScope(enum.IntEnum):
     ALL = 2  # all list heads of a sequence
 
 
+class XSelectScore(enum.IntEnum):
+    """How a query and a key make a score, for each query head."""
+
+    DOT = 0  # scale <q, k>
+    RELU_WEIGHTED = 1  # weight max(scale <q, k>, 0): lightning indexers
+    HAMMING = 2  # scale (32 words - 2 popcount(code_q xor code))
+    # scale <q_R, k_R> / sqrt(|q_R|_1 / |q|_1), 0 where |q_R|_1 is.  R: the `subset` columns
+    # with the largest sum of |q_c| over the query heads of a key head
+    SUBSET = 3
+
+
 class XSummary(enum.IntEnum):
     """Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
 side, in the order of their bits; each of the others stands alone."""
@@ -1084,6 +1095,94 @@ class XSelectBlockParams(C.Structure):
     ]
 
 
+class XSelectTokenParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("k_scale", Tensor),
+        ("code_q", Tensor),
+        ("code", Tensor),
+        ("weight", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("context_len", Tensor),
+        ("block_mask", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("kept_score", Tensor),
+        ("kept_mass", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("key_step", C.c_int64),
+        ("key_shift", C.c_int64),
+        ("count", C.c_int64),
+        ("first_keys", C.c_int64),
+        ("last_keys", C.c_int64),
+        ("force_last", C.c_int64),
+        ("pool_keys", C.c_int64),
+        ("subset", C.c_int64),
+        ("block_keys", C.c_int64),
+        ("scale", C.c_float),
+        ("ratio", C.c_float),
+        ("measure", C.c_int32),
+        ("reduce", C.c_int32),
+        ("causal", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XSelectLineParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("bits", Tensor),
+        ("vertical", Tensor),
+        ("vertical_count", Tensor),
+        ("slash", Tensor),
+        ("slash_count", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("column", Tensor),
+        ("column_count", Tensor),
+        ("bits_out", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("aligned", C.c_int32),
+        ("in_blocks", C.c_int32),
+        ("causal", C.c_int32),
+        ("block_rows", C.c_int32),
+        ("block_keys", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XSelectHeadsParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("query_len", Tensor),
+        ("clusters_of", Tensor),
+        ("head_map", Tensor),
+        ("label", Tensor),
+        ("count", Tensor),
+        ("clusters", C.c_int64),
+        ("scale", C.c_float),
+        ("causal", C.c_int32),
+    ]
+
+
 class XPoolForwardParams(C.Structure):
     _fields_ = [
         ("struct_size", C.c_size_t),
@@ -1310,6 +1409,9 @@ SIZES = {
     XSparseForwardParams: 2896,
     XSparseBackwardParams: 2208,
     XSelectBlockParams: 2088,
+    XSelectTokenParams: 1872,
+    XSelectLineParams: 1392,
+    XSelectHeadsParams: 696,
     XPoolForwardParams: 1496,
     XPoolBackwardParams: 1008,
     XProbeForwardParams: 1632,
@@ -1439,6 +1541,15 @@ FUNCTIONS = {
     "fovea_x_select_block_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectBlockParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_select_block": (C.c_int, [C.c_void_p, C.POINTER(XSelectBlockParams)]),
+    "fovea_x_select_token_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectTokenParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_select_token": (C.c_int, [C.c_void_p, C.POINTER(XSelectTokenParams)]),
+    "fovea_x_select_line_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectLineParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_select_line": (C.c_int, [C.c_void_p, C.POINTER(XSelectLineParams)]),
+    "fovea_x_select_heads_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectHeadsParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_select_heads": (C.c_int, [C.c_void_p, C.POINTER(XSelectHeadsParams)]),
     "fovea_x_pool_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XPoolForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_pool_forward": (C.c_int, [C.c_void_p, C.POINTER(XPoolForwardParams)]),

@@ -8,23 +8,24 @@ Inputs come first; by keyword outputs, optional inputs, numbers (0: the default)
 left out."""
 from ._call import Call
 from ._core import Context
-from ._abi import XCacheRule as CacheRule, XCompareMeasure as CompareMeasure, XGate as Gate, XPool as Pool, XProbeReduce as ProbeReduce, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope
+from ._abi import XCacheRule as CacheRule, XCompareMeasure as CompareMeasure, XGate as Gate, XPool as Pool, XProbeReduce as ProbeReduce, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope, XSelectScore as SelectScore
 from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
                  _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
                  _x_multi_token_forward, _x_multi_token_backward, _x_group_norm_forward,
                  _x_group_norm_backward, _x_sparse_forward, _x_sparse_backward, _x_select_block,
                  _x_pool_forward, _x_pool_backward, _x_probe_forward, _x_combine_forward,
-                 _x_combine_backward, _x_compare_forward, _x_cache_step)
+                 _x_combine_backward, _x_compare_forward, _x_cache_step, _x_select_token,
+                 _x_select_line, _x_select_heads)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
-           "compare_forward", "cache_step", "CacheRule", "CompareMeasure", "Gate", "Pool",
-           "ProbeReduce", "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule",
-           "SelectScope"]
+           "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
+           "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce", "SelectMeasure",
+           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -1501,10 +1502,9 @@ def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kep
       column_low: (key_b, u, g, d) f32 f16 bf16: box: the smallest of its keys; the dtype of column
       score: (b, h, n, u) f32: scores in place of row and column; its columns are the sequence's own
       column_weight: (key_b, g, u) f32: >= 0, of normalise weighted
-      block_mask: bool (b, x, n, blocks) or broadcastable, or (b, x, n, block_bytes) u8: bit c % 8
-          of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step
-      forced: bool (b, x, n, blocks) or broadcastable, or (b, x, n, block_bytes) u8: the same where
-          it is forced
+      block_mask: (b, x, n, mask_bytes) u8: bit c % 8 of byte c / 8 is 1 where key block c is
+          eligible; ceil(y / 8) bytes; not with remap_step
+      forced: (b, x, n, mask_bytes) u8: the same where it is forced
       row_forced: (b, x, n) u8: not 0: all key blocks are forced
       column_forced: (key_b, g, u) u8: bit 0: the key block is forced; bit 1: it is not eligible;
           not with remap_step
@@ -1528,10 +1528,10 @@ def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kep
       force_first: the first key blocks are forced
       force_previous: those before the own blocks
       force_last: the last key blocks of the sequence
-      remap_step: a > 0: column c is keys [c s, c s + l), s = block_keys / a, l = remap_span s, and
-          exists where these are keys; key block j has sum_(m < a, n < remap_span) p[a j + m - n], p
-          = 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0: a column
-          is a key block, y = u
+      remap_step: a > 0: column c is keys [c s, c s + l) with s = block_keys / a, l = remap_span s.
+          It exists where these are keys.  Key block j has sum_(m < a, n < remap_span) p[a j + m -
+          n].  p is 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0:
+          a column is a key block, y = u
       remap_span: l in steps, >= 1 with remap_step
       scale: of scores, > 0; 0: 1 / sqrt(d), for given scores 1
       ratio: k of top_k = ratio times the key blocks of the scope; count stays 0
@@ -1570,6 +1570,12 @@ def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kep
         v_score = call.put("score", 296, score, 4)
     if column_weight is not None:
         call.put("column_weight", 392, column_weight)
+    v_block_mask = None
+    if block_mask is not None:
+        v_block_mask = call.put("block_mask", 488, block_mask, 4)
+    v_forced = None
+    if forced is not None:
+        v_forced = call.put("forced", 584, forced, 4)
     v_row_forced = None
     if row_forced is not None:
         v_row_forced = call.put("row_forced", 680, row_forced, 3)
@@ -1589,22 +1595,6 @@ def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kep
         call.put("query_len", 1256, query_len)
     if key_len is not None:
         call.put("key_len", 1352, key_len)
-    v_block_mask = None
-    if block_mask is not None:
-        call.bits("block_mask", 488, block_mask, (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0),
-            (v_block_mask, 0, 0), (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)),
-            call.size("x", x, (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0),
-            (v_count_head, 1, 0), (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score,
-            2, 0), (v_block_mask, 2, 0), (v_forced, 2, 0), (v_row_forced, 2, 0))), call.blocks(None,
-            None, block_keys))
-    v_forced = None
-    if forced is not None:
-        call.bits("forced", 584, forced, (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0),
-            (v_block_mask, 0, 0), (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)),
-            call.size("x", x, (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0),
-            (v_count_head, 1, 0), (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score,
-            2, 0), (v_block_mask, 2, 0), (v_forced, 2, 0), (v_row_forced, 2, 0))), call.blocks(None,
-            None, block_keys))
     if index is not None:
         index = None if index is False else call.out("index", 1448, index, lambda: (call.size("b",
             b, (v_row, 0, 0), (v_score, 0, 0), (v_block_mask, 0, 0), (v_forced, 0, 0),
@@ -2465,3 +2455,395 @@ def cache_step(ctx_or_k=None, /, k=None, v=None, position=None, count=None, *, c
     if rule:
         call.enum(1088, rule, "rule", CacheRule)
     return call.run()
+
+
+def select_token(ctx=None, *, index=None, index_count=None, kept_score=None, kept_mass=None, q=None,
+                 k=None, k_scale=None, code_q=None, code=None, weight=None, query_start=None,
+                 key_start=None, query_len=None, key_len=None, page_table=None, cache_row=None,
+                 context_len=None, block_mask=None, b=None, x=None, s=None, keep=None, h=None,
+                 query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0, key_step=0,
+                 key_shift=0, count=0, first_keys=0, last_keys=0, force_last=0, pool_keys=0,
+                 subset=0, block_keys=0, scale=0.0, ratio=0.0, measure=0, reduce=0, causal=0):
+    """The keys of each row with the highest scores, for x_sparse_forward with block_keys 1, or with
+    pool_keys the blocks of keys.  Scoring and selection run over a few rows at a time, and no array
+    of all rows and keys is made.
+
+    A row sees keys as in attention_forward: lengths, pages, causal, windows, sink_keys,
+    context_len, key_step and key_shift.  Of these, keys in first_keys and last_keys are left out,
+    since x_sparse_forward sees them by itself, and block_mask leaves out others.  List head j of x
+    serves the h / x query heads from j (h / x) on; reduce makes one score of theirs.
+    With pool_keys a block's score is the largest of its keys', and index holds block numbers.
+    k = max(count, floor(ratio * keys that the window lets the row see)).
+
+    Rows past query_len are neither read nor written.  A row that sees nothing has count 0.
+
+    Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.  A
+    product is a chain of f32 fused multiply-adds over the columns from 0, the same on both
+    backends.  Workspace: 64 MiB at most, and at least the scores of one row.
+    Sources: DSA (2512.02556), SparQ (2312.04985), Loki (2406.02542), HashAttention (2412.14468),
+    MiniMax Sparse Attention (2606.13392).
+
+    Example
+      outputs = fovea.experimental.select_token(index=True, index_count=True, kept_score=True)
+      index, index_count, kept_score = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Outputs on request, by True or an array
+      index: (b, x, s, keep) i32: keys by their number in the sequence; one of index and index_count
+          at least
+      index_count: (b, x, s) i32: keys wanted
+      kept_score: (b, x, s, keep) f32: their scores, -inf past the count; needs index
+      kept_mass: (b, h, s) f32: share of the query head's softmax that the list holds, over all keys
+          that can be selected.  0 for an empty list.  Of dot and subset without pool_keys; needs
+          index
+
+    Optional inputs
+      q: (b, s, h, d) f32 f16 bf16 e4m3: the scale of codes is the caller's, in weight or scale;
+          needs k; not with hamming
+      k: (rows, t, g, d) or paged (pool, page, g, d) f32 f16 bf16 e4m3 e5m2 i8: g divides h; needs q
+      k_scale: (rows, t, g, groups) or paged (pool, page, g, groups) f32: as in attention_forward,
+          for e4m3, e5m2 and i8; needs k
+      code_q: (b, s, h, words) i32: hamming: the bits of each query; needs code
+      code: (rows, t, g, words) or paged (pool, page, g, words) i32: the bits of each key; needs
+          code_q
+      weight: (b, s, h) f32: of relu_weighted; absent: 1
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
+      query_len: (r) i32: rows in use
+      key_len: (r) i32: keys in use
+      page_table: (rows, pages) i32: pool page of each page of keys; -1: absent, its keys are not
+          seen
+      cache_row: (r) i32: row of page_table, or of k, that a sequence reads; -1 or past the last: no
+          keys; absent: its own number
+      context_len: (r) i32: p_i = i + context_len - Lq; absent: Lk
+      block_mask: (b, x, s, mask_bytes) u8: bit c % 8 of byte c / 8 is 1 where keys of block c of
+          block_keys may be selected.  It has a bit for each block of t or pages * page keys
+
+    b, x, s, keep, h: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: longest sequence of rows; 0: s
+      key_max: longest sequence of keys; 0: t or pages * page
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all
+      sink_keys: keys at positions below this stay visible through window_left
+      key_step: p_j = key_step * j + key_shift, below 2^31; 0: 1
+      key_shift: position of the first key; within 2^31 of 0
+      count: keys, or blocks of pool_keys, to select
+      first_keys: the first keys are left out
+      last_keys: keys with p_i - last_keys < p_j <= p_i are left out
+      force_last: the last keys (or blocks) that the row sees are taken first, and count
+      pool_keys: keys of a block that is selected as a whole; 0: keys
+      subset: columns of SUBSET, 1 .. d
+      block_keys: keys of a block of block_mask; 0: 64
+      scale: > 0; 0: 1 / sqrt(d), for hamming 1
+      ratio: share of the keys that a row sees; not with pool_keys
+      measure: "dot", "relu_weighted", "hamming", "subset"
+      reduce: "none", "sum", "mean", "max"
+      causal: 1: window_right = 1
+    """
+    if ctx.__class__ is Context:
+        call = Call(ctx, _x_select_token)
+    else:
+        call = _x_select_token.begin_by(ctx, index, index_count, kept_score, kept_mass, q, k,
+            k_scale, code_q, code, weight, query_start, key_start, query_len, key_len, page_table,
+            cache_row, context_len, block_mask)
+    v_q = None
+    if q is not None:
+        v_q = call.put("q", 8, q, 4)
+    if k is not None:
+        call.put("k", 104, k)
+    if k_scale is not None:
+        call.put("k_scale", 200, k_scale)
+    v_code_q = None
+    if code_q is not None:
+        v_code_q = call.put("code_q", 296, code_q, 4)
+    if code is not None:
+        call.put("code", 392, code)
+    v_weight = None
+    if weight is not None:
+        v_weight = call.put("weight", 488, weight, 3)
+    if query_start is not None:
+        call.put("query_start", 584, query_start)
+    if key_start is not None:
+        call.put("key_start", 680, key_start)
+    if query_len is not None:
+        call.put("query_len", 776, query_len)
+    if key_len is not None:
+        call.put("key_len", 872, key_len)
+    if page_table is not None:
+        call.put("page_table", 968, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 1064, cache_row)
+    if context_len is not None:
+        call.put("context_len", 1160, context_len)
+    v_block_mask = None
+    if block_mask is not None:
+        v_block_mask = call.put("block_mask", 1256, block_mask, 4)
+    if index is not None:
+        index = None if index is False else call.out("index", 1352, index, lambda: (call.size("b",
+            b, (v_q, 0, 0), (v_code_q, 0, 0), (v_weight, 0, 0), (v_block_mask, 0, 0)),
+            call.size("x", x, (v_block_mask, 1, 0)), call.size("s", s, (v_q, 1, 0), (v_code_q, 1,
+            0), (v_weight, 1, 0), (v_block_mask, 2, 0)), call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 1448, index_count,
+            lambda: (call.size("b", b, (v_q, 0, 0), (v_code_q, 0, 0), (v_weight, 0, 0),
+            (v_block_mask, 0, 0)), call.size("x", x, (v_block_mask, 1, 0)), call.size("s", s, (v_q,
+            1, 0), (v_code_q, 1, 0), (v_weight, 1, 0), (v_block_mask, 2, 0))), 8)
+    if kept_score is not None:
+        kept_score = None if kept_score is False else call.out("kept_score", 1544, kept_score,
+            lambda: (call.size("b", b, (v_q, 0, 0), (v_code_q, 0, 0), (v_weight, 0, 0),
+            (v_block_mask, 0, 0)), call.size("x", x, (v_block_mask, 1, 0)), call.size("s", s, (v_q,
+            1, 0), (v_code_q, 1, 0), (v_weight, 1, 0), (v_block_mask, 2, 0)), call.size("keep",
+            keep)), 1)
+    if kept_mass is not None:
+        kept_mass = None if kept_mass is False else call.out("kept_mass", 1640, kept_mass, lambda:
+            (call.size("b", b, (v_q, 0, 0), (v_code_q, 0, 0), (v_weight, 0, 0), (v_block_mask, 0,
+            0)), call.size("h", h, (v_q, 2, 0), (v_code_q, 2, 0), (v_weight, 2, 0)), call.size("s",
+            s, (v_q, 1, 0), (v_code_q, 1, 0), (v_weight, 1, 0), (v_block_mask, 2, 0))), 1)
+    if query_max:
+        call.scalar("q", 1736, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1744, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1752, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1760, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1768, sink_keys, "sink_keys")
+    if key_step:
+        call.scalar("q", 1776, key_step, "key_step")
+    if key_shift:
+        call.scalar("q", 1784, key_shift, "key_shift")
+    if count:
+        call.scalar("q", 1792, count, "count")
+    if first_keys:
+        call.scalar("q", 1800, first_keys, "first_keys")
+    if last_keys:
+        call.scalar("q", 1808, last_keys, "last_keys")
+    if force_last:
+        call.scalar("q", 1816, force_last, "force_last")
+    if pool_keys:
+        call.scalar("q", 1824, pool_keys, "pool_keys")
+    if subset:
+        call.scalar("q", 1832, subset, "subset")
+    if block_keys:
+        call.scalar("q", 1840, block_keys, "block_keys")
+    if scale:
+        call.scalar("f", 1848, scale, "scale")
+    if ratio:
+        call.scalar("f", 1852, ratio, "ratio")
+    if measure:
+        call.enum(1856, measure, "measure", SelectScore)
+    if reduce:
+        call.enum(1860, reduce, "reduce", SelectReduce)
+    if causal:
+        call.scalar("i", 1864, causal, "causal")
+    return call.run(index, index_count, kept_score, kept_mass)
+
+
+def select_line(ctx=None, *, index=None, index_count=None, column=None, column_count=None,
+                bits_out=None, bits=None, vertical=None, vertical_count=None, slash=None,
+                slash_count=None, query_start=None, key_start=None, query_len=None, key_len=None,
+                b=None, x=None, n=None, keep=None, columns=None, mask_bytes=None, query_max=0,
+                key_max=0, aligned=0, in_blocks=0, causal=0, block_rows=0, block_keys=0):
+    """Lists from lines or from bits.
+
+    Lines are key numbers (vertical) and distances behind the row (slash).  They ascend, no number
+    twice, as x_select_block writes them.  Entries < 0 and past the counts are none.  With M =
+    block_rows = block_keys, a row block at positions [a, a + M) and e = a + M:
+      ranges    for each slash x < e, the largest first: [hi - M, hi) with hi = max(e - x, M).  With
+                hi at most M past the end of the open range that is extended by M, if hi is past it
+                at all; else the next range opens
+      index     the first keys of the parts of M keys into which the ranges fall, of those that are
+                keys: for entry_keys = 1.  aligned = 1: the key blocks that the ranges touch
+      column    the verticals below e that are keys, outside the ranges; aligned: outside the
+                blocks
+    in_blocks = 1: numbers are of key blocks.  Block I holds the row block's last position.  index
+    holds the blocks J <= I with J a vertical or I - J a slash.
+    Rows past a causal diagonal are the reader's to hide: give x_sparse_forward causal = 1.
+
+    Bits: index holds the key blocks of the sequence whose bit is 1.  With causal = 1 none begins
+    past the row block's last row.
+
+    Where a count exceeds what fits, the highest are cut.  List rows of no sequence are not written.
+    Every valid call has one kernel a backend.
+    Sources: MInference (2407.02490), FlexPrefill (2502.20766).
+
+    Example
+      outputs = fovea.experimental.select_line(index=True, index_count=True, column=True)
+      index, index_count, column = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Outputs on request, by True or an array
+      index: (b, x, n, keep) i32: -1 past the count; one output at least
+      index_count: (b, x, n) i32: entries wanted
+      column: (b, x, n, columns) i32: single keys, -1 past the count; lines that are not in_blocks
+      column_count: (b, x, n) i32: single keys wanted; as column
+      bits_out: (b, x, n, mask_bytes) u8: the entries as bits, for `forced` of x_select_block; lines
+          aligned or in_blocks
+
+    Optional inputs
+      bits: (b, x, n, mask_bytes) u8: bit c % 8 of byte c / 8 is of key block c; not with vertical
+          or slash
+      vertical: (b, x, u) i32: key numbers
+      vertical_count: (b, x) i32: how many, cut to u; needs vertical
+      slash: (b, x, slashes) i32: distances
+      slash_count: (b, x) i32: how many, cut to slashes; needs slash
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      query_len: (r) i32: rows in use
+      key_len: (r) i32: keys in use
+
+    b, x, n, keep, columns, mask_bytes: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: longest sequence of rows; 0: n block_rows
+      key_max: longest sequence of keys, >= 1; mask_bytes has its blocks
+      aligned: 1: index holds key blocks; lines that are not in_blocks
+      in_blocks: 1: lines are of key blocks
+      causal: 1: no key block past the row block; of bits
+      block_rows: rows of a list row, >= 1; 0: 64
+      block_keys: keys of a key block, >= 1; 0: 64; lines: as block_rows
+    """
+    if ctx.__class__ is Context:
+        call = Call(ctx, _x_select_line)
+    else:
+        call = _x_select_line.begin_by(ctx, index, index_count, column, column_count, bits_out,
+            bits, vertical, vertical_count, slash, slash_count, query_start, key_start, query_len,
+            key_len)
+    v_bits = None
+    if bits is not None:
+        v_bits = call.put("bits", 8, bits, 4)
+    v_vertical = None
+    if vertical is not None:
+        v_vertical = call.put("vertical", 104, vertical, 3)
+    v_vertical_count = None
+    if vertical_count is not None:
+        v_vertical_count = call.put("vertical_count", 200, vertical_count, 2)
+    v_slash = None
+    if slash is not None:
+        v_slash = call.put("slash", 296, slash, 3)
+    v_slash_count = None
+    if slash_count is not None:
+        v_slash_count = call.put("slash_count", 392, slash_count, 2)
+    if query_start is not None:
+        call.put("query_start", 488, query_start)
+    if key_start is not None:
+        call.put("key_start", 584, key_start)
+    if query_len is not None:
+        call.put("query_len", 680, query_len)
+    if key_len is not None:
+        call.put("key_len", 776, key_len)
+    if index is not None:
+        index = None if index is False else call.out("index", 872, index, lambda: (call.size("b", b,
+            (v_bits, 0, 0), (v_vertical, 0, 0), (v_vertical_count, 0, 0), (v_slash, 0, 0),
+            (v_slash_count, 0, 0)), call.size("x", x, (v_bits, 1, 0), (v_vertical, 1, 0),
+            (v_vertical_count, 1, 0), (v_slash, 1, 0), (v_slash_count, 1, 0)), call.size("n", n,
+            (v_bits, 2, 0)), call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 968, index_count,
+            lambda: (call.size("b", b, (v_bits, 0, 0), (v_vertical, 0, 0), (v_vertical_count, 0, 0),
+            (v_slash, 0, 0), (v_slash_count, 0, 0)), call.size("x", x, (v_bits, 1, 0), (v_vertical,
+            1, 0), (v_vertical_count, 1, 0), (v_slash, 1, 0), (v_slash_count, 1, 0)), call.size("n",
+            n, (v_bits, 2, 0))), 8)
+    if column is not None:
+        column = None if column is False else call.out("column", 1064, column, lambda:
+            (call.size("b", b, (v_bits, 0, 0), (v_vertical, 0, 0), (v_vertical_count, 0, 0),
+            (v_slash, 0, 0), (v_slash_count, 0, 0)), call.size("x", x, (v_bits, 1, 0), (v_vertical,
+            1, 0), (v_vertical_count, 1, 0), (v_slash, 1, 0), (v_slash_count, 1, 0)), call.size("n",
+            n, (v_bits, 2, 0)), call.size("columns", columns)), 8)
+    if column_count is not None:
+        column_count = None if column_count is False else call.out("column_count", 1160,
+            column_count, lambda: (call.size("b", b, (v_bits, 0, 0), (v_vertical, 0, 0),
+            (v_vertical_count, 0, 0), (v_slash, 0, 0), (v_slash_count, 0, 0)), call.size("x", x,
+            (v_bits, 1, 0), (v_vertical, 1, 0), (v_vertical_count, 1, 0), (v_slash, 1, 0),
+            (v_slash_count, 1, 0)), call.size("n", n, (v_bits, 2, 0))), 8)
+    if bits_out is not None:
+        bits_out = None if bits_out is False else call.out("bits_out", 1256, bits_out, lambda:
+            (call.size("b", b, (v_bits, 0, 0), (v_vertical, 0, 0), (v_vertical_count, 0, 0),
+            (v_slash, 0, 0), (v_slash_count, 0, 0)), call.size("x", x, (v_bits, 1, 0), (v_vertical,
+            1, 0), (v_vertical_count, 1, 0), (v_slash, 1, 0), (v_slash_count, 1, 0)), call.size("n",
+            n, (v_bits, 2, 0)), call.size("mask_bytes", mask_bytes, (v_bits, 3, 0))), 10)
+    if query_max:
+        call.scalar("q", 1352, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1360, key_max, "key_max")
+    if aligned:
+        call.scalar("i", 1368, aligned, "aligned")
+    if in_blocks:
+        call.scalar("i", 1372, in_blocks, "in_blocks")
+    if causal:
+        call.scalar("i", 1376, causal, "causal")
+    if block_rows:
+        call.scalar("i", 1380, block_rows, "block_rows")
+    if block_keys:
+        call.scalar("i", 1384, block_keys, "block_keys")
+    return call.run(index, index_count, column, column_count, bits_out)
+
+
+def select_heads(ctx_or_q=None, /, q=None, k=None, *, ctx=None, head_map=None, label=None,
+                 count=None, query_len=None, clusters_of=None, clusters=0, scale=0.0, causal=0):
+    """Clusters of query heads whose attention over a prompt's first tokens is alike (CHAI).
+
+    The feature of a head is its s x s matrix of probabilities: softmax rows of scale <q_i, k_j>.
+    Two heads are 1 - cos apart, two clusters the mean over their pairs of heads.  Clusters begin as
+    single heads.  The two that are closest become one until there are `clusters`.  Of equal
+    distances the one of the smallest first head counts, then of the smallest second.  A distance
+    that is no number counts as infinite.  head_map[i] is the smallest head of i's cluster: the one
+    that computes scores for all.  Labels number the clusters by their smallest heads.
+
+    Limits: d is 1 .. 576, h at most 256.  Sums are f32; the two backends may differ where distances
+    are equal to rounding.  Every valid call has one kernel a backend.
+    Source: CHAI (2403.08058).
+
+    Example
+      head_map = fovea.experimental.select_heads(q, k)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16: the first tokens, five in CHAI
+      k: (b, s, g, d) f32 f16 bf16: g divides h
+
+    Outputs, new unless passed
+      head_map: (b, h) i32
+
+    Outputs on request, by True or an array
+      label: (b, h) i32
+      count: (b) i32: clusters there are
+
+    Optional inputs
+      query_len: (b) i32: tokens in use, at most s
+      clusters_of: (b) i32: clusters of each batch, cut to 1 .. h; clusters stays 0
+
+    Numbers
+      clusters: >= 1, cut to h
+      scale: > 0; 0: 1 / sqrt(d)
+      causal: 1: token i sees tokens up to itself; 0: all
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_select_heads)
+    else:
+        call, inputs = _x_select_heads.begin(ctx_or_q, ctx, q, k)
+        [q, k] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    if query_len is not None:
+        call.put("query_len", 200, query_len)
+    if clusters_of is not None:
+        call.put("clusters_of", 296, clusters_of)
+    head_map = call.out("head_map", 392, head_map, (v_q[2][0], v_q[2][2]), 8)
+    if label is not None:
+        label = None if label is False else call.out("label", 488, label, (v_q[2][0], v_q[2][2]), 8)
+    if count is not None:
+        count = None if count is False else call.out("count", 584, count, (v_q[2][0],), 8)
+    if clusters:
+        call.scalar("q", 680, clusters, "clusters")
+    if scale:
+        call.scalar("f", 688, scale, "scale")
+    if causal:
+        call.scalar("i", 692, causal, "causal")
+    return call.run(head_map, label, count)

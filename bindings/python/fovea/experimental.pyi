@@ -17,15 +17,16 @@ from ._abi import XSelectNormalise as SelectNormalise
 from ._abi import XSelectReduce as SelectReduce
 from ._abi import XSelectRule as SelectRule
 from ._abi import XSelectScope as SelectScope
+from ._abi import XSelectScore as SelectScore
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
-           "compare_forward", "cache_step", "CacheRule", "CompareMeasure", "Gate", "Pool",
-           "ProbeReduce", "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule",
-           "SelectScope"]
+           "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
+           "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce", "SelectMeasure",
+           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -1062,3 +1063,139 @@ def cache_step(ctx: Context | None, k: Array, v: Array, position: Array, count: 
 @overload
 def cache_step(k: Array, v: Array, position: Array, count: Array, *, ctx: Context | None = ...,
                **fields: Unpack[_cache_step]) -> None: ...
+
+class _select_token(TypedDict, total=False):
+    q: Array | None
+    k: Array | None
+    k_scale: Array | None
+    code_q: Array | None
+    code: Array | None
+    weight: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    page_table: Array | None
+    cache_row: Array | None
+    context_len: Array | None
+    block_mask: Array | None
+    b: Int | None
+    x: Int | None
+    s: Int | None
+    keep: Int | None
+    h: Int | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    sink_keys: Int
+    key_step: Int
+    key_shift: Int
+    count: Int
+    first_keys: Int
+    last_keys: Int
+    force_last: Int
+    pool_keys: Int
+    subset: Int
+    block_keys: Int
+    scale: Float
+    ratio: Float
+    measure: Literal["dot", "relu_weighted", "hamming", "subset"] | SelectScore | Int
+    reduce: Literal["none", "sum", "mean", "max"] | SelectReduce | Int
+    causal: Int
+
+@overload
+def select_token(ctx: Context | None = ..., *, index: None = ..., index_count: None = ...,
+                 kept_score: None = ..., kept_mass: None = ...,
+                 **fields: Unpack[_select_token]) -> None: ...
+@overload
+def select_token(ctx: Context | None = ..., *, index: Wanted, index_count: None = ...,
+                 kept_score: None = ..., kept_mass: None = ...,
+                 **fields: Unpack[_select_token]) -> Any: ...
+@overload
+def select_token(ctx: Context | None = ..., *, index: None = ..., index_count: Wanted,
+                 kept_score: None = ..., kept_mass: None = ...,
+                 **fields: Unpack[_select_token]) -> Any: ...
+@overload
+def select_token(ctx: Context | None = ..., *, index: Output = ..., index_count: Output = ...,
+                 kept_score: Output = ..., kept_mass: Output = ...,
+                 **fields: Unpack[_select_token]) -> Any: ...
+
+class _select_line(TypedDict, total=False):
+    bits: Array | None
+    vertical: Array | None
+    vertical_count: Array | None
+    slash: Array | None
+    slash_count: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    b: Int | None
+    x: Int | None
+    n: Int | None
+    keep: Int | None
+    columns: Int | None
+    mask_bytes: Int | None
+    query_max: Int
+    key_max: Int
+    aligned: Int
+    in_blocks: Int
+    causal: Int
+    block_rows: Int
+    block_keys: Int
+
+@overload
+def select_line(ctx: Context | None = ..., *, index: None = ..., index_count: None = ...,
+                column: None = ..., column_count: None = ..., bits_out: None = ...,
+                **fields: Unpack[_select_line]) -> None: ...
+@overload
+def select_line(ctx: Context | None = ..., *, index: Output = ..., index_count: Output = ...,
+                column: Output = ..., column_count: Output = ..., bits_out: Output = ...,
+                **fields: Unpack[_select_line]) -> Any: ...
+
+class _select_heads(TypedDict, total=False):
+    query_len: Array | None
+    clusters_of: Array | None
+    clusters: Int
+    scale: Float
+    causal: Int
+
+@overload
+def select_heads(ctx: Context | None, q: Array, k: Array, *, head_map: Wanted | None = ...,
+                 label: None = ..., count: None = ..., **fields: Unpack[_select_heads]) -> Any: ...
+@overload
+def select_heads(q: Array, k: Array, *, ctx: Context | None = ..., head_map: Wanted | None = ...,
+                 label: None = ..., count: None = ..., **fields: Unpack[_select_heads]) -> Any: ...
+@overload
+def select_heads(ctx: Context | None, q: Array, k: Array, *, head_map: Wanted | None = ...,
+                 label: Wanted, count: None = ..., **fields: Unpack[_select_heads]) -> tuple[Any,
+                 Any]: ...
+@overload
+def select_heads(q: Array, k: Array, *, ctx: Context | None = ..., head_map: Wanted | None = ...,
+                 label: Wanted, count: None = ..., **fields: Unpack[_select_heads]) -> tuple[Any,
+                 Any]: ...
+@overload
+def select_heads(ctx: Context | None, q: Array, k: Array, *, head_map: Wanted | None = ...,
+                 label: None = ..., count: Wanted, **fields: Unpack[_select_heads]) -> tuple[Any,
+                 Any]: ...
+@overload
+def select_heads(q: Array, k: Array, *, ctx: Context | None = ..., head_map: Wanted | None = ...,
+                 label: None = ..., count: Wanted, **fields: Unpack[_select_heads]) -> tuple[Any,
+                 Any]: ...
+@overload
+def select_heads(ctx: Context | None, q: Array, k: Array, *, head_map: Wanted | None = ...,
+                 label: Wanted, count: Wanted, **fields: Unpack[_select_heads]) -> tuple[Any, Any,
+                 Any]: ...
+@overload
+def select_heads(q: Array, k: Array, *, ctx: Context | None = ..., head_map: Wanted | None = ...,
+                 label: Wanted, count: Wanted, **fields: Unpack[_select_heads]) -> tuple[Any, Any,
+                 Any]: ...
+@overload
+def select_heads(ctx: Context | None, q: Array, k: Array, *, head_map: Output = ...,
+                 label: Output = ..., count: Output = ...,
+                 **fields: Unpack[_select_heads]) -> Any: ...
+@overload
+def select_heads(q: Array, k: Array, *, ctx: Context | None = ..., head_map: Output = ...,
+                 label: Output = ..., count: Output = ...,
+                 **fields: Unpack[_select_heads]) -> Any: ...

@@ -55,6 +55,9 @@ _x_combine_forward = Op("x_combine_forward", _abi.XCombineForwardParams)
 _x_combine_backward = Op("x_combine_backward", _abi.XCombineBackwardParams)
 _x_compare_forward = Op("x_compare_forward", _abi.XCompareForwardParams)
 _x_cache_step = Op("x_cache_step", _abi.XCacheStepParams)
+_x_select_token = Op("x_select_token", _abi.XSelectTokenParams)
+_x_select_line = Op("x_select_line", _abi.XSelectLineParams)
+_x_select_heads = Op("x_select_heads", _abi.XSelectHeadsParams)
 
 
 def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

@@ -33,7 +33,10 @@
   X(x_combine_forward) \
   X(x_combine_backward) \
   X(x_compare_forward) \
-  X(x_cache_step)
+  X(x_cache_step) \
+  X(x_select_token) \
+  X(x_select_line) \
+  X(x_select_heads)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

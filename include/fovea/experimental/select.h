@@ -25,8 +25,7 @@
  *    y = 3: key blocks of a list row, see remap_step
  *    mask_bytes = 1: a bit for each key block, in whole bytes
  *    words = 2: words of 32 bits in a code
- *    slashes = 2: offsets of a head
- *    columns = 2: single keys of a list row */
+ *    slashes = 2: offsets of a head */
 #ifndef FOVEA_EXPERIMENTAL_SELECT_H
 #define FOVEA_EXPERIMENTAL_SELECT_H
 

@@ -124,6 +124,13 @@ const FOVEA_X_SELECT_SCOPE_HEAD = Int32(1)
 const FOVEA_X_SELECT_SCOPE_ALL = Int32(2)
 const X_SELECT_SCOPE = (row=FOVEA_X_SELECT_SCOPE_ROW, head=FOVEA_X_SELECT_SCOPE_HEAD, all=FOVEA_X_SELECT_SCOPE_ALL)
 
+# How a query and a key make a score, for each query head.
+const FOVEA_X_SELECT_SCORE_DOT = Int32(0)
+const FOVEA_X_SELECT_SCORE_RELU_WEIGHTED = Int32(1)
+const FOVEA_X_SELECT_SCORE_HAMMING = Int32(2)
+const FOVEA_X_SELECT_SCORE_SUBSET = Int32(3)
+const X_SELECT_SCORE = (dot=FOVEA_X_SELECT_SCORE_DOT, relu_weighted=FOVEA_X_SELECT_SCORE_RELU_WEIGHTED, hamming=FOVEA_X_SELECT_SCORE_HAMMING, subset=FOVEA_X_SELECT_SCORE_SUBSET)
+
 # Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
 const FOVEA_X_SUMMARY_MAX = Int32(1)
 const FOVEA_X_SUMMARY_MIN = Int32(2)
@@ -987,6 +994,91 @@ struct XSelectBlockParams
     reserved::Int32
 end
 
+# fovea_x_select_token_params
+struct XSelectTokenParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    k_scale::Tensor
+    code_q::Tensor
+    code::Tensor
+    weight::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
+    context_len::Tensor
+    block_mask::Tensor
+    index::Tensor
+    index_count::Tensor
+    kept_score::Tensor
+    kept_mass::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    key_step::Int64
+    key_shift::Int64
+    count::Int64
+    first_keys::Int64
+    last_keys::Int64
+    force_last::Int64
+    pool_keys::Int64
+    subset::Int64
+    block_keys::Int64
+    scale::Float32
+    ratio::Float32
+    measure::Int32
+    reduce::Int32
+    causal::Int32
+    reserved::Int32
+end
+
+# fovea_x_select_line_params
+struct XSelectLineParams
+    struct_size::Csize_t
+    bits::Tensor
+    vertical::Tensor
+    vertical_count::Tensor
+    slash::Tensor
+    slash_count::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    index::Tensor
+    index_count::Tensor
+    column::Tensor
+    column_count::Tensor
+    bits_out::Tensor
+    query_max::Int64
+    key_max::Int64
+    aligned::Int32
+    in_blocks::Int32
+    causal::Int32
+    block_rows::Int32
+    block_keys::Int32
+    reserved::Int32
+end
+
+# fovea_x_select_heads_params
+struct XSelectHeadsParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    query_len::Tensor
+    clusters_of::Tensor
+    head_map::Tensor
+    label::Tensor
+    count::Tensor
+    clusters::Int64
+    scale::Float32
+    causal::Int32
+end
+
 # fovea_x_pool_forward_params
 struct XPoolForwardParams
     struct_size::Csize_t
@@ -1500,6 +1592,30 @@ fovea_x_select_block_workspace(ctx, params, bytes) =
 const _fovea_x_select_block = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_select_block(ctx, params) =
     ccall(symbol(_fovea_x_select_block, :fovea_x_select_block), Int32, (Ptr{Cvoid}, Ref{XSelectBlockParams}), ctx, params)
+
+const _fovea_x_select_token_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_token_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_select_token_workspace, :fovea_x_select_token_workspace), Int32, (Ptr{Cvoid}, Ref{XSelectTokenParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_select_token = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_token(ctx, params) =
+    ccall(symbol(_fovea_x_select_token, :fovea_x_select_token), Int32, (Ptr{Cvoid}, Ref{XSelectTokenParams}), ctx, params)
+
+const _fovea_x_select_line_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_line_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_select_line_workspace, :fovea_x_select_line_workspace), Int32, (Ptr{Cvoid}, Ref{XSelectLineParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_select_line = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_line(ctx, params) =
+    ccall(symbol(_fovea_x_select_line, :fovea_x_select_line), Int32, (Ptr{Cvoid}, Ref{XSelectLineParams}), ctx, params)
+
+const _fovea_x_select_heads_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_heads_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_select_heads_workspace, :fovea_x_select_heads_workspace), Int32, (Ptr{Cvoid}, Ref{XSelectHeadsParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_select_heads = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_heads(ctx, params) =
+    ccall(symbol(_fovea_x_select_heads, :fovea_x_select_heads), Int32, (Ptr{Cvoid}, Ref{XSelectHeadsParams}), ctx, params)
 
 const _fovea_x_pool_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_pool_forward_workspace(ctx, params, bytes) =

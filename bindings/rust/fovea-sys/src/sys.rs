@@ -195,6 +195,15 @@ c_enum! {
 }
 
 c_enum! {
+    /// How a query and a key make a score, for each query head.
+    fovea_x_select_score;
+    FOVEA_X_SELECT_SCORE_DOT: DOT = 0, r"scale \<q, k\>";
+    FOVEA_X_SELECT_SCORE_RELU_WEIGHTED: RELU_WEIGHTED = 1, r"weight max(scale \<q, k\>, 0): lightning indexers";
+    FOVEA_X_SELECT_SCORE_HAMMING: HAMMING = 2, "scale (32 words - 2 popcount(code_q xor code))";
+    FOVEA_X_SELECT_SCORE_SUBSET: SUBSET = 3, r"scale \<q_R, k_R\> / sqrt(|q_R|_1 / |q|_1), 0 where |q_R|_1 is.  R: the `subset` columns with the largest sum of |q_c| over the query heads of a key head";
+}
+
+c_enum! {
     /// ```text
     /// Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
     /// side, in the order of their bits; each of the others stands alone.
@@ -1361,8 +1370,8 @@ c_struct! {
     column_low: fovea_tensor = 200, "`(key_b, u, g, d)` f32 f16 bf16: box: the smallest of its keys; the dtype of column";
     score: fovea_tensor = 296, "`(b, h, n, u)` f32: scores in place of row and column; its columns are the sequence's own";
     column_weight: fovea_tensor = 392, r"`(key_b, g, u)` f32: \>= 0, of normalise weighted";
-    block_mask: fovea_tensor = 488, "`(b, x, n, block_bytes)` u8: bit c % 8 of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step";
-    forced: fovea_tensor = 584, "`(b, x, n, block_bytes)` u8: the same where it is forced";
+    block_mask: fovea_tensor = 488, "`(b, x, n, mask_bytes)` u8: bit c % 8 of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step";
+    forced: fovea_tensor = 584, "`(b, x, n, mask_bytes)` u8: the same where it is forced";
     row_forced: fovea_tensor = 680, "`(b, x, n)` u8: not 0: all key blocks are forced";
     column_forced: fovea_tensor = 776, "`(key_b, g, u)` u8: bit 0: the key block is forced; bit 1: it is not eligible; not with remap_step";
     count_head: fovea_tensor = 872, r"`(b, x)` i32: k of each list head, \< 0 as 0; count and ratio stay 0";
@@ -1385,7 +1394,7 @@ c_struct! {
     force_first: i64 = 1976, "the first key blocks are forced";
     force_previous: i64 = 1984, "those before the own blocks";
     force_last: i64 = 1992, "the last key blocks of the sequence";
-    remap_step: i64 = 2000, r"a \> 0: column c is keys \[c s, c s + l), s = block_keys / a, l = remap_span s, and exists where these are keys; key block j has sum_(m \< a, n \< remap_span) p\[a j + m - n\], p = 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0: a column is a key block, y = u";
+    remap_step: i64 = 2000, r"a \> 0: column c is keys \[c s, c s + l) with s = block_keys / a, l = remap_span s.  It exists where these are keys.  Key block j has sum_(m \< a, n \< remap_span) p\[a j + m - n\].  p is 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0: a column is a key block, y = u";
     remap_span: i64 = 2008, r"l in steps, \>= 1 with remap_step";
     scale: f32 = 2016, r"of scores, \> 0; 0: 1 / sqrt(d), for given scores 1";
     ratio: f32 = 2020, "k of top_k = ratio times the key blocks of the scope; count stays 0";
@@ -1405,6 +1414,149 @@ c_struct! {
     block_rows: i32 = 2076, r"rows of a list row, \>= 1; 0: 1";
     block_keys: i32 = 2080, r"keys of a key block, \>= 1; 0: 64";
     reserved: i32 = 2084, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// The keys of each row with the highest scores, for x_sparse_forward with block_keys 1, or with
+    /// pool_keys the blocks of keys.  Scoring and selection run over a few rows at a time, and no array
+    /// of all rows and keys is made.
+    ///
+    /// A row sees keys as in attention_forward: lengths, pages, causal, windows, sink_keys,
+    /// context_len, key_step and key_shift.  Of these, keys in first_keys and last_keys are left out,
+    /// since x_sparse_forward sees them by itself, and block_mask leaves out others.  List head j of x
+    /// serves the h / x query heads from j (h / x) on; reduce makes one score of theirs.
+    /// With pool_keys a block's score is the largest of its keys', and index holds block numbers.
+    /// k = max(count, floor(ratio * keys that the window lets the row see)).
+    ///
+    /// Rows past query_len are neither read nor written.  A row that sees nothing has count 0.
+    ///
+    /// Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.  A
+    /// product is a chain of f32 fused multiply-adds over the columns from 0, the same on both
+    /// backends.  Workspace: 64 MiB at most, and at least the scores of one row.
+    /// Sources: DSA (2512.02556), SparQ (2312.04985), Loki (2406.02542), HashAttention (2412.14468),
+    /// MiniMax Sparse Attention (2606.13392).
+    /// ```
+    fovea_x_select_token_params: 1872 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_select_token_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16 e4m3: the scale of codes is the caller's, in weight or scale; needs k; not with hamming";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` f32 f16 bf16 e4m3 e5m2 i8: g divides h; needs q";
+    k_scale: fovea_tensor = 200, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as in attention_forward, for e4m3, e5m2 and i8; needs k";
+    code_q: fovea_tensor = 296, "`(b, s, h, words)` i32: hamming: the bits of each query; needs code";
+    code: fovea_tensor = 392, "`(rows, t, g, words) or paged (pool, page, g, words)` i32: the bits of each key; needs code_q";
+    weight: fovea_tensor = 488, "`(b, s, h)` f32: of relu_weighted; absent: 1";
+    query_start: fovea_tensor = 584, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 680, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+    query_len: fovea_tensor = 776, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 872, "`(r)` i32: keys in use";
+    page_table: fovea_tensor = 968, "`(rows, pages)` i32: pool page of each page of keys; -1: absent, its keys are not seen";
+    cache_row: fovea_tensor = 1064, "`(r)` i32: row of page_table, or of k, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+    context_len: fovea_tensor = 1160, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
+    block_mask: fovea_tensor = 1256, "`(b, x, s, mask_bytes)` u8: bit c % 8 of byte c / 8 is 1 where keys of block c of block_keys may be selected.  It has a bit for each block of t or pages * page keys";
+    index: fovea_tensor = 1352, "`(b, x, s, keep)` i32: keys by their number in the sequence; one of index and index_count at least";
+    index_count: fovea_tensor = 1448, "`(b, x, s)` i32: keys wanted";
+    kept_score: fovea_tensor = 1544, "`(b, x, s, keep)` f32: their scores, -inf past the count; needs index";
+    kept_mass: fovea_tensor = 1640, "`(b, h, s)` f32: share of the query head's softmax that the list holds, over all keys that can be selected.  0 for an empty list.  Of dot and subset without pool_keys; needs index";
+    query_max: i64 = 1736, "longest sequence of rows; 0: s";
+    key_max: i64 = 1744, "longest sequence of keys; 0: t or pages * page";
+    window_left: i64 = 1752, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 1760, "keys seen to the right, the row's own position counted; 0: all";
+    sink_keys: i64 = 1768, "keys at positions below this stay visible through window_left";
+    key_step: i64 = 1776, "p_j = key_step * j + key_shift, below 2^31; 0: 1";
+    key_shift: i64 = 1784, "position of the first key; within 2^31 of 0";
+    count: i64 = 1792, "keys, or blocks of pool_keys, to select";
+    first_keys: i64 = 1800, "the first keys are left out";
+    last_keys: i64 = 1808, r"keys with p_i - last_keys \< p_j \<= p_i are left out";
+    force_last: i64 = 1816, "the last keys (or blocks) that the row sees are taken first, and count";
+    pool_keys: i64 = 1824, "keys of a block that is selected as a whole; 0: keys";
+    subset: i64 = 1832, "columns of SUBSET, 1 .. d";
+    block_keys: i64 = 1840, "keys of a block of block_mask; 0: 64";
+    scale: f32 = 1848, r"\> 0; 0: 1 / sqrt(d), for hamming 1";
+    ratio: f32 = 1852, "share of the keys that a row sees; not with pool_keys";
+    measure: i32 = 1856, "The fovea_x_select_score.";
+    reduce: i32 = 1860, "The fovea_x_select_reduce.";
+    causal: i32 = 1864, "1: window_right = 1";
+    reserved: i32 = 1868, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Lists from lines or from bits.
+    ///
+    /// Lines are key numbers (vertical) and distances behind the row (slash).  They ascend, no number
+    /// twice, as x_select_block writes them.  Entries < 0 and past the counts are none.  With M =
+    /// block_rows = block_keys, a row block at positions [a, a + M) and e = a + M:
+    ///   ranges    for each slash x < e, the largest first: [hi - M, hi) with hi = max(e - x, M).  With
+    ///             hi at most M past the end of the open range that is extended by M, if hi is past it
+    ///             at all; else the next range opens
+    ///   index     the first keys of the parts of M keys into which the ranges fall, of those that are
+    ///             keys: for entry_keys = 1.  aligned = 1: the key blocks that the ranges touch
+    ///   column    the verticals below e that are keys, outside the ranges; aligned: outside the
+    ///             blocks
+    /// in_blocks = 1: numbers are of key blocks.  Block I holds the row block's last position.  index
+    /// holds the blocks J <= I with J a vertical or I - J a slash.
+    /// Rows past a causal diagonal are the reader's to hide: give x_sparse_forward causal = 1.
+    ///
+    /// Bits: index holds the key blocks of the sequence whose bit is 1.  With causal = 1 none begins
+    /// past the row block's last row.
+    ///
+    /// Where a count exceeds what fits, the highest are cut.  List rows of no sequence are not written.
+    /// Every valid call has one kernel a backend.
+    /// Sources: MInference (2407.02490), FlexPrefill (2502.20766).
+    /// ```
+    fovea_x_select_line_params: 1392 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_select_line_params)";
+    bits: fovea_tensor = 8, "`(b, x, n, mask_bytes)` u8: bit c % 8 of byte c / 8 is of key block c; not with vertical or slash";
+    vertical: fovea_tensor = 104, "`(b, x, u)` i32: key numbers";
+    vertical_count: fovea_tensor = 200, "`(b, x)` i32: how many, cut to u; needs vertical";
+    slash: fovea_tensor = 296, "`(b, x, slashes)` i32: distances";
+    slash_count: fovea_tensor = 392, "`(b, x)` i32: how many, cut to slashes; needs slash";
+    query_start: fovea_tensor = 488, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 584, "`(r+1)` i32: first packed key of each sequence";
+    query_len: fovea_tensor = 680, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 776, "`(r)` i32: keys in use";
+    index: fovea_tensor = 872, "`(b, x, n, keep)` i32: -1 past the count; one output at least";
+    index_count: fovea_tensor = 968, "`(b, x, n)` i32: entries wanted";
+    column: fovea_tensor = 1064, "`(b, x, n, columns)` i32: single keys, -1 past the count; lines that are not in_blocks";
+    column_count: fovea_tensor = 1160, "`(b, x, n)` i32: single keys wanted; as column";
+    bits_out: fovea_tensor = 1256, "`(b, x, n, mask_bytes)` u8: the entries as bits, for `forced` of x_select_block; lines aligned or in_blocks";
+    query_max: i64 = 1352, "longest sequence of rows; 0: n block_rows";
+    key_max: i64 = 1360, r"longest sequence of keys, \>= 1; mask_bytes has its blocks";
+    aligned: i32 = 1368, "1: index holds key blocks; lines that are not in_blocks";
+    in_blocks: i32 = 1372, "1: lines are of key blocks";
+    causal: i32 = 1376, "1: no key block past the row block; of bits";
+    block_rows: i32 = 1380, r"rows of a list row, \>= 1; 0: 64";
+    block_keys: i32 = 1384, r"keys of a key block, \>= 1; 0: 64; lines: as block_rows";
+    reserved: i32 = 1388, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Clusters of query heads whose attention over a prompt's first tokens is alike (CHAI).
+    ///
+    /// The feature of a head is its s x s matrix of probabilities: softmax rows of scale <q_i, k_j>.
+    /// Two heads are 1 - cos apart, two clusters the mean over their pairs of heads.  Clusters begin as
+    /// single heads.  The two that are closest become one until there are `clusters`.  Of equal
+    /// distances the one of the smallest first head counts, then of the smallest second.  A distance
+    /// that is no number counts as infinite.  head_map[i] is the smallest head of i's cluster: the one
+    /// that computes scores for all.  Labels number the clusters by their smallest heads.
+    ///
+    /// Limits: d is 1 .. 576, h at most 256.  Sums are f32; the two backends may differ where distances
+    /// are equal to rounding.  Every valid call has one kernel a backend.
+    /// Source: CHAI (2403.08058).
+    /// ```
+    fovea_x_select_heads_params: 696 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_select_heads_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16: the first tokens, five in CHAI";
+    k: fovea_tensor = 104, "`(b, s, g, d)` f32 f16 bf16: g divides h";
+    query_len: fovea_tensor = 200, "`(b)` i32: tokens in use, at most s";
+    clusters_of: fovea_tensor = 296, "`(b)` i32: clusters of each batch, cut to 1 .. h; clusters stays 0";
+    head_map: fovea_tensor = 392, "`(b, h)` i32";
+    label: fovea_tensor = 488, "`(b, h)` i32";
+    count: fovea_tensor = 584, "`(b)` i32: clusters there are";
+    clusters: i64 = 680, r"\>= 1, cut to h";
+    scale: f32 = 688, r"\> 0; 0: 1 / sqrt(d)";
+    causal: i32 = 692, "1: token i sees tokens up to itself; 0: all";
 }
 
 c_struct! {
@@ -1822,5 +1974,8 @@ functions! {
         x_combine_backward: fovea_x_combine_backward_params, fovea_x_combine_backward, fovea_x_combine_backward_workspace;
         x_compare_forward: fovea_x_compare_forward_params, fovea_x_compare_forward, fovea_x_compare_forward_workspace;
         x_cache_step: fovea_x_cache_step_params, fovea_x_cache_step, fovea_x_cache_step_workspace;
+        x_select_token: fovea_x_select_token_params, fovea_x_select_token, fovea_x_select_token_workspace;
+        x_select_line: fovea_x_select_line_params, fovea_x_select_line, fovea_x_select_line_workspace;
+        x_select_heads: fovea_x_select_heads_params, fovea_x_select_heads, fovea_x_select_heads_workspace;
     }
 }

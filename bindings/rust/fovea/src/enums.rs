@@ -23,5 +23,6 @@ pub(crate) mod experimental {
     pub use crate::sys::fovea_x_select_reduce as XSelectReduce;
     pub use crate::sys::fovea_x_select_rule as XSelectRule;
     pub use crate::sys::fovea_x_select_scope as XSelectScope;
+    pub use crate::sys::fovea_x_select_score as XSelectScore;
     pub use crate::sys::fovea_x_summary as XSummary;
 }

@@ -585,8 +585,8 @@ op! {
         column_low set_column_low: in, "`(key_b, u, g, d)` f32 f16 bf16: box: the smallest of its keys; the dtype of column";
         score set_score: in, "`(b, h, n, u)` f32: scores in place of row and column; its columns are the sequence's own";
         column_weight set_column_weight: in, r"`(key_b, g, u)` f32: \>= 0, of normalise weighted";
-        block_mask set_block_mask: in, "`(b, x, n, block_bytes)` u8: bit c % 8 of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step";
-        forced set_forced: in, "`(b, x, n, block_bytes)` u8: the same where it is forced";
+        block_mask set_block_mask: in, "`(b, x, n, mask_bytes)` u8: bit c % 8 of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step";
+        forced set_forced: in, "`(b, x, n, mask_bytes)` u8: the same where it is forced";
         row_forced set_row_forced: in, "`(b, x, n)` u8: not 0: all key blocks are forced";
         column_forced set_column_forced: in, "`(key_b, g, u)` u8: bit 0: the key block is forced; bit 1: it is not eligible; not with remap_step";
         count_head set_count_head: in, r"`(b, x)` i32: k of each list head, \< 0 as 0; count and ratio stay 0";
@@ -609,7 +609,7 @@ op! {
         force_first set_force_first: i64, "the first key blocks are forced";
         force_previous set_force_previous: i64, "those before the own blocks";
         force_last set_force_last: i64, "the last key blocks of the sequence";
-        remap_step set_remap_step: i64, r"a \> 0: column c is keys \[c s, c s + l), s = block_keys / a, l = remap_span s, and exists where these are keys; key block j has sum_(m \< a, n \< remap_span) p\[a j + m - n\], p = 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0: a column is a key block, y = u";
+        remap_step set_remap_step: i64, r"a \> 0: column c is keys \[c s, c s + l) with s = block_keys / a, l = remap_span s.  It exists where these are keys.  Key block j has sum_(m \< a, n \< remap_span) p\[a j + m - n\].  p is 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0: a column is a key block, y = u";
         remap_span set_remap_span: i64, r"l in steps, \>= 1 with remap_step";
         scale set_scale: f32, r"of scores, \> 0; 0: 1 / sqrt(d), for given scores 1";
         ratio set_ratio: f32, "k of top_k = ratio times the key blocks of the scope; count stays 0";
@@ -936,5 +936,155 @@ op! {
         recent set_recent: i64, r"of ring \>= 1, of heavy \>= 0";
         heavy set_heavy: i64, r"of heavy, \>= 0";
         rule set_rule: enum XCacheRule, "The fovea_x_cache_rule.";
+    }
+}
+
+op! {
+    /// ```text
+    /// The keys of each row with the highest scores, for x_sparse_forward with block_keys 1, or with
+    /// pool_keys the blocks of keys.  Scoring and selection run over a few rows at a time, and no array
+    /// of all rows and keys is made.
+    ///
+    /// A row sees keys as in attention_forward: lengths, pages, causal, windows, sink_keys,
+    /// context_len, key_step and key_shift.  Of these, keys in first_keys and last_keys are left out,
+    /// since x_sparse_forward sees them by itself, and block_mask leaves out others.  List head j of x
+    /// serves the h / x query heads from j (h / x) on; reduce makes one score of theirs.
+    /// With pool_keys a block's score is the largest of its keys', and index holds block numbers.
+    /// k = max(count, floor(ratio * keys that the window lets the row see)).
+    ///
+    /// Rows past query_len are neither read nor written.  A row that sees nothing has count 0.
+    ///
+    /// Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.  A
+    /// product is a chain of f32 fused multiply-adds over the columns from 0, the same on both
+    /// backends.  Workspace: 64 MiB at most, and at least the scores of one row.
+    /// Sources: DSA (2512.02556), SparQ (2312.04985), Loki (2406.02542), HashAttention (2412.14468),
+    /// MiniMax Sparse Attention (2606.13392).
+    /// ```
+    XSelectToken(x_select_token: fovea_x_select_token_params, fovea_x_select_token, fovea_x_select_token_workspace)
+    new {
+    }
+    may {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16 e4m3: the scale of codes is the caller's, in weight or scale; needs k; not with hamming";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` f32 f16 bf16 e4m3 e5m2 i8: g divides h; needs q";
+        k_scale set_k_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as in attention_forward, for e4m3, e5m2 and i8; needs k";
+        code_q set_code_q: in, "`(b, s, h, words)` i32: hamming: the bits of each query; needs code";
+        code set_code: in, "`(rows, t, g, words) or paged (pool, page, g, words)` i32: the bits of each key; needs code_q";
+        weight set_weight: in, "`(b, s, h)` f32: of relu_weighted; absent: 1";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+        query_len set_query_len: in, "`(r)` i32: rows in use";
+        key_len set_key_len: in, "`(r)` i32: keys in use";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each page of keys; -1: absent, its keys are not seen";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+        context_len set_context_len: in, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
+        block_mask set_block_mask: in, "`(b, x, s, mask_bytes)` u8: bit c % 8 of byte c / 8 is 1 where keys of block c of block_keys may be selected.  It has a bit for each block of t or pages * page keys";
+        index set_index: out, "`(b, x, s, keep)` i32: keys by their number in the sequence; one of index and index_count at least";
+        index_count set_index_count: out, "`(b, x, s)` i32: keys wanted";
+        kept_score set_kept_score: out, "`(b, x, s, keep)` f32: their scores, -inf past the count; needs index";
+        kept_mass set_kept_mass: out, "`(b, h, s)` f32: share of the query head's softmax that the list holds, over all keys that can be selected.  0 for an empty list.  Of dot and subset without pool_keys; needs index";
+        query_max set_query_max: i64, "longest sequence of rows; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t or pages * page";
+        window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
+        window_right set_window_right: i64, "keys seen to the right, the row's own position counted; 0: all";
+        sink_keys set_sink_keys: i64, "keys at positions below this stay visible through window_left";
+        key_step set_key_step: i64, "p_j = key_step * j + key_shift, below 2^31; 0: 1";
+        key_shift set_key_shift: i64, "position of the first key; within 2^31 of 0";
+        count set_count: i64, "keys, or blocks of pool_keys, to select";
+        first_keys set_first_keys: i64, "the first keys are left out";
+        last_keys set_last_keys: i64, r"keys with p_i - last_keys \< p_j \<= p_i are left out";
+        force_last set_force_last: i64, "the last keys (or blocks) that the row sees are taken first, and count";
+        pool_keys set_pool_keys: i64, "keys of a block that is selected as a whole; 0: keys";
+        subset set_subset: i64, "columns of SUBSET, 1 .. d";
+        block_keys set_block_keys: i64, "keys of a block of block_mask; 0: 64";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d), for hamming 1";
+        ratio set_ratio: f32, "share of the keys that a row sees; not with pool_keys";
+        measure set_measure: enum XSelectScore, "The fovea_x_select_score.";
+        reduce set_reduce: enum XSelectReduce, "The fovea_x_select_reduce.";
+        causal set_causal: bool, "1: window_right = 1";
+    }
+}
+
+op! {
+    /// ```text
+    /// Lists from lines or from bits.
+    ///
+    /// Lines are key numbers (vertical) and distances behind the row (slash).  They ascend, no number
+    /// twice, as x_select_block writes them.  Entries < 0 and past the counts are none.  With M =
+    /// block_rows = block_keys, a row block at positions [a, a + M) and e = a + M:
+    ///   ranges    for each slash x < e, the largest first: [hi - M, hi) with hi = max(e - x, M).  With
+    ///             hi at most M past the end of the open range that is extended by M, if hi is past it
+    ///             at all; else the next range opens
+    ///   index     the first keys of the parts of M keys into which the ranges fall, of those that are
+    ///             keys: for entry_keys = 1.  aligned = 1: the key blocks that the ranges touch
+    ///   column    the verticals below e that are keys, outside the ranges; aligned: outside the
+    ///             blocks
+    /// in_blocks = 1: numbers are of key blocks.  Block I holds the row block's last position.  index
+    /// holds the blocks J <= I with J a vertical or I - J a slash.
+    /// Rows past a causal diagonal are the reader's to hide: give x_sparse_forward causal = 1.
+    ///
+    /// Bits: index holds the key blocks of the sequence whose bit is 1.  With causal = 1 none begins
+    /// past the row block's last row.
+    ///
+    /// Where a count exceeds what fits, the highest are cut.  List rows of no sequence are not written.
+    /// Every valid call has one kernel a backend.
+    /// Sources: MInference (2407.02490), FlexPrefill (2502.20766).
+    /// ```
+    XSelectLine(x_select_line: fovea_x_select_line_params, fovea_x_select_line, fovea_x_select_line_workspace)
+    new {
+    }
+    may {
+        bits set_bits: in, "`(b, x, n, mask_bytes)` u8: bit c % 8 of byte c / 8 is of key block c; not with vertical or slash";
+        vertical set_vertical: in, "`(b, x, u)` i32: key numbers";
+        vertical_count set_vertical_count: in, "`(b, x)` i32: how many, cut to u; needs vertical";
+        slash set_slash: in, "`(b, x, slashes)` i32: distances";
+        slash_count set_slash_count: in, "`(b, x)` i32: how many, cut to slashes; needs slash";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence";
+        query_len set_query_len: in, "`(r)` i32: rows in use";
+        key_len set_key_len: in, "`(r)` i32: keys in use";
+        index set_index: out, "`(b, x, n, keep)` i32: -1 past the count; one output at least";
+        index_count set_index_count: out, "`(b, x, n)` i32: entries wanted";
+        column set_column: out, "`(b, x, n, columns)` i32: single keys, -1 past the count; lines that are not in_blocks";
+        column_count set_column_count: out, "`(b, x, n)` i32: single keys wanted; as column";
+        bits_out set_bits_out: out, "`(b, x, n, mask_bytes)` u8: the entries as bits, for `forced` of x_select_block; lines aligned or in_blocks";
+        query_max set_query_max: i64, "longest sequence of rows; 0: n block_rows";
+        key_max set_key_max: i64, r"longest sequence of keys, \>= 1; mask_bytes has its blocks";
+        aligned set_aligned: bool, "1: index holds key blocks; lines that are not in_blocks";
+        in_blocks set_in_blocks: bool, "1: lines are of key blocks";
+        causal set_causal: bool, "1: no key block past the row block; of bits";
+        block_rows set_block_rows: i32, r"rows of a list row, \>= 1; 0: 64";
+        block_keys set_block_keys: i32, r"keys of a key block, \>= 1; 0: 64; lines: as block_rows";
+    }
+}
+
+op! {
+    /// ```text
+    /// Clusters of query heads whose attention over a prompt's first tokens is alike (CHAI).
+    ///
+    /// The feature of a head is its s x s matrix of probabilities: softmax rows of scale <q_i, k_j>.
+    /// Two heads are 1 - cos apart, two clusters the mean over their pairs of heads.  Clusters begin as
+    /// single heads.  The two that are closest become one until there are `clusters`.  Of equal
+    /// distances the one of the smallest first head counts, then of the smallest second.  A distance
+    /// that is no number counts as infinite.  head_map[i] is the smallest head of i's cluster: the one
+    /// that computes scores for all.  Labels number the clusters by their smallest heads.
+    ///
+    /// Limits: d is 1 .. 576, h at most 256.  Sums are f32; the two backends may differ where distances
+    /// are equal to rounding.  Every valid call has one kernel a backend.
+    /// Source: CHAI (2403.08058).
+    /// ```
+    XSelectHeads(x_select_heads: fovea_x_select_heads_params, fovea_x_select_heads, fovea_x_select_heads_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16: the first tokens, five in CHAI";
+        k set_k: in, "`(b, s, g, d)` f32 f16 bf16: g divides h";
+        head_map set_head_map: out, "`(b, h)` i32";
+    }
+    may {
+        query_len set_query_len: in, "`(b)` i32: tokens in use, at most s";
+        clusters_of set_clusters_of: in, "`(b)` i32: clusters of each batch, cut to 1 .. h; clusters stays 0";
+        label set_label: out, "`(b, h)` i32";
+        count set_count: out, "`(b)` i32: clusters there are";
+        clusters set_clusters: i64, r"\>= 1, cut to h";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d)";
+        causal set_causal: bool, "1: token i sees tokens up to itself; 0: all";
     }
 }

@@ -43,5 +43,8 @@ names! {
         x_combine_backward
         x_compare_forward
         x_cache_step
+        x_select_token
+        x_select_line
+        x_select_heads
     }
 }
