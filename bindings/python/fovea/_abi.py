@@ -219,8 +219,8 @@ class XCompareMeasure(enum.IntEnum):
     """How x_compare_forward measures."""
 
     X_COMPARE_MSE = 0  # the mean of (candidate - reference)^2 over rows and columns
-    # the mean over rows of sqrt(1/2 KL(p, m) + 1/2 KL(q, m)), m = (p + q) / 2, p and q the
-    # rows over their sums; entries are >= 0
+    # the mean over rows of sqrt(1/2 KL(p, m) + 1/2 KL(q, m)), m = (p + q) / 2.  p and q are
+    # the rows over their sums; entries are >= 0
     X_COMPARE_JSD = 1
 
 

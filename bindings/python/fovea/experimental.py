@@ -2378,7 +2378,7 @@ def cache_step(ctx_or_k=None, /, k=None, v=None, position=None, count=None, *, c
                sink_keys=0, recent=0, heavy=0, rule=0):
     """One step of a bounded cache: what is too much goes, and new tokens come.
 
-    The live tokens of a head are its slots [0, count), in no order of positions: attention over
+    The live tokens of a head are its slots [0, count), in no order of positions.  Attention over
     them is x_sparse_forward's or attention_forward's with key_len = count.  New token n is at
     position old_len + n; without old_len, behind the largest live position, or 0 without one.
 

@@ -310,7 +310,7 @@ FOVEA_API fovea_status fovea_x_combine_backward(fovea_context* ctx,
 typedef enum fovea_x_compare_measure {
   FOVEA_X_COMPARE_MSE = 0, /**< the mean of (candidate - reference)^2 over rows and columns */
   FOVEA_X_COMPARE_JSD = 1  /**< the mean over rows of sqrt(1/2 KL(p, m) + 1/2 KL(q, m)), m = (p + q)
-                                / 2, p and q the rows over their sums; entries are >= 0 */
+                                / 2.  p and q are the rows over their sums; entries are >= 0 */
 } fovea_x_compare_measure;
 
 /** Distances of candidates from a reference, for each head of each sequence.
@@ -346,7 +346,7 @@ typedef enum fovea_x_cache_rule {
 
 /** One step of a bounded cache: what is too much goes, and new tokens come.
  *
- *  The live tokens of a head are its slots [0, count), in no order of positions: attention over
+ *  The live tokens of a head are its slots [0, count), in no order of positions.  Attention over
  *  them is x_sparse_forward's or attention_forward's with key_len = count.  New token n is at
  *  position old_len + n; without old_len, behind the largest live position, or 0 without one.
  *

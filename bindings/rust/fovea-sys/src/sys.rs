@@ -239,7 +239,7 @@ c_enum! {
     /// How x_compare_forward measures.
     fovea_x_compare_measure;
     FOVEA_X_COMPARE_MSE: X_COMPARE_MSE = 0, "the mean of (candidate - reference)^2 over rows and columns";
-    FOVEA_X_COMPARE_JSD: X_COMPARE_JSD = 1, r"the mean over rows of sqrt(1/2 KL(p, m) + 1/2 KL(q, m)), m = (p + q) / 2, p and q the rows over their sums; entries are \>= 0";
+    FOVEA_X_COMPARE_JSD: X_COMPARE_JSD = 1, r"the mean over rows of sqrt(1/2 KL(p, m) + 1/2 KL(q, m)), m = (p + q) / 2.  p and q are the rows over their sums; entries are \>= 0";
 }
 
 c_enum! {
@@ -1811,7 +1811,7 @@ c_struct! {
     /// ```text
     /// One step of a bounded cache: what is too much goes, and new tokens come.
     ///
-    /// The live tokens of a head are its slots [0, count), in no order of positions: attention over
+    /// The live tokens of a head are its slots [0, count), in no order of positions.  Attention over
     /// them is x_sparse_forward's or attention_forward's with key_len = count.  New token n is at
     /// position old_len + n; without old_len, behind the largest live position, or 0 without one.
     ///
