@@ -267,14 +267,14 @@ __device__ __forceinline__ void hide_unseen(float (&x)[N][4], int half, const Se
 // cut off at twice that, and key numbers take 32-bit divisions.
 constexpr int64_t kSpanMost = int64_t{1} << 28;
 
-struct Spans {
+struct RowSpans {
   const RowTile& tile;
   int64_t left, right, sink;
   int chunk, step, shift;
   int head_stride, column_stride;
   const int32_t* head_window;
 
-  __device__ Spans(const Attend& a, const RowTile& tile)
+  __device__ RowSpans(const Attend& a, const RowTile& tile)
       : tile(tile),
         left(a.mask.window.left),
         right(a.mask.window.right),
@@ -326,13 +326,13 @@ struct Spans {
 };
 
 // A walk visits the tiles of the sink keys, and those of the window after.
-struct SpanMask : Spans {
+struct SpanMask : RowSpans {
   using Call = Attend;
   static constexpr bool sinks = true;
   int begin, end;  // the tiles that every row sees whole, but for sink keys
 
   __device__ SpanMask(const Attend& a, const RowTile& tile, int width)
-      : Spans(a, tile), begin(0), end(tile.keys / width) {
+      : RowSpans(a, tile), begin(0), end(tile.keys / width) {
     const int64_t first = tile.position(tile.begin),
                   last = tile.position(tile.begin + tile.size - 1);
     each_head([&](int h) {
@@ -344,7 +344,7 @@ struct SpanMask : Spans {
   __device__ bool full(int n) const { return n >= begin && n < end; }
   // As key_tiles().
   __device__ static KeyTiles tiles(const Attend& a, const RowTile& tile, int width) {
-    const Spans spans(a, tile);
+    const RowSpans spans(a, tile);
     const int64_t first = tile.position(tile.begin),
                   last = tile.position(tile.begin + tile.size - 1);
     int low = tile.keys, high = 0, sink = 0;
