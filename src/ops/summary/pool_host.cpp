@@ -10,6 +10,8 @@
 namespace fovea {
 namespace {
 
+constexpr int64_t kPiece = 64;  // columns that are held at a time
+
 constexpr double kElementCost = 2;  // nanoseconds
 
 class Forward {
@@ -48,7 +50,6 @@ class Forward {
 
   // Columns of a piece of the row at a time: which tokens are chosen is found once for all.
   void ranked(const Sequence& q, int64_t r, const PoolBlock& at, int64_t head) const {
-    constexpr int64_t kPiece = 64;
     for (int64_t first = 0; first < a_.d; first += kPiece) {
       PoolState state[kPiece];
       std::fill_n(state, kPiece, pool_empty());
@@ -63,7 +64,6 @@ class Forward {
   }
 
   void similar(const Sequence& q, const PoolBlock& at, int64_t head) const {
-    constexpr int64_t kPiece = 64;
     double square = 0;
     for (int64_t first = 0; first < a_.d; first += kPiece) {
       float sum[kPiece] = {};

@@ -202,8 +202,8 @@ class Run {
         if (away >= 0 && away < c_.columns)
           diagonal_[h % c_.group() * c_.columns + away] += probe_fixed(p);
       }
-      const int64_t J = j / c_.unit_keys, n = i / c_.unit_rows * c_.u + J;
-      if (!block_ || J >= c_.u || n >= cells_) return;
+      const int64_t block = j / c_.unit_keys, n = i / c_.unit_rows * c_.u + block;
+      if (!block_ || block >= c_.u || n >= cells_) return;
       block_[n] += p;
       if (p > most_[n] || p != p) most_[n] = p;
     }
