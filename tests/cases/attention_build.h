@@ -233,18 +233,19 @@ class AttentionBuild {
     scales_of("v_scale", p_.v_scale, c_.v_scales, FOVEA_I8 == c_.v_dtype);
   }
   // Groups divide both widths, since both scales have as many.
-  void scales_of(const char* name, fovea_tensor& slot, Scales kind, bool i8) {
-    if (kind == Scales::none) return;
-    const bool grouped = c_.k_scales == Scales::grouped || c_.v_scales == Scales::grouped;
+  void scales_of(const char* name, fovea_tensor& slot, CodeScales kind, bool i8) {
+    if (kind == CodeScales::none) return;
+    const bool grouped = c_.k_scales == CodeScales::grouped || c_.v_scales == CodeScales::grouped;
     const int64_t groups = !grouped                         ? 1
                            : c_.d % 4 == 0 && c_.e % 4 == 0 ? 4
                            : c_.d % 2 == 0 && c_.e % 2 == 0 ? 2
                                                             : 1;
     const int64_t shape[4] = {cache_rows_, slots_, c_.g, groups};
     fovea_tensor x = fovea_contiguous(nullptr, FOVEA_F32, 4, shape);
-    if (kind == Scales::head) x.stride[0] = x.stride[1] = x.stride[3] = 0, x.stride[2] = 2;
-    if (kind == Scales::token) x.stride[0] = slots_, x.stride[1] = 1, x.stride[2] = x.stride[3] = 0;
-    if (kind == Scales::token_head) x.stride[3] = groups > 1 ? 0 : 1;
+    if (kind == CodeScales::head) x.stride[0] = x.stride[1] = x.stride[3] = 0, x.stride[2] = 2;
+    if (kind == CodeScales::token)
+      x.stride[0] = slots_, x.stride[1] = 1, x.stride[2] = x.stride[3] = 0;
+    if (kind == CodeScales::token_head) x.stride[3] = groups > 1 ? 0 : 1;
     const size_t field = call_.add_strided(name, slot, Role::in, x);
     const harness::Random random(data_ ^ static_cast<uint64_t>(name[0]) << 40);
     call_.fill(field, [&](const int64_t* i) {

@@ -41,7 +41,7 @@ enum class Rope { none, half, interleaved };
 constexpr const char* kRopeNames[] = {"", "rope", "rope_interleaved"};
 
 // Scales of codes: one a head; a token; a token and head; these for equal parts of the columns.
-enum class Scales { none, head, token, token_head, grouped };
+enum class CodeScales { none, head, token, token_head, grouped };
 constexpr const char* kScaleNames[] = {"", "head", "token", "token_head", "grouped"};
 
 // Positions by numbers.  step: keys stand for blocks of 4 tokens; outside: seen once they have left
@@ -75,7 +75,7 @@ struct AttentionCase {
   bool q_value = false, o_f32 = false, lse = true;
   Rope rope = Rope::none;
   int k_dtype = 0, v_dtype = 0;  // of codes; 0: as q
-  Scales k_scales = Scales::none, v_scales = Scales::none;
+  CodeScales k_scales = CodeScales::none, v_scales = CodeScales::none;
   Axis axis = Axis::none;
   // backward: which of dq dk dv dsink_logit dbias dalibi (bits), whether dlse arrives, whether
   // dbias and dalibi sum over b and h

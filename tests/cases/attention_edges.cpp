@@ -101,28 +101,30 @@ class Edges {
     c.note = "edge";
     for (int dtype : kDtypes)
       for (int type : {FOVEA_E4M3, FOVEA_E5M2, FOVEA_I8})
-        for (Scales scales : {Scales::none, Scales::head, Scales::token_head, Scales::grouped}) {
+        for (CodeScales scales :
+             {CodeScales::none, CodeScales::head, CodeScales::token_head, CodeScales::grouped}) {
           AttentionCase x = c;
           x.dtype = dtype, x.k_dtype = x.v_dtype = type, x.k_scales = x.v_scales = scales;
           x.span = Span::causal;
-          if (scales != Scales::head) x.where = Where::paged, x.page = 16;
+          if (scales != CodeScales::head) x.where = Where::paged, x.page = 16;
           cases.push_back(forward_case(x));
         }
     for (Data data : {Data::nan_k, Data::nan_v})
       for (int type : {FOVEA_E4M3, FOVEA_E5M2}) {
         AttentionCase x = c;
-        x.data = data, x.k_dtype = x.v_dtype = type, x.k_scales = Scales::token_head;
+        x.data = data, x.k_dtype = x.v_dtype = type, x.k_scales = CodeScales::token_head;
         cases.push_back(forward_case(x));
       }
     // MLA's latent in codes, its rotated part in 16 bits.
     AttentionCase mla = row(2, 1, 200, 16, 1, 64, 512);
     mla.note = "edge", mla.dtype = FOVEA_BF16, mla.q_value = true;
     mla.where = Where::paged, mla.page = 64;
-    mla.v_dtype = FOVEA_E4M3, mla.v_scales = Scales::grouped;
+    mla.v_dtype = FOVEA_E4M3, mla.v_scales = CodeScales::grouped;
     cases.push_back(forward_case(mla));
     AttentionCase small = row(2, 3, 7, 4, 2, 8, 8);
     small.note = "small", small.k_dtype = FOVEA_E4M3, small.v_dtype = FOVEA_I8;
-    small.k_scales = Scales::token_head, small.v_scales = Scales::head, small.axis = Axis::step;
+    small.k_scales = CodeScales::token_head, small.v_scales = CodeScales::head,
+    small.axis = Axis::step;
     small.span = Span::left_sink;
     cases.push_back(forward_case(small));
     cases.back().tiny = true;

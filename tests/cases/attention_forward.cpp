@@ -86,8 +86,8 @@ AttentionCase codes_case(const harness::Row& x) {
   c.where = static_cast<Where>(std::min(x[5], 6));
   if (c.where == Where::paged) c.page = pages[x[5] - 6];
   c.k_dtype = kCodes[x[6]], c.v_dtype = kCodes[x[7]];
-  if (c.k_dtype) c.k_scales = static_cast<Scales>(x[8]);
-  if (c.v_dtype) c.v_scales = static_cast<Scales>(x[9]);
+  if (c.k_dtype) c.k_scales = static_cast<CodeScales>(x[8]);
+  if (c.v_dtype) c.v_scales = static_cast<CodeScales>(x[9]);
   c.axis = static_cast<Axis>(x[10]);
   c.positions = static_cast<Positions>(x[11]);
   c.rope = static_cast<Rope>(x[12]);

@@ -60,7 +60,7 @@ struct Trace {
   // Keys [0, seen) that row i sees, as far as positions decide.
   FOVEA_HD int64_t seen(const Sequence& q, int64_t i) const {
     if (!attend.mask.window.right) return q.keys;
-    return clamp_i64(attend.mask.query_at(q, 0, i) + attend.mask.window.right, 0, q.keys);
+    return clamp_i64(i + q.keys - q.rows + attend.mask.window.right, 0, q.keys);
   }
   FOVEA_HD int64_t blocks_of(int64_t keys) const { return (keys + block_keys - 1) / block_keys; }
   // Key blocks [0, reach) hold every pair of the row block that positions allow.
