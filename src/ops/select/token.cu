@@ -99,7 +99,8 @@ __global__ void __launch_bounds__(kColumnThreads)
       s_sum[c] = sum;
     }
     __syncthreads();
-    const auto key = [&](int64_t c) { return pick_key(s_sum[c]); };
+    // A column of NaN comes last, and is still a column.
+    const auto key = [&](int64_t c) { return max(pick_key(s_sum[c]), kPickNone); };
     const PickCut cut = pick.cut_after(at.d, key, a.subset, at.d);
     int32_t* const column = x.column + w * a.subset;
     pick.each(

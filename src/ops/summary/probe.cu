@@ -205,9 +205,10 @@ __global__ void __launch_bounds__(kStageThreads, 1)
     const int64_t first = I0 * p.unit_rows, end = min(rows, (I0 + w.row_blocks) * p.unit_rows);
     const int64_t begin = J0 * p.unit_keys, to = min(keys, (J0 + w.key_blocks) * p.unit_keys);
     if (first >= rows) continue;
-    for (int c = threadIdx.x; c < 2 * cells; c += kStageThreads) all_sum[c] = 0;
+    // A thread owns a cell in all four arrays, so none waits for another.
+    for (int c = threadIdx.x; c < cells; c += kStageThreads) all_sum[c] = all_most[c] = 0;
     for (int64_t h = head * p.group(); h < (head + 1) * p.group(); ++h) {
-      for (int c = threadIdx.x; c < 2 * cells; c += kStageThreads) sum[c] = 0;
+      for (int c = threadIdx.x; c < cells; c += kStageThreads) sum[c] = most[c] = 0;
       for (int64_t i0 = first; i0 < end; i0 += kTile)
         for (int64_t j0 = begin; j0 < to; j0 += kTile) {
           if (!p.may_see(seq, i0, min(end, i0 + kTile), j0, min(to, j0 + kTile))) continue;
