@@ -35,6 +35,8 @@ TEST_P(Inspect, NamesTheEntry) {
   ASSERT_EQ(call.op->call(context.ctx, call.params.data()), FOVEA_OK) << fovea_last_error();
   for (const Field* f : call.tensors()) {
     if (!kLooked.count(f->name) || f->output || f->dtypes != Words{"i32"}) continue;
+    // In a list with counts every number has a meaning.
+    if (std::string(f->name) == "index" && call.op->find("index_count")) continue;
     const fovea_tensor& x = call.params[f->name];
     auto* value = static_cast<int32_t*>(x.data);
     int64_t last = 0, entries = 1;

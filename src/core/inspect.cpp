@@ -35,7 +35,7 @@ class Inspector {
     starts("start", rows_of_q);
     starts("query_start", rows_of_q);
     // cache_get packs k_out, of u tokens; all others pack k.
-    starts("key_start", blocks ? INT32_MAX : extent("u") >= 0 ? extent("u") : extent("t"));
+    starts("key_start", blocks ? INT32_MAX : knows("k_out") ? extent("u") : extent("t"));
     lengths("query_len", lasts("", "query_start", rows_of_q));
     lengths("key_len", lasts("", "key_start", keys_of_k));
     lengths("key_first", lasts("key_len", "key_start", keys_of_k));

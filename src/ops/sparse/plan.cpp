@@ -147,6 +147,7 @@ SparseAttend resolve(const fovea_x_sparse_forward_params& p) {
   call.skip_margin = p.skip_margin;
   if (p.skip_margin > 0 && p.splits > 1)
     refuse("%s: splits is %d with skip_margin, wanted 0 or 1", kForward, p.splits);
+  if (!a.sequences.query_max) a.sequences.count = 0;  // nothing is each sequence's own
   return call;
 }
 
