@@ -31,6 +31,7 @@ def arrays(program):
         "f32": np.float32,
         "i32": np.int32,
         "i64": np.int64,
+        "u8": np.uint8,
         "e4m3": ml_dtypes.float8_e4m3fn,
     }
     return {n: np.zeros(a.shape, kinds[a.dtype]) for n, a in program.arrays.items()}

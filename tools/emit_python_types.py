@@ -134,4 +134,7 @@ def stub(operations, api, names):
 
 
 def fold(line):
+    if len(line) > 100 and ": " in line:  # an annotation goes on inside brackets alone
+        name, kind = line.split(": ", 1)
+        line = f"{name}: ({kind})"
     return textwrap.fill(line, 100, subsequent_indent=" " * 8, break_on_hyphens=False)

@@ -745,8 +745,8 @@ class _select_block(TypedDict, total=False):
     normalise: Literal["none", "softmax", "weighted", "minmax", "max"] | SelectNormalise | Int
     reduce: Literal["none", "sum", "mean", "max"] | SelectReduce | Int
     reduce_raw: Int
-    rule: Literal["top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"] |
-        SelectRule | Int
+    rule: (Literal["top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"] |
+        SelectRule | Int)
     scope: Literal["row", "head", "all"] | SelectScope | Int
     ratio_up: Int
     forced_count: Int
