@@ -1530,7 +1530,7 @@ def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kep
       force_last: the last key blocks of the sequence
       remap_step: a > 0: column c is keys [c s, c s + l) with s = block_keys / a, l = remap_span s.
           It exists where these are keys.  Key block j has the sum of p[a j + m - n] over m < a and
-          n < remap_span. p is 0 where there is no eligible column.  y = ceil((u s + l - 1) /
+          n < remap_span. p is 0 where there is no eligible column. y = ceil((u s + l - 1) /
           block_keys).  0: a column is a key block, y = u
       remap_span: l in steps, >= 1 with remap_step
       scale: of scores, > 0; 0: 1 / sqrt(d), for given scores 1

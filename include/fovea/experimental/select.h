@@ -153,8 +153,9 @@ typedef struct fovea_x_select_block_params {
   int64_t remap_step;         /**< a > 0: column c is keys [c s, c s + l) with s = block_keys / a,
                                    l = remap_span s.  It exists where these are keys.  Key block j
                                    has the sum of p[a j + m - n] over m < a and n < remap_span.
-                                   p is 0 where there is no eligible column.  y = ceil((u s + l - 1) /
-                                   block_keys).  0: a column is a key block, y = u */
+                                   p is 0 where there is no eligible column.
+                                   y = ceil((u s + l - 1) / block_keys).  0: a column is a key
+                                   block, y = u */
   int64_t remap_span;         /**< l in steps, >= 1 with remap_step */
   float scale;                /**< of scores, > 0; 0: 1 / sqrt(d), for given scores 1 */
   float ratio;                /**< k of top_k = ratio times the key blocks of the scope; count stays

@@ -2711,7 +2711,7 @@ Sizes are Julia's, fastest first.
 - `force_first`: the first key blocks are forced
 - `force_previous`: those before the own blocks
 - `force_last`: the last key blocks of the sequence
-- `remap_step`: a > 0: column c is keys [c s, c s + l) with s = `block_keys` / a, l = `remap_span` s.  It exists where these are keys.  Key block j has the sum of p[a j + m - n] over m < a and n < `remap_span`. p is 0 where there is no eligible column.  y = ceil((u s + l - 1) / `block_keys`).  0: a column is a key block, y = u
+- `remap_step`: a > 0: column c is keys [c s, c s + l) with s = `block_keys` / a, l = `remap_span` s.  It exists where these are keys.  Key block j has the sum of p[a j + m - n] over m < a and n < `remap_span`. p is 0 where there is no eligible column. y = ceil((u s + l - 1) / `block_keys`).  0: a column is a key block, y = u
 - `remap_span`: l in steps, >= 1 with `remap_step`
 - `scale`: of scores, > 0; 0: 1 / sqrt(d), for given scores 1
 - `ratio`: k of `top_k` = ratio times the key blocks of the scope; count stays 0

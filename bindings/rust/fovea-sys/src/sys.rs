@@ -1394,7 +1394,7 @@ c_struct! {
     force_first: i64 = 1976, "the first key blocks are forced";
     force_previous: i64 = 1984, "those before the own blocks";
     force_last: i64 = 1992, "the last key blocks of the sequence";
-    remap_step: i64 = 2000, r"a \> 0: column c is keys \[c s, c s + l) with s = block_keys / a, l = remap_span s.  It exists where these are keys.  Key block j has the sum of p\[a j + m - n\] over m \< a and n \< remap_span. p is 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0: a column is a key block, y = u";
+    remap_step: i64 = 2000, r"a \> 0: column c is keys \[c s, c s + l) with s = block_keys / a, l = remap_span s.  It exists where these are keys.  Key block j has the sum of p\[a j + m - n\] over m \< a and n \< remap_span. p is 0 where there is no eligible column. y = ceil((u s + l - 1) / block_keys).  0: a column is a key block, y = u";
     remap_span: i64 = 2008, r"l in steps, \>= 1 with remap_step";
     scale: f32 = 2016, r"of scores, \> 0; 0: 1 / sqrt(d), for given scores 1";
     ratio: f32 = 2020, "k of top_k = ratio times the key blocks of the scope; count stays 0";

@@ -609,7 +609,7 @@ op! {
         force_first set_force_first: i64, "the first key blocks are forced";
         force_previous set_force_previous: i64, "those before the own blocks";
         force_last set_force_last: i64, "the last key blocks of the sequence";
-        remap_step set_remap_step: i64, r"a \> 0: column c is keys \[c s, c s + l) with s = block_keys / a, l = remap_span s.  It exists where these are keys.  Key block j has the sum of p\[a j + m - n\] over m \< a and n \< remap_span. p is 0 where there is no eligible column.  y = ceil((u s + l - 1) / block_keys).  0: a column is a key block, y = u";
+        remap_step set_remap_step: i64, r"a \> 0: column c is keys \[c s, c s + l) with s = block_keys / a, l = remap_span s.  It exists where these are keys.  Key block j has the sum of p\[a j + m - n\] over m \< a and n \< remap_span. p is 0 where there is no eligible column. y = ceil((u s + l - 1) / block_keys).  0: a column is a key block, y = u";
         remap_span set_remap_span: i64, r"l in steps, \>= 1 with remap_step";
         scale set_scale: f32, r"of scores, \> 0; 0: 1 / sqrt(d), for given scores 1";
         ratio set_ratio: f32, "k of top_k = ratio times the key blocks of the scope; count stays 0";
