@@ -186,8 +186,8 @@ def array(name, tensor, written):
     dtype, shape, data = tensor
     if written:
         return Array(name, dtype, shape, None)
-    if dtype in ("i32", "i64"):
-        values = list(memoryview(data).cast("i" if dtype == "i32" else "q"))
+    if kind := {"i32": "i", "i64": "q", "u8": "B"}.get(dtype):
+        values = list(memoryview(data).cast(kind))
         return Array(name, dtype, shape, values if len(values) <= 12 else range(max(values) + 1))
     return Array(name, dtype, shape)
 
@@ -201,7 +201,11 @@ def program(op, structs):
         return None
     meta, tensors = found
     fields = [f for f in structs[op]["fields"] if f["name"] in tensors]
-    numbers = {name: round(value, 6) for name, value in json.loads(meta["params"]).items()}
+    floats = {f["name"] for f in structs[op]["fields"] if f["kind"] == "f32"}
+    numbers = {
+        name: float(round(value, 6)) if name in floats else value
+        for name, value in json.loads(meta["params"]).items()
+    }
     if op.endswith("_backward"):
         return gradient(op, structs, fields, tensors, numbers)
     outputs = [f for f in fields if f["direction"] != "in"]

@@ -66,6 +66,30 @@ class Language:
     def flag(self, call, name):
         return emit_rust.is_flag(self.field(call, name))
 
+    def constant(self, call, name, value):
+        """The enum of a field and its value's name: ("fovea_x_gate", "SIGMOID"); else None."""
+        enum = self.field(call, name).get("enum")
+        if not enum:
+            return None
+        names = {v["value"]: v["name"] for v in self.enums[enum]["values"]}
+        return enum, emit_rust.constant_name(enum, names[value])
+
+    def assign(self, call, variable, mark):
+        """The scalars of a call in C and C++; mark: what ends a float."""
+        out = []
+        for name, value in call.numbers.items():
+            text = f"{value}{mark}" if isinstance(value, float) else value
+            if found := self.constant(call, name, value):
+                text = f"{found[0].upper()}_{found[1]}"
+            out.append(f"  {variable}.{name} = {text};")
+        return out
+
+    def word(self, call, name, value):
+        """A keyword's value in a language that writes true as `TRUE` and names enums by `NAMED`."""
+        if found := self.constant(call, name, value):
+            return self.NAMED.format(found[1].lower())
+        return self.TRUTH[bool(value)] if self.flag(call, name) else value
+
     def first(self, program):
         """Each wave begins elsewhere: {array: its first number}."""
         waves = [name for name, one in program.arrays.items() if fill(one) == "wave"]
@@ -96,7 +120,14 @@ class Language:
 
 class C(Language):
     name, suffix, fence = "C", "c", "c"
-    TYPES = {"f32": "float", "i32": "int32_t", "i64": "int64_t", "e4m3": "uint8_t", "i8": "int8_t"}
+    TYPES = {
+        "f32": "float",
+        "i32": "int32_t",
+        "i64": "int64_t",
+        "i8": "int8_t",
+        "u8": "uint8_t",
+        "e4m3": "uint8_t",
+    }
     FILLS = {
         "wave": """static void wave(float* x, int n, int first) {
   for (int i = 0; i < n; ++i) x[i] = sinf((float)(first + i));
@@ -192,10 +223,7 @@ class C(Language):
             one = program.arrays[f["name"]]
             view = f"FOVEA_{one.dtype.upper()}, {len(one.shape)}, {shapes[one.name]}"
             out.append(f"  {variable}.{one.name} = fovea_contiguous({one.name}, {view});")
-        for name, value in call.numbers.items():
-            mark = "f" if isinstance(value, float) else ""
-            out.append(f"  {variable}.{name} = {value}{mark};")
-        return out
+        return out + self.assign(call, variable, "f")
 
 
 def wrapped_list(line, width=96):
@@ -210,7 +238,12 @@ def wrapped_list(line, width=96):
 
 class Cpp(Language):
     name, suffix, fence = "C++", "cpp", "cpp"
-    TYPES = {"f32": "float", "i32": "std::int32_t", "e4m3": "fovea::e4m3"}
+    TYPES = {
+        "f32": "float",
+        "i32": "std::int32_t",
+        "u8": "std::uint8_t",
+        "e4m3": "fovea::e4m3",
+    }
     FILLS = {
         "wave": """static std::vector<float> wave(int first, std::size_t n) {
   std::vector<float> x(n);
@@ -292,15 +325,18 @@ class Cpp(Language):
             views[name] = f"{variable}.{name}"
         width = max((len(line) for line, _ in out), default=0)
         out = known + [f"{line:{width}}  // ({dims})" for line, dims in out]
-        for name, value in call.numbers.items():
-            mark = "F" if isinstance(value, float) else ""
-            out.append(f"  {variable}.{name} = {value}{mark};")
-        return out
+        return out + self.assign(call, variable, "F")
 
 
 class Python(Language):
     name, suffix, fence = "Python", "py", "python"
-    TYPES = {"f32": "np.float32", "i32": "np.int32", "e4m3": "ml_dtypes.float8_e4m3fn"}
+    TYPES = {
+        "f32": "np.float32",
+        "i32": "np.int32",
+        "u8": "np.uint8",
+        "e4m3": "ml_dtypes.float8_e4m3fn",
+    }
+    TRUTH, NAMED = ("False", "True"), '"{}"'
     FILLS = {
         "wave": '''def wave(first, *shape):
     """Sines, so that every language has the same numbers."""
@@ -379,8 +415,7 @@ class Python(Language):
         given = [f["name"] for f in op.inputs if f["optional"] and f["name"] in call.fields]
         arguments += [f"{name}={name}" for name in given]
         arguments += [
-            f"{name}={bool(value) if self.flag(call, name) else value}"
-            for name, value in call.numbers.items()
+            f"{name}={self.word(call, name, value)}" for name, value in call.numbers.items()
         ]
         left = f"{', '.join(results)} = " if results else ""
         name = f"experimental.{call.op[2:]}" if call.op.startswith("x_") else call.op
@@ -399,8 +434,9 @@ def nested(values, shape):
 
 class Rust(Language):
     name, suffix, fence = "Rust", "rs", "rust"
-    TYPES = {"f32": "f32", "i32": "i32", "e4m3": "u8"}
+    TYPES = {"f32": "f32", "i32": "i32", "u8": "u8", "e4m3": "u8"}
     FORMATS = {"e4m3": "E4m3"}
+    TRUTH = "false", "true"
     FILLS = {
         "wave": """fn wave(first: usize, n: usize) -> Vec<f32> {
     (first..first + n).map(|i| (i as f32).sin()).collect()
@@ -417,9 +453,25 @@ fn codes(n: usize) -> Vec<u8> {
     def path(op):
         return ("experimental::" if op.startswith("x_") else "") + emit_rust.camel(op)
 
+    def word(self, call, name, value):
+        found = self.constant(call, name, value)
+        if not found:
+            return super().word(call, name, value)
+        return f"{emit_rust.alias(found[0])}::{found[1]}"
+
+    def enums_of(self, call):
+        """The paths of enums whose values the call names."""
+        found = [self.constant(call, name, value) for name, value in call.numbers.items()]
+        return {
+            ("experimental::" if one[0].startswith("fovea_x_") else "") + emit_rust.alias(one[0])
+            for one in found
+            if one
+        }
+
     def text(self, program):
         kinds = {emit_rust.kind(f) for call in program.calls for f in self.tensors(call)}
         names = {self.path(call.op) for call in program.calls} | {"Context"}
+        names |= {path for call in program.calls for path in self.enums_of(call)}
         names |= {"Tensor"} if "in" in kinds else set()
         names |= {"TensorMut"} if "out" in kinds else set()
         names |= {self.FORMATS[a.dtype] for a in program.arrays.values() if a.dtype in self.FORMATS}
@@ -478,9 +530,8 @@ fn codes(n: usize) -> Vec<u8> {
             if f["name"] in call.fields:
                 out.append(f"{pad}.{f['name']}({self.view(program, f)})")
             elif f["name"] in call.numbers:
-                value = call.numbers[f["name"]]
-                flag = str(bool(value)).lower() if emit_rust.is_flag(f) else value
-                out.append(f"{pad}.{f['name']}({flag})")
+                value = self.word(call, f["name"], call.numbers[f["name"]])
+                out.append(f"{pad}.{f['name']}({value})")
         return out + [pad + ".run(&ctx)?;"]
 
 
@@ -499,7 +550,8 @@ def wrapped_use(text, width=96):
 
 class Julia(Language):
     name, suffix, fence = "Julia", "jl", "julia"
-    TYPES = {"f32": "Float32", "i32": "Int32", "e4m3": "Fovea.E4M3"}
+    TYPES = {"f32": "Float32", "i32": "Int32", "u8": "UInt8", "e4m3": "Fovea.E4M3"}
+    TRUTH, NAMED = ("false", "true"), ":{}"
     FILLS = {
         "wave": "wave(first, size...) = "
         "reshape(sin.(Float32.(first:first + prod(size) - 1)), size)\n",
@@ -549,14 +601,23 @@ class Julia(Language):
         return emit_julia.Op(self.ops[call.op], self.structs[call.op])
 
     def made(self, call):
-        """Outputs that the call makes.  It makes them of its first input's type, if they have it."""
+        """Outputs that the call makes: of its first input's type, if they have it, and of extents
+        that what it is given says."""
         op = self.operation(call)
         types = set(op.like["dtypes"]) if op.like else set()
+
+        def said(dim):
+            if dim.isdigit() or op.told(dim) or not op.sources(dim) and dim in emit_julia.DERIVED:
+                return True
+            follow = [name for other, _ in op.follows(dim) for name, *_ in op.sources(other)]
+            return {name for name, *_ in op.sources(dim)}.union(follow) & set(call.fields)
+
         return [
             f["name"]
             for f in op.outputs
             if f["name"] in call.fields
             and (f["dtype_as"] or len(f["dtypes"]) == 1 or types & set(f["dtypes"]))
+            and all(map(said, f["dims"]))
         ]
 
     def call(self, call):
@@ -567,10 +628,7 @@ class Julia(Language):
         words = [f"{name}={'true' if name in made else name}" for name in named]
         wanted = {name for name, on in self.defaults(op.function).items() if on == "true"}
         words += [f"{f['name']}=false" for f in op.outputs if f["name"] in wanted - set(named)]
-        words += [
-            f"{name}={str(bool(value)).lower() if self.flag(call, name) else value}"
-            for name, value in call.numbers.items()
-        ]
+        words += [f"{name}={self.word(call, name, value)}" for name, value in call.numbers.items()]
         inputs = ", ".join(["ctx", *(f["name"] for f in op.positional)])
         text = f"{op.function}({inputs}{'; ' if words else ''}{', '.join(words)})"
         left = {0: "", 1: f"{made[0] if made else ''} = "}.get(len(made), "out = ")

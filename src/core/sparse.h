@@ -78,6 +78,7 @@ struct SparseList {
   // in each block of rows.  The tiles of a block have slots in a row; some slots have no tile.
   FOVEA_HD int64_t slots(const Sequence& q, int64_t heads, int64_t lanes) const {
     if (!listed()) return (q.rows * heads + lanes - 1) / lanes;
+    if (by_row(q)) return q.rows * ((heads + lanes - 1) / lanes);
     if (row_begin) return q.rows * heads / lanes + n + 2;
     return blocks(q) * slots_of_block(heads, lanes);
   }
@@ -94,16 +95,12 @@ struct SparseList {
   };
   FOVEA_HD Tile tile_at(const Sequence& q, int64_t r, bool packed, int64_t head, int64_t heads,
                         int64_t lanes, int64_t slot) const {
+    if (by_row(q)) return row_tile(q, r, packed, head, heads, lanes, slot);
     int64_t block = 0, first = slot;
     if (row_begin) {
       // The first slot of block k is row_start * heads / lanes + k, which ascends.
-      int64_t low = 0, high = n + 2;
-      while (high - low > 1) {
-        const int64_t middle = (low + high) / 2;
-        const int64_t at = row_start(q, head, middle - 1) * heads / lanes + middle;
-        (at <= slot ? low : high) = middle;
-      }
-      block = low;
+      block = last_block(
+          [&](int64_t k) { return row_start(q, head, k - 1) * heads / lanes + k <= slot; });
       if (block > 0) first -= row_start(q, head, block - 1) * heads / lanes + block;
     } else if (listed()) {
       const int64_t each = slots_of_block(heads, lanes);
@@ -187,6 +184,33 @@ struct SparseList {
   }
   FOVEA_HD int64_t slots_of_block(int64_t heads, int64_t lanes) const {
     return (block_rows * heads + lanes - 1) / lanes;
+  }
+  // More blocks than rows: each row has slots, and most of the blocks have no row.
+  FOVEA_HD bool by_row(const Sequence& q) const { return row_begin && n > q.rows; }
+  // The last k in [1, n + 2) that `begun` holds for, else 0; it holds up to some k.
+  template <class Begun>
+  FOVEA_HD int64_t last_block(Begun begun) const {
+    int64_t low = 0, high = n + 2;
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      (begun(middle) ? low : high) = middle;
+    }
+    return low;
+  }
+  // A tile begins at a row, or within it where the heads need several tiles.
+  FOVEA_HD Tile row_tile(const Sequence& q, int64_t r, bool packed, int64_t head, int64_t heads,
+                         int64_t lanes, int64_t slot) const {
+    const int64_t each = (heads + lanes - 1) / lanes, row = slot / each, part = slot % each;
+    const int64_t rows = heads < lanes ? lanes / heads : 1;
+    const int64_t block = last_block([&](int64_t k) { return row_start(q, head, k - 1) <= row; });
+    Tile tile{at(q, r, packed, head, block), 0, 0};
+    const int64_t within = row - tile.list.begin;
+    if (within < 0 || within % rows) return tile;
+    tile.begin = within * heads + part * lanes, tile.end = (within + rows) * heads;
+    if (tile.end > tile.begin + lanes) tile.end = tile.begin + lanes;
+    const int64_t all = (tile.list.end - tile.list.begin) * heads;
+    if (tile.end > all) tile.end = all;
+    return tile;
   }
 };
 
