@@ -297,15 +297,14 @@ void Draw::place() {
     if (elements_of(x.view) == 0) span = 0;
     if (span > budget_.bytes || elements_of(x.view) > budget_.bytes) span = budget_.bytes + 1;
     x.span = static_cast<int64_t>(span);
-    if (x.shares >= 0) {
-      x.at = call_.tensors[x.shares].at;
-      continue;
-    }
+    if (x.shares >= 0) continue;
     // One in four starts at an address that suits its own type and nothing wider.
     x.at = static_cast<int64_t>(bytes) + (one_in(4) ? size : 0);
     bytes += (span + size + kGuard - 1) / kGuard * kGuard + kGuard;
     x.null = span == 0 && x.field->required && one_in(3);
   }
+  for (Tensor& x : call_.tensors)
+    if (x.shares >= 0) x.at = call_.tensors[x.shares].at;
   call_.bytes = bytes > INT64_MAX ? INT64_MAX : static_cast<int64_t>(bytes);
   for (Tensor& x : call_.tensors) call_.slot(x) = x.view;
 }

@@ -425,16 +425,15 @@ bool Runner::exact(const Op& op, uint64_t seed, bool print) {
   prepare();
   std::vector<std::unique_ptr<harness::Memory>> memory;
   for (Tensor& x : call_.tensors) {
-    if (x.shares >= 0) {
-      call_.slot(x).data = call_.slot(call_.tensors[x.shares]).data;
-      memory.emplace_back();
-      continue;
-    }
+    memory.emplace_back();
+    if (x.shares >= 0) continue;
     const int64_t lead = x.at % kGuard;
-    memory.push_back(std::make_unique<harness::Memory>(
-        ctx_, static_cast<size_t>(std::max<int64_t>(1, lead + x.span))));
+    memory.back() = std::make_unique<harness::Memory>(
+        ctx_, static_cast<size_t>(std::max<int64_t>(1, lead + x.span)));
     call_.slot(x).data = static_cast<uint8_t*>(memory.back()->data) + lead;
   }
+  for (Tensor& x : call_.tensors)
+    if (x.shares >= 0) call_.slot(x).data = call_.slot(call_.tensors[x.shares]).data;
   size_t bytes = 0;
   if (op.query(ctx_, call_.params(), &bytes) != FOVEA_OK ||
       bytes > static_cast<size_t>(kWorkspaceMost))

@@ -99,12 +99,12 @@ __global__ void __launch_bounds__(kColumnThreads)
       s_sum[c] = sum;
     }
     __syncthreads();
-    // A column of NaN comes last, and is still a column.
-    const auto key = [&](int64_t c) { return max(pick_key(s_sum[c]), kPickNone); };
+    // A column of NaN comes last, and is still a column: sums are at least 0, and its key is lower.
+    const auto key = [&](int64_t c) { return max(pick_key(s_sum[c]), kPickNone + 1); };
     const PickCut cut = pick.cut_after(at.d, key, a.subset, at.d);
     int32_t* const column = x.column + w * a.subset;
     pick.each(
-        at.d, [&](int64_t c) { return key(c) >= kPickNone && cut.takes(key(c), c); },
+        at.d, [&](int64_t c) { return cut.takes(key(c), c); },
         [&](int64_t c, int64_t rank) { column[rank] = static_cast<int32_t>(c); });
     __syncthreads();
     for (int64_t n = threadIdx.x; n < a.key_group(); n += kColumnThreads) {
