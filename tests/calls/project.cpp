@@ -8,7 +8,7 @@ const Calls kCalls = {
     {"x_project_forward", "plain", "y", "inner=4 f=4"},
     {"x_project_forward", "all",
      "bias weight2 bias2 weight3 bias3 norm_weight position cos sin y code",
-     "x:bf16 f=6 inner3=6 bits=3 act=1"},
+     "x:bf16 f=6 inner3=6 act=1 bits=3"},
     {"x_project_forward", "sums", "code y", "g=4 h=2 inner=33 f=33"},
     {"x_project_forward", "large", "weight2 y", "s=4096 g=4 inner=64 inner2=8 f=8 act=2"},
     {"x_project_backward", "plain", "dx dweight", "inner=4 f=4"},

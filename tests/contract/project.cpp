@@ -31,7 +31,9 @@ TEST(ContractProject, Forward) {
   p = plain, resize(p["y"], 3, 3);
   says(p, "x_project_forward: y.shape[3] (f) is 3, wanted 4: the columns of the last weight");
   p = plain, resize(p["y"], 2, 3);
-  says(p, "x_project_forward: x.shape[2] (g) is 2 and h 3, wanted one to divide the other");
+  says(p,
+       "x_project_forward: x.shape[2] (g) is 2 and y.shape[2] (h) 3, wanted one to divide the "
+       "other");
   p = plain, resize(p["weight"], 0, 3);
   says(p,
        "x_project_forward: weight.shape[0] (maps) is 3, wanted a divisor of 4: the larger of g and "

@@ -5,9 +5,9 @@
 namespace fovea {
 namespace {
 
-// What the two directions share; `y`: dy in the backward.
+// What the two directions share; `y`: dy in the backward.  `heads` has h heads.
 template <class P>
-Project shared(const char* op, const P& p, const fovea_tensor& y, int64_t h) {
+Project shared(const char* op, const P& p, const fovea_tensor& y, const char* heads, int64_t h) {
   Project a{};
   a.x = view_of<4>(p.x), a.y = view_of<4>(y);
   a.dtype = p.x.dtype, a.y_dtype = y.dtype, a.norm_dtype = p.norm_weight.dtype;
@@ -33,8 +33,8 @@ Project shared(const char* op, const P& p, const fovea_tensor& y, int64_t h) {
 
   const int64_t products = a.products(), less = a.g < a.h ? a.g : a.h;
   if (products && (!less || products % less))
-    refuse("%s: x.shape[2] (g) is %lld and h %lld, wanted one to divide the other", op, lld(a.g),
-           lld(a.h));
+    refuse("%s: x.shape[2] (g) is %lld and %s.shape[2] (h) %lld, wanted one to divide the other",
+           op, lld(a.g), heads, lld(a.h));
   if (products && (!a.maps || products % a.maps))
     refuse("%s: weight.shape[0] (maps) is %lld, wanted a divisor of %lld: the larger of g and h",
            op, lld(a.maps), lld(products));
@@ -63,7 +63,7 @@ void check_rows(const char* op, const Project& a, const char* field, const fovea
 Plan plan(const Context& ctx, const fovea_x_project_forward_params& p) {
   constexpr char op[] = "x_project_forward";
   const fovea_tensor& out = p.y.data ? p.y : p.code;
-  Project a = shared(op, p, p.y, out.data ? out.shape[2] : p.x.shape[2]);
+  Project a = shared(op, p, p.y, p.y.data ? "y" : "code", out.data ? out.shape[2] : p.x.shape[2]);
   if (p.y.data) check_rows(op, a, "y", p.y);
   if (p.bits < 0 || p.bits > 31 || (p.bits && !p.code.data))
     refuse("%s: bits is %d, wanted %s", op, p.bits,
@@ -81,7 +81,7 @@ Plan plan(const Context& ctx, const fovea_x_project_forward_params& p) {
 
 Plan plan(const Context& ctx, const fovea_x_project_backward_params& p) {
   constexpr char op[] = "x_project_backward";
-  Project a = shared(op, p, p.dy, p.dy.shape[2]);
+  Project a = shared(op, p, p.dy, "dy", p.dy.shape[2]);
   check_rows(op, a, "dy", p.dy);
   check_needs(op, p.dweight2, "dweight2", p.weight2, "weight2");
   check_needs(op, p.dweight3, "dweight3", p.weight3, "weight3");
