@@ -19,7 +19,7 @@ Project shared(const char* op, const P& p, const fovea_tensor& y, const char* he
   check_needs(op, p.bias3, "bias3", p.weight3, "weight3");
   const fovea_tensor* weight[] = {&p.weight, &p.weight2, &p.weight3};
   const fovea_tensor* bias[] = {&p.bias, &p.bias2, &p.bias3};
-  for (int l = 0; l < kProjectLayers && weight[l]->data; ++l) {
+  for (int l = 0; l < kProjectLayers && (l == 0 || weight[l]->data); ++l) {
     a.layer[l].weight = view_of<3>(*weight[l]), a.layer[l].bias = view_of<2>(*bias[l]);
     a.layer[l].bias_dtype = bias[l]->dtype, a.width[l + 1] = weight[l]->shape[2], ++a.layers;
   }
