@@ -101,6 +101,7 @@ std::vector<harness::Case> forwards() {
               {"d=5", "d=64"},
               kLays},
              5)
+      .each("chunks", {"g=1 h=8 maps=1 s=733 b=3 d=2 inner=512 weight2 inner2=3 act=1 y code"})
       .each("bits", {"code bits=1 inner=5", "y code bits=10 inner=150 g=4 h=4",
                      "code bits=31 inner=62 x:bf16 maps=1"})
       .each("edge", {"b=0 y", "s=0 y code", "h=0 g=2 y", "d=0 bias y", "inner=0 y code", "y nan=1",
@@ -142,6 +143,9 @@ std::vector<harness::Case> backwards() {
       .each("parts",
             {"b=2 s=700 d=9 inner=10 g=2 h=2 maps=1" + all,
              "s=600 weight2 inner=6 inner2=4 act=1 norm_weight dnorm_weight dweight2" + all})
+      .each("chunks", {"g=1 h=8 maps=2 s=733 b=3 d=2 inner=512 weight2 inner2=3 act=1 bias2 "
+                       "norm_weight dnorm_weight dweight2 dbias2" +
+                       all})
       .each("named", {"g=1 h=8 maps=8 d=512 inner=64 s=3 x:bf16" + all,
                       "g=4 h=4 maps=4 d=64 inner=64 weight2 inner2=64 weight3 inner3=32 act=1 "
                       "dweight2 dweight3 x:bf16 s=65" +

@@ -1569,21 +1569,23 @@ c_struct! {
 
 c_struct! {
     /// ```text
-    /// y = act(act(x weight + bias) weight2 + bias2) weight3 + bias3, as far as there are layers, then
-    /// RMSNorm with norm_weight, then RoPE with cos and sin, both over a row of f columns.
+    /// A row of each head through the layers that are given:
     ///
-    /// There are p = max(g, h) products, and the smaller of g and h divides p.  Product i reads head
-    /// i / (p / g) of x and weight i / (p / maps).  With g <= h it is head i of y.  With g > h head j
-    /// of y is the sum of the g / h products of its group, in their order, each with its bias. Any axis
-    /// of any input may have stride 0, and views serve weights that are stored otherwise.
+    ///   y = act(act(x weight + bias) weight2 + bias2) weight3 + bias3
+    /// Then RMSNorm with norm_weight over its f columns, then RoPE with cos and sin.
     ///
-    ///   MLA, absorb   x = q_nope (b, s, h, d_n), weight = W_UK (h, d_n, rank), y = the first columns
-    /// of the query (b, s, h, rank) MLA, out      x = o over the latent (b, s, h, rank), weight = W_UV
-    /// (h, rank, d_v) MLA, expand   x = latent (b, s, 1, rank), weight = W_UK as (h, rank, d_n), or W_UV
-    ///   MFA, up       x = (b, s, 1, rank), weight = (h, rank, d), and RoPE
-    ///   group query   x = q (b, s, h, d), weight = (h, d, f), y (b, s, g, f) with fewer heads
-    ///   windows       x = a view of (b, windows, g, l d) whose rows overlap
-    ///   hashes        x = q or k, weight = (h, d, inner) and two more layers, code without bits
+    /// Of p = max(g, h) products, the smaller of g and h divides p, and so does maps.  Product i reads
+    /// head i / (p / g) of x and weight i / (p / maps).  With g <= h it is head i of y.  With g > h head
+    /// j of y is the sum of the g / h products of its group, in their order, each with its bias.  Any
+    /// axis of an input may have stride 0, and views serve weights that are stored otherwise.
+    ///
+    ///   MLA, absorb  x = q_nope (b, s, h, d_n), weight = W_UK (h, d_n, rank), y = part of the query
+    ///   MLA, out     x = o over the latent (b, s, h, rank), weight = W_UV (h, rank, d_v)
+    ///   MLA, expand  x = latent (b, s, 1, rank), weight = W_UK as (h, rank, d_n), or W_UV
+    ///   MFA, up      x = (b, s, 1, rank), weight = (h, rank, d), then RoPE
+    ///   group query  x = q (b, s, g, d), weight = (g, d, f), y with fewer heads
+    ///   windows      x = a view of (b, windows, g, l d) whose rows overlap
+    ///   hashes       x = q or k, weight = (h, d, inner) and two more layers, code
     ///
     /// An encoding that is added to x, as NSA's, is a bias: encoding weight.
     ///
