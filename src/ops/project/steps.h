@@ -204,14 +204,14 @@ inline ProjectLayout project_layout(const Project& a, bool backward, Layout& wor
   ProjectLayout layout{};
   layout.rows = a.rows();
   if (project_idle(a, backward) || !a.rows()) return layout;
-  constexpr double kFloats = 8 << 20;
+  constexpr double most = 8 << 20;
   const bool finishes = project_finishes(a, backward), twice = backward && a.norm_weight;
   double floats = 0;
   for (int l = 1; l < a.layers; ++l)
     floats += static_cast<double>(a.products()) * static_cast<double>(a.width[l]);
   floats += static_cast<double>(a.h) * static_cast<double>(a.f()) * (finishes + twice);
-  if (floats * static_cast<double>(layout.rows) > kFloats)
-    layout.rows = std::max<int64_t>(1, static_cast<int64_t>(kFloats / floats));
+  if (floats * static_cast<double>(layout.rows) > most)
+    layout.rows = std::max<int64_t>(1, static_cast<int64_t>(most / floats));
   if (layout.rows > 64) layout.rows = std::min(a.rows(), layout.rows / 64 * 64);
   for (int l = 1; l < a.layers; ++l)
     layout.hidden[l - 1] = workspace.add<float>(layout.rows, a.products(), a.width[l]);

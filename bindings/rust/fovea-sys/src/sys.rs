@@ -1575,9 +1575,9 @@ c_struct! {
     /// Then RMSNorm with norm_weight over its f columns, then RoPE with cos and sin.
     ///
     /// Of p = max(g, h) products, the smaller of g and h divides p, and so does maps.  Product i reads
-    /// head i / (p / g) of x and weight i / (p / maps).  With g <= h it is head i of y.  With g > h head
-    /// j of y is the sum of the g / h products of its group, in their order, each with its bias.  Any
-    /// axis of an input may have stride 0, and views serve weights that are stored otherwise.
+    /// head i / (p / g) of x and weight i / (p / maps).  With g <= h it is head i of y.  With g > h
+    /// head j of y is the sum of the g / h products of its group, in their order, each with its bias.
+    /// Any axis of an input may have stride 0, and views serve weights that are stored otherwise.
     ///
     ///   MLA, absorb  x = q_nope (b, s, h, d_n), weight = W_UK (h, d_n, rank), y = part of the query
     ///   MLA, out     x = o over the latent (b, s, h, rank), weight = W_UV (h, rank, d_v)
