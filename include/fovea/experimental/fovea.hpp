@@ -7,6 +7,7 @@
 #include "../fovea.hpp"
 #include "kl.h"
 #include "multi_token.h"
+#include "project.h"
 #include "select.h"
 #include "sparse.h"
 #include "summary.h"
@@ -36,7 +37,9 @@
   X(x_cache_step) \
   X(x_select_token) \
   X(x_select_line) \
-  X(x_select_heads)
+  X(x_select_heads) \
+  X(x_project_forward) \
+  X(x_project_backward)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)
