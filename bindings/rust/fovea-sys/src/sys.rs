@@ -281,7 +281,9 @@ c_struct! {
     /// CUDA.  Tensor cores ask for more:
     ///   sm_80 and later  f16 or bf16, k and v as q; d and e multiples of 8 up to 256; rows of q, k, v,
     ///                    o contiguous and 16-byte aligned; no q_value, no cos
-    ///   Hopper's own     sm_90, and no bias, alibi, mask, query_position or key_position; softcap
+    ///                    or k and v both e4m3 or e5m2, or both i8, with one scale a row or none, and
+    ///                    widths that are multiples of 16.  There an infinite code counts as NaN
+    ///   Hopper's own     sm_90, no codes, and no bias, alibi, mask, query_position or key_position; softcap
     ///                    without head_window, local_chunk, sink_keys, context_len, key_step and
     ///                    key_shift; pages of 16 tokens or more, without softcap and key_first
     /// ```
@@ -1236,7 +1238,11 @@ c_struct! {
     /// Attention of q over the listed k and v; prefill and decode, contiguous and paged caches.
     ///
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
-    /// CUDA.  Without a field of this header the limits are attention_forward's.
+    /// CUDA.  Without a field of this header the limits are attention_forward's.  Tensor cores ask for:
+    ///   sm_80 and later  what attention_forward asks for there, an index, and at most its blocks, bias,
+    ///                    row_begin, first_keys and last_keys; no softcap
+    ///   Hopper's own     sm_90, no codes; blocks of 16, 32 or a multiple of 64 keys; of at most 128 rows
+    ///                    of the heads that share a list, or a multiple of 64 rows
     /// ```
     fovea_x_sparse_forward_params: 2896 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_sparse_forward_params)";
