@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sweep of few rows over many keys (sm_80 and up): o = softmax(scores(q (ks k)')) (vs v).
 //   A block owns up to 64 packed rows of one sequence and key head, and one split of its keys.
-//   Mainloop: steps of 64 keys through a ring of Stages steps (cp.async).
-//   A warp has 16 rows.  Where rows are fewer than 64, several warps have the same rows, and each
-//   takes other slices of 16 keys; they merge at the end, in order.
+//   Mainloop: steps of Keys keys, 64 or 128, through a ring of Stages steps (cp.async).
+//   A warp has 16 rows.  A step has four slices.  Where rows are fewer than 64, several warps have
+//   the same rows, and each takes other slices; they merge at the end, in order.
 //   Scales of keys multiply scores, those of values weights.  In f16 weights would lose small
 //   ones, so o is kept in units of the largest scale that the row's warp has met.
 //
@@ -29,12 +29,13 @@
 namespace fovea::cuda {
 
 // Keys and values of Dtype.
-template <int Dtype, int D, int E>
+template <int Dtype, int D, int E, int Keys = kTileKeys>
 struct HalfOperands {
   static constexpr bool codes = false;
-  static constexpr int bytes = 2;  // of an element
-  using TileK = Swizzled<kTileKeys, D>;
-  using TileV = Swizzled<kTileKeys, E>;
+  static constexpr int bytes = 2;    // of an element
+  static constexpr int keys = Keys;  // of a step
+  using TileK = Swizzled<Keys, D>;
+  using TileV = Swizzled<Keys, E>;
 
   __device__ explicit HalfOperands(const Attend&) {}
   // Columns 16 c .. of the row `from`, if there is one, as half `half` of the fragment a.
@@ -48,7 +49,7 @@ struct HalfOperands {
                             : 0;
   }
   // x += q k' of 16 keys, o += p v.
-  __device__ __forceinline__ void scores(float (&x)[2][4], const uint32_t (&q)[D / 16][4],
+  __device__ __forceinline__ void scores(float (*x)[4], const uint32_t (&q)[D / 16][4],
                                          uint32_t at) const {
 #pragma unroll
     for (int c = 0; c < D / 16; ++c) {
@@ -72,12 +73,13 @@ struct HalfOperands {
 };
 
 // Codes with scales; Codes: FloatCodes or IntegerCodes.
-template <template <int> class Codes, int Dtype, int D, int E>
+template <template <int> class Codes, int Dtype, int D, int E, int Keys = kTileKeys>
 struct CodeOperands {
   static constexpr bool codes = true;
   static constexpr int bytes = 1;
-  using TileK = Swizzled<kTileKeys, D / 2>;
-  using TileV = Swizzled<kTileKeys, E / 2>;
+  static constexpr int keys = Keys;
+  using TileK = Swizzled<Keys, D / 2>;
+  using TileV = Swizzled<Keys, E / 2>;
   Codes<Dtype> k, v;
 
   __device__ explicit CodeOperands(const Attend& a) : k(a.k_dtype), v(a.v_dtype) {}
@@ -89,7 +91,7 @@ struct CodeOperands {
     x = order_as_codes(x);
     a[half] = x.x, a[half + 2] = x.y;
   }
-  __device__ __forceinline__ void scores(float (&x)[2][4], const uint32_t (&q)[D / 16][4],
+  __device__ __forceinline__ void scores(float (*x)[4], const uint32_t (&q)[D / 16][4],
                                          uint32_t at) const {
 #pragma unroll
     for (int c = 0; c < D / 32; ++c) {
@@ -124,7 +126,7 @@ struct CodeOperands {
   }
 };
 
-template <class Operands_, int Dtype_, int D_, int E_, int Stages_, int Blocks_>
+template <class Operands_, int Dtype_, int D_, int E_, int Stages_, int Blocks_, bool Notes>
 struct RowsShape {
   using Operands = Operands_;
   using TileK = typename Operands::TileK;
@@ -135,16 +137,17 @@ struct RowsShape {
   static constexpr int sums_bytes = (Warps - 1) * 16 * E * 4;
   static constexpr int ring_bytes =
       Stages * stage_bytes > sums_bytes ? Stages* stage_bytes : sums_bytes;
-  static constexpr int offset_bytes = 2 * 2 * kTileKeys * 8;
-  static constexpr int scale_bytes = Operands::codes ? Stages * 2 * kTileKeys * 4 : 0;
-  static constexpr int note_bytes = Stages * kTileKeys * 8;  // Keys::Note
-  static constexpr int absent_bytes = Stages * 8;
+  static constexpr int Keys = Operands::keys, Slice = Keys / 4;
+  static constexpr int offset_bytes = 2 * 2 * Keys * 8;
+  static constexpr int scale_bytes = Operands::codes ? Stages * 2 * Keys * 4 : 0;
+  static constexpr int note_bytes = Notes ? Stages * Keys * 8 : 0;  // of the policy Keys
+  static constexpr int absent_bytes = Stages * Keys / 8;
   static constexpr int shared_bytes =
       ring_bytes + offset_bytes + note_bytes + scale_bytes + absent_bytes;
 };
 
-// A block's ring.  Threads 0 .. 63 look up the keys of a step, 64 .. 127 its values, one step
-// before it is copied: the page table's latency passes under a step's products.
+// A block's ring.  A thread looks up a key or its value, or both, one step before they are copied:
+// the page table's latency passes under a step's products.
 template <class Shape, class Keys>
 class RowsRing {
   using TileK = typename Shape::TileK;
@@ -152,112 +155,134 @@ class RowsRing {
   using Note = typename Keys::Note;
   static_assert(sizeof(Note) <= 8);
   static constexpr bool kCodes = Shape::Operands::codes;
+  static constexpr int kKeys = Shape::Keys, kFinds = 2 * kKeys / Shape::threads;
 
  public:
   __device__ RowsRing(const Attend& a, const RowTile& tile, const Keys& keys, unsigned char* shared)
-      : a(a),
-        q(tile.rows.seq),
-        keys(keys),
-        ring(shared_address(shared)),
-        row(threadIdx.x % kTileKeys),
-        value(threadIdx.x / kTileKeys) {
+      : a(a), q(tile.rows.seq), keys(keys), ring(shared_address(shared)) {
     unsigned char* at = shared + Shape::ring_bytes;
-    offset = reinterpret_cast<int64_t(*)[2][kTileKeys]>(at), at += Shape::offset_bytes;
-    notes = reinterpret_cast<Note(*)[kTileKeys]>(at), at += Shape::note_bytes;
-    scales = reinterpret_cast<float(*)[2][kTileKeys]>(at), at += Shape::scale_bytes;
-    missing = reinterpret_cast<uint32_t(*)[2]>(at);
-    const int64_t g = tile.key_head(a);
+    address = reinterpret_cast<const uint8_t*(*)[2][kKeys]>(at), at += Shape::offset_bytes;
+    notes = reinterpret_cast<Note(*)[kKeys]>(at), at += Shape::note_bytes;
+    scales = reinterpret_cast<float(*)[2][kKeys]>(at), at += Shape::scale_bytes;
+    missing = reinterpret_cast<uint32_t(*)[kKeys / 32]>(at);
+    g = tile.key_head(a);
     const auto head = [&](const View<4>& x) {
       return static_cast<const uint8_t*>(x.data) + g * x.stride[2] * Shape::Operands::bytes;
     };
     k = head(a.k), v = head(a.v);
-    if constexpr (kCodes) {
-      const View<4>& scale = value ? a.v_scale : a.k_scale;
-      if (scale)
-        factors = scale.as() + g * scale.stride[2];
-      else
-        for (int stage = 0; stage < Shape::Stages; ++stage) scales[stage][value][row] = 1.f;
-    }
+    if constexpr (kCodes)
+      for (int i = 0; i < kFinds; ++i)
+        if (!scale_of(value(i)))
+          for (int stage = 0; stage < Shape::Stages; ++stage) scales[stage][value(i)][row()] = 1.f;
   }
 
   // Finds where the keys of a step lie; store_places() keeps it for load().
   __device__ __forceinline__ void find(int step) {
-    const int j = keys.find(step, row, note);
-    place = scale_place = -1;
-    if (j < 0) return;
-    place = a.sequences.key_offset(q, j, value ? a.v.stride : a.k.stride);
-    if (kCodes && factors && place >= 0)
-      scale_place = a.sequences.key_offset(q, j, (value ? a.v_scale : a.k_scale).stride);
+    const int j = keys.find(step, row(), note);
+#pragma unroll
+    for (int i = 0; i < kFinds; ++i) {
+      place[i] = nullptr, factor[i] = nullptr;
+      if (j < 0) continue;
+      const int64_t at = a.sequences.key_offset(q, j, value(i) ? a.v.stride : a.k.stride);
+      if (at < 0) continue;
+      place[i] = (value(i) ? v : k) + at * Shape::Operands::bytes;
+      if constexpr (kCodes)
+        if (const View<4>& scale = scale_of(value(i)))
+          factor[i] = scale.as() + g * scale.stride[2] + a.sequences.key_offset(q, j, scale.stride);
+    }
   }
-  __device__ __forceinline__ void store_places(int slot) { offset[slot][value][row] = place; }
+  __device__ __forceinline__ void store_places(int slot) {
+#pragma unroll
+    for (int i = 0; i < kFinds; ++i) address[slot][value(i)][row()] = place[i];
+  }
 
   // Copies the step that was found last.
   __device__ __forceinline__ void load(int slot, int stage) {
     const uint32_t to = ring + stage * Shape::stage_bytes;
-    copy<TileK, Shape::D>(to, static_cast<int>(a.d), k, offset[slot][0]);
-    copy<TileV, Shape::E>(to + TileK::bytes, static_cast<int>(a.e), v, offset[slot][1]);
-    if (kCodes && factors) {
-      const float* from = factors + max(scale_place, int64_t{0});
-      asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
-                       shared_address(&scales[stage][value][row])),
-                   "l"(from), "r"(scale_place < 0 ? 0 : 4)
-                   : "memory");
-    }
-    const uint32_t none = __ballot_sync(~0u, place < 0);
-    if (!value && threadIdx.x % 32 == 0) missing[stage][threadIdx.x / 32] = none;
-    if (Keys::notes && !value) notes[stage][row] = note;
+    copy<TileK, Shape::D>(to, static_cast<int>(a.d), k, address[slot][0]);
+    copy<TileV, Shape::E>(to + TileK::bytes, static_cast<int>(a.e), v, address[slot][1]);
+    if constexpr (kCodes)
+#pragma unroll
+      for (int i = 0; i < kFinds; ++i)
+        if (const View<4>& scale = scale_of(value(i)))
+          asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
+                           shared_address(&scales[stage][value(i)][row()])),
+                       "l"(factor[i] ? factor[i] : scale.as()), "r"(factor[i] ? 4 : 0)
+                       : "memory");
+    const uint32_t none = __ballot_sync(~0u, !place[0]);
+    if (value(0)) return;
+    if (threadIdx.x % 32 == 0) missing[stage][threadIdx.x / 32] = none;
+    if (Keys::notes) notes[stage][row()] = note;
   }
 
-  __device__ uint32_t key_tile(int stage) const { return ring + stage * Shape::stage_bytes; }
-  __device__ uint32_t value_tile(int stage) const { return key_tile(stage) + TileK::bytes; }
+  __device__ uint32_t key_tile(int stage) const {
+    return ring + stage * Shape::stage_bytes;
+  }
+  __device__ uint32_t value_tile(int stage) const {
+    return key_tile(stage) + TileK::bytes;
+  }
   // Scales of the keys or the values of a stage.
   __device__ const float* scales_of(int stage, int of_values) const {
     return scales[stage][of_values];
   }
-  __device__ const Note* notes_of(int stage) const { return notes[stage]; }
+  __device__ const Note* notes_of(int stage) const {
+    return notes[stage];
+  }
   // Bit i: key i of the slice is not there.
   __device__ uint32_t absent(int stage, int slice) const {
-    return missing[stage][slice / 2] >> (slice % 2 * 16) & 0xffff;
+    const int first = slice * Shape::Slice;
+    return missing[stage][first / 32] >> first % 32 &
+           static_cast<uint32_t>((uint64_t{1} << Shape::Slice) - 1);
   }
 
  private:
   // Eight neighbouring threads copy 128 bytes of a row.
   template <class Tile, int Width>
   __device__ __forceinline__ static void copy(uint32_t to, int width, const uint8_t* from,
-                                              const int64_t* places) {
+                                              const uint8_t* const* places) {
     constexpr int kBytes = Shape::Operands::bytes, kStep = Shape::threads / kPanelChunks;
     const int lane = threadIdx.x % kPanelChunks;
 #pragma unroll
-    for (int i = 0; i < kTileKeys / kStep; ++i) {
+    for (int i = 0; i < kKeys / kStep; ++i) {
       const int row = threadIdx.x / kPanelChunks + i * kStep;
-      const int64_t place = places[row];
+      const uint8_t* place = places[row];
 #pragma unroll
       for (int panel = 0; panel < Tile::panels; ++panel) {
         const int chunk = panel * kPanelChunks + lane;
-        const bool valid = place >= 0 && chunk * 16 < width * kBytes;
+        const bool valid = place && chunk * 16 < width * kBytes;
         if (Width * kBytes % 128 == 0 || chunk * 16 < Width * kBytes)
-          copy_async(to + Tile::at(row, chunk), valid ? from + place * kBytes + chunk * 16 : from,
-                     valid);
+          copy_async(to + Tile::at(row, chunk), valid ? place + chunk * 16 : from, valid);
       }
     }
+  }
+
+  // Find i of the thread: a key or its value.
+  __device__ static int row() {
+    return threadIdx.x % kKeys;
+  }
+  __device__ static int value(int i) {
+    return (threadIdx.x + i * Shape::threads) / kKeys;
+  }
+  __device__ const View<4>& scale_of(int value) const {
+    return value ? a.v_scale : a.k_scale;
   }
 
   const Attend& a;
   const Sequence& q;
   const Keys& keys;
   const uint32_t ring;
-  const int row, value;
+  int64_t g;
   const uint8_t *k, *v;
-  const float* factors = nullptr;
-  int64_t (*offset)[2][kTileKeys];
-  Note (*notes)[kTileKeys];
-  float (*scales)[2][kTileKeys];
-  uint32_t (*missing)[2];
-  int64_t place = -1, scale_place = -1;
+  const uint8_t* (*address)[2][kKeys];
+  Note (*notes)[kKeys];
+  float (*scales)[2][kKeys];
+  uint32_t (*missing)[kKeys / 32];
+  const uint8_t* place[kFinds] = {};
+  const float* factor[kFinds] = {};
   Note note{};
 };
 
-// 16 rows of a warp: their q, and their sums over the slices of 16 keys that the warp takes.
+// 16 rows of a warp: their q, and their sums over the slices that the warp takes.
 template <class Shape, class Keys>
 class RowsWarp {
   static constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E;
@@ -290,41 +315,51 @@ class RowsWarp {
   // Slice `slice` of step number `step`, which is in `stage`.
   __device__ __forceinline__ void step(const RowsRing<Shape, Keys>& ring, int stage, int step,
                                        int slice) {
-    const int first = slice * 16, t = threadIdx.x % 4;
-    float x[1][2][4] = {};
-    operands.scores(x[0], q, ring.key_tile(stage) + k_lane + first * kPanelRowBytes);
+    constexpr int kTiles = Shape::Slice / 8;
+    const int first = slice * Shape::Slice, t = threadIdx.x % 4;
+    float x[1][kTiles][4] = {};
+#pragma unroll
+    for (int i = 0; i < kTiles / 2; ++i)
+      operands.scores(x[0] + 2 * i, q,
+                      ring.key_tile(stage) + k_lane + (first + 16 * i) * kPanelRowBytes);
     if constexpr (Operands::codes) {
       const float* scale = ring.scales_of(stage, 0) + first + 2 * t;
 #pragma unroll
-      for (int j = 0; j < 2; ++j)
+      for (int j = 0; j < kTiles; ++j)
 #pragma unroll
         for (int c = 0; c < 4; ++c) x[0][j][c] *= scale[j * 8 + c % 2];
     }
     keys.score(x, step, first, ring.notes_of(stage) + first + 2 * t);
     if (const uint32_t absent = ring.absent(stage, slice) >> 2 * t)
 #pragma unroll
-      for (int j = 0; j < 2; ++j)
+      for (int j = 0; j < kTiles; ++j)
 #pragma unroll
         for (int c = 0; c < 2; ++c)
           if (absent >> (j * 8 + c) & 1) x[0][j][c] = x[0][j][2 + c] = kNegativeInfinity;
     state.step(x, o, keys.factor());
     if constexpr (Operands::codes) weigh(x[0], ring.scales_of(stage, 1) + first + 2 * t);
-    uint32_t p[1][1][4];
+    uint32_t p[1][kTiles / 2][4];
     pack_operand<Dtype>(p, x);
-    operands.values(o[0], p[0][0], ring.value_tile(stage) + v_lane + first * kPanelRowBytes);
+#pragma unroll
+    for (int i = 0; i < kTiles / 2; ++i)
+      operands.values(o[0], p[0][i],
+                      ring.value_tile(stage) + v_lane + (first + 16 * i) * kPanelRowBytes);
   }
 
  private:
   // Weights times the scales of their values.
-  __device__ __forceinline__ void weigh(float (&x)[2][4], const float* scale) {
-    float by[2][2];
+  template <int N>
+  __device__ __forceinline__ void weigh(float (&x)[N][4], const float* scale) {
+    float by[N][2];
 #pragma unroll
-    for (int j = 0; j < 2; ++j)
+    for (int j = 0; j < N; ++j)
 #pragma unroll
       for (int c = 0; c < 2; ++c) by[j][c] = scale[j * 8 + c];
     if constexpr (kUnits) {
-      const float here = quad_max(
-          fmaxf(fmaxf(fabsf(by[0][0]), fabsf(by[0][1])), fmaxf(fabsf(by[1][0]), fabsf(by[1][1]))));
+      float here = 0.f;
+#pragma unroll
+      for (int j = 0; j < N; ++j) here = fmaxf(here, fmaxf(fabsf(by[j][0]), fabsf(by[j][1])));
+      here = quad_max(here);
       if (here > unit) {
         const float less = unit / here;
 #pragma unroll
@@ -334,12 +369,12 @@ class RowsWarp {
         unit = here;
       }
 #pragma unroll
-      for (int j = 0; j < 2; ++j)
+      for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int c = 0; c < 2; ++c) by[j][c] = unit > 0.f ? by[j][c] / unit : by[j][c];
     }
 #pragma unroll
-    for (int j = 0; j < 2; ++j)
+    for (int j = 0; j < N; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[j][c] *= by[j][c % 2];
   }
@@ -402,17 +437,17 @@ __device__ __forceinline__ void attend_rows(const Attend& a, const RowTile& tile
   __shared__ int s_word;
   const int count = keys.count;
   RowsRing<Shape, Keys> ring(a, tile, keys, shared);
-  if (count > 0) keys.look(0, threadIdx.x % kTileKeys);
+  if (count > 0) keys.look(0);
   for (int it = 0; it < kStages - 1; ++it) {
     if (it < count) ring.find(it), ring.store_places(it % 2);
-    if (it + 1 < count) keys.look(it + 1, threadIdx.x % kTileKeys);
+    if (it + 1 < count) keys.look(it + 1);
     __syncthreads();
     if (it < count) ring.load(it % 2, it);
     copy_commit();
   }
   if (kStages - 1 < count) {
     ring.find(kStages - 1), ring.store_places((kStages - 1) % 2);
-    if (kStages < count) keys.look(kStages, threadIdx.x % kTileKeys);
+    if (kStages < count) keys.look(kStages);
   }
 
   const int groups = tile.size > 32 ? 4 : tile.size > 16 ? 2 : 1;  // of 16 rows
@@ -428,11 +463,10 @@ __device__ __forceinline__ void attend_rows(const Attend& a, const RowTile& tile
     if (next < count) ring.load(next % 2, stage ? stage - 1 : kStages - 1);
     copy_commit();
     if (next + 1 < count) ring.find(next + 1);
-    if (next + 2 < count) keys.look(next + 2, threadIdx.x % kTileKeys);
+    if (next + 2 < count) keys.look(next + 2);
     if (active)
 #pragma unroll 1
-      for (int slice = warp / groups; slice < kTileKeys / 16; slice += each)
-        mine.step(ring, stage, it, slice);
+      for (int slice = warp / groups; slice < 4; slice += each) mine.step(ring, stage, it, slice);
     if (next + 1 < count) ring.store_places((next + 1) % 2);
     if (++stage == kStages) stage = 0;
   }
@@ -451,8 +485,8 @@ __device__ __forceinline__ void attend_rows(const Attend& a, const RowTile& tile
   epilogue.done(a, tile, static_cast<int>(number), &s_word, [] { __syncthreads(); });
 }
 
-// Tiles of 64 keys that a window leaves, from last to first.  Keys: what attend_rows() asks.
-template <class Score, class Mask>
+// Tiles of Width keys that a window leaves, from last to first.  Keys: what attend_rows() asks.
+template <int Width, class Score, class Mask>
 class WindowSteps {
  public:
   struct Note {};
@@ -460,18 +494,15 @@ class WindowSteps {
   int count;  // steps
 
   __device__ WindowSteps(const Attend& a, const RowTile& tile, int splits, int split)
-      : tile(tile),
-        tiles(Mask::tiles(a, tile, kTileKeys)),
-        scores(a, tile),
-        mask(a, tile, kTileKeys) {
+      : tile(tile), tiles(Mask::tiles(a, tile, Width)), scores(a, tile), mask(a, tile, Width) {
     const TilePart part(static_cast<int>(tiles.count()), splits, split);
     count = part.end - part.begin, last = part.end - 1;
   }
   // Loads what find() of the step needs.
-  __device__ void look(int, int) const {}
+  __device__ void look(int) const {}
   // The key of a row of a step; -1: none.
   __device__ int find(int step, int row, Note&) const {
-    const int j = number(step) * kTileKeys + row;
+    const int j = number(step) * Width + row;
     return j < tile.keys ? j : -1;
   }
   // The warp's first row in the tile.
@@ -481,8 +512,8 @@ class WindowSteps {
   __device__ __forceinline__ void score(float (&x)[1][N][4], int step, int begin,
                                         const Note*) const {
     const int n = number(step);
-    scores.apply(x, n * kTileKeys + begin, first);
-    if (!mask.full(n)) mask.apply(x, n * kTileKeys + begin, first);
+    scores.apply(x, n * Width + begin, first);
+    if (!mask.full(n)) mask.apply(x, n * Width + begin, first);
   }
   // A score's weight is 2^(factor score).
   __device__ float factor() const { return scores.factor; }
@@ -513,7 +544,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
   const RowTile& tile = *reinterpret_cast<const RowTile*>(s_tile);
   if (tile.size <= 0) return;
   const int split = static_cast<int>(blockIdx.x - number * grid.splits);
-  WindowSteps<Score, Mask> keys(a, tile, grid.splits, split);
+  WindowSteps<Shape::Keys, Score, Mask> keys(a, tile, grid.splits, split);
   attend_rows<Shape>(a, tile, keys, epilogue, number, split, shared);
 }
 

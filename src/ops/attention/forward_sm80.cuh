@@ -59,8 +59,8 @@ ForwardInstance keys_sm80_instance() {
 // Codes: FloatCodes or IntegerCodes.
 template <ForwardConfig80 C, template <int> class Codes>
 struct CodesKernel {
-  using Shape =
-      RowsShape<CodeOperands<Codes, C.dtype, C.d, C.e>, C.dtype, C.d, C.e, C.stages, C.blocks>;
+  using Operands = CodeOperands<Codes, C.dtype, C.d, C.e, (C.d <= 128 ? 128 : 64)>;
+  using Shape = RowsShape<Operands, C.dtype, C.d, C.e, C.stages, C.blocks, false>;
   static_assert(C.rows == Shape::rows && C.warps == Shape::Warps);
   static constexpr bool rich = C.kind == ForwardKind::rich_codes;
   using Score = std::conditional_t<rich, RichScore, PlainScore>;

@@ -8,12 +8,16 @@
 
 namespace fovea::cuda {
 
-// As many stages and blocks as shared memory holds, by the bytes of a row of keys.
+// As many stages as shared memory holds for the blocks that registers leave.
 template <class Operands, SparseConfig80 C>
-struct ListShape80 : RowsShape<Operands, C.dtype, C.d, C.e, (Operands::bytes * C.d <= 128 ? 4 : 3),
-                               (Operands::bytes * C.d <= 128   ? 3
-                                : Operands::bytes * C.d <= 256 ? 2
-                                                               : 1)> {};
+struct ListStages80 {
+  static constexpr int row = Operands::bytes * C.d;  // bytes
+  static constexpr int blocks = row > 256 ? 1 : Operands::codes || row > 128 ? 2 : 3;
+  static constexpr int stages = row > 128 ? 3 : Operands::codes ? 5 : 4;
+};
+template <class Operands, SparseConfig80 C>
+struct ListShape80 : RowsShape<Operands, C.dtype, C.d, C.e, ListStages80<Operands, C>::stages,
+                               ListStages80<Operands, C>::blocks, true> {};
 
 template <class Operands, SparseConfig80 C>
 void launch_list(Context& ctx, const SparseAttend& call, const ListGrid& grid,

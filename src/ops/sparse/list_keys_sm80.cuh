@@ -48,7 +48,7 @@ class ListKeys80 {
     weight = list.index_bias ? kLog2E : score.scale * kLog2E;
   }
 
-  __device__ __forceinline__ void look(int step, int) {
+  __device__ __forceinline__ void look(int step) {
     const int n = begin + step - before;
     if (n < 0) return;
     const int m = places > 1 ? n * places + first_place : entry_tiles == 1 ? n : n / entry_tiles;
