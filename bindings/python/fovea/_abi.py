@@ -1246,6 +1246,21 @@ class XProjectBackwardParams(C.Structure):
     ]
 
 
+class XRecipe(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("name", C.c_char_p),
+        ("title", C.c_char_p),
+        ("paper", C.c_char_p),
+        ("operation", C.c_char_p),
+        ("backward", C.c_char_p),
+        ("numbers", C.c_char_p),
+        ("needs", C.c_char_p),
+        ("words", C.c_char_p),
+        ("year", C.c_int64),
+    ]
+
+
 class XPoolForwardParams(C.Structure):
     _fields_ = [
         ("struct_size", C.c_size_t),
@@ -1477,6 +1492,7 @@ SIZES = {
     XSelectHeadsParams: 696,
     XProjectForwardParams: 1280,
     XProjectBackwardParams: 1944,
+    XRecipe: 80,
     XPoolForwardParams: 1496,
     XPoolBackwardParams: 1008,
     XProbeForwardParams: 1632,
@@ -1621,6 +1637,10 @@ FUNCTIONS = {
     "fovea_x_project_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XProjectBackwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_project_backward": (C.c_int, [C.c_void_p, C.POINTER(XProjectBackwardParams)]),
+    "fovea_x_recipe_count": (C.c_int64, []),
+    "fovea_x_recipe_at": (C.c_int, [C.c_int64, C.POINTER(XRecipe)]),
+    "fovea_x_recipe_get": (C.c_int, [C.c_char_p, C.POINTER(XRecipe)]),
+    "fovea_x_recipe_apply": (C.c_int, [C.c_char_p, C.c_char_p, C.c_void_p]),
     "fovea_x_pool_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XPoolForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_pool_forward": (C.c_int, [C.c_void_p, C.POINTER(XPoolForwardParams)]),

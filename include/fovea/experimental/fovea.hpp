@@ -8,6 +8,7 @@
 #include "kl.h"
 #include "multi_token.h"
 #include "project.h"
+#include "recipe.h"
 #include "select.h"
 #include "sparse.h"
 #include "summary.h"

@@ -1138,6 +1138,20 @@ struct XProjectBackwardParams
     rope_interleaved::Int32
 end
 
+# fovea_x_recipe
+struct XRecipe
+    struct_size::Csize_t
+    name::Ptr{UInt8}
+    title::Ptr{UInt8}
+    paper::Ptr{UInt8}
+    operation::Ptr{UInt8}
+    backward::Ptr{UInt8}
+    numbers::Ptr{UInt8}
+    needs::Ptr{UInt8}
+    words::Ptr{UInt8}
+    year::Int64
+end
+
 # fovea_x_pool_forward_params
 struct XPoolForwardParams
     struct_size::Csize_t
@@ -1691,6 +1705,22 @@ fovea_x_project_backward_workspace(ctx, params, bytes) =
 const _fovea_x_project_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_project_backward(ctx, params) =
     ccall(symbol(_fovea_x_project_backward, :fovea_x_project_backward), Int32, (Ptr{Cvoid}, Ref{XProjectBackwardParams}), ctx, params)
+
+const _fovea_x_recipe_count = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_recipe_count() =
+    ccall(symbol(_fovea_x_recipe_count, :fovea_x_recipe_count), Int64, ())
+
+const _fovea_x_recipe_at = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_recipe_at(index, recipe) =
+    ccall(symbol(_fovea_x_recipe_at, :fovea_x_recipe_at), Int32, (Int64, Ref{XRecipe}), index, recipe)
+
+const _fovea_x_recipe_get = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_recipe_get(name, recipe) =
+    ccall(symbol(_fovea_x_recipe_get, :fovea_x_recipe_get), Int32, (Ptr{UInt8}, Ref{XRecipe}), name, recipe)
+
+const _fovea_x_recipe_apply = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_recipe_apply(name, operation, params) =
+    ccall(symbol(_fovea_x_recipe_apply, :fovea_x_recipe_apply), Int32, (Ptr{UInt8}, Ptr{UInt8}, Ptr{Cvoid}), name, operation, params)
 
 const _fovea_x_pool_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_pool_forward_workspace(ctx, params, bytes) =

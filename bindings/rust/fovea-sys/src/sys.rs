@@ -1657,6 +1657,21 @@ c_struct! {
 }
 
 c_struct! {
+    /// A method.  Every text is static and never NULL; "" where there is none.
+    fovea_x_recipe: 80 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_recipe), set by the caller";
+    name: *const c_char = 8, r#""streamingllm": what the functions below take"#;
+    title: *const c_char = 16, r#""StreamingLLM": as its paper writes it"#;
+    paper: *const c_char = 24, r#"arXiv number, "2309.17453""#;
+    operation: *const c_char = 32, r#"that runs it, "attention_forward""#;
+    backward: *const c_char = 40, r#"that trains it, "attention_backward"; "": none"#;
+    numbers: *const c_char = 48, r#"that apply writes, "causal=1 sink_keys=4 window_left=2000""#;
+    needs: *const c_char = 56, r#"tensors beyond the required ones, "head_window"; spaces between"#;
+    words: *const c_char = 64, "what it does here, and what it does not";
+    year: i64 = 72, "of the paper";
+}
+
+c_struct! {
     /// ```text
     /// Summaries of blocks of tokens: of keys, queries or values.
     ///
@@ -2032,6 +2047,27 @@ functions! {
     /// overlap.  On CUDA, pageable host memory makes the call wait as the CUDA runtime does.
     /// ```
     fn fovea_copy(ctx: *mut fovea_context, to: *mut c_void, from: *const c_void, bytes: usize) -> fovea_status;
+    /// How many methods the library has.
+    fn fovea_x_recipe_count() -> i64;
+    /// ```text
+    /// Method number `index`, 0 .. fovea_x_recipe_count() - 1, by name.  FOVEA_INVALID_ARGUMENT for
+    /// another index, NULL, or a struct_size that is not set; nothing is written then.
+    /// ```
+    fn fovea_x_recipe_at(index: i64, recipe: *mut fovea_x_recipe) -> fovea_status;
+    /// ```text
+    /// The method of a name.  FOVEA_INVALID_ARGUMENT as above, or for a name that there is not: the
+    /// sentence has those that are near it.
+    /// ```
+    fn fovea_x_recipe_get(name: *const c_char, recipe: *mut fovea_x_recipe) -> fovea_status;
+    /// ```text
+    /// Writes the numbers of a method into the params of `operation`, its own or its backward.  All
+    /// else stays as it is.  A backward takes the numbers whose fields it has.
+    ///
+    /// Give the tensors first: one that the method needs and that is absent is
+    /// FOVEA_INVALID_ARGUMENT.  So are an unknown name, an operation that is not the method's, and a
+    /// struct_size that has not all of its fields.  Nothing is written then.
+    /// ```
+    fn fovea_x_recipe_apply(name: *const c_char, operation: *const c_char, params: *mut c_void) -> fovea_status;
     operations {
         attention_forward: fovea_attention_forward_params, fovea_attention_forward, fovea_attention_forward_workspace;
         attention_backward: fovea_attention_backward_params, fovea_attention_backward, fovea_attention_backward_workspace;
