@@ -17,4 +17,5 @@
 #include "fovea/experimental/multi_token.h"
 #include "fovea/experimental/sparse.h"
 #include "fovea/experimental/select.h"
+#include "fovea/experimental/indexed.h"
 #include "fovea/experimental/summary.h"

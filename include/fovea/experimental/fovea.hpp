@@ -5,6 +5,7 @@
 #define FOVEA_EXPERIMENTAL_FOVEA_HPP
 
 #include "../fovea.hpp"
+#include "indexed.h"
 #include "kl.h"
 #include "multi_token.h"
 #include "select.h"
@@ -36,7 +37,8 @@
   X(x_cache_step) \
   X(x_select_token) \
   X(x_select_line) \
-  X(x_select_heads)
+  X(x_select_heads) \
+  X(x_indexed_forward)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

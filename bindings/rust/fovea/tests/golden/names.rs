@@ -46,5 +46,6 @@ names! {
         x_select_token
         x_select_line
         x_select_heads
+        x_indexed_forward
     }
 }
