@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "draw.h"
+#include "random/fill.h"
 
 namespace random_calls {
 namespace {
