@@ -237,6 +237,10 @@ std::string Call::canonical(const Field& f, std::string dim) const {
   if (op->find("group_stride") && (dim == "h" || dim == "x")) return "fixed";
   if (op->find("want") && (dim == "h" || dim == "g" || dim == "f" || dim == "d" || dim == "places"))
     return "fixed";
+  // Projections: heads and weights divide heads, and f is the columns of the last weight.
+  if (op->find("weight3") && (dim == "g" || dim == "h" || dim == "maps" || dim == "f" ||
+                              dim == "words" || dim.rfind("inner", 0) == 0))
+    return "fixed";
   // What lengths decide.
   if (dim == "padded" || dim.find("_blocks") != std::string::npos) return "fixed";
   if ((dim == "n" || dim == "r+1") && op->find("code_t")) return "fixed";

@@ -126,7 +126,8 @@ class SelectBuild {
       for (const oracle::SelectRow& at : oracle.rows_of(r)) {
         row_columns[at.batch * n + at.row] = at.columns;
         row_blocks[at.batch * n + at.row] = at.blocks;
-        for (int64_t c = 0; c < at.columns; ++c)
+        // Bits alone know of more columns than a summary would have.
+        for (int64_t c = 0; c < std::min(at.columns, u - at.column); ++c)
           columns[(x.at("key_b") == 1 ? 0 : r) * u + at.column + c] = 1;
       }
     const auto only = [&](const char* field, auto test) {

@@ -27,6 +27,7 @@ struct SparseCase {
   int64_t block_rows = 16, block_keys = 16, entry_keys = 0;
   int64_t keep = 3, columns = 0;  // 0: no index, no column
   Blocks blocks = Blocks::uniform;
+  int64_t row_blocks = 5;  // of row_begin
   bool counts = true, tiles = false, bias = false;
   int64_t first = 0, last = 0;
   Span span = Span::full;
@@ -220,7 +221,7 @@ class SparseBuild {
     const bool keys = c_.blocks == Blocks::clusters || c_.blocks == Blocks::keys;
     const bool packed = c_.where == Where::varlen;
     const int64_t blocks = packed ? s / c_.block_rows + r : (s + c_.block_rows - 1) / c_.block_rows;
-    n_ = rows ? 5 : c_.block_rows == 1 ? s : blocks;
+    n_ = rows ? c_.row_blocks : c_.block_rows == 1 ? s : blocks;
     if (c_.spare) n_ += 2;
     const int64_t u = 7, step = c_.entry_keys ? c_.entry_keys : c_.block_keys;
     const int64_t entries = keys ? u : (c_.t + step - 1) / step;
@@ -268,10 +269,13 @@ class SparseBuild {
   // Ascending starts, of which some block is empty, and the last end lies near `extent`.
   void clusters(const char* name, fovea_tensor& slot, int64_t count, int64_t extent, int64_t low) {
     std::vector<std::vector<int64_t>> starts;
+    const int64_t grain =
+        count > extent && extent > 8 ? 4 : 1;  // many starts, and still blocks of some rows
     for (int64_t i = 0; i < b * c_.x; ++i) {
       std::vector<int64_t> x;
-      for (int64_t n = 0; n <= count; ++n) x.push_back(random_.integer(low, extent));
-      if (i % 2) x[1] = x[2];
+      for (int64_t n = 0; n <= count; ++n)
+        x.push_back(random_.integer(low, extent / grain) * grain);
+      if (i % 2 && count > 1) x[1] = x[2];
       std::sort(x.begin(), x.end());
       starts.push_back(x);
     }
@@ -462,6 +466,7 @@ class SparseCases {
     backward_sweep();
     edges();
     kernels();
+    many_clusters();
     small();
   }
   std::vector<harness::Case> cases;
@@ -766,6 +771,25 @@ class SparseCases {
         x.where = Where::varlen, x.page = 0;
         add(x, false, false, name + "64x64.split");
       }
+  }
+
+  // More blocks of rows than rows, heads that need several tiles of a row, no block at all.
+  void many_clusters() {
+    for (const Blocks blocks : {Blocks::clusters, Blocks::rows})
+      for (const int64_t h : {4, 32, 72}) {
+        SparseCase c;
+        c.note = "more_than_rows", c.blocks = blocks, c.row_blocks = 23, c.s = 9, c.h = h;
+        c.g = c.x = h == 4 ? 2 : 1, c.first = 2, c.where = Where::lengths, c.b = 3;
+        both(c);
+        c.x = h, c.columns = 3, c.span = Span::causal, c.first = 0, c.splits = 3;
+        c.note += "_apart";
+        add(c);
+      }
+    SparseCase c;
+    c.note = "no_block", c.blocks = Blocks::clusters, c.row_blocks = 0;
+    both(c);
+    c.outputs = 6, c.note += "_keys";
+    add(c, true);
   }
 
   // A few rows, everything on: for sanitizers and the bindings.

@@ -182,6 +182,14 @@ class XSelectScore(enum.IntEnum):
     SUBSET = 3
 
 
+class XProjectAct(enum.IntEnum):
+    """What stands between two layers."""
+
+    NONE = 0  # x
+    SILU = 1  # x / (1 + exp(-x))
+    GELU = 2  # x (1 + erf(x / sqrt(2))) / 2
+
+
 class XSummary(enum.IntEnum):
     """Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
 side, in the order of their bits; each of the others stands alone."""
@@ -1233,6 +1241,61 @@ class XIndexedForwardParams(C.Structure):
     ]
 
 
+class XProjectForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("weight", Tensor),
+        ("bias", Tensor),
+        ("weight2", Tensor),
+        ("bias2", Tensor),
+        ("weight3", Tensor),
+        ("bias3", Tensor),
+        ("norm_weight", Tensor),
+        ("position", Tensor),
+        ("cos", Tensor),
+        ("sin", Tensor),
+        ("y", Tensor),
+        ("code", Tensor),
+        ("norm_eps", C.c_float),
+        ("act", C.c_int32),
+        ("bits", C.c_int32),
+        ("rope_begin", C.c_int32),
+        ("rope_interleaved", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XProjectBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("weight", Tensor),
+        ("bias", Tensor),
+        ("weight2", Tensor),
+        ("bias2", Tensor),
+        ("weight3", Tensor),
+        ("bias3", Tensor),
+        ("norm_weight", Tensor),
+        ("position", Tensor),
+        ("cos", Tensor),
+        ("sin", Tensor),
+        ("dy", Tensor),
+        ("dx", Tensor),
+        ("dweight", Tensor),
+        ("dbias", Tensor),
+        ("dweight2", Tensor),
+        ("dbias2", Tensor),
+        ("dweight3", Tensor),
+        ("dbias3", Tensor),
+        ("dnorm_weight", Tensor),
+        ("norm_eps", C.c_float),
+        ("act", C.c_int32),
+        ("rope_begin", C.c_int32),
+        ("rope_interleaved", C.c_int32),
+    ]
+
+
 class XPoolForwardParams(C.Structure):
     _fields_ = [
         ("struct_size", C.c_size_t),
@@ -1463,6 +1526,8 @@ SIZES = {
     XSelectLineParams: 1392,
     XSelectHeadsParams: 696,
     XIndexedForwardParams: 2440,
+    XProjectForwardParams: 1280,
+    XProjectBackwardParams: 1944,
     XPoolForwardParams: 1496,
     XPoolBackwardParams: 1008,
     XProbeForwardParams: 1632,
@@ -1604,6 +1669,12 @@ FUNCTIONS = {
     "fovea_x_indexed_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XIndexedForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_indexed_forward": (C.c_int, [C.c_void_p, C.POINTER(XIndexedForwardParams)]),
+    "fovea_x_project_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XProjectForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_project_forward": (C.c_int, [C.c_void_p, C.POINTER(XProjectForwardParams)]),
+    "fovea_x_project_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XProjectBackwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_project_backward": (C.c_int, [C.c_void_p, C.POINTER(XProjectBackwardParams)]),
     "fovea_x_pool_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XPoolForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_pool_forward": (C.c_int, [C.c_void_p, C.POINTER(XPoolForwardParams)]),

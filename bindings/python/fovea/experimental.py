@@ -8,7 +8,7 @@ Inputs come first; by keyword outputs, optional inputs, numbers (0: the default)
 left out."""
 from ._call import Call
 from ._core import Context
-from ._abi import XCacheRule as CacheRule, XCompareMeasure as CompareMeasure, XGate as Gate, XPool as Pool, XProbeReduce as ProbeReduce, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope, XSelectScore as SelectScore
+from ._abi import XCacheRule as CacheRule, XCompareMeasure as CompareMeasure, XGate as Gate, XPool as Pool, XProbeReduce as ProbeReduce, XProjectAct as ProjectAct, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope, XSelectScore as SelectScore
 from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
                  _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
@@ -16,7 +16,8 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_group_norm_backward, _x_sparse_forward, _x_sparse_backward, _x_select_block,
                  _x_pool_forward, _x_pool_backward, _x_probe_forward, _x_combine_forward,
                  _x_combine_backward, _x_compare_forward, _x_cache_step, _x_select_token,
-                 _x_select_line, _x_select_heads, _x_indexed_forward)
+                 _x_select_line, _x_select_heads, _x_indexed_forward, _x_project_forward,
+                 _x_project_backward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
@@ -24,9 +25,9 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "indexed_forward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
-           "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope",
-           "SelectScore"]
+           "indexed_forward", "project_forward", "project_backward", "CacheRule", "CompareMeasure",
+           "Gate", "Pool", "ProbeReduce", "ProjectAct", "SelectMeasure", "SelectNormalise",
+           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -3026,3 +3027,227 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
     if causal:
         call.scalar("i", 2432, causal, "causal")
     return call.run(o, lse, index, index_count)
+
+
+def project_forward(ctx_or_x=None, /, x=None, weight=None, *, ctx=None, y=None, code=None,
+                    bias=None, weight2=None, bias2=None, weight3=None, bias3=None, norm_weight=None,
+                    position=None, cos=None, sin=None, h=None, f=None, words=None, norm_eps=0.0,
+                    act=0, bits=0, rope_begin=0, rope_interleaved=0):
+    """A row of each head through the layers that are given:
+
+      y = act(act(x weight + bias) weight2 + bias2) weight3 + bias3
+    Then RMSNorm with norm_weight over its f columns, then RoPE with cos and sin.
+
+    Of p = max(g, h) products, the smaller of g and h divides p, and so does maps.  Product i reads
+    head i / (p / g) of x and weight i / (p / maps).  With g <= h it is head i of y.  With g > h
+    head j of y is the sum of the g / h products of its group, in their order, each with its bias.
+    Any axis of an input may have stride 0, and views serve weights that are stored otherwise.
+
+      MLA, absorb  x = q_nope (b, s, h, d_n), weight = W_UK (h, d_n, rank), y = part of the query
+      MLA, out     x = o over the latent (b, s, h, rank), weight = W_UV (h, rank, d_v)
+      MLA, expand  x = latent (b, s, 1, rank), weight = W_UK as (h, rank, d_n), or W_UV
+      MFA, up      x = (b, s, 1, rank), weight = (h, rank, d), then RoPE
+      group query  x = q (b, s, g, d), weight = (g, d, f), y with fewer heads
+      windows      x = a view of (b, windows, g, l d) whose rows overlap
+      hashes       x = q or k, weight = (h, d, inner) and two more layers, code
+
+    An encoding that is added to x, as NSA's, is a bias: encoding weight.
+
+    code packs a row of y as it is before it is rounded.  Column c is positive, or not; NaN is not.
+      bits = 0  bit c % 32 of word c / 32, and 0 past the last column; words = ceil(f / 32)
+      bits > 0  word l is the sum of 2^t over the positive columns l bits + t; f = bits words
+
+    Limits: none on widths.  Every valid call has one kernel a backend, in f32 FMA.  Hidden layers
+    are in the workspace, a part of the rows at a time: 32 MiB, or one row.
+    Sources: DeepSeek-V2 (2405.04434), MFA (2412.19255), Loki (2406.02542), SeerAttention
+    (2410.13276), NSA (2502.11089), MagicPIG (2410.16179), HashAttention (2412.14468).
+
+    Example
+      y, code = fovea.experimental.project_forward(x, weight, y=True, code=True)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      x: (b, s, g, d) f32 f16 bf16
+      weight: (maps, d, inner) as x
+
+    Outputs on request, by True or an array
+      y: (b, s, h, f) as x or f32: f is the last layer's columns
+      code: (b, s, h, words) i32: see above
+
+    Optional inputs
+      bias: (maps, inner) as x or f32
+      weight2: (maps, inner, inner2) as x
+      bias2: (maps, inner2) as x or f32: needs weight2
+      weight3: (maps, inner2, inner3) as x: needs weight2
+      bias3: (maps, inner3) as x or f32: needs weight3
+      norm_weight: (f) as x or f32: y becomes y norm_weight / sqrt(mean(y^2) + norm_eps)
+      position: (b, s) i32: row of cos and sin; outside them the rotated columns are NaN; absent:
+          index on the s axis
+      cos: (positions, half) f32: needs sin; columns turn as in rope_forward
+      sin: (positions, half) f32
+
+    h, f, words: extents of new outputs that no input tells.
+
+    Numbers
+      norm_eps: > 0; 0: 1e-6; needs norm_weight
+      act: "none", "silu", "gelu"
+      bits: columns of a code, 1 .. 31; 0: signs
+      rope_begin: first rotated column; 2 * half columns turn
+      rope_interleaved: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
+    """
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _x_project_forward)
+    else:
+        call, inputs = _x_project_forward.begin(ctx_or_x, ctx, x, weight)
+        [x, weight] = inputs
+    v_x = call.put("x", 8, x, 4)
+    call.put("weight", 104, weight)
+    if bias is not None:
+        call.put("bias", 200, bias)
+    if weight2 is not None:
+        call.put("weight2", 296, weight2)
+    if bias2 is not None:
+        call.put("bias2", 392, bias2)
+    if weight3 is not None:
+        call.put("weight3", 488, weight3)
+    if bias3 is not None:
+        call.put("bias3", 584, bias3)
+    v_norm_weight = None
+    if norm_weight is not None:
+        v_norm_weight = call.put("norm_weight", 680, norm_weight, 1)
+    if position is not None:
+        call.put("position", 776, position)
+    if cos is not None:
+        call.put("cos", 872, cos)
+    if sin is not None:
+        call.put("sin", 968, sin)
+    if y is not None:
+        y = None if y is False else call.out("y", 1064, y, lambda: (v_x[2][0], v_x[2][1],
+            call.size("h", h), call.size("f", f, (v_norm_weight, 0, 0))), v_x[1])
+    if code is not None:
+        code = None if code is False else call.out("code", 1160, code, lambda: (v_x[2][0],
+            v_x[2][1], call.size("h", h), call.size("words", words)), 8)
+    if norm_eps:
+        call.scalar("f", 1256, norm_eps, "norm_eps")
+    if act:
+        call.enum(1260, act, "act", ProjectAct)
+    if bits:
+        call.scalar("i", 1264, bits, "bits")
+    if rope_begin:
+        call.scalar("i", 1268, rope_begin, "rope_begin")
+    if rope_interleaved:
+        call.scalar("i", 1272, rope_interleaved, "rope_interleaved")
+    return call.run(y, code)
+
+
+def project_backward(ctx_or_x=None, /, x=None, weight=None, dy=None, *, ctx=None, dx=None,
+                     dweight=None, dbias=None, dweight2=None, dbias2=None, dweight3=None,
+                     dbias3=None, dnorm_weight=None, bias=None, weight2=None, bias2=None,
+                     weight3=None, bias3=None, norm_weight=None, position=None, cos=None, sin=None,
+                     norm_eps=0.0, act=0, rope_begin=0, rope_interleaved=0):
+    """Gradients of x_project_forward's y.  Heads that share x or a weight add up in their order.
+    Hidden layers are computed anew.  Long sums over rows have parts, cut by shapes alone.
+
+    Limits: as of x_project_forward; the parts of sums are up to 16 MiB of the workspace.
+
+    Example
+      dx, dweight = fovea.experimental.project_backward(x, weight, dy)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      x: (b, s, g, d) f32 f16 bf16
+      weight: (maps, d, inner) as x
+      dy: (b, s, h, f) as x or f32
+
+    Outputs, new unless passed or False
+      dx: (b, s, g, d) as x
+      dweight: (maps, d, inner) f32
+
+    Outputs on request, by True or an array
+      dbias: (maps, inner) f32: needs bias
+      dweight2: (maps, inner, inner2) f32: needs weight2
+      dbias2: (maps, inner2) f32: needs bias2
+      dweight3: (maps, inner2, inner3) f32: needs weight3
+      dbias3: (maps, inner3) f32: needs bias3
+      dnorm_weight: (f) f32: needs norm_weight
+
+    Optional inputs
+      bias: (maps, inner) as x or f32
+      weight2: (maps, inner, inner2) as x
+      bias2: (maps, inner2) as x or f32: needs weight2
+      weight3: (maps, inner2, inner3) as x: needs weight2
+      bias3: (maps, inner3) as x or f32: needs weight3
+      norm_weight: (f) as x or f32
+      position: (b, s) i32: row of cos and sin
+      cos: (positions, half) f32: needs sin
+      sin: (positions, half) f32
+
+    Numbers
+      norm_eps: > 0; 0: 1e-6; needs norm_weight
+      act: "none", "silu", "gelu"
+      rope_begin: first rotated column; 2 * half columns turn
+      rope_interleaved: 1: pairs (2i, 2i + 1); 0: pairs (i, i + half)
+    """
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _x_project_backward)
+    else:
+        call, inputs = _x_project_backward.begin(ctx_or_x, ctx, x, weight, dy)
+        [x, weight, dy] = inputs
+    v_x = call.put("x", 8, x, 4)
+    v_weight = call.put("weight", 104, weight, 3)
+    v_bias = None
+    if bias is not None:
+        v_bias = call.put("bias", 200, bias, 2)
+    v_weight2 = None
+    if weight2 is not None:
+        v_weight2 = call.put("weight2", 296, weight2, 3)
+    v_bias2 = None
+    if bias2 is not None:
+        v_bias2 = call.put("bias2", 392, bias2, 2)
+    v_weight3 = None
+    if weight3 is not None:
+        v_weight3 = call.put("weight3", 488, weight3, 3)
+    v_bias3 = None
+    if bias3 is not None:
+        v_bias3 = call.put("bias3", 584, bias3, 2)
+    v_norm_weight = None
+    if norm_weight is not None:
+        v_norm_weight = call.put("norm_weight", 680, norm_weight, 1)
+    if position is not None:
+        call.put("position", 776, position)
+    if cos is not None:
+        call.put("cos", 872, cos)
+    if sin is not None:
+        call.put("sin", 968, sin)
+    call.put("dy", 1064, dy)
+    dx = None if dx is False else call.out("dx", 1160, dx, v_x[2], v_x[1])
+    dweight = None if dweight is False else call.out("dweight", 1256, dweight, v_weight[2], 1)
+    if dbias is not None:
+        dbias = None if dbias is False else call.out("dbias", 1352, dbias, lambda:
+            call.twin("dbias", "bias", v_bias), 1)
+    if dweight2 is not None:
+        dweight2 = None if dweight2 is False else call.out("dweight2", 1448, dweight2, lambda:
+            call.twin("dweight2", "weight2", v_weight2), 1)
+    if dbias2 is not None:
+        dbias2 = None if dbias2 is False else call.out("dbias2", 1544, dbias2, lambda:
+            call.twin("dbias2", "bias2", v_bias2), 1)
+    if dweight3 is not None:
+        dweight3 = None if dweight3 is False else call.out("dweight3", 1640, dweight3, lambda:
+            call.twin("dweight3", "weight3", v_weight3), 1)
+    if dbias3 is not None:
+        dbias3 = None if dbias3 is False else call.out("dbias3", 1736, dbias3, lambda:
+            call.twin("dbias3", "bias3", v_bias3), 1)
+    if dnorm_weight is not None:
+        dnorm_weight = None if dnorm_weight is False else call.out("dnorm_weight", 1832,
+            dnorm_weight, lambda: call.twin("dnorm_weight", "norm_weight", v_norm_weight), 1)
+    if norm_eps:
+        call.scalar("f", 1928, norm_eps, "norm_eps")
+    if act:
+        call.enum(1932, act, "act", ProjectAct)
+    if rope_begin:
+        call.scalar("i", 1936, rope_begin, "rope_begin")
+    if rope_interleaved:
+        call.scalar("i", 1940, rope_interleaved, "rope_interleaved")
+    return call.run(dx, dweight, dbias, dweight2, dbias2, dweight3, dbias3, dnorm_weight)

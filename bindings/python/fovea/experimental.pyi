@@ -12,6 +12,7 @@ from ._abi import XCompareMeasure as CompareMeasure
 from ._abi import XGate as Gate
 from ._abi import XPool as Pool
 from ._abi import XProbeReduce as ProbeReduce
+from ._abi import XProjectAct as ProjectAct
 from ._abi import XSelectMeasure as SelectMeasure
 from ._abi import XSelectNormalise as SelectNormalise
 from ._abi import XSelectReduce as SelectReduce
@@ -25,9 +26,9 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "indexed_forward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
-           "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope",
-           "SelectScore"]
+           "indexed_forward", "project_forward", "project_backward", "CacheRule", "CompareMeasure",
+           "Gate", "Pool", "ProbeReduce", "ProjectAct", "SelectMeasure", "SelectNormalise",
+           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -1281,3 +1282,92 @@ def indexed_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Out
 def indexed_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
                     lse: Output = ..., index: Output = ..., index_count: Output = ...,
                     **fields: Unpack[_indexed_forward]) -> Any: ...
+
+class _project_forward(TypedDict, total=False):
+    bias: Array | None
+    weight2: Array | None
+    bias2: Array | None
+    weight3: Array | None
+    bias3: Array | None
+    norm_weight: Array | None
+    position: Array | None
+    cos: Array | None
+    sin: Array | None
+    h: Int | None
+    f: Int | None
+    words: Int | None
+    norm_eps: Float
+    act: Literal["none", "silu", "gelu"] | ProjectAct | Int
+    bits: Int
+    rope_begin: Int
+    rope_interleaved: Int
+
+@overload
+def project_forward(ctx: Context | None, x: Array, weight: Array, *, y: None = ...,
+                    code: None = ..., **fields: Unpack[_project_forward]) -> None: ...
+@overload
+def project_forward(x: Array, weight: Array, *, ctx: Context | None = ..., y: None = ...,
+                    code: None = ..., **fields: Unpack[_project_forward]) -> None: ...
+@overload
+def project_forward(ctx: Context | None, x: A, weight: Array, *, y: Wanted, code: None = ...,
+                    **fields: Unpack[_project_forward]) -> A: ...
+@overload
+def project_forward(x: A, weight: Array, *, ctx: Context | None = ..., y: Wanted, code: None = ...,
+                    **fields: Unpack[_project_forward]) -> A: ...
+@overload
+def project_forward(ctx: Context | None, x: Array, weight: Array, *, y: None = ..., code: Wanted,
+                    **fields: Unpack[_project_forward]) -> Any: ...
+@overload
+def project_forward(x: Array, weight: Array, *, ctx: Context | None = ..., y: None = ...,
+                    code: Wanted, **fields: Unpack[_project_forward]) -> Any: ...
+@overload
+def project_forward(ctx: Context | None, x: A, weight: Array, *, y: Wanted, code: Wanted,
+                    **fields: Unpack[_project_forward]) -> tuple[A, Any]: ...
+@overload
+def project_forward(x: A, weight: Array, *, ctx: Context | None = ..., y: Wanted, code: Wanted,
+                    **fields: Unpack[_project_forward]) -> tuple[A, Any]: ...
+@overload
+def project_forward(ctx: Context | None, x: Array, weight: Array, *, y: Output = ...,
+                    code: Output = ..., **fields: Unpack[_project_forward]) -> Any: ...
+@overload
+def project_forward(x: Array, weight: Array, *, ctx: Context | None = ..., y: Output = ...,
+                    code: Output = ..., **fields: Unpack[_project_forward]) -> Any: ...
+
+class _project_backward(TypedDict, total=False):
+    bias: Array | None
+    weight2: Array | None
+    bias2: Array | None
+    weight3: Array | None
+    bias3: Array | None
+    norm_weight: Array | None
+    position: Array | None
+    cos: Array | None
+    sin: Array | None
+    norm_eps: Float
+    act: Literal["none", "silu", "gelu"] | ProjectAct | Int
+    rope_begin: Int
+    rope_interleaved: Int
+
+@overload
+def project_backward(ctx: Context | None, x: A, weight: Array, dy: Array, *,
+                     dx: Wanted | None = ..., dweight: Wanted | None = ..., dbias: None = ...,
+                     dweight2: None = ..., dbias2: None = ..., dweight3: None = ...,
+                     dbias3: None = ..., dnorm_weight: None = ...,
+                     **fields: Unpack[_project_backward]) -> tuple[A, A]: ...
+@overload
+def project_backward(x: A, weight: Array, dy: Array, *, ctx: Context | None = ...,
+                     dx: Wanted | None = ..., dweight: Wanted | None = ..., dbias: None = ...,
+                     dweight2: None = ..., dbias2: None = ..., dweight3: None = ...,
+                     dbias3: None = ..., dnorm_weight: None = ...,
+                     **fields: Unpack[_project_backward]) -> tuple[A, A]: ...
+@overload
+def project_backward(ctx: Context | None, x: Array, weight: Array, dy: Array, *, dx: Output = ...,
+                     dweight: Output = ..., dbias: Output = ..., dweight2: Output = ...,
+                     dbias2: Output = ..., dweight3: Output = ..., dbias3: Output = ...,
+                     dnorm_weight: Output = ..., **fields: Unpack[_project_backward]) -> Any: ...
+@overload
+def project_backward(x: Array, weight: Array, dy: Array, *, ctx: Context | None = ...,
+                     dx: Output = ..., dweight: Output = ..., dbias: Output = ...,
+                     dweight2: Output = ..., dbias2: Output = ..., dweight3: Output = ...,
+                     dbias3: Output = ..., dnorm_weight: Output = ...,
+                     **fields: Unpack[_project_backward]) -> Any: ...

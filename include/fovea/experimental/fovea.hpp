@@ -8,6 +8,7 @@
 #include "indexed.h"
 #include "kl.h"
 #include "multi_token.h"
+#include "project.h"
 #include "select.h"
 #include "sparse.h"
 #include "summary.h"
@@ -38,7 +39,9 @@
   X(x_select_token) \
   X(x_select_line) \
   X(x_select_heads) \
-  X(x_indexed_forward)
+  X(x_indexed_forward) \
+  X(x_project_forward) \
+  X(x_project_backward)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

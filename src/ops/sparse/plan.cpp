@@ -160,8 +160,11 @@ SparseBackward resolve(const fovea_x_sparse_backward_params& p) {
   b.dq = gradient_of<4>(p.dq), b.dk = gradient_of<4>(p.dk), b.dv = gradient_of<4>(p.dv);
   b.dsink_logit = gradient_of<1>(p.dsink_logit);
   if (!b.forward.sequences.query_max && !b.dk && !b.dv)
-    b.forward.sequences.count = 0;                      // nothing is each sequence's own
-  if (!b.forward.s && !b.dsink_logit) b.forward.h = 0;  // nothing is each head's own
+    b.forward.sequences.count = 0;  // nothing is each sequence's own
+  const SparseList& list = call.list;
+  const bool unlisted = list.listed() && !list.n && !list.first_keys && !list.last_keys;
+  if ((!b.forward.s || (unlisted && !b.dq)) && !b.dsink_logit)
+    b.forward.h = 0;  // nothing is each head's own
   check_flag(kBackward, "nondeterministic", p.nondeterministic);
   b.nondeterministic = p.nondeterministic != 0;
   check_needs(kBackward, p.dsink_logit, "dsink_logit", p.sink_logit, "sink_logit");

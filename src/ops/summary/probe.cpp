@@ -101,7 +101,8 @@ Plan plan(const Context& ctx, const fovea_x_probe_forward_params& p) {
   a.score.scale =
       read_scale(op, "scale", p.scale, a.d, "1 / sqrt(d)") / static_cast<float>(c.stride);
   read_outputs(p, c);
-  if (!a.s || !a.sequences.query_max) a.h = c.x;  // nothing is each head's own
+  const bool no_rows = !a.s || !a.sequences.query_max, no_keys = !a.sequences.key_max;
+  if (no_rows || (no_keys && !a.lse)) a.h = c.x;  // nothing is each head's own
   return choose(op, ctx, c, probe_forward_host, FOVEA_CUDA_KERNELS(probe_forward_simt));
 }
 

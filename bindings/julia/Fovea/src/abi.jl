@@ -131,6 +131,12 @@ const FOVEA_X_SELECT_SCORE_HAMMING = Int32(2)
 const FOVEA_X_SELECT_SCORE_SUBSET = Int32(3)
 const X_SELECT_SCORE = (dot=FOVEA_X_SELECT_SCORE_DOT, relu_weighted=FOVEA_X_SELECT_SCORE_RELU_WEIGHTED, hamming=FOVEA_X_SELECT_SCORE_HAMMING, subset=FOVEA_X_SELECT_SCORE_SUBSET)
 
+# What stands between two layers.
+const FOVEA_X_PROJECT_ACT_NONE = Int32(0)
+const FOVEA_X_PROJECT_ACT_SILU = Int32(1)
+const FOVEA_X_PROJECT_ACT_GELU = Int32(2)
+const X_PROJECT_ACT = (none=FOVEA_X_PROJECT_ACT_NONE, silu=FOVEA_X_PROJECT_ACT_SILU, gelu=FOVEA_X_PROJECT_ACT_GELU)
+
 # Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
 const FOVEA_X_SUMMARY_MAX = Int32(1)
 const FOVEA_X_SUMMARY_MIN = Int32(2)
@@ -1128,6 +1134,59 @@ struct XIndexedForwardParams
     reserved::Int32
 end
 
+# fovea_x_project_forward_params
+struct XProjectForwardParams
+    struct_size::Csize_t
+    x::Tensor
+    weight::Tensor
+    bias::Tensor
+    weight2::Tensor
+    bias2::Tensor
+    weight3::Tensor
+    bias3::Tensor
+    norm_weight::Tensor
+    position::Tensor
+    cos::Tensor
+    sin::Tensor
+    y::Tensor
+    code::Tensor
+    norm_eps::Float32
+    act::Int32
+    bits::Int32
+    rope_begin::Int32
+    rope_interleaved::Int32
+    reserved::Int32
+end
+
+# fovea_x_project_backward_params
+struct XProjectBackwardParams
+    struct_size::Csize_t
+    x::Tensor
+    weight::Tensor
+    bias::Tensor
+    weight2::Tensor
+    bias2::Tensor
+    weight3::Tensor
+    bias3::Tensor
+    norm_weight::Tensor
+    position::Tensor
+    cos::Tensor
+    sin::Tensor
+    dy::Tensor
+    dx::Tensor
+    dweight::Tensor
+    dbias::Tensor
+    dweight2::Tensor
+    dbias2::Tensor
+    dweight3::Tensor
+    dbias3::Tensor
+    dnorm_weight::Tensor
+    norm_eps::Float32
+    act::Int32
+    rope_begin::Int32
+    rope_interleaved::Int32
+end
+
 # fovea_x_pool_forward_params
 struct XPoolForwardParams
     struct_size::Csize_t
@@ -1673,6 +1732,22 @@ fovea_x_indexed_forward_workspace(ctx, params, bytes) =
 const _fovea_x_indexed_forward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_indexed_forward(ctx, params) =
     ccall(symbol(_fovea_x_indexed_forward, :fovea_x_indexed_forward), Int32, (Ptr{Cvoid}, Ref{XIndexedForwardParams}), ctx, params)
+
+const _fovea_x_project_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_project_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_project_forward_workspace, :fovea_x_project_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XProjectForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_project_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_project_forward(ctx, params) =
+    ccall(symbol(_fovea_x_project_forward, :fovea_x_project_forward), Int32, (Ptr{Cvoid}, Ref{XProjectForwardParams}), ctx, params)
+
+const _fovea_x_project_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_project_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_project_backward_workspace, :fovea_x_project_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XProjectBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_project_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_project_backward(ctx, params) =
+    ccall(symbol(_fovea_x_project_backward, :fovea_x_project_backward), Int32, (Ptr{Cvoid}, Ref{XProjectBackwardParams}), ctx, params)
 
 const _fovea_x_pool_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_pool_forward_workspace(ctx, params, bytes) =

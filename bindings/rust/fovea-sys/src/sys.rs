@@ -204,6 +204,14 @@ c_enum! {
 }
 
 c_enum! {
+    /// What stands between two layers.
+    fovea_x_project_act;
+    FOVEA_X_PROJECT_ACT_NONE: NONE = 0, "x";
+    FOVEA_X_PROJECT_ACT_SILU: SILU = 1, "x / (1 + exp(-x))";
+    FOVEA_X_PROJECT_ACT_GELU: GELU = 2, "x (1 + erf(x / sqrt(2))) / 2";
+}
+
+c_enum! {
     /// ```text
     /// Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
     /// side, in the order of their bits; each of the others stands alone.
@@ -1623,6 +1631,95 @@ c_struct! {
 
 c_struct! {
     /// ```text
+    /// A row of each head through the layers that are given:
+    ///
+    ///   y = act(act(x weight + bias) weight2 + bias2) weight3 + bias3
+    /// Then RMSNorm with norm_weight over its f columns, then RoPE with cos and sin.
+    ///
+    /// Of p = max(g, h) products, the smaller of g and h divides p, and so does maps.  Product i reads
+    /// head i / (p / g) of x and weight i / (p / maps).  With g <= h it is head i of y.  With g > h
+    /// head j of y is the sum of the g / h products of its group, in their order, each with its bias.
+    /// Any axis of an input may have stride 0, and views serve weights that are stored otherwise.
+    ///
+    ///   MLA, absorb  x = q_nope (b, s, h, d_n), weight = W_UK (h, d_n, rank), y = part of the query
+    ///   MLA, out     x = o over the latent (b, s, h, rank), weight = W_UV (h, rank, d_v)
+    ///   MLA, expand  x = latent (b, s, 1, rank), weight = W_UK as (h, rank, d_n), or W_UV
+    ///   MFA, up      x = (b, s, 1, rank), weight = (h, rank, d), then RoPE
+    ///   group query  x = q (b, s, g, d), weight = (g, d, f), y with fewer heads
+    ///   windows      x = a view of (b, windows, g, l d) whose rows overlap
+    ///   hashes       x = q or k, weight = (h, d, inner) and two more layers, code
+    ///
+    /// An encoding that is added to x, as NSA's, is a bias: encoding weight.
+    ///
+    /// code packs a row of y as it is before it is rounded.  Column c is positive, or not; NaN is not.
+    ///   bits = 0  bit c % 32 of word c / 32, and 0 past the last column; words = ceil(f / 32)
+    ///   bits > 0  word l is the sum of 2^t over the positive columns l bits + t; f = bits words
+    ///
+    /// Limits: none on widths.  Every valid call has one kernel a backend, in f32 FMA.  Hidden layers
+    /// are in the workspace, a part of the rows at a time: 32 MiB, or one row.
+    /// Sources: DeepSeek-V2 (2405.04434), MFA (2412.19255), Loki (2406.02542), SeerAttention
+    /// (2410.13276), NSA (2502.11089), MagicPIG (2410.16179), HashAttention (2412.14468).
+    /// ```
+    fovea_x_project_forward_params: 1280 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_project_forward_params)";
+    x: fovea_tensor = 8, "`(b, s, g, d)` f32 f16 bf16";
+    weight: fovea_tensor = 104, "`(maps, d, inner)` as x";
+    bias: fovea_tensor = 200, "`(maps, inner)` as x or f32";
+    weight2: fovea_tensor = 296, "`(maps, inner, inner2)` as x";
+    bias2: fovea_tensor = 392, "`(maps, inner2)` as x or f32: needs weight2";
+    weight3: fovea_tensor = 488, "`(maps, inner2, inner3)` as x: needs weight2";
+    bias3: fovea_tensor = 584, "`(maps, inner3)` as x or f32: needs weight3";
+    norm_weight: fovea_tensor = 680, "`(f)` as x or f32: y becomes y norm_weight / sqrt(mean(y^2) + norm_eps)";
+    position: fovea_tensor = 776, "`(b, s)` i32: row of cos and sin; outside them the rotated columns are NaN; absent: index on the s axis";
+    cos: fovea_tensor = 872, "`(positions, half)` f32: needs sin; columns turn as in rope_forward";
+    sin: fovea_tensor = 968, "`(positions, half)` f32";
+    y: fovea_tensor = 1064, "`(b, s, h, f)` as x or f32: f is the last layer's columns";
+    code: fovea_tensor = 1160, "`(b, s, h, words)` i32: see above";
+    norm_eps: f32 = 1256, r"\> 0; 0: 1e-6; needs norm_weight";
+    act: i32 = 1260, "The fovea_x_project_act.";
+    bits: i32 = 1264, "columns of a code, 1 .. 31; 0: signs";
+    rope_begin: i32 = 1268, "first rotated column; 2 * half columns turn";
+    rope_interleaved: i32 = 1272, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
+    reserved: i32 = 1276, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Gradients of x_project_forward's y.  Heads that share x or a weight add up in their order.
+    /// Hidden layers are computed anew.  Long sums over rows have parts, cut by shapes alone.
+    ///
+    /// Limits: as of x_project_forward; the parts of sums are up to 16 MiB of the workspace.
+    /// ```
+    fovea_x_project_backward_params: 1944 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_project_backward_params)";
+    x: fovea_tensor = 8, "`(b, s, g, d)` f32 f16 bf16";
+    weight: fovea_tensor = 104, "`(maps, d, inner)` as x";
+    bias: fovea_tensor = 200, "`(maps, inner)` as x or f32";
+    weight2: fovea_tensor = 296, "`(maps, inner, inner2)` as x";
+    bias2: fovea_tensor = 392, "`(maps, inner2)` as x or f32: needs weight2";
+    weight3: fovea_tensor = 488, "`(maps, inner2, inner3)` as x: needs weight2";
+    bias3: fovea_tensor = 584, "`(maps, inner3)` as x or f32: needs weight3";
+    norm_weight: fovea_tensor = 680, "`(f)` as x or f32";
+    position: fovea_tensor = 776, "`(b, s)` i32: row of cos and sin";
+    cos: fovea_tensor = 872, "`(positions, half)` f32: needs sin";
+    sin: fovea_tensor = 968, "`(positions, half)` f32";
+    dy: fovea_tensor = 1064, "`(b, s, h, f)` as x or f32";
+    dx: fovea_tensor = 1160, "`(b, s, g, d)` as x";
+    dweight: fovea_tensor = 1256, "`(maps, d, inner)` f32";
+    dbias: fovea_tensor = 1352, "`(maps, inner)` f32: needs bias";
+    dweight2: fovea_tensor = 1448, "`(maps, inner, inner2)` f32: needs weight2";
+    dbias2: fovea_tensor = 1544, "`(maps, inner2)` f32: needs bias2";
+    dweight3: fovea_tensor = 1640, "`(maps, inner2, inner3)` f32: needs weight3";
+    dbias3: fovea_tensor = 1736, "`(maps, inner3)` f32: needs bias3";
+    dnorm_weight: fovea_tensor = 1832, "`(f)` f32: needs norm_weight";
+    norm_eps: f32 = 1928, r"\> 0; 0: 1e-6; needs norm_weight";
+    act: i32 = 1932, "The fovea_x_project_act.";
+    rope_begin: i32 = 1936, "first rotated column; 2 * half columns turn";
+    rope_interleaved: i32 = 1940, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
+}
+
+c_struct! {
+    /// ```text
     /// Summaries of blocks of tokens: of keys, queries or values.
     ///
     ///   y[c] = summary of the tokens [c step, c step + block) of the sequence    c = 0, 1, ...
@@ -2040,5 +2137,7 @@ functions! {
         x_select_line: fovea_x_select_line_params, fovea_x_select_line, fovea_x_select_line_workspace;
         x_select_heads: fovea_x_select_heads_params, fovea_x_select_heads, fovea_x_select_heads_workspace;
         x_indexed_forward: fovea_x_indexed_forward_params, fovea_x_indexed_forward, fovea_x_indexed_forward_workspace;
+        x_project_forward: fovea_x_project_forward_params, fovea_x_project_forward, fovea_x_project_forward_workspace;
+        x_project_backward: fovea_x_project_backward_params, fovea_x_project_backward, fovea_x_project_backward_workspace;
     }
 }

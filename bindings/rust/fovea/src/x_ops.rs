@@ -1152,3 +1152,97 @@ op! {
         causal set_causal: bool, "1: window_right = 1";
     }
 }
+
+op! {
+    /// ```text
+    /// A row of each head through the layers that are given:
+    ///
+    ///   y = act(act(x weight + bias) weight2 + bias2) weight3 + bias3
+    /// Then RMSNorm with norm_weight over its f columns, then RoPE with cos and sin.
+    ///
+    /// Of p = max(g, h) products, the smaller of g and h divides p, and so does maps.  Product i reads
+    /// head i / (p / g) of x and weight i / (p / maps).  With g <= h it is head i of y.  With g > h
+    /// head j of y is the sum of the g / h products of its group, in their order, each with its bias.
+    /// Any axis of an input may have stride 0, and views serve weights that are stored otherwise.
+    ///
+    ///   MLA, absorb  x = q_nope (b, s, h, d_n), weight = W_UK (h, d_n, rank), y = part of the query
+    ///   MLA, out     x = o over the latent (b, s, h, rank), weight = W_UV (h, rank, d_v)
+    ///   MLA, expand  x = latent (b, s, 1, rank), weight = W_UK as (h, rank, d_n), or W_UV
+    ///   MFA, up      x = (b, s, 1, rank), weight = (h, rank, d), then RoPE
+    ///   group query  x = q (b, s, g, d), weight = (g, d, f), y with fewer heads
+    ///   windows      x = a view of (b, windows, g, l d) whose rows overlap
+    ///   hashes       x = q or k, weight = (h, d, inner) and two more layers, code
+    ///
+    /// An encoding that is added to x, as NSA's, is a bias: encoding weight.
+    ///
+    /// code packs a row of y as it is before it is rounded.  Column c is positive, or not; NaN is not.
+    ///   bits = 0  bit c % 32 of word c / 32, and 0 past the last column; words = ceil(f / 32)
+    ///   bits > 0  word l is the sum of 2^t over the positive columns l bits + t; f = bits words
+    ///
+    /// Limits: none on widths.  Every valid call has one kernel a backend, in f32 FMA.  Hidden layers
+    /// are in the workspace, a part of the rows at a time: 32 MiB, or one row.
+    /// Sources: DeepSeek-V2 (2405.04434), MFA (2412.19255), Loki (2406.02542), SeerAttention
+    /// (2410.13276), NSA (2502.11089), MagicPIG (2410.16179), HashAttention (2412.14468).
+    /// ```
+    XProjectForward(x_project_forward: fovea_x_project_forward_params, fovea_x_project_forward, fovea_x_project_forward_workspace)
+    new {
+        x set_x: in, "`(b, s, g, d)` f32 f16 bf16";
+        weight set_weight: in, "`(maps, d, inner)` as x";
+    }
+    may {
+        bias set_bias: in, "`(maps, inner)` as x or f32";
+        weight2 set_weight2: in, "`(maps, inner, inner2)` as x";
+        bias2 set_bias2: in, "`(maps, inner2)` as x or f32: needs weight2";
+        weight3 set_weight3: in, "`(maps, inner2, inner3)` as x: needs weight2";
+        bias3 set_bias3: in, "`(maps, inner3)` as x or f32: needs weight3";
+        norm_weight set_norm_weight: in, "`(f)` as x or f32: y becomes y norm_weight / sqrt(mean(y^2) + norm_eps)";
+        position set_position: in, "`(b, s)` i32: row of cos and sin; outside them the rotated columns are NaN; absent: index on the s axis";
+        cos set_cos: in, "`(positions, half)` f32: needs sin; columns turn as in rope_forward";
+        sin set_sin: in, "`(positions, half)` f32";
+        y set_y: out, "`(b, s, h, f)` as x or f32: f is the last layer's columns";
+        code set_code: out, "`(b, s, h, words)` i32: see above";
+        norm_eps set_norm_eps: f32, r"\> 0; 0: 1e-6; needs norm_weight";
+        act set_act: enum XProjectAct, "The fovea_x_project_act.";
+        bits set_bits: i32, "columns of a code, 1 .. 31; 0: signs";
+        rope_begin set_rope_begin: i32, "first rotated column; 2 * half columns turn";
+        rope_interleaved set_rope_interleaved: bool, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
+    }
+}
+
+op! {
+    /// ```text
+    /// Gradients of x_project_forward's y.  Heads that share x or a weight add up in their order.
+    /// Hidden layers are computed anew.  Long sums over rows have parts, cut by shapes alone.
+    ///
+    /// Limits: as of x_project_forward; the parts of sums are up to 16 MiB of the workspace.
+    /// ```
+    XProjectBackward(x_project_backward: fovea_x_project_backward_params, fovea_x_project_backward, fovea_x_project_backward_workspace)
+    new {
+        x set_x: in, "`(b, s, g, d)` f32 f16 bf16";
+        weight set_weight: in, "`(maps, d, inner)` as x";
+        dy set_dy: in, "`(b, s, h, f)` as x or f32";
+    }
+    may {
+        bias set_bias: in, "`(maps, inner)` as x or f32";
+        weight2 set_weight2: in, "`(maps, inner, inner2)` as x";
+        bias2 set_bias2: in, "`(maps, inner2)` as x or f32: needs weight2";
+        weight3 set_weight3: in, "`(maps, inner2, inner3)` as x: needs weight2";
+        bias3 set_bias3: in, "`(maps, inner3)` as x or f32: needs weight3";
+        norm_weight set_norm_weight: in, "`(f)` as x or f32";
+        position set_position: in, "`(b, s)` i32: row of cos and sin";
+        cos set_cos: in, "`(positions, half)` f32: needs sin";
+        sin set_sin: in, "`(positions, half)` f32";
+        dx set_dx: out, "`(b, s, g, d)` as x";
+        dweight set_dweight: out, "`(maps, d, inner)` f32";
+        dbias set_dbias: out, "`(maps, inner)` f32: needs bias";
+        dweight2 set_dweight2: out, "`(maps, inner, inner2)` f32: needs weight2";
+        dbias2 set_dbias2: out, "`(maps, inner2)` f32: needs bias2";
+        dweight3 set_dweight3: out, "`(maps, inner2, inner3)` f32: needs weight3";
+        dbias3 set_dbias3: out, "`(maps, inner3)` f32: needs bias3";
+        dnorm_weight set_dnorm_weight: out, "`(f)` f32: needs norm_weight";
+        norm_eps set_norm_eps: f32, r"\> 0; 0: 1e-6; needs norm_weight";
+        act set_act: enum XProjectAct, "The fovea_x_project_act.";
+        rope_begin set_rope_begin: i32, "first rotated column; 2 * half columns turn";
+        rope_interleaved set_rope_interleaved: bool, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
+    }
+}
