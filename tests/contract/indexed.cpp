@@ -6,18 +6,6 @@ namespace {
 
 constexpr char kOp[] = "x_indexed_forward";
 
-Params with_ratio(const Params& from, float ratio) {
-  Params p = from;
-  p.at<float>(p.op().find("ratio")->offset) = ratio;
-  return p;
-}
-
-Params without(const Params& from, std::initializer_list<const char*> fields) {
-  Params p = from;
-  for (const char* field : fields) p[field].data = nullptr;
-  return p;
-}
-
 TEST(ContractIndexed, Numbers) {
   const Call plain_call = valid(kOp, "plain");
   const Params& plain = plain_call.params;
@@ -27,8 +15,8 @@ TEST(ContractIndexed, Numbers) {
   for (const char* field : {"measure", "reduce", "causal"}) refuses(with(plain, field, 9), field);
   says(with(plain, "pool_keys", 129),
        "x_indexed_forward: pool_keys is 129, wanted 1 .. 128, or 0 for keys");
-  says(with_ratio(plain, 1.5f), "x_indexed_forward: ratio is 1.5, wanted 0 .. 1");
-  says(with_ratio(with(plain, "pool_keys", 2), 0.5f),
+  says(with_number(plain, "ratio", 1.5f), "x_indexed_forward: ratio is 1.5, wanted 0 .. 1");
+  says(with_number(with(plain, "pool_keys", 2), "ratio", 0.5f),
        "x_indexed_forward: x_select_token: ratio is 0.5 with pool_keys, wanted count alone");
   accepts(with(plain, "lists", 2));
   says(with(plain, "lists", 4),

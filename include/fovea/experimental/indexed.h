@@ -54,9 +54,11 @@ typedef struct fovea_x_indexed_forward_params {
   fovea_tensor index_q;       /**< [in, optional] (b, s, index_heads, index_width) f32 f16 bf16
                                    e4m3: with index_k; absent: q */
   fovea_tensor index_k;       /**< [in, optional] (rows, t, index_keys, index_width) or paged
-                                   (pool, page, index_keys, index_width) f32 f16 bf16 e4m3 e5m2 i8 */
+                                   (pool, page, index_keys, index_width) f32 f16 bf16 e4m3
+                                   e5m2 i8 */
   fovea_tensor index_k_scale; /**< [in, optional] (rows, t, index_keys, index_groups) or paged
-                                   (pool, page, index_keys, index_groups) f32: of codes in index_k */
+                                   (pool, page, index_keys, index_groups) f32: of codes in
+                                   index_k */
   fovea_tensor weight;        /**< [in, optional] (b, s, index_heads) f32: of RELU_WEIGHTED */
   fovea_tensor code_q;        /**< [in, optional] (b, s, index_heads, code_words) i32: of HAMMING */
   fovea_tensor code;          /**< [in, optional] (rows, t, index_keys, code_words) or paged (pool,
