@@ -8,6 +8,7 @@
 // Workspace: the arrays side by side, then as much as the largest of the parts needs.
 #pragma once
 #include <algorithm>
+#include <bit>
 #include <type_traits>
 #include <vector>
 
@@ -42,6 +43,13 @@ class Program {
     });
   }
 
+  // A required tensor; without elements it may be NULL, which a part would take for absent.
+  static fovea_tensor given(fovea_tensor x) {
+    alignas(kWorkspaceAlign) static unsigned char nothing[kWorkspaceAlign];
+    if (!x.data) x.data = nothing;
+    return x;
+  }
+
   // What planning found: the workspace, and a name with the parts' kernels in order.
   Layout workspace() const;
   size_t scratch() const { return arrays_.bytes(); }
@@ -59,7 +67,7 @@ class Program {
   const Context& ctx_;
   bool running_ = false;
   // Planned arrays have addresses too, which nobody follows.
-  void* base_ = reinterpret_cast<void*>(uintptr_t{1} << 44);
+  void* base_ = std::bit_cast<void*>(uintptr_t{1} << 44);
   size_t scratch_ = 0;
   Layout arrays_, largest_;
   std::vector<Launch> launches_;

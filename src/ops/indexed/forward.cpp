@@ -22,12 +22,6 @@ int64_t share(float ratio, int64_t keys, int64_t least) {
   return part > static_cast<double>(least) ? static_cast<int64_t>(part) : least;
 }
 
-// Without elements it may be NULL, which a part would take for absent.
-fovea_tensor given(fovea_tensor x) {
-  if (!x.data) x.data = reinterpret_cast<void*>(uintptr_t{kWorkspaceAlign});
-  return x;
-}
-
 Index read_index(const Params& p) {
   check_together(kOp, p.index_q, "index_q", p.index_k, "index_k");
   check_together(kOp, p.code_q, "code_q", p.code, "code");
@@ -36,8 +30,8 @@ Index read_index(const Params& p) {
   if (p.code.data && p.index_k.data)
     refuse("%s: code is given with index_k, wanted one of them", kOp);
   const bool hamming = p.code_q.data != nullptr, own = p.index_q.data != nullptr;
-  const fovea_tensor q = hamming ? p.code_q : own ? p.index_q : given(p.q);
-  const fovea_tensor k = hamming ? p.code : own ? p.index_k : given(p.k);
+  const fovea_tensor q = hamming ? p.code_q : own ? p.index_q : Program::given(p.q);
+  const fovea_tensor k = hamming ? p.code : own ? p.index_k : Program::given(p.k);
   if (p.weight.data && !own) refuse("%s: weight is given without index_q, wanted both", kOp);
   for (const auto& [field, value] :
        {std::pair{"lists", p.lists}, {"count", p.count}, {"force_last", p.force_last}})
