@@ -17,6 +17,7 @@
 #include "fovea/experimental/multi_token.h"
 #include "fovea/experimental/sparse.h"
 #include "fovea/experimental/select.h"
+#include "fovea/experimental/indexed.h"
 #include "fovea/experimental/project.h"
 #include "fovea/experimental/recipe.h"
 #include "fovea/experimental/summary.h"

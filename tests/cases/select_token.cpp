@@ -3,7 +3,7 @@
 // methods by name.  data=0: small integers, whose scores are exact; 1: normal numbers, drawn again
 // until no decision is close; 2: small integers with NaN and infinities among them.
 #include "oracle/select_token.h"
-#include "cases/table.h"
+#include "cases/placed_case.h"
 #include "harness/pairwise.h"
 
 namespace cases {
@@ -12,133 +12,50 @@ namespace {
 using Params = fovea_x_select_token_params;
 constexpr char kOp[] = "x_select_token";
 
-class TokenBuild {
+class TokenBuild : Placed {
  public:
-  TokenBuild(const std::string& words, uint64_t seed) : made_(kOp, words, seed), random_(seed) {
-    Letters& x = made_.letters;
-    data_ = x.count("data") ? x.at("data") : 0;
-    x["r"] = x["b"];
-    if (made_.has("query_start") || made_.has("key_start")) x["r"] = 3;
-    if (made_.has("query_start")) x["b"] = 1;
-    if (made_.has("key_start") && !made_.has("query_start")) x["b"] = 3;
-    x["r+1"] = x["r"] + 1;
-    x["rows"] = made_.has("key_start") ? 1 : made_.has("cache_row") ? x["r"] + 2 : x["r"];
-    if (made_.has("page_table")) {
-      x["pages"] = (x["t"] + x["page"] - 1) / x["page"];
-      x["pool"] = x["pages"] * x["rows"] + 2;
-    }
-    capacity_ = made_.has("page_table") ? x["pages"] * x["page"] : x["t"];
-    const int64_t block =
-        made_.params<Params>().block_keys ? made_.params<Params>().block_keys : 64;
-    x["mask_bytes"] = ((capacity_ + block - 1) / block + 7) / 8;
+  TokenBuild(const std::string& words, uint64_t seed) : Placed(kOp, words, seed) {
+    const int64_t block = made.params<Params>().block_keys ? made.params<Params>().block_keys : 64;
+    made.letters["mask_bytes"] = ((capacity + block - 1) / block + 7) / 8;
   }
 
   static harness::Call build(const std::string& words, uint64_t seed) {
     for (uint64_t attempt = 0;; ++attempt) {
       TokenBuild one(words, seed + attempt * 0x9e37);
       one.inputs();
-      one.fill();
-      one.made_.outputs();
-      one.account();
-      const Params& p = one.made_.params<Params>();
+      one.fill([&](const std::string& field, const int64_t*, double x, double u) {
+        return field == "q" || field == "k" ? one.number(x, u) : other(field, u);
+      });
+      one.made.outputs();
+      const Params& p = one.made.params<Params>();
       oracle::TokenOracle exact(p), rounded(p);
+      one.account(exact.layout(), exact.sequences(), {"q", "code_q", "weight"},
+                  {"k", "code", "k_scale"});
       oracle::TokenResult a = exact.run(oracle::Mode::exact);
       oracle::TokenResult b = rounded.run(oracle::Mode::rounded);
-      const bool close = a.margin < 1e-5 && one.data_ == 1;
+      const bool close = a.margin < 1e-5 && one.data == 1;
       if (close && attempt < 60) continue;
       if (close) throw std::runtime_error(words + ": every draw is close");
-      one.made_.expect({{"index", a.index, b.index, true},
-                        {"index_count", a.index_count, b.index_count, true},
-                        {"kept_score", a.kept_score, b.kept_score},
-                        {"kept_mass", a.kept_mass, b.kept_mass}});
-      return std::move(one.made_.call);
+      one.made.expect({{"index", a.index, b.index, true},
+                       {"index_count", a.index_count, b.index_count, true},
+                       {"kept_score", a.kept_score, b.kept_score},
+                       {"kept_mass", a.kept_mass, b.kept_mass}});
+      return std::move(one.made.call);
     }
   }
 
  private:
-  // As TableCall::inputs, with pages for what lies in pages.
-  void inputs() {
-    if (made_.has("page_table")) {
-      const int64_t rows = made_.letters["rows"], t = made_.letters["t"];
-      made_.letters["rows"] = made_.letters["pool"], made_.letters["t"] = made_.letters["page"];
-      made_.inputs({"page_table"});
-      made_.letters["rows"] = rows, made_.letters["t"] = t;
-      add_field(made_.call, "page_table", made_.letters, harness::Lay::contiguous);
-      return;
-    }
-    made_.inputs();
-  }
   double number(double x, double u) const {
-    if (data_ == 1) return x;
-    if (data_ == 2 && u < 0.02) return u < 0.01 ? NAN : u < 0.015 ? HUGE_VAL : -HUGE_VAL;
+    if (data == 1) return x;
+    if (data == 2 && u < 0.02) return u < 0.01 ? NAN : u < 0.015 ? HUGE_VAL : -HUGE_VAL;
     return std::clamp(std::round(1.2 * x), -2.0, 2.0);
   }
-  static double start(int64_t r, int64_t total) {
-    return static_cast<double>(r == 0 ? 0 : r == 1 ? total / 2 : r == 2 ? total / 2 + 1 : total);
-  }
-  double integer(const std::string& field, const int64_t* i, double u) {
-    Letters& x = made_.letters;
-    const int64_t first = i[0];
-    if (field == "query_start") return start(first, x["s"]);
-    if (field == "key_start") return start(first, x["t"]);
-    if (field == "query_len")
-      return static_cast<double>(first == 0 ? x["s"] : first == 1 ? x["s"] / 2 : 0);
-    if (field == "key_len" || field == "context_len") {
-      const int64_t more = field == "key_len" ? 0 : 2;
-      return static_cast<double>(first == 0   ? std::max<int64_t>(capacity_ - 3, 0)
-                                 : first == 1 ? capacity_ / 2 + more
-                                              : 9);
-    }
-    if (field == "cache_row") return first == 2 ? -1 : static_cast<double>(x["rows"] - 1 - first);
-    if (field == "page_table") {
-      const int64_t page = i[0] * x["pages"] + i[1];
-      return static_cast<double>(page % 7 == 5 ? -1 : page * 5 % x["pool"]);
-    }
+  static double other(const std::string& field, double u) {
     if (field == "block_mask") return std::floor(u * 256);
     if (field == "k_scale") return std::exp2(std::floor(u * 3) - 1);
     if (field == "weight") return std::floor(u * 5) - 1;
     return static_cast<double>(static_cast<int32_t>(u * 4294967296.0 - 2147483648.0));  // codes
   }
-  void fill() {
-    harness::Call& call = made_.call;
-    for (size_t f = 0; f < call.fields.size(); ++f) {
-      const std::string& field = call.fields[f].name;
-      uint64_t n = harness::hash(f) % (1 << 30);
-      call.fill(f, [&](const int64_t* i) {
-        const double u = random_.uniform(++n);
-        return field == "q" || field == "k" ? number(random_.normal(n), u) : integer(field, i, u);
-      });
-    }
-  }
-  // Rows and keys of a sequence count, whatever a window hides.
-  void account() {
-    harness::Call& call = made_.call;
-    const oracle::TokenOracle oracle(made_.params<Params>());
-    const oracle::Layout& at = oracle.layout();
-    std::map<std::array<int64_t, 2>, bool> rows, keys, entries;
-    for (int64_t r = 0; r < oracle.sequences(); ++r) {
-      const oracle::Sequence q = oracle::sequence(at, r);
-      for (int64_t i = 0; i < q.rows; ++i) rows[{q.batch, q.row + i}] = true;
-      for (int64_t j = 0; j < q.keys; ++j) {
-        if (at.page) entries[{q.cache, (q.store + j) / at.page}] = true;
-        const oracle::Place p = oracle::place(at, q, q.store + j);
-        if (p.present) keys[{p.row, p.slot}] = true;
-      }
-    }
-    const auto only = [&](std::initializer_list<const char*> fields, const auto& used, int second) {
-      for (const char* field : fields)
-        if (made_.has(field))
-          call.account(call.field(field), [&](const int64_t* i) {
-            return used.count({i[0], i[second]}) != 0;
-          });
-    };
-    only({"q", "code_q", "weight"}, rows, 1), only({"block_mask"}, rows, 2);
-    only({"k", "code", "k_scale"}, keys, 1), only({"page_table"}, entries, 1);
-  }
-
-  TableCall made_;
-  harness::Random random_;
-  int64_t data_, capacity_;
 };
 
 class TokenCases {

@@ -16,7 +16,8 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_group_norm_backward, _x_sparse_forward, _x_sparse_backward, _x_select_block,
                  _x_pool_forward, _x_pool_backward, _x_probe_forward, _x_combine_forward,
                  _x_combine_backward, _x_compare_forward, _x_cache_step, _x_select_token,
-                 _x_select_line, _x_select_heads, _x_project_forward, _x_project_backward)
+                 _x_select_line, _x_select_heads, _x_indexed_forward, _x_project_forward,
+                 _x_project_backward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
@@ -24,9 +25,9 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "project_forward", "project_backward", "CacheRule", "CompareMeasure", "Gate", "Pool",
-           "ProbeReduce", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
-           "SelectRule", "SelectScope", "SelectScore"]
+           "indexed_forward", "project_forward", "project_backward", "CacheRule", "CompareMeasure",
+           "Gate", "Pool", "ProbeReduce", "ProjectAct", "SelectMeasure", "SelectNormalise",
+           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -2848,6 +2849,184 @@ def select_heads(ctx_or_q=None, /, q=None, k=None, *, ctx=None, head_map=None, l
     if causal:
         call.scalar("i", 692, causal, "causal")
     return call.run(head_map, label, count)
+
+
+def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,
+                    index=None, index_count=None, index_q=None, index_k=None, index_k_scale=None,
+                    weight=None, code_q=None, code=None, v_mean=None, sink_logit=None, k_scale=None,
+                    v_scale=None, query_start=None, key_start=None, query_len=None, key_len=None,
+                    page_table=None, cache_row=None, context_len=None, x=None, keep=None,
+                    query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0, lists=0,
+                    count=0, first_keys=0, last_keys=0, force_last=0, pool_keys=0, subset=0,
+                    scale=0.0, softcap=0.0, index_scale=0.0, ratio=0.0, measure=0, reduce=0,
+                    causal=0):
+    """Attention over the keys that an index finds.
+
+    Selection is x_select_token's, with index_q and index_k as its q and k; absent, q and k are
+    their own index.  A list has k entries, forced ones among them, with
+    k = max(count, floor(ratio * keys that the window lets the row see), force_last).
+    Equal scores: the lower key first.  Rows past query_len are neither read nor written.
+
+    Errors name this operation, then the part that refuses, with that part's names of fields.
+    Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
+    Sources: DSA (2512.02556), MiniMax Sparse Attention (2606.13392), SparQ (2312.04985), Loki
+    (2406.02542), HashAttention (2412.14468).
+
+    Example
+      o = fovea.experimental.indexed_forward(q, k, v)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q or e4m3 e5m2 i8
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q or e4m3 e5m2 i8
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: of the sum over the list
+      index: (b, x, s, keep) i32: the lists, as x_select_token writes them; keys past `keep` are cut
+      index_count: (b, x, s) i32: keys wanted, with index
+
+    Optional inputs
+      index_q: (b, s, index_heads, index_width) f32 f16 bf16 e4m3: with index_k; absent: q
+      index_k: (rows, t, index_keys, index_width) or paged (pool, page, index_keys, index_width) f32
+          f16 bf16 e4m3 e5m2 i8
+      index_k_scale: (rows, t, index_keys, index_groups) or paged (pool, page, index_keys,
+          index_groups) f32: of codes in index_k
+      weight: (b, s, index_heads) f32: of RELU_WEIGHTED
+      code_q: (b, s, index_heads, code_words) i32: of HAMMING
+      code: (rows, t, index_keys, code_words) or paged (pool, page, index_keys, code_words) i32: of
+          HAMMING
+      v_mean: (b, h, e) as q: the mean of the values of each sequence; of DOT and SUBSET without
+          pool_keys, not packed
+      sink_logit: (h) f32: a learned term of the denominator
+      k_scale: (rows, t, g, groups) or paged (pool, page, g, groups) f32: as in attention_forward
+      v_scale: (rows, t, g, groups) or paged (pool, page, g, groups) f32: the same of v
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
+      query_len: (r) i32: rows in use
+      key_len: (r) i32: keys in use
+      page_table: (rows, pages) i32: pool page of each page of k, v and the index's keys; -1: absent
+      cache_row: (r) i32: row of page_table, or of k and v
+      context_len: (r) i32: p_i = i + context_len - Lq; absent: Lk
+
+    x, keep: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: longest sequence of rows; 0: s
+      key_max: longest sequence of keys; 0: t, or pages * page
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the same; 0: all, 1: none
+      sink_keys: keys at positions below this stay visible through window_left
+      lists: list heads without index, a divisor of h; 0: index_heads without reduce, else 1
+      count: keys, or blocks of pool_keys, in a list
+      first_keys: first keys that are seen beside the list
+      last_keys: keys up to the row's own position that are seen beside it
+      force_last: the last keys (or blocks) that the row sees are in the list
+      pool_keys: keys of a block that is selected as a whole, 1 .. 128; 0: keys
+      subset: columns of SUBSET, 1 .. index_width
+      scale: of attention's scores, > 0; 0: 1 / sqrt(d)
+      softcap: of attention's scores; 0: none
+      index_scale: of the index's, > 0; 0: 1 / sqrt(index_width), for HAMMING 1
+      ratio: share of the keys that a row sees; not with pool_keys
+      measure: "dot", "relu_weighted", "hamming", "subset"
+      reduce: fovea_x_select_reduce: over the index's heads of a list head
+      causal: 1: window_right = 1
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_indexed_forward)
+    else:
+        call, inputs = _x_indexed_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    if index_q is not None:
+        call.put("index_q", 488, index_q)
+    if index_k is not None:
+        call.put("index_k", 584, index_k)
+    if index_k_scale is not None:
+        call.put("index_k_scale", 680, index_k_scale)
+    if weight is not None:
+        call.put("weight", 776, weight)
+    if code_q is not None:
+        call.put("code_q", 872, code_q)
+    if code is not None:
+        call.put("code", 968, code)
+    if v_mean is not None:
+        call.put("v_mean", 1064, v_mean)
+    if sink_logit is not None:
+        call.put("sink_logit", 1160, sink_logit)
+    if k_scale is not None:
+        call.put("k_scale", 1256, k_scale)
+    if v_scale is not None:
+        call.put("v_scale", 1352, v_scale)
+    if query_start is not None:
+        call.put("query_start", 1448, query_start)
+    if key_start is not None:
+        call.put("key_start", 1544, key_start)
+    if query_len is not None:
+        call.put("query_len", 1640, query_len)
+    if key_len is not None:
+        call.put("key_len", 1736, key_len)
+    if page_table is not None:
+        call.put("page_table", 1832, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 1928, cache_row)
+    if context_len is not None:
+        call.put("context_len", 2024, context_len)
+    o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if index is not None:
+        index = None if index is False else call.out("index", 2120, index, lambda: (v_q[2][0],
+            call.size("x", x), v_q[2][1], call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 2216, index_count,
+            lambda: (v_q[2][0], call.size("x", x), v_q[2][1]), 8)
+    if query_max:
+        call.scalar("q", 2312, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 2320, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 2328, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 2336, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 2344, sink_keys, "sink_keys")
+    if lists:
+        call.scalar("q", 2352, lists, "lists")
+    if count:
+        call.scalar("q", 2360, count, "count")
+    if first_keys:
+        call.scalar("q", 2368, first_keys, "first_keys")
+    if last_keys:
+        call.scalar("q", 2376, last_keys, "last_keys")
+    if force_last:
+        call.scalar("q", 2384, force_last, "force_last")
+    if pool_keys:
+        call.scalar("q", 2392, pool_keys, "pool_keys")
+    if subset:
+        call.scalar("q", 2400, subset, "subset")
+    if scale:
+        call.scalar("f", 2408, scale, "scale")
+    if softcap:
+        call.scalar("f", 2412, softcap, "softcap")
+    if index_scale:
+        call.scalar("f", 2416, index_scale, "index_scale")
+    if ratio:
+        call.scalar("f", 2420, ratio, "ratio")
+    if measure:
+        call.enum(2424, measure, "measure", SelectScore)
+    if reduce:
+        call.scalar("i", 2428, reduce, "reduce")
+    if causal:
+        call.scalar("i", 2432, causal, "causal")
+    return call.run(o, lse, index, index_count)
 
 
 def project_forward(ctx_or_x=None, /, x=None, weight=None, *, ctx=None, y=None, code=None,

@@ -5,6 +5,7 @@
 #define FOVEA_EXPERIMENTAL_FOVEA_HPP
 
 #include "../fovea.hpp"
+#include "indexed.h"
 #include "kl.h"
 #include "multi_token.h"
 #include "project.h"
@@ -39,6 +40,7 @@
   X(x_select_token) \
   X(x_select_line) \
   X(x_select_heads) \
+  X(x_indexed_forward) \
   X(x_project_forward) \
   X(x_project_backward)
 

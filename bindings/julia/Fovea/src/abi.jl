@@ -1085,6 +1085,55 @@ struct XSelectHeadsParams
     causal::Int32
 end
 
+# fovea_x_indexed_forward_params
+struct XIndexedForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    o::Tensor
+    lse::Tensor
+    index_q::Tensor
+    index_k::Tensor
+    index_k_scale::Tensor
+    weight::Tensor
+    code_q::Tensor
+    code::Tensor
+    v_mean::Tensor
+    sink_logit::Tensor
+    k_scale::Tensor
+    v_scale::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
+    context_len::Tensor
+    index::Tensor
+    index_count::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    lists::Int64
+    count::Int64
+    first_keys::Int64
+    last_keys::Int64
+    force_last::Int64
+    pool_keys::Int64
+    subset::Int64
+    scale::Float32
+    softcap::Float32
+    index_scale::Float32
+    ratio::Float32
+    measure::Int32
+    reduce::Int32
+    causal::Int32
+    reserved::Int32
+end
+
 # fovea_x_project_forward_params
 struct XProjectForwardParams
     struct_size::Csize_t
@@ -1689,6 +1738,14 @@ fovea_x_select_heads_workspace(ctx, params, bytes) =
 const _fovea_x_select_heads = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_select_heads(ctx, params) =
     ccall(symbol(_fovea_x_select_heads, :fovea_x_select_heads), Int32, (Ptr{Cvoid}, Ref{XSelectHeadsParams}), ctx, params)
+
+const _fovea_x_indexed_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_indexed_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_indexed_forward_workspace, :fovea_x_indexed_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XIndexedForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_indexed_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_indexed_forward(ctx, params) =
+    ccall(symbol(_fovea_x_indexed_forward, :fovea_x_indexed_forward), Int32, (Ptr{Cvoid}, Ref{XIndexedForwardParams}), ctx, params)
 
 const _fovea_x_project_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_project_forward_workspace(ctx, params, bytes) =

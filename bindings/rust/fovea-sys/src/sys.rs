@@ -1569,6 +1569,68 @@ c_struct! {
 
 c_struct! {
     /// ```text
+    /// Attention over the keys that an index finds.
+    ///
+    /// Selection is x_select_token's, with index_q and index_k as its q and k; absent, q and k are
+    /// their own index.  A list has k entries, forced ones among them, with
+    /// k = max(count, floor(ratio * keys that the window lets the row see), force_last).
+    /// Equal scores: the lower key first.  Rows past query_len are neither read nor written.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
+    /// Sources: DSA (2512.02556), MiniMax Sparse Attention (2606.13392), SparQ (2312.04985), Loki
+    /// (2406.02542), HashAttention (2412.14468).
+    /// ```
+    fovea_x_indexed_forward_params: 2440 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_indexed_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8";
+    o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
+    lse: fovea_tensor = 392, "`(b, h, s)` f32: of the sum over the list";
+    index_q: fovea_tensor = 488, "`(b, s, index_heads, index_width)` f32 f16 bf16 e4m3: with index_k; absent: q";
+    index_k: fovea_tensor = 584, "`(rows, t, index_keys, index_width) or paged (pool, page, index_keys, index_width)` f32 f16 bf16 e4m3 e5m2 i8";
+    index_k_scale: fovea_tensor = 680, "`(rows, t, index_keys, index_groups) or paged (pool, page, index_keys, index_groups)` f32: of codes in index_k";
+    weight: fovea_tensor = 776, "`(b, s, index_heads)` f32: of RELU_WEIGHTED";
+    code_q: fovea_tensor = 872, "`(b, s, index_heads, code_words)` i32: of HAMMING";
+    code: fovea_tensor = 968, "`(rows, t, index_keys, code_words) or paged (pool, page, index_keys, code_words)` i32: of HAMMING";
+    v_mean: fovea_tensor = 1064, "`(b, h, e)` as q: the mean of the values of each sequence; of DOT and SUBSET without pool_keys, not packed";
+    sink_logit: fovea_tensor = 1160, "`(h)` f32: a learned term of the denominator";
+    k_scale: fovea_tensor = 1256, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as in attention_forward";
+    v_scale: fovea_tensor = 1352, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: the same of v";
+    query_start: fovea_tensor = 1448, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 1544, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+    query_len: fovea_tensor = 1640, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 1736, "`(r)` i32: keys in use";
+    page_table: fovea_tensor = 1832, "`(rows, pages)` i32: pool page of each page of k, v and the index's keys; -1: absent";
+    cache_row: fovea_tensor = 1928, "`(r)` i32: row of page_table, or of k and v";
+    context_len: fovea_tensor = 2024, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
+    index: fovea_tensor = 2120, "`(b, x, s, keep)` i32: the lists, as x_select_token writes them; keys past `keep` are cut";
+    index_count: fovea_tensor = 2216, "`(b, x, s)` i32: keys wanted, with index";
+    query_max: i64 = 2312, "longest sequence of rows; 0: s";
+    key_max: i64 = 2320, "longest sequence of keys; 0: t, or pages * page";
+    window_left: i64 = 2328, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 2336, "keys seen to the right, the same; 0: all, 1: none";
+    sink_keys: i64 = 2344, "keys at positions below this stay visible through window_left";
+    lists: i64 = 2352, "list heads without index, a divisor of h; 0: index_heads without reduce, else 1";
+    count: i64 = 2360, "keys, or blocks of pool_keys, in a list";
+    first_keys: i64 = 2368, "first keys that are seen beside the list";
+    last_keys: i64 = 2376, "keys up to the row's own position that are seen beside it";
+    force_last: i64 = 2384, "the last keys (or blocks) that the row sees are in the list";
+    pool_keys: i64 = 2392, "keys of a block that is selected as a whole, 1 .. 128; 0: keys";
+    subset: i64 = 2400, "columns of SUBSET, 1 .. index_width";
+    scale: f32 = 2408, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+    softcap: f32 = 2412, "of attention's scores; 0: none";
+    index_scale: f32 = 2416, r"of the index's, \> 0; 0: 1 / sqrt(index_width), for HAMMING 1";
+    ratio: f32 = 2420, "share of the keys that a row sees; not with pool_keys";
+    measure: i32 = 2424, "The fovea_x_select_score.";
+    reduce: i32 = 2428, "fovea_x_select_reduce: over the index's heads of a list head";
+    causal: i32 = 2432, "1: window_right = 1";
+    reserved: i32 = 2436, "0";
+}
+
+c_struct! {
+    /// ```text
     /// A row of each head through the layers that are given:
     ///
     ///   y = act(act(x weight + bias) weight2 + bias2) weight3 + bias3
@@ -2110,6 +2172,7 @@ functions! {
         x_select_token: fovea_x_select_token_params, fovea_x_select_token, fovea_x_select_token_workspace;
         x_select_line: fovea_x_select_line_params, fovea_x_select_line, fovea_x_select_line_workspace;
         x_select_heads: fovea_x_select_heads_params, fovea_x_select_heads, fovea_x_select_heads_workspace;
+        x_indexed_forward: fovea_x_indexed_forward_params, fovea_x_indexed_forward, fovea_x_indexed_forward_workspace;
         x_project_forward: fovea_x_project_forward_params, fovea_x_project_forward, fovea_x_project_forward_workspace;
         x_project_backward: fovea_x_project_backward_params, fovea_x_project_backward, fovea_x_project_backward_workspace;
     }

@@ -1091,6 +1091,70 @@ op! {
 
 op! {
     /// ```text
+    /// Attention over the keys that an index finds.
+    ///
+    /// Selection is x_select_token's, with index_q and index_k as its q and k; absent, q and k are
+    /// their own index.  A list has k entries, forced ones among them, with
+    /// k = max(count, floor(ratio * keys that the window lets the row see), force_last).
+    /// Equal scores: the lower key first.  Rows past query_len are neither read nor written.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
+    /// Sources: DSA (2512.02556), MiniMax Sparse Attention (2606.13392), SparQ (2312.04985), Loki
+    /// (2406.02542), HashAttention (2412.14468).
+    /// ```
+    XIndexedForward(x_indexed_forward: fovea_x_indexed_forward_params, fovea_x_indexed_forward, fovea_x_indexed_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32: of the sum over the list";
+        index_q set_index_q: in, "`(b, s, index_heads, index_width)` f32 f16 bf16 e4m3: with index_k; absent: q";
+        index_k set_index_k: in, "`(rows, t, index_keys, index_width) or paged (pool, page, index_keys, index_width)` f32 f16 bf16 e4m3 e5m2 i8";
+        index_k_scale set_index_k_scale: in, "`(rows, t, index_keys, index_groups) or paged (pool, page, index_keys, index_groups)` f32: of codes in index_k";
+        weight set_weight: in, "`(b, s, index_heads)` f32: of RELU_WEIGHTED";
+        code_q set_code_q: in, "`(b, s, index_heads, code_words)` i32: of HAMMING";
+        code set_code: in, "`(rows, t, index_keys, code_words) or paged (pool, page, index_keys, code_words)` i32: of HAMMING";
+        v_mean set_v_mean: in, "`(b, h, e)` as q: the mean of the values of each sequence; of DOT and SUBSET without pool_keys, not packed";
+        sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator";
+        k_scale set_k_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as in attention_forward";
+        v_scale set_v_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: the same of v";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+        query_len set_query_len: in, "`(r)` i32: rows in use";
+        key_len set_key_len: in, "`(r)` i32: keys in use";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each page of k, v and the index's keys; -1: absent";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k and v";
+        context_len set_context_len: in, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
+        index set_index: out, "`(b, x, s, keep)` i32: the lists, as x_select_token writes them; keys past `keep` are cut";
+        index_count set_index_count: out, "`(b, x, s)` i32: keys wanted, with index";
+        query_max set_query_max: i64, "longest sequence of rows; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
+        window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
+        window_right set_window_right: i64, "keys seen to the right, the same; 0: all, 1: none";
+        sink_keys set_sink_keys: i64, "keys at positions below this stay visible through window_left";
+        lists set_lists: i64, "list heads without index, a divisor of h; 0: index_heads without reduce, else 1";
+        count set_count: i64, "keys, or blocks of pool_keys, in a list";
+        first_keys set_first_keys: i64, "first keys that are seen beside the list";
+        last_keys set_last_keys: i64, "keys up to the row's own position that are seen beside it";
+        force_last set_force_last: i64, "the last keys (or blocks) that the row sees are in the list";
+        pool_keys set_pool_keys: i64, "keys of a block that is selected as a whole, 1 .. 128; 0: keys";
+        subset set_subset: i64, "columns of SUBSET, 1 .. index_width";
+        scale set_scale: f32, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+        softcap set_softcap: f32, "of attention's scores; 0: none";
+        index_scale set_index_scale: f32, r"of the index's, \> 0; 0: 1 / sqrt(index_width), for HAMMING 1";
+        ratio set_ratio: f32, "share of the keys that a row sees; not with pool_keys";
+        measure set_measure: enum XSelectScore, "The fovea_x_select_score.";
+        reduce set_reduce: i32, "fovea_x_select_reduce: over the index's heads of a list head";
+        causal set_causal: bool, "1: window_right = 1";
+    }
+}
+
+op! {
+    /// ```text
     /// A row of each head through the layers that are given:
     ///
     ///   y = act(act(x weight + bias) weight2 + bias2) weight3 + bias3
