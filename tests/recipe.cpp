@@ -109,6 +109,15 @@ TEST(Recipe, Refusals) {
             "recipe blasst: operation is NULL, wanted x_sparse_forward");
   EXPECT_EQ(refusal("moa", "attention_forward", p),
             "recipe moa: head_window is absent, wanted (h, 3) i32");
+  auto indexed = params<fovea_x_indexed_forward_params>();
+  float x = 0;
+  indexed.index_q.data = indexed.index_k.data = &x;
+  EXPECT_EQ(refusal("msa", "x_indexed_forward", indexed),
+            "recipe msa: lists is 0, wanted list heads without index, a divisor of h");
+  indexed.lists = 2;
+  EXPECT_EQ(fovea_x_recipe_apply("msa", "x_indexed_forward", &indexed), FOVEA_OK);
+  EXPECT_EQ(indexed.lists, 2);
+  EXPECT_EQ(indexed.reduce, FOVEA_X_SELECT_REDUCE_SUM);
   p.struct_size = 16;
   EXPECT_EQ(refusal("moa", "attention_forward", p),
             "recipe moa: struct_size is 16, wanted sizeof(fovea_attention_forward_params), at "

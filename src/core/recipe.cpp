@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstddef>
 #include <cstring>
 #include <iterator>
 
@@ -13,7 +14,7 @@
 namespace fovea {
 namespace {
 
-enum class Kind { i64, f32, i32 };
+enum class Kind { tensor, i64, f32, i32 };
 
 // Offsets are those in the operation's params and in its backward's; 0: it has no such field.
 struct Number {
@@ -22,6 +23,7 @@ struct Number {
   uint32_t at, at_back;
 };
 struct Need {
+  Kind kind;
   const char *field, *wanted;
   uint32_t at, at_back;
 };
@@ -85,6 +87,8 @@ void tell(const Recipe& r, fovea_x_recipe* to) {
   to->struct_size = size;
 }
 
+static_assert(offsetof(fovea_tensor, data) == 0 && sizeof(void*) == sizeof(int64_t));
+
 template <class T>
 void write(unsigned char* to, double value) {
   const T x = static_cast<T>(value);
@@ -95,10 +99,12 @@ void apply(const Recipe& r, bool back, unsigned char* params) {
   for (int i = r.need; i < r.need + r.needs; ++i) {
     const Need& need = kNeeds[i];
     const uint32_t at = back ? need.at_back : need.at;
-    fovea_tensor x;
-    std::memcpy(&x, params + at, sizeof x);
-    if (at && !x.data)
-      refuse("recipe %s: %s is absent, wanted %s", r.told.name, need.field, need.wanted);
+    if (!at) continue;
+    int64_t given = 0;  // an address, or a number
+    std::memcpy(&given, params + at, need.kind == Kind::i32 ? sizeof(int32_t) : sizeof given);
+    if (!given)
+      refuse("recipe %s: %s is %s, wanted %s", r.told.name, need.field,
+             need.kind == Kind::tensor ? "absent" : "0", need.wanted);
   }
   for (int i = r.number; i < r.number + r.numbers; ++i) {
     const Number& number = kNumbers[i];

@@ -3,8 +3,7 @@
 // definition of its paper.  What a case says in words stands in place of the method's numbers.
 #include "oracle/recipes.h"
 
-#include "cases/table.h"
-#include "oracle/sparse.h"
+#include "cases/recipe_case.h"
 
 namespace cases {
 namespace {
@@ -12,47 +11,12 @@ namespace {
 using namespace oracle::recipes;
 using oracle::Attention;
 using oracle::Mode;
-using Define = std::function<Attention(const Attention&, Mode)>;
 
-template <class P>
-Attention load(const P& p) {
-  if constexpr (requires { p.index; })
-    return oracle::load_sparse(p).a;
-  else
-    return oracle::load_attention(p);
-}
-
-// o and lse of the call's operands under a definition.
-template <class P>
-std::vector<Expected> attend(TableCall& made, const Define& define) {
-  const P& p = made.params<P>();
-  const Attention a = load(p);
-  const auto exact = oracle::forward(define(a, Mode::exact), p.o, p.lse, Mode::exact);
-  const auto rounded = oracle::forward(define(a, Mode::rounded), p.o, p.lse, Mode::rounded);
-  return {{"o", exact.o, rounded.o}, {"lse", exact.lse, rounded.lse}};
-}
-
-Table dense(const Define& define, std::map<std::string, Table::Fill> fills = {}) {
+Table dense(const DefineSeen& define, std::map<std::string, Table::Fill> fills = {}) {
   return Table(
       "attention_forward",
       [define](TableCall& made) { return attend<fovea_attention_forward_params>(made, define); },
       std::move(fills));
-}
-
-const std::vector<std::vector<std::string>> kShapes = {
-    {"q:f32", "q:bf16", "q:f16"},
-    {"b=2 h=4 g=2 d=64 e=64", "b=1 h=4 g=4 d=16 e=24", "b=1 h=6 g=1 d=128 e=128"},
-    {"contiguous", "head_first", "odd"},
-    {"lse o:f32", "lse", ""}};
-
-std::vector<std::vector<std::string>> over(std::vector<std::string> lengths) {
-  std::vector<std::vector<std::string>> axes = kShapes;
-  axes.push_back(std::move(lengths));
-  return axes;
-}
-
-void add(std::vector<harness::Case>& to, const Table& table) {
-  for (const harness::Case& c : table.cases()) to.push_back(c);
 }
 
 // ---- windows
@@ -61,19 +25,20 @@ void streaming(std::vector<harness::Case>& to) {
   const auto by = [](int64_t sinks, int64_t window) {
     return dense([=](const Attention& a, Mode) { return streamingllm(a, sinks, window); });
   };
-  add(to, by(4, 2000)
-              .recipe("streamingllm")
-              .each("paper", {"q:bf16 b=1 s=70 t=2100 h=2 g=1 d=16 e=16 lse",
-                              "q:f32 b=1 s=3 t=2003 h=2 g=2 d=8 e=8 lse"}));
-  add(to, by(4, 7)
-              .recipe("streamingllm")
-              .each("small", {"b=1 s=5 t=16 h=2 g=1 d=8 e=8 lse window_left=7"}, true));
-  add(to,
-      by(2, 9)
-          .recipe("streamingllm")
-          .sweep(over({"s=20 t=40 window_left=9 sink_keys=2", "s=1 t=33 window_left=9 sink_keys=2",
-                       "s=40 t=30 window_left=9 sink_keys=2", "s=7 t=7 window_left=9 sink_keys=2"}),
-                 31));
+  add_cases(to, by(4, 2000)
+                    .recipe("streamingllm")
+                    .each("paper", {"q:bf16 b=1 s=70 t=2100 h=2 g=1 d=16 e=16 lse",
+                                    "q:f32 b=1 s=3 t=2003 h=2 g=2 d=8 e=8 lse"}));
+  add_cases(to, by(4, 7)
+                    .recipe("streamingllm")
+                    .each("small", {"b=1 s=5 t=16 h=2 g=1 d=8 e=8 lse window_left=7"}, true));
+  add_cases(to, by(2, 9)
+                    .recipe("streamingllm")
+                    .sweep(over_shapes({"s=20 t=40 window_left=9 sink_keys=2",
+                                        "s=1 t=33 window_left=9 sink_keys=2",
+                                        "s=40 t=30 window_left=9 sink_keys=2",
+                                        "s=7 t=7 window_left=9 sink_keys=2"}),
+                           31));
   // A step on a full ring of 4 + 12 slots, its keys turned by their ranks there.
   for (const int64_t seen : {11, 16, 45}) {
     const int64_t live = std::min<int64_t>(seen, 16);
@@ -84,10 +49,10 @@ void streaming(std::vector<harness::Case>& to) {
           }}});
     const std::string words =
         "b=2 s=1 h=2 g=2 d=16 e=8 cos sin key_position lse half=8 positions=16 t=";
-    add(to, step.recipe("streamingllm")
-                .each(("seen" + std::to_string(seen)).c_str(),
-                      {"q:f32 " + words + std::to_string(live),
-                       "q:bf16 " + words + std::to_string(live)}));
+    add_cases(to, step.recipe("streamingllm")
+                      .each(("seen" + std::to_string(seen)).c_str(),
+                            {"q:f32 " + words + std::to_string(live),
+                             "q:bf16 " + words + std::to_string(live)}));
   }
 }
 
@@ -103,13 +68,15 @@ void spans(std::vector<harness::Case>& to) {
     return dense([=](const Attention& a, Mode) { return moa(a, sinks, span); },
                  {{"head_window", row(span, sinks)}});
   };
-  add(to, moa_of(64, 64).recipe("moa").each(
-              "paper", {"q:bf16 b=1 s=130 t=700 h=4 g=2 d=64 e=64 lse head_window"}));
-  add(to, moa_of(2, 2).recipe("moa").each("small", {"b=1 s=4 t=12 h=3 g=1 d=8 e=8 lse head_window"},
-                                          true));
-  add(to,
+  add_cases(to, moa_of(64, 64).recipe("moa").each(
+                    "paper", {"q:bf16 b=1 s=130 t=700 h=4 g=2 d=64 e=64 lse head_window"}));
+  add_cases(to, moa_of(2, 2).recipe("moa").each(
+                    "small", {"b=1 s=4 t=12 h=3 g=1 d=8 e=8 lse head_window"}, true));
+  add_cases(
+      to,
       moa_of(3, 5).recipe("moa").sweep(
-          over({"s=20 t=90 head_window", "s=1 t=60 head_window", "s=50 t=20 head_window"}), 32));
+          over_shapes({"s=20 t=90 head_window", "s=1 t=60 head_window", "s=50 t=20 head_window"}),
+          32));
   const auto retrieval = [](int64_t head) { return head % 2 == 1; };
   const auto duo_of = [&](int64_t sinks, int64_t recent) {
     const auto window = [=](int64_t head) { return retrieval(head) ? 0 : recent; };
@@ -117,17 +84,17 @@ void spans(std::vector<harness::Case>& to) {
         [=](const Attention& a, Mode) { return duoattention(a, sinks, recent, retrieval); },
         {{"head_window", row(window, sinks)}});
   };
-  add(to, duo_of(64, 256)
-              .recipe("duoattention")
-              .each("paper", {"q:bf16 b=1 s=130 t=700 h=4 g=2 d=64 e=64 lse head_window"}));
-  add(to, duo_of(2, 3)
-              .recipe("duoattention")
-              .each("small", {"b=1 s=4 t=12 h=2 g=1 d=8 e=8 lse head_window"}, true));
-  add(to,
-      duo_of(3, 6)
-          .recipe("duoattention")
-          .sweep(over({"s=20 t=90 head_window", "s=1 t=60 head_window", "s=50 t=20 head_window"}),
-                 33));
+  add_cases(to, duo_of(64, 256)
+                    .recipe("duoattention")
+                    .each("paper", {"q:bf16 b=1 s=130 t=700 h=4 g=2 d=64 e=64 lse head_window"}));
+  add_cases(to, duo_of(2, 3)
+                    .recipe("duoattention")
+                    .each("small", {"b=1 s=4 t=12 h=2 g=1 d=8 e=8 lse head_window"}, true));
+  add_cases(to, duo_of(3, 6)
+                    .recipe("duoattention")
+                    .sweep(over_shapes({"s=20 t=90 head_window", "s=1 t=60 head_window",
+                                        "s=50 t=20 head_window"}),
+                           33));
 }
 
 // ---- over x_sparse_forward
@@ -142,7 +109,7 @@ double blasst_key(const TableCall&, const std::string& field, const int64_t* i, 
 Table skipping(double margin) {
   Table table("x_sparse_forward", [=](TableCall& made) {
     const Sparse& p = made.params<Sparse>();
-    const Blasst paper = blasst(load(p), margin, 64, 64);
+    const Blasst paper = blasst(load_operands(p), margin, 64, 64);
     std::vector<Expected> out =
         attend<Sparse>(made, [&](const Attention&, Mode) { return paper.seen; });
     oracle::Out skipped(p.skipped, 0);
@@ -154,15 +121,15 @@ Table skipping(double margin) {
 }
 
 void skips(std::vector<harness::Case>& to) {
-  add(to, skipping(4).each("small", {"b=1 s=3 t=130 h=2 g=1 d=8 e=8 lse skipped"}, true));
-  add(to, skipping(4).sweep(over({"s=150 t=400 skipped", "s=64 t=192", "s=1 t=300 skipped",
-                                  "s=300 t=300 skipped"}),
-                            34));
-  add(to, skipping(9).each("margin",
-                           {"q:f32 b=1 s=150 t=400 h=2 g=1 d=64 e=64 skip_margin=9 skipped"}));
+  add_cases(to, skipping(4).each("small", {"b=1 s=3 t=130 h=2 g=1 d=8 e=8 lse skipped"}, true));
+  add_cases(to, skipping(4).sweep(over_shapes({"s=150 t=400 skipped", "s=64 t=192",
+                                               "s=1 t=300 skipped", "s=300 t=300 skipped"}),
+                                  34));
+  add_cases(to, skipping(9).each(
+                    "margin", {"q:f32 b=1 s=150 t=400 h=2 g=1 d=64 e=64 skip_margin=9 skipped"}));
   // Nothing lies so far below.
-  add(to, skipping(1000).each("dense",
-                              {"q:f32 b=1 s=70 t=200 h=2 g=1 d=64 e=64 skip_margin=1000 skipped"}));
+  add_cases(to, skipping(1000).each(
+                    "dense", {"q:f32 b=1 s=70 t=200 h=2 g=1 d=64 e=64 skip_margin=1000 skipped"}));
 }
 
 // Slots of a sequence that are live.
@@ -173,7 +140,7 @@ int64_t live(int64_t sequence, int64_t t) {
 void heavy(std::vector<harness::Case>& to) {
   Table table("x_sparse_forward", [](TableCall& made) {
     const Sparse& p = made.params<Sparse>();
-    const Attention paper = h2o(load(p));
+    const Attention paper = h2o(load_operands(p));
     std::vector<Expected> out = attend<Sparse>(made, [&](const Attention&, Mode) { return paper; });
     const oracle::Dense before = oracle::load(p.mass);
     out.push_back({"mass", accumulated<double>(paper, before, p.mass, Mode::exact),
@@ -191,10 +158,10 @@ void heavy(std::vector<harness::Case>& to) {
         return field == "mass" ? std::abs(normal) : normal;
       });
   table.recipe("h2o");
-  add(to, table.each("small", {"b=2 s=1 t=9 h=4 g=2 d=8 e=8 x=2 lse mass key_len"}, true)
-              .sweep(over({"s=1 t=70 x=1 mass key_len", "s=40 t=40 x=2 mass", "s=9 t=50 x=1 mass",
-                           "s=1 t=5 x=2 mass key_len"}),
-                     35));
+  add_cases(to, table.each("small", {"b=2 s=1 t=9 h=4 g=2 d=8 e=8 x=2 lse mass key_len"}, true)
+                    .sweep(over_shapes({"s=1 t=70 x=1 mass key_len", "s=40 t=40 x=2 mass",
+                                        "s=9 t=50 x=1 mass", "s=1 t=5 x=2 mass key_len"}),
+                           35));
 }
 
 void clusters(std::vector<harness::Case>& to) {
@@ -209,8 +176,10 @@ void clusters(std::vector<harness::Case>& to) {
       },
       fills);
   table.recipe("chai");
-  add(to, table.each("small", {"b=2 s=3 t=7 h=4 g=2 d=8 e=8 lse head_map"}, true)
-              .sweep(over({"s=20 t=90 head_map", "s=1 t=60 head_map", "s=40 t=30 head_map"}), 36));
+  add_cases(
+      to, table.each("small", {"b=2 s=3 t=7 h=4 g=2 d=8 e=8 lse head_map"}, true)
+              .sweep(over_shapes({"s=20 t=90 head_map", "s=1 t=60 head_map", "s=40 t=30 head_map"}),
+                     36));
 }
 
 std::vector<harness::Case> recipe_cases() {

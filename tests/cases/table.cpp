@@ -164,8 +164,8 @@ Table& Table::kernel(const char* note, const std::vector<std::string>& words,
 }
 
 void Table::add(const std::string& words, const std::string& note, bool small, const char* kernel) {
-  const auto build = [op = op_, words, oracle = oracle_, fills = fills_, shape = shape_,
-                      contents = contents_, recipe = recipe_](uint64_t seed) {
+  const auto draw = [op = op_, words, oracle = oracle_, fills = fills_, shape = shape_,
+                     contents = contents_, recipe = recipe_](uint64_t seed) {
     TableCall made(op, words, seed);
     if (shape) shape(made);
     made.inputs();
@@ -190,6 +190,13 @@ void Table::add(const std::string& words, const std::string& note, bool small, c
     if (!recipe.empty()) made.apply(recipe);
     made.expect(oracle(made));
     return std::move(made.call);
+  };
+  const auto build = [draw, words](uint64_t seed) {
+    for (uint64_t attempt = 0; attempt < 60; ++attempt) try {
+        return draw(seed + attempt * 0x9e37);
+      } catch (const Close&) {
+      }
+    throw std::runtime_error(words + ": every draw is close");
   };
   const std::string of = recipe_.empty() ? "" : "recipe_" + recipe_ + "_";
   cases_.push_back(

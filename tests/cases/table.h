@@ -21,6 +21,9 @@ size_t add_field(harness::Call& call, const std::string& name, const Letters& le
                  harness::Lay lay, int dtype = -1, bool paged = false);
 bool has_field(const harness::Call& call, const std::string& name);
 
+// Thrown by an oracle whose choice hangs on a rounding: the inputs are drawn again.
+struct Close {};
+
 // A result of an oracle for one output.
 struct Expected {
   std::string name;

@@ -129,11 +129,17 @@ class Golden {
   // The scalars where params does not say: 0, or the numbers of a method.
   static std::vector<uint8_t> unsaid(const Call& call, const std::string& recipe) {
     std::vector<uint8_t> params = call.params;
-    for (const contract::Field& f : contract::find_op(call.op.name)->fields)
-      if (number(f, params) != 0)
-        std::memset(params.data() + f.offset, 0, f.kind == contract::i64 ? 8 : 4);
-    if (!recipe.empty())
+    fovea_x_recipe method = {};
+    method.struct_size = sizeof method;
+    std::string written = " ";
+    if (!recipe.empty()) {
+      must(fovea_x_recipe_get(recipe.c_str(), &method), call.op.name);
       must(fovea_x_recipe_apply(recipe.c_str(), call.op.name, params.data()), call.op.name);
+      written += method.numbers;
+    }
+    for (const contract::Field& f : contract::find_op(call.op.name)->fields)
+      if (number(f, params) != 0 && written.find(" " + f.name + "=") == std::string::npos)
+        std::memset(params.data() + f.offset, 0, f.kind == contract::i64 ? 8 : 4);
     return params;
   }
 

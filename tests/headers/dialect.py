@@ -198,8 +198,9 @@ WRONG_RECIPES = [
     ({"numbers": {"ratio": True}}, "ratio is True, wanted a number"),
     ({"numbers": {"measure": "cosine"}}, "measure is 'cosine', wanted one of dot, relu_weighted"),
     ({"numbers": {"measure": 1}}, "measure is 1, wanted one of dot, relu_weighted"),
-    ({"needs": ["count"]}, "x_select_token has no optional input count"),
-    ({"needs": ["kept_score"]}, "x_select_token has no optional input kept_score"),
+    ({"needs": ["count"]}, "no optional input or number count that numbers lacks"),
+    ({"needs": ["scale"]}, "no optional input or number scale"),
+    ({"needs": ["kept_score"]}, "x_select_token has no optional input or number kept_score"),
     ({"words": "No full stop"}, "wanted sentences of at most 25 words"),
     ({"words": " ".join(["word"] * 26) + "."}, "wanted sentences of at most 25 words"),
 ]

@@ -27,7 +27,7 @@ class Recipe:
         fovea.recipe("streamingllm")(q, k, v, window_left=1024)
 
     name, title, paper (an arXiv number), year, operation, backward (the operation that trains it, or
-    ""), numbers (a dict), needs (inputs that must be given), words (what it does here, and what not)."""
+    ""), numbers (a dict), needs (fields that must be given), words (what it does here, and what not)."""
 
     def __init__(self, row: _abi.XRecipe) -> None:
         self.name, self.title, self.paper, self.operation, self.backward, self.words = (
@@ -44,7 +44,8 @@ class Recipe:
     def __call__(self, *inputs: Any, **fields: Any) -> Any:
         """The operation's outputs."""
         for name in self.needs:
-            if fields.get(name) is None:
+            given = fields.get(name)
+            if given is None or (isinstance(given, int) and not given):
                 raise InvalidArgument(
                     f"recipe {self.name}: {name} is absent, wanted one: {self.words}"
                 )

@@ -2863,7 +2863,8 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
     """Attention over the keys that an index finds.
 
     Selection is x_select_token's, with index_q and index_k as its q and k; absent, q and k are
-    their own index.  A list has k entries, forced ones among them, with
+    their own index.  reduce is over the index's heads of a list head.  A list has k entries, forced
+    ones among them, with
     k = max(count, floor(ratio * keys that the window lets the row see), force_last).
     Equal scores: the lower key first.  Rows past query_len are neither read nor written.
 
@@ -2933,7 +2934,7 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
       index_scale: of the index's, > 0; 0: 1 / sqrt(index_width), for HAMMING 1
       ratio: share of the keys that a row sees; not with pool_keys
       measure: "dot", "relu_weighted", "hamming", "subset"
-      reduce: fovea_x_select_reduce: over the index's heads of a list head
+      reduce: "none", "sum", "mean", "max"
       causal: 1: window_right = 1
     """
     if ctx_or_q.__class__ is Context and ctx is None:
@@ -3023,7 +3024,7 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
     if measure:
         call.enum(2424, measure, "measure", SelectScore)
     if reduce:
-        call.scalar("i", 2428, reduce, "reduce")
+        call.enum(2428, reduce, "reduce", SelectReduce)
     if causal:
         call.scalar("i", 2432, causal, "causal")
     return call.run(o, lse, index, index_count)

@@ -1239,7 +1239,7 @@ class _indexed_forward(TypedDict, total=False):
     index_scale: Float
     ratio: Float
     measure: Literal["dot", "relu_weighted", "hamming", "subset"] | SelectScore | Int
-    reduce: Int
+    reduce: Literal["none", "sum", "mean", "max"] | SelectReduce | Int
     causal: Int
 
 @overload

@@ -34,7 +34,7 @@ typedef struct fovea_x_recipe {
   const char* operation; /**< that runs it, "attention_forward" */
   const char* backward;  /**< that trains it, "attention_backward"; "": none */
   const char* numbers;   /**< that apply writes, "causal=1 sink_keys=4 window_left=2000" */
-  const char* needs;     /**< tensors beyond the required ones, "head_window"; spaces between */
+  const char* needs;     /**< fields that the caller gives too, "head_window"; spaces between */
   const char* words;     /**< what it does here, and what it does not */
   int64_t year;          /**< of the paper */
 } fovea_x_recipe;
@@ -53,7 +53,7 @@ FOVEA_API fovea_status fovea_x_recipe_get(const char* name, fovea_x_recipe* reci
 /** Writes the numbers of a method into the params of `operation`, its own or its backward.  All
  *  else stays as it is.  A backward takes the numbers whose fields it has.
  *
- *  Give the tensors first: one that the method needs and that is absent is
+ *  Give the tensors first: a field that the method needs and that is absent, or 0, is
  *  FOVEA_INVALID_ARGUMENT.  So are an unknown name, an operation that is not the method's, and a
  *  struct_size that has not all of its fields.  Nothing is written then. */
 FOVEA_API fovea_status fovea_x_recipe_apply(

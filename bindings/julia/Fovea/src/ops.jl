@@ -3820,7 +3820,8 @@ x_select_heads(arguments...; keywords...) =
 Attention over the keys that an index finds.
 
 Selection is `x_select_token`'s, with `index_q` and `index_k` as its q and k; absent, q and k are
-their own index.  A list has k entries, forced ones among them, with
+their own index.  reduce is over the index's heads of a list head.  A list has k entries, forced
+ones among them, with
 k = max(count, floor(ratio \\* keys that the window lets the row see), `force_last`).
 Equal scores: the lower key first.  Rows past `query_len` are neither read nor written.
 
@@ -3871,7 +3872,7 @@ Sizes are Julia's, fastest first.
 - `index_scale`: of the index's, > 0; 0: 1 / sqrt(`index_width`), for HAMMING 1
 - `ratio`: share of the keys that a row sees; not with `pool_keys`
 - `measure`: a number or `:name` of `fovea_x_select_score`
-- `reduce`: `fovea_x_select_reduce`: over the index's heads of a list head
+- `reduce`: a number or `:name` of `fovea_x_select_reduce`
 - `causal`: 1: `window_right` = 1
 """
 function x_indexed_forward(ctx::Target, q, k, v;
@@ -3956,7 +3957,7 @@ function x_indexed_forward(ctx::Target, q, k, v;
             number(Float32, "x_indexed_forward: index_scale", index_scale),
             number(Float32, "x_indexed_forward: ratio", ratio),
             enumerated(X_SELECT_SCORE, "x_indexed_forward: measure", measure),
-            number(Int32, "x_indexed_forward: reduce", reduce),
+            enumerated(X_SELECT_REDUCE, "x_indexed_forward: reduce", reduce),
             number(Int32, "x_indexed_forward: causal", causal),
             0)
         done = launch(ctx, fovea_x_indexed_forward, fovea_x_indexed_forward_workspace, Ref(params))

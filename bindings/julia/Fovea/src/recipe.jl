@@ -10,7 +10,7 @@ The method of a paper by its name: an operation and the numbers that it is calle
 
 It is called as its operation, and numbers that are given stand.  Fields: `name`, `title`, `paper` (an
 arXiv number), `year`, `operation`, `backward` (the operation that trains it, or ""), `numbers`, `needs`
-(arrays that must be given) and `words` (what it does here, and what not).  [`recipes`](@ref) lists them.
+(fields that must be given) and `words` (what it does here, and what not).  [`recipes`](@ref) lists them.
 """
 struct Recipe{F} <: Function
     name::String
@@ -27,7 +27,7 @@ end
 
 function (method::Recipe)(arguments...; keywords...)
     for name in method.needs
-        get(keywords, name, nothing) === nothing &&
+        get(keywords, name, nothing) in (nothing, 0) &&
             invalid("recipe ", method.name, ": ", name, " is absent, wanted one: ", method.words)
     end
     method.call(arguments...; merge(method.numbers, Dict{Symbol,Any}(keywords))...)

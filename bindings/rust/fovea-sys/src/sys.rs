@@ -1572,7 +1572,8 @@ c_struct! {
     /// Attention over the keys that an index finds.
     ///
     /// Selection is x_select_token's, with index_q and index_k as its q and k; absent, q and k are
-    /// their own index.  A list has k entries, forced ones among them, with
+    /// their own index.  reduce is over the index's heads of a list head.  A list has k entries, forced
+    /// ones among them, with
     /// k = max(count, floor(ratio * keys that the window lets the row see), force_last).
     /// Equal scores: the lower key first.  Rows past query_len are neither read nor written.
     ///
@@ -1624,7 +1625,7 @@ c_struct! {
     index_scale: f32 = 2416, r"of the index's, \> 0; 0: 1 / sqrt(index_width), for HAMMING 1";
     ratio: f32 = 2420, "share of the keys that a row sees; not with pool_keys";
     measure: i32 = 2424, "The fovea_x_select_score.";
-    reduce: i32 = 2428, "fovea_x_select_reduce: over the index's heads of a list head";
+    reduce: i32 = 2428, "The fovea_x_select_reduce.";
     causal: i32 = 2432, "1: window_right = 1";
     reserved: i32 = 2436, "0";
 }
@@ -1728,7 +1729,7 @@ c_struct! {
     operation: *const c_char = 32, r#"that runs it, "attention_forward""#;
     backward: *const c_char = 40, r#"that trains it, "attention_backward"; "": none"#;
     numbers: *const c_char = 48, r#"that apply writes, "causal=1 sink_keys=4 window_left=2000""#;
-    needs: *const c_char = 56, r#"tensors beyond the required ones, "head_window"; spaces between"#;
+    needs: *const c_char = 56, r#"fields that the caller gives too, "head_window"; spaces between"#;
     words: *const c_char = 64, "what it does here, and what it does not";
     year: i64 = 72, "of the paper";
 }
@@ -2125,7 +2126,7 @@ functions! {
     /// Writes the numbers of a method into the params of `operation`, its own or its backward.  All
     /// else stays as it is.  A backward takes the numbers whose fields it has.
     ///
-    /// Give the tensors first: one that the method needs and that is absent is
+    /// Give the tensors first: a field that the method needs and that is absent, or 0, is
     /// FOVEA_INVALID_ARGUMENT.  So are an unknown name, an operation that is not the method's, and a
     /// struct_size that has not all of its fields.  Nothing is written then.
     /// ```

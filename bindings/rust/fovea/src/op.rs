@@ -117,7 +117,7 @@ macro_rules! op {
                 }
             )*
 
-            /// Writes the numbers of a [method](crate::experimental::Recipe), after the tensors that it
+            /// Writes the numbers of a [method](crate::experimental::Recipe), after the fields that it
             /// needs and before numbers of your own.  Experimental.
             pub fn recipe(&mut self, name: &str) -> $crate::Result<&mut Self> {
                 let params: *mut $crate::sys::$params = &mut self.params;

@@ -22,7 +22,7 @@ pub struct Recipe {
     pub backward: String,
     /// Fields and their values, as text.
     pub numbers: Vec<(String, String)>,
-    /// Tensors that must be given beside those of `new`.
+    /// Fields that must be given beside those of `new`.
     pub needs: Vec<String>,
     /// What it does here, and what it does not.
     pub words: String,

@@ -1094,7 +1094,8 @@ op! {
     /// Attention over the keys that an index finds.
     ///
     /// Selection is x_select_token's, with index_q and index_k as its q and k; absent, q and k are
-    /// their own index.  A list has k entries, forced ones among them, with
+    /// their own index.  reduce is over the index's heads of a list head.  A list has k entries, forced
+    /// ones among them, with
     /// k = max(count, floor(ratio * keys that the window lets the row see), force_last).
     /// Equal scores: the lower key first.  Rows past query_len are neither read nor written.
     ///
@@ -1148,7 +1149,7 @@ op! {
         index_scale set_index_scale: f32, r"of the index's, \> 0; 0: 1 / sqrt(index_width), for HAMMING 1";
         ratio set_ratio: f32, "share of the keys that a row sees; not with pool_keys";
         measure set_measure: enum XSelectScore, "The fovea_x_select_score.";
-        reduce set_reduce: i32, "fovea_x_select_reduce: over the index's heads of a list head";
+        reduce set_reduce: enum XSelectReduce, "The fovea_x_select_reduce.";
         causal set_causal: bool, "1: window_right = 1";
     }
 }

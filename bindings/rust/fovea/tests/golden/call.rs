@@ -72,10 +72,11 @@ macro_rules! op {
             $(take!(given, $may: $($may_kind)+);)*
             let mut call = crate::call::all::$name::new($(must!($must: $($must_kind)+)),*);
             $(give!(call, $may: $($may_kind)+);)*
+            $(give_number!(call, $may: $($may_kind)+);)*
             if let Some(name) = given.recipe {
                 call.recipe(name)?;
+                $(give_number!(call, $may: $($may_kind)+);)* // they stand
             }
-            $(give_number!(call, $may: $($may_kind)+);)*
             let call = call.prepare(ctx)?;
             call.workspace()?;
             call.run()
