@@ -37,9 +37,10 @@ struct Recipe {
 
 constexpr int kCount = static_cast<int>(std::size(kRecipes));
 
+constexpr int kLongest = 63;  // letters of a name that are looked at
+
 // Steps from one name to the other: a letter more, less or another.  Only letters and digits count.
 size_t distance(const char* a, const char* b) {
-  constexpr int kLongest = 63;
   int row[kLongest + 1], columns = 0;
   char other[kLongest];
   for (; *b && columns < kLongest; ++b)
@@ -140,7 +141,7 @@ extern "C" fovea_status fovea_x_recipe_apply(const char* name, const char* opera
   return fovea::guarded("recipe", [&] {
     const fovea::Recipe& r = fovea::find(name);
     const bool back = operation && *operation && !std::strcmp(operation, r.told.backward);
-    if (!operation || (!back && std::strcmp(operation, r.told.operation)))
+    if (!operation || (!back && std::strcmp(operation, r.told.operation) != 0))
       fovea::refuse("recipe %s: operation is %.63s, wanted %s%s%s", name,
                     operation ? operation : "NULL", r.told.operation,
                     *r.told.backward ? " or " : "", r.told.backward);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Methods by name: fovea.recipe."""
 
+import pathlib
 import subprocess
 import sys
 
@@ -64,5 +65,8 @@ def test_names():
 
 
 def test_the_command():
-    done = subprocess.run([sys.executable, "-m", "fovea", "recipes"], capture_output=True, text=True, check=True)
+    folder = pathlib.Path(fovea.__file__).parents[1]
+    env = {"PYTHONPATH": str(folder), "FOVEA_LIBRARY": fovea.library_path}
+    command = [sys.executable, "-m", "fovea", "recipes"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
     assert done.stdout == "\n\n".join(map(str, fovea.recipes())) + "\n"
