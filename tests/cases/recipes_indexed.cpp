@@ -47,8 +47,8 @@ void relu(std::vector<harness::Case>& to) {
         true, [=](const Attention& a, const Index& x, const Params&) { return dsa(a, x, count); });
   };
   const std::string index = " index_q index_k weight index_heads=8 index_keys=1 index_width=16";
-  add_cases(to, of(2048).recipe("dsa").each("paper",
-                                            {"q:f32 b=1 s=2 t=2200 h=4 g=1 d=24 e=16" + index}));
+  add_cases(
+      to, of(2048).recipe("dsa").each("paper", {"q:f32 b=1 s=2 t=2200 h=4 g=1 d=24 e=16" + index}));
   add_cases(to, of(3).recipe("dsa").each(
                     "small",
                     {"b=1 s=2 t=9 h=2 g=1 d=4 e=4 count=3 index_q index_k weight index_heads=2"
