@@ -42,6 +42,7 @@ class PooledOracle {
       select.column = p_.column, select.column_low = p_.column_low;
     else
       pool_keys(select, mode, out.summary);
+    if (!t_) select.column.shape[1] = select.column_low.shape[1] = 0;
     select.row = p_.row.data ? p_.row : p_.q;
     if (!p_.row.data && rows_ > 1) pool_rows(select);
     std::vector<int32_t> list(b_ * x_ * n_ * keep_ + 1), count(b_ * x_ * n_ + 1);

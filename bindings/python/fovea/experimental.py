@@ -1932,8 +1932,9 @@ def probe_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, lse=None, colum
     causal compares v with u + floor((context_len - Lq) / S).  Blocks count tokens, as without it.
 
     Row blocks lie as in x_select_block: packed, the first of sequence r is query_start[r] /
-    block_rows + r.  Row blocks that a sequence has are written with all u key blocks, which are the
-    sequence's own.  The other outputs are written in every element, lse as far as there are rows.
+    block_rows + r, with block_rows 1 query_start[r].  Row blocks that a sequence has are written
+    with all u key blocks, which are the sequence's own.  The other outputs are written in every
+    element, lse as far as there are rows.
 
     Limits: d is 1 .. 576.  Every valid call has one kernel a backend, in f32 FMA.
     Sources: H2O (2306.14048), MInference (2407.02490), SampleAttention (2406.15486), FlexPrefill
@@ -3103,8 +3104,7 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
       key_len: (r) i32: keys in use
       old_len: (r) i32: keys that summary has; with summary
       page_table: (rows, pages) i32: pool page of each page of k and v; -1: absent
-      cache_row: (r) i32: row of page_table, or with column of k and v; index then needs column or
-          summary
+      cache_row: (r) i32: row of page_table, or with column of k and v; with column or summary
 
     x, n, keep: extents of new outputs that no input tells.
 

@@ -92,7 +92,7 @@ typedef struct fovea_x_pooled_forward_params {
   fovea_tensor page_table; /**< [in, optional] (rows, pages) i32: pool page of each page of k and v;
                                 -1: absent */
   fovea_tensor cache_row; /**< [in, optional] (r) i32: row of page_table, or with column of k and v;
-                               index then needs column or summary */
+                             with column or summary */
   fovea_tensor index;     /**< [out, optional] (b, x, n, keep) i32: the lists, as x_select_block
                                writes them; blocks past `keep` are cut */
   fovea_tensor index_count; /**< [out, optional] (b, x, n) i32: blocks wanted, with index */

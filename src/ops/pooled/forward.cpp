@@ -51,11 +51,11 @@ void check_summaries(const Params& p) {
     refuse("%s: column_similar_least is given with summary, wanted one of them", kOp);
   if (p.k.dtype != p.q.dtype)
     refuse("%s: k.dtype is %d without column, wanted %d as in q", kOp, p.k.dtype, p.q.dtype);
+  // A sequence that reads no row of the cache has no summaries but the caller's.
+  if (p.cache_row.data && !p.summary.data)
+    refuse("%s: cache_row is given without column and summary, wanted one of them", kOp);
   if (p.cache_row.data && !p.page_table.data)
-    refuse("%s: cache_row is given without page_table, wanted column too", kOp);
-  // A sequence that reads no row has no summary.
-  if (p.cache_row.data && !p.summary.data && p.index.data)
-    refuse("%s: index is given with cache_row, wanted column or summary too", kOp);
+    refuse("%s: cache_row is given without page_table and column, wanted one of them", kOp);
 }
 
 void check_rows(const Params& p, int64_t block_rows) {
