@@ -21,11 +21,36 @@ fovea_tensor Program::array(fovea_dtype dtype, std::initializer_list<int64_t> sh
   return x;
 }
 
+void Program::part(const Contract& contract, const void* params,
+                   Plan (*plan)(const Context&, const void*)) {
+  try {
+    check_contract(contract, params);
+    Plan part = plan(ctx_, params);
+    if (!writes(contract, params)) return;
+    if (running_)
+      launches_.push_back(std::move(part.launch));
+    else
+      add(part);
+  } catch (const Error& e) {
+    fail(e.status, "%s: %s", op_, e.text);
+  }
+}
+
+void Program::launch(Context& ctx) const {
+  for (const Launch& part : launches_) part(ctx, static_cast<unsigned char*>(base_) + scratch_);
+}
+
 void Program::add(const Plan& part) {
   if (!part.workspace.fits() || part.workspace.bytes() > largest_.bytes())
     largest_ = part.workspace;
   if (!kernels_.empty()) kernels_ += "+";
   kernels_ += part.kernel.c_str();
+}
+
+Text Program::name() const {
+  Text name(op_);
+  name += ctx_.backend == FOVEA_HOST ? ".host." : ".cuda.";
+  return name += kernels_;
 }
 
 Layout Program::workspace() const {

@@ -215,7 +215,7 @@ class IndexedCases {
              const std::string& note, uint64_t seed) {
     std::vector<int> sizes;
     for (const auto& axis : axes) sizes.push_back(static_cast<int>(axis.size()));
-    const harness::Pairwise rows(
+    harness::Pairwise rows(
         sizes, [](const harness::Row&) { return true; }, seed);
     for (const harness::Row& row : rows.rows()) {
       std::string words = common;
@@ -282,7 +282,8 @@ void sweeps(IndexedCases& add) {
              {"", "measure=3 subset=7"},
              {"h=4 g=2 x=4", "h=4 g=2 x=2 lists=2 reduce=1"},
              {"s=1 t=70", "s=3 t=40"},
-             {"b=2", "b=3 query_len key_len", "b=3 page_table page=16 key_len"},
+             {"b=2", "b=3 query_len key_len", "b=3 page_table page=16 key_len",
+              "b=2 query_max=2 key_max=30"},
              {"", "force_last=3", "index keep=5"},
              {"", "v_mean", "v_mean lse"}},
             "mean", 23);

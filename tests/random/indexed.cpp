@@ -8,8 +8,9 @@ namespace {
 void tensors(Draw& d) {
   const int64_t kind = d.below(3);
   d.x("kind") = kind;
-  for (const char* field : {"index_q", "index_k", "index_k_scale", "weight", "code_q", "code"})
-    if (kind != 1 || !d.has(field)) d.drop(field);
+  for (const char* field : {"index_q", "index_k", "index_k_scale", "weight"})
+    if (kind != 1) d.drop(field);
+  for (const char* field : {"code_q", "code"}) d.drop(field);
   if (kind == 1) d.give("index_q"), d.give("index_k");
   if (kind == 2) d.give("code_q"), d.give("code");
   if (kind == 2 || d.has("weight") || d.has("query_start")) d.drop("v_mean");

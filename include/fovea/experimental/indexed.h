@@ -9,13 +9,12 @@
  *    o = attention over S and over the keys that first_keys and last_keys name
  *    with v_mean: a o + (1 - a) v_mean
  *
- *  | method | what is given |
- *  | --- | --- |
- *  | DeepSeek sparse attention | index_q, index_k, weight; measure RELU_WEIGHTED, reduce SUM |
- *  | MiniMax sparse attention | index_q, index_k; pool_keys 128, force_last 1, reduce SUM, g lists |
- *  | SparQ | subset, v_mean; measure SUBSET, reduce SUM, force_last, g lists |
- *  | Loki | index_q and index_k: the first columns of the rotated q and k; ratio |
- *  | HashAttention | code_q, code; measure HAMMING, first_keys, last_keys |
+ *  What each method gives:
+ *    DSA            index_q, index_k, weight; measure RELU_WEIGHTED, reduce SUM.
+ *    MSA            index_q, index_k; pool_keys 128, force_last 1, reduce SUM, g lists.
+ *    SparQ          subset, v_mean; measure SUBSET, reduce SUM, force_last, g lists.
+ *    Loki           index_q, index_k: the first columns of the rotated q and k; ratio.
+ *    HashAttention  code_q, code; measure HAMMING, first_keys, last_keys.
  *
  *  Extents of its own:
  *    index_heads = 2: query heads of the index
@@ -46,18 +45,20 @@ extern "C" {
 typedef struct fovea_x_indexed_forward_params {
   size_t struct_size;         /**< sizeof(fovea_x_indexed_forward_params) */
   fovea_tensor q;             /**< [in] (b, s, h, d) f32 f16 bf16 */
-  fovea_tensor k;             /**< [in] (rows, t, g, d) or paged (pool, page, g, d) as q or e4m3 e5m2
-                                   i8 */
-  fovea_tensor v;             /**< [in] (rows, t, g, e) or paged (pool, page, g, e) as q or e4m3 e5m2
-                                   i8 */
+  fovea_tensor k;             /**< [in] (rows, t, g, d) or paged (pool, page, g, d) as q or e4m3
+                                   e5m2 i8 */
+  fovea_tensor v;             /**< [in] (rows, t, g, e) or paged (pool, page, g, e) as q or e4m3
+                                   e5m2 i8 */
   fovea_tensor o;             /**< [out] (b, s, h, e) as q or f32 */
   fovea_tensor lse;           /**< [out, optional] (b, h, s) f32: of the sum over the list */
-  fovea_tensor index_q;       /**< [in, optional] (b, s, index_heads, index_width) f32 f16 bf16 e4m3:
-                                   with index_k; absent: q */
-  fovea_tensor index_k;       /**< [in, optional] (rows, t, index_keys, index_width) or paged (pool,
-                                   page, index_keys, index_width) f32 f16 bf16 e4m3 e5m2 i8 */
-  fovea_tensor index_k_scale; /**< [in, optional] (rows, t, index_keys, index_groups) or paged (pool,
-                                   page, index_keys, index_groups) f32: of codes in index_k */
+  fovea_tensor index_q;       /**< [in, optional] (b, s, index_heads, index_width) f32 f16 bf16
+                                   e4m3: with index_k; absent: q */
+  fovea_tensor index_k;       /**< [in, optional] (rows, t, index_keys, index_width) or paged
+                                   (pool, page, index_keys, index_width) f32 f16 bf16 e4m3
+                                   e5m2 i8 */
+  fovea_tensor index_k_scale; /**< [in, optional] (rows, t, index_keys, index_groups) or paged
+                                   (pool, page, index_keys, index_groups) f32: of codes in
+                                   index_k */
   fovea_tensor weight;        /**< [in, optional] (b, s, index_heads) f32: of RELU_WEIGHTED */
   fovea_tensor code_q;        /**< [in, optional] (b, s, index_heads, code_words) i32: of HAMMING */
   fovea_tensor code;          /**< [in, optional] (rows, t, index_keys, code_words) or paged (pool,

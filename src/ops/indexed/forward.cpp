@@ -12,8 +12,8 @@ using Params = fovea_x_indexed_forward_params;
 
 // The index: its queries and keys, lists and their capacity.
 struct Index {
-  const fovea_tensor &q, &k;
-  int64_t x, keep, capacity;
+  fovea_tensor q, k;
+  int64_t x, keep;
 };
 
 // floor(ratio * keys), at least `least`.
@@ -24,13 +24,14 @@ int64_t share(float ratio, int64_t keys, int64_t least) {
 
 Index read_index(const Params& p) {
   check_together(kOp, p.index_q, "index_q", p.index_k, "index_k");
+  check_together(kOp, p.code_q, "code_q", p.code, "code");
   check_needs(kOp, p.index_k_scale, "index_k_scale", p.index_k, "index_k");
   check_needs(kOp, p.index_count, "index_count", p.index, "index");
   if (p.code.data && p.index_k.data)
     refuse("%s: code is given with index_k, wanted one of them", kOp);
   const bool hamming = p.code_q.data != nullptr, own = p.index_q.data != nullptr;
-  const fovea_tensor& q = hamming ? p.code_q : own ? p.index_q : p.q;
-  const fovea_tensor& k = hamming ? p.code : own ? p.index_k : p.k;
+  const fovea_tensor q = hamming ? p.code_q : own ? p.index_q : Program::given(p.q);
+  const fovea_tensor k = hamming ? p.code : own ? p.index_k : Program::given(p.k);
   if (p.weight.data && !own) refuse("%s: weight is given without index_q, wanted both", kOp);
   for (const auto& [field, value] :
        {std::pair{"lists", p.lists}, {"count", p.count}, {"force_last", p.force_last}})
@@ -49,9 +50,14 @@ Index read_index(const Params& p) {
   const int64_t pool = p.pool_keys ? p.pool_keys : 1;
   const int64_t units = keys / pool + (keys % pool != 0);
   const int64_t wanted = share(p.ratio, keys, std::max(p.count, p.force_last));
-  Index index{q, k, p.lists, std::min(units, wanted), capacity};
+  Index index{q, k, p.lists, std::min(units, wanted)};
   if (!index.x) index.x = p.reduce ? 1 : q.shape[2];
   if (p.index.data) index.x = p.index.shape[1], index.keep = p.index.shape[3];
+  if (!p.q.shape[2]) {
+    if (p.index.data && index.x)
+      refuse("%s: index.shape[1] (x) is %lld, wanted 0 as q has no heads", kOp, lld(index.x));
+    index.x = index.q.shape[2] = 0;
+  }
   return index;
 }
 
@@ -76,6 +82,7 @@ fovea_x_select_token_params selection(const Params& p, const Index& index) {
     select.q = index.q, select.k = index.k;
   select.k_scale = p.index_q.data ? p.index_k_scale : p.code_q.data ? fovea_tensor{} : p.k_scale;
   select.weight = p.weight;
+  if (p.weight.data) select.weight.shape[2] = index.q.shape[2];
   select.count = p.count, select.force_last = p.force_last;
   select.first_keys = p.first_keys, select.last_keys = p.last_keys;
   select.pool_keys = p.pool_keys, select.subset = p.subset;
@@ -93,36 +100,59 @@ fovea_tensor spread(const fovea_tensor& x, const fovea_tensor& like,
   return y;
 }
 
-void body(Program& program, const Params& p) {
-  const Index index = read_index(p);
+// The rows that a call of query_max computes at most, of (b, s, h, e).
+fovea_tensor computed(fovea_tensor x, const Params& p) {
+  if (p.query_max) x.shape[1] = std::min(x.shape[1], p.query_max);
+  return x;
+}
+
+// What selection writes and attention reads.
+struct Lists {
+  fovea_tensor index, index_count, kept_mass;
+};
+
+[[gnu::noinline]] Lists select(Program& program, const Params& p, const Index& index) {
   const int64_t b = p.q.shape[0], s = p.q.shape[1], h = p.q.shape[2];
-  auto select = selection(p, index);
-  select.index = p.index.data ? p.index : program.array(FOVEA_I32, {b, index.x, s, index.keep});
-  select.index_count =
-      p.index_count.data ? p.index_count : program.array(FOVEA_I32, {b, index.x, s});
-  if (p.v_mean.data) select.kept_mass = program.array(FOVEA_F32, {b, h, s});
-  program.run(select);
+  auto part = selection(p, index);
+  part.index = p.index.data ? p.index : program.array(FOVEA_I32, {b, index.x, s, index.keep});
+  part.index_count = p.index_count.data ? p.index_count : program.array(FOVEA_I32, {b, index.x, s});
+  if (p.v_mean.data) part.kept_mass = program.array(FOVEA_F32, {b, h, s});
+  program.run(part);
+  return {part.index, part.index_count, part.kept_mass};
+}
 
-  auto attend = shared<fovea_x_sparse_forward_params>(p);
-  attend.q = p.q, attend.k = p.k, attend.v = p.v, attend.o = p.o, attend.lse = p.lse;
-  attend.k_scale = p.k_scale, attend.v_scale = p.v_scale, attend.sink_logit = p.sink_logit;
-  attend.index = select.index, attend.index_count = select.index_count;
-  attend.block_rows = 1;
-  attend.block_keys = p.pool_keys ? static_cast<int32_t>(p.pool_keys) : 1;
-  attend.first_keys = p.first_keys, attend.last_keys = p.last_keys;
-  attend.scale = p.scale, attend.softcap = p.softcap;
-  if (p.v_mean.data)
-    attend.o = program.array(static_cast<fovea_dtype>(p.v_mean.dtype), {b, s, h, p.o.shape[3]});
-  program.run(attend);
-  if (!p.v_mean.data) return;
+[[gnu::noinline]] void attend(Program& program, const Params& p, const Lists& lists,
+                              const fovea_tensor& o) {
+  auto part = shared<fovea_x_sparse_forward_params>(p);
+  part.q = p.q, part.k = p.k, part.v = p.v, part.o = o, part.lse = p.lse;
+  part.k_scale = p.k_scale, part.v_scale = p.v_scale, part.sink_logit = p.sink_logit;
+  part.index = lists.index, part.index_count = lists.index_count;
+  part.block_rows = 1;
+  part.block_keys = p.pool_keys ? static_cast<int32_t>(p.pool_keys) : 1;
+  part.first_keys = p.first_keys, part.last_keys = p.last_keys;
+  part.scale = p.scale, part.softcap = p.softcap;
+  program.run(part);
+}
 
-  fovea_x_combine_forward_params combine{};
-  combine.x = attend.o, combine.y = p.o, combine.query_len = p.query_len;
-  const int64_t* mean = p.v_mean.stride;
-  combine.x2 = spread(p.v_mean, p.o, {mean[0], 0, mean[1], mean[2]});
-  combine.gate = combine.gate2 = spread(select.kept_mass, p.o, {h * s, 1, s, 0});
-  combine.gate2_act = FOVEA_X_GATE_COMPLEMENT;
-  program.run(combine);
+[[gnu::noinline]] void blend(Program& program, const Params& p, const Lists& lists,
+                             const fovea_tensor& o) {
+  fovea_x_combine_forward_params part{};
+  part.x = computed(o, p), part.y = computed(p.o, p), part.query_len = p.query_len;
+  const int64_t *mean = p.v_mean.stride, *mass = lists.kept_mass.stride;
+  part.x2 = spread(p.v_mean, part.y, {mean[0], 0, mean[1], mean[2]});
+  part.gate = part.gate2 = spread(lists.kept_mass, part.y, {mass[0], mass[2], mass[1], 0});
+  part.gate2_act = FOVEA_X_GATE_COMPLEMENT;
+  program.run(part);
+}
+
+void body(Program& program, const Params& p) {
+  const Lists lists = select(program, p, read_index(p));
+  if (!p.v_mean.data) return attend(program, p, lists, p.o);
+  const int64_t* of = p.o.shape;
+  const auto dtype = static_cast<fovea_dtype>(p.v_mean.dtype);
+  const fovea_tensor o = program.array(dtype, {of[0], of[1], of[2], of[3]});
+  attend(program, p, lists, o);
+  blend(program, p, lists, o);
 }
 
 }  // namespace
@@ -130,7 +160,7 @@ void body(Program& program, const Params& p) {
 Plan plan(const Context& ctx, const Params& p) {
   if (p.v_mean.data && p.query_start.data)
     refuse("%s: v_mean is given with query_start, wanted one of them", kOp);
-  return compose(kOp, ctx, [p](Program& program) { body(program, p); });
+  return compose(kOp, ctx, p, body);
 }
 
 }  // namespace fovea
