@@ -6,11 +6,6 @@ namespace {
 
 const std::string kOp = "x_pooled_forward: ";
 
-Params without(Params p, std::initializer_list<const char*> fields) {
-  for (const char* field : fields) p[field].data = nullptr;
-  return p;
-}
-
 // What the comments of experimental/pooled.h say of summaries: who makes them, and from what.
 TEST(ContractPooled, Summaries) {
   const Params plain = valid("x_pooled_forward", "plain").params;

@@ -29,6 +29,7 @@ void letters(Draw& d) {
   d.x("keep") = d.one_of({0, 1, 2, 5, 17, 40});
   d.x("groups") = 1;
   d.x("row_width") = d.one_of({1, 8, 13, 64});
+  d.x("page") = d.one_of({1, 2, 8, 16, 16, 32, 64, 5, 48});
 }
 
 void extents(Draw& d) {
@@ -37,7 +38,8 @@ void extents(Draw& d) {
   const int64_t keys = d.one_of({0, 1, 4, 16, 17, 64, 128, 512});
   d.set("block_rows", static_cast<int32_t>(rows)), d.set("block_keys", static_cast<int32_t>(keys));
   const int64_t row_unit = rows ? rows : 1, key_unit = keys ? keys : 64;
-  const int64_t s = d.x("s"), t = d.has("page_table") ? d.x("pages") * d.x("page") : d.x("t");
+  const int64_t pages = std::min<int64_t>(ceil_div(d.x("t"), d.x("page")), 12);
+  const int64_t s = d.x("s"), t = d.has("page_table") ? pages * d.x("page") : d.x("t");
   d.x("n") = row_unit == 1
                  ? s
                  : (d.has("query_start") ? s / row_unit + d.x("r") : ceil_div(s, row_unit)) +

@@ -5,16 +5,17 @@
  *  Experimental: names, fields and layout may change with any release, and the ABI promise does not
  *  cover them.
  *
- *  | method | what is given |
- *  | --- | --- |
- *  | Quest | measure BOX, count, force_last 1, forced_count 1, block_keys = page; summary, old_len
- * | | MoBA | block_keys 512, count, force_own, forced_count 1, causal | | SeerAttention | row,
- * column: projected; 64 x 64; normalise SOFTMAX, rule ABOVE or count; force_own, causal | |
- * SpargeAttention | 128 x 64; normalise SOFTMAX, ratio or rule TOP_P_UNDER, min_extra 1,
- *                      row_similar_least, column_similar_least, skip_margin |
- *  | FlashPrefill | 128 x 128; normalise MAX, rule AT_LEAST, force_first, force_own, causal |
- *  | VMoBA | scope HEAD or ROW; count, or normalise MINMAX with TOP_P_GE; force_own, forced_count |
- *  | DraftAttention | 128 x 128; normalise SOFTMAX, scope HEAD, ratio, min_keep 1 |
+ *  What each method gives:
+ *    Quest            measure BOX, count, force_last 1, forced_count 1, block_keys = page; summary
+ *                     and old_len keep the pages' bounds.
+ *    MoBA             block_keys 512, count, force_own, forced_count 1, causal.
+ *    SeerAttention    row, column: the gate's; 64 x 64, normalise SOFTMAX, rule ABOVE or count,
+ *                     force_own, causal.
+ *    SpargeAttention  128 x 64, normalise SOFTMAX, ratio or rule TOP_P_UNDER, min_extra 1,
+ *                     row_similar_least, column_similar_least, skip_margin.
+ *    FlashPrefill     128 x 128, normalise MAX, rule AT_LEAST, force_first, force_own, causal.
+ *    VMoBA            count, or normalise MINMAX and rule TOP_P_GE; scope, force_own, forced_count.
+ *    DraftAttention   128 x 128, normalise SOFTMAX, scope HEAD, ratio, min_keep 1.
  *
  *  Extents of its own:
  *    row_heads = 4: heads of row

@@ -148,8 +148,8 @@ fovea_tensor columns_of(fovea_tensor x, int64_t first, int64_t count) {
   return x;
 }
 
-void pool_keys(Program& program, const Params& p, const Blocks& a,
-               fovea_x_select_block_params& select) {
+[[gnu::noinline]] void pool_keys(Program& program, const Params& p, const Blocks& a,
+                                 fovea_x_select_block_params& select) {
   const int64_t g = p.k.shape[2], d = p.k.shape[3];
   fovea_x_pool_forward_params pool{};
   pool.x = p.k, pool.key_start = p.key_start, pool.key_len = p.key_len;
@@ -169,8 +169,8 @@ void pool_keys(Program& program, const Params& p, const Blocks& a,
   if (a.box) select.column_low = columns_of(pool.y, d, d);
 }
 
-void pool_rows(Program& program, const Params& p, const Blocks& a,
-               fovea_x_select_block_params& select) {
+[[gnu::noinline]] void pool_rows(Program& program, const Params& p, const Blocks& a,
+                                 fovea_x_select_block_params& select) {
   const int64_t b = p.q.shape[0], h = p.q.shape[2], d = p.q.shape[3];
   fovea_x_pool_forward_params pool{};
   pool.x = p.q, pool.key_start = p.query_start, pool.key_len = p.query_len;
@@ -202,41 +202,51 @@ void rules(const Params& p, const Blocks& a, fovea_x_select_block_params& select
   select.block_keys = static_cast<int32_t>(a.keys);
 }
 
+// Lists of row blocks: select's outputs.
+[[gnu::noinline]] fovea_x_select_block_params choose_blocks(Program& program, const Params& p,
+                                                            const Blocks& a) {
+  fovea_x_select_block_params part{};
+  rules(p, a, part);
+  part.column = p.column, part.column_low = p.column_low;
+  if (!p.column.data) pool_keys(program, p, a, part);
+  // Columns of keys that there are not.
+  if (!a.keys_most) part.column.shape[1] = part.column_low.shape[1] = 0;
+  part.row = p.row.data ? p.row : Program::given(p.q);
+  if (!p.row.data && a.rows > 1) pool_rows(program, p, a, part);
+  const int64_t b = p.q.shape[0];
+  part.index = p.index.data ? p.index : program.array(FOVEA_I32, {b, a.x, a.n, a.keep});
+  part.index_count = p.index_count.data ? p.index_count : program.array(FOVEA_I32, {b, a.x, a.n});
+  // Without rows there are no lists.
+  if (p.q.shape[1]) program.run(part);
+  return part;
+}
+
+[[gnu::noinline]] void attend(Program& program, const Params& p, const Blocks& a,
+                              const fovea_tensor& index, const fovea_tensor& index_count) {
+  fovea_x_sparse_forward_params part{};
+  part.q = p.q, part.k = p.k, part.v = p.v, part.o = p.o, part.lse = p.lse;
+  part.k_scale = p.k_scale, part.v_scale = p.v_scale, part.sink_logit = p.sink_logit;
+  part.query_start = p.query_start, part.key_start = p.key_start;
+  part.query_len = p.query_len, part.key_len = p.key_len;
+  part.page_table = p.page_table, part.cache_row = p.cache_row;
+  part.query_max = p.query_max, part.key_max = p.key_max;
+  part.index = index, part.index_count = index_count;
+  part.block_rows = static_cast<int32_t>(a.rows), part.block_keys = static_cast<int32_t>(a.keys);
+  part.scale = p.scale, part.softcap = p.softcap, part.skip_margin = p.skip_margin;
+  part.causal = p.causal;
+  program.run(part);
+}
+
 void body(Program& program, const Params& p) {
   const Blocks a = read_blocks(p);
-  fovea_x_select_block_params select{};
-  rules(p, a, select);
-  select.column = p.column, select.column_low = p.column_low;
-  if (!p.column.data) pool_keys(program, p, a, select);
-  // Columns of keys that there are not.
-  if (!a.keys_most) select.column.shape[1] = select.column_low.shape[1] = 0;
-  select.row = p.row.data ? p.row : p.q;
-  if (!p.row.data && a.rows > 1) pool_rows(program, p, a, select);
-
-  const int64_t b = p.q.shape[0];
-  select.index = p.index.data ? p.index : program.array(FOVEA_I32, {b, a.x, a.n, a.keep});
-  select.index_count = p.index_count.data ? p.index_count : program.array(FOVEA_I32, {b, a.x, a.n});
-  // Without rows there are no lists.
-  if (p.q.shape[1]) program.run(select);
-
-  fovea_x_sparse_forward_params attend{};
-  attend.q = p.q, attend.k = p.k, attend.v = p.v, attend.o = p.o, attend.lse = p.lse;
-  attend.k_scale = p.k_scale, attend.v_scale = p.v_scale, attend.sink_logit = p.sink_logit;
-  attend.query_start = p.query_start, attend.key_start = p.key_start;
-  attend.query_len = p.query_len, attend.key_len = p.key_len;
-  attend.page_table = p.page_table, attend.cache_row = p.cache_row;
-  attend.query_max = p.query_max, attend.key_max = p.key_max;
-  attend.index = select.index, attend.index_count = select.index_count;
-  attend.block_rows = select.block_rows, attend.block_keys = select.block_keys;
-  attend.scale = p.scale, attend.softcap = p.softcap, attend.skip_margin = p.skip_margin;
-  attend.causal = p.causal;
-  program.run(attend);
+  const fovea_x_select_block_params lists = choose_blocks(program, p, a);
+  attend(program, p, a, lists.index, lists.index_count);
 }
 
 }  // namespace
 
 Plan plan(const Context& ctx, const Params& p) {
-  return compose(kOp, ctx, [p](Program& program) { body(program, p); });
+  return compose(kOp, ctx, p, body);
 }
 
 }  // namespace fovea
