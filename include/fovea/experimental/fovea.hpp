@@ -8,6 +8,7 @@
 #include "indexed.h"
 #include "kl.h"
 #include "multi_token.h"
+#include "nsa.h"
 #include "project.h"
 #include "select.h"
 #include "sparse.h"
@@ -40,6 +41,7 @@
   X(x_select_line) \
   X(x_select_heads) \
   X(x_indexed_forward) \
+  X(x_nsa_forward) \
   X(x_project_forward) \
   X(x_project_backward)
 
