@@ -22,7 +22,7 @@ def visible(b, h, row, key):
 
 def listed(chosen):
     """Counts, and the chosen columns of each row before all others, ascending."""
-    order = chosen.to(torch.int8).argsort(-1, descending=True, stable=True)
+    order = chosen.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
     return chosen.sum(-1).to(torch.int32), order.to(torch.int32)
 
 

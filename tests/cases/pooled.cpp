@@ -7,7 +7,6 @@
 #include <set>
 
 #include "cases/placed_case.h"
-#include "harness/pairwise.h"
 
 namespace cases {
 namespace {
@@ -318,32 +317,6 @@ class PooledBuild : Placed {
   int64_t rows_, keys_;
 };
 
-class PooledCases {
- public:
-  PooledCases& add(const std::string& words, const std::string& note, bool small = false) {
-    cases_.push_back({kOp, name_of_words(words, note),
-                      [words](uint64_t seed) { return PooledBuild::build(words, seed); }, "", "",
-                      small});
-    return *this;
-  }
-  void sweep(const std::string& common, const std::vector<std::vector<std::string>>& axes,
-             const std::string& note, uint64_t seed) {
-    std::vector<int> sizes;
-    for (const auto& axis : axes) sizes.push_back(static_cast<int>(axis.size()));
-    harness::Pairwise rows(
-        sizes, [](const harness::Row&) { return true; }, seed);
-    for (const harness::Row& row : rows.rows()) {
-      std::string words = common;
-      for (size_t a = 0; a < axes.size(); ++a) words += " " + axes[a][static_cast<size_t>(row[a])];
-      add(words, note);
-    }
-  }
-  std::vector<harness::Case> cases() const { return cases_; }
-
- private:
-  std::vector<harness::Case> cases_;
-};
-
 const std::vector<std::string> kTypes = {"q:f32", "q:bf16 k:bf16 v:bf16",
                                          "q:f16 k:f16 v:f16 o:f32"};
 const std::vector<std::string> kForces = {"", "force_own=1", "force_first=1 force_last=1",
@@ -355,7 +328,7 @@ const std::vector<std::string> kTails = {"",
                                          "index index_count keep=3",
                                          "min_keep=2 min_extra=1"};
 
-void sweeps(PooledCases& add) {
+void sweeps(WordCases& add) {
   // Summaries that the call makes of both sides.
   add.sweep(
       "d=16 e=24",
@@ -418,7 +391,7 @@ void sweeps(PooledCases& add) {
             "kept", 44);
 }
 
-void edges(PooledCases& add) {
+void edges(WordCases& add) {
   for (const char* words :
        {"b=0 count=2 x=4", "s=0 count=2 x=4", "t=0 count=2 x=4", "t=0 count=2 x=4 force_own=1",
         "h=0 g=0 x=0 count=2", "h=4 g=2 count=0", "index keep=0 x=4 count=2",
@@ -433,7 +406,7 @@ void edges(PooledCases& add) {
     add.add(words, "edge");
 }
 
-void methods(PooledCases& add) {
+void methods(WordCases& add) {
   const std::string paged = " b=3 page_table page=16 key_len", of = " q:bf16 k:bf16 v:bf16";
   const std::string quest =
       "measure=1 count=4 force_last=1 forced_count=1 block_keys=16 h=8 g=2 x=8 d=32 e=32 s=1";
@@ -486,7 +459,7 @@ void methods(PooledCases& add) {
 }
 
 std::vector<harness::Case> cases() {
-  PooledCases add;
+  WordCases add(kOp, PooledBuild::build);
   sweeps(add), edges(add), methods(add);
   add.add(
          "b=1 s=4 t=9 h=2 g=1 x=2 d=4 e=4 count=2 causal=1 block_rows=2 block_keys=2 index"

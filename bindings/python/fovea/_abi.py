@@ -1298,6 +1298,45 @@ class XPooledForwardParams(C.Structure):
     ]
 
 
+class XNsaForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("k_compressed", Tensor),
+        ("v_compressed", Tensor),
+        ("k_window", Tensor),
+        ("v_window", Tensor),
+        ("gate_compressed", Tensor),
+        ("gate_selected", Tensor),
+        ("gate_window", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("compressed_len", Tensor),
+        ("page_table", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("o_compressed", Tensor),
+        ("o_selected", Tensor),
+        ("o_window", Tensor),
+        ("lse_compressed", Tensor),
+        ("lse_selected", Tensor),
+        ("lse_window", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("compress_keys", C.c_int64),
+        ("compress_step", C.c_int64),
+        ("count", C.c_int64),
+        ("window", C.c_int64),
+        ("scale", C.c_float),
+        ("block_keys", C.c_int32),
+        ("gate_plain", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
 class XProjectForwardParams(C.Structure):
     _fields_ = [
         ("struct_size", C.c_size_t),
@@ -1584,6 +1623,7 @@ SIZES = {
     XSelectHeadsParams: 696,
     XIndexedForwardParams: 2440,
     XPooledForwardParams: 2456,
+    XNsaForwardParams: 2280,
     XProjectForwardParams: 1280,
     XProjectBackwardParams: 1944,
     XPoolForwardParams: 1496,
@@ -1730,6 +1770,9 @@ FUNCTIONS = {
     "fovea_x_pooled_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XPooledForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_pooled_forward": (C.c_int, [C.c_void_p, C.POINTER(XPooledForwardParams)]),
+    "fovea_x_nsa_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XNsaForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_nsa_forward": (C.c_int, [C.c_void_p, C.POINTER(XNsaForwardParams)]),
     "fovea_x_project_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XProjectForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_project_forward": (C.c_int, [C.c_void_p, C.POINTER(XProjectForwardParams)]),

@@ -17,7 +17,7 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_pool_forward, _x_pool_backward, _x_probe_forward, _x_combine_forward,
                  _x_combine_backward, _x_compare_forward, _x_cache_step, _x_select_token,
                  _x_select_line, _x_select_heads, _x_indexed_forward, _x_pooled_forward,
-                 _x_project_forward, _x_project_backward)
+                 _x_nsa_forward, _x_project_forward, _x_project_backward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
@@ -25,9 +25,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "indexed_forward", "pooled_forward", "project_forward", "project_backward", "CacheRule",
-           "CompareMeasure", "Gate", "Pool", "ProbeReduce", "ProjectAct", "SelectMeasure",
-           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
+           "indexed_forward", "pooled_forward", "nsa_forward", "project_forward",
+           "project_backward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
+           "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule",
+           "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -3245,6 +3246,159 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
     if block_keys:
         call.scalar("i", 2448, block_keys, "block_keys")
     return call.run(o, lse, index, index_count)
+
+
+def nsa_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, index=None,
+                index_count=None, o_compressed=None, o_selected=None, o_window=None,
+                lse_compressed=None, lse_selected=None, lse_window=None, k_compressed=None,
+                v_compressed=None, k_window=None, v_window=None, gate_compressed=None,
+                gate_selected=None, gate_window=None, query_len=None, key_len=None,
+                compressed_len=None, page_table=None, keep=None, query_max=0, key_max=0,
+                compress_keys=0, compress_step=0, count=0, window=0, scale=0.0, block_keys=0,
+                gate_plain=0):
+    """Native Sparse Attention of q over k and v; prefill and decode, contiguous and paged caches.
+
+    x_project and x_pool make compressed keys and values.  Absent, they are means of k and v.
+    Equal scores: the lower block first.  A branch without keys gives 0.
+
+    Rows past query_len are neither read nor written.  Keys past key_len and compressed keys past
+    compressed_len are not read.
+
+    Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    parts are x_pool_forward, x_select_block, x_combine_forward, x_sparse_forward over the selected
+    blocks, and attention_forward over the compressed keys and the window.  Limits are theirs.
+    Workspace: theirs, and what no output holds of lists and branches.
+    Source: Native Sparse Attention (2502.11089).
+
+    Example
+      o = fovea.experimental.nsa_forward(q, k, v)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      index: (b, g, s, keep) i32: the selected blocks, ascending, -1 past the count; those past
+          `keep` are cut
+      index_count: (b, g, s) i32: blocks wanted; with index
+      o_compressed: (b, s, h, e) as q: of the branch, before its gate
+      o_selected: (b, s, h, e) as q: the same
+      o_window: (b, s, h, e) as q: the same
+      lse_compressed: (b, h, s) f32: natural log of each row's sum
+      lse_selected: (b, h, s) f32: the same
+      lse_window: (b, h, s) f32: the same
+
+    Optional inputs
+      k_compressed: (b, u, g, d) as q: with v_compressed; more than there are is fine; absent: means
+          of k, without key_len
+      v_compressed: (b, u, g, e) as q
+      k_window: (rows, t, g, d) or paged (pool, page, g, d) as q: keys of the window; with v_window;
+          absent: k
+      v_window: (rows, t, g, e) or paged (pool, page, g, e) as q: absent: v
+      gate_compressed: (b, s, h) as q or f32: absent: the branch counts once
+      gate_selected: (b, s, h) as q or f32: the same
+      gate_window: (b, s, h) as q or f32: the same
+      query_len: (r) i32: rows in use
+      key_len: (r) i32: keys in use; with compressed_len
+      compressed_len: (r) i32: compressed keys in use: floor((key_len - compress_keys) /
+          compress_step) + 1, or 0
+      page_table: (rows, pages) i32: pool page of each page of k, v, k_window and v_window; -1:
+          absent
+
+    keep: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: longest sequence of rows; 0: s
+      key_max: longest sequence of keys; 0: t, or pages * page
+      compress_keys: keys of a compressed key, 1 .. 65536; 0: 32
+      compress_step: keys from one to the next, a divisor of compress_keys and block_keys; 0: 16
+      count: blocks that a row selects, the three forced ones among them; 0: 16
+      window: keys of the window, the row's own counted; 0: 512
+      scale: of all three branches, > 0; 0: 1 / sqrt(d)
+      block_keys: keys of a selected block, 1 .. 128; 0: 64
+      gate_plain: 1: gates multiply as they are; 0: their sigmoid does
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_nsa_forward)
+    else:
+        call, inputs = _x_nsa_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    if k_compressed is not None:
+        call.put("k_compressed", 392, k_compressed)
+    if v_compressed is not None:
+        call.put("v_compressed", 488, v_compressed)
+    if k_window is not None:
+        call.put("k_window", 584, k_window)
+    if v_window is not None:
+        call.put("v_window", 680, v_window)
+    if gate_compressed is not None:
+        call.put("gate_compressed", 776, gate_compressed)
+    if gate_selected is not None:
+        call.put("gate_selected", 872, gate_selected)
+    if gate_window is not None:
+        call.put("gate_window", 968, gate_window)
+    if query_len is not None:
+        call.put("query_len", 1064, query_len)
+    if key_len is not None:
+        call.put("key_len", 1160, key_len)
+    if compressed_len is not None:
+        call.put("compressed_len", 1256, compressed_len)
+    if page_table is not None:
+        call.put("page_table", 1352, page_table)
+    o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if index is not None:
+        index = None if index is False else call.out("index", 1448, index, lambda: (v_q[2][0],
+            v_k[2][2], v_q[2][1], call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 1544, index_count,
+            (v_q[2][0], v_k[2][2], v_q[2][1]), 8)
+    if o_compressed is not None:
+        o_compressed = None if o_compressed is False else call.out("o_compressed", 1640,
+            o_compressed, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if o_selected is not None:
+        o_selected = None if o_selected is False else call.out("o_selected", 1736, o_selected,
+            (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if o_window is not None:
+        o_window = None if o_window is False else call.out("o_window", 1832, o_window, (v_q[2][0],
+            v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse_compressed is not None:
+        lse_compressed = None if lse_compressed is False else call.out("lse_compressed", 1928,
+            lse_compressed, (v_q[2][0], v_q[2][2], v_q[2][1]), 1)
+    if lse_selected is not None:
+        lse_selected = None if lse_selected is False else call.out("lse_selected", 2024,
+            lse_selected, (v_q[2][0], v_q[2][2], v_q[2][1]), 1)
+    if lse_window is not None:
+        lse_window = None if lse_window is False else call.out("lse_window", 2120, lse_window,
+            (v_q[2][0], v_q[2][2], v_q[2][1]), 1)
+    if query_max:
+        call.scalar("q", 2216, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 2224, key_max, "key_max")
+    if compress_keys:
+        call.scalar("q", 2232, compress_keys, "compress_keys")
+    if compress_step:
+        call.scalar("q", 2240, compress_step, "compress_step")
+    if count:
+        call.scalar("q", 2248, count, "count")
+    if window:
+        call.scalar("q", 2256, window, "window")
+    if scale:
+        call.scalar("f", 2264, scale, "scale")
+    if block_keys:
+        call.scalar("i", 2268, block_keys, "block_keys")
+    if gate_plain:
+        call.scalar("i", 2272, gate_plain, "gate_plain")
+    return call.run(o, index, index_count, o_compressed, o_selected, o_window, lse_compressed,
+        lse_selected, lse_window)
 
 
 def project_forward(ctx_or_x=None, /, x=None, weight=None, *, ctx=None, y=None, code=None,

@@ -26,9 +26,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "indexed_forward", "pooled_forward", "project_forward", "project_backward", "CacheRule",
-           "CompareMeasure", "Gate", "Pool", "ProbeReduce", "ProjectAct", "SelectMeasure",
-           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
+           "indexed_forward", "pooled_forward", "nsa_forward", "project_forward",
+           "project_backward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
+           "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule",
+           "SelectScope", "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -1371,6 +1372,54 @@ def pooled_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Outp
 def pooled_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
                    lse: Output = ..., index: Output = ..., index_count: Output = ...,
                    **fields: Unpack[_pooled_forward]) -> Any: ...
+
+class _nsa_forward(TypedDict, total=False):
+    k_compressed: Array | None
+    v_compressed: Array | None
+    k_window: Array | None
+    v_window: Array | None
+    gate_compressed: Array | None
+    gate_selected: Array | None
+    gate_window: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    compressed_len: Array | None
+    page_table: Array | None
+    keep: Int | None
+    query_max: Int
+    key_max: Int
+    compress_keys: Int
+    compress_step: Int
+    count: Int
+    window: Int
+    scale: Float
+    block_keys: Int
+    gate_plain: Int
+
+@overload
+def nsa_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                index: None = ..., index_count: None = ..., o_compressed: None = ...,
+                o_selected: None = ..., o_window: None = ..., lse_compressed: None = ...,
+                lse_selected: None = ..., lse_window: None = ...,
+                **fields: Unpack[_nsa_forward]) -> A: ...
+@overload
+def nsa_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                index: None = ..., index_count: None = ..., o_compressed: None = ...,
+                o_selected: None = ..., o_window: None = ..., lse_compressed: None = ...,
+                lse_selected: None = ..., lse_window: None = ...,
+                **fields: Unpack[_nsa_forward]) -> A: ...
+@overload
+def nsa_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Output = ...,
+                index: Output = ..., index_count: Output = ..., o_compressed: Output = ...,
+                o_selected: Output = ..., o_window: Output = ..., lse_compressed: Output = ...,
+                lse_selected: Output = ..., lse_window: Output = ...,
+                **fields: Unpack[_nsa_forward]) -> Any: ...
+@overload
+def nsa_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
+                index: Output = ..., index_count: Output = ..., o_compressed: Output = ...,
+                o_selected: Output = ..., o_window: Output = ..., lse_compressed: Output = ...,
+                lse_selected: Output = ..., lse_window: Output = ...,
+                **fields: Unpack[_nsa_forward]) -> Any: ...
 
 class _project_forward(TypedDict, total=False):
     bias: Array | None

@@ -5,7 +5,7 @@
 //   | DirectEpilogue                          | o / l, lse = ln l + m; l includes the sink logit |
 //   | TmaEpilogue (tma_epilogue_sm90.cuh)     | the same, rows of o by TMA                       |
 //   | SplitEpilogue (attention/forward.cuh)   | split-K: partial o and lse in f32                |
-//   | MergingEpilogue (merging_epilogue_sm90.cuh) | the same, merged by the last split           |
+//   | MergingEpilogue (merging_epilogue.cuh) | the same, merged by the last split           |
 #pragma once
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/row_tile.cuh"

@@ -11,10 +11,21 @@
 
 namespace fovea::cuda {
 
-enum class ForwardKind { whole, paged, split, rich, capped, span, span_paged, span_split };
+enum class ForwardKind {
+  whole,
+  paged,
+  split,
+  rich,
+  capped,
+  span,
+  span_paged,
+  span_split,
+  codes,
+  rich_codes
+};
 inline const char* name_of(ForwardKind kind) {
-  static constexpr const char* names[] = {"whole",  "paged", "split",      "rich",
-                                          "capped", "span",  "span_paged", "span_split"};
+  static constexpr const char* names[] = {"whole", "paged",      "split",      "rich",  "capped",
+                                          "span",  "span_paged", "span_split", "codes", "rich_codes"};
   return names[static_cast<int>(kind)];
 }
 
@@ -23,6 +34,7 @@ struct ForwardWork {
   AttendGrid grid;
   int64_t blocks;
   Partials parts;
+  int32_t* arrived;  // MergingEpilogue's
 };
 
 struct ForwardInstance {

@@ -45,7 +45,29 @@ struct Choice {
   int64_t blocks = 0;
 };
 
+// Caches of codes: every split reads its keys once, so that many blocks pull at memory.
+Choice choice_of_codes(const DeviceInfo& device, const Attend& a) {
+  Choice c;
+  const bool plain = a.plain();
+  const ForwardInstance& found =
+      find(device, a, plain ? ForwardKind::codes : ForwardKind::rich_codes);
+  if (!found.launch) return c;
+  const int64_t queries = a.sequences.query_max, group = a.h / a.g;
+  const int64_t row_tiles = ceil_div(queries * group, found.rows);
+  const int64_t items = a.sequences.count * a.g * row_tiles;
+  const int64_t most =
+      std::max<int64_t>(key_tiles_bound(a, ceil_div(found.rows, group), kTileKeys), 1);
+  const int64_t splits =
+      a.splits ? a.splits : splits_of(items, most, device.multiprocessors * found.blocks);
+  c.instance = &found;
+  c.grid = {row_tiles, a.g, static_cast<int32_t>(clamp_i64(splits, 1, most)),
+            static_cast<int32_t>(group), a.mask.window.right > 0};
+  c.blocks = items * c.grid.splits;
+  return c;
+}
+
 Choice choice(const DeviceInfo& device, const Attend& a) {
+  if (a.codes()) return choice_of_codes(device, a);
   const bool plain = a.plain();
   const int64_t queries = a.sequences.query_max, count = a.sequences.count, group = a.h / a.g;
   const bool causal = a.mask.window.right > 0;
@@ -83,17 +105,26 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
   return c;
 }
 
+// Codes that the kernel does not read.
+Text refuse_codes(const Attend& a) {
+  if (!a.codes()) return "";
+  if (a.k_dtype == a.dtype) return reason_dtype("k.dtype", a.k_dtype, a.v_dtype, "v");
+  if (a.v_dtype == a.dtype || (a.k_dtype == FOVEA_I8) != (a.v_dtype == FOVEA_I8))
+    return reason_dtype("v.dtype", a.v_dtype, a.k_dtype, "k");
+  return a.groups > 1 ? reason("groups of k_scale and v_scale", a.groups, "1") : "";
+}
+
 Text refuses(const Context& ctx, const Attend& a) {
   if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16) return reason_dtype(a.dtype);
-  if (a.k_dtype != a.dtype) return reason_dtype("k.dtype", a.k_dtype, a.dtype, "q");
-  if (a.v_dtype != a.dtype) return reason_dtype("v.dtype", a.v_dtype, a.dtype, "q");
   if (a.q_value) return reason_given("q_value");
   if (a.rope.cos) return reason_given("cos");
-  if (Text why = refuse_widths(a.d, a.e, 8, 256); !why.empty()) return why;
+  const int64_t piece = a.codes() ? 16 : 8;  // elements of 16 bytes
+  if (Text why = refuse_widths(a.d, a.e, piece, 256); !why.empty()) return why;
+  if (Text why = refuse_codes(a); !why.empty()) return why;
   const int64_t many = 2;  // extents the call does not carry
   if (!in_pieces(a.q, {a.b, a.s, a.h}, 8)) return reason_rows("q");
-  if (!in_pieces(a.k, {many, a.t, a.g}, 8)) return reason_rows("k");
-  if (!in_pieces(a.v, {many, a.t, a.g}, 8)) return reason_rows("v");
+  if (!in_pieces(a.k, {many, a.t, a.g}, piece)) return reason_rows("k");
+  if (!in_pieces(a.v, {many, a.t, a.g}, piece)) return reason_rows("v");
   if (!in_pieces(a.o, {a.b, a.s, a.h}, a.o_dtype == FOVEA_F32 ? 4 : 8)) return reason_rows("o");
   const Sequences& q = a.sequences;
   if (q.key_max > kIndexMax ||
@@ -120,10 +151,12 @@ Text offer(const Context& ctx, const Attend& a, Plan& plan) {
   PartialSlots slots;
   if (c.grid.splits > 1) slots = PartialSlots(plan.workspace, a, c.grid.splits);
   plan.launch = [a, c, slots](Context& ctx, void* workspace) {
-    ForwardWork work{c.grid, c.blocks, {}};
-    if (c.grid.splits > 1) work.parts = slots.at(workspace, a, c.grid.splits);
+    ForwardWork work{c.grid, c.blocks, {}, nullptr};
+    const int32_t splits = c.grid.splits;
+    if (splits > 1) work.parts = slots.at(workspace, a, splits);
+    if (a.codes() && splits > 1 && c.blocks / splits <= kCounters) work.arrived = counters(ctx);
     c.instance->launch(ctx, a, work);
-    if (c.grid.splits > 1) combine(ctx, "attention_forward", a, work.parts);
+    if (splits > 1 && !work.arrived) combine(ctx, "attention_forward", a, work.parts);
   };
   return "";
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_forward on the sm_80 sweep: the policies of each kind of instance.
 #pragma once
+#include "cuda/loop/attend_codes_sm80.cuh"
 #include "cuda/loop/attend_sm80.cuh"
+#include "cuda/loop/merging_epilogue.cuh"
 #include "ops/attention/forward.cuh"
 
 namespace fovea::cuda {
@@ -33,7 +35,7 @@ struct ForwardPolicies<ForwardKind::split, Threads> : ForwardPolicies<ForwardKin
 };
 
 template <ForwardConfig80 C>
-ForwardInstance forward_sm80_instance() {
+ForwardInstance keys_sm80_instance() {
   using Shape = AttendShape<AttendConfig{.dtype = C.dtype,
                                          .d = C.d,
                                          .e = C.e,
@@ -52,6 +54,36 @@ ForwardInstance forward_sm80_instance() {
                                               kShared, a, work.grid, epilogue);
   };
   return {C.dtype, C.d, C.e, C.kind, C.rows, C.blocks, kShared, launcher};
+}
+
+template <ForwardConfig80 C>
+ForwardInstance codes_sm80_instance() {
+  using Shape = CodesShape<C.dtype, C.d, C.e, C.stages, C.blocks>;
+  static_assert(C.rows == Shape::rows && C.warps == Shape::Warps);
+  constexpr bool kRich = C.kind == ForwardKind::rich_codes;
+  using Score = std::conditional_t<kRich, RichScore, PlainScore>;
+  using Mask = std::conditional_t<kRich, RichMask, WindowMask>;
+  using Epilogue = MergingEpilogue<8>;
+  constexpr auto launcher = [](Context& ctx, const Attend& a, const ForwardWork& work) {
+    const Epilogue epilogue{work.parts, work.grid.splits, work.arrived};
+    if (a.k_dtype == FOVEA_I8)
+      launch<attend_codes_sm80<Shape, IntegerCodes, Score, Mask, Epilogue>>(
+          ctx, "attention_forward", work.blocks, Shape::threads, Shape::shared_bytes, a, work.grid,
+          epilogue);
+    else
+      launch<attend_codes_sm80<Shape, FloatCodes, Score, Mask, Epilogue>>(
+          ctx, "attention_forward", work.blocks, Shape::threads, Shape::shared_bytes, a, work.grid,
+          epilogue);
+  };
+  return {C.dtype, C.d, C.e, C.kind, C.rows, C.blocks, Shape::shared_bytes, launcher};
+}
+
+template <ForwardConfig80 C>
+ForwardInstance forward_sm80_instance() {
+  if constexpr (C.kind == ForwardKind::codes || C.kind == ForwardKind::rich_codes)
+    return codes_sm80_instance<C>();
+  else
+    return keys_sm80_instance<C>();
 }
 
 }  // namespace fovea::cuda

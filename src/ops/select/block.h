@@ -8,12 +8,8 @@
 
 namespace fovea {
 
-// Extents of which no tensor has all: what no memory holds counts as kFar.
+// An extent that nothing reaches.
 constexpr int64_t kFar = INT64_MAX / 4;
-inline int64_t far_product(int64_t x, int64_t y) {
-  int64_t z;
-  return __builtin_mul_overflow(x, y, &z) || z > kFar ? kFar : z;
-}
 
 // One list row of a sequence.  Key blocks [own_begin, own_end) hold its positions.
 struct ListRow {

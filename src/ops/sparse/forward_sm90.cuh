@@ -5,7 +5,7 @@
 
 #include "cuda/launch.h"
 #include "cuda/loop/list_shape_sm90.cuh"
-#include "cuda/loop/merging_epilogue_sm90.cuh"
+#include "cuda/loop/merging_epilogue.cuh"
 #include "ops/sparse/forward.cuh"
 
 namespace fovea::cuda {

@@ -81,7 +81,8 @@ Plan plan(const Context& ctx, const fovea_x_compare_forward_params& p) {
   if (p.measure != FOVEA_X_COMPARE_MSE && p.measure != FOVEA_X_COMPARE_JSD)
     refuse("%s: measure is %d, wanted a fovea_x_compare_measure", op, p.measure);
   a.jsd = p.measure == FOVEA_X_COMPARE_JSD;
-  if ((!a.s || !a.e) && !a.distance) a.n = std::min<int64_t>(a.n, 1);  // all are equal
+  if (!a.e) a.s = 0;  // rows without columns are not looked at
+  if (!a.s && !a.distance) a.n = std::min<int64_t>(a.n, 1);  // all are equal
   return choose(op, ctx, a, compare_forward_host, FOVEA_CUDA_KERNELS(compare_forward_simt));
 }
 

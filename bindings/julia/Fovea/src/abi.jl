@@ -1190,6 +1190,44 @@ struct XPooledForwardParams
     reserved::Int32
 end
 
+# fovea_x_nsa_forward_params
+struct XNsaForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    o::Tensor
+    k_compressed::Tensor
+    v_compressed::Tensor
+    k_window::Tensor
+    v_window::Tensor
+    gate_compressed::Tensor
+    gate_selected::Tensor
+    gate_window::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    compressed_len::Tensor
+    page_table::Tensor
+    index::Tensor
+    index_count::Tensor
+    o_compressed::Tensor
+    o_selected::Tensor
+    o_window::Tensor
+    lse_compressed::Tensor
+    lse_selected::Tensor
+    lse_window::Tensor
+    query_max::Int64
+    key_max::Int64
+    compress_keys::Int64
+    compress_step::Int64
+    count::Int64
+    window::Int64
+    scale::Float32
+    block_keys::Int32
+    gate_plain::Int32
+    reserved::Int32
+end
+
 # fovea_x_project_forward_params
 struct XProjectForwardParams
     struct_size::Csize_t
@@ -1796,6 +1834,14 @@ fovea_x_pooled_forward_workspace(ctx, params, bytes) =
 const _fovea_x_pooled_forward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_pooled_forward(ctx, params) =
     ccall(symbol(_fovea_x_pooled_forward, :fovea_x_pooled_forward), Int32, (Ptr{Cvoid}, Ref{XPooledForwardParams}), ctx, params)
+
+const _fovea_x_nsa_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_nsa_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_nsa_forward_workspace, :fovea_x_nsa_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XNsaForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_nsa_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_nsa_forward(ctx, params) =
+    ccall(symbol(_fovea_x_nsa_forward, :fovea_x_nsa_forward), Int32, (Ptr{Cvoid}, Ref{XNsaForwardParams}), ctx, params)
 
 const _fovea_x_project_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_project_forward_workspace(ctx, params, bytes) =

@@ -1712,6 +1712,59 @@ c_struct! {
 
 c_struct! {
     /// ```text
+    /// Native Sparse Attention of q over k and v; prefill and decode, contiguous and paged caches.
+    ///
+    /// x_project and x_pool make compressed keys and values.  Absent, they are means of k and v.
+    /// Equal scores: the lower block first.  A branch without keys gives 0.
+    ///
+    /// Rows past query_len are neither read nor written.  Keys past key_len and compressed keys past
+    /// compressed_len are not read.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    /// parts are x_pool_forward, x_select_block, x_combine_forward, x_sparse_forward over the selected
+    /// blocks, and attention_forward over the compressed keys and the window.  Limits are theirs.
+    /// Workspace: theirs, and what no output holds of lists and branches.
+    /// Source: Native Sparse Attention (2502.11089).
+    /// ```
+    fovea_x_nsa_forward_params: 2280 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_nsa_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q";
+    o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
+    k_compressed: fovea_tensor = 392, "`(b, u, g, d)` as q: with v_compressed; more than there are is fine; absent: means of k, without key_len";
+    v_compressed: fovea_tensor = 488, "`(b, u, g, e)` as q";
+    k_window: fovea_tensor = 584, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: keys of the window; with v_window; absent: k";
+    v_window: fovea_tensor = 680, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: absent: v";
+    gate_compressed: fovea_tensor = 776, "`(b, s, h)` as q or f32: absent: the branch counts once";
+    gate_selected: fovea_tensor = 872, "`(b, s, h)` as q or f32: the same";
+    gate_window: fovea_tensor = 968, "`(b, s, h)` as q or f32: the same";
+    query_len: fovea_tensor = 1064, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 1160, "`(r)` i32: keys in use; with compressed_len";
+    compressed_len: fovea_tensor = 1256, "`(r)` i32: compressed keys in use: floor((key_len - compress_keys) / compress_step) + 1, or 0";
+    page_table: fovea_tensor = 1352, "`(rows, pages)` i32: pool page of each page of k, v, k_window and v_window; -1: absent";
+    index: fovea_tensor = 1448, "`(b, g, s, keep)` i32: the selected blocks, ascending, -1 past the count; those past `keep` are cut";
+    index_count: fovea_tensor = 1544, "`(b, g, s)` i32: blocks wanted; with index";
+    o_compressed: fovea_tensor = 1640, "`(b, s, h, e)` as q: of the branch, before its gate";
+    o_selected: fovea_tensor = 1736, "`(b, s, h, e)` as q: the same";
+    o_window: fovea_tensor = 1832, "`(b, s, h, e)` as q: the same";
+    lse_compressed: fovea_tensor = 1928, "`(b, h, s)` f32: natural log of each row's sum";
+    lse_selected: fovea_tensor = 2024, "`(b, h, s)` f32: the same";
+    lse_window: fovea_tensor = 2120, "`(b, h, s)` f32: the same";
+    query_max: i64 = 2216, "longest sequence of rows; 0: s";
+    key_max: i64 = 2224, "longest sequence of keys; 0: t, or pages * page";
+    compress_keys: i64 = 2232, "keys of a compressed key, 1 .. 65536; 0: 32";
+    compress_step: i64 = 2240, "keys from one to the next, a divisor of compress_keys and block_keys; 0: 16";
+    count: i64 = 2248, "blocks that a row selects, the three forced ones among them; 0: 16";
+    window: i64 = 2256, "keys of the window, the row's own counted; 0: 512";
+    scale: f32 = 2264, r"of all three branches, \> 0; 0: 1 / sqrt(d)";
+    block_keys: i32 = 2268, "keys of a selected block, 1 .. 128; 0: 64";
+    gate_plain: i32 = 2272, "1: gates multiply as they are; 0: their sigmoid does";
+    reserved: i32 = 2276, "0";
+}
+
+c_struct! {
+    /// ```text
     /// A row of each head through the layers that are given:
     ///
     ///   y = act(act(x weight + bias) weight2 + bias2) weight3 + bias3
@@ -2220,6 +2273,7 @@ functions! {
         x_select_heads: fovea_x_select_heads_params, fovea_x_select_heads, fovea_x_select_heads_workspace;
         x_indexed_forward: fovea_x_indexed_forward_params, fovea_x_indexed_forward, fovea_x_indexed_forward_workspace;
         x_pooled_forward: fovea_x_pooled_forward_params, fovea_x_pooled_forward, fovea_x_pooled_forward_workspace;
+        x_nsa_forward: fovea_x_nsa_forward_params, fovea_x_nsa_forward, fovea_x_nsa_forward_workspace;
         x_project_forward: fovea_x_project_forward_params, fovea_x_project_forward, fovea_x_project_forward_workspace;
         x_project_backward: fovea_x_project_backward_params, fovea_x_project_backward, fovea_x_project_backward_workspace;
     }

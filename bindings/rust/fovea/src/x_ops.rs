@@ -1239,6 +1239,61 @@ op! {
 
 op! {
     /// ```text
+    /// Native Sparse Attention of q over k and v; prefill and decode, contiguous and paged caches.
+    ///
+    /// x_project and x_pool make compressed keys and values.  Absent, they are means of k and v.
+    /// Equal scores: the lower block first.  A branch without keys gives 0.
+    ///
+    /// Rows past query_len are neither read nor written.  Keys past key_len and compressed keys past
+    /// compressed_len are not read.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    /// parts are x_pool_forward, x_select_block, x_combine_forward, x_sparse_forward over the selected
+    /// blocks, and attention_forward over the compressed keys and the window.  Limits are theirs.
+    /// Workspace: theirs, and what no output holds of lists and branches.
+    /// Source: Native Sparse Attention (2502.11089).
+    /// ```
+    XNsaForward(x_nsa_forward: fovea_x_nsa_forward_params, fovea_x_nsa_forward, fovea_x_nsa_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+    }
+    may {
+        k_compressed set_k_compressed: in, "`(b, u, g, d)` as q: with v_compressed; more than there are is fine; absent: means of k, without key_len";
+        v_compressed set_v_compressed: in, "`(b, u, g, e)` as q";
+        k_window set_k_window: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: keys of the window; with v_window; absent: k";
+        v_window set_v_window: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: absent: v";
+        gate_compressed set_gate_compressed: in, "`(b, s, h)` as q or f32: absent: the branch counts once";
+        gate_selected set_gate_selected: in, "`(b, s, h)` as q or f32: the same";
+        gate_window set_gate_window: in, "`(b, s, h)` as q or f32: the same";
+        query_len set_query_len: in, "`(r)` i32: rows in use";
+        key_len set_key_len: in, "`(r)` i32: keys in use; with compressed_len";
+        compressed_len set_compressed_len: in, "`(r)` i32: compressed keys in use: floor((key_len - compress_keys) / compress_step) + 1, or 0";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each page of k, v, k_window and v_window; -1: absent";
+        index set_index: out, "`(b, g, s, keep)` i32: the selected blocks, ascending, -1 past the count; those past `keep` are cut";
+        index_count set_index_count: out, "`(b, g, s)` i32: blocks wanted; with index";
+        o_compressed set_o_compressed: out, "`(b, s, h, e)` as q: of the branch, before its gate";
+        o_selected set_o_selected: out, "`(b, s, h, e)` as q: the same";
+        o_window set_o_window: out, "`(b, s, h, e)` as q: the same";
+        lse_compressed set_lse_compressed: out, "`(b, h, s)` f32: natural log of each row's sum";
+        lse_selected set_lse_selected: out, "`(b, h, s)` f32: the same";
+        lse_window set_lse_window: out, "`(b, h, s)` f32: the same";
+        query_max set_query_max: i64, "longest sequence of rows; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
+        compress_keys set_compress_keys: i64, "keys of a compressed key, 1 .. 65536; 0: 32";
+        compress_step set_compress_step: i64, "keys from one to the next, a divisor of compress_keys and block_keys; 0: 16";
+        count set_count: i64, "blocks that a row selects, the three forced ones among them; 0: 16";
+        window set_window: i64, "keys of the window, the row's own counted; 0: 512";
+        scale set_scale: f32, r"of all three branches, \> 0; 0: 1 / sqrt(d)";
+        block_keys set_block_keys: i32, "keys of a selected block, 1 .. 128; 0: 64";
+        gate_plain set_gate_plain: bool, "1: gates multiply as they are; 0: their sigmoid does";
+    }
+}
+
+op! {
+    /// ```text
     /// A row of each head through the layers that are given:
     ///
     ///   y = act(act(x weight + bias) weight2 + bias2) weight3 + bias3

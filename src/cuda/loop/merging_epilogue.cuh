@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The epilogue of split-K on Hopper (formula: combine.cuh).  A split stores o / l and lse in f32.
-// The last split of a row tile to arrive merges all, a warp a row.  A single split is the result.
+// The epilogue of split-K in one kernel (formula: combine.cuh).  A split stores o / l and lse in
+// f32.  The last split of a row tile to arrive merges all, a warp a row.  A single split is the
+// result.
 //   The rest of the device idles during the merge.  So all its loads are issued before the first
 //   is used, and rows are found without division where they can.
 #pragma once
