@@ -8,6 +8,7 @@
 // Workspace: the arrays side by side, then as much as the largest of the parts needs.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <type_traits>
 #include <vector>
@@ -73,6 +74,21 @@ class Program {
   std::vector<Launch> launches_;
   Text kernels_;
 };
+
+// The rows of x (b, s, ...) that a call of query_max computes at most.
+inline fovea_tensor first_rows(fovea_tensor x, int64_t query_max) {
+  if (query_max) x.shape[1] = std::min(x.shape[1], query_max);
+  return x;
+}
+
+// x over the extents of `like`, by strides of x; 0 repeats.
+inline fovea_tensor spread(const fovea_tensor& x, const fovea_tensor& like,
+                           const std::array<int64_t, 4>& stride) {
+  fovea_tensor y = like;
+  y.data = x.data, y.dtype = x.dtype;
+  std::copy(stride.begin(), stride.end(), y.stride);
+  return y;
+}
 
 // body(program, params): makes arrays and runs the parts, by what it was given alone.
 template <class P>

@@ -8,7 +8,6 @@
 #include <set>
 
 #include "cases/placed_case.h"
-#include "harness/pairwise.h"
 
 namespace cases {
 namespace {
@@ -203,32 +202,6 @@ class IndexedBuild : Placed {
   }
 };
 
-class IndexedCases {
- public:
-  IndexedCases& add(const std::string& words, const std::string& note, bool small = false) {
-    cases_.push_back({kOp, name_of_words(words, note),
-                      [words](uint64_t seed) { return IndexedBuild::build(words, seed); }, "", "",
-                      small});
-    return *this;
-  }
-  void sweep(const std::string& common, const std::vector<std::vector<std::string>>& axes,
-             const std::string& note, uint64_t seed) {
-    std::vector<int> sizes;
-    for (const auto& axis : axes) sizes.push_back(static_cast<int>(axis.size()));
-    harness::Pairwise rows(
-        sizes, [](const harness::Row&) { return true; }, seed);
-    for (const harness::Row& row : rows.rows()) {
-      std::string words = common;
-      for (size_t a = 0; a < axes.size(); ++a) words += " " + axes[a][static_cast<size_t>(row[a])];
-      add(words, note);
-    }
-  }
-  std::vector<harness::Case> cases() const { return cases_; }
-
- private:
-  std::vector<harness::Case> cases_;
-};
-
 const std::vector<std::string> kPlaces = {"b=2",
                                           "b=3 query_len key_len",
                                           "query_start key_start",
@@ -245,7 +218,7 @@ const std::vector<std::string> kRules = {"count=3",   "count=20 index index_coun
                                          "count=0",   "count=2 ratio=0.2 index keep=30"};
 const std::vector<std::string> kBeside = {"", "first_keys=4", "first_keys=2 last_keys=3"};
 
-void sweeps(IndexedCases& add) {
+void sweeps(WordCases& add) {
   const std::vector<std::string> of = {"q:f32", "q:bf16 k:bf16 v:bf16", "q:f16 k:f16 v:f16 o:f32",
                                        "q:bf16 k:e4m3 v:e4m3 k_scale v_scale groups=1"};
   add.sweep("index_q index_k index_scale=0.5 d=24 e=16",
@@ -289,7 +262,7 @@ void sweeps(IndexedCases& add) {
             "mean", 23);
 }
 
-void edges(IndexedCases& add) {
+void edges(WordCases& add) {
   for (const char* words :
        {"b=0 count=2 x=4", "s=0 count=2 x=4", "t=0 count=2 x=4", "t=0 count=2 x=4 v_mean",
         "h=0 g=0 x=0 count=2", "h=4 g=2 count=0", "index keep=0 x=4 count=2",
@@ -299,7 +272,7 @@ void edges(IndexedCases& add) {
     add.add(words, "edge");
 }
 
-void methods(IndexedCases& add) {
+void methods(WordCases& add) {
   add.add(
          "paper=0 index_q index_k weight measure=1 reduce=1 index_heads=16 index_keys=1"
          " index_width=32 h=8 g=1 x=1 d=40 e=32 b=2 s=7 t=90 causal=1 count=24 index keep=24"
@@ -325,7 +298,7 @@ void methods(IndexedCases& add) {
 }
 
 std::vector<harness::Case> cases() {
-  IndexedCases add;
+  WordCases add(kOp, IndexedBuild::build);
   sweeps(add), edges(add), methods(add);
   add.add("b=1 s=2 t=9 h=2 g=1 x=2 d=4 e=4 count=3 causal=1", "small", true)
       .add(

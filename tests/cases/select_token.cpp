@@ -4,7 +4,6 @@
 // until no decision is close; 2: small integers with NaN and infinities among them.
 #include "oracle/select_token.h"
 #include "cases/placed_case.h"
-#include "harness/pairwise.h"
 
 namespace cases {
 namespace {
@@ -58,33 +57,10 @@ class TokenBuild : Placed {
   }
 };
 
-class TokenCases {
- public:
-  TokenCases& add(const std::string& words, const std::string& note, bool small = false) {
-    const std::string all =
-        words + (words.find("index") == std::string::npos ? " index index_count kept_score" : "");
-    cases_.push_back({kOp, name_of_words(words, note),
-                      [all](uint64_t seed) { return TokenBuild::build(all, seed); }, "", "",
-                      small});
-    return *this;
-  }
-  void sweep(const std::string& common, const std::vector<std::vector<std::string>>& axes,
-             const std::string& note, uint64_t seed) {
-    std::vector<int> sizes;
-    for (const auto& axis : axes) sizes.push_back(static_cast<int>(axis.size()));
-    harness::Pairwise rows(
-        sizes, [](const harness::Row&) { return true; }, seed);
-    for (const harness::Row& row : rows.rows()) {
-      std::string words = common;
-      for (size_t a = 0; a < axes.size(); ++a) words += " " + axes[a][static_cast<size_t>(row[a])];
-      add(words, note);
-    }
-  }
-  std::vector<harness::Case> cases() const { return cases_; }
-
- private:
-  std::vector<harness::Case> cases_;
-};
+harness::Call build_token(const std::string& words, uint64_t seed) {
+  const bool listed = words.find("index") != std::string::npos;
+  return TokenBuild::build(words + (listed ? "" : " index index_count kept_score"), seed);
+}
 
 const std::vector<std::string> kTokenPlaces = {"b=2",
                                                "b=3 query_len key_len",
@@ -112,7 +88,7 @@ const std::vector<std::string> kTokenHeads = {
     "h=4 g=2 x=4",          "h=4 g=2 x=2 reduce=1", "h=4 g=2 x=1 reduce=1", "h=6 g=3 x=1 reduce=3",
     "h=8 g=1 x=4 reduce=2", "h=3 g=3 x=3",          "h=34 g=1 x=1 reduce=1"};
 
-void token_sweeps(TokenCases& add) {
+void token_sweeps(WordCases& add) {
   const std::vector<std::string> lays = {"contiguous", "head_first", "gaps", "odd", "wide"};
   const std::vector<std::string> left_out = {"", "first_keys=4", "last_keys=5",
                                              "first_keys=2 last_keys=3", "block_mask block_keys=8"};
@@ -165,7 +141,7 @@ void token_sweeps(TokenCases& add) {
             "hamming", 14);
 }
 
-void token_edges(TokenCases& add) {
+void token_edges(WordCases& add) {
   for (const char* words :
        {"q k b=0 count=2 x=4", "q k s=0 count=2 x=4", "q k t=0 count=2 x=4",
         "q k h=0 g=0 x=0 count=2", "q k keep=0 count=2 x=4",
@@ -190,7 +166,7 @@ void token_edges(TokenCases& add) {
 }
 
 // The selections of published methods, by their numbers.
-void token_methods(TokenCases& add) {
+void token_methods(WordCases& add) {
   add.add(
          "q k q:e4m3 k:e4m3 k_scale groups=1 measure=1 weight reduce=1 h=64 g=1 x=1 d=128 s=3 t=200"
          " b=1 causal=1 count=64 keep=64 scale=1",
@@ -215,7 +191,7 @@ void token_methods(TokenCases& add) {
 }
 
 std::vector<harness::Case> token_cases() {
-  TokenCases add;
+  WordCases add(kOp, build_token);
   token_sweeps(add), token_edges(add), token_methods(add);
   add.add("q k b=1 s=2 t=9 h=2 g=1 x=2 d=4 count=3 keep=3 causal=1 scale=1", "small", true)
       .add("q k b=1 s=2 t=9 h=2 g=1 x=1 reduce=1 measure=1 weight d=4 count=3 keep=3 scale=1",

@@ -135,20 +135,39 @@ std::string name_of_words(const std::string& words, const std::string& note) {
   return name;
 }
 
-Table::Table(const char* op, Oracle oracle, std::map<std::string, Fill> fills)
-    : op_(op), oracle_(std::move(oracle)), fills_(std::move(fills)) {}
-
-Table& Table::sweep(const std::vector<std::vector<std::string>>& axes, uint64_t seed) {
+std::vector<std::string> covering(const std::vector<std::vector<std::string>>& axes,
+                                  uint64_t seed) {
   std::vector<int> sizes;
   for (const auto& axis : axes) sizes.push_back(static_cast<int>(axis.size()));
   harness::Pairwise rows(
       sizes, [](const harness::Row&) { return true; }, seed);
+  std::vector<std::string> list;
   for (const harness::Row& row : rows.rows()) {
     std::string words;
     for (size_t a = 0; a < axes.size(); ++a)
       words += (words.empty() ? "" : " ") + axes[a][static_cast<size_t>(row[a])];
-    add(words, "", false, "");
+    list.push_back(words);
   }
+  return list;
+}
+
+WordCases& WordCases::add(const std::string& words, const std::string& note, bool small) {
+  cases_.push_back({op_, name_of_words(words, note),
+                    [build = build_, words](uint64_t seed) { return build(words, seed); }, "", "",
+                    small});
+  return *this;
+}
+
+void WordCases::sweep(const std::string& common, const std::vector<std::vector<std::string>>& axes,
+                      const std::string& note, uint64_t seed) {
+  for (const std::string& words : covering(axes, seed)) add(common + " " + words, note);
+}
+
+Table::Table(const char* op, Oracle oracle, std::map<std::string, Fill> fills)
+    : op_(op), oracle_(std::move(oracle)), fills_(std::move(fills)) {}
+
+Table& Table::sweep(const std::vector<std::vector<std::string>>& axes, uint64_t seed) {
+  for (const std::string& words : covering(axes, seed)) add(words, "", false, "");
   return *this;
 }
 

@@ -34,6 +34,27 @@ struct Expected {
 // The name of a case, of its words and of what they are to show.
 std::string name_of_words(const std::string& words, const std::string& note);
 
+// Words of a covering array: every pair of words of any two axes is in one of them.
+std::vector<std::string> covering(const std::vector<std::vector<std::string>>& axes, uint64_t seed);
+
+// Cases that a function makes of their words.
+class WordCases {
+ public:
+  using Build = harness::Call (*)(const std::string& words, uint64_t seed);
+  WordCases(const char* op, Build build) : op_(op), build_(build) {}
+  // `small` ones are golden vectors.
+  WordCases& add(const std::string& words, const std::string& note, bool small = false);
+  // A covering array, each of whose cases has the words of `common` too.
+  void sweep(const std::string& common, const std::vector<std::vector<std::string>>& axes,
+             const std::string& note, uint64_t seed);
+  std::vector<harness::Case> cases() const { return cases_; }
+
+ private:
+  const char* op_;
+  Build build_;
+  std::vector<harness::Case> cases_;
+};
+
 // A case of a Table, in words divided by spaces:
 //   s=65       an extent or a number of the params; the table's small extents hold without it
 //   x:bf16     a dtype

@@ -8,6 +8,8 @@
 #include "indexed.h"
 #include "kl.h"
 #include "multi_token.h"
+#include "nsa.h"
+#include "pooled.h"
 #include "project.h"
 #include "recipe.h"
 #include "select.h"
@@ -41,6 +43,8 @@
   X(x_select_line) \
   X(x_select_heads) \
   X(x_indexed_forward) \
+  X(x_pooled_forward) \
+  X(x_nsa_forward) \
   X(x_project_forward) \
   X(x_project_backward)
 

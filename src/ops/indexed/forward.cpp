@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
-
 #include "core/fields.h"
 #include "core/program.h"
 
@@ -91,21 +89,6 @@ fovea_x_select_token_params selection(const Params& p, const Index& index) {
   return select;
 }
 
-// x over the extents of `like`, by strides; 0 repeats.
-fovea_tensor spread(const fovea_tensor& x, const fovea_tensor& like,
-                    const std::array<int64_t, 4>& stride) {
-  fovea_tensor y = like;
-  y.data = x.data, y.dtype = x.dtype;
-  std::copy(stride.begin(), stride.end(), y.stride);
-  return y;
-}
-
-// The rows that a call of query_max computes at most, of (b, s, h, e).
-fovea_tensor computed(fovea_tensor x, const Params& p) {
-  if (p.query_max) x.shape[1] = std::min(x.shape[1], p.query_max);
-  return x;
-}
-
 // What selection writes and attention reads.
 struct Lists {
   fovea_tensor index, index_count, kept_mass;
@@ -137,7 +120,8 @@ struct Lists {
 [[gnu::noinline]] void blend(Program& program, const Params& p, const Lists& lists,
                              const fovea_tensor& o) {
   fovea_x_combine_forward_params part{};
-  part.x = computed(o, p), part.y = computed(p.o, p), part.query_len = p.query_len;
+  part.x = first_rows(o, p.query_max), part.y = first_rows(p.o, p.query_max),
+  part.query_len = p.query_len;
   const int64_t *mean = p.v_mean.stride, *mass = lists.kept_mass.stride;
   part.x2 = spread(p.v_mean, part.y, {mean[0], 0, mean[1], mean[2]});
   part.gate = part.gate2 = spread(lists.kept_mass, part.y, {mass[0], mass[2], mass[1], 0});

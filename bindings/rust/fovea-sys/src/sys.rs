@@ -1284,7 +1284,7 @@ c_struct! {
     causal: i32 = 2876, "1: window_right = 1";
     splits: i32 = 2880, "parts the keys or the list of a row are cut into; 0: chosen from shapes, 1 with skip_margin; not above 1 with skip_margin";
     block_rows: i32 = 2884, "rows of a list row: 1 .. 128; 0 without index and column, or with row_begin";
-    block_keys: i32 = 2888, "keys of an entry: 1 .. 128; 0 without index, or with key_begin";
+    block_keys: i32 = 2888, "keys of an entry: 1 .. 65536; 0 without index, or with key_begin";
     entry_keys: i32 = 2892, "from an entry's first key to the next's, at most block_keys; 0: block_keys";
 }
 
@@ -1632,6 +1632,140 @@ c_struct! {
 
 c_struct! {
     /// ```text
+    /// Attention over key blocks that summaries choose.
+    ///
+    /// Columns summarise key blocks, by x_pool_forward: the mean of the keys, for BOX their largest and
+    /// smallest in each column of k.  What they are made from:
+    ///   neither column nor summary: all of k, in each call
+    ///   summary, old_len: only blocks that hold a key from old_len on; the others are read
+    ///   column: nothing is made; for BOX column_low too
+    /// Rows summarise row blocks: row, else the mean of their queries, with block_rows 1 the queries.
+    ///
+    /// Selection is x_select_block's and the lists are its.  Row block R holds the rows [R block_rows,
+    /// (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1) block_keys).
+    /// Packed sequences begin where select.h says.  Row i is at position i + Lk - Lq.
+    /// k = max(count, floor(ratio * key blocks of the scope)); one of the two is 0.
+    /// Each row attends to the keys of its list, with causal to those up to its own position.
+    /// index, index_count, block_rows and block_keys are what x_sparse_backward takes.
+    ///
+    /// A row whose list is empty has o = 0.  Rows past query_len are neither read nor written.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, the summaries, and the lists that no output
+    /// holds.
+    /// Sources: Quest (2406.10774), MoBA (2502.13189), SeerAttention (2410.13276), SpargeAttention
+    /// (2502.18137), VMoBA (2506.23858), DraftAttention (2505.14708).
+    /// ```
+    fovea_x_pooled_forward_params: 2456 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_pooled_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8: codes need column";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8";
+    o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
+    lse: fovea_tensor = 392, "`(b, h, s)` f32: of the sum over the list";
+    row: fovea_tensor = 488, "`(b, n, row_heads, row_width)` f32 f16 bf16: a summary of each row block";
+    column: fovea_tensor = 584, "`(key_b, u, column_heads, row_width)` f32 f16 bf16: a summary of each key block";
+    column_low: fovea_tensor = 680, "`(key_b, u, column_heads, row_width)` f32 f16 bf16: of BOX with column: the smallest of its keys";
+    summary: fovea_tensor = 776, "`(key_b, u, g, summary_width)` as k or f32: y of x_pool_forward: summary_width = d, for BOX 2 d; not with column";
+    row_similar_least: fovea_tensor = 872, "`(h)` f32: a row block whose queries are not more alike takes all key blocks; with made rows, without reduce";
+    column_similar_least: fovea_tensor = 968, "`(g)` f32: a key block whose keys are not more alike is taken by all rows, beside the rule; not with column, summary";
+    cover_head: fovea_tensor = 1064, "`(x)` f32: cover of each list head";
+    sink_logit: fovea_tensor = 1160, "`(h)` f32: a learned term of the denominator";
+    k_scale: fovea_tensor = 1256, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as in attention_forward";
+    v_scale: fovea_tensor = 1352, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: the same of v";
+    query_start: fovea_tensor = 1448, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 1544, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+    query_len: fovea_tensor = 1640, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 1736, "`(r)` i32: keys in use";
+    old_len: fovea_tensor = 1832, "`(r)` i32: keys that summary has; with summary";
+    page_table: fovea_tensor = 1928, "`(rows, pages)` i32: pool page of each page of k and v; -1: absent";
+    cache_row: fovea_tensor = 2024, "`(r)` i32: row of page_table, or with column of k and v; with column or summary";
+    index: fovea_tensor = 2120, "`(b, x, n, keep)` i32: the lists, as x_select_block writes them; blocks past `keep` are cut";
+    index_count: fovea_tensor = 2216, "`(b, x, n)` i32: blocks wanted, with index";
+    query_max: i64 = 2312, "longest sequence of rows; 0: s";
+    key_max: i64 = 2320, "longest sequence of keys; 0: t, or pages * page";
+    lists: i64 = 2328, "list heads without index, a divisor of h; 0: heads of the rows without reduce, else 1";
+    count: i64 = 2336, "k of TOP_K";
+    min_keep: i64 = 2344, "least entries of a list, forced ones among them";
+    min_extra: i64 = 2352, "least entries that the rule takes in its scope";
+    force_first: i64 = 2360, "the first key blocks are forced";
+    force_previous: i64 = 2368, "those before the own blocks";
+    force_last: i64 = 2376, "the last key blocks of the sequence";
+    scale: f32 = 2384, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+    softcap: f32 = 2388, "of attention's scores; 0: none";
+    select_scale: f32 = 2392, r"of the summaries' scores, \> 0; 0: 1 / sqrt(their width)";
+    ratio: f32 = 2396, "of TOP_K: share of the key blocks of the scope";
+    cover: f32 = 2400, "share of the mass, of the TOP_P rules";
+    threshold: f32 = 2404, "of ABOVE and AT_LEAST";
+    skip_margin: f32 = 2408, "in nats: tiles that add less are skipped, as in x_sparse_forward; 0: none";
+    measure: i32 = 2412, "The fovea_x_select_measure.";
+    normalise: i32 = 2416, "fovea_x_select_normalise but for WEIGHTED";
+    reduce: i32 = 2420, "fovea_x_select_reduce: over the heads of the rows of a list head";
+    rule: i32 = 2424, "fovea_x_select_rule but for NONE";
+    scope: i32 = 2428, "The fovea_x_select_scope.";
+    forced_count: i32 = 2432, "1: forced entries count for the rule";
+    force_own: i32 = 2436, "1: key blocks that hold a position of the row block are forced";
+    causal: i32 = 2440, "1: no key after a row's own position";
+    block_rows: i32 = 2444, "rows of a row block, 1 .. 128; 0: 1";
+    block_keys: i32 = 2448, "keys of a key block, 1 .. 65536; 0: 64";
+    reserved: i32 = 2452, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Native Sparse Attention of q over k and v; prefill and decode, contiguous and paged caches.
+    ///
+    /// x_project and x_pool make compressed keys and values.  Absent, they are means of k and v.
+    /// Equal scores: the lower block first.  A branch without keys gives 0.
+    ///
+    /// Rows past query_len are neither read nor written.  Keys past key_len and compressed keys past
+    /// compressed_len are not read.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    /// parts are x_pool_forward, x_select_block, x_combine_forward, x_sparse_forward over the selected
+    /// blocks, and attention_forward over the compressed keys and the window.  Limits are theirs.
+    /// Workspace: theirs, and what no output holds of lists and branches.
+    /// Source: Native Sparse Attention (2502.11089).
+    /// ```
+    fovea_x_nsa_forward_params: 2280 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_nsa_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q";
+    o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
+    k_compressed: fovea_tensor = 392, "`(b, u, g, d)` as q: with v_compressed; more than there are is fine; absent: means of k, without key_len";
+    v_compressed: fovea_tensor = 488, "`(b, u, g, e)` as q";
+    k_window: fovea_tensor = 584, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: keys of the window; with v_window; absent: k";
+    v_window: fovea_tensor = 680, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: absent: v";
+    gate_compressed: fovea_tensor = 776, "`(b, s, h)` as q or f32: absent: the branch counts once";
+    gate_selected: fovea_tensor = 872, "`(b, s, h)` as q or f32: the same";
+    gate_window: fovea_tensor = 968, "`(b, s, h)` as q or f32: the same";
+    query_len: fovea_tensor = 1064, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 1160, "`(r)` i32: keys in use; with compressed_len";
+    compressed_len: fovea_tensor = 1256, "`(r)` i32: compressed keys in use: floor((key_len - compress_keys) / compress_step) + 1, or 0";
+    page_table: fovea_tensor = 1352, "`(rows, pages)` i32: pool page of each page of k, v, k_window and v_window; -1: absent";
+    index: fovea_tensor = 1448, "`(b, g, s, keep)` i32: the selected blocks, ascending, -1 past the count; those past `keep` are cut";
+    index_count: fovea_tensor = 1544, "`(b, g, s)` i32: blocks wanted; with index";
+    o_compressed: fovea_tensor = 1640, "`(b, s, h, e)` as q: of the branch, before its gate";
+    o_selected: fovea_tensor = 1736, "`(b, s, h, e)` as q: the same";
+    o_window: fovea_tensor = 1832, "`(b, s, h, e)` as q: the same";
+    lse_compressed: fovea_tensor = 1928, "`(b, h, s)` f32: natural log of each row's sum";
+    lse_selected: fovea_tensor = 2024, "`(b, h, s)` f32: the same";
+    lse_window: fovea_tensor = 2120, "`(b, h, s)` f32: the same";
+    query_max: i64 = 2216, "longest sequence of rows; 0: s";
+    key_max: i64 = 2224, "longest sequence of keys; 0: t, or pages * page";
+    compress_keys: i64 = 2232, "keys of a compressed key, 1 .. 65536; 0: 32";
+    compress_step: i64 = 2240, "keys from one to the next, a divisor of compress_keys and block_keys; 0: 16";
+    count: i64 = 2248, "blocks that a row selects, the three forced ones among them; 0: 16";
+    window: i64 = 2256, "keys of the window, the row's own counted; 0: 512";
+    scale: f32 = 2264, r"of all three branches, \> 0; 0: 1 / sqrt(d)";
+    block_keys: i32 = 2268, "keys of a selected block, 1 .. 128; 0: 64";
+    gate_plain: i32 = 2272, "1: gates multiply as they are; 0: their sigmoid does";
+    reserved: i32 = 2276, "0";
+}
+
+c_struct! {
+    /// ```text
     /// A row of each head through the layers that are given:
     ///
     ///   y = act(act(x weight + bias) weight2 + bias2) weight3 + bias3
@@ -1833,8 +1967,9 @@ c_struct! {
     /// causal compares v with u + floor((context_len - Lq) / S).  Blocks count tokens, as without it.
     ///
     /// Row blocks lie as in x_select_block: packed, the first of sequence r is query_start[r] /
-    /// block_rows + r.  Row blocks that a sequence has are written with all u key blocks, which are the
-    /// sequence's own.  The other outputs are written in every element, lse as far as there are rows.
+    /// block_rows + r, with block_rows 1 query_start[r].  Row blocks that a sequence has are written
+    /// with all u key blocks, which are the sequence's own.  The other outputs are written in every
+    /// element, lse as far as there are rows.
     ///
     /// Limits: d is 1 .. 576.  Every valid call has one kernel a backend, in f32 FMA.
     /// Sources: H2O (2306.14048), MInference (2407.02490), SampleAttention (2406.15486), FlexPrefill
@@ -2174,6 +2309,8 @@ functions! {
         x_select_line: fovea_x_select_line_params, fovea_x_select_line, fovea_x_select_line_workspace;
         x_select_heads: fovea_x_select_heads_params, fovea_x_select_heads, fovea_x_select_heads_workspace;
         x_indexed_forward: fovea_x_indexed_forward_params, fovea_x_indexed_forward, fovea_x_indexed_forward_workspace;
+        x_pooled_forward: fovea_x_pooled_forward_params, fovea_x_pooled_forward, fovea_x_pooled_forward_workspace;
+        x_nsa_forward: fovea_x_nsa_forward_params, fovea_x_nsa_forward, fovea_x_nsa_forward_workspace;
         x_project_forward: fovea_x_project_forward_params, fovea_x_project_forward, fovea_x_project_forward_workspace;
         x_project_backward: fovea_x_project_backward_params, fovea_x_project_backward, fovea_x_project_backward_workspace;
     }
