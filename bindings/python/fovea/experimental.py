@@ -3054,6 +3054,7 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
     Selection is x_select_block's and the lists are its.  Row block R holds the rows [R block_rows,
     (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1) block_keys).
     Packed sequences begin where select.h says.  Row i is at position i + Lk - Lq.
+    reduce is over the heads of the rows of a list head.  normalise is not WEIGHTED, rule not NONE.
     k = max(count, floor(ratio * key blocks of the scope)); one of the two is 0.
     Each row attends to the keys of its list, with causal to those up to its own position.
     index, index_count, block_rows and block_keys are what x_sparse_backward takes.
@@ -3128,9 +3129,9 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
       threshold: of ABOVE and AT_LEAST
       skip_margin: in nats: tiles that add less are skipped, as in x_sparse_forward; 0: none
       measure: "dot", "box"
-      normalise: fovea_x_select_normalise but for WEIGHTED
-      reduce: fovea_x_select_reduce: over the heads of the rows of a list head
-      rule: fovea_x_select_rule but for NONE
+      normalise: "none", "softmax", "weighted", "minmax", "max"
+      reduce: "none", "sum", "mean", "max"
+      rule: "top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"
       scope: "row", "head", "all"
       forced_count: 1: forced entries count for the rule
       force_own: 1: key blocks that hold a position of the row block are forced
@@ -3229,11 +3230,11 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
     if measure:
         call.enum(2412, measure, "measure", SelectMeasure)
     if normalise:
-        call.scalar("i", 2416, normalise, "normalise")
+        call.enum(2416, normalise, "normalise", SelectNormalise)
     if reduce:
-        call.scalar("i", 2420, reduce, "reduce")
+        call.enum(2420, reduce, "reduce", SelectReduce)
     if rule:
-        call.scalar("i", 2424, rule, "rule")
+        call.enum(2424, rule, "rule", SelectRule)
     if scope:
         call.enum(2428, scope, "scope", SelectScope)
     if forced_count:

@@ -1322,9 +1322,10 @@ class _pooled_forward(TypedDict, total=False):
     threshold: Float
     skip_margin: Float
     measure: Literal["dot", "box"] | SelectMeasure | Int
-    normalise: Int
-    reduce: Int
-    rule: Int
+    normalise: Literal["none", "softmax", "weighted", "minmax", "max"] | SelectNormalise | Int
+    reduce: Literal["none", "sum", "mean", "max"] | SelectReduce | Int
+    rule: (Literal["top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"] |
+        SelectRule | Int)
     scope: Literal["row", "head", "all"] | SelectScope | Int
     forced_count: Int
     force_own: Int

@@ -43,6 +43,7 @@ extern "C" {
  *  Selection is x_select_block's and the lists are its.  Row block R holds the rows [R block_rows,
  *  (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1) block_keys).
  *  Packed sequences begin where select.h says.  Row i is at position i + Lk - Lq.
+ *  reduce is over the heads of the rows of a list head.  normalise is not WEIGHTED, rule not NONE.
  *  k = max(count, floor(ratio * key blocks of the scope)); one of the two is 0.
  *  Each row attends to the keys of its list, with causal to those up to its own position.
  *  index, index_count, block_rows and block_keys are what x_sparse_backward takes.
@@ -116,9 +117,9 @@ typedef struct fovea_x_pooled_forward_params {
   float skip_margin;    /**< in nats: tiles that add less are skipped, as in x_sparse_forward; 0:
                              none */
   int32_t measure;      /**< fovea_x_select_measure */
-  int32_t normalise;    /**< fovea_x_select_normalise but for WEIGHTED */
-  int32_t reduce;       /**< fovea_x_select_reduce: over the heads of the rows of a list head */
-  int32_t rule;         /**< fovea_x_select_rule but for NONE */
+  int32_t normalise;    /**< fovea_x_select_normalise */
+  int32_t reduce;       /**< fovea_x_select_reduce */
+  int32_t rule;         /**< fovea_x_select_rule */
   int32_t scope;        /**< fovea_x_select_scope */
   int32_t forced_count; /**< 1: forced entries count for the rule */
   int32_t force_own;    /**< 1: key blocks that hold a position of the row block are forced */

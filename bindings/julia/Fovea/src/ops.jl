@@ -3985,6 +3985,7 @@ Rows summarise row blocks: row, else the mean of their queries, with `block_rows
 Selection is `x_select_block`'s and the lists are its.  Row block R holds the rows [R `block_rows`,
 (R + 1) `block_rows`) of a sequence, key block c its keys [c `block_keys`, (c + 1) `block_keys`).
 Packed sequences begin where select.h says.  Row i is at position i + Lk - Lq.
+reduce is over the heads of the rows of a list head.  normalise is not WEIGHTED, rule not NONE.
 k = max(count, floor(ratio \\* key blocks of the scope)); one of the two is 0.
 Each row attends to the keys of its list, with causal to those up to its own position.
 index, `index_count`, `block_rows` and `block_keys` are what `x_sparse_backward` takes.
@@ -4039,9 +4040,9 @@ Sizes are Julia's, fastest first.
 - `threshold`: of ABOVE and `AT_LEAST`
 - `skip_margin`: in nats: tiles that add less are skipped, as in `x_sparse_forward`; 0: none
 - `measure`: a number or `:name` of `fovea_x_select_measure`
-- `normalise`: `fovea_x_select_normalise` but for WEIGHTED
-- `reduce`: `fovea_x_select_reduce`: over the heads of the rows of a list head
-- `rule`: `fovea_x_select_rule` but for NONE
+- `normalise`: a number or `:name` of `fovea_x_select_normalise`
+- `reduce`: a number or `:name` of `fovea_x_select_reduce`
+- `rule`: a number or `:name` of `fovea_x_select_rule`
 - `scope`: a number or `:name` of `fovea_x_select_scope`
 - `forced_count`: 1: forced entries count for the rule
 - `force_own`: 1: key blocks that hold a position of the row block are forced
@@ -4132,9 +4133,9 @@ function x_pooled_forward!(ctx::Target, q, k, v;
             number(Float32, "x_pooled_forward: threshold", threshold),
             number(Float32, "x_pooled_forward: skip_margin", skip_margin),
             enumerated(X_SELECT_MEASURE, "x_pooled_forward: measure", measure),
-            number(Int32, "x_pooled_forward: normalise", normalise),
-            number(Int32, "x_pooled_forward: reduce", reduce),
-            number(Int32, "x_pooled_forward: rule", rule),
+            enumerated(X_SELECT_NORMALISE, "x_pooled_forward: normalise", normalise),
+            enumerated(X_SELECT_REDUCE, "x_pooled_forward: reduce", reduce),
+            enumerated(X_SELECT_RULE, "x_pooled_forward: rule", rule),
             enumerated(X_SELECT_SCOPE, "x_pooled_forward: scope", scope),
             number(Int32, "x_pooled_forward: forced_count", forced_count),
             number(Int32, "x_pooled_forward: force_own", force_own),

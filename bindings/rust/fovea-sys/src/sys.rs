@@ -1644,6 +1644,7 @@ c_struct! {
     /// Selection is x_select_block's and the lists are its.  Row block R holds the rows [R block_rows,
     /// (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1) block_keys).
     /// Packed sequences begin where select.h says.  Row i is at position i + Lk - Lq.
+    /// reduce is over the heads of the rows of a list head.  normalise is not WEIGHTED, rule not NONE.
     /// k = max(count, floor(ratio * key blocks of the scope)); one of the two is 0.
     /// Each row attends to the keys of its list, with causal to those up to its own position.
     /// index, index_count, block_rows and block_keys are what x_sparse_backward takes.
@@ -1699,9 +1700,9 @@ c_struct! {
     threshold: f32 = 2404, "of ABOVE and AT_LEAST";
     skip_margin: f32 = 2408, "in nats: tiles that add less are skipped, as in x_sparse_forward; 0: none";
     measure: i32 = 2412, "The fovea_x_select_measure.";
-    normalise: i32 = 2416, "fovea_x_select_normalise but for WEIGHTED";
-    reduce: i32 = 2420, "fovea_x_select_reduce: over the heads of the rows of a list head";
-    rule: i32 = 2424, "fovea_x_select_rule but for NONE";
+    normalise: i32 = 2416, "The fovea_x_select_normalise.";
+    reduce: i32 = 2420, "The fovea_x_select_reduce.";
+    rule: i32 = 2424, "The fovea_x_select_rule.";
     scope: i32 = 2428, "The fovea_x_select_scope.";
     forced_count: i32 = 2432, "1: forced entries count for the rule";
     force_own: i32 = 2436, "1: key blocks that hold a position of the row block are forced";

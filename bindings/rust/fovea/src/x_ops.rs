@@ -1169,6 +1169,7 @@ op! {
     /// Selection is x_select_block's and the lists are its.  Row block R holds the rows [R block_rows,
     /// (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1) block_keys).
     /// Packed sequences begin where select.h says.  Row i is at position i + Lk - Lq.
+    /// reduce is over the heads of the rows of a list head.  normalise is not WEIGHTED, rule not NONE.
     /// k = max(count, floor(ratio * key blocks of the scope)); one of the two is 0.
     /// Each row attends to the keys of its list, with causal to those up to its own position.
     /// index, index_count, block_rows and block_keys are what x_sparse_backward takes.
@@ -1226,9 +1227,9 @@ op! {
         threshold set_threshold: f32, "of ABOVE and AT_LEAST";
         skip_margin set_skip_margin: f32, "in nats: tiles that add less are skipped, as in x_sparse_forward; 0: none";
         measure set_measure: enum XSelectMeasure, "The fovea_x_select_measure.";
-        normalise set_normalise: i32, "fovea_x_select_normalise but for WEIGHTED";
-        reduce set_reduce: i32, "fovea_x_select_reduce: over the heads of the rows of a list head";
-        rule set_rule: i32, "fovea_x_select_rule but for NONE";
+        normalise set_normalise: enum XSelectNormalise, "The fovea_x_select_normalise.";
+        reduce set_reduce: enum XSelectReduce, "The fovea_x_select_reduce.";
+        rule set_rule: enum XSelectRule, "The fovea_x_select_rule.";
         scope set_scope: enum XSelectScope, "The fovea_x_select_scope.";
         forced_count set_forced_count: bool, "1: forced entries count for the rule";
         force_own set_force_own: bool, "1: key blocks that hold a position of the row block are forced";
