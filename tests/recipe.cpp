@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "generated/headers.h"
+#include "harness/golden_file.h"
 
 namespace {
 
@@ -139,6 +139,26 @@ TEST(Recipe, Refusals) {
   // A name longer than any, and one of no letter.
   EXPECT_EQ(fovea_x_recipe_get(std::string(5000, 'x').c_str(), &r), FOVEA_INVALID_ARGUMENT);
   EXPECT_EQ(fovea_x_recipe_get("???", &r), FOVEA_INVALID_ARGUMENT);
+}
+
+// The files that the bindings call by name, called by name from C.
+TEST(Recipe, GoldenFiles) {
+  fovea_context* ctx = nullptr;
+  ASSERT_EQ(fovea_context_create(FOVEA_HOST, 0, &ctx), FOVEA_OK) << fovea_last_error();
+  std::set<std::string> seen;
+  for (const auto& entry : std::filesystem::directory_iterator("tests/golden")) {
+    if (entry.path().filename().string().rfind("recipe_", 0) != 0) continue;
+    const harness::GoldenFile golden(entry.path());
+    EXPECT_EQ(golden.run(ctx), "") << entry.path();
+    EXPECT_FALSE(golden.outputs.empty()) << entry.path();
+    seen.insert(golden.recipe);
+  }
+  fovea_context_destroy(ctx);
+  for (int64_t i = 0; i < fovea_x_recipe_count(); ++i) {
+    fovea_x_recipe r = blank();
+    ASSERT_EQ(fovea_x_recipe_at(i, &r), FOVEA_OK);
+    EXPECT_TRUE(seen.count(r.name)) << "no golden file of " << r.name;
+  }
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace cases {
 // q, k and v of a call and where its sequences are, without what it sees.
 template <class P>
 oracle::Attention load_operands(const P& p) {
-  if constexpr (requires { p.column; }) {
+  if constexpr (requires { p.head_map; }) {
     return oracle::load_sparse(p).a;
   } else if constexpr (requires { p.local_chunk; }) {
     return oracle::load_attention(p);
