@@ -346,4 +346,16 @@ void check_contract(const Contract& contract, const void* params) {
   Check(contract, params).run();
 }
 
+bool writes(const Contract& contract, const void* params) {
+  for (int i = 0; i < contract.count; ++i) {
+    const Field& field = contract.fields[i];
+    const auto& x =
+        *reinterpret_cast<const fovea_tensor*>(static_cast<const char*>(params) + field.offset);
+    bool element = field.out && x.data;
+    for (int axis = 0; axis < x.ndim && element; ++axis) element = x.shape[axis] > 0;
+    if (element) return true;
+  }
+  return false;
+}
+
 }  // namespace fovea

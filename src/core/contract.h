@@ -51,6 +51,10 @@ const char* dim_name(uint8_t name);
 // Throws INVALID_ARGUMENT naming op, field, got and wanted.
 void check_contract(const Contract& contract, const void* params);
 
+// Whether some output has an element.  Without one there is nothing to do, whatever the other
+// extents say.
+bool writes(const Contract& contract, const void* params);
+
 #define FOVEA_OP(family, verb, first_size) extern const Contract contract_##family##_##verb;
 #include "ops.inc"
 #undef FOVEA_OP

@@ -14,6 +14,13 @@ namespace fovea {
 // Wide enough for every published model; wider rows would not fit a block's shared memory.
 constexpr int64_t kWidthMax = 576;
 
+// An extent of which no tensor has all: what no memory holds is cut to INT64_MAX / 4.
+inline int64_t far_product(int64_t x, int64_t y) {
+  constexpr int64_t far = INT64_MAX / 4;
+  int64_t z;
+  return __builtin_mul_overflow(x, y, &z) || z > far ? far : z;
+}
+
 inline void check_not_negative(const char* op, const char* field, int64_t value) {
   if (value < 0) refuse("%s: %s is %lld, wanted >= 0", op, field, lld(value));
 }

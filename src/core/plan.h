@@ -34,7 +34,7 @@ class Launch {
   };
   template <class F>
   struct Of final : Held {
-    explicit Of(F given) : f(std::move(given)) {}
+    explicit Of(F&& given) : f(std::move(given)) {}
     void run(Context& ctx, void* workspace) override { f(ctx, workspace); }
     F f;
   };

@@ -3,8 +3,7 @@
 // methods by name.  data=0: small integers, whose scores are exact; 1: normal numbers, drawn again
 // until no decision is close; 2: small integers with NaN and infinities among them.
 #include "oracle/select_token.h"
-#include "cases/table.h"
-#include "harness/pairwise.h"
+#include "cases/placed_case.h"
 
 namespace cases {
 namespace {
@@ -12,162 +11,56 @@ namespace {
 using Params = fovea_x_select_token_params;
 constexpr char kOp[] = "x_select_token";
 
-class TokenBuild {
+class TokenBuild : Placed {
  public:
-  TokenBuild(const std::string& words, uint64_t seed) : made_(kOp, words, seed), random_(seed) {
-    Letters& x = made_.letters;
-    data_ = x.count("data") ? x.at("data") : 0;
-    x["r"] = x["b"];
-    if (made_.has("query_start") || made_.has("key_start")) x["r"] = 3;
-    if (made_.has("query_start")) x["b"] = 1;
-    if (made_.has("key_start") && !made_.has("query_start")) x["b"] = 3;
-    x["r+1"] = x["r"] + 1;
-    x["rows"] = made_.has("key_start") ? 1 : made_.has("cache_row") ? x["r"] + 2 : x["r"];
-    if (made_.has("page_table")) {
-      x["pages"] = (x["t"] + x["page"] - 1) / x["page"];
-      x["pool"] = x["pages"] * x["rows"] + 2;
-    }
-    capacity_ = made_.has("page_table") ? x["pages"] * x["page"] : x["t"];
-    const int64_t block =
-        made_.params<Params>().block_keys ? made_.params<Params>().block_keys : 64;
-    x["mask_bytes"] = ((capacity_ + block - 1) / block + 7) / 8;
+  TokenBuild(const std::string& words, uint64_t seed) : Placed(kOp, words, seed) {
+    const int64_t block = made.params<Params>().block_keys ? made.params<Params>().block_keys : 64;
+    made.letters["mask_bytes"] = ((capacity + block - 1) / block + 7) / 8;
   }
 
   static harness::Call build(const std::string& words, uint64_t seed) {
     for (uint64_t attempt = 0;; ++attempt) {
       TokenBuild one(words, seed + attempt * 0x9e37);
       one.inputs();
-      one.fill();
-      one.made_.outputs();
-      one.account();
-      const Params& p = one.made_.params<Params>();
+      one.fill([&](const std::string& field, const int64_t*, double x, double u) {
+        return field == "q" || field == "k" ? one.number(x, u) : other(field, u);
+      });
+      one.made.outputs();
+      const Params& p = one.made.params<Params>();
       oracle::TokenOracle exact(p), rounded(p);
+      one.account(exact.layout(), exact.sequences(), {"q", "code_q", "weight"},
+                  {"k", "code", "k_scale"});
       oracle::TokenResult a = exact.run(oracle::Mode::exact);
       oracle::TokenResult b = rounded.run(oracle::Mode::rounded);
-      const bool close = a.margin < 1e-5 && one.data_ == 1;
+      const bool close = a.margin < 1e-5 && one.data == 1;
       if (close && attempt < 60) continue;
       if (close) throw std::runtime_error(words + ": every draw is close");
-      one.made_.expect({{"index", a.index, b.index, true},
-                        {"index_count", a.index_count, b.index_count, true},
-                        {"kept_score", a.kept_score, b.kept_score},
-                        {"kept_mass", a.kept_mass, b.kept_mass}});
-      return std::move(one.made_.call);
+      one.made.expect({{"index", a.index, b.index, true},
+                       {"index_count", a.index_count, b.index_count, true},
+                       {"kept_score", a.kept_score, b.kept_score},
+                       {"kept_mass", a.kept_mass, b.kept_mass}});
+      return std::move(one.made.call);
     }
   }
 
  private:
-  // As TableCall::inputs, with pages for what lies in pages.
-  void inputs() {
-    if (made_.has("page_table")) {
-      const int64_t rows = made_.letters["rows"], t = made_.letters["t"];
-      made_.letters["rows"] = made_.letters["pool"], made_.letters["t"] = made_.letters["page"];
-      made_.inputs({"page_table"});
-      made_.letters["rows"] = rows, made_.letters["t"] = t;
-      add_field(made_.call, "page_table", made_.letters, harness::Lay::contiguous);
-      return;
-    }
-    made_.inputs();
-  }
   double number(double x, double u) const {
-    if (data_ == 1) return x;
-    if (data_ == 2 && u < 0.02) return u < 0.01 ? NAN : u < 0.015 ? HUGE_VAL : -HUGE_VAL;
+    if (data == 1) return x;
+    if (data == 2 && u < 0.02) return u < 0.01 ? NAN : u < 0.015 ? HUGE_VAL : -HUGE_VAL;
     return std::clamp(std::round(1.2 * x), -2.0, 2.0);
   }
-  static double start(int64_t r, int64_t total) {
-    return static_cast<double>(r == 0 ? 0 : r == 1 ? total / 2 : r == 2 ? total / 2 + 1 : total);
-  }
-  double integer(const std::string& field, const int64_t* i, double u) {
-    Letters& x = made_.letters;
-    const int64_t first = i[0];
-    if (field == "query_start") return start(first, x["s"]);
-    if (field == "key_start") return start(first, x["t"]);
-    if (field == "query_len")
-      return static_cast<double>(first == 0 ? x["s"] : first == 1 ? x["s"] / 2 : 0);
-    if (field == "key_len" || field == "context_len") {
-      const int64_t more = field == "key_len" ? 0 : 2;
-      return static_cast<double>(first == 0   ? std::max<int64_t>(capacity_ - 3, 0)
-                                 : first == 1 ? capacity_ / 2 + more
-                                              : 9);
-    }
-    if (field == "cache_row") return first == 2 ? -1 : static_cast<double>(x["rows"] - 1 - first);
-    if (field == "page_table") {
-      const int64_t page = i[0] * x["pages"] + i[1];
-      return static_cast<double>(page % 7 == 5 ? -1 : page * 5 % x["pool"]);
-    }
+  static double other(const std::string& field, double u) {
     if (field == "block_mask") return std::floor(u * 256);
     if (field == "k_scale") return std::exp2(std::floor(u * 3) - 1);
     if (field == "weight") return std::floor(u * 5) - 1;
     return static_cast<double>(static_cast<int32_t>(u * 4294967296.0 - 2147483648.0));  // codes
   }
-  void fill() {
-    harness::Call& call = made_.call;
-    for (size_t f = 0; f < call.fields.size(); ++f) {
-      const std::string& field = call.fields[f].name;
-      uint64_t n = harness::hash(f) % (1 << 30);
-      call.fill(f, [&](const int64_t* i) {
-        const double u = random_.uniform(++n);
-        return field == "q" || field == "k" ? number(random_.normal(n), u) : integer(field, i, u);
-      });
-    }
-  }
-  // Rows and keys of a sequence count, whatever a window hides.
-  void account() {
-    harness::Call& call = made_.call;
-    const oracle::TokenOracle oracle(made_.params<Params>());
-    const oracle::Layout& at = oracle.layout();
-    std::map<std::array<int64_t, 2>, bool> rows, keys, entries;
-    for (int64_t r = 0; r < oracle.sequences(); ++r) {
-      const oracle::Sequence q = oracle::sequence(at, r);
-      for (int64_t i = 0; i < q.rows; ++i) rows[{q.batch, q.row + i}] = true;
-      for (int64_t j = 0; j < q.keys; ++j) {
-        if (at.page) entries[{q.cache, (q.store + j) / at.page}] = true;
-        const oracle::Place p = oracle::place(at, q, q.store + j);
-        if (p.present) keys[{p.row, p.slot}] = true;
-      }
-    }
-    const auto only = [&](std::initializer_list<const char*> fields, const auto& used, int second) {
-      for (const char* field : fields)
-        if (made_.has(field))
-          call.account(call.field(field), [&](const int64_t* i) {
-            return used.count({i[0], i[second]}) != 0;
-          });
-    };
-    only({"q", "code_q", "weight"}, rows, 1), only({"block_mask"}, rows, 2);
-    only({"k", "code", "k_scale"}, keys, 1), only({"page_table"}, entries, 1);
-  }
-
-  TableCall made_;
-  harness::Random random_;
-  int64_t data_, capacity_;
 };
 
-class TokenCases {
- public:
-  TokenCases& add(const std::string& words, const std::string& note, bool small = false) {
-    const std::string all =
-        words + (words.find("index") == std::string::npos ? " index index_count kept_score" : "");
-    cases_.push_back({kOp, name_of_words(words, note),
-                      [all](uint64_t seed) { return TokenBuild::build(all, seed); }, "", "",
-                      small});
-    return *this;
-  }
-  void sweep(const std::string& common, const std::vector<std::vector<std::string>>& axes,
-             const std::string& note, uint64_t seed) {
-    std::vector<int> sizes;
-    for (const auto& axis : axes) sizes.push_back(static_cast<int>(axis.size()));
-    harness::Pairwise rows(
-        sizes, [](const harness::Row&) { return true; }, seed);
-    for (const harness::Row& row : rows.rows()) {
-      std::string words = common;
-      for (size_t a = 0; a < axes.size(); ++a) words += " " + axes[a][static_cast<size_t>(row[a])];
-      add(words, note);
-    }
-  }
-  std::vector<harness::Case> cases() const { return cases_; }
-
- private:
-  std::vector<harness::Case> cases_;
-};
+harness::Call build_token(const std::string& words, uint64_t seed) {
+  const bool listed = words.find("index") != std::string::npos;
+  return TokenBuild::build(words + (listed ? "" : " index index_count kept_score"), seed);
+}
 
 const std::vector<std::string> kTokenPlaces = {"b=2",
                                                "b=3 query_len key_len",
@@ -195,7 +88,7 @@ const std::vector<std::string> kTokenHeads = {
     "h=4 g=2 x=4",          "h=4 g=2 x=2 reduce=1", "h=4 g=2 x=1 reduce=1", "h=6 g=3 x=1 reduce=3",
     "h=8 g=1 x=4 reduce=2", "h=3 g=3 x=3",          "h=34 g=1 x=1 reduce=1"};
 
-void token_sweeps(TokenCases& add) {
+void token_sweeps(WordCases& add) {
   const std::vector<std::string> lays = {"contiguous", "head_first", "gaps", "odd", "wide"};
   const std::vector<std::string> left_out = {"", "first_keys=4", "last_keys=5",
                                              "first_keys=2 last_keys=3", "block_mask block_keys=8"};
@@ -248,7 +141,7 @@ void token_sweeps(TokenCases& add) {
             "hamming", 14);
 }
 
-void token_edges(TokenCases& add) {
+void token_edges(WordCases& add) {
   for (const char* words :
        {"q k b=0 count=2 x=4", "q k s=0 count=2 x=4", "q k t=0 count=2 x=4",
         "q k h=0 g=0 x=0 count=2", "q k keep=0 count=2 x=4",
@@ -273,7 +166,7 @@ void token_edges(TokenCases& add) {
 }
 
 // The selections of published methods, by their numbers.
-void token_methods(TokenCases& add) {
+void token_methods(WordCases& add) {
   add.add(
          "q k q:e4m3 k:e4m3 k_scale groups=1 measure=1 weight reduce=1 h=64 g=1 x=1 d=128 s=3 t=200"
          " b=1 causal=1 count=64 keep=64 scale=1",
@@ -298,7 +191,7 @@ void token_methods(TokenCases& add) {
 }
 
 std::vector<harness::Case> token_cases() {
-  TokenCases add;
+  WordCases add(kOp, build_token);
   token_sweeps(add), token_edges(add), token_methods(add);
   add.add("q k b=1 s=2 t=9 h=2 g=1 x=2 d=4 count=3 keep=3 causal=1 scale=1", "small", true)
       .add("q k b=1 s=2 t=9 h=2 g=1 x=1 reduce=1 measure=1 weight d=4 count=3 keep=3 scale=1",

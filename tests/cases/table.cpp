@@ -63,6 +63,7 @@ TableCall::TableCall(const char* op, const std::string& words, uint64_t seed)
     : call(empty_call(*contract::find_op(op))),
       letters(contract::small_extents()),
       op_(*contract::find_op(op)),
+      words_(words),
       seed_(seed) {
   for (const std::string& word : contract::split(words)) {
     const size_t at = word.find_first_of(":=");
@@ -111,6 +112,15 @@ void TableCall::outputs() {
                 has("page_table"));
 }
 
+void TableCall::apply(const std::string& recipe) {
+  harness::must(fovea_x_recipe_apply(recipe.c_str(), op_.name, call.params.data()), op_.name);
+  for (const std::string& word : contract::split(words_)) {
+    const size_t at = word.find('=');
+    const contract::Field* f = at == std::string::npos ? nullptr : op_.find(word.substr(0, at));
+    if (f) set_number(call, *f, word.substr(at + 1));
+  }
+}
+
 void TableCall::expect(const std::vector<Expected>& expected) {
   for (const Expected& x : expected)
     if (has(x.name)) call.expect(call.field(x.name), x.exact, x.rounded, x.bitwise);
@@ -125,20 +135,39 @@ std::string name_of_words(const std::string& words, const std::string& note) {
   return name;
 }
 
-Table::Table(const char* op, Oracle oracle, std::map<std::string, Fill> fills)
-    : op_(op), oracle_(std::move(oracle)), fills_(std::move(fills)) {}
-
-Table& Table::sweep(const std::vector<std::vector<std::string>>& axes, uint64_t seed) {
+std::vector<std::string> covering(const std::vector<std::vector<std::string>>& axes,
+                                  uint64_t seed) {
   std::vector<int> sizes;
   for (const auto& axis : axes) sizes.push_back(static_cast<int>(axis.size()));
   harness::Pairwise rows(
       sizes, [](const harness::Row&) { return true; }, seed);
+  std::vector<std::string> list;
   for (const harness::Row& row : rows.rows()) {
     std::string words;
     for (size_t a = 0; a < axes.size(); ++a)
       words += (words.empty() ? "" : " ") + axes[a][static_cast<size_t>(row[a])];
-    add(words, "", false, "");
+    list.push_back(words);
   }
+  return list;
+}
+
+WordCases& WordCases::add(const std::string& words, const std::string& note, bool small) {
+  cases_.push_back({op_, name_of_words(words, note),
+                    [build = build_, words](uint64_t seed) { return build(words, seed); }, "", "",
+                    small});
+  return *this;
+}
+
+void WordCases::sweep(const std::string& common, const std::vector<std::vector<std::string>>& axes,
+                      const std::string& note, uint64_t seed) {
+  for (const std::string& words : covering(axes, seed)) add(common + " " + words, note);
+}
+
+Table::Table(const char* op, Oracle oracle, std::map<std::string, Fill> fills)
+    : op_(op), oracle_(std::move(oracle)), fills_(std::move(fills)) {}
+
+Table& Table::sweep(const std::vector<std::vector<std::string>>& axes, uint64_t seed) {
+  for (const std::string& words : covering(axes, seed)) add(words, "", false, "");
   return *this;
 }
 
@@ -154,8 +183,8 @@ Table& Table::kernel(const char* note, const std::vector<std::string>& words,
 }
 
 void Table::add(const std::string& words, const std::string& note, bool small, const char* kernel) {
-  const auto build = [op = op_, words, oracle = oracle_, fills = fills_, shape = shape_,
-                      contents = contents_](uint64_t seed) {
+  const auto draw = [op = op_, words, oracle = oracle_, fills = fills_, shape = shape_,
+                     contents = contents_, recipe = recipe_](uint64_t seed) {
     TableCall made(op, words, seed);
     if (shape) shape(made);
     made.inputs();
@@ -177,10 +206,20 @@ void Table::add(const std::string& words, const std::string& note, bool small, c
         call.account(i, [&](const int64_t* at) { return at[1] < made.rows_of(at[0]); });
     }
     made.outputs();
+    if (!recipe.empty()) made.apply(recipe);
     made.expect(oracle(made));
     return std::move(made.call);
   };
-  cases_.push_back({op_, name_of_words(words, note), build, kernel, "", small});
+  const auto build = [draw, words](uint64_t seed) {
+    for (uint64_t attempt = 0; attempt < 60; ++attempt) try {
+        return draw(seed + attempt * 0x9e37);
+      } catch (const Close&) {
+      }
+    throw std::runtime_error(words + ": every draw is close");
+  };
+  const std::string of = recipe_.empty() ? "" : "recipe_" + recipe_ + "_";
+  cases_.push_back(
+      {op_, of + name_of_words(words, note), build, kernel, "", small, false, recipe_});
 }
 
 }  // namespace cases

@@ -21,6 +21,9 @@ size_t add_field(harness::Call& call, const std::string& name, const Letters& le
                  harness::Lay lay, int dtype = -1, bool paged = false);
 bool has_field(const harness::Call& call, const std::string& name);
 
+// Thrown by an oracle whose choice hangs on a rounding: the inputs are drawn again.
+struct Close {};
+
 // A result of an oracle for one output.
 struct Expected {
   std::string name;
@@ -30,6 +33,27 @@ struct Expected {
 
 // The name of a case, of its words and of what they are to show.
 std::string name_of_words(const std::string& words, const std::string& note);
+
+// Words of a covering array: every pair of words of any two axes is in one of them.
+std::vector<std::string> covering(const std::vector<std::vector<std::string>>& axes, uint64_t seed);
+
+// Cases that a function makes of their words.
+class WordCases {
+ public:
+  using Build = harness::Call (*)(const std::string& words, uint64_t seed);
+  WordCases(const char* op, Build build) : op_(op), build_(build) {}
+  // `small` ones are golden vectors.
+  WordCases& add(const std::string& words, const std::string& note, bool small = false);
+  // A covering array, each of whose cases has the words of `common` too.
+  void sweep(const std::string& common, const std::vector<std::vector<std::string>>& axes,
+             const std::string& note, uint64_t seed);
+  std::vector<harness::Case> cases() const { return cases_; }
+
+ private:
+  const char* op_;
+  Build build_;
+  std::vector<harness::Case> cases_;
+};
 
 // A case of a Table, in words divided by spaces:
 //   s=65       an extent or a number of the params; the table's small extents hold without it
@@ -50,6 +74,8 @@ class TableCall {
   // be.
   void inputs(const std::vector<std::string>& later = {});
   void outputs();
+  // The numbers of a method; those of the words stand.
+  void apply(const std::string& recipe);
   void expect(const std::vector<Expected>& expected);
 
   harness::Call call;
@@ -64,6 +90,7 @@ class TableCall {
   const contract::Op& op_;
   std::map<std::string, int> dtypes_;
   std::map<std::string, bool> given_;
+  const std::string words_;
   uint64_t seed_;
 };
 
@@ -93,6 +120,12 @@ class Table {
     return *this;
   }
 
+  // The calls are those of a method by its name, experimental/recipe.h.
+  Table& recipe(const char* name) {
+    recipe_ = name;
+    return *this;
+  }
+
   // A covering array: every pair of words of any two axes is in a case.
   Table& sweep(const std::vector<std::vector<std::string>>& axes, uint64_t seed);
   // One case for each, which `note` ends in.  `small` ones are golden vectors.
@@ -109,6 +142,7 @@ class Table {
   std::map<std::string, Fill> fills_;
   Shape shape_;
   Contents contents_;
+  std::string recipe_;
   std::vector<harness::Case> cases_;
 };
 

@@ -94,5 +94,16 @@ inline Params with(const Params& from, const char* field, int64_t value) {
   f->kind == i64 ? p.at<int64_t>(f->offset) = value : p.at<int32_t>(f->offset) = int32_t(value);
   return p;
 }
+inline Params with_number(const Params& from, const char* field, float value) {
+  Params p = from;
+  p.at<float>(p.op().find(field)->offset) = value;
+  return p;
+}
+
+inline Params without(const Params& from, std::initializer_list<const char*> fields) {
+  Params p = from;
+  for (const char* field : fields) p[field].data = nullptr;
+  return p;
+}
 
 }  // namespace contract

@@ -6,18 +6,6 @@ namespace {
 
 constexpr char kBlock[] = "x_select_block";
 
-Params with_number(const Params& from, const char* field, float value) {
-  Params p = from;
-  p.at<float>(p.op().find(field)->offset) = value;
-  return p;
-}
-
-Params without(const Params& from, std::initializer_list<const char*> fields) {
-  Params p = from;
-  for (const char* field : fields) p[field].data = nullptr;
-  return p;
-}
-
 TEST(ContractSelectBlock, Numbers) {
   const Call plain_call = valid(kBlock, "plain"), given_call = valid(kBlock, "given");
   const Params plain = without(plain_call.params, {"count_head"});

@@ -16,7 +16,8 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_group_norm_backward, _x_sparse_forward, _x_sparse_backward, _x_select_block,
                  _x_pool_forward, _x_pool_backward, _x_probe_forward, _x_combine_forward,
                  _x_combine_backward, _x_compare_forward, _x_cache_step, _x_select_token,
-                 _x_select_line, _x_select_heads, _x_project_forward, _x_project_backward)
+                 _x_select_line, _x_select_heads, _x_indexed_forward, _x_pooled_forward,
+                 _x_nsa_forward, _x_project_forward, _x_project_backward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
@@ -24,9 +25,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "project_forward", "project_backward", "CacheRule", "CompareMeasure", "Gate", "Pool",
-           "ProbeReduce", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
-           "SelectRule", "SelectScope", "SelectScore"]
+           "indexed_forward", "pooled_forward", "nsa_forward", "project_forward",
+           "project_backward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
+           "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule",
+           "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -1207,7 +1209,7 @@ def sparse_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
       splits: parts the keys or the list of a row are cut into; 0: chosen from shapes, 1 with
           skip_margin; not above 1 with skip_margin
       block_rows: rows of a list row: 1 .. 128; 0 without index and column, or with row_begin
-      block_keys: keys of an entry: 1 .. 128; 0 without index, or with key_begin
+      block_keys: keys of an entry: 1 .. 65536; 0 without index, or with key_begin
       entry_keys: from an entry's first key to the next's, at most block_keys; 0: block_keys
     """
     if ctx_or_q.__class__ is Context and ctx is None:
@@ -1935,8 +1937,9 @@ def probe_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, lse=None, colum
     causal compares v with u + floor((context_len - Lq) / S).  Blocks count tokens, as without it.
 
     Row blocks lie as in x_select_block: packed, the first of sequence r is query_start[r] /
-    block_rows + r.  Row blocks that a sequence has are written with all u key blocks, which are the
-    sequence's own.  The other outputs are written in every element, lse as far as there are rows.
+    block_rows + r, with block_rows 1 query_start[r].  Row blocks that a sequence has are written
+    with all u key blocks, which are the sequence's own.  The other outputs are written in every
+    element, lse as far as there are rows.
 
     Limits: d is 1 .. 576.  Every valid call has one kernel a backend, in f32 FMA.
     Sources: H2O (2306.14048), MInference (2407.02490), SampleAttention (2406.15486), FlexPrefill
@@ -2852,6 +2855,556 @@ def select_heads(ctx_or_q=None, /, q=None, k=None, *, ctx=None, head_map=None, l
     if causal:
         call.scalar("i", 692, causal, "causal")
     return call.run(head_map, label, count)
+
+
+def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,
+                    index=None, index_count=None, index_q=None, index_k=None, index_k_scale=None,
+                    weight=None, code_q=None, code=None, v_mean=None, sink_logit=None, k_scale=None,
+                    v_scale=None, query_start=None, key_start=None, query_len=None, key_len=None,
+                    page_table=None, cache_row=None, context_len=None, x=None, keep=None,
+                    query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0, lists=0,
+                    count=0, first_keys=0, last_keys=0, force_last=0, pool_keys=0, subset=0,
+                    scale=0.0, softcap=0.0, index_scale=0.0, ratio=0.0, measure=0, reduce=0,
+                    causal=0):
+    """Attention over the keys that an index finds.
+
+    Selection is x_select_token's, with index_q and index_k as its q and k; absent, q and k are
+    their own index.  reduce is over the index's heads of a list head.  A list has k entries, forced
+    ones among them, with
+    k = max(count, floor(ratio * keys that the window lets the row see), force_last).
+    Equal scores: the lower key first.  Rows past query_len are neither read nor written.
+
+    Errors name this operation, then the part that refuses, with that part's names of fields.
+    Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
+    Sources: DSA (2512.02556), MiniMax Sparse Attention (2606.13392), SparQ (2312.04985), Loki
+    (2406.02542), HashAttention (2412.14468).
+
+    Example
+      o = fovea.experimental.indexed_forward(q, k, v)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q or e4m3 e5m2 i8
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q or e4m3 e5m2 i8
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: of the sum over the list
+      index: (b, x, s, keep) i32: the lists, as x_select_token writes them; keys past `keep` are cut
+      index_count: (b, x, s) i32: keys wanted, with index
+
+    Optional inputs
+      index_q: (b, s, index_heads, index_width) f32 f16 bf16 e4m3: with index_k; absent: q
+      index_k: (rows, t, index_keys, index_width) or paged (pool, page, index_keys, index_width) f32
+          f16 bf16 e4m3 e5m2 i8
+      index_k_scale: (rows, t, index_keys, index_groups) or paged (pool, page, index_keys,
+          index_groups) f32: of codes in index_k
+      weight: (b, s, index_heads) f32: of RELU_WEIGHTED
+      code_q: (b, s, index_heads, code_words) i32: of HAMMING
+      code: (rows, t, index_keys, code_words) or paged (pool, page, index_keys, code_words) i32: of
+          HAMMING
+      v_mean: (b, h, e) as q: the mean of the values of each sequence; of DOT and SUBSET without
+          pool_keys, not packed
+      sink_logit: (h) f32: a learned term of the denominator
+      k_scale: (rows, t, g, groups) or paged (pool, page, g, groups) f32: as in attention_forward
+      v_scale: (rows, t, g, groups) or paged (pool, page, g, groups) f32: the same of v
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
+      query_len: (r) i32: rows in use
+      key_len: (r) i32: keys in use
+      page_table: (rows, pages) i32: pool page of each page of k, v and the index's keys; -1: absent
+      cache_row: (r) i32: row of page_table, or of k and v
+      context_len: (r) i32: p_i = i + context_len - Lq; absent: Lk
+
+    x, keep: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: longest sequence of rows; 0: s
+      key_max: longest sequence of keys; 0: t, or pages * page
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the same; 0: all, 1: none
+      sink_keys: keys at positions below this stay visible through window_left
+      lists: list heads without index, a divisor of h; 0: index_heads without reduce, else 1
+      count: keys, or blocks of pool_keys, in a list
+      first_keys: first keys that are seen beside the list
+      last_keys: keys up to the row's own position that are seen beside it
+      force_last: the last keys (or blocks) that the row sees are in the list
+      pool_keys: keys of a block that is selected as a whole, 1 .. 128; 0: keys
+      subset: columns of SUBSET, 1 .. index_width
+      scale: of attention's scores, > 0; 0: 1 / sqrt(d)
+      softcap: of attention's scores; 0: none
+      index_scale: of the index's, > 0; 0: 1 / sqrt(index_width), for HAMMING 1
+      ratio: share of the keys that a row sees; not with pool_keys
+      measure: "dot", "relu_weighted", "hamming", "subset"
+      reduce: "none", "sum", "mean", "max"
+      causal: 1: window_right = 1
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_indexed_forward)
+    else:
+        call, inputs = _x_indexed_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    if index_q is not None:
+        call.put("index_q", 488, index_q)
+    if index_k is not None:
+        call.put("index_k", 584, index_k)
+    if index_k_scale is not None:
+        call.put("index_k_scale", 680, index_k_scale)
+    if weight is not None:
+        call.put("weight", 776, weight)
+    if code_q is not None:
+        call.put("code_q", 872, code_q)
+    if code is not None:
+        call.put("code", 968, code)
+    if v_mean is not None:
+        call.put("v_mean", 1064, v_mean)
+    if sink_logit is not None:
+        call.put("sink_logit", 1160, sink_logit)
+    if k_scale is not None:
+        call.put("k_scale", 1256, k_scale)
+    if v_scale is not None:
+        call.put("v_scale", 1352, v_scale)
+    if query_start is not None:
+        call.put("query_start", 1448, query_start)
+    if key_start is not None:
+        call.put("key_start", 1544, key_start)
+    if query_len is not None:
+        call.put("query_len", 1640, query_len)
+    if key_len is not None:
+        call.put("key_len", 1736, key_len)
+    if page_table is not None:
+        call.put("page_table", 1832, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 1928, cache_row)
+    if context_len is not None:
+        call.put("context_len", 2024, context_len)
+    o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if index is not None:
+        index = None if index is False else call.out("index", 2120, index, lambda: (v_q[2][0],
+            call.size("x", x), v_q[2][1], call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 2216, index_count,
+            lambda: (v_q[2][0], call.size("x", x), v_q[2][1]), 8)
+    if query_max:
+        call.scalar("q", 2312, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 2320, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 2328, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 2336, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 2344, sink_keys, "sink_keys")
+    if lists:
+        call.scalar("q", 2352, lists, "lists")
+    if count:
+        call.scalar("q", 2360, count, "count")
+    if first_keys:
+        call.scalar("q", 2368, first_keys, "first_keys")
+    if last_keys:
+        call.scalar("q", 2376, last_keys, "last_keys")
+    if force_last:
+        call.scalar("q", 2384, force_last, "force_last")
+    if pool_keys:
+        call.scalar("q", 2392, pool_keys, "pool_keys")
+    if subset:
+        call.scalar("q", 2400, subset, "subset")
+    if scale:
+        call.scalar("f", 2408, scale, "scale")
+    if softcap:
+        call.scalar("f", 2412, softcap, "softcap")
+    if index_scale:
+        call.scalar("f", 2416, index_scale, "index_scale")
+    if ratio:
+        call.scalar("f", 2420, ratio, "ratio")
+    if measure:
+        call.enum(2424, measure, "measure", SelectScore)
+    if reduce:
+        call.enum(2428, reduce, "reduce", SelectReduce)
+    if causal:
+        call.scalar("i", 2432, causal, "causal")
+    return call.run(o, lse, index, index_count)
+
+
+def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,
+                   index=None, index_count=None, row=None, column=None, column_low=None,
+                   summary=None, row_similar_least=None, column_similar_least=None, cover_head=None,
+                   sink_logit=None, k_scale=None, v_scale=None, query_start=None, key_start=None,
+                   query_len=None, key_len=None, old_len=None, page_table=None, cache_row=None,
+                   x=None, n=None, keep=None, query_max=0, key_max=0, lists=0, count=0, min_keep=0,
+                   min_extra=0, force_first=0, force_previous=0, force_last=0, scale=0.0,
+                   softcap=0.0, select_scale=0.0, ratio=0.0, cover=0.0, threshold=0.0,
+                   skip_margin=0.0, measure=0, normalise=0, reduce=0, rule=0, scope=0,
+                   forced_count=0, force_own=0, causal=0, block_rows=0, block_keys=0):
+    """Attention over key blocks that summaries choose.
+
+    Columns summarise key blocks, by x_pool_forward: the mean of the keys, for BOX their largest and
+    smallest in each column of k.  What they are made from:
+      neither column nor summary: all of k, in each call
+      summary, old_len: only blocks that hold a key from old_len on; the others are read
+      column: nothing is made; for BOX column_low too
+    Rows summarise row blocks: row, else the mean of their queries, with block_rows 1 the queries.
+
+    Selection is x_select_block's and the lists are its.  Row block R holds the rows [R block_rows,
+    (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1) block_keys).
+    Packed sequences begin where select.h says.  Row i is at position i + Lk - Lq.
+    reduce is over the heads of the rows of a list head.  normalise is not WEIGHTED, rule not NONE.
+    k = max(count, floor(ratio * key blocks of the scope)); one of the two is 0.
+    Each row attends to the keys of its list, with causal to those up to its own position.
+    index, index_count, block_rows and block_keys are what x_sparse_backward takes.
+
+    A row whose list is empty has o = 0.  Rows past query_len are neither read nor written.
+
+    Errors name this operation, then the part that refuses, with that part's names of fields.
+    Limits are those of the parts.  Workspace: theirs, the summaries, and the lists that no output
+    holds.
+    Sources: Quest (2406.10774), MoBA (2502.13189), SeerAttention (2410.13276), SpargeAttention
+    (2502.18137), VMoBA (2506.23858), DraftAttention (2505.14708).
+
+    Example
+      o = fovea.experimental.pooled_forward(q, k, v)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q or e4m3 e5m2 i8: codes need column
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q or e4m3 e5m2 i8
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: of the sum over the list
+      index: (b, x, n, keep) i32: the lists, as x_select_block writes them; blocks past `keep` are
+          cut
+      index_count: (b, x, n) i32: blocks wanted, with index
+
+    Optional inputs
+      row: (b, n, row_heads, row_width) f32 f16 bf16: a summary of each row block
+      column: (key_b, u, column_heads, row_width) f32 f16 bf16: a summary of each key block
+      column_low: (key_b, u, column_heads, row_width) f32 f16 bf16: of BOX with column: the smallest
+          of its keys
+      summary: (key_b, u, g, summary_width) as k or f32: y of x_pool_forward: summary_width = d, for
+          BOX 2 d; not with column
+      row_similar_least: (h) f32: a row block whose queries are not more alike takes all key blocks;
+          with made rows, without reduce
+      column_similar_least: (g) f32: a key block whose keys are not more alike is taken by all rows,
+          beside the rule; not with column, summary
+      cover_head: (x) f32: cover of each list head
+      sink_logit: (h) f32: a learned term of the denominator
+      k_scale: (rows, t, g, groups) or paged (pool, page, g, groups) f32: as in attention_forward
+      v_scale: (rows, t, g, groups) or paged (pool, page, g, groups) f32: the same of v
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
+      query_len: (r) i32: rows in use
+      key_len: (r) i32: keys in use
+      old_len: (r) i32: keys that summary has; with summary
+      page_table: (rows, pages) i32: pool page of each page of k and v; -1: absent
+      cache_row: (r) i32: row of page_table, or with column of k and v; with column or summary
+
+    x, n, keep: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: longest sequence of rows; 0: s
+      key_max: longest sequence of keys; 0: t, or pages * page
+      lists: list heads without index, a divisor of h; 0: heads of the rows without reduce, else 1
+      count: k of TOP_K
+      min_keep: least entries of a list, forced ones among them
+      min_extra: least entries that the rule takes in its scope
+      force_first: the first key blocks are forced
+      force_previous: those before the own blocks
+      force_last: the last key blocks of the sequence
+      scale: of attention's scores, > 0; 0: 1 / sqrt(d)
+      softcap: of attention's scores; 0: none
+      select_scale: of the summaries' scores, > 0; 0: 1 / sqrt(their width)
+      ratio: of TOP_K: share of the key blocks of the scope
+      cover: share of the mass, of the TOP_P rules
+      threshold: of ABOVE and AT_LEAST
+      skip_margin: in nats: tiles that add less are skipped, as in x_sparse_forward; 0: none
+      measure: "dot", "box"
+      normalise: "none", "softmax", "weighted", "minmax", "max"
+      reduce: "none", "sum", "mean", "max"
+      rule: "top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"
+      scope: "row", "head", "all"
+      forced_count: 1: forced entries count for the rule
+      force_own: 1: key blocks that hold a position of the row block are forced
+      causal: 1: no key after a row's own position
+      block_rows: rows of a row block, 1 .. 128; 0: 1
+      block_keys: keys of a key block, 1 .. 65536; 0: 64
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_pooled_forward)
+    else:
+        call, inputs = _x_pooled_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    v_row = None
+    if row is not None:
+        v_row = call.put("row", 488, row, 4)
+    if column is not None:
+        call.put("column", 584, column)
+    if column_low is not None:
+        call.put("column_low", 680, column_low)
+    if summary is not None:
+        call.put("summary", 776, summary, None, True)
+    if row_similar_least is not None:
+        call.put("row_similar_least", 872, row_similar_least)
+    if column_similar_least is not None:
+        call.put("column_similar_least", 968, column_similar_least)
+    v_cover_head = None
+    if cover_head is not None:
+        v_cover_head = call.put("cover_head", 1064, cover_head, 1)
+    if sink_logit is not None:
+        call.put("sink_logit", 1160, sink_logit)
+    if k_scale is not None:
+        call.put("k_scale", 1256, k_scale)
+    if v_scale is not None:
+        call.put("v_scale", 1352, v_scale)
+    if query_start is not None:
+        call.put("query_start", 1448, query_start)
+    if key_start is not None:
+        call.put("key_start", 1544, key_start)
+    if query_len is not None:
+        call.put("query_len", 1640, query_len)
+    if key_len is not None:
+        call.put("key_len", 1736, key_len)
+    if old_len is not None:
+        call.put("old_len", 1832, old_len)
+    if page_table is not None:
+        call.put("page_table", 1928, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 2024, cache_row)
+    o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if index is not None:
+        index = None if index is False else call.out("index", 2120, index, lambda: (v_q[2][0],
+            call.size("x", x, (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0)),
+            call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 2216, index_count,
+            lambda: (v_q[2][0], call.size("x", x, (v_cover_head, 0, 0)), call.size("n", n, (v_row,
+            1, 0))), 8)
+    if query_max:
+        call.scalar("q", 2312, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 2320, key_max, "key_max")
+    if lists:
+        call.scalar("q", 2328, lists, "lists")
+    if count:
+        call.scalar("q", 2336, count, "count")
+    if min_keep:
+        call.scalar("q", 2344, min_keep, "min_keep")
+    if min_extra:
+        call.scalar("q", 2352, min_extra, "min_extra")
+    if force_first:
+        call.scalar("q", 2360, force_first, "force_first")
+    if force_previous:
+        call.scalar("q", 2368, force_previous, "force_previous")
+    if force_last:
+        call.scalar("q", 2376, force_last, "force_last")
+    if scale:
+        call.scalar("f", 2384, scale, "scale")
+    if softcap:
+        call.scalar("f", 2388, softcap, "softcap")
+    if select_scale:
+        call.scalar("f", 2392, select_scale, "select_scale")
+    if ratio:
+        call.scalar("f", 2396, ratio, "ratio")
+    if cover:
+        call.scalar("f", 2400, cover, "cover")
+    if threshold:
+        call.scalar("f", 2404, threshold, "threshold")
+    if skip_margin:
+        call.scalar("f", 2408, skip_margin, "skip_margin")
+    if measure:
+        call.enum(2412, measure, "measure", SelectMeasure)
+    if normalise:
+        call.enum(2416, normalise, "normalise", SelectNormalise)
+    if reduce:
+        call.enum(2420, reduce, "reduce", SelectReduce)
+    if rule:
+        call.enum(2424, rule, "rule", SelectRule)
+    if scope:
+        call.enum(2428, scope, "scope", SelectScope)
+    if forced_count:
+        call.scalar("i", 2432, forced_count, "forced_count")
+    if force_own:
+        call.scalar("i", 2436, force_own, "force_own")
+    if causal:
+        call.scalar("i", 2440, causal, "causal")
+    if block_rows:
+        call.scalar("i", 2444, block_rows, "block_rows")
+    if block_keys:
+        call.scalar("i", 2448, block_keys, "block_keys")
+    return call.run(o, lse, index, index_count)
+
+
+def nsa_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, index=None,
+                index_count=None, o_compressed=None, o_selected=None, o_window=None,
+                lse_compressed=None, lse_selected=None, lse_window=None, k_compressed=None,
+                v_compressed=None, k_window=None, v_window=None, gate_compressed=None,
+                gate_selected=None, gate_window=None, query_len=None, key_len=None,
+                compressed_len=None, page_table=None, keep=None, query_max=0, key_max=0,
+                compress_keys=0, compress_step=0, count=0, window=0, scale=0.0, block_keys=0,
+                gate_plain=0):
+    """Native Sparse Attention of q over k and v; prefill and decode, contiguous and paged caches.
+
+    x_project and x_pool make compressed keys and values.  Absent, they are means of k and v.
+    Equal scores: the lower block first.  A branch without keys gives 0.
+
+    Rows past query_len are neither read nor written.  Keys past key_len and compressed keys past
+    compressed_len are not read.
+
+    Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    parts are x_pool_forward, x_select_block, x_combine_forward, x_sparse_forward over the selected
+    blocks, and attention_forward over the compressed keys and the window.  Limits are theirs.
+    Workspace: theirs, and what no output holds of lists and branches.
+    Source: Native Sparse Attention (2502.11089).
+
+    Example
+      o = fovea.experimental.nsa_forward(q, k, v)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      index: (b, g, s, keep) i32: the selected blocks, ascending, -1 past the count; those past
+          `keep` are cut
+      index_count: (b, g, s) i32: blocks wanted; with index
+      o_compressed: (b, s, h, e) as q: of the branch, before its gate
+      o_selected: (b, s, h, e) as q: the same
+      o_window: (b, s, h, e) as q: the same
+      lse_compressed: (b, h, s) f32: natural log of each row's sum
+      lse_selected: (b, h, s) f32: the same
+      lse_window: (b, h, s) f32: the same
+
+    Optional inputs
+      k_compressed: (b, u, g, d) as q: with v_compressed; more than there are is fine; absent: means
+          of k, without key_len
+      v_compressed: (b, u, g, e) as q
+      k_window: (rows, t, g, d) or paged (pool, page, g, d) as q: keys of the window; with v_window;
+          absent: k
+      v_window: (rows, t, g, e) or paged (pool, page, g, e) as q: absent: v
+      gate_compressed: (b, s, h) as q or f32: absent: the branch counts once
+      gate_selected: (b, s, h) as q or f32: the same
+      gate_window: (b, s, h) as q or f32: the same
+      query_len: (r) i32: rows in use
+      key_len: (r) i32: keys in use; with compressed_len
+      compressed_len: (r) i32: compressed keys in use: floor((key_len - compress_keys) /
+          compress_step) + 1, or 0
+      page_table: (rows, pages) i32: pool page of each page of k, v, k_window and v_window; -1:
+          absent
+
+    keep: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: longest sequence of rows; 0: s
+      key_max: longest sequence of keys; 0: t, or pages * page
+      compress_keys: keys of a compressed key, 1 .. 65536; 0: 32
+      compress_step: keys from one to the next, a divisor of compress_keys and block_keys; 0: 16
+      count: blocks that a row selects, the three forced ones among them; 0: 16
+      window: keys of the window, the row's own counted; 0: 512
+      scale: of all three branches, > 0; 0: 1 / sqrt(d)
+      block_keys: keys of a selected block, 1 .. 128; 0: 64
+      gate_plain: 1: gates multiply as they are; 0: their sigmoid does
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_nsa_forward)
+    else:
+        call, inputs = _x_nsa_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    if k_compressed is not None:
+        call.put("k_compressed", 392, k_compressed)
+    if v_compressed is not None:
+        call.put("v_compressed", 488, v_compressed)
+    if k_window is not None:
+        call.put("k_window", 584, k_window)
+    if v_window is not None:
+        call.put("v_window", 680, v_window)
+    if gate_compressed is not None:
+        call.put("gate_compressed", 776, gate_compressed)
+    if gate_selected is not None:
+        call.put("gate_selected", 872, gate_selected)
+    if gate_window is not None:
+        call.put("gate_window", 968, gate_window)
+    if query_len is not None:
+        call.put("query_len", 1064, query_len)
+    if key_len is not None:
+        call.put("key_len", 1160, key_len)
+    if compressed_len is not None:
+        call.put("compressed_len", 1256, compressed_len)
+    if page_table is not None:
+        call.put("page_table", 1352, page_table)
+    o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if index is not None:
+        index = None if index is False else call.out("index", 1448, index, lambda: (v_q[2][0],
+            v_k[2][2], v_q[2][1], call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 1544, index_count,
+            (v_q[2][0], v_k[2][2], v_q[2][1]), 8)
+    if o_compressed is not None:
+        o_compressed = None if o_compressed is False else call.out("o_compressed", 1640,
+            o_compressed, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if o_selected is not None:
+        o_selected = None if o_selected is False else call.out("o_selected", 1736, o_selected,
+            (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if o_window is not None:
+        o_window = None if o_window is False else call.out("o_window", 1832, o_window, (v_q[2][0],
+            v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse_compressed is not None:
+        lse_compressed = None if lse_compressed is False else call.out("lse_compressed", 1928,
+            lse_compressed, (v_q[2][0], v_q[2][2], v_q[2][1]), 1)
+    if lse_selected is not None:
+        lse_selected = None if lse_selected is False else call.out("lse_selected", 2024,
+            lse_selected, (v_q[2][0], v_q[2][2], v_q[2][1]), 1)
+    if lse_window is not None:
+        lse_window = None if lse_window is False else call.out("lse_window", 2120, lse_window,
+            (v_q[2][0], v_q[2][2], v_q[2][1]), 1)
+    if query_max:
+        call.scalar("q", 2216, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 2224, key_max, "key_max")
+    if compress_keys:
+        call.scalar("q", 2232, compress_keys, "compress_keys")
+    if compress_step:
+        call.scalar("q", 2240, compress_step, "compress_step")
+    if count:
+        call.scalar("q", 2248, count, "count")
+    if window:
+        call.scalar("q", 2256, window, "window")
+    if scale:
+        call.scalar("f", 2264, scale, "scale")
+    if block_keys:
+        call.scalar("i", 2268, block_keys, "block_keys")
+    if gate_plain:
+        call.scalar("i", 2272, gate_plain, "gate_plain")
+    return call.run(o, index, index_count, o_compressed, o_selected, o_window, lse_compressed,
+        lse_selected, lse_window)
 
 
 def project_forward(ctx_or_x=None, /, x=None, weight=None, *, ctx=None, y=None, code=None,

@@ -8,12 +8,8 @@
 
 namespace fovea {
 
-// Extents of which no tensor has all: what no memory holds counts as kFar.
+// An extent that nothing reaches.
 constexpr int64_t kFar = INT64_MAX / 4;
-inline int64_t far_product(int64_t x, int64_t y) {
-  int64_t z;
-  return __builtin_mul_overflow(x, y, &z) || z > kFar ? kFar : z;
-}
 
 // One list row of a sequence.  Key blocks [own_begin, own_end) hold its positions.
 struct ListRow {
@@ -59,7 +55,8 @@ struct SelectBlock {
   // The first list row of a sequence, on the n axis; its number of list rows.
   FOVEA_HD int64_t first_row(int64_t sequence) const {
     if (!sequences.query_start) return 0;
-    return clamp_i64(sequences.query_start[sequence], 0, sequences.s) / block_rows + sequence;
+    const int64_t start = clamp_i64(sequences.query_start[sequence], 0, sequences.s);
+    return block_rows == 1 ? start : start / block_rows + sequence;
   }
   FOVEA_HD int64_t rows_of(const Sequence& seq, int64_t first) const {
     return clamp_i64((seq.rows + block_rows - 1) / block_rows, 0, n - first);

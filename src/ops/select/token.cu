@@ -311,7 +311,7 @@ struct TokenSlots {
     if (rows > all) rows = all;
     key = workspace.add<uint32_t>(rows, a.x, a.units());
     if (a.masses()) own = workspace.add<float>(rows, at.h, keys);
-    if (!a.subset) return;
+    if (!a.subset || !keys) return;
     column = workspace.add<int32_t>(rows, at.g, a.subset);
     norm = workspace.add<float>(rows, at.h);
   }
@@ -340,7 +340,7 @@ void run(Context& ctx, const TokenSlots& slots, const SelectToken& a, void* base
   const int64_t tiles = (at.sequences.key_max + kStageTile - 1) / kStageTile;
   for (x.first = 0; x.first < all; x.first += slots.rows) {
     x.slots = all - x.first < slots.rows ? all - x.first : slots.rows;
-    if (a.subset)
+    if (a.subset && tiles)
       launch<columns_kernel>(ctx, kOp, x.slots * at.g, kColumnThreads, 0, x, x.slots * at.g);
     if (a.pool > 1 && x.key)
       check(

@@ -53,7 +53,7 @@ class Item {
 
   void run() {
     const int64_t key_head = first_head_ / a_.key_group(), end = first_head_ + heads_;
-    for (int64_t g = key_head; g * a_.key_group() < end; ++g) score(g);
+    for (int64_t g = key_head; row_.high > 0 && g * a_.key_group() < end; ++g) score(g);
     units();
     for (int64_t list = 0; list < lists_; ++list) emit(list);
   }
@@ -260,7 +260,7 @@ extern const Kernel<SelectToken> x_select_token_host = {
       p.a = a;
       Layout worker;
       TokenRoom& room = p.room;
-      if (a.x && a.attend.h && a.attend.g) {
+      if (a.x && a.attend.h && a.attend.g && a.attend.sequences.key_max) {
         const Attend& at = a.attend;
         const int64_t keys = at.sequences.key_max, group = a.key_group();
         const int64_t lists = a.x / a.parts(), d = std::max<int64_t>(at.d, 1);

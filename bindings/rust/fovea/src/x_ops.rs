@@ -490,7 +490,7 @@ op! {
         causal set_causal: bool, "1: window_right = 1";
         splits set_splits: i32, "parts the keys or the list of a row are cut into; 0: chosen from shapes, 1 with skip_margin; not above 1 with skip_margin";
         block_rows set_block_rows: i32, "rows of a list row: 1 .. 128; 0 without index and column, or with row_begin";
-        block_keys set_block_keys: i32, "keys of an entry: 1 .. 128; 0 without index, or with key_begin";
+        block_keys set_block_keys: i32, "keys of an entry: 1 .. 65536; 0 without index, or with key_begin";
         entry_keys set_entry_keys: i32, "from an entry's first key to the next's, at most block_keys; 0: block_keys";
     }
 }
@@ -738,8 +738,9 @@ op! {
     /// causal compares v with u + floor((context_len - Lq) / S).  Blocks count tokens, as without it.
     ///
     /// Row blocks lie as in x_select_block: packed, the first of sequence r is query_start[r] /
-    /// block_rows + r.  Row blocks that a sequence has are written with all u key blocks, which are the
-    /// sequence's own.  The other outputs are written in every element, lse as far as there are rows.
+    /// block_rows + r, with block_rows 1 query_start[r].  Row blocks that a sequence has are written
+    /// with all u key blocks, which are the sequence's own.  The other outputs are written in every
+    /// element, lse as far as there are rows.
     ///
     /// Limits: d is 1 .. 576.  Every valid call has one kernel a backend, in f32 FMA.
     /// Sources: H2O (2306.14048), MInference (2407.02490), SampleAttention (2406.15486), FlexPrefill
@@ -1090,6 +1091,210 @@ op! {
         clusters set_clusters: i64, r"\>= 1, cut to h";
         scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d)";
         causal set_causal: bool, "1: token i sees tokens up to itself; 0: all";
+    }
+}
+
+op! {
+    /// ```text
+    /// Attention over the keys that an index finds.
+    ///
+    /// Selection is x_select_token's, with index_q and index_k as its q and k; absent, q and k are
+    /// their own index.  reduce is over the index's heads of a list head.  A list has k entries, forced
+    /// ones among them, with
+    /// k = max(count, floor(ratio * keys that the window lets the row see), force_last).
+    /// Equal scores: the lower key first.  Rows past query_len are neither read nor written.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
+    /// Sources: DSA (2512.02556), MiniMax Sparse Attention (2606.13392), SparQ (2312.04985), Loki
+    /// (2406.02542), HashAttention (2412.14468).
+    /// ```
+    XIndexedForward(x_indexed_forward: fovea_x_indexed_forward_params, fovea_x_indexed_forward, fovea_x_indexed_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32: of the sum over the list";
+        index_q set_index_q: in, "`(b, s, index_heads, index_width)` f32 f16 bf16 e4m3: with index_k; absent: q";
+        index_k set_index_k: in, "`(rows, t, index_keys, index_width) or paged (pool, page, index_keys, index_width)` f32 f16 bf16 e4m3 e5m2 i8";
+        index_k_scale set_index_k_scale: in, "`(rows, t, index_keys, index_groups) or paged (pool, page, index_keys, index_groups)` f32: of codes in index_k";
+        weight set_weight: in, "`(b, s, index_heads)` f32: of RELU_WEIGHTED";
+        code_q set_code_q: in, "`(b, s, index_heads, code_words)` i32: of HAMMING";
+        code set_code: in, "`(rows, t, index_keys, code_words) or paged (pool, page, index_keys, code_words)` i32: of HAMMING";
+        v_mean set_v_mean: in, "`(b, h, e)` as q: the mean of the values of each sequence; of DOT and SUBSET without pool_keys, not packed";
+        sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator";
+        k_scale set_k_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as in attention_forward";
+        v_scale set_v_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: the same of v";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+        query_len set_query_len: in, "`(r)` i32: rows in use";
+        key_len set_key_len: in, "`(r)` i32: keys in use";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each page of k, v and the index's keys; -1: absent";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k and v";
+        context_len set_context_len: in, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
+        index set_index: out, "`(b, x, s, keep)` i32: the lists, as x_select_token writes them; keys past `keep` are cut";
+        index_count set_index_count: out, "`(b, x, s)` i32: keys wanted, with index";
+        query_max set_query_max: i64, "longest sequence of rows; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
+        window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
+        window_right set_window_right: i64, "keys seen to the right, the same; 0: all, 1: none";
+        sink_keys set_sink_keys: i64, "keys at positions below this stay visible through window_left";
+        lists set_lists: i64, "list heads without index, a divisor of h; 0: index_heads without reduce, else 1";
+        count set_count: i64, "keys, or blocks of pool_keys, in a list";
+        first_keys set_first_keys: i64, "first keys that are seen beside the list";
+        last_keys set_last_keys: i64, "keys up to the row's own position that are seen beside it";
+        force_last set_force_last: i64, "the last keys (or blocks) that the row sees are in the list";
+        pool_keys set_pool_keys: i64, "keys of a block that is selected as a whole, 1 .. 128; 0: keys";
+        subset set_subset: i64, "columns of SUBSET, 1 .. index_width";
+        scale set_scale: f32, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+        softcap set_softcap: f32, "of attention's scores; 0: none";
+        index_scale set_index_scale: f32, r"of the index's, \> 0; 0: 1 / sqrt(index_width), for HAMMING 1";
+        ratio set_ratio: f32, "share of the keys that a row sees; not with pool_keys";
+        measure set_measure: enum XSelectScore, "The fovea_x_select_score.";
+        reduce set_reduce: enum XSelectReduce, "The fovea_x_select_reduce.";
+        causal set_causal: bool, "1: window_right = 1";
+    }
+}
+
+op! {
+    /// ```text
+    /// Attention over key blocks that summaries choose.
+    ///
+    /// Columns summarise key blocks, by x_pool_forward: the mean of the keys, for BOX their largest and
+    /// smallest in each column of k.  What they are made from:
+    ///   neither column nor summary: all of k, in each call
+    ///   summary, old_len: only blocks that hold a key from old_len on; the others are read
+    ///   column: nothing is made; for BOX column_low too
+    /// Rows summarise row blocks: row, else the mean of their queries, with block_rows 1 the queries.
+    ///
+    /// Selection is x_select_block's and the lists are its.  Row block R holds the rows [R block_rows,
+    /// (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1) block_keys).
+    /// Packed sequences begin where select.h says.  Row i is at position i + Lk - Lq.
+    /// reduce is over the heads of the rows of a list head.  normalise is not WEIGHTED, rule not NONE.
+    /// k = max(count, floor(ratio * key blocks of the scope)); one of the two is 0.
+    /// Each row attends to the keys of its list, with causal to those up to its own position.
+    /// index, index_count, block_rows and block_keys are what x_sparse_backward takes.
+    ///
+    /// A row whose list is empty has o = 0.  Rows past query_len are neither read nor written.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, the summaries, and the lists that no output
+    /// holds.
+    /// Sources: Quest (2406.10774), MoBA (2502.13189), SeerAttention (2410.13276), SpargeAttention
+    /// (2502.18137), VMoBA (2506.23858), DraftAttention (2505.14708).
+    /// ```
+    XPooledForward(x_pooled_forward: fovea_x_pooled_forward_params, fovea_x_pooled_forward, fovea_x_pooled_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8: codes need column";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32: of the sum over the list";
+        row set_row: in, "`(b, n, row_heads, row_width)` f32 f16 bf16: a summary of each row block";
+        column set_column: in, "`(key_b, u, column_heads, row_width)` f32 f16 bf16: a summary of each key block";
+        column_low set_column_low: in, "`(key_b, u, column_heads, row_width)` f32 f16 bf16: of BOX with column: the smallest of its keys";
+        summary set_summary: out, "`(key_b, u, g, summary_width)` as k or f32: y of x_pool_forward: summary_width = d, for BOX 2 d; not with column";
+        row_similar_least set_row_similar_least: in, "`(h)` f32: a row block whose queries are not more alike takes all key blocks; with made rows, without reduce";
+        column_similar_least set_column_similar_least: in, "`(g)` f32: a key block whose keys are not more alike is taken by all rows, beside the rule; not with column, summary";
+        cover_head set_cover_head: in, "`(x)` f32: cover of each list head";
+        sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator";
+        k_scale set_k_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as in attention_forward";
+        v_scale set_v_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: the same of v";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+        query_len set_query_len: in, "`(r)` i32: rows in use";
+        key_len set_key_len: in, "`(r)` i32: keys in use";
+        old_len set_old_len: in, "`(r)` i32: keys that summary has; with summary";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each page of k and v; -1: absent";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or with column of k and v; with column or summary";
+        index set_index: out, "`(b, x, n, keep)` i32: the lists, as x_select_block writes them; blocks past `keep` are cut";
+        index_count set_index_count: out, "`(b, x, n)` i32: blocks wanted, with index";
+        query_max set_query_max: i64, "longest sequence of rows; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
+        lists set_lists: i64, "list heads without index, a divisor of h; 0: heads of the rows without reduce, else 1";
+        count set_count: i64, "k of TOP_K";
+        min_keep set_min_keep: i64, "least entries of a list, forced ones among them";
+        min_extra set_min_extra: i64, "least entries that the rule takes in its scope";
+        force_first set_force_first: i64, "the first key blocks are forced";
+        force_previous set_force_previous: i64, "those before the own blocks";
+        force_last set_force_last: i64, "the last key blocks of the sequence";
+        scale set_scale: f32, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+        softcap set_softcap: f32, "of attention's scores; 0: none";
+        select_scale set_select_scale: f32, r"of the summaries' scores, \> 0; 0: 1 / sqrt(their width)";
+        ratio set_ratio: f32, "of TOP_K: share of the key blocks of the scope";
+        cover set_cover: f32, "share of the mass, of the TOP_P rules";
+        threshold set_threshold: f32, "of ABOVE and AT_LEAST";
+        skip_margin set_skip_margin: f32, "in nats: tiles that add less are skipped, as in x_sparse_forward; 0: none";
+        measure set_measure: enum XSelectMeasure, "The fovea_x_select_measure.";
+        normalise set_normalise: enum XSelectNormalise, "The fovea_x_select_normalise.";
+        reduce set_reduce: enum XSelectReduce, "The fovea_x_select_reduce.";
+        rule set_rule: enum XSelectRule, "The fovea_x_select_rule.";
+        scope set_scope: enum XSelectScope, "The fovea_x_select_scope.";
+        forced_count set_forced_count: bool, "1: forced entries count for the rule";
+        force_own set_force_own: bool, "1: key blocks that hold a position of the row block are forced";
+        causal set_causal: bool, "1: no key after a row's own position";
+        block_rows set_block_rows: i32, "rows of a row block, 1 .. 128; 0: 1";
+        block_keys set_block_keys: i32, "keys of a key block, 1 .. 65536; 0: 64";
+    }
+}
+
+op! {
+    /// ```text
+    /// Native Sparse Attention of q over k and v; prefill and decode, contiguous and paged caches.
+    ///
+    /// x_project and x_pool make compressed keys and values.  Absent, they are means of k and v.
+    /// Equal scores: the lower block first.  A branch without keys gives 0.
+    ///
+    /// Rows past query_len are neither read nor written.  Keys past key_len and compressed keys past
+    /// compressed_len are not read.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    /// parts are x_pool_forward, x_select_block, x_combine_forward, x_sparse_forward over the selected
+    /// blocks, and attention_forward over the compressed keys and the window.  Limits are theirs.
+    /// Workspace: theirs, and what no output holds of lists and branches.
+    /// Source: Native Sparse Attention (2502.11089).
+    /// ```
+    XNsaForward(x_nsa_forward: fovea_x_nsa_forward_params, fovea_x_nsa_forward, fovea_x_nsa_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+    }
+    may {
+        k_compressed set_k_compressed: in, "`(b, u, g, d)` as q: with v_compressed; more than there are is fine; absent: means of k, without key_len";
+        v_compressed set_v_compressed: in, "`(b, u, g, e)` as q";
+        k_window set_k_window: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: keys of the window; with v_window; absent: k";
+        v_window set_v_window: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: absent: v";
+        gate_compressed set_gate_compressed: in, "`(b, s, h)` as q or f32: absent: the branch counts once";
+        gate_selected set_gate_selected: in, "`(b, s, h)` as q or f32: the same";
+        gate_window set_gate_window: in, "`(b, s, h)` as q or f32: the same";
+        query_len set_query_len: in, "`(r)` i32: rows in use";
+        key_len set_key_len: in, "`(r)` i32: keys in use; with compressed_len";
+        compressed_len set_compressed_len: in, "`(r)` i32: compressed keys in use: floor((key_len - compress_keys) / compress_step) + 1, or 0";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each page of k, v, k_window and v_window; -1: absent";
+        index set_index: out, "`(b, g, s, keep)` i32: the selected blocks, ascending, -1 past the count; those past `keep` are cut";
+        index_count set_index_count: out, "`(b, g, s)` i32: blocks wanted; with index";
+        o_compressed set_o_compressed: out, "`(b, s, h, e)` as q: of the branch, before its gate";
+        o_selected set_o_selected: out, "`(b, s, h, e)` as q: the same";
+        o_window set_o_window: out, "`(b, s, h, e)` as q: the same";
+        lse_compressed set_lse_compressed: out, "`(b, h, s)` f32: natural log of each row's sum";
+        lse_selected set_lse_selected: out, "`(b, h, s)` f32: the same";
+        lse_window set_lse_window: out, "`(b, h, s)` f32: the same";
+        query_max set_query_max: i64, "longest sequence of rows; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
+        compress_keys set_compress_keys: i64, "keys of a compressed key, 1 .. 65536; 0: 32";
+        compress_step set_compress_step: i64, "keys from one to the next, a divisor of compress_keys and block_keys; 0: 16";
+        count set_count: i64, "blocks that a row selects, the three forced ones among them; 0: 16";
+        window set_window: i64, "keys of the window, the row's own counted; 0: 512";
+        scale set_scale: f32, r"of all three branches, \> 0; 0: 1 / sqrt(d)";
+        block_keys set_block_keys: i32, "keys of a selected block, 1 .. 128; 0: 64";
+        gate_plain set_gate_plain: bool, "1: gates multiply as they are; 0: their sigmoid does";
     }
 }
 

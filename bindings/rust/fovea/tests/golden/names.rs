@@ -46,6 +46,9 @@ names! {
         x_select_token
         x_select_line
         x_select_heads
+        x_indexed_forward
+        x_pooled_forward
+        x_nsa_forward
         x_project_forward
         x_project_backward
     }
