@@ -3271,7 +3271,8 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
     rows.  Row i is at position i + Lk - Lq.  Selection is x_select_block's, with its order and
     ties; of COLUMNS and LINES it covers a list head.
 
-    A row that sees nothing has o = 0.  Rows past query_len are neither read nor written.
+    A row that sees nothing has o = 0.  Rows past query_len are neither read nor written.  Without
+    rows of q no list is written.
 
     Errors name this operation, then the part that refuses, with that part's names of fields.
     Limits are those of the parts.  Workspace: theirs, the sums, and the lists that no output holds.

@@ -13,7 +13,7 @@ struct Probed {
   int64_t r, rows, keys;         // sequences; rows and keys of a block
   int64_t rows_most, keys_most;  // of a sequence
   int64_t n, u, x, keep, columns;
-  bool blocks, lines;
+  bool blocks, lines, any;  // any: there are rows and heads
 };
 
 int64_t ceil_of(int64_t n, int64_t unit) {
@@ -112,6 +112,8 @@ Probed read_probed(const Params& p) {
   if (p.index.data && p.index.shape[2] > a.n) a.n = p.index.shape[2];
   a.u = !a.blocks ? a.keys_most : packed_keys ? t / a.keys + a.r : ceil_of(a.keys_most, a.keys);
   a.x = read_lists(p);
+  a.any = s && p.q.shape[2];
+  if (!a.any) a.u = 0;
   const auto some = [&](int64_t n) { return std::min(n, a.u); };
   const bool top_k = p.rule == FOVEA_X_SELECT_RULE_TOP_K;
   const int64_t own = p.force_own ? a.rows / a.keys + 2 : 0;
@@ -119,6 +121,11 @@ Probed read_probed(const Params& p) {
   a.columns = p.column.data ? p.column.shape[2] : most;
   a.keep = a.lines ? some(std::max(p.slash_count, p.slash_force_first)) : most;
   if (p.index.data) a.keep = p.index.shape[3];
+  const bool given = p.index.data || p.column.data;
+  if (!p.q.shape[2] && a.x && given)
+    refuse("%s: %s.shape[1] (x) is %lld, wanted 0 as q has no heads", kOp,
+           p.index.data ? "index" : "column", lld(a.x));
+  if (!a.any && !given) a.x = p.q.shape[2] ? 1 : 0;
   return a;
 }
 
@@ -135,6 +142,7 @@ struct Sums {
   fovea_tensor block, column, diagonal;
 };
 
+// Without rows of q nothing is probed, and there are no lists.
 [[gnu::noinline]] Sums probe(Program& program, const Params& p, const Probed& a) {
   fovea_x_probe_forward_params part{};
   place(p, part);
@@ -143,11 +151,12 @@ struct Sums {
   part.scale = p.scale, part.causal = p.causal;
   if (a.blocks) {
     part.block_rows = static_cast<int32_t>(a.rows), part.block_keys = static_cast<int32_t>(a.keys);
-    part.block_sum = program.array(FOVEA_F32, {p.q.shape[0], a.x, a.n, a.u});
-    program.run(part);
+    part.block_sum = program.array(FOVEA_F32, {p.q.shape[0], a.x, a.n, a.any ? a.u : 0});
+    if (a.any) program.run(part);
     return {part.block_sum, {}, {}};
   }
-  const int64_t capacity = p.page_table.data ? p.page_table.shape[1] * p.k.shape[1] : p.k.shape[1];
+  int64_t capacity = p.page_table.data ? p.page_table.shape[1] * p.k.shape[1] : p.k.shape[1];
+  if (!a.any) capacity = 0;
   if (p.sample.data) part.q = p.sample, part.query_position = p.query_position;
   if (!p.sample.data && p.probe_rows < p.q.shape[1]) {
     const int64_t first = p.q.shape[1] - p.probe_rows;
@@ -158,7 +167,7 @@ struct Sums {
   }
   part.column_sum = program.array(FOVEA_F32, {a.r, a.x, capacity});
   if (a.lines) part.diagonal_sum = program.array(FOVEA_F32, {a.r, a.x, capacity});
-  program.run(part);
+  if (a.any) program.run(part);
   return {{}, part.column_sum, part.diagonal_sum};
 }
 
@@ -186,8 +195,7 @@ fovea_x_select_block_params rules(const Params& p) {
   const int64_t b = p.q.shape[0];
   part.index = p.index.data ? p.index : program.array(FOVEA_I32, {b, a.x, a.n, a.keep});
   part.index_count = p.index_count.data ? p.index_count : program.array(FOVEA_I32, {b, a.x, a.n});
-  // Without rows there are no lists.
-  if (p.q.shape[1]) program.run(part);
+  if (a.any) program.run(part);
   return {part.index, part.index_count};
 }
 
@@ -207,7 +215,7 @@ fovea_tensor one_row(const fovea_tensor& x) {
   part.score.shape[3] = a.keys_most;
   part.index = one_row(out.index), part.index_count = one_row(out.count);
   part.query_max = 1, part.key_max = a.keys_most, part.block_keys = 1;
-  program.run(part);
+  if (a.any) program.run(part);
   return out;
 }
 
@@ -241,7 +249,7 @@ Lists made(Program& program, const Probed& a, int64_t entries) {
   part.index_count = p.index_count.data ? p.index_count : program.array(FOVEA_I32, {b, a.x, a.n});
   part.column = program.array(FOVEA_I32, {b, a.x, a.n, columns.index.shape[2]});
   part.column_count = program.array(FOVEA_I32, {b, a.x, a.n});
-  if (p.q.shape[1] && a.keys_most) program.run(part);
+  if (a.any && a.keys_most) program.run(part);
   attend.index = part.index, attend.index_count = part.index_count;
   attend.column = part.column, attend.column_count = part.column_count;
   attend.block_keys = part.block_keys, attend.entry_keys = 1;
