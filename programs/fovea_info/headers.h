@@ -19,6 +19,7 @@
 #include "fovea/experimental/select.h"
 #include "fovea/experimental/indexed.h"
 #include "fovea/experimental/pooled.h"
+#include "fovea/experimental/probed.h"
 #include "fovea/experimental/nsa.h"
 #include "fovea/experimental/project.h"
 #include "fovea/experimental/recipe.h"

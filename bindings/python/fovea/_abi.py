@@ -182,6 +182,14 @@ class XSelectScore(enum.IntEnum):
     SUBSET = 3
 
 
+class XProbedKind(enum.IntEnum):
+    """What of the probabilities is chosen from."""
+
+    X_PROBED_BLOCKS = 0  # sums over row blocks and key blocks, of all rows
+    X_PROBED_COLUMNS = 1  # sums over the probed rows, of each key
+    X_PROBED_LINES = 2  # the same, and of each distance behind the row
+
+
 class XProjectAct(enum.IntEnum):
     """What stands between two layers."""
 
@@ -1298,6 +1306,56 @@ class XPooledForwardParams(C.Structure):
     ]
 
 
+class XProbedForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("sample", Tensor),
+        ("query_position", Tensor),
+        ("cover_head", Tensor),
+        ("sink_logit", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("page_table", Tensor),
+        ("cache_row", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("column", Tensor),
+        ("column_count", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("lists", C.c_int64),
+        ("probe_rows", C.c_int64),
+        ("count", C.c_int64),
+        ("slash_count", C.c_int64),
+        ("slash_force_first", C.c_int64),
+        ("force_first", C.c_int64),
+        ("first_keys", C.c_int64),
+        ("last_keys", C.c_int64),
+        ("group_stride", C.c_int64),
+        ("scale", C.c_float),
+        ("softcap", C.c_float),
+        ("cover", C.c_float),
+        ("skip_margin", C.c_float),
+        ("kind", C.c_int32),
+        ("reduce", C.c_int32),
+        ("rule", C.c_int32),
+        ("forced_count", C.c_int32),
+        ("force_own", C.c_int32),
+        ("reversed", C.c_int32),
+        ("causal", C.c_int32),
+        ("block_rows", C.c_int32),
+        ("block_keys", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
 class XNsaForwardParams(C.Structure):
     _fields_ = [
         ("struct_size", C.c_size_t),
@@ -1638,6 +1696,7 @@ SIZES = {
     XSelectHeadsParams: 696,
     XIndexedForwardParams: 2440,
     XPooledForwardParams: 2456,
+    XProbedForwardParams: 1976,
     XNsaForwardParams: 2280,
     XProjectForwardParams: 1280,
     XProjectBackwardParams: 1944,
@@ -1786,6 +1845,9 @@ FUNCTIONS = {
     "fovea_x_pooled_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XPooledForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_pooled_forward": (C.c_int, [C.c_void_p, C.POINTER(XPooledForwardParams)]),
+    "fovea_x_probed_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XProbedForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_probed_forward": (C.c_int, [C.c_void_p, C.POINTER(XProbedForwardParams)]),
     "fovea_x_nsa_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XNsaForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_nsa_forward": (C.c_int, [C.c_void_p, C.POINTER(XNsaForwardParams)]),

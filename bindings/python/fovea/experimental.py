@@ -8,7 +8,7 @@ Inputs come first; by keyword outputs, optional inputs, numbers (0: the default)
 left out."""
 from ._call import Call
 from ._core import Context
-from ._abi import XCacheRule as CacheRule, XCompareMeasure as CompareMeasure, XGate as Gate, XPool as Pool, XProbeReduce as ProbeReduce, XProjectAct as ProjectAct, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope, XSelectScore as SelectScore
+from ._abi import XCacheRule as CacheRule, XCompareMeasure as CompareMeasure, XGate as Gate, XPool as Pool, XProbeReduce as ProbeReduce, XProbedKind as ProbedKind, XProjectAct as ProjectAct, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope, XSelectScore as SelectScore
 from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
                  _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
@@ -17,7 +17,7 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_pool_forward, _x_pool_backward, _x_probe_forward, _x_combine_forward,
                  _x_combine_backward, _x_compare_forward, _x_cache_step, _x_select_token,
                  _x_select_line, _x_select_heads, _x_indexed_forward, _x_pooled_forward,
-                 _x_nsa_forward, _x_project_forward, _x_project_backward)
+                 _x_probed_forward, _x_nsa_forward, _x_project_forward, _x_project_backward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
@@ -25,10 +25,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "indexed_forward", "pooled_forward", "nsa_forward", "project_forward",
+           "indexed_forward", "pooled_forward", "probed_forward", "nsa_forward", "project_forward",
            "project_backward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
-           "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule",
-           "SelectScope", "SelectScore"]
+           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
+           "SelectRule", "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -3252,6 +3252,194 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
     if block_keys:
         call.scalar("i", 2448, block_keys, "block_keys")
     return call.run(o, lse, index, index_count)
+
+
+def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,
+                   index=None, index_count=None, column=None, column_count=None, sample=None,
+                   query_position=None, cover_head=None, sink_logit=None, query_start=None,
+                   key_start=None, query_len=None, key_len=None, page_table=None, cache_row=None,
+                   x=None, n=None, keep=None, columns=None, query_max=0, key_max=0, lists=0,
+                   probe_rows=0, count=0, slash_count=0, slash_force_first=0, force_first=0,
+                   first_keys=0, last_keys=0, group_stride=0, scale=0.0, softcap=0.0, cover=0.0,
+                   skip_margin=0.0, kind=0, reduce=0, rule=0, forced_count=0, force_own=0,
+                   reversed=0, causal=0, block_rows=0, block_keys=0):
+    """Attention over keys that a probe finds.
+
+    BLOCKS: block_sum of x_probe_forward is the score of x_select_block.  Row block R holds the rows
+    [R block_rows, (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1)
+    block_keys).  Packed sequences begin where select.h says.
+    COLUMNS: column_sum is the score of single keys; each row sees those that are chosen.
+    LINES: diagonal_sum chooses distances too, slash_count of them.  x_select_line makes ranges of
+    block_rows keys of them, for row blocks of as many rows; each row sees these and the columns.
+    Each row also sees first_keys and last_keys of x_sparse_forward, in COLUMNS and LINES.
+
+    The probed rows of COLUMNS and LINES are `sample` at query_position, else the last probe_rows
+    rows.  Row i is at position i + Lk - Lq.  Selection is x_select_block's, with its order and
+    ties; of COLUMNS and LINES it covers a list head.
+
+    A row that sees nothing has o = 0.  Rows past query_len are neither read nor written.  Without
+    rows of q no list is written.
+
+    Errors name this operation, then the part that refuses, with that part's names of fields.
+    Limits are those of the parts.  Workspace: theirs, the sums, and the lists that no output holds.
+    Sources: XAttention (2503.16428), SampleAttention (2406.15486), MInference (2407.02490).
+
+    Example
+      o = fovea.experimental.probed_forward(q, k, v)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: of the sum over what is seen
+      index: (b, x, n, keep) i32: the lists of BLOCKS and LINES; entries past `keep` are cut
+      index_count: (b, x, n) i32: entries wanted, with index
+      column: (b, x, columns) i32: the keys of COLUMNS and LINES; keys past `columns` are cut
+      column_count: (b, x) i32: keys wanted, with column
+
+    Optional inputs
+      sample: (b, samples, h, d) as q: rows of q that are probed; of COLUMNS and LINES
+      query_position: (b, h, samples) i32: their positions; with sample
+      cover_head: (x) f32: cover of each list head
+      sink_logit: (h) f32: a learned term of the denominator
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1; of
+          BLOCKS
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row; of
+          BLOCKS
+      query_len: (r) i32: rows in use; of BLOCKS
+      key_len: (r) i32: keys in use
+      page_table: (rows, pages) i32: pool page of each page of k and v; -1: absent
+      cache_row: (r) i32: row of page_table, or of k and v
+
+    x, n, keep, columns: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: longest sequence of rows; 0: s; of BLOCKS
+      key_max: longest sequence of keys; 0: t, or pages * page
+      lists: list heads without outputs of lists, a divisor of h; 0: h
+      probe_rows: last rows that are probed, >= 1; without sample, of COLUMNS and LINES
+      count: k of TOP_K, of blocks or of columns
+      slash_count: distances that are chosen; of LINES
+      slash_force_first: the first distances are forced and count; of LINES
+      force_first: the first key blocks, or columns, are forced
+      first_keys: first keys that are seen beside the lists; of COLUMNS and LINES
+      last_keys: keys up to the row's own position that are seen beside them; the same
+      group_stride: antidiagonals of x_probe_forward; 0: 1; of BLOCKS
+      scale: of attention's scores and the probe's, > 0; 0: 1 / sqrt(d)
+      softcap: of attention's scores; 0: none
+      cover: share of the mass, of the TOP_P rules
+      skip_margin: in nats, as in x_sparse_forward; 0: none
+      kind: "x_probed_blocks", "x_probed_columns", "x_probed_lines"
+      reduce: fovea_x_probe_reduce: over the heads of a list head
+      rule: fovea_x_select_rule: TOP_K or a TOP_P rule
+      forced_count: 1: forced entries count for the rule
+      force_own: 1: key blocks of the row block's own positions are forced; of BLOCKS
+      reversed: 1: of group_stride > 1, as in x_probe_forward
+      causal: 1: no key after a row's own position; LINES want it
+      block_rows: rows of a row block, 1 .. 128; 0: 64
+      block_keys: keys of a key block, 1 .. 65536, of BLOCKS; 0: 64
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_probed_forward)
+    else:
+        call, inputs = _x_probed_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    if sample is not None:
+        call.put("sample", 488, sample)
+    if query_position is not None:
+        call.put("query_position", 584, query_position)
+    v_cover_head = None
+    if cover_head is not None:
+        v_cover_head = call.put("cover_head", 680, cover_head, 1)
+    if sink_logit is not None:
+        call.put("sink_logit", 776, sink_logit)
+    if query_start is not None:
+        call.put("query_start", 872, query_start)
+    if key_start is not None:
+        call.put("key_start", 968, key_start)
+    if query_len is not None:
+        call.put("query_len", 1064, query_len)
+    if key_len is not None:
+        call.put("key_len", 1160, key_len)
+    if page_table is not None:
+        call.put("page_table", 1256, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 1352, cache_row)
+    o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if index is not None:
+        index = None if index is False else call.out("index", 1448, index, lambda: (v_q[2][0],
+            call.size("x", x, (v_cover_head, 0, 0)), call.size("n", n), call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 1544, index_count,
+            lambda: (v_q[2][0], call.size("x", x, (v_cover_head, 0, 0)), call.size("n", n)), 8)
+    if column is not None:
+        column = None if column is False else call.out("column", 1640, column, lambda: (v_q[2][0],
+            call.size("x", x, (v_cover_head, 0, 0)), call.size("columns", columns)), 8)
+    if column_count is not None:
+        column_count = None if column_count is False else call.out("column_count", 1736,
+            column_count, lambda: (v_q[2][0], call.size("x", x, (v_cover_head, 0, 0))), 8)
+    if query_max:
+        call.scalar("q", 1832, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1840, key_max, "key_max")
+    if lists:
+        call.scalar("q", 1848, lists, "lists")
+    if probe_rows:
+        call.scalar("q", 1856, probe_rows, "probe_rows")
+    if count:
+        call.scalar("q", 1864, count, "count")
+    if slash_count:
+        call.scalar("q", 1872, slash_count, "slash_count")
+    if slash_force_first:
+        call.scalar("q", 1880, slash_force_first, "slash_force_first")
+    if force_first:
+        call.scalar("q", 1888, force_first, "force_first")
+    if first_keys:
+        call.scalar("q", 1896, first_keys, "first_keys")
+    if last_keys:
+        call.scalar("q", 1904, last_keys, "last_keys")
+    if group_stride:
+        call.scalar("q", 1912, group_stride, "group_stride")
+    if scale:
+        call.scalar("f", 1920, scale, "scale")
+    if softcap:
+        call.scalar("f", 1924, softcap, "softcap")
+    if cover:
+        call.scalar("f", 1928, cover, "cover")
+    if skip_margin:
+        call.scalar("f", 1932, skip_margin, "skip_margin")
+    if kind:
+        call.enum(1936, kind, "kind", ProbedKind)
+    if reduce:
+        call.scalar("i", 1940, reduce, "reduce")
+    if rule:
+        call.scalar("i", 1944, rule, "rule")
+    if forced_count:
+        call.scalar("i", 1948, forced_count, "forced_count")
+    if force_own:
+        call.scalar("i", 1952, force_own, "force_own")
+    if reversed:
+        call.scalar("i", 1956, reversed, "reversed")
+    if causal:
+        call.scalar("i", 1960, causal, "causal")
+    if block_rows:
+        call.scalar("i", 1964, block_rows, "block_rows")
+    if block_keys:
+        call.scalar("i", 1968, block_keys, "block_keys")
+    return call.run(o, lse, index, index_count, column, column_count)
 
 
 def nsa_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, index=None,

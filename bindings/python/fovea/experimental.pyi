@@ -12,6 +12,7 @@ from ._abi import XCompareMeasure as CompareMeasure
 from ._abi import XGate as Gate
 from ._abi import XPool as Pool
 from ._abi import XProbeReduce as ProbeReduce
+from ._abi import XProbedKind as ProbedKind
 from ._abi import XProjectAct as ProjectAct
 from ._abi import XSelectMeasure as SelectMeasure
 from ._abi import XSelectNormalise as SelectNormalise
@@ -26,10 +27,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "indexed_forward", "pooled_forward", "nsa_forward", "project_forward",
+           "indexed_forward", "pooled_forward", "probed_forward", "nsa_forward", "project_forward",
            "project_backward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
-           "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule",
-           "SelectScope", "SelectScore"]
+           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
+           "SelectRule", "SelectScope", "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -1373,6 +1374,65 @@ def pooled_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Outp
 def pooled_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
                    lse: Output = ..., index: Output = ..., index_count: Output = ...,
                    **fields: Unpack[_pooled_forward]) -> Any: ...
+
+class _probed_forward(TypedDict, total=False):
+    sample: Array | None
+    query_position: Array | None
+    cover_head: Array | None
+    sink_logit: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    page_table: Array | None
+    cache_row: Array | None
+    x: Int | None
+    n: Int | None
+    keep: Int | None
+    columns: Int | None
+    query_max: Int
+    key_max: Int
+    lists: Int
+    probe_rows: Int
+    count: Int
+    slash_count: Int
+    slash_force_first: Int
+    force_first: Int
+    first_keys: Int
+    last_keys: Int
+    group_stride: Int
+    scale: Float
+    softcap: Float
+    cover: Float
+    skip_margin: Float
+    kind: Literal["x_probed_blocks", "x_probed_columns", "x_probed_lines"] | ProbedKind | Int
+    reduce: Int
+    rule: Int
+    forced_count: Int
+    force_own: Int
+    reversed: Int
+    causal: Int
+    block_rows: Int
+    block_keys: Int
+
+@overload
+def probed_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                   lse: None = ..., index: None = ..., index_count: None = ..., column: None = ...,
+                   column_count: None = ..., **fields: Unpack[_probed_forward]) -> A: ...
+@overload
+def probed_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                   lse: None = ..., index: None = ..., index_count: None = ..., column: None = ...,
+                   column_count: None = ..., **fields: Unpack[_probed_forward]) -> A: ...
+@overload
+def probed_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Output = ...,
+                   lse: Output = ..., index: Output = ..., index_count: Output = ...,
+                   column: Output = ..., column_count: Output = ...,
+                   **fields: Unpack[_probed_forward]) -> Any: ...
+@overload
+def probed_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
+                   lse: Output = ..., index: Output = ..., index_count: Output = ...,
+                   column: Output = ..., column_count: Output = ...,
+                   **fields: Unpack[_probed_forward]) -> Any: ...
 
 class _nsa_forward(TypedDict, total=False):
     k_compressed: Array | None

@@ -10,6 +10,7 @@
 #include "multi_token.h"
 #include "nsa.h"
 #include "pooled.h"
+#include "probed.h"
 #include "project.h"
 #include "recipe.h"
 #include "select.h"
@@ -44,6 +45,7 @@
   X(x_select_heads) \
   X(x_indexed_forward) \
   X(x_pooled_forward) \
+  X(x_probed_forward) \
   X(x_nsa_forward) \
   X(x_project_forward) \
   X(x_project_backward)

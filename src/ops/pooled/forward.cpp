@@ -14,7 +14,7 @@ struct Blocks {
   int64_t rows, keys;            // of a block
   int64_t rows_most, keys_most;  // of a sequence
   int64_t n, u, x, keep;
-  bool packed_rows, box;
+  bool packed_rows, box, any;  // any: there are rows and heads
 };
 
 int64_t ceil_of(int64_t n, int64_t unit) {
@@ -125,17 +125,25 @@ Blocks read_blocks(const Params& p) {
   a.rows_most = bounded(p.query_max, s), a.keys_most = bounded(p.key_max, capacity);
 
   a.n = a.rows == 1 ? s : a.packed_rows ? s / a.rows + a.r : ceil_of(s, a.rows);
-  if (p.index.data && a.rows > 1) a.n = p.index.shape[2];
-  if (p.row.data) a.n = p.row.shape[1];
+  if (p.row.data && p.row.shape[1] < a.n)
+    refuse("%s: row.shape[1] (n) is %lld, wanted at least %lld: blocks of %lld rows", kOp,
+           lld(p.row.shape[1]), lld(a.n), lld(a.rows));
+  if (p.index.data && (p.row.data || a.rows > 1)) a.n = p.index.shape[2];
   const int64_t u = packed_keys ? t / a.keys + a.r : ceil_of(a.keys_most, a.keys);
   const fovea_tensor& given = p.column.data ? p.column : p.summary;
   a.u = given.data ? given.shape[1] : u;
   if (a.u < u)
     refuse("%s: %s.shape[1] (u) is %lld, wanted at least %lld: blocks of %lld keys", kOp,
            p.column.data ? "column" : "summary", lld(a.u), lld(u), lld(a.keys));
+  if (!a.keys_most) a.u = 0;
   a.x = p.lists ? p.lists : p.reduce ? 1 : p.row.data ? p.row.shape[2] : p.q.shape[2];
   a.keep = most_entries(p, a);
   if (p.index.data) a.x = p.index.shape[1], a.keep = p.index.shape[3];
+  const int64_t heads = p.q.shape[2];
+  if (!heads && p.index.data && a.x)
+    refuse("%s: index.shape[1] (x) is %lld, wanted 0 as q has no heads", kOp, lld(a.x));
+  if (!heads) a.x = 0;
+  a.any = s && heads;
   return a;
 }
 
@@ -208,16 +216,17 @@ void rules(const Params& p, const Blocks& a, fovea_x_select_block_params& select
   fovea_x_select_block_params part{};
   rules(p, a, part);
   part.column = p.column, part.column_low = p.column_low;
-  if (!p.column.data) pool_keys(program, p, a, part);
+  if (!p.column.data && (a.any || p.summary.data)) pool_keys(program, p, a, part);
   // Columns of keys that there are not.
   if (!a.keys_most) part.column.shape[1] = part.column_low.shape[1] = 0;
   part.row = p.row.data ? p.row : Program::given(p.q);
-  if (!p.row.data && a.rows > 1) pool_rows(program, p, a, part);
+  if (p.row.data) part.row.shape[1] = a.n;
+  if (!p.row.data && a.rows > 1 && a.any) pool_rows(program, p, a, part);
   const int64_t b = p.q.shape[0];
   part.index = p.index.data ? p.index : program.array(FOVEA_I32, {b, a.x, a.n, a.keep});
   part.index_count = p.index_count.data ? p.index_count : program.array(FOVEA_I32, {b, a.x, a.n});
   // Without rows there are no lists.
-  if (p.q.shape[1]) program.run(part);
+  if (a.any) program.run(part);
   return part;
 }
 

@@ -131,6 +131,12 @@ const FOVEA_X_SELECT_SCORE_HAMMING = Int32(2)
 const FOVEA_X_SELECT_SCORE_SUBSET = Int32(3)
 const X_SELECT_SCORE = (dot=FOVEA_X_SELECT_SCORE_DOT, relu_weighted=FOVEA_X_SELECT_SCORE_RELU_WEIGHTED, hamming=FOVEA_X_SELECT_SCORE_HAMMING, subset=FOVEA_X_SELECT_SCORE_SUBSET)
 
+# What of the probabilities is chosen from.
+const FOVEA_X_PROBED_BLOCKS = Int32(0)
+const FOVEA_X_PROBED_COLUMNS = Int32(1)
+const FOVEA_X_PROBED_LINES = Int32(2)
+const X_PROBED_KIND = (x_probed_blocks=FOVEA_X_PROBED_BLOCKS, x_probed_columns=FOVEA_X_PROBED_COLUMNS, x_probed_lines=FOVEA_X_PROBED_LINES)
+
 # What stands between two layers.
 const FOVEA_X_PROJECT_ACT_NONE = Int32(0)
 const FOVEA_X_PROJECT_ACT_SILU = Int32(1)
@@ -1190,6 +1196,55 @@ struct XPooledForwardParams
     reserved::Int32
 end
 
+# fovea_x_probed_forward_params
+struct XProbedForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    o::Tensor
+    lse::Tensor
+    sample::Tensor
+    query_position::Tensor
+    cover_head::Tensor
+    sink_logit::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
+    index::Tensor
+    index_count::Tensor
+    column::Tensor
+    column_count::Tensor
+    query_max::Int64
+    key_max::Int64
+    lists::Int64
+    probe_rows::Int64
+    count::Int64
+    slash_count::Int64
+    slash_force_first::Int64
+    force_first::Int64
+    first_keys::Int64
+    last_keys::Int64
+    group_stride::Int64
+    scale::Float32
+    softcap::Float32
+    cover::Float32
+    skip_margin::Float32
+    kind::Int32
+    reduce::Int32
+    rule::Int32
+    forced_count::Int32
+    force_own::Int32
+    reversed::Int32
+    causal::Int32
+    block_rows::Int32
+    block_keys::Int32
+    reserved::Int32
+end
+
 # fovea_x_nsa_forward_params
 struct XNsaForwardParams
     struct_size::Csize_t
@@ -1848,6 +1903,14 @@ fovea_x_pooled_forward_workspace(ctx, params, bytes) =
 const _fovea_x_pooled_forward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_pooled_forward(ctx, params) =
     ccall(symbol(_fovea_x_pooled_forward, :fovea_x_pooled_forward), Int32, (Ptr{Cvoid}, Ref{XPooledForwardParams}), ctx, params)
+
+const _fovea_x_probed_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_probed_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_probed_forward_workspace, :fovea_x_probed_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XProbedForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_probed_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_probed_forward(ctx, params) =
+    ccall(symbol(_fovea_x_probed_forward, :fovea_x_probed_forward), Int32, (Ptr{Cvoid}, Ref{XProbedForwardParams}), ctx, params)
 
 const _fovea_x_nsa_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_nsa_forward_workspace(ctx, params, bytes) =

@@ -204,6 +204,14 @@ c_enum! {
 }
 
 c_enum! {
+    /// What of the probabilities is chosen from.
+    fovea_x_probed_kind;
+    FOVEA_X_PROBED_BLOCKS: X_PROBED_BLOCKS = 0, "sums over row blocks and key blocks, of all rows";
+    FOVEA_X_PROBED_COLUMNS: X_PROBED_COLUMNS = 1, "sums over the probed rows, of each key";
+    FOVEA_X_PROBED_LINES: X_PROBED_LINES = 2, "the same, and of each distance behind the row";
+}
+
+c_enum! {
     /// What stands between two layers.
     fovea_x_project_act;
     FOVEA_X_PROJECT_ACT_NONE: NONE = 0, "x";
@@ -1720,6 +1728,77 @@ c_struct! {
 
 c_struct! {
     /// ```text
+    /// Attention over keys that a probe finds.
+    ///
+    /// BLOCKS: block_sum of x_probe_forward is the score of x_select_block.  Row block R holds the rows
+    /// [R block_rows, (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1)
+    /// block_keys).  Packed sequences begin where select.h says.
+    /// COLUMNS: column_sum is the score of single keys; each row sees those that are chosen.
+    /// LINES: diagonal_sum chooses distances too, slash_count of them.  x_select_line makes ranges of
+    /// block_rows keys of them, for row blocks of as many rows; each row sees these and the columns.
+    /// Each row also sees first_keys and last_keys of x_sparse_forward, in COLUMNS and LINES.
+    ///
+    /// The probed rows of COLUMNS and LINES are `sample` at query_position, else the last probe_rows
+    /// rows.  Row i is at position i + Lk - Lq.  Selection is x_select_block's, with its order and
+    /// ties; of COLUMNS and LINES it covers a list head.
+    ///
+    /// A row that sees nothing has o = 0.  Rows past query_len are neither read nor written.  Without
+    /// rows of q no list is written.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, the sums, and the lists that no output holds.
+    /// Sources: XAttention (2503.16428), SampleAttention (2406.15486), MInference (2407.02490).
+    /// ```
+    fovea_x_probed_forward_params: 1976 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_probed_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q";
+    o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
+    lse: fovea_tensor = 392, "`(b, h, s)` f32: of the sum over what is seen";
+    sample: fovea_tensor = 488, "`(b, samples, h, d)` as q: rows of q that are probed; of COLUMNS and LINES";
+    query_position: fovea_tensor = 584, "`(b, h, samples)` i32: their positions; with sample";
+    cover_head: fovea_tensor = 680, "`(x)` f32: cover of each list head";
+    sink_logit: fovea_tensor = 776, "`(h)` f32: a learned term of the denominator";
+    query_start: fovea_tensor = 872, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1; of BLOCKS";
+    key_start: fovea_tensor = 968, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row; of BLOCKS";
+    query_len: fovea_tensor = 1064, "`(r)` i32: rows in use; of BLOCKS";
+    key_len: fovea_tensor = 1160, "`(r)` i32: keys in use";
+    page_table: fovea_tensor = 1256, "`(rows, pages)` i32: pool page of each page of k and v; -1: absent";
+    cache_row: fovea_tensor = 1352, "`(r)` i32: row of page_table, or of k and v";
+    index: fovea_tensor = 1448, "`(b, x, n, keep)` i32: the lists of BLOCKS and LINES; entries past `keep` are cut";
+    index_count: fovea_tensor = 1544, "`(b, x, n)` i32: entries wanted, with index";
+    column: fovea_tensor = 1640, "`(b, x, columns)` i32: the keys of COLUMNS and LINES; keys past `columns` are cut";
+    column_count: fovea_tensor = 1736, "`(b, x)` i32: keys wanted, with column";
+    query_max: i64 = 1832, "longest sequence of rows; 0: s; of BLOCKS";
+    key_max: i64 = 1840, "longest sequence of keys; 0: t, or pages * page";
+    lists: i64 = 1848, "list heads without outputs of lists, a divisor of h; 0: h";
+    probe_rows: i64 = 1856, r"last rows that are probed, \>= 1; without sample, of COLUMNS and LINES";
+    count: i64 = 1864, "k of TOP_K, of blocks or of columns";
+    slash_count: i64 = 1872, "distances that are chosen; of LINES";
+    slash_force_first: i64 = 1880, "the first distances are forced and count; of LINES";
+    force_first: i64 = 1888, "the first key blocks, or columns, are forced";
+    first_keys: i64 = 1896, "first keys that are seen beside the lists; of COLUMNS and LINES";
+    last_keys: i64 = 1904, "keys up to the row's own position that are seen beside them; the same";
+    group_stride: i64 = 1912, "antidiagonals of x_probe_forward; 0: 1; of BLOCKS";
+    scale: f32 = 1920, r"of attention's scores and the probe's, \> 0; 0: 1 / sqrt(d)";
+    softcap: f32 = 1924, "of attention's scores; 0: none";
+    cover: f32 = 1928, "share of the mass, of the TOP_P rules";
+    skip_margin: f32 = 1932, "in nats, as in x_sparse_forward; 0: none";
+    kind: i32 = 1936, "The fovea_x_probed_kind.";
+    reduce: i32 = 1940, "fovea_x_probe_reduce: over the heads of a list head";
+    rule: i32 = 1944, "fovea_x_select_rule: TOP_K or a TOP_P rule";
+    forced_count: i32 = 1948, "1: forced entries count for the rule";
+    force_own: i32 = 1952, "1: key blocks of the row block's own positions are forced; of BLOCKS";
+    reversed: i32 = 1956, r"1: of group_stride \> 1, as in x_probe_forward";
+    causal: i32 = 1960, "1: no key after a row's own position; LINES want it";
+    block_rows: i32 = 1964, "rows of a row block, 1 .. 128; 0: 64";
+    block_keys: i32 = 1968, "keys of a key block, 1 .. 65536, of BLOCKS; 0: 64";
+    reserved: i32 = 1972, "0";
+}
+
+c_struct! {
+    /// ```text
     /// Native Sparse Attention of q over k and v; prefill and decode, contiguous and paged caches.
     ///
     /// x_project and x_pool make compressed keys and values.  Absent, they are means of k and v.
@@ -2317,6 +2396,7 @@ functions! {
         x_select_heads: fovea_x_select_heads_params, fovea_x_select_heads, fovea_x_select_heads_workspace;
         x_indexed_forward: fovea_x_indexed_forward_params, fovea_x_indexed_forward, fovea_x_indexed_forward_workspace;
         x_pooled_forward: fovea_x_pooled_forward_params, fovea_x_pooled_forward, fovea_x_pooled_forward_workspace;
+        x_probed_forward: fovea_x_probed_forward_params, fovea_x_probed_forward, fovea_x_probed_forward_workspace;
         x_nsa_forward: fovea_x_nsa_forward_params, fovea_x_nsa_forward, fovea_x_nsa_forward_workspace;
         x_project_forward: fovea_x_project_forward_params, fovea_x_project_forward, fovea_x_project_forward_workspace;
         x_project_backward: fovea_x_project_backward_params, fovea_x_project_backward, fovea_x_project_backward_workspace;

@@ -18,6 +18,7 @@ pub(crate) mod experimental {
     pub use crate::sys::fovea_x_gate as XGate;
     pub use crate::sys::fovea_x_pool as XPool;
     pub use crate::sys::fovea_x_probe_reduce as XProbeReduce;
+    pub use crate::sys::fovea_x_probed_kind as XProbedKind;
     pub use crate::sys::fovea_x_project_act as XProjectAct;
     pub use crate::sys::fovea_x_select_measure as XSelectMeasure;
     pub use crate::sys::fovea_x_select_normalise as XSelectNormalise;

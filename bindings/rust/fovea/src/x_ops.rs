@@ -1245,6 +1245,79 @@ op! {
 
 op! {
     /// ```text
+    /// Attention over keys that a probe finds.
+    ///
+    /// BLOCKS: block_sum of x_probe_forward is the score of x_select_block.  Row block R holds the rows
+    /// [R block_rows, (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1)
+    /// block_keys).  Packed sequences begin where select.h says.
+    /// COLUMNS: column_sum is the score of single keys; each row sees those that are chosen.
+    /// LINES: diagonal_sum chooses distances too, slash_count of them.  x_select_line makes ranges of
+    /// block_rows keys of them, for row blocks of as many rows; each row sees these and the columns.
+    /// Each row also sees first_keys and last_keys of x_sparse_forward, in COLUMNS and LINES.
+    ///
+    /// The probed rows of COLUMNS and LINES are `sample` at query_position, else the last probe_rows
+    /// rows.  Row i is at position i + Lk - Lq.  Selection is x_select_block's, with its order and
+    /// ties; of COLUMNS and LINES it covers a list head.
+    ///
+    /// A row that sees nothing has o = 0.  Rows past query_len are neither read nor written.  Without
+    /// rows of q no list is written.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, the sums, and the lists that no output holds.
+    /// Sources: XAttention (2503.16428), SampleAttention (2406.15486), MInference (2407.02490).
+    /// ```
+    XProbedForward(x_probed_forward: fovea_x_probed_forward_params, fovea_x_probed_forward, fovea_x_probed_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32: of the sum over what is seen";
+        sample set_sample: in, "`(b, samples, h, d)` as q: rows of q that are probed; of COLUMNS and LINES";
+        query_position set_query_position: in, "`(b, h, samples)` i32: their positions; with sample";
+        cover_head set_cover_head: in, "`(x)` f32: cover of each list head";
+        sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1; of BLOCKS";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row; of BLOCKS";
+        query_len set_query_len: in, "`(r)` i32: rows in use; of BLOCKS";
+        key_len set_key_len: in, "`(r)` i32: keys in use";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each page of k and v; -1: absent";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k and v";
+        index set_index: out, "`(b, x, n, keep)` i32: the lists of BLOCKS and LINES; entries past `keep` are cut";
+        index_count set_index_count: out, "`(b, x, n)` i32: entries wanted, with index";
+        column set_column: out, "`(b, x, columns)` i32: the keys of COLUMNS and LINES; keys past `columns` are cut";
+        column_count set_column_count: out, "`(b, x)` i32: keys wanted, with column";
+        query_max set_query_max: i64, "longest sequence of rows; 0: s; of BLOCKS";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
+        lists set_lists: i64, "list heads without outputs of lists, a divisor of h; 0: h";
+        probe_rows set_probe_rows: i64, r"last rows that are probed, \>= 1; without sample, of COLUMNS and LINES";
+        count set_count: i64, "k of TOP_K, of blocks or of columns";
+        slash_count set_slash_count: i64, "distances that are chosen; of LINES";
+        slash_force_first set_slash_force_first: i64, "the first distances are forced and count; of LINES";
+        force_first set_force_first: i64, "the first key blocks, or columns, are forced";
+        first_keys set_first_keys: i64, "first keys that are seen beside the lists; of COLUMNS and LINES";
+        last_keys set_last_keys: i64, "keys up to the row's own position that are seen beside them; the same";
+        group_stride set_group_stride: i64, "antidiagonals of x_probe_forward; 0: 1; of BLOCKS";
+        scale set_scale: f32, r"of attention's scores and the probe's, \> 0; 0: 1 / sqrt(d)";
+        softcap set_softcap: f32, "of attention's scores; 0: none";
+        cover set_cover: f32, "share of the mass, of the TOP_P rules";
+        skip_margin set_skip_margin: f32, "in nats, as in x_sparse_forward; 0: none";
+        kind set_kind: enum XProbedKind, "The fovea_x_probed_kind.";
+        reduce set_reduce: i32, "fovea_x_probe_reduce: over the heads of a list head";
+        rule set_rule: i32, "fovea_x_select_rule: TOP_K or a TOP_P rule";
+        forced_count set_forced_count: bool, "1: forced entries count for the rule";
+        force_own set_force_own: bool, "1: key blocks of the row block's own positions are forced; of BLOCKS";
+        reversed set_reversed: bool, r"1: of group_stride \> 1, as in x_probe_forward";
+        causal set_causal: bool, "1: no key after a row's own position; LINES want it";
+        block_rows set_block_rows: i32, "rows of a row block, 1 .. 128; 0: 64";
+        block_keys set_block_keys: i32, "keys of a key block, 1 .. 65536, of BLOCKS; 0: 64";
+    }
+}
+
+op! {
+    /// ```text
     /// Native Sparse Attention of q over k and v; prefill and decode, contiguous and paged caches.
     ///
     /// x_project and x_pool make compressed keys and values.  Absent, they are means of k and v.

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/fields.h"
+#include "core/program.h"
+
+namespace fovea {
+namespace {
+
+constexpr char kOp[] = "x_probed_forward";
+using Params = fovea_x_probed_forward_params;
+
+// What the call's sums and lists measure.
+struct Probed {
+  int64_t r, rows, keys;         // sequences; rows and keys of a block
+  int64_t rows_most, keys_most;  // of a sequence
+  int64_t n, u, x, keep, columns;
+  bool blocks, lines, any;  // any: there are rows and heads
+};
+
+int64_t ceil_of(int64_t n, int64_t unit) {
+  return n / unit + (n % unit != 0);
+}
+
+// No more than `most`, 0 for all of it.
+int64_t bounded(int64_t value, int64_t most) {
+  return value && value < most ? value : most;
+}
+
+void check_only(bool given, const char* field, bool right, const char* kinds) {
+  if (given && !right) refuse("%s: %s is given, wanted it with kind %s alone", kOp, field, kinds);
+}
+
+void check_kind(const Params& p, bool blocks, bool lines) {
+  const char *of_lists = "columns and lines", *of_blocks = "blocks";
+  check_only(p.sample.data, "sample", !blocks, of_lists);
+  check_only(p.probe_rows != 0, "probe_rows", !blocks, of_lists);
+  check_only(p.first_keys != 0, "first_keys", !blocks, of_lists);
+  check_only(p.last_keys != 0, "last_keys", !blocks, of_lists);
+  check_only(p.column.data, "column", !blocks, of_lists);
+  check_only(p.slash_count != 0, "slash_count", lines, "lines");
+  check_only(p.slash_force_first != 0, "slash_force_first", lines, "lines");
+  check_only(p.index.data, "index", blocks || lines, "blocks and lines");
+  check_only(p.query_start.data, "query_start", blocks, of_blocks);
+  check_only(p.key_start.data, "key_start", blocks, of_blocks);
+  check_only(p.query_len.data, "query_len", blocks, of_blocks);
+  check_only(p.query_max != 0, "query_max", blocks, of_blocks);
+  check_only(p.group_stride != 0, "group_stride", blocks, of_blocks);
+  check_only(p.force_own != 0, "force_own", blocks, of_blocks);
+  check_only(p.reversed != 0, "reversed", blocks, of_blocks);
+  check_only(p.block_keys != 0, "block_keys", blocks, of_blocks);
+  check_together(kOp, p.sample, "sample", p.query_position, "query_position");
+  if (blocks) return;
+  if ((p.sample.data != nullptr) == (p.probe_rows != 0))
+    refuse("%s: sample and probe_rows are %s, wanted one of them", kOp,
+           p.sample.data ? "given together" : "both absent");
+  if (p.cache_row.data && !p.page_table.data)
+    refuse("%s: cache_row is given without page_table, wanted both with this kind", kOp);
+  if (lines && !p.causal) refuse("%s: causal is 0 with kind lines, wanted 1", kOp);
+}
+
+void check_numbers(const Params& p) {
+  if (p.kind < 0 || p.kind > FOVEA_X_PROBED_LINES)
+    refuse("%s: kind is %d, wanted a fovea_x_probed_kind", kOp, p.kind);
+  for (const auto& [field, value] : {std::pair{"query_max", p.query_max},
+                                     {"key_max", p.key_max},
+                                     {"lists", p.lists},
+                                     {"probe_rows", p.probe_rows},
+                                     {"count", p.count},
+                                     {"slash_count", p.slash_count},
+                                     {"slash_force_first", p.slash_force_first},
+                                     {"force_first", p.force_first},
+                                     {"group_stride", p.group_stride}})
+    check_not_negative(kOp, field, value);
+  if (p.rule < 0 || p.rule > FOVEA_X_SELECT_RULE_TOP_P_UNDER)
+    refuse("%s: rule is %d, wanted top_k or a top_p rule of fovea_x_select_rule", kOp, p.rule);
+  constexpr int32_t rows_most = 128, keys_most = 65536;
+  if (p.block_rows < 0 || p.block_rows > rows_most)
+    refuse("%s: block_rows is %d, wanted 1 .. %d, or 0 for 64", kOp, p.block_rows, rows_most);
+  if (p.block_keys < 0 || p.block_keys > keys_most)
+    refuse("%s: block_keys is %d, wanted 1 .. %d, or 0 for 64", kOp, p.block_keys, keys_most);
+  check_needs(kOp, p.index_count, "index_count", p.index, "index");
+  check_needs(kOp, p.column_count, "column_count", p.column, "column");
+}
+
+// List heads, by the first output of lists.
+int64_t read_lists(const Params& p) {
+  const bool index = p.index.data != nullptr;
+  const int64_t x = index           ? p.index.shape[1]
+                    : p.column.data ? p.column.shape[1]
+                    : p.lists       ? p.lists
+                                    : p.q.shape[2];
+  if (p.lists && p.lists != x)
+    refuse("%s: lists is %lld with %s of %lld heads (x), wanted 0 or as many", kOp, lld(p.lists),
+           index ? "index" : "column", lld(x));
+  return x;
+}
+
+Probed read_probed(const Params& p) {
+  check_numbers(p);
+  Probed a{};
+  a.blocks = p.kind == FOVEA_X_PROBED_BLOCKS, a.lines = p.kind == FOVEA_X_PROBED_LINES;
+  check_kind(p, a.blocks, a.lines);
+  a.rows = p.block_rows ? p.block_rows : 64;
+  a.keys = a.lines ? a.rows : p.block_keys ? p.block_keys : 64;
+  const bool packed_rows = p.query_start.data != nullptr, packed_keys = p.key_start.data != nullptr;
+  const int64_t s = p.q.shape[1], t = p.k.shape[1];
+  a.r = packed_rows   ? p.query_start.shape[0] - 1
+        : packed_keys ? p.key_start.shape[0] - 1
+                      : p.q.shape[0];
+  a.rows_most = bounded(p.query_max, s);
+  a.keys_most = bounded(p.key_max, p.page_table.data ? p.page_table.shape[1] * t : t);
+  a.n = a.rows == 1 ? s : packed_rows ? s / a.rows + a.r : ceil_of(s, a.rows);
+  if (p.index.data && p.index.shape[2] > a.n) a.n = p.index.shape[2];
+  a.u = !a.blocks ? a.keys_most : packed_keys ? t / a.keys + a.r : ceil_of(a.keys_most, a.keys);
+  a.x = read_lists(p);
+  a.any = s && p.q.shape[2];
+  if (!a.any) a.u = 0;
+  const auto some = [&](int64_t n) { return std::min(n, a.u); };
+  const bool top_k = p.rule == FOVEA_X_SELECT_RULE_TOP_K;
+  const int64_t own = p.force_own ? a.rows / a.keys + 2 : 0;
+  const int64_t most = top_k ? some(some(p.count) + some(p.force_first) + own) : a.u;
+  a.columns = p.column.data ? p.column.shape[2] : most;
+  a.keep = a.lines ? some(std::max(p.slash_count, p.slash_force_first)) : most;
+  if (p.index.data) a.keep = p.index.shape[3];
+  const bool given = p.index.data || p.column.data;
+  if (!p.q.shape[2] && a.x && given)
+    refuse("%s: %s.shape[1] (x) is %lld, wanted 0 as q has no heads", kOp,
+           p.index.data ? "index" : "column", lld(a.x));
+  if (!a.any && !given) a.x = p.q.shape[2] ? 1 : 0;
+  return a;
+}
+
+template <class To>
+void place(const Params& p, To& to) {
+  to.query_start = p.query_start, to.key_start = p.key_start;
+  to.query_len = p.query_len, to.key_len = p.key_len;
+  to.page_table = p.page_table, to.cache_row = p.cache_row;
+  to.query_max = p.query_max, to.key_max = p.key_max;
+}
+
+// Sums of the probabilities: of blocks, or of columns and of distances.
+struct Sums {
+  fovea_tensor block, column, diagonal;
+};
+
+// Without rows of q nothing is probed, and there are no lists.
+[[gnu::noinline]] Sums probe(Program& program, const Params& p, const Probed& a) {
+  fovea_x_probe_forward_params part{};
+  place(p, part);
+  part.q = p.q, part.k = p.k;
+  part.group_stride = p.group_stride, part.reversed = p.reversed, part.reduce = p.reduce;
+  part.scale = p.scale, part.causal = p.causal;
+  if (a.blocks) {
+    part.block_rows = static_cast<int32_t>(a.rows), part.block_keys = static_cast<int32_t>(a.keys);
+    part.block_sum = program.array(FOVEA_F32, {p.q.shape[0], a.x, a.n, a.any ? a.u : 0});
+    if (a.any) program.run(part);
+    return {part.block_sum, {}, {}};
+  }
+  int64_t capacity = p.page_table.data ? p.page_table.shape[1] * p.k.shape[1] : p.k.shape[1];
+  if (!a.any) capacity = 0;
+  if (p.sample.data) part.q = p.sample, part.query_position = p.query_position;
+  if (!p.sample.data && p.probe_rows < p.q.shape[1]) {
+    const int64_t first = p.q.shape[1] - p.probe_rows;
+    part.q.shape[1] = p.probe_rows;
+    part.q.data = static_cast<unsigned char*>(p.q.data) +
+                  first * p.q.stride[1] *
+                      static_cast<int64_t>(dtype_bytes(static_cast<fovea_dtype>(p.q.dtype)));
+  }
+  part.column_sum = program.array(FOVEA_F32, {a.r, a.x, capacity});
+  if (a.lines) part.diagonal_sum = program.array(FOVEA_F32, {a.r, a.x, capacity});
+  if (a.any) program.run(part);
+  return {{}, part.column_sum, part.diagonal_sum};
+}
+
+// Entries of a list, and how many are wanted.
+struct Lists {
+  fovea_tensor index, count;
+};
+
+fovea_x_select_block_params rules(const Params& p) {
+  fovea_x_select_block_params part{};
+  part.cover_head = p.cover_head, part.key_len = p.key_len;
+  part.count = p.count, part.force_first = p.force_first, part.cover = p.cover;
+  part.rule = p.rule, part.forced_count = p.forced_count;
+  return part;
+}
+
+[[gnu::noinline]] Lists choose_blocks(Program& program, const Params& p, const Probed& a,
+                                      const fovea_tensor& sums) {
+  auto part = rules(p);
+  part.score = sums;
+  part.query_start = p.query_start, part.key_start = p.key_start, part.query_len = p.query_len;
+  part.query_max = a.rows_most, part.key_max = a.keys_most;
+  part.force_own = p.force_own, part.causal = p.causal;
+  part.block_rows = static_cast<int32_t>(a.rows), part.block_keys = static_cast<int32_t>(a.keys);
+  const int64_t b = p.q.shape[0];
+  part.index = p.index.data ? p.index : program.array(FOVEA_I32, {b, a.x, a.n, a.keep});
+  part.index_count = p.index_count.data ? p.index_count : program.array(FOVEA_I32, {b, a.x, a.n});
+  if (a.any) program.run(part);
+  return {part.index, part.index_count};
+}
+
+// x (r, heads, ...) with one row of lists a head.
+fovea_tensor one_row(const fovea_tensor& x) {
+  fovea_tensor y = x;
+  ++y.ndim;
+  for (int i = y.ndim - 1; i > 2; --i) y.shape[i] = y.shape[i - 1], y.stride[i] = y.stride[i - 1];
+  y.shape[2] = 1, y.stride[2] = 0;
+  return y;
+}
+
+// `count` of the sums of each head: keys, or distances.
+[[gnu::noinline]] Lists choose_keys(Program& program, fovea_x_select_block_params part,
+                                    const Probed& a, const fovea_tensor& sums, Lists out) {
+  part.score = one_row(sums);
+  part.score.shape[3] = a.keys_most;
+  part.index = one_row(out.index), part.index_count = one_row(out.count);
+  part.query_max = 1, part.key_max = a.keys_most, part.block_keys = 1;
+  if (a.any) program.run(part);
+  return out;
+}
+
+Lists made(Program& program, const Probed& a, int64_t entries) {
+  return {program.array(FOVEA_I32, {a.r, a.x, entries}), program.array(FOVEA_I32, {a.r, a.x})};
+}
+
+[[gnu::noinline]] Lists choose_columns(Program& program, const Params& p, const Probed& a,
+                                       const fovea_tensor& sums) {
+  Lists out = made(program, a, p.column.data ? 0 : a.columns);
+  if (p.column.data) out.index = p.column;
+  if (p.column_count.data) out.count = p.column_count;
+  return choose_keys(program, rules(p), a, sums, out);
+}
+
+[[gnu::noinline]] void choose_lines(Program& program, const Params& p, const Probed& a,
+                                    const fovea_tensor& sums, const Lists& columns,
+                                    fovea_x_sparse_forward_params& attend) {
+  fovea_x_select_block_params slashes{};
+  slashes.key_len = p.key_len, slashes.count = p.slash_count, slashes.forced_count = 1;
+  slashes.force_first = p.slash_force_first;
+  const int64_t keep = std::min(std::max(p.slash_count, p.slash_force_first), a.u);
+  const Lists slash = choose_keys(program, slashes, a, sums, made(program, a, keep));
+  fovea_x_select_line_params part{};
+  part.vertical = columns.index, part.vertical_count = columns.count;
+  part.slash = slash.index, part.slash_count = slash.count;
+  part.key_len = p.key_len, part.query_max = a.rows_most, part.key_max = a.keys_most;
+  part.block_rows = static_cast<int32_t>(a.rows), part.block_keys = static_cast<int32_t>(a.keys);
+  const int64_t b = p.q.shape[0];
+  part.index = p.index.data ? p.index : program.array(FOVEA_I32, {b, a.x, a.n, a.keep});
+  part.index_count = p.index_count.data ? p.index_count : program.array(FOVEA_I32, {b, a.x, a.n});
+  part.column = program.array(FOVEA_I32, {b, a.x, a.n, columns.index.shape[2]});
+  part.column_count = program.array(FOVEA_I32, {b, a.x, a.n});
+  if (a.any && a.keys_most) program.run(part);
+  attend.index = part.index, attend.index_count = part.index_count;
+  attend.column = part.column, attend.column_count = part.column_count;
+  attend.block_keys = part.block_keys, attend.entry_keys = 1;
+}
+
+// The keys of a head for each of its row blocks.
+fovea_tensor each_row(const fovea_tensor& x, int64_t n) {
+  fovea_tensor y = one_row(x);
+  y.shape[2] = n;
+  return y;
+}
+
+void body(Program& program, const Params& p) {
+  const Probed a = read_probed(p);
+  const Sums sums = probe(program, p, a);
+  fovea_x_sparse_forward_params attend{};
+  place(p, attend);
+  if (a.blocks) {
+    const Lists lists = choose_blocks(program, p, a, sums.block);
+    attend.index = lists.index, attend.index_count = lists.count;
+    attend.block_keys = static_cast<int32_t>(a.keys);
+  } else {
+    const Lists columns = choose_columns(program, p, a, sums.column);
+    if (a.lines) {
+      choose_lines(program, p, a, sums.diagonal, columns, attend);
+    } else {
+      attend.column = each_row(columns.index, a.n);
+      attend.column_count = each_row(columns.count, a.n);
+    }
+  }
+  attend.q = p.q, attend.k = p.k, attend.v = p.v, attend.o = p.o, attend.lse = p.lse;
+  attend.sink_logit = p.sink_logit, attend.block_rows = static_cast<int32_t>(a.rows);
+  attend.first_keys = p.first_keys, attend.last_keys = p.last_keys;
+  attend.scale = p.scale, attend.softcap = p.softcap, attend.skip_margin = p.skip_margin;
+  attend.causal = p.causal;
+  program.run(attend);
+}
+
+}  // namespace
+
+Plan plan(const Context& ctx, const Params& p) {
+  return compose(kOp, ctx, p, body);
+}
+
+}  // namespace fovea
