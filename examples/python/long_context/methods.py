@@ -32,7 +32,6 @@ class Method:
 
     name, paper, note = "", "", ""
     learns = starts = False
-    is_told = True  # by its calls' fields, which keys it reads
     most_rows = 0  # of generated tokens in a step; 0: any number.  A state is then of one text
 
     def __init__(self, keep: float, length: int) -> None:
@@ -195,7 +194,7 @@ class NSA(Everywhere):
             key_shift=self.span - 1, context_len=step.pages["key_len"], stand_for="summaries")
         count = max(3, self.budget // (1 if self.all else 2) // self.block)
         index, counts = step.blocks(
-            self.block, row=step.q, column=spans[0], lists=step.key_heads, normalise="softmax",
+            self.block, row=step.q, column=spans[0], x=step.key_heads, normalise="softmax",
             reduce="sum", complete=1, remap_step=self.block // self.stride,
             remap_span=self.span // self.stride, force_first=1, force_previous=1, force_own=1,
             forced_count=1, count=count, keep=count)
@@ -245,11 +244,12 @@ class MSA(Everywhere):
 class BLASST(Everywhere):
     name, paper = "blasst", "2512.12087"
     note = "tiles far below the row's largest score are skipped: 4 nats"
-    is_told = False
     margin = 4.0
 
     def read(self, step: Step) -> There:
-        return step.sparse(skip_margin=0.0 if self.all else self.margin)
+        if self.all:
+            return step.sparse()
+        return step.sparse(skip_margin=self.margin, skipped=True)
 
 
 class CHAI(Everywhere):
@@ -273,10 +273,10 @@ class MInference(Prompt):
 
     def read(self, step: Step) -> There:
         sums = step.sums(step.last_rows(min(64, step.rows)), step.heads, diagonals=True)
-        lines = [self.lines(step, like(y, 1, step.heads, 1, step.keys), forced)
-                 for y, forced in zip(sums, (30, 100))]
-        half = lines[0][0].shape[3]
-        (vertical, verticals), (slash, slashes) = lines
+        half = self.budget // (1 if self.all else 2)
+        (vertical, verticals), (slash, slashes) = (
+            step.best(y, half, count=half, forced_count=1, force_first=min(forced, half // 2))
+            for y, forced in zip(sums, (30, 100)))
         blocks = -(-step.keys // self.block)
         index, count, column, columns = step.run(
             x.select_line, vertical=like(vertical, 1, step.heads, half),
@@ -288,15 +288,6 @@ class MInference(Prompt):
             block_keys=self.block)
         return self.over(step, index, count, entry_keys=1, column=column, column_count=columns)
 
-    def lines(self, step: Step, score: There, forced: int) -> tuple[There, There]:
-        """The half of the budget with the largest sums, some first ones among them."""
-        half = self.budget if self.all else self.budget // 2
-        found: tuple[There, There] = step.run(
-            x.select_block, score=score, b=1, x=step.heads, n=1, keep=half, index=True,
-            index_count=True, block_rows=1, block_keys=1, query_max=1, key_max=step.keys,
-            force_first=min(forced, half // 2), forced_count=1, count=half)
-        return found
-
 
 class XAttention(Prompt):
     name, paper = "xattention", "2503.16428"
@@ -306,6 +297,60 @@ class XAttention(Prompt):
         return self.tiles(step, score=self.antidiagonals(step), forced_count=1, rule="top_p_ge",
                           cover=1.0 if self.all else 0.9,
                           force_first=step.keys if self.all else 1)
+
+
+class FlexPrefill(Prompt):
+    """Heads whose pooled scores tell where the last rows look choose blocks by these scores; others
+    have vertical lines and diagonals of blocks, as many as hold 0.9 of what the last rows look at."""
+
+    name, paper = "flexprefill", "2502.20766"
+    note = "lines of blocks of 64 with 0.9 of the last rows' attention, or pooled scores, by head"
+    cover = 0.9
+
+    def read(self, step: Step) -> There:
+        rows = min(64, step.rows)
+        last, u = step.last_rows(rows), -(-step.keys // self.block)
+        sums = step.sums(last, step.heads, diagonals=True)
+        cover = 1.0 if self.all else self.cover
+        tokens = [step.best(y, 1, rule="top_p_gt", cover=cover)[1] for y in sums]
+        blocks = [self.block_sums(step, y) for y in sums]
+        pooled = step.run(x.pool_forward, last, block=rows, want=4,
+                          y=step.empty(1, 1, step.heads, step.width))
+        guess = step.empty(1, step.heads, 1, u)
+        step.run(x.select_block, row=pooled, column=step.pool(self.block), normalise="softmax",
+                 b=1, x=step.heads, n=1, keep=1, index=True, score_out=guess, count=1,
+                 block_rows=1, block_keys=self.block, query_max=1, key_max=step.keys)
+        apart = step.here(step.run(x.compare_forward, *(
+            like(y, *shape) for y, shape in ((blocks[0], (1, 1, step.heads, u)),
+                                             (guess, (1, 1, 1, step.heads, u)))),
+            measure=1, distance=True))[0, 0]  # Jensen and Shannon's
+        guessed = apart < 0.1
+        lines = []
+        for y, count in zip(blocks, tokens):
+            wanted = np.where(guessed, 1, step.here(count)[0, :, 0] // self.block + 1)
+            lines.append(step.best(y, u, force_first=1, forced_count=1, count_head=step.there(
+                wanted[None].astype(np.int32))))
+        (vertical, verticals), (slash, slashes) = lines
+        n, heads = -(-step.rows // self.block), step.heads
+        bits = step.empty(1, heads, n, -(-u // 8), dtype="u8")
+        step.run(x.select_line, vertical=like(vertical, 1, heads, u), in_blocks=1,
+                 vertical_count=like(verticals, 1, heads), slash=like(slash, 1, heads, u),
+                 slash_count=like(slashes, 1, heads), bits_out=bits, query_max=step.rows,
+                 key_max=step.keys, block_rows=self.block, block_keys=self.block)
+        return self.tiles(step, **self.means(step), normalise="softmax", scope="head",
+                          rule="top_p_under", forced=bits, force_first=u if self.all else 0,
+                          cover_head=step.there(np.where(guessed, cover, 1e-6).astype(np.float32)))
+
+    def block_sums(self, step: Step, y: There) -> There:
+        """(1, h, blocks) of (1, h, keys)."""
+        u = -(-step.keys // self.block)
+        sums = step.empty(1, u, step.heads, 1)
+        step.run(x.pool_forward, view(y, (1, step.keys, step.heads, 1), (0, 1, step.keys, 1)),
+                 y=sums, block=self.block, want=8)
+        turned = step.empty(1, step.heads, u)
+        step.run(x.combine_forward, view(sums, (1, step.heads, 1, u), (0, 1, 0, step.heads)),
+                 y=like(turned, 1, step.heads, 1, u))
+        return turned
 
 
 class SampleAttention(Prompt):
@@ -321,22 +366,18 @@ class SampleAttention(Prompt):
                        (0, every * row, step.width, 1), first * row)
         votes, = step.sums(sampled, step.heads, query_position=step.there(
             np.tile(place, (1, step.heads, 1))))
-        column, columns = step.run(
-            x.select_block, score=like(votes, 1, step.heads, 1, step.keys), b=1, x=step.heads,
-            n=1, keep=step.keys, index=True, index_count=True, block_rows=1, block_keys=1,
-            query_max=1, key_max=step.keys, rule="top_p_ge", cover=1.0 if self.all else 0.95)
+        column, columns = step.best(votes, step.keys, rule="top_p_ge",
+                                    cover=1.0 if self.all else 0.95)
         n = -(-step.rows // self.block)
         near = 0.08 * step.keys / self.block
         index, count = step.blocks(self.block, block_rows=self.block, rule="none", force_own=1,
                                    force_previous=step.keys if self.all else int(np.ceil(near)),
-                                   score=self.no_scores(step, n))
+                                   score=step.empty(1, step.heads, n,
+                                                    -(-step.keys // self.block)))
         return self.over(
             step, index, count, column=view(column, (1, step.heads, n, step.keys),
                                             (0, step.keys, 0, 1)),
             column_count=view(columns, (1, step.heads, n), (0, 1, 0)))
-
-    def no_scores(self, step: Step, n: int) -> There:
-        return step.empty(1, step.heads, n, -(-step.keys // self.block))
 
 
 class SeerAttention(Prompt):
@@ -498,6 +539,11 @@ class HashAttention(Generated):
                            first_keys=edge, last_keys=edge)
 
 
+def everything(step: Step, held: State) -> State:
+    """x_cache_step's rule under which no key goes."""
+    return dict(rule="heavy", heavy=held["k"].shape[1] - step.rows, recent=0)
+
+
 class H2O(Generated):
     """The cache is bounded: slots of the keys that were looked at most, and of the last ones."""
 
@@ -509,44 +555,74 @@ class H2O(Generated):
     def rules(self) -> State:
         return dict(rule="heavy", heavy=self.budget // 2, recent=self.budget // 2)
 
-    def start(self, step: Step, o: There) -> None:
-        mass, = step.sums(step.q, step.key_heads)
-        fresh, position = dict(self.new(step)), np.arange(step.before, step.keys, dtype=np.int32)
-        if step.before:
-            raise ValueError("a prompt is one step")
-        slots = max(step.keys, self.budget) + self.most_rows
-        width = (1, slots, step.key_heads, step.width)
-        kept = {name: step.empty(*width) for name in "kv"}
-        score = step.empty(1, step.key_heads, slots)
-        places = step.there(np.broadcast_to(
-            np.pad(position, (0, slots - len(position))), (1, step.key_heads, slots)))
-        held = dict(kept, position=places, score=score, count=step.there(
-            np.zeros((1, step.key_heads), np.int32)))
-        # All keys come, and then their scores, by which all but a few go.
-        step.run(x.cache_step, **held, **fresh, rule="heavy", heavy=slots - step.rows, recent=0)
-        padded = np.zeros((1, step.key_heads, slots), np.float32)
-        padded[:, :, :step.keys] = step.here(mass)
-        step.run(x.cache_step, **held, mass=step.there(padded), **self.rules())
-        self.state[step.layer] = held
+    def attention_had(self, step: Step) -> There:
+        """(1, g, keys) by which a prompt's keys are kept."""
+        return step.sums(step.q, step.key_heads)[0]
 
-    def new(self, step: Step) -> State:
-        return dict(k_new=step.new_keys(), v_new=step.new_values())
+    def start(self, step: Step, o: There) -> None:
+        g = step.key_heads
+        slots = max(step.reading.capacity, self.budget) + self.most_rows
+        held = dict(k=step.empty(1, slots, g, step.width), v=step.empty(1, slots, g, step.width),
+                    position=step.empty(1, g, slots, dtype="i32"), score=step.empty(1, g, slots),
+                    count=step.empty(1, g, dtype="i32"))
+        self.state[step.layer] = held
+        self.append(step, held, everything(step, held))
+        had = np.zeros((1, g, slots), np.float32)
+        had[:, :, :step.keys] = step.here(self.attention_had(step))
+        step.run(x.cache_step, **held, mass=step.there(had), **self.rules())
+
+    def append(self, step: Step, held: State, rules: State) -> NDArray[np.int32]:
+        """The new tokens come, after those went that the rules do not keep: how many are live."""
+        before = step.there(np.array([step.before], np.int32))
+        step.run(x.cache_step, **held, k_new=step.new_keys(), v_new=step.new_values(),
+                 old_len=before, **rules)
+        live: NDArray[np.int32] = step.here(held["count"])[0, :1].copy()
+        return live
+
+    def slots(self, step: Step, held: State, live: NDArray[np.int32]) -> State:
+        """The fields of attention over them."""
+        return dict(k=held["k"], v=held["v"], key_len=step.there(live),
+                    stand_for=np.ascontiguousarray(step.here(held["position"])[0]))
 
     def read(self, step: Step) -> There:
         held = self.state[step.layer]
-        mass = held.pop("mass", None)
-        before = step.there(np.array([step.before], np.int32))
-        step.run(x.cache_step, **held, **self.new(step), mass=mass, old_len=before,
-                 **self.rules())
-        live = step.here(held["count"])[0, :1]
-        slots = held["k"].shape[1]
-        held["mass"] = step.empty(1, step.key_heads, slots)
-        position = np.ascontiguousarray(step.here(held["position"])[0])
-        return step.sparse(k=held["k"], v=held["v"], key_len=step.there(live.copy()),
-                           mass=held["mass"], stand_for=position)
+        live = self.append(step, held, self.rules())
+        held["mass"] = step.empty(*held["score"].shape)
+        return step.sparse(mass=held["mass"], **self.slots(step, held, live))
+
+
+class RocketKV(H2O):
+    """First the prompt's keys go that its last rows do not look at, for good; then Quest's pages."""
+
+    name, paper = "rocketkv", "2502.14051"
+    note = "the prompt shrinks by the square root of the share, pages of 16 of the rest by the other"
+    page = 16
+
+    def rules(self) -> State:
+        kept = self.length if self.all else int((self.budget * self.length) ** 0.5)
+        return dict(rule="heavy", heavy=kept - 32, recent=32)
+
+    def attention_had(self, step: Step) -> There:
+        return step.sums(step.last_rows(32), step.key_heads)[0]
+
+    def read(self, step: Step) -> There:
+        held = self.state[step.layer]
+        live = self.append(step, held, everything(step, held))
+        slots = self.slots(step, held, live)
+        there = dict(key_len=slots["key_len"], key_max=int(live[0]))
+        high, low = (step.run(
+            x.pool_forward, held["k"], **there, block=self.page, want=want,
+            y=step.empty(1, -(-int(live[0]) // self.page), step.key_heads, step.width))
+            for want in (1, 2))
+        count = -(-self.budget // self.page)
+        index, counts = step.blocks(
+            self.page, row=step.q, column=high, column_low=low, measure="box", complete=1,
+            force_own=1, forced_count=1, count=count, keep=count, **there)
+        return step.sparse(index=index, index_count=counts, block_rows=1, block_keys=self.page,
+                           **slots)
 
 
 METHODS: dict[str, type[Method]] = {method.name: method for method in (
-    Dense, StreamingLLM, MoA, DuoAttention, MoBA, NSA, DSA, MSA, BLASST, CHAI, MInference,
+    Dense, StreamingLLM, MoA, DuoAttention, MoBA, NSA, DSA, MSA, BLASST, CHAI, MInference, FlexPrefill,
     XAttention, SampleAttention, SeerAttention, SpargeAttn, FlashPrefill, Quest, SparQ, Loki,
-    HashAttention, H2O)}
+    HashAttention, H2O, RocketKV)}

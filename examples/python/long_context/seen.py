@@ -111,6 +111,9 @@ class Recall:
         rows = rows[(rows + step.before) % self.every == self.every - 1]
         if not len(rows):
             return
+        if any("skipped" in fields for fields in step.reads):
+            self.read.append(1 - float(step.here(step.beside)[0]) / tiles_seen(step))
+            return
         flags, count = keys_read(step, rows)
         place = rows + step.before
         p = dense(step, rows)
@@ -119,6 +122,12 @@ class Recall:
         kept = weight * np.take_along_axis(flags, top, axis=2)
         self.found += (kept.sum(axis=2) / weight.sum(axis=2)).ravel().tolist()
         self.read += (count / (place + 1)).ravel().tolist()
+
+
+def tiles_seen(step: Step) -> int:
+    """Tiles of 64 keys that groups of 64 rows may see, over all heads."""
+    last = np.minimum(np.arange(64, step.rows + 64, 64), step.rows) + step.before
+    return step.heads * int((-(-last // 64)).sum())
 
 
 def dense(step: Step, rows: Numbers) -> NDArray[np.float64]:

@@ -53,6 +53,7 @@ class Step:
                           key_max=self.keys)
         self.paged = dict(k=self.k, **self.pages)
         self.reads: list[Fields] = []  # of each call that gave a part of o
+        self.beside: Any = None  # the second output of the last of these, where one was asked for
         self.run, self.there, self.here = reading.run, reading.there, reading.here
 
     def attend(self, **fields: Any) -> There:
@@ -72,7 +73,9 @@ class Step:
             given["causal"] = 1
         o = self.run(operation, **given)
         self.reads.append(dict(given, stand_for=stand_for))
-        return o[0] if isinstance(o, tuple) else o
+        if isinstance(o, tuple):
+            o, self.beside = o
+        return o
 
     def pool(self, block: int, want: str = "mean", of: str = "k", apart: int = 0, heads: int = 0,
              **fields: Any) -> Any:
@@ -87,13 +90,21 @@ class Step:
     def blocks(self, block: int, **fields: Any) -> tuple[There, There]:
         """x_select_block for row blocks of `rows` (1) and key blocks of `block` keys: (index,
         index_count), as many as there can be unless `keep` bounds them."""
-        rows, count = fields.pop("block_rows", 1), -(-self.keys // block)
-        fields.setdefault("keep", count)
-        fields.setdefault("causal", 1)
+        rows = fields.setdefault("block_rows", 1)
+        given = dict(b=1, x=self.heads, n=-(-self.rows // rows), keep=-(-self.keys // block),
+                     index=True, index_count=True, key_len=self.pages["key_len"],
+                     key_max=self.keys, query_max=self.rows, causal=1, block_keys=block)
+        found: tuple[There, There] = self.run(x.select_block, **(given | fields))
+        return found
+
+    def best(self, score: There, keep: int, **fields: Any) -> tuple[There, There]:
+        """x_select_block of scores (1, h, u) that have no rows: (index, index_count) of each head,
+        (1, h, 1, keep) and (1, h, 1)."""
+        u = score.shape[2]
         found: tuple[There, There] = self.run(
-            x.select_block, b=1, x=fields.pop("lists", self.heads), n=-(-self.rows // rows),
-            index=True, index_count=True, key_len=self.pages["key_len"], key_max=self.keys,
-            query_max=self.rows, block_rows=rows, block_keys=block, **fields)
+            x.select_block, score=like(score, 1, self.heads, 1, u), b=1, x=self.heads, n=1,
+            keep=keep, index=True, index_count=True, block_rows=1, block_keys=1, query_max=1,
+            key_max=u, **fields)
         return found
 
     def tokens(self, **fields: Any) -> Any:

@@ -27,7 +27,8 @@ SPOKEN = 16  # generated for the time of a token
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 PLACES = ("harbour", "library", "observatory", "brewery", "monastery")
 NUMBERS = ("48271", "93650", "17482", "60539", "25914")
-SENTENCE, QUESTION = "\nThe secret number of the {} is {}.\n", "\nThe secret number of the {} is"
+SENTENCE = "\n\nThe secret number of the {} is {}. Remember it.\n\n"
+QUESTION = "\n\nWhat was the secret number of the {}? It is"
 
 Tell = Callable[[str], object]
 Encode = Callable[[str], list[int]]
@@ -159,13 +160,12 @@ class Trial:
             self.dense_logits = logits
         answers = self.ask(self.begun(method, 1).reading, isinstance(method, Prompting))
         n, more = len(self.texts.head), text.more.get(method.name, 0.0)
-        told = method.is_told
         return Row(
             method.name, method.paper, math.exp(nats(logits, self.texts.tail).mean()),
-            divergence(self.dense_logits, logits), float(np.mean(recall.found)) if told else None,
+            divergence(self.dense_logits, logits), mean(recall.found),
             float(np.mean([answer for answer, _ in answers])),
             "".join(str(int(hit)) for _, hit in answers),
-            float(np.mean(recall.read)) if told else None, n / (text.seconds + more),
+            mean(recall.read), n / (text.seconds + more),
             SPOKEN / spoken[0], n / (text.attention + more), SPOKEN / spoken[1], method.note)
 
     def begun(self, method: Method, i: int) -> Prompt:
@@ -200,12 +200,17 @@ class Trial:
         for question, answer in zip(self.texts.questions, self.texts.answers):
             if reading.method.most_rows:
                 reading.method.state = {i: copies(self.ctx, kept) for i, kept in state.items()}
-            logits = np.concatenate([self.read(reading, question, prompt)[-1:],
-                                     self.read(reading, answer[:-1], False)])
+            logits = self.read(reading, question, prompt)[-1:]
+            if len(answer) > 1:
+                logits = np.concatenate([logits, self.read(reading, answer[:-1], False)])
             out.append((float(-nats(logits, answer).sum()),
                         logits.argmax(axis=1).tolist() == answer))
             reading.rewind(n)
         return out
+
+
+def mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
 
 
 def copies(ctx: fovea.Context, kept: dict[str, Any]) -> dict[str, Any]:
