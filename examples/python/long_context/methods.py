@@ -622,7 +622,67 @@ class RocketKV(H2O):
                            **slots)
 
 
+class InfLLM(Generated):
+    """A window beside blocks of older keys, which all stand at one distance."""
+
+    name, paper = "infllm", "2402.04617"
+    note = "half a window, half blocks of 64 by 4 keys that stand for them; one list for all heads"
+    starts = True
+    most_rows = 64
+    block, stand = 64, 4
+
+    def start(self, step: Step, o: There) -> None:
+        if step.before == 0:
+            width = (1, step.reading.capacity, step.key_heads, step.width)
+            self.state[step.layer] = dict(
+                k=step.empty(*width), v=step.empty(*width),
+                score=step.empty(1, step.heads, step.reading.capacity))
+        self.keep_new(step)
+
+    def near(self) -> int:
+        return self.budget if self.all else self.budget // 2
+
+    def keep_new(self, step: Step) -> None:
+        """Keys that are not turned, values, and how much rows nearby look at each key."""
+        held = self.state[step.layer]
+        new = (1, step.rows, step.key_heads, step.width)
+        for name, y in (("k", step.k_plain), ("v", step.v_plain)):
+            step.run(x.combine_forward, step.plain(y), y=like(
+                held[name], *new, offset=step.before * step.key_heads * step.width))
+        shape = (1, step.heads, 1, step.keys)
+        score = view(held["score"], shape, (0, step.reading.capacity, 0, 1))
+        seen, = step.sums(step.q, step.heads, window_left=self.near())
+        step.run(x.combine_forward, score, x2=like(seen, *shape), y=score)
+
+    def read(self, step: Step) -> There:
+        self.keep_new(step)
+        rows, heads, width, near = step.rows, step.heads, step.width, self.near()
+        far, count = step.keys - near, max(3, self.budget // 2 // self.block)
+        if far <= 0:
+            return step.attend(window_left=near)
+        o, lse = step.empty(2, 1, rows, heads, width), step.empty(2, 1, heads, rows)
+        parts = [dict(o=like(o, 1, rows, heads, width, offset=i * rows * heads * width),
+                      lse=like(lse, 1, heads, rows, offset=i * heads * rows)) for i in range(2)]
+        step.attend(window_left=near, **parts[0])
+        held = self.state[step.layer]
+        q = step.run(fovea.rope_forward, x=step.plain(step.q_plain), **step.reading.rope,
+                     position=step.there(np.full((1, rows), near, np.int32)))
+        blocks = -(-far // self.block)
+        stand = step.run(x.pool_forward, held["k"], rank_score=held["score"], ranked=self.stand,
+                         want=16, block=self.block, key_max=far,
+                         y=step.empty(1, blocks, heads, width))
+        middle = step.run(x.pool_forward, q, block=rows, want=4, y=step.empty(1, 1, heads, width))
+        index, counts = step.run(
+            x.select_block, row=middle, column=stand, reduce="sum", b=1, x=1, n=1, keep=count,
+            index=True, index_count=True, block_rows=rows, block_keys=self.block, query_max=rows,
+            key_max=far, force_first=1, force_last=2, forced_count=1, count=count)
+        step.sparse(q=q, k=held["k"], v=held["v"], key_len=step.pages["key_len"], key_shift=near,
+                    index=index, index_count=counts, block_rows=rows, block_keys=self.block,
+                    **parts[1])
+        return step.run(fovea.merge_forward, o, lse)
+
+
 METHODS: dict[str, type[Method]] = {method.name: method for method in (
     Dense, StreamingLLM, MoA, DuoAttention, MoBA, NSA, DSA, MSA, BLASST, CHAI, MInference, FlexPrefill,
     XAttention, SampleAttention, SeerAttention, SpargeAttn, FlashPrefill, Quest, SparQ, Loki,
-    HashAttention, H2O, RocketKV)}
+    HashAttention, H2O, RocketKV, InfLLM)}

@@ -42,10 +42,11 @@ class Step:
     rows' own among them.  `seen` are the fields by which an operation sees the keys of the cache
     that a row may attend to."""
 
-    def __init__(self, reading: Reading, layer: int, q: There, k: Floats, v: Floats) -> None:
-        self.reading, self.layer, self.q = reading, layer, q
-        self.k_plain, self.v_plain = k, v
-        self.rows, self.heads, self.width = q.shape[1:]
+    def __init__(self, reading: Reading, layer: int, turned: There, q: Floats, k: Floats,
+                 v: Floats) -> None:
+        self.reading, self.layer, self.q = reading, layer, turned
+        self.q_plain, self.k_plain, self.v_plain = q, k, v
+        self.rows, self.heads, self.width = turned.shape[1:]
         self.key_heads = k.shape[1]
         self.keys, self.before = reading.length, reading.length - self.rows
         self.k, self.v = reading.k[layer], reading.v[layer]
@@ -133,7 +134,10 @@ class Step:
         return self.reading.turn(self.k_plain)
 
     def new_values(self) -> There:
-        return self.there(self.v_plain[None].astype(self.reading.dtype))
+        return self.plain(self.v_plain)
+
+    def plain(self, y: Floats) -> There:
+        return self.there(y[None].astype(self.reading.dtype))
 
     def empty(self, *shape: int, dtype: str = "f32") -> Any:
         """Memory where fovea computes, of zeros: NaN in what is never read would not matter, but a
@@ -156,9 +160,9 @@ class Reading(PagedAttention):
         self.method, self.prompt, self.tell = method, True, tell
         self.observers: list[Observer] = []  # are told of each step, and their time is not counted
 
-    def read(self, layer: int, q: There, k: Floats, v: Floats) -> There:
+    def read(self, layer: int, turned: There, q: Floats, k: Floats, v: Floats) -> There:
         self.tell(layer)
-        step = Step(self, layer, q, k, v)
+        step = Step(self, layer, turned, q, k, v)
         o = self.method.prefill(step) if self.prompt else self.method.decode(step)
         started = time.perf_counter()
         for observe in self.observers:

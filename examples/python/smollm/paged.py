@@ -75,13 +75,13 @@ class PagedAttention:
         turned = self.turn(q)
         self.run(fovea.cache_append, k_new=self.there(k[None]), v_new=self.there(v[None]),
                  key_len=self.len_before, **self.cache(layer), **self.rope)
-        out: Floats = self.here(self.read(layer, turned, k, v))[0].astype(np.float32)
+        out: Floats = self.here(self.read(layer, turned, q, k, v))[0].astype(np.float32)
         self.seconds += time.perf_counter() - started
         return out
 
-    def read(self, layer: int, q: There, k: Floats, v: Floats) -> There:
-        """o of turned queries; their k and v are in the cache, as its last."""
-        return self.run(fovea.attention_forward, q=q, key_len=self.len_after,
+    def read(self, layer: int, turned: There, q: Floats, k: Floats, v: Floats) -> There:
+        """o of turned queries; their keys, turned, and values are in the cache, as its last."""
+        return self.run(fovea.attention_forward, q=turned, key_len=self.len_after,
                         key_max=self.length, causal=1, **self.cache(layer))
 
     def cache(self, layer: int) -> dict[str, There]:
