@@ -36,22 +36,19 @@ def source():
 
 @pytest.fixture(scope="module")
 def short(source):
-    """(model of two layers, tokens of text): what must hold does so after any number of layers."""
-    ids = source.tokenizer().encode(distinct_text(None)[:20000]).ids
-    return dataclasses.replace(model.Config(**source.fields), layers=2), model.load(
-        source, layers=2), ids
+    """A model of two layers: what must hold does so after any number of layers."""
+    llm = model.load(source, layers=2)
+    llm.config = dataclasses.replace(llm.config, layers=2)
+    return llm
 
 
-def small_trial(short, source, names, keep, patch, there=None):
+def small_trial(short, source, names, keep, patch):
     patch.setattr(trial, "JUDGED", 64)
     patch.setattr(trial, "SPOKEN", 1)
     patch.setattr(trial, "SAMPLE", 128)
     patch.setattr(trial, "PLACES", trial.PLACES[:1])
-    config, llm, ids = short
-    llm.config = config
-    tokenizer = source.tokenizer()
-    made = trial.texts(ids, LENGTH, lambda words: tokenizer.encode(words).ids)
-    judge = trial.Trial(llm, fovea.Context("host", threads=2), made, "f32", lambda line: None)
+    made = trial.texts(distinct_text(None)[:20000], LENGTH, source.tokenizer())
+    judge = trial.Trial(short, fovea.Context("host", threads=2), made, "f32", lambda line: None)
     methods = [METHODS[name](keep, LENGTH) for name in ["dense", *names]]
     judge.prepare(methods)
     return judge, methods

@@ -33,46 +33,42 @@ LEAST, CONTEXT = 1152, 8192  # of --length: 1024 tokens are judged; what the mod
 
 
 def main(argv: Sequence[str] | None = None) -> list[Row]:
-    rows = list["Row"]()
-    told = lambda: f"interrupted after {len(rows)} methods; no table was written"  # noqa: E731
-    with sentences("long_context", told):
+    rows: list[Row] = []
+    with sentences("long_context", lambda: f"interrupted after {len(rows)} methods; " + (
+            "the table has them" if rows else "no table was written")):
         run(arguments(argv), rows)
     return rows
 
 
 def run(args: Args, rows: list[Row]) -> None:
-    from long_context import trial
+    from long_context import table, trial
     from long_context.methods import METHODS
     from smollm import model, weights
     from smollm.text import distinct_text
     import fovea  # last: smollm finds it in a checkout
 
     chosen = names(args.methods, list(METHODS))
-    stem = f"{args.length}"
-    files = [f"{stem}.tsv", f"{stem}.md", f"{stem}.png"]
-    with Folder(args.out, files, args.force) as folder, \
+    tsv, md, png = (f"{args.length}.{kind}" for kind in ("tsv", "md", "png"))
+    with Folder(args.out, (tsv, md, png), args.force) as folder, \
             fovea.Context(args.backend, threads=args.threads) as ctx:
-        from long_context import table
         say("reading the vocabulary of the weights and the text ...")
         source = weights.open_weights(args.model)
-        tokenizer = source.tokenizer()
-        encode = lambda words: tokenizer.encode(words).ids  # noqa: E731
-        made = trial.texts(encode(distinct_text(args.text)), args.length, encode)
+        made = trial.texts(distinct_text(args.text), args.length, source.tokenizer())
         llm = model.load(source, lambda i, of: say(f"unpacking the weights: layer {i} of {of}"))
         methods = [METHODS[name](args.keep, args.length) for name in chosen]
         judge = trial.Trial(llm, ctx, made, args.dtype, say)
         judge.prepare(methods)
+        about = (f"{args.length} tokens, keep {args.keep:g}, {ctx!r}, {args.dtype}, "
+                 f"{platform.machine()}, Python {platform.python_version()}")
         for i, method in enumerate(methods):
             started = time.perf_counter()
             rows.append(judge.run(method))
             say(f"{i + 1} of {len(methods)}: {told(rows[-1])}, "
                 f"{time.perf_counter() - started:.0f} s", done=True)
-        about = (f"{args.length} tokens, keep {args.keep:g}, {ctx!r}, {args.dtype}, "
-                 f"{platform.machine()}, Python {platform.python_version()}.")
-        folder.save(files[0], lambda path: table.write_tsv(rows, path))
-        folder.save(files[1], lambda path: table.write_md(rows, about, path))
-        folder.save(files[2], lambda path: table.draw(rows, f"SmolLM2-135M, {about}", path))
-    print((args.out / files[1]).read_text(), end="")
+            folder.save(tsv, lambda path: table.write_tsv(rows, path))
+            folder.save(md, lambda path: table.write_md(rows, about, path))
+        folder.save(png, lambda path: table.draw(rows, f"SmolLM2-135M, {about}", path))
+    print((args.out / md).read_text(), end="")
 
 
 def told(row: Row) -> str:

@@ -86,11 +86,10 @@ class Prompt(Method):
     def antidiagonals(self, step: Step) -> There:
         """(1, h, row blocks, key blocks): attention of 8 tokens as one, summed over each block."""
         blocks = (-(-n // self.block) for n in (step.rows, step.keys))
-        score: There = step.run(
+        return step.run(
             x.probe_forward, step.q, **step.paged, causal=1, group_stride=8, reversed=1,
             block_sum=step.empty(1, step.heads, *blocks), block_rows=self.block,
             block_keys=self.block)
-        return score
 
     def means(self, step: Step) -> dict[str, There]:
         return dict(row=step.pool(self.block, of="q"), column=step.pool(self.block))
@@ -211,9 +210,10 @@ class NSA(Everywhere):
 
     def read(self, step: Step) -> There:
         fitted = self.learned[step.layer]
-        fitted = np.outer((0, 1, 0), fitted[0] ** 0) if self.all else fitted
-        gates = [view(step.there(gate.astype(np.float32)), (1, step.rows, step.heads, step.width), (0, 0, 1, 0))
-                 for gate in fitted]
+        if self.all:  # the branch that then has every key
+            fitted = np.repeat(np.array([[0], [1], [0]], np.float32), step.heads, axis=1)
+        shape = (1, step.rows, step.heads, step.width)
+        gates = [view(step.there(gate), shape, (0, 0, 1, 0)) for gate in fitted]
         coarse, chosen, near = self.branches(step)
         return step.run(x.combine_forward, coarse, x2=chosen, x3=near, gate=gates[0],
                         gate2=gates[1], gate3=gates[2])
@@ -300,8 +300,8 @@ class XAttention(Prompt):
 
 
 class FlexPrefill(Prompt):
-    """Heads whose pooled scores tell where the last rows look choose blocks by these scores; others
-    have vertical lines and diagonals of blocks, as many as hold 0.9 of what the last rows look at."""
+    """Heads whose pooled scores tell where the last rows look choose blocks by these scores.  The
+    others have lines and diagonals of blocks, as many as hold 0.9 of what the last rows look at."""
 
     name, paper = "flexprefill", "2502.20766"
     note = "lines of blocks of 64 with 0.9 of the last rows' attention, or pooled scores, by head"
@@ -524,9 +524,8 @@ class HashAttention(Generated):
         step.run(x.project_forward, step.new_keys(), maps[0], bias=step.there(bias), y=False,
                  code=like(kept, 1, step.rows, step.key_heads, self.bits // 32,
                            offset=step.before * words))
-        code: There = step.run(x.project_forward, step.q, maps[1], y=False, h=step.heads,
-                               words=self.bits // 32, code=True)
-        return code
+        return step.run(x.project_forward, step.q, maps[1], y=False, h=step.heads,
+                        words=self.bits // 32, code=True)
 
     def read(self, step: Step) -> There:
         edge = self.budget // 8
@@ -592,10 +591,10 @@ class H2O(Generated):
 
 
 class RocketKV(H2O):
-    """First the prompt's keys go that its last rows do not look at, for good; then Quest's pages."""
+    """First the keys of the prompt go that its last rows do not look at; then Quest's pages."""
 
     name, paper = "rocketkv", "2502.14051"
-    note = "the prompt shrinks by the square root of the share, pages of 16 of the rest by the other"
+    note = "the prompt shrinks by the root of the share; then pages of 16, as quest"
     page = 16
 
     def rules(self) -> State:
@@ -683,6 +682,6 @@ class InfLLM(Generated):
 
 
 METHODS: dict[str, type[Method]] = {method.name: method for method in (
-    Dense, StreamingLLM, MoA, DuoAttention, MoBA, NSA, DSA, MSA, BLASST, CHAI, MInference, FlexPrefill,
-    XAttention, SampleAttention, SeerAttention, SpargeAttn, FlashPrefill, Quest, SparQ, Loki,
-    HashAttention, H2O, RocketKV, InfLLM)}
+    Dense, StreamingLLM, MoA, DuoAttention, MoBA, NSA, DSA, MSA, BLASST, CHAI, MInference,
+    FlexPrefill, XAttention, SampleAttention, SeerAttention, SpargeAttn, FlashPrefill, Quest,
+    SparQ, Loki, HashAttention, H2O, RocketKV, InfLLM)}

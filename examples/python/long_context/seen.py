@@ -127,7 +127,8 @@ class Recall:
 def tiles_seen(step: Step) -> int:
     """Tiles of 64 keys that groups of 64 rows may see, over all heads."""
     last = np.minimum(np.arange(64, step.rows + 64, 64), step.rows) + step.before
-    return step.heads * int((-(-last // 64)).sum())
+    tiles: int = step.heads * int((-(-last // 64)).sum())
+    return tiles
 
 
 def dense(step: Step, rows: Numbers) -> NDArray[np.float64]:
@@ -137,6 +138,7 @@ def dense(step: Step, rows: Numbers) -> NDArray[np.float64]:
     score = q @ k / np.sqrt(step.width)
     score[:, (rows + step.before)[:, None] < np.arange(step.keys)] = -np.inf
     p: NDArray[np.float64] = np.exp(score - score.max(axis=2, keepdims=True)).astype(np.float64)
-    return p / p.sum(axis=2, keepdims=True)
+    p /= p.sum(axis=2, keepdims=True)
+    return p
 
 

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smollm.model import Config, Floats
-from smollm.paged import PagedAttention, There
+from smollm.paged import PagedAttention
 
 PAGE = 64  # tokens
 WANT = dict(max=1, min=2, mean=4)  # x_pool's, of fovea_x_summary
+There = Any  # where fovea computes: NumPy's array, a Buffer, or a View of one
 Fields = dict[str, Any]
 Observer = Callable[["Step", There], object]
 
@@ -46,13 +47,15 @@ class Step:
                  v: Floats) -> None:
         self.reading, self.layer, self.q = reading, layer, turned
         self.q_plain, self.k_plain, self.v_plain = q, k, v
-        self.rows, self.heads, self.width = turned.shape[1:]
+        self.rows: int = turned.shape[1]
+        self.heads: int = turned.shape[2]
+        self.width: int = turned.shape[3]
         self.key_heads = k.shape[1]
         self.keys, self.before = reading.length, reading.length - self.rows
         self.k, self.v = reading.k[layer], reading.v[layer]
-        self.pages = dict(page_table=reading.page_table, key_len=reading.len_after,
+        self.pages: Fields = dict(page_table=reading.page_table, key_len=reading.len_after,
                           key_max=self.keys)
-        self.paged = dict(k=self.k, **self.pages)
+        self.paged: Fields = dict(k=self.k, **self.pages)
         self.reads: list[Fields] = []  # of each call that gave a part of o
         self.beside: Any = None  # the second output of the last of these, where one was asked for
         self.run, self.there, self.here = reading.run, reading.there, reading.here
@@ -67,7 +70,7 @@ class Step:
 
     def _read(self, operation: Callable[..., Any], fields: Fields) -> There:
         stand_for = fields.pop("stand_for", None)  # whose keys those of `k` are
-        given = dict(q=self.q) | fields
+        given: Fields = dict(q=self.q) | fields
         if "k" not in fields:
             given |= dict(self.paged, v=self.v)
         if "head_window" not in fields:

@@ -34,7 +34,7 @@ def cells(row: Row) -> list[str]:
 
 def write_md(rows: Sequence[Row], about: str, path: pathlib.Path) -> None:
     lines = [HEADS, ("---",) * len(HEADS), *map(cells, rows)]
-    path.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{about}\n")
+    path.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{about}.\n")
 
 
 def write_tsv(rows: Sequence[Row], path: pathlib.Path) -> None:
@@ -54,8 +54,8 @@ def draw(rows: Sequence[Row], title: str, path: pathlib.Path) -> None:
     told = [row for row in rows if row.keys is not None and row.recall is not None]
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.2), constrained_layout=True)
     for axes, values, name in (
-            (left, [max(row.kl, 1e-4) for row in told], "KL to dense, in nats (0 is drawn at 1e-4)"),
-            (right, [row.recall for row in told], "share of dense's top-64 attention that is read")):
+            (left, [max(row.kl, 1e-4) for row in told], "KL to dense, in nats (0 drawn at 1e-4)"),
+            (right, [row.recall for row in told], "share of dense's top-64 mass that is read")):
         keys = [row.keys for row in told]
         axes.scatter(keys, values, color="#1b7f79", s=18, zorder=2)
         for i, row in enumerate(told):

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fovea
 import numpy as np
@@ -22,6 +22,9 @@ from long_context.seen import Recall
 from long_context.step import Observer, Reading, Step, There
 from smollm.model import Floats, Model
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 JUDGED = 1024  # tokens at the end of the text
 SPOKEN = 16  # generated for the time of a token
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -31,7 +34,6 @@ SENTENCE = "\n\nThe secret number of the {} is {}. Remember it.\n\n"
 QUESTION = "\n\nWhat was the secret number of the {}? It is"
 
 Tell = Callable[[str], object]
-Encode = Callable[[str], list[int]]
 
 
 class Texts(NamedTuple):
@@ -46,7 +48,11 @@ class Texts(NamedTuple):
     sample: list[int]
 
 
-def texts(ids: Sequence[int], length: int, encode: Encode) -> Texts:
+def texts(text: str, length: int, tokenizer: Tokenizer) -> Texts:
+    def encode(words: str) -> list[int]:
+        return list(tokenizer.encode(words).ids)
+
+    ids = encode(text)
     if len(ids) < length + SAMPLE:
         raise SystemExit(
             f"long_context: --length {length} and {SAMPLE} tokens to learn from are more than the "
@@ -62,8 +68,8 @@ def texts(ids: Sequence[int], length: int, encode: Encode) -> Texts:
         planted += [*ids[last:at], *sentence]
         last = at
     planted += ids[last:room]
-    return Texts(list(ids[:length - JUDGED]), list(ids[length - JUDGED:length]), planted,
-                 questions, answers, list(ids[length:length + SAMPLE]))
+    return Texts(ids[:length - JUDGED], ids[length - JUDGED:length], planted, questions, answers,
+                 ids[length:length + SAMPLE])
 
 
 @dataclasses.dataclass

@@ -81,15 +81,17 @@ class PagedAttention:
 
     def read(self, layer: int, turned: There, q: Floats, k: Floats, v: Floats) -> There:
         """o of turned queries; their keys, turned, and values are in the cache, as its last."""
-        return self.run(fovea.attention_forward, q=turned, key_len=self.len_after,
-                        key_max=self.length, causal=1, **self.cache(layer))
+        o: There = self.run(fovea.attention_forward, q=turned, key_len=self.len_after,
+                            key_max=self.length, causal=1, **self.cache(layer))
+        return o
 
     def cache(self, layer: int) -> dict[str, There]:
         return dict(k=self.k[layer], v=self.v[layer], page_table=self.page_table)
 
     def turn(self, x: Floats) -> There:
-        return self.run(fovea.rope_forward, x=self.there(x[None].astype(self.dtype)),
-                        position=self.position, **self.rope)
+        turned: There = self.run(fovea.rope_forward, x=self.there(x[None].astype(self.dtype)),
+                                 position=self.position, **self.rope)
+        return turned
 
     def run(self, operation: Callable[..., Any], *inputs: There, **fields: Any) -> Any:
         result = operation(self.ctx, *inputs, **fields)
