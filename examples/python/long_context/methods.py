@@ -10,8 +10,8 @@ A method reads the cache of every layer.  Which rows it serves is its base class
 `keep` is the share of the keys that a row is to read, and `budget` the number of keys that it comes
 to.  Methods that choose by a share of the attention instead have their own number, and 1 for a keep
 of 1.  What a method has to learn, it learns from `SAMPLE` tokens of the text behind those that are
-judged, while dense attention reads them: `learn`.  What it keeps beside the cache begins with what
-dense attention read of a prompt: `start`."""
+judged, or from half as many that come twice, while dense attention reads them: `learn`.  What it
+keeps beside the cache begins with what dense attention read of a prompt: `start`."""
 from __future__ import annotations
 
 from typing import Any
@@ -31,7 +31,8 @@ class Method:
     """keep: the share of keys; length: the longest text.  `learned` and `state` are by layer."""
 
     name, paper, note = "", "", ""
-    learns = starts = False
+    learns = ""  # "text", or "twice": the second time, heads that find what was said look far back
+    starts = False
     most_rows = 0  # of generated tokens in a step; 0: any number.  A state is then of one text
 
     def __init__(self, keep: float, length: int) -> None:
@@ -128,7 +129,7 @@ def local_mass(step: Step, near: int, first: int) -> NDArray[np.float64]:
 class HeadWindows(Everywhere):
     """A window for each head, 0 for all keys."""
 
-    learns = True
+    learns = "twice"
 
     def learn(self, step: Step, o: There) -> None:
         self.learned[step.layer] = local_mass(step, min(256, step.rows // 4), 4)
@@ -181,7 +182,7 @@ class NSA(Everywhere):
 
     name, paper = "nsa", "2502.11089"
     note = "means of 32 keys; half the keys selected, half a window; one fitted gate a head"
-    learns = True
+    learns = "text"
     block, span, stride = 64, 32, 16
 
     def branches(self, step: Step) -> list[There]:
@@ -459,7 +460,7 @@ class Loki(Generated):
 
     name, paper = "loki", "2406.02542"
     note = "scores from 16 of 64 principal components of the keys"
-    learns = starts = True
+    learns, starts = "text", True
     columns = 16
 
     def learn(self, step: Step, o: There) -> None:
@@ -499,7 +500,7 @@ class HashAttention(Generated):
 
     name, paper = "hashattention", "2412.14468"
     note = "no trained hash: 128 random signs; a quarter of the keys are the first and the last"
-    learns = starts = True
+    learns, starts = "text", True
     bits = 128
 
     def learn(self, step: Step, o: There) -> None:

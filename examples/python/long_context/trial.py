@@ -114,10 +114,10 @@ class Trial:
 
     def prepare(self, methods: Sequence[Method]) -> None:
         """Dense attention reads what methods learn from, and the prompts of all that share them."""
-        if learners := [m for m in methods if m.learns]:
-            reading = self.reading(Dense(1, 0), "learning from other text")
-            reading.observers = [m.learn for m in learners]
-            self.llm.forward(self.texts.sample, reading)
+        sample = self.texts.sample
+        for name, tokens in (("text", sample), ("twice", 2 * sample[:len(sample) // 2])):
+            if learners := [m.learn for m in methods if m.learns == name]:
+                self.prompt(Dense(1, 0), tokens, "learning from other text", learners)
         kept = [m for m in methods if m.starts]
         self.prompts = [self.shared(tokens, kept, what) for tokens, what in (
             (self.texts.head, "the text"), (self.texts.planted, "the text with sentences"))]
