@@ -77,12 +77,8 @@ class Prompt(Method):
 
     def tiles(self, step: Step, **fields: Any) -> There:
         """Attention of row blocks over the key blocks that x_select_block finds."""
-        index, count = step.blocks(self.block, block_rows=self.block, force_own=1, **fields)
-        return self.over(step, index, count)
-
-    def over(self, step: Step, index: There, count: There, **fields: Any) -> There:
-        return step.sparse(index=index, index_count=count, block_rows=self.block,
-                           block_keys=self.block, **fields)
+        found = step.blocks(self.block, block_rows=self.block, force_own=1, **fields)
+        return step.over(found, self.block, self.block)
 
     def antidiagonals(self, step: Step) -> There:
         """(1, h, row blocks, key blocks): attention of 8 tokens as one, summed over each block."""
@@ -171,10 +167,9 @@ class MoBA(Everywhere):
 
     def read(self, step: Step) -> There:
         count = -(-self.budget // self.block)
-        index, counts = step.blocks(self.block, row=step.q, column=step.pool(self.block),
-                                    complete=1, force_own=1, forced_count=1, count=count,
-                                    keep=count)
-        return step.sparse(index=index, index_count=counts, block_rows=1, block_keys=self.block)
+        found = step.blocks(self.block, row=step.q, column=step.pool(self.block), complete=1,
+                            force_own=1, forced_count=1, count=count, keep=count)
+        return step.over(found, self.block)
 
 
 class NSA(Everywhere):
@@ -193,13 +188,12 @@ class NSA(Everywhere):
             k=spans[0], v=spans[1], key_len=length, key_step=self.stride,
             key_shift=self.span - 1, context_len=step.pages["key_len"], stand_for="summaries")
         count = max(3, self.budget // (1 if self.all else 2) // self.block)
-        index, counts = step.blocks(
+        found = step.blocks(
             self.block, row=step.q, column=spans[0], x=step.key_heads, normalise="softmax",
             reduce="sum", complete=1, remap_step=self.block // self.stride,
             remap_span=self.span // self.stride, force_first=1, force_previous=1, force_own=1,
             forced_count=1, count=count, keep=count)
-        chosen = step.sparse(index=index, index_count=counts, block_rows=1, block_keys=self.block)
-        return [coarse, chosen, step.attend(window_left=self.budget // 2)]
+        return [coarse, step.over(found, self.block), step.attend(window_left=self.budget // 2)]
 
     def learn(self, step: Step, o: There) -> None:
         parts = [step.here(branch)[0] for branch in self.branches(step)]
@@ -225,9 +219,8 @@ class DSA(Everywhere):
     note = "no indexer: the model's own relu(q k), summed over all heads; one list for all heads"
 
     def read(self, step: Step) -> There:
-        index, count = step.tokens(x=1, measure="relu_weighted", reduce="sum", count=self.budget,
-                                   keep=self.budget)
-        return step.sparse(index=index, index_count=count, block_rows=1, block_keys=1)
+        return step.over(step.tokens(x=1, measure="relu_weighted", reduce="sum",
+                                     count=self.budget, keep=self.budget))
 
 
 class MSA(Everywhere):
@@ -237,9 +230,9 @@ class MSA(Everywhere):
 
     def read(self, step: Step) -> There:
         count = -(-self.budget // self.block)
-        index, counts = step.tokens(x=step.key_heads, reduce="max", pool_keys=self.block,
-                                    force_last=1, count=count, keep=count)
-        return step.sparse(index=index, index_count=counts, block_rows=1, block_keys=self.block)
+        found = step.tokens(x=step.key_heads, reduce="max", pool_keys=self.block, force_last=1,
+                            count=count, keep=count)
+        return step.over(found, self.block)
 
 
 class BLASST(Everywhere):
@@ -287,7 +280,8 @@ class MInference(Prompt):
             index_count=True, column=True, column_count=True, query_max=step.rows,
             key_max=step.keys, key_len=step.pages["key_len"], block_rows=self.block,
             block_keys=self.block)
-        return self.over(step, index, count, entry_keys=1, column=column, column_count=columns)
+        return step.over((index, count), self.block, self.block, entry_keys=1, column=column,
+                         column_count=columns)
 
 
 class XAttention(Prompt):
@@ -371,13 +365,13 @@ class SampleAttention(Prompt):
                                     cover=1.0 if self.all else 0.95)
         n = -(-step.rows // self.block)
         near = 0.08 * step.keys / self.block
-        index, count = step.blocks(self.block, block_rows=self.block, rule="none", force_own=1,
-                                   force_previous=step.keys if self.all else int(np.ceil(near)),
-                                   score=step.empty(1, step.heads, n,
-                                                    -(-step.keys // self.block)))
-        return self.over(
-            step, index, count, column=view(column, (1, step.heads, n, step.keys),
-                                            (0, step.keys, 0, 1)),
+        found = step.blocks(
+            self.block, block_rows=self.block, rule="none", force_own=1,
+            force_previous=step.keys if self.all else int(np.ceil(near)),
+            score=step.empty(1, step.heads, n, -(-step.keys // self.block)))
+        return step.over(
+            found, self.block, self.block, column=view(column, (1, step.heads, n, step.keys),
+                                                       (0, step.keys, 0, 1)),
             column_count=view(columns, (1, step.heads, n), (0, 1, 0)))
 
 
@@ -398,12 +392,13 @@ class SpargeAttn(Prompt):
         least = step.there(np.full(step.heads, 0.6, np.float32))
         row, column = (self.alike(step, of, n, least) for of, n in
                        (("q", step.heads), ("k", step.key_heads)))
-        index, count = step.blocks(
+        found = step.blocks(
             self.block, block_rows=self.block, row=row[0], column=column[0],
             row_forced=row[1], column_forced=column[1], normalise="softmax", rule="top_p_under",
             cover=1.0 if self.all else 0.9, min_extra=1, force_own=1,
             force_first=step.keys if self.all else 1)
-        return self.over(step, index, count, skip_margin=0.0 if self.all else 34.7)
+        return step.over(found, self.block, self.block,
+                         skip_margin=0.0 if self.all else 34.7)
 
     def alike(self, step: Step, of: str, heads: int, least: There) -> tuple[There, There]:
         blocks = -(-(step.rows if of == "q" else step.keys) // self.block)
@@ -429,11 +424,11 @@ class Quest(Generated):
 
     def read(self, step: Step) -> There:
         count = -(-self.budget // self.page)
-        index, counts = step.blocks(
+        found = step.blocks(
             self.page, row=step.q, column=step.pool(self.page, "max"),
             column_low=step.pool(self.page, "min"), measure="box", complete=1, force_own=1,
             forced_count=1, count=count, keep=count)
-        return step.sparse(index=index, index_count=counts, block_rows=1, block_keys=self.page)
+        return step.over(found, self.page)
 
 
 class SparQ(Generated):
@@ -442,11 +437,11 @@ class SparQ(Generated):
     most_rows = 64
 
     def read(self, step: Step) -> There:
-        index, count, mass = step.tokens(
+        *found, mass = step.tokens(
             x=step.key_heads, measure="subset", subset=step.width if self.all else 16,
             reduce="sum", count=self.budget, keep=self.budget, force_last=self.budget // 2,
             kept_mass=True)
-        o = step.sparse(index=index, index_count=count, block_rows=1, block_keys=1)
+        o = step.over(found)
         shape = (1, step.rows, step.heads, step.width)
         mean = step.pool(step.keys, of="v", heads=step.heads, key_len=step.there(
             np.array([max(step.before, 1)], np.int32)))
@@ -485,10 +480,9 @@ class Loki(Generated):
         self.project(step, step.new_keys(), kept, step.before)
         q = step.empty(*step.q.shape)
         self.project(step, step.q, q, 0)
-        index, count = step.tokens(
+        return step.over(step.tokens(
             q=self.first(q, step.rows), k=self.first(kept, step.reading.capacity),
-            key_len=step.pages["key_len"], count=self.budget, keep=self.budget)
-        return step.sparse(index=index, index_count=count, block_rows=1, block_keys=1)
+            key_len=step.pages["key_len"], count=self.budget, keep=self.budget))
 
     def first(self, y: There, tokens: int) -> There:
         heads, width = y.shape[2:]
@@ -531,12 +525,11 @@ class HashAttention(Generated):
     def read(self, step: Step) -> There:
         edge = self.budget // 8
         heavy = self.budget - 2 * edge
-        index, count = step.tokens(
+        found = step.tokens(
             q=None, measure="hamming", code_q=self.codes(step),
             code=self.state[step.layer]["code"], key_len=step.pages["key_len"],
             first_keys=edge, last_keys=edge, count=heavy, keep=heavy)
-        return step.sparse(index=index, index_count=count, block_rows=1, block_keys=1,
-                           first_keys=edge, last_keys=edge)
+        return step.over(found, first_keys=edge, last_keys=edge)
 
 
 def everything(step: Step, held: State) -> State:
@@ -615,11 +608,10 @@ class RocketKV(H2O):
             y=step.empty(1, -(-int(live[0]) // self.page), step.key_heads, step.width))
             for want in (1, 2))
         count = -(-self.budget // self.page)
-        index, counts = step.blocks(
+        found = step.blocks(
             self.page, row=step.q, column=high, column_low=low, measure="box", complete=1,
             force_own=1, forced_count=1, count=count, keep=count, **there)
-        return step.sparse(index=index, index_count=counts, block_rows=1, block_keys=self.page,
-                           **slots)
+        return step.over(found, self.page, **slots)
 
 
 class InfLLM(Generated):
@@ -672,13 +664,12 @@ class InfLLM(Generated):
                          want=16, block=self.block, key_max=far,
                          y=step.empty(1, blocks, heads, width))
         middle = step.run(x.pool_forward, q, block=rows, want=4, y=step.empty(1, 1, heads, width))
-        index, counts = step.run(
+        found = step.run(
             x.select_block, row=middle, column=stand, reduce="sum", b=1, x=1, n=1, keep=count,
             index=True, index_count=True, block_rows=rows, block_keys=self.block, query_max=rows,
             key_max=far, force_first=1, force_last=2, forced_count=1, count=count)
-        step.sparse(q=q, k=held["k"], v=held["v"], key_len=step.pages["key_len"], key_shift=near,
-                    index=index, index_count=counts, block_rows=rows, block_keys=self.block,
-                    **parts[1])
+        step.over(found, self.block, rows, q=q, k=held["k"], v=held["v"],
+                  key_len=step.pages["key_len"], key_shift=near, **parts[1])
         return step.run(fovea.merge_forward, o, lse)
 
 

@@ -68,6 +68,12 @@ class Step:
         """x_sparse_forward, the same."""
         return self._read(x.sparse_forward, fields)
 
+    def over(self, found: Sequence[There], keys: int = 1, rows: int = 1, **fields: Any) -> There:
+        """x_sparse_forward over (index, index_count): blocks of keys for each block of rows."""
+        index, count = found
+        return self.sparse(index=index, index_count=count, block_rows=rows, block_keys=keys,
+                           **fields)
+
     def _read(self, operation: Callable[..., Any], fields: Fields) -> There:
         stand_for = fields.pop("stand_for", None)  # whose keys those of `k` are
         given: Fields = dict(q=self.q) | fields
