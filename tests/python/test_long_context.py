@@ -127,8 +127,8 @@ def test_methods_are_as_good_as_they_should_be(whole):
     dense, streaming, quest = whole[0]
     assert dense.hits.count("1") >= 3
     assert streaming.hits[:4] == "0000"  # they lie before its window
-    assert quest.hits.count("1") >= dense.hits.count("1") - 1
-    assert quest.answer > streaming.answer + 2
+    assert quest.hits[:4] != "0000"  # it finds what the window has lost
+    assert quest.answer > streaming.answer + 5
     assert 0 < quest.kl < streaming.kl < 1
     assert dense.perplexity < quest.perplexity < streaming.perplexity < 1.5 * dense.perplexity
     assert streaming.recall < quest.recall < 1 and quest.recall > 0.85

@@ -299,7 +299,7 @@ class FlexPrefill(Prompt):
     others have lines and diagonals of blocks, as many as hold 0.9 of what the last rows look at."""
 
     name, paper = "flexprefill", "2502.20766"
-    note = "lines of blocks of 64 with 0.9 of the last rows' attention, or pooled scores, by head"
+    note = "blocks of 64 on lines with 0.9 of the last rows' attention, or by pooled scores"
     cover = 0.9
 
     def read(self, step: Step) -> There:
@@ -419,7 +419,7 @@ class FlashPrefill(Prompt):
 
 class Quest(Generated):
     name, paper = "quest", "2406.10774"
-    note = "largest and smallest of 16 keys bound their scores; its own page always"
+    note = "largest and smallest of 16 keys bound their scores; its own page always; every layer"
     page = 16
 
     def read(self, step: Step) -> There:
