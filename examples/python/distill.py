@@ -31,6 +31,7 @@ try:
     from numpy.typing import NDArray
     from smollm.paged import PagedAttention, There
     from smollm.terminal import Parser, say, sentences
+    from smollm.text import distinct_text
     import fovea  # last: smollm finds it in a checkout
 except ModuleNotFoundError as why:
     needs = pathlib.Path(__file__).parent / "smollm/requirements.txt"
@@ -60,9 +61,7 @@ class Recorder(PagedAttention):
     def attend(self, layer: int, q: Floats, k: Floats, v: Floats) -> Floats:
         if layer in self.layers:
             for kept, x in ((self.queries, q), (self.keys, k)):
-                turned = self.run(fovea.rope_forward, x=self.there(x[None]),
-                                  position=self.position, **self.rope)
-                kept.append(self.here(turned)[0].swapaxes(0, 1))
+                kept.append(self.here(self.turn(x))[0].swapaxes(0, 1))
         return super().attend(layer, q, k, v)
 
 
@@ -88,17 +87,6 @@ def record(args: Args, ctx: fovea.Context) -> tuple[Floats, Floats]:
         q.append(np.concatenate(attention.queries))
         k.append(np.concatenate(attention.keys))
     return np.stack(q), np.stack(k)
-
-
-def distinct_text(path: pathlib.Path | None) -> str:
-    """A file, or the reference of the Python language, which every Python has (PSF licence).  It
-    repeats itself: each paragraph is taken once, so that held-out text is new."""
-    if path:
-        whole = path.read_text(encoding="utf-8")
-    else:
-        from pydoc_data.topics import topics
-        whole = "\n\n".join(topics.values())
-    return "\n\n".join({" ".join(p.split()): p for p in whole.split("\n\n")}.values())
 
 
 class FoveaLoss:

@@ -27,17 +27,17 @@ PAGE = 16  # tokens
 
 class PagedAttention:
     def __init__(self, config: Config, capacity: int, ctx: fovea.Context,
-                 dtype: str = "f32") -> None:
-        self.ctx, self.dtype = ctx, numpy_dtype(dtype)
-        pages, self.capacity = -(-capacity // PAGE), capacity
-        pool = (pages, PAGE, config.key_heads, config.head_dim)
+                 dtype: str = "f32", page: int = PAGE) -> None:
+        self.ctx, self.dtype, self.page = ctx, numpy_dtype(dtype), page
+        pages, self.capacity = -(-capacity // page), capacity
+        pool = (pages, page, config.key_heads, config.head_dim)
         self.k = [ctx.empty(pool, dtype) for _ in range(config.layers)]
         self.v = [ctx.empty(pool, dtype) for _ in range(config.layers)]
         self.table = np.full((1, pages), -1, np.int32)
         self.seconds = 0.0  # spent in attend: fovea's calls, and the way there and back
         self.reset()
 
-        table = (pages * PAGE, config.head_dim // 2)
+        table = (pages * page, config.head_dim // 2)
         self.cos, self.sin = ctx.empty(table, "f32"), ctx.empty(table, "f32")
         fovea.rope_table_get(ctx, cos=self.cos, sin=self.sin, base=config.rope_base)
         # GGUF stores the rows of Wq and Wk so that column pairs are (2i, 2i + 1).
@@ -50,10 +50,20 @@ class PagedAttention:
         self.free = list(range(self.table.size))  # handed out from the end: a place says nothing
         self.length = 0
 
+    def rewind(self, length: int) -> None:
+        """Forgets the tokens from `length` on."""
+        for i in range(self.pages_of(self.length) - 1, self.pages_of(length) - 1, -1):
+            self.free.append(int(self.table[0, i]))
+            self.table[0, i] = -1
+        self.length = length
+
+    def pages_of(self, length: int) -> int:
+        return -(-length // self.page)
+
     def extend(self, n: int) -> None:
         """Makes room for n more tokens: the page table grows, the lengths and positions move on."""
         before, self.length = self.length, self.length + n
-        for i in range(-(-before // PAGE), -(-self.length // PAGE)):
+        for i in range(self.pages_of(before), self.pages_of(self.length)):
             self.table[0, i] = self.free.pop()
         self.page_table = self.there(self.table)
         self.len_before = self.there(np.array([before], np.int32))
@@ -62,19 +72,29 @@ class PagedAttention:
 
     def attend(self, layer: int, q: Floats, k: Floats, v: Floats) -> Floats:
         started = time.perf_counter()
-        new = dict(k_new=self.there(k[None]), v_new=self.there(v[None]), key_len=self.len_before)
-        cache = dict(k=self.k[layer], v=self.v[layer], page_table=self.page_table)
-        turned = self.run(fovea.rope_forward, x=self.there(q[None].astype(self.dtype)),
-                          position=self.position, **self.rope)
-        self.run(fovea.cache_append, **new, **cache, **self.rope)
-        o = self.run(fovea.attention_forward, q=turned, key_len=self.len_after,
-                     key_max=self.length, causal=1, **cache)
-        out: Floats = self.here(o)[0].astype(np.float32)
+        turned = self.turn(q)
+        self.run(fovea.cache_append, k_new=self.there(k[None]), v_new=self.there(v[None]),
+                 key_len=self.len_before, **self.cache(layer), **self.rope)
+        out: Floats = self.here(self.read(layer, turned, q, k, v))[0].astype(np.float32)
         self.seconds += time.perf_counter() - started
         return out
 
-    def run(self, operation: Callable[..., Any], **fields: Any) -> Any:
-        result = operation(self.ctx, **fields)
+    def read(self, layer: int, turned: There, q: Floats, k: Floats, v: Floats) -> There:
+        """o of turned queries; their keys, turned, and values are in the cache, as its last."""
+        o: There = self.run(fovea.attention_forward, q=turned, key_len=self.len_after,
+                            key_max=self.length, causal=1, **self.cache(layer))
+        return o
+
+    def cache(self, layer: int) -> dict[str, There]:
+        return dict(k=self.k[layer], v=self.v[layer], page_table=self.page_table)
+
+    def turn(self, x: Floats) -> There:
+        turned: There = self.run(fovea.rope_forward, x=self.there(x[None].astype(self.dtype)),
+                                 position=self.position, **self.rope)
+        return turned
+
+    def run(self, operation: Callable[..., Any], *inputs: There, **fields: Any) -> Any:
+        result = operation(self.ctx, *inputs, **fields)
         self.kernels[self.ctx.last_kernel] = None  # in order of first use
         return result
 

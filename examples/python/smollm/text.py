@@ -63,3 +63,14 @@ def question(words: str) -> str:
 def chat(prompt: str, system: str = SYSTEM) -> str:
     """The whole template for one question."""
     return message("system", system) + question(prompt)
+
+
+def distinct_text(path: pathlib.Path | None) -> str:
+    """A file, or the reference of the Python language, which every Python has (PSF licence).  It
+    repeats itself: each paragraph is taken once, so that held-out text is new."""
+    if path:
+        whole = path.read_text(encoding="utf-8")
+    else:
+        from pydoc_data.topics import topics
+        whole = "\n\n".join(topics.values())
+    return "\n\n".join({" ".join(p.split()): p for p in whole.split("\n\n")}.values())
