@@ -29,8 +29,9 @@
 namespace fovea::cuda {
 
 // Keys and values of Dtype.
-template <int Dtype, int D, int E, int Keys = kTileKeys>
+template <int Dtype_, int D_, int E_, int Keys = kTileKeys>
 struct HalfOperands {
+  static constexpr int Dtype = Dtype_, D = D_, E = E_;
   static constexpr bool codes = false;
   static constexpr int bytes = 2;    // of an element
   static constexpr int keys = Keys;  // of a step
@@ -73,8 +74,9 @@ struct HalfOperands {
 };
 
 // Codes with scales; Codes: FloatCodes or IntegerCodes.
-template <template <int> class Codes, int Dtype, int D, int E, int Keys = kTileKeys>
+template <template <int> class Codes, int Dtype_, int D_, int E_, int Keys = kTileKeys>
 struct CodeOperands {
+  static constexpr int Dtype = Dtype_, D = D_, E = E_;
   static constexpr bool codes = true;
   static constexpr int bytes = 1;
   static constexpr int keys = Keys;
@@ -126,12 +128,13 @@ struct CodeOperands {
   }
 };
 
-template <class Operands_, int Dtype_, int D_, int E_, int Stages_, int Blocks_, bool Notes>
+template <class Operands_, int Stages_, int Blocks_, bool Notes>
 struct RowsShape {
   using Operands = Operands_;
   using TileK = typename Operands::TileK;
   using TileV = typename Operands::TileV;
-  static constexpr int Dtype = Dtype_, D = D_, E = E_, Stages = Stages_, Blocks = Blocks_;
+  static constexpr int Dtype = Operands::Dtype, D = Operands::D, E = Operands::E;
+  static constexpr int Stages = Stages_, Blocks = Blocks_;
   static constexpr int Warps = 4, threads = 32 * Warps, rows = 16 * Warps;
   static constexpr int stage_bytes = TileK::bytes + TileV::bytes;
   static constexpr int sums_bytes = (Warps - 1) * 16 * E * 4;

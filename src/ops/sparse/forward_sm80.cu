@@ -49,6 +49,8 @@ const char* other_list(const SparseAttend& call) {
 Text refuses(const SparseAttend& call) {
   if (const char* field = other_list(call)) return reason_given(field);
   if (!call.list.index) return "index is absent, wanted one";
+  if (call.list.keep * ceil_div(call.list.block_keys, kTileKeys) > kIndexMax)
+    return reason("index.shape[3] (keep)", call.list.keep, "2^30 tiles of keys at most");
   Attend a = call.attend;
   a.sequences.context_len = {};
   if (const char* field = a.not_plain()) return reason_given(field);

@@ -16,7 +16,7 @@ struct ListStages80 {
   static constexpr int stages = row > 128 ? 3 : Operands::codes ? 5 : 4;
 };
 template <class Operands, SparseConfig80 C>
-struct ListShape80 : RowsShape<Operands, C.dtype, C.d, C.e, ListStages80<Operands, C>::stages,
+struct ListShape80 : RowsShape<Operands, ListStages80<Operands, C>::stages,
                                ListStages80<Operands, C>::blocks, true> {};
 
 template <class Operands, SparseConfig80 C>
