@@ -60,6 +60,7 @@ _x_select_line = Op("x_select_line", _abi.XSelectLineParams)
 _x_select_heads = Op("x_select_heads", _abi.XSelectHeadsParams)
 _x_indexed_forward = Op("x_indexed_forward", _abi.XIndexedForwardParams)
 _x_nsa_forward = Op("x_nsa_forward", _abi.XNsaForwardParams)
+_x_nsa_backward = Op("x_nsa_backward", _abi.XNsaBackwardParams)
 _x_project_forward = Op("x_project_forward", _abi.XProjectForwardParams)
 _x_project_backward = Op("x_project_backward", _abi.XProjectBackwardParams)
 

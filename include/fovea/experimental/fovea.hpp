@@ -42,6 +42,7 @@
   X(x_select_heads) \
   X(x_indexed_forward) \
   X(x_nsa_forward) \
+  X(x_nsa_backward) \
   X(x_project_forward) \
   X(x_project_backward)
 

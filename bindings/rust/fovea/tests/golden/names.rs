@@ -48,6 +48,7 @@ names! {
         x_select_heads
         x_indexed_forward
         x_nsa_forward
+        x_nsa_backward
         x_project_forward
         x_project_backward
     }
