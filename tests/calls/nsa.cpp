@@ -21,7 +21,7 @@ const Calls kCalls = {
      "k_compressed v_compressed k_window v_window gate_compressed gate_selected gate_window "
      "query_len key_len compressed_len index_count dq dk dv dk_compressed dv_compressed dk_window "
      "dv_window dgate_compressed dgate_selected dgate_window",
-     "compress_keys=2 compress_step=2 window=3"},
+     "compress_keys=2 compress_step=2 window=3 u=2"},
     {"x_nsa_backward", "given",
      "k_compressed v_compressed gate_window dq dk dv dk_compressed dgate_window",
      "compress_keys=2 compress_step=2 u=2"},

@@ -192,7 +192,7 @@ std::vector<harness::Case> backward_cases() {
                     own = "k_window v_window dk_window dv_window ";
   add.sweep("",
             {{"q:f32", "q:bf16", "q:f16 dout:f32", "q:bf16 dout:f32"},
-             {"b=2", "b=2 " + given, "b=3 query_len key_len compressed_len more=2 " + given},
+             {"b=2", "b=2 " + given, "b=3 query_len key_len compressed_len " + given},
              {"h=4 g=2", "h=8 g=1", "h=2 g=2"},
              {"d=16 e=16", "d=32 e=24"},
              {"s=1 t=150", "s=9 t=100", "s=70 t=70"},

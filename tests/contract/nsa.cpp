@@ -65,7 +65,6 @@ TEST(ContractNsa, Backward) {
   says(without(given, {"k_compressed", "v_compressed"}),
        "x_nsa_backward: dk_compressed is given without k_compressed, wanted both");
   accepts(without(given, {"dq", "dk", "dv", "dk_compressed"}));
-  // Columns that are no compressed key have no length to hide behind.
   says(with(given, "compress_step", 1),
        "x_nsa_backward: k_compressed.shape[1] (u) is 2, wanted 4: compressed keys of 5 keys");
 }

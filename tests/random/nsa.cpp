@@ -42,7 +42,7 @@ void scalars(Draw& d) {
                 keys = most ? std::min(all, most) : all;
   const int64_t own = usual ? 32 : each, from = usual ? 16 : step;
   d.x("u") = (keys < own ? 0 : (keys - own) / from + 1);
-  if (d.has("compressed_len") || !d.knows("dq")) d.x("u") += d.one_of({0, 0, 0, 2});
+  if (!d.knows("dq")) d.x("u") += d.one_of({0, 0, 0, 2});
 }
 
 // A rounding may decide what is selected.

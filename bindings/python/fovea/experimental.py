@@ -3239,8 +3239,7 @@ def nsa_backward(ctx_or_q=None, /, q=None, k=None, v=None, index=None, o_compres
       dgate_window: (b, s, h) as q or f32: needs gate_window
 
     Optional inputs
-      k_compressed: (b, u, g, d) as q: with v_compressed; as many as there are, without
-          compressed_len
+      k_compressed: (b, u, g, d) as q: with v_compressed; u of t keys
       v_compressed: (b, u, g, e) as q
       k_window: (b, t, g, d) as q: with v_window
       v_window: (b, t, g, e) as q

@@ -106,8 +106,8 @@ typedef struct fovea_x_nsa_backward_params {
   fovea_tensor q;               /**< [in] (b, s, h, d) f32 f16 bf16 */
   fovea_tensor k;               /**< [in] (b, t, g, d) as q */
   fovea_tensor v;               /**< [in] (b, t, g, e) as q */
-  fovea_tensor k_compressed;    /**< [in, optional] (b, u, g, d) as q: with v_compressed; as many as
-                                     there are, without compressed_len */
+  fovea_tensor k_compressed;    /**< [in, optional] (b, u, g, d) as q: with v_compressed; u of
+                                     t keys */
   fovea_tensor v_compressed;    /**< [in, optional] (b, u, g, e) as q */
   fovea_tensor k_window;        /**< [in, optional] (b, t, g, d) as q: with v_window */
   fovea_tensor v_window;        /**< [in, optional] (b, t, g, e) as q */

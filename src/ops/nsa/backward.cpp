@@ -48,7 +48,7 @@ void check(const Params& p, const Blocks& a) {
       {&p.dgate_selected, "dgate_selected", &p.gate_selected, "gate_selected"},
       {&p.dgate_window, "dgate_window", &p.gate_window, "gate_window"}};
   for (const auto& [x, name, of, of_name] : needs) check_needs(kOp, *x, name, *of, of_name);
-  if (p.k_compressed.data && !p.compressed_len.data && p.k_compressed.shape[1] != a.compressed)
+  if (p.k_compressed.data && p.k_compressed.shape[1] != a.compressed)
     refuse("%s: k_compressed.shape[1] (u) is %lld, wanted %lld: compressed keys of %lld keys", kOp,
            lld(p.k_compressed.shape[1]), lld(a.compressed), lld(a.keys));
 }
@@ -139,6 +139,7 @@ struct Keys {
   auto part = part_of<fovea_x_sparse_backward_params>(p);
   part.k = p.k, part.v = p.v, part.key_len = p.key_len;
   part.index = Program::given(p.index), part.index_count = p.index_count;
+  if (!a.keys) part.index.shape[3] = 0;  // no entry names a key
   part.block_rows = 1, part.block_keys = static_cast<int32_t>(a.block);
   part.o = p.o_selected, part.lse = p.lse_selected, part.dout = dout;
   part.dq = dq, part.dk = dx.k, part.dv = dx.v;

@@ -4130,7 +4130,7 @@ Sizes are Julia's, fastest first.
 - `lse_selected`: (s, h, b) f32
 - `lse_window`: (s, h, b) f32
 - `dout`: (e, h, s, b) as q or f32: the gradient of o
-- `k_compressed`: (d, g, u, b) as q: with `v_compressed`; as many as there are, without `compressed_len`
+- `k_compressed`: (d, g, u, b) as q: with `v_compressed`; u of t keys
 - `v_compressed`: (e, g, u, b) as q
 - `k_window`: (d, g, t, b) as q: with `v_window`
 - `v_window`: (e, g, t, b) as q

@@ -1701,7 +1701,7 @@ c_struct! {
     q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
     k: fovea_tensor = 104, "`(b, t, g, d)` as q";
     v: fovea_tensor = 200, "`(b, t, g, e)` as q";
-    k_compressed: fovea_tensor = 296, "`(b, u, g, d)` as q: with v_compressed; as many as there are, without compressed_len";
+    k_compressed: fovea_tensor = 296, "`(b, u, g, d)` as q: with v_compressed; u of t keys";
     v_compressed: fovea_tensor = 392, "`(b, u, g, e)` as q";
     k_window: fovea_tensor = 488, "`(b, t, g, d)` as q: with v_window";
     v_window: fovea_tensor = 584, "`(b, t, g, e)` as q";

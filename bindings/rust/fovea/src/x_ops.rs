@@ -1237,7 +1237,7 @@ op! {
         dout set_dout: in, "`(b, s, h, e)` as q or f32: the gradient of o";
     }
     may {
-        k_compressed set_k_compressed: in, "`(b, u, g, d)` as q: with v_compressed; as many as there are, without compressed_len";
+        k_compressed set_k_compressed: in, "`(b, u, g, d)` as q: with v_compressed; u of t keys";
         v_compressed set_v_compressed: in, "`(b, u, g, e)` as q";
         k_window set_k_window: in, "`(b, t, g, d)` as q: with v_window";
         v_window set_v_window: in, "`(b, t, g, e)` as q";
