@@ -241,6 +241,8 @@ std::string Call::canonical(const Field& f, std::string dim) const {
   if (op->find("weight3") && (dim == "g" || dim == "h" || dim == "maps" || dim == "f" ||
                               dim == "words" || dim.rfind("inner", 0) == 0))
     return "fixed";
+  // Summaries of the caller's: heads divide heads, and parts stand side by side.
+  if (dim == "row_heads" || dim == "column_heads" || dim == "summary_width") return "fixed";
   // What lengths decide.
   if (dim == "padded" || dim.find("_blocks") != std::string::npos) return "fixed";
   if ((dim == "n" || dim == "r+1") && op->find("code_t")) return "fixed";

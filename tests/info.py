@@ -78,6 +78,24 @@ class Help(unittest.TestCase):
             self.assertLessEqual(wanted, words)
 
 
+class Recipes(unittest.TestCase):
+    def test_they_are_those_of_python(self):
+        status, out, err = run("--recipes")
+        self.assertEqual((status, err), (0, ""))
+        env = {**os.environ, "PYTHONPATH": str(ROOT / "bindings/python")}
+        done = subprocess.run([sys.executable, "-m", "fovea", "recipes"], capture_output=True, text=True, env=env, check=True)
+        self.assertEqual(out, done.stdout)
+        for row in json.loads((ROOT / "src/recipes.json").read_text())["recipes"]:
+            for text in (row["name"], row["title"], row["paper"], row["operation"], row["words"], *row["needs"], *row["numbers"]):
+                self.assertIn(text, out)
+
+    def test_words_that_python_does_not_know(self):
+        env = {**os.environ, "PYTHONPATH": str(ROOT / "bindings/python")}
+        done = subprocess.run([sys.executable, "-m", "fovea", "recipe"], capture_output=True, text=True, env=env)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("[recipes]", done.stderr)
+
+
 class Calls(unittest.TestCase):
     def test_a_call(self):
         status, out, err = run(f"{CALL} dtype=bf16 causal=1 bias=f16 scale=0.5 --host")
@@ -111,6 +129,7 @@ class Calls(unittest.TestCase):
             ("nothing", "there is no operation 'nothing', wanted one of attention_forward, "),
             ("--nothing", "there is no option --nothing; --help lists them"),
             ("--host", "--host and --cuda go with an operation"),
+            ("--recipes --host", "--recipes stands alone"),
             (f"{CALL} --host --cuda", "one of --host and --cuda, once"),
             (f"{CALL} --cudas", "'--cudas', wanted --cuda or --cuda=0, with the number of a device"),
             (f"{CALL} --cuda=x", "'--cuda=x', wanted --cuda or --cuda=0, with the number of a device"),

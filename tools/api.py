@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the public headers and writes everything that must agree with them.
 
-    tools/api.py            write bindings/, the tables of the contract and of fovea_info, the lists
-                            of fovea.h and core.h, core.h's version into the manifests of Rust and
-                            Julia
+    tools/api.py            write bindings/, the tables of the contract, of src/recipes.json and of
+                            fovea_info, the lists of fovea.h and core.h, core.h's version into the
+                            manifests of Rust and Julia
     tools/api.py --check    exit 1 and list the files that are not what would be written
     tools/api.py --gate     exit 1 unless every lib/abi/<release>.json is a prefix of today's ABI
     tools/api.py --headers DIR   read the headers of another folder (with any of the above)
@@ -20,11 +20,11 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-EMITTERS = ["emit_cpp", "emit_python", "emit_rust", "emit_julia"]
+EMITTERS = ["emit_cpp", "emit_python", "emit_rust", "emit_julia", "emit_recipes"]
 MANIFESTS = ["bindings/rust/fovea-sys/Cargo.toml", "bindings/rust/fovea/Cargo.toml",
              "bindings/julia/Fovea/Project.toml", "bindings/julia/build_tarballs.jl"]
 
-SCALARS = {"int64_t": (8, "i64"), "float": (4, "f32"), "int32_t": (4, "i32"), "size_t": (8, "size"), "void*": (8, "pointer")}
+SCALARS = {"int64_t": (8, "i64"), "float": (4, "f32"), "int32_t": (4, "i32"), "size_t": (8, "size"), "void*": (8, "pointer"), "const char*": (8, "text")}
 ORDER = {"size": 0, "tensor": 1, "i64": 2, "f32": 3, "i32": 4, "reserved": 5}
 DTYPES = "f32 f16 bf16 e4m3 e5m2 e2m1 i8 i32 i64 u8 i4 e8m0".split()
 # Names that the comments of any header may use for an extent: what it is in the small calls of the
@@ -218,7 +218,7 @@ def read_struct(reader, name, doc, structs, enums, constants):
         line = reader.declaration()
         if line == f"}} {name};":
             break
-        m = re.fullmatch(r"  (void\*|\w+) (\w+)(?:\[(\w+)\])?;\s*(?:/\*\*< (.+) \*/)?", line)
+        m = re.fullmatch(r"  (void\*|const char\*|\w+) (\w+)(?:\[(\w+)\])?;\s*(?:/\*\*< (.+) \*/)?", line)
         if not m:
             reader.refuse("wanted `  type name; /**< comment */`, one field a line")
         ctype, field, count, comment = m[1], m[2], m[3], m[4] or ""

@@ -23,6 +23,7 @@ import api as parser
 import docs_sentences
 import docs_snippets
 import docs_text
+import emit_recipes
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 INCLUDE = ROOT / "include/fovea"
@@ -306,27 +307,51 @@ class Site:
             )
             out.append(f"### {enum['name']}\n\n{docs_text.markdown(enum['doc'], prose)}")
             out.append(f"| name | value | meaning |\n| --- | --- | --- |\n{rows}\n")
-        if header == "core.h":
-            out += self.core(prose)
-        return "\n".join(out)
+        return "\n".join([*out, *self.declared(header, prose)])
 
-    def core(self, prose):
-        tensor = next(s for s in self.api["structs"] if s["name"] == "fovea_tensor")
-        rows = "\n".join(
-            f"| `{f['name']}` | `{f['type']}{'[' + str(f['count']) + ']' if f['count'] > 1 else ''}` | {prose.cell(f['doc'])} |"
-            for f in tensor["fields"]
-        )
-        out = ["## fovea_tensor\n", docs_text.markdown(tensor["doc"], prose)]
-        out.append(f"| field | type | meaning |\n| --- | --- | --- |\n{rows}\n")
-        for opaque in self.api["opaque"]:
+    def declared(self, header, prose):
+        """What a header declares beside operations and enums."""
+        out = []
+        for struct in self.api["structs"]:
+            if struct["header"] != header or struct["name"].endswith("_params"):
+                continue
+            rows = "\n".join(
+                f"| `{f['name']}` | `{f['type']}{'[' + str(f['count']) + ']' if f['count'] > 1 else ''}` | {prose.cell(f['doc'])} |"
+                for f in struct["fields"]
+            )
+            out += [f"## {struct['name']}\n", docs_text.markdown(struct["doc"], prose)]
+            out.append(f"| field | type | meaning |\n| --- | --- | --- |\n{rows}\n")
+        for opaque in self.api["opaque"] if header == "core.h" else []:
             out += [f"## {opaque['name']}\n", docs_text.markdown(opaque["doc"], prose)]
-        out.append("## Functions\n")
-        for f in self.api["functions"]:
-            if "op" not in f:
-                args = ", ".join(f"{a['type']} {a['name']}" for a in f["args"]) or "void"
-                out.append(f"### {f['name']}\n\n```c\n{f['returns']} {f['name']}({args});\n```\n")
-                out.append(docs_text.markdown(f["doc"], prose))
+        functions = [f for f in self.api["functions"] if f["header"] == header and "op" not in f]
+        if functions:
+            out.append("## Functions\n")
+        for f in functions:
+            args = ", ".join(f"{a['type']} {a['name']}" for a in f["args"]) or "void"
+            out.append(f"### {f['name']}\n\n```c\n{f['returns']} {f['name']}({args});\n```\n")
+            out.append(docs_text.markdown(f["doc"], prose))
         return out
+
+    # ---- methods by name
+
+    def methods(self, prose):
+        """A table of src/recipes.json, and what each method's words are."""
+        rows = emit_recipes.recipes(self.api)
+        out = ["| name | paper | operation | numbers | to be given | trained by |", "| --- " * 6 + "|"]
+        for row in rows:
+            code = lambda words: " ".join(f"`{word}`" for word in words)
+            cells = [
+                f"[`{row['name']}`](#{row['name']})",
+                f"[{row['paper']}](https://arxiv.org/abs/{row['paper']}), {row['year']}",
+                prose.named(row["operation"]),
+                code(emit_recipes.numbers_text(row).split()),
+                code(row["needs"]),
+                prose.named(row["backward"]) if row["backward"] else "",
+            ]
+            out.append(f"| {' | '.join(cells)} |")
+        for row in rows:
+            out.append(f"\n### {row['name']}\n\n{row['title']}. {prose(row['words'])}")
+        return "\n".join(out)
 
     # ---- files of the repository
 
@@ -350,7 +375,8 @@ class Site:
                 return f"[{label}]({prose.up}{places[path]}{'#' + anchor if anchor else ''})"
             return label
 
-        text, out = text.replace("<!-- the table of fovea.h -->", bits()), []
+        text = text.replace("<!-- the table of fovea.h -->", bits())
+        text, out = text.replace("<!-- the methods by name -->", self.methods(prose)), []
         for at, part in enumerate(re.split(r"(^```.*?^```$)", text, flags=re.M | re.S)):
             if at % 2 == 0:
                 part = re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", link, part)

@@ -190,6 +190,19 @@ def experimental_hpp(api):
 {operations(api, "FOVEA_CPP_OPERATIONS_EXPERIMENTAL", True)}
 namespace fovea {{
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)
+
+/** Writes the numbers of a method into `p`, after the tensors that it needs: see recipe.h. */
+template <class Params>
+[[nodiscard]] fovea_status try_recipe(const char* name, Params& p) noexcept {{
+  return fovea_x_recipe_apply(name, Operation<Params>::name(), &p);
+}}
+
+#if defined(__cpp_exceptions)
+template <class Params>
+void recipe(const char* name, Params& p) {{
+  check(try_recipe(name, p));
+}}
+#endif
 }}
 
 #endif

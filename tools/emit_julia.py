@@ -47,7 +47,7 @@ def julia_type(ctype, api):
 
 
 def field_type(field):
-    ty = {"size": "Csize_t", "pointer": "Ptr{Cvoid}", "tensor": "Tensor"}.get(field["kind"]) or SCALARS[field["kind"]]
+    ty = {"size": "Csize_t", "pointer": "Ptr{Cvoid}", "text": "Ptr{UInt8}", "tensor": "Tensor"}.get(field["kind"]) or SCALARS[field["kind"]]
     return ty if field["count"] == 1 else f"NTuple{{{field['count']},{ty}}}"
 
 

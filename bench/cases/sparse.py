@@ -101,6 +101,60 @@ class Sparse(Case):
         return Own(self.op, ctx, q, k, v, compared=0, **fields), dense
 
 
+@dataclasses.dataclass(frozen=True)
+class ListDecode(Case):
+    """One query row a sequence, whose key heads see `count` random blocks of `block` keys each, beside
+    our own decode over all keys.  The rate is that of the keys that are listed."""
+
+    b: int
+    h: int
+    g: int
+    t: int
+    block: int
+    count: int
+    page: int = 0
+    codes: bool = False
+    d: int = 128
+    dtype: str = "bf16"
+    unit, scale = "GB/s", 1e-9
+    family = "x_sparse"
+    limit = 0  # the peer computes something else
+    peer = "fovea dense"
+
+    def words(self):
+        yield f"list_decode_b{self.b}_n{size(self.t)}_block{self.block}_count{self.count}"
+        yield f"page{self.page}" if self.page else None
+        yield None if (self.h, self.g) == (32, 8) else f"h{self.h}_g{self.g}"
+        yield "e4m3" if self.codes else None
+
+    @property
+    def work(self):
+        row = self.d * (1 if self.codes else self.itemsize) + (4 if self.codes else 0)
+        keys = self.count * self.block * self.g * 2 * row
+        return (keys + 2 * self.h * self.d * self.itemsize) * self.b
+
+    bytes = work
+
+    def setup(self, ctx, device, seed):
+        normal = self.draw(device, seed)
+        q = normal(self.b, 1, self.h, self.d)
+        k, v = (normal(self.b, self.t, self.g, self.d) for _ in "kv")
+        rank = torch.rand(self.b, self.g, self.t // self.block, device=device)
+        index = rank.topk(self.count).indices.sort().values[:, :, None].int().contiguous()
+        place = {}
+        if self.page:
+            order = torch.randperm(self.b * self.t // self.page, device=device)
+            k, v = (x.reshape(-1, self.page, self.g, self.d)[order] for x in (k, v))
+            place["page_table"] = order.argsort().reshape(self.b, -1).int()
+        dense = Own("attention_forward", ctx, q, k, v, compared=0, **place)
+        if self.codes:
+            scale = [x.abs().amax(-1, keepdim=True).float() / 448 for x in (k, v)]
+            k, v = ((x / s).to(torch.float8_e4m3fn) for x, s in zip((k, v), scale))
+            place |= {"k_scale": scale[0], "v_scale": scale[1]}
+        fields = {"index": index, "block_rows": 1, "block_keys": self.block, **place}
+        return Own(self.op, ctx, q, k, v, compared=0, **fields), dense
+
+
 def host():
     for keep in (100, 25):
         yield Sparse(1, 8, 2048, 128, 64, 64, keep, dtype="f32")
@@ -118,6 +172,13 @@ def cuda():
         for block in (128, 64):
             yield Sparse(1, 2048 // d, 16384, d, block, block, 25)
     yield Sparse(1, 32, 16384, 128, 64, 64, 25, g=8, x=8)
+    for block, count in ((1, 2048), (16, 128), (64, 32)):
+        for page in (0, 16) if block > 1 else (0, 64):
+            yield ListDecode(8, 32, 8, 32768, block, count, page)
+    yield ListDecode(64, 32, 8, 32768, 1, 2048)
+    yield ListDecode(64, 32, 8, 32768, 16, 128, 16)
+    yield ListDecode(8, 32, 8, 32768, 1, 2048, codes=True)
+    yield ListDecode(64, 32, 8, 32768, 16, 128, 16, codes=True)
     # NSA's selected branch, MSA, MoBA as one list a block of rows.
     yield Sparse(1, 64, 65536, 128, 1, 64, count=16, g=4, x=4)
     yield Sparse(1, 64, 65536, 128, 1, 128, count=16, g=4, x=4)

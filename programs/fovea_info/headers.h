@@ -18,6 +18,8 @@
 #include "fovea/experimental/sparse.h"
 #include "fovea/experimental/select.h"
 #include "fovea/experimental/indexed.h"
+#include "fovea/experimental/pooled.h"
 #include "fovea/experimental/nsa.h"
 #include "fovea/experimental/project.h"
+#include "fovea/experimental/recipe.h"
 #include "fovea/experimental/summary.h"

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "call.h"
+#include "fovea/experimental/recipe.h"
 #include "report.h"
 
 namespace info {
@@ -15,6 +16,7 @@ constexpr char kUsage[] =
     "usage: fovea_info                          what the library and this machine are\n"
     "       fovea_info OPERATION NAME=VALUE ... which kernel would serve the call, and why\n"
     "       fovea_info OPERATION --help         the names that the operation has\n"
+    "       fovea_info --recipes                the methods by name: papers and calls\n"
     "\n"
     "Nothing is computed and no memory is taken: the call is planned, as its workspace query "
     "does.\n"
@@ -38,7 +40,7 @@ constexpr char kUsage[] =
     "Operations:\n";
 
 struct Options {
-  bool help = false, backend_given = false;
+  bool help = false, recipes = false, backend_given = false;
   fovea_backend backend = FOVEA_HOST;
   int32_t device = 0;
   Words words;
@@ -50,6 +52,8 @@ Options read(int count, char** arguments) {
     const std::string word = arguments[i];
     if (word == "--help" || word == "-h") {
       options.help = true;
+    } else if (word == "--recipes") {
+      options.recipes = true;
     } else if (word == "--host" || word.substr(0, 6) == "--cuda") {
       const fovea_backend backend = word == "--host" ? FOVEA_HOST : FOVEA_CUDA;
       if (options.backend_given) throw Misuse("one of --host and --cuda, once");
@@ -72,6 +76,22 @@ Options read(int count, char** arguments) {
 
 void list_operations() {
   for (const Operation& op : operations()) std::printf("  %s\n", op.name.c_str());
+}
+
+// As `python -m fovea recipes` has them.
+void list_recipes() {
+  for (int64_t i = 0; i < fovea_x_recipe_count(); ++i) {
+    fovea_x_recipe r = {};
+    r.struct_size = sizeof r;
+    if (fovea_x_recipe_at(i, &r)) throw std::runtime_error(fovea_last_error());
+    Words call = {r.operation};
+    for (const std::string& need : split(r.needs)) call.push_back(need + "=...");
+    for (const std::string& number : split(r.numbers)) call.push_back(number);
+    std::printf("%s%-20s %s, arXiv %s (%d)\n    %s\n", i ? "\n" : "", r.name, r.title, r.paper,
+                static_cast<int>(r.year), joined(call).c_str());
+    if (*r.backward) std::printf("    trained by %s\n", r.backward);
+    std::printf("    %s\n", r.words);
+  }
 }
 
 void help_with(const Operation& op) {
@@ -161,6 +181,10 @@ int plan(const Options& options) {
 
 int run(int count, char** arguments) {
   const Options options = read(count - 1, arguments + 1);
+  if (options.recipes) {
+    if (count > 2) throw Misuse("--recipes stands alone");
+    return list_recipes(), 0;
+  }
   if (!options.words.empty()) return plan(options);
   if (options.help) {
     std::fputs(kUsage, stdout);

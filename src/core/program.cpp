@@ -18,7 +18,7 @@ fovea_tensor Program::array(fovea_dtype dtype, std::initializer_list<int64_t> sh
   const auto at = [&](int axis) { return axis < x.ndim ? x.shape[axis] : int64_t{1}; };
   const auto slot = arrays_.add<unsigned char>(dtype_bytes(dtype), at(0), at(1), at(2), at(3));
   x.data = static_cast<unsigned char*>(base_) + slot.offset;
-  return x;
+  return given(x);  // a workspace of no bytes is at NULL
 }
 
 void Program::part(const Contract& contract, const void* params,

@@ -495,7 +495,7 @@ class SparseCases {
                                              {130, 260}, {33, 500}, {3, 1}};
     static constexpr int64_t blocks[][3] = {{16, 16, 0},  {64, 64, 0}, {128, 128, 0}, {1, 1, 0},
                                             {1, 64, 0},   {1, 4, 0},   {64, 16, 0},   {48, 100, 0},
-                                            {16, 64, 16}, {3, 5, 2},   {128, 1, 0}};
+                                            {16, 64, 16}, {3, 5, 2},   {128, 1, 0},   {1, 200, 0}};
     c.dtype = kDtypes[v[0]];
     c.h = heads[v[1]][0], c.g = heads[v[1]][1], c.x = heads[v[1]][2];
     c.d = widths[v[2]][0], c.e = widths[v[2]][1];
@@ -513,7 +513,7 @@ class SparseCases {
     c.b = c.cost() < 4000000 ? 3 : 1;
     return c;
   }
-  static std::vector<int> axes() { return {3, 7, 5, 6, 11, 3, 6, 2, 4, 5, 2, 2, 2, 5, 2}; }
+  static std::vector<int> axes() { return {3, 7, 5, 6, 12, 3, 6, 2, 4, 5, 2, 2, 2, 5, 2}; }
   static bool fits(const SparseCase& c) {
     const bool clusters =
         c.blocks == Blocks::clusters || c.blocks == Blocks::rows || c.blocks == Blocks::keys;

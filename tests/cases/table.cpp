@@ -63,6 +63,7 @@ TableCall::TableCall(const char* op, const std::string& words, uint64_t seed)
     : call(empty_call(*contract::find_op(op))),
       letters(contract::small_extents()),
       op_(*contract::find_op(op)),
+      words_(words),
       seed_(seed) {
   for (const std::string& word : contract::split(words)) {
     const size_t at = word.find_first_of(":=");
@@ -109,6 +110,15 @@ void TableCall::outputs() {
     if (f.kind == contract::tensor && f.output && !f.inout && has(f.name))
       add_field(call, f.name, letters, lay, dtypes_.count(f.name) ? dtypes_.at(f.name) : -1,
                 has("page_table"));
+}
+
+void TableCall::apply(const std::string& recipe) {
+  harness::must(fovea_x_recipe_apply(recipe.c_str(), op_.name, call.params.data()), op_.name);
+  for (const std::string& word : contract::split(words_)) {
+    const size_t at = word.find('=');
+    const contract::Field* f = at == std::string::npos ? nullptr : op_.find(word.substr(0, at));
+    if (f) set_number(call, *f, word.substr(at + 1));
+  }
 }
 
 void TableCall::expect(const std::vector<Expected>& expected) {
@@ -173,8 +183,8 @@ Table& Table::kernel(const char* note, const std::vector<std::string>& words,
 }
 
 void Table::add(const std::string& words, const std::string& note, bool small, const char* kernel) {
-  const auto build = [op = op_, words, oracle = oracle_, fills = fills_, shape = shape_,
-                      contents = contents_](uint64_t seed) {
+  const auto draw = [op = op_, words, oracle = oracle_, fills = fills_, shape = shape_,
+                     contents = contents_, recipe = recipe_](uint64_t seed) {
     TableCall made(op, words, seed);
     if (shape) shape(made);
     made.inputs();
@@ -196,10 +206,20 @@ void Table::add(const std::string& words, const std::string& note, bool small, c
         call.account(i, [&](const int64_t* at) { return at[1] < made.rows_of(at[0]); });
     }
     made.outputs();
+    if (!recipe.empty()) made.apply(recipe);
     made.expect(oracle(made));
     return std::move(made.call);
   };
-  cases_.push_back({op_, name_of_words(words, note), build, kernel, "", small});
+  const auto build = [draw, words](uint64_t seed) {
+    for (uint64_t attempt = 0; attempt < 60; ++attempt) try {
+        return draw(seed + attempt * 0x9e37);
+      } catch (const Close&) {
+      }
+    throw std::runtime_error(words + ": every draw is close");
+  };
+  const std::string of = recipe_.empty() ? "" : "recipe_" + recipe_ + "_";
+  cases_.push_back(
+      {op_, of + name_of_words(words, note), build, kernel, "", small, false, recipe_});
 }
 
 }  // namespace cases

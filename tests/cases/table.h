@@ -21,6 +21,9 @@ size_t add_field(harness::Call& call, const std::string& name, const Letters& le
                  harness::Lay lay, int dtype = -1, bool paged = false);
 bool has_field(const harness::Call& call, const std::string& name);
 
+// Thrown by an oracle whose choice hangs on a rounding: the inputs are drawn again.
+struct Close {};
+
 // A result of an oracle for one output.
 struct Expected {
   std::string name;
@@ -71,6 +74,8 @@ class TableCall {
   // be.
   void inputs(const std::vector<std::string>& later = {});
   void outputs();
+  // The numbers of a method; those of the words stand.
+  void apply(const std::string& recipe);
   void expect(const std::vector<Expected>& expected);
 
   harness::Call call;
@@ -85,6 +90,7 @@ class TableCall {
   const contract::Op& op_;
   std::map<std::string, int> dtypes_;
   std::map<std::string, bool> given_;
+  const std::string words_;
   uint64_t seed_;
 };
 
@@ -114,6 +120,12 @@ class Table {
     return *this;
   }
 
+  // The calls are those of a method by its name, experimental/recipe.h.
+  Table& recipe(const char* name) {
+    recipe_ = name;
+    return *this;
+  }
+
   // A covering array: every pair of words of any two axes is in a case.
   Table& sweep(const std::vector<std::vector<std::string>>& axes, uint64_t seed);
   // One case for each, which `note` ends in.  `small` ones are golden vectors.
@@ -130,6 +142,7 @@ class Table {
   std::map<std::string, Fill> fills_;
   Shape shape_;
   Contents contents_;
+  std::string recipe_;
   std::vector<harness::Case> cases_;
 };
 

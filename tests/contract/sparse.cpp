@@ -17,9 +17,10 @@ TEST(ContractSparse, Blocks) {
     for (const int64_t bad : {0, -1, 129}) {
       says(with(lists, "block_rows", bad),
            op + "block_rows is " + std::to_string(bad) + ", wanted 1 .. 128");
-      says(with(lists, "block_keys", bad),
-           op + "block_keys is " + std::to_string(bad) + ", wanted 1 .. 128");
     }
+    for (const int64_t bad : {0, -1, 65537})
+      says(with(lists, "block_keys", bad),
+           op + "block_keys is " + std::to_string(bad) + ", wanted 1 .. 65536");
     const int64_t keys = std::string(name) == "x_sparse_forward" ? 2 : 1;
     says(with(lists, "entry_keys", keys + 1), op + "entry_keys is " + std::to_string(keys + 1) +
                                                   ", wanted 1 .. " + std::to_string(keys));

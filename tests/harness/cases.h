@@ -16,6 +16,7 @@ struct Case {
   std::string cuda_kernel, host_kernel;  // see check()
   bool tiny = false;                     // written to tests/golden by --export
   bool bits_may_differ = false;          // nondeterministic = 1
+  std::string recipe;                    // the method that gave the call its numbers
 };
 
 inline uint64_t seed_of(const std::string& name) {

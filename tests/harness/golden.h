@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Golden vectors: tests/golden/<op>_<case>.safetensors, written by `conformance --export <dir>`.
+// Golden vectors: tests/golden/<op>_<case>.safetensors, and recipe_<name>_<case>.safetensors for
+// the methods by name, written by `conformance --export <dir>`.
 //
 // A file is a safetensors file: 8 bytes little-endian header length n, n bytes of JSON, raw
 // little-endian tensor bytes.  The JSON maps a tensor's name to {"dtype", "shape", "data_offsets":
@@ -9,6 +10,8 @@
 //   op         the operation, "attention_forward": call fovea_<op>
 //   params     a JSON object of the scalar fields that are not 0, {"causal": 1, "softcap": 2.0};
 //              every other scalar field is 0
+//   recipe     of some: the method by whose name the call is made, "streamingllm"; params then has
+//              the scalar fields that differ from the method's numbers
 //   outputs    comma list of the fields the op writes, "o,lse"
 //   tolerance  decimal number, see below; "0" = bit for bit
 // A tensor is named as its field of fovea_<op>_params.  Fields that the file does not hold are not
@@ -76,7 +79,7 @@ inline std::string json_number(double x) {
 
 class Golden {
  public:
-  explicit Golden(const Call& call) {
+  explicit Golden(const Call& call, const std::string& recipe = "") {
     std::string outputs;
     for (size_t i = 0; i < call.fields.size(); ++i) {
       const Field& f = call.fields[i];
@@ -89,19 +92,16 @@ class Golden {
         if (f.exact.written[n]) after[n] = f.exact.value[n];
       tensor(f, f.role == Role::out ? f.name : f.name + ".after", after);
     }
+    const std::vector<uint8_t> base = unsaid(call, recipe);
     std::string params;
-    for (const contract::Field& f : contract::find_op(call.op.name)->fields) {
-      double x = 0;
-      const uint8_t* at = call.params.data() + f.offset;
-      if (f.kind == contract::f32) x = oracle::bits_at<float>(at);
-      if (f.kind == contract::i64) x = static_cast<double>(oracle::bits_at<int64_t>(at));
-      if (f.kind == contract::i32) x = oracle::bits_at<int32_t>(at);
-      if (x != 0)
+    for (const contract::Field& f : contract::find_op(call.op.name)->fields)
+      if (const double x = number(f, call.params); x != number(f, base))
         params += (params.empty() ? "" : ", ") + ("\\\"" + f.name + "\\\": ") + json_number(x);
-    }
-    header_ = "{\"__metadata__\": {\"op\": \"" + std::string(call.op.name) + "\", \"params\": \"{" +
-              params + "}\", \"outputs\": \"" + outputs + "\", \"tolerance\": \"" +
-              json_number(golden_tolerance(call)) + "\"}" + tensors_ + "}";
+    const std::string method = recipe.empty() ? "" : "\"recipe\": \"" + recipe + "\", ";
+    header_ = "{\"__metadata__\": {\"op\": \"" + std::string(call.op.name) + "\", " + method +
+              "\"params\": \"{" + params + "}\", \"outputs\": \"" + outputs +
+              "\", \"tolerance\": \"" + json_number(golden_tolerance(call)) + "\"}" + tensors_ +
+              "}";
     while (header_.size() % 8) header_ += ' ';
   }
 
@@ -118,6 +118,31 @@ class Golden {
   }
 
  private:
+  // A scalar of a call; 0 of other fields.
+  static double number(const contract::Field& f, const std::vector<uint8_t>& params) {
+    const uint8_t* at = params.data() + f.offset;
+    if (f.kind == contract::f32) return oracle::bits_at<float>(at);
+    if (f.kind == contract::i64) return static_cast<double>(oracle::bits_at<int64_t>(at));
+    return f.kind == contract::i32 ? oracle::bits_at<int32_t>(at) : 0;
+  }
+
+  // The scalars where params does not say: 0, or the numbers of a method.
+  static std::vector<uint8_t> unsaid(const Call& call, const std::string& recipe) {
+    std::vector<uint8_t> params = call.params;
+    fovea_x_recipe method = {};
+    method.struct_size = sizeof method;
+    std::string written = " ";
+    if (!recipe.empty()) {
+      must(fovea_x_recipe_get(recipe.c_str(), &method), call.op.name);
+      must(fovea_x_recipe_apply(recipe.c_str(), call.op.name, params.data()), call.op.name);
+      written += method.numbers;
+    }
+    for (const contract::Field& f : contract::find_op(call.op.name)->fields)
+      if (number(f, params) != 0 && written.find(" " + f.name + "=") == std::string::npos)
+        std::memset(params.data() + f.offset, 0, f.kind == contract::i64 ? 8 : 4);
+    return params;
+  }
+
   void tensor(const Field& f, const std::string& name, const std::vector<double>& values) {
     const size_t begin = bytes_.size(),
                  size = static_cast<size_t>(oracle::bytes_of(f.tensor.dtype));
@@ -145,7 +170,9 @@ inline int export_golden(const std::vector<Case>& cases, const std::string& fold
   for (const Case& c : cases) {
     if (!c.tiny) continue;
     const Call call = c.build(seed_of(c.name));
-    Golden(call).write(folder + "/" + c.op + "_" + std::to_string(++count[c.op]) + ".safetensors");
+    const std::string file = c.recipe.empty() ? c.op : "recipe_" + c.recipe;
+    const std::string number = std::to_string(++count[file]);
+    Golden(call, c.recipe).write(folder + "/" + file + "_" + number + ".safetensors");
     ++written;
   }
   return written;

@@ -4,6 +4,7 @@
 and the reason.  Then the ABI gate: appends pass, everything else does not.  Then what people read: the
 glossary of core.h is DIMS of tools/api.py, lines and sentences are short."""
 import copy
+import json
 import pathlib
 import re
 import shutil
@@ -14,6 +15,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import api  # noqa: E402
+import emit_recipes  # noqa: E402
 
 # header, what is there, what is put there, words of the refusal
 WRONG = [
@@ -175,6 +177,62 @@ class Version(unittest.TestCase):
             self.assertEqual(after.replace("7.8.9", now), before, path)
             places += after.count("7.8.9")
         self.assertEqual(places, 5)  # fovea needs fovea-sys of its own version
+
+
+# What is there in a row of src/recipes.json, what is put there, words of the refusal.
+WRONG_RECIPES = [
+    ({"name": "MoA"}, "wanted a name of letters"),
+    ({"paper": "FlashAttention"}, "wanted an arXiv number"),
+    ({"year": "2024"}, "year is '2024', wanted a int"),
+    ({"title": None}, "title is None, wanted a str"),
+    ({"author": "somebody"}, "there is no key author"),
+    ({"operation": "attention"}, "operation is 'attention', wanted a row of src/ops.inc"),
+    ({"backward": "attention"}, "backward is 'attention', wanted a row of src/ops.inc"),
+    ({"numbers": {"window": 4}}, "x_select_token has no number window"),
+    ({"numbers": {"k": 4}}, "x_select_token has no number k"),
+    ({"numbers": {"reserved": 4}}, "x_select_token has no number reserved"),
+    ({"numbers": {"count": 4.5}}, "count is 4.5, wanted an integer that int64_t holds"),
+    ({"numbers": {"causal": 2**31}}, "wanted an integer that int32_t holds"),
+    ({"numbers": {"count": 0}}, "count is 0, which it is anyway"),
+    ({"numbers": {"count": "many"}}, "count is 'many', wanted a number: it is no enum"),
+    ({"numbers": {"ratio": True}}, "ratio is True, wanted a number"),
+    ({"numbers": {"measure": "cosine"}}, "measure is 'cosine', wanted one of dot, relu_weighted"),
+    ({"numbers": {"measure": 1}}, "measure is 1, wanted one of dot, relu_weighted"),
+    ({"needs": ["count"]}, "no optional input or number count that numbers lacks"),
+    ({"needs": ["scale"]}, "no optional input or number scale"),
+    ({"needs": ["kept_score"]}, "x_select_token has no optional input or number kept_score"),
+    ({"words": "No full stop"}, "wanted sentences of at most 25 words"),
+    ({"words": " ".join(["word"] * 26) + "."}, "wanted sentences of at most 25 words"),
+]
+
+
+class Recipes(unittest.TestCase):
+    ROW = {"name": "indexer", "title": "An indexer", "paper": "2512.02556", "year": 2025, "operation": "x_select_token",
+           "numbers": {"count": 2048, "ratio": 0.5, "measure": "relu_weighted"}, "needs": ["weight"], "words": "It selects."}
+
+    def setUp(self):
+        self.abi = api.parse(ROOT / "include/fovea")
+
+    def test_a_row_is_read(self):
+        row = emit_recipes.check(self.abi, self.ROW)
+        self.assertEqual([(f["name"], value) for f, _, value in row["rows"]], [("count", 2048), ("ratio", 0.5), ("measure", 1)])
+        self.assertEqual(emit_recipes.numbers_text(row), "count=2048 ratio=0.5 measure=relu_weighted")
+
+    def test_wrong_rows_are_refused(self):
+        for put, reason in WRONG_RECIPES:
+            with self.subTest(put=put), self.assertRaises(SystemExit) as refused:
+                emit_recipes.check(self.abi, {**self.ROW, **put})
+            self.assertIn(reason, str(refused.exception))
+            self.assertIn("api.py: src/recipes.json: ", str(refused.exception))
+
+    def test_rows_stand_sorted(self):
+        rows = json.loads((ROOT / emit_recipes.SOURCE).read_text())["recipes"]
+        for wrong in (rows[::-1], rows + rows[-1:]):
+            with tempfile.TemporaryDirectory() as folder, self.assertRaises(SystemExit) as refused:
+                path = pathlib.Path(folder) / "recipes.json"
+                path.write_text(json.dumps({"recipes": wrong}))
+                emit_recipes.recipes(self.abi, path)
+            self.assertIn("wanted rows sorted by name, each once", str(refused.exception))
 
 
 class Gate(unittest.TestCase):

@@ -214,6 +214,17 @@ void operations() {
   EXPECT_TEXT(names.c_str(), fovea_build_get(FOVEA_BUILD_OPERATIONS));  // all of the library's
 }
 
+void methods() {
+  auto p = fovea::params<fovea_attention_forward_params>();
+  fovea::recipe("streamingllm", p);
+  EXPECT(p.causal == 1 && p.sink_keys == 4 && p.window_left == 2000);
+  EXPECT(fovea::try_recipe("moa", p) == FOVEA_INVALID_ARGUMENT);
+  EXPECT_ERROR(FOVEA_INVALID_ARGUMENT, "there is no 'none'", fovea::recipe("none", p));
+  auto other = fovea::params<fovea_merge_forward_params>();
+  EXPECT_ERROR(FOVEA_INVALID_ARGUMENT, "operation is merge_forward",
+               fovea::recipe("streamingllm", other));
+}
+
 }  // namespace
 
 int main() {
@@ -222,6 +233,7 @@ int main() {
   views();
   attention();
   operations();
+  methods();
   check_plain();
   std::printf("hpp: %d failures\n", failures);
   return failures != 0;

@@ -160,7 +160,8 @@ class SelectOracle {
   // The list rows of a sequence.
   std::vector<SelectRow> rows_of(int64_t r) const {
     const Sequence q = sequence(at_, r);
-    const int64_t first = at_.query_start ? at_.query_start.integer(r) / block_rows_ + r : 0;
+    const int64_t start = at_.query_start ? at_.query_start.integer(r) : 0;
+    const int64_t first = at_.query_start && block_rows_ > 1 ? start / block_rows_ + r : start;
     std::vector<SelectRow> rows;
     for (int64_t i = 0; i * block_rows_ < q.rows; ++i) {
       SelectRow at;

@@ -48,7 +48,7 @@ class LineOracle {
   void each_row(F f) const {
     for (int64_t r = 0; r < sequences_; ++r) {
       const Sequence q = sequence(at_, r);
-      const int64_t first = at_.query_start ? at_.query_start.integer(r) / rows_ + r : 0;
+      const int64_t first = rows_ == 1 ? q.row : at_.query_start ? q.row / rows_ + r : 0;
       for (int64_t i = 0; i * rows_ < q.rows; ++i) f(q, i, first + i);
     }
   }

@@ -83,7 +83,7 @@ class Probe {
     const int64_t n = p_.block_sum.data ? p_.block_sum.shape[2] : p_.block_max.shape[2];
     for (int64_t I = 0; I < row_blocks(s); ++I)
       for (int64_t J = 0; J < u(); ++J) {
-        const int64_t row = I + (places_.query_start ? s.row / rows + s.r : 0);
+        const int64_t row = I + (rows == 1 ? s.row : places_.query_start ? s.row / rows + s.r : 0);
         if (row >= n) continue;
         const int64_t at = ((s.batch * x_ + x) * n + row) * u() + J;
         if (p_.block_sum.data)

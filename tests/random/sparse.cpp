@@ -35,7 +35,8 @@ void blocks(Draw& d) {
   const int64_t sizes[] = {1, 1, 2, 4, 16, 17, 64, 64, 100, 128};
   const auto size = [&] { return sizes[d.one_of({0, 1, 2, 3, 4, 5, 6, 7, 8, 9})]; };
   const bool listed = d.has("index") || d.has("column");
-  const int64_t rows = size(), keys = d.has("index_bias") ? 1 : size();
+  const int64_t rows = size();
+  const int64_t keys = d.has("index_bias") ? 1 : d.one_in(8) ? 300 : size();
   if (listed && !d.has("row_begin")) {
     d.set("block_rows", static_cast<int32_t>(rows));
     const int64_t blocks =

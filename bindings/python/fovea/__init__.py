@@ -23,6 +23,7 @@ then that of the first array's device.
     collect_env                        a report of it for issues: python -m fovea
     InvalidArgument, Unsupported, OutOfMemory, DeviceError, InternalError
                                        a FoveaError, and the sentence that says why
+    recipe, recipes                    methods by name: recipe("streamingllm")(q, k, v)
     experimental                       operations outside the ABI promise
     fovea.torch, fovea.transformers    gradients in PyTorch; attn_implementation="fovea".  Neither
                                        is imported with fovea
@@ -59,6 +60,7 @@ from ._info import (
 )
 from ._library import library_path as library_path
 from ._op import prepare as prepare, workspace_bytes as workspace_bytes
+from ._recipe import Recipe as Recipe, recipe as recipe, recipes as recipes
 from ._session import TraceSession as TraceSession
 from .ops import *  # noqa: F403
 

@@ -16,8 +16,8 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_group_norm_backward, _x_sparse_forward, _x_sparse_backward, _x_select_block,
                  _x_pool_forward, _x_pool_backward, _x_probe_forward, _x_combine_forward,
                  _x_combine_backward, _x_compare_forward, _x_cache_step, _x_select_token,
-                 _x_select_line, _x_select_heads, _x_indexed_forward, _x_nsa_forward,
-                 _x_nsa_backward, _x_project_forward, _x_project_backward)
+                 _x_select_line, _x_select_heads, _x_indexed_forward, _x_pooled_forward,
+                 _x_nsa_forward, _x_nsa_backward, _x_project_forward, _x_project_backward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
@@ -25,10 +25,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "indexed_forward", "nsa_forward", "nsa_backward", "project_forward", "project_backward",
-           "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce", "ProjectAct",
-           "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope",
-           "SelectScore"]
+           "indexed_forward", "pooled_forward", "nsa_forward", "nsa_backward", "project_forward",
+           "project_backward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
+           "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule",
+           "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -1131,7 +1131,11 @@ def sparse_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
     """Attention of q over the listed k and v; prefill and decode, contiguous and paged caches.
 
     Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
-    CUDA.  Without a field of this header the limits are attention_forward's.
+    CUDA.  Without a field of this header the limits are attention_forward's.  Tensor cores ask for:
+      sm_80 and later  what attention_forward asks for there, an index, and at most its blocks, bias,
+                       row_begin, first_keys and last_keys; no softcap
+      Hopper's own     sm_90, no codes; blocks of 16, 32 or a multiple of 64 keys; of at most 128 rows
+                       of the heads that share a list, or a multiple of 64 rows
 
     Example
       o = fovea.experimental.sparse_forward(q, k, v)
@@ -1205,7 +1209,7 @@ def sparse_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
       splits: parts the keys or the list of a row are cut into; 0: chosen from shapes, 1 with
           skip_margin; not above 1 with skip_margin
       block_rows: rows of a list row: 1 .. 128; 0 without index and column, or with row_begin
-      block_keys: keys of an entry: 1 .. 128; 0 without index, or with key_begin
+      block_keys: keys of an entry: 1 .. 65536; 0 without index, or with key_begin
       entry_keys: from an entry's first key to the next's, at most block_keys; 0: block_keys
     """
     if ctx_or_q.__class__ is Context and ctx is None:
@@ -1933,8 +1937,9 @@ def probe_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, lse=None, colum
     causal compares v with u + floor((context_len - Lq) / S).  Blocks count tokens, as without it.
 
     Row blocks lie as in x_select_block: packed, the first of sequence r is query_start[r] /
-    block_rows + r.  Row blocks that a sequence has are written with all u key blocks, which are the
-    sequence's own.  The other outputs are written in every element, lse as far as there are rows.
+    block_rows + r, with block_rows 1 query_start[r].  Row blocks that a sequence has are written
+    with all u key blocks, which are the sequence's own.  The other outputs are written in every
+    element, lse as far as there are rows.
 
     Limits: d is 1 .. 576.  Every valid call has one kernel a backend, in f32 FMA.
     Sources: H2O (2306.14048), MInference (2407.02490), SampleAttention (2406.15486), FlexPrefill
@@ -2864,7 +2869,8 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
     """Attention over the keys that an index finds.
 
     Selection is x_select_token's, with index_q and index_k as its q and k; absent, q and k are
-    their own index.  A list has k entries, forced ones among them, with
+    their own index.  reduce is over the index's heads of a list head.  A list has k entries, forced
+    ones among them, with
     k = max(count, floor(ratio * keys that the window lets the row see), force_last).
     Equal scores: the lower key first.  Rows past query_len are neither read nor written.
 
@@ -2934,7 +2940,7 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
       index_scale: of the index's, > 0; 0: 1 / sqrt(index_width), for HAMMING 1
       ratio: share of the keys that a row sees; not with pool_keys
       measure: "dot", "relu_weighted", "hamming", "subset"
-      reduce: fovea_x_select_reduce: over the index's heads of a list head
+      reduce: "none", "sum", "mean", "max"
       causal: 1: window_right = 1
     """
     if ctx_or_q.__class__ is Context and ctx is None:
@@ -3024,9 +3030,227 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
     if measure:
         call.enum(2424, measure, "measure", SelectScore)
     if reduce:
-        call.scalar("i", 2428, reduce, "reduce")
+        call.enum(2428, reduce, "reduce", SelectReduce)
     if causal:
         call.scalar("i", 2432, causal, "causal")
+    return call.run(o, lse, index, index_count)
+
+
+def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,
+                   index=None, index_count=None, row=None, column=None, column_low=None,
+                   summary=None, row_similar_least=None, column_similar_least=None, cover_head=None,
+                   sink_logit=None, k_scale=None, v_scale=None, query_start=None, key_start=None,
+                   query_len=None, key_len=None, old_len=None, page_table=None, cache_row=None,
+                   x=None, n=None, keep=None, query_max=0, key_max=0, lists=0, count=0, min_keep=0,
+                   min_extra=0, force_first=0, force_previous=0, force_last=0, scale=0.0,
+                   softcap=0.0, select_scale=0.0, ratio=0.0, cover=0.0, threshold=0.0,
+                   skip_margin=0.0, measure=0, normalise=0, reduce=0, rule=0, scope=0,
+                   forced_count=0, force_own=0, causal=0, block_rows=0, block_keys=0):
+    """Attention over key blocks that summaries choose.
+
+    Columns summarise key blocks, by x_pool_forward: the mean of the keys, for BOX their largest and
+    smallest in each column of k.  What they are made from:
+      neither column nor summary: all of k, in each call
+      summary, old_len: only blocks that hold a key from old_len on; the others are read
+      column: nothing is made; for BOX column_low too
+    Rows summarise row blocks: row, else the mean of their queries, with block_rows 1 the queries.
+
+    Selection is x_select_block's and the lists are its.  Row block R holds the rows [R block_rows,
+    (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1) block_keys).
+    Packed sequences begin where select.h says.  Row i is at position i + Lk - Lq.
+    reduce is over the heads of the rows of a list head.  normalise is not WEIGHTED, rule not NONE.
+    k = max(count, floor(ratio * key blocks of the scope)); one of the two is 0.
+    Each row attends to the keys of its list, with causal to those up to its own position.
+    index, index_count, block_rows and block_keys are what x_sparse_backward takes.
+
+    A row whose list is empty has o = 0.  Rows past query_len are neither read nor written.
+
+    Errors name this operation, then the part that refuses, with that part's names of fields.
+    Limits are those of the parts.  Workspace: theirs, the summaries, and the lists that no output
+    holds.
+    Sources: Quest (2406.10774), MoBA (2502.13189), SeerAttention (2410.13276), SpargeAttention
+    (2502.18137), VMoBA (2506.23858), DraftAttention (2505.14708).
+
+    Example
+      o = fovea.experimental.pooled_forward(q, k, v)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q or e4m3 e5m2 i8: codes need column
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q or e4m3 e5m2 i8
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: of the sum over the list
+      index: (b, x, n, keep) i32: the lists, as x_select_block writes them; blocks past `keep` are
+          cut
+      index_count: (b, x, n) i32: blocks wanted, with index
+
+    Optional inputs
+      row: (b, n, row_heads, row_width) f32 f16 bf16: a summary of each row block
+      column: (key_b, u, column_heads, row_width) f32 f16 bf16: a summary of each key block
+      column_low: (key_b, u, column_heads, row_width) f32 f16 bf16: of BOX with column: the smallest
+          of its keys
+      summary: (key_b, u, g, summary_width) as k or f32: y of x_pool_forward: summary_width = d, for
+          BOX 2 d; not with column
+      row_similar_least: (h) f32: a row block whose queries are not more alike takes all key blocks;
+          with made rows, without reduce
+      column_similar_least: (g) f32: a key block whose keys are not more alike is taken by all rows,
+          beside the rule; not with column, summary
+      cover_head: (x) f32: cover of each list head
+      sink_logit: (h) f32: a learned term of the denominator
+      k_scale: (rows, t, g, groups) or paged (pool, page, g, groups) f32: as in attention_forward
+      v_scale: (rows, t, g, groups) or paged (pool, page, g, groups) f32: the same of v
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
+      query_len: (r) i32: rows in use
+      key_len: (r) i32: keys in use
+      old_len: (r) i32: keys that summary has; with summary
+      page_table: (rows, pages) i32: pool page of each page of k and v; -1: absent
+      cache_row: (r) i32: row of page_table, or with column of k and v; with column or summary
+
+    x, n, keep: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: longest sequence of rows; 0: s
+      key_max: longest sequence of keys; 0: t, or pages * page
+      lists: list heads without index, a divisor of h; 0: heads of the rows without reduce, else 1
+      count: k of TOP_K
+      min_keep: least entries of a list, forced ones among them
+      min_extra: least entries that the rule takes in its scope
+      force_first: the first key blocks are forced
+      force_previous: those before the own blocks
+      force_last: the last key blocks of the sequence
+      scale: of attention's scores, > 0; 0: 1 / sqrt(d)
+      softcap: of attention's scores; 0: none
+      select_scale: of the summaries' scores, > 0; 0: 1 / sqrt(their width)
+      ratio: of TOP_K: share of the key blocks of the scope
+      cover: share of the mass, of the TOP_P rules
+      threshold: of ABOVE and AT_LEAST
+      skip_margin: in nats: tiles that add less are skipped, as in x_sparse_forward; 0: none
+      measure: "dot", "box"
+      normalise: "none", "softmax", "weighted", "minmax", "max"
+      reduce: "none", "sum", "mean", "max"
+      rule: "top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"
+      scope: "row", "head", "all"
+      forced_count: 1: forced entries count for the rule
+      force_own: 1: key blocks that hold a position of the row block are forced
+      causal: 1: no key after a row's own position
+      block_rows: rows of a row block, 1 .. 128; 0: 1
+      block_keys: keys of a key block, 1 .. 65536; 0: 64
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_pooled_forward)
+    else:
+        call, inputs = _x_pooled_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    v_row = None
+    if row is not None:
+        v_row = call.put("row", 488, row, 4)
+    if column is not None:
+        call.put("column", 584, column)
+    if column_low is not None:
+        call.put("column_low", 680, column_low)
+    if summary is not None:
+        call.put("summary", 776, summary, None, True)
+    if row_similar_least is not None:
+        call.put("row_similar_least", 872, row_similar_least)
+    if column_similar_least is not None:
+        call.put("column_similar_least", 968, column_similar_least)
+    v_cover_head = None
+    if cover_head is not None:
+        v_cover_head = call.put("cover_head", 1064, cover_head, 1)
+    if sink_logit is not None:
+        call.put("sink_logit", 1160, sink_logit)
+    if k_scale is not None:
+        call.put("k_scale", 1256, k_scale)
+    if v_scale is not None:
+        call.put("v_scale", 1352, v_scale)
+    if query_start is not None:
+        call.put("query_start", 1448, query_start)
+    if key_start is not None:
+        call.put("key_start", 1544, key_start)
+    if query_len is not None:
+        call.put("query_len", 1640, query_len)
+    if key_len is not None:
+        call.put("key_len", 1736, key_len)
+    if old_len is not None:
+        call.put("old_len", 1832, old_len)
+    if page_table is not None:
+        call.put("page_table", 1928, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 2024, cache_row)
+    o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if index is not None:
+        index = None if index is False else call.out("index", 2120, index, lambda: (v_q[2][0],
+            call.size("x", x, (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0)),
+            call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 2216, index_count,
+            lambda: (v_q[2][0], call.size("x", x, (v_cover_head, 0, 0)), call.size("n", n, (v_row,
+            1, 0))), 8)
+    if query_max:
+        call.scalar("q", 2312, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 2320, key_max, "key_max")
+    if lists:
+        call.scalar("q", 2328, lists, "lists")
+    if count:
+        call.scalar("q", 2336, count, "count")
+    if min_keep:
+        call.scalar("q", 2344, min_keep, "min_keep")
+    if min_extra:
+        call.scalar("q", 2352, min_extra, "min_extra")
+    if force_first:
+        call.scalar("q", 2360, force_first, "force_first")
+    if force_previous:
+        call.scalar("q", 2368, force_previous, "force_previous")
+    if force_last:
+        call.scalar("q", 2376, force_last, "force_last")
+    if scale:
+        call.scalar("f", 2384, scale, "scale")
+    if softcap:
+        call.scalar("f", 2388, softcap, "softcap")
+    if select_scale:
+        call.scalar("f", 2392, select_scale, "select_scale")
+    if ratio:
+        call.scalar("f", 2396, ratio, "ratio")
+    if cover:
+        call.scalar("f", 2400, cover, "cover")
+    if threshold:
+        call.scalar("f", 2404, threshold, "threshold")
+    if skip_margin:
+        call.scalar("f", 2408, skip_margin, "skip_margin")
+    if measure:
+        call.enum(2412, measure, "measure", SelectMeasure)
+    if normalise:
+        call.enum(2416, normalise, "normalise", SelectNormalise)
+    if reduce:
+        call.enum(2420, reduce, "reduce", SelectReduce)
+    if rule:
+        call.enum(2424, rule, "rule", SelectRule)
+    if scope:
+        call.enum(2428, scope, "scope", SelectScope)
+    if forced_count:
+        call.scalar("i", 2432, forced_count, "forced_count")
+    if force_own:
+        call.scalar("i", 2436, force_own, "force_own")
+    if causal:
+        call.scalar("i", 2440, causal, "causal")
+    if block_rows:
+        call.scalar("i", 2444, block_rows, "block_rows")
+    if block_keys:
+        call.scalar("i", 2448, block_keys, "block_keys")
     return call.run(o, lse, index, index_count)
 
 

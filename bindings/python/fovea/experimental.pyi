@@ -26,10 +26,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "indexed_forward", "nsa_forward", "nsa_backward", "project_forward", "project_backward",
-           "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce", "ProjectAct",
-           "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope",
-           "SelectScore"]
+           "indexed_forward", "pooled_forward", "nsa_forward", "nsa_backward", "project_forward",
+           "project_backward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
+           "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule",
+           "SelectScope", "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -1240,7 +1240,7 @@ class _indexed_forward(TypedDict, total=False):
     index_scale: Float
     ratio: Float
     measure: Literal["dot", "relu_weighted", "hamming", "subset"] | SelectScore | Int
-    reduce: Int
+    reduce: Literal["none", "sum", "mean", "max"] | SelectReduce | Int
     causal: Int
 
 @overload
@@ -1283,6 +1283,96 @@ def indexed_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Out
 def indexed_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
                     lse: Output = ..., index: Output = ..., index_count: Output = ...,
                     **fields: Unpack[_indexed_forward]) -> Any: ...
+
+class _pooled_forward(TypedDict, total=False):
+    row: Array | None
+    column: Array | None
+    column_low: Array | None
+    summary: Array | None
+    row_similar_least: Array | None
+    column_similar_least: Array | None
+    cover_head: Array | None
+    sink_logit: Array | None
+    k_scale: Array | None
+    v_scale: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    old_len: Array | None
+    page_table: Array | None
+    cache_row: Array | None
+    x: Int | None
+    n: Int | None
+    keep: Int | None
+    query_max: Int
+    key_max: Int
+    lists: Int
+    count: Int
+    min_keep: Int
+    min_extra: Int
+    force_first: Int
+    force_previous: Int
+    force_last: Int
+    scale: Float
+    softcap: Float
+    select_scale: Float
+    ratio: Float
+    cover: Float
+    threshold: Float
+    skip_margin: Float
+    measure: Literal["dot", "box"] | SelectMeasure | Int
+    normalise: Literal["none", "softmax", "weighted", "minmax", "max"] | SelectNormalise | Int
+    reduce: Literal["none", "sum", "mean", "max"] | SelectReduce | Int
+    rule: (Literal["top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"] |
+        SelectRule | Int)
+    scope: Literal["row", "head", "all"] | SelectScope | Int
+    forced_count: Int
+    force_own: Int
+    causal: Int
+    block_rows: Int
+    block_keys: Int
+
+@overload
+def pooled_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                   lse: None = ..., index: None = ..., index_count: None = ...,
+                   **fields: Unpack[_pooled_forward]) -> A: ...
+@overload
+def pooled_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                   lse: None = ..., index: None = ..., index_count: None = ...,
+                   **fields: Unpack[_pooled_forward]) -> A: ...
+@overload
+def pooled_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                   lse: Wanted, index: None = ..., index_count: None = ...,
+                   **fields: Unpack[_pooled_forward]) -> tuple[A, A]: ...
+@overload
+def pooled_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                   lse: Wanted, index: None = ..., index_count: None = ...,
+                   **fields: Unpack[_pooled_forward]) -> tuple[A, A]: ...
+@overload
+def pooled_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                   lse: None = ..., index: Wanted, index_count: None = ...,
+                   **fields: Unpack[_pooled_forward]) -> tuple[A, Any]: ...
+@overload
+def pooled_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                   lse: None = ..., index: Wanted, index_count: None = ...,
+                   **fields: Unpack[_pooled_forward]) -> tuple[A, Any]: ...
+@overload
+def pooled_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                   lse: None = ..., index: None = ..., index_count: Wanted,
+                   **fields: Unpack[_pooled_forward]) -> tuple[A, Any]: ...
+@overload
+def pooled_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                   lse: None = ..., index: None = ..., index_count: Wanted,
+                   **fields: Unpack[_pooled_forward]) -> tuple[A, Any]: ...
+@overload
+def pooled_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Output = ...,
+                   lse: Output = ..., index: Output = ..., index_count: Output = ...,
+                   **fields: Unpack[_pooled_forward]) -> Any: ...
+@overload
+def pooled_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
+                   lse: Output = ..., index: Output = ..., index_count: Output = ...,
+                   **fields: Unpack[_pooled_forward]) -> Any: ...
 
 class _nsa_forward(TypedDict, total=False):
     k_compressed: Array | None

@@ -59,6 +59,7 @@ _x_select_token = Op("x_select_token", _abi.XSelectTokenParams)
 _x_select_line = Op("x_select_line", _abi.XSelectLineParams)
 _x_select_heads = Op("x_select_heads", _abi.XSelectHeadsParams)
 _x_indexed_forward = Op("x_indexed_forward", _abi.XIndexedForwardParams)
+_x_pooled_forward = Op("x_pooled_forward", _abi.XPooledForwardParams)
 _x_nsa_forward = Op("x_nsa_forward", _abi.XNsaForwardParams)
 _x_nsa_backward = Op("x_nsa_backward", _abi.XNsaBackwardParams)
 _x_project_forward = Op("x_project_forward", _abi.XProjectForwardParams)
@@ -79,7 +80,9 @@ def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=N
     CUDA.  Tensor cores ask for more:
       sm_80 and later  f16 or bf16, k and v as q; d and e multiples of 8 up to 256; rows of q, k, v,
                        o contiguous and 16-byte aligned; no q_value, no cos
-      Hopper's own     sm_90, and no bias, alibi, mask, query_position or key_position; softcap
+                       or k and v both e4m3 or e5m2, or both i8, with one scale a row or none, and
+                       widths that are multiples of 16.  There an infinite code counts as NaN
+      Hopper's own     sm_90, no codes, and no bias, alibi, mask, query_position or key_position; softcap
                        without head_window, local_chunk, sink_keys, context_len, key_step and
                        key_shift; pages of 16 tokens or more, without softcap and key_first
 

@@ -9,7 +9,9 @@
 #include "kl.h"
 #include "multi_token.h"
 #include "nsa.h"
+#include "pooled.h"
 #include "project.h"
+#include "recipe.h"
 #include "select.h"
 #include "sparse.h"
 #include "summary.h"
@@ -41,6 +43,7 @@
   X(x_select_line) \
   X(x_select_heads) \
   X(x_indexed_forward) \
+  X(x_pooled_forward) \
   X(x_nsa_forward) \
   X(x_nsa_backward) \
   X(x_project_forward) \
@@ -48,6 +51,19 @@
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)
+
+/** Writes the numbers of a method into `p`, after the tensors that it needs: see recipe.h. */
+template <class Params>
+[[nodiscard]] fovea_status try_recipe(const char* name, Params& p) noexcept {
+  return fovea_x_recipe_apply(name, Operation<Params>::name(), &p);
+}
+
+#if defined(__cpp_exceptions)
+template <class Params>
+void recipe(const char* name, Params& p) {
+  check(try_recipe(name, p));
+}
+#endif
 }
 
 #endif

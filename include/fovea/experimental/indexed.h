@@ -34,7 +34,8 @@ extern "C" {
 /** Attention over the keys that an index finds.
  *
  *  Selection is x_select_token's, with index_q and index_k as its q and k; absent, q and k are
- *  their own index.  A list has k entries, forced ones among them, with
+ *  their own index.  reduce is over the index's heads of a list head.  A list has k entries, forced
+ *  ones among them, with
  *  k = max(count, floor(ratio * keys that the window lets the row see), force_last).
  *  Equal scores: the lower key first.  Rows past query_len are neither read nor written.
  *
@@ -101,7 +102,7 @@ typedef struct fovea_x_indexed_forward_params {
   float index_scale;          /**< of the index's, > 0; 0: 1 / sqrt(index_width), for HAMMING 1 */
   float ratio;                /**< share of the keys that a row sees; not with pool_keys */
   int32_t measure;            /**< fovea_x_select_score */
-  int32_t reduce;             /**< fovea_x_select_reduce: over the index's heads of a list head */
+  int32_t reduce;             /**< fovea_x_select_reduce */
   int32_t causal;             /**< 1: window_right = 1 */
   int32_t reserved;           /**< 0 */
 } fovea_x_indexed_forward_params;

@@ -14,9 +14,9 @@
  *
  *  Row blocks and key blocks.  List row R of a sequence holds its rows [R block_rows, (R + 1)
  *  block_rows).  Key block c holds its keys [c block_keys, (c + 1) block_keys).  Tails are partial.
- *  A
- *  padded sequence of Lq rows has ceil(Lq / block_rows) list rows.  Packed, the first list row of
- *  sequence r is query_start[r] / block_rows + r, its first column key_start[r] / block_keys + r.
+ *  A padded sequence of Lq rows has ceil(Lq / block_rows) list rows.  Packed, the first list row of
+ *  sequence r is query_start[r] / block_rows + r, with block_rows 1 query_start[r].  Its first
+ *  column is key_start[r] / block_keys + r.
  *  List rows of no sequence are neither read nor written.  Row i is at position i + Lk - Lq.  List
  *  head j of x serves the h / x query heads from j (h / x) on.  Column head j of g serves the h / g
  *  from j (h / g) on.
@@ -180,10 +180,11 @@ typedef struct fovea_x_select_block_params {
   int32_t reserved;           /**< 0 */
 } fovea_x_select_block_params;
 
-FOVEA_API fovea_status fovea_x_select_block_workspace(
-    fovea_context* ctx, const fovea_x_select_block_params* params, size_t* bytes);
-FOVEA_API fovea_status fovea_x_select_block(
-    fovea_context* ctx, const fovea_x_select_block_params* params);
+FOVEA_API fovea_status fovea_x_select_block_workspace(fovea_context* ctx,
+                                                      const fovea_x_select_block_params* params,
+                                                      size_t* bytes);
+FOVEA_API fovea_status fovea_x_select_block(fovea_context* ctx,
+                                            const fovea_x_select_block_params* params);
 
 /** How a query and a key make a score, for each query head. */
 typedef enum fovea_x_select_score {
@@ -272,10 +273,11 @@ typedef struct fovea_x_select_token_params {
   int32_t reserved;         /**< 0 */
 } fovea_x_select_token_params;
 
-FOVEA_API fovea_status fovea_x_select_token_workspace(
-    fovea_context* ctx, const fovea_x_select_token_params* params, size_t* bytes);
-FOVEA_API fovea_status fovea_x_select_token(
-    fovea_context* ctx, const fovea_x_select_token_params* params);
+FOVEA_API fovea_status fovea_x_select_token_workspace(fovea_context* ctx,
+                                                      const fovea_x_select_token_params* params,
+                                                      size_t* bytes);
+FOVEA_API fovea_status fovea_x_select_token(fovea_context* ctx,
+                                            const fovea_x_select_token_params* params);
 
 /** Lists from lines or from bits.
  *
@@ -331,10 +333,11 @@ typedef struct fovea_x_select_line_params {
   int32_t reserved;            /**< 0 */
 } fovea_x_select_line_params;
 
-FOVEA_API fovea_status fovea_x_select_line_workspace(
-    fovea_context* ctx, const fovea_x_select_line_params* params, size_t* bytes);
-FOVEA_API fovea_status fovea_x_select_line(
-    fovea_context* ctx, const fovea_x_select_line_params* params);
+FOVEA_API fovea_status fovea_x_select_line_workspace(fovea_context* ctx,
+                                                     const fovea_x_select_line_params* params,
+                                                     size_t* bytes);
+FOVEA_API fovea_status fovea_x_select_line(fovea_context* ctx,
+                                           const fovea_x_select_line_params* params);
 
 /** Clusters of query heads whose attention over a prompt's first tokens is alike (CHAI).
  *
@@ -363,10 +366,11 @@ typedef struct fovea_x_select_heads_params {
   int32_t causal;           /**< 1: token i sees tokens up to itself; 0: all */
 } fovea_x_select_heads_params;
 
-FOVEA_API fovea_status fovea_x_select_heads_workspace(
-    fovea_context* ctx, const fovea_x_select_heads_params* params, size_t* bytes);
-FOVEA_API fovea_status fovea_x_select_heads(
-    fovea_context* ctx, const fovea_x_select_heads_params* params);
+FOVEA_API fovea_status fovea_x_select_heads_workspace(fovea_context* ctx,
+                                                      const fovea_x_select_heads_params* params,
+                                                      size_t* bytes);
+FOVEA_API fovea_status fovea_x_select_heads(fovea_context* ctx,
+                                            const fovea_x_select_heads_params* params);
 
 #ifdef __cplusplus
 }

@@ -65,7 +65,11 @@ extern "C" {
 /** Attention of q over the listed k and v; prefill and decode, contiguous and paged caches.
  *
  *  Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
- *  CUDA.  Without a field of this header the limits are attention_forward's. */
+ *  CUDA.  Without a field of this header the limits are attention_forward's.  Tensor cores ask for:
+ *    sm_80 and later  what attention_forward asks for there, an index, and at most its blocks, bias,
+ *                     row_begin, first_keys and last_keys; no softcap
+ *    Hopper's own     sm_90, no codes; blocks of 16, 32 or a multiple of 64 keys; of at most 128 rows
+ *                     of the heads that share a list, or a multiple of 64 rows */
 typedef struct fovea_x_sparse_forward_params {
   size_t struct_size;        /**< sizeof(fovea_x_sparse_forward_params) */
   fovea_tensor q;            /**< [in] (b, s, h, d) f32 f16 bf16 */
@@ -145,15 +149,17 @@ typedef struct fovea_x_sparse_forward_params {
                                   shapes, 1 with skip_margin; not above 1 with skip_margin */
   int32_t block_rows;        /**< rows of a list row: 1 .. 128; 0 without index and column, or with
                                   row_begin */
-  int32_t block_keys;        /**< keys of an entry: 1 .. 128; 0 without index, or with key_begin */
+  int32_t block_keys;        /**< keys of an entry: 1 .. 65536; 0 without index, or with
+                                  key_begin */
   int32_t entry_keys;        /**< from an entry's first key to the next's, at most block_keys; 0:
                                   block_keys */
 } fovea_x_sparse_forward_params;
 
-FOVEA_API fovea_status fovea_x_sparse_forward_workspace(
-     fovea_context* ctx, const fovea_x_sparse_forward_params* params, size_t* bytes);
-FOVEA_API fovea_status fovea_x_sparse_forward(
-     fovea_context* ctx, const fovea_x_sparse_forward_params* params);
+FOVEA_API fovea_status fovea_x_sparse_forward_workspace(fovea_context* ctx,
+                                                        const fovea_x_sparse_forward_params* params,
+                                                        size_t* bytes);
+FOVEA_API fovea_status fovea_x_sparse_forward(fovea_context* ctx,
+                                              const fovea_x_sparse_forward_params* params);
 
 /** Gradients of x_sparse_forward from dout (and dlse).  The fields it shares say what the forward
  *  was.  Each output is optional: absent = not computed.  Every element of an output is written:
@@ -210,9 +216,9 @@ typedef struct fovea_x_sparse_backward_params {
 } fovea_x_sparse_backward_params;
 
 FOVEA_API fovea_status fovea_x_sparse_backward_workspace(
-     fovea_context* ctx, const fovea_x_sparse_backward_params* params, size_t* bytes);
-FOVEA_API fovea_status fovea_x_sparse_backward(
-     fovea_context* ctx, const fovea_x_sparse_backward_params* params);
+    fovea_context* ctx, const fovea_x_sparse_backward_params* params, size_t* bytes);
+FOVEA_API fovea_status fovea_x_sparse_backward(fovea_context* ctx,
+                                               const fovea_x_sparse_backward_params* params);
 
 #ifdef __cplusplus
 }

@@ -152,8 +152,9 @@ typedef enum fovea_x_probe_reduce {
  *  causal compares v with u + floor((context_len - Lq) / S).  Blocks count tokens, as without it.
  *
  *  Row blocks lie as in x_select_block: packed, the first of sequence r is query_start[r] /
- *  block_rows + r.  Row blocks that a sequence has are written with all u key blocks, which are the
- *  sequence's own.  The other outputs are written in every element, lse as far as there are rows.
+ *  block_rows + r, with block_rows 1 query_start[r].  Row blocks that a sequence has are written
+ * with all u key blocks, which are the sequence's own.  The other outputs are written in every
+ * element, lse as far as there are rows.
  *
  *  Limits: d is 1 .. 576.  Every valid call has one kernel a backend, in f32 FMA.
  *  Sources: H2O (2306.14048), MInference (2407.02490), SampleAttention (2406.15486), FlexPrefill
@@ -223,13 +224,13 @@ typedef enum fovea_x_gate {
  *  Sources: NSA (2502.11089), VSA (2505.13389), DuoAttention (2410.10819), SparQ (2312.04985),
  *  DiTFastAttn (2406.08552). */
 typedef struct fovea_x_combine_forward_params {
-  size_t struct_size;  /**< sizeof(fovea_x_combine_forward_params) */
-  fovea_tensor x;      /**< [in] (b, s, h, e) f32 f16 bf16: a branch; stride 0 broadcasts */
-  fovea_tensor x2;     /**< [in, optional] (b, s, h, e) as x */
-  fovea_tensor x3;     /**< [in, optional] (b, s, h, e) as x */
-  fovea_tensor x4;     /**< [in, optional] (b, s, h, e) as x */
-  fovea_tensor coarse; /**< [in, optional] (b, u, h, e) as x: a row for each block of rows */
-  fovea_tensor gate; /**< [in, optional] (b, s, h, e) as x or f32: of x; absent: 1 */
+  size_t struct_size;       /**< sizeof(fovea_x_combine_forward_params) */
+  fovea_tensor x;           /**< [in] (b, s, h, e) f32 f16 bf16: a branch; stride 0 broadcasts */
+  fovea_tensor x2;          /**< [in, optional] (b, s, h, e) as x */
+  fovea_tensor x3;          /**< [in, optional] (b, s, h, e) as x */
+  fovea_tensor x4;          /**< [in, optional] (b, s, h, e) as x */
+  fovea_tensor coarse;      /**< [in, optional] (b, u, h, e) as x: a row for each block of rows */
+  fovea_tensor gate;        /**< [in, optional] (b, s, h, e) as x or f32: of x; absent: 1 */
   fovea_tensor gate2;       /**< [in, optional] (b, s, h, e) as x or f32: of x2; absent: 1 */
   fovea_tensor gate3;       /**< [in, optional] (b, s, h, e) as x or f32: of x3; absent: 1 */
   fovea_tensor gate4;       /**< [in, optional] (b, s, h, e) as x or f32: of x4; absent: 1 */
@@ -262,13 +263,13 @@ FOVEA_API fovea_status fovea_x_combine_forward(fovea_context* ctx,
  *  An axis of stride 0 of a gradient receives the sum over that axis.  dcoarse sums over the rows
  * of each block.  Rows past query_len give 0. */
 typedef struct fovea_x_combine_backward_params {
-  size_t struct_size;  /**< sizeof(fovea_x_combine_backward_params) */
-  fovea_tensor x;      /**< [in] (b, s, h, e) f32 f16 bf16: a branch; stride 0 broadcasts */
-  fovea_tensor x2;     /**< [in, optional] (b, s, h, e) as x */
-  fovea_tensor x3;     /**< [in, optional] (b, s, h, e) as x */
-  fovea_tensor x4;     /**< [in, optional] (b, s, h, e) as x */
-  fovea_tensor coarse; /**< [in, optional] (b, u, h, e) as x: a row for each block of rows */
-  fovea_tensor gate; /**< [in, optional] (b, s, h, e) as x or f32: of x; absent: 1 */
+  size_t struct_size;       /**< sizeof(fovea_x_combine_backward_params) */
+  fovea_tensor x;           /**< [in] (b, s, h, e) f32 f16 bf16: a branch; stride 0 broadcasts */
+  fovea_tensor x2;          /**< [in, optional] (b, s, h, e) as x */
+  fovea_tensor x3;          /**< [in, optional] (b, s, h, e) as x */
+  fovea_tensor x4;          /**< [in, optional] (b, s, h, e) as x */
+  fovea_tensor coarse;      /**< [in, optional] (b, u, h, e) as x: a row for each block of rows */
+  fovea_tensor gate;        /**< [in, optional] (b, s, h, e) as x or f32: of x; absent: 1 */
   fovea_tensor gate2;       /**< [in, optional] (b, s, h, e) as x or f32: of x2; absent: 1 */
   fovea_tensor gate3;       /**< [in, optional] (b, s, h, e) as x or f32: of x3; absent: 1 */
   fovea_tensor gate4;       /**< [in, optional] (b, s, h, e) as x or f32: of x4; absent: 1 */
@@ -288,17 +289,17 @@ typedef struct fovea_x_combine_backward_params {
   fovea_tensor dgate4;      /**< [out, optional, sums] (b, s, h, e) as x or f32: needs gate4 */
   fovea_tensor dgate_coarse; /**< [out, optional, sums] (b, s, h, e) as x or f32: needs
                                   gate_coarse */
-  int64_t block_rows; /**< rows of a block of coarse, >= 1; 0: 64 */
-  float coefficient;  /**< not 0; 0: 1 */
-  float coefficient2; /**< not 0; 0: 1 */
-  float coefficient3; /**< not 0; 0: 1 */
-  float coefficient4; /**< not 0; 0: 1 */
-  float coefficient_coarse; /**< not 0; 0: 1 */
-  int32_t gate_act;         /**< fovea_x_gate */
-  int32_t gate2_act;        /**< fovea_x_gate */
-  int32_t gate3_act;        /**< fovea_x_gate */
-  int32_t gate4_act;        /**< fovea_x_gate */
-  int32_t gate_coarse_act;  /**< fovea_x_gate */
+  int64_t block_rows;        /**< rows of a block of coarse, >= 1; 0: 64 */
+  float coefficient;         /**< not 0; 0: 1 */
+  float coefficient2;        /**< not 0; 0: 1 */
+  float coefficient3;        /**< not 0; 0: 1 */
+  float coefficient4;        /**< not 0; 0: 1 */
+  float coefficient_coarse;  /**< not 0; 0: 1 */
+  int32_t gate_act;          /**< fovea_x_gate */
+  int32_t gate2_act;         /**< fovea_x_gate */
+  int32_t gate3_act;         /**< fovea_x_gate */
+  int32_t gate4_act;         /**< fovea_x_gate */
+  int32_t gate_coarse_act;   /**< fovea_x_gate */
 } fovea_x_combine_backward_params;
 
 FOVEA_API fovea_status fovea_x_combine_backward_workspace(
@@ -386,10 +387,11 @@ typedef struct fovea_x_cache_step_params {
   int32_t reserved;       /**< 0 */
 } fovea_x_cache_step_params;
 
-FOVEA_API fovea_status fovea_x_cache_step_workspace(
-    fovea_context* ctx, const fovea_x_cache_step_params* params, size_t* bytes);
-FOVEA_API fovea_status fovea_x_cache_step(
-    fovea_context* ctx, const fovea_x_cache_step_params* params);
+FOVEA_API fovea_status fovea_x_cache_step_workspace(fovea_context* ctx,
+                                                    const fovea_x_cache_step_params* params,
+                                                    size_t* bytes);
+FOVEA_API fovea_status fovea_x_cache_step(fovea_context* ctx,
+                                          const fovea_x_cache_step_params* params);
 
 #ifdef __cplusplus
 }

@@ -24,8 +24,9 @@ enum class ForwardKind {
   rich_codes
 };
 inline const char* name_of(ForwardKind kind) {
-  static constexpr const char* names[] = {"whole", "paged",      "split",      "rich",  "capped",
-                                          "span",  "span_paged", "span_split", "codes", "rich_codes"};
+  static constexpr const char* names[] = {"whole",  "paged",     "split",      "rich",
+                                          "capped", "span",      "span_paged", "span_split",
+                                          "codes",  "rich_codes"};
   return names[static_cast<int>(kind)];
 }
 

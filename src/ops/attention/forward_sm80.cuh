@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_forward on the sm_80 sweep: the policies of each kind of instance.
 #pragma once
-#include "cuda/loop/attend_codes_sm80.cuh"
+#include "cuda/loop/attend_rows_sm80.cuh"
 #include "cuda/loop/attend_sm80.cuh"
 #include "cuda/loop/merging_epilogue.cuh"
 #include "ops/attention/forward.cuh"
@@ -56,26 +56,35 @@ ForwardInstance keys_sm80_instance() {
   return {C.dtype, C.d, C.e, C.kind, C.rows, C.blocks, kShared, launcher};
 }
 
+// Codes: FloatCodes or IntegerCodes.
+template <ForwardConfig80 C, template <int> class Codes>
+struct CodesKernel {
+  using Operands = CodeOperands<Codes, C.dtype, C.d, C.e, (C.d <= 128 ? 128 : 64)>;
+  using Shape = RowsShape<Operands, C.dtype, C.d, C.e, C.stages, C.blocks, false>;
+  static_assert(C.rows == Shape::rows && C.warps == Shape::Warps);
+  static constexpr bool rich = C.kind == ForwardKind::rich_codes;
+  using Score = std::conditional_t<rich, RichScore, PlainScore>;
+  using Mask = std::conditional_t<rich, RichMask, WindowMask>;
+  using Epilogue = MergingEpilogue<8>;
+
+  static void launch(Context& ctx, const Attend& a, const ForwardWork& work) {
+    cuda::launch<attend_rows_sm80<Shape, Score, Mask, Epilogue>>(
+        ctx, "attention_forward", work.blocks, Shape::threads, Shape::shared_bytes, a, work.grid,
+        Epilogue{work.parts, work.grid.splits, work.arrived});
+  }
+};
+
 template <ForwardConfig80 C>
 ForwardInstance codes_sm80_instance() {
-  using Shape = CodesShape<C.dtype, C.d, C.e, C.stages, C.blocks>;
-  static_assert(C.rows == Shape::rows && C.warps == Shape::Warps);
-  constexpr bool kRich = C.kind == ForwardKind::rich_codes;
-  using Score = std::conditional_t<kRich, RichScore, PlainScore>;
-  using Mask = std::conditional_t<kRich, RichMask, WindowMask>;
-  using Epilogue = MergingEpilogue<8>;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const ForwardWork& work) {
-    const Epilogue epilogue{work.parts, work.grid.splits, work.arrived};
     if (a.k_dtype == FOVEA_I8)
-      launch<attend_codes_sm80<Shape, IntegerCodes, Score, Mask, Epilogue>>(
-          ctx, "attention_forward", work.blocks, Shape::threads, Shape::shared_bytes, a, work.grid,
-          epilogue);
+      CodesKernel<C, IntegerCodes>::launch(ctx, a, work);
     else
-      launch<attend_codes_sm80<Shape, FloatCodes, Score, Mask, Epilogue>>(
-          ctx, "attention_forward", work.blocks, Shape::threads, Shape::shared_bytes, a, work.grid,
-          epilogue);
+      CodesKernel<C, FloatCodes>::launch(ctx, a, work);
   };
-  return {C.dtype, C.d, C.e, C.kind, C.rows, C.blocks, Shape::shared_bytes, launcher};
+  return {
+      C.dtype, C.d, C.e, C.kind, C.rows, C.blocks, CodesKernel<C, FloatCodes>::Shape::shared_bytes,
+      launcher};
 }
 
 template <ForwardConfig80 C>

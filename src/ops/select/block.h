@@ -55,7 +55,8 @@ struct SelectBlock {
   // The first list row of a sequence, on the n axis; its number of list rows.
   FOVEA_HD int64_t first_row(int64_t sequence) const {
     if (!sequences.query_start) return 0;
-    return clamp_i64(sequences.query_start[sequence], 0, sequences.s) / block_rows + sequence;
+    const int64_t start = clamp_i64(sequences.query_start[sequence], 0, sequences.s);
+    return block_rows == 1 ? start : start / block_rows + sequence;
   }
   FOVEA_HD int64_t rows_of(const Sequence& seq, int64_t first) const {
     return clamp_i64((seq.rows + block_rows - 1) / block_rows, 0, n - first);

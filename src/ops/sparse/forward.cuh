@@ -38,7 +38,25 @@ struct SparseInstance90 {
   void (*launch)(Context&, const Attend&, const SparseWork90&);
 };
 
-// A row of forward.inc.
+// A kernel of gathered keys' arguments beside the call.
+struct SparseWork80 {
+  Partials parts;
+  int32_t splits;
+  int32_t* arrived;  // MergingEpilogue's
+};
+
+struct ListGrid;
+
+struct SparseInstance80 {
+  int32_t dtype, d, e;
+  int32_t blocks[2];  // that a multiprocessor should hold: of 16-bit keys, of codes
+  void (*launch)(Context&, const SparseAttend&, const ListGrid&, const SparseWork80&);
+};
+
+// Rows of forward.inc.
+struct SparseConfig80 {
+  int dtype, d, e;
+};
 struct SparseConfig90 {
   int dtype, d, e;
   int groups;  // consumer warpgroups, each of 64 rows
@@ -49,8 +67,8 @@ struct SparseConfig90 {
 // Explicitly instantiated, one file for each dtype and width.
 template <SparseConfig90 C>
 SparseInstance90 sparse_sm90_instance();
-
-struct ListGrid;
+template <SparseConfig80 C>
+SparseInstance80 sparse_sm80_instance();
 
 // In f32 FMA: tiles of 16 R rows, o of at most 64 Chunks columns.
 template <int R, int Chunks>

@@ -19,6 +19,8 @@ using namespace cuda;
 constexpr char kOp[] = "x_sparse_forward";
 // Blocks of fewer keys, and boxes of fewer tokens, cost more than their bytes.
 constexpr int64_t kLeastBlock = 16;
+// A list names tiles one by one, and a block is at most two of them.
+constexpr int64_t kMostBlock = 128;
 
 // Every row of forward.inc in this build, narrow widths first.
 const std::vector<SparseInstance90>& instances() {
@@ -124,6 +126,8 @@ Text refuses_list(const SparseAttend& call) {
   if (call.skip_margin > 0) return "skip_margin is given, wanted 0";
   if (list.block_keys % 64 && 64 % list.block_keys)
     return reason("block_keys", list.block_keys, "16, 32, or a multiple of 64");
+  if (list.block_keys > kMostBlock)
+    return reason("block_keys", list.block_keys, "at most " + Text::number(kMostBlock));
   if (list.block_keys < kLeastBlock)
     return reason("block_keys", list.block_keys, "at least " + Text::number(kLeastBlock));
   if (list.entry_keys != list.block_keys)

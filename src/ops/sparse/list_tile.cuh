@@ -82,13 +82,14 @@ struct ListGrid {
                              : a.sequences.query_max;
     few = tiny && rows * heads <= kDecodeRows;
     units = a.h / heads;
-    slots = call.list.most_slots(a.sequences.query_max, heads, few ? kDecodeRows : kStageRows);
+    slots = call.list.most_slots(a.sequences.query_max, heads, lanes());
     work = a.sequences.count * units * slots;
-    const int64_t lanes = few ? kDecodeRows : kStageRows;
     tiles = a.sequences.count * units *
-            (rows ? ceil_div(a.sequences.query_max, rows) * ceil_div(rows * heads, lanes) : 0);
+            (rows ? ceil_div(a.sequences.query_max, rows) * ceil_div(rows * heads, lanes()) : 0);
   }
   void split(int64_t n) { splits = n, work *= n; }
+  // Rows of a tile.
+  FOVEA_HD int64_t lanes() const { return few ? kDecodeRows : kStageRows; }
 };
 
 struct ListItem {

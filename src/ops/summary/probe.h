@@ -60,7 +60,9 @@ struct ProbeCall {
     return !(w.left > 0 && high <= first - w.left && low >= w.sink);
   }
   FOVEA_HD int64_t first_block(const Sequence& q, int64_t r) const {
-    return a.sequences.query_start ? q.row_begin / (unit_rows * stride) + r : 0;
+    if (!a.sequences.query_start) return 0;
+    const int64_t rows = unit_rows * stride;
+    return rows == 1 ? q.row_begin : q.row_begin / rows + r;
   }
 };
 

@@ -35,7 +35,7 @@ module Fovea
 
 export Context, DeviceArray, BFloat16, E4M3, E5M2
 export set_threads!, set_stream!, set_workspace!, synchronize, wait_for!
-export device_count, last_kernel, last_plan, last_reasons, property, workspace
+export device_count, last_kernel, last_plan, last_reasons, property, workspace, recipe, recipes
 
 include("floats.jl")
 include("abi.jl")
@@ -45,5 +45,6 @@ include("context.jl")
 include("array.jl")
 include("tensor.jl")
 include("ops.jl")
+include("recipe.jl")
 
 end

@@ -1134,6 +1134,62 @@ struct XIndexedForwardParams
     reserved::Int32
 end
 
+# fovea_x_pooled_forward_params
+struct XPooledForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    o::Tensor
+    lse::Tensor
+    row::Tensor
+    column::Tensor
+    column_low::Tensor
+    summary::Tensor
+    row_similar_least::Tensor
+    column_similar_least::Tensor
+    cover_head::Tensor
+    sink_logit::Tensor
+    k_scale::Tensor
+    v_scale::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    old_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
+    index::Tensor
+    index_count::Tensor
+    query_max::Int64
+    key_max::Int64
+    lists::Int64
+    count::Int64
+    min_keep::Int64
+    min_extra::Int64
+    force_first::Int64
+    force_previous::Int64
+    force_last::Int64
+    scale::Float32
+    softcap::Float32
+    select_scale::Float32
+    ratio::Float32
+    cover::Float32
+    threshold::Float32
+    skip_margin::Float32
+    measure::Int32
+    normalise::Int32
+    reduce::Int32
+    rule::Int32
+    scope::Int32
+    forced_count::Int32
+    force_own::Int32
+    causal::Int32
+    block_rows::Int32
+    block_keys::Int32
+    reserved::Int32
+end
+
 # fovea_x_nsa_forward_params
 struct XNsaForwardParams
     struct_size::Csize_t
@@ -1267,6 +1323,20 @@ struct XProjectBackwardParams
     act::Int32
     rope_begin::Int32
     rope_interleaved::Int32
+end
+
+# fovea_x_recipe
+struct XRecipe
+    struct_size::Csize_t
+    name::Ptr{UInt8}
+    title::Ptr{UInt8}
+    paper::Ptr{UInt8}
+    operation::Ptr{UInt8}
+    backward::Ptr{UInt8}
+    numbers::Ptr{UInt8}
+    needs::Ptr{UInt8}
+    words::Ptr{UInt8}
+    year::Int64
 end
 
 # fovea_x_pool_forward_params
@@ -1815,6 +1885,14 @@ const _fovea_x_indexed_forward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_indexed_forward(ctx, params) =
     ccall(symbol(_fovea_x_indexed_forward, :fovea_x_indexed_forward), Int32, (Ptr{Cvoid}, Ref{XIndexedForwardParams}), ctx, params)
 
+const _fovea_x_pooled_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_pooled_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_pooled_forward_workspace, :fovea_x_pooled_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XPooledForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_pooled_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_pooled_forward(ctx, params) =
+    ccall(symbol(_fovea_x_pooled_forward, :fovea_x_pooled_forward), Int32, (Ptr{Cvoid}, Ref{XPooledForwardParams}), ctx, params)
+
 const _fovea_x_nsa_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_nsa_forward_workspace(ctx, params, bytes) =
     ccall(symbol(_fovea_x_nsa_forward_workspace, :fovea_x_nsa_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XNsaForwardParams}, Ref{Csize_t}), ctx, params, bytes)
@@ -1846,6 +1924,22 @@ fovea_x_project_backward_workspace(ctx, params, bytes) =
 const _fovea_x_project_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_project_backward(ctx, params) =
     ccall(symbol(_fovea_x_project_backward, :fovea_x_project_backward), Int32, (Ptr{Cvoid}, Ref{XProjectBackwardParams}), ctx, params)
+
+const _fovea_x_recipe_count = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_recipe_count() =
+    ccall(symbol(_fovea_x_recipe_count, :fovea_x_recipe_count), Int64, ())
+
+const _fovea_x_recipe_at = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_recipe_at(index, recipe) =
+    ccall(symbol(_fovea_x_recipe_at, :fovea_x_recipe_at), Int32, (Int64, Ref{XRecipe}), index, recipe)
+
+const _fovea_x_recipe_get = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_recipe_get(name, recipe) =
+    ccall(symbol(_fovea_x_recipe_get, :fovea_x_recipe_get), Int32, (Ptr{UInt8}, Ref{XRecipe}), name, recipe)
+
+const _fovea_x_recipe_apply = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_recipe_apply(name, operation, params) =
+    ccall(symbol(_fovea_x_recipe_apply, :fovea_x_recipe_apply), Int32, (Ptr{UInt8}, Ptr{UInt8}, Ptr{Cvoid}), name, operation, params)
 
 const _fovea_x_pool_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_pool_forward_workspace(ctx, params, bytes) =

@@ -100,12 +100,13 @@ function near(got, want, tolerance)
     g == w || (isnan(g) && isnan(w)) || abs(g - w) <= tolerance * (1 + abs(w))
 end
 
-"Calls the operation of a file by its name and tests every output."
+"Calls the operation of a file by its name, or the method that it names, and tests every output."
 function test_golden(ctx, path)
     meta, tensors = read_golden(path)
     row = findfirst(op -> op[1] == meta["op"], OPS)
     @test row !== nothing
     _, call, positional = OPS[row]
+    haskey(meta, "recipe") && (call = recipe(meta["recipe"]))
     outputs = Symbol.(split(meta["outputs"], ','))
     after(name) = Symbol(name, ".after")
     before(name) = !endswith(string(name), ".after")
@@ -123,5 +124,5 @@ function test_golden(ctx, path)
         want = get(tensors, after(name), tensors[name])
         @test all(near.(written[name], want, parse(Float64, meta["tolerance"])))
     end
-    meta["op"]
+    haskey(meta, "recipe") ? meta["recipe"] : meta["op"]
 end

@@ -430,6 +430,24 @@ end
         @test o isa Array{Float32,4} && size(o) == size(ones) && all(o .== 1)
     end
 
+    @testset "methods by name" begin
+        ctx, x = Context(:host), rand(Float32, 16, 2, 9, 1)
+        streaming = recipe("streamingllm")
+        @test streaming(ctx, x, x, x; window_left=2) ==
+            attention_forward(ctx, x, x, x; causal=true, sink_keys=4, window_left=2)
+        @test streaming.numbers == Dict(:causal => 1, :sink_keys => 4, :window_left => 2000)
+        @test workspace(ctx, streaming, x, x, x) > 0
+        @test sprint(show, streaming) == "recipe(\"streamingllm\"): StreamingLLM, arXiv 2309.17453"
+        @test_throws Fovea.InvalidArgument("recipe: there is no 'streaming', wanted streamingllm") recipe("streaming")
+        @test_throws Fovea.InvalidArgument recipe(:streamingllm)
+        @test_throws Fovea.InvalidArgument recipe("moa\0")
+        why = try recipe("moa")(ctx, x, x, x) catch why; why end
+        @test startswith(why.text, "recipe moa: head_window is absent, wanted one: ")
+        mass = zeros(Float32, 9, 1, 1)
+        @test recipe("h2o")(ctx, x, x, x; mass=mass) == attention_forward(ctx, x, x, x; causal=true)
+        @test sum(mass) ≈ 18
+    end
+
     @testset "golden vectors" begin
         folder = normpath(joinpath(@__DIR__, "..", "..", "..", "..", "tests", "golden"))
         files = filter(endswith(".safetensors"), readdir(folder; join=true))
@@ -439,5 +457,6 @@ end
             push!(seen, test_golden(ctx, file))
         end
         @test issubset(first.(OPS), seen)
+        @test issubset([method.name for method in recipes()], seen)
     end
 end

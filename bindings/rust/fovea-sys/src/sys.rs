@@ -281,7 +281,9 @@ c_struct! {
     /// CUDA.  Tensor cores ask for more:
     ///   sm_80 and later  f16 or bf16, k and v as q; d and e multiples of 8 up to 256; rows of q, k, v,
     ///                    o contiguous and 16-byte aligned; no q_value, no cos
-    ///   Hopper's own     sm_90, and no bias, alibi, mask, query_position or key_position; softcap
+    ///                    or k and v both e4m3 or e5m2, or both i8, with one scale a row or none, and
+    ///                    widths that are multiples of 16.  There an infinite code counts as NaN
+    ///   Hopper's own     sm_90, no codes, and no bias, alibi, mask, query_position or key_position; softcap
     ///                    without head_window, local_chunk, sink_keys, context_len, key_step and
     ///                    key_shift; pages of 16 tokens or more, without softcap and key_first
     /// ```
@@ -1236,7 +1238,11 @@ c_struct! {
     /// Attention of q over the listed k and v; prefill and decode, contiguous and paged caches.
     ///
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
-    /// CUDA.  Without a field of this header the limits are attention_forward's.
+    /// CUDA.  Without a field of this header the limits are attention_forward's.  Tensor cores ask for:
+    ///   sm_80 and later  what attention_forward asks for there, an index, and at most its blocks, bias,
+    ///                    row_begin, first_keys and last_keys; no softcap
+    ///   Hopper's own     sm_90, no codes; blocks of 16, 32 or a multiple of 64 keys; of at most 128 rows
+    ///                    of the heads that share a list, or a multiple of 64 rows
     /// ```
     fovea_x_sparse_forward_params: 2896 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_sparse_forward_params)";
@@ -1284,7 +1290,7 @@ c_struct! {
     causal: i32 = 2876, "1: window_right = 1";
     splits: i32 = 2880, "parts the keys or the list of a row are cut into; 0: chosen from shapes, 1 with skip_margin; not above 1 with skip_margin";
     block_rows: i32 = 2884, "rows of a list row: 1 .. 128; 0 without index and column, or with row_begin";
-    block_keys: i32 = 2888, "keys of an entry: 1 .. 128; 0 without index, or with key_begin";
+    block_keys: i32 = 2888, "keys of an entry: 1 .. 65536; 0 without index, or with key_begin";
     entry_keys: i32 = 2892, "from an entry's first key to the next's, at most block_keys; 0: block_keys";
 }
 
@@ -1572,7 +1578,8 @@ c_struct! {
     /// Attention over the keys that an index finds.
     ///
     /// Selection is x_select_token's, with index_q and index_k as its q and k; absent, q and k are
-    /// their own index.  A list has k entries, forced ones among them, with
+    /// their own index.  reduce is over the index's heads of a list head.  A list has k entries, forced
+    /// ones among them, with
     /// k = max(count, floor(ratio * keys that the window lets the row see), force_last).
     /// Equal scores: the lower key first.  Rows past query_len are neither read nor written.
     ///
@@ -1624,9 +1631,91 @@ c_struct! {
     index_scale: f32 = 2416, r"of the index's, \> 0; 0: 1 / sqrt(index_width), for HAMMING 1";
     ratio: f32 = 2420, "share of the keys that a row sees; not with pool_keys";
     measure: i32 = 2424, "The fovea_x_select_score.";
-    reduce: i32 = 2428, "fovea_x_select_reduce: over the index's heads of a list head";
+    reduce: i32 = 2428, "The fovea_x_select_reduce.";
     causal: i32 = 2432, "1: window_right = 1";
     reserved: i32 = 2436, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Attention over key blocks that summaries choose.
+    ///
+    /// Columns summarise key blocks, by x_pool_forward: the mean of the keys, for BOX their largest and
+    /// smallest in each column of k.  What they are made from:
+    ///   neither column nor summary: all of k, in each call
+    ///   summary, old_len: only blocks that hold a key from old_len on; the others are read
+    ///   column: nothing is made; for BOX column_low too
+    /// Rows summarise row blocks: row, else the mean of their queries, with block_rows 1 the queries.
+    ///
+    /// Selection is x_select_block's and the lists are its.  Row block R holds the rows [R block_rows,
+    /// (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1) block_keys).
+    /// Packed sequences begin where select.h says.  Row i is at position i + Lk - Lq.
+    /// reduce is over the heads of the rows of a list head.  normalise is not WEIGHTED, rule not NONE.
+    /// k = max(count, floor(ratio * key blocks of the scope)); one of the two is 0.
+    /// Each row attends to the keys of its list, with causal to those up to its own position.
+    /// index, index_count, block_rows and block_keys are what x_sparse_backward takes.
+    ///
+    /// A row whose list is empty has o = 0.  Rows past query_len are neither read nor written.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, the summaries, and the lists that no output
+    /// holds.
+    /// Sources: Quest (2406.10774), MoBA (2502.13189), SeerAttention (2410.13276), SpargeAttention
+    /// (2502.18137), VMoBA (2506.23858), DraftAttention (2505.14708).
+    /// ```
+    fovea_x_pooled_forward_params: 2456 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_pooled_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8: codes need column";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8";
+    o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
+    lse: fovea_tensor = 392, "`(b, h, s)` f32: of the sum over the list";
+    row: fovea_tensor = 488, "`(b, n, row_heads, row_width)` f32 f16 bf16: a summary of each row block";
+    column: fovea_tensor = 584, "`(key_b, u, column_heads, row_width)` f32 f16 bf16: a summary of each key block";
+    column_low: fovea_tensor = 680, "`(key_b, u, column_heads, row_width)` f32 f16 bf16: of BOX with column: the smallest of its keys";
+    summary: fovea_tensor = 776, "`(key_b, u, g, summary_width)` as k or f32: y of x_pool_forward: summary_width = d, for BOX 2 d; not with column";
+    row_similar_least: fovea_tensor = 872, "`(h)` f32: a row block whose queries are not more alike takes all key blocks; with made rows, without reduce";
+    column_similar_least: fovea_tensor = 968, "`(g)` f32: a key block whose keys are not more alike is taken by all rows, beside the rule; not with column, summary";
+    cover_head: fovea_tensor = 1064, "`(x)` f32: cover of each list head";
+    sink_logit: fovea_tensor = 1160, "`(h)` f32: a learned term of the denominator";
+    k_scale: fovea_tensor = 1256, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as in attention_forward";
+    v_scale: fovea_tensor = 1352, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: the same of v";
+    query_start: fovea_tensor = 1448, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 1544, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+    query_len: fovea_tensor = 1640, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 1736, "`(r)` i32: keys in use";
+    old_len: fovea_tensor = 1832, "`(r)` i32: keys that summary has; with summary";
+    page_table: fovea_tensor = 1928, "`(rows, pages)` i32: pool page of each page of k and v; -1: absent";
+    cache_row: fovea_tensor = 2024, "`(r)` i32: row of page_table, or with column of k and v; with column or summary";
+    index: fovea_tensor = 2120, "`(b, x, n, keep)` i32: the lists, as x_select_block writes them; blocks past `keep` are cut";
+    index_count: fovea_tensor = 2216, "`(b, x, n)` i32: blocks wanted, with index";
+    query_max: i64 = 2312, "longest sequence of rows; 0: s";
+    key_max: i64 = 2320, "longest sequence of keys; 0: t, or pages * page";
+    lists: i64 = 2328, "list heads without index, a divisor of h; 0: heads of the rows without reduce, else 1";
+    count: i64 = 2336, "k of TOP_K";
+    min_keep: i64 = 2344, "least entries of a list, forced ones among them";
+    min_extra: i64 = 2352, "least entries that the rule takes in its scope";
+    force_first: i64 = 2360, "the first key blocks are forced";
+    force_previous: i64 = 2368, "those before the own blocks";
+    force_last: i64 = 2376, "the last key blocks of the sequence";
+    scale: f32 = 2384, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+    softcap: f32 = 2388, "of attention's scores; 0: none";
+    select_scale: f32 = 2392, r"of the summaries' scores, \> 0; 0: 1 / sqrt(their width)";
+    ratio: f32 = 2396, "of TOP_K: share of the key blocks of the scope";
+    cover: f32 = 2400, "share of the mass, of the TOP_P rules";
+    threshold: f32 = 2404, "of ABOVE and AT_LEAST";
+    skip_margin: f32 = 2408, "in nats: tiles that add less are skipped, as in x_sparse_forward; 0: none";
+    measure: i32 = 2412, "The fovea_x_select_measure.";
+    normalise: i32 = 2416, "The fovea_x_select_normalise.";
+    reduce: i32 = 2420, "The fovea_x_select_reduce.";
+    rule: i32 = 2424, "The fovea_x_select_rule.";
+    scope: i32 = 2428, "The fovea_x_select_scope.";
+    forced_count: i32 = 2432, "1: forced entries count for the rule";
+    force_own: i32 = 2436, "1: key blocks that hold a position of the row block are forced";
+    causal: i32 = 2440, "1: no key after a row's own position";
+    block_rows: i32 = 2444, "rows of a row block, 1 .. 128; 0: 1";
+    block_keys: i32 = 2448, "keys of a key block, 1 .. 65536; 0: 64";
+    reserved: i32 = 2452, "0";
 }
 
 c_struct! {
@@ -1829,6 +1918,21 @@ c_struct! {
 }
 
 c_struct! {
+    /// A method.  Every text is static and never NULL; "" where there is none.
+    fovea_x_recipe: 80 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_recipe), set by the caller";
+    name: *const c_char = 8, r#""streamingllm": what the functions below take"#;
+    title: *const c_char = 16, r#""StreamingLLM": as its paper writes it"#;
+    paper: *const c_char = 24, r#"arXiv number, "2309.17453""#;
+    operation: *const c_char = 32, r#"that runs it, "attention_forward""#;
+    backward: *const c_char = 40, r#"that trains it, "attention_backward"; "": none"#;
+    numbers: *const c_char = 48, r#"that apply writes, "causal=1 sink_keys=4 window_left=2000""#;
+    needs: *const c_char = 56, r#"fields that the caller gives too, "head_window"; spaces between"#;
+    words: *const c_char = 64, "what it does here, and what it does not";
+    year: i64 = 72, "of the paper";
+}
+
+c_struct! {
     /// ```text
     /// Summaries of blocks of tokens: of keys, queries or values.
     ///
@@ -1927,8 +2031,9 @@ c_struct! {
     /// causal compares v with u + floor((context_len - Lq) / S).  Blocks count tokens, as without it.
     ///
     /// Row blocks lie as in x_select_block: packed, the first of sequence r is query_start[r] /
-    /// block_rows + r.  Row blocks that a sequence has are written with all u key blocks, which are the
-    /// sequence's own.  The other outputs are written in every element, lse as far as there are rows.
+    /// block_rows + r, with block_rows 1 query_start[r].  Row blocks that a sequence has are written
+    /// with all u key blocks, which are the sequence's own.  The other outputs are written in every
+    /// element, lse as far as there are rows.
     ///
     /// Limits: d is 1 .. 576.  Every valid call has one kernel a backend, in f32 FMA.
     /// Sources: H2O (2306.14048), MInference (2407.02490), SampleAttention (2406.15486), FlexPrefill
@@ -2204,6 +2309,27 @@ functions! {
     /// overlap.  On CUDA, pageable host memory makes the call wait as the CUDA runtime does.
     /// ```
     fn fovea_copy(ctx: *mut fovea_context, to: *mut c_void, from: *const c_void, bytes: usize) -> fovea_status;
+    /// How many methods the library has.
+    fn fovea_x_recipe_count() -> i64;
+    /// ```text
+    /// Method number `index`, 0 .. fovea_x_recipe_count() - 1, by name.  FOVEA_INVALID_ARGUMENT for
+    /// another index, NULL, or a struct_size that is not set; nothing is written then.
+    /// ```
+    fn fovea_x_recipe_at(index: i64, recipe: *mut fovea_x_recipe) -> fovea_status;
+    /// ```text
+    /// The method of a name.  FOVEA_INVALID_ARGUMENT as above, or for a name that there is not: the
+    /// sentence has those that are near it.
+    /// ```
+    fn fovea_x_recipe_get(name: *const c_char, recipe: *mut fovea_x_recipe) -> fovea_status;
+    /// ```text
+    /// Writes the numbers of a method into the params of `operation`, its own or its backward.  All
+    /// else stays as it is.  A backward takes the numbers whose fields it has.
+    ///
+    /// Give the tensors first: a field that the method needs and that is absent, or 0, is
+    /// FOVEA_INVALID_ARGUMENT.  So are an unknown name, an operation that is not the method's, and a
+    /// struct_size that has not all of its fields.  Nothing is written then.
+    /// ```
+    fn fovea_x_recipe_apply(name: *const c_char, operation: *const c_char, params: *mut c_void) -> fovea_status;
     operations {
         attention_forward: fovea_attention_forward_params, fovea_attention_forward, fovea_attention_forward_workspace;
         attention_backward: fovea_attention_backward_params, fovea_attention_backward, fovea_attention_backward_workspace;
@@ -2247,6 +2373,7 @@ functions! {
         x_select_line: fovea_x_select_line_params, fovea_x_select_line, fovea_x_select_line_workspace;
         x_select_heads: fovea_x_select_heads_params, fovea_x_select_heads, fovea_x_select_heads_workspace;
         x_indexed_forward: fovea_x_indexed_forward_params, fovea_x_indexed_forward, fovea_x_indexed_forward_workspace;
+        x_pooled_forward: fovea_x_pooled_forward_params, fovea_x_pooled_forward, fovea_x_pooled_forward_workspace;
         x_nsa_forward: fovea_x_nsa_forward_params, fovea_x_nsa_forward, fovea_x_nsa_forward_workspace;
         x_nsa_backward: fovea_x_nsa_backward_params, fovea_x_nsa_backward, fovea_x_nsa_backward_workspace;
         x_project_forward: fovea_x_project_forward_params, fovea_x_project_forward, fovea_x_project_forward_workspace;

@@ -47,6 +47,7 @@ mod enums; // generated
 #[rustfmt::skip] // generated
 mod ops;
 mod prepared;
+mod recipe;
 mod shape;
 mod tensor;
 #[rustfmt::skip] // generated
@@ -55,6 +56,7 @@ mod x_ops;
 /// Operations outside the promise of the ABI: they may change with any release.
 pub mod experimental {
     pub use crate::enums::experimental::*;
+    pub use crate::recipe::{recipe, recipes, Recipe};
     pub use crate::x_ops::*;
 }
 

@@ -117,6 +117,16 @@ macro_rules! op {
                 }
             )*
 
+            /// Writes the numbers of a [method](crate::experimental::Recipe), after the fields that it
+            /// needs and before numbers of your own.  Experimental.
+            pub fn recipe(&mut self, name: &str) -> $crate::Result<&mut Self> {
+                let params: *mut $crate::sys::$params = &mut self.params;
+                unsafe {
+                    $crate::recipe::apply(name, concat!(stringify!($op), "\0"), params.cast())
+                }?;
+                Ok(self)
+            }
+
             /// Valid, supported, how many bytes of workspace: without touching data.  It allocates none.
             pub fn workspace(&self, ctx: &$crate::Context) -> $crate::Result<usize> {
                 let mut bytes = 0;

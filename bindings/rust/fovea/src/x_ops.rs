@@ -436,7 +436,11 @@ op! {
     /// Attention of q over the listed k and v; prefill and decode, contiguous and paged caches.
     ///
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
-    /// CUDA.  Without a field of this header the limits are attention_forward's.
+    /// CUDA.  Without a field of this header the limits are attention_forward's.  Tensor cores ask for:
+    ///   sm_80 and later  what attention_forward asks for there, an index, and at most its blocks, bias,
+    ///                    row_begin, first_keys and last_keys; no softcap
+    ///   Hopper's own     sm_90, no codes; blocks of 16, 32 or a multiple of 64 keys; of at most 128 rows
+    ///                    of the heads that share a list, or a multiple of 64 rows
     /// ```
     XSparseForward(x_sparse_forward: fovea_x_sparse_forward_params, fovea_x_sparse_forward, fovea_x_sparse_forward_workspace)
     new {
@@ -486,7 +490,7 @@ op! {
         causal set_causal: bool, "1: window_right = 1";
         splits set_splits: i32, "parts the keys or the list of a row are cut into; 0: chosen from shapes, 1 with skip_margin; not above 1 with skip_margin";
         block_rows set_block_rows: i32, "rows of a list row: 1 .. 128; 0 without index and column, or with row_begin";
-        block_keys set_block_keys: i32, "keys of an entry: 1 .. 128; 0 without index, or with key_begin";
+        block_keys set_block_keys: i32, "keys of an entry: 1 .. 65536; 0 without index, or with key_begin";
         entry_keys set_entry_keys: i32, "from an entry's first key to the next's, at most block_keys; 0: block_keys";
     }
 }
@@ -734,8 +738,9 @@ op! {
     /// causal compares v with u + floor((context_len - Lq) / S).  Blocks count tokens, as without it.
     ///
     /// Row blocks lie as in x_select_block: packed, the first of sequence r is query_start[r] /
-    /// block_rows + r.  Row blocks that a sequence has are written with all u key blocks, which are the
-    /// sequence's own.  The other outputs are written in every element, lse as far as there are rows.
+    /// block_rows + r, with block_rows 1 query_start[r].  Row blocks that a sequence has are written
+    /// with all u key blocks, which are the sequence's own.  The other outputs are written in every
+    /// element, lse as far as there are rows.
     ///
     /// Limits: d is 1 .. 576.  Every valid call has one kernel a backend, in f32 FMA.
     /// Sources: H2O (2306.14048), MInference (2407.02490), SampleAttention (2406.15486), FlexPrefill
@@ -1094,7 +1099,8 @@ op! {
     /// Attention over the keys that an index finds.
     ///
     /// Selection is x_select_token's, with index_q and index_k as its q and k; absent, q and k are
-    /// their own index.  A list has k entries, forced ones among them, with
+    /// their own index.  reduce is over the index's heads of a list head.  A list has k entries, forced
+    /// ones among them, with
     /// k = max(count, floor(ratio * keys that the window lets the row see), force_last).
     /// Equal scores: the lower key first.  Rows past query_len are neither read nor written.
     ///
@@ -1148,8 +1154,92 @@ op! {
         index_scale set_index_scale: f32, r"of the index's, \> 0; 0: 1 / sqrt(index_width), for HAMMING 1";
         ratio set_ratio: f32, "share of the keys that a row sees; not with pool_keys";
         measure set_measure: enum XSelectScore, "The fovea_x_select_score.";
-        reduce set_reduce: i32, "fovea_x_select_reduce: over the index's heads of a list head";
+        reduce set_reduce: enum XSelectReduce, "The fovea_x_select_reduce.";
         causal set_causal: bool, "1: window_right = 1";
+    }
+}
+
+op! {
+    /// ```text
+    /// Attention over key blocks that summaries choose.
+    ///
+    /// Columns summarise key blocks, by x_pool_forward: the mean of the keys, for BOX their largest and
+    /// smallest in each column of k.  What they are made from:
+    ///   neither column nor summary: all of k, in each call
+    ///   summary, old_len: only blocks that hold a key from old_len on; the others are read
+    ///   column: nothing is made; for BOX column_low too
+    /// Rows summarise row blocks: row, else the mean of their queries, with block_rows 1 the queries.
+    ///
+    /// Selection is x_select_block's and the lists are its.  Row block R holds the rows [R block_rows,
+    /// (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1) block_keys).
+    /// Packed sequences begin where select.h says.  Row i is at position i + Lk - Lq.
+    /// reduce is over the heads of the rows of a list head.  normalise is not WEIGHTED, rule not NONE.
+    /// k = max(count, floor(ratio * key blocks of the scope)); one of the two is 0.
+    /// Each row attends to the keys of its list, with causal to those up to its own position.
+    /// index, index_count, block_rows and block_keys are what x_sparse_backward takes.
+    ///
+    /// A row whose list is empty has o = 0.  Rows past query_len are neither read nor written.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, the summaries, and the lists that no output
+    /// holds.
+    /// Sources: Quest (2406.10774), MoBA (2502.13189), SeerAttention (2410.13276), SpargeAttention
+    /// (2502.18137), VMoBA (2506.23858), DraftAttention (2505.14708).
+    /// ```
+    XPooledForward(x_pooled_forward: fovea_x_pooled_forward_params, fovea_x_pooled_forward, fovea_x_pooled_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8: codes need column";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32: of the sum over the list";
+        row set_row: in, "`(b, n, row_heads, row_width)` f32 f16 bf16: a summary of each row block";
+        column set_column: in, "`(key_b, u, column_heads, row_width)` f32 f16 bf16: a summary of each key block";
+        column_low set_column_low: in, "`(key_b, u, column_heads, row_width)` f32 f16 bf16: of BOX with column: the smallest of its keys";
+        summary set_summary: out, "`(key_b, u, g, summary_width)` as k or f32: y of x_pool_forward: summary_width = d, for BOX 2 d; not with column";
+        row_similar_least set_row_similar_least: in, "`(h)` f32: a row block whose queries are not more alike takes all key blocks; with made rows, without reduce";
+        column_similar_least set_column_similar_least: in, "`(g)` f32: a key block whose keys are not more alike is taken by all rows, beside the rule; not with column, summary";
+        cover_head set_cover_head: in, "`(x)` f32: cover of each list head";
+        sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator";
+        k_scale set_k_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as in attention_forward";
+        v_scale set_v_scale: in, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: the same of v";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+        query_len set_query_len: in, "`(r)` i32: rows in use";
+        key_len set_key_len: in, "`(r)` i32: keys in use";
+        old_len set_old_len: in, "`(r)` i32: keys that summary has; with summary";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each page of k and v; -1: absent";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or with column of k and v; with column or summary";
+        index set_index: out, "`(b, x, n, keep)` i32: the lists, as x_select_block writes them; blocks past `keep` are cut";
+        index_count set_index_count: out, "`(b, x, n)` i32: blocks wanted, with index";
+        query_max set_query_max: i64, "longest sequence of rows; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
+        lists set_lists: i64, "list heads without index, a divisor of h; 0: heads of the rows without reduce, else 1";
+        count set_count: i64, "k of TOP_K";
+        min_keep set_min_keep: i64, "least entries of a list, forced ones among them";
+        min_extra set_min_extra: i64, "least entries that the rule takes in its scope";
+        force_first set_force_first: i64, "the first key blocks are forced";
+        force_previous set_force_previous: i64, "those before the own blocks";
+        force_last set_force_last: i64, "the last key blocks of the sequence";
+        scale set_scale: f32, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+        softcap set_softcap: f32, "of attention's scores; 0: none";
+        select_scale set_select_scale: f32, r"of the summaries' scores, \> 0; 0: 1 / sqrt(their width)";
+        ratio set_ratio: f32, "of TOP_K: share of the key blocks of the scope";
+        cover set_cover: f32, "share of the mass, of the TOP_P rules";
+        threshold set_threshold: f32, "of ABOVE and AT_LEAST";
+        skip_margin set_skip_margin: f32, "in nats: tiles that add less are skipped, as in x_sparse_forward; 0: none";
+        measure set_measure: enum XSelectMeasure, "The fovea_x_select_measure.";
+        normalise set_normalise: enum XSelectNormalise, "The fovea_x_select_normalise.";
+        reduce set_reduce: enum XSelectReduce, "The fovea_x_select_reduce.";
+        rule set_rule: enum XSelectRule, "The fovea_x_select_rule.";
+        scope set_scope: enum XSelectScope, "The fovea_x_select_scope.";
+        forced_count set_forced_count: bool, "1: forced entries count for the rule";
+        force_own set_force_own: bool, "1: key blocks that hold a position of the row block are forced";
+        causal set_causal: bool, "1: no key after a row's own position";
+        block_rows set_block_rows: i32, "rows of a row block, 1 .. 128; 0: 1";
+        block_keys set_block_keys: i32, "keys of a key block, 1 .. 65536; 0: 64";
     }
 }
 

@@ -263,3 +263,56 @@ fn halves() {
     buffer.read(&mut back).unwrap();
     assert_eq!(back, ones);
 }
+
+#[test]
+fn a_method_by_name_is_its_numbers() {
+    use fovea::experimental::{recipe, recipes, XSparseForward};
+    let ctx = Context::host().unwrap();
+    let (q, k, v) = problem();
+    let windows = [2i32, 1, 1].repeat(4);
+    let (q, k) = (Tensor::new(&q, Q).unwrap(), Tensor::new(&k, K).unwrap());
+    let (v, windows) = (Tensor::new(&v, K).unwrap(), Tensor::new(&windows, [4, 3]).unwrap());
+    let (mut named, mut plain, mut heads) = (vec![0f32; 160], vec![0f32; 160], vec![0f32; 160]);
+    AttentionForward::new(&q, &k, &v, TensorMut::new(&mut named, Q).unwrap())
+        .recipe("streamingllm")
+        .unwrap()
+        .window_left(2)
+        .sink_keys(1)
+        .run(&ctx)
+        .unwrap();
+    AttentionForward::new(&q, &k, &v, TensorMut::new(&mut plain, Q).unwrap())
+        .causal(true)
+        .window_left(2)
+        .sink_keys(1)
+        .run(&ctx)
+        .unwrap();
+    AttentionForward::new(&q, &k, &v, TensorMut::new(&mut heads, Q).unwrap())
+        .head_window(&windows)
+        .recipe("moa")
+        .unwrap()
+        .run(&ctx)
+        .unwrap();
+    assert_eq!(named, plain);
+    assert_eq!(named, heads);
+
+    let row = recipe("streamingllm").unwrap();
+    assert_eq!((row.operation.as_str(), row.needs.len()), ("attention_forward", 0));
+    assert_eq!(row.numbers[1], ("sink_keys".to_string(), "4".to_string()));
+    assert!(recipes().unwrap().contains(&row));
+    let said = |error: Error| error.text().to_string();
+    assert_eq!(
+        said(recipe("streaming llm!").unwrap_err()),
+        "recipe: there is no 'streaming llm!', wanted streamingllm"
+    );
+    assert!(said(recipe("a\0b").unwrap_err()).contains("it holds a NUL"));
+    let mut o = vec![0f32; 160];
+    let mut call = XSparseForward::new(&q, &k, &v, TensorMut::new(&mut o, Q).unwrap());
+    assert_eq!(
+        said(call.recipe("chai").unwrap_err()),
+        "recipe chai: head_map is absent, wanted (b, h) i32"
+    );
+    assert_eq!(
+        said(call.recipe("moa").unwrap_err()),
+        "recipe moa: operation is x_sparse_forward, wanted attention_forward or attention_backward"
+    );
+}

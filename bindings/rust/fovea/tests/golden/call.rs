@@ -12,13 +12,14 @@ macro_rules! take {
         let mut $field = $given.output(stringify!($field));
     };
     ($given:ident, $field:ident: enum $name:ident) => {
-        let $field = crate::call::all::$name($given.scalar(stringify!($field)) as i32);
+        let number = $given.scalar(stringify!($field));
+        let $field = number.map(|x| crate::call::all::$name(x as i32));
     };
     ($given:ident, $field:ident: bool) => {
-        let $field = $given.scalar(stringify!($field)) != 0.0;
+        let $field = $given.scalar(stringify!($field)).map(|x| x != 0.0);
     };
     ($given:ident, $field:ident: $scalar:ident) => {
-        let $field = $given.scalar(stringify!($field)) as $scalar;
+        let $field = $given.scalar(stringify!($field)).map(|x| x as $scalar);
     };
 }
 
@@ -32,7 +33,7 @@ macro_rules! must {
     };
 }
 
-/// Calls the setter of what was taken.
+/// Calls the setter of a tensor that was taken.
 macro_rules! give {
     ($call:ident, $field:ident: in) => {
         if let Some(tensor) = &$field {
@@ -44,8 +45,17 @@ macro_rules! give {
             $call.$field(tensor);
         }
     };
+    ($call:ident, $field:ident: $($scalar:ident)+) => {};
+}
+
+/// Calls the setter of a number that was taken.
+macro_rules! give_number {
+    ($call:ident, $field:ident: in) => {};
+    ($call:ident, $field:ident: out) => {};
     ($call:ident, $field:ident: $($scalar:ident)+) => {
-        $call.$field($field);
+        if let Some(number) = $field {
+            $call.$field(number);
+        }
     };
 }
 
@@ -62,6 +72,11 @@ macro_rules! op {
             $(take!(given, $may: $($may_kind)+);)*
             let mut call = crate::call::all::$name::new($(must!($must: $($must_kind)+)),*);
             $(give!(call, $may: $($may_kind)+);)*
+            $(give_number!(call, $may: $($may_kind)+);)*
+            if let Some(name) = given.recipe {
+                call.recipe(name)?;
+                $(give_number!(call, $may: $($may_kind)+);)* // they stand
+            }
             let call = call.prepare(ctx)?;
             call.workspace()?;
             call.run()

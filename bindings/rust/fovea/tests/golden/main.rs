@@ -19,7 +19,7 @@ fn golden_vectors() {
         .collect();
     files.sort();
     let ctx = Context::host().unwrap();
-    let mut seen = Vec::new();
+    let (mut seen, mut methods) = (Vec::new(), Vec::new());
     let mut wrong = Vec::new();
     for file in &files {
         let vector = Vector::read(file);
@@ -32,6 +32,7 @@ fn golden_vectors() {
             ctx.last_kernel()
         );
         seen.push(vector.op);
+        methods.extend(vector.recipe);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     for op in call::OPS {
@@ -40,6 +41,9 @@ fn golden_vectors() {
             "no golden vector of {op} in {}",
             folder.display()
         );
+    }
+    for method in fovea::experimental::recipes().unwrap() {
+        assert!(methods.contains(&method.name), "no golden vector of {}", method.name);
     }
     println!("{} vectors of {} operations", files.len(), call::OPS.len());
 }

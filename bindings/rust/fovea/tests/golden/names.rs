@@ -47,6 +47,7 @@ names! {
         x_select_line
         x_select_heads
         x_indexed_forward
+        x_pooled_forward
         x_nsa_forward
         x_nsa_backward
         x_project_forward

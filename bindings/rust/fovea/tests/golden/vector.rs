@@ -27,6 +27,7 @@ struct Stored {
 
 pub struct Vector {
     pub op: String,
+    pub recipe: Option<String>,
     params: Json,
     outputs: Vec<String>,
     tolerance: f64,
@@ -38,6 +39,8 @@ pub struct Given<'a> {
     inputs: BTreeMap<&'a str, &'a Stored>,
     outputs: BTreeMap<&'a str, &'a mut Stored>,
     params: &'a Json,
+    /// The method whose numbers hold where `params` has none.
+    pub recipe: Option<&'a str>,
 }
 
 impl<'a> Given<'a> {
@@ -49,8 +52,8 @@ impl<'a> Given<'a> {
         self.outputs.remove(name).map(Stored::view_mut)
     }
 
-    pub fn scalar(&self, name: &str) -> f64 {
-        self.params.object().get(name).map_or(0.0, Json::number)
+    pub fn scalar(&self, name: &str) -> Option<f64> {
+        self.params.object().get(name).map(Json::number)
     }
 }
 
@@ -71,6 +74,7 @@ impl Vector {
         let metadata = header.object()["__metadata__"].object();
         Vector {
             op: metadata["op"].text().to_string(),
+            recipe: metadata.get("recipe").map(|name| name.text().to_string()),
             params: Json::parse(metadata["params"].text()),
             outputs: metadata["outputs"].text().split(',').map(str::to_string).collect(),
             tolerance: metadata["tolerance"].text().parse().unwrap(),
@@ -99,6 +103,7 @@ impl Vector {
                 .collect(),
             outputs: results.iter_mut().map(|(name, tensor)| (*name, tensor)).collect(),
             params: &self.params,
+            recipe: self.recipe.as_deref(),
         };
         call(&self.op, &mut given, ctx).map_err(|error| error.to_string())?;
         if let Some(name) = given.inputs.keys().chain(given.outputs.keys()).next() {

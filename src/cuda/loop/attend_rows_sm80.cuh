@@ -1,0 +1,551 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sweep of few rows over many keys (sm_80 and up): o = softmax(scores(q (ks k)')) (vs v).
+//   A block owns up to 64 packed rows of one sequence and key head, and one split of its keys.
+//   Mainloop: steps of Keys keys, 64 or 128, through a ring of Stages steps (cp.async).
+//   A warp has 16 rows.  A step has four slices.  Where rows are fewer than 64, several warps have
+//   the same rows, and each takes other slices; they merge at the end, in order.
+//   Scales of keys multiply scores, those of values weights.  In f16 weights would lose small
+//   ones, so o is kept in units of the largest scale that the row's warp has met.
+//
+//   | barrier          | what it says                                               |
+//   | before each step | it has landed, and the stage to be filled next is free     |
+//   | before the merge | the ring is free for the warps' sums; then: they are there |
+//
+//   | policy   | where it is                                     | what it says                  |
+//   | Operands | here                                            | 16-bit keys, or codes         |
+//   | Keys     | WindowSteps (here), ListKeys80 (ops/sparse)      | keys of a step, their scores  |
+//   | Epilogue | epilogue.cuh                                    | what becomes of a row's sums  |
+#pragma once
+#include <new>
+
+#include "cuda/block/softmax.cuh"
+#include "cuda/loop/epilogue.cuh"
+#include "cuda/loop/load.cuh"
+#include "cuda/loop/row_tile.cuh"
+#include "cuda/loop/tile_policy.cuh"
+#include "cuda/tile/codes_sm80.cuh"
+#include "cuda/tile/copy.cuh"
+
+namespace fovea::cuda {
+
+// Keys and values of Dtype.
+template <int Dtype, int D, int E, int Keys = kTileKeys>
+struct HalfOperands {
+  static constexpr bool codes = false;
+  static constexpr int bytes = 2;    // of an element
+  static constexpr int keys = Keys;  // of a step
+  using TileK = Swizzled<Keys, D>;
+  using TileV = Swizzled<Keys, E>;
+
+  __device__ explicit HalfOperands(const Attend&) {}
+  // Columns 16 c .. of the row `from`, if there is one, as half `half` of the fragment a.
+  __device__ static void load_q(uint32_t (&a)[4], int half, const uint16_t* from, int c,
+                                int width) {
+    const int column = c * 16 + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      a[half + 2 * i] = from && column + 8 * i < width
+                            ? *reinterpret_cast<const uint32_t*>(from + column + 8 * i)
+                            : 0;
+  }
+  // x += q k' of 16 keys, o += p v.
+  __device__ __forceinline__ void scores(float (*x)[4], const uint32_t (&q)[D / 16][4],
+                                         uint32_t at) const {
+#pragma unroll
+    for (int c = 0; c < D / 16; ++c) {
+      uint32_t b[4];
+      load_matrices(b, TileK::pair(at, c));
+      mma<Dtype>(x[0], q[c], b[0], b[1]);
+      mma<Dtype>(x[1], q[c], b[2], b[3]);
+    }
+  }
+  __device__ __forceinline__ void values(float (&o)[E / 8][4], const uint32_t (&p)[4],
+                                         uint32_t at) const {
+#pragma unroll
+    for (int c = 0; c < E / 16; ++c) {
+      uint32_t b[4];
+      load_matrices_transposed(b, TileV::pair(at, c));
+      mma<Dtype>(o[2 * c], p, b[0], b[1]);
+      mma<Dtype>(o[2 * c + 1], p, b[2], b[3]);
+    }
+  }
+  __device__ static void order(float (&)[E / 8][4]) {}
+};
+
+// Codes with scales; Codes: FloatCodes or IntegerCodes.
+template <template <int> class Codes, int Dtype, int D, int E, int Keys = kTileKeys>
+struct CodeOperands {
+  static constexpr bool codes = true;
+  static constexpr int bytes = 1;
+  static constexpr int keys = Keys;
+  using TileK = Swizzled<Keys, D / 2>;
+  using TileV = Swizzled<Keys, E / 2>;
+  Codes<Dtype> k, v;
+
+  __device__ explicit CodeOperands(const Attend& a) : k(a.k_dtype), v(a.v_dtype) {}
+  __device__ static void load_q(uint32_t (&a)[4], int half, const uint16_t* from, int c,
+                                int width) {
+    const int column = c * 16 + threadIdx.x % 4 * 4;
+    uint2 x{};
+    if (from && column < width) x = *reinterpret_cast<const uint2*>(from + column);
+    x = order_as_codes(x);
+    a[half] = x.x, a[half + 2] = x.y;
+  }
+  __device__ __forceinline__ void scores(float (*x)[4], const uint32_t (&q)[D / 16][4],
+                                         uint32_t at) const {
+#pragma unroll
+    for (int c = 0; c < D / 32; ++c) {
+      uint32_t w[4];  // keys 0 .. 7 and 8 .. 15, 16 columns each and the next 16
+      load_matrices(w, TileK::pair(at, c));
+#pragma unroll
+      for (int j = 0; j < 2; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint32_t word = w[2 * j + half];
+          mma<Dtype>(x[j], q[2 * c + half], k.even(word), k.odd(word));
+        }
+    }
+  }
+  __device__ __forceinline__ void values(float (&o)[E / 8][4], const uint32_t (&p)[4],
+                                         uint32_t at) const {
+#pragma unroll
+    for (int c = 0; c < E / 32; ++c) {
+      uint32_t w[4];  // keys 0 .. 7 and 8 .. 15 of 16 columns, the same of the next 16
+      load_matrices_transposed(w, TileV::pair(at, c));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t low = w[2 * half], high = w[2 * half + 1];
+        mma<Dtype>(o[4 * c + 2 * half], p, v.even(low), v.even(high));
+        mma<Dtype>(o[4 * c + 2 * half + 1], p, v.odd(low), v.odd(high));
+      }
+    }
+  }
+  __device__ static void order(float (&o)[E / 8][4]) {
+#pragma unroll
+    for (int c = 0; c < E / 16; ++c) order_columns(o[2 * c], o[2 * c + 1]);
+  }
+};
+
+template <class Operands_, int Dtype_, int D_, int E_, int Stages_, int Blocks_, bool Notes>
+struct RowsShape {
+  using Operands = Operands_;
+  using TileK = typename Operands::TileK;
+  using TileV = typename Operands::TileV;
+  static constexpr int Dtype = Dtype_, D = D_, E = E_, Stages = Stages_, Blocks = Blocks_;
+  static constexpr int Warps = 4, threads = 32 * Warps, rows = 16 * Warps;
+  static constexpr int stage_bytes = TileK::bytes + TileV::bytes;
+  static constexpr int sums_bytes = (Warps - 1) * 16 * E * 4;
+  static constexpr int ring_bytes =
+      Stages * stage_bytes > sums_bytes ? Stages* stage_bytes : sums_bytes;
+  static constexpr int Keys = Operands::keys, Slice = Keys / 4;
+  static constexpr int offset_bytes = 2 * 2 * Keys * 8;
+  static constexpr int scale_bytes = Operands::codes ? Stages * 2 * Keys * 4 : 0;
+  static constexpr int note_bytes = Notes ? Stages * Keys * 8 : 0;  // of the policy Keys
+  static constexpr int absent_bytes = Stages * Keys / 8;
+  static constexpr int shared_bytes =
+      ring_bytes + offset_bytes + note_bytes + scale_bytes + absent_bytes;
+};
+
+// A block's ring.  A thread looks up a key or its value, or both, one step before they are copied:
+// the page table's latency passes under a step's products.
+template <class Shape, class Keys>
+class RowsRing {
+  using TileK = typename Shape::TileK;
+  using TileV = typename Shape::TileV;
+  using Note = typename Keys::Note;
+  static_assert(sizeof(Note) <= 8);
+  static constexpr bool kCodes = Shape::Operands::codes;
+  static constexpr int kKeys = Shape::Keys, kFinds = 2 * kKeys / Shape::threads;
+
+ public:
+  __device__ RowsRing(const Attend& a, const RowTile& tile, const Keys& keys, unsigned char* shared)
+      : a(a), q(tile.rows.seq), keys(keys), ring(shared_address(shared)) {
+    unsigned char* at = shared + Shape::ring_bytes;
+    address = reinterpret_cast<const uint8_t*(*)[2][kKeys]>(at), at += Shape::offset_bytes;
+    notes = reinterpret_cast<Note(*)[kKeys]>(at), at += Shape::note_bytes;
+    scales = reinterpret_cast<float(*)[2][kKeys]>(at), at += Shape::scale_bytes;
+    missing = reinterpret_cast<uint32_t(*)[kKeys / 32]>(at);
+    g = tile.key_head(a);
+    const auto head = [&](const View<4>& x) {
+      return static_cast<const uint8_t*>(x.data) + g * x.stride[2] * Shape::Operands::bytes;
+    };
+    k = head(a.k), v = head(a.v);
+    if constexpr (kCodes)
+      for (int i = 0; i < kFinds; ++i)
+        if (!scale_of(value(i)))
+          for (int stage = 0; stage < Shape::Stages; ++stage) scales[stage][value(i)][row()] = 1.f;
+  }
+
+  // Finds where the keys of a step lie; store_places() keeps it for load().
+  __device__ __forceinline__ void find(int step) {
+    const int j = keys.find(step, row(), note);
+#pragma unroll
+    for (int i = 0; i < kFinds; ++i) {
+      place[i] = nullptr, factor[i] = nullptr;
+      if (j < 0) continue;
+      const int64_t at = a.sequences.key_offset(q, j, value(i) ? a.v.stride : a.k.stride);
+      if (at < 0) continue;
+      place[i] = (value(i) ? v : k) + at * Shape::Operands::bytes;
+      if constexpr (kCodes)
+        if (const View<4>& scale = scale_of(value(i)))
+          factor[i] = scale.as() + g * scale.stride[2] + a.sequences.key_offset(q, j, scale.stride);
+    }
+  }
+  __device__ __forceinline__ void store_places(int slot) {
+#pragma unroll
+    for (int i = 0; i < kFinds; ++i) address[slot][value(i)][row()] = place[i];
+  }
+
+  // Copies the step that was found last.
+  __device__ __forceinline__ void load(int slot, int stage) {
+    const uint32_t to = ring + stage * Shape::stage_bytes;
+    copy<TileK, Shape::D>(to, static_cast<int>(a.d), k, address[slot][0]);
+    copy<TileV, Shape::E>(to + TileK::bytes, static_cast<int>(a.e), v, address[slot][1]);
+    if constexpr (kCodes)
+#pragma unroll
+      for (int i = 0; i < kFinds; ++i)
+        if (const View<4>& scale = scale_of(value(i)))
+          asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
+                           shared_address(&scales[stage][value(i)][row()])),
+                       "l"(factor[i] ? factor[i] : scale.as()), "r"(factor[i] ? 4 : 0)
+                       : "memory");
+    const uint32_t none = __ballot_sync(~0u, !place[0]);
+    if (value(0)) return;
+    if (threadIdx.x % 32 == 0) missing[stage][threadIdx.x / 32] = none;
+    if (Keys::notes) notes[stage][row()] = note;
+  }
+
+  __device__ uint32_t key_tile(int stage) const {
+    return ring + stage * Shape::stage_bytes;
+  }
+  __device__ uint32_t value_tile(int stage) const {
+    return key_tile(stage) + TileK::bytes;
+  }
+  // Scales of the keys or the values of a stage.
+  __device__ const float* scales_of(int stage, int of_values) const {
+    return scales[stage][of_values];
+  }
+  __device__ const Note* notes_of(int stage) const {
+    return notes[stage];
+  }
+  // Bit i: key i of the slice is not there.
+  __device__ uint32_t absent(int stage, int slice) const {
+    const int first = slice * Shape::Slice;
+    return missing[stage][first / 32] >> first % 32 &
+           static_cast<uint32_t>((uint64_t{1} << Shape::Slice) - 1);
+  }
+
+ private:
+  // Eight neighbouring threads copy 128 bytes of a row.
+  template <class Tile, int Width>
+  __device__ __forceinline__ static void copy(uint32_t to, int width, const uint8_t* from,
+                                              const uint8_t* const* places) {
+    constexpr int kBytes = Shape::Operands::bytes, kStep = Shape::threads / kPanelChunks;
+    const int lane = threadIdx.x % kPanelChunks;
+#pragma unroll
+    for (int i = 0; i < kKeys / kStep; ++i) {
+      const int row = threadIdx.x / kPanelChunks + i * kStep;
+      const uint8_t* place = places[row];
+#pragma unroll
+      for (int panel = 0; panel < Tile::panels; ++panel) {
+        const int chunk = panel * kPanelChunks + lane;
+        const bool valid = place && chunk * 16 < width * kBytes;
+        if (Width * kBytes % 128 == 0 || chunk * 16 < Width * kBytes)
+          copy_async(to + Tile::at(row, chunk), valid ? place + chunk * 16 : from, valid);
+      }
+    }
+  }
+
+  // Find i of the thread: a key or its value.
+  __device__ static int row() {
+    return threadIdx.x % kKeys;
+  }
+  __device__ static int value(int i) {
+    return (threadIdx.x + i * Shape::threads) / kKeys;
+  }
+  __device__ const View<4>& scale_of(int value) const {
+    return value ? a.v_scale : a.k_scale;
+  }
+
+  const Attend& a;
+  const Sequence& q;
+  const Keys& keys;
+  const uint32_t ring;
+  int64_t g;
+  const uint8_t *k, *v;
+  const uint8_t* (*address)[2][kKeys];
+  Note (*notes)[kKeys];
+  float (*scales)[2][kKeys];
+  uint32_t (*missing)[kKeys / 32];
+  const uint8_t* place[kFinds] = {};
+  const float* factor[kFinds] = {};
+  Note note{};
+};
+
+// 16 rows of a warp: their q, and their sums over the slices that the warp takes.
+template <class Shape, class Keys>
+class RowsWarp {
+  static constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E;
+  using Operands = typename Shape::Operands;
+  using TileK = typename Shape::TileK;
+  using TileV = typename Shape::TileV;
+  // Scales of values may be too small for f16.
+  static constexpr bool kUnits = Operands::codes && Dtype == FOVEA_F16;
+
+ public:
+  float o[1][E / 8][4] = {};
+  OnlineSoftmax<1> state;
+  float unit = kUnits ? 0.f : 1.f;  // of o
+
+  __device__ RowsWarp(const Attend& a, const RowTile& tile, const Keys& keys, int row)
+      : operands(a), keys(keys) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int m = row + half * 8 + lane / 4;
+      const uint16_t* from =
+          m < tile.size ? elements(a.q, tile.offset(tile.begin + m, a.q.stride)) : nullptr;
+#pragma unroll
+      for (int c = 0; c < D / 16; ++c) Operands::load_q(q[c], half, from, c, static_cast<int>(a.d));
+    }
+    k_lane = TileK::at(inner_row(lane), inner_chunk(lane));
+    v_lane = TileV::at(outer_row(lane), outer_chunk(lane));
+  }
+
+  // Slice `slice` of step number `step`, which is in `stage`.
+  __device__ __forceinline__ void step(const RowsRing<Shape, Keys>& ring, int stage, int step,
+                                       int slice) {
+    constexpr int kTiles = Shape::Slice / 8;
+    const int first = slice * Shape::Slice, t = threadIdx.x % 4;
+    float x[1][kTiles][4] = {};
+#pragma unroll
+    for (int i = 0; i < kTiles / 2; ++i)
+      operands.scores(x[0] + 2 * i, q,
+                      ring.key_tile(stage) + k_lane + (first + 16 * i) * kPanelRowBytes);
+    if constexpr (Operands::codes) {
+      const float* scale = ring.scales_of(stage, 0) + first + 2 * t;
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) x[0][j][c] *= scale[j * 8 + c % 2];
+    }
+    keys.score(x, step, first, ring.notes_of(stage) + first + 2 * t);
+    if (const uint32_t absent = ring.absent(stage, slice) >> 2 * t)
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j)
+#pragma unroll
+        for (int c = 0; c < 2; ++c)
+          if (absent >> (j * 8 + c) & 1) x[0][j][c] = x[0][j][2 + c] = kNegativeInfinity;
+    state.step(x, o, keys.factor());
+    if constexpr (Operands::codes) weigh(x[0], ring.scales_of(stage, 1) + first + 2 * t);
+    uint32_t p[1][kTiles / 2][4];
+    pack_operand<Dtype>(p, x);
+#pragma unroll
+    for (int i = 0; i < kTiles / 2; ++i)
+      operands.values(o[0], p[0][i],
+                      ring.value_tile(stage) + v_lane + (first + 16 * i) * kPanelRowBytes);
+  }
+
+ private:
+  // Weights times the scales of their values.
+  template <int N>
+  __device__ __forceinline__ void weigh(float (&x)[N][4], const float* scale) {
+    float by[N][2];
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) by[j][c] = scale[j * 8 + c];
+    if constexpr (kUnits) {
+      float here = 0.f;
+#pragma unroll
+      for (int j = 0; j < N; ++j) here = fmaxf(here, fmaxf(fabsf(by[j][0]), fabsf(by[j][1])));
+      here = quad_max(here);
+      if (here > unit) {
+        const float less = unit / here;
+#pragma unroll
+        for (int j = 0; j < E / 8; ++j)
+#pragma unroll
+          for (int c = 0; c < 4; ++c) o[0][j][c] *= less;
+        unit = here;
+      }
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) by[j][c] = unit > 0.f ? by[j][c] / unit : by[j][c];
+    }
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) x[j][c] *= by[j][c % 2];
+  }
+
+  const Operands operands;
+  const Keys& keys;
+  uint32_t q[D / 16][4], k_lane, v_lane;
+};
+
+// Sums of warps that have the same rows, into those of the first of them: ascending.
+//   `groups` warps have different rows; warp w those of warp w % groups.
+template <class Shape, class Warp>
+__device__ __forceinline__ void merge_warps(Warp& mine, int groups, unsigned char* shared,
+                                            float factor) {
+  constexpr int kWords = Shape::E / 2;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float* sums = reinterpret_cast<float*>(shared);
+  __shared__ float s_top[Shape::Warps][16], s_sum[Shape::Warps][16];
+  float(&top)[2] = mine.state.m[0];
+  float by[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = half * 8 + lane / 4;
+    const float sum = mine.state.total(0, half);
+    if (lane % 4 == 0) s_top[warp][row] = top[half], s_sum[warp][row] = sum;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = half * 8 + lane / 4;
+    float most = kNegativeInfinity, all = 0.f;
+    for (int w = warp % groups; w < Shape::Warps; w += groups) most = fmaxf(most, s_top[w][row]);
+    const float base = most == kNegativeInfinity ? 0.f : most;
+    for (int w = warp % groups; w < Shape::Warps; w += groups)
+      all += s_sum[w][row] * exp2f((s_top[w][row] - base) * factor);
+    by[half] = exp2f((top[half] - base) * factor) * mine.unit;
+    // A quad's lanes add up to the sum.
+    top[half] = most, mine.state.l[0][half] = lane % 4 == 0 ? all : 0.f;
+  }
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) mine.o[0][i / 4][i % 4] *= by[i % 4 / 2];
+  if (warp >= groups)
+#pragma unroll
+    for (int i = 0; i < kWords; ++i)
+      sums[((warp - 1) * kWords + i) * 32 + lane] = mine.o[0][i / 4][i % 4];
+  __syncthreads();
+  if (warp >= groups) return;
+  for (int w = warp + groups; w < Shape::Warps; w += groups)
+#pragma unroll
+    for (int i = 0; i < kWords; ++i)
+      mine.o[0][i / 4][i % 4] += sums[((w - 1) * kWords + i) * 32 + lane];
+}
+
+// A block's work.  `number`: of its row tile; `split`: of that.
+template <class Shape, class Keys, class Epilogue>
+__device__ __forceinline__ void attend_rows(const Attend& a, const RowTile& tile, Keys& keys,
+                                            const Epilogue& epilogue, int64_t number, int split,
+                                            unsigned char* shared) {
+  constexpr int kStages = Shape::Stages;
+  __shared__ int s_word;
+  const int count = keys.count;
+  RowsRing<Shape, Keys> ring(a, tile, keys, shared);
+  if (count > 0) keys.look(0);
+  for (int it = 0; it < kStages - 1; ++it) {
+    if (it < count) ring.find(it), ring.store_places(it % 2);
+    if (it + 1 < count) keys.look(it + 1);
+    __syncthreads();
+    if (it < count) ring.load(it % 2, it);
+    copy_commit();
+  }
+  if (kStages - 1 < count) {
+    ring.find(kStages - 1), ring.store_places((kStages - 1) % 2);
+    if (kStages < count) keys.look(kStages);
+  }
+
+  const int groups = tile.size > 32 ? 4 : tile.size > 16 ? 2 : 1;  // of 16 rows
+  const int warp = threadIdx.x / 32, each = Shape::Warps / groups, row = warp % groups * 16;
+  keys.rows(row);
+  RowsWarp<Shape, Keys> mine(a, tile, keys, row);
+  const bool active = row < tile.size;
+  int stage = 0;
+  for (int it = 0; it < count; ++it) {
+    copy_wait<kStages - 2>();
+    __syncthreads();
+    const int next = it + kStages - 1;
+    if (next < count) ring.load(next % 2, stage ? stage - 1 : kStages - 1);
+    copy_commit();
+    if (next + 1 < count) ring.find(next + 1);
+    if (next + 2 < count) keys.look(next + 2);
+    if (active)
+#pragma unroll 1
+      for (int slice = warp / groups; slice < 4; slice += each) mine.step(ring, stage, it, slice);
+    if (next + 1 < count) ring.store_places((next + 1) % 2);
+    if (++stage == kStages) stage = 0;
+  }
+
+  copy_wait<0>();
+  __syncthreads();
+  merge_warps<Shape>(mine, groups, shared, keys.factor());
+  if (warp < groups) {
+    Shape::Operands::order(mine.o[0]);
+    each_row<1>(tile.begin + row, [&](int i, int half, int m) {
+      const float sum = mine.state.total(i, half), top = mine.state.top(i, half, keys.factor());
+      epilogue.template store<Shape::Dtype>(a, tile, m, m < tile.begin + tile.size, split, top, sum,
+                                            mine.o[i], half);
+    });
+  }
+  epilogue.done(a, tile, static_cast<int>(number), &s_word, [] { __syncthreads(); });
+}
+
+// Tiles of Width keys that a window leaves, from last to first.  Keys: what attend_rows() asks.
+template <int Width, class Score, class Mask>
+class WindowSteps {
+ public:
+  struct Note {};
+  static constexpr bool notes = false;
+  int count;  // steps
+
+  __device__ WindowSteps(const Attend& a, const RowTile& tile, int splits, int split)
+      : tile(tile), tiles(Mask::tiles(a, tile, Width)), scores(a, tile), mask(a, tile, Width) {
+    const TilePart part(static_cast<int>(tiles.count()), splits, split);
+    count = part.end - part.begin, last = part.end - 1;
+  }
+  // Loads what find() of the step needs.
+  __device__ void look(int) const {}
+  // The key of a row of a step; -1: none.
+  __device__ int find(int step, int row, Note&) const {
+    const int j = number(step) * Width + row;
+    return j < tile.keys ? j : -1;
+  }
+  // The warp's first row in the tile.
+  __device__ void rows(int row) { first = tile.begin + row; }
+  // Products become scores, -inf where a key is not seen: keys from `begin` on of the step.
+  template <int N>
+  __device__ __forceinline__ void score(float (&x)[1][N][4], int step, int begin,
+                                        const Note*) const {
+    const int n = number(step);
+    scores.apply(x, n * Width + begin, first);
+    if (!mask.full(n)) mask.apply(x, n * Width + begin, first);
+  }
+  // A score's weight is 2^(factor score).
+  __device__ float factor() const { return scores.factor; }
+
+ private:
+  __device__ int number(int step) const { return static_cast<int>(tiles[last - step]); }
+
+  const RowTile& tile;
+  const KeyTiles tiles;
+  const Score scores;
+  const Mask mask;
+  int last, first = 0;
+};
+
+template <class Shape, TileScore Score, TileMask Mask, class Epilogue>
+__global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
+    attend_rows_sm80(const __grid_constant__ Attend a, const __grid_constant__ AttendGrid grid,
+                     const __grid_constant__ Epilogue epilogue) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ __align__(16) unsigned char s_tile[sizeof(RowTile)];
+  const int64_t number = blockIdx.x / grid.splits, owner = number / grid.row_tiles;
+  int64_t row_tile = number - owner * grid.row_tiles;
+  if (grid.reversed) row_tile = grid.row_tiles - 1 - row_tile;
+  if (threadIdx.x == 0)
+    new (s_tile) RowTile(a, grid, owner / grid.heads, owner % grid.heads,
+                         static_cast<int>(row_tile * Shape::rows), Shape::rows);
+  __syncthreads();
+  const RowTile& tile = *reinterpret_cast<const RowTile*>(s_tile);
+  if (tile.size <= 0) return;
+  const int split = static_cast<int>(blockIdx.x - number * grid.splits);
+  WindowSteps<Shape::Keys, Score, Mask> keys(a, tile, grid.splits, split);
+  attend_rows<Shape>(a, tile, keys, epilogue, number, split, shared);
+}
+
+}  // namespace fovea::cuda

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// The methods by name that choose key blocks by summaries, as their papers define them: scores of
+// every block in float64, the best of them, attention over their keys.  Calls are batched; the last
+// rows are the last keys.
+#pragma once
+#include "recipes_indexed.h"
+
+namespace oracle::recipes {
+
+// Blocks of rows and of keys.
+struct Blocks {
+  int64_t rows, keys;
+  bool causal;
+};
+
+// The blocks of keys that a head's block of rows attends to; `last`: position of its last row.
+using ChooseBlocks =
+    std::function<Keys64(int64_t b, int64_t head, int64_t block, int64_t last, double&)>;
+
+inline Chosen over_blocks(const Attention& a, const Blocks& of, const ChooseBlocks& choose) {
+  Chosen out;
+  std::map<std::array<int64_t, 3>, Keys64> chosen;
+  const int64_t ahead = a.at.extent - a.s;
+  out.seen = seen_by(a, [&](int64_t b, int64_t head, int64_t i, int64_t j) {
+    const int64_t block = (i - ahead) / of.rows;
+    const auto [at, fresh] = chosen.try_emplace({b, head, block});
+    const int64_t last = std::min(a.s, (block + 1) * of.rows) - 1 + ahead;
+    if (fresh) at->second = choose(b, head, block, last, out.margin);
+    return at->second.count(j / of.keys) != 0 && (!of.causal || j <= i);
+  });
+  return out;
+}
+
+// The mean of rows [begin, end) of a head, as far as there are such rows.
+inline std::vector<double> mean_of(const Dense& x, int64_t b, int64_t head, int64_t begin,
+                                   int64_t end) {
+  std::vector<double> mean(x.shape[3]);
+  end = std::min(end, x.shape[1]);
+  for (int64_t i = begin; i < end; ++i)
+    for (size_t c = 0; c < mean.size(); ++c)
+      mean[c] += x.row(b, i, head)[c] / static_cast<double>(end - begin);
+  return mean;
+}
+
+// Quest, algorithm 1: the bound of a page is the sum over columns of max(q most, q least); the last
+// page is one of `pages`.
+inline Chosen quest(const Attention& a, int64_t pages, int64_t page) {
+  return over_blocks(a, {1, page, true},
+                     [=, &a](int64_t b, int64_t head, int64_t row, int64_t, double& margin) {
+                       const int64_t count = (a.at.extent + page - 1) / page;
+                       Rated rated;
+                       for (int64_t n = 0; n + 1 < count; ++n) {
+                         double bound = 0;
+                         for (int64_t c = 0; c < a.d; ++c) {
+                           double most = -HUGE_VAL, least = HUGE_VAL;
+                           for (int64_t j = n * page; j < (n + 1) * page; ++j) {
+                             const double k = a.k(b, j, a.key_head(head), c);
+                             most = std::max(most, k), least = std::min(least, k);
+                           }
+                           const double q = a.q(b, row, head, c);
+                           bound += std::max(q * most, q * least);
+                         }
+                         rated.push_back({bound, n});
+                       }
+                       Keys64 out = best(rated, pages - 1, margin);
+                       out.insert(count - 1);
+                       return out;
+                     });
+}
+
+// MoBA, section 2.2: blocks before the row's own by <q, mean of the block's keys>; its own is one
+// of `blocks`.
+inline Chosen moba(const Attention& a, int64_t blocks, int64_t size) {
+  return over_blocks(a, {1, size, true},
+                     [=, &a](int64_t b, int64_t head, int64_t row, int64_t last, double& margin) {
+                       const int64_t own = last / size;
+                       Rated rated;
+                       for (int64_t n = 0; n < own; ++n) {
+                         const auto mean =
+                             mean_of(a.k, b, a.key_head(head), n * size, (n + 1) * size);
+                         rated.push_back({dot<double>(a.q.row(b, row, head), mean.data(), a.d), n});
+                       }
+                       Keys64 out = best(rated, blocks - 1, margin);
+                       out.insert(own);
+                       return out;
+                     });
+}
+
+inline void to_softmax(Rated& rated) {
+  double sum = 0;
+  for (auto& [score, block] : rated) sum += score = std::exp(score);
+  for (auto& [score, block] : rated) score /= sum;
+}
+
+// SeerAttention, section 3: blocks whose gate, a softmax over those that have begun, is above the
+// threshold, and the diagonal: those that hold a position of the block of rows.
+inline Chosen seerattention(const Attention& a, const Dense& row, const Dense& column,
+                            const Blocks& of, double threshold) {
+  const int64_t width = row.shape[3], group = row.shape[2] / column.shape[2];
+  return over_blocks(
+      a, of,
+      [=, &row, &column](int64_t b, int64_t head, int64_t block, int64_t last, double& margin) {
+        Rated rated;
+        for (int64_t n = 0; n * of.keys <= last; ++n)
+          rated.push_back(
+              {dot<double>(row.row(b, block, head), column.row(b, n, head / group), width) /
+                   std::sqrt(static_cast<double>(width)),
+               n});
+        to_softmax(rated);
+        Keys64 out;
+        const int64_t first = block * of.rows + a.at.extent - a.s;
+        for (int64_t n = first / of.keys; n <= last / of.keys; ++n) out.insert(n);
+        for (const auto& [gate, n] : rated) {
+          margin = std::min(margin, std::abs(gate - threshold) / threshold);
+          if (gate > threshold) out.insert(n);
+        }
+        return out;
+      });
+}
+
+// SpargeAttention, section 3.3, without its test of alikeness, which its threshold of -0.1 passes
+// always: the best share of the blocks by the softmax of pooled scores, at least one.
+inline Chosen spargeattn(const Attention& a, const Blocks& of, double share) {
+  return over_blocks(
+      a, of, [=, &a](int64_t b, int64_t head, int64_t block, int64_t last, double& margin) {
+        const auto q = mean_of(a.q, b, head, block * of.rows, (block + 1) * of.rows);
+        const int64_t blocks = (a.at.extent + of.keys - 1) / of.keys;
+        Rated rated;
+        for (int64_t n = 0; n < blocks && (!of.causal || n * of.keys <= last); ++n) {
+          const auto k = mean_of(a.k, b, a.key_head(head), n * of.keys, (n + 1) * of.keys);
+          rated.push_back({a.scale * dot<double>(q.data(), k.data(), a.d), n});
+        }
+        to_softmax(rated);
+        const auto most = static_cast<int64_t>(share * static_cast<double>(blocks));
+        return best(rated, std::max<int64_t>(1, most), margin);
+      });
+}
+
+}  // namespace oracle::recipes
