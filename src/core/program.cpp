@@ -27,10 +27,7 @@ void Program::part(const Contract& contract, const void* params,
     check_contract(contract, params);
     Plan part = plan(ctx_, params);
     if (!writes(contract, params)) return;
-    if (running_)
-      launches_.push_back(std::move(part.launch));
-    else
-      add(part);
+    run(std::move(part));
   } catch (const Error& e) {
     fail(e.status, "%s: %s", op_, e.text);
   }
@@ -40,7 +37,11 @@ void Program::launch(Context& ctx) const {
   for (const Launch& part : launches_) part(ctx, static_cast<unsigned char*>(base_) + scratch_);
 }
 
-void Program::add(const Plan& part) {
+void Program::run(Plan&& part) {
+  if (running_) {
+    launches_.push_back(std::move(part.launch));
+    return;
+  }
   if (!part.workspace.fits() || part.workspace.bytes() > largest_.bytes())
     largest_ = part.workspace;
   if (!kernels_.empty()) kernels_ += "+";

@@ -44,6 +44,10 @@ class Program {
     });
   }
 
+  // A part that is no operation, planned on this context.
+  void run(Plan&& part);
+  const Context& context() const { return ctx_; }
+
   // A required tensor; without elements it may be NULL, which a part would take for absent.
   static fovea_tensor given(fovea_tensor x) {
     alignas(kWorkspaceAlign) static unsigned char nothing[kWorkspaceAlign];
@@ -62,7 +66,6 @@ class Program {
  private:
   void part(const Contract& contract, const void* params,
             Plan (*plan)(const Context&, const void*));
-  void add(const Plan& part);
 
   const char* op_;
   const Context& ctx_;
@@ -92,18 +95,34 @@ inline fovea_tensor spread(const fovea_tensor& x, const fovea_tensor& like,
 
 // body(program, params): makes arrays and runs the parts, by what it was given alone.
 template <class P>
-Plan compose(const char* op, const Context& ctx, const P& params,
-             void (*body)(Program&, const P&)) {
-  Plan plan;
+using ProgramBody = void (*)(Program&, const P&);
+
+// The two halves of compose, apart since the copies of params need stack that planning needs too.
+template <class P>
+[[gnu::noinline]] size_t plan_program(Plan& plan, const char* op, const Context& ctx,
+                                      const P& params, ProgramBody<P> body) {
   Program planned(op, ctx);
   body(planned, params);
   plan.kernel = planned.name();
   plan.workspace = planned.workspace();
-  plan.launch = [op, params, body, scratch = planned.scratch()](Context& on, void* base) {
+  return planned.scratch();
+}
+template <class P>
+[[gnu::noinline]] Launch launch_program(const char* op, const P& params, ProgramBody<P> body,
+                                        size_t scratch) {
+  return [op, params, body, scratch](Context& on, void* base) {
     Program running(op, on, base, scratch);
     body(running, params);
     running.launch(on);
   };
+}
+
+template <class P>
+Plan compose(const char* op, const Context& ctx, const P& params,
+             std::type_identity_t<ProgramBody<P>> body) {
+  Plan plan;
+  const size_t scratch = plan_program<P>(plan, op, ctx, params, body);
+  plan.launch = launch_program<P>(op, params, body, scratch);
   return plan;
 }
 

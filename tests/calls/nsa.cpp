@@ -17,6 +17,15 @@ const Calls kCalls = {
      "compress_keys=2 compress_step=2"},
     {"x_nsa_forward", "large", "index index_count",
      "s=64 t=128 keep=3 compress_step=4 compress_keys=8"},
+    {"x_nsa_backward", "all",
+     "k_compressed v_compressed k_window v_window gate_compressed gate_selected gate_window "
+     "query_len key_len compressed_len index_count dq dk dv dk_compressed dv_compressed dk_window "
+     "dv_window dgate_compressed dgate_selected dgate_window",
+     "compress_keys=2 compress_step=2 window=3 u=2"},
+    {"x_nsa_backward", "given",
+     "k_compressed v_compressed gate_window dq dk dv dk_compressed dgate_window",
+     "compress_keys=2 compress_step=2 u=2"},
+    {"x_nsa_backward", "large", "dq dk dv", "s=64 t=128 keep=3 compress_step=4 compress_keys=8"},
 };
 
 }  // namespace

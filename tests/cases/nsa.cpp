@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// x_nsa_forward: a covering array of places, block sizes, branches and gates; the edges; the
-// paper's own sizes.  Scores are drawn again until no decision is close.
-#include "oracle/nsa.h"
+// x_nsa_forward and _backward: covering arrays of places, block sizes, branches and gates; the
+// edges; the paper's own sizes.  Scores are drawn again until no decision is close.
+#include "oracle/nsa_backward.h"
 
 #include "cases/placed_case.h"
 
@@ -11,27 +11,71 @@ namespace {
 using Params = fovea_x_nsa_forward_params;
 constexpr char kOp[] = "x_nsa_forward";
 
-class NsaBuild : Placed {
- public:
-  NsaBuild(const std::string& words, uint64_t seed) : Placed(kOp, words, seed) {
-    const auto& p = made.params<Params>();
+// What the calls of P have in common.
+template <class P>
+class NsaCall : protected Placed {
+ protected:
+  NsaCall(const char* op, const std::string& words, uint64_t seed) : Placed(op, words, seed) {
+    const auto& p = params();
     each_ = p.compress_keys ? p.compress_keys : 32, step_ = p.compress_step ? p.compress_step : 16;
-    const int64_t keys = p.key_max ? std::min(p.key_max, capacity) : capacity;
+    int64_t keys = capacity;
+    if constexpr (requires { p.key_max; })
+      if (p.key_max) keys = std::min(p.key_max, capacity);
     const auto more = made.letters.find("more");
     made.letters["u"] = compressed(keys) + (more == made.letters.end() ? 0 : more->second);
   }
 
+  const P& params() const { return made.template params<P>(); }
+  // Inputs that follow from nothing.
+  void draw() {
+    inputs();
+    fill([&](const std::string& field, const int64_t* i, double x, double) {
+      return field == "compressed_len" ? compressed_len(i[0]) : x;
+    });
+  }
+  int64_t compressed(int64_t keys) const { return keys < each_ ? 0 : (keys - each_) / step_ + 1; }
+  double compressed_len(int64_t r) const {
+    return static_cast<double>(compressed(oracle::load(params().key_len).integer(r)));
+  }
+  // Which inputs count.
+  void read(const oracle::Layout& at) {
+    account(at, made.letters["b"], {"q", "gate_compressed", "gate_selected", "gate_window"},
+            {"k", "v", "k_window", "v_window"});
+    const auto rows = [&](int64_t b) { return oracle::sequence(at, b).rows; };
+    for (const char* field : {"o_compressed", "o_selected", "o_window", "dout"})
+      each_in(field, 1, rows);
+    for (const char* field : {"k_compressed", "v_compressed"})
+      each_in(field, 1, [&](int64_t b) { return compressed(oracle::sequence(at, b).keys); });
+    for (const char* field :
+         {"lse_compressed", "lse_selected", "lse_window", "index", "index_count"})
+      each_in(field, 2, rows);
+  }
+
+ private:
+  // Of an input that the call has, elements below a bound on the axis count.
+  template <class Bound>
+  void each_in(const char* field, int axis, Bound bound) {
+    const bool known = contract::find_op(made.call.op.name)->find(field);
+    const size_t f = known ? made.call.field(field) : 0;
+    if (known && f < made.call.fields.size())
+      made.call.account(f, [&](const int64_t* i) { return i[axis] < bound(i[0]); });
+  }
+
+  int64_t each_, step_;
+};
+
+class NsaBuild : NsaCall<Params> {
+ public:
+  NsaBuild(const std::string& words, uint64_t seed) : NsaCall(kOp, words, seed) {}
+
   static harness::Call build(const std::string& words, uint64_t seed) {
     for (uint64_t attempt = 0;; ++attempt) {
       NsaBuild one(words, seed + attempt * 0x9e37);
-      one.inputs();
-      one.fill([&](const std::string& field, const int64_t* i, double x, double) {
-        return field == "compressed_len" ? one.compressed_len(i[0]) : x;
-      });
-      one.made.outputs();
-      const Params& p = one.made.params<Params>();
+      one.draw();
+      const Params& p = one.params();
       oracle::NsaOracle oracle(p);
       one.read(oracle.layout());
+      one.made.outputs();
       oracle::NsaResult a = oracle.run(oracle::Mode::exact);
       if (a.margin < 1e-4 && attempt < 60) continue;
       if (a.margin < 1e-4) throw std::runtime_error(words + ": every draw is close");
@@ -48,27 +92,56 @@ class NsaBuild : Placed {
       return std::move(one.made.call);
     }
   }
-
- private:
-  int64_t compressed(int64_t keys) const { return keys < each_ ? 0 : (keys - each_) / step_ + 1; }
-  double compressed_len(int64_t r) const {
-    const fovea_tensor& len = made.params<Params>().key_len;
-    return static_cast<double>(compressed(oracle::load(len).integer(r)));
-  }
-  // Which inputs count.
-  void read(const oracle::Layout& at) {
-    account(at, made.letters["b"], {"q", "gate_compressed", "gate_selected", "gate_window"},
-            {"k", "v", "k_window", "v_window"});
-    for (const char* field : {"k_compressed", "v_compressed"})
-      if (made.has(field))
-        made.call.account(made.call.field(field), [&](const int64_t* i) {
-          return i[1] < compressed(oracle::sequence(at, i[0]).keys);
-        });
-  }
-
-  int64_t each_, step_;
 };
 
+class NsaBackwardBuild : NsaCall<fovea_x_nsa_backward_params> {
+ public:
+  NsaBackwardBuild(const std::string& words, uint64_t seed)
+      : NsaCall("x_nsa_backward", words, seed) {}
+
+  static harness::Call build(const std::string& words, uint64_t seed) {
+    for (uint64_t attempt = 0;; ++attempt) {
+      NsaBackwardBuild one(words, seed + attempt * 0x9e37);
+      one.draw();
+      const auto& p = one.params();
+      const auto count = one.made.letters.find("count");
+      oracle::NsaBackward oracle(p, count == one.made.letters.end() ? 0 : count->second);
+      oracle::NsaResult f = oracle.forward();
+      if (f.margin < 1e-4 && attempt < 60) continue;
+      if (f.margin < 1e-4) throw std::runtime_error(words + ": every draw is close");
+      one.put("o_compressed", f.branch[0]), one.put("o_selected", f.branch[1]);
+      one.put("o_window", f.branch[2]), one.put("lse_compressed", f.lse[0]);
+      one.put("lse_selected", f.lse[1]), one.put("lse_window", f.lse[2]);
+      one.put("index", f.index), one.put("index_count", f.index_count);
+      one.read(oracle.layout());
+      one.made.outputs();
+      oracle::NsaGradients a = oracle.run(oracle::Mode::exact);
+      oracle::NsaGradients b = oracle.run(oracle::Mode::rounded);
+      one.made.expect({{"dq", a.dq, b.dq},
+                       {"dk", a.dk, b.dk},
+                       {"dv", a.dv, b.dv},
+                       {"dk_compressed", a.dk_compressed, b.dk_compressed},
+                       {"dv_compressed", a.dv_compressed, b.dv_compressed},
+                       {"dk_window", a.dk_window, b.dk_window},
+                       {"dv_window", a.dv_window, b.dv_window},
+                       {"dgate_compressed", a.dgate[0], b.dgate[0]},
+                       {"dgate_selected", a.dgate[1], b.dgate[1]},
+                       {"dgate_window", a.dgate[2], b.dgate[2]}});
+      return std::move(one.made.call);
+    }
+  }
+
+ private:
+  // What the forward gave is an input.
+  void put(const char* field, const oracle::Out& x) {
+    size_t n = 0;
+    if (made.has(field))
+      made.call.fill(made.call.field(field), [&](const int64_t*) { return x.value[n++]; });
+  }
+};
+
+const std::string kGates = " gate_compressed gate_selected gate_window",
+                  kDgates = " dgate_compressed dgate_selected dgate_window";
 const std::string kAll = "lse_compressed lse_selected lse_window o_compressed o_selected o_window ";
 
 void sweeps(WordCases& add) {
@@ -98,7 +171,7 @@ void sweeps(WordCases& add) {
 }
 
 void edges(WordCases& add) {
-  const std::string gates = " gate_compressed gate_selected gate_window",
+  const std::string gates = kGates,
                     small = " compress_keys=4 compress_step=2 block_keys=4 window=4 count=2";
   for (const std::string& words : std::vector<std::string>{
            "b=0 s=3 t=9 h=2 g=2 d=4 e=4" + small, "s=0 t=9 h=2 g=2 d=4 e=4 index keep=2" + small,
@@ -113,10 +186,53 @@ void edges(WordCases& add) {
     add.add(words, "edge");
 }
 
+std::vector<harness::Case> backward_cases() {
+  WordCases add("x_nsa_backward", NsaBackwardBuild::build);
+  const std::string given = "k_compressed v_compressed dk_compressed dv_compressed ",
+                    own = "k_window v_window dk_window dv_window ";
+  add.sweep("",
+            {{"q:f32", "q:bf16", "q:f16 dout:f32", "q:bf16 dout:f32"},
+             {"b=2", "b=2 " + given, "b=3 query_len key_len compressed_len " + given},
+             {"h=4 g=2", "h=8 g=1", "h=2 g=2"},
+             {"d=16 e=16", "d=32 e=24"},
+             {"s=1 t=150", "s=9 t=100", "s=70 t=70"},
+             {"compress_keys=8 compress_step=4 block_keys=16",
+              "compress_keys=16 compress_step=16 block_keys=16",
+              "compress_keys=6 compress_step=2 block_keys=10"},
+             {"count=4 keep=4", "count=6 keep=8 index_count", "count=5 keep=3 index_count"},
+             {"window=20", "window=1", "window=1000"},
+             {"", own},
+             {"", kGates, kGates + kDgates, kGates + kDgates + " gate_plain=1"},
+             {"dq dk dv", "dq", "dk", "dv", "dq dv scale=0.3"},
+             {"contiguous", "head_first", "gaps", "odd"}},
+            "", 32);
+  const std::string small =
+      " compress_keys=4 compress_step=2 block_keys=4 window=4 count=2 dq dk dv";
+  for (const char* words :
+       {"b=0 s=3 t=9 h=2 g=2 d=4 e=4 keep=3", "s=0 t=9 h=2 g=2 d=4 e=4 keep=3",
+        "s=3 t=0 h=2 g=2 d=4 e=4 keep=0", "h=0 g=0 s=3 t=9 d=4 e=4 keep=3",
+        "s=9 t=5 h=2 g=1 d=4 e=4 keep=2 index_count", "s=3 t=3 h=2 g=1 d=4 e=4 keep=1"})
+    add.add(words + small + kGates + kDgates, "edge");
+  add.add("b=1 s=130 t=130 h=4 g=2 d=64 e=64 q:bf16 count=2 keep=3 window=32 dq dk dv" + kGates +
+              kDgates,
+          "prompt")
+      .add(
+          "b=1 s=3 t=24 h=2 g=1 d=4 e=4 compress_keys=4 compress_step=2 block_keys=4 count=4"
+          " window=5 keep=4 dq dk dv" +
+              kGates + kDgates,
+          "small", true)
+      .add(
+          "b=1 s=2 t=22 h=2 g=1 d=4 e=4 compress_keys=4 compress_step=4 block_keys=4 count=4"
+          " window=3 keep=4 index_count dq dk dv " +
+              given + own + kGates + kDgates,
+          "small", true);
+  return add.cases();
+}
+
 std::vector<harness::Case> cases() {
   WordCases add(kOp, NsaBuild::build);
   sweeps(add), edges(add);
-  const std::string gates = " gate_compressed gate_selected gate_window";
+  const std::string& gates = kGates;
   // The paper's: 32 keys every 16, 16 blocks of 64, a window of 512, 16 heads a group.
   add.add("b=1 s=3 t=1500 h=16 g=1 d=64 e=64 q:bf16 index index_count keep=16" + gates, "paper")
       .add("b=1 s=2 t=1300 h=16 g=1 d=192 e=128 q:bf16 k_window v_window" + gates, "paper")
@@ -131,7 +247,9 @@ std::vector<harness::Case> cases() {
           " compress_step=4 block_keys=4 count=4 window=3 " +
               kAll + gates,
           "small", true);
-  return add.cases();
+  std::vector<harness::Case> all = add.cases();
+  for (harness::Case& one : backward_cases()) all.push_back(std::move(one));
+  return all;
 }
 
 const Family kFamily("nsa", cases);

@@ -49,5 +49,25 @@ TEST(ContractNsa, WhatGoesTogether) {
   accepts(with(with(given, "compress_step", 1), "key_max", 4));
 }
 
+TEST(ContractNsa, Backward) {
+  constexpr char op[] = "x_nsa_backward";
+  const Call all_call = valid(op, "all"), given_call = valid(op, "given");
+  const Params &all = all_call.params, &given = given_call.params;
+  for (const char* field : {"compress_keys", "compress_step", "window", "block_keys"})
+    refuses(with(all, field, -1), field);
+  says(with(all, "gate_plain", 2), "x_nsa_backward: gate_plain is 2, wanted 0 or 1");
+  says(without(all, {"compressed_len"}),
+       "x_nsa_backward: key_len is given without compressed_len, wanted both");
+  says(without(all, {"gate_selected"}),
+       "x_nsa_backward: dgate_selected is given without gate_selected, wanted both");
+  says(without(all, {"k_window", "v_window"}),
+       "x_nsa_backward: dk_window is given without k_window, wanted both");
+  says(without(given, {"k_compressed", "v_compressed"}),
+       "x_nsa_backward: dk_compressed is given without k_compressed, wanted both");
+  accepts(without(given, {"dq", "dk", "dv", "dk_compressed"}));
+  says(with(given, "compress_step", 1),
+       "x_nsa_backward: k_compressed.shape[1] (u) is 2, wanted 4: compressed keys of 5 keys");
+}
+
 }  // namespace
 }  // namespace contract

@@ -35,7 +35,8 @@ class NsaOracle {
   const Layout& layout() const { return at_; }
   int64_t compressed(int64_t keys) const { return keys < each_ ? 0 : (keys - each_) / step_ + 1; }
 
-  NsaResult run(Mode mode) {
+  // The lists, and which keys each branch sees.
+  NsaResult lists() {
     NsaResult result;
     result.index = Out(p_.index, 0), result.index_count = Out(p_.index_count, 0);
     const Dense q = load(p_.q), k = summary(p_.k_compressed, p_.k, true);
@@ -44,30 +45,51 @@ class NsaOracle {
       for (int64_t i = 0; i < seq.rows; ++i)
         for (int64_t g = 0; g < g_; ++g) row(seq, i, g, q, k, result);
     }
+    return result;
+  }
+
+  // The branches as attention over what lists() found.
+  std::array<Attention, 3> branches(Mode mode) {
     const bool rounds = mode == Mode::rounded;
     fovea_attention_forward_params coarse = attention(p_.k, p_.v);
     coarse.page_table = {}, coarse.key_len = p_.compressed_len, coarse.key_max = 0;
     coarse.k = like(p_.k_compressed, p_.k, u_), coarse.v = like(p_.v_compressed, p_.v, u_);
     fovea_attention_forward_params local = attention(p_.k, p_.v);
     if (p_.k_window.data) local.k = p_.k_window, local.v = p_.v_window;
-    Attention branches[] = {load_attention(coarse), load_attention(attention(p_.k, p_.v)),
-                            load_attention(local)};
-    branches[0].k = summary(p_.k_compressed, p_.k, rounds);
-    branches[0].v = summary(p_.v_compressed, p_.v, rounds);
+    std::array<Attention, 3> list = {load_attention(coarse), load_attention(attention(p_.k, p_.v)),
+                                     load_attention(local)};
+    list[0].k = summary(p_.k_compressed, p_.k, rounds);
+    list[0].v = summary(p_.v_compressed, p_.v, rounds);
+    for (size_t n = 0; n < 3; ++n)
+      list[n].mask =
+          load(whole(bits_[n].data(), FOVEA_U8, {b_, h_, s_, bytes(n ? at_.extent : u_)}));
+    return list;
+  }
+
+  NsaResult run(Mode mode) {
+    NsaResult result = lists();
+    const std::array<Attention, 3> list = branches(mode);
     const fovea_tensor* o[] = {&p_.o_compressed, &p_.o_selected, &p_.o_window};
     const fovea_tensor* lse[] = {&p_.lse_compressed, &p_.lse_selected, &p_.lse_window};
     for (int n = 0; n < 3; ++n) {
-      Attention& a = branches[n];
-      const fovea_tensor mask =
-          whole(bits_[n].data(), FOVEA_U8, {b_, h_, s_, bytes(n ? at_.extent : u_)});
-      a.mask = load(mask);
       fovea_tensor branch = *o[n];
       if (!branch.data) branch = whole(nullptr, p_.q.dtype, {b_, s_, h_, p_.v.shape[3]});
-      ForwardResult one = forward(a, branch, *lse[n], mode);
+      ForwardResult one = forward(list[static_cast<size_t>(n)], branch, *lse[n], mode);
       result.branch[n] = one.o, result.lse[n] = one.lse;
     }
     combine(mode, result);
     return result;
+  }
+
+  // What a gate multiplies by; its slope.
+  static double gate_of(const Dense& gate, bool plain, int64_t line, double* slope) {
+    *slope = 1;
+    if (!gate) return 1;
+    const double x = gate.value[static_cast<size_t>(line)];
+    if (plain) return x;
+    const double on = 1 / (1 + std::exp(-x));
+    *slope = on / (1 + std::exp(x));
+    return on;
   }
 
  private:
@@ -200,10 +222,9 @@ class NsaOracle {
     for (const Out& x : result.branch) o.condition = std::max(o.condition, x.condition);
     for (int64_t line = 0; line < b_ * s_ * h_; ++line) {
       if (e && !result.branch[0].written[static_cast<size_t>(line * e)]) continue;
-      double weight[3], terms = 0;
+      double weight[3], terms = 0, slope;
       for (int n = 0; n < 3; ++n) {
-        const double x = gates[n] ? gates[n].value[static_cast<size_t>(line)] : 1;
-        weight[n] = gates[n] && !p_.gate_plain ? 1 / (1 + std::exp(-x)) : x;
+        weight[n] = gate_of(gates[n], p_.gate_plain, line, &slope);
         if (mode == Mode::rounded) weight[n] = static_cast<float>(weight[n]);
         terms += std::abs(weight[n]) * result.branch[n].rms();
       }

@@ -11,6 +11,11 @@ void tensors(Draw& d) {
   if (d.has("key_len")) d.give("compressed_len"), d.give("k_compressed"), d.give("v_compressed");
   if (!d.has("key_len")) d.drop("compressed_len");
   if (!d.has("index")) d.drop("index_count");
+  // Gradients of what is absent.
+  if (d.knows("dq") && !d.has("k_compressed")) d.drop("dk_compressed"), d.drop("dv_compressed");
+  if (d.knows("dq") && !d.has("k_window")) d.drop("dk_window"), d.drop("dv_window");
+  for (const char* gate : {"gate_compressed", "gate_selected", "gate_window"})
+    if (!d.has(gate)) d.drop(std::string("d") + gate);
 }
 
 void letters(Draw& d) {
@@ -33,9 +38,11 @@ void scalars(Draw& d) {
   for (const char* field : {"count", "window"})
     d.set<int64_t>(field, d.one_in(2) ? d.one_of({1, 2, 3, 8, 40, INT64_MAX}) : 0);
   const int64_t all = d.has("page_table") ? d.x("pages") * d.x("page") : d.x("t");
-  const int64_t most = d.scalar<int64_t>("key_max"), keys = most ? std::min(all, most) : all;
+  const int64_t most = d.knows("key_max") ? d.scalar<int64_t>("key_max") : 0,
+                keys = most ? std::min(all, most) : all;
   const int64_t own = usual ? 32 : each, from = usual ? 16 : step;
-  d.x("u") = (keys < own ? 0 : (keys - own) / from + 1) + d.one_of({0, 0, 0, 2});
+  d.x("u") = (keys < own ? 0 : (keys - own) / from + 1);
+  if (!d.knows("dq")) d.x("u") += d.one_of({0, 0, 0, 2});
 }
 
 // A rounding may decide what is selected.

@@ -17,7 +17,8 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_pool_forward, _x_pool_backward, _x_probe_forward, _x_combine_forward,
                  _x_combine_backward, _x_compare_forward, _x_cache_step, _x_select_token,
                  _x_select_line, _x_select_heads, _x_indexed_forward, _x_pooled_forward,
-                 _x_probed_forward, _x_nsa_forward, _x_project_forward, _x_project_backward)
+                 _x_probed_forward, _x_nsa_forward, _x_nsa_backward, _x_project_forward,
+                 _x_project_backward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
@@ -25,10 +26,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "indexed_forward", "pooled_forward", "probed_forward", "nsa_forward", "project_forward",
-           "project_backward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
-           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
-           "SelectRule", "SelectScope", "SelectScore"]
+           "indexed_forward", "pooled_forward", "probed_forward", "nsa_forward", "nsa_backward",
+           "project_forward", "project_backward", "CacheRule", "CompareMeasure", "Gate", "Pool",
+           "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
+           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -1132,10 +1133,10 @@ def sparse_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
 
     Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
     CUDA.  Without a field of this header the limits are attention_forward's.  Tensor cores ask for:
-      sm_80 and later  what attention_forward asks for there, an index, and at most its blocks, bias,
+      sm_80 and later  what attention_forward asks for there, an index, and beside it only bias,
                        row_begin, first_keys and last_keys; no softcap
-      Hopper's own     sm_90, no codes; blocks of 16, 32 or a multiple of 64 keys; of at most 128 rows
-                       of the heads that share a list, or a multiple of 64 rows
+      Hopper's own     sm_90, no codes; blocks of 16, 32, 64 or 128 keys; of at most 128 rows of the
+                       heads that share a list, or a multiple of 64 rows
 
     Example
       o = fovea.experimental.sparse_forward(q, k, v)
@@ -3593,6 +3594,173 @@ def nsa_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, i
         call.scalar("i", 2272, gate_plain, "gate_plain")
     return call.run(o, index, index_count, o_compressed, o_selected, o_window, lse_compressed,
         lse_selected, lse_window)
+
+
+def nsa_backward(ctx_or_q=None, /, q=None, k=None, v=None, index=None, o_compressed=None,
+                 o_selected=None, o_window=None, lse_compressed=None, lse_selected=None,
+                 lse_window=None, dout=None, *, ctx=None, dq=None, dk=None, dv=None,
+                 dk_compressed=None, dv_compressed=None, dk_window=None, dv_window=None,
+                 dgate_compressed=None, dgate_selected=None, dgate_window=None, k_compressed=None,
+                 v_compressed=None, k_window=None, v_window=None, gate_compressed=None,
+                 gate_selected=None, gate_window=None, query_len=None, key_len=None,
+                 compressed_len=None, index_count=None, compress_keys=0, compress_step=0, window=0,
+                 scale=0.0, block_keys=0, gate_plain=0):
+    """Gradients of x_nsa_forward from dout, the branches' o and lse, and the list.  The fields it
+    shares say what the forward was; what key_max and query_max cut, lengths say here.  The list has
+    no gradient.  Each output is optional: absent = not computed.  Every element of an output is
+    written: rows and keys past their lengths get 0.
+      do_n = act(gate_n) dout,  dgate_n = act'(gate_n) <o_n, dout> of each branch n
+      dq, dk, dv: the sums of the branches' own, each rounded to the dtype of q before
+    Where k_compressed or k_window is absent, dk and dv hold what reaches k and v through the
+    branch.
+
+    Errors and limits are as in the forward.  The parts are x_combine_backward, attention_backward,
+    x_sparse_backward and x_pool_backward.  Bits: the same every run.  No paged keys.
+
+    Example
+      outputs = fovea.experimental.nsa_backward(q, k, v, index, o_compressed, o_selected, o_window,
+          lse_compressed, lse_selected, lse_window, dout)
+      dq, dk, dv = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (b, t, g, d) as q
+      v: (b, t, g, e) as q
+      index: (b, g, s, keep) i32: of the forward
+      o_compressed: (b, s, h, e) as q: of the forward, and so for the next
+      o_selected: (b, s, h, e) as q
+      o_window: (b, s, h, e) as q
+      lse_compressed: (b, h, s) f32
+      lse_selected: (b, h, s) f32
+      lse_window: (b, h, s) f32
+      dout: (b, s, h, e) as q or f32: the gradient of o
+
+    Outputs, new unless passed or False
+      dq: (b, s, h, d) as q
+      dk: (b, t, g, d) as q
+      dv: (b, t, g, e) as q
+
+    Outputs on request, by True or an array
+      dk_compressed: (b, u, g, d) as q: needs k_compressed
+      dv_compressed: (b, u, g, e) as q: needs v_compressed
+      dk_window: (b, t, g, d) as q: needs k_window
+      dv_window: (b, t, g, e) as q: needs v_window
+      dgate_compressed: (b, s, h) as q or f32: needs gate_compressed
+      dgate_selected: (b, s, h) as q or f32: needs gate_selected
+      dgate_window: (b, s, h) as q or f32: needs gate_window
+
+    Optional inputs
+      k_compressed: (b, u, g, d) as q: with v_compressed; u of t keys
+      v_compressed: (b, u, g, e) as q
+      k_window: (b, t, g, d) as q: with v_window
+      v_window: (b, t, g, e) as q
+      gate_compressed: (b, s, h) as q or f32
+      gate_selected: (b, s, h) as q or f32
+      gate_window: (b, s, h) as q or f32
+      query_len: (b) i32: rows in use
+      key_len: (b) i32: keys in use; with compressed_len
+      compressed_len: (b) i32: compressed keys in use
+      index_count: (b, g, s) i32: of the forward; absent: all
+
+    Numbers
+      compress_keys: as in the forward, and so for the fields below
+      compress_step: 0: 16
+      window: 0: 512
+      scale: 0: 1 / sqrt(d)
+      block_keys: 0: 64
+      gate_plain: 1: gates multiply as they are
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_nsa_backward)
+    else:
+        call, inputs = _x_nsa_backward.begin(ctx_or_q, ctx, q, k, v, index, o_compressed,
+            o_selected, o_window, lse_compressed, lse_selected, lse_window, dout)
+        [q, k, v, index, o_compressed, o_selected, o_window, lse_compressed, lse_selected,
+            lse_window, dout] = inputs
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    v_k_compressed = None
+    if k_compressed is not None:
+        v_k_compressed = call.put("k_compressed", 296, k_compressed, 4)
+    v_v_compressed = None
+    if v_compressed is not None:
+        v_v_compressed = call.put("v_compressed", 392, v_compressed, 4)
+    v_k_window = None
+    if k_window is not None:
+        v_k_window = call.put("k_window", 488, k_window, 4)
+    v_v_window = None
+    if v_window is not None:
+        v_v_window = call.put("v_window", 584, v_window, 4)
+    v_gate_compressed = None
+    if gate_compressed is not None:
+        v_gate_compressed = call.put("gate_compressed", 680, gate_compressed, 3)
+    v_gate_selected = None
+    if gate_selected is not None:
+        v_gate_selected = call.put("gate_selected", 776, gate_selected, 3)
+    v_gate_window = None
+    if gate_window is not None:
+        v_gate_window = call.put("gate_window", 872, gate_window, 3)
+    if query_len is not None:
+        call.put("query_len", 968, query_len)
+    if key_len is not None:
+        call.put("key_len", 1064, key_len)
+    if compressed_len is not None:
+        call.put("compressed_len", 1160, compressed_len)
+    call.put("index", 1256, index)
+    if index_count is not None:
+        call.put("index_count", 1352, index_count)
+    call.put("o_compressed", 1448, o_compressed)
+    call.put("o_selected", 1544, o_selected)
+    call.put("o_window", 1640, o_window)
+    call.put("lse_compressed", 1736, lse_compressed)
+    call.put("lse_selected", 1832, lse_selected)
+    call.put("lse_window", 1928, lse_window)
+    call.put("dout", 2024, dout)
+    dq = None if dq is False else call.out("dq", 2120, dq, v_q[2], v_q[1])
+    dk = None if dk is False else call.out("dk", 2216, dk, v_k[2], v_q[1])
+    dv = None if dv is False else call.out("dv", 2312, dv, v_v[2], v_q[1])
+    if dk_compressed is not None:
+        dk_compressed = None if dk_compressed is False else call.out("dk_compressed", 2408,
+            dk_compressed, lambda: call.twin("dk_compressed", "k_compressed", v_k_compressed),
+            v_q[1])
+    if dv_compressed is not None:
+        dv_compressed = None if dv_compressed is False else call.out("dv_compressed", 2504,
+            dv_compressed, lambda: call.twin("dv_compressed", "v_compressed", v_v_compressed),
+            v_q[1])
+    if dk_window is not None:
+        dk_window = None if dk_window is False else call.out("dk_window", 2600, dk_window, lambda:
+            call.twin("dk_window", "k_window", v_k_window), v_q[1])
+    if dv_window is not None:
+        dv_window = None if dv_window is False else call.out("dv_window", 2696, dv_window, lambda:
+            call.twin("dv_window", "v_window", v_v_window), v_q[1])
+    if dgate_compressed is not None:
+        dgate_compressed = None if dgate_compressed is False else call.out("dgate_compressed", 2792,
+            dgate_compressed, lambda: call.twin("dgate_compressed", "gate_compressed",
+            v_gate_compressed), v_q[1])
+    if dgate_selected is not None:
+        dgate_selected = None if dgate_selected is False else call.out("dgate_selected", 2888,
+            dgate_selected, lambda: call.twin("dgate_selected", "gate_selected", v_gate_selected),
+            v_q[1])
+    if dgate_window is not None:
+        dgate_window = None if dgate_window is False else call.out("dgate_window", 2984,
+            dgate_window, lambda: call.twin("dgate_window", "gate_window", v_gate_window), v_q[1])
+    if compress_keys:
+        call.scalar("q", 3080, compress_keys, "compress_keys")
+    if compress_step:
+        call.scalar("q", 3088, compress_step, "compress_step")
+    if window:
+        call.scalar("q", 3096, window, "window")
+    if scale:
+        call.scalar("f", 3104, scale, "scale")
+    if block_keys:
+        call.scalar("i", 3108, block_keys, "block_keys")
+    if gate_plain:
+        call.scalar("i", 3112, gate_plain, "gate_plain")
+    return call.run(dq, dk, dv, dk_compressed, dv_compressed, dk_window, dv_window,
+        dgate_compressed, dgate_selected, dgate_window)
 
 
 def project_forward(ctx_or_x=None, /, x=None, weight=None, *, ctx=None, y=None, code=None,

@@ -27,10 +27,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "indexed_forward", "pooled_forward", "probed_forward", "nsa_forward", "project_forward",
-           "project_backward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
-           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
-           "SelectRule", "SelectScope", "SelectScore"]
+           "indexed_forward", "pooled_forward", "probed_forward", "nsa_forward", "nsa_backward",
+           "project_forward", "project_backward", "CacheRule", "CompareMeasure", "Gate", "Pool",
+           "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
+           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -1481,6 +1481,58 @@ def nsa_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: O
                 o_selected: Output = ..., o_window: Output = ..., lse_compressed: Output = ...,
                 lse_selected: Output = ..., lse_window: Output = ...,
                 **fields: Unpack[_nsa_forward]) -> Any: ...
+
+class _nsa_backward(TypedDict, total=False):
+    k_compressed: Array | None
+    v_compressed: Array | None
+    k_window: Array | None
+    v_window: Array | None
+    gate_compressed: Array | None
+    gate_selected: Array | None
+    gate_window: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    compressed_len: Array | None
+    index_count: Array | None
+    compress_keys: Int
+    compress_step: Int
+    window: Int
+    scale: Float
+    block_keys: Int
+    gate_plain: Int
+
+@overload
+def nsa_backward(ctx: Context | None, q: A, k: Array, v: Array, index: Array, o_compressed: Array,
+                 o_selected: Array, o_window: Array, lse_compressed: Array, lse_selected: Array,
+                 lse_window: Array, dout: Array, *, dq: Wanted | None = ...,
+                 dk: Wanted | None = ..., dv: Wanted | None = ..., dk_compressed: None = ...,
+                 dv_compressed: None = ..., dk_window: None = ..., dv_window: None = ...,
+                 dgate_compressed: None = ..., dgate_selected: None = ..., dgate_window: None = ...,
+                 **fields: Unpack[_nsa_backward]) -> tuple[A, A, A]: ...
+@overload
+def nsa_backward(q: A, k: Array, v: Array, index: Array, o_compressed: Array, o_selected: Array,
+                 o_window: Array, lse_compressed: Array, lse_selected: Array, lse_window: Array,
+                 dout: Array, *, ctx: Context | None = ..., dq: Wanted | None = ...,
+                 dk: Wanted | None = ..., dv: Wanted | None = ..., dk_compressed: None = ...,
+                 dv_compressed: None = ..., dk_window: None = ..., dv_window: None = ...,
+                 dgate_compressed: None = ..., dgate_selected: None = ..., dgate_window: None = ...,
+                 **fields: Unpack[_nsa_backward]) -> tuple[A, A, A]: ...
+@overload
+def nsa_backward(ctx: Context | None, q: Array, k: Array, v: Array, index: Array,
+                 o_compressed: Array, o_selected: Array, o_window: Array, lse_compressed: Array,
+                 lse_selected: Array, lse_window: Array, dout: Array, *, dq: Output = ...,
+                 dk: Output = ..., dv: Output = ..., dk_compressed: Output = ...,
+                 dv_compressed: Output = ..., dk_window: Output = ..., dv_window: Output = ...,
+                 dgate_compressed: Output = ..., dgate_selected: Output = ...,
+                 dgate_window: Output = ..., **fields: Unpack[_nsa_backward]) -> Any: ...
+@overload
+def nsa_backward(q: Array, k: Array, v: Array, index: Array, o_compressed: Array, o_selected: Array,
+                 o_window: Array, lse_compressed: Array, lse_selected: Array, lse_window: Array,
+                 dout: Array, *, ctx: Context | None = ..., dq: Output = ..., dk: Output = ...,
+                 dv: Output = ..., dk_compressed: Output = ..., dv_compressed: Output = ...,
+                 dk_window: Output = ..., dv_window: Output = ..., dgate_compressed: Output = ...,
+                 dgate_selected: Output = ..., dgate_window: Output = ...,
+                 **fields: Unpack[_nsa_backward]) -> Any: ...
 
 class _project_forward(TypedDict, total=False):
     bias: Array | None

@@ -47,6 +47,7 @@
   X(x_pooled_forward) \
   X(x_probed_forward) \
   X(x_nsa_forward) \
+  X(x_nsa_backward) \
   X(x_project_forward) \
   X(x_project_backward)
 

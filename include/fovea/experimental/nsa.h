@@ -90,6 +90,69 @@ FOVEA_API fovea_status fovea_x_nsa_forward_workspace(
 FOVEA_API fovea_status fovea_x_nsa_forward(
     fovea_context* ctx, const fovea_x_nsa_forward_params* params);
 
+/** Gradients of x_nsa_forward from dout, the branches' o and lse, and the list.  The fields it
+ *  shares say what the forward was; what key_max and query_max cut, lengths say here.  The list has
+ *  no gradient.  Each output is optional: absent = not computed.  Every element of an output is
+ *  written: rows and keys past their lengths get 0.
+ *    do_n = act(gate_n) dout,  dgate_n = act'(gate_n) <o_n, dout> of each branch n
+ *    dq, dk, dv: the sums of the branches' own, each rounded to the dtype of q before
+ *  Where k_compressed or k_window is absent, dk and dv hold what reaches k and v through the
+ *  branch.
+ *
+ *  Errors and limits are as in the forward.  The parts are x_combine_backward, attention_backward,
+ *  x_sparse_backward and x_pool_backward.  Bits: the same every run.  No paged keys. */
+typedef struct fovea_x_nsa_backward_params {
+  size_t struct_size;           /**< sizeof(fovea_x_nsa_backward_params) */
+  fovea_tensor q;               /**< [in] (b, s, h, d) f32 f16 bf16 */
+  fovea_tensor k;               /**< [in] (b, t, g, d) as q */
+  fovea_tensor v;               /**< [in] (b, t, g, e) as q */
+  fovea_tensor k_compressed;    /**< [in, optional] (b, u, g, d) as q: with v_compressed; u of
+                                     t keys */
+  fovea_tensor v_compressed;    /**< [in, optional] (b, u, g, e) as q */
+  fovea_tensor k_window;        /**< [in, optional] (b, t, g, d) as q: with v_window */
+  fovea_tensor v_window;        /**< [in, optional] (b, t, g, e) as q */
+  fovea_tensor gate_compressed; /**< [in, optional] (b, s, h) as q or f32 */
+  fovea_tensor gate_selected;   /**< [in, optional] (b, s, h) as q or f32 */
+  fovea_tensor gate_window;     /**< [in, optional] (b, s, h) as q or f32 */
+  fovea_tensor query_len;       /**< [in, optional] (b) i32: rows in use */
+  fovea_tensor key_len;         /**< [in, optional] (b) i32: keys in use; with compressed_len */
+  fovea_tensor compressed_len;  /**< [in, optional] (b) i32: compressed keys in use */
+  fovea_tensor index;           /**< [in] (b, g, s, keep) i32: of the forward */
+  fovea_tensor index_count;     /**< [in, optional] (b, g, s) i32: of the forward; absent: all */
+  fovea_tensor o_compressed;    /**< [in] (b, s, h, e) as q: of the forward, and so for the next */
+  fovea_tensor o_selected;      /**< [in] (b, s, h, e) as q */
+  fovea_tensor o_window;        /**< [in] (b, s, h, e) as q */
+  fovea_tensor lse_compressed;  /**< [in] (b, h, s) f32 */
+  fovea_tensor lse_selected;    /**< [in] (b, h, s) f32 */
+  fovea_tensor lse_window;      /**< [in] (b, h, s) f32 */
+  fovea_tensor dout;            /**< [in] (b, s, h, e) as q or f32: the gradient of o */
+  fovea_tensor dq;              /**< [out, optional] (b, s, h, d) as q */
+  fovea_tensor dk;              /**< [out, optional] (b, t, g, d) as q */
+  fovea_tensor dv;              /**< [out, optional] (b, t, g, e) as q */
+  fovea_tensor dk_compressed;   /**< [out, optional] (b, u, g, d) as q: needs k_compressed */
+  fovea_tensor dv_compressed;   /**< [out, optional] (b, u, g, e) as q: needs v_compressed */
+  fovea_tensor dk_window;       /**< [out, optional] (b, t, g, d) as q: needs k_window */
+  fovea_tensor dv_window;       /**< [out, optional] (b, t, g, e) as q: needs v_window */
+  fovea_tensor dgate_compressed; /**< [out, optional] (b, s, h) as q or f32: needs
+                                     gate_compressed */
+  fovea_tensor dgate_selected; /**< [out, optional] (b, s, h) as q or f32: needs
+                                     gate_selected */
+  fovea_tensor dgate_window; /**< [out, optional] (b, s, h) as q or f32: needs
+                                     gate_window */
+  int64_t compress_keys;        /**< as in the forward, and so for the fields below */
+  int64_t compress_step;        /**< 0: 16 */
+  int64_t window;               /**< 0: 512 */
+  float scale;                  /**< 0: 1 / sqrt(d) */
+  int32_t block_keys;           /**< 0: 64 */
+  int32_t gate_plain;           /**< 1: gates multiply as they are */
+  int32_t reserved;             /**< 0 */
+} fovea_x_nsa_backward_params;
+
+FOVEA_API fovea_status fovea_x_nsa_backward_workspace(
+    fovea_context* ctx, const fovea_x_nsa_backward_params* params, size_t* bytes);
+FOVEA_API fovea_status fovea_x_nsa_backward(
+    fovea_context* ctx, const fovea_x_nsa_backward_params* params);
+
 #ifdef __cplusplus
 }
 #endif

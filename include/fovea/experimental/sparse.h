@@ -66,10 +66,10 @@ extern "C" {
  *
  *  Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
  *  CUDA.  Without a field of this header the limits are attention_forward's.  Tensor cores ask for:
- *    sm_80 and later  what attention_forward asks for there, an index, and at most its blocks, bias,
+ *    sm_80 and later  what attention_forward asks for there, an index, and beside it only bias,
  *                     row_begin, first_keys and last_keys; no softcap
- *    Hopper's own     sm_90, no codes; blocks of 16, 32 or a multiple of 64 keys; of at most 128 rows
- *                     of the heads that share a list, or a multiple of 64 rows */
+ *    Hopper's own     sm_90, no codes; blocks of 16, 32, 64 or 128 keys; of at most 128 rows of the
+ *                     heads that share a list, or a multiple of 64 rows */
 typedef struct fovea_x_sparse_forward_params {
   size_t struct_size;        /**< sizeof(fovea_x_sparse_forward_params) */
   fovea_tensor q;            /**< [in] (b, s, h, d) f32 f16 bf16 */

@@ -1,63 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "core/fields.h"
-#include "core/program.h"
+#include "ops/nsa/blocks.h"
 
 namespace fovea {
 namespace {
+
+using nsa::Blocks;
 
 constexpr char kOp[] = "x_nsa_forward";
 constexpr int64_t kForced = 3;  // blocks: the first, the row's own, the one before it
 using Params = fovea_x_nsa_forward_params;
 
-// Keys, compressed keys and blocks of a call, zeros replaced.
-struct Blocks {
-  int64_t keys;        // of a sequence at most
-  int64_t each, step;  // keys of a compressed key, and from one to the next
-  int64_t compressed;  // of `keys`
-  int64_t block, count, window;
-};
-
-int64_t or_else(int64_t value, int64_t otherwise) {
-  return value ? value : otherwise;
-}
-
-Blocks read_blocks(const Params& p) {
-  for (const auto& [field, value] : {std::pair{"query_max", p.query_max},
-                                     {"key_max", p.key_max},
-                                     {"count", p.count},
-                                     {"window", p.window}})
+// The most keys that a sequence has.
+int64_t keys_of(const Params& p) {
+  for (const auto& [field, value] :
+       {std::pair{"query_max", p.query_max}, {"key_max", p.key_max}, {"count", p.count}})
     check_not_negative(kOp, field, value);
-  constexpr int64_t most = 1 << 16;
-  if (p.compress_keys < 0 || p.compress_keys > most)
-    refuse("%s: compress_keys is %lld, wanted 1 .. %lld, or 0 for 32", kOp, lld(p.compress_keys),
-           lld(most));
-  if (p.block_keys < 0 || p.block_keys > 128)
-    refuse("%s: block_keys is %d, wanted 1 .. 128, or 0 for 64", kOp, p.block_keys);
-  Blocks a{};
-  a.each = or_else(p.compress_keys, 32), a.step = or_else(p.compress_step, 16);
-  a.block = or_else(p.block_keys, 64), a.count = or_else(p.count, 16);
-  a.window = or_else(p.window, 512);
-  if (a.step < 0 || a.each % a.step || a.block % a.step)
-    refuse(
-        "%s: compress_step is %lld, wanted a divisor of compress_keys = %lld and block_keys = %lld",
-        kOp, lld(a.step), lld(a.each), lld(a.block));
   const bool paged = p.page_table.data != nullptr;
-  a.keys = paged ? far_product(p.page_table.shape[1], p.k.shape[1]) : p.k.shape[1];
-  if (p.key_max) a.keys = std::min(a.keys, p.key_max);
-  if (a.keys > INT32_MAX)
-    fail(FOVEA_UNSUPPORTED, "%s: a sequence has up to %lld keys, wanted at most %d", kOp,
-         lld(a.keys), INT32_MAX);
-  a.compressed = a.keys < a.each ? 0 : (a.keys - a.each) / a.step + 1;
-  return a;
+  const int64_t all = paged ? far_product(p.page_table.shape[1], p.k.shape[1]) : p.k.shape[1];
+  return p.key_max ? std::min(all, p.key_max) : all;
 }
 
 void check(const Params& p, const Blocks& a) {
-  check_together(kOp, p.k_compressed, "k_compressed", p.v_compressed, "v_compressed");
-  check_together(kOp, p.k_window, "k_window", p.v_window, "v_window");
-  check_together(kOp, p.key_len, "key_len", p.compressed_len, "compressed_len");
-  check_needs(kOp, p.key_len, "key_len", p.k_compressed, "k_compressed");
   check_needs(kOp, p.index_count, "index_count", p.index, "index");
-  check_flag(kOp, "gate_plain", p.gate_plain);
   if (p.k_compressed.data && p.k_compressed.shape[1] < a.compressed)
     refuse(
         "%s: k_compressed.shape[1] (u) is %lld, wanted at least %lld: compressed keys of %lld keys",
@@ -79,12 +43,10 @@ To part_of(const Params& p, const Blocks& a) {
   fovea_tensor y = given;
   y.shape[1] = a.compressed;
   if (given.data) return y;
-  fovea_x_pool_forward_params part{};
-  part.x = x, part.page_table = p.page_table, part.key_max = a.keys;
   y = program.array(static_cast<fovea_dtype>(x.dtype),
                     {p.q.shape[0], a.compressed, x.shape[2], x.shape[3]});
-  part.y = y;
-  part.block = a.each, part.step = a.step, part.complete = 1;
+  fovea_x_pool_forward_params part = nsa::pooling(x, y, a);
+  part.page_table = p.page_table;
   program.run(part);
   return y;
 }
@@ -109,14 +71,15 @@ struct List {
                               const fovea_tensor& k) {
   const int64_t b = p.q.shape[0], s = p.q.shape[1], g = p.k.shape[2];
   const int64_t blocks = a.keys / a.block + (a.keys % a.block != 0);
-  const int64_t keep = std::min(blocks, std::max(a.count, kForced));
+  const int64_t count = nsa::or_else(p.count, 16);
+  const int64_t keep = std::min(blocks, std::max(count, kForced));
   List list{p.index, p.index_count};
   if (!p.index.data) list.index = program.array(FOVEA_I32, {b, g, s, keep});
   if (!p.index_count.data) list.count = program.array(FOVEA_I32, {b, g, s});
   auto part = part_of<fovea_x_select_block_params>(p, a);
   part.row = Program::given(p.q), part.column = k;
   part.index = list.index, part.index_count = list.count;
-  part.count = a.count, part.forced_count = 1;
+  part.count = count, part.forced_count = 1;
   part.force_first = part.force_previous = part.force_own = 1;
   // Without columns and remap_step there are no keys; key_max 0 is not that.
   if (a.keys) part.remap_step = a.block / a.step, part.remap_span = a.each / a.step;
@@ -151,19 +114,12 @@ struct List {
   const auto computed = [&](const fovea_tensor& x) { return first_rows(x, p.query_max); };
   part.x = computed(o[0]), part.x2 = computed(o[1]), part.x3 = computed(o[2]);
   part.y = computed(p.o);
-  const auto gate = [&](const fovea_tensor& x, fovea_tensor& to, int32_t& act) {
-    if (!x.data) return;
-    to = spread(x, part.y, {x.stride[0], x.stride[1], x.stride[2], 0});
-    act = p.gate_plain ? FOVEA_X_GATE_NONE : FOVEA_X_GATE_SIGMOID;
-  };
-  gate(p.gate_compressed, part.gate, part.gate_act);
-  gate(p.gate_selected, part.gate2, part.gate2_act);
-  gate(p.gate_window, part.gate3, part.gate3_act);
+  nsa::read_gates(p, part);
   program.run(part);
 }
 
 void body(Program& program, const Params& p) {
-  const Blocks a = read_blocks(p);
+  const Blocks a = nsa::read_blocks(kOp, p, keys_of(p));
   check(p, a);
   const fovea_tensor* outputs[] = {&p.o_compressed, &p.o_selected, &p.o_window};
   const int64_t* of = p.o.shape;

@@ -1283,6 +1283,50 @@ struct XNsaForwardParams
     reserved::Int32
 end
 
+# fovea_x_nsa_backward_params
+struct XNsaBackwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    k_compressed::Tensor
+    v_compressed::Tensor
+    k_window::Tensor
+    v_window::Tensor
+    gate_compressed::Tensor
+    gate_selected::Tensor
+    gate_window::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    compressed_len::Tensor
+    index::Tensor
+    index_count::Tensor
+    o_compressed::Tensor
+    o_selected::Tensor
+    o_window::Tensor
+    lse_compressed::Tensor
+    lse_selected::Tensor
+    lse_window::Tensor
+    dout::Tensor
+    dq::Tensor
+    dk::Tensor
+    dv::Tensor
+    dk_compressed::Tensor
+    dv_compressed::Tensor
+    dk_window::Tensor
+    dv_window::Tensor
+    dgate_compressed::Tensor
+    dgate_selected::Tensor
+    dgate_window::Tensor
+    compress_keys::Int64
+    compress_step::Int64
+    window::Int64
+    scale::Float32
+    block_keys::Int32
+    gate_plain::Int32
+    reserved::Int32
+end
+
 # fovea_x_project_forward_params
 struct XProjectForwardParams
     struct_size::Csize_t
@@ -1919,6 +1963,14 @@ fovea_x_nsa_forward_workspace(ctx, params, bytes) =
 const _fovea_x_nsa_forward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_nsa_forward(ctx, params) =
     ccall(symbol(_fovea_x_nsa_forward, :fovea_x_nsa_forward), Int32, (Ptr{Cvoid}, Ref{XNsaForwardParams}), ctx, params)
+
+const _fovea_x_nsa_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_nsa_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_nsa_backward_workspace, :fovea_x_nsa_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XNsaBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_nsa_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_nsa_backward(ctx, params) =
+    ccall(symbol(_fovea_x_nsa_backward, :fovea_x_nsa_backward), Int32, (Ptr{Cvoid}, Ref{XNsaBackwardParams}), ctx, params)
 
 const _fovea_x_project_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_project_forward_workspace(ctx, params, bytes) =

@@ -291,7 +291,7 @@ c_struct! {
     ///                    o contiguous and 16-byte aligned; no q_value, no cos
     ///                    or k and v both e4m3 or e5m2, or both i8, with one scale a row or none, and
     ///                    widths that are multiples of 16.  There an infinite code counts as NaN
-    ///   Hopper's own     sm_90, no codes, and no bias, alibi, mask, query_position or key_position; softcap
+    ///   Hopper's own     sm_90, no codes, no bias, alibi, mask, query_position or key_position; softcap
     ///                    without head_window, local_chunk, sink_keys, context_len, key_step and
     ///                    key_shift; pages of 16 tokens or more, without softcap and key_first
     /// ```
@@ -1247,10 +1247,10 @@ c_struct! {
     ///
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
     /// CUDA.  Without a field of this header the limits are attention_forward's.  Tensor cores ask for:
-    ///   sm_80 and later  what attention_forward asks for there, an index, and at most its blocks, bias,
+    ///   sm_80 and later  what attention_forward asks for there, an index, and beside it only bias,
     ///                    row_begin, first_keys and last_keys; no softcap
-    ///   Hopper's own     sm_90, no codes; blocks of 16, 32 or a multiple of 64 keys; of at most 128 rows
-    ///                    of the heads that share a list, or a multiple of 64 rows
+    ///   Hopper's own     sm_90, no codes; blocks of 16, 32, 64 or 128 keys; of at most 128 rows of the
+    ///                    heads that share a list, or a multiple of 64 rows
     /// ```
     fovea_x_sparse_forward_params: 2896 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_sparse_forward_params)";
@@ -1852,6 +1852,63 @@ c_struct! {
 
 c_struct! {
     /// ```text
+    /// Gradients of x_nsa_forward from dout, the branches' o and lse, and the list.  The fields it
+    /// shares say what the forward was; what key_max and query_max cut, lengths say here.  The list has
+    /// no gradient.  Each output is optional: absent = not computed.  Every element of an output is
+    /// written: rows and keys past their lengths get 0.
+    ///   do_n = act(gate_n) dout,  dgate_n = act'(gate_n) <o_n, dout> of each branch n
+    ///   dq, dk, dv: the sums of the branches' own, each rounded to the dtype of q before
+    /// Where k_compressed or k_window is absent, dk and dv hold what reaches k and v through the
+    /// branch.
+    ///
+    /// Errors and limits are as in the forward.  The parts are x_combine_backward, attention_backward,
+    /// x_sparse_backward and x_pool_backward.  Bits: the same every run.  No paged keys.
+    /// ```
+    fovea_x_nsa_backward_params: 3120 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_nsa_backward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(b, t, g, d)` as q";
+    v: fovea_tensor = 200, "`(b, t, g, e)` as q";
+    k_compressed: fovea_tensor = 296, "`(b, u, g, d)` as q: with v_compressed; u of t keys";
+    v_compressed: fovea_tensor = 392, "`(b, u, g, e)` as q";
+    k_window: fovea_tensor = 488, "`(b, t, g, d)` as q: with v_window";
+    v_window: fovea_tensor = 584, "`(b, t, g, e)` as q";
+    gate_compressed: fovea_tensor = 680, "`(b, s, h)` as q or f32";
+    gate_selected: fovea_tensor = 776, "`(b, s, h)` as q or f32";
+    gate_window: fovea_tensor = 872, "`(b, s, h)` as q or f32";
+    query_len: fovea_tensor = 968, "`(b)` i32: rows in use";
+    key_len: fovea_tensor = 1064, "`(b)` i32: keys in use; with compressed_len";
+    compressed_len: fovea_tensor = 1160, "`(b)` i32: compressed keys in use";
+    index: fovea_tensor = 1256, "`(b, g, s, keep)` i32: of the forward";
+    index_count: fovea_tensor = 1352, "`(b, g, s)` i32: of the forward; absent: all";
+    o_compressed: fovea_tensor = 1448, "`(b, s, h, e)` as q: of the forward, and so for the next";
+    o_selected: fovea_tensor = 1544, "`(b, s, h, e)` as q";
+    o_window: fovea_tensor = 1640, "`(b, s, h, e)` as q";
+    lse_compressed: fovea_tensor = 1736, "`(b, h, s)` f32";
+    lse_selected: fovea_tensor = 1832, "`(b, h, s)` f32";
+    lse_window: fovea_tensor = 1928, "`(b, h, s)` f32";
+    dout: fovea_tensor = 2024, "`(b, s, h, e)` as q or f32: the gradient of o";
+    dq: fovea_tensor = 2120, "`(b, s, h, d)` as q";
+    dk: fovea_tensor = 2216, "`(b, t, g, d)` as q";
+    dv: fovea_tensor = 2312, "`(b, t, g, e)` as q";
+    dk_compressed: fovea_tensor = 2408, "`(b, u, g, d)` as q: needs k_compressed";
+    dv_compressed: fovea_tensor = 2504, "`(b, u, g, e)` as q: needs v_compressed";
+    dk_window: fovea_tensor = 2600, "`(b, t, g, d)` as q: needs k_window";
+    dv_window: fovea_tensor = 2696, "`(b, t, g, e)` as q: needs v_window";
+    dgate_compressed: fovea_tensor = 2792, "`(b, s, h)` as q or f32: needs gate_compressed";
+    dgate_selected: fovea_tensor = 2888, "`(b, s, h)` as q or f32: needs gate_selected";
+    dgate_window: fovea_tensor = 2984, "`(b, s, h)` as q or f32: needs gate_window";
+    compress_keys: i64 = 3080, "as in the forward, and so for the fields below";
+    compress_step: i64 = 3088, "0: 16";
+    window: i64 = 3096, "0: 512";
+    scale: f32 = 3104, "0: 1 / sqrt(d)";
+    block_keys: i32 = 3108, "0: 64";
+    gate_plain: i32 = 3112, "1: gates multiply as they are";
+    reserved: i32 = 3116, "0";
+}
+
+c_struct! {
+    /// ```text
     /// A row of each head through the layers that are given:
     ///
     ///   y = act(act(x weight + bias) weight2 + bias2) weight3 + bias3
@@ -2398,6 +2455,7 @@ functions! {
         x_pooled_forward: fovea_x_pooled_forward_params, fovea_x_pooled_forward, fovea_x_pooled_forward_workspace;
         x_probed_forward: fovea_x_probed_forward_params, fovea_x_probed_forward, fovea_x_probed_forward_workspace;
         x_nsa_forward: fovea_x_nsa_forward_params, fovea_x_nsa_forward, fovea_x_nsa_forward_workspace;
+        x_nsa_backward: fovea_x_nsa_backward_params, fovea_x_nsa_backward, fovea_x_nsa_backward_workspace;
         x_project_forward: fovea_x_project_forward_params, fovea_x_project_forward, fovea_x_project_forward_workspace;
         x_project_backward: fovea_x_project_backward_params, fovea_x_project_backward, fovea_x_project_backward_workspace;
     }

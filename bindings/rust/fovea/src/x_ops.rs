@@ -437,10 +437,10 @@ op! {
     ///
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
     /// CUDA.  Without a field of this header the limits are attention_forward's.  Tensor cores ask for:
-    ///   sm_80 and later  what attention_forward asks for there, an index, and at most its blocks, bias,
+    ///   sm_80 and later  what attention_forward asks for there, an index, and beside it only bias,
     ///                    row_begin, first_keys and last_keys; no softcap
-    ///   Hopper's own     sm_90, no codes; blocks of 16, 32 or a multiple of 64 keys; of at most 128 rows
-    ///                    of the heads that share a list, or a multiple of 64 rows
+    ///   Hopper's own     sm_90, no codes; blocks of 16, 32, 64 or 128 keys; of at most 128 rows of the
+    ///                    heads that share a list, or a multiple of 64 rows
     /// ```
     XSparseForward(x_sparse_forward: fovea_x_sparse_forward_params, fovea_x_sparse_forward, fovea_x_sparse_forward_workspace)
     new {
@@ -1368,6 +1368,65 @@ op! {
         scale set_scale: f32, r"of all three branches, \> 0; 0: 1 / sqrt(d)";
         block_keys set_block_keys: i32, "keys of a selected block, 1 .. 128; 0: 64";
         gate_plain set_gate_plain: bool, "1: gates multiply as they are; 0: their sigmoid does";
+    }
+}
+
+op! {
+    /// ```text
+    /// Gradients of x_nsa_forward from dout, the branches' o and lse, and the list.  The fields it
+    /// shares say what the forward was; what key_max and query_max cut, lengths say here.  The list has
+    /// no gradient.  Each output is optional: absent = not computed.  Every element of an output is
+    /// written: rows and keys past their lengths get 0.
+    ///   do_n = act(gate_n) dout,  dgate_n = act'(gate_n) <o_n, dout> of each branch n
+    ///   dq, dk, dv: the sums of the branches' own, each rounded to the dtype of q before
+    /// Where k_compressed or k_window is absent, dk and dv hold what reaches k and v through the
+    /// branch.
+    ///
+    /// Errors and limits are as in the forward.  The parts are x_combine_backward, attention_backward,
+    /// x_sparse_backward and x_pool_backward.  Bits: the same every run.  No paged keys.
+    /// ```
+    XNsaBackward(x_nsa_backward: fovea_x_nsa_backward_params, fovea_x_nsa_backward, fovea_x_nsa_backward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(b, t, g, d)` as q";
+        v set_v: in, "`(b, t, g, e)` as q";
+        index set_index: in, "`(b, g, s, keep)` i32: of the forward";
+        o_compressed set_o_compressed: in, "`(b, s, h, e)` as q: of the forward, and so for the next";
+        o_selected set_o_selected: in, "`(b, s, h, e)` as q";
+        o_window set_o_window: in, "`(b, s, h, e)` as q";
+        lse_compressed set_lse_compressed: in, "`(b, h, s)` f32";
+        lse_selected set_lse_selected: in, "`(b, h, s)` f32";
+        lse_window set_lse_window: in, "`(b, h, s)` f32";
+        dout set_dout: in, "`(b, s, h, e)` as q or f32: the gradient of o";
+    }
+    may {
+        k_compressed set_k_compressed: in, "`(b, u, g, d)` as q: with v_compressed; u of t keys";
+        v_compressed set_v_compressed: in, "`(b, u, g, e)` as q";
+        k_window set_k_window: in, "`(b, t, g, d)` as q: with v_window";
+        v_window set_v_window: in, "`(b, t, g, e)` as q";
+        gate_compressed set_gate_compressed: in, "`(b, s, h)` as q or f32";
+        gate_selected set_gate_selected: in, "`(b, s, h)` as q or f32";
+        gate_window set_gate_window: in, "`(b, s, h)` as q or f32";
+        query_len set_query_len: in, "`(b)` i32: rows in use";
+        key_len set_key_len: in, "`(b)` i32: keys in use; with compressed_len";
+        compressed_len set_compressed_len: in, "`(b)` i32: compressed keys in use";
+        index_count set_index_count: in, "`(b, g, s)` i32: of the forward; absent: all";
+        dq set_dq: out, "`(b, s, h, d)` as q";
+        dk set_dk: out, "`(b, t, g, d)` as q";
+        dv set_dv: out, "`(b, t, g, e)` as q";
+        dk_compressed set_dk_compressed: out, "`(b, u, g, d)` as q: needs k_compressed";
+        dv_compressed set_dv_compressed: out, "`(b, u, g, e)` as q: needs v_compressed";
+        dk_window set_dk_window: out, "`(b, t, g, d)` as q: needs k_window";
+        dv_window set_dv_window: out, "`(b, t, g, e)` as q: needs v_window";
+        dgate_compressed set_dgate_compressed: out, "`(b, s, h)` as q or f32: needs gate_compressed";
+        dgate_selected set_dgate_selected: out, "`(b, s, h)` as q or f32: needs gate_selected";
+        dgate_window set_dgate_window: out, "`(b, s, h)` as q or f32: needs gate_window";
+        compress_keys set_compress_keys: i64, "as in the forward, and so for the fields below";
+        compress_step set_compress_step: i64, "0: 16";
+        window set_window: i64, "0: 512";
+        scale set_scale: f32, "0: 1 / sqrt(d)";
+        block_keys set_block_keys: i32, "0: 64";
+        gate_plain set_gate_plain: bool, "1: gates multiply as they are";
     }
 }
 

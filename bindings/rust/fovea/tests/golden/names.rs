@@ -50,6 +50,7 @@ names! {
         x_pooled_forward
         x_probed_forward
         x_nsa_forward
+        x_nsa_backward
         x_project_forward
         x_project_backward
     }

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Positions of rows among compressed keys on the CPU: an item is a batch.
+#include "host/sweep.h"
+#include "ops/nsa/positions.h"
+
+namespace fovea {
+namespace {
+
+class Run {
+ public:
+  Run(const NsaPositions& a, void*) : a_(a) {}
+  void run(Context& ctx) const {
+    const double cost = static_cast<double>(a_.b) * static_cast<double>(a_.s);
+    host::pool(ctx).run(a_.s ? a_.b : 0, cost, [&](int64_t batch, int32_t) {
+      const Sequence q = a_.sequences[batch];
+      for (int64_t i = 0; i < a_.s; ++i) *a_.position.at<int32_t>(batch, i) = a_.at(q, i);
+    });
+  }
+
+ private:
+  const NsaPositions& a_;
+};
+
+}  // namespace
+
+extern const Kernel<NsaPositions> nsa_positions_host = {
+    "", [](const Context&, const NsaPositions& a, Plan& plan) {
+      host::host_plan<Run>(plan, a, Text());
+      return Text();
+    }};
+
+}  // namespace fovea
