@@ -189,6 +189,7 @@ void append_parts(Context& ctx, const Append& a, bool with_k, bool with_v) {
   with_fp(part.fresh_dtype, [&](auto fresh) {
     using New = decltype(fresh);
     if (part.norm_weight || part.scale_out) {
+      if (!part.width && !part.scale_out) return;  // nothing but scales to write
       const int64_t rows = token_slots(a.sequences) * part.heads;
       cuda::launch<append_row_kernel<New>>(
           ctx, kOp, cuda::ceil_div(rows * kLanes, int64_t{kThreads}), kThreads, 0, a, with_k);
