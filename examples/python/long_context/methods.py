@@ -295,11 +295,12 @@ class XAttention(Prompt):
 
 
 class FlexPrefill(Prompt):
-    """Heads whose pooled scores tell where the last rows look choose blocks by these scores.  The
-    others have lines and diagonals of blocks, as many as hold 0.9 of what the last rows look at."""
+    """Lines and diagonals of blocks, as many as hold 0.9 of what the last rows look at, and half
+    the budget of each at least.  Heads whose pooled scores tell where the last rows look have the
+    least number, and blocks by these scores."""
 
     name, paper = "flexprefill", "2502.20766"
-    note = "blocks of 64 on lines with 0.9 of the last rows' attention, or by pooled scores"
+    note = "blocks of 64 on lines with 0.9 of the last rows' attention, or by pooled scores too"
     cover = 0.9
 
     def read(self, step: Step) -> There:
@@ -322,7 +323,8 @@ class FlexPrefill(Prompt):
         guessed = apart < 0.1
         lines = []
         for y, count in zip(blocks, tokens):
-            wanted = np.where(guessed, 1, step.here(count)[0, :, 0] // self.block + 1)
+            wanted = np.where(guessed, 0, step.here(count)[0, :, 0] // self.block + 1)
+            wanted = np.maximum(wanted, self.budget // 2 // self.block)
             lines.append(step.best(y, u, force_first=1, forced_count=1, count_head=step.there(
                 wanted[None].astype(np.int32))))
         (vertical, verticals), (slash, slashes) = lines
@@ -419,10 +421,12 @@ class FlashPrefill(Prompt):
 
 class Quest(Generated):
     name, paper = "quest", "2406.10774"
-    note = "largest and smallest of 16 keys bound their scores; its own page always; every layer"
+    note = "largest and smallest of 16 keys bound their scores; its own page; 2 layers are dense"
     page = 16
 
     def read(self, step: Step) -> There:
+        if step.layer < 2 and not self.all:
+            return step.attend()
         count = -(-self.budget // self.page)
         found = step.blocks(
             self.page, row=step.q, column=step.pool(self.page, "max"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -52,20 +53,32 @@ def read_tsv(path: pathlib.Path) -> list[dict[str, str]]:
 def draw(rows: Sequence[Row], title: str, path: pathlib.Path) -> None:
     """Quality against keys read: methods of which both are known."""
     told = [row for row in rows if row.keys is not None and row.recall is not None]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.2), constrained_layout=True)
-    for axes, values, name in (
-            (left, [max(row.kl, 1e-4) for row in told], "KL to dense, in nats (0 drawn at 1e-4)"),
-            (right, [row.recall for row in told], "share of dense's top-64 mass that is read")):
-        keys = [row.keys for row in told]
-        axes.scatter(keys, values, color="#1b7f79", s=18, zorder=2)
-        for i, row in enumerate(told):
-            axes.annotate(row.method, (keys[i], values[i]), xytext=(4, (3, -9)[i % 2]),
-                          textcoords="offset points", fontsize=7.5)
-        axes.set(title=name, xlabel="keys read, of those that a row may see", xlim=(0, 1.1))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5.6), constrained_layout=True)
+    figure.suptitle(title, fontsize=10)
+    left.set_yscale("log")
+    for axes, shown, name in (
+            (left, [(row, row.kl) for row in told if row.kl > 0], "KL to dense, in nats"),
+            (right, [(row, row.recall) for row in told], "dense's top-64 mass that is read")):
+        axes.set(title=name, xlabel="keys read, of those that a row may see", xlim=(0, 1.15))
         axes.xaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1))
         axes.set_xticks(np.linspace(0, 1, 6))
         axes.grid(color="#dddddd", linewidth=0.5)
-    left.set_yscale("log")
-    figure.suptitle(title, fontsize=10)
+        axes.scatter([row.keys for row, _ in shown], [value for _, value in shown],
+                     color="#1b7f79", s=18, zorder=2)
+        figure.canvas.draw()
+        label(axes, [(row.method, (row.keys, value)) for row, value in shown])
     figure.savefig(path, dpi=110, format="png")
     plt.close(figure)
+
+
+def label(axes: Any, named: Sequence[tuple[str, tuple[Any, Any]]]) -> None:
+    """Names beside their points, from the lowest up; one that would lie on another goes higher."""
+    taken = list[tuple[float, float]]()
+    places = [(*axes.transData.transform(point), name, point) for name, point in named]
+    for x, y, name, point in sorted(places, key=lambda place: place[1]):
+        at = y
+        while any(abs(x - other[0]) < 85 and abs(at - other[1]) < 11 for other in taken):
+            at += 1
+        taken.append((x, at))
+        axes.annotate(name, point, xytext=(9, at - y), textcoords="offset pixels", fontsize=7.5,
+                      va="center")
