@@ -71,7 +71,7 @@ class Program {
   const Context& ctx_;
   bool running_ = false;
   // Planned arrays have addresses too, which nobody follows.
-  void* base_ = std::bit_cast<void*>(uintptr_t{1} << 44);
+  void* base_ = std::bit_cast<void*>(uintptr_t{3} << 45);
   size_t scratch_ = 0;
   Layout arrays_, largest_;
   std::vector<Launch> launches_;
