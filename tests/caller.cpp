@@ -296,6 +296,45 @@ TEST_P(Every, NothingToDo) {
   }
 }
 
+// Rows past the room of the cache are dropped, however many there are: their columns are none, but
+// each has scales.
+TEST(NothingToDo, RowsWithoutRoom) {
+  signal(SIGALRM, alarmed);
+  std::snprintf(t_now, sizeof t_now, "cache_append of rows without room\n");
+  constexpr int32_t many = INT32_MAX;
+  constexpr int room = 3, sequences = 2;
+  const Context ctx(2);
+  for (const bool packed : {false, true}) {
+    const int32_t starts[sequences + 1] = {0, 1, many};
+    int32_t lengths[sequences];
+    float scales[sequences][room];
+    float none = 0;
+    std::fill_n(*scales, sequences * room, 7.0f);
+    fovea_cache_append_params p{};
+    p.struct_size = sizeof p;
+    const int64_t rows[] = {packed ? 1 : sequences, many, 1, 0};
+    const int64_t cache[] = {sequences, room, 1, 0}, of_scales[] = {sequences, room, 1, 1};
+    const int64_t count[] = {sequences}, bounds[] = {sequences + 1};
+    int32_t own_rows[] = {0, 1};
+    p.k_new = fovea_contiguous(&none, FOVEA_F32, 4, rows);
+    p.k = fovea_contiguous(&none, FOVEA_I8, 4, cache);
+    p.k_scale_out = fovea_contiguous(scales, FOVEA_F32, 4, of_scales);
+    p.key_len_out = fovea_contiguous(lengths, FOVEA_I32, 1, count);
+    if (packed) {
+      p.query_start = fovea_contiguous(const_cast<int32_t*>(starts), FOVEA_I32, 1, bounds);
+      p.cache_row = fovea_contiguous(own_rows, FOVEA_I32, 1, count);
+    }
+    alarm(20);
+    EXPECT_EQ(fovea_cache_append(ctx, &p), FOVEA_OK) << fovea_last_error();
+    alarm(0);
+    for (int r = 0; r < sequences; ++r)
+      for (int i = 0; i < room; ++i)
+        EXPECT_EQ(scales[r][i], packed && r == 0 && i > 0 ? 7.0f : 1.0f) << packed << r << i;
+    EXPECT_EQ(lengths[0], packed ? 1 : many) << packed;
+    EXPECT_EQ(lengths[1], packed ? many - 1 : many) << packed;
+  }
+}
+
 // ---- memory that is not to be freed
 
 class Free : public testing::TestWithParam<fovea_backend> {};

@@ -22,27 +22,32 @@ FOVEA_HD int64_t token_slots(const Sequences& q) {
   return q.query_start ? q.s : q.count * q.query_max;
 }
 
-FOVEA_HD Token token_at(const Sequences& q, int64_t slot) {
+// Slot of sequences with query_max slots each.
+FOVEA_HD Token token_of_sequence(const Sequences& q, int64_t slot) {
   Token token;
-  if (q.query_start) {
-    // The last sequence that starts at or before the slot; empty ones share their start.
-    int64_t low = 0, high = q.count;
-    while (low < high) {
-      const int64_t middle = low + (high - low) / 2;
-      if (q.query_start[middle] <= slot)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    token.number = low - 1;
-    if (token.number < 0) return token;
-    token.sequence = q[token.number];
-    token.index = slot - token.sequence.row_begin;
-  } else {
-    token.number = quotient(slot, q.query_max);
-    token.index = slot - token.number * q.query_max;
-    token.sequence = q[token.number];
+  token.number = quotient(slot, q.query_max);
+  token.index = slot - token.number * q.query_max;
+  token.sequence = q[token.number];
+  if (token.index >= token.sequence.rows) token.number = -1;
+  return token;
+}
+
+FOVEA_HD Token token_at(const Sequences& q, int64_t slot) {
+  if (!q.query_start) return token_of_sequence(q, slot);
+  Token token;
+  // The last sequence that starts at or before the slot; empty ones share their start.
+  int64_t low = 0, high = q.count;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (q.query_start[middle] <= slot)
+      low = middle + 1;
+    else
+      high = middle;
   }
+  token.number = low - 1;
+  if (token.number < 0) return token;
+  token.sequence = q[token.number];
+  token.index = slot - token.sequence.row_begin;
   if (token.index < 0 || token.index >= token.sequence.rows) token.number = -1;
   return token;
 }

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "core/fields.h"
 #include "core/plan.h"
 #include "fovea/cache.h"
@@ -100,6 +102,11 @@ Append resolve(const fovea_cache_append_params& p) {
   q.s = fresh.shape[1];
   q.query_max = p.query_max && p.query_max < q.s ? p.query_max : q.s;
   place_keys(q, kOp, p.k_new.data ? "k" : "v", cache, p.page_table, p.key_max);
+  a.query_max = q.query_max;
+  q.query_max = std::min(q.query_max, q.key_max);
+  const int64_t slots = far_product(q.count, q.query_max);
+  a.by_row = p.query_start.data && q.s < slots;
+  a.slots = a.by_row ? q.s : slots;
   return a;
 }
 

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads)
     append_kernel(const __grid_constant__ Append a, bool with_k, bool with_v, int lanes) {
   const int64_t units_k = units_of(a.k, with_k, Unit::V);
   const int64_t units = units_k + units_of(a.v, with_v, Unit::V);
-  const int64_t slots = token_slots(a.sequences), tokens = kThreads / lanes;
+  const int64_t slots = a.slots, tokens = kThreads / lanes;
   for (int64_t slot = blockIdx.x * tokens + threadIdx.x / lanes; slot < slots;
        slot += gridDim.x * tokens) {
     const AppendToken to = append_token(a, slot);
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kThreads)
   const AppendPart& part = keys ? a.k : a.v;
   const int lane = threadIdx.x % kLanes;
   const int64_t units = row_units(part.rope, part.width, 1);
-  const int64_t rows = token_slots(a.sequences) * part.heads;
+  const int64_t rows = a.slots * part.heads;
   for (int64_t w = (blockIdx.x * int64_t{kThreads} + threadIdx.x) / kLanes; w < rows;
        w += int64_t{gridDim.x} * (kThreads / kLanes)) {
     const int64_t slot = quotient(w, part.heads), head = w - slot * part.heads;
@@ -180,7 +180,7 @@ void append_units(Context& ctx, const Append& a, bool with_k, bool with_v) {
   const int64_t work = units_of(a.k, with_k, Unit::V) + units_of(a.v, with_v, Unit::V);
   if (!work) return;
   const int lanes = lanes_of((work + 3) / 4, kThreads);
-  const int64_t blocks = cuda::ceil_div(token_slots(a.sequences), int64_t{kThreads / lanes});
+  const int64_t blocks = cuda::ceil_div(a.slots, int64_t{kThreads / lanes});
   cuda::launch<append_kernel<Unit>>(ctx, kOp, blocks, kThreads, 0, a, with_k, with_v, lanes);
 }
 
@@ -190,7 +190,7 @@ void append_parts(Context& ctx, const Append& a, bool with_k, bool with_v) {
     using New = decltype(fresh);
     if (part.norm_weight || part.scale_out) {
       if (!part.width && !part.scale_out) return;  // nothing but scales to write
-      const int64_t rows = token_slots(a.sequences) * part.heads;
+      const int64_t rows = a.slots * part.heads;
       cuda::launch<append_row_kernel<New>>(
           ctx, kOp, cuda::ceil_div(rows * kLanes, int64_t{kThreads}), kThreads, 0, a, with_k);
       return;

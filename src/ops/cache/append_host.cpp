@@ -46,7 +46,7 @@ void append_rows(const Append& a, const AppendPart& part, const AppendToken& to)
 void append_part(Context& ctx, const Append& a, const AppendPart& part) {
   // Rows without columns have scales still.
   if (!part || !part.heads || (!part.width && !part.scale_out)) return;
-  const int64_t slots = token_slots(a.sequences);
+  const int64_t slots = a.slots;
   const double cost = 2.0 * static_cast<double>(slots * part.heads * (part.width + 1));
   with_fp(part.fresh_dtype, [&](auto fresh) {
     with_cache_type(part.cache_dtype, [&](auto cache) {

@@ -25,14 +25,20 @@ struct AppendPart {
 
 struct Append {
   AppendPart k, v;
-  Sequences sequences;  // without key_len: its `keys` is the room, not the length
+  Sequences sequences;  // without key_len: its `keys` is the room, not the length; its query_max
+                        // is at most key_max, since later rows have no room
+  int64_t query_max;    // of the call
+  int64_t slots;        // what the kernels walk: a token each
+  bool by_row;          // slots are rows of a packed batch; else sequences.query_max a sequence
   IntVector key_len;
   View<1> key_len_out;
   View<2> position;
   FOVEA_HD int64_t length(int64_t r) const { return key_len && key_len[r] > 0 ? key_len[r] : 0; }
   // Tokens without a page count; a skipped sequence gets none.
   FOVEA_HD int64_t length_after(int64_t r) const {
-    const Sequence q = sequences[r];
+    Sequences all = sequences;
+    all.query_max = query_max;
+    const Sequence q = all[r];
     return length(r) + (q.key_batch < 0 ? 0 : q.rows);
   }
 };
