@@ -14,6 +14,16 @@ namespace fovea {
 // Wide enough for every published model; wider rows would not fit a block's shared memory.
 constexpr int64_t kWidthMax = 576;
 
+// value, where it bounds n; 0 is no bound.
+inline int64_t bounded(int64_t value, int64_t n) {
+  return value && value < n ? value : n;
+}
+
+// n / unit, rounded up.
+inline int64_t ceil_of(int64_t n, int64_t unit) {
+  return n / unit + (n % unit != 0);
+}
+
 // An extent of which no tensor has all: what no memory holds is cut to INT64_MAX / 4.
 inline int64_t far_product(int64_t x, int64_t y) {
   constexpr int64_t far = INT64_MAX / 4;

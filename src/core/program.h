@@ -34,6 +34,12 @@ class Program {
   // An array of the workspace: a part writes it and later ones read it.
   fovea_tensor array(fovea_dtype dtype, std::initializer_list<int64_t> shape);
 
+  // The caller's output, or an array where it gives none.
+  fovea_tensor output(const fovea_tensor& given, fovea_dtype dtype,
+                      std::initializer_list<int64_t> shape) {
+    return given.data ? given : array(dtype, shape);
+  }
+
   // The next part.  A refusal names the program first, then the part.
   template <class P>
   void run(P&& params) {

@@ -2,7 +2,7 @@
 // Attention over lists (experimental/sparse.h), resolved: which list a row has, which keys an entry
 // names, and which pairs of rows and keys it stands for.  Once for host and device.
 #pragma once
-#include "core/attend.h"
+#include "core/list_rows.h"
 
 namespace fovea {
 
@@ -47,7 +47,7 @@ struct SparseList {
   // n of the first list row of sequence r.
   FOVEA_HD int64_t first_row(const Sequence& q, int64_t r, bool packed) const {
     if (!packed || row_begin) return 0;
-    return block_rows == 1 ? q.row_begin : q.row_begin / block_rows + r;
+    return first_list_row(q.row_begin, r, block_rows);
   }
   // Blocks of rows of a sequence.  With row_begin there are two more, without a list: the rows
   // before the first and behind the last.
@@ -235,6 +235,17 @@ struct SparseAttend {
     const int64_t group = attend.g ? attend.h / attend.g : 1;
     const bool alike = group > 0 && list.group % group == 0;
     return alike && !head_map && !skip_head && skip_margin == 0 ? group : 1;
+  }
+  // The first field that asks more of a kernel than lists of blocks of keys; nullptr: none.
+  const char* other_list() const {
+    if (list.column) return "column";
+    if (list.key_begin) return "key_begin";
+    if (list.tile) return "tile";
+    if (head_map) return "head_map";
+    if (skip_head) return "skip_head";
+    if (mass) return "mass";
+    if (skip_margin > 0) return "skip_margin";
+    return skipped ? "skipped" : nullptr;
   }
   // The head whose q and key head make the scores of head h.
   FOVEA_HD int64_t score_head(const Sequence& q, int64_t h) const {

@@ -69,28 +69,25 @@ class NsaBuild : NsaCall<Params> {
   NsaBuild(const std::string& words, uint64_t seed) : NsaCall(kOp, words, seed) {}
 
   static harness::Call build(const std::string& words, uint64_t seed) {
-    for (uint64_t attempt = 0;; ++attempt) {
-      NsaBuild one(words, seed + attempt * 0x9e37);
-      one.draw();
-      const Params& p = one.params();
-      oracle::NsaOracle oracle(p);
-      one.read(oracle.layout());
-      one.made.outputs();
-      oracle::NsaResult a = oracle.run(oracle::Mode::exact);
-      if (a.margin < 1e-4 && attempt < 60) continue;
-      if (a.margin < 1e-4) throw std::runtime_error(words + ": every draw is close");
-      oracle::NsaResult b = oracle::NsaOracle(p).run(oracle::Mode::rounded);
-      one.made.expect({{"o", a.o, b.o},
-                       {"index", a.index, b.index, true},
-                       {"index_count", a.index_count, b.index_count, true},
-                       {"o_compressed", a.branch[0], b.branch[0]},
-                       {"o_selected", a.branch[1], b.branch[1]},
-                       {"o_window", a.branch[2], b.branch[2]},
-                       {"lse_compressed", a.lse[0], b.lse[0]},
-                       {"lse_selected", a.lse[1], b.lse[1]},
-                       {"lse_window", a.lse[2], b.lse[2]}});
-      return std::move(one.made.call);
-    }
+    NsaBuild one(words, seed);
+    one.draw();
+    const Params& p = one.params();
+    oracle::NsaOracle oracle(p);
+    one.read(oracle.layout());
+    one.made.outputs();
+    oracle::NsaResult a = oracle.run(oracle::Mode::exact);
+    if (a.margin < 1e-4) throw Close();
+    oracle::NsaResult b = oracle::NsaOracle(p).run(oracle::Mode::rounded);
+    one.made.expect({{"o", a.o, b.o},
+                     {"index", a.index, b.index, true},
+                     {"index_count", a.index_count, b.index_count, true},
+                     {"o_compressed", a.branch[0], b.branch[0]},
+                     {"o_selected", a.branch[1], b.branch[1]},
+                     {"o_window", a.branch[2], b.branch[2]},
+                     {"lse_compressed", a.lse[0], b.lse[0]},
+                     {"lse_selected", a.lse[1], b.lse[1]},
+                     {"lse_window", a.lse[2], b.lse[2]}});
+    return std::move(one.made.call);
   }
 };
 
@@ -100,35 +97,32 @@ class NsaBackwardBuild : NsaCall<fovea_x_nsa_backward_params> {
       : NsaCall("x_nsa_backward", words, seed) {}
 
   static harness::Call build(const std::string& words, uint64_t seed) {
-    for (uint64_t attempt = 0;; ++attempt) {
-      NsaBackwardBuild one(words, seed + attempt * 0x9e37);
-      one.draw();
-      const auto& p = one.params();
-      const auto count = one.made.letters.find("count");
-      oracle::NsaBackward oracle(p, count == one.made.letters.end() ? 0 : count->second);
-      oracle::NsaResult f = oracle.forward();
-      if (f.margin < 1e-4 && attempt < 60) continue;
-      if (f.margin < 1e-4) throw std::runtime_error(words + ": every draw is close");
-      one.put("o_compressed", f.branch[0]), one.put("o_selected", f.branch[1]);
-      one.put("o_window", f.branch[2]), one.put("lse_compressed", f.lse[0]);
-      one.put("lse_selected", f.lse[1]), one.put("lse_window", f.lse[2]);
-      one.put("index", f.index), one.put("index_count", f.index_count);
-      one.read(oracle.layout());
-      one.made.outputs();
-      oracle::NsaGradients a = oracle.run(oracle::Mode::exact);
-      oracle::NsaGradients b = oracle.run(oracle::Mode::rounded);
-      one.made.expect({{"dq", a.dq, b.dq},
-                       {"dk", a.dk, b.dk},
-                       {"dv", a.dv, b.dv},
-                       {"dk_compressed", a.dk_compressed, b.dk_compressed},
-                       {"dv_compressed", a.dv_compressed, b.dv_compressed},
-                       {"dk_window", a.dk_window, b.dk_window},
-                       {"dv_window", a.dv_window, b.dv_window},
-                       {"dgate_compressed", a.dgate[0], b.dgate[0]},
-                       {"dgate_selected", a.dgate[1], b.dgate[1]},
-                       {"dgate_window", a.dgate[2], b.dgate[2]}});
-      return std::move(one.made.call);
-    }
+    NsaBackwardBuild one(words, seed);
+    one.draw();
+    const auto& p = one.params();
+    const auto count = one.made.letters.find("count");
+    oracle::NsaBackward oracle(p, count == one.made.letters.end() ? 0 : count->second);
+    oracle::NsaResult f = oracle.forward();
+    if (f.margin < 1e-4) throw Close();
+    one.put("o_compressed", f.branch[0]), one.put("o_selected", f.branch[1]);
+    one.put("o_window", f.branch[2]), one.put("lse_compressed", f.lse[0]);
+    one.put("lse_selected", f.lse[1]), one.put("lse_window", f.lse[2]);
+    one.put("index", f.index), one.put("index_count", f.index_count);
+    one.read(oracle.layout());
+    one.made.outputs();
+    oracle::NsaGradients a = oracle.run(oracle::Mode::exact);
+    oracle::NsaGradients b = oracle.run(oracle::Mode::rounded);
+    one.made.expect({{"dq", a.dq, b.dq},
+                     {"dk", a.dk, b.dk},
+                     {"dv", a.dv, b.dv},
+                     {"dk_compressed", a.dk_compressed, b.dk_compressed},
+                     {"dv_compressed", a.dv_compressed, b.dv_compressed},
+                     {"dk_window", a.dk_window, b.dk_window},
+                     {"dv_window", a.dv_window, b.dv_window},
+                     {"dgate_compressed", a.dgate[0], b.dgate[0]},
+                     {"dgate_selected", a.dgate[1], b.dgate[1]},
+                     {"dgate_window", a.dgate[2], b.dgate[2]}});
+    return std::move(one.made.call);
   }
 
  private:

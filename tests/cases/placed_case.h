@@ -7,6 +7,17 @@
 
 namespace cases {
 
+// Where rows and keys of a call lie, as another operation's oracle reads it.
+template <class P>
+fovea_x_sparse_forward_params placed(const P& p) {
+  fovea_x_sparse_forward_params to{};
+  to.q = p.q, to.k = p.k, to.v = p.v, to.query_start = p.query_start;
+  to.key_start = p.key_start, to.query_len = p.query_len, to.key_len = p.key_len;
+  to.page_table = p.page_table, to.cache_row = p.cache_row;
+  to.query_max = p.query_max, to.key_max = p.key_max;
+  return to;
+}
+
 class Placed {
  public:
   Placed(const char* op, const std::string& words, uint64_t seed)

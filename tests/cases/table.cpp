@@ -151,9 +151,19 @@ std::vector<std::string> covering(const std::vector<std::vector<std::string>>& a
   return list;
 }
 
+harness::Call settled(const std::string& words, uint64_t seed,
+                      const std::function<harness::Call(uint64_t)>& draw) {
+  for (uint64_t attempt = 0; attempt <= 60; ++attempt) try {
+      return draw(seed + attempt * 0x9e37);
+    } catch (const Close&) {
+    }
+  throw std::runtime_error(words + ": every draw is close");
+}
+
 WordCases& WordCases::add(const std::string& words, const std::string& note, bool small) {
+  const auto draw = [build = build_, words](uint64_t seed) { return build(words, seed); };
   cases_.push_back({op_, name_of_words(words, note),
-                    [build = build_, words](uint64_t seed) { return build(words, seed); }, "", "",
+                    [draw, words](uint64_t seed) { return settled(words, seed, draw); }, "", "",
                     small});
   return *this;
 }
@@ -210,13 +220,7 @@ void Table::add(const std::string& words, const std::string& note, bool small, c
     made.expect(oracle(made));
     return std::move(made.call);
   };
-  const auto build = [draw, words](uint64_t seed) {
-    for (uint64_t attempt = 0; attempt < 60; ++attempt) try {
-        return draw(seed + attempt * 0x9e37);
-      } catch (const Close&) {
-      }
-    throw std::runtime_error(words + ": every draw is close");
-  };
+  const auto build = [draw, words](uint64_t seed) { return settled(words, seed, draw); };
   const std::string of = recipe_.empty() ? "" : "recipe_" + recipe_ + "_";
   cases_.push_back(
       {op_, of + name_of_words(words, note), build, kernel, "", small, false, recipe_});

@@ -24,6 +24,10 @@ bool has_field(const harness::Call& call, const std::string& name);
 // Thrown by an oracle whose choice hangs on a rounding: the inputs are drawn again.
 struct Close {};
 
+// draw(seed), or of other seeds while it throws Close; `words` name the case that none settles.
+harness::Call settled(const std::string& words, uint64_t seed,
+                      const std::function<harness::Call(uint64_t)>& draw);
+
 // A result of an oracle for one output.
 struct Expected {
   std::string name;
@@ -40,6 +44,7 @@ std::vector<std::string> covering(const std::vector<std::vector<std::string>>& a
 // Cases that a function makes of their words.
 class WordCases {
  public:
+  // May throw Close.
   using Build = harness::Call (*)(const std::string& words, uint64_t seed);
   WordCases(const char* op, Build build) : op_(op), build_(build) {}
   // `small` ones are golden vectors.

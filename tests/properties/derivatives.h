@@ -30,7 +30,8 @@ class Some {
 };
 
 template <class Loss>
-void expect_derivative(const char* name, oracle::Dense& x, const Values& gradient, Loss loss) {
+void expect_derivative(const char* name, oracle::Dense& x, const Values& gradient, Loss loss,
+                       double tolerance = 1e-8) {
   SCOPED_TRACE(name);
   ASSERT_EQ(x.value.size(), gradient.size());
   for (size_t i = 0; i < gradient.size(); ++i) {
@@ -40,7 +41,7 @@ void expect_derivative(const char* name, oracle::Dense& x, const Values& gradien
     x.value[i] = at - step;
     const double below = loss();
     x.value[i] = at;
-    EXPECT_NEAR(gradient[i], (above - below) / (2 * step), 1e-7) << "element " << i;
+    EXPECT_NEAR(gradient[i], (above - below) / (2 * step), tolerance) << "element " << i;
   }
 }
 

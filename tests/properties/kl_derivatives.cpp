@@ -1,55 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The oracles of experimental/kl.h: each gradient against central differences of its forward.
-#include <gtest/gtest.h>
-
-#include "harness/random.h"
 #include "oracle/kl_indexer.h"
 #include "oracle/kl_jensen_shannon.h"
+#include "properties/derivatives.h"
 
 namespace {
 
+using namespace properties;
 using oracle::Mode;
-using Values = std::vector<double>;
-
-// Tensors of random normal numbers, alive as long as this.
-class Some {
- public:
-  explicit Some(uint64_t seed) : random_(seed) {}
-  fovea_tensor operator()(const std::vector<int64_t>& shape) {
-    int64_t count = 1;
-    for (int64_t x : shape) count *= x;
-    memory_.emplace_back(count);
-    for (float& x : memory_.back()) x = static_cast<float>(random_.normal(n_++));
-    return fovea_contiguous(memory_.back().data(), FOVEA_F32, static_cast<int32_t>(shape.size()),
-                            shape.data());
-  }
-
- private:
-  harness::Random random_;
-  uint64_t n_ = 0;
-  std::vector<std::vector<float>> memory_;
-};
-
-template <class Loss>
-void expect_derivative(const char* name, oracle::Dense& x, const Values& gradient, Loss loss) {
-  SCOPED_TRACE(name);
-  ASSERT_EQ(x.value.size(), gradient.size());
-  for (size_t i = 0; i < gradient.size(); ++i) {
-    const double at = x.value[i], step = 1e-5;
-    x.value[i] = at + step;
-    const double above = loss();
-    x.value[i] = at - step;
-    const double below = loss();
-    x.value[i] = at;
-    EXPECT_NEAR(gradient[i], (above - below) / (2 * step), 1e-8) << "element " << i;
-  }
-}
-
-double weighed(const oracle::Dense& gradient, const oracle::Out& value) {
-  double sum = 0;
-  for (size_t i = 0; i < value.value.size(); ++i) sum += gradient.value[i] * value.value[i];
-  return sum;
-}
 
 TEST(oracle, jensen_shannon_gradient_is_the_derivative) {
   for (int variant = 0; variant < 3; ++variant) {

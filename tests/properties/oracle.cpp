@@ -7,6 +7,7 @@
 #include "oracle/conv_attention_backward.h"
 #include "oracle/merge.h"
 #include "oracle/rope.h"
+#include "properties/derivatives.h"
 
 namespace {
 
@@ -174,25 +175,13 @@ TEST(oracle, gradient_is_the_derivative) {
   const oracle::ForwardResult f = oracle::forward(a, p.o, p.lse, Mode::exact);
   in.o.value = f.o.value, in.lse.value = f.lse.value;
   const auto sums = oracle::gradients<double>(a, in, Mode::exact);
-  auto compare = [&](const char* name, oracle::Dense& x, const Values& gradient) {
-    SCOPED_TRACE(name);
-    ASSERT_EQ(x.value.size(), gradient.size());
-    for (size_t i = 0; i < gradient.size(); ++i) {
-      const double at = x.value[i], step = 1e-5;
-      x.value[i] = at + step;
-      const double above = loss(a, p, in);
-      x.value[i] = at - step;
-      const double below = loss(a, p, in);
-      x.value[i] = at;
-      EXPECT_NEAR(gradient[i], (above - below) / (2 * step), 1e-8) << "element " << i;
-    }
-  };
-  compare("q", a.q, sums.dq);
-  compare("k", a.k, sums.dk);
-  compare("v", a.v, sums.dv);
-  compare("bias", a.bias, sums.dbias);
-  compare("alibi", a.alibi, sums.dalibi);
-  compare("sink_logit", a.sink_logit, sums.dsink_logit);
+  const auto now = [&] { return loss(a, p, in); };
+  properties::expect_derivative("q", a.q, sums.dq, now);
+  properties::expect_derivative("k", a.k, sums.dk, now);
+  properties::expect_derivative("v", a.v, sums.dv, now);
+  properties::expect_derivative("bias", a.bias, sums.dbias, now);
+  properties::expect_derivative("alibi", a.alibi, sums.dalibi, now);
+  properties::expect_derivative("sink_logit", a.sink_logit, sums.dsink_logit, now);
 }
 
 TEST(oracle, conv_gradient_is_the_derivative) {
@@ -222,23 +211,10 @@ TEST(oracle, conv_gradient_is_the_derivative) {
         for (size_t i = 0; i < y.o.value.size(); ++i) sum += y.o.value[i] * in.dout.value[i];
         return sum;
       };
-      auto compare = [&](const char* name, oracle::Dense& x, const Values& gradient) {
-        SCOPED_TRACE(name);
-        ASSERT_EQ(x.value.size(), gradient.size());
-        for (size_t i = 0; i < gradient.size(); ++i) {
-          const double at = x.value[i], step = 1e-5;
-          x.value[i] = at + step;
-          const double above = loss();
-          x.value[i] = at - step;
-          const double below = loss();
-          x.value[i] = at;
-          EXPECT_NEAR(gradient[i], (above - below) / (2 * step), 1e-8) << "element " << i;
-        }
-      };
-      compare("q", a.q, sums.dq);
-      compare("k", a.k, sums.dk);
-      compare("v", a.v, sums.dv);
-      compare("weight", a.weight, sums.dweight);
+      properties::expect_derivative("q", a.q, sums.dq, loss);
+      properties::expect_derivative("k", a.k, sums.dk, loss);
+      properties::expect_derivative("v", a.v, sums.dv, loss);
+      properties::expect_derivative("weight", a.weight, sums.dweight, loss);
     }
 }
 

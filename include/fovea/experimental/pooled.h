@@ -13,7 +13,6 @@
  *                     force_own, causal.
  *    SpargeAttention  128 x 64, normalise SOFTMAX, ratio or rule TOP_P_UNDER, min_extra 1,
  *                     row_similar_least, column_similar_least, skip_margin.
- *    FlashPrefill     128 x 128, normalise MAX, rule AT_LEAST, force_first, force_own, causal.
  *    VMoBA            count, or normalise MINMAX and rule TOP_P_GE; scope, force_own, forced_count.
  *    DraftAttention   128 x 128, normalise SOFTMAX, scope HEAD, ratio, min_keep 1.
  *

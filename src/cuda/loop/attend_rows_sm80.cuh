@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sweep of few rows over many keys (sm_80 and up): o = softmax(scores(q (ks k)')) (vs v).
 //   A block owns up to 64 packed rows of one sequence and key head, and one split of its keys.
-//   Mainloop: steps of Keys keys, 64 or 128, through a ring of Stages steps (cp.async).
+//   Mainloop: steps of 64 or 128 keys, through a ring of Stages steps (cp.async).
 //   A warp has 16 rows.  A step has four slices.  Where rows are fewer than 64, several warps have
 //   the same rows, and each takes other slices; they merge at the end, in order.
 //   Scales of keys multiply scores, those of values weights.  In f16 weights would lose small
@@ -11,10 +11,10 @@
 //   | before each step | it has landed, and the stage to be filled next is free     |
 //   | before the merge | the ring is free for the warps' sums; then: they are there |
 //
-//   | policy   | where it is                                     | what it says                  |
-//   | Operands | here                                            | 16-bit keys, or codes         |
-//   | Keys     | WindowSteps (here), ListKeys80 (ops/sparse)      | keys of a step, their scores  |
-//   | Epilogue | epilogue.cuh                                    | what becomes of a row's sums  |
+//   | policy   | where it is                               | what it says                   |
+//   | Operands | rows_operands_sm80.cuh                    | 16-bit keys, or codes          |
+//   | Keys     | WindowSteps (here), ListKeys80 (x_sparse) | the keys of a step, its scores |
+//   | Epilogue | epilogue.cuh                              | what becomes of a row's sums   |
 #pragma once
 #include <new>
 
@@ -22,115 +22,20 @@
 #include "cuda/loop/epilogue.cuh"
 #include "cuda/loop/load.cuh"
 #include "cuda/loop/row_tile.cuh"
+#include "cuda/loop/rows_operands_sm80.cuh"
 #include "cuda/loop/tile_policy.cuh"
-#include "cuda/tile/codes_sm80.cuh"
 #include "cuda/tile/copy.cuh"
 
 namespace fovea::cuda {
 
-// Keys and values of Dtype.
-template <int Dtype_, int D_, int E_, int Keys = kTileKeys>
-struct HalfOperands {
-  static constexpr int Dtype = Dtype_, D = D_, E = E_;
-  static constexpr bool codes = false;
-  static constexpr int bytes = 2;    // of an element
-  static constexpr int keys = Keys;  // of a step
-  using TileK = Swizzled<Keys, D>;
-  using TileV = Swizzled<Keys, E>;
+// What WindowSteps keeps of a key until its scores are made: nothing.
+struct NoNote {};
 
-  __device__ explicit HalfOperands(const Attend&) {}
-  // Columns 16 c .. of the row `from`, if there is one, as half `half` of the fragment a.
-  __device__ static void load_q(uint32_t (&a)[4], int half, const uint16_t* from, int c,
-                                int width) {
-    const int column = c * 16 + threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < 2; ++i)
-      a[half + 2 * i] = from && column + 8 * i < width
-                            ? *reinterpret_cast<const uint32_t*>(from + column + 8 * i)
-                            : 0;
-  }
-  // x += q k' of 16 keys, o += p v.
-  __device__ __forceinline__ void scores(float (*x)[4], const uint32_t (&q)[D / 16][4],
-                                         uint32_t at) const {
-#pragma unroll
-    for (int c = 0; c < D / 16; ++c) {
-      uint32_t b[4];
-      load_matrices(b, TileK::pair(at, c));
-      mma<Dtype>(x[0], q[c], b[0], b[1]);
-      mma<Dtype>(x[1], q[c], b[2], b[3]);
-    }
-  }
-  __device__ __forceinline__ void values(float (&o)[E / 8][4], const uint32_t (&p)[4],
-                                         uint32_t at) const {
-#pragma unroll
-    for (int c = 0; c < E / 16; ++c) {
-      uint32_t b[4];
-      load_matrices_transposed(b, TileV::pair(at, c));
-      mma<Dtype>(o[2 * c], p, b[0], b[1]);
-      mma<Dtype>(o[2 * c + 1], p, b[2], b[3]);
-    }
-  }
-  __device__ static void order(float (&)[E / 8][4]) {}
-};
-
-// Codes with scales; Codes: FloatCodes or IntegerCodes.
-template <template <int> class Codes, int Dtype_, int D_, int E_, int Keys = kTileKeys>
-struct CodeOperands {
-  static constexpr int Dtype = Dtype_, D = D_, E = E_;
-  static constexpr bool codes = true;
-  static constexpr int bytes = 1;
-  static constexpr int keys = Keys;
-  using TileK = Swizzled<Keys, D / 2>;
-  using TileV = Swizzled<Keys, E / 2>;
-  Codes<Dtype> k, v;
-
-  __device__ explicit CodeOperands(const Attend& a) : k(a.k_dtype), v(a.v_dtype) {}
-  __device__ static void load_q(uint32_t (&a)[4], int half, const uint16_t* from, int c,
-                                int width) {
-    const int column = c * 16 + threadIdx.x % 4 * 4;
-    uint2 x{};
-    if (from && column < width) x = *reinterpret_cast<const uint2*>(from + column);
-    x = order_as_codes(x);
-    a[half] = x.x, a[half + 2] = x.y;
-  }
-  __device__ __forceinline__ void scores(float (*x)[4], const uint32_t (&q)[D / 16][4],
-                                         uint32_t at) const {
-#pragma unroll
-    for (int c = 0; c < D / 32; ++c) {
-      uint32_t w[4];  // keys 0 .. 7 and 8 .. 15, 16 columns each and the next 16
-      load_matrices(w, TileK::pair(at, c));
-#pragma unroll
-      for (int j = 0; j < 2; ++j)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const uint32_t word = w[2 * j + half];
-          mma<Dtype>(x[j], q[2 * c + half], k.even(word), k.odd(word));
-        }
-    }
-  }
-  __device__ __forceinline__ void values(float (&o)[E / 8][4], const uint32_t (&p)[4],
-                                         uint32_t at) const {
-#pragma unroll
-    for (int c = 0; c < E / 32; ++c) {
-      uint32_t w[4];  // keys 0 .. 7 and 8 .. 15 of 16 columns, the same of the next 16
-      load_matrices_transposed(w, TileV::pair(at, c));
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const uint32_t low = w[2 * half], high = w[2 * half + 1];
-        mma<Dtype>(o[4 * c + 2 * half], p, v.even(low), v.even(high));
-        mma<Dtype>(o[4 * c + 2 * half + 1], p, v.odd(low), v.odd(high));
-      }
-    }
-  }
-  __device__ static void order(float (&o)[E / 8][4]) {
-#pragma unroll
-    for (int c = 0; c < E / 16; ++c) order_columns(o[2 * c], o[2 * c + 1]);
-  }
-};
-
-template <class Operands_, int Stages_, int Blocks_, bool Notes>
+// Note: what the policy Keys keeps of each key.
+template <class Operands_, int Stages_, int Blocks_, class Note_ = NoNote>
 struct RowsShape {
   using Operands = Operands_;
+  using Note = Note_;
   using TileK = typename Operands::TileK;
   using TileV = typename Operands::TileV;
   static constexpr int Dtype = Operands::Dtype, D = Operands::D, E = Operands::E;
@@ -138,13 +43,14 @@ struct RowsShape {
   static constexpr int Warps = 4, threads = 32 * Warps, rows = 16 * Warps;
   static constexpr int stage_bytes = TileK::bytes + TileV::bytes;
   static constexpr int sums_bytes = (Warps - 1) * 16 * E * 4;
-  static constexpr int ring_bytes =
-      Stages * stage_bytes > sums_bytes ? Stages* stage_bytes : sums_bytes;
-  static constexpr int Keys = Operands::keys, Slice = Keys / 4;
-  static constexpr int offset_bytes = 2 * 2 * Keys * 8;
-  static constexpr int scale_bytes = Operands::codes ? Stages * 2 * Keys * 4 : 0;
-  static constexpr int note_bytes = Notes ? Stages * Keys * 8 : 0;  // of the policy Keys
-  static constexpr int absent_bytes = Stages * Keys / 8;
+  static constexpr int stages_bytes = Stages * stage_bytes;
+  static constexpr int ring_bytes = stages_bytes > sums_bytes ? stages_bytes : sums_bytes;
+  static constexpr int StepKeys = Operands::keys, Slice = StepKeys / 4;
+  static constexpr bool notes = !std::is_empty_v<Note>;
+  static constexpr int offset_bytes = 2 * 2 * StepKeys * 8;
+  static constexpr int scale_bytes = Operands::codes ? Stages * 2 * StepKeys * 4 : 0;
+  static constexpr int note_bytes = notes ? Stages * StepKeys * 8 : 0;
+  static constexpr int absent_bytes = Stages * StepKeys / 8;
   static constexpr int shared_bytes =
       ring_bytes + offset_bytes + note_bytes + scale_bytes + absent_bytes;
 };
@@ -155,10 +61,10 @@ template <class Shape, class Keys>
 class RowsRing {
   using TileK = typename Shape::TileK;
   using TileV = typename Shape::TileV;
-  using Note = typename Keys::Note;
-  static_assert(sizeof(Note) <= 8);
+  using Note = typename Shape::Note;
+  static_assert(std::same_as<Note, typename Keys::Note> && sizeof(Note) <= 8);
   static constexpr bool kCodes = Shape::Operands::codes;
-  static constexpr int kKeys = Shape::Keys, kFinds = 2 * kKeys / Shape::threads;
+  static constexpr int kKeys = Shape::StepKeys, kFinds = 2 * kKeys / Shape::threads;
 
  public:
   __device__ RowsRing(const Attend& a, const RowTile& tile, const Keys& keys, unsigned char* shared)
@@ -215,7 +121,7 @@ class RowsRing {
     const uint32_t none = __ballot_sync(~0u, !place[0]);
     if (value(0)) return;
     if (threadIdx.x % 32 == 0) missing[stage][threadIdx.x / 32] = none;
-    if (Keys::notes) notes[stage][row()] = note;
+    if (Shape::notes) notes[stage][row()] = note;
   }
 
   __device__ uint32_t key_tile(int stage) const {
@@ -492,8 +398,7 @@ __device__ __forceinline__ void attend_rows(const Attend& a, const RowTile& tile
 template <int Width, class Score, class Mask>
 class WindowSteps {
  public:
-  struct Note {};
-  static constexpr bool notes = false;
+  using Note = NoNote;
   int count;  // steps
 
   __device__ WindowSteps(const Attend& a, const RowTile& tile, int splits, int split)
@@ -547,7 +452,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
   const RowTile& tile = *reinterpret_cast<const RowTile*>(s_tile);
   if (tile.size <= 0) return;
   const int split = static_cast<int>(blockIdx.x - number * grid.splits);
-  WindowSteps<Shape::Keys, Score, Mask> keys(a, tile, grid.splits, split);
+  WindowSteps<Shape::StepKeys, Score, Mask> keys(a, tile, grid.splits, split);
   attend_rows<Shape>(a, tile, keys, epilogue, number, split, shared);
 }
 

@@ -60,7 +60,7 @@ ForwardInstance keys_sm80_instance() {
 template <ForwardConfig80 C, template <int> class Codes>
 struct CodesKernel {
   using Operands = CodeOperands<Codes, C.dtype, C.d, C.e, (C.d <= 128 ? 128 : 64)>;
-  using Shape = RowsShape<Operands, C.stages, C.blocks, false>;
+  using Shape = RowsShape<Operands, C.stages, C.blocks>;
   static_assert(C.rows == Shape::rows && C.warps == Shape::Warps);
   static constexpr bool rich = C.kind == ForwardKind::rich_codes;
   using Score = std::conditional_t<rich, RichScore, PlainScore>;

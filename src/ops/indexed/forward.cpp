@@ -43,10 +43,9 @@ Index read_index(const Params& p) {
            lld(p.index.shape[1]));
 
   const bool paged = p.page_table.data != nullptr;
-  const int64_t capacity = paged ? p.page_table.shape[1] * p.k.shape[1] : p.k.shape[1];
-  const int64_t keys = p.key_max ? std::min(p.key_max, capacity) : capacity;
-  const int64_t pool = p.pool_keys ? p.pool_keys : 1;
-  const int64_t units = keys / pool + (keys % pool != 0);
+  const int64_t capacity = paged ? far_product(p.page_table.shape[1], p.k.shape[1]) : p.k.shape[1];
+  const int64_t keys = bounded(p.key_max, capacity);
+  const int64_t units = ceil_of(keys, p.pool_keys ? p.pool_keys : 1);
   const int64_t wanted = share(p.ratio, keys, std::max(p.count, p.force_last));
   Index index{q, k, p.lists, std::min(units, wanted)};
   if (!index.x) index.x = p.reduce ? 1 : q.shape[2];
@@ -97,8 +96,8 @@ struct Lists {
 [[gnu::noinline]] Lists select(Program& program, const Params& p, const Index& index) {
   const int64_t b = p.q.shape[0], s = p.q.shape[1], h = p.q.shape[2];
   auto part = selection(p, index);
-  part.index = p.index.data ? p.index : program.array(FOVEA_I32, {b, index.x, s, index.keep});
-  part.index_count = p.index_count.data ? p.index_count : program.array(FOVEA_I32, {b, index.x, s});
+  part.index = program.output(p.index, FOVEA_I32, {b, index.x, s, index.keep});
+  part.index_count = program.output(p.index_count, FOVEA_I32, {b, index.x, s});
   if (p.v_mean.data) part.kept_mass = program.array(FOVEA_F32, {b, h, s});
   program.run(part);
   return {part.index, part.index_count, part.kept_mass};

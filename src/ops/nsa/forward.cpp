@@ -17,7 +17,7 @@ int64_t keys_of(const Params& p) {
     check_not_negative(kOp, field, value);
   const bool paged = p.page_table.data != nullptr;
   const int64_t all = paged ? far_product(p.page_table.shape[1], p.k.shape[1]) : p.k.shape[1];
-  return p.key_max ? std::min(all, p.key_max) : all;
+  return bounded(p.key_max, all);
 }
 
 void check(const Params& p, const Blocks& a) {
@@ -70,12 +70,11 @@ struct List {
 [[gnu::noinline]] List select(Program& program, const Params& p, const Blocks& a,
                               const fovea_tensor& k) {
   const int64_t b = p.q.shape[0], s = p.q.shape[1], g = p.k.shape[2];
-  const int64_t blocks = a.keys / a.block + (a.keys % a.block != 0);
+  const int64_t blocks = ceil_of(a.keys, a.block);
   const int64_t count = nsa::or_else(p.count, 16);
   const int64_t keep = std::min(blocks, std::max(count, kForced));
-  List list{p.index, p.index_count};
-  if (!p.index.data) list.index = program.array(FOVEA_I32, {b, g, s, keep});
-  if (!p.index_count.data) list.count = program.array(FOVEA_I32, {b, g, s});
+  const List list{program.output(p.index, FOVEA_I32, {b, g, s, keep}),
+                  program.output(p.index_count, FOVEA_I32, {b, g, s})};
   auto part = part_of<fovea_x_select_block_params>(p, a);
   part.row = Program::given(p.q), part.column = k;
   part.index = list.index, part.index_count = list.count;
@@ -126,7 +125,7 @@ void body(Program& program, const Params& p) {
   const auto dtype = static_cast<fovea_dtype>(p.q.dtype);
   fovea_tensor o[3];
   for (int n = 0; n < 3; ++n)
-    o[n] = outputs[n]->data ? *outputs[n] : program.array(dtype, {of[0], of[1], of[2], of[3]});
+    o[n] = program.output(*outputs[n], dtype, {of[0], of[1], of[2], of[3]});
   const fovea_tensor k = compress(program, p, a, p.k, p.k_compressed);
   attend_compressed(program, p, a, k, compress(program, p, a, p.v, p.v_compressed), o[0]);
   attend_selected(program, p, a, select(program, p, a, k), o[1]);

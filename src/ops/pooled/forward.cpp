@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "core/dtype.h"
 #include "core/fields.h"
+#include "core/list_rows.h"
 #include "core/program.h"
 
 namespace fovea {
@@ -16,15 +18,6 @@ struct Blocks {
   int64_t n, u, x, keep;
   bool packed_rows, box, any;  // any: there are rows and heads
 };
-
-int64_t ceil_of(int64_t n, int64_t unit) {
-  return n / unit + (n % unit != 0);
-}
-
-// No more than `most`, 0 for all of it.
-int64_t bounded(int64_t value, int64_t most) {
-  return value && value < most ? value : most;
-}
 
 void check_summaries(const Params& p) {
   const bool box = p.measure == FOVEA_X_SELECT_MEASURE_BOX;
@@ -50,7 +43,8 @@ void check_summaries(const Params& p) {
   if (p.summary.data && p.column_similar_least.data)
     refuse("%s: column_similar_least is given with summary, wanted one of them", kOp);
   if (p.k.dtype != p.q.dtype)
-    refuse("%s: k.dtype is %d without column, wanted %d as in q", kOp, p.k.dtype, p.q.dtype);
+    refuse("%s: k.dtype is %s without column, wanted %s as in q", kOp, dtype_name(p.k.dtype),
+           dtype_name(p.q.dtype));
   // A sequence that reads no row of the cache has no summaries but the caller's.
   if (p.cache_row.data && !p.summary.data)
     refuse("%s: cache_row is given without column and summary, wanted one of them", kOp);
@@ -84,11 +78,12 @@ int64_t most_entries(const Params& p, const Blocks& a) {
 }
 
 Blocks read_blocks(const Params& p) {
-  constexpr int32_t rows_most = 128, keys_most = 65536;
-  if (p.block_rows < 0 || p.block_rows > rows_most)
-    refuse("%s: block_rows is %d, wanted 1 .. %d, or 0 for 1", kOp, p.block_rows, rows_most);
-  if (p.block_keys < 0 || p.block_keys > keys_most)
-    refuse("%s: block_keys is %d, wanted 1 .. %d, or 0 for 64", kOp, p.block_keys, keys_most);
+  if (p.block_rows < 0 || p.block_rows > kListRowsMost)
+    refuse("%s: block_rows is %d, wanted 1 .. %lld, or 0 for 1", kOp, p.block_rows,
+           lld(kListRowsMost));
+  if (p.block_keys < 0 || p.block_keys > kListKeysMost)
+    refuse("%s: block_keys is %d, wanted 1 .. %lld, or 0 for 64", kOp, p.block_keys,
+           lld(kListKeysMost));
   for (const auto& [field, value] : {std::pair{"lists", p.lists},
                                      {"query_max", p.query_max},
                                      {"key_max", p.key_max},
@@ -121,7 +116,7 @@ Blocks read_blocks(const Params& p) {
         : packed_keys ? p.key_start.shape[0] - 1
                       : p.q.shape[0];
   a.key_b = packed_keys ? 1 : a.r;
-  const int64_t capacity = paged ? p.page_table.shape[1] * t : t;
+  const int64_t capacity = paged ? far_product(p.page_table.shape[1], t) : t;
   a.rows_most = bounded(p.query_max, s), a.keys_most = bounded(p.key_max, capacity);
 
   a.n = a.rows == 1 ? s : a.packed_rows ? s / a.rows + a.r : ceil_of(s, a.rows);
@@ -223,8 +218,8 @@ void rules(const Params& p, const Blocks& a, fovea_x_select_block_params& select
   if (p.row.data) part.row.shape[1] = a.n;
   if (!p.row.data && a.rows > 1 && a.any) pool_rows(program, p, a, part);
   const int64_t b = p.q.shape[0];
-  part.index = p.index.data ? p.index : program.array(FOVEA_I32, {b, a.x, a.n, a.keep});
-  part.index_count = p.index_count.data ? p.index_count : program.array(FOVEA_I32, {b, a.x, a.n});
+  part.index = program.output(p.index, FOVEA_I32, {b, a.x, a.n, a.keep});
+  part.index_count = program.output(p.index_count, FOVEA_I32, {b, a.x, a.n});
   // Without rows there are no lists.
   if (a.any) program.run(part);
   return part;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/fields.h"
+#include "core/list_rows.h"
 #include "core/program.h"
 
 namespace fovea {
@@ -15,15 +16,6 @@ struct Probed {
   int64_t n, u, x, keep, columns;
   bool blocks, lines, any;  // any: there are rows and heads
 };
-
-int64_t ceil_of(int64_t n, int64_t unit) {
-  return n / unit + (n % unit != 0);
-}
-
-// No more than `most`, 0 for all of it.
-int64_t bounded(int64_t value, int64_t most) {
-  return value && value < most ? value : most;
-}
 
 void check_only(bool given, const char* field, bool right, const char* kinds) {
   if (given && !right) refuse("%s: %s is given, wanted it with kind %s alone", kOp, field, kinds);
@@ -72,11 +64,12 @@ void check_numbers(const Params& p) {
     check_not_negative(kOp, field, value);
   if (p.rule < 0 || p.rule > FOVEA_X_SELECT_RULE_TOP_P_UNDER)
     refuse("%s: rule is %d, wanted top_k or a top_p rule of fovea_x_select_rule", kOp, p.rule);
-  constexpr int32_t rows_most = 128, keys_most = 65536;
-  if (p.block_rows < 0 || p.block_rows > rows_most)
-    refuse("%s: block_rows is %d, wanted 1 .. %d, or 0 for 64", kOp, p.block_rows, rows_most);
-  if (p.block_keys < 0 || p.block_keys > keys_most)
-    refuse("%s: block_keys is %d, wanted 1 .. %d, or 0 for 64", kOp, p.block_keys, keys_most);
+  if (p.block_rows < 0 || p.block_rows > kListRowsMost)
+    refuse("%s: block_rows is %d, wanted 1 .. %lld, or 0 for 64", kOp, p.block_rows,
+           lld(kListRowsMost));
+  if (p.block_keys < 0 || p.block_keys > kListKeysMost)
+    refuse("%s: block_keys is %d, wanted 1 .. %lld, or 0 for 64", kOp, p.block_keys,
+           lld(kListKeysMost));
   check_needs(kOp, p.index_count, "index_count", p.index, "index");
   check_needs(kOp, p.column_count, "column_count", p.column, "column");
 }
@@ -107,7 +100,7 @@ Probed read_probed(const Params& p) {
         : packed_keys ? p.key_start.shape[0] - 1
                       : p.q.shape[0];
   a.rows_most = bounded(p.query_max, s);
-  a.keys_most = bounded(p.key_max, p.page_table.data ? p.page_table.shape[1] * t : t);
+  a.keys_most = bounded(p.key_max, p.page_table.data ? far_product(p.page_table.shape[1], t) : t);
   a.n = a.rows == 1 ? s : packed_rows ? s / a.rows + a.r : ceil_of(s, a.rows);
   if (p.index.data && p.index.shape[2] > a.n) a.n = p.index.shape[2];
   a.u = !a.blocks ? a.keys_most : packed_keys ? t / a.keys + a.r : ceil_of(a.keys_most, a.keys);
@@ -155,7 +148,8 @@ struct Sums {
     if (a.any) program.run(part);
     return {part.block_sum, {}, {}};
   }
-  int64_t capacity = p.page_table.data ? p.page_table.shape[1] * p.k.shape[1] : p.k.shape[1];
+  int64_t capacity =
+      p.page_table.data ? far_product(p.page_table.shape[1], p.k.shape[1]) : p.k.shape[1];
   if (!a.any) capacity = 0;
   if (p.sample.data) part.q = p.sample, part.query_position = p.query_position;
   if (!p.sample.data && p.probe_rows < p.q.shape[1]) {
@@ -193,8 +187,8 @@ fovea_x_select_block_params rules(const Params& p) {
   part.force_own = p.force_own, part.causal = p.causal;
   part.block_rows = static_cast<int32_t>(a.rows), part.block_keys = static_cast<int32_t>(a.keys);
   const int64_t b = p.q.shape[0];
-  part.index = p.index.data ? p.index : program.array(FOVEA_I32, {b, a.x, a.n, a.keep});
-  part.index_count = p.index_count.data ? p.index_count : program.array(FOVEA_I32, {b, a.x, a.n});
+  part.index = program.output(p.index, FOVEA_I32, {b, a.x, a.n, a.keep});
+  part.index_count = program.output(p.index_count, FOVEA_I32, {b, a.x, a.n});
   if (a.any) program.run(part);
   return {part.index, part.index_count};
 }
@@ -245,8 +239,8 @@ Lists made(Program& program, const Probed& a, int64_t entries) {
   part.key_len = p.key_len, part.query_max = a.rows_most, part.key_max = a.keys_most;
   part.block_rows = static_cast<int32_t>(a.rows), part.block_keys = static_cast<int32_t>(a.keys);
   const int64_t b = p.q.shape[0];
-  part.index = p.index.data ? p.index : program.array(FOVEA_I32, {b, a.x, a.n, a.keep});
-  part.index_count = p.index_count.data ? p.index_count : program.array(FOVEA_I32, {b, a.x, a.n});
+  part.index = program.output(p.index, FOVEA_I32, {b, a.x, a.n, a.keep});
+  part.index_count = program.output(p.index_count, FOVEA_I32, {b, a.x, a.n});
   part.column = program.array(FOVEA_I32, {b, a.x, a.n, columns.index.shape[2]});
   part.column_count = program.array(FOVEA_I32, {b, a.x, a.n});
   if (a.any && a.keys_most) program.run(part);

@@ -2,6 +2,7 @@
 // A call of x_select_block, resolved: its list rows and columns, who is eligible and who is forced,
 // and the kernels.  Raw scores are of (query head, column), final ones of (list head, key block).
 #pragma once
+#include "core/list_rows.h"
 #include "core/pick.h"
 #include "core/plan.h"
 #include "fovea/experimental/select.h"
@@ -56,7 +57,7 @@ struct SelectBlock {
   FOVEA_HD int64_t first_row(int64_t sequence) const {
     if (!sequences.query_start) return 0;
     const int64_t start = clamp_i64(sequences.query_start[sequence], 0, sequences.s);
-    return block_rows == 1 ? start : start / block_rows + sequence;
+    return first_list_row<int64_t>(start, sequence, block_rows);
   }
   FOVEA_HD int64_t rows_of(const Sequence& seq, int64_t first) const {
     return clamp_i64((seq.rows + block_rows - 1) / block_rows, 0, n - first);

@@ -33,24 +33,12 @@ const SparseInstance80* find(const Attend& a) {
   return nullptr;
 }
 
-// The first field that is more than lists of blocks of keys; nullptr: none.
-const char* other_list(const SparseAttend& call) {
-  const SparseList& list = call.list;
-  if (list.column) return "column";
-  if (list.key_begin) return "key_begin";
-  if (list.tile) return "tile";
-  if (call.head_map) return "head_map";
-  if (call.skip_head) return "skip_head";
-  if (call.mass) return "mass";
-  if (call.skip_margin > 0) return "skip_margin";
-  return call.skipped ? "skipped" : nullptr;
-}
-
 Text refuses(const SparseAttend& call) {
-  if (const char* field = other_list(call)) return reason_given(field);
+  if (const char* field = call.other_list()) return reason_given(field);
   if (!call.list.index) return "index is absent, wanted one";
-  if (call.list.keep * ceil_div(call.list.block_keys, kTileKeys) > kIndexMax)
-    return reason("index.shape[3] (keep)", call.list.keep, "2^30 tiles of keys at most");
+  const int64_t most = kIndexMax / ceil_div(call.list.block_keys, kTileKeys);
+  if (call.list.keep > most)
+    return reason("index.shape[3] (keep)", call.list.keep, "at most " + Text::number(most));
   Attend a = call.attend;
   a.sequences.context_len = {};
   if (const char* field = a.not_plain()) return reason_given(field);

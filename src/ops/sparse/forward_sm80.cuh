@@ -17,7 +17,7 @@ struct ListStages80 {
 };
 template <class Operands, SparseConfig80 C>
 struct ListShape80 : RowsShape<Operands, ListStages80<Operands, C>::stages,
-                               ListStages80<Operands, C>::blocks, true> {};
+                               ListStages80<Operands, C>::blocks, ListNote> {};
 
 template <class Operands, SparseConfig80 C>
 void launch_list(Context& ctx, const SparseAttend& call, const ListGrid& grid,

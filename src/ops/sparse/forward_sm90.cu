@@ -105,25 +105,12 @@ int64_t splits_of(const DeviceInfo& device, const SparseAttend& call, const Rows
   return cuda::splits_of(items, tiles, 2 * device.multiprocessors);
 }
 
-// The first field that makes the lists others than blocks of whole tiles; nullptr: none.
-const char* other_list(const SparseAttend& call) {
-  const SparseList& list = call.list;
-  if (list.column) return "column";
-  if (list.row_begin) return "row_begin";
-  if (list.key_begin) return "key_begin";
-  if (list.tile) return "tile";
-  if (list.index_bias) return "index_bias";
-  if (call.head_map) return "head_map";
-  if (call.skip_head) return "skip_head";
-  if (call.mass) return "mass";
-  return call.skipped ? "skipped" : nullptr;
-}
-
 Text refuses_list(const SparseAttend& call) {
   const SparseList& list = call.list;
-  if (const char* field = other_list(call)) return reason_given(field);
+  if (const char* field = call.other_list()) return reason_given(field);
+  if (list.row_begin) return reason_given("row_begin");
+  if (list.index_bias) return reason_given("index_bias");
   if (!list.index) return "index is absent, wanted one";
-  if (call.skip_margin > 0) return "skip_margin is given, wanted 0";
   if (list.block_keys % 64 && 64 % list.block_keys)
     return reason("block_keys", list.block_keys, "16, 32, or a multiple of 64");
   if (list.block_keys > kMostBlock)

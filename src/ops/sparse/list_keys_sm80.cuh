@@ -15,13 +15,14 @@ struct ListItem80 {
   alignas(RowTile) unsigned char rows[sizeof(RowTile)];
 };
 
+// A key, and the place of its list that names it; -1: it is always seen.
+struct ListNote {
+  int32_t key, place;
+};
+
 class ListKeys80 {
  public:
-  // The key, and the place of its list that names it; -1: it is always seen.
-  struct Note {
-    int32_t key, place;
-  };
-  static constexpr bool notes = true;
+  using Note = ListNote;
   int count;  // steps
 
   __device__ ListKeys80(const SparseAttend& call, const ListItem80& item, const RowTile& tile,

@@ -11,7 +11,6 @@ namespace {
 
 constexpr char kForward[] = "x_sparse_forward";
 constexpr char kBackward[] = "x_sparse_backward";
-constexpr int64_t kRowsMost = 128, kKeysMost = 65536;
 
 template <class P>
 constexpr bool kIsForward = requires(P p) {
@@ -38,11 +37,11 @@ void check_list(const char* op, const P& p, bool listed) {
     for (const auto& [y, other] : {std::pair{&p.query_start, "query_start"}, {&p.tile, "tile"}})
       if (x->data && y->data)
         refuse("%s: %s is given with %s, wanted one of them", op, name, other);
-  check_block(op, "block_rows", p.block_rows, kRowsMost, listed && !p.row_begin.data,
+  check_block(op, "block_rows", p.block_rows, kListRowsMost, listed && !p.row_begin.data,
               p.row_begin.data ? " with row_begin" : " without a list");
   const bool blocks = p.index.data && !p.key_begin.data;
   const char* none = p.key_begin.data ? " with key_begin" : " without index";
-  check_block(op, "block_keys", p.block_keys, kKeysMost, blocks, none);
+  check_block(op, "block_keys", p.block_keys, kListKeysMost, blocks, none);
   if (p.entry_keys) check_block(op, "entry_keys", p.entry_keys, p.block_keys, blocks, none);
   check_not_negative(op, "first_keys", p.first_keys);
   check_not_negative(op, "last_keys", p.last_keys);

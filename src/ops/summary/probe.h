@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/convert.h"
+#include "core/list_rows.h"
 #include "core/plan.h"
 #include "fovea/experimental/summary.h"
 
@@ -61,8 +62,7 @@ struct ProbeCall {
   }
   FOVEA_HD int64_t first_block(const Sequence& q, int64_t r) const {
     if (!a.sequences.query_start) return 0;
-    const int64_t rows = unit_rows * stride;
-    return rows == 1 ? q.row_begin : q.row_begin / rows + r;
+    return first_list_row<int64_t>(q.row_begin, r, unit_rows * stride);
   }
 };
 
