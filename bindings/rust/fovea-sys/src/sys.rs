@@ -2322,7 +2322,11 @@ functions! {
     /// or CUDA in this build; that is FOVEA_OK, not an error.
     /// ```
     fn fovea_device_count(backend: fovea_backend, count: *mut i32) -> fovea_status;
+    /// ```text
     /// A context on `device` with a stream and a workspace of its own.  *out is NULL on failure.
+    /// On FOVEA_HOST this takes microseconds: threads start with the first call that needs them.  The
+    /// first context on a GPU starts the device's runtime, which takes longer: keep contexts.
+    /// ```
     fn fovea_context_create(backend: fovea_backend, device: i32, out: *mut *mut fovea_context) -> fovea_status;
     /// Waits for the context's work, then frees it.  NULL is fine.
     fn fovea_context_destroy(ctx: *mut fovea_context);
