@@ -132,7 +132,7 @@ std::vector<harness::Case> cases() {
           " count=2 lse local_score index index_count keep=4",
           "small", true)
       .add(
-          "b=3 s=2 t=30 page_table page=4 query_len h=2 g=1 representative_heads=1 d=8 e=4"
+          "b=3 s=2 t=30 page_table page=4 h=2 g=1 representative_heads=1 d=8 e=4"
           " block_keys=4 init_keys=4 window=5 count=2 lse local_score index keep=3",
           "small", true);
   return add.cases();

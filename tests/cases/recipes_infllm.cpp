@@ -52,8 +52,7 @@ Table remembered(const Infllm& of) {
       .recipe("infllm")
       .shape([=](TableCall& made) {
         made.letters["u"] = made.letters["t"] / of.block + 1;
-        if (!made.letters.count("representative_heads"))
-          made.letters["representative_heads"] = made.letters["h"];
+        made.letters["representative_heads"] = made.letters["h"];
       })
       .contents([=](const TableCall& made, const std::string& field, const int64_t* i, double x) {
         const Params& p = made.params<Params>();

@@ -31,10 +31,9 @@ TEST(ContractInfllm, WhatGoesTogether) {
   for (const char* field : {"key_len", "block_len", "representative", "q_far", "k_window"})
     refuses(without(all, {field}), field);
   accepts(without(all, {"lse", "local_score", "query_len", "index", "index_count"}));
-  // Heads of representatives divide those of q, as a part says with its own name of the field.
   Params odd = all;
   resize(odd["representative"], 2, 3);
-  refuses(odd, "column");
+  says(odd, "x_infllm_forward: representative.shape[2] is 3, wanted a divisor of q's 4 heads");
 }
 
 }  // namespace

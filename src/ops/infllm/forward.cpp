@@ -16,7 +16,7 @@ struct Memory {
   int64_t b, s, h;
   int64_t window, keys, block_rows, n;  // keys of a block, rows of a list row, list rows
   int64_t first, count, keep;           // blocks: of init_keys, of a list, entries it has room for
-  bool any;                             // there are rows and heads
+  bool any;                             // there are sequences, rows and heads
 };
 
 Memory read_memory(const Params& p) {
@@ -30,6 +30,10 @@ Memory read_memory(const Params& p) {
   check_needs(kOp, p.index_count, "index_count", p.index, "index");
   Memory a{};
   a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2];
+  const int64_t heads = p.representative.shape[2];
+  if (a.h && (!heads || a.h % heads))
+    refuse("%s: representative.shape[2] is %lld, wanted a divisor of q's %lld heads", kOp,
+           lld(heads), lld(a.h));
   a.window = p.window ? p.window : 4096, a.keys = p.block_keys ? p.block_keys : 128;
   if (p.init_keys % a.keys)
     refuse("%s: init_keys is %lld, wanted a multiple of block_keys = %lld", kOp, lld(p.init_keys),
@@ -39,7 +43,7 @@ Memory read_memory(const Params& p) {
   a.first = std::min(u, p.init_keys / a.keys);
   a.count = a.first + std::min(u - a.first, count);
   a.keep = p.index.data ? p.index.shape[1] : a.count;
-  a.any = a.s && a.h;
+  a.any = a.b && a.s && a.h;
   return a;
 }
 
@@ -55,11 +59,11 @@ fovea_tensor entry(const fovea_tensor& x, int64_t n) {
   return y;
 }
 
-// x (b, entries) or (b) as the list of n list rows of one list head.
-fovea_tensor as_list(const fovea_tensor& x, int64_t heads, int64_t n) {
+// x (b, entries) or (b) as the list of n list rows of one list head; without them x may be empty.
+fovea_tensor as_list(const fovea_tensor& x, int64_t b, int64_t heads, int64_t n) {
   fovea_tensor y = x;
   y.ndim = x.ndim + 2;
-  y.shape[1] = heads, y.stride[1] = 0, y.shape[2] = n, y.stride[2] = 0;
+  y.shape[0] = b, y.shape[1] = heads, y.stride[1] = 0, y.shape[2] = n, y.stride[2] = 0;
   if (x.ndim == 2) y.shape[3] = x.shape[1], y.stride[3] = x.stride[1];
   return y;
 }
@@ -84,21 +88,21 @@ struct List {
 
 // One list a sequence: the blocks of init_keys, and the best by the mean query.
 [[gnu::noinline]] List choose(Program& program, const Params& p, const Memory& a) {
-  const int64_t d = p.q.shape[3], rows = std::max<int64_t>(a.s, 1);
-  fovea_x_pool_forward_params mean{};
-  mean.x = Program::given(p.q_far), mean.key_len = p.query_len, mean.block = rows;
-  mean.y = program.array(FOVEA_F32, {a.b, 1, a.h, d});
-  const List list{program.output(p.index, FOVEA_I32, {a.b, a.keep}),
-                  program.output(p.index_count, FOVEA_I32, {a.b})};
+  const int64_t lists = a.any ? a.b : 0;
+  const List list{program.output(p.index, FOVEA_I32, {lists, a.keep}),
+                  program.output(p.index_count, FOVEA_I32, {lists})};
   if (!a.any) return list;
+  fovea_x_pool_forward_params mean{};
+  mean.x = p.q_far, mean.key_len = p.query_len, mean.block = a.s;
+  mean.y = program.array(FOVEA_F32, {a.b, 1, a.h, p.q.shape[3]});
   program.run(mean);
   fovea_x_select_block_params part{};
   part.row = mean.y, part.column = Program::given(p.representative);
   part.query_len = p.query_len, part.key_len = p.block_len;
-  part.index = as_list(list.index, 1, 1), part.index_count = as_list(list.count, 1, 1);
+  part.index = as_list(list.index, a.b, 1, 1), part.index_count = as_list(list.count, a.b, 1, 1);
   part.count = a.count, part.force_first = a.first, part.forced_count = 1;
   part.scale = 1, part.reduce = FOVEA_X_SELECT_REDUCE_SUM;
-  part.query_max = rows, part.block_rows = static_cast<int32_t>(rows);
+  part.query_max = a.s, part.block_rows = static_cast<int32_t>(a.s);
   part.block_keys = static_cast<int32_t>(a.keys);
   program.run(part);
   return list;
@@ -135,7 +139,8 @@ To branch(const Params& p, const fovea_tensor& q, const fovea_tensor& k) {
   part.o = o, part.lse = lse, part.key_shift = a.window;
   part.key_len = p.block_len, part.context_len = p.key_len;
   const int64_t heads = a.h ? 1 : 0;
-  part.index = as_list(list.index, heads, a.n), part.index_count = as_list(list.count, heads, a.n);
+  part.index = as_list(list.index, a.b, heads, a.n);
+  part.index_count = as_list(list.count, a.b, heads, a.n);
   part.block_rows = static_cast<int32_t>(a.block_rows);
   part.block_keys = static_cast<int32_t>(a.keys);
   program.run(part);
@@ -192,6 +197,7 @@ void body(Program& program, const Params& p) {
   attend_window(program, p, a, entry(o, 0), entry(lse, 0));
   attend_blocks(program, p, a, choose(program, p, a), entry(o, 1), entry(lse, 1));
   attend_remainder(program, p, a, entry(o, 2), entry(lse, 2));
+  if (!a.any) return;  // o and lse have no element, and nothing is added
   const fovea_tensor all = merge(program, p, a, o, lse);
   if (p.local_score.data) add_score(program, p, sum_window(program, p, a, all));
 }

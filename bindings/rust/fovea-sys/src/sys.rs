@@ -1918,10 +1918,10 @@ c_struct! {
     /// written.  Without rows or heads no list is written.
     ///
     /// Errors name this operation, then the part that refuses, with that part's names of fields.  The
-    /// parts are attention_forward for the window and for the remainder, x_pool_forward of q_far,
-    /// x_select_block, x_sparse_forward over the blocks, merge_forward, for local_score x_probe_forward
-    /// with the merged lse, and x_combine_forward for sums and cut rows.  Limits are theirs.
-    /// Workspace: theirs, three branches of o in f32, and the lists that no output holds.
+    /// parts are attention_forward of window and remainder, x_pool_forward of q_far, x_select_block,
+    /// x_sparse_forward over the blocks, merge_forward.  For local_score x_probe_forward takes the
+    /// merged lse, and x_combine_forward adds; it also keeps rows past query_len.  Limits are theirs.
+    /// Workspace: theirs, three branches of o in f32, the sums, and the lists that no output holds.
     /// Source: InfLLM (2402.04617).
     /// ```
     fovea_x_infllm_forward_params: 1480 bytes;
