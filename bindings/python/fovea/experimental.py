@@ -3773,7 +3773,7 @@ def infllm_forward(ctx_or_q=None, /, q=None, q_far=None, k=None, k_window=None, 
     the softmax over all keys.  Every element of it is read and written.
 
     A row that sees nothing has o = 0 and lse = -inf.  Rows past query_len are neither read nor
-    written.  Without rows or heads no list is written.
+    written.  Of a sequence without rows, and without heads, no list is written.
 
     Errors name this operation, then the part that refuses, with that part's names of fields.  The
     parts are attention_forward of window and remainder, x_pool_forward of q_far, x_select_block,

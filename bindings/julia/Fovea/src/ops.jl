@@ -4621,7 +4621,7 @@ InfLLM's attention of q over a cache; chunks of a prompt and decode, contiguous 
 the softmax over all keys.  Every element of it is read and written.
 
 A row that sees nothing has o = 0 and lse = -inf.  Rows past `query_len` are neither read nor
-written.  Without rows or heads no list is written.
+written.  Of a sequence without rows, and without heads, no list is written.
 
 Errors name this operation, then the part that refuses, with that part's names of fields.  The
 parts are `attention_forward` of window and remainder, `x_pool_forward` of `q_far`, `x_select_block`,
