@@ -52,7 +52,7 @@ fovea_tensor entry(const fovea_tensor& x, int64_t n) {
   fovea_tensor y = x;
   const uint64_t bytes = static_cast<uint64_t>(x.stride[0]) * static_cast<uint64_t>(n) *
                          dtype_bytes(static_cast<fovea_dtype>(x.dtype));
-  y.data = static_cast<unsigned char*>(x.data) + bytes;
+  y.data = std::bit_cast<void*>(std::bit_cast<uintptr_t>(x.data) + bytes);
   --y.ndim;
   std::copy(x.shape + 1, x.shape + FOVEA_MAX_DIMS, y.shape);
   std::copy(x.stride + 1, x.stride + FOVEA_MAX_DIMS, y.stride);
