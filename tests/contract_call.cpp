@@ -242,7 +242,9 @@ std::string Call::canonical(const Field& f, std::string dim) const {
                               dim == "words" || dim.rfind("inner", 0) == 0))
     return "fixed";
   // Summaries of the caller's: heads divide heads, and parts stand side by side.
-  if (dim == "row_heads" || dim == "column_heads" || dim == "summary_width") return "fixed";
+  if (dim == "row_heads" || dim == "column_heads" || dim == "representative_heads" ||
+      dim == "summary_width")
+    return "fixed";
   // What lengths decide.
   if (dim == "padded" || dim.find("_blocks") != std::string::npos) return "fixed";
   if ((dim == "n" || dim == "r+1") && op->find("code_t")) return "fixed";

@@ -21,6 +21,7 @@
 #include "fovea/experimental/pooled.h"
 #include "fovea/experimental/probed.h"
 #include "fovea/experimental/nsa.h"
+#include "fovea/experimental/infllm.h"
 #include "fovea/experimental/project.h"
 #include "fovea/experimental/recipe.h"
 #include "fovea/experimental/summary.h"

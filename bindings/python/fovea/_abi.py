@@ -1440,6 +1440,32 @@ class XNsaBackwardParams(C.Structure):
     ]
 
 
+class XInfllmForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("q_far", Tensor),
+        ("k", Tensor),
+        ("k_window", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("representative", Tensor),
+        ("local_score", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("block_len", Tensor),
+        ("page_table", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("window", C.c_int64),
+        ("init_keys", C.c_int64),
+        ("count", C.c_int64),
+        ("scale", C.c_float),
+        ("block_keys", C.c_int32),
+    ]
+
+
 class XProjectForwardParams(C.Structure):
     _fields_ = [
         ("struct_size", C.c_size_t),
@@ -1744,6 +1770,7 @@ SIZES = {
     XProbedForwardParams: 1976,
     XNsaForwardParams: 2280,
     XNsaBackwardParams: 3120,
+    XInfllmForwardParams: 1480,
     XProjectForwardParams: 1280,
     XProjectBackwardParams: 1944,
     XRecipe: 80,
@@ -1900,6 +1927,9 @@ FUNCTIONS = {
     "fovea_x_nsa_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XNsaBackwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_nsa_backward": (C.c_int, [C.c_void_p, C.POINTER(XNsaBackwardParams)]),
+    "fovea_x_infllm_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XInfllmForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_infllm_forward": (C.c_int, [C.c_void_p, C.POINTER(XInfllmForwardParams)]),
     "fovea_x_project_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XProjectForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_project_forward": (C.c_int, [C.c_void_p, C.POINTER(XProjectForwardParams)]),

@@ -17,8 +17,8 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_pool_forward, _x_pool_backward, _x_probe_forward, _x_combine_forward,
                  _x_combine_backward, _x_compare_forward, _x_cache_step, _x_select_token,
                  _x_select_line, _x_select_heads, _x_indexed_forward, _x_pooled_forward,
-                 _x_probed_forward, _x_nsa_forward, _x_nsa_backward, _x_project_forward,
-                 _x_project_backward)
+                 _x_probed_forward, _x_nsa_forward, _x_nsa_backward, _x_infllm_forward,
+                 _x_project_forward, _x_project_backward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
@@ -27,9 +27,9 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
            "indexed_forward", "pooled_forward", "probed_forward", "nsa_forward", "nsa_backward",
-           "project_forward", "project_backward", "CacheRule", "CompareMeasure", "Gate", "Pool",
-           "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
-           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
+           "infllm_forward", "project_forward", "project_backward", "CacheRule", "CompareMeasure",
+           "Gate", "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure",
+           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -3761,6 +3761,110 @@ def nsa_backward(ctx_or_q=None, /, q=None, k=None, v=None, index=None, o_compres
         call.scalar("i", 3112, gate_plain, "gate_plain")
     return call.run(dq, dk, dv, dk_compressed, dv_compressed, dk_window, dv_window,
         dgate_compressed, dgate_selected, dgate_window)
+
+
+def infllm_forward(ctx_or_q=None, /, q=None, q_far=None, k=None, k_window=None, v=None,
+                   representative=None, key_len=None, block_len=None, *, ctx=None, o=None, lse=None,
+                   index=None, index_count=None, local_score=None, query_len=None, page_table=None,
+                   keep=None, window=0, init_keys=0, count=0, scale=0.0, block_keys=0):
+    """InfLLM's attention of q over a cache; chunks of a prompt and decode, contiguous and paged.
+
+    local_score gets, of each head and key, the sum over the rows of the local probabilities under
+    the softmax over all keys.  Every element of it is read and written.
+
+    A row that sees nothing has o = 0 and lse = -inf.  Rows past query_len are neither read nor
+    written.  Of a sequence without rows, and without heads, no list is written.
+
+    Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    parts are attention_forward of window and remainder, x_pool_forward of q_far, x_select_block,
+    x_sparse_forward over the blocks, merge_forward.  For local_score x_probe_forward takes the
+    merged lse, and x_combine_forward adds; it also keeps rows past query_len.  Limits are theirs.
+    Workspace: theirs, three branches of o in f32, the sums, and the lists that no output holds.
+    Source: InfLLM (2402.04617).
+
+    Example
+      outputs = fovea.experimental.infllm_forward(q, q_far, k, k_window, v, representative, key_len,
+          block_len)
+      o = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16: rotated by their positions
+      q_far: (b, s, h, d) as q: the same queries, all rotated by the position `window`
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q: not rotated
+      k_window: (rows, t, g, d) or paged (pool, page, g, d) as q: the same keys, rotated by their
+          positions; read in the window alone
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q
+      representative: (b, u, representative_heads, d) f32 f16 bf16: of each block; heads divide h.
+          Those of init_keys do not count
+      key_len: (r) i32: keys in use, the rows' own among them
+      block_len: (r) i32: keys in blocks, 0 .. min(key_len, u block_keys)
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: natural log of each row's sum
+      index: (b, keep) i32: the blocks, those of init_keys among them, ascending, -1 past the count;
+          those past `keep` are cut
+      index_count: (b) i32: blocks wanted; with index
+
+    Optional inputs
+      local_score: (b, h, t) or paged (b, h, keys) f32: what local probabilities are added to
+      query_len: (r) i32: rows in use
+      page_table: (rows, pages) i32: pool page of each page of k, k_window and v; -1: absent
+
+    keep: extents of new outputs that no input tells.
+
+    Numbers
+      window: keys of the window, the row's own counted, 1 .. 2^31 - 1; 0: 4096
+      init_keys: first keys that all rows see, a multiple of block_keys
+      count: blocks that are chosen beside those; 0: 16
+      scale: of all scores, > 0; 0: 1 / sqrt(d)
+      block_keys: keys of a block, 1 .. 65536; 0: 128
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_infllm_forward)
+    else:
+        call, inputs = _x_infllm_forward.begin(ctx_or_q, ctx, q, q_far, k, k_window, v,
+            representative, key_len, block_len)
+        [q, q_far, k, k_window, v, representative, key_len, block_len] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("q_far", 104, q_far)
+    call.put("k", 200, k)
+    call.put("k_window", 296, k_window)
+    v_v = call.put("v", 392, v, 4)
+    call.put("representative", 680, representative)
+    if local_score is not None:
+        call.put("local_score", 776, local_score, None, True)
+    if query_len is not None:
+        call.put("query_len", 872, query_len)
+    call.put("key_len", 968, key_len)
+    call.put("block_len", 1064, block_len)
+    if page_table is not None:
+        call.put("page_table", 1160, page_table)
+    o = call.out("o", 488, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 584, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if index is not None:
+        index = None if index is False else call.out("index", 1256, index, lambda: (v_q[2][0],
+            call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 1352, index_count,
+            (v_q[2][0],), 8)
+    if window:
+        call.scalar("q", 1448, window, "window")
+    if init_keys:
+        call.scalar("q", 1456, init_keys, "init_keys")
+    if count:
+        call.scalar("q", 1464, count, "count")
+    if scale:
+        call.scalar("f", 1472, scale, "scale")
+    if block_keys:
+        call.scalar("i", 1476, block_keys, "block_keys")
+    return call.run(o, lse, index, index_count)
 
 
 def project_forward(ctx_or_x=None, /, x=None, weight=None, *, ctx=None, y=None, code=None,

@@ -28,9 +28,9 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
            "indexed_forward", "pooled_forward", "probed_forward", "nsa_forward", "nsa_backward",
-           "project_forward", "project_backward", "CacheRule", "CompareMeasure", "Gate", "Pool",
-           "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
-           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
+           "infllm_forward", "project_forward", "project_backward", "CacheRule", "CompareMeasure",
+           "Gate", "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure",
+           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -1533,6 +1533,69 @@ def nsa_backward(q: Array, k: Array, v: Array, index: Array, o_compressed: Array
                  dk_window: Output = ..., dv_window: Output = ..., dgate_compressed: Output = ...,
                  dgate_selected: Output = ..., dgate_window: Output = ...,
                  **fields: Unpack[_nsa_backward]) -> Any: ...
+
+class _infllm_forward(TypedDict, total=False):
+    local_score: Array | None
+    query_len: Array | None
+    page_table: Array | None
+    keep: Int | None
+    window: Int
+    init_keys: Int
+    count: Int
+    scale: Float
+    block_keys: Int
+
+@overload
+def infllm_forward(ctx: Context | None, q: A, q_far: Array, k: Array, k_window: Array, v: Array,
+                   representative: Array, key_len: Array, block_len: Array, *,
+                   o: Wanted | None = ..., lse: None = ..., index: None = ...,
+                   index_count: None = ..., **fields: Unpack[_infllm_forward]) -> A: ...
+@overload
+def infllm_forward(q: A, q_far: Array, k: Array, k_window: Array, v: Array, representative: Array,
+                   key_len: Array, block_len: Array, *, ctx: Context | None = ...,
+                   o: Wanted | None = ..., lse: None = ..., index: None = ...,
+                   index_count: None = ..., **fields: Unpack[_infllm_forward]) -> A: ...
+@overload
+def infllm_forward(ctx: Context | None, q: A, q_far: Array, k: Array, k_window: Array, v: Array,
+                   representative: Array, key_len: Array, block_len: Array, *,
+                   o: Wanted | None = ..., lse: Wanted, index: None = ..., index_count: None = ...,
+                   **fields: Unpack[_infllm_forward]) -> tuple[A, A]: ...
+@overload
+def infllm_forward(q: A, q_far: Array, k: Array, k_window: Array, v: Array, representative: Array,
+                   key_len: Array, block_len: Array, *, ctx: Context | None = ...,
+                   o: Wanted | None = ..., lse: Wanted, index: None = ..., index_count: None = ...,
+                   **fields: Unpack[_infllm_forward]) -> tuple[A, A]: ...
+@overload
+def infllm_forward(ctx: Context | None, q: A, q_far: Array, k: Array, k_window: Array, v: Array,
+                   representative: Array, key_len: Array, block_len: Array, *,
+                   o: Wanted | None = ..., lse: None = ..., index: Wanted, index_count: None = ...,
+                   **fields: Unpack[_infllm_forward]) -> tuple[A, Any]: ...
+@overload
+def infllm_forward(q: A, q_far: Array, k: Array, k_window: Array, v: Array, representative: Array,
+                   key_len: Array, block_len: Array, *, ctx: Context | None = ...,
+                   o: Wanted | None = ..., lse: None = ..., index: Wanted, index_count: None = ...,
+                   **fields: Unpack[_infllm_forward]) -> tuple[A, Any]: ...
+@overload
+def infllm_forward(ctx: Context | None, q: A, q_far: Array, k: Array, k_window: Array, v: Array,
+                   representative: Array, key_len: Array, block_len: Array, *,
+                   o: Wanted | None = ..., lse: None = ..., index: None = ..., index_count: Wanted,
+                   **fields: Unpack[_infllm_forward]) -> tuple[A, Any]: ...
+@overload
+def infllm_forward(q: A, q_far: Array, k: Array, k_window: Array, v: Array, representative: Array,
+                   key_len: Array, block_len: Array, *, ctx: Context | None = ...,
+                   o: Wanted | None = ..., lse: None = ..., index: None = ..., index_count: Wanted,
+                   **fields: Unpack[_infllm_forward]) -> tuple[A, Any]: ...
+@overload
+def infllm_forward(ctx: Context | None, q: Array, q_far: Array, k: Array, k_window: Array, v: Array,
+                   representative: Array, key_len: Array, block_len: Array, *, o: Output = ...,
+                   lse: Output = ..., index: Output = ..., index_count: Output = ...,
+                   **fields: Unpack[_infllm_forward]) -> Any: ...
+@overload
+def infllm_forward(q: Array, q_far: Array, k: Array, k_window: Array, v: Array,
+                   representative: Array, key_len: Array, block_len: Array, *,
+                   ctx: Context | None = ..., o: Output = ..., lse: Output = ...,
+                   index: Output = ..., index_count: Output = ...,
+                   **fields: Unpack[_infllm_forward]) -> Any: ...
 
 class _project_forward(TypedDict, total=False):
     bias: Array | None

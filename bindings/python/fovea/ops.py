@@ -63,6 +63,7 @@ _x_pooled_forward = Op("x_pooled_forward", _abi.XPooledForwardParams)
 _x_probed_forward = Op("x_probed_forward", _abi.XProbedForwardParams)
 _x_nsa_forward = Op("x_nsa_forward", _abi.XNsaForwardParams)
 _x_nsa_backward = Op("x_nsa_backward", _abi.XNsaBackwardParams)
+_x_infllm_forward = Op("x_infllm_forward", _abi.XInfllmForwardParams)
 _x_project_forward = Op("x_project_forward", _abi.XProjectForwardParams)
 _x_project_backward = Op("x_project_backward", _abi.XProjectBackwardParams)
 

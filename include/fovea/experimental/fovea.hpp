@@ -6,6 +6,7 @@
 
 #include "../fovea.hpp"
 #include "indexed.h"
+#include "infllm.h"
 #include "kl.h"
 #include "multi_token.h"
 #include "nsa.h"
@@ -48,6 +49,7 @@
   X(x_probed_forward) \
   X(x_nsa_forward) \
   X(x_nsa_backward) \
+  X(x_infllm_forward) \
   X(x_project_forward) \
   X(x_project_backward)
 

@@ -1327,6 +1327,31 @@ struct XNsaBackwardParams
     reserved::Int32
 end
 
+# fovea_x_infllm_forward_params
+struct XInfllmForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    q_far::Tensor
+    k::Tensor
+    k_window::Tensor
+    v::Tensor
+    o::Tensor
+    lse::Tensor
+    representative::Tensor
+    local_score::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    block_len::Tensor
+    page_table::Tensor
+    index::Tensor
+    index_count::Tensor
+    window::Int64
+    init_keys::Int64
+    count::Int64
+    scale::Float32
+    block_keys::Int32
+end
+
 # fovea_x_project_forward_params
 struct XProjectForwardParams
     struct_size::Csize_t
@@ -1971,6 +1996,14 @@ fovea_x_nsa_backward_workspace(ctx, params, bytes) =
 const _fovea_x_nsa_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_nsa_backward(ctx, params) =
     ccall(symbol(_fovea_x_nsa_backward, :fovea_x_nsa_backward), Int32, (Ptr{Cvoid}, Ref{XNsaBackwardParams}), ctx, params)
+
+const _fovea_x_infllm_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_infllm_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_infllm_forward_workspace, :fovea_x_infllm_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XInfllmForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_infllm_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_infllm_forward(ctx, params) =
+    ccall(symbol(_fovea_x_infllm_forward, :fovea_x_infllm_forward), Int32, (Ptr{Cvoid}, Ref{XInfllmForwardParams}), ctx, params)
 
 const _fovea_x_project_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_project_forward_workspace(ctx, params, bytes) =

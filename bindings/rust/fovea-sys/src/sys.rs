@@ -1909,6 +1909,47 @@ c_struct! {
 
 c_struct! {
     /// ```text
+    /// InfLLM's attention of q over a cache; chunks of a prompt and decode, contiguous and paged.
+    ///
+    /// local_score gets, of each head and key, the sum over the rows of the local probabilities under
+    /// the softmax over all keys.  Every element of it is read and written.
+    ///
+    /// A row that sees nothing has o = 0 and lse = -inf.  Rows past query_len are neither read nor
+    /// written.  Of a sequence without rows, and without heads, no list is written.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    /// parts are attention_forward of window and remainder, x_pool_forward of q_far, x_select_block,
+    /// x_sparse_forward over the blocks, merge_forward.  For local_score x_probe_forward takes the
+    /// merged lse, and x_combine_forward adds; it also keeps rows past query_len.  Limits are theirs.
+    /// Workspace: theirs, three branches of o in f32, the sums, and the lists that no output holds.
+    /// Source: InfLLM (2402.04617).
+    /// ```
+    fovea_x_infllm_forward_params: 1480 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_infllm_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16: rotated by their positions";
+    q_far: fovea_tensor = 104, "`(b, s, h, d)` as q: the same queries, all rotated by the position `window`";
+    k: fovea_tensor = 200, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: not rotated";
+    k_window: fovea_tensor = 296, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: the same keys, rotated by their positions; read in the window alone";
+    v: fovea_tensor = 392, "`(rows, t, g, e) or paged (pool, page, g, e)` as q";
+    o: fovea_tensor = 488, "`(b, s, h, e)` as q or f32";
+    lse: fovea_tensor = 584, "`(b, h, s)` f32: natural log of each row's sum";
+    representative: fovea_tensor = 680, "`(b, u, representative_heads, d)` f32 f16 bf16: of each block; heads divide h.  Those of init_keys do not count";
+    local_score: fovea_tensor = 776, "`(b, h, t) or paged (b, h, keys)` f32: what local probabilities are added to";
+    query_len: fovea_tensor = 872, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 968, "`(r)` i32: keys in use, the rows' own among them";
+    block_len: fovea_tensor = 1064, "`(r)` i32: keys in blocks, 0 .. min(key_len, u block_keys)";
+    page_table: fovea_tensor = 1160, "`(rows, pages)` i32: pool page of each page of k, k_window and v; -1: absent";
+    index: fovea_tensor = 1256, "`(b, keep)` i32: the blocks, those of init_keys among them, ascending, -1 past the count; those past `keep` are cut";
+    index_count: fovea_tensor = 1352, "`(b)` i32: blocks wanted; with index";
+    window: i64 = 1448, "keys of the window, the row's own counted, 1 .. 2^31 - 1; 0: 4096";
+    init_keys: i64 = 1456, "first keys that all rows see, a multiple of block_keys";
+    count: i64 = 1464, "blocks that are chosen beside those; 0: 16";
+    scale: f32 = 1472, r"of all scores, \> 0; 0: 1 / sqrt(d)";
+    block_keys: i32 = 1476, "keys of a block, 1 .. 65536; 0: 128";
+}
+
+c_struct! {
+    /// ```text
     /// A row of each head through the layers that are given:
     ///
     ///   y = act(act(x weight + bias) weight2 + bias2) weight3 + bias3
@@ -2460,6 +2501,7 @@ functions! {
         x_probed_forward: fovea_x_probed_forward_params, fovea_x_probed_forward, fovea_x_probed_forward_workspace;
         x_nsa_forward: fovea_x_nsa_forward_params, fovea_x_nsa_forward, fovea_x_nsa_forward_workspace;
         x_nsa_backward: fovea_x_nsa_backward_params, fovea_x_nsa_backward, fovea_x_nsa_backward_workspace;
+        x_infllm_forward: fovea_x_infllm_forward_params, fovea_x_infllm_forward, fovea_x_infllm_forward_workspace;
         x_project_forward: fovea_x_project_forward_params, fovea_x_project_forward, fovea_x_project_forward_workspace;
         x_project_backward: fovea_x_project_backward_params, fovea_x_project_backward, fovea_x_project_backward_workspace;
     }

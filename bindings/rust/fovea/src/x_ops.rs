@@ -1432,6 +1432,50 @@ op! {
 
 op! {
     /// ```text
+    /// InfLLM's attention of q over a cache; chunks of a prompt and decode, contiguous and paged.
+    ///
+    /// local_score gets, of each head and key, the sum over the rows of the local probabilities under
+    /// the softmax over all keys.  Every element of it is read and written.
+    ///
+    /// A row that sees nothing has o = 0 and lse = -inf.  Rows past query_len are neither read nor
+    /// written.  Of a sequence without rows, and without heads, no list is written.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    /// parts are attention_forward of window and remainder, x_pool_forward of q_far, x_select_block,
+    /// x_sparse_forward over the blocks, merge_forward.  For local_score x_probe_forward takes the
+    /// merged lse, and x_combine_forward adds; it also keeps rows past query_len.  Limits are theirs.
+    /// Workspace: theirs, three branches of o in f32, the sums, and the lists that no output holds.
+    /// Source: InfLLM (2402.04617).
+    /// ```
+    XInfllmForward(x_infllm_forward: fovea_x_infllm_forward_params, fovea_x_infllm_forward, fovea_x_infllm_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16: rotated by their positions";
+        q_far set_q_far: in, "`(b, s, h, d)` as q: the same queries, all rotated by the position `window`";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: not rotated";
+        k_window set_k_window: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: the same keys, rotated by their positions; read in the window alone";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+        representative set_representative: in, "`(b, u, representative_heads, d)` f32 f16 bf16: of each block; heads divide h.  Those of init_keys do not count";
+        key_len set_key_len: in, "`(r)` i32: keys in use, the rows' own among them";
+        block_len set_block_len: in, "`(r)` i32: keys in blocks, 0 .. min(key_len, u block_keys)";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32: natural log of each row's sum";
+        local_score set_local_score: out, "`(b, h, t) or paged (b, h, keys)` f32: what local probabilities are added to";
+        query_len set_query_len: in, "`(r)` i32: rows in use";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each page of k, k_window and v; -1: absent";
+        index set_index: out, "`(b, keep)` i32: the blocks, those of init_keys among them, ascending, -1 past the count; those past `keep` are cut";
+        index_count set_index_count: out, "`(b)` i32: blocks wanted; with index";
+        window set_window: i64, "keys of the window, the row's own counted, 1 .. 2^31 - 1; 0: 4096";
+        init_keys set_init_keys: i64, "first keys that all rows see, a multiple of block_keys";
+        count set_count: i64, "blocks that are chosen beside those; 0: 16";
+        scale set_scale: f32, r"of all scores, \> 0; 0: 1 / sqrt(d)";
+        block_keys set_block_keys: i32, "keys of a block, 1 .. 65536; 0: 128";
+    }
+}
+
+op! {
+    /// ```text
     /// A row of each head through the layers that are given:
     ///
     ///   y = act(act(x weight + bias) weight2 + bias2) weight3 + bias3

@@ -51,6 +51,7 @@ names! {
         x_probed_forward
         x_nsa_forward
         x_nsa_backward
+        x_infllm_forward
         x_project_forward
         x_project_backward
     }
