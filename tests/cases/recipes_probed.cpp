@@ -124,8 +124,8 @@ void lines(std::vector<harness::Case>& to) {
   const Looks even;
   const Lines paper = {64, 1000, 30, 6096, 100, 64};
   add_cases(to, of({stretches, 0.3, last_64}, paper)
-                    .each("paper", {"q:f32 b=1 s=200 t=10816 h=2 g=1 d=16 e=16 lse",
-                                    "q:bf16 b=1 s=200 t=10816 h=1 g=1 d=16 e=8"}));
+                    .each("paper", {"q:f32 b=1 s=136 t=10816 h=1 g=1 d=16 e=16 lse",
+                                    "q:bf16 b=1 s=136 t=10816 h=1 g=1 d=16 e=8"}));
   // Fewer keys than it chooses: all of them.
   add_cases(to, of(even, paper)
                     .each("paper", {"q:bf16 b=1 s=150 t=150 h=2 g=2 d=32 e=32 lse",

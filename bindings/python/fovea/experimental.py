@@ -3338,7 +3338,7 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
       softcap: of attention's scores; 0: none
       cover: share of the mass, of the TOP_P rules
       skip_margin: in nats, as in x_sparse_forward; 0: none
-      kind: "x_probed_blocks", "x_probed_columns", "x_probed_lines"
+      kind: "blocks", "columns", "lines"
       reduce: fovea_x_probe_reduce
       rule: "top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"
       forced_count: 1: forced entries count for the rule

@@ -26,9 +26,9 @@ extern "C" {
 
 /** What of the probabilities is chosen from. */
 typedef enum fovea_x_probed_kind {
-  FOVEA_X_PROBED_BLOCKS = 0,  /**< sums over row blocks and key blocks, of all rows */
-  FOVEA_X_PROBED_COLUMNS = 1, /**< sums over the probed rows, of each key */
-  FOVEA_X_PROBED_LINES = 2    /**< the same, and of each distance behind the row */
+  FOVEA_X_PROBED_KIND_BLOCKS = 0,  /**< sums over row blocks and key blocks, of all rows */
+  FOVEA_X_PROBED_KIND_COLUMNS = 1, /**< sums over the probed rows, of each key */
+  FOVEA_X_PROBED_KIND_LINES = 2    /**< the same, and of each distance behind the row */
 } fovea_x_probed_kind;
 
 /** Attention over keys that a probe finds.

@@ -206,9 +206,9 @@ c_enum! {
 c_enum! {
     /// What of the probabilities is chosen from.
     fovea_x_probed_kind;
-    FOVEA_X_PROBED_BLOCKS: X_PROBED_BLOCKS = 0, "sums over row blocks and key blocks, of all rows";
-    FOVEA_X_PROBED_COLUMNS: X_PROBED_COLUMNS = 1, "sums over the probed rows, of each key";
-    FOVEA_X_PROBED_LINES: X_PROBED_LINES = 2, "the same, and of each distance behind the row";
+    FOVEA_X_PROBED_KIND_BLOCKS: BLOCKS = 0, "sums over row blocks and key blocks, of all rows";
+    FOVEA_X_PROBED_KIND_COLUMNS: COLUMNS = 1, "sums over the probed rows, of each key";
+    FOVEA_X_PROBED_KIND_LINES: LINES = 2, "the same, and of each distance behind the row";
 }
 
 c_enum! {
