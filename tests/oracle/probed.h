@@ -24,7 +24,7 @@ class ProbedOracle {
     b_ = p.q.shape[0], s_ = p.q.shape[1];
     r_ = packed ? p.query_start.shape[0] - 1 : p.key_start.data ? p.key_start.shape[0] - 1 : b_;
     rows_ = p.block_rows ? p.block_rows : 64;
-    blocks_ = p.kind == FOVEA_X_PROBED_BLOCKS, lines_ = p.kind == FOVEA_X_PROBED_LINES;
+    blocks_ = p.kind == FOVEA_X_PROBED_KIND_BLOCKS, lines_ = p.kind == FOVEA_X_PROBED_KIND_LINES;
     keys_ = lines_ ? rows_ : p.block_keys ? p.block_keys : 64;
     t_ = p.page_table.data ? p.page_table.shape[1] * p.k.shape[1] : p.k.shape[1];
     keys_most_ = p.key_max ? std::min(p.key_max, t_) : t_;

@@ -37,6 +37,8 @@ void extents(Draw& d) {
   d.set<int64_t>("group_stride", stride);
   const int64_t unit = rows ? rows : 64, s = d.x("s");
   d.x("n") = unit == 1 ? s : d.has("query_start") ? s / unit + d.x("r") : ceil_div(s, unit);
+  // Of a cache without rows, too, there are sums of all keys.
+  if (d.has("cache_row")) d.x("t") = std::min<int64_t>(d.x("t"), 1 << 16);
   d.x("x") = d.one_in(2) ? d.x("h") : d.x("g");
   d.set<int64_t>("lists", d.x("x"));
   d.set("reduce", static_cast<int32_t>(d.below(3)));

@@ -185,9 +185,9 @@ class XSelectScore(enum.IntEnum):
 class XProbedKind(enum.IntEnum):
     """What of the probabilities is chosen from."""
 
-    X_PROBED_BLOCKS = 0  # sums over row blocks and key blocks, of all rows
-    X_PROBED_COLUMNS = 1  # sums over the probed rows, of each key
-    X_PROBED_LINES = 2  # the same, and of each distance behind the row
+    BLOCKS = 0  # sums over row blocks and key blocks, of all rows
+    COLUMNS = 1  # sums over the probed rows, of each key
+    LINES = 2  # the same, and of each distance behind the row
 
 
 class XProjectAct(enum.IntEnum):

@@ -3275,8 +3275,9 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
     Each row also sees first_keys and last_keys of x_sparse_forward, in COLUMNS and LINES.
 
     The probed rows of COLUMNS and LINES are `sample` at query_position, else the last probe_rows
-    rows.  Row i is at position i + Lk - Lq.  Selection is x_select_block's, with its order and
-    ties; of COLUMNS and LINES it covers a list head.
+    rows.  Row i is at position i + Lk - Lq.  reduce is over the heads of a list head.  Selection is
+    x_select_block's, with its order and ties, by rule TOP_K or a TOP_P one; of COLUMNS and LINES it
+    covers a list head.
 
     A row that sees nothing has o = 0.  Rows past query_len are neither read nor written.  Without
     rows of q no list is written.
@@ -3337,9 +3338,9 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
       softcap: of attention's scores; 0: none
       cover: share of the mass, of the TOP_P rules
       skip_margin: in nats, as in x_sparse_forward; 0: none
-      kind: "x_probed_blocks", "x_probed_columns", "x_probed_lines"
-      reduce: fovea_x_probe_reduce: over the heads of a list head
-      rule: fovea_x_select_rule: TOP_K or a TOP_P rule
+      kind: "blocks", "columns", "lines"
+      reduce: fovea_x_probe_reduce
+      rule: "top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"
       forced_count: 1: forced entries count for the rule
       force_own: 1: key blocks of the row block's own positions are forced; of BLOCKS
       reversed: 1: of group_stride > 1, as in x_probe_forward
@@ -3427,7 +3428,7 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
     if reduce:
         call.scalar("i", 1940, reduce, "reduce")
     if rule:
-        call.scalar("i", 1944, rule, "rule")
+        call.enum(1944, rule, "rule", SelectRule)
     if forced_count:
         call.scalar("i", 1948, forced_count, "forced_count")
     if force_own:

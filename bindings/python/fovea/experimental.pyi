@@ -1405,9 +1405,10 @@ class _probed_forward(TypedDict, total=False):
     softcap: Float
     cover: Float
     skip_margin: Float
-    kind: Literal["x_probed_blocks", "x_probed_columns", "x_probed_lines"] | ProbedKind | Int
+    kind: Literal["blocks", "columns", "lines"] | ProbedKind | Int
     reduce: Int
-    rule: Int
+    rule: (Literal["top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"] |
+        SelectRule | Int)
     forced_count: Int
     force_own: Int
     reversed: Int

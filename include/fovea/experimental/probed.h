@@ -6,12 +6,12 @@
  *  Experimental: names, fields and layout may change with any release, and the ABI promise does not
  *  cover them.
  *
- *  What each method gives:
- *    XAttention       kind BLOCKS, group_stride 16, reversed, 128 x 128, rule TOP_P_GE, cover,
- *                     force_first 1, force_own, forced_count, causal.
- *    SampleAttention  kind COLUMNS, sample, query_position, rule TOP_P_GE, cover, last_keys,
- * causal. MInference       kind LINES, probe_rows 64, count, force_first 30, slash_count,
- *                     slash_force_first 100, forced_count, block_rows 64, causal.
+ *  What each method gives; recipe.h has their numbers:
+ *    XAttention       kind BLOCKS, group_stride, reversed, rule TOP_P_GE, cover, force_first,
+ *                     force_own, forced_count, causal
+ *    SampleAttention  kind COLUMNS, sample, query_position, rule TOP_P_GE, cover, last_keys, causal
+ *    MInference       kind LINES, probe_rows, count, force_first, slash_count, slash_force_first,
+ *                     forced_count, causal
  *
  *  Extents of its own:
  *    samples = 2: rows of sample */
@@ -26,9 +26,9 @@ extern "C" {
 
 /** What of the probabilities is chosen from. */
 typedef enum fovea_x_probed_kind {
-  FOVEA_X_PROBED_BLOCKS = 0,  /**< sums over row blocks and key blocks, of all rows */
-  FOVEA_X_PROBED_COLUMNS = 1, /**< sums over the probed rows, of each key */
-  FOVEA_X_PROBED_LINES = 2    /**< the same, and of each distance behind the row */
+  FOVEA_X_PROBED_KIND_BLOCKS = 0,  /**< sums over row blocks and key blocks, of all rows */
+  FOVEA_X_PROBED_KIND_COLUMNS = 1, /**< sums over the probed rows, of each key */
+  FOVEA_X_PROBED_KIND_LINES = 2    /**< the same, and of each distance behind the row */
 } fovea_x_probed_kind;
 
 /** Attention over keys that a probe finds.
@@ -42,8 +42,9 @@ typedef enum fovea_x_probed_kind {
  *  Each row also sees first_keys and last_keys of x_sparse_forward, in COLUMNS and LINES.
  *
  *  The probed rows of COLUMNS and LINES are `sample` at query_position, else the last probe_rows
- *  rows.  Row i is at position i + Lk - Lq.  Selection is x_select_block's, with its order and
- *  ties; of COLUMNS and LINES it covers a list head.
+ *  rows.  Row i is at position i + Lk - Lq.  reduce is over the heads of a list head.  Selection is
+ *  x_select_block's, with its order and ties, by rule TOP_K or a TOP_P one; of COLUMNS and LINES it
+ *  covers a list head.
  *
  *  A row that sees nothing has o = 0.  Rows past query_len are neither read nor written.  Without
  *  rows of q no list is written.
@@ -95,8 +96,8 @@ typedef struct fovea_x_probed_forward_params {
   float cover;          /**< share of the mass, of the TOP_P rules */
   float skip_margin;    /**< in nats, as in x_sparse_forward; 0: none */
   int32_t kind;         /**< fovea_x_probed_kind */
-  int32_t reduce;       /**< fovea_x_probe_reduce: over the heads of a list head */
-  int32_t rule;         /**< fovea_x_select_rule: TOP_K or a TOP_P rule */
+  int32_t reduce;       /**< fovea_x_probe_reduce */
+  int32_t rule;         /**< fovea_x_select_rule */
   int32_t forced_count; /**< 1: forced entries count for the rule */
   int32_t force_own;    /**< 1: key blocks of the row block's own positions are forced; of BLOCKS */
   int32_t reversed;     /**< 1: of group_stride > 1, as in x_probe_forward */

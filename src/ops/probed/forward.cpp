@@ -50,7 +50,7 @@ void check_kind(const Params& p, bool blocks, bool lines) {
 }
 
 void check_numbers(const Params& p) {
-  if (p.kind < 0 || p.kind > FOVEA_X_PROBED_LINES)
+  if (p.kind < 0 || p.kind > FOVEA_X_PROBED_KIND_LINES)
     refuse("%s: kind is %d, wanted a fovea_x_probed_kind", kOp, p.kind);
   for (const auto& [field, value] : {std::pair{"query_max", p.query_max},
                                      {"key_max", p.key_max},
@@ -90,7 +90,7 @@ int64_t read_lists(const Params& p) {
 Probed read_probed(const Params& p) {
   check_numbers(p);
   Probed a{};
-  a.blocks = p.kind == FOVEA_X_PROBED_BLOCKS, a.lines = p.kind == FOVEA_X_PROBED_LINES;
+  a.blocks = p.kind == FOVEA_X_PROBED_KIND_BLOCKS, a.lines = p.kind == FOVEA_X_PROBED_KIND_LINES;
   check_kind(p, a.blocks, a.lines);
   a.rows = p.block_rows ? p.block_rows : 64;
   a.keys = a.lines ? a.rows : p.block_keys ? p.block_keys : 64;

@@ -4171,8 +4171,9 @@ LINES: `diagonal_sum` chooses distances too, `slash_count` of them.  `x_select_l
 Each row also sees `first_keys` and `last_keys` of `x_sparse_forward`, in COLUMNS and LINES.
 
 The probed rows of COLUMNS and LINES are `sample` at `query_position`, else the last `probe_rows`
-rows.  Row i is at position i + Lk - Lq.  Selection is `x_select_block`'s, with its order and
-ties; of COLUMNS and LINES it covers a list head.
+rows.  Row i is at position i + Lk - Lq.  reduce is over the heads of a list head.  Selection is
+`x_select_block`'s, with its order and ties, by rule `TOP_K` or a `TOP_P` one; of COLUMNS and LINES it
+covers a list head.
 
 A row that sees nothing has o = 0.  Rows past `query_len` are neither read nor written.  Without
 rows of q no list is written.
@@ -4217,8 +4218,8 @@ Sizes are Julia's, fastest first.
 - `cover`: share of the mass, of the `TOP_P` rules
 - `skip_margin`: in nats, as in `x_sparse_forward`; 0: none
 - `kind`: a number or `:name` of `fovea_x_probed_kind`
-- `reduce`: `fovea_x_probe_reduce`: over the heads of a list head
-- `rule`: `fovea_x_select_rule`: `TOP_K` or a `TOP_P` rule
+- `reduce`: `fovea_x_probe_reduce`
+- `rule`: a number or `:name` of `fovea_x_select_rule`
 - `forced_count`: 1: forced entries count for the rule
 - `force_own`: 1: key blocks of the row block's own positions are forced; of BLOCKS
 - `reversed`: 1: of `group_stride` > 1, as in `x_probe_forward`
@@ -4299,7 +4300,7 @@ function x_probed_forward(ctx::Target, q, k, v;
             number(Float32, "x_probed_forward: skip_margin", skip_margin),
             enumerated(X_PROBED_KIND, "x_probed_forward: kind", kind),
             number(Int32, "x_probed_forward: reduce", reduce),
-            number(Int32, "x_probed_forward: rule", rule),
+            enumerated(X_SELECT_RULE, "x_probed_forward: rule", rule),
             number(Int32, "x_probed_forward: forced_count", forced_count),
             number(Int32, "x_probed_forward: force_own", force_own),
             number(Int32, "x_probed_forward: reversed", reversed),

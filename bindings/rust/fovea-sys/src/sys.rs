@@ -206,9 +206,9 @@ c_enum! {
 c_enum! {
     /// What of the probabilities is chosen from.
     fovea_x_probed_kind;
-    FOVEA_X_PROBED_BLOCKS: X_PROBED_BLOCKS = 0, "sums over row blocks and key blocks, of all rows";
-    FOVEA_X_PROBED_COLUMNS: X_PROBED_COLUMNS = 1, "sums over the probed rows, of each key";
-    FOVEA_X_PROBED_LINES: X_PROBED_LINES = 2, "the same, and of each distance behind the row";
+    FOVEA_X_PROBED_KIND_BLOCKS: BLOCKS = 0, "sums over row blocks and key blocks, of all rows";
+    FOVEA_X_PROBED_KIND_COLUMNS: COLUMNS = 1, "sums over the probed rows, of each key";
+    FOVEA_X_PROBED_KIND_LINES: LINES = 2, "the same, and of each distance behind the row";
 }
 
 c_enum! {
@@ -1739,8 +1739,9 @@ c_struct! {
     /// Each row also sees first_keys and last_keys of x_sparse_forward, in COLUMNS and LINES.
     ///
     /// The probed rows of COLUMNS and LINES are `sample` at query_position, else the last probe_rows
-    /// rows.  Row i is at position i + Lk - Lq.  Selection is x_select_block's, with its order and
-    /// ties; of COLUMNS and LINES it covers a list head.
+    /// rows.  Row i is at position i + Lk - Lq.  reduce is over the heads of a list head.  Selection is
+    /// x_select_block's, with its order and ties, by rule TOP_K or a TOP_P one; of COLUMNS and LINES it
+    /// covers a list head.
     ///
     /// A row that sees nothing has o = 0.  Rows past query_len are neither read nor written.  Without
     /// rows of q no list is written.
@@ -1786,8 +1787,8 @@ c_struct! {
     cover: f32 = 1928, "share of the mass, of the TOP_P rules";
     skip_margin: f32 = 1932, "in nats, as in x_sparse_forward; 0: none";
     kind: i32 = 1936, "The fovea_x_probed_kind.";
-    reduce: i32 = 1940, "fovea_x_probe_reduce: over the heads of a list head";
-    rule: i32 = 1944, "fovea_x_select_rule: TOP_K or a TOP_P rule";
+    reduce: i32 = 1940, "fovea_x_probe_reduce";
+    rule: i32 = 1944, "The fovea_x_select_rule.";
     forced_count: i32 = 1948, "1: forced entries count for the rule";
     force_own: i32 = 1952, "1: key blocks of the row block's own positions are forced; of BLOCKS";
     reversed: i32 = 1956, r"1: of group_stride \> 1, as in x_probe_forward";

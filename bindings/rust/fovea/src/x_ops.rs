@@ -1256,8 +1256,9 @@ op! {
     /// Each row also sees first_keys and last_keys of x_sparse_forward, in COLUMNS and LINES.
     ///
     /// The probed rows of COLUMNS and LINES are `sample` at query_position, else the last probe_rows
-    /// rows.  Row i is at position i + Lk - Lq.  Selection is x_select_block's, with its order and
-    /// ties; of COLUMNS and LINES it covers a list head.
+    /// rows.  Row i is at position i + Lk - Lq.  reduce is over the heads of a list head.  Selection is
+    /// x_select_block's, with its order and ties, by rule TOP_K or a TOP_P one; of COLUMNS and LINES it
+    /// covers a list head.
     ///
     /// A row that sees nothing has o = 0.  Rows past query_len are neither read nor written.  Without
     /// rows of q no list is written.
@@ -1305,8 +1306,8 @@ op! {
         cover set_cover: f32, "share of the mass, of the TOP_P rules";
         skip_margin set_skip_margin: f32, "in nats, as in x_sparse_forward; 0: none";
         kind set_kind: enum XProbedKind, "The fovea_x_probed_kind.";
-        reduce set_reduce: i32, "fovea_x_probe_reduce: over the heads of a list head";
-        rule set_rule: i32, "fovea_x_select_rule: TOP_K or a TOP_P rule";
+        reduce set_reduce: i32, "fovea_x_probe_reduce";
+        rule set_rule: enum XSelectRule, "The fovea_x_select_rule.";
         forced_count set_forced_count: bool, "1: forced entries count for the rule";
         force_own set_force_own: bool, "1: key blocks of the row block's own positions are forced; of BLOCKS";
         reversed set_reversed: bool, r"1: of group_stride \> 1, as in x_probe_forward";
