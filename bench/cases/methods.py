@@ -100,6 +100,12 @@ def lightning(case, ctx, normal, q, k, v):
     return q, k, v, {**fields, "weight": weight}
 
 
+def gates(case, ctx, normal, q, k, v):
+    """NSA's three gates."""
+    names = ("gate_compressed", "gate_selected", "gate_window")
+    return q, k, v, {name: normal(case.b, q.shape[1], case.h) for name in names}
+
+
 def kept_bounds(case, ctx, normal, q, k, v):
     """The pages' bounds, kept from step to step: of all keys but the last."""
     summary = torch.zeros(
@@ -134,6 +140,8 @@ def cuda():
         yield Method("moba", 1, 16, 16, n, numbers=(("count", 8),))
         yield Method("msa", 1, 64, 4, n, made="own_index")
         yield Method("spargeattn", 1, 16, 16, n, numbers=(("causal", 1),))
+        yield Method("nsa", 1, 64, 4, n, made="gates")
+        yield from (Method(name, 1, 16, 16, n) for name in ("xattention", "minference"))
     yield Method("msa", 8, 64, 4, 65536, decode=True, made="own_index")
     yield Method("dsa", 1, 64, 4, 16384, made="lightning")
     yield Method("streamingllm", 1, 16, 16, 131072, numbers=(("window_left", 4096),))
