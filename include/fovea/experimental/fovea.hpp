@@ -7,6 +7,7 @@
 #include "../fovea.hpp"
 #include "indexed.h"
 #include "kl.h"
+#include "lsh.h"
 #include "multi_token.h"
 #include "nsa.h"
 #include "pooled.h"
@@ -49,7 +50,10 @@
   X(x_nsa_forward) \
   X(x_nsa_backward) \
   X(x_project_forward) \
-  X(x_project_backward)
+  X(x_project_backward) \
+  X(x_lsh_append) \
+  X(x_select_lsh) \
+  X(x_lsh_forward)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

@@ -53,5 +53,8 @@ names! {
         x_nsa_backward
         x_project_forward
         x_project_backward
+        x_lsh_append
+        x_select_lsh
+        x_lsh_forward
     }
 }
