@@ -18,7 +18,8 @@ inline int64_t drawn_code(int64_t b, int64_t g, int64_t l, int64_t row, int64_t 
   const uint64_t own = mixed({b, g, l, row});
   if (own % 13 == 0) return own & 64 ? -1 - static_cast<int64_t>(own % 5) : buckets;
   const uint64_t kind = mixed({b, g, l, -1 - row % 7});
-  return static_cast<int64_t>((own & 128 ? kind : own) / 1024 % static_cast<uint64_t>(buckets));
+  return static_cast<int64_t>((own & 128 ? kind : own) / 1024 %
+                              static_cast<uint64_t>(std::max<int64_t>(1, buckets)));
 }
 
 // Fills bucket and link of a call; `used` says which buckets the call reads.
