@@ -16,6 +16,7 @@ class Append {
   Append(const LshAppend& a, void*) : a_(a), parts_(ceil_of(a.to.tables, kTables)) {}
 
   void run(Context& ctx) const {
+    if (!a_.to.buckets) return;
     const double keys = static_cast<double>(a_.s) * 4 + static_cast<double>(a_.to.buckets);
     const double cost = static_cast<double>(a_.b) * static_cast<double>(a_.g) *
                         static_cast<double>(a_.to.tables) * keys;

@@ -64,7 +64,7 @@ class Select {
     const int64_t g = h / (a_.h / a_.g), keys = a_.keys(b);
     int32_t* const count = plan_.count.at(room);
     std::fill_n(count, keys, 0);
-    for (int64_t l = 0; l < a_.from.tables; ++l)
+    for (int64_t l = 0; keys && l < a_.from.tables; ++l)
       a_.from.each(b, g, l, *a_.code.at<int32_t>(b, i, h, l), [&](int64_t key) {
         if (key < keys) ++count[key];
       });
@@ -74,7 +74,7 @@ class Select {
     const int32_t* const count = plan_.count.at(room);
     float* const q = plan_.q.at(room);
     double own = 0;
-    if (a_.index_bias) {
+    if (keys && a_.index_bias) {
       load(a_.q, a_.q_dtype, b, i, h, q);
       own = Products(q, q, a_.d).square;
     }
@@ -133,7 +133,7 @@ extern const Kernel<SelectLsh> x_select_lsh_host = {
     "", [](const Context& ctx, const SelectLsh& a, Plan& plan) {
       SelectPlan p{};
       p.a = a;
-      const int64_t there = a.b && a.s && a.h && a.index_bias ? 1 : 0;
+      const int64_t there = a.b && a.s && a.h && a.from.t && a.index_bias ? 1 : 0;
       p.choose = plan.workspace.add<double>(there, a.min_match);
       Layout worker;
       p.count = worker.add<int32_t>(a.b && a.s && a.h ? a.from.t : 0);
