@@ -245,6 +245,7 @@ std::string Call::canonical(const Field& f, std::string dim) const {
   if (dim == "row_heads" || dim == "column_heads" || dim == "representative_heads" ||
       dim == "summary_width")
     return "fixed";
+  if (dim == "buckets" && op->find("code_q")) return "fixed";  // 2^bits
   // What lengths decide.
   if (dim == "padded" || dim.find("_blocks") != std::string::npos) return "fixed";
   if ((dim == "n" || dim == "r+1") && op->find("code_t")) return "fixed";

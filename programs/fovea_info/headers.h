@@ -23,5 +23,6 @@
 #include "fovea/experimental/nsa.h"
 #include "fovea/experimental/infllm.h"
 #include "fovea/experimental/project.h"
+#include "fovea/experimental/lsh.h"
 #include "fovea/experimental/recipe.h"
 #include "fovea/experimental/summary.h"

@@ -1521,6 +1521,59 @@ class XProjectBackwardParams(C.Structure):
     ]
 
 
+class XLshAppendParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("code", Tensor),
+        ("bucket", Tensor),
+        ("link", Tensor),
+        ("query_len", Tensor),
+        ("old_len", Tensor),
+    ]
+
+
+class XSelectLshParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("code_q", Tensor),
+        ("bucket", Tensor),
+        ("link", Tensor),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("index_bias", Tensor),
+        ("min_match", C.c_int64),
+        ("bits", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XLshForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("code_q", Tensor),
+        ("bucket", Tensor),
+        ("link", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("index_bias", Tensor),
+        ("max_keys", C.c_int64),
+        ("min_match", C.c_int64),
+        ("scale", C.c_float),
+        ("bits", C.c_int32),
+    ]
+
+
 class XRecipe(C.Structure):
     _fields_ = [
         ("struct_size", C.c_size_t),
@@ -1773,6 +1826,9 @@ SIZES = {
     XInfllmForwardParams: 1480,
     XProjectForwardParams: 1280,
     XProjectBackwardParams: 1944,
+    XLshAppendParams: 488,
+    XSelectLshParams: 984,
+    XLshForwardParams: 1280,
     XRecipe: 80,
     XPoolForwardParams: 1496,
     XPoolBackwardParams: 1008,
@@ -1936,6 +1992,15 @@ FUNCTIONS = {
     "fovea_x_project_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XProjectBackwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_project_backward": (C.c_int, [C.c_void_p, C.POINTER(XProjectBackwardParams)]),
+    "fovea_x_lsh_append_workspace": (C.c_int, [C.c_void_p, C.POINTER(XLshAppendParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_lsh_append": (C.c_int, [C.c_void_p, C.POINTER(XLshAppendParams)]),
+    "fovea_x_select_lsh_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectLshParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_select_lsh": (C.c_int, [C.c_void_p, C.POINTER(XSelectLshParams)]),
+    "fovea_x_lsh_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XLshForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_lsh_forward": (C.c_int, [C.c_void_p, C.POINTER(XLshForwardParams)]),
     "fovea_x_recipe_count": (C.c_int64, []),
     "fovea_x_recipe_at": (C.c_int, [C.c_int64, C.POINTER(XRecipe)]),
     "fovea_x_recipe_get": (C.c_int, [C.c_char_p, C.POINTER(XRecipe)]),

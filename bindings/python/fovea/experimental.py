@@ -18,7 +18,8 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_combine_backward, _x_compare_forward, _x_cache_step, _x_select_token,
                  _x_select_line, _x_select_heads, _x_indexed_forward, _x_pooled_forward,
                  _x_probed_forward, _x_nsa_forward, _x_nsa_backward, _x_infllm_forward,
-                 _x_project_forward, _x_project_backward)
+                 _x_project_forward, _x_project_backward, _x_lsh_append, _x_select_lsh,
+                 _x_lsh_forward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
@@ -27,9 +28,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
            "indexed_forward", "pooled_forward", "probed_forward", "nsa_forward", "nsa_backward",
-           "infllm_forward", "project_forward", "project_backward", "CacheRule", "CompareMeasure",
-           "Gate", "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure",
-           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
+           "infllm_forward", "project_forward", "project_backward", "lsh_append", "select_lsh",
+           "lsh_forward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
+           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
+           "SelectRule", "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -4090,3 +4092,218 @@ def project_backward(ctx_or_x=None, /, x=None, weight=None, dy=None, *, ctx=None
     if rope_interleaved:
         call.scalar("i", 1940, rope_interleaved, "rope_interleaved")
     return call.run(dx, dweight, dbias, dweight2, dbias2, dweight3, dbias3, dnorm_weight)
+
+
+def lsh_append(ctx_or_code=None, /, code=None, bucket=None, link=None, *, ctx=None, query_len=None,
+               old_len=None):
+    """Puts keys into the tables: row n of code is the code of key old_len + n.
+
+    Of a sequence whose old_len is 0 all buckets are emptied first, so that its tables need no
+    contents.  Else the tables hold keys below old_len and no other: keys leave by building anew.
+    Keys from t on are not put in.  How keys are parted into calls does not matter, nor the number
+    of threads: the tables are the same.
+
+    Limits: t and buckets below 2^31.  Host alone.
+    Source: MagicPIG (2410.16179).
+
+    Example
+      fovea.experimental.lsh_append(code, bucket, link)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      code: (b, s, g, tables) i32: of the keys that come
+      bucket: (b, g, tables, buckets) i32
+      link: (b, g, tables, t) i32: room for t keys
+
+    Optional inputs
+      query_len: (b) i32: keys that come, 0 .. s; absent: s
+      old_len: (b) i32: keys that the tables hold; absent: 0
+    """
+    if ctx_or_code.__class__ is Context and ctx is None:
+        call = Call(ctx_or_code, _x_lsh_append)
+    else:
+        call, inputs = _x_lsh_append.begin(ctx_or_code, ctx, code, bucket, link)
+        [code, bucket, link] = inputs
+    call.put("code", 8, code)
+    call.put("bucket", 104, bucket, None, True)
+    call.put("link", 200, link, None, True)
+    if query_len is not None:
+        call.put("query_len", 296, query_len)
+    if old_len is not None:
+        call.put("old_len", 392, old_len)
+    return call.run()
+
+
+def select_lsh(ctx_or_code_q=None, /, code_q=None, bucket=None, link=None, *, ctx=None, index=None,
+               index_count=None, index_bias=None, q=None, k=None, query_len=None, key_len=None,
+               keep=None, min_match=0, bits=0):
+    """The keys that share the bucket of a query in at least min_match tables, for each row and head.
+
+    Keys ascend.  index_count is exact; where it exceeds keep, the highest keys are cut.  Places
+    past the count are -1, and 0 in index_bias.  Rows past query_len are neither read nor written.
+    Rows see all keys below key_len: the tables' keys come before the rows.
+
+    index_bias is what x_sparse_forward adds to a score, so that a key counts for those like it that
+    were not met.  With K = bits, L = tables, m = min_match:
+      cos = <q, k> / (|q| |k|), cut to -1 .. 1; 0 where |q| |k| is 0 or cos is no number
+      p = (1 - acos(cos) / pi)^K         that one table has both in a bucket
+      u = P[Binomial(L, p) >= m]         that m tables or more have
+      index_bias = -ln(u + 1e-4)
+    For m = 2, u = 1 - (1 - p)^(L-1) ((L - 1) p + 1).  p holds where codes are signs of products
+    with normal numbers, k and code alike of centred keys.
+
+    Limits: t and buckets below 2^31.  Sums are in f64.  Host alone.
+    Source: MagicPIG (2410.16179).
+
+    Example
+      outputs = fovea.experimental.select_lsh(code_q, bucket, link, index=True, index_count=True,
+          index_bias=True)
+      index, index_count, index_bias = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      code_q: (b, s, h, tables) i32: of the queries; g divides h
+      bucket: (b, g, tables, buckets) i32
+      link: (b, g, tables, t) i32
+
+    Outputs on request, by True or an array
+      index: (b, h, s, keep) i32: keys by their number; one of index and index_count at least
+      index_count: (b, h, s) i32: keys met
+      index_bias: (b, h, s, keep) f32: needs index, q and k
+
+    Optional inputs
+      q: (b, s, h, d) f32 f16 bf16: of index_bias
+      k: (b, t, g, d) f32 f16 bf16: centred keys, of index_bias
+      query_len: (b) i32: rows in use, 0 .. s
+      key_len: (b) i32: keys in use, 0 .. t; those from here on are passed over
+
+    keep: extents of new outputs that no input tells.
+
+    Numbers
+      min_match: tables that must agree, 1 .. tables; 0: 2
+      bits: of a code: buckets = 2^bits; 0: as buckets has it
+    """
+    if ctx_or_code_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_code_q, _x_select_lsh)
+    else:
+        call, inputs = _x_select_lsh.begin(ctx_or_code_q, ctx, code_q, bucket, link)
+        [code_q, bucket, link] = inputs
+    v_code_q = call.put("code_q", 8, code_q, 4)
+    call.put("bucket", 104, bucket)
+    call.put("link", 200, link)
+    if q is not None:
+        call.put("q", 296, q)
+    if k is not None:
+        call.put("k", 392, k)
+    if query_len is not None:
+        call.put("query_len", 488, query_len)
+    if key_len is not None:
+        call.put("key_len", 584, key_len)
+    if index is not None:
+        index = None if index is False else call.out("index", 680, index, lambda: (v_code_q[2][0],
+            v_code_q[2][2], v_code_q[2][1], call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 776, index_count,
+            (v_code_q[2][0], v_code_q[2][2], v_code_q[2][1]), 8)
+    if index_bias is not None:
+        index_bias = None if index_bias is False else call.out("index_bias", 872, index_bias,
+            lambda: (v_code_q[2][0], v_code_q[2][2], v_code_q[2][1], call.size("keep", keep)), 1)
+    if min_match:
+        call.scalar("q", 968, min_match, "min_match")
+    if bits:
+        call.scalar("i", 976, bits, "bits")
+    return call.run(index, index_count, index_bias)
+
+
+def lsh_forward(ctx_or_q=None, /, q=None, k=None, v=None, code_q=None, bucket=None, link=None, *,
+                ctx=None, o=None, lse=None, index=None, index_count=None, index_bias=None,
+                query_len=None, key_len=None, keep=None, max_keys=0, min_match=0, scale=0.0,
+                bits=0):
+    """Attention over the keys that hashes find, as an estimate of attention over all: x_select_lsh
+    with index_bias, then x_sparse_forward, in one call on one workspace.
+
+      o_i = sum_j w_ij v_j / sum_j w_ij,  w_ij = exp(scale <q_i, k_j>) / (u_ij + 1e-4)
+      lse_i = ln sum_j w_ij, over the keys j that x_select_lsh finds for row i; both sums estimate
+              those over all keys, but for the 1e-4
+
+    merge_forward joins o and lse with those of keys that are always seen: the first, the latest.
+    A row that meets no key has o = 0 and lse = -inf: a merge leaves it out.  Rows past query_len
+    are not written.
+
+    Errors name this operation, then the part that refuses, with that part's names of fields.
+    Limits: those of the parts; host alone.  Workspace: theirs, and the lists that no output holds.
+    Source: MagicPIG (2410.16179).
+
+    Example
+      o = fovea.experimental.lsh_forward(q, k, v, code_q, bucket, link)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (b, t, g, d) as q: centred keys
+      v: (b, t, g, e) as q
+      code_q: (b, s, h, tables) i32: codes of q
+      bucket: (b, g, tables, buckets) i32: as x_lsh_append writes it
+      link: (b, g, tables, t) i32: the same
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: natural log of each row's sum
+      index: (b, h, s, keep) i32: the lists, as x_select_lsh writes them
+      index_count: (b, h, s) i32: keys met; with index
+      index_bias: (b, h, s, keep) f32: needs index
+
+    Optional inputs
+      query_len: (b) i32: rows in use, 0 .. s
+      key_len: (b) i32: keys in use, 0 .. t
+
+    keep: extents of new outputs that no input tells.
+
+    Numbers
+      max_keys: places of a list without index; keys past them are cut; 0: t
+      min_match: tables that must agree, 1 .. tables; 0: 2
+      scale: > 0; 0: 1 / sqrt(d)
+      bits: of a code: buckets = 2^bits; 0: as buckets has it
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_lsh_forward)
+    else:
+        call, inputs = _x_lsh_forward.begin(ctx_or_q, ctx, q, k, v, code_q, bucket, link)
+        [q, k, v, code_q, bucket, link] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    call.put("code_q", 488, code_q)
+    call.put("bucket", 584, bucket)
+    call.put("link", 680, link)
+    if query_len is not None:
+        call.put("query_len", 776, query_len)
+    if key_len is not None:
+        call.put("key_len", 872, key_len)
+    o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if index is not None:
+        index = None if index is False else call.out("index", 968, index, lambda: (v_q[2][0],
+            v_q[2][2], v_q[2][1], call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 1064, index_count,
+            (v_q[2][0], v_q[2][2], v_q[2][1]), 8)
+    if index_bias is not None:
+        index_bias = None if index_bias is False else call.out("index_bias", 1160, index_bias,
+            lambda: (v_q[2][0], v_q[2][2], v_q[2][1], call.size("keep", keep)), 1)
+    if max_keys:
+        call.scalar("q", 1256, max_keys, "max_keys")
+    if min_match:
+        call.scalar("q", 1264, min_match, "min_match")
+    if scale:
+        call.scalar("f", 1272, scale, "scale")
+    if bits:
+        call.scalar("i", 1276, bits, "bits")
+    return call.run(o, lse, index, index_count, index_bias)

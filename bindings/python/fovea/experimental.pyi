@@ -28,9 +28,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
            "indexed_forward", "pooled_forward", "probed_forward", "nsa_forward", "nsa_backward",
-           "infllm_forward", "project_forward", "project_backward", "CacheRule", "CompareMeasure",
-           "Gate", "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure",
-           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
+           "infllm_forward", "project_forward", "project_backward", "lsh_append", "select_lsh",
+           "lsh_forward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
+           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
+           "SelectRule", "SelectScope", "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -1686,3 +1687,133 @@ def project_backward(x: Array, weight: Array, dy: Array, *, ctx: Context | None 
                      dweight2: Output = ..., dbias2: Output = ..., dweight3: Output = ...,
                      dbias3: Output = ..., dnorm_weight: Output = ...,
                      **fields: Unpack[_project_backward]) -> Any: ...
+
+class _lsh_append(TypedDict, total=False):
+    query_len: Array | None
+    old_len: Array | None
+
+@overload
+def lsh_append(ctx: Context | None, code: Array, bucket: Array, link: Array,
+               **fields: Unpack[_lsh_append]) -> None: ...
+@overload
+def lsh_append(code: Array, bucket: Array, link: Array, *, ctx: Context | None = ...,
+               **fields: Unpack[_lsh_append]) -> None: ...
+
+class _select_lsh(TypedDict, total=False):
+    q: Array | None
+    k: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    keep: Int | None
+    min_match: Int
+    bits: Int
+
+@overload
+def select_lsh(ctx: Context | None, code_q: Array, bucket: Array, link: Array, *, index: None = ...,
+               index_count: None = ..., index_bias: None = ...,
+               **fields: Unpack[_select_lsh]) -> None: ...
+@overload
+def select_lsh(code_q: Array, bucket: Array, link: Array, *, ctx: Context | None = ...,
+               index: None = ..., index_count: None = ..., index_bias: None = ...,
+               **fields: Unpack[_select_lsh]) -> None: ...
+@overload
+def select_lsh(ctx: Context | None, code_q: Array, bucket: Array, link: Array, *, index: Wanted,
+               index_count: None = ..., index_bias: None = ...,
+               **fields: Unpack[_select_lsh]) -> Any: ...
+@overload
+def select_lsh(code_q: Array, bucket: Array, link: Array, *, ctx: Context | None = ...,
+               index: Wanted, index_count: None = ..., index_bias: None = ...,
+               **fields: Unpack[_select_lsh]) -> Any: ...
+@overload
+def select_lsh(ctx: Context | None, code_q: Array, bucket: Array, link: Array, *, index: None = ...,
+               index_count: Wanted, index_bias: None = ...,
+               **fields: Unpack[_select_lsh]) -> Any: ...
+@overload
+def select_lsh(code_q: Array, bucket: Array, link: Array, *, ctx: Context | None = ...,
+               index: None = ..., index_count: Wanted, index_bias: None = ...,
+               **fields: Unpack[_select_lsh]) -> Any: ...
+@overload
+def select_lsh(ctx: Context | None, code_q: A, bucket: Array, link: Array, *, index: None = ...,
+               index_count: None = ..., index_bias: Wanted, **fields: Unpack[_select_lsh]) -> A: ...
+@overload
+def select_lsh(code_q: A, bucket: Array, link: Array, *, ctx: Context | None = ...,
+               index: None = ..., index_count: None = ..., index_bias: Wanted,
+               **fields: Unpack[_select_lsh]) -> A: ...
+@overload
+def select_lsh(ctx: Context | None, code_q: Array, bucket: Array, link: Array, *,
+               index: Output = ..., index_count: Output = ..., index_bias: Output = ...,
+               **fields: Unpack[_select_lsh]) -> Any: ...
+@overload
+def select_lsh(code_q: Array, bucket: Array, link: Array, *, ctx: Context | None = ...,
+               index: Output = ..., index_count: Output = ..., index_bias: Output = ...,
+               **fields: Unpack[_select_lsh]) -> Any: ...
+
+class _lsh_forward(TypedDict, total=False):
+    query_len: Array | None
+    key_len: Array | None
+    keep: Int | None
+    max_keys: Int
+    min_match: Int
+    scale: Float
+    bits: Int
+
+@overload
+def lsh_forward(ctx: Context | None, q: A, k: Array, v: Array, code_q: Array, bucket: Array,
+                link: Array, *, o: Wanted | None = ..., lse: None = ..., index: None = ...,
+                index_count: None = ..., index_bias: None = ...,
+                **fields: Unpack[_lsh_forward]) -> A: ...
+@overload
+def lsh_forward(q: A, k: Array, v: Array, code_q: Array, bucket: Array, link: Array, *,
+                ctx: Context | None = ..., o: Wanted | None = ..., lse: None = ...,
+                index: None = ..., index_count: None = ..., index_bias: None = ...,
+                **fields: Unpack[_lsh_forward]) -> A: ...
+@overload
+def lsh_forward(ctx: Context | None, q: A, k: Array, v: Array, code_q: Array, bucket: Array,
+                link: Array, *, o: Wanted | None = ..., lse: Wanted, index: None = ...,
+                index_count: None = ..., index_bias: None = ...,
+                **fields: Unpack[_lsh_forward]) -> tuple[A, A]: ...
+@overload
+def lsh_forward(q: A, k: Array, v: Array, code_q: Array, bucket: Array, link: Array, *,
+                ctx: Context | None = ..., o: Wanted | None = ..., lse: Wanted, index: None = ...,
+                index_count: None = ..., index_bias: None = ...,
+                **fields: Unpack[_lsh_forward]) -> tuple[A, A]: ...
+@overload
+def lsh_forward(ctx: Context | None, q: A, k: Array, v: Array, code_q: Array, bucket: Array,
+                link: Array, *, o: Wanted | None = ..., lse: None = ..., index: Wanted,
+                index_count: None = ..., index_bias: None = ...,
+                **fields: Unpack[_lsh_forward]) -> tuple[A, Any]: ...
+@overload
+def lsh_forward(q: A, k: Array, v: Array, code_q: Array, bucket: Array, link: Array, *,
+                ctx: Context | None = ..., o: Wanted | None = ..., lse: None = ..., index: Wanted,
+                index_count: None = ..., index_bias: None = ...,
+                **fields: Unpack[_lsh_forward]) -> tuple[A, Any]: ...
+@overload
+def lsh_forward(ctx: Context | None, q: A, k: Array, v: Array, code_q: Array, bucket: Array,
+                link: Array, *, o: Wanted | None = ..., lse: None = ..., index: None = ...,
+                index_count: Wanted, index_bias: None = ...,
+                **fields: Unpack[_lsh_forward]) -> tuple[A, Any]: ...
+@overload
+def lsh_forward(q: A, k: Array, v: Array, code_q: Array, bucket: Array, link: Array, *,
+                ctx: Context | None = ..., o: Wanted | None = ..., lse: None = ...,
+                index: None = ..., index_count: Wanted, index_bias: None = ...,
+                **fields: Unpack[_lsh_forward]) -> tuple[A, Any]: ...
+@overload
+def lsh_forward(ctx: Context | None, q: A, k: Array, v: Array, code_q: Array, bucket: Array,
+                link: Array, *, o: Wanted | None = ..., lse: None = ..., index: None = ...,
+                index_count: None = ..., index_bias: Wanted,
+                **fields: Unpack[_lsh_forward]) -> tuple[A, A]: ...
+@overload
+def lsh_forward(q: A, k: Array, v: Array, code_q: Array, bucket: Array, link: Array, *,
+                ctx: Context | None = ..., o: Wanted | None = ..., lse: None = ...,
+                index: None = ..., index_count: None = ..., index_bias: Wanted,
+                **fields: Unpack[_lsh_forward]) -> tuple[A, A]: ...
+@overload
+def lsh_forward(ctx: Context | None, q: Array, k: Array, v: Array, code_q: Array, bucket: Array,
+                link: Array, *, o: Output = ..., lse: Output = ..., index: Output = ...,
+                index_count: Output = ..., index_bias: Output = ...,
+                **fields: Unpack[_lsh_forward]) -> Any: ...
+@overload
+def lsh_forward(q: Array, k: Array, v: Array, code_q: Array, bucket: Array, link: Array, *,
+                ctx: Context | None = ..., o: Output = ..., lse: Output = ..., index: Output = ...,
+                index_count: Output = ..., index_bias: Output = ...,
+                **fields: Unpack[_lsh_forward]) -> Any: ...

@@ -66,6 +66,9 @@ _x_nsa_backward = Op("x_nsa_backward", _abi.XNsaBackwardParams)
 _x_infllm_forward = Op("x_infllm_forward", _abi.XInfllmForwardParams)
 _x_project_forward = Op("x_project_forward", _abi.XProjectForwardParams)
 _x_project_backward = Op("x_project_backward", _abi.XProjectBackwardParams)
+_x_lsh_append = Op("x_lsh_append", _abi.XLshAppendParams)
+_x_select_lsh = Op("x_select_lsh", _abi.XSelectLshParams)
+_x_lsh_forward = Op("x_lsh_forward", _abi.XLshForwardParams)
 
 
 def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

@@ -8,6 +8,7 @@
 #include "indexed.h"
 #include "infllm.h"
 #include "kl.h"
+#include "lsh.h"
 #include "multi_token.h"
 #include "nsa.h"
 #include "pooled.h"
@@ -51,7 +52,10 @@
   X(x_nsa_backward) \
   X(x_infllm_forward) \
   X(x_project_forward) \
-  X(x_project_backward)
+  X(x_project_backward) \
+  X(x_lsh_append) \
+  X(x_select_lsh) \
+  X(x_lsh_forward)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

@@ -1405,6 +1405,56 @@ struct XProjectBackwardParams
     rope_interleaved::Int32
 end
 
+# fovea_x_lsh_append_params
+struct XLshAppendParams
+    struct_size::Csize_t
+    code::Tensor
+    bucket::Tensor
+    link::Tensor
+    query_len::Tensor
+    old_len::Tensor
+end
+
+# fovea_x_select_lsh_params
+struct XSelectLshParams
+    struct_size::Csize_t
+    code_q::Tensor
+    bucket::Tensor
+    link::Tensor
+    q::Tensor
+    k::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    index::Tensor
+    index_count::Tensor
+    index_bias::Tensor
+    min_match::Int64
+    bits::Int32
+    reserved::Int32
+end
+
+# fovea_x_lsh_forward_params
+struct XLshForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    o::Tensor
+    lse::Tensor
+    code_q::Tensor
+    bucket::Tensor
+    link::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    index::Tensor
+    index_count::Tensor
+    index_bias::Tensor
+    max_keys::Int64
+    min_match::Int64
+    scale::Float32
+    bits::Int32
+end
+
 # fovea_x_recipe
 struct XRecipe
     struct_size::Csize_t
@@ -2020,6 +2070,30 @@ fovea_x_project_backward_workspace(ctx, params, bytes) =
 const _fovea_x_project_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_project_backward(ctx, params) =
     ccall(symbol(_fovea_x_project_backward, :fovea_x_project_backward), Int32, (Ptr{Cvoid}, Ref{XProjectBackwardParams}), ctx, params)
+
+const _fovea_x_lsh_append_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_lsh_append_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_lsh_append_workspace, :fovea_x_lsh_append_workspace), Int32, (Ptr{Cvoid}, Ref{XLshAppendParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_lsh_append = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_lsh_append(ctx, params) =
+    ccall(symbol(_fovea_x_lsh_append, :fovea_x_lsh_append), Int32, (Ptr{Cvoid}, Ref{XLshAppendParams}), ctx, params)
+
+const _fovea_x_select_lsh_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_lsh_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_select_lsh_workspace, :fovea_x_select_lsh_workspace), Int32, (Ptr{Cvoid}, Ref{XSelectLshParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_select_lsh = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_lsh(ctx, params) =
+    ccall(symbol(_fovea_x_select_lsh, :fovea_x_select_lsh), Int32, (Ptr{Cvoid}, Ref{XSelectLshParams}), ctx, params)
+
+const _fovea_x_lsh_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_lsh_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_lsh_forward_workspace, :fovea_x_lsh_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XLshForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_lsh_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_lsh_forward(ctx, params) =
+    ccall(symbol(_fovea_x_lsh_forward, :fovea_x_lsh_forward), Int32, (Ptr{Cvoid}, Ref{XLshForwardParams}), ctx, params)
 
 const _fovea_x_recipe_count = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_recipe_count() =

@@ -46,6 +46,9 @@ const LAYOUT = [
     (Fovea.XInfllmForwardParams, 1480, [:struct_size => 0, :q => 8, :q_far => 104, :k => 200, :k_window => 296, :v => 392, :o => 488, :lse => 584, :representative => 680, :local_score => 776, :query_len => 872, :key_len => 968, :block_len => 1064, :page_table => 1160, :index => 1256, :index_count => 1352, :window => 1448, :init_keys => 1456, :count => 1464, :scale => 1472, :block_keys => 1476]),
     (Fovea.XProjectForwardParams, 1280, [:struct_size => 0, :x => 8, :weight => 104, :bias => 200, :weight2 => 296, :bias2 => 392, :weight3 => 488, :bias3 => 584, :norm_weight => 680, :position => 776, :cos => 872, :sin => 968, :y => 1064, :code => 1160, :norm_eps => 1256, :act => 1260, :bits => 1264, :rope_begin => 1268, :rope_interleaved => 1272, :reserved => 1276]),
     (Fovea.XProjectBackwardParams, 1944, [:struct_size => 0, :x => 8, :weight => 104, :bias => 200, :weight2 => 296, :bias2 => 392, :weight3 => 488, :bias3 => 584, :norm_weight => 680, :position => 776, :cos => 872, :sin => 968, :dy => 1064, :dx => 1160, :dweight => 1256, :dbias => 1352, :dweight2 => 1448, :dbias2 => 1544, :dweight3 => 1640, :dbias3 => 1736, :dnorm_weight => 1832, :norm_eps => 1928, :act => 1932, :rope_begin => 1936, :rope_interleaved => 1940]),
+    (Fovea.XLshAppendParams, 488, [:struct_size => 0, :code => 8, :bucket => 104, :link => 200, :query_len => 296, :old_len => 392]),
+    (Fovea.XSelectLshParams, 984, [:struct_size => 0, :code_q => 8, :bucket => 104, :link => 200, :q => 296, :k => 392, :query_len => 488, :key_len => 584, :index => 680, :index_count => 776, :index_bias => 872, :min_match => 968, :bits => 976, :reserved => 980]),
+    (Fovea.XLshForwardParams, 1280, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :o => 296, :lse => 392, :code_q => 488, :bucket => 584, :link => 680, :query_len => 776, :key_len => 872, :index => 968, :index_count => 1064, :index_bias => 1160, :max_keys => 1256, :min_match => 1264, :scale => 1272, :bits => 1276]),
     (Fovea.XRecipe, 80, [:struct_size => 0, :name => 8, :title => 16, :paper => 24, :operation => 32, :backward => 40, :numbers => 48, :needs => 56, :words => 64, :year => 72]),
     (Fovea.XPoolForwardParams, 1496, [:struct_size => 0, :x => 8, :y => 104, :similar => 200, :dissimilar => 296, :similar_least => 392, :rank_score => 488, :gate => 584, :bias => 680, :previous => 776, :key_begin => 872, :key_start => 968, :key_len => 1064, :old_len => 1160, :page_table => 1256, :cache_row => 1352, :key_max => 1448, :block => 1456, :step => 1464, :ranked => 1472, :want => 1480, :complete => 1484, :overlap => 1488, :reserved => 1492]),
     (Fovea.XPoolBackwardParams, 1008, [:struct_size => 0, :x => 8, :dy => 104, :gate => 200, :bias => 296, :key_begin => 392, :key_start => 488, :key_len => 584, :dx => 680, :dgate => 776, :dbias => 872, :key_max => 968, :block => 976, :step => 984, :want => 992, :complete => 996, :overlap => 1000, :reserved => 1004]),
@@ -107,4 +110,7 @@ const OPS = [
     ("x_infllm_forward", Fovea.x_infllm_forward!, (:q, :q_far, :k, :k_window, :v, :representative, :key_len, :block_len)),
     ("x_project_forward", Fovea.x_project_forward, (:x, :weight)),
     ("x_project_backward", Fovea.x_project_backward, (:x, :weight, :dy)),
+    ("x_lsh_append", Fovea.x_lsh_append!, (:bucket, :link, :code)),
+    ("x_select_lsh", Fovea.x_select_lsh, (:code_q, :bucket, :link)),
+    ("x_lsh_forward", Fovea.x_lsh_forward, (:q, :k, :v, :code_q, :bucket, :link)),
 ]

@@ -1568,3 +1568,107 @@ op! {
         rope_interleaved set_rope_interleaved: bool, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
     }
 }
+
+op! {
+    /// ```text
+    /// Puts keys into the tables: row n of code is the code of key old_len + n.
+    ///
+    /// Of a sequence whose old_len is 0 all buckets are emptied first, so that its tables need no
+    /// contents.  Else the tables hold keys below old_len and no other: keys leave by building anew.
+    /// Keys from t on are not put in.  How keys are parted into calls does not matter, nor the number
+    /// of threads: the tables are the same.
+    ///
+    /// Limits: t and buckets below 2^31.  Host alone.
+    /// Source: MagicPIG (2410.16179).
+    /// ```
+    XLshAppend(x_lsh_append: fovea_x_lsh_append_params, fovea_x_lsh_append, fovea_x_lsh_append_workspace)
+    new {
+        code set_code: in, "`(b, s, g, tables)` i32: of the keys that come";
+        bucket set_bucket: out, "`(b, g, tables, buckets)` i32";
+        link set_link: out, "`(b, g, tables, t)` i32: room for t keys";
+    }
+    may {
+        query_len set_query_len: in, "`(b)` i32: keys that come, 0 .. s; absent: s";
+        old_len set_old_len: in, "`(b)` i32: keys that the tables hold; absent: 0";
+    }
+}
+
+op! {
+    /// ```text
+    /// The keys that share the bucket of a query in at least min_match tables, for each row and head.
+    ///
+    /// Keys ascend.  index_count is exact; where it exceeds keep, the highest keys are cut.  Places
+    /// past the count are -1, and 0 in index_bias.  Rows past query_len are neither read nor written.
+    /// Rows see all keys below key_len: the tables' keys come before the rows.
+    ///
+    /// index_bias is what x_sparse_forward adds to a score, so that a key counts for those like it that
+    /// were not met.  With K = bits, L = tables, m = min_match:
+    ///   cos = <q, k> / (|q| |k|), cut to -1 .. 1; 0 where |q| |k| is 0 or cos is no number
+    ///   p = (1 - acos(cos) / pi)^K         that one table has both in a bucket
+    ///   u = P[Binomial(L, p) >= m]         that m tables or more have
+    ///   index_bias = -ln(u + 1e-4)
+    /// For m = 2, u = 1 - (1 - p)^(L-1) ((L - 1) p + 1).  p holds where codes are signs of products
+    /// with normal numbers, k and code alike of centred keys.
+    ///
+    /// Limits: t and buckets below 2^31.  Sums are in f64.  Host alone.
+    /// Source: MagicPIG (2410.16179).
+    /// ```
+    XSelectLsh(x_select_lsh: fovea_x_select_lsh_params, fovea_x_select_lsh, fovea_x_select_lsh_workspace)
+    new {
+        code_q set_code_q: in, "`(b, s, h, tables)` i32: of the queries; g divides h";
+        bucket set_bucket: in, "`(b, g, tables, buckets)` i32";
+        link set_link: in, "`(b, g, tables, t)` i32";
+    }
+    may {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16: of index_bias";
+        k set_k: in, "`(b, t, g, d)` f32 f16 bf16: centred keys, of index_bias";
+        query_len set_query_len: in, "`(b)` i32: rows in use, 0 .. s";
+        key_len set_key_len: in, "`(b)` i32: keys in use, 0 .. t; those from here on are passed over";
+        index set_index: out, "`(b, h, s, keep)` i32: keys by their number; one of index and index_count at least";
+        index_count set_index_count: out, "`(b, h, s)` i32: keys met";
+        index_bias set_index_bias: out, "`(b, h, s, keep)` f32: needs index, q and k";
+        min_match set_min_match: i64, "tables that must agree, 1 .. tables; 0: 2";
+        bits set_bits: i32, "of a code: buckets = 2^bits; 0: as buckets has it";
+    }
+}
+
+op! {
+    /// ```text
+    /// Attention over the keys that hashes find, as an estimate of attention over all: x_select_lsh
+    /// with index_bias, then x_sparse_forward, in one call on one workspace.
+    ///
+    ///   o_i = sum_j w_ij v_j / sum_j w_ij,  w_ij = exp(scale <q_i, k_j>) / (u_ij + 1e-4)
+    ///   lse_i = ln sum_j w_ij, over the keys j that x_select_lsh finds for row i; both sums estimate
+    ///           those over all keys, but for the 1e-4
+    ///
+    /// merge_forward joins o and lse with those of keys that are always seen: the first, the latest.
+    /// A row that meets no key has o = 0 and lse = -inf: a merge leaves it out.  Rows past query_len
+    /// are not written.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits: those of the parts; host alone.  Workspace: theirs, and the lists that no output holds.
+    /// Source: MagicPIG (2410.16179).
+    /// ```
+    XLshForward(x_lsh_forward: fovea_x_lsh_forward_params, fovea_x_lsh_forward, fovea_x_lsh_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(b, t, g, d)` as q: centred keys";
+        v set_v: in, "`(b, t, g, e)` as q";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+        code_q set_code_q: in, "`(b, s, h, tables)` i32: codes of q";
+        bucket set_bucket: in, "`(b, g, tables, buckets)` i32: as x_lsh_append writes it";
+        link set_link: in, "`(b, g, tables, t)` i32: the same";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32: natural log of each row's sum";
+        query_len set_query_len: in, "`(b)` i32: rows in use, 0 .. s";
+        key_len set_key_len: in, "`(b)` i32: keys in use, 0 .. t";
+        index set_index: out, "`(b, h, s, keep)` i32: the lists, as x_select_lsh writes them";
+        index_count set_index_count: out, "`(b, h, s)` i32: keys met; with index";
+        index_bias set_index_bias: out, "`(b, h, s, keep)` f32: needs index";
+        max_keys set_max_keys: i64, "places of a list without index; keys past them are cut; 0: t";
+        min_match set_min_match: i64, "tables that must agree, 1 .. tables; 0: 2";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d)";
+        bits set_bits: i32, "of a code: buckets = 2^bits; 0: as buckets has it";
+    }
+}

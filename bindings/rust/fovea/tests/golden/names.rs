@@ -54,5 +54,8 @@ names! {
         x_infllm_forward
         x_project_forward
         x_project_backward
+        x_lsh_append
+        x_select_lsh
+        x_lsh_forward
     }
 }
