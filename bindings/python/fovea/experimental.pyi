@@ -1208,6 +1208,7 @@ class _indexed_forward(TypedDict, total=False):
     index_q: Array | None
     index_k: Array | None
     index_k_scale: Array | None
+    block_k: Array | None
     weight: Array | None
     code_q: Array | None
     code: Array | None
@@ -1235,6 +1236,7 @@ class _indexed_forward(TypedDict, total=False):
     last_keys: Int
     force_last: Int
     pool_keys: Int
+    index_step: Int
     subset: Int
     scale: Float
     softcap: Float
@@ -1398,14 +1400,18 @@ class _probed_forward(TypedDict, total=False):
     slash_count: Int
     slash_force_first: Int
     force_first: Int
+    force_previous: Int
+    full_last: Int
     first_keys: Int
     last_keys: Int
     group_stride: Int
     scale: Float
     softcap: Float
     cover: Float
+    threshold: Float
     skip_margin: Float
-    kind: Literal["x_probed_blocks", "x_probed_columns", "x_probed_lines"] | ProbedKind | Int
+    kind: (Literal["x_probed_blocks", "x_probed_columns", "x_probed_lines", "x_probed_means"] |
+        ProbedKind | Int)
     reduce: Int
     rule: Int
     forced_count: Int
