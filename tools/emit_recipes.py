@@ -5,8 +5,8 @@ A row of "recipes", sorted by name:
 
     name       what callers write: a letter, then letters, digits and _
     title      as the paper writes it
-    paper      its arXiv number
-    year       of the paper
+    paper      its arXiv number; without a paper the model that has the method
+    year       of the paper or the model
     operation  that runs it, a row of src/ops.inc
     numbers    fields of that operation and their values; values of an enum by name, "relu_weighted"
     needs      optional inputs of that operation that the caller must give, and numbers that are not 0
@@ -19,6 +19,7 @@ import re
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE = "src/recipes.json"
 KEYS = {"name": str, "title": str, "paper": str, "year": int, "operation": str, "numbers": dict, "needs": list, "words": str}
+ARXIV = r"\d{4}\.\d{4,5}"
 RANGES = {"i32": 2**31, "i64": 2**53}  # the table holds doubles
 
 
@@ -72,8 +73,8 @@ def check(api, row):
             raise Wrong(name, f"{key} is {row.get(key)!r}, wanted a {kind.__name__}")
     if stray := set(row) - set(KEYS) - {"backward"}:
         raise Wrong(name, f"there is no key {', '.join(sorted(stray))}, wanted {', '.join(KEYS)} and backward")
-    if not re.fullmatch(r"\d{4}\.\d{4,5}", row["paper"]):
-        raise Wrong(name, f"paper is {row['paper']!r}, wanted an arXiv number such as 2309.17453")
+    if not re.fullmatch(ARXIV, row["paper"]) and not re.fullmatch(r"[A-Z][\w.-]+", row["paper"]):
+        raise Wrong(name, f"paper is {row['paper']!r}, wanted an arXiv number such as 2309.17453 or a model's name")
     for sentence in re.split(r"(?<=\.) ", row["words"]):
         if len(sentence.split()) > 25 or not sentence.endswith("."):
             raise Wrong(name, f"wanted sentences of at most 25 words: {sentence!r}")
