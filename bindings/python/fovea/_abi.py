@@ -188,6 +188,7 @@ class XProbedKind(enum.IntEnum):
     BLOCKS = 0  # sums over row blocks and key blocks, of all rows
     COLUMNS = 1  # sums over the probed rows, of each key
     LINES = 2  # the same, and of each distance behind the row
+    MEANS = 3  # sums over row blocks of what all rows give the mean of each key block's keys
 
 
 class XProjectAct(enum.IntEnum):
@@ -1210,6 +1211,7 @@ class XIndexedForwardParams(C.Structure):
         ("index_q", Tensor),
         ("index_k", Tensor),
         ("index_k_scale", Tensor),
+        ("block_k", Tensor),
         ("weight", Tensor),
         ("code_q", Tensor),
         ("code", Tensor),
@@ -1237,6 +1239,7 @@ class XIndexedForwardParams(C.Structure):
         ("last_keys", C.c_int64),
         ("force_last", C.c_int64),
         ("pool_keys", C.c_int64),
+        ("index_step", C.c_int64),
         ("subset", C.c_int64),
         ("scale", C.c_float),
         ("softcap", C.c_float),
@@ -1336,12 +1339,15 @@ class XProbedForwardParams(C.Structure):
         ("slash_count", C.c_int64),
         ("slash_force_first", C.c_int64),
         ("force_first", C.c_int64),
+        ("force_previous", C.c_int64),
+        ("full_last", C.c_int64),
         ("first_keys", C.c_int64),
         ("last_keys", C.c_int64),
         ("group_stride", C.c_int64),
         ("scale", C.c_float),
         ("softcap", C.c_float),
         ("cover", C.c_float),
+        ("threshold", C.c_float),
         ("skip_margin", C.c_float),
         ("kind", C.c_int32),
         ("reduce", C.c_int32),
@@ -1352,7 +1358,6 @@ class XProbedForwardParams(C.Structure):
         ("causal", C.c_int32),
         ("block_rows", C.c_int32),
         ("block_keys", C.c_int32),
-        ("reserved", C.c_int32),
     ]
 
 
@@ -1818,9 +1823,9 @@ SIZES = {
     XSelectTokenParams: 1872,
     XSelectLineParams: 1392,
     XSelectHeadsParams: 696,
-    XIndexedForwardParams: 2440,
+    XIndexedForwardParams: 2544,
     XPooledForwardParams: 2456,
-    XProbedForwardParams: 1976,
+    XProbedForwardParams: 1992,
     XNsaForwardParams: 2280,
     XNsaBackwardParams: 3120,
     XInfllmForwardParams: 1480,

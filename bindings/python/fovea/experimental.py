@@ -2862,13 +2862,13 @@ def select_heads(ctx_or_q=None, /, q=None, k=None, *, ctx=None, head_map=None, l
 
 def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,
                     index=None, index_count=None, index_q=None, index_k=None, index_k_scale=None,
-                    weight=None, code_q=None, code=None, v_mean=None, sink_logit=None, k_scale=None,
-                    v_scale=None, query_start=None, key_start=None, query_len=None, key_len=None,
-                    page_table=None, cache_row=None, context_len=None, x=None, keep=None,
-                    query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0, lists=0,
-                    count=0, first_keys=0, last_keys=0, force_last=0, pool_keys=0, subset=0,
-                    scale=0.0, softcap=0.0, index_scale=0.0, ratio=0.0, measure=0, reduce=0,
-                    causal=0):
+                    block_k=None, weight=None, code_q=None, code=None, v_mean=None, sink_logit=None,
+                    k_scale=None, v_scale=None, query_start=None, key_start=None, query_len=None,
+                    key_len=None, page_table=None, cache_row=None, context_len=None, x=None,
+                    keep=None, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
+                    lists=0, count=0, first_keys=0, last_keys=0, force_last=0, pool_keys=0,
+                    index_step=0, subset=0, scale=0.0, softcap=0.0, index_scale=0.0, ratio=0.0,
+                    measure=0, reduce=0, causal=0):
     """Attention over the keys that an index finds.
 
     Selection is x_select_token's, with index_q and index_k as its q and k; absent, q and k are
@@ -2877,10 +2877,18 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
     k = max(count, floor(ratio * keys that the window lets the row see), force_last).
     Equal scores: the lower key first.  Rows past query_len are neither read nor written.
 
+    With index_step n the index has a key for each block of n keys: block c is the keys [c n, (c + 1)
+    n) of a sequence.  Row i at position p sees blocks whose keys are all at p or before.  Its list
+    has the k best of these, and the tail behind them: block floor((p + 1) / n), whose keys up to p
+    are seen.  k = max(count, force_last), and index_count counts the tail too.
+    block_k holds floor(keys / n) + 1 blocks of a sequence or more, keys being the most that it has.
+    Values of incomplete blocks do not count.  With page_table block_k is not paged, and has a row
+    for each row of the table.
+
     Errors name this operation, then the part that refuses, with that part's names of fields.
     Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
     Sources: DSA (2512.02556), MiniMax Sparse Attention (2606.13392), SparQ (2312.04985), Loki
-    (2406.02542), HashAttention (2412.14468).
+    (2406.02542), HashAttention (2412.14468); QSA of Qwen3.8-Flash-Next.
 
     Example
       o = fovea.experimental.indexed_forward(q, k, v)
@@ -2901,11 +2909,14 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
       index_count: (b, x, s) i32: keys wanted, with index
 
     Optional inputs
-      index_q: (b, s, index_heads, index_width) f32 f16 bf16 e4m3: with index_k; absent: q
+      index_q: (b, s, index_heads, index_width) f32 f16 bf16 e4m3: with index_k or block_k; absent:
+          q
       index_k: (rows, t, index_keys, index_width) or paged (pool, page, index_keys, index_width) f32
           f16 bf16 e4m3 e5m2 i8
       index_k_scale: (rows, t, index_keys, index_groups) or paged (pool, page, index_keys,
           index_groups) f32: of codes in index_k
+      block_k: (rows, blocks, index_keys, index_width) f32 f16 bf16: in place of index_k: a key for
+          each block of index_step keys
       weight: (b, s, index_heads) f32: of RELU_WEIGHTED
       code_q: (b, s, index_heads, code_words) i32: of HAMMING
       code: (rows, t, index_keys, code_words) or paged (pool, page, index_keys, code_words) i32: of
@@ -2937,6 +2948,9 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
       last_keys: keys up to the row's own position that are seen beside it
       force_last: the last keys (or blocks) that the row sees are in the list
       pool_keys: keys of a block that is selected as a whole, 1 .. 128; 0: keys
+      index_step: keys of a block of block_k, 1 .. 128; with it causal is 1, the other windows,
+          first_keys, last_keys, pool_keys and ratio are 0, and key_start, context_len and v_mean
+          absent
       subset: columns of SUBSET, 1 .. index_width
       scale: of attention's scores, > 0; 0: 1 / sqrt(d)
       softcap: of attention's scores; 0: none
@@ -2960,82 +2974,86 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
         call.put("index_k", 584, index_k)
     if index_k_scale is not None:
         call.put("index_k_scale", 680, index_k_scale)
+    if block_k is not None:
+        call.put("block_k", 776, block_k)
     if weight is not None:
-        call.put("weight", 776, weight)
+        call.put("weight", 872, weight)
     if code_q is not None:
-        call.put("code_q", 872, code_q)
+        call.put("code_q", 968, code_q)
     if code is not None:
-        call.put("code", 968, code)
+        call.put("code", 1064, code)
     if v_mean is not None:
-        call.put("v_mean", 1064, v_mean)
+        call.put("v_mean", 1160, v_mean)
     if sink_logit is not None:
-        call.put("sink_logit", 1160, sink_logit)
+        call.put("sink_logit", 1256, sink_logit)
     if k_scale is not None:
-        call.put("k_scale", 1256, k_scale)
+        call.put("k_scale", 1352, k_scale)
     if v_scale is not None:
-        call.put("v_scale", 1352, v_scale)
+        call.put("v_scale", 1448, v_scale)
     if query_start is not None:
-        call.put("query_start", 1448, query_start)
+        call.put("query_start", 1544, query_start)
     if key_start is not None:
-        call.put("key_start", 1544, key_start)
+        call.put("key_start", 1640, key_start)
     if query_len is not None:
-        call.put("query_len", 1640, query_len)
+        call.put("query_len", 1736, query_len)
     if key_len is not None:
-        call.put("key_len", 1736, key_len)
+        call.put("key_len", 1832, key_len)
     if page_table is not None:
-        call.put("page_table", 1832, page_table)
+        call.put("page_table", 1928, page_table)
     if cache_row is not None:
-        call.put("cache_row", 1928, cache_row)
+        call.put("cache_row", 2024, cache_row)
     if context_len is not None:
-        call.put("context_len", 2024, context_len)
+        call.put("context_len", 2120, context_len)
     o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
     if lse is not None:
         lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
             1)
     if index is not None:
-        index = None if index is False else call.out("index", 2120, index, lambda: (v_q[2][0],
+        index = None if index is False else call.out("index", 2216, index, lambda: (v_q[2][0],
             call.size("x", x), v_q[2][1], call.size("keep", keep)), 8)
     if index_count is not None:
-        index_count = None if index_count is False else call.out("index_count", 2216, index_count,
+        index_count = None if index_count is False else call.out("index_count", 2312, index_count,
             lambda: (v_q[2][0], call.size("x", x), v_q[2][1]), 8)
     if query_max:
-        call.scalar("q", 2312, query_max, "query_max")
+        call.scalar("q", 2408, query_max, "query_max")
     if key_max:
-        call.scalar("q", 2320, key_max, "key_max")
+        call.scalar("q", 2416, key_max, "key_max")
     if window_left:
-        call.scalar("q", 2328, window_left, "window_left")
+        call.scalar("q", 2424, window_left, "window_left")
     if window_right:
-        call.scalar("q", 2336, window_right, "window_right")
+        call.scalar("q", 2432, window_right, "window_right")
     if sink_keys:
-        call.scalar("q", 2344, sink_keys, "sink_keys")
+        call.scalar("q", 2440, sink_keys, "sink_keys")
     if lists:
-        call.scalar("q", 2352, lists, "lists")
+        call.scalar("q", 2448, lists, "lists")
     if count:
-        call.scalar("q", 2360, count, "count")
+        call.scalar("q", 2456, count, "count")
     if first_keys:
-        call.scalar("q", 2368, first_keys, "first_keys")
+        call.scalar("q", 2464, first_keys, "first_keys")
     if last_keys:
-        call.scalar("q", 2376, last_keys, "last_keys")
+        call.scalar("q", 2472, last_keys, "last_keys")
     if force_last:
-        call.scalar("q", 2384, force_last, "force_last")
+        call.scalar("q", 2480, force_last, "force_last")
     if pool_keys:
-        call.scalar("q", 2392, pool_keys, "pool_keys")
+        call.scalar("q", 2488, pool_keys, "pool_keys")
+    if index_step:
+        call.scalar("q", 2496, index_step, "index_step")
     if subset:
-        call.scalar("q", 2400, subset, "subset")
+        call.scalar("q", 2504, subset, "subset")
     if scale:
-        call.scalar("f", 2408, scale, "scale")
+        call.scalar("f", 2512, scale, "scale")
     if softcap:
-        call.scalar("f", 2412, softcap, "softcap")
+        call.scalar("f", 2516, softcap, "softcap")
     if index_scale:
-        call.scalar("f", 2416, index_scale, "index_scale")
+        call.scalar("f", 2520, index_scale, "index_scale")
     if ratio:
-        call.scalar("f", 2420, ratio, "ratio")
+        call.scalar("f", 2524, ratio, "ratio")
     if measure:
-        call.enum(2424, measure, "measure", SelectScore)
+        call.enum(2528, measure, "measure", SelectScore)
     if reduce:
-        call.enum(2428, reduce, "reduce", SelectReduce)
+        call.enum(2532, reduce, "reduce", SelectReduce)
     if causal:
-        call.scalar("i", 2432, causal, "causal")
+        call.scalar("i", 2536, causal, "causal")
     return call.run(o, lse, index, index_count)
 
 
@@ -3263,9 +3281,10 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
                    key_start=None, query_len=None, key_len=None, page_table=None, cache_row=None,
                    x=None, n=None, keep=None, columns=None, query_max=0, key_max=0, lists=0,
                    probe_rows=0, count=0, slash_count=0, slash_force_first=0, force_first=0,
-                   first_keys=0, last_keys=0, group_stride=0, scale=0.0, softcap=0.0, cover=0.0,
-                   skip_margin=0.0, kind=0, reduce=0, rule=0, forced_count=0, force_own=0,
-                   reversed=0, causal=0, block_rows=0, block_keys=0):
+                   force_previous=0, full_last=0, first_keys=0, last_keys=0, group_stride=0,
+                   scale=0.0, softcap=0.0, cover=0.0, threshold=0.0, skip_margin=0.0, kind=0,
+                   reduce=0, rule=0, forced_count=0, force_own=0, reversed=0, causal=0,
+                   block_rows=0, block_keys=0):
     """Attention over keys that a probe finds.
 
     BLOCKS: block_sum of x_probe_forward is the score of x_select_block.  Row block R holds the rows
@@ -3275,6 +3294,11 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
     LINES: diagonal_sum chooses distances too, slash_count of them.  x_select_line makes ranges of
     block_rows keys of them, for row blocks of as many rows; each row sees these and the columns.
     Each row also sees first_keys and last_keys of x_sparse_forward, in COLUMNS and LINES.
+
+    MEANS: with m_c the mean of the keys of block c, rounded to k's dtype, and R a row block,
+        w_Rc = sum over rows i of R of exp(scale q_i m_c), of blocks whose keys row i sees all
+    Row block R sees the blocks with w_Rc >= threshold * max_c w_Rc > 0, and those that are forced.
+    The last full_last row blocks of a sequence see every block.
 
     The probed rows of COLUMNS and LINES are `sample` at query_position, else the last probe_rows
     rows.  Row i is at position i + Lk - Lq.  reduce is over the heads of a list head.  Selection is
@@ -3286,7 +3310,8 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
 
     Errors name this operation, then the part that refuses, with that part's names of fields.
     Limits are those of the parts.  Workspace: theirs, the sums, and the lists that no output holds.
-    Sources: XAttention (2503.16428), SampleAttention (2406.15486), MInference (2407.02490).
+    Sources: XAttention (2503.16428), SampleAttention (2406.15486), MInference (2407.02490),
+    FlashPrefill (2603.06199).
 
     Example
       o = fovea.experimental.probed_forward(q, k, v)
@@ -3303,7 +3328,7 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
 
     Outputs on request, by True or an array
       lse: (b, h, s) f32: of the sum over what is seen
-      index: (b, x, n, keep) i32: the lists of BLOCKS and LINES; entries past `keep` are cut
+      index: (b, x, n, keep) i32: the lists of BLOCKS, LINES and MEANS; entries past `keep` are cut
       index_count: (b, x, n) i32: entries wanted, with index
       column: (b, x, columns) i32: the keys of COLUMNS and LINES; keys past `columns` are cut
       column_count: (b, x) i32: keys wanted, with column
@@ -3317,38 +3342,41 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
           BLOCKS
       key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row; of
           BLOCKS
-      query_len: (r) i32: rows in use; of BLOCKS
+      query_len: (r) i32: rows in use; of BLOCKS, and of MEANS without full_last
       key_len: (r) i32: keys in use
       page_table: (rows, pages) i32: pool page of each page of k and v; -1: absent
-      cache_row: (r) i32: row of page_table, or of k and v
+      cache_row: (r) i32: row of page_table, or of k and v; not of MEANS
 
     x, n, keep, columns: extents of new outputs that no input tells.
 
     Numbers
-      query_max: longest sequence of rows; 0: s; of BLOCKS
+      query_max: longest sequence of rows; 0: s; of BLOCKS and MEANS
       key_max: longest sequence of keys; 0: t, or pages * page
-      lists: list heads without outputs of lists, a divisor of h; 0: h
+      lists: list heads without outputs of lists, a divisor of h, of MEANS h; 0: h
       probe_rows: last rows that are probed, >= 1; without sample, of COLUMNS and LINES
       count: k of TOP_K, of blocks or of columns
       slash_count: distances that are chosen; of LINES
       slash_force_first: the first distances are forced and count; of LINES
       force_first: the first key blocks, or columns, are forced
+      force_previous: the key blocks before the own ones are forced; of MEANS
+      full_last: last row blocks that see all; of MEANS
       first_keys: first keys that are seen beside the lists; of COLUMNS and LINES
       last_keys: keys up to the row's own position that are seen beside them; the same
       group_stride: antidiagonals of x_probe_forward; 0: 1; of BLOCKS
       scale: of attention's scores and the probe's, > 0; 0: 1 / sqrt(d)
       softcap: of attention's scores; 0: none
       cover: share of the mass, of the TOP_P rules
+      threshold: share of the largest sum, > 0, <= 1; of MEANS
       skip_margin: in nats, as in x_sparse_forward; 0: none
-      kind: "blocks", "columns", "lines"
+      kind: "blocks", "columns", "lines", "means"
       reduce: fovea_x_probe_reduce
       rule: "top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"
       forced_count: 1: forced entries count for the rule
-      force_own: 1: key blocks of the row block's own positions are forced; of BLOCKS
+      force_own: 1: key blocks of the row block's own positions are forced; of BLOCKS and MEANS
       reversed: 1: of group_stride > 1, as in x_probe_forward
-      causal: 1: no key after a row's own position; LINES want it
+      causal: 1: no key after a row's own position; LINES and MEANS want it
       block_rows: rows of a row block, 1 .. 128; 0: 64
-      block_keys: keys of a key block, 1 .. 65536, of BLOCKS; 0: 64
+      block_keys: keys of a key block, 1 .. 65536, of BLOCKS and MEANS; 0: 64
     """
     if ctx_or_q.__class__ is Context and ctx is None:
         call = Call(ctx_or_q, _x_probed_forward)
@@ -3411,38 +3439,44 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
         call.scalar("q", 1880, slash_force_first, "slash_force_first")
     if force_first:
         call.scalar("q", 1888, force_first, "force_first")
+    if force_previous:
+        call.scalar("q", 1896, force_previous, "force_previous")
+    if full_last:
+        call.scalar("q", 1904, full_last, "full_last")
     if first_keys:
-        call.scalar("q", 1896, first_keys, "first_keys")
+        call.scalar("q", 1912, first_keys, "first_keys")
     if last_keys:
-        call.scalar("q", 1904, last_keys, "last_keys")
+        call.scalar("q", 1920, last_keys, "last_keys")
     if group_stride:
-        call.scalar("q", 1912, group_stride, "group_stride")
+        call.scalar("q", 1928, group_stride, "group_stride")
     if scale:
-        call.scalar("f", 1920, scale, "scale")
+        call.scalar("f", 1936, scale, "scale")
     if softcap:
-        call.scalar("f", 1924, softcap, "softcap")
+        call.scalar("f", 1940, softcap, "softcap")
     if cover:
-        call.scalar("f", 1928, cover, "cover")
+        call.scalar("f", 1944, cover, "cover")
+    if threshold:
+        call.scalar("f", 1948, threshold, "threshold")
     if skip_margin:
-        call.scalar("f", 1932, skip_margin, "skip_margin")
+        call.scalar("f", 1952, skip_margin, "skip_margin")
     if kind:
-        call.enum(1936, kind, "kind", ProbedKind)
+        call.enum(1956, kind, "kind", ProbedKind)
     if reduce:
-        call.scalar("i", 1940, reduce, "reduce")
+        call.scalar("i", 1960, reduce, "reduce")
     if rule:
-        call.enum(1944, rule, "rule", SelectRule)
+        call.enum(1964, rule, "rule", SelectRule)
     if forced_count:
-        call.scalar("i", 1948, forced_count, "forced_count")
+        call.scalar("i", 1968, forced_count, "forced_count")
     if force_own:
-        call.scalar("i", 1952, force_own, "force_own")
+        call.scalar("i", 1972, force_own, "force_own")
     if reversed:
-        call.scalar("i", 1956, reversed, "reversed")
+        call.scalar("i", 1976, reversed, "reversed")
     if causal:
-        call.scalar("i", 1960, causal, "causal")
+        call.scalar("i", 1980, causal, "causal")
     if block_rows:
-        call.scalar("i", 1964, block_rows, "block_rows")
+        call.scalar("i", 1984, block_rows, "block_rows")
     if block_keys:
-        call.scalar("i", 1968, block_keys, "block_keys")
+        call.scalar("i", 1988, block_keys, "block_keys")
     return call.run(o, lse, index, index_count, column, column_count)
 
 

@@ -1209,6 +1209,7 @@ class _indexed_forward(TypedDict, total=False):
     index_q: Array | None
     index_k: Array | None
     index_k_scale: Array | None
+    block_k: Array | None
     weight: Array | None
     code_q: Array | None
     code: Array | None
@@ -1236,6 +1237,7 @@ class _indexed_forward(TypedDict, total=False):
     last_keys: Int
     force_last: Int
     pool_keys: Int
+    index_step: Int
     subset: Int
     scale: Float
     softcap: Float
@@ -1399,14 +1401,17 @@ class _probed_forward(TypedDict, total=False):
     slash_count: Int
     slash_force_first: Int
     force_first: Int
+    force_previous: Int
+    full_last: Int
     first_keys: Int
     last_keys: Int
     group_stride: Int
     scale: Float
     softcap: Float
     cover: Float
+    threshold: Float
     skip_margin: Float
-    kind: Literal["blocks", "columns", "lines"] | ProbedKind | Int
+    kind: Literal["blocks", "columns", "lines", "means"] | ProbedKind | Int
     reduce: Int
     rule: (Literal["top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"] |
         SelectRule | Int)

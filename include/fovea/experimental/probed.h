@@ -12,7 +12,8 @@
  *    SampleAttention  kind COLUMNS, sample, query_position, rule TOP_P_GE, cover, last_keys, causal
  *    MInference       kind LINES, probe_rows, count, force_first, slash_count, slash_force_first,
  *                     forced_count, causal
- *    FlashPrefill     kind MEANS, threshold, force_first, force_previous, force_own, full_last, causal
+ *    FlashPrefill     kind MEANS, threshold, force_first, force_previous, force_own, full_last,
+ *                     causal
  *
  *  Extents of its own:
  *    samples = 2: rows of sample */

@@ -135,7 +135,8 @@ const X_SELECT_SCORE = (dot=FOVEA_X_SELECT_SCORE_DOT, relu_weighted=FOVEA_X_SELE
 const FOVEA_X_PROBED_KIND_BLOCKS = Int32(0)
 const FOVEA_X_PROBED_KIND_COLUMNS = Int32(1)
 const FOVEA_X_PROBED_KIND_LINES = Int32(2)
-const X_PROBED_KIND = (blocks=FOVEA_X_PROBED_KIND_BLOCKS, columns=FOVEA_X_PROBED_KIND_COLUMNS, lines=FOVEA_X_PROBED_KIND_LINES)
+const FOVEA_X_PROBED_KIND_MEANS = Int32(3)
+const X_PROBED_KIND = (blocks=FOVEA_X_PROBED_KIND_BLOCKS, columns=FOVEA_X_PROBED_KIND_COLUMNS, lines=FOVEA_X_PROBED_KIND_LINES, means=FOVEA_X_PROBED_KIND_MEANS)
 
 # What stands between two layers.
 const FOVEA_X_PROJECT_ACT_NONE = Int32(0)
@@ -1102,6 +1103,7 @@ struct XIndexedForwardParams
     index_q::Tensor
     index_k::Tensor
     index_k_scale::Tensor
+    block_k::Tensor
     weight::Tensor
     code_q::Tensor
     code::Tensor
@@ -1129,6 +1131,7 @@ struct XIndexedForwardParams
     last_keys::Int64
     force_last::Int64
     pool_keys::Int64
+    index_step::Int64
     subset::Int64
     scale::Float32
     softcap::Float32
@@ -1226,12 +1229,15 @@ struct XProbedForwardParams
     slash_count::Int64
     slash_force_first::Int64
     force_first::Int64
+    force_previous::Int64
+    full_last::Int64
     first_keys::Int64
     last_keys::Int64
     group_stride::Int64
     scale::Float32
     softcap::Float32
     cover::Float32
+    threshold::Float32
     skip_margin::Float32
     kind::Int32
     reduce::Int32
@@ -1242,7 +1248,6 @@ struct XProbedForwardParams
     causal::Int32
     block_rows::Int32
     block_keys::Int32
-    reserved::Int32
 end
 
 # fovea_x_nsa_forward_params

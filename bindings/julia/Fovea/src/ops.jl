@@ -3833,10 +3833,18 @@ ones among them, with
 k = max(count, floor(ratio \\* keys that the window lets the row see), `force_last`).
 Equal scores: the lower key first.  Rows past `query_len` are neither read nor written.
 
+With `index_step` n the index has a key for each block of n keys: block c is the keys [c n, (c + 1)
+n) of a sequence.  Row i at position p sees blocks whose keys are all at p or before.  Its list
+has the k best of these, and the tail behind them: block floor((p + 1) / n), whose keys up to p
+are seen.  k = max(count, `force_last`), and `index_count` counts the tail too.
+`block_k` holds floor(keys / n) + 1 blocks of a sequence or more, keys being the most that it has.
+Values of incomplete blocks do not count.  With `page_table` `block_k` is not paged, and has a row
+for each row of the table.
+
 Errors name this operation, then the part that refuses, with that part's names of fields.
 Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
 Sources: DSA (2512.02556), MiniMax Sparse Attention (2606.13392), SparQ (2312.04985), Loki
-(2406.02542), HashAttention (2412.14468).
+(2406.02542), HashAttention (2412.14468); QSA of Qwen3.8-Flash-Next.
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
@@ -3844,9 +3852,10 @@ Sizes are Julia's, fastest first.
 - `v`: (e, g, t, rows) or paged (e, g, page, pool) as q or e4m3 e5m2 i8
 - `o`: output, (e, h, s, b) as q or f32
 - `lse`: output, (s, h, b) f32: of the sum over the list
-- `index_q`: (`index_width`, `index_heads`, s, b) f32 f16 bf16 e4m3: with `index_k`; absent: q
+- `index_q`: (`index_width`, `index_heads`, s, b) f32 f16 bf16 e4m3: with `index_k` or `block_k`; absent: q
 - `index_k`: (`index_width`, `index_keys`, t, rows) or paged (`index_width`, `index_keys`, page, pool) f32 f16 bf16 e4m3 e5m2 i8
 - `index_k_scale`: (`index_groups`, `index_keys`, t, rows) or paged (`index_groups`, `index_keys`, page, pool) f32: of codes in `index_k`
+- `block_k`: (`index_width`, `index_keys`, blocks, rows) f32 f16 bf16: in place of `index_k`: a key for each block of `index_step` keys
 - `weight`: (`index_heads`, s, b) f32: of `RELU_WEIGHTED`
 - `code_q`: (`code_words`, `index_heads`, s, b) i32: of HAMMING
 - `code`: (`code_words`, `index_keys`, t, rows) or paged (`code_words`, `index_keys`, page, pool) i32: of HAMMING
@@ -3874,6 +3883,7 @@ Sizes are Julia's, fastest first.
 - `last_keys`: keys up to the row's own position that are seen beside it
 - `force_last`: the last keys (or blocks) that the row sees are in the list
 - `pool_keys`: keys of a block that is selected as a whole, 1 .. 128; 0: keys
+- `index_step`: keys of a block of `block_k`, 1 .. 128; with it causal is 1, the other windows, `first_keys`, `last_keys`, `pool_keys` and ratio are 0, and `key_start`, `context_len` and `v_mean` absent
 - `subset`: columns of SUBSET, 1 .. `index_width`
 - `scale`: of attention's scores, > 0; 0: 1 / sqrt(d)
 - `softcap`: of attention's scores; 0: none
@@ -3884,19 +3894,20 @@ Sizes are Julia's, fastest first.
 - `causal`: 1: `window_right` = 1
 """
 function x_indexed_forward(ctx::Target, q, k, v;
-    o=true, lse=false, index_q=nothing, index_k=nothing, index_k_scale=nothing, weight=nothing,
-    code_q=nothing, code=nothing, v_mean=nothing, sink_logit=nothing, k_scale=nothing,
-    v_scale=nothing, query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing,
-    page_table=nothing, cache_row=nothing, context_len=nothing, index=nothing, index_count=nothing,
-    query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0, lists=0, count=0,
-    first_keys=0, last_keys=0, force_last=0, pool_keys=0, subset=0, scale=0, softcap=0,
-    index_scale=0, ratio=0, measure=0, reduce=0, causal=false)
+    o=true, lse=false, index_q=nothing, index_k=nothing, index_k_scale=nothing, block_k=nothing,
+    weight=nothing, code_q=nothing, code=nothing, v_mean=nothing, sink_logit=nothing,
+    k_scale=nothing, v_scale=nothing, query_start=nothing, key_start=nothing, query_len=nothing,
+    key_len=nothing, page_table=nothing, cache_row=nothing, context_len=nothing, index=nothing,
+    index_count=nothing, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
+    lists=0, count=0, first_keys=0, last_keys=0, force_last=0, pool_keys=0, index_step=0, subset=0,
+    scale=0, softcap=0, index_scale=0, ratio=0, measure=0, reduce=0, causal=false)
     in_q = needed(ctx, "x_indexed_forward", "q", q)
     in_k = needed(ctx, "x_indexed_forward", "k", k)
     in_v = needed(ctx, "x_indexed_forward", "v", v)
     in_index_q = whole(ctx, "x_indexed_forward", "index_q", index_q)
     in_index_k = whole(ctx, "x_indexed_forward", "index_k", index_k)
     in_index_k_scale = whole(ctx, "x_indexed_forward", "index_k_scale", index_k_scale)
+    in_block_k = whole(ctx, "x_indexed_forward", "block_k", block_k)
     in_weight = whole(ctx, "x_indexed_forward", "weight", weight)
     in_code_q = whole(ctx, "x_indexed_forward", "code_q", code_q)
     in_code = whole(ctx, "x_indexed_forward", "code", code)
@@ -3919,10 +3930,10 @@ function x_indexed_forward(ctx::Target, q, k, v;
         () -> ())
     out_index_count = output(ctx, index_count, q, Int32,
         () -> ())
-    GC.@preserve(in_q, in_k, in_v, out_o, out_lse, in_index_q, in_index_k, in_index_k_scale, in_weight,
-        in_code_q, in_code, in_v_mean, in_sink_logit, in_k_scale, in_v_scale, in_query_start,
-        in_key_start, in_query_len, in_key_len, in_page_table, in_cache_row, in_context_len,
-        out_index, out_index_count, begin
+    GC.@preserve(in_q, in_k, in_v, out_o, out_lse, in_index_q, in_index_k, in_index_k_scale, in_block_k,
+        in_weight, in_code_q, in_code, in_v_mean, in_sink_logit, in_k_scale, in_v_scale,
+        in_query_start, in_key_start, in_query_len, in_key_len, in_page_table, in_cache_row,
+        in_context_len, out_index, out_index_count, begin
         params = XIndexedForwardParams(sizeof(XIndexedForwardParams),
             tensor(ctx, "x_indexed_forward", "q", in_q),
             tensor(ctx, "x_indexed_forward", "k", in_k),
@@ -3932,6 +3943,7 @@ function x_indexed_forward(ctx::Target, q, k, v;
             tensor(ctx, "x_indexed_forward", "index_q", in_index_q),
             tensor(ctx, "x_indexed_forward", "index_k", in_index_k),
             tensor(ctx, "x_indexed_forward", "index_k_scale", in_index_k_scale),
+            tensor(ctx, "x_indexed_forward", "block_k", in_block_k),
             tensor(ctx, "x_indexed_forward", "weight", in_weight),
             tensor(ctx, "x_indexed_forward", "code_q", in_code_q),
             tensor(ctx, "x_indexed_forward", "code", in_code),
@@ -3959,6 +3971,7 @@ function x_indexed_forward(ctx::Target, q, k, v;
             number(Int64, "x_indexed_forward: last_keys", last_keys),
             number(Int64, "x_indexed_forward: force_last", force_last),
             number(Int64, "x_indexed_forward: pool_keys", pool_keys),
+            number(Int64, "x_indexed_forward: index_step", index_step),
             number(Int64, "x_indexed_forward: subset", subset),
             number(Float32, "x_indexed_forward: scale", scale),
             number(Float32, "x_indexed_forward: softcap", softcap),
@@ -4170,6 +4183,13 @@ LINES: `diagonal_sum` chooses distances too, `slash_count` of them.  `x_select_l
 `block_rows` keys of them, for row blocks of as many rows; each row sees these and the columns.
 Each row also sees `first_keys` and `last_keys` of `x_sparse_forward`, in COLUMNS and LINES.
 
+MEANS: with `m_c` the mean of the keys of block c, rounded to k's dtype, and R a row block,
+
+        w_Rc = sum over rows i of R of exp(scale q_i m_c), of blocks whose keys row i sees all
+
+Row block R sees the blocks with `w_Rc` >= threshold \\* `max_c` `w_Rc` > 0, and those that are forced.
+The last `full_last` row blocks of a sequence see every block.
+
 The probed rows of COLUMNS and LINES are `sample` at `query_position`, else the last `probe_rows`
 rows.  Row i is at position i + Lk - Lq.  reduce is over the heads of a list head.  Selection is
 `x_select_block`'s, with its order and ties, by rule `TOP_K` or a `TOP_P` one; of COLUMNS and LINES it
@@ -4180,7 +4200,8 @@ rows of q no list is written.
 
 Errors name this operation, then the part that refuses, with that part's names of fields.
 Limits are those of the parts.  Workspace: theirs, the sums, and the lists that no output holds.
-Sources: XAttention (2503.16428), SampleAttention (2406.15486), MInference (2407.02490).
+Sources: XAttention (2503.16428), SampleAttention (2406.15486), MInference (2407.02490),
+FlashPrefill (2603.06199).
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
@@ -4194,47 +4215,51 @@ Sizes are Julia's, fastest first.
 - `sink_logit`: (h) f32: a learned term of the denominator
 - `query_start`: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1; of BLOCKS
 - `key_start`: (r+1) i32: first packed key of each sequence; not with `page_table` or `cache_row`; of BLOCKS
-- `query_len`: (r) i32: rows in use; of BLOCKS
+- `query_len`: (r) i32: rows in use; of BLOCKS, and of MEANS without `full_last`
 - `key_len`: (r) i32: keys in use
 - `page_table`: (pages, rows) i32: pool page of each page of k and v; -1: absent
-- `cache_row`: (r) i32: row of `page_table`, or of k and v
-- `index`: output, (keep, n, x, b) i32: the lists of BLOCKS and LINES; entries past `keep` are cut
+- `cache_row`: (r) i32: row of `page_table`, or of k and v; not of MEANS
+- `index`: output, (keep, n, x, b) i32: the lists of BLOCKS, LINES and MEANS; entries past `keep` are cut
 - `index_count`: output, (n, x, b) i32: entries wanted, with index
 - `column`: output, (columns, x, b) i32: the keys of COLUMNS and LINES; keys past `columns` are cut
 - `column_count`: output, (x, b) i32: keys wanted, with column
-- `query_max`: longest sequence of rows; 0: s; of BLOCKS
+- `query_max`: longest sequence of rows; 0: s; of BLOCKS and MEANS
 - `key_max`: longest sequence of keys; 0: t, or pages \\* page
-- `lists`: list heads without outputs of lists, a divisor of h; 0: h
+- `lists`: list heads without outputs of lists, a divisor of h, of MEANS h; 0: h
 - `probe_rows`: last rows that are probed, >= 1; without sample, of COLUMNS and LINES
 - `count`: k of `TOP_K`, of blocks or of columns
 - `slash_count`: distances that are chosen; of LINES
 - `slash_force_first`: the first distances are forced and count; of LINES
 - `force_first`: the first key blocks, or columns, are forced
+- `force_previous`: the key blocks before the own ones are forced; of MEANS
+- `full_last`: last row blocks that see all; of MEANS
 - `first_keys`: first keys that are seen beside the lists; of COLUMNS and LINES
 - `last_keys`: keys up to the row's own position that are seen beside them; the same
 - `group_stride`: antidiagonals of `x_probe_forward`; 0: 1; of BLOCKS
 - `scale`: of attention's scores and the probe's, > 0; 0: 1 / sqrt(d)
 - `softcap`: of attention's scores; 0: none
 - `cover`: share of the mass, of the `TOP_P` rules
+- `threshold`: share of the largest sum, > 0, <= 1; of MEANS
 - `skip_margin`: in nats, as in `x_sparse_forward`; 0: none
 - `kind`: a number or `:name` of `fovea_x_probed_kind`
 - `reduce`: `fovea_x_probe_reduce`
 - `rule`: a number or `:name` of `fovea_x_select_rule`
 - `forced_count`: 1: forced entries count for the rule
-- `force_own`: 1: key blocks of the row block's own positions are forced; of BLOCKS
+- `force_own`: 1: key blocks of the row block's own positions are forced; of BLOCKS and MEANS
 - `reversed`: 1: of `group_stride` > 1, as in `x_probe_forward`
-- `causal`: 1: no key after a row's own position; LINES want it
+- `causal`: 1: no key after a row's own position; LINES and MEANS want it
 - `block_rows`: rows of a row block, 1 .. 128; 0: 64
-- `block_keys`: keys of a key block, 1 .. 65536, of BLOCKS; 0: 64
+- `block_keys`: keys of a key block, 1 .. 65536, of BLOCKS and MEANS; 0: 64
 """
 function x_probed_forward(ctx::Target, q, k, v;
     o=true, lse=false, sample=nothing, query_position=nothing, cover_head=nothing,
     sink_logit=nothing, query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing,
     page_table=nothing, cache_row=nothing, index=nothing, index_count=nothing, column=nothing,
     column_count=false, query_max=0, key_max=0, lists=0, probe_rows=0, count=0, slash_count=0,
-    slash_force_first=0, force_first=0, first_keys=0, last_keys=0, group_stride=0, scale=0,
-    softcap=0, cover=0, skip_margin=0, kind=0, reduce=0, rule=0, forced_count=false,
-    force_own=false, reversed=false, causal=false, block_rows=0, block_keys=0)
+    slash_force_first=0, force_first=0, force_previous=0, full_last=0, first_keys=0, last_keys=0,
+    group_stride=0, scale=0, softcap=0, cover=0, threshold=0, skip_margin=0, kind=0, reduce=0,
+    rule=0, forced_count=false, force_own=false, reversed=false, causal=false, block_rows=0,
+    block_keys=0)
     in_q = needed(ctx, "x_probed_forward", "q", q)
     in_k = needed(ctx, "x_probed_forward", "k", k)
     in_v = needed(ctx, "x_probed_forward", "v", v)
@@ -4291,12 +4316,15 @@ function x_probed_forward(ctx::Target, q, k, v;
             number(Int64, "x_probed_forward: slash_count", slash_count),
             number(Int64, "x_probed_forward: slash_force_first", slash_force_first),
             number(Int64, "x_probed_forward: force_first", force_first),
+            number(Int64, "x_probed_forward: force_previous", force_previous),
+            number(Int64, "x_probed_forward: full_last", full_last),
             number(Int64, "x_probed_forward: first_keys", first_keys),
             number(Int64, "x_probed_forward: last_keys", last_keys),
             number(Int64, "x_probed_forward: group_stride", group_stride),
             number(Float32, "x_probed_forward: scale", scale),
             number(Float32, "x_probed_forward: softcap", softcap),
             number(Float32, "x_probed_forward: cover", cover),
+            number(Float32, "x_probed_forward: threshold", threshold),
             number(Float32, "x_probed_forward: skip_margin", skip_margin),
             enumerated(X_PROBED_KIND, "x_probed_forward: kind", kind),
             number(Int32, "x_probed_forward: reduce", reduce),
@@ -4306,8 +4334,7 @@ function x_probed_forward(ctx::Target, q, k, v;
             number(Int32, "x_probed_forward: reversed", reversed),
             number(Int32, "x_probed_forward: causal", causal),
             number(Int32, "x_probed_forward: block_rows", block_rows),
-            number(Int32, "x_probed_forward: block_keys", block_keys),
-            0)
+            number(Int32, "x_probed_forward: block_keys", block_keys))
         done = launch(ctx, fovea_x_probed_forward, fovea_x_probed_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:o), out_o), named(Val(:lse), out_lse), named(Val(:index), out_index), named(Val(:index_count), out_index_count), named(Val(:column), out_column), named(Val(:column_count), out_column_count)))

@@ -209,6 +209,7 @@ c_enum! {
     FOVEA_X_PROBED_KIND_BLOCKS: BLOCKS = 0, "sums over row blocks and key blocks, of all rows";
     FOVEA_X_PROBED_KIND_COLUMNS: COLUMNS = 1, "sums over the probed rows, of each key";
     FOVEA_X_PROBED_KIND_LINES: LINES = 2, "the same, and of each distance behind the row";
+    FOVEA_X_PROBED_KIND_MEANS: MEANS = 3, "sums over row blocks of what all rows give the mean of each key block's keys";
 }
 
 c_enum! {
@@ -1591,57 +1592,67 @@ c_struct! {
     /// k = max(count, floor(ratio * keys that the window lets the row see), force_last).
     /// Equal scores: the lower key first.  Rows past query_len are neither read nor written.
     ///
+    /// With index_step n the index has a key for each block of n keys: block c is the keys [c n, (c + 1)
+    /// n) of a sequence.  Row i at position p sees blocks whose keys are all at p or before.  Its list
+    /// has the k best of these, and the tail behind them: block floor((p + 1) / n), whose keys up to p
+    /// are seen.  k = max(count, force_last), and index_count counts the tail too.
+    /// block_k holds floor(keys / n) + 1 blocks of a sequence or more, keys being the most that it has.
+    /// Values of incomplete blocks do not count.  With page_table block_k is not paged, and has a row
+    /// for each row of the table.
+    ///
     /// Errors name this operation, then the part that refuses, with that part's names of fields.
     /// Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
     /// Sources: DSA (2512.02556), MiniMax Sparse Attention (2606.13392), SparQ (2312.04985), Loki
-    /// (2406.02542), HashAttention (2412.14468).
+    /// (2406.02542), HashAttention (2412.14468); QSA of Qwen3.8-Flash-Next.
     /// ```
-    fovea_x_indexed_forward_params: 2440 bytes;
+    fovea_x_indexed_forward_params: 2544 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_indexed_forward_params)";
     q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
     k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8";
     v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8";
     o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
     lse: fovea_tensor = 392, "`(b, h, s)` f32: of the sum over the list";
-    index_q: fovea_tensor = 488, "`(b, s, index_heads, index_width)` f32 f16 bf16 e4m3: with index_k; absent: q";
+    index_q: fovea_tensor = 488, "`(b, s, index_heads, index_width)` f32 f16 bf16 e4m3: with index_k or block_k; absent: q";
     index_k: fovea_tensor = 584, "`(rows, t, index_keys, index_width) or paged (pool, page, index_keys, index_width)` f32 f16 bf16 e4m3 e5m2 i8";
     index_k_scale: fovea_tensor = 680, "`(rows, t, index_keys, index_groups) or paged (pool, page, index_keys, index_groups)` f32: of codes in index_k";
-    weight: fovea_tensor = 776, "`(b, s, index_heads)` f32: of RELU_WEIGHTED";
-    code_q: fovea_tensor = 872, "`(b, s, index_heads, code_words)` i32: of HAMMING";
-    code: fovea_tensor = 968, "`(rows, t, index_keys, code_words) or paged (pool, page, index_keys, code_words)` i32: of HAMMING";
-    v_mean: fovea_tensor = 1064, "`(b, h, e)` as q: the mean of the values of each sequence; of DOT and SUBSET without pool_keys, not packed";
-    sink_logit: fovea_tensor = 1160, "`(h)` f32: a learned term of the denominator";
-    k_scale: fovea_tensor = 1256, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as in attention_forward";
-    v_scale: fovea_tensor = 1352, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: the same of v";
-    query_start: fovea_tensor = 1448, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
-    key_start: fovea_tensor = 1544, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
-    query_len: fovea_tensor = 1640, "`(r)` i32: rows in use";
-    key_len: fovea_tensor = 1736, "`(r)` i32: keys in use";
-    page_table: fovea_tensor = 1832, "`(rows, pages)` i32: pool page of each page of k, v and the index's keys; -1: absent";
-    cache_row: fovea_tensor = 1928, "`(r)` i32: row of page_table, or of k and v";
-    context_len: fovea_tensor = 2024, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
-    index: fovea_tensor = 2120, "`(b, x, s, keep)` i32: the lists, as x_select_token writes them; keys past `keep` are cut";
-    index_count: fovea_tensor = 2216, "`(b, x, s)` i32: keys wanted, with index";
-    query_max: i64 = 2312, "longest sequence of rows; 0: s";
-    key_max: i64 = 2320, "longest sequence of keys; 0: t, or pages * page";
-    window_left: i64 = 2328, "keys seen to the left, the row's own position counted; 0: all";
-    window_right: i64 = 2336, "keys seen to the right, the same; 0: all, 1: none";
-    sink_keys: i64 = 2344, "keys at positions below this stay visible through window_left";
-    lists: i64 = 2352, "list heads without index, a divisor of h; 0: index_heads without reduce, else 1";
-    count: i64 = 2360, "keys, or blocks of pool_keys, in a list";
-    first_keys: i64 = 2368, "first keys that are seen beside the list";
-    last_keys: i64 = 2376, "keys up to the row's own position that are seen beside it";
-    force_last: i64 = 2384, "the last keys (or blocks) that the row sees are in the list";
-    pool_keys: i64 = 2392, "keys of a block that is selected as a whole, 1 .. 128; 0: keys";
-    subset: i64 = 2400, "columns of SUBSET, 1 .. index_width";
-    scale: f32 = 2408, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
-    softcap: f32 = 2412, "of attention's scores; 0: none";
-    index_scale: f32 = 2416, r"of the index's, \> 0; 0: 1 / sqrt(index_width), for HAMMING 1";
-    ratio: f32 = 2420, "share of the keys that a row sees; not with pool_keys";
-    measure: i32 = 2424, "The fovea_x_select_score.";
-    reduce: i32 = 2428, "The fovea_x_select_reduce.";
-    causal: i32 = 2432, "1: window_right = 1";
-    reserved: i32 = 2436, "0";
+    block_k: fovea_tensor = 776, "`(rows, blocks, index_keys, index_width)` f32 f16 bf16: in place of index_k: a key for each block of index_step keys";
+    weight: fovea_tensor = 872, "`(b, s, index_heads)` f32: of RELU_WEIGHTED";
+    code_q: fovea_tensor = 968, "`(b, s, index_heads, code_words)` i32: of HAMMING";
+    code: fovea_tensor = 1064, "`(rows, t, index_keys, code_words) or paged (pool, page, index_keys, code_words)` i32: of HAMMING";
+    v_mean: fovea_tensor = 1160, "`(b, h, e)` as q: the mean of the values of each sequence; of DOT and SUBSET without pool_keys, not packed";
+    sink_logit: fovea_tensor = 1256, "`(h)` f32: a learned term of the denominator";
+    k_scale: fovea_tensor = 1352, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as in attention_forward";
+    v_scale: fovea_tensor = 1448, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: the same of v";
+    query_start: fovea_tensor = 1544, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 1640, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+    query_len: fovea_tensor = 1736, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 1832, "`(r)` i32: keys in use";
+    page_table: fovea_tensor = 1928, "`(rows, pages)` i32: pool page of each page of k, v and the index's keys; -1: absent";
+    cache_row: fovea_tensor = 2024, "`(r)` i32: row of page_table, or of k and v";
+    context_len: fovea_tensor = 2120, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
+    index: fovea_tensor = 2216, "`(b, x, s, keep)` i32: the lists, as x_select_token writes them; keys past `keep` are cut";
+    index_count: fovea_tensor = 2312, "`(b, x, s)` i32: keys wanted, with index";
+    query_max: i64 = 2408, "longest sequence of rows; 0: s";
+    key_max: i64 = 2416, "longest sequence of keys; 0: t, or pages * page";
+    window_left: i64 = 2424, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 2432, "keys seen to the right, the same; 0: all, 1: none";
+    sink_keys: i64 = 2440, "keys at positions below this stay visible through window_left";
+    lists: i64 = 2448, "list heads without index, a divisor of h; 0: index_heads without reduce, else 1";
+    count: i64 = 2456, "keys, or blocks of pool_keys, in a list";
+    first_keys: i64 = 2464, "first keys that are seen beside the list";
+    last_keys: i64 = 2472, "keys up to the row's own position that are seen beside it";
+    force_last: i64 = 2480, "the last keys (or blocks) that the row sees are in the list";
+    pool_keys: i64 = 2488, "keys of a block that is selected as a whole, 1 .. 128; 0: keys";
+    index_step: i64 = 2496, "keys of a block of block_k, 1 .. 128; with it causal is 1, the other windows, first_keys, last_keys, pool_keys and ratio are 0, and key_start, context_len and v_mean absent";
+    subset: i64 = 2504, "columns of SUBSET, 1 .. index_width";
+    scale: f32 = 2512, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+    softcap: f32 = 2516, "of attention's scores; 0: none";
+    index_scale: f32 = 2520, r"of the index's, \> 0; 0: 1 / sqrt(index_width), for HAMMING 1";
+    ratio: f32 = 2524, "share of the keys that a row sees; not with pool_keys";
+    measure: i32 = 2528, "The fovea_x_select_score.";
+    reduce: i32 = 2532, "The fovea_x_select_reduce.";
+    causal: i32 = 2536, "1: window_right = 1";
+    reserved: i32 = 2540, "0";
 }
 
 c_struct! {
@@ -1738,6 +1749,11 @@ c_struct! {
     /// block_rows keys of them, for row blocks of as many rows; each row sees these and the columns.
     /// Each row also sees first_keys and last_keys of x_sparse_forward, in COLUMNS and LINES.
     ///
+    /// MEANS: with m_c the mean of the keys of block c, rounded to k's dtype, and R a row block,
+    ///     w_Rc = sum over rows i of R of exp(scale q_i m_c), of blocks whose keys row i sees all
+    /// Row block R sees the blocks with w_Rc >= threshold * max_c w_Rc > 0, and those that are forced.
+    /// The last full_last row blocks of a sequence see every block.
+    ///
     /// The probed rows of COLUMNS and LINES are `sample` at query_position, else the last probe_rows
     /// rows.  Row i is at position i + Lk - Lq.  reduce is over the heads of a list head.  Selection is
     /// x_select_block's, with its order and ties, by rule TOP_K or a TOP_P one; of COLUMNS and LINES it
@@ -1748,9 +1764,10 @@ c_struct! {
     ///
     /// Errors name this operation, then the part that refuses, with that part's names of fields.
     /// Limits are those of the parts.  Workspace: theirs, the sums, and the lists that no output holds.
-    /// Sources: XAttention (2503.16428), SampleAttention (2406.15486), MInference (2407.02490).
+    /// Sources: XAttention (2503.16428), SampleAttention (2406.15486), MInference (2407.02490),
+    /// FlashPrefill (2603.06199).
     /// ```
-    fovea_x_probed_forward_params: 1976 bytes;
+    fovea_x_probed_forward_params: 1992 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_probed_forward_params)";
     q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
     k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
@@ -1763,39 +1780,41 @@ c_struct! {
     sink_logit: fovea_tensor = 776, "`(h)` f32: a learned term of the denominator";
     query_start: fovea_tensor = 872, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1; of BLOCKS";
     key_start: fovea_tensor = 968, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row; of BLOCKS";
-    query_len: fovea_tensor = 1064, "`(r)` i32: rows in use; of BLOCKS";
+    query_len: fovea_tensor = 1064, "`(r)` i32: rows in use; of BLOCKS, and of MEANS without full_last";
     key_len: fovea_tensor = 1160, "`(r)` i32: keys in use";
     page_table: fovea_tensor = 1256, "`(rows, pages)` i32: pool page of each page of k and v; -1: absent";
-    cache_row: fovea_tensor = 1352, "`(r)` i32: row of page_table, or of k and v";
-    index: fovea_tensor = 1448, "`(b, x, n, keep)` i32: the lists of BLOCKS and LINES; entries past `keep` are cut";
+    cache_row: fovea_tensor = 1352, "`(r)` i32: row of page_table, or of k and v; not of MEANS";
+    index: fovea_tensor = 1448, "`(b, x, n, keep)` i32: the lists of BLOCKS, LINES and MEANS; entries past `keep` are cut";
     index_count: fovea_tensor = 1544, "`(b, x, n)` i32: entries wanted, with index";
     column: fovea_tensor = 1640, "`(b, x, columns)` i32: the keys of COLUMNS and LINES; keys past `columns` are cut";
     column_count: fovea_tensor = 1736, "`(b, x)` i32: keys wanted, with column";
-    query_max: i64 = 1832, "longest sequence of rows; 0: s; of BLOCKS";
+    query_max: i64 = 1832, "longest sequence of rows; 0: s; of BLOCKS and MEANS";
     key_max: i64 = 1840, "longest sequence of keys; 0: t, or pages * page";
-    lists: i64 = 1848, "list heads without outputs of lists, a divisor of h; 0: h";
+    lists: i64 = 1848, "list heads without outputs of lists, a divisor of h, of MEANS h; 0: h";
     probe_rows: i64 = 1856, r"last rows that are probed, \>= 1; without sample, of COLUMNS and LINES";
     count: i64 = 1864, "k of TOP_K, of blocks or of columns";
     slash_count: i64 = 1872, "distances that are chosen; of LINES";
     slash_force_first: i64 = 1880, "the first distances are forced and count; of LINES";
     force_first: i64 = 1888, "the first key blocks, or columns, are forced";
-    first_keys: i64 = 1896, "first keys that are seen beside the lists; of COLUMNS and LINES";
-    last_keys: i64 = 1904, "keys up to the row's own position that are seen beside them; the same";
-    group_stride: i64 = 1912, "antidiagonals of x_probe_forward; 0: 1; of BLOCKS";
-    scale: f32 = 1920, r"of attention's scores and the probe's, \> 0; 0: 1 / sqrt(d)";
-    softcap: f32 = 1924, "of attention's scores; 0: none";
-    cover: f32 = 1928, "share of the mass, of the TOP_P rules";
-    skip_margin: f32 = 1932, "in nats, as in x_sparse_forward; 0: none";
-    kind: i32 = 1936, "The fovea_x_probed_kind.";
-    reduce: i32 = 1940, "fovea_x_probe_reduce";
-    rule: i32 = 1944, "The fovea_x_select_rule.";
-    forced_count: i32 = 1948, "1: forced entries count for the rule";
-    force_own: i32 = 1952, "1: key blocks of the row block's own positions are forced; of BLOCKS";
-    reversed: i32 = 1956, r"1: of group_stride \> 1, as in x_probe_forward";
-    causal: i32 = 1960, "1: no key after a row's own position; LINES want it";
-    block_rows: i32 = 1964, "rows of a row block, 1 .. 128; 0: 64";
-    block_keys: i32 = 1968, "keys of a key block, 1 .. 65536, of BLOCKS; 0: 64";
-    reserved: i32 = 1972, "0";
+    force_previous: i64 = 1896, "the key blocks before the own ones are forced; of MEANS";
+    full_last: i64 = 1904, "last row blocks that see all; of MEANS";
+    first_keys: i64 = 1912, "first keys that are seen beside the lists; of COLUMNS and LINES";
+    last_keys: i64 = 1920, "keys up to the row's own position that are seen beside them; the same";
+    group_stride: i64 = 1928, "antidiagonals of x_probe_forward; 0: 1; of BLOCKS";
+    scale: f32 = 1936, r"of attention's scores and the probe's, \> 0; 0: 1 / sqrt(d)";
+    softcap: f32 = 1940, "of attention's scores; 0: none";
+    cover: f32 = 1944, "share of the mass, of the TOP_P rules";
+    threshold: f32 = 1948, r"share of the largest sum, \> 0, \<= 1; of MEANS";
+    skip_margin: f32 = 1952, "in nats, as in x_sparse_forward; 0: none";
+    kind: i32 = 1956, "The fovea_x_probed_kind.";
+    reduce: i32 = 1960, "fovea_x_probe_reduce";
+    rule: i32 = 1964, "The fovea_x_select_rule.";
+    forced_count: i32 = 1968, "1: forced entries count for the rule";
+    force_own: i32 = 1972, "1: key blocks of the row block's own positions are forced; of BLOCKS and MEANS";
+    reversed: i32 = 1976, r"1: of group_stride \> 1, as in x_probe_forward";
+    causal: i32 = 1980, "1: no key after a row's own position; LINES and MEANS want it";
+    block_rows: i32 = 1984, "rows of a row block, 1 .. 128; 0: 64";
+    block_keys: i32 = 1988, "keys of a key block, 1 .. 65536, of BLOCKS and MEANS; 0: 64";
 }
 
 c_struct! {
@@ -2140,13 +2159,13 @@ c_struct! {
     struct_size: usize = 0, "sizeof(fovea_x_recipe), set by the caller";
     name: *const c_char = 8, r#""streamingllm": what the functions below take"#;
     title: *const c_char = 16, r#""StreamingLLM": as its paper writes it"#;
-    paper: *const c_char = 24, r#"arXiv number, "2309.17453""#;
+    paper: *const c_char = 24, r#"arXiv number, "2309.17453"; without a paper the model"#;
     operation: *const c_char = 32, r#"that runs it, "attention_forward""#;
     backward: *const c_char = 40, r#"that trains it, "attention_backward"; "": none"#;
     numbers: *const c_char = 48, r#"that apply writes, "causal=1 sink_keys=4 window_left=2000""#;
     needs: *const c_char = 56, r#"fields that the caller gives too, "head_window"; spaces between"#;
     words: *const c_char = 64, "what it does here, and what it does not";
-    year: i64 = 72, "of the paper";
+    year: i64 = 72, "of the paper or the model";
 }
 
 c_struct! {

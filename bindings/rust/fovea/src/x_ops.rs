@@ -1104,10 +1104,18 @@ op! {
     /// k = max(count, floor(ratio * keys that the window lets the row see), force_last).
     /// Equal scores: the lower key first.  Rows past query_len are neither read nor written.
     ///
+    /// With index_step n the index has a key for each block of n keys: block c is the keys [c n, (c + 1)
+    /// n) of a sequence.  Row i at position p sees blocks whose keys are all at p or before.  Its list
+    /// has the k best of these, and the tail behind them: block floor((p + 1) / n), whose keys up to p
+    /// are seen.  k = max(count, force_last), and index_count counts the tail too.
+    /// block_k holds floor(keys / n) + 1 blocks of a sequence or more, keys being the most that it has.
+    /// Values of incomplete blocks do not count.  With page_table block_k is not paged, and has a row
+    /// for each row of the table.
+    ///
     /// Errors name this operation, then the part that refuses, with that part's names of fields.
     /// Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
     /// Sources: DSA (2512.02556), MiniMax Sparse Attention (2606.13392), SparQ (2312.04985), Loki
-    /// (2406.02542), HashAttention (2412.14468).
+    /// (2406.02542), HashAttention (2412.14468); QSA of Qwen3.8-Flash-Next.
     /// ```
     XIndexedForward(x_indexed_forward: fovea_x_indexed_forward_params, fovea_x_indexed_forward, fovea_x_indexed_forward_workspace)
     new {
@@ -1118,9 +1126,10 @@ op! {
     }
     may {
         lse set_lse: out, "`(b, h, s)` f32: of the sum over the list";
-        index_q set_index_q: in, "`(b, s, index_heads, index_width)` f32 f16 bf16 e4m3: with index_k; absent: q";
+        index_q set_index_q: in, "`(b, s, index_heads, index_width)` f32 f16 bf16 e4m3: with index_k or block_k; absent: q";
         index_k set_index_k: in, "`(rows, t, index_keys, index_width) or paged (pool, page, index_keys, index_width)` f32 f16 bf16 e4m3 e5m2 i8";
         index_k_scale set_index_k_scale: in, "`(rows, t, index_keys, index_groups) or paged (pool, page, index_keys, index_groups)` f32: of codes in index_k";
+        block_k set_block_k: in, "`(rows, blocks, index_keys, index_width)` f32 f16 bf16: in place of index_k: a key for each block of index_step keys";
         weight set_weight: in, "`(b, s, index_heads)` f32: of RELU_WEIGHTED";
         code_q set_code_q: in, "`(b, s, index_heads, code_words)` i32: of HAMMING";
         code set_code: in, "`(rows, t, index_keys, code_words) or paged (pool, page, index_keys, code_words)` i32: of HAMMING";
@@ -1148,6 +1157,7 @@ op! {
         last_keys set_last_keys: i64, "keys up to the row's own position that are seen beside it";
         force_last set_force_last: i64, "the last keys (or blocks) that the row sees are in the list";
         pool_keys set_pool_keys: i64, "keys of a block that is selected as a whole, 1 .. 128; 0: keys";
+        index_step set_index_step: i64, "keys of a block of block_k, 1 .. 128; with it causal is 1, the other windows, first_keys, last_keys, pool_keys and ratio are 0, and key_start, context_len and v_mean absent";
         subset set_subset: i64, "columns of SUBSET, 1 .. index_width";
         scale set_scale: f32, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
         softcap set_softcap: f32, "of attention's scores; 0: none";
@@ -1255,6 +1265,11 @@ op! {
     /// block_rows keys of them, for row blocks of as many rows; each row sees these and the columns.
     /// Each row also sees first_keys and last_keys of x_sparse_forward, in COLUMNS and LINES.
     ///
+    /// MEANS: with m_c the mean of the keys of block c, rounded to k's dtype, and R a row block,
+    ///     w_Rc = sum over rows i of R of exp(scale q_i m_c), of blocks whose keys row i sees all
+    /// Row block R sees the blocks with w_Rc >= threshold * max_c w_Rc > 0, and those that are forced.
+    /// The last full_last row blocks of a sequence see every block.
+    ///
     /// The probed rows of COLUMNS and LINES are `sample` at query_position, else the last probe_rows
     /// rows.  Row i is at position i + Lk - Lq.  reduce is over the heads of a list head.  Selection is
     /// x_select_block's, with its order and ties, by rule TOP_K or a TOP_P one; of COLUMNS and LINES it
@@ -1265,7 +1280,8 @@ op! {
     ///
     /// Errors name this operation, then the part that refuses, with that part's names of fields.
     /// Limits are those of the parts.  Workspace: theirs, the sums, and the lists that no output holds.
-    /// Sources: XAttention (2503.16428), SampleAttention (2406.15486), MInference (2407.02490).
+    /// Sources: XAttention (2503.16428), SampleAttention (2406.15486), MInference (2407.02490),
+    /// FlashPrefill (2603.06199).
     /// ```
     XProbedForward(x_probed_forward: fovea_x_probed_forward_params, fovea_x_probed_forward, fovea_x_probed_forward_workspace)
     new {
@@ -1282,38 +1298,41 @@ op! {
         sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator";
         query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1; of BLOCKS";
         key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row; of BLOCKS";
-        query_len set_query_len: in, "`(r)` i32: rows in use; of BLOCKS";
+        query_len set_query_len: in, "`(r)` i32: rows in use; of BLOCKS, and of MEANS without full_last";
         key_len set_key_len: in, "`(r)` i32: keys in use";
         page_table set_page_table: in, "`(rows, pages)` i32: pool page of each page of k and v; -1: absent";
-        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k and v";
-        index set_index: out, "`(b, x, n, keep)` i32: the lists of BLOCKS and LINES; entries past `keep` are cut";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k and v; not of MEANS";
+        index set_index: out, "`(b, x, n, keep)` i32: the lists of BLOCKS, LINES and MEANS; entries past `keep` are cut";
         index_count set_index_count: out, "`(b, x, n)` i32: entries wanted, with index";
         column set_column: out, "`(b, x, columns)` i32: the keys of COLUMNS and LINES; keys past `columns` are cut";
         column_count set_column_count: out, "`(b, x)` i32: keys wanted, with column";
-        query_max set_query_max: i64, "longest sequence of rows; 0: s; of BLOCKS";
+        query_max set_query_max: i64, "longest sequence of rows; 0: s; of BLOCKS and MEANS";
         key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
-        lists set_lists: i64, "list heads without outputs of lists, a divisor of h; 0: h";
+        lists set_lists: i64, "list heads without outputs of lists, a divisor of h, of MEANS h; 0: h";
         probe_rows set_probe_rows: i64, r"last rows that are probed, \>= 1; without sample, of COLUMNS and LINES";
         count set_count: i64, "k of TOP_K, of blocks or of columns";
         slash_count set_slash_count: i64, "distances that are chosen; of LINES";
         slash_force_first set_slash_force_first: i64, "the first distances are forced and count; of LINES";
         force_first set_force_first: i64, "the first key blocks, or columns, are forced";
+        force_previous set_force_previous: i64, "the key blocks before the own ones are forced; of MEANS";
+        full_last set_full_last: i64, "last row blocks that see all; of MEANS";
         first_keys set_first_keys: i64, "first keys that are seen beside the lists; of COLUMNS and LINES";
         last_keys set_last_keys: i64, "keys up to the row's own position that are seen beside them; the same";
         group_stride set_group_stride: i64, "antidiagonals of x_probe_forward; 0: 1; of BLOCKS";
         scale set_scale: f32, r"of attention's scores and the probe's, \> 0; 0: 1 / sqrt(d)";
         softcap set_softcap: f32, "of attention's scores; 0: none";
         cover set_cover: f32, "share of the mass, of the TOP_P rules";
+        threshold set_threshold: f32, r"share of the largest sum, \> 0, \<= 1; of MEANS";
         skip_margin set_skip_margin: f32, "in nats, as in x_sparse_forward; 0: none";
         kind set_kind: enum XProbedKind, "The fovea_x_probed_kind.";
         reduce set_reduce: i32, "fovea_x_probe_reduce";
         rule set_rule: enum XSelectRule, "The fovea_x_select_rule.";
         forced_count set_forced_count: bool, "1: forced entries count for the rule";
-        force_own set_force_own: bool, "1: key blocks of the row block's own positions are forced; of BLOCKS";
+        force_own set_force_own: bool, "1: key blocks of the row block's own positions are forced; of BLOCKS and MEANS";
         reversed set_reversed: bool, r"1: of group_stride \> 1, as in x_probe_forward";
-        causal set_causal: bool, "1: no key after a row's own position; LINES want it";
+        causal set_causal: bool, "1: no key after a row's own position; LINES and MEANS want it";
         block_rows set_block_rows: i32, "rows of a row block, 1 .. 128; 0: 64";
-        block_keys set_block_keys: i32, "keys of a key block, 1 .. 65536, of BLOCKS; 0: 64";
+        block_keys set_block_keys: i32, "keys of a key block, 1 .. 65536, of BLOCKS and MEANS; 0: 64";
     }
 }
 
