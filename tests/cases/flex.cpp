@@ -90,19 +90,20 @@ const std::vector<std::string> kTypes = {"q:f32", "q:bf16 k:bf16 v:bf16",
                                          "q:f16 k:f16 v:f16 o:f32"};
 
 void sweeps(WordCases& add) {
-  add.sweep("d=16 e=24",
-            {kTypes,
-             {"h=4 g=2", "h=4 g=4", "h=6 g=1"},
-             {"block=8", "block=16", "block=13"},
-             {"s=70 t=70", "s=96 t=96", "s=33 t=130", "s=1 t=90", "s=150 t=150"},
-             {"b=2", "b=3 key_len", "b=3 page_table page=16 key_len",
-              "b=3 page_table page=5 key_len", "b=2 page_table page=16", "b=2 key_max=60"},
-             {"cover=0.47 threshold=0.2", "cover=0.87 threshold=0.1", "cover=0.67",
-              "cover=0.31 threshold=9"},
-             {"", "min_budget=30", "min_budget=17 max_budget=40", "max_budget=9"},
-             {"", "index keep=3", "index index_count keep=20"},
-             {"", "lse", "lse scale=0.5"}},
-            "flex", 61);
+  add.sweep(
+      "d=16 e=24",
+      {kTypes,
+       {"h=4 g=2", "h=4 g=4", "h=6 g=1"},
+       {"block=8", "block=16", "block=13"},
+       {"s=70 t=70", "s=96 t=96", "s=33 t=130", "s=1 t=90", "s=150 t=150"},
+       {"b=2", "b=3 key_len", "b=3 page_table page=16 key_len", "b=3 page_table page=5 key_len",
+        "b=2 page_table page=16", "b=2 key_max=60", "b=2 page_table page=16 key_max=60"},
+       {"cover=0.47 threshold=0.2", "cover=0.87 threshold=0.1", "cover=0.67",
+        "cover=0.31 threshold=9"},
+       {"", "min_budget=30", "min_budget=17 max_budget=40", "max_budget=9"},
+       {"", "index keep=3", "index index_count keep=20"},
+       {"", "lse", "lse scale=0.5"}},
+      "flex", 61);
   add.sweep("d=32 e=32 both=1 cover=0.83 threshold=0.15",
             {kTypes,
              {"h=4 g=2", "h=2 g=2", "h=6 g=2"},

@@ -12,10 +12,10 @@ using Params = fovea_x_flex_forward_params;
 
 struct Flex {
   int64_t b, s, h, g, d;
-  int64_t block, capacity, keys;  // keys: the most of a sequence
-  int64_t n, u, keep;             // row blocks; key blocks; entries of a list
-  int64_t last, dense_keys;       // rows that are probed; at most so many keys are dense
-  bool any, dense;                // any: there are rows and heads.  dense: every sequence is
+  int64_t block, keys, columns;  // keys: the most of a sequence; columns: of the probe's sums
+  int64_t n, u, keep;            // row blocks; key blocks; entries of a list
+  int64_t last, dense_keys;      // rows that are probed; at most so many keys are dense
+  bool any, dense;               // any: there are rows and heads.  dense: every sequence is
 };
 
 Flex read_flex(const Params& p) {
@@ -36,8 +36,9 @@ Flex read_flex(const Params& p) {
   a.g = p.k.shape[2];
   a.block = p.block ? p.block : 128;
   const int64_t t = p.k.shape[1];
-  a.capacity = p.page_table.data ? far_product(p.page_table.shape[1], t) : t;
-  a.keys = bounded(p.key_max, a.capacity);
+  const bool paged = p.page_table.data != nullptr;
+  a.keys = bounded(p.key_max, paged ? far_product(p.page_table.shape[1], t) : t);
+  a.columns = paged ? a.keys : t;
   a.n = ceil_of(a.s, a.block), a.u = ceil_of(a.keys, a.block);
   if (p.index.data && p.index.shape[2] < a.n)
     refuse("%s: index.shape[2] (n) is %lld, wanted at least %lld: blocks of %lld rows", kOp,
@@ -70,18 +71,18 @@ fovea_tensor reshaped(fovea_tensor x, std::initializer_list<int64_t> shape,
 
 // Of the last rows' probabilities: sums of each key and each distance, and over blocks of them.
 struct Sums {
-  fovea_tensor keys, distances;           // (b, h, capacity)
+  fovea_tensor keys, distances;           // (b, h, columns)
   fovea_tensor block_keys, block_spaces;  // (b, h, 1, u)
 };
 
 [[gnu::noinline]] Sums probe(Program& program, const Params& p, const Flex& a) {
   fovea_x_probe_forward_params part{};
   part.q = last_rows(p.q, a.last), part.k = p.k;
-  part.key_len = p.key_len, part.page_table = p.page_table, part.key_max = p.key_max;
+  part.key_len = p.key_len, part.page_table = p.page_table, part.key_max = a.keys;
   part.scale = p.scale, part.causal = 1;
   part.block_rows = part.block_keys = static_cast<int32_t>(a.block);
-  part.column_sum = program.array(FOVEA_F32, {a.b, a.h, a.capacity});
-  part.diagonal_sum = program.array(FOVEA_F32, {a.b, a.h, a.capacity});
+  part.column_sum = program.array(FOVEA_F32, {a.b, a.h, a.columns});
+  part.diagonal_sum = program.array(FOVEA_F32, {a.b, a.h, a.columns});
   part.block_sum = program.array(FOVEA_F32, {a.b, a.h, 1, a.u});
   program.run(part);
   return {part.column_sum, part.diagonal_sum, part.block_sum, {}};
