@@ -20,6 +20,7 @@
 #include "fovea/experimental/indexed.h"
 #include "fovea/experimental/pooled.h"
 #include "fovea/experimental/probed.h"
+#include "fovea/experimental/flex.h"
 #include "fovea/experimental/nsa.h"
 #include "fovea/experimental/infllm.h"
 #include "fovea/experimental/project.h"

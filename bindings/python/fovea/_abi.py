@@ -1361,6 +1361,28 @@ class XProbedForwardParams(C.Structure):
     ]
 
 
+class XFlexForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("key_len", Tensor),
+        ("page_table", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("key_max", C.c_int64),
+        ("min_budget", C.c_int64),
+        ("max_budget", C.c_int64),
+        ("scale", C.c_float),
+        ("cover", C.c_float),
+        ("threshold", C.c_float),
+        ("block", C.c_int32),
+    ]
+
+
 class XNsaForwardParams(C.Structure):
     _fields_ = [
         ("struct_size", C.c_size_t),
@@ -1826,6 +1848,7 @@ SIZES = {
     XIndexedForwardParams: 2544,
     XPooledForwardParams: 2456,
     XProbedForwardParams: 1992,
+    XFlexForwardParams: 912,
     XNsaForwardParams: 2280,
     XNsaBackwardParams: 3120,
     XInfllmForwardParams: 1480,
@@ -1982,6 +2005,9 @@ FUNCTIONS = {
     "fovea_x_probed_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XProbedForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_probed_forward": (C.c_int, [C.c_void_p, C.POINTER(XProbedForwardParams)]),
+    "fovea_x_flex_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XFlexForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_flex_forward": (C.c_int, [C.c_void_p, C.POINTER(XFlexForwardParams)]),
     "fovea_x_nsa_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XNsaForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_nsa_forward": (C.c_int, [C.c_void_p, C.POINTER(XNsaForwardParams)]),

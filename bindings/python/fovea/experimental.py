@@ -17,9 +17,9 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_pool_forward, _x_pool_backward, _x_probe_forward, _x_combine_forward,
                  _x_combine_backward, _x_compare_forward, _x_cache_step, _x_select_token,
                  _x_select_line, _x_select_heads, _x_indexed_forward, _x_pooled_forward,
-                 _x_probed_forward, _x_nsa_forward, _x_nsa_backward, _x_infllm_forward,
-                 _x_project_forward, _x_project_backward, _x_lsh_append, _x_select_lsh,
-                 _x_lsh_forward)
+                 _x_probed_forward, _x_flex_forward, _x_nsa_forward, _x_nsa_backward,
+                 _x_infllm_forward, _x_project_forward, _x_project_backward, _x_lsh_append,
+                 _x_select_lsh, _x_lsh_forward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
@@ -27,11 +27,11 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "indexed_forward", "pooled_forward", "probed_forward", "nsa_forward", "nsa_backward",
-           "infllm_forward", "project_forward", "project_backward", "lsh_append", "select_lsh",
-           "lsh_forward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
-           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
-           "SelectRule", "SelectScope", "SelectScore"]
+           "indexed_forward", "pooled_forward", "probed_forward", "flex_forward", "nsa_forward",
+           "nsa_backward", "infllm_forward", "project_forward", "project_backward", "lsh_append",
+           "select_lsh", "lsh_forward", "CacheRule", "CompareMeasure", "Gate", "Pool",
+           "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
+           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -3478,6 +3478,111 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
     if block_keys:
         call.scalar("i", 1988, block_keys, "block_keys")
     return call.run(o, lse, index, index_count, column, column_count)
+
+
+def flex_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,
+                 index=None, index_count=None, key_len=None, page_table=None, n=None, keep=None,
+                 key_max=0, min_budget=0, max_budget=0, scale=0.0, cover=0.0, threshold=0.0,
+                 block=0):
+    """Causal attention over the blocks of FlexPrefill.
+
+    With B = block, a head of a sequence of Lk keys, and the last min(B, s) rows of q:
+      1. c_j      sum of those rows' probabilities of key j; a_x that of the distance x behind the
+                  row.  C_J and A_X: sums over blocks of B keys, and of B distances from 0 on
+      2. kind     p = softmax over key blocks of scale <mean of the rows, mean of the block's keys>.
+                  The head is block-sparse where the root of the Jensen-Shannon divergence of p and
+                  C / sum C, in nats, is below threshold
+      3. budgets  n = K / B + 1, rounded down, K the fewest of c whose sum exceeds cover times all;
+                  the same of a.  Cut to min_budget and max_budget, in blocks, rounded up.
+                  Block-sparse heads have min_budget for both
+      4. lines    key block 0 and the others with the largest C_J, n in all; distance 0 and the
+                  others with the largest A_X.  Row block I, where its last position is, sees
+                  blocks J <= I with J a chosen block or I - J a chosen distance, and its own blocks
+      5. blocks   of a block-sparse head also: softmax over J <= I of scale <mean of the row block,
+                  mean of the block's keys>; of all row blocks' values together the largest, while
+                  their sum is at most cover times all
+    A sequence of at most max(2 B, min_budget) keys is dense.
+
+    Row i is at position i + Lk - s, and sees no key after it.  Row block R holds rows [R B,
+    (R + 1) B).  Order, ties and sums of shares are select.h's.  A row that sees nothing has o = 0.
+    Counts stay on the device, and nothing is read back.
+
+    Not here: packed sequences, query_len and cache_row; the last rows are the last of q.
+    Errors name this operation, then the part that refuses, with that part's names of fields.
+    Limits are those of the parts.  Workspace: theirs, two sums of each key and head, and the lists.
+    Source: FlexPrefill (2502.20766).
+
+    Example
+      o = fovea.experimental.flex_forward(q, k, v)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: of the sum over what is seen
+      index: (b, h, n, keep) i32: key blocks of each row block; those past `keep` are cut; without
+          rows not written
+      index_count: (b, h, n) i32: key blocks wanted, with index
+
+    Optional inputs
+      key_len: (r) i32: keys in use
+      page_table: (rows, pages) i32: pool page of each page of k and v; -1: absent
+
+    n, keep: extents of new outputs that no input tells.
+
+    Numbers
+      key_max: longest sequence of keys; 0: t, or pages * page
+      min_budget: least keys on the chosen blocks, and on the distances
+      max_budget: most keys there, >= min_budget; 0: no bound
+      scale: > 0; 0: 1 / sqrt(d)
+      cover: share of the probabilities
+      threshold: of step 2; 0: no head is block-sparse
+      block: rows and keys of a block, 1 .. 128; 0: 128
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_flex_forward)
+    else:
+        call, inputs = _x_flex_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    if key_len is not None:
+        call.put("key_len", 488, key_len)
+    if page_table is not None:
+        call.put("page_table", 584, page_table)
+    o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if index is not None:
+        index = None if index is False else call.out("index", 680, index, lambda: (v_q[2][0],
+            v_q[2][2], call.size("n", n), call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 776, index_count,
+            lambda: (v_q[2][0], v_q[2][2], call.size("n", n)), 8)
+    if key_max:
+        call.scalar("q", 872, key_max, "key_max")
+    if min_budget:
+        call.scalar("q", 880, min_budget, "min_budget")
+    if max_budget:
+        call.scalar("q", 888, max_budget, "max_budget")
+    if scale:
+        call.scalar("f", 896, scale, "scale")
+    if cover:
+        call.scalar("f", 900, cover, "cover")
+    if threshold:
+        call.scalar("f", 904, threshold, "threshold")
+    if block:
+        call.scalar("i", 908, block, "block")
+    return call.run(o, lse, index, index_count)
 
 
 def nsa_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, index=None,

@@ -27,11 +27,11 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "indexed_forward", "pooled_forward", "probed_forward", "nsa_forward", "nsa_backward",
-           "infllm_forward", "project_forward", "project_backward", "lsh_append", "select_lsh",
-           "lsh_forward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
-           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
-           "SelectRule", "SelectScope", "SelectScore"]
+           "indexed_forward", "pooled_forward", "probed_forward", "flex_forward", "nsa_forward",
+           "nsa_backward", "infllm_forward", "project_forward", "project_backward", "lsh_append",
+           "select_lsh", "lsh_forward", "CacheRule", "CompareMeasure", "Gate", "Pool",
+           "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
+           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -1440,6 +1440,60 @@ def probed_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o
                    lse: Output = ..., index: Output = ..., index_count: Output = ...,
                    column: Output = ..., column_count: Output = ...,
                    **fields: Unpack[_probed_forward]) -> Any: ...
+
+class _flex_forward(TypedDict, total=False):
+    key_len: Array | None
+    page_table: Array | None
+    n: Int | None
+    keep: Int | None
+    key_max: Int
+    min_budget: Int
+    max_budget: Int
+    scale: Float
+    cover: Float
+    threshold: Float
+    block: Int
+
+@overload
+def flex_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                 lse: None = ..., index: None = ..., index_count: None = ...,
+                 **fields: Unpack[_flex_forward]) -> A: ...
+@overload
+def flex_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                 lse: None = ..., index: None = ..., index_count: None = ...,
+                 **fields: Unpack[_flex_forward]) -> A: ...
+@overload
+def flex_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                 lse: Wanted, index: None = ..., index_count: None = ...,
+                 **fields: Unpack[_flex_forward]) -> tuple[A, A]: ...
+@overload
+def flex_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                 lse: Wanted, index: None = ..., index_count: None = ...,
+                 **fields: Unpack[_flex_forward]) -> tuple[A, A]: ...
+@overload
+def flex_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                 lse: None = ..., index: Wanted, index_count: None = ...,
+                 **fields: Unpack[_flex_forward]) -> tuple[A, Any]: ...
+@overload
+def flex_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                 lse: None = ..., index: Wanted, index_count: None = ...,
+                 **fields: Unpack[_flex_forward]) -> tuple[A, Any]: ...
+@overload
+def flex_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                 lse: None = ..., index: None = ..., index_count: Wanted,
+                 **fields: Unpack[_flex_forward]) -> tuple[A, Any]: ...
+@overload
+def flex_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                 lse: None = ..., index: None = ..., index_count: Wanted,
+                 **fields: Unpack[_flex_forward]) -> tuple[A, Any]: ...
+@overload
+def flex_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Output = ...,
+                 lse: Output = ..., index: Output = ..., index_count: Output = ...,
+                 **fields: Unpack[_flex_forward]) -> Any: ...
+@overload
+def flex_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
+                 lse: Output = ..., index: Output = ..., index_count: Output = ...,
+                 **fields: Unpack[_flex_forward]) -> Any: ...
 
 class _nsa_forward(TypedDict, total=False):
     k_compressed: Array | None

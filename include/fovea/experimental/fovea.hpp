@@ -5,6 +5,7 @@
 #define FOVEA_EXPERIMENTAL_FOVEA_HPP
 
 #include "../fovea.hpp"
+#include "flex.h"
 #include "indexed.h"
 #include "infllm.h"
 #include "kl.h"
@@ -48,6 +49,7 @@
   X(x_indexed_forward) \
   X(x_pooled_forward) \
   X(x_probed_forward) \
+  X(x_flex_forward) \
   X(x_nsa_forward) \
   X(x_nsa_backward) \
   X(x_infllm_forward) \

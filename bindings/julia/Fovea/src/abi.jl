@@ -1250,6 +1250,27 @@ struct XProbedForwardParams
     block_keys::Int32
 end
 
+# fovea_x_flex_forward_params
+struct XFlexForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    o::Tensor
+    lse::Tensor
+    key_len::Tensor
+    page_table::Tensor
+    index::Tensor
+    index_count::Tensor
+    key_max::Int64
+    min_budget::Int64
+    max_budget::Int64
+    scale::Float32
+    cover::Float32
+    threshold::Float32
+    block::Int32
+end
+
 # fovea_x_nsa_forward_params
 struct XNsaForwardParams
     struct_size::Csize_t
@@ -2035,6 +2056,14 @@ fovea_x_probed_forward_workspace(ctx, params, bytes) =
 const _fovea_x_probed_forward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_probed_forward(ctx, params) =
     ccall(symbol(_fovea_x_probed_forward, :fovea_x_probed_forward), Int32, (Ptr{Cvoid}, Ref{XProbedForwardParams}), ctx, params)
+
+const _fovea_x_flex_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_flex_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_flex_forward_workspace, :fovea_x_flex_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XFlexForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_flex_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_flex_forward(ctx, params) =
+    ccall(symbol(_fovea_x_flex_forward, :fovea_x_flex_forward), Int32, (Ptr{Cvoid}, Ref{XFlexForwardParams}), ctx, params)
 
 const _fovea_x_nsa_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_nsa_forward_workspace(ctx, params, bytes) =

@@ -1819,6 +1819,56 @@ c_struct! {
 
 c_struct! {
     /// ```text
+    /// Causal attention over the blocks of FlexPrefill.
+    ///
+    /// With B = block, a head of a sequence of Lk keys, and the last min(B, s) rows of q:
+    ///   1. c_j      sum of those rows' probabilities of key j; a_x that of the distance x behind the
+    ///               row.  C_J and A_X: sums over blocks of B keys, and of B distances from 0 on
+    ///   2. kind     p = softmax over key blocks of scale <mean of the rows, mean of the block's keys>.
+    ///               The head is block-sparse where the root of the Jensen-Shannon divergence of p and
+    ///               C / sum C, in nats, is below threshold
+    ///   3. budgets  n = K / B + 1, rounded down, K the fewest of c whose sum exceeds cover times all;
+    ///               the same of a.  Cut to min_budget and max_budget, in blocks, rounded up.
+    ///               Block-sparse heads have min_budget for both
+    ///   4. lines    key block 0 and the others with the largest C_J, n in all; distance 0 and the
+    ///               others with the largest A_X.  Row block I, where its last position is, sees
+    ///               blocks J <= I with J a chosen block or I - J a chosen distance, and its own blocks
+    ///   5. blocks   of a block-sparse head also: softmax over J <= I of scale <mean of the row block,
+    ///               mean of the block's keys>; of all row blocks' values together the largest, while
+    ///               their sum is at most cover times all
+    /// A sequence of at most max(2 B, min_budget) keys is dense.
+    ///
+    /// Row i is at position i + Lk - s, and sees no key after it.  Row block R holds rows [R B,
+    /// (R + 1) B).  Order, ties and sums of shares are select.h's.  A row that sees nothing has o = 0.
+    /// Counts stay on the device, and nothing is read back.
+    ///
+    /// Not here: packed sequences, query_len and cache_row; the last rows are the last of q.
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, two sums of each key and head, and the lists.
+    /// Source: FlexPrefill (2502.20766).
+    /// ```
+    fovea_x_flex_forward_params: 912 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_flex_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q";
+    o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
+    lse: fovea_tensor = 392, "`(b, h, s)` f32: of the sum over what is seen";
+    key_len: fovea_tensor = 488, "`(r)` i32: keys in use";
+    page_table: fovea_tensor = 584, "`(rows, pages)` i32: pool page of each page of k and v; -1: absent";
+    index: fovea_tensor = 680, "`(b, h, n, keep)` i32: key blocks of each row block; those past `keep` are cut; without rows not written";
+    index_count: fovea_tensor = 776, "`(b, h, n)` i32: key blocks wanted, with index";
+    key_max: i64 = 872, "longest sequence of keys; 0: t, or pages * page";
+    min_budget: i64 = 880, "least keys on the chosen blocks, and on the distances";
+    max_budget: i64 = 888, r"most keys there, \>= min_budget; 0: no bound";
+    scale: f32 = 896, r"\> 0; 0: 1 / sqrt(d)";
+    cover: f32 = 900, "share of the probabilities";
+    threshold: f32 = 904, "of step 2; 0: no head is block-sparse";
+    block: i32 = 908, "rows and keys of a block, 1 .. 128; 0: 128";
+}
+
+c_struct! {
+    /// ```text
     /// Native Sparse Attention of q over k and v; prefill and decode, contiguous and paged caches.
     ///
     /// x_project and x_pool make compressed keys and values.  Absent, they are means of k and v.
@@ -2615,6 +2665,7 @@ functions! {
         x_indexed_forward: fovea_x_indexed_forward_params, fovea_x_indexed_forward, fovea_x_indexed_forward_workspace;
         x_pooled_forward: fovea_x_pooled_forward_params, fovea_x_pooled_forward, fovea_x_pooled_forward_workspace;
         x_probed_forward: fovea_x_probed_forward_params, fovea_x_probed_forward, fovea_x_probed_forward_workspace;
+        x_flex_forward: fovea_x_flex_forward_params, fovea_x_flex_forward, fovea_x_flex_forward_workspace;
         x_nsa_forward: fovea_x_nsa_forward_params, fovea_x_nsa_forward, fovea_x_nsa_forward_workspace;
         x_nsa_backward: fovea_x_nsa_backward_params, fovea_x_nsa_backward, fovea_x_nsa_backward_workspace;
         x_infllm_forward: fovea_x_infllm_forward_params, fovea_x_infllm_forward, fovea_x_infllm_forward_workspace;

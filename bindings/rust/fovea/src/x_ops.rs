@@ -1338,6 +1338,59 @@ op! {
 
 op! {
     /// ```text
+    /// Causal attention over the blocks of FlexPrefill.
+    ///
+    /// With B = block, a head of a sequence of Lk keys, and the last min(B, s) rows of q:
+    ///   1. c_j      sum of those rows' probabilities of key j; a_x that of the distance x behind the
+    ///               row.  C_J and A_X: sums over blocks of B keys, and of B distances from 0 on
+    ///   2. kind     p = softmax over key blocks of scale <mean of the rows, mean of the block's keys>.
+    ///               The head is block-sparse where the root of the Jensen-Shannon divergence of p and
+    ///               C / sum C, in nats, is below threshold
+    ///   3. budgets  n = K / B + 1, rounded down, K the fewest of c whose sum exceeds cover times all;
+    ///               the same of a.  Cut to min_budget and max_budget, in blocks, rounded up.
+    ///               Block-sparse heads have min_budget for both
+    ///   4. lines    key block 0 and the others with the largest C_J, n in all; distance 0 and the
+    ///               others with the largest A_X.  Row block I, where its last position is, sees
+    ///               blocks J <= I with J a chosen block or I - J a chosen distance, and its own blocks
+    ///   5. blocks   of a block-sparse head also: softmax over J <= I of scale <mean of the row block,
+    ///               mean of the block's keys>; of all row blocks' values together the largest, while
+    ///               their sum is at most cover times all
+    /// A sequence of at most max(2 B, min_budget) keys is dense.
+    ///
+    /// Row i is at position i + Lk - s, and sees no key after it.  Row block R holds rows [R B,
+    /// (R + 1) B).  Order, ties and sums of shares are select.h's.  A row that sees nothing has o = 0.
+    /// Counts stay on the device, and nothing is read back.
+    ///
+    /// Not here: packed sequences, query_len and cache_row; the last rows are the last of q.
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, two sums of each key and head, and the lists.
+    /// Source: FlexPrefill (2502.20766).
+    /// ```
+    XFlexForward(x_flex_forward: fovea_x_flex_forward_params, fovea_x_flex_forward, fovea_x_flex_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32: of the sum over what is seen";
+        key_len set_key_len: in, "`(r)` i32: keys in use";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each page of k and v; -1: absent";
+        index set_index: out, "`(b, h, n, keep)` i32: key blocks of each row block; those past `keep` are cut; without rows not written";
+        index_count set_index_count: out, "`(b, h, n)` i32: key blocks wanted, with index";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
+        min_budget set_min_budget: i64, "least keys on the chosen blocks, and on the distances";
+        max_budget set_max_budget: i64, r"most keys there, \>= min_budget; 0: no bound";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d)";
+        cover set_cover: f32, "share of the probabilities";
+        threshold set_threshold: f32, "of step 2; 0: no head is block-sparse";
+        block set_block: i32, "rows and keys of a block, 1 .. 128; 0: 128";
+    }
+}
+
+op! {
+    /// ```text
     /// Native Sparse Attention of q over k and v; prefill and decode, contiguous and paged caches.
     ///
     /// x_project and x_pool make compressed keys and values.  Absent, they are means of k and v.

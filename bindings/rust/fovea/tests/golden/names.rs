@@ -49,6 +49,7 @@ names! {
         x_indexed_forward
         x_pooled_forward
         x_probed_forward
+        x_flex_forward
         x_nsa_forward
         x_nsa_backward
         x_infllm_forward
