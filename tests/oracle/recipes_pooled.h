@@ -136,7 +136,7 @@ inline Chosen spargeattn(const Attention& a, const Blocks& of, double share) {
       });
 }
 
-// FlashPrefill, algorithms 1 and 2 with the released code's mask: a row sees the mean of a block
+// FlashPrefill, as its released code has it: a row sees the mean of a block
 // that ends at its position or before.  The sums of a block of rows are taken of exp(scores) under
 // one denominator, which the test against `share` of the largest does not see.  Beside what passes
 // it: the first blocks, a window of blocks that ends with the own ones, all for the last blocks of

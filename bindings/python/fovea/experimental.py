@@ -2877,10 +2877,11 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
     k = max(count, floor(ratio * keys that the window lets the row see), force_last).
     Equal scores: the lower key first.  Rows past query_len are neither read nor written.
 
-    With index_step n the index has a key for each block of n keys: block c is the keys [c n, (c + 1)
-    n) of a sequence.  Row i at position p sees blocks whose keys are all at p or before.  Its list
-    has the k best of these, and the tail behind them: block floor((p + 1) / n), whose keys up to p
-    are seen.  k = max(count, force_last), and index_count counts the tail too.
+    With index_step n the index has a key for each block of n keys.  Block c is the keys
+    [c n, (c + 1) n) of a sequence.  key_len is then at most what the cache holds.  Row i at
+    position p sees blocks whose keys are all at p or before.  Its list has the k best of these, and
+    the tail behind them: block floor((p + 1) / n), whose keys up to p are seen.  Without keys it is
+    empty.  k = max(count, force_last), and index_count counts the tail too.
     block_k holds floor(keys / n) + 1 blocks of a sequence or more, keys being the most that it has.
     Values of incomplete blocks do not count.  With page_table block_k is not paged, and has a row
     for each row of the table.
@@ -3298,7 +3299,8 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
     MEANS: with m_c the mean of the keys of block c, rounded to k's dtype, and R a row block,
         w_Rc = sum over rows i of R of exp(scale q_i m_c), of blocks whose keys row i sees all
     Row block R sees the blocks with w_Rc >= threshold * max_c w_Rc > 0, and those that are forced.
-    The last full_last row blocks of a sequence see every block.
+    The last full_last row blocks of a sequence see every block.  key_len is then at most what the
+    cache holds.
 
     The probed rows of COLUMNS and LINES are `sample` at query_position, else the last probe_rows
     rows.  Row i is at position i + Lk - Lq.  reduce is over the heads of a list head.  Selection is

@@ -41,10 +41,11 @@ extern "C" {
  *  k = max(count, floor(ratio * keys that the window lets the row see), force_last).
  *  Equal scores: the lower key first.  Rows past query_len are neither read nor written.
  *
- *  With index_step n the index has a key for each block of n keys: block c is the keys [c n, (c + 1)
- *  n) of a sequence.  Row i at position p sees blocks whose keys are all at p or before.  Its list
- *  has the k best of these, and the tail behind them: block floor((p + 1) / n), whose keys up to p
- *  are seen.  k = max(count, force_last), and index_count counts the tail too.
+ *  With index_step n the index has a key for each block of n keys.  Block c is the keys
+ *  [c n, (c + 1) n) of a sequence.  key_len is then at most what the cache holds.  Row i at
+ *  position p sees blocks whose keys are all at p or before.  Its list has the k best of these, and
+ *  the tail behind them: block floor((p + 1) / n), whose keys up to p are seen.  Without keys it is
+ *  empty.  k = max(count, force_last), and index_count counts the tail too.
  *  block_k holds floor(keys / n) + 1 blocks of a sequence or more, keys being the most that it has.
  *  Values of incomplete blocks do not count.  With page_table block_k is not paged, and has a row
  *  for each row of the table.

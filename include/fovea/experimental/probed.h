@@ -48,7 +48,8 @@ typedef enum fovea_x_probed_kind {
  *  MEANS: with m_c the mean of the keys of block c, rounded to k's dtype, and R a row block,
  *      w_Rc = sum over rows i of R of exp(scale q_i m_c), of blocks whose keys row i sees all
  *  Row block R sees the blocks with w_Rc >= threshold * max_c w_Rc > 0, and those that are forced.
- *  The last full_last row blocks of a sequence see every block.
+ *  The last full_last row blocks of a sequence see every block.  key_len is then at most what the
+ *  cache holds.
  *
  *  The probed rows of COLUMNS and LINES are `sample` at query_position, else the last probe_rows
  *  rows.  Row i is at position i + Lk - Lq.  reduce is over the heads of a list head.  Selection is

@@ -96,6 +96,7 @@ Index read_index(const Params& p) {
   const int64_t wanted = share(p.ratio, index.keys, std::max(p.count, p.force_last));
   index.keep = std::min(ceil_of(index.keys, p.pool_keys ? p.pool_keys : 1), wanted);
   if (blocks) index.keep = std::min(index.blocks - 1, wanted) + 1;
+  if (blocks && !index.keys) index.keep = index.k.shape[1] = 0;
   if (!index.x) index.x = p.reduce ? 1 : q.shape[2];
   if (p.index.data) index.x = p.index.shape[1], index.keep = p.index.shape[3];
   if (!p.q.shape[2]) {

@@ -239,9 +239,10 @@ fovea_tensor by_row(const fovea_tensor& x) {
     if (a.any) program.run(part);
     return {part.block_sum, {}, {}};
   }
-  int64_t capacity =
-      p.page_table.data ? far_product(p.page_table.shape[1], p.k.shape[1]) : p.k.shape[1];
-  if (!a.any) capacity = 0;
+  // Of pages there are columns for the bounded keys, else for all of k.
+  const bool paged = p.page_table.data != nullptr;
+  if (paged) part.key_max = a.keys_most;
+  const int64_t capacity = !a.any ? 0 : paged ? a.keys_most : p.k.shape[1];
   if (p.sample.data) part.q = p.sample, part.query_position = p.query_position;
   if (!p.sample.data && p.probe_rows < p.q.shape[1]) {
     const int64_t first = p.q.shape[1] - p.probe_rows;
