@@ -274,7 +274,7 @@ TEST(ContractWording, NamesGotAndWanted) {
   p = call.params, resize(p["k"], 2, 3), resize(p["v"], 2, 3);  // SDPA's order ends here too
   says(p,
        "attention_forward: k.shape[2] (g) is 3, wanted a divisor of q's 4 heads: (b, s, h, d), not "
-       "(b, h, s, d)");
+       "SDPA's order");
   p = call.params, p["o"].data = nullptr;
   says(p, "attention_forward: o.data is NULL, wanted a tensor (b, s, h, e)");
   p = call.params, p["lse"].stride[1] = 0;

@@ -8,9 +8,12 @@ const std::string kOp = "x_probed_forward: ";
 
 // What the comments of experimental/probed.h say of kinds, and of the fields of each.
 TEST(ContractProbed, Kinds) {
-  const Params plain = valid("x_probed_forward", "plain").params;
-  Params columns = valid("x_probed_forward", "columns").params;
-  const Params lines = valid("x_probed_forward", "lines").params;
+  // Their memory is to be apart.
+  const Call plain_call = valid("x_probed_forward", "plain"),
+             columns_call = valid("x_probed_forward", "columns"),
+             lines_call = valid("x_probed_forward", "lines");
+  const Params &plain = plain_call.params, &lines = lines_call.params;
+  Params columns = columns_call.params;
   says(with(plain, "kind", 4), kOp + "kind is 4, wanted a fovea_x_probed_kind");
   for (const char* field : {"probe_rows", "first_keys", "last_keys"})
     says(with(plain, field, 1),
