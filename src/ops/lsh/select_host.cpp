@@ -22,15 +22,15 @@ struct SelectPlan {
 struct Products {
   double product = 0, square = 0;
   Products(const float* q, const float* k, int64_t d) {
-    constexpr int kSums = 4;
-    double products[kSums] = {}, squares[kSums] = {};
+    constexpr int lanes = 4;
+    double products[lanes] = {}, squares[lanes] = {};
     const auto add = [&](int64_t c, int n) {
       const double x = k[c];
       products[n] += static_cast<double>(q[c]) * x, squares[n] += x * x;
     };
     int64_t c = 0;
-    for (; c + kSums <= d; c += kSums)
-      for (int n = 0; n < kSums; ++n) add(c + n, n);
+    for (; c + lanes <= d; c += lanes)
+      for (int n = 0; n < lanes; ++n) add(c + n, n);
     for (int n = 0; c < d; ++c, ++n) add(c, n);
     product = (products[0] + products[1]) + (products[2] + products[3]);
     square = (squares[0] + squares[1]) + (squares[2] + squares[3]);
