@@ -4,6 +4,7 @@ so nothing is compared.  The rate counts the pairs, or the bytes of a decode, th
 reads: it is how fast dense attention would have to be.  Of windows it counts the seen pairs."""
 
 import dataclasses
+from collections.abc import Callable
 
 import fovea
 import torch
@@ -31,7 +32,7 @@ class Method(Case):
     decode: bool = False
     causal: bool = True
     numbers: tuple = ()  # (field, value): instead of the method's
-    made: str = ""  # what it is given: a function below
+    made: Callable | None = None  # what it is given: a function below
     word: str = ""
     d: int = 128
     dtype: str = "bf16"
@@ -80,7 +81,7 @@ class Method(Case):
         k, v = (normal(self.b, self.n, self.g, self.d) for _ in "kv")
         fields = {}
         if self.made:
-            q, k, v, fields = globals()[self.made](self, ctx, normal, q, k, v)
+            q, k, v, fields = self.made(self, ctx, normal, q, k, v)
         dense = Own("attention_forward", ctx, q, k, v, compared=0, causal=self.causal)
         return Named(self.method, ctx, q, k, v, **{**fields, **dict(self.numbers)}), dense
 
@@ -128,23 +129,23 @@ def half_low(case, ctx, normal, q, k, v):
 
 
 def host():
-    yield Method("quest", 1, 8, 8, 8192, decode=True, made="kept_bounds", dtype="f32")
+    yield Method("quest", 1, 8, 8, 8192, decode=True, made=kept_bounds, dtype="f32")
     yield Method("moba", 1, 8, 8, 2048, dtype="f32", numbers=(("block_keys", 128),))
 
 
 def cuda():
-    yield Method("quest", 8, 32, 32, 32768, decode=True, made="kept_bounds", word="scored")
-    yield Method("quest", 8, 32, 8, 32768, decode=True, made="kept_bounds", word="scored")
-    yield Method("quest", 1, 32, 8, 2048, decode=True, made="kept_bounds", word="scored")
+    yield Method("quest", 8, 32, 32, 32768, decode=True, made=kept_bounds, word="scored")
+    yield Method("quest", 8, 32, 8, 32768, decode=True, made=kept_bounds, word="scored")
+    yield Method("quest", 1, 32, 8, 2048, decode=True, made=kept_bounds, word="scored")
     for n in (16384, 65536):
         yield Method("moba", 1, 16, 16, n, numbers=(("count", 8),))
-        yield Method("msa", 1, 64, 4, n, made="own_index")
+        yield Method("msa", 1, 64, 4, n, made=own_index)
         yield Method("spargeattn", 1, 16, 16, n, numbers=(("causal", 1),))
-        yield Method("nsa", 1, 64, 4, n, made="gates")
+        yield Method("nsa", 1, 64, 4, n, made=gates)
         yield from (Method(name, 1, 16, 16, n) for name in ("xattention", "minference"))
-    yield Method("msa", 8, 64, 4, 65536, decode=True, made="own_index")
-    yield Method("dsa", 1, 64, 4, 16384, made="lightning")
+    yield Method("msa", 8, 64, 4, 65536, decode=True, made=own_index)
+    yield Method("dsa", 1, 64, 4, 16384, made=lightning)
     yield Method("streamingllm", 1, 16, 16, 131072, numbers=(("window_left", 4096),))
     # A margin that nothing lies below, and one that half of the tiles do.
     yield Method("blasst", 1, 16, 16, 32768, numbers=(("skip_margin", 1e30),), word="none")
-    yield Method("blasst", 1, 16, 16, 32768, made="half_low", word="half")
+    yield Method("blasst", 1, 16, 16, 32768, made=half_low, word="half")

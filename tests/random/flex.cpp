@@ -26,11 +26,6 @@ void scalars(Draw& d) {
   d.set("threshold", d.one_in(3) ? 0.0f : d.one_in(3) ? 9.0f : 0.1f);
 }
 
-// A rounding may decide what is in a list.
-bool always(const Call&) {
-  return true;
-}
-
 const Rules kFlex({"x_flex_"}, {.tensors = tensors,
                                 .letters = letters,
                                 .extents = extents,

@@ -71,11 +71,6 @@ void scalars(Draw& d) {
   d.set<float>("ratio", 0), d.set<int32_t>("causal", 1);
 }
 
-// A rounding may decide what is in a list.
-bool always(const Call&) {
-  return true;
-}
-
 const Rules kIndexed({"x_indexed_"}, {.tensors = tensors,
                                       .letters = letters,
                                       .extents = extents,

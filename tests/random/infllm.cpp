@@ -25,11 +25,6 @@ void scalars(Draw& d) {
   d.set<int64_t>("window", d.one_in(4) ? 0 : d.one_of({1, 2, 16, 17, 64, 200, INT32_MAX}));
 }
 
-// A rounding may decide what is in a list.
-bool always(const Call&) {
-  return true;
-}
-
 bool lengths(Filler& f, const Tensor& x) {
   if (!f.is(x, {"block_len"})) return false;
   f.places(x, 0, f.extent("local_score", 2, 400) + 1);

@@ -74,11 +74,6 @@ void scalars(Draw& d) {
   d.set("skip_margin", d.one_in(4) ? 2.0f : 0.0f);
 }
 
-// A rounding may decide what is in a list.
-bool always(const Call&) {
-  return true;
-}
-
 const Rules kProbed({"x_probed_"}, {.tensors = tensors,
                                     .letters = letters,
                                     .extents = extents,

@@ -5,12 +5,13 @@
  *  Experimental: names, fields and layout may change with any release, and the ABI promise does not
  *  cover them.
  *
- *  Row i of a sequence is at position p = i + Lk - Lq.  Its keys are the local ones, p - window < j
- *  <= p, and of the far ones, j <= p - window, those that are
- *    in the first init_keys keys, or
- *    in one of `count` blocks of block_keys keys below block_len, or
- *    at block_len or later: the remainder, which no block holds yet.
- *  One softmax is over all of them.  Scores take their operands as the caller rotated them:
+ *  Row i of a sequence is at position p = i + Lk - Lq, and sees the keys j up to p of four sets:
+ *    local      p - window < j <= p
+ *    first      j < init_keys
+ *    blocks     `count` chosen blocks of block_keys keys below block_len
+ *    remainder  j >= block_len: no block holds it yet
+ *  Keys that are not local are far.  One softmax is over all of them.  Scores take their operands
+ *  as the caller rotated them:
  *    local  scale <q_i, k_window_j>   q and k_window by their own positions
  *    far    scale <q_far_i, k_j>      q_far by one position for all rows, `window`; k not at all
  *

@@ -8,12 +8,13 @@
  *
  *  What each method gives; recipe.h has their numbers:
  *    XAttention       kind BLOCKS, group_stride, reversed, rule TOP_P_GE, cover, force_first,
- *                     force_own, forced_count, causal
- *    SampleAttention  kind COLUMNS, sample, query_position, rule TOP_P_GE, cover, last_keys, causal
+ *                     force_own, forced_count, causal.
+ *    SampleAttention  kind COLUMNS, sample, query_position, rule TOP_P_GE, cover, last_keys,
+ *                     causal.
  *    MInference       kind LINES, probe_rows, count, force_first, slash_count, slash_force_first,
- *                     forced_count, causal
+ *                     forced_count, causal.
  *    FlashPrefill     kind MEANS, threshold, force_first, force_previous, force_own, full_last,
- *                     causal
+ *                     causal.
  *
  *  Extents of its own:
  *    samples = 2: rows of sample */
@@ -45,8 +46,8 @@ typedef enum fovea_x_probed_kind {
  *  block_rows keys of them, for row blocks of as many rows; each row sees these and the columns.
  *  Each row also sees first_keys and last_keys of x_sparse_forward, in COLUMNS and LINES.
  *
- *  MEANS: with m_c the mean of the keys of block c, rounded to k's dtype, and R a row block,
- *      w_Rc = sum over rows i of R of exp(scale q_i m_c), of blocks whose keys row i sees all
+ *  MEANS: m_c is the mean of the keys of block c, rounded to k's dtype.  R is a row block.
+ *      w_Rc = sum of exp(scale q_i m_c) over the rows i of R that see all keys of block c.
  *  Row block R sees the blocks with w_Rc >= threshold * max_c w_Rc > 0, and those that are forced.
  *  The last full_last row blocks of a sequence see every block.  key_len is then at most what the
  *  cache holds.

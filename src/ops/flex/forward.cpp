@@ -52,23 +52,6 @@ Flex read_flex(const Params& p) {
   return a;
 }
 
-// The last rows of x (b, s, ...).
-fovea_tensor last_rows(fovea_tensor x, int64_t rows) {
-  const int64_t bytes = dtype_bytes(static_cast<fovea_dtype>(x.dtype));
-  x.data = static_cast<unsigned char*>(x.data) + (x.shape[1] - rows) * x.stride[1] * bytes;
-  x.shape[1] = rows;
-  return x;
-}
-
-// x of other extents and strides.
-fovea_tensor reshaped(fovea_tensor x, std::initializer_list<int64_t> shape,
-                      std::initializer_list<int64_t> stride) {
-  x.ndim = static_cast<int32_t>(shape.size());
-  std::copy(shape.begin(), shape.end(), x.shape);
-  std::copy(stride.begin(), stride.end(), x.stride);
-  return x;
-}
-
 // Of the last rows' probabilities: sums of each key and each distance, and over blocks of them.
 struct Sums {
   fovea_tensor keys, distances;           // (b, h, columns)
@@ -77,7 +60,7 @@ struct Sums {
 
 [[gnu::noinline]] Sums probe(Program& program, const Params& p, const Flex& a) {
   fovea_x_probe_forward_params part{};
-  part.q = last_rows(p.q, a.last), part.k = p.k;
+  part.q = from(p.q, 1, a.s - a.last), part.k = p.k;
   part.key_len = p.key_len, part.page_table = p.page_table, part.key_max = a.keys;
   part.scale = p.scale, part.causal = 1;
   part.block_rows = part.block_keys = static_cast<int32_t>(a.block);
@@ -139,7 +122,7 @@ struct Sums {
 [[gnu::noinline]] fovea_tensor guess(Program& program, const Params& p, const Flex& a,
                                      const fovea_tensor& column) {
   fovea_x_probe_forward_params part{};
-  part.q = means(program, last_rows(p.q, a.last), {}, {}, a.last, a.last, 1), part.k = column;
+  part.q = means(program, from(p.q, 1, a.s - a.last), {}, {}, a.last, a.last, 1), part.k = column;
   if (p.key_len.data) part.key_len = count_blocks(program, p, a);
   part.scale = p.scale, part.column_sum = program.array(FOVEA_F32, {a.b, a.h, a.u});
   program.run(part);

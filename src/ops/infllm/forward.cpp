@@ -49,10 +49,7 @@ Memory read_memory(const Params& p) {
 
 // Entry n of the first axis.
 fovea_tensor entry(const fovea_tensor& x, int64_t n) {
-  fovea_tensor y = x;
-  const uint64_t bytes = static_cast<uint64_t>(x.stride[0]) * static_cast<uint64_t>(n) *
-                         dtype_bytes(static_cast<fovea_dtype>(x.dtype));
-  y.data = std::bit_cast<void*>(std::bit_cast<uintptr_t>(x.data) + bytes);
+  fovea_tensor y = from(x, 0, n);
   --y.ndim;
   std::copy(x.shape + 1, x.shape + FOVEA_MAX_DIMS, y.shape);
   std::copy(x.stride + 1, x.stride + FOVEA_MAX_DIMS, y.stride);
@@ -68,18 +65,10 @@ fovea_tensor as_list(const fovea_tensor& x, int64_t b, int64_t heads, int64_t n)
   return y;
 }
 
-// x (b, h, s) as (b, s, h, 1), or (b, h, t) as (b, h, 1, t).
-fovea_tensor as_rows(const fovea_tensor& x, bool columns) {
-  fovea_tensor y = x;
-  y.ndim = 4;
-  if (columns) {
-    y.shape[2] = 1, y.stride[2] = x.stride[1], y.shape[3] = x.shape[2], y.stride[3] = x.stride[2];
-  } else {
-    y.shape[1] = x.shape[2], y.stride[1] = x.stride[2];
-    y.shape[2] = x.shape[1], y.stride[2] = x.stride[1];
-    y.shape[3] = 1, y.stride[3] = 1;
-  }
-  return y;
+// x (b, h, t) as (b, h, 1, t).
+fovea_tensor by_key(const fovea_tensor& x) {
+  return reshaped(x, {x.shape[0], x.shape[1], 1, x.shape[2]},
+                  {x.stride[0], x.stride[1], x.stride[1], x.stride[2]});
 }
 
 struct List {
@@ -169,7 +158,7 @@ To branch(const Params& p, const fovea_tensor& q, const fovea_tensor& k) {
   program.run(part);
   if (!cut) return part.lse;
   keep_rows(program, p, part.o, p.o);
-  if (p.lse.data) keep_rows(program, p, as_rows(part.lse, false), as_rows(p.lse, false));
+  if (p.lse.data) keep_rows(program, p, by_row(part.lse), by_row(p.lse));
   return part.lse;
 }
 
@@ -186,7 +175,7 @@ To branch(const Params& p, const fovea_tensor& q, const fovea_tensor& k) {
 
 [[gnu::noinline]] void add_score(Program& program, const Params& p, const fovea_tensor& sum) {
   fovea_x_combine_forward_params part{};
-  part.x = part.y = as_rows(p.local_score, true), part.x2 = as_rows(sum, true);
+  part.x = part.y = by_key(p.local_score), part.x2 = by_key(sum);
   program.run(part);
 }
 

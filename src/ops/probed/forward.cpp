@@ -164,15 +164,6 @@ struct Sums {
   fovea_tensor block, column, diagonal;
 };
 
-// x (b, h, s) as (b, s, h, 1).
-fovea_tensor by_row(const fovea_tensor& x) {
-  fovea_tensor y = x;
-  y.ndim = 4;
-  std::swap(y.shape[1], y.shape[2]), std::swap(y.stride[1], y.stride[2]);
-  y.shape[3] = y.stride[3] = 1;
-  return y;
-}
-
 [[gnu::noinline]] fovea_tensor pool_keys(Program& program, const Params& p, const Probed& a) {
   fovea_x_pool_forward_params part{};
   part.x = p.k, part.key_len = p.key_len, part.page_table = p.page_table;
@@ -244,13 +235,8 @@ fovea_tensor by_row(const fovea_tensor& x) {
   if (paged) part.key_max = a.keys_most;
   const int64_t capacity = !a.any ? 0 : paged ? a.keys_most : p.k.shape[1];
   if (p.sample.data) part.q = p.sample, part.query_position = p.query_position;
-  if (!p.sample.data && p.probe_rows < p.q.shape[1]) {
-    const int64_t first = p.q.shape[1] - p.probe_rows;
-    part.q.shape[1] = p.probe_rows;
-    part.q.data = static_cast<unsigned char*>(p.q.data) +
-                  first * p.q.stride[1] *
-                      static_cast<int64_t>(dtype_bytes(static_cast<fovea_dtype>(p.q.dtype)));
-  }
+  if (!p.sample.data && p.probe_rows < p.q.shape[1])
+    part.q = from(p.q, 1, p.q.shape[1] - p.probe_rows);
   part.column_sum = program.array(FOVEA_F32, {a.r, a.x, capacity});
   if (a.lines) part.diagonal_sum = program.array(FOVEA_F32, {a.r, a.x, capacity});
   if (a.any) program.run(part);
@@ -270,21 +256,13 @@ fovea_x_select_block_params rules(const Params& p) {
   return part;
 }
 
-// Row blocks of x (b, heads, n, ...) from `first` on.
-fovea_tensor rows_from(fovea_tensor x, int64_t first) {
-  const auto bytes = static_cast<int64_t>(dtype_bytes(static_cast<fovea_dtype>(x.dtype)));
-  x.data = static_cast<unsigned char*>(x.data) + first * x.stride[2] * bytes;
-  x.shape[2] -= first;
-  return x;
-}
-
 // All that the last full_last row blocks may see, over what `part` chose for them.
 [[gnu::noinline]] void fill_last(Program& program, const Params& p, const Probed& a,
                                  fovea_x_select_block_params& part) {
   const int64_t blocks = ceil_of(a.rows_most, a.rows);
   const int64_t first = blocks - std::min(blocks, p.full_last);
-  part.score = rows_from(part.score, first), part.index = rows_from(part.index, first);
-  part.index_count = rows_from(part.index_count, first);
+  part.score = from(part.score, 2, first), part.index = from(part.index, 2, first);
+  part.index_count = from(part.index_count, 2, first);
   part.query_max = a.rows_most - first * a.rows;
   part.rule = FOVEA_X_SELECT_RULE_NONE, part.normalise = FOVEA_X_SELECT_NORMALISE_NONE;
   part.threshold = 0;

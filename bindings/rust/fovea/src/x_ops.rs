@@ -1266,8 +1266,8 @@ op! {
     /// block_rows keys of them, for row blocks of as many rows; each row sees these and the columns.
     /// Each row also sees first_keys and last_keys of x_sparse_forward, in COLUMNS and LINES.
     ///
-    /// MEANS: with m_c the mean of the keys of block c, rounded to k's dtype, and R a row block,
-    ///     w_Rc = sum over rows i of R of exp(scale q_i m_c), of blocks whose keys row i sees all
+    /// MEANS: m_c is the mean of the keys of block c, rounded to k's dtype.  R is a row block.
+    ///     w_Rc = sum of exp(scale q_i m_c) over the rows i of R that see all keys of block c.
     /// Row block R sees the blocks with w_Rc >= threshold * max_c w_Rc > 0, and those that are forced.
     /// The last full_last row blocks of a sequence see every block.  key_len is then at most what the
     /// cache holds.
