@@ -14,7 +14,7 @@
 # | --- | --- | --- |
 # | sm90 | for 90a | of 90a |
 # | sm80, simt | once, for 80 | of every generation in CMAKE_CUDA_ARCHITECTURES |
-# | simt e4m3 | for each generation: from 89 on its conversions are instructions | of that |
+# | sm89, simt e4m3 | for each generation: from 89 on conversions of 8 bits are instructions | of that |
 if(NOT FOVEA_CUDA)
   return()
 endif()
@@ -139,7 +139,7 @@ function(fovea_stamp_instances table)
     configure_file(src/instance.cu.in ${_file} @ONLY)
     if(arch STREQUAL sm90)
       list(APPEND _hopper_files ${_file})
-    elseif(_once AND NOT _group MATCHES "_e4m3_")
+    elseif(_once AND NOT _group MATCHES "^sm89|_e4m3_")
       list(APPEND _once_files ${_file})
     else()
       target_sources(fovea_objects PRIVATE ${_file})

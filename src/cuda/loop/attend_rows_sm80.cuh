@@ -5,7 +5,7 @@
 //   A warp has 16 rows.  A step has four slices.  Where rows are fewer than 64, several warps have
 //   the same rows, and each takes other slices; they merge at the end, in order.
 //   Scales of keys multiply scores, those of values weights.  In f16 weights would lose small
-//   ones, so o is kept in units of the largest scale that the row's warp has met.
+//   ones.  So o is kept in units of a power of two, no less than any scale that its warp has met.
 //
 //   | barrier          | what it says                                               |
 //   | before each step | it has landed, and the stage to be filled next is free     |
@@ -50,9 +50,9 @@ struct RowsShape {
   static constexpr int offset_bytes = 2 * 2 * StepKeys * 8;
   static constexpr int scale_bytes = Operands::codes ? Stages * 2 * StepKeys * 4 : 0;
   static constexpr int note_bytes = notes ? Stages * StepKeys * 8 : 0;
-  static constexpr int absent_bytes = Stages * StepKeys / 8;
+  static constexpr int absent_bytes = Stages * StepKeys / 8, gone_bytes = 2 * Warps * 4;
   static constexpr int shared_bytes =
-      ring_bytes + offset_bytes + note_bytes + scale_bytes + absent_bytes;
+      ring_bytes + offset_bytes + gone_bytes + note_bytes + scale_bytes + absent_bytes;
 };
 
 // A block's ring.  A thread looks up a key or its value, or both, one step before they are copied:
@@ -65,12 +65,14 @@ class RowsRing {
   static_assert(std::same_as<Note, typename Keys::Note> && sizeof(Note) <= 8);
   static constexpr bool kCodes = Shape::Operands::codes;
   static constexpr int kKeys = Shape::StepKeys, kFinds = 2 * kKeys / Shape::threads;
+  static constexpr int kCopied = Shape::threads / kPanelChunks;  // rows that are copied at once
 
  public:
   __device__ RowsRing(const Attend& a, const RowTile& tile, const Keys& keys, unsigned char* shared)
       : a(a), q(tile.rows.seq), keys(keys), ring(shared_address(shared)) {
     unsigned char* at = shared + Shape::ring_bytes;
     address = reinterpret_cast<const uint8_t*(*)[2][kKeys]>(at), at += Shape::offset_bytes;
+    gone = reinterpret_cast<uint32_t(*)[Shape::Warps]>(at), at += Shape::gone_bytes;
     notes = reinterpret_cast<Note(*)[kKeys]>(at), at += Shape::note_bytes;
     scales = reinterpret_cast<float(*)[2][kKeys]>(at), at += Shape::scale_bytes;
     missing = reinterpret_cast<uint32_t(*)[kKeys / 32]>(at);
@@ -88,39 +90,62 @@ class RowsRing {
   // Finds where the keys of a step lie; store_places() keeps it for load().
   __device__ __forceinline__ void find(int step) {
     const int j = keys.find(step, row(), note);
+    const int64_t page = a.sequences.page, i = q.key_begin + j;
+    int64_t first = q.key_batch, token = i;  // on the first two axes of k and v
+    run = page ? -1 : keys.run(step);
+    if (page && j >= 0) {
+      const uint32_t number = static_cast<uint32_t>(i) / static_cast<uint32_t>(page);
+      token = i - number * page, first = page_of(number);
+    }
+    const auto offset = [&](const int64_t* stride) {
+      return first * stride[0] + token * stride[1];
+    };
 #pragma unroll
-    for (int i = 0; i < kFinds; ++i) {
-      place[i] = nullptr, factor[i] = nullptr;
-      if (j < 0) continue;
-      const int64_t at = a.sequences.key_offset(q, j, value(i) ? a.v.stride : a.k.stride);
-      if (at < 0) continue;
-      place[i] = (value(i) ? v : k) + at * Shape::Operands::bytes;
+    for (int n = 0; n < kFinds; ++n) {
+      place[n] = nullptr, factor[n] = nullptr;
+      if (j < 0 || first < 0) continue;
+      const View<4>& x = value(n) ? a.v : a.k;
+      if (run < 0) place[n] = (value(n) ? v : k) + offset(x.stride) * Shape::Operands::bytes;
       if constexpr (kCodes)
-        if (const View<4>& scale = scale_of(value(i)))
-          factor[i] = scale.as() + g * scale.stride[2] + a.sequences.key_offset(q, j, scale.stride);
+        if (const View<4>& scale = scale_of(value(n)))
+          factor[n] = scale.as() + g * scale.stride[2] + offset(scale.stride);
     }
   }
   __device__ __forceinline__ void store_places(int slot) {
+    if (run >= 0) return;
 #pragma unroll
-    for (int i = 0; i < kFinds; ++i) address[slot][value(i)][row()] = place[i];
+    for (int n = 0; n < kFinds; ++n) address[slot][value(n)][row()] = place[n];
+    const uint32_t none = __ballot_sync(~0u, !place[0]);
+    if (threadIdx.x % 32 == 0) gone[slot][threadIdx.x / 32] = none;
   }
 
   // Copies the step that was found last.
   __device__ __forceinline__ void load(int slot, int stage) {
     const uint32_t to = ring + stage * Shape::stage_bytes;
-    copy<TileK, Shape::D>(to, static_cast<int>(a.d), k, address[slot][0]);
-    copy<TileV, Shape::E>(to + TileK::bytes, static_cast<int>(a.e), v, address[slot][1]);
+    const auto rows = [&](auto k_row_at, auto v_row_at) {
+      copy<TileK, Shape::D>(to, a.d, k_row_at);
+      copy<TileV, Shape::E>(to + TileK::bytes, a.e, v_row_at);
+    };
+    const auto* places = address[slot];
+    const uint4 none = run < 0 ? *reinterpret_cast<const uint4*>(gone[slot]) : uint4{};
+    const uint32_t some = none.x | none.y | none.z | none.w;
+    if (run >= 0)
+      rows(in_line(a.k, k), in_line(a.v, v));
+    else if (!some)
+      rows(found(places[0]), found(places[1]));
+    else
+      rows(gathered(k, places[0]), gathered(v, places[1]));
     if constexpr (kCodes)
 #pragma unroll
-      for (int i = 0; i < kFinds; ++i)
-        if (const View<4>& scale = scale_of(value(i)))
+      for (int n = 0; n < kFinds; ++n)
+        if (const View<4>& scale = scale_of(value(n)))
           asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(
-                           shared_address(&scales[stage][value(i)][row()])),
-                       "l"(factor[i] ? factor[i] : scale.as()), "r"(factor[i] ? 4 : 0)
+                           shared_address(&scales[stage][value(n)][row()])),
+                       "l"(factor[n] ? factor[n] : scale.as()), "r"(factor[n] ? 4 : 0)
                        : "memory");
-    const uint32_t none = __ballot_sync(~0u, !place[0]);
     if (value(0)) return;
-    if (threadIdx.x % 32 == 0) missing[stage][threadIdx.x / 32] = none;
+    if (threadIdx.x % 32 == 0)
+      missing[stage][threadIdx.x / 32] = some ? gone[slot][threadIdx.x / 32] : 0;
     if (Shape::notes) notes[stage][row()] = note;
   }
 
@@ -145,32 +170,61 @@ class RowsRing {
   }
 
  private:
-  // Eight neighbouring threads copy 128 bytes of a row.
-  template <class Tile, int Width>
-  __device__ __forceinline__ static void copy(uint32_t to, int width, const uint8_t* from,
-                                              const uint8_t* const* places) {
-    constexpr int kBytes = Shape::Operands::bytes, kStep = Shape::threads / kPanelChunks;
-    const int lane = threadIdx.x % kPanelChunks;
-#pragma unroll
-    for (int i = 0; i < kKeys / kStep; ++i) {
-      const int row = threadIdx.x / kPanelChunks + i * kStep;
+  // Where a row lies, and whether it does.
+  struct From {
+    const uint8_t* at;
+    bool there;
+  };
+  // Rows at `places`, or nowhere.
+  __device__ static auto gathered(const uint8_t* any, const uint8_t* const* places) {
+    return [=](int row) {
       const uint8_t* place = places[row];
+      return From{place ? place : any, place != nullptr};
+    };
+  }
+  // The same where all are there.
+  __device__ static auto found(const uint8_t* const* places) {
+    return [=](int row) { return From{places[row], true}; };
+  }
+  // Rows of x from key `run` on; `head`: its key head.
+  __device__ auto in_line(const View<4>& x, const uint8_t* head) const {
+    constexpr int kBytes = Shape::Operands::bytes;
+    const int64_t step = x.stride[1] * kBytes;
+    const uint8_t* first = head + q.key_batch * x.stride[0] * kBytes + (q.key_begin + run) * step;
+    return [=](int row) { return From{first + row * step, true}; };
+  }
+  // Eight neighbouring threads copy 128 bytes of a row.
+  template <class Tile, int Width, class RowAt>
+  __device__ __forceinline__ static void copy(uint32_t to, int64_t width, RowAt row_at) {
+    constexpr int kBytes = Shape::Operands::bytes;
+    const int lane = threadIdx.x % kPanelChunks, bytes = static_cast<int>(width) * kBytes;
+#pragma unroll
+    for (int i = 0; i < kKeys / kCopied; ++i) {
+      const int row = threadIdx.x / kPanelChunks + i * kCopied;
+      const From from = row_at(row);
 #pragma unroll
       for (int panel = 0; panel < Tile::panels; ++panel) {
         const int chunk = panel * kPanelChunks + lane;
-        const bool valid = place && chunk * 16 < width * kBytes;
+        const bool valid = from.there && chunk * 16 < bytes;
         if (Width * kBytes % 128 == 0 || chunk * 16 < Width * kBytes)
-          copy_async(to + Tile::at(row, chunk), valid ? place + chunk * 16 : from, valid);
+          copy_async(to + Tile::at(row, chunk), valid ? from.at + chunk * 16 : from.at, valid);
       }
     }
   }
 
-  // Find i of the thread: a key or its value.
+  // The pool's page of page `number` of the sequence; -1: absent.
+  __device__ int64_t page_of(uint32_t number) const {
+    const Sequences& s = a.sequences;
+    const int64_t at = q.key_batch * s.page_table.stride[0] + number * s.page_table.stride[1];
+    const int64_t page = s.page_table.as<int32_t>()[at];
+    return page < s.pool ? page : -1;
+  }
+  // Find n of the thread: a key or its value.
   __device__ static int row() {
     return threadIdx.x % kKeys;
   }
-  __device__ static int value(int i) {
-    return (threadIdx.x + i * Shape::threads) / kKeys;
+  __device__ static int value(int n) {
+    return (threadIdx.x + n * Shape::threads) / kKeys;
   }
   __device__ const View<4>& scale_of(int value) const {
     return value ? a.v_scale : a.k_scale;
@@ -183,11 +237,15 @@ class RowsRing {
   int64_t g;
   const uint8_t *k, *v;
   const uint8_t* (*address)[2][kKeys];
+  uint32_t (*gone)[Shape::Warps];  // of the places: bits of those that are not there
   Note (*notes)[kKeys];
   float (*scales)[2][kKeys];
   uint32_t (*missing)[kKeys / 32];
   const uint8_t* place[kFinds] = {};
   const float* factor[kFinds] = {};
+  // The first key of the step found last, where all are there and follow one another in memory;
+  // else -1.
+  int run = -1;
   Note note{};
 };
 
@@ -198,13 +256,11 @@ class RowsWarp {
   using Operands = typename Shape::Operands;
   using TileK = typename Shape::TileK;
   using TileV = typename Shape::TileV;
-  // Scales of values may be too small for f16.
-  static constexpr bool kUnits = Operands::codes && Dtype == FOVEA_F16;
 
  public:
   float o[1][E / 8][4] = {};
   OnlineSoftmax<1> state;
-  float unit = kUnits ? 0.f : 1.f;  // of o
+  float unit = Operands::codes ? 0.f : 1.f;  // of o
 
   __device__ RowsWarp(const Attend& a, const RowTile& tile, const Keys& keys, int row)
       : operands(a), keys(keys) {
@@ -217,14 +273,16 @@ class RowsWarp {
 #pragma unroll
       for (int c = 0; c < D / 16; ++c) Operands::load_q(q[c], half, from, c, static_cast<int>(a.d));
     }
+    Operands::ready(q, q_unit);
     k_lane = TileK::at(inner_row(lane), inner_chunk(lane));
     v_lane = TileV::at(outer_row(lane), outer_chunk(lane));
   }
 
-  // Slice `slice` of step number `step`, which is in `stage`.
+  // Slice `slice` of step number `step`, which is in `stage`.  Few: the warp has at most 8 rows.
+  template <bool Few>
   __device__ __forceinline__ void step(const RowsRing<Shape, Keys>& ring, int stage, int step,
                                        int slice) {
-    constexpr int kTiles = Shape::Slice / 8;
+    constexpr int kTiles = Shape::Slice / 8, kSums = Few ? 2 : 4;
     const int first = slice * Shape::Slice, t = threadIdx.x % 4;
     float x[1][kTiles][4] = {};
 #pragma unroll
@@ -236,7 +294,10 @@ class RowsWarp {
 #pragma unroll
       for (int j = 0; j < kTiles; ++j)
 #pragma unroll
-        for (int c = 0; c < 4; ++c) x[0][j][c] *= scale[j * 8 + c % 2];
+        for (int c = 0; c < kSums; ++c) {
+          x[0][j][c] *= scale[j * 8 + c % 2];
+          if (Operands::scaled_q) x[0][j][c] *= q_unit[c / 2];
+        }
     }
     keys.score(x, step, first, ring.notes_of(stage) + first + 2 * t);
     if (const uint32_t absent = ring.absent(stage, slice) >> 2 * t)
@@ -245,10 +306,13 @@ class RowsWarp {
 #pragma unroll
         for (int c = 0; c < 2; ++c)
           if (absent >> (j * 8 + c) & 1) x[0][j][c] = x[0][j][2 + c] = kNegativeInfinity;
-    state.step(x, o, keys.factor());
-    if constexpr (Operands::codes) weigh(x[0], ring.scales_of(stage, 1) + first + 2 * t);
+    if constexpr (Few)
+      step_first(x[0], keys.factor());
+    else
+      state.step(x, o, keys.factor());
+    if constexpr (Operands::codes) weigh<kSums>(x[0], ring.scales_of(stage, 1) + first + 2 * t);
     uint32_t p[1][kTiles / 2][4];
-    pack_operand<Dtype>(p, x);
+    pack_operand<Operands::Math>(p, x);
 #pragma unroll
     for (int i = 0; i < kTiles / 2; ++i)
       operands.values(o[0], p[0][i],
@@ -256,41 +320,61 @@ class RowsWarp {
   }
 
  private:
-  // Weights times the scales of their values.
+  // OnlineSoftmax::step() of the first half of a fragment; the other has no rows.
   template <int N>
-  __device__ __forceinline__ void weigh(float (&x)[N][4], const float* scale) {
-    float by[N][2];
+  __device__ __forceinline__ void step_first(float (&x)[N][4], float factor) {
+    float& top = state.m[0][0];
+    const float before = top;
+#pragma unroll
+    for (int j = 0; j < N; ++j) top = fmaxf(top, fmaxf(x[j][0], x[j][1]));
+    top = quad_max(top);
+    const float base = top == kNegativeInfinity ? 0.f : __fmul_rn(top, factor);
+    const float alpha = exp2_fast(__fmul_rn(before, factor) - base);
+    float sum = 0.f;
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
-      for (int c = 0; c < 2; ++c) by[j][c] = scale[j * 8 + c];
-    if constexpr (kUnits) {
-      float here = 0.f;
-#pragma unroll
-      for (int j = 0; j < N; ++j) here = fmaxf(here, fmaxf(fabsf(by[j][0]), fabsf(by[j][1])));
-      here = quad_max(here);
-      if (here > unit) {
-        const float less = unit / here;
-#pragma unroll
-        for (int j = 0; j < E / 8; ++j)
-#pragma unroll
-          for (int c = 0; c < 4; ++c) o[0][j][c] *= less;
-        unit = here;
+      for (int c = 0; c < 2; ++c) {
+        x[j][c] = exp2_fast(fmaf(x[j][c], factor, -base));
+        x[j][2 + c] = 0.f;
+        sum += x[j][c];
       }
+    state.l[0][0] = fmaf(state.l[0][0], alpha, sum);
+    if (__any_sync(~0u, top > before))
 #pragma unroll
-      for (int j = 0; j < N; ++j)
+      for (int j = 0; j < E / 8; ++j) o[0][j][0] *= alpha, o[0][j][1] *= alpha;
+  }
+  // Weights times the scales of their values, over the unit of o.
+  template <int Sums, int N>
+  __device__ __forceinline__ void weigh(float (&x)[N][4], const float* scale) {
+    float by[N][2], most = 0.f;
 #pragma unroll
-        for (int c = 0; c < 2; ++c) by[j][c] = unit > 0.f ? by[j][c] / unit : by[j][c];
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) by[j][c] = scale[j * 8 + c], most = fmaxf(most, fabsf(by[j][c]));
+    most = quad_max(most);
+    if (most > unit) {
+      // The next power of two, and 1 / it.
+      const int exponent = min(max((__float_as_int(most) + 0x7fffff) >> 23, 1), 253);
+      per_unit = __int_as_float((254 - exponent) << 23);
+      const float less = unit * per_unit;
+#pragma unroll
+      for (int j = 0; j < E / 8; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) o[0][j][c] *= less;
+      unit = __int_as_float(exponent << 23);
     }
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
-      for (int c = 0; c < 4; ++c) x[j][c] *= by[j][c % 2];
+      for (int c = 0; c < Sums; ++c) x[j][c] *= by[j][c % 2] * per_unit;
   }
 
   const Operands operands;
   const Keys& keys;
   uint32_t q[D / 16][4], k_lane, v_lane;
+  float q_unit[2];       // of q, where it is scaled
+  float per_unit = 0.f;  // 1 / unit
 };
 
 // Sums of warps that have the same rows, into those of the first of them: ascending.
@@ -363,7 +447,7 @@ __device__ __forceinline__ void attend_rows(const Attend& a, const RowTile& tile
   const int warp = threadIdx.x / 32, each = Shape::Warps / groups, row = warp % groups * 16;
   keys.rows(row);
   RowsWarp<Shape, Keys> mine(a, tile, keys, row);
-  const bool active = row < tile.size;
+  const bool active = row < tile.size, few = tile.size <= 8;
   int stage = 0;
   for (int it = 0; it < count; ++it) {
     copy_wait<kStages - 2>();
@@ -375,7 +459,11 @@ __device__ __forceinline__ void attend_rows(const Attend& a, const RowTile& tile
     if (next + 2 < count) keys.look(next + 2);
     if (active)
 #pragma unroll 1
-      for (int slice = warp / groups; slice < 4; slice += each) mine.step(ring, stage, it, slice);
+      for (int slice = warp / groups; slice < 4; slice += each)
+        if (few)
+          mine.template step<true>(ring, stage, it, slice);
+        else
+          mine.template step<false>(ring, stage, it, slice);
     if (next + 1 < count) ring.store_places((next + 1) % 2);
     if (++stage == kStages) stage = 0;
   }
@@ -413,6 +501,11 @@ class WindowSteps {
     const int j = number(step) * Width + row;
     return j < tile.keys ? j : -1;
   }
+  // The first key of a step whose keys are all there and follow one another; else -1.
+  __device__ int run(int step) const {
+    const int j = number(step) * Width;
+    return j + Width <= tile.keys ? j : -1;
+  }
   // The warp's first row in the tile.
   __device__ void rows(int row) { first = tile.begin + row; }
   // Products become scores, -inf where a key is not seen: keys from `begin` on of the step.
@@ -435,25 +528,5 @@ class WindowSteps {
   const Mask mask;
   int last, first = 0;
 };
-
-template <class Shape, TileScore Score, TileMask Mask, class Epilogue>
-__global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
-    attend_rows_sm80(const __grid_constant__ Attend a, const __grid_constant__ AttendGrid grid,
-                     const __grid_constant__ Epilogue epilogue) {
-  extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ __align__(16) unsigned char s_tile[sizeof(RowTile)];
-  const int64_t number = blockIdx.x / grid.splits, owner = number / grid.row_tiles;
-  int64_t row_tile = number - owner * grid.row_tiles;
-  if (grid.reversed) row_tile = grid.row_tiles - 1 - row_tile;
-  if (threadIdx.x == 0)
-    new (s_tile) RowTile(a, grid, owner / grid.heads, owner % grid.heads,
-                         static_cast<int>(row_tile * Shape::rows), Shape::rows);
-  __syncthreads();
-  const RowTile& tile = *reinterpret_cast<const RowTile*>(s_tile);
-  if (tile.size <= 0) return;
-  const int split = static_cast<int>(blockIdx.x - number * grid.splits);
-  WindowSteps<Shape::StepKeys, Score, Mask> keys(a, tile, grid.splits, split);
-  attend_rows<Shape>(a, tile, keys, epilogue, number, split, shared);
-}
 
 }  // namespace fovea::cuda

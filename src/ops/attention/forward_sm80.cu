@@ -6,7 +6,7 @@
 #include "core/dtype.h"
 #include "core/reasons.h"
 #include "cuda/loop/mma_refuses.h"
-#include "ops/attention/forward.cuh"
+#include "ops/attention/forward_codes.cuh"
 #include "ops/attention/kernels.h"
 
 namespace fovea {
@@ -21,6 +21,9 @@ const std::vector<ForwardInstance>& instances() {
   static const std::vector<ForwardInstance> rows = {
 #define FOVEA_INSTANCE(...) forward_sm80_instance<ForwardConfig80 __VA_ARGS__>(),
 #include "instances/attention_forward_sm80.inc"
+#undef FOVEA_INSTANCE
+#define FOVEA_INSTANCE(...) forward_sm89_instance<ForwardConfig80 __VA_ARGS__>(),
+#include "instances/attention_forward_sm89.inc"
 #undef FOVEA_INSTANCE
   };
   return rows;
@@ -56,7 +59,7 @@ Choice choice_of_codes(const DeviceInfo& device, const Attend& a) {
   const int64_t row_tiles = ceil_div(queries * group, found.rows);
   const int64_t items = a.sequences.count * a.g * row_tiles;
   const int64_t most =
-      std::max<int64_t>(key_tiles_bound(a, ceil_div(found.rows, group), kTileKeys), 1);
+      std::max<int64_t>(key_tiles_bound(a, ceil_div(found.rows, group), codes_step(found.d)), 1);
   const int64_t splits =
       a.splits ? a.splits : splits_of(items, most, device.multiprocessors * found.blocks);
   c.instance = &found;

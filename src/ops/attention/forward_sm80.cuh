@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_forward on the sm_80 sweep: the policies of each kind of instance.
 #pragma once
-#include "cuda/loop/attend_rows_sm80.cuh"
+#include "cuda/launch.h"
 #include "cuda/loop/attend_sm80.cuh"
-#include "cuda/loop/merging_epilogue.cuh"
 #include "ops/attention/forward.cuh"
 
 namespace fovea::cuda {
@@ -35,7 +34,7 @@ struct ForwardPolicies<ForwardKind::split, Threads> : ForwardPolicies<ForwardKin
 };
 
 template <ForwardConfig80 C>
-ForwardInstance keys_sm80_instance() {
+ForwardInstance forward_sm80_instance() {
   using Shape = AttendShape<AttendConfig{.dtype = C.dtype,
                                          .d = C.d,
                                          .e = C.e,
@@ -54,45 +53,6 @@ ForwardInstance keys_sm80_instance() {
                                               kShared, a, work.grid, epilogue);
   };
   return {C.dtype, C.d, C.e, C.kind, C.rows, C.blocks, kShared, launcher};
-}
-
-// Codes: FloatCodes or IntegerCodes.
-template <ForwardConfig80 C, template <int> class Codes>
-struct CodesKernel {
-  using Operands = CodeOperands<Codes, C.dtype, C.d, C.e, (C.d <= 128 ? 128 : 64)>;
-  using Shape = RowsShape<Operands, C.stages, C.blocks>;
-  static_assert(C.rows == Shape::rows && C.warps == Shape::Warps);
-  static constexpr bool rich = C.kind == ForwardKind::rich_codes;
-  using Score = std::conditional_t<rich, RichScore, PlainScore>;
-  using Mask = std::conditional_t<rich, RichMask, WindowMask>;
-  using Epilogue = MergingEpilogue<8>;
-
-  static void launch(Context& ctx, const Attend& a, const ForwardWork& work) {
-    cuda::launch<attend_rows_sm80<Shape, Score, Mask, Epilogue>>(
-        ctx, "attention_forward", work.blocks, Shape::threads, Shape::shared_bytes, a, work.grid,
-        Epilogue{work.parts, work.grid.splits, work.arrived});
-  }
-};
-
-template <ForwardConfig80 C>
-ForwardInstance codes_sm80_instance() {
-  constexpr auto launcher = [](Context& ctx, const Attend& a, const ForwardWork& work) {
-    if (a.k_dtype == FOVEA_I8)
-      CodesKernel<C, IntegerCodes>::launch(ctx, a, work);
-    else
-      CodesKernel<C, FloatCodes>::launch(ctx, a, work);
-  };
-  return {
-      C.dtype, C.d, C.e, C.kind, C.rows, C.blocks, CodesKernel<C, FloatCodes>::Shape::shared_bytes,
-      launcher};
-}
-
-template <ForwardConfig80 C>
-ForwardInstance forward_sm80_instance() {
-  if constexpr (C.kind == ForwardKind::codes || C.kind == ForwardKind::rich_codes)
-    return codes_sm80_instance<C>();
-  else
-    return keys_sm80_instance<C>();
 }
 
 }  // namespace fovea::cuda

@@ -41,7 +41,7 @@ struct ListGrid;
 
 struct SparseInstance80 {
   int32_t dtype, d, e;
-  int32_t blocks[2];  // that a multiprocessor should hold: of 16-bit keys, of codes
+  int32_t blocks;  // that a multiprocessor should hold
   void (*launch)(Context&, const SparseAttend&, const ListGrid&, const SparseWork80&);
 };
 
@@ -61,6 +61,8 @@ template <SparseConfig90 C>
 SparseInstance90 sparse_sm90_instance();
 template <SparseConfig80 C>
 SparseInstance80 sparse_sm80_instance();
+template <SparseConfig80 C>
+SparseInstance80 sparse_sm89_instance();
 
 // In f32 FMA: tiles of 16 R rows, o of at most 64 Chunks columns.
 template <int R, int Chunks>

@@ -17,18 +17,23 @@ using namespace cuda;
 
 constexpr char kOp[] = "x_sparse_forward";
 
-// Every row of forward.inc in this build, narrow widths first.
-const std::vector<SparseInstance80>& instances() {
-  static const std::vector<SparseInstance80> rows = {
+// Every row of forward.inc in this build, narrow widths first: of 16-bit keys, of codes.
+const std::vector<SparseInstance80>& instances(bool codes) {
+  static const std::vector<SparseInstance80> rows[] = {{
 #define FOVEA_INSTANCE(...) sparse_sm80_instance<SparseConfig80 __VA_ARGS__>(),
 #include "instances/sparse_forward_sm80.inc"
 #undef FOVEA_INSTANCE
-  };
-  return rows;
+                                                       },
+                                                       {
+#define FOVEA_INSTANCE(...) sparse_sm89_instance<SparseConfig80 __VA_ARGS__>(),
+#include "instances/sparse_forward_sm89.inc"
+#undef FOVEA_INSTANCE
+                                                       }};
+  return rows[codes];
 }
 
 const SparseInstance80* find(const Attend& a) {
-  for (const SparseInstance80& row : instances())
+  for (const SparseInstance80& row : instances(a.codes()))
     if (row.dtype == a.dtype && a.d <= row.d && a.e <= row.e) return &row;
   return nullptr;
 }
@@ -52,7 +57,7 @@ Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
   if (!instance) return no_instance(a.dtype, "d", a.d, "e", a.e);
   ListGrid grid(call);
   const int64_t most = std::max<int64_t>(1, ceil_div(call.keys_bound(), kTileKeys));
-  const int64_t slots = instance->blocks[a.codes()] * device_info(ctx).multiprocessors;
+  const int64_t slots = instance->blocks * device_info(ctx).multiprocessors;
   grid.split(clamp_i64(a.splits ? a.splits : splits_of(grid.tiles, most, slots), 1, most));
   if (grid.work > INT_MAX) return "more than 2^31 blocks of work";
   plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(instance->d) +

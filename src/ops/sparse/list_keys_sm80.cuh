@@ -79,6 +79,8 @@ class ListKeys80 {
     return static_cast<int>(j);
   }
 
+  __device__ static int run(int) { return -1; }
+
   __device__ void rows(int row) {
     const SparseList& list = call.list;
     each_row<1>(tile.begin + row, [&](int, int half, int m) {
