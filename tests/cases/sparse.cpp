@@ -645,6 +645,7 @@ class SparseCases {
         if (w[0] > 128 && dtype == FOVEA_F16) continue;
         packed(c, name);
         unions(c, name);
+        if (w[0] <= 128) large_unions(c, name + "128x128.union");
         small_blocks(c, name);
         splits(c, name);
       }
@@ -734,6 +735,20 @@ class SparseCases {
         x.span = where == Where::paged ? Span::left : c.span;
         add(x, false, false, name + "64x64." + (of[0] == of[1] ? "union" : "packed.union"));
       }
+  }
+  // Many rows of one head with lists of large blocks.
+  void large_unions(SparseCase c, const std::string& kernel) {
+    int n = 0;
+    for (int64_t keys : {128, 256, 1024})
+      for (Where where : {Where::batched, Where::lengths, Where::cache_row})
+        for (Span span : {Span::full, Span::causal, Span::left}) {
+          SparseCase x = c;
+          x.block_rows = 1, x.block_keys = keys, x.where = where, x.span = span;
+          x.s = n % 2 ? 131 : 300, x.t = 1300, x.keep = n % 3 ? 2 : 40, x.counts = n % 3 == 1;
+          x.h = 4, x.g = n % 2 ? 2 : 4, x.x = 4, x.b = where == Where::batched ? 1 : 2;
+          x.sink_logit = n % 4 == 1, x.o_f32 = n % 5 == 1, x.lse = n++ % 5 != 4;
+          add(x, false, false, kernel);
+        }
   }
   // Blocks of which a key tile has many.
   void small_blocks(SparseCase c, const std::string& name) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/loop/tile_lists.cuh"
-
 #include <algorithm>
+#include <bit>
+
+#include "cuda/loop/tile_unions.cuh"
 
 namespace fovea::cuda {
 namespace {
@@ -122,9 +123,9 @@ __device__ int lower_bound(const int32_t* tiles, int count, int tile) {
   return low;
 }
 
-__device__ TileSpan span_of(const Preparation& p, const PlainWindow& window, const int32_t* tiles,
-                            int count, int first, int end) {
-  const int width = p.to.width, shift = window.keys - window.rows;
+__device__ TileSpan span_of(int width, const PlainWindow& window, const int32_t* tiles, int count,
+                            int first, int end) {
+  const int shift = window.keys - window.rows;
   const PlainWindow::Span some = window.keys_of(first, end);
   if (some.high <= some.low) return {};
   const auto from = [&](int tile) { return lower_bound(tiles, count, tile); };
@@ -163,12 +164,123 @@ __global__ void __launch_bounds__(kThreads)
       const int end = min(begin + p.to.step, rows * heads);
       if (end > begin)
         p.span[at * p.to.row_tiles + n] =
-            span_of(p, window, sorted, count, begin / heads, (end - 1) / heads + 1);
+            span_of(p.to.width, window, sorted, count, begin / heads, (end - 1) / heads + 1);
     }
   }
 }
 
+// ---- unions of many rows
+
+constexpr int kBlockWords = 2048;  // blocks of keys at most, 32 a word
+
+struct UnionPreparation {
+  SparseList list;
+  Sequences sequences;
+  Window window;
+  TileUnions to;
+  int32_t* tile;
+  TileSpan* span;
+  uint8_t* times;
+};
+
+struct UnionShared {
+  uint32_t named[kBlockWords];
+  int sums[kThreads / 32];
+};
+
+// Counts what the rows [first, first + rows) name, into s.named and `times`.
+__device__ void count_names(const UnionPreparation& p, const Sequence& q, int64_t r, int64_t head,
+                            int64_t first, uint8_t* times, UnionShared& s) {
+  const TileUnions& to = p.to;
+  for (int i = threadIdx.x; i < kBlockWords; i += kThreads) s.named[i] = 0;
+  const int64_t pieces = int64_t{to.rows} * to.blocks / 16;
+  for (int64_t i = threadIdx.x; i < pieces; i += kThreads)
+    reinterpret_cast<uint4*>(times)[i] = uint4{};
+  __syncthreads();
+  const int64_t blocks = (q.keys + p.list.block_keys - 1) / p.list.block_keys;
+  for (int i = threadIdx.x; i < to.rows && first + i < q.rows; i += kThreads) {
+    const ListRow row = p.list.at(q, r, false, head, first + i);
+    for (int64_t m = 0, places = p.list.count(row); m < places; ++m) {
+      const int64_t e = *p.list.index.at<int32_t>(row.batch, row.head, row.row, m);
+      if (e < 0 || e >= blocks) continue;
+      ++times[int64_t{i} * to.blocks + e];
+      atomicOr(s.named + e / 32, 1u << e % 32);
+    }
+  }
+  __syncthreads();
+}
+
+// The tiles of the named blocks, ascending: how many.
+__device__ int write_union(const TileUnions& to, const Sequence& q, int32_t* tiles,
+                           UnionShared& s) {
+  const int all = static_cast<int>((q.keys + to.width - 1) / to.width);
+  const int words = (to.blocks + 31) / 32, each = (words + kThreads - 1) / kThreads;
+  const int begin = min(static_cast<int>(threadIdx.x) * each, words),
+            end = min(begin + each, words);
+  const auto visit = [&](auto f) {
+    for (int i = begin; i < end; ++i)
+      for (uint32_t left = s.named[i]; left; left &= left - 1) {
+        const int first = (i * 32 + __ffs(left) - 1) << to.shift;
+        for (int tile = first; tile < min(first + (1 << to.shift), all); ++tile) f(tile);
+      }
+  };
+  int mine = 0, total;
+  visit([&](int) { ++mine; });
+  int at = sum_before(mine, s.sums, total);
+  visit([&](int tile) { tiles[at++] = tile; });
+  __syncthreads();
+  return total;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    tile_unions_kernel(const __grid_constant__ UnionPreparation p, int64_t work) {
+  __shared__ UnionShared s;
+  const TileUnions& to = p.to;
+  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
+    const int64_t first = w % to.row_tiles * to.rows, head = w / to.row_tiles % to.x,
+                  r = w / to.row_tiles / to.x;
+    const Sequence q = p.sequences[r];
+    if (first >= q.rows) continue;
+    int32_t* tiles = p.tile + w * to.tiles;
+    count_names(p, q, r, head, first, p.times + w * to.rows * to.blocks, s);
+    const int count = write_union(to, q, tiles, s);
+    if (threadIdx.x == 0) {
+      const int rows = static_cast<int>(q.rows), begin = static_cast<int>(first);
+      const PlainWindow window(p.window, rows, static_cast<int>(q.keys));
+      p.span[w] = span_of(to.width, window, tiles, count, begin, min(begin + to.rows, rows));
+    }
+    __syncthreads();
+  }
+}
+
 }  // namespace
+
+TileUnionSlots::TileUnionSlots(Layout& layout, const SparseAttend& call, int rows, int width) {
+  const SparseList& list = call.list;
+  const Sequences& q = call.attend.sequences;
+  shape.x = list.x, shape.row_tiles = ceil_div(q.query_max, rows);
+  shape.tiles = ceil_div(q.key_max, width);
+  shape.blocks = static_cast<int32_t>(ceil_div(ceil_div(q.key_max, list.block_keys), 16) * 16);
+  shape.group = static_cast<int32_t>(list.group);
+  shape.rows = rows, shape.width = width;
+  shape.shift = std::countr_zero(static_cast<uint64_t>(list.block_keys / width));
+  tile = layout.add<int32_t>(q.count, list.x, shape.row_tiles, shape.tiles);
+  span = layout.add<TileSpan>(q.count, list.x, shape.row_tiles);
+  times = layout.add<uint8_t>(q.count, list.x, shape.row_tiles, int64_t{rows} * shape.blocks);
+}
+
+TileUnions TileUnionSlots::make(Context& ctx, const char* op, const SparseAttend& call,
+                                void* base) const {
+  TileUnions unions = shape;
+  unions.tile = tile.at(base), unions.span = span.at(base), unions.times = times.at(base);
+  const Attend& a = call.attend;
+  const int64_t work = a.sequences.count * call.list.x * shape.row_tiles;
+  launch<tile_unions_kernel>(ctx, op, work, kThreads, 0,
+                             UnionPreparation{call.list, a.sequences, a.mask.window, unions,
+                                              tile.at(base), span.at(base), times.at(base)},
+                             work);
+  return unions;
+}
 
 TileListSlots::TileListSlots(Layout& layout, const SparseAttend& call, int64_t width,
                              int64_t heads_, int64_t step, int64_t rows)

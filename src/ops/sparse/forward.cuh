@@ -5,6 +5,7 @@
 #include "cuda/loop/combine.cuh"
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/loop/tile_lists.cuh"
+#include "cuda/loop/tile_unions.cuh"
 #include "cuda/tensor_map.h"
 
 namespace fovea::cuda {
@@ -12,6 +13,7 @@ namespace fovea::cuda {
 // A Hopper kernel's arguments beside the call.
 struct SparseWork90 {
   TileLists lists;
+  TileUnions unions;  // instead of lists, where they have rows
   AttendGrid grid;
   TileOrder order;
   DynamicSchedule schedule;

@@ -21,6 +21,8 @@ constexpr char kOp[] = "x_sparse_forward";
 constexpr int64_t kLeastBlock = 16;
 // A list names tiles one by one, and a block is at most two of them.
 constexpr int64_t kMostBlock = 128;
+// Row tiles and key tiles of unions of many rows.
+constexpr int kUnitedRows = 128, kUnitedKeys = 128;
 
 // Every row of forward.inc in this build, narrow widths first.
 const std::vector<SparseInstance90>& instances() {
@@ -69,12 +71,32 @@ void unite(const SparseAttend& call, int64_t splits, Rows& rows) {
   rows.lists = lists, rows.step *= lists;
 }
 
+// List rows of one row and one head, whose blocks are large.  A row tile of them walks the union of
+// their lists, at worst all keys.  Gathered one by one a row's keys cost 64 times as much each:
+// they fill a sixteenth of a tile, at a quarter of the rate.
+bool united(const SparseAttend& call, int64_t splits) {
+  const SparseList& list = call.list;
+  const Sequences& q = call.attend.sequences;
+  const int64_t tiles = list.block_keys / kUnitedKeys;
+  return list.block_rows == 1 && list.block_keys % kUnitedKeys == 0 && !(tiles & (tiles - 1)) &&
+         list.keep <= 255 && !list.first_keys && !call.packed() && !q.page && splits <= 1 &&
+         q.query_max >= 64 && ceil_div(q.key_max, list.block_keys) <= 64 * list.keep;
+}
+
 // How the lists are cut: tiles of `keys` keys, each of boxes of `box` keys.
 struct Keys {
   const SparseInstance90* instance;
   int64_t width, box;
   bool blocks;  // that lie apart make a tile
 };
+
+Keys keys_of_union(const Attend& a) {
+  for (const SparseInstance90& row : instances())
+    if (row.dtype == a.dtype && a.d <= row.d && a.e <= row.e && row.rows == kUnitedRows &&
+        row.keys == kUnitedKeys)
+      return {&row, kUnitedKeys, kUnitedKeys, false};
+  return {};
+}
 
 Keys keys_of(const SparseAttend& call, int64_t rows, bool split) {
   const Attend& a = call.attend;
@@ -113,7 +135,7 @@ Text refuses_list(const SparseAttend& call) {
   if (!list.index) return "index is absent, wanted one";
   if (list.block_keys % 64 && 64 % list.block_keys)
     return reason("block_keys", list.block_keys, "16, 32, or a multiple of 64");
-  if (list.block_keys > kMostBlock)
+  if (list.block_keys > kMostBlock && !united(call, call.attend.splits))
     return reason("block_keys", list.block_keys, "at most " + Text::number(kMostBlock));
   if (list.block_keys < kLeastBlock)
     return reason("block_keys", list.block_keys, "at least " + Text::number(kLeastBlock));
@@ -184,13 +206,17 @@ Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
   if (Text why = refuses(ctx, call); !why.empty()) return why;
   const Attend& a = call.attend;
   Rows rows = rows_of(call);
+  const bool many = rows.heads == 1 && united(call, a.splits) && keys_of_union(a).instance;
+  if (many) rows = {1, kUnitedRows, kUnitedRows};
+  if (call.list.block_keys > kMostBlock && !many)
+    return reason("block_keys", call.list.block_keys, "at most " + Text::number(kMostBlock));
   if (!rows.rows)
     return reason("block_rows", call.list.block_rows,
                   "a multiple of 64, or at most 128 rows of "
                   "the heads that share a list");
-  const int64_t splits = splits_of(device_info(ctx), call, rows);
-  unite(call, splits, rows);
-  const Keys keys = keys_of(call, rows.rows, splits > 1);
+  const int64_t splits = many ? 1 : splits_of(device_info(ctx), call, rows);
+  if (!many) unite(call, splits, rows);
+  const Keys keys = many ? keys_of_union(a) : keys_of(call, rows.rows, splits > 1);
   const SparseInstance90* instance = keys.instance;
   if (!instance)
     return no_instance(a.dtype, "d", a.d, "e", a.e) + ", tiles of " + Text::number(rows.rows) +
@@ -202,18 +228,26 @@ Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
   plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(instance->d) + "." +
                  Text::number(instance->rows) + "x" + Text::number(instance->keys);
   if (rows.heads > 1) plan.kernel += ".packed";
-  if (rows.lists > 1)
+  if (rows.lists > 1 || many)
     plan.kernel += ".union";
   else if (splits > 1)
     plan.kernel += ".split";
   else if (keys.blocks)
     plan.kernel += ".blocks";
-  const TileListSlots slots(plan.workspace, call, keys.width, rows.heads, rows.step, rows.lists);
+  TileListSlots slots;
+  TileUnionSlots unions;
+  if (many)
+    unions = TileUnionSlots(plan.workspace, call, kUnitedRows, kUnitedKeys);
+  else
+    slots = TileListSlots(plan.workspace, call, keys.width, rows.heads, rows.step, rows.lists);
   PartialSlots partial;
   if (splits > 1) partial = PartialSlots(plan.workspace, a, splits);
   plan.launch = [=](Context& ctx, void* base) {
     SparseWork90 now = work;
-    now.lists = slots.make(ctx, kOp, call, base);
+    if (many)
+      now.unions = unions.make(ctx, kOp, call, base);
+    else
+      now.lists = slots.make(ctx, kOp, call, base);
     now.schedule.counters = counters(ctx);
     if (splits > 1) now.parts = partial.at(base, call.attend, splits);
     // The scheduler's counters come first.

@@ -6,6 +6,7 @@
 #include "cuda/launch.h"
 #include "cuda/loop/list_shape_sm90.cuh"
 #include "cuda/loop/merging_epilogue.cuh"
+#include "cuda/loop/source_unions_sm90.cuh"
 #include "ops/sparse/forward.cuh"
 
 namespace fovea::cuda {
@@ -21,10 +22,14 @@ SparseInstance90 sparse_sm90_instance() {
   constexpr auto launcher = [](Context& ctx, const Attend& a, const SparseWork90& work) {
     const int blocks =
         std::min(work.schedule.items, Shape::blocks * device_info(ctx).multiprocessors);
-    const auto run = [&]<KeySource Source, class Epilogue>(const Epilogue& epilogue) {
+    const auto run_on = [&]<KeySource Source, class Epilogue>(const auto& call,
+                                                              const Epilogue& epilogue) {
       launch_pdl<attend_sm90<Shape, Source, PlainScore, WindowMask, Epilogue>>(
-          ctx, "x_sparse_forward", blocks, Shape::threads, Shape::shared_bytes,
-          TiledAttend{a, work.lists}, work.grid, work.maps, work.order, work.schedule, epilogue);
+          ctx, "x_sparse_forward", blocks, Shape::threads, Shape::shared_bytes, call, work.grid,
+          work.maps, work.order, work.schedule, epilogue);
+    };
+    const auto run = [&]<KeySource Source, class Epilogue>(const Epilogue& epilogue) {
+      run_on.template operator()<Source>(TiledAttend{a, work.lists}, epilogue);
     };
     if constexpr (kBlocks)
       if (work.order.splits > 1)
@@ -32,6 +37,9 @@ SparseInstance90 sparse_sm90_instance() {
             Merging{work.parts, work.order.splits, work.arrived});
     Whole whole{};
     if constexpr (Shape::Slots == 2) whole.o = work.o, whole.given = work.o_given;
+    if constexpr (C.groups == 2 && C.keys == 128)
+      if (work.unions.rows)
+        return run_on.template operator()<United>(UnitedAttend{a, work.unions}, whole);
     if constexpr (kBlocks)
       if (work.blocks) return run.template operator()<Blocks>(whole);
     if constexpr (kBlocks)
