@@ -22,5 +22,6 @@
 #include "fovea/experimental/probed.h"
 #include "fovea/experimental/nsa.h"
 #include "fovea/experimental/project.h"
+#include "fovea/experimental/graph.h"
 #include "fovea/experimental/recipe.h"
 #include "fovea/experimental/summary.h"

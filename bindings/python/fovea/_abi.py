@@ -1495,6 +1495,65 @@ class XProjectBackwardParams(C.Structure):
     ]
 
 
+class XGraphAppendParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("k", Tensor),
+        ("q", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("old_len", Tensor),
+        ("neighbour", Tensor),
+        ("neighbour_count", Tensor),
+        ("entry", Tensor),
+        ("nearest", C.c_int64),
+        ("kept", C.c_int64),
+        ("added", C.c_int64),
+        ("width", C.c_int64),
+    ]
+
+
+class XSelectGraphParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("neighbour", Tensor),
+        ("neighbour_count", Tensor),
+        ("entry", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("scanned", Tensor),
+        ("count", C.c_int64),
+        ("ef", C.c_int64),
+    ]
+
+
+class XGraphForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("neighbour", Tensor),
+        ("neighbour_count", Tensor),
+        ("entry", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("scanned", Tensor),
+        ("count", C.c_int64),
+        ("ef", C.c_int64),
+        ("scale", C.c_float),
+        ("softcap", C.c_float),
+    ]
+
+
 class XRecipe(C.Structure):
     _fields_ = [
         ("struct_size", C.c_size_t),
@@ -1746,6 +1805,9 @@ SIZES = {
     XNsaBackwardParams: 3120,
     XProjectForwardParams: 1280,
     XProjectBackwardParams: 1944,
+    XGraphAppendParams: 808,
+    XSelectGraphParams: 984,
+    XGraphForwardParams: 1280,
     XRecipe: 80,
     XPoolForwardParams: 1496,
     XPoolBackwardParams: 1008,
@@ -1906,6 +1968,15 @@ FUNCTIONS = {
     "fovea_x_project_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XProjectBackwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_project_backward": (C.c_int, [C.c_void_p, C.POINTER(XProjectBackwardParams)]),
+    "fovea_x_graph_append_workspace": (C.c_int, [C.c_void_p, C.POINTER(XGraphAppendParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_graph_append": (C.c_int, [C.c_void_p, C.POINTER(XGraphAppendParams)]),
+    "fovea_x_select_graph_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectGraphParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_select_graph": (C.c_int, [C.c_void_p, C.POINTER(XSelectGraphParams)]),
+    "fovea_x_graph_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XGraphForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_graph_forward": (C.c_int, [C.c_void_p, C.POINTER(XGraphForwardParams)]),
     "fovea_x_recipe_count": (C.c_int64, []),
     "fovea_x_recipe_at": (C.c_int, [C.c_int64, C.POINTER(XRecipe)]),
     "fovea_x_recipe_get": (C.c_int, [C.c_char_p, C.POINTER(XRecipe)]),

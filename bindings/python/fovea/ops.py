@@ -65,6 +65,9 @@ _x_nsa_forward = Op("x_nsa_forward", _abi.XNsaForwardParams)
 _x_nsa_backward = Op("x_nsa_backward", _abi.XNsaBackwardParams)
 _x_project_forward = Op("x_project_forward", _abi.XProjectForwardParams)
 _x_project_backward = Op("x_project_backward", _abi.XProjectBackwardParams)
+_x_graph_append = Op("x_graph_append", _abi.XGraphAppendParams)
+_x_select_graph = Op("x_select_graph", _abi.XSelectGraphParams)
+_x_graph_forward = Op("x_graph_forward", _abi.XGraphForwardParams)
 
 
 def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

@@ -5,6 +5,7 @@
 #define FOVEA_EXPERIMENTAL_FOVEA_HPP
 
 #include "../fovea.hpp"
+#include "graph.h"
 #include "indexed.h"
 #include "kl.h"
 #include "multi_token.h"
@@ -49,7 +50,10 @@
   X(x_nsa_forward) \
   X(x_nsa_backward) \
   X(x_project_forward) \
-  X(x_project_backward)
+  X(x_project_backward) \
+  X(x_graph_append) \
+  X(x_select_graph) \
+  X(x_graph_forward)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

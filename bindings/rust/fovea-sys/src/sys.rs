@@ -1997,6 +1997,107 @@ c_struct! {
 }
 
 c_struct! {
+    /// ```text
+    /// Builds the graph of each sequence and key head, or adds keys [old_len, key_len) to it.
+    ///
+    /// With rows of q in use and old_len 0, from training queries, since attention's queries are not
+    /// distributed as keys are.  Key head j learns from the query heads [j h / g, (j + 1) h / g):
+    ///   1. each query has its list: its `nearest` best keys, without scores of -inf
+    ///   2. key x has the queries whose best key it is; without any, those whose lists hold it
+    ///   3. neighbours of x: the lists of its queries, pruned to `kept`
+    ///   4. for each x a search of `width` over the graph of step 3, pruned to `added`; then in the
+    ///      order of keys x gets those found, as far as there are slots, and each of them gets x
+    /// Its entry is the key of the best inner product with the sum of all keys.
+    ///
+    /// Otherwise keys join one by one: a search of `width` over the earlier keys, pruned to `kept`;
+    /// then each of those found gets x.  The first key is the entry.
+    /// Where y gets x and has no slot left, its neighbours and x are pruned to `kept`.
+    ///
+    /// Results are those of this sequential algorithm for any number of threads.  Lists of keys from
+    /// key_len on are not written.  A sequence without keys has entry -1.
+    ///
+    /// Limits: d is 1 .. 576.  Workspace: the lists of one key head's queries, and tiles of keys.
+    /// A thread has 9 t + 512 nearest bytes more with q, else t / 8 + 8 width.
+    /// Sources: RetrievalAttention (2409.10516); its graph: RoarGraph (2408.08933).
+    /// ```
+    fovea_x_graph_append_params: 808 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_graph_append_params)";
+    k: fovea_tensor = 8, "`(b, t, g, d)` f32 f16 bf16: the keys, old ones too";
+    q: fovea_tensor = 104, "`(b, s, h, d)` f32 f16 bf16: training queries of sequences whose old_len is 0; s h nearest entries are below 2^31 g";
+    query_len: fovea_tensor = 200, "`(b)` i32: training rows in use; needs q";
+    key_len: fovea_tensor = 296, "`(b)` i32: keys in use; absent: t";
+    old_len: fovea_tensor = 392, "`(b)` i32: keys that the graph has; absent: 0";
+    neighbour: fovea_tensor = 488, "`(b, g, t, degree)` i32: degree is kept + added";
+    neighbour_count: fovea_tensor = 584, "`(b, g, t)` i32";
+    entry: fovea_tensor = 680, "`(b, g)` i32";
+    nearest: i64 = 776, "best keys of a training query; needs q; 0: 32";
+    kept: i64 = 784, "neighbours that pruning leaves, at most 1024; 0: 32";
+    added: i64 = 792, "further slots, at most 1024; 0: 8";
+    width: i64 = 800, "width of searches; 0: twice the degree";
+}
+
+c_struct! {
+    /// ```text
+    /// The best `count` keys that a search of width ef finds for each query, or of all keys with
+    /// ef = 0.
+    ///
+    /// Lists are as in select.h: ascending, -1 past the count, cut to `keep` from the end of the order.
+    /// Scores of -inf are not listed.  With ef = 0 the list is x_select_token's of scale 1 over all
+    /// keys.  Rows past query_len are neither read nor written.
+    ///
+    /// Limits: d is 1 .. 576.  Workspace, a thread: t / 8 + 8 ef bytes, with ef = 0 4 t h / g bytes.
+    /// Source: RetrievalAttention (2409.10516).
+    /// ```
+    fovea_x_select_graph_params: 984 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_select_graph_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(b, t, g, d)` f32 f16 bf16: g divides h";
+    query_len: fovea_tensor = 200, "`(b)` i32: rows in use";
+    key_len: fovea_tensor = 296, "`(b)` i32: keys in use; absent: t";
+    neighbour: fovea_tensor = 392, "`(b, g, t, degree)` i32: with ef, as x_graph_append writes it";
+    neighbour_count: fovea_tensor = 488, "`(b, g, t)` i32: with ef";
+    entry: fovea_tensor = 584, "`(b, g)` i32: with ef";
+    index: fovea_tensor = 680, "`(b, h, s, keep)` i32: keys by their number in the sequence";
+    index_count: fovea_tensor = 776, "`(b, h, s)` i32: keys wanted";
+    scanned: fovea_tensor = 872, "`(b, h, s)` i32: keys whose score was computed";
+    count: i64 = 968, "keys to select";
+    ef: i64 = 976, "width of the search, at least count; 0: all keys";
+}
+
+c_struct! {
+    /// ```text
+    /// Attention over the keys that a graph finds: x_select_graph, then x_sparse_forward, in one call
+    /// on one workspace.
+    ///
+    /// o and lse are of the list alone.  merge_forward joins them with those of the keys that stay on
+    /// the device.  A row that finds nothing has o = 0 and lse = -inf.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
+    /// Source: RetrievalAttention (2409.10516).
+    /// ```
+    fovea_x_graph_forward_params: 1280 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_graph_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(b, t, g, d)` as q: g divides h";
+    v: fovea_tensor = 200, "`(b, t, g, e)` as q";
+    o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
+    lse: fovea_tensor = 392, "`(b, h, s)` f32: of the sum over the list";
+    query_len: fovea_tensor = 488, "`(b)` i32: rows in use";
+    key_len: fovea_tensor = 584, "`(b)` i32: keys in use; absent: t";
+    neighbour: fovea_tensor = 680, "`(b, g, t, degree)` i32: with ef";
+    neighbour_count: fovea_tensor = 776, "`(b, g, t)` i32: with ef";
+    entry: fovea_tensor = 872, "`(b, g)` i32: with ef";
+    index: fovea_tensor = 968, "`(b, h, s, keep)` i32: the lists, as x_select_graph writes them; keys past `keep` are cut";
+    index_count: fovea_tensor = 1064, "`(b, h, s)` i32: keys wanted, with index";
+    scanned: fovea_tensor = 1160, "`(b, h, s)` i32: keys whose score was computed";
+    count: i64 = 1256, "keys to attend to";
+    ef: i64 = 1264, "width of the search, at least count; 0: all keys";
+    scale: f32 = 1272, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+    softcap: f32 = 1276, "of attention's scores; 0: none";
+}
+
+c_struct! {
     /// A method.  Every text is static and never NULL; "" where there is none.
     fovea_x_recipe: 80 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_recipe), set by the caller";
@@ -2458,5 +2559,8 @@ functions! {
         x_nsa_backward: fovea_x_nsa_backward_params, fovea_x_nsa_backward, fovea_x_nsa_backward_workspace;
         x_project_forward: fovea_x_project_forward_params, fovea_x_project_forward, fovea_x_project_forward_workspace;
         x_project_backward: fovea_x_project_backward_params, fovea_x_project_backward, fovea_x_project_backward_workspace;
+        x_graph_append: fovea_x_graph_append_params, fovea_x_graph_append, fovea_x_graph_append_workspace;
+        x_select_graph: fovea_x_select_graph_params, fovea_x_select_graph, fovea_x_select_graph_workspace;
+        x_graph_forward: fovea_x_graph_forward_params, fovea_x_graph_forward, fovea_x_graph_forward_workspace;
     }
 }

@@ -1523,3 +1523,113 @@ op! {
         rope_interleaved set_rope_interleaved: bool, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
     }
 }
+
+op! {
+    /// ```text
+    /// Builds the graph of each sequence and key head, or adds keys [old_len, key_len) to it.
+    ///
+    /// With rows of q in use and old_len 0, from training queries, since attention's queries are not
+    /// distributed as keys are.  Key head j learns from the query heads [j h / g, (j + 1) h / g):
+    ///   1. each query has its list: its `nearest` best keys, without scores of -inf
+    ///   2. key x has the queries whose best key it is; without any, those whose lists hold it
+    ///   3. neighbours of x: the lists of its queries, pruned to `kept`
+    ///   4. for each x a search of `width` over the graph of step 3, pruned to `added`; then in the
+    ///      order of keys x gets those found, as far as there are slots, and each of them gets x
+    /// Its entry is the key of the best inner product with the sum of all keys.
+    ///
+    /// Otherwise keys join one by one: a search of `width` over the earlier keys, pruned to `kept`;
+    /// then each of those found gets x.  The first key is the entry.
+    /// Where y gets x and has no slot left, its neighbours and x are pruned to `kept`.
+    ///
+    /// Results are those of this sequential algorithm for any number of threads.  Lists of keys from
+    /// key_len on are not written.  A sequence without keys has entry -1.
+    ///
+    /// Limits: d is 1 .. 576.  Workspace: the lists of one key head's queries, and tiles of keys.
+    /// A thread has 9 t + 512 nearest bytes more with q, else t / 8 + 8 width.
+    /// Sources: RetrievalAttention (2409.10516); its graph: RoarGraph (2408.08933).
+    /// ```
+    XGraphAppend(x_graph_append: fovea_x_graph_append_params, fovea_x_graph_append, fovea_x_graph_append_workspace)
+    new {
+        k set_k: in, "`(b, t, g, d)` f32 f16 bf16: the keys, old ones too";
+        neighbour set_neighbour: out, "`(b, g, t, degree)` i32: degree is kept + added";
+        neighbour_count set_neighbour_count: out, "`(b, g, t)` i32";
+        entry set_entry: out, "`(b, g)` i32";
+    }
+    may {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16: training queries of sequences whose old_len is 0; s h nearest entries are below 2^31 g";
+        query_len set_query_len: in, "`(b)` i32: training rows in use; needs q";
+        key_len set_key_len: in, "`(b)` i32: keys in use; absent: t";
+        old_len set_old_len: in, "`(b)` i32: keys that the graph has; absent: 0";
+        nearest set_nearest: i64, "best keys of a training query; needs q; 0: 32";
+        kept set_kept: i64, "neighbours that pruning leaves, at most 1024; 0: 32";
+        added set_added: i64, "further slots, at most 1024; 0: 8";
+        width set_width: i64, "width of searches; 0: twice the degree";
+    }
+}
+
+op! {
+    /// ```text
+    /// The best `count` keys that a search of width ef finds for each query, or of all keys with
+    /// ef = 0.
+    ///
+    /// Lists are as in select.h: ascending, -1 past the count, cut to `keep` from the end of the order.
+    /// Scores of -inf are not listed.  With ef = 0 the list is x_select_token's of scale 1 over all
+    /// keys.  Rows past query_len are neither read nor written.
+    ///
+    /// Limits: d is 1 .. 576.  Workspace, a thread: t / 8 + 8 ef bytes, with ef = 0 4 t h / g bytes.
+    /// Source: RetrievalAttention (2409.10516).
+    /// ```
+    XSelectGraph(x_select_graph: fovea_x_select_graph_params, fovea_x_select_graph, fovea_x_select_graph_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(b, t, g, d)` f32 f16 bf16: g divides h";
+        index set_index: out, "`(b, h, s, keep)` i32: keys by their number in the sequence";
+        index_count set_index_count: out, "`(b, h, s)` i32: keys wanted";
+    }
+    may {
+        query_len set_query_len: in, "`(b)` i32: rows in use";
+        key_len set_key_len: in, "`(b)` i32: keys in use; absent: t";
+        neighbour set_neighbour: in, "`(b, g, t, degree)` i32: with ef, as x_graph_append writes it";
+        neighbour_count set_neighbour_count: in, "`(b, g, t)` i32: with ef";
+        entry set_entry: in, "`(b, g)` i32: with ef";
+        scanned set_scanned: out, "`(b, h, s)` i32: keys whose score was computed";
+        count set_count: i64, "keys to select";
+        ef set_ef: i64, "width of the search, at least count; 0: all keys";
+    }
+}
+
+op! {
+    /// ```text
+    /// Attention over the keys that a graph finds: x_select_graph, then x_sparse_forward, in one call
+    /// on one workspace.
+    ///
+    /// o and lse are of the list alone.  merge_forward joins them with those of the keys that stay on
+    /// the device.  A row that finds nothing has o = 0 and lse = -inf.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
+    /// Source: RetrievalAttention (2409.10516).
+    /// ```
+    XGraphForward(x_graph_forward: fovea_x_graph_forward_params, fovea_x_graph_forward, fovea_x_graph_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(b, t, g, d)` as q: g divides h";
+        v set_v: in, "`(b, t, g, e)` as q";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32: of the sum over the list";
+        query_len set_query_len: in, "`(b)` i32: rows in use";
+        key_len set_key_len: in, "`(b)` i32: keys in use; absent: t";
+        neighbour set_neighbour: in, "`(b, g, t, degree)` i32: with ef";
+        neighbour_count set_neighbour_count: in, "`(b, g, t)` i32: with ef";
+        entry set_entry: in, "`(b, g)` i32: with ef";
+        index set_index: out, "`(b, h, s, keep)` i32: the lists, as x_select_graph writes them; keys past `keep` are cut";
+        index_count set_index_count: out, "`(b, h, s)` i32: keys wanted, with index";
+        scanned set_scanned: out, "`(b, h, s)` i32: keys whose score was computed";
+        count set_count: i64, "keys to attend to";
+        ef set_ef: i64, "width of the search, at least count; 0: all keys";
+        scale set_scale: f32, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+        softcap set_softcap: f32, "of attention's scores; 0: none";
+    }
+}

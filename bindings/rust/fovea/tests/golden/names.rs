@@ -53,5 +53,8 @@ names! {
         x_nsa_backward
         x_project_forward
         x_project_backward
+        x_graph_append
+        x_select_graph
+        x_graph_forward
     }
 }
