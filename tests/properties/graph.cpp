@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The graphs of experimental/graph.h: the same bits for any number of threads and for keys that
-// join in any number of calls; what the best keys of all are; how much of them a search finds, and
-// how few keys it scans.  FOVEA_GRAPH_KEYS asks for another number of keys.
+// join in any number of calls; what the best keys of all are.
 #include <gtest/gtest.h>
-
-#include <chrono>
-#include <cstdlib>
 
 #include "harness/bound.h"
 #include "harness/random.h"
@@ -133,57 +129,6 @@ TEST(x_select_graph, of_all_keys_is_x_select_token) {
   ASSERT_EQ(fovea_x_select_token(host.ctx, &token), FOVEA_OK) << fovea_last_error();
   EXPECT_EQ(list, other);
   EXPECT_EQ(count, other_count);
-}
-
-// The lists of 100 keys for `s` queries, of a graph or of all keys.
-struct Found {
-  Ints index, count, scanned;
-};
-Found find(Host& host, Floats& q, Floats& k, int64_t s, int64_t d, Graph* graph, int64_t t) {
-  Found f{Ints(static_cast<size_t>(s * 100)), Ints(static_cast<size_t>(s)),
-          Ints(static_cast<size_t>(s))};
-  fovea_x_select_graph_params p = {};
-  p.struct_size = sizeof p;
-  p.q = of(q, {1, s, 1, d}), p.k = of(k, {1, t, 1, d}), p.count = 100;
-  p.index = of(f.index, {1, 1, s, 100}), p.index_count = of(f.count, {1, 1, s});
-  p.scanned = of(f.scanned, {1, 1, s});
-  if (graph) {
-    const auto a = append_params(*graph, k, d);
-    p.neighbour = a.neighbour, p.neighbour_count = a.neighbour_count, p.entry = a.entry;
-    p.ef = 200;
-  }
-  EXPECT_EQ(fovea_x_select_graph(host.ctx, &p), FOVEA_OK) << fovea_last_error();
-  return f;
-}
-
-TEST(x_select_graph, finds_most_of_the_best_keys_in_few) {
-  const char* asked = std::getenv("FOVEA_GRAPH_KEYS");
-  const int64_t t = asked ? std::atoll(asked) : 32768, d = 64, s = 50;
-  Data data(d, 8, 5);
-  const int64_t train = 8 * t / 32;
-  Floats k = data.keys(t), q = data.queries(train), test = data.queries(s);
-  Host host;
-  Graph graph{t};
-  auto p = append_params(graph, k, d);
-  p.q = of(q, {1, train, 1, d});
-  const auto begin = std::chrono::steady_clock::now();
-  ASSERT_EQ(fovea_x_graph_append(host.ctx, &p), FOVEA_OK) << fovea_last_error();
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  const Found best = find(host, test, k, s, d, nullptr, t);
-  const Found found = find(host, test, k, s, d, &graph, t);
-  int64_t shared = 0, scanned = 0;
-  for (int64_t i = 0; i < s; ++i) {
-    const auto *x = best.index.data() + i * 100, *y = found.index.data() + i * 100;
-    Ints both;
-    std::set_intersection(x, x + 100, y, y + 100, std::back_inserter(both));
-    shared += static_cast<int64_t>(both.size()), scanned += found.scanned[static_cast<size_t>(i)];
-  }
-  const double recall = static_cast<double>(shared) / static_cast<double>(100 * s);
-  const double part = static_cast<double>(scanned) / static_cast<double>(s * t);
-  std::printf("%lld keys: built in %.1f s, recall %.4f, %.4f of the keys scanned\n",
-              static_cast<long long>(t), took.count(), recall, part);
-  EXPECT_GE(recall, 0.95);
-  EXPECT_LE(part, 0.03);
 }
 
 }  // namespace

@@ -4020,7 +4020,7 @@ def graph_append(ctx_or_k=None, /, k=None, neighbour=None, neighbour_count=None,
 
     Inputs
       k: (b, t, g, d) f32 f16 bf16: the keys, old ones too
-      neighbour: (b, g, t, degree) i32: degree is kept + added
+      neighbour: (b, g, t, degree) i32: degree is at least kept + added
       neighbour_count: (b, g, t) i32
       entry: (b, g) i32
 
@@ -4035,7 +4035,7 @@ def graph_append(ctx_or_k=None, /, k=None, neighbour=None, neighbour_count=None,
       nearest: best keys of a training query; needs q; 0: 32
       kept: neighbours that pruning leaves, at most 1024; 0: 32
       added: further slots, at most 1024; 0: 8
-      width: width of searches; 0: twice the degree
+      width: width of searches; 0: 2 (kept + added)
     """
     if ctx_or_k.__class__ is Context and ctx is None:
         call = Call(ctx_or_k, _x_graph_append)

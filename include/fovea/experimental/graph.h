@@ -61,13 +61,13 @@ typedef struct fovea_x_graph_append_params {
   fovea_tensor query_len;       /**< [in, optional] (b) i32: training rows in use; needs q */
   fovea_tensor key_len;         /**< [in, optional] (b) i32: keys in use; absent: t */
   fovea_tensor old_len;         /**< [in, optional] (b) i32: keys that the graph has; absent: 0 */
-  fovea_tensor neighbour;       /**< [inout] (b, g, t, degree) i32: degree is kept + added */
+  fovea_tensor neighbour;       /**< [inout] (b, g, t, degree) i32: degree is at least kept + added */
   fovea_tensor neighbour_count; /**< [inout] (b, g, t) i32 */
   fovea_tensor entry;           /**< [inout] (b, g) i32 */
   int64_t nearest;              /**< best keys of a training query; needs q; 0: 32 */
   int64_t kept;                 /**< neighbours that pruning leaves, at most 1024; 0: 32 */
   int64_t added;                /**< further slots, at most 1024; 0: 8 */
-  int64_t width;                /**< width of searches; 0: twice the degree */
+  int64_t width;                /**< width of searches; 0: 2 (kept + added) */
 } fovea_x_graph_append_params;
 
 FOVEA_API fovea_status fovea_x_graph_append_workspace(fovea_context* ctx,

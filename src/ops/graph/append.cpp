@@ -60,10 +60,10 @@ Plan plan(const Context& ctx, const fovea_x_graph_append_params& p) {
   a.added = number("added", p.added, 8, kNeighboursMost);
   a.graphs = {view_of<4>(p.neighbour), view_of<3>(p.neighbour_count), view_of<2>(p.entry),
               p.neighbour.shape[3]};
-  if (a.graphs.degree != a.kept + a.added)
-    refuse("%s: neighbour.shape[3] (degree) is %lld, wanted %lld: kept + added", kOp,
+  if (a.graphs.degree < a.kept + a.added)
+    refuse("%s: neighbour.shape[3] (degree) is %lld, wanted at least %lld: kept + added", kOp,
            lld(a.graphs.degree), lld(a.kept + a.added));
-  a.width = std::min(number("width", p.width, 2 * a.graphs.degree, INT64_MAX), a.keys.t);
+  a.width = std::min(number("width", p.width, 2 * (a.kept + a.added), INT64_MAX), a.keys.t);
   read_training(a, p);
   return choose(kOp, ctx, a, x_graph_append_host, {kGraphOnHost<GraphAppend>});
 }

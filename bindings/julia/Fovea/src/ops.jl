@@ -4849,7 +4849,7 @@ A thread has 9 t + 512 nearest bytes more with q, else t / 8 + 8 width.
 Sources: RetrievalAttention (2409.10516); its graph: RoarGraph (2408.08933).
 
 Sizes are Julia's, fastest first.
-- `neighbour`: updated, (degree, t, g, b) i32: degree is kept + added
+- `neighbour`: updated, (degree, t, g, b) i32: degree is at least kept + added
 - `neighbour_count`: updated, (t, g, b) i32
 - `entry`: updated, (g, b) i32
 - `k`: (d, g, t, b) f32 f16 bf16: the keys, old ones too
@@ -4860,7 +4860,7 @@ Sizes are Julia's, fastest first.
 - `nearest`: best keys of a training query; needs q; 0: 32
 - `kept`: neighbours that pruning leaves, at most 1024; 0: 32
 - `added`: further slots, at most 1024; 0: 8
-- `width`: width of searches; 0: twice the degree
+- `width`: width of searches; 0: 2 (kept + added)
 """
 function x_graph_append!(ctx::Target, neighbour, neighbour_count, entry, k;
     q=nothing, query_len=nothing, key_len=nothing, old_len=nothing, nearest=0, kept=0, added=0,

@@ -2027,13 +2027,13 @@ c_struct! {
     query_len: fovea_tensor = 200, "`(b)` i32: training rows in use; needs q";
     key_len: fovea_tensor = 296, "`(b)` i32: keys in use; absent: t";
     old_len: fovea_tensor = 392, "`(b)` i32: keys that the graph has; absent: 0";
-    neighbour: fovea_tensor = 488, "`(b, g, t, degree)` i32: degree is kept + added";
+    neighbour: fovea_tensor = 488, "`(b, g, t, degree)` i32: degree is at least kept + added";
     neighbour_count: fovea_tensor = 584, "`(b, g, t)` i32";
     entry: fovea_tensor = 680, "`(b, g)` i32";
     nearest: i64 = 776, "best keys of a training query; needs q; 0: 32";
     kept: i64 = 784, "neighbours that pruning leaves, at most 1024; 0: 32";
     added: i64 = 792, "further slots, at most 1024; 0: 8";
-    width: i64 = 800, "width of searches; 0: twice the degree";
+    width: i64 = 800, "width of searches; 0: 2 (kept + added)";
 }
 
 c_struct! {

@@ -1551,7 +1551,7 @@ op! {
     XGraphAppend(x_graph_append: fovea_x_graph_append_params, fovea_x_graph_append, fovea_x_graph_append_workspace)
     new {
         k set_k: in, "`(b, t, g, d)` f32 f16 bf16: the keys, old ones too";
-        neighbour set_neighbour: out, "`(b, g, t, degree)` i32: degree is kept + added";
+        neighbour set_neighbour: out, "`(b, g, t, degree)` i32: degree is at least kept + added";
         neighbour_count set_neighbour_count: out, "`(b, g, t)` i32";
         entry set_entry: out, "`(b, g)` i32";
     }
@@ -1563,7 +1563,7 @@ op! {
         nearest set_nearest: i64, "best keys of a training query; needs q; 0: 32";
         kept set_kept: i64, "neighbours that pruning leaves, at most 1024; 0: 32";
         added set_added: i64, "further slots, at most 1024; 0: 8";
-        width set_width: i64, "width of searches; 0: twice the degree";
+        width set_width: i64, "width of searches; 0: 2 (kept + added)";
     }
 }
 
