@@ -15,7 +15,9 @@ FAMILIES = {  # what is as usual and therefore no part of a label
     "conv": "convolutional and multi-token attention: bf16, batch 1, 16 heads (host: 8),"
     " unless a row says otherwise",
     "trace": "key blocks of 64 chosen by bisection, and attention over them",
+    "sparse": "lists of key blocks, and what chooses them: bf16, D128, 16 heads unless a row says otherwise",
     "own": "fovea beside fovea without the feature, or beside a bound of other work",
+    "own-sparse": "lists and methods beside our own dense attention over the same keys: bf16, D128",
 }
 TITLES = {
     "attention": "dense attention",
@@ -24,7 +26,9 @@ TITLES = {
     "kl": "KL divergence of attention",
     "conv": "convolutional attention",
     "trace": "trace_forward",
+    "sparse": "attention over lists",
     "own": "beside itself: what features cost",
+    "own-sparse": "lists and methods beside itself",
 }
 PEERS = {
     "torch.sdpa.cudnn": "cuDNN",
@@ -53,11 +57,21 @@ OPERATIONS = {
     "x_kl_pool": "other divergences",
     "x_kl_indexer": "other divergences",
     "x_kl_gather": "other divergences",
+    "x_sparse": "lists",
+    "x_select_token": "choice of keys",
+    "x_select_block": "choice of blocks",
+    "x_pool": "summaries and choice",
+    "x_probe": "probe and choice",
+    **{operation: "methods" for operation in ("x_pooled", "x_indexed", "x_probed", "x_nsa")},
 }
+SPARSE = "x_sparse", "x_select", "x_p", "x_indexed", "x_nsa"
 TOKENS = (  # of a case's name, in the order in which a label says them
     (r"Jensen-Shannon|pool|indexer|gather", "{0}"),
     (r"d(\d+)", "D{1}"),
     (r"causal|full", "{0}"),
+    (r"[a-z]+attention|[a-z]*moba|[a-z]*attn|quest|msa|dsa|nsa|blasst|streamingllm", "{0}"),
+    (r"blocks(\d+)x(\d+)", "blocks of {1} x {2}"),
+    (r"block(\d+)", "blocks of {1}"),
     (r"(\d+)x(\d+)", "kernel {1} x {2}"),
     (r"c(\d+)", "mixed by {1}"),
     (r"b(\d+)", "batch {1}"),
@@ -68,10 +82,15 @@ TOKENS = (  # of a case's name, in the order in which a label says them
     (r"x(\d+)", "{1} index heads"),
     (r"keys(\d+)", "{1} keys a row"),
     (r"keep(\d+)", "keep {1}"),
+    (r"count(\d+)", "count {1}"),
+    (r"zipf", "few long lists"),
+    (r"scored", "with scoring"),
+    (r"half", "half of the tiles skipped"),
+    (r"none", "nothing skipped"),
     (r"page(\d+)", "pages of {1}"),
     (r"lengths", "lengths given"),
     (r"quantising", "with quantisation"),
-    (r"f32|f16", "{0}"),
+    (r"f32|f16|e4m3", "{0}"),
     (r"skewed", "lengths 1 to 8k"),
 )
 
@@ -103,7 +122,9 @@ def apart(row):
 
 def shape(operation, tokens):
     """The label: each token's words in their order, heads and key heads as one."""
-    usual = "h16" if operation.startswith("x_kl") else None
+    usual = "h16" if operation.startswith(("x_kl", *SPARSE)) else None
+    if operation.startswith(SPARSE):
+        tokens = [re.sub(r"^(\d+x\d+)$", r"blocks\1", token) for token in tokens]
     if operation == "attention" and "decode" in tokens:
         usual = "d128"
     text = " ".join(token for token in tokens if token != usual)
@@ -126,25 +147,29 @@ def what(operation, direction, tokens):
         return "trace, selection " + ("alone" if "selection" in tokens else "and attention")
     if "decode" in tokens:
         return "decode" if operation == "attention" else f"{OPERATIONS[operation]}, decode"
-    found = f"{OPERATIONS[operation]}, {direction}"
+    found = f"{OPERATIONS[operation]}, {direction}" if direction else OPERATIONS[operation]
     found += ", same bits in each run" if "order" in tokens else ""
     return found + (", packed sequences" if "varlen" in tokens else "")
 
 
 def words(row):
-    operation, direction = row["op"].rsplit("_", 1)
+    operation, _, direction = row["op"].rpartition("_")
+    if direction not in ("forward", "backward"):
+        operation, direction = row["op"], ""
     tokens = row["case"].split("_")
     peer = PEERS.get(row["peer"], row["peer"])
     if row["case"].endswith("_of_cudnn"):
         peer = "cuDNN's dense attention"
     if "decode" in tokens and operation == "attention":
         family = "decode"
+    elif operation.startswith(SPARSE):
+        family = "sparse"
     else:
         known = {"x_multi_token": "conv", "conv_attention": "conv"}
         family = known.get(operation, "kl" if operation.startswith("x_kl") else operation)
     length = next((t[1:] for t in tokens if re.fullmatch(r"[nt]\d+k?", t)), "8k")
     return Words(
-        "own" if apart(row) else family,
+        ("own-sparse" if family == "sparse" else "own") if apart(row) else family,
         OPERATIONS.get(operation, operation),
         what(operation, direction, tokens),
         shape(operation, tokens),
@@ -157,6 +182,6 @@ def rate(row):
     value = float(row["tflops_or_gbs"])
     if row["op"] == "trace_forward":
         return f"{value:.0f} Mrow/s"
-    if row["op"] == "attention_forward" and row["case"].startswith("decode"):
+    if "decode" in row["case"].split("_") or row["case"].startswith("topk"):
         return f"{value:.0f} GB/s"
     return f"{value:.0f} TFLOP/s" if value >= 10 else f"{1000 * value:.0f} GFLOP/s"

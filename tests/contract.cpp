@@ -272,7 +272,9 @@ TEST(ContractWording, NamesGotAndWanted) {
   p = call.params, p["v"].ndim = 3;
   says(p, "attention_forward: v.ndim is 3, wanted 4: (rows, t, g, e)");
   p = call.params, resize(p["k"], 2, 3), resize(p["v"], 2, 3);  // SDPA's order ends here too
-  says(p, "attention_forward: k.shape[2] (g) is 3, wanted a divisor of q's 4 heads: (b, s, h, d)");
+  says(p,
+       "attention_forward: k.shape[2] (g) is 3, wanted a divisor of q's 4 heads: (b, s, h, d), not "
+       "SDPA's order");
   p = call.params, p["o"].data = nullptr;
   says(p, "attention_forward: o.data is NULL, wanted a tensor (b, s, h, e)");
   p = call.params, p["lse"].stride[1] = 0;

@@ -201,8 +201,13 @@ Call::Call(const Case& c) : op(find_op(c.op)), params(*op), extents_(small_exten
     const std::string name = setting.substr(0, at), value = setting.substr(at + 1);
     if (setting[at] == ':') {
       dtypes[name] = kDtypes.at(value);
-    } else if (op->find(name)) {
-      params.at<int64_t>(op->find(name)->offset) = std::stoll(value);
+    } else if (const Field* f = op->find(name)) {
+      if (f->kind == f32)
+        params.at<float>(f->offset) = std::stof(value);
+      else if (f->kind == i32)
+        params.at<int32_t>(f->offset) = std::stoi(value);
+      else
+        params.at<int64_t>(f->offset) = std::stoll(value);
     } else {
       extents_[name] = std::stoll(value);
     }
@@ -242,7 +247,10 @@ std::string Call::canonical(const Field& f, std::string dim) const {
                               dim == "words" || dim.rfind("inner", 0) == 0))
     return "fixed";
   // Summaries of the caller's: heads divide heads, and parts stand side by side.
-  if (dim == "row_heads" || dim == "column_heads" || dim == "summary_width") return "fixed";
+  if (dim == "row_heads" || dim == "column_heads" || dim == "representative_heads" ||
+      dim == "summary_width")
+    return "fixed";
+  if (dim == "buckets" && op->find("code_q")) return "fixed";  // 2^bits
   // What lengths decide.
   if (dim == "padded" || dim.find("_blocks") != std::string::npos) return "fixed";
   if ((dim == "n" || dim == "r+1") && op->find("code_t")) return "fixed";

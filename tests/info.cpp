@@ -45,7 +45,7 @@ std::string dtype_text(int dtype) {
 
 // A call as words.  Extents that follow from others are left out, and so are those of no tensor.
 std::string words_of(const Case& c, const Call& call) {
-  std::map<std::string, int64_t> extents;
+  std::map<std::string, std::string> extents;
   const bool starts = call.has("query_start") || call.has("key_start") || call.has("start");
   std::set<std::string> skip = {"key_b", "keys", "bytes"};
   if (!call.has("cache_row")) skip.insert("rows");
@@ -65,15 +65,15 @@ std::string words_of(const Case& c, const Call& call) {
     for (size_t i = 0; i < call.dims(f).size(); ++i) {
       const std::string dim = call.dims(f)[i];
       if (const size_t plus = dim.find('+'); plus != std::string::npos)
-        extents[dim.substr(0, plus)] = x.shape[i] - 1;
+        extents[dim.substr(0, plus)] = std::to_string(x.shape[i] - 1);
       else if (!isdigit(dim[0]) && !skip.count(dim))
-        extents.insert({dim, x.shape[i]});
+        extents.insert({dim, std::to_string(x.shape[i])});
     }
   }
   for (const std::string& setting : split(c.settings)) {
     const size_t at = setting.find('=');
     const Field* f = at == std::string::npos ? nullptr : call.op->find(setting.substr(0, at));
-    if (f && f->kind != tensor) extents[f->name] = std::stoll(setting.substr(at + 1));
+    if (f && f->kind != tensor) extents[f->name] = setting.substr(at + 1);
   }
   for (const auto& [name, value] : extents) words << " " << name << "=" << value;
   return words.str();

@@ -119,7 +119,7 @@ class Calls(unittest.TestCase):
     def test_what_the_library_refuses_is_1(self):
         status, out, err = run(CALL.replace("g=2", "g=3") + " --host")
         self.assertEqual((status, out), (1, ""))
-        self.assertEqual(err, "FOVEA_INVALID_ARGUMENT: attention_forward: k.shape[2] (g) is 3, wanted a divisor of q's 4 heads: (b, s, h, d)\n")
+        self.assertEqual(err, "FOVEA_INVALID_ARGUMENT: attention_forward: k.shape[2] (g) is 3, wanted a divisor of q's 4 heads: (b, s, h, d), not SDPA's order\n")
         status, out, err = run(CALL.replace("d=16", "d=4096") + " --host")
         self.assertEqual((status, out, err.split(":")[0]), (1, "", "FOVEA_UNSUPPORTED"))
         self.assertEqual(run(f"{CALL} --cuda=999")[0], 1)

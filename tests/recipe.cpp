@@ -67,6 +67,25 @@ TEST(Recipe, ApplyWritesTheNumbersAndNothingElse) {
   EXPECT_TRUE(same(sparse, wanted_sparse));
 }
 
+TEST(Recipe, ABackwardNeedsTheInputsThatItShares) {
+  auto p = params<fovea_x_nsa_backward_params>();
+  float x = 0;
+  const auto refused = [&](const char* sentence) {
+    const auto before = p;
+    EXPECT_EQ(fovea_x_recipe_apply("nsa", "x_nsa_backward", &p), FOVEA_INVALID_ARGUMENT);
+    EXPECT_STREQ(fovea_last_error(), sentence);
+    EXPECT_TRUE(same(p, before));
+  };
+  refused("recipe nsa: gate_compressed is absent, wanted (b, s, h) as q or f32");
+  p.gate_compressed.data = p.gate_selected.data = &x;
+  refused("recipe nsa: gate_window is absent, wanted (b, s, h) as q or f32");
+  p.gate_window.data = &x;
+  auto wanted = p;
+  ASSERT_EQ(fovea_x_recipe_apply("nsa", "x_nsa_backward", &p), FOVEA_OK) << fovea_last_error();
+  wanted.block_keys = 64, wanted.compress_keys = 32, wanted.compress_step = 16, wanted.window = 512;
+  EXPECT_TRUE(same(p, wanted));
+}
+
 TEST(Recipe, AStructOfAnotherReleaseIsTold) {
   struct Newer {
     fovea_x_recipe r;

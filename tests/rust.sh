@@ -142,3 +142,4 @@ bare FOVEA_LIBRARY="$libraries/libfovea.so" cargo run --quiet --bin attend >"$bu
 cc -std=c99 -I"$root/include" "$root/examples/c/attend.c" -L"$libraries" -lfovea -o "$build/attend.c.out"
 LD_LIBRARY_PATH=$libraries "$build/attend.c.out" >"$build/attend.c.txt"
 cmp "$build/attend.c.txt" "$build/attend.rust.txt"
+bare FOVEA_LIBRARY="$libraries/libfovea.so" cargo run --quiet --bin decode | grep -q "^50 steps by attention_forward"

@@ -339,10 +339,13 @@ class Site:
         rows = emit_recipes.recipes(self.api)
         out = ["| name | paper | operation | numbers | to be given | trained by |", "| --- " * 6 + "|"]
         for row in rows:
+            paper = row["paper"]
+            if re.fullmatch(emit_recipes.ARXIV, paper):
+                paper = f"[{paper}](https://arxiv.org/abs/{paper})"
             code = lambda words: " ".join(f"`{word}`" for word in words)
             cells = [
                 f"[`{row['name']}`](#{row['name']})",
-                f"[{row['paper']}](https://arxiv.org/abs/{row['paper']}), {row['year']}",
+                f"{paper}, {row['year']}",
                 prose.named(row["operation"]),
                 code(emit_recipes.numbers_text(row).split()),
                 code(row["needs"]),

@@ -74,6 +74,25 @@ class Language:
         names = {v["value"]: v["name"] for v in self.enums[enum]["values"]}
         return enum, emit_rust.constant_name(enum, names[value])
 
+    def enums_named(self, program):
+        """The enums of the calls' numbers."""
+        found = set()
+        for call in program.calls:
+            for name, value in call.numbers.items():
+                if constant := self.constant(call, name, value):
+                    found.add(constant[0])
+        return found
+
+    @staticmethod
+    def header_of(enum):
+        """Where an enum is defined, below include/fovea."""
+        folder = ROOT / "include/fovea"
+        return next(
+            str(path.relative_to(folder))
+            for path in folder.rglob("*.h")
+            if f"typedef enum {enum} " in path.read_text()
+        )
+
     def assign(self, call, variable, mark):
         """The scalars of a call in C and C++; mark: what ends a float."""
         out = []
@@ -143,7 +162,9 @@ class C(Language):
         fills = self.fills(program, self.FILLS)
         heads = ["#include <fovea/fovea.h>"]
         header = self.structs[program.op]["header"]
-        heads += [f"#include <fovea/{header}>"] if header.startswith("experimental/") else []
+        named = {self.header_of(enum) for enum in self.enums_named(program)}
+        more = {header, *named} if header.startswith("experimental/") else named
+        heads += [f"#include <fovea/{path}>" for path in sorted(more) if path.startswith("experimental/")]
         heads += ["#include <math.h>"] if "wave" in "".join(fills) else []
         out = heads + ["#include <stdio.h>", "", *fills, "int main(void) {"]
         out += self.declare(program)

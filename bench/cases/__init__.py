@@ -7,9 +7,9 @@ which of them are measured on the host and on CUDA."""
 
 from itertools import chain
 
-from . import attention, conv, decode, kl, quant, sparse, sparse_flex, trace
+from . import attention, conv, decode, kl, methods, quant, select, sparse, sparse_flex, trace
 
-FAMILIES = attention, quant, kl, conv, trace, decode, sparse, sparse_flex
+FAMILIES = attention, quant, kl, conv, trace, decode, sparse, sparse_flex, select, methods
 
 
 def host():

@@ -239,7 +239,9 @@ FOVEA_API fovea_tensor fovea_contiguous(
  *  or CUDA in this build; that is FOVEA_OK, not an error. */
 FOVEA_API fovea_status fovea_device_count(fovea_backend backend, int32_t* count);
 
-/** A context on `device` with a stream and a workspace of its own.  *out is NULL on failure. */
+/** A context on `device` with a stream and a workspace of its own.  *out is NULL on failure.
+ *  On FOVEA_HOST this takes microseconds: threads start with the first call that needs them.  The
+ *  first context on a GPU starts the device's runtime, which takes longer: keep contexts. */
 FOVEA_API fovea_status fovea_context_create(
     fovea_backend backend, int32_t device, fovea_context** out);
 

@@ -87,8 +87,9 @@ void list_recipes() {
     Words call = {r.operation};
     for (const std::string& need : split(r.needs)) call.push_back(need + "=...");
     for (const std::string& number : split(r.numbers)) call.push_back(number);
-    std::printf("%s%-20s %s, arXiv %s (%d)\n    %s\n", i ? "\n" : "", r.name, r.title, r.paper,
-                static_cast<int>(r.year), joined(call).c_str());
+    const bool number = *r.paper >= '0' && *r.paper <= '9';
+    std::printf("%s%-20s %s, %s%s (%d)\n    %s\n", i ? "\n" : "", r.name, r.title,
+                number ? "arXiv " : "", r.paper, static_cast<int>(r.year), joined(call).c_str());
     if (*r.backward) std::printf("    trained by %s\n", r.backward);
     std::printf("    %s\n", r.words);
   }

@@ -95,8 +95,10 @@ void read_operands(Attend& a, const char* op, const P& p, const fovea_tensor& va
   a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = p.q.shape[3];
   a.t = p.k.shape[1], a.g = p.k.shape[2], a.e = values.shape[3];
   if (a.h && (!a.g || a.h % a.g))
-    refuse("%s: k.shape[2] (g) is %lld, wanted a divisor of q's %lld heads: (b, s, h, d)", op,
-           lld(a.g), lld(a.h));
+    refuse(
+        "%s: k.shape[2] (g) is %lld, wanted a divisor of q's %lld heads: (b, s, h, d), not SDPA's "
+        "order",
+        op, lld(a.g), lld(a.h));
   if (a.d < 1 || a.e < 1)
     refuse("%s: q.shape[3] (d) is %lld and %s.shape[3] (e) %lld, wanted >= 1", op, lld(a.d),
            values_name, lld(a.e));

@@ -3,7 +3,7 @@
 // | --- | --- |
 // | start, query_start, key_start | first 0, ascending, last at most the packed extent |
 // | query_len, key_len | 0 .. the rows or keys that a sequence has room for |
-// | key_first | 0 .. key_len |
+// | key_first, block_len | 0 .. key_len |
 // | page_table, pair | -1 .. the last page of the pool |
 // | cache_row | -1 .. the last row of page_table, or of k |
 // | index, of no blocks | -1 .. the last key |
@@ -39,6 +39,7 @@ class Inspector {
     lengths("query_len", lasts("", "query_start", rows_of_q));
     lengths("key_len", lasts("", "key_start", keys_of_k));
     lengths("key_first", lasts("key_len", "key_start", keys_of_k));
+    lengths("block_len", lasts("key_len", "", keys_of_k));
     entries("page_table", -1, {extent("pool") - 1});
     entries("cache_row", -1, {rows() - 1});
     entries("pair", -1, {extent("pool") - 1, extent("pool2") - 1});

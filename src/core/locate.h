@@ -22,34 +22,33 @@ FOVEA_HD int64_t token_slots(const Sequences& q) {
   return q.query_start ? q.s : q.count * q.query_max;
 }
 
-// Slot of sequences with query_max slots each.
-FOVEA_HD Token token_of_sequence(const Sequences& q, int64_t slot) {
+// by_row: slots are rows of a packed batch; else every sequence has query_max of them.
+FOVEA_HD Token token_at(const Sequences& q, int64_t slot, bool by_row) {
   Token token;
-  token.number = quotient(slot, q.query_max);
-  token.index = slot - token.number * q.query_max;
-  token.sequence = q[token.number];
-  if (token.index >= token.sequence.rows) token.number = -1;
-  return token;
-}
-
-FOVEA_HD Token token_at(const Sequences& q, int64_t slot) {
-  if (!q.query_start) return token_of_sequence(q, slot);
-  Token token;
-  // The last sequence that starts at or before the slot; empty ones share their start.
-  int64_t low = 0, high = q.count;
-  while (low < high) {
-    const int64_t middle = low + (high - low) / 2;
-    if (q.query_start[middle] <= slot)
-      low = middle + 1;
-    else
-      high = middle;
+  if (by_row) {
+    // The last sequence that starts at or before the slot; empty ones share their start.
+    int64_t low = 0, high = q.count;
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (q.query_start[middle] <= slot)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    token.number = low - 1;
+    if (token.number < 0) return token;
+    token.sequence = q[token.number];
+    token.index = slot - token.sequence.row_begin;
+  } else {
+    token.number = quotient(slot, q.query_max);
+    token.index = slot - token.number * q.query_max;
+    token.sequence = q[token.number];
   }
-  token.number = low - 1;
-  if (token.number < 0) return token;
-  token.sequence = q[token.number];
-  token.index = slot - token.sequence.row_begin;
   if (token.index < 0 || token.index >= token.sequence.rows) token.number = -1;
   return token;
+}
+FOVEA_HD Token token_at(const Sequences& q, int64_t slot) {
+  return token_at(q, slot, static_cast<bool>(q.query_start));
 }
 
 }  // namespace fovea

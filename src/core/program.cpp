@@ -16,7 +16,8 @@ fovea_tensor Program::array(fovea_dtype dtype, std::initializer_list<int64_t> sh
     stride *= static_cast<uint64_t>(x.shape[i]);
   }
   const auto at = [&](int axis) { return axis < x.ndim ? x.shape[axis] : int64_t{1}; };
-  const auto slot = arrays_.add<unsigned char>(dtype_bytes(dtype), at(0), at(1), at(2), at(3));
+  const auto slot =
+      arrays_.add<unsigned char>(dtype_bytes(dtype), at(0), at(1), at(2), at(3), at(4));
   x.data = static_cast<unsigned char*>(base_) + slot.offset;
   return given(x);  // a workspace of no bytes is at NULL
 }

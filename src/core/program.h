@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/contract.h"
+#include "core/dtype.h"
 #include "core/plans.h"
 
 namespace fovea {
@@ -88,6 +89,30 @@ class Program {
 inline fovea_tensor first_rows(fovea_tensor x, int64_t query_max) {
   if (query_max) x.shape[1] = std::min(x.shape[1], query_max);
   return x;
+}
+
+// x from entry `first` of an axis on.  Addresses are numbers: planned ones are nobody's.
+inline fovea_tensor from(fovea_tensor x, int axis, int64_t first) {
+  const auto bytes = static_cast<uint64_t>(x.stride[axis]) * static_cast<uint64_t>(first) *
+                     dtype_bytes(static_cast<fovea_dtype>(x.dtype));
+  x.data = std::bit_cast<void*>(std::bit_cast<uintptr_t>(x.data) + bytes);
+  x.shape[axis] -= first;
+  return x;
+}
+
+// x of other extents and strides.
+inline fovea_tensor reshaped(fovea_tensor x, std::initializer_list<int64_t> shape,
+                             std::initializer_list<int64_t> stride) {
+  x.ndim = static_cast<int32_t>(shape.size());
+  std::copy(shape.begin(), shape.end(), x.shape);
+  std::copy(stride.begin(), stride.end(), x.stride);
+  return x;
+}
+
+// x (b, h, s) as (b, s, h, 1).
+inline fovea_tensor by_row(const fovea_tensor& x) {
+  return reshaped(x, {x.shape[0], x.shape[2], x.shape[1], 1},
+                  {x.stride[0], x.stride[2], x.stride[1], 1});
 }
 
 // x over the extents of `like`, by strides of x; 0 repeats.

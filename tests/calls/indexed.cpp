@@ -14,6 +14,9 @@ const Calls kCalls = {
      "index_groups=1 measure=1 reduce=1 count=2"},
     {"x_indexed_forward", "codes", "code_q code lse",
      "index_heads=4 index_keys=1 measure=2 reduce=1 count=2 first_keys=1 last_keys=1"},
+    {"x_indexed_forward", "blocks", "index_q block_k weight lse index index_count",
+     "x=2 t=7 blocks=4 index_step=2 index_heads=4 index_keys=1 measure=1 reduce=1 count=2 "
+     "causal=1"},
     {"x_indexed_forward", "mean", "v_mean lse", "measure=3 subset=3 lists=2 reduce=1 count=2"},
     {"x_indexed_forward", "packed", "lse query_start key_start", "b=1 r=2 count=2"},
     {"x_indexed_forward", "paged", "lse page_table cache_row", "rows=3 count=2 pool_keys=2"},

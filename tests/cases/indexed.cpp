@@ -28,6 +28,7 @@ class IndexedBuild : Placed {
     const oracle::Attention at = oracle::load_sparse(placed(p)).a;
     one.account(at.at, at.at.sequences, {"q", "index_q", "code_q", "weight"},
                 {"k", "v", "index_k", "code", "index_k_scale", "k_scale", "v_scale"});
+    if (p.block_k.data) one.account_blocks(at.at);
     oracle::IndexedResult a = oracle::IndexedOracle(p).run(oracle::Mode::exact);
     oracle::IndexedResult b = oracle::IndexedOracle(p).run(oracle::Mode::rounded);
     if (a.margin < 1e-5 && one.rough()) throw Close();
@@ -39,10 +40,22 @@ class IndexedBuild : Placed {
   }
 
  private:
+  // Complete blocks count.
+  void account_blocks(const oracle::Layout& at) {
+    std::map<std::array<int64_t, 2>, bool> used;
+    const int64_t step = made.params<Params>().index_step;
+    for (int64_t r = 0; r < at.sequences; ++r) {
+      const oracle::Sequence q = oracle::sequence(at, r);
+      for (int64_t c = 0; (c + 1) * step <= q.keys; ++c) used[{q.cache, c}] = true;
+    }
+    made.call.account(made.call.field("block_k"), [&](const int64_t* i) {
+      return used.count({i[0], i[1]}) != 0;
+    });
+  }
   // Whether q and k are their own index, or the index has normal numbers.
   bool rough() const { return data == 1 || !(made.has("index_q") || made.has("code_q")); }
   double value(const std::string& field, double x, double u) const {
-    if (field == "index_q" || field == "index_k")
+    if (field == "index_q" || field == "index_k" || field == "block_k")
       return data == 1 ? x : std::clamp(std::round(1.2 * x), -2.0, 2.0);
     if (field == "index_k_scale" || field == "k_scale" || field == "v_scale")
       return std::exp2(std::floor(u * 3) - 1);
@@ -113,6 +126,38 @@ void sweeps(WordCases& add) {
             "mean", 23);
 }
 
+void blocks(WordCases& add) {
+  add.sweep("index_q block_k index_scale=0.5 measure=1 d=24 e=16 causal=1",
+            {{"q:f32", "q:bf16 k:bf16 v:bf16", "q:f16 k:f16 v:f16 o:f32",
+              "q:bf16 k:e4m3 v:e4m3 k_scale v_scale groups=1"},
+             {"index_q:f32 block_k:f32", "index_q:bf16 block_k:bf16", "index_q:e4m3 block_k:bf16"},
+             {"", "weight", "measure=0", "measure=3 subset=5"},
+             {"h=4 g=2 index_heads=4 index_keys=2 x=4",
+              "h=4 g=2 index_heads=8 index_keys=2 x=2 lists=2 reduce=1",
+              "h=4 g=1 index_heads=4 index_keys=1 x=1 reduce=1"},
+             {"s=1 t=70", "s=9 t=128", "s=40 t=90"},
+             {"index_step=4 blocks=33", "index_step=16 blocks=9", "index_step=1 blocks=133"},
+             {"index_width=8", "index_width=24"},
+             {"b=2", "b=3 query_len key_len", "b=3 page_table page=16 key_len",
+              "b=3 page_table page=5 cache_row key_len", "b=3 cache_row", "query_start b=1 key_len",
+              "b=2 query_max=4 key_max=50", "query_start"},
+             {"count=3", "count=20 index index_count keep=9", "count=4 force_last=2",
+              "count=0 index keep=2", "count=0 force_last=3 index index_count keep=30"},
+             {"", "lse", "lse sink_logit softcap=5"}},
+            "blocks", 24);
+  for (const char* words :
+       {"b=0 count=2 blocks=9 x=2", "s=0 count=2 blocks=9 x=2", "t=0 s=3 count=2 blocks=1 x=2",
+        "index index_count keep=0 x=2 count=2 blocks=9 t=13 s=3",
+        "index index_count keep=1 x=2 count=2 blocks=9 t=13 s=3",
+        "t=5 s=9 count=2 blocks=2 x=2 index index_count keep=3",
+        "t=33 s=9 count=9223372036854775807 force_last=9223372036854775807 blocks=9 x=2 lse"})
+    add.add(
+        "index_q block_k index_heads=2 index_keys=1 index_width=8 h=2 g=1 d=8 e=8 measure=1"
+        " index_step=4 causal=1 " +
+            std::string(words),
+        "blocks edge");
+}
+
 void edges(WordCases& add) {
   for (const char* words :
        {"b=0 count=2 x=4", "s=0 count=2 x=4", "t=0 count=2 x=4", "t=0 count=2 x=4 v_mean",
@@ -150,11 +195,15 @@ void methods(WordCases& add) {
 
 std::vector<harness::Case> cases() {
   WordCases add(kOp, IndexedBuild::build);
-  sweeps(add), edges(add), methods(add);
+  sweeps(add), blocks(add), edges(add), methods(add);
   add.add("b=1 s=2 t=9 h=2 g=1 x=2 d=4 e=4 count=3 causal=1", "small", true)
       .add(
           "index_q index_k measure=1 weight reduce=1 b=1 s=2 t=9 h=2 g=1 x=1 index_heads=2"
           " index_keys=1 index_width=4 d=4 e=4 count=3 index keep=3 causal=1",
+          "small", true)
+      .add(
+          "index_q block_k index_step=2 measure=1 reduce=1 b=1 s=3 t=9 blocks=5 h=2 g=1 x=1"
+          " index_heads=2 index_keys=1 index_width=4 d=4 e=4 count=2 index keep=3 causal=1",
           "small", true);
   return add.cases();
 }

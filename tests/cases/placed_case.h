@@ -42,9 +42,10 @@ class Placed {
     if (!made.has("page_table")) return made.inputs();
     const int64_t rows = made.letters["rows"], t = made.letters["t"];
     made.letters["rows"] = made.letters["pool"], made.letters["t"] = made.letters["page"];
-    made.inputs({"page_table"});
+    made.inputs({"page_table", "block_k"});
     made.letters["rows"] = rows, made.letters["t"] = t;
-    add_field(made.call, "page_table", made.letters, harness::Lay::contiguous);
+    for (const char* field : {"page_table", "block_k"})
+      if (made.has(field)) made.input(field);
   }
 
   // value(field, index, normal number, uniform number) of what says no place.

@@ -16,7 +16,8 @@ oracle::Attention load_operands(const P& p) {
     return oracle::load_attention(p);
   } else {
     fovea_x_sparse_forward_params to{};
-    to.q = p.q, to.k = p.k, to.v = p.v, to.query_len = p.query_len, to.key_len = p.key_len;
+    to.q = p.q, to.k = p.k, to.v = p.v, to.key_len = p.key_len;
+    if constexpr (requires { p.query_len; }) to.query_len = p.query_len;
     return oracle::load_sparse(to).a;
   }
 }

@@ -14,8 +14,8 @@ using oracle::Mode;
 using Params = fovea_x_indexed_forward_params;
 
 Index index_of(const Params& p) {
-  return {oracle::load(p.index_q), oracle::load(p.index_k), oracle::load(p.weight),
-          oracle::load(p.code_q), oracle::load(p.code)};
+  return {oracle::load(p.index_q), oracle::load(p.block_k.data ? p.block_k : p.index_k),
+          oracle::load(p.weight), oracle::load(p.code_q), oracle::load(p.code)};
 }
 
 // `exact`: the index has small integers, whose scores no rounding changes.
@@ -23,7 +23,7 @@ double contents(bool exact, const std::string& field, double normal) {
   if (field == "code_q" || field == "code")
     return static_cast<double>(static_cast<int32_t>(std::clamp(normal, -4.0, 4.0) * 5e8));
   if (field == "weight") return std::round(2 * normal);
-  if (exact && field.rfind("index_", 0) == 0)
+  if (exact && (field.rfind("index_", 0) == 0 || field == "block_k"))
     return std::clamp(std::round(1.2 * normal), -2.0, 2.0);
   return normal;
 }
@@ -58,6 +58,25 @@ void relu(std::vector<harness::Case>& to) {
                     over_shapes({"s=7 t=90 count=24" + index, "s=1 t=60 count=24" + index,
                                  "s=5 t=20 count=24" + index}),
                     41));
+}
+
+void compressed(std::vector<harness::Case>& to) {
+  const auto of = [](int64_t blocks) {
+    return indexed(true, [=](const Attention& a, const Index& x,
+                             const Params& p) { return qsa(a, x, blocks, p.index_step); })
+        .recipe("qsa");
+  };
+  const std::string index = " index_q block_k index_heads=4 index_keys=1 index_width=";
+  add_cases(to, of(512).each("paper", {"q:f32 b=1 s=5 t=2303 blocks=576 h=4 g=1 d=24 e=16 lse" +
+                                       index + "128"}));
+  add_cases(to, of(2).each("small",
+                           {"b=1 s=6 t=16 blocks=5 h=2 g=1 d=4 e=4 count=2 lse index_q block_k"
+                            " index_heads=2 index_keys=1 index_width=4"},
+                           true));
+  const std::string few = " count=5" + index + "16";
+  add_cases(to, of(5).sweep(over_shapes({"s=9 t=90 blocks=23" + few, "s=1 t=64 blocks=17" + few,
+                                         "s=40 t=40 blocks=30" + few, "s=1 t=63 blocks=16" + few}),
+                            43));
 }
 
 void pooled(std::vector<harness::Case>& to) {
@@ -149,7 +168,7 @@ void shares(std::vector<harness::Case>& to) {
 
 std::vector<harness::Case> recipe_cases() {
   std::vector<harness::Case> all;
-  relu(all), pooled(all), columns(all), shares(all);
+  relu(all), compressed(all), pooled(all), columns(all), shares(all);
   return all;
 }
 

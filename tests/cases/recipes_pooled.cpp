@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The methods by name that choose key blocks by summaries: calls of x_pooled_forward whose numbers
-// are the method's, against the definition of its paper.
+// The methods by name that choose key blocks by summaries: calls of x_pooled_forward, or of
+// x_probed_forward by means of keys, whose numbers are the method's, against the definition of its
+// paper.
 #include "oracle/recipes_pooled.h"
 
 #include "cases/recipe_case.h"
@@ -102,9 +103,43 @@ void predicted(std::vector<harness::Case>& to) {
                        53));
 }
 
+// Keys of a block lie around a point of their own, so that their means differ.
+void thresholds(std::vector<harness::Case>& to) {
+  using Probed = fovea_x_probed_forward_params;
+  const auto of = [](const FlashPrefill& numbers) {
+    Table table("x_probed_forward", [=](TableCall& made) {
+      const Chosen paper = flashprefill(load_operands(made.params<Probed>()), numbers);
+      // A mean in 16 bits may be rounded the other way.
+      const bool wide = made.params<Probed>().k.dtype == FOVEA_F32;
+      if (paper.margin < (wide ? 1e-5 : 1e-3)) throw Close();
+      return attend<Probed>(made, [&](const Attention&, Mode) { return paper.seen; });
+    });
+    return table
+        .contents([=](const TableCall&, const std::string& field, const int64_t* i, double normal) {
+          const int64_t place = (i[1] / numbers.size * 7 + i[2] * 3 + i[3] * 5) * 37 % 101;
+          return field == "k" ? normal + static_cast<double>(place - 50) / 25 : normal;
+        })
+        .recipe("flashprefill");
+  };
+  add_cases(to, of({128, 2, 4, 2, 0.7})
+                    .each("paper", {"q:f32 b=1 s=900 t=900 h=2 g=1 d=16 e=16 lse",
+                                    "q:bf16 b=1 s=768 t=768 h=2 g=2 d=32 e=16"}));
+  add_cases(to, of({4, 1, 2, 1, 0.7})
+                    .each("small",
+                          {"b=1 s=26 t=26 h=2 g=1 d=8 e=4 block_rows=4 block_keys=4 force_first=1"
+                           " force_previous=1 full_last=1 lse"},
+                          true));
+  const std::string few =
+      " block_rows=16 block_keys=16 force_first=1 force_previous=1 full_last=1 threshold=0.6";
+  add_cases(to, of({16, 1, 2, 1, 0.6})
+                    .sweep(over_shapes({"s=200 t=200" + few, "s=70 t=201" + few, "s=1 t=90" + few,
+                                        "s=100 t=228" + few}),
+                           54));
+}
+
 std::vector<harness::Case> recipe_cases() {
   std::vector<harness::Case> all;
-  pages(all), mixture(all), gates(all), predicted(all);
+  pages(all), mixture(all), gates(all), predicted(all), thresholds(all);
   return all;
 }
 

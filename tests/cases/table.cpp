@@ -98,11 +98,14 @@ int64_t TableCall::rows_of(int64_t batch) const {
 void TableCall::inputs(const std::vector<std::string>& later) {
   for (const contract::Field& f : op_.fields) {
     if (f.kind != contract::tensor || !has(f.name) || (f.output && !f.inout)) continue;
-    if (std::find(later.begin(), later.end(), f.name) != later.end()) continue;
-    const bool integer = f.dtypes == contract::Words{"i32"};
-    add_field(call, f.name, letters, integer ? harness::Lay::contiguous : lay,
-              dtypes_.count(f.name) ? dtypes_.at(f.name) : -1, has("page_table"));
+    if (std::find(later.begin(), later.end(), f.name) == later.end()) input(f.name);
   }
+}
+
+void TableCall::input(const std::string& field) {
+  const bool integer = op_.find(field)->dtypes == contract::Words{"i32"};
+  add_field(call, field, letters, integer ? harness::Lay::contiguous : lay,
+            dtypes_.count(field) ? dtypes_.at(field) : -1, has("page_table"));
 }
 
 void TableCall::outputs() {

@@ -78,6 +78,7 @@ class TableCall {
   // Adds the given inputs but `later` ones, not filled; then the given outputs; then what they must
   // be.
   void inputs(const std::vector<std::string>& later = {});
+  void input(const std::string& field);
   void outputs();
   // The numbers of a method; those of the words stand.
   void apply(const std::string& recipe);

@@ -53,5 +53,39 @@ TEST(ContractIndexed, WhatGoesTogether) {
   says(packed, "x_indexed_forward: v_mean is given with query_start, wanted one of them");
 }
 
+// What the comments of experimental/indexed.h say of block_k.
+TEST(ContractIndexed, Blocks) {
+  const std::string op = "x_indexed_forward: ";
+  const Call blocks_call = valid(kOp, "blocks"), plain_call = valid(kOp, "plain"),
+             codes_call = valid(kOp, "codes"), all_call = valid(kOp, "all"),
+             mean_call = valid(kOp, "mean"), packed_call = valid(kOp, "packed");
+  const Params &blocks = blocks_call.params, &plain = plain_call.params;
+  accepts(blocks);
+  for (const int64_t bad : {-1, 129})
+    says(with(blocks, "index_step", bad),
+         op + "index_step is " + std::to_string(bad) + ", wanted 1 .. 128, or 0 without block_k");
+  says(with(blocks, "index_step", 0), op + "index_step is 0 with block_k, wanted 1 .. 128");
+  says(with(plain, "index_step", 2), op + "index_step is 2 without block_k, wanted 0");
+  says(with(blocks, "index_step", 1),
+       op + "block_k.shape[1] (blocks) is 4, wanted at least 8: blocks of 1 keys and the tail of 7 "
+            "keys");
+  for (const char* field :
+       {"window_left", "window_right", "sink_keys", "first_keys", "last_keys", "pool_keys"})
+    says(with(blocks, field, 1), op + field + " is 1 with block_k, wanted 0");
+  says(with_number(blocks, "ratio", 0.5f), op + "ratio is 0.5 with block_k, wanted count alone");
+  says(with(blocks, "causal", 0), op + "causal is 0 with block_k, wanted 1");
+  says(without(blocks, {"index_q"}), op + "block_k is given without index_q, wanted both");
+  const std::pair<const char*, const Call*> others[] = {{"index_k", &plain_call},
+                                                        {"code", &codes_call},
+                                                        {"v_mean", &mean_call},
+                                                        {"key_start", &packed_call},
+                                                        {"context_len", &all_call}};
+  for (const auto& [field, call] : others) {
+    Params p = blocks, from = call->params;
+    p[field] = from[field];
+    refuses(p, field);
+  }
+}
+
 }  // namespace
 }  // namespace contract

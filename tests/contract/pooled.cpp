@@ -19,7 +19,7 @@ TEST(ContractPooled, Summaries) {
   Params p = without(all, {"column", "column_low"});
   says(p, kOp + "row.shape[3] (row_width) is 5 without column, wanted 8 as in k");
   p["row"].data = nullptr;
-  says(p, kOp + "k.dtype is 4 without column, wanted 3 as in q");
+  says(p, kOp + "k.dtype is e4m3 without column, wanted bf16 as in q");
   p = kept, resize(p["summary"], 3, 4);
   says(p, kOp + "summary.shape[3] (summary_width) is 4, wanted 8: 2 parts of k's columns");
   p = kept, resize(p["summary"], 1, 3);

@@ -182,7 +182,7 @@ class Version(unittest.TestCase):
 # What is there in a row of src/recipes.json, what is put there, words of the refusal.
 WRONG_RECIPES = [
     ({"name": "MoA"}, "wanted a name of letters"),
-    ({"paper": "FlashAttention"}, "wanted an arXiv number"),
+    ({"paper": "a paper"}, "wanted an arXiv number"),
     ({"year": "2024"}, "year is '2024', wanted a int"),
     ({"title": None}, "title is None, wanted a str"),
     ({"author": "somebody"}, "there is no key author"),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_probed_forward from the comment of experimental/probed.h: sums by x_probe_forward's oracle,
 // lists by x_select_block's and x_select_line's, attention over them by x_sparse_forward's.
-// Lists follow from the float64 sums in either mode.
+// Lists follow from the float64 sums in either mode.  Sums of MEANS are written here.
 #pragma once
 #include "select_block.h"
 #include "select_line.h"
@@ -24,7 +24,8 @@ class ProbedOracle {
     b_ = p.q.shape[0], s_ = p.q.shape[1];
     r_ = packed ? p.query_start.shape[0] - 1 : p.key_start.data ? p.key_start.shape[0] - 1 : b_;
     rows_ = p.block_rows ? p.block_rows : 64;
-    blocks_ = p.kind == FOVEA_X_PROBED_BLOCKS, lines_ = p.kind == FOVEA_X_PROBED_LINES;
+    means_ = p.kind == FOVEA_X_PROBED_KIND_MEANS, lines_ = p.kind == FOVEA_X_PROBED_KIND_LINES;
+    blocks_ = means_ || p.kind == FOVEA_X_PROBED_KIND_BLOCKS;
     keys_ = lines_ ? rows_ : p.block_keys ? p.block_keys : 64;
     t_ = p.page_table.data ? p.page_table.shape[1] * p.k.shape[1] : p.k.shape[1];
     keys_most_ = p.key_max ? std::min(p.key_max, t_) : t_;
@@ -48,7 +49,10 @@ class ProbedOracle {
       probe.block_rows = static_cast<int32_t>(rows_),
       probe.block_keys = static_cast<int32_t>(keys_);
       probe.block_sum = whole(block_.data(), FOVEA_F32, {b_, x_, n_, u_});
-      store(Probe<double>(probe).block_sum, block_);
+      if (means_)
+        sum_means();
+      else
+        store(Probe<double>(probe).block_sum, block_);
       choose_blocks(probe.block_sum, mode, out);
       attend.block_keys = static_cast<int32_t>(keys_);
     } else {
@@ -115,6 +119,48 @@ class ProbedOracle {
     to.causal = p_.causal;
     return to;
   }
+  // The shares that the means of key blocks have of the sums of each row block, into block_.
+  void sum_means() {
+    const Attention a = load_sparse(attention()).a;
+    const double scale = p_.scale > 0 ? p_.scale : 1 / std::sqrt(static_cast<double>(a.d));
+    for (int64_t r = 0; r < r_; ++r) {
+      const Sequence q = sequence(a.at, r);
+      for (int64_t h = 0; h < a.h; ++h) {
+        std::vector<std::vector<double>> mean;
+        for (int64_t c = 0; (c + 1) * keys_ <= q.keys; ++c)
+          mean.push_back(mean_of_block(a, q, a.key_head(h), c));
+        for (int64_t n = 0; n * rows_ < q.rows; ++n) {
+          std::vector<double> x, sum(u_);
+          double most = -HUGE_VAL;
+          for (const bool adds : {false, true})
+            for (int64_t i = n * rows_; i < std::min(q.rows, (n + 1) * rows_); ++i)
+              for (size_t c = 0; c < mean.size(); ++c) {
+                if (static_cast<int64_t>(c + 1) * keys_ - 1 > i + q.keys - q.rows) continue;
+                const double score =
+                    scale * dot<double>(a.q.row(q.batch, q.row + i, h), mean[c].data(), a.d);
+                if (adds)
+                  sum[c] += std::exp(score - most);
+                else
+                  most = std::max(most, score);
+              }
+          for (int64_t c = 0; c < u_; ++c)
+            block_[((q.batch * x_ + h) * n_ + n) * u_ + c] = static_cast<float>(sum[c]);
+        }
+      }
+    }
+  }
+  std::vector<double> mean_of_block(const Attention& a, const Sequence& q, int64_t g,
+                                    int64_t c) const {
+    std::vector<double> mean(a.d);
+    int64_t there = 0;
+    for (int64_t j = c * keys_; j < (c + 1) * keys_; ++j) {
+      const Place at = oracle::place(a.at, q, q.store + j);
+      there += at.present;
+      for (int64_t n = 0; at.present && n < a.d; ++n) mean[n] += a.k(at.row, at.slot, g, n);
+    }
+    for (double& x : mean) x = round_to(p_.k.dtype, there ? x / static_cast<double>(there) : 0);
+    return mean;
+  }
   fovea_x_select_block_params rules() const {
     fovea_x_select_block_params to{};
     to.cover_head = p_.cover_head, to.key_len = p_.key_len, to.count = p_.count;
@@ -129,18 +175,41 @@ class ProbedOracle {
     to.query_len = p_.query_len, to.query_max = p_.query_max ? std::min(p_.query_max, s_) : s_;
     to.key_max = keys_most_, to.force_own = p_.force_own, to.causal = p_.causal;
     to.block_rows = static_cast<int32_t>(rows_), to.block_keys = static_cast<int32_t>(keys_);
+    if (means_) {
+      to.rule = FOVEA_X_SELECT_RULE_AT_LEAST, to.normalise = FOVEA_X_SELECT_NORMALISE_MAX;
+      to.threshold = p_.threshold, to.force_previous = p_.force_previous;
+    }
     list_.assign(b_ * x_ * n_ * keep_ + 1, -1), count_.assign(b_ * x_ * n_ + 1, 0);
     to.index = whole(list_.data(), FOVEA_I32, {b_, x_, n_, keep_});
     to.index_count = whole(count_.data(), FOVEA_I32, {b_, x_, n_});
     if (!keys_most_) to.score.shape[3] = 0;
     SelectResult chosen{Out(to.index, 0), Out(to.index_count, 0), {}, {}, {}};
     if (s_) chosen = SelectOracle(to).run(mode);
+    if (p_.full_last) see_all(chosen);
     store(chosen.index, list_), store(chosen.index_count, count_);
     margin_ = std::min(margin_, chosen.margin);
     if (p_.index.data) out.index = chosen.index;
     if (p_.index_count.data) out.index_count = chosen.index_count;
   }
 
+  // The last row blocks: every key block that begins at a row's position or before.
+  void see_all(SelectResult& chosen) const {
+    const Layout at = load_sparse(attention()).a.at;
+    for (int64_t r = 0; r < r_; ++r) {
+      const Sequence q = sequence(at, r);
+      const int64_t all = (q.rows + rows_ - 1) / rows_;
+      for (int64_t n = std::max<int64_t>(0, all - p_.full_last); n < all; ++n) {
+        const int64_t last = std::min(q.rows, (n + 1) * rows_) - 1 + q.keys - q.rows;
+        const int64_t blocks = last < 0 ? 0 : std::min(last, q.keys - 1) / keys_ + 1;
+        for (int64_t h = 0; h < x_; ++h) {
+          const int64_t row = (q.batch * x_ + h) * n_ + n;
+          chosen.index_count.set(row, static_cast<double>(blocks));
+          for (int64_t c = 0; c < keep_; ++c)
+            chosen.index.set(row * keep_ + c, c < blocks ? static_cast<double>(c) : -1);
+        }
+      }
+    }
+  }
   // Entries of one row of lists a head.
   struct Keys {
     std::vector<int32_t> index, count;
@@ -207,7 +276,7 @@ class ProbedOracle {
   std::vector<int32_t> list_, count_, single_, single_count_;
   Keys vertical_;
   int64_t b_, s_, r_, rows_, keys_, t_, keys_most_, n_, u_, x_, keep_, columns_;
-  bool blocks_, lines_;
+  bool blocks_, lines_, means_;
   double margin_ = HUGE_VAL;
 };
 

@@ -73,6 +73,26 @@ inline Chosen dsa(const Attention& a, const Index& x, int64_t count) {
   });
 }
 
+// QSA: of the blocks of `size` keys that lie before the token or end with it, those with the
+// largest sums over the indexer's heads of relu(<q, k>), k the block's own key.  The keys behind
+// the last complete block are always seen.
+inline Chosen qsa(const Attention& a, const Index& x, int64_t blocks, int64_t size) {
+  return over_chosen(a, 1, [=, &x](int64_t b, int64_t, int64_t row, int64_t keys, double& margin) {
+    Rated rated;
+    for (int64_t block = 0; (block + 1) * size <= keys; ++block) {
+      double sum = 0;
+      for (int64_t head = 0; head < x.q.shape[2]; ++head)
+        sum += std::max(0.0, product(x, b, row, head, block));
+      rated.push_back({sum, block});
+    }
+    Keys64 out;
+    for (const int64_t block : best(rated, blocks, margin))
+      for (int64_t j = block * size; j < (block + 1) * size; ++j) out.insert(j);
+    for (int64_t j = keys / size * size; j < keys; ++j) out.insert(j);
+    return out;
+  });
+}
+
 // MSA: a block counts as its best key, whose score is the sum over the group's heads; the row's own
 // block is one of `blocks`.
 inline Chosen msa(const Attention& a, const Index& x, int64_t lists, int64_t blocks, int64_t size) {

@@ -136,4 +136,43 @@ inline Chosen spargeattn(const Attention& a, const Blocks& of, double share) {
       });
 }
 
+// FlashPrefill, as its released code has it: a row sees the mean of a block
+// that ends at its position or before.  The sums of a block of rows are taken of exp(scores) under
+// one denominator, which the test against `share` of the largest does not see.  Beside what passes
+// it: the first blocks, a window of blocks that ends with the own ones, all for the last blocks of
+// rows.  The mean has the keys' dtype.
+struct FlashPrefill {
+  int64_t size, first, window, full;
+  double share;
+};
+
+inline Chosen flashprefill(const Attention& a, const FlashPrefill& of) {
+  const int64_t ahead = a.at.extent - a.s, size = of.size;
+  return over_blocks(
+      a, {size, size, true},
+      [=, &a](int64_t b, int64_t head, int64_t block, int64_t last, double& margin) {
+        const int64_t begin = block * size, end = std::min(a.s, begin + size);
+        const int64_t own = (begin + ahead) / size;
+        const bool all = block >= (a.s + size - 1) / size - of.full;
+        Keys64 out;
+        std::vector<double> sums;
+        for (int64_t n = 0; n <= last / size; ++n) {
+          if (all || n < of.first || n > own - of.window) out.insert(n);
+          auto mean = mean_of(a.k, b, a.key_head(head), n * size, (n + 1) * size);
+          for (double& x : mean) x = round_to(a.k.dtype, x);
+          double sum = 0;
+          for (int64_t i = begin; i < end; ++i)
+            if (i + ahead >= (n + 1) * size - 1)
+              sum += std::exp(a.scale * dot<double>(a.q.row(b, i, head), mean.data(), a.d));
+          sums.push_back(sum);
+        }
+        const double least = of.share * *std::max_element(sums.begin(), sums.end());
+        for (int64_t n = 0; n <= last / size && !all && least > 0; ++n) {
+          margin = std::min(margin, std::abs(sums[n] - least) / least);
+          if (sums[n] >= least) out.insert(n);
+        }
+        return out;
+      });
+}
+
 }  // namespace oracle::recipes

@@ -104,6 +104,11 @@ struct Call {
   }
 };
 
+// As `rough` of Facts: a rounding may decide what is selected.
+inline bool always(const Call&) {
+  return true;
+}
+
 // How large a call may be, so that a million of them end.
 struct Budget {
   double work;    // s * t * h * (d + e) and its like

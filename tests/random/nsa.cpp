@@ -45,11 +45,6 @@ void scalars(Draw& d) {
   if (!d.knows("dq")) d.x("u") += d.one_of({0, 0, 0, 2});
 }
 
-// A rounding may decide what is selected.
-bool always(const Call&) {
-  return true;
-}
-
 bool lengths(Filler& f, const Tensor& x) {
   if (!f.is(x, {"compressed_len"})) return false;
   f.places(x, 0, f.extent("k_compressed", 1, 0) + 1);

@@ -82,11 +82,6 @@ bool lengths(Filler& f, const Tensor& x) {
   return true;
 }
 
-// A rounding may decide what is in a list.
-bool always(const Call&) {
-  return true;
-}
-
 const Rules kPooled({"x_pooled_"}, {.tensors = tensors,
                                     .letters = letters,
                                     .extents = extents,

@@ -252,11 +252,6 @@ bool cluster_counts(Filler& f, const Tensor& x) {
   return true;
 }
 
-// A rounding may decide which clusters are closest.
-bool always(const Call&) {
-  return true;
-}
-
 const Rules kLine({"x_select_line"}, {.tensors = line_tensors,
                                       .letters = line_letters,
                                       .extents = line_extents,

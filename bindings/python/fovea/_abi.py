@@ -185,9 +185,10 @@ class XSelectScore(enum.IntEnum):
 class XProbedKind(enum.IntEnum):
     """What of the probabilities is chosen from."""
 
-    X_PROBED_BLOCKS = 0  # sums over row blocks and key blocks, of all rows
-    X_PROBED_COLUMNS = 1  # sums over the probed rows, of each key
-    X_PROBED_LINES = 2  # the same, and of each distance behind the row
+    BLOCKS = 0  # sums over row blocks and key blocks, of all rows
+    COLUMNS = 1  # sums over the probed rows, of each key
+    LINES = 2  # the same, and of each distance behind the row
+    MEANS = 3  # sums over row blocks of what all rows give the mean of each key block's keys
 
 
 class XProjectAct(enum.IntEnum):
@@ -1210,6 +1211,7 @@ class XIndexedForwardParams(C.Structure):
         ("index_q", Tensor),
         ("index_k", Tensor),
         ("index_k_scale", Tensor),
+        ("block_k", Tensor),
         ("weight", Tensor),
         ("code_q", Tensor),
         ("code", Tensor),
@@ -1237,6 +1239,7 @@ class XIndexedForwardParams(C.Structure):
         ("last_keys", C.c_int64),
         ("force_last", C.c_int64),
         ("pool_keys", C.c_int64),
+        ("index_step", C.c_int64),
         ("subset", C.c_int64),
         ("scale", C.c_float),
         ("softcap", C.c_float),
@@ -1336,12 +1339,15 @@ class XProbedForwardParams(C.Structure):
         ("slash_count", C.c_int64),
         ("slash_force_first", C.c_int64),
         ("force_first", C.c_int64),
+        ("force_previous", C.c_int64),
+        ("full_last", C.c_int64),
         ("first_keys", C.c_int64),
         ("last_keys", C.c_int64),
         ("group_stride", C.c_int64),
         ("scale", C.c_float),
         ("softcap", C.c_float),
         ("cover", C.c_float),
+        ("threshold", C.c_float),
         ("skip_margin", C.c_float),
         ("kind", C.c_int32),
         ("reduce", C.c_int32),
@@ -1352,7 +1358,28 @@ class XProbedForwardParams(C.Structure):
         ("causal", C.c_int32),
         ("block_rows", C.c_int32),
         ("block_keys", C.c_int32),
-        ("reserved", C.c_int32),
+    ]
+
+
+class XFlexForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("key_len", Tensor),
+        ("page_table", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("key_max", C.c_int64),
+        ("min_budget", C.c_int64),
+        ("max_budget", C.c_int64),
+        ("scale", C.c_float),
+        ("cover", C.c_float),
+        ("threshold", C.c_float),
+        ("block", C.c_int32),
     ]
 
 
@@ -1437,6 +1464,32 @@ class XNsaBackwardParams(C.Structure):
         ("block_keys", C.c_int32),
         ("gate_plain", C.c_int32),
         ("reserved", C.c_int32),
+    ]
+
+
+class XInfllmForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("q_far", Tensor),
+        ("k", Tensor),
+        ("k_window", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("representative", Tensor),
+        ("local_score", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("block_len", Tensor),
+        ("page_table", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("window", C.c_int64),
+        ("init_keys", C.c_int64),
+        ("count", C.c_int64),
+        ("scale", C.c_float),
+        ("block_keys", C.c_int32),
     ]
 
 
@@ -1551,6 +1604,59 @@ class XGraphForwardParams(C.Structure):
         ("ef", C.c_int64),
         ("scale", C.c_float),
         ("softcap", C.c_float),
+    ]
+
+
+class XLshAppendParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("code", Tensor),
+        ("bucket", Tensor),
+        ("link", Tensor),
+        ("query_len", Tensor),
+        ("old_len", Tensor),
+    ]
+
+
+class XSelectLshParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("code_q", Tensor),
+        ("bucket", Tensor),
+        ("link", Tensor),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("index_bias", Tensor),
+        ("min_match", C.c_int64),
+        ("bits", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XLshForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("code_q", Tensor),
+        ("bucket", Tensor),
+        ("link", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("index_bias", Tensor),
+        ("max_keys", C.c_int64),
+        ("min_match", C.c_int64),
+        ("scale", C.c_float),
+        ("bits", C.c_int32),
     ]
 
 
@@ -1798,16 +1904,21 @@ SIZES = {
     XSelectTokenParams: 1872,
     XSelectLineParams: 1392,
     XSelectHeadsParams: 696,
-    XIndexedForwardParams: 2440,
+    XIndexedForwardParams: 2544,
     XPooledForwardParams: 2456,
-    XProbedForwardParams: 1976,
+    XProbedForwardParams: 1992,
+    XFlexForwardParams: 912,
     XNsaForwardParams: 2280,
     XNsaBackwardParams: 3120,
+    XInfllmForwardParams: 1480,
     XProjectForwardParams: 1280,
     XProjectBackwardParams: 1944,
     XGraphAppendParams: 808,
     XSelectGraphParams: 984,
     XGraphForwardParams: 1280,
+    XLshAppendParams: 488,
+    XSelectLshParams: 984,
+    XLshForwardParams: 1280,
     XRecipe: 80,
     XPoolForwardParams: 1496,
     XPoolBackwardParams: 1008,
@@ -1956,12 +2067,18 @@ FUNCTIONS = {
     "fovea_x_probed_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XProbedForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_probed_forward": (C.c_int, [C.c_void_p, C.POINTER(XProbedForwardParams)]),
+    "fovea_x_flex_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XFlexForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_flex_forward": (C.c_int, [C.c_void_p, C.POINTER(XFlexForwardParams)]),
     "fovea_x_nsa_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XNsaForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_nsa_forward": (C.c_int, [C.c_void_p, C.POINTER(XNsaForwardParams)]),
     "fovea_x_nsa_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XNsaBackwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_nsa_backward": (C.c_int, [C.c_void_p, C.POINTER(XNsaBackwardParams)]),
+    "fovea_x_infllm_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XInfllmForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_infllm_forward": (C.c_int, [C.c_void_p, C.POINTER(XInfllmForwardParams)]),
     "fovea_x_project_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XProjectForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_project_forward": (C.c_int, [C.c_void_p, C.POINTER(XProjectForwardParams)]),
@@ -1977,6 +2094,15 @@ FUNCTIONS = {
     "fovea_x_graph_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XGraphForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_graph_forward": (C.c_int, [C.c_void_p, C.POINTER(XGraphForwardParams)]),
+    "fovea_x_lsh_append_workspace": (C.c_int, [C.c_void_p, C.POINTER(XLshAppendParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_lsh_append": (C.c_int, [C.c_void_p, C.POINTER(XLshAppendParams)]),
+    "fovea_x_select_lsh_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectLshParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_select_lsh": (C.c_int, [C.c_void_p, C.POINTER(XSelectLshParams)]),
+    "fovea_x_lsh_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XLshForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_lsh_forward": (C.c_int, [C.c_void_p, C.POINTER(XLshForwardParams)]),
     "fovea_x_recipe_count": (C.c_int64, []),
     "fovea_x_recipe_at": (C.c_int, [C.c_int64, C.POINTER(XRecipe)]),
     "fovea_x_recipe_get": (C.c_int, [C.c_char_p, C.POINTER(XRecipe)]),

@@ -26,7 +26,7 @@ class Recipe:
 
         fovea.recipe("streamingllm")(q, k, v, window_left=1024)
 
-    name, title, paper (an arXiv number), year, operation, backward (the operation that trains it, or
+    name, title, paper (an arXiv number, or a model), year, operation, backward (the operation that trains it, or
     ""), numbers (a dict), needs (fields that must be given), words (what it does here, and what not)."""
 
     def __init__(self, row: _abi.XRecipe) -> None:
@@ -51,15 +51,19 @@ class Recipe:
                 )
         return self.function(*inputs, **{**self.numbers, **fields})
 
+    @property
+    def _source(self) -> str:
+        return f"arXiv {self.paper}" if self.paper[0].isdigit() else self.paper
+
     def __repr__(self) -> str:
-        return f"<fovea.recipe({self.name!r}): {self.title}, arXiv {self.paper}>"
+        return f"<fovea.recipe({self.name!r}): {self.title}, {self._source}>"
 
     def __str__(self) -> str:
         """What `python -m fovea recipes` prints of it."""
         fields = [f"{name}=..." for name in self.needs]
         return "\n".join(
             [
-                f"{self.name:<20} {self.title}, arXiv {self.paper} ({self.year})",
+                f"{self.name:<20} {self.title}, {self._source} ({self.year})",
                 f"    {', '.join([self.operation, *fields, *(f'{n}={v}' for n, v in self.numbers.items())])}",
                 *([f"    trained by {self.backward}"] if self.backward else []),
                 f"    {self.words}",

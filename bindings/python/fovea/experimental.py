@@ -17,8 +17,9 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_pool_forward, _x_pool_backward, _x_probe_forward, _x_combine_forward,
                  _x_combine_backward, _x_compare_forward, _x_cache_step, _x_select_token,
                  _x_select_line, _x_select_heads, _x_indexed_forward, _x_pooled_forward,
-                 _x_probed_forward, _x_nsa_forward, _x_nsa_backward, _x_project_forward,
-                 _x_project_backward, _x_graph_append, _x_select_graph, _x_graph_forward)
+                 _x_probed_forward, _x_flex_forward, _x_nsa_forward, _x_nsa_backward,
+                 _x_infllm_forward, _x_project_forward, _x_project_backward, _x_graph_append,
+                 _x_select_graph, _x_graph_forward, _x_lsh_append, _x_select_lsh, _x_lsh_forward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
@@ -26,9 +27,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "indexed_forward", "pooled_forward", "probed_forward", "nsa_forward", "nsa_backward",
-           "project_forward", "project_backward", "graph_append", "select_graph", "graph_forward",
-           "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce", "ProbedKind", "ProjectAct",
+           "indexed_forward", "pooled_forward", "probed_forward", "flex_forward", "nsa_forward",
+           "nsa_backward", "infllm_forward", "project_forward", "project_backward", "graph_append",
+           "select_graph", "graph_forward", "lsh_append", "select_lsh", "lsh_forward", "CacheRule",
+           "CompareMeasure", "Gate", "Pool", "ProbeReduce", "ProbedKind", "ProjectAct",
            "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope",
            "SelectScore"]
 
@@ -2861,13 +2863,13 @@ def select_heads(ctx_or_q=None, /, q=None, k=None, *, ctx=None, head_map=None, l
 
 def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,
                     index=None, index_count=None, index_q=None, index_k=None, index_k_scale=None,
-                    weight=None, code_q=None, code=None, v_mean=None, sink_logit=None, k_scale=None,
-                    v_scale=None, query_start=None, key_start=None, query_len=None, key_len=None,
-                    page_table=None, cache_row=None, context_len=None, x=None, keep=None,
-                    query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0, lists=0,
-                    count=0, first_keys=0, last_keys=0, force_last=0, pool_keys=0, subset=0,
-                    scale=0.0, softcap=0.0, index_scale=0.0, ratio=0.0, measure=0, reduce=0,
-                    causal=0):
+                    block_k=None, weight=None, code_q=None, code=None, v_mean=None, sink_logit=None,
+                    k_scale=None, v_scale=None, query_start=None, key_start=None, query_len=None,
+                    key_len=None, page_table=None, cache_row=None, context_len=None, x=None,
+                    keep=None, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
+                    lists=0, count=0, first_keys=0, last_keys=0, force_last=0, pool_keys=0,
+                    index_step=0, subset=0, scale=0.0, softcap=0.0, index_scale=0.0, ratio=0.0,
+                    measure=0, reduce=0, causal=0):
     """Attention over the keys that an index finds.
 
     Selection is x_select_token's, with index_q and index_k as its q and k; absent, q and k are
@@ -2876,10 +2878,19 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
     k = max(count, floor(ratio * keys that the window lets the row see), force_last).
     Equal scores: the lower key first.  Rows past query_len are neither read nor written.
 
+    With index_step n the index has a key for each block of n keys.  Block c is the keys
+    [c n, (c + 1) n) of a sequence.  key_len is then at most what the cache holds.  Row i at
+    position p sees blocks whose keys are all at p or before.  Its list has the k best of these, and
+    the tail behind them: block floor((p + 1) / n), whose keys up to p are seen.  Without keys it is
+    empty.  k = max(count, force_last), and index_count counts the tail too.
+    block_k holds floor(keys / n) + 1 blocks of a sequence or more, keys being the most that it has.
+    Values of incomplete blocks do not count.  With page_table block_k is not paged, and has a row
+    for each row of the table.
+
     Errors name this operation, then the part that refuses, with that part's names of fields.
     Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
     Sources: DSA (2512.02556), MiniMax Sparse Attention (2606.13392), SparQ (2312.04985), Loki
-    (2406.02542), HashAttention (2412.14468).
+    (2406.02542), HashAttention (2412.14468); QSA of Qwen3.8-Flash-Next.
 
     Example
       o = fovea.experimental.indexed_forward(q, k, v)
@@ -2900,11 +2911,14 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
       index_count: (b, x, s) i32: keys wanted, with index
 
     Optional inputs
-      index_q: (b, s, index_heads, index_width) f32 f16 bf16 e4m3: with index_k; absent: q
+      index_q: (b, s, index_heads, index_width) f32 f16 bf16 e4m3: with index_k or block_k; absent:
+          q
       index_k: (rows, t, index_keys, index_width) or paged (pool, page, index_keys, index_width) f32
           f16 bf16 e4m3 e5m2 i8
       index_k_scale: (rows, t, index_keys, index_groups) or paged (pool, page, index_keys,
           index_groups) f32: of codes in index_k
+      block_k: (rows, blocks, index_keys, index_width) f32 f16 bf16: in place of index_k: a key for
+          each block of index_step keys
       weight: (b, s, index_heads) f32: of RELU_WEIGHTED
       code_q: (b, s, index_heads, code_words) i32: of HAMMING
       code: (rows, t, index_keys, code_words) or paged (pool, page, index_keys, code_words) i32: of
@@ -2936,6 +2950,9 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
       last_keys: keys up to the row's own position that are seen beside it
       force_last: the last keys (or blocks) that the row sees are in the list
       pool_keys: keys of a block that is selected as a whole, 1 .. 128; 0: keys
+      index_step: keys of a block of block_k, 1 .. 128; with it causal is 1, the other windows,
+          first_keys, last_keys, pool_keys and ratio are 0, and key_start, context_len and v_mean
+          absent
       subset: columns of SUBSET, 1 .. index_width
       scale: of attention's scores, > 0; 0: 1 / sqrt(d)
       softcap: of attention's scores; 0: none
@@ -2959,82 +2976,86 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
         call.put("index_k", 584, index_k)
     if index_k_scale is not None:
         call.put("index_k_scale", 680, index_k_scale)
+    if block_k is not None:
+        call.put("block_k", 776, block_k)
     if weight is not None:
-        call.put("weight", 776, weight)
+        call.put("weight", 872, weight)
     if code_q is not None:
-        call.put("code_q", 872, code_q)
+        call.put("code_q", 968, code_q)
     if code is not None:
-        call.put("code", 968, code)
+        call.put("code", 1064, code)
     if v_mean is not None:
-        call.put("v_mean", 1064, v_mean)
+        call.put("v_mean", 1160, v_mean)
     if sink_logit is not None:
-        call.put("sink_logit", 1160, sink_logit)
+        call.put("sink_logit", 1256, sink_logit)
     if k_scale is not None:
-        call.put("k_scale", 1256, k_scale)
+        call.put("k_scale", 1352, k_scale)
     if v_scale is not None:
-        call.put("v_scale", 1352, v_scale)
+        call.put("v_scale", 1448, v_scale)
     if query_start is not None:
-        call.put("query_start", 1448, query_start)
+        call.put("query_start", 1544, query_start)
     if key_start is not None:
-        call.put("key_start", 1544, key_start)
+        call.put("key_start", 1640, key_start)
     if query_len is not None:
-        call.put("query_len", 1640, query_len)
+        call.put("query_len", 1736, query_len)
     if key_len is not None:
-        call.put("key_len", 1736, key_len)
+        call.put("key_len", 1832, key_len)
     if page_table is not None:
-        call.put("page_table", 1832, page_table)
+        call.put("page_table", 1928, page_table)
     if cache_row is not None:
-        call.put("cache_row", 1928, cache_row)
+        call.put("cache_row", 2024, cache_row)
     if context_len is not None:
-        call.put("context_len", 2024, context_len)
+        call.put("context_len", 2120, context_len)
     o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
     if lse is not None:
         lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
             1)
     if index is not None:
-        index = None if index is False else call.out("index", 2120, index, lambda: (v_q[2][0],
+        index = None if index is False else call.out("index", 2216, index, lambda: (v_q[2][0],
             call.size("x", x), v_q[2][1], call.size("keep", keep)), 8)
     if index_count is not None:
-        index_count = None if index_count is False else call.out("index_count", 2216, index_count,
+        index_count = None if index_count is False else call.out("index_count", 2312, index_count,
             lambda: (v_q[2][0], call.size("x", x), v_q[2][1]), 8)
     if query_max:
-        call.scalar("q", 2312, query_max, "query_max")
+        call.scalar("q", 2408, query_max, "query_max")
     if key_max:
-        call.scalar("q", 2320, key_max, "key_max")
+        call.scalar("q", 2416, key_max, "key_max")
     if window_left:
-        call.scalar("q", 2328, window_left, "window_left")
+        call.scalar("q", 2424, window_left, "window_left")
     if window_right:
-        call.scalar("q", 2336, window_right, "window_right")
+        call.scalar("q", 2432, window_right, "window_right")
     if sink_keys:
-        call.scalar("q", 2344, sink_keys, "sink_keys")
+        call.scalar("q", 2440, sink_keys, "sink_keys")
     if lists:
-        call.scalar("q", 2352, lists, "lists")
+        call.scalar("q", 2448, lists, "lists")
     if count:
-        call.scalar("q", 2360, count, "count")
+        call.scalar("q", 2456, count, "count")
     if first_keys:
-        call.scalar("q", 2368, first_keys, "first_keys")
+        call.scalar("q", 2464, first_keys, "first_keys")
     if last_keys:
-        call.scalar("q", 2376, last_keys, "last_keys")
+        call.scalar("q", 2472, last_keys, "last_keys")
     if force_last:
-        call.scalar("q", 2384, force_last, "force_last")
+        call.scalar("q", 2480, force_last, "force_last")
     if pool_keys:
-        call.scalar("q", 2392, pool_keys, "pool_keys")
+        call.scalar("q", 2488, pool_keys, "pool_keys")
+    if index_step:
+        call.scalar("q", 2496, index_step, "index_step")
     if subset:
-        call.scalar("q", 2400, subset, "subset")
+        call.scalar("q", 2504, subset, "subset")
     if scale:
-        call.scalar("f", 2408, scale, "scale")
+        call.scalar("f", 2512, scale, "scale")
     if softcap:
-        call.scalar("f", 2412, softcap, "softcap")
+        call.scalar("f", 2516, softcap, "softcap")
     if index_scale:
-        call.scalar("f", 2416, index_scale, "index_scale")
+        call.scalar("f", 2520, index_scale, "index_scale")
     if ratio:
-        call.scalar("f", 2420, ratio, "ratio")
+        call.scalar("f", 2524, ratio, "ratio")
     if measure:
-        call.enum(2424, measure, "measure", SelectScore)
+        call.enum(2528, measure, "measure", SelectScore)
     if reduce:
-        call.enum(2428, reduce, "reduce", SelectReduce)
+        call.enum(2532, reduce, "reduce", SelectReduce)
     if causal:
-        call.scalar("i", 2432, causal, "causal")
+        call.scalar("i", 2536, causal, "causal")
     return call.run(o, lse, index, index_count)
 
 
@@ -3262,9 +3283,10 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
                    key_start=None, query_len=None, key_len=None, page_table=None, cache_row=None,
                    x=None, n=None, keep=None, columns=None, query_max=0, key_max=0, lists=0,
                    probe_rows=0, count=0, slash_count=0, slash_force_first=0, force_first=0,
-                   first_keys=0, last_keys=0, group_stride=0, scale=0.0, softcap=0.0, cover=0.0,
-                   skip_margin=0.0, kind=0, reduce=0, rule=0, forced_count=0, force_own=0,
-                   reversed=0, causal=0, block_rows=0, block_keys=0):
+                   force_previous=0, full_last=0, first_keys=0, last_keys=0, group_stride=0,
+                   scale=0.0, softcap=0.0, cover=0.0, threshold=0.0, skip_margin=0.0, kind=0,
+                   reduce=0, rule=0, forced_count=0, force_own=0, reversed=0, causal=0,
+                   block_rows=0, block_keys=0):
     """Attention over keys that a probe finds.
 
     BLOCKS: block_sum of x_probe_forward is the score of x_select_block.  Row block R holds the rows
@@ -3275,16 +3297,24 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
     block_rows keys of them, for row blocks of as many rows; each row sees these and the columns.
     Each row also sees first_keys and last_keys of x_sparse_forward, in COLUMNS and LINES.
 
+    MEANS: m_c is the mean of the keys of block c, rounded to k's dtype.  R is a row block.
+        w_Rc = sum of exp(scale q_i m_c) over the rows i of R that see all keys of block c.
+    Row block R sees the blocks with w_Rc >= threshold * max_c w_Rc > 0, and those that are forced.
+    The last full_last row blocks of a sequence see every block.  key_len is then at most what the
+    cache holds.
+
     The probed rows of COLUMNS and LINES are `sample` at query_position, else the last probe_rows
-    rows.  Row i is at position i + Lk - Lq.  Selection is x_select_block's, with its order and
-    ties; of COLUMNS and LINES it covers a list head.
+    rows.  Row i is at position i + Lk - Lq.  reduce is over the heads of a list head.  Selection is
+    x_select_block's, with its order and ties, by rule TOP_K or a TOP_P one; of COLUMNS and LINES it
+    covers a list head.
 
     A row that sees nothing has o = 0.  Rows past query_len are neither read nor written.  Without
     rows of q no list is written.
 
     Errors name this operation, then the part that refuses, with that part's names of fields.
     Limits are those of the parts.  Workspace: theirs, the sums, and the lists that no output holds.
-    Sources: XAttention (2503.16428), SampleAttention (2406.15486), MInference (2407.02490).
+    Sources: XAttention (2503.16428), SampleAttention (2406.15486), MInference (2407.02490),
+    FlashPrefill (2603.06199).
 
     Example
       o = fovea.experimental.probed_forward(q, k, v)
@@ -3301,7 +3331,7 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
 
     Outputs on request, by True or an array
       lse: (b, h, s) f32: of the sum over what is seen
-      index: (b, x, n, keep) i32: the lists of BLOCKS and LINES; entries past `keep` are cut
+      index: (b, x, n, keep) i32: the lists of BLOCKS, LINES and MEANS; entries past `keep` are cut
       index_count: (b, x, n) i32: entries wanted, with index
       column: (b, x, columns) i32: the keys of COLUMNS and LINES; keys past `columns` are cut
       column_count: (b, x) i32: keys wanted, with column
@@ -3315,38 +3345,41 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
           BLOCKS
       key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row; of
           BLOCKS
-      query_len: (r) i32: rows in use; of BLOCKS
+      query_len: (r) i32: rows in use; of BLOCKS, and of MEANS without full_last
       key_len: (r) i32: keys in use
       page_table: (rows, pages) i32: pool page of each page of k and v; -1: absent
-      cache_row: (r) i32: row of page_table, or of k and v
+      cache_row: (r) i32: row of page_table, or of k and v; not of MEANS
 
     x, n, keep, columns: extents of new outputs that no input tells.
 
     Numbers
-      query_max: longest sequence of rows; 0: s; of BLOCKS
+      query_max: longest sequence of rows; 0: s; of BLOCKS and MEANS
       key_max: longest sequence of keys; 0: t, or pages * page
-      lists: list heads without outputs of lists, a divisor of h; 0: h
+      lists: list heads without outputs of lists, a divisor of h, of MEANS h; 0: h
       probe_rows: last rows that are probed, >= 1; without sample, of COLUMNS and LINES
       count: k of TOP_K, of blocks or of columns
       slash_count: distances that are chosen; of LINES
       slash_force_first: the first distances are forced and count; of LINES
       force_first: the first key blocks, or columns, are forced
+      force_previous: the key blocks before the own ones are forced; of MEANS
+      full_last: last row blocks that see all; of MEANS
       first_keys: first keys that are seen beside the lists; of COLUMNS and LINES
       last_keys: keys up to the row's own position that are seen beside them; the same
       group_stride: antidiagonals of x_probe_forward; 0: 1; of BLOCKS
       scale: of attention's scores and the probe's, > 0; 0: 1 / sqrt(d)
       softcap: of attention's scores; 0: none
       cover: share of the mass, of the TOP_P rules
+      threshold: share of the largest sum, > 0, <= 1; of MEANS
       skip_margin: in nats, as in x_sparse_forward; 0: none
-      kind: "x_probed_blocks", "x_probed_columns", "x_probed_lines"
-      reduce: fovea_x_probe_reduce: over the heads of a list head
-      rule: fovea_x_select_rule: TOP_K or a TOP_P rule
+      kind: "blocks", "columns", "lines", "means"
+      reduce: fovea_x_probe_reduce
+      rule: "top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"
       forced_count: 1: forced entries count for the rule
-      force_own: 1: key blocks of the row block's own positions are forced; of BLOCKS
+      force_own: 1: key blocks of the row block's own positions are forced; of BLOCKS and MEANS
       reversed: 1: of group_stride > 1, as in x_probe_forward
-      causal: 1: no key after a row's own position; LINES want it
+      causal: 1: no key after a row's own position; LINES and MEANS want it
       block_rows: rows of a row block, 1 .. 128; 0: 64
-      block_keys: keys of a key block, 1 .. 65536, of BLOCKS; 0: 64
+      block_keys: keys of a key block, 1 .. 65536, of BLOCKS and MEANS; 0: 64
     """
     if ctx_or_q.__class__ is Context and ctx is None:
         call = Call(ctx_or_q, _x_probed_forward)
@@ -3409,39 +3442,150 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
         call.scalar("q", 1880, slash_force_first, "slash_force_first")
     if force_first:
         call.scalar("q", 1888, force_first, "force_first")
+    if force_previous:
+        call.scalar("q", 1896, force_previous, "force_previous")
+    if full_last:
+        call.scalar("q", 1904, full_last, "full_last")
     if first_keys:
-        call.scalar("q", 1896, first_keys, "first_keys")
+        call.scalar("q", 1912, first_keys, "first_keys")
     if last_keys:
-        call.scalar("q", 1904, last_keys, "last_keys")
+        call.scalar("q", 1920, last_keys, "last_keys")
     if group_stride:
-        call.scalar("q", 1912, group_stride, "group_stride")
+        call.scalar("q", 1928, group_stride, "group_stride")
     if scale:
-        call.scalar("f", 1920, scale, "scale")
+        call.scalar("f", 1936, scale, "scale")
     if softcap:
-        call.scalar("f", 1924, softcap, "softcap")
+        call.scalar("f", 1940, softcap, "softcap")
     if cover:
-        call.scalar("f", 1928, cover, "cover")
+        call.scalar("f", 1944, cover, "cover")
+    if threshold:
+        call.scalar("f", 1948, threshold, "threshold")
     if skip_margin:
-        call.scalar("f", 1932, skip_margin, "skip_margin")
+        call.scalar("f", 1952, skip_margin, "skip_margin")
     if kind:
-        call.enum(1936, kind, "kind", ProbedKind)
+        call.enum(1956, kind, "kind", ProbedKind)
     if reduce:
-        call.scalar("i", 1940, reduce, "reduce")
+        call.scalar("i", 1960, reduce, "reduce")
     if rule:
-        call.scalar("i", 1944, rule, "rule")
+        call.enum(1964, rule, "rule", SelectRule)
     if forced_count:
-        call.scalar("i", 1948, forced_count, "forced_count")
+        call.scalar("i", 1968, forced_count, "forced_count")
     if force_own:
-        call.scalar("i", 1952, force_own, "force_own")
+        call.scalar("i", 1972, force_own, "force_own")
     if reversed:
-        call.scalar("i", 1956, reversed, "reversed")
+        call.scalar("i", 1976, reversed, "reversed")
     if causal:
-        call.scalar("i", 1960, causal, "causal")
+        call.scalar("i", 1980, causal, "causal")
     if block_rows:
-        call.scalar("i", 1964, block_rows, "block_rows")
+        call.scalar("i", 1984, block_rows, "block_rows")
     if block_keys:
-        call.scalar("i", 1968, block_keys, "block_keys")
+        call.scalar("i", 1988, block_keys, "block_keys")
     return call.run(o, lse, index, index_count, column, column_count)
+
+
+def flex_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,
+                 index=None, index_count=None, key_len=None, page_table=None, n=None, keep=None,
+                 key_max=0, min_budget=0, max_budget=0, scale=0.0, cover=0.0, threshold=0.0,
+                 block=0):
+    """Causal attention over the blocks of FlexPrefill.
+
+    With B = block, a head of a sequence of Lk keys, and the last min(B, s) rows of q:
+      1. c_j      sum of those rows' probabilities of key j; a_x that of the distance x behind the
+                  row.  C_J and A_X: sums over blocks of B keys, and of B distances from 0 on
+      2. kind     p = softmax over key blocks of scale <mean of the rows, mean of the block's keys>.
+                  The head is block-sparse where the root of the Jensen-Shannon divergence of p and
+                  C / sum C, in nats, is below threshold
+      3. budgets  n = K / B + 1, rounded down, K the fewest of c whose sum exceeds cover times all;
+                  the same of a.  Cut to min_budget and max_budget, in blocks, rounded up.
+                  Block-sparse heads have min_budget for both
+      4. lines    key block 0 and the others with the largest C_J, n in all; distance 0 and the
+                  others with the largest A_X.  Row block I, where its last position is, sees
+                  blocks J <= I with J a chosen block or I - J a chosen distance, and its own blocks
+      5. blocks   of a block-sparse head also: softmax over J <= I of scale <mean of the row block,
+                  mean of the block's keys>; of all row blocks' values together the largest, while
+                  their sum is at most cover times all
+    A sequence of at most max(2 B, min_budget) keys is dense.
+
+    Row i is at position i + Lk - s, and sees no key after it.  Row block R holds rows [R B,
+    (R + 1) B).  Order, ties and sums of shares are select.h's.  A row that sees nothing has o = 0.
+    Counts stay on the device, and nothing is read back.
+
+    Not here: packed sequences, query_len and cache_row; the last rows are the last of q.
+    Errors name this operation, then the part that refuses, with that part's names of fields.
+    Limits are those of the parts.  Workspace: theirs, two sums of each key and head, and the lists.
+    Source: FlexPrefill (2502.20766).
+
+    Example
+      o = fovea.experimental.flex_forward(q, k, v)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: of the sum over what is seen
+      index: (b, h, n, keep) i32: key blocks of each row block; those past `keep` are cut; without
+          rows not written
+      index_count: (b, h, n) i32: key blocks wanted, with index
+
+    Optional inputs
+      key_len: (r) i32: keys in use
+      page_table: (rows, pages) i32: pool page of each page of k and v; -1: absent
+
+    n, keep: extents of new outputs that no input tells.
+
+    Numbers
+      key_max: longest sequence of keys; 0: t, or pages * page
+      min_budget: least keys on the chosen blocks, and on the distances
+      max_budget: most keys there, >= min_budget; 0: no bound
+      scale: > 0; 0: 1 / sqrt(d)
+      cover: share of the probabilities
+      threshold: of step 2; 0: no head is block-sparse
+      block: rows and keys of a block, 1 .. 128; 0: 128
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_flex_forward)
+    else:
+        call, inputs = _x_flex_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    if key_len is not None:
+        call.put("key_len", 488, key_len)
+    if page_table is not None:
+        call.put("page_table", 584, page_table)
+    o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if index is not None:
+        index = None if index is False else call.out("index", 680, index, lambda: (v_q[2][0],
+            v_q[2][2], call.size("n", n), call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 776, index_count,
+            lambda: (v_q[2][0], v_q[2][2], call.size("n", n)), 8)
+    if key_max:
+        call.scalar("q", 872, key_max, "key_max")
+    if min_budget:
+        call.scalar("q", 880, min_budget, "min_budget")
+    if max_budget:
+        call.scalar("q", 888, max_budget, "max_budget")
+    if scale:
+        call.scalar("f", 896, scale, "scale")
+    if cover:
+        call.scalar("f", 900, cover, "cover")
+    if threshold:
+        call.scalar("f", 904, threshold, "threshold")
+    if block:
+        call.scalar("i", 908, block, "block")
+    return call.run(o, lse, index, index_count)
 
 
 def nsa_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, index=None,
@@ -3762,6 +3906,110 @@ def nsa_backward(ctx_or_q=None, /, q=None, k=None, v=None, index=None, o_compres
         call.scalar("i", 3112, gate_plain, "gate_plain")
     return call.run(dq, dk, dv, dk_compressed, dv_compressed, dk_window, dv_window,
         dgate_compressed, dgate_selected, dgate_window)
+
+
+def infllm_forward(ctx_or_q=None, /, q=None, q_far=None, k=None, k_window=None, v=None,
+                   representative=None, key_len=None, block_len=None, *, ctx=None, o=None, lse=None,
+                   index=None, index_count=None, local_score=None, query_len=None, page_table=None,
+                   keep=None, window=0, init_keys=0, count=0, scale=0.0, block_keys=0):
+    """InfLLM's attention of q over a cache; chunks of a prompt and decode, contiguous and paged.
+
+    local_score gets, of each head and key, the sum over the rows of the local probabilities under
+    the softmax over all keys.  Every element of it is read and written.
+
+    A row that sees nothing has o = 0 and lse = -inf.  Rows past query_len are neither read nor
+    written.  Of a sequence without rows, and without heads, no list is written.
+
+    Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    parts are attention_forward of window and remainder, x_pool_forward of q_far, x_select_block,
+    x_sparse_forward over the blocks, merge_forward.  For local_score x_probe_forward takes the
+    merged lse, and x_combine_forward adds; it also keeps rows past query_len.  Limits are theirs.
+    Workspace: theirs, three branches of o in f32, the sums, and the lists that no output holds.
+    Source: InfLLM (2402.04617).
+
+    Example
+      outputs = fovea.experimental.infllm_forward(q, q_far, k, k_window, v, representative, key_len,
+          block_len)
+      o = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16: rotated by their positions
+      q_far: (b, s, h, d) as q: the same queries, all rotated by the position `window`
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q: not rotated
+      k_window: (rows, t, g, d) or paged (pool, page, g, d) as q: the same keys, rotated by their
+          positions; read in the window alone
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q
+      representative: (b, u, representative_heads, d) f32 f16 bf16: of each block; heads divide h.
+          Those of init_keys do not count
+      key_len: (r) i32: keys in use, the rows' own among them
+      block_len: (r) i32: keys in blocks, 0 .. min(key_len, u block_keys)
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: natural log of each row's sum
+      index: (b, keep) i32: the blocks, those of init_keys among them, ascending, -1 past the count;
+          those past `keep` are cut
+      index_count: (b) i32: blocks wanted; with index
+
+    Optional inputs
+      local_score: (b, h, t) or paged (b, h, keys) f32: what local probabilities are added to
+      query_len: (r) i32: rows in use
+      page_table: (rows, pages) i32: pool page of each page of k, k_window and v; -1: absent
+
+    keep: extents of new outputs that no input tells.
+
+    Numbers
+      window: keys of the window, the row's own counted, 1 .. 2^31 - 1; 0: 4096
+      init_keys: first keys that all rows see, a multiple of block_keys
+      count: blocks that are chosen beside those; 0: 16
+      scale: of all scores, > 0; 0: 1 / sqrt(d)
+      block_keys: keys of a block, 1 .. 65536; 0: 128
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_infllm_forward)
+    else:
+        call, inputs = _x_infllm_forward.begin(ctx_or_q, ctx, q, q_far, k, k_window, v,
+            representative, key_len, block_len)
+        [q, q_far, k, k_window, v, representative, key_len, block_len] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("q_far", 104, q_far)
+    call.put("k", 200, k)
+    call.put("k_window", 296, k_window)
+    v_v = call.put("v", 392, v, 4)
+    call.put("representative", 680, representative)
+    if local_score is not None:
+        call.put("local_score", 776, local_score, None, True)
+    if query_len is not None:
+        call.put("query_len", 872, query_len)
+    call.put("key_len", 968, key_len)
+    call.put("block_len", 1064, block_len)
+    if page_table is not None:
+        call.put("page_table", 1160, page_table)
+    o = call.out("o", 488, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 584, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if index is not None:
+        index = None if index is False else call.out("index", 1256, index, lambda: (v_q[2][0],
+            call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 1352, index_count,
+            (v_q[2][0],), 8)
+    if window:
+        call.scalar("q", 1448, window, "window")
+    if init_keys:
+        call.scalar("q", 1456, init_keys, "init_keys")
+    if count:
+        call.scalar("q", 1464, count, "count")
+    if scale:
+        call.scalar("f", 1472, scale, "scale")
+    if block_keys:
+        call.scalar("i", 1476, block_keys, "block_keys")
+    return call.run(o, lse, index, index_count)
 
 
 def project_forward(ctx_or_x=None, /, x=None, weight=None, *, ctx=None, y=None, code=None,
@@ -4225,3 +4473,218 @@ def graph_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None,
     if softcap:
         call.scalar("f", 1276, softcap, "softcap")
     return call.run(o, lse, index, index_count, scanned)
+
+
+def lsh_append(ctx_or_code=None, /, code=None, bucket=None, link=None, *, ctx=None, query_len=None,
+               old_len=None):
+    """Puts keys into the tables: row n of code is the code of key old_len + n.
+
+    Of a sequence whose old_len is 0 all buckets are emptied first, so that its tables need no
+    contents.  Else the tables hold keys below old_len and no other: keys leave by building anew.
+    Keys from t on are not put in.  How keys are parted into calls does not matter, nor the number
+    of threads: the tables are the same.
+
+    Limits: t and buckets below 2^31.  Host alone.
+    Source: MagicPIG (2410.16179).
+
+    Example
+      fovea.experimental.lsh_append(code, bucket, link)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      code: (b, s, g, tables) i32: of the keys that come
+      bucket: (b, g, tables, buckets) i32
+      link: (b, g, tables, t) i32: room for t keys
+
+    Optional inputs
+      query_len: (b) i32: keys that come, 0 .. s; absent: s
+      old_len: (b) i32: keys that the tables hold; absent: 0
+    """
+    if ctx_or_code.__class__ is Context and ctx is None:
+        call = Call(ctx_or_code, _x_lsh_append)
+    else:
+        call, inputs = _x_lsh_append.begin(ctx_or_code, ctx, code, bucket, link)
+        [code, bucket, link] = inputs
+    call.put("code", 8, code)
+    call.put("bucket", 104, bucket, None, True)
+    call.put("link", 200, link, None, True)
+    if query_len is not None:
+        call.put("query_len", 296, query_len)
+    if old_len is not None:
+        call.put("old_len", 392, old_len)
+    return call.run()
+
+
+def select_lsh(ctx_or_code_q=None, /, code_q=None, bucket=None, link=None, *, ctx=None, index=None,
+               index_count=None, index_bias=None, q=None, k=None, query_len=None, key_len=None,
+               keep=None, min_match=0, bits=0):
+    """The keys that share the bucket of a query in at least min_match tables, for each row and head.
+
+    Keys ascend.  index_count is exact; where it exceeds keep, the highest keys are cut.  Places
+    past the count are -1, and 0 in index_bias.  Rows past query_len are neither read nor written.
+    Rows see all keys below key_len: the tables' keys come before the rows.
+
+    index_bias is what x_sparse_forward adds to a score, so that a key counts for those like it that
+    were not met.  With K = bits, L = tables, m = min_match:
+      cos = <q, k> / (|q| |k|), cut to -1 .. 1; 0 where |q| |k| is 0 or cos is no number
+      p = (1 - acos(cos) / pi)^K         that one table has both in a bucket
+      u = P[Binomial(L, p) >= m]         that m tables or more have
+      index_bias = -ln(u + 1e-4)
+    For m = 2, u = 1 - (1 - p)^(L-1) ((L - 1) p + 1).  p holds where codes are signs of products
+    with normal numbers, k and code alike of centred keys.
+
+    Limits: t and buckets below 2^31.  Sums are in f64.  Host alone.
+    Source: MagicPIG (2410.16179).
+
+    Example
+      outputs = fovea.experimental.select_lsh(code_q, bucket, link, index=True, index_count=True,
+          index_bias=True)
+      index, index_count, index_bias = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      code_q: (b, s, h, tables) i32: of the queries; g divides h
+      bucket: (b, g, tables, buckets) i32
+      link: (b, g, tables, t) i32
+
+    Outputs on request, by True or an array
+      index: (b, h, s, keep) i32: keys by their number; one of index and index_count at least
+      index_count: (b, h, s) i32: keys met
+      index_bias: (b, h, s, keep) f32: needs index, q and k
+
+    Optional inputs
+      q: (b, s, h, d) f32 f16 bf16: of index_bias
+      k: (b, t, g, d) f32 f16 bf16: centred keys, of index_bias
+      query_len: (b) i32: rows in use, 0 .. s
+      key_len: (b) i32: keys in use, 0 .. t; those from here on are passed over
+
+    keep: extents of new outputs that no input tells.
+
+    Numbers
+      min_match: tables that must agree, 1 .. tables; 0: 2
+      bits: of a code: buckets = 2^bits; 0: as buckets has it
+    """
+    if ctx_or_code_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_code_q, _x_select_lsh)
+    else:
+        call, inputs = _x_select_lsh.begin(ctx_or_code_q, ctx, code_q, bucket, link)
+        [code_q, bucket, link] = inputs
+    v_code_q = call.put("code_q", 8, code_q, 4)
+    call.put("bucket", 104, bucket)
+    call.put("link", 200, link)
+    if q is not None:
+        call.put("q", 296, q)
+    if k is not None:
+        call.put("k", 392, k)
+    if query_len is not None:
+        call.put("query_len", 488, query_len)
+    if key_len is not None:
+        call.put("key_len", 584, key_len)
+    if index is not None:
+        index = None if index is False else call.out("index", 680, index, lambda: (v_code_q[2][0],
+            v_code_q[2][2], v_code_q[2][1], call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 776, index_count,
+            (v_code_q[2][0], v_code_q[2][2], v_code_q[2][1]), 8)
+    if index_bias is not None:
+        index_bias = None if index_bias is False else call.out("index_bias", 872, index_bias,
+            lambda: (v_code_q[2][0], v_code_q[2][2], v_code_q[2][1], call.size("keep", keep)), 1)
+    if min_match:
+        call.scalar("q", 968, min_match, "min_match")
+    if bits:
+        call.scalar("i", 976, bits, "bits")
+    return call.run(index, index_count, index_bias)
+
+
+def lsh_forward(ctx_or_q=None, /, q=None, k=None, v=None, code_q=None, bucket=None, link=None, *,
+                ctx=None, o=None, lse=None, index=None, index_count=None, index_bias=None,
+                query_len=None, key_len=None, keep=None, max_keys=0, min_match=0, scale=0.0,
+                bits=0):
+    """Attention over the keys that hashes find, as an estimate of attention over all: x_select_lsh
+    with index_bias, then x_sparse_forward, in one call on one workspace.
+
+      o_i = sum_j w_ij v_j / sum_j w_ij,  w_ij = exp(scale <q_i, k_j>) / (u_ij + 1e-4)
+      lse_i = ln sum_j w_ij, over the keys j that x_select_lsh finds for row i; both sums estimate
+              those over all keys, but for the 1e-4
+
+    merge_forward joins o and lse with those of keys that are always seen: the first, the latest.
+    A row that meets no key has o = 0 and lse = -inf: a merge leaves it out.  Rows past query_len
+    are not written.
+
+    Errors name this operation, then the part that refuses, with that part's names of fields.
+    Limits: those of the parts; host alone.  Workspace: theirs, and the lists that no output holds.
+    Source: MagicPIG (2410.16179).
+
+    Example
+      o = fovea.experimental.lsh_forward(q, k, v, code_q, bucket, link)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (b, t, g, d) as q: centred keys
+      v: (b, t, g, e) as q
+      code_q: (b, s, h, tables) i32: codes of q
+      bucket: (b, g, tables, buckets) i32: as x_lsh_append writes it
+      link: (b, g, tables, t) i32: the same
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: natural log of each row's sum
+      index: (b, h, s, keep) i32: the lists, as x_select_lsh writes them
+      index_count: (b, h, s) i32: keys met; with index
+      index_bias: (b, h, s, keep) f32: needs index
+
+    Optional inputs
+      query_len: (b) i32: rows in use, 0 .. s
+      key_len: (b) i32: keys in use, 0 .. t
+
+    keep: extents of new outputs that no input tells.
+
+    Numbers
+      max_keys: places of a list without index; keys past them are cut; 0: t
+      min_match: tables that must agree, 1 .. tables; 0: 2
+      scale: > 0; 0: 1 / sqrt(d)
+      bits: of a code: buckets = 2^bits; 0: as buckets has it
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_lsh_forward)
+    else:
+        call, inputs = _x_lsh_forward.begin(ctx_or_q, ctx, q, k, v, code_q, bucket, link)
+        [q, k, v, code_q, bucket, link] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    call.put("code_q", 488, code_q)
+    call.put("bucket", 584, bucket)
+    call.put("link", 680, link)
+    if query_len is not None:
+        call.put("query_len", 776, query_len)
+    if key_len is not None:
+        call.put("key_len", 872, key_len)
+    o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if index is not None:
+        index = None if index is False else call.out("index", 968, index, lambda: (v_q[2][0],
+            v_q[2][2], v_q[2][1], call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 1064, index_count,
+            (v_q[2][0], v_q[2][2], v_q[2][1]), 8)
+    if index_bias is not None:
+        index_bias = None if index_bias is False else call.out("index_bias", 1160, index_bias,
+            lambda: (v_q[2][0], v_q[2][2], v_q[2][1], call.size("keep", keep)), 1)
+    if max_keys:
+        call.scalar("q", 1256, max_keys, "max_keys")
+    if min_match:
+        call.scalar("q", 1264, min_match, "min_match")
+    if scale:
+        call.scalar("f", 1272, scale, "scale")
+    if bits:
+        call.scalar("i", 1276, bits, "bits")
+    return call.run(o, lse, index, index_count, index_bias)

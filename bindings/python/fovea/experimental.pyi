@@ -27,9 +27,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
            "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "indexed_forward", "pooled_forward", "probed_forward", "nsa_forward", "nsa_backward",
-           "project_forward", "project_backward", "graph_append", "select_graph", "graph_forward",
-           "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce", "ProbedKind", "ProjectAct",
+           "indexed_forward", "pooled_forward", "probed_forward", "flex_forward", "nsa_forward",
+           "nsa_backward", "infllm_forward", "project_forward", "project_backward", "graph_append",
+           "select_graph", "graph_forward", "lsh_append", "select_lsh", "lsh_forward", "CacheRule",
+           "CompareMeasure", "Gate", "Pool", "ProbeReduce", "ProbedKind", "ProjectAct",
            "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope",
            "SelectScore"]
 
@@ -1209,6 +1210,7 @@ class _indexed_forward(TypedDict, total=False):
     index_q: Array | None
     index_k: Array | None
     index_k_scale: Array | None
+    block_k: Array | None
     weight: Array | None
     code_q: Array | None
     code: Array | None
@@ -1236,6 +1238,7 @@ class _indexed_forward(TypedDict, total=False):
     last_keys: Int
     force_last: Int
     pool_keys: Int
+    index_step: Int
     subset: Int
     scale: Float
     softcap: Float
@@ -1399,16 +1402,20 @@ class _probed_forward(TypedDict, total=False):
     slash_count: Int
     slash_force_first: Int
     force_first: Int
+    force_previous: Int
+    full_last: Int
     first_keys: Int
     last_keys: Int
     group_stride: Int
     scale: Float
     softcap: Float
     cover: Float
+    threshold: Float
     skip_margin: Float
-    kind: Literal["x_probed_blocks", "x_probed_columns", "x_probed_lines"] | ProbedKind | Int
+    kind: Literal["blocks", "columns", "lines", "means"] | ProbedKind | Int
     reduce: Int
-    rule: Int
+    rule: (Literal["top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"] |
+        SelectRule | Int)
     forced_count: Int
     force_own: Int
     reversed: Int
@@ -1434,6 +1441,60 @@ def probed_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o
                    lse: Output = ..., index: Output = ..., index_count: Output = ...,
                    column: Output = ..., column_count: Output = ...,
                    **fields: Unpack[_probed_forward]) -> Any: ...
+
+class _flex_forward(TypedDict, total=False):
+    key_len: Array | None
+    page_table: Array | None
+    n: Int | None
+    keep: Int | None
+    key_max: Int
+    min_budget: Int
+    max_budget: Int
+    scale: Float
+    cover: Float
+    threshold: Float
+    block: Int
+
+@overload
+def flex_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                 lse: None = ..., index: None = ..., index_count: None = ...,
+                 **fields: Unpack[_flex_forward]) -> A: ...
+@overload
+def flex_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                 lse: None = ..., index: None = ..., index_count: None = ...,
+                 **fields: Unpack[_flex_forward]) -> A: ...
+@overload
+def flex_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                 lse: Wanted, index: None = ..., index_count: None = ...,
+                 **fields: Unpack[_flex_forward]) -> tuple[A, A]: ...
+@overload
+def flex_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                 lse: Wanted, index: None = ..., index_count: None = ...,
+                 **fields: Unpack[_flex_forward]) -> tuple[A, A]: ...
+@overload
+def flex_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                 lse: None = ..., index: Wanted, index_count: None = ...,
+                 **fields: Unpack[_flex_forward]) -> tuple[A, Any]: ...
+@overload
+def flex_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                 lse: None = ..., index: Wanted, index_count: None = ...,
+                 **fields: Unpack[_flex_forward]) -> tuple[A, Any]: ...
+@overload
+def flex_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                 lse: None = ..., index: None = ..., index_count: Wanted,
+                 **fields: Unpack[_flex_forward]) -> tuple[A, Any]: ...
+@overload
+def flex_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                 lse: None = ..., index: None = ..., index_count: Wanted,
+                 **fields: Unpack[_flex_forward]) -> tuple[A, Any]: ...
+@overload
+def flex_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Output = ...,
+                 lse: Output = ..., index: Output = ..., index_count: Output = ...,
+                 **fields: Unpack[_flex_forward]) -> Any: ...
+@overload
+def flex_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
+                 lse: Output = ..., index: Output = ..., index_count: Output = ...,
+                 **fields: Unpack[_flex_forward]) -> Any: ...
 
 class _nsa_forward(TypedDict, total=False):
     k_compressed: Array | None
@@ -1534,6 +1595,69 @@ def nsa_backward(q: Array, k: Array, v: Array, index: Array, o_compressed: Array
                  dk_window: Output = ..., dv_window: Output = ..., dgate_compressed: Output = ...,
                  dgate_selected: Output = ..., dgate_window: Output = ...,
                  **fields: Unpack[_nsa_backward]) -> Any: ...
+
+class _infllm_forward(TypedDict, total=False):
+    local_score: Array | None
+    query_len: Array | None
+    page_table: Array | None
+    keep: Int | None
+    window: Int
+    init_keys: Int
+    count: Int
+    scale: Float
+    block_keys: Int
+
+@overload
+def infllm_forward(ctx: Context | None, q: A, q_far: Array, k: Array, k_window: Array, v: Array,
+                   representative: Array, key_len: Array, block_len: Array, *,
+                   o: Wanted | None = ..., lse: None = ..., index: None = ...,
+                   index_count: None = ..., **fields: Unpack[_infllm_forward]) -> A: ...
+@overload
+def infllm_forward(q: A, q_far: Array, k: Array, k_window: Array, v: Array, representative: Array,
+                   key_len: Array, block_len: Array, *, ctx: Context | None = ...,
+                   o: Wanted | None = ..., lse: None = ..., index: None = ...,
+                   index_count: None = ..., **fields: Unpack[_infllm_forward]) -> A: ...
+@overload
+def infllm_forward(ctx: Context | None, q: A, q_far: Array, k: Array, k_window: Array, v: Array,
+                   representative: Array, key_len: Array, block_len: Array, *,
+                   o: Wanted | None = ..., lse: Wanted, index: None = ..., index_count: None = ...,
+                   **fields: Unpack[_infllm_forward]) -> tuple[A, A]: ...
+@overload
+def infllm_forward(q: A, q_far: Array, k: Array, k_window: Array, v: Array, representative: Array,
+                   key_len: Array, block_len: Array, *, ctx: Context | None = ...,
+                   o: Wanted | None = ..., lse: Wanted, index: None = ..., index_count: None = ...,
+                   **fields: Unpack[_infllm_forward]) -> tuple[A, A]: ...
+@overload
+def infllm_forward(ctx: Context | None, q: A, q_far: Array, k: Array, k_window: Array, v: Array,
+                   representative: Array, key_len: Array, block_len: Array, *,
+                   o: Wanted | None = ..., lse: None = ..., index: Wanted, index_count: None = ...,
+                   **fields: Unpack[_infllm_forward]) -> tuple[A, Any]: ...
+@overload
+def infllm_forward(q: A, q_far: Array, k: Array, k_window: Array, v: Array, representative: Array,
+                   key_len: Array, block_len: Array, *, ctx: Context | None = ...,
+                   o: Wanted | None = ..., lse: None = ..., index: Wanted, index_count: None = ...,
+                   **fields: Unpack[_infllm_forward]) -> tuple[A, Any]: ...
+@overload
+def infllm_forward(ctx: Context | None, q: A, q_far: Array, k: Array, k_window: Array, v: Array,
+                   representative: Array, key_len: Array, block_len: Array, *,
+                   o: Wanted | None = ..., lse: None = ..., index: None = ..., index_count: Wanted,
+                   **fields: Unpack[_infllm_forward]) -> tuple[A, Any]: ...
+@overload
+def infllm_forward(q: A, q_far: Array, k: Array, k_window: Array, v: Array, representative: Array,
+                   key_len: Array, block_len: Array, *, ctx: Context | None = ...,
+                   o: Wanted | None = ..., lse: None = ..., index: None = ..., index_count: Wanted,
+                   **fields: Unpack[_infllm_forward]) -> tuple[A, Any]: ...
+@overload
+def infllm_forward(ctx: Context | None, q: Array, q_far: Array, k: Array, k_window: Array, v: Array,
+                   representative: Array, key_len: Array, block_len: Array, *, o: Output = ...,
+                   lse: Output = ..., index: Output = ..., index_count: Output = ...,
+                   **fields: Unpack[_infllm_forward]) -> Any: ...
+@overload
+def infllm_forward(q: Array, q_far: Array, k: Array, k_window: Array, v: Array,
+                   representative: Array, key_len: Array, block_len: Array, *,
+                   ctx: Context | None = ..., o: Output = ..., lse: Output = ...,
+                   index: Output = ..., index_count: Output = ...,
+                   **fields: Unpack[_infllm_forward]) -> Any: ...
 
 class _project_forward(TypedDict, total=False):
     bias: Array | None
@@ -1736,3 +1860,133 @@ def graph_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Outpu
 def graph_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
                   lse: Output = ..., index: Output = ..., index_count: Output = ...,
                   scanned: Output = ..., **fields: Unpack[_graph_forward]) -> Any: ...
+
+class _lsh_append(TypedDict, total=False):
+    query_len: Array | None
+    old_len: Array | None
+
+@overload
+def lsh_append(ctx: Context | None, code: Array, bucket: Array, link: Array,
+               **fields: Unpack[_lsh_append]) -> None: ...
+@overload
+def lsh_append(code: Array, bucket: Array, link: Array, *, ctx: Context | None = ...,
+               **fields: Unpack[_lsh_append]) -> None: ...
+
+class _select_lsh(TypedDict, total=False):
+    q: Array | None
+    k: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    keep: Int | None
+    min_match: Int
+    bits: Int
+
+@overload
+def select_lsh(ctx: Context | None, code_q: Array, bucket: Array, link: Array, *, index: None = ...,
+               index_count: None = ..., index_bias: None = ...,
+               **fields: Unpack[_select_lsh]) -> None: ...
+@overload
+def select_lsh(code_q: Array, bucket: Array, link: Array, *, ctx: Context | None = ...,
+               index: None = ..., index_count: None = ..., index_bias: None = ...,
+               **fields: Unpack[_select_lsh]) -> None: ...
+@overload
+def select_lsh(ctx: Context | None, code_q: Array, bucket: Array, link: Array, *, index: Wanted,
+               index_count: None = ..., index_bias: None = ...,
+               **fields: Unpack[_select_lsh]) -> Any: ...
+@overload
+def select_lsh(code_q: Array, bucket: Array, link: Array, *, ctx: Context | None = ...,
+               index: Wanted, index_count: None = ..., index_bias: None = ...,
+               **fields: Unpack[_select_lsh]) -> Any: ...
+@overload
+def select_lsh(ctx: Context | None, code_q: Array, bucket: Array, link: Array, *, index: None = ...,
+               index_count: Wanted, index_bias: None = ...,
+               **fields: Unpack[_select_lsh]) -> Any: ...
+@overload
+def select_lsh(code_q: Array, bucket: Array, link: Array, *, ctx: Context | None = ...,
+               index: None = ..., index_count: Wanted, index_bias: None = ...,
+               **fields: Unpack[_select_lsh]) -> Any: ...
+@overload
+def select_lsh(ctx: Context | None, code_q: A, bucket: Array, link: Array, *, index: None = ...,
+               index_count: None = ..., index_bias: Wanted, **fields: Unpack[_select_lsh]) -> A: ...
+@overload
+def select_lsh(code_q: A, bucket: Array, link: Array, *, ctx: Context | None = ...,
+               index: None = ..., index_count: None = ..., index_bias: Wanted,
+               **fields: Unpack[_select_lsh]) -> A: ...
+@overload
+def select_lsh(ctx: Context | None, code_q: Array, bucket: Array, link: Array, *,
+               index: Output = ..., index_count: Output = ..., index_bias: Output = ...,
+               **fields: Unpack[_select_lsh]) -> Any: ...
+@overload
+def select_lsh(code_q: Array, bucket: Array, link: Array, *, ctx: Context | None = ...,
+               index: Output = ..., index_count: Output = ..., index_bias: Output = ...,
+               **fields: Unpack[_select_lsh]) -> Any: ...
+
+class _lsh_forward(TypedDict, total=False):
+    query_len: Array | None
+    key_len: Array | None
+    keep: Int | None
+    max_keys: Int
+    min_match: Int
+    scale: Float
+    bits: Int
+
+@overload
+def lsh_forward(ctx: Context | None, q: A, k: Array, v: Array, code_q: Array, bucket: Array,
+                link: Array, *, o: Wanted | None = ..., lse: None = ..., index: None = ...,
+                index_count: None = ..., index_bias: None = ...,
+                **fields: Unpack[_lsh_forward]) -> A: ...
+@overload
+def lsh_forward(q: A, k: Array, v: Array, code_q: Array, bucket: Array, link: Array, *,
+                ctx: Context | None = ..., o: Wanted | None = ..., lse: None = ...,
+                index: None = ..., index_count: None = ..., index_bias: None = ...,
+                **fields: Unpack[_lsh_forward]) -> A: ...
+@overload
+def lsh_forward(ctx: Context | None, q: A, k: Array, v: Array, code_q: Array, bucket: Array,
+                link: Array, *, o: Wanted | None = ..., lse: Wanted, index: None = ...,
+                index_count: None = ..., index_bias: None = ...,
+                **fields: Unpack[_lsh_forward]) -> tuple[A, A]: ...
+@overload
+def lsh_forward(q: A, k: Array, v: Array, code_q: Array, bucket: Array, link: Array, *,
+                ctx: Context | None = ..., o: Wanted | None = ..., lse: Wanted, index: None = ...,
+                index_count: None = ..., index_bias: None = ...,
+                **fields: Unpack[_lsh_forward]) -> tuple[A, A]: ...
+@overload
+def lsh_forward(ctx: Context | None, q: A, k: Array, v: Array, code_q: Array, bucket: Array,
+                link: Array, *, o: Wanted | None = ..., lse: None = ..., index: Wanted,
+                index_count: None = ..., index_bias: None = ...,
+                **fields: Unpack[_lsh_forward]) -> tuple[A, Any]: ...
+@overload
+def lsh_forward(q: A, k: Array, v: Array, code_q: Array, bucket: Array, link: Array, *,
+                ctx: Context | None = ..., o: Wanted | None = ..., lse: None = ..., index: Wanted,
+                index_count: None = ..., index_bias: None = ...,
+                **fields: Unpack[_lsh_forward]) -> tuple[A, Any]: ...
+@overload
+def lsh_forward(ctx: Context | None, q: A, k: Array, v: Array, code_q: Array, bucket: Array,
+                link: Array, *, o: Wanted | None = ..., lse: None = ..., index: None = ...,
+                index_count: Wanted, index_bias: None = ...,
+                **fields: Unpack[_lsh_forward]) -> tuple[A, Any]: ...
+@overload
+def lsh_forward(q: A, k: Array, v: Array, code_q: Array, bucket: Array, link: Array, *,
+                ctx: Context | None = ..., o: Wanted | None = ..., lse: None = ...,
+                index: None = ..., index_count: Wanted, index_bias: None = ...,
+                **fields: Unpack[_lsh_forward]) -> tuple[A, Any]: ...
+@overload
+def lsh_forward(ctx: Context | None, q: A, k: Array, v: Array, code_q: Array, bucket: Array,
+                link: Array, *, o: Wanted | None = ..., lse: None = ..., index: None = ...,
+                index_count: None = ..., index_bias: Wanted,
+                **fields: Unpack[_lsh_forward]) -> tuple[A, A]: ...
+@overload
+def lsh_forward(q: A, k: Array, v: Array, code_q: Array, bucket: Array, link: Array, *,
+                ctx: Context | None = ..., o: Wanted | None = ..., lse: None = ...,
+                index: None = ..., index_count: None = ..., index_bias: Wanted,
+                **fields: Unpack[_lsh_forward]) -> tuple[A, A]: ...
+@overload
+def lsh_forward(ctx: Context | None, q: Array, k: Array, v: Array, code_q: Array, bucket: Array,
+                link: Array, *, o: Output = ..., lse: Output = ..., index: Output = ...,
+                index_count: Output = ..., index_bias: Output = ...,
+                **fields: Unpack[_lsh_forward]) -> Any: ...
+@overload
+def lsh_forward(q: Array, k: Array, v: Array, code_q: Array, bucket: Array, link: Array, *,
+                ctx: Context | None = ..., o: Output = ..., lse: Output = ..., index: Output = ...,
+                index_count: Output = ..., index_bias: Output = ...,
+                **fields: Unpack[_lsh_forward]) -> Any: ...

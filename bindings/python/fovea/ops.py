@@ -61,13 +61,18 @@ _x_select_heads = Op("x_select_heads", _abi.XSelectHeadsParams)
 _x_indexed_forward = Op("x_indexed_forward", _abi.XIndexedForwardParams)
 _x_pooled_forward = Op("x_pooled_forward", _abi.XPooledForwardParams)
 _x_probed_forward = Op("x_probed_forward", _abi.XProbedForwardParams)
+_x_flex_forward = Op("x_flex_forward", _abi.XFlexForwardParams)
 _x_nsa_forward = Op("x_nsa_forward", _abi.XNsaForwardParams)
 _x_nsa_backward = Op("x_nsa_backward", _abi.XNsaBackwardParams)
+_x_infllm_forward = Op("x_infllm_forward", _abi.XInfllmForwardParams)
 _x_project_forward = Op("x_project_forward", _abi.XProjectForwardParams)
 _x_project_backward = Op("x_project_backward", _abi.XProjectBackwardParams)
 _x_graph_append = Op("x_graph_append", _abi.XGraphAppendParams)
 _x_select_graph = Op("x_select_graph", _abi.XSelectGraphParams)
 _x_graph_forward = Op("x_graph_forward", _abi.XGraphForwardParams)
+_x_lsh_append = Op("x_lsh_append", _abi.XLshAppendParams)
+_x_select_lsh = Op("x_select_lsh", _abi.XSelectLshParams)
+_x_lsh_forward = Op("x_lsh_forward", _abi.XLshForwardParams)
 
 
 def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

@@ -304,50 +304,13 @@ class FlexPrefill(Prompt):
     cover = 0.9
 
     def read(self, step: Step) -> There:
-        rows = min(64, step.rows)
-        last, u = step.last_rows(rows), -(-step.keys // self.block)
-        sums = step.sums(last, step.heads, diagonals=True)
-        cover = 1.0 if self.all else self.cover
-        tokens = [step.best(y, 1, rule="top_p_gt", cover=cover)[1] for y in sums]
-        blocks = [self.block_sums(step, y) for y in sums]
-        pooled = step.run(x.pool_forward, last, block=rows, want=4,
-                          y=step.empty(1, 1, step.heads, step.width))
-        guess = step.empty(1, step.heads, 1, u)
-        step.run(x.select_block, row=pooled, column=step.pool(self.block), normalise="softmax",
-                 b=1, x=step.heads, n=1, keep=1, index=True, score_out=guess, count=1,
-                 block_rows=1, block_keys=self.block, query_max=1, key_max=step.keys)
-        apart = step.here(step.run(x.compare_forward, *(
-            like(y, *shape) for y, shape in ((blocks[0], (1, 1, step.heads, u)),
-                                             (guess, (1, 1, 1, step.heads, u)))),
-            measure=1, distance=True))[0, 0]  # Jensen and Shannon's
-        guessed = apart < 0.1
-        lines = []
-        for y, count in zip(blocks, tokens):
-            wanted = np.where(guessed, 0, step.here(count)[0, :, 0] // self.block + 1)
-            wanted = np.maximum(wanted, self.budget // 2 // self.block)
-            lines.append(step.best(y, u, force_first=1, forced_count=1, count_head=step.there(
-                wanted[None].astype(np.int32))))
-        (vertical, verticals), (slash, slashes) = lines
-        n, heads = -(-step.rows // self.block), step.heads
-        bits = step.empty(1, heads, n, -(-u // 8), dtype="u8")
-        step.run(x.select_line, vertical=like(vertical, 1, heads, u), in_blocks=1,
-                 vertical_count=like(verticals, 1, heads), slash=like(slash, 1, heads, u),
-                 slash_count=like(slashes, 1, heads), bits_out=bits, query_max=step.rows,
-                 key_max=step.keys, block_rows=self.block, block_keys=self.block)
-        return self.tiles(step, **self.means(step), normalise="softmax", scope="head",
-                          rule="top_p_under", forced=bits, force_first=u if self.all else 0,
-                          cover_head=step.there(np.where(guessed, cover, 1e-6).astype(np.float32)))
-
-    def block_sums(self, step: Step, y: There) -> There:
-        """(1, h, blocks) of (1, h, keys)."""
-        u = -(-step.keys // self.block)
-        sums = step.empty(1, u, step.heads, 1)
-        step.run(x.pool_forward, view(y, (1, step.keys, step.heads, 1), (0, 1, step.keys, 1)),
-                 y=sums, block=self.block, want=8)
-        turned = step.empty(1, step.heads, u)
-        step.run(x.combine_forward, view(sums, (1, step.heads, 1, u), (0, 1, 0, step.heads)),
-                 y=like(turned, 1, step.heads, 1, u))
-        return turned
+        n, u = (-(-tokens // self.block) for tokens in (step.rows, step.keys))
+        least = step.keys if self.all else self.budget // 2 // self.block * self.block
+        o, index, count = step.run(
+            x.flex_forward, step.q, v=step.v, **step.paged, n=n, keep=u, index=True,
+            index_count=True, block=self.block, cover=self.cover, threshold=0.1, min_budget=least)
+        step.read_lists(index, count, self.block)
+        return o
 
 
 class SampleAttention(Prompt):

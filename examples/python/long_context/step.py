@@ -74,6 +74,11 @@ class Step:
         return self.sparse(index=index, index_count=count, block_rows=rows, block_keys=keys,
                            **fields)
 
+    def read_lists(self, index: There, count: There, block: int) -> None:
+        """What a call that made its own lists read: blocks of keys for each block of rows."""
+        self.reads.append(dict(self.paged, q=self.q, v=self.v, causal=1, stand_for=None,
+                               index=index, index_count=count, block_rows=block, block_keys=block))
+
     def _read(self, operation: Callable[..., Any], fields: Fields) -> There:
         stand_for = fields.pop("stand_for", None)  # whose keys those of `k` are
         given: Fields = dict(q=self.q) | fields

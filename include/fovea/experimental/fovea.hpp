@@ -5,9 +5,12 @@
 #define FOVEA_EXPERIMENTAL_FOVEA_HPP
 
 #include "../fovea.hpp"
+#include "flex.h"
 #include "graph.h"
 #include "indexed.h"
+#include "infllm.h"
 #include "kl.h"
+#include "lsh.h"
 #include "multi_token.h"
 #include "nsa.h"
 #include "pooled.h"
@@ -47,13 +50,18 @@
   X(x_indexed_forward) \
   X(x_pooled_forward) \
   X(x_probed_forward) \
+  X(x_flex_forward) \
   X(x_nsa_forward) \
   X(x_nsa_backward) \
+  X(x_infllm_forward) \
   X(x_project_forward) \
   X(x_project_backward) \
   X(x_graph_append) \
   X(x_select_graph) \
-  X(x_graph_forward)
+  X(x_graph_forward) \
+  X(x_lsh_append) \
+  X(x_select_lsh) \
+  X(x_lsh_forward)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

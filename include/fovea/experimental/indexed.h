@@ -15,13 +15,15 @@
  *    SparQ          subset, v_mean; measure SUBSET, reduce SUM, force_last, g lists.
  *    Loki           index_q, index_k: the first columns of the rotated q and k; ratio.
  *    HashAttention  code_q, code; measure HAMMING, first_keys, last_keys.
+ *    QSA            index_q, block_k; index_step 4, measure RELU_WEIGHTED, reduce SUM, causal.
  *
  *  Extents of its own:
  *    index_heads = 2: query heads of the index
  *    index_keys = 2: key heads of the index
  *    index_width = 8: columns of a query and of a key of the index
  *    index_groups = 2: scales of a row of index_k
- *    code_words = 2: words of 32 bits in a code */
+ *    code_words = 2: words of 32 bits in a code
+ *    blocks = 9: keys of block_k in a row */
 #ifndef FOVEA_EXPERIMENTAL_INDEXED_H
 #define FOVEA_EXPERIMENTAL_INDEXED_H
 
@@ -39,10 +41,19 @@ extern "C" {
  *  k = max(count, floor(ratio * keys that the window lets the row see), force_last).
  *  Equal scores: the lower key first.  Rows past query_len are neither read nor written.
  *
+ *  With index_step n the index has a key for each block of n keys.  Block c is the keys
+ *  [c n, (c + 1) n) of a sequence.  key_len is then at most what the cache holds.  Row i at
+ *  position p sees blocks whose keys are all at p or before.  Its list has the k best of these, and
+ *  the tail behind them: block floor((p + 1) / n), whose keys up to p are seen.  Without keys it is
+ *  empty.  k = max(count, force_last), and index_count counts the tail too.
+ *  block_k holds floor(keys / n) + 1 blocks of a sequence or more, keys being the most that it has.
+ *  Values of incomplete blocks do not count.  With page_table block_k is not paged, and has a row
+ *  for each row of the table.
+ *
  *  Errors name this operation, then the part that refuses, with that part's names of fields.
  *  Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
  *  Sources: DSA (2512.02556), MiniMax Sparse Attention (2606.13392), SparQ (2312.04985), Loki
- *  (2406.02542), HashAttention (2412.14468). */
+ *  (2406.02542), HashAttention (2412.14468); QSA of Qwen3.8-Flash-Next. */
 typedef struct fovea_x_indexed_forward_params {
   size_t struct_size;         /**< sizeof(fovea_x_indexed_forward_params) */
   fovea_tensor q;             /**< [in] (b, s, h, d) f32 f16 bf16 */
@@ -53,13 +64,16 @@ typedef struct fovea_x_indexed_forward_params {
   fovea_tensor o;             /**< [out] (b, s, h, e) as q or f32 */
   fovea_tensor lse;           /**< [out, optional] (b, h, s) f32: of the sum over the list */
   fovea_tensor index_q;       /**< [in, optional] (b, s, index_heads, index_width) f32 f16 bf16
-                                   e4m3: with index_k; absent: q */
+                                   e4m3: with index_k or block_k; absent: q */
   fovea_tensor index_k;       /**< [in, optional] (rows, t, index_keys, index_width) or paged
                                    (pool, page, index_keys, index_width) f32 f16 bf16 e4m3
                                    e5m2 i8 */
   fovea_tensor index_k_scale; /**< [in, optional] (rows, t, index_keys, index_groups) or paged
                                    (pool, page, index_keys, index_groups) f32: of codes in
                                    index_k */
+  fovea_tensor block_k;       /**< [in, optional] (rows, blocks, index_keys, index_width) f32 f16
+                                   bf16: in place of index_k: a key for each block of index_step
+                                   keys */
   fovea_tensor weight;        /**< [in, optional] (b, s, index_heads) f32: of RELU_WEIGHTED */
   fovea_tensor code_q;        /**< [in, optional] (b, s, index_heads, code_words) i32: of HAMMING */
   fovea_tensor code;          /**< [in, optional] (rows, t, index_keys, code_words) or paged (pool,
@@ -96,6 +110,9 @@ typedef struct fovea_x_indexed_forward_params {
   int64_t last_keys;          /**< keys up to the row's own position that are seen beside it */
   int64_t force_last;         /**< the last keys (or blocks) that the row sees are in the list */
   int64_t pool_keys;          /**< keys of a block that is selected as a whole, 1 .. 128; 0: keys */
+  int64_t index_step;         /**< keys of a block of block_k, 1 .. 128; with it causal is 1, the
+                                   other windows, first_keys, last_keys, pool_keys and ratio are 0,
+                                   and key_start, context_len and v_mean absent */
   int64_t subset;             /**< columns of SUBSET, 1 .. index_width */
   float scale;                /**< of attention's scores, > 0; 0: 1 / sqrt(d) */
   float softcap;              /**< of attention's scores; 0: none */

@@ -30,13 +30,13 @@ typedef struct fovea_x_recipe {
   size_t struct_size;    /**< sizeof(fovea_x_recipe), set by the caller */
   const char* name;      /**< "streamingllm": what the functions below take */
   const char* title;     /**< "StreamingLLM": as its paper writes it */
-  const char* paper;     /**< arXiv number, "2309.17453" */
+  const char* paper;     /**< arXiv number, "2309.17453"; without a paper the model */
   const char* operation; /**< that runs it, "attention_forward" */
   const char* backward;  /**< that trains it, "attention_backward"; "": none */
   const char* numbers;   /**< that apply writes, "causal=1 sink_keys=4 window_left=2000" */
   const char* needs;     /**< fields that the caller gives too, "head_window"; spaces between */
   const char* words;     /**< what it does here, and what it does not */
-  int64_t year;          /**< of the paper */
+  int64_t year;          /**< of the paper or the model */
 } fovea_x_recipe;
 
 /** How many methods the library has. */

@@ -27,7 +27,7 @@ struct AppendToken {
 };
 
 FOVEA_HD AppendToken append_token(const Append& a, int64_t slot) {
-  const Token token = a.by_row ? token_at(a.sequences, slot) : token_of_sequence(a.sequences, slot);
+  const Token token = token_at(a.sequences, slot, a.by_row);
   AppendToken to;
   to.number = token.number;
   if (token.number < 0) return to;

@@ -12,6 +12,7 @@ using Params = fovea_x_indexed_forward_params;
 struct Index {
   fovea_tensor q, k;
   int64_t x, keep;
+  int64_t keys, blocks;  // of a sequence at most; of block_k with its tail
 };
 
 // floor(ratio * keys), at least `least`.
@@ -20,8 +21,53 @@ int64_t share(float ratio, int64_t keys, int64_t least) {
   return part > static_cast<double>(least) ? static_cast<int64_t>(part) : least;
 }
 
+// What block_k asks of the other fields.
+void check_blocks(const Params& p, const Index& a) {
+  const auto without = [](bool given, const char* field) {
+    if (given) refuse("%s: %s is given with block_k, wanted it absent", kOp, field);
+  };
+  without(p.index_k.data, "index_k");
+  without(p.code.data, "code");
+  without(p.v_mean.data, "v_mean");
+  without(p.key_start.data, "key_start");
+  without(p.context_len.data, "context_len");
+  for (const auto& [field, value] : {std::pair{"window_left", p.window_left},
+                                     {"window_right", p.window_right},
+                                     {"sink_keys", p.sink_keys},
+                                     {"first_keys", p.first_keys},
+                                     {"last_keys", p.last_keys},
+                                     {"pool_keys", p.pool_keys}})
+    if (value) refuse("%s: %s is %lld with block_k, wanted 0", kOp, field, lld(value));
+  if (p.ratio > 0) refuse("%s: ratio is %g with block_k, wanted count alone", kOp, p.ratio);
+  if (p.causal != 1) refuse("%s: causal is %d with block_k, wanted 1", kOp, p.causal);
+  if (p.block_k.shape[1] < a.blocks)
+    refuse(
+        "%s: block_k.shape[1] (blocks) is %lld, wanted at least %lld: blocks of %lld keys and "
+        "the tail of %lld keys",
+        kOp, lld(p.block_k.shape[1]), lld(a.blocks), lld(p.index_step), lld(a.keys));
+}
+
+// Keys of a sequence, and blocks of them.
+void read_keys(const Params& p, Index& a) {
+  const bool paged = p.page_table.data != nullptr;
+  const int64_t capacity = paged ? far_product(p.page_table.shape[1], p.k.shape[1]) : p.k.shape[1];
+  a.keys = bounded(p.key_max, capacity);
+  if (p.index_step < 0 || p.index_step > 128)
+    refuse("%s: index_step is %lld, wanted 1 .. 128, or 0 without block_k", kOp, lld(p.index_step));
+  if ((p.index_step != 0) != (p.block_k.data != nullptr))
+    refuse("%s: index_step is %lld %s block_k, wanted %s", kOp, lld(p.index_step),
+           p.block_k.data ? "with" : "without", p.block_k.data ? "1 .. 128" : "0");
+  if (!p.block_k.data) return;
+  a.blocks = a.keys / p.index_step + 1;
+  check_blocks(p, a);
+}
+
 Index read_index(const Params& p) {
-  check_together(kOp, p.index_q, "index_q", p.index_k, "index_k");
+  const bool blocks = p.block_k.data != nullptr;
+  if (blocks)
+    check_together(kOp, p.index_q, "index_q", p.block_k, "block_k");
+  else
+    check_together(kOp, p.index_q, "index_q", p.index_k, "index_k");
   check_together(kOp, p.code_q, "code_q", p.code, "code");
   check_needs(kOp, p.index_k_scale, "index_k_scale", p.index_k, "index_k");
   check_needs(kOp, p.index_count, "index_count", p.index, "index");
@@ -29,7 +75,10 @@ Index read_index(const Params& p) {
     refuse("%s: code is given with index_k, wanted one of them", kOp);
   const bool hamming = p.code_q.data != nullptr, own = p.index_q.data != nullptr;
   const fovea_tensor q = hamming ? p.code_q : own ? p.index_q : Program::given(p.q);
-  const fovea_tensor k = hamming ? p.code : own ? p.index_k : Program::given(p.k);
+  const fovea_tensor k = hamming  ? p.code
+                         : blocks ? p.block_k
+                         : own    ? p.index_k
+                                  : Program::given(p.k);
   if (p.weight.data && !own) refuse("%s: weight is given without index_q, wanted both", kOp);
   for (const auto& [field, value] :
        {std::pair{"lists", p.lists}, {"count", p.count}, {"force_last", p.force_last}})
@@ -42,12 +91,12 @@ Index read_index(const Params& p) {
     refuse("%s: lists is %lld with index of %lld heads (x), wanted 0 or as many", kOp, lld(p.lists),
            lld(p.index.shape[1]));
 
-  const bool paged = p.page_table.data != nullptr;
-  const int64_t capacity = paged ? far_product(p.page_table.shape[1], p.k.shape[1]) : p.k.shape[1];
-  const int64_t keys = bounded(p.key_max, capacity);
-  const int64_t units = ceil_of(keys, p.pool_keys ? p.pool_keys : 1);
-  const int64_t wanted = share(p.ratio, keys, std::max(p.count, p.force_last));
-  Index index{q, k, p.lists, std::min(units, wanted)};
+  Index index{q, k, p.lists, 0, 0, 0};
+  read_keys(p, index);
+  const int64_t wanted = share(p.ratio, index.keys, std::max(p.count, p.force_last));
+  index.keep = std::min(ceil_of(index.keys, p.pool_keys ? p.pool_keys : 1), wanted);
+  if (blocks) index.keep = std::min(index.blocks - 1, wanted) + 1;
+  if (blocks && !index.keys) index.keep = index.k.shape[1] = 0;
   if (!index.x) index.x = p.reduce ? 1 : q.shape[2];
   if (p.index.data) index.x = p.index.shape[1], index.keep = p.index.shape[3];
   if (!p.q.shape[2]) {
@@ -88,6 +137,19 @@ fovea_x_select_token_params selection(const Params& p, const Index& index) {
   return select;
 }
 
+// Selection among the blocks of block_k.  Block c is at the last position before its first key, so
+// the last one that a row sees is its tail, which is forced; those before it are complete.
+void over_blocks(const Params& p, const Index& index, fovea_x_select_token_params& select) {
+  select.page_table = {};
+  select.key_len = {}, select.context_len = p.key_len;
+  select.key_max = index.blocks;
+  select.key_step = p.index_step, select.key_shift = -1;
+  // Without lengths the last row is at the last block, not the last key.
+  if (!p.key_len.data) select.key_shift += index.blocks - index.keys;
+  select.count = std::min(p.count, index.blocks - 1) + 1;
+  select.force_last = std::min(p.force_last, index.blocks - 1) + 1;
+}
+
 // What selection writes and attention reads.
 struct Lists {
   fovea_tensor index, index_count, kept_mass;
@@ -96,6 +158,7 @@ struct Lists {
 [[gnu::noinline]] Lists select(Program& program, const Params& p, const Index& index) {
   const int64_t b = p.q.shape[0], s = p.q.shape[1], h = p.q.shape[2];
   auto part = selection(p, index);
+  if (p.block_k.data) over_blocks(p, index, part);
   part.index = program.output(p.index, FOVEA_I32, {b, index.x, s, index.keep});
   part.index_count = program.output(p.index_count, FOVEA_I32, {b, index.x, s});
   if (p.v_mean.data) part.kept_mass = program.array(FOVEA_F32, {b, h, s});
@@ -110,7 +173,8 @@ struct Lists {
   part.k_scale = p.k_scale, part.v_scale = p.v_scale, part.sink_logit = p.sink_logit;
   part.index = lists.index, part.index_count = lists.index_count;
   part.block_rows = 1;
-  part.block_keys = p.pool_keys ? static_cast<int32_t>(p.pool_keys) : 1;
+  const int64_t keys = p.pool_keys ? p.pool_keys : p.index_step;
+  part.block_keys = keys ? static_cast<int32_t>(keys) : 1;
   part.first_keys = p.first_keys, part.last_keys = p.last_keys;
   part.scale = p.scale, part.softcap = p.softcap;
   program.run(part);

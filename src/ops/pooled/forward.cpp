@@ -144,9 +144,7 @@ Blocks read_blocks(const Params& p) {
 
 // `count` columns of x from `first` on.
 fovea_tensor columns_of(fovea_tensor x, int64_t first, int64_t count) {
-  const int64_t bytes =
-      first * x.stride[3] * static_cast<int64_t>(dtype_bytes(static_cast<fovea_dtype>(x.dtype)));
-  x.data = static_cast<unsigned char*>(x.data) + bytes;
+  x = from(x, 3, first);
   x.shape[3] = count;
   return x;
 }

@@ -14,43 +14,65 @@ struct Probed {
   int64_t r, rows, keys;         // sequences; rows and keys of a block
   int64_t rows_most, keys_most;  // of a sequence
   int64_t n, u, x, keep, columns;
-  bool blocks, lines, any;  // any: there are rows and heads
+  bool blocks, lines, means;  // blocks: lists of key blocks, by their means too
+  bool any;                   // there are rows and heads
 };
 
 void check_only(bool given, const char* field, bool right, const char* kinds) {
   if (given && !right) refuse("%s: %s is given, wanted it with kind %s alone", kOp, field, kinds);
 }
 
-void check_kind(const Params& p, bool blocks, bool lines) {
-  const char *of_lists = "columns and lines", *of_blocks = "blocks";
-  check_only(p.sample.data, "sample", !blocks, of_lists);
-  check_only(p.probe_rows != 0, "probe_rows", !blocks, of_lists);
-  check_only(p.first_keys != 0, "first_keys", !blocks, of_lists);
-  check_only(p.last_keys != 0, "last_keys", !blocks, of_lists);
-  check_only(p.column.data, "column", !blocks, of_lists);
-  check_only(p.slash_count != 0, "slash_count", lines, "lines");
-  check_only(p.slash_force_first != 0, "slash_force_first", lines, "lines");
-  check_only(p.index.data, "index", blocks || lines, "blocks and lines");
-  check_only(p.query_start.data, "query_start", blocks, of_blocks);
-  check_only(p.key_start.data, "key_start", blocks, of_blocks);
-  check_only(p.query_len.data, "query_len", blocks, of_blocks);
-  check_only(p.query_max != 0, "query_max", blocks, of_blocks);
-  check_only(p.group_stride != 0, "group_stride", blocks, of_blocks);
-  check_only(p.force_own != 0, "force_own", blocks, of_blocks);
-  check_only(p.reversed != 0, "reversed", blocks, of_blocks);
-  check_only(p.block_keys != 0, "block_keys", blocks, of_blocks);
+void check_means(const Params& p, bool means) {
+  const char *of_means = "means", *of_others = "blocks, columns and lines";
+  check_only(p.threshold != 0, "threshold", means, of_means);
+  check_only(p.force_previous != 0, "force_previous", means, of_means);
+  check_only(p.full_last != 0, "full_last", means, of_means);
+  check_only(p.cover_head.data, "cover_head", !means, of_others);
+  check_only(p.cover != 0, "cover", !means, of_others);
+  check_only(p.count != 0, "count", !means, of_others);
+  check_only(p.rule != 0, "rule", !means, of_others);
+  check_only(p.cache_row.data, "cache_row", !means, of_others);
+  if (!means) return;
+  if (!(p.threshold > 0 && p.threshold <= 1))
+    refuse("%s: threshold is %g with kind means, wanted > 0, <= 1", kOp, p.threshold);
+  if (p.full_last && p.query_len.data)
+    refuse("%s: full_last is %lld with query_len, wanted 0", kOp, lld(p.full_last));
+}
+
+void check_kind(const Params& p, const Probed& a) {
+  const bool only_blocks = a.blocks && !a.means;
+  const char *of_lists = "columns and lines", *of_blocks = "blocks",
+             *of_key_blocks = "blocks and means";
+  check_only(p.sample.data, "sample", !a.blocks, of_lists);
+  check_only(p.probe_rows != 0, "probe_rows", !a.blocks, of_lists);
+  check_only(p.first_keys != 0, "first_keys", !a.blocks, of_lists);
+  check_only(p.last_keys != 0, "last_keys", !a.blocks, of_lists);
+  check_only(p.column.data, "column", !a.blocks, of_lists);
+  check_only(p.slash_count != 0, "slash_count", a.lines, "lines");
+  check_only(p.slash_force_first != 0, "slash_force_first", a.lines, "lines");
+  check_only(p.index.data, "index", a.blocks || a.lines, "blocks, lines and means");
+  check_only(p.query_start.data, "query_start", only_blocks, of_blocks);
+  check_only(p.key_start.data, "key_start", only_blocks, of_blocks);
+  check_only(p.query_len.data, "query_len", a.blocks, of_key_blocks);
+  check_only(p.query_max != 0, "query_max", a.blocks, of_key_blocks);
+  check_only(p.group_stride != 0, "group_stride", only_blocks, of_blocks);
+  check_only(p.force_own != 0, "force_own", a.blocks, of_key_blocks);
+  check_only(p.reversed != 0, "reversed", only_blocks, of_blocks);
+  check_only(p.block_keys != 0, "block_keys", a.blocks, of_key_blocks);
   check_together(kOp, p.sample, "sample", p.query_position, "query_position");
-  if (blocks) return;
+  check_means(p, a.means);
+  if ((a.lines || a.means) && !p.causal)
+    refuse("%s: causal is 0 with kind %s, wanted 1", kOp, a.lines ? "lines" : "means");
+  if (a.blocks) return;
   if ((p.sample.data != nullptr) == (p.probe_rows != 0))
     refuse("%s: sample and probe_rows are %s, wanted one of them", kOp,
            p.sample.data ? "given together" : "both absent");
   if (p.cache_row.data && !p.page_table.data)
     refuse("%s: cache_row is given without page_table, wanted both with this kind", kOp);
-  if (lines && !p.causal) refuse("%s: causal is 0 with kind lines, wanted 1", kOp);
 }
 
 void check_numbers(const Params& p) {
-  if (p.kind < 0 || p.kind > FOVEA_X_PROBED_LINES)
+  if (p.kind < 0 || p.kind > FOVEA_X_PROBED_KIND_MEANS)
     refuse("%s: kind is %d, wanted a fovea_x_probed_kind", kOp, p.kind);
   for (const auto& [field, value] : {std::pair{"query_max", p.query_max},
                                      {"key_max", p.key_max},
@@ -60,6 +82,8 @@ void check_numbers(const Params& p) {
                                      {"slash_count", p.slash_count},
                                      {"slash_force_first", p.slash_force_first},
                                      {"force_first", p.force_first},
+                                     {"force_previous", p.force_previous},
+                                     {"full_last", p.full_last},
                                      {"group_stride", p.group_stride}})
     check_not_negative(kOp, field, value);
   if (p.rule < 0 || p.rule > FOVEA_X_SELECT_RULE_TOP_P_UNDER)
@@ -90,8 +114,9 @@ int64_t read_lists(const Params& p) {
 Probed read_probed(const Params& p) {
   check_numbers(p);
   Probed a{};
-  a.blocks = p.kind == FOVEA_X_PROBED_BLOCKS, a.lines = p.kind == FOVEA_X_PROBED_LINES;
-  check_kind(p, a.blocks, a.lines);
+  a.lines = p.kind == FOVEA_X_PROBED_KIND_LINES, a.means = p.kind == FOVEA_X_PROBED_KIND_MEANS;
+  a.blocks = a.means || p.kind == FOVEA_X_PROBED_KIND_BLOCKS;
+  check_kind(p, a);
   a.rows = p.block_rows ? p.block_rows : 64;
   a.keys = a.lines ? a.rows : p.block_keys ? p.block_keys : 64;
   const bool packed_rows = p.query_start.data != nullptr, packed_keys = p.key_start.data != nullptr;
@@ -105,10 +130,14 @@ Probed read_probed(const Params& p) {
   if (p.index.data && p.index.shape[2] > a.n) a.n = p.index.shape[2];
   a.u = !a.blocks ? a.keys_most : packed_keys ? t / a.keys + a.r : ceil_of(a.keys_most, a.keys);
   a.x = read_lists(p);
+  if (a.means && a.x != p.q.shape[2])
+    refuse("%s: %s is %lld with kind means, wanted %sthe %lld heads of q", kOp,
+           p.index.data ? "index.shape[1] (x)" : "lists", lld(a.x), p.index.data ? "" : "0 or ",
+           lld(p.q.shape[2]));
   a.any = s && p.q.shape[2];
   if (!a.any) a.u = 0;
   const auto some = [&](int64_t n) { return std::min(n, a.u); };
-  const bool top_k = p.rule == FOVEA_X_SELECT_RULE_TOP_K;
+  const bool top_k = p.rule == FOVEA_X_SELECT_RULE_TOP_K && !a.means;
   const int64_t own = p.force_own ? a.rows / a.keys + 2 : 0;
   const int64_t most = top_k ? some(some(p.count) + some(p.force_first) + own) : a.u;
   a.columns = p.column.data ? p.column.shape[2] : most;
@@ -135,8 +164,61 @@ struct Sums {
   fovea_tensor block, column, diagonal;
 };
 
+[[gnu::noinline]] fovea_tensor pool_keys(Program& program, const Params& p, const Probed& a) {
+  fovea_x_pool_forward_params part{};
+  part.x = p.k, part.key_len = p.key_len, part.page_table = p.page_table;
+  part.key_max = p.key_max, part.block = a.keys;
+  part.y =
+      program.array(static_cast<fovea_dtype>(p.k.dtype), {a.r, a.u, p.k.shape[2], p.k.shape[3]});
+  program.run(part);
+  return part.y;
+}
+
+// For each row of lse (b, h, s) the largest of its row block: x - x is 0 for rows that see a mean,
+// and the others count nowhere.
+[[gnu::noinline]] fovea_tensor largest_of_block(Program& program, const Params& p, const Probed& a,
+                                                const fovea_tensor& lse) {
+  const int64_t b = p.q.shape[0], s = p.q.shape[1], h = p.q.shape[2];
+  fovea_x_pool_forward_params pool{};
+  pool.x = by_row(lse), pool.key_len = p.query_len, pool.key_max = p.query_max;
+  pool.block = a.rows, pool.want = FOVEA_X_SUMMARY_MAX;
+  pool.y = program.array(FOVEA_F32, {b, ceil_of(s, a.rows), h, 1});
+  program.run(pool);
+  const fovea_tensor out = program.array(FOVEA_F32, {b, h, s});
+  fovea_x_combine_forward_params part{};
+  part.x = part.x2 = first_rows(by_row(lse), p.query_max);
+  part.y = first_rows(by_row(out), p.query_max);
+  part.coarse = pool.y, part.coarse.shape[1] = ceil_of(a.rows_most, a.rows);
+  part.coefficient2 = -1, part.block_rows = a.rows, part.query_len = p.query_len;
+  program.run(part);
+  return out;
+}
+
+// Sums over the rows of row blocks of exp(score - l), by the means of key blocks.  l is one number
+// for a row block, at least its largest score and at most that by ln(u): no sum of it overflows.
+[[gnu::noinline]] fovea_tensor probe_means(Program& program, const Params& p, const Probed& a) {
+  const int64_t b = p.q.shape[0], s = p.q.shape[1], h = p.q.shape[2];
+  const fovea_tensor sums = program.array(FOVEA_F32, {b, a.x, a.n, a.u});
+  if (!a.any || !a.u) return sums;
+  fovea_x_probe_forward_params part{};
+  part.q = p.q, part.k = pool_keys(program, p, a);
+  part.query_len = p.query_len, part.query_max = p.query_max, part.context_len = p.key_len;
+  part.scale = p.scale, part.causal = 1;
+  part.key_step = a.keys, part.key_shift = a.keys - 1;
+  // Without lengths the last row is at the last mean, not the last key.
+  if (!p.key_len.data) part.key_shift -= a.keys_most - a.u;
+  part.lse = program.array(FOVEA_F32, {b, h, s});
+  program.run(part);
+  part.lse_in = largest_of_block(program, p, a, part.lse), part.lse = {};
+  part.block_sum = sums;
+  part.block_rows = static_cast<int32_t>(a.rows), part.block_keys = 1;
+  program.run(part);
+  return sums;
+}
+
 // Without rows of q nothing is probed, and there are no lists.
 [[gnu::noinline]] Sums probe(Program& program, const Params& p, const Probed& a) {
+  if (a.means) return {probe_means(program, p, a), {}, {}};
   fovea_x_probe_forward_params part{};
   place(p, part);
   part.q = p.q, part.k = p.k;
@@ -148,17 +230,13 @@ struct Sums {
     if (a.any) program.run(part);
     return {part.block_sum, {}, {}};
   }
-  int64_t capacity =
-      p.page_table.data ? far_product(p.page_table.shape[1], p.k.shape[1]) : p.k.shape[1];
-  if (!a.any) capacity = 0;
+  // Of pages there are columns for the bounded keys, else for all of k.
+  const bool paged = p.page_table.data != nullptr;
+  if (paged) part.key_max = a.keys_most;
+  const int64_t capacity = !a.any ? 0 : paged ? a.keys_most : p.k.shape[1];
   if (p.sample.data) part.q = p.sample, part.query_position = p.query_position;
-  if (!p.sample.data && p.probe_rows < p.q.shape[1]) {
-    const int64_t first = p.q.shape[1] - p.probe_rows;
-    part.q.shape[1] = p.probe_rows;
-    part.q.data = static_cast<unsigned char*>(p.q.data) +
-                  first * p.q.stride[1] *
-                      static_cast<int64_t>(dtype_bytes(static_cast<fovea_dtype>(p.q.dtype)));
-  }
+  if (!p.sample.data && p.probe_rows < p.q.shape[1])
+    part.q = from(p.q, 1, p.q.shape[1] - p.probe_rows);
   part.column_sum = program.array(FOVEA_F32, {a.r, a.x, capacity});
   if (a.lines) part.diagonal_sum = program.array(FOVEA_F32, {a.r, a.x, capacity});
   if (a.any) program.run(part);
@@ -178,6 +256,20 @@ fovea_x_select_block_params rules(const Params& p) {
   return part;
 }
 
+// All that the last full_last row blocks may see, over what `part` chose for them.
+[[gnu::noinline]] void fill_last(Program& program, const Params& p, const Probed& a,
+                                 fovea_x_select_block_params& part) {
+  const int64_t blocks = ceil_of(a.rows_most, a.rows);
+  const int64_t first = blocks - std::min(blocks, p.full_last);
+  part.score = from(part.score, 2, first), part.index = from(part.index, 2, first);
+  part.index_count = from(part.index_count, 2, first);
+  part.query_max = a.rows_most - first * a.rows;
+  part.rule = FOVEA_X_SELECT_RULE_NONE, part.normalise = FOVEA_X_SELECT_NORMALISE_NONE;
+  part.threshold = 0;
+  part.force_first = 0, part.force_previous = a.u, part.force_own = 1;
+  program.run(part);
+}
+
 [[gnu::noinline]] Lists choose_blocks(Program& program, const Params& p, const Probed& a,
                                       const fovea_tensor& sums) {
   auto part = rules(p);
@@ -186,11 +278,17 @@ fovea_x_select_block_params rules(const Params& p) {
   part.query_max = a.rows_most, part.key_max = a.keys_most;
   part.force_own = p.force_own, part.causal = p.causal;
   part.block_rows = static_cast<int32_t>(a.rows), part.block_keys = static_cast<int32_t>(a.keys);
+  if (a.means) {
+    part.rule = FOVEA_X_SELECT_RULE_AT_LEAST, part.normalise = FOVEA_X_SELECT_NORMALISE_MAX;
+    part.threshold = p.threshold, part.force_previous = p.force_previous;
+  }
   const int64_t b = p.q.shape[0];
   part.index = program.output(p.index, FOVEA_I32, {b, a.x, a.n, a.keep});
   part.index_count = program.output(p.index_count, FOVEA_I32, {b, a.x, a.n});
   if (a.any) program.run(part);
-  return {part.index, part.index_count};
+  const Lists lists{part.index, part.index_count};
+  if (a.any && p.full_last) fill_last(program, p, a, part);
+  return lists;
 }
 
 // x (r, heads, ...) with one row of lists a head.

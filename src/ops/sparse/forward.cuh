@@ -9,14 +9,6 @@
 
 namespace fovea::cuda {
 
-// mass as it is summed, (r, x, keys): in units of 2^-40, whose sum has no order; and a mark where a
-// p was no number.
-struct MassSums {
-  unsigned long long* sum;
-  int32_t* odd;
-  int64_t keys;  // pitch
-};
-
 // A Hopper kernel's arguments beside the call.
 struct SparseWork90 {
   TileLists lists;

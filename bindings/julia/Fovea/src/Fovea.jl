@@ -25,7 +25,7 @@ not computed.  One output is returned as it is, more as a `NamedTuple`.
 
 **Errors** are `Fovea.InvalidArgument`, `Unsupported`, `OutOfMemory`, `DeviceError`, `InternalError` and
 `LibraryError`, all `Fovea.FoveaError`.  `text` is the sentence, with Julia's dimension beside the C one:
-`k.shape[2] (g) is 3, wanted a divisor of q's 4 heads: (b, s, h, d) (Julia: size(k, 2), (d, h, s, b))`.
+`k.shape[2] (g) is 3, wanted a divisor of q's 4 heads: (b, s, h, d), not SDPA's order (Julia: size(k, 2), (d, h, s, b))`.
 
 **GPU**: `Context(:cuda)`.  Arrays of CUDA.jl pass by pointer (hand over its stream with
 `set_stream!`, so that both libraries work in one order); [`DeviceArray`](@ref) needs no other

@@ -132,10 +132,11 @@ const FOVEA_X_SELECT_SCORE_SUBSET = Int32(3)
 const X_SELECT_SCORE = (dot=FOVEA_X_SELECT_SCORE_DOT, relu_weighted=FOVEA_X_SELECT_SCORE_RELU_WEIGHTED, hamming=FOVEA_X_SELECT_SCORE_HAMMING, subset=FOVEA_X_SELECT_SCORE_SUBSET)
 
 # What of the probabilities is chosen from.
-const FOVEA_X_PROBED_BLOCKS = Int32(0)
-const FOVEA_X_PROBED_COLUMNS = Int32(1)
-const FOVEA_X_PROBED_LINES = Int32(2)
-const X_PROBED_KIND = (x_probed_blocks=FOVEA_X_PROBED_BLOCKS, x_probed_columns=FOVEA_X_PROBED_COLUMNS, x_probed_lines=FOVEA_X_PROBED_LINES)
+const FOVEA_X_PROBED_KIND_BLOCKS = Int32(0)
+const FOVEA_X_PROBED_KIND_COLUMNS = Int32(1)
+const FOVEA_X_PROBED_KIND_LINES = Int32(2)
+const FOVEA_X_PROBED_KIND_MEANS = Int32(3)
+const X_PROBED_KIND = (blocks=FOVEA_X_PROBED_KIND_BLOCKS, columns=FOVEA_X_PROBED_KIND_COLUMNS, lines=FOVEA_X_PROBED_KIND_LINES, means=FOVEA_X_PROBED_KIND_MEANS)
 
 # What stands between two layers.
 const FOVEA_X_PROJECT_ACT_NONE = Int32(0)
@@ -1102,6 +1103,7 @@ struct XIndexedForwardParams
     index_q::Tensor
     index_k::Tensor
     index_k_scale::Tensor
+    block_k::Tensor
     weight::Tensor
     code_q::Tensor
     code::Tensor
@@ -1129,6 +1131,7 @@ struct XIndexedForwardParams
     last_keys::Int64
     force_last::Int64
     pool_keys::Int64
+    index_step::Int64
     subset::Int64
     scale::Float32
     softcap::Float32
@@ -1226,12 +1229,15 @@ struct XProbedForwardParams
     slash_count::Int64
     slash_force_first::Int64
     force_first::Int64
+    force_previous::Int64
+    full_last::Int64
     first_keys::Int64
     last_keys::Int64
     group_stride::Int64
     scale::Float32
     softcap::Float32
     cover::Float32
+    threshold::Float32
     skip_margin::Float32
     kind::Int32
     reduce::Int32
@@ -1242,7 +1248,27 @@ struct XProbedForwardParams
     causal::Int32
     block_rows::Int32
     block_keys::Int32
-    reserved::Int32
+end
+
+# fovea_x_flex_forward_params
+struct XFlexForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    o::Tensor
+    lse::Tensor
+    key_len::Tensor
+    page_table::Tensor
+    index::Tensor
+    index_count::Tensor
+    key_max::Int64
+    min_budget::Int64
+    max_budget::Int64
+    scale::Float32
+    cover::Float32
+    threshold::Float32
+    block::Int32
 end
 
 # fovea_x_nsa_forward_params
@@ -1325,6 +1351,31 @@ struct XNsaBackwardParams
     block_keys::Int32
     gate_plain::Int32
     reserved::Int32
+end
+
+# fovea_x_infllm_forward_params
+struct XInfllmForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    q_far::Tensor
+    k::Tensor
+    k_window::Tensor
+    v::Tensor
+    o::Tensor
+    lse::Tensor
+    representative::Tensor
+    local_score::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    block_len::Tensor
+    page_table::Tensor
+    index::Tensor
+    index_count::Tensor
+    window::Int64
+    init_keys::Int64
+    count::Int64
+    scale::Float32
+    block_keys::Int32
 end
 
 # fovea_x_project_forward_params
@@ -1434,6 +1485,56 @@ struct XGraphForwardParams
     ef::Int64
     scale::Float32
     softcap::Float32
+end
+
+# fovea_x_lsh_append_params
+struct XLshAppendParams
+    struct_size::Csize_t
+    code::Tensor
+    bucket::Tensor
+    link::Tensor
+    query_len::Tensor
+    old_len::Tensor
+end
+
+# fovea_x_select_lsh_params
+struct XSelectLshParams
+    struct_size::Csize_t
+    code_q::Tensor
+    bucket::Tensor
+    link::Tensor
+    q::Tensor
+    k::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    index::Tensor
+    index_count::Tensor
+    index_bias::Tensor
+    min_match::Int64
+    bits::Int32
+    reserved::Int32
+end
+
+# fovea_x_lsh_forward_params
+struct XLshForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    o::Tensor
+    lse::Tensor
+    code_q::Tensor
+    bucket::Tensor
+    link::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    index::Tensor
+    index_count::Tensor
+    index_bias::Tensor
+    max_keys::Int64
+    min_match::Int64
+    scale::Float32
+    bits::Int32
 end
 
 # fovea_x_recipe
@@ -2012,6 +2113,14 @@ const _fovea_x_probed_forward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_probed_forward(ctx, params) =
     ccall(symbol(_fovea_x_probed_forward, :fovea_x_probed_forward), Int32, (Ptr{Cvoid}, Ref{XProbedForwardParams}), ctx, params)
 
+const _fovea_x_flex_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_flex_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_flex_forward_workspace, :fovea_x_flex_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XFlexForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_flex_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_flex_forward(ctx, params) =
+    ccall(symbol(_fovea_x_flex_forward, :fovea_x_flex_forward), Int32, (Ptr{Cvoid}, Ref{XFlexForwardParams}), ctx, params)
+
 const _fovea_x_nsa_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_nsa_forward_workspace(ctx, params, bytes) =
     ccall(symbol(_fovea_x_nsa_forward_workspace, :fovea_x_nsa_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XNsaForwardParams}, Ref{Csize_t}), ctx, params, bytes)
@@ -2027,6 +2136,14 @@ fovea_x_nsa_backward_workspace(ctx, params, bytes) =
 const _fovea_x_nsa_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_nsa_backward(ctx, params) =
     ccall(symbol(_fovea_x_nsa_backward, :fovea_x_nsa_backward), Int32, (Ptr{Cvoid}, Ref{XNsaBackwardParams}), ctx, params)
+
+const _fovea_x_infllm_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_infllm_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_infllm_forward_workspace, :fovea_x_infllm_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XInfllmForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_infllm_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_infllm_forward(ctx, params) =
+    ccall(symbol(_fovea_x_infllm_forward, :fovea_x_infllm_forward), Int32, (Ptr{Cvoid}, Ref{XInfllmForwardParams}), ctx, params)
 
 const _fovea_x_project_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_project_forward_workspace(ctx, params, bytes) =
@@ -2067,6 +2184,30 @@ fovea_x_graph_forward_workspace(ctx, params, bytes) =
 const _fovea_x_graph_forward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_graph_forward(ctx, params) =
     ccall(symbol(_fovea_x_graph_forward, :fovea_x_graph_forward), Int32, (Ptr{Cvoid}, Ref{XGraphForwardParams}), ctx, params)
+
+const _fovea_x_lsh_append_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_lsh_append_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_lsh_append_workspace, :fovea_x_lsh_append_workspace), Int32, (Ptr{Cvoid}, Ref{XLshAppendParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_lsh_append = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_lsh_append(ctx, params) =
+    ccall(symbol(_fovea_x_lsh_append, :fovea_x_lsh_append), Int32, (Ptr{Cvoid}, Ref{XLshAppendParams}), ctx, params)
+
+const _fovea_x_select_lsh_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_lsh_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_select_lsh_workspace, :fovea_x_select_lsh_workspace), Int32, (Ptr{Cvoid}, Ref{XSelectLshParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_select_lsh = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_lsh(ctx, params) =
+    ccall(symbol(_fovea_x_select_lsh, :fovea_x_select_lsh), Int32, (Ptr{Cvoid}, Ref{XSelectLshParams}), ctx, params)
+
+const _fovea_x_lsh_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_lsh_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_lsh_forward_workspace, :fovea_x_lsh_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XLshForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_lsh_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_lsh_forward(ctx, params) =
+    ccall(symbol(_fovea_x_lsh_forward, :fovea_x_lsh_forward), Int32, (Ptr{Cvoid}, Ref{XLshForwardParams}), ctx, params)
 
 const _fovea_x_recipe_count = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_recipe_count() =

@@ -34,7 +34,7 @@ function (method::Recipe)(arguments...; keywords...)
 end
 
 Base.show(io::IO, method::Recipe) =
-    print(io, "recipe(", repr(method.name), "): ", method.title, ", arXiv ", method.paper)
+    print(io, "recipe(", repr(method.name), "): ", method.title, isdigit(method.paper[1]) ? ", arXiv " : ", ", method.paper)
 Base.show(io::IO, ::MIME"text/plain", method::Recipe) = show(io, method)
 
 "A number of a method: of an enum its name."

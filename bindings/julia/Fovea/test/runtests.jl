@@ -335,7 +335,7 @@ end
         # The library's sentence stays whole; Julia's names stand behind it.
         attend(; keys...) = attention_forward(ctx, q, k, v; keys...)
         says(() -> attention_forward(ctx, q, zeros(Float32, 8, 3, 7, 2), zeros(Float32, 6, 3, 7, 2)), Wrong,
-            "k.shape[2] (g) is 3, wanted a divisor of q's 4 heads: (b, s, h, d) (Julia: size(k, 2), (d, h, s, b))")
+            "k.shape[2] (g) is 3, wanted a divisor of q's 4 heads: (b, s, h, d), not SDPA's order (Julia: size(k, 2), (d, h, s, b))")
         says(() -> workspace(ctx, attention_forward, q, k, v[:, :, 1:6, :]), Wrong,
             "v.shape[1] (t) is 6, wanted 7 as in k (Julia: size(v, 3))")
         says(() -> attend(; lse=zeros(Float32, 5, 4, 3)), Wrong, "lse.shape[0] (b) is 3", "(Julia: size(lse, 3))")

@@ -206,9 +206,10 @@ c_enum! {
 c_enum! {
     /// What of the probabilities is chosen from.
     fovea_x_probed_kind;
-    FOVEA_X_PROBED_BLOCKS: X_PROBED_BLOCKS = 0, "sums over row blocks and key blocks, of all rows";
-    FOVEA_X_PROBED_COLUMNS: X_PROBED_COLUMNS = 1, "sums over the probed rows, of each key";
-    FOVEA_X_PROBED_LINES: X_PROBED_LINES = 2, "the same, and of each distance behind the row";
+    FOVEA_X_PROBED_KIND_BLOCKS: BLOCKS = 0, "sums over row blocks and key blocks, of all rows";
+    FOVEA_X_PROBED_KIND_COLUMNS: COLUMNS = 1, "sums over the probed rows, of each key";
+    FOVEA_X_PROBED_KIND_LINES: LINES = 2, "the same, and of each distance behind the row";
+    FOVEA_X_PROBED_KIND_MEANS: MEANS = 3, "sums over row blocks of what all rows give the mean of each key block's keys";
 }
 
 c_enum! {
@@ -1591,57 +1592,68 @@ c_struct! {
     /// k = max(count, floor(ratio * keys that the window lets the row see), force_last).
     /// Equal scores: the lower key first.  Rows past query_len are neither read nor written.
     ///
+    /// With index_step n the index has a key for each block of n keys.  Block c is the keys
+    /// [c n, (c + 1) n) of a sequence.  key_len is then at most what the cache holds.  Row i at
+    /// position p sees blocks whose keys are all at p or before.  Its list has the k best of these, and
+    /// the tail behind them: block floor((p + 1) / n), whose keys up to p are seen.  Without keys it is
+    /// empty.  k = max(count, force_last), and index_count counts the tail too.
+    /// block_k holds floor(keys / n) + 1 blocks of a sequence or more, keys being the most that it has.
+    /// Values of incomplete blocks do not count.  With page_table block_k is not paged, and has a row
+    /// for each row of the table.
+    ///
     /// Errors name this operation, then the part that refuses, with that part's names of fields.
     /// Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
     /// Sources: DSA (2512.02556), MiniMax Sparse Attention (2606.13392), SparQ (2312.04985), Loki
-    /// (2406.02542), HashAttention (2412.14468).
+    /// (2406.02542), HashAttention (2412.14468); QSA of Qwen3.8-Flash-Next.
     /// ```
-    fovea_x_indexed_forward_params: 2440 bytes;
+    fovea_x_indexed_forward_params: 2544 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_indexed_forward_params)";
     q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
     k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8";
     v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8";
     o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
     lse: fovea_tensor = 392, "`(b, h, s)` f32: of the sum over the list";
-    index_q: fovea_tensor = 488, "`(b, s, index_heads, index_width)` f32 f16 bf16 e4m3: with index_k; absent: q";
+    index_q: fovea_tensor = 488, "`(b, s, index_heads, index_width)` f32 f16 bf16 e4m3: with index_k or block_k; absent: q";
     index_k: fovea_tensor = 584, "`(rows, t, index_keys, index_width) or paged (pool, page, index_keys, index_width)` f32 f16 bf16 e4m3 e5m2 i8";
     index_k_scale: fovea_tensor = 680, "`(rows, t, index_keys, index_groups) or paged (pool, page, index_keys, index_groups)` f32: of codes in index_k";
-    weight: fovea_tensor = 776, "`(b, s, index_heads)` f32: of RELU_WEIGHTED";
-    code_q: fovea_tensor = 872, "`(b, s, index_heads, code_words)` i32: of HAMMING";
-    code: fovea_tensor = 968, "`(rows, t, index_keys, code_words) or paged (pool, page, index_keys, code_words)` i32: of HAMMING";
-    v_mean: fovea_tensor = 1064, "`(b, h, e)` as q: the mean of the values of each sequence; of DOT and SUBSET without pool_keys, not packed";
-    sink_logit: fovea_tensor = 1160, "`(h)` f32: a learned term of the denominator";
-    k_scale: fovea_tensor = 1256, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as in attention_forward";
-    v_scale: fovea_tensor = 1352, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: the same of v";
-    query_start: fovea_tensor = 1448, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
-    key_start: fovea_tensor = 1544, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
-    query_len: fovea_tensor = 1640, "`(r)` i32: rows in use";
-    key_len: fovea_tensor = 1736, "`(r)` i32: keys in use";
-    page_table: fovea_tensor = 1832, "`(rows, pages)` i32: pool page of each page of k, v and the index's keys; -1: absent";
-    cache_row: fovea_tensor = 1928, "`(r)` i32: row of page_table, or of k and v";
-    context_len: fovea_tensor = 2024, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
-    index: fovea_tensor = 2120, "`(b, x, s, keep)` i32: the lists, as x_select_token writes them; keys past `keep` are cut";
-    index_count: fovea_tensor = 2216, "`(b, x, s)` i32: keys wanted, with index";
-    query_max: i64 = 2312, "longest sequence of rows; 0: s";
-    key_max: i64 = 2320, "longest sequence of keys; 0: t, or pages * page";
-    window_left: i64 = 2328, "keys seen to the left, the row's own position counted; 0: all";
-    window_right: i64 = 2336, "keys seen to the right, the same; 0: all, 1: none";
-    sink_keys: i64 = 2344, "keys at positions below this stay visible through window_left";
-    lists: i64 = 2352, "list heads without index, a divisor of h; 0: index_heads without reduce, else 1";
-    count: i64 = 2360, "keys, or blocks of pool_keys, in a list";
-    first_keys: i64 = 2368, "first keys that are seen beside the list";
-    last_keys: i64 = 2376, "keys up to the row's own position that are seen beside it";
-    force_last: i64 = 2384, "the last keys (or blocks) that the row sees are in the list";
-    pool_keys: i64 = 2392, "keys of a block that is selected as a whole, 1 .. 128; 0: keys";
-    subset: i64 = 2400, "columns of SUBSET, 1 .. index_width";
-    scale: f32 = 2408, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
-    softcap: f32 = 2412, "of attention's scores; 0: none";
-    index_scale: f32 = 2416, r"of the index's, \> 0; 0: 1 / sqrt(index_width), for HAMMING 1";
-    ratio: f32 = 2420, "share of the keys that a row sees; not with pool_keys";
-    measure: i32 = 2424, "The fovea_x_select_score.";
-    reduce: i32 = 2428, "The fovea_x_select_reduce.";
-    causal: i32 = 2432, "1: window_right = 1";
-    reserved: i32 = 2436, "0";
+    block_k: fovea_tensor = 776, "`(rows, blocks, index_keys, index_width)` f32 f16 bf16: in place of index_k: a key for each block of index_step keys";
+    weight: fovea_tensor = 872, "`(b, s, index_heads)` f32: of RELU_WEIGHTED";
+    code_q: fovea_tensor = 968, "`(b, s, index_heads, code_words)` i32: of HAMMING";
+    code: fovea_tensor = 1064, "`(rows, t, index_keys, code_words) or paged (pool, page, index_keys, code_words)` i32: of HAMMING";
+    v_mean: fovea_tensor = 1160, "`(b, h, e)` as q: the mean of the values of each sequence; of DOT and SUBSET without pool_keys, not packed";
+    sink_logit: fovea_tensor = 1256, "`(h)` f32: a learned term of the denominator";
+    k_scale: fovea_tensor = 1352, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as in attention_forward";
+    v_scale: fovea_tensor = 1448, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: the same of v";
+    query_start: fovea_tensor = 1544, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 1640, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+    query_len: fovea_tensor = 1736, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 1832, "`(r)` i32: keys in use";
+    page_table: fovea_tensor = 1928, "`(rows, pages)` i32: pool page of each page of k, v and the index's keys; -1: absent";
+    cache_row: fovea_tensor = 2024, "`(r)` i32: row of page_table, or of k and v";
+    context_len: fovea_tensor = 2120, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
+    index: fovea_tensor = 2216, "`(b, x, s, keep)` i32: the lists, as x_select_token writes them; keys past `keep` are cut";
+    index_count: fovea_tensor = 2312, "`(b, x, s)` i32: keys wanted, with index";
+    query_max: i64 = 2408, "longest sequence of rows; 0: s";
+    key_max: i64 = 2416, "longest sequence of keys; 0: t, or pages * page";
+    window_left: i64 = 2424, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 2432, "keys seen to the right, the same; 0: all, 1: none";
+    sink_keys: i64 = 2440, "keys at positions below this stay visible through window_left";
+    lists: i64 = 2448, "list heads without index, a divisor of h; 0: index_heads without reduce, else 1";
+    count: i64 = 2456, "keys, or blocks of pool_keys, in a list";
+    first_keys: i64 = 2464, "first keys that are seen beside the list";
+    last_keys: i64 = 2472, "keys up to the row's own position that are seen beside it";
+    force_last: i64 = 2480, "the last keys (or blocks) that the row sees are in the list";
+    pool_keys: i64 = 2488, "keys of a block that is selected as a whole, 1 .. 128; 0: keys";
+    index_step: i64 = 2496, "keys of a block of block_k, 1 .. 128; with it causal is 1, the other windows, first_keys, last_keys, pool_keys and ratio are 0, and key_start, context_len and v_mean absent";
+    subset: i64 = 2504, "columns of SUBSET, 1 .. index_width";
+    scale: f32 = 2512, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+    softcap: f32 = 2516, "of attention's scores; 0: none";
+    index_scale: f32 = 2520, r"of the index's, \> 0; 0: 1 / sqrt(index_width), for HAMMING 1";
+    ratio: f32 = 2524, "share of the keys that a row sees; not with pool_keys";
+    measure: i32 = 2528, "The fovea_x_select_score.";
+    reduce: i32 = 2532, "The fovea_x_select_reduce.";
+    causal: i32 = 2536, "1: window_right = 1";
+    reserved: i32 = 2540, "0";
 }
 
 c_struct! {
@@ -1738,18 +1750,26 @@ c_struct! {
     /// block_rows keys of them, for row blocks of as many rows; each row sees these and the columns.
     /// Each row also sees first_keys and last_keys of x_sparse_forward, in COLUMNS and LINES.
     ///
+    /// MEANS: m_c is the mean of the keys of block c, rounded to k's dtype.  R is a row block.
+    ///     w_Rc = sum of exp(scale q_i m_c) over the rows i of R that see all keys of block c.
+    /// Row block R sees the blocks with w_Rc >= threshold * max_c w_Rc > 0, and those that are forced.
+    /// The last full_last row blocks of a sequence see every block.  key_len is then at most what the
+    /// cache holds.
+    ///
     /// The probed rows of COLUMNS and LINES are `sample` at query_position, else the last probe_rows
-    /// rows.  Row i is at position i + Lk - Lq.  Selection is x_select_block's, with its order and
-    /// ties; of COLUMNS and LINES it covers a list head.
+    /// rows.  Row i is at position i + Lk - Lq.  reduce is over the heads of a list head.  Selection is
+    /// x_select_block's, with its order and ties, by rule TOP_K or a TOP_P one; of COLUMNS and LINES it
+    /// covers a list head.
     ///
     /// A row that sees nothing has o = 0.  Rows past query_len are neither read nor written.  Without
     /// rows of q no list is written.
     ///
     /// Errors name this operation, then the part that refuses, with that part's names of fields.
     /// Limits are those of the parts.  Workspace: theirs, the sums, and the lists that no output holds.
-    /// Sources: XAttention (2503.16428), SampleAttention (2406.15486), MInference (2407.02490).
+    /// Sources: XAttention (2503.16428), SampleAttention (2406.15486), MInference (2407.02490),
+    /// FlashPrefill (2603.06199).
     /// ```
-    fovea_x_probed_forward_params: 1976 bytes;
+    fovea_x_probed_forward_params: 1992 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_probed_forward_params)";
     q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
     k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
@@ -1762,39 +1782,91 @@ c_struct! {
     sink_logit: fovea_tensor = 776, "`(h)` f32: a learned term of the denominator";
     query_start: fovea_tensor = 872, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1; of BLOCKS";
     key_start: fovea_tensor = 968, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row; of BLOCKS";
-    query_len: fovea_tensor = 1064, "`(r)` i32: rows in use; of BLOCKS";
+    query_len: fovea_tensor = 1064, "`(r)` i32: rows in use; of BLOCKS, and of MEANS without full_last";
     key_len: fovea_tensor = 1160, "`(r)` i32: keys in use";
     page_table: fovea_tensor = 1256, "`(rows, pages)` i32: pool page of each page of k and v; -1: absent";
-    cache_row: fovea_tensor = 1352, "`(r)` i32: row of page_table, or of k and v";
-    index: fovea_tensor = 1448, "`(b, x, n, keep)` i32: the lists of BLOCKS and LINES; entries past `keep` are cut";
+    cache_row: fovea_tensor = 1352, "`(r)` i32: row of page_table, or of k and v; not of MEANS";
+    index: fovea_tensor = 1448, "`(b, x, n, keep)` i32: the lists of BLOCKS, LINES and MEANS; entries past `keep` are cut";
     index_count: fovea_tensor = 1544, "`(b, x, n)` i32: entries wanted, with index";
     column: fovea_tensor = 1640, "`(b, x, columns)` i32: the keys of COLUMNS and LINES; keys past `columns` are cut";
     column_count: fovea_tensor = 1736, "`(b, x)` i32: keys wanted, with column";
-    query_max: i64 = 1832, "longest sequence of rows; 0: s; of BLOCKS";
+    query_max: i64 = 1832, "longest sequence of rows; 0: s; of BLOCKS and MEANS";
     key_max: i64 = 1840, "longest sequence of keys; 0: t, or pages * page";
-    lists: i64 = 1848, "list heads without outputs of lists, a divisor of h; 0: h";
+    lists: i64 = 1848, "list heads without outputs of lists, a divisor of h, of MEANS h; 0: h";
     probe_rows: i64 = 1856, r"last rows that are probed, \>= 1; without sample, of COLUMNS and LINES";
     count: i64 = 1864, "k of TOP_K, of blocks or of columns";
     slash_count: i64 = 1872, "distances that are chosen; of LINES";
     slash_force_first: i64 = 1880, "the first distances are forced and count; of LINES";
     force_first: i64 = 1888, "the first key blocks, or columns, are forced";
-    first_keys: i64 = 1896, "first keys that are seen beside the lists; of COLUMNS and LINES";
-    last_keys: i64 = 1904, "keys up to the row's own position that are seen beside them; the same";
-    group_stride: i64 = 1912, "antidiagonals of x_probe_forward; 0: 1; of BLOCKS";
-    scale: f32 = 1920, r"of attention's scores and the probe's, \> 0; 0: 1 / sqrt(d)";
-    softcap: f32 = 1924, "of attention's scores; 0: none";
-    cover: f32 = 1928, "share of the mass, of the TOP_P rules";
-    skip_margin: f32 = 1932, "in nats, as in x_sparse_forward; 0: none";
-    kind: i32 = 1936, "The fovea_x_probed_kind.";
-    reduce: i32 = 1940, "fovea_x_probe_reduce: over the heads of a list head";
-    rule: i32 = 1944, "fovea_x_select_rule: TOP_K or a TOP_P rule";
-    forced_count: i32 = 1948, "1: forced entries count for the rule";
-    force_own: i32 = 1952, "1: key blocks of the row block's own positions are forced; of BLOCKS";
-    reversed: i32 = 1956, r"1: of group_stride \> 1, as in x_probe_forward";
-    causal: i32 = 1960, "1: no key after a row's own position; LINES want it";
-    block_rows: i32 = 1964, "rows of a row block, 1 .. 128; 0: 64";
-    block_keys: i32 = 1968, "keys of a key block, 1 .. 65536, of BLOCKS; 0: 64";
-    reserved: i32 = 1972, "0";
+    force_previous: i64 = 1896, "the key blocks before the own ones are forced; of MEANS";
+    full_last: i64 = 1904, "last row blocks that see all; of MEANS";
+    first_keys: i64 = 1912, "first keys that are seen beside the lists; of COLUMNS and LINES";
+    last_keys: i64 = 1920, "keys up to the row's own position that are seen beside them; the same";
+    group_stride: i64 = 1928, "antidiagonals of x_probe_forward; 0: 1; of BLOCKS";
+    scale: f32 = 1936, r"of attention's scores and the probe's, \> 0; 0: 1 / sqrt(d)";
+    softcap: f32 = 1940, "of attention's scores; 0: none";
+    cover: f32 = 1944, "share of the mass, of the TOP_P rules";
+    threshold: f32 = 1948, r"share of the largest sum, \> 0, \<= 1; of MEANS";
+    skip_margin: f32 = 1952, "in nats, as in x_sparse_forward; 0: none";
+    kind: i32 = 1956, "The fovea_x_probed_kind.";
+    reduce: i32 = 1960, "fovea_x_probe_reduce";
+    rule: i32 = 1964, "The fovea_x_select_rule.";
+    forced_count: i32 = 1968, "1: forced entries count for the rule";
+    force_own: i32 = 1972, "1: key blocks of the row block's own positions are forced; of BLOCKS and MEANS";
+    reversed: i32 = 1976, r"1: of group_stride \> 1, as in x_probe_forward";
+    causal: i32 = 1980, "1: no key after a row's own position; LINES and MEANS want it";
+    block_rows: i32 = 1984, "rows of a row block, 1 .. 128; 0: 64";
+    block_keys: i32 = 1988, "keys of a key block, 1 .. 65536, of BLOCKS and MEANS; 0: 64";
+}
+
+c_struct! {
+    /// ```text
+    /// Causal attention over the blocks of FlexPrefill.
+    ///
+    /// With B = block, a head of a sequence of Lk keys, and the last min(B, s) rows of q:
+    ///   1. c_j      sum of those rows' probabilities of key j; a_x that of the distance x behind the
+    ///               row.  C_J and A_X: sums over blocks of B keys, and of B distances from 0 on
+    ///   2. kind     p = softmax over key blocks of scale <mean of the rows, mean of the block's keys>.
+    ///               The head is block-sparse where the root of the Jensen-Shannon divergence of p and
+    ///               C / sum C, in nats, is below threshold
+    ///   3. budgets  n = K / B + 1, rounded down, K the fewest of c whose sum exceeds cover times all;
+    ///               the same of a.  Cut to min_budget and max_budget, in blocks, rounded up.
+    ///               Block-sparse heads have min_budget for both
+    ///   4. lines    key block 0 and the others with the largest C_J, n in all; distance 0 and the
+    ///               others with the largest A_X.  Row block I, where its last position is, sees
+    ///               blocks J <= I with J a chosen block or I - J a chosen distance, and its own blocks
+    ///   5. blocks   of a block-sparse head also: softmax over J <= I of scale <mean of the row block,
+    ///               mean of the block's keys>; of all row blocks' values together the largest, while
+    ///               their sum is at most cover times all
+    /// A sequence of at most max(2 B, min_budget) keys is dense.
+    ///
+    /// Row i is at position i + Lk - s, and sees no key after it.  Row block R holds rows [R B,
+    /// (R + 1) B).  Order, ties and sums of shares are select.h's.  A row that sees nothing has o = 0.
+    /// Counts stay on the device, and nothing is read back.
+    ///
+    /// Not here: packed sequences, query_len and cache_row; the last rows are the last of q.
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, two sums of each key and head, and the lists.
+    /// Source: FlexPrefill (2502.20766).
+    /// ```
+    fovea_x_flex_forward_params: 912 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_flex_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q";
+    o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
+    lse: fovea_tensor = 392, "`(b, h, s)` f32: of the sum over what is seen";
+    key_len: fovea_tensor = 488, "`(r)` i32: keys in use";
+    page_table: fovea_tensor = 584, "`(rows, pages)` i32: pool page of each page of k and v; -1: absent";
+    index: fovea_tensor = 680, "`(b, h, n, keep)` i32: key blocks of each row block; those past `keep` are cut; without rows not written";
+    index_count: fovea_tensor = 776, "`(b, h, n)` i32: key blocks wanted, with index";
+    key_max: i64 = 872, "longest sequence of keys; 0: t, or pages * page";
+    min_budget: i64 = 880, "least keys on the chosen blocks, and on the distances";
+    max_budget: i64 = 888, r"most keys there, \>= min_budget; 0: no bound";
+    scale: f32 = 896, r"\> 0; 0: 1 / sqrt(d)";
+    cover: f32 = 900, "share of the probabilities";
+    threshold: f32 = 904, "of step 2; 0: no head is block-sparse";
+    block: i32 = 908, "rows and keys of a block, 1 .. 128; 0: 128";
 }
 
 c_struct! {
@@ -1905,6 +1977,47 @@ c_struct! {
     block_keys: i32 = 3108, "0: 64";
     gate_plain: i32 = 3112, "1: gates multiply as they are";
     reserved: i32 = 3116, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// InfLLM's attention of q over a cache; chunks of a prompt and decode, contiguous and paged.
+    ///
+    /// local_score gets, of each head and key, the sum over the rows of the local probabilities under
+    /// the softmax over all keys.  Every element of it is read and written.
+    ///
+    /// A row that sees nothing has o = 0 and lse = -inf.  Rows past query_len are neither read nor
+    /// written.  Of a sequence without rows, and without heads, no list is written.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    /// parts are attention_forward of window and remainder, x_pool_forward of q_far, x_select_block,
+    /// x_sparse_forward over the blocks, merge_forward.  For local_score x_probe_forward takes the
+    /// merged lse, and x_combine_forward adds; it also keeps rows past query_len.  Limits are theirs.
+    /// Workspace: theirs, three branches of o in f32, the sums, and the lists that no output holds.
+    /// Source: InfLLM (2402.04617).
+    /// ```
+    fovea_x_infllm_forward_params: 1480 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_infllm_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16: rotated by their positions";
+    q_far: fovea_tensor = 104, "`(b, s, h, d)` as q: the same queries, all rotated by the position `window`";
+    k: fovea_tensor = 200, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: not rotated";
+    k_window: fovea_tensor = 296, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: the same keys, rotated by their positions; read in the window alone";
+    v: fovea_tensor = 392, "`(rows, t, g, e) or paged (pool, page, g, e)` as q";
+    o: fovea_tensor = 488, "`(b, s, h, e)` as q or f32";
+    lse: fovea_tensor = 584, "`(b, h, s)` f32: natural log of each row's sum";
+    representative: fovea_tensor = 680, "`(b, u, representative_heads, d)` f32 f16 bf16: of each block; heads divide h.  Those of init_keys do not count";
+    local_score: fovea_tensor = 776, "`(b, h, t) or paged (b, h, keys)` f32: what local probabilities are added to";
+    query_len: fovea_tensor = 872, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 968, "`(r)` i32: keys in use, the rows' own among them";
+    block_len: fovea_tensor = 1064, "`(r)` i32: keys in blocks, 0 .. min(key_len, u block_keys)";
+    page_table: fovea_tensor = 1160, "`(rows, pages)` i32: pool page of each page of k, k_window and v; -1: absent";
+    index: fovea_tensor = 1256, "`(b, keep)` i32: the blocks, those of init_keys among them, ascending, -1 past the count; those past `keep` are cut";
+    index_count: fovea_tensor = 1352, "`(b)` i32: blocks wanted; with index";
+    window: i64 = 1448, "keys of the window, the row's own counted, 1 .. 2^31 - 1; 0: 4096";
+    init_keys: i64 = 1456, "first keys that all rows see, a multiple of block_keys";
+    count: i64 = 1464, "blocks that are chosen beside those; 0: 16";
+    scale: f32 = 1472, r"of all scores, \> 0; 0: 1 / sqrt(d)";
+    block_keys: i32 = 1476, "keys of a block, 1 .. 65536; 0: 128";
 }
 
 c_struct! {
@@ -2098,18 +2211,114 @@ c_struct! {
 }
 
 c_struct! {
+    /// ```text
+    /// Puts keys into the tables: row n of code is the code of key old_len + n.
+    ///
+    /// Of a sequence whose old_len is 0 all buckets are emptied first, so that its tables need no
+    /// contents.  Else the tables hold keys below old_len and no other: keys leave by building anew.
+    /// Keys from t on are not put in.  How keys are parted into calls does not matter, nor the number
+    /// of threads: the tables are the same.
+    ///
+    /// Limits: t and buckets below 2^31.  Host alone.
+    /// Source: MagicPIG (2410.16179).
+    /// ```
+    fovea_x_lsh_append_params: 488 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_lsh_append_params)";
+    code: fovea_tensor = 8, "`(b, s, g, tables)` i32: of the keys that come";
+    bucket: fovea_tensor = 104, "`(b, g, tables, buckets)` i32";
+    link: fovea_tensor = 200, "`(b, g, tables, t)` i32: room for t keys";
+    query_len: fovea_tensor = 296, "`(b)` i32: keys that come, 0 .. s; absent: s";
+    old_len: fovea_tensor = 392, "`(b)` i32: keys that the tables hold; absent: 0";
+}
+
+c_struct! {
+    /// ```text
+    /// The keys that share the bucket of a query in at least min_match tables, for each row and head.
+    ///
+    /// Keys ascend.  index_count is exact; where it exceeds keep, the highest keys are cut.  Places
+    /// past the count are -1, and 0 in index_bias.  Rows past query_len are neither read nor written.
+    /// Rows see all keys below key_len: the tables' keys come before the rows.
+    ///
+    /// index_bias is what x_sparse_forward adds to a score, so that a key counts for those like it that
+    /// were not met.  With K = bits, L = tables, m = min_match:
+    ///   cos = <q, k> / (|q| |k|), cut to -1 .. 1; 0 where |q| |k| is 0 or cos is no number
+    ///   p = (1 - acos(cos) / pi)^K         that one table has both in a bucket
+    ///   u = P[Binomial(L, p) >= m]         that m tables or more have
+    ///   index_bias = -ln(u + 1e-4)
+    /// For m = 2, u = 1 - (1 - p)^(L-1) ((L - 1) p + 1).  p holds where codes are signs of products
+    /// with normal numbers, k and code alike of centred keys.
+    ///
+    /// Limits: t and buckets below 2^31.  Sums are in f64.  Host alone.
+    /// Source: MagicPIG (2410.16179).
+    /// ```
+    fovea_x_select_lsh_params: 984 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_select_lsh_params)";
+    code_q: fovea_tensor = 8, "`(b, s, h, tables)` i32: of the queries; g divides h";
+    bucket: fovea_tensor = 104, "`(b, g, tables, buckets)` i32";
+    link: fovea_tensor = 200, "`(b, g, tables, t)` i32";
+    q: fovea_tensor = 296, "`(b, s, h, d)` f32 f16 bf16: of index_bias";
+    k: fovea_tensor = 392, "`(b, t, g, d)` f32 f16 bf16: centred keys, of index_bias";
+    query_len: fovea_tensor = 488, "`(b)` i32: rows in use, 0 .. s";
+    key_len: fovea_tensor = 584, "`(b)` i32: keys in use, 0 .. t; those from here on are passed over";
+    index: fovea_tensor = 680, "`(b, h, s, keep)` i32: keys by their number; one of index and index_count at least";
+    index_count: fovea_tensor = 776, "`(b, h, s)` i32: keys met";
+    index_bias: fovea_tensor = 872, "`(b, h, s, keep)` f32: needs index, q and k";
+    min_match: i64 = 968, "tables that must agree, 1 .. tables; 0: 2";
+    bits: i32 = 976, "of a code: buckets = 2^bits; 0: as buckets has it";
+    reserved: i32 = 980, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Attention over the keys that hashes find, as an estimate of attention over all: x_select_lsh
+    /// with index_bias, then x_sparse_forward, in one call on one workspace.
+    ///
+    ///   o_i = sum_j w_ij v_j / sum_j w_ij,  w_ij = exp(scale <q_i, k_j>) / (u_ij + 1e-4)
+    ///   lse_i = ln sum_j w_ij, over the keys j that x_select_lsh finds for row i; both sums estimate
+    ///           those over all keys, but for the 1e-4
+    ///
+    /// merge_forward joins o and lse with those of keys that are always seen: the first, the latest.
+    /// A row that meets no key has o = 0 and lse = -inf: a merge leaves it out.  Rows past query_len
+    /// are not written.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits: those of the parts; host alone.  Workspace: theirs, and the lists that no output holds.
+    /// Source: MagicPIG (2410.16179).
+    /// ```
+    fovea_x_lsh_forward_params: 1280 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_lsh_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(b, t, g, d)` as q: centred keys";
+    v: fovea_tensor = 200, "`(b, t, g, e)` as q";
+    o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
+    lse: fovea_tensor = 392, "`(b, h, s)` f32: natural log of each row's sum";
+    code_q: fovea_tensor = 488, "`(b, s, h, tables)` i32: codes of q";
+    bucket: fovea_tensor = 584, "`(b, g, tables, buckets)` i32: as x_lsh_append writes it";
+    link: fovea_tensor = 680, "`(b, g, tables, t)` i32: the same";
+    query_len: fovea_tensor = 776, "`(b)` i32: rows in use, 0 .. s";
+    key_len: fovea_tensor = 872, "`(b)` i32: keys in use, 0 .. t";
+    index: fovea_tensor = 968, "`(b, h, s, keep)` i32: the lists, as x_select_lsh writes them";
+    index_count: fovea_tensor = 1064, "`(b, h, s)` i32: keys met; with index";
+    index_bias: fovea_tensor = 1160, "`(b, h, s, keep)` f32: needs index";
+    max_keys: i64 = 1256, "places of a list without index; keys past them are cut; 0: t";
+    min_match: i64 = 1264, "tables that must agree, 1 .. tables; 0: 2";
+    scale: f32 = 1272, r"\> 0; 0: 1 / sqrt(d)";
+    bits: i32 = 1276, "of a code: buckets = 2^bits; 0: as buckets has it";
+}
+
+c_struct! {
     /// A method.  Every text is static and never NULL; "" where there is none.
     fovea_x_recipe: 80 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_recipe), set by the caller";
     name: *const c_char = 8, r#""streamingllm": what the functions below take"#;
     title: *const c_char = 16, r#""StreamingLLM": as its paper writes it"#;
-    paper: *const c_char = 24, r#"arXiv number, "2309.17453""#;
+    paper: *const c_char = 24, r#"arXiv number, "2309.17453"; without a paper the model"#;
     operation: *const c_char = 32, r#"that runs it, "attention_forward""#;
     backward: *const c_char = 40, r#"that trains it, "attention_backward"; "": none"#;
     numbers: *const c_char = 48, r#"that apply writes, "causal=1 sink_keys=4 window_left=2000""#;
     needs: *const c_char = 56, r#"fields that the caller gives too, "head_window"; spaces between"#;
     words: *const c_char = 64, "what it does here, and what it does not";
-    year: i64 = 72, "of the paper";
+    year: i64 = 72, "of the paper or the model";
 }
 
 c_struct! {
@@ -2423,7 +2632,11 @@ functions! {
     /// or CUDA in this build; that is FOVEA_OK, not an error.
     /// ```
     fn fovea_device_count(backend: fovea_backend, count: *mut i32) -> fovea_status;
+    /// ```text
     /// A context on `device` with a stream and a workspace of its own.  *out is NULL on failure.
+    /// On FOVEA_HOST this takes microseconds: threads start with the first call that needs them.  The
+    /// first context on a GPU starts the device's runtime, which takes longer: keep contexts.
+    /// ```
     fn fovea_context_create(backend: fovea_backend, device: i32, out: *mut *mut fovea_context) -> fovea_status;
     /// Waits for the context's work, then frees it.  NULL is fine.
     fn fovea_context_destroy(ctx: *mut fovea_context);
@@ -2555,12 +2768,17 @@ functions! {
         x_indexed_forward: fovea_x_indexed_forward_params, fovea_x_indexed_forward, fovea_x_indexed_forward_workspace;
         x_pooled_forward: fovea_x_pooled_forward_params, fovea_x_pooled_forward, fovea_x_pooled_forward_workspace;
         x_probed_forward: fovea_x_probed_forward_params, fovea_x_probed_forward, fovea_x_probed_forward_workspace;
+        x_flex_forward: fovea_x_flex_forward_params, fovea_x_flex_forward, fovea_x_flex_forward_workspace;
         x_nsa_forward: fovea_x_nsa_forward_params, fovea_x_nsa_forward, fovea_x_nsa_forward_workspace;
         x_nsa_backward: fovea_x_nsa_backward_params, fovea_x_nsa_backward, fovea_x_nsa_backward_workspace;
+        x_infllm_forward: fovea_x_infllm_forward_params, fovea_x_infllm_forward, fovea_x_infllm_forward_workspace;
         x_project_forward: fovea_x_project_forward_params, fovea_x_project_forward, fovea_x_project_forward_workspace;
         x_project_backward: fovea_x_project_backward_params, fovea_x_project_backward, fovea_x_project_backward_workspace;
         x_graph_append: fovea_x_graph_append_params, fovea_x_graph_append, fovea_x_graph_append_workspace;
         x_select_graph: fovea_x_select_graph_params, fovea_x_select_graph, fovea_x_select_graph_workspace;
         x_graph_forward: fovea_x_graph_forward_params, fovea_x_graph_forward, fovea_x_graph_forward_workspace;
+        x_lsh_append: fovea_x_lsh_append_params, fovea_x_lsh_append, fovea_x_lsh_append_workspace;
+        x_select_lsh: fovea_x_select_lsh_params, fovea_x_select_lsh, fovea_x_select_lsh_workspace;
+        x_lsh_forward: fovea_x_lsh_forward_params, fovea_x_lsh_forward, fovea_x_lsh_forward_workspace;
     }
 }

@@ -12,7 +12,7 @@ pub struct Recipe {
     pub name: String,
     /// As its paper writes it.
     pub title: String,
-    /// The paper's arXiv number.
+    /// The paper's arXiv number; without a paper the model that has the method.
     pub paper: String,
     /// Of the paper.
     pub year: i64,

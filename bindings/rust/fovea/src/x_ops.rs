@@ -1104,10 +1104,19 @@ op! {
     /// k = max(count, floor(ratio * keys that the window lets the row see), force_last).
     /// Equal scores: the lower key first.  Rows past query_len are neither read nor written.
     ///
+    /// With index_step n the index has a key for each block of n keys.  Block c is the keys
+    /// [c n, (c + 1) n) of a sequence.  key_len is then at most what the cache holds.  Row i at
+    /// position p sees blocks whose keys are all at p or before.  Its list has the k best of these, and
+    /// the tail behind them: block floor((p + 1) / n), whose keys up to p are seen.  Without keys it is
+    /// empty.  k = max(count, force_last), and index_count counts the tail too.
+    /// block_k holds floor(keys / n) + 1 blocks of a sequence or more, keys being the most that it has.
+    /// Values of incomplete blocks do not count.  With page_table block_k is not paged, and has a row
+    /// for each row of the table.
+    ///
     /// Errors name this operation, then the part that refuses, with that part's names of fields.
     /// Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
     /// Sources: DSA (2512.02556), MiniMax Sparse Attention (2606.13392), SparQ (2312.04985), Loki
-    /// (2406.02542), HashAttention (2412.14468).
+    /// (2406.02542), HashAttention (2412.14468); QSA of Qwen3.8-Flash-Next.
     /// ```
     XIndexedForward(x_indexed_forward: fovea_x_indexed_forward_params, fovea_x_indexed_forward, fovea_x_indexed_forward_workspace)
     new {
@@ -1118,9 +1127,10 @@ op! {
     }
     may {
         lse set_lse: out, "`(b, h, s)` f32: of the sum over the list";
-        index_q set_index_q: in, "`(b, s, index_heads, index_width)` f32 f16 bf16 e4m3: with index_k; absent: q";
+        index_q set_index_q: in, "`(b, s, index_heads, index_width)` f32 f16 bf16 e4m3: with index_k or block_k; absent: q";
         index_k set_index_k: in, "`(rows, t, index_keys, index_width) or paged (pool, page, index_keys, index_width)` f32 f16 bf16 e4m3 e5m2 i8";
         index_k_scale set_index_k_scale: in, "`(rows, t, index_keys, index_groups) or paged (pool, page, index_keys, index_groups)` f32: of codes in index_k";
+        block_k set_block_k: in, "`(rows, blocks, index_keys, index_width)` f32 f16 bf16: in place of index_k: a key for each block of index_step keys";
         weight set_weight: in, "`(b, s, index_heads)` f32: of RELU_WEIGHTED";
         code_q set_code_q: in, "`(b, s, index_heads, code_words)` i32: of HAMMING";
         code set_code: in, "`(rows, t, index_keys, code_words) or paged (pool, page, index_keys, code_words)` i32: of HAMMING";
@@ -1148,6 +1158,7 @@ op! {
         last_keys set_last_keys: i64, "keys up to the row's own position that are seen beside it";
         force_last set_force_last: i64, "the last keys (or blocks) that the row sees are in the list";
         pool_keys set_pool_keys: i64, "keys of a block that is selected as a whole, 1 .. 128; 0: keys";
+        index_step set_index_step: i64, "keys of a block of block_k, 1 .. 128; with it causal is 1, the other windows, first_keys, last_keys, pool_keys and ratio are 0, and key_start, context_len and v_mean absent";
         subset set_subset: i64, "columns of SUBSET, 1 .. index_width";
         scale set_scale: f32, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
         softcap set_softcap: f32, "of attention's scores; 0: none";
@@ -1255,16 +1266,24 @@ op! {
     /// block_rows keys of them, for row blocks of as many rows; each row sees these and the columns.
     /// Each row also sees first_keys and last_keys of x_sparse_forward, in COLUMNS and LINES.
     ///
+    /// MEANS: m_c is the mean of the keys of block c, rounded to k's dtype.  R is a row block.
+    ///     w_Rc = sum of exp(scale q_i m_c) over the rows i of R that see all keys of block c.
+    /// Row block R sees the blocks with w_Rc >= threshold * max_c w_Rc > 0, and those that are forced.
+    /// The last full_last row blocks of a sequence see every block.  key_len is then at most what the
+    /// cache holds.
+    ///
     /// The probed rows of COLUMNS and LINES are `sample` at query_position, else the last probe_rows
-    /// rows.  Row i is at position i + Lk - Lq.  Selection is x_select_block's, with its order and
-    /// ties; of COLUMNS and LINES it covers a list head.
+    /// rows.  Row i is at position i + Lk - Lq.  reduce is over the heads of a list head.  Selection is
+    /// x_select_block's, with its order and ties, by rule TOP_K or a TOP_P one; of COLUMNS and LINES it
+    /// covers a list head.
     ///
     /// A row that sees nothing has o = 0.  Rows past query_len are neither read nor written.  Without
     /// rows of q no list is written.
     ///
     /// Errors name this operation, then the part that refuses, with that part's names of fields.
     /// Limits are those of the parts.  Workspace: theirs, the sums, and the lists that no output holds.
-    /// Sources: XAttention (2503.16428), SampleAttention (2406.15486), MInference (2407.02490).
+    /// Sources: XAttention (2503.16428), SampleAttention (2406.15486), MInference (2407.02490),
+    /// FlashPrefill (2603.06199).
     /// ```
     XProbedForward(x_probed_forward: fovea_x_probed_forward_params, fovea_x_probed_forward, fovea_x_probed_forward_workspace)
     new {
@@ -1281,38 +1300,94 @@ op! {
         sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator";
         query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1; of BLOCKS";
         key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row; of BLOCKS";
-        query_len set_query_len: in, "`(r)` i32: rows in use; of BLOCKS";
+        query_len set_query_len: in, "`(r)` i32: rows in use; of BLOCKS, and of MEANS without full_last";
         key_len set_key_len: in, "`(r)` i32: keys in use";
         page_table set_page_table: in, "`(rows, pages)` i32: pool page of each page of k and v; -1: absent";
-        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k and v";
-        index set_index: out, "`(b, x, n, keep)` i32: the lists of BLOCKS and LINES; entries past `keep` are cut";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k and v; not of MEANS";
+        index set_index: out, "`(b, x, n, keep)` i32: the lists of BLOCKS, LINES and MEANS; entries past `keep` are cut";
         index_count set_index_count: out, "`(b, x, n)` i32: entries wanted, with index";
         column set_column: out, "`(b, x, columns)` i32: the keys of COLUMNS and LINES; keys past `columns` are cut";
         column_count set_column_count: out, "`(b, x)` i32: keys wanted, with column";
-        query_max set_query_max: i64, "longest sequence of rows; 0: s; of BLOCKS";
+        query_max set_query_max: i64, "longest sequence of rows; 0: s; of BLOCKS and MEANS";
         key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
-        lists set_lists: i64, "list heads without outputs of lists, a divisor of h; 0: h";
+        lists set_lists: i64, "list heads without outputs of lists, a divisor of h, of MEANS h; 0: h";
         probe_rows set_probe_rows: i64, r"last rows that are probed, \>= 1; without sample, of COLUMNS and LINES";
         count set_count: i64, "k of TOP_K, of blocks or of columns";
         slash_count set_slash_count: i64, "distances that are chosen; of LINES";
         slash_force_first set_slash_force_first: i64, "the first distances are forced and count; of LINES";
         force_first set_force_first: i64, "the first key blocks, or columns, are forced";
+        force_previous set_force_previous: i64, "the key blocks before the own ones are forced; of MEANS";
+        full_last set_full_last: i64, "last row blocks that see all; of MEANS";
         first_keys set_first_keys: i64, "first keys that are seen beside the lists; of COLUMNS and LINES";
         last_keys set_last_keys: i64, "keys up to the row's own position that are seen beside them; the same";
         group_stride set_group_stride: i64, "antidiagonals of x_probe_forward; 0: 1; of BLOCKS";
         scale set_scale: f32, r"of attention's scores and the probe's, \> 0; 0: 1 / sqrt(d)";
         softcap set_softcap: f32, "of attention's scores; 0: none";
         cover set_cover: f32, "share of the mass, of the TOP_P rules";
+        threshold set_threshold: f32, r"share of the largest sum, \> 0, \<= 1; of MEANS";
         skip_margin set_skip_margin: f32, "in nats, as in x_sparse_forward; 0: none";
         kind set_kind: enum XProbedKind, "The fovea_x_probed_kind.";
-        reduce set_reduce: i32, "fovea_x_probe_reduce: over the heads of a list head";
-        rule set_rule: i32, "fovea_x_select_rule: TOP_K or a TOP_P rule";
+        reduce set_reduce: i32, "fovea_x_probe_reduce";
+        rule set_rule: enum XSelectRule, "The fovea_x_select_rule.";
         forced_count set_forced_count: bool, "1: forced entries count for the rule";
-        force_own set_force_own: bool, "1: key blocks of the row block's own positions are forced; of BLOCKS";
+        force_own set_force_own: bool, "1: key blocks of the row block's own positions are forced; of BLOCKS and MEANS";
         reversed set_reversed: bool, r"1: of group_stride \> 1, as in x_probe_forward";
-        causal set_causal: bool, "1: no key after a row's own position; LINES want it";
+        causal set_causal: bool, "1: no key after a row's own position; LINES and MEANS want it";
         block_rows set_block_rows: i32, "rows of a row block, 1 .. 128; 0: 64";
-        block_keys set_block_keys: i32, "keys of a key block, 1 .. 65536, of BLOCKS; 0: 64";
+        block_keys set_block_keys: i32, "keys of a key block, 1 .. 65536, of BLOCKS and MEANS; 0: 64";
+    }
+}
+
+op! {
+    /// ```text
+    /// Causal attention over the blocks of FlexPrefill.
+    ///
+    /// With B = block, a head of a sequence of Lk keys, and the last min(B, s) rows of q:
+    ///   1. c_j      sum of those rows' probabilities of key j; a_x that of the distance x behind the
+    ///               row.  C_J and A_X: sums over blocks of B keys, and of B distances from 0 on
+    ///   2. kind     p = softmax over key blocks of scale <mean of the rows, mean of the block's keys>.
+    ///               The head is block-sparse where the root of the Jensen-Shannon divergence of p and
+    ///               C / sum C, in nats, is below threshold
+    ///   3. budgets  n = K / B + 1, rounded down, K the fewest of c whose sum exceeds cover times all;
+    ///               the same of a.  Cut to min_budget and max_budget, in blocks, rounded up.
+    ///               Block-sparse heads have min_budget for both
+    ///   4. lines    key block 0 and the others with the largest C_J, n in all; distance 0 and the
+    ///               others with the largest A_X.  Row block I, where its last position is, sees
+    ///               blocks J <= I with J a chosen block or I - J a chosen distance, and its own blocks
+    ///   5. blocks   of a block-sparse head also: softmax over J <= I of scale <mean of the row block,
+    ///               mean of the block's keys>; of all row blocks' values together the largest, while
+    ///               their sum is at most cover times all
+    /// A sequence of at most max(2 B, min_budget) keys is dense.
+    ///
+    /// Row i is at position i + Lk - s, and sees no key after it.  Row block R holds rows [R B,
+    /// (R + 1) B).  Order, ties and sums of shares are select.h's.  A row that sees nothing has o = 0.
+    /// Counts stay on the device, and nothing is read back.
+    ///
+    /// Not here: packed sequences, query_len and cache_row; the last rows are the last of q.
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, two sums of each key and head, and the lists.
+    /// Source: FlexPrefill (2502.20766).
+    /// ```
+    XFlexForward(x_flex_forward: fovea_x_flex_forward_params, fovea_x_flex_forward, fovea_x_flex_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32: of the sum over what is seen";
+        key_len set_key_len: in, "`(r)` i32: keys in use";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each page of k and v; -1: absent";
+        index set_index: out, "`(b, h, n, keep)` i32: key blocks of each row block; those past `keep` are cut; without rows not written";
+        index_count set_index_count: out, "`(b, h, n)` i32: key blocks wanted, with index";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
+        min_budget set_min_budget: i64, "least keys on the chosen blocks, and on the distances";
+        max_budget set_max_budget: i64, r"most keys there, \>= min_budget; 0: no bound";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d)";
+        cover set_cover: f32, "share of the probabilities";
+        threshold set_threshold: f32, "of step 2; 0: no head is block-sparse";
+        block set_block: i32, "rows and keys of a block, 1 .. 128; 0: 128";
     }
 }
 
@@ -1427,6 +1502,50 @@ op! {
         scale set_scale: f32, "0: 1 / sqrt(d)";
         block_keys set_block_keys: i32, "0: 64";
         gate_plain set_gate_plain: bool, "1: gates multiply as they are";
+    }
+}
+
+op! {
+    /// ```text
+    /// InfLLM's attention of q over a cache; chunks of a prompt and decode, contiguous and paged.
+    ///
+    /// local_score gets, of each head and key, the sum over the rows of the local probabilities under
+    /// the softmax over all keys.  Every element of it is read and written.
+    ///
+    /// A row that sees nothing has o = 0 and lse = -inf.  Rows past query_len are neither read nor
+    /// written.  Of a sequence without rows, and without heads, no list is written.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    /// parts are attention_forward of window and remainder, x_pool_forward of q_far, x_select_block,
+    /// x_sparse_forward over the blocks, merge_forward.  For local_score x_probe_forward takes the
+    /// merged lse, and x_combine_forward adds; it also keeps rows past query_len.  Limits are theirs.
+    /// Workspace: theirs, three branches of o in f32, the sums, and the lists that no output holds.
+    /// Source: InfLLM (2402.04617).
+    /// ```
+    XInfllmForward(x_infllm_forward: fovea_x_infllm_forward_params, fovea_x_infllm_forward, fovea_x_infllm_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16: rotated by their positions";
+        q_far set_q_far: in, "`(b, s, h, d)` as q: the same queries, all rotated by the position `window`";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: not rotated";
+        k_window set_k_window: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q: the same keys, rotated by their positions; read in the window alone";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+        representative set_representative: in, "`(b, u, representative_heads, d)` f32 f16 bf16: of each block; heads divide h.  Those of init_keys do not count";
+        key_len set_key_len: in, "`(r)` i32: keys in use, the rows' own among them";
+        block_len set_block_len: in, "`(r)` i32: keys in blocks, 0 .. min(key_len, u block_keys)";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32: natural log of each row's sum";
+        local_score set_local_score: out, "`(b, h, t) or paged (b, h, keys)` f32: what local probabilities are added to";
+        query_len set_query_len: in, "`(r)` i32: rows in use";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each page of k, k_window and v; -1: absent";
+        index set_index: out, "`(b, keep)` i32: the blocks, those of init_keys among them, ascending, -1 past the count; those past `keep` are cut";
+        index_count set_index_count: out, "`(b)` i32: blocks wanted; with index";
+        window set_window: i64, "keys of the window, the row's own counted, 1 .. 2^31 - 1; 0: 4096";
+        init_keys set_init_keys: i64, "first keys that all rows see, a multiple of block_keys";
+        count set_count: i64, "blocks that are chosen beside those; 0: 16";
+        scale set_scale: f32, r"of all scores, \> 0; 0: 1 / sqrt(d)";
+        block_keys set_block_keys: i32, "keys of a block, 1 .. 65536; 0: 128";
     }
 }
 
@@ -1631,5 +1750,109 @@ op! {
         ef set_ef: i64, "width of the search, at least count; 0: all keys";
         scale set_scale: f32, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
         softcap set_softcap: f32, "of attention's scores; 0: none";
+    }
+}
+
+op! {
+    /// ```text
+    /// Puts keys into the tables: row n of code is the code of key old_len + n.
+    ///
+    /// Of a sequence whose old_len is 0 all buckets are emptied first, so that its tables need no
+    /// contents.  Else the tables hold keys below old_len and no other: keys leave by building anew.
+    /// Keys from t on are not put in.  How keys are parted into calls does not matter, nor the number
+    /// of threads: the tables are the same.
+    ///
+    /// Limits: t and buckets below 2^31.  Host alone.
+    /// Source: MagicPIG (2410.16179).
+    /// ```
+    XLshAppend(x_lsh_append: fovea_x_lsh_append_params, fovea_x_lsh_append, fovea_x_lsh_append_workspace)
+    new {
+        code set_code: in, "`(b, s, g, tables)` i32: of the keys that come";
+        bucket set_bucket: out, "`(b, g, tables, buckets)` i32";
+        link set_link: out, "`(b, g, tables, t)` i32: room for t keys";
+    }
+    may {
+        query_len set_query_len: in, "`(b)` i32: keys that come, 0 .. s; absent: s";
+        old_len set_old_len: in, "`(b)` i32: keys that the tables hold; absent: 0";
+    }
+}
+
+op! {
+    /// ```text
+    /// The keys that share the bucket of a query in at least min_match tables, for each row and head.
+    ///
+    /// Keys ascend.  index_count is exact; where it exceeds keep, the highest keys are cut.  Places
+    /// past the count are -1, and 0 in index_bias.  Rows past query_len are neither read nor written.
+    /// Rows see all keys below key_len: the tables' keys come before the rows.
+    ///
+    /// index_bias is what x_sparse_forward adds to a score, so that a key counts for those like it that
+    /// were not met.  With K = bits, L = tables, m = min_match:
+    ///   cos = <q, k> / (|q| |k|), cut to -1 .. 1; 0 where |q| |k| is 0 or cos is no number
+    ///   p = (1 - acos(cos) / pi)^K         that one table has both in a bucket
+    ///   u = P[Binomial(L, p) >= m]         that m tables or more have
+    ///   index_bias = -ln(u + 1e-4)
+    /// For m = 2, u = 1 - (1 - p)^(L-1) ((L - 1) p + 1).  p holds where codes are signs of products
+    /// with normal numbers, k and code alike of centred keys.
+    ///
+    /// Limits: t and buckets below 2^31.  Sums are in f64.  Host alone.
+    /// Source: MagicPIG (2410.16179).
+    /// ```
+    XSelectLsh(x_select_lsh: fovea_x_select_lsh_params, fovea_x_select_lsh, fovea_x_select_lsh_workspace)
+    new {
+        code_q set_code_q: in, "`(b, s, h, tables)` i32: of the queries; g divides h";
+        bucket set_bucket: in, "`(b, g, tables, buckets)` i32";
+        link set_link: in, "`(b, g, tables, t)` i32";
+    }
+    may {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16: of index_bias";
+        k set_k: in, "`(b, t, g, d)` f32 f16 bf16: centred keys, of index_bias";
+        query_len set_query_len: in, "`(b)` i32: rows in use, 0 .. s";
+        key_len set_key_len: in, "`(b)` i32: keys in use, 0 .. t; those from here on are passed over";
+        index set_index: out, "`(b, h, s, keep)` i32: keys by their number; one of index and index_count at least";
+        index_count set_index_count: out, "`(b, h, s)` i32: keys met";
+        index_bias set_index_bias: out, "`(b, h, s, keep)` f32: needs index, q and k";
+        min_match set_min_match: i64, "tables that must agree, 1 .. tables; 0: 2";
+        bits set_bits: i32, "of a code: buckets = 2^bits; 0: as buckets has it";
+    }
+}
+
+op! {
+    /// ```text
+    /// Attention over the keys that hashes find, as an estimate of attention over all: x_select_lsh
+    /// with index_bias, then x_sparse_forward, in one call on one workspace.
+    ///
+    ///   o_i = sum_j w_ij v_j / sum_j w_ij,  w_ij = exp(scale <q_i, k_j>) / (u_ij + 1e-4)
+    ///   lse_i = ln sum_j w_ij, over the keys j that x_select_lsh finds for row i; both sums estimate
+    ///           those over all keys, but for the 1e-4
+    ///
+    /// merge_forward joins o and lse with those of keys that are always seen: the first, the latest.
+    /// A row that meets no key has o = 0 and lse = -inf: a merge leaves it out.  Rows past query_len
+    /// are not written.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits: those of the parts; host alone.  Workspace: theirs, and the lists that no output holds.
+    /// Source: MagicPIG (2410.16179).
+    /// ```
+    XLshForward(x_lsh_forward: fovea_x_lsh_forward_params, fovea_x_lsh_forward, fovea_x_lsh_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(b, t, g, d)` as q: centred keys";
+        v set_v: in, "`(b, t, g, e)` as q";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+        code_q set_code_q: in, "`(b, s, h, tables)` i32: codes of q";
+        bucket set_bucket: in, "`(b, g, tables, buckets)` i32: as x_lsh_append writes it";
+        link set_link: in, "`(b, g, tables, t)` i32: the same";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32: natural log of each row's sum";
+        query_len set_query_len: in, "`(b)` i32: rows in use, 0 .. s";
+        key_len set_key_len: in, "`(b)` i32: keys in use, 0 .. t";
+        index set_index: out, "`(b, h, s, keep)` i32: the lists, as x_select_lsh writes them";
+        index_count set_index_count: out, "`(b, h, s)` i32: keys met; with index";
+        index_bias set_index_bias: out, "`(b, h, s, keep)` f32: needs index";
+        max_keys set_max_keys: i64, "places of a list without index; keys past them are cut; 0: t";
+        min_match set_min_match: i64, "tables that must agree, 1 .. tables; 0: 2";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d)";
+        bits set_bits: i32, "of a code: buckets = 2^bits; 0: as buckets has it";
     }
 }

@@ -49,12 +49,17 @@ names! {
         x_indexed_forward
         x_pooled_forward
         x_probed_forward
+        x_flex_forward
         x_nsa_forward
         x_nsa_backward
+        x_infllm_forward
         x_project_forward
         x_project_backward
         x_graph_append
         x_select_graph
         x_graph_forward
+        x_lsh_append
+        x_select_lsh
+        x_lsh_forward
     }
 }

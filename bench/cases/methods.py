@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Methods by name beside our own dense attention over the same q, k and v.  Their answers differ,
+so nothing is compared.  The rate counts the pairs, or the bytes of a decode, that dense attention
+reads: it is how fast dense attention would have to be.  Of windows it counts the seen pairs."""
+
+import dataclasses
+from collections.abc import Callable
+
+import fovea
+import torch
+
+from .base import Case, Own, pairs, size
+
+
+class Named(Own):
+    """A method's call."""
+
+    def __init__(self, name, ctx, *inputs, **fields):
+        recipe = fovea.recipe(name)
+        super().__init__(recipe.operation, ctx, *inputs, compared=0, **{**recipe.numbers, **fields})
+
+
+@dataclasses.dataclass(frozen=True)
+class Method(Case):
+    """`n` keys, and as many rows, or one row a sequence with `decode`."""
+
+    method: str
+    b: int
+    h: int
+    g: int
+    n: int
+    decode: bool = False
+    causal: bool = True
+    numbers: tuple = ()  # (field, value): instead of the method's
+    made: Callable | None = None  # what it is given: a function below
+    word: str = ""
+    d: int = 128
+    dtype: str = "bf16"
+    limit = 0  # the peer computes something else
+    peer = "fovea dense"
+
+    def words(self):
+        yield f"{self.method}_{'decode' if self.decode else 'prefill'}"
+        yield self.word
+        yield None if self.d == 128 else f"d{self.d}"
+        yield f"n{size(self.n)}_b{self.b}_h{self.h}"
+        yield f"g{self.g}" if self.g != self.h else None
+        yield self.unusual_dtype
+
+    @property
+    def op(self):
+        return fovea.recipe(self.method).operation
+
+    @property
+    def bytes(self):
+        rows = 1 if self.decode else self.n
+        return 2 * (self.n * self.g + rows * self.h) * self.b * self.d * self.itemsize
+
+    @property
+    def unit(self):
+        return "GB/s" if self.decode else "TFLOP/s"
+
+    @property
+    def scale(self):
+        return 1e-9 if self.decode else 1e-12
+
+    @property
+    def work(self):
+        if self.decode:
+            return self.bytes
+        seen = pairs(self.n, self.n, self.causal)
+        if self.method == "streamingllm":
+            recipe = fovea.recipe(self.method).numbers | dict(self.numbers)
+            window, sinks = recipe["window_left"], recipe["sink_keys"]
+            seen = sum(min(i + 1, window + sinks) for i in range(self.n))
+        return 4 * self.b * self.h * seen * self.d
+
+    def setup(self, ctx, device, seed):
+        normal = self.draw(device, seed)
+        q = normal(self.b, 1 if self.decode else self.n, self.h, self.d)
+        k, v = (normal(self.b, self.n, self.g, self.d) for _ in "kv")
+        fields = {}
+        if self.made:
+            q, k, v, fields = self.made(self, ctx, normal, q, k, v)
+        dense = Own("attention_forward", ctx, q, k, v, compared=0, causal=self.causal)
+        return Named(self.method, ctx, q, k, v, **{**fields, **dict(self.numbers)}), dense
+
+
+def own_index(case, ctx, normal, q, k, v):
+    """An index of its own: a head for each key head, on one key head."""
+    rows = q.shape[1]
+    index = normal(case.b, rows, case.g, case.d), normal(case.b, case.n, 1, case.d)
+    return q, k, v, {"index_q": index[0], "index_k": index[1], "lists": case.g}
+
+
+def lightning(case, ctx, normal, q, k, v):
+    """The lightning indexer: 64 heads on one key head, and their weights."""
+    rows = q.shape[1]
+    weight = normal(case.b, rows, 64, dtype=torch.float32)
+    fields = {"index_q": normal(case.b, rows, 64, 128), "index_k": normal(case.b, case.n, 1, 128)}
+    return q, k, v, {**fields, "weight": weight}
+
+
+def gates(case, ctx, normal, q, k, v):
+    """NSA's three gates."""
+    names = ("gate_compressed", "gate_selected", "gate_window")
+    return q, k, v, {name: normal(case.b, q.shape[1], case.h) for name in names}
+
+
+def kept_bounds(case, ctx, normal, q, k, v):
+    """The pages' bounds, kept from step to step: of all keys but the last."""
+    summary = torch.zeros(
+        case.b, -(-case.n // 16), case.g, 2 * case.d, dtype=k.dtype, device=k.device
+    )
+    fields = {
+        "summary": summary,
+        "old_len": torch.zeros(case.b, dtype=torch.int32, device=k.device),
+    }
+    Named(case.method, ctx, q, k, v, **fields)()
+    fields["old_len"] = torch.full_like(fields["old_len"], case.n - 1)
+    return q, k, v, fields
+
+
+def half_low(case, ctx, normal, q, k, v):
+    """Of the tiles of 64 keys every other one lies far below what rows have met."""
+    low = torch.arange(case.n, device=k.device) // 64 % 2 == 1
+    k = torch.where(low[None, :, None, None], k * 0.03, k * 2)
+    return q * 3, k.to(v.dtype), v, {}
+
+
+def host():
+    yield Method("quest", 1, 8, 8, 8192, decode=True, made=kept_bounds, dtype="f32")
+    yield Method("moba", 1, 8, 8, 2048, dtype="f32", numbers=(("block_keys", 128),))
+
+
+def cuda():
+    yield Method("quest", 8, 32, 32, 32768, decode=True, made=kept_bounds, word="scored")
+    yield Method("quest", 8, 32, 8, 32768, decode=True, made=kept_bounds, word="scored")
+    yield Method("quest", 1, 32, 8, 2048, decode=True, made=kept_bounds, word="scored")
+    for n in (16384, 65536):
+        yield Method("moba", 1, 16, 16, n, numbers=(("count", 8),))
+        yield Method("msa", 1, 64, 4, n, made=own_index)
+        yield Method("spargeattn", 1, 16, 16, n, numbers=(("causal", 1),))
+        yield Method("nsa", 1, 64, 4, n, made=gates)
+        yield from (Method(name, 1, 16, 16, n) for name in ("xattention", "minference"))
+    yield Method("msa", 8, 64, 4, 65536, decode=True, made=own_index)
+    yield Method("dsa", 1, 64, 4, 16384, made=lightning)
+    yield Method("streamingllm", 1, 16, 16, 131072, numbers=(("window_left", 4096),))
+    # A margin that nothing lies below, and one that half of the tiles do.
+    yield Method("blasst", 1, 16, 16, 32768, numbers=(("skip_margin", 1e30),), word="none")
+    yield Method("blasst", 1, 16, 16, 32768, made=half_low, word="half")
