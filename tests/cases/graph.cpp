@@ -24,7 +24,7 @@ std::vector<harness::Case> append_cases() {
                                           "t=97 old=0"};
   const std::vector<std::string> widths = {"d=1", "d=8", "d=24", "d=65"};
   const std::vector<std::string> degrees = {"kept=4 added=2 degree=6", "kept=1 added=1 degree=2",
-                                            "degree=40", "kept=3 added=9 degree=12 width=3",
+                                            "degree=23", "kept=3 added=9 degree=12 width=3",
                                             "kept=20 added=1 degree=21 width=400"};
   return Table("x_graph_append", appended)
       .contents(graph_contents)
@@ -50,10 +50,10 @@ std::vector<harness::Case> append_cases() {
               kLays,
               {"", "nan=1"}},
              2)
-      .each("edge", {"b=0 degree=40", "t=0 degree=40", "g=0 degree=40", "t=0 q degree=40",
-                     "s=0 q degree=40 t=12", "g=0 h=0 q degree=40", "g=2 h=0 q degree=40 t=12",
-                     "t=20 old=20 old_len degree=40", "t=20 old=90 old_len q h=2 g=2 degree=40"})
-      .each("large", {"t=700 d=16 g=1 h=2 s=120 q degree=40 b=1"})
+      .each("edge", {"b=0 degree=20", "t=0 degree=20", "g=0 degree=20", "t=0 q degree=20",
+                     "s=0 q degree=20 t=12", "g=0 h=0 q degree=20", "g=2 h=0 q degree=20 t=12",
+                     "t=20 old=20 old_len degree=20", "t=20 old=90 old_len q h=2 g=2 degree=20"})
+      .each("large", {"t=700 d=16 g=1 h=2 s=120 q degree=20 b=1"})
       .each("small",
             {"b=1 t=9 g=1 d=3 kept=2 added=1 degree=3 old=5 old_len",
              "b=1 t=9 g=1 h=2 s=4 q d=3 kept=2 added=1 degree=3 nearest=3"},

@@ -28,7 +28,7 @@ std::vector<harness::Case> recipe_cases() {
   std::vector<harness::Case> cases;
   add_cases(cases, of(100, 200).each(
                        "paper", {"q:bf16 b=1 s=2 t=900 h=4 g=2 d=64 e=64 degree=12 lse" + graph,
-                                 "q:f32 b=2 s=1 t=300 h=2 g=2 d=16 e=24 degree=40 key_len" + graph,
+                                 "q:f32 b=2 s=1 t=300 h=2 g=2 d=16 e=24 degree=20 key_len" + graph,
                                  "q:f16 b=1 s=1 t=70 h=2 g=1 d=16 e=16 degree=9 odd lse" + graph}));
   add_cases(cases,
             of(3, 4).each("small",

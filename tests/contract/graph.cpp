@@ -10,10 +10,10 @@ TEST(ContractGraph, Append) {
   const Params &plain = plain_call.params, &joining = joining_call.params;
   for (const char* field : {"nearest", "kept", "added", "width"})
     refuses(with(plain, field, -1), field);
-  says(with(plain, "kept", 1025), "x_graph_append: kept is 1025, wanted 1 .. 1024, or 0 for 32");
+  says(with(plain, "kept", 1025), "x_graph_append: kept is 1025, wanted 1 .. 1024, or 0 for 16");
   refuses(with(plain, "added", 1025), "added");
   says(with(plain, "kept", 0),
-       "x_graph_append: neighbour.shape[3] (degree) is 4, wanted at least 33: kept + added");
+       "x_graph_append: neighbour.shape[3] (degree) is 4, wanted at least 17: kept + added");
   says(with(joining, "nearest", 3), "x_graph_append: nearest is 3 without q, wanted 0");
   const Call all_call = valid(op, "all");
   Params all = all_call.params;

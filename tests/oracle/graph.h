@@ -124,20 +124,32 @@ class GraphHead {
     return out;
   }
 
-  std::vector<int64_t> prune(const RankedSet& ranked, int64_t x, int64_t most) const {
-    std::vector<int64_t> kept;
-    for (const auto& [negative, y] : ranked) {
-      if (static_cast<int64_t>(kept.size()) == most) break;
-      if (y == x || negative == HUGE_VAL) continue;
-      const double own = -negative;
-      if (std::none_of(kept.begin(), kept.end(), [&](int64_t z) { return score(z, y) > own; }))
-        kept.push_back(y);
+  // <j, j> - 2 <i, j>: how far j lies from i, less what is i's alone.
+  double far(int64_t i, int64_t j) const {
+    double own = 0, both = 0;
+    for (int64_t c = 0; c < call_.d; ++c) {
+      const auto at = static_cast<size_t>(c);
+      own += key(j)[at] * key(j)[at], both += key(i)[at] * key(j)[at];
     }
+    return own - 2 * both;
+  }
+  std::vector<int64_t> prune(const RankedSet& ranked, int64_t x, int64_t most) const {
+    std::vector<int64_t> kept, passed;
+    for (const auto& [negative, y] : ranked) {
+      if (y == x || negative == HUGE_VAL) continue;
+      const int64_t now = y;
+      const bool nearer = std::any_of(kept.begin(), kept.end(),
+                                      [&](int64_t z) { return far(now, z) < far(now, x); });
+      (nearer ? passed : kept).push_back(y);
+      if (static_cast<int64_t>(kept.size()) == most) return kept;
+    }
+    const auto left = std::min(passed.size(), static_cast<size_t>(most) - kept.size());
+    kept.insert(kept.end(), passed.begin(), passed.begin() + static_cast<int64_t>(left));
     return kept;
   }
 
   // y gets x.
-  void link(int64_t n, int64_t y, int64_t x, int64_t kept) {
+  void link(int64_t n, int64_t y, int64_t x, int64_t most) {
     std::vector<int64_t> now = list(y);
     if (std::find(now.begin(), now.end(), x) != now.end()) return;
     if (static_cast<int64_t>(now.size()) < call_.degree) {
@@ -149,7 +161,7 @@ class GraphHead {
     now.push_back(x);
     for (const int64_t z : now)
       if (z >= 0 && z < n) ranked.insert({-score(y, z), z});
-    set(y, prune(ranked, y, kept));
+    set(y, prune(ranked, y, most));
   }
 
  private:
@@ -167,9 +179,9 @@ class GraphAppendOracle : public GraphCall {
         out_count(p.neighbour_count, 0),
         out_entry(p.entry, 0),
         old_len_(load(p.old_len)),
-        nearest_(p.nearest ? p.nearest : 32),
-        kept_(p.kept ? p.kept : 32),
-        added_(p.added ? p.added : 8),
+        nearest_(p.nearest ? p.nearest : 100),
+        kept_(p.kept ? p.kept : 16),
+        added_(p.added ? p.added : 4),
         width_(p.width ? p.width : 2 * (kept_ + added_)) {
     for (int64_t batch = 0; batch < b; ++batch)
       for (int64_t head = 0; head < g; ++head) one(batch, head);
@@ -205,7 +217,7 @@ class GraphAppendOracle : public GraphCall {
     if (old == 0 && n > 0) graph.entry = 0;
     for (int64_t x = old; x < n; ++x) {
       graph.set(x, graph.prune(graph.search(graph.key(x), x, width_).beam, x, kept_));
-      for (const int64_t y : graph.list(x)) graph.link(x + 1, y, x, kept_);
+      for (const int64_t y : graph.list(x)) graph.link(x + 1, y, x, kept_ + added_);
     }
   }
 
@@ -247,8 +259,9 @@ class GraphAppendOracle : public GraphCall {
       found.push_back(graph.prune(graph.search(graph.key(x), n, width_).beam, x, added_));
     for (int64_t x = 0; x < n; ++x)
       for (const int64_t y : found[static_cast<size_t>(x)]) {
-        if (static_cast<int64_t>(graph.list(x).size()) < degree) graph.link(n, x, y, kept_);
-        graph.link(n, y, x, kept_);
+        if (static_cast<int64_t>(graph.list(x).size()) < degree)
+          graph.link(n, x, y, kept_ + added_);
+        graph.link(n, y, x, kept_ + added_);
       }
   }
 

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The graphs of experimental/graph.h: the same bits for any number of threads and for keys that
-// join in any number of calls; what the best keys of all are.
+// join in any number of calls; what the best keys of all are; how much of them a search finds, and
+// how few keys it scans.  FOVEA_GRAPH_KEYS asks for another number of keys.
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
 
 #include "harness/bound.h"
 #include "harness/random.h"
@@ -24,7 +28,7 @@ fovea_tensor of(Ints& x, std::initializer_list<int64_t> shape) {
 
 // One sequence and one key head.
 struct Graph {
-  int64_t t, degree = 40;
+  int64_t t, degree = 20;
   Ints neighbour = Ints(static_cast<size_t>(t * degree), -1);
   Ints count = Ints(static_cast<size_t>(t), 0), entry = Ints(1, -1);
   bool operator==(const Graph& x) const {
@@ -129,6 +133,58 @@ TEST(x_select_graph, of_all_keys_is_x_select_token) {
   ASSERT_EQ(fovea_x_select_token(host.ctx, &token), FOVEA_OK) << fovea_last_error();
   EXPECT_EQ(list, other);
   EXPECT_EQ(count, other_count);
+}
+
+// The lists of 100 keys for `s` queries, of a graph or of all keys.
+struct Found {
+  Ints index, count, scanned;
+};
+Found find(Host& host, Floats& q, Floats& k, int64_t s, int64_t d, Graph* graph, int64_t t) {
+  const auto rows = static_cast<size_t>(s);
+  Found f{Ints(rows * 100), Ints(rows), Ints(rows)};
+  fovea_x_select_graph_params p = {};
+  p.struct_size = sizeof p;
+  p.q = of(q, {1, s, 1, d}), p.k = of(k, {1, t, 1, d}), p.count = 100;
+  p.index = of(f.index, {1, 1, s, 100}), p.index_count = of(f.count, {1, 1, s});
+  p.scanned = of(f.scanned, {1, 1, s});
+  if (graph) {
+    const auto a = append_params(*graph, k, d);
+    p.neighbour = a.neighbour, p.neighbour_count = a.neighbour_count, p.entry = a.entry;
+    p.ef = 200;
+  }
+  EXPECT_EQ(fovea_x_select_graph(host.ctx, &p), FOVEA_OK) << fovea_last_error();
+  return f;
+}
+
+// Keys of which a graph is built by queries, and those that join it later, a twentieth.
+TEST(x_select_graph, finds_most_of_the_best_keys_in_few) {
+  const char* asked = std::getenv("FOVEA_GRAPH_KEYS");
+  const int64_t t = asked ? std::atoll(asked) : 49152, d = 64, s = 50, train = 8 * t / 100;
+  Data data(d, 8, 5);
+  Floats k = data.keys(t), q = data.queries(train), test = data.queries(s);
+  Host host;
+  Graph graph{t};
+  auto p = append_params(graph, k, d);
+  Ints len = {static_cast<int32_t>(t - t / 20)}, old = {0};
+  p.key_len = of(len, {1}), p.q = of(q, {1, train, 1, d});
+  ASSERT_EQ(fovea_x_graph_append(host.ctx, &p), FOVEA_OK) << fovea_last_error();
+  old = len, len = {static_cast<int32_t>(t)}, p.old_len = of(old, {1});
+  ASSERT_EQ(fovea_x_graph_append(host.ctx, &p), FOVEA_OK) << fovea_last_error();
+  const Found best = find(host, test, k, s, d, nullptr, t);
+  const Found found = find(host, test, k, s, d, &graph, t);
+  int64_t shared = 0, scanned = 0;
+  for (int64_t i = 0; i < s; ++i) {
+    const auto *x = best.index.data() + i * 100, *y = found.index.data() + i * 100;
+    Ints both;
+    std::set_intersection(x, x + 100, y, y + 100, std::back_inserter(both));
+    shared += static_cast<int64_t>(both.size()), scanned += found.scanned[static_cast<size_t>(i)];
+  }
+  const double recall = static_cast<double>(shared) / static_cast<double>(100 * s);
+  const double part = static_cast<double>(scanned) / static_cast<double>(s * t);
+  RecordProperty("recall", std::to_string(recall));
+  RecordProperty("scanned", std::to_string(part));
+  EXPECT_GE(recall, 0.95);
+  EXPECT_LE(part, 0.03);
 }
 
 }  // namespace

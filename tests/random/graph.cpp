@@ -30,7 +30,7 @@ void extents(Draw& d) {
   if (!appends(d)) return;
   const int64_t kept = d.one_of({0, 1, 2, 5, 20}), added = d.one_of({0, 1, 2, 9});
   d.set<int64_t>("kept", kept), d.set<int64_t>("added", added);
-  d.x("degree") = (kept ? kept : 32) + (added ? added : 8);
+  d.x("degree") = (kept ? kept : 16) + (added ? added : 4);
 }
 
 void scalars(Draw& d) {

@@ -17,8 +17,9 @@
  *  Search of width w for q: the entry is scanned.  Then of the best w scanned the first that is
  *  not expanded yet is expanded, until all are.  Expanding a key scans those of its neighbours that
  *  no step has scanned.  The result is the best w.
- *  Pruning of candidates for key x to m: they are taken in the order of <x, y>, at most m of them.
- *  x itself and scores of -inf are left out, and y where a z taken before has <z, y> > <x, y>.
+ *  Pruning of candidates for key x to m: they are taken in the order of <x, y>, without x itself
+ *  and scores of -inf.  y is passed over where a z taken before lies nearer to it than x does:
+ *  <z, z> - 2 <y, z> < <x, x> - 2 <x, y>.  With fewer than m taken, the first passed over fill up.
  *
  *  Extents of its own:
  *    degree = 4: slots for the neighbours of a key */
@@ -44,7 +45,7 @@ extern "C" {
  *
  *  Otherwise keys join one by one: a search of `width` over the earlier keys, pruned to `kept`;
  *  then each of those found gets x.  The first key is the entry.
- *  Where y gets x and has no slot left, its neighbours and x are pruned to `kept`.
+ *  Where y gets x and has no slot left, its neighbours and x are pruned to kept + added.
  *
  *  Results are those of this sequential algorithm for any number of threads.  Lists of keys from
  *  key_len on are not written.  A sequence without keys has entry -1.
@@ -64,9 +65,9 @@ typedef struct fovea_x_graph_append_params {
   fovea_tensor neighbour;       /**< [inout] (b, g, t, degree) i32: degree is at least kept + added */
   fovea_tensor neighbour_count; /**< [inout] (b, g, t) i32 */
   fovea_tensor entry;           /**< [inout] (b, g) i32 */
-  int64_t nearest;              /**< best keys of a training query; needs q; 0: 32 */
-  int64_t kept;                 /**< neighbours that pruning leaves, at most 1024; 0: 32 */
-  int64_t added;                /**< further slots, at most 1024; 0: 8 */
+  int64_t nearest;              /**< best keys of a training query; needs q; 0: 100 */
+  int64_t kept;                 /**< neighbours that pruning leaves, at most 1024; 0: 16 */
+  int64_t added;                /**< further slots, at most 1024; 0: 4 */
   int64_t width;                /**< width of searches; 0: 2 (kept + added) */
 } fovea_x_graph_append_params;
 

@@ -21,7 +21,7 @@ void read_training(GraphAppend& a, const fovea_x_graph_append_params& p) {
   check_needs(kOp, p.query_len, "query_len", p.q, "q");
   if (p.nearest && !p.q.data)
     refuse("%s: nearest is %lld without q, wanted 0", kOp, lld(p.nearest));
-  a.nearest = number("nearest", p.nearest, 32, INT64_MAX);
+  a.nearest = number("nearest", p.nearest, 100, INT64_MAX);
   if (!p.q.data) return;
   a.rows = {view_of<4>(p.q), int_vector(p.query_len), p.q.dtype, p.q.shape[1], p.q.shape[2]};
   const GraphKeys& keys = a.keys;
@@ -56,8 +56,8 @@ Plan plan(const Context& ctx, const fovea_x_graph_append_params& p) {
   GraphAppend a{};
   a.keys = read_graph_keys(kOp, p.k, p.key_len);
   a.old_len = int_vector(p.old_len);
-  a.kept = number("kept", p.kept, 32, kNeighboursMost);
-  a.added = number("added", p.added, 8, kNeighboursMost);
+  a.kept = number("kept", p.kept, 16, kNeighboursMost);
+  a.added = number("added", p.added, 4, kNeighboursMost);
   a.graphs = {view_of<4>(p.neighbour), view_of<3>(p.neighbour_count), view_of<2>(p.entry),
               p.neighbour.shape[3]};
   if (a.graphs.degree < a.kept + a.added)

@@ -91,7 +91,7 @@ class Head {
       search.run(graph_, x, beam);
       write(search, x, beam.data(), beam.size());
       const int64_t count = graph_.count(x);
-      for (int64_t n = 0; n < count; ++n) search.link(graph_, x + 1, graph_.slot(x, n), x, a_.kept);
+      for (int64_t n = 0; n < count; ++n) link(search, x + 1, graph_.slot(x, n), x);
     }
   }
 
@@ -218,13 +218,16 @@ class Head {
                  [&](int64_t y) { found_[x * a_.added + count++] = static_cast<int32_t>(y); });
     found_count_[x] = count;
   }
+  void link(Search& search, int64_t keys, int64_t y, int64_t x) const {
+    search.link(graph_, keys, y, x, a_.kept + a_.added);
+  }
   void link() const {
     Search search = search_of(0);
     for (int64_t x = 0; x < keys_; ++x)
       for (int32_t n = 0; n < found_count_[x]; ++n) {
         const int32_t y = found_[x * a_.added + n];
-        if (graph_.count(x) < a_.graphs.degree) search.link(graph_, keys_, x, y, a_.kept);
-        search.link(graph_, keys_, y, x, a_.kept);
+        if (graph_.count(x) < a_.graphs.degree) link(search, keys_, x, y);
+        link(search, keys_, y, x);
       }
   }
 
@@ -274,7 +277,7 @@ extern const Kernel<GraphAppend> x_graph_append_host = {
       if (a.keys.b && t && a.keys.g) {
         const bool trains = a.rows.q && a.rows.s && a.rows.h;
         const int64_t ranks = std::max({trains ? t : 0, a.width, a.graphs.degree + 1});
-        p.search = SearchRoom(a.keys, ranks, std::max(a.kept, a.added), worker);
+        p.search = SearchRoom(a.keys, ranks, a.kept + a.added, worker);
         if (trains) {
           const int64_t queries = a.rows.s * (a.rows.h / a.keys.g);
           TrainRoom& train = p.train;

@@ -3,14 +3,14 @@
 
 namespace fovea {
 
-SearchRoom::SearchRoom(const GraphKeys& keys, int64_t ranks, int64_t kept, Layout& worker) {
+SearchRoom::SearchRoom(const GraphKeys& keys, int64_t ranks, int64_t most, Layout& worker) {
   const int64_t width = host::simd().width;
   k = worker.add<float>(host::kKeys, keys.d), q = worker.add<float>(keys.d, width);
   x = worker.add<float>(host::kKeys, width), row = worker.add<float>(keys.d);
-  column = worker.add<float>(keys.d, host::padded(kept));
-  product = worker.add<float>(host::padded(kept));
+  column = worker.add<float>(keys.d, host::padded(most));
+  product = worker.add<float>(host::padded(most)), norm = worker.add<float>(most);
   seen = worker.add<uint64_t>((keys.t + 63) / 64), rank = worker.add<uint64_t>(ranks);
-  key = worker.add<int32_t>(host::kKeys);
+  key = worker.add<int32_t>(host::kKeys), passed = worker.add<int32_t>(most);
 }
 
 Search::Search(const SearchRoom& room, void* base, const HeadKeys& keys)
@@ -23,10 +23,12 @@ Search::Search(const SearchRoom& room, void* base, const HeadKeys& keys)
       x_(room.x.at(base)),
       column_(room.column.at(base)),
       product_(room.product.at(base)),
+      norm_(room.norm.at(base)),
       row_(room.row.at(base)),
       seen_(room.seen.at(base)),
       ranks_(room.rank.at(base)),
-      key_(room.key.at(base)) {
+      key_(room.key.at(base)),
+      passed_(room.passed.at(base)) {
   std::fill_n(q_, d_ * width_, 0.0f);
   // Lanes past those kept are multiplied, but not read.
   std::fill_n(column_, room.column.count, 0.0f);
@@ -41,12 +43,19 @@ void Search::products(const int32_t* key, int64_t count) {
   host::simd().chains({count, width_, d_, k_, d_, q_, width_, x_, width_, nullptr, false, false});
 }
 
-bool Search::occluded(int64_t y, uint32_t pick, int64_t kept) {
-  keys_.load(y, k_);
-  if (!kept) return false;
-  host::simd().chains({1, host::padded(kept), d_, k_, d_, column_, lanes_, product_, lanes_,
+float Search::norm(int64_t kept) {
+  for (int64_t c = 0; c < d_; ++c) column_[c * lanes_ + kept] = k_[c];
+  host::simd().chains({1, host::padded(kept + 1), d_, k_, d_, column_, lanes_, product_, lanes_,
                        nullptr, false, false});
-  return std::any_of(product_, product_ + kept, [&](float z) { return pick_key(z) > pick; });
+  return product_[kept];
+}
+
+bool Search::occluded(int64_t y, float far, int64_t kept) {
+  keys_.load(y, k_);
+  norm_[kept] = norm(kept);
+  for (int64_t n = 0; n < kept; ++n)
+    if (norm_[n] - 2 * product_[n] < far) return true;
+  return false;
 }
 
 int64_t Search::run(const HeadGraph& graph, int64_t keys, Beam& beam) {
@@ -73,7 +82,7 @@ int64_t Search::run(const HeadGraph& graph, int64_t keys, Beam& beam) {
   return scanned;
 }
 
-void Search::link(const HeadGraph& graph, int64_t keys, int64_t y, int64_t x, int64_t kept) {
+void Search::link(const HeadGraph& graph, int64_t keys, int64_t y, int64_t x, int64_t most) {
   const int64_t count = graph.count(y), degree = graph.of->degree;
   for (int64_t n = 0; n < count; ++n)
     if (graph.slot(y, n) == x) return;
@@ -93,7 +102,7 @@ void Search::link(const HeadGraph& graph, int64_t keys, int64_t y, int64_t x, in
     listed = 0;
   }
   int64_t left = 0;
-  prune(beam.data(), beam.size(), y, kept,
+  prune(beam.data(), beam.size(), y, most,
         [&](int64_t z) { graph.slot(y, left++) = static_cast<int32_t>(z); });
   graph.set_count(y, left);
   for (int64_t n = left; n < degree; ++n) graph.slot(y, n) = -1;

@@ -80,9 +80,9 @@ struct HeadGraph {
 };
 
 struct SearchRoom {
-  Slot<float> k, q, x, column, product, row;
+  Slot<float> k, q, x, column, product, norm, row;
   Slot<uint64_t> seen, rank;
-  Slot<int32_t> key;
+  Slot<int32_t> key, passed;
 
   SearchRoom() = default;
   // ranks: of a beam or of candidates at most; kept: of pruning at most.
@@ -122,33 +122,42 @@ class Search {
   // Fills the beam for the query, over keys below `keys`; returns how many were scanned.
   int64_t run(const HeadGraph& graph, int64_t keys, Beam& beam);
 
-  // take(key), in order, for those of ascending ranks that pruning to `most` leaves; key x itself
-  // is left out.
+  // take(key) for those of ascending ranks that pruning for key x to `most` leaves.
   template <class Take>
   void prune(const uint64_t* rank, int64_t count, int64_t x, int64_t most, Take take) {
-    int64_t kept = 0, last = -1;
+    keys_.load(x, k_);
+    const float own = norm(0);
+    int64_t kept = 0, passed = 0, last = -1;
     for (int64_t i = 0; i < count && kept < most; ++i) {
       const int64_t y = key_of(rank[i]);
       if (pick_key_of(rank[i]) <= kPickNone) break;
-      if (y == x || y == last || occluded(y, pick_key_of(rank[i]), kept)) continue;
-      for (int64_t c = 0; c < d_; ++c) column_[c * lanes_ + kept] = k_[c];
-      last = y, ++kept, take(y);
+      if (y == x || y == last) continue;
+      last = y;
+      if (!occluded(y, own - 2 * pick_value(pick_key_of(rank[i])), kept))
+        ++kept, take(y);
+      else if (passed < most)
+        passed_[passed++] = static_cast<int32_t>(y);
     }
+    for (int64_t n = 0; n < passed && kept < most; ++n, ++kept) take(passed_[n]);
   }
 
-  // y gets x, as far as pruning to `kept` leaves it.
-  void link(const HeadGraph& graph, int64_t keys, int64_t y, int64_t x, int64_t kept);
+  // y gets x; where it has no slot left, as far as pruning to `most` leaves it.
+  void link(const HeadGraph& graph, int64_t keys, int64_t y, int64_t x, int64_t most);
 
  private:
   void products(const int32_t* key, int64_t count);
-  // Whether one of those kept has a larger product with y, which is loaded.
-  bool occluded(int64_t y, uint32_t pick, int64_t kept);
+  // The square norm of the loaded key, which becomes column `kept`; products with the columns
+  // before are there too.
+  float norm(int64_t kept);
+  // Whether y lies nearer to one of those kept than to x, `far` less y's square norm from it.  If
+  // not, y is the next of them.
+  bool occluded(int64_t y, float far, int64_t kept);
 
   HeadKeys keys_;
   const int64_t d_, width_, lanes_;
-  float *k_, *q_, *x_, *column_, *product_, *row_;
+  float *k_, *q_, *x_, *column_, *product_, *norm_, *row_;
   uint64_t *seen_, *ranks_;
-  int32_t* key_;
+  int32_t *key_, *passed_;
 };
 
 }  // namespace fovea
