@@ -17,6 +17,7 @@
 #include "fovea/experimental/multi_token.h"
 #include "fovea/experimental/sparse.h"
 #include "fovea/experimental/select.h"
+#include "fovea/experimental/evict.h"
 #include "fovea/experimental/indexed.h"
 #include "fovea/experimental/pooled.h"
 #include "fovea/experimental/probed.h"

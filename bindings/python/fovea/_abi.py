@@ -1200,6 +1200,25 @@ class XSelectHeadsParams(C.Structure):
     ]
 
 
+class XEvictForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("k_kept", Tensor),
+        ("v_kept", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("window", C.c_int64),
+        ("width", C.c_int64),
+        ("scale", C.c_float),
+        ("reserved", C.c_int32),
+    ]
+
+
 class XIndexedForwardParams(C.Structure):
     _fields_ = [
         ("struct_size", C.c_size_t),
@@ -1288,6 +1307,7 @@ class XPooledForwardParams(C.Structure):
         ("force_first", C.c_int64),
         ("force_previous", C.c_int64),
         ("force_last", C.c_int64),
+        ("subset", C.c_int64),
         ("scale", C.c_float),
         ("softcap", C.c_float),
         ("select_scale", C.c_float),
@@ -1904,8 +1924,9 @@ SIZES = {
     XSelectTokenParams: 1872,
     XSelectLineParams: 1392,
     XSelectHeadsParams: 696,
+    XEvictForwardParams: 896,
     XIndexedForwardParams: 2544,
-    XPooledForwardParams: 2456,
+    XPooledForwardParams: 2464,
     XProbedForwardParams: 1992,
     XFlexForwardParams: 912,
     XNsaForwardParams: 2280,
@@ -2058,6 +2079,9 @@ FUNCTIONS = {
     "fovea_x_select_heads_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectHeadsParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_select_heads": (C.c_int, [C.c_void_p, C.POINTER(XSelectHeadsParams)]),
+    "fovea_x_evict_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XEvictForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_evict_forward": (C.c_int, [C.c_void_p, C.POINTER(XEvictForwardParams)]),
     "fovea_x_indexed_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XIndexedForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_indexed_forward": (C.c_int, [C.c_void_p, C.POINTER(XIndexedForwardParams)]),

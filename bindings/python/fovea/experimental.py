@@ -15,24 +15,25 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_multi_token_forward, _x_multi_token_backward, _x_group_norm_forward,
                  _x_group_norm_backward, _x_sparse_forward, _x_sparse_backward, _x_select_block,
                  _x_pool_forward, _x_pool_backward, _x_probe_forward, _x_combine_forward,
-                 _x_combine_backward, _x_compare_forward, _x_cache_step, _x_select_token,
-                 _x_select_line, _x_select_heads, _x_indexed_forward, _x_pooled_forward,
-                 _x_probed_forward, _x_flex_forward, _x_nsa_forward, _x_nsa_backward,
-                 _x_infllm_forward, _x_project_forward, _x_project_backward, _x_graph_append,
-                 _x_select_graph, _x_graph_forward, _x_lsh_append, _x_select_lsh, _x_lsh_forward)
+                 _x_combine_backward, _x_compare_forward, _x_cache_step, _x_evict_forward,
+                 _x_select_token, _x_select_line, _x_select_heads, _x_indexed_forward,
+                 _x_pooled_forward, _x_probed_forward, _x_flex_forward, _x_nsa_forward,
+                 _x_nsa_backward, _x_infllm_forward, _x_project_forward, _x_project_backward,
+                 _x_graph_append, _x_select_graph, _x_graph_forward, _x_lsh_append, _x_select_lsh,
+                 _x_lsh_forward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
-           "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "indexed_forward", "pooled_forward", "probed_forward", "flex_forward", "nsa_forward",
-           "nsa_backward", "infllm_forward", "project_forward", "project_backward", "graph_append",
-           "select_graph", "graph_forward", "lsh_append", "select_lsh", "lsh_forward", "CacheRule",
-           "CompareMeasure", "Gate", "Pool", "ProbeReduce", "ProbedKind", "ProjectAct",
-           "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope",
-           "SelectScore"]
+           "compare_forward", "cache_step", "evict_forward", "select_token", "select_line",
+           "select_heads", "indexed_forward", "pooled_forward", "probed_forward", "flex_forward",
+           "nsa_forward", "nsa_backward", "infllm_forward", "project_forward", "project_backward",
+           "graph_append", "select_graph", "graph_forward", "lsh_append", "select_lsh",
+           "lsh_forward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
+           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
+           "SelectRule", "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -2469,6 +2470,88 @@ def cache_step(ctx_or_k=None, /, k=None, v=None, position=None, count=None, *, c
     return call.run()
 
 
+def evict_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, k_kept=None, v_kept=None,
+                  index=None, index_count=None, query_len=None, key_len=None, keep=None, window=0,
+                  width=0, scale=0.0):
+    """The keys of each key head that a prompt's last rows attend to, and the prompt's last keys.
+
+    With P the causal softmax of the rows of q, which are the last of the sequence:
+      1. sum_j   = the sum of P_ij over the rows i and over the query heads of the key head
+      2. score_j = the largest of sum_(j - width / 2) .. sum_(j + width / 2), of those before the
+                   last `window` keys
+      3. the last `window` keys stay, and of the others those of the highest score, keep in all
+    Order and ties are x_select_block's: of equal scores the lower key; NaN is never taken.
+    Keys stay in their order, without gaps.  k and v are stored as given: keys keep the positions
+    that they were rotated with.  Slots past a head's count are not written.
+
+    A sequence of fewer than keep keys keeps all of them.  Errors name this operation, then the part
+    that refuses, with that part's names of fields.
+
+    Limits: d is 1 .. 576.  Workspace: that of x_probe_forward and x_select_block, and 8 b g t
+    bytes.
+    Sources: SnapKV (2404.14469), with the sum over a group and the wider maximum of RocketKV
+    (2502.14051).
+
+    Example
+      k_kept, v_kept = fovea.experimental.evict_forward(q, k, v)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16: the last rows of each sequence; 32 in RocketKV
+      k: (b, t, g, d) as q: g divides h
+      v: (b, t, g, e) as q
+
+    Outputs, new unless passed
+      k_kept: (b, keep, g, d) as k
+      v_kept: (b, keep, g, e) as k
+
+    Outputs on request, by True or an array
+      index: (b, g, keep) i32: the keys that stay, ascending; -1 past the count
+      index_count: (b, g) i32: how many
+
+    Optional inputs
+      query_len: (b) i32: rows in use
+      key_len: (b) i32: keys in use
+
+    keep: extents of new outputs that no input tells.
+
+    Numbers
+      window: last keys that stay, at most keep; 0: s, as far as keep goes
+      width: keys of a maximum, odd; 0: 63, 1: none
+      scale: > 0; 0: 1 / sqrt(d)
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_evict_forward)
+    else:
+        call, inputs = _x_evict_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    if query_len is not None:
+        call.put("query_len", 296, query_len)
+    if key_len is not None:
+        call.put("key_len", 392, key_len)
+    k_kept = call.out("k_kept", 488, k_kept, lambda: (v_q[2][0], call.size("keep", keep), v_k[2][2],
+        v_q[2][3]), v_k[1])
+    v_kept = call.out("v_kept", 584, v_kept, lambda: (v_q[2][0], call.size("keep", keep), v_k[2][2],
+        v_v[2][3]), v_k[1])
+    if index is not None:
+        index = None if index is False else call.out("index", 680, index, lambda: (v_q[2][0],
+            v_k[2][2], call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 776, index_count,
+            (v_q[2][0], v_k[2][2]), 8)
+    if window:
+        call.scalar("q", 872, window, "window")
+    if width:
+        call.scalar("q", 880, width, "width")
+    if scale:
+        call.scalar("f", 888, scale, "scale")
+    return call.run(k_kept, v_kept, index, index_count)
+
+
 def select_token(ctx=None, *, index=None, index_count=None, kept_score=None, kept_mass=None, q=None,
                  k=None, k_scale=None, code_q=None, code=None, weight=None, query_start=None,
                  key_start=None, query_len=None, key_len=None, page_table=None, cache_row=None,
@@ -3065,7 +3148,7 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
                    sink_logit=None, k_scale=None, v_scale=None, query_start=None, key_start=None,
                    query_len=None, key_len=None, old_len=None, page_table=None, cache_row=None,
                    x=None, n=None, keep=None, query_max=0, key_max=0, lists=0, count=0, min_keep=0,
-                   min_extra=0, force_first=0, force_previous=0, force_last=0, scale=0.0,
+                   min_extra=0, force_first=0, force_previous=0, force_last=0, subset=0, scale=0.0,
                    softcap=0.0, select_scale=0.0, ratio=0.0, cover=0.0, threshold=0.0,
                    skip_margin=0.0, measure=0, normalise=0, reduce=0, rule=0, scope=0,
                    forced_count=0, force_own=0, causal=0, block_rows=0, block_keys=0):
@@ -3077,6 +3160,13 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
       summary, old_len: only blocks that hold a key from old_len on; the others are read
       column: nothing is made; for BOX column_low too
     Rows summarise row blocks: row, else the mean of their queries, with block_rows 1 the queries.
+
+    With subset, BOX reads the columns R of a key head with the largest sum of |q_c| over its query
+    heads, of equals the first.  One sign serves them all: where the sum of their q_c is > 0 the
+    bound is the largest, else the smallest of the block.  A query's score is
+    select_scale sum_(c in R) q_c bound_c / sqrt(|q_R|_1 / |q|_1), 0 where |q_R|_1 is.
+    select_scale 0 is then 1 / sqrt(d).  Keys are finite.  A softmax counts each block once, the
+    last one too, where the paper's code counts its keys.
 
     Selection is x_select_block's and the lists are its.  Row block R holds the rows [R block_rows,
     (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1) block_keys).
@@ -3092,7 +3182,7 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
     Limits are those of the parts.  Workspace: theirs, the summaries, and the lists that no output
     holds.
     Sources: Quest (2406.10774), MoBA (2502.13189), SeerAttention (2410.13276), SpargeAttention
-    (2502.18137), VMoBA (2506.23858), DraftAttention (2505.14708).
+    (2502.18137), VMoBA (2506.23858), DraftAttention (2505.14708), RocketKV (2502.14051).
 
     Example
       o = fovea.experimental.pooled_forward(q, k, v)
@@ -3148,6 +3238,8 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
       force_first: the first key blocks are forced
       force_previous: those before the own blocks
       force_last: the last key blocks of the sequence
+      subset: columns of BOX, 1 .. d, with d at most 288; 0: all, each query by its own signs.  Not
+          with row, column or block_rows > 1
       scale: of attention's scores, > 0; 0: 1 / sqrt(d)
       softcap: of attention's scores; 0: none
       select_scale: of the summaries' scores, > 0; 0: 1 / sqrt(their width)
@@ -3240,40 +3332,42 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
         call.scalar("q", 2368, force_previous, "force_previous")
     if force_last:
         call.scalar("q", 2376, force_last, "force_last")
+    if subset:
+        call.scalar("q", 2384, subset, "subset")
     if scale:
-        call.scalar("f", 2384, scale, "scale")
+        call.scalar("f", 2392, scale, "scale")
     if softcap:
-        call.scalar("f", 2388, softcap, "softcap")
+        call.scalar("f", 2396, softcap, "softcap")
     if select_scale:
-        call.scalar("f", 2392, select_scale, "select_scale")
+        call.scalar("f", 2400, select_scale, "select_scale")
     if ratio:
-        call.scalar("f", 2396, ratio, "ratio")
+        call.scalar("f", 2404, ratio, "ratio")
     if cover:
-        call.scalar("f", 2400, cover, "cover")
+        call.scalar("f", 2408, cover, "cover")
     if threshold:
-        call.scalar("f", 2404, threshold, "threshold")
+        call.scalar("f", 2412, threshold, "threshold")
     if skip_margin:
-        call.scalar("f", 2408, skip_margin, "skip_margin")
+        call.scalar("f", 2416, skip_margin, "skip_margin")
     if measure:
-        call.enum(2412, measure, "measure", SelectMeasure)
+        call.enum(2420, measure, "measure", SelectMeasure)
     if normalise:
-        call.enum(2416, normalise, "normalise", SelectNormalise)
+        call.enum(2424, normalise, "normalise", SelectNormalise)
     if reduce:
-        call.enum(2420, reduce, "reduce", SelectReduce)
+        call.enum(2428, reduce, "reduce", SelectReduce)
     if rule:
-        call.enum(2424, rule, "rule", SelectRule)
+        call.enum(2432, rule, "rule", SelectRule)
     if scope:
-        call.enum(2428, scope, "scope", SelectScope)
+        call.enum(2436, scope, "scope", SelectScope)
     if forced_count:
-        call.scalar("i", 2432, forced_count, "forced_count")
+        call.scalar("i", 2440, forced_count, "forced_count")
     if force_own:
-        call.scalar("i", 2436, force_own, "force_own")
+        call.scalar("i", 2444, force_own, "force_own")
     if causal:
-        call.scalar("i", 2440, causal, "causal")
+        call.scalar("i", 2448, causal, "causal")
     if block_rows:
-        call.scalar("i", 2444, block_rows, "block_rows")
+        call.scalar("i", 2452, block_rows, "block_rows")
     if block_keys:
-        call.scalar("i", 2448, block_keys, "block_keys")
+        call.scalar("i", 2456, block_keys, "block_keys")
     return call.run(o, lse, index, index_count)
 
 
@@ -4252,7 +4346,7 @@ def graph_append(ctx_or_k=None, /, k=None, neighbour=None, neighbour_count=None,
 
     Otherwise keys join one by one: a search of `width` over the earlier keys, pruned to `kept`;
     then each of those found gets x.  The first key is the entry.
-    Where y gets x and has no slot left, its neighbours and x are pruned to `kept`.
+    Where y gets x and has no slot left, its neighbours and x are pruned to kept + added.
 
     Results are those of this sequential algorithm for any number of threads.  Lists of keys from
     key_len on are not written.  A sequence without keys has entry -1.
@@ -4280,9 +4374,9 @@ def graph_append(ctx_or_k=None, /, k=None, neighbour=None, neighbour_count=None,
       old_len: (b) i32: keys that the graph has; absent: 0
 
     Numbers
-      nearest: best keys of a training query; needs q; 0: 32
-      kept: neighbours that pruning leaves, at most 1024; 0: 32
-      added: further slots, at most 1024; 0: 8
+      nearest: best keys of a training query; needs q; 0: 100
+      kept: neighbours that pruning leaves, at most 1024; 0: 16
+      added: further slots, at most 1024; 0: 4
       width: width of searches; 0: 2 (kept + added)
     """
     if ctx_or_k.__class__ is Context and ctx is None:

@@ -5,6 +5,7 @@
 #define FOVEA_EXPERIMENTAL_FOVEA_HPP
 
 #include "../fovea.hpp"
+#include "evict.h"
 #include "flex.h"
 #include "graph.h"
 #include "indexed.h"
@@ -44,6 +45,7 @@
   X(x_combine_backward) \
   X(x_compare_forward) \
   X(x_cache_step) \
+  X(x_evict_forward) \
   X(x_select_token) \
   X(x_select_line) \
   X(x_select_heads) \

@@ -1092,6 +1092,24 @@ struct XSelectHeadsParams
     causal::Int32
 end
 
+# fovea_x_evict_forward_params
+struct XEvictForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    k_kept::Tensor
+    v_kept::Tensor
+    index::Tensor
+    index_count::Tensor
+    window::Int64
+    width::Int64
+    scale::Float32
+    reserved::Int32
+end
+
 # fovea_x_indexed_forward_params
 struct XIndexedForwardParams
     struct_size::Csize_t
@@ -1179,6 +1197,7 @@ struct XPooledForwardParams
     force_first::Int64
     force_previous::Int64
     force_last::Int64
+    subset::Int64
     scale::Float32
     softcap::Float32
     select_scale::Float32
@@ -2088,6 +2107,14 @@ fovea_x_select_heads_workspace(ctx, params, bytes) =
 const _fovea_x_select_heads = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_select_heads(ctx, params) =
     ccall(symbol(_fovea_x_select_heads, :fovea_x_select_heads), Int32, (Ptr{Cvoid}, Ref{XSelectHeadsParams}), ctx, params)
+
+const _fovea_x_evict_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_evict_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_evict_forward_workspace, :fovea_x_evict_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XEvictForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_evict_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_evict_forward(ctx, params) =
+    ccall(symbol(_fovea_x_evict_forward, :fovea_x_evict_forward), Int32, (Ptr{Cvoid}, Ref{XEvictForwardParams}), ctx, params)
 
 const _fovea_x_indexed_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_indexed_forward_workspace(ctx, params, bytes) =

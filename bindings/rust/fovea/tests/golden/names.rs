@@ -43,6 +43,7 @@ names! {
         x_combine_backward
         x_compare_forward
         x_cache_step
+        x_evict_forward
         x_select_token
         x_select_line
         x_select_heads
