@@ -187,7 +187,10 @@ TEST_P(Offsets, others) {
                    c.name.find("_e128") == std::string::npos && ++count[c.op] % 16 == 5))
       check(c.build(harness::seed_of(c.name)));
   }
-  for (const auto& [op, cases] : count) EXPECT_GT(ran[op], 20) << op;
+  for (const auto& [op, cases] : count) {
+    const std::string row = std::string(harness::name_of(GetParam())) + " " + op + "/";
+    if (!harness::unsupported_is_allowed(row)) EXPECT_GT(ran[op], 20) << op;
+  }
 }
 
 }  // namespace

@@ -71,7 +71,10 @@ class Flex(Case):
         mask = BlockMask.from_kv_blocks(
             *listed(own), *listed(chosen & ~own), BLOCK_SIZE=self.block, mask_mod=visible
         )
-        call = lambda: compiled()(*inputs, block_mask=mask)
+        # Its own tiles are at most as large as a block of the mask.
+        tiles = ("BLOCK_M", "BLOCK_N", "BLOCK_M1", "BLOCK_N1", "BLOCK_M2", "BLOCK_N2")
+        options = {tile: 64 for tile in tiles} if self.block < 128 else None
+        call = lambda: compiled()(*inputs, block_mask=mask, kernel_options=options)
         count, index = listed(chosen)
         keep = int(count.max())
         fields = {"block_rows": self.block, "block_keys": self.block, "causal": True}

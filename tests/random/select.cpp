@@ -42,13 +42,14 @@ void block_extents(Draw& d) {
   d.set("block_rows", rows), d.set("block_keys", keys);
   const int64_t block = keys ? keys : 64;
   const bool scored = d.has("row") || d.has("score");
-  int64_t capacity = d.x("u") * block;
+  const int64_t columns = std::min(d.x("u"), INT64_MAX / 1024);  // more are refused
+  int64_t capacity = columns * block;
   d.set<int64_t>("remap_step", 0), d.set<int64_t>("remap_span", 0);
   if (scored && d.one_in(4) && block % 4 == 0) {
     const int64_t step = d.one_of({1, 2, 4}), span = d.one_of({1, 2, 5});
     d.set("remap_step", step), d.set("remap_span", span);
     d.drop("block_mask"), d.drop("column_forced");
-    capacity = d.x("u") * (block / step) + span * (block / step) - 1;
+    capacity = columns * (block / step) + span * (block / step) - 1;
   }
   if (!scored && !d.has("column_forced")) {
     capacity = 1 + d.below(1000);
